@@ -1,0 +1,79 @@
+# sandbox-run: every task a developer or the CI needs. `make` alone lists them.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Go's own installer puts it where a bare PATH does not look.
+export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
+
+# One place for versions of tools that are built from source.
+export GOLANGCI_LINT_VERSION := v2.14.0
+export GOVULNCHECK_VERSION   := v1.8.0
+
+# May be set on the command line.
+export FUZZTIME   ?= 60s# time per fuzz target in test-all
+export COVER_MIN  ?= 80#  the gate: more than this many percent of statements
+export TESTFLAGS  ?=#     further flags for go test, e.g. TESTFLAGS='-run TestExec -v'
+BENCHFLAGS        ?=#     further flags for the benchmark
+
+# Static, reproducible, small.
+GOBUILD_ENV   := CGO_ENABLED=0
+GOBUILD_FLAGS := -trimpath -ldflags "-s -w"
+
+.PHONY: help
+help: ## List the targets (default)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+.PHONY: build
+build: ## Build the executables into bin/, static
+	@mkdir -p bin
+	$(GOBUILD_ENV) go build $(GOBUILD_FLAGS) -o bin/ ./cmd/...
+
+.PHONY: install
+install: ## Install the executables into $GOBIN (or $GOPATH/bin)
+	$(GOBUILD_ENV) go install $(GOBUILD_FLAGS) ./cmd/...
+
+.PHONY: test
+test: ## Run the test suite with -race and coverage; installs missing packages first (10 minutes or less)
+	@scripts/deps.sh test
+	@scripts/test.sh
+
+.PHONY: test-all
+test-all: ## Run the whole matrix: long tests, then each fuzz target for FUZZTIME (45 minutes or less)
+	@scripts/deps.sh test-all
+	@scripts/test-all.sh
+
+.PHONY: vet
+vet: ## Run go vet for linux/amd64, linux/arm64, darwin/arm64 and windows/amd64
+	@for target in linux/amd64 linux/arm64 darwin/arm64 windows/amd64; do \
+		echo "go vet $$target"; \
+		CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go vet ./...; \
+	done
+
+.PHONY: lint
+lint: vet ## Check formatting, vet on four platforms, golangci-lint, shellcheck
+	@scripts/deps.sh lint
+	@scripts/lint.sh
+
+.PHONY: vuln
+vuln: ## Look for known vulnerabilities that the code reaches (GOVULNDB names a mirror of the database)
+	@scripts/vuln.sh
+
+.PHONY: cover
+cover: ## Print coverage by package and require more than COVER_MIN % over all of them
+	@scripts/cover.sh
+
+.PHONY: bench
+bench: build ## Measure start-up, throughput and overhead against the reference command (BENCHFLAGS)
+	@scripts/deps.sh bench
+	go run ./internal/bench/cmd $(BENCHFLAGS)
+
+.PHONY: attack
+attack: ## Run the tests named Attack or Threat of the sandbox packages against this machine
+	@scripts/deps.sh test
+	go test -count=1 -timeout 10m -run 'Attack|Threat' $(TESTFLAGS) ./pkg/sandbox/...
+
+.PHONY: clean
+clean: ## Remove what the targets above have made, the built lint tools included
+	rm -rf bin cover

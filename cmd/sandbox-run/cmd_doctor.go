@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// diagnosis is what doctor found, as JSON.
+type diagnosis struct {
+	OK       bool             `json:"ok"` // the default tier is available with the default backend
+	Require  sandbox.Tier     `json:"default_tier"`
+	Facts    []app.Fact       `json:"facts"`
+	Backends []backendFinding `json:"backends"`
+}
+
+type backendFinding struct {
+	sandbox.Isolation
+	Error *sandbox.ErrorInfo `json:"error,omitempty"` // why it can not be used at all
+}
+
+func (c *cli) newDoctor() *cobra.Command {
+	var only string
+	cmd := &cobra.Command{
+		Use:   "doctor [flags]",
+		Short: "Say what this machine can enforce",
+		Long: `Says what this machine can enforce, per backend and control, with the reason and the
+remedy for each gap. Exits 0 only if the default tier, container, is available with
+the native backend, and 1 otherwise.`,
+		Example:               "  sandbox-run doctor\n  sandbox-run doctor --json --backend native",
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return nameSource(cmd.Flags(), c.diagnose(cmd.Context(), only), helpHint(cmd))
+		},
+	}
+	cmd.Flags().StringVar(&only, "backend", "", "look at this `backend` only: "+strings.Join(app.Backends(), ", "))
+	cmd.Flags().BoolVar(&c.json, "json", false, "print the findings as one JSON document")
+	return cmd
+}
+
+func (c *cli) diagnose(ctx context.Context, only string) error {
+	names := app.Backends()
+	if only != "" {
+		if err := app.Known(only); err != nil {
+			return err
+		}
+		names = []string{only}
+	}
+	d := diagnosis{Require: sandbox.TierContainer, Facts: app.Facts()}
+	for _, name := range names {
+		f := examine(ctx, name)
+		d.OK = d.OK || name == app.DefaultBackend && f.Error == nil && f.Tier.AtLeast(d.Require)
+		d.Backends = append(d.Backends, f)
+	}
+	if !d.OK {
+		c.code = codeUnhealthy
+	}
+	if c.json {
+		return c.writeJSON(d)
+	}
+	_, err := fmt.Fprint(c.std.out, d.text(newPalette(c.std.out)))
+	return err
+}
+
+func examine(ctx context.Context, name string) backendFinding {
+	b, err := app.Open(name)
+	if err != nil {
+		iso := sandbox.NewIsolation(name)
+		iso.Tier = sandbox.TierNone
+		return backendFinding{Isolation: iso, Error: sandbox.Describe(err)}
+	}
+	defer b.Close()
+	return backendFinding{Isolation: b.Probe(ctx)}
+}
+
+// Widths of the table's columns.
+const (
+	controlWidth = 22
+	stateWidth   = 12
+)
+
+// text is the diagnosis for people: the machine, a table, the gaps in words, the conclusion.
+func (d diagnosis) text(paint palette) string {
+	var b strings.Builder
+	for _, f := range d.Facts {
+		fmt.Fprintf(&b, "%-*s%s\n", controlWidth, f.Name, escaped(f.Value))
+	}
+	b.WriteByte('\n')
+	row := func(label string, cell func(backendFinding) string) {
+		line := fmt.Sprintf("%-*s", controlWidth, label)
+		for _, f := range d.Backends {
+			line += cell(f)
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	row("backend", func(f backendFinding) string { return paint.bold(fmt.Sprintf("%-*s", stateWidth, f.Backend)) })
+	row("tier", func(f backendFinding) string { return paint.bold(fmt.Sprintf("%-*s", stateWidth, f.Tier)) })
+	for _, control := range sandbox.AllControls() {
+		row(string(control), func(f backendFinding) string { return paint.state(f.Controls[control], stateWidth) })
+	}
+	for _, f := range d.Backends {
+		f.gaps(&b, paint)
+	}
+	b.WriteByte('\n')
+	if d.OK {
+		b.WriteString(paint.green(fmt.Sprintf("ok: the default tier, %s, is available\n", d.Require)))
+	} else {
+		b.WriteString(paint.red(fmt.Sprintf("not ok: the default tier, %s, is not available; exec refuses to run unless --require accepts less\n", d.Require)))
+	}
+	return b.String()
+}
+
+// gaps says in words what a backend lacks.
+func (f backendFinding) gaps(b *strings.Builder, paint palette) {
+	if f.Error != nil {
+		fmt.Fprintf(b, "\n%s can not be used:\n  %s\n", paint.bold(f.Backend), escaped(f.Error.Message))
+		return
+	}
+	if len(f.Missing) == 0 {
+		fmt.Fprintf(b, "\n%s lacks nothing\n", paint.bold(f.Backend))
+		return
+	}
+	fmt.Fprintf(b, "\n%s lacks:\n", paint.bold(f.Backend))
+	for _, g := range f.Missing {
+		fmt.Fprintf(b, "  %s is %s: %s\n", paint.bold(string(g.Control)), g.State, escaped(g.Reason))
+		if g.Remedy != "" {
+			fmt.Fprintf(b, "    fix: %s\n", escaped(g.Remedy))
+		}
+	}
+}

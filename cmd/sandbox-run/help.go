@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// flagGroup is the annotation under which a flag is listed in help.
+const flagGroup = "group"
+
+// helpColumn is where descriptions begin.
+const helpColumn = 33
+
+// writeHelp is ours and not cobra's: its templates list thirty flags in one alphabetical heap.
+func (c *cli) writeHelp(to io.Writer, cmd *cobra.Command) error {
+	var b bytes.Buffer
+	text := cmd.Long
+	if text == "" {
+		text = cmd.Short
+	}
+	fmt.Fprintf(&b, "%s\n\nUsage:\n", text)
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "  %s COMMAND [flags]\n", cmd.CommandPath())
+	} else {
+		fmt.Fprintf(&b, "  %s\n", cmd.UseLine())
+	}
+	if cmd.Example != "" {
+		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
+	}
+	if cmd.HasAvailableSubCommands() {
+		b.WriteString("\nCommands:\n")
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() {
+				fmt.Fprintf(&b, "  %-10s %s\n", sub.Name(), sub.Short)
+			}
+		}
+	}
+	writeFlags(&b, cmd.LocalFlags())
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "\n%s COMMAND --help says more about a command.\n", cmd.CommandPath())
+	} else if firstFlag(cmd) != "" {
+		fmt.Fprintf(&b, "\nEvery flag has a variable that gives its default: --%s is %s.\n", firstFlag(cmd), environmentName(firstFlag(cmd)))
+	}
+	_, err := to.Write(b.Bytes())
+	return err
+}
+
+// firstFlag is an example of a flag of the command.
+func firstFlag(cmd *cobra.Command) string {
+	name := ""
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if name == "" && f.Name != "help" {
+			name = f.Name
+		}
+	})
+	return name
+}
+
+// writeFlags lists flags by group, in the order of the set.
+func writeFlags(b *bytes.Buffer, flags *pflag.FlagSet) {
+	var groups []string
+	lines := map[string][]string{}
+	flags.VisitAll(func(f *pflag.Flag) {
+		group := "Flags"
+		if g := f.Annotations[flagGroup]; len(g) > 0 {
+			group = g[0]
+		}
+		if lines[group] == nil {
+			groups = append(groups, group)
+		}
+		lines[group] = append(lines[group], flagLine(f))
+	})
+	for _, g := range groups {
+		fmt.Fprintf(b, "\n%s:\n%s", g, strings.Join(lines[g], ""))
+	}
+}
+
+func flagLine(f *pflag.Flag) string {
+	left := "      --" + f.Name
+	if f.Shorthand != "" {
+		left = "  -" + f.Shorthand + ", --" + f.Name
+	}
+	name, usage := pflag.UnquoteUsage(f)
+	if name != "" {
+		left += " " + name
+	}
+	if f.DefValue != "" && f.DefValue != "false" {
+		usage += " (default " + f.DefValue + ")"
+	}
+	return fmt.Sprintf("%-*s %s\n", helpColumn, left, usage)
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+)
+
+var update = flag.Bool("update", false, "write the golden files of the help texts")
+
+// binDir holds the executables under test: those of SANDBOX_RUN_TEST_BIN, which count coverage, or
+// fresh ones.
+var binDir string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(testMain(m))
+}
+
+func testMain(m *testing.M) int {
+	if binDir = os.Getenv("SANDBOX_RUN_TEST_BIN"); binDir == "" {
+		dir, err := os.MkdirTemp("", "sandbox-run-test-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		if err := build(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		binDir = dir
+	}
+	// Variables of whoever runs the tests must not change what they test.
+	for _, entry := range os.Environ() {
+		if name, _, _ := cutVariable(entry); name != "" {
+			os.Unsetenv(name)
+		}
+	}
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return code
+}
+
+// build makes the executables as `make build` does, so that start-up is measured on the real thing.
+func build(dir string) error {
+	packages := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/", "../sandbox-run"}
+	if runtime.GOOS == "linux" {
+		packages = append(packages, "../sandbox-init")
+	}
+	cmd := exec.Command("go", packages...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func cutVariable(entry string) (name, value string, ours bool) {
+	for i := range entry {
+		if entry[i] == '=' && i > 0 {
+			name, value = entry[:i], entry[i+1:]
+			break
+		}
+	}
+	if len(name) <= len(environmentStem) || name[:len(environmentStem)] != environmentStem {
+		return "", "", false
+	}
+	return name, value, true
+}
+
+// binary is the executable under test.
+func binary() string { return filepath.Join(binDir, commandName) }
+
+// needRoot skips what can not be done without root on this machine yet.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("needs Linux: there is no backend elsewhere")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: the native backend has no rootless mode yet")
+	}
+}
+
+// TestScript runs testdata/script/*.txtar against the real executable and the real backends.
+//
+//	exits CODE COMMAND…   like exec, and the exit code is CODE
+//	[root]                whether the native backend can be used here
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("PATH", binDir+string(os.PathListSeparator)+os.Getenv("PATH"))
+			if dir := os.Getenv("GOCOVERDIR"); dir != "" {
+				env.Setenv("GOCOVERDIR", dir)
+			}
+			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "root" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			return runtime.GOOS == "linux" && os.Geteuid() == 0, nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) < 2 {
+					ts.Fatalf("usage: exits CODE COMMAND…")
+				}
+				want, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				got := 0
+				if err := ts.Exec(args[1], args[2:]...); err != nil {
+					var exit *exec.ExitError
+					if !errors.As(err, &exit) {
+						ts.Fatalf("%v", err)
+					}
+					got = exit.ExitCode()
+				}
+				if got != want {
+					ts.Fatalf("exit code %d, want %d", got, want)
+				}
+			},
+		},
+	})
+}
+
+// TestHelp holds the help texts; -update writes them.
+func TestHelp(t *testing.T) {
+	for name, args := range map[string][]string{
+		"root": {"--help"}, "exec": {"exec", "-h"}, "doctor": {"doctor", "--help"}, "gc": {"help", "gc"}, "version": {"version", "-h"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := exec.Command(binary(), args...).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", "help", name+".txt")
+			if *update {
+				if err := os.WriteFile(golden, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) != string(want) {
+				t.Errorf("help of %s is not %s (go test -update writes it):\n%s", name, golden, got)
+			}
+		})
+	}
+}

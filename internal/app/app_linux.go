@@ -1,0 +1,23 @@
+package app
+
+import (
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/process"
+)
+
+// open returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.
+func open(name string) (sandbox.Backend, error) {
+	if name == Process {
+		b, err := process.New(process.Options{})
+		if err != nil {
+			return nil, err
+		}
+		return b, nil
+	}
+	b, err := native.New(native.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}

@@ -1,0 +1,23 @@
+//go:build !linux
+
+package app
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+func open(name string) (sandbox.Backend, error) {
+	return nil, &sandbox.Error{
+		Backend: name, Op: "open", Kind: sandbox.ErrUnsupported,
+		Err:  fmt.Errorf("the %s backend needs Linux; this is %s", name, runtime.GOOS),
+		Hint: "a Linux machine or virtual machine",
+	}
+}
+
+// Facts describes this machine as far as it matters here.
+func Facts() []Fact {
+	return []Fact{{"system", runtime.GOOS + "/" + runtime.GOARCH}}
+}

@@ -1,0 +1,99 @@
+package app
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Facts describes this machine as far as it matters to a sandbox. What can not be found out is
+// said to be unknown: a missing line would look as if nobody had asked.
+func Facts() []Fact {
+	return []Fact{
+		{"system", distribution()},
+		{"kernel", kernel()},
+		{"user", user()},
+		{"cores", strconv.Itoa(runtime.NumCPU())},
+		{"memory", memory()},
+		{"cgroups", cgroups()},
+		{"user namespaces", userNamespaces()},
+		{"landlock", landlock()},
+	}
+}
+
+const unknown = "unknown"
+
+// firstLine reads a one-line file of the kernel's.
+func firstLine(path string) string {
+	text, err := os.ReadFile(path)
+	line, _, _ := strings.Cut(string(text), "\n")
+	if err != nil || line == "" {
+		return unknown
+	}
+	return line
+}
+
+func distribution() string {
+	text, _ := os.ReadFile("/etc/os-release") // absent on the barest systems: unknown, then
+	for line := range strings.Lines(string(text)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
+			return strings.Trim(name, `"'`)
+		}
+	}
+	return unknown
+}
+
+func kernel() string {
+	return firstLine("/proc/sys/kernel/osrelease") + " " + runtime.GOARCH
+}
+
+func user() string {
+	if uid := os.Geteuid(); uid != 0 {
+		return fmt.Sprintf("uid %d, not root", uid)
+	}
+	return "root"
+}
+
+func memory() string {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return unknown
+	}
+	return sandbox.Size(info.Totalram * uint64(info.Unit)).String()
+}
+
+func cgroups() string {
+	tree, err := cgroup.Open()
+	if err != nil {
+		return "none usable: " + err.Error()
+	}
+	defer tree.Close()
+	return tree.Version()
+}
+
+func userNamespaces() string {
+	switch most := firstLine("/proc/sys/user/max_user_namespaces"); most {
+	case "0":
+		return "switched off (user.max_user_namespaces is 0)"
+	case unknown:
+		return unknown
+	default:
+		return "up to " + most
+	}
+}
+
+func landlock() string {
+	// Asking for the version needs no ruleset: attributes nil, size 0, flag 1.
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return "not available: " + errno.Error()
+	}
+	return "ABI " + strconv.Itoa(int(abi))
+}

@@ -1,0 +1,308 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"fmt"
+	"strings"
+)
+
+// role is one thing we want from a hierarchy; a hierarchy can serve several (v1 mounts "cpu,cpuacct" together).
+type role uint8
+
+const (
+	roleCPU     role = 1 << iota
+	roleCPUAcct      // read CPU time: v1 cpuacct, or the base cpu.stat of any v2 group
+	roleMemory
+	rolePids
+	roleIO   // v2 only: v1 blkio counts nothing without a throttle rule
+	roleCore // v2 core files: cgroup.kill, cgroup.freeze, cgroup.events, the base cpu.stat
+)
+
+// controllerRoles is the one table of names the kernel uses in mount options and in cgroup.controllers.
+var controllerRoles = []struct {
+	name string
+	role role
+	v2   bool // exists as a controller in v2
+}{
+	{"cpu", roleCPU, true},
+	{"cpuacct", roleCPUAcct, false},
+	{"memory", roleMemory, true},
+	{"pids", rolePids, true},
+	{"io", roleIO, true},
+}
+
+// hierarchy is one mounted cgroup tree and the place in it that is ours.
+type hierarchy struct {
+	label  string // for messages: "memory", "cpu,cpuacct", "v2"
+	v2     bool
+	roles  role   // what we use it for
+	place  string // the directory `sandbox-run` is made in; nothing else in it is ever made or removed
+	at     int    // place, held open (O_PATH); -1 once closed
+	mount  string // mount point: the highest directory of this hierarchy we can see
+	own    string // the directory of the cgroup that holds this process
+	memsw  bool   // v1 memory: memory.memsw.limit_in_bytes exists
+	enable string // v2: what is written to cgroup.subtree_control on the way down, "+cpu +memory +pids"; "" for none
+}
+
+// cgroupMount is a line of mountinfo that is a cgroup file system.
+type cgroupMount struct {
+	point    string
+	root     string // the directory of the cgroup file system that is mounted here: not "/" in a container
+	v2       bool
+	options  []string // v1: controllers (and name=…)
+	readOnly bool
+}
+
+// parseMountinfo keeps the cgroup lines of /proc/self/mountinfo. Lines it can not read are skipped: the file lists
+// every mount of the machine, and a stranger's odd one must not take our limits away.
+func parseMountinfo(text string) []cgroupMount {
+	var mounts []cgroupMount
+	for line := range strings.Lines(text) {
+		// 36 35 98:0 /root /point rw,noatime [optional…] - fstype source superoptions
+		head, tail, found := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
+		if !found || !strings.HasPrefix(tail, "cgroup") {
+			continue
+		}
+		before, after := strings.Fields(head), strings.Fields(tail)
+		if len(before) < 6 || len(after) < 3 || (after[0] != "cgroup" && after[0] != "cgroup2") {
+			continue
+		}
+		super := strings.Split(after[2], ",")
+		mounts = append(mounts, cgroupMount{
+			root:     unescape(before[3]),
+			point:    unescape(before[4]),
+			v2:       after[0] == "cgroup2",
+			options:  super,
+			readOnly: hasWord(strings.Split(before[5], ","), "ro") || hasWord(super, "ro"),
+		})
+	}
+	return mounts
+}
+
+// unescape undoes mountinfo's octal escapes (space, tab, newline, backslash).
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) && octal(s[i+1]) && octal(s[i+2]) && octal(s[i+3]) {
+			b.WriteByte((s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'))
+			i += 3
+			continue
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+func octal(c byte) bool { return c >= '0' && c <= '7' }
+
+func hasWord(list []string, word string) bool {
+	for _, w := range list {
+		if w == word {
+			return true
+		}
+	}
+	return false
+}
+
+// ownCgroup is /proc/self/cgroup: v1 paths by controller name, and the v2 path.
+type ownCgroup struct {
+	v1    map[string]string
+	v2    string
+	hasV2 bool
+}
+
+func parseOwnCgroup(text string) ownCgroup {
+	own := ownCgroup{v1: map[string]string{}}
+	for line := range strings.Lines(text) {
+		// 4:memory:/process_api/1e97  ·  0::/  (a path may hold colons, so cut only twice)
+		id, rest, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		names, path, ok2 := strings.Cut(rest, ":")
+		if !ok || !ok2 {
+			continue
+		}
+		if id == "0" && names == "" {
+			own.v2, own.hasV2 = path, true
+			continue
+		}
+		for name := range strings.SplitSeq(names, ",") {
+			own.v1[name] = path
+		}
+	}
+	return own
+}
+
+// within maps a cgroup path to the directory that shows it through a mount. It fails when the path lies outside what
+// is mounted, as for a process outside its cgroup namespace's root ("/../x"): making groups at the mount point instead
+// would leave the caller's limits.
+func (m cgroupMount) within(path string) (string, bool) {
+	if hasWord(strings.Split(path, "/"), "..") {
+		return "", false
+	}
+	rest := path
+	if m.root != "/" {
+		var ok bool
+		if rest, ok = strings.CutPrefix(path, m.root); !ok || (rest != "" && rest[0] != '/') {
+			return "", false
+		}
+	}
+	return strings.TrimSuffix(m.point, "/") + strings.TrimSuffix(rest, "/"), true
+}
+
+// layout is what detection found, before it is checked what is permitted.
+type layout struct {
+	hierarchies []hierarchy
+	version     string
+	missing     []Gap
+}
+
+// detect turns the two files of /proc into the hierarchies we use. It reads the file system only through look, so that
+// tests can describe any machine.
+func detect(mountinfo, selfCgroup string, look looker) layout {
+	own := parseOwnCgroup(selfCgroup)
+	var l layout
+	var served role
+	var v2 *hierarchy
+	anyV1 := false
+
+	// usable checks one mount and says in words what is wrong with it.
+	usable := func(m cgroupMount, label string, path string, known bool) (string, string) {
+		switch dir, visible := m.within(path); {
+		case !known:
+			return "", fmt.Sprintf("%s is mounted at %s, but /proc/self/cgroup does not say which group this process is in", label, m.point)
+		case !visible:
+			return "", fmt.Sprintf("this process's own group %q is not visible below %s", path, m.point)
+		case m.readOnly:
+			return "", fmt.Sprintf("cgroup tree %s is read-only", m.point)
+		default:
+			if err := look.writable(dir); err != nil {
+				return "", fmt.Sprintf("cannot create groups in %s: %v", dir, err)
+			}
+			return dir, ""
+		}
+	}
+
+	reasons := map[role]string{}
+	for _, m := range parseMountinfo(mountinfo) {
+		if m.v2 {
+			if v2 != nil {
+				continue
+			}
+			dir, why := usable(m, "the v2 tree", own.v2, own.hasV2)
+			if why != "" {
+				reasons[roleCore] = why
+				continue
+			}
+			v2 = &hierarchy{label: "v2", v2: true, at: -1, roles: roleCore, mount: m.point, own: dir}
+			continue
+		}
+		var roles role
+		var names []string
+		path, known := "", false
+		for _, c := range controllerRoles {
+			if c.role != roleIO && hasWord(m.options, c.name) {
+				roles |= c.role
+				names = append(names, c.name)
+				path, known = own.v1[c.name], own.v1[c.name] != ""
+			}
+		}
+		if roles == 0 {
+			continue // name=systemd, freezer, devices, …: nothing we use
+		}
+		anyV1 = true
+		label := strings.Join(names, ",")
+		if served&roles != 0 {
+			continue // the same hierarchy mounted a second time
+		}
+		dir, why := usable(m, "controller "+label, path, known)
+		if why != "" {
+			for _, c := range controllerRoles {
+				if roles&c.role != 0 {
+					reasons[c.role] = why
+				}
+			}
+			continue
+		}
+		served |= roles
+		l.hierarchies = append(l.hierarchies, hierarchy{
+			label: label, roles: roles, mount: m.point, own: dir, place: dir, at: -1,
+			memsw: roles&roleMemory != 0 && look.exists(dir+"/memory.memsw.limit_in_bytes"),
+		})
+	}
+
+	switch {
+	case anyV1 && (v2 != nil || reasons[roleCore] != ""):
+		l.version = "hybrid"
+	case anyV1:
+		l.version = "v1"
+	case v2 != nil || reasons[roleCore] != "":
+		l.version = "v2"
+	default:
+		l.version = "none"
+	}
+
+	if v2 != nil {
+		place, roles, why := placeV2(v2.mount, v2.own, served, look)
+		for r, reason := range why {
+			if reasons[r] == "" {
+				reasons[r] = reason
+			}
+		}
+		if place != "" {
+			v2.place = place
+			v2.roles |= roles
+			served |= roles | roleCore
+			v2.enable = enableWords(roles)
+			if look.exists(v2.own + "/cpu.stat") {
+				// The base cpu.stat counts CPU time in every v2 group, controller or not. So a v1 cpuacct mount of its
+				// own is one directory to make, join and drop per run for a number that is already there: leave it out.
+				v2.roles |= roleCPUAcct
+				kept := l.hierarchies[:0]
+				for _, h := range l.hierarchies {
+					if h.roles &^= roleCPUAcct; h.roles != 0 {
+						kept = append(kept, h)
+					}
+				}
+				l.hierarchies = kept
+			}
+			l.hierarchies = append(l.hierarchies, *v2)
+		}
+	}
+
+	for _, want := range []struct {
+		role role
+		name string
+	}{{roleMemory, "memory"}, {rolePids, "pids"}, {roleCPU, "cpu"}} {
+		if served&want.role == 0 {
+			reason := reasons[want.role]
+			if reason == "" && l.version == "v2" {
+				reason = reasons[roleCore] // the one tree that would have it is out of reach
+			}
+			if reason == "" {
+				reason = "controller " + want.name + " is not mounted"
+			}
+			l.missing = append(l.missing, Gap{Control: want.name, Reason: reason})
+		}
+	}
+	if served&roleCore == 0 {
+		reason := reasons[roleCore]
+		if reason == "" {
+			reason = "no v2 tree is mounted: processes are killed one by one, and a sandbox can not be frozen"
+		}
+		l.missing = append(l.missing, Gap{Control: "kill", Reason: reason}, Gap{Control: "freeze", Reason: reason})
+	}
+	return l
+}
+
+func enableWords(roles role) string {
+	var words []string
+	for _, c := range controllerRoles {
+		if c.v2 && roles&c.role != 0 {
+			words = append(words, "+"+c.name)
+		}
+	}
+	return strings.Join(words, " ")
+}

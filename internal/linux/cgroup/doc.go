@@ -1,0 +1,36 @@
+// Package cgroup gives one sandbox its control group, whatever the machine's cgroup layout is: v1, v2, or both
+// at once ("hybrid").
+//
+// What. A [Tree] is the machine's layout and the directory in each hierarchy below which this process may make
+// groups; a [Group] is one name made in all of those hierarchies together, with limits, counters, kill and removal.
+// It is our own code and not opencontainers/cgroups for one reason: start-up time. A group is made, limited, joined, read
+// and dropped in a fifth of a millisecond here, two thirds of it the kernel's own mkdir and rmdir; the library links
+// a D-Bus client and its initialisers into the thin binary (DESIGN.md, D10) and looks its paths up anew per group.
+//
+// Place in the flow. The native backend opens one Tree at start-up, makes a leaf group per phase (D7), hands the
+// descriptors of [Group.JoinFiles] to the sandbox's init, samples [Group.Stat] for pkg/monitor and ends with
+// [Group.Final] and [Group.Remove]. doctor asks [Tree.Missing] and [Tree.Probe]; gc reopens the roots that a dead supervisor recorded
+// ([Tree.Roots]) with [At]. Nothing of ours is imported.
+//
+// Lifecycle.
+//
+//	Open ─► Group(path) ─► Make(limits) ─► JoinFiles │ CgroupFD │ Add ─► Stat… ─► Kill ─► Final ─► Remove ─► … ─► Prune, Close
+//
+//	v1      <mount>/<own cgroup>/sandbox-run/<path>              one directory per controller mount
+//	v2      <mount>/<nearest free ancestor>/sandbox-run/<path>   see placeV2
+//	hybrid  limits in the v1 directories, plus <v2 mount>/<own cgroup>/sandbox-run/<path> for kill, freeze and CPU time
+//
+// Groups are made below the cgroup that holds the supervisor and not below the hierarchy's root, so a sandbox never
+// escapes the limit of whoever started us (a container, a systemd slice). The price is that another process can not
+// guess where a dead supervisor's groups are: supervisors record Roots beside their lock. Prune removes the directory
+// `sandbox-run` itself once it is empty, or it would keep the caller's own cgroup from being removed.
+//
+// Concurrency. A Tree does not change between Open and Close but for atomics and is safe for concurrent use, as is a
+// Group; there are no locks. Several supervisors may share one `sandbox-run` directory: Make puts back a parent that
+// another's Prune took away. No goroutine is ever started.
+//
+// Limits. Root only for now: rootless and systemd delegation enter at placeV2. The v1 freezer is not used (a task frozen
+// by it can not be killed). v1 counts OOM kills for the very group the victim was in, v2 for its descendants too, and
+// v1 has no usable I/O counter (Stat.HasIO). Nothing outside a directory called `sandbox-run` on a cgroup file system is
+// ever written, with one exception on pure v2: controllers are switched on in the parent of that directory.
+package cgroup

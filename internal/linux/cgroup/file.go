@@ -1,0 +1,194 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cgroup files are opened with bare system calls: os.OpenFile would register each with the runtime's poller, which
+// costs more than the read itself. Paths are relative to the directory our root is in (hierarchy.place), which the Tree
+// holds open: walking /sys/fs/cgroup/memory/… anew for each of twenty files is a tenth of a run's cost here.
+
+func openRetry(at int, path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Openat(at, path, flags|unix.O_CLOEXEC, 0)
+		if err != unix.EINTR { //nolint:errorlint // raw errno
+			return fd, err
+		}
+	}
+}
+
+func mkdirRetry(h *hierarchy, path string) error {
+	for {
+		if err := unix.Mkdirat(h.at, path, 0o755); err != unix.EINTR { //nolint:errorlint // raw errno
+			return err
+		}
+	}
+}
+
+func rmdirRetry(h *hierarchy, path string) error {
+	for {
+		if err := unix.Unlinkat(h.at, path, unix.AT_REMOVEDIR); err != unix.EINTR { //nolint:errorlint // raw errno
+			return err
+		}
+	}
+}
+
+// existsAt says whether there is such a file.
+func existsAt(at int, path string) bool { return unix.Faccessat(at, path, unix.F_OK, 0) == nil }
+
+// writeFile writes one value. A cgroup file takes a value in one write or not at all.
+func writeFile(at int, path, value string) error {
+	// O_TRUNC means nothing to the kernel's cgroup files and keeps the fake trees of the tests true.
+	fd, err := openRetry(at, path, unix.O_WRONLY|unix.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing is buffered
+	for {
+		n, err := unix.Write(fd, []byte(value))
+		switch {
+		case err == unix.EINTR: //nolint:errorlint // raw errno
+			continue
+		case err != nil:
+			return err
+		case n != len(value):
+			return unix.EIO
+		}
+		return nil
+	}
+}
+
+// buffers holds scratch space for reads. 4 KiB takes every counter file in one read; longer lists read on.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 4096); return &b }}
+
+// readCounter reads a small file into buf; the result lives there. A counter is far smaller than a page and comes whole
+// in the first read, so the read that would only say "end of file" is saved.
+func readCounter(at int, path string, buf *[]byte) ([]byte, error) {
+	return readFile(at, path, buf, false)
+}
+
+// readList reads a file of any length, such as cgroup.procs, growing buf when needed.
+func readList(at int, path string, buf *[]byte) ([]byte, error) {
+	return readFile(at, path, buf, true)
+}
+
+func readFile(at int, path string, buf *[]byte, toEnd bool) ([]byte, error) {
+	fd, err := openRetry(at, path, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd) //nolint:errcheck // read only
+	n := 0
+	for {
+		if n == len(*buf) {
+			if n >= maxFile {
+				return nil, unix.EFBIG
+			}
+			*buf = append(*buf, make([]byte, len(*buf))...)
+		}
+		m, err := unix.Read(fd, (*buf)[n:])
+		switch {
+		case err == unix.EINTR: //nolint:errorlint // raw errno
+			continue
+		case err != nil:
+			return nil, err
+		}
+		n += m
+		if m == 0 || !toEnd {
+			return (*buf)[:n], nil
+		}
+	}
+}
+
+// maxFile bounds a list of processes: 4 million pids of 7 digits.
+const maxFile = 32 << 20
+
+// putBuffer gives a buffer back unless a huge list made it huge.
+func putBuffer(buf *[]byte) {
+	if len(*buf) <= 64<<10 {
+		buffers.Put(buf)
+	}
+}
+
+// subdirs names the directories in a directory; one that does not exist has none.
+func subdirs(at int, path string) ([]string, error) {
+	fd, err := openRetry(at, path, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		if err == unix.ENOENT { //nolint:errorlint // raw errno
+			err = nil
+		}
+		return nil, err
+	}
+	dir := os.NewFile(uintptr(fd), path)
+	defer dir.Close() //nolint:errcheck // read only
+	entries, err := dir.ReadDir(-1)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, errno(err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// union is the sorted set of directory names at a path in any hierarchy. A directory that can not be read is reported
+// beside what was found in the others.
+func (t *Tree) union(path string) ([]string, error) {
+	var all []string
+	var errs []error
+	for i := range t.hierarchies {
+		h := &t.hierarchies[i]
+		names, err := subdirs(h.at, path)
+		if err != nil {
+			errs = append(errs, &Error{Op: "list", Hierarchy: h.label, File: h.place + "/" + path, Err: err})
+		}
+		all = append(all, names...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), errors.Join(errs...)
+}
+
+// parseUint reads a decimal number and ignores what follows it; "max" and garbage give ok == false.
+func parseUint(b []byte) (n uint64, ok bool) {
+	for i, c := range b {
+		if c < '0' || c > '9' {
+			return n, i > 0
+		}
+		d := uint64(c - '0')
+		if n > (1<<64-1-d)/10 {
+			return 1<<64 - 1, true // a counter beyond 64 bits does not exist; saturate rather than wrap
+		}
+		n = n*10 + d
+	}
+	return n, len(b) > 0
+}
+
+// flatKeyed calls f for each "name number" line.
+func flatKeyed(b []byte, f func(name []byte, value uint64)) {
+	for len(b) > 0 {
+		line := b
+		if i := slices.Index(b, '\n'); i >= 0 {
+			line, b = b[:i], b[i+1:]
+		} else {
+			b = nil
+		}
+		i := slices.Index(line, ' ')
+		if i <= 0 {
+			continue
+		}
+		if v, ok := parseUint(line[i+1:]); ok {
+			f(line[:i], v)
+		}
+	}
+}

@@ -1,0 +1,281 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Group is one group, the same path in every hierarchy of its Tree. It is a handle: it owns nothing and needs no closing.
+// Whoever calls Make calls Remove.
+type Group struct {
+	tree *Tree
+	path string
+	rel  string // "sandbox-run/" + path, the same in every hierarchy, relative to its place
+	err  error  // a bad path; every method returns it
+
+	pidsMax atomic.Int64  // the process limit last set through this handle
+	peak    atomic.Uint64 // highest memory use seen by Stat, for kernels that keep no peak themselves
+}
+
+// Path is the group's path below `sandbox-run`, as given to Tree.Group.
+func (g *Group) Path() string { return g.path }
+
+// Dirs are the group's absolute directories, one per hierarchy.
+func (g *Group) Dirs() []string {
+	if g.err != nil {
+		return nil
+	}
+	dirs := g.tree.Roots()
+	for i := range dirs {
+		dirs[i] += "/" + g.path
+	}
+	return dirs
+}
+
+func (g *Group) fail(op string, i int, file string, err error) error {
+	h := &g.tree.hierarchies[i]
+	return &Error{Op: op, Group: g.path, Hierarchy: h.label, File: filepath.Join(h.place, file), Err: err}
+}
+
+// Make makes the group, with any missing parents, in every hierarchy and sets its limits. The group must not exist yet
+// (fs.ErrExist): counters of an earlier life would be taken for the new one's. When anything fails, all that this call
+// made is removed again. A limit that no hierarchy can enforce is ErrUnsupported, never left out.
+func (g *Group) Make(l Limits) error {
+	if g.err != nil {
+		return g.err
+	}
+	if g.tree.gcOnly || len(g.tree.hierarchies) == 0 {
+		return &Error{Op: "make", Group: g.path, Err: fmt.Errorf("%w: no place to make groups", ErrUnsupported)}
+	}
+	if err := g.checkLimits(l); err != nil {
+		return err
+	}
+	var made []madeDir
+	err := g.makeDirs(&made)
+	if err == nil {
+		err = g.Set(l)
+	}
+	if err != nil {
+		for _, dir := range slices.Backward(made) {
+			_ = g.tree.rmdir(dir.in, dir.path) // a parent that a neighbour now uses stays, rightly
+		}
+	}
+	return err
+}
+
+// madeDir is a directory that a Make has made and takes back when it fails.
+type madeDir struct {
+	in   *hierarchy
+	path string
+}
+
+func (g *Group) makeDirs(made *[]madeDir) error {
+	for i := range g.tree.hierarchies {
+		if file, err := g.makeIn(i, made); err != nil {
+			return g.fail("make", i, file, err)
+		}
+	}
+	return nil
+}
+
+// makeIn makes the directory in one hierarchy. The parents are nearly always there, so the leaf is tried first.
+func (g *Group) makeIn(i int, made *[]madeDir) (file string, err error) {
+	h, dir := &g.tree.hierarchies[i], g.rel
+	// A neighbour's Prune or Remove can take an empty parent away between our two calls; a handful of tries outlasts it.
+	for range 32 {
+		err = g.tree.mkdir(h, dir)
+		if err == nil {
+			*made = append(*made, madeDir{h, dir})
+			if h.enable == "" || hasControllers(h, dir) {
+				return "", nil
+			}
+			// Parents made by someone who died before switching their controllers on: do it now. An inner node holds
+			// no process, so the kernel has no reason to refuse.
+			return g.tree.enableDown(h, g.path, made)
+		}
+		if err != unix.ENOENT { //nolint:errorlint // raw errno
+			return dir, err
+		}
+		if file, err = g.tree.enableDown(h, g.path, made); err != nil && err != unix.ENOENT { //nolint:errorlint // raw errno
+			return file, err
+		}
+	}
+	return dir, err
+}
+
+// enableDown makes every inner node above path and, on v2, hands the controllers down through it.
+func (t *Tree) enableDown(h *hierarchy, path string, made *[]madeDir) (file string, err error) {
+	enable := func(dir string) error {
+		if h.enable == "" {
+			return nil
+		}
+		file = dir + "/cgroup.subtree_control"
+		return writeFile(h.at, file, h.enable)
+	}
+	if err := enable("."); err != nil {
+		return file, err
+	}
+	dir := rootName
+	rest := path
+	for {
+		switch err := t.mkdir(h, dir); err {
+		case nil:
+			*made = append(*made, madeDir{h, dir})
+			if dir == rootName && h.roles&roleMemory != 0 && !h.v2 {
+				// Before 5.11 a v1 group did not count its children's memory unless told so while it was empty.
+				_ = writeFile(h.at, dir+"/memory.use_hierarchy", "1")
+			}
+		case unix.EEXIST:
+		default:
+			return dir, err
+		}
+		if err := enable(dir); err != nil {
+			return file, err
+		}
+		element, more, inner := strings.Cut(rest, "/")
+		if !inner {
+			return "", nil // element is the leaf
+		}
+		dir, rest = dir+"/"+element, more
+	}
+}
+
+// hasControllers says whether a new v2 group got all the controllers it should have.
+func hasControllers(h *hierarchy, dir string) bool {
+	buf := buffers.Get().(*[]byte)
+	defer putBuffer(buf)
+	b, err := readCounter(h.at, dir+"/cgroup.controllers", buf)
+	return err == nil && wordRoles(strings.ReplaceAll(h.enable, "+", ""))&^wordRoles(string(b)) == 0
+}
+
+// JoinFiles opens the cgroup.procs of every hierarchy for writing, close-on-exec. A process that writes "0" into each
+// moves itself into the group. The kernel checks the credentials of whoever opened the file, not of the writer, so the
+// sandbox's init can hand them to a child that has none. The caller closes them.
+func (g *Group) JoinFiles() ([]*os.File, error) {
+	if g.err != nil {
+		return nil, g.err
+	}
+	files := make([]*os.File, 0, len(g.tree.hierarchies))
+	path := g.rel + "/cgroup.procs"
+	for i := range g.tree.hierarchies {
+		fd, err := openRetry(g.tree.hierarchies[i].at, path, unix.O_WRONLY)
+		if err != nil {
+			for _, f := range files {
+				_ = f.Close()
+			}
+			return nil, g.fail("join", i, path, err)
+		}
+		files = append(files, os.NewFile(uintptr(fd), path))
+	}
+	return files, nil
+}
+
+// CgroupFD opens the group's v2 directory for CLONE_INTO_CGROUP (syscall.SysProcAttr.CgroupFD). On hybrid machines that
+// places a child in the v2 tree only; the v1 controllers still need JoinFiles or Add. The caller closes it.
+func (g *Group) CgroupFD() (*os.File, error) {
+	if g.err != nil {
+		return nil, g.err
+	}
+	for i := range g.tree.hierarchies {
+		h := &g.tree.hierarchies[i]
+		if !h.v2 {
+			continue
+		}
+		fd, err := openRetry(h.at, g.rel, unix.O_PATH|unix.O_DIRECTORY)
+		if err != nil {
+			return nil, g.fail("open", i, g.rel, err)
+		}
+		return os.NewFile(uintptr(fd), g.rel), nil
+	}
+	return nil, &Error{Op: "open", Group: g.path, Err: fmt.Errorf("%w: no v2 tree", ErrUnsupported)}
+}
+
+// Add moves a process, with all its threads, into the group. The caller must hold the process still its child or
+// otherwise unreaped: a number alone can come to mean another process.
+func (g *Group) Add(pid int) error {
+	if g.err != nil {
+		return g.err
+	}
+	if pid <= 0 { // 0 would move ourselves
+		return &Error{Op: "add", Group: g.path, Err: fmt.Errorf("pid %d: %w", pid, unix.EINVAL)}
+	}
+	path := g.rel + "/cgroup.procs"
+	for i := range g.tree.hierarchies {
+		if err := writeFile(g.tree.hierarchies[i].at, path, strconv.Itoa(pid)); err != nil {
+			return g.fail("add pid "+strconv.Itoa(pid), i, path, err)
+		}
+	}
+	return nil
+}
+
+// Procs lists the processes in the group and in groups below it, in any hierarchy. A group that is gone has none. A
+// process of a pid namespace we can not see is listed as 0.
+func (g *Group) Procs() ([]int, error) {
+	if g.err != nil {
+		return nil, g.err
+	}
+	buf := buffers.Get().(*[]byte)
+	defer putBuffer(buf)
+	var pids []int
+	for i := range g.tree.hierarchies {
+		at := g.tree.hierarchies[i].at
+		dirs, err := descend(at, g.rel)
+		if err != nil {
+			return nil, g.fail("list processes", i, g.rel, err)
+		}
+		for _, dir := range dirs {
+			if pids, err = readPids(at, dir, buf, pids); err != nil {
+				return nil, g.fail("list processes", i, dir+"/cgroup.procs", err)
+			}
+		}
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
+}
+
+// Children names the groups directly below this one, in any hierarchy.
+func (g *Group) Children() ([]string, error) {
+	if g.err != nil {
+		return nil, g.err
+	}
+	return g.tree.union(g.rel)
+}
+
+// Exists says whether the group is there in any hierarchy.
+func (g *Group) Exists() bool {
+	return g.err == nil && slices.ContainsFunc(g.tree.hierarchies, func(h hierarchy) bool { return existsAt(h.at, g.rel) })
+}
+
+// readPids appends the numbers in a group's cgroup.procs; a group that is gone has none.
+func readPids(at int, dir string, buf *[]byte, pids []int) ([]int, error) {
+	b, err := readList(at, dir+"/cgroup.procs", buf)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) || err == unix.ENODEV { //nolint:errorlint // raw errno; removed while open
+			return pids, nil
+		}
+		return pids, err
+	}
+	for len(b) > 0 {
+		line := b
+		if i := slices.Index(b, '\n'); i >= 0 {
+			line, b = b[:i], b[i+1:]
+		} else {
+			b = nil
+		}
+		if n, ok := parseUint(line); ok && n <= 1<<31-1 {
+			pids = append(pids, int(n))
+		}
+	}
+	return pids, nil
+}

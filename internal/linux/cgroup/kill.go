@@ -1,0 +1,229 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	maxDepth    = 16              // levels below a group that are looked into
+	maxGroups   = 4096            // groups below a group that are looked into
+	killTime    = 2 * time.Second // how long Kill chases a group that keeps forking
+	stopForking = 4               // rounds after which it is forbidden to fork
+	pidfdBatch  = 64              // descriptors Kill holds at once
+)
+
+// Kill sends SIGKILL to every process in the group and in groups below it, in every hierarchy, until no process appears
+// that has not had one. It does not wait for them to be gone (Remove does), may be called in any state and twice, and
+// ends a frozen group too. A killed group is for removal: a group without cgroup.kill that outruns us by forking has its
+// process limit set to 0.
+func (g *Group) Kill() error {
+	if g.err != nil {
+		return g.err
+	}
+	return g.kill(time.Now().Add(killTime))
+}
+
+func (g *Group) kill(deadline time.Time) error {
+	whole := false
+	for i := range g.tree.hierarchies {
+		h := &g.tree.hierarchies[i]
+		if !h.v2 || !g.tree.canKill {
+			continue
+		}
+		switch err := writeFile(h.at, g.rel+"/cgroup.kill", "1"); {
+		case err == nil:
+			whole = true
+		case errors.Is(err, unix.ENOENT), err == unix.ENODEV: //nolint:errorlint // raw errno
+		default:
+			return g.fail("kill", i, g.rel+"/cgroup.kill", err)
+		}
+	}
+	// A process can be in a v1 group and not in the v2 one: a join is several writes, and the joiner may have been stopped
+	// in between. So the lists are gone through even after cgroup.kill.
+	return g.killListed(whole, deadline)
+}
+
+func (g *Group) killListed(whole bool, deadline time.Time) error {
+	var before []int
+	for round := 0; ; round++ {
+		var listed []int
+		var errs []error
+		for i := range g.tree.hierarchies {
+			h := &g.tree.hierarchies[i]
+			if whole && h.v2 {
+				continue
+			}
+			dirs, err := descend(h.at, g.rel)
+			if err != nil {
+				errs = append(errs, g.fail("kill", i, g.rel, err))
+			}
+			for _, dir := range dirs {
+				if round >= stopForking && h.roles&rolePids != 0 {
+					_ = writeFile(h.at, dir+"/pids.max", "0")
+				}
+				pids, err := killDir(h.at, dir)
+				if err != nil {
+					errs = append(errs, g.fail("kill", i, dir+"/cgroup.procs", err))
+				}
+				listed = append(listed, pids...)
+			}
+		}
+		slices.Sort(listed)
+		listed = slices.Compact(listed)
+		// Every listed process was signalled in this round. One that was listed in the last round too is dying; only a
+		// newcomer may have children that were born after we looked.
+		fresh := slices.ContainsFunc(listed, func(pid int) bool {
+			_, found := slices.BinarySearch(before, pid)
+			return !found
+		})
+		switch {
+		case len(errs) > 0:
+			return errors.Join(errs...)
+		case !fresh:
+			return nil
+		case time.Now().After(deadline):
+			return &Error{Op: "kill", Group: g.path, Err: fmt.Errorf("%d processes keep forking: %w", len(listed), unix.ETIMEDOUT)}
+		}
+		before = listed
+	}
+}
+
+// killDir signals the processes of one directory and returns those it saw.
+//
+// A number in cgroup.procs may mean another process by the time it is used. So: open a pidfd for each number, read the
+// list again, and signal only numbers that are still on it. If such a number's pidfd is some other process, that other
+// process must have ended for the number to be on the list again, and signalling it through the pidfd harms nobody.
+func killDir(at int, dir string) (seen []int, err error) {
+	buf := buffers.Get().(*[]byte)
+	defer putBuffer(buf)
+	listed, err := readPids(at, dir, buf, nil)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	fds := make([]int, 0, min(len(listed), pidfdBatch))
+	var still []int
+	for batch := range slices.Chunk(listed, pidfdBatch) {
+		fds = fds[:0]
+		for _, pid := range batch {
+			fd := -1
+			if pid == 0 { // a pid namespace we can not see into: kill(0) would be our own process group
+				errs = append(errs, errors.New("a process of a foreign pid namespace is in the group and can not be signalled"))
+			} else if fd, err = unix.PidfdOpen(pid, 0); err != nil {
+				fd = -1
+				// ESRCH: gone. EINVAL, ENOENT: a leader already reaped while threads end. All are seen again if alive.
+				if err != unix.ESRCH && err != unix.EINVAL && err != unix.ENOENT { //nolint:errorlint // raw errnos
+					errs = append(errs, fmt.Errorf("pidfd_open %d: %w", pid, err))
+				}
+			}
+			fds = append(fds, fd)
+		}
+		still, err = readPids(at, dir, buf, still[:0])
+		if err != nil {
+			errs = append(errs, err)
+			still = still[:0]
+		}
+		slices.Sort(still)
+		for k, fd := range fds {
+			if fd < 0 {
+				continue
+			}
+			if _, member := slices.BinarySearch(still, batch[k]); member {
+				seen = append(seen, batch[k])
+				if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH { //nolint:errorlint // raw errno
+					errs = append(errs, fmt.Errorf("signal %d: %w", batch[k], err))
+				}
+			}
+			_ = unix.Close(fd)
+		}
+	}
+	return seen, errors.Join(errs...)
+}
+
+// descend lists a group's directory and those below it, parents first. It is bounded: a program that was given a cgroup
+// file system of its own may have made any number.
+func descend(at int, top string) ([]string, error) {
+	type node struct {
+		dir   string
+		depth int
+	}
+	queue := []node{{top, 0}}
+	var dirs []string
+	for len(queue) > 0 {
+		n := queue[0]
+		queue = queue[1:]
+		dirs = append(dirs, n.dir)
+		names, err := subdirs(at, n.dir)
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			return dirs, errno(err)
+		}
+		if len(names) > 0 && n.depth == maxDepth {
+			return dirs, fmt.Errorf("groups nested deeper than %d: %w", maxDepth, unix.ELOOP)
+		}
+		for _, name := range names {
+			if len(dirs)+len(queue) >= maxGroups {
+				return dirs, fmt.Errorf("more than %d groups: %w", maxGroups, unix.E2BIG)
+			}
+			queue = append(queue, node{n.dir + "/" + name, n.depth + 1})
+		}
+	}
+	return dirs, nil
+}
+
+// Freeze stops every process in the group, or lets them go on, and waits until that is so (at most a second: a process
+// that sleeps in the kernel can not be frozen). A frozen group can be killed and removed.
+//
+// It needs the v2 core file cgroup.freeze. The v1 freezer is left alone on purpose: tasks frozen by it ignore SIGKILL
+// until thawed, and a sandbox that can not be killed breaks D4. ErrUnsupported there.
+func (g *Group) Freeze(frozen bool) error {
+	if g.err != nil {
+		return g.err
+	}
+	if !g.tree.Has(Freeze) {
+		return &Error{Op: "freeze", Group: g.path, Err: fmt.Errorf("%w: %s", ErrUnsupported, g.tree.why("freeze"))}
+	}
+	value, want := "0", uint64(0)
+	if frozen {
+		value, want = "1", 1
+	}
+	buf := buffers.Get().(*[]byte)
+	defer putBuffer(buf)
+	for i := range g.tree.hierarchies {
+		h, dir := &g.tree.hierarchies[i], g.rel
+		if !h.v2 {
+			continue
+		}
+		if err := writeFile(h.at, dir+"/cgroup.freeze", value); err != nil {
+			return g.fail("freeze", i, dir+"/cgroup.freeze", err)
+		}
+		deadline, pause := time.Now().Add(time.Second), 50*time.Microsecond
+		for {
+			b, err := readCounter(h.at, dir+"/cgroup.events", buf)
+			if err != nil {
+				return g.fail("freeze", i, dir+"/cgroup.events", err)
+			}
+			state := uint64(2)
+			flatKeyed(b, func(name []byte, v uint64) {
+				if string(name) == "frozen" {
+					state = v
+				}
+			})
+			if state == want {
+				break
+			}
+			if time.Now().After(deadline) {
+				return g.fail("freeze", i, dir+"/cgroup.events", fmt.Errorf("not %s after 1s: %w", map[bool]string{true: "frozen", false: "thawed"}[frozen], unix.ETIMEDOUT))
+			}
+			time.Sleep(pause)
+			pause = min(2*pause, 5*time.Millisecond)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// childEnv makes the test binary a probe: "join=N action args…". It joins the groups whose cgroup.procs are descriptors
+// 3…3+N-1, as the sandbox's init does, and then does something that a limit may stop.
+const childEnv = "SANDBOX_RUN_CGROUP_PROBE"
+
+func TestMain(m *testing.M) {
+	if plan := os.Getenv(childEnv); plan != "" {
+		os.Exit(probe(strings.Fields(plan)))
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if t, err := Open(); err == nil {
+			if err := t.Prune(); err != nil {
+				fmt.Fprintln(os.Stderr, "prune after tests:", err)
+			}
+		}
+		os.Exit(code)
+	}))
+}
+
+func probe(args []string) int {
+	joins, err := strconv.Atoi(strings.TrimPrefix(args[0], "join="))
+	if err != nil {
+		fmt.Println(err)
+		return 3
+	}
+	for fd := 3; fd < 3+joins; fd++ {
+		if _, err := unix.Write(fd, []byte("0")); err != nil {
+			fmt.Println("join:", err)
+			return 3
+		}
+		_ = unix.Close(fd)
+	}
+	fmt.Println("joined")
+	number := func(i int) int {
+		n, err := strconv.Atoi(args[i])
+		if err != nil {
+			panic(err)
+		}
+		return n
+	}
+	switch args[1] {
+	case "alloc": // MiB
+		mem, err := unix.Mmap(-1, 0, number(2)<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+		if err != nil {
+			fmt.Println(err)
+			return 4
+		}
+		touch(mem)
+		fmt.Println("allocated")
+		runtime.KeepAlive(mem)
+	case "fork": // children
+		for i := range number(2) {
+			if err := exec.Command("/bin/sleep", "60").Start(); err != nil {
+				fmt.Printf("refused after %d: %v\n", i, err)
+				return 5
+			}
+		}
+		fmt.Println("forked")
+	case "spin": // ms of wall time
+		for end := time.Now().Add(time.Duration(number(2)) * time.Millisecond); time.Now().Before(end); {
+		}
+		fmt.Println("spun")
+	case "bomb":
+		bomb()
+	case "sleep":
+		time.Sleep(time.Minute)
+	}
+	return 0
+}
+
+//go:norace
+func touch(mem []byte) { // the race detector's shadow memory would be charged to the group too
+	for i := 0; i < len(mem); i += 4096 {
+		mem[i] = 1
+	}
+}
+
+// bomb forks for ever, in every copy, and takes no refusal: a shell's bomb gives up at the first one. The copies have one
+// thread and never leave this loop, so the Go runtime they lack is not missed.
+//
+//go:norace
+func bomb() {
+	for {
+		_, _, _ = unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	}
+}
+
+// start runs the probe in g. It returns when the probe has joined; output is read by finish.
+func start(t *testing.T, g *Group, action string) *probeProcess {
+	t.Helper()
+	files, err := g.JoinFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &probeProcess{t: t, cmd: exec.Command("/proc/self/exe")}
+	p.cmd.Env = []string{childEnv + "=join=" + strconv.Itoa(len(files)) + " " + action, "GOMAXPROCS=1", "GORACE=atexit_sleep_ms=0"}
+	p.cmd.ExtraFiles = files
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stderr = os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		_ = f.Close()
+	}
+	buf := make([]byte, 4096)
+	p.read = func() string { n, _ := out.Read(buf); return string(buf[:n]) }
+	for !strings.Contains(p.output, "joined\n") {
+		more := p.read()
+		if more == "" {
+			t.Fatalf("the probe ended before it joined: %q, %v", p.output, p.cmd.Wait())
+		}
+		p.output += more
+	}
+	t.Cleanup(func() { p.kill() })
+	return p
+}
+
+type probeProcess struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	read   func() string
+	output string
+	waited bool
+}
+
+// finish reads the rest of the output and waits. Children that hold the pipe open must be dead by then.
+func (p *probeProcess) finish() (string, *os.ProcessState) {
+	for more := p.read(); more != ""; more = p.read() {
+		p.output += more
+	}
+	_ = p.cmd.Wait()
+	p.waited = true
+	return p.output, p.cmd.ProcessState
+}
+
+func (p *probeProcess) kill() {
+	if !p.waited {
+		_ = p.cmd.Process.Kill()
+		p.finish()
+	}
+}

@@ -1,0 +1,134 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// removeTime bounds Remove when its context has no deadline.
+const removeTime = 5 * time.Second
+
+// Remove kills what is in the group and in groups below it, waits until they are empty and removes them, in every
+// hierarchy. It may be called in any state, twice, and on a group that exists in some hierarchies only. It is bounded
+// by ctx, or by five seconds; even with a context that has ended it tries once. The error names what remains.
+//
+// Parents that Make made on the way stay: a supervisor removes its own group at its end, which takes all below it.
+func (g *Group) Remove(ctx context.Context) error {
+	if g.err != nil {
+		return g.err
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, removeTime)
+		defer cancel()
+	}
+	deadline, _ := ctx.Deadline()
+	// Nearly always the processes are gone by now, and one rmdir per hierarchy is all there is to do.
+	left := make([]int, 0, len(g.tree.hierarchies))
+	var errs []error
+	var killErr error
+	for i := range g.tree.hierarchies {
+		left = append(left, i)
+	}
+	pause := 50 * time.Microsecond
+	for {
+		var retry bool
+		left, retry, errs = g.removeIn(left)
+		if len(left) == 0 {
+			return nil
+		}
+		if !retry { // read-only, not permitted, …: waiting changes nothing
+			return errors.Join(errs...)
+		}
+		if err := g.kill(deadline); err != nil {
+			killErr = err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+			pause = min(pause*3/2, 5*time.Millisecond)
+			continue
+		case <-ctx.Done():
+			timer.Stop()
+		}
+		// The kill above may have been the first one: give it one last look before giving up.
+		if left, _, errs = g.removeIn(left); len(left) == 0 {
+			return nil
+		}
+		return &Error{Op: "remove", Group: g.path, Err: fmt.Errorf("%w; remaining: %s: %w", context.Cause(ctx), g.remains(left), errors.Join(append(errs, killErr)...))}
+	}
+}
+
+// removeIn tries the given hierarchies once and returns those that still have the group, whether trying again can help,
+// and what stood in the way.
+func (g *Group) removeIn(hierarchies []int) (left []int, retry bool, errs []error) {
+	for _, i := range hierarchies {
+		h := &g.tree.hierarchies[i]
+		err := g.tree.rmdir(h, g.rel)
+		if err == unix.EBUSY || err == unix.ENOTEMPTY { //nolint:errorlint // raw errnos
+			// Processes, or groups below. Children first; descend lists parents first.
+			dirs, derr := descend(h.at, g.rel)
+			for _, dir := range slices.Backward(dirs) {
+				if err = g.tree.rmdir(h, dir); err == unix.ENOENT { //nolint:errorlint // raw errno
+					err = nil
+				}
+			}
+			if err != nil && derr != nil {
+				err = errors.Join(err, derr)
+			}
+		}
+		if err != nil && err != unix.ENOENT { //nolint:errorlint // raw errno
+			left = append(left, i)
+			retry = retry || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY)
+			errs = append(errs, g.fail("rmdir", i, g.rel, err))
+		}
+	}
+	return left, retry, errs
+}
+
+// remains says what keeps a group: who is in it, and in what state. "D" (asleep in the kernel) is the usual culprit.
+func (g *Group) remains(left []int) string {
+	var names []string
+	for _, i := range left {
+		names = append(names, g.tree.hierarchies[i].label)
+	}
+	text := "in " + strings.Join(names, ", ")
+	pids, err := g.Procs()
+	if err != nil || len(pids) == 0 {
+		return text + ", no process listed"
+	}
+	const show = 5
+	text += ", " + strconv.Itoa(len(pids)) + " processes ("
+	for k, pid := range pids {
+		if k == show {
+			text += ", …"
+			break
+		}
+		if k > 0 {
+			text += ", "
+		}
+		text += describe(pid)
+	}
+	return text + ")"
+}
+
+// describe is "123 python3 D". The name is the program's to choose, so it is quoted.
+func describe(pid int) string {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	s := string(b)
+	open, end := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')
+	if err != nil || open < 0 || end < open || end+2 >= len(s) {
+		return strconv.Itoa(pid)
+	}
+	return fmt.Sprintf("%d %q %c", pid, s[open+1:end], s[end+2])
+}

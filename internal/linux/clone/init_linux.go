@@ -1,0 +1,141 @@
+//go:build linux && (amd64 || arm64)
+
+package clone
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Init describes the birth of an init.
+type Init struct {
+	Path       string
+	Args       []string
+	Env        []string
+	Namespaces uintptr // CLONE_NEW* flags
+	Files      []int   // become descriptors 0, 1, 2, …; all others are closed
+}
+
+// initLaunch is an Init as the child can use it.
+type initLaunch struct {
+	path       *byte
+	argv, envp []*byte
+	files      []int
+	keepCaps   bool
+	errno      unix.Errno // the child's last word
+}
+
+// StartInit clones an init and returns once it was executed. In a user namespace of its own it has
+// all its capabilities, and no ids yet: the caller writes the maps. The caller owns the pidfd.
+func StartInit(d Init) (pid, pidfd int, err error) {
+	l := &initLaunch{keepCaps: d.Namespaces&unix.CLONE_NEWUSER != 0}
+	if l.path, err = syscall.BytePtrFromString(d.Path); err != nil {
+		return 0, -1, err
+	}
+	if l.argv, err = syscall.SlicePtrFromStrings(d.Args); err != nil {
+		return 0, -1, err
+	}
+	if l.envp, err = syscall.SlicePtrFromStrings(d.Env); err != nil {
+		return 0, -1, err
+	}
+	// Sources lie above all targets, so that no copy overwrites one that is still needed.
+	for _, f := range d.Files {
+		fd, err := unix.FcntlInt(uintptr(f), unix.F_DUPFD_CLOEXEC, len(d.Files))
+		if err != nil {
+			closeFDs(l.files)
+			return 0, -1, err
+		}
+		l.files = append(l.files, fd)
+	}
+	defer closeFDs(l.files)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var child uintptr
+	var errno uintptr
+	var fd int32 = -1
+	withoutSignals(func() { child, errno = forkInit(l, d.Namespaces|borrowed, &fd) })
+	runtime.KeepAlive(l)
+	if errno != 0 {
+		return 0, -1, unix.Errno(errno)
+	}
+	if l.errno != 0 {
+		_, _ = unix.Wait4(int(child), nil, unix.WALL, nil)
+		_ = unix.Close(int(fd))
+		return 0, -1, l.errno
+	}
+	return int(child), int(fd), nil
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+//go:norace
+//go:noinline
+func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
+	pid, errno = vfork(flags, pidfd)
+	if pid != 0 || errno != 0 {
+		return pid, errno
+	}
+	becomeInit(l)
+	exit()
+	return 0, 0
+}
+
+const (
+	capVersion3 = 0x20080522
+)
+
+// becomeInit is the child. An exec takes the capabilities of whoever is not root, and in a fresh user
+// namespace without maps nobody is: ambient ones survive it.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func becomeInit(l *initLaunch) {
+	var zero uint64
+	var errno unix.Errno
+	var i int
+	var header struct {
+		version uint32
+		pid     int32
+	}
+	var caps [6]uint32 // effective, permitted, inheritable; low halves, then high halves
+
+	if _, _, errno = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
+		goto fail
+	}
+	if l.keepCaps {
+		header.version = capVersion3
+		if _, _, errno = unix.RawSyscall(unix.SYS_CAPGET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&caps)), 0); errno != 0 {
+			goto fail
+		}
+		caps[2], caps[5] = caps[1], caps[4]
+		if _, _, errno = unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&caps)), 0); errno != 0 {
+			goto fail
+		}
+		for i = 0; i <= unix.CAP_LAST_CAP; i++ {
+			_, _, errno = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(i), 0, 0, 0)
+			if errno != 0 && errno != unix.EINVAL && errno != unix.EPERM { // not on this kernel, or not ours to have
+				goto fail
+			}
+		}
+	}
+	for i = 0; i < len(l.files); i++ {
+		if _, _, errno = unix.RawSyscall(unix.SYS_DUP3, uintptr(l.files[i]), uintptr(i), 0); errno != 0 {
+			goto fail
+		}
+	}
+	if _, _, errno = unix.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(len(l.files)), 1<<32-1, unix.CLOSE_RANGE_CLOEXEC); errno != 0 {
+		goto fail
+	}
+	setMask(&zero, nil)
+	_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(l.path)), uintptr(unsafe.Pointer(&l.argv[0])), uintptr(unsafe.Pointer(&l.envp[0])))
+fail:
+	l.errno = errno
+}

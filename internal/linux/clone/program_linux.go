@@ -1,0 +1,249 @@
+//go:build linux && (amd64 || arm64)
+
+package clone
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+)
+
+// Program describes a sandboxed program before it is one.
+type Program struct {
+	Cgroups  []int // descriptors of cgroup.procs files to join
+	Isolated bool  // with a cgroup namespace and a keyring of its own
+	Terminal bool  // Stdio is a terminal, and becomes the controlling one
+	Stdio    [3]int
+	Rlimits  []initproto.Rlimit
+	UID, GID uint32 // 0: stays who we are, with all we have
+	Landlock int    // a ruleset, or -1
+	Filter   []byte // a BPF program, or none
+	Dir      string
+	Paths    []string // tried in order
+	Args     []string
+	Env      []string
+}
+
+// launch is a Program as the child can use it.
+type launch struct {
+	cgroups    []int
+	isolated   bool
+	terminal   bool
+	stdio      [3]int
+	rlimits    []initproto.Rlimit
+	uid, gid   uintptr
+	landlock   int
+	filter     *unix.SockFprog
+	dir        *byte
+	paths      []*byte
+	argv, envp []*byte
+
+	// The child's last words.
+	stage initproto.Stage
+	errno unix.Errno
+}
+
+// StartProgram clones a child that becomes the program, and returns once it was executed, or the
+// stage at which it failed and why.
+func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
+	c := &launch{
+		cgroups: d.Cgroups, isolated: d.Isolated, terminal: d.Terminal, stdio: d.Stdio, rlimits: d.Rlimits,
+		uid: uintptr(d.UID), gid: uintptr(d.GID), landlock: d.Landlock,
+	}
+	if len(d.Filter) > 0 {
+		// A copy of its own: the kernel wants it aligned.
+		filter := make([]unix.SockFilter, len(d.Filter)/8)
+		if copy(unsafe.Slice((*byte)(unsafe.Pointer(&filter[0])), len(filter)*8), d.Filter) != len(d.Filter) {
+			return 0, initproto.StageSeccomp, unix.EINVAL
+		}
+		c.filter = &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	}
+	if c.dir, err = syscall.BytePtrFromString(d.Dir); err != nil {
+		return 0, initproto.StageWorkdir, err
+	}
+	for _, p := range d.Paths {
+		b, err := syscall.BytePtrFromString(p)
+		if err != nil {
+			return 0, initproto.StageExec, err
+		}
+		c.paths = append(c.paths, b)
+	}
+	if c.argv, err = syscall.SlicePtrFromStrings(d.Args); err != nil {
+		return 0, initproto.StageExec, err
+	}
+	if c.envp, err = syscall.SlicePtrFromStrings(d.Env); err != nil {
+		return 0, initproto.StageExec, err
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var child, errno uintptr
+	var fd int32 = -1
+	withoutSignals(func() { child, errno = forkProgram(c, &fd) })
+	runtime.KeepAlive(c)
+	if errno != 0 {
+		return 0, initproto.StageFork, unix.Errno(errno)
+	}
+	_ = unix.Close(int(fd))
+	if c.errno != 0 {
+		_, _ = unix.Wait4(int(child), nil, unix.WALL, nil)
+		return 0, c.stage, c.errno
+	}
+	return int(child), 0, nil
+}
+
+//go:norace
+//go:noinline
+func forkProgram(c *launch, pidfd *int32) (pid, errno uintptr) {
+	pid, errno = vfork(borrowed, pidfd)
+	if pid != 0 || errno != 0 {
+		return pid, errno
+	}
+	becomeProgram(c)
+	exit()
+	return 0, 0
+}
+
+// becomeProgram turns the child of an init into the sandboxed program, wall by wall. The order matters:
+// what needs privilege first, then the privilege goes, then Landlock, then the filter, and the
+// program's own first byte last of all (S9).
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func becomeProgram(c *launch) {
+	var errno unix.Errno
+	var stage initproto.Stage
+	var zero uint64
+	var i int
+	var fd uintptr
+	var header struct {
+		version uint32
+		pid     int32
+	}
+	var caps [6]uint32
+
+	stage = initproto.StageCgroup
+	for i = 0; i < len(c.cgroups); i++ {
+		if _, _, errno = unix.RawSyscall(unix.SYS_WRITE, uintptr(c.cgroups[i]), uintptr(unsafe.Pointer(&selfPid)), 1); errno != 0 {
+			goto fail
+		}
+	}
+	if c.isolated {
+		if _, _, errno = unix.RawSyscall(unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP, 0, 0); errno != 0 {
+			goto fail
+		}
+	}
+
+	stage = initproto.StageSession
+	if _, _, errno = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
+		goto fail
+	}
+	if c.isolated {
+		// A session keyring of its own: the one inherited is the supervisor's. Kernels without
+		// keyrings have nothing to share.
+		if _, _, errno = unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 && errno != unix.ENOSYS {
+			goto fail
+		}
+	}
+
+	stage = initproto.StageStdio
+	// First out of the way of 0…2, so that no copy overwrites a source that is still needed.
+	for i = 0; i < 3; i++ {
+		if fd, _, errno = unix.RawSyscall(unix.SYS_FCNTL, uintptr(c.stdio[i]), unix.F_DUPFD_CLOEXEC, 3); errno != 0 {
+			goto fail
+		}
+		c.stdio[i] = int(fd)
+	}
+	for i = 0; i < 3; i++ {
+		if _, _, errno = unix.RawSyscall(unix.SYS_DUP3, uintptr(c.stdio[i]), uintptr(i), 0); errno != 0 {
+			goto fail
+		}
+	}
+	if c.terminal {
+		if _, _, errno = unix.RawSyscall(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0); errno != 0 {
+			goto fail
+		}
+	}
+	// Everything else ends with the exec, whoever opened it (F2).
+	if _, _, errno = unix.RawSyscall(unix.SYS_CLOSE_RANGE, 3, 1<<32-1, unix.CLOSE_RANGE_CLOEXEC); errno != 0 {
+		goto fail
+	}
+
+	stage = initproto.StageLimits
+	for i = 0; i < len(c.rlimits); i++ {
+		if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, uintptr(c.rlimits[i].Resource), uintptr(unsafe.Pointer(&c.rlimits[i].Soft)), 0, 0, 0); errno != 0 {
+			goto fail
+		}
+	}
+	_, _, _ = unix.RawSyscall(unix.SYS_UMASK, 0o022, 0, 0)
+
+	if c.uid != 0 {
+		stage = initproto.StageIdentity
+		for i = 0; i <= unix.CAP_LAST_CAP; i++ {
+			_, _, errno = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(i), 0)
+			if errno != 0 && errno != unix.EINVAL { // EINVAL: this kernel has fewer
+				goto fail
+			}
+		}
+		if _, _, errno = unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+			goto fail
+		}
+		if _, _, errno = unix.RawSyscall(unix.SYS_SETRESGID, c.gid, c.gid, c.gid); errno != 0 {
+			goto fail
+		}
+		if _, _, errno = unix.RawSyscall(unix.SYS_SETRESUID, c.uid, c.uid, c.uid); errno != 0 {
+			goto fail
+		}
+		header.version = capVersion3
+		if _, _, errno = unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&caps)), 0); errno != 0 {
+			goto fail
+		}
+	}
+	if _, _, errno = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+		stage = initproto.StageIdentity
+		goto fail
+	}
+
+	stage = initproto.StageWorkdir
+	if _, _, errno = unix.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(c.dir)), 0, 0); errno != 0 {
+		goto fail
+	}
+	if c.landlock >= 0 {
+		stage = initproto.StageLandlock
+		if _, _, errno = unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(c.landlock), 0, 0); errno != 0 {
+			goto fail
+		}
+	}
+	setMask(&zero, nil)
+	if c.filter != nil {
+		stage = initproto.StageSeccomp
+		if _, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(c.filter))); errno != 0 {
+			goto fail
+		}
+	}
+
+	stage = initproto.StageExec
+	{
+		var worst unix.Errno = unix.ENOENT
+		for i = 0; i < len(c.paths); i++ {
+			_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.paths[i])), uintptr(unsafe.Pointer(&c.argv[0])), uintptr(unsafe.Pointer(&c.envp[0])))
+			if errno != unix.ENOENT && errno != unix.ENOTDIR {
+				worst = errno
+				if errno != unix.EACCES { // found, and not startable: looking further would hide it
+					break
+				}
+			}
+		}
+		errno = worst
+	}
+
+fail:
+	c.stage, c.errno = stage, errno
+}
+
+// selfPid is what a process writes into cgroup.procs to mean itself.
+var selfPid = [1]byte{'0'}

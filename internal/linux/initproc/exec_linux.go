@@ -1,0 +1,169 @@
+package initproc
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+)
+
+// exec forks a program and returns once it was executed: its pid, and the master of its terminal
+// or -1. The descriptors stay the caller's.
+func (s *server) exec(m *initproto.Exec, fds []int) (pid, master int, err error) {
+	master = -1
+	defer func() {
+		if err != nil && master >= 0 {
+			unix.Close(master)
+		}
+	}()
+	if m.Loopback {
+		if err := raiseLoopback(); err != nil {
+			return 0, -1, err
+		}
+	}
+	at := func(i int) (int, error) {
+		if i < 0 || i >= len(fds) {
+			return -1, failed(initproto.StageProtocol, "exec", fmt.Errorf("descriptor %d of %d", i, len(fds)))
+		}
+		return fds[i], nil
+	}
+	c := clone.Program{
+		Isolated: m.NewCgroupNS, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, Landlock: -1, Filter: m.Seccomp,
+		Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
+	}
+	if len(m.Paths) == 0 || len(m.Args) == 0 {
+		return 0, -1, failed(initproto.StageExec, "program", unix.ENOENT)
+	}
+	if m.Terminal {
+		var slave int
+		if master, slave, err = openTerminal(m.Rows, m.Cols, m.UID); err != nil {
+			return 0, -1, err
+		}
+		defer unix.Close(slave)
+		c.Stdio, c.Terminal = [3]int{slave, slave, slave}, true
+	} else {
+		for i := range c.Stdio {
+			if c.Stdio[i], err = at(m.Stdio[i]); err != nil {
+				return 0, -1, err
+			}
+		}
+	}
+	for _, i := range m.Cgroups {
+		fd, err := at(i)
+		if err != nil {
+			return 0, -1, err
+		}
+		c.Cgroups = append(c.Cgroups, fd)
+	}
+	if len(m.Landlock) > 0 {
+		if c.Landlock, err = landlockRuleset(m); err != nil {
+			return 0, -1, err
+		}
+		defer unix.Close(c.Landlock)
+	}
+	pid, stage, err := clone.StartProgram(c)
+	return pid, master, failed(stage, describe(m, stage), err)
+}
+
+// openTerminal makes a terminal in the sandbox's own devpts, owned by the user who will have it.
+func openTerminal(rows, cols uint16, uid uint32) (master, slave int, err error) {
+	fail := func(what string, err error) (int, int, error) {
+		return -1, -1, failed(initproto.StageTerminal, what, err)
+	}
+	master, err = unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail("open /dev/ptmx", err)
+	}
+	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+		unix.Close(master)
+		return fail("unlock", err)
+	}
+	n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		unix.Close(master)
+		return fail("open peer", errno)
+	}
+	slave = int(n)
+	if uid != 0 { // 0: the program stays who we are, and so does its terminal's owner
+		err = unix.Fchown(slave, int(uid), -1)
+	}
+	if err == nil && rows > 0 && cols > 0 {
+		err = unix.IoctlSetWinsize(master, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+	}
+	if err != nil {
+		unix.Close(master)
+		unix.Close(slave)
+		return fail("prepare", err)
+	}
+	return master, slave, nil
+}
+
+// landlockRuleset builds the second wall. A path that is not in this root needs no rule.
+func landlockRuleset(m *initproto.Exec) (int, error) {
+	fail := func(what string, err error) (int, error) { return -1, failed(initproto.StageLandlock, what, err) }
+	attr := unix.LandlockRulesetAttr{Handled_access_fs: m.LandlockFS, Handled_access_net: m.LandlockNet, Scoped: m.LandlockScope}
+	size := unsafe.Offsetof(attr.Scoped) + unsafe.Sizeof(attr.Scoped)
+	switch { // older kernels refuse a structure that is longer than what they know
+	case m.LandlockNet == 0 && m.LandlockScope == 0:
+		size = unsafe.Offsetof(attr.Handled_access_net)
+	case m.LandlockScope == 0:
+		size = unsafe.Offsetof(attr.Scoped)
+	}
+	ruleset, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
+	if errno != 0 {
+		return fail("create ruleset", errno)
+	}
+	for _, r := range m.Landlock {
+		fd, err := unix.Open(r.Path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err == nil {
+			rule := unix.LandlockPathBeneathAttr{Allowed_access: r.Access, Parent_fd: int32(fd)}
+			_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, ruleset, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+			unix.Close(fd)
+			if errno != 0 {
+				err = errno
+			}
+		}
+		if err != nil {
+			unix.Close(int(ruleset))
+			return fail("rule for "+r.Path, err)
+		}
+	}
+	return int(ruleset), nil
+}
+
+// describe says what a child was about when it failed.
+func describe(m *initproto.Exec, stage initproto.Stage) string {
+	switch stage {
+	case initproto.StageExec:
+		if len(m.Paths) > 1 {
+			return m.Args[0] + " (searched in PATH)"
+		}
+		return m.Args[0]
+	case initproto.StageWorkdir:
+		return "enter " + m.Dir
+	case initproto.StageFork:
+		return "fork"
+	case initproto.StageCgroup:
+		return "join cgroup"
+	case initproto.StageSession:
+		return "new session"
+	case initproto.StageStdio:
+		return "connect stdio"
+	case initproto.StageLimits:
+		return "set resource limits"
+	case initproto.StageIdentity:
+		return "drop privileges"
+	case initproto.StageLandlock:
+		return "restrict file access"
+	case initproto.StageSeccomp:
+		return "install filter"
+	}
+	return "start"
+}

@@ -1,0 +1,221 @@
+package initproc
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+)
+
+// Name is the argv[0] under which any executable of ours is the init.
+const Name = "sandbox-init"
+
+// controlFD is the init's end of the socket.
+const controlFD = 3
+
+// exitRefused is the exit code of an init that was not started by a supervisor.
+const exitRefused = 126
+
+// failure is an error with the stage it belongs to.
+type failure struct {
+	stage  initproto.Stage
+	detail string
+	err    error
+}
+
+func (f *failure) Error() string { return f.stage.String() + ": " + f.detail + ": " + f.err.Error() }
+
+func failed(stage initproto.Stage, detail string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &failure{stage, detail, err}
+}
+
+// server is the init at work. The main thread serves the socket; the reaper's thread waits for
+// children. Both sleep in system calls: an idle sandbox costs two sleeping threads.
+type server struct {
+	socket *socket
+	tree   tree // everything that runs in this sandbox
+
+	mu      sync.Mutex
+	running map[int]uint64 // pid → id of the programs asked for
+	reaping bool
+}
+
+// tree is everything that descends from this process.
+type tree interface {
+	signal(syscall.Signal)
+	kill() // ends it all before this process exits
+}
+
+// Main is the whole life of the init. It does not return.
+func Main() {
+	runtime.LockOSThread() // forks all come from one thread, and nothing wanders between threads
+	s := &server{socket: &socket{fd: controlFD}, running: map[int]uint64{}}
+	err := s.serve()
+	code := 0
+	if err != nil {
+		code = s.report(0, err)
+	}
+	s.exit(code)
+}
+
+// exit ends everything. Whoever calls it first, the other thread ends with it.
+func (s *server) exit(code int) {
+	if s.tree != nil {
+		s.tree.kill()
+	}
+	os.Exit(code)
+}
+
+// report tells the supervisor of a failure; without a supervisor it tells whoever runs us by hand.
+func (s *server) report(id uint64, err error) int {
+	msg := initproto.Failed{ID: id, Stage: initproto.StageProtocol, Errno: uint32(unix.EPROTO), Detail: err.Error()}
+	var f *failure
+	if errors.As(err, &f) {
+		msg.Stage, msg.Detail = f.stage, f.detail
+		var errno syscall.Errno
+		if errors.As(f.err, &errno) {
+			msg.Errno = uint32(errno)
+		} else {
+			msg.Detail += ": " + f.err.Error()
+		}
+	}
+	if s.socket.send(msg.Encode()) != nil {
+		_, _ = os.Stderr.WriteString(Name + ": " + err.Error() + "\n")
+		return exitRefused
+	}
+	return 1
+}
+
+func (s *server) serve() error {
+	if err := isSupervised(); err != nil {
+		return err
+	}
+	m, fds, err := s.socket.receive()
+	if err != nil {
+		return failed(initproto.StageProtocol, "receive setup", err)
+	}
+	setup, ok := m.(*initproto.Setup)
+	if !ok {
+		return failed(initproto.StageProtocol, "receive setup", initproto.ErrMalformed)
+	}
+	if setup.Namespaced {
+		s.tree = namespaceTree{}
+	} else {
+		s.tree = descendants{}
+	}
+	ready, err := prepare(setup, fds)
+	if err != nil {
+		return err
+	}
+	if err := s.socket.send(initproto.EncodeReady(), ready...); err != nil {
+		return failed(initproto.StageProtocol, "send ready", err)
+	}
+	closeAll(ready)
+
+	for {
+		m, fds, err := s.socket.receive()
+		if err != nil {
+			return nil // the supervisor is gone, or is done with us: so are we
+		}
+		if err := s.handle(m, fds); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *server) handle(m any, fds []int) error {
+	defer closeAll(fds)
+	// A child that ends at once must not be reaped before it is known.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch m := m.(type) {
+	case *initproto.Exec:
+		return s.start(m, fds)
+	case *initproto.Signal:
+		if m.All {
+			s.tree.signal(syscall.Signal(m.Num))
+			return nil
+		}
+		for pid, id := range s.running {
+			if id == m.ID {
+				// The pid is a child of ours that was not reaped yet: it can not be another's.
+				_ = unix.Kill(pid, syscall.Signal(m.Num)) //nolint:forbidigo // see above
+			}
+		}
+		return nil
+	}
+	return failed(initproto.StageProtocol, "request", initproto.ErrMalformed)
+}
+
+// start runs a program and answers. With mu held.
+func (s *server) start(m *initproto.Exec, fds []int) error {
+	pid, master, err := s.exec(m, fds)
+	if err != nil {
+		s.report(m.ID, err)
+		if len(s.running) == 0 {
+			s.exit(1) // nothing else keeps this sandbox
+		}
+		return nil
+	}
+	s.running[pid] = m.ID
+	started := (&initproto.Started{ID: m.ID, PID: uint32(pid)}).Encode()
+	if master >= 0 {
+		err = s.socket.send(started, master)
+		unix.Close(master)
+	} else {
+		err = s.socket.send(started)
+	}
+	if err != nil {
+		return failed(initproto.StageProtocol, "send started", err)
+	}
+	if !s.reaping {
+		s.reaping = true
+		go s.reap()
+	}
+	return nil
+}
+
+// reap waits for children, whoever they are: programs asked for, and orphans that are ours to bury.
+// It ends the sandbox with the last program.
+func (s *server) reap() {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WALL, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		s.mu.Lock()
+		if err != nil { // no children at all: a program that failed to start was the only one
+			s.reaping = false
+			s.mu.Unlock()
+			return
+		}
+		if id, ok := s.running[pid]; ok {
+			delete(s.running, pid)
+			err := s.socket.send((&initproto.Exited{ID: id, Status: uint32(status)}).Encode())
+			if err != nil || len(s.running) == 0 {
+				s.exit(0)
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// isSupervised refuses to go on when nobody is at the other end: run by hand, an init that mounts
+// and pivots would swap away the root of the machine it runs on.
+func isSupervised() error {
+	kind, err := unix.GetsockoptInt(controlFD, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil || kind != unix.SOCK_STREAM {
+		return failed(initproto.StageProtocol, "descriptor "+strconv.Itoa(controlFD), errors.New("is not a supervisor's socket; this program is started by sandbox-run only"))
+	}
+	return nil
+}

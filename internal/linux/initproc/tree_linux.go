@@ -1,0 +1,95 @@
+package initproc
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+)
+
+// namespaceTree is everything in the pid namespace whose first process we are.
+type namespaceTree struct{}
+
+func (namespaceTree) signal(sig syscall.Signal) {
+	if unix.Getpid() != 1 {
+		return // -1 would mean the whole machine
+	}
+	_ = unix.Kill(-1, sig) //nolint:forbidigo // in a pid namespace of its own, -1 is everybody but us
+}
+
+// kill has nothing to do: the kernel ends a pid namespace with its first process.
+func (namespaceTree) kill() {}
+
+// descendants are the children of a process that is nobody's namespace: found by walking.
+type descendants struct{}
+
+// adoptOrphans makes whatever the program leaves behind come to us, however often it forks and
+// whatever session it moves to, so that we can end it.
+func adoptOrphans() error {
+	return failed(initproto.StageNamespaces, "become subreaper", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+}
+
+// of lists the living descendants of a process, parents first.
+func (descendants) of(pid int) []int {
+	var all []int
+	queue := []int{pid}
+	for len(queue) > 0 {
+		pid, queue = queue[0], queue[1:]
+		threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+		if err != nil {
+			continue
+		}
+		for _, t := range threads {
+			text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/task/" + t.Name() + "/children")
+			if err != nil {
+				continue
+			}
+			for _, f := range strings.Fields(string(text)) {
+				if child, err := strconv.Atoi(f); err == nil {
+					all, queue = append(all, child), append(queue, child)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// signal goes through pidfds: between listing and signalling a pid may have died and its number
+// been given to a stranger, so descent is looked at again once the descriptor is held (R12).
+func (d descendants) signal(sig syscall.Signal) {
+	for _, pid := range d.of(os.Getpid()) {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		for _, still := range d.of(os.Getpid()) {
+			if still == pid {
+				_ = unix.PidfdSendSignal(fd, sig, nil, 0)
+				break
+			}
+		}
+		_ = unix.Close(fd)
+	}
+}
+
+// kill stops everything first, so that a fork bomb can not outrun the killing, then kills until
+// nobody is left. The reaper goroutine buries them.
+func (d descendants) kill() {
+	for deadline := time.Now().Add(900 * time.Millisecond); time.Now().Before(deadline); {
+		if len(d.of(os.Getpid())) == 0 {
+			return
+		}
+		d.signal(unix.SIGSTOP)
+		d.signal(unix.SIGKILL)
+		for {
+			if pid, err := unix.Wait4(-1, nil, unix.WNOHANG|unix.WALL, nil); err != nil || pid <= 0 {
+				break
+			}
+		}
+	}
+}

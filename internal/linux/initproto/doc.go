@@ -1,0 +1,22 @@
+// Package initproto is the language a supervisor and the init of a sandbox speak.
+//
+// Place in the flow. The supervisor (internal/linux/spawn) and the init (internal/linux/initproc)
+// both import it; it imports nothing of ours and does no I/O.
+//
+// Lifecycle. One stream socket per init, length-prefixed frames, descriptors beside the first
+// byte of the frame that names them:
+//
+//	host → setup{root, mounts, …}            once, with the descriptors of the mounts
+//	init → ready{}                           with a descriptor of the scratch for the next phase
+//	host → exec{id, argv, env, policy}       any number of times, with stdio and cgroup descriptors
+//	init → started{id, pid}                  with the terminal's master, if one was asked for
+//	host → signal{id or everyone, number}
+//	init → exited{id, status}                the last one is followed by the init's own exit
+//	init → failed{id, stage, errno, detail}  instead of ready or started
+//	(host closes)                            the init exits, and the kernel kills all the rest
+//
+// Concurrency. Values are plain data; encode and decode are pure.
+//
+// Limits. A frame is at most MaxFrame bytes. A decoder never trusts a length it has not checked
+// against what is left; everything malformed is one error.
+package initproto

@@ -1,0 +1,361 @@
+package initproto
+
+import "encoding/binary"
+
+// Kind is the first byte of a frame.
+type Kind byte
+
+// The kinds of frame.
+const (
+	KindSetup Kind = iota + 1
+	KindExec
+	KindSignal
+	KindReady
+	KindStarted
+	KindExited
+	KindFailed
+)
+
+// Stage names the step of the init that failed.
+type Stage uint32
+
+// The stages, in the order they are passed.
+const (
+	StageProtocol Stage = iota + 1
+	StageNamespaces
+	StageRootfs
+	StageScratch
+	StageVolumes
+	StageNetwork
+	StageLandlock
+	StageTerminal
+	StageFork
+	StageCgroup
+	StageSession
+	StageStdio
+	StageLimits
+	StageIdentity
+	StageSeccomp
+	StageWorkdir
+	StageExec
+)
+
+var stageNames = [...]string{
+	StageProtocol: "protocol", StageNamespaces: "namespaces", StageRootfs: "rootfs", StageScratch: "scratch",
+	StageVolumes: "volumes", StageNetwork: "network", StageLandlock: "landlock", StageTerminal: "terminal",
+	StageFork: "fork", StageCgroup: "cgroup", StageSession: "session", StageStdio: "stdio", StageLimits: "limits",
+	StageIdentity: "identity", StageSeccomp: "seccomp", StageWorkdir: "workdir", StageExec: "exec",
+}
+
+func (s Stage) String() string {
+	if s > 0 && int(s) < len(stageNames) {
+		return stageNames[s]
+	}
+	return "unknown"
+}
+
+// Setup tells the init what world to build. Descriptors are indices into those of the frame; -1
+// is none.
+type Setup struct {
+	// Namespaced is false for the process backend: then nothing is mounted and only the reaping,
+	// limiting and watching part of the init is used.
+	Namespaced bool
+	// HostMountNS and HostUserNS are the inodes of the supervisor's own namespaces: the init must
+	// not find itself in them.
+	HostMountNS, HostUserNS uint64
+
+	Hostname string
+	Root     int      // descriptor of the root's mount tree
+	Masked   []string // files of /proc to cover with /dev/null
+	Hidden   []string // directories of /proc to cover with an empty one
+	ReadOnly []string // directories of /proc to make read-only
+
+	Scratch int      // descriptor of the scratch's mount
+	Binds   []Bind   // directories of the scratch and where they appear
+	Volumes []Volume // further mounts
+	ShmSize uint64   // bytes of /dev/shm
+}
+
+// Bind shows a directory of the scratch.
+type Bind struct{ From, To string }
+
+// Volume attaches a mount.
+type Volume struct {
+	FD   int
+	To   string
+	File bool // the mount is a file, not a directory
+}
+
+// Rlimit is one resource limit.
+type Rlimit struct {
+	Resource  uint32
+	Soft, Max uint64
+}
+
+// Exec tells the init to run a program.
+type Exec struct {
+	ID       uint64
+	Paths    []string // candidates for the program, tried in order as execvp does
+	Args     []string
+	Env      []string
+	Dir      string
+	UID, GID uint32
+	Rlimits  []Rlimit
+	Seccomp  []byte // a BPF program; empty is none
+	Landlock []Rule // empty is none
+	// LandlockNet and LandlockScope are the further rights the kernel handles (0 where it can't).
+	LandlockFS, LandlockNet, LandlockScope uint64
+	Loopback                               bool
+	Stdio                                  [3]int // descriptors; all -1 with a terminal
+	Terminal                               bool
+	Rows, Cols                             uint16
+	Cgroups                                []int // descriptors of cgroup.procs files to join
+	NewCgroupNS                            bool
+	OOMScoreAdj                            int
+}
+
+// Rule grants rights below a path.
+type Rule struct {
+	Path   string
+	Access uint64
+}
+
+// Signal is for the process with that id, or for everyone when All is set.
+type Signal struct {
+	ID  uint64
+	All bool
+	Num uint32
+}
+
+// Started says that the program was executed.
+type Started struct {
+	ID  uint64
+	PID uint32 // in the sandbox's own pid namespace
+}
+
+// Exited says how the process ended, as wait4 puts it.
+type Exited struct {
+	ID     uint64
+	Status uint32
+}
+
+// Failed says where and why the init could not do what it was told. ID is 0 for the setup.
+type Failed struct {
+	ID     uint64
+	Stage  Stage
+	Errno  uint32
+	Detail string
+}
+
+// frame finishes a message: header, kind, body.
+func frame(kind Kind, body func(*writer)) []byte {
+	w := writer{b: make([]byte, HeaderSize, 512)}
+	w.b = append(w.b, byte(kind))
+	body(&w)
+	binary.LittleEndian.PutUint32(w.b, uint32(len(w.b)-HeaderSize))
+	return w.b
+}
+
+// Accompany notes in a frame's header how many descriptors travel with it.
+func Accompany(frame []byte, descriptors int) { frame[4] = byte(descriptors) }
+
+// Next finds the first frame in what was received: its body, the number of its descriptors, and
+// what follows it. The body is nil while the frame is not whole.
+func Next(received []byte) (body []byte, descriptors int, rest []byte, err error) {
+	if len(received) < HeaderSize {
+		return nil, 0, received, nil
+	}
+	n := binary.LittleEndian.Uint32(received)
+	descriptors = int(received[4])
+	if n == 0 || n > MaxFrame || descriptors > MaxDescriptors {
+		return nil, 0, nil, ErrMalformed
+	}
+	total := HeaderSize + int(n)
+	if len(received) < total {
+		return nil, 0, received, nil
+	}
+	return received[HeaderSize:total:total], descriptors, received[total:], nil
+}
+
+// Encode renders m as a frame, header included.
+func (m *Setup) Encode() []byte {
+	return frame(KindSetup, func(w *writer) {
+		w.uint(Version)
+		w.bool(m.Namespaced)
+		w.uint(m.HostMountNS)
+		w.uint(m.HostUserNS)
+		w.string(m.Hostname)
+		w.int(int64(m.Root))
+		w.strings(m.Masked)
+		w.strings(m.Hidden)
+		w.strings(m.ReadOnly)
+		w.int(int64(m.Scratch))
+		w.uint(uint64(len(m.Binds)))
+		for _, b := range m.Binds {
+			w.string(b.From)
+			w.string(b.To)
+		}
+		w.uint(uint64(len(m.Volumes)))
+		for _, v := range m.Volumes {
+			w.int(int64(v.FD))
+			w.string(v.To)
+			w.bool(v.File)
+		}
+		w.uint(m.ShmSize)
+	})
+}
+
+func (r *reader) setup() *Setup {
+	if r.uint() != Version {
+		r.fail()
+	}
+	m := &Setup{Namespaced: r.bool(), HostMountNS: r.uint(), HostUserNS: r.uint(), Hostname: r.string(), Root: r.fd()}
+	m.Masked, m.Hidden, m.ReadOnly = r.strings(), r.strings(), r.strings()
+	m.Scratch = r.fd()
+	r.list(func() {
+		m.Binds = append(m.Binds, Bind{From: r.string(), To: r.string()})
+	})
+	r.list(func() {
+		m.Volumes = append(m.Volumes, Volume{FD: r.fd(), To: r.string(), File: r.bool()})
+	})
+	m.ShmSize = r.uint()
+	return m
+}
+
+// Encode renders m as a frame, header included.
+func (m *Exec) Encode() []byte {
+	return frame(KindExec, func(w *writer) {
+		w.uint(m.ID)
+		w.strings(m.Paths)
+		w.strings(m.Args)
+		w.strings(m.Env)
+		w.string(m.Dir)
+		w.uint(uint64(m.UID))
+		w.uint(uint64(m.GID))
+		w.uint(uint64(len(m.Rlimits)))
+		for _, l := range m.Rlimits {
+			w.uint(uint64(l.Resource))
+			w.uint(l.Soft)
+			w.uint(l.Max)
+		}
+		w.bytes(m.Seccomp)
+		w.uint(uint64(len(m.Landlock)))
+		for _, l := range m.Landlock {
+			w.string(l.Path)
+			w.uint(l.Access)
+		}
+		w.uint(m.LandlockFS)
+		w.uint(m.LandlockNet)
+		w.uint(m.LandlockScope)
+		w.bool(m.Loopback)
+		for _, fd := range m.Stdio {
+			w.int(int64(fd))
+		}
+		w.bool(m.Terminal)
+		w.uint(uint64(m.Rows))
+		w.uint(uint64(m.Cols))
+		w.uint(uint64(len(m.Cgroups)))
+		for _, fd := range m.Cgroups {
+			w.int(int64(fd))
+		}
+		w.bool(m.NewCgroupNS)
+		w.int(int64(m.OOMScoreAdj))
+	})
+}
+
+func (r *reader) exec() *Exec {
+	m := &Exec{ID: r.uint(), Paths: r.strings(), Args: r.strings(), Env: r.strings(), Dir: r.string(), UID: r.uint32(), GID: r.uint32()}
+	r.list(func() {
+		m.Rlimits = append(m.Rlimits, Rlimit{Resource: r.uint32(), Soft: r.uint(), Max: r.uint()})
+	})
+	m.Seccomp = r.bytes()
+	r.list(func() {
+		m.Landlock = append(m.Landlock, Rule{Path: r.string(), Access: r.uint()})
+	})
+	m.LandlockFS, m.LandlockNet, m.LandlockScope = r.uint(), r.uint(), r.uint()
+	m.Loopback = r.bool()
+	for i := range m.Stdio {
+		m.Stdio[i] = r.fd()
+	}
+	m.Terminal = r.bool()
+	m.Rows, m.Cols = uint16(r.uint32()), uint16(r.uint32())
+	r.list(func() {
+		m.Cgroups = append(m.Cgroups, r.fd())
+	})
+	m.NewCgroupNS = r.bool()
+	m.OOMScoreAdj = int(r.int())
+	return m
+}
+
+// Encode renders m as a frame, header included.
+func (m *Signal) Encode() []byte {
+	return frame(KindSignal, func(w *writer) {
+		w.uint(m.ID)
+		w.bool(m.All)
+		w.uint(uint64(m.Num))
+	})
+}
+
+// EncodeReady renders the answer to a setup.
+func EncodeReady() []byte { return frame(KindReady, func(*writer) {}) }
+
+// Encode renders m as a frame, header included.
+func (m *Started) Encode() []byte {
+	return frame(KindStarted, func(w *writer) {
+		w.uint(m.ID)
+		w.uint(uint64(m.PID))
+	})
+}
+
+// Encode renders m as a frame, header included.
+func (m *Exited) Encode() []byte {
+	return frame(KindExited, func(w *writer) {
+		w.uint(m.ID)
+		w.uint(uint64(m.Status))
+	})
+}
+
+// Encode renders m as a frame, header included.
+func (m *Failed) Encode() []byte {
+	return frame(KindFailed, func(w *writer) {
+		w.uint(m.ID)
+		w.uint(uint64(m.Stage))
+		w.uint(uint64(m.Errno))
+		w.string(m.Detail)
+	})
+}
+
+// Ready is the answer to a setup.
+type Ready struct{}
+
+// Decode reads the body of a frame (without its header) and returns a pointer to one of the
+// message types. Slices may share memory with body.
+func Decode(body []byte) (any, error) {
+	if len(body) == 0 {
+		return nil, ErrMalformed
+	}
+	r := &reader{b: body[1:]}
+	var m any
+	switch Kind(body[0]) {
+	case KindSetup:
+		m = r.setup()
+	case KindExec:
+		m = r.exec()
+	case KindSignal:
+		m = &Signal{ID: r.uint(), All: r.bool(), Num: r.uint32()}
+	case KindReady:
+		m = &Ready{}
+	case KindStarted:
+		m = &Started{ID: r.uint(), PID: r.uint32()}
+	case KindExited:
+		m = &Exited{ID: r.uint(), Status: r.uint32()}
+	case KindFailed:
+		m = &Failed{ID: r.uint(), Stage: Stage(r.uint32()), Errno: r.uint32(), Detail: r.string()}
+	default:
+		return nil, ErrMalformed
+	}
+	if r.bad || len(r.b) != 0 {
+		return nil, ErrMalformed
+	}
+	return m, nil
+}

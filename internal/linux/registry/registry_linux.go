@@ -1,0 +1,345 @@
+package registry
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Slots is how many supervisors there can be at once, uncollected dead ones included.
+	Slots = 1 << 16
+	// MaxRecord bounds what a record may hold, and what is read of one.
+	MaxRecord = 1 << 20
+
+	newPrefix = ".new-"
+	// createTries bounds how often a collector may take our new file before it is locked.
+	createTries = 100
+)
+
+// name is the slot's name, also of its file: s0000 to sffff.
+func name(slot int) string { return fmt.Sprintf("s%04x", slot) }
+
+// slotOf is the reverse; ok is false for any other name.
+func slotOf(file string) (slot int, ok bool) {
+	if len(file) != 5 || file[0] != 's' || strings.ToLower(file) != file {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(file[1:], 16, 16)
+	return int(n), err == nil
+}
+
+// held is a locked file under a name.
+type held struct {
+	dir  *os.File
+	file *os.File
+	path string // for messages
+	name string
+
+	mu   sync.Mutex // guards done
+	done bool
+}
+
+// Entry is this supervisor's registration.
+type Entry struct {
+	held
+	slot int
+}
+
+// Slot is the number, unique among all that are registered in the directory, living or uncollected.
+func (e *Entry) Slot() int { return e.slot }
+
+// Name is the slot as a name, such as "s01a2", fit for a cgroup.
+func (e *Entry) Name() string { return e.name }
+
+// Close gives the slot back. It is for a supervisor that leaves nothing behind; one that might should let the lock go by
+// exiting. Close may be called twice.
+func (e *Entry) Close() error { return e.finish(true) }
+
+// Orphan is the registration of a supervisor that no longer lives. It is locked by us until Remove or Release.
+type Orphan struct {
+	held
+	// Slot and Name are what the dead supervisor had.
+	Slot int
+	Name string
+	// Record is what it left, at most MaxRecord bytes of it.
+	Record []byte
+}
+
+// Remove deletes the registration and so gives the slot back: to be called when nothing is left of that supervisor.
+func (o *Orphan) Remove() error { return o.finish(true) }
+
+// Release leaves the orphan for a later collector. After Remove it does nothing, so it may be deferred.
+func (o *Orphan) Release() error { return o.finish(false) }
+
+// finish lets go of the lock, after deleting the file if asked to: in the other order a collector could take the file for a
+// dead supervisor's.
+func (h *held) finish(remove bool) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.done {
+		return nil
+	}
+	h.done = true
+	var err error
+	if remove {
+		// A file of that name that is not ours: the directory was cleared by somebody, and the slot is another's by now.
+		if is(h.dir, h.name, h.file) {
+			err = unix.Unlinkat(int(h.dir.Fd()), h.name, 0)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			err = fmt.Errorf("registry: remove %s/%s: %w%s", h.path, h.name, err, hint(err))
+		} else {
+			err = nil
+		}
+	}
+	return errors.Join(err, h.file.Close(), h.dir.Close())
+}
+
+// Register claims a free slot for this process in dir, which is made when missing and must belong to this user alone. The
+// record is for whoever collects what this process may leave. The slot is held until Close or the end of the process.
+func Register(dir string, record []byte) (*Entry, error) {
+	if len(record) > MaxRecord {
+		return nil, fmt.Errorf("registry: a record of %d bytes, at most %d are kept: %w", len(record), MaxRecord, unix.EFBIG)
+	}
+	at, err := openDir(dir, true)
+	if err != nil {
+		return nil, err
+	}
+	file, temporary, err := create(at, dir, record)
+	if err != nil {
+		_ = at.Close()
+		return nil, err
+	}
+	slot, err := claim(at, dir, temporary)
+	if err != nil {
+		_ = unix.Unlinkat(int(at.Fd()), temporary, 0)
+		_ = file.Close()
+		_ = at.Close()
+		return nil, err
+	}
+	return &Entry{held: held{dir: at, file: file, path: dir, name: name(slot)}, slot: slot}, nil
+}
+
+// create makes a file under a name that is nobody's, locks it and writes the record.
+func create(at *os.File, dir string, record []byte) (*os.File, string, error) {
+	for range createTries {
+		temporary := newPrefix + hex.EncodeToString(random(8))
+		fd, err := unix.Openat(int(at.Fd()), temporary, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		if errors.Is(err, unix.EEXIST) {
+			continue
+		}
+		if err != nil {
+			return nil, "", fmt.Errorf("registry: create a file in %s: %w%s", dir, err, hint(err))
+		}
+		file := os.NewFile(uintptr(fd), dir+"/"+temporary)
+		locked, err := lock(fd)
+		if err != nil {
+			_ = unix.Unlinkat(int(at.Fd()), temporary, 0)
+			_ = file.Close()
+			return nil, "", fmt.Errorf("registry: lock a file in %s: %w%s", dir, err, hint(err))
+		}
+		if !locked || !linked(fd) { // a collector was quicker, and will remove it or has
+			_ = file.Close()
+			continue
+		}
+		if _, err := file.Write(record); err != nil {
+			_ = unix.Unlinkat(int(at.Fd()), temporary, 0)
+			_ = file.Close()
+			return nil, "", fmt.Errorf("registry: write a record to %s: %w%s", dir, err, hint(err))
+		}
+		return file, temporary, nil
+	}
+	return nil, "", fmt.Errorf("registry: create a file in %s: collectors took it %d times: %w", dir, createTries, unix.EAGAIN)
+}
+
+// claim renames the file to the first free slot from a random one on. Random, so that a slot, and the user ids that go with
+// it, is not used again soon.
+func claim(at *os.File, dir, temporary string) (int, error) {
+	start := random(2)
+	first := int(start[0])<<8 | int(start[1])
+	for i := range Slots {
+		slot := (first + i) % Slots
+		err := unix.Renameat2(int(at.Fd()), temporary, int(at.Fd()), name(slot), unix.RENAME_NOREPLACE)
+		if err == nil {
+			return slot, nil
+		}
+		if !errors.Is(err, unix.EEXIST) {
+			return 0, fmt.Errorf("registry: claim %s/%s: %w%s", dir, name(slot), err, hint(err))
+		}
+	}
+	return 0, fmt.Errorf("registry: all %d slots in %s are taken: %w; collect what dead supervisors left: sandbox-run gc", Slots, dir, unix.EUSERS)
+}
+
+// Dead lists the supervisors that no longer live, each locked by us: Remove or Release every one. Those that another
+// collector has at the moment are left out. An entry that can't be looked at does not hide the others: what could be
+// collected is returned together with the error. A missing directory means that there are none.
+func Dead(dir string) ([]*Orphan, error) {
+	at, err := openDir(dir, false)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer at.Close()
+	files, err := at.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("registry: list %s: %w", dir, err)
+	}
+	var dead []*Orphan
+	var errs []error
+	for _, file := range files {
+		slot, ok := slotOf(file)
+		if !ok && !strings.HasPrefix(file, newPrefix) {
+			continue // not ours
+		}
+		h, err := take(at, dir, file)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("registry: look at %s/%s: %w%s", dir, file, err, hint(err)))
+		}
+		if h == nil {
+			continue
+		}
+		if !ok {
+			// Its maker died, or will see that it is unlinked, before it had anything to leave behind.
+			errs = append(errs, h.finish(true))
+			continue
+		}
+		record, err := readRecord(h.file)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("registry: read %s/%s: %w", dir, file, err), h.finish(false))
+			continue
+		}
+		dead = append(dead, &Orphan{held: held{dir: h.dir, file: h.file, path: dir, name: file}, Slot: slot, Name: file, Record: record})
+	}
+	return dead, errors.Join(errs...)
+}
+
+// take locks a file if nobody else has. It returns nil when somebody lives, or the file went away.
+func take(at *os.File, dir, file string) (*held, error) {
+	fd, err := unix.Openat(int(at.Fd()), file, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), dir+"/"+file)
+	locked, err := lock(fd)
+	// While we waited for our turn the file may have been removed, or a new file been given its name: then what we locked is
+	// nothing.
+	if err != nil || !locked || !is(at, file, f) {
+		_ = f.Close()
+		return nil, err
+	}
+	own, err := unix.FcntlInt(at.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return &held{dir: os.NewFile(uintptr(own), dir), file: f, path: dir, name: file}, nil
+}
+
+// lock takes the lock of a file if it is free.
+func lock(fd int) (bool, error) {
+	for {
+		switch err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return false, nil
+		case !errors.Is(err, unix.EINTR):
+			return false, err
+		}
+	}
+}
+
+func linked(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Nlink > 0
+}
+
+// is says whether the name is that file's.
+func is(at *os.File, name string, file *os.File) bool {
+	var a, b unix.Stat_t
+	return unix.Fstat(int(file.Fd()), &a) == nil && a.Nlink > 0 && a.Mode&unix.S_IFMT == unix.S_IFREG &&
+		unix.Fstatat(int(at.Fd()), name, &b, unix.AT_SYMLINK_NOFOLLOW) == nil && a.Dev == b.Dev && a.Ino == b.Ino
+}
+
+func readRecord(f *os.File) ([]byte, error) {
+	var record []byte
+	buf := make([]byte, 4096)
+	for len(record) < MaxRecord {
+		n, err := unix.Pread(int(f.Fd()), buf, int64(len(record)))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			break
+		}
+		record = append(record, buf[:n]...)
+	}
+	return record[:min(len(record), MaxRecord)], nil
+}
+
+// openDir opens the directory and refuses one that anybody else could write to: who can make files there can have any
+// cgroup or directory "collected".
+func openDir(path string, make bool) (*os.File, error) {
+	fail := func(op string, err error) (*os.File, error) {
+		return nil, fmt.Errorf("registry: %s directory %s: %w%s", op, path, err, hint(err))
+	}
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Open(path, flags, 0)
+	if errors.Is(err, unix.ENOENT) && make {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return fail("make", err)
+		}
+		if err := unix.Mkdir(path, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fail("make", err)
+		}
+		fd, err = unix.Open(path, flags, 0)
+	}
+	if err != nil {
+		return fail("open", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
+		return fail("stat", err)
+	}
+	if uid := unix.Geteuid(); int(st.Uid) != uid || st.Mode&0o077 != 0 {
+		_ = unix.Close(fd)
+		return fail("use", fmt.Errorf("owner %d, mode %04o; it must belong to %d with mode 0700: %w", st.Uid, st.Mode&0o7777, uid, unix.EPERM))
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return b
+}
+
+func hint(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return "; the disk is full: free some space or use another directory"
+	case errors.Is(err, unix.EROFS):
+		return "; use a directory on a writable file system, such as /run"
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK):
+		return "; use a directory on a local file system, such as /run"
+	}
+	return ""
+}

@@ -1,0 +1,124 @@
+package scratch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultCacheDir is where templates are kept and disks are backed when Options.CacheDir is empty.
+const DefaultCacheDir = "/var/cache/sandbox-run"
+
+// cacheDirs are the cache directories this process has opened; in practice one. They stay open for the process's life, so
+// that a disk costs no look-up and a directory that is swapped afterwards is not followed.
+var cacheDirs registry
+
+type registry struct {
+	mu   sync.Mutex
+	open map[string]*cacheDir
+}
+
+type cacheDir struct {
+	path string
+	at   *os.File
+
+	mu        sync.Mutex // guards templates; held while one is made, so that it is made once
+	templates map[[2]uint64]*template
+}
+
+func (r *registry) get(path string) (*cacheDir, error) {
+	if path == "" {
+		path = DefaultCacheDir
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d := r.open[path]; d != nil && d.linked() {
+		return d, nil
+	}
+	at, err := openCacheDir(path)
+	if err != nil {
+		return nil, err
+	}
+	if r.open == nil {
+		r.open = map[string]*cacheDir{}
+	}
+	d := &cacheDir{path: path, at: at, templates: map[[2]uint64]*template{}}
+	r.open[path] = d // one that was removed meanwhile is left to its users and the garbage collector
+	return d, nil
+}
+
+// linked is false when the directory was deleted.
+func (d *cacheDir) linked() bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(d.at.Fd()), &st) == nil && st.Nlink > 0
+}
+
+// openCacheDir opens the directory, made when missing, and refuses one that anybody else could write to: who can change a
+// template can hand the kernel a file system of his own making.
+func openCacheDir(path string) (*os.File, error) {
+	fail := func(op string, err error) (*os.File, error) {
+		return nil, fmt.Errorf("scratch: %s cache directory %s: %w%s", op, path, err, hintFor(err))
+	}
+	if !filepath.IsAbs(path) {
+		return fail("open", fmt.Errorf("not an absolute path: %w", unix.EINVAL))
+	}
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Open(path, flags, 0)
+	if errors.Is(err, unix.ENOENT) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return fail("make", err)
+		}
+		if err := unix.Mkdir(path, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fail("make", err)
+		}
+		fd, err = unix.Open(path, flags, 0)
+	}
+	if err != nil {
+		return fail("open", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
+		return fail("stat", err)
+	}
+	if uid := unix.Geteuid(); int(st.Uid) != uid || st.Mode&0o077 != 0 {
+		_ = unix.Close(fd)
+		return fail("use", fmt.Errorf("owner %d, mode %04o; it must belong to %d with mode 0700: %w (fix: chown %d %s && chmod 0700 %s)",
+			st.Uid, st.Mode&0o7777, uid, unix.EPERM, uid, path, path))
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// unnamed makes a file without a name: it is gone with its last user, whatever happens to us.
+func (d *cacheDir) unnamed() (*os.File, error) {
+	// Not by the path: by the directory that was verified.
+	fd, err := unix.Openat(int(d.at.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		hint := hintFor(err)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+			hint = "; its file system has no O_TMPFILE: use a cache directory on ext4, xfs, btrfs or tmpfs"
+		}
+		return nil, fmt.Errorf("scratch: make an unnamed file in %s: %w%s", d.path, err, hint)
+	}
+	return os.NewFile(uintptr(fd), "scratch backing"), nil
+}
+
+// link gives an unnamed file its name, in place of whatever has it. Two processes doing so at once leave one of the two.
+func (d *cacheDir) link(f *os.File, name string) error {
+	at := int(d.at.Fd())
+	for range 100 {
+		err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), at, name, unix.AT_SYMLINK_FOLLOW)
+		if !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		if err := unix.Unlinkat(at, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return unix.EEXIST
+}

@@ -1,0 +1,40 @@
+// Package seccomp turns the sandbox's system-call policy into a classic BPF
+// program the kernel can install.
+//
+// What: a table per architecture gives every known system call one rule; rules
+// that look at arguments are short lists of steps over the low 32 bits of an
+// argument. [Compile] lowers table and steps to BPF; [Decide] evaluates the same
+// table in Go and is what the BPF is tested against. The table starts from
+// moby's default profile for a container without capabilities and is only ever
+// tightened (gen/tighten.go); moby and runtime-spec are needed to generate and to
+// test, never to run.
+//
+// Place in the flow: the supervisor calls [Compile] or [Default] and hands the
+// bytes to the sandbox's init, which knows nothing of policies: it sets
+// no_new_privs and passes the bytes to seccomp(SECCOMP_SET_MODE_FILTER) as the
+// last thing before it executes foreign code.
+//
+//	moby profile + gen/tighten.go ──go generate──► table_*.go
+//	table + Policy ──Compile──► []sock_filter as bytes ──pipe──► init ──► kernel
+//
+// Lifecycle: pure functions over constant tables; nothing to open or close.
+// [Default] compiles once and keeps the result for the life of the process.
+//
+// Concurrency: everything may be called from any goroutine. Results are the
+// caller's own copies.
+//
+// Limits: amd64 and arm64. A filter sees registers, never memory, so what hides
+// behind a pointer (clone3, openat2, adjtimex, io_uring) can be allowed or refused only
+// as a whole. A system call entered by a foreign architecture (i386 on amd64,
+// AArch32 on arm64) kills the process: its numbers mean other calls and its
+// programs could not even exit if every call failed. x32 calls, unassigned
+// numbers and calls newer than the table fail with ENOSYS, so that libraries
+// fall back to what they used before; a known call that is refused fails with EPERM.
+//
+// Refused sockets fail with the errno of a kernel built without them. Without
+// netlink getaddrinfo works, and so does Java's NetworkInterface; getifaddrs,
+// if_nameindex and Go's net.Interfaces return an error, and Node's
+// os.networkInterfaces throws, whichever errno is chosen.
+package seccomp
+
+//go:generate go run ./gen

@@ -1,0 +1,142 @@
+package spawn
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+)
+
+// conn is the supervisor's end of the socket. It goes through the runtime's poller, so that a
+// thousand idle sandboxes cost no thread. (Package net could do this too; it would cost every start
+// of the command its initialisers.)
+type conn struct {
+	file *os.File
+	raw  syscall.RawConn
+
+	sending sync.Mutex // a frame and its descriptors must not be cut in by another
+
+	pending []byte // received beyond the last frame; one reader only
+	fds     []*os.File
+}
+
+func newConn(fd int) (*conn, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "sandbox-init control")
+	raw, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	return &conn{file: f, raw: raw}, nil
+}
+
+func (c *conn) close() { _ = c.file.Close() }
+
+func (c *conn) send(frame []byte, fds []int) error {
+	var oob []byte
+	if len(fds) > initproto.MaxDescriptors {
+		return fmt.Errorf("%d descriptors are more than one message carries", len(fds))
+	}
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	initproto.Accompany(frame, len(fds))
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	var err error
+	rawErr := c.raw.Write(func(fd uintptr) bool {
+		for len(frame) > 0 {
+			var n int
+			n, err = unix.SendmsgN(int(fd), frame, oob, nil, unix.MSG_NOSIGNAL)
+			switch {
+			case errors.Is(err, unix.EAGAIN):
+				err = nil
+				return false
+			case errors.Is(err, unix.EINTR):
+				err = nil
+				continue
+			case err != nil:
+				return true
+			}
+			frame, oob = frame[n:], nil
+		}
+		return true
+	})
+	return errors.Join(rawErr, err)
+}
+
+// receive returns the next message and its descriptors, which the caller owns.
+func (c *conn) receive() (any, []*os.File, error) {
+	for {
+		body, n, rest, err := initproto.Next(c.pending)
+		if err != nil {
+			return nil, nil, err
+		}
+		if body != nil {
+			if n > len(c.fds) {
+				return nil, nil, initproto.ErrMalformed
+			}
+			files := c.fds[:n:n]
+			c.pending, c.fds = rest, c.fds[n:]
+			m, err := initproto.Decode(body)
+			return m, files, err
+		}
+		if err := c.fill(); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// fill reads once. Answers are small; descriptors queue up until the frame they belong to is taken.
+func (c *conn) fill() error {
+	var buf [512]byte
+	oob := make([]byte, unix.CmsgSpace(4*4))
+	var n, oobn, flags int
+	var err error
+	rawErr := c.raw.Read(func(fd uintptr) bool {
+		for {
+			n, oobn, flags, _, err = unix.Recvmsg(int(fd), buf[:], oob, unix.MSG_CMSG_CLOEXEC)
+			if !errors.Is(err, unix.EINTR) {
+				return !errors.Is(err, unix.EAGAIN)
+			}
+		}
+	})
+	if rawErr != nil || err != nil {
+		return errors.Join(rawErr, err)
+	}
+	if oobn > 0 {
+		messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+		if err != nil {
+			return err
+		}
+		for i := range messages {
+			fds, err := unix.ParseUnixRights(&messages[i])
+			if err != nil {
+				return err
+			}
+			for _, fd := range fds {
+				// Non-blocking, so that a terminal's master is read through the poller too.
+				_ = unix.SetNonblock(fd, true)
+				c.fds = append(c.fds, os.NewFile(uintptr(fd), "sandbox-init"))
+			}
+		}
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		return initproto.ErrMalformed
+	}
+	if n == 0 {
+		return io.EOF
+	}
+	c.pending = append(c.pending, buf[:n]...)
+	return nil
+}

@@ -1,0 +1,192 @@
+package spawn
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+)
+
+// Program is one program an init runs, with the supervisor's ends of its pipes or its terminal.
+type Program struct {
+	init   *Init
+	id     uint64
+	exit   <-chan uint32
+	pipes  [3]*os.File // stdin, stdout, stderr; nil with a terminal
+	master *os.File    // the terminal
+
+	once         sync.Once
+	code, signal int
+}
+
+// ErrNoTerminal is the error of resizing what is not there.
+var ErrNoTerminal = errors.New("the program has no terminal")
+
+// Run executes a program. m names everything but the descriptors, which Run makes: pipes unless a
+// terminal is asked for, and the given cgroups to join. The caller closes the Program.
+func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File) (*Program, error) {
+	p := &Program{init: i, id: m.ID}
+	var fds []int
+	m.Stdio = [3]int{-1, -1, -1}
+	if !m.Terminal {
+		theirs, err := p.openPipes()
+		defer closeFDs(theirs)
+		if err != nil {
+			p.Close()
+			return nil, err
+		}
+		fds = append(fds, theirs...)
+		m.Stdio = [3]int{0, 1, 2}
+	}
+	for _, f := range cgroups {
+		m.Cgroups = append(m.Cgroups, len(fds))
+		fds = append(fds, int(f.Fd()))
+	}
+	var err error
+	if p.exit, p.master, err = i.exec(ctx, m, fds); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// openPipes makes the three pipes and returns the program's ends. Only our own ends are
+// non-blocking: a program that finds its stdout so would lose output.
+func (p *Program) openPipes() (theirs []int, err error) {
+	for n, name := range [...]string{"stdin", "stdout", "stderr"} {
+		var fd [2]int
+		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
+			return theirs, err
+		}
+		ours, other := fd[0], fd[1]
+		if n == 0 {
+			ours, other = fd[1], fd[0]
+		}
+		theirs = append(theirs, other)
+		if err := unix.SetNonblock(ours, true); err != nil {
+			_ = unix.Close(ours)
+			return theirs, err
+		}
+		p.pipes[n] = os.NewFile(uintptr(ours), name)
+	}
+	return theirs, nil
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+// Close lets go of the pipes and the terminal. Twice is fine.
+func (p *Program) Close() {
+	for _, f := range [...]*os.File{p.pipes[0], p.pipes[1], p.pipes[2], p.master} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// CloseInput ends the program's input, and any write to it that is under way.
+func (p *Program) CloseInput() {
+	if p.pipes[0] != nil {
+		_ = p.pipes[0].Close()
+	}
+}
+
+// Stdin is where the program reads from; with a terminal, what is typed.
+func (p *Program) Stdin() io.WriteCloser {
+	if p.master != nil {
+		return typist{p.master}
+	}
+	return p.pipes[0]
+}
+
+// typist writes to a terminal; its end of input is a keystroke, because closing would hang up.
+type typist struct{ *os.File }
+
+const endOfInput = 4 // Ctrl-D
+
+func (t typist) Close() error {
+	_, err := t.Write([]byte{endOfInput})
+	return err
+}
+
+// Stdout is what the program prints; with a terminal, the terminal.
+func (p *Program) Stdout() io.ReadCloser {
+	if p.master != nil {
+		return p.master
+	}
+	return p.pipes[1]
+}
+
+// Stderr is nil with a terminal.
+func (p *Program) Stderr() io.ReadCloser {
+	if p.master != nil {
+		return nil
+	}
+	return p.pipes[2]
+}
+
+// Signal reaches the program, or everything its init holds.
+func (p *Program) Signal(sig syscall.Signal, everyone bool) error {
+	return p.init.Signal(initproto.Signal{ID: p.id, All: everyone, Num: uint32(sig)})
+}
+
+// Resize tells the terminal its size.
+func (p *Program) Resize(rows, cols uint16) error {
+	if p.master == nil {
+		return ErrNoTerminal
+	}
+	raw, err := p.master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ioctlErr error
+	err = raw.Control(func(fd uintptr) {
+		ioctlErr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+	})
+	return errors.Join(err, ioctlErr)
+}
+
+// Wait blocks until the program has ended: by itself with a code, or by a signal. When the init
+// went first it took the program along, and the signal is SIGKILL.
+func (p *Program) Wait() (code, signal int) {
+	p.once.Do(func() {
+		status, ok := <-p.exit
+		ws := unix.WaitStatus(status)
+		switch {
+		case !ok:
+			p.signal = int(unix.SIGKILL)
+		case ws.Signaled():
+			p.signal = int(ws.Signal())
+		default:
+			p.code = ws.ExitStatus()
+		}
+	})
+	return p.code, p.signal
+}
+
+// Candidates are the files a program's name may mean, as execvp looks for them.
+func Candidates(name, search string) []string {
+	if strings.Contains(name, "/") {
+		return []string{name}
+	}
+	var list []string
+	for _, dir := range strings.Split(search, ":") {
+		if dir == "" || dir == "." {
+			list = append(list, "./"+name)
+		} else {
+			list = append(list, path.Join(dir, name))
+		}
+	}
+	return list
+}

@@ -1,0 +1,350 @@
+package spawn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+)
+
+// Options say in what the init is born.
+type Options struct {
+	// Namespaces are CLONE_NEW* flags; none for the process backend.
+	Namespaces uintptr
+	UIDs, GIDs []syscall.SysProcIDMap
+}
+
+// Error is what the init could not do.
+type Error struct {
+	Stage  initproto.Stage
+	Detail string
+	Errno  syscall.Errno
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s: %s (stage %s)", e.Detail, e.Errno.Error(), e.Stage)
+}
+
+// Unwrap gives the errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// ErrGone is the error of an init that ended before it could answer.
+var ErrGone = errors.New("the sandbox's init is gone")
+
+// Init is a running init. It owns the process and its end of the socket.
+type Init struct {
+	pid   int
+	pidfd int
+	conn  *conn
+
+	done chan struct{} // closed when the socket has ended: the init is exiting or dead
+
+	mu      sync.Mutex
+	waiting map[uint64]chan answer // by exec id: the answer to an exec
+	exits   map[uint64]chan uint32 // by exec id: wait status
+	reaped  bool
+}
+
+type answer struct {
+	msg   any
+	files []*os.File
+}
+
+// Start clones an init.
+func Start(o Options) (*Init, error) {
+	binary, err := sealedInit()
+	if err != nil {
+		return nil, err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	defer unix.Close(pair[1])
+	null, err := devNull()
+	if err != nil {
+		unix.Close(pair[0])
+		return nil, err
+	}
+	files := []int{int(null.Fd()), int(null.Fd()), int(null.Fd()), pair[1]}
+	// One processor: the init has one thing to do at a time, and every further thread costs.
+	env := []string{"GOMAXPROCS=1"}
+	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
+		// A measured init leaves its counters through a descriptor: the path is not in its root.
+		if f, err := os.Open(dir); err == nil {
+			defer f.Close()
+			env = append(env, "GOCOVERDIR=/proc/self/fd/"+strconv.Itoa(len(files)))
+			files = append(files, int(f.Fd()))
+		}
+	}
+	pid, pidfd, err := clone.StartInit(clone.Init{
+		Path: "/proc/self/fd/" + strconv.Itoa(int(binary.Fd())), Args: []string{initproc.Name}, Env: env,
+		Namespaces: o.Namespaces, Files: files,
+	})
+	if err != nil {
+		unix.Close(pair[0])
+		return nil, fmt.Errorf("clone init: %w", err)
+	}
+	c, err := newConn(pair[0])
+	i := &Init{
+		pid: pid, pidfd: pidfd, conn: c, done: make(chan struct{}),
+		waiting: map[uint64]chan answer{}, exits: map[uint64]chan uint32{},
+	}
+	if err == nil && o.Namespaces&unix.CLONE_NEWUSER != 0 {
+		err = errors.Join(writeMap(pid, "uid_map", o.UIDs), writeMap(pid, "gid_map", o.GIDs))
+	}
+	if err != nil {
+		i.kill()
+		i.wait()
+		if c != nil {
+			c.close()
+		}
+		return nil, err
+	}
+	return i, nil
+}
+
+// writeMap says which ids outside the ids of the init's user namespace are. The pid is a child of
+// ours that was not reaped: it can not be another's.
+func writeMap(pid int, name string, maps []syscall.SysProcIDMap) error {
+	var text []byte
+	for _, m := range maps {
+		text = fmt.Appendf(text, "%d %d %d\n", m.ContainerID, m.HostID, m.Size)
+	}
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/"+name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, text); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// devNull stays open: every init needs it.
+var devNull = sync.OnceValues(func() (*os.File, error) { return os.OpenFile(os.DevNull, os.O_RDWR, 0) })
+
+// PID is the init's number in our pid namespace. It is valid until Reap.
+func (i *Init) PID() int { return i.pid }
+
+// Setup tells the init what to build and waits until it is built. It returns the descriptors the
+// init answers with, which the caller owns. On failure the init is dead and reaped.
+func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*os.File, error) {
+	stop := context.AfterFunc(ctx, i.kill)
+	defer stop()
+	err := i.conn.send(m.Encode(), files)
+	var msg any
+	var got []*os.File
+	if err == nil {
+		msg, got, err = i.conn.receive()
+	}
+	switch m := msg.(type) {
+	case *initproto.Ready:
+		if stop() {
+			go i.listen()
+			return got, nil
+		}
+		err = ctx.Err()
+	case *initproto.Failed:
+		err = &Error{Stage: m.Stage, Detail: m.Detail, Errno: syscall.Errno(m.Errno)}
+	default:
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		} else if err == nil {
+			err = initproto.ErrMalformed
+		}
+	}
+	closeFiles(got)
+	i.Abandon()
+	return nil, err
+}
+
+// listen hands on what the init says until it says no more.
+func (i *Init) listen() {
+	defer i.hangUp()
+	for {
+		msg, files, err := i.conn.receive()
+		if err != nil {
+			return
+		}
+		i.mu.Lock()
+		switch m := msg.(type) {
+		case *initproto.Started:
+			i.answerLocked(m.ID, msg, files)
+		case *initproto.Failed:
+			i.answerLocked(m.ID, msg, files)
+		case *initproto.Exited:
+			if c := i.exits[m.ID]; c != nil {
+				c <- m.Status
+				delete(i.exits, m.ID)
+			}
+			closeFiles(files)
+		default:
+			closeFiles(files)
+		}
+		i.mu.Unlock()
+	}
+}
+
+func (i *Init) answerLocked(id uint64, msg any, files []*os.File) {
+	c := i.waiting[id]
+	if c == nil {
+		closeFiles(files)
+		return
+	}
+	delete(i.waiting, id)
+	c <- answer{msg, files}
+}
+
+// hangUp tells everyone who waits that nothing more will come.
+func (i *Init) hangUp() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for id, c := range i.waiting {
+		close(c)
+		delete(i.waiting, id)
+	}
+	for id, c := range i.exits {
+		close(c)
+		delete(i.exits, id)
+	}
+	close(i.done)
+}
+
+// exec has the init run a program. It returns when the program was executed: the channel that will
+// carry its wait status (closed without one when the init died first), and the terminal's master if
+// one was asked for. The descriptors stay the caller's.
+func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (exit <-chan uint32, master *os.File, err error) {
+	ans, status := make(chan answer, 1), make(chan uint32, 1)
+	i.mu.Lock()
+	select {
+	case <-i.done:
+		i.mu.Unlock()
+		return nil, nil, ErrGone
+	default:
+	}
+	i.waiting[m.ID], i.exits[m.ID] = ans, status
+	i.mu.Unlock()
+	forget := func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		delete(i.waiting, m.ID)
+		delete(i.exits, m.ID)
+	}
+	if err := i.conn.send(m.Encode(), fds); err != nil {
+		forget()
+		return nil, nil, errors.Join(ErrGone, err)
+	}
+	var a answer
+	var ok bool
+	select {
+	case a, ok = <-ans:
+	case <-ctx.Done():
+		// What it was about to start must not run unwatched.
+		i.kill()
+		forget()
+		return nil, nil, ctx.Err()
+	}
+	switch m := a.msg.(type) {
+	case *initproto.Started:
+		if len(a.files) > 0 {
+			master = a.files[0]
+			closeFiles(a.files[1:])
+		}
+		return status, master, nil
+	case *initproto.Failed:
+		forget()
+		closeFiles(a.files)
+		return nil, nil, &Error{Stage: m.Stage, Detail: m.Detail, Errno: syscall.Errno(m.Errno)}
+	}
+	if !ok {
+		return nil, nil, ErrGone
+	}
+	return nil, nil, initproto.ErrMalformed
+}
+
+// Signal reaches one program, or everyone.
+func (i *Init) Signal(m initproto.Signal) error {
+	if err := i.conn.send(m.Encode(), nil); err != nil {
+		return errors.Join(ErrGone, err)
+	}
+	return nil
+}
+
+// Done closes when the init is exiting or dead.
+func (i *Init) Done() <-chan struct{} { return i.done }
+
+// Kill ends the init, and with it everything in its pid namespace. It may be called in any state, twice.
+func (i *Init) Kill() { i.kill() }
+
+func (i *Init) kill() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.reaped {
+		_ = unix.PidfdSendSignal(i.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it is dead already
+	}
+}
+
+// Abandon ends and buries an init that Setup was never called on.
+func (i *Init) Abandon() {
+	i.kill()
+	close(i.done)
+	i.Reap(nil)
+}
+
+// Reap waits until the init has ended, lets look read what /proc still says about it, and
+// releases it. The init must have been told to end. Twice is fine.
+func (i *Init) Reap(look func(pid int)) {
+	<-i.done
+	i.mu.Lock()
+	if i.reaped {
+		i.mu.Unlock()
+		return
+	}
+	i.mu.Unlock()
+	// The socket has closed, so this does not block for long: the kernel is at work.
+	for {
+		err := unix.Waitid(unix.P_PIDFD, i.pidfd, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.reaped {
+		return
+	}
+	if look != nil {
+		look(i.pid)
+	}
+	i.reaped = true
+	i.wait()
+	i.conn.close()
+}
+
+// wait buries the process and lets go of its descriptor.
+func (i *Init) wait() {
+	for {
+		_, err := unix.Wait4(i.pid, nil, unix.WALL, nil)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	_ = unix.Close(i.pidfd)
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}

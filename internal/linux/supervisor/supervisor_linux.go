@@ -1,0 +1,144 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/registry"
+)
+
+// Host ids for sandboxes: a range that no distribution hands out (systemd's documentation calls
+// 0x70000000…0x7fffffff unused), cut into a block per supervisor and a pair per sandbox.
+const (
+	firstID        = 0x70000000
+	idsPerClaim    = 1 << 12
+	idsPerSandbox  = 2
+	MaxConcurrent  = idsPerClaim / idsPerSandbox // sandboxes of one supervisor alive at a time
+	collectTimeout = 5 * time.Second
+)
+
+// RuntimeDir is where supervisors of this user register.
+func RuntimeDir() string {
+	if os.Geteuid() == 0 {
+		return "/run/sandbox-run"
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "sandbox-run")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("sandbox-run-%d", os.Geteuid()))
+}
+
+// Supervisor is a claim. It owns its registry entry.
+type Supervisor struct {
+	Cgroups *cgroup.Tree
+	entry   *registry.Entry
+	groups  atomic.Uint64
+
+	mu    sync.Mutex
+	taken [MaxConcurrent / 64]uint64 // bitmap of id pairs in use
+}
+
+// Open claims a place for this process.
+func Open(tree *cgroup.Tree) (*Supervisor, error) {
+	e, err := registry.Register(RuntimeDir(), []byte(strings.Join(tree.Roots(), "\n")))
+	if err != nil {
+		return nil, err
+	}
+	return &Supervisor{Cgroups: tree, entry: e}, nil
+}
+
+// NewGroup names a cgroup nobody else has; nothing is made yet.
+func (s *Supervisor) NewGroup() *cgroup.Group {
+	return s.Cgroups.Group(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)))
+}
+
+// IDs takes a pair of host ids that no other living sandbox has: for the root and the user of its
+// user namespace. The caller gives them back with Release.
+func (s *Supervisor) IDs() (root, user int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w, word := range s.taken {
+		if free := ^word; free != 0 {
+			bit := bits.TrailingZeros64(free)
+			s.taken[w] |= 1 << bit
+			root = firstID + s.entry.Slot()*idsPerClaim + (w*64+bit)*idsPerSandbox
+			return root, root + 1, nil
+		}
+	}
+	return 0, 0, fmt.Errorf("%d sandboxes of this supervisor are alive already", MaxConcurrent)
+}
+
+// Release gives back a pair of ids.
+func (s *Supervisor) Release(root int) {
+	n := (root - firstID - s.entry.Slot()*idsPerClaim) / idsPerSandbox
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken[n/64] &^= 1 << (n % 64)
+}
+
+// Close gives up the claim. Every sandbox must be gone. Twice is fine.
+func (s *Supervisor) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
+	defer cancel()
+	err := s.Cgroups.Group(s.entry.Name()).Remove(ctx)
+	// The directory all supervisors share goes with its last user; others may still be in it.
+	_ = s.Cgroups.Prune()
+	return errors.Join(err, s.entry.Close())
+}
+
+// Found is something a dead supervisor left.
+type Found struct {
+	Kind    string // "cgroup" or "registration"
+	Name    string
+	Removed bool
+	Problem error
+}
+
+// Collect finds what dead supervisors left and, unless dryRun, removes it. Living ones are not touched.
+func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
+	orphans, err := registry.Dead(RuntimeDir()) // both, when some could not be looked at
+	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
+	defer cancel()
+	var found []Found
+	for _, o := range orphans {
+		found = append(found, collect(ctx, o, dryRun)...)
+	}
+	return found, err
+}
+
+func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
+	var found []Found
+	clean := true
+	var roots []string
+	if record := strings.TrimSpace(string(o.Record)); record != "" {
+		roots = strings.Split(record, "\n")
+	}
+	tree, _ := cgroup.At(roots) // roots that are not ours to touch hold nothing of ours
+	group := tree.Group(o.Name)
+	if group.Exists() {
+		f := Found{Kind: "cgroup", Name: o.Name}
+		if !dryRun {
+			f.Problem = group.Remove(ctx)
+			f.Removed = f.Problem == nil
+		}
+		clean = f.Removed
+		found = append(found, f)
+	}
+	f := Found{Kind: "registration", Name: o.Name}
+	if dryRun || !clean {
+		o.Release()
+	} else {
+		f.Problem = o.Remove()
+		f.Removed = f.Problem == nil
+	}
+	return append(found, f)
+}

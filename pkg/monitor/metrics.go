@@ -1,0 +1,79 @@
+package monitor
+
+import (
+	"encoding/json"
+	"math"
+	"time"
+)
+
+// Seconds is a duration that is a number of seconds in JSON.
+type Seconds time.Duration
+
+// Duration is s as a time.Duration.
+func (s Seconds) Duration() time.Duration { return time.Duration(s) }
+
+// MarshalJSON writes seconds, to the nanosecond.
+func (s Seconds) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(s).Seconds()) }
+
+// UnmarshalJSON reads seconds.
+func (s *Seconds) UnmarshalJSON(b []byte) error {
+	var f float64
+	if err := json.Unmarshal(b, &f); err != nil {
+		return err
+	}
+	// Converting a float beyond the range of an integer is undefined in Go; the ends are good enough for a duration.
+	switch ns := math.Round(f * 1e9); {
+	case ns >= math.MaxInt64:
+		*s = math.MaxInt64
+	case ns <= math.MinInt64:
+		*s = math.MinInt64
+	default:
+		*s = Seconds(ns)
+	}
+	return nil
+}
+
+// Metrics is the `metrics` object of a result. The names of the first block are a promise to users; those of the second
+// say what is so at the moment and appear only where they are not zero.
+type Metrics struct {
+	WallTime      Seconds `json:"wall_time"`
+	CPUTime       Seconds `json:"cpu_time"`
+	CPUUser       Seconds `json:"cpu_user"`
+	CPUSystem     Seconds `json:"cpu_system"`
+	MemoryPeak    uint64  `json:"memory_peak"` // bytes
+	IORead        uint64  `json:"io_read_bytes"`
+	IOWrite       uint64  `json:"io_write_bytes"`
+	ProcessesPeak int     `json:"processes_peak"`
+	OOMKills      uint64  `json:"oom_kills"`
+	ThrottledTime Seconds `json:"throttled_time"`
+	StartupTime   Seconds `json:"startup_time"`
+	CPUPercent    float64 `json:"cpu_percent"` // of one core: two busy cores are 200
+
+	MemoryCurrent    uint64 `json:"memory_current,omitempty"`
+	ProcessesCurrent int    `json:"processes_current,omitempty"`
+	ProcessLimitHits uint64 `json:"process_limit_hits,omitempty"`
+	DiskUsed         uint64 `json:"disk_used_bytes,omitempty"`
+	DiskFull         bool   `json:"disk_full,omitempty"`
+}
+
+// Summarize makes Metrics of one sample: for backends that get all their numbers at the end and need no Monitor.
+func Summarize(s Sample, wall, startup time.Duration) Metrics {
+	wall = max(wall, 0) // a clock that was set back must not give negative times
+	cpu := s.CPUUser + s.CPUSystem
+	return Metrics{
+		WallTime: Seconds(wall), CPUTime: Seconds(cpu), CPUUser: Seconds(s.CPUUser), CPUSystem: Seconds(s.CPUSystem),
+		MemoryPeak: max(s.MemoryPeak, s.Memory), IORead: s.IORead, IOWrite: s.IOWrite,
+		ProcessesPeak: max(s.ProcessesPeak, s.Processes), OOMKills: s.OOMKills, ThrottledTime: Seconds(s.Throttled),
+		StartupTime: Seconds(max(startup, 0)), CPUPercent: percent(cpu, wall),
+		MemoryCurrent: s.Memory, ProcessesCurrent: s.Processes, ProcessLimitHits: s.ProcessLimitHits,
+		DiskUsed: s.DiskUsed, DiskFull: s.DiskFull,
+	}
+}
+
+// percent is never NaN or infinite: JSON has neither.
+func percent(cpu, wall time.Duration) float64 {
+	if wall <= 0 {
+		return 0
+	}
+	return float64(cpu) / float64(wall) * 100
+}

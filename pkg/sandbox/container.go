@@ -1,0 +1,361 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+)
+
+// State is where a sandbox is in its life.
+//
+//	Create ──► ready ◄──────► running        Run starts; the last Run ends
+//	             │               │
+//	             └──── Stop ─────┴──► stopping ──► stopped
+//	 any state ──── Delete ──► deleted
+//
+// Run is legal in ready and running; Stop in every state but deleted (twice is fine); Delete in
+// every state (twice is fine).
+type State string
+
+// The states of a sandbox.
+const (
+	StateReady    State = "ready"
+	StateRunning  State = "running"
+	StateStopping State = "stopping"
+	StateStopped  State = "stopped"
+	StateDeleted  State = "deleted"
+)
+
+// Options configure a Manager. The zero value serves.
+type Options struct {
+	// VolumeRoots are the only places volumes may come from; none means anywhere.
+	VolumeRoots []string
+	// SampleInterval is how often running processes are looked at; default 100 ms.
+	SampleInterval time.Duration
+}
+
+// Manager creates, runs, stops and deletes sandboxes of one backend. It owns them: Close deletes
+// all that are left.
+type Manager struct {
+	backend Backend
+	opts    Options
+	machine Machine
+
+	probe sync.Once
+	can   Isolation // what the machine can do; valid after probe
+
+	mu         sync.Mutex
+	containers map[string]*container
+	closed     bool
+}
+
+// NewManager serves sandboxes of a backend, which it does not own.
+func NewManager(b Backend, opts Options) *Manager {
+	return &Manager{backend: b, opts: opts, machine: thisMachine(), containers: map[string]*container{}}
+}
+
+// container is one sandbox: its instance, and the runs that are under way in it.
+type container struct {
+	id       string
+	spec     Spec
+	notes    []string
+	instance Instance
+	created  time.Time
+
+	mu      sync.Mutex
+	state   State
+	runs    map[*run]struct{}
+	idle    chan struct{} // closed when the last run ends; nil while none runs
+	last    monitor.Metrics
+	deleted chan struct{} // closed when Delete is through
+}
+
+// Info is what is known of a sandbox from outside.
+type Info struct {
+	ID        string            `json:"id"`
+	State     State             `json:"state"`
+	Created   time.Time         `json:"created"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Isolation Isolation         `json:"isolation"`
+	Limits    Limits            `json:"limits"`
+}
+
+// Create builds a sandbox and returns its id. It refuses, before anything is built, what would be
+// weaker than the spec requires.
+func (m *Manager) Create(ctx context.Context, spec Spec) (string, error) {
+	spec, notes, err := spec.complete(m.machine, m.opts.VolumeRoots)
+	if err != nil {
+		return "", err
+	}
+	m.probe.Do(func() { m.can = m.backend.Probe(ctx) })
+	if !m.can.Tier.AtLeast(spec.Require) {
+		return "", m.can.Check(spec.Require, spec.Strict)
+	}
+	instance, err := m.backend.Create(ctx, &spec)
+	if err != nil {
+		return "", err
+	}
+	if err := instance.Isolation().Check(spec.Require, spec.Strict); err != nil {
+		return "", errors.Join(err, instance.Destroy(context.WithoutCancel(ctx)))
+	}
+	c := &container{
+		id: newID(), spec: spec, notes: notes, instance: instance, created: time.Now(),
+		state: StateReady, runs: map[*run]struct{}{}, deleted: make(chan struct{}),
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return "", errors.Join(&Error{Op: "create", Kind: ErrState, Err: errors.New("the manager is closed")}, instance.Destroy(context.WithoutCancel(ctx)))
+	}
+	m.containers[c.id] = c
+	return c.id, nil
+}
+
+func newID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand aborts the program instead
+	return hex.EncodeToString(b[:])
+}
+
+func (m *Manager) find(id string) (*container, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, ok := m.containers[id]
+	if !ok {
+		return nil, &Error{Op: fmt.Sprintf("sandbox %q", id), Kind: ErrNotFound}
+	}
+	return c, nil
+}
+
+// IO connects a run to its caller.
+type IO struct {
+	// Stdin is copied to the process until it ends; nil is an empty input.
+	Stdin io.Reader
+	// OnEvent sees everything live, in order, one event at a time. It may block: the program then
+	// waits. It must not keep Event.Data.
+	OnEvent func(Event)
+	// Spill keeps on disk what outgrows memory.
+	Spill *Spill
+	// Resize carries new sizes of the terminal.
+	Resize <-chan TTY
+}
+
+// Run runs one process to its end and says what happened. The error is for our own failures; a
+// program that fails is a Result. Cancelling ctx stops the process gracefully (SIGTERM, grace,
+// SIGKILL) and still returns a Result, with the verdict cancelled.
+func (m *Manager) Run(ctx context.Context, id string, p Process, io IO) (*Result, error) {
+	c, err := m.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if p, err = p.complete(c.spec, m.machine); err != nil {
+		return nil, err
+	}
+	r := newRun(c, p, io)
+	if err := c.begin(r); err != nil {
+		return nil, err
+	}
+	defer c.end(r)
+	return r.do(ctx, m.opts.SampleInterval)
+}
+
+// begin admits a run.
+func (c *container) begin(r *run) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != StateReady && c.state != StateRunning {
+		return &Error{Op: "run in sandbox " + c.id, Kind: ErrState, Err: fmt.Errorf("it is %s", c.state)}
+	}
+	if len(c.runs) == 0 {
+		c.idle = make(chan struct{})
+	}
+	c.runs[r] = struct{}{}
+	c.state = StateRunning
+	return nil
+}
+
+func (c *container) end(r *run) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.runs, r)
+	if len(c.runs) > 0 {
+		return
+	}
+	close(c.idle)
+	c.idle = nil
+	if c.state == StateRunning {
+		c.state = StateReady
+	}
+}
+
+// endRuns tells every run to end, and returns what to wait for.
+func (c *container) endRuns(next State, how func(*run)) (idle <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != StateDeleted {
+		c.state = next
+	}
+	for r := range c.runs {
+		how(r)
+	}
+	if c.idle == nil {
+		done := make(chan struct{})
+		close(done)
+		return done
+	}
+	return c.idle
+}
+
+// Stop ends what runs in the sandbox: SIGTERM to every process, the grace period, SIGKILL. It
+// returns when nothing runs any more; the sandbox then takes no further runs. When ctx ends first,
+// everything is killed at once. Twice is fine.
+func (m *Manager) Stop(ctx context.Context, id string) error {
+	c, err := m.find(id)
+	if err != nil {
+		return err
+	}
+	idle := c.endRuns(StateStopping, (*run).stop)
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		<-c.endRuns(StateStopping, (*run).kill)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == StateStopping {
+		c.state = StateStopped
+	}
+	return nil
+}
+
+// Kill ends what runs in the sandbox at once. The sandbox takes no further runs.
+func (m *Manager) Kill(id string) error {
+	c, err := m.find(id)
+	if err != nil {
+		return err
+	}
+	<-c.endRuns(StateStopped, (*run).kill)
+	return nil
+}
+
+// Delete kills what runs in the sandbox, removes everything it was made of and forgets it. It may
+// be called in any state, twice: a sandbox that is gone already is not an error.
+func (m *Manager) Delete(ctx context.Context, id string) error {
+	m.mu.Lock()
+	c, ok := m.containers[id]
+	m.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	c.mu.Lock()
+	first := c.state != StateDeleted
+	c.state = StateDeleted
+	c.mu.Unlock()
+	if !first {
+		<-c.deleted
+		return nil
+	}
+	defer close(c.deleted)
+	<-c.endRuns(StateDeleted, (*run).kill)
+	// The caller's patience is not the kernel's: clean-up goes on without ctx.
+	err := c.instance.Destroy(context.WithoutCancel(ctx))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.containers, id)
+	return err
+}
+
+// GetMetrics returns what the sandbox uses now, summed over its runs, or what its last run used.
+func (m *Manager) GetMetrics(id string) (monitor.Metrics, error) {
+	c, err := m.find(id)
+	if err != nil {
+		return monitor.Metrics{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for r := range c.runs {
+		if s, ok := r.metrics(); ok {
+			return s, nil
+		}
+	}
+	return c.last, nil
+}
+
+// Get returns what is known of a sandbox.
+func (m *Manager) Get(id string) (Info, error) {
+	c, err := m.find(id)
+	if err != nil {
+		return Info{}, err
+	}
+	return c.info(), nil
+}
+
+func (c *container) info() Info {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Info{ID: c.id, State: c.state, Created: c.created, Labels: c.spec.Labels, Isolation: c.instance.Isolation(), Limits: c.spec.Limits}
+}
+
+// List returns every sandbox, oldest first.
+func (m *Manager) List() []Info {
+	m.mu.Lock()
+	all := make([]*container, 0, len(m.containers))
+	for _, c := range m.containers {
+		all = append(all, c)
+	}
+	m.mu.Unlock()
+	slices.SortFunc(all, func(a, b *container) int { return a.created.Compare(b.created) })
+	infos := make([]Info, len(all))
+	for i, c := range all {
+		infos[i] = c.info()
+	}
+	return infos
+}
+
+// Freeze stops everything in the sandbox until Thaw. Limits of time go on counting.
+func (m *Manager) Freeze(ctx context.Context, id string) error {
+	return m.freezer(id, func(f Freezer) error { return f.Freeze(ctx) })
+}
+
+// Thaw continues a frozen sandbox.
+func (m *Manager) Thaw(ctx context.Context, id string) error {
+	return m.freezer(id, func(f Freezer) error { return f.Thaw(ctx) })
+}
+
+func (m *Manager) freezer(id string, do func(Freezer) error) error {
+	c, err := m.find(id)
+	if err != nil {
+		return err
+	}
+	f, ok := c.instance.(Freezer)
+	if !ok {
+		return &Error{Backend: m.backend.Name(), Op: "freeze", Kind: ErrUnsupported}
+	}
+	return do(f)
+}
+
+// Close deletes every sandbox that is left and refuses new ones. Twice is fine.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	ids := make([]string, 0, len(m.containers))
+	for id := range m.containers {
+		ids = append(ids, id)
+	}
+	m.mu.Unlock()
+	errs := make([]error, len(ids))
+	var wg sync.WaitGroup
+	for i, id := range ids {
+		wg.Go(func() { errs[i] = m.Delete(context.Background(), id) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,142 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Kinds of failure a caller can act upon; test with errors.Is.
+var (
+	// ErrInvalid: the request itself is wrong (usage; exit code 2).
+	ErrInvalid = errors.New("invalid request")
+	// ErrRefused: the request is fine, and policy or this machine forbids it (exit code 126).
+	ErrRefused = errors.New("refused by policy")
+	// ErrNotFound: no sandbox has that id.
+	ErrNotFound = errors.New("no such sandbox")
+	// ErrState: the sandbox is in a state that does not allow the call.
+	ErrState = errors.New("not possible in this state")
+	// ErrUnsupported: the backend has no such ability.
+	ErrUnsupported = errors.New("not supported by this backend")
+	// ErrNotStarted: the program itself could not be started (not found, not executable).
+	ErrNotStarted = errors.New("program could not be started")
+)
+
+// Error says where we failed: the backend, the operation with its object, the stage it belonged
+// to, the cause and the next step. It renders as
+//
+//	native: mount proc: operation not permitted (stage rootfs); try: sandbox-run doctor
+type Error struct {
+	Backend string // "native"; empty when no backend was involved
+	Op      string // "mount proc"
+	Stage   string // "rootfs"
+	Kind    error  // one of the kinds above, or nil
+	Err     error  // the cause, an errno where there is one
+	Hint    string // what to do next, without "try:"
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	for _, part := range []string{e.Backend, e.Op} {
+		if part != "" {
+			b.WriteString(part)
+			b.WriteString(": ")
+		}
+	}
+	switch {
+	case e.Err != nil:
+		b.WriteString(e.Err.Error())
+	case e.Kind != nil:
+		b.WriteString(e.Kind.Error())
+	default:
+		b.WriteString("failed")
+	}
+	if e.Stage != "" {
+		fmt.Fprintf(&b, " (stage %s)", e.Stage)
+	}
+	if e.Hint != "" {
+		b.WriteString("; try: ")
+		b.WriteString(e.Hint)
+	}
+	return b.String()
+}
+
+// Unwrap gives both the cause and the kind, so that errors.Is finds either.
+func (e *Error) Unwrap() []error {
+	var errs []error
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	if e.Kind != nil {
+		errs = append(errs, e.Kind)
+	}
+	return errs
+}
+
+// Invalid reports a wrong field of a request: what it is, and what is wrong with it.
+func Invalid(field, format string, args ...any) error {
+	return &Error{Op: field, Kind: ErrInvalid, Err: fmt.Errorf(format, args...)}
+}
+
+// Refusal is the error of a sandbox that would be weaker than the caller demanded.
+type Refusal struct {
+	Require Tier
+	Strict  bool
+	Got     Isolation
+}
+
+func (r *Refusal) Error() string {
+	var b strings.Builder
+	if r.Strict && r.Got.Tier.AtLeast(r.Require) {
+		fmt.Fprintf(&b, "%s: --strict allows no missing control", r.Got.Backend)
+	} else {
+		fmt.Fprintf(&b, "%s: tier %q is required, this machine gives %q", r.Got.Backend, r.Require, r.Got.Tier)
+	}
+	for _, gap := range r.Got.Missing {
+		fmt.Fprintf(&b, "\n  %s is %s: %s", gap.Control, gap.State, gap.Reason)
+		if gap.Remedy != "" {
+			fmt.Fprintf(&b, "; fix: %s", gap.Remedy)
+		}
+	}
+	if r.Strict && r.Got.Tier.AtLeast(r.Require) {
+		b.WriteString("\n  to accept this: leave out --strict")
+	} else {
+		fmt.Fprintf(&b, "\n  to accept less: --require %s", r.Got.Tier)
+	}
+	return b.String()
+}
+
+// Unwrap makes a Refusal an ErrRefused.
+func (r *Refusal) Unwrap() error { return ErrRefused }
+
+// ErrorInfo is an error as data, for the result's JSON.
+type ErrorInfo struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// Describe turns any error into its data form.
+func Describe(err error) *ErrorInfo {
+	if err == nil {
+		return nil
+	}
+	info := &ErrorInfo{Code: "internal_error", Message: err.Error()}
+	for _, k := range []struct {
+		kind error
+		code string
+	}{
+		{ErrInvalid, "invalid"}, {ErrRefused, "refused"}, {ErrNotFound, "not_found"},
+		{ErrState, "state"}, {ErrUnsupported, "unsupported"}, {ErrNotStarted, "not_started"},
+	} {
+		if errors.Is(err, k.kind) {
+			info.Code = k.code
+			break
+		}
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		info.Hint = e.Hint
+	}
+	return info
+}

@@ -1,0 +1,322 @@
+package sandbox
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+)
+
+// EventKind says what an Event carries.
+type EventKind string
+
+// The kinds of event.
+const (
+	EventStdout    EventKind = "stdout"
+	EventStderr    EventKind = "stderr"
+	EventPhase     EventKind = "phase"
+	EventMetric    EventKind = "metric"
+	EventViolation EventKind = "violation"
+)
+
+// Event is one thing that happened in a run. Sequence numbers start at 1 and have no gaps, so a
+// reader that lost its connection knows what to ask for.
+type Event struct {
+	Seq       uint64          `json:"seq"`
+	Time      time.Time       `json:"time"`
+	Kind      EventKind       `json:"kind"`
+	Offset    uint64          `json:"offset,omitempty"`  // of Data in its stream
+	Data      []byte          `json:"data,omitempty"`    // stdout and stderr: the bytes, exactly
+	Dropped   uint64          `json:"dropped,omitempty"` // in a replay: bytes of this event no longer kept
+	Phase     string          `json:"phase,omitempty"`
+	Metric    *monitor.Sample `json:"metric,omitempty"`
+	Violation *Violation      `json:"violation,omitempty"`
+}
+
+// Violation is something that was refused, or a limit that was touched.
+type Violation struct {
+	Kind   string `json:"kind"` // the limit or wall: "memory", "pids", "disk", "output_limit", …
+	Detail string `json:"detail"`
+	Count  uint64 `json:"count,omitempty"`
+	Allow  string `json:"allow,omitempty"` // the flag that would allow it
+}
+
+// Spill keeps the whole of a stream on disk once it outgrows memory.
+type Spill struct {
+	Dir   string // files "stdout" and "stderr" are made in it when needed
+	Limit Size   // per stream; 0 is 1 GiB
+}
+
+// Output is what is left of one stream at the end of a run: all of it, or its head and its tail.
+type Output struct {
+	Head    []byte
+	Tail    []byte // what came after the dropped middle
+	Dropped uint64 // bytes between Head and Tail
+	Total   uint64
+	File    string // where the whole was spilled, if it was asked for and needed
+}
+
+// Bytes is the kept output, head and tail joined.
+func (o Output) Bytes() []byte {
+	if len(o.Tail) == 0 {
+		return o.Head
+	}
+	return append(o.Head[:len(o.Head):len(o.Head)], o.Tail...)
+}
+
+// Truncated reports whether something was dropped.
+func (o Output) Truncated() bool { return o.Dropped > 0 }
+
+// Recorder numbers the events of a run, hands them to a live reader one by one, and keeps the head
+// and tail of each stream. The live reader is exact and may block: the program then waits. What
+// is kept is bounded.
+//
+// emitting is held while the live reader is called and orders everything; mu guards the kept
+// state and is only ever held for a moment, so that a result can be read while a reader blocks.
+type Recorder struct {
+	live  func(Event)
+	keep  Size // per stream
+	spill *Spill
+	full  func() // called once, when something is first dropped
+
+	emitting sync.Mutex
+
+	mu      sync.Mutex
+	seq     uint64
+	streams [2]stream
+	index   []mark // in order of Seq
+	dropped bool
+	closed  bool
+}
+
+// mark remembers where the bytes of an event are. Neighbours are merged when there are too many,
+// which costs a replay some granularity and never a byte.
+type mark struct {
+	first, last uint64 // sequence numbers
+	at          time.Time
+	stream      uint8
+	offset      uint64
+	length      uint64
+}
+
+const maxMarks = 1 << 16
+
+// stream is one of stdout and stderr. Tail grows to twice its cap before it is cut, so that
+// keeping the last bytes costs a copy per cap, not per write.
+type stream struct {
+	head, tail []byte
+	headCap    int
+	tailCap    int
+	total      uint64
+	file       *os.File
+	spilled    uint64
+	spillErr   error
+}
+
+var streamKinds = [2]EventKind{EventStdout, EventStderr}
+
+// NewRecorder keeps up to keep bytes per stream. live, spill and full may be nil.
+func NewRecorder(keep Size, live func(Event), spill *Spill, full func()) *Recorder {
+	r := &Recorder{live: live, keep: keep, spill: spill, full: full}
+	for i := range r.streams {
+		r.streams[i].headCap = int(keep+1) / 2
+		r.streams[i].tailCap = int(keep) - r.streams[i].headCap
+	}
+	return r
+}
+
+// Write records bytes of a stream (0 stdout, 1 stderr) and hands them to the live reader, which
+// may keep the event but not the slice behind Data.
+func (r *Recorder) Write(stream int, data []byte) {
+	r.emitting.Lock()
+	defer r.emitting.Unlock()
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return
+	}
+	r.seq++
+	s := &r.streams[stream]
+	ev := Event{Seq: r.seq, Time: time.Now(), Kind: streamKinds[stream], Offset: s.total, Data: data}
+	r.noteLocked(mark{first: r.seq, last: r.seq, at: ev.Time, stream: uint8(stream), offset: s.total, length: uint64(len(data))})
+	firstDrop := r.keepLocked(stream, data)
+	r.mu.Unlock()
+	if firstDrop && r.full != nil {
+		r.full()
+	}
+	if r.live != nil {
+		r.live(ev)
+	}
+}
+
+// Emit hands an event that is not output to the live reader. When the reader is busy with an
+// earlier event and wait is false, the event is left out: samples are not worth waiting for.
+func (r *Recorder) Emit(ev Event, wait bool) {
+	if r.live == nil {
+		return
+	}
+	if wait {
+		r.emitting.Lock()
+	} else if !r.emitting.TryLock() {
+		return
+	}
+	defer r.emitting.Unlock()
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return
+	}
+	r.seq++
+	ev.Seq, ev.Time = r.seq, time.Now()
+	r.mu.Unlock()
+	r.live(ev)
+}
+
+func (r *Recorder) noteLocked(m mark) {
+	if n := len(r.index); n >= maxMarks {
+		merged := r.index[:0]
+		for _, m := range r.index {
+			if k := len(merged); k > 0 && k%2 == 1 && merged[k-1].stream == m.stream && merged[k-1].offset+merged[k-1].length == m.offset {
+				merged[k-1].last, merged[k-1].length = m.last, merged[k-1].length+m.length
+				continue
+			}
+			merged = append(merged, m)
+		}
+		r.index = merged
+		if len(r.index) >= maxMarks { // streams alternate strictly: let the oldest half go
+			r.index = append(r.index[:0], r.index[maxMarks/2:]...)
+		}
+	}
+	r.index = append(r.index, m)
+}
+
+// keepLocked reports whether these bytes were the first to be dropped.
+func (r *Recorder) keepLocked(i int, data []byte) bool {
+	s := &r.streams[i]
+	before := s.total
+	s.total += uint64(len(data))
+	overflows := s.total > uint64(s.headCap+s.tailCap)
+	if overflows && r.spill != nil {
+		s.spillOver(r.spill, string(streamKinds[i]), before, data)
+	}
+	if room := s.headCap - len(s.head); room > 0 {
+		n := min(room, len(data))
+		s.head = append(s.head, data[:n]...)
+		data = data[n:]
+	}
+	if len(data) > s.tailCap {
+		s.tail = append(s.tail[:0], data[len(data)-s.tailCap:]...)
+	} else {
+		s.tail = append(s.tail, data...)
+		if len(s.tail) > 2*s.tailCap {
+			s.tail = append(s.tail[:0], s.tail[len(s.tail)-s.tailCap:]...)
+		}
+	}
+	first := overflows && !r.dropped
+	r.dropped = r.dropped || overflows
+	return first
+}
+
+// spillOver appends data to the stream's file, which it makes on first use from all that was kept
+// so far: until something overflows, that is everything.
+func (s *stream) spillOver(sp *Spill, name string, before uint64, data []byte) {
+	limit := uint64(sp.Limit)
+	if limit == 0 {
+		limit = uint64(GiB)
+	}
+	if s.file == nil && s.spillErr == nil {
+		s.file, s.spillErr = os.OpenFile(filepath.Join(sp.Dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if s.spillErr == nil && before > 0 {
+			s.appendFile(s.head, limit)
+			s.appendFile(s.tail, limit)
+		}
+	}
+	s.appendFile(data, limit)
+}
+
+func (s *stream) appendFile(data []byte, limit uint64) {
+	if s.file == nil || s.spillErr != nil {
+		return
+	}
+	data = data[:min(uint64(len(data)), limit-s.spilled)]
+	n, err := s.file.Write(data)
+	s.spilled += uint64(n)
+	s.spillErr = err
+}
+
+// Output returns what is kept of a stream.
+func (r *Recorder) Output(i int) Output {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &r.streams[i]
+	tail := s.tail[max(0, len(s.tail)-s.tailCap):]
+	out := Output{
+		Head:  append([]byte(nil), s.head...),
+		Tail:  append([]byte(nil), tail...),
+		Total: s.total,
+	}
+	out.Dropped = s.total - uint64(len(out.Head)+len(out.Tail))
+	if s.file != nil {
+		out.File = s.file.Name()
+	}
+	return out
+}
+
+// Since returns the output events after seq that are still kept, in order. Bytes that were dropped
+// are counted in the event they belonged to.
+func (r *Recorder) Since(seq uint64) []Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var events []Event
+	for _, m := range r.index {
+		if m.last <= seq {
+			continue
+		}
+		data := r.streams[m.stream].bytes(m.offset, m.length)
+		events = append(events, Event{
+			Seq: m.last, Time: m.at, Kind: streamKinds[m.stream],
+			Offset: m.offset, Data: data, Dropped: m.length - uint64(len(data)),
+		})
+	}
+	return events
+}
+
+// bytes copies what is kept of a stretch of the stream.
+func (s *stream) bytes(offset, length uint64) []byte {
+	var data []byte
+	if offset < uint64(len(s.head)) {
+		data = append(data, s.head[offset:min(uint64(len(s.head)), offset+length)]...)
+	}
+	tail := s.tail[max(0, len(s.tail)-s.tailCap):]
+	tailStart := s.total - uint64(len(tail))
+	if end := offset + length; end > tailStart {
+		from := max(offset, tailStart)
+		data = append(data, tail[from-tailStart:end-tailStart]...)
+	}
+	return data
+}
+
+// Close ends the recording: what is written later is ignored. It closes the spill files and
+// returns the first error that kept one from being whole. Twice is fine.
+func (r *Recorder) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	var errs []error
+	for i := range r.streams {
+		s := &r.streams[i]
+		if s.file != nil {
+			if err := s.file.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+				errs = append(errs, err)
+			}
+		}
+		if s.spillErr != nil {
+			errs = append(errs, s.spillErr)
+			s.spillErr = nil
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,174 @@
+package sandbox
+
+import (
+	"slices"
+	"strings"
+)
+
+// Tier ranks how strong a sandbox is. Order matters: see [Tier.AtLeast].
+type Tier string
+
+// The tiers, weakest first.
+const (
+	TierNone      Tier = "none"      // nothing can be promised; never runs
+	TierProcess   Tier = "process"   // a process group with rlimits; only when asked for by name
+	TierNamespace Tier = "namespace" // every wall of a container, memory or process limits only polled
+	TierContainer Tier = "container" // namespaces, own root, seccomp, no privileges, kernel-enforced limits
+	TierGVisor    Tier = "gvisor"    // a user-space kernel in between
+	TierMicroVM   Tier = "microvm"   // a virtual machine in between
+)
+
+var tiers = []Tier{TierNone, TierProcess, TierNamespace, TierContainer, TierGVisor, TierMicroVM}
+
+// ParseTier accepts the name of a tier that can be required.
+func ParseTier(s string) (Tier, error) {
+	if i := slices.Index(tiers, Tier(s)); i > 0 {
+		return tiers[i], nil
+	}
+	names := make([]string, 0, len(tiers)-1)
+	for _, t := range tiers[1:] {
+		names = append(names, string(t))
+	}
+	return "", Invalid("require", "unknown tier %q; one of %s", s, strings.Join(names, ", "))
+}
+
+// AtLeast reports whether t is as strong as floor.
+func (t Tier) AtLeast(floor Tier) bool {
+	return slices.Index(tiers, t) >= slices.Index(tiers, floor)
+}
+
+// ControlState says how far a control holds.
+type ControlState string
+
+// The states of a control.
+const (
+	Enforced ControlState = "enforced" // by the kernel, at once
+	Polled   ControlState = "polled"   // by us, looking again and again; overshoot is possible
+	Absent   ControlState = "absent"
+)
+
+// Control names one wall or limit.
+type Control string
+
+// The controls that a result reports on.
+const (
+	ControlUserNS       Control = "user_namespace"
+	ControlPidNS        Control = "pid_namespace"
+	ControlMountNS      Control = "mount_namespace"
+	ControlNetNS        Control = "network_namespace"
+	ControlIPCNS        Control = "ipc_namespace"
+	ControlUTSNS        Control = "uts_namespace"
+	ControlCgroupNS     Control = "cgroup_namespace"
+	ControlRoot         Control = "private_root"
+	ControlSeccomp      Control = "seccomp"
+	ControlLandlock     Control = "landlock"
+	ControlNoNewPrivs   Control = "no_new_privileges"
+	ControlCapabilities Control = "no_capabilities"
+	ControlMemory       Control = "memory"
+	ControlSwap         Control = "swap"
+	ControlProcesses    Control = "pids"
+	ControlCPU          Control = "cpus"
+	ControlCPUTime      Control = "cpu_time"
+	ControlDisk         Control = "disk"
+	ControlOpenFiles    Control = "open_files"
+	ControlWall         Control = "timeout"
+	ControlOutput       Control = "output_limit"
+	ControlCleanup      Control = "dies_with_supervisor"
+)
+
+// containerControls must all be enforced for a sandbox to call itself a container; namespace-tier
+// sandboxes may merely poll the last three.
+var (
+	wallControls = []Control{
+		ControlUserNS, ControlPidNS, ControlMountNS, ControlNetNS, ControlIPCNS, ControlUTSNS, ControlCgroupNS,
+		ControlRoot, ControlSeccomp, ControlNoNewPrivs, ControlCapabilities,
+	}
+	kernelLimits = []Control{ControlMemory, ControlProcesses, ControlCPU}
+)
+
+// AllControls lists every control, in the order reports use.
+func AllControls() []Control {
+	return slices.Concat(wallControls, []Control{ControlLandlock}, kernelLimits, []Control{
+		ControlSwap, ControlDisk, ControlOpenFiles, ControlCPUTime, ControlWall, ControlOutput, ControlCleanup,
+	})
+}
+
+// Gap is a control that is not fully there: why, and what would bring it.
+type Gap struct {
+	Control Control      `json:"control"`
+	State   ControlState `json:"state"`
+	Reason  string       `json:"reason"`
+	Remedy  string       `json:"remedy,omitempty"`
+}
+
+// Isolation is what was really achieved, as data. Its JSON names are a promise.
+type Isolation struct {
+	Backend  string                   `json:"backend"`
+	Tier     Tier                     `json:"tier"`
+	Controls map[Control]ControlState `json:"controls"`
+	Missing  []Gap                    `json:"missing"`
+}
+
+// NewIsolation starts a report in which every control is absent until said otherwise.
+func NewIsolation(backend string) Isolation {
+	iso := Isolation{Backend: backend, Controls: map[Control]ControlState{}, Missing: []Gap{}}
+	for _, c := range AllControls() {
+		iso.Controls[c] = Absent
+	}
+	return iso
+}
+
+// Enforce marks controls as enforced.
+func (iso *Isolation) Enforce(controls ...Control) {
+	for _, c := range controls {
+		iso.Controls[c] = Enforced
+	}
+}
+
+// Lack records a control that is weaker than it could be.
+func (iso *Isolation) Lack(c Control, state ControlState, reason, remedy string) {
+	iso.Controls[c] = state
+	iso.Missing = append(iso.Missing, Gap{Control: c, State: state, Reason: reason, Remedy: remedy})
+}
+
+// Grade derives the tier of a namespace-based backend from the controls, so that no backend can
+// claim a tier whose walls it does not have.
+func (iso *Isolation) Grade() {
+	has := func(controls []Control, states ...ControlState) bool {
+		for _, c := range controls {
+			if !slices.Contains(states, iso.Controls[c]) {
+				return false
+			}
+		}
+		return true
+	}
+	switch {
+	case has(wallControls, Enforced) && has(kernelLimits, Enforced):
+		iso.Tier = TierContainer
+	case has(wallControls, Enforced) && has(kernelLimits, Enforced, Polled):
+		iso.Tier = TierNamespace
+	default:
+		iso.Tier = TierNone
+	}
+}
+
+// Check refuses an isolation below the floor.
+func (iso Isolation) Check(require Tier, strict bool) error {
+	if require == "" {
+		require = TierContainer
+	}
+	if !iso.Tier.AtLeast(require) || iso.Tier == TierNone || strict && len(iso.Missing) > 0 {
+		return &Refusal{Require: require, Strict: strict, Got: iso}
+	}
+	return nil
+}
+
+// clone keeps what one run adds to a report out of every other run's.
+func (iso Isolation) clone() Isolation {
+	controls := make(map[Control]ControlState, len(iso.Controls))
+	for c, s := range iso.Controls {
+		controls[c] = s
+	}
+	iso.Controls, iso.Missing = controls, slices.Clone(iso.Missing)
+	return iso
+}

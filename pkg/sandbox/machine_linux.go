@@ -1,0 +1,25 @@
+package sandbox
+
+import (
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// thisMachine is what this process could use at the most.
+func thisMachine() Machine {
+	m := Machine{CPUs: runtime.NumCPU()}
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		m.Memory = Size(uint64(info.Totalram) * uint64(info.Unit))
+	}
+	return m
+}
+
+// SignalName is "SIGKILL" for 9; empty for 0.
+func SignalName(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return unix.SignalName(unix.Signal(n))
+}

@@ -1,0 +1,246 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Name is what --backend calls this backend.
+const Name = "native"
+
+// Options configure a Backend; the zero value serves.
+type Options struct {
+	// CacheDir holds the templates of scratch disks; default /var/cache/sandbox-run.
+	CacheDir string
+}
+
+// Backend makes native sandboxes. It owns its claim on the machine and its keeper.
+type Backend struct {
+	opts    Options
+	cgroups *cgroup.Tree
+	host    hostNamespaces
+	proc    procCovers
+
+	mu         sync.Mutex
+	supervisor *supervisor.Supervisor
+	keeper     *keeper
+	templates  map[string]string // root by key → where it stands in the keeper's namespace
+	filters    map[seccomp.Policy][]byte
+	collecting sync.WaitGroup
+	closed     bool
+}
+
+var (
+	_ sandbox.Backend  = (*Backend)(nil)
+	_ sandbox.Instance = (*instance)(nil)
+	_ sandbox.Freezer  = (*instance)(nil)
+	_ sandbox.Task     = (*task)(nil)
+	_ sandbox.Terminal = (*task)(nil)
+)
+
+// New looks at the machine and claims nothing yet.
+func New(o Options) (*Backend, error) {
+	tree, err := cgroup.Open()
+	if err != nil {
+		return nil, failure("look at cgroups", "cgroup", err)
+	}
+	if o.CacheDir == "" {
+		o.CacheDir = "/var/cache/sandbox-run"
+	}
+	host, err := lookAtNamespaces()
+	if err != nil {
+		return nil, failure("look at own namespaces", "namespaces", err)
+	}
+	return &Backend{
+		opts: o, cgroups: tree, host: host, proc: coversFor("/proc"),
+		templates: map[string]string{}, filters: map[seccomp.Policy][]byte{},
+	}, nil
+}
+
+// failure is an error of this backend, with the next step every user has.
+func failure(op, stage string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &sandbox.Error{Backend: Name, Op: op, Stage: stage, Err: err, Hint: "sandbox-run doctor"}
+}
+
+// Name is "native".
+func (b *Backend) Name() string { return Name }
+
+// hostNamespaces are the inodes of our own namespaces, which an init must not find itself in.
+type hostNamespaces struct{ mount, user uint64 }
+
+func lookAtNamespaces() (h hostNamespaces, err error) {
+	for name, ino := range map[string]*uint64{"mnt": &h.mount, "user": &h.user} {
+		var st unix.Stat_t
+		if err := unix.Stat("/proc/self/ns/"+name, &st); err != nil {
+			return h, fmt.Errorf("%s: %w", name, err)
+		}
+		*ino = st.Ino
+	}
+	return h, nil
+}
+
+// procCovers are the parts of /proc that tell about the host, by how they are covered.
+type procCovers struct{ masked, hidden, readOnly []string }
+
+// coversFor keeps those that this kernel has and that everybody may read: what only root may read
+// is out of reach for a program that is nobody outside, and every cover costs each sandbox a mount.
+func coversFor(proc string) procCovers {
+	open := func(names ...string) (list []string) {
+		for _, n := range names {
+			if st, err := os.Lstat(proc + "/" + n); err == nil && st.Mode().Perm()&0o007 != 0 {
+				list = append(list, "/proc/"+n)
+			}
+		}
+		return list
+	}
+	return procCovers{
+		masked: open("kcore", "keys", "key-users", "kallsyms", "kmsg", "sched_debug", "timer_list", "timer_stats", "latency_stats",
+			"sysrq-trigger", "config.gz", "cmdline", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports"),
+		hidden:   open("acpi", "asound", "scsi", "bus", "fs", "irq"),
+		readOnly: open("sys"),
+	}
+}
+
+// claim registers this supervisor at first use, and sets off the removal of what dead ones left.
+func (b *Backend) claim() (*supervisor.Supervisor, *keeper, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
+	}
+	if b.supervisor == nil {
+		s, err := supervisor.Open(b.cgroups)
+		if err != nil {
+			return nil, nil, failure("register", "supervisor", err)
+		}
+		b.supervisor = s
+		// Beside the run, not before it: somebody else's residue is not this caller's delay.
+		b.collecting.Go(func() { _, _ = supervisor.Collect(context.Background(), false) })
+	}
+	if b.keeper == nil {
+		k, err := newKeeper()
+		if err != nil {
+			return nil, nil, failure("start keeper", "rootfs", err)
+		}
+		b.keeper = k
+	}
+	return b.supervisor, b.keeper, nil
+}
+
+// filter compiles a system-call policy once.
+func (b *Backend) filter(p seccomp.Policy) ([]byte, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f, ok := b.filters[p]; ok {
+		return f, nil
+	}
+	f, err := seccomp.Compile(p, "")
+	if err != nil {
+		return nil, failure("compile filter", "seccomp", err)
+	}
+	b.filters[p] = f
+	return f, nil
+}
+
+// maxTemplates bounds what unusual specs make the keeper keep.
+const maxTemplates = 64
+
+// root returns a detached copy of the read-only root for a spec, which the caller closes.
+func (b *Backend) root(k *keeper, spec *sandbox.Spec) (fd int, err error) {
+	key := templateKey(spec)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := b.templates[key]
+	if !ok {
+		l, err := lay(spec, -1)
+		if err != nil {
+			return -1, err
+		}
+		defer l.close()
+		err = k.do(func() (err error) {
+			if len(b.templates) >= maxTemplates {
+				for key, at := range b.templates {
+					k.drop(at)
+					delete(b.templates, key)
+					break
+				}
+			}
+			at, err = k.assemble(l)
+			return err
+		})
+		if err != nil {
+			return -1, failure("assemble root", "rootfs", err)
+		}
+		b.templates[key] = at
+	}
+	err = k.do(func() (err error) { fd, err = copyTree(at); return err })
+	return fd, failure("copy root", "rootfs", err)
+}
+
+// newScratch makes the writable disk, of the kind the spec asks for. The reason is why auto did not
+// get a disk of its own.
+func (b *Backend) newScratch(spec *sandbox.Spec) (s *scratch.Scratch, shared string, err error) {
+	o := scratch.Options{Bytes: uint64(spec.Limits.Disk), Inodes: uint64(spec.Limits.Inodes), CacheDir: b.opts.CacheDir}
+	mode := spec.Scratch
+	if mode == sandbox.ScratchAuto {
+		mode = sandbox.ScratchDisk
+		if err := scratch.DiskAvailable(b.opts.CacheDir); err != nil {
+			mode, shared = sandbox.ScratchMemory, err.Error()
+		}
+	}
+	if mode == sandbox.ScratchMemory {
+		s, err = scratch.Memory(o)
+	} else {
+		s, err = scratch.Disk(o)
+	}
+	return s, shared, failure("make scratch", "scratch", err)
+}
+
+// Collect finds what dead supervisors left behind and, unless dryRun, removes it.
+func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
+	b.collecting.Wait()
+	found, err := supervisor.Collect(ctx, dryRun)
+	if err != nil {
+		return nil, failure("collect", "supervisor", err)
+	}
+	residue := make([]sandbox.Residue, len(found))
+	for i, f := range found {
+		residue[i] = sandbox.Residue{Kind: f.Kind, Name: f.Name, Removed: f.Removed}
+		if f.Problem != nil {
+			residue[i].Problem = f.Problem.Error()
+		}
+	}
+	return residue, nil
+}
+
+// Close gives up the claim and the keeper. Every instance must be destroyed. Twice is fine.
+func (b *Backend) Close() error {
+	b.collecting.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	var err error
+	if b.keeper != nil {
+		b.keeper.close()
+		b.keeper = nil
+	}
+	if b.supervisor != nil {
+		err = b.supervisor.Close()
+		b.supervisor = nil
+	}
+	return failure("close", "supervisor", err)
+}

@@ -1,0 +1,18 @@
+// Package native is the default backend: Linux namespaces, cgroups, seccomp and Landlock, driven
+// directly. No daemon, no images, nothing to install.
+//
+// Place in the flow. It implements sandbox.Backend on top of internal/linux: supervisor (our claim
+// on the machine), spawn (the init), scratch and idmap (mounts), cgroup and seccomp.
+//
+// Lifecycle. New claims nothing; the first Create registers this supervisor and collects what dead
+// ones left. A sandbox is a scratch disk and up to one init per phase; Create starts the init of
+// the first phase, with its root built, so that Start only has to fork. A phase ends with its last
+// process: the init exits, the kernel kills all that is left in its pid namespace, the cgroup is
+// removed.
+//
+// Concurrency. Backend and instances may be used from any number of goroutines. Lock order:
+// Backend.mu, instance.mu; the keeper's thread takes neither.
+//
+// Limits. Root only, on cgroup v1, v2 or both. The files of the host that are shown inside are
+// shared and read-only: two sandboxes that lock the same file of /usr can notice each other.
+package native

@@ -1,0 +1,318 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/idmap"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// cloneFlags are the namespaces an init is born into; the cgroup namespace is made by each
+// program's child, once it stands in its cgroup.
+const cloneFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+
+// cleanupPatience bounds the removal of a phase: the kernel needs milliseconds.
+const cleanupPatience = time.Second
+
+// instance is one sandbox: a scratch disk, and an init for each phase that is alive.
+type instance struct {
+	b          *Backend
+	supervisor *supervisor.Supervisor
+	keeper     *keeper
+	spec       *sandbox.Spec
+	iso        sandbox.Isolation
+	filter     []byte
+	rootID     int // host ids of the sandbox's root and user
+	userID     int
+	scratch    *scratch.Scratch
+
+	mu        sync.Mutex
+	disk      int               // the scratch's mount for the next init; -1 once destroyed
+	writable  int               // the writable root's mount for the next init, or -1
+	phases    map[string]*phase // alive, by name
+	spare     *phase            // an init that is ready and has no name yet
+	destroyed bool
+
+	execs atomic.Uint64 // names the programs of an init
+}
+
+// Create makes the scratch and the first init, with its root built.
+func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
+	sup, k, err := b.claim()
+	if err != nil {
+		return nil, err
+	}
+	i := &instance{b: b, supervisor: sup, keeper: k, spec: spec, iso: b.Probe(ctx), disk: -1, writable: -1, phases: map[string]*phase{}}
+	hostsWritable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
+	if i.filter, err = b.filter(seccomp.Policy{DenySetID: hostsWritable}); err != nil {
+		return nil, err
+	}
+	if i.rootID, i.userID, err = sup.IDs(); err != nil {
+		return nil, failure("take ids", "supervisor", err)
+	}
+	if err := i.prepare(ctx); err != nil {
+		return nil, errors.Join(err, i.Destroy(context.WithoutCancel(ctx)))
+	}
+	return i, nil
+}
+
+// prepare starts the init and makes what it will need while it comes up.
+func (i *instance) prepare(ctx context.Context) error {
+	p := &phase{i: i}
+	i.spare = p
+	spawned := make(chan error, 1)
+	go func() { spawned <- p.spawn() }()
+	err := i.makeScratch()
+	if err == nil {
+		err = p.makeGroup()
+	}
+	if err := errors.Join(<-spawned, err); err != nil {
+		return err
+	}
+	return i.setUp(ctx, p)
+}
+
+func (i *instance) makeScratch() error {
+	s, shared, err := i.b.newScratch(i.spec)
+	if err != nil {
+		return err
+	}
+	i.scratch = s
+	if i.disk, err = unix.FcntlInt(s.File().Fd(), unix.F_DUPFD_CLOEXEC, 3); err != nil {
+		return failure("make scratch", "scratch", err)
+	}
+	if shared == "" && i.spec.Scratch == sandbox.ScratchMemory {
+		// What was asked for by name is not missing.
+		i.iso.Missing = slices.DeleteFunc(i.iso.Missing, func(g sandbox.Gap) bool { return g.Control == sandbox.ControlDisk })
+	}
+	for _, d := range []struct {
+		name string
+		mode uint32
+	}{{"workspace", 0o755}, {"tmp", 0o1777}, {"home", 0o755}} {
+		if err := s.Mkdir(d.name, d.mode, i.userID, i.userID); err != nil {
+			return failure("make scratch", "scratch", err)
+		}
+	}
+	return nil
+}
+
+// setUp has an init build its world. The scratch travels from phase to phase: each init hands back
+// a descriptor for the next.
+func (i *instance) setUp(ctx context.Context, p *phase) error {
+	m := &initproto.Setup{
+		Namespaced: true, HostMountNS: i.b.host.mount, HostUserNS: i.b.host.user,
+		Hostname: i.spec.Hostname, Masked: i.b.proc.masked, Hidden: i.b.proc.hidden, ReadOnly: i.b.proc.readOnly,
+		ShmSize: uint64(i.spec.Limits.Memory) / 2,
+	}
+	for dir, at := range map[string]string{"workspace": sandbox.WorkspaceDir, "tmp": sandbox.TmpDir, "home": sandbox.HomeDir} {
+		m.Binds = append(m.Binds, initproto.Bind{From: dir, To: at})
+	}
+	var fds []int
+	var opened []*os.File
+	defer func() {
+		for _, f := range opened {
+			_ = f.Close()
+		}
+	}()
+	root, err := i.root()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	m.Root, m.Scratch = 0, 1
+	fds = append(fds, root, i.disk)
+	for _, v := range i.spec.Volumes {
+		f, isFile, err := i.openVolume(v)
+		if err != nil {
+			return err
+		}
+		opened = append(opened, f)
+		m.Volumes = append(m.Volumes, initproto.Volume{FD: len(fds), To: v.Target, File: isFile})
+		fds = append(fds, int(f.Fd()))
+	}
+	p.ready = true // from here on the init is Setup's to bury when it fails
+	got, err := p.init.Setup(ctx, m, fds)
+	if err != nil {
+		p.failed = true
+		return initFailure(err)
+	}
+	if len(got) != 1 {
+		for _, f := range got {
+			_ = f.Close()
+		}
+		return failure("set up init", "protocol", initproto.ErrMalformed)
+	}
+	defer got[0].Close()
+	next, err := unix.FcntlInt(got[0].Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return failure("set up init", "scratch", err)
+	}
+	_ = unix.Close(i.disk)
+	i.disk = next
+	return nil
+}
+
+// root returns a copy of the sandbox's root for one init.
+func (i *instance) root() (int, error) {
+	if !i.spec.WritableRoot {
+		return i.b.root(i.keeper, i.spec)
+	}
+	if i.writable < 0 {
+		l, err := lay(i.spec, i.userID)
+		if err != nil {
+			return -1, err
+		}
+		defer l.close()
+		var rest int
+		err = i.keeper.do(func() (err error) {
+			i.writable, rest, err = i.keeper.assembleWritable(l, i.disk, i.userID)
+			return err
+		})
+		if err != nil {
+			i.writable = -1
+			return -1, failure("assemble writable root", "rootfs", err)
+		}
+		_ = unix.Close(i.disk)
+		i.disk = rest
+	}
+	var fd int
+	err := i.keeper.do(func() error {
+		at, err := i.keeper.hold(i.writable)
+		if err != nil {
+			return err
+		}
+		defer i.keeper.drop(at)
+		if fd, err = copyTree(at); err != nil {
+			return err
+		}
+		again, err := copyTree(at)
+		if err != nil {
+			return err
+		}
+		_ = unix.Close(i.writable)
+		i.writable = again
+		return nil
+	})
+	return fd, failure("copy writable root", "rootfs", err)
+}
+
+// openVolume opens a directory or file of the host for the sandbox. The sandbox's user acts as the
+// owner of the source. A file system that can not map ids is refused for writing; for reading its
+// permissions simply hold as they are.
+func (i *instance) openVolume(v sandbox.Volume) (*os.File, bool, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(v.Source, &st); err != nil {
+		return nil, false, &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "volumes"}
+	}
+	o := idmap.Options{Writable: v.Writable, Map: &idmap.Mapping{
+		FromUID: st.Uid, ToUID: uint32(i.userID), FromGID: st.Gid, ToGID: uint32(i.userID),
+	}}
+	f, isFile, err := idmap.Open(v.Source, o)
+	if errors.Is(err, idmap.ErrUnsupported) && !v.Writable {
+		o.Map = nil
+		f, isFile, err = idmap.Open(v.Source, o)
+	}
+	if err != nil {
+		return nil, false, &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrRefused, Err: err, Stage: "volumes"}
+	}
+	return f, isFile, nil
+}
+
+func groupLimits(l sandbox.Limits) cgroup.Limits {
+	return cgroup.Limits{CPU: l.CPUs, Memory: uint64(l.Memory), Pids: l.Processes}
+}
+
+// initFailure tells the program's own fault from ours.
+func initFailure(err error) error {
+	var e *spawn.Error
+	if !errors.As(err, &e) {
+		return failure("talk to init", "protocol", err)
+	}
+	out := &sandbox.Error{Backend: Name, Op: e.Detail, Stage: e.Stage.String(), Err: e.Errno, Hint: "sandbox-run doctor"}
+	switch e.Stage {
+	case initproto.StageExec:
+		out.Kind, out.Hint = sandbox.ErrNotStarted, ""
+		if e.Errno == unix.ENOENT {
+			out.Hint = "name a program that exists inside the sandbox"
+		}
+	case initproto.StageWorkdir:
+		out.Kind, out.Hint = sandbox.ErrInvalid, "a directory that exists inside the sandbox"
+	}
+	return out
+}
+
+// Isolation is what this sandbox really has.
+func (i *instance) Isolation() sandbox.Isolation { return i.iso }
+
+// Freeze stops every process of the sandbox. Frozen processes can still be killed.
+func (i *instance) Freeze(context.Context) error { return i.freeze(true) }
+
+// Thaw continues them.
+func (i *instance) Thaw(context.Context) error { return i.freeze(false) }
+
+func (i *instance) freeze(on bool) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, p := range i.phases {
+		if err := p.group.Freeze(on); err != nil {
+			if errors.Is(err, cgroup.ErrUnsupported) {
+				return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: err}
+			}
+			return failure("freeze", "cgroup", err)
+		}
+	}
+	return nil
+}
+
+// Destroy kills whatever runs and removes everything. It may be called in any state, twice.
+func (i *instance) Destroy(ctx context.Context) error {
+	i.mu.Lock()
+	if i.destroyed {
+		i.mu.Unlock()
+		return nil
+	}
+	i.destroyed = true
+	alive := make([]*phase, 0, len(i.phases)+1)
+	for _, p := range i.phases {
+		alive = append(alive, p)
+	}
+	if i.spare != nil {
+		alive = append(alive, i.spare)
+	}
+	i.mu.Unlock()
+	var errs []error
+	for _, p := range alive {
+		p.kill()
+	}
+	for _, p := range alive {
+		_, err := p.finish(ctx)
+		errs = append(errs, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, fd := range []int{i.disk, i.writable} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	i.disk, i.writable = -1, -1
+	if i.scratch != nil {
+		errs = append(errs, failure("drop scratch", "scratch", i.scratch.Close()))
+	}
+	i.supervisor.Release(i.rootID)
+	return errors.Join(errs...)
+}

@@ -1,0 +1,88 @@
+package native
+
+import (
+	"fmt"
+	"path"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// keeper is a thread in a mount namespace of its own, in which roots are put together and kept.
+// Nothing of it is visible on the host, and all of it is gone when this process is, however it
+// ends: the namespace dies with its last thread.
+//
+// A thread is needed because the kernel copies mount trees only from the caller's own namespace.
+type keeper struct {
+	work chan func()
+	next int // number of the next place
+}
+
+// workbench is a directory every Linux has; in the keeper's namespace it is covered with our own.
+const workbench = "/proc"
+
+func newKeeper() (*keeper, error) {
+	k := &keeper{work: make(chan func())}
+	ready := make(chan error)
+	go k.serve(ready)
+	if err := <-ready; err != nil {
+		return nil, fmt.Errorf("private mount namespace: %w", err)
+	}
+	return k, nil
+}
+
+// serve never unlocks its thread, so the thread ends with the goroutine and takes the namespace along.
+func (k *keeper) serve(ready chan<- error) {
+	runtime.LockOSThread()
+	err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+	if err == nil {
+		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	}
+	if err == nil {
+		err = unix.Mount("tmpfs", workbench, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700")
+	}
+	ready <- err
+	if err != nil {
+		return
+	}
+	for f := range k.work {
+		f()
+	}
+}
+
+func (k *keeper) close() { close(k.work) }
+
+// do runs f on the keeper's thread, in its namespace.
+func (k *keeper) do(f func() error) error {
+	done := make(chan error)
+	k.work <- func() { done <- f() }
+	return <-done
+}
+
+// place makes an empty directory to mount something on. Only on the keeper's thread.
+func (k *keeper) place() (string, error) {
+	k.next++
+	p := path.Join(workbench, strconv.Itoa(k.next))
+	return p, unix.Mkdir(p, 0o700)
+}
+
+// hold attaches a detached mount somewhere in the namespace. Only on the keeper's thread.
+func (k *keeper) hold(mount int) (string, error) {
+	p, err := k.place()
+	if err != nil {
+		return "", err
+	}
+	return p, unix.MoveMount(mount, "", unix.AT_FDCWD, p, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+// drop lets go of what hold attached. Only on the keeper's thread.
+func (k *keeper) drop(p string) {
+	_ = unix.Unmount(p, unix.MNT_DETACH)
+	_ = unix.Rmdir(p)
+}
+
+// copyTree makes a detached copy of everything mounted at p. Only on the keeper's thread.
+func copyTree(p string) (int, error) {
+	return unix.OpenTree(unix.AT_FDCWD, p, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+}

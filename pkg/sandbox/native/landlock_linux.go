@@ -1,0 +1,57 @@
+package native
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Landlock repeats, in another part of the kernel, what the mounts say already: a bug in one is
+// not a hole in both.
+const (
+	landRead = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	landMake = unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
+		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
+		unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER
+	landDevices = unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK // granted nowhere
+	landWrite   = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	landNet     = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
+)
+
+// landlock fills in the second wall of a process, as far as this kernel has it.
+func landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode) {
+	abi := landlockABI()
+	if abi < minLandlockABI {
+		return // the isolation report says so
+	}
+	var known uint64 = landRead | landMake | landDevices | unix.LANDLOCK_ACCESS_FS_WRITE_FILE
+	if abi >= 3 {
+		known |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	if abi >= 5 {
+		known |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	}
+	if abi >= 4 && network == sandbox.NetworkNone {
+		m.LandlockNet = landNet // with no rule, nothing of it is granted
+	}
+	m.LandlockFS = known
+	grant := func(path string, access uint64) {
+		m.Landlock = append(m.Landlock, initproto.Rule{Path: path, Access: access & known})
+	}
+	everywhere := uint64(landRead)
+	if spec.WritableRoot {
+		everywhere |= landMake | landWrite
+	}
+	grant("/", everywhere)
+	for _, p := range []string{sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir, "/dev/shm"} {
+		grant(p, landRead|landMake|landWrite)
+	}
+	grant("/dev", landWrite|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
+	grant("/proc", unix.LANDLOCK_ACCESS_FS_WRITE_FILE)
+	for _, v := range spec.Volumes {
+		if v.Writable {
+			grant(v.Target, landRead|landMake|landWrite)
+		}
+	}
+}

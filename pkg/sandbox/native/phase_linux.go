@@ -1,0 +1,237 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// phase is an init with its pid namespace and its cgroup. It lives as long as one of its processes.
+type phase struct {
+	i      *instance
+	name   string
+	init   *spawn.Init
+	group  *cgroup.Group // nil until set up has got that far
+	join   []*os.File    // cgroup.procs of the group, one per hierarchy
+	limits sandbox.Limits
+	ready  bool // Setup was called
+	failed bool // Setup failed: the init is dead and buried
+	tasks  int  // guarded by instance.mu: processes that were started and not finished
+
+	once  sync.Once
+	final monitor.Sample
+	err   error
+}
+
+// spawn starts the init in fresh namespaces, with ids outside that nobody else has.
+func (p *phase) spawn() (err error) {
+	maps := func(id int) []syscall.SysProcIDMap {
+		return []syscall.SysProcIDMap{{ContainerID: 0, HostID: p.i.rootID, Size: 1}, {ContainerID: id, HostID: p.i.userID, Size: 1}}
+	}
+	user := p.i.spec.User
+	p.init, err = spawn.Start(spawn.Options{Namespaces: cloneFlags, UIDs: maps(user.UID), GIDs: maps(user.GID)})
+	return failure("start init", "namespaces", err)
+}
+
+// makeGroup makes the cgroup that the programs of the phase will live in; the init stays outside.
+func (p *phase) makeGroup() (err error) {
+	group := p.i.supervisor.NewGroup()
+	p.limits = p.i.spec.Limits
+	if err := group.Make(groupLimits(p.limits)); err != nil {
+		return failure("make cgroup", "cgroup", err)
+	}
+	p.group = group
+	p.join, err = group.JoinFiles()
+	return failure("open cgroup", "cgroup", err)
+}
+
+// kill ends the init, if there is one, and all it holds.
+func (p *phase) kill() {
+	if p.init != nil {
+		p.init.Kill()
+	}
+}
+
+// enter finds the phase a process belongs to, or makes it.
+func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*phase, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.destroyed {
+		return nil, &sandbox.Error{Backend: Name, Op: "start", Kind: sandbox.ErrState, Err: errors.New("the sandbox is destroyed")}
+	}
+	if p := i.phases[name]; p != nil {
+		select {
+		case <-p.init.Done(): // ended a moment ago; its last process is about to say so
+		default:
+			p.tasks++
+			return p, nil
+		}
+	}
+	p := i.spare
+	i.spare = nil
+	if p == nil {
+		p = &phase{i: i}
+		err := p.spawn()
+		if err == nil {
+			err = p.makeGroup()
+		}
+		if err == nil {
+			err = i.setUp(ctx, p)
+		}
+		if err != nil {
+			p.kill()
+			_, cleanErr := p.finish(ctx)
+			return nil, errors.Join(err, cleanErr)
+		}
+	}
+	p.name, p.tasks = name, 1
+	i.phases[name] = p
+	if groupLimits(l) != groupLimits(p.limits) {
+		if err := p.group.Set(groupLimits(l)); err != nil {
+			i.leaveLocked(p)
+			return nil, failure("set limits", "cgroup", err)
+		}
+	}
+	p.limits = l
+	return p, nil
+}
+
+// leave gives up a process's place and reports whether it was the last.
+func (i *instance) leave(p *phase) (last bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.leaveLocked(p)
+}
+
+func (i *instance) leaveLocked(p *phase) (last bool) {
+	p.tasks--
+	if p.tasks > 0 {
+		return false
+	}
+	if i.phases[p.name] == p {
+		delete(i.phases, p.name)
+	}
+	return true
+}
+
+// initPatience is how long an init may take to notice that it is done.
+const initPatience = 500 * time.Millisecond
+
+// finish waits until the init and all it held are gone, and removes the cgroup. The init must
+// have been told to end, or be ending. Idempotent.
+func (p *phase) finish(ctx context.Context) (monitor.Sample, error) {
+	p.once.Do(func() {
+		for _, f := range p.join {
+			_ = f.Close()
+		}
+		var read, written uint64
+		buried := make(chan struct{})
+		go func() {
+			read, written = p.bury()
+			close(buried)
+		}()
+		// A group without processes can go while the kernel still takes the namespaces apart; with
+		// stragglers in it, only afterwards.
+		if p.group == nil {
+			<-buried
+			return
+		}
+		if pids, err := p.group.Procs(); err != nil || len(pids) > 0 {
+			<-buried
+		}
+		p.final = p.sample(p.group.Final())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupPatience)
+		defer cancel()
+		p.err = failure("remove cgroup", "cgroup", p.group.Remove(ctx))
+		<-buried
+		if p.final.IORead == 0 && p.final.IOWrite == 0 {
+			p.final.IORead, p.final.IOWrite = read, written
+		}
+	})
+	return p.final, p.err
+}
+
+// bury waits for the init's end and returns the I/O of all it has held.
+func (p *phase) bury() (read, written uint64) {
+	switch {
+	case p.init == nil || p.failed:
+	case p.ready:
+		// It ends by itself with its last process; should it not, it is made to.
+		insist := time.AfterFunc(initPatience, p.init.Kill)
+		defer insist.Stop()
+		p.init.Reap(func(pid int) { read, written = processIO(pid) })
+	default:
+		p.init.Abandon()
+	}
+	return read, written
+}
+
+// sample turns counters into a sample. Counters that could not be read stay zero: the monitor keeps
+// what it saw last.
+func (p *phase) sample(st cgroup.Stat, err error) monitor.Sample {
+	s := monitor.Sample{
+		CPUUser: st.CPUUser, CPUSystem: st.CPUSystem, Throttled: st.Throttled,
+		Memory: st.MemoryCurrent, MemoryPeak: st.MemoryPeak, IORead: st.IORead, IOWrite: st.IOWrite,
+		Processes: int(st.Pids), ProcessesPeak: int(st.PidsPeak), OOMKills: st.OOMKills, ProcessLimitHits: st.PidsLimitHits,
+	}
+	if err != nil {
+		s = monitor.Sample{}
+	}
+	if p.i.scratch == nil {
+		return s
+	}
+	if u, err := p.i.scratch.Usage(); err == nil {
+		s.DiskUsed, s.DiskFull = u.BytesUsed, u.Full
+	}
+	return s
+}
+
+// maxIOProcesses bounds what a live sample looks at; the final one has everybody.
+const maxIOProcesses = 32
+
+// live is a sample of a phase that runs.
+func (p *phase) live() (monitor.Sample, error) {
+	st, err := p.group.Stat()
+	if err != nil {
+		return monitor.Sample{}, err
+	}
+	s := p.sample(st, nil)
+	if !st.HasIO {
+		s.IORead, s.IOWrite = processIO(p.init.PID())
+		pids, _ := p.group.Procs()
+		for _, pid := range pids[:min(len(pids), maxIOProcesses)] {
+			read, written := processIO(pid)
+			s.IORead, s.IOWrite = s.IORead+read, s.IOWrite+written
+		}
+	}
+	return s, nil
+}
+
+// processIO is what a process and those of its children that were waited for have moved to and
+// from storage. cgroup v1 counts nothing without a throttle rule; this is right.
+func processIO(pid int) (read, written uint64) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
+	if err != nil {
+		return 0, 0
+	}
+	field := func(name string) uint64 {
+		_, after, found := bytes.Cut(text, []byte("\n"+name+": "))
+		if !found {
+			return 0
+		}
+		line, _, _ := bytes.Cut(after, []byte("\n"))
+		n, _ := strconv.ParseUint(string(line), 10, 64)
+		return n
+	}
+	return field("read_bytes"), field("write_bytes")
+}

@@ -1,0 +1,149 @@
+package native
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Probe says what this machine can enforce. It looks, and starts nothing; that a sandbox really
+// comes up is proven by creating one.
+func (b *Backend) Probe(context.Context) sandbox.Isolation {
+	iso := sandbox.NewIsolation(Name)
+	b.probeNamespaces(&iso)
+	b.probeFilters(&iso)
+	b.probeCgroups(&iso)
+	if err := scratch.DiskAvailable(b.opts.CacheDir); err != nil {
+		iso.Lack(sandbox.ControlDisk, sandbox.Enforced, "shared with memory: "+err.Error(), "see the reason, or ask for --scratch memory")
+	} else {
+		iso.Enforce(sandbox.ControlDisk)
+	}
+	iso.Enforce(sandbox.ControlOpenFiles, sandbox.ControlWall, sandbox.ControlOutput, sandbox.ControlCleanup)
+	iso.Controls[sandbox.ControlCPUTime] = sandbox.Polled // to the millisecond; the kernel counts per process only
+	iso.Grade()
+	return iso
+}
+
+// namespaces that a sandbox consists of, by the file that shows the kernel has them.
+var namespaces = []struct {
+	file    string
+	control sandbox.Control
+}{
+	{"user", sandbox.ControlUserNS}, {"pid", sandbox.ControlPidNS}, {"mnt", sandbox.ControlMountNS}, {"net", sandbox.ControlNetNS},
+	{"ipc", sandbox.ControlIPCNS}, {"uts", sandbox.ControlUTSNS}, {"cgroup", sandbox.ControlCgroupNS},
+}
+
+func (b *Backend) probeNamespaces(iso *sandbox.Isolation) {
+	reason, remedy := "", ""
+	switch {
+	case os.Geteuid() != 0:
+		reason, remedy = "making sandboxes needs root", "run as root"
+	case !hasCapability(unix.CAP_SYS_ADMIN):
+		reason, remedy = "root has no CAP_SYS_ADMIN here (inside a container?)", "give the container CAP_SYS_ADMIN, or run outside it"
+	case readNumber("/proc/sys/user/max_user_namespaces") == 0:
+		reason, remedy = "user namespaces are switched off", "sysctl user.max_user_namespaces=15000"
+	}
+	for _, ns := range namespaces {
+		if reason != "" {
+			iso.Lack(ns.control, sandbox.Absent, reason, remedy)
+		} else if _, err := os.Lstat("/proc/self/ns/" + ns.file); err != nil {
+			iso.Lack(ns.control, sandbox.Absent, "this kernel has no "+ns.file+" namespaces", "use a kernel that has")
+		} else {
+			iso.Enforce(ns.control)
+		}
+	}
+	if reason != "" {
+		iso.Lack(sandbox.ControlRoot, sandbox.Absent, reason, remedy)
+		return
+	}
+	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); err != nil {
+		iso.Lack(sandbox.ControlRoot, sandbox.Absent, "the kernel refuses the mount calls of Linux 5.12: "+err.Error(), "use a newer kernel, or allow open_tree, fsopen, move_mount and mount_setattr")
+	} else {
+		_ = unix.Close(fd)
+		iso.Enforce(sandbox.ControlRoot)
+	}
+}
+
+func (b *Backend) probeFilters(iso *sandbox.Isolation) {
+	iso.Enforce(sandbox.ControlNoNewPrivs, sandbox.ControlCapabilities)
+	if _, err := b.filter(seccomp.Policy{}); err != nil {
+		iso.Lack(sandbox.ControlSeccomp, sandbox.Absent, err.Error(), "use a supported architecture")
+	} else if err := unix.Prctl(unix.PR_GET_SECCOMP, 0, 0, 0, 0); err != nil {
+		iso.Lack(sandbox.ControlSeccomp, sandbox.Absent, "this kernel has no seccomp", "use a kernel with CONFIG_SECCOMP_FILTER")
+	} else {
+		iso.Enforce(sandbox.ControlSeccomp)
+	}
+	if abi := landlockABI(); abi < minLandlockABI {
+		iso.Lack(sandbox.ControlLandlock, sandbox.Absent, "this kernel has Landlock ABI "+strconv.Itoa(abi)+"; "+strconv.Itoa(minLandlockABI)+" is needed", "use Linux 5.19 or newer with landlock in lsm=")
+	} else {
+		iso.Enforce(sandbox.ControlLandlock)
+	}
+}
+
+func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
+	reasons := map[string]string{}
+	for _, gap := range b.cgroups.Missing() {
+		reasons[gap.Control] = gap.Reason
+	}
+	for _, c := range []struct {
+		controller cgroup.Controller
+		name       string
+		control    sandbox.Control
+	}{
+		{cgroup.Memory, "memory", sandbox.ControlMemory}, {cgroup.Pids, "pids", sandbox.ControlProcesses},
+		{cgroup.CPU, "cpu", sandbox.ControlCPU}, {cgroup.Swap, "swap", sandbox.ControlSwap},
+	} {
+		if b.cgroups.Has(c.controller) {
+			iso.Enforce(c.control)
+			continue
+		}
+		reason := reasons[c.name]
+		if reason == "" {
+			reason = "no usable cgroup controller"
+		}
+		iso.Lack(c.control, sandbox.Absent, reason, "enable the "+c.name+" cgroup controller and make it writable")
+	}
+}
+
+func hasCapability(c int) bool {
+	var header unix.CapUserHeader
+	var data [2]unix.CapUserData
+	header.Version = unix.LINUX_CAPABILITY_VERSION_3
+	if unix.Capget(&header, &data[0]) != nil {
+		return false
+	}
+	return data[c/32].Effective&(1<<(c%32)) != 0
+}
+
+// readNumber reads a sysctl; -1 when there is none.
+func readNumber(file string) int {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return -1
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// minLandlockABI is the first that lets programs rename across directories.
+const minLandlockABI = 2
+
+var landlockABI = sync.OnceValue(func() int {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(abi)
+})

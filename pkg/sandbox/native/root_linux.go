@@ -1,0 +1,408 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/idmap"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// part is something that is mounted into a root: a directory of the host, or /dev.
+type part struct {
+	at    string
+	mount int // detached
+}
+
+// layout is a root before it is put together.
+type layout struct {
+	base  *skeleton
+	lower int // descriptor of a whole root to lie below base, or -1
+	parts []part
+}
+
+func (l *layout) close() {
+	l.base.close()
+	if l.lower >= 0 {
+		_ = unix.Close(l.lower)
+	}
+	for _, p := range l.parts {
+		_ = unix.Close(p.mount)
+	}
+}
+
+// lay collects what a spec's root is made of. owner is the host id the sandbox's user has: with a
+// writable root the files of the host are shown as that user's own, so that changing them (in a
+// layer that is thrown away) is allowed; -1 leaves them as they are.
+func lay(spec *sandbox.Spec, owner int) (_ *layout, err error) {
+	l := &layout{lower: -1}
+	if l.base, err = newSkeleton(); err != nil {
+		return nil, err
+	}
+	l.base.owner = owner
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	for _, d := range baseDirs {
+		if err := l.base.dir(d); err != nil {
+			return nil, err
+		}
+	}
+	if spec.Root.Dir != "" {
+		err = l.layDir(spec, owner)
+	} else {
+		err = l.layHostPaths(spec, owner)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range spec.Volumes {
+		if err := l.volumeTarget(v); err != nil {
+			return nil, err
+		}
+	}
+	dev, err := newDev()
+	if err != nil {
+		return nil, err
+	}
+	l.parts = append(l.parts, part{"/dev", dev.fd})
+	return l, nil
+}
+
+func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
+	dir := spec.Root.Dir
+	if l.lower, _, err = openHost(dir, owner); err != nil {
+		return err
+	}
+	targets := slices.Clone(baseDirs)
+	for _, v := range spec.Volumes {
+		targets = append(targets, v.Target)
+	}
+	for _, t := range targets {
+		if err := plainTarget(l.lower, dir, t); err != nil {
+			return err
+		}
+	}
+	return l.base.opaque("/sys") // the init relies on it being empty
+}
+
+// plainTarget refuses a root in which a place we mount on is, or lies behind, anything but a
+// directory (F3).
+func plainTarget(root int, dir, target string) error {
+	fd, err := unix.Openat2(root, rel(target), &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err == nil {
+		return unix.Close(fd)
+	}
+	switch err {
+	case unix.ENOENT:
+		return nil // it will be made
+	case unix.ELOOP:
+		return &sandbox.Error{Op: "root " + dir, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s is, or lies behind, a symbolic link", target), Stage: "rootfs"}
+	}
+	return &sandbox.Error{Op: "root " + dir, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s: %w", target, err), Stage: "rootfs"}
+}
+
+func (l *layout) layHostPaths(spec *sandbox.Spec, owner int) error {
+	required := spec.Root.HostPaths
+	dirs := required
+	if len(required) == 0 {
+		dirs = slices.Concat(systemDirs, configDirs)
+		if err := l.base.identity(spec); err != nil {
+			return err
+		}
+		for _, f := range configFiles {
+			if err := l.base.copyConfig(f); err != nil {
+				return err
+			}
+		}
+	}
+	for _, p := range dirs {
+		err := l.layHostPath(p, owner)
+		if errors.Is(err, unix.ENOENT) && len(required) == 0 {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(required) > 0 {
+		return l.base.identity(spec)
+	}
+	return nil
+}
+
+// layHostPath shows one path of the host: a link as the link it is, all else as a mount.
+func (l *layout) layHostPath(p string, owner int) error {
+	st, err := os.Lstat(p)
+	if err != nil {
+		return &sandbox.Error{Op: "root", Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs"}
+	}
+	if st.Mode()&os.ModeSymlink != 0 {
+		target, err := os.Readlink(p)
+		if err != nil {
+			return err
+		}
+		return l.base.symlink(target, p)
+	}
+	fd, isFile, err := openHost(p, owner)
+	if err != nil {
+		return err
+	}
+	l.parts = append(l.parts, part{p, fd})
+	if isFile {
+		return l.base.file(p, "")
+	}
+	return l.base.dir(p)
+}
+
+// openHost opens a path of the host as a detached, read-only mount.
+func openHost(p string, owner int) (fd int, isFile bool, err error) {
+	o := idmap.Options{}
+	if owner >= 0 {
+		o.Map = &idmap.Mapping{FromUID: 0, ToUID: uint32(owner), FromGID: 0, ToGID: uint32(owner)}
+	}
+	f, isFile, err := idmap.Open(p, o)
+	if err != nil {
+		return -1, false, &sandbox.Error{Op: "root " + p, Stage: "rootfs", Err: err}
+	}
+	defer f.Close()
+	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	return fd, isFile, err
+}
+
+// volumeTarget makes the place a volume is mounted on, unless it lies in the scratch, where the init
+// makes it, or in a part of the host, which must have it.
+func (l *layout) volumeTarget(v sandbox.Volume) error {
+	for _, scratch := range []string{sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir} {
+		if v.Target == scratch {
+			return nil
+		}
+		if strings.HasPrefix(v.Target, scratch+"/") {
+			return nil
+		}
+	}
+	for _, p := range l.parts {
+		if strings.HasPrefix(v.Target, p.at+"/") {
+			return nil
+		}
+	}
+	st, err := os.Lstat(v.Source)
+	if err != nil {
+		return &sandbox.Error{Op: "volume", Kind: sandbox.ErrInvalid, Err: err}
+	}
+	if st.Mode().IsRegular() {
+		return l.base.file(v.Target, "")
+	}
+	return l.base.dir(v.Target)
+}
+
+// templateKey tells roots apart that are not alike. Writable ones are never shared.
+func templateKey(spec *sandbox.Spec) string {
+	var b strings.Builder
+	for _, p := range append(slices.Clone(spec.Root.HostPaths), "dir:"+spec.Root.Dir, spec.Hostname, strconv.Itoa(spec.User.UID), strconv.Itoa(spec.User.GID)) {
+		b.WriteString(strconv.Quote(p))
+	}
+	for _, v := range spec.Volumes {
+		b.WriteString(strconv.Quote(v.Source))
+		b.WriteString(strconv.Quote(v.Target))
+	}
+	return b.String()
+}
+
+// assemble puts a read-only root together in the keeper's namespace and returns where it stands.
+func (k *keeper) assemble(l *layout) (string, error) {
+	if err := l.base.seal(unix.MOUNT_ATTR_NODEV); err != nil {
+		return "", err
+	}
+	at, err := k.hold(l.base.fd)
+	if err != nil {
+		return "", err
+	}
+	if l.lower >= 0 {
+		if at, err = k.overlay(at, l.lower, ""); err != nil {
+			return "", err
+		}
+	}
+	for _, p := range l.parts {
+		if err := k.attach(at, p); err != nil {
+			k.drop(at)
+			return "", err
+		}
+	}
+	return at, nil
+}
+
+func (k *keeper) attach(root string, p part) error {
+	fd, err := openBeneath(root, p.at)
+	if err != nil {
+		return named(p.at, err)
+	}
+	defer unix.Close(fd)
+	return named(p.at, unix.MoveMount(p.mount, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+}
+
+// openBeneath opens a place in a root without following anything in it (F6).
+func openBeneath(root, p string) (int, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	return unix.Openat2(dir, rel(p), &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// overlay lays what stands at top, and a layer to write to if there is one, over a whole root.
+// What stood at top is gone afterwards: the overlay keeps what it needs of it.
+func (k *keeper) overlay(top string, lower int, layer string) (string, error) {
+	under := ""
+	if lower >= 0 {
+		var err error
+		if under, err = k.hold(lower); err != nil {
+			return "", err
+		}
+		defer k.drop(under)
+	}
+	if top != "" {
+		defer k.drop(top)
+	}
+	fd, err := newOverlay(top, under, layer)
+	if err != nil {
+		return "", fmt.Errorf("overlay: %w", err)
+	}
+	defer unix.Close(fd)
+	return k.hold(fd)
+}
+
+func newOverlay(top, under, layer string) (int, error) {
+	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fs)
+	attrs := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	options := [][2]string{{"lowerdir", strings.Trim(top+":"+under, ":")}}
+	if layer == "" {
+		attrs |= unix.MOUNT_ATTR_RDONLY
+	} else {
+		options = append(options, [2]string{"upperdir", path.Join(layer, "upper")}, [2]string{"workdir", path.Join(layer, "work")})
+	}
+	for _, o := range options {
+		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
+			return -1, fmt.Errorf("%s: %w", o[0], err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, err
+	}
+	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attrs)
+}
+
+// layersDir is where a scratch keeps what a writable root changes.
+const layersDir = ".root"
+
+// assembleWritable puts together a root whose changes go to the scratch. It returns a detached copy
+// of the root and one of the scratch, because the given one is used up.
+func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest int, err error) {
+	disk, err := k.hold(scratch)
+	if err != nil {
+		return -1, -1, named("scratch", err)
+	}
+	defer k.drop(disk)
+	layers := path.Join(disk, layersDir)
+	if err := unix.Mkdir(layers, 0o700); err != nil {
+		return -1, -1, named("scratch", err)
+	}
+	n := 0
+	newLayer := func() (string, error) {
+		n++
+		dir := path.Join(layers, strconv.Itoa(n))
+		for _, d := range []string{dir, path.Join(dir, "upper"), path.Join(dir, "work")} {
+			if err := unix.Mkdir(d, 0o755); err != nil {
+				return "", named(d, err)
+			}
+		}
+		// The root of each layer is what the user sees as the directory itself.
+		fd, err := unix.Open(path.Join(dir, "upper"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return "", named(dir, err)
+		}
+		defer unix.Close(fd)
+		return dir, unix.Fchown(fd, owner, owner)
+	}
+	layer, err := newLayer()
+	if err != nil {
+		return -1, -1, err
+	}
+	base, err := k.hold(l.base.fd)
+	if err != nil {
+		return -1, -1, err
+	}
+	at, err := k.overlay(base, l.lower, layer)
+	if err != nil {
+		return -1, -1, err
+	}
+	defer k.drop(at)
+	for _, p := range l.parts {
+		layered := p
+		if p.at != "/dev" {
+			if layered, err = k.writablePart(p, newLayer); err != nil {
+				return -1, -1, err
+			}
+		}
+		err := k.attach(at, layered)
+		if layered.mount != p.mount {
+			_ = unix.Close(layered.mount)
+		}
+		if err != nil {
+			return -1, -1, err
+		}
+	}
+	if root, err = copyTree(at); err != nil {
+		return -1, -1, err
+	}
+	if rest, err = copyTree(disk); err != nil {
+		_ = unix.Close(root)
+		return -1, -1, err
+	}
+	return root, rest, nil
+}
+
+// writablePart lays a layer over a directory of the host. A file stays as it is, read-only.
+func (k *keeper) writablePart(p part, newLayer func() (string, error)) (part, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(p.mount, &st); err != nil {
+		return p, named(p.at, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return p, nil
+	}
+	layer, err := newLayer()
+	if err != nil {
+		return p, err
+	}
+	at, err := k.overlay("", p.mount, layer)
+	if err != nil {
+		return p, named(p.at, err)
+	}
+	defer k.drop(at)
+	mount, err := copyTree(at)
+	if err != nil {
+		return p, named(p.at, err)
+	}
+	return part{p.at, mount}, nil
+}

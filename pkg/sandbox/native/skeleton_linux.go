@@ -1,0 +1,217 @@
+package native
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// skeleton is a small file system in memory that is put together through its descriptor, before it
+// is mounted anywhere.
+type skeleton struct {
+	fd    int
+	owner int // host id that everything belongs to; -1 is ours
+}
+
+// newSkeleton makes an empty one. Its mount is writable until seal.
+func newSkeleton() (*skeleton, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("tmpfs: %w", err)
+	}
+	defer unix.Close(fs)
+	for _, o := range [][2]string{{"mode", "0755"}, {"size", "64m"}} {
+		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
+			return nil, fmt.Errorf("tmpfs: %s: %w", o[0], err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return nil, fmt.Errorf("tmpfs: %w", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOATIME)
+	if err != nil {
+		return nil, fmt.Errorf("tmpfs: %w", err)
+	}
+	return &skeleton{fd: fd, owner: -1}, nil
+}
+
+func (s *skeleton) close() { _ = unix.Close(s.fd) }
+
+// seal makes the mount read-only, with further attributes.
+func (s *skeleton) seal(attrs uint64) error {
+	return unix.MountSetattr(s.fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | attrs})
+}
+
+// rel is a path as the descriptor wants it.
+func rel(p string) string {
+	if p = strings.TrimPrefix(path.Clean(p), "/"); p == "" {
+		return "."
+	}
+	return p
+}
+
+// dir makes a directory and those above it.
+func (s *skeleton) dir(p string) error {
+	if p = rel(p); p == "." {
+		return nil
+	}
+	err := unix.Mkdirat(s.fd, p, 0o755)
+	if err == unix.ENOENT {
+		if err = s.dir(path.Dir(p)); err == nil {
+			err = unix.Mkdirat(s.fd, p, 0o755)
+		}
+	}
+	if err == unix.EEXIST {
+		return nil
+	}
+	if err == nil {
+		err = s.give(p)
+	}
+	return named(p, err)
+}
+
+// give makes an entry its owner's.
+func (s *skeleton) give(p string) error {
+	if s.owner < 0 {
+		return nil
+	}
+	return unix.Fchownat(s.fd, p, s.owner, s.owner, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+func (s *skeleton) symlink(target, p string) error {
+	if err := s.dir(path.Dir(p)); err != nil {
+		return err
+	}
+	return named(p, unix.Symlinkat(target, s.fd, rel(p)))
+}
+
+func (s *skeleton) file(p, content string) error {
+	if err := s.dir(path.Dir(p)); err != nil {
+		return err
+	}
+	fd, err := unix.Openat(s.fd, rel(p), unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return named(p, err)
+	}
+	f := os.NewFile(uintptr(fd), p)
+	defer f.Close()
+	if _, err = f.WriteString(content); err != nil {
+		return named(p, err)
+	}
+	return named(p, s.give(rel(p)))
+}
+
+// device makes a device node by number: what it does can not depend on what the host has under
+// that name (F4).
+func (s *skeleton) device(p string, major, minor uint32) error {
+	if err := unix.Mknodat(s.fd, rel(p), unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))); err != nil {
+		return named(p, err)
+	}
+	return named(p, unix.Fchmodat(s.fd, rel(p), 0o666, 0)) // whatever our umask is
+}
+
+// opaque keeps an overlay from showing what lower layers have in a directory.
+func (s *skeleton) opaque(p string) error {
+	return named(p, unix.Setxattr(fmt.Sprintf("/proc/self/fd/%d/%s", s.fd, rel(p)), "trusted.overlay.opaque", []byte("y"), 0))
+}
+
+func named(p string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", p, err)
+	}
+	return nil
+}
+
+// baseDirs are where the init mounts what every sandbox has.
+var baseDirs = []string{"/proc", "/sys", "/dev", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir}
+
+// systemDirs and systemFiles of the host are shown in a root of host paths, where they exist. Of
+// /etc only what programs need to start: it is full of other people's business.
+var (
+	systemDirs  = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+	configDirs  = []string{"/etc/alternatives", "/etc/ssl/certs"}
+	configFiles = []string{"/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
+)
+
+// maxConfigFile bounds what is copied into a root in memory.
+const maxConfigFile = 4 << 20
+
+// identity writes the files by which programs learn who and where they are.
+func (s *skeleton) identity(spec *sandbox.Spec) error {
+	files := map[string]string{
+		"/etc/passwd": fmt.Sprintf("root:x:0:0:root:/:/usr/sbin/nologin\n%s:x:%d:%d::%s:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+			sandbox.UserName, spec.User.UID, spec.User.GID, sandbox.HomeDir),
+		"/etc/group":         fmt.Sprintf("root:x:0:\n%s:x:%d:\nnogroup:x:65534:\n", sandbox.UserName, spec.User.GID),
+		"/etc/hosts":         "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\t" + spec.Hostname + "\n",
+		"/etc/hostname":      spec.Hostname + "\n",
+		"/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+		"/etc/resolv.conf":   "",
+	}
+	for p, content := range files {
+		if err := s.file(p, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyConfig copies a small file of the host, if it is there.
+func (s *skeleton) copyConfig(p string) error {
+	f, err := os.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() > maxConfigFile {
+		return nil
+	}
+	content, err := io.ReadAll(io.LimitReader(f, maxConfigFile))
+	if err != nil {
+		return named(p, err)
+	}
+	return s.file(p, string(content))
+}
+
+// newDev makes /dev: devices by number, and the links programs expect.
+func newDev() (*skeleton, error) {
+	s, err := newSkeleton()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range []struct {
+		name         string
+		major, minor uint32
+	}{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}} {
+		if err := s.device(d.name, d.major, d.minor); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+	for _, l := range [][2]string{
+		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"}, {"/proc/self/fd/2", "stderr"},
+		{"pts/ptmx", "ptmx"},
+	} {
+		if err == nil {
+			err = s.symlink(l[0], l[1])
+		}
+	}
+	for _, d := range []string{"shm", "pts"} {
+		if err == nil {
+			err = s.dir(d)
+		}
+	}
+	if err == nil {
+		err = s.seal(unix.MOUNT_ATTR_NOEXEC)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}

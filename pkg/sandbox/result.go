@@ -1,0 +1,122 @@
+package sandbox
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+)
+
+// Result is what happened in a run. Its JSON names are a promise.
+type Result struct {
+	Verdict    Verdict
+	Exit       Exit
+	Stdout     Output
+	Stderr     Output
+	Phase      string
+	Metrics    monitor.Metrics
+	Limits     Limits
+	Isolation  Isolation
+	Violations []Violation
+	// Notes are things worth knowing that are nobody's fault: defaults that were lowered, output
+	// that could not be spilled.
+	Notes []string
+}
+
+// Success reports whether the program ran to its end and said so.
+func (r *Result) Success() bool { return r.Verdict == VerdictOK }
+
+// MarshalJSON writes the promised names. Output that is not UTF-8 is written as base64, and says so.
+func (r *Result) MarshalJSON() ([]byte, error) {
+	stdout, stdoutEncoding := encodeOutput(r.Stdout.Bytes())
+	stderr, stderrEncoding := encodeOutput(r.Stderr.Bytes())
+	violations := r.Violations
+	if violations == nil {
+		violations = []Violation{}
+	}
+	return json.Marshal(struct {
+		Success         bool            `json:"success"`
+		Verdict         Verdict         `json:"verdict"`
+		ExitCode        int             `json:"exit_code"`
+		Signal          string          `json:"signal,omitempty"`
+		Stdout          string          `json:"stdout"`
+		StdoutEncoding  string          `json:"stdout_encoding,omitempty"`
+		Stderr          string          `json:"stderr"`
+		StderrEncoding  string          `json:"stderr_encoding,omitempty"`
+		StdoutTruncated bool            `json:"stdout_truncated"`
+		StdoutHeadBytes int             `json:"stdout_head_bytes,omitempty"`
+		StdoutDropped   uint64          `json:"stdout_dropped_bytes,omitempty"`
+		StdoutFile      string          `json:"stdout_file,omitempty"`
+		StderrTruncated bool            `json:"stderr_truncated"`
+		StderrHeadBytes int             `json:"stderr_head_bytes,omitempty"`
+		StderrDropped   uint64          `json:"stderr_dropped_bytes,omitempty"`
+		StderrFile      string          `json:"stderr_file,omitempty"`
+		ExecutionTime   float64         `json:"execution_time"`
+		MemoryUsed      uint64          `json:"memory_used"`
+		Phase           string          `json:"phase"`
+		Metrics         monitor.Metrics `json:"metrics"`
+		Limits          Limits          `json:"limits"`
+		Isolation       Isolation       `json:"isolation"`
+		Violations      []Violation     `json:"violations"`
+		Notes           []string        `json:"notes,omitempty"`
+	}{
+		Success: r.Success(), Verdict: r.Verdict, ExitCode: r.Exit.Code, Signal: SignalName(r.Exit.Signal),
+		Stdout: stdout, StdoutEncoding: stdoutEncoding, Stderr: stderr, StderrEncoding: stderrEncoding,
+		StdoutTruncated: r.Stdout.Truncated(), StdoutHeadBytes: headIfCut(r.Stdout), StdoutDropped: r.Stdout.Dropped, StdoutFile: r.Stdout.File,
+		StderrTruncated: r.Stderr.Truncated(), StderrHeadBytes: headIfCut(r.Stderr), StderrDropped: r.Stderr.Dropped, StderrFile: r.Stderr.File,
+		ExecutionTime: r.Metrics.WallTime.Duration().Seconds(), MemoryUsed: r.Metrics.MemoryPeak,
+		Phase: r.Phase, Metrics: r.Metrics, Limits: r.Limits, Isolation: r.Isolation, Violations: violations, Notes: r.Notes,
+	})
+}
+
+// headIfCut says where a truncated output was cut: the head's length, so a reader can split it.
+func headIfCut(o Output) int {
+	if o.Truncated() {
+		return len(o.Head)
+	}
+	return 0
+}
+
+func encodeOutput(b []byte) (text, encoding string) {
+	if utf8.Valid(b) {
+		return string(b), ""
+	}
+	return base64.StdEncoding.EncodeToString(b), "base64"
+}
+
+// violationsOf lists the limits that were touched, whether or not they decided the verdict.
+func violationsOf(final monitor.Metrics, l Limits, stdout, stderr Output) []Violation {
+	var v []Violation
+	if final.OOMKills > 0 {
+		v = append(v, Violation{
+			Kind: "memory", Count: final.OOMKills, Allow: "--memory",
+			Detail: fmt.Sprintf("the kernel ended %d process(es) at the memory limit of %s", final.OOMKills, l.Memory),
+		})
+	}
+	if final.ProcessLimitHits > 0 {
+		v = append(v, Violation{
+			Kind: "pids", Count: final.ProcessLimitHits, Allow: "--pids",
+			Detail: fmt.Sprintf("%d fork(s) or thread(s) were refused at the limit of %d", final.ProcessLimitHits, l.Processes),
+		})
+	}
+	if final.DiskFull {
+		v = append(v, Violation{
+			Kind: "disk", Allow: "--disk, --inodes",
+			Detail: fmt.Sprintf("the scratch disk of %s and %d inodes was full", l.Disk, l.Inodes),
+		})
+	}
+	for _, s := range []struct {
+		name string
+		out  Output
+	}{{"stdout", stdout}, {"stderr", stderr}} {
+		if s.out.Truncated() {
+			v = append(v, Violation{
+				Kind: "output_limit", Count: s.out.Dropped, Allow: "--output-limit",
+				Detail: fmt.Sprintf("%d of %d bytes of %s were not kept", s.out.Dropped, s.out.Total, s.name),
+			})
+		}
+	}
+	return v
+}

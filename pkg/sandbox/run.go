@@ -1,0 +1,284 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+)
+
+// drainPatience is how long output may lag behind once a process is gone: for a live reader that
+// blocks after the run was cut short, and for pipes that a neighbour in the same phase holds open.
+const drainPatience = time.Second
+
+// run is one Manager.Run under way.
+type run struct {
+	c    *container
+	p    Process
+	io   IO
+	rec  *Recorder
+	full chan struct{} // closed when output was first dropped
+
+	stopOnce, killOnce sync.Once
+	stopped, killed    chan struct{}
+
+	mu  sync.Mutex
+	mon *monitor.Monitor
+}
+
+func newRun(c *container, p Process, io IO) *run {
+	r := &run{c: c, p: p, io: io, full: make(chan struct{}), stopped: make(chan struct{}), killed: make(chan struct{})}
+	r.rec = NewRecorder(p.Limits.Output, io.OnEvent, io.Spill, func() { close(r.full) })
+	return r
+}
+
+func (r *run) stop() { r.stopOnce.Do(func() { close(r.stopped) }) }
+func (r *run) kill() { r.killOnce.Do(func() { close(r.killed) }) }
+
+func (r *run) metrics() (monitor.Metrics, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mon == nil {
+		return monitor.Metrics{}, false
+	}
+	_, _ = r.mon.Peek() // what is known is told even if it can not be refreshed
+	return r.mon.Metrics(), true
+}
+
+// do starts the process, watches it to its end and writes the result.
+func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
+	defer r.rec.Close()
+	began := time.Now()
+	r.rec.Emit(Event{Kind: EventPhase, Phase: r.p.Phase}, true)
+	task, err := r.c.instance.Start(ctx, &r.p)
+	if err != nil {
+		return nil, err
+	}
+	started := time.Now()
+	mon := monitor.Start(task, monitor.Options{
+		Interval: interval, Begin: started, Startup: started.Sub(began),
+		OnSample: func(s monitor.Sample) { r.rec.Emit(Event{Kind: EventMetric, Metric: &s}, false) },
+	})
+	r.mu.Lock()
+	r.mon = mon
+	r.mu.Unlock()
+
+	drained := r.connect(task)
+	f, waitErr := r.watch(ctx, task)
+	ended := time.Now()
+
+	// The program is gone or about to be; what is left to do does not depend on the caller's ctx.
+	final, finishErr := task.Finish(context.WithoutCancel(ctx))
+	final.At = ended
+	summary := mon.Finish(final)
+	r.awaitOutput(task, drained, f.cancelled || f.wallHit || f.cpuHit || f.outputKilled)
+	if err := errors.Join(waitErr, finishErr); err != nil {
+		return nil, err
+	}
+
+	f.oomKills, f.diskFull = summary.OOMKills, summary.DiskFull
+	res := &Result{
+		Verdict: judge(f), Exit: f.exit, Phase: r.p.Phase,
+		Stdout: r.rec.Output(0), Stderr: r.rec.Output(1),
+		Metrics: summary, Limits: r.p.Limits, Isolation: r.c.instance.Isolation().clone(),
+		Notes: r.c.notes,
+	}
+	if err := r.rec.Close(); err != nil {
+		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "output could not be spilled whole: "+err.Error())
+	}
+	res.Violations = violationsOf(summary, r.p.Limits, res.Stdout, res.Stderr)
+	r.c.mu.Lock()
+	r.c.last = summary
+	r.c.mu.Unlock()
+	return res, nil
+}
+
+// connect starts the pumps: caller's stdin to the process, its output to the recorder. The channel
+// closes when both outputs have ended.
+func (r *run) connect(task Task) <-chan struct{} {
+	if in := task.Stdin(); in != nil {
+		if r.io.Stdin == nil {
+			_ = in.Close() // an empty input; the process may be gone already, and that is its affair
+		} else {
+			// Not waited for: a caller's reader may block for ever (a terminal, an open pipe).
+			// Finish closes the other end, so a write never blocks beyond the process's life.
+			go func() {
+				defer in.Close()
+				_, _ = io.Copy(in, r.io.Stdin) // ends with EPIPE when the program stops reading
+			}()
+		}
+	}
+	if t, ok := task.(Terminal); ok && r.io.Resize != nil {
+		go func() {
+			for size := range r.io.Resize {
+				if t.Resize(size) != nil {
+					return
+				}
+			}
+		}()
+	}
+	var pumps sync.WaitGroup
+	for i, out := range []io.Reader{task.Stdout(), task.Stderr()} {
+		if out == nil || out == io.ReadCloser(nil) {
+			continue
+		}
+		pumps.Go(func() { r.pump(i, out) })
+	}
+	drained := make(chan struct{})
+	go func() {
+		pumps.Wait()
+		close(drained)
+	}()
+	return drained
+}
+
+// pumps share buffers: a run of a few milliseconds should not pay for a fresh 32 KiB each.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+func (r *run) pump(stream int, from io.Reader) {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	for {
+		n, err := from.Read(*buf)
+		if n > 0 {
+			r.rec.Write(stream, (*buf)[:n])
+		}
+		if err != nil { // EOF; or EIO, which is how a terminal says it
+			return
+		}
+	}
+}
+
+// awaitOutput waits until all output was read and handed on. A live reader may take its time with
+// the output of a program that ended by itself; it may not hold up the end of one that was cut short.
+func (r *run) awaitOutput(task Task, drained <-chan struct{}, cutShort bool) {
+	var patience <-chan time.Time
+	if cutShort || r.io.OnEvent == nil {
+		t := time.NewTimer(drainPatience)
+		defer t.Stop()
+		patience = t.C
+	}
+	select {
+	case <-drained:
+		return
+	case <-patience:
+	case <-r.killed:
+	}
+	for _, out := range []io.Closer{task.Stdout(), task.Stderr()} {
+		if out != nil && out != io.ReadCloser(nil) {
+			_ = out.Close() // the reader gives up; nothing more is expected of it
+		}
+	}
+	if r.io.OnEvent == nil {
+		<-drained
+	}
+}
+
+// watch waits for the process to end, and sees to it that it does when a limit or the caller says so.
+func (r *run) watch(ctx context.Context, task Task) (facts, error) {
+	type ending struct {
+		exit Exit
+		err  error
+	}
+	ended := make(chan ending, 1)
+	go func() {
+		exit, err := task.Wait()
+		ended <- ending{exit, err}
+	}()
+
+	var f facts
+	var grace <-chan time.Time
+	wall := time.NewTimer(r.p.Limits.Wall)
+	defer wall.Stop()
+	cpu := newCPUWatch(r.p.Limits)
+	defer cpu.stop()
+	full := r.full
+	if !r.p.KillOnOutput {
+		full = nil
+	}
+	done, stopped, killed := ctx.Done(), r.stopped, r.killed
+
+	// The first reason to end is the one that is reported; later ones are not looked at.
+	end := func(reason *bool) {
+		*reason = true
+		done, stopped, full = nil, nil, nil
+		wall.Stop()
+		cpu.stop()
+		if r.p.Limits.Grace <= 0 || task.Signal(syscall.SIGTERM, Tree) != nil {
+			_ = task.Kill() // Wait reports if even that failed
+			return
+		}
+		grace = time.After(r.p.Limits.Grace)
+	}
+	for {
+		select {
+		case e := <-ended:
+			f.exit = e.exit
+			return f, e.err
+		case <-wall.C:
+			end(&f.wallHit)
+		case <-cpu.due():
+			if s, err := task.Sample(); err == nil && cpu.over(s) {
+				end(&f.cpuHit)
+			}
+		case <-full:
+			end(&f.outputKilled)
+		case <-done:
+			end(&f.cancelled)
+		case <-stopped:
+			end(&f.cancelled)
+		case <-killed:
+			killed = nil
+			f.cancelled = f.cancelled || !(f.wallHit || f.cpuHit || f.outputKilled)
+			done, stopped, full = nil, nil, nil
+			_ = task.Kill() // Wait reports if even that failed
+		case <-grace:
+			_ = task.Kill()
+		}
+	}
+}
+
+// cpuWatch looks at the CPU time used no more often than needed: never before the budget could
+// have been spent on all allowed cores.
+type cpuWatch struct {
+	limits Limits
+	timer  *time.Timer
+}
+
+func newCPUWatch(l Limits) *cpuWatch {
+	w := &cpuWatch{limits: l}
+	if l.CPUTime > 0 {
+		w.timer = time.NewTimer(w.soonest(l.CPUTime))
+	}
+	return w
+}
+
+func (w *cpuWatch) soonest(left time.Duration) time.Duration {
+	return max(time.Millisecond, time.Duration(float64(left)/max(w.limits.CPUs, minCPUs)))
+}
+
+func (w *cpuWatch) due() <-chan time.Time {
+	if w.timer == nil {
+		return nil
+	}
+	return w.timer.C
+}
+
+func (w *cpuWatch) over(s monitor.Sample) bool {
+	left := w.limits.CPUTime - s.CPUUser - s.CPUSystem
+	if left <= 0 {
+		return true
+	}
+	w.timer.Reset(w.soonest(left))
+	return false
+}
+
+func (w *cpuWatch) stop() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}

@@ -1,0 +1,33 @@
+package sandbox
+
+import "strconv"
+
+// User is who a process is inside the sandbox. Outside it is always somebody unprivileged.
+type User struct {
+	UID int `json:"uid"`
+	GID int `json:"gid"`
+}
+
+// DefaultUser is who runs when nobody else is named.
+var DefaultUser = User{UID: 1000, GID: 1000}
+
+const maxID = 65533 // 65534 is the overflow id: files of unmapped owners show it
+
+func (u User) orDefault() User {
+	if u == (User{}) {
+		return DefaultUser
+	}
+	return u
+}
+
+func (u User) validate() error {
+	for _, f := range []struct {
+		name string
+		id   int
+	}{{"uid", u.UID}, {"gid", u.GID}} {
+		if f.id < 1 || f.id > maxID {
+			return Invalid("user", "%s %d is outside 1…%s; programs never run as root", f.name, f.id, strconv.Itoa(maxID))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,263 @@
+package sandbox
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Spec is a sandbox as data: everything a backend needs to build it, and nothing that changes
+// while it lives. Its zero value is a sandbox with every default.
+type Spec struct {
+	Root         Root              `json:"root"`
+	WritableRoot bool              `json:"writable_root,omitempty"` // throw-away changes anywhere, not only in the scratch
+	Volumes      []Volume          `json:"volumes,omitempty"`
+	Workdir      string            `json:"workdir,omitempty"` // default /workspace
+	Env          map[string]string `json:"env,omitempty"`     // on top of a clean environment
+	User         User              `json:"user"`
+	Hostname     string            `json:"hostname,omitempty"`
+	Limits       Limits            `json:"limits"`
+	Network      NetworkMode       `json:"network,omitempty"`
+	Scratch      ScratchMode       `json:"scratch,omitempty"`
+	Labels       map[string]string `json:"labels,omitempty"`
+	Require      Tier              `json:"require,omitempty"` // refuse below; default container
+	Strict       bool              `json:"strict,omitempty"`  // refuse unless nothing is missing
+}
+
+// Root is what "/" is made of: paths of the host (its toolchains), or a directory that holds a
+// whole root file system. Either is only ever read.
+type Root struct {
+	HostPaths []string `json:"host_paths,omitempty"` // default: the host's system directories
+	Dir       string   `json:"dir,omitempty"`
+}
+
+// Places inside every sandbox.
+const (
+	WorkspaceDir = "/workspace"
+	TmpDir       = "/tmp"
+	HomeDir      = "/home/sandbox"
+	UserName     = "sandbox"
+)
+
+// Process is one command to run in a sandbox.
+type Process struct {
+	// Phase names the pid namespace and cgroup the process lives in ("install", "compile", "run").
+	// Processes that name a phase which is alive join it, and its limits; otherwise it is made.
+	Phase   string            `json:"phase,omitempty"` // default "run"
+	Args    []string          `json:"args"`
+	Env     map[string]string `json:"env,omitempty"`     // on top of the sandbox's
+	Workdir string            `json:"workdir,omitempty"` // default: the sandbox's
+	Limits  Limits            `json:"limits"`            // fields left zero are the sandbox's
+	Network NetworkMode       `json:"network,omitempty"` // default: the sandbox's
+	TTY     *TTY              `json:"tty,omitempty"`     // run on a terminal of its own
+	// KillOnOutput ends the run when a stream exceeds its limit instead of dropping the middle.
+	KillOnOutput bool `json:"kill_on_output,omitempty"`
+}
+
+// TTY is the size of a terminal.
+type TTY struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// DefaultPhase is where processes live that name none.
+const DefaultPhase = "run"
+
+const (
+	maxArgBytes = 1 << 20
+	maxVolumes  = 64
+	maxLabels   = 64
+)
+
+// The forms of names are checked by hand: compiled patterns would cost every start of the command.
+const (
+	lowerCase = "abcdefghijklmnopqrstuvwxyz"
+	upperCase = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	digits    = "0123456789"
+)
+
+// consistsOf reports whether s has 1…most bytes, all of them in set.
+func consistsOf(s, set string, most int) bool {
+	outside := func(r rune) bool { return !strings.ContainsRune(set, r) }
+	return s != "" && len(s) <= most && !strings.ContainsFunc(s, outside)
+}
+
+func isPhaseName(s string) bool {
+	return consistsOf(s, lowerCase+digits+"-_", 32) && strings.ContainsRune(lowerCase, rune(s[0]))
+}
+
+func isHostname(s string) bool {
+	return consistsOf(s, lowerCase+upperCase+digits+".-", 64) && strings.Trim(s, ".-") == s
+}
+
+// complete returns the spec with every default filled in, or says what is wrong with it.
+func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) {
+	if err := s.Limits.validate(m); err != nil {
+		return s, nil, err
+	}
+	defaults, clamped := DefaultLimits().clamp(m)
+	var said []string
+	for _, c := range clamped {
+		// A clamped default only matters where the default is used.
+		if strings.HasPrefix(c, "cpus") && s.Limits.CPUs == 0 || strings.HasPrefix(c, "memory") && s.Limits.Memory == 0 {
+			said = append(said, c)
+		}
+	}
+	s.Limits = s.Limits.or(defaults)
+	pick(&s.Network, NetworkNone)
+	pick(&s.Scratch, ScratchAuto)
+	pick(&s.Require, TierContainer)
+	pick(&s.Workdir, WorkspaceDir)
+	pick(&s.Hostname, UserName)
+	s.User = s.User.orDefault()
+	s.Env = maps.Clone(s.Env)
+	s.Volumes = slices.Clone(s.Volumes)
+	return s, said, s.validate(volumeRoots)
+}
+
+func (s Spec) validate(volumeRoots []string) error {
+	if err := s.User.validate(); err != nil {
+		return err
+	}
+	if _, err := ParseNetwork(string(s.Network)); err != nil {
+		return err
+	}
+	if _, err := ParseScratch(string(s.Scratch)); err != nil {
+		return err
+	}
+	if _, err := ParseTier(string(s.Require)); err != nil {
+		return err
+	}
+	if err := validateInside("workdir", s.Workdir); err != nil {
+		return err
+	}
+	if !isHostname(s.Hostname) {
+		return Invalid("hostname", "%q is not a host name of at most 64 letters, digits, dots and dashes", s.Hostname)
+	}
+	if err := s.Root.validate(); err != nil {
+		return err
+	}
+	if err := validateEnv(s.Env); err != nil {
+		return err
+	}
+	if len(s.Labels) > maxLabels {
+		return Invalid("labels", "%d labels; the most is %d", len(s.Labels), maxLabels)
+	}
+	if len(s.Volumes) > maxVolumes {
+		return Invalid("volume", "%d volumes; the most is %d", len(s.Volumes), maxVolumes)
+	}
+	seen := map[string]bool{}
+	for _, v := range s.Volumes {
+		if err := v.validate(); err != nil {
+			return err
+		}
+		if seen[v.Target] {
+			return Invalid("volume", "two volumes have the target %q", v.Target)
+		}
+		seen[v.Target] = true
+		if !v.within(volumeRoots) {
+			return &Error{Op: "volume", Kind: ErrRefused, Err: errOutsideRoots(v.Source, volumeRoots)}
+		}
+	}
+	return nil
+}
+
+func errOutsideRoots(source string, roots []string) error {
+	return Invalid("volume", "source %q lies outside the allowed roots %s", source, strings.Join(roots, ", "))
+}
+
+func (r Root) validate() error {
+	if r.Dir != "" && len(r.HostPaths) > 0 {
+		return Invalid("root", "both a directory and host paths are given")
+	}
+	for _, p := range append(slices.Clone(r.HostPaths), r.Dir) {
+		if p == "" {
+			continue
+		}
+		if err := validatePath("root", p); err != nil {
+			return err
+		}
+		if !filepath.IsAbs(p) || filepath.Clean(p) != p || p == "/" {
+			return Invalid("root", "path %q must be absolute, in its shortest form and not /", p)
+		}
+		for _, reserved := range reservedTargets {
+			if r.Dir == "" && (p == reserved || strings.HasPrefix(p, reserved+"/")) {
+				return Invalid("root", "path %q lies in %s, which belongs to the sandbox", p, reserved)
+			}
+		}
+	}
+	return nil
+}
+
+func validateEnv(env map[string]string) error {
+	for k, v := range env {
+		switch {
+		case k == "" || strings.ContainsAny(k, "=\x00"):
+			return Invalid("env", "name %q is empty or contains = or NUL", k)
+		case strings.ContainsRune(v, 0):
+			return Invalid("env", "value of %q contains a NUL byte", k)
+		}
+	}
+	return nil
+}
+
+// complete fills in what the process leaves to its sandbox.
+func (p Process) complete(s Spec, m Machine) (Process, error) {
+	if err := p.Limits.validate(m); err != nil {
+		return p, err
+	}
+	if p.Limits.Disk != 0 || p.Limits.Inodes != 0 {
+		return p, Invalid("limits", "disk and inodes belong to the sandbox, not to one of its processes")
+	}
+	p.Limits = p.Limits.or(s.Limits)
+	pick(&p.Phase, DefaultPhase)
+	pick(&p.Workdir, s.Workdir)
+	pick(&p.Network, s.Network)
+	if len(p.Args) == 0 || p.Args[0] == "" {
+		return p, Invalid("command", "no program is named")
+	}
+	total := 0
+	for i, a := range p.Args {
+		if strings.ContainsRune(a, 0) {
+			return p, Invalid("command", "argument %d contains a NUL byte", i)
+		}
+		total += len(a) + 1
+	}
+	if total > maxArgBytes {
+		return p, Invalid("command", "arguments are %d bytes long; the most is %d", total, maxArgBytes)
+	}
+	if !isPhaseName(p.Phase) {
+		return p, Invalid("phase", "%q is not a name of lower-case letters, digits, - and _", p.Phase)
+	}
+	if err := validateInside("workdir", p.Workdir); err != nil {
+		return p, err
+	}
+	if _, err := ParseNetwork(string(p.Network)); err != nil {
+		return p, err
+	}
+	if err := validateEnv(p.Env); err != nil {
+		return p, err
+	}
+	env := map[string]string{
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME": HomeDir, "USER": UserName, "LOGNAME": UserName, "LANG": "C.UTF-8",
+	}
+	if p.TTY != nil {
+		env["TERM"] = "xterm-256color"
+	}
+	maps.Copy(env, s.Env)
+	maps.Copy(env, p.Env)
+	p.Env = env
+	return p, nil
+}
+
+// Environ is the process's environment as execve takes it, sorted so that runs are alike.
+func (p Process) Environ() []string {
+	env := make([]string, 0, len(p.Env))
+	for k, v := range p.Env {
+		env = append(env, k+"="+v)
+	}
+	slices.Sort(env)
+	return env
+}

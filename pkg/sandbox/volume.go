@@ -1,0 +1,115 @@
+package sandbox
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Volume shows a directory or file of the host inside the sandbox. A writable one is id-mapped:
+// the sandbox's user acts as the owner of the source, and as nobody else.
+type Volume struct {
+	Source   string `json:"source"` // absolute, without symlinks or ".."
+	Target   string `json:"target"` // absolute
+	Writable bool   `json:"writable"`
+}
+
+// ParseVolume reads host:dest[:ro|rw]; read-only unless rw is said.
+func ParseVolume(s string) (Volume, error) {
+	parts := strings.Split(s, ":")
+	if len(parts) < 2 || len(parts) > 3 {
+		return Volume{}, Invalid("volume", "%q is not of the form host:dest[:ro|rw]", s)
+	}
+	v := Volume{Source: parts[0], Target: parts[1]}
+	if len(parts) == 3 {
+		switch parts[2] {
+		case "ro":
+		case "rw":
+			v.Writable = true
+		default:
+			return Volume{}, Invalid("volume", "%q: mode %q is neither ro nor rw", s, parts[2])
+		}
+	}
+	return v, v.validate()
+}
+
+func (v Volume) String() string {
+	mode := "ro"
+	if v.Writable {
+		mode = "rw"
+	}
+	return fmt.Sprintf("%s:%s:%s", v.Source, v.Target, mode)
+}
+
+// reservedTargets belong to the sandbox itself: covering them would take a wall away.
+var reservedTargets = []string{"/proc", "/dev", "/sys"}
+
+func (v Volume) validate() error {
+	if slices.Contains(strings.Split(filepath.ToSlash(v.Source), "/"), "..") {
+		return Invalid("volume", "source %q contains ..; name the directory itself", v.Source)
+	}
+	if !filepath.IsAbs(v.Source) {
+		return Invalid("volume", "source %q is not absolute", v.Source)
+	}
+	if err := validatePath("volume", v.Source); err != nil {
+		return err
+	}
+	if err := validateInside("volume", v.Target); err != nil {
+		return err
+	}
+	if v.Target == "/" {
+		return Invalid("volume", "target / would cover the sandbox's own root")
+	}
+	for _, r := range reservedTargets {
+		if v.Target == r || strings.HasPrefix(v.Target, r+"/") {
+			return Invalid("volume", "target %q lies in %s, which belongs to the sandbox", v.Target, r)
+		}
+	}
+	return nil
+}
+
+// within reports whether the source lies in one of the allowed roots; no roots allow everything.
+func (v Volume) within(roots []string) bool {
+	if len(roots) == 0 {
+		return true
+	}
+	for _, r := range roots {
+		r = filepath.Clean(r)
+		if v.Source == r || strings.HasPrefix(v.Source, strings.TrimSuffix(r, "/")+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+const maxPath = 4095 // the kernel's PATH_MAX without its NUL
+
+func validatePath(field, p string) error {
+	switch {
+	case p == "":
+		return Invalid(field, "path is empty")
+	case strings.ContainsRune(p, 0):
+		return Invalid(field, "path %q contains a NUL byte", p)
+	case len(p) > maxPath:
+		return Invalid(field, "path %.40q… is %d bytes long; the most is %d", p, len(p), maxPath)
+	}
+	return nil
+}
+
+// validateInside checks a path that is meant inside the sandbox.
+func validateInside(field, p string) error {
+	if err := validatePath(field, p); err != nil {
+		return err
+	}
+	if !path.IsAbs(p) || path.Clean(p) != p {
+		return Invalid(field, "path %q must be absolute and in its shortest form", p)
+	}
+	for _, name := range strings.Split(p, "/") {
+		if len(name) > 255 {
+			return Invalid(field, "path %.40q… has a component of %d bytes; the most is 255", p, len(name))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Usage: deps.sh GROUP
+#
+# Makes sure that the programs a group of tasks needs are there, and installs the missing ones from
+# the distribution's packages (apt), saying which. Says and does nothing when all are there.
+# SANDBOX_RUN_NO_INSTALL=1 only names what is missing, and fails.
+set -euo pipefail
+
+# Daemons' programs and Go are not on everybody's PATH.
+PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
+
+# The one table: groups (comma-separated) | Debian package | what is used | command that proves it.
+# A proof is run by bash with output thrown away; status 0 means present.
+table() {
+	cat <<'TABLE'
+test,test-all,attack | gcc        | a C compiler, for the race detector and probes | command -v gcc
+test,test-all,attack | libc6-dev  | the C library's headers                        | echo '#include <stdlib.h>' | gcc -E -
+test,test-all,bench  | e2fsprogs  | mkfs.ext4, for the disk-backed scratch         | command -v mkfs.ext4
+test,test-all,bench  | python3    | a program to run in the sandbox                | test -x /usr/bin/python3
+bench,test-all       | bubblewrap | bwrap, the reference of the benchmark          | command -v bwrap
+lint                 | shellcheck | the linter for shell scripts                   | command -v shellcheck
+TABLE
+}
+
+group=${1:?usage: deps.sh test|test-all|bench|lint}
+
+# Go can not be had from the distribution in the version that is needed.
+if ! command -v go >/dev/null; then
+	echo "deps: go is not on PATH nor in /usr/local/go/bin; install it from https://go.dev/dl/" >&2
+	exit 1
+fi
+
+packages=() reasons=() known=
+while IFS='|' read -r groups package use proof; do
+	case ",${groups// /}," in *",$group,"*) known=1 ;; *) continue ;; esac
+	bash -c "$proof" >/dev/null 2>&1 </dev/null && continue
+	read -r package <<<"$package"
+	read -r use <<<"$use"
+	packages+=("$package")
+	reasons+=("$package ($use)")
+done < <(table)
+
+if [[ -z $known ]]; then
+	echo "deps: no such group: $group" >&2
+	exit 2
+fi
+((${#packages[@]})) || exit 0
+
+missing=$(printf ', %s' "${reasons[@]}")
+missing=${missing#, }
+
+fail() {
+	echo "deps: missing: $missing" >&2
+	echo "deps: $1" >&2
+	exit 1
+}
+
+[[ -z ${SANDBOX_RUN_NO_INSTALL:-} ]] || fail "SANDBOX_RUN_NO_INSTALL is set; install them by hand"
+command -v apt-get >/dev/null || fail "this script installs with apt-get only; install them with this system's package manager"
+
+as_root=()
+if ((EUID != 0)); then
+	command -v sudo >/dev/null || fail "not root and no sudo; as root: apt-get install ${packages[*]}"
+	as_root=(sudo)
+	# Without a terminal a question for the password would wait for ever.
+	[[ -t 0 ]] || as_root=(sudo -n)
+fi
+
+echo "deps: installing with ${as_root[*]:+sudo }apt-get: $missing"
+apt_get() {
+	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=120 "$@"
+}
+# A fresh machine has no package lists, or old ones: fetch them only if the first try fails.
+apt_get install --no-install-recommends "${packages[@]}" ||
+	{ apt_get update && apt_get install --no-install-recommends "${packages[@]}"; } ||
+	fail "apt-get failed; its messages are above"
+
+# An installed package is not yet a proof.
+SANDBOX_RUN_NO_INSTALL=1 exec "${BASH_SOURCE[0]}" "$group"

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The whole matrix: the suite with its long tests (SANDBOX_RUN_TEST_ALL=1), then each fuzz target
+# for FUZZTIME.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+mkdir -p bin/test
+CGO_ENABLED=0 go build -buildvcs=false -trimpath -o bin/test/ ./cmd/...
+export SANDBOX_RUN_TEST_BIN=$PWD/bin/test
+
+((EUID == 0)) || echo "test-all: not root: tests that need root will be skipped, and say so"
+# shellcheck disable=SC2086 # TESTFLAGS is a list
+SANDBOX_RUN_TEST_ALL=1 CGO_ENABLED=1 go test -race -count=1 -timeout 45m ${TESTFLAGS:-} ./...
+
+# go test -list prints a package's names and then a line with the package.
+listing=$(go test -run '^$' -list '^Fuzz' ./...)
+count=0
+while read -r package target; do
+	echo "fuzz $package $target for ${FUZZTIME:-60s}"
+	go test -run '^$' -fuzz "^$target\$" -fuzztime "${FUZZTIME:-60s}" "$package" </dev/null
+	count=$((count + 1))
+done < <(awk '/^Fuzz/ { t[++n] = $1 } /^ok/ { for (i = 1; i <= n; i++) print $2, t[i]; n = 0 }' <<<"$listing")
+echo "test-all: ok, $count fuzz targets"
