@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -83,6 +84,7 @@ func examine(ctx context.Context, name string) backendFinding {
 const (
 	controlWidth = 22
 	stateWidth   = 12
+	lineWidth    = 96
 )
 
 // text is the diagnosis for people: the machine, a table, the gaps in words, the conclusion.
@@ -104,6 +106,7 @@ func (d diagnosis) text(paint palette) string {
 	for _, control := range sandbox.AllControls() {
 		row(string(control), func(f backendFinding) string { return paint.state(f.Controls[control], stateWidth) })
 	}
+	b.WriteString("\nenforced: by the kernel, at once   polled: by sandbox-run, looking again and again   absent: not at all\n")
 	for _, f := range d.Backends {
 		f.gaps(&b, paint)
 	}
@@ -127,10 +130,45 @@ func (f backendFinding) gaps(b *strings.Builder, paint palette) {
 		return
 	}
 	fmt.Fprintf(b, "\n%s lacks:\n", paint.bold(f.Backend))
-	for _, g := range f.Missing {
-		fmt.Fprintf(b, "  %s is %s: %s\n", paint.bold(string(g.Control)), g.State, escaped(g.Reason))
+	for _, g := range together(f.Missing) {
+		for _, line := range wrap(strings.Fields(g.controls), lineWidth) {
+			fmt.Fprintf(b, "  %s\n", paint.bold(line))
+		}
+		fmt.Fprintf(b, "    %s: %s\n", g.State, escaped(g.Reason))
 		if g.Remedy != "" {
 			fmt.Fprintf(b, "    fix: %s\n", escaped(g.Remedy))
 		}
 	}
+}
+
+// wrap fills lines with words.
+func wrap(words []string, width int) (lines []string) {
+	for _, w := range words {
+		if n := len(lines) - 1; n >= 0 && len(lines[n])+1+len(w) <= width {
+			lines[n] += " " + w
+			continue
+		}
+		lines = append(lines, w)
+	}
+	return lines
+}
+
+// sharedGap is several gaps that have one cause.
+type sharedGap struct {
+	sandbox.Gap
+	controls string
+}
+
+// together names controls in one breath that lack the same for the same reason.
+func together(gaps []sandbox.Gap) (shared []sharedGap) {
+	for _, g := range gaps {
+		name := string(g.Control)
+		g.Control = ""
+		if i := slices.IndexFunc(shared, func(s sharedGap) bool { return s.Gap == g }); i >= 0 {
+			shared[i].controls += ", " + name
+			continue
+		}
+		shared = append(shared, sharedGap{g, name})
+	}
+	return shared
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,6 +50,10 @@ func (c *cli) collect(ctx context.Context, dryRun bool) error {
 		found, err := collectFrom(ctx, name, dryRun)
 		failed = append(failed, err)
 		for _, r := range found {
+			// Backends may keep one register between them: what one could not remove, the next finds again.
+			if slices.ContainsFunc(report.Found, func(seen residue) bool { return seen.Kind == r.Kind && seen.Name == r.Name }) {
+				continue
+			}
 			report.Found = append(report.Found, residue{name, r})
 			if !dryRun && !r.Removed {
 				report.Failed++
@@ -90,7 +95,7 @@ func (g gcReport) text() string {
 		case !r.Removed:
 			state = "FAILED"
 		}
-		fmt.Fprintf(&b, "%-8s %-10s %s", state, r.Kind, r.Name)
+		fmt.Fprintf(&b, "%-8s %-13s %s", state, r.Kind, r.Name)
 		if r.Problem != "" {
 			fmt.Fprintf(&b, ": %s", r.Problem)
 		}

@@ -196,6 +196,23 @@ func TestStuckReader(t *testing.T) {
 	}
 }
 
+// An input that never ends holds up nobody who does not read it.
+func TestOpenInput(t *testing.T) {
+	needRoot(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	cmd := command(t, "exec", "-i", "--", "echo", "done")
+	cmd.Stdin = r
+	out, err := cmd.Output()
+	r.Close()
+	if err != nil || string(out) != "done\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
 // Both streams arrive whole and in order, far beyond what is kept for the result.
 func TestLargeOutputIsExact(t *testing.T) {
 	needRoot(t)

@@ -146,11 +146,11 @@ func TestSummary(t *testing.T) {
 		not  []string
 	}{
 		"ok":         {[]string{"--", "true"}, 0, []string{"ok ", "exit 0", "wall ", "cpu ", "memory ", "tier container (native)"}, []string{"why:"}},
-		"no newline": {[]string{"--", "printf", "abc"}, 0, []string{"abc\r\nok "}, nil},
+		"no newline": {[]string{"--", "printf", "abc"}, 0, []string{"abc\r\nsandbox-run: ok "}, nil},
 		"failing":    {[]string{"--", "sh", "-c", "exit 3"}, 3, []string{"nonzero_exit ", "exit 3"}, []string{"why:"}},
 		"timeout":    {[]string{"--timeout", "200ms", "--", "sleep", "9"}, 124, []string{"time_limit ", "SIGTERM", "why: ", "--timeout"}, nil},
 		"signal":     {[]string{"--", "sh", "-c", "kill -SEGV $$"}, 139, []string{"signaled ", "SIGSEGV"}, nil},
-		"cut":        {[]string{"--output-limit", "1k", "--", "seq", "1000"}, 0, []string{"1000\r\nok ", "output_limit: ", "--output-limit"}, nil},
+		"cut":        {[]string{"--output-limit", "1k", "--", "seq", "1000"}, 0, []string{"1000\r\nsandbox-run: ok ", "output_limit: ", "--output-limit"}, nil},
 		"quiet":      {[]string{"--quiet", "--timeout", "200ms", "--", "sleep", "9"}, 124, nil, []string{"time_limit", "why"}},
 		"json":       {[]string{"--json", "--", "true"}, 0, []string{"  \"success\": true,\r\n"}, []string{"why", "tier container ("}},
 	} {

@@ -27,7 +27,7 @@ func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
 		fmt.Fprintln(c.std.err)
 	}
 	paint := newPalette(c.std.err)
-	fmt.Fprintf(c.std.err, "%s %s\n", paint.verdict(r.Verdict), paint.dim(strings.Join(figures(r), "  ")))
+	fmt.Fprintf(c.std.err, "%s: %s  %s\n", commandName, paint.verdict(r.Verdict), paint.dim(strings.Join(figures(r), "  ")))
 	line := func(label, text string) {
 		fmt.Fprintf(c.std.err, "  %s %s\n", paint.bold(label+":"), escaped(text))
 	}
@@ -52,8 +52,8 @@ func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
 			line("kept", "all of it in "+o.File)
 		}
 	}
-	for _, g := range r.Isolation.Missing {
-		text := fmt.Sprintf("%s is %s: %s", g.Control, g.State, g.Reason)
+	for _, g := range together(r.Isolation.Missing) {
+		text := fmt.Sprintf("%s %s: %s", g.controls, g.State, g.Reason)
 		if g.Remedy != "" {
 			text += "; fix: " + g.Remedy
 		}

@@ -163,8 +163,8 @@ func (iso Isolation) Check(require Tier, strict bool) error {
 	return nil
 }
 
-// clone keeps what one run adds to a report out of every other run's.
-func (iso Isolation) clone() Isolation {
+// Clone keeps what one run adds to a report out of every other run's.
+func (iso Isolation) Clone() Isolation {
 	controls := make(map[Control]ControlState, len(iso.Controls))
 	for c, s := range iso.Controls {
 		controls[c] = s

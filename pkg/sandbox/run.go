@@ -84,7 +84,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	res := &Result{
 		Verdict: judge(f), Exit: f.exit, Phase: r.p.Phase,
 		Stdout: r.rec.Output(0), Stderr: r.rec.Output(1),
-		Metrics: summary, Limits: r.p.Limits, Isolation: r.c.instance.Isolation().clone(),
+		Metrics: summary, Limits: r.p.Limits, Isolation: r.c.instance.Isolation().Clone(),
 		Notes: r.c.notes,
 	}
 	if err := r.rec.Close(); err != nil {

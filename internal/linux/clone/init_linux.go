@@ -51,12 +51,8 @@ func StartInit(d Init) (pid, pidfd int, err error) {
 		l.files = append(l.files, fd)
 	}
 	defer closeFDs(l.files)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var child uintptr
-	var errno uintptr
 	var fd int32 = -1
-	withoutSignals(func() { child, errno = forkInit(l, d.Namespaces|borrowed, &fd) })
+	child, errno := forkInit(l, d.Namespaces|borrowed, &fd)
 	runtime.KeepAlive(l)
 	if errno != 0 {
 		return 0, -1, unix.Errno(errno)
@@ -75,16 +71,19 @@ func closeFDs(fds []int) {
 	}
 }
 
+//go:nosplit
 //go:norace
 //go:noinline
 func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
+	var old uint64
+	setMask(&everySignal, &old)
 	pid, errno = vfork(flags, pidfd)
-	if pid != 0 || errno != 0 {
-		return pid, errno
+	if pid == 0 && errno == 0 {
+		becomeInit(l)
+		exit()
 	}
-	becomeInit(l)
-	exit()
-	return 0, 0
+	setMask(&old, nil)
+	return pid, errno
 }
 
 const (

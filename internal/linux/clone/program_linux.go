@@ -78,11 +78,8 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	if c.envp, err = syscall.SlicePtrFromStrings(d.Env); err != nil {
 		return 0, initproto.StageExec, err
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var child, errno uintptr
 	var fd int32 = -1
-	withoutSignals(func() { child, errno = forkProgram(c, &fd) })
+	child, errno := forkProgram(c, &fd)
 	runtime.KeepAlive(c)
 	if errno != 0 {
 		return 0, initproto.StageFork, unix.Errno(errno)
@@ -95,16 +92,19 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	return int(child), 0, nil
 }
 
+//go:nosplit
 //go:norace
 //go:noinline
 func forkProgram(c *launch, pidfd *int32) (pid, errno uintptr) {
+	var old uint64
+	setMask(&everySignal, &old)
 	pid, errno = vfork(borrowed, pidfd)
-	if pid != 0 || errno != 0 {
-		return pid, errno
+	if pid == 0 && errno == 0 {
+		becomeProgram(c)
+		exit()
 	}
-	becomeProgram(c)
-	exit()
-	return 0, 0
+	setMask(&old, nil)
+	return pid, errno
 }
 
 // becomeProgram turns the child of an init into the sandboxed program, wall by wall. The order matters:

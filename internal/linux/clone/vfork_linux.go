@@ -18,14 +18,11 @@ func vfork(flags uintptr, pidfd *int32) (pid uintptr, errno uintptr)
 // borrowed are the flags of a child that borrows our memory.
 const borrowed = unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PIDFD | uintptr(unix.SIGCHLD)
 
-// withoutSignals runs f with every signal blocked on this thread: the child starts with the same
-// mask, and no Go handler may run in it.
-func withoutSignals(f func()) {
-	var all, old uint64 = ^uint64(0), 0
-	setMask(&all, &old)
-	f()
-	setMask(&old, nil)
-}
+// everySignal is a mask of all signals. A child is cloned with it in force, on the very thread that
+// set it, because no Go handler may run in borrowed memory. The functions that do so are nosplit:
+// with no call that could yield and no signal to preempt them, they stay on their thread without
+// being locked to it (locking would cost a tiny init a thread of its own).
+var everySignal = ^uint64(0)
 
 //go:nosplit
 //go:norace

@@ -3,10 +3,10 @@ package initproc
 import (
 	"errors"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -57,7 +57,7 @@ type tree interface {
 
 // Main is the whole life of the init. It does not return.
 func Main() {
-	runtime.LockOSThread() // forks all come from one thread, and nothing wanders between threads
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&append([]byte(Name), 0)[0])), 0, 0, 0) // or ps shows a descriptor's number
 	s := &server{socket: &socket{fd: controlFD}, running: map[int]uint64{}}
 	err := s.serve()
 	code := 0

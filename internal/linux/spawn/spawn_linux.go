@@ -76,8 +76,9 @@ func Start(o Options) (*Init, error) {
 		return nil, err
 	}
 	files := []int{int(null.Fd()), int(null.Fd()), int(null.Fd()), pair[1]}
-	// One processor: the init has one thing to do at a time, and every further thread costs.
-	env := []string{"GOMAXPROCS=1"}
+	// One processor: the init has one thing to do at a time, and every further thread costs. Nor
+	// need its runtime look at cgroups to find that out.
+	env := []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
 	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
 		// A measured init leaves its counters through a descriptor: the path is not in its root.
 		if f, err := os.Open(dir); err == nil {
@@ -162,6 +163,8 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 			err = ctx.Err()
 		} else if err == nil {
 			err = initproto.ErrMalformed
+		} else {
+			err = errors.Join(ErrGone, err)
 		}
 	}
 	closeFiles(got)
@@ -281,6 +284,13 @@ func (i *Init) Signal(m initproto.Signal) error {
 	return nil
 }
 
+// Alive reports whether the init has not died yet.
+func (i *Init) Alive() bool {
+	fds := []unix.PollFd{{Fd: int32(i.pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 0
+}
+
 // Done closes when the init is exiting or dead.
 func (i *Init) Done() <-chan struct{} { return i.done }
 
@@ -294,6 +304,10 @@ func (i *Init) kill() {
 		_ = unix.PidfdSendSignal(i.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it is dead already
 	}
 }
+
+// HangUp closes our end of the socket: the init takes that as its end, and ends its descendants.
+// Twice is fine.
+func (i *Init) HangUp() { i.conn.close() }
 
 // Abandon ends and buries an init that Setup was never called on.
 func (i *Init) Abandon() {

@@ -7,13 +7,17 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/registry"
+	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 )
 
 // Host ids for sandboxes: a range that no distribution hands out (systemd's documentation calls
@@ -41,7 +45,8 @@ func RuntimeDir() string {
 type Supervisor struct {
 	Cgroups *cgroup.Tree
 	entry   *registry.Entry
-	groups  atomic.Uint64
+	groups  atomic.Uint64 // numbers groups and directories
+	madeDir atomic.Bool
 
 	mu    sync.Mutex
 	taken [MaxConcurrent / 64]uint64 // bitmap of id pairs in use
@@ -85,6 +90,23 @@ func (s *Supervisor) Release(root int) {
 	s.taken[n/64] &^= 1 << (n % 64)
 }
 
+// dirName is where the directories of a claim are. Its place follows from its name, so that whoever
+// collects a dead supervisor finds it without being told where to look.
+func dirName(claim string) string {
+	return filepath.Join("/var/tmp", fmt.Sprintf("sandbox-run-%d-%s", os.Geteuid(), claim))
+}
+
+// NewDir makes a directory nobody else has. The caller removes it.
+func (s *Supervisor) NewDir() (string, error) {
+	parent := dirName(s.entry.Name())
+	if err := os.Mkdir(parent, 0o700); err != nil && !s.madeDir.Load() {
+		return "", err // somebody else's, in a directory everybody may write to
+	}
+	s.madeDir.Store(true)
+	dir := filepath.Join(parent, strconv.FormatUint(s.groups.Add(1), 10))
+	return dir, os.Mkdir(dir, 0o700)
+}
+
 // Close gives up the claim. Every sandbox must be gone. Twice is fine.
 func (s *Supervisor) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
@@ -92,12 +114,15 @@ func (s *Supervisor) Close() error {
 	err := s.Cgroups.Group(s.entry.Name()).Remove(ctx)
 	// The directory all supervisors share goes with its last user; others may still be in it.
 	_ = s.Cgroups.Prune()
+	if s.madeDir.Load() {
+		err = errors.Join(err, removal.Tree(ctx, dirName(s.entry.Name())))
+	}
 	return errors.Join(err, s.entry.Close())
 }
 
 // Found is something a dead supervisor left.
 type Found struct {
-	Kind    string // "cgroup" or "registration"
+	Kind    string // "cgroup", "directory" or "registration"
 	Name    string
 	Removed bool
 	Problem error
@@ -131,6 +156,17 @@ func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
 			f.Removed = f.Problem == nil
 		}
 		clean = f.Removed
+		found = append(found, f)
+	}
+	var st unix.Stat_t
+	// In a directory everybody may write to, only what is ours is ours.
+	if err := unix.Lstat(dirName(o.Name), &st); err == nil && int(st.Uid) == os.Geteuid() {
+		f := Found{Kind: "directory", Name: dirName(o.Name)}
+		if !dryRun {
+			f.Problem = removal.Tree(ctx, f.Name)
+			f.Removed = f.Problem == nil
+		}
+		clean = clean && f.Removed
 		found = append(found, f)
 	}
 	f := Found{Kind: "registration", Name: o.Name}

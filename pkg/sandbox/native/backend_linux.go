@@ -31,9 +31,11 @@ type Backend struct {
 	cgroups *cgroup.Tree
 	host    hostNamespaces
 	proc    procCovers
+	look    func() sandbox.Isolation // what the machine can do, looked at once
 
 	mu         sync.Mutex
 	supervisor *supervisor.Supervisor
+	nursery    *nursery
 	keeper     *keeper
 	templates  map[string]string // root by key → where it stands in the keeper's namespace
 	filters    map[seccomp.Policy][]byte
@@ -62,10 +64,12 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, failure("look at own namespaces", "namespaces", err)
 	}
-	return &Backend{
+	b := &Backend{
 		opts: o, cgroups: tree, host: host, proc: coversFor("/proc"),
 		templates: map[string]string{}, filters: map[seccomp.Policy][]byte{},
-	}, nil
+	}
+	b.look = sync.OnceValue(b.probe)
+	return b, nil
 }
 
 // failure is an error of this backend, with the next step every user has.
@@ -128,6 +132,7 @@ func (b *Backend) claim() (*supervisor.Supervisor, *keeper, error) {
 			return nil, nil, failure("register", "supervisor", err)
 		}
 		b.supervisor = s
+		b.nursery = &nursery{supervisor: s}
 		// Beside the run, not before it: somebody else's residue is not this caller's delay.
 		b.collecting.Go(func() { _, _ = supervisor.Collect(context.Background(), false) })
 	}
@@ -234,6 +239,9 @@ func (b *Backend) Close() error {
 	defer b.mu.Unlock()
 	b.closed = true
 	var err error
+	if b.nursery != nil {
+		b.nursery.close()
+	}
 	if b.keeper != nil {
 		b.keeper.close()
 		b.keeper = nil

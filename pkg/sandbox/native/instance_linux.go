@@ -56,13 +56,10 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{b: b, supervisor: sup, keeper: k, spec: spec, iso: b.Probe(ctx), disk: -1, writable: -1, phases: map[string]*phase{}}
+	i := &instance{b: b, supervisor: sup, keeper: k, spec: spec, iso: b.Probe(ctx), rootID: -1, disk: -1, writable: -1, phases: map[string]*phase{}}
 	hostsWritable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
 	if i.filter, err = b.filter(seccomp.Policy{DenySetID: hostsWritable}); err != nil {
 		return nil, err
-	}
-	if i.rootID, i.userID, err = sup.IDs(); err != nil {
-		return nil, failure("take ids", "supervisor", err)
 	}
 	if err := i.prepare(ctx); err != nil {
 		return nil, errors.Join(err, i.Destroy(context.WithoutCancel(ctx)))
@@ -70,12 +67,22 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	return i, nil
 }
 
-// prepare starts the init and makes what it will need while it comes up.
+// prepare gets an init, and makes what it will need while it comes up.
 func (i *instance) prepare(ctx context.Context) error {
 	p := &phase{i: i}
 	i.spare = p
 	spawned := make(chan error, 1)
-	go func() { spawned <- p.spawn() }()
+	born := i.b.nursery.take(i.spec.User)
+	if born != nil {
+		p.init, i.rootID, i.userID = born.init, born.rootID, born.userID
+		spawned <- nil
+	} else {
+		var err error
+		if i.rootID, i.userID, err = i.supervisor.IDs(); err != nil {
+			return failure("take ids", "supervisor", err)
+		}
+		go func() { spawned <- p.spawn() }()
+	}
 	err := i.makeScratch()
 	if err == nil {
 		err = p.makeGroup()
@@ -83,7 +90,15 @@ func (i *instance) prepare(ctx context.Context) error {
 	if err := errors.Join(<-spawned, err); err != nil {
 		return err
 	}
-	return i.setUp(ctx, p)
+	err = i.setUp(ctx, p)
+	if err != nil && born != nil && errors.Is(err, spawn.ErrGone) {
+		// It died in the nursery. That is nobody's request's fault.
+		p.ready, p.failed = false, false
+		if err = p.spawn(); err == nil {
+			err = i.setUp(ctx, p)
+		}
+	}
+	return err
 }
 
 func (i *instance) makeScratch() error {
@@ -313,6 +328,8 @@ func (i *instance) Destroy(ctx context.Context) error {
 	if i.scratch != nil {
 		errs = append(errs, failure("drop scratch", "scratch", i.scratch.Close()))
 	}
-	i.supervisor.Release(i.rootID)
+	if i.rootID >= 0 {
+		i.supervisor.Release(i.rootID)
+	}
 	return errors.Join(errs...)
 }

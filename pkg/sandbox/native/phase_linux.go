@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
@@ -33,14 +32,10 @@ type phase struct {
 	err   error
 }
 
-// spawn starts the init in fresh namespaces, with ids outside that nobody else has.
+// spawn starts the init.
 func (p *phase) spawn() (err error) {
-	maps := func(id int) []syscall.SysProcIDMap {
-		return []syscall.SysProcIDMap{{ContainerID: 0, HostID: p.i.rootID, Size: 1}, {ContainerID: id, HostID: p.i.userID, Size: 1}}
-	}
-	user := p.i.spec.User
-	p.init, err = spawn.Start(spawn.Options{Namespaces: cloneFlags, UIDs: maps(user.UID), GIDs: maps(user.GID)})
-	return failure("start init", "namespaces", err)
+	p.init, err = startInit(p.i.rootID, p.i.userID, p.i.spec.User)
+	return err
 }
 
 // makeGroup makes the cgroup that the programs of the phase will live in; the init stays outside.

@@ -17,7 +17,9 @@ import (
 
 // Probe says what this machine can enforce. It looks, and starts nothing; that a sandbox really
 // comes up is proven by creating one.
-func (b *Backend) Probe(context.Context) sandbox.Isolation {
+func (b *Backend) Probe(context.Context) sandbox.Isolation { return b.look().Clone() }
+
+func (b *Backend) probe() sandbox.Isolation {
 	iso := sandbox.NewIsolation(Name)
 	b.probeNamespaces(&iso)
 	b.probeFilters(&iso)

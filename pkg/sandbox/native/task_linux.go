@@ -49,6 +49,7 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 		}
 		return nil, err
 	}
+	i.b.nursery.refill() // while the program runs
 	return &task{Program: program, p: ph}, nil
 }
 

@@ -1,0 +1,445 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Name is what --backend calls this backend.
+const Name = "process"
+
+// patience bounds the removal of what a process leaves.
+const patience = time.Second
+
+// Options configure a Backend; the zero value serves.
+type Options struct{}
+
+// Backend runs processes on the host.
+type Backend struct {
+	cgroups *cgroup.Tree
+
+	mu         sync.Mutex
+	supervisor *supervisor.Supervisor
+	collecting sync.WaitGroup
+	closed     bool
+}
+
+var (
+	_ sandbox.Backend  = (*Backend)(nil)
+	_ sandbox.Instance = (*instance)(nil)
+	_ sandbox.Task     = (*task)(nil)
+	_ sandbox.Terminal = (*task)(nil)
+)
+
+// New looks at the machine and claims nothing yet.
+func New(Options) (*Backend, error) {
+	tree, err := cgroup.Open()
+	if err != nil {
+		return nil, failure("look at cgroups", "cgroup", err)
+	}
+	return &Backend{cgroups: tree}, nil
+}
+
+func failure(op, stage string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &sandbox.Error{Backend: Name, Op: op, Stage: stage, Err: err, Hint: "sandbox-run doctor"}
+}
+
+// Name is "process".
+func (b *Backend) Name() string { return Name }
+
+// hasCgroups reports whether all three limits can be the kernel's.
+func (b *Backend) hasCgroups() bool {
+	return b.cgroups.Has(cgroup.Memory) && b.cgroups.Has(cgroup.Pids) && b.cgroups.Has(cgroup.CPU)
+}
+
+// Probe says how little this backend promises.
+func (b *Backend) Probe(context.Context) sandbox.Isolation {
+	iso := sandbox.NewIsolation(Name)
+	iso.Tier = sandbox.TierProcess
+	for _, c := range sandbox.AllControls() {
+		iso.Controls[c] = sandbox.Absent
+	}
+	iso.Enforce(sandbox.ControlNoNewPrivs, sandbox.ControlOpenFiles, sandbox.ControlWall, sandbox.ControlOutput, sandbox.ControlCleanup)
+	iso.Controls[sandbox.ControlCPUTime] = sandbox.Polled
+	if b.hasCgroups() {
+		iso.Enforce(sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU)
+		if b.cgroups.Has(cgroup.Swap) {
+			iso.Enforce(sandbox.ControlSwap)
+		}
+	}
+	for _, c := range sandbox.AllControls() {
+		if iso.Controls[c] == sandbox.Absent {
+			iso.Missing = append(iso.Missing, sandbox.Gap{
+				Control: c, State: sandbox.Absent,
+				Reason: "the process backend runs on the host itself", Remedy: "--backend native",
+			})
+		}
+	}
+	return iso
+}
+
+// refuse names what a spec asks for that only a wall could give.
+func refuse(spec *sandbox.Spec) error {
+	for _, f := range []struct {
+		asked bool
+		what  string
+	}{
+		{len(spec.Volumes) > 0, "volumes"},
+		{spec.Root.Dir != "" || len(spec.Root.HostPaths) > 0, "another root"},
+		{spec.WritableRoot, "a writable root"},
+		{spec.Network == sandbox.NetworkLocalhost, "a network of its own"},
+		{spec.Scratch == sandbox.ScratchDisk, "a scratch disk"},
+	} {
+		if f.asked {
+			return &sandbox.Error{
+				Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported,
+				Err: errors.New(f.what + " needs walls this backend does not have"), Hint: "--backend native",
+			}
+		}
+	}
+	return nil
+}
+
+func (b *Backend) claim() (*supervisor.Supervisor, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
+	}
+	if b.supervisor == nil {
+		s, err := supervisor.Open(b.cgroups)
+		if err != nil {
+			return nil, failure("register", "supervisor", err)
+		}
+		b.supervisor = s
+		b.collecting.Go(func() { _, _ = supervisor.Collect(context.Background(), false) })
+	}
+	return b.supervisor, nil
+}
+
+// Create makes the private directory.
+func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
+	if err := refuse(spec); err != nil {
+		return nil, err
+	}
+	sup, err := b.claim()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := sup.NewDir()
+	if err != nil {
+		return nil, failure("make directory", "scratch", err)
+	}
+	i := &instance{b: b, supervisor: sup, spec: spec, dir: dir, iso: b.Probe(ctx), phases: map[string]*phase{}}
+	for _, name := range []string{"workspace", "tmp", "home"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			return nil, errors.Join(failure("make directory", "scratch", err), i.Destroy(context.WithoutCancel(ctx)))
+		}
+	}
+	return i, nil
+}
+
+// Collect finds what dead supervisors left behind and, unless dryRun, removes it.
+func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
+	b.collecting.Wait()
+	found, err := supervisor.Collect(ctx, dryRun)
+	residue := make([]sandbox.Residue, len(found))
+	for i, f := range found {
+		residue[i] = sandbox.Residue{Kind: f.Kind, Name: f.Name, Removed: f.Removed}
+		if f.Problem != nil {
+			residue[i].Problem = f.Problem.Error()
+		}
+	}
+	return residue, failure("collect", "supervisor", err)
+}
+
+// Close gives up the claim. Every instance must be destroyed. Twice is fine.
+func (b *Backend) Close() error {
+	b.collecting.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	if b.supervisor == nil {
+		return nil
+	}
+	err := b.supervisor.Close()
+	b.supervisor = nil
+	return failure("close", "supervisor", err)
+}
+
+// instance is a private directory and the inits that run in it.
+type instance struct {
+	b          *Backend
+	supervisor *supervisor.Supervisor
+	spec       *sandbox.Spec
+	iso        sandbox.Isolation
+	dir        string
+	execs      atomic.Uint64
+
+	mu        sync.Mutex
+	phases    map[string]*phase
+	destroyed bool
+}
+
+// phase is an init, the processes it has started, and their cgroup if there is one.
+type phase struct {
+	i      *instance
+	name   string
+	init   *spawn.Init
+	group  *cgroup.Group
+	join   []*os.File
+	limits sandbox.Limits
+	tasks  int // guarded by instance.mu
+
+	once  sync.Once
+	final monitor.Sample
+	err   error
+}
+
+// Isolation is what this sandbox really has.
+func (i *instance) Isolation() sandbox.Isolation { return i.iso }
+
+// enter finds the phase a process belongs to, or makes it.
+func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*phase, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.destroyed {
+		return nil, &sandbox.Error{Backend: Name, Op: "start", Kind: sandbox.ErrState, Err: errors.New("the sandbox is destroyed")}
+	}
+	if p := i.phases[name]; p != nil {
+		select {
+		case <-p.init.Done():
+		default:
+			p.tasks++
+			return p, nil
+		}
+	}
+	p := &phase{i: i, name: name, limits: l, tasks: 1}
+	if i.b.hasCgroups() {
+		group := i.supervisor.NewGroup()
+		if err := group.Make(cgroup.Limits{CPU: l.CPUs, Memory: uint64(l.Memory), Pids: l.Processes}); err != nil {
+			return nil, failure("make cgroup", "cgroup", err)
+		}
+		p.group = group
+		var err error
+		if p.join, err = group.JoinFiles(); err != nil {
+			_, cleanErr := p.finish(ctx)
+			return nil, errors.Join(failure("open cgroup", "cgroup", err), cleanErr)
+		}
+	}
+	init, err := spawn.Start(spawn.Options{})
+	if err == nil {
+		if _, err = init.Setup(ctx, &initproto.Setup{Root: -1, Scratch: -1}, nil); err == nil {
+			p.init = init
+		}
+	}
+	if err != nil {
+		_, cleanErr := p.finish(ctx)
+		return nil, errors.Join(failure("start init", "process", err), cleanErr)
+	}
+	i.phases[name] = p
+	return p, nil
+}
+
+func (i *instance) leave(p *phase) (last bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	p.tasks--
+	if p.tasks > 0 {
+		return false
+	}
+	if i.phases[p.name] == p {
+		delete(i.phases, p.name)
+	}
+	return true
+}
+
+// inside is where a place of the sandbox is on the host.
+func (i *instance) inside(p string) string {
+	for place, name := range map[string]string{sandbox.WorkspaceDir: "workspace", sandbox.TmpDir: "tmp", sandbox.HomeDir: "home"} {
+		if p == place {
+			return filepath.Join(i.dir, name)
+		}
+	}
+	return p
+}
+
+// Start runs a process in its phase.
+func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
+	ph, err := i.enter(ctx, p.Phase, p.Limits)
+	if err != nil {
+		return nil, err
+	}
+	here := *p
+	here.Env = maps.Clone(p.Env)
+	here.Env["HOME"] = i.inside(p.Env["HOME"])
+	here.Env["TMPDIR"] = i.inside(sandbox.TmpDir)
+	files := uint64(p.Limits.OpenFiles)
+	m := &initproto.Exec{
+		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: here.Environ(), Dir: i.inside(p.Workdir),
+		Rlimits: []initproto.Rlimit{
+			{Resource: unix.RLIMIT_CORE, Soft: 1, Max: 1}, // 1, not 0: a core handler behind a pipe ignores 0
+			{Resource: unix.RLIMIT_NOFILE, Soft: files, Max: files},
+			{Resource: unix.RLIMIT_FSIZE, Soft: uint64(i.spec.Limits.Disk), Max: uint64(i.spec.Limits.Disk)},
+		},
+	}
+	if p.TTY != nil {
+		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
+	}
+	program, err := ph.init.Run(ctx, m, ph.join)
+	if err != nil {
+		err = initFailure(err)
+		if i.leave(ph) {
+			_, finishErr := ph.finish(ctx)
+			err = errors.Join(err, finishErr)
+		}
+		return nil, err
+	}
+	return &task{Program: program, p: ph}, nil
+}
+
+func initFailure(err error) error {
+	var e *spawn.Error
+	if !errors.As(err, &e) {
+		return failure("talk to init", "protocol", err)
+	}
+	out := &sandbox.Error{Backend: Name, Op: e.Detail, Stage: e.Stage.String(), Err: e.Errno}
+	switch e.Stage {
+	case initproto.StageExec:
+		out.Kind = sandbox.ErrNotStarted
+	case initproto.StageWorkdir:
+		out.Kind = sandbox.ErrInvalid
+	}
+	return out
+}
+
+// finish ends the init, which ends all that descends from it, and removes the cgroup with whatever
+// has got away from it. Idempotent.
+func (p *phase) finish(ctx context.Context) (monitor.Sample, error) {
+	p.once.Do(func() {
+		if p.init != nil {
+			insist := time.AfterFunc(patience, p.init.Kill)
+			defer insist.Stop()
+			p.init.HangUp()
+			p.init.Reap(nil)
+		}
+		for _, f := range p.join {
+			_ = f.Close()
+		}
+		if p.group == nil {
+			return
+		}
+		if st, err := p.group.Final(); err == nil {
+			p.final = sample(st)
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		p.err = failure("remove cgroup", "cgroup", p.group.Remove(ctx))
+	})
+	return p.final, p.err
+}
+
+func sample(st cgroup.Stat) monitor.Sample {
+	return monitor.Sample{
+		CPUUser: st.CPUUser, CPUSystem: st.CPUSystem, Throttled: st.Throttled,
+		Memory: st.MemoryCurrent, MemoryPeak: st.MemoryPeak, IORead: st.IORead, IOWrite: st.IOWrite,
+		Processes: int(st.Pids), ProcessesPeak: int(st.PidsPeak), OOMKills: st.OOMKills, ProcessLimitHits: st.PidsLimitHits,
+	}
+}
+
+// Destroy kills whatever runs and removes everything. It may be called in any state, twice.
+func (i *instance) Destroy(ctx context.Context) error {
+	i.mu.Lock()
+	if i.destroyed {
+		i.mu.Unlock()
+		return nil
+	}
+	i.destroyed = true
+	alive := make([]*phase, 0, len(i.phases))
+	for _, p := range i.phases {
+		alive = append(alive, p)
+	}
+	i.mu.Unlock()
+	var errs []error
+	for _, p := range alive {
+		_, err := p.finish(ctx)
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, failure("remove directory", "scratch", removal.Tree(ctx, i.dir)))...)
+}
+
+// task is one process of a phase.
+type task struct {
+	*spawn.Program
+	p *phase
+
+	finishing sync.Once
+	final     monitor.Sample
+	finishErr error
+}
+
+// Signal reaches the process, or everything that descends from the init.
+func (t *task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
+	return t.Program.Signal(sig, scope == sandbox.Tree)
+}
+
+// Kill ends the whole phase: the init, on losing its supervisor, kills its descendants; the cgroup
+// holds those it can not find.
+func (t *task) Kill() error {
+	t.p.init.HangUp()
+	if t.p.group != nil {
+		return failure("kill cgroup", "cgroup", t.p.group.Kill())
+	}
+	return nil
+}
+
+// Resize tells the terminal its size.
+func (t *task) Resize(size sandbox.TTY) error { return t.Program.Resize(size.Rows, size.Cols) }
+
+// Wait blocks until the process has ended.
+func (t *task) Wait() (sandbox.Exit, error) {
+	code, signal := t.Program.Wait()
+	return sandbox.Exit{Code: code, Signal: signal}, nil
+}
+
+// Finish ends the phase if this was its last process, and returns what the phase has used.
+func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
+	t.finishing.Do(func() {
+		t.CloseInput()
+		if t.p.i.leave(t.p) {
+			t.final, t.finishErr = t.p.finish(ctx)
+			return
+		}
+		t.final, _ = t.Sample() // neighbours go on; a failed look is not worth failing the run
+	})
+	return t.final, t.finishErr
+}
+
+// Sample is what the phase uses now.
+func (t *task) Sample() (monitor.Sample, error) {
+	if t.p.group == nil {
+		return monitor.Sample{}, errors.New("no cgroup to count in")
+	}
+	st, err := t.p.group.Stat()
+	return sample(st), err
+}
