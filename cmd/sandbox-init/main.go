@@ -6,4 +6,6 @@ package main
 
 import "github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 
-func main() { initproc.Main() }
+func init() { initproc.Main() } // not main: see there
+
+func main() {}

@@ -70,7 +70,7 @@ func (c *cli) diagnose(ctx context.Context, only string) error {
 }
 
 func examine(ctx context.Context, name string) backendFinding {
-	b, err := app.Open(name)
+	b, err := app.Open(name, false)
 	if err != nil {
 		iso := sandbox.NewIsolation(name)
 		iso.Tier = sandbox.TierNone

@@ -74,7 +74,7 @@ func (c *cli) collect(ctx context.Context, dryRun bool) error {
 }
 
 func collectFrom(ctx context.Context, name string, dryRun bool) ([]sandbox.Residue, error) {
-	b, err := app.Open(name)
+	b, err := app.Open(name, false)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 // exec runs the command, shows what it prints and what became of it, and leaves the exit code in
 // c.code. Its error is for failures of ours.
 func (c *cli) exec(o *execOptions) error {
-	backend, err := app.Open(o.backend)
+	backend, err := app.Open(o.backend, true)
 	if err != nil {
 		return err
 	}

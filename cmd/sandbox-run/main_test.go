@@ -34,6 +34,11 @@ func testMain(m *testing.M) int {
 			return 1
 		}
 		defer os.RemoveAll(dir)
+		// One test is somebody else, who must be able to reach it.
+		if err := os.Chmod(dir, 0o755); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		if err := build(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1

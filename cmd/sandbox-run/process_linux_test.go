@@ -312,3 +312,26 @@ func TestGCAfterKill(t *testing.T) {
 		t.Errorf("%v: %s", err, text)
 	}
 }
+
+// Without root, what can not be enforced is refused, and the way on is one that exists.
+func TestNotRoot(t *testing.T) {
+	needRoot(t)
+	nobody := func(args ...string) (int, string) {
+		cmd := command(t, args...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		cmd.Dir = "/"
+		out, err := cmd.CombinedOutput()
+		if errors.Is(err, os.ErrPermission) {
+			t.Skip("needs an executable that everybody can reach: ", err)
+		}
+		return exitCode(t, err), string(out)
+	}
+	code, text := nobody("exec", "--", "true")
+	if code != codeRefused || !strings.Contains(text, `tier "container" is required`) || strings.Contains(text, "--require none") {
+		t.Errorf("exec: exit code %d\n%s", code, text)
+	}
+	code, text = nobody("doctor")
+	if code != codeUnhealthy || !strings.Contains(text, "\nnot ok: ") || !strings.Contains(text, "\nnative lacks:\n") {
+		t.Errorf("doctor: exit code %d\n%s", code, text)
+	}
+}

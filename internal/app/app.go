@@ -39,12 +39,13 @@ func Known(name string) error {
 	return sandbox.Invalid("backend", "unknown backend %q; one of %s", name, strings.Join(Backends(), ", "))
 }
 
-// Open makes the backend of that name. The caller closes it.
-func Open(name string) (sandbox.Backend, error) {
+// Open makes the backend of that name. An eager one starts on its first sandbox before it is asked
+// for. The caller closes it.
+func Open(name string, eager bool) (sandbox.Backend, error) {
 	if err := Known(name); err != nil {
 		return nil, err
 	}
-	return open(name)
+	return open(name, eager)
 }
 
 // Fact is something about this machine that helps to understand what it can enforce.

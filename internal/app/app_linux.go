@@ -7,7 +7,7 @@ import (
 )
 
 // open returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.
-func open(name string) (sandbox.Backend, error) {
+func open(name string, eager bool) (sandbox.Backend, error) {
 	if name == Process {
 		b, err := process.New(process.Options{})
 		if err != nil {
@@ -15,7 +15,7 @@ func open(name string) (sandbox.Backend, error) {
 		}
 		return b, nil
 	}
-	b, err := native.New(native.Options{})
+	b, err := native.New(native.Options{Eager: eager})
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-func open(name string) (sandbox.Backend, error) {
+func open(name string, _ bool) (sandbox.Backend, error) {
 	return nil, &sandbox.Error{
 		Backend: name, Op: "open", Kind: sandbox.ErrUnsupported,
 		Err:  fmt.Errorf("the %s backend needs Linux; this is %s", name, runtime.GOOS),

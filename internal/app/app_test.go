@@ -16,13 +16,13 @@ func TestOpen(t *testing.T) {
 		t.Errorf("%q", names)
 	}
 	for _, name := range []string{"", "Native", "vmware"} {
-		b, err := Open(name)
+		b, err := Open(name, false)
 		if b != nil || !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "native, process") {
 			t.Errorf("%q: %v, %v", name, b, err)
 		}
 	}
 	for _, name := range Backends() {
-		b, err := Open(name)
+		b, err := Open(name, false)
 		if runtime.GOOS != "linux" {
 			if b != nil || !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "needs Linux") {
 				t.Errorf("%s: %v, %v", name, b, err)

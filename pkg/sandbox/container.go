@@ -111,11 +111,14 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (string, error) {
 		state: StateReady, runs: map[*run]struct{}{}, deleted: make(chan struct{}),
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
+	closed := m.closed
+	if !closed {
+		m.containers[c.id] = c
+	}
+	m.mu.Unlock()
+	if closed {
 		return "", errors.Join(&Error{Op: "create", Kind: ErrState, Err: errors.New("the manager is closed")}, instance.Destroy(context.WithoutCancel(ctx)))
 	}
-	m.containers[c.id] = c
 	return c.id, nil
 }
 
@@ -159,8 +162,9 @@ func (m *Manager) Run(ctx context.Context, id string, p Process, io IO) (*Result
 	if p, err = p.complete(c.spec, m.machine); err != nil {
 		return nil, err
 	}
-	r := newRun(c, p, io)
+	r := newRun(ctx, c, p, io)
 	if err := c.begin(r); err != nil {
+		r.abandonStart()
 		return nil, err
 	}
 	defer c.end(r)
@@ -200,7 +204,8 @@ func (c *container) end(r *run) {
 func (c *container) endRuns(next State, how func(*run)) (idle <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state != StateDeleted {
+	// A sandbox that was stopped does not go back, whoever asks again.
+	if c.state != StateDeleted && c.state != StateStopped {
 		c.state = next
 	}
 	for r := range c.runs {
@@ -273,20 +278,60 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 	return err
 }
 
-// GetMetrics returns what the sandbox uses now, summed over its runs, or what its last run used.
+// GetMetrics returns what the sandbox uses now, summed over its phases, or what its last run used.
+// Totals and what is in use are sums; peaks and times are those of the largest.
 func (m *Manager) GetMetrics(id string) (monitor.Metrics, error) {
 	c, err := m.find(id)
 	if err != nil {
 		return monitor.Metrics{}, err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	runs := make([]*run, 0, len(c.runs))
 	for r := range c.runs {
+		runs = append(runs, r)
+	}
+	last := c.last
+	c.mu.Unlock()
+	// Runs of one phase share its counters: each phase is asked once.
+	phases := map[string]monitor.Metrics{}
+	for _, r := range runs {
+		if _, asked := phases[r.p.Phase]; asked {
+			continue
+		}
 		if s, ok := r.metrics(); ok {
-			return s, nil
+			phases[r.p.Phase] = s
 		}
 	}
-	return c.last, nil
+	if len(phases) == 0 {
+		return last, nil
+	}
+	var sum monitor.Metrics
+	for _, s := range phases {
+		sum = together(sum, s)
+	}
+	return sum, nil
+}
+
+// together adds up two phases that run side by side. Their scratch is the same.
+func together(a, b monitor.Metrics) monitor.Metrics {
+	a.WallTime = max(a.WallTime, b.WallTime)
+	a.StartupTime = max(a.StartupTime, b.StartupTime)
+	a.CPUTime += b.CPUTime
+	a.CPUUser += b.CPUUser
+	a.CPUSystem += b.CPUSystem
+	a.CPUPercent += b.CPUPercent
+	a.ThrottledTime += b.ThrottledTime
+	a.IORead += b.IORead
+	a.IOWrite += b.IOWrite
+	a.OOMKills += b.OOMKills
+	a.ProcessLimitHits += b.ProcessLimitHits
+	a.MemoryCurrent += b.MemoryCurrent
+	a.ProcessesCurrent += b.ProcessesCurrent
+	a.MemoryPeak = max(a.MemoryPeak, b.MemoryPeak, a.MemoryCurrent)
+	a.ProcessesPeak = max(a.ProcessesPeak, b.ProcessesPeak, a.ProcessesCurrent)
+	a.DiskUsed = max(a.DiskUsed, b.DiskUsed)
+	a.DiskFull = a.DiskFull || b.DiskFull
+	return a
 }
 
 // Get returns what is known of a sandbox.

@@ -98,9 +98,12 @@ func (r *Refusal) Error() string {
 			fmt.Fprintf(&b, "; fix: %s", gap.Remedy)
 		}
 	}
-	if r.Strict && r.Got.Tier.AtLeast(r.Require) {
+	switch {
+	case r.Got.Tier == TierNone: // no flag accepts that
+		b.WriteString("\n  nothing can run here as it is; try: sandbox-run doctor")
+	case r.Strict && r.Got.Tier.AtLeast(r.Require):
 		b.WriteString("\n  to accept this: leave out --strict")
-	} else {
+	default:
 		fmt.Fprintf(&b, "\n  to accept less: --require %s", r.Got.Tier)
 	}
 	return b.String()

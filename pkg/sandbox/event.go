@@ -176,21 +176,28 @@ func (r *Recorder) Emit(ev Event, wait bool) {
 }
 
 func (r *Recorder) noteLocked(m mark) {
-	if n := len(r.index); n >= maxMarks {
-		merged := r.index[:0]
-		for _, m := range r.index {
-			if k := len(merged); k > 0 && k%2 == 1 && merged[k-1].stream == m.stream && merged[k-1].offset+merged[k-1].length == m.offset {
-				merged[k-1].last, merged[k-1].length = m.last, merged[k-1].length+m.length
-				continue
-			}
-			merged = append(merged, m)
-		}
-		r.index = merged
-		if len(r.index) >= maxMarks { // streams alternate strictly: let the oldest half go
-			r.index = append(r.index[:0], r.index[maxMarks/2:]...)
-		}
+	if len(r.index) >= maxMarks {
+		r.index = halve(r.index)
 	}
 	r.index = append(r.index, m)
+}
+
+// halve merges each mark with the one before it in the same stream. The order, by last, stays.
+func halve(index []mark) []mark {
+	var open [2]*mark // a mark that can take in the one before it
+	kept := len(index)
+	for i := len(index) - 1; i >= 0; i-- {
+		m := index[i]
+		if later := open[m.stream]; later != nil {
+			later.first, later.at, later.offset, later.length = m.first, m.at, m.offset, later.length+m.length
+			open[m.stream] = nil
+			continue
+		}
+		kept--
+		index[kept] = m
+		open[m.stream] = &index[kept]
+	}
+	return index[:copy(index, index[kept:])]
 }
 
 // keepLocked reports whether these bytes were the first to be dropped.
@@ -265,8 +272,25 @@ func (r *Recorder) Output(i int) Output {
 	return out
 }
 
+// busy reports whether the live reader is at work.
+func (r *Recorder) busy() bool {
+	if r.emitting.TryLock() {
+		r.emitting.Unlock()
+		return false
+	}
+	return true
+}
+
+// written is how many bytes both streams have had so far.
+func (r *Recorder) written() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.streams[0].total + r.streams[1].total
+}
+
 // Since returns the output events after seq that are still kept, in order. Bytes that were dropped
-// are counted in the event they belonged to.
+// are counted in the event they belonged to. Of very many events neighbours come back as one, which
+// may then begin with bytes the reader has had already: Offset tells.
 func (r *Recorder) Since(seq uint64) []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,19 +25,23 @@ type run struct {
 
 	stopOnce, killOnce sync.Once
 	stopped, killed    chan struct{}
+	starting           context.Context // of the start alone: ends with the caller's, or when the run is killed
+	abandonStart       context.CancelFunc
+	over               chan struct{} // closed when do returns: whoever serves the run ends with it
 
 	mu  sync.Mutex
 	mon *monitor.Monitor
 }
 
-func newRun(c *container, p Process, io IO) *run {
-	r := &run{c: c, p: p, io: io, full: make(chan struct{}), stopped: make(chan struct{}), killed: make(chan struct{})}
+func newRun(ctx context.Context, c *container, p Process, io IO) *run {
+	r := &run{c: c, p: p, io: io, full: make(chan struct{}), stopped: make(chan struct{}), killed: make(chan struct{}), over: make(chan struct{})}
+	r.starting, r.abandonStart = context.WithCancel(ctx)
 	r.rec = NewRecorder(p.Limits.Output, io.OnEvent, io.Spill, func() { close(r.full) })
 	return r
 }
 
 func (r *run) stop() { r.stopOnce.Do(func() { close(r.stopped) }) }
-func (r *run) kill() { r.killOnce.Do(func() { close(r.killed) }) }
+func (r *run) kill() { r.killOnce.Do(func() { close(r.killed); r.abandonStart() }) }
 
 func (r *run) metrics() (monitor.Metrics, bool) {
 	r.mu.Lock()
@@ -51,11 +55,17 @@ func (r *run) metrics() (monitor.Metrics, bool) {
 
 // do starts the process, watches it to its end and writes the result.
 func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
+	defer close(r.over)
+	defer r.abandonStart()
 	defer r.rec.Close()
 	began := time.Now()
-	r.rec.Emit(Event{Kind: EventPhase, Phase: r.p.Phase}, true)
-	task, err := r.c.instance.Start(ctx, &r.p)
+	r.tell(ctx, Event{Kind: EventPhase, Phase: r.p.Phase}, 0)
+	task, err := r.c.instance.Start(r.starting, &r.p)
 	if err != nil {
+		// What the program itself is to blame for is said all the same.
+		if r.starting.Err() != nil && !errors.Is(err, ErrNotStarted) && !errors.Is(err, ErrInvalid) {
+			return r.neverStarted(time.Since(began)), nil
+		}
 		return nil, err
 	}
 	started := time.Now()
@@ -75,7 +85,8 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	final, finishErr := task.Finish(context.WithoutCancel(ctx))
 	final.At = ended
 	summary := mon.Finish(final)
-	r.awaitOutput(task, drained, f.cancelled || f.wallHit || f.cpuHit || f.outputKilled)
+	cutShort := f.cancelled || f.wallHit || f.cpuHit || f.outputKilled
+	listening := r.awaitOutput(ctx, task, drained, cutShort)
 	if err := errors.Join(waitErr, finishErr); err != nil {
 		return nil, err
 	}
@@ -87,14 +98,64 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		Metrics: summary, Limits: r.p.Limits, Isolation: r.c.instance.Isolation().Clone(),
 		Notes: r.c.notes,
 	}
+	res.Violations = violationsOf(summary, r.p.Limits, res.Stdout, res.Stderr)
+	for i := range res.Violations {
+		if !listening {
+			break // a reader that is stuck hears no more
+		}
+		patience := time.Duration(0)
+		if cutShort {
+			patience = drainPatience
+		}
+		listening = r.tell(ctx, Event{Kind: EventViolation, Violation: &res.Violations[i]}, patience)
+	}
 	if err := r.rec.Close(); err != nil {
 		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "output could not be spilled whole: "+err.Error())
 	}
-	res.Violations = violationsOf(summary, r.p.Limits, res.Stdout, res.Stderr)
 	r.c.mu.Lock()
 	r.c.last = summary
 	r.c.mu.Unlock()
 	return res, nil
+}
+
+// neverStarted is the result of a run that was called off while its process was being started.
+func (r *run) neverStarted(startup time.Duration) *Result {
+	return &Result{
+		Verdict: VerdictCancelled, Exit: Exit{Signal: int(syscall.SIGKILL)}, Phase: r.p.Phase,
+		Metrics: monitor.Summarize(monitor.Sample{}, 0, startup), Limits: r.p.Limits,
+		Isolation: r.c.instance.Isolation().Clone(), Notes: r.c.notes,
+	}
+}
+
+// tell hands an event to the live reader and waits until it was taken, or until somebody wants the
+// run to end, or patience (0 is no end of it) is over: a reader that blocks does not hold that up.
+func (r *run) tell(ctx context.Context, ev Event, patience time.Duration) (taken bool) {
+	if r.io.OnEvent == nil {
+		return true
+	}
+	done := make(chan struct{})
+	go func() {
+		r.rec.Emit(ev, true)
+		close(done)
+	}()
+	var late <-chan time.Time
+	if patience > 0 {
+		late = time.After(patience)
+	}
+	select {
+	case <-done:
+		return true
+	case <-late:
+	case <-ctx.Done():
+	case <-r.stopped:
+	case <-r.killed:
+	}
+	select { // what called the run off may have come long before
+	case <-done:
+		return true
+	case <-time.After(drainPatience / 20):
+		return false
+	}
 }
 
 // connect starts the pumps: caller's stdin to the process, its output to the recorder. The channel
@@ -114,8 +175,13 @@ func (r *run) connect(task Task) <-chan struct{} {
 	}
 	if t, ok := task.(Terminal); ok && r.io.Resize != nil {
 		go func() {
-			for size := range r.io.Resize {
-				if t.Resize(size) != nil {
+			for {
+				select {
+				case size, ok := <-r.io.Resize:
+					if !ok || t.Resize(size) != nil {
+						return
+					}
+				case <-r.over:
 					return
 				}
 			}
@@ -123,7 +189,7 @@ func (r *run) connect(task Task) <-chan struct{} {
 	}
 	var pumps sync.WaitGroup
 	for i, out := range []io.Reader{task.Stdout(), task.Stderr()} {
-		if out == nil || out == io.ReadCloser(nil) {
+		if out == nil {
 			continue
 		}
 		pumps.Go(func() { r.pump(i, out) })
@@ -153,29 +219,51 @@ func (r *run) pump(stream int, from io.Reader) {
 	}
 }
 
-// awaitOutput waits until all output was read and handed on. A live reader may take its time with
-// the output of a program that ended by itself; it may not hold up the end of one that was cut short.
-func (r *run) awaitOutput(task Task, drained <-chan struct{}, cutShort bool) {
-	var patience <-chan time.Time
-	if cutShort || r.io.OnEvent == nil {
-		t := time.NewTimer(drainPatience)
-		defer t.Stop()
-		patience = t.C
-	}
+// leftover is the most a pipe can still hold when the program is gone; what comes beyond that is
+// written by somebody else.
+const leftover = 1<<20 + 64<<10
+
+// awaitOutput waits until all output was read and handed on, and closes the outputs. A live reader may
+// take its time with the output of a program that ended by itself; it may not hold up the end of one
+// that was cut short, nor may a neighbour in the same phase that has inherited the pipe.
+func (r *run) awaitOutput(ctx context.Context, task Task, drained <-chan struct{}, cutShort bool) (whole bool) {
+	defer func() {
+		for _, out := range []io.Closer{task.Stdout(), task.Stderr()} {
+			if out != nil {
+				_ = out.Close() // a reader that is still there gives up; nothing more is expected of it
+			}
+		}
+		if r.io.OnEvent == nil {
+			<-drained
+		}
+	}()
 	select {
-	case <-drained:
-		return
-	case <-patience:
-	case <-r.killed:
+	case <-drained: // nearly always
+		return true
+	default:
 	}
-	for _, out := range []io.Closer{task.Stdout(), task.Stderr()} {
-		if out != nil && out != io.ReadCloser(nil) {
-			_ = out.Close() // the reader gives up; nothing more is expected of it
+	const tick = drainPatience / 50
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	cancelled, stopped, killed := ctx.Done(), r.stopped, r.killed
+	ended := r.rec.written()
+	for patience := drainPatience; patience > 0; {
+		select {
+		case <-drained:
+			return true
+		case <-cancelled:
+			cutShort, cancelled = true, nil
+		case <-stopped:
+			cutShort, stopped = true, nil
+		case <-killed:
+			cutShort, killed = true, nil
+		case <-ticker.C:
+			if cutShort || !r.rec.busy() || r.rec.written()-ended > leftover {
+				patience -= tick
+			}
 		}
 	}
-	if r.io.OnEvent == nil {
-		<-drained
-	}
+	return false
 }
 
 // watch waits for the process to end, and sees to it that it does when a limit or the caller says so.
@@ -222,7 +310,11 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 		case <-wall.C:
 			end(&f.wallHit)
 		case <-cpu.due():
-			if s, err := task.Sample(); err == nil && cpu.over(s) {
+			// A look that failed is repeated: the group may be busy, and the limit still holds.
+			s, err := task.Sample()
+			if err != nil {
+				cpu.again()
+			} else if cpu.over(s) {
 				end(&f.cpuHit)
 			}
 		case <-full:
@@ -276,6 +368,9 @@ func (w *cpuWatch) over(s monitor.Sample) bool {
 	w.timer.Reset(w.soonest(left))
 	return false
 }
+
+// again looks once more in a while.
+func (w *cpuWatch) again() { w.timer.Reset(10 * time.Millisecond) }
 
 func (w *cpuWatch) stop() {
 	if w.timer != nil {

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -164,7 +165,7 @@ func (s Spec) validate(volumeRoots []string) error {
 }
 
 func errOutsideRoots(source string, roots []string) error {
-	return Invalid("volume", "source %q lies outside the allowed roots %s", source, strings.Join(roots, ", "))
+	return fmt.Errorf("source %q lies outside the allowed roots %s", source, strings.Join(roots, ", "))
 }
 
 func (r Root) validate() error {

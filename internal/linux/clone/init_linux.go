@@ -90,6 +90,12 @@ const (
 	capVersion3 = 0x20080522
 )
 
+// initCaps are what an init needs until it is root of its namespace, and then has again.
+var initCaps = [...]uintptr{
+	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL,
+	unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SYS_ADMIN,
+}
+
 // becomeInit is the child. An exec takes the capabilities of whoever is not root, and in a fresh user
 // namespace without maps nobody is: ambient ones survive it.
 //
@@ -118,9 +124,8 @@ func becomeInit(l *initLaunch) {
 		if _, _, errno = unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&caps)), 0); errno != 0 {
 			goto fail
 		}
-		for i = 0; i <= unix.CAP_LAST_CAP; i++ {
-			_, _, errno = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(i), 0, 0, 0)
-			if errno != 0 && errno != unix.EINVAL && errno != unix.EPERM { // not on this kernel, or not ours to have
+		for i = 0; i < len(initCaps); i++ {
+			if _, _, errno = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, initCaps[i], 0, 0, 0); errno != 0 {
 				goto fail
 			}
 		}

@@ -2,7 +2,6 @@ package initproc
 
 import (
 	"errors"
-	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +26,7 @@ func (s *server) exec(m *initproto.Exec, fds []int) (pid, master int, err error)
 	}
 	at := func(i int) (int, error) {
 		if i < 0 || i >= len(fds) {
-			return -1, failed(initproto.StageProtocol, "exec", fmt.Errorf("descriptor %d of %d", i, len(fds)))
+			return -1, failed(initproto.StageProtocol, "exec", noDescriptor(i, len(fds)))
 		}
 		return fds[i], nil
 	}

@@ -55,7 +55,9 @@ type tree interface {
 	kill() // ends it all before this process exits
 }
 
-// Main is the whole life of the init. It does not return.
+// Main is the whole life of the init. It does not return. It must be called from a package's init
+// function: there the runtime keeps the main goroutine on the main thread by itself, and new threads
+// take after that one. (runtime.LockOSThread would do the first, at the price of a thread more.)
 func Main() {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&append([]byte(Name), 0)[0])), 0, 0, 0) // or ps shows a descriptor's number
 	s := &server{socket: &socket{fd: controlFD}, running: map[int]uint64{}}

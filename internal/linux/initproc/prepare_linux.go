@@ -2,8 +2,8 @@ package initproc
 
 import (
 	"errors"
-	"fmt"
 	"path"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +23,7 @@ func prepare(m *initproto.Setup, fds []int) (ready []int, err error) {
 	}
 	for _, i := range append([]int{m.Root, m.Scratch}, volumeFDs(m)...) {
 		if i < 0 || i >= len(fds) {
-			return nil, failed(initproto.StageProtocol, "setup", fmt.Errorf("descriptor %d of %d", i, len(fds)))
+			return nil, failed(initproto.StageProtocol, "setup", noDescriptor(i, len(fds)))
 		}
 	}
 	if err := becomeRoot(); err != nil {
@@ -36,20 +36,40 @@ func prepare(m *initproto.Setup, fds []int) (ready []int, err error) {
 	if err := unix.Sethostname([]byte(m.Hostname)); err != nil {
 		return nil, failed(initproto.StageNamespaces, "set hostname", err)
 	}
-	if err := buildRoot(m, fds[m.Root]); err != nil {
-		return nil, err
-	}
-	baton, err := attachScratch(m, fds[m.Scratch])
+	parts, err := takeScratch(m, fds[m.Scratch])
 	if err != nil {
 		return nil, err
 	}
+	defer closeAll(parts)
+	baton, err := unix.Dup(parts[len(parts)-1])
+	if err != nil {
+		return nil, failed(initproto.StageScratch, "keep for the next phase", err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(baton)
+		}
+	}()
+	if err := buildRoot(m, fds[m.Root]); err != nil {
+		return nil, err
+	}
+	for n, b := range m.Binds {
+		if err := attach(parts[n], b.To); err != nil {
+			return nil, failed(initproto.StageScratch, "bind "+b.To, err)
+		}
+	}
 	for _, v := range m.Volumes {
 		if err := attachVolume(v, fds[v.FD]); err != nil {
-			unix.Close(baton)
 			return nil, err
 		}
 	}
-	return []int{baton}, nil
+	return []int{baton}, letGoOfHost()
+}
+
+// noDescriptor is a message that names a descriptor it did not bring. (Package fmt would make this
+// program a quarter larger, and that much slower to start.)
+func noDescriptor(i, of int) error {
+	return errors.New("descriptor " + strconv.Itoa(i) + " of " + strconv.Itoa(of))
 }
 
 func volumeFDs(m *initproto.Setup) []int {
@@ -64,7 +84,7 @@ func volumeFDs(m *initproto.Setup) []int {
 // happens before it.
 func standsInFreshNamespaces(m *initproto.Setup) error {
 	if pid := unix.Getpid(); pid != 1 {
-		return failed(initproto.StageNamespaces, "pid namespace", fmt.Errorf("this is process %d, not the first of a fresh one", pid))
+		return failed(initproto.StageNamespaces, "pid namespace", errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
 	}
 	for _, ns := range []struct {
 		name string
@@ -81,31 +101,35 @@ func standsInFreshNamespaces(m *initproto.Setup) error {
 	return nil
 }
 
-// becomeRoot makes every thread of this process root of its user namespace, and nobody outside: the
-// supervisor has written the maps by now, and until now we were still the supervisor's user.
+// becomeRoot makes this thread, which does all the work and has all the children, root of its user
+// namespace, and nobody outside: the supervisor has written the maps by now, and until now we were
+// still the supervisor's user. The runtime's own threads stay that: they may wait for children and
+// write to the socket, and have no more rights outside than anybody in a user namespace has. (Changing
+// them too takes a signal to each and three rounds of it: a tenth of a sandbox's whole cost.)
 func becomeRoot() error {
-	fail := func(what string, err error) error { return failed(initproto.StageIdentity, what, err) }
-	if err := syscall.Setgroups(nil); err != nil {
-		return fail("setgroups", err)
+	for _, call := range []struct {
+		name string
+		trap uintptr
+	}{{"setgroups", unix.SYS_SETGROUPS}, {"setresgid", unix.SYS_SETRESGID}, {"setresuid", unix.SYS_SETRESUID}} {
+		if _, _, errno := unix.RawSyscall(call.trap, 0, 0, 0); errno != 0 {
+			return failed(initproto.StageIdentity, call.name, errno)
+		}
 	}
-	if err := syscall.Setresgid(0, 0, 0); err != nil {
-		return fail("setresgid", err)
-	}
-	return fail("setresuid", syscall.Setresuid(0, 0, 0))
+	return nil
 }
 
-// emptyDir is a directory of every root that holds nothing: what hides other directories, and a
-// place to put the scratch while its parts are bound.
+// emptyDir is a directory of every root that holds nothing: it hides other directories.
 const emptyDir = "/sys"
 
+// anywhere is a directory that every host has. What is mounted on it, in our copy of the host's
+// mounts, goes with them.
+const anywhere = "/proc"
+
 // buildRoot makes the tree of the descriptor this process's root, with a /proc of this pid
-// namespace, and lets go of the host's.
+// namespace. The host's mounts are still there, on top of our root, until letGoOfHost.
 func buildRoot(m *initproto.Setup, tree int) error {
 	fail := func(what string, err error) error { return failed(initproto.StageRootfs, what, err) }
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fail("make mounts private", err)
-	}
-	// The new /proc is made while the host's is still visible: the kernel insists on that.
+	// The new /proc is made while the host's is still there: the kernel insists on that.
 	proc, err := newMount("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, "hidepid", "invisible")
 	if err != nil {
 		return fail("make proc", err)
@@ -119,13 +143,6 @@ func buildRoot(m *initproto.Setup, tree int) error {
 	}
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fail("pivot root", err)
-	}
-	// The old root now lies on top of the new one.
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fail("detach host", err)
-	}
-	if err := unix.Chdir("/"); err != nil {
-		return fail("enter root", err)
 	}
 	if err := attach(proc, "/proc"); err != nil {
 		return fail("mount proc", err)
@@ -156,7 +173,7 @@ func buildRoot(m *initproto.Setup, tree int) error {
 		}
 	}
 	shm, err := newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
-		"mode", "1777", "size", fmt.Sprint(m.ShmSize), "nr_inodes", "16384")
+		"mode", "1777", "size", strconv.FormatUint(m.ShmSize, 10), "nr_inodes", "16384")
 	if err != nil {
 		return fail("make /dev/shm", err)
 	}
@@ -193,7 +210,7 @@ func newMount(fstype string, attrs int, options ...string) (int, error) {
 	defer unix.Close(fs)
 	for i := 0; i+1 < len(options); i += 2 {
 		if err := unix.FsconfigSetString(fs, options[i], options[i+1]); err != nil {
-			return -1, fmt.Errorf("option %s=%s: %w", options[i], options[i+1], err)
+			return -1, err
 		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
@@ -220,32 +237,37 @@ func attach(mount int, p string) error {
 	return unix.MoveMount(mount, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// attachScratch shows the parts of the scratch where they belong, and returns a descriptor of the
-// whole for the next phase: the supervisor, in another mount namespace, could not make one.
-func attachScratch(m *initproto.Setup, scratch int) (baton int, err error) {
-	fail := func(what string, err error) (int, error) { return -1, failed(initproto.StageScratch, what, err) }
-	if err := attach(scratch, emptyDir); err != nil {
+// takeScratch returns detached mounts of the parts of the scratch, in the order of the binds, and of
+// the whole, last: for the next phase. The supervisor could not make these: it is in another mount
+// namespace. Nor can a detached mount be copied on every kernel, so it is attached first, to something
+// that is about to go anyway: every separate unmounting waits for all processors.
+func takeScratch(m *initproto.Setup, scratch int) (parts []int, err error) {
+	fail := func(what string, err error) ([]int, error) {
+		closeAll(parts)
+		return nil, failed(initproto.StageScratch, what, err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return nil, failed(initproto.StageRootfs, "make mounts private", err)
+	}
+	if err := unix.MoveMount(scratch, "", unix.AT_FDCWD, anywhere, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fail("attach", err)
 	}
-	for _, b := range m.Binds {
-		part, err := unix.OpenTree(unix.AT_FDCWD, path.Join(emptyDir, b.From), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
-		if err == nil {
-			err = attach(part, b.To)
-			unix.Close(part)
-		}
+	for _, b := range append(m.Binds[:len(m.Binds):len(m.Binds)], initproto.Bind{}) {
+		fd, err := unix.OpenTree(unix.AT_FDCWD, path.Join(anywhere, b.From), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 		if err != nil {
-			return fail("bind "+b.To, err)
+			return fail("take "+b.From, err)
 		}
+		parts = append(parts, fd)
 	}
-	baton, err = unix.OpenTree(unix.AT_FDCWD, emptyDir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return fail("clone for the next phase", err)
+	return parts, nil
+}
+
+// letGoOfHost unmounts all that came from the host: it lies on top of our root.
+func letGoOfHost() error {
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return failed(initproto.StageRootfs, "detach host", err)
 	}
-	if err := unix.Unmount(emptyDir, unix.MNT_DETACH); err != nil {
-		unix.Close(baton)
-		return fail("detach", err)
-	}
-	return baton, nil
+	return failed(initproto.StageRootfs, "enter root", unix.Chdir("/"))
 }
 
 // attachVolume puts a volume at its target, which it makes where the scratch allows it; in the

@@ -2,7 +2,6 @@ package spawn
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -60,6 +59,24 @@ func findBinary() string {
 	return "/proc/self/exe"
 }
 
+// copyWithin copies a file without carrying it through our memory: a command that runs one program
+// would notice.
+func copyWithin(to, from int) error {
+	for {
+		n, err := unix.Sendfile(to, from, nil, 1<<30)
+		switch {
+		case err == unix.EINTR || err == unix.EAGAIN:
+		case err != nil:
+			return err
+		case n == 0:
+			return nil
+		}
+	}
+}
+
+// Ready makes the sealed copy ahead of its first use. An error is kept for whoever starts an init.
+func Ready() { _, _ = sealedInit() }
+
 func seal(path string) (*os.File, error) {
 	fail := func(what string, err error) (*os.File, error) {
 		return nil, fmt.Errorf("seal init %s: %s: %w", path, what, err)
@@ -78,7 +95,7 @@ func seal(path string) (*os.File, error) {
 		return fail("make memory file", err)
 	}
 	f := os.NewFile(uintptr(fd), initproc.Name)
-	if _, err := io.Copy(f, src); err != nil {
+	if err := copyWithin(fd, int(src.Fd())); err != nil {
 		f.Close()
 		return fail("copy", err)
 	}

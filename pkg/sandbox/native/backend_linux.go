@@ -12,6 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -23,6 +24,9 @@ const Name = "native"
 type Options struct {
 	// CacheDir holds the templates of scratch disks; default /var/cache/sandbox-run.
 	CacheDir string
+	// Eager starts the first sandbox's init before anybody asks for a sandbox: for callers who are
+	// sure to.
+	Eager bool
 }
 
 // Backend makes native sandboxes. It owns its claim on the machine and its keeper.
@@ -39,7 +43,7 @@ type Backend struct {
 	keeper     *keeper
 	templates  map[string]string // root by key → where it stands in the keeper's namespace
 	filters    map[seccomp.Policy][]byte
-	collecting sync.WaitGroup
+	background sync.WaitGroup
 	closed     bool
 }
 
@@ -53,6 +57,7 @@ var (
 
 // New looks at the machine and claims nothing yet.
 func New(o Options) (*Backend, error) {
+	go spawn.Ready() // while we look
 	tree, err := cgroup.Open()
 	if err != nil {
 		return nil, failure("look at cgroups", "cgroup", err)
@@ -69,6 +74,9 @@ func New(o Options) (*Backend, error) {
 		templates: map[string]string{}, filters: map[seccomp.Policy][]byte{},
 	}
 	b.look = sync.OnceValue(b.probe)
+	if o.Eager && os.Geteuid() == 0 {
+		b.background.Go(func() { _, _, _ = b.claim() }) // Create claims too, and reports what is wrong
+	}
 	return b, nil
 }
 
@@ -133,8 +141,11 @@ func (b *Backend) claim() (*supervisor.Supervisor, *keeper, error) {
 		}
 		b.supervisor = s
 		b.nursery = &nursery{supervisor: s}
+		if b.opts.Eager {
+			b.nursery.start()
+		}
 		// Beside the run, not before it: somebody else's residue is not this caller's delay.
-		b.collecting.Go(func() { _, _ = supervisor.Collect(context.Background(), false) })
+		b.background.Go(func() { _, _ = supervisor.Collect(context.Background(), false) })
 	}
 	if b.keeper == nil {
 		k, err := newKeeper()
@@ -217,7 +228,7 @@ func (b *Backend) newScratch(spec *sandbox.Spec) (s *scratch.Scratch, shared str
 
 // Collect finds what dead supervisors left behind and, unless dryRun, removes it.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
-	b.collecting.Wait()
+	b.background.Wait()
 	found, err := supervisor.Collect(ctx, dryRun)
 	if err != nil {
 		return nil, failure("collect", "supervisor", err)
@@ -234,7 +245,7 @@ func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, 
 
 // Close gives up the claim and the keeper. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
-	b.collecting.Wait()
+	b.background.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true

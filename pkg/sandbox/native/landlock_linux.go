@@ -48,7 +48,7 @@ func landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode
 		grant(p, landRead|landMake|landWrite)
 	}
 	grant("/dev", landWrite|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
-	grant("/proc", unix.LANDLOCK_ACCESS_FS_WRITE_FILE)
+	grant("/proc", landWrite)
 	for _, v := range spec.Volumes {
 		if v.Writable {
 			grant(v.Target, landRead|landMake|landWrite)

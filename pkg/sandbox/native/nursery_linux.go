@@ -24,8 +24,8 @@ type nursery struct {
 
 	mu       sync.Mutex
 	ready    *newborn
+	coming   chan *newborn // where the one on its way is delivered, until somebody waits for it
 	births   int
-	filling  bool
 	closed   bool
 	inFlight sync.WaitGroup
 }
@@ -54,17 +54,21 @@ func startInit(rootID, userID int, user sandbox.User) (*spawn.Init, error) {
 	return init, failure("start init", "namespaces", err)
 }
 
-// take returns the newborn that is ready, or nil.
+// take returns the newborn that is ready or on its way, or nil.
 func (n *nursery) take(user sandbox.User) *newborn {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.births++
-	if user != sandbox.DefaultUser || n.ready == nil {
+	if user != sandbox.DefaultUser {
+		n.mu.Unlock()
 		return nil
 	}
-	b := n.ready
-	n.ready = nil
-	if !b.init.Alive() {
+	b, coming := n.ready, n.coming
+	n.ready, n.coming = nil, nil
+	n.mu.Unlock()
+	if b == nil && coming != nil {
+		b = <-coming
+	}
+	if b != nil && !b.init.Alive() {
 		n.bury(b)
 		return nil
 	}
@@ -81,21 +85,38 @@ func (n *nursery) bury(b *newborn) {
 func (n *nursery) refill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || n.filling || n.ready != nil || n.births < 2 {
+	if n.births >= 2 {
+		n.startLocked()
+	}
+}
+
+// start has a newborn made for a sandbox that is sure to come.
+func (n *nursery) start() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.startLocked()
+}
+
+func (n *nursery) startLocked() {
+	if n.closed || n.coming != nil || n.ready != nil {
 		return
 	}
-	n.filling = true
+	coming := make(chan *newborn, 1)
+	n.coming = coming
 	n.inFlight.Go(func() {
 		b, err := n.birth(sandbox.DefaultUser)
+		if err != nil {
+			b = nil // whoever needs one tries for itself, and has somebody to tell
+		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.filling = false
 		switch {
-		case err != nil: // the next Create tries for itself, and has somebody to tell
-		case n.closed:
+		case n.coming != coming:
+			coming <- b
+		case b != nil && n.closed:
 			n.bury(b)
 		default:
-			n.ready = b
+			n.ready, n.coming = b, nil
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -168,14 +169,16 @@ func (s *skeleton) copyConfig(p string) error {
 		return nil
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() > maxConfigFile {
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() || st.Size() > maxConfigFile {
 		return nil
 	}
-	content, err := io.ReadAll(io.LimitReader(f, maxConfigFile))
-	if err != nil {
+	content := make([]byte, st.Size())
+	n, err := io.ReadFull(f, content)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 		return named(p, err)
 	}
-	return s.file(p, string(content))
+	return s.file(p, string(content[:n]))
 }
 
 // newDev makes /dev: devices by number, and the links programs expect.

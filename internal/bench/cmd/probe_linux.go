@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/bench"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// The probe is this executable under another first argument: the same file inside and bare. It
+// times itself, so that its start-up is not in the figure, and prints nanoseconds.
+const probeWord = "sandbox-run-bench-probe"
+
+func isProbe(args []string) bool { return len(args) > 1 && args[1] == probeWord }
+
+const syscallRounds = 200_000
+
+// probe does one kind of work and prints how long it took.
+func probe(args []string, stdout io.Writer) int {
+	work := map[string]func() error{"cpu": burn, "syscalls": calls}[strings.Join(args, " ")]
+	if work == nil {
+		return exitFailed
+	}
+	began := time.Now() // CLOCK_MONOTONIC
+	if err := work(); err != nil {
+		fmt.Fprintln(stdout, err)
+		return exitFailed
+	}
+	fmt.Fprintln(stdout, time.Since(began).Nanoseconds())
+	return exitMet
+}
+
+// sink keeps the compiler from leaving out work nobody looks at.
+var sink uint64
+
+// burn computes and sorts: arithmetic, branches and memory, no system calls.
+func burn() error {
+	x := uint64(88172645463325252)
+	data := make([]uint64, 1<<15)
+	for range 12 {
+		for i := range data {
+			x ^= x << 13
+			x ^= x >> 7
+			x ^= x << 17
+			data[i] = x
+		}
+		slices.Sort(data)
+		sink += data[x%uint64(len(data))]
+	}
+	return nil
+}
+
+// calls is getppid and a read of one byte, over and over.
+func calls() error {
+	zero, err := os.Open("/dev/zero")
+	if err != nil {
+		return err
+	}
+	defer zero.Close()
+	fd, buf := int(zero.Fd()), make([]byte, 1)
+	for range syscallRounds {
+		sink += uint64(unix.Getppid())
+		if _, err := unix.Read(fd, buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// probeAt is where the probe is inside.
+const probeAt = "/opt/bench/probe"
+
+// overhead is row 6: the same work inside and bare, timed by itself.
+func (s *stage) overhead(ctx context.Context) ([]bench.Row, error) {
+	spec := sandbox.Spec{
+		Scratch: sandbox.ScratchMemory,
+		Volumes: []sandbox.Volume{{Source: s.self, Target: probeAt}},
+		// All cores: the runtime's other threads would eat into a quota of one.
+		Limits: sandbox.Limits{CPUs: float64(min(2, machine().Cores))},
+	}
+	var rows []bench.Row
+	for _, c := range []struct {
+		work, name string
+		bar        float64
+	}{
+		{"cpu", "CPU-bound work inside vs bare", 1.03},
+		{"syscalls", "getppid + read of 1 byte, 200 000 times, inside vs bare", 1.2},
+	} {
+		inside := func(ctx context.Context, number int) (bench.Sample, error) {
+			result, err := s.once(ctx, number, spec, probeAt, probeWord, c.work)
+			if err != nil {
+				return bench.Sample{}, err
+			}
+			return selfTimed(result.Stdout.Bytes())
+		}
+		bare := s.program(s.self, probeWord, c.work)
+		outside := func(context.Context, int) (bench.Sample, error) {
+			out, err := bare.output()
+			if err != nil {
+				return bench.Sample{}, err
+			}
+			return selfTimed(out)
+		}
+		ours, ref, err := bench.Pairs(ctx, min(3, s.warmup), s.probes, inside, outside)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.work, err)
+		}
+		row := bench.Compare(c.name, "bare", ours, ref, c.bar)
+		row.Note = fmt.Sprintf("timed by the probe itself, start-up not counted; --cpus %v so that the quota is not what is measured; nothing is pinned; %d warm-up pairs", spec.Limits.CPUs, min(3, s.warmup))
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// selfTimed is what a probe has printed.
+func selfTimed(out []byte) (bench.Sample, error) {
+	ns, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	if err != nil || ns <= 0 {
+		return bench.Sample{}, fmt.Errorf("the probe said %q", out)
+	}
+	return bench.Sample{Wall: time.Duration(ns)}, nil
+}
+
+// output runs the program to its successful end and returns what it printed.
+func (p *program) output() ([]byte, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	pid, err := p.start(w)
+	_ = w.Close() // ours; the program has its own
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.path, err)
+	}
+	out, readErr := io.ReadAll(r)
+	return out, errors.Join(readErr, p.await(pid))
+}

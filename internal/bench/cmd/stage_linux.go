@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/bench"
+	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
+)
+
+// measures are all there are, in the order of the table.
+var measures = []struct {
+	name string // what -only matches, beside the rows' own names
+	run  func(*stage, context.Context) ([]bench.Row, error)
+}{
+	{"library", (*stage).library},
+	{"command", (*stage).command},
+	{"inits", (*stage).inits},
+	{"throughput", (*stage).throughput},
+	{"idle", (*stage).idle},
+	{"overhead", (*stage).overhead},
+	{"bare", (*stage).bare},
+}
+
+// stage is what all measures share.
+type stage struct {
+	*options
+	backend   *native.Backend
+	manager   *sandbox.Manager
+	cache     string // of our own, so that our loop devices can be told from others'
+	null      *os.File
+	reference *program // bwrap … true
+	cli       string   // bin/sandbox-run
+	self      string   // this executable, which is the probe too
+	gone      leftovers
+}
+
+// measure sets the stage, has every measure that was asked for play on it, and clears up.
+func measure(ctx context.Context, o *options, progress io.Writer) (report *bench.Report, err error) {
+	s, err := setStage(o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.clear()) }()
+	report = &bench.Report{
+		Machine:    machine(),
+		References: []string{s.reference.String()},
+		Notes: []string{
+			fmt.Sprintf("interleaved pairs, the first side alternating; medians; %d warm-up pairs left out; %v between runs; nothing measured twice", o.warmup, pause),
+			"both sides are started from this process: the reference by syscall.ForkExec and wait4 (cheaper than os/exec), the library by calls; CPU/run is getrusage of this process and its descendants, ms",
+		},
+	}
+	report.Machine.LoadStart = load()
+	for _, m := range measures {
+		if !o.only.MatchString(m.name) {
+			continue
+		}
+		fmt.Fprintf(progress, "bench: %s …\n", m.name)
+		rows, err := m.run(s, ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.name, err)
+		}
+		report.Rows = append(report.Rows, rows...)
+	}
+	if len(report.Rows) == 0 {
+		return nil, fmt.Errorf("-only %s matches none of library, command, inits, throughput, idle, overhead, bare", o.only)
+	}
+	report.Machine.LoadEnd = load()
+	return report, nil
+}
+
+func setStage(o *options) (*stage, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("native sandboxes need root")
+	}
+	s := &stage{options: o}
+	bin, err := filepath.Abs(o.bin)
+	if err != nil {
+		return nil, err
+	}
+	s.cli = filepath.Join(bin, "sandbox-run")
+	init := filepath.Join(bin, "sandbox-init")
+	for _, p := range []string{s.cli, init} {
+		if _, err := os.Stat(p); err != nil {
+			return nil, fmt.Errorf("%w; try: make build", err)
+		}
+	}
+	// What a library user has who installed sandbox-init beside his program.
+	if err := os.Setenv("SANDBOX_RUN_INIT", init); err != nil {
+		return nil, err
+	}
+	if s.self, err = os.Executable(); err != nil {
+		return nil, err
+	}
+	if s.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+		return nil, err
+	}
+	bwrap, err := exec.LookPath("bwrap")
+	if err != nil {
+		return nil, fmt.Errorf("the reference is missing: %w; try: scripts/deps.sh bench", err)
+	}
+	s.reference = s.program(bwrap, referenceArgs...)
+	// On the same file system as the default one, whose cost is the same.
+	if s.cache, err = os.MkdirTemp("/var/cache", "sandbox-run-bench-"); err != nil {
+		return nil, err
+	}
+	if s.backend, err = native.New(native.Options{CacheDir: s.cache}); err != nil {
+		return nil, errors.Join(err, s.clear())
+	}
+	s.manager = sandbox.NewManager(s.backend, sandbox.Options{})
+	s.gone = leftovers{cache: s.cache}
+	// What bwrap leaves to be buried by the machine's init comes to us, and is counted.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, errors.Join(err, s.clear())
+	}
+	return s, nil
+}
+
+// clear removes everything again.
+func (s *stage) clear() error {
+	var errs []error
+	if s.manager != nil {
+		errs = append(errs, s.manager.Close())
+	}
+	if s.backend != nil {
+		errs = append(errs, s.backend.Close())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	errs = append(errs, removal.Tree(ctx, s.cache), s.null.Close(), unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0))
+	return errors.Join(errs...)
+}
+
+func machine() bench.Machine {
+	m := bench.Machine{Cores: runtime.NumCPU(), Kernel: word("/proc/sys/kernel/osrelease", 0), Go: runtime.Version(), Date: time.Now()}
+	text, _ := os.ReadFile("/proc/cpuinfo") // a line more or less in the report
+	if _, rest, found := strings.Cut(string(text), "model name"); found {
+		line, _, _ := strings.Cut(rest, "\n")
+		m.CPU = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), ":"))
+	}
+	return m
+}
+
+func load() string { return word("/proc/loadavg", 0) }
+
+// word is a field of a small file of the kernel's, or "?".
+func word(path string, n int) string {
+	text, err := os.ReadFile(path)
+	fields := strings.Fields(string(text))
+	if err != nil || n >= len(fields) {
+		return "?"
+	}
+	return fields[n]
+}
+
+// cpuTime is what this process and every descendant that was buried have used so far.
+func cpuTime() (time.Duration, error) {
+	var sum time.Duration
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if err := unix.Getrusage(who, &u); err != nil {
+			return 0, err
+		}
+		sum += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	return sum, nil
+}
+
+// pause lets the machine finish what either side has left to it (namespaces are taken apart by
+// kernel threads, the library makes an init ready), so that it does not slow the other side down.
+const pause = 3 * time.Millisecond
+
+// timed measures f: its time is f's alone, and its CPU time includes what f and settle bury.
+func timed(f func() error, settle func() error) (bench.Sample, error) {
+	before, err := cpuTime()
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	began := time.Now()
+	err = f()
+	wall := time.Since(began)
+	if err == nil && settle != nil {
+		err = settle()
+	}
+	after, cpuErr := cpuTime()
+	time.Sleep(pause)
+	return bench.Sample{Wall: wall, CPU: after - before}, errors.Join(err, cpuErr)
+}
+
+// children are the processes whose parent this one is.
+func children() ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	self := strconv.Itoa(os.Getpid())
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue // gone meanwhile
+		}
+		// The name in parentheses may hold anything; what follows it: state, parent, …
+		after := string(text[strings.LastIndexByte(string(text), ')')+1:])
+		if f := strings.Fields(after); len(f) > 1 && f[1] == self {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}

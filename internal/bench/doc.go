@@ -1,0 +1,15 @@
+// Package bench holds what a fair measurement needs: interleaved pairs, medians with intervals,
+// and a table that says of every bar whether it was met.
+//
+// Place in the flow. internal/bench/cmd measures with it, for `make bench` and docs/PERFORMANCE.md.
+// It knows nothing of sandboxes and imports nothing of ours.
+//
+// Lifecycle. Pairs or Throughput collect samples, Compare and its siblings make rows of them, a
+// Report of rows is written as text, Markdown or JSON.
+//
+// Concurrency. Values, no state; Throughput alone starts goroutines, and waits for them.
+//
+// Limits. A ratio is one of medians, never a mean, and its interval is bootstrapped over pairs, so
+// that what slows both sides down at once cancels out. Bars are judged by the ratio itself, once:
+// nothing is measured again because it did not please.
+package bench

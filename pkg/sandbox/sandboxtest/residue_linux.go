@@ -1,0 +1,156 @@
+package sandboxtest
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// marked lists the living processes that have a mark in their environment or command line.
+func marked(mark string) []string {
+	var list []string
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		for _, f := range []string{"environ", "cmdline"} {
+			if text, err := os.ReadFile(d + "/" + f); err == nil && bytes.Contains(text, []byte(mark)) {
+				line, _ := os.ReadFile(d + "/cmdline")
+				list = append(list, fmt.Sprintf("%s %q", filepath.Base(d), line))
+				break
+			}
+		}
+	}
+	return list
+}
+
+// host is what there was before the suite. Other programs of this project may run on the machine: only
+// what is this process's own is looked at.
+type host struct {
+	scratch string
+	files   map[string]int // open descriptors, by what they are
+	mounts  map[string]bool
+}
+
+func lookAtHost(scratch string) host {
+	return host{scratch: scratch, files: descriptors(), mounts: ourMounts()}
+}
+
+// descriptors counts what is open, by kind. Addresses and numbers would make each one unique.
+func descriptors() map[string]int {
+	count := map[string]int{}
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
+			kind, _, _ := strings.Cut(l, ":[")
+			count[kind]++
+		}
+	}
+	return count
+}
+
+// ourMounts are the mounts of this namespace that could be ours.
+func ourMounts() map[string]bool {
+	found := map[string]bool{}
+	text, _ := os.ReadFile("/proc/self/mountinfo")
+	for _, line := range strings.Split(string(text), "\n") {
+		if strings.Contains(line, "sandbox-run") || strings.Contains(line, " overlay ") || strings.Contains(line, "/dev/loop") {
+			found[line] = true
+		}
+	}
+	return found
+}
+
+// claims are the names under which this process is registered as a supervisor.
+func claims() []string {
+	var names []string
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(l, "/run/sandbox-run/s") {
+			names = append(names, filepath.Base(l))
+		}
+	}
+	return names
+}
+
+// groups are the cgroups of sandboxes that this process still has.
+func (host) groups() []string {
+	var list []string
+	for _, name := range claims() {
+		text, _ := os.ReadFile("/run/sandbox-run/" + name)
+		for _, root := range strings.Fields(string(text)) {
+			children, _ := filepath.Glob(filepath.Join(root, name, "*/"))
+			for _, c := range children {
+				if st, err := os.Stat(c); err == nil && st.IsDir() {
+					list = append(list, c)
+				}
+			}
+		}
+	}
+	return list
+}
+
+// kept are descriptors that a process opens once and keeps: the sealed init, /dev/null, the runtime's
+// poller, the cgroup hierarchies, one user namespace per mapping.
+func kept(kind string) bool {
+	return strings.HasPrefix(kind, "/memfd:sandbox-init") || kind == "/dev/null" || strings.HasPrefix(kind, "anon_inode") ||
+		strings.HasPrefix(kind, "/sys/fs/cgroup") || kind == "user" || strings.HasPrefix(kind, "/proc/")
+}
+
+// left lists what the suite has left behind, once its backend is closed.
+func (h host) left() []string {
+	var list []string
+	if names := claims(); len(names) > 0 {
+		list = append(list, fmt.Sprintf("registrations %q", names))
+	}
+	for line := range ourMounts() {
+		if !h.mounts[line] {
+			list = append(list, "mount "+line)
+		}
+	}
+	now := descriptors()
+	for _, kind := range slices.Sorted(maps.Keys(now)) {
+		// Pipes of the test runner and of other packages' helpers come in pairs and stay.
+		if now[kind] > h.files[kind] && !kept(kind) && !strings.HasPrefix(kind, h.scratch+"/") {
+			list = append(list, fmt.Sprintf("%d descriptors of %s, %d before", now[kind], kind, h.files[kind]))
+		}
+	}
+	if h.scratch != "" {
+		backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+		for _, f := range backing {
+			if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), h.scratch+"/") {
+				list = append(list, "loop device "+f)
+			}
+		}
+	}
+	if dirs, _ := filepath.Glob(fmt.Sprintf("/var/tmp/sandbox-run-%d-*", os.Geteuid())); len(dirs) > 0 {
+		for _, d := range dirs {
+			if st, err := os.Stat(d); err == nil && st.ModTime().After(started) && !held(d) {
+				list = append(list, "directory "+d)
+			}
+		}
+	}
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err == nil && info.Signo != 0 {
+		list = append(list, "a zombie child")
+	}
+	return list
+}
+
+var started = time.Now()
+
+// held reports whether a directory belongs to a supervisor that lives: somebody else's, then.
+func held(dir string) bool {
+	name := dir[strings.LastIndex(dir, "-")+1:]
+	f, err := os.Open("/run/sandbox-run/" + name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+}
