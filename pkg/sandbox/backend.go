@@ -37,7 +37,7 @@ type Instance interface {
 // Task is one process that was started. The caller reads Stdout and Stderr, calls Wait once the
 // process may have ended, and always Finish.
 type Task interface {
-	// Stdin is nil when the process has a terminal: then Stdout's Terminal is written to.
+	// Stdin is where the process reads from; with a terminal, what is typed. Closing it ends the input.
 	Stdin() io.WriteCloser
 	Stdout() io.ReadCloser
 	// Stderr is nil when the process has a terminal.

@@ -68,8 +68,9 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 		if !o.only.MatchString(m.name) {
 			continue
 		}
-		fmt.Fprintf(progress, "bench: %s …\n", m.name)
+		began := time.Now()
 		rows, err := m.run(s, ctx)
+		fmt.Fprintf(progress, "bench: %s took %.1f s\n", m.name, time.Since(began).Seconds())
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.name, err)
 		}
@@ -166,38 +167,34 @@ func word(path string, n int) string {
 	return fields[n]
 }
 
-// cpuTime is what this process and every descendant that was buried have used so far.
-func cpuTime() (time.Duration, error) {
-	var sum time.Duration
-	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
-		var u unix.Rusage
-		if err := unix.Getrusage(who, &u); err != nil {
-			return 0, err
-		}
-		sum += time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	return sum, nil
+// cpuTime is what this process has used so far, or what its buried descendants have.
+func cpuTime(who int) (time.Duration, error) {
+	var u unix.Rusage
+	err := unix.Getrusage(who, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
 }
 
 // pause lets the machine finish what either side has left to it (namespaces are taken apart by
 // kernel threads, the library makes an init ready), so that it does not slow the other side down.
 const pause = 3 * time.Millisecond
 
-// timed measures f: its time is f's alone, and its CPU time includes what f and settle bury.
+// timed measures f. Its CPU time is this process's during f, and that of descendants buried by f
+// or by settle, whose own work is not counted.
 func timed(f func() error, settle func() error) (bench.Sample, error) {
-	before, err := cpuTime()
-	if err != nil {
-		return bench.Sample{}, err
-	}
+	var errs [5]error
+	var own, others [2]time.Duration
+	own[0], errs[0] = cpuTime(unix.RUSAGE_SELF)
+	others[0], errs[1] = cpuTime(unix.RUSAGE_CHILDREN)
 	began := time.Now()
-	err = f()
+	errs[2] = f()
 	wall := time.Since(began)
-	if err == nil && settle != nil {
-		err = settle()
+	own[1], errs[3] = cpuTime(unix.RUSAGE_SELF)
+	if settle != nil && errs[2] == nil {
+		errs[2] = settle()
 	}
-	after, cpuErr := cpuTime()
+	others[1], errs[4] = cpuTime(unix.RUSAGE_CHILDREN)
 	time.Sleep(pause)
-	return bench.Sample{Wall: wall, CPU: after - before}, errors.Join(err, cpuErr)
+	return bench.Sample{Wall: wall, CPU: own[1] - own[0] + others[1] - others[0]}, errors.Join(errs[:]...)
 }
 
 // children are the processes whose parent this one is.

@@ -26,10 +26,17 @@ func BenchmarkMakeLimitJoinStatRemove(b *testing.B) {
 	if tree.Has(Pids) {
 		limits.Pids = 100
 	}
+	for _, idle := range []time.Duration{0, 2 * time.Millisecond, 20 * time.Millisecond} {
+		b.Run("idle="+idle.String(), func(b *testing.B) { benchmarkRun(b, tree, sup, limits, idle) })
+	}
+}
+
+func benchmarkRun(b *testing.B, tree *Tree, sup *Group, limits Limits, idle time.Duration) {
 	b.ReportAllocs()
 	names := []string{"make", "join", "final", "remove", "whole"}
 	took := make([][]time.Duration, len(names))
 	for i := 0; b.Loop(); i++ {
+		time.Sleep(idle)
 		t := []time.Time{time.Now()}
 		g := tree.Group(fmt.Sprintf("%s/%d", sup.Path(), i))
 		if err := g.Make(limits); err != nil {
@@ -60,6 +67,7 @@ func BenchmarkMakeLimitJoinStatRemove(b *testing.B) {
 	for k, name := range names {
 		slices.Sort(took[k])
 		b.ReportMetric(float64(took[k][len(took[k])/2].Nanoseconds())/1000, name+"-p50-µs")
+		b.ReportMetric(float64(took[k][len(took[k])*9/10].Nanoseconds())/1000, name+"-p90-µs")
 	}
 }
 

@@ -10,25 +10,14 @@ import (
 
 // socket is the init's end of the conversation: plain blocking system calls, no poller.
 type socket struct {
-	fd      int
-	pending []byte // received beyond the last frame
-	fds     []int  // descriptors that came with it
+	fd    int
+	inbox initproto.Inbox[int]
 }
 
 // receive returns the next message and the descriptors that came with it, which the caller owns.
 func (s *socket) receive() (any, []int, error) {
 	for {
-		body, n, rest, err := initproto.Next(s.pending)
-		if err != nil {
-			return nil, nil, err
-		}
-		if body != nil {
-			if n > len(s.fds) {
-				return nil, nil, initproto.ErrMalformed
-			}
-			fds := s.fds[:n:n]
-			s.pending, s.fds = rest, s.fds[n:]
-			m, err := initproto.Decode(body)
+		if m, fds, err := s.inbox.Take(); m != nil || err != nil {
 			return m, fds, err
 		}
 		if err := s.fill(); err != nil {
@@ -37,7 +26,7 @@ func (s *socket) receive() (any, []int, error) {
 	}
 }
 
-// fill reads once. Descriptors queue up until the frame they belong to is taken.
+// fill reads once.
 func (s *socket) fill() error {
 	buf := make([]byte, 16<<10)
 	oob := make([]byte, unix.CmsgSpace(4*initproto.MaxDescriptors))
@@ -45,17 +34,18 @@ func (s *socket) fill() error {
 	if err != nil {
 		return err
 	}
+	var fds []int
 	if oobn > 0 {
 		messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 		if err != nil {
 			return err
 		}
 		for i := range messages {
-			fds, err := unix.ParseUnixRights(&messages[i])
+			some, err := unix.ParseUnixRights(&messages[i])
 			if err != nil {
 				return err
 			}
-			s.fds = append(s.fds, fds...)
+			fds = append(fds, some...)
 		}
 	}
 	if flags&unix.MSG_CTRUNC != 0 {
@@ -64,7 +54,7 @@ func (s *socket) fill() error {
 	if n == 0 {
 		return io.EOF
 	}
-	s.pending = append(s.pending, buf[:n]...)
+	s.inbox.Put(buf[:n], fds...)
 	return nil
 }
 

@@ -159,22 +159,40 @@ func frame(kind Kind, body func(*writer)) []byte {
 // Accompany notes in a frame's header how many descriptors travel with it.
 func Accompany(frame []byte, descriptors int) { frame[4] = byte(descriptors) }
 
-// Next finds the first frame in what was received: its body, the number of its descriptors, and
-// what follows it. The body is nil while the frame is not whole.
-func Next(received []byte) (body []byte, descriptors int, rest []byte, err error) {
-	if len(received) < HeaderSize {
-		return nil, 0, received, nil
+// Inbox puts frames back together from what was read, however that was cut or joined, with the
+// descriptors that came along. D is what the reader calls a descriptor.
+type Inbox[D any] struct {
+	data        []byte
+	descriptors []D
+}
+
+// Put adds what was read.
+func (b *Inbox[D]) Put(data []byte, descriptors ...D) {
+	b.data = append(b.data, data...)
+	b.descriptors = append(b.descriptors, descriptors...)
+}
+
+// Take returns the next message and its descriptors, which are the caller's; nil while there is no
+// whole one.
+func (b *Inbox[D]) Take() (m any, descriptors []D, err error) {
+	if len(b.data) < HeaderSize {
+		return nil, nil, nil
 	}
-	n := binary.LittleEndian.Uint32(received)
-	descriptors = int(received[4])
-	if n == 0 || n > MaxFrame || descriptors > MaxDescriptors {
-		return nil, 0, nil, ErrMalformed
+	length, n := binary.LittleEndian.Uint32(b.data), int(b.data[4])
+	if length == 0 || length > MaxFrame || n > MaxDescriptors {
+		return nil, nil, ErrMalformed
 	}
-	total := HeaderSize + int(n)
-	if len(received) < total {
-		return nil, 0, received, nil
+	total := HeaderSize + int(length)
+	if len(b.data) < total {
+		return nil, nil, nil
 	}
-	return received[HeaderSize:total:total], descriptors, received[total:], nil
+	if n > len(b.descriptors) { // they come no later than the frame's first byte
+		return nil, nil, ErrMalformed
+	}
+	m, err = Decode(b.data[HeaderSize:total:total])
+	descriptors = b.descriptors[:n:n]
+	b.data, b.descriptors = b.data[total:], b.descriptors[n:]
+	return m, descriptors, err
 }
 
 // Encode renders m as a frame, header included.

@@ -22,8 +22,7 @@ type conn struct {
 
 	sending sync.Mutex // a frame and its descriptors must not be cut in by another
 
-	pending []byte // received beyond the last frame; one reader only
-	fds     []*os.File
+	inbox initproto.Inbox[*os.File] // one reader only
 }
 
 func newConn(fd int) (*conn, error) {
@@ -78,17 +77,7 @@ func (c *conn) send(frame []byte, fds []int) error {
 // receive returns the next message and its descriptors, which the caller owns.
 func (c *conn) receive() (any, []*os.File, error) {
 	for {
-		body, n, rest, err := initproto.Next(c.pending)
-		if err != nil {
-			return nil, nil, err
-		}
-		if body != nil {
-			if n > len(c.fds) {
-				return nil, nil, initproto.ErrMalformed
-			}
-			files := c.fds[:n:n]
-			c.pending, c.fds = rest, c.fds[n:]
-			m, err := initproto.Decode(body)
+		if m, files, err := c.inbox.Take(); m != nil || err != nil {
 			return m, files, err
 		}
 		if err := c.fill(); err != nil {
@@ -97,7 +86,7 @@ func (c *conn) receive() (any, []*os.File, error) {
 	}
 }
 
-// fill reads once. Answers are small; descriptors queue up until the frame they belong to is taken.
+// fill reads once. Answers are small.
 func (c *conn) fill() error {
 	var buf [512]byte
 	oob := make([]byte, unix.CmsgSpace(4*4))
@@ -114,6 +103,7 @@ func (c *conn) fill() error {
 	if rawErr != nil || err != nil {
 		return errors.Join(rawErr, err)
 	}
+	var files []*os.File
 	if oobn > 0 {
 		messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 		if err != nil {
@@ -127,7 +117,7 @@ func (c *conn) fill() error {
 			for _, fd := range fds {
 				// Non-blocking, so that a terminal's master is read through the poller too.
 				_ = unix.SetNonblock(fd, true)
-				c.fds = append(c.fds, os.NewFile(uintptr(fd), "sandbox-init"))
+				files = append(files, os.NewFile(uintptr(fd), "sandbox-init"))
 			}
 		}
 	}
@@ -137,6 +127,6 @@ func (c *conn) fill() error {
 	if n == 0 {
 		return io.EOF
 	}
-	c.pending = append(c.pending, buf[:n]...)
+	c.inbox.Put(buf[:n], files...)
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 )
 
 // Name is what --backend calls this backend.
@@ -51,8 +52,7 @@ var (
 	_ sandbox.Backend  = (*Backend)(nil)
 	_ sandbox.Instance = (*instance)(nil)
 	_ sandbox.Freezer  = (*instance)(nil)
-	_ sandbox.Task     = (*task)(nil)
-	_ sandbox.Terminal = (*task)(nil)
+	_ launch.Phase     = (*phase)(nil)
 )
 
 // New looks at the machine and claims nothing yet.
@@ -80,13 +80,7 @@ func New(o Options) (*Backend, error) {
 	return b, nil
 }
 
-// failure is an error of this backend, with the next step every user has.
-func failure(op, stage string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &sandbox.Error{Backend: Name, Op: op, Stage: stage, Err: err, Hint: "sandbox-run doctor"}
-}
+func failure(op, stage string, err error) error { return launch.Failure(Name, op, stage, err) }
 
 // Name is "native".
 func (b *Backend) Name() string { return Name }
@@ -230,17 +224,7 @@ func (b *Backend) newScratch(spec *sandbox.Spec) (s *scratch.Scratch, shared str
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	b.background.Wait()
 	found, err := supervisor.Collect(ctx, dryRun)
-	if err != nil {
-		return nil, failure("collect", "supervisor", err)
-	}
-	residue := make([]sandbox.Residue, len(found))
-	for i, f := range found {
-		residue[i] = sandbox.Residue{Kind: f.Kind, Name: f.Name, Removed: f.Removed}
-		if f.Problem != nil {
-			residue[i].Problem = f.Problem.Error()
-		}
-	}
-	return residue, nil
+	return launch.Residue(found), failure("collect", "supervisor", err)
 }
 
 // Close gives up the claim and the keeper. Every instance must be destroyed. Twice is fine.

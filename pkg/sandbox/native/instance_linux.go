@@ -19,6 +19,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 )
 
 // cloneFlags are the namespaces an init is born into; the cgroup namespace is made by each
@@ -71,23 +72,25 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 func (i *instance) prepare(ctx context.Context) error {
 	p := &phase{i: i}
 	i.spare = p
-	spawned := make(chan error, 1)
 	born := i.b.nursery.take(i.spec.User)
 	if born != nil {
 		p.init, i.rootID, i.userID = born.init, born.rootID, born.userID
-		spawned <- nil
 	} else {
 		var err error
 		if i.rootID, i.userID, err = i.supervisor.IDs(); err != nil {
 			return failure("take ids", "supervisor", err)
 		}
-		go func() { spawned <- p.spawn() }()
 	}
-	err := i.makeScratch()
-	if err == nil {
-		err = p.makeGroup()
+	made := make(chan error, 1)
+	furnish := func() { made <- errors.Join(i.makeScratch(), p.makeGroup()) }
+	var err error
+	if born != nil {
+		furnish()
+	} else {
+		go furnish()
+		err = p.spawn() // the longer of the two, so it starts at once
 	}
-	if err := errors.Join(<-spawned, err); err != nil {
+	if err := errors.Join(err, <-made); err != nil {
 		return err
 	}
 	err = i.setUp(ctx, p)
@@ -163,7 +166,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 	got, err := p.init.Setup(ctx, m, fds)
 	if err != nil {
 		p.failed = true
-		return initFailure(err)
+		return launch.StartFailure(Name, err)
 	}
 	if len(got) != 1 {
 		for _, f := range got {
@@ -251,25 +254,6 @@ func groupLimits(l sandbox.Limits) cgroup.Limits {
 	return cgroup.Limits{CPU: l.CPUs, Memory: uint64(l.Memory), Pids: l.Processes}
 }
 
-// initFailure tells the program's own fault from ours.
-func initFailure(err error) error {
-	var e *spawn.Error
-	if !errors.As(err, &e) {
-		return failure("talk to init", "protocol", err)
-	}
-	out := &sandbox.Error{Backend: Name, Op: e.Detail, Stage: e.Stage.String(), Err: e.Errno, Hint: "sandbox-run doctor"}
-	switch e.Stage {
-	case initproto.StageExec:
-		out.Kind, out.Hint = sandbox.ErrNotStarted, ""
-		if e.Errno == unix.ENOENT {
-			out.Hint = "name a program that exists inside the sandbox"
-		}
-	case initproto.StageWorkdir:
-		out.Kind, out.Hint = sandbox.ErrInvalid, "a directory that exists inside the sandbox"
-	}
-	return out
-}
-
 // Isolation is what this sandbox really has.
 func (i *instance) Isolation() sandbox.Isolation { return i.iso }
 
@@ -311,10 +295,10 @@ func (i *instance) Destroy(ctx context.Context) error {
 	i.mu.Unlock()
 	var errs []error
 	for _, p := range alive {
-		p.kill()
+		_ = p.Kill()
 	}
 	for _, p := range alive {
-		_, err := p.finish(ctx)
+		_, err := p.Finish(ctx)
 		errs = append(errs, err)
 	}
 	i.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 )
 
 // phase is an init with its pid namespace and its cgroup. It lives as long as one of its processes.
@@ -50,11 +51,12 @@ func (p *phase) makeGroup() (err error) {
 	return failure("open cgroup", "cgroup", err)
 }
 
-// kill ends the init, if there is one, and all it holds.
-func (p *phase) kill() {
+// Kill ends the init, if there is one, and all it holds.
+func (p *phase) Kill() error {
 	if p.init != nil {
 		p.init.Kill()
 	}
+	return nil
 }
 
 // enter finds the phase a process belongs to, or makes it.
@@ -84,8 +86,8 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 			err = i.setUp(ctx, p)
 		}
 		if err != nil {
-			p.kill()
-			_, cleanErr := p.finish(ctx)
+			_ = p.Kill()
+			_, cleanErr := p.Finish(ctx)
 			return nil, errors.Join(err, cleanErr)
 		}
 	}
@@ -93,7 +95,7 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 	i.phases[name] = p
 	if groupLimits(l) != groupLimits(p.limits) {
 		if err := p.group.Set(groupLimits(l)); err != nil {
-			i.leaveLocked(p)
+			p.leaveLocked()
 			return nil, failure("set limits", "cgroup", err)
 		}
 	}
@@ -101,20 +103,20 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 	return p, nil
 }
 
-// leave gives up a process's place and reports whether it was the last.
-func (i *instance) leave(p *phase) (last bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.leaveLocked(p)
+// Leave gives up a process's place and reports whether it was the last.
+func (p *phase) Leave() (last bool) {
+	p.i.mu.Lock()
+	defer p.i.mu.Unlock()
+	return p.leaveLocked()
 }
 
-func (i *instance) leaveLocked(p *phase) (last bool) {
+func (p *phase) leaveLocked() (last bool) {
 	p.tasks--
 	if p.tasks > 0 {
 		return false
 	}
-	if i.phases[p.name] == p {
-		delete(i.phases, p.name)
+	if p.i.phases[p.name] == p {
+		delete(p.i.phases, p.name)
 	}
 	return true
 }
@@ -122,9 +124,9 @@ func (i *instance) leaveLocked(p *phase) (last bool) {
 // initPatience is how long an init may take to notice that it is done.
 const initPatience = 500 * time.Millisecond
 
-// finish waits until the init and all it held are gone, and removes the cgroup. The init must
+// Finish waits until the init and all it held are gone, and removes the cgroup. The init must
 // have been told to end, or be ending. Idempotent.
-func (p *phase) finish(ctx context.Context) (monitor.Sample, error) {
+func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	p.once.Do(func() {
 		for _, f := range p.join {
 			_ = f.Close()
@@ -174,11 +176,7 @@ func (p *phase) bury() (read, written uint64) {
 // sample turns counters into a sample. Counters that could not be read stay zero: the monitor keeps
 // what it saw last.
 func (p *phase) sample(st cgroup.Stat, err error) monitor.Sample {
-	s := monitor.Sample{
-		CPUUser: st.CPUUser, CPUSystem: st.CPUSystem, Throttled: st.Throttled,
-		Memory: st.MemoryCurrent, MemoryPeak: st.MemoryPeak, IORead: st.IORead, IOWrite: st.IOWrite,
-		Processes: int(st.Pids), ProcessesPeak: int(st.PidsPeak), OOMKills: st.OOMKills, ProcessLimitHits: st.PidsLimitHits,
-	}
+	s := launch.Sample(st)
 	if err != nil {
 		s = monitor.Sample{}
 	}
@@ -194,8 +192,8 @@ func (p *phase) sample(st cgroup.Stat, err error) monitor.Sample {
 // maxIOProcesses bounds what a live sample looks at; the final one has everybody.
 const maxIOProcesses = 32
 
-// live is a sample of a phase that runs.
-func (p *phase) live() (monitor.Sample, error) {
+// Live is a sample of a phase that runs.
+func (p *phase) Live() (monitor.Sample, error) {
 	st, err := p.group.Stat()
 	if err != nil {
 		return monitor.Sample{}, err

@@ -100,9 +100,12 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 		controller cgroup.Controller
 		name       string
 		control    sandbox.Control
+		remedy     string
 	}{
-		{cgroup.Memory, "memory", sandbox.ControlMemory}, {cgroup.Pids, "pids", sandbox.ControlProcesses},
-		{cgroup.CPU, "cpu", sandbox.ControlCPU}, {cgroup.Swap, "swap", sandbox.ControlSwap},
+		{cgroup.Memory, "memory", sandbox.ControlMemory, "enable the memory cgroup controller (cgroup_enable=memory) and make it writable"},
+		{cgroup.Pids, "pids", sandbox.ControlProcesses, "enable the pids cgroup controller and make it writable"},
+		{cgroup.CPU, "cpu", sandbox.ControlCPU, "enable the cpu cgroup controller and make it writable"},
+		{cgroup.Swap, "swap", sandbox.ControlSwap, "boot with swapaccount=1, or switch swap off"},
 	} {
 		if b.cgroups.Has(c.controller) {
 			iso.Enforce(c.control)
@@ -112,7 +115,7 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 		if reason == "" {
 			reason = "no usable cgroup controller"
 		}
-		iso.Lack(c.control, sandbox.Absent, reason, "enable the "+c.name+" cgroup controller and make it writable")
+		iso.Lack(c.control, sandbox.Absent, reason, c.remedy)
 	}
 }
 

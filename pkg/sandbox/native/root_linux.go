@@ -175,7 +175,11 @@ func openHost(p string, owner int) (fd int, isFile bool, err error) {
 	}
 	f, isFile, err := idmap.Open(p, o)
 	if err != nil {
-		return -1, false, &sandbox.Error{Op: "root " + p, Stage: "rootfs", Err: err}
+		out := &sandbox.Error{Backend: Name, Op: "root " + p, Stage: "rootfs", Err: err, Hint: "sandbox-run doctor"}
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, idmap.ErrSource) {
+			out.Kind, out.Hint = sandbox.ErrInvalid, "a directory that exists, by a path without symbolic links"
+		}
+		return -1, false, out
 	}
 	defer f.Close()
 	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)

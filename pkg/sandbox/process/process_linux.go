@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +19,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 )
 
 // Name is what --backend calls this backend.
@@ -44,8 +44,7 @@ type Backend struct {
 var (
 	_ sandbox.Backend  = (*Backend)(nil)
 	_ sandbox.Instance = (*instance)(nil)
-	_ sandbox.Task     = (*task)(nil)
-	_ sandbox.Terminal = (*task)(nil)
+	_ launch.Phase     = (*phase)(nil)
 )
 
 // New looks at the machine and claims nothing yet.
@@ -57,12 +56,7 @@ func New(Options) (*Backend, error) {
 	return &Backend{cgroups: tree}, nil
 }
 
-func failure(op, stage string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &sandbox.Error{Backend: Name, Op: op, Stage: stage, Err: err, Hint: "sandbox-run doctor"}
-}
+func failure(op, stage string, err error) error { return launch.Failure(Name, op, stage, err) }
 
 // Name is "process".
 func (b *Backend) Name() string { return Name }
@@ -163,14 +157,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	b.collecting.Wait()
 	found, err := supervisor.Collect(ctx, dryRun)
-	residue := make([]sandbox.Residue, len(found))
-	for i, f := range found {
-		residue[i] = sandbox.Residue{Kind: f.Kind, Name: f.Name, Removed: f.Removed}
-		if f.Problem != nil {
-			residue[i].Problem = f.Problem.Error()
-		}
-	}
-	return residue, failure("collect", "supervisor", err)
+	return launch.Residue(found), failure("collect", "supervisor", err)
 }
 
 // Close gives up the claim. Every instance must be destroyed. Twice is fine.
@@ -243,7 +230,7 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 		p.group = group
 		var err error
 		if p.join, err = group.JoinFiles(); err != nil {
-			_, cleanErr := p.finish(ctx)
+			_, cleanErr := p.Finish(ctx)
 			return nil, errors.Join(failure("open cgroup", "cgroup", err), cleanErr)
 		}
 	}
@@ -254,22 +241,23 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 		}
 	}
 	if err != nil {
-		_, cleanErr := p.finish(ctx)
+		_, cleanErr := p.Finish(ctx)
 		return nil, errors.Join(failure("start init", "process", err), cleanErr)
 	}
 	i.phases[name] = p
 	return p, nil
 }
 
-func (i *instance) leave(p *phase) (last bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+// Leave gives up a process's place and reports whether it was the last.
+func (p *phase) Leave() (last bool) {
+	p.i.mu.Lock()
+	defer p.i.mu.Unlock()
 	p.tasks--
 	if p.tasks > 0 {
 		return false
 	}
-	if i.phases[p.name] == p {
-		delete(i.phases, p.name)
+	if p.i.phases[p.name] == p {
+		delete(p.i.phases, p.name)
 	}
 	return true
 }
@@ -308,34 +296,19 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 	}
 	program, err := ph.init.Run(ctx, m, ph.join)
 	if err != nil {
-		err = initFailure(err)
-		if i.leave(ph) {
-			_, finishErr := ph.finish(ctx)
+		err = launch.StartFailure(Name, err)
+		if ph.Leave() {
+			_, finishErr := ph.Finish(ctx)
 			err = errors.Join(err, finishErr)
 		}
 		return nil, err
 	}
-	return &task{Program: program, p: ph}, nil
+	return launch.New(program, ph), nil
 }
 
-func initFailure(err error) error {
-	var e *spawn.Error
-	if !errors.As(err, &e) {
-		return failure("talk to init", "protocol", err)
-	}
-	out := &sandbox.Error{Backend: Name, Op: e.Detail, Stage: e.Stage.String(), Err: e.Errno}
-	switch e.Stage {
-	case initproto.StageExec:
-		out.Kind = sandbox.ErrNotStarted
-	case initproto.StageWorkdir:
-		out.Kind = sandbox.ErrInvalid
-	}
-	return out
-}
-
-// finish ends the init, which ends all that descends from it, and removes the cgroup with whatever
+// Finish ends the init, which ends all that descends from it, and removes the cgroup with whatever
 // has got away from it. Idempotent.
-func (p *phase) finish(ctx context.Context) (monitor.Sample, error) {
+func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	p.once.Do(func() {
 		if p.init != nil {
 			insist := time.AfterFunc(patience, p.init.Kill)
@@ -350,7 +323,7 @@ func (p *phase) finish(ctx context.Context) (monitor.Sample, error) {
 			return
 		}
 		if st, err := p.group.Final(); err == nil {
-			p.final = sample(st)
+			p.final = launch.Sample(st)
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
@@ -359,12 +332,23 @@ func (p *phase) finish(ctx context.Context) (monitor.Sample, error) {
 	return p.final, p.err
 }
 
-func sample(st cgroup.Stat) monitor.Sample {
-	return monitor.Sample{
-		CPUUser: st.CPUUser, CPUSystem: st.CPUSystem, Throttled: st.Throttled,
-		Memory: st.MemoryCurrent, MemoryPeak: st.MemoryPeak, IORead: st.IORead, IOWrite: st.IOWrite,
-		Processes: int(st.Pids), ProcessesPeak: int(st.PidsPeak), OOMKills: st.OOMKills, ProcessLimitHits: st.PidsLimitHits,
+// Live is what the phase uses now.
+func (p *phase) Live() (monitor.Sample, error) {
+	if p.group == nil {
+		return monitor.Sample{}, errors.New("no cgroup to count in")
 	}
+	st, err := p.group.Stat()
+	return launch.Sample(st), err
+}
+
+// Kill ends the whole phase: the init, on losing its supervisor, kills its descendants; the cgroup
+// holds those it can not find.
+func (p *phase) Kill() error {
+	p.init.HangUp()
+	if p.group != nil {
+		return failure("kill cgroup", "cgroup", p.group.Kill())
+	}
+	return nil
 }
 
 // Destroy kills whatever runs and removes everything. It may be called in any state, twice.
@@ -382,64 +366,8 @@ func (i *instance) Destroy(ctx context.Context) error {
 	i.mu.Unlock()
 	var errs []error
 	for _, p := range alive {
-		_, err := p.finish(ctx)
+		_, err := p.Finish(ctx)
 		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, failure("remove directory", "scratch", removal.Tree(ctx, i.dir)))...)
-}
-
-// task is one process of a phase.
-type task struct {
-	*spawn.Program
-	p *phase
-
-	finishing sync.Once
-	final     monitor.Sample
-	finishErr error
-}
-
-// Signal reaches the process, or everything that descends from the init.
-func (t *task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
-	return t.Program.Signal(sig, scope == sandbox.Tree)
-}
-
-// Kill ends the whole phase: the init, on losing its supervisor, kills its descendants; the cgroup
-// holds those it can not find.
-func (t *task) Kill() error {
-	t.p.init.HangUp()
-	if t.p.group != nil {
-		return failure("kill cgroup", "cgroup", t.p.group.Kill())
-	}
-	return nil
-}
-
-// Resize tells the terminal its size.
-func (t *task) Resize(size sandbox.TTY) error { return t.Program.Resize(size.Rows, size.Cols) }
-
-// Wait blocks until the process has ended.
-func (t *task) Wait() (sandbox.Exit, error) {
-	code, signal := t.Program.Wait()
-	return sandbox.Exit{Code: code, Signal: signal}, nil
-}
-
-// Finish ends the phase if this was its last process, and returns what the phase has used.
-func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
-	t.finishing.Do(func() {
-		t.CloseInput()
-		if t.p.i.leave(t.p) {
-			t.final, t.finishErr = t.p.finish(ctx)
-			return
-		}
-		t.final, _ = t.Sample() // neighbours go on; a failed look is not worth failing the run
-	})
-	return t.final, t.finishErr
-}
-
-// Sample is what the phase uses now.
-func (t *task) Sample() (monitor.Sample, error) {
-	if t.p.group == nil {
-		return monitor.Sample{}, errors.New("no cgroup to count in")
-	}
-	st, err := t.p.group.Stat()
-	return sample(st), err
 }

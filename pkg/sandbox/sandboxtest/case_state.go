@@ -248,7 +248,10 @@ var terminalRows = []row{
 		j := e.start(e.create(), sandbox.Process{Args: e.probe("ready", "20s"), TTY: &sandbox.TTY{}}, sandbox.IO{Stdin: r}).ready()
 		_, _ = w.Write([]byte{3})
 		res := j.result()
-		e.verdict(res, sandbox.VerdictNonzeroExit) // a Go program exits 2 on SIGINT when nobody reset it
+		e.verdict(res, sandbox.VerdictSignaled)
+		if res.Exit.Signal != 2 {
+			e.Errorf("exit %+v", res.Exit)
+		}
 	}},
 	{"terminal: input, and its end", []Claim{PTY, Programs}, false, func(e *env) {
 		res := e.do(e.create(), sandbox.Process{Args: []string{"cat"}, TTY: &sandbox.TTY{}}, sandbox.IO{Stdin: strings.NewReader("hello\n")})

@@ -1,0 +1,138 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Phase is what a task lives in.
+type Phase interface {
+	// Leave gives up a task's place and reports whether it was the last.
+	Leave() (last bool)
+	// Finish ends the phase and returns what it has used.
+	Finish(ctx context.Context) (monitor.Sample, error)
+	// Live is what the phase uses now.
+	Live() (monitor.Sample, error)
+	// Kill ends everything in the phase.
+	Kill() error
+}
+
+// Task is one process of a phase.
+type Task struct {
+	program *spawn.Program
+	phase   Phase
+
+	finishing sync.Once
+	final     monitor.Sample
+	err       error
+}
+
+var (
+	_ sandbox.Task     = (*Task)(nil)
+	_ sandbox.Terminal = (*Task)(nil)
+)
+
+// New is the task of a program that was started in a phase.
+func New(program *spawn.Program, phase Phase) *Task { return &Task{program: program, phase: phase} }
+
+// Stdin is where the process reads from; with a terminal, what is typed.
+func (t *Task) Stdin() io.WriteCloser { return t.program.Stdin() }
+
+// Stdout is what the process prints; with a terminal, the terminal.
+func (t *Task) Stdout() io.ReadCloser { return t.program.Stdout() }
+
+// Stderr is nil with a terminal.
+func (t *Task) Stderr() io.ReadCloser { return t.program.Stderr() }
+
+// Signal reaches the process, or everything in its phase.
+func (t *Task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
+	return t.program.Signal(sig, scope == sandbox.Tree)
+}
+
+// Kill ends the whole phase at once.
+func (t *Task) Kill() error { return t.phase.Kill() }
+
+// Resize tells the terminal its size.
+func (t *Task) Resize(size sandbox.TTY) error { return t.program.Resize(size.Rows, size.Cols) }
+
+// Wait blocks until the process has ended.
+func (t *Task) Wait() (sandbox.Exit, error) {
+	code, signal := t.program.Wait()
+	return sandbox.Exit{Code: code, Signal: signal}, nil
+}
+
+// Finish ends the phase if this was its last process, and returns what the phase has used.
+func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
+	t.finishing.Do(func() {
+		t.program.CloseInput()
+		if t.phase.Leave() {
+			t.final, t.err = t.phase.Finish(ctx)
+			return
+		}
+		t.final, _ = t.phase.Live() // neighbours go on; a failed look is not worth failing the run
+	})
+	return t.final, t.err
+}
+
+// Sample is what the phase uses now.
+func (t *Task) Sample() (monitor.Sample, error) { return t.phase.Live() }
+
+// Sample turns a cgroup's counters into a sample.
+func Sample(st cgroup.Stat) monitor.Sample {
+	return monitor.Sample{
+		CPUUser: st.CPUUser, CPUSystem: st.CPUSystem, Throttled: st.Throttled,
+		Memory: st.MemoryCurrent, MemoryPeak: st.MemoryPeak, IORead: st.IORead, IOWrite: st.IOWrite,
+		Processes: int(st.Pids), ProcessesPeak: int(st.PidsPeak), OOMKills: st.OOMKills, ProcessLimitHits: st.PidsLimitHits,
+	}
+}
+
+// Failure is an error of a backend, with the next step every user has.
+func Failure(backend, op, stage string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &sandbox.Error{Backend: backend, Op: op, Stage: stage, Err: err, Hint: "sandbox-run doctor"}
+}
+
+// StartFailure tells the program's own fault from ours.
+func StartFailure(backend string, err error) error {
+	var e *spawn.Error
+	if !errors.As(err, &e) {
+		return Failure(backend, "talk to init", "protocol", err)
+	}
+	out := &sandbox.Error{Backend: backend, Op: e.Detail, Stage: e.Stage.String(), Err: e.Errno, Hint: "sandbox-run doctor"}
+	switch e.Stage {
+	case initproto.StageExec:
+		out.Kind, out.Hint = sandbox.ErrNotStarted, ""
+		if e.Errno == unix.ENOENT {
+			out.Hint = "name a program that exists inside the sandbox"
+		}
+	case initproto.StageWorkdir:
+		out.Kind, out.Hint = sandbox.ErrInvalid, "a directory that exists inside the sandbox"
+	}
+	return out
+}
+
+// Residue turns what a collection found into what a backend reports.
+func Residue(found []supervisor.Found) []sandbox.Residue {
+	residue := make([]sandbox.Residue, len(found))
+	for i, f := range found {
+		residue[i] = sandbox.Residue{Kind: f.Kind, Name: f.Name, Removed: f.Removed}
+		if f.Problem != nil {
+			residue[i].Problem = f.Problem.Error()
+		}
+	}
+	return residue
+}

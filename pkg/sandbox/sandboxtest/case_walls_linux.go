@@ -1,0 +1,574 @@
+package sandboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// status are the fields of a /proc/…/status text.
+func status(text string) map[string]string {
+	fields := map[string]string{}
+	for _, line := range strings.Split(text, "\n") {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			fields[name] = strings.TrimSpace(value)
+		}
+	}
+	return fields
+}
+
+// hostStatus is the status, as the host sees it, of the one process that has a mark.
+func (e *env) hostStatus(mark string) map[string]string {
+	e.Helper()
+	for _, p := range marked(mark) {
+		pid, _, _ := strings.Cut(p, " ")
+		if text, err := os.ReadFile("/proc/" + pid + "/status"); err == nil {
+			return status(string(text))
+		}
+	}
+	e.Fatal("the process is not seen from outside")
+	return nil
+}
+
+var wallRows = []row{
+	{"identity: uid 1000, no capabilities, no new privileges, filtered", []Claim{Walls}, false, func(e *env) {
+		id := e.create()
+		e.says(e.in(id, e.probe("ids")...), "1000 1000 1000 1000 []")
+		s := status(e.ok(e.in(id, e.probe("status")...)))
+		for name, want := range map[string]string{
+			"CapInh": strings.Repeat("0", 16), "CapPrm": strings.Repeat("0", 16), "CapEff": strings.Repeat("0", 16),
+			"CapBnd": strings.Repeat("0", 16), "CapAmb": strings.Repeat("0", 16), "NoNewPrivs": "1", "Seccomp": "2", "Seccomp_filters": "1",
+			"Groups": "", "SigBlk": strings.Repeat("0", 16), "SigIgn": strings.Repeat("0", 16), "TracerPid": "0",
+		} {
+			if s[name] != want {
+				e.Errorf("%s is %q, want %q", name, s[name], want)
+			}
+		}
+		own, _ := os.ReadFile("/proc/self/status")
+		if h := status(string(own)); h["CapEff"] == strings.Repeat("0", 16) && os.Geteuid() == 0 {
+			e.Error("control: the test itself has no capabilities either")
+		}
+		e.says(e.in(id, "whoami"), "sandbox")
+	}},
+	{"identity: another user", []Claim{Walls}, false, func(e *env) {
+		id := e.create(func(s *sandbox.Spec) { s.User = sandbox.User{UID: 4321, GID: 1234} })
+		e.says(e.in(id, e.probe("ids")...), "4321 4321 1234 1234 []")
+		e.says(e.in(id, e.probe("put", "/workspace/x", "x")...), "ok")
+		e.says(e.in(id, e.probe("stat", "/workspace/x")...), "ok 4321 1234 644")
+		for _, u := range []sandbox.User{{UID: 0, GID: 5}, {UID: 5, GID: 0}, {UID: -1, GID: 5}, {UID: 65534, GID: 5}} {
+			if err := e.cannotCreate(func(s *sandbox.Spec) { s.User = u }); !errors.Is(err, sandbox.ErrInvalid) {
+				e.Errorf("%+v: %v", u, err)
+			}
+		}
+	}},
+	{"identity: outside it is nobody, and two sandboxes are two nobodies", []Claim{Walls}, false, func(e *env) {
+		var ids []string
+		for range 2 {
+			mark := e.mark()
+			id := e.create(func(s *sandbox.Spec) { s.Env[markVariable] = mark })
+			e.start(id, sandbox.Process{Args: e.probe("ready", "20s", mark)}, sandbox.IO{}).ready()
+			s := e.hostStatus(mark)
+			uid, gid := strings.Fields(s["Uid"]), strings.Fields(s["Gid"])
+			for _, f := range append(uid, gid...) {
+				if n := len(f); n < 6 {
+					e.Errorf("host ids %q %q", uid, gid)
+				}
+			}
+			ids = append(ids, uid[0])
+		}
+		if ids[0] == ids[1] {
+			e.Errorf("both are %s on the host", ids[0])
+		}
+	}},
+	{"privileges can not be had back", []Claim{Walls}, false, func(e *env) { // F11, S1
+		id := e.create()
+		e.says(e.in(id, e.probe("setuid")...), "EPERM")
+		if got := e.ok(e.in(id, e.probe("mount", "/tmp")...)); got != "EPERM\n" && got != "ENOSYS\n" {
+			e.Errorf("mount: %q", got)
+		}
+		for _, cmd := range []string{"su -c id", "unshare -Ur id", "chroot / id"} {
+			if res := e.in(id, e.sh(cmd)...); res.Success() {
+				e.Errorf("%s: %q", cmd, res.Stdout.Bytes())
+			}
+		}
+		for _, line := range strings.Split(strings.TrimSpace(e.ok(e.in(id, "cat", "/proc/self/mountinfo"))), "\n") {
+			if !strings.Contains(line, "nosuid") {
+				e.Errorf("set-uid works here: %s", line)
+			}
+		}
+	}},
+	{"namespaces are its own", []Claim{Walls}, false, func(e *env) {
+		got := e.ok(e.once(e.probe("namespaces")...))
+		for _, line := range strings.Split(strings.TrimSpace(got), "\n") {
+			name, rest, _ := strings.Cut(line, " ")
+			link, _, _ := strings.Cut(rest, " ")
+			own, err := os.Readlink("/proc/self/ns/" + name)
+			if err != nil || link == own || !strings.HasPrefix(link, name+":[") {
+				e.Errorf("%s, the host's is %s (%v)", line, own, err)
+			}
+		}
+	}},
+	{"no process but its own", []Claim{Walls}, false, func(e *env) { // F13, S6
+		got := e.ok(e.once(e.probe("processes")...))
+		if n := strings.Count(got, "\n"); n < 1 || n > 2 || !strings.Contains(got, "probe") {
+			e.Errorf("sees %q", got)
+		}
+		if all, _ := filepath.Glob("/proc/[0-9]*"); len(all) < 5 { // control
+			e.Errorf("the host shows only %d processes", len(all))
+		}
+	}},
+	{"no descriptor but its own", []Claim{Walls}, false, func(e *env) { // F2
+		f, err := os.Open("/etc/passwd") // one that must not be inherited
+		if err != nil {
+			e.Fatal(err)
+		}
+		defer f.Close()
+		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, f.Fd(), syscall.F_SETFD, 0); errno != 0 {
+			e.Fatal(errno)
+		}
+		id := e.create()
+		for _, tty := range []*sandbox.TTY{nil, {}} {
+			got := e.ok(e.do(id, sandbox.Process{Args: e.sh("ls -l /proc/self/fd | grep -v '/proc/[0-9]*/fd$'"), TTY: tty}, sandbox.IO{}))
+			for _, line := range strings.Split(strings.TrimSpace(got), "\n") {
+				name, _, _ := strings.Cut(line[strings.LastIndex(line[:strings.Index(line+"->", "->")], ":")+1:], "->")
+				f := strings.Fields(name)
+				if len(f) > 1 && !strings.Contains("012", f[len(f)-1]) {
+					e.Errorf("inherited: %s", line)
+				}
+			}
+		}
+		e.says(e.in(id, e.probe("cwd")...), "/workspace ok")
+	}},
+	{"cgroup is the root of its world", []Claim{Walls}, false, func(e *env) { // R11
+		got := e.ok(e.once("cat", "/proc/self/cgroup"))
+		for _, line := range strings.Split(strings.TrimSpace(got), "\n") {
+			parts := strings.SplitN(line, ":", 3)
+			// Hierarchies in which the sandbox has no group show the host's own place, which is not its.
+			if strings.Contains(parts[2], "sandbox-run") || strings.Contains(parts[2], "process_api") {
+				e.Errorf("shows the host's tree: %s", line)
+			}
+			if controller := parts[1]; (controller == "memory" || controller == "pids" || controller == "") && parts[2] != "/" {
+				e.Errorf("not the root: %s", line)
+			}
+		}
+		e.says(e.once(e.probe("list", "/sys")...), "ok")
+	}},
+	{"/proc is masked", []Claim{Walls}, false, func(e *env) { // F13
+		id := e.create()
+		for _, f := range []string{"kcore", "keys", "key-users", "kallsyms", "kmsg", "timer_list", "sysrq-trigger", "cmdline", "config.gz", "vmallocinfo", "iomem"} {
+			host, hostErr := os.ReadFile("/proc/" + f)
+			if f == "kcore" || f == "kmsg" || f == "sysrq-trigger" {
+				host, hostErr = nil, errors.New("not read here")
+			}
+			got := e.ok(e.in(id, e.probe("get", "/proc/"+f)...))
+			masked := got == "ok \"\"\n" || strings.HasPrefix(got, "EACCES") || strings.HasPrefix(got, "ENOENT") || strings.HasPrefix(got, "EPERM")
+			if !masked {
+				e.Errorf("/proc/%s: %.200q (the host's has %d bytes, %v)", f, got, len(host), hostErr)
+			}
+		}
+		for _, f := range []string{"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger"} {
+			if got := e.ok(e.in(id, e.probe("put", f, "x")...)); got == "ok\n" {
+				e.Errorf("%s is writable", f)
+			}
+		}
+		e.says(e.in(id, e.probe("put", "/proc/self/comm", "control")...), "ok")
+		if got := e.ok(e.in(id, e.probe("get", "/proc/self/comm")...)); !strings.Contains(got, "probe") { // control
+			e.Errorf("/proc/self/comm: %q", got)
+		}
+	}},
+	{"secrets of the host are not there", []Claim{Walls}, false, func(e *env) { // F13
+		id := e.create()
+		for _, p := range []string{"/etc/shadow", "/root", "/run", "/var", "/boot", "/sys/class", "/etc/ssh", "/home/../root/.ssh", "/mnt", "/srv"} {
+			if got := e.ok(e.in(id, e.probe("stat", p)...)); !strings.HasPrefix(got, "ENOENT") {
+				e.Errorf("%s: %q", p, got)
+			}
+		}
+		if got := e.ok(e.in(id, e.probe("stat", "/etc/passwd")...)); !strings.HasPrefix(got, "ok") { // control
+			e.Errorf("/etc/passwd: %q", got)
+		}
+	}},
+	{"read-only everywhere but in the scratch", []Claim{Walls}, false, func(e *env) { // F12
+		id := e.create()
+		for _, p := range []string{"/x", "/usr/x", "/usr/bin/x", "/etc/x", "/etc/passwd", "/proc/x", "/proc/sys/x", "/sys/x", "/dev/x", "/home/x", "/lib/x"} {
+			got := e.ok(e.in(id, e.probe("put", p, "x")...))
+			if got != "EROFS\n" && got != "EACCES\n" && got != "EPERM\n" && !(got == "ENOENT\n" && strings.HasPrefix(p, "/proc")) {
+				e.Errorf("%s: %q", p, got)
+			}
+		}
+		for _, p := range []string{"/workspace/x", "/tmp/x", "/home/sandbox/x", "/dev/shm/x", "/dev/null"} { // control
+			e.says(e.in(id, e.probe("put", p, "x")...), "ok")
+		}
+		e.says(e.in(id, e.sh("mkdir /workspace/a /tmp/b && echo 1 > /workspace/a/f && mv /workspace/a/f /workspace/g && ln -s g /workspace/l && cat /workspace/l && mv /workspace/a /workspace/b && rmdir /workspace/b && echo ok")...), "1\nok")
+	}},
+	{"nothing of one run is in the next sandbox", []Claim{Walls}, false, func(e *env) { // W1
+		id := e.create()
+		e.ok(e.in(id, e.sh("for d in /workspace /tmp $HOME /dev/shm; do echo x > $d/left; done")...))
+		other := e.create()
+		e.says(e.in(other, e.sh("ls -A /workspace /tmp $HOME /dev/shm | grep left; echo none")...), "none")
+		if got := e.ok(e.in(id, e.sh("ls /workspace")...)); got != "left\n" { // control
+			e.Errorf("got %q", got)
+		}
+	}},
+	{"/dev is minimal", []Claim{Walls}, false, func(e *env) { // F4
+		id := e.create()
+		e.says(e.in(id, e.sh("ls -A /dev | sort | tr '\\n' ' '")...), "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero ")
+		e.says(e.in(id, e.sh("stat -c '%t %T %a' /dev/null /dev/zero /dev/full /dev/urandom")...), "1 3 666\n1 5 666\n1 7 666\n1 9 666")
+		e.says(e.in(id, e.sh("head -c 4 /dev/zero | od -An -tx1; echo x > /dev/full 2>/dev/null || echo full; head -c 8 /dev/urandom | wc -c")...), " 00 00 00 00\nfull\n8")
+	}},
+	{"hostname", []Claim{Walls}, false, func(e *env) {
+		e.says(e.once(e.probe("hostname")...), "sandbox ok")
+		e.says(e.in(e.create(func(s *sandbox.Spec) { s.Hostname = "box-7.example" }), e.probe("hostname")...), "box-7.example ok")
+	}},
+	{"network: none", []Claim{Network}, false, func(e *env) { // N1
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			e.Fatal(err)
+		}
+		defer l.Close()
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.Close()
+			}
+		}()
+		abstract, err := net.Listen("unix", "@sandboxtest-"+e.mark())
+		if err != nil {
+			e.Fatal(err)
+		}
+		defer abstract.Close()
+		id := e.create()
+		for _, to := range [][2]string{{"tcp", l.Addr().String()}, {"unix", abstract.Addr().String()}} {
+			if c, err := net.Dial(to[0], to[1]); err != nil { // control: from here it answers
+				e.Errorf("control: %v", err)
+			} else {
+				c.Close()
+			}
+			if got := e.ok(e.in(id, e.probe("dial", to[0], to[1])...)); got == "ok\n" {
+				e.Errorf("%v can be reached", to)
+			}
+			if got := e.ok(e.do(id, sandbox.Process{Phase: "net", Args: e.probe("dial", to[0], to[1]), Network: sandbox.NetworkLocalhost}, sandbox.IO{})); got == "ok\n" {
+				e.Errorf("%v can be reached from localhost", to)
+			}
+		}
+		if got := e.ok(e.in(id, e.probe("loopback")...)); got == "ok\n" {
+			e.Error("loopback works without a network")
+		}
+		got := e.ok(e.in(id, e.probe("dial", "udp", "127.0.0.1:9")...))
+		if got == "ok\n" {
+			e.Error("udp works without a network")
+		}
+	}},
+	{"network: localhost", []Claim{Network}, false, func(e *env) {
+		id := e.create(func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost })
+		e.says(e.in(id, e.probe("loopback")...), "ok")
+		e.says(e.in(id, e.sh("cat /proc/net/dev | grep : | cut -d: -f1 | tr -d ' '")...), "lo")
+	}},
+}
+
+var rootRows = []row{
+	{"volume: read-only", []Claim{Volumes, Walls}, false, func(e *env) {
+		dir := e.dir()
+		write(e, filepath.Join(dir, "f"), "text")
+		id := e.create(func(s *sandbox.Spec) {
+			s.Volumes = append(s.Volumes,
+				sandbox.Volume{Source: dir, Target: "/data"},
+				sandbox.Volume{Source: filepath.Join(dir, "f"), Target: "/workspace/deep/down/file"},
+				sandbox.Volume{Source: dir, Target: "/opt/a/b"})
+		})
+		for _, f := range []string{"/data/f", "/workspace/deep/down/file", "/opt/a/b/f"} {
+			e.says(e.in(id, e.probe("get", f)...), `ok "text"`)
+			e.says(e.in(id, e.probe("put", f, "x")...), "EROFS")
+		}
+		e.says(e.in(id, e.probe("put", "/data/new", "x")...), "EROFS")
+		e.says(e.do(id, sandbox.Process{Phase: "second", Args: e.probe("get", "/data/f")}, sandbox.IO{}), `ok "text"`)
+	}},
+	{"volume: writable, as its owner", []Claim{Volumes, Walls}, false, func(e *env) {
+		for _, owner := range []int{0, 4242} {
+			dir := e.dir()
+			write(e, filepath.Join(dir, "f"), "text")
+			for _, p := range []string{dir, filepath.Join(dir, "f")} {
+				if err := os.Chown(p, owner, owner); err != nil {
+					e.Fatal(err)
+				}
+			}
+			id := e.create(func(s *sandbox.Spec) {
+				s.Volumes = append(s.Volumes, sandbox.Volume{Source: dir, Target: "/data", Writable: true})
+			})
+			e.says(e.in(id, e.probe("stat", "/data/f")...), "ok 1000 1000 644")
+			e.says(e.in(id, e.probe("put", "/data/f", "changed")...), "ok")
+			e.says(e.in(id, e.probe("put", "/data/new", "made")...), "ok")
+			e.says(e.in(id, e.probe("mkdir", "/data/sub")...), "ok")
+			for _, name := range []string{"f", "new", "sub"} {
+				st, err := os.Lstat(filepath.Join(dir, name))
+				if err != nil {
+					e.Fatal(err)
+				}
+				if uid := ownerOf(st); uid != owner {
+					e.Errorf("%s belongs to %d outside, want %d", name, uid, owner)
+				}
+			}
+			if got := readFile(filepath.Join(dir, "f")); string(got) != "changed" {
+				e.Errorf("outside: %q", got)
+			}
+		}
+	}},
+	{"volume: no set-uid file is left on the host", []Claim{Volumes, Walls}, false, func(e *env) { // F11
+		dir := e.dir()
+		id := e.create(func(s *sandbox.Spec) {
+			s.Volumes = append(s.Volumes, sandbox.Volume{Source: dir, Target: "/data", Writable: true})
+		})
+		e.says(e.in(id, e.probe("put", "/data/f", "x")...), "ok")
+		e.says(e.in(id, e.probe("chmod", "/data/f", "755")...), "ok") // control
+		for _, mode := range []string{"4755", "2755", "6755"} {
+			e.says(e.in(id, e.probe("chmod", "/data/f", mode)...), "EPERM")
+		}
+		if st, err := os.Stat(filepath.Join(dir, "f")); err != nil || st.Mode().Perm() != 0o755 || st.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
+			e.Errorf("%v, %v", st.Mode(), err)
+		}
+	}},
+	{"volume: sources that are refused", []Claim{Volumes}, false, func(e *env) { // F10
+		dir := e.dir()
+		write(e, filepath.Join(dir, "real"), "x")
+		real := filepath.Join(dir, "real")
+		for _, err := range []error{
+			os.Symlink(real, filepath.Join(dir, "link")), os.Mkdir(filepath.Join(dir, "d"), 0o755), os.Symlink(dir, filepath.Join(dir, "dlink")),
+			syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644),
+		} {
+			if err != nil {
+				e.Fatal(err)
+			}
+		}
+		volume := func(source string) func(*sandbox.Spec) {
+			return func(s *sandbox.Spec) { s.Volumes = append(s.Volumes, sandbox.Volume{Source: source, Target: "/data"}) }
+		}
+		e.says(e.in(e.create(volume(real)), e.probe("get", "/data")...), `ok "x"`) // control
+		for source, kind := range map[string]error{
+			dir + "/link":       sandbox.ErrRefused,
+			dir + "/dlink/real": sandbox.ErrRefused,
+			dir + "/fifo":       sandbox.ErrRefused,
+			dir + "/d/../real":  sandbox.ErrInvalid,
+			dir + "/none":       sandbox.ErrInvalid,
+			"relative":          sandbox.ErrInvalid,
+			dir + "//real":      nil,
+		} {
+			for _, writable := range []bool{false, true} {
+				err := e.cannotCreate(volume(source), func(s *sandbox.Spec) { s.Volumes[len(s.Volumes)-1].Writable = writable })
+				if kind != nil && !errors.Is(err, kind) {
+					e.Errorf("%s: %v, want %v", source, err, kind)
+				}
+			}
+		}
+		for _, target := range []string{"/", "/proc", "/proc/x", "/dev/x", "/sys", "relative", "/a/../b"} {
+			err := e.cannotCreate(func(s *sandbox.Spec) { s.Volumes = append(s.Volumes, sandbox.Volume{Source: real, Target: target}) })
+			if !errors.Is(err, sandbox.ErrInvalid) {
+				e.Errorf("target %s: %v", target, err)
+			}
+		}
+	}},
+	{"volume: only from the allowed roots", []Claim{Volumes}, false, func(e *env) { // F10
+		dir, other := e.dir(), e.dir()
+		if err := os.Mkdir(dir+"-evil", 0o755); err != nil {
+			e.Fatal(err)
+		}
+		defer os.Remove(dir + "-evil")
+		m := sandbox.NewManager(e.b, sandbox.Options{VolumeRoots: []string{dir}})
+		defer m.Close()
+		for source, ok := range map[string]bool{dir: true, other: false, dir + "-evil": false, "/": false, filepath.Dir(dir): false} {
+			id, err := m.Create(e.Context(), sandbox.Spec{Limits: small(), Require: e.claims.Tier, Volumes: []sandbox.Volume{{Source: source, Target: "/data"}}})
+			if ok != (err == nil) || err != nil && !errors.Is(err, sandbox.ErrRefused) {
+				e.Errorf("%s: %v", source, err)
+			}
+			if err == nil {
+				e.gone(m.Delete(context.Background(), id))
+			}
+		}
+	}},
+	{"writable root is thrown away", []Claim{Roots, Walls}, false, func(e *env) {
+		change := func(s *sandbox.Spec) { s.WritableRoot = true }
+		id := e.create(change)
+		e.says(e.in(id, e.sh("mkdir /mine && echo 1 > /mine/f && echo 2 > /usr/local/two && echo 3 > /etc/three && echo changed >> /etc/hosts && cat /mine/f /usr/local/two /etc/three")...), "1\n2\n3")
+		e.says(e.do(id, sandbox.Process{Phase: "next", Args: e.sh("cat /mine/f /usr/local/two /etc/three; tail -n 1 /etc/hosts")}, sandbox.IO{}), "1\n2\n3\nchanged")
+		for _, p := range []string{"/mine", "/usr/local/two", "/etc/three"} {
+			if _, err := os.Lstat(p); err == nil {
+				e.Errorf("%s is on the host", p)
+			}
+			if got := e.ok(e.in(e.create(change), e.probe("stat", p)...)); !strings.HasPrefix(got, "ENOENT") {
+				e.Errorf("%s is in the next sandbox: %q", p, got)
+			}
+		}
+		if res := e.in(id, e.sh("rm -rf /usr/bin/env /usr/share; test ! -e /usr/bin/env && echo gone")...); !strings.Contains(string(res.Stdout.Bytes()), "gone") {
+			e.Errorf("%s %q", describe(res), res.Stderr.Bytes())
+		}
+		if _, err := os.Stat("/usr/bin/env"); err != nil {
+			e.Errorf("the host lost it: %v", err)
+		}
+		// What is written counts as disk.
+		e.verdict(e.in(id, e.probe("write", "/mine/big", "128")...), sandbox.VerdictDiskLimit)
+	}},
+	{"root from a directory", []Claim{Roots, Walls}, false, func(e *env) {
+		for _, writable := range []bool{false, true} {
+			dir := e.rootDir()
+			id := e.create(func(s *sandbox.Spec) { s.Root.Dir, s.WritableRoot = dir, writable })
+			e.says(e.in(id, "/bin/probe", "get", "/etc/release"), `ok "my own"`)
+			e.says(e.in(id, "/bin/probe", "stat", "/usr"), "ENOENT 0 0 0")
+			e.says(e.in(id, "/bin/probe", "put", "/tmp/x", "x"), "ok")
+			got := e.ok(e.in(id, "/bin/probe", "put", "/etc/new", "x"))
+			if writable != (got == "ok\n") {
+				e.Errorf("writable %v: %q", writable, got)
+			}
+			if _, err := os.Lstat(filepath.Join(dir, "etc/new")); err == nil {
+				e.Error("the directory was changed")
+			}
+		}
+	}},
+	{"root from a directory that is made anew", []Claim{Roots, Walls}, false, func(e *env) {
+		dir := e.rootDir()
+		at := func(s *sandbox.Spec) { s.Root.Dir = dir }
+		e.says(e.in(e.create(at), "/bin/probe", "get", "/etc/release"), `ok "my own"`)
+		if err := os.Rename(dir, dir+".old"); err != nil {
+			e.Fatal(err)
+		}
+		e.Cleanup(func() { os.RemoveAll(dir + ".old") })
+		fillRoot(e, dir)
+		write(e, filepath.Join(dir, "etc/release"), "newer")
+		e.says(e.in(e.create(at), "/bin/probe", "get", "/etc/release"), `ok "newer"`)
+	}},
+	{"root with a place to mount on that is no directory", []Claim{Roots, Walls}, false, func(e *env) { // F3
+		for _, place := range []string{"proc", "dev", "sys", "tmp", "workspace", "home", "home/sandbox"} {
+			dir := e.rootDir()
+			at := filepath.Join(dir, place)
+			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+				e.Fatal(err)
+			}
+			if err := os.Symlink("/etc", at); err != nil {
+				e.Fatal(err)
+			}
+			err := e.cannotCreate(func(s *sandbox.Spec) { s.Root.Dir = dir })
+			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "symbolic link") {
+				e.Errorf("%s: %v", place, err)
+			}
+		}
+		dir := e.rootDir()
+		if err := os.Symlink("/etc", filepath.Join(dir, "data")); err != nil {
+			e.Fatal(err)
+		}
+		err := e.cannotCreate(func(s *sandbox.Spec) {
+			s.Root.Dir = dir
+			s.Volumes = append(s.Volumes, sandbox.Volume{Source: dir, Target: "/data/x"})
+		})
+		if !errors.Is(err, sandbox.ErrRefused) {
+			e.Errorf("volume behind a link: %v", err)
+		}
+	}},
+	{"root of chosen host paths", []Claim{Roots, Walls}, false, func(e *env) {
+		dir := e.dir()
+		write(e, filepath.Join(dir, "f"), "text")
+		id := e.create(func(s *sandbox.Spec) { s.Root.HostPaths = []string{dir} })
+		e.says(e.in(id, e.probe("get", dir+"/f")...), `ok "text"`)
+		e.says(e.in(id, e.probe("stat", "/usr")...), "ENOENT 0 0 0")
+		if err := e.cannotCreate(func(s *sandbox.Spec) { s.Root.HostPaths = []string{dir + "/none"} }); !errors.Is(err, sandbox.ErrInvalid) {
+			e.Errorf("%v", err)
+		}
+	}},
+}
+
+// dir is a directory on the host that sandboxes may be shown, without a symlink in its path.
+func (e *env) dir() string {
+	e.Helper()
+	d, err := filepath.EvalSymlinks(e.TempDir())
+	if err != nil {
+		e.Fatal(err)
+	}
+	for p := d; p != "/" && p != os.TempDir(); p = filepath.Dir(p) {
+		if err := os.Chmod(p, 0o755); err != nil {
+			e.Fatal(err)
+		}
+	}
+	return d
+}
+
+func write(e *env, name, text string) {
+	e.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// rootDir is a whole root with nothing but the probe in it.
+func (e *env) rootDir() string {
+	e.Helper()
+	dir := filepath.Join(e.dir(), "root")
+	fillRoot(e, dir)
+	return dir
+}
+
+func fillRoot(e *env, dir string) {
+	e.Helper()
+	for _, d := range []string{"bin", "etc"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			e.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "bin/probe"), readFile(e.host), 0o755); err != nil {
+		e.Fatal(err)
+	}
+	write(e, filepath.Join(dir, "etc/release"), "my own")
+}
+
+var metricRows = []row{
+	{"metrics: 1 s of CPU", []Claim{Metrics}, true, func(e *env) {
+		res := e.once(e.probe("burn", "1s")...)
+		var said float64
+		if _, err := fmt.Sscan(e.ok(res), &said); err != nil {
+			e.Fatal(err)
+		}
+		got := res.Metrics.CPUTime.Duration().Seconds()
+		if got < said*0.95 || got > said*1.05 {
+			e.Errorf("measured %.3f s, the program used %.3f s", got, said)
+		}
+		if sum := res.Metrics.CPUUser + res.Metrics.CPUSystem; sum != res.Metrics.CPUTime {
+			e.Errorf("user + system is %v, CPU time %v", sum, res.Metrics.CPUTime)
+		}
+	}},
+	{"metrics: 200 MB of memory", []Claim{Metrics}, true, func(e *env) {
+		id := e.create(func(s *sandbox.Spec) { s.Limits.Memory = 512 * sandbox.MiB })
+		res := e.in(id, e.probe("memory", "200")...)
+		e.says(res, "ok")
+		if got := float64(res.Metrics.MemoryPeak) / (200 << 20); got < 0.9 || got > 1.1 {
+			e.Errorf("measured %d bytes", res.Metrics.MemoryPeak)
+		}
+	}},
+	{"metrics: 50 MB written and synced", []Claim{Metrics, Disk}, true, func(e *env) {
+		id := e.create(func(s *sandbox.Spec) { s.Limits.Disk, s.Scratch = 128*sandbox.MiB, sandbox.ScratchDisk })
+		res := e.in(id, e.probe("write", "/workspace/x", "50")...)
+		e.ok(res)
+		if got := float64(res.Metrics.IOWrite) / (50 << 20); got < 0.9 || got > 1.1 {
+			e.Errorf("measured %d bytes", res.Metrics.IOWrite)
+		}
+		// By a child that somebody else waits for, too.
+		res = e.in(id, e.sh(e.probe()[0]+" write /workspace/x 50 > /dev/null")...)
+		e.ok(res)
+		if got := float64(res.Metrics.IOWrite) / (50 << 20); got < 0.9 || got > 1.1 {
+			e.Errorf("measured %d bytes of a child", res.Metrics.IOWrite)
+		}
+	}},
+	{"metrics: processes", []Claim{Metrics}, true, func(e *env) {
+		res := e.once(e.sh("sleep 0.5 & sleep 0.5 & sleep 0.5 & wait")...)
+		e.ok(res)
+		if got := res.Metrics.ProcessesPeak; got < 4 || got > 5 {
+			e.Errorf("measured %d, there were 4", got)
+		}
+	}},
+}
+
+func ownerOf(st os.FileInfo) int { return int(st.Sys().(*syscall.Stat_t).Uid) }
