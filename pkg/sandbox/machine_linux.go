@@ -11,7 +11,7 @@ func thisMachine() Machine {
 	m := Machine{CPUs: runtime.NumCPU()}
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
-		m.Memory = Size(uint64(info.Totalram) * uint64(info.Unit))
+		m.Memory = Size(info.Totalram) * Size(info.Unit)
 	}
 	return m
 }

@@ -228,7 +228,7 @@ func becomeProgram(c *launch) {
 
 	stage = initproto.StageExec
 	{
-		var worst unix.Errno = unix.ENOENT
+		worst := unix.ENOENT
 		for i = 0; i < len(c.paths); i++ {
 			_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.paths[i])), uintptr(unsafe.Pointer(&c.argv[0])), uintptr(unsafe.Pointer(&c.envp[0])))
 			if errno != unix.ENOENT && errno != unix.ENOTDIR {

@@ -151,7 +151,7 @@ func (s *server) handle(m any, fds []int) error {
 		for pid, id := range s.running {
 			if id == m.ID {
 				// The pid is a child of ours that was not reaped yet: it can not be another's.
-				_ = unix.Kill(pid, syscall.Signal(m.Num)) //nolint:forbidigo // see above
+				_ = unix.Kill(pid, syscall.Signal(m.Num))
 			}
 		}
 		return nil

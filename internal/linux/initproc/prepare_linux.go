@@ -274,7 +274,7 @@ func letGoOfHost() error {
 // rest of the root the supervisor has made it.
 func attachVolume(v initproto.Volume, mount int) error {
 	err := attach(mount, v.To)
-	if err == unix.ENOENT {
+	if errors.Is(err, unix.ENOENT) {
 		if err = makeTarget(v.To, v.File); err == nil {
 			err = attach(mount, v.To)
 		}
@@ -288,7 +288,7 @@ func makeTarget(p string, file bool) error {
 	parent, name := path.Split(p)
 	parent = path.Clean(parent)
 	dir, err := target(parent)
-	if err == unix.ENOENT {
+	if errors.Is(err, unix.ENOENT) {
 		if err := makeTarget(parent, false); err != nil {
 			return err
 		}

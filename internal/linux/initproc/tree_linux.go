@@ -19,7 +19,7 @@ func (namespaceTree) signal(sig syscall.Signal) {
 	if unix.Getpid() != 1 {
 		return // -1 would mean the whole machine
 	}
-	_ = unix.Kill(-1, sig) //nolint:forbidigo // in a pid namespace of its own, -1 is everybody but us
+	_ = unix.Kill(-1, sig) // in a pid namespace of its own, -1 is everybody but us
 }
 
 // kill has nothing to do: the kernel ends a pid namespace with its first process.

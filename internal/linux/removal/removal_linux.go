@@ -77,7 +77,7 @@ func (r *remover) remove(ctx context.Context, name string) error {
 			return nil
 		}
 		dir, err := unix.Openat(r.top, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err == unix.EACCES { // its owner took the rights away; we are that owner, or root
+		if errors.Is(err, unix.EACCES) { // its owner took the rights away; we are that owner, or root
 			if err = unix.Fchmodat(r.top, name, 0o700, 0); err == nil {
 				continue
 			}

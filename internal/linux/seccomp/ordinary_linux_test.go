@@ -71,7 +71,7 @@ var ordinary = []struct {
 	{"name lookup", func() error { _, err := net.LookupHost("localhost"); return err }},
 	{"no interfaces, but an error", func() error {
 		if _, err := net.Interfaces(); !errors.Is(err, unix.EAFNOSUPPORT) {
-			return fmt.Errorf("net.Interfaces: %v, want EAFNOSUPPORT", err)
+			return fmt.Errorf("net.Interfaces: %w, want EAFNOSUPPORT", err)
 		}
 		return nil
 	}},

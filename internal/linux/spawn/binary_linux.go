@@ -1,6 +1,7 @@
 package spawn
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -88,7 +89,7 @@ func seal(path string) (*os.File, error) {
 	defer src.Close()
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(initproc.Name, flags|unix.MFD_EXEC)
-	if err == unix.EINVAL { // before Linux 6.3 every memory file was executable
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3 every memory file was executable
 		fd, err = unix.MemfdCreate(initproc.Name, flags)
 	}
 	if err != nil {

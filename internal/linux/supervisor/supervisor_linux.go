@@ -171,7 +171,7 @@ func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
 	}
 	f := Found{Kind: "registration", Name: o.Name}
 	if dryRun || !clean {
-		o.Release()
+		f.Problem = o.Release()
 	} else {
 		f.Problem = o.Remove()
 		f.Removed = f.Problem == nil

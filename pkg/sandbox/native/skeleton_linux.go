@@ -63,12 +63,12 @@ func (s *skeleton) dir(p string) error {
 		return nil
 	}
 	err := unix.Mkdirat(s.fd, p, 0o755)
-	if err == unix.ENOENT {
+	if errors.Is(err, unix.ENOENT) {
 		if err = s.dir(path.Dir(p)); err == nil {
 			err = unix.Mkdirat(s.fd, p, 0o755)
 		}
 	}
-	if err == unix.EEXIST {
+	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
 	if err == nil {
