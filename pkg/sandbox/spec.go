@@ -182,7 +182,7 @@ func (r Root) validate() error {
 		if !filepath.IsAbs(p) || filepath.Clean(p) != p || p == "/" {
 			return Invalid("root", "path %q must be absolute, in its shortest form and not /", p)
 		}
-		for _, reserved := range reservedTargets {
+		for _, reserved := range append(slices.Clone(reservedTargets), WorkspaceDir, TmpDir, HomeDir) {
 			if r.Dir == "" && (p == reserved || strings.HasPrefix(p, reserved+"/")) {
 				return Invalid("root", "path %q lies in %s, which belongs to the sandbox", p, reserved)
 			}

@@ -42,6 +42,7 @@ type hierarchy struct {
 	mount  string // mount point: the highest directory of this hierarchy we can see
 	own    string // the directory of the cgroup that holds this process
 	memsw  bool   // v1 memory: memory.memsw.limit_in_bytes exists
+	lazy   bool   // hybrid: the v2 tree, which no run joins; a group is made in it by its first Freeze. Always the last
 	enable string // v2: what is written to cgroup.subtree_control on the way down, "+cpu +memory +pids"; "" for none
 }
 
@@ -245,7 +246,19 @@ func detect(mountinfo, selfCgroup string, look looker) layout {
 	}
 
 	if v2 != nil {
-		place, roles, why := placeV2(v2.mount, v2.own, served, look)
+		// A v2 tree is joined with one write to cgroup.procs, and that waits for an RCU grace period: up to 11 ms (see
+		// JoinFiles). So where v1 has the limits and the CPU time, a run keeps out of it. Bytes read and written are not
+		// worth the wait.
+		var place string
+		var roles role
+		var why map[role]string
+		if served&roleCPUAcct != 0 {
+			place, roles, why = placeV2(v2.mount, v2.own, served|roleIO, look)
+			v2.lazy = place != "" && roles == 0
+		}
+		if !v2.lazy {
+			place, roles, why = placeV2(v2.mount, v2.own, served, look)
+		}
 		for r, reason := range why {
 			if reasons[r] == "" {
 				reasons[r] = reason
@@ -256,9 +269,10 @@ func detect(mountinfo, selfCgroup string, look looker) layout {
 			v2.roles |= roles
 			served |= roles | roleCore
 			v2.enable = enableWords(roles)
-			if look.exists(v2.own + "/cpu.stat") {
-				// The base cpu.stat counts CPU time in every v2 group, controller or not. So a v1 cpuacct mount of its
-				// own is one directory to make, join and drop per run for a number that is already there: leave it out.
+			if !v2.lazy && look.exists(v2.own+"/cpu.stat") {
+				// The base cpu.stat counts CPU time in every v2 group, controller or not. So when the tree is joined anyway,
+				// a v1 cpuacct mount of its own is one directory to make, join and drop per run for a number that is
+				// already there: leave it out.
 				v2.roles |= roleCPUAcct
 				kept := l.hierarchies[:0]
 				for _, h := range l.hierarchies {

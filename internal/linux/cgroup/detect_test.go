@@ -54,6 +54,9 @@ func (l layout) summary() string {
 	b.WriteString(l.version)
 	for _, h := range l.hierarchies {
 		fmt.Fprintf(&b, "\n%s %s", h.label, h.place)
+		if h.lazy {
+			b.WriteString(" (lazy)")
+		}
 		if h.enable != "" {
 			b.WriteString(" " + h.enable)
 		}
@@ -76,12 +79,17 @@ func TestDetect(t *testing.T) {
 		{
 			"hybrid", hybridMounts + unified, hybridSelf,
 			machine{files: map[string]string{root + "/unified/cgroup.controllers": "\n", root + "/unified/a:b/cpu.stat": ""}},
-			"hybrid\ncpu " + root + "/cpu\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\nv2 " + root + "/unified/a:b",
+			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\nv2 " + root + "/unified/a:b (lazy)",
 		},
 		{
-			"hybrid, a kernel whose v2 tree counts no CPU time", hybridMounts + unified, hybridSelf,
-			machine{files: map[string]string{root + "/unified/cgroup.controllers": "\n"}},
-			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\nv2 " + root + "/unified/a:b",
+			"hybrid, io in v2: no reason to join", hybridMounts + unified, hybridSelf,
+			machine{files: map[string]string{root + "/unified/cgroup.controllers": "io\n", root + "/unified/a:b/cgroup.controllers": "io", root + "/unified/a:b/cpu.stat": ""}},
+			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\nv2 " + root + "/unified/a:b (lazy)",
+		},
+		{
+			"hybrid, CPU time only in v2", strings.ReplaceAll(hybridMounts, "rw,cpuacct", "rw,net_cls") + unified, hybridSelf,
+			machine{files: map[string]string{root + "/unified/cgroup.controllers": "\n", root + "/unified/a:b/cpu.stat": ""}},
+			"hybrid\ncpu " + root + "/cpu\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\nv2 " + root + "/unified/a:b",
 		},
 		{
 			"hybrid, pids only in v2", strings.ReplaceAll(hybridMounts, "rw,pids", "rw,net_cls") + unified, hybridSelf,
@@ -200,7 +208,8 @@ func TestBadPaths(t *testing.T) {
 		_, fdErr := g.CgroupFD()
 		_, procsErr := g.Procs()
 		_, childErr := g.Children()
-		for i, err := range []error{g.Make(Limits{}), g.Set(Limits{}), g.Add(1), g.Kill(), g.Freeze(true), g.Remove(t.Context()), statErr, joinErr, fdErr, procsErr, childErr} {
+		_, emptyErr := g.Empty()
+		for i, err := range []error{g.Make(Limits{}), g.Set(Limits{}), g.Add(1), g.Kill(), g.Freeze(true), g.Remove(t.Context()), statErr, joinErr, fdErr, procsErr, childErr, emptyErr} {
 			if err == nil {
 				t.Errorf("%q: call %d accepted it", path, i)
 			}

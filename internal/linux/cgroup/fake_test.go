@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,7 @@ func (f *fakeV2) get(dir, name string) string {
 	return string(b)
 }
 
+// fill leaves files that are written empty: a regular file would keep the end of what was longer before.
 func (f *fakeV2) fill(dir, controllers string) {
 	f.put(dir, "cgroup.controllers", controllers)
 	for _, name := range []string{"cgroup.procs", "cgroup.subtree_control", "cgroup.freeze"} {
@@ -53,17 +55,17 @@ func (f *fakeV2) fill(dir, controllers string) {
 	for _, c := range strings.Fields(controllers) {
 		switch c {
 		case "cpu":
-			f.put(dir, "cpu.max", "max 100000\n")
+			f.put(dir, "cpu.max", "")
 		case "memory":
-			f.put(dir, "memory.max", "max\n")
+			f.put(dir, "memory.max", "")
 			f.put(dir, "memory.current", "4096\n")
 			f.put(dir, "memory.events", "low 0\nhigh 0\nmax 7\noom 1\noom_kill 1\noom_group_kill 0\n")
 			if !f.old {
 				f.put(dir, "memory.peak", "8192\n")
-				f.put(dir, "memory.swap.max", "max\n")
+				f.put(dir, "memory.swap.max", "")
 			}
 		case "pids":
-			f.put(dir, "pids.max", "max\n")
+			f.put(dir, "pids.max", "")
 			f.put(dir, "pids.current", "3\n")
 			f.put(dir, "pids.events", "max 4\n")
 			if !f.old {
@@ -145,6 +147,7 @@ func TestFakeV2(t *testing.T) {
 			t.Errorf("%s: %q, want %q", file, got, want)
 		}
 	}
+	f.put(leaf, "cpu.max", "")
 	if err := g.Set(Limits{CPU: 0.001}); err != nil || f.get(leaf, "cpu.max") != "1000 100000" {
 		t.Errorf("least quota: %v, %q", err, f.get(leaf, "cpu.max"))
 	}
@@ -163,14 +166,25 @@ func TestFakeV2(t *testing.T) {
 	if s, err := g.Final(); err != nil || s.PidsLimitHits != 4 {
 		t.Errorf("final at the limit: %+v (%v)", s, err)
 	}
+	for pids, want := range map[string]bool{"3\n": false, "0\n": true} {
+		f.put(leaf, "pids.current", pids)
+		if empty, err := g.Empty(); err != nil || empty != want {
+			t.Errorf("%q tasks: empty %v (%v)", pids, empty, err)
+		}
+	}
+	if files, err := g.JoinFiles(); err != nil || len(files) != 1 || filepath.Base(files[0].Name()) != "cgroup.procs" {
+		t.Errorf("join through %v (%v)", files, err)
+	} else {
+		_ = files[0].Close()
+	}
 	if err := g.Kill(); err != nil || f.get(leaf, "cgroup.kill") != "1" {
 		t.Errorf("kill: %v", err)
 	}
 	if err := g.Freeze(false); err != nil || f.get(leaf, "cgroup.freeze") != "0" {
 		t.Errorf("thaw: %v", err)
 	}
-	if err := g.Freeze(true); !errors.Is(err, unix.ETIMEDOUT) { // the fake never freezes
-		t.Errorf("freeze: %v", err)
+	if err := g.Freeze(true); !errors.Is(err, unix.ETIMEDOUT) || f.get(leaf, "cgroup.freeze") != "0" { // the fake never freezes
+		t.Errorf("freeze: %v, then %q", err, f.get(leaf, "cgroup.freeze"))
 	}
 	if err := tree.Prune(); err != nil || !g.Exists() {
 		t.Errorf("prune took a group in use: %v", err)
@@ -264,6 +278,34 @@ func TestUnsupportedLimitsAreRefused(t *testing.T) {
 	}
 }
 
+// Without a pids controller, v2 says by itself whether a group holds somebody.
+func TestFakeV2EmptyWithoutPids(t *testing.T) {
+	f := &fakeV2{t: t, mount: t.TempDir()}
+	f.fill(f.mount, "memory")
+	tree, err := newTree(detect("1 2 0:3 / "+f.mount+" rw - cgroup2 cgroup2 rw\n", "0::/\n", realLooker{}), realLooker{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	tree.mkdir, tree.rmdir = f.mkdir, f.rmdir
+	g := tree.Group("a")
+	if err := g.Make(Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	for events, want := range map[string]bool{"populated 0\nfrozen 0\n": true, "populated 1\nfrozen 0\n": false} {
+		f.put(g.Dirs()[0], "cgroup.events", events)
+		if empty, err := g.Empty(); err != nil || empty != want {
+			t.Errorf("%q: empty %v (%v)", events, empty, err)
+		}
+	}
+	if err := os.RemoveAll(g.Dirs()[0]); err != nil {
+		t.Fatal(err)
+	}
+	if empty, err := g.Empty(); err != nil || !empty {
+		t.Errorf("gone: empty %v (%v)", empty, err)
+	}
+}
+
 // v1 without a v2 tree: CPU time comes from cpuacct, and no swap file means Has(Swap) is false.
 func TestFakeV1(t *testing.T) {
 	dir := t.TempDir()
@@ -283,7 +325,7 @@ func TestFakeV1(t *testing.T) {
 		for name, text := range map[string]string{
 			"cpu.stat": "nr_periods 1\nnr_throttled 3\nthrottled_time 77\n", "cpuacct.usage": "1000\n", "cpuacct.usage_user": "30\n", "cpuacct.usage_sys": "10\n",
 			"memory.usage_in_bytes": "10\n", "memory.max_usage_in_bytes": "20\n", "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
-			"pids.current": "1\n", "cgroup.procs": "", "memory.limit_in_bytes": "", "cpu.cfs_quota_us": "-1\n", "pids.max": "max\n",
+			"pids.current": "1\n", "cgroup.procs": "", "memory.limit_in_bytes": "", "cpu.cfs_quota_us": "", "pids.max": "", "tasks": "",
 		} {
 			f.put(filepath.Join(h.place, path), name, text)
 		}
@@ -298,8 +340,31 @@ func TestFakeV1(t *testing.T) {
 			t.Errorf("%s: %q", file, got)
 		}
 	}
+	if files, err := g.JoinFiles(); err != nil || len(files) != 1 || filepath.Base(files[0].Name()) != "tasks" {
+		t.Errorf("join through %v (%v)", files, err)
+	} else {
+		_ = files[0].Close()
+	}
 	want := Stat{CPUTotal: 1000, CPUUser: 750, CPUSystem: 250, Throttled: 77, ThrottledPeriods: 3, MemoryCurrent: 10, MemoryPeak: 20, OOMKills: 2, Pids: 1}
 	if s, err := g.Stat(); err != nil || s != want {
 		t.Errorf("got  %+v (%v)\nwant %+v", s, err, want)
+	}
+	// Final leaves out what can not have happened: 1 µs of CPU time is far below two cores' worth, but not below a limit
+	// that was once so low that slices handed to idle CPUs use it up.
+	want.MemoryCurrent, want.Pids, want.Throttled, want.ThrottledPeriods = 0, 0, 0, 0
+	g.quota.Store(int64(runtime.NumCPU())*5000 + 2)
+	if s, err := g.Final(); err != nil || s != want {
+		t.Errorf("final: got  %+v (%v)\nwant %+v", s, err, want)
+	}
+	if err := g.Set(Limits{CPU: 0.01}); err != nil {
+		t.Fatal(err)
+	}
+	want.Throttled, want.ThrottledPeriods = 77, 3
+	if s, err := g.Final(); err != nil || s != want {
+		t.Errorf("final, tight limit: got  %+v (%v)\nwant %+v", s, err, want)
+	}
+	f.put(g.Dirs()[0], "cpuacct.usage_sys", "0\n")
+	if s, err := g.Stat(); err != nil || s.CPUUser != 1000 || s.CPUSystem != 0 {
+		t.Errorf("no system time: %+v (%v)", s, err)
 	}
 }

@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Group is one group, the same path in every hierarchy of its Tree. It is a handle: it owns nothing and needs no closing.
+// Group is one group, the same path in every hierarchy of its Tree (in the v2 tree of a hybrid machine, from its first
+// Freeze on). It is a handle: it owns nothing and needs no closing.
 // Whoever calls Make calls Remove.
 type Group struct {
 	tree *Tree
@@ -25,18 +26,19 @@ type Group struct {
 	err  error  // a bad path; every method returns it
 
 	pidsMax atomic.Int64  // the process limit last set through this handle
+	quota   atomic.Int64  // the least CPU quota ever set through this handle, µs per period; 0 for none
 	peak    atomic.Uint64 // highest memory use seen by Stat, for kernels that keep no peak themselves
 }
 
 // Path is the group's path below `sandbox-run`, as given to Tree.Group.
 func (g *Group) Path() string { return g.path }
 
-// Dirs are the group's absolute directories, one per hierarchy.
+// Dirs are the group's absolute directories, one per hierarchy that Make makes it in.
 func (g *Group) Dirs() []string {
 	if g.err != nil {
 		return nil
 	}
-	dirs := g.tree.Roots()
+	dirs := g.tree.Roots()[:len(g.tree.joined())]
 	for i := range dirs {
 		dirs[i] += "/" + g.path
 	}
@@ -48,28 +50,27 @@ func (g *Group) fail(op string, i int, file string, err error) error {
 	return &Error{Op: op, Group: g.path, Hierarchy: h.label, File: filepath.Join(h.place, file), Err: err}
 }
 
-// Make makes the group, with any missing parents, in every hierarchy and sets its limits. The group must not exist yet
+// Make makes the group, with any missing parents, in every hierarchy (but not the v2 tree of a hybrid machine: see
+// Freeze) and sets its limits. The group must not exist yet
 // (fs.ErrExist): counters of an earlier life would be taken for the new one's. When anything fails, all that this call
 // made is removed again. A limit that no hierarchy can enforce is ErrUnsupported, never left out.
 func (g *Group) Make(l Limits) error {
 	if g.err != nil {
 		return g.err
 	}
-	if g.tree.gcOnly || len(g.tree.hierarchies) == 0 {
+	if g.tree.gcOnly || len(g.tree.joined()) == 0 {
 		return &Error{Op: "make", Group: g.path, Err: fmt.Errorf("%w: no place to make groups", ErrUnsupported)}
 	}
 	if err := g.checkLimits(l); err != nil {
 		return err
 	}
-	var made []madeDir
+	made := make([]madeDir, 0, len(g.tree.hierarchies))
 	err := g.makeDirs(&made)
 	if err == nil {
-		err = g.Set(l)
+		err = g.set(l)
 	}
 	if err != nil {
-		for _, dir := range slices.Backward(made) {
-			_ = g.tree.rmdir(dir.in, dir.path) // a parent that a neighbour now uses stays, rightly
-		}
+		g.tree.takeBack(made)
 	}
 	return err
 }
@@ -80,8 +81,14 @@ type madeDir struct {
 	path string
 }
 
+func (t *Tree) takeBack(made []madeDir) {
+	for _, dir := range slices.Backward(made) {
+		_ = t.rmdir(dir.in, dir.path) // a parent that a neighbour now uses stays, rightly
+	}
+}
+
 func (g *Group) makeDirs(made *[]madeDir) error {
-	for i := range g.tree.hierarchies {
+	for i := range g.tree.joined() {
 		if file, err := g.makeIn(i, made); err != nil {
 			return g.fail("make", i, file, err)
 		}
@@ -159,17 +166,27 @@ func hasControllers(h *hierarchy, dir string) bool {
 	return err == nil && wordRoles(strings.ReplaceAll(h.enable, "+", ""))&^wordRoles(string(b)) == 0
 }
 
-// JoinFiles opens the cgroup.procs of every hierarchy for writing, close-on-exec. A process that writes "0" into each
-// moves itself into the group. The kernel checks the credentials of whoever opened the file, not of the writer, so the
-// sandbox's init can hand them to a child that has none. The caller closes them.
+// JoinFiles opens, close-on-exec and for writing, one file per hierarchy; a process of one thread that writes "0" into
+// each, in their order, moves itself into the group. The kernel checks the credentials of whoever opened the file, not of
+// the writer, so the sandbox's init can hand them to a child that has none. The caller closes them.
+//
+// On v1 the file is tasks, which moves the writing thread, and not cgroup.procs, which moves its whole process. For a
+// process of one thread that is the same, but the kernel need not keep the process from growing threads meanwhile: it
+// then skips cgroup_threadgroup_rwsem (cgroup_procs_write_start), whose write side waits for an RCU grace period:
+// up to 11 ms on a machine that was idle. A process of several threads would leave the others behind: use Add.
 func (g *Group) JoinFiles() ([]*os.File, error) {
 	if g.err != nil {
 		return nil, g.err
 	}
-	files := make([]*os.File, 0, len(g.tree.hierarchies))
-	path := g.rel + "/cgroup.procs"
-	for i := range g.tree.hierarchies {
-		fd, err := openRetry(g.tree.hierarchies[i].at, path, unix.O_WRONLY)
+	joined := g.tree.joined()
+	files := make([]*os.File, 0, len(joined))
+	tasks, procs := g.rel+"/tasks", g.rel+"/cgroup.procs"
+	for i := range joined {
+		path := tasks
+		if joined[i].v2 {
+			path = procs
+		}
+		fd, err := openRetry(joined[i].at, path, unix.O_WRONLY)
 		if err != nil {
 			for _, f := range files {
 				_ = f.Close()
@@ -181,13 +198,14 @@ func (g *Group) JoinFiles() ([]*os.File, error) {
 	return files, nil
 }
 
-// CgroupFD opens the group's v2 directory for CLONE_INTO_CGROUP (syscall.SysProcAttr.CgroupFD). On hybrid machines that
-// places a child in the v2 tree only; the v1 controllers still need JoinFiles or Add. The caller closes it.
+// CgroupFD opens the group's v2 directory for CLONE_INTO_CGROUP (syscall.SysProcAttr.CgroupFD). ErrUnsupported where runs
+// keep out of the v2 tree. On a hybrid machine where they do not, it places a child in that tree only; the v1 controllers
+// still need JoinFiles or Add. The caller closes it.
 func (g *Group) CgroupFD() (*os.File, error) {
 	if g.err != nil {
 		return nil, g.err
 	}
-	for i := range g.tree.hierarchies {
+	for i := range g.tree.joined() {
 		h := &g.tree.hierarchies[i]
 		if !h.v2 {
 			continue
@@ -198,7 +216,7 @@ func (g *Group) CgroupFD() (*os.File, error) {
 		}
 		return os.NewFile(uintptr(fd), g.rel), nil
 	}
-	return nil, &Error{Op: "open", Group: g.path, Err: fmt.Errorf("%w: no v2 tree", ErrUnsupported)}
+	return nil, &Error{Op: "open", Group: g.path, Err: fmt.Errorf("%w: no v2 tree that runs join", ErrUnsupported)}
 }
 
 // Add moves a process, with all its threads, into the group. The caller must hold the process still its child or
@@ -211,7 +229,7 @@ func (g *Group) Add(pid int) error {
 		return &Error{Op: "add", Group: g.path, Err: fmt.Errorf("pid %d: %w", pid, unix.EINVAL)}
 	}
 	path := g.rel + "/cgroup.procs"
-	for i := range g.tree.hierarchies {
+	for i := range g.tree.joined() {
 		if err := writeFile(g.tree.hierarchies[i].at, path, strconv.Itoa(pid)); err != nil {
 			return g.fail("add pid "+strconv.Itoa(pid), i, path, err)
 		}
@@ -225,10 +243,15 @@ func (g *Group) Procs() ([]int, error) {
 	if g.err != nil {
 		return nil, g.err
 	}
+	return g.procs(0, len(g.tree.hierarchies))
+}
+
+// procs is Procs over some of the hierarchies.
+func (g *Group) procs(first, end int) ([]int, error) {
 	buf := buffers.Get().(*[]byte)
 	defer putBuffer(buf)
 	var pids []int
-	for i := range g.tree.hierarchies {
+	for i := first; i < end; i++ {
 		at := g.tree.hierarchies[i].at
 		dirs, err := descend(at, g.rel)
 		if err != nil {
@@ -242,6 +265,40 @@ func (g *Group) Procs() ([]int, error) {
 	}
 	slices.Sort(pids)
 	return slices.Compact(pids), nil
+}
+
+// Empty says whether no process is in the group or in groups below it, with one read where it can: it is asked at the end
+// of every run. A process that has ended but was not waited for may still count (as it does for Stat.Pids). A group that
+// is gone is empty.
+func (g *Group) Empty() (bool, error) {
+	if g.err != nil {
+		return false, g.err
+	}
+	buf := buffers.Get().(*[]byte)
+	defer putBuffer(buf)
+	for i := range g.tree.joined() {
+		h := &g.tree.hierarchies[i]
+		switch {
+		case h.roles&rolePids != 0: // joined first, so who is in any is in this one
+			if b, err := readCounter(h.at, g.rel+"/pids.current", buf); err == nil {
+				if n, ok := parseUint(b); ok {
+					return n == 0, nil
+				}
+			}
+		case len(g.tree.joined()) == 1 && h.v2:
+			if b, err := readCounter(h.at, g.rel+"/cgroup.events", buf); err == nil {
+				populated := uint64(1)
+				flatKeyed(b, func(name []byte, v uint64) {
+					if string(name) == "populated" {
+						populated = v
+					}
+				})
+				return populated == 0, nil
+			}
+		}
+	}
+	pids, err := g.Procs()
+	return len(pids) == 0 && err == nil, err
 }
 
 // Children names the groups directly below this one, in any hierarchy.

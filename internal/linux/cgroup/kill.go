@@ -46,7 +46,8 @@ func (g *Group) kill(deadline time.Time) error {
 		}
 	}
 	// A process can be in a v1 group and not in the v2 one: a join is several writes, and the joiner may have been stopped
-	// in between. So the lists are gone through even after cgroup.kill.
+	// in between; on a hybrid machine only those are in the v2 group that were there at the last Freeze, if there was one.
+	// So the lists are gone through even after cgroup.kill.
 	return g.killListed(whole, deadline)
 }
 
@@ -175,55 +176,4 @@ func descend(at int, top string) ([]string, error) {
 		}
 	}
 	return dirs, nil
-}
-
-// Freeze stops every process in the group, or lets them go on, and waits until that is so (at most a second: a process
-// that sleeps in the kernel can not be frozen). A frozen group can be killed and removed.
-//
-// It needs the v2 core file cgroup.freeze. The v1 freezer is left alone on purpose: tasks frozen by it ignore SIGKILL
-// until thawed, and a sandbox that can not be killed breaks D4. ErrUnsupported there.
-func (g *Group) Freeze(frozen bool) error {
-	if g.err != nil {
-		return g.err
-	}
-	if !g.tree.Has(Freeze) {
-		return &Error{Op: "freeze", Group: g.path, Err: fmt.Errorf("%w: %s", ErrUnsupported, g.tree.why("freeze"))}
-	}
-	value, want := "0", uint64(0)
-	if frozen {
-		value, want = "1", 1
-	}
-	buf := buffers.Get().(*[]byte)
-	defer putBuffer(buf)
-	for i := range g.tree.hierarchies {
-		h, dir := &g.tree.hierarchies[i], g.rel
-		if !h.v2 {
-			continue
-		}
-		if err := writeFile(h.at, dir+"/cgroup.freeze", value); err != nil {
-			return g.fail("freeze", i, dir+"/cgroup.freeze", err)
-		}
-		deadline, pause := time.Now().Add(time.Second), 50*time.Microsecond
-		for {
-			b, err := readCounter(h.at, dir+"/cgroup.events", buf)
-			if err != nil {
-				return g.fail("freeze", i, dir+"/cgroup.events", err)
-			}
-			state := uint64(2)
-			flatKeyed(b, func(name []byte, v uint64) {
-				if string(name) == "frozen" {
-					state = v
-				}
-			})
-			if state == want {
-				break
-			}
-			if time.Now().After(deadline) {
-				return g.fail("freeze", i, dir+"/cgroup.events", fmt.Errorf("not %s after 1s: %w", map[bool]string{true: "frozen", false: "thawed"}[frozen], unix.ETIMEDOUT))
-			}
-			time.Sleep(pause)
-			pause = min(2*pause, 5*time.Millisecond)
-		}
-	}
-	return nil
 }

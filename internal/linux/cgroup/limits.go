@@ -63,12 +63,19 @@ func (g *Group) Set(l Limits) error {
 	if err := g.checkLimits(l); err != nil {
 		return err
 	}
+	return g.set(l)
+}
+
+// set is Set of limits that were checked.
+func (g *Group) set(l Limits) error {
 	for i := range g.tree.hierarchies {
 		h, dir := &g.tree.hierarchies[i], g.rel
 		if l.CPU > 0 && h.roles&roleCPU != 0 {
-			if file, err := setCPU(h, dir, l.CPU); err != nil {
+			quota, file, err := setCPU(h, dir, l.CPU)
+			if err != nil {
 				return g.fail("limit cpu", i, file, err)
 			}
+			g.lowerQuota(quota)
 		}
 		if l.Memory > 0 && h.roles&roleMemory != 0 {
 			if file, err := g.setMemory(h, dir, l.Memory); err != nil {
@@ -86,16 +93,27 @@ func (g *Group) Set(l Limits) error {
 	return nil
 }
 
-func setCPU(h *hierarchy, dir string, cores float64) (string, error) {
-	quota := max(int64(math.Round(cores*cpuPeriod)), cpuMinQuota)
-	if h.v2 {
-		file := dir + "/cpu.max"
-		return file, writeFile(h.at, file, strconv.FormatInt(quota, 10)+" "+strconv.Itoa(cpuPeriod))
+// lowerQuota keeps the least quota it was given.
+func (g *Group) lowerQuota(v int64) {
+	for {
+		old := g.quota.Load()
+		if old != 0 && old <= v || g.quota.CompareAndSwap(old, v) {
+			return
+		}
 	}
-	file := dir + "/cpu.cfs_quota_us"
-	err := writeFile(h.at, file, strconv.FormatInt(quota, 10))
+}
+
+// setCPU returns the quota that was set, in µs per period, or the file that refused.
+func setCPU(h *hierarchy, dir string, cores float64) (quota int64, file string, err error) {
+	quota = max(int64(math.Round(cores*cpuPeriod)), cpuMinQuota)
+	if h.v2 {
+		file = dir + "/cpu.max"
+		return quota, file, writeFile(h.at, file, strconv.FormatInt(quota, 10)+" "+strconv.Itoa(cpuPeriod))
+	}
+	file = dir + "/cpu.cfs_quota_us"
+	err = writeFile(h.at, file, strconv.FormatInt(quota, 10))
 	if err != unix.EINVAL { //nolint:errorlint // raw errno
-		return file, err
+		return quota, file, err
 	}
 	// v1 refuses a child more than any ancestor has. The caller's tighter limit holds anyway, so taking it over is never
 	// weaker than what was asked for.
@@ -106,9 +124,10 @@ func setCPU(h *hierarchy, dir string, cores float64) (string, error) {
 		}
 	}
 	if tightest >= cores {
-		return file, err
+		return quota, file, err
 	}
-	return file, writeFile(h.at, file, strconv.FormatInt(max(int64(tightest*cpuPeriod), cpuMinQuota), 10))
+	quota = max(int64(tightest*cpuPeriod), cpuMinQuota)
+	return quota, file, writeFile(h.at, file, strconv.FormatInt(quota, 10))
 }
 
 // cpuRatio is a v1 group's quota in cores; ok is false when it has none.

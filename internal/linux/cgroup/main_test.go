@@ -16,9 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childEnv makes the test binary a probe: "join=N action args…". It joins the groups whose cgroup.procs are descriptors
-// 3…3+N-1, as the sandbox's init does, and then does something that a limit may stop.
+// childEnv makes the test binary a probe, "action args…", that does something a limit may stop.
 const childEnv = "SANDBOX_RUN_CGROUP_PROBE"
+
+// join becomes the probe from within the group, as the child of the sandbox's init does: a process of one thread writes
+// "0" into each of the descriptors 3…3+$1-1 and then executes. A Go program has several threads from the start.
+const join = `n=$1; fd=3; while [ $fd -lt $((3+n)) ]; do echo 0 >&$fd || exit 3; eval "exec $fd>&-"; fd=$((fd+1)); done; exec "$2"`
 
 func TestMain(m *testing.M) {
 	if plan := os.Getenv(childEnv); plan != "" {
@@ -35,18 +38,6 @@ func TestMain(m *testing.M) {
 }
 
 func probe(args []string) int {
-	joins, err := strconv.Atoi(strings.TrimPrefix(args[0], "join="))
-	if err != nil {
-		fmt.Println(err)
-		return 3
-	}
-	for fd := 3; fd < 3+joins; fd++ {
-		if _, err := unix.Write(fd, []byte("0")); err != nil {
-			fmt.Println("join:", err)
-			return 3
-		}
-		_ = unix.Close(fd)
-	}
 	fmt.Println("joined")
 	number := func(i int) int {
 		n, err := strconv.Atoi(args[i])
@@ -55,9 +46,9 @@ func probe(args []string) int {
 		}
 		return n
 	}
-	switch args[1] {
+	switch args[0] {
 	case "alloc": // MiB
-		mem, err := unix.Mmap(-1, 0, number(2)<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+		mem, err := unix.Mmap(-1, 0, number(1)<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 		if err != nil {
 			fmt.Println(err)
 			return 4
@@ -66,7 +57,7 @@ func probe(args []string) int {
 		fmt.Println("allocated")
 		runtime.KeepAlive(mem)
 	case "fork": // children
-		for i := range number(2) {
+		for i := range number(1) {
 			if err := exec.Command("/bin/sleep", "60").Start(); err != nil {
 				fmt.Printf("refused after %d: %v\n", i, err)
 				return 5
@@ -74,11 +65,15 @@ func probe(args []string) int {
 		}
 		fmt.Println("forked")
 	case "spin": // ms of wall time
-		for end := time.Now().Add(time.Duration(number(2)) * time.Millisecond); time.Now().Before(end); {
+		for end := time.Now().Add(time.Duration(number(1)) * time.Millisecond); time.Now().Before(end); {
 		}
 		fmt.Println("spun")
 	case "bomb":
 		bomb()
+	case "relay":
+		relay()
+	case "headless":
+		headless()
 	case "sleep":
 		time.Sleep(time.Minute)
 	}
@@ -102,6 +97,34 @@ func bomb() {
 	}
 }
 
+// relay forks, and the parent ends, for ever: there is always one process, never the same for long.
+//
+//go:norace
+func relay() {
+	for {
+		if pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 && errno == 0 {
+			unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+	}
+}
+
+// headless ends its first thread; the others go on and use CPU time.
+func headless() {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
+		}
+		for { // a thread of its own; the first one is left to init's LockOSThread below
+			for range 1 << 20 {
+			}
+			runtime.Gosched()
+		}
+	}()
+	time.Sleep(20 * time.Millisecond)
+	unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
+}
+
 // start runs the probe in g. It returns when the probe has joined; output is read by finish.
 func start(t *testing.T, g *Group, action string) *probeProcess {
 	t.Helper()
@@ -109,8 +132,12 @@ func start(t *testing.T, g *Group, action string) *probeProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &probeProcess{t: t, cmd: exec.Command("/proc/self/exe")}
-	p.cmd.Env = []string{childEnv + "=join=" + strconv.Itoa(len(files)) + " " + action, "GOMAXPROCS=1", "GORACE=atexit_sleep_ms=0"}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &probeProcess{t: t, cmd: exec.Command("/bin/sh", "-c", join, "sh", strconv.Itoa(len(files)), self)}
+	p.cmd.Env = []string{childEnv + "=" + action, "GOMAXPROCS=1", "GORACE=atexit_sleep_ms=0"}
 	p.cmd.ExtraFiles = files
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {

@@ -27,26 +27,24 @@ func (g *Group) Remove(ctx context.Context) error {
 	if g.err != nil {
 		return g.err
 	}
+	left := make([]int, len(g.tree.hierarchies))
+	for i := range left {
+		left[i] = i
+	}
+	// Nearly always the processes are gone by now, and one rmdir per hierarchy is all there is to do.
+	left, retry, errs := g.removeIn(left)
+	if len(left) == 0 {
+		return nil
+	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, removeTime)
 		defer cancel()
 	}
 	deadline, _ := ctx.Deadline()
-	// Nearly always the processes are gone by now, and one rmdir per hierarchy is all there is to do.
-	left := make([]int, 0, len(g.tree.hierarchies))
-	var errs []error
 	var killErr error
-	for i := range g.tree.hierarchies {
-		left = append(left, i)
-	}
 	pause := 50 * time.Microsecond
 	for {
-		var retry bool
-		left, retry, errs = g.removeIn(left)
-		if len(left) == 0 {
-			return nil
-		}
 		if !retry { // read-only, not permitted, …: waiting changes nothing
 			return errors.Join(errs...)
 		}
@@ -57,6 +55,9 @@ func (g *Group) Remove(ctx context.Context) error {
 		select {
 		case <-timer.C:
 			pause = min(pause*3/2, 5*time.Millisecond)
+			if left, retry, errs = g.removeIn(left); len(left) == 0 {
+				return nil
+			}
 			continue
 		case <-ctx.Done():
 			timer.Stop()
@@ -78,6 +79,9 @@ func (g *Group) removeIn(hierarchies []int) (left []int, retry bool, errs []erro
 		if err == unix.EBUSY || err == unix.ENOTEMPTY { //nolint:errorlint // raw errnos
 			// Processes, or groups below. Children first; descend lists parents first.
 			dirs, derr := descend(h.at, g.rel)
+			if len(dirs) == 1 {
+				dirs = nil // no groups below, so it was processes, just now
+			}
 			for _, dir := range slices.Backward(dirs) {
 				if err = g.tree.rmdir(h, dir); err == unix.ENOENT { //nolint:errorlint // raw errno
 					err = nil
@@ -91,6 +95,8 @@ func (g *Group) removeIn(hierarchies []int) (left []int, retry bool, errs []erro
 			left = append(left, i)
 			retry = retry || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY)
 			errs = append(errs, g.fail("rmdir", i, g.rel, err))
+		} else if h.lazy && len(left) > 0 {
+			left = append(left, i) // while the others stand, a Freeze may make it anew: see makeLazily
 		}
 	}
 	return left, retry, errs
@@ -100,7 +106,9 @@ func (g *Group) removeIn(hierarchies []int) (left []int, retry bool, errs []erro
 func (g *Group) remains(left []int) string {
 	var names []string
 	for _, i := range left {
-		names = append(names, g.tree.hierarchies[i].label)
+		if h := &g.tree.hierarchies[i]; !h.lazy || existsAt(h.at, g.rel) {
+			names = append(names, h.label)
+		}
 	}
 	text := "in " + strings.Join(names, ", ")
 	pids, err := g.Procs()

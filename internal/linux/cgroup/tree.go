@@ -33,7 +33,7 @@ const (
 	CPU                      // limit CPU time per period
 	Pids                     // limit the number of tasks
 	Swap                     // a memory limit includes swap
-	Kill                     // cgroup.kill: the kernel kills all of a group at once
+	Kill                     // cgroup.kill: the kernel kills all of any group at once
 	Freeze                   // cgroup.freeze: stop a group, still killable
 	IO                       // count bytes read and written
 )
@@ -84,6 +84,9 @@ func newTree(l layout, look looker) (*Tree, error) {
 		hierarchies: l.hierarchies, version: l.version, missing: l.missing,
 		mkdir: mkdirRetry, rmdir: rmdirRetry,
 	}
+	// A join is one write per hierarchy, in this order. pids comes first, so a process that was stopped in between is in
+	// the group that Empty asks; cpuacct comes before cpu, for Final.
+	slices.SortStableFunc(t.hierarchies, func(a, b hierarchy) int { return a.rank() - b.rank() })
 	for i := range t.hierarchies {
 		h := &t.hierarchies[i]
 		fd, err := openRetry(unix.AT_FDCWD, h.place, unix.O_PATH|unix.O_DIRECTORY)
@@ -96,7 +99,9 @@ func newTree(l layout, look looker) (*Tree, error) {
 	if h := t.v2(); h != nil {
 		t.canKill = coreFile(h, "cgroup.kill", 5, 14, look)
 		t.canFreeze = coreFile(h, "cgroup.freeze", 5, 2, look)
-		if !t.canKill {
+		if h.lazy {
+			t.missing = append(t.missing, Gap{"kill", "a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one"})
+		} else if !t.canKill {
 			t.missing = append(t.missing, Gap{"kill", "the kernel is older than 5.14 and has no cgroup.kill: processes are killed one by one"})
 		}
 		if !t.canFreeze {
@@ -196,7 +201,8 @@ func (t *Tree) Has(c Controller) bool {
 	case Swap:
 		return t.serving(roleMemory) != nil && !t.noSwapLimit.Load()
 	case Kill:
-		return t.v2() != nil && t.canKill
+		h := t.v2()
+		return h != nil && !h.lazy && t.canKill
 	case Freeze:
 		return t.v2() != nil && t.canFreeze
 	case IO:
@@ -209,8 +215,8 @@ func (t *Tree) Has(c Controller) bool {
 // Probe tries it.
 func (t *Tree) Missing() []Gap { return slices.Clone(t.missing) }
 
-// Roots are the absolute directories, each named `sandbox-run`, that all groups of this tree are made below. A
-// supervisor records them for At.
+// Roots are the absolute directories, each named `sandbox-run`, that all groups of this tree are made below; the v2 one
+// of a hybrid machine too, though only a frozen group is in it. A supervisor records them for At.
 func (t *Tree) Roots() []string {
 	roots := make([]string, len(t.hierarchies))
 	for i := range t.hierarchies {
@@ -287,6 +293,26 @@ func (t *Tree) serving(r role) *hierarchy {
 }
 
 func (t *Tree) v2() *hierarchy { return t.serving(roleCore) }
+
+// joined are the hierarchies that every group is made in: all but a lazy one, which is the last.
+func (t *Tree) joined() []hierarchy {
+	if n := len(t.hierarchies); n > 0 && t.hierarchies[n-1].lazy {
+		return t.hierarchies[:n-1]
+	}
+	return t.hierarchies
+}
+
+func (h *hierarchy) rank() int {
+	switch {
+	case h.lazy:
+		return 3
+	case h.roles&rolePids != 0:
+		return 0
+	case h.roles&roleCPUAcct != 0:
+		return 1
+	}
+	return 2
+}
 
 // maxElements bounds the depth of a path; the kernel's own default has no bound.
 const maxElements = 8

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
@@ -24,9 +25,10 @@ type phase struct {
 	group  *cgroup.Group // nil until set up has got that far
 	join   []*os.File    // cgroup.procs of the group, one per hierarchy
 	limits sandbox.Limits
-	ready  bool // Setup was called
-	failed bool // Setup failed: the init is dead and buried
-	tasks  int  // guarded by instance.mu: processes that were started and not finished
+	ready  bool        // Setup was called
+	failed bool        // Setup failed: the init is dead and buried
+	killed atomic.Bool // by us; an init that nobody killed ends with its last process
+	tasks  int         // guarded by instance.mu: processes that were started and not finished
 
 	once  sync.Once
 	final monitor.Sample
@@ -53,6 +55,7 @@ func (p *phase) makeGroup() (err error) {
 
 // Kill ends the init, if there is one, and all it holds.
 func (p *phase) Kill() error {
+	p.killed.Store(true)
 	if p.init != nil {
 		p.init.Kill()
 	}
@@ -96,7 +99,9 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 	if groupLimits(l) != groupLimits(p.limits) {
 		if err := p.group.Set(groupLimits(l)); err != nil {
 			p.leaveLocked()
-			return nil, failure("set limits", "cgroup", err)
+			_ = p.Kill()
+			_, cleanErr := p.Finish(ctx)
+			return nil, errors.Join(failure("set limits", "cgroup", err), cleanErr)
 		}
 	}
 	p.limits = l

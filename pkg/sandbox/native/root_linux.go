@@ -218,6 +218,14 @@ func templateKey(spec *sandbox.Spec) string {
 	for _, p := range append(slices.Clone(spec.Root.HostPaths), "dir:"+spec.Root.Dir, spec.Hostname, strconv.Itoa(spec.User.UID), strconv.Itoa(spec.User.GID)) {
 		b.WriteString(strconv.Quote(p))
 	}
+	// A directory that was made anew under the same name is another one. (The template holds the old
+	// one, so its number is not given away meanwhile.)
+	for _, p := range append(slices.Clone(spec.Root.HostPaths), spec.Root.Dir) {
+		var st unix.Stat_t
+		if p != "" && unix.Lstat(p, &st) == nil {
+			fmt.Fprintf(&b, "%x.%x.%x ", st.Dev, st.Ino, st.Mode&unix.S_IFMT)
+		}
+	}
 	for _, v := range spec.Volumes {
 		b.WriteString(strconv.Quote(v.Source))
 		b.WriteString(strconv.Quote(v.Target))

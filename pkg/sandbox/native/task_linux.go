@@ -12,12 +12,28 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 )
 
+// maxTries bounds how often a process may come too late for its phase.
+const maxTries = 16
+
 // Start runs a process in its phase.
 func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
-	ph, err := i.enter(ctx, p.Phase, p.Limits)
-	if err != nil {
-		return nil, err
+	for tries := 1; ; tries++ {
+		ph, err := i.enter(ctx, p.Phase, p.Limits)
+		if err != nil {
+			return nil, err
+		}
+		t, err := i.startIn(ctx, ph, p)
+		// The last of its processes ended, and the init with it, just when this one came: it has not
+		// run, and gets a phase of its own.
+		if errors.Is(err, spawn.ErrGone) && !ph.killed.Load() && ctx.Err() == nil && tries < maxTries {
+			<-ph.init.Done() // its socket has ended; now everybody knows
+			continue
+		}
+		return t, err
 	}
+}
+
+func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (sandbox.Task, error) {
 	m := &initproto.Exec{
 		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
 		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID),

@@ -196,7 +196,8 @@ type phase struct {
 	group  *cgroup.Group
 	join   []*os.File
 	limits sandbox.Limits
-	tasks  int // guarded by instance.mu
+	tasks  int         // guarded by instance.mu
+	killed atomic.Bool // by us; an init that nobody killed ends with its last process
 
 	once  sync.Once
 	final monitor.Sample
@@ -272,12 +273,27 @@ func (i *instance) inside(p string) string {
 	return p
 }
 
+// maxTries bounds how often a process may come too late for its phase.
+const maxTries = 16
+
 // Start runs a process in its phase.
 func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
-	ph, err := i.enter(ctx, p.Phase, p.Limits)
-	if err != nil {
-		return nil, err
+	for tries := 1; ; tries++ {
+		ph, err := i.enter(ctx, p.Phase, p.Limits)
+		if err != nil {
+			return nil, err
+		}
+		t, err := i.startIn(ctx, ph, p)
+		// The last of its processes ended, and the init with it, just when this one came.
+		if errors.Is(err, spawn.ErrGone) && !ph.killed.Load() && ctx.Err() == nil && tries < maxTries {
+			<-ph.init.Done() // its socket has ended; now everybody knows
+			continue
+		}
+		return t, err
 	}
+}
+
+func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (sandbox.Task, error) {
 	here := *p
 	here.Env = maps.Clone(p.Env)
 	here.Env["HOME"] = i.inside(p.Env["HOME"])
@@ -344,6 +360,7 @@ func (p *phase) Live() (monitor.Sample, error) {
 // Kill ends the whole phase: the init, on losing its supervisor, kills its descendants; the cgroup
 // holds those it can not find.
 func (p *phase) Kill() error {
+	p.killed.Store(true)
 	p.init.HangUp()
 	if p.group != nil {
 		return failure("kill cgroup", "cgroup", p.group.Kill())

@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -44,10 +45,20 @@ var basicRows = []row{
 	}},
 	{"signals", nil, false, func(e *env) {
 		id := e.create()
-		for _, sig := range []int{1, 6, 9, 11, 15} {
+		for _, sig := range []int{1, 9, 15} {
 			res := e.in(id, e.probe("die", strconv.Itoa(sig))...)
 			e.verdict(res, sandbox.VerdictSignaled)
 			if res.Exit.Signal != sig || sandbox.CLICode(res.Verdict, res.Exit) != 128+sig {
+				e.Errorf("signal %d became %+v", sig, res.Exit)
+			}
+		}
+	}},
+	{"signals of a crash", []Claim{Programs}, false, func(e *env) {
+		id := e.create()
+		for _, sig := range []int{3, 4, 6, 7, 8, 11, 31} {
+			res := e.in(id, e.sh(fmt.Sprintf("kill -%d $$", sig))...)
+			e.verdict(res, sandbox.VerdictSignaled)
+			if res.Exit.Signal != sig {
 				e.Errorf("signal %d became %+v", sig, res.Exit)
 			}
 		}

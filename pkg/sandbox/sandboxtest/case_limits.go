@@ -128,7 +128,7 @@ var limitRows = []row{
 		})
 		res := e.in(id, e.probe("write", "/workspace/big", "150")...)
 		e.says(res, fmt.Sprintf("%d ok", 150<<20))
-		if res.Metrics.MemoryPeak > 48<<20 || res.Metrics.DiskUsed < 150<<20 {
+		if res.Metrics.MemoryPeak > 49<<20 || res.Metrics.DiskUsed < 150<<20 {
 			e.Error(describe(res))
 		}
 	}},

@@ -116,7 +116,7 @@ func (h host) left() []string {
 	now := descriptors()
 	for _, kind := range slices.Sorted(maps.Keys(now)) {
 		// Pipes of the test runner and of other packages' helpers come in pairs and stay.
-		if now[kind] > h.files[kind] && !kept(kind) && !strings.HasPrefix(kind, h.scratch+"/") {
+		if now[kind] > h.files[kind] && !kept(kind) && kind != h.scratch && !strings.HasPrefix(kind, h.scratch+"/") {
 			list = append(list, fmt.Sprintf("%d descriptors of %s, %d before", now[kind], kind, h.files[kind]))
 		}
 	}
