@@ -108,21 +108,20 @@ func relay() {
 	}
 }
 
-// headless ends its first thread; the others go on and use CPU time.
+func init() {
+	if os.Getenv(childEnv) == "headless" {
+		runtime.LockOSThread() // main stays on the first thread
+	}
+}
+
+// headless ends its first thread; another goes on and uses CPU time.
 func headless() {
 	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
-		}
-		for { // a thread of its own; the first one is left to init's LockOSThread below
-			for range 1 << 20 {
-			}
-			runtime.Gosched()
+		for {
+			_ = time.Now()
 		}
 	}()
-	time.Sleep(20 * time.Millisecond)
-	unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
+	_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
 }
 
 // start runs the probe in g. It returns when the probe has joined; output is read by finish.

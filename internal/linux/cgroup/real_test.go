@@ -223,8 +223,8 @@ func TestJoinFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(files) != len(tree.Roots()) {
-		t.Errorf("%d files for %d hierarchies", len(files), len(tree.Roots()))
+	if len(files) != len(g.Dirs()) {
+		t.Errorf("%d files for %d directories", len(files), len(g.Dirs()))
 	}
 	for _, f := range files {
 		if flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
@@ -246,7 +246,7 @@ func TestCgroupFD(t *testing.T) {
 	tree := realTree(t)
 	g := realGroup(t, tree, Limits{})
 	dir, err := g.CgroupFD()
-	if tree.v2() == nil {
+	if h := tree.v2(); h == nil || h.lazy {
 		if !errors.Is(err, ErrUnsupported) {
 			t.Fatal(err)
 		}
@@ -273,15 +273,23 @@ func TestCgroupFD(t *testing.T) {
 
 func TestKill(t *testing.T) {
 	for _, kill := range []struct {
-		name string
-		core bool
-	}{{"cgroup.kill", true}, {"one by one", false}} {
+		name        string
+		core        bool
+		freeze      bool
+		lateJoiners bool
+	}{
+		{name: "as it is", core: true},
+		{name: "one by one"},
+		{name: "frozen", core: true, freeze: true},
+		{name: "frozen, one by one", freeze: true},
+		{name: "frozen and joined since", core: true, freeze: true, lateJoiners: true},
+	} {
 		t.Run(kill.name, func(t *testing.T) {
 			tree := realTree(t)
-			if kill.core && !tree.Has(Kill) {
-				t.Skip("no cgroup.kill here")
+			if kill.freeze && !tree.Has(Freeze) {
+				t.Skipf("no cgroup.freeze here: %v", tree.Missing())
 			}
-			tree.canKill = kill.core
+			tree.canKill = tree.canKill && kill.core
 			g := realGroup(t, tree, Limits{})
 			below := tree.Group(g.Path() + "/below")
 			if err := below.Make(Limits{}); err != nil {
@@ -291,6 +299,15 @@ func TestKill(t *testing.T) {
 			p, q, other := start(t, g, "fork 70"), start(t, below, "sleep"), start(t, bystander, "sleep")
 			for !strings.Contains(p.output, "\nforked") {
 				p.output += p.read()
+			}
+			if kill.freeze {
+				if err := g.Freeze(true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if h := tree.v2(); kill.lateJoiners && h.lazy {
+				late := start(t, g, "sleep")
+				defer late.finish()
 			}
 			if err := g.Kill(); err != nil {
 				t.Fatal(err)
@@ -331,7 +348,7 @@ func waitEmpty(g *Group) error {
 func TestKillForkBomb(t *testing.T) {
 	tree := realTree(t, Pids)
 	for _, core := range []bool{true, false} {
-		tree.canKill = core
+		tree.canKill = core && tree.v2() != nil
 		g := realGroup(t, tree, Limits{Pids: 100})
 		p := start(t, g, "bomb")
 		for deadline := time.Now().Add(5 * time.Second); mustStat(t, g).PidsLimitHits == 0; time.Sleep(time.Millisecond) {
@@ -392,6 +409,11 @@ func TestRemoveHalfMade(t *testing.T) {
 	tree := realTree(t)
 	for i := range tree.hierarchies {
 		g := realGroup(t, tree, Limits{})
+		if tree.hierarchies[i].lazy { // as after a Freeze
+			if err := g.makeLazily(i); err != nil {
+				t.Fatal(err)
+			}
+		}
 		for j, dir := range g.Dirs() {
 			if j != i {
 				if err := unix.Rmdir(dir); err != nil {
@@ -403,7 +425,7 @@ func TestRemoveHalfMade(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if err := writeFile(unix.AT_FDCWD, g.Dirs()[i]+"/cgroup.procs", fmt.Sprint(cmd.Process.Pid)); err != nil {
+		if err := writeFile(unix.AT_FDCWD, tree.Roots()[i]+"/"+g.Path()+"/cgroup.procs", fmt.Sprint(cmd.Process.Pid)); err != nil {
 			t.Fatal(err)
 		}
 		// gc in another process: it has only the recorded roots.
@@ -476,6 +498,304 @@ func TestFreezeThenKill(t *testing.T) {
 	}
 }
 
+// v2Dir is the group's directory in the v2 tree, and whether it is there.
+func v2Dir(tree *Tree, g *Group) (string, bool) {
+	dir := tree.v2().place + "/" + rootName + "/" + g.Path()
+	return dir, unix.Access(dir, unix.F_OK) == nil
+}
+
+// On a hybrid machine nothing of a run is in the v2 tree before a Freeze, and nothing after its Remove; or after its
+// supervisor's, or after gc when nobody called either.
+func TestFreezeMakesLazily(t *testing.T) {
+	tree := realTree(t, Freeze)
+	if !tree.v2().lazy {
+		t.Skipf("runs join the v2 tree here (%s)", tree.Version())
+	}
+	sup := realGroup(t, tree, Limits{})
+	top, _ := v2Dir(tree, sup)
+	for k, remove := range []func(g *Group) error{
+		func(g *Group) error { return g.Remove(t.Context()) },
+		func(g *Group) error { return tree.Group(g.Path()).Remove(t.Context()) }, // another handle
+		func(*Group) error { return sup.Remove(t.Context()) },
+		func(*Group) error { // gc after a crash
+			gc, refused := At(tree.Roots())
+			defer gc.Close()
+			if names, err := gc.List(); err != nil || len(refused) != 0 || !slices.Contains(names, sup.Path()) {
+				t.Errorf("gc lists %v (%v), refuses %v", names, err, refused)
+			}
+			return gc.Group(sup.Path()).Remove(t.Context())
+		},
+		func(g *Group) error { // gc after a crash within Remove: only the v2 directories are left
+			for _, group := range []*Group{g, sup} {
+				for _, dir := range group.Dirs() {
+					if err := unix.Rmdir(dir); err != nil {
+						return err
+					}
+				}
+			}
+			gc, _ := At(tree.Roots())
+			defer gc.Close()
+			if names, err := gc.List(); err != nil || !slices.Contains(names, sup.Path()) {
+				t.Errorf("gc lists %v (%v)", names, err)
+			}
+			return gc.Group(sup.Path()).Remove(t.Context())
+		},
+	} {
+		if !sup.Exists() {
+			if err := sup.Make(Limits{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g := tree.Group(fmt.Sprintf("%s/%d", sup.Path(), k))
+		if err := g.Make(Limits{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Freeze(false); err != nil {
+			t.Errorf("thaw of a group that was never frozen: %v", err)
+		}
+		if dir, there := v2Dir(tree, g); there {
+			t.Errorf("%s before any Freeze", dir)
+		}
+		var p *probeProcess
+		if k != 4 {
+			p = start(t, g, "sleep")
+		}
+		if err := g.Freeze(true); err != nil {
+			t.Fatal(err)
+		}
+		dir, there := v2Dir(tree, g)
+		if !there {
+			t.Errorf("%s is not there after Freeze", dir)
+		}
+		if k == 1 { // frozen twice, thawed between
+			if err := errors.Join(g.Freeze(false), g.Freeze(true), g.Freeze(true)); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := remove(g); err != nil {
+			t.Errorf("way %d: %v", k, err)
+		}
+		if dir, there := v2Dir(tree, g); there || g.Exists() {
+			t.Errorf("way %d: %s left", k, dir)
+		}
+		if p != nil {
+			if _, state := p.finish(); state.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+				t.Errorf("way %d: %v", k, state)
+			}
+		}
+		if err := g.Freeze(true); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("freeze of a group that is gone: %v", err)
+		}
+		if err := g.Freeze(false); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("thaw of a group that is gone: %v", err)
+		}
+		if dir, there := v2Dir(tree, g); there {
+			t.Errorf("way %d: a late Freeze made %s", k, dir)
+		}
+	}
+	if err := sup.Remove(t.Context()); err != nil || unix.Access(top, unix.F_OK) == nil {
+		t.Errorf("%s is left (%v)", top, err)
+	}
+}
+
+// A program that forks meanwhile is frozen whole, goes on when thawed, and dies frozen.
+func TestFreezeForkBomb(t *testing.T) {
+	tree := realTree(t, Freeze, Pids)
+	for _, core := range []bool{true, false} {
+		tree.canKill = core && tree.v2() != nil
+		g := realGroup(t, tree, Limits{Pids: 200})
+		p := start(t, g, "bomb")
+		for round := range 3 {
+			begin := time.Now()
+			if err := g.Freeze(true); err != nil {
+				t.Fatal(err)
+			}
+			before := mustStat(t, g)
+			t.Logf("round %d: %d processes frozen in %v", round, before.Pids, time.Since(begin))
+			time.Sleep(20 * time.Millisecond)
+			if after := mustStat(t, g); after.CPUTotal != before.CPUTotal || after.Pids != before.Pids || after.PidsLimitHits != before.PidsLimitHits {
+				t.Errorf("frozen, and yet: before %+v\nafter %+v", before, after)
+			}
+			if err := g.Freeze(false); err != nil {
+				t.Fatal(err)
+			}
+			for deadline := time.Now().Add(5 * time.Second); mustStat(t, g).CPUTotal == before.CPUTotal; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("thawed, and stands still")
+				}
+			}
+		}
+		if err := g.Freeze(true); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if err := g.Kill(); err != nil {
+			t.Error(err)
+		}
+		p.finish()
+		if err := g.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+		t.Logf("cgroup.kill %v: frozen fork bomb killed and removed in %v", core, time.Since(begin))
+	}
+}
+
+// Kill and Remove do not mind a Freeze under way, however the program forks, and leave nothing in the v2 tree.
+func TestKillWhileFreezing(t *testing.T) {
+	tree := realTree(t, Freeze, Pids)
+	for _, action := range []string{"bomb", "relay", "sleep"} {
+		for round := range 5 {
+			g := realGroup(t, tree, Limits{Pids: 100})
+			p := start(t, g, action)
+			var wg sync.WaitGroup
+			wg.Go(func() { _ = g.Freeze(true) })
+			time.Sleep(time.Duration(round) * time.Millisecond)
+			if err := g.Remove(t.Context()); err != nil {
+				t.Errorf("%s: %v", action, err)
+			}
+			wg.Wait()
+			p.finish()
+			if dir, there := v2Dir(tree, g); there {
+				t.Errorf("%s: %s left", action, dir)
+			}
+		}
+	}
+}
+
+// A process that is never the same for long may outrun Freeze, which then says so in time and leaves it running.
+func TestFreezeRelay(t *testing.T) {
+	tree := realTree(t, Freeze, Pids)
+	g := realGroup(t, tree, Limits{Pids: 100})
+	p := start(t, g, "relay")
+	begin := time.Now()
+	err := g.Freeze(true)
+	t.Logf("after %v: %v", time.Since(begin), err)
+	if took := time.Since(begin); took > 2*freezeTime {
+		t.Errorf("took %v", took)
+	}
+	before := mustStat(t, g).CPUTotal
+	time.Sleep(50 * time.Millisecond)
+	after := mustStat(t, g).CPUTotal
+	switch {
+	case err == nil && after != before:
+		t.Errorf("frozen, and used %v", after-before)
+	case err != nil && (!errors.Is(err, unix.ETIMEDOUT) || after == before):
+		t.Errorf("not frozen, and stands still: %v", err)
+	}
+	if err := g.Kill(); err != nil {
+		t.Error(err)
+	}
+	p.finish()
+}
+
+// A process whose first thread has ended is not listed by v2, and is frozen all the same.
+func TestFreezeWithoutFirstThread(t *testing.T) {
+	tree := realTree(t, Freeze)
+	g := realGroup(t, tree, Limits{})
+	p := start(t, g, "headless")
+	stat := func() string { return describe(p.cmd.Process.Pid) }
+	for deadline := time.Now().Add(5 * time.Second); !strings.HasSuffix(stat(), "Z"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(stat())
+		}
+	}
+	cpu := func() time.Duration { return mustStat(t, g).CPUTotal }
+	for a := cpu(); cpu() == a; { // control: it runs
+		time.Sleep(time.Millisecond)
+	}
+	if err := g.Freeze(true); err != nil {
+		t.Fatal(err)
+	}
+	a := cpu()
+	time.Sleep(50 * time.Millisecond)
+	if b := cpu(); b != a {
+		t.Errorf("frozen, and used %v", b-a)
+	}
+	if err := g.Kill(); err != nil {
+		t.Error(err)
+	}
+	p.finish()
+}
+
+// Who is in the v2 directory alone has nothing to do with the group, and is put out unharmed.
+func TestExpelStrangers(t *testing.T) {
+	tree := realTree(t, Freeze)
+	if !tree.v2().lazy {
+		t.Skipf("runs join the v2 tree here (%s)", tree.Version())
+	}
+	g := realGroup(t, tree, Limits{})
+	p := start(t, g, "sleep")
+	if err := g.Freeze(true); err != nil {
+		t.Fatal(err)
+	}
+	stranger := exec.Command("/bin/sleep", "60")
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Wait()         //nolint:errcheck // killed
+	defer stranger.Process.Kill() //nolint:errcheck // ours
+	dir, _ := v2Dir(tree, g)
+	if err := writeFile(unix.AT_FDCWD, dir+"/cgroup.procs", fmt.Sprint(stranger.Process.Pid)); err != nil {
+		t.Fatal(err)
+	}
+	v2 := len(tree.hierarchies) - 1
+	if err := g.expelStrangers(v2); err != nil {
+		t.Fatal(err)
+	}
+	if pids, err := g.procs(v2, v2+1); err != nil || !slices.Equal(pids, []int{p.cmd.Process.Pid}) {
+		t.Errorf("in the v2 group: %v (%v), want %d", pids, err, p.cmd.Process.Pid)
+	}
+	if err := g.Kill(); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Kill(stranger.Process.Pid, 0); err != nil {
+		t.Errorf("stranger: %v", err)
+	}
+	p.finish()
+}
+
+func TestEmpty(t *testing.T) {
+	tree := realTree(t)
+	g := realGroup(t, tree, Limits{})
+	below := tree.Group(g.Path() + "/below")
+	if err := below.Make(Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	want := func(want bool, when string) {
+		t.Helper()
+		if empty, err := g.Empty(); err != nil || empty != want {
+			t.Errorf("%s: empty %v (%v)", when, empty, err)
+		}
+	}
+	want(true, "new")
+	for _, in := range []*Group{g, below} {
+		p := start(t, in, "sleep")
+		want(false, "with a process in "+in.Path())
+		// A joiner that was stopped between its writes counts as well.
+		p.kill()
+		want(true, "after it")
+	}
+	if files, err := g.JoinFiles(); err != nil {
+		t.Error(err)
+	} else {
+		if tree.Has(Pids) && !strings.HasPrefix(tree.hierarchies[0].label, "pids") && !tree.hierarchies[0].v2 {
+			t.Errorf("%s is joined before pids", tree.hierarchies[0].label)
+		}
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}
+	if err := g.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	want(true, "gone")
+	gc, _ := At(tree.Roots()) // no roles: looks through the lists
+	defer gc.Close()
+	if empty, err := gc.Group(g.Path()).Empty(); err != nil || !empty {
+		t.Errorf("gc: %v (%v)", empty, err)
+	}
+}
+
 func TestConcurrentMakeRemove(t *testing.T) {
 	tree := realTree(t)
 	sup := uniquePath()
@@ -532,7 +852,7 @@ func TestMakeAgainstPrune(t *testing.T) {
 func TestMakeFailureLeavesNothing(t *testing.T) {
 	tree := realTree(t, Memory)
 	g := tree.Group(uniquePath() + "/run")
-	last := &tree.hierarchies[len(tree.hierarchies)-1]
+	last := &tree.hierarchies[len(tree.joined())-1]
 	tree.mkdir = func(h *hierarchy, path string) error {
 		if h == last {
 			return unix.ENOSPC // as with cgroup.max.descendants, or no css ids left

@@ -3,7 +3,6 @@ package initproc
 import (
 	"errors"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -183,9 +182,6 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 	if !s.reaping {
 		s.reaping = true
 		go s.reap()
-		// With one processor it would only get to run once the runtime notices that we sleep in the
-		// socket, which takes longer than a short program does.
-		runtime.Gosched()
 	}
 	return nil
 }

@@ -76,9 +76,10 @@ func Start(o Options) (*Init, error) {
 		return nil, err
 	}
 	files := []int{int(null.Fd()), int(null.Fd()), int(null.Fd()), pair[1]}
-	// One processor: the init has one thing to do at a time, and every further thread costs. Nor
-	// need its runtime look at cgroups to find that out.
-	env := []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
+	// Two processors: one for the thread that listens to us, one for the one that waits for children;
+	// with one, the second would wait for the runtime to notice that the first sleeps. And no host
+	// cgroup files are to be kept open by a runtime that wants to follow its limits.
+	env := []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
 	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
 		// A measured init leaves its counters through a descriptor: the path is not in its root.
 		if f, err := os.Open(dir); err == nil {

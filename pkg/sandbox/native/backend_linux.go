@@ -136,7 +136,7 @@ func (b *Backend) claim() (*supervisor.Supervisor, *keeper, error) {
 		b.supervisor = s
 		b.nursery = &nursery{supervisor: s}
 		if b.opts.Eager {
-			b.nursery.start()
+			b.nursery.expect()
 		}
 		// Beside the run, not before it: somebody else's residue is not this caller's delay.
 		b.background.Go(func() { _, _ = supervisor.Collect(context.Background(), false) })

@@ -70,32 +70,31 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 
 // prepare gets an init, and makes what it will need while it comes up.
 func (i *instance) prepare(ctx context.Context) error {
-	p := &phase{i: i}
-	i.spare = p
-	born := i.b.nursery.take(i.spec.User)
-	if born != nil {
-		p.init, i.rootID, i.userID = born.init, born.rootID, born.userID
-	} else {
-		var err error
-		if i.rootID, i.userID, err = i.supervisor.IDs(); err != nil {
-			return failure("take ids", "supervisor", err)
-		}
-	}
-	made := make(chan error, 1)
-	furnish := func() { made <- errors.Join(i.makeScratch(), p.makeGroup()) }
-	var err error
-	if born != nil {
-		furnish()
-	} else {
-		go furnish()
-		err = p.spawn() // the longer of the two, so it starts at once
-	}
-	if err := errors.Join(err, <-made); err != nil {
+	b, err := i.b.nursery.take(i.spec.User)
+	if err != nil {
 		return err
 	}
+	p := &phase{i: i, root: -1}
+	i.spare, i.rootID, i.userID = p, b.rootID, b.userID
+	furnish := func() error { return errors.Join(i.makeScratch(), p.makeGroup()) }
+	select {
+	case <-b.born: // kept for us: nothing to wait for, and nothing worth another goroutine
+		err = furnish()
+	default:
+		furnished := make(chan error, 1)
+		go func() { furnished <- furnish() }()
+		if !i.spec.WritableRoot {
+			p.root, err = i.b.root(i.keeper, i.spec)
+		}
+		err = errors.Join(err, <-furnished)
+		<-b.born
+	}
+	if p.init = b.init; b.err != nil || err != nil {
+		return errors.Join(b.err, err)
+	}
 	err = i.setUp(ctx, p)
-	if err != nil && born != nil && errors.Is(err, spawn.ErrGone) {
-		// It died in the nursery. That is nobody's request's fault.
+	if errors.Is(err, spawn.ErrGone) && ctx.Err() == nil {
+		// It died while it was kept. That is nobody's request's fault.
 		p.ready, p.failed = false, false
 		if err = p.spawn(); err == nil {
 			err = i.setUp(ctx, p)
@@ -146,7 +145,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 			_ = f.Close()
 		}
 	}()
-	root, err := i.root()
+	root, err := p.takeRoot()
 	if err != nil {
 		return err
 	}

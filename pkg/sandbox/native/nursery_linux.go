@@ -9,39 +9,26 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// newborn is an init in fresh namespaces that knows nothing yet: no root, no scratch, no program.
-// Its ids are taken.
+// newborn is an init in fresh namespaces that knows nothing yet: no root, no scratch, no program. Its
+// ids are taken at once; the rest is there when born closes.
 type newborn struct {
-	init           *spawn.Init
 	rootID, userID int
+	born           chan struct{}
+	init           *spawn.Init
+	err            error
 }
 
-// nursery keeps one newborn ready once a backend has shown that it makes more than one sandbox, so
-// that the next does not wait for a process to start. A newborn is used once, like any other; one
-// that has died meanwhile is noticed and replaced, and costs only the time it was to save.
+// nursery starts inits. Once a backend has shown that it makes more than one sandbox, one is kept
+// ready, so that the next does not wait for a process to start. A newborn is used once, like any
+// other.
 type nursery struct {
 	supervisor *supervisor.Supervisor
 
 	mu       sync.Mutex
-	ready    *newborn
-	coming   chan *newborn // where the one on its way is delivered, until somebody waits for it
-	births   int
+	next     *newborn // for whoever comes next, or nil
+	taken    int
 	closed   bool
 	inFlight sync.WaitGroup
-}
-
-// birth starts an init for a user.
-func (n *nursery) birth(user sandbox.User) (*newborn, error) {
-	b := &newborn{}
-	var err error
-	if b.rootID, b.userID, err = n.supervisor.IDs(); err != nil {
-		return nil, failure("take ids", "supervisor", err)
-	}
-	if b.init, err = startInit(b.rootID, b.userID, user); err != nil {
-		n.supervisor.Release(b.rootID)
-		return nil, err
-	}
-	return b, nil
 }
 
 // startInit clones an init into fresh namespaces. Outside, its root and its user are ids that nobody
@@ -54,83 +41,67 @@ func startInit(rootID, userID int, user sandbox.User) (*spawn.Init, error) {
 	return init, failure("start init", "namespaces", err)
 }
 
-// take returns the newborn that is ready or on its way, or nil.
-func (n *nursery) take(user sandbox.User) *newborn {
+// take returns the newborn that was kept, or one that is on its way from now on. The caller buries it,
+// or has the instance that it becomes part of do so.
+func (n *nursery) take(user sandbox.User) (*newborn, error) {
 	n.mu.Lock()
-	n.births++
-	if user != sandbox.DefaultUser {
-		n.mu.Unlock()
-		return nil
+	defer n.mu.Unlock()
+	n.taken++
+	if b := n.next; b != nil && user == sandbox.DefaultUser {
+		n.next = nil
+		return b, nil
 	}
-	b, coming := n.ready, n.coming
-	n.ready, n.coming = nil, nil
-	n.mu.Unlock()
-	if b == nil && coming != nil {
-		b = <-coming
-	}
-	if b != nil && !b.init.Alive() {
-		n.bury(b)
-		return nil
-	}
-	return b
+	return n.startLocked(user)
 }
 
-func (n *nursery) bury(b *newborn) {
-	b.init.Abandon()
-	n.supervisor.Release(b.rootID)
+func (n *nursery) startLocked(user sandbox.User) (*newborn, error) {
+	root, own, err := n.supervisor.IDs()
+	if err != nil {
+		return nil, failure("take ids", "supervisor", err)
+	}
+	b := &newborn{rootID: root, userID: own, born: make(chan struct{})}
+	n.inFlight.Go(func() {
+		b.init, b.err = startInit(root, own, user)
+		close(b.born)
+	})
+	return b, nil
 }
 
-// refill has the next newborn made, beside whatever the caller does. A lone sandbox does not pay for
-// a second.
+// refill keeps a newborn for the next sandbox. A lone sandbox does not pay for a second.
 func (n *nursery) refill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.births >= 2 {
-		n.startLocked()
+	if n.taken >= 2 {
+		n.keepLocked()
 	}
 }
 
-// start has a newborn made for a sandbox that is sure to come.
-func (n *nursery) start() {
+// expect keeps a newborn for a sandbox that is sure to come.
+func (n *nursery) expect() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.startLocked()
+	n.keepLocked()
 }
 
-func (n *nursery) startLocked() {
-	if n.closed || n.coming != nil || n.ready != nil {
+func (n *nursery) keepLocked() {
+	if n.closed || n.next != nil {
 		return
 	}
-	coming := make(chan *newborn, 1)
-	n.coming = coming
-	n.inFlight.Go(func() {
-		b, err := n.birth(sandbox.DefaultUser)
-		if err != nil {
-			b = nil // whoever needs one tries for itself, and has somebody to tell
-		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		switch {
-		case n.coming != coming:
-			coming <- b
-		case b != nil && n.closed:
-			n.bury(b)
-		default:
-			n.ready, n.coming = b, nil
-		}
-	})
+	// Whoever comes next tries again, and has somebody to tell.
+	n.next, _ = n.startLocked(sandbox.DefaultUser)
 }
 
 // close ends the newborn that nobody needed. Twice is fine.
 func (n *nursery) close() {
 	n.mu.Lock()
-	n.closed = true
-	n.mu.Unlock()
-	n.inFlight.Wait()
-	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.ready != nil {
-		n.bury(n.ready)
-		n.ready = nil
+	n.closed = true
+	n.inFlight.Wait()
+	if b := n.next; b != nil {
+		n.next = nil
+		if b.init != nil {
+			b.init.Abandon()
+		}
+		n.supervisor.Release(b.rootID)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
@@ -24,6 +26,7 @@ type phase struct {
 	init   *spawn.Init
 	group  *cgroup.Group // nil until set up has got that far
 	join   []*os.File    // cgroup.procs of the group, one per hierarchy
+	root   int           // a copy of the root made ahead, or -1
 	limits sandbox.Limits
 	ready  bool        // Setup was called
 	failed bool        // Setup failed: the init is dead and buried
@@ -39,6 +42,15 @@ type phase struct {
 func (p *phase) spawn() (err error) {
 	p.init, err = startInit(p.i.rootID, p.i.userID, p.i.spec.User)
 	return err
+}
+
+// takeRoot returns a copy of the sandbox's root, which the caller closes.
+func (p *phase) takeRoot() (int, error) {
+	if fd := p.root; fd >= 0 {
+		p.root = -1
+		return fd, nil
+	}
+	return p.i.root()
 }
 
 // makeGroup makes the cgroup that the programs of the phase will live in; the init stays outside.
@@ -80,7 +92,7 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 	p := i.spare
 	i.spare = nil
 	if p == nil {
-		p = &phase{i: i}
+		p = &phase{i: i, root: -1}
 		err := p.spawn()
 		if err == nil {
 			err = p.makeGroup()
@@ -135,6 +147,9 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	p.once.Do(func() {
 		for _, f := range p.join {
 			_ = f.Close()
+		}
+		if p.root >= 0 {
+			_ = unix.Close(p.root)
 		}
 		var read, written uint64
 		buried := make(chan struct{})

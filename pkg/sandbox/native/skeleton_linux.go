@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,9 +45,18 @@ func newSkeleton() (*skeleton, error) {
 
 func (s *skeleton) close() { _ = unix.Close(s.fd) }
 
-// seal makes the mount read-only, with further attributes.
+// sealPatience is how long seal waits for copies of descriptors it has written through.
+const sealPatience = time.Second
+
+// seal makes the mount read-only, with further attributes. A process that was cloned while a file of
+// the skeleton was open for writing holds it until it executes, and that keeps the mount busy.
 func (s *skeleton) seal(attrs uint64) error {
-	return unix.MountSetattr(s.fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | attrs})
+	for end := time.Now().Add(sealPatience); ; time.Sleep(100 * time.Microsecond) {
+		err := unix.MountSetattr(s.fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | attrs})
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // rel is a path as the descriptor wants it.
