@@ -34,7 +34,8 @@ func ParseTier(s string) (Tier, error) {
 
 // AtLeast reports whether t is as strong as floor.
 func (t Tier) AtLeast(floor Tier) bool {
-	return slices.Index(tiers, t) >= slices.Index(tiers, floor)
+	i := slices.Index(tiers, floor)
+	return i >= 0 && slices.Index(tiers, t) >= i // nothing is as strong as a tier nobody knows
 }
 
 // ControlState says how far a control holds.

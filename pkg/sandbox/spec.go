@@ -249,6 +249,12 @@ func (p Process) complete(s Spec, m Machine) (Process, error) {
 	}
 	maps.Copy(env, s.Env)
 	maps.Copy(env, p.Env)
+	for k, v := range env {
+		total += len(k) + len(v) + 2
+	}
+	if total > maxArgBytes {
+		return p, Invalid("env", "arguments and environment are %d bytes long; the most is %d", total, maxArgBytes)
+	}
 	p.Env = env
 	return p, nil
 }

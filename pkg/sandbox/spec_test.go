@@ -98,7 +98,7 @@ func TestProcessComplete(t *testing.T) {
 		{"phase", Process{Args: []string{"x"}, Phase: "Run"}}, {"phase", Process{Args: []string{"x"}, Phase: "1"}}, {"phase", Process{Args: []string{"x"}, Phase: "a/b"}},
 		{"phase", Process{Args: []string{"x"}, Phase: strings.Repeat("a", 33)}}, {"phase", Process{Args: []string{"x"}, Phase: ".."}},
 		{"workdir", Process{Args: []string{"x"}, Workdir: "w"}}, {"network", Process{Args: []string{"x"}, Network: "x"}},
-		{"env", Process{Args: []string{"x"}, Env: map[string]string{"": ""}}}, {"limits", Process{Args: []string{"x"}, Limits: Limits{Disk: GiB}}},
+		{"env", Process{Args: []string{"x"}, Env: map[string]string{"": ""}}}, {"env", Process{Args: []string{"x"}, Env: map[string]string{"A": strings.Repeat("y", maxArgBytes)}}}, {"limits", Process{Args: []string{"x"}, Limits: Limits{Disk: GiB}}},
 		{"limits", Process{Args: []string{"x"}, Limits: Limits{Inodes: 100}}}, {"timeout", Process{Args: []string{"x"}, Limits: Limits{Wall: -1}}},
 	} {
 		if _, err := c.p.complete(s, big); !errors.Is(err, ErrInvalid) || !strings.HasPrefix(err.Error(), c.field+": ") {

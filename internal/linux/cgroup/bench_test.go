@@ -79,8 +79,8 @@ func BenchmarkMove(b *testing.B) {
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
 	}
-	defer cmd.Wait()         //nolint:errcheck // killed
-	defer cmd.Process.Kill() //nolint:errcheck // ours
+	defer cmd.Wait()         // killed
+	defer cmd.Process.Kill() // ours
 	for i := 0; b.Loop(); i++ {
 		if err := groups[i%2].Add(cmd.Process.Pid); err != nil {
 			b.Fatal(err)

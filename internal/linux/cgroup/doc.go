@@ -9,7 +9,7 @@
 //
 // Place in the flow. The native backend opens one Tree at start-up, makes a leaf group per phase (D7), hands the
 // descriptors of [Group.JoinFiles] to the sandbox's init, samples [Group.Stat] for pkg/monitor and ends with
-// [Group.Final] and [Group.Remove]. doctor asks [Tree.Missing] and [Tree.Probe]; gc reopens the roots that a dead supervisor recorded
+// [Group.Empty], [Group.Final] and [Group.Remove]. doctor asks [Tree.Missing] and [Tree.Probe]; gc reopens the roots that a dead supervisor recorded
 // ([Tree.Roots]) with [At]. Nothing of ours is imported.
 //
 // Lifecycle.
@@ -18,7 +18,11 @@
 //
 //	v1      <mount>/<own cgroup>/sandbox-run/<path>              one directory per controller mount
 //	v2      <mount>/<nearest free ancestor>/sandbox-run/<path>   see placeV2
-//	hybrid  limits in the v1 directories, plus <v2 mount>/<own cgroup>/sandbox-run/<path> for kill, freeze and CPU time
+//	hybrid  limits and CPU time in the v1 directories; <v2 mount>/<own cgroup>/sandbox-run/<path> from the first Freeze on
+//
+// A run joins by writing to the v1 files `tasks`, and keeps out of a hybrid machine's v2 tree, for one reason: any other
+// way in waits for an RCU grace period, up to 11 ms on a machine that was idle ([Group.JoinFiles]). Where v1 lacks a limit
+// or the CPU time and v2 has it, the v2 tree is joined all the same.
 //
 // Groups are made below the cgroup that holds the supervisor and not below the hierarchy's root, so a sandbox never
 // escapes the limit of whoever started us (a container, a systemd slice). The price is that another process can not
@@ -32,5 +36,6 @@
 // Limits. Root only for now: rootless and systemd delegation enter at placeV2. The v1 freezer is not used (a task frozen
 // by it can not be killed). v1 counts OOM kills for the very group the victim was in, v2 for its descendants too, and
 // v1 has no usable I/O counter (Stat.HasIO). Nothing outside a directory called `sandbox-run` on a cgroup file system is
-// ever written, with one exception on pure v2: controllers are switched on in the parent of that directory.
+// ever written, with two exceptions: on pure v2, controllers are switched on in the parent of that directory; and on a
+// hybrid machine, a stranger that a Freeze moved because it had got a member's number is put into that parent.
 package cgroup

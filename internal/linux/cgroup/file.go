@@ -19,7 +19,7 @@ import (
 func openRetry(at int, path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Openat(at, path, flags|unix.O_CLOEXEC, 0)
-		if err != unix.EINTR { //nolint:errorlint // raw errno
+		if err != unix.EINTR { // raw errno
 			return fd, err
 		}
 	}
@@ -27,7 +27,7 @@ func openRetry(at int, path string, flags int) (int, error) {
 
 func mkdirRetry(h *hierarchy, path string) error {
 	for {
-		if err := unix.Mkdirat(h.at, path, 0o755); err != unix.EINTR { //nolint:errorlint // raw errno
+		if err := unix.Mkdirat(h.at, path, 0o755); err != unix.EINTR { // raw errno
 			return err
 		}
 	}
@@ -35,7 +35,7 @@ func mkdirRetry(h *hierarchy, path string) error {
 
 func rmdirRetry(h *hierarchy, path string) error {
 	for {
-		if err := unix.Unlinkat(h.at, path, unix.AT_REMOVEDIR); err != unix.EINTR { //nolint:errorlint // raw errno
+		if err := unix.Unlinkat(h.at, path, unix.AT_REMOVEDIR); err != unix.EINTR { // raw errno
 			return err
 		}
 	}
@@ -51,11 +51,11 @@ func writeFile(at int, path, value string) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing is buffered
+	defer unix.Close(fd) // nothing is buffered
 	for {
 		n, err := unix.Write(fd, []byte(value))
 		switch {
-		case err == unix.EINTR: //nolint:errorlint // raw errno
+		case err == unix.EINTR: // raw errno
 			continue
 		case err != nil:
 			return err
@@ -85,7 +85,7 @@ func readFile(at int, path string, buf *[]byte, toEnd bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd) //nolint:errcheck // read only
+	defer unix.Close(fd) // read only
 	n := 0
 	for {
 		if n == len(*buf) {
@@ -96,7 +96,7 @@ func readFile(at int, path string, buf *[]byte, toEnd bool) ([]byte, error) {
 		}
 		m, err := unix.Read(fd, (*buf)[n:])
 		switch {
-		case err == unix.EINTR: //nolint:errorlint // raw errno
+		case err == unix.EINTR: // raw errno
 			continue
 		case err != nil:
 			return nil, err
@@ -134,7 +134,7 @@ func subdirs(at int, path string) ([]string, error) {
 		return nil, err
 	}
 	dir := os.NewFile(uintptr(fd), path)
-	defer dir.Close() //nolint:errcheck // read only
+	defer dir.Close() // read only
 	entries, err := dir.ReadDir(-1)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, errno(err)

@@ -143,7 +143,7 @@ func (t *Tree) enableDown(h *hierarchy, path string, made *[]madeDir) (file stri
 				// Before 5.11 a v1 group did not count its children's memory unless told so while it was empty.
 				_ = writeFile(h.at, dir+"/memory.use_hierarchy", "1")
 			}
-		case unix.EEXIST:
+		case unix.EEXIST: //nolint:errorlint // raw errno
 		default:
 			return dir, err
 		}

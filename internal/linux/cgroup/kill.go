@@ -138,7 +138,7 @@ func killDir(at int, dir string) (seen []int, err error) {
 			}
 			if _, member := slices.BinarySearch(still, batch[k]); member {
 				seen = append(seen, batch[k])
-				if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH { //nolint:errorlint // raw errno
+				if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH { // raw errno
 					errs = append(errs, fmt.Errorf("signal %d: %w", batch[k], err))
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -87,25 +88,37 @@ func touch(mem []byte) { // the race detector's shadow memory would be charged t
 	}
 }
 
-// bomb forks for ever, in every copy, and takes no refusal: a shell's bomb gives up at the first one. The copies have one
+// bomb forks without end, in every copy, and takes no refusal: a shell's bomb gives up at the first one. The copies have one
 // thread and never leave this loop, so the Go runtime they lack is not missed.
 //
 //go:norace
 func bomb() {
-	for {
+	for end := rawSeconds() + bombTime; rawSeconds() < end; {
 		_, _, _ = unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	}
+	unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 }
 
-// relay forks, and the parent ends, for ever: there is always one process, never the same for long.
+// bombTime ends a bomb that no test has killed: left alone it would starve the whole machine, its kernel threads too.
+const bombTime = 20 // seconds
+
+//go:norace
+func rawSeconds() int64 {
+	var ts unix.Timespec
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&ts)), 0)
+	return ts.Sec
+}
+
+// relay forks, and the parent ends, again and again: there is always one process, never the same for long.
 //
 //go:norace
 func relay() {
-	for {
+	for end := rawSeconds() + bombTime; rawSeconds() < end; {
 		if pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 && errno == 0 {
 			unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 		}
 	}
+	unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 }
 
 func init() {
@@ -158,7 +171,12 @@ func start(t *testing.T, g *Group, action string) *probeProcess {
 		}
 		p.output += more
 	}
-	t.Cleanup(func() { p.kill() })
+	t.Cleanup(func() {
+		if !p.waited {
+			_ = g.Kill() // its children hold the pipe that finish reads
+			p.kill()
+		}
+	})
 	return p
 }
 

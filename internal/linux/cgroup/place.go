@@ -38,7 +38,7 @@ func (realLooker) read(path string) (string, error) {
 // The rule it works around: a v2 group that hands domain controllers to its children may hold no process itself, and
 // our own group holds us. So:
 //
-//   - hybrid, no controller wanted from v2: our own group. Without controllers the rule does not apply.
+//   - hybrid, no controller wanted from v2: our own group (and lazily: see detect). Without controllers the rule does not apply.
 //   - otherwise: the nearest ancestor that holds no process (or is the machine's root, which is exempt) and that has the
 //     controllers. Nearest, so that as few as possible of the caller's limits are left behind.
 //

@@ -261,7 +261,7 @@ func TestCgroupFD(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer cmd.Wait() //nolint:errcheck // killed
+	defer cmd.Wait() // killed
 	pids, err := g.Procs()
 	if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
 		t.Errorf("group holds %v (%v), want %d", pids, err, cmd.Process.Pid)
@@ -478,7 +478,7 @@ func TestFreezeThenKill(t *testing.T) {
 	}
 	a := cpu()
 	time.Sleep(50 * time.Millisecond)
-	if b := cpu(); b != a {
+	if b := cpu(); b > a+time.Millisecond { // it counts as frozen a moment before it gives its CPU up
 		t.Errorf("frozen, and used %v", b-a)
 	}
 	if err := g.Freeze(false); err != nil {
@@ -603,7 +603,7 @@ func TestFreezeForkBomb(t *testing.T) {
 	tree := realTree(t, Freeze, Pids)
 	for _, core := range []bool{true, false} {
 		tree.canKill = core && tree.v2() != nil
-		g := realGroup(t, tree, Limits{Pids: 200})
+		g := realGroup(t, tree, Limits{Pids: 60})
 		p := start(t, g, "bomb")
 		for round := range 3 {
 			begin := time.Now()
@@ -613,7 +613,8 @@ func TestFreezeForkBomb(t *testing.T) {
 			before := mustStat(t, g)
 			t.Logf("round %d: %d processes frozen in %v", round, before.Pids, time.Since(begin))
 			time.Sleep(20 * time.Millisecond)
-			if after := mustStat(t, g); after.CPUTotal != before.CPUTotal || after.Pids != before.Pids || after.PidsLimitHits != before.PidsLimitHits {
+			// The last of them counts as frozen a moment before it gives its CPU up.
+			if after := mustStat(t, g); after.CPUTotal > before.CPUTotal+time.Millisecond || after.Pids != before.Pids || after.PidsLimitHits != before.PidsLimitHits {
 				t.Errorf("frozen, and yet: before %+v\nafter %+v", before, after)
 			}
 			if err := g.Freeze(false); err != nil {
@@ -670,14 +671,14 @@ func TestFreezeRelay(t *testing.T) {
 	begin := time.Now()
 	err := g.Freeze(true)
 	t.Logf("after %v: %v", time.Since(begin), err)
-	if took := time.Since(begin); took > 2*freezeTime {
+	if took := time.Since(begin); took > gatherTime+2*freezeTime {
 		t.Errorf("took %v", took)
 	}
 	before := mustStat(t, g).CPUTotal
 	time.Sleep(50 * time.Millisecond)
 	after := mustStat(t, g).CPUTotal
 	switch {
-	case err == nil && after != before:
+	case err == nil && after > before+time.Millisecond:
 		t.Errorf("frozen, and used %v", after-before)
 	case err != nil && (!errors.Is(err, unix.ETIMEDOUT) || after == before):
 		t.Errorf("not frozen, and stands still: %v", err)
@@ -708,7 +709,7 @@ func TestFreezeWithoutFirstThread(t *testing.T) {
 	}
 	a := cpu()
 	time.Sleep(50 * time.Millisecond)
-	if b := cpu(); b != a {
+	if b := cpu(); b > a+time.Millisecond { // it counts as frozen a moment before it gives its CPU up
 		t.Errorf("frozen, and used %v", b-a)
 	}
 	if err := g.Kill(); err != nil {
@@ -732,8 +733,8 @@ func TestExpelStrangers(t *testing.T) {
 	if err := stranger.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer stranger.Wait()         //nolint:errcheck // killed
-	defer stranger.Process.Kill() //nolint:errcheck // ours
+	defer stranger.Wait()         // killed
+	defer stranger.Process.Kill() // ours
 	dir, _ := v2Dir(tree, g)
 	if err := writeFile(unix.AT_FDCWD, dir+"/cgroup.procs", fmt.Sprint(stranger.Process.Pid)); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,11 @@ type Init struct {
 	Args       []string
 	Env        []string
 	Namespaces uintptr // CLONE_NEW* flags
-	Files      []int   // become descriptors 0, 1, 2, …; all others are closed
+	// Owner is the host id that a user namespace among them belongs to. The kernel counts what is made in
+	// it (inotify instances, pending signals, …) against that id too, wherever it comes from: it should be
+	// nobody else's.
+	Owner uint32
+	Files []int // become descriptors 0, 1, 2, …; all others are closed
 }
 
 // initLaunch is an Init as the child can use it.
@@ -25,13 +29,14 @@ type initLaunch struct {
 	argv, envp []*byte
 	files      []int
 	keepCaps   bool
+	owner      uintptr
 	errno      unix.Errno // the child's last word
 }
 
 // StartInit clones an init and returns once it was executed. In a user namespace of its own it has
 // all its capabilities, and no ids yet: the caller writes the maps. The caller owns the pidfd.
 func StartInit(d Init) (pid, pidfd int, err error) {
-	l := &initLaunch{keepCaps: d.Namespaces&unix.CLONE_NEWUSER != 0}
+	l := &initLaunch{keepCaps: d.Namespaces&unix.CLONE_NEWUSER != 0, owner: uintptr(d.Owner)}
 	if l.path, err = syscall.BytePtrFromString(d.Path); err != nil {
 		return 0, -1, err
 	}
@@ -76,14 +81,58 @@ func closeFDs(fds []int) {
 //go:noinline
 func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
 	var old uint64
+	var dumpable, bits uintptr
 	setMask(&everySignal, &old)
+	if l.keepCaps && l.owner != 0 {
+		if dumpable, bits, errno = borrowID(l.owner); errno != 0 {
+			setMask(&old, nil)
+			return 0, errno
+		}
+	}
 	pid, errno = vfork(flags, pidfd)
 	if pid == 0 && errno == 0 {
 		becomeInit(l)
 		exit()
 	}
+	if l.keepCaps && l.owner != 0 {
+		returnID(dumpable, bits)
+	}
 	setMask(&old, nil)
 	return pid, errno
+}
+
+const noSetuidFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP
+
+// borrowID gives this thread, and no other, another effective id while it clones: a user namespace
+// belongs to whoever makes it. It keeps its capabilities meanwhile. A change of ids makes the kernel
+// hide the process from debuggers; what that was before is returned, for returnID.
+//
+//go:nosplit
+//go:norace
+func borrowID(id uintptr) (dumpable, bits, errno uintptr) {
+	var e unix.Errno
+	dumpable, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_GET_DUMPABLE, 0, 0)
+	bits, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_GET_SECUREBITS, 0, 0)
+	if _, _, e = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, bits|noSetuidFixup, 0); e != 0 {
+		return 0, 0, uintptr(e)
+	}
+	if _, _, e = unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), id, ^uintptr(0)); e != 0 {
+		_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, bits, 0)
+		return 0, 0, uintptr(e)
+	}
+	return dumpable, bits, 0
+}
+
+// returnID takes the thread's own id back.
+//
+//go:nosplit
+//go:norace
+func returnID(dumpable, bits uintptr) {
+	_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 0, ^uintptr(0))
+	_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, bits, 0)
+	if dumpable == 1 {
+		_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1, 0)
+	}
 }
 
 const (

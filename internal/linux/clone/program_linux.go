@@ -54,6 +54,9 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 		cgroups: d.Cgroups, isolated: d.Isolated, terminal: d.Terminal, stdio: d.Stdio, rlimits: d.Rlimits,
 		uid: uintptr(d.UID), gid: uintptr(d.GID), landlock: d.Landlock,
 	}
+	if len(d.Filter)%8 != 0 {
+		return 0, initproto.StageSeccomp, unix.EINVAL
+	}
 	if len(d.Filter) > 0 {
 		// A copy of its own: the kernel wants it aligned.
 		filter := make([]unix.SockFilter, len(d.Filter)/8)

@@ -222,7 +222,7 @@ func newMount(fstype string, attrs int, options ...string) (int, error) {
 // target opens a mount target without following anything a root or a scratch could plant (F3, F6).
 func target(p string) (int, error) {
 	return unix.Openat2(unix.AT_FDCWD, p, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+		Flags:   unix.O_PATH | unix.O_CLOEXEC, // with O_NOFOLLOW a link at the end would be opened itself, not refused
 		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 }

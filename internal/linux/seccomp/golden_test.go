@@ -23,9 +23,9 @@ const (
 	goldenRefusedAMD64 = goldenRefused + `
 		iopl ioperm modify_ldt uselib ustat sysfs _sysctl create_module get_kernel_syms query_module
 		getpmsg putpmsg afs_syscall tuxcall security vserver`
-	goldenAbsent      = `clone3 file_getattr file_setattr listns rseq_slice_yield`
+	goldenAbsent      = `clone3 seccomp io_setup io_submit io_getevents io_pgetevents io_cancel io_destroy file_getattr file_setattr listns rseq_slice_yield`
 	goldenAbsentAMD64 = goldenAbsent + ` uprobe`
-	goldenPartly      = `clone socket socketpair personality ioctl seccomp`
+	goldenPartly      = `clone socket socketpair personality ioctl prctl setsockopt`
 	goldenSetID       = `fchmod fchmodat fchmodat2 mknodat mkdirat openat`
 	goldenSetIDAMD64  = goldenSetID + ` chmod mknod mkdir open creat`
 )
@@ -152,11 +152,16 @@ func TestGoldenArguments(t *testing.T) {
 		{call: "ioctl", args: [6]uint64{0, high | 0x5412}, want: ePERM},      // the known bypass
 		{call: "ioctl", args: [6]uint64{0, 0x541c}, want: ePERM},             // TIOCLINUX
 		{call: "ioctl", args: [6]uint64{0, high | 0x5423}, want: ePERM},      // TIOCSETD
-		{call: "seccomp", args: [6]uint64{1, 0}},                             //
-		{call: "seccomp", args: [6]uint64{1, 1 | 1<<1}},                      // TSYNC, LOG
-		{call: "seccomp", args: [6]uint64{1, high | 1<<3}, want: ePERM},      // NEW_LISTENER
-		{call: "seccomp", args: [6]uint64{1, 1 | 1<<3 | 1<<4}, want: ePERM},  //
-		{call: "fchmod", args: [6]uint64{3, 0o4755}},                         //
+		{call: "seccomp", args: [6]uint64{1, 0}, want: eNOSYS},
+		{call: "seccomp", args: [6]uint64{1, high | 1<<3}, want: eNOSYS},   // NEW_LISTENER
+		{call: "prctl", args: [6]uint64{15}},                               // PR_SET_NAME
+		{call: "prctl", args: [6]uint64{21}},                               // PR_GET_SECCOMP
+		{call: "prctl", args: [6]uint64{high | 22, 2}, want: eINVAL},       // PR_SET_SECCOMP
+		{call: "setsockopt", args: [6]uint64{3, 1, 2}},                     // SO_REUSEADDR
+		{call: "setsockopt", args: [6]uint64{3, 6, 26}},                    // TCP's option 26
+		{call: "setsockopt", args: [6]uint64{3, 1, 26}, want: eNOPROTOOPT}, // SO_ATTACH_FILTER
+		{call: "setsockopt", args: [6]uint64{3, high | 1, high | 51}, want: eNOPROTOOPT},
+		{call: "fchmod", args: [6]uint64{3, 0o4755}}, //
 		{call: "openat2"}, //
 		{call: "fchmod", args: [6]uint64{3, 0o755}, p: setID},                      //
 		{call: "fchmod", args: [6]uint64{3, 0o1777}, p: setID},                     //

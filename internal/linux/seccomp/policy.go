@@ -27,12 +27,16 @@ const (
 // syscall package has other numbers for them.
 const (
 	ePERM            = 1
+	eINVAL           = 22
 	eNOSYS           = 38
+	eNOPROTOOPT      = 92
 	ePROTONOSUPPORT  = 93
 	eSOCKTNOSUPPORT  = 94
 	eAFNOSUPPORT     = 97
 	noSys            = retErrno | eNOSYS
 	notPermitted     = retErrno | ePERM
+	invalid          = retErrno | eINVAL
+	noSuchOption     = retErrno | eNOPROTOOPT
 	noSuchFamily     = retErrno | eAFNOSUPPORT
 	noSuchSocketType = retErrno | eSOCKTNOSUPPORT
 	noSuchProtocol   = retErrno | ePROTONOSUPPORT
@@ -80,7 +84,8 @@ const (
 	ruleSocket                  // families, types and protocols of socket and socketpair
 	rulePersonality             // the execution domains moby lists
 	ruleIoctl                   // no terminal injection
-	ruleSeccomp                 // no listener
+	rulePrctl                   // no filters of its own
+	ruleSockopt                 // nor on sockets
 	ruleMode1                   // file mode in argument 1
 	ruleMode2                   // file mode in argument 2
 	ruleOpen1                   // open flags in argument 1, mode in 2
@@ -160,12 +165,18 @@ var (
 		// host; TIOCSETD reaches line disciplines no program here needs.
 		{arg: 1, op: opIn, mask: whole, set: []uint32{0x5412, 0x541c, 0x5423}, then: notPermitted},
 	}
-	stepsSeccomp = []step{
-		// SECCOMP_FILTER_FLAG_NEW_LISTENER. Of two filters that both say
-		// USER_NOTIF the newest is asked, and once our listener is closed the
-		// kernel would accept another: foreign code could then answer its own
-		// refused calls with CONTINUE.
-		{arg: 1, op: opAny, mask: 1 << 3, then: notPermitted},
+	// Filters of the program's own are compiled and freed by kernel workers, outside of its CPU
+	// limit, and a few thousand freed at once have been seen to deadlock a kernel (6.18: the
+	// workers wait for a lock whose holder waits for a worker). So there are none: the
+	// seccomp call does not exist, and these do not know the option. It also keeps
+	// foreign code from ever having a listener that could answer its own refused calls.
+	stepsPrctl = []step{
+		{arg: 0, op: opIn, mask: whole, set: []uint32{22}, then: invalid}, // PR_SET_SECCOMP
+	}
+	stepsSockopt = []step{
+		{arg: 1, op: opNotIn, mask: whole, set: []uint32{1}, then: Allow}, // SOL_SOCKET
+		// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF
+		{arg: 2, op: opIn, mask: whole, set: []uint32{26, 50, 51, 52}, then: noSuchOption},
 	}
 	stepsMode1 = []step{{arg: 1, op: opAny, mask: setIDBits, then: notPermitted}}
 	stepsMode2 = []step{{arg: 2, op: opAny, mask: setIDBits, then: notPermitted}}
@@ -197,8 +208,10 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 		return stepsPersonality, 0
 	case ruleIoctl:
 		return stepsIoctl, 0
-	case ruleSeccomp:
-		return stepsSeccomp, 0
+	case rulePrctl:
+		return stepsPrctl, 0
+	case ruleSockopt:
+		return stepsSockopt, 0
 	case ruleMode1, ruleMode2, ruleOpen1, ruleOpen2, ruleOpenHow:
 		if !p.DenySetID {
 			return nil, Allow

@@ -21,6 +21,8 @@ type Options struct {
 	// Namespaces are CLONE_NEW* flags; none for the process backend.
 	Namespaces uintptr
 	UIDs, GIDs []syscall.SysProcIDMap
+	// Owner is the host id a user namespace among them belongs to.
+	Owner uint32
 }
 
 // Error is what the init could not do.
@@ -79,7 +81,8 @@ func Start(o Options) (*Init, error) {
 	// Two processors: one for the thread that listens to us, one for the one that waits for children;
 	// with one, the second would wait for the runtime to notice that the first sleeps. And no host
 	// cgroup files are to be kept open by a runtime that wants to follow its limits.
-	env := []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
+	// The last one is for a test binary that is its own init: built with -race, it would sleep a second before it exits.
+	env := []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0", "GORACE=atexit_sleep_ms=0"}
 	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
 		// A measured init leaves its counters through a descriptor: the path is not in its root.
 		if f, err := os.Open(dir); err == nil {
@@ -90,7 +93,7 @@ func Start(o Options) (*Init, error) {
 	}
 	pid, pidfd, err := clone.StartInit(clone.Init{
 		Path: "/proc/self/fd/" + strconv.Itoa(int(binary.Fd())), Args: []string{initproc.Name}, Env: env,
-		Namespaces: o.Namespaces, Files: files,
+		Namespaces: o.Namespaces, Owner: o.Owner, Files: files,
 	})
 	if err != nil {
 		unix.Close(pair[0])

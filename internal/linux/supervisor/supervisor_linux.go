@@ -28,6 +28,7 @@ const (
 	idsPerSandbox  = 2
 	MaxConcurrent  = idsPerClaim / idsPerSandbox // sandboxes of one supervisor alive at a time
 	collectTimeout = 5 * time.Second
+	orphanTimeout  = time.Second // of the former, for each
 )
 
 // RuntimeDir is where supervisors of this user register.
@@ -46,10 +47,10 @@ type Supervisor struct {
 	Cgroups *cgroup.Tree
 	entry   *registry.Entry
 	groups  atomic.Uint64 // numbers groups and directories
-	madeDir atomic.Bool
 
-	mu    sync.Mutex
-	taken [MaxConcurrent / 64]uint64 // bitmap of id pairs in use
+	mu      sync.Mutex
+	madeDir bool
+	taken   [MaxConcurrent / 64]uint64 // bitmap of id pairs in use
 }
 
 // Open claims a place for this process.
@@ -99,10 +100,15 @@ func dirName(claim string) string {
 // NewDir makes a directory nobody else has. The caller removes it.
 func (s *Supervisor) NewDir() (string, error) {
 	parent := dirName(s.entry.Name())
-	if err := os.Mkdir(parent, 0o700); err != nil && !s.madeDir.Load() {
-		return "", err // somebody else's, in a directory everybody may write to
+	s.mu.Lock()
+	if !s.madeDir {
+		if err := os.Mkdir(parent, 0o700); err != nil {
+			s.mu.Unlock()
+			return "", err // somebody else's, in a directory everybody may write to
+		}
+		s.madeDir = true
 	}
-	s.madeDir.Store(true)
+	s.mu.Unlock()
 	dir := filepath.Join(parent, strconv.FormatUint(s.groups.Add(1), 10))
 	return dir, os.Mkdir(dir, 0o700)
 }
@@ -114,7 +120,10 @@ func (s *Supervisor) Close() error {
 	err := s.Cgroups.Group(s.entry.Name()).Remove(ctx)
 	// The directory all supervisors share goes with its last user; others may still be in it.
 	_ = s.Cgroups.Prune()
-	if s.madeDir.Load() {
+	s.mu.Lock()
+	madeDir := s.madeDir
+	s.mu.Unlock()
+	if madeDir {
 		err = errors.Join(err, removal.Tree(ctx, dirName(s.entry.Name())))
 	}
 	return errors.Join(err, s.entry.Close())
@@ -135,7 +144,10 @@ func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
 	defer cancel()
 	var found []Found
 	for _, o := range orphans {
-		found = append(found, collect(ctx, o, dryRun)...)
+		// One that can not be removed must not use up the time of those that can.
+		own, done := context.WithTimeout(ctx, orphanTimeout)
+		found = append(found, collect(own, o, dryRun)...)
+		done()
 	}
 	return found, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,6 +46,7 @@ type Backend struct {
 	templates  map[string]string // root by key → where it stands in the keeper's namespace
 	filters    map[seccomp.Policy][]byte
 	background sync.WaitGroup
+	hurry      context.CancelFunc // ends the collecting
 	closed     bool
 }
 
@@ -139,7 +141,9 @@ func (b *Backend) claim() (*supervisor.Supervisor, *keeper, error) {
 			b.nursery.expect()
 		}
 		// Beside the run, not before it: somebody else's residue is not this caller's delay.
-		b.background.Go(func() { _, _ = supervisor.Collect(context.Background(), false) })
+		ctx, cancel := context.WithCancel(context.Background())
+		b.hurry = cancel
+		b.background.Go(func() { _, _ = supervisor.Collect(ctx, false) })
 	}
 	if b.keeper == nil {
 		k, err := newKeeper()
@@ -227,9 +231,23 @@ func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, 
 	return launch.Residue(found), failure("collect", "supervisor", err)
 }
 
+// collectPatience is how long a Close waits for the removal of what others left: ordinary residue takes
+// milliseconds, and what can not be removed (a process the kernel does not let die) is the next one's.
+const collectPatience = 200 * time.Millisecond
+
+func (b *Backend) settle() {
+	b.mu.Lock()
+	hurry := b.hurry
+	b.mu.Unlock()
+	if hurry != nil {
+		defer time.AfterFunc(collectPatience, hurry).Stop()
+	}
+	b.background.Wait()
+}
+
 // Close gives up the claim and the keeper. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
-	b.background.Wait()
+	b.settle()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true

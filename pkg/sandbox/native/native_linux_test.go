@@ -1,15 +1,25 @@
 package native
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m)) }
+func TestMain(m *testing.M) {
+	os.Exit(sandboxtest.Main(m, func() (sandbox.Backend, error) { return New(Options{CacheDir: os.Getenv(cacheVariable)}) }))
+}
+
+// cacheVariable tells a victim of TestCrash where to keep its disks.
+const cacheVariable = "SANDBOXTEST_CACHE"
 
 func needRoot(t testing.TB) {
 	t.Helper()
@@ -52,4 +62,97 @@ func TestConformance(t *testing.T) {
 			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics,
 		},
 	})
+}
+
+func TestCrash(t *testing.T) {
+	needRoot(t)
+	dir := cacheDir(t)
+	t.Setenv(cacheVariable, dir)
+	b := newBackend(t, Options{CacheDir: dir})
+	sandboxtest.Crash(t, b, sandbox.TierContainer)
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, f := range backing {
+		if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), dir+"/") {
+			t.Errorf("left: %s over %s", f, text)
+		}
+	}
+}
+
+// A thousand runs leave no more behind than one.
+func TestNoLeak(t *testing.T) {
+	b := newBackend(t, Options{})
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	runs := 40
+	if sandboxtest.All() {
+		runs = 1000
+	}
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	once := func(n int) {
+		ctx := context.Background()
+		spec := sandbox.Spec{Scratch: []sandbox.ScratchMode{sandbox.ScratchMemory, sandbox.ScratchDisk}[n%2], WritableRoot: n%5 == 0}
+		id, err := m.Create(ctx, spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := sandbox.Process{Args: []string{"true"}}
+		if n%3 == 0 {
+			p.TTY = &sandbox.TTY{Rows: 5, Cols: 5}
+		}
+		if n%7 == 0 {
+			p.Args = []string{"no-such-program"}
+		}
+		if _, err := m.Run(ctx, id, p, sandbox.IO{}); err != nil && n%7 != 0 {
+			t.Fatal(err)
+		}
+		if err := m.Delete(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 12 {
+		once(n)
+	}
+	files, threads := count(), runtime.NumGoroutine()
+	for n := range runs {
+		once(n)
+	}
+	if now := count(); now > files+4 {
+		t.Errorf("%d descriptors after %d runs, %d before", now, runs, files)
+	}
+	if now := runtime.NumGoroutine(); now > threads+4 {
+		t.Errorf("%d goroutines after %d runs, %d before", now, runs, threads)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	b := newBackend(t, Options{})
+	defer b.Close()
+	iso := b.Probe(context.Background())
+	if iso.Backend != Name || iso.Tier != sandbox.TierContainer {
+		t.Errorf("%+v", iso)
+	}
+	for _, c := range sandbox.AllControls() {
+		gap := slices.ContainsFunc(iso.Missing, func(g sandbox.Gap) bool { return g.Control == c && g.Reason != "" })
+		if iso.Controls[c] == sandbox.Absent && !gap {
+			t.Errorf("%s is absent, and nobody says why", c)
+		}
+	}
+	for range 2 {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := b.Create(context.Background(), &sandbox.Spec{}); !errors.Is(err, sandbox.ErrState) {
+		t.Errorf("closed: %v", err)
+	}
 }

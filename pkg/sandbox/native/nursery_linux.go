@@ -37,7 +37,9 @@ func startInit(rootID, userID int, user sandbox.User) (*spawn.Init, error) {
 	maps := func(id int) []syscall.SysProcIDMap {
 		return []syscall.SysProcIDMap{{ContainerID: 0, HostID: rootID, Size: 1}, {ContainerID: id, HostID: userID, Size: 1}}
 	}
-	init, err := spawn.Start(spawn.Options{Namespaces: cloneFlags, UIDs: maps(user.UID), GIDs: maps(user.GID)})
+	init, err := spawn.Start(spawn.Options{
+		Namespaces: cloneFlags, UIDs: maps(user.UID), GIDs: maps(user.GID), Owner: uint32(rootID),
+	})
 	return init, failure("start init", "namespaces", err)
 }
 

@@ -25,7 +25,7 @@ type phase struct {
 	name   string
 	init   *spawn.Init
 	group  *cgroup.Group // nil until set up has got that far
-	join   []*os.File    // cgroup.procs of the group, one per hierarchy
+	join   []*os.File    // what a program writes to to enter the group, one per hierarchy
 	root   int           // a copy of the root made ahead, or -1
 	limits sandbox.Limits
 	ready  bool        // Setup was called
@@ -163,7 +163,7 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 			<-buried
 			return
 		}
-		if pids, err := p.group.Procs(); err != nil || len(pids) > 0 {
+		if empty, err := p.group.Empty(); err != nil || !empty {
 			<-buried
 		}
 		p.final = p.sample(p.group.Final())

@@ -38,6 +38,7 @@ type Backend struct {
 	mu         sync.Mutex
 	supervisor *supervisor.Supervisor
 	collecting sync.WaitGroup
+	hurry      context.CancelFunc // ends the collecting
 	closed     bool
 }
 
@@ -126,7 +127,9 @@ func (b *Backend) claim() (*supervisor.Supervisor, error) {
 			return nil, failure("register", "supervisor", err)
 		}
 		b.supervisor = s
-		b.collecting.Go(func() { _, _ = supervisor.Collect(context.Background(), false) })
+		ctx, cancel := context.WithCancel(context.Background())
+		b.hurry = cancel
+		b.collecting.Go(func() { _, _ = supervisor.Collect(ctx, false) })
 	}
 	return b.supervisor, nil
 }
@@ -160,9 +163,23 @@ func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, 
 	return launch.Residue(found), failure("collect", "supervisor", err)
 }
 
+// collectPatience is how long a Close waits for the removal of what others left: ordinary residue takes
+// milliseconds, and what can not be removed (a process the kernel does not let die) is the next one's.
+const collectPatience = 200 * time.Millisecond
+
+func (b *Backend) settle() {
+	b.mu.Lock()
+	hurry := b.hurry
+	b.mu.Unlock()
+	if hurry != nil {
+		defer time.AfterFunc(collectPatience, hurry).Stop()
+	}
+	b.collecting.Wait()
+}
+
 // Close gives up the claim. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
-	b.collecting.Wait()
+	b.settle()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true

@@ -1,14 +1,21 @@
 package process
 
 import (
+	"context"
+	"errors"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m)) }
+func TestMain(m *testing.M) {
+	os.Exit(sandboxtest.Main(m, func() (sandbox.Backend, error) { return New(Options{}) }))
+}
 
 func newBackend(t testing.TB) *Backend {
 	t.Helper()
@@ -27,4 +34,87 @@ func TestConformance(t *testing.T) {
 		Tier: sandbox.TierProcess,
 		Has:  []sandboxtest.Claim{sandboxtest.Programs, sandboxtest.PTY, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.OpenFiles, sandboxtest.CPUTime},
 	})
+}
+
+func TestCrash(t *testing.T) {
+	b := newBackend(t)
+	defer b.Close()
+	sandboxtest.Crash(t, b, sandbox.TierProcess)
+}
+
+// What only a wall could give is refused, not ignored; and the report says how little there is.
+func TestSaysThatItIsWeak(t *testing.T) {
+	b := newBackend(t)
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	ctx := context.Background()
+	if _, err := m.Create(ctx, sandbox.Spec{}); !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "--require process") {
+		t.Errorf("by default: %v", err)
+	}
+	if _, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierProcess, Strict: true}); !errors.Is(err, sandbox.ErrRefused) {
+		t.Errorf("strict: %v", err)
+	}
+	for name, change := range map[string]func(*sandbox.Spec){
+		"volumes":       func(s *sandbox.Spec) { s.Volumes = []sandbox.Volume{{Source: "/usr", Target: "/x"}} },
+		"root":          func(s *sandbox.Spec) { s.Root.Dir = "/srv" },
+		"host paths":    func(s *sandbox.Spec) { s.Root.HostPaths = []string{"/usr"} },
+		"writable root": func(s *sandbox.Spec) { s.WritableRoot = true },
+		"network":       func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost },
+		"scratch disk":  func(s *sandbox.Spec) { s.Scratch = sandbox.ScratchDisk },
+	} {
+		spec := sandbox.Spec{Require: sandbox.TierProcess}
+		change(&spec)
+		if _, err := m.Create(ctx, spec); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "--backend native") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	iso := b.Probe(ctx)
+	if iso.Tier != sandbox.TierProcess || iso.Controls[sandbox.ControlRoot] != sandbox.Absent || iso.Controls[sandbox.ControlSeccomp] != sandbox.Absent {
+		t.Errorf("%+v", iso)
+	}
+	for _, c := range sandbox.AllControls() {
+		gap := slices.ContainsFunc(iso.Missing, func(g sandbox.Gap) bool { return g.Control == c && g.Reason != "" && g.Remedy != "" })
+		if gap != (iso.Controls[c] == sandbox.Absent) {
+			t.Errorf("%s is %s, and missing says %v", c, iso.Controls[c], gap)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierProcess}); !errors.Is(err, sandbox.ErrState) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// The private directories are what HOME, TMPDIR and the working directory are, and go with the sandbox.
+func TestPrivateDirectories(t *testing.T) {
+	b := newBackend(t)
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	ctx := context.Background()
+	id, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierProcess})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", "pwd; echo $HOME; echo $TMPDIR; mkdir -p a/b/c; chmod 0 a/b"}}, sandbox.IO{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := strings.Fields(string(res.Stdout.Bytes()))
+	if len(dirs) != 3 {
+		t.Fatalf("%q", dirs)
+	}
+	for i, name := range []string{"workspace", "home", "tmp"} {
+		if st, err := os.Stat(dirs[i]); filepath.Base(dirs[i]) != name || err != nil || st.Mode().Perm() != 0o700 {
+			t.Errorf("%q: %v", dirs[i], err)
+		}
+	}
+	if err := m.Delete(ctx, id); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Dir(dirs[0])); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory stays: %v", err)
+	}
 }

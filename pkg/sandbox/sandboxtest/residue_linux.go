@@ -67,15 +67,48 @@ func ourMounts() map[string]bool {
 }
 
 // claims are the names under which this process is registered as a supervisor.
-func claims() []string {
+func claims() []string { return claimsOf(os.Getpid()) }
+
+// claimsOf are those of another.
+func claimsOf(pid int) []string {
 	var names []string
-	entries, _ := os.ReadDir("/proc/self/fd")
-	for _, e := range entries {
-		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(l, "/run/sandbox-run/s") {
+	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, link := range links {
+		if l, err := os.Readlink(link); err == nil && strings.HasPrefix(l, "/run/sandbox-run/s") {
 			names = append(names, filepath.Base(l))
 		}
 	}
 	return names
+}
+
+// registered are the names of all supervisors, living and dead.
+func registered() []string {
+	var names []string
+	entries, _ := os.ReadDir("/run/sandbox-run")
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// leftOf lists what is left of supervisors that were collected. A name may have been taken anew: what
+// belongs to somebody who lives is not looked at.
+func leftOf(names []string) []string {
+	var list []string
+	for _, name := range names {
+		if held("-" + name) {
+			continue
+		}
+		places := []string{"/run/sandbox-run/" + name, fmt.Sprintf("/var/tmp/sandbox-run-%d-%s", os.Geteuid(), name)}
+		groups, _ := filepath.Glob("/sys/fs/cgroup/*/sandbox-run/" + name)
+		deeper, _ := filepath.Glob("/sys/fs/cgroup/*/*/*/sandbox-run/" + name)
+		for _, p := range slices.Concat(places, groups, deeper) {
+			if _, err := os.Lstat(p); err == nil {
+				list = append(list, p)
+			}
+		}
+	}
+	return list
 }
 
 // groups are the cgroups of sandboxes that this process still has.

@@ -122,10 +122,14 @@ func Run(t *testing.T, newBackend func(*testing.T) sandbox.Backend, claims Claim
 }
 
 // Main is the body of a backend's TestMain: it finds the init to use, runs the tests, and looks for
-// goroutines that are left.
-func Main(m *testing.M) int {
+// goroutines that are left. With a newBackend the test binary can also play the supervisor that
+// [Crash] kills.
+func Main(m *testing.M, newBackend ...func() (sandbox.Backend, error)) int {
 	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
 		_ = os.Setenv("SANDBOX_RUN_INIT", filepath.Join(dir, "sandbox-init"))
+	}
+	if plan := os.Getenv(victimVariable); plan != "" && len(newBackend) > 0 {
+		return victim(plan, newBackend[0])
 	}
 	code := m.Run()
 	CleanUp()

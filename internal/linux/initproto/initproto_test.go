@@ -1,0 +1,283 @@
+package initproto
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"reflect"
+	"runtime"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// encoder is what every message has.
+type encoder interface{ Encode() []byte }
+
+func (*Ready) Encode() []byte { return EncodeReady() }
+
+var (
+	descriptor = rapid.IntRange(-1, MaxDescriptors-1)
+	text       = rapid.Custom(func(t *rapid.T) string { return string(rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "bytes")) })
+	texts      = rapid.SliceOfN(text, 0, 6)
+)
+
+func drawSetup(t *rapid.T) *Setup {
+	return &Setup{
+		Namespaced: rapid.Bool().Draw(t, "n"), HostMountNS: rapid.Uint64().Draw(t, "m"), HostUserNS: rapid.Uint64().Draw(t, "u"), Hostname: text.Draw(t, "h"),
+		Root: descriptor.Draw(t, "root"), Masked: texts.Draw(t, "masked"), Hidden: texts.Draw(t, "hidden"), ReadOnly: texts.Draw(t, "ro"), Scratch: descriptor.Draw(t, "s"),
+		Binds: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Bind { return Bind{text.Draw(t, "f"), text.Draw(t, "t")} }), 0, 4).Draw(t, "binds"),
+		Volumes: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Volume {
+			return Volume{descriptor.Draw(t, "f"), text.Draw(t, "t"), rapid.Bool().Draw(t, "b")}
+		}), 0, 4).Draw(t, "volumes"),
+		ShmSize: rapid.Uint64().Draw(t, "shm"),
+	}
+}
+
+func drawExec(t *rapid.T) *Exec {
+	return &Exec{
+		ID: rapid.Uint64().Draw(t, "id"), Paths: texts.Draw(t, "paths"), Args: texts.Draw(t, "args"), Env: texts.Draw(t, "env"), Dir: text.Draw(t, "dir"),
+		UID: rapid.Uint32().Draw(t, "uid"), GID: rapid.Uint32().Draw(t, "gid"),
+		Rlimits: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rlimit {
+			return Rlimit{rapid.Uint32().Draw(t, "r"), rapid.Uint64().Draw(t, "s"), rapid.Uint64().Draw(t, "m")}
+		}), 0, 4).Draw(t, "rlimits"),
+		Seccomp:    rapid.SliceOfN(rapid.Byte(), 0, 64).Draw(t, "seccomp"),
+		Landlock:   rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rule { return Rule{text.Draw(t, "p"), rapid.Uint64().Draw(t, "a")} }), 0, 4).Draw(t, "landlock"),
+		LandlockFS: rapid.Uint64().Draw(t, "fs"), LandlockNet: rapid.Uint64().Draw(t, "net"), LandlockScope: rapid.Uint64().Draw(t, "scope"),
+		Loopback: rapid.Bool().Draw(t, "lo"), Stdio: [3]int{descriptor.Draw(t, "0"), descriptor.Draw(t, "1"), descriptor.Draw(t, "2")}, Terminal: rapid.Bool().Draw(t, "tty"),
+		Rows: rapid.Uint16().Draw(t, "rows"), Cols: rapid.Uint16().Draw(t, "cols"), Cgroups: rapid.SliceOfN(descriptor, 0, 5).Draw(t, "cgroups"),
+		NewCgroupNS: rapid.Bool().Draw(t, "cg"), OOMScoreAdj: rapid.IntRange(-1000, 1000).Draw(t, "oom"),
+	}
+}
+
+func drawMessage(t *rapid.T) encoder {
+	switch rapid.IntRange(0, 6).Draw(t, "kind") {
+	case 0:
+		return drawSetup(t)
+	case 1:
+		return drawExec(t)
+	case 2:
+		return &Signal{rapid.Uint64().Draw(t, "id"), rapid.Bool().Draw(t, "all"), rapid.Uint32().Draw(t, "num")}
+	case 3:
+		return &Started{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "pid")}
+	case 4:
+		return &Exited{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "status")}
+	case 5:
+		return &Failed{rapid.Uint64().Draw(t, "id"), Stage(rapid.Uint32().Draw(t, "stage")), rapid.Uint32().Draw(t, "errno"), text.Draw(t, "detail")}
+	}
+	return &Ready{}
+}
+
+// Any messages, sent one after another and received in any pieces, come out as they went in.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var stream []byte
+		var sent []encoder
+		var counts, lengths, firsts []int
+		total := 0
+		for range rapid.IntRange(1, 5).Draw(t, "messages") {
+			m := drawMessage(t)
+			n := rapid.IntRange(0, MaxDescriptors).Draw(t, "descriptors")
+			frame := m.Encode()
+			Accompany(frame, n)
+			stream, sent, counts, lengths, firsts = append(stream, frame...), append(sent, m), append(counts, n), append(lengths, len(frame)), append(firsts, total)
+			total += n
+		}
+		var in Inbox[int]
+		var got []any
+		next, starts := 0, 0 // the descriptors of a frame come with its first byte
+		frames := 0
+		for at := 0; at < len(stream); {
+			n := min(len(stream)-at, rapid.IntRange(1, 64).Draw(t, "piece"))
+			var fds []int
+			for frames < len(sent) && starts < at+n {
+				for range counts[frames] {
+					fds, next = append(fds, next), next+1
+				}
+				starts += lengths[frames]
+				frames++
+			}
+			in.Put(stream[at:at+n], fds...)
+			at += n
+			for {
+				m, fds, err := in.Take()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if m == nil {
+					break
+				}
+				if len(fds) != counts[len(got)] || len(fds) > 0 && fds[0] != firsts[len(got)] {
+					t.Fatalf("descriptors %v, want %d from %d on", fds, counts[len(got)], firsts[len(got)])
+				}
+				got = append(got, m)
+			}
+		}
+		if len(got) != len(sent) || len(in.data) != 0 || len(in.descriptors) != 0 {
+			t.Fatalf("%d of %d messages, %d bytes and %d descriptors over", len(got), len(sent), len(in.data), len(in.descriptors))
+		}
+		for i := range sent {
+			if diff := cmp.Diff(any(sent[i]), got[i], cmpopts.EquateEmpty()); diff != "" {
+				t.Fatal(diff)
+			}
+		}
+	})
+}
+
+// A message that lacks a byte, or has one too many, is not a message.
+func TestTruncated(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		body := drawMessage(t).Encode()[HeaderSize:]
+		cut := rapid.IntRange(0, len(body)-1).Draw(t, "cut")
+		if m, err := Decode(body[:cut]); !errors.Is(err, ErrMalformed) {
+			t.Fatalf("%d of %d bytes are %+v (%v)", cut, len(body), m, err)
+		}
+		if m, err := Decode(append(bytes.Clone(body), 0)); !errors.Is(err, ErrMalformed) {
+			t.Fatalf("with a byte more: %+v (%v)", m, err)
+		}
+	})
+}
+
+// Every field is on the wire: changing one changes the frame.
+func TestEveryFieldTravels(t *testing.T) {
+	for _, m := range []encoder{&Setup{}, &Exec{}, &Signal{}, &Started{}, &Exited{}, &Failed{}} {
+		plain := m.Encode()
+		v := reflect.ValueOf(m).Elem()
+		for i := range v.NumField() {
+			changed := reflect.New(v.Type())
+			f := changed.Elem().Field(i)
+			switch f.Kind() {
+			case reflect.Bool:
+				f.SetBool(true)
+			case reflect.String:
+				f.SetString("x")
+			case reflect.Int:
+				f.SetInt(1)
+			case reflect.Uint16, reflect.Uint32, reflect.Uint64:
+				f.SetUint(1)
+			case reflect.Slice:
+				f.Set(reflect.MakeSlice(f.Type(), 1, 1))
+			case reflect.Array:
+				f.Index(2).SetInt(1)
+			default:
+				t.Fatalf("%s", f.Kind())
+			}
+			if bytes.Equal(changed.Interface().(encoder).Encode(), plain) {
+				t.Errorf("%T.%s is not sent", m, v.Type().Field(i).Name)
+			}
+		}
+	}
+}
+
+func TestVersionMismatch(t *testing.T) {
+	frame := (&Setup{Root: -1, Scratch: -1}).Encode()
+	if frame[HeaderSize+1] != Version {
+		t.Fatalf("the version is not where it was: % x", frame)
+	}
+	frame[HeaderSize+1]++
+	if m, err := Decode(frame[HeaderSize:]); !errors.Is(err, ErrMalformed) {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+func TestInboxRefuses(t *testing.T) {
+	header := func(length uint32, fds byte) []byte {
+		return append(binary.LittleEndian.AppendUint32(nil, length), fds)
+	}
+	for name, h := range map[string][]byte{
+		"nothing": header(0, 0), "too long": header(MaxFrame+1, 0), "much too long": header(1<<32-1, 0), "too many descriptors": header(1, MaxDescriptors+1),
+	} {
+		var in Inbox[int]
+		in.Put(h)
+		if m, _, err := in.Take(); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v, %v", name, m, err)
+		}
+	}
+	var in Inbox[int]
+	in.Put(header(MaxFrame, 0))
+	if m, _, err := in.Take(); m != nil || err != nil {
+		t.Errorf("the longest, not yet there: %v, %v", m, err)
+	}
+	in = Inbox[int]{}
+	frame := EncodeReady()
+	Accompany(frame, 2)
+	in.Put(frame, 7)
+	if m, _, err := in.Take(); !errors.Is(err, ErrMalformed) {
+		t.Errorf("a descriptor is missing: %v, %v", m, err)
+	}
+}
+
+func TestStageNames(t *testing.T) {
+	seen := map[string]bool{}
+	for s := StageProtocol; s <= StageExec; s++ {
+		if n := s.String(); n == "" || n == "unknown" || seen[n] {
+			t.Errorf("stage %d is %q", s, n)
+		}
+		seen[s.String()] = true
+	}
+	for _, s := range []Stage{0, StageExec + 1, 1<<32 - 1} {
+		if s.String() != "unknown" {
+			t.Errorf("%d is %s", s, s)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, m := range []encoder{
+		&Setup{Namespaced: true, Hostname: "h", Masked: []string{"a", "b"}, Binds: []Bind{{"a", "b"}}, Volumes: []Volume{{1, "x", true}}},
+		&Exec{ID: 1, Args: []string{"x"}, Rlimits: []Rlimit{{1, 2, 3}}, Seccomp: []byte{1}, Landlock: []Rule{{"/", 1}}, Cgroups: []int{3}},
+		&Signal{1, true, 9}, &Started{1, 2}, &Exited{1, 2}, &Failed{1, StageExec, 2, "x"}, &Ready{},
+	} {
+		f.Add(m.Encode()[HeaderSize:])
+	}
+	f.Add([]byte{byte(KindSetup), Version, 1, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		m, err := Decode(body)
+		runtime.ReadMemStats(&after)
+		// A string costs sixteen bytes for one byte of frame, a rule 24; slices double as they grow.
+		if grew := after.TotalAlloc - before.TotalAlloc; grew > uint64(len(body))*200+64<<10 {
+			t.Errorf("%d bytes made it allocate %d", len(body), grew)
+		}
+		if err != nil {
+			return
+		}
+		// What was understood means the same when it is said again.
+		again, err := Decode(m.(encoder).Encode()[HeaderSize:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(m, again, cmpopts.EquateEmpty()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func FuzzInbox(f *testing.F) {
+	f.Add((&Signal{1, true, 9}).Encode(), uint8(3))
+	f.Add(append(EncodeReady(), EncodeReady()...), uint8(1))
+	f.Fuzz(func(t *testing.T, stream []byte, piece uint8) {
+		var in Inbox[int]
+		for size := int(piece) + 1; len(stream) > 0; stream = stream[min(size, len(stream)):] {
+			in.Put(stream[:min(size, len(stream))], 1)
+			for {
+				m, fds, err := in.Take()
+				if err != nil {
+					return
+				}
+				if m == nil {
+					break
+				}
+				if len(fds) > MaxDescriptors {
+					t.Errorf("%d descriptors", len(fds))
+				}
+			}
+		}
+	})
+}

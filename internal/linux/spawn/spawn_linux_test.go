@@ -1,0 +1,559 @@
+package spawn
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
+		os.Setenv(binaryVariable, filepath.Join(dir, initproc.Name))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: inits are started in namespaces whose maps only root may write")
+	}
+}
+
+// mounts is what the host's mount table says. A test of an init that must not mount compares it.
+func mounts(t *testing.T) []byte {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func hostNS(t *testing.T, name string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/"+name, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
+
+// plain starts an init that builds no world, as the process backend does.
+func plain(t *testing.T) *Init {
+	t.Helper()
+	i, err := Start(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.Setup(context.Background(), &initproto.Setup{Root: -1, Scratch: -1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		i.Kill()
+		i.Reap(nil)
+		i.Reap(nil)
+		i.Kill()
+	})
+	return i
+}
+
+func program(args ...string) *initproto.Exec {
+	return &initproto.Exec{ID: ids.Add(1), Paths: Candidates(args[0], "/usr/bin:/bin"), Args: args, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"}}
+}
+
+var ids atomic.Uint64
+
+// run runs a program to its end and returns its output.
+func run(t *testing.T, i *Init, m *initproto.Exec) (out string, code, signal int) {
+	t.Helper()
+	p, err := i.Run(context.Background(), m, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	p.CloseInput()
+	b, _ := io.ReadAll(p.Stdout())
+	code, signal = p.Wait()
+	return string(b), code, signal
+}
+
+// By hand it refuses, whatever descriptor 3 is, and changes nothing.
+func TestRefusesByHand(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := mounts(t)
+	file, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	datagrams, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	datagram, other := os.NewFile(uintptr(datagrams[0]), "a"), os.NewFile(uintptr(datagrams[1]), "b")
+	defer datagram.Close()
+	defer other.Close()
+	for name, extra := range map[string][]*os.File{"nothing": nil, "a file": {file}, "a pipe": {w}, "datagrams": {datagram}} {
+		cmd := &exec.Cmd{Path: exe, Args: []string{initproc.Name}, ExtraFiles: extra, Env: []string{}}
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if name == "datagrams" { // something answers there, and is told
+			if !errors.As(err, &exit) || exit.ExitCode() == 0 {
+				t.Errorf("%s: %v, %q", name, err, out)
+			}
+			continue
+		}
+		if !errors.As(err, &exit) || exit.ExitCode() != 126 || !strings.Contains(string(out), "started by sandbox-run only") {
+			t.Errorf("with %s as descriptor 3: %v, %q", name, err, out)
+		}
+	}
+	if !bytes.Equal(before, mounts(t)) {
+		t.Error("the host's mounts have changed")
+	}
+}
+
+// Outside fresh namespaces it refuses before it mounts anything. (Even without that check the kernel
+// would: none of these inits has a privilege over the host's mount namespace that the test has not
+// dropped, but for the first, which is not in a pid namespace and so never gets that far.)
+func TestRefusesOutsideFreshNamespaces(t *testing.T) {
+	needRoot(t)
+	before := mounts(t)
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0x6fff0000, Size: 1}}
+	good := initproto.Setup{Namespaced: true, HostMountNS: hostNS(t, "mnt"), HostUserNS: hostNS(t, "user"), Root: -1, Scratch: -1}
+	noMount, noUser := good, good
+	noMount.HostMountNS, noUser.HostUserNS = 0, 0
+	const user, pid, mnt = unix.CLONE_NEWUSER, unix.CLONE_NEWPID, unix.CLONE_NEWNS
+	for _, c := range []struct {
+		name       string
+		namespaces uintptr
+		setup      initproto.Setup
+		stage      initproto.Stage
+		detail     string
+	}{
+		{"none", 0, good, initproto.StageNamespaces, "pid namespace: this is process"},
+		{"user and mount, not pid", user | mnt, good, initproto.StageNamespaces, "pid namespace: this is process"},
+		{"user and pid, not mount", user | pid, good, initproto.StageNamespaces, "mnt namespace: is the supervisor's own"},
+		{"a supervisor that does not say where it stands", user | pid | mnt, noMount, initproto.StageNamespaces, "mnt namespace: is the supervisor's own"},
+		{"nor who it is", user | pid | mnt, noUser, initproto.StageNamespaces, "user namespace: is the supervisor's own"},
+		{"all, and no root: it gets past the check", user | pid | mnt, good, initproto.StageProtocol, "descriptor -1"},
+	} {
+		i, err := Start(Options{Namespaces: c.namespaces, UIDs: ids, GIDs: ids})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = i.Setup(context.Background(), &c.setup, nil)
+		var e *Error
+		if !errors.As(err, &e) || e.Stage != c.stage || !strings.Contains(e.Detail, c.detail) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if !bytes.Equal(before, mounts(t)) {
+			t.Fatalf("%s: the host's mounts have changed", c.name)
+		}
+	}
+}
+
+// What is no setup, or of another build, is answered and ends the init.
+func TestMalformedSetup(t *testing.T) {
+	version := (&initproto.Setup{Root: -1, Scratch: -1}).Encode()
+	version[initproto.HeaderSize+1]++
+	cut := (&initproto.Setup{Root: -1, Scratch: -1}).Encode()
+	cut[0] -= 2
+	for name, frame := range map[string][]byte{
+		"another version": version, "cut short": cut[:len(cut)-2], "an exec": (&initproto.Exec{}).Encode(), "a signal": (&initproto.Signal{All: true, Num: 9}).Encode(),
+		"an answer": initproto.EncodeReady(), "no length": {0, 0, 0, 0, 0}, "too long": {255, 255, 255, 255, 0}, "an unknown kind": {1, 0, 0, 0, 0, 200},
+		"descriptors that did not come": {1, 0, 0, 0, 9, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i, err := Start(Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer i.Abandon()
+			fds := 0
+			if name == "descriptors that did not come" {
+				fds = int(frame[4])
+			}
+			// As conn.send does, but the header stays as it is.
+			if err := i.conn.raw.Control(func(fd uintptr) { _, err = unix.Write(int(fd), frame) }); err != nil {
+				t.Fatal(err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, _, err := i.conn.receive()
+			f, ok := m.(*initproto.Failed)
+			if err != nil || !ok || f.Stage != initproto.StageProtocol {
+				t.Errorf("answer %+v, %v (%d)", m, err, fds)
+			}
+			if m, _, err = i.conn.receive(); err == nil {
+				t.Errorf("and then %+v", m)
+			}
+		})
+	}
+}
+
+// Garbage later on ends the init, and what it runs.
+func TestMalformedLater(t *testing.T) {
+	i := plain(t)
+	p, err := i.Run(context.Background(), program("sleep", "60"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	_ = i.conn.raw.Control(func(fd uintptr) { _, _ = unix.Write(int(fd), []byte{1, 0, 0, 0, 0, 99}) })
+	if _, signal := p.Wait(); signal != 9 {
+		t.Errorf("signal %d", signal)
+	}
+	<-i.Done()
+}
+
+func TestRun(t *testing.T) {
+	i := plain(t)
+	keep, err := i.Run(context.Background(), program("sleep", "60"), nil) // an init ends with its last program
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keep.Close()
+	if out, code, signal := run(t, i, program("sh", "-c", "echo $0 $PATH; pwd; exit 7", "zero")); out != "zero /usr/bin:/bin\n/\n" || code != 7 || signal != 0 {
+		t.Errorf("%q, %d, %d", out, code, signal)
+	}
+	if _, code, signal := run(t, i, program("sh", "-c", "kill -USR1 $$")); code != 0 || signal != int(unix.SIGUSR1) {
+		t.Errorf("%d, %d", code, signal)
+	}
+	p, err := i.Run(context.Background(), program("cat"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Resize(1, 1); !errors.Is(err, ErrNoTerminal) {
+		t.Error(err)
+	}
+	if err := p.Signal(unix.SIGTERM, false); err != nil {
+		t.Error(err)
+	}
+	if _, signal := p.Wait(); signal != int(unix.SIGTERM) {
+		t.Errorf("signal %d", signal)
+	}
+	select {
+	case <-i.Done():
+		t.Error("the neighbour is gone, too")
+	default:
+	}
+	if err := keep.Signal(unix.SIGKILL, true); err != nil {
+		t.Error(err)
+	}
+	if _, signal := keep.Wait(); signal != 9 {
+		t.Errorf("signal %d", signal)
+	}
+	<-i.Done()
+	if _, err := i.Run(context.Background(), program("true"), nil); !errors.Is(err, ErrGone) {
+		t.Errorf("after its end: %v", err)
+	}
+}
+
+// Each failure says at which stage, and why, exactly; the init lives on while something else runs.
+func TestExecErrors(t *testing.T) {
+	i := plain(t)
+	keep, err := i.Run(context.Background(), program("sleep", "60"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keep.Close()
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"plain": 0o644, "junk": 0o755} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("no program"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	change := func(f func(*initproto.Exec), args ...string) *initproto.Exec {
+		m := program(args...)
+		f(m)
+		return m
+	}
+	same := func(*initproto.Exec) {}
+	for _, c := range []struct {
+		m     *initproto.Exec
+		join  []*os.File
+		stage initproto.Stage
+		errno syscall.Errno
+		text  string
+	}{
+		{change(same, "no-such-program"), nil, initproto.StageExec, unix.ENOENT, "no-such-program (searched in PATH)"},
+		{change(same, dir+"/none"), nil, initproto.StageExec, unix.ENOENT, dir + "/none"},
+		{change(same, dir+"/plain/x"), nil, initproto.StageExec, unix.ENOENT, dir + "/plain/x"},
+		{change(same, dir+"/plain"), nil, initproto.StageExec, unix.EACCES, dir + "/plain"},
+		{change(same, dir), nil, initproto.StageExec, unix.EACCES, dir},
+		{change(same, dir+"/junk"), nil, initproto.StageExec, unix.ENOEXEC, dir + "/junk"},
+		{change(func(m *initproto.Exec) { m.Paths = nil }, "x"), nil, initproto.StageExec, unix.ENOENT, "program"},
+		{change(func(m *initproto.Exec) { m.Args = append(m.Args, strings.Repeat("x", 1<<18)) }, "true"), nil, initproto.StageExec, unix.E2BIG, "true"},
+		{change(func(m *initproto.Exec) { m.Args = append(m.Args, "a\x00b") }, "true"), nil, initproto.StageExec, unix.EINVAL, ""},
+		{change(func(m *initproto.Exec) { m.Dir = "/nowhere" }, "true"), nil, initproto.StageWorkdir, unix.ENOENT, "enter /nowhere"},
+		{change(func(m *initproto.Exec) { m.Dir = "/dev/null" }, "true"), nil, initproto.StageWorkdir, unix.ENOTDIR, "enter /dev/null"},
+		{change(func(m *initproto.Exec) { m.Dir = "a\x00" }, "true"), nil, initproto.StageWorkdir, unix.EINVAL, ""},
+		{change(same, "true"), []*os.File{null}, initproto.StageCgroup, unix.EBADF, "join cgroup"},
+		{change(func(m *initproto.Exec) { m.Rlimits = []initproto.Rlimit{{Resource: 999}} }, "true"), nil, initproto.StageLimits, unix.EINVAL, "set resource limits"},
+		{change(func(m *initproto.Exec) {
+			m.Rlimits = []initproto.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 9, Max: 8}}
+		}, "true"), nil, initproto.StageLimits, unix.EINVAL, ""},
+		{change(func(m *initproto.Exec) { m.Seccomp = []byte{1, 2, 3} }, "true"), nil, initproto.StageSeccomp, unix.EINVAL, "install filter"},
+		{change(func(m *initproto.Exec) { m.Seccomp = make([]byte, 8) }, "true"), nil, initproto.StageSeccomp, unix.EINVAL, "install filter"},
+		{change(func(m *initproto.Exec) { m.Landlock = []initproto.Rule{{Path: "/", Access: 1}}; m.LandlockFS = 1 << 60 }, "true"), nil, initproto.StageLandlock, unix.EINVAL, "create ruleset"},
+		{change(func(m *initproto.Exec) { m.Landlock = []initproto.Rule{{Path: "/", Access: 1 << 60}}; m.LandlockFS = 1 }, "true"), nil, initproto.StageLandlock, unix.EINVAL, "rule for /"},
+	} {
+		p, err := i.Run(context.Background(), c.m, c.join)
+		var e *Error
+		if err == nil {
+			p.Close()
+		}
+		if !errors.As(err, &e) || e.Stage != c.stage || e.Errno != c.errno || !strings.Contains(e.Detail, c.text) || !errors.Is(err, c.errno) {
+			t.Errorf("%.80q: got %.200v, want stage %s, %v, %q", c.m.Args, err, c.stage, c.errno, c.text)
+		}
+		if err != nil && e != nil && !strings.Contains(err.Error(), "(stage "+c.stage.String()+")") {
+			t.Errorf("%v", err)
+		}
+	}
+	// Descriptors that did not come.
+	m := program("true")
+	m.Stdio = [3]int{0, 1, 7}
+	if _, _, err := i.exec(context.Background(), m, []int{int(null.Fd()), int(null.Fd())}); err == nil {
+		t.Error("descriptors that do not exist are taken")
+	}
+	if out, code, _ := run(t, i, program("echo", "control")); out != "control\n" || code != 0 {
+		t.Errorf("control: %q, %d", out, code)
+	}
+}
+
+// An init whose only program fails to start is done, and says so first.
+func TestOnlyProgramFails(t *testing.T) {
+	i := plain(t)
+	var e *Error
+	if _, err := i.Run(context.Background(), program("no-such-program"), nil); !errors.As(err, &e) || e.Stage != initproto.StageExec {
+		t.Error(err)
+	}
+	select {
+	case <-i.Done():
+	case <-time.After(5 * time.Second):
+		t.Error("the init lives on")
+	}
+}
+
+// Killed at whatever point, nobody waits for ever, and errors say that it is gone.
+func TestKilledAtEachPoint(t *testing.T) {
+	t.Run("before setup", func(t *testing.T) {
+		i, err := Start(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.Kill()
+		if _, err := i.Setup(context.Background(), &initproto.Setup{Root: -1, Scratch: -1}, nil); err == nil {
+			t.Error("a dead init is set up")
+		}
+		i.Kill()
+	})
+	t.Run("never set up", func(t *testing.T) {
+		i, err := Start(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.Abandon()
+	})
+	t.Run("setup is cancelled", func(t *testing.T) {
+		i, err := Start(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if _, err := i.Setup(ctx, &initproto.Setup{Root: -1, Scratch: -1}, nil); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	t.Run("an exec is cancelled", func(t *testing.T) {
+		i := plain(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		p, err := i.Run(ctx, program("sleep", "60"), nil)
+		if err == nil { // it was faster; then it is a program like any other
+			p.Close()
+			i.Kill()
+		} else if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		<-i.Done()
+	})
+	t.Run("while programs start", func(t *testing.T) {
+		for n := range 30 {
+			i := plain(t)
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() {
+					p, err := i.Run(context.Background(), program("sleep", "60"), nil)
+					if err != nil {
+						if !errors.Is(err, ErrGone) {
+							t.Error(err)
+						}
+						return
+					}
+					defer p.Close()
+					if code, signal := p.Wait(); signal != 9 {
+						t.Errorf("%d, %d", code, signal)
+					}
+				})
+			}
+			time.Sleep(time.Duration(n) * 200 * time.Microsecond)
+			i.Kill()
+			wg.Wait()
+			<-i.Done()
+			i.Reap(nil)
+			if err := i.Signal(initproto.Signal{All: true, Num: 15}); !errors.Is(err, ErrGone) {
+				t.Errorf("signal to a dead init: %v", err)
+			}
+		}
+	})
+	t.Run("hung up on", func(t *testing.T) {
+		i := plain(t)
+		p, err := i.Run(context.Background(), program("sh", "-c", "setsid sleep 61 & echo on; sleep 61"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		_, _ = p.Stdout().Read(make([]byte, 10))
+		i.HangUp()
+		i.HangUp()
+		if _, signal := p.Wait(); signal != 9 {
+			t.Errorf("signal %d", signal)
+		}
+		i.Reap(nil)
+		if out, _ := exec.Command("pgrep", "-fx", "sleep 61").Output(); len(out) > 0 {
+			t.Errorf("descendants live on: %s", out)
+		}
+	})
+}
+
+// The init runs from a copy that nobody can write to any more (F1).
+func TestSealed(t *testing.T) {
+	f, err := sealedInit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+	for _, flag := range []int{os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC} {
+		if w, err := os.OpenFile(path, flag, 0); err == nil {
+			if _, err := w.Write([]byte("x")); err == nil {
+				t.Error("the init can be written to")
+			}
+			w.Close()
+		}
+	}
+	if err := unix.Ftruncate(int(f.Fd()), 1); err == nil {
+		t.Error("the init can be cut short")
+	}
+	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+	if want := unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE; err != nil || seals&want != want {
+		t.Errorf("seals %#x, %v", seals, err)
+	}
+	again, err := sealedInit()
+	if err != nil || again != f {
+		t.Errorf("a second copy: %v", err)
+	}
+}
+
+func TestFindBinary(t *testing.T) {
+	t.Setenv(binaryVariable, "/some/where")
+	if got := findBinary(); got != "/some/where" {
+		t.Errorf("%q", got)
+	}
+	t.Setenv(binaryVariable, "")
+	if got := findBinary(); got != "/proc/self/exe" && filepath.Base(got) != initproc.Name {
+		t.Errorf("%q", got)
+	}
+	if _, err := seal("/nowhere/at-all"); err == nil || !strings.Contains(err.Error(), "/nowhere/at-all") {
+		t.Error(err)
+	}
+}
+
+func TestCandidates(t *testing.T) {
+	for _, c := range []struct{ name, path, want string }{
+		{"sh", "/usr/bin:/bin", "/usr/bin/sh /bin/sh"}, {"./sh", "/bin", "./sh"}, {"/bin/sh", "/x", "/bin/sh"}, {"a/b", "/x", "a/b"}, {"sh", "", "./sh"}, {"sh", "/a::/b:.", "/a/sh ./sh /b/sh ./sh"},
+	} {
+		if got := strings.Join(Candidates(c.name, c.path), " "); got != c.want {
+			t.Errorf("%q in %q: %q, want %q", c.name, c.path, got, c.want)
+		}
+	}
+}
+
+// Nothing is left of an init: no descriptor, no zombie.
+func TestLeavesNothing(t *testing.T) {
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	once := func() {
+		i, err := Start(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := i.Setup(context.Background(), &initproto.Setup{Root: -1, Scratch: -1}, nil); err != nil {
+			t.Fatal(err)
+		}
+		m := program("echo", "x")
+		m.Terminal = ids.Load()%2 == 0
+		p, err := i.Run(context.Background(), m, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.ReadAll(p.Stdout())
+		p.Wait()
+		p.Close()
+		p.Close()
+		i.Reap(nil)
+	}
+	once()
+	once()
+	before := count()
+	for range 20 {
+		once()
+	}
+	if after := count(); after > before {
+		t.Errorf("%d descriptors, %d before", after, before)
+	}
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err == nil && info.Signo != 0 {
+		t.Error("a zombie is left")
+	}
+}

@@ -1,0 +1,242 @@
+package supervisor
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+)
+
+// victimVariable makes the test binary a supervisor that holds things until it is killed.
+const victimVariable = "SANDBOX_RUN_SUPERVISOR_VICTIM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(victimVariable) != "" {
+		os.Exit(victim())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func victim() int {
+	tree, err := cgroup.Open()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	s, err := Open(tree)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	g := s.NewGroup()
+	dir, err := s.NewDir()
+	if err == nil {
+		err = g.Make(cgroup.Limits{Memory: 64 << 20, Pids: 10})
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o600)
+	}
+	sleeper := exec.Command("sleep", "300") // one the supervisor's death does not end by itself
+	if err == nil {
+		err = sleeper.Start()
+	}
+	if err == nil {
+		err = g.Add(sleeper.Process.Pid)
+	}
+	fmt.Println(s.entry.Name(), dir, err)
+	select {}
+}
+
+func open(t *testing.T) *Supervisor {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: registers in /run and makes cgroups")
+	}
+	tree, err := cgroup.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 2 {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		tree.Close()
+	})
+	return s
+}
+
+func TestIDs(t *testing.T) {
+	a, b := open(t), open(t)
+	seen := map[int]bool{}
+	var roots []int
+	for range MaxConcurrent {
+		root, user, err := a.IDs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[root] || seen[user] || root == user || root < firstID || user > 0x7fffffff {
+			t.Fatalf("%d, %d", root, user)
+		}
+		seen[root], seen[user] = true, true
+		roots = append(roots, root)
+	}
+	if _, _, err := a.IDs(); err == nil {
+		t.Error("more ids than there are")
+	}
+	a.Release(roots[77])
+	if root, _, err := a.IDs(); err != nil || root != roots[77] {
+		t.Errorf("%d, %v", root, err)
+	}
+	if root, user, err := b.IDs(); err != nil || seen[root] || seen[user] {
+		t.Errorf("two supervisors share %d, %d (%v)", root, user, err)
+	}
+}
+
+func TestDirectories(t *testing.T) {
+	s := open(t)
+	var mu sync.Mutex
+	var dirs []string
+	var wg sync.WaitGroup
+	for range 20 { // the first of them make the parent, all at once
+		wg.Go(func() {
+			d, err := s.NewDir()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			dirs = append(dirs, d)
+		})
+	}
+	wg.Wait()
+	slices.Sort(dirs)
+	if len(slices.Compact(dirs)) != 20 {
+		t.Errorf("%q", dirs)
+	}
+	for _, d := range []string{dirs[0], filepath.Dir(dirs[0])} {
+		if st, err := os.Stat(d); err != nil || st.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v", d, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Dir(dirs[0])); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left: %v", err)
+	}
+}
+
+// A directory of that name that is somebody else's is not used.
+func TestForeignDirectory(t *testing.T) {
+	s := open(t)
+	if err := os.Mkdir(dirName(s.entry.Name()), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(dirName(s.entry.Name()))
+	if d, err := s.NewDir(); err == nil {
+		t.Errorf("made %s", d)
+	}
+}
+
+func TestCollect(t *testing.T) {
+	living := open(t)
+	g := living.NewGroup()
+	if err := g.Make(cgroup.Limits{Pids: 5}); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := living.NewDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), victimVariable+"=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	f := strings.Fields(line)
+	if len(f) != 3 || f[2] != "<nil>" {
+		t.Fatalf("the victim says %q", line)
+	}
+	name, dir := f[0], f[1]
+	of := func(found []Found) (mine []Found) {
+		for _, f := range found {
+			if strings.HasSuffix(f.Name, name) {
+				mine = append(mine, f)
+			}
+			if strings.HasSuffix(f.Name, living.entry.Name()) {
+				t.Errorf("a supervisor that lives was collected: %+v", f)
+			}
+		}
+		return mine
+	}
+	if found, _ := Collect(context.Background(), false); len(of(found)) > 0 {
+		t.Errorf("it lives: %+v", found)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	found, err := Collect(context.Background(), true)
+	if mine := of(found); err != nil || len(mine) != 3 || mine[0].Removed || mine[1].Removed || mine[2].Removed {
+		t.Errorf("dry run: %+v, %v", mine, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "f")); err != nil {
+		t.Errorf("a dry run removed it: %v", err)
+	}
+	began := time.Now()
+	found, err = Collect(context.Background(), false)
+	mine := of(found)
+	var kinds []string
+	for _, f := range mine {
+		kinds = append(kinds, f.Kind)
+		if !f.Removed || f.Problem != nil {
+			t.Errorf("%+v", f)
+		}
+	}
+	if err != nil || !slices.Equal(kinds, []string{"cgroup", "directory", "registration"}) {
+		t.Errorf("%q, %v", kinds, err)
+	}
+	if took := time.Since(began); took > collectTimeout+time.Second {
+		t.Errorf("took %v", took)
+	}
+	if _, err := os.Lstat(filepath.Dir(dir)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left: %v", err)
+	}
+	if again, _ := Collect(context.Background(), false); len(of(again)) > 0 {
+		t.Errorf("a second time: %+v", of(again))
+	}
+	if _, err := os.Stat(kept); err != nil || !g.Exists() {
+		t.Errorf("a supervisor that lives lost something: %v", err)
+	}
+	if err := g.Remove(context.Background()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,246 @@
+package sandbox
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// Whatever is written, in whatever pieces: what is kept is the head and the tail of it, the live reader
+// had it all, a replay from any point has what is kept after it, and the spilled file is the whole.
+func TestRecorder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		keep := rapid.IntRange(1, 64).Draw(t, "keep")
+		dir, err := os.MkdirTemp("", "recorder-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		var spill *Spill
+		limit := 0
+		if rapid.Bool().Draw(t, "spill") {
+			limit = rapid.IntRange(1, 400).Draw(t, "limit")
+			spill = &Spill{Dir: dir, Limit: Size(limit)}
+		}
+		var live []Event
+		full := 0
+		r := NewRecorder(Size(keep), func(ev Event) { ev.Data = slices.Clone(ev.Data); live = append(live, ev) }, spill, func() { full++ })
+		var all [2][]byte
+		dropped := false
+		for i := range rapid.IntRange(0, 40).Draw(t, "writes") {
+			if rapid.IntRange(0, 9).Draw(t, "other") == 0 {
+				r.Emit(Event{Kind: EventMetric}, rapid.Bool().Draw(t, "wait"))
+				continue
+			}
+			stream := rapid.IntRange(0, 1).Draw(t, "stream")
+			data := bytes.Repeat([]byte{byte('a' + i%26)}, rapid.IntRange(0, 40).Draw(t, "length"))
+			for j := range data {
+				data[j] += byte(j % 3)
+			}
+			all[stream] = append(all[stream], data...)
+			dropped = dropped || len(all[stream]) > keep
+			r.Write(stream, data)
+			clear(data) // the recorder must not have kept the slice
+		}
+		if full > 1 || (full == 1) != dropped {
+			t.Fatalf("told of %d overflows, dropped %v", full, dropped)
+		}
+		var heard [2][]byte
+		for i, ev := range live {
+			if ev.Seq != uint64(i+1) {
+				t.Fatalf("event %d has number %d", i+1, ev.Seq)
+			}
+			if s := slices.Index(streamKinds[:], ev.Kind); s >= 0 {
+				if ev.Offset != uint64(len(heard[s])) {
+					t.Fatalf("offset %d, want %d", ev.Offset, len(heard[s]))
+				}
+				heard[s] = append(heard[s], ev.Data...)
+			}
+		}
+		head := (keep + 1) / 2
+		for s := range all {
+			if !bytes.Equal(heard[s], all[s]) {
+				t.Fatalf("live %q, written %q", heard[s], all[s])
+			}
+			out := r.Output(s)
+			wantHead, wantTail := all[s][:min(head, len(all[s]))], []byte(nil)
+			if rest := all[s][len(wantHead):]; len(rest) > 0 {
+				wantTail = rest[max(0, len(rest)-(keep-head)):]
+			}
+			if !bytes.Equal(out.Head, wantHead) || !bytes.Equal(out.Tail, wantTail) || out.Total != uint64(len(all[s])) ||
+				out.Dropped != uint64(len(all[s])-len(wantHead)-len(wantTail)) || out.Truncated() != (len(all[s]) > keep) {
+				t.Fatalf("kept %+v of %q", out, all[s])
+			}
+			if !bytes.Equal(out.Bytes(), append(slices.Clone(wantHead), wantTail...)) {
+				t.Fatalf("bytes %q", out.Bytes())
+			}
+		}
+		since := uint64(rapid.IntRange(0, len(live)+1).Draw(t, "since"))
+		checkReplay(t, r, live, all, since, keep)
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.Write(0, []byte("late"))
+		r.Emit(Event{Kind: EventPhase}, true)
+		for s := range all {
+			file := r.Output(s).File
+			if (file != "") != (spill != nil && len(all[s]) > keep) {
+				t.Fatalf("spilled to %q", file)
+			}
+			if file == "" {
+				continue
+			}
+			got, err := os.ReadFile(file)
+			if err != nil || !bytes.Equal(got, all[s][:min(limit, len(all[s]))]) {
+				t.Fatalf("spilled %q of %q (%v)", got, all[s], err)
+			}
+		}
+	})
+}
+
+func checkReplay(t *rapid.T, r *Recorder, live []Event, all [2][]byte, since uint64, keep int) {
+	replay := r.Since(since)
+	var want []Event
+	for _, ev := range live {
+		if ev.Seq > since && slices.Contains(streamKinds[:], ev.Kind) {
+			want = append(want, ev)
+		}
+	}
+	if len(replay) != len(want) {
+		t.Fatalf("%d events since %d, want %d", len(replay), since, len(want))
+	}
+	head := (keep + 1) / 2
+	for i, ev := range replay {
+		w := want[i]
+		s := slices.Index(streamKinds[:], w.Kind)
+		if ev.Seq != w.Seq || ev.Kind != w.Kind || ev.Offset != w.Offset || !ev.Time.Equal(w.Time) {
+			t.Fatalf("replayed %+v, want %+v", ev, w)
+		}
+		var kept []byte
+		for j, b := range w.Data {
+			at := int(w.Offset) + j
+			if at < head || at >= max(head, len(all[s])-(keep-head)) {
+				kept = append(kept, b)
+			}
+		}
+		if !bytes.Equal(ev.Data, kept) || ev.Dropped != uint64(len(w.Data)-len(kept)) {
+			t.Fatalf("replayed %q (%d dropped) of %q, want %q", ev.Data, ev.Dropped, w.Data, kept)
+		}
+	}
+}
+
+// Of very many events some come back as one; never is a byte missing, and numbers only rise.
+func TestRecorderMergesMarks(t *testing.T) {
+	for name, stream := range map[string]func(int) int{
+		"one stream":   func(int) int { return 0 },
+		"alternating":  func(i int) int { return i % 2 },
+		"mostly one":   func(i int) int { return map[bool]int{true: 1}[i%1000 == 0] },
+		"two by two":   func(i int) int { return i / 2 % 2 },
+		"first, other": func(i int) int { return map[bool]int{true: 1}[i > maxMarks/2] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const writes = 5 * maxMarks / 2
+			r := NewRecorder(64*MiB, nil, nil, nil)
+			var all [2]strings.Builder
+			for i := range writes {
+				text := fmt.Sprint(i, " ")
+				all[stream(i)].WriteString(text)
+				r.Write(stream(i), []byte(text))
+			}
+			if len(r.index) > maxMarks {
+				t.Errorf("%d marks", len(r.index))
+			}
+			for _, since := range []uint64{0, 1, writes / 3, writes - 5, writes} {
+				var got [2]strings.Builder
+				last := since
+				var began [2]bool
+				for _, ev := range r.Since(since) {
+					if ev.Seq <= last {
+						t.Fatalf("event %d after %d", ev.Seq, last)
+					}
+					last = ev.Seq
+					s := slices.Index(streamKinds[:], ev.Kind)
+					if !began[s] { // a merged one may begin earlier than asked for
+						began[s] = true
+						got[s].WriteString(all[s].String()[:ev.Offset])
+					}
+					if ev.Offset != uint64(got[s].Len()) || ev.Dropped != 0 {
+						t.Fatalf("since %d: event %d at %d, want %d", since, ev.Seq, ev.Offset, got[s].Len())
+					}
+					got[s].Write(ev.Data)
+				}
+				for s := range got {
+					if began[s] && got[s].String() != all[s].String() {
+						t.Errorf("since %d: stream %d has %d bytes, want %d", since, s, got[s].Len(), all[s].Len())
+					}
+				}
+				if since < writes && last != writes {
+					t.Errorf("since %d: ends with %d", since, last)
+				}
+			}
+		})
+	}
+}
+
+func TestRecorderSpillFails(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "stdout"), []byte("somebody else's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := NewRecorder(4, nil, &Spill{Dir: dir}, nil)
+	r.Write(0, []byte("0123456789"))
+	r.Write(1, []byte("0123456789"))
+	if out := r.Output(0); out.File != "" || string(out.Bytes()) != "0189" {
+		t.Errorf("%+v", out)
+	}
+	if err := r.Close(); err == nil {
+		t.Error("nobody says that the file could not be made")
+	}
+	if b, _ := os.ReadFile(filepath.Join(dir, "stdout")); string(b) != "somebody else's" {
+		t.Errorf("overwritten: %q", b)
+	}
+	if b, _ := os.ReadFile(filepath.Join(dir, "stderr")); string(b) != "0123456789" {
+		t.Errorf("stderr: %q", b)
+	}
+	if st, err := os.Stat(filepath.Join(dir, "stderr")); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", st.Mode(), err)
+	}
+}
+
+// A reader that is busy misses samples and nothing else.
+func TestRecorderSkipsSamples(t *testing.T) {
+	inside, release := make(chan struct{}), make(chan struct{})
+	var kinds []EventKind
+	r := NewRecorder(100, func(ev Event) {
+		kinds = append(kinds, ev.Kind)
+		if ev.Kind == EventStdout {
+			close(inside)
+			<-release
+		}
+	}, nil, nil)
+	done := make(chan struct{})
+	go func() { defer close(done); r.Write(0, []byte("x")) }()
+	<-inside
+	if !r.busy() {
+		t.Error("not busy")
+	}
+	r.Emit(Event{Kind: EventMetric}, false) // must not block
+	if got := r.Output(0); string(got.Bytes()) != "x" {
+		t.Errorf("what is kept can not be read while a reader blocks: %q", got.Bytes())
+	}
+	close(release)
+	<-done
+	r.Emit(Event{Kind: EventMetric}, false)
+	if !slices.Equal(kinds, []EventKind{EventStdout, EventMetric}) || r.busy() {
+		t.Errorf("%q", kinds)
+	}
+}

@@ -1,0 +1,325 @@
+package sandbox_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
+)
+
+// wait plays a program that ends when it is killed, or by SIGTERM.
+func wait(p *sandboxtest.FakeProcess) sandbox.Exit {
+	_, _ = io.WriteString(p.Stdout, "ready\n")
+	<-p.Killed
+	return sandbox.Exit{}
+}
+
+func exit(p *sandboxtest.FakeProcess) sandbox.Exit { return sandbox.Exit{} }
+
+func newManager(t *testing.T, scripts map[string]sandboxtest.Script) (*sandbox.Manager, *sandboxtest.Fake) {
+	t.Helper()
+	f := sandboxtest.NewFake(scripts)
+	m := sandbox.NewManager(f, sandbox.Options{SampleInterval: 5 * time.Millisecond})
+	t.Cleanup(func() {
+		for range 2 {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := f.Alive(); n != 0 {
+			t.Errorf("%d instances live on", n)
+		}
+	})
+	return m, f
+}
+
+func create(t *testing.T, m *sandbox.Manager, s sandbox.Spec) string {
+	t.Helper()
+	id, err := m.Create(context.Background(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// launch runs a program in the background and returns once it has said something.
+func launch(t *testing.T, m *sandbox.Manager, id string, p sandbox.Process) <-chan *sandbox.Result {
+	t.Helper()
+	said, done := make(chan struct{}), make(chan *sandbox.Result, 1)
+	var once sync.Once
+	go func() {
+		res, err := m.Run(context.Background(), id, p, sandbox.IO{OnEvent: func(ev sandbox.Event) {
+			if ev.Kind == sandbox.EventStdout {
+				once.Do(func() { close(said) })
+			}
+		}})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- res
+	}()
+	select {
+	case <-said:
+	case <-time.After(10 * time.Second):
+		t.Fatal("no word")
+	}
+	return done
+}
+
+func TestRefusesWhatIsWeaker(t *testing.T) {
+	m, f := newManager(t, nil)
+	weak := sandbox.NewIsolation("fake")
+	weak.Tier = sandbox.TierNamespace
+	weak.Lack(sandbox.ControlMemory, sandbox.Polled, "no cgroup", "")
+	f.Pretend(weak)
+	ctx := context.Background()
+	var refusal *sandbox.Refusal
+	if _, err := m.Create(ctx, sandbox.Spec{}); !errors.As(err, &refusal) || refusal.Require != sandbox.TierContainer {
+		t.Error(err)
+	}
+	create(t, m, sandbox.Spec{Require: sandbox.TierNamespace})
+	if _, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierNamespace, Strict: true}); !errors.Is(err, sandbox.ErrRefused) {
+		t.Error(err)
+	}
+	if n := f.Alive(); n != 1 {
+		t.Errorf("%d instances: a refused one was not destroyed", n)
+	}
+	// What the instance says counts, not what the machine promised.
+	weak.Tier = sandbox.TierProcess
+	f.Pretend(weak)
+	if _, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierNamespace}); !errors.Is(err, sandbox.ErrRefused) {
+		t.Error(err)
+	}
+	if n := f.Alive(); n != 1 {
+		t.Errorf("%d instances", n)
+	}
+}
+
+func TestClosedManager(t *testing.T) {
+	m, _ := newManager(t, map[string]sandboxtest.Script{"wait": wait})
+	id := create(t, m, sandbox.Spec{})
+	done := launch(t, m, id, sandbox.Process{Args: []string{"wait"}})
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if res := <-done; res.Verdict != sandbox.VerdictCancelled {
+		t.Errorf("%+v", res)
+	}
+	if _, err := m.Create(context.Background(), sandbox.Spec{}); !errors.Is(err, sandbox.ErrState) {
+		t.Error(err)
+	}
+	for name, err := range map[string]error{
+		"stop": m.Stop(context.Background(), id), "kill": m.Kill(id), "freeze": m.Freeze(context.Background(), id), "thaw": m.Thaw(context.Background(), id),
+	} {
+		if !errors.Is(err, sandbox.ErrNotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := m.Delete(context.Background(), id); err != nil {
+		t.Error(err)
+	}
+	if _, err := m.GetMetrics(id); !errors.Is(err, sandbox.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestList(t *testing.T) {
+	m, _ := newManager(t, nil)
+	var ids []string
+	for _, label := range []string{"a", "b", "c"} {
+		ids = append(ids, create(t, m, sandbox.Spec{Labels: map[string]string{"l": label}}))
+		time.Sleep(time.Millisecond)
+	}
+	for i, info := range m.List() {
+		if info.ID != ids[i] || info.State != sandbox.StateReady || info.Labels["l"] != string(rune('a'+i)) || info.Limits.Memory == 0 || info.Isolation.Backend != "fake" {
+			t.Errorf("%+v", info)
+		}
+	}
+}
+
+func TestMetricsAreSummedOverPhases(t *testing.T) {
+	use := func(p *sandboxtest.FakeProcess) sandbox.Exit {
+		p.Use(monitor.Sample{CPUUser: time.Second, Memory: 100, MemoryPeak: 150, Processes: 2, IOWrite: 10, DiskUsed: 5})
+		return wait(p)
+	}
+	m, _ := newManager(t, map[string]sandboxtest.Script{"use": use})
+	id := create(t, m, sandbox.Spec{})
+	var all []<-chan *sandbox.Result
+	for _, phase := range []string{"a", "b", "b"} { // the two of b share its counters
+		all = append(all, launch(t, m, id, sandbox.Process{Phase: phase, Args: []string{"use"}}))
+	}
+	got, err := m.GetMetrics(id)
+	if err != nil || got.MemoryCurrent != 200 || got.MemoryPeak != 200 || got.CPUTime.Duration() != 2*time.Second || got.ProcessesCurrent != 4 || got.IOWrite != 20 || got.DiskUsed != 5 || got.WallTime <= 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if err := m.Kill(id); err != nil {
+		t.Error(err)
+	}
+	for _, done := range all {
+		<-done
+	}
+}
+
+// stubbed changes how a fake's instances start.
+type stubbed struct {
+	sandbox.Backend
+	start func(context.Context, sandbox.Instance, *sandbox.Process) (sandbox.Task, error)
+}
+
+type stubbedInstance struct {
+	sandbox.Instance // hides the Freezer
+	b                *stubbed
+}
+
+func (b *stubbed) Create(ctx context.Context, s *sandbox.Spec) (sandbox.Instance, error) {
+	i, err := b.Backend.Create(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return &stubbedInstance{i, b}, nil
+}
+
+func (i *stubbedInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
+	return i.b.start(ctx, i.Instance, p)
+}
+
+// A start that hangs is given up when the run is killed, deleted or cancelled, and that is a result.
+func TestStartThatHangs(t *testing.T) {
+	hangs := func(ctx context.Context, _ sandbox.Instance, _ *sandbox.Process) (sandbox.Task, error) {
+		<-ctx.Done()
+		return nil, &sandbox.Error{Op: "start", Err: ctx.Err()}
+	}
+	for name, end := range map[string]func(*sandbox.Manager, string, func()) error{
+		"kill":   func(m *sandbox.Manager, id string, _ func()) error { return m.Kill(id) },
+		"delete": func(m *sandbox.Manager, id string, _ func()) error { return m.Delete(context.Background(), id) },
+		"cancel": func(_ *sandbox.Manager, _ string, cancel func()) error { cancel(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := sandbox.NewManager(&stubbed{sandboxtest.NewFake(nil), hangs}, sandbox.Options{})
+			defer m.Close()
+			id := create(t, m, sandbox.Spec{})
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			time.AfterFunc(50*time.Millisecond, func() {
+				if err := end(m, id, cancel); err != nil {
+					t.Error(err)
+				}
+			})
+			res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"x"}}, sandbox.IO{})
+			if err != nil || res.Verdict != sandbox.VerdictCancelled {
+				t.Errorf("%+v, %v", res, err)
+			}
+		})
+	}
+}
+
+func TestStartThatFails(t *testing.T) {
+	boom := errors.New("boom")
+	m := sandbox.NewManager(&stubbed{sandboxtest.NewFake(nil), func(context.Context, sandbox.Instance, *sandbox.Process) (sandbox.Task, error) { return nil, boom }}, sandbox.Options{})
+	defer m.Close()
+	id := create(t, m, sandbox.Spec{})
+	if _, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"x"}}, sandbox.IO{}); !errors.Is(err, boom) {
+		t.Error(err)
+	}
+	if info, err := m.Get(id); err != nil || info.State != sandbox.StateReady {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if err := m.Freeze(context.Background(), id); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Error(err)
+	}
+}
+
+// sampled changes a task's samples and its end.
+type sampled struct {
+	sandbox.Task
+	sample func() (monitor.Sample, error)
+	finish error
+}
+
+func (s *sampled) Sample() (monitor.Sample, error) { return s.sample() }
+func (s *sampled) Finish(ctx context.Context) (monitor.Sample, error) {
+	f, err := s.Task.Finish(ctx)
+	return f, errors.Join(err, s.finish)
+}
+
+// A look at the counters that fails does not switch the CPU limit off.
+func TestCPULimitSurvivesFailedSamples(t *testing.T) {
+	var looks atomic.Int32
+	b := &stubbed{sandboxtest.NewFake(map[string]sandboxtest.Script{"wait": wait}), nil}
+	b.start = func(ctx context.Context, i sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
+		task, err := i.Start(ctx, p)
+		return &sampled{task, func() (monitor.Sample, error) {
+			if looks.Add(1) < 5 {
+				return monitor.Sample{}, syscall.EBUSY
+			}
+			return monitor.Sample{CPUUser: time.Hour}, nil
+		}, nil}, err
+	}
+	m := sandbox.NewManager(b, sandbox.Options{SampleInterval: -1})
+	defer m.Close()
+	id := create(t, m, sandbox.Spec{Limits: sandbox.Limits{CPUTime: time.Millisecond, Wall: 20 * time.Second}})
+	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"wait"}}, sandbox.IO{})
+	if err != nil || res.Verdict != sandbox.VerdictCPULimit {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// A clean-up that failed is our failure, not a result.
+func TestFinishThatFails(t *testing.T) {
+	boom := errors.New("cgroup is busy")
+	b := &stubbed{sandboxtest.NewFake(map[string]sandboxtest.Script{"exit": exit}), nil}
+	b.start = func(ctx context.Context, i sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
+		task, err := i.Start(ctx, p)
+		return &sampled{task, task.Sample, boom}, err
+	}
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	id := create(t, m, sandbox.Spec{})
+	if res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); !errors.Is(err, boom) || res != nil {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// Limits a script pretends to have touched decide the verdict as the table says.
+func TestVerdictsOfTouchedLimits(t *testing.T) {
+	for want, s := range map[sandbox.Verdict]monitor.Sample{
+		sandbox.VerdictMemoryLimit: {OOMKills: 1}, sandbox.VerdictDiskLimit: {DiskFull: true}, sandbox.VerdictNonzeroExit: {ProcessLimitHits: 3},
+	} {
+		m, _ := newManager(t, map[string]sandboxtest.Script{"fail": func(p *sandboxtest.FakeProcess) sandbox.Exit {
+			p.Use(s)
+			return sandbox.Exit{Code: 1}
+		}})
+		res, err := m.Run(context.Background(), create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{"fail"}}, sandbox.IO{})
+		if err != nil || res.Verdict != want || len(res.Violations) != 1 {
+			t.Errorf("%+v: %+v, %v", s, res, err)
+		}
+	}
+}
+
+// Defaults that were lowered are noted in each result, and shared by none.
+func TestNotes(t *testing.T) {
+	m, _ := newManager(t, map[string]sandboxtest.Script{"exit": exit})
+	res, err := m.Run(context.Background(), create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{"exit"}}, sandbox.IO{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range res.Notes {
+		if !strings.Contains(n, "lowered") {
+			t.Errorf("%q", n)
+		}
+	}
+	res.Isolation.Controls[sandbox.ControlSeccomp] = sandbox.Absent
+	again, err := m.Run(context.Background(), create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{"exit"}}, sandbox.IO{})
+	if err != nil || again.Isolation.Controls[sandbox.ControlSeccomp] != sandbox.Enforced {
+		t.Errorf("a result shares its isolation with another: %+v, %v", again, err)
+	}
+}

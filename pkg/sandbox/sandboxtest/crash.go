@@ -1,0 +1,166 @@
+package sandboxtest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// victimVariable makes the test binary a supervisor that is about to be killed. It holds the mark of
+// its processes and the tier to ask for.
+const victimVariable = "SANDBOXTEST_VICTIM"
+
+// victim makes, uses and deletes sandboxes until it is killed.
+func victim(plan string, newBackend func() (sandbox.Backend, error)) int {
+	mark, tier, _ := strings.Cut(plan, " ")
+	b, err := newBackend()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	m := sandbox.NewManager(b, sandbox.Options{})
+	ctx := context.Background()
+	for n := 0; ; n++ {
+		fmt.Println("creating")
+		spec := sandbox.Spec{Limits: small(), Require: sandbox.Tier(tier), Env: map[string]string{markVariable: mark}}
+		id, err := m.Create(ctx, spec)
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		// One that stays, with children in sessions of their own that want to stay as well.
+		go func() {
+			_, _ = m.Run(ctx, id, sandbox.Process{Phase: "stays", Args: []string{"/bin/sh", "-c", "trap '' TERM HUP INT; setsid sleep 300 & sleep 300 & head -c 1000000 /dev/zero > $HOME/x; while :; do sleep 1; done"}}, sandbox.IO{})
+		}()
+		if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/true"}}, sandbox.IO{}); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		fmt.Println("ran")
+		if n%2 == 1 {
+			if err := m.Delete(ctx, id); err != nil {
+				fmt.Println(err)
+				return 1
+			}
+		}
+	}
+}
+
+// Crash kills supervisors at many instants of their lives. What they ran must be gone within a second,
+// by itself; what else is left must be gone after the next Collect; and a supervisor that lives is not
+// touched (W6). The test's Main must know newBackend.
+func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
+	instants := 16
+	if All() {
+		instants = 240
+	}
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	ctx := context.Background()
+	id, err := m.Create(ctx, sandbox.Spec{Limits: sandbox.Limits{Wall: time.Hour}, Require: tier})
+	if err != nil {
+		t.Fatal(err)
+	}
+	survivor := make(chan *sandbox.Result, 1)
+	go func() {
+		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", "while :; do sleep 1; done"}}, sandbox.IO{})
+		if err != nil {
+			t.Error(err)
+		}
+		survivor <- res
+	}()
+	for n := range instants {
+		crashOnce(t, b, tier, n, instants)
+		if t.Failed() {
+			break
+		}
+	}
+	select {
+	case res := <-survivor:
+		t.Fatalf("a supervisor that lives was touched: %+v", res)
+	default:
+	}
+	if err := m.Kill(id); err != nil {
+		t.Error(err)
+	}
+	<-survivor
+}
+
+func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n, of int) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := fmt.Sprintf("victim-%d-%d-%d", os.Getpid(), n, time.Now().UnixNano())
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), victimVariable+"="+mark+" "+string(tier))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	earlier := registered() // what the victim itself collects, it holds as well
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// A quarter of them dies in its first sandbox, the others anywhere.
+	said := make(chan string, 1000)
+	go func() {
+		defer close(said)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			select {
+			case said <- s.Text():
+			default:
+			}
+		}
+	}()
+	awaited := "creating"
+	if n%4 != 0 {
+		awaited = "ran"
+	}
+	for line := range said {
+		if line == awaited {
+			break
+		}
+		if line != "creating" && line != "ran" {
+			t.Errorf("the victim says %q", line)
+		}
+	}
+	time.Sleep(time.Duration(n) * 60 * time.Millisecond / time.Duration(of))
+	names := slices.DeleteFunc(claimsOf(cmd.Process.Pid), func(n string) bool { return slices.Contains(earlier, n) })
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	killed := time.Now()
+	alive := marked(mark)
+	for ; len(alive) > 0 && time.Since(killed) < time.Second; alive = marked(mark) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	_ = cmd.Wait()
+	for range said { //nolint:revive // until it ends
+	}
+	if len(alive) > 0 {
+		t.Errorf("instant %d: alive a second after their supervisor: %q", n, alive)
+	}
+	found, err := b.Collect(context.Background(), false)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, r := range found {
+		if !r.Removed && slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(r.Name, n) }) {
+			t.Errorf("instant %d: %+v", n, r)
+		}
+	}
+	for _, left := range leftOf(names) {
+		t.Errorf("instant %d: left after Collect: %s", n, left)
+	}
+}
