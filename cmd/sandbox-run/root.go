@@ -194,7 +194,7 @@ func failureCode(err error) int {
 		return codeSignalBase + int(signal)
 	case errors.Is(err, sandbox.ErrNotStarted) && errors.Is(err, fs.ErrNotExist):
 		return codeNoProgram
-	case errors.Is(err, sandbox.ErrNotStarted), errors.Is(err, sandbox.ErrRefused):
+	case errors.Is(err, sandbox.ErrNotStarted), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported):
 		return codeRefused
 	case errors.Is(err, sandbox.ErrInvalid):
 		return codeUsage

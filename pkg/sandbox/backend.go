@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"syscall"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
@@ -67,6 +68,13 @@ const (
 type Terminal interface {
 	// Resize tells the terminal its new size.
 	Resize(TTY) error
+}
+
+// Timed is what a Task is too when its backend sees for itself how long the process ran. What the
+// Manager hears is late at both ends.
+type Timed interface {
+	// Took is called after Wait; false when it is not known.
+	Took() (time.Duration, bool)
 }
 
 // Freezer is what an Instance is too when it can stop and continue everything in it. A frozen

@@ -150,7 +150,7 @@ func (l Limits) validate(m Machine) error {
 		why      string
 	}{
 		{"memory", l.Memory, minMemory, m.Memory, "the memory of this machine"},
-		{"disk", l.Disk, minDisk, 16 * TiB, "the largest scratch disk"},
+		{"disk", l.Disk, minDisk, 4 * TiB, "the largest scratch disk"},
 		{"output-limit", l.Output, 1, GiB, "the most that is kept in memory"},
 	} {
 		if s.value != 0 && (s.value < s.min || s.value > s.max) {
@@ -163,7 +163,7 @@ func (l Limits) validate(m Machine) error {
 	}{
 		{"pids", l.Processes, 1, maxProcesses},
 		{"open-files", l.OpenFiles, minOpenFiles, maxOpenFiles},
-		{"inodes", l.Inodes, minInodes, math.MaxInt32},
+		{"inodes", l.Inodes, minInodes, 1 << 28},
 	} {
 		if n.value != 0 && (n.value < n.min || n.value > n.max) {
 			return Invalid(n.name, "%d is outside %d…%d", n.value, n.min, n.max)

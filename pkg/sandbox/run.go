@@ -84,6 +84,11 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	// The program is gone or about to be; what is left to do does not depend on the caller's ctx.
 	final, finishErr := task.Finish(context.WithoutCancel(ctx))
 	final.At = ended
+	if t, ok := task.(Timed); ok {
+		if took, known := t.Took(); known {
+			final.At = started.Add(took)
+		}
+	}
 	summary := mon.Finish(final)
 	cutShort := f.cancelled || f.wallHit || f.cpuHit || f.outputKilled
 	listening := r.awaitOutput(ctx, task, drained, cutShort)

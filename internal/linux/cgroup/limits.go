@@ -19,6 +19,12 @@ type Limits struct {
 	Pids   int     // tasks, threads included
 }
 
+// TCP buffers get this share of the memory limit, beside it, and no less than the least.
+const (
+	tcpShare = 8
+	tcpLeast = 1 << 20
+)
+
 const (
 	cpuPeriod   = 100_000 // µs, the kernel's default for every new group
 	cpuMinQuota = 1_000   // µs, the kernel's least
@@ -162,6 +168,12 @@ func (g *Group) setMemory(h *hierarchy, dir string, bytes uint64) (string, error
 		}
 		file = dir + "/memory.max"
 		return file, writeFile(h.at, file, value)
+	}
+	// v1 counts the buffers of TCP sockets apart, without a limit unless it is given one: gigabytes could be queued on a
+	// loopback. Kernels without the counter have no network memory to limit.
+	tcp := dir + "/memory.kmem.tcp.limit_in_bytes"
+	if err := writeFile(h.at, tcp, strconv.FormatUint(max(bytes/tcpShare, tcpLeast), 10)); err != nil && !errors.Is(err, unix.ENOENT) {
+		return tcp, err
 	}
 	// The kernel keeps limit ≤ memsw at every moment: a new group (memsw unlimited) and lowering need limit first,
 	// raising needs memsw first.

@@ -104,13 +104,10 @@ func openTerminal(rows, cols uint16, uid uint32) (master, slave int, err error) 
 // landlockRuleset builds the second wall. A path that is not in this root needs no rule.
 func landlockRuleset(m *initproto.Exec) (int, error) {
 	fail := func(what string, err error) (int, error) { return -1, failed(initproto.StageLandlock, what, err) }
-	attr := unix.LandlockRulesetAttr{Handled_access_fs: m.LandlockFS, Handled_access_net: m.LandlockNet, Scoped: m.LandlockScope}
-	size := unsafe.Offsetof(attr.Scoped) + unsafe.Sizeof(attr.Scoped)
-	switch { // older kernels refuse a structure that is longer than what they know
-	case m.LandlockNet == 0 && m.LandlockScope == 0:
-		size = unsafe.Offsetof(attr.Handled_access_net)
-	case m.LandlockScope == 0:
-		size = unsafe.Offsetof(attr.Scoped)
+	attr := unix.LandlockRulesetAttr{Handled_access_fs: m.LandlockFS, Handled_access_net: m.LandlockNet}
+	size := unsafe.Offsetof(attr.Handled_access_net) // older kernels refuse more than they know
+	if m.LandlockNet != 0 {
+		size += unsafe.Sizeof(attr.Handled_access_net)
 	}
 	ruleset, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
 	if errno != 0 {

@@ -169,7 +169,7 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 		return nil
 	}
 	s.running[pid] = m.ID
-	started := (&initproto.Started{ID: m.ID, PID: uint32(pid)}).Encode()
+	started := (&initproto.Started{ID: m.ID, PID: uint32(pid), At: monotonic()}).Encode()
 	if master >= 0 {
 		err = s.socket.send(started, master)
 		unix.Close(master)
@@ -203,13 +203,21 @@ func (s *server) reap() {
 		}
 		if id, ok := s.running[pid]; ok {
 			delete(s.running, pid)
-			err := s.socket.send((&initproto.Exited{ID: id, Status: uint32(status)}).Encode())
+			err := s.socket.send((&initproto.Exited{ID: id, Status: uint32(status), At: monotonic()}).Encode())
 			if err != nil || len(s.running) == 0 {
 				s.exit(0)
 			}
 		}
 		s.mu.Unlock()
 	}
+}
+
+// monotonic is the clock by which runs are measured: here, where they happen, and not where they are
+// heard of.
+func monotonic() uint64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // can not fail with this clock
+	return uint64(t.Nano())
 }
 
 // isSupervised refuses to go on when nobody is at the other end: run by hand, an init that mounts

@@ -48,10 +48,10 @@ func drawExec(t *rapid.T) *Exec {
 		}), 0, 4).Draw(t, "rlimits"),
 		Seccomp:    rapid.SliceOfN(rapid.Byte(), 0, 64).Draw(t, "seccomp"),
 		Landlock:   rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rule { return Rule{text.Draw(t, "p"), rapid.Uint64().Draw(t, "a")} }), 0, 4).Draw(t, "landlock"),
-		LandlockFS: rapid.Uint64().Draw(t, "fs"), LandlockNet: rapid.Uint64().Draw(t, "net"), LandlockScope: rapid.Uint64().Draw(t, "scope"),
+		LandlockFS: rapid.Uint64().Draw(t, "fs"), LandlockNet: rapid.Uint64().Draw(t, "net"),
 		Loopback: rapid.Bool().Draw(t, "lo"), Stdio: [3]int{descriptor.Draw(t, "0"), descriptor.Draw(t, "1"), descriptor.Draw(t, "2")}, Terminal: rapid.Bool().Draw(t, "tty"),
 		Rows: rapid.Uint16().Draw(t, "rows"), Cols: rapid.Uint16().Draw(t, "cols"), Cgroups: rapid.SliceOfN(descriptor, 0, 5).Draw(t, "cgroups"),
-		NewCgroupNS: rapid.Bool().Draw(t, "cg"), OOMScoreAdj: rapid.IntRange(-1000, 1000).Draw(t, "oom"),
+		NewCgroupNS: rapid.Bool().Draw(t, "cg"),
 	}
 }
 

@@ -103,15 +103,14 @@ type Exec struct {
 	Rlimits  []Rlimit
 	Seccomp  []byte // a BPF program; empty is none
 	Landlock []Rule // empty is none
-	// LandlockNet and LandlockScope are the further rights the kernel handles (0 where it can't).
-	LandlockFS, LandlockNet, LandlockScope uint64
-	Loopback                               bool
-	Stdio                                  [3]int // descriptors; all -1 with a terminal
-	Terminal                               bool
-	Rows, Cols                             uint16
-	Cgroups                                []int // descriptors of cgroup.procs files to join
-	NewCgroupNS                            bool
-	OOMScoreAdj                            int
+	// LandlockFS and LandlockNet are the rights the kernel handles (0 where it can't).
+	LandlockFS, LandlockNet uint64
+	Loopback                bool
+	Stdio                   [3]int // descriptors; all -1 with a terminal
+	Terminal                bool
+	Rows, Cols              uint16
+	Cgroups                 []int // descriptors of cgroup.procs files to join
+	NewCgroupNS             bool
 }
 
 // Rule grants rights below a path.
@@ -131,12 +130,14 @@ type Signal struct {
 type Started struct {
 	ID  uint64
 	PID uint32 // in the sandbox's own pid namespace
+	At  uint64 // nanoseconds of the monotonic clock, which is the supervisor's too
 }
 
 // Exited says how the process ended, as wait4 puts it.
 type Exited struct {
 	ID     uint64
 	Status uint32
+	At     uint64 // as in Started
 }
 
 // Failed says where and why the init could not do what it was told. ID is 0 for the setup.
@@ -264,7 +265,6 @@ func (m *Exec) Encode() []byte {
 		}
 		w.uint(m.LandlockFS)
 		w.uint(m.LandlockNet)
-		w.uint(m.LandlockScope)
 		w.bool(m.Loopback)
 		for _, fd := range m.Stdio {
 			w.int(int64(fd))
@@ -277,7 +277,6 @@ func (m *Exec) Encode() []byte {
 			w.int(int64(fd))
 		}
 		w.bool(m.NewCgroupNS)
-		w.int(int64(m.OOMScoreAdj))
 	})
 }
 
@@ -290,7 +289,7 @@ func (r *reader) exec() *Exec {
 	r.list(func() {
 		m.Landlock = append(m.Landlock, Rule{Path: r.string(), Access: r.uint()})
 	})
-	m.LandlockFS, m.LandlockNet, m.LandlockScope = r.uint(), r.uint(), r.uint()
+	m.LandlockFS, m.LandlockNet = r.uint(), r.uint()
 	m.Loopback = r.bool()
 	for i := range m.Stdio {
 		m.Stdio[i] = r.fd()
@@ -301,7 +300,6 @@ func (r *reader) exec() *Exec {
 		m.Cgroups = append(m.Cgroups, r.fd())
 	})
 	m.NewCgroupNS = r.bool()
-	m.OOMScoreAdj = int(r.int())
 	return m
 }
 
@@ -322,6 +320,7 @@ func (m *Started) Encode() []byte {
 	return frame(KindStarted, func(w *writer) {
 		w.uint(m.ID)
 		w.uint(uint64(m.PID))
+		w.uint(m.At)
 	})
 }
 
@@ -330,6 +329,7 @@ func (m *Exited) Encode() []byte {
 	return frame(KindExited, func(w *writer) {
 		w.uint(m.ID)
 		w.uint(uint64(m.Status))
+		w.uint(m.At)
 	})
 }
 
@@ -364,9 +364,9 @@ func Decode(body []byte) (any, error) {
 	case KindReady:
 		m = &Ready{}
 	case KindStarted:
-		m = &Started{ID: r.uint(), PID: r.uint32()}
+		m = &Started{ID: r.uint(), PID: r.uint32(), At: r.uint()}
 	case KindExited:
-		m = &Exited{ID: r.uint(), Status: r.uint32()}
+		m = &Exited{ID: r.uint(), Status: r.uint32(), At: r.uint()}
 	case KindFailed:
 		m = &Failed{ID: r.uint(), Stage: Stage(r.uint32()), Errno: r.uint32(), Detail: r.string()}
 	default:

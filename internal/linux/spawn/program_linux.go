@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,12 +20,14 @@ import (
 type Program struct {
 	init   *Init
 	id     uint64
-	exit   <-chan uint32
+	exit   <-chan exit
+	began  uint64      // by the monotonic clock
 	pipes  [3]*os.File // stdin, stdout, stderr; nil with a terminal
 	master *os.File    // the terminal
 
 	once         sync.Once
 	code, signal int
+	took         time.Duration
 }
 
 // ErrNoTerminal is the error of resizing what is not there.
@@ -51,7 +54,7 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File) (
 		fds = append(fds, int(f.Fd()))
 	}
 	var err error
-	if p.exit, p.master, err = i.exec(ctx, m, fds); err != nil {
+	if p.exit, p.began, p.master, err = i.exec(ctx, m, fds); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -161,8 +164,11 @@ func (p *Program) Resize(rows, cols uint16) error {
 // went first it took the program along, and the signal is SIGKILL.
 func (p *Program) Wait() (code, signal int) {
 	p.once.Do(func() {
-		status, ok := <-p.exit
-		ws := unix.WaitStatus(status)
+		ended, ok := <-p.exit
+		ws := unix.WaitStatus(ended.status)
+		if ok && ended.at > p.began {
+			p.took = time.Duration(ended.at - p.began)
+		}
 		switch {
 		case !ok:
 			p.signal = int(unix.SIGKILL)
@@ -173,6 +179,12 @@ func (p *Program) Wait() (code, signal int) {
 		}
 	})
 	return p.code, p.signal
+}
+
+// Took is how long the program ran, from its execution to its end; false when nobody saw it end.
+func (p *Program) Took() (time.Duration, bool) {
+	p.Wait()
+	return p.took, p.took > 0
 }
 
 // Candidates are the files a program's name may mean, as execvp looks for them.

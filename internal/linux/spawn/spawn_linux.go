@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +43,9 @@ func (e *Error) Unwrap() error { return e.Errno }
 // ErrGone is the error of an init that ended before it could answer.
 var ErrGone = errors.New("the sandbox's init is gone")
 
+// ErrStuck is joined to the error of an init that could not be ended.
+var ErrStuck = errors.New("the sandbox's init is in the kernel where no signal reaches it")
+
 // Init is a running init. It owns the process and its end of the socket.
 type Init struct {
 	pid   int
@@ -52,8 +56,14 @@ type Init struct {
 
 	mu      sync.Mutex
 	waiting map[uint64]chan answer // by exec id: the answer to an exec
-	exits   map[uint64]chan uint32 // by exec id: wait status
+	exits   map[uint64]chan exit   // by exec id: how it ended
 	reaped  bool
+}
+
+// exit is how a program ended, and when by the monotonic clock.
+type exit struct {
+	status uint32
+	at     uint64
 }
 
 type answer struct {
@@ -102,7 +112,7 @@ func Start(o Options) (*Init, error) {
 	c, err := newConn(pair[0])
 	i := &Init{
 		pid: pid, pidfd: pidfd, conn: c, done: make(chan struct{}),
-		waiting: map[uint64]chan answer{}, exits: map[uint64]chan uint32{},
+		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{},
 	}
 	if err == nil && o.Namespaces&unix.CLONE_NEWUSER != 0 {
 		err = errors.Join(writeMap(pid, "uid_map", o.UIDs), writeMap(pid, "gid_map", o.GIDs))
@@ -145,7 +155,10 @@ func (i *Init) PID() int { return i.pid }
 // Setup tells the init what to build and waits until it is built. It returns the descriptors the
 // init answers with, which the caller owns. On failure the init is dead and reaped.
 func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*os.File, error) {
-	stop := context.AfterFunc(ctx, i.kill)
+	stop := context.AfterFunc(ctx, func() {
+		i.kill()
+		i.conn.close() // one that no signal reaches must not keep us waiting
+	})
 	defer stop()
 	err := i.conn.send(m.Encode(), files)
 	var msg any
@@ -172,7 +185,9 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 		}
 	}
 	closeFiles(got)
-	i.Abandon()
+	if !i.Abandon() {
+		err = errors.Join(err, ErrStuck)
+	}
 	return nil, err
 }
 
@@ -192,7 +207,7 @@ func (i *Init) listen() {
 			i.answerLocked(m.ID, msg, files)
 		case *initproto.Exited:
 			if c := i.exits[m.ID]; c != nil {
-				c <- m.Status
+				c <- exit{m.Status, m.At}
 				delete(i.exits, m.ID)
 			}
 			closeFiles(files)
@@ -229,15 +244,15 @@ func (i *Init) hangUp() {
 }
 
 // exec has the init run a program. It returns when the program was executed: the channel that will
-// carry its wait status (closed without one when the init died first), and the terminal's master if
-// one was asked for. The descriptors stay the caller's.
-func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (exit <-chan uint32, master *os.File, err error) {
-	ans, status := make(chan answer, 1), make(chan uint32, 1)
+// carry its wait status (closed without one when the init died first), when that was, and the
+// terminal's master if one was asked for. The descriptors stay the caller's.
+func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (ended <-chan exit, started uint64, master *os.File, err error) {
+	ans, status := make(chan answer, 1), make(chan exit, 1)
 	i.mu.Lock()
 	select {
 	case <-i.done:
 		i.mu.Unlock()
-		return nil, nil, ErrGone
+		return nil, 0, nil, ErrGone
 	default:
 	}
 	i.waiting[m.ID], i.exits[m.ID] = ans, status
@@ -250,7 +265,7 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (exit <-c
 	}
 	if err := i.conn.send(m.Encode(), fds); err != nil {
 		forget()
-		return nil, nil, errors.Join(ErrGone, err)
+		return nil, 0, nil, errors.Join(ErrGone, err)
 	}
 	var a answer
 	var ok bool
@@ -260,7 +275,7 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (exit <-c
 		// What it was about to start must not run unwatched.
 		i.kill()
 		forget()
-		return nil, nil, ctx.Err()
+		return nil, 0, nil, ctx.Err()
 	}
 	switch m := a.msg.(type) {
 	case *initproto.Started:
@@ -268,16 +283,16 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (exit <-c
 			master = a.files[0]
 			closeFiles(a.files[1:])
 		}
-		return status, master, nil
+		return status, m.At, master, nil
 	case *initproto.Failed:
 		forget()
 		closeFiles(a.files)
-		return nil, nil, &Error{Stage: m.Stage, Detail: m.Detail, Errno: syscall.Errno(m.Errno)}
+		return nil, 0, nil, &Error{Stage: m.Stage, Detail: m.Detail, Errno: syscall.Errno(m.Errno)}
 	}
 	if !ok {
-		return nil, nil, ErrGone
+		return nil, 0, nil, ErrGone
 	}
-	return nil, nil, initproto.ErrMalformed
+	return nil, 0, nil, initproto.ErrMalformed
 }
 
 // Signal reaches one program, or everyone.
@@ -313,34 +328,63 @@ func (i *Init) kill() {
 // Twice is fine.
 func (i *Init) HangUp() { i.conn.close() }
 
-// Abandon ends and buries an init that Setup was never called on.
-func (i *Init) Abandon() {
+// Abandon ends and buries an init that Setup was never called on, or has failed on.
+func (i *Init) Abandon() bool {
 	i.kill()
 	close(i.done)
-	i.Reap(nil)
+	return i.Reap(abandonPatience, nil)
 }
 
-// Reap waits until the init has ended, lets look read what /proc still says about it, and
-// releases it. The init must have been told to end. Twice is fine.
-func (i *Init) Reap(look func(pid int)) {
-	<-i.done
-	i.mu.Lock()
-	if i.reaped {
-		i.mu.Unlock()
-		return
+// abandonPatience is how long an init that was killed may take to be gone.
+const abandonPatience = 2 * time.Second
+
+// Reap waits until the init has ended, lets look read what /proc still says about it, and releases it.
+// The init must have been told to end. When it has not ended within patience, because the kernel holds
+// one of its processes where no signal reaches, Reap returns false and goes on in the background. Twice
+// is fine.
+func (i *Init) Reap(patience time.Duration, look func(pid int)) bool {
+	deadline := time.Now().Add(patience)
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-i.done:
+		if i.reap(deadline, look) {
+			return true
+		}
+	case <-t.C:
 	}
-	i.mu.Unlock()
-	// The socket has closed, so this does not block for long: the kernel is at work.
+	go func() {
+		<-i.done
+		for !i.reap(time.Now().Add(time.Minute), nil) {
+			i.kill()
+		}
+	}()
+	return false
+}
+
+// reap waits for the process until the deadline. The socket has closed, so the kernel is at work and
+// this does not block for long.
+func (i *Init) reap(deadline time.Time, look func(pid int)) bool {
 	for {
-		err := unix.Waitid(unix.P_PIDFD, i.pidfd, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if err != unix.EINTR {
+		i.mu.Lock()
+		if i.reaped {
+			i.mu.Unlock()
+			return true
+		}
+		fds := []unix.PollFd{{Fd: int32(i.pidfd), Events: unix.POLLIN}}
+		i.mu.Unlock()
+		n, err := unix.Poll(fds, max(1, int(time.Until(deadline).Milliseconds())))
+		if err != nil && err != unix.EINTR || n == 0 && time.Now().After(deadline) {
+			return false
+		}
+		if n > 0 {
 			break
 		}
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.reaped {
-		return
+		return true
 	}
 	if look != nil {
 		look(i.pid)
@@ -348,6 +392,7 @@ func (i *Init) Reap(look func(pid int)) {
 	i.reaped = true
 	i.wait()
 	i.conn.close()
+	return true
 }
 
 // wait buries the process and lets go of its descriptor.

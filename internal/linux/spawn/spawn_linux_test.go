@@ -68,8 +68,8 @@ func plain(t *testing.T) *Init {
 	}
 	t.Cleanup(func() {
 		i.Kill()
-		i.Reap(nil)
-		i.Reap(nil)
+		i.Reap(10*time.Second, nil)
+		i.Reap(10*time.Second, nil)
 		i.Kill()
 	})
 	return i
@@ -195,7 +195,7 @@ func TestMalformedSetup(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer i.Abandon()
+			defer func() { _ = i.Abandon() }()
 			fds := 0
 			if name == "descriptors that did not come" {
 				fds = int(frame[4])
@@ -347,7 +347,7 @@ func TestExecErrors(t *testing.T) {
 	// Descriptors that did not come.
 	m := program("true")
 	m.Stdio = [3]int{0, 1, 7}
-	if _, _, err := i.exec(context.Background(), m, []int{int(null.Fd()), int(null.Fd())}); err == nil {
+	if _, _, _, err := i.exec(context.Background(), m, []int{int(null.Fd()), int(null.Fd())}); err == nil {
 		t.Error("descriptors that do not exist are taken")
 	}
 	if out, code, _ := run(t, i, program("echo", "control")); out != "control\n" || code != 0 {
@@ -436,7 +436,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 			i.Kill()
 			wg.Wait()
 			<-i.Done()
-			i.Reap(nil)
+			i.Reap(10*time.Second, nil)
 			if err := i.Signal(initproto.Signal{All: true, Num: 15}); !errors.Is(err, ErrGone) {
 				t.Errorf("signal to a dead init: %v", err)
 			}
@@ -455,7 +455,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 		if _, signal := p.Wait(); signal != 9 {
 			t.Errorf("signal %d", signal)
 		}
-		i.Reap(nil)
+		i.Reap(10*time.Second, nil)
 		if out, _ := exec.Command("pgrep", "-fx", "sleep 61").Output(); len(out) > 0 {
 			t.Errorf("descendants live on: %s", out)
 		}
@@ -541,7 +541,7 @@ func TestLeavesNothing(t *testing.T) {
 		p.Wait()
 		p.Close()
 		p.Close()
-		i.Reap(nil)
+		i.Reap(10*time.Second, nil)
 	}
 	once()
 	once()

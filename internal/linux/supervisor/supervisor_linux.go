@@ -185,6 +185,7 @@ func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
 	if dryRun || !clean {
 		f.Problem = o.Release()
 	} else {
+		_ = tree.Prune() // the directory they shared, if nobody else is in it
 		f.Problem = o.Remove()
 		f.Removed = f.Problem == nil
 	}

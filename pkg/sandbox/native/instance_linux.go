@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -25,6 +26,21 @@ import (
 // cloneFlags are the namespaces an init is born into; the cgroup namespace is made by each
 // program's child, once it stands in its cgroup.
 const cloneFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+
+// startPatience bounds what an init may take to answer: it needs milliseconds, and seconds only on a
+// machine that is in trouble.
+const startPatience = 20 * time.Second
+
+// answered calls f with a context that ends after startPatience, and says so if that was it.
+func answered[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	bounded, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	v, err := f(bounded)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("no answer within %v; is the machine overloaded, or its kernel stuck? %w", startPatience, err)
+	}
+	return v, err
+}
 
 // cleanupPatience bounds the removal of a phase: the kernel needs milliseconds.
 const cleanupPatience = time.Second
@@ -162,7 +178,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		fds = append(fds, int(f.Fd()))
 	}
 	p.ready = true // from here on the init is Setup's to bury when it fails
-	got, err := p.init.Setup(ctx, m, fds)
+	got, err := answered(ctx, func(ctx context.Context) ([]*os.File, error) { return p.init.Setup(ctx, m, fds) })
 	if err != nil {
 		p.failed = true
 		return launch.StartFailure(Name, err)
@@ -311,8 +327,9 @@ func (i *instance) Destroy(ctx context.Context) error {
 	if i.scratch != nil {
 		errs = append(errs, failure("drop scratch", "scratch", i.scratch.Close()))
 	}
-	if i.rootID >= 0 {
-		i.supervisor.Release(i.rootID)
+	err := errors.Join(errs...)
+	if i.rootID >= 0 && err == nil {
+		i.supervisor.Release(i.rootID) // what is still there keeps its ids
 	}
-	return errors.Join(errs...)
+	return err
 }

@@ -102,7 +102,7 @@ func (n *nursery) close() {
 	if b := n.next; b != nil {
 		n.next = nil
 		if b.init != nil {
-			b.init.Abandon()
+			_ = b.init.Abandon() // one that does not die is for the next start to find
 		}
 		n.supervisor.Release(b.rootID)
 	}

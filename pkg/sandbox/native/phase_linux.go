@@ -152,15 +152,17 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 			_ = unix.Close(p.root)
 		}
 		var read, written uint64
+		var stuck error
 		buried := make(chan struct{})
 		go func() {
-			read, written = p.bury()
+			read, written, stuck = p.bury()
 			close(buried)
 		}()
 		// A group without processes can go while the kernel still takes the namespaces apart; with
 		// stragglers in it, only afterwards.
 		if p.group == nil {
 			<-buried
+			p.err = stuck
 			return
 		}
 		if empty, err := p.group.Empty(); err != nil || !empty {
@@ -169,8 +171,9 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		p.final = p.sample(p.group.Final())
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupPatience)
 		defer cancel()
-		p.err = failure("remove cgroup", "cgroup", p.group.Remove(ctx))
+		err := p.group.Remove(ctx)
 		<-buried
+		p.err = errors.Join(stuck, failure("remove cgroup", "cgroup", err))
 		if p.final.IORead == 0 && p.final.IOWrite == 0 {
 			p.final.IORead, p.final.IOWrite = read, written
 		}
@@ -179,19 +182,27 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 }
 
 // bury waits for the init's end and returns the I/O of all it has held.
-func (p *phase) bury() (read, written uint64) {
+func (p *phase) bury() (read, written uint64, err error) {
+	gone := true
 	switch {
 	case p.init == nil || p.failed:
 	case p.ready:
 		// It ends by itself with its last process; should it not, it is made to.
 		insist := time.AfterFunc(initPatience, p.init.Kill)
 		defer insist.Stop()
-		p.init.Reap(func(pid int) { read, written = processIO(pid) })
+		gone = p.init.Reap(initPatience+cleanupPatience, func(pid int) { read, written = processIO(pid) })
 	default:
-		p.init.Abandon()
+		gone = p.init.Abandon()
 	}
-	return read, written
+	if !gone {
+		return 0, 0, failure("end init", "cleanup", errStuck)
+	}
+	return read, written, nil
 }
+
+// errStuck is what even a kill can not change. The init and its cgroup are seen to when they can be: by
+// this process, or by the next that starts.
+var errStuck = errors.New("a process of the sandbox is in the kernel where no signal reaches it")
 
 // sample turns counters into a sample. Counters that could not be read stay zero: the monitor keeps
 // what it saw last.

@@ -74,9 +74,9 @@ func (b *Backend) Probe(context.Context) sandbox.Isolation {
 	for _, c := range sandbox.AllControls() {
 		iso.Controls[c] = sandbox.Absent
 	}
-	iso.Enforce(sandbox.ControlNoNewPrivs, sandbox.ControlOpenFiles, sandbox.ControlWall, sandbox.ControlOutput, sandbox.ControlCleanup)
-	iso.Controls[sandbox.ControlCPUTime] = sandbox.Polled
+	iso.Enforce(sandbox.ControlNoNewPrivs, sandbox.ControlOpenFiles, sandbox.ControlWall, sandbox.ControlOutput)
 	if b.hasCgroups() {
+		iso.Controls[sandbox.ControlCPUTime] = sandbox.Polled
 		iso.Enforce(sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU)
 		if b.cgroups.Has(cgroup.Swap) {
 			iso.Enforce(sandbox.ControlSwap)
@@ -347,7 +347,9 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 			insist := time.AfterFunc(patience, p.init.Kill)
 			defer insist.Stop()
 			p.init.HangUp()
-			p.init.Reap(nil)
+			if !p.init.Reap(2*patience, nil) {
+				p.err = failure("end init", "cleanup", errors.New("it is in the kernel where no signal reaches it"))
+			}
 		}
 		for _, f := range p.join {
 			_ = f.Close()
@@ -360,7 +362,7 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
-		p.err = failure("remove cgroup", "cgroup", p.group.Remove(ctx))
+		p.err = errors.Join(p.err, failure("remove cgroup", "cgroup", p.group.Remove(ctx)))
 	})
 	return p.final, p.err
 }

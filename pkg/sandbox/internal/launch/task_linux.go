@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +43,7 @@ type Task struct {
 var (
 	_ sandbox.Task     = (*Task)(nil)
 	_ sandbox.Terminal = (*Task)(nil)
+	_ sandbox.Timed    = (*Task)(nil)
 )
 
 // New is the task of a program that was started in a phase.
@@ -72,6 +74,9 @@ func (t *Task) Wait() (sandbox.Exit, error) {
 	code, signal := t.program.Wait()
 	return sandbox.Exit{Code: code, Signal: signal}, nil
 }
+
+// Took is how long the process ran, as its init saw it.
+func (t *Task) Took() (time.Duration, bool) { return t.program.Took() }
 
 // Finish ends the phase if this was its last process, and returns what the phase has used.
 func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
