@@ -83,7 +83,7 @@ func TestLimitsValidate(t *testing.T) {
 	if err := DefaultLimits().validate(big); err != nil {
 		t.Errorf("defaults: %v", err)
 	}
-	edge := Limits{Wall: maxDuration, Grace: 1, CPUs: 8, CPUTime: 1, Memory: 64 * GiB, Disk: 16 * TiB, Inodes: math.MaxInt32, Processes: maxProcesses, OpenFiles: maxOpenFiles, Output: GiB}
+	edge := Limits{Wall: maxDuration, Grace: 1, CPUs: 8, CPUTime: 1, Memory: 64 * GiB, Disk: 4 * TiB, Inodes: 1 << 28, Processes: maxProcesses, OpenFiles: maxOpenFiles, Output: GiB}
 	if err := edge.validate(big); err != nil {
 		t.Errorf("the most there is: %v", err)
 	}

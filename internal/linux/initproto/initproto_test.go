@@ -64,9 +64,9 @@ func drawMessage(t *rapid.T) encoder {
 	case 2:
 		return &Signal{rapid.Uint64().Draw(t, "id"), rapid.Bool().Draw(t, "all"), rapid.Uint32().Draw(t, "num")}
 	case 3:
-		return &Started{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "pid")}
+		return &Started{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "pid"), rapid.Uint64().Draw(t, "at")}
 	case 4:
-		return &Exited{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "status")}
+		return &Exited{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "status"), rapid.Uint64().Draw(t, "at")}
 	case 5:
 		return &Failed{rapid.Uint64().Draw(t, "id"), Stage(rapid.Uint32().Draw(t, "stage")), rapid.Uint32().Draw(t, "errno"), text.Draw(t, "detail")}
 	}
@@ -231,7 +231,7 @@ func FuzzDecode(f *testing.F) {
 	for _, m := range []encoder{
 		&Setup{Namespaced: true, Hostname: "h", Masked: []string{"a", "b"}, Binds: []Bind{{"a", "b"}}, Volumes: []Volume{{1, "x", true}}},
 		&Exec{ID: 1, Args: []string{"x"}, Rlimits: []Rlimit{{1, 2, 3}}, Seccomp: []byte{1}, Landlock: []Rule{{"/", 1}}, Cgroups: []int{3}},
-		&Signal{1, true, 9}, &Started{1, 2}, &Exited{1, 2}, &Failed{1, StageExec, 2, "x"}, &Ready{},
+		&Signal{1, true, 9}, &Started{1, 2, 3}, &Exited{1, 2, 3}, &Failed{1, StageExec, 2, "x"}, &Ready{},
 	} {
 		f.Add(m.Encode()[HeaderSize:])
 	}
