@@ -103,8 +103,9 @@ func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
 
 const noSetuidFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP
 
-// borrowID gives this thread, and no other, another effective id while it clones: a user namespace
-// belongs to whoever makes it. It keeps its capabilities meanwhile. A change of ids makes the kernel
+// borrowID gives this thread, and no other, another id while it clones: a user namespace
+// belongs to whoever makes it. Real and effective change together, or kernels before 6.16 take the exec
+// that follows for a set-id one and drop what it should keep. A change of ids makes the kernel
 // hide the process from debuggers; what that was before is returned, for returnID.
 //
 //go:nosplit
@@ -116,7 +117,7 @@ func borrowID(id uintptr) (dumpable, bits, errno uintptr) {
 	if _, _, e = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, bits|noSetuidFixup, 0); e != 0 {
 		return 0, 0, uintptr(e)
 	}
-	if _, _, e = unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), id, ^uintptr(0)); e != 0 {
+	if _, _, e = unix.RawSyscall(unix.SYS_SETRESUID, id, id, ^uintptr(0)); e != 0 {
 		_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, bits, 0)
 		return 0, 0, uintptr(e)
 	}
@@ -128,7 +129,7 @@ func borrowID(id uintptr) (dumpable, bits, errno uintptr) {
 //go:nosplit
 //go:norace
 func returnID(dumpable, bits uintptr) {
-	_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 0, ^uintptr(0))
+	_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, 0, 0, ^uintptr(0))
 	_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, bits, 0)
 	if dumpable == 1 {
 		_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1, 0)

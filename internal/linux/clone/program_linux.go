@@ -42,6 +42,8 @@ type launch struct {
 	paths      []*byte
 	argv, envp []*byte
 
+	defaultAction [4]uint64 // struct sigaction: SIG_DFL, no flags, no mask
+
 	// The child's last words.
 	stage initproto.Stage
 	errno unix.Errno
@@ -220,6 +222,10 @@ func becomeProgram(c *launch) {
 		if _, _, errno = unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(c.landlock), 0, 0); errno != 0 {
 			goto fail
 		}
+	}
+	// What somebody up the line chose to ignore is not the program's choice (W3). Handlers go with the exec.
+	for i = 1; i <= 64; i++ {
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(i), uintptr(unsafe.Pointer(&c.defaultAction)), 0, 8, 0, 0) // SIGKILL and SIGSTOP have no other
 	}
 	setMask(&zero, nil)
 	if c.filter != nil {

@@ -244,7 +244,13 @@ var probes = slices.Concat([]probe{
 	{name: "tiocsti-high", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, 1<<32|unix.TIOCSTI, 0)},
 	{name: "tioclinux", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, 0x541c, 0)},
 	{name: "tiocsetd", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, 0x5423, 0)},
-	{name: "seccomp-listener", want: unix.EPERM, run: raw(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, 0)},
+	// Filters of their own, by any door, and a share of the machine's budget of asynchronous I/O.
+	{name: "seccomp-filter", want: unix.ENOSYS, run: raw(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, 0)},
+	{name: "seccomp-listener", want: unix.ENOSYS, run: raw(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, 0)},
+	{name: "prctl-filter", want: unix.EINVAL, run: raw(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, bad)},
+	{name: "socket-filter", want: unix.ENOPROTOOPT, run: raw(unix.SYS_SETSOCKOPT, bad, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0, 0)},
+	{name: "socket-reuseport-filter", want: unix.ENOPROTOOPT, run: raw(unix.SYS_SETSOCKOPT, bad, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, 0, 0)},
+	{name: "io_setup", want: unix.ENOSYS, run: raw(unix.SYS_IO_SETUP, 0, 0)},
 	// Beyond the table: the kernel would say the same today.
 	{name: "future", want: unix.ENOSYS, run: raw(4000), lacking: unix.ENOSYS},
 }, nativeProbes)

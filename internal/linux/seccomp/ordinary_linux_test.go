@@ -216,12 +216,10 @@ var ordinary = []struct {
 		_, err = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
 		return err
 	}},
-	{"sub-filter", passes(unix.SYS_SECCOMP, 2 /* GET_ACTION_AVAIL */, 0, bad)},
 	{"terminal size", passes(unix.SYS_IOCTL, bad, unix.TIOCGWINSZ, 0)},
 	{"personality query", passes(unix.SYS_PERSONALITY, 0xffffffff)},
 	{"landlock", passes(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1)},
 	{"close_range", passes(unix.SYS_CLOSE_RANGE, 9000, 9001, 0)},
-	{"aio", passes(unix.SYS_IO_SETUP, 0, 0)},
 	{"mq_open", passes(unix.SYS_MQ_OPEN, bad)},
 }
 

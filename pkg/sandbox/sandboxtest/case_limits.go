@@ -50,7 +50,8 @@ var limitRows = []row{
 		if res.Exit.Signal != 9 || res.Metrics.OOMKills == 0 || !violated(res, "memory") {
 			e.Error(describe(res))
 		}
-		if p := res.Metrics.MemoryPeak; p < 50<<20 || p > 64<<20 {
+		// The kernel charges in batches before it looks: a few pages over are its own.
+		if p := res.Metrics.MemoryPeak; p < 50<<20 || p > 64<<20+256<<10 {
 			e.Errorf("peak %d", p)
 		}
 		// A child is killed, the program fails for it; and one that goes on and succeeds.
