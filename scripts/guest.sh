@@ -71,7 +71,7 @@ mount -t proc -o nosuid,nodev,noexec proc /proc && mount -t sysfs sys /sys
 mkdir -p /dev/pts /dev/shm
 mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /dev/pts && mount -t tmpfs -o mode=1777 shm /dev/shm
 ln -s /proc/self/fd /dev/fd
-mount -t tmpfs -o mode=755 run /run && mount -t tmpfs -o mode=1777 tmp /tmp
+mount -t tmpfs -o mode=755 run /run
 hostname guest && busybox ip link set lo up
 if [[ $(</proc/cmdline) == *guest.cgroup=v2* ]]; then
 	mount -t cgroup2 cgroup2 /sys/fs/cgroup
@@ -103,10 +103,10 @@ ramdisk() {
 	cp /usr/bin/busybox "$tree/bin/" && ln -s busybox "$tree/bin/sh"
 	depmod -b "$work/kernel" "$version"
 	for name in virtio_pci virtio_blk overlay loop; do
-		# A module is preceded by what it needs.
-		for path in $(sed -n "s#^\([^:]*/$name\.ko\):\(.*\)#\2 \1#p" "$modules/modules.dep" | awk '{for (i = NF - 1; i > 0; i--) print $i; print $NF}'); do
+		# A module is preceded by what it needs, which modules.dep lists last first.
+		while read -r path; do
 			[[ -n $(find "$tree/modules" -name "*-${path##*/}") ]] || cp "$modules/$path" "$tree/modules/$((n++))-${path##*/}"
-		done
+		done < <(sed -n "s#^\([^:]*/$name\.ko\):\(.*\)#\2 \1#p" "$modules/modules.dep" | awk '{for (i = NF - 1; i > 0; i--) print $i; print $NF}')
 	done
 	cat >"$tree/init" <<'INIT'
 #!/bin/sh
@@ -143,7 +143,13 @@ printf '%s\n' "${results[@]}" | sed -n 's#^/##p' >"$run/files/guest-results"
 		[[ -z ${!name:-} ]] || printf 'export %s=%q\n' "$name" "${!name}"
 	done
 	[[ -z ${GOCOVERDIR:-} ]] || printf 'mkdir -p -m 1777 %q\n' "$GOCOVERDIR"
-	for result in "${results[@]}"; do [[ -z $result ]] || printf 'mkdir -p %q\n' "${result%/*}"; done
+	for result in "${results[@]}"; do
+		if [[ -d $result ]]; then
+			printf 'mkdir -p %q\n' "$result"
+		elif [[ -n $result ]]; then
+			printf 'mkdir -p %q\n' "${result%/*}"
+		fi
+	done
 	printf 'export SANDBOX_RUN_GUEST=1\nulimit -n 65536\ncd %q && exec %q' "$PWD" "$binary"
 	printf ' %q' "$@"
 	echo

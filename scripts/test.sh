@@ -72,6 +72,8 @@ CGO_ENABLED=1 go test -race -count=1 -timeout 9m \
 	-covermode=atomic -coverpkg=./... -coverprofile=cover/tests.out \
 	-exec "env 'GOCOVERDIR=$children'" ${TESTFLAGS:-} "${packages[@]}" || status=$?
 if ((${#guest[@]})); then
+	# These two need a Go toolchain and a real processor, and no filter.
+	CGO_ENABLED=0 go test -count=1 -run '^(TestInitTime|TestImports)$' ./cmd/sandbox-run || status=$?
 	# shellcheck disable=SC2086
 	CGO_ENABLED=0 go test -p 1 -count=1 -timeout 15m \
 		-covermode=atomic -coverpkg=./... -coverprofile=cover/guest.out \
