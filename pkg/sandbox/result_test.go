@@ -59,12 +59,9 @@ func TestResultNames(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(info)); !slices.Equal(got, []string{"code", "hint", "message"}) {
 		t.Errorf("error %q", got)
 	}
-	var all []Verdict
-	for _, v := range []Verdict{
+	all := []Verdict{
 		VerdictOK, VerdictNonzeroExit, VerdictSignaled, VerdictCompileError, VerdictTimeLimit, VerdictCPULimit, VerdictMemoryLimit, VerdictDiskLimit,
 		VerdictOutputLimit, VerdictCancelled, VerdictInternalError,
-	} {
-		all = append(all, v)
 	}
 	if got := strings.Join(verdictNames(all), " "); got != "ok nonzero_exit signaled compile_error time_limit cpu_limit memory_limit disk_limit output_limit cancelled internal_error" {
 		t.Errorf("verdicts %s", got)

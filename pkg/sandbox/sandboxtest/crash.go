@@ -146,7 +146,7 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n, of int) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	_ = cmd.Wait()
-	for range said { //nolint:revive // until it ends
+	for range said { // until it ends
 	}
 	if len(alive) > 0 {
 		t.Errorf("instant %d: alive a second after their supervisor: %q", n, alive)
