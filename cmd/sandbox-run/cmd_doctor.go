@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ func (c *cli) newDoctor() *cobra.Command {
 		Use:   "doctor [flags]",
 		Short: "Say what this machine can enforce",
 		Long: `Says what this machine can enforce, per backend and control, with the reason and the
-remedy for each gap. Exits 0 only if the default tier, container, is available with
+remedy for each gap, and runs a program in a sandbox to prove it. Exits 0 only if the default tier, container, is available with
 the native backend, and 1 otherwise.`,
 		Example:               "  sandbox-run doctor\n  sandbox-run doctor --json --backend native",
 		DisableFlagsInUseLine: true,
@@ -77,7 +78,28 @@ func examine(ctx context.Context, name string) backendFinding {
 		return backendFinding{Isolation: iso, Error: sandbox.Describe(err)}
 	}
 	defer b.Close()
-	return backendFinding{Isolation: b.Probe(ctx)}
+	f := backendFinding{Isolation: b.Probe(ctx)}
+	if f.Tier.AtLeast(sandbox.TierContainer) {
+		// What a look promises is worth a try: a kernel can have everything and still not do it.
+		if err := try(ctx, b); err != nil {
+			f.Tier, f.Error = sandbox.TierNone, sandbox.Describe(err)
+		}
+	}
+	return f
+}
+
+// try runs a program in a sandbox of the backend's.
+func try(ctx context.Context, b sandbox.Backend) error {
+	m := sandbox.NewManager(b, sandbox.Options{})
+	id, err := m.Create(ctx, sandbox.Spec{Scratch: sandbox.ScratchMemory})
+	if err != nil {
+		return err
+	}
+	result, err := m.Run(ctx, id, sandbox.Process{Args: []string{"true"}}, sandbox.IO{})
+	if err == nil && !result.Success() {
+		err = fmt.Errorf("a sandboxed true ended with the verdict %s", result.Verdict)
+	}
+	return errors.Join(err, m.Close())
 }
 
 // Widths of the table's columns.

@@ -34,7 +34,8 @@ func (s *stage) throughput(ctx context.Context) ([]bench.Row, error) {
 		}
 	}
 	reference := func(context.Context, int) error { return s.reference.run() }
-	workers := runtime.GOMAXPROCS(0)
+	// Several per core, on either side: a sandbox spends part of its life waiting for the kernel.
+	workers := 4 * runtime.GOMAXPROCS(0)
 	warm := func(run func(context.Context, int) error) error {
 		_, err := bench.Throughput(ctx, workers, s.each/5, run)
 		return err
