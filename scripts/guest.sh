@@ -41,7 +41,7 @@ copy() {
 
 root_tree() {
 	local tree=$1 file
-	mkdir -p "$tree"/usr/{bin,sbin,lib,lib64,lib/locale} "$tree"/{etc,root,home,tmp,var/tmp,var/cache,run,proc,sys,dev,mnt}
+	mkdir -p "$tree"/usr/{bin,sbin,lib,lib64,lib/locale,local} "$tree"/{etc,root,home,tmp,var/tmp,var/cache,run,proc,sys,dev,mnt}
 	chmod 1777 "$tree/tmp" "$tree/var/tmp"
 	for file in bin sbin lib lib64; do ln -s "usr/$file" "$tree/$file"; done
 	local files=(/usr/bin/python3 /usr/bin/busybox /usr/bin/awk)
@@ -150,7 +150,7 @@ printf '%s\n' "${results[@]}" | sed -n 's#^/##p' >"$run/files/guest-results"
 			printf 'mkdir -p %q\n' "${result%/*}"
 		fi
 	done
-	printf 'export SANDBOX_RUN_GUEST=1\nulimit -n 65536\ncd %q && exec %q' "$PWD" "$binary"
+	printf 'export SANDBOXTEST_GUEST=1\nulimit -n 65536\ncd %q && exec %q' "$PWD" "$binary"
 	printf ' %q' "$@"
 	echo
 } >"$run/files/guest-command"

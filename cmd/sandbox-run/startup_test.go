@@ -18,7 +18,7 @@ const mostInitMilliseconds = 5
 
 // TestInitTime sums up what the initialisers of all linked packages cost at every start (D10).
 func TestInitTime(t *testing.T) {
-	if os.Getenv("SANDBOX_RUN_GUEST") != "" {
+	if os.Getenv("SANDBOXTEST_GUEST") != "" {
 		t.Skip("an emulated processor measures nothing; test.sh runs this on the host")
 	}
 	best := 0.0
@@ -66,7 +66,7 @@ func sumInits(t *testing.T, trace *bytes.Buffer) (sum float64, packages int) {
 // TestImports keeps out of the thin executable what is heavy to start or to carry. text/template
 // comes with cobra and is never used: ours are plain functions, so the linker drops nearly all of it.
 func TestImports(t *testing.T) {
-	if os.Getenv("SANDBOX_RUN_GUEST") != "" {
+	if os.Getenv("SANDBOXTEST_GUEST") != "" {
 		t.Skip("no Go toolchain in the virtual machine; test.sh runs this on the host")
 	}
 	cmd := exec.Command("go", "list", "-deps", ".")

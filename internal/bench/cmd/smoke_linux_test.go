@@ -30,7 +30,7 @@ func TestSmoke(t *testing.T) {
 	if _, err := exec.LookPath("bwrap"); err != nil {
 		t.Skip("bwrap, the reference, is not installed: scripts/deps.sh bench")
 	}
-	if os.Getenv("SANDBOX_RUN_GUEST") != "" {
+	if os.Getenv("SANDBOXTEST_GUEST") != "" {
 		t.Skip("no Go toolchain in the virtual machine, and nothing to measure on an emulated processor")
 	}
 	bin := t.TempDir()
