@@ -63,7 +63,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	task, err := r.c.instance.Start(r.starting, &r.p)
 	if err != nil {
 		// What the program itself is to blame for is said all the same.
-		if r.starting.Err() != nil && !errors.Is(err, ErrNotStarted) && !errors.Is(err, ErrInvalid) {
+		if r.calledOff() && !errors.Is(err, ErrNotStarted) && !errors.Is(err, ErrInvalid) {
 			return r.neverStarted(time.Since(began)), nil
 		}
 		return nil, err
@@ -121,6 +121,16 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	r.c.last = summary
 	r.c.mu.Unlock()
 	return res, nil
+}
+
+// calledOff reports whether somebody wanted the run to end while it was being started.
+func (r *run) calledOff() bool {
+	select {
+	case <-r.stopped:
+		return true
+	default:
+		return r.starting.Err() != nil
+	}
 }
 
 // neverStarted is the result of a run that was called off while its process was being started.

@@ -174,9 +174,7 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		err := p.group.Remove(ctx)
 		<-buried
 		p.err = errors.Join(stuck, failure("remove cgroup", "cgroup", err))
-		if p.final.IORead == 0 && p.final.IOWrite == 0 {
-			p.final.IORead, p.final.IOWrite = read, written
-		}
+		p.final.IORead, p.final.IOWrite = read, written // not the cgroup's: see processIO
 	})
 	return p.final, p.err
 }
@@ -230,19 +228,18 @@ func (p *phase) Live() (monitor.Sample, error) {
 		return monitor.Sample{}, err
 	}
 	s := p.sample(st, nil)
-	if !st.HasIO {
-		s.IORead, s.IOWrite = processIO(p.init.PID())
-		pids, _ := p.group.Procs()
-		for _, pid := range pids[:min(len(pids), maxIOProcesses)] {
-			read, written := processIO(pid)
-			s.IORead, s.IOWrite = s.IORead+read, s.IOWrite+written
-		}
+	s.IORead, s.IOWrite = processIO(p.init.PID())
+	pids, _ := p.group.Procs()
+	for _, pid := range pids[:min(len(pids), maxIOProcesses)] {
+		read, written := processIO(pid)
+		s.IORead, s.IOWrite = s.IORead+read, s.IOWrite+written
 	}
 	return s, nil
 }
 
 // processIO is what a process and those of its children that were waited for have moved to and
-// from storage. cgroup v1 counts nothing without a throttle rule; this is right.
+// from storage. cgroup v1 counts nothing without a throttle rule, v2 counts what goes through a loop
+// device twice; this is right.
 func processIO(pid int) (read, written uint64) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
 	if err != nil {
