@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
@@ -73,12 +74,25 @@ func TestCrash(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	for _, f := range backing {
-		if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), dir+"/") {
-			t.Errorf("left: %s over %s", f, text)
+	// A device lets go of its disk when the last of a dead process's descriptors is closed, which the
+	// kernel may do after it has told of the death.
+	var left []string
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		left = nil
+		backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+		for _, f := range backing {
+			if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), dir+"/") {
+				left = append(left, f+" over "+strings.TrimSpace(string(text)))
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			break
 		}
 	}
+	t.Errorf("left after 5 s: %q", left)
 }
 
 // A thousand runs leave no more behind than one.
