@@ -102,10 +102,11 @@ func standsInFreshNamespaces(m *initproto.Setup) error {
 }
 
 // becomeRoot makes this thread, which does all the work and has all the children, root of its user
-// namespace, and nobody outside: the supervisor has written the maps by now, and until now we were
-// still the supervisor's user. The runtime's own threads stay that: they may wait for children and
-// write to the socket, and have no more rights outside than anybody in a user namespace has. (Changing
-// them too takes a signal to each and three rounds of it: a tenth of a sandbox's whole cost.)
+// namespace: the supervisor has written the maps by now. The uid was the sandbox's own from birth; the
+// gid and the groups were still the supervisor's, and for the runtime's own threads they stay that. Those
+// may wait for children and write to the socket, and have no more rights outside than anybody in a user
+// namespace has. (Changing them too takes a signal to each and three rounds of it: a tenth of a
+// sandbox's whole cost.)
 func becomeRoot() error {
 	for _, call := range []struct {
 		name string

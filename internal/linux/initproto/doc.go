@@ -9,9 +9,9 @@
 //	host → setup{root, mounts, …}            once, with the descriptors of the mounts
 //	init → ready{}                           with a descriptor of the scratch for the next phase
 //	host → exec{id, argv, env, policy}       any number of times, with stdio and cgroup descriptors
-//	init → started{id, pid}                  with the terminal's master, if one was asked for
+//	init → started{id, pid, at}              with the terminal's master, if one was asked for
 //	host → signal{id or everyone, number}
-//	init → exited{id, status}                the last one is followed by the init's own exit
+//	init → exited{id, status, at}            the last one is followed by the init's own exit
 //	init → failed{id, stage, errno, detail}  instead of ready or started
 //	(host closes)                            the init exits, and the kernel kills all the rest
 //
