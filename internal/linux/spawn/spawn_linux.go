@@ -51,6 +51,7 @@ type Init struct {
 	pid   int
 	pidfd int
 	conn  *conn
+	whole bool // its pid namespace ends with it
 
 	done chan struct{} // closed when the socket has ended: the init is exiting or dead
 
@@ -111,7 +112,7 @@ func Start(o Options) (*Init, error) {
 	}
 	c, err := newConn(pair[0])
 	i := &Init{
-		pid: pid, pidfd: pidfd, conn: c, done: make(chan struct{}),
+		pid: pid, pidfd: pidfd, conn: c, whole: o.Namespaces&unix.CLONE_NEWPID != 0, done: make(chan struct{}),
 		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{},
 	}
 	if err == nil && o.Namespaces&unix.CLONE_NEWUSER != 0 {
@@ -273,7 +274,7 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (ended <-
 	case a, ok = <-ans:
 	case <-ctx.Done():
 		// What it was about to start must not run unwatched.
-		i.kill()
+		i.end()
 		forget()
 		return nil, 0, nil, ctx.Err()
 	}
@@ -312,6 +313,16 @@ func (i *Init) Alive() bool {
 
 // Done closes when the init is exiting or dead.
 func (i *Init) Done() <-chan struct{} { return i.done }
+
+// end ends the init and everything it has started. Without a pid namespace that is the init's own
+// work: a signal that it can not catch would orphan its programs.
+func (i *Init) end() {
+	if i.whole {
+		i.kill()
+	} else {
+		i.HangUp()
+	}
+}
 
 // Kill ends the init, and with it everything in its pid namespace. It may be called in any state, twice.
 func (i *Init) Kill() { i.kill() }

@@ -404,14 +404,17 @@ func TestKilledAtEachPoint(t *testing.T) {
 		i := plain(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		p, err := i.Run(ctx, program("sleep", "60"), nil)
+		p, err := i.Run(ctx, program("sleep", "62"), nil)
 		if err == nil { // it was faster; then it is a program like any other
 			p.Close()
-			i.Kill()
+			i.end()
 		} else if !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		<-i.Done()
+		i.Reap(10*time.Second, nil)
+		if out, _ := exec.Command("pgrep", "-fx", "sleep 62").Output(); len(out) > 0 {
+			t.Errorf("it runs, unwatched: %s", out)
+		}
 	})
 	t.Run("while programs start", func(t *testing.T) {
 		for n := range 30 {
@@ -433,7 +436,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 				})
 			}
 			time.Sleep(time.Duration(n) * 200 * time.Microsecond)
-			i.Kill()
+			i.end()
 			wg.Wait()
 			<-i.Done()
 			i.Reap(10*time.Second, nil)
