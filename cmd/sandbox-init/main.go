@@ -6,6 +6,6 @@ package main
 
 import "github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 
-func init() { initproc.Main() } // not main: see there
+func init() { initproc.Main(exit) } // not main: see there
 
 func main() {}

@@ -2,7 +2,6 @@ package initproc
 
 import (
 	"errors"
-	"os"
 	"strconv"
 	"sync"
 	"syscall"
@@ -10,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
@@ -43,10 +43,11 @@ func failed(stage initproto.Stage, detail string, err error) error {
 type server struct {
 	socket *socket
 	tree   tree // everything that runs in this sandbox
+	leave  func(code int)
 
 	mu      sync.Mutex
 	running map[int]uint64 // pid → id of the programs asked for
-	reaping bool
+	bell    int            // an eventfd that wakes the reaper once there is a program
 }
 
 // tree is everything that descends from this process.
@@ -55,12 +56,13 @@ type tree interface {
 	kill() // ends it all before this process exits
 }
 
-// Main is the whole life of the init. It does not return. It must be called from a package's init
+// Main is the whole life of the init. It does not return: leave is to exit. It must be called from a package's init
 // function: there the runtime keeps the main goroutine on the main thread by itself, and new threads
 // take after that one. (runtime.LockOSThread would do the first, at the price of a thread more.)
-func Main() {
+func Main(leave func(code int)) {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&append([]byte(Name), 0)[0])), 0, 0, 0) // or ps shows a descriptor's number
-	s := &server{socket: &socket{fd: controlFD}, running: map[int]uint64{}}
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, clone.DefaultSlack, 0, 0, 0)
+	s := &server{socket: &socket{fd: controlFD}, leave: leave, running: map[int]uint64{}}
 	err := s.serve()
 	code := 0
 	if err != nil {
@@ -74,7 +76,7 @@ func (s *server) exit(code int) {
 	if s.tree != nil {
 		s.tree.kill()
 	}
-	os.Exit(code)
+	s.leave(code)
 }
 
 // report tells the supervisor of a failure; without a supervisor it tells whoever runs us by hand.
@@ -91,7 +93,7 @@ func (s *server) report(id uint64, err error) int {
 		}
 	}
 	if s.socket.send(msg.Encode()) != nil {
-		_, _ = os.Stderr.WriteString(Name + ": " + err.Error() + "\n")
+		_, _ = unix.Write(2, []byte(Name+": "+err.Error()+"\n"))
 		return exitRefused
 	}
 	return 1
@@ -101,6 +103,11 @@ func (s *server) serve() error {
 	if err := isSupervised(); err != nil {
 		return err
 	}
+	var err error
+	if s.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
+		return failed(initproto.StageProtocol, "wake reaper", err)
+	}
+	go s.reap()
 	m, fds, err := s.socket.receive()
 	if err != nil {
 		return failed(initproto.StageProtocol, "receive setup", err)
@@ -179,28 +186,28 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 	if err != nil {
 		return failed(initproto.StageProtocol, "send started", err)
 	}
-	if !s.reaping {
-		s.reaping = true
-		go s.reap()
+	if len(s.running) == 1 { // or it is awake
+		_, err = unix.Write(s.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	}
-	return nil
+	return failed(initproto.StageProtocol, "wake reaper", err)
 }
 
 // reap waits for children, whoever they are: programs asked for, and orphans that are ours to bury.
-// It ends the sandbox with the last program.
+// It ends the sandbox with the last program. It runs from the beginning: by the time there is a child
+// its thread sleeps in the kernel, and nothing depends on when the Go scheduler would start one.
 func (s *server) reap() {
+	for _, err := unix.Read(s.bell, make([]byte, 8)); err == unix.EINTR; _, err = unix.Read(s.bell, make([]byte, 8)) {
+	}
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, unix.WALL, nil)
 		if err == unix.EINTR {
 			continue
 		}
-		s.mu.Lock()
-		if err != nil { // no children at all: a program that failed to start was the only one
-			s.reaping = false
-			s.mu.Unlock()
+		if err != nil { // no children: everything is being ended
 			return
 		}
+		s.mu.Lock()
 		if id, ok := s.running[pid]; ok {
 			delete(s.running, pid)
 			err := s.socket.send((&initproto.Exited{ID: id, Status: uint32(status), At: monotonic()}).Encode())

@@ -1,7 +1,6 @@
 package initproc
 
 import (
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,16 +39,9 @@ func (descendants) of(pid int) []int {
 	queue := []int{pid}
 	for len(queue) > 0 {
 		pid, queue = queue[0], queue[1:]
-		threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
-		if err != nil {
-			continue
-		}
-		for _, t := range threads {
-			text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/task/" + t.Name() + "/children")
-			if err != nil {
-				continue
-			}
-			for _, f := range strings.Fields(string(text)) {
+		tasks := "/proc/" + strconv.Itoa(pid) + "/task"
+		for _, thread := range names(tasks) {
+			for f := range strings.FieldsSeq(contents(tasks + "/" + thread + "/children")) {
 				if child, err := strconv.Atoi(f); err == nil {
 					all, queue = append(all, child), append(queue, child)
 				}
@@ -59,15 +51,51 @@ func (descendants) of(pid int) []int {
 	return all
 }
 
+// names lists a directory; one that is gone is empty. (Package os would start a thread before we do
+// anything, and make this program slower to start by a tenth.)
+func names(dir string) (all []string) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 4096)
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if err != nil || n <= 0 {
+			return all
+		}
+		_, _, all = unix.ParseDirent(buf[:n], -1, all)
+	}
+}
+
+// contents reads a file; one that is gone is empty.
+func contents(file string) string {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	var all []byte
+	buf := make([]byte, 4096)
+	for {
+		n, err := unix.Read(fd, buf)
+		if err != nil || n <= 0 {
+			return string(all)
+		}
+		all = append(all, buf[:n]...)
+	}
+}
+
 // signal goes through pidfds: between listing and signalling a pid may have died and its number
 // been given to a stranger, so descent is looked at again once the descriptor is held (R12).
 func (d descendants) signal(sig syscall.Signal) {
-	for _, pid := range d.of(os.Getpid()) {
+	for _, pid := range d.of(unix.Getpid()) {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue
 		}
-		for _, still := range d.of(os.Getpid()) {
+		for _, still := range d.of(unix.Getpid()) {
 			if still == pid {
 				_ = unix.PidfdSendSignal(fd, sig, nil, 0)
 				break
@@ -81,7 +109,7 @@ func (d descendants) signal(sig syscall.Signal) {
 // nobody is left. The reaper goroutine buries them.
 func (d descendants) kill() {
 	for deadline := time.Now().Add(900 * time.Millisecond); time.Now().Before(deadline); {
-		if len(d.of(os.Getpid())) == 0 {
+		if len(d.of(unix.Getpid())) == 0 {
 			return
 		}
 		d.signal(unix.SIGSTOP)

@@ -17,7 +17,7 @@ import (
 // what is heavy.
 func init() {
 	if len(os.Args) == 1 && os.Args[0] == initproc.Name {
-		initproc.Main()
+		initproc.Main(os.Exit)
 	}
 }
 

@@ -93,7 +93,7 @@ func Start(o Options) (*Init, error) {
 	// with one, the second would wait for the runtime to notice that the first sleeps. And no host
 	// cgroup files are to be kept open by a runtime that wants to follow its limits.
 	// The last one is for a test binary that is its own init: built with -race, it would sleep a second before it exits.
-	env := []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0", "GORACE=atexit_sleep_ms=0"}
+	env := []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0,memprofilerate=0", "GORACE=atexit_sleep_ms=0"}
 	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
 		// A measured init leaves its counters through a descriptor: the path is not in its root.
 		if f, err := os.Open(dir); err == nil {

@@ -247,6 +247,10 @@ func TestRun(t *testing.T) {
 	if _, code, signal := run(t, i, program("sh", "-c", "kill -USR1 $$")); code != 0 || signal != int(unix.SIGUSR1) {
 		t.Errorf("%d, %d", code, signal)
 	}
+	// The init's own timers are coarse; the program's must not be.
+	if out, _, _ := run(t, i, program("cat", "/proc/self/timerslack_ns")); out != "50000\n" {
+		t.Errorf("timer slack %q", out)
+	}
 	p, err := i.Run(context.Background(), program("cat"), nil)
 	if err != nil {
 		t.Fatal(err)
