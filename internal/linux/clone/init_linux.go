@@ -82,24 +82,35 @@ func closeFDs(fds []int) {
 func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
 	var old uint64
 	var dumpable, bits uintptr
+	entersyscallblock()
 	setMask(&everySignal, &old)
 	if l.keepCaps && l.owner != 0 {
-		if dumpable, bits, errno = borrowID(l.owner); errno != 0 {
-			setMask(&old, nil)
-			return 0, errno
+		dumpable, bits, errno = borrowID(l.owner)
+	}
+	if errno == 0 {
+		pid, errno = vfork(flags, pidfd)
+		if pid == 0 && errno == 0 {
+			becomeInit(l)
+			exit()
+		}
+		if l.keepCaps && l.owner != 0 {
+			returnID(dumpable, bits)
 		}
 	}
-	pid, errno = vfork(flags, pidfd)
-	if pid == 0 && errno == 0 {
-		becomeInit(l)
-		exit()
-	}
-	if l.keepCaps && l.owner != 0 {
-		returnID(dumpable, bits)
-	}
 	setMask(&old, nil)
+	exitsyscall()
 	return pid, errno
 }
+
+// A thread that sleeps in vfork, a millisecond or two, is no use for goroutines: these give its
+// processor away for as long. Neither may yield in between, which nosplit sees to. The runtime
+// keeps both for such uses.
+//
+//go:linkname entersyscallblock runtime.entersyscallblock
+func entersyscallblock()
+
+//go:linkname exitsyscall runtime.exitsyscall
+func exitsyscall()
 
 const noSetuidFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP
 
