@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -43,6 +44,9 @@ type cli struct {
 
 // run is the whole command; it returns the exit code.
 func run(args []string, std streams) int {
+	if len(args) > 0 && args[0] == "exec" {
+		app.Warm()
+	}
 	c := &cli{args: args, std: std}
 	root := c.newRoot()
 	root.SetArgs(args)

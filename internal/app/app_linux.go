@@ -6,6 +6,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/process"
 )
 
+// Warm is for a command that is sure to need a sandbox once it has read its flags.
+func Warm() { native.Warm() }
+
 // open returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.
 func open(name string, eager bool) (sandbox.Backend, error) {
 	if name == Process {

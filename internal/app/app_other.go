@@ -9,6 +9,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
+// Warm has nothing to make ready here.
+func Warm() {}
+
 func open(name string, _ bool) (sandbox.Backend, error) {
 	return nil, &sandbox.Error{
 		Backend: name, Op: "open", Kind: sandbox.ErrUnsupported,

@@ -24,26 +24,26 @@ func init() {
 // binaryVariable names an init to use instead of the one that would be found.
 const binaryVariable = "SANDBOX_RUN_INIT"
 
-// sealed holds the init in memory, where nothing can change it any more: not the sandboxed
-// program through /proc/self/exe (F1), and not an upgrade while we run. It stays open for the
-// life of the process.
-var sealed struct {
+// protected is the init where the sandboxed program can not change it through /proc/self/exe (F1). It
+// stays open for the life of the process.
+var protected struct {
 	mu   sync.Mutex
 	file *os.File
 }
 
-// sealedInit returns the descriptor of the sealed copy, which it makes at first use.
-func sealedInit() (*os.File, error) {
-	sealed.mu.Lock()
-	defer sealed.mu.Unlock()
-	if sealed.file == nil {
-		f, err := seal(findBinary())
-		if err != nil {
-			return nil, err
+// protectedInit returns the init's descriptor, which the first of the ways that works makes at first use.
+func protectedInit(ways ...func(path string) (*os.File, error)) (f *os.File, err error) {
+	protected.mu.Lock()
+	defer protected.mu.Unlock()
+	for i := 0; protected.file == nil && i < len(ways); i++ {
+		if f, err = ways[i](findBinary()); err == nil {
+			protected.file = f
 		}
-		sealed.file = f
 	}
-	return sealed.file, nil
+	if protected.file == nil {
+		return nil, err
+	}
+	return protected.file, nil
 }
 
 // findBinary prefers the small executable: it starts in half the time of a large one.
@@ -75,9 +75,27 @@ func copyWithin(to, from int) error {
 	}
 }
 
-// Ready makes the sealed copy ahead of its first use. An error is kept for whoever starts an init.
-func Ready() { _, _ = sealedInit() }
+// Ready makes the sealed copy ahead of its first use. Whoever starts an init is told of an error.
+func Ready() { _, _ = protectedInit(seal) }
 
+// ReadyOnce is Ready for a process that lives as long as a single sandbox, and so needs no copy to be
+// safe from an upgrade of the file while it runs. The copy is most of what Ready costs.
+func ReadyOnce() { _, _ = protectedInit(pin, seal) }
+
+// pin gives the file a read-only mount of its own, attached nowhere.
+func pin(path string) (*os.File, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("pin init %s: %w", path, err)
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("pin init %s: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), initproc.Name), nil
+}
+
+// seal copies the file to memory, where nobody can change it any more, an upgrade included.
 func seal(path string) (*os.File, error) {
 	fail := func(what string, err error) (*os.File, error) {
 		return nil, fmt.Errorf("seal init %s: %s: %w", path, what, err)

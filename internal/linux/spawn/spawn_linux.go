@@ -74,7 +74,7 @@ type answer struct {
 
 // Start clones an init.
 func Start(o Options) (*Init, error) {
-	binary, err := sealedInit()
+	binary, err := protectedInit(seal)
 	if err != nil {
 		return nil, err
 	}

@@ -471,31 +471,52 @@ func TestKilledAtEachPoint(t *testing.T) {
 	})
 }
 
-// The init runs from a copy that nobody can write to any more (F1).
-func TestSealed(t *testing.T) {
-	f, err := sealedInit()
+// The init runs from where nobody can write to it any more (F1).
+func TestProtected(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "init")
+	if err := os.WriteFile(path, []byte("code"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writable := func(path string) bool {
+		for _, flag := range []int{os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC} {
+			if w, err := os.OpenFile(path, flag, 0); err == nil {
+				_, err := w.Write([]byte("x"))
+				w.Close()
+				if err == nil {
+					return true
+				}
+			}
+		}
+		return os.Truncate(path, 1) == nil || os.Chmod(path, 0o700) == nil && os.Truncate(path, 1) == nil
+	}
+	for name, way := range map[string]func(string) (*os.File, error){"sealed": seal, "pinned": pin} {
+		f, err := way(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if writable(fmt.Sprintf("/proc/self/fd/%d", f.Fd())) {
+			t.Errorf("%s: the init can be written to", name)
+		}
+		if _, err := way("/nowhere"); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if name == "sealed" {
+			seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+			if want := unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE; err != nil || seals&want != want {
+				t.Errorf("seals %#x, %v", seals, err)
+			}
+		}
+	}
+	if !writable(path) {
+		t.Error("the file itself can not be written to either: this test proves nothing")
+	}
+	first, err := protectedInit(seal)
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
-	for _, flag := range []int{os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC} {
-		if w, err := os.OpenFile(path, flag, 0); err == nil {
-			if _, err := w.Write([]byte("x")); err == nil {
-				t.Error("the init can be written to")
-			}
-			w.Close()
-		}
-	}
-	if err := unix.Ftruncate(int(f.Fd()), 1); err == nil {
-		t.Error("the init can be cut short")
-	}
-	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
-	if want := unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE; err != nil || seals&want != want {
-		t.Errorf("seals %#x, %v", seals, err)
-	}
-	again, err := sealedInit()
-	if err != nil || again != f {
-		t.Errorf("a second copy: %v", err)
+	if again, err := protectedInit(pin, seal); err != nil || again != first {
+		t.Errorf("a second one: %v", err)
 	}
 }
 

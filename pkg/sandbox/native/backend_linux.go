@@ -57,6 +57,10 @@ var (
 	_ launch.Phase     = (*phase)(nil)
 )
 
+// Warm makes ready, in the background, what does not depend on any option: for a program that is about
+// to make its only sandbox and has something else to do first.
+func Warm() { go spawn.ReadyOnce() }
+
 // New looks at the machine and claims nothing yet.
 func New(o Options) (*Backend, error) {
 	go spawn.Ready() // while we look

@@ -92,17 +92,17 @@ func (i *instance) prepare(ctx context.Context) error {
 	}
 	p := &phase{i: i, root: -1}
 	i.spare, i.rootID, i.userID = p, b.rootID, b.userID
-	furnish := func() error { return errors.Join(i.makeScratch(), p.makeGroup()) }
 	select {
 	case <-b.born: // kept for us: nothing to wait for, and nothing worth another goroutine
-		err = furnish()
+		err = errors.Join(i.makeScratch(), p.makeGroup())
 	default:
-		furnished := make(chan error, 1)
-		go func() { furnished <- furnish() }()
+		made := make(chan error, 2)
+		go func() { made <- i.makeScratch() }()
+		go func() { made <- p.makeGroup() }()
 		if !i.spec.WritableRoot {
 			p.root, err = i.b.root(i.keeper, i.spec)
 		}
-		err = errors.Join(err, <-furnished)
+		err = errors.Join(err, <-made, <-made)
 		<-b.born
 	}
 	if p.init = b.init; b.err != nil || err != nil {
