@@ -3,12 +3,14 @@ package spawn
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/filecopy"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 )
 
@@ -60,21 +62,6 @@ func findBinary() string {
 	return "/proc/self/exe"
 }
 
-// copyWithin copies a file without carrying it through our memory: a command that runs one program
-// would notice.
-func copyWithin(to, from int) error {
-	for {
-		n, err := unix.Sendfile(to, from, nil, 1<<30)
-		switch {
-		case err == unix.EINTR || err == unix.EAGAIN:
-		case err != nil:
-			return err
-		case n == 0:
-			return nil
-		}
-	}
-}
-
 // Ready makes the sealed copy ahead of its first use. Whoever starts an init is told of an error.
 func Ready() { _, _ = protectedInit(seal) }
 
@@ -114,7 +101,7 @@ func seal(path string) (*os.File, error) {
 		return fail("make memory file", err)
 	}
 	f := os.NewFile(uintptr(fd), initproc.Name)
-	if err := copyWithin(fd, int(src.Fd())); err != nil {
+	if err := filecopy.Within(fd, int(src.Fd()), math.MaxInt64); err != nil {
 		f.Close()
 		return fail("copy", err)
 	}

@@ -3,7 +3,6 @@ package native
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/filecopy"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -103,6 +103,14 @@ func (s *skeleton) symlink(target, p string) error {
 }
 
 func (s *skeleton) file(p, content string) error {
+	return s.fill(p, func(f *os.File) error {
+		_, err := f.WriteString(content)
+		return err
+	})
+}
+
+// fill makes a file, and has it written to.
+func (s *skeleton) fill(p string, write func(*os.File) error) error {
 	if err := s.dir(path.Dir(p)); err != nil {
 		return err
 	}
@@ -112,7 +120,7 @@ func (s *skeleton) file(p, content string) error {
 	}
 	f := os.NewFile(uintptr(fd), p)
 	defer f.Close()
-	if _, err = f.WriteString(content); err != nil {
+	if err := write(f); err != nil {
 		return named(p, err)
 	}
 	return named(p, s.give(rel(p)))
@@ -183,12 +191,7 @@ func (s *skeleton) copyConfig(p string) error {
 	if err != nil || !st.Mode().IsRegular() || st.Size() > maxConfigFile {
 		return nil
 	}
-	content := make([]byte, st.Size())
-	n, err := io.ReadFull(f, content)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return named(p, err)
-	}
-	return s.file(p, string(content[:n]))
+	return s.fill(p, func(to *os.File) error { return filecopy.Within(int(to.Fd()), int(f.Fd()), maxConfigFile) })
 }
 
 // newDev makes /dev: devices by number, and the links programs expect.
