@@ -21,6 +21,8 @@ type Init struct {
 	// nobody else's.
 	Owner uint32
 	Files []int // become descriptors 0, 1, 2, …; all others are closed
+	// Alone says that the executable needs no other file to start: it gets none before it calls Awaken.
+	Alone bool
 }
 
 // initLaunch is an Init as the child can use it.
@@ -29,6 +31,7 @@ type initLaunch struct {
 	argv, envp []*byte
 	files      []int
 	keepCaps   bool
+	alone      bool
 	owner      uintptr
 	errno      unix.Errno // the child's last word
 }
@@ -36,7 +39,7 @@ type initLaunch struct {
 // StartInit clones an init and returns once it was executed. In a user namespace of its own it has
 // all its capabilities, and no ids yet: the caller writes the maps. The caller owns the pidfd.
 func StartInit(d Init) (pid, pidfd int, err error) {
-	l := &initLaunch{keepCaps: d.Namespaces&unix.CLONE_NEWUSER != 0, owner: uintptr(d.Owner)}
+	l := &initLaunch{keepCaps: d.Namespaces&unix.CLONE_NEWUSER != 0, alone: d.Alone, owner: uintptr(d.Owner)}
 	if l.path, err = syscall.BytePtrFromString(d.Path); err != nil {
 		return 0, -1, err
 	}
@@ -149,15 +152,33 @@ func returnID(dumpable, bits uintptr) {
 
 const capVersion3 = 0x20080522
 
-// The kernel may let a thread sleep longer than it asked for by its timer slack, so that several wake
-// together. An init is born with ten times the usual: its runtime's monitor thread would wake every
-// 70 µs for as long as most sandboxes live, and finds nothing to do, because each of the two threads that
-// work has a processor of its own. (Much more would be too much: other threads of the runtime take short
-// naps, too.) The init's main thread, and so every program, goes back to what Linux gives everybody.
+// An init is born half asleep, because its Go runtime would use up a fifth of what a short sandbox
+// costs for nothing. Awaken ends both:
+//
+//   - Its timers are coarse. The kernel may let a thread sleep longer than it asked for by its timer slack,
+//     so that several wake together. With the usual one the runtime's monitor thread wakes every 70 µs for as
+//     long as most sandboxes live, and finds nothing to do, because each of the two threads that work has a
+//     processor of its own. (Much coarser would be too much: other threads of the runtime take short naps.)
+//   - It can open no file, if it is linked so that it needs none. The runtime would read the host's mounts and
+//     cgroups to learn how many processors to use, although it is told, and goes on without when it can not.
 const (
-	MonitorSlack = 500_000 // ns
-	DefaultSlack = 50_000
+	coarseTimers = 500_000 // ns
+	usualTimers  = 50_000  // what Linux gives everybody
 )
+
+// Awaken gives the calling thread of an init, and the programs that it starts, usual timers, and the
+// process its files.
+func Awaken() error {
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, usualTimers, 0, 0, 0); err != nil {
+		return err
+	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return err
+	}
+	files.Cur = files.Max
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &files)
+}
 
 // initCaps are what an init needs until it is root of its namespace, and then has again.
 var initCaps = [...]uintptr{
@@ -180,6 +201,7 @@ func becomeInit(l *initLaunch) {
 		pid     int32
 	}
 	var caps [6]uint32 // effective, permitted, inheritable; low halves, then high halves
+	var files unix.Rlimit
 
 	if _, _, errno = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
 		goto fail
@@ -207,8 +229,17 @@ func becomeInit(l *initLaunch) {
 	if _, _, errno = unix.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(len(l.files)), 1<<32-1, unix.CLOSE_RANGE_CLOEXEC); errno != 0 {
 		goto fail
 	}
-	if _, _, errno = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, MonitorSlack, 0, 0, 0, 0); errno != 0 {
+	if _, _, errno = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, coarseTimers, 0, 0, 0, 0); errno != 0 {
 		goto fail
+	}
+	if l.alone {
+		if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, 0, uintptr(unsafe.Pointer(&files)), 0, 0); errno != 0 {
+			goto fail
+		}
+		files.Cur = uint64(len(l.files))
+		if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&files)), 0, 0, 0); errno != 0 {
+			goto fail
+		}
 	}
 	setMask(&zero, nil)
 	_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(l.path)), uintptr(unsafe.Pointer(&l.argv[0])), uintptr(unsafe.Pointer(&l.envp[0])))

@@ -61,7 +61,6 @@ type tree interface {
 // take after that one. (runtime.LockOSThread would do the first, at the price of a thread more.)
 func Main(leave func(code int)) {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&append([]byte(Name), 0)[0])), 0, 0, 0) // or ps shows a descriptor's number
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, clone.DefaultSlack, 0, 0, 0)
 	s := &server{socket: &socket{fd: controlFD}, leave: leave, running: map[int]uint64{}}
 	err := s.serve()
 	code := 0
@@ -103,7 +102,10 @@ func (s *server) serve() error {
 	if err := isSupervised(); err != nil {
 		return err
 	}
-	var err error
+	err := clone.Awaken()
+	if err != nil {
+		return failed(initproto.StageLimits, "awaken", err)
+	}
 	if s.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
 		return failed(initproto.StageProtocol, "wake reaper", err)
 	}

@@ -29,23 +29,25 @@ const binaryVariable = "SANDBOX_RUN_INIT"
 // protected is the init where the sandboxed program can not change it through /proc/self/exe (F1). It
 // stays open for the life of the process.
 var protected struct {
-	mu   sync.Mutex
-	file *os.File
+	mu    sync.Mutex
+	file  *os.File
+	alone bool // it is linked statically
 }
 
 // protectedInit returns the init's descriptor, which the first of the ways that works makes at first use.
-func protectedInit(ways ...func(path string) (*os.File, error)) (f *os.File, err error) {
+func protectedInit(ways ...func(path string) (*os.File, error)) (f *os.File, alone bool, err error) {
 	protected.mu.Lock()
 	defer protected.mu.Unlock()
 	for i := 0; protected.file == nil && i < len(ways); i++ {
-		if f, err = ways[i](findBinary()); err == nil {
-			protected.file = f
+		path := findBinary()
+		if f, err = ways[i](path); err == nil {
+			protected.file, protected.alone = f, filepath.Base(path) == initproc.Name // any other may be linked to anything
 		}
 	}
 	if protected.file == nil {
-		return nil, err
+		return nil, false, err
 	}
-	return protected.file, nil
+	return protected.file, protected.alone, nil
 }
 
 // findBinary prefers the small executable: it starts in half the time of a large one.
@@ -63,11 +65,11 @@ func findBinary() string {
 }
 
 // Ready makes the sealed copy ahead of its first use. Whoever starts an init is told of an error.
-func Ready() { _, _ = protectedInit(seal) }
+func Ready() { _, _, _ = protectedInit(seal) }
 
 // ReadyOnce is Ready for a process that lives as long as a single sandbox, and so needs no copy to be
 // safe from an upgrade of the file while it runs. The copy is most of what Ready costs.
-func ReadyOnce() { _, _ = protectedInit(pin, seal) }
+func ReadyOnce() { _, _, _ = protectedInit(pin, seal) }
 
 // pin gives the file a read-only mount of its own, attached nowhere.
 func pin(path string) (*os.File, error) {

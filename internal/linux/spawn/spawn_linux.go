@@ -74,7 +74,7 @@ type answer struct {
 
 // Start clones an init.
 func Start(o Options) (*Init, error) {
-	binary, err := protectedInit(seal)
+	binary, alone, err := protectedInit(seal)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func Start(o Options) (*Init, error) {
 	}
 	pid, pidfd, err := clone.StartInit(clone.Init{
 		Path: "/proc/self/fd/" + strconv.Itoa(int(binary.Fd())), Args: []string{initproc.Name}, Env: env,
-		Namespaces: o.Namespaces, Owner: o.Owner, Files: files,
+		Namespaces: o.Namespaces, Owner: o.Owner, Files: files, Alone: alone,
 	})
 	if err != nil {
 		unix.Close(pair[0])
