@@ -85,7 +85,6 @@ func closeFDs(fds []int) {
 func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
 	var old uint64
 	var dumpable, bits uintptr
-	entersyscallblock()
 	setMask(&everySignal, &old)
 	if l.keepCaps && l.owner != 0 {
 		dumpable, bits, errno = borrowID(l.owner)
@@ -101,19 +100,8 @@ func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
 		}
 	}
 	setMask(&old, nil)
-	exitsyscall()
 	return pid, errno
 }
-
-// A thread that sleeps in vfork, a millisecond or two, is no use for goroutines: these give its
-// processor away for as long. Neither may yield in between, which nosplit sees to. The runtime
-// keeps both for such uses.
-//
-//go:linkname entersyscallblock runtime.entersyscallblock
-func entersyscallblock()
-
-//go:linkname exitsyscall runtime.exitsyscall
-func exitsyscall()
 
 const noSetuidFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP
 

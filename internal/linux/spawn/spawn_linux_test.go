@@ -494,7 +494,7 @@ func TestProtected(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close()
+		t.Cleanup(func() { f.Close() })
 		if writable(fmt.Sprintf("/proc/self/fd/%d", f.Fd())) {
 			t.Errorf("%s: the init can be written to", name)
 		}
