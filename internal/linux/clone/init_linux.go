@@ -85,6 +85,7 @@ func closeFDs(fds []int) {
 func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
 	var old uint64
 	var dumpable, bits uintptr
+	entersyscallblock()
 	setMask(&everySignal, &old)
 	if l.keepCaps && l.owner != 0 {
 		dumpable, bits, errno = borrowID(l.owner)
@@ -100,6 +101,7 @@ func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
 		}
 	}
 	setMask(&old, nil)
+	exitsyscall()
 	return pid, errno
 }
 
