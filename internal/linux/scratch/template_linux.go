@@ -97,18 +97,16 @@ func (d *cacheDir) trim() {
 
 // The file of a template, little-endian:
 //
-//	magic[8] size u64 count u32 { offset u64 length u32 }… data… crc32c u32
+//	magic[8] size u64 count u32 { offset u64 length u32 }… data… crc32 u32
 //
 // It is not an image: an image would be sparse, and only a checksum over all of it could tell a block that was never
 // written from one that was lost.
 var templateMagic = [8]byte{'s', 'b', 'r', 'e', 'x', 't', '4', formatVersion}
 
 // formatVersion is part of the name and changes with anything that changes what a template holds.
-const formatVersion = 1
+const formatVersion = 2
 
 const maxTemplateFile = 64 << 20
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func (t *template) encode() []byte {
 	b := append([]byte(nil), templateMagic[:]...)
@@ -121,7 +119,7 @@ func (t *template) encode() []byte {
 	for _, e := range t.extents {
 		b = append(b, e.data...)
 	}
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 }
 
 var errTemplate = errors.New("not a whole template")
@@ -132,7 +130,7 @@ func decode(b []byte) (*template, error) {
 		return nil, errTemplate
 	}
 	b, sum := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
-	if crc32.Checksum(b, castagnoli) != sum {
+	if crc32.ChecksumIEEE(b) != sum {
 		return nil, errTemplate
 	}
 	t := &template{size: binary.LittleEndian.Uint64(b[8:])}

@@ -23,7 +23,7 @@ func forget() {
 func TestTemplateDamage(t *testing.T) {
 	dir := needDisk(t)
 	o := Options{Bytes: 10 * mib, Inodes: 100, CacheDir: dir}
-	path := filepath.Join(dir, "scratch-10485760-100-v1.ext4")
+	path := filepath.Join(dir, "scratch-10485760-100-v2.ext4")
 	try := func() []byte {
 		t.Helper()
 		forget()
@@ -82,7 +82,7 @@ func TestTemplateDamage(t *testing.T) {
 func TestTemplatesAreTrimmed(t *testing.T) {
 	dir := needDisk(t)
 	for i := range maxTemplates {
-		if err := os.WriteFile(filepath.Join(dir, "scratch-"+strings.Repeat("1", i+1)+"-1-v1.ext4"), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "scratch-"+strings.Repeat("1", i+1)+"-1-v2.ext4"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -34,20 +35,29 @@ var protected struct {
 	alone bool // it is linked statically
 }
 
-// protectedInit returns the init's descriptor, which the first of the ways that works makes at first use.
-func protectedInit(ways ...func(path string) (*os.File, error)) (f *os.File, alone bool, err error) {
+// oneShot: this process lives as long as a single sandbox, and so needs no copy to be safe from an
+// upgrade of the file while it runs.
+var oneShot atomic.Bool
+
+// protectedInit returns the init's descriptor, made at first use, and whether it needs no other file to start.
+func protectedInit() (f *os.File, alone bool, err error) {
 	protected.mu.Lock()
 	defer protected.mu.Unlock()
-	for i := 0; protected.file == nil && i < len(ways); i++ {
-		path := findBinary()
-		if f, err = ways[i](path); err == nil {
-			protected.file, protected.alone = f, filepath.Base(path) == initproc.Name // any other may be linked to anything
-		}
+	if protected.file != nil {
+		return protected.file, protected.alone, nil
 	}
-	if protected.file == nil {
+	path := findBinary()
+	if oneShot.Load() {
+		f, err = pin(path)
+	}
+	if f == nil {
+		f, err = seal(path)
+	}
+	if err != nil {
 		return nil, false, err
 	}
-	return protected.file, protected.alone, nil
+	protected.file, protected.alone = f, filepath.Base(path) == initproc.Name // any other may be linked to anything
+	return f, protected.alone, nil
 }
 
 // findBinary prefers the small executable: it starts in half the time of a large one.
@@ -64,12 +74,12 @@ func findBinary() string {
 	return "/proc/self/exe"
 }
 
-// Ready makes the sealed copy ahead of its first use. Whoever starts an init is told of an error.
-func Ready() { _, _, _ = protectedInit(seal) }
+// Ready finds the init and protects it, ahead of its first use. Whoever starts an init is told of an error.
+func Ready() { _, _, _ = protectedInit() }
 
-// ReadyOnce is Ready for a process that lives as long as a single sandbox, and so needs no copy to be
-// safe from an upgrade of the file while it runs. The copy is most of what Ready costs.
-func ReadyOnce() { _, _, _ = protectedInit(pin, seal) }
+// OneShot says that this process is about to make its only sandbox. Most of what Ready costs is a copy
+// that such a process can do without.
+func OneShot() { oneShot.Store(true) }
 
 // pin gives the file a read-only mount of its own, attached nowhere.
 func pin(path string) (*os.File, error) {

@@ -74,7 +74,7 @@ type answer struct {
 
 // Start clones an init.
 func Start(o Options) (*Init, error) {
-	binary, alone, err := protectedInit(seal)
+	binary, alone, err := protectedInit()
 	if err != nil {
 		return nil, err
 	}

@@ -511,11 +511,11 @@ func TestProtected(t *testing.T) {
 	if !writable(path) {
 		t.Error("the file itself can not be written to either: this test proves nothing")
 	}
-	first, _, err := protectedInit(seal)
+	first, _, err := protectedInit()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, _, err := protectedInit(pin, seal); err != nil || again != first {
+	if again, _, err := protectedInit(); err != nil || again != first {
 		t.Errorf("a second one: %v", err)
 	}
 }

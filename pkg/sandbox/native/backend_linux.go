@@ -59,7 +59,10 @@ var (
 
 // Warm makes ready, in the background, what does not depend on any option: for a program that is about
 // to make its only sandbox and has something else to do first.
-func Warm() { go spawn.ReadyOnce() }
+func Warm() {
+	spawn.OneShot()
+	go spawn.Ready()
+}
 
 // New looks at the machine and claims nothing yet.
 func New(o Options) (*Backend, error) {
