@@ -209,6 +209,9 @@ func (c *container) endRuns(next State, how func(*run)) (idle <-chan struct{}) {
 		c.state = next
 	}
 	for r := range c.runs {
+		r.ordered.Store(true)
+	}
+	for r := range c.runs {
 		how(r)
 	}
 	if c.idle == nil {

@@ -146,6 +146,33 @@ func TestList(t *testing.T) {
 	}
 }
 
+// Whoever of several in a phase is told to end first takes the others along: they were all cancelled.
+func TestNeighboursAreCancelledTogether(t *testing.T) {
+	m, _ := newManager(t, map[string]sandboxtest.Script{"wait": wait})
+	for n := range 200 {
+		id := create(t, m, sandbox.Spec{})
+		var runs []<-chan *sandbox.Result
+		for range 3 {
+			runs = append(runs, launch(t, m, id, sandbox.Process{Args: []string{"wait"}}))
+		}
+		end := func() error { return m.Kill(id) }
+		if n%2 == 1 {
+			end = func() error { return m.Stop(context.Background(), id) }
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		for _, done := range runs {
+			if res := <-done; res.Verdict != sandbox.VerdictCancelled {
+				t.Fatalf("%s, %+v", res.Verdict, res.Exit)
+			}
+		}
+		if err := m.Delete(context.Background(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestMetricsAreSummedOverPhases(t *testing.T) {
 	use := func(p *sandboxtest.FakeProcess) sandbox.Exit {
 		p.Use(monitor.Sample{CPUUser: time.Second, Memory: 100, MemoryPeak: 150, Processes: 2, IOWrite: 10, DiskUsed: 5})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,6 +24,7 @@ type run struct {
 	rec  *Recorder
 	full chan struct{} // closed when output was first dropped
 
+	ordered            atomic.Bool // to end, by a stop or a kill; set before any run of the sandbox hears of it
 	stopOnce, killOnce sync.Once
 	stopped, killed    chan struct{}
 	starting           context.Context // of the start alone: ends with the caller's, or when the run is killed
@@ -321,6 +323,8 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 		select {
 		case e := <-ended:
 			f.exit = e.exit
+			// A neighbour in the phase may have been told first, and have taken this one along.
+			f.cancelled = f.cancelled || r.ordered.Load() && !(f.wallHit || f.cpuHit || f.outputKilled)
 			return f, e.err
 		case <-wall.C:
 			end(&f.wallHit)
