@@ -146,33 +146,6 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Whoever of several in a phase is told to end first takes the others along: they were all cancelled.
-func TestNeighboursAreCancelledTogether(t *testing.T) {
-	m, _ := newManager(t, map[string]sandboxtest.Script{"wait": wait})
-	for n := range 200 {
-		id := create(t, m, sandbox.Spec{})
-		var runs []<-chan *sandbox.Result
-		for range 3 {
-			runs = append(runs, launch(t, m, id, sandbox.Process{Args: []string{"wait"}}))
-		}
-		end := func() error { return m.Kill(id) }
-		if n%2 == 1 {
-			end = func() error { return m.Stop(context.Background(), id) }
-		}
-		if err := end(); err != nil {
-			t.Fatal(err)
-		}
-		for _, done := range runs {
-			if res := <-done; res.Verdict != sandbox.VerdictCancelled {
-				t.Fatalf("%s, %+v", res.Verdict, res.Exit)
-			}
-		}
-		if err := m.Delete(context.Background(), id); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestMetricsAreSummedOverPhases(t *testing.T) {
 	use := func(p *sandboxtest.FakeProcess) sandbox.Exit {
 		p.Use(monitor.Sample{CPUUser: time.Second, Memory: 100, MemoryPeak: 150, Processes: 2, IOWrite: 10, DiskUsed: 5})
@@ -297,6 +270,43 @@ func TestCPULimitSurvivesFailedSamples(t *testing.T) {
 	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"wait"}}, sandbox.IO{})
 	if err != nil || res.Verdict != sandbox.VerdictCPULimit {
 		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// Whoever of several in a phase is told to end first takes the others along: they were all cancelled,
+// also one that hears of its end before it hears of the order.
+func TestNeighboursAreCancelledTogether(t *testing.T) {
+	b := &stubbed{sandboxtest.NewFake(map[string]sandboxtest.Script{"wait": wait, "late": wait}), nil}
+	b.start = func(ctx context.Context, i sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
+		task, err := i.Start(ctx, p)
+		if err != nil || p.Args[0] != "late" {
+			return task, err
+		}
+		return &sampled{task, func() (monitor.Sample, error) {
+			_, _ = task.Wait() // busy until both have happened
+			time.Sleep(time.Millisecond)
+			return monitor.Sample{}, syscall.EBUSY
+		}, nil}, nil
+	}
+	m := sandbox.NewManager(b, sandbox.Options{SampleInterval: -1})
+	defer m.Close()
+	for n := range 20 {
+		id := create(t, m, sandbox.Spec{Limits: sandbox.Limits{CPUTime: time.Millisecond}})
+		first := launch(t, m, id, sandbox.Process{Args: []string{"wait"}})
+		late := launch(t, m, id, sandbox.Process{Args: []string{"late"}})
+		time.Sleep(5 * time.Millisecond) // until it is asked for its CPU time
+		end := func() error { return m.Kill(id) }
+		if n%2 == 1 {
+			end = func() error { return m.Stop(context.Background(), id) }
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		for _, done := range []<-chan *sandbox.Result{first, late} {
+			if res := <-done; res.Verdict != sandbox.VerdictCancelled {
+				t.Fatalf("%s, %+v", res.Verdict, res.Exit)
+			}
+		}
 	}
 }
 

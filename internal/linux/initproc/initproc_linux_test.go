@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -101,7 +102,14 @@ func TestDescendants(t *testing.T) {
 		t.Errorf("%v", all)
 	}
 	for _, pid := range all {
-		if line, _ := os.ReadFile("/proc/" + itoa(pid) + "/cmdline"); !strings.Contains(string(line), "sleep") {
+		var line []byte
+		for range 100 { // one that executes just now has no command line
+			if line, _ = os.ReadFile("/proc/" + itoa(pid) + "/cmdline"); len(line) > 0 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if !strings.Contains(string(line), "sleep") {
 			t.Errorf("%d is %q", pid, line)
 		}
 	}
