@@ -14,7 +14,7 @@ import (
 
 // Program describes a sandboxed program before it is one.
 type Program struct {
-	Cgroups  []int // descriptors of cgroup.procs files to join
+	Cgroups  []int // descriptors of the files to join cgroups through
 	Isolated bool  // with a cgroup namespace and a keyring of its own
 	Terminal bool  // Stdio is a terminal, and becomes the controlling one
 	Stdio    [3]int
@@ -254,5 +254,5 @@ fail:
 	c.stage, c.errno = stage, errno
 }
 
-// selfPid is what a process writes into cgroup.procs to mean itself.
+// selfPid is what a process writes into a cgroup's list to mean itself.
 var selfPid = [1]byte{'0'}

@@ -109,7 +109,7 @@ type Exec struct {
 	Stdio                   [3]int // descriptors; all -1 with a terminal
 	Terminal                bool
 	Rows, Cols              uint16
-	Cgroups                 []int // descriptors of cgroup.procs files to join
+	Cgroups                 []int // descriptors of the files to join cgroups through
 	NewCgroupNS             bool
 }
 
