@@ -19,9 +19,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func null(t *testing.T) int {
+func null(t *testing.T) int { return opened(t, os.DevNull, os.O_RDWR) }
+
+func opened(t *testing.T, path string, flag int) int {
 	t.Helper()
-	f, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	f, err := os.OpenFile(path, flag, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,16 +91,15 @@ func TestStartProgram(t *testing.T) {
 }
 
 func TestStartInit(t *testing.T) {
-	fd := null(t)
+	fd, yes, sh := null(t), opened(t, "/bin/true", os.O_RDONLY), opened(t, "/bin/sh", os.O_RDONLY)
 	for _, c := range []struct {
 		d    Init
 		want unix.Errno
 	}{
-		{Init{Path: "/nowhere", Args: []string{"x"}, Files: []int{fd, fd, fd}}, unix.ENOENT},
-		{Init{Path: "/etc/passwd", Args: []string{"x"}, Files: []int{fd, fd, fd}}, unix.EACCES},
-		{Init{Path: "a\x00b"}, unix.EINVAL}, {Init{Path: "/bin/true", Args: []string{"a\x00b"}}, unix.EINVAL}, {Init{Path: "/bin/true", Env: []string{"a\x00b"}}, unix.EINVAL},
-		{Init{Path: "/bin/true", Args: []string{"x"}, Files: []int{9999}}, unix.EBADF},
-		{Init{Path: "/bin/true", Args: []string{"x"}, Namespaces: unix.CLONE_THREAD}, unix.EINVAL},
+		{Init{Binary: fd, Args: []string{"x"}, Files: []int{fd, fd, fd}}, unix.EACCES},
+		{Init{Binary: yes, Args: []string{"a\x00b"}}, unix.EINVAL}, {Init{Binary: yes, Env: []string{"a\x00b"}}, unix.EINVAL},
+		{Init{Binary: yes, Args: []string{"x"}, Files: []int{9999}}, unix.EBADF}, {Init{Binary: 9999, Args: []string{"x"}}, unix.EBADF},
+		{Init{Binary: yes, Args: []string{"x"}, Namespaces: unix.CLONE_THREAD}, unix.EINVAL},
 	} {
 		if pid, pidfd, err := StartInit(c.d); !errors.Is(err, c.want) || pid != 0 || pidfd != -1 {
 			t.Errorf("%+v: %d, %d, %v, want %v", c.d, pid, pidfd, err, c.want)
@@ -110,7 +111,7 @@ func TestStartInit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	pid, pidfd, err := StartInit(Init{Path: "/bin/sh", Args: []string{"sh", "-c", "for f in /proc/self/fd/*; do echo ${f##*/}; done >&4"}, Files: []int{fd, fd, fd, fd, int(w.Fd())}})
+	pid, pidfd, err := StartInit(Init{Binary: sh, Args: []string{"sh", "-c", "for f in /proc/self/fd/*; do echo ${f##*/}; done >&4"}, Files: []int{fd, fd, fd, fd, int(w.Fd())}})
 	w.Close()
 	if err != nil {
 		t.Fatal(err)

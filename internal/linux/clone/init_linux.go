@@ -12,7 +12,7 @@ import (
 
 // Init describes the birth of an init.
 type Init struct {
-	Path       string
+	Binary     int // a descriptor: no path leads a child of unknown ids astray
 	Args       []string
 	Env        []string
 	Namespaces uintptr // CLONE_NEW* flags
@@ -27,7 +27,7 @@ type Init struct {
 
 // initLaunch is an Init as the child can use it.
 type initLaunch struct {
-	path       *byte
+	binary     int
 	argv, envp []*byte
 	files      []int
 	keepCaps   bool
@@ -40,9 +40,6 @@ type initLaunch struct {
 // all its capabilities, and no ids yet: the caller writes the maps. The caller owns the pidfd.
 func StartInit(d Init) (pid, pidfd int, err error) {
 	l := &initLaunch{keepCaps: d.Namespaces&unix.CLONE_NEWUSER != 0, alone: d.Alone, owner: uintptr(d.Owner)}
-	if l.path, err = syscall.BytePtrFromString(d.Path); err != nil {
-		return 0, -1, err
-	}
 	if l.argv, err = syscall.SlicePtrFromStrings(d.Args); err != nil {
 		return 0, -1, err
 	}
@@ -50,15 +47,16 @@ func StartInit(d Init) (pid, pidfd int, err error) {
 		return 0, -1, err
 	}
 	// Sources lie above all targets, so that no copy overwrites one that is still needed.
-	for _, f := range d.Files {
+	var above []int
+	defer func() { closeFDs(above) }()
+	for _, f := range append(d.Files[:len(d.Files):len(d.Files)], d.Binary) {
 		fd, err := unix.FcntlInt(uintptr(f), unix.F_DUPFD_CLOEXEC, len(d.Files))
 		if err != nil {
-			closeFDs(l.files)
 			return 0, -1, err
 		}
-		l.files = append(l.files, fd)
+		above = append(above, fd)
 	}
-	defer closeFDs(l.files)
+	l.files, l.binary = above[:len(d.Files)], above[len(d.Files)]
 	var fd int32 = -1
 	child, errno := forkInit(l, d.Namespaces|borrowed, &fd)
 	runtime.KeepAlive(l)
@@ -170,6 +168,8 @@ func Awaken() error {
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &files)
 }
 
+var noPath byte // ""
+
 // initCaps are what an init needs until it is root of its namespace, and then has again.
 var initCaps = [...]uintptr{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL,
@@ -232,7 +232,7 @@ func becomeInit(l *initLaunch) {
 		}
 	}
 	setMask(&zero, nil)
-	_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(l.path)), uintptr(unsafe.Pointer(&l.argv[0])), uintptr(unsafe.Pointer(&l.envp[0])))
+	_, _, errno = unix.RawSyscall6(unix.SYS_EXECVEAT, uintptr(l.binary), uintptr(unsafe.Pointer(&noPath)), uintptr(unsafe.Pointer(&l.argv[0])), uintptr(unsafe.Pointer(&l.envp[0])), unix.AT_EMPTY_PATH, 0)
 fail:
 	l.errno = errno
 }

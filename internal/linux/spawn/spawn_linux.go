@@ -103,7 +103,7 @@ func Start(o Options) (*Init, error) {
 		}
 	}
 	pid, pidfd, err := clone.StartInit(clone.Init{
-		Path: "/proc/self/fd/" + strconv.Itoa(int(binary.Fd())), Args: []string{initproc.Name}, Env: env,
+		Binary: int(binary.Fd()), Args: []string{initproc.Name}, Env: env,
 		Namespaces: o.Namespaces, Owner: o.Owner, Files: files, Alone: alone,
 	})
 	if err != nil {
