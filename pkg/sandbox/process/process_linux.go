@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -283,8 +284,8 @@ func (p *phase) Leave() (last bool) {
 // inside is where a place of the sandbox is on the host.
 func (i *instance) inside(p string) string {
 	for place, name := range map[string]string{sandbox.WorkspaceDir: "workspace", sandbox.TmpDir: "tmp", sandbox.HomeDir: "home"} {
-		if p == place {
-			return filepath.Join(i.dir, name)
+		if rest, ok := strings.CutPrefix(p, place); ok && (rest == "" || rest[0] == '/') {
+			return filepath.Join(i.dir, name, rest)
 		}
 	}
 	return p

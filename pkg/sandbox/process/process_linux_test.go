@@ -111,6 +111,10 @@ func TestPrivateDirectories(t *testing.T) {
 			t.Errorf("%q: %v", dirs[i], err)
 		}
 	}
+	// And so is what is below them.
+	if res, err = m.Run(ctx, id, sandbox.Process{Args: []string{"pwd"}, Workdir: "/workspace/a"}, sandbox.IO{}); err != nil || string(res.Stdout.Bytes()) != dirs[0]+"/a\n" {
+		t.Errorf("%+v, %v", res, err)
+	}
 	if err := m.Delete(ctx, id); err != nil {
 		t.Error(err)
 	}
