@@ -2,11 +2,9 @@ package native
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,15 +37,14 @@ type Backend struct {
 	proc    procCovers
 	look    func() sandbox.Isolation // what the machine can do, looked at once
 
-	mu         sync.Mutex
-	supervisor *supervisor.Supervisor
-	nursery    *nursery
-	keeper     *keeper
-	templates  map[string]string // root by key → where it stands in the keeper's namespace
-	filters    map[seccomp.Policy][]byte
-	background sync.WaitGroup
-	hurry      context.CancelFunc // ends the collecting
-	closed     bool
+	place   *launch.Claim
+	warming sync.WaitGroup
+
+	mu        sync.Mutex
+	nursery   *nursery
+	keeper    *keeper
+	templates map[string]string // root by key → where it stands in the keeper's namespace
+	filters   map[seccomp.Policy][]byte
 }
 
 var (
@@ -79,12 +76,12 @@ func New(o Options) (*Backend, error) {
 		return nil, failure("look at own namespaces", "namespaces", err)
 	}
 	b := &Backend{
-		opts: o, cgroups: tree, host: host, proc: coversFor("/proc"),
+		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, proc: coversFor("/proc"),
 		templates: map[string]string{}, filters: map[seccomp.Policy][]byte{},
 	}
 	b.look = sync.OnceValue(b.probe)
 	if o.Eager && os.Geteuid() == 0 {
-		b.background.Go(func() { _, _, _ = b.claim() }) // Create claims too, and reports what is wrong
+		b.warming.Go(func() { _, _, _ = b.claim() }) // Create claims too, and reports what is wrong
 	}
 	return b, nil
 }
@@ -130,27 +127,19 @@ func coversFor(proc string) procCovers {
 	}
 }
 
-// claim registers this supervisor at first use, and sets off the removal of what dead ones left.
+// claim takes our place on the machine at first use, with what serves all sandboxes.
 func (b *Backend) claim() (*supervisor.Supervisor, *keeper, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
-		return nil, nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
+	s, err := b.place.Take()
+	if err != nil {
+		return nil, nil, err
 	}
-	if b.supervisor == nil {
-		s, err := supervisor.Open(b.cgroups)
-		if err != nil {
-			return nil, nil, failure("register", "supervisor", err)
-		}
-		b.supervisor = s
+	if b.nursery == nil {
 		b.nursery = &nursery{supervisor: s}
 		if b.opts.Eager {
 			b.nursery.expect()
 		}
-		// Beside the run, not before it: somebody else's residue is not this caller's delay.
-		ctx, cancel := context.WithCancel(context.Background())
-		b.hurry = cancel
-		b.background.Go(func() { _, _ = supervisor.Collect(ctx, false) })
 	}
 	if b.keeper == nil {
 		k, err := newKeeper()
@@ -159,7 +148,7 @@ func (b *Backend) claim() (*supervisor.Supervisor, *keeper, error) {
 		}
 		b.keeper = k
 	}
-	return b.supervisor, b.keeper, nil
+	return s, b.keeper, nil
 }
 
 // filter compiles a system-call policy once.
@@ -233,32 +222,15 @@ func (b *Backend) newScratch(spec *sandbox.Spec) (s *scratch.Scratch, shared str
 
 // Collect finds what dead supervisors left behind and, unless dryRun, removes it.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
-	b.background.Wait()
-	found, err := supervisor.Collect(ctx, dryRun)
-	return launch.Residue(found), failure("collect", "supervisor", err)
-}
-
-// collectPatience is how long a Close waits for the removal of what others left: ordinary residue takes
-// milliseconds, and what can not be removed (a process the kernel does not let die) is the next one's.
-const collectPatience = 200 * time.Millisecond
-
-func (b *Backend) settle() {
-	b.mu.Lock()
-	hurry := b.hurry
-	b.mu.Unlock()
-	if hurry != nil {
-		defer time.AfterFunc(collectPatience, hurry).Stop()
-	}
-	b.background.Wait()
+	b.warming.Wait()
+	return b.place.Collect(ctx, dryRun)
 }
 
 // Close gives up the claim and the keeper. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
-	b.settle()
+	b.warming.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.closed = true
-	var err error
 	if b.nursery != nil {
 		b.nursery.close()
 	}
@@ -266,9 +238,5 @@ func (b *Backend) Close() error {
 		b.keeper.close()
 		b.keeper = nil
 	}
-	if b.supervisor != nil {
-		err = b.supervisor.Close()
-		b.supervisor = nil
-	}
-	return failure("close", "supervisor", err)
+	return b.place.Close()
 }

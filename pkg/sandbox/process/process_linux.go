@@ -35,12 +35,7 @@ type Options struct{}
 // Backend runs processes on the host.
 type Backend struct {
 	cgroups *cgroup.Tree
-
-	mu         sync.Mutex
-	supervisor *supervisor.Supervisor
-	collecting sync.WaitGroup
-	hurry      context.CancelFunc // ends the collecting
-	closed     bool
+	place   *launch.Claim
 }
 
 var (
@@ -55,7 +50,7 @@ func New(Options) (*Backend, error) {
 	if err != nil {
 		return nil, failure("look at cgroups", "cgroup", err)
 	}
-	return &Backend{cgroups: tree}, nil
+	return &Backend{tree, launch.NewClaim(Name, tree)}, nil
 }
 
 func failure(op, stage string, err error) error { return launch.Failure(Name, op, stage, err) }
@@ -116,31 +111,12 @@ func refuse(spec *sandbox.Spec) error {
 	return nil
 }
 
-func (b *Backend) claim() (*supervisor.Supervisor, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
-	}
-	if b.supervisor == nil {
-		s, err := supervisor.Open(b.cgroups)
-		if err != nil {
-			return nil, failure("register", "supervisor", err)
-		}
-		b.supervisor = s
-		ctx, cancel := context.WithCancel(context.Background())
-		b.hurry = cancel
-		b.collecting.Go(func() { _, _ = supervisor.Collect(ctx, false) })
-	}
-	return b.supervisor, nil
-}
-
 // Create makes the private directory.
 func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
 	if err := refuse(spec); err != nil {
 		return nil, err
 	}
-	sup, err := b.claim()
+	sup, err := b.place.Take()
 	if err != nil {
 		return nil, err
 	}
@@ -159,38 +135,11 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 
 // Collect finds what dead supervisors left behind and, unless dryRun, removes it.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
-	b.collecting.Wait()
-	found, err := supervisor.Collect(ctx, dryRun)
-	return launch.Residue(found), failure("collect", "supervisor", err)
-}
-
-// collectPatience is how long a Close waits for the removal of what others left: ordinary residue takes
-// milliseconds, and what can not be removed (a process the kernel does not let die) is the next one's.
-const collectPatience = 200 * time.Millisecond
-
-func (b *Backend) settle() {
-	b.mu.Lock()
-	hurry := b.hurry
-	b.mu.Unlock()
-	if hurry != nil {
-		defer time.AfterFunc(collectPatience, hurry).Stop()
-	}
-	b.collecting.Wait()
+	return b.place.Collect(ctx, dryRun)
 }
 
 // Close gives up the claim. Every instance must be destroyed. Twice is fine.
-func (b *Backend) Close() error {
-	b.settle()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-	if b.supervisor == nil {
-		return nil
-	}
-	err := b.supervisor.Close()
-	b.supervisor = nil
-	return failure("close", "supervisor", err)
-}
+func (b *Backend) Close() error { return b.place.Close() }
 
 // instance is a private directory and the inits that run in it.
 type instance struct {

@@ -130,14 +130,14 @@ func StartFailure(backend string, err error) error {
 	return out
 }
 
-// Residue turns what a collection found into what a backend reports.
-func Residue(found []supervisor.Found) []sandbox.Residue {
-	residue := make([]sandbox.Residue, len(found))
+// residue turns what a collection found into what a backend reports.
+func residue(found []supervisor.Found) []sandbox.Residue {
+	all := make([]sandbox.Residue, len(found))
 	for i, f := range found {
-		residue[i] = sandbox.Residue{Kind: f.Kind, Name: f.Name, Removed: f.Removed}
+		all[i] = sandbox.Residue{Kind: f.Kind, Name: f.Name, Removed: f.Removed}
 		if f.Problem != nil {
-			residue[i].Problem = f.Problem.Error()
+			all[i].Problem = f.Problem.Error()
 		}
 	}
-	return residue
+	return all
 }
