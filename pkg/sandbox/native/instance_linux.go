@@ -132,16 +132,20 @@ func (i *instance) makeScratch() error {
 		// What was asked for by name is not missing.
 		i.iso.Missing = slices.DeleteFunc(i.iso.Missing, func(g sandbox.Gap) bool { return g.Control == sandbox.ControlDisk })
 	}
-	for _, d := range []struct {
-		name string
-		mode uint32
-	}{{"workspace", 0o755}, {"tmp", 0o1777}, {"home", 0o755}} {
+	for _, d := range scratchParts {
 		if err := s.Mkdir(d.name, d.mode, i.userID, i.userID); err != nil {
 			return failure("make scratch", "scratch", err)
 		}
 	}
 	return nil
 }
+
+// scratchParts are the directories of the scratch, and where they are mounted, in this order.
+var scratchParts = []struct {
+	name string
+	mode uint32
+	at   string
+}{{"workspace", 0o755, sandbox.WorkspaceDir}, {"tmp", 0o1777, sandbox.TmpDir}, {"home", 0o755, sandbox.HomeDir}}
 
 // setUp has an init build its world. The scratch travels from phase to phase: each init hands back
 // a descriptor for the next.
@@ -151,8 +155,8 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		Hostname: i.spec.Hostname, Masked: i.b.proc.masked, Hidden: i.b.proc.hidden, ReadOnly: i.b.proc.readOnly,
 		ShmSize: uint64(i.spec.Limits.Memory) / 2,
 	}
-	for dir, at := range map[string]string{"workspace": sandbox.WorkspaceDir, "tmp": sandbox.TmpDir, "home": sandbox.HomeDir} {
-		m.Binds = append(m.Binds, initproto.Bind{From: dir, To: at})
+	for _, d := range scratchParts {
+		m.Binds = append(m.Binds, initproto.Bind{From: d.name, To: d.at})
 	}
 	var fds []int
 	var opened []*os.File

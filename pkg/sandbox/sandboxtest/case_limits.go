@@ -161,9 +161,16 @@ var limitRows = []row{
 		if res.Metrics.ThrottledTime <= 0 {
 			e.Errorf("throttled %v", res.Metrics.ThrottledTime)
 		}
-		res = e.do(id, sandbox.Process{Args: e.probe("spin"), Limits: sandbox.Limits{Wall: time.Second, CPUs: 1}}, sandbox.IO{})
-		if p := res.Metrics.CPUPercent; p < 40 || p > 110 { // control
-			e.Errorf("1 core was %.1f %%", p)
+		// Control. On a busy machine there may not be a whole core to be had just now.
+		for tries := 1; ; tries++ {
+			res = e.do(id, sandbox.Process{Args: e.probe("spin"), Limits: sandbox.Limits{Wall: time.Second, CPUs: 1}}, sandbox.IO{})
+			p := res.Metrics.CPUPercent
+			if p > 110 || p < 40 && tries == 10 {
+				e.Errorf("1 core was %.1f %%", p)
+			}
+			if p >= 40 || tries == 10 {
+				break
+			}
 		}
 	}},
 }
