@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -118,6 +119,9 @@ func Start(o Options) (*Init, error) {
 	if err == nil && o.Namespaces&unix.CLONE_NEWUSER != 0 {
 		err = errors.Join(writeMap(pid, "uid_map", o.UIDs), writeMap(pid, "gid_map", o.GIDs))
 	}
+	if err == nil && spared() {
+		err = writeOf(pid, "oom_score_adj", []byte("0"))
+	}
 	if err != nil {
 		i.kill()
 		i.wait()
@@ -129,13 +133,25 @@ func Start(o Options) (*Init, error) {
 	return i, nil
 }
 
-// writeMap says which ids outside the ids of the init's user namespace are. The pid is a child of
-// ours that was not reaped: it can not be another's.
+// spared: the kernel spares this process when memory runs out, as it does services that were marked so. What we
+// run must not inherit that.
+var spared = sync.OnceValue(func() bool {
+	text, err := os.ReadFile("/proc/self/oom_score_adj")
+	return err == nil && strings.HasPrefix(string(text), "-")
+})
+
+// writeMap says which ids outside the ids of the init's user namespace are.
 func writeMap(pid int, name string, maps []syscall.SysProcIDMap) error {
 	var text []byte
 	for _, m := range maps {
 		text = fmt.Appendf(text, "%d %d %d\n", m.ContainerID, m.HostID, m.Size)
 	}
+	return writeOf(pid, name, text)
+}
+
+// writeOf writes to a file that the kernel keeps about a child of ours. It was not reaped: its pid can not
+// be another's.
+func writeOf(pid int, name string, text []byte) error {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/"+name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)

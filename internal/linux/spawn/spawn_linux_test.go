@@ -282,6 +282,28 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A supervisor that the kernel spares when memory runs out does not hand that on.
+func TestNotSpared(t *testing.T) {
+	before, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err == nil {
+		err = os.WriteFile("/proc/self/oom_score_adj", []byte("7"), 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := spared
+	defer func() {
+		spared = was
+		_ = os.WriteFile("/proc/self/oom_score_adj", before, 0)
+	}()
+	for adjusted, want := range map[bool]string{false: "7\n", true: "0\n"} { // the former is the control; a negative one takes CAP_SYS_RESOURCE
+		spared = func() bool { return adjusted }
+		if out, _, _ := run(t, plain(t), program("cat", "/proc/self/oom_score_adj")); out != want {
+			t.Errorf("%v: %q, want %q", adjusted, out, want)
+		}
+	}
+}
+
 // Each failure says at which stage, and why, exactly; the init lives on while something else runs.
 func TestExecErrors(t *testing.T) {
 	i := plain(t)
