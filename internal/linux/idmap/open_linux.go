@@ -28,17 +28,27 @@ func (m *Mapping) identity() bool { return m == nil || m.FromUID == m.ToUID && m
 type Options struct {
 	Writable bool
 	Map      *Mapping // nil is none
+	// Owner shows what belongs to the source's own owner and group as belonging to these. It is the owner of the
+	// very thing that is opened, and takes the place of Map.
+	Owner *Owner
 }
+
+// Owner is a user and a group of the host.
+type Owner struct{ UID, GID uint32 }
 
 // Open clones the mount tree at source, an absolute path without symlinks and dots. The descriptor is for move_mount; it is
 // opened with O_PATH, and the caller's to close. isFile says that it is a regular file, so that the place to attach it has
 // to be one too.
 func Open(source string, o Options) (mount *os.File, isFile bool, err error) {
-	path, isFile, err := openPath(source)
+	path, st, err := openPath(source)
 	if err != nil {
 		return nil, false, err
 	}
 	defer unix.Close(path)
+	isFile = st.Mode&unix.S_IFMT == unix.S_IFREG
+	if o.Owner != nil {
+		o.Map = &Mapping{FromUID: st.Uid, ToUID: o.Owner.UID, FromGID: st.Gid, ToGID: o.Owner.GID}
+	}
 	const flags = unix.AT_EMPTY_PATH | unix.AT_RECURSIVE
 	fd, err := unix.OpenTree(path, "", flags|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -69,10 +79,10 @@ func Open(source string, o Options) (mount *os.File, isFile bool, err error) {
 	return os.NewFile(uintptr(fd), source), isFile, nil
 }
 
-// openPath opens what is at a path without following, reading or waking anything.
-func openPath(source string) (fd int, isFile bool, err error) {
+// openPath opens the directory or file at a path without following, reading or waking anything.
+func openPath(source string) (fd int, st *unix.Stat_t, err error) {
 	if !filepath.IsAbs(source) || filepath.Clean(source) != source || strings.ContainsRune(source, 0) {
-		return -1, false, fmt.Errorf("idmap: open %q: not an absolute path in its shortest form: %w", source, unix.EINVAL)
+		return -1, nil, fmt.Errorf("idmap: open %q: not an absolute path in its shortest form: %w", source, unix.EINVAL)
 	}
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
 	for range 100 {
@@ -81,24 +91,22 @@ func openPath(source string) (fd int, isFile bool, err error) {
 		}
 	}
 	if errors.Is(err, unix.ELOOP) {
-		return -1, false, fmt.Errorf("idmap: open %s: %s is a symlink, which is never followed: %w; name its target", source, symlinkIn(source), err)
+		return -1, nil, fmt.Errorf("idmap: open %s: %s is a symlink, which is never followed: %w; name its target", source, symlinkIn(source), err)
 	}
 	if err != nil {
-		return -1, false, fmt.Errorf("idmap: open %s: %w", source, err)
+		return -1, nil, fmt.Errorf("idmap: open %s: %w", source, err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	st = new(unix.Stat_t)
+	if err := unix.Fstat(fd, st); err != nil {
 		_ = unix.Close(fd)
-		return -1, false, fmt.Errorf("idmap: stat %s: %w", source, err)
+		return -1, nil, fmt.Errorf("idmap: stat %s: %w", source, err)
 	}
 	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		return fd, false, nil
-	case unix.S_IFREG:
-		return fd, true, nil
+	case unix.S_IFDIR, unix.S_IFREG:
+		return fd, st, nil
 	}
 	_ = unix.Close(fd)
-	return -1, false, fmt.Errorf("idmap: open %s: %s: %w", source, kindName(st.Mode), ErrSource)
+	return -1, nil, fmt.Errorf("idmap: open %s: %s: %w", source, kindName(st.Mode), ErrSource)
 }
 
 // symlinkIn finds the component to blame. It is for the message only; nothing depends on it.

@@ -101,7 +101,12 @@ func openTerminal(rows, cols uint16, uid uint32) (master, slave int, err error) 
 	return master, slave, nil
 }
 
-// landlockRuleset builds the second wall. A path that is not in this root needs no rule.
+// fileRights are those that make sense for anything but a directory.
+const fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
+	unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+
+// landlockRuleset builds the second wall. A path that is not in this root, or that the program has put a
+// link in, gets no rule: nothing is granted there.
 func landlockRuleset(m *initproto.Exec) (int, error) {
 	fail := func(what string, err error) (int, error) { return -1, failed(initproto.StageLandlock, what, err) }
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: m.LandlockFS, Handled_access_net: m.LandlockNet}
@@ -114,12 +119,19 @@ func landlockRuleset(m *initproto.Exec) (int, error) {
 		return fail("create ruleset", errno)
 	}
 	for _, r := range m.Landlock {
-		fd, err := unix.Open(r.Path, unix.O_PATH|unix.O_CLOEXEC, 0)
-		if errors.Is(err, unix.ENOENT) {
+		fd, err := target(r.Path)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) {
 			continue
+		}
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Fstat(fd, &st)
 		}
 		if err == nil {
 			rule := unix.LandlockPathBeneathAttr{Allowed_access: r.Access, Parent_fd: int32(fd)}
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				rule.Allowed_access &= fileRights
+			}
 			_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, ruleset, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
 			unix.Close(fd)
 			if errno != 0 {

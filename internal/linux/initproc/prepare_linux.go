@@ -63,7 +63,7 @@ func prepare(m *initproto.Setup, fds []int) (ready []int, err error) {
 			return nil, err
 		}
 	}
-	return []int{baton}, letGoOfHost()
+	return []int{baton}, nil
 }
 
 // noDescriptor is a message that names a descriptor it did not bring. (Package fmt would make this
@@ -119,15 +119,16 @@ func becomeRoot() error {
 	return nil
 }
 
-// emptyDir is a directory of every root that holds nothing: it hides other directories.
-const emptyDir = "/sys"
+// emptyDir is a directory of our own /dev that holds nothing yet: it hides other directories. What is in
+// the root itself may be the program's own doing.
+const emptyDir = "/dev/shm"
 
 // anywhere is a directory that every host has. What is mounted on it, in our copy of the host's
 // mounts, goes with them.
 const anywhere = "/proc"
 
 // buildRoot makes the tree of the descriptor this process's root, with a /proc of this pid
-// namespace. The host's mounts are still there, on top of our root, until letGoOfHost.
+// namespace.
 func buildRoot(m *initproto.Setup, tree int) error {
 	fail := func(what string, err error) error { return failed(initproto.StageRootfs, what, err) }
 	// The new /proc is made while the host's is still there: the kernel insists on that.
@@ -144,6 +145,14 @@ func buildRoot(m *initproto.Setup, tree int) error {
 	}
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fail("pivot root", err)
+	}
+	// The host lies on top of our root now, and ".." of the root leads to it: nothing may be looked up
+	// before it is gone.
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fail("detach host", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return fail("enter root", err)
 	}
 	if err := attach(proc, "/proc"); err != nil {
 		return fail("mount proc", err)
@@ -261,14 +270,6 @@ func takeScratch(m *initproto.Setup, scratch int) (parts []int, err error) {
 		parts = append(parts, fd)
 	}
 	return parts, nil
-}
-
-// letGoOfHost unmounts all that came from the host: it lies on top of our root.
-func letGoOfHost() error {
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return failed(initproto.StageRootfs, "detach host", err)
-	}
-	return failed(initproto.StageRootfs, "enter root", unix.Chdir("/"))
 }
 
 // attachVolume puts a volume at its target, which it makes where the scratch allows it; in the

@@ -251,20 +251,18 @@ func (i *instance) root() (int, error) {
 // owner of the source. A file system that can not map ids is refused for writing; for reading its
 // permissions simply hold as they are.
 func (i *instance) openVolume(v sandbox.Volume) (*os.File, bool, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(v.Source, &st); err != nil {
-		return nil, false, &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "volumes"}
-	}
-	o := idmap.Options{Writable: v.Writable, Map: &idmap.Mapping{
-		FromUID: st.Uid, ToUID: uint32(i.userID), FromGID: st.Gid, ToGID: uint32(i.userID),
-	}}
+	o := idmap.Options{Writable: v.Writable, Owner: &idmap.Owner{UID: uint32(i.userID), GID: uint32(i.userID)}}
 	f, isFile, err := idmap.Open(v.Source, o)
 	if errors.Is(err, idmap.ErrUnsupported) && !v.Writable {
-		o.Map = nil
+		o.Owner = nil
 		f, isFile, err = idmap.Open(v.Source, o)
 	}
 	if err != nil {
-		return nil, false, &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrRefused, Err: err, Stage: "volumes"}
+		out := &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrRefused, Err: err, Stage: "volumes"}
+		if errors.Is(err, unix.ENOENT) {
+			out.Kind = sandbox.ErrInvalid
+		}
+		return nil, false, out
 	}
 	return f, isFile, nil
 }

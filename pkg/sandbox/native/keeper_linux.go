@@ -32,9 +32,26 @@ func newKeeper() (*keeper, error) {
 	return k, nil
 }
 
-// serve never unlocks its thread, so the thread ends with the goroutine and takes the namespace along.
+// serve never unlocks its thread, so the thread ends with the goroutine and takes the namespace along. The
+// main thread would not: it lives as long as the process, and /proc/self speaks of its namespaces. While
+// this goroutine sits on that, the next one gets another.
 func (k *keeper) serve(ready chan<- error) {
 	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		locked := make(chan struct{})
+		go func() {
+			runtime.LockOSThread()
+			close(locked)
+			k.keep(ready)
+		}()
+		<-locked
+		runtime.UnlockOSThread()
+		return
+	}
+	k.keep(ready)
+}
+
+func (k *keeper) keep(ready chan<- error) {
 	err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
 	if err == nil {
 		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")

@@ -183,7 +183,7 @@ func mountsOf(text string) (lines []string) {
 		how = strings.TrimSuffix(strings.ReplaceAll(how, ",relatime", ""), ",noatime")
 		if strings.HasPrefix(at, "/proc/") && at != "/proc/sys" {
 			covers = append(covers, at)
-			if how != "ro,nosuid,noexec" && how != "ro,nosuid,nodev" || kind != "tmpfs" || f[3] != "/null" && f[3] != "/sys" {
+			if how != "ro,nosuid,noexec" || kind != "tmpfs" || f[3] != "/null" && f[3] != "/shm" {
 				lines = append(lines, strings.TrimSpace(l))
 			}
 			continue

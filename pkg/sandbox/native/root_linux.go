@@ -92,7 +92,7 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 			return err
 		}
 	}
-	return l.base.opaque("/sys") // the init relies on it being empty
+	return l.base.opaque("/sys") // nothing of the machine this root was made on
 }
 
 // plainTarget refuses a root in which a place we mount on is, or lies behind, anything but a
@@ -207,9 +207,19 @@ func (l *layout) volumeTarget(v sandbox.Volume) error {
 		return &sandbox.Error{Op: "volume", Kind: sandbox.ErrInvalid, Err: err}
 	}
 	if st.Mode().IsRegular() {
-		return l.base.file(v.Target, "")
+		err = l.base.file(v.Target, "")
+	} else {
+		err = l.base.dir(v.Target)
 	}
-	return l.base.dir(v.Target)
+	if err != nil {
+		out := &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "volumes"}
+		if errors.Is(err, unix.ELOOP) {
+			out.Err = fmt.Errorf("%s is, or lies behind, a symbolic link", v.Target)
+			out.Hint = "the place that the link leads to"
+		}
+		return out
+	}
+	return nil
 }
 
 // templateKey tells roots apart that are not alike. Writable ones are never shared.
@@ -227,8 +237,9 @@ func templateKey(spec *sandbox.Spec) string {
 		}
 	}
 	for _, v := range spec.Volumes {
-		b.WriteString(strconv.Quote(v.Source))
-		b.WriteString(strconv.Quote(v.Target))
+		var st unix.Stat_t
+		_ = unix.Lstat(v.Source, &st) // what is not there is reported when it is opened
+		fmt.Fprintf(&b, "%q%q%x", v.Source, v.Target, st.Mode&unix.S_IFMT)
 	}
 	return b.String()
 }

@@ -17,8 +17,9 @@ import (
 // skeleton is a small file system in memory that is put together through its descriptor, before it
 // is mounted anywhere.
 type skeleton struct {
-	fd    int
-	owner int // host id that everything belongs to; -1 is ours
+	fd      int
+	owner   int            // host id that everything belongs to; -1 is ours
+	parents map[string]int // directories opened so far
 }
 
 // newSkeleton makes an empty one. Its mount is writable until seal.
@@ -40,10 +41,40 @@ func newSkeleton() (*skeleton, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tmpfs: %w", err)
 	}
-	return &skeleton{fd: fd, owner: -1}, nil
+	return &skeleton{fd: fd, owner: -1, parents: map[string]int{}}, nil
 }
 
-func (s *skeleton) close() { _ = unix.Close(s.fd) }
+func (s *skeleton) close() {
+	for _, fd := range s.parents {
+		_ = unix.Close(fd)
+	}
+	_ = unix.Close(s.fd)
+}
+
+// parent opens the directory that a path is in, made if need be, and returns the name it has there. No link is
+// followed: those of a skeleton lead to places of the host that have nothing to do with it (F6).
+func (s *skeleton) parent(p string) (fd int, name string, err error) {
+	dir, name := path.Split(rel(p))
+	if dir == "" {
+		return s.fd, name, nil
+	}
+	dir = path.Clean(dir)
+	if fd, ok := s.parents[dir]; ok {
+		return fd, name, nil
+	}
+	if err := s.dir(dir); err != nil {
+		return -1, "", err
+	}
+	fd, err = unix.Openat2(s.fd, dir, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return -1, "", named(p, err)
+	}
+	s.parents[dir] = fd
+	return fd, name, nil
+}
 
 // sealPatience is how long seal waits for copies of descriptors it has written through.
 const sealPatience = time.Second
@@ -69,37 +100,39 @@ func rel(p string) string {
 
 // dir makes a directory and those above it.
 func (s *skeleton) dir(p string) error {
-	if p = rel(p); p == "." {
+	if rel(p) == "." {
 		return nil
 	}
-	err := unix.Mkdirat(s.fd, p, 0o755)
-	if errors.Is(err, unix.ENOENT) {
-		if err = s.dir(path.Dir(p)); err == nil {
-			err = unix.Mkdirat(s.fd, p, 0o755)
+	at, name, err := s.parent(p)
+	if err != nil {
+		return err
+	}
+	switch err = unix.Mkdirat(at, name, 0o755); err {
+	case nil:
+		return named(p, s.give(at, name))
+	case unix.EEXIST:
+		var st unix.Stat_t
+		if err = unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+			err = unix.ELOOP
 		}
-	}
-	if errors.Is(err, unix.EEXIST) {
-		return nil
-	}
-	if err == nil {
-		err = s.give(p)
 	}
 	return named(p, err)
 }
 
 // give makes an entry its owner's.
-func (s *skeleton) give(p string) error {
+func (s *skeleton) give(at int, name string) error {
 	if s.owner < 0 {
 		return nil
 	}
-	return unix.Fchownat(s.fd, p, s.owner, s.owner, unix.AT_SYMLINK_NOFOLLOW)
+	return unix.Fchownat(at, name, s.owner, s.owner, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 func (s *skeleton) symlink(target, p string) error {
-	if err := s.dir(path.Dir(p)); err != nil {
+	at, name, err := s.parent(p)
+	if err != nil {
 		return err
 	}
-	return named(p, unix.Symlinkat(target, s.fd, rel(p)))
+	return named(p, unix.Symlinkat(target, at, name))
 }
 
 func (s *skeleton) file(p, content string) error {
@@ -111,10 +144,11 @@ func (s *skeleton) file(p, content string) error {
 
 // fill makes a file, and has it written to.
 func (s *skeleton) fill(p string, write func(*os.File) error) error {
-	if err := s.dir(path.Dir(p)); err != nil {
+	at, name, err := s.parent(p)
+	if err != nil {
 		return err
 	}
-	fd, err := unix.Openat(s.fd, rel(p), unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o644)
+	fd, err := unix.Openat(at, name, unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return named(p, err)
 	}
@@ -123,7 +157,7 @@ func (s *skeleton) fill(p string, write func(*os.File) error) error {
 	if err := write(f); err != nil {
 		return named(p, err)
 	}
-	return named(p, s.give(rel(p)))
+	return named(p, s.give(at, name))
 }
 
 // device makes a device node by number: what it does can not depend on what the host has under

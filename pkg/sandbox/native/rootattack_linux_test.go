@@ -1,0 +1,184 @@
+package native
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// newSandbox is a sandbox of its own backend, gone with the test.
+func newSandbox(t *testing.T, spec sandbox.Spec) (run func(phase, script string) *sandbox.Result) {
+	t.Helper()
+	b := newBackend(t, Options{})
+	m := sandbox.NewManager(b, sandbox.Options{})
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	id, err := m.Create(context.Background(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(phase, script string) *sandbox.Result {
+		t.Helper()
+		res, err := m.Run(context.Background(), id, sandbox.Process{Phase: phase, Args: []string{"sh", "-c", script}}, sandbox.IO{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+}
+
+// publicDir is one of the host's that everybody may write to, and that is in no sandbox.
+func publicDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-")
+	if err == nil {
+		err = os.Chmod(dir, 0o777)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// A program that may write to its root plants links where the next phase mounts, or takes something from
+// to mount. None of it leads to the host (F3, F6).
+func TestAttackLinksInWritableRoot(t *testing.T) {
+	outside := publicDir(t)
+	secret := filepath.Join(outside, "secret")
+	if err := os.WriteFile(secret, []byte("host"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range []string{"/sys", "/media", "/opt", "/run", "/srv", "/mnt"} {
+		run := newSandbox(t, sandbox.Spec{WritableRoot: true})
+		// The control: it is its root to spoil.
+		if res := run("one", "rm -rf "+place+" && ln -s /.."+outside+" "+place+" && readlink "+place); string(res.Stdout.Bytes()) != "/.."+outside+"\n" {
+			t.Fatalf("%s: %s %q", place, res.Verdict, res.Stderr.Bytes())
+		}
+		res := run("two", "for d in /proc/* "+place+"; do cat $d/secret && echo x > $d/planted; done 2>/dev/null; grep -v ' - \\(tmpfs\\|proc\\|devpts\\|overlay\\|ext4 /dev/loop\\)' /proc/self/mountinfo; true")
+		if out := string(res.Stdout.Bytes()); strings.Contains(out, "host") || strings.Contains(out, outside) {
+			t.Errorf("%s leads out: %q", place, out)
+		}
+		if _, err := os.Lstat(filepath.Join(outside, "planted")); err == nil {
+			t.Errorf("%s: something was written on the host", place)
+		}
+	}
+}
+
+// Links of the host that are shown in a root are the program's to follow, not ours: making the place for a
+// volume behind one must not reach the host (F6).
+func TestAttackVolumeBehindLink(t *testing.T) {
+	needRoot(t)
+	outside := publicDir(t)
+	precious := filepath.Join(outside, "precious")
+	if err := os.WriteFile(precious, []byte("data"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(publicDir(t), "link")
+	if err := os.Symlink(outside, link); err != nil {
+		t.Fatal(err)
+	}
+	source := t.TempDir()
+	if err := os.WriteFile(filepath.Join(source, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := newBackend(t, Options{})
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	for _, v := range []sandbox.Volume{
+		{Source: filepath.Join(source, "file"), Target: link + "/precious"}, {Source: source, Target: link + "/made"}, {Source: source, Target: link},
+	} {
+		_, err := m.Create(context.Background(), sandbox.Spec{Root: sandbox.Root{HostPaths: []string{"/usr", "/bin", "/lib", "/lib64", link}}, Volumes: []sandbox.Volume{v}})
+		if err == nil || !strings.Contains(err.Error(), v.Target) || !strings.Contains(err.Error(), "symbolic link") {
+			t.Errorf("%s: %v", v.Target, err)
+		}
+	}
+	if text, err := os.ReadFile(precious); err != nil || string(text) != "data" {
+		t.Errorf("the host's file is %q, %v", text, err)
+	}
+	if _, err := os.Lstat(outside + "/made"); err == nil {
+		t.Error("a directory was made on the host")
+	}
+	// The control: without the link in the way it works.
+	if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: source, Target: "/made"}}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// The sandbox acts as the owner of the very thing it is given, whatever is at that path a moment before or
+// after (F9).
+func TestAttackSwappedVolume(t *testing.T) {
+	needRoot(t)
+	dir := publicDir(t)
+	theirs, ours := filepath.Join(dir, "theirs"), filepath.Join(dir, "ours")
+	for d, uid := range map[string]int{theirs: 501, ours: 0} {
+		if err := os.MkdirAll(d+"/x", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(d+"/x/secret", []byte("secret"), 0o600); err != nil { // root's, in both
+			t.Fatal(err)
+		}
+		if err := os.Chown(d+"/x", uid, uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(dir, "path")
+	if err := os.Rename(theirs, path); err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(dir, "link")
+	if err := os.Symlink(ours, other); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	swapping := make(chan struct{})
+	go func() {
+		defer close(swapping)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	defer func() { close(stop); <-swapping }()
+	b := newBackend(t, Options{})
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	opened := 0
+	for range 150 {
+		id, err := m.Create(context.Background(), sandbox.Spec{Scratch: sandbox.ScratchMemory, Volumes: []sandbox.Volume{{Source: path + "/x", Target: "/data"}}})
+		if err != nil {
+			continue // a link on the way, or nothing there
+		}
+		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"cat", "/data/secret"}}, sandbox.IO{})
+		if err == nil {
+			opened++
+			if strings.Contains(string(res.Stdout.Bytes()), "secret") {
+				t.Error("read as somebody else's owner")
+			}
+		}
+		if err := m.Delete(context.Background(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	if opened == 0 {
+		t.Error("it was never there: this proves nothing")
+	}
+}
