@@ -162,6 +162,12 @@ func brief(s sandbox.Size) string {
 func (o *execOptions) complete(flags *pflag.FlagSet) error {
 	s := &o.spec
 	o.stdin = o.stdin || o.tty
+	// An empty value is a variable that was not set: it must not silently mean the default.
+	for _, name := range []string{"root", "workdir", "hostname", "spill"} {
+		if f := flags.Lookup(name); f.Changed && f.Value.String() == "" {
+			return sandbox.Invalid(name, "it is empty")
+		}
+	}
 	s.Env = environment(o.env.values)
 	for _, text := range o.volumes.values {
 		v, err := readVolume(text)

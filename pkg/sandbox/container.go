@@ -159,11 +159,12 @@ func (m *Manager) Run(ctx context.Context, id string, p Process, io IO) (*Result
 	if err != nil {
 		return nil, err
 	}
+	asked := p
 	if p, err = p.complete(c.spec, m.machine); err != nil {
 		return nil, err
 	}
 	r := newRun(ctx, c, p, io)
-	if err := c.begin(r); err != nil {
+	if err := c.begin(r, asked); err != nil {
 		r.abandonStart()
 		return nil, err
 	}
@@ -171,12 +172,21 @@ func (m *Manager) Run(ctx context.Context, id string, p Process, io IO) (*Result
 	return r.do(ctx, m.opts.SampleInterval)
 }
 
-// begin admits a run.
-func (c *container) begin(r *run) error {
+// begin admits a run. What it has asked for itself may not be what its phase does not have.
+func (c *container) begin(r *run, asked Process) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state != StateReady && c.state != StateRunning {
 		return &Error{Op: "run in sandbox " + c.id, Kind: ErrState, Err: fmt.Errorf("it is %s", c.state)}
+	}
+	for n := range c.runs {
+		if n.p.Phase != r.p.Phase {
+			continue
+		}
+		if err := r.p.join(&n.p, &asked); err != nil {
+			return err
+		}
+		break
 	}
 	if len(c.runs) == 0 {
 		c.idle = make(chan struct{})
@@ -197,6 +207,18 @@ func (c *container) end(r *run) {
 	c.idle = nil
 	if c.state == StateRunning {
 		c.state = StateReady
+	}
+}
+
+// takeAlong is told by a run that is about to end its phase: its neighbours end with it, and not by
+// themselves.
+func (c *container) takeAlong(r *run) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n := range c.runs {
+		if n != r && n.p.Phase == r.p.Phase {
+			n.ordered.Store(true)
+		}
 	}
 }
 

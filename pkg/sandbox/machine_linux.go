@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"runtime"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,5 +22,8 @@ func SignalName(n int) string {
 	if n == 0 {
 		return ""
 	}
-	return unix.SignalName(unix.Signal(n))
+	if name := unix.SignalName(unix.Signal(n)); name != "" {
+		return name
+	}
+	return "signal " + strconv.Itoa(n) // real-time signals have no names
 }

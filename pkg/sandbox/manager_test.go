@@ -310,6 +310,41 @@ func TestNeighboursAreCancelledTogether(t *testing.T) {
 	}
 }
 
+// Limits that belong to a phase are those of whoever came first: the next one has them too, or asks for
+// others and is refused.
+func TestNeighboursShareLimits(t *testing.T) {
+	m, _ := newManager(t, map[string]sandboxtest.Script{"wait": wait, "exit": exit})
+	id := create(t, m, sandbox.Spec{})
+	first := launch(t, m, id, sandbox.Process{Args: []string{"wait"}, Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}})
+	for name, p := range map[string]sandbox.Process{
+		"memory": {Limits: sandbox.Limits{Memory: 16 * sandbox.MiB}}, "pids": {Limits: sandbox.Limits{Processes: 3}},
+		"cpus": {Limits: sandbox.Limits{CPUs: 0.25}}, "cpu_time": {Limits: sandbox.Limits{CPUTime: time.Second}}, "network": {Network: sandbox.NetworkLocalhost},
+	} {
+		p.Args = []string{"exit"}
+		if _, err := m.Run(context.Background(), id, p, sandbox.IO{}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "another phase") {
+			t.Errorf("%s: %v", name, err)
+		}
+		p.Phase = "own" // the control
+		if res, err := m.Run(context.Background(), id, p, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictOK {
+			t.Errorf("%s in a phase of its own: %+v, %v", name, res, err)
+		}
+	}
+	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}, Limits: sandbox.Limits{Wall: time.Second, OpenFiles: 16, Memory: 64 * sandbox.MiB}}, sandbox.IO{})
+	if err != nil || res.Limits.Memory != 64*sandbox.MiB || res.Limits.OpenFiles != 16 || res.Limits.Wall != time.Second {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); err != nil || res.Limits.Memory != 64*sandbox.MiB {
+		t.Errorf("%+v, %v", res, err)
+	}
+	// One that hits its limit ends the phase; the other did nothing wrong.
+	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"wait"}, Limits: sandbox.Limits{Wall: 20 * time.Millisecond}}, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictTimeLimit {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if res := <-first; res.Verdict != sandbox.VerdictCancelled {
+		t.Errorf("the neighbour: %s", res.Verdict)
+	}
+}
+
 // A clean-up that failed is our failure, not a result.
 func TestFinishThatFails(t *testing.T) {
 	boom := errors.New("cgroup is busy")

@@ -24,7 +24,7 @@ type run struct {
 	rec  *Recorder
 	full chan struct{} // closed when output was first dropped
 
-	ordered            atomic.Bool // to end, by a stop or a kill; set before any run of the sandbox hears of it
+	ordered            atomic.Bool // to end, by a stop, a kill or a neighbour; set before any run hears of it
 	stopOnce, killOnce sync.Once
 	stopped, killed    chan struct{}
 	starting           context.Context // of the start alone: ends with the caller's, or when the run is killed
@@ -99,6 +99,13 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	}
 
 	f.oomKills, f.diskFull = summary.OOMKills, summary.DiskFull
+	if r.p.KillOnOutput {
+		select {
+		case <-r.full: // also when the program ended before it could be ended
+			f.outputKilled = true
+		default:
+		}
+	}
 	res := &Result{
 		Verdict: judge(f), Exit: f.exit, Phase: r.p.Phase,
 		Stdout: r.rec.Output(0), Stderr: r.rec.Output(1),
@@ -310,6 +317,7 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 	// The first reason to end is the one that is reported; later ones are not looked at.
 	end := func(reason *bool) {
 		*reason = true
+		r.c.takeAlong(r)
 		done, stopped, full = nil, nil, nil
 		wall.Stop()
 		cpu.stop()

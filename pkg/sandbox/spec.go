@@ -203,6 +203,33 @@ func validateEnv(env map[string]string) error {
 	return nil
 }
 
+// join gives the process what it shares with one that runs in its phase already: the phase's processor time,
+// memory, number of processes and network. Asking for others is an error, because they would not be enforced.
+func (p *Process) join(neighbour, asked *Process) error {
+	conflict := func(name string, has any) error {
+		return &Error{
+			Op: "run", Kind: ErrInvalid, Err: fmt.Errorf("%s: phase %q runs already, and its processes share one: %v", name, p.Phase, has),
+			Hint: "another phase",
+		}
+	}
+	has, own := neighbour.Limits, asked.Limits
+	switch {
+	case own.CPUs != 0 && own.CPUs != has.CPUs:
+		return conflict("cpus", has.CPUs)
+	case own.CPUTime != 0 && own.CPUTime != has.CPUTime:
+		return conflict("cpu_time", has.CPUTime)
+	case own.Memory != 0 && own.Memory != has.Memory:
+		return conflict("memory", has.Memory)
+	case own.Processes != 0 && own.Processes != has.Processes:
+		return conflict("pids", has.Processes)
+	case asked.Network != "" && asked.Network != neighbour.Network:
+		return conflict("network", neighbour.Network)
+	}
+	p.Limits.CPUs, p.Limits.CPUTime, p.Limits.Memory, p.Limits.Processes = has.CPUs, has.CPUTime, has.Memory, has.Processes
+	p.Network = neighbour.Network
+	return nil
+}
+
 // complete fills in what the process leaves to its sandbox.
 func (p Process) complete(s Spec, m Machine) (Process, error) {
 	if err := p.Limits.validate(m); err != nil {

@@ -65,6 +65,8 @@ func CLICode(v Verdict, e Exit) int {
 		return 124
 	case VerdictMemoryLimit:
 		return 137
+	case VerdictOutputLimit:
+		return 143 // as by the SIGTERM it is sent, whatever it makes of that
 	case VerdictCompileError:
 		return 1
 	case VerdictCancelled:

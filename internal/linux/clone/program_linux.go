@@ -39,6 +39,7 @@ type launch struct {
 	landlock   int
 	filter     *unix.SockFprog
 	dir        *byte
+	how        unix.OpenHow // to open it
 	paths      []*byte
 	argv, envp []*byte
 
@@ -55,6 +56,7 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	c := &launch{
 		cgroups: d.Cgroups, isolated: d.Isolated, terminal: d.Terminal, stdio: d.Stdio, rlimits: d.Rlimits,
 		uid: uintptr(d.UID), gid: uintptr(d.GID), landlock: d.Landlock,
+		how: unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS},
 	}
 	if len(d.Filter)%8 != 0 {
 		return 0, initproto.StageSeccomp, unix.EINVAL
@@ -214,7 +216,11 @@ func becomeProgram(c *launch) {
 	}
 
 	stage = initproto.StageWorkdir
-	if _, _, errno = unix.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(c.dir)), 0, 0); errno != 0 {
+	// Descriptors that are the init's are still open, and /proc/self/fd would lead to them (F2).
+	if fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT2, atCWD, uintptr(unsafe.Pointer(c.dir)), uintptr(unsafe.Pointer(&c.how)), unix.SizeofOpenHow, 0, 0); errno != 0 {
+		goto fail
+	}
+	if _, _, errno = unix.RawSyscall(unix.SYS_FCHDIR, fd, 0, 0); errno != 0 {
 		goto fail
 	}
 	if c.landlock >= 0 {
@@ -253,6 +259,9 @@ func becomeProgram(c *launch) {
 fail:
 	c.stage, c.errno = stage, errno
 }
+
+// atCWD is AT_FDCWD as a system call takes it.
+const atCWD = ^uintptr(99)
 
 // selfPid is what a process writes into a cgroup's list to mean itself.
 var selfPid = [1]byte{'0'}

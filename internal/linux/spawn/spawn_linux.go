@@ -95,7 +95,7 @@ func Start(o Options) (*Init, error) {
 	// cgroup files are to be kept open by a runtime that wants to follow its limits.
 	// The last one is for a test binary that is its own init: built with -race, it would sleep a second before it exits.
 	env := []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0,memprofilerate=0", "GORACE=atexit_sleep_ms=0"}
-	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
+	if dir := os.Getenv("GOCOVERDIR"); measured && dir != "" {
 		// A measured init leaves its counters through a descriptor: the path is not in its root.
 		if f, err := os.Open(dir); err == nil {
 			defer f.Close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -172,7 +173,12 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 	defer unix.Close(root)
 	m.Root, m.Scratch = 0, 1
 	fds = append(fds, root, i.disk)
-	for _, v := range i.spec.Volumes {
+	// What is mounted in another volume comes after it, or it would be covered.
+	volumes := slices.Clone(i.spec.Volumes)
+	slices.SortStableFunc(volumes, func(a, b sandbox.Volume) int {
+		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
+	})
+	for _, v := range volumes {
 		f, isFile, err := i.openVolume(v)
 		if err != nil {
 			return err

@@ -37,7 +37,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	m := &initproto.Exec{
 		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
 		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID),
-		Rlimits: rlimits(ph.limits), Seccomp: i.filter, Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true,
+		Rlimits: rlimits(p.Limits), Seccomp: i.filter, Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true,
 	}
 	landlock(m, i.spec, p.Network)
 	if p.TTY != nil {

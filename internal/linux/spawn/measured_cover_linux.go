@@ -1,0 +1,5 @@
+//go:build cover
+
+package spawn
+
+const measured = true
