@@ -25,7 +25,7 @@ const (
 		getpmsg putpmsg afs_syscall tuxcall security vserver`
 	goldenAbsent      = `clone3 seccomp io_setup io_submit io_getevents io_pgetevents io_cancel io_destroy file_getattr file_setattr listns rseq_slice_yield`
 	goldenAbsentAMD64 = goldenAbsent + ` uprobe`
-	goldenPartly      = `clone socket socketpair personality ioctl prctl setsockopt`
+	goldenPartly      = `clone socket socketpair personality ioctl prctl setsockopt fcntl`
 	goldenSetID       = `fchmod fchmodat fchmodat2 mknodat mkdirat openat`
 	goldenSetIDAMD64  = goldenSetID + ` chmod mknod mkdir open creat`
 )
@@ -151,6 +151,10 @@ func TestGoldenArguments(t *testing.T) {
 		{call: "ioctl", args: [6]uint64{0, 0x5412}, want: ePERM},             // TIOCSTI
 		{call: "ioctl", args: [6]uint64{0, high | 0x5412}, want: ePERM},      // the known bypass
 		{call: "ioctl", args: [6]uint64{0, 0x541c}, want: ePERM},             // TIOCLINUX
+		{call: "fcntl", args: [6]uint64{0, 2}},                               // F_SETFD
+		{call: "fcntl", args: [6]uint64{0, 1030}},                            // F_DUPFD_CLOEXEC
+		{call: "fcntl", args: [6]uint64{0, 1024}, want: eINVAL},              // F_SETLEASE
+		{call: "fcntl", args: [6]uint64{0, high | 1026}, want: eINVAL},       // F_NOTIFY
 		{call: "ioctl", args: [6]uint64{0, high | 0x5423}, want: ePERM},      // TIOCSETD
 		{call: "seccomp", args: [6]uint64{1, 0}, want: eNOSYS},
 		{call: "seccomp", args: [6]uint64{1, high | 1<<3}, want: eNOSYS},   // NEW_LISTENER

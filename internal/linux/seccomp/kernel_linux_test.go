@@ -244,6 +244,8 @@ var probes = slices.Concat([]probe{
 	{name: "tiocsti-high", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, 1<<32|unix.TIOCSTI, 0)},
 	{name: "tioclinux", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, 0x541c, 0)},
 	{name: "tiocsetd", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, 0x5423, 0)},
+	{name: "lease", want: unix.EINVAL, run: raw(unix.SYS_FCNTL, bad, unix.F_SETLEASE, 0)},
+	{name: "notify", want: unix.EINVAL, run: raw(unix.SYS_FCNTL, bad, unix.F_NOTIFY, 0)},
 	// Filters of their own, by any door, and a share of the machine's budget of asynchronous I/O.
 	{name: "seccomp-filter", want: unix.ENOSYS, run: raw(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, 0)},
 	{name: "seccomp-listener", want: unix.ENOSYS, run: raw(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, 0)},

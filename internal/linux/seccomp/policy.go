@@ -86,6 +86,7 @@ const (
 	ruleIoctl                   // no terminal injection
 	rulePrctl                   // no filters of its own
 	ruleSockopt                 // nor on sockets
+	ruleFcntl                   // no leases
 	ruleMode1                   // file mode in argument 1
 	ruleMode2                   // file mode in argument 2
 	ruleOpen1                   // open flags in argument 1, mode in 2
@@ -178,6 +179,11 @@ var (
 		// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF
 		{arg: 2, op: opIn, mask: whole, set: []uint32{26, 50, 51, 52}, then: noSuchOption},
 	}
+	// A lease on a file of a volume, which its owner may take, holds up whoever opens the file on the host: up to
+	// 45 s at a time. F_SETLEASE, F_NOTIFY, F_SETDELEG.
+	stepsFcntl = []step{
+		{arg: 1, op: opIn, mask: whole, set: []uint32{1024, 1026, 1040}, then: invalid},
+	}
 	stepsMode1 = []step{{arg: 1, op: opAny, mask: setIDBits, then: notPermitted}}
 	stepsMode2 = []step{{arg: 2, op: opAny, mask: setIDBits, then: notPermitted}}
 	// Without a create flag the mode register is never read and holds whatever
@@ -212,6 +218,8 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 		return stepsPrctl, 0
 	case ruleSockopt:
 		return stepsSockopt, 0
+	case ruleFcntl:
+		return stepsFcntl, 0
 	case ruleMode1, ruleMode2, ruleOpen1, ruleOpen2, ruleOpenHow:
 		if !p.DenySetID {
 			return nil, Allow

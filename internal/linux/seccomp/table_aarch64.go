@@ -29,7 +29,7 @@ var callsAArch64 = [...]call{
 	22:  {"epoll_pwait", ruleAllow},
 	23:  {"dup", ruleAllow},
 	24:  {"dup3", ruleAllow},
-	25:  {"fcntl", ruleAllow},
+	25:  {"fcntl", ruleFcntl},
 	26:  {"inotify_init1", ruleAllow},
 	27:  {"inotify_add_watch", ruleAllow},
 	28:  {"inotify_rm_watch", ruleAllow},

@@ -76,7 +76,7 @@ var callsX8664 = [...]call{
 	69:  {"msgsnd", ruleAllow},
 	70:  {"msgrcv", ruleAllow},
 	71:  {"msgctl", ruleAllow},
-	72:  {"fcntl", ruleAllow},
+	72:  {"fcntl", ruleFcntl},
 	73:  {"flock", ruleAllow},
 	74:  {"fsync", ruleAllow},
 	75:  {"fdatasync", ruleAllow},

@@ -182,3 +182,48 @@ func TestAttackSwappedVolume(t *testing.T) {
 		t.Error("it was never there: this proves nothing")
 	}
 }
+
+// Volumes in volumes are all there, in whatever order they were named; a file can be one, and be written to.
+func TestVolumesInVolumes(t *testing.T) {
+	needRoot(t)
+	dir := publicDir(t)
+	for _, d := range []string{"outer/inner", "mask"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for f, text := range map[string]string{"outer/inner/secret": "secret", "outer/inner/f": "", "mask/nothing": "", "file": "before"} {
+		if err := os.WriteFile(filepath.Join(dir, f), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := newSandbox(t, sandbox.Spec{Volumes: []sandbox.Volume{
+		{Source: filepath.Join(dir, "mask"), Target: "/data/inner"}, {Source: filepath.Join(dir, "outer"), Target: "/data"},
+		{Source: filepath.Join(dir, "file"), Target: "/workspace/a/file", Writable: true},
+	}})
+	res := run("run", "ls /data/inner; echo after > /workspace/a/file; cat /workspace/a/file")
+	if got := string(res.Stdout.Bytes()); got != "nothing\nafter\n" {
+		t.Errorf("%q %q", got, res.Stderr.Bytes())
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(text) != "after\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// A working directory by way of a descriptor could be one that the init has open (F2).
+func TestAttackWorkdirByDescriptor(t *testing.T) {
+	b := newBackend(t, Options{})
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	id, err := m.Create(context.Background(), sandbox.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, ok := range map[string]bool{"/proc/self/cwd": false, "/proc/self/root": false, "/proc/self/fd/3": false, "/proc/self": true, "/bin": true} {
+		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"/bin/true"}, Workdir: dir}, sandbox.IO{})
+		if ok != (err == nil && res.Verdict == sandbox.VerdictOK) || !ok && !strings.Contains(err.Error(), "workdir") {
+			t.Errorf("%s: %+v, %v", dir, res, err)
+		}
+	}
+}

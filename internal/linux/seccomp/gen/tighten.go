@@ -50,6 +50,7 @@ var byArguments = map[string]string{
 	"ioctl":       "ruleIoctl",
 	"prctl":       "rulePrctl",
 	"setsockopt":  "ruleSockopt",
+	"fcntl":       "ruleFcntl",
 
 	"chmod":     "ruleMode1",
 	"fchmod":    "ruleMode1",
