@@ -49,7 +49,7 @@ func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
 	}
 	for _, o := range []sandbox.Output{r.Stdout, r.Stderr} {
 		if o.File != "" {
-			line("kept", "all of it in "+o.File)
+			line("kept", "in "+o.File)
 		}
 	}
 	for _, g := range together(r.Isolation.Missing) {

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -248,10 +249,12 @@ func (s *stream) appendFile(data []byte, limit uint64) {
 	if s.file == nil || s.spillErr != nil {
 		return
 	}
-	data = data[:min(uint64(len(data)), limit-s.spilled)]
-	n, err := s.file.Write(data)
+	room := limit - s.spilled
+	n, err := s.file.Write(data[:min(uint64(len(data)), room)])
 	s.spilled += uint64(n)
-	s.spillErr = err
+	if s.spillErr = err; err == nil && uint64(len(data)) > room {
+		s.spillErr = fmt.Errorf("%s: only the first %s are kept", s.file.Name(), Size(limit))
+	}
 }
 
 // Output returns what is kept of a stream.
