@@ -14,6 +14,10 @@ func thisMachine() Machine {
 	if unix.Sysinfo(&info) == nil {
 		m.Memory = Size(info.Totalram) * Size(info.Unit)
 	}
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && files.Max < maxOpenFiles {
+		m.OpenFiles = int(files.Max)
+	}
 	return m
 }
 

@@ -104,8 +104,17 @@ const (
 
 // Machine is what there is to share out.
 type Machine struct {
-	CPUs   int
-	Memory Size
+	CPUs      int
+	Memory    Size
+	OpenFiles int // that this process could have; 0 is not known
+}
+
+// openFiles is the most that can be asked for.
+func (m Machine) openFiles() int {
+	if m.OpenFiles == 0 {
+		return maxOpenFiles
+	}
+	return min(m.OpenFiles, maxOpenFiles)
 }
 
 // or fills what l leaves open from base.
@@ -162,7 +171,7 @@ func (l Limits) validate(m Machine) error {
 		value, min, max int
 	}{
 		{"pids", l.Processes, 1, maxProcesses},
-		{"open-files", l.OpenFiles, minOpenFiles, maxOpenFiles},
+		{"open-files", l.OpenFiles, minOpenFiles, m.openFiles()},
 		{"inodes", l.Inodes, minInodes, 1 << 28},
 	} {
 		if n.value != 0 && (n.value < n.min || n.value > n.max) {
@@ -182,6 +191,10 @@ func (l Limits) clamp(m Machine) (Limits, []string) {
 	if l.Memory > m.Memory {
 		said = append(said, fmt.Sprintf("memory: default %s lowered to the %s of this machine", l.Memory, m.Memory))
 		l.Memory = m.Memory
+	}
+	if l.OpenFiles > m.openFiles() {
+		said = append(said, fmt.Sprintf("open-files: default %d lowered to the %d that sandbox-run itself may open", l.OpenFiles, m.openFiles()))
+		l.OpenFiles = m.openFiles()
 	}
 	return l, said
 }

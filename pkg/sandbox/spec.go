@@ -101,7 +101,8 @@ func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) 
 	var said []string
 	for _, c := range clamped {
 		// A clamped default only matters where the default is used.
-		if strings.HasPrefix(c, "cpus") && s.Limits.CPUs == 0 || strings.HasPrefix(c, "memory") && s.Limits.Memory == 0 {
+		if strings.HasPrefix(c, "cpus") && s.Limits.CPUs == 0 || strings.HasPrefix(c, "memory") && s.Limits.Memory == 0 ||
+			strings.HasPrefix(c, "open-files") && s.Limits.OpenFiles == 0 {
 			said = append(said, c)
 		}
 	}

@@ -1,11 +1,13 @@
 package spawn
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -56,9 +58,45 @@ func protectedInit() (f *os.File, alone bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	protected.file, protected.alone = f, filepath.Base(path) == initproc.Name // any other may be linked to anything
+	protected.file, protected.alone = f, isStatic(f)
 	return f, protected.alone, nil
 }
+
+// unpin is for an init that could not be executed from where it is: it is copied after all.
+func unpin() error {
+	protected.mu.Lock()
+	defer protected.mu.Unlock()
+	f, err := seal(findBinary())
+	if err == nil {
+		protected.file, protected.alone = f, isStatic(f) // others may be using the old one
+	}
+	return err
+}
+
+// isStatic says that an executable names no interpreter, which would want to open files of its own.
+func isStatic(f *os.File) bool {
+	// A descriptor without the right to read is opened anew.
+	r, err := os.Open("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
+	if err != nil {
+		return false
+	}
+	defer r.Close()
+	// (Package debug/elf would be a tenth of the command line's executable.)
+	var header [64]byte
+	if _, err := r.ReadAt(header[:], 0); err != nil || string(header[:5]) != "\x7fELF\x02" {
+		return false
+	}
+	at, size, count := binary.LittleEndian.Uint64(header[32:]), binary.LittleEndian.Uint16(header[54:]), binary.LittleEndian.Uint16(header[56:])
+	for i := range uint64(count) {
+		var kind [4]byte
+		if _, err := r.ReadAt(kind[:], int64(at+i*uint64(size))); err != nil || binary.LittleEndian.Uint32(kind[:]) == elfInterpreter {
+			return false
+		}
+	}
+	return count > 0
+}
+
+const elfInterpreter = 3 // PT_INTERP
 
 // findBinary prefers the small executable: it starts in half the time of a large one.
 func findBinary() string {
@@ -81,11 +119,22 @@ func Ready() { _, _, _ = protectedInit() }
 // that such a process can do without.
 func OneShot() { oneShot.Store(true) }
 
-// pin gives the file a read-only mount of its own, attached nowhere.
+// pin gives the file a read-only mount of its own, attached nowhere. Whom the init runs as when it is executed is
+// nobody to the host: the file must be everybody's to execute.
 func pin(path string) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("pin init %s: %w", path, err)
+	}
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	if err := errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("pin init %s: %w", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o001 == 0 || fs.Flags&unix.ST_NOEXEC != 0 {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("pin init %s: %w", path, unix.EACCES)
 	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}); err != nil {
 		_ = unix.Close(fd)
@@ -99,11 +148,14 @@ func seal(path string) (*os.File, error) {
 	fail := func(what string, err error) (*os.File, error) {
 		return nil, fmt.Errorf("seal init %s: %s: %w", path, what, err)
 	}
-	src, err := os.Open(path)
+	src, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return fail("open", err)
 	}
 	defer src.Close()
+	if st, err := src.Stat(); err != nil || !st.Mode().IsRegular() {
+		return fail("open", errors.Join(err, errors.New("not a file")))
+	}
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(initproc.Name, flags|unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3 every memory file was executable

@@ -109,6 +109,12 @@ func Start(o Options) (*Init, error) {
 	})
 	if err != nil {
 		unix.Close(pair[0])
+		if (errors.Is(err, unix.EACCES) || errors.Is(err, unix.ETXTBSY)) && oneShot.CompareAndSwap(true, false) {
+			if err := unpin(); err != nil {
+				return nil, err
+			}
+			return Start(o)
+		}
 		return nil, fmt.Errorf("clone init: %w", err)
 	}
 	c, err := newConn(pair[0])

@@ -542,6 +542,76 @@ func TestProtected(t *testing.T) {
 	}
 }
 
+// What is linked to other files must be able to open them.
+func TestIsStatic(t *testing.T) {
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{"/bin/true": false, text: false, staticProgram(t): true} {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := isStatic(f); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+		f.Close()
+	}
+}
+
+// staticProgram is one that Go has linked for us, if only the toolchain's own.
+func staticProgram(t *testing.T) string {
+	t.Helper()
+	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
+		return filepath.Join(dir, initproc.Name)
+	}
+	path := filepath.Join(t.TempDir(), "static")
+	source := path + ".go"
+	if err := os.WriteFile(source, []byte("package main\nfunc main() {}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", path, source)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%s, %v", out, err)
+	}
+	return path
+}
+
+// An init that only root may execute, that is being written to, or that lies where nothing may be executed, is
+// copied even by a process that makes one sandbox.
+func TestUnpinned(t *testing.T) {
+	path := filepath.Join(t.TempDir(), initproc.Name)
+	text, err := os.ReadFile(staticProgram(t))
+	if err == nil {
+		err = os.WriteFile(path, text, 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err := pin(path); !errors.Is(err, unix.EACCES) {
+		t.Errorf("%v, %v", f, err)
+	}
+	if f, err := pin(t.TempDir()); !errors.Is(err, unix.EACCES) {
+		t.Errorf("a directory: %v, %v", f, err)
+	}
+	f, err := seal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	fifo := path + ".fifo"
+	if err := unix.Mkfifo(fifo, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{fifo, "/dev/zero", t.TempDir()} {
+		if _, err := seal(p); err == nil {
+			t.Errorf("%s was copied", p)
+		}
+	}
+}
+
 func TestFindBinary(t *testing.T) {
 	t.Setenv(binaryVariable, "/some/where")
 	if got := findBinary(); got != "/some/where" {

@@ -76,7 +76,7 @@ func New(o Options) (*Backend, error) {
 		return nil, failure("look at own namespaces", "namespaces", err)
 	}
 	b := &Backend{
-		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, proc: coversFor("/proc"),
+		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, proc: newCovers(),
 		templates: map[string]string{}, filters: map[seccomp.Policy][]byte{},
 	}
 	b.look = sync.OnceValue(b.probe)
@@ -108,23 +108,46 @@ func lookAtNamespaces() (h hostNamespaces, err error) {
 // procCovers are the parts of /proc that tell about the host, by how they are covered.
 type procCovers struct{ masked, hidden, readOnly []string }
 
-// coversFor keeps those that this kernel has and that everybody may read: what only root may read
-// is out of reach for a program that is nobody outside, and every cover costs each sandbox a mount.
-func coversFor(proc string) procCovers {
-	open := func(names ...string) (list []string) {
+// newCovers leaves out what only root may read: that is out of reach for a program that is nobody outside, and
+// every cover costs each sandbox a mount. It looks at a procfs like the one a sandbox will have, not at the one that
+// we were given, which may show less. What is not there may come, with a module; the init does without it.
+func newCovers() procCovers {
+	proc := newProc()
+	if proc >= 0 {
+		defer unix.Close(proc)
+	}
+	readable := func(names ...string) (list []string) {
 		for _, n := range names {
-			if st, err := os.Lstat(proc + "/" + n); err == nil && st.Mode().Perm()&0o007 != 0 {
+			var st unix.Stat_t
+			if proc < 0 || unix.Fstatat(proc, n, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&0o007 != 0 {
 				list = append(list, "/proc/"+n)
 			}
 		}
 		return list
 	}
 	return procCovers{
-		masked: open("kcore", "keys", "key-users", "kallsyms", "kmsg", "sched_debug", "timer_list", "timer_stats", "latency_stats",
+		masked: readable("kcore", "keys", "key-users", "kallsyms", "kmsg", "sched_debug", "timer_list", "timer_stats", "latency_stats",
 			"sysrq-trigger", "config.gz", "cmdline", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports"),
-		hidden:   open("acpi", "asound", "scsi", "bus", "fs", "irq"),
-		readOnly: open("sys"),
+		hidden:   readable("acpi", "asound", "scsi", "bus", "fs", "irq"),
+		readOnly: []string{"/proc/sys"},
 	}
+}
+
+// newProc is a procfs mounted nowhere, or -1.
+func newProc() int {
+	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return fd
 }
 
 // claim takes our place on the machine at first use, with what serves all sandboxes.

@@ -129,9 +129,10 @@ func (i *instance) makeScratch() error {
 	if i.disk, err = unix.FcntlInt(s.File().Fd(), unix.F_DUPFD_CLOEXEC, 3); err != nil {
 		return failure("make scratch", "scratch", err)
 	}
-	if shared == "" && i.spec.Scratch == sandbox.ScratchMemory {
-		// What was asked for by name is not missing.
-		i.iso.Missing = slices.DeleteFunc(i.iso.Missing, func(g sandbox.Gap) bool { return g.Control == sandbox.ControlDisk })
+	// What was asked for by name is not missing; and what the machine had when it was looked at may be gone.
+	i.iso.Missing = slices.DeleteFunc(i.iso.Missing, func(g sandbox.Gap) bool { return g.Control == sandbox.ControlDisk })
+	if shared != "" {
+		lackDisk(&i.iso, shared)
 	}
 	for _, d := range scratchParts {
 		if err := s.Mkdir(d.name, d.mode, i.userID, i.userID); err != nil {

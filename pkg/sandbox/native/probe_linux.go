@@ -25,7 +25,7 @@ func (b *Backend) probe() sandbox.Isolation {
 	b.probeFilters(&iso)
 	b.probeCgroups(&iso)
 	if err := scratch.DiskAvailable(b.opts.CacheDir); err != nil {
-		iso.Lack(sandbox.ControlDisk, sandbox.Enforced, "shared with memory: "+err.Error(), "see the reason, or ask for --scratch memory")
+		lackDisk(&iso, err.Error())
 	} else {
 		iso.Enforce(sandbox.ControlDisk)
 	}
@@ -73,6 +73,11 @@ func (b *Backend) probeNamespaces(iso *sandbox.Isolation) {
 		_ = unix.Close(fd)
 		iso.Enforce(sandbox.ControlRoot)
 	}
+}
+
+// lackDisk: the disk limit holds, and takes from the memory limit.
+func lackDisk(iso *sandbox.Isolation, why string) {
+	iso.Lack(sandbox.ControlDisk, sandbox.Enforced, "shared with memory: "+why, "see the reason, or ask for --scratch memory")
 }
 
 func (b *Backend) probeFilters(iso *sandbox.Isolation) {

@@ -365,6 +365,9 @@ func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest
 			return "", named(dir, err)
 		}
 		defer unix.Close(fd)
+		if err := unix.Fchmod(fd, 0o755); err != nil {
+			return "", named(dir, err)
+		}
 		return dir, unix.Fchown(fd, owner, owner)
 	}
 	layer, err := newLayer()

@@ -109,7 +109,9 @@ func (s *skeleton) dir(p string) error {
 	}
 	switch err = unix.Mkdirat(at, name, 0o755); err {
 	case nil:
-		return named(p, s.give(at, name))
+		if err = unix.Fchmodat(at, name, 0o755, 0); err == nil { // whatever our umask is
+			err = s.give(at, name)
+		}
 	case unix.EEXIST:
 		var st unix.Stat_t
 		if err = unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
@@ -154,6 +156,9 @@ func (s *skeleton) fill(p string, write func(*os.File) error) error {
 	}
 	f := os.NewFile(uintptr(fd), p)
 	defer f.Close()
+	if err := unix.Fchmod(fd, 0o644); err != nil {
+		return named(p, err)
+	}
 	if err := write(f); err != nil {
 		return named(p, err)
 	}

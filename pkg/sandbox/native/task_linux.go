@@ -62,7 +62,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 func rlimits(l sandbox.Limits) []initproto.Rlimit {
 	files := uint64(l.OpenFiles)
 	const mib = 1 << 20
-	return []initproto.Rlimit{
+	return launch.Within([]initproto.Rlimit{
 		// 1, not 0: a core handler behind a pipe ignores 0 (R10).
 		{Resource: unix.RLIMIT_CORE, Soft: 1, Max: 1},
 		{Resource: unix.RLIMIT_NOFILE, Soft: files, Max: files},
@@ -72,5 +72,5 @@ func rlimits(l sandbox.Limits) []initproto.Rlimit {
 		{Resource: unix.RLIMIT_NICE, Soft: 0, Max: 0},
 		{Resource: unix.RLIMIT_RTPRIO, Soft: 0, Max: 0},
 		{Resource: unix.RLIMIT_STACK, Soft: 8 * mib, Max: unix.RLIM_INFINITY},
-	}
+	})
 }

@@ -268,11 +268,11 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	files := uint64(p.Limits.OpenFiles)
 	m := &initproto.Exec{
 		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: here.Environ(), Dir: i.inside(p.Workdir),
-		Rlimits: []initproto.Rlimit{
+		Rlimits: launch.Within([]initproto.Rlimit{
 			{Resource: unix.RLIMIT_CORE, Soft: 1, Max: 1}, // 1, not 0: a core handler behind a pipe ignores 0
 			{Resource: unix.RLIMIT_NOFILE, Soft: files, Max: files},
 			{Resource: unix.RLIMIT_FSIZE, Soft: uint64(i.spec.Limits.Disk), Max: uint64(i.spec.Limits.Disk)},
-		},
+		}),
 	}
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols

@@ -141,3 +141,16 @@ func residue(found []supervisor.Found) []sandbox.Residue {
 	}
 	return all
 }
+
+// Within lowers limits to what this process has itself: more takes a capability that root need not have.
+func Within(limits []initproto.Rlimit) []initproto.Rlimit {
+	for i := range limits {
+		l := &limits[i]
+		var own unix.Rlimit
+		if unix.Getrlimit(int(l.Resource), &own) == nil {
+			l.Max = min(l.Max, own.Max)
+			l.Soft = min(l.Soft, l.Max)
+		}
+	}
+	return limits
+}
