@@ -339,3 +339,25 @@ func TestNotRoot(t *testing.T) {
 		t.Errorf("doctor: exit code %d\n%s", code, text)
 	}
 }
+
+// Hosts are as they are: low limits, a strict umask, a /proc that shows processes only. A sandbox is the same there.
+func TestOddHosts(t *testing.T) {
+	needRoot(t)
+	const look = `; exec "$0" exec --quiet -- sh -c 'test ! -s /proc/cmdline && test ! -s /proc/kallsyms && ! touch /proc/sys/kernel/hostname 2>/dev/null && ls /etc/passwd'`
+	for name, host := range map[string]string{
+		"ordinary":    ":",
+		"low limits":  "ulimit -c 0; ulimit -i 1500; ulimit -n 512; ulimit -s 8192; ulimit -l 64",
+		"umask":       "umask 077",
+		"proc subset": "mount -t proc -o subset=pid none /proc",
+		"ignores":     "trap '' HUP INT TERM QUIT PIPE CHLD",
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			out, err := exec.CommandContext(ctx, "unshare", "-m", "--propagation", "private", "bash", "-c", host+look, binary()).CombinedOutput()
+			if err != nil || string(out) != "/etc/passwd\n" {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}

@@ -55,6 +55,7 @@ type Manager struct {
 	mu         sync.Mutex
 	containers map[string]*container
 	closed     bool
+	creating   sync.WaitGroup
 }
 
 // NewManager serves sandboxes of a backend, which it does not own.
@@ -72,6 +73,7 @@ type container struct {
 
 	mu      sync.Mutex
 	state   State
+	frozen  bool
 	runs    map[*run]struct{}
 	idle    chan struct{} // closed when the last run ends; nil while none runs
 	last    monitor.Metrics
@@ -95,6 +97,14 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return "", errClosed()
+	}
+	m.creating.Add(1) // with mu held: Close waits for those it can not see yet
+	m.mu.Unlock()
+	defer m.creating.Done()
 	m.probe.Do(func() { m.can = m.backend.Probe(ctx) })
 	if !m.can.Tier.AtLeast(spec.Require) {
 		return "", m.can.Check(spec.Require, spec.Strict)
@@ -117,9 +127,13 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (string, error) {
 	}
 	m.mu.Unlock()
 	if closed {
-		return "", errors.Join(&Error{Op: "create", Kind: ErrState, Err: errors.New("the manager is closed")}, instance.Destroy(context.WithoutCancel(ctx)))
+		return "", errors.Join(errClosed(), instance.Destroy(context.WithoutCancel(ctx)))
 	}
 	return c.id, nil
+}
+
+func errClosed() error {
+	return &Error{Op: "create", Kind: ErrState, Err: errors.New("the manager is closed")}
 }
 
 func newID() string {
@@ -178,6 +192,9 @@ func (c *container) begin(r *run, asked Process) error {
 	defer c.mu.Unlock()
 	if c.state != StateReady && c.state != StateRunning {
 		return &Error{Op: "run in sandbox " + c.id, Kind: ErrState, Err: fmt.Errorf("it is %s", c.state)}
+	}
+	if c.frozen {
+		return &Error{Op: "run in sandbox " + c.id, Kind: ErrState, Err: errors.New("it is frozen")}
 	}
 	for n := range c.runs {
 		if n.p.Phase != r.p.Phase {
@@ -390,26 +407,50 @@ func (m *Manager) List() []Info {
 	return infos
 }
 
-// Freeze stops everything in the sandbox until Thaw. Limits of time go on counting.
+// Freeze stops everything in the sandbox until Thaw; until then nothing new is run in it. Limits of time go on
+// counting.
 func (m *Manager) Freeze(ctx context.Context, id string) error {
-	return m.freezer(id, func(f Freezer) error { return f.Freeze(ctx) })
+	c, f, err := m.freezer(id)
+	if err != nil {
+		return err
+	}
+	c.setFrozen(true)
+	if err := f.Freeze(ctx); err != nil {
+		c.setFrozen(false)
+		return err
+	}
+	return nil
 }
 
 // Thaw continues a frozen sandbox.
 func (m *Manager) Thaw(ctx context.Context, id string) error {
-	return m.freezer(id, func(f Freezer) error { return f.Thaw(ctx) })
-}
-
-func (m *Manager) freezer(id string, do func(Freezer) error) error {
-	c, err := m.find(id)
+	c, f, err := m.freezer(id)
 	if err != nil {
 		return err
 	}
+	if err := f.Thaw(ctx); err != nil {
+		return err
+	}
+	c.setFrozen(false)
+	return nil
+}
+
+func (c *container) setFrozen(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.frozen = on
+}
+
+func (m *Manager) freezer(id string) (*container, Freezer, error) {
+	c, err := m.find(id)
+	if err != nil {
+		return nil, nil, err
+	}
 	f, ok := c.instance.(Freezer)
 	if !ok {
-		return &Error{Backend: m.backend.Name(), Op: "freeze", Kind: ErrUnsupported}
+		return nil, nil, &Error{Backend: m.backend.Name(), Op: "freeze", Kind: ErrUnsupported}
 	}
-	return do(f)
+	return c, f, nil
 }
 
 // Close deletes every sandbox that is left and refuses new ones. Twice is fine.
@@ -427,5 +468,6 @@ func (m *Manager) Close() error {
 		wg.Go(func() { errs[i] = m.Delete(context.Background(), id) })
 	}
 	wg.Wait()
+	m.creating.Wait()
 	return errors.Join(errs...)
 }

@@ -89,6 +89,8 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	if t, ok := task.(Timed); ok {
 		if took, known := t.Took(); known {
 			final.At = started.Add(took)
+			// Also when we slept through it, and heard of both at once.
+			f.wallHit = f.wallHit || took > r.p.Limits.Wall && !f.cancelled && !f.cpuHit && !f.outputKilled
 		}
 	}
 	summary := mon.Finish(final)

@@ -4,6 +4,7 @@ package clone
 
 import (
 	"runtime"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -32,6 +33,7 @@ type initLaunch struct {
 	files      []int
 	keepCaps   bool
 	alone      bool
+	dumpable   bool
 	owner      uintptr
 	errno      unix.Errno // the child's last word
 }
@@ -39,7 +41,7 @@ type initLaunch struct {
 // StartInit clones an init and returns once it was executed. In a user namespace of its own it has
 // all its capabilities, and no ids yet: the caller writes the maps. The caller owns the pidfd.
 func StartInit(d Init) (pid, pidfd int, err error) {
-	l := &initLaunch{keepCaps: d.Namespaces&unix.CLONE_NEWUSER != 0, alone: d.Alone, owner: uintptr(d.Owner)}
+	l := &initLaunch{keepCaps: d.Namespaces&unix.CLONE_NEWUSER != 0, alone: d.Alone, dumpable: wasDumpable(), owner: uintptr(d.Owner)}
 	if l.argv, err = syscall.SlicePtrFromStrings(d.Args); err != nil {
 		return 0, -1, err
 	}
@@ -82,11 +84,11 @@ func closeFDs(fds []int) {
 //go:noinline
 func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
 	var old uint64
-	var dumpable, bits uintptr
+	var bits uintptr
 	entersyscallblock()
 	setMask(&everySignal, &old)
 	if l.keepCaps && l.owner != 0 {
-		dumpable, bits, errno = borrowID(l.owner)
+		bits, errno = borrowID(l.owner)
 	}
 	if errno == 0 {
 		pid, errno = vfork(flags, pidfd)
@@ -95,7 +97,7 @@ func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
 			exit()
 		}
 		if l.keepCaps && l.owner != 0 {
-			returnID(dumpable, bits)
+			returnID(l.dumpable, bits)
 		}
 	}
 	setMask(&old, nil)
@@ -108,32 +110,37 @@ const noSetuidFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP
 // borrowID gives this thread, and no other, another id while it clones: a user namespace
 // belongs to whoever makes it. Real and effective change together, or kernels before 6.16 take the exec
 // that follows for a set-id one and drop what it should keep. A change of ids makes the kernel
-// hide the process from debuggers; what that was before is returned, for returnID.
+// hide the process from debuggers, until returnID.
 //
 //go:nosplit
 //go:norace
-func borrowID(id uintptr) (dumpable, bits, errno uintptr) {
+func borrowID(id uintptr) (bits, errno uintptr) {
 	var e unix.Errno
-	dumpable, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_GET_DUMPABLE, 0, 0)
 	bits, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_GET_SECUREBITS, 0, 0)
 	if _, _, e = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, bits|noSetuidFixup, 0); e != 0 {
-		return 0, 0, uintptr(e)
+		return 0, uintptr(e)
 	}
 	if _, _, e = unix.RawSyscall(unix.SYS_SETRESUID, id, id, ^uintptr(0)); e != 0 {
 		_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, bits, 0)
-		return 0, 0, uintptr(e)
+		return 0, uintptr(e)
 	}
-	return dumpable, bits, 0
+	return bits, 0
 }
+
+// wasDumpable is what this process was before its first init: later, another thread's may be what is seen.
+var wasDumpable = sync.OnceValue(func() bool {
+	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	return err == nil && dumpable == 1
+})
 
 // returnID takes the thread's own id back.
 //
 //go:nosplit
 //go:norace
-func returnID(dumpable, bits uintptr) {
+func returnID(dumpable bool, bits uintptr) {
 	_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, 0, 0, ^uintptr(0))
 	_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, bits, 0)
-	if dumpable == 1 {
+	if dumpable {
 		_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1, 0)
 	}
 }

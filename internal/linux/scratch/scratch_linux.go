@@ -209,8 +209,8 @@ const (
 	// 500 without.
 	shutdownFrom = 16 << 20
 	// heldWait is how long Close waits for a process that was forked just now and has not yet reached exec, where its
-	// copy of the descriptor ends. Nothing else should hold a disk that is being closed.
-	heldWait = 200 * time.Millisecond
+	// copy of the descriptor ends; on a busy machine that takes its time. Nothing else should hold a disk that is being closed.
+	heldWait = 2 * time.Second
 
 	// FS_IOC_SHUTDOWN, with EXT4_GOING_FLAGS_NOLOGFLUSH: from here on nothing is written any more.
 	fsIocShutdown     = 0x8004587d

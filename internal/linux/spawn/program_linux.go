@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -187,17 +188,33 @@ func (p *Program) Took() (time.Duration, bool) {
 	return p.took, p.took > 0
 }
 
+// Bounds of a search. A name can not be longer, nor can a directory; and who has more of them in PATH than
+// this looks through the first ones.
+const (
+	maxName       = 255
+	maxPath       = 4096
+	maxCandidates = 128
+)
+
 // Candidates are the files a program's name may mean, as execvp looks for them.
 func Candidates(name, search string) []string {
 	if strings.Contains(name, "/") {
 		return []string{name}
 	}
+	if len(name) > maxName {
+		return []string{"./" + name} // the kernel says what is wrong with it
+	}
 	var list []string
-	for _, dir := range strings.Split(search, ":") {
-		if dir == "" || dir == "." {
-			list = append(list, "./"+name)
-		} else {
-			list = append(list, path.Join(dir, name))
+	for dir := range strings.SplitSeq(search, ":") {
+		file := "./" + name
+		if dir != "" && dir != "." {
+			file = path.Join(dir, name)
+		}
+		if len(file) >= maxPath || slices.Contains(list, file) {
+			continue
+		}
+		if list = append(list, file); len(list) == maxCandidates {
+			break
 		}
 	}
 	return list

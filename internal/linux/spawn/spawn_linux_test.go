@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -628,7 +629,7 @@ func TestFindBinary(t *testing.T) {
 
 func TestCandidates(t *testing.T) {
 	for _, c := range []struct{ name, path, want string }{
-		{"sh", "/usr/bin:/bin", "/usr/bin/sh /bin/sh"}, {"./sh", "/bin", "./sh"}, {"/bin/sh", "/x", "/bin/sh"}, {"a/b", "/x", "a/b"}, {"sh", "", "./sh"}, {"sh", "/a::/b:.", "/a/sh ./sh /b/sh ./sh"},
+		{"sh", "/usr/bin:/bin", "/usr/bin/sh /bin/sh"}, {"./sh", "/bin", "./sh"}, {"/bin/sh", "/x", "/bin/sh"}, {"a/b", "/x", "a/b"}, {"sh", "", "./sh"}, {"sh", "/a::/b:.", "/a/sh ./sh /b/sh"},
 	} {
 		if got := strings.Join(Candidates(c.name, c.path), " "); got != c.want {
 			t.Errorf("%q in %q: %q, want %q", c.name, c.path, got, c.want)
@@ -677,5 +678,23 @@ func TestLeavesNothing(t *testing.T) {
 	var info unix.Siginfo
 	if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err == nil && info.Signo != 0 {
 		t.Error("a zombie is left")
+	}
+}
+
+// A search is bounded, whatever the name and however long the PATH.
+func TestCandidatesAreBounded(t *testing.T) {
+	long := strings.Repeat("x", 100_000)
+	many := make([]string, 10_000)
+	for i := range many {
+		many[i] = fmt.Sprintf("/d%d", i)
+	}
+	if got := Candidates(long, strings.Join(many, ":")); len(got) != 1 {
+		t.Errorf("%d of a long name", len(got))
+	}
+	if got := Candidates("sh", strings.Join(many, ":")); len(got) != maxCandidates {
+		t.Errorf("%d of many directories", len(got))
+	}
+	if got := Candidates("sh", strings.Repeat(":", 50_000)+"/"+long+":/bin"); !slices.Equal(got, []string{"./sh", "/bin/sh"}) {
+		t.Errorf("%d of empty and long ones", len(got))
 	}
 }

@@ -1,12 +1,15 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // keeper is a thread in a mount namespace of its own, in which roots are put together and kept.
@@ -16,6 +19,7 @@ import (
 // A thread is needed because the kernel copies mount trees only from the caller's own namespace.
 type keeper struct {
 	work chan func()
+	quit chan struct{}
 	next int // number of the next place
 }
 
@@ -23,7 +27,7 @@ type keeper struct {
 const workbench = "/proc"
 
 func newKeeper() (*keeper, error) {
-	k := &keeper{work: make(chan func())}
+	k := &keeper{work: make(chan func()), quit: make(chan struct{})}
 	ready := make(chan error)
 	go k.serve(ready)
 	if err := <-ready; err != nil {
@@ -63,18 +67,27 @@ func (k *keeper) keep(ready chan<- error) {
 	if err != nil {
 		return
 	}
-	for f := range k.work {
-		f()
+	for {
+		select {
+		case f := <-k.work:
+			f()
+		case <-k.quit:
+			return
+		}
 	}
 }
 
-func (k *keeper) close() { close(k.work) }
+func (k *keeper) close() { close(k.quit) }
 
 // do runs f on the keeper's thread, in its namespace.
 func (k *keeper) do(f func() error) error {
-	done := make(chan error)
-	k.work <- func() { done <- f() }
-	return <-done
+	done := make(chan error, 1)
+	select {
+	case k.work <- func() { done <- f() }:
+		return <-done
+	case <-k.quit:
+		return &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
+	}
 }
 
 // place makes an empty directory to mount something on. Only on the keeper's thread.

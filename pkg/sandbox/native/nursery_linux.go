@@ -51,9 +51,22 @@ func (n *nursery) take(user sandbox.User) (*newborn, error) {
 	n.taken++
 	if b := n.next; b != nil && user == sandbox.DefaultUser {
 		n.next = nil
-		return b, nil
+		if !b.stillborn() {
+			return b, nil
+		}
+		n.supervisor.Release(b.rootID)
 	}
 	return n.startLocked(user)
+}
+
+// stillborn: it failed to start, for a reason that may be gone by now. It is not the next sandbox's.
+func (b *newborn) stillborn() bool {
+	select {
+	case <-b.born:
+		return b.err != nil
+	default:
+		return false
+	}
 }
 
 func (n *nursery) startLocked(user sandbox.User) (*newborn, error) {

@@ -2,10 +2,13 @@ package native
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -225,5 +228,111 @@ func TestAttackWorkdirByDescriptor(t *testing.T) {
 		if ok != (err == nil && res.Verdict == sandbox.VerdictOK) || !ok && !strings.Contains(err.Error(), "workdir") {
 			t.Errorf("%s: %+v, %v", dir, res, err)
 		}
+	}
+}
+
+// What a supervisor was started with does not change what a sandbox is.
+func TestUmask(t *testing.T) {
+	needRoot(t)
+	defer unix.Umask(unix.Umask(0o077))
+	for _, writable := range []bool{false, true} {
+		run := newSandbox(t, sandbox.Spec{WritableRoot: writable})
+		if res := run("run", "stat -c '%a' / /etc /etc/passwd /home /workspace /tmp; echo x > $HOME/x"); string(res.Stdout.Bytes()) != "755\n755\n644\n755\n755\n1777\n" || res.Verdict != sandbox.VerdictOK {
+			t.Errorf("writable %v: %s %q %q", writable, res.Verdict, res.Stdout.Bytes(), res.Stderr.Bytes())
+		}
+	}
+}
+
+// A machine that had room for scratch disks when it was looked at may have none now. That is said, and refused
+// where nothing may be missing.
+func TestScratchThatBecameMemory(t *testing.T) {
+	dir := cacheDir(t)
+	b := newBackend(t, Options{CacheDir: dir})
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	missing := func() []sandbox.Gap {
+		id, err := m.Create(context.Background(), sandbox.Spec{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := m.Get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Isolation.Missing
+	}
+	if got := missing(); len(got) != 0 {
+		t.Skipf("this machine lacks something anyway: %+v", got)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil { // a cache that others could change is not used
+		t.Fatal(err)
+	}
+	if got := missing(); len(got) != 1 || got[0].Control != sandbox.ControlDisk {
+		t.Errorf("%+v", got)
+	}
+	if _, err := m.Create(context.Background(), sandbox.Spec{Strict: true}); !errors.Is(err, sandbox.ErrRefused) {
+		t.Errorf("strict: %v", err)
+	}
+	if _, err := m.Create(context.Background(), sandbox.Spec{Strict: true, Scratch: sandbox.ScratchMemory}); err != nil {
+		t.Errorf("memory, as asked for: %v", err)
+	}
+}
+
+// Closing everything while sandboxes are being made leaves nothing, and does not panic.
+func TestCloseWhileCreating(t *testing.T) {
+	for n := range 12 {
+		b := newBackend(t, Options{})
+		m := sandbox.NewManager(b, sandbox.Options{})
+		var making sync.WaitGroup
+		for range 3 {
+			making.Go(func() {
+				for {
+					id, err := m.Create(context.Background(), sandbox.Spec{WritableRoot: n%2 == 0, Scratch: sandbox.ScratchMemory})
+					if err != nil {
+						if !errors.Is(err, sandbox.ErrState) {
+							t.Error(err)
+						}
+						return
+					}
+					_ = m.Delete(context.Background(), id)
+				}
+			})
+		}
+		time.Sleep(time.Duration(n) * 3 * time.Millisecond)
+		if err := errors.Join(m.Close(), b.Close()); err != nil {
+			t.Error(err)
+		}
+		making.Wait()
+	}
+}
+
+// An init that could not be started ahead of time is not the next sandbox's misfortune.
+func TestStillbornIsForgotten(t *testing.T) {
+	b := newBackend(t, Options{})
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	make1 := func() error {
+		id, err := m.Create(context.Background(), sandbox.Spec{Scratch: sandbox.ScratchMemory})
+		if err != nil {
+			return err
+		}
+		return m.Delete(context.Background(), id)
+	}
+	if err := make1(); err != nil {
+		t.Fatal(err)
+	}
+	root, user, err := b.nursery.supervisor.IDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := &newborn{rootID: root, userID: user, born: make(chan struct{}), err: unix.EMFILE}
+	close(dead.born)
+	b.nursery.mu.Lock()
+	b.nursery.next = dead
+	b.nursery.mu.Unlock()
+	if err := make1(); err != nil {
+		t.Error(err)
 	}
 }
