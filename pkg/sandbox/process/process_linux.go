@@ -70,21 +70,30 @@ func (b *Backend) Probe(context.Context) sandbox.Isolation {
 	for _, c := range sandbox.AllControls() {
 		iso.Controls[c] = sandbox.Absent
 	}
-	iso.Enforce(sandbox.ControlNoNewPrivs, sandbox.ControlOpenFiles, sandbox.ControlWall, sandbox.ControlOutput)
+	iso.Enforce(sandbox.ControlNoNewPrivs, sandbox.ControlOpenFiles, sandbox.ControlOutput)
+	// These hold for a program that does not resist. One that does has the ids of whoever started it: it can end
+	// the process that watches it and, as root, leave its cgroup.
+	polled := []sandbox.Control{sandbox.ControlWall}
 	if b.hasCgroups() {
-		iso.Controls[sandbox.ControlCPUTime] = sandbox.Polled
-		iso.Enforce(sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU)
+		polled = append(polled, sandbox.ControlCPUTime, sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU)
 		if b.cgroups.Has(cgroup.Swap) {
-			iso.Enforce(sandbox.ControlSwap)
+			polled = append(polled, sandbox.ControlSwap)
 		}
 	}
+	for _, c := range polled {
+		iso.Controls[c] = sandbox.Polled
+	}
 	for _, c := range sandbox.AllControls() {
-		if iso.Controls[c] == sandbox.Absent {
-			iso.Missing = append(iso.Missing, sandbox.Gap{
-				Control: c, State: sandbox.Absent,
-				Reason: "the process backend runs on the host itself", Remedy: "--backend native",
-			})
+		gap := sandbox.Gap{Control: c, State: iso.Controls[c], Remedy: "--backend native"}
+		switch gap.State {
+		case sandbox.Absent:
+			gap.Reason = "the process backend runs on the host itself"
+		case sandbox.Polled:
+			gap.Reason = "the program has the ids of whoever started it, and could get out of the way"
+		default:
+			continue
 		}
+		iso.Missing = append(iso.Missing, gap)
 	}
 	return iso
 }

@@ -70,12 +70,17 @@ func TestSaysThatItIsWeak(t *testing.T) {
 		}
 	}
 	iso := b.Probe(ctx)
+	for _, c := range []sandbox.Control{sandbox.ControlWall, sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU} {
+		if iso.Controls[c] == sandbox.Enforced {
+			t.Errorf("%s holds, whatever the program does?", c)
+		}
+	}
 	if iso.Tier != sandbox.TierProcess || iso.Controls[sandbox.ControlRoot] != sandbox.Absent || iso.Controls[sandbox.ControlSeccomp] != sandbox.Absent {
 		t.Errorf("%+v", iso)
 	}
 	for _, c := range sandbox.AllControls() {
 		gap := slices.ContainsFunc(iso.Missing, func(g sandbox.Gap) bool { return g.Control == c && g.Reason != "" && g.Remedy != "" })
-		if gap != (iso.Controls[c] == sandbox.Absent) {
+		if gap != (iso.Controls[c] != sandbox.Enforced) {
 			t.Errorf("%s is %s, and missing says %v", c, iso.Controls[c], gap)
 		}
 	}
