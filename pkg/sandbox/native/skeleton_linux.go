@@ -107,12 +107,12 @@ func (s *skeleton) dir(p string) error {
 	if err != nil {
 		return err
 	}
-	switch err = unix.Mkdirat(at, name, 0o755); err {
-	case nil:
+	switch err = unix.Mkdirat(at, name, 0o755); {
+	case err == nil:
 		if err = unix.Fchmodat(at, name, 0o755, 0); err == nil { // whatever our umask is
 			err = s.give(at, name)
 		}
-	case unix.EEXIST:
+	case errors.Is(err, unix.EEXIST):
 		var st unix.Stat_t
 		if err = unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
 			err = unix.ELOOP
