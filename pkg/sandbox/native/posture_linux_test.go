@@ -200,6 +200,12 @@ func mountsOf(text string) (lines []string) {
 		super = regexp.MustCompile(`(uid|gid|inode64)(=\d+)?,?`).ReplaceAllString(super, "")
 		lines = append(lines, fmt.Sprintf("%s %s %s %s", at, how, kind, strings.Trim(super, ",")))
 	}
+	for _, dir := range configDirs {
+		if _, err := os.Stat(dir); err != nil { // a host without it can show none
+			lines = append(lines, dir+" ro,nosuid,nodev the host's")
+		}
+	}
+	slices.Sort(lines) // kernels list them in different orders
 	for _, p := range strings.Fields("keys key-users kallsyms kmsg config.gz cmdline iomem ioports acpi bus fs irq") {
 		st, err := os.Stat("/proc/" + p)
 		if err == nil && st.Mode().Perm()&0o007 != 0 && !slices.Contains(covers, "/proc/"+p) {
