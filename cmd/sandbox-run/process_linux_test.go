@@ -79,6 +79,7 @@ func TestSignals(t *testing.T) {
 		{"Ctrl-C", polite, "20s", []syscall.Signal{syscall.SIGINT}, 130, "bye\n", "cancelled by Ctrl-C", 10 * time.Second},
 		{"SIGTERM", polite, "20s", []syscall.Signal{syscall.SIGTERM}, 143, "bye\n", "cancelled by SIGTERM", 10 * time.Second},
 		{"SIGHUP", polite, "20s", []syscall.Signal{syscall.SIGHUP}, 129, "bye\n", "cancelled by SIGHUP", 10 * time.Second},
+		{"SIGQUIT", polite, "20s", []syscall.Signal{syscall.SIGQUIT}, 131, "bye\n", "cancelled by SIGQUIT", 10 * time.Second},
 		{"Ctrl-C and grace", stubborn, "300ms", []syscall.Signal{syscall.SIGINT}, 130, "", "cancelled by Ctrl-C", 10 * time.Second},
 		{"Ctrl-C twice", stubborn, "20s", []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130, "", "cancelled by Ctrl-C", 10 * time.Second},
 		{"SIGTERM, then Ctrl-C", stubborn, "20s", []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}, 143, "", "cancelled by SIGTERM", 10 * time.Second},

@@ -11,11 +11,11 @@ import (
 type signalCause syscall.Signal
 
 func (s signalCause) Error() string {
-	name := map[syscall.Signal]string{syscall.SIGINT: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP"}[syscall.Signal(s)]
+	name := map[syscall.Signal]string{syscall.SIGINT: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGQUIT: "SIGQUIT"}[syscall.Signal(s)]
 	return "cancelled by " + name
 }
 
-// onSignals ends a run in three steps: the first SIGINT, SIGTERM or SIGHUP cancels the context,
+// onSignals ends a run in three steps: the first SIGINT, SIGTERM, SIGHUP or SIGQUIT cancels the context,
 // which ends the program gracefully; the second calls kill; the third ends us, and the sandbox
 // with us, in case something is stuck. Cancelling with any cause ends the listening too.
 func onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
@@ -25,7 +25,7 @@ func onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
 	signals := make(chan os.Signal, 3)
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		if !signal.Ignored(s) { // nohup, and background jobs of scripts, ask to be left alone
 			signal.Notify(signals, s)
 		}

@@ -197,27 +197,36 @@ func (l *layout) volumeTarget(v sandbox.Volume) error {
 			return nil
 		}
 	}
-	for _, p := range l.parts {
-		if strings.HasPrefix(v.Target, p.at+"/") {
-			return nil
-		}
+	invalid := func(err error, hint string) error {
+		return &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "volumes", Hint: hint}
 	}
 	st, err := os.Lstat(v.Source)
 	if err != nil {
-		return &sandbox.Error{Op: "volume", Kind: sandbox.ErrInvalid, Err: err}
+		return invalid(err, "")
+	}
+	for _, p := range l.parts {
+		if !strings.HasPrefix(v.Target, p.at+"/") {
+			continue
+		}
+		// Shown as it is on the host, at the same path.
+		switch there, err := os.Lstat(v.Target); {
+		case err != nil:
+			return invalid(fmt.Errorf("%s: there is no such place in %s, and none can be made", v.Target, p.at), "a target that exists, or one outside of "+p.at)
+		case there.Mode()&os.ModeSymlink == 0 && there.IsDir() != st.IsDir():
+			return invalid(fmt.Errorf("%s: a directory goes on a directory, and a file on a file", v.Target), "another target")
+		}
+		return nil
 	}
 	if st.Mode().IsRegular() {
 		err = l.base.file(v.Target, "")
 	} else {
 		err = l.base.dir(v.Target)
 	}
+	if errors.Is(err, unix.ELOOP) {
+		return invalid(fmt.Errorf("%s is, or lies behind, a symbolic link", v.Target), "the place that the link leads to")
+	}
 	if err != nil {
-		out := &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "volumes"}
-		if errors.Is(err, unix.ELOOP) {
-			out.Err = fmt.Errorf("%s is, or lies behind, a symbolic link", v.Target)
-			out.Hint = "the place that the link leads to"
-		}
-		return out
+		return invalid(err, "another target")
 	}
 	return nil
 }

@@ -213,6 +213,29 @@ func TestVolumesInVolumes(t *testing.T) {
 	}
 }
 
+// A target that can not be is the request's fault, and is said before anything runs.
+func TestVolumeTargetsThatCanNotBe(t *testing.T) {
+	b := newBackend(t, Options{})
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	dir := publicDir(t)
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []sandbox.Volume{
+		{Source: dir, Target: "/usr/no-such-place"}, {Source: dir, Target: "/usr/bin/env"}, {Source: file, Target: "/usr/bin"}, {Source: dir, Target: "/etc/passwd/x"},
+	} {
+		if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{v}}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), v.Target) {
+			t.Errorf("%s: %v", v.Target, err)
+		}
+	}
+	if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/usr/bin/env"}, {Source: dir, Target: "/usr/share"}}}); err != nil {
+		t.Errorf("the control: %v", err)
+	}
+}
+
 // A working directory by way of a descriptor could be one that the init has open (F2).
 func TestAttackWorkdirByDescriptor(t *testing.T) {
 	b := newBackend(t, Options{})
