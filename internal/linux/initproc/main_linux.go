@@ -45,9 +45,12 @@ type server struct {
 	tree   tree // everything that runs in this sandbox
 	leave  func(code int)
 
-	mu      sync.Mutex
-	running map[int]uint64 // pid → id of the programs asked for
-	bell    int            // an eventfd that wakes the reaper once there is a program
+	bell int // an eventfd that wakes the reaper when there is a program
+
+	mu       sync.Mutex
+	running  map[int]uint64 // pid → id of the programs asked for
+	starting bool           // another one is on its way
+	early    map[int]end    // what ended meanwhile
 }
 
 // tree is everything that descends from this process.
@@ -145,13 +148,12 @@ func (s *server) serve() error {
 
 func (s *server) handle(m any, fds []int) error {
 	defer closeAll(fds)
-	// A child that ends at once must not be reaped before it is known.
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	switch m := m.(type) {
 	case *initproto.Exec:
 		return s.start(m, fds)
 	case *initproto.Signal:
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if m.All {
 			s.tree.signal(syscall.Signal(m.Num))
 			return nil
@@ -167,9 +169,17 @@ func (s *server) handle(m any, fds []int) error {
 	return failed(initproto.StageProtocol, "request", initproto.ErrMalformed)
 }
 
-// start runs a program and answers. With mu held.
+// start runs a program and answers. While it is on its way nobody else waits: a neighbour could stop it there
+// (SIGSTOP), and the reaper has others to report.
 func (s *server) start(m *initproto.Exec, fds []int) error {
+	s.mu.Lock()
+	s.starting = true
+	s.mu.Unlock()
 	pid, master, err := s.exec(m, fds)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	early := s.early
+	s.starting, s.early = false, nil
 	if err != nil {
 		s.report(m.ID, err)
 		if len(s.running) == 0 {
@@ -188,34 +198,54 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 	if err != nil {
 		return failed(initproto.StageProtocol, "send started", err)
 	}
-	if len(s.running) == 1 { // or it is awake
-		_, err = unix.Write(s.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	if end, ok := early[pid]; ok {
+		s.ended(pid, end)
 	}
+	_, err = unix.Write(s.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	return failed(initproto.StageProtocol, "wake reaper", err)
+}
+
+// end is how a child ended, and when.
+type end struct {
+	status unix.WaitStatus
+	at     uint64
+}
+
+// ended reports the end of a program that was asked for, and ends the sandbox with the last. With mu held.
+func (s *server) ended(pid int, e end) {
+	id := s.running[pid]
+	delete(s.running, pid)
+	err := s.socket.send((&initproto.Exited{ID: id, Status: uint32(e.status), At: e.at}).Encode())
+	if err != nil || len(s.running) == 0 && !s.starting {
+		s.exit(0)
+	}
 }
 
 // reap waits for children, whoever they are: programs asked for, and orphans that are ours to bury.
 // It ends the sandbox with the last program. It runs from the beginning: by the time there is a child
 // its thread sleeps in the kernel, and nothing depends on when the Go scheduler would start one.
 func (s *server) reap() {
-	for _, err := unix.Read(s.bell, make([]byte, 8)); err == unix.EINTR; _, err = unix.Read(s.bell, make([]byte, 8)) {
-	}
+	bell := make([]byte, 8)
+	_, _ = unix.Read(s.bell, bell) // interrupted, it finds no children below
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, unix.WALL, nil)
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil { // no children: everything is being ended
-			return
+		if err != nil { // no children, just now
+			_, _ = unix.Read(s.bell, bell)
+			continue
 		}
+		e := end{status, monotonic()}
 		s.mu.Lock()
-		if id, ok := s.running[pid]; ok {
-			delete(s.running, pid)
-			err := s.socket.send((&initproto.Exited{ID: id, Status: uint32(status), At: monotonic()}).Encode())
-			if err != nil || len(s.running) == 0 {
-				s.exit(0)
+		if _, ok := s.running[pid]; ok {
+			s.ended(pid, e)
+		} else if s.starting { // perhaps the one that is: it is known when it was executed
+			if s.early == nil {
+				s.early = map[int]end{}
 			}
+			s.early[pid] = e
 		}
 		s.mu.Unlock()
 	}

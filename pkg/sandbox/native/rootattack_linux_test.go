@@ -359,3 +359,41 @@ func TestStillbornIsForgotten(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A process that stops its neighbours, also those that are just being started, does not keep its own end from
+// being heard of.
+func TestAttackNeighbourThatStops(t *testing.T) {
+	b := newBackend(t, Options{})
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	id, err := m.Create(context.Background(), sandbox.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(ended)
+		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c",
+			`end=$(($(date +%s) + 3)); n=0; while :; do kill -STOP -1 2>/dev/null; n=$((n + 1)); [ $((n % 1000)) -ne 0 ] || [ $(date +%s) -lt $end ] || break; done; exit 5`}}, sandbox.IO{})
+		if err != nil || res.Exit.Code != 5 {
+			t.Errorf("the one that stops others: %+v, %v", res, err)
+		}
+		if took := time.Since(began); took > 12*time.Second {
+			t.Errorf("its end was heard of after %v", took)
+		}
+		_ = m.Kill(id) // those it stopped
+	}()
+	for n := 0; ; n++ {
+		select {
+		case <-ended:
+			if n == 0 {
+				t.Error("it was alone")
+			}
+			return
+		default:
+			_, _ = m.Run(context.Background(), id, sandbox.Process{Args: []string{"/bin/true"}}, sandbox.IO{})
+		}
+	}
+}
