@@ -10,8 +10,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// stopping never takes longer than grace + 1 s; the rest is for a loaded machine under the race detector.
-const stopBound = 500*time.Millisecond + time.Second + 700*time.Millisecond
+// stopBound: stopping never takes longer than the grace period, half a second in this suite, and 1 s.
+const stopBound = 500*time.Millisecond + time.Second
 
 var treeRows = []row{
 	{"stop: a program that is polite", nil, false, func(e *env) {
