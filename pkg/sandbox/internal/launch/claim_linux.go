@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Claim is a backend's place on the machine.
+// Claim is a backend's place on the machine. It owns the tree of cgroups.
 type Claim struct {
 	backend string
 	cgroups *cgroup.Tree
@@ -63,10 +63,14 @@ const collectPatience = 200 * time.Millisecond
 // Close gives the place up. Every instance must be destroyed. Twice is fine.
 func (c *Claim) Close() error {
 	c.mu.Lock()
+	first := !c.closed
 	c.closed = true
 	s, hurry := c.supervisor, c.hurry
 	c.supervisor = nil
 	c.mu.Unlock()
+	if first {
+		defer c.cgroups.Close()
+	}
 	if s == nil {
 		return nil
 	}

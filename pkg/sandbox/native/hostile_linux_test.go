@@ -397,3 +397,34 @@ func TestAttackNeighbourThatStops(t *testing.T) {
 		}
 	}
 }
+
+// A backend that was closed has no descriptor left.
+func TestBackendLeavesNoDescriptors(t *testing.T) {
+	needRoot(t)
+	open := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	cycle := func() {
+		b := newBackend(t, Options{})
+		m := sandbox.NewManager(b, sandbox.Options{})
+		if _, err := m.Create(context.Background(), sandbox.Spec{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(m.Close(), b.Close(), b.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cycle() // what is opened once, for good
+	before := open()
+	for range 5 {
+		cycle()
+	}
+	// Cache directories stay open for the life of the process; each cycle has one of its own here.
+	if after := open(); after > before+5 {
+		t.Errorf("%d descriptors, then %d", before, after)
+	}
+}
