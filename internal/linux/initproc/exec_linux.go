@@ -10,18 +10,18 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// exec forks a program and returns once it was executed: its pid, and the master of its terminal
-// or -1. The descriptors stay the caller's.
-func (s *server) exec(m *initproto.Exec, fds []int) (pid, master int, err error) {
-	master = -1
+// exec forks a program and returns once it was executed: its pid, and both ends of its terminal or -1. The
+// descriptors stay the caller's.
+func (s *server) exec(m *initproto.Exec, fds []int) (pid, master, slave int, err error) {
+	master, slave = -1, -1
 	defer func() {
 		if err != nil && master >= 0 {
-			unix.Close(master)
+			closeAll([]int{master, slave})
 		}
 	}()
 	if m.Loopback {
 		if err := raiseLoopback(); err != nil {
-			return 0, -1, err
+			return 0, -1, -1, err
 		}
 	}
 	at := func(i int) (int, error) {
@@ -35,37 +35,35 @@ func (s *server) exec(m *initproto.Exec, fds []int) (pid, master int, err error)
 		Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
 	}
 	if len(m.Paths) == 0 || len(m.Args) == 0 {
-		return 0, -1, failed(initproto.StageExec, "program", unix.ENOENT)
+		return 0, -1, -1, failed(initproto.StageExec, "program", unix.ENOENT)
 	}
 	if m.Terminal {
-		var slave int
 		if master, slave, err = openTerminal(m.Rows, m.Cols, m.UID); err != nil {
-			return 0, -1, err
+			return 0, -1, -1, err
 		}
-		defer unix.Close(slave)
 		c.Stdio, c.Terminal = [3]int{slave, slave, slave}, true
 	} else {
 		for i := range c.Stdio {
 			if c.Stdio[i], err = at(m.Stdio[i]); err != nil {
-				return 0, -1, err
+				return 0, -1, -1, err
 			}
 		}
 	}
 	for _, i := range m.Cgroups {
 		fd, err := at(i)
 		if err != nil {
-			return 0, -1, err
+			return 0, master, slave, err
 		}
 		c.Cgroups = append(c.Cgroups, fd)
 	}
 	if len(m.Landlock) > 0 {
 		if c.Landlock, err = landlockRuleset(m); err != nil {
-			return 0, -1, err
+			return 0, master, slave, err
 		}
 		defer unix.Close(c.Landlock)
 	}
 	pid, stage, err := clone.StartProgram(c)
-	return pid, master, failed(stage, describe(m, stage), err)
+	return pid, master, slave, failed(stage, describe(m, stage), err)
 }
 
 // openTerminal makes a terminal in the sandbox's own devpts, owned by the user who will have it.

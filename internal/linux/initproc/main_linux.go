@@ -51,6 +51,9 @@ type server struct {
 	running  map[int]uint64 // pid → id of the programs asked for
 	starting bool           // another one is on its way
 	early    map[int]end    // what ended meanwhile
+	// terminals of programs, kept open while they live: one that lets go of its terminal, and opens it again, has
+	// not hung up.
+	terminals map[int]int
 }
 
 // tree is everything that descends from this process.
@@ -64,7 +67,7 @@ type tree interface {
 // take after that one. (runtime.LockOSThread would do the first, at the price of a thread more.)
 func Main(leave func(code int)) {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&append([]byte(Name), 0)[0])), 0, 0, 0) // or ps shows a descriptor's number
-	s := &server{socket: &socket{fd: controlFD}, leave: leave, running: map[int]uint64{}}
+	s := &server{socket: &socket{fd: controlFD}, leave: leave, running: map[int]uint64{}, terminals: map[int]int{}}
 	err := s.serve()
 	code := 0
 	if err != nil {
@@ -175,7 +178,7 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 	s.mu.Lock()
 	s.starting = true
 	s.mu.Unlock()
-	pid, master, err := s.exec(m, fds)
+	pid, master, slave, err := s.exec(m, fds)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	early := s.early
@@ -188,6 +191,9 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 		return nil
 	}
 	s.running[pid] = m.ID
+	if slave >= 0 {
+		s.terminals[pid] = slave
+	}
 	started := (&initproto.Started{ID: m.ID, PID: uint32(pid), At: monotonic()}).Encode()
 	if master >= 0 {
 		err = s.socket.send(started, master)
@@ -215,6 +221,10 @@ type end struct {
 func (s *server) ended(pid int, e end) {
 	id := s.running[pid]
 	delete(s.running, pid)
+	if slave, ok := s.terminals[pid]; ok {
+		unix.Close(slave)
+		delete(s.terminals, pid)
+	}
 	err := s.socket.send((&initproto.Exited{ID: id, Status: uint32(e.status), At: e.at}).Encode())
 	if err != nil || len(s.running) == 0 && !s.starting {
 		s.exit(0)

@@ -261,6 +261,12 @@ var terminalRows = []row{
 		// No input at all ends at once.
 		e.ok(e.do(e.create(), sandbox.Process{Args: []string{"cat"}, TTY: &sandbox.TTY{}}, sandbox.IO{}))
 	}},
+	{"terminal: let go of, and taken up again", []Claim{PTY, Programs}, false, func(e *env) {
+		res := e.do(e.create(), sandbox.Process{Args: e.sh("echo first; exec <&- >&- 2>&-; sleep 0.3; echo later > /dev/tty; exit 6"), TTY: &sandbox.TTY{Rows: 24, Cols: 80}}, sandbox.IO{})
+		if got := string(res.Stdout.Bytes()); got != "first\r\nlater\r\n" || res.Exit.Code != 6 {
+			e.Errorf("%s, said %q", describe(res), got)
+		}
+	}},
 	{"terminal: stop, and a wall limit", []Claim{PTY, Programs}, false, func(e *env) {
 		r, w := io.Pipe()
 		defer w.Close()
