@@ -231,7 +231,7 @@ func TestVolumeTargetsThatCanNotBe(t *testing.T) {
 			t.Errorf("%s: %v", v.Target, err)
 		}
 	}
-	if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/usr/bin/env"}, {Source: dir, Target: "/usr/share"}}}); err != nil {
+	if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/usr/bin/env"}, {Source: dir, Target: "/usr/lib/locale"}}}); err != nil {
 		t.Errorf("the control: %v", err)
 	}
 }
