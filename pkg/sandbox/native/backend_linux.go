@@ -112,14 +112,14 @@ type procCovers struct{ masked, hidden, readOnly []string }
 // every cover costs each sandbox a mount. It looks at a procfs like the one a sandbox will have, not at the one that
 // we were given, which may show less. What is not there may come, with a module; the init does without it.
 func newCovers() procCovers {
-	proc := newProc()
-	if proc >= 0 {
+	proc, err := newMount("proc", 0)
+	if err == nil {
 		defer unix.Close(proc)
 	}
 	readable := func(names ...string) (list []string) {
 		for _, n := range names {
 			var st unix.Stat_t
-			if proc < 0 || unix.Fstatat(proc, n, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&0o007 != 0 {
+			if err != nil || unix.Fstatat(proc, n, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&0o007 != 0 {
 				list = append(list, "/proc/"+n)
 			}
 		}
@@ -131,23 +131,6 @@ func newCovers() procCovers {
 		hidden:   readable("acpi", "asound", "scsi", "bus", "fs", "irq"),
 		readOnly: []string{"/proc/sys"},
 	}
-}
-
-// newProc is a procfs mounted nowhere, or -1.
-func newProc() int {
-	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1
-	}
-	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1
-	}
-	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return -1
-	}
-	return fd
 }
 
 // claim takes our place on the machine at first use, with what serves all sandboxes.

@@ -98,10 +98,7 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 // plainTarget refuses a root in which a place we mount on is, or lies behind, anything but a
 // directory (F3).
 func plainTarget(root int, dir, target string) error {
-	fd, err := unix.Openat2(root, rel(target), &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	fd, err := beneath(root, target)
 	if err == nil {
 		return unix.Close(fd)
 	}
@@ -285,6 +282,14 @@ func (k *keeper) attach(root string, p part) error {
 	return named(p.at, unix.MoveMount(p.mount, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 }
 
+// beneath opens what is at a path below a directory, following no link (F6).
+func beneath(dir int, p string) (int, error) {
+	return unix.Openat2(dir, rel(p), &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
 // openBeneath opens a place in a root without following anything in it (F6).
 func openBeneath(root, p string) (int, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY, 0)
@@ -292,10 +297,7 @@ func openBeneath(root, p string) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(dir)
-	return unix.Openat2(dir, rel(p), &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	return beneath(dir, p)
 }
 
 // overlay lays what stands at top, and a layer to write to if there is one, over a whole root.
@@ -314,18 +316,13 @@ func (k *keeper) overlay(top string, lower int, layer string) (string, error) {
 	}
 	fd, err := newOverlay(top, under, layer)
 	if err != nil {
-		return "", fmt.Errorf("overlay: %w", err)
+		return "", err
 	}
 	defer unix.Close(fd)
 	return k.hold(fd)
 }
 
 func newOverlay(top, under, layer string) (int, error) {
-	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(fs)
 	attrs := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	options := [][2]string{{"lowerdir", strings.Trim(top+":"+under, ":")}}
 	if layer == "" {
@@ -333,15 +330,26 @@ func newOverlay(top, under, layer string) (int, error) {
 	} else {
 		options = append(options, [2]string{"upperdir", path.Join(layer, "upper")}, [2]string{"workdir", path.Join(layer, "work")})
 	}
+	return newMount("overlay", attrs, options...)
+}
+
+// newMount makes a file system, and a mount of it that is attached nowhere.
+func newMount(fstype string, attrs int, options ...[2]string) (int, error) {
+	fs, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, named(fstype, err)
+	}
+	defer unix.Close(fs)
 	for _, o := range options {
 		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
-			return -1, fmt.Errorf("%s: %w", o[0], err)
+			return -1, fmt.Errorf("%s: %s: %w", fstype, o[0], err)
 		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, err
+		return -1, named(fstype, err)
 	}
-	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attrs)
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attrs)
+	return fd, named(fstype, err)
 }
 
 // layersDir is where a scratch keeps what a writable root changes.

@@ -24,22 +24,9 @@ type skeleton struct {
 
 // newSkeleton makes an empty one. Its mount is writable until seal.
 func newSkeleton() (*skeleton, error) {
-	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	fd, err := newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOATIME, [2]string{"mode", "0755"}, [2]string{"size", "64m"})
 	if err != nil {
-		return nil, fmt.Errorf("tmpfs: %w", err)
-	}
-	defer unix.Close(fs)
-	for _, o := range [][2]string{{"mode", "0755"}, {"size", "64m"}} {
-		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
-			return nil, fmt.Errorf("tmpfs: %s: %w", o[0], err)
-		}
-	}
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return nil, fmt.Errorf("tmpfs: %w", err)
-	}
-	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOATIME)
-	if err != nil {
-		return nil, fmt.Errorf("tmpfs: %w", err)
+		return nil, err
 	}
 	return &skeleton{fd: fd, owner: -1, parents: map[string]int{}}, nil
 }
@@ -65,11 +52,7 @@ func (s *skeleton) parent(p string) (fd int, name string, err error) {
 	if err := s.dir(dir); err != nil {
 		return -1, "", err
 	}
-	fd, err = unix.Openat2(s.fd, dir, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
+	if fd, err = beneath(s.fd, dir); err != nil {
 		return -1, "", named(p, err)
 	}
 	s.parents[dir] = fd

@@ -171,7 +171,6 @@ type phase struct {
 	init   *spawn.Init
 	group  *cgroup.Group
 	join   []*os.File
-	limits sandbox.Limits
 	tasks  int         // guarded by instance.mu
 	killed atomic.Bool // by us; an init that nobody killed ends with its last process
 
@@ -198,7 +197,7 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 			return p, nil
 		}
 	}
-	p := &phase{i: i, name: name, limits: l, tasks: 1}
+	p := &phase{i: i, name: name, tasks: 1}
 	if i.b.hasCgroups() {
 		group := i.supervisor.NewGroup()
 		if err := group.Make(cgroup.Limits{CPU: l.CPUs, Memory: uint64(l.Memory), Pids: l.Processes}); err != nil {

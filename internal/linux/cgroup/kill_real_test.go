@@ -1,0 +1,148 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestKill(t *testing.T) {
+	for _, kill := range []struct {
+		name        string
+		core        bool
+		freeze      bool
+		lateJoiners bool
+	}{
+		{name: "as it is", core: true},
+		{name: "one by one"},
+		{name: "frozen", core: true, freeze: true},
+		{name: "frozen, one by one", freeze: true},
+		{name: "frozen and joined since", core: true, freeze: true, lateJoiners: true},
+	} {
+		t.Run(kill.name, func(t *testing.T) {
+			tree := realTree(t)
+			if kill.freeze && !tree.Has(Freeze) {
+				t.Skipf("no cgroup.freeze here: %v", tree.Missing())
+			}
+			tree.canKill = tree.canKill && kill.core
+			g := realGroup(t, tree, Limits{})
+			below := tree.Group(g.Path() + "/below")
+			if err := below.Make(Limits{}); err != nil {
+				t.Fatal(err)
+			}
+			bystander := realGroup(t, tree, Limits{})
+			p, q, other := start(t, g, "fork 70"), start(t, below, "sleep"), start(t, bystander, "sleep")
+			for !strings.Contains(p.output, "\nforked") {
+				p.output += p.read()
+			}
+			if kill.freeze {
+				if err := g.Freeze(true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if h := tree.v2(); kill.lateJoiners && h.lazy {
+				late := start(t, g, "sleep")
+				defer late.finish()
+			}
+			if err := g.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			p.finish()
+			if _, state := q.finish(); state.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+				t.Errorf("group below: %v", state)
+			}
+			if err := waitEmpty(g); err != nil {
+				t.Error(err)
+			}
+			if err := unix.Kill(other.cmd.Process.Pid, 0); err != nil {
+				t.Errorf("bystander: %v", err)
+			}
+			if pids, _ := bystander.Procs(); len(pids) != 1 {
+				t.Errorf("bystander's group: %v", pids)
+			}
+			if err := g.Kill(); err != nil { // again, empty
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func waitEmpty(g *Group) error {
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		pids, err := g.Procs()
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("still there: %v", pids)
+		}
+	}
+}
+
+// A program that forks without end must be caught one by one too.
+func TestKillForkBomb(t *testing.T) {
+	tree := realTree(t, Pids)
+	for _, core := range []bool{true, false} {
+		tree.canKill = core && tree.v2() != nil
+		g := realGroup(t, tree, Limits{Pids: 100})
+		p := start(t, g, "bomb")
+		for deadline := time.Now().Add(5 * time.Second); mustStat(t, g).PidsLimitHits == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the bomb never reached its limit")
+			}
+		}
+		if pids, err := g.Procs(); err != nil || len(pids) < 50 {
+			t.Fatalf("the bomb is no bomb: %v (%v)", pids, err)
+		}
+		begin := time.Now()
+		if err := g.Remove(t.Context()); err != nil {
+			t.Errorf("cgroup.kill %v: %v", core, err)
+		}
+		t.Logf("cgroup.kill %v: fork bomb removed in %v", core, time.Since(begin))
+		p.finish()
+	}
+}
+
+func TestRemoveWithLiveProcesses(t *testing.T) {
+	tree := realTree(t)
+	top := realGroup(t, tree, Limits{})
+	g := tree.Group(top.Path() + "/7/run")
+	if err := g.Make(Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, g, "sleep")
+	begin := time.Now()
+	if err := top.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("killed and removed in %v", time.Since(begin))
+	if top.Exists() || g.Exists() {
+		t.Error("still there")
+	}
+	if _, state := p.finish(); state.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+		t.Errorf("%v", state)
+	}
+	if err := top.Remove(t.Context()); err != nil { // twice
+		t.Error(err)
+	}
+	if _, err := g.Stat(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("stat of a group that is gone: %v", err)
+	}
+	if err := g.Kill(); err != nil {
+		t.Errorf("kill of a group that is gone: %v", err)
+	}
+	if _, err := g.JoinFiles(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("join of a group that is gone: %v", err)
+	}
+	if err := g.Add(p.cmd.Process.Pid); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("add to a group that is gone: %v", err)
+	}
+}
