@@ -34,7 +34,7 @@ type Backend struct {
 	opts    Options
 	cgroups *cgroup.Tree
 	host    hostNamespaces
-	proc    procCovers
+	covers  func() procCovers        // looked up once
 	look    func() sandbox.Isolation // what the machine can do, looked at once
 
 	place   *launch.Claim
@@ -76,11 +76,12 @@ func New(o Options) (*Backend, error) {
 		return nil, failure("look at own namespaces", "namespaces", err)
 	}
 	b := &Backend{
-		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, proc: newCovers(),
+		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, covers: sync.OnceValue(newCovers),
 		templates: map[string]string{}, filters: map[seccomp.Policy][]byte{},
 	}
 	b.look = sync.OnceValue(b.probe)
 	if o.Eager && os.Geteuid() == 0 {
+		b.warming.Go(func() { b.covers() })
 		b.warming.Go(func() { _, _, _ = b.claim() }) // Create claims too, and reports what is wrong
 	}
 	return b, nil

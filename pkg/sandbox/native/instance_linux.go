@@ -152,9 +152,10 @@ var scratchParts = []struct {
 // setUp has an init build its world. The scratch travels from phase to phase: each init hands back
 // a descriptor for the next.
 func (i *instance) setUp(ctx context.Context, p *phase) error {
+	covers := i.b.covers()
 	m := &initproto.Setup{
 		Namespaced: true, HostMountNS: i.b.host.mount, HostUserNS: i.b.host.user,
-		Hostname: i.spec.Hostname, Masked: i.b.proc.masked, Hidden: i.b.proc.hidden, ReadOnly: i.b.proc.readOnly,
+		Hostname: i.spec.Hostname, Masked: covers.masked, Hidden: covers.hidden, ReadOnly: covers.readOnly,
 		ShmSize: uint64(i.spec.Limits.Memory) / 2,
 	}
 	for _, d := range scratchParts {

@@ -102,10 +102,10 @@ func plainTarget(root int, dir, target string) error {
 	if err == nil {
 		return unix.Close(fd)
 	}
-	switch err {
-	case unix.ENOENT:
+	switch {
+	case errors.Is(err, unix.ENOENT):
 		return nil // it will be made
-	case unix.ELOOP:
+	case errors.Is(err, unix.ELOOP):
 		return &sandbox.Error{Op: "root " + dir, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s is, or lies behind, a symbolic link", target), Stage: "rootfs"}
 	}
 	return &sandbox.Error{Op: "root " + dir, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s: %w", target, err), Stage: "rootfs"}
