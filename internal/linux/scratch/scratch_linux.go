@@ -67,6 +67,16 @@ func Memory(o Options) (*Scratch, error) {
 	return newScratch(fd, nil)
 }
 
+// Mounted is a scratch of memory that somebody else has made with these options and put directories in. It takes over the
+// descriptor.
+func Mounted(fd int, o Options) (*Scratch, error) {
+	s, err := newScratch(fd, nil)
+	if err == nil {
+		s.emptyInodes = o.Inodes
+	}
+	return s, err
+}
+
 // Disk makes a scratch on the host's disk: a loop device over an unnamed sparse file that holds an ext4. The limit is
 // independent of memory limits. See DiskAvailable for what it needs.
 func Disk(o Options) (*Scratch, error) {

@@ -23,8 +23,25 @@ type Options struct {
 	// Namespaces are CLONE_NEW* flags; none for the process backend.
 	Namespaces uintptr
 	UIDs, GIDs []syscall.SysProcIDMap
-	// Owner is the host id a user namespace among them belongs to.
+	// Owner is the host id a user namespace among them belongs to; 0 is our own.
 	Owner uint32
+	// KeepGroups gives up the right to drop groups, as the kernel asks of whoever writes a map without privilege.
+	KeepGroups bool
+	// Map writes the maps of a user namespace; nil writes them with the rights that this process has.
+	Map func(pid int, uids, gids []syscall.SysProcIDMap) error
+}
+
+// mapIDs tells a new user namespace which ids of the host are its own.
+func (o *Options) mapIDs(pid int) error {
+	if o.Map != nil {
+		return o.Map(pid, o.UIDs, o.GIDs)
+	}
+	if o.KeepGroups {
+		if err := writeOf(pid, "setgroups", []byte("deny")); err != nil {
+			return err
+		}
+	}
+	return errors.Join(writeMap(pid, "uid_map", o.UIDs), writeMap(pid, "gid_map", o.GIDs))
 }
 
 // Error is what the init could not do.
@@ -123,7 +140,7 @@ func Start(o Options) (*Init, error) {
 		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{},
 	}
 	if err == nil && o.Namespaces&unix.CLONE_NEWUSER != 0 {
-		err = errors.Join(writeMap(pid, "uid_map", o.UIDs), writeMap(pid, "gid_map", o.GIDs))
+		err = o.mapIDs(pid)
 	}
 	if err == nil && spared() {
 		err = writeOf(pid, "oom_score_adj", []byte("0"))

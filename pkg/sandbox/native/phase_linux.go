@@ -40,7 +40,7 @@ type phase struct {
 
 // spawn starts the init.
 func (p *phase) spawn() (err error) {
-	p.init, err = startInit(p.i.rootID, p.i.userID, p.i.spec.User)
+	p.init, err = p.i.id.start()
 	return err
 }
 

@@ -36,7 +36,7 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (sandbox.Task, error) {
 	m := &initproto.Exec{
 		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
-		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID),
+		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID), KeepGroups: i.id.keepGroups,
 		Rlimits: rlimits(p.Limits), Seccomp: i.filter, Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true,
 	}
 	landlock(m, i.spec, p.Network)
