@@ -159,6 +159,9 @@ func newScratch(fd int, loop *loopDevice) (*Scratch, error) {
 // belongs to s and is closed by Close.
 func (s *Scratch) File() *os.File { return s.file }
 
+// InMemory says that files in it take memory.
+func (s *Scratch) InMemory() bool { return s.loop == nil }
+
 // Mkdir makes a directory in the scratch's root, with exactly that mode and owner (host ids). An existing one, or anything
 // else of that name, is an error.
 func (s *Scratch) Mkdir(name string, mode uint32, uid, gid int) error {

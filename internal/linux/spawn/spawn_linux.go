@@ -192,6 +192,15 @@ var devNull = sync.OnceValues(func() (*os.File, error) { return os.OpenFile(os.D
 // PID is the init's number in our pid namespace. It is valid until Reap.
 func (i *Init) PID() int { return i.pid }
 
+// Threads is how many threads the init has.
+func (i *Init) Threads() int {
+	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(i.pid) + "/task")
+	if err != nil {
+		return 1
+	}
+	return len(tasks)
+}
+
 // Setup tells the init what to build and waits until it is built. It returns the descriptors the
 // init answers with, which the caller owns. On failure the init is dead and reaped.
 func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*os.File, error) {

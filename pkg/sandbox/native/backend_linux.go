@@ -40,6 +40,7 @@ type Backend struct {
 	warming sync.WaitGroup
 
 	self    who
+	counts  counts
 	mu      sync.Mutex
 	nursery *nursery
 	shop    workshop
@@ -76,7 +77,7 @@ func New(o Options) (*Backend, error) {
 	}
 	b := &Backend{
 		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, covers: sync.OnceValue(newCovers),
-		self: lookAtSelf(), filters: map[seccomp.Policy][]byte{},
+		self: lookAtSelf(), counts: lookAtCounts(tree), filters: map[seccomp.Policy][]byte{},
 	}
 	b.look = sync.OnceValue(b.probe)
 	if o.Eager {

@@ -74,7 +74,8 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	}
 	i := &instance{b: b, supervisor: sup, shop: shop, spec: spec, iso: b.Probe(ctx), disk: -1, writable: -1, phases: map[string]*phase{}}
 	hostsWritable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
-	if i.filter, err = b.filter(seccomp.Policy{DenySetID: hostsWritable}); err != nil {
+	policy := seccomp.Policy{DenySetID: hostsWritable, DenyUncounted: !b.counts.memory, DenyAffinity: !b.counts.cpu}
+	if i.filter, err = b.filter(policy); err != nil {
 		return nil, err
 	}
 	if err := i.prepare(ctx); err != nil {
@@ -149,7 +150,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 	covers := i.b.covers()
 	m := &initproto.Setup{
 		Namespaced: true, HostMountNS: i.b.host.mount, HostUserNS: i.b.host.user,
-		Stay: i.id.stay, KeepGroups: i.id.keepGroups, Settings: i.b.settings(),
+		Stay: i.id.stay, KeepGroups: i.id.keepGroups, Settings: i.b.settings(), Census: i.b.watches(),
 		Hostname: i.spec.Hostname, Masked: covers.masked, Hidden: covers.hidden, ReadOnly: covers.readOnly,
 		ShmSize: uint64(i.spec.Limits.Memory) / 2,
 	}
@@ -190,11 +191,18 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		p.failed = true
 		return launch.StartFailure(Name, err)
 	}
-	if len(got) != 1 {
+	want := 1
+	if m.Census {
+		want = 3
+	}
+	if len(got) != want {
 		for _, f := range got {
 			_ = f.Close()
 		}
 		return failure("set up init", "protocol", initproto.ErrMalformed)
+	}
+	if m.Census {
+		p.watch = newWatch(p, got[1], got[2])
 	}
 	defer got[0].Close()
 	next, err := unix.FcntlInt(got[0].Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -228,8 +236,26 @@ func (i *instance) root() (int, error) {
 	return one, nil
 }
 
-func groupLimits(l sandbox.Limits) cgroup.Limits {
-	return cgroup.Limits{CPU: l.CPUs, Memory: uint64(l.Memory), Pids: l.Processes}
+// counts are the limits that cgroups keep here.
+type counts struct{ memory, pids, cpu, any bool }
+
+func lookAtCounts(t *cgroup.Tree) counts {
+	c := counts{memory: t.Has(cgroup.Memory), pids: t.Has(cgroup.Pids), cpu: t.Has(cgroup.CPU)}
+	c.any = c.memory || c.pids || c.cpu
+	return c
+}
+
+func (b *Backend) groupLimits(l sandbox.Limits) (g cgroup.Limits) {
+	if b.counts.memory {
+		g.Memory = uint64(l.Memory)
+	}
+	if b.counts.pids {
+		g.Pids = l.Processes
+	}
+	if b.counts.cpu {
+		g.CPU = l.CPUs
+	}
+	return g
 }
 
 // Isolation is what this sandbox really has.
@@ -245,6 +271,9 @@ func (i *instance) freeze(on bool) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, p := range i.phases {
+		if p.group == nil {
+			return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: errors.New("freezing needs a cgroup, and none was delegated"), Hint: "sandbox-run doctor"}
+		}
 		if err := p.group.Freeze(on); err != nil {
 			if errors.Is(err, cgroup.ErrUnsupported) {
 				return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: err}

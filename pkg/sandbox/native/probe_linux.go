@@ -116,7 +116,8 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 		if reason == "" {
 			reason = "no usable cgroup controller"
 		}
-		iso.Lack(c.control, sandbox.Absent, reason, c.remedy)
+		state, instead := b.instead(c.controller)
+		iso.Lack(c.control, state, reason+instead, c.remedy)
 	}
 }
 
