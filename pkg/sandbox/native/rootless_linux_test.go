@@ -176,6 +176,14 @@ func TestRootless(t *testing.T) {
 	everyPlain(t, func(t *testing.T, p plain) { p.run(t, "^TestPlainConformance$") })
 }
 
+func TestRootlessWalls(t *testing.T) {
+	everyPlain(t, func(t *testing.T, p plain) { p.run(t, "^(TestPlainIdentity|TestPlainInitIsSafe|TestPlainRefusals)$") })
+}
+
+func TestRootlessPolled(t *testing.T) {
+	plain{}.run(t, "^TestPlainPolled$")
+}
+
 func TestRootlessCrash(t *testing.T) {
 	everyPlain(t, func(t *testing.T, p plain) {
 		if p.subIDs && !sandboxtest.All() {
@@ -207,7 +215,7 @@ func plainBackend(t testing.TB) *Backend {
 func TestPlainConformance(t *testing.T) {
 	tier, _ := asPlain(t)
 	has := []sandboxtest.Claim{
-		sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Volumes, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Phases,
+		sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Volumes, sandboxtest.Roots, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Phases,
 		sandboxtest.OpenFiles, sandboxtest.CPUTime,
 	}
 	if tier == sandbox.TierContainer {
