@@ -2,6 +2,8 @@ package native
 
 import (
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -39,13 +41,20 @@ type who struct {
 	noGrant    error        // why there is none
 }
 
-// lookAtSelf finds out who we are. Root without the capability to mount is an ordinary user, whatever it is called.
+// lookAtSelf finds out who we are. Root without the capability to mount, or of a user namespace only, is an ordinary user
+// whatever it is called.
 func lookAtSelf() who {
-	w := who{privileged: os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN), uid: os.Geteuid(), gid: os.Getegid()}
+	w := who{privileged: os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) && inFirstUserNS(), uid: os.Geteuid(), gid: os.Getegid()}
 	if !w.privileged {
 		w.grant, w.noGrant = subid.Lookup()
 	}
 	return w
+}
+
+// inFirstUserNS: every id is what it is.
+func inFirstUserNS() bool {
+	text, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
 
 // needsOwn says that the user of a sandbox must be ourselves: it is to use what is ours.
