@@ -1,9 +1,11 @@
 package native
 
 import (
+	"context"
 	"sync"
 	"syscall"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -13,6 +15,7 @@ import (
 // ids are taken at once; the rest is there when born closes.
 type newborn struct {
 	rootID, userID int
+	nest           *cgroup.Nest
 	born           chan struct{}
 	init           *spawn.Init
 	err            error
@@ -33,12 +36,17 @@ type nursery struct {
 
 // startInit clones an init into fresh namespaces. Outside, its root and its user are ids that nobody
 // else has.
-func startInit(rootID, userID int, user sandbox.User) (*spawn.Init, error) {
+func startInit(nest *cgroup.Nest, rootID, userID int, user sandbox.User) (*spawn.Init, error) {
+	cradle, err := nest.Cradle()
+	if err != nil {
+		return nil, failure("make cgroup of init", "cgroup", err)
+	}
+	defer cradle.Close() // nil is fine
 	maps := func(id int) []syscall.SysProcIDMap {
 		return []syscall.SysProcIDMap{{ContainerID: 0, HostID: rootID, Size: 1}, {ContainerID: id, HostID: userID, Size: 1}}
 	}
 	init, err := spawn.Start(spawn.Options{
-		Namespaces: cloneFlags, UIDs: maps(user.UID), GIDs: maps(user.GID), Owner: uint32(rootID),
+		Namespaces: cloneFlags, UIDs: maps(user.UID), GIDs: maps(user.GID), Owner: uint32(rootID), Cgroup: cradle,
 	})
 	return init, failure("start init", "namespaces", err)
 }
@@ -54,7 +62,7 @@ func (n *nursery) take(user sandbox.User) (*newborn, error) {
 		if !b.stillborn() {
 			return b, nil
 		}
-		n.supervisor.Release(b.rootID)
+		n.discard(b)
 	}
 	return n.startLocked(user)
 }
@@ -74,9 +82,9 @@ func (n *nursery) startLocked(user sandbox.User) (*newborn, error) {
 	if err != nil {
 		return nil, failure("take ids", "supervisor", err)
 	}
-	b := &newborn{rootID: root, userID: own, born: make(chan struct{})}
+	b := &newborn{rootID: root, userID: own, nest: n.supervisor.NewNest(root), born: make(chan struct{})}
 	n.inFlight.Go(func() {
-		b.init, b.err = startInit(root, own, user)
+		b.init, b.err = startInit(b.nest, root, own, user)
 		close(b.born)
 	})
 	return b, nil
@@ -117,6 +125,14 @@ func (n *nursery) close() {
 		if b.init != nil {
 			_ = b.init.Abandon() // one that does not die is for the next start to find
 		}
-		n.supervisor.Release(b.rootID)
+		n.discard(b)
 	}
+}
+
+// discard lets go of what a newborn had that nobody needs.
+func (n *nursery) discard(b *newborn) {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupPatience)
+	defer cancel()
+	_ = b.nest.Remove(ctx) // what is left goes with the claim
+	n.supervisor.Release(b.rootID)
 }

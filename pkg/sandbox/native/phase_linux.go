@@ -24,8 +24,10 @@ type phase struct {
 	i      *instance
 	name   string
 	init   *spawn.Init
+	nest   *cgroup.Nest  // of the init and its programs
 	group  *cgroup.Group // nil until set up has got that far
 	join   []*os.File    // what a program writes to to enter the group, one per hierarchy
+	born   *os.File      // what it is born in instead, where the kernel lets it; or nil
 	root   int           // a copy of the root made ahead, or -1
 	limits sandbox.Limits
 	ready  bool        // Setup was called
@@ -40,7 +42,10 @@ type phase struct {
 
 // spawn starts the init.
 func (p *phase) spawn() (err error) {
-	p.init, err = startInit(p.i.rootID, p.i.userID, p.i.spec.User)
+	if p.nest == nil {
+		p.nest = p.i.supervisor.NewNest(p.i.rootID)
+	}
+	p.init, err = startInit(p.nest, p.i.rootID, p.i.userID, p.i.spec.User)
 	return err
 }
 
@@ -55,12 +60,13 @@ func (p *phase) takeRoot() (int, error) {
 
 // makeGroup makes the cgroup that the programs of the phase will live in; the init stays outside.
 func (p *phase) makeGroup() (err error) {
-	group := p.i.supervisor.NewGroup()
+	group := p.nest.Programs()
 	p.limits = p.i.spec.Limits
 	if err := group.Make(groupLimits(p.limits)); err != nil {
 		return failure("make cgroup", "cgroup", err)
 	}
 	p.group = group
+	p.born = p.nest.Birthplace()
 	p.join, err = group.JoinFiles()
 	return failure("open cgroup", "cgroup", err)
 }
@@ -145,8 +151,8 @@ const initPatience = 500 * time.Millisecond
 // have been told to end, or be ending. Idempotent.
 func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	p.once.Do(func() {
-		for _, f := range p.join {
-			_ = f.Close()
+		for _, f := range append(p.join, p.born) {
+			_ = f.Close() // nil is fine
 		}
 		if p.root >= 0 {
 			_ = unix.Close(p.root)
@@ -160,20 +166,23 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		}()
 		// A group without processes can go while the kernel still takes the namespaces apart; with
 		// stragglers in it, only afterwards.
+		remove := func(remove func(context.Context) error) error {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupPatience)
+			defer cancel()
+			return failure("remove cgroup", "cgroup", remove(ctx))
+		}
 		if p.group == nil {
 			<-buried
-			p.err = stuck
+			p.err = errors.Join(stuck, remove(p.nest.Remove))
 			return
 		}
 		if empty, err := p.group.Empty(); err != nil || !empty {
 			<-buried
 		}
 		p.final = p.sample(p.group.Final())
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupPatience)
-		defer cancel()
-		err := p.group.Remove(ctx)
+		err := remove(p.group.Remove)
 		<-buried
-		p.err = errors.Join(stuck, failure("remove cgroup", "cgroup", err))
+		p.err = errors.Join(stuck, err, remove(p.nest.Remove))
 		p.final.IORead, p.final.IOWrite = read, written // not the cgroup's: see processIO
 	})
 	return p.final, p.err
