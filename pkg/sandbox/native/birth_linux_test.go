@@ -199,4 +199,5 @@ func median(b *testing.B, f func()) {
 	}
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*9/10].Microseconds()), "p90-µs")
 }
