@@ -340,7 +340,7 @@ func TestStillbornIsForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead := &newborn{rootID: root, userID: user, born: make(chan struct{}), err: unix.EMFILE}
+	dead := &newborn{rootID: root, userID: user, nest: b.nursery.supervisor.NewNest(root), born: make(chan struct{}), err: unix.EMFILE}
 	close(dead.born)
 	b.nursery.mu.Lock()
 	b.nursery.next = dead
