@@ -221,7 +221,7 @@ func TestFakeV2HalfEnabledParent(t *testing.T) {
 
 func TestFakeV2OldKernel(t *testing.T) {
 	f, tree := newFakeV2(t, true)
-	if tree.Has(Kill) || tree.Has(Swap) || !tree.Has(Freeze) || len(tree.Missing()) != 2 {
+	if tree.Has(Kill) || tree.Has(Swap) || !tree.Has(Freeze) || len(tree.Missing()) != 3 || tree.why("peak") == "no hierarchy has it" {
 		t.Errorf("kill %v, swap %v, freeze %v, missing %v", tree.Has(Kill), tree.Has(Swap), tree.Has(Freeze), tree.Missing())
 	}
 	g := tree.Group("run")
