@@ -56,6 +56,11 @@ func (s *server) exec(m *initproto.Exec, fds []int) (pid, master, slave int, err
 		}
 		c.Cgroups = append(c.Cgroups, fd)
 	}
+	if m.Birthplace >= 0 {
+		if c.Birthplace, err = at(m.Birthplace); err != nil {
+			return 0, master, slave, err
+		}
+	}
 	if len(m.Landlock) > 0 {
 		if c.Landlock, err = landlockRuleset(m); err != nil {
 			return 0, master, slave, err

@@ -124,6 +124,7 @@ type Exec struct {
 	Rows, Cols              uint16
 	Cgroups                 []int // descriptors of the files to join cgroups through
 	NewCgroupNS             bool
+	Birthplace              int // descriptor of the v2 group's directory to be born in, where that can be, in place of joining; -1 is none
 }
 
 // Rule grants rights below a path.
@@ -304,6 +305,7 @@ func (m *Exec) Encode() []byte {
 			w.int(int64(fd))
 		}
 		w.bool(m.NewCgroupNS)
+		w.int(int64(m.Birthplace))
 	})
 }
 
@@ -327,6 +329,7 @@ func (r *reader) exec() *Exec {
 		m.Cgroups = append(m.Cgroups, r.fd())
 	})
 	m.NewCgroupNS = r.bool()
+	m.Birthplace = r.fd()
 	return m
 }
 

@@ -25,6 +25,8 @@ type Options struct {
 	UIDs, GIDs []syscall.SysProcIDMap
 	// Owner is the host id a user namespace among them belongs to; 0 is our own.
 	Owner uint32
+	// Cgroup is the open directory of the v2 group to be born in where the kernel lets us, or nil.
+	Cgroup *os.File
 	// KeepGroups gives up the right to drop groups, as the kernel asks of whoever writes a map without privilege.
 	KeepGroups bool
 	// Map writes the maps of a user namespace; nil writes them with the rights that this process has.
@@ -120,10 +122,14 @@ func Start(o Options) (*Init, error) {
 			files = append(files, int(f.Fd()))
 		}
 	}
-	pid, pidfd, err := clone.StartInit(clone.Init{
+	birth := clone.Init{
 		Binary: int(binary.Fd()), Args: []string{initproc.Name}, Env: env,
 		Namespaces: o.Namespaces, Owner: o.Owner, Files: files, Alone: alone,
-	})
+	}
+	if o.Cgroup != nil {
+		birth.Cgroup = int(o.Cgroup.Fd())
+	}
+	pid, pidfd, err := clone.StartInit(birth)
 	if err != nil {
 		unix.Close(pair[0])
 		if (errors.Is(err, unix.EACCES) || errors.Is(err, unix.ETXTBSY)) && oneShot.CompareAndSwap(true, false) {

@@ -340,7 +340,7 @@ func TestStillbornIsForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead := &newborn{id: id, born: make(chan struct{}), err: unix.EMFILE}
+	dead := &newborn{id: id, nest: b.nursery.supervisor.NewNest(id.init), born: make(chan struct{}), err: unix.EMFILE}
 	close(dead.born)
 	b.nursery.mu.Lock()
 	b.nursery.next = dead

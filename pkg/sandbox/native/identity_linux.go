@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/subid"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
@@ -26,6 +27,7 @@ import (
 type identity struct {
 	root       int // what Release wants back: as root, the host id of the sandbox's root
 	uids, gids []syscall.SysProcIDMap
+	init       int    // the init, on the host
 	owner      int    // the sandbox's user, as the workshop numbers ids
 	namespaces uint32 // host id that the namespaces belong to; 0: whoever makes them
 	stay       bool   // the init has the user's id
@@ -71,9 +73,9 @@ func (w who) identify(s *supervisor.Supervisor, user sandbox.User, own bool) (*i
 	one := func(inside, host int) syscall.SysProcIDMap {
 		return syscall.SysProcIDMap{ContainerID: inside, HostID: host, Size: 1}
 	}
-	id := &identity{root: root}
+	id := &identity{root: root, init: w.uid}
 	if w.privileged {
-		id.owner, id.namespaces = userID, uint32(root)
+		id.init, id.owner, id.namespaces = root, userID, uint32(root)
 		id.uids = []syscall.SysProcIDMap{one(0, root), one(user.UID, userID)}
 		id.gids = []syscall.SysProcIDMap{one(0, root), one(user.GID, userID)}
 		return id, nil
@@ -98,10 +100,15 @@ func (w who) identify(s *supervisor.Supervisor, user sandbox.User, own bool) (*i
 	return id, nil
 }
 
-// start clones an init into fresh namespaces.
-func (id *identity) start() (*spawn.Init, error) {
+// start clones an init into fresh namespaces, and into its nest.
+func (id *identity) start(nest *cgroup.Nest) (*spawn.Init, error) {
+	cradle, err := nest.Cradle()
+	if err != nil {
+		return nil, failure("make cgroup of init", "cgroup", err)
+	}
+	defer cradle.Close() // nil is fine
 	init, err := spawn.Start(spawn.Options{
-		Namespaces: cloneFlags, UIDs: id.uids, GIDs: id.gids, Owner: id.namespaces, KeepGroups: id.keepGroups, Map: id.mapper,
+		Namespaces: cloneFlags, UIDs: id.uids, GIDs: id.gids, Owner: id.namespaces, KeepGroups: id.keepGroups, Map: id.mapper, Cgroup: cradle,
 	})
 	return init, failure("start init", "namespaces", err)
 }

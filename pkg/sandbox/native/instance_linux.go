@@ -90,7 +90,7 @@ func (i *instance) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p := &phase{i: i, root: -1}
+	p := &phase{i: i, root: -1, nest: b.nest}
 	i.spare, i.id = p, b.id
 	select {
 	case <-b.born: // kept for us: nothing to wait for, and nothing worth another goroutine

@@ -1,8 +1,10 @@
 package native
 
 import (
+	"context"
 	"sync"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -12,6 +14,7 @@ import (
 // ids are taken at once; the rest is there when born closes.
 type newborn struct {
 	id   *identity
+	nest *cgroup.Nest
 	born chan struct{}
 	init *spawn.Init
 	err  error
@@ -42,7 +45,7 @@ func (n *nursery) take(user sandbox.User, own bool) (*newborn, error) {
 		if !b.stillborn() {
 			return b, nil
 		}
-		n.supervisor.Release(b.id.root)
+		n.discard(b)
 	}
 	return n.startLocked(user, own)
 }
@@ -62,9 +65,9 @@ func (n *nursery) startLocked(user sandbox.User, own bool) (*newborn, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &newborn{id: id, born: make(chan struct{})}
+	b := &newborn{id: id, nest: n.supervisor.NewNest(id.init), born: make(chan struct{})}
 	n.inFlight.Go(func() {
-		b.init, b.err = id.start()
+		b.init, b.err = id.start(b.nest)
 		close(b.born)
 	})
 	return b, nil
@@ -105,6 +108,14 @@ func (n *nursery) close() {
 		if b.init != nil {
 			_ = b.init.Abandon() // one that does not die is for the next start to find
 		}
-		n.supervisor.Release(b.id.root)
+		n.discard(b)
 	}
+}
+
+// discard lets go of what a newborn had that nobody needs.
+func (n *nursery) discard(b *newborn) {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupPatience)
+	defer cancel()
+	_ = b.nest.Remove(ctx) // what is left goes with the claim
+	n.supervisor.Release(b.id.root)
 }

@@ -24,8 +24,10 @@ type phase struct {
 	i      *instance
 	name   string
 	init   *spawn.Init
+	nest   *cgroup.Nest  // of the init and its programs
 	group  *cgroup.Group // nil until set up has got that far
 	join   []*os.File    // what a program writes to to enter the group, one per hierarchy
+	born   *os.File      // what it is born in instead, where the kernel lets it; or nil
 	root   int           // a copy of the root made ahead, or -1
 	limits sandbox.Limits
 	watch  *watch      // counts where no cgroup does, or nil
@@ -41,7 +43,10 @@ type phase struct {
 
 // spawn starts the init.
 func (p *phase) spawn() (err error) {
-	p.init, err = p.i.id.start()
+	if p.nest == nil {
+		p.nest = p.i.supervisor.NewNest(p.i.id.init)
+	}
+	p.init, err = p.i.id.start(p.nest)
 	return err
 }
 
@@ -60,11 +65,12 @@ func (p *phase) makeGroup() (err error) {
 	if !p.i.b.counts.any {
 		return nil
 	}
-	group := p.i.supervisor.NewGroup()
+	group := p.nest.Programs()
 	if err := group.Make(p.i.b.groupLimits(p.limits)); err != nil {
 		return failure("make cgroup", "cgroup", err)
 	}
 	p.group = group
+	p.born = p.nest.Birthplace()
 	p.join, err = group.JoinFiles()
 	return failure("open cgroup", "cgroup", err)
 }
@@ -152,8 +158,8 @@ const initPatience = 500 * time.Millisecond
 // have been told to end, or be ending. Idempotent.
 func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	p.once.Do(func() {
-		for _, f := range p.join {
-			_ = f.Close()
+		for _, f := range append(p.join, p.born) {
+			_ = f.Close() // nil is fine
 		}
 		if p.root >= 0 {
 			_ = unix.Close(p.root)
@@ -168,6 +174,11 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 			last, stuck = p.bury()
 			close(buried)
 		}()
+		remove := func(remove func(context.Context) error) error {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupPatience)
+			defer cancel()
+			return failure("remove cgroup", "cgroup", remove(ctx))
+		}
 		var err error
 		if p.group != nil {
 			// A group without processes can go while the kernel still takes the namespaces apart; with
@@ -176,14 +187,12 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 				<-buried
 			}
 			p.final = p.sample(p.group.Final())
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupPatience)
-			defer cancel()
-			err = p.group.Remove(ctx)
+			err = remove(p.group.Remove)
 		} else {
 			p.final = p.sample(cgroup.Stat{}, nil)
 		}
 		<-buried
-		p.err = errors.Join(stuck, failure("remove cgroup", "cgroup", err))
+		p.err = errors.Join(stuck, err, remove(p.nest.Remove))
 		p.final.IORead, p.final.IOWrite = last.read, last.written // not the cgroup's: see processIO
 		if p.watch != nil {
 			p.watch.complete(&p.final, last)

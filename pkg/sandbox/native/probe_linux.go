@@ -110,6 +110,9 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 	} {
 		if b.cgroups.Has(c.controller) {
 			iso.Enforce(c.control)
+			if c.controller == cgroup.Memory && reasons["peak"] != "" {
+				iso.Lack(c.control, sandbox.Enforced, reasons["peak"], "use Linux 5.19 or newer")
+			}
 			continue
 		}
 		reason := reasons[c.name]

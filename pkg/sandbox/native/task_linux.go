@@ -43,7 +43,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}
-	program, err := answered(ctx, func(ctx context.Context) (*spawn.Program, error) { return ph.init.Run(ctx, m, ph.join) })
+	program, err := answered(ctx, func(ctx context.Context) (*spawn.Program, error) { return ph.init.Run(ctx, m, ph.join, ph.born) })
 	if err != nil {
 		err = launch.StartFailure(Name, err)
 		if ph.Leave() {

@@ -24,7 +24,7 @@ var limitRows = []row{
 		e.ok(e.do(id, sandbox.Process{Args: e.probe("sleep", "10ms"), Limits: sandbox.Limits{Wall: 5 * time.Second}}, sandbox.IO{}))
 	}},
 	{"wall limit lets a program say goodbye", nil, false, func(e *env) {
-		res := e.do(e.create(), sandbox.Process{Args: e.probe("polite"), Limits: sandbox.Limits{Wall: 500 * time.Millisecond, Grace: 10 * time.Second}}, sandbox.IO{})
+		res := e.do(e.create(), sandbox.Process{Args: e.probe("polite"), Limits: sandbox.Limits{Wall: ample(500 * time.Millisecond), Grace: ample(10 * time.Second)}}, sandbox.IO{})
 		e.verdict(res, sandbox.VerdictTimeLimit)
 		if res.Exit.Code != 7 || !strings.Contains(string(res.Stdout.Bytes()), "bye") {
 			e.Errorf("exit %+v, said %q", res.Exit, res.Stdout.Bytes())
