@@ -181,7 +181,9 @@ func TestRootless(t *testing.T) {
 }
 
 func TestRootlessWalls(t *testing.T) {
-	everyPlain(t, func(t *testing.T, p plain) { p.run(t, "^(TestPlainIdentity|TestPlainInitIsSafe|TestPlainRefusals)$") })
+	everyPlain(t, func(t *testing.T, p plain) {
+		p.run(t, "^(TestPlainIdentity|TestPlainInitIsSafe|TestPlainRefusals|TestPlainPosture)$")
+	})
 }
 
 func TestRootlessPolled(t *testing.T) {
