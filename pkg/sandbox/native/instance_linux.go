@@ -265,6 +265,9 @@ func (i *instance) openVolume(v sandbox.Volume) (*os.File, bool, error) {
 		o.Owner = nil
 		f, isFile, err = idmap.Open(v.Source, o)
 	}
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) { // ours, not the volume's
+		return nil, false, failure("volume "+v.Source, "volumes", err)
+	}
 	if err != nil {
 		out := &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrRefused, Err: err, Stage: "volumes"}
 		if errors.Is(err, unix.ENOENT) {

@@ -16,6 +16,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if fault := os.Getenv(faultVariable); fault != "" {
+		os.Exit(meet(fault))
+	}
 	os.Exit(sandboxtest.Main(m, func() (sandbox.Backend, error) { return New(Options{CacheDir: os.Getenv(cacheVariable)}) }))
 }
 
