@@ -294,6 +294,9 @@ func mkfsFailure(out []byte, err error) error {
 			return fmt.Errorf("%w: %s: %w%s", err, out, errno, hintFor(errno))
 		}
 	}
+	if len(out) == 0 { // it never ran
+		return err
+	}
 	return fmt.Errorf("%w: %s", err, out)
 }
 

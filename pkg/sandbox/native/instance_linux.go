@@ -61,6 +61,7 @@ type instance struct {
 	mu        sync.Mutex
 	disk      int               // the scratch's mount for the next init; -1 once destroyed
 	writable  int               // the writable root's mount for the next init, or -1
+	inhabited bool              // an init has taken the scratch over; it may hold data from then on
 	phases    map[string]*phase // alive, by name
 	spare     *phase            // an init that is ready and has no name yet
 	destroyed bool
@@ -113,7 +114,10 @@ func (i *instance) prepare(ctx context.Context) error {
 	if errors.Is(err, spawn.ErrGone) && ctx.Err() == nil {
 		// It died while it was kept. That is nobody's request's fault.
 		p.ready, p.failed = false, false
-		if err = p.spawn(); err == nil {
+		if err = i.remakeScratch(); err == nil {
+			err = p.spawn()
+		}
+		if err == nil {
 			err = i.setUp(ctx, p)
 		}
 	}
@@ -142,6 +146,20 @@ func (i *instance) makeScratch() error {
 	return nil
 }
 
+// remakeScratch is for an init that died with the first one: nothing is on it yet.
+func (i *instance) remakeScratch() error {
+	for _, fd := range []*int{&i.disk, &i.writable} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
+		}
+	}
+	if err := i.scratch.Close(); err != nil {
+		return failure("drop scratch", "scratch", err)
+	}
+	return i.makeScratch()
+}
+
 // scratchParts are the directories of the scratch, and where they are mounted, in this order.
 var scratchParts = []struct {
 	name string
@@ -149,7 +167,7 @@ var scratchParts = []struct {
 	at   string
 }{{"workspace", 0o755, sandbox.WorkspaceDir}, {"tmp", 0o1777, sandbox.TmpDir}, {"home", 0o755, sandbox.HomeDir}}
 
-// setUp has an init build its world. The scratch travels from phase to phase: each init hands back
+// setUp has an init build its world. The scratch travels from phase to phase: the first init hands back
 // a descriptor for the next.
 func (i *instance) setUp(ctx context.Context, p *phase) error {
 	covers := i.b.covers()
@@ -174,7 +192,14 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 	}
 	defer unix.Close(root)
 	m.Root, m.Scratch = 0, 1
-	fds = append(fds, root, i.disk)
+	disk, first := i.disk, !i.inhabited
+	if !first {
+		if disk, err = i.keeper.twin(&i.disk); err != nil {
+			return failure("copy scratch", "scratch", err)
+		}
+		defer unix.Close(disk)
+	}
+	fds = append(fds, root, disk)
 	// What is mounted in another volume comes after it, or it would be covered.
 	volumes := slices.Clone(i.spec.Volumes)
 	slices.SortStableFunc(volumes, func(a, b sandbox.Volume) int {
@@ -202,12 +227,15 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		return failure("set up init", "protocol", initproto.ErrMalformed)
 	}
 	defer got[0].Close()
+	if !first {
+		return nil
+	}
 	next, err := unix.FcntlInt(got[0].Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return failure("set up init", "scratch", err)
 	}
 	_ = unix.Close(i.disk)
-	i.disk = next
+	i.disk, i.inhabited = next, true
 	return nil
 }
 
@@ -234,24 +262,7 @@ func (i *instance) root() (int, error) {
 		_ = unix.Close(i.disk)
 		i.disk = rest
 	}
-	var fd int
-	err := i.keeper.do(func() error {
-		at, err := i.keeper.hold(i.writable)
-		if err != nil {
-			return err
-		}
-		defer i.keeper.drop(at)
-		if fd, err = copyTree(at); err != nil {
-			return err
-		}
-		again, err := copyTree(at)
-		if err != nil {
-			return err
-		}
-		_ = unix.Close(i.writable)
-		i.writable = again
-		return nil
-	})
+	fd, err := i.keeper.twin(&i.writable)
 	return fd, failure("copy writable root", "rootfs", err)
 }
 

@@ -116,3 +116,24 @@ func (k *keeper) drop(p string) {
 func copyTree(p string) (int, error) {
 	return unix.OpenTree(unix.AT_FDCWD, p, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 }
+
+// twin makes a second of a detached mount, which stays ours whatever becomes of the first: an init that dies takes along what
+// it was given.
+func (k *keeper) twin(mount *int) (fd int, err error) {
+	err = k.do(func() error {
+		at, err := k.hold(*mount)
+		if err != nil {
+			return err
+		}
+		defer k.drop(at)
+		again, err := copyTree(at)
+		if err != nil {
+			return err
+		}
+		_ = unix.Close(*mount)
+		*mount = again
+		fd, err = copyTree(at)
+		return err
+	})
+	return fd, err
+}

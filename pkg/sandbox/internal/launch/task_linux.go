@@ -44,6 +44,7 @@ var (
 	_ sandbox.Task     = (*Task)(nil)
 	_ sandbox.Terminal = (*Task)(nil)
 	_ sandbox.Timed    = (*Task)(nil)
+	_ sandbox.Watched  = (*Task)(nil)
 )
 
 // New is the task of a program that was started in a phase.
@@ -77,6 +78,9 @@ func (t *Task) Wait() (sandbox.Exit, error) {
 
 // Took is how long the process ran, as its init saw it.
 func (t *Task) Took() (time.Duration, bool) { return t.program.Took() }
+
+// Lost: the init ended before the process did.
+func (t *Task) Lost() bool { return t.program.Lost() }
 
 // Finish ends the phase if this was its last process, and returns what the phase has used.
 func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
