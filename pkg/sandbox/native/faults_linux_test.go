@@ -49,6 +49,7 @@ var faults = map[string]func(args []string) error{
 	"full-cache":        fullCache,
 	"few-descriptors":   fewDescriptors,
 	"little-memory":     littleMemory,
+	"collecting":        collecting,
 }
 
 // meet is the supervisor's life.
@@ -146,6 +147,35 @@ func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]atte
 		t.Errorf("%s %q: alive a second after their supervisor: %q", fault, args, alive)
 	}
 	return told, cmd.ProcessState
+}
+
+// running is a supervisor in a fault that goes on until it is stopped.
+type running struct {
+	cmd *exec.Cmd
+	out *bytes.Buffer
+}
+
+func startFault(t *testing.T, fault string) *running {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &running{cmd: exec.Command(exe), out: &bytes.Buffer{}}
+	r.cmd.Env = append(os.Environ(), faultVariable+"="+fault, cacheVariable+"="+cacheDir(t))
+	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+// stop kills it and returns what it has said. Twice is fine.
+func (r *running) stop() string {
+	_ = r.cmd.Process.Kill()
+	_ = r.cmd.Wait()
+	return r.out.String()
 }
 
 // nextStep is how an error says what to do about it.
