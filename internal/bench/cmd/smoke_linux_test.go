@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/sandbox-run/sandbox-run/internal/bench"
 )
 
@@ -19,7 +21,7 @@ func TestMain(m *testing.M) {
 	if isProbe(os.Args) {
 		os.Exit(probe(os.Args[2:], os.Stdout))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // TestSmoke runs every measure, three times each. Its figures mean nothing.

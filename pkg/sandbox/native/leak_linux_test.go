@@ -21,7 +21,7 @@ import (
 // footprint is what a process has, and must not have more of after a thousand runs.
 type footprint struct {
 	files, goroutines, threads, groups, mounts int
-	rss                                        uint64 // bytes
+	rss, heap                                  uint64 // bytes
 }
 
 func measure(t *testing.T, b *Backend) (f footprint) {
@@ -37,6 +37,9 @@ func measure(t *testing.T, b *Backend) (f footprint) {
 		t.Fatal(err)
 	}
 	f = footprint{files: len(openNow()), goroutines: runtime.NumGoroutine(), threads: len(tasks), groups: len(groupsOf(b)), mounts: strings.Count(string(mounts), "\n")}
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	f.heap = mem.HeapInuse + mem.StackInuse
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		t.Fatal(err)
@@ -116,6 +119,9 @@ func TestNoLeak(t *testing.T) {
 	t.Logf("%d runs: %+v, then %+v", runs, before, after)
 	if grown := int64(after.rss) - int64(before.rss); grown > 8<<20 && !underRace {
 		t.Errorf("%d bytes more memory after %d runs", grown, runs)
+	}
+	if grown := int64(after.heap) - int64(before.heap); grown > 2<<20 {
+		t.Errorf("%d bytes more of Go's own after %d runs", grown, runs)
 	}
 }
 
