@@ -38,7 +38,8 @@ type attempt struct {
 	Verdict sandbox.Verdict
 	Output  string
 	Notes   []string
-	Left    string // what the attempt has left in this process
+	Gaps    []string // of the isolation that was achieved
+	Left    string   // what the attempt has left in this process
 }
 
 // faults are the ways a supervisor can get into trouble, by name.
@@ -47,6 +48,7 @@ var faults = map[string]func(args []string) error{
 	"read-only-midway":  readOnlyMidway,
 	"full-runtime":      fullRuntime,
 	"full-cache":        fullCache,
+	"too-large-disk":    tooLargeDisk,
 	"few-descriptors":   fewDescriptors,
 	"little-memory":     littleMemory,
 	"collecting":        collecting,
@@ -87,6 +89,9 @@ func try(fault string, spec sandbox.Spec, script string) attempt {
 		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}}, sandbox.IO{})
 		if note("run", err) {
 			a.Verdict, a.Output, a.Notes = res.Verdict, string(res.Stdout.Bytes())+string(res.Stderr.Bytes()), res.Notes
+			for _, g := range res.Isolation.Missing {
+				a.Gaps = append(a.Gaps, g.Reason)
+			}
 		}
 		note("delete", m.Delete(ctx, id))
 	}
@@ -129,7 +134,7 @@ func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]atte
 		t.Fatalf("%s %q hangs:\n%s", fault, args, complaints.String())
 	}
 	if strings.Contains(complaints.String(), "goroutine ") || cmd.ProcessState.ExitCode() > 0 {
-		t.Fatalf("%s %q: %v\n%.4000s", fault, args, cmd.ProcessState, complaints.String())
+		t.Fatalf("%s %q: %v\n%.4000s\n%s", fault, args, cmd.ProcessState, complaints.String(), out.Bytes()[max(0, out.Len()-1000):])
 	}
 	var told []attempt
 	for lines := bufio.NewScanner(&out); lines.Scan(); {
@@ -436,6 +441,36 @@ func TestFaultFullCacheDirectory(t *testing.T) {
 	}
 	if last := told[len(told)-1]; last.Step != "" {
 		t.Errorf("with room: %+v", last)
+	}
+}
+
+// tooLargeDisk: there is less room than the sandbox's disk promises, and the program finds out.
+func tooLargeDisk([]string) error {
+	top := filepath.Dir(os.Getenv(cacheVariable))
+	if err := small(top, "size=24m"); err != nil {
+		return err
+	}
+	spec := smallSpec()
+	spec.Limits.Disk = 64 * sandbox.MiB
+	const write = "dd if=/dev/zero of=$HOME/x bs=1M conv=fsync count="
+	for _, megabytes := range []string{"4", "48"} {
+		tell(try(megabytes+" MB", spec, write+megabytes+" 2>/dev/null; echo $?"))
+	}
+	return nil
+}
+
+// A host that has less room than it promises says so beforehand, and a program that asks whether its data is safe is not lied to.
+func TestFaultHostDiskFillsUp(t *testing.T) {
+	dir := cacheDir(t)
+	t.Setenv(cacheVariable, dir)
+	told, _ := inTrouble(t, true, "too-large-disk")
+	if len(told) != 2 {
+		t.Fatalf("%+v", told)
+	}
+	for n, want := range []string{"0\n", "1\n"} {
+		if a := told[n]; a.Step != "" || a.Output != want || !strings.Contains(strings.Join(a.Gaps, "|"), "left for a disk of 64 MiB") {
+			t.Errorf("%+v, want %q", a, want)
+		}
 	}
 }
 

@@ -138,6 +138,10 @@ func (i *instance) makeScratch() error {
 	if shared != "" {
 		lackDisk(&i.iso, shared)
 	}
+	if free, onDisk := s.HostFree(); onDisk && free < uint64(i.spec.Limits.Disk) {
+		i.iso.Lack(sandbox.ControlDisk, sandbox.Enforced, fmt.Sprintf("the host has %v left for a disk of %v: what is written beyond that is lost", sandbox.Size(free), i.spec.Limits.Disk),
+			"free some space below "+i.b.opts.CacheDir+", or ask for a smaller --disk")
+	}
 	for _, d := range scratchParts {
 		if err := s.Mkdir(d.name, d.mode, i.userID, i.userID); err != nil {
 			return failure("make scratch", "scratch", err)
