@@ -495,7 +495,7 @@ func fewDescriptors(args []string) error {
 		return err
 	}
 	spec := smallSpec()
-	spec.Volumes = []sandbox.Volume{{Source: "/usr/share", Target: "/share"}}
+	spec.Volumes = []sandbox.Volume{{Source: "/usr/lib", Target: "/lib2"}}
 	if len(args) > 0 {
 		limit, err := strconv.ParseUint(args[0], 10, 64)
 		if err != nil {

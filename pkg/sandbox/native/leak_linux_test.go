@@ -67,7 +67,7 @@ func TestNoLeak(t *testing.T) {
 		ctx := context.Background()
 		spec := sandbox.Spec{Scratch: []sandbox.ScratchMode{sandbox.ScratchMemory, sandbox.ScratchDisk}[n%2], WritableRoot: n%5 == 0}
 		if n%4 == 0 {
-			spec.Volumes = []sandbox.Volume{{Source: "/usr/share", Target: "/share"}}
+			spec.Volumes = []sandbox.Volume{{Source: "/usr/lib", Target: "/lib2"}}
 		}
 		id, err := m.Create(ctx, spec)
 		if err != nil {
