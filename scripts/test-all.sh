@@ -12,6 +12,13 @@ export SANDBOX_RUN_TEST_BIN=$PWD/bin/test
 # shellcheck disable=SC2086 # TESTFLAGS is a list
 SANDBOX_RUN_TEST_ALL=1 CGO_ENABLED=1 go test -race -count=1 -timeout 45m ${TESTFLAGS:-} ./...
 
+# The race detector takes memory for every goroutine there ever was: memory is judged without it.
+SANDBOX_RUN_TEST_ALL=1 CGO_ENABLED=0 go test -count=1 -timeout 10m -run '^TestNoLeak$' ./pkg/sandbox/native
+
+# What needs a machine of its own: a clock to set.
+scripts/deps.sh guest
+CGO_ENABLED=0 go test -count=1 -timeout 20m -exec "$PWD/scripts/guest.sh" -run '^TestFaultClockJumps$' ./pkg/sandbox/native
+
 # go test -list prints a package's names and then a line with the package.
 listing=$(go test -run '^$' -list '^Fuzz' ./...)
 count=0

@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -63,7 +64,9 @@ func (b *Backend) probeNamespaces(iso *sandbox.Isolation) {
 		b.probeRootless(iso)
 		return
 	}
-	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); err != nil {
+	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); errors.Is(err, unix.EMFILE) {
+		iso.Lack(sandbox.ControlRoot, sandbox.Absent, err.Error(), "raise the limit on open files of this process (ulimit -n)")
+	} else if err != nil {
 		iso.Lack(sandbox.ControlRoot, sandbox.Absent, "the kernel refuses the mount calls of Linux 5.12: "+err.Error(), "use a newer kernel, or allow open_tree, fsopen, move_mount and mount_setattr")
 	} else {
 		_ = unix.Close(fd)
