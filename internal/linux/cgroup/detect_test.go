@@ -13,11 +13,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine describes a machine to detect: files by path (a trailing slash makes an empty directory), and directories that
-// may not be written.
+// machine describes a machine to detect: files by path, directories and files that may not be written, and who looks.
 type machine struct {
 	files  map[string]string
 	locked []string
+	user   int
+	self   int
+}
+
+func (m machine) openable(path string) error { return m.writable(path) }
+func (m machine) euid() int                  { return m.user }
+func (m machine) pid() int                   { return m.self }
+
+func (m machine) subdirs(dir string) (names []string) {
+	for path := range m.files {
+		if rest, below := strings.CutPrefix(path, dir+"/"); below {
+			if name, _, deeper := strings.Cut(rest, "/"); deeper {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (m machine) exists(path string) bool { _, ok := m.files[path]; return ok }

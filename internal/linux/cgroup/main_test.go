@@ -77,6 +77,8 @@ func probe(args []string) int {
 		headless()
 	case "sleep":
 		time.Sleep(time.Minute)
+	case "rootless":
+		rootless(args[1:])
 	}
 	return 0
 }
