@@ -47,7 +47,7 @@ func rootless(args []string) {
 		l.Memory = 64 << 20
 	}
 	if tree.Has(Pids) {
-		l.Pids = 20
+		l.Pids = 16
 	}
 	if tree.Has(CPU) {
 		l.CPU = 0.5
@@ -57,7 +57,12 @@ func rootless(args []string) {
 			fmt.Println("make:", err)
 			return
 		}
-		for _, action := range []string{"alloc 32", "alloc 96", "fork 40", "spin 500"} {
+		for _, action := range []string{"alloc 32", "alloc 96", "fork 20", "spin 500"} {
+			if l.CPU > 0 && action == "spin 500" { // so little that even a busy machine would give more
+				if err := g.Set(Limits{CPU: 0.05}); err != nil {
+					fmt.Println("set:", err)
+				}
+			}
 			out, err := runIn(g, action)
 			fmt.Printf("%s: %s (%v)\n", action, strings.ReplaceAll(strings.TrimSpace(out), "\n", "; "), err)
 		}
@@ -189,7 +194,7 @@ func enforced(t *testing.T, out string) {
 	for _, want := range []string{
 		"alloc 32: joined; allocated (<nil>)", // the positive control
 		"alloc 96: joined (signal: killed)",
-		"fork 40: joined; refused after ", "spin 500: joined; spun (<nil>)",
+		"fork 20: joined; refused after ", "spin 500: joined; spun (<nil>)",
 		"oom 1, pids hits true, throttled true (<nil>)",
 	} {
 		if !strings.Contains(out, want) {
@@ -342,11 +347,14 @@ func TestRootlessUselessPlaces(t *testing.T) {
 		if !strings.Contains(out, "missing memory: "+top+"/given is this user's, but this process is in "+top+"/shell, outside of it") {
 			t.Error(out)
 		}
-		// It is as useless as we say: the user can make a group there, and not move a process in.
-		script := `mkdir "$0/given/x" && { echo $$ >"$0/given/x/cgroup.procs"; } 2>&1; rmdir "$0/given/x"`
-		cmd := exec.Command("setpriv", "--reuid", strconv.Itoa(someUser), "--clear-groups", "/bin/sh", "-c", script, top)
-		if b, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(b), "ermission denied") {
-			t.Errorf("%v: %s", err, b)
+		// It is as useless as we say: the user can make a group there and not move a process in, as root can.
+		const script = `mkdir "$0/given/x" && sh -c 'echo $$ >"$0/cgroup.procs"' "$0/given/x" 2>/dev/null && echo moved; rmdir "$0/given/x"`
+		for user, want := range map[int]string{0: "moved\n", someUser: ""} {
+			cmd := exec.Command("setpriv", "--reuid", strconv.Itoa(user), "--clear-groups", "/bin/sh", "-c", script, top)
+			cmd.Stderr = os.Stderr
+			if b, err := cmd.Output(); err != nil || string(b) != want {
+				t.Errorf("user %d: %q (%v)", user, b, err)
+			}
 		}
 	})
 	t.Run("half given", func(t *testing.T) {

@@ -33,8 +33,7 @@ var controllers = []string{"cpu", "memory", "pids"}
 // Obtain moves the calling process, with all its threads, into a new scope of the user's service manager, below which it
 // may make groups with controllers. It takes milliseconds, and two seconds at most. Child processes are not moved.
 func Obtain(ctx context.Context) error {
-	before, err := ownGroup()
-	if err != nil {
+	if _, err := ownGroup(); err != nil {
 		return err
 	}
 	end := deadline(ctx)
@@ -53,7 +52,7 @@ func Obtain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := c.startScope(ctx, a.bus, scope, before); err != nil {
+		if err := c.startScope(ctx, a.bus, scope, ownGroup); err != nil {
 			return fmt.Errorf("scope %s: %w", scope, err)
 		}
 		return nil
@@ -63,7 +62,7 @@ func Obtain(ctx context.Context) error {
 			return err
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("%w: %w", ErrTimeout, err)
+			return excuse(err)
 		}
 	}
 	return fmt.Errorf("%w: %w", ErrNoManager, tried[0])
@@ -99,8 +98,8 @@ const (
 	managerFace = "org.freedesktop.systemd1.Manager"
 )
 
-// startScope asks for the scope and waits until we are in it.
-func (c *conn) startScope(ctx context.Context, bus bool, scope, before string) error {
+// startScope asks for the scope and waits until we are in it, by the word of where.
+func (c *conn) startScope(ctx context.Context, bus bool, scope string, where func() (string, error)) error {
 	const startSerial = 3
 	start := startCall(scope)
 	var out []byte
@@ -112,7 +111,7 @@ func (c *conn) startScope(ctx context.Context, bus bool, scope, before string) e
 		out = append(out, match.encode(2)...)
 	}
 	if err := c.write(append(out, start.encode(startSerial)...)); err != nil {
-		return c.excuse(err)
+		return excuse(err)
 	}
 	answered := false
 	job := ""
@@ -139,24 +138,25 @@ func (c *conn) startScope(ctx context.Context, bus bool, scope, before string) e
 			}
 		case errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(c.deadline): // only a glance
 		case err != nil:
-			return c.excuse(err)
+			return excuse(err)
 		}
 		if cause := context.Cause(ctx); cause != nil {
-			return c.excuse(cause)
+			return excuse(cause)
 		}
 		// What counts is where we are: the signal may come late, or not at all.
-		if now, err := ownGroup(); err != nil || path.Base(now) == scope {
+		if now, err := where(); err != nil || path.Base(now) == scope {
 			return err
-		} else if now != before && answered {
-			return fmt.Errorf("this process is in %s, where somebody else has put it", now)
 		}
 	}
 }
 
-// excuse gives the end of our patience its name.
-func (c *conn) excuse(err error) error {
+// excuse gives the end of our patience, or of theirs, its name.
+func excuse(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+		return fmt.Errorf("%w: it hung up: %w", ErrRefused, err)
 	}
 	return err
 }
