@@ -50,7 +50,7 @@ func rootless(args []string) {
 		l.Pids = 16
 	}
 	if tree.Has(CPU) {
-		l.CPU = 0.5
+		l.CPU = 2
 	}
 	if l != (Limits{}) {
 		if err := g.Make(l); err != nil {
@@ -59,7 +59,7 @@ func rootless(args []string) {
 		}
 		for _, action := range []string{"alloc 32", "alloc 96", "fork 20", "spin 500"} {
 			if l.CPU > 0 && action == "spin 500" { // so little that even a busy machine would give more
-				if err := g.Set(Limits{CPU: 0.05}); err != nil {
+				if err := g.Set(Limits{CPU: 0.2}); err != nil {
 					fmt.Println("set:", err)
 				}
 			}

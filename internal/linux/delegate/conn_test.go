@@ -86,7 +86,9 @@ func TestBadServers(t *testing.T) {
 			wait(in, out)
 		}
 	}
-	text := func(s string) []byte { return append(append(binary.LittleEndian.AppendUint32(nil, uint32(len(s))), s...), 0) }
+	text := func(s string) []byte {
+		return append(append(binary.LittleEndian.AppendUint32(nil, uint32(len(s))), s...), 0)
+	}
 	for _, c := range []struct {
 		name, greeting string
 		serve          func(*bufio.Reader, net.Conn)
