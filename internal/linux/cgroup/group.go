@@ -111,15 +111,18 @@ func (g *Group) makeIn(i int, made *[]madeDir) (file string, err error) {
 			// no process, so the kernel has no reason to refuse.
 			return g.tree.enableDown(h, g.path, made)
 		}
-		if err != unix.ENOENT { //nolint:errorlint // raw errno
+		if !taken(err) {
 			return dir, err
 		}
-		if file, err = g.tree.enableDown(h, g.path, made); err != nil && err != unix.ENOENT { //nolint:errorlint // raw errno
+		if file, err = g.tree.enableDown(h, g.path, made); err != nil && !taken(err) {
 			return file, err
 		}
 	}
 	return dir, err
 }
+
+// taken says that a directory went away: before we had a look, or while we held it.
+func taken(err error) bool { return err == unix.ENOENT || err == unix.ENODEV } //nolint:errorlint // raw errnos
 
 // enableDown makes every inner node above path and, on v2, hands the controllers down through it.
 func (t *Tree) enableDown(h *hierarchy, path string, made *[]madeDir) (file string, err error) {

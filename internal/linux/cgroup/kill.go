@@ -45,9 +45,12 @@ func (g *Group) kill(deadline time.Time) error {
 			return g.fail("kill", i, g.rel+"/cgroup.kill", err)
 		}
 	}
-	// A process can be in a v1 group and not in the v2 one: a join is several writes, and the joiner may have been stopped
-	// in between; on a hybrid machine only those are in the v2 group that were there at the last Freeze, if there was one.
-	// So the lists are gone through even after cgroup.kill.
+	// The lists are gone through even after cgroup.kill, for those it does not reach:
+	//   - A process can be in a v1 group and not in the v2 one: a join is several writes, and the joiner may have been
+	//     stopped in between; on a hybrid machine only those are in the v2 group that were there at the last Freeze, if
+	//     there was one.
+	//   - A process whose first thread has ended: cgroup.kill signals that thread, which no longer takes signals, and not
+	//     the process (seen with Linux 6.1).
 	return g.killListed(whole, deadline)
 }
 
@@ -58,9 +61,6 @@ func (g *Group) killListed(whole bool, deadline time.Time) error {
 		var errs []error
 		for i := range g.tree.hierarchies {
 			h := &g.tree.hierarchies[i]
-			if whole && h.v2 {
-				continue
-			}
 			dirs, err := descend(h.at, g.rel)
 			if err != nil {
 				errs = append(errs, g.fail("kill", i, g.rel, err))
@@ -69,7 +69,7 @@ func (g *Group) killListed(whole bool, deadline time.Time) error {
 				if round >= stopForking && h.roles&rolePids != 0 {
 					_ = writeFile(h.at, dir+"/pids.max", "0")
 				}
-				pids, err := killDir(h.at, dir)
+				pids, err := killDir(h.at, dir, whole && h.v2)
 				if err != nil {
 					errs = append(errs, g.fail("kill", i, dir+"/cgroup.procs", err))
 				}
@@ -96,12 +96,12 @@ func (g *Group) killListed(whole bool, deadline time.Time) error {
 	}
 }
 
-// killDir signals the processes of one directory and returns those it saw.
+// killDir signals the processes of one directory and returns those it saw. Whole says that cgroup.kill has been there.
 //
 // A number in cgroup.procs may mean another process by the time it is used. So: open a pidfd for each number, read the
 // list again, and signal only numbers that are still on it. If such a number's pidfd is some other process, that other
 // process must have ended for the number to be on the list again, and signalling it through the pidfd harms nobody.
-func killDir(at int, dir string) (seen []int, err error) {
+func killDir(at int, dir string, whole bool) (seen []int, err error) {
 	buf := buffers.Get().(*[]byte)
 	defer putBuffer(buf)
 	listed, err := readPids(at, dir, buf, nil)
@@ -116,7 +116,9 @@ func killDir(at int, dir string) (seen []int, err error) {
 		for _, pid := range batch {
 			fd := -1
 			if pid == 0 { // a pid namespace we can not see into: kill(0) would be our own process group
-				errs = append(errs, errors.New("a process of a foreign pid namespace is in the group and can not be signalled"))
+				if !whole {
+					errs = append(errs, errors.New("a process of a foreign pid namespace is in the group and can not be signalled"))
+				}
 			} else if fd, err = unix.PidfdOpen(pid, 0); err != nil {
 				fd = -1
 				// ESRCH: gone. EINVAL, ENOENT: a leader already reaped while threads end. All are seen again if alive.

@@ -39,7 +39,7 @@ func TestKill(t *testing.T) {
 				t.Fatal(err)
 			}
 			bystander := realGroup(t, tree, Limits{})
-			p, q, other := start(t, g, "fork 70"), start(t, below, "sleep"), start(t, bystander, "sleep")
+			p, q, other := start(t, holder(t, g), "fork 70"), start(t, below, "sleep"), start(t, bystander, "sleep")
 			for !strings.Contains(p.output, "\nforked") {
 				p.output += p.read()
 			}
@@ -84,6 +84,90 @@ func waitEmpty(g *Group) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("still there: %v", pids)
 		}
+	}
+}
+
+// cgroup.kill needs one descriptor, and killing one by one two: with one left, only the first works.
+func TestKillByTheKernel(t *testing.T) {
+	tree := realTree(t, Kill)
+	for _, core := range []bool{false, true} {
+		tree.canKill = core
+		g := realGroup(t, tree, Limits{})
+		p := start(t, g, "sleep")
+		giveBack := oneDescriptorLeft(t)
+		err := g.Kill()
+		giveBack()
+		if !core { // the control
+			if !errors.Is(err, unix.EMFILE) {
+				t.Errorf("one by one: %v", err)
+			}
+			if pids, err := g.Procs(); err != nil || len(pids) != 1 {
+				t.Errorf("one by one, and yet killed: %v (%v)", pids, err)
+			}
+			continue
+		}
+		// The lists, after it, could not be gone through, unless they were empty by then.
+		if err != nil && !errors.Is(err, unix.EMFILE) {
+			t.Errorf("cgroup.kill: %v", err)
+		}
+		if _, state := p.finish(); state.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+			t.Errorf("cgroup.kill: %v", state)
+		}
+	}
+}
+
+// oneDescriptorLeft lets this process open one file at a time, until the returned function is called.
+func oneDescriptorLeft(t *testing.T) (giveBack func()) {
+	t.Helper()
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	fds := make([]int, 64) // more than there are gaps between the descriptors in use
+	for i := range fds {
+		fd, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fds[i] = fd
+	}
+	last := fds[len(fds)-1]
+	now := old
+	now.Cur = uint64(last + 1)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(last)
+	return func() {
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
+		for _, fd := range fds[:len(fds)-1] {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// A process whose first thread has ended is one that cgroup.kill does not reach.
+func TestKillWithoutFirstThread(t *testing.T) {
+	tree := realTree(t)
+	for _, core := range []bool{true, false} {
+		tree.canKill = core && tree.v2() != nil
+		g := realGroup(t, tree, Limits{})
+		p := start(t, g, "headless")
+		for deadline := time.Now().Add(5 * time.Second); !strings.HasSuffix(describe(p.cmd.Process.Pid), "Z"); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal(describe(p.cmd.Process.Pid))
+			}
+		}
+		if pids, err := g.Procs(); err != nil || len(pids) != 1 { // control: it lives on
+			t.Fatalf("%v (%v)", pids, err)
+		}
+		if err := g.Kill(); err != nil {
+			t.Error(err)
+		}
+		if err := waitEmpty(g); err != nil {
+			t.Errorf("cgroup.kill %v: %v", core, err)
+		}
+		p.finish()
 	}
 }
 

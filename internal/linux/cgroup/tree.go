@@ -40,7 +40,7 @@ const (
 
 // Gap is one thing this machine's cgroups lack.
 type Gap struct {
-	Control string // memory, pids, cpu, swap, kill, freeze
+	Control string // memory, pids, cpu, swap, kill, freeze, peak
 	Reason  string // in words, for doctor
 	Remedy  string // what to do about it on this machine; "" where nothing can be said
 }
@@ -160,8 +160,8 @@ func newTree(l layout, look looker) (*Tree, error) {
 		h.at = fd
 	}
 	if h := t.v2(); h != nil {
-		t.canKill = coreFile(h, "cgroup.kill", 5, 14, look)
-		t.canFreeze = coreFile(h, "cgroup.freeze", 5, 2, look)
+		t.canKill = v2File(h, "cgroup.events", "cgroup.kill", 5, 14, look)
+		t.canFreeze = v2File(h, "cgroup.events", "cgroup.freeze", 5, 2, look)
 		if h.lazy {
 			t.missing = append(t.missing, Gap{Control: "kill", Reason: "a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one"})
 		} else if !t.canKill {
@@ -169,6 +169,9 @@ func newTree(l layout, look looker) (*Tree, error) {
 		}
 		if !t.canFreeze {
 			t.missing = append(t.missing, Gap{Control: "freeze", Reason: "the kernel is older than 5.2 and has no cgroup.freeze"})
+		}
+		if h.roles&roleMemory != 0 && !v2File(h, "memory.max", "memory.peak", 5, 19, look) {
+			t.missing = append(t.missing, Gap{"peak", "the kernel is older than 5.19 and keeps no peak of memory: it is the highest that was seen at times"})
 		}
 		if h.roles&roleMemory != 0 && look.exists(h.own+"/memory.max") && !look.exists(h.own+"/memory.swap.max") {
 			t.noSwapLimit.Store(true)
@@ -195,11 +198,11 @@ func (t *Tree) Close() {
 	}
 }
 
-// coreFile says whether groups will have a v2 core file. The machine's root group has none of them, so when that is all
-// there is to look at, the kernel's version has to answer.
-func coreFile(h *hierarchy, name string, major, minor int, look looker) bool {
+// v2File says whether groups will have a v2 file, which is in every group that has the older one beside it. The machine's
+// root group has neither, so when that is all there is to look at, the kernel's version has to answer.
+func v2File(h *hierarchy, beside, name string, major, minor int, look looker) bool {
 	for _, dir := range []string{h.place + "/" + rootName, h.own} {
-		if look.exists(dir + "/cgroup.events") {
+		if look.exists(dir + "/" + beside) {
 			return look.exists(dir + "/" + name)
 		}
 	}

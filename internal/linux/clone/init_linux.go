@@ -24,6 +24,8 @@ type Init struct {
 	Files []int // become descriptors 0, 1, 2, …; all others are closed
 	// Alone says that the executable needs no other file to start: it gets none before it calls Awaken.
 	Alone bool
+	// Cgroup is the open directory of the v2 group to be born in, if the kernel and its keepers let us; 0 is none.
+	Cgroup int
 }
 
 // initLaunch is an Init as the child can use it.
@@ -35,6 +37,7 @@ type initLaunch struct {
 	alone      bool
 	dumpable   bool
 	owner      uintptr
+	birth      birth
 	errno      unix.Errno // the child's last word
 }
 
@@ -59,8 +62,16 @@ func StartInit(d Init) (pid, pidfd int, err error) {
 		above = append(above, fd)
 	}
 	l.files, l.binary = above[:len(d.Files)], above[len(d.Files)]
-	var fd int32 = -1
-	child, errno := forkInit(l, d.Namespaces|borrowed, &fd)
+	child, errno := uintptr(0), uintptr(unix.ENOSYS)
+	if d.Cgroup > 0 {
+		l.birth.into(d.Namespaces, d.Cgroup)
+		child, errno = forkInit(l)
+	}
+	if errno != 0 {
+		l.birth.plain(d.Namespaces)
+		child, errno = forkInit(l)
+	}
+	fd := l.birth.pidfd
 	runtime.KeepAlive(l)
 	if errno != 0 {
 		return 0, -1, unix.Errno(errno)
@@ -82,7 +93,7 @@ func closeFDs(fds []int) {
 //go:nosplit
 //go:norace
 //go:noinline
-func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
+func forkInit(l *initLaunch) (pid, errno uintptr) {
 	var old uint64
 	var bits uintptr
 	entersyscallblock()
@@ -91,7 +102,7 @@ func forkInit(l *initLaunch, flags uintptr, pidfd *int32) (pid, errno uintptr) {
 		bits, errno = borrowID(l.owner)
 	}
 	if errno == 0 {
-		pid, errno = vfork(flags, pidfd)
+		pid, errno = vfork(l.birth.call, l.birth.a, l.birth.b, l.birth.c)
 		if pid == 0 && errno == 0 {
 			becomeInit(l)
 			exit()
@@ -181,6 +192,7 @@ var noPath byte // ""
 var initCaps = [...]uintptr{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL,
 	unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SYS_ADMIN,
+	unix.CAP_SYS_RESOURCE, // for the parameters of its user namespace
 }
 
 // becomeInit is the child. An exec takes the capabilities of whoever is not root, and in a fresh user

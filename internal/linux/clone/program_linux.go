@@ -14,18 +14,23 @@ import (
 
 // Program describes a sandboxed program before it is one.
 type Program struct {
-	Cgroups  []int // descriptors of the files to join cgroups through
-	Isolated bool  // with a cgroup namespace and a keyring of its own
-	Terminal bool  // Stdio is a terminal, and becomes the controlling one
-	Stdio    [3]int
-	Rlimits  []initproto.Rlimit
-	UID, GID uint32 // 0: stays who we are, with all we have
-	Landlock int    // a ruleset, or -1
-	Filter   []byte // a BPF program, or none
-	Dir      string
-	Paths    []string // tried in order
-	Args     []string
-	Env      []string
+	Cgroups []int // descriptors of the files to join cgroups through
+	// Birthplace is the open directory of the v2 group to be born in, in place of joining it; 0 is none. Where that is
+	// refused, the program joins.
+	Birthplace int
+	Isolated   bool // with a cgroup namespace and a keyring of its own
+	Terminal   bool // Stdio is a terminal, and becomes the controlling one
+	Stdio      [3]int
+	Rlimits    []initproto.Rlimit
+	UID, GID   uint32 // 0: stays who we are, with all we have
+	// KeepGroups: there is no right to drop the supplementary groups.
+	KeepGroups bool
+	Landlock   int    // a ruleset, or -1
+	Filter     []byte // a BPF program, or none
+	Dir        string
+	Paths      []string // tried in order
+	Args       []string
+	Env        []string
 }
 
 // launch is a Program as the child can use it.
@@ -36,12 +41,14 @@ type launch struct {
 	stdio      [3]int
 	rlimits    []initproto.Rlimit
 	uid, gid   uintptr
+	keepGroups bool
 	landlock   int
 	filter     *unix.SockFprog
 	dir        *byte
 	how        unix.OpenHow // to open it
 	paths      []*byte
 	argv, envp []*byte
+	birth      birth
 
 	defaultAction [4]uint64 // struct sigaction: SIG_DFL, no flags, no mask
 
@@ -55,7 +62,7 @@ type launch struct {
 func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	c := &launch{
 		cgroups: d.Cgroups, isolated: d.Isolated, terminal: d.Terminal, stdio: d.Stdio, rlimits: d.Rlimits,
-		uid: uintptr(d.UID), gid: uintptr(d.GID), landlock: d.Landlock,
+		uid: uintptr(d.UID), gid: uintptr(d.GID), keepGroups: d.KeepGroups, landlock: d.Landlock,
 		how: unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS},
 	}
 	if len(d.Filter)%8 != 0 {
@@ -85,8 +92,20 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	if c.envp, err = syscall.SlicePtrFromStrings(d.Env); err != nil {
 		return 0, initproto.StageExec, err
 	}
-	var fd int32 = -1
-	child, errno := forkProgram(c, &fd)
+	child, errno := uintptr(0), uintptr(unix.ENOSYS)
+	if d.Birthplace > 0 {
+		c.cgroups = nil
+		c.birth.into(0, d.Birthplace)
+		if child, errno = forkProgram(c); errno != 0 && len(d.Cgroups) == 0 { // no other way in
+			return 0, initproto.StageCgroup, unix.Errno(errno)
+		}
+	}
+	if errno != 0 {
+		c.cgroups = d.Cgroups
+		c.birth.plain(0)
+		child, errno = forkProgram(c)
+	}
+	fd := c.birth.pidfd
 	runtime.KeepAlive(c)
 	if errno != 0 {
 		return 0, initproto.StageFork, unix.Errno(errno)
@@ -102,10 +121,10 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 //go:nosplit
 //go:norace
 //go:noinline
-func forkProgram(c *launch, pidfd *int32) (pid, errno uintptr) {
+func forkProgram(c *launch) (pid, errno uintptr) {
 	var old uint64
 	setMask(&everySignal, &old)
-	pid, errno = vfork(borrowed, pidfd)
+	pid, errno = vfork(c.birth.call, c.birth.a, c.birth.b, c.birth.c)
 	if pid == 0 && errno == 0 {
 		becomeProgram(c)
 		exit()
@@ -196,8 +215,10 @@ func becomeProgram(c *launch) {
 				goto fail
 			}
 		}
-		if _, _, errno = unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
-			goto fail
+		if !c.keepGroups {
+			if _, _, errno = unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+				goto fail
+			}
 		}
 		if _, _, errno = unix.RawSyscall(unix.SYS_SETRESGID, c.gid, c.gid, c.gid); errno != 0 {
 			goto fail

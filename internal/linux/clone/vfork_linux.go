@@ -8,15 +8,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vfork clones with the memory shared and this thread asleep until the child executes or exits. It
-// returns twice. On amd64 and arm64 clone takes flags, stack and the place for the pidfd in the same
-// order.
+// vfork makes a system call that clones with the memory shared and this thread asleep until the child
+// executes or exits. It returns twice, so who calls it must not return before the child is done.
 //
 //go:noescape
-func vfork(flags uintptr, pidfd *int32) (pid uintptr, errno uintptr)
+func vfork(call, a, b, c uintptr) (pid uintptr, errno uintptr)
 
 // borrowed are the flags of a child that borrows our memory.
-const borrowed = unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PIDFD | uintptr(unix.SIGCHLD)
+const borrowed = unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PIDFD
+
+// intoCgroup is CLONE_INTO_CGROUP, which only clone3 has (Linux 5.7).
+const intoCgroup = 1 << 33
+
+// birth is how a child is cloned: the arguments of vfork, and the descriptor that the kernel answers with.
+// It is part of something on the heap, because what the kernel reads and writes must not move.
+type birth struct {
+	call, a, b, c uintptr
+	args          cloneArgs
+	pidfd         int32
+}
+
+// cloneArgs is struct clone_args as of Linux 5.7.
+type cloneArgs struct {
+	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
+// plain is the birth of a child in its parent's cgroups. On amd64 and arm64 clone takes flags, stack and the
+// place for the pidfd in the same order.
+//
+//go:nocheckptr
+func (b *birth) plain(flags uintptr) {
+	b.pidfd = -1
+	b.call, b.a, b.b, b.c = unix.SYS_CLONE, flags|borrowed|uintptr(unix.SIGCHLD), 0, uintptr(unsafe.Pointer(&b.pidfd))
+}
+
+// into is the birth of a child in the v2 cgroup whose directory is open. It needs the caller's right to write to the
+// cgroup.procs of that group, and of the nearest one that has both it and the caller's own below it; and Linux 5.7, and
+// no container that refuses clone3.
+//
+//go:nocheckptr
+func (b *birth) into(flags uintptr, cgroup int) {
+	b.pidfd = -1
+	b.args = cloneArgs{
+		flags: uint64(flags | borrowed | intoCgroup), pidfd: uint64(uintptr(unsafe.Pointer(&b.pidfd))),
+		exitSignal: uint64(unix.SIGCHLD), cgroup: uint64(cgroup),
+	}
+	b.call, b.a, b.b, b.c = unix.SYS_CLONE3, uintptr(unsafe.Pointer(&b.args)), unsafe.Sizeof(b.args), 0
+}
 
 // everySignal is a mask of all signals. A child is cloned with it in force, on the very thread that
 // set it, because no Go handler may run in borrowed memory. The functions that do so are nosplit:

@@ -31,7 +31,7 @@ func (s *server) exec(m *initproto.Exec, fds []int) (pid, master, slave int, err
 		return fds[i], nil
 	}
 	c := clone.Program{
-		Isolated: m.NewCgroupNS, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, Landlock: -1, Filter: m.Seccomp,
+		Isolated: m.NewCgroupNS, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
 		Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
 	}
 	if len(m.Paths) == 0 || len(m.Args) == 0 {
@@ -55,6 +55,11 @@ func (s *server) exec(m *initproto.Exec, fds []int) (pid, master, slave int, err
 			return 0, master, slave, err
 		}
 		c.Cgroups = append(c.Cgroups, fd)
+	}
+	if m.Birthplace >= 0 {
+		if c.Birthplace, err = at(m.Birthplace); err != nil {
+			return 0, master, slave, err
+		}
 	}
 	if len(m.Landlock) > 0 {
 		if c.Landlock, err = landlockRuleset(m); err != nil {

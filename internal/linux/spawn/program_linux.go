@@ -35,8 +35,9 @@ type Program struct {
 var ErrNoTerminal = errors.New("the program has no terminal")
 
 // Run executes a program. m names everything but the descriptors, which Run makes: pipes unless a
-// terminal is asked for, and the given cgroups to join. The caller closes the Program.
-func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File) (*Program, error) {
+// terminal is asked for, and the given cgroups to join or, where the kernel lets it, the one to be born in (nil is none).
+// The caller closes the Program.
+func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, birthplace *os.File) (*Program, error) {
 	p := &Program{init: i, id: m.ID}
 	var fds []int
 	m.Stdio = [3]int{-1, -1, -1}
@@ -53,6 +54,11 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File) (
 	for _, f := range cgroups {
 		m.Cgroups = append(m.Cgroups, len(fds))
 		fds = append(fds, int(f.Fd()))
+	}
+	m.Birthplace = -1
+	if birthplace != nil {
+		m.Birthplace = len(fds)
+		fds = append(fds, int(birthplace.Fd()))
 	}
 	var err error
 	if p.exit, p.began, p.master, err = i.exec(ctx, m, fds); err != nil {

@@ -83,7 +83,7 @@ var ids atomic.Uint64
 // run runs a program to its end and returns its output.
 func run(t *testing.T, i *Init, m *initproto.Exec) (out string, code, signal int) {
 	t.Helper()
-	p, err := i.Run(context.Background(), m, nil)
+	p, err := i.Run(context.Background(), m, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestMalformedSetup(t *testing.T) {
 // Garbage later on ends the init, and what it runs.
 func TestMalformedLater(t *testing.T) {
 	i := plain(t)
-	p, err := i.Run(context.Background(), program("sleep", "60"), nil)
+	p, err := i.Run(context.Background(), program("sleep", "60"), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestMalformedLater(t *testing.T) {
 
 func TestRun(t *testing.T) {
 	i := plain(t)
-	keep, err := i.Run(context.Background(), program("sleep", "60"), nil) // an init ends with its last program
+	keep, err := i.Run(context.Background(), program("sleep", "60"), nil, nil) // an init ends with its last program
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestRun(t *testing.T) {
 	if out, _, _ := run(t, i, program("cat", "/proc/self/timerslack_ns")); out != "50000\n" {
 		t.Errorf("timer slack %q", out)
 	}
-	p, err := i.Run(context.Background(), program("cat"), nil)
+	p, err := i.Run(context.Background(), program("cat"), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("signal %d", signal)
 	}
 	<-i.Done()
-	if _, err := i.Run(context.Background(), program("true"), nil); !errors.Is(err, ErrGone) {
+	if _, err := i.Run(context.Background(), program("true"), nil, nil); !errors.Is(err, ErrGone) {
 		t.Errorf("after its end: %v", err)
 	}
 }
@@ -306,7 +306,7 @@ func TestNotSpared(t *testing.T) {
 // Each failure says at which stage, and why, exactly; the init lives on while something else runs.
 func TestExecErrors(t *testing.T) {
 	i := plain(t)
-	keep, err := i.Run(context.Background(), program("sleep", "60"), nil)
+	keep, err := i.Run(context.Background(), program("sleep", "60"), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func TestExecErrors(t *testing.T) {
 		{change(func(m *initproto.Exec) { m.Landlock = []initproto.Rule{{Path: "/", Access: 1}}; m.LandlockFS = 1 << 60 }, "true"), nil, initproto.StageLandlock, unix.EINVAL, "create ruleset"},
 		{change(func(m *initproto.Exec) { m.Landlock = []initproto.Rule{{Path: "/", Access: 1 << 60}}; m.LandlockFS = 1 }, "true"), nil, initproto.StageLandlock, unix.EINVAL, "rule for /"},
 	} {
-		p, err := i.Run(context.Background(), c.m, c.join)
+		p, err := i.Run(context.Background(), c.m, c.join, nil)
 		var e *Error
 		if err == nil {
 			p.Close()
@@ -384,7 +384,7 @@ func TestExecErrors(t *testing.T) {
 func TestOnlyProgramFails(t *testing.T) {
 	i := plain(t)
 	var e *Error
-	if _, err := i.Run(context.Background(), program("no-such-program"), nil); !errors.As(err, &e) || e.Stage != initproto.StageExec {
+	if _, err := i.Run(context.Background(), program("no-such-program"), nil, nil); !errors.As(err, &e) || e.Stage != initproto.StageExec {
 		t.Error(err)
 	}
 	select {
@@ -429,7 +429,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 		for n := range 30 {
 			i := plain(t)
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n)*100*time.Microsecond)
-			p, err := i.Run(ctx, program("sleep", "62"), nil)
+			p, err := i.Run(ctx, program("sleep", "62"), nil, nil)
 			if err == nil { // it was faster; then it is a program like any other
 				p.Close()
 				i.end()
@@ -449,7 +449,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() {
-					p, err := i.Run(context.Background(), program("sleep", "60"), nil)
+					p, err := i.Run(context.Background(), program("sleep", "60"), nil, nil)
 					if err != nil {
 						if !errors.Is(err, ErrGone) {
 							t.Error(err)
@@ -474,7 +474,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 	})
 	t.Run("hung up on", func(t *testing.T) {
 		i := plain(t)
-		p, err := i.Run(context.Background(), program("sh", "-c", "setsid sleep 61 & echo on; sleep 61"), nil)
+		p, err := i.Run(context.Background(), program("sh", "-c", "setsid sleep 61 & echo on; sleep 61"), nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -511,7 +511,7 @@ func TestLeavesNothing(t *testing.T) {
 		}
 		m := program("echo", "x")
 		m.Terminal = ids.Load()%2 == 0
-		p, err := i.Run(context.Background(), m, nil)
+		p, err := i.Run(context.Background(), m, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -171,6 +171,7 @@ type phase struct {
 	init   *spawn.Init
 	group  *cgroup.Group
 	join   []*os.File
+	born   *os.File    // what programs are born in instead, where the kernel lets them; or nil
 	tasks  int         // guarded by instance.mu
 	killed atomic.Bool // by us; an init that nobody killed ends with its last process
 
@@ -204,6 +205,7 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 			return nil, failure("make cgroup", "cgroup", err)
 		}
 		p.group = group
+		p.born = group.Birthplace()
 		var err error
 		if p.join, err = group.JoinFiles(); err != nil {
 			_, cleanErr := p.Finish(ctx)
@@ -285,7 +287,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}
-	program, err := ph.init.Run(ctx, m, ph.join)
+	program, err := ph.init.Run(ctx, m, ph.join, ph.born)
 	if err != nil {
 		err = launch.StartFailure(Name, err)
 		if ph.Leave() {
@@ -309,8 +311,8 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 				p.err = failure("end init", "cleanup", errors.New("it is in the kernel where no signal reaches it"))
 			}
 		}
-		for _, f := range p.join {
-			_ = f.Close()
+		for _, f := range append(p.join, p.born) {
+			_ = f.Close() // nil is fine
 		}
 		if p.group == nil {
 			return

@@ -24,7 +24,7 @@ var limitRows = []row{
 		e.ok(e.do(id, sandbox.Process{Args: e.probe("sleep", "10ms"), Limits: sandbox.Limits{Wall: 5 * time.Second}}, sandbox.IO{}))
 	}},
 	{"wall limit lets a program say goodbye", nil, false, func(e *env) {
-		res := e.do(e.create(), sandbox.Process{Args: e.probe("polite"), Limits: sandbox.Limits{Wall: 500 * time.Millisecond, Grace: 10 * time.Second}}, sandbox.IO{})
+		res := e.do(e.create(), sandbox.Process{Args: e.probe("polite"), Limits: sandbox.Limits{Wall: ample(500 * time.Millisecond), Grace: ample(10 * time.Second)}}, sandbox.IO{})
 		e.verdict(res, sandbox.VerdictTimeLimit)
 		if res.Exit.Code != 7 || !strings.Contains(string(res.Stdout.Bytes()), "bye") {
 			e.Errorf("exit %+v, said %q", res.Exit, res.Stdout.Bytes())
@@ -124,7 +124,7 @@ var limitRows = []row{
 			e.Errorf("said %q", res.Stdout.Bytes())
 		}
 	}},
-	{"disk is not memory", []Claim{Disk, Memory}, false, func(e *env) {
+	{"disk is not memory", []Claim{DiskApart, Memory}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) {
 			s.Limits.Disk, s.Limits.Memory, s.Scratch = 256*sandbox.MiB, 48*sandbox.MiB, sandbox.ScratchDisk
 		})

@@ -119,6 +119,10 @@ func StartFailure(backend string, err error) error {
 	}
 	out := &sandbox.Error{Backend: backend, Op: e.Detail, Stage: e.Stage.String(), Err: e.Errno, Hint: "sandbox-run doctor"}
 	switch e.Stage {
+	case initproto.StageRootfs:
+		if e.Detail == "make proc" && e.Errno == unix.EPERM {
+			out.Hint = "uncover /proc: inside a container, --security-opt systempaths=unconfined"
+		}
 	case initproto.StageExec:
 		out.Kind, out.Hint = sandbox.ErrNotStarted, ""
 		if e.Errno == unix.ENOENT {

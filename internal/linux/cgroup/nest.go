@@ -1,0 +1,113 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// The leaves of a nest.
+const (
+	nestInit     = "init"
+	nestPrograms = "run"
+)
+
+// Nest is where one init and the programs it starts live. On a machine whose limits are all in the v2 tree that is
+//
+//	<path>        an inner group; its cgroup.procs belongs to the init's user
+//	<path>/init   the init, without limits
+//	<path>/run    the programs, limited; its cgroup.procs belongs to the init's user
+//
+// so that the init can have a program born in the group that limits it (CLONE_INTO_CGROUP), where joining would wait for
+// an RCU grace period. The kernel asks for that whether the init may write to the cgroup.procs of the new place and of the
+// nearest group that holds both it and the init: hence the inner group of its own, and the owner of those two files. That
+// user can do nothing more than move its own processes between these two leaves, with files that no sandbox shows.
+//
+// On any other machine, programs join <path> itself and the init stays where the supervisor is.
+//
+// Like a Group, it is a handle. Whoever calls Cradle calls Remove; whoever makes Programs removes them.
+type Nest struct {
+	tree     *Tree
+	path     string
+	owner    int
+	programs *Group
+}
+
+// Nest is a handle to the nest at path, for an init that is owner (a host user id); nothing is made yet.
+func (t *Tree) Nest(path string, owner int) *Nest {
+	n := &Nest{tree: t, path: path, owner: owner}
+	if t.bears() {
+		path += "/" + nestPrograms
+	}
+	n.programs = t.Group(path)
+	return n
+}
+
+// bears says whether programs can be born in groups of this tree: all of a group is in v2.
+func (t *Tree) bears() bool {
+	joined := t.joined()
+	return len(joined) == 1 && joined[0].v2 && !t.gcOnly
+}
+
+// Programs is the group that the programs live in. The caller makes it, with its limits, and may remove it before the rest.
+func (n *Nest) Programs() *Group { return n.programs }
+
+// Cradle makes the init's own group and opens its directory, for the init to be born in; nil where it stays with the
+// supervisor. The caller closes it. It may be called again, for another init in place of one that died.
+func (n *Nest) Cradle() (*os.File, error) {
+	if !n.tree.bears() {
+		return nil, nil
+	}
+	g := n.tree.Group(n.path + "/" + nestInit)
+	if err := g.Make(Limits{}); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, err
+	}
+	_ = n.give(rootName + "/" + n.path) // refused: so will a birth be, and programs join
+	return g.CgroupFD()
+}
+
+// Birthplace opens the directory of Programs, which was made, for the init to have programs born in; nil where they have
+// to join. The caller closes it.
+func (n *Nest) Birthplace() *os.File {
+	if !n.tree.bears() || n.give(n.programs.rel) != nil {
+		return nil
+	}
+	return n.programs.Birthplace()
+}
+
+// Birthplace opens the group's directory for CLONE_INTO_CGROUP, which then is all of a join; nil where it is not, and
+// JoinFiles has to do. The caller closes it.
+func (g *Group) Birthplace() *os.File {
+	if g.err != nil || !g.tree.bears() {
+		return nil
+	}
+	dir, err := g.CgroupFD()
+	if err != nil {
+		return nil
+	}
+	return dir
+}
+
+// give makes the init's user the owner of a group's cgroup.procs, and of nothing else.
+func (n *Nest) give(dir string) error {
+	h := &n.tree.joined()[0]
+	return unix.Fchownat(h.at, dir+"/cgroup.procs", n.owner, -1, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// Remove removes what there is beside Programs, which were removed or never made: Group.Remove for the whole nest, where
+// it is one.
+func (n *Nest) Remove(ctx context.Context) error {
+	if !n.tree.bears() {
+		return nil
+	}
+	if n.programs.err != nil {
+		return n.programs.err
+	}
+	// Nearly always everybody is gone, and so nothing needs to be listed.
+	_ = n.tree.rmdir(&n.tree.joined()[0], rootName+"/"+n.path+"/"+nestInit)
+	return n.tree.Group(n.path).Remove(ctx)
+}

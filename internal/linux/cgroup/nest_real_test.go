@@ -1,0 +1,169 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// bear is a probe's work: as another user, it has a child born in the group that descriptor 3 is.
+func bear(uid int) int {
+	if err := syscall.Setuid(uid); err != nil {
+		fmt.Println(err)
+		return 6
+	}
+	cmd := exec.Command("/bin/sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: 3}
+	if err := cmd.Start(); err != nil {
+		fmt.Println(err)
+		return 7
+	}
+	fmt.Println("bore", cmd.Process.Pid)
+	_ = cmd.Wait() // killed
+	return 0
+}
+
+// An init that is nobody on the host may have programs born in its own nest, and in no other; and nothing is left, whoever
+// clears up.
+func TestNest(t *testing.T) {
+	tree := realTree(t)
+	const owner, stranger = 0x7ffffff0, 0x7ffffff2
+	sup := realGroup(t, tree, Limits{})
+	n := tree.Nest(sup.Path()+"/7", owner)
+	cradle, err := n.Cradle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Programs().Make(Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	place := n.Birthplace()
+	if !tree.bears() {
+		if cradle != nil || place != nil || n.Programs().Path() != sup.Path()+"/7" || n.Remove(t.Context()) != nil || !n.Programs().Exists() {
+			t.Errorf("a nest where limits are in %s: %v, %v, %s", tree.Version(), cradle, place, n.Programs().Path())
+		}
+		return
+	}
+	defer cradle.Close()
+	defer place.Close()
+	again, err := n.Cradle()
+	if err != nil {
+		t.Errorf("for a second init: %v", err)
+	}
+	again.Close()
+	tryBirths(t, n, cradle, place, owner, stranger)
+	top := tree.Roots()[0] + "/" + sup.Path() + "/7"
+	for _, clear := range []func() error{
+		func() error { return errors.Join(n.Programs().Remove(t.Context()), n.Remove(t.Context())) },
+		func() error { return n.Remove(t.Context()) },
+		func() error {
+			gc, _ := At(tree.Roots())
+			defer gc.Close()
+			return gc.Group(sup.Path()).Remove(t.Context())
+		},
+	} {
+		cradle, err := n.Cradle()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Programs().Make(Limits{}); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("/bin/sleep", "60")
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cradle.Fd())}
+		err = cmd.Start()
+		cradle.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := clear(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(top); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", top, err)
+		}
+		_ = cmd.Wait() // killed with its group
+	}
+}
+
+// tryBirths has inits of two nests try whom they may have born where.
+func tryBirths(t *testing.T, n *Nest, cradle, place *os.File, owner, stranger int) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := n.tree.Nest(filepath.Dir(n.path)+"/8", stranger)
+	elsewhere, err := other.Cradle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer elsewhere.Close()
+	if err := other.Programs().Make(Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	foreign := other.Birthplace()
+	defer foreign.Close()
+	for _, c := range []struct {
+		what     string
+		from, to *os.File
+		uid      int
+		want     string
+	}{
+		{"its own nest", cradle, place, owner, "bore"},
+		{"its own nest, as somebody else", cradle, place, stranger, "permission denied"},
+		{"the neighbour's", cradle, foreign, owner, "permission denied"},
+		{"the neighbour's, as the neighbour, from outside", cradle, foreign, stranger, "permission denied"},
+		{"from the neighbour's", elsewhere, place, owner, "permission denied"},
+		{"the neighbour's own", elsewhere, foreign, stranger, "bore"},
+	} {
+		cmd := exec.Command(self)
+		cmd.Env = []string{fmt.Sprintf("%s=bear %d", childEnv, c.uid)}
+		cmd.ExtraFiles = []*os.File{c.to}
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(c.from.Fd())}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		said, buf := "", make([]byte, 256)
+		for !strings.Contains(said, "bore") {
+			k, err := out.Read(buf)
+			said += string(buf[:k])
+			if err != nil {
+				break
+			}
+		}
+		if !strings.Contains(said, c.want) {
+			t.Errorf("%s: %q, want %q", c.what, said, c.want)
+		}
+		var pid int
+		if _, err := fmt.Sscanf(said[max(0, strings.Index(said, "bore")):], "bore %d", &pid); err == nil {
+			born := n
+			if c.to == foreign {
+				born = other
+			}
+			if pids, err := born.Programs().Procs(); err != nil || !slices.Contains(pids, pid) {
+				t.Errorf("%s: %d is not among %v (%v)", c.what, pid, pids, err)
+			}
+			_ = unix.Kill(pid, unix.SIGKILL) // a child of a child that waits for it: it can not be another
+		}
+		_ = cmd.Wait()
+	}
+	if err := errors.Join(other.Programs().Remove(t.Context()), other.Remove(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
