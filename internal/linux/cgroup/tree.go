@@ -171,7 +171,7 @@ func newTree(l layout, look looker) (*Tree, error) {
 			t.missing = append(t.missing, Gap{Control: "freeze", Reason: "the kernel is older than 5.2 and has no cgroup.freeze"})
 		}
 		if h.roles&roleMemory != 0 && !v2File(h, "memory.max", "memory.peak", 5, 19, look) {
-			t.missing = append(t.missing, Gap{"peak", "the kernel is older than 5.19 and keeps no peak of memory: it is the highest that was seen at times"})
+			t.missing = append(t.missing, Gap{Control: "peak", Reason: "the kernel is older than 5.19 and keeps no peak of memory: it is the highest that was seen at times"})
 		}
 		if h.roles&roleMemory != 0 && look.exists(h.own+"/memory.max") && !look.exists(h.own+"/memory.swap.max") {
 			t.noSwapLimit.Store(true)
