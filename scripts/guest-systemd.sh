@@ -161,7 +161,7 @@ timeout -k 5 "${GUEST_TIMEOUT:-1200}" qemu-system-x86_64 -machine q35 -accel tcg
 	-kernel "$kernel/vmlinuz" -initrd "$kernel/ramdisk.cpio" -append "$append" \
 	-drive "file=$cache/root.img,if=virtio,format=raw,snapshot=on" \
 	-drive "file=$run/in.tar,if=virtio,format=raw,readonly=on" -drive "file=$run/out.tar,if=virtio,format=raw" \
-	</dev/null | tr -d '\r' | tee "$run/log" | sed -u '/^guest: exit/d; /reboot: Power down/d'
+	</dev/null | sed -u 's/\r//g' | tee "$run/log" | sed -u '/^guest: exit/d; /reboot: Power down/d'
 tar -C / -xf "$run/out.tar" 2>/dev/null || true
 status=$(sed -n 's/^guest: exit //p' "$run/log" | tail -1)
 [[ -n $status ]] || { echo "guest: the machine ended without an answer (out of time?)" >&2; exit 125; }
