@@ -24,6 +24,9 @@ import (
 
 var groupCount atomic.Int64
 
+// emulated is a machine on which a moment is not as short.
+var emulated = os.Getenv("SANDBOXTEST_GUEST") != ""
+
 func realTree(t testing.TB, needs ...Controller) *Tree {
 	t.Helper()
 	tree, err := Open()
@@ -211,7 +214,11 @@ func TestCPULimit(t *testing.T) {
 	s = mustStat(t, g)
 	share := float64(s.CPUTotal) / float64(time.Since(begin))
 	t.Logf("limited to 0.25: %v CPU, %.3f cores, throttled %v in %d periods", s.CPUTotal, share, s.Throttled, s.ThrottledPeriods)
-	if share < 0.20 || share > 0.30 || s.Throttled == 0 || s.ThrottledPeriods == 0 {
+	least := 0.20
+	if emulated {
+		least = 0.10 // its start-up counts
+	}
+	if share < least || share > 0.30 || s.Throttled == 0 || s.ThrottledPeriods == 0 {
 		t.Errorf("share %.3f of 0.25: %+v", share, s)
 	}
 }
