@@ -123,6 +123,7 @@ INIT
 }
 
 [[ -e $cache/root.img ]] || build
+(($#)) || exit 0 # it was only to be made
 
 binary=$1
 shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole matrix: the suite with its long tests (SANDBOX_RUN_TEST_ALL=1), then each fuzz target
-# for FUZZTIME.
+# The whole matrix: the suite with its long tests (SANDBOX_RUN_TEST_ALL=1), each fuzz target for
+# FUZZTIME, and what only a machine with systemd can show.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -27,4 +27,12 @@ while read -r package target; do
 	go test -run '^$' -fuzz "^$target\$" -fuzztime "${FUZZTIME:-60s}" "$package" </dev/null
 	count=$((count + 1))
 done < <(awk '/^Fuzz/ { t[++n] = $1 } /^ok/ { for (i = 1; i <= n; i++) print $2, t[i]; n = 0 }' <<<"$listing")
+
+# On a machine that systemd runs, what it delegates to an ordinary user; then the groups as that user.
+if ((EUID == 0)); then
+	scripts/deps.sh guest-systemd
+	export CGO_ENABLED=0
+	go test -p 1 -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" ./internal/linux/delegate ./internal/linux/cgroup
+	GUEST_USER=plain go test -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" ./internal/linux/cgroup
+fi
 echo "test-all: ok, $count fuzz targets"
