@@ -96,9 +96,9 @@ func (b *Backend) probeFilters(iso *sandbox.Isolation) {
 }
 
 func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
-	reasons := map[string]string{}
+	gaps := map[string]cgroup.Gap{}
 	for _, gap := range b.cgroups.Missing() {
-		reasons[gap.Control] = gap.Reason
+		gaps[gap.Control] = gap
 	}
 	for _, c := range []struct {
 		controller cgroup.Controller
@@ -113,17 +113,20 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 	} {
 		if b.cgroups.Has(c.controller) {
 			iso.Enforce(c.control)
-			if c.controller == cgroup.Memory && reasons["peak"] != "" {
-				iso.Lack(c.control, sandbox.Enforced, reasons["peak"], "use Linux 5.19 or newer")
+			if peak := gaps["peak"].Reason; c.controller == cgroup.Memory && peak != "" {
+				iso.Lack(c.control, sandbox.Enforced, peak, "use Linux 5.19 or newer")
 			}
 			continue
 		}
-		reason := reasons[c.name]
-		if reason == "" {
-			reason = "no usable cgroup controller"
+		gap := gaps[c.name]
+		if gap.Reason == "" {
+			gap.Reason = "no usable cgroup controller"
+		}
+		if gap.Remedy == "" {
+			gap.Remedy = c.remedy
 		}
 		state, instead := b.instead(c.controller)
-		iso.Lack(c.control, state, reason+instead, c.remedy)
+		iso.Lack(c.control, state, gap.Reason+instead, gap.Remedy)
 	}
 }
 
