@@ -119,6 +119,9 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 			continue
 		}
 		gap := gaps[c.name]
+		if c.controller == cgroup.Swap && !b.counts.memory {
+			gap = gaps["memory"] // one thing, and one reason
+		}
 		if gap.Reason == "" {
 			gap.Reason = "no usable cgroup controller"
 		}
