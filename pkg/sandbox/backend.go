@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"io"
+	"iter"
 	"syscall"
 	"time"
 
@@ -75,6 +76,14 @@ type Terminal interface {
 type Timed interface {
 	// Took is called after Wait; false when it is not known.
 	Took() (time.Duration, bool)
+}
+
+// Witness is what a Task is too when its backend sees which system calls were refused.
+type Witness interface {
+	// Refusals yields each kind of refused call when it is first seen, and ends with Finish at the latest.
+	Refusals() iter.Seq[Violation]
+	// Refused is called after Finish: what was refused, or why that is not known.
+	Refused() (violations []Violation, unknown string)
 }
 
 // Freezer is what an Instance is too when it can stop and continue everything in it. A frozen

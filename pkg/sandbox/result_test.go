@@ -106,10 +106,10 @@ func TestOutputBytesDoesNotAlias(t *testing.T) {
 }
 
 func TestViolations(t *testing.T) {
-	if v := violationsOf(monitor.Metrics{}, DefaultLimits(), Output{}, Output{}); v != nil {
+	if v := violationsOf(facts{}, monitor.Metrics{}, DefaultLimits(), Output{}, Output{}); v != nil {
 		t.Errorf("%+v", v)
 	}
-	got := violationsOf(monitor.Metrics{OOMKills: 2, ProcessLimitHits: 3, DiskFull: true}, DefaultLimits(), Output{Dropped: 1, Total: 9}, Output{Dropped: 4, Total: 5})
+	got := violationsOf(facts{wallHit: true, cpuHit: true}, monitor.Metrics{OOMKills: 2, ProcessLimitHits: 3, DiskFull: true}, DefaultLimits(), Output{Dropped: 1, Total: 9}, Output{Dropped: 4, Total: 5})
 	var kinds []string
 	for _, v := range got {
 		kinds = append(kinds, v.Kind)

@@ -53,8 +53,9 @@ type instance struct {
 	keeper     *keeper
 	spec       *sandbox.Spec
 	iso        sandbox.Isolation
-	filter     []byte
-	rootID     int // host ids of the sandbox's root and user
+	policy     seccomp.Policy // of system calls
+	filter     []byte         // the same, compiled
+	rootID     int            // host ids of the sandbox's root and user
 	userID     int
 	scratch    *scratch.Scratch
 
@@ -76,7 +77,8 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	}
 	i := &instance{b: b, supervisor: sup, keeper: k, spec: spec, iso: b.Probe(ctx), rootID: -1, disk: -1, writable: -1, phases: map[string]*phase{}}
 	hostsWritable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
-	if i.filter, err = b.filter(seccomp.Policy{DenySetID: hostsWritable}); err != nil {
+	i.policy = seccomp.Policy{DenySetID: hostsWritable, Notify: seccomp.Notifiable() == nil}
+	if i.filter, err = b.filter(i.policy); err != nil {
 		return nil, err
 	}
 	if err := i.prepare(ctx); err != nil {
