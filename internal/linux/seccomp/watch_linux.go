@@ -126,7 +126,7 @@ const maxIdle = 2 * MaxNotifications
 // look answers what there is, and reports whether that was all there will ever be. It does not block: the kernel has at
 // least as many tickets for the receiver as there are notifications to receive, and nobody else takes any.
 func (w *Watch) look(fd int) (over bool) {
-	for {
+	for found := false; ; found = true {
 		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(ready, 0)
 		switch {
@@ -135,7 +135,9 @@ func (w *Watch) look(fd int) (over bool) {
 		case err != nil:
 			return true
 		case n == 0:
-			w.idle++
+			if !found {
+				w.idle++
+			}
 			return w.exhausted(w.idle > maxIdle)
 		case ready[0].Revents&unix.POLLIN == 0: // the last process under the filter is gone
 			return true
