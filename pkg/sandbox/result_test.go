@@ -113,11 +113,11 @@ func TestViolations(t *testing.T) {
 	var kinds []string
 	for _, v := range got {
 		kinds = append(kinds, v.Kind)
-		if v.Detail == "" || !strings.HasPrefix(v.Allow, "--") {
+		if v.Detail == "" || v.Count == 0 || !strings.HasPrefix(v.Allow, "--") {
 			t.Errorf("%+v", v)
 		}
 	}
-	if !slices.Equal(kinds, []string{"memory", "pids", "disk", "output_limit", "output_limit"}) || got[0].Count != 2 || got[1].Count != 3 {
+	if !slices.Equal(kinds, []string{"timeout", "cpu_time", "memory", "pids", "disk", "output_limit", "output_limit"}) || got[2].Count != 2 || got[3].Count != 3 {
 		t.Errorf("%+v", got)
 	}
 }
