@@ -39,10 +39,13 @@ type Event struct {
 
 // Violation is something that was refused, or a limit that was touched.
 type Violation struct {
-	Kind   string `json:"kind"` // the limit or wall: "memory", "pids", "disk", "output_limit", …
+	Kind   string `json:"kind"`           // the limit or wall: "syscall", "memory", "pids", "disk", "output_limit", "timeout", "cpu_time"
+	Name   string `json:"name,omitempty"` // of the system call, for that kind
 	Detail string `json:"detail"`
 	Count  uint64 `json:"count,omitempty"`
-	Allow  string `json:"allow,omitempty"` // the flag that would allow it
+	// Saturated: counting stopped, to keep its cost bounded; Count is a lower bound.
+	Saturated bool   `json:"saturated"`
+	Allow     string `json:"allow,omitempty"` // the flag that would allow it
 }
 
 // Spill keeps the whole of a stream on disk once it outgrows memory.
