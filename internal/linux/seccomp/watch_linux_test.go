@@ -59,6 +59,8 @@ func watch(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refusal) {
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "listener")
 	cmd.ExtraFiles = []*os.File{theirs}
+	// Go's own signals would interrupt calls that take long to be answered, and have them made again.
+	cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
 	watches := make(chan *Watch, 1)
 	go func() {
 		defer close(watches)
