@@ -59,6 +59,8 @@ func watch(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refusal) {
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "listener")
 	cmd.ExtraFiles = []*os.File{theirs}
+	// Go's own signals would interrupt calls that take long to be answered, and have them made again.
+	cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
 	watches := make(chan *Watch, 1)
 	go func() {
 		defer close(watches)
@@ -223,18 +225,22 @@ func TestWatchClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), ""), os.NewFile(uintptr(pair[1]), "")
+	theirs := os.NewFile(uintptr(pair[1]), "")
+	defer theirs.Close()
 	cmd.ExtraFiles = []*os.File{theirs}
-	go func() { // long after the first call came to wait
-		time.Sleep(200 * time.Millisecond)
-		_ = theirs.Close()
-		_ = ours.Close() // with the listener in it, which nobody has ever received
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(pair[0]), Events: unix.POLLIN}}, 20_000)
+		time.Sleep(100 * time.Millisecond) // the first call has come to wait
+		_ = unix.Close(pair[0])            // with the listener in it, which nobody has ever received
 	}()
 	for i, errno := range answersOf(t, cmd) {
 		if errno != unix.ENOSYS {
 			t.Errorf("call %s: %v, want ENOSYS", i, errno)
 		}
 	}
+	<-closed
 }
 
 // Something that is no listener is let go of, and counts nothing.
