@@ -92,7 +92,7 @@ func violationsOf(final monitor.Metrics, l Limits, stdout, stderr Output) []Viol
 	if final.OOMKills > 0 {
 		v = append(v, Violation{
 			Kind: "memory", Count: final.OOMKills, Allow: "--memory",
-			Detail: fmt.Sprintf("the kernel ended %d process(es) at the memory limit of %s", final.OOMKills, l.Memory),
+			Detail: fmt.Sprintf("%d process(es) were ended at the memory limit of %s", final.OOMKills, l.Memory),
 		})
 	}
 	if final.ProcessLimitHits > 0 {

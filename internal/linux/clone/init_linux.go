@@ -192,6 +192,7 @@ var noPath byte // ""
 var initCaps = [...]uintptr{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL,
 	unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SYS_ADMIN,
+	unix.CAP_SYS_RESOURCE, // for the parameters of its user namespace
 }
 
 // becomeInit is the child. An exec takes the capabilities of whoever is not root, and in a fresh user

@@ -23,6 +23,8 @@ type Program struct {
 	Stdio      [3]int
 	Rlimits    []initproto.Rlimit
 	UID, GID   uint32 // 0: stays who we are, with all we have
+	// KeepGroups: there is no right to drop the supplementary groups.
+	KeepGroups bool
 	Landlock   int    // a ruleset, or -1
 	Filter     []byte // a BPF program, or none
 	Dir        string
@@ -39,6 +41,7 @@ type launch struct {
 	stdio      [3]int
 	rlimits    []initproto.Rlimit
 	uid, gid   uintptr
+	keepGroups bool
 	landlock   int
 	filter     *unix.SockFprog
 	dir        *byte
@@ -59,7 +62,7 @@ type launch struct {
 func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	c := &launch{
 		cgroups: d.Cgroups, isolated: d.Isolated, terminal: d.Terminal, stdio: d.Stdio, rlimits: d.Rlimits,
-		uid: uintptr(d.UID), gid: uintptr(d.GID), landlock: d.Landlock,
+		uid: uintptr(d.UID), gid: uintptr(d.GID), keepGroups: d.KeepGroups, landlock: d.Landlock,
 		how: unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS},
 	}
 	if len(d.Filter)%8 != 0 {
@@ -212,8 +215,10 @@ func becomeProgram(c *launch) {
 				goto fail
 			}
 		}
-		if _, _, errno = unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
-			goto fail
+		if !c.keepGroups {
+			if _, _, errno = unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+				goto fail
+			}
 		}
 		if _, _, errno = unix.RawSyscall(unix.SYS_SETRESGID, c.gid, c.gid, c.gid); errno != 0 {
 			goto fail

@@ -31,7 +31,7 @@ func (s *server) exec(m *initproto.Exec, fds []int) (pid, master, slave int, err
 		return fds[i], nil
 	}
 	c := clone.Program{
-		Isolated: m.NewCgroupNS, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, Landlock: -1, Filter: m.Seccomp,
+		Isolated: m.NewCgroupNS, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
 		Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
 	}
 	if len(m.Paths) == 0 || len(m.Args) == 0 {

@@ -5,6 +5,7 @@ import (
 	"path"
 	"strconv"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +27,7 @@ func prepare(m *initproto.Setup, fds []int) (ready []int, err error) {
 			return nil, failed(initproto.StageProtocol, "setup", noDescriptor(i, len(fds)))
 		}
 	}
-	if err := becomeRoot(); err != nil {
+	if err := becomeRoot(m); err != nil {
 		return nil, err
 	}
 	// Nobody inside may look into this process.
@@ -63,7 +64,24 @@ func prepare(m *initproto.Setup, fds []int) (ready []int, err error) {
 			return nil, err
 		}
 	}
-	return []int{baton}, nil
+	if !m.Census {
+		return []int{baton}, nil
+	}
+	places, err := openPlaces("/proc", "/dev/shm")
+	return append([]int{baton}, places...), err
+}
+
+// openPlaces opens directories for the supervisor to look at.
+func openPlaces(paths ...string) (fds []int, err error) {
+	for _, p := range paths {
+		fd, err := unix.Open(p, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			closeAll(fds)
+			return nil, failed(initproto.StageRootfs, "open "+p, err)
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
 }
 
 // noDescriptor is a message that names a descriptor it did not bring. (Package fmt would make this
@@ -107,16 +125,36 @@ func standsInFreshNamespaces(m *initproto.Setup) error {
 // may wait for children and write to the socket, and have no more rights outside than anybody in a user
 // namespace has. (Changing them too takes a signal to each and three rounds of it: a tenth of a
 // sandbox's whole cost.)
-func becomeRoot() error {
+//
+// Where a supervisor that is not root has no id to spare, the init keeps the program's own, and has only its
+// capabilities ahead of it. A program may signal whoever has its id: not the first process of its namespace, though,
+// as long as that catches no signals.
+func becomeRoot(m *initproto.Setup) error {
+	if m.Stay {
+		catchNothing()
+	}
 	for _, call := range []struct {
 		name string
 		trap uintptr
-	}{{"setgroups", unix.SYS_SETGROUPS}, {"setresgid", unix.SYS_SETRESGID}, {"setresuid", unix.SYS_SETRESUID}} {
+		skip bool
+	}{{"setgroups", unix.SYS_SETGROUPS, m.KeepGroups}, {"setresgid", unix.SYS_SETRESGID, m.Stay}, {"setresuid", unix.SYS_SETRESUID, m.Stay}} {
+		if call.skip {
+			continue
+		}
 		if _, _, errno := unix.RawSyscall(call.trap, 0, 0, 0); errno != 0 {
 			return failed(initproto.StageIdentity, call.name, errno)
 		}
 	}
 	return nil
+}
+
+// catchNothing takes the runtime's handlers away. What the default would do to a process, the kernel does not do to the
+// first of a pid namespace, unless the signal comes from outside or is its own fault.
+func catchNothing() {
+	var byDefault [4]uint64 // struct sigaction: SIG_DFL, no flags, no mask
+	for sig := uintptr(1); sig <= 64; sig++ {
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0) // SIGKILL and SIGSTOP have no other
+	}
 }
 
 // emptyDir is a directory of our own /dev that holds nothing yet: it hides other directories. What is in
@@ -160,6 +198,11 @@ func buildRoot(m *initproto.Setup, tree int) error {
 	if err := verifyProc(); err != nil {
 		return err
 	}
+	for _, s := range m.Settings {
+		if err := set(s); err != nil {
+			return err
+		}
+	}
 	for _, file := range m.Masked {
 		if err := unix.Mount("/dev/null", file, "", unix.MS_BIND, ""); err != nil && err != unix.ENOENT {
 			return fail("mask "+file, err)
@@ -197,6 +240,19 @@ func buildRoot(m *initproto.Setup, tree int) error {
 	}
 	defer unix.Close(pts)
 	return fail("mount /dev/pts", attach(pts, "/dev/pts"))
+}
+
+// set writes a kernel parameter. One that this kernel does not have has nothing to limit.
+func set(s initproto.Setting) error {
+	fd, err := unix.Open("/proc/sys/"+s.Name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err == unix.ENOENT {
+		return nil
+	}
+	if err == nil {
+		_, err = unix.Write(fd, []byte(s.Value))
+		unix.Close(fd)
+	}
+	return failed(initproto.StageLimits, "set "+s.Name, err)
 }
 
 // verifyProc makes sure that what will be written through /proc is a procfs (F5).

@@ -63,6 +63,14 @@ type Setup struct {
 	// HostMountNS and HostUserNS are the inodes of the supervisor's own namespaces: the init must
 	// not find itself in them.
 	HostMountNS, HostUserNS uint64
+	// Stay says that the init has the program's own id, for want of a second one, and remains who it is.
+	Stay bool
+	// KeepGroups says that the user namespace was made by somebody who may not drop groups.
+	KeepGroups bool
+	// Settings are parameters of its own namespaces that the init sets, below /proc/sys.
+	Settings []Setting
+	// Census asks for descriptors of the sandbox's /proc and /dev/shm, for a supervisor that has to count by looking.
+	Census bool
 
 	Hostname string
 	Root     int      // descriptor of the root's mount tree
@@ -75,6 +83,9 @@ type Setup struct {
 	Volumes []Volume // further mounts
 	ShmSize uint64   // bytes of /dev/shm
 }
+
+// Setting is a kernel parameter.
+type Setting struct{ Name, Value string }
 
 // Bind shows a directory of the scratch.
 type Bind struct{ From, To string }
@@ -100,9 +111,11 @@ type Exec struct {
 	Env      []string
 	Dir      string
 	UID, GID uint32
-	Rlimits  []Rlimit
-	Seccomp  []byte // a BPF program; empty is none
-	Landlock []Rule // empty is none
+	// KeepGroups is as in Setup.
+	KeepGroups bool
+	Rlimits    []Rlimit
+	Seccomp    []byte // a BPF program; empty is none
+	Landlock   []Rule // empty is none
 	// LandlockFS and LandlockNet are the rights the kernel handles (0 where it can't).
 	LandlockFS, LandlockNet uint64
 	Loopback                bool
@@ -204,6 +217,14 @@ func (m *Setup) Encode() []byte {
 		w.bool(m.Namespaced)
 		w.uint(m.HostMountNS)
 		w.uint(m.HostUserNS)
+		w.bool(m.Stay)
+		w.bool(m.KeepGroups)
+		w.uint(uint64(len(m.Settings)))
+		for _, s := range m.Settings {
+			w.string(s.Name)
+			w.string(s.Value)
+		}
+		w.bool(m.Census)
 		w.string(m.Hostname)
 		w.int(int64(m.Root))
 		w.strings(m.Masked)
@@ -229,7 +250,12 @@ func (r *reader) setup() *Setup {
 	if r.uint() != Version {
 		r.fail()
 	}
-	m := &Setup{Namespaced: r.bool(), HostMountNS: r.uint(), HostUserNS: r.uint(), Hostname: r.string(), Root: r.fd()}
+	m := &Setup{Namespaced: r.bool(), HostMountNS: r.uint(), HostUserNS: r.uint(), Stay: r.bool(), KeepGroups: r.bool()}
+	r.list(func() {
+		m.Settings = append(m.Settings, Setting{Name: r.string(), Value: r.string()})
+	})
+	m.Census = r.bool()
+	m.Hostname, m.Root = r.string(), r.fd()
 	m.Masked, m.Hidden, m.ReadOnly = r.strings(), r.strings(), r.strings()
 	m.Scratch = r.fd()
 	r.list(func() {
@@ -252,6 +278,7 @@ func (m *Exec) Encode() []byte {
 		w.string(m.Dir)
 		w.uint(uint64(m.UID))
 		w.uint(uint64(m.GID))
+		w.bool(m.KeepGroups)
 		w.uint(uint64(len(m.Rlimits)))
 		for _, l := range m.Rlimits {
 			w.uint(uint64(l.Resource))
@@ -283,7 +310,7 @@ func (m *Exec) Encode() []byte {
 }
 
 func (r *reader) exec() *Exec {
-	m := &Exec{ID: r.uint(), Paths: r.strings(), Args: r.strings(), Env: r.strings(), Dir: r.string(), UID: r.uint32(), GID: r.uint32()}
+	m := &Exec{ID: r.uint(), Paths: r.strings(), Args: r.strings(), Env: r.strings(), Dir: r.string(), UID: r.uint32(), GID: r.uint32(), KeepGroups: r.bool()}
 	r.list(func() {
 		m.Rlimits = append(m.Rlimits, Rlimit{Resource: r.uint32(), Soft: r.uint(), Max: r.uint()})
 	})

@@ -67,6 +67,16 @@ func Memory(o Options) (*Scratch, error) {
 	return newScratch(fd, nil)
 }
 
+// Mounted is a scratch of memory that somebody else has made with these options and put directories in. It takes over the
+// descriptor.
+func Mounted(fd int, o Options) (*Scratch, error) {
+	s, err := newScratch(fd, nil)
+	if err == nil {
+		s.emptyInodes = o.Inodes
+	}
+	return s, err
+}
+
 // Disk makes a scratch on the host's disk: a loop device over an unnamed sparse file that holds an ext4. The limit is
 // independent of memory limits. See DiskAvailable for what it needs.
 func Disk(o Options) (*Scratch, error) {
@@ -148,6 +158,9 @@ func newScratch(fd int, loop *loopDevice) (*Scratch, error) {
 // File is the mount's descriptor, opened with O_PATH: for move_mount, for the *at calls, for a message to the init. It
 // belongs to s and is closed by Close.
 func (s *Scratch) File() *os.File { return s.file }
+
+// InMemory says that files in it take memory.
+func (s *Scratch) InMemory() bool { return s.loop == nil }
 
 // Mkdir makes a directory in the scratch's root, with exactly that mode and owner (host ids). An existing one, or anything
 // else of that name, is an error.

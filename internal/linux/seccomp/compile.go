@@ -173,7 +173,11 @@ func (asm *assembler) fragments() {
 }
 
 func (asm *assembler) step(s step) {
-	asm.emit(sockFilter{code: opLoad, k: offArgs + 8*uint32(s.arg)})
+	at := offArgs + 8*uint32(s.arg)
+	if s.high {
+		at += 4
+	}
+	asm.emit(sockFilter{code: opLoad, k: at})
 	n := len(s.set)
 	switch s.op {
 	case opAny:

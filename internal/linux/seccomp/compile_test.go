@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-var everyPolicy = []Policy{{}, {DenySetID: true}}
+var everyPolicy = []Policy{{}, {DenySetID: true}, {DenyUncounted: true}, {DenyAffinity: true}, {DenySetID: true, DenyUncounted: true, DenyAffinity: true}}
 
 func program(t testing.TB, p Policy, arch string) []byte {
 	t.Helper()

@@ -48,15 +48,19 @@ func Decide(p Policy, arch string, nr uint32, args [6]uint64) (Action, error) {
 		return act, nil
 	}
 	for _, s := range steps {
-		if s.holds(uint32(args[s.arg])) {
+		arg := args[s.arg]
+		if s.high {
+			arg >>= 32
+		}
+		if s.holds(uint32(arg)) {
 			return s.then, nil
 		}
 	}
 	return Allow, nil
 }
 
-func (s step) holds(low uint32) bool {
-	v := low & s.mask
+func (s step) holds(half uint32) bool {
+	v := half & s.mask
 	switch s.op {
 	case opAny:
 		return v != 0

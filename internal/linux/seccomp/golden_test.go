@@ -38,7 +38,7 @@ func TestGoldenRefusals(t *testing.T) {
 		{"arm64", goldenRefused, goldenAbsent, goldenSetID},
 	} {
 		t.Run(tc.arch, func(t *testing.T) {
-			for _, p := range []Policy{{}, {DenySetID: true}} {
+			for _, p := range everyPolicy {
 				want := map[string]string{}
 				list := func(names, verdict string) {
 					for _, name := range strings.Fields(names) {
@@ -51,6 +51,13 @@ func TestGoldenRefusals(t *testing.T) {
 				if p.DenySetID {
 					list(tc.setID, "partly")
 					list("openat2", "ENOSYS")
+				}
+				if p.DenyUncounted {
+					list("memfd_create memfd_secret", "EPERM")
+					list("shmget", "partly")
+				}
+				if p.DenyAffinity {
+					list("sched_setaffinity", "EPERM")
 				}
 				a, err := lookup(tc.arch)
 				if err != nil {
@@ -95,12 +102,18 @@ func TestGoldenRefusals(t *testing.T) {
 func TestGoldenArguments(t *testing.T) {
 	const high = 0xdeadbeef << 32 // the kernel does not see these bits
 	setID := Policy{DenySetID: true}
+	counted := Policy{DenyUncounted: true}
 	for _, tc := range []struct {
 		call string
 		args [6]uint64
 		want int // errno; 0 is allowed
 		p    Policy
 	}{
+		{call: "shmget", args: [6]uint64{0, 1 << 40}},
+		{call: "shmget", args: [6]uint64{0, 56}, p: counted},
+		{call: "shmget", args: [6]uint64{0, 0xffff}, p: counted},
+		{call: "shmget", args: [6]uint64{0, 0x10000}, want: ePERM, p: counted},
+		{call: "shmget", args: [6]uint64{0, 1<<32 + 56}, want: ePERM, p: counted},
 		{call: "clone", args: [6]uint64{17}},
 		{call: "clone", args: [6]uint64{0x3d0f00}}, // pthread_create
 		{call: "clone", args: [6]uint64{0x01200011}},

@@ -9,6 +9,11 @@ type Policy struct {
 	// would outlive the sandbox and be honoured by the host. openat2 carries its mode
 	// behind a pointer and fails with ENOSYS instead; callers fall back to openat.
 	DenySetID bool
+	// DenyUncounted refuses memory that belongs to no process while nobody maps it: memory files, and more than a little
+	// System V shared memory. Needed where memory is not counted by a cgroup but by looking at processes.
+	DenyUncounted bool
+	// DenyAffinity refuses to choose processors: needed where being bound to some is the only limit on using all.
+	DenyAffinity bool
 }
 
 // Action is what the kernel does with a system call: a SECCOMP_RET_* value.
@@ -77,21 +82,24 @@ func (p Policy) encode(a Action) uint32 {
 type rule uint8
 
 const (
-	ruleAbsent      rule = iota // ENOSYS: unassigned, newer than the profile, or better not known
-	ruleRefuse                  // EPERM
-	ruleAllow                   // always allowed; the kernel's allow bitmap answers without running the filter
-	ruleClone                   // no new namespaces
-	ruleSocket                  // families, types and protocols of socket and socketpair
-	rulePersonality             // the execution domains moby lists
-	ruleIoctl                   // no terminal injection
-	rulePrctl                   // no filters of its own
-	ruleSockopt                 // nor on sockets
-	ruleFcntl                   // no leases
-	ruleMode1                   // file mode in argument 1
-	ruleMode2                   // file mode in argument 2
-	ruleOpen1                   // open flags in argument 1, mode in 2
-	ruleOpen2                   // open flags in argument 2, mode in 3
-	ruleOpenHow                 // mode behind a pointer
+	ruleAbsent       rule = iota // ENOSYS: unassigned, newer than the profile, or better not known
+	ruleRefuse                   // EPERM
+	ruleAllow                    // always allowed; the kernel's allow bitmap answers without running the filter
+	ruleClone                    // no new namespaces
+	ruleSocket                   // families, types and protocols of socket and socketpair
+	rulePersonality              // the execution domains moby lists
+	ruleIoctl                    // no terminal injection
+	rulePrctl                    // no filters of its own
+	ruleSockopt                  // nor on sockets
+	ruleFcntl                    // no leases
+	ruleMode1                    // file mode in argument 1
+	ruleMode2                    // file mode in argument 2
+	ruleOpen1                    // open flags in argument 1, mode in 2
+	ruleOpen2                    // open flags in argument 2, mode in 3
+	ruleOpenHow                  // mode behind a pointer
+	ruleMemoryFile               // memory that nobody maps
+	ruleSharedMemory             // the same, its size in argument 1
+	ruleAffinity                 // processors to run on
 	ruleCount
 )
 
@@ -113,9 +121,10 @@ const (
 // takes lower_32_bits of its flags), so the kernel drops the upper half of the
 // register. A filter that compared all 64 bits would let ioctl(fd, TIOCSTI |
 // 1<<32) through as "some other request" and the kernel would still do TIOCSTI.
-// A rule about a real 64-bit argument needs a new op that compares both halves.
+// A rule about a real 64-bit argument looks at the upper half in a step of its own.
 type step struct {
 	arg  uint8
+	high bool // the upper half
 	op   op
 	mask uint32
 	set  []uint32
@@ -186,6 +195,11 @@ var (
 	}
 	stepsMode1 = []step{{arg: 1, op: opAny, mask: setIDBits, then: notPermitted}}
 	stepsMode2 = []step{{arg: 2, op: opAny, mask: setIDBits, then: notPermitted}}
+	// PostgreSQL wants a few bytes of it. 4096 segments (kernel.shmmni) of this size are 256 MiB.
+	stepsSharedMemory = []step{
+		{arg: 1, high: true, op: opAny, mask: whole, then: notPermitted},
+		{arg: 1, op: opAny, mask: 0xffff0000, then: notPermitted},
+	}
 	// Without a create flag the mode register is never read and holds whatever
 	// it held before.
 	stepsOpen1 = []step{
@@ -220,6 +234,21 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 		return stepsSockopt, 0
 	case ruleFcntl:
 		return stepsFcntl, 0
+	case ruleMemoryFile:
+		if p.DenyUncounted {
+			return nil, notPermitted
+		}
+		return nil, Allow
+	case ruleSharedMemory:
+		if p.DenyUncounted {
+			return stepsSharedMemory, 0
+		}
+		return nil, Allow
+	case ruleAffinity:
+		if p.DenyAffinity {
+			return nil, notPermitted
+		}
+		return nil, Allow
 	case ruleMode1, ruleMode2, ruleOpen1, ruleOpen2, ruleOpenHow:
 		if !p.DenySetID {
 			return nil, Allow

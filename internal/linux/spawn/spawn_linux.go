@@ -23,10 +23,27 @@ type Options struct {
 	// Namespaces are CLONE_NEW* flags; none for the process backend.
 	Namespaces uintptr
 	UIDs, GIDs []syscall.SysProcIDMap
-	// Owner is the host id a user namespace among them belongs to.
+	// Owner is the host id a user namespace among them belongs to; 0 is our own.
 	Owner uint32
 	// Cgroup is the open directory of the v2 group to be born in where the kernel lets us, or nil.
 	Cgroup *os.File
+	// KeepGroups gives up the right to drop groups, as the kernel asks of whoever writes a map without privilege.
+	KeepGroups bool
+	// Map writes the maps of a user namespace; nil writes them with the rights that this process has.
+	Map func(pid int, uids, gids []syscall.SysProcIDMap) error
+}
+
+// mapIDs tells a new user namespace which ids of the host are its own.
+func (o *Options) mapIDs(pid int) error {
+	if o.Map != nil {
+		return o.Map(pid, o.UIDs, o.GIDs)
+	}
+	if o.KeepGroups {
+		if err := writeOf(pid, "setgroups", []byte("deny")); err != nil {
+			return err
+		}
+	}
+	return errors.Join(writeMap(pid, "uid_map", o.UIDs), writeMap(pid, "gid_map", o.GIDs))
 }
 
 // Error is what the init could not do.
@@ -129,7 +146,7 @@ func Start(o Options) (*Init, error) {
 		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{},
 	}
 	if err == nil && o.Namespaces&unix.CLONE_NEWUSER != 0 {
-		err = errors.Join(writeMap(pid, "uid_map", o.UIDs), writeMap(pid, "gid_map", o.GIDs))
+		err = o.mapIDs(pid)
 	}
 	if err == nil && spared() {
 		err = writeOf(pid, "oom_score_adj", []byte("0"))
@@ -180,6 +197,15 @@ var devNull = sync.OnceValues(func() (*os.File, error) { return os.OpenFile(os.D
 
 // PID is the init's number in our pid namespace. It is valid until Reap.
 func (i *Init) PID() int { return i.pid }
+
+// Threads is how many threads the init has.
+func (i *Init) Threads() int {
+	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(i.pid) + "/task")
+	if err != nil {
+		return 1
+	}
+	return len(tasks)
+}
 
 // Setup tells the init what to build and waits until it is built. It returns the descriptors the
 // init answers with, which the caller owns. On failure the init is dead and reaped.

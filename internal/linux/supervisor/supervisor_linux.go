@@ -20,10 +20,12 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 )
 
-// Host ids for sandboxes: a range that no distribution hands out (systemd's documentation calls
+// FirstID begins the host ids for sandboxes: a range that no distribution hands out (systemd's documentation calls
 // 0x70000000…0x7fffffff unused), cut into a block per supervisor and a pair per sandbox.
+const FirstID = 0x70000000
+
+// How it is cut.
 const (
-	firstID        = 0x70000000
 	idsPerClaim    = 1 << 12
 	idsPerSandbox  = 2
 	MaxConcurrent  = idsPerClaim / idsPerSandbox // sandboxes of one supervisor alive at a time
@@ -81,7 +83,7 @@ func (s *Supervisor) IDs() (root, user int, err error) {
 		if free := ^word; free != 0 {
 			bit := bits.TrailingZeros64(free)
 			s.taken[w] |= 1 << bit
-			root = firstID + s.entry.Slot()*idsPerClaim + (w*64+bit)*idsPerSandbox
+			root = FirstID + s.entry.Slot()*idsPerClaim + (w*64+bit)*idsPerSandbox
 			return root, root + 1, nil
 		}
 	}
@@ -90,7 +92,7 @@ func (s *Supervisor) IDs() (root, user int, err error) {
 
 // Release gives back a pair of ids.
 func (s *Supervisor) Release(root int) {
-	n := (root - firstID - s.entry.Slot()*idsPerClaim) / idsPerSandbox
+	n := (root - FirstID - s.entry.Slot()*idsPerClaim) / idsPerSandbox
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken[n/64] &^= 1 << (n % 64)

@@ -92,7 +92,7 @@ func TestIDs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if seen[root] || seen[user] || root == user || root < firstID || user > 0x7fffffff {
+		if seen[root] || seen[user] || root == user || root < FirstID || user > 0x7fffffff {
 			t.Fatalf("%d, %d", root, user)
 		}
 		seen[root], seen[user] = true, true

@@ -3,13 +3,12 @@ package native
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
-	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
@@ -29,7 +28,7 @@ type Options struct {
 	Eager bool
 }
 
-// Backend makes native sandboxes. It owns its claim on the machine and its keeper.
+// Backend makes native sandboxes. It owns its claim on the machine and its workshop.
 type Backend struct {
 	opts    Options
 	cgroups *cgroup.Tree
@@ -40,11 +39,12 @@ type Backend struct {
 	place   *launch.Claim
 	warming sync.WaitGroup
 
-	mu        sync.Mutex
-	nursery   *nursery
-	keeper    *keeper
-	templates map[string]string // root by key → where it stands in the keeper's namespace
-	filters   map[seccomp.Policy][]byte
+	self    who
+	counts  counts
+	mu      sync.Mutex
+	nursery *nursery
+	shop    workshop
+	filters map[seccomp.Policy][]byte
 }
 
 var (
@@ -77,10 +77,10 @@ func New(o Options) (*Backend, error) {
 	}
 	b := &Backend{
 		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, covers: sync.OnceValue(newCovers),
-		templates: map[string]string{}, filters: map[seccomp.Policy][]byte{},
+		self: lookAtSelf(), counts: lookAtCounts(tree), filters: map[seccomp.Policy][]byte{},
 	}
 	b.look = sync.OnceValue(b.probe)
-	if o.Eager && os.Geteuid() == 0 {
+	if o.Eager {
 		b.warming.Go(func() { b.covers() })
 		b.warming.Go(func() { _, _, _ = b.claim() }) // Create claims too, and reports what is wrong
 	}
@@ -135,7 +135,7 @@ func newCovers() procCovers {
 }
 
 // claim takes our place on the machine at first use, with what serves all sandboxes.
-func (b *Backend) claim() (*supervisor.Supervisor, *keeper, error) {
+func (b *Backend) claim() (*supervisor.Supervisor, workshop, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s, err := b.place.Take()
@@ -143,19 +143,46 @@ func (b *Backend) claim() (*supervisor.Supervisor, *keeper, error) {
 		return nil, nil, err
 	}
 	if b.nursery == nil {
-		b.nursery = &nursery{supervisor: s}
+		b.nursery = &nursery{supervisor: s, self: b.self}
 		if b.opts.Eager {
 			b.nursery.expect()
 		}
 	}
-	if b.keeper == nil {
-		k, err := newKeeper()
-		if err != nil {
-			return nil, nil, failure("start keeper", "rootfs", err)
-		}
-		b.keeper = k
+	shop, err := b.workshopLocked()
+	return s, shop, err
+}
+
+// workshopLocked opens the workshop at first use. With mu held.
+func (b *Backend) workshopLocked() (_ workshop, err error) {
+	if b.shop != nil {
+		return b.shop, nil
 	}
-	return s, b.keeper, nil
+	// An untyped nil beside an error: a nil *bench in an interface is not nil.
+	if b.self.privileged {
+		if shop, e := newBench(false); e == nil {
+			b.shop = shop
+		} else {
+			err = e
+		}
+	} else if shop, e := newSteward(b.self); e == nil {
+		b.shop = shop
+	} else {
+		err = e
+	}
+	return b.shop, err
+}
+
+// settings are parameters of a sandbox's own user namespace. As root every sandbox has an id of its own for the kernel
+// to count by. Otherwise what the kernel counts per user counts against whoever started the sandbox as well, and it
+// must not use up theirs (R6).
+func (b *Backend) settings() []initproto.Setting {
+	if b.self.privileged {
+		return nil
+	}
+	return []initproto.Setting{
+		{Name: "user/max_inotify_instances", Value: "32"}, {Name: "user/max_inotify_watches", Value: "8192"},
+		{Name: "user/max_fanotify_groups", Value: "0"}, {Name: "user/max_fanotify_marks", Value: "0"},
+	}
 }
 
 // filter compiles a system-call policy once.
@@ -173,67 +200,13 @@ func (b *Backend) filter(p seccomp.Policy) ([]byte, error) {
 	return f, nil
 }
 
-// maxTemplates bounds what unusual specs make the keeper keep.
-const maxTemplates = 64
-
-// root returns a detached copy of the read-only root for a spec, which the caller closes.
-func (b *Backend) root(k *keeper, spec *sandbox.Spec) (fd int, err error) {
-	key := templateKey(spec)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	at, ok := b.templates[key]
-	if !ok {
-		l, err := lay(spec, -1)
-		if err != nil {
-			return -1, err
-		}
-		defer l.close()
-		err = k.do(func() (err error) {
-			if len(b.templates) >= maxTemplates {
-				for key, at := range b.templates {
-					k.drop(at)
-					delete(b.templates, key)
-					break
-				}
-			}
-			at, err = k.assemble(l)
-			return err
-		})
-		if err != nil {
-			return -1, failure("assemble root", "rootfs", err)
-		}
-		b.templates[key] = at
-	}
-	err = k.do(func() (err error) { fd, err = copyTree(at); return err })
-	return fd, failure("copy root", "rootfs", err)
-}
-
-// newScratch makes the writable disk, of the kind the spec asks for. The reason is why auto did not
-// get a disk of its own.
-func (b *Backend) newScratch(spec *sandbox.Spec) (s *scratch.Scratch, shared string, err error) {
-	o := scratch.Options{Bytes: uint64(spec.Limits.Disk), Inodes: uint64(spec.Limits.Inodes), CacheDir: b.opts.CacheDir}
-	mode := spec.Scratch
-	if mode == sandbox.ScratchAuto {
-		mode = sandbox.ScratchDisk
-		if err := scratch.DiskAvailable(b.opts.CacheDir); err != nil {
-			mode, shared = sandbox.ScratchMemory, err.Error()
-		}
-	}
-	if mode == sandbox.ScratchMemory {
-		s, err = scratch.Memory(o)
-	} else {
-		s, err = scratch.Disk(o)
-	}
-	return s, shared, failure("make scratch", "scratch", err)
-}
-
 // Collect finds what dead supervisors left behind and, unless dryRun, removes it.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	b.warming.Wait()
 	return b.place.Collect(ctx, dryRun)
 }
 
-// Close gives up the claim and the keeper. Every instance must be destroyed. Twice is fine.
+// Close gives up the claim and the workshop. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
 	b.warming.Wait()
 	b.mu.Lock()
@@ -241,9 +214,9 @@ func (b *Backend) Close() error {
 	if b.nursery != nil {
 		b.nursery.close()
 	}
-	if b.keeper != nil {
-		b.keeper.close()
-		b.keeper = nil
+	if b.shop != nil {
+		b.shop.close()
+		b.shop = nil
 	}
 	return b.place.Close()
 }

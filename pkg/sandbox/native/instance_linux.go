@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
-	"github.com/sandbox-run/sandbox-run/internal/linux/idmap"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
@@ -50,12 +49,11 @@ const cleanupPatience = time.Second
 type instance struct {
 	b          *Backend
 	supervisor *supervisor.Supervisor
-	keeper     *keeper
+	shop       workshop
 	spec       *sandbox.Spec
 	iso        sandbox.Isolation
 	filter     []byte
-	rootID     int // host ids of the sandbox's root and user
-	userID     int
+	id         *identity
 	scratch    *scratch.Scratch
 
 	mu        sync.Mutex
@@ -70,13 +68,14 @@ type instance struct {
 
 // Create makes the scratch and the first init, with its root built.
 func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
-	sup, k, err := b.claim()
+	sup, shop, err := b.claim()
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{b: b, supervisor: sup, keeper: k, spec: spec, iso: b.Probe(ctx), rootID: -1, disk: -1, writable: -1, phases: map[string]*phase{}}
+	i := &instance{b: b, supervisor: sup, shop: shop, spec: spec, iso: b.Probe(ctx), disk: -1, writable: -1, phases: map[string]*phase{}}
 	hostsWritable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
-	if i.filter, err = b.filter(seccomp.Policy{DenySetID: hostsWritable}); err != nil {
+	policy := seccomp.Policy{DenySetID: hostsWritable, DenyUncounted: !b.counts.memory, DenyAffinity: !b.counts.cpu}
+	if i.filter, err = b.filter(policy); err != nil {
 		return nil, err
 	}
 	if err := i.prepare(ctx); err != nil {
@@ -87,12 +86,12 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 
 // prepare gets an init, and makes what it will need while it comes up.
 func (i *instance) prepare(ctx context.Context) error {
-	b, err := i.b.nursery.take(i.spec.User)
+	b, err := i.b.nursery.take(i.spec.User, needsOwn(i.spec))
 	if err != nil {
 		return err
 	}
 	p := &phase{i: i, root: -1, nest: b.nest}
-	i.spare, i.rootID, i.userID = p, b.rootID, b.userID
+	i.spare, i.id = p, b.id
 	select {
 	case <-b.born: // kept for us: nothing to wait for, and nothing worth another goroutine
 		err = errors.Join(i.makeScratch(), p.makeGroup())
@@ -101,7 +100,7 @@ func (i *instance) prepare(ctx context.Context) error {
 		go func() { made <- i.makeScratch() }()
 		go func() { made <- p.makeGroup() }()
 		if !i.spec.WritableRoot {
-			p.root, err = i.b.root(i.keeper, i.spec)
+			p.root, err = i.shop.root(i.spec)
 		}
 		err = errors.Join(err, <-made, <-made)
 		<-b.born
@@ -121,7 +120,15 @@ func (i *instance) prepare(ctx context.Context) error {
 }
 
 func (i *instance) makeScratch() error {
-	s, shared, err := i.b.newScratch(i.spec)
+	o := scratch.Options{Bytes: uint64(i.spec.Limits.Disk), Inodes: uint64(i.spec.Limits.Inodes), CacheDir: i.b.opts.CacheDir}
+	mode, shared := i.spec.Scratch, ""
+	if mode == sandbox.ScratchAuto {
+		mode = sandbox.ScratchDisk
+		if err := scratch.DiskAvailable(i.b.opts.CacheDir); err != nil {
+			mode, shared = sandbox.ScratchMemory, err.Error()
+		}
+	}
+	s, err := i.shop.scratch(mode, o, i.id.owner)
 	if err != nil {
 		return err
 	}
@@ -134,20 +141,8 @@ func (i *instance) makeScratch() error {
 	if shared != "" {
 		lackDisk(&i.iso, shared)
 	}
-	for _, d := range scratchParts {
-		if err := s.Mkdir(d.name, d.mode, i.userID, i.userID); err != nil {
-			return failure("make scratch", "scratch", err)
-		}
-	}
 	return nil
 }
-
-// scratchParts are the directories of the scratch, and where they are mounted, in this order.
-var scratchParts = []struct {
-	name string
-	mode uint32
-	at   string
-}{{"workspace", 0o755, sandbox.WorkspaceDir}, {"tmp", 0o1777, sandbox.TmpDir}, {"home", 0o755, sandbox.HomeDir}}
 
 // setUp has an init build its world. The scratch travels from phase to phase: each init hands back
 // a descriptor for the next.
@@ -155,6 +150,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 	covers := i.b.covers()
 	m := &initproto.Setup{
 		Namespaced: true, HostMountNS: i.b.host.mount, HostUserNS: i.b.host.user,
+		Stay: i.id.stay, KeepGroups: i.id.keepGroups, Settings: i.b.settings(), Census: i.b.watches(),
 		Hostname: i.spec.Hostname, Masked: covers.masked, Hidden: covers.hidden, ReadOnly: covers.readOnly,
 		ShmSize: uint64(i.spec.Limits.Memory) / 2,
 	}
@@ -181,7 +177,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
 	})
 	for _, v := range volumes {
-		f, isFile, err := i.openVolume(v)
+		f, isFile, err := i.shop.volume(v, i.id.owner)
 		if err != nil {
 			return err
 		}
@@ -195,11 +191,18 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		p.failed = true
 		return launch.StartFailure(Name, err)
 	}
-	if len(got) != 1 {
+	want := 1
+	if m.Census {
+		want = 3
+	}
+	if len(got) != want {
 		for _, f := range got {
 			_ = f.Close()
 		}
 		return failure("set up init", "protocol", initproto.ErrMalformed)
+	}
+	if m.Census {
+		p.watch = newWatch(p, got[1], got[2])
 	}
 	defer got[0].Close()
 	next, err := unix.FcntlInt(got[0].Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -214,69 +217,45 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 // root returns a copy of the sandbox's root for one init.
 func (i *instance) root() (int, error) {
 	if !i.spec.WritableRoot {
-		return i.b.root(i.keeper, i.spec)
+		return i.shop.root(i.spec)
 	}
 	if i.writable < 0 {
-		l, err := lay(i.spec, i.userID)
+		root, rest, err := i.shop.writableRoot(i.spec, i.id.owner, i.disk)
 		if err != nil {
 			return -1, err
 		}
-		defer l.close()
-		var rest int
-		err = i.keeper.do(func() (err error) {
-			i.writable, rest, err = i.keeper.assembleWritable(l, i.disk, i.userID)
-			return err
-		})
-		if err != nil {
-			i.writable = -1
-			return -1, failure("assemble writable root", "rootfs", err)
-		}
 		_ = unix.Close(i.disk)
-		i.disk = rest
+		i.writable, i.disk = root, rest
 	}
-	var fd int
-	err := i.keeper.do(func() error {
-		at, err := i.keeper.hold(i.writable)
-		if err != nil {
-			return err
-		}
-		defer i.keeper.drop(at)
-		if fd, err = copyTree(at); err != nil {
-			return err
-		}
-		again, err := copyTree(at)
-		if err != nil {
-			return err
-		}
-		_ = unix.Close(i.writable)
-		i.writable = again
-		return nil
-	})
-	return fd, failure("copy writable root", "rootfs", err)
-}
-
-// openVolume opens a directory or file of the host for the sandbox. The sandbox's user acts as the
-// owner of the source. A file system that can not map ids is refused for writing; for reading its
-// permissions simply hold as they are.
-func (i *instance) openVolume(v sandbox.Volume) (*os.File, bool, error) {
-	o := idmap.Options{Writable: v.Writable, Owner: &idmap.Owner{UID: uint32(i.userID), GID: uint32(i.userID)}}
-	f, isFile, err := idmap.Open(v.Source, o)
-	if errors.Is(err, idmap.ErrUnsupported) && !v.Writable {
-		o.Owner = nil
-		f, isFile, err = idmap.Open(v.Source, o)
-	}
+	one, other, err := i.shop.again(i.writable)
 	if err != nil {
-		out := &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrRefused, Err: err, Stage: "volumes"}
-		if errors.Is(err, unix.ENOENT) {
-			out.Kind = sandbox.ErrInvalid
-		}
-		return nil, false, out
+		return -1, err
 	}
-	return f, isFile, nil
+	_ = unix.Close(i.writable)
+	i.writable = other
+	return one, nil
 }
 
-func groupLimits(l sandbox.Limits) cgroup.Limits {
-	return cgroup.Limits{CPU: l.CPUs, Memory: uint64(l.Memory), Pids: l.Processes}
+// counts are the limits that cgroups keep here.
+type counts struct{ memory, pids, cpu, any bool }
+
+func lookAtCounts(t *cgroup.Tree) counts {
+	c := counts{memory: t.Has(cgroup.Memory), pids: t.Has(cgroup.Pids), cpu: t.Has(cgroup.CPU)}
+	c.any = c.memory || c.pids || c.cpu
+	return c
+}
+
+func (b *Backend) groupLimits(l sandbox.Limits) (g cgroup.Limits) {
+	if b.counts.memory {
+		g.Memory = uint64(l.Memory)
+	}
+	if b.counts.pids {
+		g.Pids = l.Processes
+	}
+	if b.counts.cpu {
+		g.CPU = l.CPUs
+	}
+	return g
 }
 
 // Isolation is what this sandbox really has.
@@ -292,6 +271,9 @@ func (i *instance) freeze(on bool) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, p := range i.phases {
+		if p.group == nil {
+			return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: errors.New("freezing needs a cgroup, and none was delegated"), Hint: "sandbox-run doctor"}
+		}
 		if err := p.group.Freeze(on); err != nil {
 			if errors.Is(err, cgroup.ErrUnsupported) {
 				return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: err}
@@ -338,8 +320,8 @@ func (i *instance) Destroy(ctx context.Context) error {
 		errs = append(errs, failure("drop scratch", "scratch", i.scratch.Close()))
 	}
 	err := errors.Join(errs...)
-	if i.rootID >= 0 && err == nil {
-		i.supervisor.Release(i.rootID) // what is still there keeps its ids
+	if i.id != nil && err == nil {
+		i.supervisor.Release(i.id.root) // what is still there keeps its ids
 	}
 	return err
 }

@@ -3,7 +3,6 @@ package native
 import (
 	"context"
 	"sync"
-	"syscall"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
@@ -14,11 +13,11 @@ import (
 // newborn is an init in fresh namespaces that knows nothing yet: no root, no scratch, no program. Its
 // ids are taken at once; the rest is there when born closes.
 type newborn struct {
-	rootID, userID int
-	nest           *cgroup.Nest
-	born           chan struct{}
-	init           *spawn.Init
-	err            error
+	id   *identity
+	nest *cgroup.Nest
+	born chan struct{}
+	init *spawn.Init
+	err  error
 }
 
 // nursery starts inits. Once a backend has shown that it makes more than one sandbox, one is kept
@@ -26,6 +25,7 @@ type newborn struct {
 // other.
 type nursery struct {
 	supervisor *supervisor.Supervisor
+	self       who
 
 	mu       sync.Mutex
 	next     *newborn // for whoever comes next, or nil
@@ -34,37 +34,20 @@ type nursery struct {
 	inFlight sync.WaitGroup
 }
 
-// startInit clones an init into fresh namespaces. Outside, its root and its user are ids that nobody
-// else has.
-func startInit(nest *cgroup.Nest, rootID, userID int, user sandbox.User) (*spawn.Init, error) {
-	cradle, err := nest.Cradle()
-	if err != nil {
-		return nil, failure("make cgroup of init", "cgroup", err)
-	}
-	defer cradle.Close() // nil is fine
-	maps := func(id int) []syscall.SysProcIDMap {
-		return []syscall.SysProcIDMap{{ContainerID: 0, HostID: rootID, Size: 1}, {ContainerID: id, HostID: userID, Size: 1}}
-	}
-	init, err := spawn.Start(spawn.Options{
-		Namespaces: cloneFlags, UIDs: maps(user.UID), GIDs: maps(user.GID), Owner: uint32(rootID), Cgroup: cradle,
-	})
-	return init, failure("start init", "namespaces", err)
-}
-
 // take returns the newborn that was kept, or one that is on its way from now on. The caller buries it,
 // or has the instance that it becomes part of do so.
-func (n *nursery) take(user sandbox.User) (*newborn, error) {
+func (n *nursery) take(user sandbox.User, own bool) (*newborn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.taken++
-	if b := n.next; b != nil && user == sandbox.DefaultUser {
+	if b := n.next; b != nil && user == sandbox.DefaultUser && !own {
 		n.next = nil
 		if !b.stillborn() {
 			return b, nil
 		}
 		n.discard(b)
 	}
-	return n.startLocked(user)
+	return n.startLocked(user, own)
 }
 
 // stillborn: it failed to start, for a reason that may be gone by now. It is not the next sandbox's.
@@ -77,14 +60,14 @@ func (b *newborn) stillborn() bool {
 	}
 }
 
-func (n *nursery) startLocked(user sandbox.User) (*newborn, error) {
-	root, own, err := n.supervisor.IDs()
+func (n *nursery) startLocked(user sandbox.User, own bool) (*newborn, error) {
+	id, err := n.self.identify(n.supervisor, user, own)
 	if err != nil {
-		return nil, failure("take ids", "supervisor", err)
+		return nil, err
 	}
-	b := &newborn{rootID: root, userID: own, nest: n.supervisor.NewNest(root), born: make(chan struct{})}
+	b := &newborn{id: id, nest: n.supervisor.NewNest(id.init), born: make(chan struct{})}
 	n.inFlight.Go(func() {
-		b.init, b.err = startInit(b.nest, root, own, user)
+		b.init, b.err = id.start(b.nest)
 		close(b.born)
 	})
 	return b, nil
@@ -111,7 +94,7 @@ func (n *nursery) keepLocked() {
 		return
 	}
 	// Whoever comes next tries again, and has somebody to tell.
-	n.next, _ = n.startLocked(sandbox.DefaultUser)
+	n.next, _ = n.startLocked(sandbox.DefaultUser, false)
 }
 
 // close ends the newborn that nobody needed. Twice is fine.
@@ -134,5 +117,5 @@ func (n *nursery) discard(b *newborn) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupPatience)
 	defer cancel()
 	_ = b.nest.Remove(ctx) // what is left goes with the claim
-	n.supervisor.Release(b.rootID)
+	n.supervisor.Release(b.id.root)
 }

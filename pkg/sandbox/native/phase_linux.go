@@ -30,6 +30,7 @@ type phase struct {
 	born   *os.File      // what it is born in instead, where the kernel lets it; or nil
 	root   int           // a copy of the root made ahead, or -1
 	limits sandbox.Limits
+	watch  *watch      // counts where no cgroup does, or nil
 	ready  bool        // Setup was called
 	failed bool        // Setup failed: the init is dead and buried
 	killed atomic.Bool // by us; an init that nobody killed ends with its last process
@@ -43,9 +44,9 @@ type phase struct {
 // spawn starts the init.
 func (p *phase) spawn() (err error) {
 	if p.nest == nil {
-		p.nest = p.i.supervisor.NewNest(p.i.rootID)
+		p.nest = p.i.supervisor.NewNest(p.i.id.init)
 	}
-	p.init, err = startInit(p.nest, p.i.rootID, p.i.userID, p.i.spec.User)
+	p.init, err = p.i.id.start(p.nest)
 	return err
 }
 
@@ -60,9 +61,12 @@ func (p *phase) takeRoot() (int, error) {
 
 // makeGroup makes the cgroup that the programs of the phase will live in; the init stays outside.
 func (p *phase) makeGroup() (err error) {
-	group := p.nest.Programs()
 	p.limits = p.i.spec.Limits
-	if err := group.Make(groupLimits(p.limits)); err != nil {
+	if !p.i.b.counts.any {
+		return nil
+	}
+	group := p.nest.Programs()
+	if err := group.Make(p.i.b.groupLimits(p.limits)); err != nil {
 		return failure("make cgroup", "cgroup", err)
 	}
 	p.group = group
@@ -114,8 +118,8 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 	}
 	p.name, p.tasks = name, 1
 	i.phases[name] = p
-	if groupLimits(l) != groupLimits(p.limits) {
-		if err := p.group.Set(groupLimits(l)); err != nil {
+	if want := i.b.groupLimits(l); p.group != nil && want != i.b.groupLimits(p.limits) {
+		if err := p.group.Set(want); err != nil {
 			p.leaveLocked()
 			_ = p.Kill()
 			_, cleanErr := p.Finish(ctx)
@@ -123,6 +127,9 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 		}
 	}
 	p.limits = l
+	if p.watch != nil {
+		p.watch.begin(l)
+	}
 	return p, nil
 }
 
@@ -157,39 +164,51 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		if p.root >= 0 {
 			_ = unix.Close(p.root)
 		}
-		var read, written uint64
+		if p.watch != nil {
+			p.watch.end()
+		}
+		var last usage
 		var stuck error
 		buried := make(chan struct{})
 		go func() {
-			read, written, stuck = p.bury()
+			last, stuck = p.bury()
 			close(buried)
 		}()
-		// A group without processes can go while the kernel still takes the namespaces apart; with
-		// stragglers in it, only afterwards.
 		remove := func(remove func(context.Context) error) error {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupPatience)
 			defer cancel()
 			return failure("remove cgroup", "cgroup", remove(ctx))
 		}
-		if p.group == nil {
-			<-buried
-			p.err = errors.Join(stuck, remove(p.nest.Remove))
-			return
+		var err error
+		if p.group != nil {
+			// A group without processes can go while the kernel still takes the namespaces apart; with
+			// stragglers in it, only afterwards.
+			if empty, err := p.group.Empty(); err != nil || !empty {
+				<-buried
+			}
+			p.final = p.sample(p.group.Final())
+			err = remove(p.group.Remove)
+		} else {
+			p.final = p.sample(cgroup.Stat{}, nil)
 		}
-		if empty, err := p.group.Empty(); err != nil || !empty {
-			<-buried
-		}
-		p.final = p.sample(p.group.Final())
-		err := remove(p.group.Remove)
 		<-buried
 		p.err = errors.Join(stuck, err, remove(p.nest.Remove))
-		p.final.IORead, p.final.IOWrite = read, written // not the cgroup's: see processIO
+		p.final.IORead, p.final.IOWrite = last.read, last.written // not the cgroup's: see processIO
+		if p.watch != nil {
+			p.watch.complete(&p.final, last)
+		}
 	})
 	return p.final, p.err
 }
 
-// bury waits for the init's end and returns the I/O of all it has held.
-func (p *phase) bury() (read, written uint64, err error) {
+// usage is what an init and all it has held used in the end.
+type usage struct {
+	read, written uint64
+	user, system  time.Duration
+}
+
+// bury waits for the init's end and returns what all it has held used.
+func (p *phase) bury() (last usage, err error) {
 	gone := true
 	switch {
 	case p.init == nil || p.failed:
@@ -197,14 +216,20 @@ func (p *phase) bury() (read, written uint64, err error) {
 		// It ends by itself with its last process; should it not, it is made to.
 		insist := time.AfterFunc(initPatience, p.init.Kill)
 		defer insist.Stop()
-		gone = p.init.Reap(initPatience+cleanupPatience, func(pid int) { read, written = processIO(pid) })
+		gone = p.init.Reap(initPatience+cleanupPatience, func(pid int) {
+			last.read, last.written = processIO(pid)
+			var sum unix.Rusage // its own, and that of all it has buried
+			if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, &sum) == nil {
+				last.user, last.system = time.Duration(sum.Utime.Nano()), time.Duration(sum.Stime.Nano())
+			}
+		})
 	default:
 		gone = p.init.Abandon()
 	}
 	if !gone {
-		return 0, 0, failure("end init", "cleanup", errStuck)
+		return usage{}, failure("end init", "cleanup", errStuck)
 	}
-	return read, written, nil
+	return last, nil
 }
 
 // errStuck is what even a kill can not change. The init and its cgroup are seen to when they can be: by
@@ -232,13 +257,24 @@ const maxIOProcesses = 32
 
 // Live is a sample of a phase that runs.
 func (p *phase) Live() (monitor.Sample, error) {
-	st, err := p.group.Stat()
-	if err != nil {
-		return monitor.Sample{}, err
+	var s monitor.Sample
+	var pids []int
+	if p.group != nil {
+		st, err := p.group.Stat()
+		if err != nil {
+			return monitor.Sample{}, err
+		}
+		s = p.sample(st, nil)
+		pids, _ = p.group.Procs()
+	} else {
+		s = p.sample(cgroup.Stat{}, nil)
 	}
-	s := p.sample(st, nil)
+	if p.watch != nil {
+		if err := p.watch.look(&s); err != nil {
+			return monitor.Sample{}, err
+		}
+	}
 	s.IORead, s.IOWrite = processIO(p.init.PID())
-	pids, _ := p.group.Procs()
 	for _, pid := range pids[:min(len(pids), maxIOProcesses)] {
 		read, written := processIO(pid)
 		s.IORead, s.IOWrite = s.IORead+read, s.IOWrite+written

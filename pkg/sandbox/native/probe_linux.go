@@ -45,15 +45,7 @@ var namespaces = []struct {
 }
 
 func (b *Backend) probeNamespaces(iso *sandbox.Isolation) {
-	reason, remedy := "", ""
-	switch {
-	case os.Geteuid() != 0:
-		reason, remedy = "making sandboxes needs root", "run as root"
-	case !hasCapability(unix.CAP_SYS_ADMIN):
-		reason, remedy = "root has no CAP_SYS_ADMIN here (inside a container?)", "give the container CAP_SYS_ADMIN, or run outside it"
-	case readNumber("/proc/sys/user/max_user_namespaces") == 0:
-		reason, remedy = "user namespaces are switched off", "sysctl user.max_user_namespaces=15000"
-	}
+	reason, remedy := b.obstacle()
 	for _, ns := range namespaces {
 		if reason != "" {
 			iso.Lack(ns.control, sandbox.Absent, reason, remedy)
@@ -65,6 +57,10 @@ func (b *Backend) probeNamespaces(iso *sandbox.Isolation) {
 	}
 	if reason != "" {
 		iso.Lack(sandbox.ControlRoot, sandbox.Absent, reason, remedy)
+		return
+	}
+	if !b.self.privileged {
+		b.probeRootless(iso)
 		return
 	}
 	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); err != nil {
@@ -123,7 +119,8 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 		if reason == "" {
 			reason = "no usable cgroup controller"
 		}
-		iso.Lack(c.control, sandbox.Absent, reason, c.remedy)
+		state, instead := b.instead(c.controller)
+		iso.Lack(c.control, state, reason+instead, c.remedy)
 	}
 }
 

@@ -26,6 +26,8 @@ type layout struct {
 	base  *skeleton
 	lower int // descriptor of a whole root to lie below base, or -1
 	parts []part
+	// confined: put together by the root of a user namespace only.
+	confined bool
 }
 
 func (l *layout) close() {
@@ -41,12 +43,15 @@ func (l *layout) close() {
 // lay collects what a spec's root is made of. owner is the host id the sandbox's user has: with a
 // writable root the files of the host are shown as that user's own, so that changing them (in a
 // layer that is thrown away) is allowed; -1 leaves them as they are.
-func lay(spec *sandbox.Spec, owner int) (_ *layout, err error) {
-	l := &layout{lower: -1}
+func lay(spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
+	l := &layout{lower: -1, confined: confined}
 	if l.base, err = newSkeleton(); err != nil {
 		return nil, err
 	}
 	l.base.owner = owner
+	if confined {
+		owner = -1 // it can not show what is anybody's as somebody else's
+	}
 	defer func() {
 		if err != nil {
 			l.close()
@@ -70,12 +75,7 @@ func lay(spec *sandbox.Spec, owner int) (_ *layout, err error) {
 			return nil, err
 		}
 	}
-	dev, err := newDev()
-	if err != nil {
-		return nil, err
-	}
-	l.parts = append(l.parts, part{"/dev", dev.fd})
-	return l, nil
+	return l, l.layDev()
 }
 
 func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
@@ -92,7 +92,17 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 			return err
 		}
 	}
-	return l.base.opaque("/sys") // nothing of the machine this root was made on
+	// Nothing of the machine this root was made on.
+	if !l.confined {
+		return l.base.opaque("/sys")
+	}
+	// The mark of an opaque directory is not for everybody to set; an empty one is.
+	empty, err := newMount("tmpfs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"mode", "0755"})
+	if err != nil {
+		return err
+	}
+	l.parts = append(l.parts, part{"/sys", empty})
+	return nil
 }
 
 // plainTarget refuses a root in which a place we mount on is, or lies behind, anything but a
@@ -260,7 +270,7 @@ func (k *keeper) assemble(l *layout) (string, error) {
 		return "", err
 	}
 	if l.lower >= 0 {
-		if at, err = k.overlay(at, l.lower, ""); err != nil {
+		if at, err = k.overlay(at, l.lower, "", l.confined); err != nil {
 			return "", err
 		}
 	}
@@ -302,7 +312,7 @@ func openBeneath(root, p string) (int, error) {
 
 // overlay lays what stands at top, and a layer to write to if there is one, over a whole root.
 // What stood at top is gone afterwards: the overlay keeps what it needs of it.
-func (k *keeper) overlay(top string, lower int, layer string) (string, error) {
+func (k *keeper) overlay(top string, lower int, layer string, confined bool) (string, error) {
 	under := ""
 	if lower >= 0 {
 		var err error
@@ -314,7 +324,7 @@ func (k *keeper) overlay(top string, lower int, layer string) (string, error) {
 	if top != "" {
 		defer k.drop(top)
 	}
-	fd, err := newOverlay(top, under, layer)
+	fd, err := newOverlay(top, under, layer, confined)
 	if err != nil {
 		return "", err
 	}
@@ -322,13 +332,16 @@ func (k *keeper) overlay(top string, lower int, layer string) (string, error) {
 	return k.hold(fd)
 }
 
-func newOverlay(top, under, layer string) (int, error) {
+func newOverlay(top, under, layer string, confined bool) (int, error) {
 	attrs := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	options := [][2]string{{"lowerdir", strings.Trim(top+":"+under, ":")}}
 	if layer == "" {
 		attrs |= unix.MOUNT_ATTR_RDONLY
 	} else {
 		options = append(options, [2]string{"upperdir", path.Join(layer, "upper")}, [2]string{"workdir", path.Join(layer, "work")})
+	}
+	if confined {
+		options = append(options, [2]string{"userxattr", ""}) // the marks that anybody may set
 	}
 	return newMount("overlay", attrs, options...)
 }
@@ -341,7 +354,12 @@ func newMount(fstype string, attrs int, options ...[2]string) (int, error) {
 	}
 	defer unix.Close(fs)
 	for _, o := range options {
-		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
+		if o[1] == "" {
+			err = unix.FsconfigSetFlag(fs, o[0])
+		} else {
+			err = unix.FsconfigSetString(fs, o[0], o[1])
+		}
+		if err != nil {
 			return -1, fmt.Errorf("%s: %s: %w", fstype, o[0], err)
 		}
 	}
@@ -395,7 +413,7 @@ func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest
 	if err != nil {
 		return -1, -1, err
 	}
-	at, err := k.overlay(base, l.lower, layer)
+	at, err := k.overlay(base, l.lower, layer, l.confined)
 	if err != nil {
 		return -1, -1, err
 	}
@@ -403,7 +421,7 @@ func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest
 	for _, p := range l.parts {
 		layered := p
 		if p.at != "/dev" {
-			if layered, err = k.writablePart(p, newLayer); err != nil {
+			if layered, err = k.writablePart(p, newLayer, l.confined); err != nil {
 				return -1, -1, err
 			}
 		}
@@ -426,7 +444,7 @@ func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest
 }
 
 // writablePart lays a layer over a directory of the host. A file stays as it is, read-only.
-func (k *keeper) writablePart(p part, newLayer func() (string, error)) (part, error) {
+func (k *keeper) writablePart(p part, newLayer func() (string, error), confined bool) (part, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(p.mount, &st); err != nil {
 		return p, named(p.at, err)
@@ -438,7 +456,7 @@ func (k *keeper) writablePart(p part, newLayer func() (string, error)) (part, er
 	if err != nil {
 		return p, err
 	}
-	at, err := k.overlay("", p.mount, layer)
+	at, err := k.overlay("", p.mount, layer, confined)
 	if err != nil {
 		return p, named(p.at, err)
 	}

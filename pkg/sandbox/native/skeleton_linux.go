@@ -32,10 +32,15 @@ func newSkeleton() (*skeleton, error) {
 }
 
 func (s *skeleton) close() {
+	s.closeParents()
+	_ = unix.Close(s.fd)
+}
+
+func (s *skeleton) closeParents() {
 	for _, fd := range s.parents {
 		_ = unix.Close(fd)
 	}
-	_ = unix.Close(s.fd)
+	clear(s.parents)
 }
 
 // parent opens the directory that a path is in, made if need be, and returns the name it has there. No link is
@@ -216,27 +221,39 @@ func (s *skeleton) copyConfig(p string) error {
 	return s.fill(p, func(to *os.File) error { return filecopy.Within(int(to.Fd()), int(f.Fd()), maxConfigFile) })
 }
 
-// newDev makes /dev: devices by number, and the links programs expect.
-func newDev() (*skeleton, error) {
+// devices are what every program may expect, by number.
+var devices = []struct {
+	name         string
+	major, minor uint32
+}{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}
+
+// layDev makes /dev: devices, and the links programs expect. Only the machine's root can make a device; others show
+// those of the host, which must be what their names say (F4).
+func (l *layout) layDev() error {
 	s, err := newSkeleton()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for _, d := range []struct {
-		name         string
-		major, minor uint32
-	}{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}} {
-		if err := s.device(d.name, d.major, d.minor); err != nil {
-			s.close()
-			return nil, err
+	l.parts = append(l.parts, part{"/dev", s.fd})
+	for _, d := range devices {
+		switch {
+		case err != nil:
+		case !l.confined:
+			err = s.device(d.name, d.major, d.minor)
+		default:
+			var mount int
+			if mount, err = hostDevice("/dev/"+d.name, d.major, d.minor); err == nil {
+				l.parts = append(l.parts, part{"/dev/" + d.name, mount})
+				err = s.file(d.name, "")
+			}
 		}
 	}
-	for _, l := range [][2]string{
+	for _, link := range [][2]string{
 		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"}, {"/proc/self/fd/2", "stderr"},
 		{"pts/ptmx", "ptmx"},
 	} {
 		if err == nil {
-			err = s.symlink(l[0], l[1])
+			err = s.symlink(link[0], link[1])
 		}
 	}
 	for _, d := range []string{"shm", "pts"} {
@@ -247,9 +264,27 @@ func newDev() (*skeleton, error) {
 	if err == nil {
 		err = s.seal(unix.MOUNT_ATTR_NOEXEC)
 	}
+	s.closeParents() // the mount is the layout's now
+	return err
+}
+
+// hostDevice is a detached mount of a device of the host.
+func hostDevice(p string, major, minor uint32) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, p, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
-		s.close()
-		return nil, err
+		return -1, named(p, err)
 	}
-	return s, nil
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(major, minor)) {
+		err = errors.New("is not the device of that name")
+	}
+	if err == nil {
+		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC, Propagation: unix.MS_PRIVATE})
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, named(p, err)
+	}
+	return fd, nil
 }

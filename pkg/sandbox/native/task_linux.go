@@ -36,8 +36,8 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (sandbox.Task, error) {
 	m := &initproto.Exec{
 		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
-		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID),
-		Rlimits: rlimits(p.Limits), Seccomp: i.filter, Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true,
+		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID), KeepGroups: i.id.keepGroups,
+		Rlimits: i.rlimits(ph, p.Limits), Seccomp: i.filter, Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true,
 	}
 	landlock(m, i.spec, p.Network)
 	if p.TTY != nil {
@@ -59,10 +59,10 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 
 // rlimits of every process. The cgroup counts processes and memory better than these could; they
 // bound what cgroups do not.
-func rlimits(l sandbox.Limits) []initproto.Rlimit {
+func (i *instance) rlimits(ph *phase, l sandbox.Limits) []initproto.Rlimit {
 	files := uint64(l.OpenFiles)
 	const mib = 1 << 20
-	return launch.Within([]initproto.Rlimit{
+	limits := []initproto.Rlimit{
 		// 1, not 0: a core handler behind a pipe ignores 0 (R10).
 		{Resource: unix.RLIMIT_CORE, Soft: 1, Max: 1},
 		{Resource: unix.RLIMIT_NOFILE, Soft: files, Max: files},
@@ -72,5 +72,13 @@ func rlimits(l sandbox.Limits) []initproto.Rlimit {
 		{Resource: unix.RLIMIT_NICE, Soft: 0, Max: 0},
 		{Resource: unix.RLIMIT_RTPRIO, Soft: 0, Max: 0},
 		{Resource: unix.RLIMIT_STACK, Soft: 8 * mib, Max: unix.RLIM_INFINITY},
-	})
+	}
+	if !i.b.counts.pids && countsPerNamespace() {
+		n := uint64(l.Processes)
+		if i.id.stay {
+			n += uint64(ph.init.Threads()) // it has the same id
+		}
+		limits = append(limits, initproto.Rlimit{Resource: unix.RLIMIT_NPROC, Soft: n, Max: n})
+	}
+	return launch.Within(limits)
 }

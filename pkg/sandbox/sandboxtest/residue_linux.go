@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 )
 
 // marked lists the living processes that have a mark in their environment or command line.
@@ -74,7 +76,7 @@ func claimsOf(pid int) []string {
 	var names []string
 	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, link := range links {
-		if l, err := os.Readlink(link); err == nil && strings.HasPrefix(l, "/run/sandbox-run/s") {
+		if l, err := os.Readlink(link); err == nil && strings.HasPrefix(l, supervisor.RuntimeDir()+"/s") {
 			names = append(names, filepath.Base(l))
 		}
 	}
@@ -84,7 +86,7 @@ func claimsOf(pid int) []string {
 // registered are the names of all supervisors, living and dead.
 func registered() []string {
 	var names []string
-	entries, _ := os.ReadDir("/run/sandbox-run")
+	entries, _ := os.ReadDir(supervisor.RuntimeDir())
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -99,7 +101,7 @@ func leftOf(names []string) []string {
 		if held("-" + name) {
 			continue
 		}
-		places := []string{"/run/sandbox-run/" + name, fmt.Sprintf("/var/tmp/sandbox-run-%d-%s", os.Geteuid(), name)}
+		places := []string{filepath.Join(supervisor.RuntimeDir(), name), fmt.Sprintf("/var/tmp/sandbox-run-%d-%s", os.Geteuid(), name)}
 		groups, _ := filepath.Glob("/sys/fs/cgroup/*/sandbox-run/" + name)
 		deeper, _ := filepath.Glob("/sys/fs/cgroup/*/*/*/sandbox-run/" + name)
 		for _, p := range slices.Concat(places, groups, deeper) {
@@ -115,7 +117,7 @@ func leftOf(names []string) []string {
 func (host) groups() []string {
 	var list []string
 	for _, name := range claims() {
-		text, _ := os.ReadFile("/run/sandbox-run/" + name)
+		text, _ := os.ReadFile(filepath.Join(supervisor.RuntimeDir(), name))
 		for _, root := range strings.Fields(string(text)) {
 			children, _ := filepath.Glob(filepath.Join(root, name, "*/"))
 			for _, c := range children {
@@ -180,7 +182,7 @@ var started = time.Now()
 // held reports whether a directory belongs to a supervisor that lives: somebody else's, then.
 func held(dir string) bool {
 	name := dir[strings.LastIndex(dir, "-")+1:]
-	f, err := os.Open("/run/sandbox-run/" + name)
+	f, err := os.Open(filepath.Join(supervisor.RuntimeDir(), name))
 	if err != nil {
 		return false
 	}

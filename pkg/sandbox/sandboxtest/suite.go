@@ -29,6 +29,8 @@ const (
 	Walls     Claim = "walls"      // namespaces, a root of its own, no privileges, a system-call filter
 	Volumes   Claim = "volumes"    // shows paths of the host inside
 	Roots     Claim = "roots"      // another root than the host's, writable if asked for
+	HostRoot  Claim = "host root"  // the host's own root, writable if asked for
+	Nobody    Claim = "nobody"     // to the host, every sandbox is somebody whom nobody else is
 	Network   Claim = "network"    // none and localhost
 	PTY       Claim = "pty"        // terminals
 	Freeze    Claim = "freeze"     // everything stops and goes on

@@ -64,4 +64,9 @@ var byArguments = map[string]string{
 	"open":      "ruleOpen1",
 	"openat":    "ruleOpen2",
 	"openat2":   "ruleOpenHow",
+
+	"memfd_create":      "ruleMemoryFile",
+	"memfd_secret":      "ruleMemoryFile",
+	"shmget":            "ruleSharedMemory",
+	"sched_setaffinity": "ruleAffinity",
 }

@@ -1,0 +1,196 @@
+package census
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Count is what the processes of a namespace use now, and have used. Its first process, the init, is not counted, but
+// the CPU time of those that it has buried is.
+type Count struct {
+	CPUUser, CPUSystem time.Duration // to the tick, a hundredth of a second
+	// Memory is what the processes hold in memory and in swap, and what is in /dev/shm. What several share counts for each.
+	Memory    uint64
+	Processes int
+	Tasks     int // threads included
+}
+
+// Census looks into one pid namespace.
+type Census struct {
+	proc, shm *os.File
+}
+
+// Open takes over directories: a /proc of the namespace, and its /dev/shm.
+func Open(proc, shm *os.File) *Census { return &Census{proc, shm} }
+
+// Close lets go of both. Twice is fine.
+func (c *Census) Close() error {
+	if err := errors.Join(c.proc.Close(), c.shm.Close()); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// tick is the unit of times in /proc. Linux has told user space the same since long before namespaces.
+const tick = time.Second / 100
+
+// Take counts. A process that ends meanwhile is counted or not.
+func (c *Census) Take() (Count, error) {
+	var n Count
+	used, err := c.shared()
+	if err != nil {
+		return n, err
+	}
+	n.Memory = used
+	return n, c.each(func(at int, pid string) {
+		st, ok := parseStat(read(at, pid+"/stat"))
+		if !ok {
+			return
+		}
+		n.CPUUser += st.childUser
+		n.CPUSystem += st.childSystem
+		if pid == "1" {
+			return
+		}
+		n.CPUUser += st.user
+		n.CPUSystem += st.system
+		n.Processes++
+		n.Tasks += st.threads
+		n.Memory += held(read(at, pid+"/status"))
+	})
+}
+
+// Memory is the Memory of a Count with what is shared divided among those who share it: exact, and expensive.
+func (c *Census) Memory() (uint64, error) {
+	total, err := c.shared()
+	if err != nil {
+		return 0, err
+	}
+	return total, c.each(func(at int, pid string) {
+		if pid == "1" {
+			return
+		}
+		status := read(at, pid+"/status")
+		shares := read(at, pid+"/smaps_rollup")
+		if shares == nil { // gone, or not to be had: what can not be divided counts in full
+			total += held(status)
+			return
+		}
+		total += sumKiB(shares, "Pss_Anon", "Pss_Shmem", "SwapPss") + sumKiB(status, "VmPTE")
+	})
+}
+
+// held is what a process's status says that it holds.
+func held(status []byte) uint64 { return sumKiB(status, "RssAnon", "RssShmem", "VmSwap", "VmPTE") }
+
+// shared is what is in /dev/shm.
+func (c *Census) shared() (uint64, error) {
+	var st unix.Statfs_t
+	conn, err := c.shm.SyscallConn()
+	if err == nil {
+		err = errors.Join(conn.Control(func(fd uintptr) { err = unix.Fstatfs(int(fd), &st) }), err)
+	}
+	return (st.Blocks - min(st.Blocks, st.Bfree)) * uint64(st.Bsize), err
+}
+
+// each calls f with every process.
+func (c *Census) each(f func(at int, pid string)) error {
+	conn, err := c.proc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return errors.Join(conn.Control(func(proc uintptr) {
+		// A descriptor of its own: two that count at a time would share the place in the list.
+		var dir int
+		if dir, err = unix.Openat(int(proc), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+			return
+		}
+		defer unix.Close(dir)
+		buf := make([]byte, 16<<10)
+		for {
+			var n int
+			if n, err = unix.ReadDirent(dir, buf); err != nil || n <= 0 {
+				return
+			}
+			_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+			for _, name := range names {
+				if name[0] >= '1' && name[0] <= '9' {
+					f(int(proc), name)
+				}
+			}
+		}
+	}), err)
+}
+
+// read returns a small file, or nothing.
+func read(at int, name string) []byte {
+	fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 4<<10)
+	n, err := unix.Read(fd, buf)
+	if err != nil {
+		return nil
+	}
+	return buf[:n]
+}
+
+type stat struct {
+	user, system, childUser, childSystem time.Duration
+	threads                              int
+}
+
+// parseStat reads /proc/N/stat. The name of the program is in parentheses and may hold anything: what counts
+// comes after the last one.
+func parseStat(text []byte) (s stat, ok bool) {
+	end := bytes.LastIndexByte(text, ')')
+	if end < 0 {
+		return s, false
+	}
+	fields := bytes.Fields(text[end+1:])
+	const first = 3 // the number of the field that follows the name
+	number := func(nth int) int64 {
+		if nth-first >= len(fields) {
+			ok = false
+			return 0
+		}
+		n, err := strconv.ParseInt(string(fields[nth-first]), 10, 64)
+		if err != nil || n < 0 || n > int64(1<<63-1)/int64(tick) {
+			ok = false
+			return 0
+		}
+		return n
+	}
+	ok = true
+	s.user, s.system = time.Duration(number(14))*tick, time.Duration(number(15))*tick
+	s.childUser, s.childSystem = time.Duration(number(16))*tick, time.Duration(number(17))*tick
+	s.threads = int(number(20))
+	return s, ok
+}
+
+// sumKiB adds up lines such as "RssAnon:     123 kB", in bytes.
+func sumKiB(text []byte, names ...string) (sum uint64) {
+	for line := range bytes.Lines(text) {
+		name, rest, found := bytes.Cut(line, []byte(":"))
+		if !found {
+			continue
+		}
+		for _, want := range names {
+			if string(name) != want {
+				continue
+			}
+			value, _, _ := bytes.Cut(bytes.TrimSpace(rest), []byte(" "))
+			if n, err := strconv.ParseUint(string(value), 10, 44); err == nil {
+				sum += n << 10
+			}
+		}
+	}
+	return sum
+}

@@ -1,0 +1,91 @@
+package spawn
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
+)
+
+// HelperSocket is the descriptor at which a helper finds its supervisor.
+const HelperSocket = 3
+
+// helperPatience bounds an answer of a helper, and its end.
+const helperPatience = 20 * time.Second
+
+// Helper is this very program, started once more in namespaces of its own to do what this process may not. It
+// holds nothing of ours but its socket, and ends with it.
+type Helper struct {
+	pid, pidfd int
+	socket     int
+}
+
+// StartHelper executes this program under another name. What it does then is for an init function to decide that
+// looks at os.Args.
+func StartHelper(name string, o Options) (*Helper, error) {
+	self, err := os.OpenFile("/proc/self/exe", unix.O_PATH, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer self.Close()
+	null, err := devNull()
+	if err != nil {
+		return nil, err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(pair[1])
+	files := []int{int(null.Fd()), int(null.Fd()), int(null.Fd()), pair[1]}
+	env := []string{"GOMAXPROCS=2", "GORACE=atexit_sleep_ms=0"}
+	if dir := os.Getenv("GOCOVERDIR"); measured && dir != "" {
+		if f, err := os.Open(dir); err == nil {
+			defer f.Close()
+			env = append(env, "GOCOVERDIR=/proc/self/fd/"+strconv.Itoa(len(files)))
+			files = append(files, int(f.Fd()))
+		}
+	}
+	pid, pidfd, err := clone.StartInit(clone.Init{
+		Binary: int(self.Fd()), Args: []string{name}, Env: env, Namespaces: o.Namespaces, Owner: o.Owner, Files: files,
+	})
+	if err != nil {
+		unix.Close(pair[0])
+		return nil, fmt.Errorf("clone: %w", err)
+	}
+	h := &Helper{pid: pid, pidfd: pidfd, socket: pair[0]}
+	patience := unix.NsecToTimeval(helperPatience.Nanoseconds())
+	if err = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience); err == nil {
+		err = o.mapIDs(pid)
+	}
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// Socket is our end. It is the helper's until Close.
+func (h *Helper) Socket() int { return h.socket }
+
+// Close ends the helper and waits for it. Once only.
+func (h *Helper) Close() {
+	_ = unix.Close(h.socket)
+	fds := []unix.PollFd{{Fd: int32(h.pidfd), Events: unix.POLLIN}}
+	for end := time.Now().Add(time.Second); time.Now().Before(end); { // it ends by itself, and a measured one writes its counters first
+		if n, err := unix.Poll(fds, int(time.Until(end).Milliseconds())+1); n > 0 || err != nil && err != unix.EINTR {
+			break
+		}
+	}
+	_ = unix.PidfdSendSignal(h.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it is dead already
+	for {
+		if _, err := unix.Wait4(h.pid, nil, unix.WALL, nil); err != unix.EINTR {
+			break
+		}
+	}
+	_ = unix.Close(h.pidfd)
+}

@@ -1,0 +1,108 @@
+package subid
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Range is a run of ids of the host.
+type Range struct{ First, Count int }
+
+// Grant is what a user may map besides their own id.
+type Grant struct {
+	UIDs, GIDs           Range
+	newuidmap, newgidmap string
+}
+
+// ErrNone is wrapped when there is no grant that could be used.
+var ErrNone = errors.New("no subordinate ids")
+
+// Lookup finds the grant of the user this process runs as.
+func Lookup() (*Grant, error) {
+	g := &Grant{}
+	for _, helper := range []struct {
+		name string
+		path *string
+	}{{"newuidmap", &g.newuidmap}, {"newgidmap", &g.newgidmap}} {
+		path, err := exec.LookPath(helper.name)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s is not installed (package uidmap)", ErrNone, helper.name)
+		}
+		*helper.path = path
+	}
+	id := strconv.Itoa(os.Getuid())
+	name := id
+	if u, err := user.LookupId(id); err == nil {
+		name = u.Username
+	}
+	for _, table := range []struct {
+		file string
+		to   *Range
+	}{{"/etc/subuid", &g.UIDs}, {"/etc/subgid", &g.GIDs}} {
+		f, err := os.Open(table.file)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNone, err)
+		}
+		text, err := io.ReadAll(io.LimitReader(f, maxTable))
+		_ = f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNone, err)
+		}
+		r, ok := parse(text, name, id)
+		if !ok {
+			return nil, fmt.Errorf("%w: %s has no range for %s", ErrNone, table.file, name)
+		}
+		*table.to = r
+	}
+	return g, nil
+}
+
+// maxTable bounds what is read of a table; a line is some twenty bytes.
+const maxTable = 16 << 20
+
+// parse returns the largest range of a user, who is named by name or by number. Lines that make no sense
+// are passed over, as newuidmap does.
+func parse(text []byte, name, id string) (best Range, ok bool) {
+	for line := range bytes.Lines(text) {
+		fields := strings.Split(strings.TrimSpace(string(line)), ":")
+		if len(fields) != 3 || fields[0] != name && fields[0] != id {
+			continue
+		}
+		first, err := strconv.ParseUint(fields[1], 10, 32)
+		count, err2 := strconv.ParseUint(fields[2], 10, 32)
+		// 0 is root, and the last id is the kernel's "none".
+		if err != nil || err2 != nil || first == 0 || count == 0 || first+count > 1<<32-1 {
+			continue
+		}
+		if int(count) > best.Count {
+			best, ok = Range{First: int(first), Count: int(count)}, true
+		}
+	}
+	return best, ok
+}
+
+// Map writes the id maps of a process's user namespace. The process must be a child that was not waited for.
+func (g *Grant) Map(pid int, uids, gids []syscall.SysProcIDMap) error {
+	for _, m := range []struct {
+		helper string
+		ids    []syscall.SysProcIDMap
+	}{{g.newuidmap, uids}, {g.newgidmap, gids}} {
+		args := []string{strconv.Itoa(pid)}
+		for _, id := range m.ids {
+			args = append(args, strconv.Itoa(id.ContainerID), strconv.Itoa(id.HostID), strconv.Itoa(id.Size))
+		}
+		out, err := exec.Command(m.helper, args...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s %s: %w: %s", m.helper, strings.Join(args, " "), err, bytes.TrimSpace(out))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// obstacle says why sandboxes can not be made here at all, and what would change that; "" when they can. Without
+// root, only an attempt can tell: a steward is started, who is needed anyway.
+func (b *Backend) obstacle() (reason, remedy string) {
+	if readNumber("/proc/sys/user/max_user_namespaces") == 0 {
+		return "user namespaces are switched off (user.max_user_namespaces is 0)", "as root: sysctl user.max_user_namespaces=15000"
+	}
+	if b.self.privileged {
+		return "", ""
+	}
+	b.mu.Lock()
+	_, err := b.workshopLocked()
+	b.mu.Unlock()
+	if err == nil {
+		return "", ""
+	}
+	return explain(err)
+}
+
+// explain tells which of the ways to forbid ordinary users a user namespace is at work here.
+func explain(err error) (reason, remedy string) {
+	var errno unix.Errno
+	errors.As(err, &errno)
+	switch {
+	case readNumber("/proc/sys/kernel/unprivileged_userns_clone") == 0:
+		return "only root may make user namespaces (kernel.unprivileged_userns_clone is 0)", "as root: sysctl kernel.unprivileged_userns_clone=1; or run as root"
+	case readNumber("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1 && (errno == unix.EPERM || errno == unix.EACCES):
+		return "AppArmor leaves ordinary users' user namespaces without rights (kernel.apparmor_restrict_unprivileged_userns is 1)",
+			"as root: install an AppArmor profile that grants userns to sandbox-run (docs/OPERATING.md has one), or sysctl kernel.apparmor_restrict_unprivileged_userns=0; or run as root"
+	case errno == unix.ENOSPC:
+		return "this user has as many user namespaces as user.max_user_namespaces allows, or they are nested too deeply", "as root: sysctl user.max_user_namespaces=15000"
+	case errno == unix.EPERM && inContainer():
+		return "the container around this process forbids user namespaces or mounts (" + err.Error() + ")",
+			"run the container with a seccomp profile that allows clone, unshare and mount, such as --security-opt seccomp=unconfined, and with --security-opt systempaths=unconfined; or give it CAP_SYS_ADMIN"
+	case errno == unix.EPERM || errno == unix.EACCES:
+		return "the kernel refuses this user a user namespace that can mount (" + err.Error() + ")", "run as root, or outside of whatever restricts this process (a container, a seccomp filter, an LSM)"
+	case errno == unix.ENOSYS || errno == unix.EINVAL:
+		return "this kernel lacks what sandboxes without root need (" + err.Error() + ")", "use Linux 5.12 or newer, with user namespaces"
+	}
+	return err.Error(), "sandbox-run doctor as root shows what root would get"
+}
+
+// inContainer guesses, for the sake of a better hint.
+func inContainer() bool {
+	for _, f := range []string{"/.dockerenv", "/run/.containerenv"} {
+		if _, err := os.Lstat(f); err == nil {
+			return true
+		}
+	}
+	return os.Getenv("container") != "" || unix.Access("/proc/1/environ", unix.F_OK) == nil && seccompMode() != 0
+}
+
+// seccompMode is 2 for a process that somebody has put a filter on.
+func seccompMode() int {
+	mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
+	if err != nil {
+		return 0
+	}
+	return mode
+}
+
+// probeRootless reports what is different without root.
+func (b *Backend) probeRootless(iso *sandbox.Isolation) {
+	iso.Enforce(sandbox.ControlRoot) // the steward has mounted
+	if b.self.grant == nil {
+		iso.Lack(sandbox.ControlUserNS, sandbox.Enforced,
+			fmt.Sprintf("one id only: to the host the program is the user who started it (uid %d), with their groups: %v", b.self.uid, b.self.noGrant),
+			"install uidmap, and as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER")
+	}
+}

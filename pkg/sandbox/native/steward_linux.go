@@ -1,0 +1,390 @@
+package native
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// A steward is this very program in another process, root of a user namespace of its own, who stands at a bench there
+// and makes mounts to order:
+//
+//	supervisor → order{…} [descriptors];  steward → answer{…} [descriptors]
+//
+// It is the supervisor's child, never sees a sandboxed program, and ends when its socket does: with the supervisor,
+// however that ends.
+const stewardName = "sandbox-steward"
+
+// order asks for one mount. What names which.
+type order struct {
+	What     string              `json:"what"`
+	Root     sandbox.Root        `json:"root"`
+	User     sandbox.User        `json:"user"`
+	Hostname string              `json:"hostname"`
+	Volumes  []sandbox.Volume    `json:"volumes,omitempty"`
+	Owner    int                 `json:"owner"`
+	Bytes    uint64              `json:"bytes,omitempty"`
+	Inodes   uint64              `json:"inodes,omitempty"`
+	Mode     sandbox.ScratchMode `json:"mode,omitempty"`
+}
+
+// The orders there are.
+const (
+	orderReady    = "ready"
+	orderRoot     = "root"
+	orderWritable = "writable"
+	orderAgain    = "again"
+	orderScratch  = "scratch"
+	orderVolume   = "volume"
+)
+
+func (o *order) spec() *sandbox.Spec {
+	return &sandbox.Spec{Root: o.Root, User: o.User, Hostname: o.Hostname, Volumes: o.Volumes, WritableRoot: o.What == orderWritable}
+}
+
+func orderFor(what string, spec *sandbox.Spec, owner int) order {
+	return order{What: what, Root: spec.Root, User: spec.User, Hostname: spec.Hostname, Volumes: spec.Volumes, Owner: owner}
+}
+
+// answer comes with the descriptors that were asked for, or with what went wrong.
+type answer struct {
+	IsFile bool         `json:"is_file,omitempty"`
+	Error  *stewardship `json:"error,omitempty"`
+}
+
+// stewardship is an error on its way between processes. What callers tell errors apart by comes through.
+type stewardship struct {
+	Op    string `json:"op,omitempty"`
+	Stage string `json:"stage,omitempty"`
+	Kind  string `json:"kind,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+	Text  string `json:"text"`
+	Errno uint   `json:"errno,omitempty"`
+}
+
+var errorKinds = map[string]error{
+	"invalid": sandbox.ErrInvalid, "refused": sandbox.ErrRefused, "unsupported": sandbox.ErrUnsupported, "state": sandbox.ErrState,
+}
+
+func pack(err error) *stewardship {
+	s := &stewardship{Text: err.Error()}
+	var e *sandbox.Error
+	if errors.As(err, &e) && e.Err != nil {
+		s.Op, s.Stage, s.Hint, s.Text = e.Op, e.Stage, e.Hint, e.Err.Error()
+		for name, kind := range errorKinds {
+			if e.Kind == kind { //nolint:errorlint // a kind is one of these very values
+				s.Kind = name
+			}
+		}
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		s.Errno = uint(errno)
+	}
+	return s
+}
+
+// remote is an error that a steward has told of.
+type remote struct {
+	text  string
+	errno unix.Errno
+}
+
+func (r *remote) Error() string { return r.text }
+
+func (r *remote) Unwrap() error {
+	if r.errno == 0 {
+		return nil
+	}
+	return r.errno
+}
+
+func (s *stewardship) unpack() error {
+	return &sandbox.Error{
+		Backend: Name, Op: s.Op, Stage: s.Stage, Hint: s.Hint, Kind: errorKinds[s.Kind], Err: &remote{s.Text, unix.Errno(s.Errno)},
+	}
+}
+
+// maxOrder bounds a message: a spec has at most 64 volumes of two paths each.
+const maxOrder = 1 << 20
+
+// steward is the supervisor's end.
+type steward struct {
+	process *spawn.Helper
+
+	mu     sync.Mutex // one order at a time
+	closed bool
+}
+
+var _ workshop = (*steward)(nil)
+
+// newSteward starts one and waits until it stands at its bench: where user namespaces are switched off, or of no use,
+// this is where it shows.
+func newSteward(self who) (*steward, error) {
+	o := self.stewardMaps()
+	o.Namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS
+	p, err := spawn.StartHelper(stewardName, o)
+	if err != nil {
+		return nil, failure("start steward", "namespaces", err)
+	}
+	s := &steward{process: p}
+	if _, _, err := s.ask(order{What: orderReady}, nil, 0); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *steward) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.closed = true
+		s.process.Close()
+	}
+}
+
+// ask sends an order and returns the answer, which must come with that many descriptors. They are the caller's.
+func (s *steward) ask(o order, send []int, want int) (answer, []int, error) {
+	fail := func(err error) (answer, []int, error) { return answer{}, nil, failure("ask steward", "rootfs", err) }
+	text, err := json.Marshal(o)
+	if err != nil {
+		return fail(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return answer{}, nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
+	}
+	if err := sendMessage(s.process.Socket(), text, send); err != nil {
+		return fail(err)
+	}
+	text, fds, err := receiveMessage(s.process.Socket())
+	if err != nil {
+		return fail(err)
+	}
+	var a answer
+	err = json.Unmarshal(text, &a)
+	if err == nil && a.Error != nil {
+		err = a.Error.unpack()
+	} else if err == nil && len(fds) != want {
+		err = failure("ask steward", "rootfs", fmt.Errorf("%d descriptors came, not %d", len(fds), want))
+	}
+	if err != nil {
+		closeFDs(fds)
+		return answer{}, nil, err
+	}
+	return a, fds, nil
+}
+
+func (s *steward) root(spec *sandbox.Spec) (int, error) {
+	_, fds, err := s.ask(orderFor(orderRoot, spec, -1), nil, 1)
+	if err != nil {
+		return -1, err
+	}
+	return fds[0], nil
+}
+
+func (s *steward) writableRoot(spec *sandbox.Spec, owner, disk int) (root, rest int, err error) {
+	if spec.Root.Dir == "" {
+		return -1, -1, &sandbox.Error{
+			Backend: Name, Op: "writable root", Kind: sandbox.ErrUnsupported, Stage: "rootfs",
+			Err:  errors.New("only root can show the host's own files as the sandbox's, to be changed in a copy"),
+			Hint: "run as root, or give a root of your own (--root DIR)",
+		}
+	}
+	_, fds, err := s.ask(orderFor(orderWritable, spec, owner), []int{disk}, 2)
+	if err != nil {
+		return -1, -1, err
+	}
+	return fds[0], fds[1], nil
+}
+
+func (s *steward) again(mount int) (one, other int, err error) {
+	_, fds, err := s.ask(order{What: orderAgain}, []int{mount}, 2)
+	if err != nil {
+		return -1, -1, err
+	}
+	return fds[0], fds[1], nil
+}
+
+func (s *steward) scratch(mode sandbox.ScratchMode, o scratch.Options, owner int) (*scratch.Scratch, error) {
+	if mode == sandbox.ScratchDisk {
+		return nil, &sandbox.Error{
+			Backend: Name, Op: "make scratch", Kind: sandbox.ErrUnsupported, Stage: "scratch",
+			Err: errors.New("a scratch disk needs a loop device, which only root can make"), Hint: "run as root, or use --scratch memory",
+		}
+	}
+	_, fds, err := s.ask(order{What: orderScratch, Mode: mode, Bytes: o.Bytes, Inodes: o.Inodes, Owner: owner}, nil, 1)
+	if err != nil {
+		return nil, err
+	}
+	return scratch.Mounted(fds[0], o)
+}
+
+func (s *steward) volume(v sandbox.Volume, owner int) (*os.File, bool, error) {
+	a, fds, err := s.ask(order{What: orderVolume, Volumes: []sandbox.Volume{v}, Owner: owner}, nil, 1)
+	if err != nil {
+		return nil, false, err
+	}
+	return os.NewFile(uintptr(fds[0]), v.Source), a.IsFile, nil
+}
+
+// init makes every program that links this package able to be its own steward, with no word in its main.
+func init() {
+	if len(os.Args) == 1 && os.Args[0] == stewardName {
+		os.Exit(serveOrders(spawn.HelperSocket))
+	}
+}
+
+// serveOrders is the whole life of a steward.
+func serveOrders(socket int) int {
+	if err := standsApart(); err != nil {
+		fmt.Fprintln(os.Stderr, stewardName+": "+err.Error())
+		return 126
+	}
+	b, err := newBench(true)
+	for {
+		text, fds, receiveErr := receiveMessage(socket)
+		if receiveErr != nil {
+			return 0 // the supervisor is gone: so are we
+		}
+		var o order
+		var a answer
+		var out []int
+		if e := json.Unmarshal(text, &o); e != nil {
+			a.Error = pack(e)
+		} else if err != nil {
+			a.Error = pack(err)
+		} else if out, a.IsFile, e = b.fill(&o, fds); e != nil {
+			a.Error = pack(e)
+		}
+		closeFDs(fds)
+		text, _ = json.Marshal(a) // strings and numbers
+		err2 := sendMessage(socket, text, out)
+		closeFDs(out)
+		if err2 != nil {
+			return 0
+		}
+	}
+}
+
+// standsApart refuses to go on in somebody's own namespaces: run by hand, a bench is no harm, but of no use either.
+func standsApart() error {
+	if kind, err := unix.GetsockoptInt(spawn.HelperSocket, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
+		return errors.New("descriptor " + strconv.Itoa(spawn.HelperSocket) + " is not a supervisor's socket; this program is started by sandbox-run only")
+	}
+	return nil
+}
+
+// fill makes what an order asks for. The descriptors are the caller's.
+func (b *bench) fill(o *order, fds []int) (out []int, isFile bool, err error) {
+	if want := map[string]int{orderWritable: 1, orderAgain: 1}[o.What]; len(fds) != want {
+		return nil, false, fmt.Errorf("%s: %d descriptors came, not %d", o.What, len(fds), want)
+	}
+	out = []int{-1, -1}
+	switch o.What {
+	case orderReady:
+		// A mount like those that will be asked for: a user namespace may be had and be of no use.
+		var s *skeleton
+		if s, err = newSkeleton(); err == nil {
+			s.close()
+		}
+		return nil, false, failure("mount", "rootfs", err)
+	case orderRoot:
+		out = out[:1]
+		out[0], err = b.root(o.spec())
+	case orderWritable:
+		out[0], out[1], err = b.writableRoot(o.spec(), o.Owner, fds[0])
+	case orderAgain:
+		out[0], out[1], err = b.again(fds[0])
+	case orderScratch:
+		out = out[:1]
+		var s *scratch.Scratch
+		if s, err = b.scratch(o.Mode, scratch.Options{Bytes: o.Bytes, Inodes: o.Inodes}, o.Owner); err == nil {
+			out[0], err = unix.FcntlInt(s.File().Fd(), unix.F_DUPFD_CLOEXEC, 3)
+			_ = s.Close()
+		}
+	case orderVolume:
+		out = out[:1]
+		if len(o.Volumes) != 1 {
+			return nil, false, fmt.Errorf("%d volumes, not one", len(o.Volumes))
+		}
+		var f *os.File
+		if f, isFile, err = b.volume(o.Volumes[0], o.Owner); err == nil {
+			out[0], err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+			_ = f.Close()
+		}
+	default:
+		return nil, false, fmt.Errorf("unknown order %q", o.What)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return out, isFile, nil
+}
+
+// stewardPatience bounds what an order may take: it takes a millisecond.
+const stewardPatience = 20 * time.Second
+
+func sendMessage(socket int, text []byte, fds []int) error {
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	for {
+		err := unix.Sendmsg(socket, text, rights, nil, unix.MSG_NOSIGNAL)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func receiveMessage(socket int) (text []byte, fds []int, err error) {
+	buf, rights := make([]byte, maxOrder), make([]byte, unix.CmsgSpace(8*4))
+	var n, m, flags int
+	for {
+		n, m, flags, _, err = unix.Recvmsg(socket, buf, rights, unix.MSG_CMSG_CLOEXEC)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:m])
+	for i := range messages {
+		got, e := unix.ParseUnixRights(&messages[i])
+		fds, err = append(fds, got...), errors.Join(err, e)
+	}
+	switch {
+	case err != nil:
+	case n == 0:
+		err = errors.New("the other end is gone")
+	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+		err = unix.EMSGSIZE
+	}
+	if err != nil {
+		closeFDs(fds)
+		return nil, nil, err
+	}
+	return buf[:n], fds, nil
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}

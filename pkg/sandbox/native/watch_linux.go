@@ -1,0 +1,239 @@
+package native
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/census"
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// How often a watch looks. A core fills memory at a few GiB a second: the less there is left, the sooner it looks
+// again, and the overshoot is what is filled between two looks.
+const (
+	fillRate    = 4 << 30 // bytes a second
+	lookSoonest = time.Millisecond
+	lookLatest  = 20 * time.Millisecond
+)
+
+// watch keeps the limits of a phase that no cgroup keeps, by looking at its processes again and again.
+type watch struct {
+	p      *phase
+	census *census.Census
+	limits atomic.Pointer[sandbox.Limits]
+
+	started sync.Once
+	quit    chan struct{}
+	done    chan struct{} // closed when nobody looks any more
+
+	mu            sync.Mutex
+	peak          uint64
+	processesPeak int
+	last          census.Count
+	over          bool // the limit was exceeded
+}
+
+// watches reports whether this machine's cgroups leave something to count.
+func (b *Backend) watches() bool { return !b.counts.memory || !b.counts.pids || !b.counts.cpu }
+
+// instead says how a limit is kept without its cgroup controller.
+func (b *Backend) instead(c cgroup.Controller) (sandbox.ControlState, string) {
+	switch c {
+	case cgroup.Memory, cgroup.Swap:
+		if b.counts.memory {
+			return sandbox.Absent, ""
+		}
+		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead: what is filled in between is over the limit (about 10 MiB for one core), and buffers in the kernel are not seen", lookSoonest, lookLatest)
+	case cgroup.Pids:
+		if countsPerNamespace() {
+			return sandbox.Enforced, "; RLIMIT_NPROC of its user namespace instead: what it refuses is not counted"
+		}
+		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead", lookSoonest, lookLatest)
+	case cgroup.CPU:
+		return sandbox.Polled, "; bound to that many processors instead: a fraction of one is not kept"
+	}
+	return sandbox.Absent, ""
+}
+
+// countsPerNamespace: since Linux 5.14 RLIMIT_NPROC counts the processes of an id in its user namespace, before that
+// in the whole machine.
+var countsPerNamespace = sync.OnceValue(func() bool {
+	var u unix.Utsname
+	var major, minor int
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+		return false
+	}
+	return major > 5 || major == 5 && minor >= 14
+})
+
+// newWatch takes over the directories.
+func newWatch(p *phase, proc, shm *os.File) *watch {
+	return &watch{p: p, census: census.Open(proc, shm), quit: make(chan struct{}), done: make(chan struct{})}
+}
+
+// turn goes round, so that sandboxes that are bound to processors are not all bound to the same.
+var turn atomic.Uint32
+
+// bind has everything that a phase will start run on as many processors as its limit allows.
+func bind(pid int, cpus float64) {
+	var all, some unix.CPUSet
+	if unix.SchedGetaffinity(0, &all) != nil {
+		return
+	}
+	var usable []int
+	for cpu := range len(all) * 64 {
+		if all.IsSet(cpu) {
+			usable = append(usable, cpu)
+		}
+	}
+	want := int(cpus)
+	if float64(want) < cpus {
+		want++
+	}
+	if want >= len(usable) {
+		return
+	}
+	first := int(turn.Add(uint32(want)))
+	for n := range want {
+		some.Set(usable[(first+n)%len(usable)])
+	}
+	// The thread that forks: children take after it. It is our child and was not waited for.
+	_ = unix.SchedSetaffinity(pid, &some)
+}
+
+// begin starts to look, with the limits of a phase that is about to have a program.
+func (w *watch) begin(l sandbox.Limits) {
+	w.limits.Store(&l)
+	w.started.Do(func() {
+		if !w.p.i.b.counts.cpu {
+			bind(w.p.init.PID(), l.CPUs)
+		}
+		go w.keep()
+	})
+}
+
+// end stops looking. The phase's init has ended, or was told to. Once only.
+func (w *watch) end() {
+	close(w.quit)
+	w.started.Do(func() { close(w.done) }) // nobody ever looked
+	<-w.done
+	_ = w.census.Close()
+}
+
+func (w *watch) keep() {
+	defer close(w.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.quit:
+			return
+		case <-timer.C:
+		}
+		began := time.Now()
+		pause, over := w.police()
+		if over {
+			_ = w.p.Kill() // that it ends is seen to like any other end
+			return
+		}
+		// Looking is not worth more than a quarter of a processor.
+		timer.Reset(max(pause, 3*time.Since(began)))
+	}
+}
+
+// police looks once and says when to look again, or that a limit was exceeded.
+func (w *watch) police() (pause time.Duration, over bool) {
+	n, err := w.census.Take()
+	if err != nil { // the namespace ends
+		return lookLatest, false
+	}
+	b := w.p.i.b
+	if !b.counts.pids && !countsPerNamespace() && n.Tasks > w.limits.Load().Processes {
+		return 0, true
+	}
+	limit := uint64(w.limits.Load().Memory)
+	used := n.Memory + w.inScratch()
+	if used > limit && !b.counts.memory {
+		if exact, err := w.census.Memory(); err == nil {
+			used = exact + w.inScratch()
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = n
+	w.peak, w.processesPeak = max(w.peak, used), max(w.processesPeak, n.Tasks)
+	if used > limit && !b.counts.memory {
+		w.over = true
+		return 0, true
+	}
+	left := time.Duration(float64(limit-min(limit, used)) / fillRate * float64(time.Second))
+	return min(max(left, lookSoonest), lookLatest), false
+}
+
+// inScratch is what files in memory take.
+func (w *watch) inScratch() uint64 {
+	if s := w.p.i.scratch; s != nil {
+		if u, err := s.Usage(); err == nil && s.InMemory() {
+			return u.BytesUsed
+		}
+	}
+	return 0
+}
+
+// look adds what is used now to a sample.
+func (w *watch) look(s *monitor.Sample) error {
+	n, err := w.census.Take()
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = n
+	used := n.Memory + w.inScratch()
+	w.peak, w.processesPeak = max(w.peak, used), max(w.processesPeak, n.Tasks)
+	w.addLocked(s)
+	if !w.p.i.b.counts.memory {
+		s.Memory = used
+	}
+	if !w.p.i.b.counts.pids {
+		s.Processes = n.Tasks
+	}
+	return nil
+}
+
+// addLocked fills in what cgroups did not count. With mu held.
+func (w *watch) addLocked(s *monitor.Sample) {
+	c := w.p.i.b.counts
+	if !c.memory {
+		s.MemoryPeak = w.peak
+		if w.over {
+			s.OOMKills = 1
+		}
+	}
+	if !c.pids {
+		s.ProcessesPeak = w.processesPeak
+	}
+	if s.CPUUser+s.CPUSystem == 0 {
+		s.CPUUser, s.CPUSystem = w.last.CPUUser, w.last.CPUSystem
+	}
+}
+
+// complete fills in a final sample. The CPU time is then exact, and includes the init's own.
+func (w *watch) complete(s *monitor.Sample, last usage) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.addLocked(s)
+	if !w.p.i.b.counts.any {
+		s.CPUUser, s.CPUSystem = max(last.user, w.last.CPUUser), max(last.system, w.last.CPUSystem)
+	}
+}
