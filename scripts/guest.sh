@@ -8,6 +8,9 @@
 #
 #   GUEST_CGROUP=v2      cgroup v2 alone; default: the v1 controllers and an empty v2 tree
 #   GUEST_TIMEOUT=1200   seconds
+#   GUEST_FILES          further files and directories to take along, one per line
+#
+# Without a binary it makes what every guest needs, once, and that is all.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=$top/bin/guest
@@ -16,7 +19,10 @@ cache=$top/bin/guest
 build() {
 	local work package version
 	work=$(mktemp -d "$cache.XXXXXXXX")
-	package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ {print $2; exit}')
+	kernel_package() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends: linux-image/ {print $2; exit}'; }
+	package=$(kernel_package)
+	# A fresh machine has no package lists.
+	[[ -n $package ]] || ((EUID)) || { apt-get -q update >/dev/null && package=$(kernel_package); }
 	[[ -n $package ]] || { echo "guest: no cloud kernel among this machine's packages; try: apt-get update" >&2; return 1; }
 	(cd "$work" && apt-get -q download "$package" >/dev/null && dpkg -x "$package"_*.deb kernel)
 	version=${package#linux-image-}
@@ -122,7 +128,8 @@ INIT
 	(cd "$tree" && find . | cpio -o -H newc --quiet) >"$work/ramdisk.cpio"
 }
 
-[[ -e $cache/root.img ]] || build
+[[ -e $cache/root.img ]] || { mkdir -p "${cache%/*}" && build; }
+(($#)) || exit 0
 
 binary=$1
 shift
@@ -156,11 +163,14 @@ printf '%s\n' "${results[@]}" | sed -n 's#^/##p' >"$run/files/guest-results"
 } >"$run/files/guest-command"
 inputs=("${binary#/}" "${PWD#/}")
 [[ -z ${SANDBOX_RUN_TEST_BIN:-} ]] || inputs+=("${SANDBOX_RUN_TEST_BIN#/}")
+while read -r file; do
+	[[ -z $file ]] || inputs+=("${file#/}")
+done <<<"${GUEST_FILES:-}"
 tar -cf "$run/in.tar" -C "$run/files" guest-command guest-results -C / "${inputs[@]}"
 truncate -s %1M "$run/in.tar"
 truncate -s 1G "$run/out.tar"
 
-append="console=ttyS0 quiet panic=-1 lsm=landlock swapaccount=1"
+append="console=ttyS0 quiet loglevel=3 panic=-1 lsm=landlock swapaccount=1"
 [[ ${GUEST_CGROUP:-} != v2 ]] || append+=" cgroup_no_v1=all guest.cgroup=v2"
 timeout -k 5 "${GUEST_TIMEOUT:-1200}" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 6G \
 	-nodefaults -no-user-config -display none -nic none -no-reboot -serial stdio -device virtio-rng-pci \
