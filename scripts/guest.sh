@@ -29,7 +29,7 @@ build() {
 	cp "$work/kernel/boot/vmlinuz-$version" "$work/vmlinuz"
 	root_tree "$work/root"
 	ramdisk "$work" "$version"
-	mkfs.ext4 -q -E lazy_itable_init=1 -d "$work/root" "$work/root.img" 6G
+	mkfs.ext4 -q -E lazy_itable_init=1 -d "$work/root" "$work/root.img" 6G >/dev/null 2>&1
 	rm -rf "$work/root" "$work/kernel" "$work"/*.deb
 	mv -T "$work" "$cache" 2>/dev/null || rm -rf "$work" # somebody else was faster
 }

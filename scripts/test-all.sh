@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole matrix: the suite with its long tests (SANDBOX_RUN_TEST_ALL=1), then each fuzz target
-# for FUZZTIME.
+# The whole matrix: the suite with its long tests (SANDBOX_RUN_TEST_ALL=1), what has to do with cgroups on a
+# machine with cgroup v2 alone (v2.sh), then each fuzz target for FUZZTIME.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,6 +11,8 @@ export SANDBOX_RUN_TEST_BIN=$PWD/bin/test
 ((EUID == 0)) || echo "test-all: not root: tests that need root will be skipped, and say so"
 # shellcheck disable=SC2086 # TESTFLAGS is a list
 SANDBOX_RUN_TEST_ALL=1 CGO_ENABLED=1 go test -race -count=1 -timeout 45m ${TESTFLAGS:-} ./...
+
+scripts/v2.sh all
 
 # go test -list prints a package's names and then a line with the package.
 listing=$(go test -run '^$' -list '^Fuzz' ./...)
