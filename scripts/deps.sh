@@ -23,6 +23,7 @@ guest                | busybox-static  | its first programs                     
 guest                | cpio            | to pack them                               | command -v cpio
 guest                | kmod            | depmod                                     | command -v depmod
 guest                | bubblewrap      | a program to run in it                     | command -v bwrap
+guest                | uidmap          | newuidmap, for its ordinary users          | command -v newuidmap
 lint                 | shellcheck | the linter for shell scripts                   | command -v shellcheck
 TABLE
 }

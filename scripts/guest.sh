@@ -15,6 +15,9 @@ set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=$top/bin/guest
 
+# What is kept was made by a script like this one.
+stamp=$(sha256sum <"${BASH_SOURCE[0]}")
+
 # build makes the kernel, the initial ramdisk and the root file system, once.
 build() {
 	local work package version
@@ -31,6 +34,8 @@ build() {
 	ramdisk "$work" "$version"
 	mkfs.ext4 -q -E lazy_itable_init=1 -d "$work/root" "$work/root.img" 6G >/dev/null 2>&1
 	rm -rf "$work/root" "$work/kernel" "$work"/*.deb
+	echo "$stamp" >"$work/stamp"
+	rm -rf "$cache"
 	mv -T "$work" "$cache" 2>/dev/null || rm -rf "$work" # somebody else was faster
 }
 
@@ -49,10 +54,11 @@ root_tree() {
 	local tree=$1 file
 	mkdir -p "$tree"/usr/{bin,sbin,lib,lib64,lib/locale,local} "$tree"/{etc,root,home,tmp,var/tmp,var/cache,run,proc,sys,dev,mnt}
 	chmod 1777 "$tree/tmp" "$tree/var/tmp"
+	chmod 700 "$tree/root"
 	for file in bin sbin lib lib64; do ln -s "usr/$file" "$tree/$file"; done
 	local files=(/usr/bin/python3 /usr/bin/busybox /usr/bin/awk)
 	mapfile -t -O ${#files[@]} files < <(dpkg -L coreutils util-linux mount bsdutils bash dash sed grep findutils procps \
-		e2fsprogs bubblewrap hostname tar libc-bin login mawk python3.11-minimal 2>/dev/null | grep -E '^(/usr)?/s?bin/.')
+		e2fsprogs bubblewrap hostname tar libc-bin login mawk uidmap python3.11-minimal 2>/dev/null | grep -E '^(/usr)?/s?bin/.')
 	for file in "${files[@]}"; do copy "$tree" "$file"; done
 	cp -a /usr/lib/python3* "$tree/usr/lib/"
 	find "$tree"/usr/lib/python3* \( -name test -o -name dist-packages \) -type d -prune -exec rm -rf {} +
@@ -128,7 +134,7 @@ INIT
 	(cd "$tree" && find . | cpio -o -H newc --quiet) >"$work/ramdisk.cpio"
 }
 
-[[ -e $cache/root.img ]] || { mkdir -p "${cache%/*}" && build; }
+[[ $(cat "$cache/stamp" 2>/dev/null) == "$stamp" ]] || { mkdir -p "${cache%/*}" && build; }
 (($#)) || exit 0
 
 binary=$1
