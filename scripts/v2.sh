@@ -68,7 +68,7 @@ packages=() directories=() flags=()
 while IFS='|' read -r package run; do
 	read -r package <<<"$package"
 	read -r run <<<"$run"
-	arguments=(-test.timeout=15m)
+	arguments=(-test.timeout=20m)
 	if [[ $mode == smoke ]]; then
 		[[ -n $run ]] || continue
 		arguments=(-test.timeout=3m "-test.run=$run")
@@ -83,7 +83,7 @@ echo 'exit $status' >>"$work/run"
 chmod +x "$work/run"
 CGO_ENABLED=0 go test -c "${flags[@]}" -o "$work/" "${packages[@]}"
 
-seconds=1500
+seconds=2100
 [[ $mode != smoke ]] || seconds=300
 cd "$work"
 GUEST_CGROUP=v2 GUEST_TIMEOUT=${GUEST_TIMEOUT:-$seconds} GUEST_FILES=$(printf '%s\n' "${directories[@]}") ../../scripts/guest.sh "$work/run"
