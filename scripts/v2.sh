@@ -37,7 +37,7 @@ scripts/guest.sh || missing "the virtual machine could not be made (see above)"
 table() {
 	cat <<'TABLE'
 internal/linux/clone  | ^Test(InitBornInGroup|BornInGroup)$
-internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|Nest|Kill|KillByTheKernel|KillWithoutFirstThread|FreezeThenKill|RemoveWithLiveProcesses|MakeAgainstPrune)$
+internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|Nest|KillByTheKernel|KillWithoutFirstThread|RemoveWithLiveProcesses)$
 pkg/sandbox/native    | ^Test(BornInGroup|Conformance)$/^(born|refused,_joins|cases)$/^(hello|memory_limit|process_limit|cgroup_is_the_root_of_its_world|freeze_and_thaw)$
 internal/linux/spawn  |
 cmd/sandbox-run       |
