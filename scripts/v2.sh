@@ -40,6 +40,7 @@ internal/linux/clone  | ^Test(InitBornInGroup|BornInGroup)$
 internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|Nest|KillByTheKernel|KillWithoutFirstThread|RemoveWithLiveProcesses)$
 pkg/sandbox/native    | ^Test(BornInGroup|Conformance)$/^(born|refused,_joins|cases)$/^(hello|memory_limit|process_limit|cgroup_is_the_root_of_its_world|freeze_and_thaw)$
 internal/linux/spawn  |
+pkg/sandbox/process   |
 cmd/sandbox-run       |
 TABLE
 }
