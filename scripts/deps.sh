@@ -18,17 +18,19 @@ test,test-all,attack | libc6-dev  | the C library's headers                     
 test,test-all,bench  | e2fsprogs  | mkfs.ext4, for the disk-backed scratch         | command -v mkfs.ext4
 test,test-all,bench  | python3    | a program to run in the sandbox                | test -x /usr/bin/python3
 bench,test-all       | bubblewrap | bwrap, the reference of the benchmark          | command -v bwrap
-guest                | qemu-system-x86 | the virtual machine of guest.sh            | command -v qemu-system-x86_64
-guest                | busybox-static  | its first programs                         | test -x /usr/bin/busybox
-guest                | cpio            | to pack them                               | command -v cpio
-guest                | kmod            | depmod                                     | command -v depmod
-guest                | bubblewrap      | a program to run in it                     | command -v bwrap
+guest,guest-systemd  | qemu-system-x86 | the virtual machine of guest.sh            | command -v qemu-system-x86_64
+guest,guest-systemd  | busybox-static  | its first programs                         | test -x /usr/bin/busybox
+guest,guest-systemd  | cpio            | to pack them                               | command -v cpio
+guest,guest-systemd  | kmod            | depmod                                     | command -v depmod
+guest,guest-systemd  | bubblewrap      | a program to run in it                     | command -v bwrap
 guest                | uidmap          | newuidmap, for its ordinary users          | command -v newuidmap
+guest-systemd        | mmdebstrap      | its Debian                                 | command -v mmdebstrap
+guest,guest-systemd  | e2fsprogs       | mkfs.ext4, for its disk                    | command -v mkfs.ext4
 lint                 | shellcheck | the linter for shell scripts                   | command -v shellcheck
 TABLE
 }
 
-group=${1:?usage: deps.sh test|test-all|bench|guest|lint}
+group=${1:?usage: deps.sh test|test-all|bench|guest|guest-systemd|lint}
 
 # Go can not be had from the distribution in the version that is needed.
 if ! command -v go >/dev/null; then

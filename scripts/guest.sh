@@ -135,7 +135,7 @@ INIT
 }
 
 [[ $(cat "$cache/stamp" 2>/dev/null) == "$stamp" ]] || { mkdir -p "${cache%/*}" && build; }
-(($#)) || exit 0
+(($#)) || exit 0 # it was only to be made
 
 binary=$1
 shift

@@ -18,7 +18,7 @@ func open(name string, eager bool) (sandbox.Backend, error) {
 		}
 		return b, nil
 	}
-	b, err := native.New(native.Options{Eager: eager})
+	b, err := native.New(native.Options{Eager: eager, Delegate: true})
 	if err != nil {
 		return nil, err
 	}

@@ -77,6 +77,12 @@ type Timed interface {
 	Took() (time.Duration, bool)
 }
 
+// Watched is what a Task is too when whoever watches over its process inside can be lost.
+type Watched interface {
+	// Lost is called after Wait: the watcher ended first and took the process along, so the exit is not the process's own.
+	Lost() bool
+}
+
 // Freezer is what an Instance is too when it can stop and continue everything in it. A frozen
 // sandbox can still be killed.
 type Freezer interface {

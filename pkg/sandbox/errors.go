@@ -3,6 +3,7 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -92,12 +93,7 @@ func (r *Refusal) Error() string {
 	} else {
 		fmt.Fprintf(&b, "%s: tier %q is required, this machine gives %q", r.Got.Backend, r.Require, r.Got.Tier)
 	}
-	for _, gap := range r.Got.Missing {
-		fmt.Fprintf(&b, "\n  %s is %s: %s", gap.Control, gap.State, gap.Reason)
-		if gap.Remedy != "" {
-			fmt.Fprintf(&b, "; fix: %s", gap.Remedy)
-		}
-	}
+	r.explain(&b)
 	switch {
 	case r.Got.Tier == TierNone: // no flag accepts that
 		b.WriteString("\n  nothing can run here as it is; try: sandbox-run doctor")
@@ -107,6 +103,41 @@ func (r *Refusal) Error() string {
 		fmt.Fprintf(&b, "\n  to accept less: --require %s", r.Got.Tier)
 	}
 	return b.String()
+}
+
+// explain names what is missing, and what would change it, each thing once.
+func (r *Refusal) explain(b *strings.Builder) {
+	type cause struct {
+		state  ControlState
+		reason string
+	}
+	var causes []cause
+	var remedies []string
+	controls := map[cause][]string{}
+	for _, gap := range r.Got.Missing {
+		// Of a tier that is too weak, what makes it so; what is merely different does not.
+		if !r.Got.Tier.AtLeast(r.Require) && gap.State == Enforced {
+			continue
+		}
+		c := cause{gap.State, gap.Reason}
+		if controls[c] == nil {
+			causes = append(causes, c)
+		}
+		controls[c] = append(controls[c], string(gap.Control))
+		if gap.Remedy != "" && !slices.Contains(remedies, gap.Remedy) {
+			remedies = append(remedies, gap.Remedy)
+		}
+	}
+	for _, c := range causes {
+		is := "is"
+		if len(controls[c]) > 1 {
+			is = "are"
+		}
+		fmt.Fprintf(b, "\n  %s %s %s: %s", strings.Join(controls[c], ", "), is, c.state, c.reason)
+	}
+	for _, remedy := range remedies {
+		fmt.Fprintf(b, "\n  fix: %s", remedy)
+	}
 }
 
 // Unwrap makes a Refusal an ErrRefused.

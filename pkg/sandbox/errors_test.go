@@ -57,10 +57,13 @@ func TestRefusal(t *testing.T) {
 	iso.Tier = TierNamespace
 	iso.Lack(ControlMemory, Polled, "no cgroup is delegated", "run under systemd")
 	iso.Lack(ControlDisk, Absent, "no loop devices", "")
+	iso.Lack(ControlSwap, Polled, "no cgroup is delegated", "run under systemd")
+	iso.Lack(ControlUserNS, Enforced, "one id only", "add a range")
 	err := iso.Check(TierContainer, false)
 	want := `native: tier "container" is required, this machine gives "namespace"
-  memory is polled: no cgroup is delegated; fix: run under systemd
+  memory, swap are polled: no cgroup is delegated
   disk is absent: no loop devices
+  fix: run under systemd
   to accept less: --require namespace`
 	if !errors.Is(err, ErrRefused) || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

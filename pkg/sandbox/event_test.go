@@ -14,98 +14,103 @@ import (
 
 // Whatever is written, in whatever pieces: what is kept is the head and the tail of it, the live reader
 // had it all, a replay from any point has what is kept after it, and the spilled file is the whole.
-func TestRecorder(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		keep := rapid.IntRange(1, 64).Draw(t, "keep")
-		dir, err := os.MkdirTemp("", "recorder-")
-		if err != nil {
-			t.Fatal(err)
+func TestRecorder(t *testing.T) { rapid.Check(t, recorderKeeps) }
+
+func FuzzRecorder(f *testing.F) {
+	f.Add([]byte{})
+	f.Fuzz(rapid.MakeFuzz(recorderKeeps))
+}
+
+func recorderKeeps(t *rapid.T) {
+	keep := rapid.IntRange(1, 64).Draw(t, "keep")
+	dir, err := os.MkdirTemp("", "recorder-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	var spill *Spill
+	limit := 0
+	if rapid.Bool().Draw(t, "spill") {
+		limit = rapid.IntRange(1, 400).Draw(t, "limit")
+		spill = &Spill{Dir: dir, Limit: Size(limit)}
+	}
+	var live []Event
+	full := 0
+	r := NewRecorder(Size(keep), func(ev Event) { ev.Data = slices.Clone(ev.Data); live = append(live, ev) }, spill, func() { full++ })
+	var all [2][]byte
+	dropped := false
+	for i := range rapid.IntRange(0, 40).Draw(t, "writes") {
+		if rapid.IntRange(0, 9).Draw(t, "other") == 0 {
+			r.Emit(Event{Kind: EventMetric}, rapid.Bool().Draw(t, "wait"))
+			continue
 		}
-		defer os.RemoveAll(dir)
-		var spill *Spill
-		limit := 0
-		if rapid.Bool().Draw(t, "spill") {
-			limit = rapid.IntRange(1, 400).Draw(t, "limit")
-			spill = &Spill{Dir: dir, Limit: Size(limit)}
+		stream := rapid.IntRange(0, 1).Draw(t, "stream")
+		data := bytes.Repeat([]byte{byte('a' + i%26)}, rapid.IntRange(0, 40).Draw(t, "length"))
+		for j := range data {
+			data[j] += byte(j % 3)
 		}
-		var live []Event
-		full := 0
-		r := NewRecorder(Size(keep), func(ev Event) { ev.Data = slices.Clone(ev.Data); live = append(live, ev) }, spill, func() { full++ })
-		var all [2][]byte
-		dropped := false
-		for i := range rapid.IntRange(0, 40).Draw(t, "writes") {
-			if rapid.IntRange(0, 9).Draw(t, "other") == 0 {
-				r.Emit(Event{Kind: EventMetric}, rapid.Bool().Draw(t, "wait"))
-				continue
-			}
-			stream := rapid.IntRange(0, 1).Draw(t, "stream")
-			data := bytes.Repeat([]byte{byte('a' + i%26)}, rapid.IntRange(0, 40).Draw(t, "length"))
-			for j := range data {
-				data[j] += byte(j % 3)
-			}
-			all[stream] = append(all[stream], data...)
-			dropped = dropped || len(all[stream]) > keep
-			r.Write(stream, data)
-			clear(data) // the recorder must not have kept the slice
+		all[stream] = append(all[stream], data...)
+		dropped = dropped || len(all[stream]) > keep
+		r.Write(stream, data)
+		clear(data) // the recorder must not have kept the slice
+	}
+	if full > 1 || (full == 1) != dropped {
+		t.Fatalf("told of %d overflows, dropped %v", full, dropped)
+	}
+	var heard [2][]byte
+	for i, ev := range live {
+		if ev.Seq != uint64(i+1) {
+			t.Fatalf("event %d has number %d", i+1, ev.Seq)
 		}
-		if full > 1 || (full == 1) != dropped {
-			t.Fatalf("told of %d overflows, dropped %v", full, dropped)
+		if s := slices.Index(streamKinds[:], ev.Kind); s >= 0 {
+			if ev.Offset != uint64(len(heard[s])) {
+				t.Fatalf("offset %d, want %d", ev.Offset, len(heard[s]))
+			}
+			heard[s] = append(heard[s], ev.Data...)
 		}
-		var heard [2][]byte
-		for i, ev := range live {
-			if ev.Seq != uint64(i+1) {
-				t.Fatalf("event %d has number %d", i+1, ev.Seq)
-			}
-			if s := slices.Index(streamKinds[:], ev.Kind); s >= 0 {
-				if ev.Offset != uint64(len(heard[s])) {
-					t.Fatalf("offset %d, want %d", ev.Offset, len(heard[s]))
-				}
-				heard[s] = append(heard[s], ev.Data...)
-			}
+	}
+	head := (keep + 1) / 2
+	for s := range all {
+		if !bytes.Equal(heard[s], all[s]) {
+			t.Fatalf("live %q, written %q", heard[s], all[s])
 		}
-		head := (keep + 1) / 2
-		for s := range all {
-			if !bytes.Equal(heard[s], all[s]) {
-				t.Fatalf("live %q, written %q", heard[s], all[s])
-			}
-			out := r.Output(s)
-			wantHead, wantTail := all[s][:min(head, len(all[s]))], []byte(nil)
-			if rest := all[s][len(wantHead):]; len(rest) > 0 {
-				wantTail = rest[max(0, len(rest)-(keep-head)):]
-			}
-			if !bytes.Equal(out.Head, wantHead) || !bytes.Equal(out.Tail, wantTail) || out.Total != uint64(len(all[s])) ||
-				out.Dropped != uint64(len(all[s])-len(wantHead)-len(wantTail)) || out.Truncated() != (len(all[s]) > keep) {
-				t.Fatalf("kept %+v of %q", out, all[s])
-			}
-			if !bytes.Equal(out.Bytes(), append(slices.Clone(wantHead), wantTail...)) {
-				t.Fatalf("bytes %q", out.Bytes())
-			}
+		out := r.Output(s)
+		wantHead, wantTail := all[s][:min(head, len(all[s]))], []byte(nil)
+		if rest := all[s][len(wantHead):]; len(rest) > 0 {
+			wantTail = rest[max(0, len(rest)-(keep-head)):]
 		}
-		since := uint64(rapid.IntRange(0, len(live)+1).Draw(t, "since"))
-		checkReplay(t, r, live, all, since, keep)
-		cut := spill != nil && slices.ContainsFunc(all[:], func(b []byte) bool { return len(b) > max(keep, limit) })
-		if err := r.Close(); cut != (err != nil) {
-			t.Fatal(err)
+		if !bytes.Equal(out.Head, wantHead) || !bytes.Equal(out.Tail, wantTail) || out.Total != uint64(len(all[s])) ||
+			out.Dropped != uint64(len(all[s])-len(wantHead)-len(wantTail)) || out.Truncated() != (len(all[s]) > keep) {
+			t.Fatalf("kept %+v of %q", out, all[s])
 		}
-		if err := r.Close(); err != nil {
-			t.Fatal(err)
+		if !bytes.Equal(out.Bytes(), append(slices.Clone(wantHead), wantTail...)) {
+			t.Fatalf("bytes %q", out.Bytes())
 		}
-		r.Write(0, []byte("late"))
-		r.Emit(Event{Kind: EventPhase}, true)
-		for s := range all {
-			file := r.Output(s).File
-			if (file != "") != (spill != nil && len(all[s]) > keep) {
-				t.Fatalf("spilled to %q", file)
-			}
-			if file == "" {
-				continue
-			}
-			got, err := os.ReadFile(file)
-			if err != nil || !bytes.Equal(got, all[s][:min(limit, len(all[s]))]) {
-				t.Fatalf("spilled %q of %q (%v)", got, all[s], err)
-			}
+	}
+	since := uint64(rapid.IntRange(0, len(live)+1).Draw(t, "since"))
+	checkReplay(t, r, live, all, since, keep)
+	cut := spill != nil && slices.ContainsFunc(all[:], func(b []byte) bool { return len(b) > max(keep, limit) })
+	if err := r.Close(); cut != (err != nil) {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.Write(0, []byte("late"))
+	r.Emit(Event{Kind: EventPhase}, true)
+	for s := range all {
+		file := r.Output(s).File
+		if (file != "") != (spill != nil && len(all[s]) > keep) {
+			t.Fatalf("spilled to %q", file)
 		}
-	})
+		if file == "" {
+			continue
+		}
+		got, err := os.ReadFile(file)
+		if err != nil || !bytes.Equal(got, all[s][:min(limit, len(all[s]))]) {
+			t.Fatalf("spilled %q of %q (%v)", got, all[s], err)
+		}
+	}
 }
 
 func checkReplay(t *rapid.T, r *Recorder, live []Event, all [2][]byte, since uint64, keep int) {

@@ -1,12 +1,15 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
 // Size is a number of bytes.
@@ -199,23 +202,45 @@ func (l Limits) clamp(m Machine) (Limits, []string) {
 	return l, said
 }
 
+// limitsJSON are limits under the names of their flags: seconds and bytes.
+type limitsJSON struct {
+	Wall      monitor.Seconds `json:"timeout"`
+	Grace     monitor.Seconds `json:"grace"`
+	CPUs      float64         `json:"cpus"`
+	CPUTime   monitor.Seconds `json:"cpu_time,omitempty"`
+	Memory    Size            `json:"memory"`
+	Disk      Size            `json:"disk"`
+	Inodes    int             `json:"inodes"`
+	Processes int             `json:"pids"`
+	OpenFiles int             `json:"open_files"`
+	Output    Size            `json:"output_limit"`
+}
+
 // MarshalJSON writes limits under the names of their flags: seconds and bytes.
 func (l Limits) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Wall      float64 `json:"timeout"`
-		Grace     float64 `json:"grace"`
-		CPUs      float64 `json:"cpus"`
-		CPUTime   float64 `json:"cpu_time,omitempty"`
-		Memory    Size    `json:"memory"`
-		Disk      Size    `json:"disk"`
-		Inodes    int     `json:"inodes"`
-		Processes int     `json:"pids"`
-		OpenFiles int     `json:"open_files"`
-		Output    Size    `json:"output_limit"`
-	}{
-		l.Wall.Seconds(), l.Grace.Seconds(), l.CPUs, l.CPUTime.Seconds(), l.Memory, l.Disk,
+	return json.Marshal(limitsJSON{
+		monitor.Seconds(l.Wall), monitor.Seconds(l.Grace), l.CPUs, monitor.Seconds(l.CPUTime), l.Memory, l.Disk,
 		l.Inodes, l.Processes, l.OpenFiles, l.Output,
 	})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. What is left out stays as it is; a name that is no limit is an error,
+// because a limit that is misspelt would not be enforced.
+func (l *Limits) UnmarshalJSON(b []byte) error {
+	j := limitsJSON{
+		monitor.Seconds(l.Wall), monitor.Seconds(l.Grace), l.CPUs, monitor.Seconds(l.CPUTime), l.Memory, l.Disk,
+		l.Inodes, l.Processes, l.OpenFiles, l.Output,
+	}
+	in := json.NewDecoder(bytes.NewReader(b))
+	in.DisallowUnknownFields()
+	if err := in.Decode(&j); err != nil {
+		return Invalid("limits", "%w", err)
+	}
+	*l = Limits{
+		j.Wall.Duration(), j.Grace.Duration(), j.CPUs, j.CPUTime.Duration(), j.Memory, j.Disk,
+		j.Inodes, j.Processes, j.OpenFiles, j.Output,
+	}
+	return nil
 }
 
 // ScratchMode says what /workspace, /tmp and $HOME are made of.

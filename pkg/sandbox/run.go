@@ -125,6 +125,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		}
 		listening = r.tell(ctx, Event{Kind: EventViolation, Violation: &res.Violations[i]}, patience)
 	}
+	if t, ok := task.(Watched); ok && !cutShort && t.Lost() {
+		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], lostNote)
+	}
 	if err := r.rec.Close(); err != nil {
 		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "output could not be spilled whole: "+err.Error())
 	}
@@ -133,6 +136,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	r.c.mu.Unlock()
 	return res, nil
 }
+
+// lostNote tells a program that somebody on the host has ended from one that ended by a signal of its own.
+const lostNote = "the sandbox's init was killed from outside, and the program with it: by somebody on the host, or by the kernel when the host's memory ran out; look at the host's log"
 
 // calledOff reports whether somebody wanted the run to end while it was being started.
 func (r *run) calledOff() bool {

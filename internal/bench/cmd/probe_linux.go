@@ -28,7 +28,7 @@ const syscallRounds = 200_000
 
 // probe does one kind of work and prints how long it took.
 func probe(args []string, stdout io.Writer) int {
-	work := map[string]func() error{"cpu": burn, "syscalls": calls}[strings.Join(args, " ")]
+	work := map[string]func() error{"cpu": burn, "syscalls": calls, "refused": refused}[strings.Join(args, " ")]
 	if work == nil {
 		return exitFailed
 	}

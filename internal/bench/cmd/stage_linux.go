@@ -32,6 +32,7 @@ var measures = []struct {
 	{"throughput", (*stage).throughput},
 	{"idle", (*stage).idle},
 	{"overhead", (*stage).overhead},
+	{"neighbours", (*stage).neighbours},
 	{"bare", (*stage).bare},
 }
 
@@ -77,7 +78,7 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 		report.Rows = append(report.Rows, rows...)
 	}
 	if len(report.Rows) == 0 {
-		return nil, fmt.Errorf("-only %s matches none of library, command, inits, throughput, idle, overhead, bare", o.only)
+		return nil, fmt.Errorf("-only %s matches none of library, command, inits, throughput, idle, overhead, neighbours, bare", o.only)
 	}
 	report.Machine.LoadEnd = load()
 	return report, nil

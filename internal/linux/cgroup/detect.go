@@ -43,6 +43,7 @@ type hierarchy struct {
 	own    string // the directory of the cgroup that holds this process
 	memsw  bool   // v1 memory: memory.memsw.limit_in_bytes exists
 	lazy   bool   // hybrid: the v2 tree, which no run joins; a group is made in it by its first Freeze. Always the last
+	settle bool   // v2: place is our own group, which we have to leave for a leaf before its children can have controllers
 	enable string // v2: what is written to cgroup.subtree_control on the way down, "+cpu +memory +pids"; "" for none
 }
 
@@ -163,37 +164,39 @@ type layout struct {
 // detect turns the two files of /proc into the hierarchies we use. It reads the file system only through look, so that
 // tests can describe any machine.
 func detect(mountinfo, selfCgroup string, look looker) layout {
+	return detectFor(mountinfo, selfCgroup, false, look)
+}
+
+// detectFor is detect for a caller that would settle.
+func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout {
 	own := parseOwnCgroup(selfCgroup)
 	var l layout
 	var served role
 	var v2 *hierarchy
 	anyV1 := false
 
-	// usable checks one mount and says in words what is wrong with it.
-	usable := func(m cgroupMount, label string, path string, known bool) (string, string) {
+	// visible finds our own group in one mount, or says in words what is wrong with it.
+	visible := func(m cgroupMount, label string, path string, known bool) (string, trouble) {
 		switch dir, visible := m.within(path); {
 		case !known:
-			return "", fmt.Sprintf("%s is mounted at %s, but /proc/self/cgroup does not say which group this process is in", label, m.point)
+			return "", trouble{reason: fmt.Sprintf("%s is mounted at %s, but /proc/self/cgroup does not say which group this process is in", label, m.point)}
 		case !visible:
-			return "", fmt.Sprintf("this process's own group %q is not visible below %s", path, m.point)
+			return "", trouble{fmt.Sprintf("this process's own group %q is not visible below %s", path, m.point), remedyContainer}
 		case m.readOnly:
-			return "", fmt.Sprintf("cgroup tree %s is read-only", m.point)
+			return "", trouble{fmt.Sprintf("cgroup tree %s is read-only", m.point), remedyContainer}
 		default:
-			if err := look.writable(dir); err != nil {
-				return "", fmt.Sprintf("cannot create groups in %s: %v", dir, err)
-			}
-			return dir, ""
+			return dir, trouble{}
 		}
 	}
 
-	reasons := map[role]string{}
+	reasons := map[role]trouble{}
 	for _, m := range parseMountinfo(mountinfo) {
 		if m.v2 {
 			if v2 != nil {
 				continue
 			}
-			dir, why := usable(m, "the v2 tree", own.v2, own.hasV2)
-			if why != "" {
+			dir, why := visible(m, "the v2 tree", own.v2, own.hasV2)
+			if why.reason != "" {
 				reasons[roleCore] = why
 				continue
 			}
@@ -218,8 +221,14 @@ func detect(mountinfo, selfCgroup string, look looker) layout {
 		if served&roles != 0 {
 			continue // the same hierarchy mounted a second time
 		}
-		dir, why := usable(m, "controller "+label, path, known)
-		if why != "" {
+		dir, why := visible(m, "controller "+label, path, known)
+		if why.reason == "" {
+			// Each controller has a tree of its own, in which anything may have been given to us or not.
+			if err := look.writable(dir); err != nil {
+				why = trouble{fmt.Sprintf("cannot create groups in %s: %v", dir, err), remedyV1(look)}
+			}
+		}
+		if why.reason != "" {
 			for _, c := range controllerRoles {
 				if roles&c.role != 0 {
 					reasons[c.role] = why
@@ -235,11 +244,11 @@ func detect(mountinfo, selfCgroup string, look looker) layout {
 	}
 
 	switch {
-	case anyV1 && (v2 != nil || reasons[roleCore] != ""):
+	case anyV1 && (v2 != nil || reasons[roleCore].reason != ""):
 		l.version = "hybrid"
 	case anyV1:
 		l.version = "v1"
-	case v2 != nil || reasons[roleCore] != "":
+	case v2 != nil || reasons[roleCore].reason != "":
 		l.version = "v2"
 	default:
 		l.version = "none"
@@ -249,26 +258,25 @@ func detect(mountinfo, selfCgroup string, look looker) layout {
 		// A v2 tree is joined with one write to cgroup.procs, and that waits for an RCU grace period: up to 11 ms (see
 		// JoinFiles). So where v1 has the limits and the CPU time, a run keeps out of it. Bytes read and written are not
 		// worth the wait.
-		var place string
-		var roles role
-		var why map[role]string
+		var p placing
 		if served&roleCPUAcct != 0 {
-			place, roles, why = placeV2(v2.mount, v2.own, served|roleIO, look)
-			v2.lazy = place != "" && roles == 0
+			p = placeV2(v2.mount, v2.own, served|roleIO, false, look)
+			v2.lazy = p.dir != "" && p.roles == 0
 		}
 		if !v2.lazy {
-			place, roles, why = placeV2(v2.mount, v2.own, served, look)
+			p = placeV2(v2.mount, v2.own, served, settling && !anyV1, look)
 		}
-		for r, reason := range why {
-			if reasons[r] == "" {
-				reasons[r] = reason
+		for r, t := range p.why {
+			if reasons[r].reason == "" {
+				reasons[r] = t
 			}
 		}
-		if place != "" {
-			v2.place = place
-			v2.roles |= roles
-			served |= roles | roleCore
-			v2.enable = enableWords(roles)
+		if p.dir != "" {
+			v2.place = p.dir
+			v2.roles |= p.roles
+			v2.settle = p.settle
+			served |= p.roles | roleCore
+			v2.enable = enableWords(p.roles)
 			if !v2.lazy && look.exists(v2.own+"/cpu.stat") {
 				// The base cpu.stat counts CPU time in every v2 group, controller or not. So when the tree is joined anyway,
 				// a v1 cpuacct mount of its own is one directory to make, join and drop per run for a number that is
@@ -291,22 +299,22 @@ func detect(mountinfo, selfCgroup string, look looker) layout {
 		name string
 	}{{roleMemory, "memory"}, {rolePids, "pids"}, {roleCPU, "cpu"}} {
 		if served&want.role == 0 {
-			reason := reasons[want.role]
-			if reason == "" && l.version == "v2" {
-				reason = reasons[roleCore] // the one tree that would have it is out of reach
+			t := reasons[want.role]
+			if t.reason == "" && l.version == "v2" {
+				t = reasons[roleCore] // the one tree that would have it is out of reach
 			}
-			if reason == "" {
-				reason = "controller " + want.name + " is not mounted"
+			if t.reason == "" {
+				t.reason = "controller " + want.name + " is not mounted"
 			}
-			l.missing = append(l.missing, Gap{Control: want.name, Reason: reason})
+			l.missing = append(l.missing, Gap{want.name, t.reason, t.remedy})
 		}
 	}
 	if served&roleCore == 0 {
-		reason := reasons[roleCore]
-		if reason == "" {
-			reason = "no v2 tree is mounted: processes are killed one by one, and a sandbox can not be frozen"
+		t := reasons[roleCore]
+		if t.reason == "" {
+			t.reason = "no v2 tree is mounted: processes are killed one by one, and a sandbox can not be frozen"
 		}
-		l.missing = append(l.missing, Gap{Control: "kill", Reason: reason}, Gap{Control: "freeze", Reason: reason})
+		l.missing = append(l.missing, Gap{"kill", t.reason, t.remedy}, Gap{"freeze", t.reason, t.remedy})
 	}
 	return l
 }

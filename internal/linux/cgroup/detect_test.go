@@ -13,11 +13,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine describes a machine to detect: files by path (a trailing slash makes an empty directory), and directories that
-// may not be written.
+// machine describes a machine to detect: files by path, directories and files that may not be written, and who looks.
 type machine struct {
 	files  map[string]string
 	locked []string
+	user   int
+	self   int
+}
+
+func (m machine) openable(path string) error { return m.writable(path) }
+func (m machine) euid() int                  { return m.user }
+func (m machine) pid() int                   { return m.self }
+
+func (m machine) subdirs(dir string) (names []string) {
+	for path := range m.files {
+		if rest, below := strings.CutPrefix(path, dir+"/"); below {
+			if name, _, deeper := strings.Cut(rest, "/"); deeper {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (m machine) exists(path string) bool { _, ok := m.files[path]; return ok }
@@ -237,5 +254,108 @@ func TestAtRefusesForeignDirectories(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(plain, "precious")); err != nil {
 		t.Error(err)
+	}
+}
+
+// An ordinary user, on every kind of machine: where its groups go, what is missing, and what it is told to do.
+func TestDetectForUser(t *testing.T) {
+	const (
+		root    = "/sys/fs/cgroup"
+		mounts  = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+		slice   = root + "/user.slice/user-7.slice"
+		manager = slice + "/user@7.service"
+		all     = "cpu memory pids"
+	)
+	// groups describes v2 groups by path: what is in cgroup.procs, with the controllers of the machine. Nothing above or
+	// beside the given ones is the user's.
+	groups := func(given []string, procs map[string]string, more ...string) machine {
+		m := machine{files: map[string]string{root + "/cgroup.controllers": all, root + "/cgroup.procs": "1\n"}, user: 7, self: 42}
+		for dir, pids := range procs {
+			for up := dir; up != root; up = filepath.Dir(up) {
+				if _, known := m.files[up+"/cgroup.events"]; !known || up == dir {
+					m.files[up+"/cgroup.controllers"], m.files[up+"/cgroup.events"], m.files[up+"/cgroup.procs"] = all, "", procs[up]
+				}
+			}
+			m.files[dir+"/cgroup.procs"] = pids
+		}
+		for path := range m.files {
+			dir := filepath.Dir(path)
+			if !slices.ContainsFunc(given, func(g string) bool { return dir == g || strings.HasPrefix(dir, g+"/") }) {
+				m.locked = append(m.locked, dir, dir+"/cgroup.procs", dir+"/cgroup.subtree_control")
+			}
+		}
+		for _, path := range more {
+			m.files[path] = ""
+		}
+		return m
+	}
+	systemd := []string{"/run/systemd/system", "/run/user/7/systemd/private"}
+	for _, c := range []struct {
+		name, mounts, self string
+		settling           bool
+		machine            machine
+		want               string // place and controllers, or the reason
+		remedy             string
+	}{
+		{"alone in a delegated group", mounts, "0::/d/own\n", true, groups([]string{root + "/d/own"}, map[string]string{root + "/d/own": "42\n"}), root + "/d/own +cpu +memory +pids (settle)", ""},
+		{"alone, and not asked to move", mounts, "0::/own\n", false, groups([]string{root + "/own"}, map[string]string{root + "/own": "42\n"}), "cannot create groups in " + root + ": permission denied", "chown -R 7"},
+		{"not alone", mounts, "0::/own\n", true, groups([]string{root + "/own"}, map[string]string{root + "/own": "42\n43\n"}), "cannot create groups in " + root + ": permission denied", "chown -R 7"},
+		{"somebody we can not see", mounts, "0::/own\n", true, groups([]string{root + "/own"}, map[string]string{root + "/own": "0\n42\n"}), "cannot create groups in " + root + ": permission denied", "chown -R 7"},
+		{"settled before", mounts, "0::/own/sandbox-run/supervisor\n", true, groups([]string{root + "/own"}, map[string]string{root + "/own/sandbox-run/supervisor": "42\n"}), root + "/own +cpu +memory +pids", ""},
+		{"a delegated subtree", mounts, "0::/d/shell\n", false, groups([]string{root + "/d"}, map[string]string{root + "/d/shell": "41\n42\n"}), root + "/d +cpu +memory +pids", ""},
+		{"a delegated subtree, nearest first", mounts, "0::/d/e/shell\n", false, groups([]string{root + "/d"}, map[string]string{root + "/d/e/shell": "41\n42\n"}), root + "/d/e +cpu +memory +pids", ""},
+		{"in a session", mounts, "0::/user.slice/user-7.slice/session-1.scope\n", true, groups([]string{manager}, map[string]string{slice + "/session-1.scope": "42\n", manager + "/init.scope": "9\n"}, systemd...),
+			manager + " is this user's, but this process is in " + slice + "/session-1.scope, outside of it, and only root may move a process from there; above it: cannot create groups in " + root + ": permission denied", "systemd-run --user --scope"},
+		{"no manager", mounts, "0::/system.slice/cron.service\n", true, groups(nil, map[string]string{root + "/system.slice/cron.service": "42\n"}, systemd[:1]...),
+			"cannot create groups in " + root + ": permission denied", "loginctl enable-linger 7"},
+		{"read-only in a container", strings.Replace(mounts, "rw,nosuid", "ro,nosuid", 1), "0::/\n", true, groups(nil, nil), "cgroup tree " + root + " is read-only", "--cgroupns=private"},
+		{"outside the container's part", mounts, "0::/../other\n", true, groups(nil, nil), `this process's own group "/../other" is not visible below ` + root, "--cgroupns=private"},
+		{"hybrid", hybridMounts + unified, hybridSelf, true, machine{user: 7, files: map[string]string{}, locked: []string{root + "/memory/process_api/1e97", root + "/unified/a:b"}},
+			"cannot create groups in " + root + "/memory/process_api/1e97: permission denied", "chown -R 7 /sys/fs/cgroup/$c/u7"},
+		{"hybrid, given", hybridMounts, hybridSelf, true, machine{user: 7, files: map[string]string{}}, root + "/memory/process_api/1e97 ", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := detectFor(c.mounts, c.self, c.settling, c.machine)
+			got, remedy := "", ""
+			for _, h := range l.hierarchies {
+				if h.roles&roleMemory != 0 {
+					got = h.place + " " + h.enable
+					if h.settle {
+						got += " (settle)"
+					}
+				}
+			}
+			for _, g := range l.missing {
+				if g.Control == "memory" {
+					got, remedy = g.Reason, g.Remedy
+				}
+			}
+			if got != c.want || (c.remedy == "") != (remedy == "") || !strings.Contains(remedy, c.remedy) {
+				t.Errorf("got  %s\nwant %s\nremedy %q", got, c.want, remedy)
+			}
+		})
+	}
+
+	// A group that was given in part is not good enough, whichever part is lacking.
+	for _, file := range []string{"", "/cgroup.procs", "/cgroup.subtree_control"} {
+		m := groups([]string{root + "/d"}, map[string]string{root + "/d/shell": "41\n42\n"})
+		m.locked = append(m.locked, root+"/d"+file)
+		if l := detectFor(mounts, "0::/d/shell\n", true, m); len(l.missing) == 0 {
+			t.Errorf("without %q: nothing is missing", file)
+		}
+	}
+
+	// Less than all controllers is better than nothing, and more is worth a step up.
+	m := groups([]string{root + "/d"}, map[string]string{root + "/d/e/shell": "41\n42\n"}, systemd...)
+	m.files[root+"/d/e/cgroup.controllers"] = "memory pids"
+	if l := detectFor(mounts, "0::/d/e/shell\n", false, m); len(l.missing) != 0 || l.hierarchies[0].place != root+"/d" {
+		t.Error(l.summary())
+	}
+	m.files[root+"/d/cgroup.controllers"] = "memory pids"
+	l := detectFor(mounts, "0::/d/e/shell\n", false, m)
+	if want := "v2\nv2 " + root + "/d/e +memory +pids\n- cpu: " + root + "/d/e does not have it"; l.summary() != want {
+		t.Errorf("got\n%s\nwant\n%s", l.summary(), want)
+	} else if !strings.Contains(l.missing[0].Remedy, "Delegate=cpu memory pids") {
+		t.Error(l.missing[0].Remedy)
 	}
 }

@@ -18,6 +18,7 @@
 //
 //	v1      <mount>/<own cgroup>/sandbox-run/<path>              one directory per controller mount
 //	v2      <mount>/<nearest free ancestor>/sandbox-run/<path>   see placeV2
+//	        <mount>/<own cgroup>/sandbox-run/<path>              settled: this process is in …/sandbox-run/supervisor
 //	hybrid  limits and CPU time in the v1 directories; <v2 mount>/<own cgroup>/sandbox-run/<path> from the first Freeze on
 //
 // A run joins by writing to the v1 files `tasks`, and keeps out of a hybrid machine's v2 tree, for one reason: any other
@@ -30,13 +31,23 @@
 // guess where a dead supervisor's groups are: supervisors record Roots beside their lock. Prune removes the directory
 // `sandbox-run` itself once it is empty, or it would keep the caller's own cgroup from being removed.
 //
+// An ordinary user can do all of this where root, or systemd, has given it groups: on v1 a directory per controller, on v2
+// a group above our own, or our own. Who may do what is asked of the kernel, by effective ids and by trying; [Gap] says what
+// an operator can do where it is refused. In two cases Open moves this process, and only where [Options] allow it: into a
+// leaf of its own group, which otherwise could have no children with controllers (settle); and, by Options.Ask, into a
+// scope of the systemd user manager (package delegate).
+//
+//	tree, err := cgroup.Open(cgroup.Options{Settle: true, Ask: func() error { return delegate.Obtain(ctx) }})
+//
 // Concurrency. A Tree does not change between Open and Close but for atomics and is safe for concurrent use, as is a
-// Group; there are no locks. Several supervisors may share one `sandbox-run` directory: Make puts back a parent that
+// Group; there are no locks but one that Trees of this process share to agree on who is the last in a leaf. Several supervisors may share one `sandbox-run` directory: Make puts back a parent that
 // another's Prune took away. No goroutine is ever started.
 //
-// Limits. Root only for now: rootless and systemd delegation enter at placeV2. The v1 freezer is not used (a task frozen
+// Limits. On v1, only a process with the user's own id can be moved by the user: a subordinate id has to be taken on after
+// joining. The v1 freezer is not used (a task frozen
 // by it can not be killed). v1 counts OOM kills for the very group the victim was in, v2 for its descendants too, and
 // v1 has no usable I/O counter (Stat.HasIO). Nothing outside a directory called `sandbox-run` on a cgroup file system is
-// ever written, with two exceptions: on pure v2, controllers are switched on in the parent of that directory; and on a
+// ever written, with two exceptions: on pure v2, controllers are switched on in the parent of that directory (and off, when
+// the last who settled in it leaves, and moves back there); and on a
 // hybrid machine, a stranger that a Freeze moved because it had got a member's number is put into that parent.
 package cgroup

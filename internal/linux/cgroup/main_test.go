@@ -79,6 +79,8 @@ func probe(args []string) int {
 		return bear(number(1))
 	case "sleep":
 		time.Sleep(time.Minute)
+	case "rootless":
+		rootless(args[1:])
 	}
 	return 0
 }

@@ -37,6 +37,9 @@ func bear(uid int) int {
 // An init that is nobody on the host may have programs born in its own nest, and in no other; and nothing is left, whoever
 // clears up.
 func TestNest(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be several users")
+	}
 	tree := realTree(t)
 	const owner, stranger = 0x7ffffff0, 0x7ffffff2
 	sup := realGroup(t, tree, Limits{})

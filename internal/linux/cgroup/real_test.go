@@ -20,20 +20,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These tests make real groups. They need root and the controllers they test, and say so when they skip.
+// These tests make real groups. They need the controllers they test, as root or delegated, and say so when they skip.
 
 var groupCount atomic.Int64
 
+// emulated is a machine on which a moment is not as short.
+var emulated = os.Getenv("SANDBOXTEST_GUEST") != ""
+
 func realTree(t testing.TB, needs ...Controller) *Tree {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: groups are made below this process's own cgroup")
-	}
 	tree, err := Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(tree.Close)
+	if os.Geteuid() != 0 && (len(tree.joined()) == 0 || len(needs) == 0 && !tree.Has(Memory)) {
+		t.Skipf("needs root or a delegated group: %v", tree.Missing())
+	}
 	for _, c := range needs {
 		if !tree.Has(c) {
 			t.Skipf("this machine's cgroups (%s) lack what the test needs: %v", tree.Version(), tree.Missing())
@@ -211,7 +214,11 @@ func TestCPULimit(t *testing.T) {
 	s = mustStat(t, g)
 	share := float64(s.CPUTotal) / float64(time.Since(begin))
 	t.Logf("limited to 0.25: %v CPU, %.3f cores, throttled %v in %d periods", s.CPUTotal, share, s.Throttled, s.ThrottledPeriods)
-	if share < 0.20 || share > 0.30 || s.Throttled == 0 || s.ThrottledPeriods == 0 {
+	least := 0.20
+	if emulated {
+		least = 0.10 // its start-up counts
+	}
+	if share < least || share > 0.30 || s.Throttled == 0 || s.ThrottledPeriods == 0 {
 		t.Errorf("share %.3f of 0.25: %+v", share, s)
 	}
 }

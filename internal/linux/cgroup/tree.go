@@ -42,6 +42,7 @@ const (
 type Gap struct {
 	Control string // memory, pids, cpu, swap, kill, freeze, peak
 	Reason  string // in words, for doctor
+	Remedy  string // what to do about it on this machine; "" where nothing can be said
 }
 
 // Tree is the machine's cgroup layout and our place in it. It is made by Open or At and holds one descriptor per
@@ -52,7 +53,9 @@ type Tree struct {
 	missing     []Gap
 	canKill     bool
 	canFreeze   bool
-	gcOnly      bool // made by At: groups can be found and removed, not made
+	gcOnly      bool   // made by At: groups can be found and removed, not made
+	maySettle   bool   // Options.Settle
+	settledIn   string // the place that is free of processes only because we are in its leaf; "" for none
 
 	// noSwapLimit is set when a kernel turns out to have no swap limit file (v2 shows it only below the root).
 	noSwapLimit atomic.Bool
@@ -63,20 +66,80 @@ type Tree struct {
 	rmdir func(h *hierarchy, path string) error
 }
 
-// Open finds the machine's cgroup layout and the place in it below which this process may make groups. It makes
-// nothing. Call it once per process and keep the result: it reads the machine's whole mount table.
+// Options of Open. Both allow it to move this process to another group, which only a program that owns itself (a command,
+// not a library) can decide; and both are for pure v2. Processes that this one has started already are not moved along.
+type Options struct {
+	// Settle allows this process to leave its own group for a leaf below it, where that group is its to write and holds
+	// no other process. Groups are then made beside the leaf. Close moves it back when it was the last.
+	Settle bool
+	// Ask is called where no controller can be had otherwise. It is to move this process into a group that is delegated
+	// to it and that it is alone in; internal/linux/delegate has one. Its error becomes part of Missing. Needs Settle.
+	Ask func() error
+}
+
+// Open finds the machine's cgroup layout and the place in it below which this process may make groups. Without Options
+// it makes nothing. Call it once per process and keep the result: it reads the machine's whole mount table.
 //
 // A machine without usable cgroups is not an error: the Tree says so through Has and Missing, and Make refuses.
-func Open() (*Tree, error) {
+func Open(options ...Options) (*Tree, error) {
+	var o Options
+	if len(options) > 0 {
+		o = options[0]
+	}
+	t, err := open(o.Settle)
+	if err != nil || o.Ask == nil || !o.Settle || t.version != "v2" || t.serving(limits) != nil {
+		return t, err
+	}
+	if err := o.Ask(); err != nil {
+		explain(t.missing, err)
+		return t, nil
+	}
+	t.Close()
+	return open(true)
+}
+
+func open(settling bool) (*Tree, error) {
 	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("cgroup: open: %w", err)
 	}
-	self, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return nil, fmt.Errorf("cgroup: open: %w", err)
+	look := func(settling bool) (layout, error) {
+		self, err := os.ReadFile("/proc/self/cgroup")
+		if err != nil {
+			return layout{}, fmt.Errorf("cgroup: open: %w", err)
+		}
+		return detectFor(string(mountinfo), string(self), settling, realLooker{}), nil
 	}
-	return newTree(detect(string(mountinfo), string(self), realLooker{}), realLooker{})
+	l, err := look(settling)
+	if err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(l.hierarchies, func(h hierarchy) bool { return h.settle }); i >= 0 {
+		problem := settle(l.hierarchies[i].place, l.hierarchies[i].enable)
+		// Look again: we are in the leaf now, or we are not and have to make do with what is above us.
+		if l, err = look(false); err != nil {
+			return nil, err
+		}
+		if problem != nil {
+			explain(l.missing, problem)
+		}
+	}
+	t, err := newTree(l, realLooker{})
+	if err == nil {
+		t.maySettle = settling
+		t.stay()
+	}
+	return t, err
+}
+
+// explain adds what came of an attempt to get the controllers that are missing.
+func explain(missing []Gap, err error) {
+	for i := range missing {
+		switch g := &missing[i]; g.Control {
+		case "memory", "pids", "cpu":
+			g.Reason += "; " + err.Error()
+		}
+	}
 }
 
 func newTree(l layout, look looker) (*Tree, error) {
@@ -100,15 +163,15 @@ func newTree(l layout, look looker) (*Tree, error) {
 		t.canKill = v2File(h, "cgroup.events", "cgroup.kill", 5, 14, look)
 		t.canFreeze = v2File(h, "cgroup.events", "cgroup.freeze", 5, 2, look)
 		if h.lazy {
-			t.missing = append(t.missing, Gap{"kill", "a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one"})
+			t.missing = append(t.missing, Gap{Control: "kill", Reason: "a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one"})
 		} else if !t.canKill {
-			t.missing = append(t.missing, Gap{"kill", "the kernel is older than 5.14 and has no cgroup.kill: processes are killed one by one"})
+			t.missing = append(t.missing, Gap{Control: "kill", Reason: "the kernel is older than 5.14 and has no cgroup.kill: processes are killed one by one"})
 		}
 		if !t.canFreeze {
-			t.missing = append(t.missing, Gap{"freeze", "the kernel is older than 5.2 and has no cgroup.freeze"})
+			t.missing = append(t.missing, Gap{Control: "freeze", Reason: "the kernel is older than 5.2 and has no cgroup.freeze"})
 		}
 		if h.roles&roleMemory != 0 && !v2File(h, "memory.max", "memory.peak", 5, 19, look) {
-			t.missing = append(t.missing, Gap{"peak", "the kernel is older than 5.19 and keeps no peak of memory: it is the highest that was seen at times"})
+			t.missing = append(t.missing, Gap{Control: "peak", Reason: "the kernel is older than 5.19 and keeps no peak of memory: it is the highest that was seen at times"})
 		}
 		if h.roles&roleMemory != 0 && look.exists(h.own+"/memory.max") && !look.exists(h.own+"/memory.swap.max") {
 			t.noSwapLimit.Store(true)
@@ -118,14 +181,15 @@ func newTree(l layout, look looker) (*Tree, error) {
 		t.noSwapLimit.Store(true)
 	}
 	if t.noSwapLimit.Load() {
-		t.missing = append(t.missing, Gap{"swap", "the kernel does not account for swap (boot with swapaccount=1): a memory limit leaves swap open"})
+		t.missing = append(t.missing, Gap{Control: "swap", Reason: "the kernel does not account for swap (boot with swapaccount=1): a memory limit leaves swap open"})
 	}
 	return t, nil
 }
 
 // Close gives the descriptors back; every later call fails with EBADF. It may be called twice, but not while the tree or
-// one of its groups is in use.
+// one of its groups is in use. If Open has moved this process into a leaf and nothing else is there, it is moved back.
 func (t *Tree) Close() {
+	t.leave()
 	for i := range t.hierarchies {
 		if h := &t.hierarchies[i]; h.at >= 0 {
 			_ = unix.Close(h.at)
@@ -229,8 +293,8 @@ func (t *Tree) Roots() []string {
 }
 
 // Group is a handle to the group at path below `sandbox-run`, such as "sup-1a2b/7/run"; nothing is made or checked on
-// disk. Path elements are letters, digits, '-' and '_': a dot could name one of the kernel's own files. A bad path is
-// reported by every method of the Group.
+// disk. Path elements are letters, digits, '-' and '_': a dot could name one of the kernel's own files. The first may not
+// be "supervisor", which is the leaf of those who settled. A bad path is reported by every method of the Group.
 func (t *Tree) Group(path string) *Group {
 	g := &Group{tree: t, path: path}
 	if err := checkPath(path); err != nil {
@@ -244,7 +308,8 @@ func (t *Tree) Group(path string) *Group {
 // List names the groups directly below `sandbox-run`, the union over all hierarchies: a process that died while making
 // or removing a group left it in some of them only.
 func (t *Tree) List() ([]string, error) {
-	return t.union(rootName)
+	names, err := t.union(rootName)
+	return slices.DeleteFunc(names, func(name string) bool { return name == leafName }), err
 }
 
 // Prune removes the `sandbox-run` directories themselves where nothing is in them. Call it when a supervisor ends:
@@ -253,6 +318,9 @@ func (t *Tree) Prune() error {
 	var errs []error
 	for i := range t.hierarchies {
 		h := &t.hierarchies[i]
+		if t.pruneLeaf(h) {
+			continue
+		}
 		switch err := t.rmdir(h, rootName); {
 		case err == nil, errors.Is(err, fs.ErrNotExist), err == unix.EBUSY, err == unix.ENOTEMPTY: //nolint:errorlint // raw errnos
 		default:
@@ -321,7 +389,7 @@ func (h *hierarchy) rank() int {
 const maxElements = 8
 
 func checkPath(path string) error {
-	if path == "" || strings.Count(path, "/") >= maxElements || len(path) > 255 {
+	if path == leafName || strings.HasPrefix(path, leafName+"/") || path == "" || strings.Count(path, "/") >= maxElements || len(path) > 255 {
 		return fmt.Errorf("bad group path %q: %w", path, unix.EINVAL)
 	}
 	for element := range strings.SplitSeq(path, "/") {

@@ -60,6 +60,9 @@ func newUserNamespace(m Mapping) (int, error) {
 			return -1, fmt.Errorf("make a user namespace for %+v: id -1 is nobody: %w", m, unix.EINVAL)
 		}
 	}
+	if err := spareDescriptors(); err != nil {
+		return -1, fmt.Errorf("make a user namespace for %+v: %w", m, err)
+	}
 	runtime.LockOSThread() // the tracer is this very thread, and must live until the child is dead
 	defer runtime.UnlockOSThread()
 	pidfd := -1
@@ -100,4 +103,17 @@ func newUserNamespace(m Mapping) (int, error) {
 		return -1, fmt.Errorf("the child made for its user namespace died: %w", errors.Join(err, unix.ECHILD))
 	}
 	return fd, nil
+}
+
+// spareDescriptors fails where starting a child would, for want of descriptors: package syscall then forgets to close the
+// pipe through which the child waits for its mappings.
+func spareDescriptors() error {
+	for range 8 {
+		fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+	}
+	return nil
 }

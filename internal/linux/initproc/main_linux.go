@@ -239,12 +239,16 @@ func (s *server) reap() {
 	_, _ = unix.Read(s.bell, bell) // interrupted, it finds no children below
 	for {
 		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, unix.WALL, nil)
+		pid, err := unix.Wait4(-1, &status, unix.WALL|unix.WUNTRACED, nil)
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil { // no children, just now
 			_, _ = unix.Read(s.bell, bell)
+			continue
+		}
+		if status.Stopped() {
+			s.goOn(pid)
 			continue
 		}
 		e := end{status, monotonic()}
@@ -258,6 +262,16 @@ func (s *server) reap() {
 			s.early[pid] = e
 		}
 		s.mu.Unlock()
+	}
+}
+
+// goOn continues a child that was stopped before it was a program: by a neighbour, who could keep it from ever becoming
+// one. What stops a program is that program's affair.
+func (s *server) goOn(pid int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.running[pid]; !ok && s.starting {
+		_ = unix.Kill(pid, unix.SIGCONT)
 	}
 }
 

@@ -61,8 +61,11 @@ func (e *Entry) Slot() int { return e.slot }
 func (e *Entry) Name() string { return e.name }
 
 // Close gives the slot back. It is for a supervisor that leaves nothing behind; one that might should let the lock go by
-// exiting. Close may be called twice.
+// exiting, or call Abandon. Close may be called twice.
 func (e *Entry) Close() error { return e.finish(true) }
+
+// Abandon leaves the registration for a collector: for a supervisor that knows it leaves something behind, and lives on.
+func (e *Entry) Abandon() error { return e.finish(false) }
 
 // Orphan is the registration of a supervisor that no longer lives. It is locked by us until Remove or Release.
 type Orphan struct {

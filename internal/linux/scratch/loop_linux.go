@@ -33,7 +33,7 @@ func (d *loopDevice) path() string { return "/dev/loop" + strconv.Itoa(d.number)
 func attachLoop(backing int) (*loopDevice, int, error) {
 	control, err := unix.Open(loopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, -1, fmt.Errorf("scratch: open %s: %w; load the loop module or use a scratch of memory", loopControl, err)
+		return nil, -1, fmt.Errorf("scratch: open %s: %w%s", loopControl, err, absent(err, "; load the loop module or use a scratch of memory"))
 	}
 	defer unix.Close(control)
 	loopMu.Lock()
@@ -51,6 +51,14 @@ func attachLoop(backing int) (*loopDevice, int, error) {
 	return nil, -1, fmt.Errorf("scratch: find a free loop device: taken by others %d times: %w", loopTries, unix.EBUSY)
 }
 
+// absent is advice for when a device is not there, or not for us.
+func absent(err error, advice string) string {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return advice
+	}
+	return ""
+}
+
 func tryLoop(control, backing int) (*loopDevice, int, error) {
 	number, err := unix.IoctlRetInt(control, unix.LOOP_CTL_GET_FREE)
 	if err != nil {
@@ -59,7 +67,7 @@ func tryLoop(control, backing int) (*loopDevice, int, error) {
 	d := &loopDevice{number: number}
 	fd, err := unix.Open(d.path(), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, -1, fmt.Errorf("scratch: open %s: %w; in a container /dev needs the loop devices' nodes", d.path(), err)
+		return nil, -1, fmt.Errorf("scratch: open %s: %w%s", d.path(), err, absent(err, "; in a container /dev needs the loop devices' nodes"))
 	}
 	// Not LO_FLAGS_DIRECT_IO: it was measured to write no faster under a memory limit (the pages of the backing are charged
 	// to the writer too, but reclaimed as easily as the disk's own) and doubles the time of an fsync.

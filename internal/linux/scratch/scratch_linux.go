@@ -3,6 +3,7 @@ package scratch
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -42,6 +43,7 @@ type Scratch struct {
 	loop *loopDevice // nil for memory
 	// emptyBytes and emptyInodes are what the disk offered when it was new; the file system's own needs are not in them.
 	emptyBytes, emptyInodes uint64
+	hostFree                uint64 // of the file system the disk lies on, when it was made
 
 	mu     sync.RWMutex // guards closed; read-locked while the descriptor is in use, so that its number is not another's
 	closed bool
@@ -103,8 +105,25 @@ func Disk(o Options) (*Scratch, error) {
 	if err := t.copyTo(int(backing.Fd())); err != nil {
 		return nil, fmt.Errorf("scratch: write a file system of %d bytes below %s: %w%s", t.size, dir.path, err, hintFor(err))
 	}
-	return mountLoop(backing)
+	s, err := mountLoop(backing)
+	if err == nil {
+		s.hostFree = hostFree(int(backing.Fd()))
+	}
+	return s, err
 }
+
+// hostFree is the space below a file that an unprivileged user could take; all there could be when nobody knows.
+func hostFree(fd int) uint64 {
+	var st unix.Statfs_t
+	if unix.Fstatfs(fd, &st) != nil {
+		return math.MaxUint64
+	}
+	return st.Bavail * uint64(st.Bsize)
+}
+
+// HostFree is what was free on the host's disk when this one was made there. The file behind it is sparse: when the host has
+// less than the disk promises, what is written beyond that is lost, and a program that asks (fsync) is told EIO.
+func (s *Scratch) HostFree() (free uint64, onDisk bool) { return s.hostFree, s.loop != nil }
 
 // mountLoop turns a file that holds an ext4 into a mount. It does not take over backing.
 func mountLoop(backing *os.File) (*Scratch, error) {

@@ -279,9 +279,25 @@ func runMkfs(mkfs string, image *os.File, blocks, inodes uint64) error {
 	// A configuration of the host's must not change what a template is.
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "MKE2FS_CONFIG=/dev/null"}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("scratch: %s of %d blocks and %d inodes: %w: %s", mkfs, blocks, inodes, err, bytes.TrimSpace(out))
+		return fmt.Errorf("scratch: %s of %d blocks and %d inodes: %w", mkfs, blocks, inodes, mkfsFailure(out, err))
 	}
 	return nil
+}
+
+// mkfsFailure is what mkfs died of: the last line, where it says so, after warnings about a configuration it was not given.
+func mkfsFailure(out []byte, err error) error {
+	out = bytes.TrimSpace(out)
+	out = bytes.TrimSpace(out[bytes.LastIndexByte(out, '\n')+1:])
+	for _, errno := range []unix.Errno{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EMFILE} {
+		// It speaks in C's words, in which the first letter is a capital.
+		if said := errno.Error(); bytes.Contains(bytes.ToLower(out), []byte(said)) {
+			return fmt.Errorf("%w: %s: %w%s", err, out, errno, hintFor(errno))
+		}
+	}
+	if len(out) == 0 { // it never ran
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, out)
 }
 
 // readTemplate takes from an image all blocks that are not zero.

@@ -28,6 +28,7 @@ type Program struct {
 
 	once         sync.Once
 	code, signal int
+	lost         bool
 	took         time.Duration
 }
 
@@ -178,7 +179,7 @@ func (p *Program) Wait() (code, signal int) {
 		}
 		switch {
 		case !ok:
-			p.signal = int(unix.SIGKILL)
+			p.signal, p.lost = int(unix.SIGKILL), true
 		case ws.Signaled():
 			p.signal = int(ws.Signal())
 		default:
@@ -186,6 +187,12 @@ func (p *Program) Wait() (code, signal int) {
 		}
 	})
 	return p.code, p.signal
+}
+
+// Lost: the init went first, and nobody saw how the program ended.
+func (p *Program) Lost() bool {
+	p.Wait()
+	return p.lost
 }
 
 // Took is how long the program ran, from its execution to its end; false when nobody saw it end.

@@ -103,12 +103,12 @@ func Start(o Options) (*Init, error) {
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
 	defer unix.Close(pair[1])
-	null, err := devNull()
+	nothing, err := devNull()
 	if err != nil {
 		unix.Close(pair[0])
 		return nil, err
 	}
-	files := []int{int(null.Fd()), int(null.Fd()), int(null.Fd()), pair[1]}
+	files := []int{int(nothing.Fd()), int(nothing.Fd()), int(nothing.Fd()), pair[1]}
 	// Two processors: one for the thread that listens to us, one for the one that waits for children;
 	// with one, the second would wait for the runtime to notice that the first sleeps. And no host
 	// cgroup files are to be kept open by a runtime that wants to follow its limits.
@@ -192,8 +192,20 @@ func writeOf(pid int, name string, text []byte) error {
 	return nil
 }
 
-// devNull stays open: every init needs it.
-var devNull = sync.OnceValues(func() (*os.File, error) { return os.OpenFile(os.DevNull, os.O_RDWR, 0) })
+// null stays open: every init needs it. That it could not be opened once says nothing of the next time.
+var null struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+func devNull() (f *os.File, err error) {
+	null.mu.Lock()
+	defer null.mu.Unlock()
+	if null.file == nil {
+		null.file, err = os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	}
+	return null.file, err
+}
 
 // PID is the init's number in our pid namespace. It is valid until Reap.
 func (i *Init) PID() int { return i.pid }

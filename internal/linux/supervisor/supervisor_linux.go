@@ -120,7 +120,8 @@ func (s *Supervisor) NewDir() (string, error) {
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// Close gives up the claim. Every sandbox must be gone. Twice is fine.
+// Close gives up the claim. Every sandbox must be gone. What can not be removed is left for the next collector, and is an
+// error. Twice is fine.
 func (s *Supervisor) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
@@ -133,7 +134,10 @@ func (s *Supervisor) Close() error {
 	if madeDir {
 		err = errors.Join(err, removal.Tree(ctx, dirName(s.entry.Name())))
 	}
-	return errors.Join(err, s.entry.Close())
+	if err != nil {
+		return errors.Join(err, s.entry.Abandon()) // the next to collect finds it, and tries again
+	}
+	return s.entry.Close()
 }
 
 // Found is something a dead supervisor left.

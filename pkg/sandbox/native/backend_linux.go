@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/delegate"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
@@ -26,6 +27,9 @@ type Options struct {
 	// Eager starts the first sandbox's init before anybody asks for a sandbox: for callers who are
 	// sure to.
 	Eager bool
+	// Delegate allows New to move this process into a cgroup of its own, or to have systemd do so, where it could not limit
+	// anything otherwise: for programs that own themselves, not for libraries.
+	Delegate bool
 }
 
 // Backend makes native sandboxes. It owns its claim on the machine and its workshop.
@@ -64,7 +68,8 @@ func Warm() {
 // New looks at the machine and claims nothing yet.
 func New(o Options) (*Backend, error) {
 	go spawn.Ready() // while we look
-	tree, err := cgroup.Open()
+	self := lookAtSelf()
+	tree, err := cgroup.Open(groupsFor(self, o))
 	if err != nil {
 		return nil, failure("look at cgroups", "cgroup", err)
 	}
@@ -77,7 +82,7 @@ func New(o Options) (*Backend, error) {
 	}
 	b := &Backend{
 		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, covers: sync.OnceValue(newCovers),
-		self: lookAtSelf(), counts: lookAtCounts(tree), filters: map[seccomp.Policy][]byte{},
+		self: self, counts: lookAtCounts(tree), filters: map[seccomp.Policy][]byte{},
 	}
 	b.look = sync.OnceValue(b.probe)
 	if o.Eager {
@@ -85,6 +90,15 @@ func New(o Options) (*Backend, error) {
 		b.warming.Go(func() { _, _, _ = b.claim() }) // Create claims too, and reports what is wrong
 	}
 	return b, nil
+}
+
+// groupsFor says what may be done to have cgroups that limit. Root needs nobody's help.
+func groupsFor(self who, o Options) cgroup.Options {
+	groups := cgroup.Options{Settle: o.Delegate}
+	if !self.privileged {
+		groups.Ask = func() error { return delegate.Obtain(context.Background()) }
+	}
+	return groups
 }
 
 func failure(op, stage string, err error) error { return launch.Failure(Name, op, stage, err) }

@@ -415,3 +415,43 @@ func TestBackendLeavesNoDescriptors(t *testing.T) {
 		t.Errorf("%d descriptors, then %d", before, after)
 	}
 }
+
+// A neighbour in the phase that stops whoever it finds does not keep a start from going through: what is stopped before it is
+// a program goes on. (Stopped afterwards, it is the neighbour's to stop.)
+func TestAttackNeighbourThatStopsStarts(t *testing.T) {
+	_, m := managed(t, Options{})
+	ctx := context.Background()
+	for n := range 6 {
+		id, err := m.Create(ctx, sandbox.Spec{Limits: sandbox.Limits{Wall: 2 * time.Minute, CPUs: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		over, ready := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(over)
+			_, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", `echo ready; while :; do kill -STOP -1; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do :; done; done 2>/dev/null`}},
+				sandbox.IO{OnEvent: func(ev sandbox.Event) {
+					if ev.Kind == sandbox.EventStdout {
+						close(ready)
+					}
+				}})
+			if err != nil {
+				t.Error(err)
+			}
+		}()
+		<-ready
+		began := time.Now()
+		// Its time limit ends the one that stops others along with it.
+		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"true"}, Limits: sandbox.Limits{Wall: 100 * time.Millisecond, Grace: time.Millisecond}}, sandbox.IO{})
+		switch {
+		case err != nil:
+			t.Errorf("%d, after %v: %v", n, time.Since(began), err)
+		case res.Metrics.StartupTime.Duration() > 10*time.Second:
+			t.Errorf("%d: started after %v", n, res.Metrics.StartupTime.Duration())
+		}
+		if err := m.Delete(ctx, id); err != nil {
+			t.Error(err)
+		}
+		<-over
+	}
+}

@@ -2,6 +2,8 @@ package native
 
 import (
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +27,7 @@ import (
 type identity struct {
 	root       int // what Release wants back: as root, the host id of the sandbox's root
 	uids, gids []syscall.SysProcIDMap
-	init       int    // host id of the init, which its cgroup files belong to
+	init       int    // the init, on the host
 	owner      int    // the sandbox's user, as the workshop numbers ids
 	namespaces uint32 // host id that the namespaces belong to; 0: whoever makes them
 	stay       bool   // the init has the user's id
@@ -41,13 +43,20 @@ type who struct {
 	noGrant    error        // why there is none
 }
 
-// lookAtSelf finds out who we are. Root without the capability to mount is an ordinary user, whatever it is called.
+// lookAtSelf finds out who we are. Root without the capability to mount, or of a user namespace only, is an ordinary user
+// whatever it is called.
 func lookAtSelf() who {
-	w := who{privileged: os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN), uid: os.Geteuid(), gid: os.Getegid()}
+	w := who{privileged: os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) && inFirstUserNS(), uid: os.Geteuid(), gid: os.Getegid()}
 	if !w.privileged {
 		w.grant, w.noGrant = subid.Lookup()
 	}
 	return w
+}
+
+// inFirstUserNS: every id is what it is.
+func inFirstUserNS() bool {
+	text, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
 
 // needsOwn says that the user of a sandbox must be ourselves: it is to use what is ours.
@@ -91,7 +100,7 @@ func (w who) identify(s *supervisor.Supervisor, user sandbox.User, own bool) (*i
 	return id, nil
 }
 
-// start clones an init into fresh namespaces, in its group where that is one of its own.
+// start clones an init into fresh namespaces, and into its nest.
 func (id *identity) start(nest *cgroup.Nest) (*spawn.Init, error) {
 	cradle, err := nest.Cradle()
 	if err != nil {
@@ -99,8 +108,7 @@ func (id *identity) start(nest *cgroup.Nest) (*spawn.Init, error) {
 	}
 	defer cradle.Close() // nil is fine
 	init, err := spawn.Start(spawn.Options{
-		Namespaces: cloneFlags, UIDs: id.uids, GIDs: id.gids, Owner: id.namespaces, KeepGroups: id.keepGroups, Map: id.mapper,
-		Cgroup: cradle,
+		Namespaces: cloneFlags, UIDs: id.uids, GIDs: id.gids, Owner: id.namespaces, KeepGroups: id.keepGroups, Map: id.mapper, Cgroup: cradle,
 	})
 	return init, failure("start init", "namespaces", err)
 }

@@ -59,6 +59,7 @@ type instance struct {
 	mu        sync.Mutex
 	disk      int               // the scratch's mount for the next init; -1 once destroyed
 	writable  int               // the writable root's mount for the next init, or -1
+	inhabited bool              // an init has taken the scratch over; it may hold data from then on
 	phases    map[string]*phase // alive, by name
 	spare     *phase            // an init that is ready and has no name yet
 	destroyed bool
@@ -112,7 +113,10 @@ func (i *instance) prepare(ctx context.Context) error {
 	if errors.Is(err, spawn.ErrGone) && ctx.Err() == nil {
 		// It died while it was kept. That is nobody's request's fault.
 		p.ready, p.failed = false, false
-		if err = p.spawn(); err == nil {
+		if err = i.remakeScratch(); err == nil {
+			err = p.spawn()
+		}
+		if err == nil {
 			err = i.setUp(ctx, p)
 		}
 	}
@@ -141,10 +145,28 @@ func (i *instance) makeScratch() error {
 	if shared != "" {
 		lackDisk(&i.iso, shared)
 	}
+	if free, onDisk := s.HostFree(); onDisk && free < uint64(i.spec.Limits.Disk) {
+		i.iso.Lack(sandbox.ControlDisk, sandbox.Enforced, fmt.Sprintf("the host has %v left for a disk of %v: what is written beyond that is lost", sandbox.Size(free), i.spec.Limits.Disk),
+			"free some space below "+i.b.opts.CacheDir+", or ask for a smaller --disk")
+	}
 	return nil
 }
 
-// setUp has an init build its world. The scratch travels from phase to phase: each init hands back
+// remakeScratch is for an init that died with the first one: nothing is on it yet.
+func (i *instance) remakeScratch() error {
+	for _, fd := range []*int{&i.disk, &i.writable} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
+		}
+	}
+	if err := i.scratch.Close(); err != nil {
+		return failure("drop scratch", "scratch", err)
+	}
+	return i.makeScratch()
+}
+
+// setUp has an init build its world. The scratch travels from phase to phase: the first init hands back
 // a descriptor for the next.
 func (i *instance) setUp(ctx context.Context, p *phase) error {
 	covers := i.b.covers()
@@ -170,7 +192,14 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 	}
 	defer unix.Close(root)
 	m.Root, m.Scratch = 0, 1
-	fds = append(fds, root, i.disk)
+	disk, first := i.disk, !i.inhabited
+	if !first {
+		if disk, err = i.twin(&i.disk); err != nil {
+			return err
+		}
+		defer unix.Close(disk)
+	}
+	fds = append(fds, root, disk)
 	// What is mounted in another volume comes after it, or it would be covered.
 	volumes := slices.Clone(i.spec.Volumes)
 	slices.SortStableFunc(volumes, func(a, b sandbox.Volume) int {
@@ -205,12 +234,15 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		p.watch = newWatch(p, got[1], got[2])
 	}
 	defer got[0].Close()
+	if !first {
+		return nil
+	}
 	next, err := unix.FcntlInt(got[0].Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return failure("set up init", "scratch", err)
 	}
 	_ = unix.Close(i.disk)
-	i.disk = next
+	i.disk, i.inhabited = next, true
 	return nil
 }
 
@@ -227,13 +259,18 @@ func (i *instance) root() (int, error) {
 		_ = unix.Close(i.disk)
 		i.writable, i.disk = root, rest
 	}
-	one, other, err := i.shop.again(i.writable)
-	if err != nil {
-		return -1, err
+	return i.twin(&i.writable)
+}
+
+// twin makes a second of a detached mount, which stays ours whatever becomes of the first: an init that dies takes along
+// what it was given.
+func (i *instance) twin(mount *int) (int, error) {
+	one, other, err := i.shop.again(*mount)
+	if other >= 0 {
+		_ = unix.Close(*mount)
+		*mount = other
 	}
-	_ = unix.Close(i.writable)
-	i.writable = other
-	return one, nil
+	return one, err
 }
 
 // counts are the limits that cgroups keep here.

@@ -158,7 +158,7 @@ func TestPlainRefusals(t *testing.T) {
 		return
 	}
 	var refusal *sandbox.Refusal
-	if !errors.As(err, &refusal) || refusal.Got.Tier != sandbox.TierNamespace || !strings.Contains(err.Error(), "memory is polled") {
+	if !errors.As(err, &refusal) || refusal.Got.Tier != sandbox.TierNamespace || !strings.Contains(err.Error(), "memory, swap are polled") {
 		t.Errorf("%v", err)
 	}
 }

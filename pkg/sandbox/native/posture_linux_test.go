@@ -2,7 +2,7 @@ package native
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,8 +20,42 @@ import (
 // declared is what a sandboxed process is to find itself in. It is written by hand: a line that changes is a
 // decision, and never the result of a run copied over.
 //
-//go:embed testdata/posture.txt
-var declared string
+// What differs for a plain user is declared in files of its own, section by section.
+//
+//go:embed testdata/posture*.txt
+var declared embed.FS
+
+// declaration is a declared posture: the root's, with the sections of another laid over it.
+func declaration(t *testing.T, name string) []string {
+	t.Helper()
+	sections := func(file string) (names []string, lines map[string]string) {
+		text, err := declared.ReadFile("testdata/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = map[string]string{}
+		for _, s := range strings.Split(strings.TrimSpace(string(text)), "\n\n") {
+			name, _, _ := strings.Cut(s, "\n")
+			names, lines[name] = append(names, name), s+"\n"
+		}
+		return names, lines
+	}
+	names, lines := sections("posture.txt")
+	if name != "" {
+		over, others := sections("posture-" + name + ".txt")
+		for _, n := range over {
+			if _, ok := lines[n]; !ok {
+				t.Fatalf("%s: there is no section %s", name, n)
+			}
+			lines[n] = others[n]
+		}
+	}
+	var all strings.Builder
+	for _, n := range names {
+		all.WriteString(lines[n] + "\n")
+	}
+	return strings.Split(all.String(), "\n")
+}
 
 // The whole posture of a sandboxed process is the declared one: what it may do, what it has, what it sees.
 // What only the machine decides (numbers of devices and mounts, which files /proc has) is left out or
@@ -29,10 +63,21 @@ var declared string
 func TestPosture(t *testing.T) {
 	b := newBackend(t, Options{})
 	defer b.Close()
+	checkPosture(t, b, sandbox.TierContainer, declaration(t, ""))
+}
+
+func TestPlainPosture(t *testing.T) {
+	tier, _ := asPlain(t)
+	b := plainBackend(t)
+	defer b.Close()
+	checkPosture(t, b, tier, declaration(t, os.Getenv(plainVariable)))
+}
+
+func checkPosture(t *testing.T, b *Backend, tier sandbox.Tier, want []string) {
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer m.Close()
 	ctx := context.Background()
-	id, err := m.Create(ctx, sandbox.Spec{})
+	id, err := m.Create(ctx, sandbox.Spec{Require: tier})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +117,7 @@ func TestPosture(t *testing.T) {
 		"hostname " + strings.TrimSpace(run("cat", "/proc/sys/kernel/hostname")),
 	})
 	section("cgroup", cgroupFilesOf(t, m, id))
-	if diff := cmp.Diff(strings.Split(declared, "\n"), strings.Split(got.String(), "\n")); diff != "" {
+	if diff := cmp.Diff(want, strings.Split(got.String(), "\n")); diff != "" {
 		t.Errorf("what is declared (-), what is (+):\n%s", diff)
 	}
 }
@@ -114,6 +159,11 @@ func limitsOf(t *testing.T, text string) (lines []string) {
 		if !slices.ContainsFunc(set, func(s string) bool { return strings.Contains(f[0], s) }) && strings.TrimSpace(l) == strings.TrimSpace(ours[i+1]) {
 			value = "inherited"
 		}
+		// An init that has the program's id counts as well, with however many threads its runtime has.
+		var n, same int
+		if _, err := fmt.Sscan(value, &n, &same); err == nil && f[0] == "Max processes" && n == same && n > 100 && n < 116 {
+			value = "100 and the threads of the init"
+		}
 		lines = append(lines, f[0]+": "+value)
 	}
 	return lines
@@ -132,8 +182,13 @@ func idsOf(text string) (lines []string) {
 			root = outside
 		}
 		name := fmt.Sprint(outside)
-		if outside >= 0x70000000 {
+		switch {
+		case outside >= 0x70000000:
 			name = fmt.Sprintf("own+%d", outside-root)
+		case outside >= subFirst:
+			name = "subordinate"
+		case outside == os.Geteuid():
+			name = "the user"
 		}
 		lines = append(lines, fmt.Sprintf("%d is %s, %d of them", inside, name, n))
 	}
@@ -183,7 +238,7 @@ func mountsOf(text string) (lines []string) {
 		how = strings.TrimSuffix(strings.ReplaceAll(how, ",relatime", ""), ",noatime")
 		if strings.HasPrefix(at, "/proc/") && at != "/proc/sys" {
 			covers = append(covers, at)
-			if how != "ro,nosuid,noexec" || kind != "tmpfs" || f[3] != "/null" && f[3] != "/shm" {
+			if how != "ro,nosuid,noexec" || kind != "tmpfs" && (kind != "devtmpfs" || f[3] != "/null") || f[3] != "/null" && f[3] != "/shm" {
 				lines = append(lines, strings.TrimSpace(l))
 			}
 			continue
@@ -192,6 +247,9 @@ func mountsOf(text string) (lines []string) {
 		case "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin": // hosts whose /usr is not merged
 			continue
 		case "/workspace", "/tmp", "/home/sandbox":
+			super = ""
+		}
+		if kind == "devtmpfs" { // the host's own
 			super = ""
 		}
 		if strings.HasPrefix(at, "/usr") || strings.HasPrefix(at, "/etc") {
@@ -236,18 +294,17 @@ func interfacesOf(text string) (names []string) {
 
 // cgroupFilesOf reads the limits where the kernel keeps them, by the names of cgroup v2.
 func cgroupFilesOf(t *testing.T, m *sandbox.Manager, id string) (lines []string) {
-	mark := fmt.Sprintf("POSTURE=%d-%d", os.Getpid(), time.Now().UnixNano())
-	name, value, _ := strings.Cut(mark, "=")
+	mark := fmt.Sprintf("60.%d%d", os.Getpid(), time.Now().UnixNano()) // seconds to sleep
 	done := make(chan error, 1)
 	go func() {
-		_, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sleep", "60"}, Env: map[string]string{name: value}}, sandbox.IO{})
+		_, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sleep", mark}}, sandbox.IO{})
 		done <- err
 	}()
 	var member string
 	for end := time.Now().Add(10 * time.Second); member == "" && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		files, _ := filepath.Glob("/proc/[0-9]*/environ")
+		files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, f := range files {
-			if env, _ := os.ReadFile(f); slices.Contains(strings.Split(string(env), "\x00"), mark) {
+			if line, _ := os.ReadFile(f); slices.Contains(strings.Split(string(line), "\x00"), mark) {
 				member = filepath.Dir(f)
 			}
 		}
@@ -255,6 +312,13 @@ func cgroupFilesOf(t *testing.T, m *sandbox.Manager, id string) (lines []string)
 	text, err := os.ReadFile(member + "/cgroup")
 	if err != nil {
 		t.Fatal(err)
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(own) == string(text) {
+		defer func() { lines = []string{"its supervisor's"} }()
 	}
 	read := func(hierarchy, path, file string) string {
 		b, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", hierarchy, path, file))

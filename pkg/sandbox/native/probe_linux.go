@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -63,7 +64,9 @@ func (b *Backend) probeNamespaces(iso *sandbox.Isolation) {
 		b.probeRootless(iso)
 		return
 	}
-	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); err != nil {
+	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); errors.Is(err, unix.EMFILE) {
+		iso.Lack(sandbox.ControlRoot, sandbox.Absent, err.Error(), "raise the limit on open files of this process (ulimit -n)")
+	} else if err != nil {
 		iso.Lack(sandbox.ControlRoot, sandbox.Absent, "the kernel refuses the mount calls of Linux 5.12: "+err.Error(), "use a newer kernel, or allow open_tree, fsopen, move_mount and mount_setattr")
 	} else {
 		_ = unix.Close(fd)
@@ -93,9 +96,9 @@ func (b *Backend) probeFilters(iso *sandbox.Isolation) {
 }
 
 func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
-	reasons := map[string]string{}
+	gaps := map[string]cgroup.Gap{}
 	for _, gap := range b.cgroups.Missing() {
-		reasons[gap.Control] = gap.Reason
+		gaps[gap.Control] = gap
 	}
 	for _, c := range []struct {
 		controller cgroup.Controller
@@ -110,17 +113,23 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 	} {
 		if b.cgroups.Has(c.controller) {
 			iso.Enforce(c.control)
-			if c.controller == cgroup.Memory && reasons["peak"] != "" {
-				iso.Lack(c.control, sandbox.Enforced, reasons["peak"], "use Linux 5.19 or newer")
+			if peak := gaps["peak"].Reason; c.controller == cgroup.Memory && peak != "" {
+				iso.Lack(c.control, sandbox.Enforced, peak, "use Linux 5.19 or newer")
 			}
 			continue
 		}
-		reason := reasons[c.name]
-		if reason == "" {
-			reason = "no usable cgroup controller"
+		gap := gaps[c.name]
+		if c.controller == cgroup.Swap && !b.counts.memory {
+			gap = gaps["memory"] // one thing, and one reason
+		}
+		if gap.Reason == "" {
+			gap.Reason = "no usable cgroup controller"
+		}
+		if gap.Remedy == "" {
+			gap.Remedy = c.remedy
 		}
 		state, instead := b.instead(c.controller)
-		iso.Lack(c.control, state, reason+instead, c.remedy)
+		iso.Lack(c.control, state, gap.Reason+instead, gap.Remedy)
 	}
 }
 

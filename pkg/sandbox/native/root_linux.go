@@ -46,7 +46,7 @@ func (l *layout) close() {
 func lay(spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
 	l := &layout{lower: -1, confined: confined}
 	if l.base, err = newSkeleton(); err != nil {
-		return nil, err
+		return nil, failure("lay out root", "rootfs", err)
 	}
 	l.base.owner = owner
 	if confined {
@@ -55,6 +55,9 @@ func lay(spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
 	defer func() {
 		if err != nil {
 			l.close()
+			if said := new(*sandbox.Error); !errors.As(err, said) {
+				err = failure("lay out root", "rootfs", err)
+			}
 		}
 	}()
 	for _, d := range baseDirs {
@@ -182,11 +185,12 @@ func openHost(p string, owner int) (fd int, isFile bool, err error) {
 	}
 	f, isFile, err := idmap.Open(p, o)
 	if err != nil {
-		out := &sandbox.Error{Backend: Name, Op: "root " + p, Stage: "rootfs", Err: err, Hint: "sandbox-run doctor"}
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, idmap.ErrSource) {
-			out.Kind, out.Hint = sandbox.ErrInvalid, "a directory that exists, by a path without symbolic links"
+			return -1, false, &sandbox.Error{
+				Backend: Name, Op: "root " + p, Stage: "rootfs", Kind: sandbox.ErrInvalid, Err: err, Hint: "a directory that exists, by a path without symbolic links",
+			}
 		}
-		return -1, false, out
+		return -1, false, failure("root "+p, "rootfs", err)
 	}
 	defer f.Close()
 	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)

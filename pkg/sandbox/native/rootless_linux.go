@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -22,10 +23,30 @@ func (b *Backend) obstacle() (reason, remedy string) {
 	b.mu.Lock()
 	_, err := b.workshopLocked()
 	b.mu.Unlock()
-	if err == nil {
-		return "", ""
+	if err != nil {
+		return explain(err)
 	}
-	return explain(err)
+	if covers := procCoveredBy(); covers != "" {
+		return "parts of /proc are covered (" + covers + "), as in a container: the kernel then lets nobody but root mount one that shows all",
+			"run the container with --security-opt systempaths=unconfined (Docker) or --security-opt unmask=ALL (Podman)"
+	}
+	return "", ""
+}
+
+// procCoveredBy names something that is mounted on a part of /proc; "" when nothing is that matters: the kernel does not
+// mind directories that are there for that very purpose.
+func procCoveredBy() string {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) > 4 && strings.HasPrefix(fields[4], "/proc/") && fields[4] != "/proc/sys/fs/binfmt_misc" && fields[4] != "/proc/fs/nfsd" {
+			return fields[4]
+		}
+	}
+	return ""
 }
 
 // explain tells which of the ways to forbid ordinary users a user namespace is at work here.

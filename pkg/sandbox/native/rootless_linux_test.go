@@ -41,7 +41,11 @@ func (p plain) String() string {
 const plainUID, subFirst = 61234, 1610612736
 
 // run starts a test of this very binary as such a user.
-func (p plain) run(t *testing.T, test string, more ...string) {
+func (p plain) run(t *testing.T, test string, more ...string) { p.behind(t, "", test, more...) }
+
+// behind does so behind an obstacle: a shell script that is run first, as root of the private mount namespace, and may set
+// wrap to a command that starts the rest, as root, or inner to one that the user starts it with.
+func (p plain) behind(t *testing.T, obstacle, test string, more ...string) {
 	t.Helper()
 	needRoot(t)
 	if p.subIDs {
@@ -55,8 +59,8 @@ func (p plain) run(t *testing.T, test string, more ...string) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	script := p.prepare(t, dir)
-	args := []string{"--mount", "--propagation", "private", "sh", "-euc", script + "\n" +
-		`exec setpriv --reuid ` + strconv.Itoa(plainUID) + ` --regid ` + strconv.Itoa(plainUID) + ` --clear-groups "$0" "$@"` + "\n"}
+	args := []string{"--mount", "--propagation", "private", "sh", "-euc", script + "\nwrap= inner=\n" + obstacle + "\n" +
+		`exec $wrap setpriv --reuid ` + strconv.Itoa(plainUID) + ` --regid ` + strconv.Itoa(plainUID) + ` --clear-groups $inner "$0" "$@"` + "\n"}
 	args = append(args, filepath.Join(dir, "test"), "-test.run", test, "-test.v", "-test.timeout", "8m")
 	if cover := os.Getenv("GOCOVERDIR"); cover != "" && testing.CoverMode() != "" {
 		args = append(args, "-test.gocoverdir", cover)
@@ -177,7 +181,9 @@ func TestRootless(t *testing.T) {
 }
 
 func TestRootlessWalls(t *testing.T) {
-	everyPlain(t, func(t *testing.T, p plain) { p.run(t, "^(TestPlainIdentity|TestPlainInitIsSafe|TestPlainRefusals)$") })
+	everyPlain(t, func(t *testing.T, p plain) {
+		p.run(t, "^(TestPlainIdentity|TestPlainInitIsSafe|TestPlainRefusals|TestPlainPosture)$")
+	})
 }
 
 func TestRootlessPolled(t *testing.T) {
@@ -216,7 +222,7 @@ func TestPlainConformance(t *testing.T) {
 	tier, _ := asPlain(t)
 	has := []sandboxtest.Claim{
 		sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Volumes, sandboxtest.Roots, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Phases,
-		sandboxtest.OpenFiles, sandboxtest.CPUTime,
+		sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Disk,
 	}
 	if tier == sandbox.TierContainer {
 		has = append(has, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Metrics, sandboxtest.Freeze)

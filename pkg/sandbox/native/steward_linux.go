@@ -329,6 +329,7 @@ func (b *bench) fill(o *order, fds []int) (out []int, isFile bool, err error) {
 		return nil, false, fmt.Errorf("unknown order %q", o.What)
 	}
 	if err != nil {
+		closeFDs(out)
 		return nil, false, err
 	}
 	return out, isFile, nil

@@ -50,7 +50,7 @@ func (b *Backend) instead(c cgroup.Controller) (sandbox.ControlState, string) {
 		if b.counts.memory {
 			return sandbox.Absent, ""
 		}
-		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead: what is filled in between is over the limit (about 10 MiB for one core), and buffers in the kernel are not seen", lookSoonest, lookLatest)
+		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead: what is filled in between is over the limit (a few MiB for one process, some 200 MiB for dozens at once), and buffers in the kernel are not seen", lookSoonest, lookLatest)
 	case cgroup.Pids:
 		if countsPerNamespace() {
 			return sandbox.Enforced, "; RLIMIT_NPROC of its user namespace instead: what it refuses is not counted"

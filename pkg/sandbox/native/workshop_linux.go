@@ -22,7 +22,7 @@ type workshop interface {
 	root(spec *sandbox.Spec) (int, error)
 	// writableRoot is a root whose changes go to the scratch with that mount, which is used up: rest takes its place.
 	writableRoot(spec *sandbox.Spec, owner, disk int) (root, rest int, err error)
-	// again makes two of one, which is used up.
+	// again makes two of one, which is used up; with an error, other may still be there.
 	again(mount int) (one, other int, err error)
 	// scratch is a writable disk with its directories in it.
 	scratch(mode sandbox.ScratchMode, o scratch.Options, owner int) (*scratch.Scratch, error)
@@ -104,21 +104,19 @@ func (b *bench) writableRoot(spec *sandbox.Spec, owner, disk int) (root, rest in
 }
 
 func (b *bench) again(mount int) (one, other int, err error) {
+	one, other = -1, -1
 	err = b.keeper.do(func() error {
 		at, err := b.keeper.hold(mount)
 		if err != nil {
 			return err
 		}
 		defer b.keeper.drop(at)
-		if one, err = copyTree(at); err != nil {
-			return err
-		}
-		if other, err = copyTree(at); err != nil {
-			_ = unix.Close(one)
+		if other, err = copyTree(at); err == nil {
+			one, err = copyTree(at)
 		}
 		return err
 	})
-	return one, other, failure("copy writable root", "rootfs", err)
+	return one, other, failure("copy mount", "rootfs", err)
 }
 
 // scratchParts are the directories of the scratch, and where they are mounted, in this order.
@@ -157,6 +155,9 @@ func (b *bench) volume(v sandbox.Volume, owner int) (*os.File, bool, error) {
 	if errors.Is(err, idmap.ErrUnsupported) && !v.Writable {
 		o.Owner = nil
 		f, isFile, err = idmap.Open(v.Source, o)
+	}
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) { // ours, not the volume's
+		return nil, false, failure("volume "+v.Source, "volumes", err)
 	}
 	if err != nil {
 		out := &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrRefused, Err: err, Stage: "volumes"}

@@ -124,7 +124,7 @@ var limitRows = []row{
 			e.Errorf("said %q", res.Stdout.Bytes())
 		}
 	}},
-	{"disk is not memory", []Claim{Disk, Memory}, false, func(e *env) {
+	{"disk is not memory", []Claim{DiskApart, Memory}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) {
 			s.Limits.Disk, s.Limits.Memory, s.Scratch = 256*sandbox.MiB, 48*sandbox.MiB, sandbox.ScratchDisk
 		})

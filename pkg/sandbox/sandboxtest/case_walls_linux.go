@@ -564,7 +564,7 @@ var metricRows = []row{
 			e.Errorf("measured %d bytes", res.Metrics.MemoryPeak)
 		}
 	}},
-	{"metrics: 50 MB written and synced", []Claim{Metrics, Disk}, true, func(e *env) {
+	{"metrics: 50 MB written and synced", []Claim{Metrics, DiskApart}, true, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Disk, s.Scratch = 128*sandbox.MiB, sandbox.ScratchDisk })
 		res := e.in(id, e.probe("write", "/workspace/x", "50")...)
 		e.ok(res)

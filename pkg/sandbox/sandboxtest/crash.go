@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -18,6 +19,9 @@ import (
 // its processes and the tier to ask for.
 const victimVariable = "SANDBOXTEST_VICTIM"
 
+// victimWorkers make sandboxes side by side, more of them than most machines have cores to spare.
+const victimWorkers = 3
+
 // victim makes, uses and deletes sandboxes until it is killed.
 func victim(plan string, newBackend func() (sandbox.Backend, error)) int {
 	mark, tier, _ := strings.Cut(plan, " ")
@@ -27,36 +31,46 @@ func victim(plan string, newBackend func() (sandbox.Backend, error)) int {
 		return 1
 	}
 	m := sandbox.NewManager(b, sandbox.Options{})
-	ctx := context.Background()
-	for n := 0; ; n++ {
-		fmt.Println("creating")
-		spec := sandbox.Spec{Limits: small(), Require: sandbox.Tier(tier), Env: map[string]string{markVariable: mark}}
-		id, err := m.Create(ctx, spec)
-		if err != nil {
-			fmt.Println(err)
-			return 1
-		}
-		// One that stays, with children in sessions of their own that want to stay as well.
+	spec := sandbox.Spec{Limits: small(), Require: sandbox.Tier(tier), Env: map[string]string{markVariable: mark}}
+	failed := make(chan error)
+	for worker := range victimWorkers {
 		go func() {
-			_, _ = m.Run(ctx, id, sandbox.Process{Phase: "stays", Args: []string{"/bin/sh", "-c", "trap '' TERM HUP INT; setsid sleep 300 & sleep 300 & head -c 1000000 /dev/zero > $HOME/x; while :; do sleep 1; done"}}, sandbox.IO{})
-		}()
-		if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/true"}}, sandbox.IO{}); err != nil {
-			fmt.Println(err)
-			return 1
-		}
-		fmt.Println("ran")
-		if n%2 == 1 {
-			if err := m.Delete(ctx, id); err != nil {
-				fmt.Println(err)
-				return 1
+			for n := worker; ; n++ {
+				if err := live(m, spec, n%2 == 1); err != nil {
+					failed <- err
+				}
 			}
-		}
+		}()
 	}
+	fmt.Println(<-failed)
+	return 1
 }
 
-// Crash kills supervisors at many instants of their lives. What they ran must be gone within a second,
-// by itself; what else is left must be gone after the next Collect; and a supervisor that lives is not
-// touched (W6). The test's Main must know newBackend.
+// live is one sandbox of a victim.
+func live(m *sandbox.Manager, spec sandbox.Spec, remove bool) error {
+	ctx := context.Background()
+	fmt.Println("creating")
+	id, err := m.Create(ctx, spec)
+	if err != nil {
+		return err
+	}
+	// One that stays, with children in sessions of their own that want to stay as well.
+	go func() {
+		_, _ = m.Run(ctx, id, sandbox.Process{Phase: "stays", Args: []string{"/bin/sh", "-c", "trap '' TERM HUP INT; setsid sleep 300 & sleep 300 & head -c 1000000 /dev/zero > $HOME/x; while :; do sleep 1; done"}}, sandbox.IO{})
+	}()
+	if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/true"}}, sandbox.IO{}); err != nil {
+		return err
+	}
+	fmt.Println("ran")
+	if remove {
+		return m.Delete(ctx, id)
+	}
+	return nil
+}
+
+// Crash kills supervisors at random instants of their lives, under load. What they ran must be gone within
+// a second, by itself; what else is left must be gone after the next Collect; and a supervisor that lives
+// is not touched (W6). The test's Main must know newBackend.
 func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
 	instants := 16
 	if All() {
@@ -71,17 +85,23 @@ func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
 	}
 	survivor := make(chan *sandbox.Result, 1)
 	go func() {
-		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", "while :; do sleep 1; done"}}, sandbox.IO{})
+		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", "while :; do :; done"}}, sandbox.IO{}) // the load
 		if err != nil {
 			t.Error(err)
 		}
 		survivor <- res
 	}()
+	hit := 0
 	for n := range instants {
-		crashOnce(t, b, tier, n, instants)
+		if crashOnce(t, b, tier, n) {
+			hit++
+		}
 		if t.Failed() {
 			break
 		}
+	}
+	if t.Logf("%d of %d supervisors had programs running when they were killed", hit, instants); hit < instants/2 {
+		t.Error("they were killed too early to leave anything")
 	}
 	select {
 	case res := <-survivor:
@@ -94,7 +114,7 @@ func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
 	<-survivor
 }
 
-func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n, of int) {
+func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n int) (hit bool) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -108,6 +128,7 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n, of int) {
 		t.Fatal(err)
 	}
 	cmd.Stderr = os.Stderr
+	mounts := ourMounts()
 	earlier := registered() // what the victim itself collects, it holds as well
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -123,9 +144,9 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n, of int) {
 			}
 		}
 	}()
-	awaited := "creating"
+	awaited, instant := "creating", rand.N(30*time.Millisecond)
 	if n%4 != 0 {
-		awaited = "ran"
+		awaited, instant = "ran", rand.N(150*time.Millisecond)
 	}
 	for line := range said {
 		if line == awaited {
@@ -135,21 +156,26 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n, of int) {
 			t.Errorf("the victim says %q", line)
 		}
 	}
-	time.Sleep(time.Duration(n) * 60 * time.Millisecond / time.Duration(of))
+	time.Sleep(instant)
+	hit = len(marked(mark)) > 1 // the supervisor itself is one
 	names := slices.DeleteFunc(claimsOf(cmd.Process.Pid), func(n string) bool { return slices.Contains(earlier, n) })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	killed := time.Now()
+	killed, late := time.Now(), lateness()
 	alive := marked(mark)
 	for ; len(alive) > 0 && time.Since(killed) < time.Second; alive = marked(mark) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	// A machine that lets a sleeper oversleep lets the dying wait as well.
+	for spare := 5 * late(); len(alive) > 0 && time.Since(killed) < time.Second+spare; alive = marked(mark) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	_ = cmd.Wait()
 	for range said { // until it ends
 	}
 	if len(alive) > 0 {
-		t.Errorf("instant %d: alive a second after their supervisor: %q", n, alive)
+		t.Errorf("instant %d, %v after %q: alive a second after their supervisor: %q", n, instant, awaited, alive)
 	}
 	found, err := b.Collect(context.Background(), false)
 	if err != nil {
@@ -161,6 +187,12 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n, of int) {
 		}
 	}
 	for _, left := range leftOf(names) {
-		t.Errorf("instant %d: left after Collect: %s", n, left)
+		t.Errorf("instant %d, %v after %q: left after Collect: %s", n, instant, awaited, left)
 	}
+	for line := range ourMounts() {
+		if !mounts[line] {
+			t.Errorf("instant %d, %v after %q: a mount: %s", n, instant, awaited, line)
+		}
+	}
+	return hit
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +30,11 @@ func marked(mark string) []string {
 		}
 	}
 	return list
+}
+
+// Marked lists the living processes that have a mark in their environment or command line.
+func Marked(mark string) []string {
+	return slices.DeleteFunc(marked(mark), func(p string) bool { return strings.HasPrefix(p, strconv.Itoa(os.Getpid())+" ") })
 }
 
 // host is what there was before the suite. Other programs of this project may run on the machine: only

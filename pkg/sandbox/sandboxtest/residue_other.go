@@ -10,6 +10,11 @@ func (host) groups() []string { return nil }
 func (host) left() []string   { return nil }
 func marked(string) []string  { return nil }
 
+// Marked lists the living processes that have a mark in their environment or command line.
+func Marked(string) []string { return nil }
+
+func ourMounts() map[string]bool { return nil }
+
 func claimsOf(int) []string    { return nil }
 func leftOf([]string) []string { return nil }
 

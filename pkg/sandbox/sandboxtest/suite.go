@@ -37,7 +37,8 @@ const (
 	Phases    Claim = "phases"     // a pid namespace and a cgroup per phase
 	Memory    Claim = "memory"     // the limit is the kernel's
 	Processes Claim = "pids"       // the limit is the kernel's
-	Disk      Claim = "disk"       // bytes and inodes, apart from memory
+	Disk      Claim = "disk"       // bytes and inodes
+	DiskApart Claim = "disk apart" // from memory
 	OpenFiles Claim = "open files" // per process
 	CPUTime   Claim = "cpu time"   // CPU seconds of all processes together
 	Metrics   Claim = "metrics"    // numbers that stand comparison with the truth

@@ -44,6 +44,7 @@ var (
 	_ sandbox.Task     = (*Task)(nil)
 	_ sandbox.Terminal = (*Task)(nil)
 	_ sandbox.Timed    = (*Task)(nil)
+	_ sandbox.Watched  = (*Task)(nil)
 )
 
 // New is the task of a program that was started in a phase.
@@ -78,6 +79,9 @@ func (t *Task) Wait() (sandbox.Exit, error) {
 // Took is how long the process ran, as its init saw it.
 func (t *Task) Took() (time.Duration, bool) { return t.program.Took() }
 
+// Lost: the init ended before the process did.
+func (t *Task) Lost() bool { return t.program.Lost() }
+
 // Finish ends the phase if this was its last process, and returns what the phase has used.
 func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
 	t.finishing.Do(func() {
@@ -103,12 +107,31 @@ func Sample(st cgroup.Stat) monitor.Sample {
 	}
 }
 
-// Failure is an error of a backend, with the next step every user has.
+// Failure is an error of a backend, with the next step.
 func Failure(backend, op, stage string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &sandbox.Error{Backend: backend, Op: op, Stage: stage, Err: err, Hint: "sandbox-run doctor"}
+	return &sandbox.Error{Backend: backend, Op: op, Stage: stage, Err: err, Hint: hint(stage, err)}
+}
+
+// hint is the next step: what a host has run out of, somebody can give it more of. Else the one every user has.
+func hint(stage string, err error) string {
+	switch {
+	case errors.Is(err, unix.EMFILE):
+		return "raise the limit on open files of this process (ulimit -n)"
+	case errors.Is(err, unix.ENFILE):
+		return "raise the machine's limit on open files (sysctl fs.file-max)"
+	case errors.Is(err, unix.ENOMEM):
+		return "free some memory, or raise the memory limit that sandbox-run itself runs under"
+	case errors.Is(err, unix.EAGAIN) && stage == "namespaces":
+		return "raise the limit on processes that sandbox-run itself runs under (ulimit -u, or its service's)"
+	case errors.Is(err, unix.ENOSPC) && stage == "namespaces": // not a disk: it is what the kernel says of too many
+		return "raise the limits in /proc/sys/user that are used up"
+	case errors.Is(err, unix.EROFS) && stage == "cgroup":
+		return "remount it read-write, or run outside the container that made it so"
+	}
+	return "sandbox-run doctor"
 }
 
 // StartFailure tells the program's own fault from ours.
@@ -117,8 +140,12 @@ func StartFailure(backend string, err error) error {
 	if !errors.As(err, &e) {
 		return Failure(backend, "talk to init", "protocol", err)
 	}
-	out := &sandbox.Error{Backend: backend, Op: e.Detail, Stage: e.Stage.String(), Err: e.Errno, Hint: "sandbox-run doctor"}
+	out := &sandbox.Error{Backend: backend, Op: e.Detail, Stage: e.Stage.String(), Err: e.Errno, Hint: hint(e.Stage.String(), e.Errno)}
 	switch e.Stage {
+	case initproto.StageRootfs:
+		if e.Detail == "make proc" && e.Errno == unix.EPERM {
+			out.Hint = "uncover /proc: inside a container, --security-opt systempaths=unconfined"
+		}
 	case initproto.StageExec:
 		out.Kind, out.Hint = sandbox.ErrNotStarted, ""
 		if e.Errno == unix.ENOENT {

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/bench"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// neighbourBar is row R13 of the threats: how much slower a run may be while another sandbox misbehaves.
+const neighbourBar = 1.5
+
+// A nuisance never ends by itself, and does its worst within one core, 128 MiB, 100 processes and 256 MiB of disk.
+type nuisance struct {
+	name string
+	args []string
+	// worst proves that it really was one.
+	worst func(monitor.Metrics, *sandbox.Result) error
+}
+
+const python3 = "/usr/bin/python3"
+
+var nuisances = []nuisance{
+	{
+		"a fork bomb", []string{python3, "-c", "import os\nwhile True:\n try: os.fork()\n except OSError: pass"},
+		func(m monitor.Metrics, _ *sandbox.Result) error { return some("forks refused", m.ProcessLimitHits) },
+	},
+	{
+		"a memory bomb", []string{python3, "-c", `import os
+while True:
+ if os.fork() == 0:
+  kept = []
+  while True: kept.append(bytearray(b"x" * (1 << 20)))
+ os.wait()`},
+		func(m monitor.Metrics, _ *sandbox.Result) error { return some("OOM kills", m.OOMKills) },
+	},
+	{
+		"a disk fill", []string{"/bin/sh", "-c", "while :; do cat /dev/zero > $HOME/x; rm $HOME/x; done 2>/dev/null"},
+		func(m monitor.Metrics, _ *sandbox.Result) error { return some("bytes written", m.IOWrite) },
+	},
+	{
+		"an output flood", []string{"/bin/cat", "/dev/zero"},
+		func(_ monitor.Metrics, r *sandbox.Result) error { return some("bytes of output", r.Stdout.Dropped) },
+	},
+	{
+		"a flood of refused calls", []string{probeAt, probeWord, "refused"},
+		func(monitor.Metrics, *sandbox.Result) error { return nil }, // it would have ended at the first that was not
+	},
+}
+
+func some(what string, n uint64) error {
+	if n == 0 {
+		return fmt.Errorf("no %s: it was no nuisance", what)
+	}
+	return nil
+}
+
+// refused makes system calls that no sandbox allows, for ever.
+func refused() error {
+	for {
+		if _, _, errno := unix.RawSyscall(unix.SYS_KEYCTL, 0, 0, 0); errno != unix.EPERM && errno != unix.ENOSYS {
+			return fmt.Errorf("keyctl: %w", errno)
+		}
+	}
+}
+
+// nuisanceAlive is one at work, frozen or not.
+type nuisanceAlive struct {
+	s    *stage
+	id   string
+	quit context.CancelFunc
+	over chan struct{}
+	res  *sandbox.Result
+	err  error
+
+	frozen bool
+	used   struct {
+		cpu, wall time.Duration // while it was not frozen
+	}
+	since struct {
+		cpu  time.Duration
+		wall time.Time
+	}
+	ending sync.Once
+}
+
+func (s *stage) nuisance(ctx context.Context, n nuisance) (*nuisanceAlive, error) {
+	id, err := s.manager.Create(ctx, sandbox.Spec{
+		Volumes: []sandbox.Volume{{Source: s.self, Target: probeAt}},
+		Env:     probeEnv,
+		Limits:  sandbox.Limits{Wall: time.Hour, Grace: time.Millisecond, CPUs: 1, Memory: 128 * sandbox.MiB, Disk: 256 * sandbox.MiB, Processes: 100},
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, quit := context.WithCancel(ctx)
+	a := &nuisanceAlive{s: s, id: id, quit: quit, over: make(chan struct{})}
+	a.since.wall = time.Now()
+	go func() {
+		defer close(a.over)
+		a.res, a.err = s.manager.Run(ctx, id, sandbox.Process{Args: n.args}, sandbox.IO{})
+	}()
+	return a, nil
+}
+
+// settled is how long a nuisance has to come back, or what it has set off to calm down.
+const settled = 20 * time.Millisecond
+
+// be makes it quiet or loud.
+func (a *nuisanceAlive) be(ctx context.Context, quiet bool) error {
+	select {
+	case <-a.over:
+		return errors.Join(errors.New("the nuisance has ended"), a.err)
+	default:
+	}
+	if quiet == a.frozen {
+		return nil
+	}
+	m, err := a.s.manager.GetMetrics(a.id)
+	if err != nil {
+		return err
+	}
+	if quiet {
+		a.used.cpu += m.CPUTime.Duration() - a.since.cpu
+		a.used.wall += time.Since(a.since.wall)
+		err = a.s.manager.Freeze(ctx, a.id)
+	} else {
+		a.since.cpu, a.since.wall = m.CPUTime.Duration(), time.Now()
+		err = a.s.manager.Thaw(ctx, a.id)
+	}
+	a.frozen = quiet
+	time.Sleep(settled)
+	return err
+}
+
+// end stops it for good. Twice is fine.
+func (a *nuisanceAlive) end() (err error) {
+	a.ending.Do(func() {
+		a.quit()
+		err = a.s.manager.Delete(context.Background(), a.id)
+		<-a.over
+		err = errors.Join(err, a.err)
+	})
+	return err
+}
+
+// neighbours is row R13: a fresh sandbox while another one does its worst, against the same while that one is frozen.
+func (s *stage) neighbours(ctx context.Context) ([]bench.Row, error) {
+	if _, err := os.Stat(python3); err != nil {
+		return nil, fmt.Errorf("%w; try: scripts/deps.sh bench", err)
+	}
+	var rows []bench.Row
+	for _, n := range nuisances {
+		row, err := s.neighbour(ctx, n)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", n.name, err)
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func (s *stage) neighbour(ctx context.Context, n nuisance) (row bench.Row, err error) {
+	a, err := s.nuisance(ctx, n)
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = errors.Join(err, a.end()) }()
+	time.Sleep(10 * settled)
+	side := func(quiet bool) bench.Run {
+		return func(ctx context.Context, number int) (sample bench.Sample, err error) {
+			if err := a.be(ctx, quiet); err != nil {
+				return sample, err
+			}
+			return timed(func() error {
+				_, err := s.once(ctx, number, sandbox.Spec{Scratch: sandbox.ScratchMemory, Limits: sandbox.Limits{CPUs: 1}}, "true")
+				return err
+			}, nil)
+		}
+	}
+	loud, quiet, err := bench.Pairs(ctx, min(3, s.warmup), s.neighbourPairs, side(false), side(true))
+	if err != nil {
+		return row, err
+	}
+	for _, samples := range [][]bench.Sample{loud, quiet} {
+		for i := range samples {
+			samples[i].CPU = 0 // the nuisance's is in it
+		}
+	}
+	m, err := s.manager.GetMetrics(a.id)
+	if err == nil {
+		err = a.end()
+	}
+	if err == nil {
+		err = n.worst(m, a.res)
+	}
+	if err != nil {
+		return row, err
+	}
+	row = bench.Compare("fresh sandbox + true + gone beside "+n.name, "quiet", loud, quiet, neighbourBar)
+	row.Note = fmt.Sprintf("both of one supervisor, each limited to 1 core; the other one is frozen and thawed in turns, and used %.2f cores while it was not", a.used.cpu.Seconds()/a.used.wall.Seconds())
+	return row, nil
+}

@@ -1,0 +1,660 @@
+package native
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
+)
+
+// faultVariable makes the test binary a supervisor that something happens to: the fault's name and its arguments. A
+// process of its own, because the fault is done to the whole of it: its mount namespace, its descriptors, its cgroup.
+const faultVariable = "SANDBOXTEST_FAULT"
+
+// attempt is what became of one sandbox, as the supervisor in trouble tells it: a line of JSON.
+type attempt struct {
+	Fault   string // what was done, this time
+	Step    string // that failed; empty when none has
+	Error   string
+	Verdict sandbox.Verdict
+	Output  string
+	Notes   []string
+	Gaps    []string // of the isolation that was achieved
+	Left    string   // what the attempt has left in this process
+}
+
+// faults are the ways a supervisor can get into trouble, by name.
+var faults = map[string]func(args []string) error{
+	"read-only-cgroups": readOnlyCgroups,
+	"read-only-midway":  readOnlyMidway,
+	"full-runtime":      fullRuntime,
+	"full-cache":        fullCache,
+	"too-large-disk":    tooLargeDisk,
+	"few-descriptors":   fewDescriptors,
+	"little-memory":     littleMemory,
+	"collecting":        collecting,
+}
+
+// meet is the supervisor's life.
+func meet(fault string) int {
+	args := strings.Fields(fault)
+	if err := faults[args[0]](args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "setting up", fault+":", err)
+		return 3
+	}
+	return 0
+}
+
+func tell(a attempt) {
+	line, _ := json.Marshal(a)
+	fmt.Println(string(line))
+}
+
+// try makes a sandbox, uses it and deletes it, however far it gets.
+func try(fault string, spec sandbox.Spec, script string) attempt {
+	a := attempt{Fault: fault}
+	note := func(step string, err error) bool {
+		if err != nil && a.Step == "" {
+			a.Step, a.Error = step, err.Error()
+		}
+		return err == nil
+	}
+	b, err := New(Options{CacheDir: os.Getenv(cacheVariable)})
+	if !note("new", err) {
+		return a
+	}
+	m := sandbox.NewManager(b, sandbox.Options{})
+	ctx := context.Background()
+	spec.Env = map[string]string{"SANDBOXTEST_MARK": os.Getenv("SANDBOXTEST_MARK")}
+	if id, err := m.Create(ctx, spec); note("create", err) {
+		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}}, sandbox.IO{})
+		if note("run", err) {
+			a.Verdict, a.Output, a.Notes = res.Verdict, string(res.Stdout.Bytes())+string(res.Stderr.Bytes()), res.Notes
+			for _, g := range res.Isolation.Missing {
+				a.Gaps = append(a.Gaps, g.Reason)
+			}
+		}
+		note("delete", m.Delete(ctx, id))
+	}
+	note("close manager", m.Close())
+	note("close", b.Close())
+	return a
+}
+
+// inTrouble runs a supervisor in a fault and returns what it told, and how it ended. It must end by itself, unless the
+// kernel ends it, must not panic, and nothing of it may be left once its residue was collected.
+func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]attempt, *os.ProcessState) {
+	t.Helper()
+	needRoot(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := fmt.Sprintf("fault-%d-%d", os.Getpid(), rand.Uint64())
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGQUIT) } // so that it says where it hangs
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Env = append(os.Environ(), faultVariable+"="+strings.Join(append([]string{fault}, args...), " "), "SANDBOXTEST_MARK="+mark, "GODEBUG=")
+	if os.Getenv(cacheVariable) == "" {
+		cmd.Env = append(cmd.Env, cacheVariable+"="+cacheDir(t))
+	}
+	if private {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	}
+	var out, complaints bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%s %q: %v", fault, args, err)
+	}
+	ended := time.Now()
+	if ctx.Err() != nil {
+		t.Fatalf("%s %q hangs:\n%s", fault, args, complaints.String())
+	}
+	if strings.Contains(complaints.String(), "goroutine ") || cmd.ProcessState.ExitCode() > 0 {
+		t.Fatalf("%s %q: %v\n%.4000s\n%s", fault, args, cmd.ProcessState, complaints.String(), out.Bytes()[max(0, out.Len()-1000):])
+	}
+	var told []attempt
+	for lines := bufio.NewScanner(&out); lines.Scan(); {
+		var a attempt
+		if err := json.Unmarshal(lines.Bytes(), &a); err != nil {
+			t.Fatalf("%s %q says %q", fault, args, lines.Text())
+		}
+		told = append(told, a)
+	}
+	alive := sandboxtest.Marked(mark)
+	for ; len(alive) > 0 && time.Since(ended) < time.Second; alive = sandboxtest.Marked(mark) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if len(alive) > 0 {
+		t.Errorf("%s %q: alive a second after their supervisor: %q", fault, args, alive)
+	}
+	return told, cmd.ProcessState
+}
+
+// running is a supervisor in a fault that goes on until it is stopped.
+type running struct {
+	cmd *exec.Cmd
+	out *bytes.Buffer
+}
+
+func startFault(t *testing.T, fault string) *running {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &running{cmd: exec.Command(exe), out: &bytes.Buffer{}}
+	r.cmd.Env = append(os.Environ(), faultVariable+"="+fault, cacheVariable+"="+cacheDir(t))
+	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+// stop kills it and returns what it has said. Twice is fine.
+func (r *running) stop() string {
+	_ = r.cmd.Process.Kill()
+	_ = r.cmd.Wait()
+	return r.out.String()
+}
+
+// nextStep is how an error says what to do about it.
+var nextStep = regexp.MustCompile(`; (try|fix): \S|; (free some|use a|raise|remount) `)
+
+// clear fails unless an attempt either went through or says what was wrong and what to do next.
+func isClear(t *testing.T, a attempt) {
+	t.Helper()
+	switch {
+	case a.Step == "" && (a.Verdict != sandbox.VerdictOK || a.Output != "hello\n"):
+		t.Errorf("%s: %s, says %q", a.Fault, a.Verdict, a.Output)
+	case a.Step != "" && !nextStep.MatchString(a.Error):
+		t.Errorf("%s: %s: no next step: %s", a.Fault, a.Step, a.Error)
+	}
+	if a.Left != "" {
+		t.Errorf("%s: %s", a.Fault, a.Left)
+	}
+}
+
+// failures are those attempts that did not go through. Some must not have.
+func failures(t *testing.T, told []attempt) (failed []attempt) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, a := range told {
+		isClear(t, a)
+		if a.Step != "" {
+			failed = append(failed, a)
+			if !seen[a.Error] {
+				t.Logf("%s: %s: %s", a.Fault, a.Step, a.Error)
+			}
+			seen[a.Error] = true
+		}
+	}
+	if len(failed) == 0 {
+		t.Errorf("nothing has failed: %+v", told)
+	}
+	return failed
+}
+
+const greeting = "echo hello > $HOME/x; cat $HOME/x"
+
+func smallSpec() sandbox.Spec {
+	return sandbox.Spec{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB, Disk: 8 * sandbox.MiB, Inodes: 256, Grace: 100 * time.Millisecond}, Scratch: sandbox.ScratchDisk}
+}
+
+// cgroupMounts are where this machine's hierarchies are mounted.
+func cgroupMounts() (points []string, err error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(text)) {
+		before, after, _ := strings.Cut(line, " - ")
+		if strings.HasPrefix(after, "cgroup") {
+			points = append(points, strings.Fields(before)[4])
+		}
+	}
+	return points, err
+}
+
+// readOnlyCgroups makes each hierarchy read-only, one at a time and then all.
+func readOnlyCgroups([]string) error {
+	points, err := cgroupMounts()
+	if err != nil {
+		return err
+	}
+	remount := func(p string, flags uintptr) error {
+		return unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
+	}
+	tell(try("", smallSpec(), greeting)) // nothing yet
+	for _, p := range points {
+		if err := remount(p, unix.MS_RDONLY); err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+		tell(try("read-only "+p, smallSpec(), greeting))
+		if err := remount(p, 0); err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+	}
+	for _, p := range points {
+		if err := remount(p, unix.MS_RDONLY); err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+	}
+	tell(try("read-only all", smallSpec(), greeting))
+	return nil
+}
+
+func TestFaultReadOnlyCgroups(t *testing.T) {
+	told, _ := inTrouble(t, true, "read-only-cgroups")
+	if len(told) < 3 || told[0].Step != "" {
+		t.Fatalf("%+v", told)
+	}
+	failed := failures(t, told)
+	if last := told[len(told)-1]; last.Step == "" || !strings.Contains(last.Error, "read-only") {
+		t.Errorf("all read-only: %+v", last)
+	}
+	for _, a := range failed {
+		if place, _ := strings.CutPrefix(a.Fault, "read-only "); place != "all" && !strings.Contains(a.Error, filepath.Base(place)) {
+			t.Errorf("%s: the error does not name it: %s", a.Fault, a.Error)
+		}
+	}
+}
+
+// readOnlyMidway makes all hierarchies read-only under a supervisor that has its place in them, and writable again once it
+// has given up.
+func readOnlyMidway([]string) error {
+	points, err := cgroupMounts()
+	if err != nil {
+		return err
+	}
+	all := func(flags uintptr) error {
+		for _, p := range points {
+			if err := unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); err != nil {
+				return fmt.Errorf("%s: %w", p, err)
+			}
+		}
+		return nil
+	}
+	b, err := New(Options{CacheDir: os.Getenv(cacheVariable)})
+	if err != nil {
+		return err
+	}
+	m := sandbox.NewManager(b, sandbox.Options{})
+	ctx := context.Background()
+	id, err := m.Create(ctx, smallSpec())
+	if err != nil {
+		return err
+	}
+	var groups []string
+	for _, root := range b.cgroups.Roots() {
+		groups = append(groups, filepath.Join(root, filepath.Dir(b.nursery.supervisor.NewGroup().Path())))
+	}
+	if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/true"}}, sandbox.IO{}); err != nil {
+		return err
+	}
+	if err := errors.Join(m.Delete(ctx, id), all(unix.MS_RDONLY)); err != nil {
+		return err
+	}
+	a := attempt{Fault: "read-only midway", Step: "create"}
+	if _, err = m.Create(ctx, smallSpec()); err == nil {
+		return errors.New("a sandbox without a cgroup")
+	}
+	a.Error = err.Error()
+	tell(a)
+	_ = m.Close()
+	a.Step = "close"
+	if err = b.Close(); err == nil {
+		return errors.New("closed in peace, and left a cgroup")
+	}
+	a.Error = err.Error()
+	tell(a)
+	if err := all(0); err != nil {
+		return err
+	}
+	tell(try("writable again", smallSpec(), greeting))
+	next, err := New(Options{CacheDir: os.Getenv(cacheVariable)})
+	if err != nil {
+		return err
+	}
+	defer next.Close()
+	a = attempt{Fault: "collected", Verdict: sandbox.VerdictOK, Output: "hello\n"}
+	if _, err := next.Collect(ctx, false); err != nil {
+		a.Left = err.Error()
+	}
+	for _, g := range groups {
+		if _, err := os.Lstat(g); err == nil {
+			a.Left += " " + g
+		}
+	}
+	tell(a)
+	return nil
+}
+
+func TestFaultCgroupsTurnReadOnly(t *testing.T) {
+	told, _ := inTrouble(t, true, "read-only-midway")
+	if failed := failures(t, told); len(failed) != 2 || len(told) != 4 {
+		t.Errorf("%+v", told)
+	}
+}
+
+// fill takes all the space there is below a directory, but for so many bytes.
+func fill(dir string, but int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(dir, "ballast"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.Write(make([]byte, max(0, int64(st.Bavail)*st.Bsize-but)))
+	return err
+}
+
+func small(dir, options string) error {
+	return unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID, "mode=0755,"+options)
+}
+
+// fullRuntime: no room to register.
+func fullRuntime([]string) error {
+	if err := small("/run", "size=64k"); err != nil {
+		return err
+	}
+	if err := fill("/run", 0); err != nil {
+		return err
+	}
+	tell(try("no bytes", smallSpec(), greeting))
+	if err := errors.Join(unix.Unmount("/run", unix.MNT_DETACH), small("/run", "nr_inodes=1")); err != nil {
+		return err
+	}
+	tell(try("no inodes", smallSpec(), greeting))
+	return nil
+}
+
+func TestFaultFullRuntimeDirectory(t *testing.T) {
+	told, _ := inTrouble(t, true, "full-runtime")
+	if failed := failures(t, told); len(failed) != 2 {
+		t.Errorf("%+v", told)
+	}
+	for _, a := range told {
+		if !strings.Contains(a.Error, "/run/sandbox-run") || !strings.Contains(a.Error, "no space left") {
+			t.Errorf("%s: %s", a.Fault, a.Error)
+		}
+	}
+}
+
+// fullCache: little room for templates and disks, and a bit more each time.
+func fullCache([]string) error {
+	top := filepath.Dir(os.Getenv(cacheVariable))
+	for _, room := range []int64{0, 4 << 10, 16 << 10, 48 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 384 << 10, 512 << 10, 1 << 20, 4 << 20, 64 << 20} {
+		// A process keeps the cache directories it has once opened.
+		top := filepath.Join(top, strconv.FormatInt(room, 10))
+		if err := errors.Join(os.Mkdir(top, 0o700), small(top, "size=128m"), fill(top, room), os.Setenv(cacheVariable, filepath.Join(top, "cache"))); err != nil {
+			return err
+		}
+		for _, mode := range []sandbox.ScratchMode{sandbox.ScratchDisk, sandbox.ScratchAuto} {
+			spec := smallSpec()
+			spec.Scratch = mode
+			tell(try(fmt.Sprintf("%d KiB, %s", room>>10, mode), spec, greeting))
+		}
+		if err := unix.Unmount(top, unix.MNT_DETACH); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestFaultFullCacheDirectory(t *testing.T) {
+	dir := cacheDir(t)
+	t.Setenv(cacheVariable, dir)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	told, _ := inTrouble(t, true, "full-cache")
+	for _, a := range failures(t, told) {
+		if !strings.Contains(a.Error, filepath.Dir(dir)) && !strings.Contains(a.Error, "mkfs.ext4") || !strings.Contains(a.Error, "no space left") {
+			t.Errorf("%s: %s", a.Fault, a.Error)
+		}
+	}
+	if last := told[len(told)-1]; last.Step != "" {
+		t.Errorf("with room: %+v", last)
+	}
+}
+
+// tooLargeDisk: there is less room than the sandbox's disk promises, and the program finds out.
+func tooLargeDisk([]string) error {
+	top := filepath.Dir(os.Getenv(cacheVariable))
+	if err := small(top, "size=24m"); err != nil {
+		return err
+	}
+	spec := smallSpec()
+	spec.Limits.Disk = 64 * sandbox.MiB
+	const write = "dd if=/dev/zero of=$HOME/x bs=1M conv=fsync count="
+	for _, megabytes := range []string{"4", "48"} {
+		tell(try(megabytes+" MB", spec, write+megabytes+" 2>/dev/null; echo $?"))
+	}
+	return nil
+}
+
+// A host that has less room than it promises says so beforehand, and a program that asks whether its data is safe is not lied to.
+func TestFaultHostDiskFillsUp(t *testing.T) {
+	dir := cacheDir(t)
+	t.Setenv(cacheVariable, dir)
+	told, _ := inTrouble(t, true, "too-large-disk")
+	if len(told) != 2 {
+		t.Fatalf("%+v", told)
+	}
+	for n, want := range []string{"0\n", "1\n"} {
+		if a := told[n]; a.Step != "" || a.Output != want || !strings.Contains(strings.Join(a.Gaps, "|"), "left for a disk of 64 MiB") {
+			t.Errorf("%+v, want %q", a, want)
+		}
+	}
+}
+
+// openNow are the descriptors this process has.
+func openNow() (list []string) {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		// User namespaces for mappings are kept, up to a bound.
+		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(l, "user:") {
+			list = append(list, l)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// fewDescriptors allows one more each time, so that every step that needs one fails once. With an argument, the process has
+// so few from its first sandbox on, and then enough.
+func fewDescriptors(args []string) error {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		return err
+	}
+	spec := smallSpec()
+	spec.Volumes = []sandbox.Volume{{Source: "/usr/lib", Target: "/lib2"}}
+	if len(args) > 0 {
+		limit, err := strconv.ParseUint(args[0], 10, 64)
+		if err != nil {
+			return err
+		}
+		for _, cur := range []uint64{limit, before.Cur} {
+			if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: cur, Max: before.Max}); err != nil {
+				return err
+			}
+			tell(try(fmt.Sprintf("%d descriptors at first, then %d", limit, cur), spec, greeting))
+		}
+		return nil
+	}
+	for range 3 {
+		tell(try("enough", spec, greeting)) // whatever is opened once
+	}
+	base, goroutines := openNow(), runtime.NumGoroutine()
+	inARow := 0
+	for n := range 400 {
+		limit := uint64(3 + n)
+		if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit, Max: before.Max}); err != nil {
+			return err
+		}
+		spec.WritableRoot = n%2 == 1
+		a := try(fmt.Sprintf("%d descriptors", limit), spec, greeting)
+		if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: before.Cur, Max: before.Max}); err != nil {
+			return err
+		}
+		now := openNow()
+		for end := time.Now().Add(5 * time.Second); (len(now) > len(base) || runtime.NumGoroutine() > goroutines) && time.Now().Before(end); now = openNow() {
+			time.Sleep(time.Millisecond)
+		}
+		if len(now) > len(base) || runtime.NumGoroutine() > goroutines {
+			buf := make([]byte, 1<<16)
+			a.Left = fmt.Sprintf("%d goroutines, %d before; descriptors %q, %q before\n%s", runtime.NumGoroutine(), goroutines, now, base, buf[:runtime.Stack(buf, true)])
+			base, goroutines = now, runtime.NumGoroutine()
+		}
+		tell(a)
+		if inARow++; a.Step != "" {
+			inARow = 0
+		}
+		if inARow == 6 {
+			return nil
+		}
+	}
+	return errors.New("it never has enough")
+}
+
+func TestFaultFewDescriptors(t *testing.T) {
+	told, _ := inTrouble(t, false, "few-descriptors")
+	failed := failures(t, told)
+	if len(failed) < 20 {
+		t.Errorf("only %d attempts failed", len(failed))
+	}
+	// Below that the Go runtime itself gives up, before anything of ours is asked.
+	for limit := 10; limit < 32; limit += 3 {
+		told, _ := inTrouble(t, false, "few-descriptors", strconv.Itoa(limit))
+		if len(told) != 2 || told[1].Step != "" {
+			t.Fatalf("%+v", told)
+		}
+		failed = append(failed, failures(t, told)...)
+	}
+	for _, a := range failed {
+		if !strings.Contains(a.Error, "ulimit -n") {
+			t.Errorf("%s: %s", a.Fault, a.Error)
+		}
+	}
+}
+
+// littleMemory: the supervisor, its inits and its sandboxes live in a memory cgroup of so many bytes.
+func littleMemory(args []string) error {
+	if err := os.WriteFile(filepath.Join(args[0], "cgroup.procs"), []byte("0"), 0); err != nil {
+		return err
+	}
+	for n := range 5 {
+		tell(try(strconv.Itoa(n), smallSpec(), greeting))
+	}
+	return nil
+}
+
+// At every size the supervisor either manages, or says what it lacks, or is ended by the kernel, and then as after any other
+// crash nothing of it is left.
+func TestFaultLittleMemory(t *testing.T) {
+	needRoot(t)
+	b := newBackend(t, Options{})
+	defer b.Close()
+	managed, ended := 0, 0
+	sizes := []int{4, 6, 8, 9, 10, 11, 12, 14, 16, 24, 32, 64, 256} // with the race detector everything is larger
+	for _, limit := range sizes {
+		group := memoryGroup(t, limit<<20)
+		told, state := inTrouble(t, false, "little-memory", group)
+		for _, a := range told {
+			a.Fault = fmt.Sprintf("%d MiB: %s", limit, a.Fault)
+			if a.Verdict == sandbox.VerdictMemoryLimit || a.Verdict == sandbox.VerdictSignaled {
+				continue // the limit above its own hit the program, or its init
+			}
+			isClear(t, a)
+		}
+		t.Logf("%d MiB: %v, %d of 5 attempts", limit, state, len(told))
+		switch ws := state.Sys().(syscall.WaitStatus); {
+		case ws.Signaled() && ws.Signal() == unix.SIGKILL:
+			ended++
+		case len(told) == 5:
+			managed++
+		}
+		if _, err := b.Collect(context.Background(), false); err != nil {
+			t.Error(err)
+		}
+		if err := removeGroup(group); err != nil {
+			t.Errorf("%d MiB: %v", limit, err)
+		}
+	}
+	if managed == 0 || ended == 0 {
+		t.Errorf("%d sizes were enough, at %d the kernel ended the supervisor: both must be seen", managed, ended)
+	}
+}
+
+// memoryGroup makes a cgroup beside our own with a memory limit.
+func memoryGroup(t *testing.T, limit int) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, file := "", "memory.limit_in_bytes"
+	for line := range strings.Lines(string(text)) {
+		if _, own, found := strings.Cut(strings.TrimSpace(line), ":memory:"); found {
+			for mount := range strings.Lines(string(mounts)) {
+				if before, after, _ := strings.Cut(mount, " - "); strings.HasPrefix(after, "cgroup ") && strings.Contains(after, "memory") {
+					dir = filepath.Join(strings.Fields(before)[4], own)
+				}
+			}
+		}
+	}
+	if dir == "" {
+		dir, file = "/sys/fs/cgroup", "memory.max"
+	}
+	dir = filepath.Join(dir, fmt.Sprintf("sandboxtest-%d-%d", os.Getpid(), limit))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = removeGroup(dir) })
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(limit)), 0); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// removeGroup fails when something is left in the group. The kernel needs a moment to bury who was in it.
+func removeGroup(dir string) (err error) {
+	for range 200 {
+		if err = os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return err
+}

@@ -1,0 +1,208 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
+)
+
+// inits are the children of this process that are inits: of sandboxes, and the one that is kept for the next.
+func inits() (pids []int) {
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, l := range lists {
+		text, _ := os.ReadFile(l)
+		for _, f := range strings.Fields(string(text)) {
+			if line, _ := os.ReadFile("/proc/" + f + "/cmdline"); strings.HasPrefix(string(line), "sandbox-init\x00") {
+				pid, _ := strconv.Atoi(f)
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// killChild kills a child of ours, and nobody who has got its number since.
+func killChild(pid int) bool {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return err == nil && strings.Contains(string(text), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid())) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
+}
+
+// Inits die at random instants of their lives: while they are kept for the next sandbox, are told what to build, start a
+// program, watch over it. The run says so or has not suffered; and nothing is left, neither on the host nor in us.
+func TestFaultInitKilled(t *testing.T) {
+	kills := int64(60)
+	if sandboxtest.All() {
+		kills = 600
+	}
+	b, m := managed(t, Options{})
+	ctx := context.Background()
+	mark := fmt.Sprintf("initkill-%d-%d", os.Getpid(), rand.Uint64())
+	var number atomic.Int64
+	once := func() (*sandbox.Result, error) {
+		n := number.Add(1)
+		spec := smallSpec()
+		spec.Env = map[string]string{"SANDBOXTEST_MARK": mark}
+		spec.Scratch = []sandbox.ScratchMode{sandbox.ScratchMemory, sandbox.ScratchDisk}[n%2]
+		id, err := m.Create(ctx, spec)
+		if err != nil {
+			return nil, fmt.Errorf("create: %w", err)
+		}
+		p := sandbox.Process{Args: []string{"/bin/sh", "-c", "echo hello; (setsid sleep 60 &) ; sleep 0.0" + strconv.Itoa(int(n%4))}}
+		if n%3 == 0 {
+			p.TTY = &sandbox.TTY{Rows: 5, Cols: 5}
+		}
+		res, err := m.Run(ctx, id, p, sandbox.IO{})
+		if e := m.Delete(ctx, id); e != nil {
+			return nil, fmt.Errorf("delete after %w: %w", err, e)
+		}
+		return res, err
+	}
+	for range 4 {
+		if res, err := once(); err != nil || res.Verdict != sandbox.VerdictOK {
+			t.Fatalf("%+v, %v", res, err)
+		}
+	}
+	files, goroutines := len(openNow()), runtime.NumGoroutine()
+
+	var killed, ended, failed atomic.Int64
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			for killed.Load() < kills && !t.Failed() {
+				res, err := once()
+				switch {
+				case err != nil:
+					if failed.Add(1); !nextStep.MatchString(err.Error()) || !strings.Contains(err.Error(), "init") {
+						t.Errorf("the error is not clear: %v", err)
+					} else if failed.Load() < 4 {
+						t.Log(err)
+					}
+				case res.Verdict == sandbox.VerdictOK:
+					if !strings.HasPrefix(string(res.Stdout.Bytes()), "hello") {
+						t.Errorf("succeeded, and said %q", res.Stdout.Bytes())
+					}
+				case res.Verdict == sandbox.VerdictSignaled && res.Exit.Signal == int(syscall.SIGKILL):
+					if ended.Add(1); len(res.Notes) != 1 || !strings.Contains(res.Notes[0], "init was killed from outside") {
+						t.Errorf("it does not say what happened: %q", res.Notes)
+					}
+				default:
+					t.Errorf("%s, %+v", res.Verdict, res)
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for killed.Load() < kills && !t.Failed() {
+			time.Sleep(rand.N(8 * time.Millisecond))
+			if list := inits(); len(list) > 0 && killChild(list[rand.IntN(len(list))]) {
+				killed.Add(1)
+			}
+		}
+	})
+	all.Wait()
+	t.Logf("%d inits killed: %d runs of %d ended by it, %d could not start", killed.Load(), ended.Load(), number.Load(), failed.Load())
+	if ended.Load() == 0 {
+		t.Error("no run was hit")
+	}
+	b.nursery.mu.Lock()
+	b.nursery.inFlight.Wait()
+	b.nursery.mu.Unlock()
+	if alive := sandboxtest.Marked(mark); len(alive) > 0 {
+		t.Errorf("alive: %q", alive)
+	}
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if len(openNow()) <= files+2 && runtime.NumGoroutine() <= goroutines { // one init more or less is kept
+			break
+		}
+		if time.Now().After(end) {
+			t.Errorf("%d descriptors, %d before; %d goroutines, %d before: %q", len(openNow()), files, runtime.NumGoroutine(), goroutines, openNow())
+			break
+		}
+	}
+	if left := groupsOf(b); len(left) > 0 {
+		t.Errorf("cgroups left: %q", left)
+	}
+}
+
+// An init that dies while it takes over a later phase does not take the sandbox's files along.
+func TestFaultLaterInitKilled(t *testing.T) {
+	for _, writable := range []bool{false, true} {
+		_, m := managed(t, Options{})
+		ctx := context.Background()
+		spec := smallSpec()
+		spec.WritableRoot = writable
+		id, err := m.Create(ctx, spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := func(phase, script string) (*sandbox.Result, error) {
+			return m.Run(ctx, id, sandbox.Process{Phase: phase, Args: []string{"/bin/sh", "-c", script}}, sandbox.IO{})
+		}
+		if res, err := run("first", "echo kept > $HOME/x; touch /y 2>/dev/null; true"); err != nil || res.Verdict != sandbox.VerdictOK {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		hit := 0
+		for n := range 60 {
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				for end := time.Now().Add(rand.N(14 * time.Millisecond)); time.Now().Before(end); {
+					runtime.Gosched()
+				}
+				for _, pid := range inits() {
+					killChild(pid)
+				}
+			}()
+			res, err := run("p"+strconv.Itoa(n), "true")
+			<-over
+			if err != nil || res.Verdict != sandbox.VerdictOK {
+				hit++
+			}
+		}
+		if hit == 0 {
+			t.Error("no run was hit")
+		}
+		want := "kept\n"
+		if writable {
+			want += "/y\n"
+		}
+		t.Logf("%d of 60 were hit", hit)
+		if res, err := run("last", "cat $HOME/x; ls /y 2>/dev/null; true"); err != nil || string(res.Stdout.Bytes()) != want {
+			t.Errorf("after %d hits: %+v, %v", hit, res, err)
+		}
+	}
+}
+
+// groupsOf are the cgroups that a backend's sandboxes have now.
+func groupsOf(b *Backend) (list []string) {
+	name := filepath.Dir(b.nursery.supervisor.NewGroup().Path())
+	for _, root := range b.cgroups.Roots() {
+		entries, _ := os.ReadDir(filepath.Join(root, name))
+		for _, e := range entries {
+			if e.IsDir() {
+				list = append(list, filepath.Join(root, name, e.Name()))
+			}
+		}
+	}
+	return list
+}
