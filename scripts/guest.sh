@@ -27,7 +27,7 @@ build() {
 	# A fresh machine has no package lists.
 	[[ -n $package ]] || ((EUID)) || { apt-get -q update >/dev/null && package=$(kernel_package); }
 	[[ -n $package ]] || { echo "guest: no cloud kernel among this machine's packages; try: apt-get update" >&2; return 1; }
-	(cd "$work" && apt-get -q download "$package" >/dev/null && dpkg -x "$package"_*.deb kernel)
+	(cd "$work" && apt-get -q -o APT::Sandbox::User=root download "$package" >/dev/null && dpkg -x "$package"_*.deb kernel)
 	version=${package#linux-image-}
 	cp "$work/kernel/boot/vmlinuz-$version" "$work/vmlinuz"
 	root_tree "$work/root"
