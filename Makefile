@@ -35,12 +35,12 @@ install: ## Install the executables into $GOBIN (or $GOPATH/bin)
 	$(GOBUILD_ENV) go install $(GOBUILD_FLAGS) ./cmd/...
 
 .PHONY: test
-test: ## Run the test suite with -race and coverage; installs missing packages first (10 minutes or less)
+test: ## Run the test suite with -race and coverage, some of it on cgroup v2; installs missing packages first (10 minutes or less)
 	@scripts/deps.sh test
 	@scripts/test.sh
 
 .PHONY: test-all
-test-all: ## Run the whole matrix: long tests, then each fuzz target for FUZZTIME (45 minutes or less)
+test-all: ## Run the whole matrix: long tests, cgroup v2 in a virtual machine, each fuzz target for FUZZTIME (45 minutes or less)
 	@scripts/deps.sh test-all
 	@scripts/test-all.sh
 

@@ -8,23 +8,34 @@
 #
 #   GUEST_CGROUP=v2      cgroup v2 alone; default: the v1 controllers and an empty v2 tree
 #   GUEST_TIMEOUT=1200   seconds
+#   GUEST_FILES          further files and directories to take along, one per line
+#
+# Without a binary it makes what every guest needs, once, and that is all.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=$top/bin/guest
+
+# What is kept was made by a script like this one.
+stamp=$(sha256sum <"${BASH_SOURCE[0]}")
 
 # build makes the kernel, the initial ramdisk and the root file system, once.
 build() {
 	local work package version
 	work=$(mktemp -d "$cache.XXXXXXXX")
-	package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ {print $2; exit}')
+	kernel_package() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends: linux-image/ {print $2; exit}'; }
+	package=$(kernel_package)
+	# A fresh machine has no package lists.
+	[[ -n $package ]] || ((EUID)) || { apt-get -q update >/dev/null && package=$(kernel_package); }
 	[[ -n $package ]] || { echo "guest: no cloud kernel among this machine's packages; try: apt-get update" >&2; return 1; }
-	(cd "$work" && apt-get -q download "$package" >/dev/null && dpkg -x "$package"_*.deb kernel)
+	(cd "$work" && apt-get -q -o APT::Sandbox::User=root download "$package" >/dev/null && dpkg -x "$package"_*.deb kernel)
 	version=${package#linux-image-}
 	cp "$work/kernel/boot/vmlinuz-$version" "$work/vmlinuz"
 	root_tree "$work/root"
 	ramdisk "$work" "$version"
-	mkfs.ext4 -q -E lazy_itable_init=1 -d "$work/root" "$work/root.img" 6G
+	mkfs.ext4 -q -E lazy_itable_init=1 -d "$work/root" "$work/root.img" 6G >/dev/null 2>&1
 	rm -rf "$work/root" "$work/kernel" "$work"/*.deb
+	echo "$stamp" >"$work/stamp"
+	rm -rf "$cache"
 	mv -T "$work" "$cache" 2>/dev/null || rm -rf "$work" # somebody else was faster
 }
 
@@ -43,10 +54,11 @@ root_tree() {
 	local tree=$1 file
 	mkdir -p "$tree"/usr/{bin,sbin,lib,lib64,lib/locale,local} "$tree"/{etc,root,home,tmp,var/tmp,var/cache,run,proc,sys,dev,mnt}
 	chmod 1777 "$tree/tmp" "$tree/var/tmp"
+	chmod 700 "$tree/root"
 	for file in bin sbin lib lib64; do ln -s "usr/$file" "$tree/$file"; done
 	local files=(/usr/bin/python3 /usr/bin/busybox /usr/bin/awk)
 	mapfile -t -O ${#files[@]} files < <(dpkg -L coreutils util-linux mount bsdutils bash dash sed grep findutils procps \
-		e2fsprogs bubblewrap hostname tar libc-bin login mawk python3.11-minimal 2>/dev/null | grep -E '^(/usr)?/s?bin/.')
+		e2fsprogs bubblewrap hostname tar libc-bin login mawk uidmap python3.11-minimal 2>/dev/null | grep -E '^(/usr)?/s?bin/.')
 	for file in "${files[@]}"; do copy "$tree" "$file"; done
 	cp -a /usr/lib/python3* "$tree/usr/lib/"
 	find "$tree"/usr/lib/python3* \( -name test -o -name dist-packages \) -type d -prune -exec rm -rf {} +
@@ -122,7 +134,7 @@ INIT
 	(cd "$tree" && find . | cpio -o -H newc --quiet) >"$work/ramdisk.cpio"
 }
 
-[[ -e $cache/root.img ]] || build
+[[ $(cat "$cache/stamp" 2>/dev/null) == "$stamp" ]] || { mkdir -p "${cache%/*}" && build; }
 (($#)) || exit 0 # it was only to be made
 
 binary=$1
@@ -157,11 +169,14 @@ printf '%s\n' "${results[@]}" | sed -n 's#^/##p' >"$run/files/guest-results"
 } >"$run/files/guest-command"
 inputs=("${binary#/}" "${PWD#/}")
 [[ -z ${SANDBOX_RUN_TEST_BIN:-} ]] || inputs+=("${SANDBOX_RUN_TEST_BIN#/}")
+while read -r file; do
+	[[ -z $file ]] || inputs+=("${file#/}")
+done <<<"${GUEST_FILES:-}"
 tar -cf "$run/in.tar" -C "$run/files" guest-command guest-results -C / "${inputs[@]}"
 truncate -s %1M "$run/in.tar"
 truncate -s 1G "$run/out.tar"
 
-append="console=ttyS0 quiet panic=-1 lsm=landlock swapaccount=1"
+append="console=ttyS0 quiet loglevel=3 panic=-1 lsm=landlock swapaccount=1"
 [[ ${GUEST_CGROUP:-} != v2 ]] || append+=" cgroup_no_v1=all guest.cgroup=v2"
 timeout -k 5 "${GUEST_TIMEOUT:-1200}" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 6G \
 	-nodefaults -no-user-config -display none -nic none -no-reboot -serial stdio -device virtio-rng-pci \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole matrix: the suite with its long tests (SANDBOX_RUN_TEST_ALL=1), each fuzz target for
-# FUZZTIME, and what only a machine with systemd can show.
+# The whole matrix: the suite with its long tests (SANDBOX_RUN_TEST_ALL=1), what has to do with cgroups on a
+# machine with cgroup v2 alone (v2.sh), each fuzz target for FUZZTIME, and what only a machine with systemd can show.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,8 +16,12 @@ SANDBOX_RUN_TEST_ALL=1 CGO_ENABLED=1 go test -race -count=1 -timeout 45m ${TESTF
 SANDBOX_RUN_TEST_ALL=1 CGO_ENABLED=0 go test -count=1 -timeout 10m -run '^TestNoLeak$' ./pkg/sandbox/native
 
 # What needs a machine of its own: a clock to set.
-scripts/deps.sh guest
-CGO_ENABLED=0 go test -count=1 -timeout 20m -exec "$PWD/scripts/guest.sh" -run '^TestFaultClockJumps$' ./pkg/sandbox/native
+if scripts/v2.sh able; then
+	CGO_ENABLED=0 go test -count=1 -timeout 20m -exec "$PWD/scripts/guest.sh" -run '^TestFaultClockJumps$' ./pkg/sandbox/native
+fi
+
+# And cgroup v2 alone.
+scripts/v2.sh all
 
 # go test -list prints a package's names and then a line with the package.
 listing=$(go test -run '^$' -list '^Fuzz' ./...)

@@ -3,6 +3,7 @@
 #
 #   go test ──────────► cover/tests.out     every package of ./..., also those without tests
 #   bin/cover/* ──────► GOCOVERDIR ──► cover/children.out
+#   v2.sh smoke ──────► GOCOVERDIR      on cgroup v2 alone, in a virtual machine
 #   both, summed up ──► cover/cover.out     made by cover.sh
 #
 # Tests find the executables through SANDBOX_RUN_TEST_BIN. TESTFLAGS is handed on to go test.
@@ -79,6 +80,9 @@ if ((${#guest[@]})); then
 		-covermode=atomic -coverpkg=./... -coverprofile=cover/guest.out \
 		-exec "env 'GOCOVERDIR=$children' '$PWD/scripts/guest.sh'" ${TESTFLAGS:-} "${guest[@]}" || status=$?
 fi
+
+# A selection is the host's; a whole run has a look at a machine with cgroup v2 alone.
+[[ -n ${TESTFLAGS:-} ]] || GOCOVERDIR=$children scripts/v2.sh smoke || status=$?
 
 # A child killed while it wrote leaves half a file, which covdata refuses: leave out just that one.
 dropped=0

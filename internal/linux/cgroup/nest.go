@@ -47,10 +47,10 @@ func (t *Tree) Nest(path string, owner int) *Nest {
 	return n
 }
 
-// bears says whether programs can be born in groups of this tree: all of a group is in v2.
+// bears says whether programs can be born in groups of this tree: all of a group, and all its limits, are in v2.
 func (t *Tree) bears() bool {
 	joined := t.joined()
-	return len(joined) == 1 && joined[0].v2 && !t.gcOnly
+	return len(joined) == 1 && joined[0].v2 && joined[0].roles&(roleMemory|rolePids|roleCPU) != 0 && !t.gcOnly
 }
 
 // Programs is the group that the programs live in. The caller makes it, with its limits, and may remove it before the rest.

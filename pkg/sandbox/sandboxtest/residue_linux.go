@@ -123,17 +123,31 @@ func leftOf(names []string) []string {
 func (host) groups() []string {
 	var list []string
 	for _, name := range claims() {
+		waiting := 0
 		text, _ := os.ReadFile(filepath.Join(supervisor.RuntimeDir(), name))
 		for _, root := range strings.Fields(string(text)) {
 			children, _ := filepath.Glob(filepath.Join(root, name, "*/"))
 			for _, c := range children {
-				if st, err := os.Stat(c); err == nil && st.IsDir() {
-					list = append(list, c)
+				if st, err := os.Stat(c); err != nil || !st.IsDir() {
+					continue
 				}
+				if waits(c) && waiting == 0 {
+					waiting++
+					continue
+				}
+				list = append(list, c)
 			}
 		}
 	}
 	return list
+}
+
+// waits says that a group is of an init that lives and has no sandbox yet: a backend may keep one ready, and on cgroup v2
+// it has a group of its own.
+func waits(group string) bool {
+	events, err := os.ReadFile(group + "/init/cgroup.events")
+	_, programs := os.Stat(group + "/run")
+	return err == nil && strings.Contains(string(events), "populated 1") && programs != nil
 }
 
 // kept are descriptors that a process opens once and keeps: the sealed init, /dev/null, the runtime's

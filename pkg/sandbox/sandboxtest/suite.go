@@ -248,7 +248,7 @@ func (e *env) do(id string, p sandbox.Process, io sandbox.IO) *sandbox.Result {
 }
 
 func (e *env) try(id string, p sandbox.Process, io sandbox.IO) (*sandbox.Result, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), ample(patience))
 	defer cancel()
 	res, err := e.m.Run(ctx, id, p, io)
 	if ctx.Err() != nil {

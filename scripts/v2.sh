@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Usage: v2.sh smoke|all|able
+#
+# Runs tests on a machine with cgroup v2 alone, whatever this one has: a virtual one (guest.sh), which is
+# started once for all of them. smoke is a small selection (a run, its memory and process limits, kill, cleanup)
+# that takes less than a minute; all is every test of the packages that have to do with cgroups; able only says, with its
+# status, whether such a machine can be had.
+#
+#   SANDBOX_RUN_TEST_BIN   the executables under test, static
+#   GOCOVERDIR             if set, coverage of the tests and of what they start goes there
+#
+# A machine that can not run it says so in one line, and that is no failure; but where CI is set, only a machine
+# of the wrong kind is excused.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+mode=${1:?usage: v2.sh smoke|all|able}
+
+skip() {
+	echo "v2: SKIPPED: nothing is tested in a virtual machine: $1"
+	[[ $mode != able ]] || exit 1
+	exit 0
+}
+missing() {
+	[[ -z ${CI:-} ]] || { echo "v2: $1" >&2; exit 1; }
+	skip "$1"
+}
+if [[ $mode != able ]] && ((EUID == 0)) && [[ $(stat -f -c %T /sys/fs/cgroup 2>/dev/null) == cgroup2fs ]]; then
+	echo "v2: this machine has cgroup v2 alone: the suite has run on it"
+	exit 0
+fi
+[[ $(uname -sm) == "Linux x86_64" ]] || skip "the virtual machine is for Linux on amd64, and this is $(uname -sm)"
+command -v apt-get >/dev/null || skip "the virtual machine is made of Debian's packages, and there is no apt-get"
+scripts/deps.sh guest || missing "the programs it needs are missing (see above)"
+scripts/guest.sh || missing "the virtual machine could not be made (see above)"
+[[ $mode != able ]] || exit 0
+: "${SANDBOX_RUN_TEST_BIN:?is not set}"
+export SANDBOX_RUN_TEST_BIN
+
+# The table: package | tests of the smoke run.
+table() {
+	cat <<'TABLE'
+internal/linux/clone  | ^Test(InitBornInGroup|BornInGroup)$
+internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|Nest|KillByTheKernel|KillWithoutFirstThread|RemoveWithLiveProcesses)$
+pkg/sandbox/native    | ^Test(BornInGroup|Conformance)$/^(born|refused,_joins|cases)$/^(hello|memory_limit|process_limit|cgroup_is_the_root_of_its_world|freeze_and_thaw)$
+internal/linux/spawn  |
+pkg/sandbox/process   |
+cmd/sandbox-run       |
+TABLE
+}
+
+work=$PWD/bin/v2
+rm -rf "$work"
+mkdir -p "$work"
+if [[ ! -x $SANDBOX_RUN_TEST_BIN/probe ]]; then
+	cp pkg/sandbox/sandboxtest/testdata/probe/main.go.txt "$work/main.go"
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$SANDBOX_RUN_TEST_BIN/probe" "$work/main.go"
+	rm "$work/main.go"
+fi
+
+cat >"$work/run" <<'RUN'
+#!/bin/bash
+# check PACKAGE BINARY ARGUMENT…: one package's tests, in its directory.
+check() {
+	local package=$1 began=$SECONDS result=ok
+	cd "$2" && "${@:3}" >/tmp/out 2>&1 || { result=FAIL status=1; cat /tmp/out; }
+	printf '%s\tcgroup v2: %s\t%ds\n' "$result" "$package" $((SECONDS - began))
+}
+status=0
+RUN
+packages=() directories=() flags=()
+[[ -z ${GOCOVERDIR:-} ]] || flags=(-tags cover -covermode=atomic -coverpkg=./...)
+while IFS='|' read -r package run; do
+	read -r package <<<"$package"
+	read -r run <<<"$run"
+	arguments=(-test.timeout=20m)
+	if [[ $mode == smoke ]]; then
+		[[ -n $run ]] || continue
+		arguments=(-test.timeout=3m "-test.run=$run")
+	fi
+	[[ -z ${GOCOVERDIR:-} ]] || arguments+=("-test.gocoverdir=$GOCOVERDIR")
+	packages+=("./$package")
+	directories+=("$PWD/$package")
+	printf 'check %q %q %q %s\n' "$package" "$PWD/$package" "$work/${package##*/}.test" "$(printf '%q ' "${arguments[@]}")" >>"$work/run"
+done < <(table)
+# shellcheck disable=SC2016 # the guest's status
+echo 'exit $status' >>"$work/run"
+chmod +x "$work/run"
+CGO_ENABLED=0 go test -c "${flags[@]}" -o "$work/" "${packages[@]}"
+
+seconds=2100
+[[ $mode != smoke ]] || seconds=300
+cd "$work"
+GUEST_CGROUP=v2 GUEST_TIMEOUT=${GUEST_TIMEOUT:-$seconds} GUEST_FILES=$(printf '%s\n' "${directories[@]}") ../../scripts/guest.sh "$work/run"
