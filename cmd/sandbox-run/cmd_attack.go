@@ -12,6 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
 )
 
 // attackBackend runs the attack suite against a backend and shows what held.
@@ -50,9 +51,10 @@ func (c *cli) attackBackend(only string) error {
 
 // victim is this very command as a supervisor that will be killed.
 func victim(self, backend string, tier sandbox.Tier, mark string) *exec.Cmd {
-	cmd := exec.Command(self, "exec", "--backend", backend, "--require", string(tier), "--timeout", "1m", "--quiet", "--",
-		"/bin/sh", "-c", "trap '' TERM HUP INT; sleep 300 & sleep 300; exit", mark)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	const inside = "/victim"
+	args := []string{"exec", "--backend", backend, "--require", string(tier), "--timeout", "1m", "--quiet", "--volume", self + ":" + inside, "--env", hostile.Variable + "=" + mark, "--"}
+	cmd := exec.Command(self, append(args, hostile.Args(inside, mark, "fork", "sessions", "4", "1m")...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "XDG_RUNTIME_DIR=" + os.Getenv("XDG_RUNTIME_DIR"), "DBUS_SESSION_BUS_ADDRESS=" + os.Getenv("DBUS_SESSION_BUS_ADDRESS")}
 	return cmd
 }
 

@@ -83,7 +83,7 @@ type Recorder struct {
 	// The directory is opened before the program starts: one that can reach it may put a link in its place.
 	spillDir    *os.Root
 	spillDirErr error
-	full  func() // called once, when something is first dropped
+	full        func() // called once, when something is first dropped
 
 	emitting sync.Mutex
 

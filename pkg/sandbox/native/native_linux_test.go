@@ -16,7 +16,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(sandboxtest.Main(m, func() (sandbox.Backend, error) { return New(Options{CacheDir: os.Getenv(cacheVariable)}) }))
+	code := sandboxtest.Main(m, func() (sandbox.Backend, error) { return New(Options{CacheDir: os.Getenv(cacheVariable)}) })
+	removeAttacker()
+	os.Exit(code)
 }
 
 // cacheVariable tells a victim of TestCrash where to keep its disks.

@@ -145,7 +145,7 @@ func (t *trial) killOnce(instant time.Duration) {
 	}
 	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
 	var said strings.Builder
-	cmd.Stderr = &said
+	cmd.Stderr, cmd.WaitDelay = &said, 100*time.Millisecond // whoever survives may hold it open
 	t.must(cmd.Start())
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
@@ -178,8 +178,8 @@ func (t *trial) killOnce(instant time.Duration) {
 	for _, c := range claims {
 		places[c] = append(groupOf(c), c)
 	}
-	end()
 	killed := time.Now()
+	end()
 	alive := look()
 	for ; len(alive) > 0 && time.Since(killed) < time.Second; alive = look() {
 		time.Sleep(5 * time.Millisecond)

@@ -204,10 +204,10 @@ func useProcessors(t *trial) {
 		t.note("processor time is not limited here, nor claimed to be")
 	} else {
 		for _, kind := range []string{"one", "threads", "children"} {
-			id := spinning(6*time.Second, budget)
-			res := t.run(id, t.process("spin", kind, "4", "4s"), sandbox.IO{})
+			id := spinning(8*time.Second, budget)
+			res := t.run(id, t.process("spin", kind, "3", "700ms"), sandbox.IO{})
 			used := res.Metrics.CPUTime.Duration()
-			t.judge(res.Verdict == sandbox.VerdictCPULimit && used < 4*budget, "spin: "+kind, fmt.Sprintf("%s after %v of processor time", res.Verdict, used.Round(time.Millisecond)), "a moment: ok")
+			t.judge(res.Verdict == sandbox.VerdictCPULimit && used < 3*budget, "spin: "+kind, fmt.Sprintf("%s after %v of processor time", res.Verdict, used.Round(time.Millisecond)), "a moment: ok")
 			if t.polled(sandbox.ControlCPUTime) && used > budget {
 				t.note("processor time is limited by looking: %v used where %v may be", used.Round(time.Millisecond), budget)
 			}
@@ -336,7 +336,7 @@ func compileBombs(t *trial) {
 	t.judge(own.Len() > 0 && own.String() != string(hosts), "include /etc/passwd", fmt.Sprintf("%d bytes, of its own", own.Len()), fmt.Sprintf("the host's: %d bytes", len(hosts)))
 	res = t.run(box(), t.process("output", "16", "errors"), sandbox.IO{})
 	t.judge(res.Success() && res.Stderr.Truncated(), "error messages without end", fmt.Sprintf("%s, truncated %v", res.Verdict, res.Stderr.Truncated()), "")
-	res = t.run(box(func(s *sandbox.Spec) { s.Limits.Wall = 300 * time.Millisecond }), t.process("spin", "threads", "4", "5s"), sandbox.IO{})
+	res = t.run(box(func(s *sandbox.Spec) { s.Limits.Wall = 300 * time.Millisecond }), t.process("spin", "threads", "4", "3s"), sandbox.IO{})
 	t.judge(res.Verdict == sandbox.VerdictTimeLimit, "compile for ever", string(res.Verdict), "")
 	for _, cc := range []string{"/usr/bin/cc", "/usr/bin/gcc"} {
 		if !hasProgram(cc) {

@@ -334,12 +334,19 @@ func takeSockets(most int, took func(int)) error {
 	return nil
 }
 
-// spin uses processors: in one thread, in many, or in children.
+// spinPatience is when a spinner gives up: it may be the one who gets no processor.
+const spinPatience = 10 * time.Second
+
+// spin uses processors: in one thread, in many, or in children, until each process has used as much as it was told.
 func spin(args []string) {
 	bound := duration(args, 2)
 	tell("spinning", "ok", "")
 	busy := func() {
-		for end := time.Now().Add(bound); time.Now().Before(end); {
+		for end := time.Now().Add(spinPatience); time.Now().Before(end); {
+			var used unix.Rusage
+			if unix.Getrusage(unix.RUSAGE_SELF, &used) == nil && used.Utime.Nano()+used.Stime.Nano() > int64(bound) {
+				return
+			}
 			for range 100000 {
 			}
 		}
