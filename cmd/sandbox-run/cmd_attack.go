@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -44,7 +42,7 @@ func (c *cli) attackBackend(only string) error {
 	})
 	show.clear()
 	if err != nil {
-		return errors.Join(context.Cause(ctx), err)
+		return err
 	}
 	return c.reportAttack(report, show.paint)
 }

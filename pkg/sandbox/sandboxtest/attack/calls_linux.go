@@ -93,7 +93,7 @@ func foreignCalls(t *trial) {
 func (t *trial) bystander(group bool) (pid int) {
 	cmd := exec.Command(t.o.Executable, hostile.Args("", t.mark, "sleep", "1m")[1:]...)
 	cmd.Env = []string{hostile.Variable + "=" + t.mark}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: !group, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: !group}
 	t.must(cmd.Start())
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()

@@ -105,7 +105,7 @@ func resistEnding(t *trial) {
 	// On the host it does survive what ends others.
 	cmd := exec.Command(t.o.Executable, hostile.Args("", t.mark, "resist", "ignore", "10s")[1:]...)
 	cmd.Env = []string{hostile.Variable + "=" + t.mark}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := cmd.StdoutPipe()
 	t.must(err)
 	t.must(cmd.Start())
