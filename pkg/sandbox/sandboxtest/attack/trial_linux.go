@@ -85,7 +85,9 @@ func (t *trial) breach(format string, args ...any) {
 func (t *trial) note(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.notes = append(t.notes, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); !slices.Contains(t.notes, text) {
+		t.notes = append(t.notes, text)
+	}
 }
 
 // judge records an attempt.
