@@ -125,6 +125,9 @@ func Start(o Options) (*Init, error) {
 			files = append(files, int(f.Fd()))
 		}
 	}
+	if Weaken.Start != nil {
+		Weaken.Start(&o)
+	}
 	birth := clone.Init{
 		Binary: int(binary.Fd()), Args: []string{initproc.Name}, Env: env,
 		Namespaces: o.Namespaces, Owner: o.Owner, Files: files, Alone: alone,
@@ -230,6 +233,9 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 		i.conn.close() // one that no signal reaches must not keep us waiting
 	})
 	defer stop()
+	if Weaken.Setup != nil {
+		files = Weaken.Setup(m, files)
+	}
 	err := i.conn.send(m.Encode(), files)
 	var msg any
 	var got []*os.File
@@ -360,6 +366,9 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (running,
 		defer i.mu.Unlock()
 		delete(i.waiting, m.ID)
 		delete(i.exits, m.ID)
+	}
+	if Weaken.Exec != nil {
+		fds = Weaken.Exec(m, fds)
 	}
 	if err := i.conn.send(m.Encode(), fds); err != nil {
 		forget()
