@@ -22,8 +22,8 @@ const neighbourBar = 1.5
 type nuisance struct {
 	name string
 	args []string
-	// worst proves that it really was one.
-	worst func(monitor.Metrics, *sandbox.Result) error
+	// worst proves that it is one, by what can be seen of it while it runs.
+	worst func(monitor.Metrics) error
 }
 
 const python3 = "/usr/bin/python3"
@@ -31,7 +31,7 @@ const python3 = "/usr/bin/python3"
 var nuisances = []nuisance{
 	{
 		"a fork bomb", []string{python3, "-c", "import os\nwhile True:\n try: os.fork()\n except OSError: pass"},
-		func(m monitor.Metrics, _ *sandbox.Result) error { return some("forks refused", m.ProcessLimitHits) },
+		func(m monitor.Metrics) error { return some("forks refused", m.ProcessLimitHits) },
 	},
 	{
 		"a memory bomb", []string{python3, "-c", `import os
@@ -40,19 +40,24 @@ while True:
   kept = []
   while True: kept.append(bytearray(b"x" * (1 << 20)))
  os.wait()`},
-		func(m monitor.Metrics, _ *sandbox.Result) error { return some("OOM kills", m.OOMKills) },
+		func(m monitor.Metrics) error { return some("OOM kills", m.OOMKills) },
 	},
 	{
 		"a disk fill", []string{"/bin/sh", "-c", "while :; do cat /dev/zero > $HOME/x; rm $HOME/x; done 2>/dev/null"},
-		func(m monitor.Metrics, _ *sandbox.Result) error { return some("bytes written", m.IOWrite) },
+		func(m monitor.Metrics) error { return some("64 MiB on its disk", m.DiskUsed>>26) },
 	},
 	{
 		"an output flood", []string{"/bin/cat", "/dev/zero"},
-		func(_ monitor.Metrics, r *sandbox.Result) error { return some("bytes of output", r.Stdout.Dropped) },
+		func(m monitor.Metrics) error {
+			return some("CPU time", uint64(m.CPUTime.Duration()/(10*time.Millisecond)))
+		},
 	},
 	{
 		"a flood of refused calls", []string{probeAt, probeWord, "refused"},
-		func(monitor.Metrics, *sandbox.Result) error { return nil }, // it would have ended at the first that was not
+		// It would have ended at the first call that was not refused.
+		func(m monitor.Metrics) error {
+			return some("CPU time", uint64(m.CPUTime.Duration()/(10*time.Millisecond)))
+		},
 	},
 }
 
@@ -78,7 +83,6 @@ type nuisanceAlive struct {
 	id   string
 	quit context.CancelFunc
 	over chan struct{}
-	res  *sandbox.Result
 	err  error
 
 	frozen bool
@@ -106,7 +110,7 @@ func (s *stage) nuisance(ctx context.Context, n nuisance) (*nuisanceAlive, error
 	a.since.wall = time.Now()
 	go func() {
 		defer close(a.over)
-		a.res, a.err = s.manager.Run(ctx, id, sandbox.Process{Args: n.args}, sandbox.IO{})
+		_, a.err = s.manager.Run(ctx, id, sandbox.Process{Args: n.args}, sandbox.IO{})
 	}()
 	return a, nil
 }
@@ -118,6 +122,24 @@ const (
 	calmed   = 20 * time.Millisecond
 	inABlock = 5
 )
+
+// await waits until it is at its worst.
+func (a *nuisanceAlive) await(worst func(monitor.Metrics) error) error {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(thawed) {
+		m, err := a.s.manager.GetMetrics(a.id)
+		if err == nil {
+			err = worst(m)
+		}
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-a.over:
+			return errors.Join(errors.New("the nuisance has ended"), a.err)
+		default:
+		}
+	}
+}
 
 // be makes it quiet or loud.
 func (a *nuisanceAlive) be(ctx context.Context, quiet bool) error {
@@ -186,7 +208,9 @@ func (s *stage) neighbour(ctx context.Context, n nuisance) (row bench.Row, err e
 		return row, err
 	}
 	defer func() { err = errors.Join(err, a.end()) }()
-	time.Sleep(thawed)
+	if err := a.await(n.worst); err != nil {
+		return row, err
+	}
 	run := func(ctx context.Context, number int) (bench.Sample, error) {
 		return timed(func() error {
 			_, err := s.once(ctx, number, sandbox.Spec{Scratch: sandbox.ScratchMemory, Limits: sandbox.Limits{CPUs: 1}}, "true")
@@ -203,14 +227,7 @@ func (s *stage) neighbour(ctx context.Context, n nuisance) (row bench.Row, err e
 			samples[i].CPU = 0 // the nuisance's is in it
 		}
 	}
-	m, err := s.manager.GetMetrics(a.id)
-	if err == nil {
-		err = a.end()
-	}
-	if err == nil {
-		err = n.worst(m, a.res)
-	}
-	if err != nil {
+	if err := a.end(); err != nil {
 		return row, err
 	}
 	row = bench.Compare("fresh sandbox + true + gone beside "+n.name, "quiet", loud, quiet, neighbourBar)

@@ -343,6 +343,58 @@ func fewDescriptors(args []string) error {
 	return errors.New("it never has enough")
 }
 
+// fewerLater: a sandbox that has worked meets with too few descriptors in its later phases.
+func fewerLater([]string) error {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		return err
+	}
+	b, err := New(Options{CacheDir: os.Getenv(cacheVariable)})
+	if err != nil {
+		return err
+	}
+	m := sandbox.NewManager(b, sandbox.Options{})
+	ctx := context.Background()
+	for _, writable := range []bool{false, true} {
+		spec := smallSpec()
+		spec.WritableRoot = writable
+		id, err := m.Create(ctx, spec)
+		if err != nil {
+			return err
+		}
+		run := func(fault, phase, script string) {
+			a := attempt{Fault: fault, Step: "run"}
+			if res, err := m.Run(ctx, id, sandbox.Process{Phase: phase, Args: []string{"/bin/sh", "-c", script}}, sandbox.IO{}); err != nil {
+				a.Error = err.Error()
+			} else {
+				a.Step, a.Verdict, a.Output = "", res.Verdict, string(res.Stdout.Bytes())
+			}
+			tell(a)
+		}
+		run("before", "first", greeting)
+		for limit := uint64(3); limit < 60; limit++ {
+			if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit, Max: before.Max}); err != nil {
+				return err
+			}
+			run(fmt.Sprintf("%d descriptors", limit), fmt.Sprintf("p%d", limit), "cat $HOME/x")
+			if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: before.Cur, Max: before.Max}); err != nil {
+				return err
+			}
+		}
+		run("after", "last", "cat $HOME/x")
+	}
+	return errors.Join(m.Close(), b.Close())
+}
+
+func TestFaultFewerDescriptorsLater(t *testing.T) {
+	told, _ := inTrouble(t, false, "fewer-later")
+	for _, a := range failures(t, told) {
+		if a.Fault == "before" || a.Fault == "after" || !strings.Contains(a.Error, "ulimit -n") {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
 func TestFaultFewDescriptors(t *testing.T) {
 	told, _ := inTrouble(t, false, "few-descriptors")
 	failed := failures(t, told)

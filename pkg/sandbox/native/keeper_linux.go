@@ -121,7 +121,13 @@ func copyTree(p string) (int, error) {
 // it was given.
 func (k *keeper) twin(mount *int) (fd int, err error) {
 	err = k.do(func() error {
+		// Halfway there is no way back: the mount would be gone. So the descriptor that is needed there is taken before.
+		spare, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
 		at, err := k.hold(*mount)
+		_ = unix.Close(spare)
 		if err != nil {
 			return err
 		}

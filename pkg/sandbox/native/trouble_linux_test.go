@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -36,6 +37,7 @@ type attempt struct {
 	Notes   []string
 	Gaps    []string // of the isolation that was achieved
 	Left    string   // what the attempt has left in this process
+	Claim   string   // nothing but the name under which the supervisor is registered: a line of its own
 }
 
 // faults are the ways a supervisor can get into trouble, by name.
@@ -46,6 +48,7 @@ var faults = map[string]func(args []string) error{
 	"full-cache":        fullCache,
 	"too-large-disk":    tooLargeDisk,
 	"few-descriptors":   fewDescriptors,
+	"fewer-later":       fewerLater,
 	"little-memory":     littleMemory,
 	"collecting":        collecting,
 }
@@ -81,7 +84,11 @@ func try(fault string, spec sandbox.Spec, script string) attempt {
 	m := sandbox.NewManager(b, sandbox.Options{})
 	ctx := context.Background()
 	spec.Env = map[string]string{"SANDBOXTEST_MARK": os.Getenv("SANDBOXTEST_MARK")}
-	if id, err := m.Create(ctx, spec); note("create", err) {
+	id, err := m.Create(ctx, spec)
+	if b.nursery != nil {
+		tell(attempt{Claim: filepath.Dir(b.nursery.supervisor.NewGroup().Path())})
+	}
+	if note("create", err) {
 		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}}, sandbox.IO{})
 		if note("run", err) {
 			a.Verdict, a.Output, a.Notes = res.Verdict, string(res.Stdout.Bytes())+string(res.Stderr.Bytes()), res.Notes
@@ -133,10 +140,15 @@ func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]atte
 		t.Fatalf("%s %q: %v\n%.4000s\n%s", fault, args, cmd.ProcessState, complaints.String(), out.Bytes()[max(0, out.Len()-1000):])
 	}
 	var told []attempt
+	var claims []string
 	for lines := bufio.NewScanner(&out); lines.Scan(); {
 		var a attempt
 		if err := json.Unmarshal(lines.Bytes(), &a); err != nil {
 			t.Fatalf("%s %q says %q", fault, args, lines.Text())
+		}
+		if a.Claim != "" {
+			claims = append(claims, a.Claim)
+			continue
 		}
 		told = append(told, a)
 	}
@@ -146,6 +158,19 @@ func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]atte
 	}
 	if len(alive) > 0 {
 		t.Errorf("%s %q: alive a second after their supervisor: %q", fault, args, alive)
+	}
+	next, err := New(Options{CacheDir: cacheDir(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := next.Collect(context.Background(), false); err != nil {
+		t.Error(err)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := sandboxtest.Left(claims); len(left) > 0 {
+		t.Errorf("%s %q: left after the next start: %q", fault, args, left)
 	}
 	return told, cmd.ProcessState
 }
