@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,8 @@ import (
 // the CPU time of those that it has buried is.
 type Count struct {
 	CPUUser, CPUSystem time.Duration // to the tick, a hundredth of a second
-	// Memory is what the processes hold in memory and in swap, and what is in /dev/shm. What several share counts for each.
+	// Memory is what the processes hold in memory and in swap, what is in /dev/shm, and what sockets buffer. What several
+	// share counts for each.
 	Memory    uint64
 	Processes int
 	Tasks     int // threads included
@@ -22,15 +24,17 @@ type Count struct {
 
 // Census looks into one pid namespace.
 type Census struct {
-	proc, shm *os.File
+	proc, shm, diag *os.File
+	asking          sync.Mutex // one question at a time
 }
 
-// Open takes over directories: a /proc of the namespace, and its /dev/shm.
-func Open(proc, shm *os.File) *Census { return &Census{proc, shm} }
+// Open takes over directories, a /proc of the namespace and its /dev/shm, and a socket of [NewDiag] that was made in the
+// processes' network namespace; nil is none.
+func Open(proc, shm, diag *os.File) *Census { return &Census{proc: proc, shm: shm, diag: diag} }
 
-// Close lets go of both. Twice is fine.
+// Close lets go of all. Twice is fine.
 func (c *Census) Close() error {
-	if err := errors.Join(c.proc.Close(), c.shm.Close()); !errors.Is(err, os.ErrClosed) {
+	if err := errors.Join(c.proc.Close(), c.shm.Close(), c.diag.Close()); !errors.Is(err, os.ErrClosed) {
 		return err
 	}
 	return nil
@@ -46,7 +50,7 @@ func (c *Census) Take() (Count, error) {
 	if err != nil {
 		return n, err
 	}
-	n.Memory = used
+	n.Memory = used + c.sockets()
 	return n, c.each(func(at int, pid string) {
 		st, ok := parseStat(read(at, pid+"/stat"))
 		if !ok {
@@ -71,6 +75,7 @@ func (c *Census) Memory() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	total += c.sockets()
 	return total, c.each(func(at int, pid string) {
 		if pid == "1" {
 			return

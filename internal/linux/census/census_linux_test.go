@@ -82,7 +82,11 @@ func TestTake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Open(proc, shm)
+	fd, err := NewDiag()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Open(proc, shm, os.NewFile(uintptr(fd), "diag"))
 	defer c.Close()
 	var n Count
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {

@@ -71,7 +71,7 @@ func prepare(m *initproto.Setup, fds []int) (ready []int, err error) {
 	return append([]int{baton}, places...), err
 }
 
-// openPlaces opens directories for the supervisor to look at.
+// openPlaces opens directories for the supervisor to look at, and a socket to ask about this network namespace's.
 func openPlaces(paths ...string) (fds []int, err error) {
 	for _, p := range paths {
 		fd, err := unix.Open(p, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -81,7 +81,12 @@ func openPlaces(paths ...string) (fds []int, err error) {
 		}
 		fds = append(fds, fd)
 	}
-	return fds, nil
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		closeAll(fds)
+		return nil, failed(initproto.StageNetwork, "make a socket to ask about sockets", err)
+	}
+	return append(fds, fd), nil
 }
 
 // noDescriptor is a message that names a descriptor it did not bring. (Package fmt would make this

@@ -70,7 +70,7 @@ type Setup struct {
 	KeepGroups bool
 	// Settings are parameters of its own namespaces that the init sets, below /proc/sys.
 	Settings []Setting
-	// Census asks for descriptors of the sandbox's /proc and /dev/shm, for a supervisor that has to count by looking.
+	// Census asks for descriptors of the sandbox's /proc and /dev/shm, and for a socket that tells about its sockets, for a supervisor that has to count by looking.
 	Census bool
 
 	Hostname string

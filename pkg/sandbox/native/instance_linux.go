@@ -225,7 +225,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 	}
 	want := 1
 	if m.Census {
-		want = 3
+		want = 4
 	}
 	if len(got) != want {
 		for _, f := range got {
@@ -234,7 +234,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		return failure("set up init", "protocol", initproto.ErrMalformed)
 	}
 	if m.Census {
-		p.watch = newWatch(p, got[1], got[2])
+		p.watch = newWatch(p, got[1], got[2], got[3])
 	}
 	defer got[0].Close()
 	if !first {

@@ -50,7 +50,11 @@ func (b *Backend) instead(c cgroup.Controller) (sandbox.ControlState, string) {
 		if b.counts.memory {
 			return sandbox.Absent, ""
 		}
-		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead: what is filled in between is over the limit (a few MiB for one process, some 200 MiB for dozens at once), and buffers in the kernel are not seen", lookSoonest, lookLatest)
+		unseen := "pipes"
+		if !census.SeesSockets() {
+			unseen = "pipes and sockets" // a module that is missing: unix_diag
+		}
+		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead: what is filled in between is over the limit (a few MiB for one process, some 200 MiB for dozens at once), and what %s buffer is not seen", lookSoonest, lookLatest, unseen)
 	case cgroup.Pids:
 		if countsPerNamespace() {
 			return sandbox.Enforced, "; RLIMIT_NPROC of its user namespace instead: what it refuses is not counted"
@@ -76,9 +80,9 @@ var countsPerNamespace = sync.OnceValue(func() bool {
 	return major > 5 || major == 5 && minor >= 14
 })
 
-// newWatch takes over the directories.
-func newWatch(p *phase, proc, shm *os.File) *watch {
-	return &watch{p: p, census: census.Open(proc, shm), quit: make(chan struct{}), done: make(chan struct{})}
+// newWatch takes over the descriptors.
+func newWatch(p *phase, proc, shm, diag *os.File) *watch {
+	return &watch{p: p, census: census.Open(proc, shm, diag), quit: make(chan struct{}), done: make(chan struct{})}
 }
 
 // turn goes round, so that sandboxes that are bound to processors are not all bound to the same.

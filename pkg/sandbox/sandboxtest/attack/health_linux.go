@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 )
 
 // host is what there was before the first case. Other supervisors may live on this machine: only what is this
@@ -81,7 +83,7 @@ func markedPIDs(mark string) (pids []string) {
 func claimsOf(pid string) (files []string) {
 	links, _ := filepath.Glob("/proc/" + pid + "/fd/*")
 	for _, link := range links {
-		if l, err := os.Readlink(link); err == nil && strings.HasSuffix(filepath.Dir(l), "/sandbox-run") && strings.HasPrefix(filepath.Base(l), "s") {
+		if l, err := os.Readlink(link); err == nil && filepath.Dir(l) == supervisor.RuntimeDir() && strings.HasPrefix(filepath.Base(l), "s") {
 			files = append(files, l)
 		}
 	}
