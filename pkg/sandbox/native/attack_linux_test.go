@@ -54,7 +54,7 @@ func attackOptions(t *testing.T, b sandbox.Backend, only ...string) attack.Optio
 		Backend: b, Executable: exe, Only: only,
 		Escape: func(s string) string { return strings.Map(printable, strings.ToValidUTF8(s, "?")) },
 		Victim: func(mark string) *exec.Cmd {
-			args := []string{"exec", "--timeout", "1m", "--quiet", "--volume", exe + ":/victim", "--env", hostile.Variable + "=" + mark, "--"}
+			args := []string{"exec", "--require", string(b.Probe(context.Background()).Tier), "--timeout", "1m", "--quiet", "--volume", exe + ":/victim", "--env", hostile.Variable + "=" + mark, "--"}
 			return exec.Command(exe, append(args, hostile.Args("/victim", mark, "fork", "sessions", "4", "1m")...)...)
 		},
 	}
@@ -91,6 +91,19 @@ func breaches(r attack.Result) (list []string) {
 func TestAttackSuite(t *testing.T) {
 	needRoot(t)
 	b, _ := managed(t, Options{})
+	allHeld(t, b, attack.GradeA, attack.GradeB)
+}
+
+// A plain user's sandboxes hold them off as well, in both tiers.
+func TestPlainAttack(t *testing.T) {
+	b, _, tier := plainManager(t)
+	if r := allHeld(t, b, attack.GradeB); r.Tier != tier {
+		t.Errorf("tier %s", r.Tier)
+	}
+}
+
+func allHeld(t *testing.T, b sandbox.Backend, grades ...attack.Grade) *attack.Report {
+	t.Helper()
 	r := carryOut(t, attackOptions(t, b))
 	for _, res := range r.Results {
 		t.Logf("%-4s %s (%.2f s, %.0f ms late): %s", res.ID, res.Outcome, res.Seconds, res.Health.Lateness, res.Detail)
@@ -98,12 +111,13 @@ func TestAttackSuite(t *testing.T) {
 			t.Errorf("%s %s: %s: %q", res.ID, res.Outcome, res.Detail, breaches(res))
 		}
 	}
-	if !r.OK || r.Grade != attack.GradeA && r.Grade != attack.GradeB {
+	if !r.OK || !slices.Contains(grades, r.Grade) {
 		t.Errorf("grade %s, %+v", r.Grade, r.Counts)
 	}
 	if want := threatIDs(); !slices.Equal(attack.IDs(), want) || len(r.Results) != len(want) {
 		t.Errorf("the cases are %q, want %q; %d were carried out", attack.IDs(), want, len(r.Results))
 	}
+	return r
 }
 
 // threatIDs are the threats that have a case.

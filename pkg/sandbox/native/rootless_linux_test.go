@@ -93,13 +93,13 @@ func (p plain) prepare(t *testing.T, dir string) string {
 	exe, err := os.Executable()
 	must(err)
 	must(exec.Command("cp", exe, filepath.Join(dir, "test")).Run())
+	command, err := attackerPath()
+	must(err)
 	probe := sandboxtest.Probe(t)
 	must(os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	must(exec.Command("cp", probe, filepath.Join(dir, "bin", "probe")).Run())
-	if init := os.Getenv("SANDBOX_RUN_INIT"); init != "" {
-		must(exec.Command("cp", init, filepath.Join(dir, "bin", "sandbox-init")).Run())
-	} else {
-		must(exec.Command("cp", exe, filepath.Join(dir, "bin", "sandbox-init")).Run())
+	for _, name := range []string{"sandbox-run", "sandbox-init"} {
+		must(exec.Command("cp", filepath.Join(filepath.Dir(command), name), filepath.Join(dir, "bin", name)).Run())
 	}
 	must(exec.Command("chmod", "-R", "a+rX", dir+"/bin", dir+"/test").Run())
 	var script strings.Builder
@@ -183,6 +183,15 @@ func TestRootless(t *testing.T) {
 func TestRootlessWalls(t *testing.T) {
 	everyPlain(t, func(t *testing.T, p plain) {
 		p.run(t, "^(TestPlainIdentity|TestPlainInitIsSafe|TestPlainRefusals|TestPlainPosture)$")
+	})
+}
+
+func TestRootlessAttack(t *testing.T) {
+	everyPlain(t, func(t *testing.T, p plain) {
+		if p.subIDs && !sandboxtest.All() {
+			t.Skip("the long form only: SANDBOX_RUN_TEST_ALL=1")
+		}
+		p.run(t, "^TestPlainAttack$")
 	})
 }
 
