@@ -28,20 +28,29 @@ type backendFinding struct {
 
 func (c *cli) newDoctor() *cobra.Command {
 	var only string
+	var attacked bool
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Say what this machine can enforce",
 		Long: `Says what this machine can enforce, per backend and control, with the reason and the
 remedy for each gap, and runs a program in a sandbox to prove it. Exits 0 only if the default tier, container, is available with
-the native backend, and 1 otherwise.`,
-		Example:               "  sandbox-run doctor\n  sandbox-run doctor --json --backend native",
+the native backend, and 1 otherwise.
+
+With --attack it attacks the sandboxes of one backend instead: each threat they are to
+withstand is tried for real, beside a control that shows the attempt can succeed. What
+is harmful bounds itself. Exits 0 only if all that applies held. Takes less than a minute.`,
+		Example:               "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack",
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if attacked {
+				return nameSource(cmd.Flags(), c.attackBackend(only), helpHint(cmd))
+			}
 			return nameSource(cmd.Flags(), c.diagnose(cmd.Context(), only), helpHint(cmd))
 		},
 	}
 	cmd.Flags().StringVar(&only, "backend", "", "look at this `backend` only: "+strings.Join(app.Backends(), ", "))
+	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and say what held")
 	cmd.Flags().BoolVar(&c.json, "json", false, "print the findings as one JSON document")
 	return cmd
 }

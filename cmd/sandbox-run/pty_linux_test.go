@@ -151,8 +151,12 @@ func TestSummary(t *testing.T) {
 		"timeout":    {[]string{"--timeout", "200ms", "--", "sleep", "9"}, 124, []string{"time_limit ", "SIGTERM", "why: ", "--timeout"}, nil},
 		"signal":     {[]string{"--", "sh", "-c", "kill -SEGV $$"}, 139, []string{"signaled ", "SIGSEGV"}, nil},
 		"cut":        {[]string{"--output-limit", "1k", "--", "seq", "1000"}, 0, []string{"1000\r\nsandbox-run: ok ", "output_limit: ", "--output-limit"}, nil},
-		"quiet":      {[]string{"--quiet", "--timeout", "200ms", "--", "sleep", "9"}, 124, nil, []string{"time_limit", "why"}},
-		"json":       {[]string{"--json", "--", "true"}, 0, []string{"  \"success\": true,\r\n"}, []string{"why", "tier container ("}},
+		"refused": {[]string{"--", "sh", "-c", "for i in 1 2 3; do chroot /usr true; done; unshare -U true; true"}, 0,
+			[]string{"ok ", "refused: chroot ×3, unshare(CLONE_NEWUSER) ×1\r\n"}, []string{"not counted", "syscall:"}},
+		"flooded": {[]string{"--", "sh", "-c", "for i in $(seq 70); do chroot /usr true; done; true"}, 0,
+			[]string{"Function not implemented", "refused: chroot ×64; further ones were refused and not counted\r\n"}, nil},
+		"quiet": {[]string{"--quiet", "--timeout", "200ms", "--", "sleep", "9"}, 124, nil, []string{"time_limit", "why"}},
+		"json":  {[]string{"--json", "--", "true"}, 0, []string{"  \"success\": true,\r\n"}, []string{"why", "tier container ("}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, shown := newScreen(t).run(append([]string{"exec"}, test.args...)...)

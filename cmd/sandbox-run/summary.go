@@ -35,8 +35,8 @@ func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
 		line("why", why)
 	}
 	for _, v := range r.Violations {
-		if v.Kind+"_limit" == string(r.Verdict) || v.Kind == string(r.Verdict) {
-			continue // that is the verdict's own story
+		if v.Kind == sandbox.ViolationSyscall || explains(v, r.Verdict) {
+			continue // these come together below, and those are the verdict's own story
 		}
 		text := v.Detail
 		if v.Kind == "output_limit" {
@@ -46,6 +46,9 @@ func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
 			text += "; to allow more: " + v.Allow
 		}
 		line(v.Kind, text)
+	}
+	if text := refused(r.Violations); text != "" {
+		line("refused", text)
 	}
 	for _, o := range []sandbox.Output{r.Stdout, r.Stderr} {
 		if o.File != "" {
@@ -62,6 +65,40 @@ func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
 	for _, n := range r.Notes {
 		line("note", n)
 	}
+}
+
+// explains reports whether a limit that was touched is what the verdict says already.
+func explains(v sandbox.Violation, verdict sandbox.Verdict) bool {
+	switch verdict {
+	case sandbox.VerdictTimeLimit:
+		return v.Kind == "timeout"
+	case sandbox.VerdictCPULimit:
+		return v.Kind == "cpu_time"
+	}
+	return v.Kind+"_limit" == string(verdict) || v.Kind == string(verdict)
+}
+
+// maxRefused is how many kinds of refused calls a person is told of; JSON has all.
+const maxRefused = 8
+
+// refused tells in one line which system calls were refused, and how often.
+func refused(violations []sandbox.Violation) string {
+	var calls []string
+	saturated := false
+	for _, v := range violations {
+		if v.Kind == sandbox.ViolationSyscall {
+			calls = append(calls, fmt.Sprintf("%s ×%d", v.Detail, v.Count))
+			saturated = saturated || v.Saturated
+		}
+	}
+	text := strings.Join(calls[:min(len(calls), maxRefused)], ", ")
+	if more := len(calls) - maxRefused; more > 0 {
+		text += fmt.Sprintf(", and %d more kinds", more)
+	}
+	if saturated {
+		text += "; further ones were refused and not counted"
+	}
+	return text
 }
 
 // figures are the numbers of a run, most asked for first.

@@ -34,6 +34,39 @@ func Pairs(ctx context.Context, warmup, n int, ours, reference Run) (a, b []Samp
 	return a, b, nil
 }
 
+// Blocks is Pairs for sides that need the world changed for them, which takes a while: set changes it for ours or for the
+// reference, and then size runs follow. Who goes first alternates from round to round. The first of all is run and left out.
+func Blocks(ctx context.Context, rounds, size int, set func(ctx context.Context, ours bool) error, ours, reference Run) (a, b []Sample, err error) {
+	number := 0
+	for round := range rounds {
+		for k := range 2 {
+			side := (round + k) % 2
+			if err := set(ctx, side == 0); err != nil {
+				return nil, nil, err
+			}
+			for i := range size {
+				if err := ctx.Err(); err != nil {
+					return nil, nil, err
+				}
+				s, err := [2]Run{ours, reference}[side](ctx, number)
+				if err != nil {
+					return nil, nil, fmt.Errorf("round %d, run %d, %s: %w", round, i, [2]string{"ours", "reference"}[side], err)
+				}
+				number++
+				if round == 0 && i == 0 && size*rounds > 1 {
+					continue
+				}
+				if side == 0 {
+					a = append(a, s)
+				} else {
+					b = append(b, s)
+				}
+			}
+		}
+	}
+	return a, b, nil
+}
+
 // Series is Pairs with one side only.
 func Series(ctx context.Context, warmup, n int, run Run) ([]Sample, error) {
 	var samples []Sample

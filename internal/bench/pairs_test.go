@@ -99,3 +99,29 @@ func TestRates(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestBlocks(t *testing.T) {
+	var order []string
+	side := func(name string) Run {
+		return func(context.Context, int) (Sample, error) {
+			order = append(order, name)
+			return Sample{Wall: 1}, nil
+		}
+	}
+	set := func(_ context.Context, ours bool) error {
+		order = append(order, map[bool]string{true: "A", false: "B"}[ours])
+		return nil
+	}
+	a, b, err := Blocks(context.Background(), 2, 2, set, side("a"), side("b"))
+	if got := strings.Join(order, ""); err != nil || got != "AaaBbbBbbAaa" || len(a) != 3 || len(b) != 3 {
+		t.Errorf("%s, %d and %d samples, %v", got, len(a), len(b), err)
+	}
+	no := errors.New("no")
+	if _, _, err := Blocks(context.Background(), 1, 1, func(context.Context, bool) error { return no }, side("a"), side("b")); !errors.Is(err, no) {
+		t.Error(err)
+	}
+	fails := func(context.Context, int) (Sample, error) { return Sample{}, no }
+	if _, _, err := Blocks(context.Background(), 1, 1, set, fails, side("b")); !errors.Is(err, no) {
+		t.Error(err)
+	}
+}

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"io"
+	"iter"
 	"syscall"
 	"time"
 
@@ -81,6 +82,14 @@ type Timed interface {
 type Watched interface {
 	// Lost is called after Wait: the watcher ended first and took the process along, so the exit is not the process's own.
 	Lost() bool
+}
+
+// Witness is what a Task is too when its backend sees which system calls were refused.
+type Witness interface {
+	// Refusals yields each kind of refused call when it is first seen, and ends with Finish at the latest.
+	Refusals() iter.Seq[Violation]
+	// Refused is called after Finish: what was refused, or why that is not known.
+	Refused() (violations []Violation, unknown string)
 }
 
 // Freezer is what an Instance is too when it can stop and continue everything in it. A frozen

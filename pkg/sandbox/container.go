@@ -180,6 +180,7 @@ func (m *Manager) Run(ctx context.Context, id string, p Process, io IO) (*Result
 	r := newRun(ctx, c, p, io)
 	if err := c.begin(r, asked); err != nil {
 		r.abandonStart()
+		_ = r.rec.Close() // nothing was recorded
 		return nil, err
 	}
 	defer c.end(r)

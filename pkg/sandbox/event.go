@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -39,10 +38,13 @@ type Event struct {
 
 // Violation is something that was refused, or a limit that was touched.
 type Violation struct {
-	Kind   string `json:"kind"` // the limit or wall: "memory", "pids", "disk", "output_limit", …
+	Kind   string `json:"kind"`           // the limit or wall: "syscall", "memory", "pids", "disk", "output_limit", "timeout", "cpu_time"
+	Name   string `json:"name,omitempty"` // of the system call, for that kind
 	Detail string `json:"detail"`
 	Count  uint64 `json:"count,omitempty"`
-	Allow  string `json:"allow,omitempty"` // the flag that would allow it
+	// Saturated: counting stopped, to keep its cost bounded; Count is a lower bound.
+	Saturated bool   `json:"saturated"`
+	Allow     string `json:"allow,omitempty"` // the flag that would allow it
 }
 
 // Spill keeps the whole of a stream on disk once it outgrows memory.
@@ -81,7 +83,10 @@ type Recorder struct {
 	live  func(Event)
 	keep  Size // per stream
 	spill *Spill
-	full  func() // called once, when something is first dropped
+	// The directory is opened before the program starts: one that can reach it may put a link in its place.
+	spillDir    *os.Root
+	spillDirErr error
+	full        func() // called once, when something is first dropped
 
 	emitting sync.Mutex
 
@@ -125,6 +130,9 @@ func NewRecorder(keep Size, live func(Event), spill *Spill, full func()) *Record
 	for i := range r.streams {
 		r.streams[i].headCap = int(keep+1) / 2
 		r.streams[i].tailCap = int(keep) - r.streams[i].headCap
+	}
+	if spill != nil {
+		r.spillDir, r.spillDirErr = os.OpenRoot(spill.Dir)
 	}
 	return r
 }
@@ -208,7 +216,7 @@ func (r *Recorder) keepLocked(i int, data []byte) bool {
 	s.total += uint64(len(data))
 	overflows := s.total > uint64(s.headCap+s.tailCap)
 	if overflows && r.spill != nil {
-		s.spillOver(r.spill, string(streamKinds[i]), before, data)
+		s.spillOver(r, string(streamKinds[i]), before, data)
 	}
 	if room := s.headCap - len(s.head); room > 0 {
 		n := min(room, len(data))
@@ -230,13 +238,15 @@ func (r *Recorder) keepLocked(i int, data []byte) bool {
 
 // spillOver appends data to the stream's file, which it makes on first use from all that was kept
 // so far: until something overflows, that is everything.
-func (s *stream) spillOver(sp *Spill, name string, before uint64, data []byte) {
-	limit := uint64(sp.Limit)
+func (s *stream) spillOver(r *Recorder, name string, before uint64, data []byte) {
+	limit := uint64(r.spill.Limit)
 	if limit == 0 {
 		limit = uint64(GiB)
 	}
 	if s.file == nil && s.spillErr == nil {
-		s.file, s.spillErr = os.OpenFile(filepath.Join(sp.Dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if s.spillErr = r.spillDirErr; s.spillErr == nil {
+			s.file, s.spillErr = r.spillDir.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		}
 		if s.spillErr == nil && before > 0 {
 			s.appendFile(s.head, limit)
 			s.appendFile(s.tail, limit)
@@ -332,6 +342,9 @@ func (r *Recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
+	if r.spillDir != nil {
+		_ = r.spillDir.Close()
+	}
 	var errs []error
 	for i := range r.streams {
 		s := &r.streams[i]

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -249,6 +251,56 @@ func (s *sampled) Sample() (monitor.Sample, error) { return s.sample() }
 func (s *sampled) Finish(ctx context.Context) (monitor.Sample, error) {
 	f, err := s.Task.Finish(ctx)
 	return f, errors.Join(err, s.finish)
+}
+
+// witness is a task that saw something refused.
+type witness struct {
+	sandbox.Task
+	refused []sandbox.Violation
+	unknown string
+}
+
+func (w *witness) Refusals() iter.Seq[sandbox.Violation] { return slices.Values(w.refused) }
+func (w *witness) Refused() ([]sandbox.Violation, string) {
+	return w.refused, w.unknown
+}
+
+// What a backend saw refused is in the result after the limits that were touched, and an event once. What it could not
+// see is a note.
+func TestRefusals(t *testing.T) {
+	saw := []sandbox.Violation{{Kind: sandbox.ViolationSyscall, Name: "mount", Detail: "mount", Count: 2}, {Kind: sandbox.ViolationSyscall, Name: "socket", Detail: "socket(AF_ALG)", Count: 1}}
+	for _, w := range []witness{{}, {refused: saw}, {unknown: "old kernel"}} {
+		b := &stubbed{sandboxtest.NewFake(map[string]sandboxtest.Script{"full": func(p *sandboxtest.FakeProcess) sandbox.Exit {
+			p.Use(monitor.Sample{DiskFull: true})
+			return sandbox.Exit{}
+		}}), nil}
+		b.start = func(ctx context.Context, i sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
+			task, err := i.Start(ctx, p)
+			return &witness{task, w.refused, w.unknown}, err
+		}
+		m := sandbox.NewManager(b, sandbox.Options{SampleInterval: -1})
+		told := map[string]int{}
+		res, err := m.Run(context.Background(), create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{"full"}}, sandbox.IO{OnEvent: func(e sandbox.Event) {
+			if e.Kind == sandbox.EventViolation {
+				told[e.Violation.Kind+e.Violation.Name]++
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(res.Violations) != 1+len(w.refused) || res.Violations[0].Kind != "disk" || !slices.Equal(res.Violations[1:], w.refused) {
+			t.Errorf("%+v: %+v", w, res.Violations)
+		}
+		if len(told) != len(res.Violations) || told["disk"] != 1 || len(w.refused) > 0 && (told["syscallmount"] != 1 || told["syscallsocket"] != 1) {
+			t.Errorf("%+v: told of %v", w, told)
+		}
+		if noted := slices.ContainsFunc(res.Notes, func(n string) bool { return strings.HasSuffix(n, "not counted: old kernel") }); noted != (w.unknown != "") {
+			t.Errorf("%+v: notes %q", w, res.Notes)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // A look at the counters that fails does not switch the CPU limit off.

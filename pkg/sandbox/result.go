@@ -86,9 +86,22 @@ func encodeOutput(b []byte) (text, encoding string) {
 	return base64.StdEncoding.EncodeToString(b), "base64"
 }
 
+// ViolationSyscall is the kind of refused system calls.
+const ViolationSyscall = "syscall"
+
 // violationsOf lists the limits that were touched, whether or not they decided the verdict.
-func violationsOf(final monitor.Metrics, l Limits, stdout, stderr Output) []Violation {
+func violationsOf(f facts, final monitor.Metrics, l Limits, stdout, stderr Output) []Violation {
 	var v []Violation
+	if f.wallHit {
+		v = append(v, Violation{
+			Kind: "timeout", Count: 1, Allow: "--timeout", Detail: fmt.Sprintf("the command ran longer than %v", l.Wall),
+		})
+	}
+	if f.cpuHit {
+		v = append(v, Violation{
+			Kind: "cpu_time", Count: 1, Allow: "--cpu-time", Detail: fmt.Sprintf("the command used more than %v of CPU time", l.CPUTime),
+		})
+	}
 	if final.OOMKills > 0 {
 		v = append(v, Violation{
 			Kind: "memory", Count: final.OOMKills, Allow: "--memory",
@@ -103,7 +116,7 @@ func violationsOf(final monitor.Metrics, l Limits, stdout, stderr Output) []Viol
 	}
 	if final.DiskFull {
 		v = append(v, Violation{
-			Kind: "disk", Allow: "--disk, --inodes",
+			Kind: "disk", Count: 1, Allow: "--disk, --inodes",
 			Detail: fmt.Sprintf("the scratch disk of %s and %d inodes was full", l.Disk, l.Inodes),
 		})
 	}

@@ -106,18 +106,18 @@ func TestOutputBytesDoesNotAlias(t *testing.T) {
 }
 
 func TestViolations(t *testing.T) {
-	if v := violationsOf(monitor.Metrics{}, DefaultLimits(), Output{}, Output{}); v != nil {
+	if v := violationsOf(facts{}, monitor.Metrics{}, DefaultLimits(), Output{}, Output{}); v != nil {
 		t.Errorf("%+v", v)
 	}
-	got := violationsOf(monitor.Metrics{OOMKills: 2, ProcessLimitHits: 3, DiskFull: true}, DefaultLimits(), Output{Dropped: 1, Total: 9}, Output{Dropped: 4, Total: 5})
+	got := violationsOf(facts{wallHit: true, cpuHit: true}, monitor.Metrics{OOMKills: 2, ProcessLimitHits: 3, DiskFull: true}, DefaultLimits(), Output{Dropped: 1, Total: 9}, Output{Dropped: 4, Total: 5})
 	var kinds []string
 	for _, v := range got {
 		kinds = append(kinds, v.Kind)
-		if v.Detail == "" || !strings.HasPrefix(v.Allow, "--") {
+		if v.Detail == "" || v.Count == 0 || !strings.HasPrefix(v.Allow, "--") {
 			t.Errorf("%+v", v)
 		}
 	}
-	if !slices.Equal(kinds, []string{"memory", "pids", "disk", "output_limit", "output_limit"}) || got[0].Count != 2 || got[1].Count != 3 {
+	if !slices.Equal(kinds, []string{"timeout", "cpu_time", "memory", "pids", "disk", "output_limit", "output_limit"}) || got[2].Count != 2 || got[3].Count != 3 {
 		t.Errorf("%+v", got)
 	}
 }

@@ -114,8 +114,16 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		Metrics: summary, Limits: r.p.Limits, Isolation: r.c.instance.Isolation().Clone(),
 		Notes: r.c.notes,
 	}
-	res.Violations = violationsOf(summary, r.p.Limits, res.Stdout, res.Stderr)
-	for i := range res.Violations {
+	res.Violations = violationsOf(f, summary, r.p.Limits, res.Stdout, res.Stderr)
+	touched := len(res.Violations)
+	if w, ok := task.(Witness); ok {
+		refused, unknown := w.Refused()
+		res.Violations = append(res.Violations, refused...) // these were events when they happened
+		if unknown != "" {
+			res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "refused system calls were not counted: "+unknown)
+		}
+	}
+	for i := range touched {
 		if !listening {
 			break // a reader that is stuck hears no more
 		}
@@ -190,8 +198,8 @@ func (r *run) tell(ctx context.Context, ev Event, patience time.Duration) (taken
 	}
 }
 
-// connect starts the pumps: caller's stdin to the process, its output to the recorder. The channel
-// closes when both outputs have ended.
+// connect starts the pumps: caller's stdin to the process, its output to the recorder, refused calls to the live
+// reader. The channel closes when both outputs have ended, and nothing more can be refused.
 func (r *run) connect(task Task) <-chan struct{} {
 	if in := task.Stdin(); in != nil {
 		if r.io.Stdin == nil {
@@ -225,6 +233,13 @@ func (r *run) connect(task Task) <-chan struct{} {
 			continue
 		}
 		pumps.Go(func() { r.pump(i, out) })
+	}
+	if w, ok := task.(Witness); ok && r.io.OnEvent != nil {
+		pumps.Go(func() {
+			for v := range w.Refusals() {
+				r.rec.Emit(Event{Kind: EventViolation, Violation: &v}, true)
+			}
+		})
 	}
 	drained := make(chan struct{})
 	go func() {

@@ -50,24 +50,24 @@ const leastPairs = 60
 
 // options are the flags, and what follows from -smoke.
 type options struct {
-	pairs          int // of the latencies
-	probes         int // pairs of the overheads
-	neighbourPairs int
-	traces         int // starts traced for package initialisers
-	warmup         int
-	rounds         int           // of the throughput, each with its order turned
-	each           time.Duration // of one throughput in one round
-	idle           int           // sandboxes that do nothing
-	only           *regexp.Regexp
-	bin            string
-	json           string
-	update         string
-	markdown       bool
-	smoke          bool
+	pairs           int // of the latencies
+	probes          int // pairs of the overheads
+	neighbourRounds int // of five runs beside a neighbour
+	traces          int // starts traced for package initialisers
+	warmup          int
+	rounds          int           // of the throughput, each with its order turned
+	each            time.Duration // of one throughput in one round
+	idle            int           // sandboxes that do nothing
+	only            *regexp.Regexp
+	bin             string
+	json            string
+	update          string
+	markdown        bool
+	smoke           bool
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
-	o := &options{probes: 40, neighbourPairs: 100, traces: 25, warmup: 10, rounds: 4, each: time.Second, idle: 50}
+	o := &options{probes: 40, neighbourRounds: 24, traces: 25, warmup: 10, rounds: 4, each: time.Second, idle: 50}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.IntVar(&o.pairs, "n", 200, "pairs of each latency, at least 60")
@@ -89,7 +89,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	switch {
 	case o.smoke:
-		o.pairs, o.probes, o.neighbourPairs, o.traces, o.warmup, o.rounds, o.each, o.idle = 3, 3, 3, 3, 1, 1, 200*time.Millisecond, 3
+		o.pairs, o.probes, o.neighbourRounds, o.traces, o.warmup, o.rounds, o.each, o.idle = 3, 3, 2, 3, 1, 1, 200*time.Millisecond, 3
 		if o.update != "" {
 			return nil, errors.New("-smoke measures nothing worth keeping: -update is refused")
 		}

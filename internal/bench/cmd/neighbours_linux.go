@@ -22,8 +22,8 @@ const neighbourBar = 1.5
 type nuisance struct {
 	name string
 	args []string
-	// worst proves that it really was one.
-	worst func(monitor.Metrics, *sandbox.Result) error
+	// worst proves that it is one, by what can be seen of it while it runs.
+	worst func(monitor.Metrics) error
 }
 
 const python3 = "/usr/bin/python3"
@@ -31,7 +31,7 @@ const python3 = "/usr/bin/python3"
 var nuisances = []nuisance{
 	{
 		"a fork bomb", []string{python3, "-c", "import os\nwhile True:\n try: os.fork()\n except OSError: pass"},
-		func(m monitor.Metrics, _ *sandbox.Result) error { return some("forks refused", m.ProcessLimitHits) },
+		func(m monitor.Metrics) error { return some("forks refused", m.ProcessLimitHits) },
 	},
 	{
 		"a memory bomb", []string{python3, "-c", `import os
@@ -40,19 +40,24 @@ while True:
   kept = []
   while True: kept.append(bytearray(b"x" * (1 << 20)))
  os.wait()`},
-		func(m monitor.Metrics, _ *sandbox.Result) error { return some("OOM kills", m.OOMKills) },
+		func(m monitor.Metrics) error { return some("OOM kills", m.OOMKills) },
 	},
 	{
 		"a disk fill", []string{"/bin/sh", "-c", "while :; do cat /dev/zero > $HOME/x; rm $HOME/x; done 2>/dev/null"},
-		func(m monitor.Metrics, _ *sandbox.Result) error { return some("bytes written", m.IOWrite) },
+		func(m monitor.Metrics) error { return some("64 MiB on its disk", m.DiskUsed>>26) },
 	},
 	{
 		"an output flood", []string{"/bin/cat", "/dev/zero"},
-		func(_ monitor.Metrics, r *sandbox.Result) error { return some("bytes of output", r.Stdout.Dropped) },
+		func(m monitor.Metrics) error {
+			return some("CPU time", uint64(m.CPUTime.Duration()/(10*time.Millisecond)))
+		},
 	},
 	{
 		"a flood of refused calls", []string{probeAt, probeWord, "refused"},
-		func(monitor.Metrics, *sandbox.Result) error { return nil }, // it would have ended at the first that was not
+		// It would have ended at the first call that was not refused.
+		func(m monitor.Metrics) error {
+			return some("CPU time", uint64(m.CPUTime.Duration()/(10*time.Millisecond)))
+		},
 	},
 }
 
@@ -78,7 +83,6 @@ type nuisanceAlive struct {
 	id   string
 	quit context.CancelFunc
 	over chan struct{}
-	res  *sandbox.Result
 	err  error
 
 	frozen bool
@@ -106,13 +110,36 @@ func (s *stage) nuisance(ctx context.Context, n nuisance) (*nuisanceAlive, error
 	a.since.wall = time.Now()
 	go func() {
 		defer close(a.over)
-		a.res, a.err = s.manager.Run(ctx, id, sandbox.Process{Args: n.args}, sandbox.IO{})
+		_, a.err = s.manager.Run(ctx, id, sandbox.Process{Args: n.args}, sandbox.IO{})
 	}()
 	return a, nil
 }
 
-// settled is how long a nuisance has to come back, or what it has set off to calm down.
-const settled = 20 * time.Millisecond
+// A nuisance that was thawed first spends what it was not allowed to use while it was frozen, on all cores: the kernel
+// hands out CPU time by periods of 100 ms. What it has set off needs less to calm down.
+const (
+	thawed   = 150 * time.Millisecond
+	calmed   = 20 * time.Millisecond
+	inABlock = 5
+)
+
+// await waits until it is at its worst.
+func (a *nuisanceAlive) await(worst func(monitor.Metrics) error) error {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(thawed) {
+		m, err := a.s.manager.GetMetrics(a.id)
+		if err == nil {
+			err = worst(m)
+		}
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-a.over:
+			return errors.Join(errors.New("the nuisance has ended"), a.err)
+		default:
+		}
+	}
+}
 
 // be makes it quiet or loud.
 func (a *nuisanceAlive) be(ctx context.Context, quiet bool) error {
@@ -133,11 +160,18 @@ func (a *nuisanceAlive) be(ctx context.Context, quiet bool) error {
 		a.used.wall += time.Since(a.since.wall)
 		err = a.s.manager.Freeze(ctx, a.id)
 	} else {
-		a.since.cpu, a.since.wall = m.CPUTime.Duration(), time.Now()
 		err = a.s.manager.Thaw(ctx, a.id)
 	}
 	a.frozen = quiet
-	time.Sleep(settled)
+	if quiet {
+		time.Sleep(calmed)
+		return err
+	}
+	time.Sleep(thawed)
+	// Only what it uses from here on counts.
+	if m, metricsErr := a.s.manager.GetMetrics(a.id); metricsErr == nil {
+		a.since.cpu, a.since.wall = m.CPUTime.Duration(), time.Now()
+	}
 	return err
 }
 
@@ -174,19 +208,17 @@ func (s *stage) neighbour(ctx context.Context, n nuisance) (row bench.Row, err e
 		return row, err
 	}
 	defer func() { err = errors.Join(err, a.end()) }()
-	time.Sleep(10 * settled)
-	side := func(quiet bool) bench.Run {
-		return func(ctx context.Context, number int) (sample bench.Sample, err error) {
-			if err := a.be(ctx, quiet); err != nil {
-				return sample, err
-			}
-			return timed(func() error {
-				_, err := s.once(ctx, number, sandbox.Spec{Scratch: sandbox.ScratchMemory, Limits: sandbox.Limits{CPUs: 1}}, "true")
-				return err
-			}, nil)
-		}
+	if err := a.await(n.worst); err != nil {
+		return row, err
 	}
-	loud, quiet, err := bench.Pairs(ctx, min(3, s.warmup), s.neighbourPairs, side(false), side(true))
+	run := func(ctx context.Context, number int) (bench.Sample, error) {
+		return timed(func() error {
+			_, err := s.once(ctx, number, sandbox.Spec{Scratch: sandbox.ScratchMemory, Limits: sandbox.Limits{CPUs: 1}}, "true")
+			return err
+		}, nil)
+	}
+	be := func(ctx context.Context, loud bool) error { return a.be(ctx, !loud) }
+	loud, quiet, err := bench.Blocks(ctx, s.neighbourRounds, inABlock, be, run, run)
 	if err != nil {
 		return row, err
 	}
@@ -195,17 +227,10 @@ func (s *stage) neighbour(ctx context.Context, n nuisance) (row bench.Row, err e
 			samples[i].CPU = 0 // the nuisance's is in it
 		}
 	}
-	m, err := s.manager.GetMetrics(a.id)
-	if err == nil {
-		err = a.end()
-	}
-	if err == nil {
-		err = n.worst(m, a.res)
-	}
-	if err != nil {
+	if err := a.end(); err != nil {
 		return row, err
 	}
 	row = bench.Compare("fresh sandbox + true + gone beside "+n.name, "quiet", loud, quiet, neighbourBar)
-	row.Note = fmt.Sprintf("both of one supervisor, each limited to 1 core; the other one is frozen and thawed in turns, and used %.2f cores while it was not", a.used.cpu.Seconds()/a.used.wall.Seconds())
+	row.Note = fmt.Sprintf("both of one supervisor, each limited to 1 core; the other one is frozen and thawed in turns of %d runs, and used %.2f cores while it was not", inABlock, a.used.cpu.Seconds()/a.used.wall.Seconds())
 	return row, nil
 }

@@ -27,10 +27,13 @@ type Program struct {
 	KeepGroups bool
 	Landlock   int    // a ruleset, or -1
 	Filter     []byte // a BPF program, or none
-	Dir        string
-	Paths      []string // tried in order
-	Args       []string
-	Env        []string
+	// Control is where a Filter that notifies of refused calls sends its listener, with the message Listener.
+	Control  int
+	Listener []byte
+	Dir      string
+	Paths    []string // tried in order
+	Args     []string
+	Env      []string
 }
 
 // launch is a Program as the child can use it.
@@ -44,6 +47,11 @@ type launch struct {
 	keepGroups bool
 	landlock   int
 	filter     *unix.SockFprog
+	notifying  *unix.SockFprog // the same, with a listener to tell; nil if it tells nobody
+	control    int
+	message    unix.Msghdr // to control, with the listener
+	payload    unix.Iovec
+	rights     rights
 	dir        *byte
 	how        unix.OpenHow // to open it
 	paths      []*byte
@@ -74,7 +82,12 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 		if copy(unsafe.Slice((*byte)(unsafe.Pointer(&filter[0])), len(filter)*8), d.Filter) != len(d.Filter) {
 			return 0, initproto.StageSeccomp, unix.EINVAL
 		}
-		c.filter = &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+		plain := withoutNotifications(filter)
+		c.filter = &unix.SockFprog{Len: uint16(len(plain)), Filter: &plain[0]}
+		if &plain[0] != &filter[0] && len(d.Listener) > 0 {
+			c.notifying = &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+			c.enclose(d.Control, d.Listener)
+		}
 	}
 	if c.dir, err = syscall.BytePtrFromString(d.Dir); err != nil {
 		return 0, initproto.StageWorkdir, err
@@ -116,6 +129,42 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 		return 0, c.stage, c.errno
 	}
 	return int(child), 0, nil
+}
+
+// rights is a control message with one descriptor.
+type rights struct {
+	header unix.Cmsghdr
+	fd     int32
+	_      int32
+}
+
+// enclose prepares the message that the child sends once it has a descriptor to put in.
+func (c *launch) enclose(control int, message []byte) {
+	c.control = control
+	c.payload.Base = &message[0]
+	c.payload.SetLen(len(message))
+	c.rights.header.Level, c.rights.header.Type = unix.SOL_SOCKET, unix.SCM_RIGHTS
+	c.rights.header.SetLen(unix.CmsgLen(4))
+	c.message.Iov = &c.payload
+	c.message.SetIovlen(1)
+	c.message.Control = (*byte)(unsafe.Pointer(&c.rights))
+	c.message.SetControllen(int(unsafe.Sizeof(c.rights)))
+}
+
+// withoutNotifications returns a filter that refuses by itself whatever the given one tells a listener of: with the errno
+// that stands in the low bits of the notification. It is the given one if that tells of nothing.
+func withoutNotifications(filter []unix.SockFilter) []unix.SockFilter {
+	const returns = unix.BPF_RET | unix.BPF_K
+	plain := filter
+	for i, in := range filter {
+		if in.Code == returns && in.K&unix.SECCOMP_RET_ACTION_FULL == unix.SECCOMP_RET_USER_NOTIF {
+			if &plain[0] == &filter[0] {
+				plain = append([]unix.SockFilter(nil), filter...)
+			}
+			plain[i].K = unix.SECCOMP_RET_ERRNO | in.K&unix.SECCOMP_RET_DATA
+		}
+	}
+	return plain
 }
 
 //go:nosplit
@@ -257,11 +306,26 @@ func becomeProgram(c *launch) {
 	setMask(&zero, nil)
 	if c.filter != nil {
 		stage = initproto.StageSeccomp
+		if c.notifying != nil {
+			// From 5.19 on, signals do not interrupt a call that is being answered, and it is counted once.
+			fd, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, uintptr(unsafe.Pointer(c.notifying)))
+			if errno == unix.EINVAL {
+				fd, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(c.notifying)))
+			}
+			if errno == 0 {
+				// Unsent, it ends with the exec: refused calls are then not counted, and refused.
+				c.rights.fd = int32(fd)
+				_, _, _ = unix.RawSyscall(unix.SYS_SENDMSG, uintptr(c.control), uintptr(unsafe.Pointer(&c.message)), unix.MSG_NOSIGNAL)
+				goto execute
+			}
+			// No listener (an old kernel, or one that has another up the line): the same refusals, uncounted.
+		}
 		if _, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(c.filter))); errno != 0 {
 			goto fail
 		}
 	}
 
+execute:
 	stage = initproto.StageExec
 	{
 		worst := unix.ENOENT

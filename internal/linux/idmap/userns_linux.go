@@ -108,12 +108,14 @@ func newUserNamespace(m Mapping) (int, error) {
 // spareDescriptors fails where starting a child would, for want of descriptors: package syscall then forgets to close the
 // pipe through which the child waits for its mappings.
 func spareDescriptors() error {
-	for range 8 {
-		fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
+	var spare [8]int
+	var err error
+	taken := 0
+	for ; taken < len(spare) && err == nil; taken++ {
+		spare[taken], err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	}
-	return nil
+	for _, fd := range spare[:taken] {
+		_ = unix.Close(fd) // of the one that failed, -1
+	}
+	return err
 }

@@ -33,7 +33,9 @@ func (s *server) exec(m *initproto.Exec, fds []int) (pid, master, slave int, err
 	c := clone.Program{
 		Isolated: m.NewCgroupNS, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
 		Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
+		Control: s.socket.fd, Listener: (&initproto.Listener{ID: m.ID}).Encode(),
 	}
+	initproto.Accompany(c.Listener, 1)
 	if len(m.Paths) == 0 || len(m.Args) == 0 {
 		return 0, -1, -1, failed(initproto.StageExec, "program", unix.ENOENT)
 	}

@@ -90,20 +90,29 @@ func contents(file string) string {
 // signal goes through pidfds: between listing and signalling a pid may have died and its number
 // been given to a stranger, so descent is looked at again once the descriptor is held (R12).
 func (d descendants) signal(sig syscall.Signal) {
-	for _, pid := range d.of(unix.Getpid()) {
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			continue
-		}
-		for _, still := range d.of(unix.Getpid()) {
-			if still == pid {
-				_ = unix.PidfdSendSignal(fd, sig, nil, 0)
-				break
+	for all := d.of(unix.Getpid()); len(all) > 0; {
+		// Looking again costs as much for one as for many, and a bomb is many.
+		some := all[:min(len(all), signalBatch)]
+		all = all[len(some):]
+		held := make(map[int]int, len(some)) // pidfd by pid
+		for _, pid := range some {
+			if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+				held[pid] = fd
 			}
 		}
-		_ = unix.Close(fd)
+		for _, still := range d.of(unix.Getpid()) {
+			if fd, ok := held[still]; ok {
+				_ = unix.PidfdSendSignal(fd, sig, nil, 0)
+			}
+		}
+		for _, fd := range held {
+			_ = unix.Close(fd)
+		}
 	}
 }
+
+// signalBatch is how many descriptors are held at a time.
+const signalBatch = 256
 
 // kill stops everything first, so that a fork bomb can not outrun the killing, then kills until
 // nobody is left. The reaper goroutine buries them.

@@ -56,7 +56,7 @@ func drawExec(t *rapid.T) *Exec {
 }
 
 func drawMessage(t *rapid.T) encoder {
-	switch rapid.IntRange(0, 6).Draw(t, "kind") {
+	switch rapid.IntRange(0, 7).Draw(t, "kind") {
 	case 0:
 		return drawSetup(t)
 	case 1:
@@ -69,6 +69,8 @@ func drawMessage(t *rapid.T) encoder {
 		return &Exited{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "status"), rapid.Uint64().Draw(t, "at")}
 	case 5:
 		return &Failed{rapid.Uint64().Draw(t, "id"), Stage(rapid.Uint32().Draw(t, "stage")), rapid.Uint32().Draw(t, "errno"), text.Draw(t, "detail")}
+	case 6:
+		return &Listener{rapid.Uint64().Draw(t, "id")}
 	}
 	return &Ready{}
 }

@@ -14,6 +14,7 @@ const (
 	KindStarted
 	KindExited
 	KindFailed
+	KindListener
 )
 
 // Stage names the step of the init that failed.
@@ -114,7 +115,7 @@ type Exec struct {
 	// KeepGroups is as in Setup.
 	KeepGroups bool
 	Rlimits    []Rlimit
-	Seccomp    []byte // a BPF program; empty is none
+	Seccomp    []byte // a BPF program; empty is none. One that notifies is answered with a Listener, too, if the kernel has one
 	Landlock   []Rule // empty is none
 	// LandlockFS and LandlockNet are the rights the kernel handles (0 where it can't).
 	LandlockFS, LandlockNet uint64
@@ -146,6 +147,10 @@ type Started struct {
 	PID uint32 // in the sandbox's own pid namespace
 	At  uint64 // nanoseconds of the monotonic clock, which is the supervisor's too
 }
+
+// Listener comes before Started, from the program's own process, with the descriptor that the kernel tells of its refused
+// system calls through.
+type Listener struct{ ID uint64 }
 
 // Exited says how the process ended, as wait4 puts it.
 type Exited struct {
@@ -355,6 +360,9 @@ func (m *Started) Encode() []byte {
 }
 
 // Encode renders m as a frame, header included.
+func (m *Listener) Encode() []byte { return frame(KindListener, func(w *writer) { w.uint(m.ID) }) }
+
+// Encode renders m as a frame, header included.
 func (m *Exited) Encode() []byte {
 	return frame(KindExited, func(w *writer) {
 		w.uint(m.ID)
@@ -395,6 +403,8 @@ func Decode(body []byte) (any, error) {
 		m = &Ready{}
 	case KindStarted:
 		m = &Started{ID: r.uint(), PID: r.uint32(), At: r.uint()}
+	case KindListener:
+		m = &Listener{ID: r.uint()}
 	case KindExited:
 		m = &Exited{ID: r.uint(), Status: r.uint32(), At: r.uint()}
 	case KindFailed:

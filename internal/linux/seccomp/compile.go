@@ -45,6 +45,7 @@ type span struct {
 	rule  rule // meaningful if steps
 	steps bool
 	act   Action // otherwise
+	quiet bool
 }
 
 // assembler holds one compilation.
@@ -68,8 +69,8 @@ type jump struct {
 // caller's.
 //
 //	arch foreign?                    → kill
-//	binary search over runs of nr    → allow | errno | fragment of a rule
-//	fragments: steps over arguments  → allow | errno
+//	binary search over runs of nr    → allow | errno | notify | fragment of a rule
+//	fragments: steps over arguments  → allow | errno | notify
 func Compile(p Policy, arch string) ([]byte, error) {
 	a, err := lookup(arch)
 	if err != nil {
@@ -85,7 +86,7 @@ func Compile(p Policy, arch string) ([]byte, error) {
 	asm.collect(a.calls)
 	asm.emit(sockFilter{code: opLoad, k: offArch})
 	asm.emit(sockFilter{code: opJumpEq, jt: 1, k: a.audit})
-	asm.emit(sockFilter{code: opReturn, k: p.encode(KillProcess)})
+	asm.emit(sockFilter{code: opReturn, k: p.encode(KillProcess, false)})
 	asm.emit(sockFilter{code: opLoad, k: offNr})
 	asm.search(asm.spans)
 	asm.fragments()
@@ -105,19 +106,19 @@ func Compile(p Policy, arch string) ([]byte, error) {
 // table, among them every x32 call (bit 30) and -1.
 func (asm *assembler) collect(calls []call) {
 	for nr := range len(calls) + 1 {
-		r := ruleAbsent
+		r, name := ruleAbsent, ""
 		if nr < len(calls) {
-			r = calls[nr].rule
+			r, name = calls[nr].rule, calls[nr].name
 		}
 		s := span{start: uint32(nr)}
 		steps, act := asm.policy.resolve(r)
 		if steps != nil {
 			s.rule, s.steps = r, true
 		} else {
-			s.act = act
+			s.act, s.quiet = act, quietly(name, act)
 		}
 		if n := len(asm.spans); n > 0 {
-			if last := asm.spans[n-1]; last.steps == s.steps && last.rule == s.rule && last.act == s.act {
+			if last := asm.spans[n-1]; last.steps == s.steps && last.rule == s.rule && last.act == s.act && (last.quiet == s.quiet || !asm.policy.Notify) {
 				continue
 			}
 		}
@@ -135,7 +136,7 @@ func (asm *assembler) search(spans []span) {
 			asm.jumps = append(asm.jumps, jump{at: len(asm.prog), rule: s.rule})
 			asm.emit(sockFilter{code: opJump})
 		} else {
-			asm.emit(sockFilter{code: opReturn, k: asm.policy.encode(s.act)})
+			asm.emit(sockFilter{code: opReturn, k: asm.policy.encode(s.act, s.quiet)})
 		}
 		return
 	}
@@ -166,7 +167,7 @@ func (asm *assembler) fragments() {
 			for _, s := range steps {
 				asm.step(s)
 			}
-			asm.emit(sockFilter{code: opReturn, k: asm.policy.encode(Allow)})
+			asm.emit(sockFilter{code: opReturn, k: asm.policy.encode(Allow, false)})
 		}
 		asm.prog[j.at].k = uint32(start[j.rule] - j.at - 1)
 	}
@@ -201,7 +202,7 @@ func (asm *assembler) step(s step) {
 			asm.emit(in)
 		}
 	}
-	asm.emit(sockFilter{code: opReturn, k: asm.policy.encode(s.then)})
+	asm.emit(sockFilter{code: opReturn, k: asm.policy.encode(s.then, s.quiet)})
 }
 
 var (

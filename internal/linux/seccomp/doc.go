@@ -17,11 +17,17 @@
 //	moby profile + gen/tighten.go ──go generate──► table_*.go
 //	table + Policy ──Compile──► []sock_filter as bytes ──pipe──► init ──► kernel
 //
-// Lifecycle: pure functions over constant tables; nothing to open or close.
-// [Default] compiles once and keeps the result for the life of the process.
+// With [Policy].Notify the kernel asks a listener instead of refusing by itself.
+// A [Watch] is that listener's other end: it counts refused calls by name, and
+// refuses them with the errno of the table.
+//
+// Lifecycle: pure functions over constant tables; nothing to open or close but
+// a Watch, which ends with the last process under its filter, after
+// [MaxNotifications] calls, or when it is closed. [Default] compiles once and
+// keeps the result for the life of the process.
 //
 // Concurrency: everything may be called from any goroutine. Results are the
-// caller's own copies.
+// caller's own copies. A Watch is a goroutine in the runtime's poller, not a thread.
 //
 // Limits: amd64 and arm64. A filter sees registers, never memory, so what hides
 // behind a pointer (clone3, openat2, adjtimex, io_uring) can be allowed or refused only

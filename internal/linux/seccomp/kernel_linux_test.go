@@ -20,23 +20,33 @@ import (
 // The tests of this file re-execute the test binary, install the filter in
 // the child as the sandbox's init would, and probe the kernel itself.
 //
-//	parent: SECCOMP_TEST_CHILD=probe|ordinary|int80|exec SECCOMP_TEST_POLICY=none|default|setid
+//	parent: SECCOMP_TEST_CHILD=probe|ordinary|int80|exec SECCOMP_TEST_POLICY=none|default|setid|watched|watched-setid
 //	child:  no_new_privs, filter, then one line "name errno" per probe
+//
+// Under the watched policies the child hands its listener to the parent, which answers: see watch_linux_test.go.
 func init() { runChild = child }
 
 func child(mode string) {
 	runtime.LockOSThread()
 	policy := os.Getenv("SECCOMP_TEST_POLICY")
 	if policy != "none" {
-		if err := install(Policy{DenySetID: policy == "setid"}); err != nil {
+		set := install
+		if strings.HasPrefix(policy, "watched") {
+			set = installWatched
+		}
+		if err := set(Policy{DenySetID: strings.HasSuffix(policy, "setid")}); err != nil {
 			fmt.Fprintln(os.Stderr, "install:", err)
 			os.Exit(99)
 		}
 	}
 	switch mode {
 	case "probe":
-		for _, p := range probes {
+		for _, p := range probes[number("SECCOMP_TEST_FROM", 0):number("SECCOMP_TEST_TO", len(probes))] {
 			fmt.Printf("%s %d\n", p.name, int(p.run()))
+		}
+	case "flood":
+		for n := range number("SECCOMP_TEST_TO", 0) {
+			fmt.Printf("%d %d\n", n, int(raw(unix.SYS_MOUNT, 0, bad, 0, 0, 0)()))
 		}
 	case "setid":
 		for _, p := range setIDProbes {
@@ -103,12 +113,16 @@ func childCommand(t testing.TB, mode, policy string, argv ...string) *exec.Cmd {
 // answers runs mode under policy and returns each probe's errno.
 func answers(t *testing.T, mode, policy string) map[string]unix.Errno {
 	t.Helper()
-	cmd := childCommand(t, mode, policy)
+	return answersOf(t, childCommand(t, mode, policy))
+}
+
+func answersOf(t *testing.T, cmd *exec.Cmd) map[string]unix.Errno {
+	t.Helper()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("child under policy %s: %v\n%s%s", policy, err, out, stderr.String())
+		t.Fatalf("child with %q: %v\n%s%s", cmd.Env[len(cmd.Env)-3:], err, out, stderr.String())
 	}
 	got := map[string]unix.Errno{}
 	scan := bufio.NewScanner(bytes.NewReader(out))

@@ -314,6 +314,10 @@ func TestOrdinaryPrograms(t *testing.T) {
 			}
 			run := func(policy string) (string, error) {
 				cmd := childCommand(t, "exec", policy, argv...)
+				refused := func() []Refusal { return nil }
+				if policy == "watched" {
+					refused = watch(t, cmd, Policy{Notify: true})
+				}
 				for name, text := range tc.files {
 					// A comment of its own, so that no compiler's cache answers.
 					text += fmt.Sprintf("\n// %s %d\n", policy, time.Now().UnixNano())
@@ -325,12 +329,15 @@ func TestOrdinaryPrograms(t *testing.T) {
 				if err == nil && !strings.Contains(string(out), tc.wants) {
 					err = fmt.Errorf("output lacks %q", tc.wants)
 				}
+				if list := refused(); err == nil && len(list) > 0 {
+					err = fmt.Errorf("counted as refused: %+v", list)
+				}
 				return string(out), err
 			}
 			if out, err := run("none"); err != nil {
 				t.Skipf("%s does not work here without a filter either: %v\n%s", tc.name, err, out)
 			}
-			for _, policy := range []string{"default", "setid"} {
+			for _, policy := range []string{"default", "setid", "watched"} {
 				if out, err := run(policy); err != nil {
 					t.Errorf("%s under policy %s: %v\n%s", tc.name, policy, err, out)
 				}

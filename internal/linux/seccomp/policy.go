@@ -14,6 +14,9 @@ type Policy struct {
 	DenyUncounted bool
 	// DenyAffinity refuses to choose processors: needed where being bound to some is the only limit on using all.
 	DenyAffinity bool
+	// Notify has the kernel tell a listener of refused calls instead of refusing them by itself, for a [Watch] to count
+	// and refuse. Without a listener they fail with ENOSYS. See quietly for those that are left out.
+	Notify bool
 }
 
 // Action is what the kernel does with a system call: a SECCOMP_RET_* value.
@@ -24,6 +27,7 @@ const (
 	KillProcess Action = 0x80000000 // SECCOMP_RET_KILL_PROCESS
 	Allow       Action = 0x7fff0000 // SECCOMP_RET_ALLOW
 
+	retNotify  Action = 0x7fc00000 // SECCOMP_RET_USER_NOTIF; the kernel ignores the low 16 bits
 	retErrno   Action = 0x00050000 // SECCOMP_RET_ERRNO; the low 16 bits are the errno
 	actionMask Action = 0xffff0000
 )
@@ -68,13 +72,27 @@ func (a Action) String() string {
 	return fmt.Sprintf("action %#x", uint32(a))
 }
 
-// encode is the one place where a decision becomes the value the kernel acts
-// on. Answering refusals by SECCOMP_RET_USER_NOTIF instead is a change here: the
-// supervisor finds the errno to answer with by Decide. noSys must stay a plain
-// errno whatever happens: libc asks for clone3 at every thread, and "does not
-// exist" is no violation. Nor is noSuchFamily always one: getaddrinfo tries netlink.
-func (p Policy) encode(a Action) uint32 {
+// encode is the one place where a decision becomes the value the kernel acts on. A notification keeps the errno in
+// the bits that the kernel ignores: whoever gets no listener makes a filter of plain errnos of it (internal/linux/clone).
+func (p Policy) encode(a Action, quiet bool) uint32 {
+	if p.Notify && !quiet && a&actionMask == retErrno {
+		a = retNotify | a&^actionMask
+	}
 	return uint32(a)
+}
+
+// quietly reports whether a call is refused by a plain errno whatever the policy: those that ordinary programs try as a
+// matter of course, and do without. libc asks for clone3 at every thread; what does not exist is asked for by whatever is
+// newer than its kernel; libuv (Node) makes an io_uring for every loop; numerical libraries look for memory nodes.
+// Seccomp is told of, though it does not exist here: filters are refused for a reason.
+func quietly(name string, a Action) bool {
+	switch name {
+	case "seccomp":
+		return false
+	case "io_uring_setup", "get_mempolicy", "set_mempolicy", "mbind":
+		return true
+	}
+	return a == noSys
 }
 
 // rule says how one system call is treated. The zero value is that of numbers
@@ -129,6 +147,8 @@ type step struct {
 	mask uint32
 	set  []uint32
 	then Action
+	// quiet refusals are plain errnos also where others are notified of.
+	quiet bool
 }
 
 const (
@@ -157,7 +177,8 @@ var (
 		// AF_UNIX, AF_INET, AF_INET6. For AF_NETLINK, which libc asks for in
 		// ordinary programs, EPERM, EACCES, ENOSYS, EPROTONOSUPPORT and this were
 		// compared: none made a difference but in the text of the error.
-		{arg: 0, op: opNotIn, mask: whole, set: []uint32{1, 2, 10}, then: noSuchFamily},
+		{arg: 0, op: opNotIn, mask: whole, set: []uint32{1, 2, 10, 16}, then: noSuchFamily},
+		{arg: 0, op: opIn, mask: whole, set: []uint32{16}, then: noSuchFamily, quiet: true},
 		// SOCK_RAW; and SOCK_PACKET, which the kernel turns into AF_PACKET even
 		// when the family says AF_INET.
 		{arg: 1, op: opIn, mask: sockTypeMask, set: []uint32{3, 10}, then: notPermitted},

@@ -122,11 +122,26 @@ func (c *conn) fill() error {
 		}
 	}
 	if flags&unix.MSG_CTRUNC != 0 {
-		return initproto.ErrMalformed
+		closeFiles(files)
+		return c.whyTruncated()
 	}
 	if n == 0 {
 		return io.EOF
 	}
 	c.inbox.Put(buf[:n], files...)
 	return nil
+}
+
+// whyTruncated: descriptors were left out of a message, because there were more than any message has, or because we can
+// have no more. The kernel does not say which.
+func (c *conn) whyTruncated() error {
+	err := initproto.ErrMalformed
+	_ = c.raw.Control(func(fd uintptr) {
+		if spare, dupErr := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); dupErr != nil {
+			err = dupErr
+		} else {
+			_ = unix.Close(spare)
+		}
+	})
+	return err
 }

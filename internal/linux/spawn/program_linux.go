@@ -19,12 +19,10 @@ import (
 
 // Program is one program an init runs, with the supervisor's ends of its pipes or its terminal.
 type Program struct {
-	init   *Init
-	id     uint64
-	exit   <-chan exit
-	began  uint64      // by the monotonic clock
-	pipes  [3]*os.File // stdin, stdout, stderr; nil with a terminal
-	master *os.File    // the terminal
+	running
+	init  *Init
+	id    uint64
+	pipes [3]*os.File // stdin, stdout, stderr; nil with a terminal
 
 	once         sync.Once
 	code, signal int
@@ -62,7 +60,7 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, b
 		fds = append(fds, int(birthplace.Fd()))
 	}
 	var err error
-	if p.exit, p.began, p.master, err = i.exec(ctx, m, fds); err != nil {
+	if p.running, err = i.exec(ctx, m, fds); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -97,13 +95,21 @@ func closeFDs(fds []int) {
 	}
 }
 
-// Close lets go of the pipes and the terminal. Twice is fine.
+// Close lets go of the pipes, the terminal and the listener. Twice is fine.
 func (p *Program) Close() {
-	for _, f := range [...]*os.File{p.pipes[0], p.pipes[1], p.pipes[2], p.master} {
+	for _, f := range [...]*os.File{p.pipes[0], p.pipes[1], p.pipes[2], p.master, p.listener} {
 		if f != nil {
 			_ = f.Close()
 		}
 	}
+}
+
+// TakeListener returns what the kernel tells of refused system calls through, non-blocking and the caller's from here
+// on; nil if the program's filter does not notify, or this kernel can not.
+func (p *Program) TakeListener() *os.File {
+	f := p.listener
+	p.listener = nil
+	return f
 }
 
 // CloseInput ends the program's input, and any write to it that is under way.
@@ -172,7 +178,7 @@ func (p *Program) Resize(rows, cols uint16) error {
 // went first it took the program along, and the signal is SIGKILL.
 func (p *Program) Wait() (code, signal int) {
 	p.once.Do(func() {
-		ended, ok := <-p.exit
+		ended, ok := <-p.ended
 		ws := unix.WaitStatus(ended.status)
 		if ok && ended.at > p.began {
 			p.took = time.Duration(ended.at - p.began)

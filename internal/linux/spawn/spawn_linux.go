@@ -79,6 +79,8 @@ type Init struct {
 	waiting map[uint64]chan answer // by exec id: the answer to an exec
 	exits   map[uint64]chan exit   // by exec id: how it ended
 	reaped  bool
+
+	listeners map[uint64]*os.File // by exec id: of programs that are being started
 }
 
 // exit is how a program ended, and when by the monotonic clock.
@@ -88,8 +90,9 @@ type exit struct {
 }
 
 type answer struct {
-	msg   any
-	files []*os.File
+	msg      any
+	files    []*os.File
+	listener *os.File // or nil
 }
 
 // Start clones an init.
@@ -122,6 +125,9 @@ func Start(o Options) (*Init, error) {
 			files = append(files, int(f.Fd()))
 		}
 	}
+	if Weaken.Start != nil {
+		Weaken.Start(&o)
+	}
 	birth := clone.Init{
 		Binary: int(binary.Fd()), Args: []string{initproc.Name}, Env: env,
 		Namespaces: o.Namespaces, Owner: o.Owner, Files: files, Alone: alone,
@@ -143,7 +149,7 @@ func Start(o Options) (*Init, error) {
 	c, err := newConn(pair[0])
 	i := &Init{
 		pid: pid, pidfd: pidfd, conn: c, whole: o.Namespaces&unix.CLONE_NEWPID != 0, done: make(chan struct{}),
-		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{},
+		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{}, listeners: map[uint64]*os.File{},
 	}
 	if err == nil && o.Namespaces&unix.CLONE_NEWUSER != 0 {
 		err = o.mapIDs(pid)
@@ -227,6 +233,9 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 		i.conn.close() // one that no signal reaches must not keep us waiting
 	})
 	defer stop()
+	if Weaken.Setup != nil {
+		files = Weaken.Setup(m, files)
+	}
 	err := i.conn.send(m.Encode(), files)
 	var msg any
 	var got []*os.File
@@ -272,6 +281,8 @@ func (i *Init) listen() {
 			i.answerLocked(m.ID, msg, files)
 		case *initproto.Failed:
 			i.answerLocked(m.ID, msg, files)
+		case *initproto.Listener:
+			i.keepLocked(m.ID, files)
 		case *initproto.Exited:
 			if c := i.exits[m.ID]; c != nil {
 				c <- exit{m.Status, m.At}
@@ -285,14 +296,30 @@ func (i *Init) listen() {
 	}
 }
 
+// keepLocked keeps the listener of a program until it was started, or was not. There is one at the most, and only for
+// somebody who waits.
+func (i *Init) keepLocked(id uint64, files []*os.File) {
+	if len(files) == 1 && i.waiting[id] != nil && i.listeners[id] == nil {
+		i.listeners[id] = files[0]
+		return
+	}
+	closeFiles(files)
+}
+
 func (i *Init) answerLocked(id uint64, msg any, files []*os.File) {
+	listener := i.listeners[id]
+	delete(i.listeners, id)
 	c := i.waiting[id]
+	if _, started := msg.(*initproto.Started); listener != nil && (c == nil || !started) {
+		_ = listener.Close()
+		listener = nil
+	}
 	if c == nil {
 		closeFiles(files)
 		return
 	}
 	delete(i.waiting, id)
-	c <- answer{msg, files}
+	c <- answer{msg, files, listener}
 }
 
 // hangUp tells everyone who waits that nothing more will come.
@@ -307,19 +334,29 @@ func (i *Init) hangUp() {
 		close(c)
 		delete(i.exits, id)
 	}
+	for id, f := range i.listeners {
+		_ = f.Close()
+		delete(i.listeners, id)
+	}
 	close(i.done)
 }
 
-// exec has the init run a program. It returns when the program was executed: the channel that will
-// carry its wait status (closed without one when the init died first), when that was, and the
-// terminal's master if one was asked for. The descriptors stay the caller's.
-func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (ended <-chan exit, started uint64, master *os.File, err error) {
+// running is a program that was executed.
+type running struct {
+	ended    <-chan exit // its wait status; closed without one when the init died first
+	began    uint64
+	master   *os.File // the terminal's, if one was asked for
+	listener *os.File // non-blocking; nil if its filter does not notify, or the kernel has none
+}
+
+// exec has the init run a program. It returns when the program was executed. The descriptors stay the caller's.
+func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (running, error) {
 	ans, status := make(chan answer, 1), make(chan exit, 1)
 	i.mu.Lock()
 	select {
 	case <-i.done:
 		i.mu.Unlock()
-		return nil, 0, nil, ErrGone
+		return running{}, ErrGone
 	default:
 	}
 	i.waiting[m.ID], i.exits[m.ID] = ans, status
@@ -330,9 +367,12 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (ended <-
 		delete(i.waiting, m.ID)
 		delete(i.exits, m.ID)
 	}
+	if Weaken.Exec != nil {
+		fds = Weaken.Exec(m, fds)
+	}
 	if err := i.conn.send(m.Encode(), fds); err != nil {
 		forget()
-		return nil, 0, nil, errors.Join(ErrGone, err)
+		return running{}, errors.Join(ErrGone, err)
 	}
 	var a answer
 	var ok bool
@@ -342,24 +382,31 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (ended <-
 		// What it was about to start must not run unwatched.
 		i.end()
 		forget()
-		return nil, 0, nil, ctx.Err()
+		select {
+		case a = <-ans: // just now
+			closeFiles(a.files)
+			closeFiles([]*os.File{a.listener})
+		default:
+		}
+		return running{}, ctx.Err()
 	}
 	switch m := a.msg.(type) {
 	case *initproto.Started:
+		r := running{ended: status, began: m.At, listener: a.listener}
 		if len(a.files) > 0 {
-			master = a.files[0]
+			r.master = a.files[0]
 			closeFiles(a.files[1:])
 		}
-		return status, m.At, master, nil
+		return r, nil
 	case *initproto.Failed:
 		forget()
 		closeFiles(a.files)
-		return nil, 0, nil, &Error{Stage: m.Stage, Detail: m.Detail, Errno: syscall.Errno(m.Errno)}
+		return running{}, &Error{Stage: m.Stage, Detail: m.Detail, Errno: syscall.Errno(m.Errno)}
 	}
 	if !ok {
-		return nil, 0, nil, ErrGone
+		return running{}, ErrGone
 	}
-	return nil, 0, nil, initproto.ErrMalformed
+	return running{}, initproto.ErrMalformed
 }
 
 // Signal reaches one program, or everyone.
@@ -485,6 +532,6 @@ func (i *Init) wait() {
 
 func closeFiles(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close()
+		_ = f.Close() // nil is invalid, and no harm
 	}
 }

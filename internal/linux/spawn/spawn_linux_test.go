@@ -372,7 +372,7 @@ func TestExecErrors(t *testing.T) {
 	// Descriptors that did not come.
 	m := program("true")
 	m.Stdio = [3]int{0, 1, 7}
-	if _, _, _, err := i.exec(context.Background(), m, []int{int(null.Fd()), int(null.Fd())}); err == nil {
+	if _, err := i.exec(context.Background(), m, []int{int(null.Fd()), int(null.Fd())}); err == nil {
 		t.Error("descriptors that do not exist are taken")
 	}
 	if out, code, _ := run(t, i, program("echo", "control")); out != "control\n" || code != 0 {

@@ -171,6 +171,7 @@ func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
 		roots = strings.Split(record, "\n")
 	}
 	tree, _ := cgroup.At(roots) // roots that are not ours to touch hold nothing of ours
+	defer tree.Close()
 	group := tree.Group(o.Name)
 	if group.Exists() {
 		f := Found{Kind: "cgroup", Name: o.Name}

@@ -4,6 +4,9 @@
 // Place in the flow. It implements sandbox.Backend on top of internal/linux: supervisor (our claim
 // on the machine), spawn (the init), scratch and idmap (mounts), cgroup and seccomp.
 //
+// Whoever may mount has a bench for it; an ordinary user has a steward, this program once more in a user
+// namespace, who makes the same mounts to order. All else is the same for both.
+//
 // Lifecycle. New claims nothing; the first Create registers this supervisor and collects what dead
 // ones left. A sandbox is a scratch disk and up to one init per phase; Create starts the init of
 // the first phase, with its root built, so that Start only has to fork. A phase ends with its last
@@ -13,6 +16,6 @@
 // Concurrency. Backend and instances may be used from any number of goroutines. Lock order:
 // Backend.mu, instance.mu; the keeper's thread takes neither.
 //
-// Limits. Root only, on cgroup v1, v2 or both. The files of the host that are shown inside are
+// Limits. cgroup v1, v2 or both; where an ordinary user has none, limits are kept by looking (tier namespace). The files of the host that are shown inside are
 // shared and read-only: two sandboxes that lock the same file of /usr can notice each other.
 package native

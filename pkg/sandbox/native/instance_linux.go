@@ -52,7 +52,8 @@ type instance struct {
 	shop       workshop
 	spec       *sandbox.Spec
 	iso        sandbox.Isolation
-	filter     []byte
+	policy     seccomp.Policy // of system calls
+	filter     []byte         // the same, compiled
 	id         *identity
 	scratch    *scratch.Scratch
 
@@ -75,8 +76,10 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	}
 	i := &instance{b: b, supervisor: sup, shop: shop, spec: spec, iso: b.Probe(ctx), disk: -1, writable: -1, phases: map[string]*phase{}}
 	hostsWritable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
-	policy := seccomp.Policy{DenySetID: hostsWritable, DenyUncounted: !b.counts.memory, DenyAffinity: !b.counts.cpu}
-	if i.filter, err = b.filter(policy); err != nil {
+	i.policy = seccomp.Policy{
+		DenySetID: hostsWritable, DenyUncounted: !b.counts.memory, DenyAffinity: !b.counts.cpu, Notify: seccomp.Notifiable() == nil,
+	}
+	if i.filter, err = b.filter(i.policy); err != nil {
 		return nil, err
 	}
 	if err := i.prepare(ctx); err != nil {

@@ -18,7 +18,9 @@ func TestMain(m *testing.M) {
 	if fault := os.Getenv(faultVariable); fault != "" {
 		os.Exit(meet(fault))
 	}
-	os.Exit(sandboxtest.Main(m, func() (sandbox.Backend, error) { return New(Options{CacheDir: os.Getenv(cacheVariable)}) }))
+	code := sandboxtest.Main(m, func() (sandbox.Backend, error) { return New(Options{CacheDir: os.Getenv(cacheVariable)}) })
+	removeAttacker()
+	os.Exit(code)
 }
 
 // cacheVariable tells a victim of TestCrash where to keep its disks.

@@ -54,7 +54,9 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		return nil, err
 	}
 	i.b.nursery.refill() // while the program runs
-	return launch.New(program, ph), nil
+	t := launch.New(program, ph)
+	t.Watch(i.policy)
+	return t, nil
 }
 
 // rlimits of every process. The cgroup counts processes and memory better than these could; they

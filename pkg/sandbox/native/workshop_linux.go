@@ -106,7 +106,13 @@ func (b *bench) writableRoot(spec *sandbox.Spec, owner, disk int) (root, rest in
 func (b *bench) again(mount int) (one, other int, err error) {
 	one, other = -1, -1
 	err = b.keeper.do(func() error {
+		// Halfway there is no way back: the mount would be gone. So the descriptor that is needed there is taken before.
+		spare, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
 		at, err := b.keeper.hold(mount)
+		_ = unix.Close(spare)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,9 @@ var limitRows = []row{
 			if w := res.Metrics.WallTime.Duration(); w < 300*time.Millisecond {
 				e.Errorf("ended after %v", w)
 			}
+			if !violated(res, "timeout") {
+				e.Errorf("violations %+v", res.Violations)
+			}
 			if sandbox.CLICode(res.Verdict, res.Exit) != 124 {
 				e.Errorf("exit code %d", sandbox.CLICode(res.Verdict, res.Exit))
 			}
@@ -36,6 +39,9 @@ var limitRows = []row{
 		e.verdict(res, sandbox.VerdictCPULimit)
 		if used := res.Metrics.CPUTime.Duration(); used < 300*time.Millisecond || used > 1500*time.Millisecond {
 			e.Errorf("stopped after %v of CPU time", used)
+		}
+		if !violated(res, "cpu_time") || violated(res, "timeout") {
+			e.Errorf("violations %+v", res.Violations)
 		}
 		// Children count, too; a program that sleeps does not.
 		res = e.do(id, sandbox.Process{Args: e.sh("for i in 1 2 3; do while :; do :; done & done; wait"), Limits: sandbox.Limits{CPUTime: 300 * time.Millisecond}}, sandbox.IO{})

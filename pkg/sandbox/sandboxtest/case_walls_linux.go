@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -105,6 +106,44 @@ var wallRows = []row{
 			if !strings.Contains(line, "nosuid") {
 				e.Errorf("set-uid works here: %s", line)
 			}
+		}
+	}},
+	{"refused calls are named, counted and told", []Claim{Walls}, false, func(e *env) { // S1, S10
+		id := e.create()
+		if res := e.in(id, e.probe("args")...); len(res.Violations) != 0 || len(res.Notes) != 0 { // control
+			e.Errorf("of a program that makes none: %+v, %q", res.Violations, res.Notes)
+		}
+		var told []string
+		res := e.do(id, sandbox.Process{Args: e.sh(e.probe()[0] + " refuse 3; " + e.probe()[0] + " forbidden")}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
+			if ev.Kind == sandbox.EventViolation {
+				told = append(told, ev.Violation.Detail)
+			}
+		}})
+		e.ok(res)
+		var counted []string
+		for _, v := range res.Violations {
+			name, _, _ := strings.Cut(v.Detail, "(")
+			count := uint64(1)
+			if v.Detail == "mount" {
+				count = 4
+			}
+			if v.Kind != sandbox.ViolationSyscall || v.Name != name || v.Count != count || v.Saturated || v.Allow != "" {
+				e.Errorf("%+v", v)
+			}
+			counted = append(counted, v.Detail)
+		}
+		for _, want := range []string{"mount", "chroot", "ptrace(2)", "socket(AF_PACKET)", "clone(CLONE_NEWUSER)", "ioctl(TIOCSTI)"} {
+			if !slices.Contains(counted, want) {
+				e.Errorf("%s is not among %q", want, counted)
+			}
+		}
+		if !slices.Equal(told, counted) {
+			e.Errorf("told of %q, counted %q", told, counted)
+		}
+		res = e.in(id, e.probe("refuse", "1000")...)
+		e.says(res, "map[ENOSYS:936 EPERM:64]")
+		if len(res.Violations) != 1 || res.Violations[0].Count != 64 || !res.Violations[0].Saturated {
+			e.Errorf("a flood: %+v", res.Violations)
 		}
 	}},
 	{"namespaces are its own", []Claim{Walls}, false, func(e *env) {

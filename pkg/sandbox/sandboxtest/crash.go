@@ -91,7 +91,7 @@ func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
 		}
 		survivor <- res
 	}()
-	hit := 0
+	hit, files := 0, open()
 	for n := range instants {
 		if crashOnce(t, b, tier, n) {
 			hit++
@@ -102,6 +102,10 @@ func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
 	}
 	if t.Logf("%d of %d supervisors had programs running when they were killed", hit, instants); hit < instants/2 {
 		t.Error("they were killed too early to leave anything")
+	}
+	// Whoever collects from many must not run out of descriptors.
+	if now := open(); now > files+8 {
+		t.Errorf("%d descriptors after %d crashes, %d before", now, instants, files)
 	}
 	select {
 	case res := <-survivor:

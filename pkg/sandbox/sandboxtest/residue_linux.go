@@ -62,6 +62,14 @@ func descriptors() map[string]int {
 	return count
 }
 
+// open is how many descriptors this process has.
+func open() (n int) {
+	for _, count := range descriptors() {
+		n += count
+	}
+	return n
+}
+
 // ourMounts are the mounts of this namespace that could be ours.
 func ourMounts() map[string]bool {
 	found := map[string]bool{}
@@ -99,6 +107,9 @@ func registered() []string {
 	return names
 }
 
+// Left lists what is left of supervisors, by the names they were registered under.
+func Left(names []string) []string { return leftOf(names) }
+
 // leftOf lists what is left of supervisors that were collected. A name may have been taken anew: what
 // belongs to somebody who lives is not looked at.
 func leftOf(names []string) []string {
@@ -110,7 +121,8 @@ func leftOf(names []string) []string {
 		places := []string{filepath.Join(supervisor.RuntimeDir(), name), fmt.Sprintf("/var/tmp/sandbox-run-%d-%s", os.Geteuid(), name)}
 		groups, _ := filepath.Glob("/sys/fs/cgroup/*/sandbox-run/" + name)
 		deeper, _ := filepath.Glob("/sys/fs/cgroup/*/*/*/sandbox-run/" + name)
-		for _, p := range slices.Concat(places, groups, deeper) {
+		top, _ := filepath.Glob("/sys/fs/cgroup/sandbox-run/" + name)
+		for _, p := range slices.Concat(places, top, groups, deeper) {
 			if _, err := os.Lstat(p); err == nil {
 				list = append(list, p)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"sync"
 	"syscall"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
@@ -34,6 +36,8 @@ type Phase interface {
 type Task struct {
 	program *spawn.Program
 	phase   Phase
+	watch   *seccomp.Watch // of refused calls; nil when nobody counts
+	unknown string         // why not, if somebody should
 
 	finishing sync.Once
 	final     monitor.Sample
@@ -45,10 +49,60 @@ var (
 	_ sandbox.Terminal = (*Task)(nil)
 	_ sandbox.Timed    = (*Task)(nil)
 	_ sandbox.Watched  = (*Task)(nil)
+	_ sandbox.Witness  = (*Task)(nil)
 )
 
 // New is the task of a program that was started in a phase.
 func New(program *spawn.Program, phase Phase) *Task { return &Task{program: program, phase: phase} }
+
+// Watch counts the calls that the program's filter refuses, which was made from p. It is called before the task is
+// anybody else's.
+func (t *Task) Watch(p seccomp.Policy) {
+	err := seccomp.Notifiable()
+	if err == nil {
+		err = errors.New("the kernel gave no listener to their filter")
+		if l := t.program.TakeListener(); l != nil {
+			t.watch, err = seccomp.NewWatch(l, p)
+		}
+	}
+	if err != nil {
+		t.unknown = err.Error()
+	}
+}
+
+// Refusals yields each kind of refused call when it is first seen.
+func (t *Task) Refusals() iter.Seq[sandbox.Violation] {
+	return func(yield func(sandbox.Violation) bool) {
+		if t.watch == nil {
+			return
+		}
+		for r := range t.watch.First() {
+			if !yield(violation(r, false)) {
+				return
+			}
+		}
+	}
+}
+
+// Refused is what was refused, or why that is not known.
+func (t *Task) Refused() (list []sandbox.Violation, unknown string) {
+	if t.watch == nil {
+		return nil, t.unknown
+	}
+	refusals, saturated := t.watch.Refusals()
+	for _, r := range refusals {
+		list = append(list, violation(r, saturated))
+	}
+	if saturated && len(list) == 0 { // all of them were interrupted before anybody saw what they were
+		unknown = "too many were interrupted by signals"
+	}
+	return list, unknown
+}
+
+// violation: no flag allows any of these.
+func violation(r seccomp.Refusal, saturated bool) sandbox.Violation {
+	return sandbox.Violation{Kind: sandbox.ViolationSyscall, Name: r.Name, Detail: r.Call, Count: r.Count, Saturated: saturated}
+}
 
 // Stdin is where the process reads from; with a terminal, what is typed.
 func (t *Task) Stdin() io.WriteCloser { return t.program.Stdin() }
@@ -86,6 +140,9 @@ func (t *Task) Lost() bool { return t.program.Lost() }
 func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
 	t.finishing.Do(func() {
 		t.program.CloseInput()
+		if t.watch != nil {
+			defer t.watch.Close()
+		}
 		if t.phase.Leave() {
 			t.final, t.err = t.phase.Finish(ctx)
 			return

@@ -1,0 +1,268 @@
+package seccomp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const listenerTo = 3 // the child's end of the socket that its listener is sent through
+
+func number(variable string, otherwise int) int {
+	n, err := strconv.Atoi(os.Getenv(variable))
+	if err != nil {
+		return otherwise
+	}
+	return n
+}
+
+// installWatched filters this thread, with everything it will execute, and sends its listener to the parent.
+func installWatched(p Policy) error {
+	p.Notify = true
+	prog, err := Compile(p, "")
+	if err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no_new_privs: %w", err)
+	}
+	fprog := unix.SockFprog{Len: uint16(len(prog) / InstructionSize), Filter: (*unix.SockFilter)(unsafe.Pointer(&prog[0]))}
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&fprog)))
+	if errno != 0 {
+		return errno
+	}
+	defer unix.Close(int(fd))
+	defer unix.Close(listenerTo)
+	return unix.Sendmsg(listenerTo, []byte{0}, unix.UnixRights(int(fd)), nil, 0)
+}
+
+// watch has the listener of a command served as soon as it comes. The function it returns is for after the command's end:
+// what was refused.
+func watch(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refusal) {
+	t.Helper()
+	if err := Notifiable(); err != nil {
+		t.Skip(err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "listener")
+	cmd.ExtraFiles = []*os.File{theirs}
+	// Go's own signals would interrupt calls that take long to be answered, and have them made again.
+	cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
+	watches := make(chan *Watch, 1)
+	go func() {
+		defer close(watches)
+		defer unix.Close(pair[0])
+		oob := make([]byte, unix.CmsgSpace(4))
+		_, n, _, _, err := unix.Recvmsg(pair[0], make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
+		messages, parseErr := unix.ParseSocketControlMessage(oob[:n])
+		if err := errors.Join(err, parseErr); err != nil || len(messages) == 0 {
+			return
+		}
+		fds, _ := unix.ParseUnixRights(&messages[0])
+		if err := unix.SetNonblock(fds[0], true); err != nil {
+			t.Error(err)
+		}
+		w, err := NewWatch(os.NewFile(uintptr(fds[0]), "listener"), p)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		watches <- w
+	}()
+	return func() []Refusal {
+		_ = theirs.Close()
+		w := <-watches
+		if w == nil {
+			t.Fatal("no listener came")
+		}
+		<-w.done // by itself: everything under the filter is gone
+		w.Close()
+		w.Close()
+		list, saturated := w.Refusals()
+		if saturated {
+			list = append(list, Refusal{Name: "saturated"})
+		}
+		first := map[string]bool{}
+		for r := range w.First() {
+			first[r.Call] = true
+		}
+		for _, r := range list {
+			if r.Name != "saturated" && !first[r.Call] {
+				t.Errorf("%s was refused for the first time, and nobody told", r.Call)
+			}
+		}
+		return list
+	}
+}
+
+// Every refusal that is watched is the very errno of the filter that is not, and is counted by name unless it is quiet.
+func TestWatchRefuses(t *testing.T) {
+	quiet := strings.Fields(`clone3 netlink-route netlink-generic socketpair-netlink io_uring_setup mbind io_setup future
+		x32-getpid x32-mount x32-ptrace`)
+	names := map[string]string{ // where the probe's name is not the call's
+		"umount2": "umount2", "seccomp-filter": "seccomp", "seccomp-listener": "seccomp", "prctl-filter": "prctl(PR_SET_SECCOMP)",
+		"clone-newns": "clone(CLONE_NEWNS)", "clone-newcgroup": "clone(CLONE_NEWCGROUP)", "clone-newuts": "clone(CLONE_NEWUTS)",
+		"clone-newipc": "clone(CLONE_NEWIPC)", "clone-newuser": "clone(CLONE_NEWUSER)", "clone-newpid": "clone(CLONE_NEWPID)",
+		"clone-newnet": "clone(CLONE_NEWNET)", "clone-newuser-high": "clone(CLONE_NEWUSER)", "unshare": "unshare(0x1)", "setns": "setns",
+		"packet": "socket(AF_PACKET)", "alg": "socket(AF_ALG)", "alg-high": "socket(AF_ALG)", "vsock": "socket(AF_VSOCK)", "xdp": "socket(AF_XDP)",
+		"raw4": "socket(SOCK_RAW)", "raw4-flags": "socket(SOCK_RAW)", "raw6": "socket(SOCK_RAW)", "sock-packet": "socket(SOCK_PACKET)",
+		"sctp": "socket(IPPROTO_SCTP)", "tiocsti": "ioctl(TIOCSTI)", "tiocsti-high": "ioctl(TIOCSTI)", "tioclinux": "ioctl(TIOCLINUX)",
+		"tiocsetd": "ioctl(TIOCSETD)", "lease": "fcntl(F_SETLEASE)", "notify": "fcntl(F_NOTIFY)", "personality-aslr": "personality(0x40000)",
+		"socket-filter": "setsockopt(SO_ATTACH_FILTER)", "socket-reuseport-filter": "setsockopt(SO_ATTACH_REUSEPORT_CBPF)", "ptrace": "ptrace(2)",
+	}
+	const step = 50 // fewer than are answered
+	for from := 0; from < len(probes); from += step {
+		part := probes[from:min(from+step, len(probes))]
+		cmd := childCommand(t, "probe", "watched")
+		cmd.Env = append(cmd.Env, fmt.Sprintf("SECCOMP_TEST_FROM=%d", from), fmt.Sprintf("SECCOMP_TEST_TO=%d", from+len(part)))
+		refused := watch(t, cmd, Policy{Notify: true})
+		got := answersOf(t, cmd)
+		want := map[string]uint64{}
+		for _, p := range part {
+			if got[p.name] != p.want {
+				t.Errorf("%s: errno %d (%v), want %d (%v)", p.name, int(got[p.name]), got[p.name], int(p.want), p.want)
+			}
+			if slices.Contains(quiet, p.name) {
+				continue
+			}
+			call := names[p.name]
+			if call == "" {
+				call = p.name
+			}
+			want[call]++
+		}
+		for _, r := range refused() {
+			if want[r.Call] != r.Count || !strings.HasPrefix(r.Call, r.Name) || r.Name == "" {
+				t.Errorf("counted %+v, want %d", r, want[r.Call])
+			}
+			delete(want, r.Call)
+		}
+		for call, n := range want {
+			t.Errorf("%s was refused %d times, and not counted", call, n)
+		}
+	}
+}
+
+func TestWatchRefusesSetID(t *testing.T) {
+	cmd := childCommand(t, "setid", "watched-setid")
+	refused := watch(t, cmd, Policy{DenySetID: true, Notify: true})
+	got := answersOf(t, cmd)
+	for _, p := range setIDProbes {
+		if got[p.name] != p.want {
+			t.Errorf("%s: %v, want %v", p.name, got[p.name], p.want)
+		}
+	}
+	var calls []string
+	for _, r := range refused() {
+		calls = append(calls, r.Call)
+	}
+	for _, want := range []string{"fchmodat(S_ISUID)", "fchmodat(S_ISGID)", "fchmod(S_ISUID)", "openat(S_ISUID)", "mkdirat(S_ISGID)", "mknodat(S_ISUID)"} {
+		if !slices.Contains(calls, want) {
+			t.Errorf("%s is not among %q", want, calls)
+		}
+	}
+}
+
+// S10: after so many the kernel refuses by itself, and nobody counts.
+func TestWatchSaturates(t *testing.T) {
+	for _, n := range []int{MaxNotifications - 1, MaxNotifications, MaxNotifications + 1, 5000} {
+		cmd := childCommand(t, "flood", "watched")
+		cmd.Env = append(cmd.Env, fmt.Sprintf("SECCOMP_TEST_TO=%d", n))
+		refused := watch(t, cmd, Policy{Notify: true})
+		for i, errno := range answersOf(t, cmd) {
+			want := unix.EPERM
+			if k, _ := strconv.Atoi(i); k >= MaxNotifications {
+				want = unix.ENOSYS
+			}
+			if errno != want {
+				t.Errorf("call %s of %d: %v, want %v", i, n, errno, want)
+			}
+		}
+		want := []Refusal{{Name: "mount", Call: "mount", Count: uint64(min(n, MaxNotifications))}}
+		if n >= MaxNotifications {
+			want = append(want, Refusal{Name: "saturated"})
+		}
+		if got := refused(); !slices.Equal(got, want) {
+			t.Errorf("%d calls: %+v, want %+v", n, got, want)
+		}
+	}
+}
+
+// Notifications that we were woken for and never saw are spent, too: the kernel's numbers tell of them.
+func TestWatchSpendsWhatItMissed(t *testing.T) {
+	w := &Watch{left: MaxNotifications}
+	const begin = ^uint64(0) - 1 // numbers start anywhere, and wrap
+	for i, want := range []int{63, 62, 52} {
+		w.spend(begin + []uint64{0, 1, 11}[i])
+		if w.left != want {
+			t.Errorf("left %d, want %d", w.left, want)
+		}
+	}
+	w.spend(1 << 60)
+	if w.left > 0 {
+		t.Errorf("left %d", w.left)
+	}
+}
+
+// A watch that is closed does not let calls through, nor does it keep them waiting.
+func TestWatchClosed(t *testing.T) {
+	cmd := childCommand(t, "flood", "watched")
+	cmd.Env = append(cmd.Env, "SECCOMP_TEST_TO=3")
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "")
+	defer theirs.Close()
+	cmd.ExtraFiles = []*os.File{theirs}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(pair[0]), Events: unix.POLLIN}}, 20_000)
+		time.Sleep(100 * time.Millisecond) // the first call has come to wait
+		_ = unix.Close(pair[0])            // with the listener in it, which nobody has ever received
+	}()
+	for i, errno := range answersOf(t, cmd) {
+		if errno != unix.ENOSYS {
+			t.Errorf("call %s: %v, want ENOSYS", i, errno)
+		}
+	}
+	<-closed
+}
+
+// Something that is no listener is let go of, and counts nothing.
+func TestWatchOfNoListener(t *testing.T) {
+	var fd [2]int
+	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	w, err := NewWatch(os.NewFile(uintptr(fd[0]), "pipe"), Policy{Notify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(fd[1], []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	<-w.done
+	w.Close()
+	if list, saturated := w.Refusals(); len(list) != 0 || saturated {
+		t.Errorf("%+v, %v", list, saturated)
+	}
+	if _, err := unix.Write(fd[1], []byte("x")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("the descriptor is still open: %v", err)
+	}
+	_ = unix.Close(fd[1])
+}

@@ -1,0 +1,120 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
+)
+
+var attackerDir string // made by attackerPath
+
+// attackerPath is a static executable that plays attackers and victims: the command itself.
+var attackerPath = sync.OnceValues(func() (string, error) {
+	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
+		return filepath.Join(dir, "sandbox-run"), nil
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-attacker-")
+	if err != nil {
+		return "", err
+	}
+	attackerDir = dir
+	cmd := exec.Command("go", "build", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-init")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", errors.New(string(out))
+	}
+	return filepath.Join(dir, "sandbox-run"), os.Chmod(dir, 0o755)
+})
+
+func removeAttacker() {
+	if attackerDir != "" {
+		_ = os.RemoveAll(attackerDir)
+	}
+}
+
+// attackOptions are those of an attack on a backend.
+func attackOptions(t *testing.T, b sandbox.Backend, only ...string) attack.Options {
+	t.Helper()
+	exe, err := attackerPath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return attack.Options{
+		Backend: b, Executable: exe, Only: only,
+		Escape: func(s string) string { return strings.Map(printable, strings.ToValidUTF8(s, "?")) },
+		Victim: func(mark string) *exec.Cmd {
+			args := []string{"exec", "--timeout", "1m", "--quiet", "--volume", exe + ":/victim", "--env", hostile.Variable + "=" + mark, "--"}
+			return exec.Command(exe, append(args, hostile.Args("/victim", mark, "fork", "sessions", "4", "1m")...)...)
+		},
+	}
+}
+
+// printable leaves out what could steer a terminal; the command's own way is tested with the command.
+func printable(r rune) rune {
+	if r == '\n' || r == '\t' || r >= 0x20 && r < 0x7f {
+		return r
+	}
+	return '?'
+}
+
+func carryOut(t *testing.T, o attack.Options) *attack.Report {
+	t.Helper()
+	r, err := attack.Run(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// breaches are the attempts of a case that got through, for the log.
+func breaches(r attack.Result) (list []string) {
+	for _, p := range r.Probes {
+		if !p.Held {
+			list = append(list, p.Name+": "+p.Got)
+		}
+	}
+	return list
+}
+
+// Every attack is carried out against this machine's sandboxes, and held off.
+func TestAttackSuite(t *testing.T) {
+	needRoot(t)
+	b, _ := managed(t, Options{})
+	r := carryOut(t, attackOptions(t, b))
+	for _, res := range r.Results {
+		t.Logf("%-4s %s (%.2f s, %.0f ms late): %s", res.ID, res.Outcome, res.Seconds, res.Health.Lateness, res.Detail)
+		if res.Outcome != attack.Held && !(res.ID == "S3" && res.Outcome == attack.NotApplicable) {
+			t.Errorf("%s %s: %s: %q", res.ID, res.Outcome, res.Detail, breaches(res))
+		}
+	}
+	if !r.OK || r.Grade != attack.GradeA && r.Grade != attack.GradeB {
+		t.Errorf("grade %s, %+v", r.Grade, r.Counts)
+	}
+	if want := threatIDs(); !slices.Equal(attack.IDs(), want) || len(r.Results) != len(want) {
+		t.Errorf("the cases are %q, want %q; %d were carried out", attack.IDs(), want, len(r.Results))
+	}
+}
+
+// threatIDs are the threats that have a case.
+func threatIDs() (ids []string) {
+	for _, group := range []struct {
+		letter string
+		count  int
+	}{{"F", 15}, {"S", 10}, {"R", 13}} {
+		for n := range group.count {
+			ids = append(ids, group.letter+strconv.Itoa(n+1))
+		}
+	}
+	return append(ids, "N1", "A6", "A7", "W6")
+}

@@ -1,0 +1,242 @@
+package native
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
+)
+
+// faultVariable makes the test binary a supervisor that something happens to: the fault's name and its arguments. A
+// process of its own, because the fault is done to the whole of it: its mount namespace, its descriptors, its cgroup.
+const faultVariable = "SANDBOXTEST_FAULT"
+
+// attempt is what became of one sandbox, as the supervisor in trouble tells it: a line of JSON.
+type attempt struct {
+	Fault   string // what was done, this time
+	Step    string // that failed; empty when none has
+	Error   string
+	Verdict sandbox.Verdict
+	Output  string
+	Notes   []string
+	Gaps    []string // of the isolation that was achieved
+	Left    string   // what the attempt has left in this process
+	Claim   string   // nothing but the name under which the supervisor is registered: a line of its own
+}
+
+// faults are the ways a supervisor can get into trouble, by name.
+var faults = map[string]func(args []string) error{
+	"read-only-cgroups": readOnlyCgroups,
+	"read-only-midway":  readOnlyMidway,
+	"full-runtime":      fullRuntime,
+	"full-cache":        fullCache,
+	"too-large-disk":    tooLargeDisk,
+	"few-descriptors":   fewDescriptors,
+	"fewer-later":       fewerLater,
+	"little-memory":     littleMemory,
+	"collecting":        collecting,
+}
+
+// meet is the supervisor's life.
+func meet(fault string) int {
+	args := strings.Fields(fault)
+	if err := faults[args[0]](args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "setting up", fault+":", err)
+		return 3
+	}
+	return 0
+}
+
+func tell(a attempt) {
+	line, _ := json.Marshal(a)
+	fmt.Println(string(line))
+}
+
+// try makes a sandbox, uses it and deletes it, however far it gets.
+func try(fault string, spec sandbox.Spec, script string) attempt {
+	a := attempt{Fault: fault}
+	note := func(step string, err error) bool {
+		if err != nil && a.Step == "" {
+			a.Step, a.Error = step, err.Error()
+		}
+		return err == nil
+	}
+	b, err := New(Options{CacheDir: os.Getenv(cacheVariable)})
+	if !note("new", err) {
+		return a
+	}
+	m := sandbox.NewManager(b, sandbox.Options{})
+	ctx := context.Background()
+	spec.Env = map[string]string{"SANDBOXTEST_MARK": os.Getenv("SANDBOXTEST_MARK")}
+	id, err := m.Create(ctx, spec)
+	if b.nursery != nil {
+		tell(attempt{Claim: filepath.Dir(b.nursery.supervisor.NewGroup().Path())})
+	}
+	if note("create", err) {
+		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}}, sandbox.IO{})
+		if note("run", err) {
+			a.Verdict, a.Output, a.Notes = res.Verdict, string(res.Stdout.Bytes())+string(res.Stderr.Bytes()), res.Notes
+			for _, g := range res.Isolation.Missing {
+				a.Gaps = append(a.Gaps, g.Reason)
+			}
+		}
+		note("delete", m.Delete(ctx, id))
+	}
+	note("close manager", m.Close())
+	note("close", b.Close())
+	return a
+}
+
+// inTrouble runs a supervisor in a fault and returns what it told, and how it ended. It must end by itself, unless the
+// kernel ends it, must not panic, and nothing of it may be left once its residue was collected.
+func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]attempt, *os.ProcessState) {
+	t.Helper()
+	needRoot(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := fmt.Sprintf("fault-%d-%d", os.Getpid(), rand.Uint64())
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGQUIT) } // so that it says where it hangs
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Env = append(os.Environ(), faultVariable+"="+strings.Join(append([]string{fault}, args...), " "), "SANDBOXTEST_MARK="+mark, "GODEBUG=")
+	if os.Getenv(cacheVariable) == "" {
+		cmd.Env = append(cmd.Env, cacheVariable+"="+cacheDir(t))
+	}
+	if private {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	}
+	var out, complaints bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%s %q: %v", fault, args, err)
+	}
+	ended := time.Now()
+	if ctx.Err() != nil {
+		t.Fatalf("%s %q hangs:\n%s", fault, args, complaints.String())
+	}
+	if strings.Contains(complaints.String(), "goroutine ") || cmd.ProcessState.ExitCode() > 0 {
+		t.Fatalf("%s %q: %v\n%.4000s\n%s", fault, args, cmd.ProcessState, complaints.String(), out.Bytes()[max(0, out.Len()-1000):])
+	}
+	var told []attempt
+	var claims []string
+	for lines := bufio.NewScanner(&out); lines.Scan(); {
+		var a attempt
+		if err := json.Unmarshal(lines.Bytes(), &a); err != nil {
+			t.Fatalf("%s %q says %q", fault, args, lines.Text())
+		}
+		if a.Claim != "" {
+			claims = append(claims, a.Claim)
+			continue
+		}
+		told = append(told, a)
+	}
+	alive := sandboxtest.Marked(mark)
+	for ; len(alive) > 0 && time.Since(ended) < time.Second; alive = sandboxtest.Marked(mark) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if len(alive) > 0 {
+		t.Errorf("%s %q: alive a second after their supervisor: %q", fault, args, alive)
+	}
+	next, err := New(Options{CacheDir: cacheDir(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := next.Collect(context.Background(), false); err != nil {
+		t.Error(err)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := sandboxtest.Left(claims); len(left) > 0 {
+		t.Errorf("%s %q: left after the next start: %q", fault, args, left)
+	}
+	return told, cmd.ProcessState
+}
+
+// running is a supervisor in a fault that goes on until it is stopped.
+type running struct {
+	cmd *exec.Cmd
+	out *bytes.Buffer
+}
+
+func startFault(t *testing.T, fault string) *running {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &running{cmd: exec.Command(exe), out: &bytes.Buffer{}}
+	r.cmd.Env = append(os.Environ(), faultVariable+"="+fault, cacheVariable+"="+cacheDir(t))
+	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+// stop kills it and returns what it has said. Twice is fine.
+func (r *running) stop() string {
+	_ = r.cmd.Process.Kill()
+	_ = r.cmd.Wait()
+	return r.out.String()
+}
+
+// nextStep is how an error says what to do about it.
+var nextStep = regexp.MustCompile(`; (try|fix): \S|; (free some|use a|raise|remount) `)
+
+// clear fails unless an attempt either went through or says what was wrong and what to do next.
+func isClear(t *testing.T, a attempt) {
+	t.Helper()
+	switch {
+	case a.Step == "" && (a.Verdict != sandbox.VerdictOK || a.Output != "hello\n"):
+		t.Errorf("%s: %s, says %q", a.Fault, a.Verdict, a.Output)
+	case a.Step != "" && !nextStep.MatchString(a.Error):
+		t.Errorf("%s: %s: no next step: %s", a.Fault, a.Step, a.Error)
+	}
+	if a.Left != "" {
+		t.Errorf("%s: %s", a.Fault, a.Left)
+	}
+}
+
+// failures are those attempts that did not go through. Some must not have.
+func failures(t *testing.T, told []attempt) (failed []attempt) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, a := range told {
+		isClear(t, a)
+		if a.Step != "" {
+			failed = append(failed, a)
+			if !seen[a.Error] {
+				t.Logf("%s: %s: %s", a.Fault, a.Step, a.Error)
+			}
+			seen[a.Error] = true
+		}
+	}
+	if len(failed) == 0 {
+		t.Errorf("nothing has failed: %+v", told)
+	}
+	return failed
+}

@@ -1,0 +1,343 @@
+package native
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
+)
+
+// weakness is a wall taken down, and the attacks that must notice.
+type weakness struct {
+	name  string
+	ids   []string
+	start func(*spawn.Options)
+	setup func(*initproto.Setup, []int) []int
+	exec  func(*initproto.Exec, []int) []int
+	weak  func(*weakBackend)
+	also  func(t *testing.T, o *attack.Options)
+	all   bool // takes long: for the whole matrix only
+}
+
+// show adds a mount of the host's to what an init is to mount.
+func show(source, target string, isFile bool) func(*initproto.Setup, []int) []int {
+	return func(m *initproto.Setup, files []int) []int {
+		fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if err != nil {
+			panic(err)
+		}
+		m.Volumes = append(m.Volumes, initproto.Volume{FD: len(files), To: target, File: isFile})
+		return append(files, fd) // closed with the process: a test makes few
+	}
+}
+
+// clearFlags takes attributes off mounts that are on their way to an init.
+func clearFlags(flags uint64, which ...int) func(*initproto.Setup, []int) []int {
+	return func(_ *initproto.Setup, files []int) []int {
+		for i, fd := range files {
+			if len(which) == 0 || slices.Contains(which, i) {
+				_ = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_clr: flags})
+			}
+		}
+		return files
+	}
+}
+
+func noLandlock(m *initproto.Exec, files []int) []int {
+	m.Landlock, m.LandlockFS, m.LandlockNet = nil, 0, 0
+	return files
+}
+
+func weaknesses() []weakness {
+	return []weakness{
+		{name: "no system-call filter", ids: []string{"S1", "S2", "S3", "S4", "S5", "S6", "S7", "S9"}, exec: func(m *initproto.Exec, files []int) []int {
+			m.Seccomp = nil
+			return files
+		}},
+		{name: "no process limit", ids: []string{"R1"}, weak: func(b *weakBackend) { b.limits = func(l *sandbox.Limits) { l.Processes = 1000 } }},
+		{name: "no memory limit", ids: []string{"R4", "R9"}, weak: func(b *weakBackend) { b.limits = func(l *sandbox.Limits) { l.Memory = sandbox.GiB } }},
+		{name: "no disk limit", ids: []string{"F9", "F15"}, weak: func(b *weakBackend) {
+			b.spec = func(s *sandbox.Spec) { s.Limits.Disk, s.Limits.Inodes = 512*sandbox.MiB, 1<<16 }
+		}},
+		{name: "no limit of processor time", ids: []string{"R5"}, weak: func(b *weakBackend) { b.blind = true }},
+		{name: "the host's network", ids: []string{"N1"}, start: func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWNET }, exec: noLandlock},
+		{name: "a writable root", ids: []string{"F12", "F9"}, exec: noLandlock, setup: func(m *initproto.Setup, files []int) []int {
+			_ = unix.MountSetattr(files[m.Root], "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY})
+			for _, d := range []string{".", "etc"} {
+				_ = unix.Fchmodat(files[m.Root], d, 0o777, 0)
+			}
+			return files
+		}},
+		{name: "writable volumes", ids: []string{"F1", "F12"}, exec: noLandlock, setup: func(m *initproto.Setup, files []int) []int {
+			return clearFlags(unix.MOUNT_ATTR_RDONLY, m.Volumes[0].FD)(m, files)
+		}},
+		{name: "a leaked descriptor", ids: []string{"F2"}, exec: func(m *initproto.Exec, files []int) []int {
+			fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			if err != nil || m.Terminal {
+				return files
+			}
+			m.Stdio[0] = len(files)
+			return append(files, fd)
+		}},
+		{name: "the host's processes", ids: []string{"F13", "S6"}, setup: show("/proc", "/proc", false)},
+		{name: "the host's System V objects", ids: []string{"S6"}, start: func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWIPC }},
+		{name: "set-uid counts", ids: []string{"F11"}, setup: clearFlags(unix.MOUNT_ATTR_NOSUID)},
+		{name: "capabilities kept", ids: []string{"F11"}, exec: func(m *initproto.Exec, files []int) []int {
+			m.UID, m.GID = 0, 0
+			return files
+		}},
+		{name: "/proc uncovered", ids: []string{"F4", "F13"}, setup: func(m *initproto.Setup, files []int) []int {
+			m.Masked, m.Hidden, m.ReadOnly = nil, nil, nil
+			return files
+		}},
+		{name: "a fake /proc", ids: []string{"F5"}, setup: show("/etc", "/proc", false)},
+		{name: "another /dev/null", ids: []string{"F4"}, setup: show("/etc/hostname", "/dev/null", true)},
+		{name: "no resource limits", ids: []string{"R6", "R10"}, exec: func(m *initproto.Exec, files []int) []int {
+			m.Rlimits = []initproto.Rlimit{{Resource: unix.RLIMIT_CORE, Soft: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, {Resource: unix.RLIMIT_NOFILE, Soft: 4096, Max: 4096}}
+			return files
+		}},
+		{name: "the cgroup file system", ids: []string{"R11"}, setup: show("/sys/fs/cgroup", "/sys", false)},
+		{name: "roots that are not looked at", ids: []string{"F3"}, weak: func(b *weakBackend) { b.spec = func(s *sandbox.Spec) { s.Root.Dir = "" } }},
+		{name: "links that are followed", ids: []string{"F6", "F7", "F10"}, weak: func(b *weakBackend) {
+			b.spec = func(s *sandbox.Spec) {
+				for i, v := range s.Volumes {
+					if real, err := filepath.EvalSymlinks(v.Source); err == nil {
+						s.Volumes[i].Source = real
+					}
+				}
+			}
+		}},
+		{name: "ordinary programs hit", ids: []string{"S8"}, exec: func(m *initproto.Exec, files []int) []int {
+			m.Rlimits = append(m.Rlimits, initproto.Rlimit{Resource: unix.RLIMIT_FSIZE})
+			return files
+		}},
+		{name: "work outside for what is inside", ids: []string{"S10"}, weak: func(b *weakBackend) { b.busy = true }},
+		{name: "late killing", ids: []string{"R2"}, weak: func(b *weakBackend) { b.patient = true }, all: true},
+		{name: "slow neighbours", ids: []string{"R13"}, weak: func(b *weakBackend) { b.slow = true }},
+		{name: "kill(0)", ids: []string{"R12"}, weak: func(b *weakBackend) { b.everybody = true }, also: ownGroup},
+		{name: "slow clean-up", ids: []string{"F14"}, weak: func(b *weakBackend) { b.linger = 10500 * time.Millisecond }, all: true},
+		{name: "slow ends", ids: []string{"R7", "R8"}, weak: func(b *weakBackend) { b.finish = 5500 * time.Millisecond }, all: true},
+		{name: "nothing escaped", ids: []string{"A6"}, also: func(_ *testing.T, o *attack.Options) { o.Escape = func(s string) string { return s } }},
+		{name: "a supervisor that leaves something", ids: []string{"W6"}, also: func(_ *testing.T, o *attack.Options) {
+			victim := o.Victim
+			o.Victim = func(mark string) *exec.Cmd {
+				cmd := victim(mark)
+				return exec.Command("/bin/sh", append([]string{"-c", `LEFT=` + mark + ` setsid sleep 4 & exec "$@"`, "victim"}, cmd.Args...)...)
+			}
+		}},
+	}
+}
+
+// ownGroup makes this process the only one in its group, and deaf to what is about to be sent to it.
+func ownGroup(t *testing.T, _ *attack.Options) {
+	old := unix.Getpgrp()
+	if err := unix.Setpgid(0, 0); err != nil {
+		t.Skip("this process leads a session: ", err)
+	}
+	deaf := make(chan os.Signal, 1)
+	signal.Notify(deaf, syscall.SIGTERM) // not ignored: children would inherit that
+	t.Cleanup(func() {
+		signal.Stop(deaf)
+		_ = unix.Setpgid(0, old)
+	})
+}
+
+// A suite that can not fail proves nothing: each wall is taken down in turn, and the attacks that it keeps off succeed.
+func TestAttackWeakened(t *testing.T) {
+	needRoot(t)
+	for _, w := range weaknesses() {
+		t.Run(w.name, func(t *testing.T) {
+			if w.all && os.Getenv("SANDBOX_RUN_TEST_ALL") == "" {
+				t.Skip("slow: a part of make test-all")
+			}
+			real := newBackend(t, Options{})
+			defer real.Close()
+			b := &weakBackend{Backend: real}
+			if w.weak != nil {
+				w.weak(b)
+			}
+			o := attackOptions(t, b, w.ids...)
+			if w.also != nil {
+				w.also(t, &o)
+			}
+			spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = w.start, w.setup, w.exec
+			defer func() { spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = nil, nil, nil }()
+			r := carryOut(t, o)
+			if r.OK || r.Grade != attack.GradeF {
+				t.Errorf("grade %s, ok %v", r.Grade, r.OK)
+			}
+			for _, res := range r.Results {
+				if res.Outcome != attack.Breached {
+					t.Errorf("%s %s: %s", res.ID, res.Outcome, res.Detail)
+				} else {
+					t.Logf("%s breached: %s", res.ID, res.Detail)
+				}
+			}
+		})
+	}
+}
+
+// A sandbox that does not come up is an error, and nothing it was to show has held.
+func TestAttackOnNothing(t *testing.T) {
+	needRoot(t)
+	b, _ := managed(t, Options{})
+	spawn.Weaken.Start = func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWPID } // the init refuses
+	defer func() { spawn.Weaken.Start = nil }()
+	r := carryOut(t, attackOptions(t, b, "F12", "S1", "S6", "R1", "N1"))
+	if r.OK || r.Grade != attack.GradeC || r.Counts.Error != len(r.Results) {
+		t.Errorf("%s %+v", r.Grade, r.Counts)
+	}
+	for _, res := range r.Results {
+		if !strings.Contains(res.Detail, "no sandbox") {
+			t.Errorf("%s: %s", res.ID, res.Detail)
+		}
+	}
+}
+
+// One wall of two is not a breach: what Landlock repeats, the mounts say as well.
+func TestAttackOnOneWallOfTwo(t *testing.T) {
+	needRoot(t)
+	b, _ := managed(t, Options{})
+	spawn.Weaken.Exec = noLandlock
+	defer func() { spawn.Weaken.Exec = nil }()
+	if r := carryOut(t, attackOptions(t, b, "F1", "F12", "F13", "N1")); !r.OK {
+		t.Errorf("%+v", r.Results)
+	}
+}
+
+// A suite that is cut short leaves nothing, and judges nothing that it has not seen to its end.
+func TestAttackCancelled(t *testing.T) {
+	needRoot(t)
+	b, _ := managed(t, Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	o := attackOptions(t, b, "F2", "R1", "R5")
+	o.OnStart = func(id, _ string) {
+		if id == "R1" {
+			time.AfterFunc(500*time.Millisecond, cancel)
+		}
+	}
+	began := time.Now()
+	r, err := attack.Run(ctx, o)
+	if err == nil || len(r.Results) != 1 || r.Results[0].Outcome != attack.Held {
+		t.Errorf("%v, %+v", err, r)
+	}
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+// weakBackend is a backend with something missing.
+type weakBackend struct {
+	sandbox.Backend
+	spec      func(*sandbox.Spec)
+	limits    func(*sandbox.Limits)
+	blind     bool // samples show nothing
+	busy      bool // uses a processor of the host while something runs
+	patient   bool // kills much later
+	slow      bool // makes one sandbox wait for another
+	everybody bool // signals more than it should
+	linger    time.Duration
+	finish    time.Duration
+
+	running atomic.Int32
+}
+
+func (b *weakBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
+	weaker := *spec
+	weaker.Volumes = slices.Clone(spec.Volumes)
+	if b.spec != nil {
+		b.spec(&weaker)
+	}
+	if b.limits != nil {
+		b.limits(&weaker.Limits)
+	}
+	if b.slow && b.running.Load() > 0 {
+		time.Sleep(300 * time.Millisecond)
+	}
+	i, err := b.Backend.Create(ctx, &weaker)
+	if err != nil {
+		return nil, err
+	}
+	return &weakInstance{i, b}, nil
+}
+
+type weakInstance struct {
+	sandbox.Instance
+	b *weakBackend
+}
+
+func (i *weakInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
+	weaker := *p
+	if i.b.limits != nil {
+		i.b.limits(&weaker.Limits)
+	}
+	t, err := i.Instance.Start(ctx, &weaker)
+	if err != nil {
+		return nil, err
+	}
+	i.b.running.Add(1)
+	w := &weakTask{Task: t, b: i.b, ended: make(chan struct{})}
+	if i.b.busy && slices.Contains(p.Args, "flood") {
+		go func() {
+			for {
+				select {
+				case <-w.ended:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	return w, nil
+}
+
+func (i *weakInstance) Destroy(ctx context.Context) error {
+	time.Sleep(i.b.linger)
+	return i.Instance.Destroy(ctx)
+}
+
+type weakTask struct {
+	sandbox.Task
+	b     *weakBackend
+	ended chan struct{}
+}
+
+func (t *weakTask) Sample() (monitor.Sample, error) {
+	if t.b.blind {
+		return monitor.Sample{}, nil
+	}
+	return t.Task.Sample()
+}
+
+func (t *weakTask) Kill() error {
+	if t.b.patient {
+		time.AfterFunc(5*time.Second, func() { _ = t.Task.Kill() })
+		return nil
+	}
+	if t.b.everybody {
+		_ = unix.Kill(0, unix.SIGTERM)
+	}
+	return t.Task.Kill()
+}
+
+func (t *weakTask) Finish(ctx context.Context) (monitor.Sample, error) {
+	close(t.ended)
+	t.b.running.Add(-1)
+	time.Sleep(t.b.finish)
+	return t.Task.Finish(ctx)
+}

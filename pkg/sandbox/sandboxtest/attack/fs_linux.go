@@ -1,0 +1,637 @@
+package attack
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
+)
+
+func fileCases() []attackCase {
+	return []attackCase{
+		{"F1", "overwrite the runtime through /proc/self/exe", overwriteRuntime},
+		{"F2", "use an inherited descriptor", inheritDescriptors},
+		{"F3", "a root whose mount targets are symlinks", symlinkedTargets},
+		{"F4", "a root with another /dev/null", swappedNull},
+		{"F5", "a root with a /proc of its own", fakeProc},
+		{"F6", "escape by racing renames", racingRenames},
+		{"F7", "hand out a link, a pipe or a device", copyOut},
+		{"F8", "a link where something is brought in", copyIn},
+		{"F9", "an archive that slips out, or explodes", hostileArchive},
+		{"F10", "a volume that is a link, or lies elsewhere", volumeSources},
+		{"F11", "set-uid files and file capabilities", setUID},
+		{"F12", "write to the system", writeSystem},
+		{"F13", "read the host's secrets", readSecrets},
+		{"F14", "very deep and very many directories", manyDirectories},
+		{"F15", "fill the disk", fillDisk},
+	}
+}
+
+// fingerprint knows the host's executables of ours again.
+func (t *trial) fingerprint() map[string][sha256.Size]byte {
+	prints := map[string][sha256.Size]byte{}
+	for _, p := range []string{t.o.Executable, filepath.Join(filepath.Dir(t.o.Executable), "sandbox-init"), os.Getenv("SANDBOX_RUN_INIT")} {
+		f, err := os.Open(p)
+		if err != nil {
+			continue
+		}
+		h := sha256.New()
+		if _, err := io.Copy(h, f); err == nil {
+			prints[p] = [sha256.Size]byte(h.Sum(nil))
+		}
+		_ = f.Close()
+	}
+	return prints
+}
+
+func overwriteRuntime(t *trial) {
+	before := t.fingerprint()
+	if len(before) == 0 {
+		t.abort("the host's own executable can not be read")
+	}
+	id := t.sandbox()
+	own := t.inside(id, "held-executable", "/workspace").of("overwritten")
+	t.control(own.OK(), "overwrite a program of its own through /proc", say(own))
+	for _, a := range t.inside(id, "execute", "/workspace", "executable", attackerInside) {
+		if a.Name != "/proc/self/exe" { // that is its own copy
+			t.judge(isShut(a.Got), "open "+a.Name+" for writing", say(a), "its own: "+own.Got)
+		}
+	}
+	// The init's child has not executed anything yet when it looks for the program: by this name it finds the init.
+	res, err := t.manager.Run(t.ctx, id, sandbox.Process{Args: hostile.Args("/proc/self/exe", t.mark, "executable")}, sandbox.IO{})
+	got := fmt.Sprintf("not started: %v", err)
+	held := true
+	if err == nil {
+		got = fmt.Sprintf("verdict %s, exit code %d", res.Verdict, res.Exit.Code)
+		if a := answers(hostile.Parse(res.Stdout.Bytes())).of("/proc/self/exe"); a.Got != "no answer" {
+			// Busy is as good as open once it has ended, unless it is a sealed file in memory.
+			got, held = say(a), !a.OK() && (a.Got != "ETXTBSY" || strings.HasPrefix(a.Detail, "/memfd:"))
+		}
+	}
+	t.judge(held, "run /proc/self/exe, and open it for writing", got, "its own: "+own.Got)
+	after := t.fingerprint()
+	for p, sum := range before {
+		t.judge(after[p] == sum, filepath.Base(p)+" on the host afterwards", map[bool]string{true: "unchanged", false: "changed"}[after[p] == sum], "")
+	}
+}
+
+func inheritDescriptors(t *trial) {
+	// One that a careless supervisor has open, and would hand on.
+	fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	t.must(err)
+	t.later(func() { unix.Close(fd) })
+	seen := t.outside("descriptors").of(fmt.Sprintf("fd %d", fd))
+	t.control(seen.OK(), "a child on the host inherits it", say(seen))
+	id := t.sandbox()
+	for _, tty := range []*sandbox.TTY{nil, {Rows: 24, Cols: 80}} {
+		p := t.process("descriptors")
+		p.TTY = tty
+		res := t.run(id, p, sandbox.IO{})
+		said := answers(hostile.Parse(bytes.ReplaceAll(res.Stdout.Bytes(), []byte("\r\n"), []byte("\n"))))
+		t.control(said.of("fd 1").OK(), "its own output is seen", say(said.of("fd 1")))
+		form := map[bool]string{true: "with pipes", false: "with a terminal"}[tty == nil]
+		for _, a := range said {
+			switch name, n, _ := strings.Cut(a.Name, " "); {
+			case name == "fd" && slices.Contains([]string{"0", "1", "2"}, n):
+				stream := strings.HasPrefix(a.Detail, "pipe:") || a.Detail == "/dev/null" || strings.HasPrefix(a.Detail, "/dev/pts/") || strings.HasPrefix(a.Detail, "socket:")
+				t.judge(stream, "descriptor "+n+" "+form, a.Detail, seen.Detail)
+			case name == "fd":
+				t.judge(false, "descriptor "+n+" "+form, a.Detail, seen.Detail)
+			case name == "openat":
+				t.judge(!a.OK(), "openat from descriptor "+n+" "+form, a.Got, seen.Detail)
+			case name == "cwd":
+				t.judge(a.OK() && a.Detail == sandbox.WorkspaceDir, "working directory "+form, say(a), "")
+			}
+		}
+	}
+	for dir, allowed := range map[string]bool{"/tmp": true, "/proc/self/fd/3": false, "/proc/self/cwd": false, "/proc/self/root": false} {
+		p := t.process("sleep", "0s")
+		p.Workdir = dir
+		_, err := t.manager.Run(t.ctx, id, p, sandbox.IO{})
+		if allowed {
+			t.control(err == nil, "work in "+dir, fmt.Sprint(err))
+			continue
+		}
+		t.judge(err != nil, "work in "+dir, fmt.Sprint(err), "/tmp: ok")
+	}
+}
+
+// rootDir is a directory that can be a sandbox's whole root, with the host's programs shown in it.
+func (t *trial) rootDir() (string, []sandbox.Volume) {
+	root := t.dir()
+	volumes := []sandbox.Volume{{Source: t.o.Executable, Target: attackerInside}, {Source: "/usr", Target: "/usr"}}
+	for _, name := range []string{"bin", "lib", "lib64"} {
+		st, err := os.Lstat("/" + name)
+		switch {
+		case err != nil:
+		case st.Mode()&os.ModeSymlink != 0:
+			link, err := os.Readlink("/" + name)
+			t.must(err)
+			t.must(os.Symlink(link, filepath.Join(root, name)))
+		default:
+			volumes = append(volumes, sandbox.Volume{Source: "/" + name, Target: "/" + name})
+		}
+	}
+	return root, volumes
+}
+
+func symlinkedTargets(t *trial) {
+	outside := t.dir()
+	good := t.dir()
+	err := t.refused(t.spec(func(s *sandbox.Spec) { s.Root.Dir = good }))
+	t.control(err == nil, "a root without links", fmt.Sprint(err))
+	for _, target := range []string{"/proc", "/dev", "/sys", "/tmp", "/workspace", "/home/sandbox", "/home", "/data"} {
+		root := t.dir()
+		t.must(os.MkdirAll(filepath.Dir(root+target), 0o755))
+		t.must(os.Symlink(outside, root+target))
+		err := t.refused(t.spec(func(s *sandbox.Spec) {
+			s.Root.Dir = root
+			if target == "/data" {
+				s.Volumes = append(s.Volumes, sandbox.Volume{Source: outside, Target: "/data"})
+			}
+		}))
+		t.judge(err != nil, "a root whose "+target+" is a link", fmt.Sprint(err), "without: ok")
+	}
+	if left, _ := os.ReadDir(outside); len(left) > 0 {
+		t.breach("something was made on the host, where the links lead: %s", left[0].Name())
+	}
+}
+
+func swappedNull(t *trial) {
+	root, volumes := t.rootDir()
+	t.file(root+"/dev/null", "not the null device", 0o666)
+	t.file(root+"/planted/null", "not the null device", 0o666)
+	id := t.sandbox(func(s *sandbox.Spec) { s.Root.Dir, s.Volumes = root, volumes })
+	for _, box := range []struct{ name, id string }{{"in a root with another", id}, {"in a plain sandbox", t.sandbox()}} {
+		said := t.inside(box.id, "stat", "/dev/null", "/dev/zero", "/dev/urandom", "/planted/null")
+		planted := said.of("/planted/null")
+		if box.id == id {
+			t.control(planted.OK() && strings.Contains(planted.Detail, "device 0:0"), "the planted file is there, at another place", say(planted))
+		}
+		for p, device := range map[string]string{"/dev/null": "1:3", "/dev/zero": "1:5", "/dev/urandom": "1:9"} {
+			a := said.of(p)
+			t.judge(a.OK() && strings.HasPrefix(a.Detail, "mode 20") && strings.Contains(a.Detail, "device "+device+" "), p+" "+box.name, a.Detail, planted.Detail)
+		}
+		// What is covered is covered with that very device, or with nothing that can be read.
+		for _, a := range t.inside(box.id, "read", "/proc/kcore", "/proc/keys", "/proc/kallsyms", "/proc/timer_list") {
+			t.judge(isShut(a.Got) || a.OK() && a.Detail == "", "what covers "+a.Name+" "+box.name, say(a), "")
+		}
+	}
+}
+
+const procMagic = "magic 9fa0"
+
+func fakeProc(t *trial) {
+	root, volumes := t.rootDir()
+	for _, p := range []string{"/proc/", "/planted/"} {
+		t.file(root+p+"version", "a fake", 0o666)
+		t.file(root+p+"sys/kernel/hostname", "a fake", 0o666)
+		t.file(root+p+"self/attr/exec", "a fake", 0o666)
+	}
+	id := t.sandbox(func(s *sandbox.Spec) { s.Root.Dir, s.Volumes = root, volumes })
+	planted := t.inside(id, "read", "/planted/version").of("/planted/version")
+	t.control(planted.Detail == "a fake", "the fake is there, at another place", say(planted))
+	for _, box := range []struct{ name, id string }{{"in a root with another", id}, {"in a plain sandbox", t.sandbox()}} {
+		for _, a := range t.inside(box.id, "stat", "/proc", "/proc/sys", "/proc/self") {
+			t.judge(strings.HasSuffix(a.Detail, procMagic), a.Name+" is a procfs "+box.name, a.Detail, "")
+		}
+		for _, a := range t.inside(box.id, "read", "/proc/version", "/proc/sys/kernel/hostname", "/proc/self/attr/exec") {
+			t.judge(a.Detail != "a fake", a.Name+" "+box.name, say(a), planted.Detail)
+		}
+	}
+}
+
+func racingRenames(t *trial) {
+	dir := t.dir()
+	for _, d := range []string{"theirs", "ours"} {
+		t.file(dir+"/"+d+"/x/secret", d, 0o644)
+	}
+	path, link := dir+"/theirs", dir+"/link"
+	t.must(os.Symlink(dir+"/ours", link))
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	t.later(func() { close(stop); <-stopped })
+	fooled := false
+	for end := time.Now().Add(2 * time.Second); !fooled && time.Now().Before(end); {
+		text, _ := os.ReadFile(path + "/x/secret")
+		fooled = string(text) == "ours"
+	}
+	t.control(fooled, "a careless reader is led astray", fmt.Sprint(fooled))
+	opened, wrong := 0, 0
+	for n := 0; n < 12 || opened == 0 && n < 100; n++ {
+		id, err := t.manager.Create(t.ctx, t.spec(func(s *sandbox.Spec) {
+			s.Volumes = append(s.Volumes, sandbox.Volume{Source: path + "/x", Target: "/data"})
+		}))
+		if err != nil {
+			if t.ctx.Err() != nil {
+				break
+			}
+			continue // a link on the way
+		}
+		opened++
+		if t.inside(id, "read", "/data/secret").of("/data/secret").Detail == "ours" {
+			wrong++
+		}
+		t.delete(id)
+	}
+	t.control(opened > 0, "the volume was opened between renames", fmt.Sprint(opened))
+	t.judge(wrong == 0, "a volume whose source is swapped for a link", fmt.Sprintf("led astray %d of %d times", wrong, opened), "a careless reader: led astray")
+
+	// Inside: the way to a volume's target is swapped while the next phase is mounted.
+	id := t.sandbox(func(s *sandbox.Spec) {
+		s.Volumes = append(s.Volumes, sandbox.Volume{Source: dir + "/ours", Target: "/workspace/deep/volume"})
+	})
+	seen := t.inside(id, "read", "/workspace/deep/volume/x/secret").of("/workspace/deep/volume/x/secret")
+	t.control(seen.Detail == "ours", "the volume is there without a race", say(seen))
+	t.must(t.sh(id, "mkdir -p /tmp/elsewhere && ln -s /tmp/elsewhere /workspace/link"))
+	racing := make(chan answers, 1)
+	go func() {
+		var a answers
+		t.guard(func() {
+			p := t.process("swap", "/workspace/deep", "/workspace/link", "800ms")
+			p.Phase = "race"
+			a = hostile.Parse(t.run(id, p, sandbox.IO{}).Stdout.Bytes())
+		})
+		racing <- a
+	}()
+	strayed, phases := 0, 0
+	var swapped answers
+	for swapped == nil {
+		select {
+		case swapped = <-racing:
+			if swapped == nil {
+				swapped = answers{}
+			}
+		default:
+			p := t.process("read", "/tmp/elsewhere/volume")
+			p.Phase = fmt.Sprintf("p%d", phases)
+			phases++
+			res, err := t.manager.Run(t.ctx, id, p, sandbox.IO{})
+			if err == nil && answers(hostile.Parse(res.Stdout.Bytes())).of("/tmp/elsewhere/volume").OK() {
+				strayed++
+			}
+		}
+	}
+	t.control(swapped.number("swapped") > 0, "the way to the target was swapped", fmt.Sprint(swapped.number("swapped")))
+	t.judge(strayed == 0, "a volume whose target is swapped for a link", fmt.Sprintf("mounted elsewhere in %d of %d phases", strayed, phases), "")
+}
+
+// sh runs a shell script in a sandbox.
+func (t *trial) sh(id, script string) error {
+	res := t.run(id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}}, sandbox.IO{})
+	if !res.Success() {
+		return fmt.Errorf("%s: %s: %.200q", script, res.Verdict, res.Stderr.Bytes())
+	}
+	return nil
+}
+
+// ownDir is a directory that a sandbox may write to as a volume.
+func (t *trial) ownDir() string {
+	dir := t.dir()
+	t.must(os.Chmod(dir, 0o777))
+	return dir
+}
+
+func copyOut(t *trial) {
+	t.note("there is no copying of files out; tried: volumes of what a sandbox has made, and kept output")
+	dir, secret := t.ownDir(), t.file(t.dir()+"/secret", "the host's", 0o644)
+	t.must(os.Mkdir(dir+"/kept", 0o777))
+	id := t.sandbox(func(s *sandbox.Spec) {
+		s.Volumes = append(s.Volumes, sandbox.Volume{Source: dir, Target: "/out", Writable: true})
+		s.Limits.Output = 4 * sandbox.KiB
+	})
+	planted := t.inside(id, "plant", "/out", secret)
+	for _, kind := range []string{"symlink", "symlinked directory", "fifo", "socket", "file"} {
+		t.control(planted.of(kind).OK(), "plant a "+kind, say(planted.of(kind)))
+	}
+	for _, kind := range []string{"device", "hard link"} {
+		t.judge(!planted.of(kind).OK(), "plant a "+kind, say(planted.of(kind)), "a file: "+planted.of("file").Got)
+	}
+	volume := func(source string) error {
+		return t.refused(t.spec(func(s *sandbox.Spec) {
+			s.Volumes = append(s.Volumes, sandbox.Volume{Source: source, Target: "/in"})
+		}))
+	}
+	err := volume(dir + "/file")
+	t.control(err == nil, "hand on a plain file", fmt.Sprint(err))
+	for _, name := range []string{"symlink", "symlinked", "symlinked/secret", "fifo", "socket"} {
+		began := time.Now()
+		err := volume(filepath.Join(dir, name))
+		t.judge(err != nil && time.Since(began) < 5*time.Second, "hand on its "+name, fmt.Sprint(err), "a plain file: ok")
+	}
+	// Output that outgrows its limit is written to files of the host, in a directory that the sandbox may reach.
+	outside := t.dir()
+	for _, attempt := range []struct{ name, script string }{
+		{"a link in the way of kept output", "ln -s " + outside + "/stdout /out/kept/stdout; head -c 20000 /dev/zero"},
+		{"a link in place of the directory of kept output", "mv /out/kept /out/moved; ln -s " + outside + " /out/kept; head -c 20000 /dev/zero"},
+	} {
+		res, err := t.manager.Run(t.ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", attempt.script}}, sandbox.IO{Spill: &sandbox.Spill{Dir: dir + "/kept"}})
+		if err != nil || !res.Stdout.Truncated() {
+			t.fault("control failed: %s: output did not outgrow its limit: %v", attempt.name, err)
+		}
+		left, _ := os.ReadDir(outside)
+		t.judge(len(left) == 0, attempt.name, map[bool]string{true: "not followed", false: "followed: something was written elsewhere on the host"}[len(left) == 0], "")
+	}
+}
+
+func copyIn(t *trial) {
+	t.note("there is no copying of files in; tried: volumes of a session's later phases")
+	for _, kind := range []string{"directory", "file"} {
+		dir := t.dir()
+		source := t.file(dir+"/in", "brought in", 0o644)
+		seen := "/workspace/way/target"
+		if kind == "directory" {
+			source, seen = dir, seen+"/in"
+		}
+		newBox := func() string {
+			return t.sandbox(func(s *sandbox.Spec) {
+				s.Volumes = append(s.Volumes, sandbox.Volume{Source: source, Target: "/workspace/way/target"})
+			})
+		}
+		look := func(id, phase, path string) string {
+			p := t.process("read", path)
+			p.Phase = phase
+			res, err := t.manager.Run(t.ctx, id, p, sandbox.IO{})
+			if err != nil {
+				return fmt.Sprintf("refused: %v", err)
+			}
+			return say(answers(hostile.Parse(res.Stdout.Bytes())).of(path))
+		}
+		plain := newBox()
+		t.must(t.sh(plain, "true"))
+		control := look(plain, "second", seen)
+		t.control(strings.Contains(control, "brought in"), "a later phase has the "+kind, control)
+		for name, script := range map[string]string{
+			"a link on the way":        "mv /workspace/way /workspace/was; mkdir /tmp/elsewhere; ln -s /tmp/elsewhere /workspace/way",
+			"a link to /etc":           "mv /workspace/way /workspace/was; ln -s /etc /workspace/way",
+			"a link by way of /proc/1": "mv /workspace/way /workspace/was; ln -s /proc/1/root/tmp /workspace/way",
+		} {
+			id := newBox()
+			t.must(t.sh(id, script))
+			got := look(id, "second", "/tmp/elsewhere/target"+strings.TrimPrefix(seen, "/workspace/way/target"))
+			t.judge(!strings.Contains(got, "brought in"), kind+": "+name, got, control)
+		}
+	}
+}
+
+func hostileArchive(t *trial) {
+	t.note("nothing is unpacked for a program; tried: a careless unpacker as the program")
+	const disk = 16 * sandbox.MiB
+	id := t.sandbox(func(s *sandbox.Spec) { s.Limits.Disk = disk })
+	res := t.run(id, t.process("unpack", "/workspace/unpacked", strconv.Itoa(int(4*disk))), sandbox.IO{})
+	said := answers(hostile.Parse(res.Stdout.Bytes()))
+	if len(said) == 0 {
+		t.abort("the unpacker ended with the verdict %s: %.200q", res.Verdict, res.Stderr.Bytes())
+	}
+	inside := said.of("inside")
+	t.control(inside.OK() && said.of("link").OK(), "unpack a file and a link where it may", say(inside))
+	for _, a := range said {
+		switch {
+		case strings.HasPrefix(a.Name, "slip"), a.Name == "through link":
+			t.judge(!a.OK(), a.Name, a.Got, inside.Got)
+		case a.Name == "bomb":
+			n := 0
+			_, _ = fmt.Sscan(a.Detail, &n)
+			t.judge(a.Got == "ENOSPC" && n <= int(disk+disk/8), "an entry of "+(4*disk).String()+" on a disk of "+disk.String(), fmt.Sprintf("%s after %s", a.Got, sandbox.Size(n)), "")
+		}
+	}
+	if said.of("bomb").Got == "no answer" { // in a scratch of memory it may have met that limit first
+		t.judge(res.Verdict == sandbox.VerdictMemoryLimit, "an entry of "+(4*disk).String(), string(res.Verdict), "")
+	}
+}
+
+func volumeSources(t *trial) {
+	dir := t.dir()
+	real := t.file(dir+"/real/file", "x", 0o644)
+	t.must(os.Symlink(real, dir+"/link"))
+	t.must(os.Symlink(dir+"/real", dir+"/linked"))
+	t.must(unix.Mkfifo(dir+"/fifo", 0o644))
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	t.must(err)
+	defer unix.Close(fd)
+	t.must(unix.Bind(fd, &unix.SockaddrUnix{Name: dir + "/socket"}))
+	bounded := sandbox.NewManager(t.o.Backend, sandbox.Options{VolumeRoots: []string{dir + "/real", filepath.Dir(t.o.Executable)}})
+	t.later(func() {
+		if err := bounded.Close(); err != nil {
+			t.fault("close: %v", err)
+		}
+	})
+	try := func(m *sandbox.Manager, source string) error {
+		id, err := m.Create(t.ctx, t.spec(func(s *sandbox.Spec) {
+			s.Volumes = append(s.Volumes, sandbox.Volume{Source: source, Target: "/data"})
+		}))
+		if err == nil {
+			_ = m.Delete(t.ctx, id)
+		}
+		return err
+	}
+	for _, m := range []*sandbox.Manager{t.manager, bounded} {
+		err := try(m, real)
+		t.control(err == nil, "a plain source", fmt.Sprint(err))
+	}
+	for _, s := range []struct {
+		name, source string
+		m            *sandbox.Manager
+	}{
+		{"a link", dir + "/link", t.manager}, {"behind a link", dir + "/linked/file", t.manager}, {"with ..", dir + "/real/../real/file", t.manager},
+		{"relative", "real/file", t.manager}, {"a FIFO", dir + "/fifo", t.manager}, {"a socket", dir + "/socket", t.manager}, {"a device", "/dev/null", t.manager},
+		{"outside the allowed roots", dir, bounded}, {"beside an allowed root", dir + "/real-too", bounded}, {"out of an allowed root by ..", dir + "/real/../link", bounded},
+	} {
+		err := try(s.m, s.source)
+		t.judge(err != nil, s.name, fmt.Sprint(err), "a plain one: ok")
+	}
+}
+
+// Two ids that nobody has: the owner of a set-uid file, and who runs it.
+const (
+	ownerOfFile = 54321
+	runnerOfIt  = 54322
+)
+
+func setUID(t *trial) {
+	dir := t.dir()
+	control := "not root: no file of another's can be made here"
+	var volumes []sandbox.Volume
+	program := ""
+	if os.Geteuid() == 0 {
+		text, err := os.ReadFile(t.o.Executable)
+		t.must(err)
+		program = t.file(dir+"/bin/set-uid", string(text), 0o755)
+		t.must(os.Chown(program, ownerOfFile, ownerOfFile))
+		t.must(os.Chmod(program, 0o755|os.ModeSetuid))
+		var fs unix.Statfs_t
+		t.must(unix.Statfs(dir, &fs))
+		if fs.Flags&(unix.ST_NOSUID|unix.ST_NOEXEC) != 0 {
+			t.abort("control failed: set-uid counts nowhere in /var/tmp on this host; the attempt proves nothing")
+		}
+		said := t.outsideAs(&syscall.Credential{Uid: runnerOfIt, Gid: runnerOfIt}, program, "status").of("Uid")
+		control = said.Detail
+		t.control(strings.HasPrefix(said.Detail, fmt.Sprintf("%d %d ", runnerOfIt, ownerOfFile)), "on the host the file gives its owner's id", said.Detail)
+		volumes = append(volumes, sandbox.Volume{Source: dir + "/bin", Target: "/set"})
+	}
+	id := t.sandbox(func(s *sandbox.Spec) { s.Volumes = append(s.Volumes, volumes...) })
+	status := t.inside(id, "status")
+	uid := strings.Fields(status.of("Uid").Detail)
+	if len(uid) != 4 {
+		t.abort("no ids: %q", status.of("Uid").Detail)
+	}
+	t.judge(uid[0] != "0" && uid[1] == uid[0] && uid[2] == uid[0], "its own ids", strings.Join(uid, " "), "")
+	t.judge(status.of("NoNewPrivs").Detail == "1", "no_new_privs", status.of("NoNewPrivs").Detail, "host: "+t.outside("status").of("NoNewPrivs").Detail)
+	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+		t.judge(strings.Trim(status.of(set).Detail, "0") == "", set, status.of(set).Detail, "")
+	}
+	args := []string{"/workspace"}
+	if program != "" {
+		args = append(args, "/set/set-uid")
+	}
+	for _, a := range t.inside(id, "set-id", args...) {
+		if strings.HasPrefix(a.Name, "run ") {
+			t.judge(!a.OK() || a.Detail == strings.Join(uid, " "), a.Name, say(a), control)
+			continue
+		}
+		t.judge(!a.OK(), a.Name, a.Got, "")
+	}
+	mounts := t.inside(id, "cat", "/proc/self/mountinfo")
+	t.control(len(mounts) > 3, "mounts are seen", fmt.Sprint(len(mounts)))
+	allow := 0
+	for _, a := range mounts {
+		if !strings.Contains(a.Detail, "nosuid") {
+			allow++
+			t.breach("set-uid counts on %s", a.Detail)
+		}
+	}
+	t.judge(allow == 0, "mounts on which set-uid counts", fmt.Sprintf("%d of %d", allow, len(mounts)), "")
+}
+
+func writeSystem(t *trial) {
+	id := t.sandbox()
+	paths := []string{
+		"/", "/usr", "/usr/bin", "/usr/bin/env", "/bin", "/lib", "/etc", "/etc/passwd", "/etc/new", "/home", "/dev", "/dev/new", "/opt", "/var",
+		"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/kernel/modprobe", "/proc/sys/vm/drop_caches", "/proc/sys/new",
+		"/proc/sysrq-trigger", "/proc/1/oom_score_adj", "/proc/1/mem", "/sys", "/sys/kernel", "/sys/fs/cgroup", attackerInside,
+	}
+	control := t.inside(id, "write", "/workspace", "/tmp", "/home/sandbox", "/dev/shm", "/dev/null")
+	for _, a := range control {
+		t.control(a.OK(), "write to "+a.Name, a.Got)
+	}
+	for _, a := range t.inside(id, "write", paths...) {
+		t.judge(isShut(a.Got), "write to "+a.Name, a.Got, "/workspace: "+control.of("/workspace").Got)
+	}
+}
+
+func readSecrets(t *trial) {
+	planted := t.file(t.dir()+"/secret", "the host's", 0o644)
+	control := t.outside("read", planted, "/etc/shadow")
+	t.control(control.of(planted).Detail == "the host's", "read it on the host", say(control.of(planted)))
+	if os.Geteuid() == 0 && control.of("/etc/shadow").Got != "ENOENT" {
+		t.control(control.of("/etc/shadow").OK(), "read /etc/shadow on the host", control.of("/etc/shadow").Got)
+	}
+	id := t.sandbox()
+	own := t.inside(id, "read", "/etc/passwd").of("/etc/passwd")
+	t.control(own.OK() && own.Detail != "", "read a file of its own", say(own))
+	for _, a := range t.inside(id, "read",
+		planted, "/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/sudoers", "/etc/machine-id", "/root", "/root/.ssh", "/home/../root/.ssh/id_rsa", "/run", "/var", "/var/run/docker.sock", "/run/docker.sock",
+		"/boot", "/srv", "/mnt", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kallsyms", "/proc/sched_debug", "/proc/timer_list", "/proc/kmsg", "/proc/cmdline", "/proc/config.gz",
+		"/proc/vmallocinfo", "/proc/iomem", "/proc/sysrq-trigger", "/proc/1/environ", "/proc/1/maps", "/proc/1/root/etc/shadow", "/proc/1/cwd", "/sys/class/dmi/id", "/sys/kernel/debug", "/sys/firmware", "/dev/mem", "/dev/kmsg", "/dev/sda",
+	) {
+		t.judge(!a.OK() || a.Detail == "", "read "+a.Name, say(a), control.of(planted).Got)
+	}
+	homes := t.inside(id, "read", "/home").of("/home")
+	t.judge(homes.Detail == sandbox.UserName, "homes", say(homes), "")
+	seen := t.inside(id, "processes")
+	all := t.outside("processes")
+	t.control(len(all) > len(seen) && len(all) > 3, "processes are seen on the host", fmt.Sprint(len(all)))
+	strangers := 0
+	for _, a := range seen {
+		if a.Name != "1" && !strings.Contains(a.Detail, t.mark) {
+			strangers++
+			t.breach("sees the process %s", a.Detail)
+		}
+	}
+	t.judge(strangers == 0, "processes of the host", fmt.Sprintf("%d", strangers), fmt.Sprint(len(all)))
+}
+
+func manyDirectories(t *trial) {
+	const count = 2000
+	id := t.sandbox()
+	t.must(t.sh(id, "mkdir deep many"))
+	for _, verb := range []string{"deep", "many"} {
+		a := t.inside(id, verb, verb, fmt.Sprint(count)).of(verb)
+		t.control(a.OK() && a.Detail == fmt.Sprint(count), "make "+verb+" directories", say(a))
+	}
+	memory := residentMemory()
+	began := time.Now()
+	t.delete(id)
+	took, grown := time.Since(began), residentMemory()-memory
+	t.judge(took < 10*time.Second, fmt.Sprintf("clean-up of %d directories, and of %d in each other", count, count), took.Round(time.Millisecond).String(), "")
+	t.judge(grown < 64<<20, "memory of the clean-up", fmt.Sprintf("%d MiB", max(0, grown)>>20), "")
+}
+
+// residentMemory is how much memory this process has, in bytes.
+func residentMemory() int {
+	text, _ := os.ReadFile("/proc/self/statm")
+	var size, resident int
+	_, _ = fmt.Sscan(string(text), &size, &resident)
+	return resident * os.Getpagesize()
+}
+
+func fillDisk(t *trial) {
+	const (
+		disk   = 16 * sandbox.MiB
+		inodes = 1024
+	)
+	limited := func(s *sandbox.Spec) { s.Limits.Disk, s.Limits.Inodes, s.Scratch = disk, inodes, sandbox.ScratchAuto }
+	small := t.inside(t.sandbox(limited), "fill", "bytes", "/workspace", strconv.Itoa(int(2*sandbox.MiB))).of("fill")
+	t.control(small.OK(), "write 2 MiB", say(small))
+	free := freeSpace()
+	var parts []func()
+	for _, kind := range []string{"bytes", "files", "inodes", "sparse"} {
+		parts = append(parts, func() {
+			most, limit := int(4*disk), int(disk)
+			if kind == "inodes" {
+				most, limit = 4*inodes, inodes
+			}
+			id := t.sandbox(limited)
+			res := t.run(id, t.process("fill", kind, "/workspace", fmt.Sprint(most)), sandbox.IO{})
+			a := answers(hostile.Parse(res.Stdout.Bytes())).of("fill")
+			n := 0
+			_, _ = fmt.Sscan(a.Detail, &n)
+			held := a.Got == "ENOSPC" && n <= limit+limit/8 && res.Verdict == sandbox.VerdictDiskLimit
+			t.judge(held, kind, fmt.Sprintf("%s after %d of %d; verdict %s", a.Got, n, most, res.Verdict), "2 MiB: "+small.Got)
+			t.delete(id)
+		})
+	}
+	t.together(parts...)
+	t.note("free space of the host: %d MiB less afterwards", max(0, int64(free)-int64(freeSpace()))>>20)
+}
+
+// freeSpace is what the host has left where scratch disks are kept. Others write there, too.
+func freeSpace() uint64 {
+	var st unix.Statfs_t
+	if unix.Statfs("/var", &st) != nil {
+		return 0
+	}
+	return st.Bavail * uint64(st.Bsize)
+}

@@ -1,0 +1,191 @@
+package attack
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// host is what there was before the first case. Other supervisors may live on this machine: only what is this
+// process's own is looked at.
+type host struct {
+	mounts []string
+	canary *canary
+}
+
+func lookAtHost() *host { return &host{mounts: mounts(), canary: newCanary()} }
+
+func (h *host) close() { h.canary.stop() }
+
+// residuePatience is how long the kernel may take to bury what was killed.
+const residuePatience = 2 * time.Second
+
+// residue lists what is left of a case: processes with its marks, cgroups and loop devices of ours, mounts.
+func (h *host) residue(marks ...string) (left []string) {
+	for end := time.Now().Add(residuePatience); ; time.Sleep(20 * time.Millisecond) {
+		left = nil
+		for _, m := range marks {
+			for _, p := range marked(m) {
+				left = append(left, "process "+p)
+			}
+		}
+		for _, g := range ownGroups() {
+			left = append(left, "cgroup "+g)
+		}
+		for _, line := range mounts() {
+			if !slices.Contains(h.mounts, line) {
+				left = append(left, "mount "+line)
+			}
+		}
+		for _, f := range ownDisks() {
+			left = append(left, "disk "+f)
+		}
+		if len(left) == 0 || time.Now().After(end) {
+			return left
+		}
+	}
+}
+
+// marked lists the living processes that have a mark in their command line or environment.
+func marked(mark string) (list []string) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		for _, f := range []string{"cmdline", "environ"} {
+			if text, err := os.ReadFile(d + "/" + f); err == nil && bytes.Contains(text, []byte(mark)) {
+				line, _ := os.ReadFile(d + "/cmdline")
+				list = append(list, fmt.Sprintf("%s %.120q", filepath.Base(d), bytes.ReplaceAll(line, []byte{0}, []byte(" "))))
+				break
+			}
+		}
+	}
+	return list
+}
+
+// markedPIDs are their numbers.
+func markedPIDs(mark string) (pids []string) {
+	for _, p := range marked(mark) {
+		pid, _, _ := strings.Cut(p, " ")
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// claimsOf are the registry entries that a process holds: the files of its claims as a supervisor.
+func claimsOf(pid string) (files []string) {
+	links, _ := filepath.Glob("/proc/" + pid + "/fd/*")
+	for _, link := range links {
+		if l, err := os.Readlink(link); err == nil && strings.HasSuffix(filepath.Dir(l), "/sandbox-run") && strings.HasPrefix(filepath.Base(l), "s") {
+			files = append(files, l)
+		}
+	}
+	return files
+}
+
+// groupOf are the directories of a claim in the cgroup hierarchies.
+func groupOf(claim string) (dirs []string) {
+	text, _ := os.ReadFile(claim)
+	for _, root := range strings.Fields(string(text)) {
+		dirs = append(dirs, filepath.Join(root, filepath.Base(claim)))
+	}
+	return dirs
+}
+
+// ownGroups are the cgroups of sandboxes that this process still has.
+func ownGroups() (list []string) {
+	for _, claim := range claimsOf("self") {
+		for _, dir := range groupOf(claim) {
+			children, _ := filepath.Glob(filepath.Join(dir, "*"))
+			for _, c := range children {
+				if st, err := os.Stat(c); err == nil && st.IsDir() {
+					list = append(list, c)
+				}
+			}
+		}
+	}
+	return list
+}
+
+// ownDisks are scratch disks that this process still holds: files without a name.
+func ownDisks() (list []string) {
+	links, _ := filepath.Glob("/proc/self/fd/*")
+	for _, link := range links {
+		if l, err := os.Readlink(link); err == nil && strings.Contains(l, "/sandbox-run") && strings.HasSuffix(l, "(deleted)") && !strings.HasPrefix(l, "/memfd:") {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// mounts are those of this namespace that could be ours.
+func mounts() (list []string) {
+	text, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "sandbox-run") || strings.Contains(line, "sandbox-attack") || strings.Contains(line, " overlay ") || strings.Contains(line, "/dev/loop") {
+			list = append(list, strings.TrimSpace(line))
+		}
+	}
+	return list
+}
+
+// canary only sleeps, and notes how much longer than it meant to: that is how late everything on this host is.
+type canary struct {
+	quit, gone chan struct{}
+
+	mu   sync.Mutex
+	late time.Duration
+}
+
+func newCanary() *canary {
+	c := &canary{quit: make(chan struct{}), gone: make(chan struct{})}
+	go func() {
+		defer close(c.gone)
+		const nap = 10 * time.Millisecond
+		for {
+			began := time.Now()
+			select {
+			case <-c.quit:
+				return
+			case <-time.After(nap):
+			}
+			late := time.Since(began) - nap
+			c.mu.Lock()
+			c.late = max(c.late, late)
+			c.mu.Unlock()
+		}
+	}()
+	return c
+}
+
+func (c *canary) stop() {
+	close(c.quit)
+	<-c.gone
+}
+
+func (c *canary) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.late = 0
+}
+
+func (c *canary) most() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.late
+}
+
+// claimed reports whether a registry entry belongs to somebody who lives: its name was given away anew.
+func claimed(file string) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+}

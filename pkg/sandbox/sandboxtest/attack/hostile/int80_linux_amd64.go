@@ -1,0 +1,3 @@
+package hostile
+
+func int80(nr int32) int32

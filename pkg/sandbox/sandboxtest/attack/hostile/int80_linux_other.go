@@ -1,0 +1,5 @@
+//go:build linux && !amd64
+
+package hostile
+
+func int80(int32) int32 { return -1 }

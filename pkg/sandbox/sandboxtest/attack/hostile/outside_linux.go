@@ -1,0 +1,91 @@
+package hostile
+
+import (
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// dial tries to reach addresses: pairs of network and address. Datagrams count as sent only when an answer came.
+func dial(args []string) {
+	for i := 0; i+1 < len(args); i += 2 {
+		tellErr(args[i]+" "+args[i+1], reach(args[i], args[i+1]))
+	}
+	text, err := os.ReadFile("/proc/net/dev")
+	if err != nil {
+		tellErr("interfaces", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, _, ok := strings.Cut(line, ":"); ok {
+			tell("interface", strings.TrimSpace(name), "")
+		}
+	}
+}
+
+func reach(network, address string) error {
+	c, err := net.DialTimeout(network, address, 500*time.Millisecond)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(500 * time.Millisecond))
+	if _, datagrams := c.(net.PacketConn); datagrams && !strings.HasPrefix(network, "unix") {
+		if _, err := c.Write([]byte("hello")); err != nil {
+			return err
+		}
+	}
+	_, err = c.Read(make([]byte, 16))
+	return err
+}
+
+// terminal tries what can be done to whoever looks at a terminal, on the one that it has.
+func terminal([]string) {
+	sid, _ := unix.Getsid(0)
+	tell("session", strconv.Itoa(sid), strconv.Itoa(os.Getpid()))
+	_, err := unix.IoctlGetTermios(0, unix.TCGETS)
+	tellErr("is one", err)
+	// Text into the input of whoever reads next; a byte of nothing does no harm.
+	tellErr("TIOCSTI", unix.IoctlSetPointerInt(0, unix.TIOCSTI, 0))
+	tellErr("TIOCLINUX", unix.IoctlSetPointerInt(0, 0x541c, 2))
+	tellErr("TIOCCONS", unix.IoctlSetInt(0, unix.TIOCCONS, 0))
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	tellErr("/dev/tty", err)
+	if err == nil {
+		name := make([]byte, 0)
+		if link, err := os.Readlink("/proc/self/fd/0"); err == nil {
+			name = append(name, link...)
+		}
+		tell("name", "ok", string(name))
+		unix.Close(fd)
+	}
+	names, _ := readSome("/dev/pts")
+	tell("others", "ok", names)
+}
+
+// outside reaches for what belongs to processes beyond the sandbox: signals, memory, SysV objects, by numbers that
+// they really have.
+func outside(args []string) {
+	for _, a := range args {
+		kind, value, _ := strings.Cut(a, "=")
+		n, _ := strconv.Atoi(value)
+		switch kind {
+		case "pid":
+			// Signal 0 asks whether one may, and does nothing.
+			tellErr("kill "+value, unix.Kill(n, 0))
+			fd, err := unix.PidfdOpen(n, 0)
+			if err == nil {
+				unix.Close(fd)
+			}
+			tellErr("pidfd_open "+value, err)
+			_, err = readSome("/proc/" + value + "/cmdline")
+			tellErr("/proc/"+value, err)
+		case "shm":
+			_, err := unix.SysvShmGet(n, 0, 0)
+			tellErr("shmget", err)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package attack
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+func networkCases() []attackCase {
+	return []attackCase{{"N1", "any connection without a network", anyConnection}}
+}
+
+func anyConnection(t *trial) {
+	var dial []string
+	// Servers of ours that answer whoever reaches them.
+	for _, s := range []struct{ network, address string }{
+		{"tcp4", "127.0.0.1:0"}, {"tcp6", "[::1]:0"}, {"unix", "@" + t.mark},
+	} {
+		l, err := net.Listen(s.network, s.address)
+		if err != nil {
+			t.note("no %s on this host: %v", s.network, err)
+			continue
+		}
+		t.later(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = c.Write([]byte("reached"))
+				_ = c.Close()
+			}
+		}()
+		dial = append(dial, s.network, l.Addr().String())
+	}
+	for _, s := range []struct{ network, address string }{{"udp4", "127.0.0.1:0"}, {"udp6", "[::1]:0"}} {
+		l, err := net.ListenPacket(s.network, s.address)
+		if err != nil {
+			t.note("no %s on this host: %v", s.network, err)
+			continue
+		}
+		t.later(func() { _ = l.Close() })
+		go func() {
+			buf := make([]byte, 64)
+			for {
+				_, from, err := l.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				_, _ = l.WriteTo([]byte("reached"), from)
+			}
+		}()
+		dial = append(dial, s.network, l.LocalAddr().String())
+	}
+	control := t.outside("dial", dial...)
+	for _, name := range pairs(dial) {
+		t.control(control.of(name).OK(), name+" from the host", control.of(name).Got)
+	}
+	// Beyond the host: metadata services and the like. They are never dialled from outside.
+	far := append(slices.Clone(dial), "tcp4", "169.254.169.254:80", "udp4", "192.0.2.1:53", "tcp6", "[2001:db8::1]:80", "ip4:icmp", "127.0.0.1")
+	for _, mode := range []sandbox.NetworkMode{sandbox.NetworkNone, sandbox.NetworkLocalhost} {
+		said := t.inside(t.sandbox(func(s *sandbox.Spec) { s.Network = mode }), "dial", far...)
+		for _, name := range pairs(far) {
+			c := ""
+			if slices.Contains(pairs(dial), name) {
+				c = "host: " + control.of(name).Got
+			}
+			t.judge(!said.of(name).OK() && said.of(name).Got != "no answer", "network "+string(mode)+": "+name, said.of(name).Got, c)
+		}
+		links := 0
+		for _, a := range said.all("interface") {
+			if a.Got != "lo" {
+				links++
+			}
+		}
+		t.judge(links == 0, "network "+string(mode)+": interfaces beside lo", fmt.Sprint(links), fmt.Sprintf("host: %d", len(control.all("interface"))))
+	}
+	own, _ := os.Readlink("/proc/self/ns/net")
+	pid, end := t.background(t.sandbox(), t.process("sleep", "1m"))
+	defer end()
+	if theirs, err := os.Readlink("/proc/" + pid + "/ns/net"); err == nil {
+		t.judge(theirs != own, "its network namespace", theirs, "host: "+own)
+	}
+}
+
+// pairs are the names of attempts to dial.
+func pairs(list []string) (names []string) {
+	for i := 0; i+1 < len(list); i += 2 {
+		names = append(names, list[i]+" "+list[i+1])
+	}
+	return names
+}

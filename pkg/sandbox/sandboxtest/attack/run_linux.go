@@ -1,0 +1,181 @@
+package attack
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// attackCase is one threat, and the attack that shows whether it is withstood.
+type attackCase struct {
+	id    string
+	title string
+	carry func(*trial)
+}
+
+// cases is every row of the threat list that has a case, in its order.
+func cases() []attackCase {
+	return slices.Concat(fileCases(), callCases(), resourceCases(), networkCases(), doorCases())
+}
+
+// IDs lists the ids of all cases.
+func IDs() (ids []string) {
+	for _, c := range cases() {
+		ids = append(ids, c.id)
+	}
+	return ids
+}
+
+// claimedByProcess is what the process backend claims: it has no walls. Every other row is not applicable to it.
+var claimedByProcess = []string{"F14", "R1", "R2", "R5", "R7", "R8", "R12", "A6", "A7"}
+
+// notApplicable is why a case does not apply, or "". No other reason is good enough.
+func notApplicable(id string, iso sandbox.Isolation) string {
+	switch {
+	case iso.Tier == sandbox.TierProcess && !slices.Contains(claimedByProcess, id):
+		return "the process backend runs on the host itself, and does not claim it"
+	case id == "S3" && runtime.GOARCH != "amd64":
+		return runtime.GOARCH + " has no second table of system calls"
+	}
+	return ""
+}
+
+// casePatience is far beyond what any case needs.
+const casePatience = 30 * time.Second
+
+// Run carries out the cases and draws the conclusion. The error is for what keeps it from beginning, or for a
+// context that ended: the report then has what there was until then.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	began := time.Now()
+	if o.Executable == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find own executable: %w", err)
+		}
+		o.Executable = exe
+	}
+	iso := o.Backend.Probe(ctx)
+	if iso.Tier == sandbox.TierNone {
+		return nil, iso.Check(sandbox.TierProcess, false)
+	}
+	s := &suite{o: o, iso: iso, manager: sandbox.NewManager(o.Backend, sandbox.Options{})}
+	r := &Report{Backend: o.Backend.Name(), Tier: iso.Tier, Isolation: iso, Results: []Result{}}
+	s.host = lookAtHost()
+	defer s.host.close()
+	for _, c := range cases() {
+		if len(o.Only) > 0 && !slices.Contains(o.Only, c.id) {
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if o.OnStart != nil {
+			o.OnStart(c.id, c.title)
+		}
+		res := s.try(ctx, c)
+		if ctx.Err() != nil {
+			break // it was cut short: what it came to says nothing
+		}
+		r.Results = append(r.Results, res)
+		if o.OnResult != nil {
+			o.OnResult(res)
+		}
+	}
+	err := s.manager.Close()
+	r.grade()
+	r.Seconds = seconds(time.Since(began))
+	if ctx.Err() != nil {
+		err = errors.Join(context.Cause(ctx), err)
+	}
+	return r, err
+}
+
+// suite is one run of all cases.
+type suite struct {
+	o       Options
+	iso     sandbox.Isolation
+	manager *sandbox.Manager
+	host    *host
+}
+
+// mostLate is how late the host may be and still be called responsive. A busy machine is a tenth of that.
+const mostLate = 2 * time.Second
+
+// try carries out one case, cleans up after it, and looks at the host.
+func (s *suite) try(ctx context.Context, c attackCase) Result {
+	res := Result{ID: c.id, Title: c.title, Probes: []Probe{}, Health: Health{Residue: []string{}}}
+	if why := notApplicable(c.id, s.iso); why != "" {
+		res.Outcome, res.Detail = NotApplicable, why
+		return res
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, casePatience)
+	defer cancel()
+	t := &trial{suite: s, ctx: ctx, id: c.id, mark: newMark()}
+	s.host.canary.reset()
+	t.guard(func() { c.carry(t) })
+	t.cleanUp()
+	late, residue := s.host.canary.most(), s.host.residue(t.marks()...)
+	if late > mostLate {
+		t.breach("the host woke up %v late meanwhile", late.Round(time.Millisecond))
+	}
+	for _, r := range residue {
+		t.breach("left behind: %s", r)
+	}
+	if residue != nil {
+		res.Health.Residue = residue
+	}
+	res.Health.Lateness = float64(late.Microseconds()) / 1000
+	res.Outcome, res.Detail = t.conclude()
+	if t.probes != nil {
+		res.Probes = t.probes
+	}
+	res.Seconds = seconds(time.Since(began))
+	return res
+}
+
+// conclude is the outcome and a sentence. A breach outweighs a fault: it is there, whatever else is not known.
+func (t *trial) conclude() (Outcome, string) {
+	switch {
+	case len(t.breaches) > 0:
+		return Breached, summary(t.breaches)
+	case t.skipped != "":
+		return NotApplicable, t.skipped
+	case len(t.faults) > 0:
+		return Error, summary(t.faults)
+	case len(t.probes) == 0:
+		return Error, "nothing was tried"
+	}
+	detail := fmt.Sprintf("%d attempts", len(t.probes))
+	if len(t.probes) == 1 {
+		detail = "1 attempt"
+	}
+	if len(t.notes) > 0 {
+		detail += "; " + strings.Join(t.notes, "; ")
+	}
+	return Held, detail
+}
+
+// summary is the first few of a list.
+func summary(list []string) string {
+	const most = 3
+	if len(list) <= most {
+		return strings.Join(list, "; ")
+	}
+	return fmt.Sprintf("%s; and %d more", strings.Join(list[:most], "; "), len(list)-most)
+}
+
+func newMark() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand aborts the program instead
+	return "attack-" + hex.EncodeToString(b[:])
+}
