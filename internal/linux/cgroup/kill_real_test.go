@@ -110,9 +110,10 @@ func TestKillByTheKernel(t *testing.T) {
 		if err != nil && !errors.Is(err, unix.EMFILE) {
 			t.Errorf("cgroup.kill: %v", err)
 		}
-		if _, state := p.finish(); state.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
-			t.Errorf("cgroup.kill: %v", state)
+		if err := waitEmpty(g); err != nil {
+			t.Errorf("cgroup.kill: %v", err)
 		}
+		p.kill()
 	}
 }
 
@@ -167,7 +168,7 @@ func TestKillWithoutFirstThread(t *testing.T) {
 		if err := waitEmpty(g); err != nil {
 			t.Errorf("cgroup.kill %v: %v", core, err)
 		}
-		p.finish()
+		p.kill()
 	}
 }
 
