@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -105,6 +106,27 @@ func TestAttackInterrupted(t *testing.T) {
 			if st, err := os.Stat(d); err == nil && time.Since(st.ModTime()) > time.Minute {
 				t.Errorf("%s is left", d) // a younger one may be another's
 			}
+		}
+	}
+}
+
+// Somebody without root, and so without cgroups, ends what a fork bomb leaves just as well (R1).
+func TestAttackNotRoot(t *testing.T) {
+	needRoot(t)
+	cmd := exec.CommandContext(t.Context(), binary(), "doctor", "--attack", "--json", "--backend", "process")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	cmd.Dir = "/"
+	out, err := cmd.Output()
+	if errors.Is(err, os.ErrPermission) {
+		t.Skip("needs an executable that everybody can reach: ", err)
+	}
+	var r attack.Report
+	if jsonErr := json.Unmarshal(out, &r); err != nil || jsonErr != nil || !r.OK || r.Grade != attack.GradeD {
+		t.Errorf("%v, %v, %s %+v", err, jsonErr, r.Grade, r.Counts)
+	}
+	for _, res := range r.Results {
+		if res.Outcome != attack.Held && res.Outcome != attack.NotApplicable {
+			t.Errorf("%s %s: %s", res.ID, res.Outcome, res.Detail)
 		}
 	}
 }

@@ -250,3 +250,36 @@ func TestRecorderSkipsSamples(t *testing.T) {
 		t.Errorf("%q", kinds)
 	}
 }
+
+// A program that can reach the directory of kept output may put a link in its place, or in a file's: neither is followed (F7).
+func TestRecorderSpillFollowsNoLink(t *testing.T) {
+	base := t.TempDir()
+	dir, outside := filepath.Join(base, "kept"), filepath.Join(base, "outside")
+	for _, d := range []string{dir, outside} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(outside, "stderr"), filepath.Join(dir, "stderr")); err != nil {
+		t.Skip("no symbolic links here: ", err)
+	}
+	r := NewRecorder(4, nil, &Spill{Dir: dir}, nil)
+	if err := os.Rename(dir, filepath.Join(base, "moved")); err != nil {
+		t.Skip("a directory that is open can not be moved here: ", err)
+	}
+	if err := os.Symlink(outside, dir); err != nil {
+		t.Fatal(err)
+	}
+	for stream := range 2 {
+		r.Write(stream, []byte("much longer than four bytes"))
+	}
+	if err := r.Close(); err == nil {
+		t.Error("a file that could not be made is not reported")
+	}
+	if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
+		t.Errorf("written elsewhere: %v, %v", left, err)
+	}
+	if text, err := os.ReadFile(filepath.Join(base, "moved", "stdout")); err != nil || string(text) != "much longer than four bytes" {
+		t.Errorf("%q, %v", text, err)
+	}
+}

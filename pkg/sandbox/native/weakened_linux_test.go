@@ -183,7 +183,7 @@ func TestAttackWeakened(t *testing.T) {
 			}
 			for _, res := range r.Results {
 				if res.Outcome != attack.Breached {
-					t.Errorf("%s %s: %s", res.ID, res.Outcome, res.Detail)
+					t.Errorf("%s %s: %s: %+v", res.ID, res.Outcome, res.Detail, res.Probes)
 				} else {
 					t.Logf("%s breached: %s", res.ID, res.Detail)
 				}
@@ -291,17 +291,14 @@ func (i *weakInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.T
 		return nil, err
 	}
 	i.b.running.Add(1)
-	w := &weakTask{Task: t, b: i.b, ended: make(chan struct{})}
+	w := &weakTask{Task: t, b: i.b}
 	if i.b.busy && slices.Contains(p.Args, "flood") {
-		go func() {
-			for {
-				select {
-				case <-w.ended:
-					return
-				default:
+		for range 2 {
+			go func() {
+				for !w.over.Load() {
 				}
-			}
-		}()
+			}()
+		}
 	}
 	return w, nil
 }
@@ -313,8 +310,8 @@ func (i *weakInstance) Destroy(ctx context.Context) error {
 
 type weakTask struct {
 	sandbox.Task
-	b     *weakBackend
-	ended chan struct{}
+	b    *weakBackend
+	over atomic.Bool
 }
 
 func (t *weakTask) Sample() (monitor.Sample, error) {
@@ -336,7 +333,7 @@ func (t *weakTask) Kill() error {
 }
 
 func (t *weakTask) Finish(ctx context.Context) (monitor.Sample, error) {
-	close(t.ended)
+	t.over.Store(true)
 	t.b.running.Add(-1)
 	time.Sleep(t.b.finish)
 	return t.Task.Finish(ctx)

@@ -369,7 +369,7 @@ func coreDumps(t *trial) {
 	limit := said.of("limit").Detail
 	t.judge(limit == "0" || limit == "1", "limit of a core", limit, "")
 	t.judge(!said.of("raise").OK(), "raise it", said.of("raise").Got, "")
-	control := "none"
+	var control string
 	pattern, _ := os.ReadFile("/proc/sys/kernel/core_pattern")
 	var own unix.Rlimit
 	_ = unix.Getrlimit(unix.RLIMIT_CORE, &own)
