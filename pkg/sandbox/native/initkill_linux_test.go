@@ -118,7 +118,7 @@ func TestFaultInitKilled(t *testing.T) {
 	all.Go(func() {
 		for n := 0; more(); n++ {
 			// At times so seldom that a slow machine gets a program to run.
-			time.Sleep(rand.N([]time.Duration{4, 16, 100}[n%3] * time.Millisecond))
+			time.Sleep(rand.N(time.Duration([]int{4, 16, 100}[n%3]) * time.Millisecond))
 			if list := inits(); len(list) > 0 && killChild(list[rand.IntN(len(list))]) {
 				killed.Add(1)
 			}
