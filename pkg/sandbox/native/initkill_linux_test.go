@@ -86,9 +86,13 @@ func TestFaultInitKilled(t *testing.T) {
 
 	var killed, ended, failed atomic.Int64
 	var all sync.WaitGroup
+	deadline := time.Now().Add(2 * time.Minute)
+	more := func() bool {
+		return (killed.Load() < kills || ended.Load() == 0) && time.Now().Before(deadline) && !t.Failed()
+	}
 	for range 3 {
 		all.Go(func() {
-			for killed.Load() < kills && !t.Failed() {
+			for more() {
 				res, err := once()
 				switch {
 				case err != nil:
@@ -112,8 +116,9 @@ func TestFaultInitKilled(t *testing.T) {
 		})
 	}
 	all.Go(func() {
-		for killed.Load() < kills && !t.Failed() {
-			time.Sleep(rand.N(8 * time.Millisecond))
+		for n := 0; more(); n++ {
+			// At times so seldom that a slow machine gets a program to run.
+			time.Sleep(rand.N(time.Duration([]int{4, 16, 100}[n%3]) * time.Millisecond))
 			if list := inits(); len(list) > 0 && killChild(list[rand.IntN(len(list))]) {
 				killed.Add(1)
 			}
