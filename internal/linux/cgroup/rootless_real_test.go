@@ -35,6 +35,11 @@ func rootless(args []string) {
 		fmt.Println("open:", err)
 		return
 	}
+	second, err := Open(o) // as another backend of the same process would
+	if err != nil {
+		fmt.Println("open again:", err)
+		return
+	}
 	for _, root := range tree.Roots() {
 		fmt.Println("root", root)
 	}
@@ -80,6 +85,10 @@ func rootless(args []string) {
 		fmt.Println("prune:", err)
 	}
 	tree.Close()
+	if l != (Limits{}) {
+		fmt.Println("the second:", second.Probe(context.Background()))
+	}
+	second.Close()
 	fmt.Println("done")
 }
 
@@ -182,6 +191,9 @@ func (p *userProcess) until(line string) string {
 
 func (p *userProcess) end() string {
 	out := p.until("done")
+	if strings.Contains(out, "\nalloc") && !strings.Contains(out, "the second: <nil>\n") {
+		p.t.Errorf("the second tree of the process: %s", out)
+	}
 	if err := p.cmd.Wait(); err != nil {
 		p.t.Error(err)
 	}
