@@ -4,7 +4,9 @@ package cgroup
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -108,18 +110,18 @@ func runIn(g *Group, action string) (string, error) {
 	for _, f := range files {
 		_ = f.Close()
 	}
-	return out.String(), errorsJoin(err, g.Kill())
-}
-
-// errorsJoin drops the delay that was meant to be.
-func errorsJoin(err, killErr error) error {
 	if err == exec.ErrWaitDelay { //nolint:errorlint // not wrapped
 		err = nil
 	}
-	if err == nil {
-		return killErr
+	if killErr := g.Kill(); killErr != nil {
+		return out.String(), killErr
 	}
-	return err
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+		if empty, emptyErr := g.Empty(); empty || emptyErr != nil {
+			return out.String(), cmp.Or(err, emptyErr)
+		}
+	}
+	return out.String(), errors.New("killed, and yet there")
 }
 
 // userProcess is a process of the user, in the groups given by directory.

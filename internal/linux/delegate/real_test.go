@@ -4,7 +4,9 @@ package delegate
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -173,10 +175,16 @@ func runIn(g *cgroup.Group, action string) (string, error) {
 	if err = cmd.Wait(); err == exec.ErrWaitDelay { //nolint:errorlint // not wrapped
 		err = nil
 	}
-	if killErr := g.Kill(); err == nil {
-		err = killErr
+	out := cmd.Stdout.(*strings.Builder).String()
+	if killErr := g.Kill(); killErr != nil {
+		return out, killErr
 	}
-	return cmd.Stdout.(*strings.Builder).String(), err
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+		if empty, emptyErr := g.Empty(); empty || emptyErr != nil {
+			return out, cmp.Or(err, emptyErr)
+		}
+	}
+	return out, errors.New("killed, and yet there")
 }
 
 const (
