@@ -64,9 +64,9 @@ func rootless(args []string) {
 			fmt.Println("make:", err)
 			return
 		}
-		for _, action := range []string{"alloc 32", "alloc 96", "fork 20", "spin 500"} {
-			if l.CPU > 0 && action == "spin 500" { // so little that even a busy machine would give more
-				if err := g.Set(Limits{CPU: 0.2}); err != nil {
+		for _, action := range []string{"alloc 32", "alloc 96", "fork 20", "spin 1000"} {
+			if l.CPU > 0 && action == "spin 1000" { // so little that even a busy machine would give more
+				if err := g.Set(Limits{CPU: 0.1}); err != nil {
 					fmt.Println("set:", err)
 				}
 			}
@@ -208,7 +208,7 @@ func enforced(t *testing.T, out string) {
 	for _, want := range []string{
 		"alloc 32: joined; allocated (<nil>)", // the positive control
 		"alloc 96: joined (signal: killed)",
-		"fork 20: joined; refused after ", "spin 500: joined; spun (<nil>)",
+		"fork 20: joined; refused after ", "spin 1000: joined; spun (<nil>)",
 		"oom 1, pids hits true, throttled true (<nil>)",
 	} {
 		if !strings.Contains(out, want) {
