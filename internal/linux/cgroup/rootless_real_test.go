@@ -4,7 +4,9 @@ package cgroup
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -35,6 +37,11 @@ func rootless(args []string) {
 		fmt.Println("open:", err)
 		return
 	}
+	second, err := Open(o) // as another backend of the same process would
+	if err != nil {
+		fmt.Println("open again:", err)
+		return
+	}
 	for _, root := range tree.Roots() {
 		fmt.Println("root", root)
 	}
@@ -57,9 +64,9 @@ func rootless(args []string) {
 			fmt.Println("make:", err)
 			return
 		}
-		for _, action := range []string{"alloc 32", "alloc 96", "fork 20", "spin 500"} {
-			if l.CPU > 0 && action == "spin 500" { // so little that even a busy machine would give more
-				if err := g.Set(Limits{CPU: 0.2}); err != nil {
+		for _, action := range []string{"alloc 32", "alloc 96", "fork 20", "spin 1000"} {
+			if l.CPU > 0 && action == "spin 1000" { // so little that even a busy machine would give more
+				if err := g.Set(Limits{CPU: 0.1}); err != nil {
 					fmt.Println("set:", err)
 				}
 			}
@@ -80,6 +87,10 @@ func rootless(args []string) {
 		fmt.Println("prune:", err)
 	}
 	tree.Close()
+	if l != (Limits{}) {
+		fmt.Println("the second:", second.Probe(context.Background()))
+	}
+	second.Close()
 	fmt.Println("done")
 }
 
@@ -99,18 +110,18 @@ func runIn(g *Group, action string) (string, error) {
 	for _, f := range files {
 		_ = f.Close()
 	}
-	return out.String(), errorsJoin(err, g.Kill())
-}
-
-// errorsJoin drops the delay that was meant to be.
-func errorsJoin(err, killErr error) error {
 	if err == exec.ErrWaitDelay { //nolint:errorlint // not wrapped
 		err = nil
 	}
-	if err == nil {
-		return killErr
+	if killErr := g.Kill(); killErr != nil {
+		return out.String(), killErr
 	}
-	return err
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+		if empty, emptyErr := g.Empty(); empty || emptyErr != nil {
+			return out.String(), cmp.Or(err, emptyErr)
+		}
+	}
+	return out.String(), errors.New("killed, and yet there")
 }
 
 // userProcess is a process of the user, in the groups given by directory.
@@ -182,6 +193,9 @@ func (p *userProcess) until(line string) string {
 
 func (p *userProcess) end() string {
 	out := p.until("done")
+	if strings.Contains(out, "\nalloc") && !strings.Contains(out, "the second: <nil>\n") {
+		p.t.Errorf("the second tree of the process: %s", out)
+	}
 	if err := p.cmd.Wait(); err != nil {
 		p.t.Error(err)
 	}
@@ -194,7 +208,7 @@ func enforced(t *testing.T, out string) {
 	for _, want := range []string{
 		"alloc 32: joined; allocated (<nil>)", // the positive control
 		"alloc 96: joined (signal: killed)",
-		"fork 20: joined; refused after ", "spin 500: joined; spun (<nil>)",
+		"fork 20: joined; refused after ", "spin 1000: joined; spun (<nil>)",
 		"oom 1, pids hits true, throttled true (<nil>)",
 	} {
 		if !strings.Contains(out, want) {

@@ -71,7 +71,7 @@ func unsettle(place string) error {
 		return &Error{Op: "unsettle", File: place + "/cgroup.procs", Err: err}
 	}
 	for _, dir := range []string{leaf, root} {
-		if err := unix.Rmdir(dir); err != nil && err != unix.EBUSY && err != unix.ENOENT { //nolint:errorlint // raw errnos
+		if err := unix.Rmdir(dir); err != nil && err != unix.EBUSY && err != unix.ENOENT { // raw errnos
 			return &Error{Op: "unsettle", File: dir, Err: err}
 		}
 	}

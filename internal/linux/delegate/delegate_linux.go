@@ -47,12 +47,12 @@ func Obtain(ctx context.Context) error {
 			tried = append(tried, fmt.Errorf("%v: %w", a, err))
 			continue
 		}
-		defer c.close()
 		scope, err := scopeName()
-		if err != nil {
-			return err
+		if err == nil {
+			err = c.startScope(ctx, a.bus, scope, ownGroup)
 		}
-		if err := c.startScope(ctx, a.bus, scope, ownGroup); err != nil {
+		c.close()
+		if err != nil {
 			return fmt.Errorf("scope %s: %w", scope, err)
 		}
 		return nil

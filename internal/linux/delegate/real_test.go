@@ -4,7 +4,9 @@ package delegate
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -117,9 +119,9 @@ func run(args []string, o cgroup.Options) {
 			fmt.Println("make:", err)
 			return
 		}
-		for _, action := range []string{"alloc 32", "alloc 96", "fork 20", "spin 300"} {
-			if l.CPU > 0 && action == "spin 300" { // so little that even a busy machine would give more
-				if err := g.Set(cgroup.Limits{CPU: 0.2}); err != nil {
+		for _, action := range []string{"alloc 32", "alloc 96", "fork 20", "spin 1000"} {
+			if l.CPU > 0 && action == "spin 1000" { // so little that even a busy machine would give more
+				if err := g.Set(cgroup.Limits{CPU: 0.1}); err != nil {
 					fmt.Println("set:", err)
 				}
 			}
@@ -173,10 +175,16 @@ func runIn(g *cgroup.Group, action string) (string, error) {
 	if err = cmd.Wait(); err == exec.ErrWaitDelay { //nolint:errorlint // not wrapped
 		err = nil
 	}
-	if killErr := g.Kill(); err == nil {
-		err = killErr
+	out := cmd.Stdout.(*strings.Builder).String()
+	if killErr := g.Kill(); killErr != nil {
+		return out, killErr
 	}
-	return cmd.Stdout.(*strings.Builder).String(), err
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+		if empty, emptyErr := g.Empty(); empty || emptyErr != nil {
+			return out, cmp.Or(err, emptyErr)
+		}
+	}
+	return out, errors.New("killed, and yet there")
 }
 
 const (
@@ -202,7 +210,8 @@ func linger(t *testing.T) {
 	command(t, "loginctl", "enable-linger", plainID)
 	eventually(t, "the user's manager", func() bool {
 		_, err := os.Stat(runtimeDir + "/systemd/private")
-		return err == nil
+		_, busErr := os.Stat(runtimeDir + "/bus")
+		return err == nil && busErr == nil
 	})
 }
 
@@ -274,7 +283,7 @@ func contains(t *testing.T, out string, all ...string) {
 
 // enforced is what run says where all limits hold, with a positive control of each.
 var enforced = []string{
-	"alloc 32: allocated (<nil>)", "alloc 96:  (signal: killed)", "fork 20: refused after ", "spin 300: spun (<nil>)",
+	"alloc 32: allocated (<nil>)", "alloc 96:  (signal: killed)", "fork 20: refused after ", "spin 1000: spun (<nil>)",
 	"oom 1, pids hits true, throttled true (<nil>)",
 }
 
