@@ -414,7 +414,7 @@ func TestFaultFewDescriptors(t *testing.T) {
 			t.Fatalf("%+v", told)
 		}
 		for _, a := range told {
-			if clear(t, a); a.Step != "" {
+			if isClear(t, a); a.Step != "" {
 				failed, cold = append(failed, a), cold+1
 			}
 		}
