@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -243,21 +242,21 @@ func (s *steward) volume(v sandbox.Volume, owner int) (*os.File, bool, error) {
 // init makes every program that links this package able to be its own steward, with no word in its main.
 func init() {
 	if len(os.Args) == 1 && os.Args[0] == stewardName {
-		os.Exit(serveOrders(spawn.HelperSocket))
+		serveOrders(spawn.HelperSocket, os.Exit)
 	}
 }
 
-// serveOrders is the whole life of a steward.
-func serveOrders(socket int) int {
+// serveOrders is the whole life of a steward. It does not return: leave is to exit.
+func serveOrders(socket int, leave func(code int)) {
 	if err := standsApart(); err != nil {
 		fmt.Fprintln(os.Stderr, stewardName+": "+err.Error())
-		return 126
+		leave(126)
 	}
 	b, err := newBench(true)
 	for {
 		text, fds, receiveErr := receiveMessage(socket)
 		if receiveErr != nil {
-			return 0 // the supervisor is gone: so are we
+			leave(0) // the supervisor is gone: so are we
 		}
 		var o order
 		var a answer
@@ -274,7 +273,7 @@ func serveOrders(socket int) int {
 		err2 := sendMessage(socket, text, out)
 		closeFDs(out)
 		if err2 != nil {
-			return 0
+			leave(0)
 		}
 	}
 }
@@ -334,9 +333,6 @@ func (b *bench) fill(o *order, fds []int) (out []int, isFile bool, err error) {
 	}
 	return out, isFile, nil
 }
-
-// stewardPatience bounds what an order may take: it takes a millisecond.
-const stewardPatience = 20 * time.Second
 
 func sendMessage(socket int, text []byte, fds []int) error {
 	var rights []byte
