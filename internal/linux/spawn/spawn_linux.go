@@ -79,6 +79,7 @@ type Init struct {
 	waiting map[uint64]chan answer // by exec id: the answer to an exec
 	exits   map[uint64]chan exit   // by exec id: how it ended
 	reaped  bool
+	lost    error // why it can not be understood any more, or nil
 
 	listeners map[uint64]*os.File // by exec id: of programs that are being started
 }
@@ -273,6 +274,7 @@ func (i *Init) listen() {
 	for {
 		msg, files, err := i.conn.receive()
 		if err != nil {
+			i.lose(err)
 			return
 		}
 		i.mu.Lock()
@@ -294,6 +296,18 @@ func (i *Init) listen() {
 		}
 		i.mu.Unlock()
 	}
+}
+
+// lose notes why an init that lives can not be understood any more, and ends it: nobody watches what it runs. One that is
+// gone needs no reason.
+func (i *Init) lose(err error) {
+	if !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE) && !errors.Is(err, initproto.ErrMalformed) {
+		return
+	}
+	i.mu.Lock()
+	i.lost = err
+	i.mu.Unlock()
+	i.end()
 }
 
 // keepLocked keeps the listener of a program until it was started, or was not. There is one at the most, and only for
@@ -404,6 +418,11 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (running,
 		return running{}, &Error{Stage: m.Stage, Detail: m.Detail, Errno: syscall.Errno(m.Errno)}
 	}
 	if !ok {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if i.lost != nil {
+			return running{}, i.lost
+		}
 		return running{}, ErrGone
 	}
 	return running{}, initproto.ErrMalformed

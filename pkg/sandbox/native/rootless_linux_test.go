@@ -62,14 +62,18 @@ func (p plain) behind(t *testing.T, obstacle, test string, more ...string) {
 	args := []string{"--mount", "--propagation", "private", "sh", "-euc", script + "\nwrap= inner=\n" + obstacle + "\n" +
 		`exec $wrap setpriv --reuid ` + strconv.Itoa(plainUID) + ` --regid ` + strconv.Itoa(plainUID) + ` --clear-groups $inner "$0" "$@"` + "\n"}
 	args = append(args, filepath.Join(dir, "test"), "-test.run", test, "-test.v", "-test.timeout", "8m")
+	// Counters of the user's own: nobody may replace somebody else's files in a directory for all.
+	counters := ""
 	if cover := os.Getenv("GOCOVERDIR"); cover != "" && testing.CoverMode() != "" {
-		args = append(args, "-test.gocoverdir", cover)
+		counters = filepath.Join(dir, "cover")
+		args = append(args, "-test.gocoverdir", counters)
+		defer func() { _ = exec.Command("sh", "-c", `mv "$0"/cov* "$1"`, counters, cover).Run() }()
 	}
 	cmd := exec.Command("unshare", args...)
 	cmd.Dir = dir
 	cmd.Env = append([]string{
 		"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + dir + "/home", "TMPDIR=" + dir + "/home", "XDG_RUNTIME_DIR=" + dir + "/run",
-		plainVariable + "=" + p.String(), "SANDBOX_RUN_TEST_BIN=" + dir + "/bin", "GOCOVERDIR=" + os.Getenv("GOCOVERDIR"),
+		plainVariable + "=" + p.String(), "SANDBOX_RUN_TEST_BIN=" + dir + "/bin", "GOCOVERDIR=" + counters,
 		"SANDBOX_RUN_TEST_ALL=" + os.Getenv("SANDBOX_RUN_TEST_ALL"), "SANDBOXTEST_GUEST=" + os.Getenv("SANDBOXTEST_GUEST"),
 	}, more...)
 	out, err := cmd.CombinedOutput()
@@ -103,7 +107,7 @@ func (p plain) prepare(t *testing.T, dir string) string {
 	}
 	must(exec.Command("chmod", "-R", "a+rX", dir+"/bin", dir+"/test").Run())
 	var script strings.Builder
-	for _, name := range []string{"home", "run"} {
+	for _, name := range []string{"home", "run", "cover"} {
 		must(os.Mkdir(filepath.Join(dir, name), 0o700))
 		must(os.Chown(filepath.Join(dir, name), plainUID, plainUID))
 	}

@@ -205,7 +205,7 @@ func (r *running) stop() string {
 }
 
 // nextStep is how an error says what to do about it.
-var nextStep = regexp.MustCompile(`; (try|fix): \S|; (free some|use a|raise|remount) `)
+var nextStep = regexp.MustCompile(`(; |\n  )(try|fix): \S|; (free some|use a|raise|remount) `)
 
 // clear fails unless an attempt either went through or says what was wrong and what to do next.
 func isClear(t *testing.T, a attempt) {
