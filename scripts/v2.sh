@@ -72,7 +72,8 @@ packages=() directories=() flags=()
 while IFS='|' read -r package run; do
 	read -r package <<<"$package"
 	read -r run <<<"$run"
-	arguments=(-test.timeout=20m)
+	# As a plain user: what is kept without cgroups is the same on any machine, and one kind of user will do for the rest.
+	arguments=(-test.timeout=20m '-test.skip=^TestRootless/^namespace|^TestRootless$/subids$')
 	if [[ $mode == smoke ]]; then
 		[[ -n $run ]] || continue
 		arguments=(-test.timeout=3m "-test.run=$run")
