@@ -155,6 +155,8 @@ func (t *trial) spec(change ...func(*sandbox.Spec)) sandbox.Spec {
 	}
 	if t.walls() {
 		s.Volumes = append(s.Volumes, sandbox.Volume{Source: t.o.Executable, Target: attackerInside})
+	} else {
+		countersOf(s.Env)
 	}
 	for _, c := range change {
 		c(&s)
@@ -225,7 +227,7 @@ func (t *trial) outsideAs(who *syscall.Credential, executable, verb string, args
 		executable = t.o.Executable
 	}
 	cmd := exec.CommandContext(ctx, executable, hostile.Args("", t.mark, verb, args...)[1:]...)
-	cmd.Env = []string{hostile.Variable + "=" + t.mark, "PATH=" + os.Getenv("PATH")}
+	cmd.Env = append(countersOf(nil), hostile.Variable+"="+t.mark, "PATH="+os.Getenv("PATH"))
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: who}
 	var out bytes.Buffer
@@ -236,6 +238,18 @@ func (t *trial) outsideAs(who *syscall.Credential, executable, verb string, args
 		t.abort("control: %s: %v", verb, err)
 	}
 	return hostile.Parse(out.Bytes())
+}
+
+// countersOf says where an attacker on the host leaves what it has counted, in a build that does.
+func countersOf(env map[string]string) []string {
+	dir := os.Getenv("GOCOVERDIR")
+	if !measured || dir == "" {
+		return nil
+	}
+	if env != nil {
+		env["GOCOVERDIR"] = dir
+	}
+	return []string{"GOCOVERDIR=" + dir}
 }
 
 // answers are what an attacker said.
