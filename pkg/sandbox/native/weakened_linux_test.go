@@ -143,6 +143,12 @@ func weaknesses() []weakness {
 	}
 }
 
+// takeDown is called before a backend is made, and undone when that is closed: it starts inits ahead of time.
+func (w weakness) takeDown(t *testing.T) {
+	spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = w.start, w.setup, w.exec
+	t.Cleanup(func() { spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = nil, nil, nil })
+}
+
 // ownGroup makes this process the only one in its group, and deaf to what is about to be sent to it.
 func ownGroup(t *testing.T, _ *attack.Options) {
 	old := unix.Getpgrp()
@@ -165,6 +171,7 @@ func TestAttackWeakened(t *testing.T) {
 			if w.all && os.Getenv("SANDBOX_RUN_TEST_ALL") == "" {
 				t.Skip("slow: a part of make test-all")
 			}
+			w.takeDown(t)
 			real := newBackend(t, Options{})
 			defer real.Close()
 			b := &weakBackend{Backend: real}
@@ -175,8 +182,6 @@ func TestAttackWeakened(t *testing.T) {
 			if w.also != nil {
 				w.also(t, &o)
 			}
-			spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = w.start, w.setup, w.exec
-			defer func() { spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = nil, nil, nil }()
 			r := carryOut(t, o)
 			if r.OK || r.Grade != attack.GradeF {
 				t.Errorf("grade %s, ok %v", r.Grade, r.OK)
@@ -195,9 +200,8 @@ func TestAttackWeakened(t *testing.T) {
 // A sandbox that does not come up is an error, and nothing it was to show has held.
 func TestAttackOnNothing(t *testing.T) {
 	needRoot(t)
+	weakness{start: func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWPID }}.takeDown(t) // the init refuses
 	b, _ := managed(t, Options{})
-	spawn.Weaken.Start = func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWPID } // the init refuses
-	defer func() { spawn.Weaken.Start = nil }()
 	r := carryOut(t, attackOptions(t, b, "F12", "S1", "S6", "R1", "N1"))
 	if r.OK || r.Grade != attack.GradeC || r.Counts.Error != len(r.Results) {
 		t.Errorf("%s %+v", r.Grade, r.Counts)
@@ -212,9 +216,8 @@ func TestAttackOnNothing(t *testing.T) {
 // One wall of two is not a breach: what Landlock repeats, the mounts say as well.
 func TestAttackOnOneWallOfTwo(t *testing.T) {
 	needRoot(t)
+	weakness{exec: noLandlock}.takeDown(t)
 	b, _ := managed(t, Options{})
-	spawn.Weaken.Exec = noLandlock
-	defer func() { spawn.Weaken.Exec = nil }()
 	if r := carryOut(t, attackOptions(t, b, "F1", "F12", "F13", "N1")); !r.OK {
 		t.Errorf("%+v", r.Results)
 	}
