@@ -65,7 +65,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	iso := o.Backend.Probe(ctx)
 	if iso.Tier == sandbox.TierNone {
-		return nil, iso.Check(sandbox.TierProcess, false)
+		return nil, iso.Check(sandbox.TierContainer, false)
 	}
 	s := &suite{o: o, iso: iso, manager: sandbox.NewManager(o.Backend, sandbox.Options{})}
 	r := &Report{Backend: o.Backend.Name(), Tier: iso.Tier, Isolation: iso, Results: []Result{}}
