@@ -276,7 +276,7 @@ func volumeSources(t *trial) {
 		}
 	})
 	try := func(m *sandbox.Manager, source string) error {
-		id, err := m.Create(t.ctx, t.spec(func(s *sandbox.Spec) {
+		id, err := t.create(m, t.spec(func(s *sandbox.Spec) {
 			s.Volumes = append(s.Volumes, sandbox.Volume{Source: source, Target: "/data"})
 		}))
 		if err == nil {
