@@ -52,7 +52,12 @@ func victim(self, backend string, tier sandbox.Tier, mark string) *exec.Cmd {
 	const inside = "/victim"
 	args := []string{"exec", "--backend", backend, "--require", string(tier), "--timeout", "1m", "--quiet", "--volume", self + ":" + inside, "--env", hostile.Variable + "=" + mark, "--"}
 	cmd := exec.Command(self, append(args, hostile.Args(inside, mark, "fork", "sessions", "4", "1m")...)...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "XDG_RUNTIME_DIR=" + os.Getenv("XDG_RUNTIME_DIR"), "DBUS_SESSION_BUS_ADDRESS=" + os.Getenv("DBUS_SESSION_BUS_ADDRESS")}
+	cmd.Env = []string{} // nobody's defaults
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"} {
+		if v, ok := os.LookupEnv(name); ok {
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
 	return cmd
 }
 

@@ -17,8 +17,13 @@
 // what must not be in it and sums up what its initialisers cost (DESIGN.md, D10).
 package main
 
-import "os"
+import (
+	"os"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
+)
 
 func main() {
+	hostile.Play() // if that is what doctor --attack has started us for
 	os.Exit(run(os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
 }

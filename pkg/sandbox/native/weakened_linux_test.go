@@ -130,6 +130,15 @@ func weaknesses() []weakness {
 		{name: "late killing", ids: []string{"R2"}, weak: func(b *weakBackend) { b.patient = true }, all: true},
 		{name: "slow neighbours", ids: []string{"R13"}, weak: func(b *weakBackend) { b.slow = true }},
 		{name: "kill(0)", ids: []string{"R12"}, weak: func(b *weakBackend) { b.everybody = true }, also: ownGroup},
+		{name: "waiting for a pipe", ids: []string{"F7", "F10"}, weak: func(b *weakBackend) {
+			b.spec = func(s *sandbox.Spec) {
+				for _, v := range s.Volumes {
+					if strings.HasSuffix(v.Source, "/fifo") {
+						time.Sleep(12 * time.Second)
+					}
+				}
+			}
+		}, all: true},
 		{name: "slow clean-up", ids: []string{"F14"}, weak: func(b *weakBackend) { b.linger = 10500 * time.Millisecond }, all: true},
 		{name: "slow ends", ids: []string{"R7", "R8"}, weak: func(b *weakBackend) { b.finish = 5500 * time.Millisecond }, all: true},
 		{name: "nothing escaped", ids: []string{"A6"}, also: func(_ *testing.T, o *attack.Options) { o.Escape = func(s string) string { return s } }},
@@ -141,6 +150,12 @@ func weaknesses() []weakness {
 			}
 		}},
 	}
+}
+
+// takeDown is called before a backend is made, and undone when that is closed: it starts inits ahead of time.
+func (w weakness) takeDown(t *testing.T) {
+	spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = w.start, w.setup, w.exec
+	t.Cleanup(func() { spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = nil, nil, nil })
 }
 
 // ownGroup makes this process the only one in its group, and deaf to what is about to be sent to it.
@@ -165,6 +180,7 @@ func TestAttackWeakened(t *testing.T) {
 			if w.all && os.Getenv("SANDBOX_RUN_TEST_ALL") == "" {
 				t.Skip("slow: a part of make test-all")
 			}
+			w.takeDown(t)
 			real := newBackend(t, Options{})
 			defer real.Close()
 			b := &weakBackend{Backend: real}
@@ -175,8 +191,6 @@ func TestAttackWeakened(t *testing.T) {
 			if w.also != nil {
 				w.also(t, &o)
 			}
-			spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = w.start, w.setup, w.exec
-			defer func() { spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = nil, nil, nil }()
 			r := carryOut(t, o)
 			if r.OK || r.Grade != attack.GradeF {
 				t.Errorf("grade %s, ok %v", r.Grade, r.OK)
@@ -195,9 +209,8 @@ func TestAttackWeakened(t *testing.T) {
 // A sandbox that does not come up is an error, and nothing it was to show has held.
 func TestAttackOnNothing(t *testing.T) {
 	needRoot(t)
+	weakness{start: func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWPID }}.takeDown(t) // the init refuses
 	b, _ := managed(t, Options{})
-	spawn.Weaken.Start = func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWPID } // the init refuses
-	defer func() { spawn.Weaken.Start = nil }()
 	r := carryOut(t, attackOptions(t, b, "F12", "S1", "S6", "R1", "N1"))
 	if r.OK || r.Grade != attack.GradeC || r.Counts.Error != len(r.Results) {
 		t.Errorf("%s %+v", r.Grade, r.Counts)
@@ -212,9 +225,8 @@ func TestAttackOnNothing(t *testing.T) {
 // One wall of two is not a breach: what Landlock repeats, the mounts say as well.
 func TestAttackOnOneWallOfTwo(t *testing.T) {
 	needRoot(t)
+	weakness{exec: noLandlock}.takeDown(t)
 	b, _ := managed(t, Options{})
-	spawn.Weaken.Exec = noLandlock
-	defer func() { spawn.Weaken.Exec = nil }()
 	if r := carryOut(t, attackOptions(t, b, "F1", "F12", "F13", "N1")); !r.OK {
 		t.Errorf("%+v", r.Results)
 	}

@@ -50,7 +50,10 @@ func notApplicable(id string, iso sandbox.Isolation) string {
 }
 
 // casePatience is far beyond what any case needs.
-const casePatience = 30 * time.Second
+const casePatience = 25 * time.Second
+
+// hangPatience is how much longer a case may take to come to its end once its time is up.
+const hangPatience = 10 * time.Second
 
 // Run carries out the cases and draws the conclusion. The error is for what keeps it from beginning, or for a
 // context that ended: the report then has what there was until then.
@@ -65,7 +68,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	iso := o.Backend.Probe(ctx)
 	if iso.Tier == sandbox.TierNone {
-		return nil, iso.Check(sandbox.TierProcess, false)
+		return nil, iso.Check(sandbox.TierContainer, false)
 	}
 	s := &suite{o: o, iso: iso, manager: sandbox.NewManager(o.Backend, sandbox.Options{})}
 	r := &Report{Backend: o.Backend.Name(), Tier: iso.Tier, Isolation: iso, Results: []Result{}}
@@ -90,7 +93,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			o.OnResult(res)
 		}
 	}
-	err := s.manager.Close()
+	err := s.close()
 	r.grade()
 	r.Seconds = seconds(time.Since(began))
 	if ctx.Err() != nil {
@@ -105,6 +108,18 @@ type suite struct {
 	iso     sandbox.Isolation
 	manager *sandbox.Manager
 	host    *host
+}
+
+// close deletes what is left, unless that hangs, too: then a case has said so.
+func (s *suite) close() error {
+	closed := make(chan error, 1)
+	go func() { closed <- s.manager.Close() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(hangPatience):
+		return errors.New("sandboxes can not be deleted: something hangs")
+	}
 }
 
 // mostLate is how late the host may be and still be called responsive. A busy machine is a tenth of that.
@@ -122,8 +137,17 @@ func (s *suite) try(ctx context.Context, c attackCase) Result {
 	defer cancel()
 	t := &trial{suite: s, ctx: ctx, id: c.id, mark: newMark()}
 	s.host.canary.reset()
-	t.guard(func() { c.carry(t) })
-	t.cleanUp()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		t.guard(func() { c.carry(t) })
+		t.cleanUp()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(casePatience + hangPatience):
+		t.breach("something has not returned: the case hangs")
+	}
 	late, residue := s.host.canary.most(), s.host.residue(t.marks()...)
 	if late > mostLate {
 		t.breach("the host woke up %v late meanwhile", late.Round(time.Millisecond))
@@ -136,15 +160,17 @@ func (s *suite) try(ctx context.Context, c attackCase) Result {
 	}
 	res.Health.Lateness = float64(late.Microseconds()) / 1000
 	res.Outcome, res.Detail = t.conclude()
-	if t.probes != nil {
-		res.Probes = t.probes
-	}
+	t.mu.Lock()
+	res.Probes = append(res.Probes, t.probes...)
+	t.mu.Unlock()
 	res.Seconds = seconds(time.Since(began))
 	return res
 }
 
 // conclude is the outcome and a sentence. A breach outweighs a fault: it is there, whatever else is not known.
 func (t *trial) conclude() (Outcome, string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch {
 	case len(t.breaches) > 0:
 		return Breached, summary(t.breaches)

@@ -129,7 +129,11 @@ func (t *trial) cleanUp() {
 	}
 }
 
-func (t *trial) marks() []string { return append([]string{t.mark}, t.others...) }
+func (t *trial) marks() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]string{t.mark}, t.others...)
+}
 
 // polled reports whether a control is kept by looking again and again, with what that overshoots.
 func (t *trial) polled(c sandbox.Control) bool { return t.iso.Controls[c] == sandbox.Polled }
@@ -155,6 +159,8 @@ func (t *trial) spec(change ...func(*sandbox.Spec)) sandbox.Spec {
 	}
 	if t.walls() {
 		s.Volumes = append(s.Volumes, sandbox.Volume{Source: t.o.Executable, Target: attackerInside})
+	} else {
+		countersOf(s.Env)
 	}
 	for _, c := range change {
 		c(&s)
@@ -164,7 +170,7 @@ func (t *trial) spec(change ...func(*sandbox.Spec)) sandbox.Spec {
 
 // sandbox makes one that is deleted at the end of the case.
 func (t *trial) sandbox(change ...func(*sandbox.Spec)) string {
-	id, err := t.manager.Create(t.ctx, t.spec(change...))
+	id, err := t.create(t.manager, t.spec(change...))
 	if err != nil {
 		t.abort("no sandbox: %v", err)
 	}
@@ -178,9 +184,37 @@ func (t *trial) delete(id string) {
 	}
 }
 
+// createPatience is far beyond what making a sandbox, or refusing to, takes.
+const createPatience = 10 * time.Second
+
+// create makes a sandbox. That it returns at all is part of what is attacked: a pipe that is opened may never answer.
+func (t *trial) create(m *sandbox.Manager, s sandbox.Spec) (string, error) {
+	type made struct {
+		id  string
+		err error
+	}
+	done := make(chan made, 1)
+	go func() {
+		id, err := m.Create(t.ctx, s)
+		done <- made{id, err}
+	}()
+	select {
+	case r := <-done:
+		return r.id, r.err
+	case <-time.After(createPatience):
+		t.breach("making a sandbox has not returned within %v", createPatience)
+		go func() {
+			if r := <-done; r.err == nil {
+				_ = m.Delete(context.WithoutCancel(t.ctx), r.id)
+			}
+		}()
+		return "", errors.New("it hangs")
+	}
+}
+
 // refused tries to make a sandbox, and returns the error if it can not be made.
 func (t *trial) refused(s sandbox.Spec) error {
-	id, err := t.manager.Create(t.ctx, s)
+	id, err := t.create(t.manager, s)
 	if err == nil {
 		t.delete(id)
 	}
@@ -225,7 +259,7 @@ func (t *trial) outsideAs(who *syscall.Credential, executable, verb string, args
 		executable = t.o.Executable
 	}
 	cmd := exec.CommandContext(ctx, executable, hostile.Args("", t.mark, verb, args...)[1:]...)
-	cmd.Env = []string{hostile.Variable + "=" + t.mark, "PATH=" + os.Getenv("PATH")}
+	cmd.Env = append(countersOf(nil), hostile.Variable+"="+t.mark, "PATH="+os.Getenv("PATH"))
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: who}
 	var out bytes.Buffer
@@ -236,6 +270,18 @@ func (t *trial) outsideAs(who *syscall.Credential, executable, verb string, args
 		t.abort("control: %s: %v", verb, err)
 	}
 	return hostile.Parse(out.Bytes())
+}
+
+// countersOf says where an attacker on the host leaves what it has counted, in a build that does.
+func countersOf(env map[string]string) []string {
+	dir := os.Getenv("GOCOVERDIR")
+	if !measured || dir == "" {
+		return nil
+	}
+	if env != nil {
+		env["GOCOVERDIR"] = dir
+	}
+	return []string{"GOCOVERDIR=" + dir}
 }
 
 // answers are what an attacker said.

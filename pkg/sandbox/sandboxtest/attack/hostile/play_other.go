@@ -1,0 +1,6 @@
+//go:build !linux
+
+package hostile
+
+// Play has nobody to attack here.
+func Play() {}
