@@ -69,7 +69,7 @@ if ! filters_work; then
 	mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -vxF "$(printf '%s\n' "${guest[@]}")")
 fi
 # shellcheck disable=SC2086 # TESTFLAGS is a list
-CGO_ENABLED=1 go test -tags cover -race -count=1 -timeout 9m \
+CGO_ENABLED=1 go test -tags cover -race -count=1 -timeout 15m \
 	-covermode=atomic -coverpkg=./... -coverprofile=cover/tests.out \
 	-exec "env 'GOCOVERDIR=$children'" ${TESTFLAGS:-} "${packages[@]}" || status=$?
 if ((${#guest[@]})); then
