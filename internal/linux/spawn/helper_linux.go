@@ -72,6 +72,9 @@ func StartHelper(name string, o Options) (*Helper, error) {
 // Socket is our end. It is the helper's until Close.
 func (h *Helper) Socket() int { return h.socket }
 
+// Kill ends the helper as a stranger would; Close is still due.
+func (h *Helper) Kill() { _ = unix.PidfdSendSignal(h.pidfd, unix.SIGKILL, nil, 0) }
+
 // Close ends the helper and waits for it. Once only.
 func (h *Helper) Close() {
 	_ = unix.Close(h.socket)

@@ -2,6 +2,7 @@ package subid
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Range is a run of ids of the host.
@@ -89,6 +91,9 @@ func parse(text []byte, name, id string) (best Range, ok bool) {
 	return best, ok
 }
 
+// patience is how long a program may take that takes a millisecond.
+const patience = 10 * time.Second
+
 // Map writes the id maps of a process's user namespace. The process must be a child that was not waited for.
 func (g *Grant) Map(pid int, uids, gids []syscall.SysProcIDMap) error {
 	for _, m := range []struct {
@@ -99,7 +104,11 @@ func (g *Grant) Map(pid int, uids, gids []syscall.SysProcIDMap) error {
 		for _, id := range m.ids {
 			args = append(args, strconv.Itoa(id.ContainerID), strconv.Itoa(id.HostID), strconv.Itoa(id.Size))
 		}
-		out, err := exec.Command(m.helper, args...).CombinedOutput()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		cmd := exec.CommandContext(ctx, m.helper, args...)
+		cmd.WaitDelay = patience / 10
+		out, err := cmd.CombinedOutput()
+		cancel()
 		if err != nil {
 			return fmt.Errorf("%s %s: %w: %s", m.helper, strings.Join(args, " "), err, bytes.TrimSpace(out))
 		}

@@ -126,6 +126,20 @@ print("alive", hits, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 	}
 }
 
+// A steward that somebody kills is replaced.
+func TestPlainStewardKilled(t *testing.T) {
+	b, m, tier := plainManager(t)
+	for n := range 3 {
+		if res := plainRun(t, m, sandbox.Spec{Require: tier}, "/bin/echo", "hello"); string(res.Stdout.Bytes()) != "hello\n" {
+			t.Errorf("after %d: %s %q", n, res.Verdict, res.Stdout.Bytes())
+		}
+		s := b.shop.(*steward)
+		s.mu.Lock()
+		s.process.Kill()
+		s.mu.Unlock()
+	}
+}
+
 // What can not be had without root is refused by name, and a tier that is not there is refused with what to do.
 func TestPlainRefusals(t *testing.T) {
 	_, m, tier := plainManager(t)

@@ -186,7 +186,7 @@ func TestRootless(t *testing.T) {
 
 func TestRootlessWalls(t *testing.T) {
 	everyPlain(t, func(t *testing.T, p plain) {
-		p.run(t, "^(TestPlainIdentity|TestPlainInitIsSafe|TestPlainRefusals|TestPlainPosture)$")
+		p.run(t, "^(TestPlainIdentity|TestPlainInitIsSafe|TestPlainRefusals|TestPlainPosture|TestPlainStewardKilled)$")
 	})
 }
 

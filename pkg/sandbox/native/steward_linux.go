@@ -119,10 +119,11 @@ const maxOrder = 1 << 20
 
 // steward is the supervisor's end.
 type steward struct {
-	process *spawn.Helper
+	self who
 
-	mu     sync.Mutex // one order at a time
-	closed bool
+	mu      sync.Mutex    // one order at a time
+	process *spawn.Helper // nil once closed, and after one that could not be replaced
+	closed  bool
 }
 
 var _ workshop = (*steward)(nil)
@@ -130,13 +131,7 @@ var _ workshop = (*steward)(nil)
 // newSteward starts one and waits until it stands at its bench: where user namespaces are switched off, or of no use,
 // this is where it shows.
 func newSteward(self who) (*steward, error) {
-	o := self.stewardMaps()
-	o.Namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS
-	p, err := spawn.StartHelper(stewardName, o)
-	if err != nil {
-		return nil, failure("start steward", "namespaces", err)
-	}
-	s := &steward{process: p}
+	s := &steward{self: self}
 	if _, _, err := s.ask(order{What: orderReady}, nil, 0); err != nil {
 		s.close()
 		return nil, err
@@ -144,16 +139,30 @@ func newSteward(self who) (*steward, error) {
 	return s, nil
 }
 
-func (s *steward) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.closed = true
+// startLocked starts the process. With mu held.
+func (s *steward) startLocked() (err error) {
+	o := s.self.stewardMaps()
+	o.Namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS
+	s.process, err = spawn.StartHelper(stewardName, o)
+	return failure("start steward", "namespaces", err)
+}
+
+func (s *steward) stopLocked() {
+	if s.process != nil {
 		s.process.Close()
+		s.process = nil
 	}
 }
 
-// ask sends an order and returns the answer, which must come with that many descriptors. They are the caller's.
+func (s *steward) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.stopLocked()
+}
+
+// ask sends an order and returns the answer, which must come with that many descriptors. They are the caller's. A steward
+// that somebody has killed is replaced: that is nobody's request's fault.
 func (s *steward) ask(o order, send []int, want int) (answer, []int, error) {
 	fail := func(err error) (answer, []int, error) { return answer{}, nil, failure("ask steward", "rootfs", err) }
 	text, err := json.Marshal(o)
@@ -165,15 +174,27 @@ func (s *steward) ask(o order, send []int, want int) (answer, []int, error) {
 	if s.closed {
 		return answer{}, nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
 	}
-	if err := sendMessage(s.process.Socket(), text, send); err != nil {
-		return fail(err)
-	}
-	text, fds, err := receiveMessage(s.process.Socket())
-	if err != nil {
-		return fail(err)
+	var fds []int
+	var reply []byte
+	for tries := 0; ; tries++ {
+		if s.process == nil {
+			if err := s.startLocked(); err != nil {
+				return answer{}, nil, err
+			}
+		}
+		if err = sendMessage(s.process.Socket(), text, send); err == nil {
+			reply, fds, err = receiveMessage(s.process.Socket())
+		}
+		if err == nil {
+			break
+		}
+		s.stopLocked()
+		if tries > 0 {
+			return fail(err)
+		}
 	}
 	var a answer
-	err = json.Unmarshal(text, &a)
+	err = json.Unmarshal(reply, &a)
 	if err == nil && a.Error != nil {
 		err = a.Error.unpack()
 	} else if err == nil && len(fds) != want {
