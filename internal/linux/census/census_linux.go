@@ -65,7 +65,8 @@ func (c *Census) Take() (Count, error) {
 		n.CPUSystem += st.system
 		n.Processes++
 		n.Tasks += st.threads
-		n.Memory += held(read(at, pid+"/status"))
+		_, status := holder(at, pid, st.threads)
+		n.Memory += held(status)
 	})
 }
 
@@ -80,8 +81,9 @@ func (c *Census) Memory() (uint64, error) {
 		if pid == "1" {
 			return
 		}
-		status := read(at, pid+"/status")
-		shares := read(at, pid+"/smaps_rollup")
+		st, _ := parseStat(read(at, pid+"/stat"))
+		who, status := holder(at, pid, st.threads)
+		shares := read(at, who+"/smaps_rollup")
 		if shares == nil { // gone, or not to be had: what can not be divided counts in full
 			total += held(status)
 			return
@@ -89,6 +91,28 @@ func (c *Census) Memory() (uint64, error) {
 		total += sumKiB(shares, "Pss_Anon", "Pss_Shmem", "SwapPss") + sumKiB(status, "VmPTE")
 	})
 }
+
+// holder is where a process's memory is told of, with the status there: in its own directory, unless its first thread has
+// ended before the others, and with it what the kernel tells there.
+func holder(at int, pid string, threads int) (who string, status []byte) {
+	who, status = pid, read(at, pid+"/status")
+	if threads < 2 || hasMemory(status) {
+		return who, status
+	}
+	tasks, err := unix.Openat(at, pid+"/task", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return who, status
+	}
+	defer unix.Close(tasks)
+	_ = numbers(tasks, func(tid string) bool {
+		who = pid + "/task/" + tid
+		status = read(at, who+"/status")
+		return !hasMemory(status)
+	})
+	return who, status
+}
+
+func hasMemory(status []byte) bool { return bytes.Contains(status, []byte("\nRssAnon:")) }
 
 // held is what a process's status says that it holds.
 func held(status []byte) uint64 { return sumKiB(status, "RssAnon", "RssShmem", "VmSwap", "VmPTE") }
@@ -116,20 +140,28 @@ func (c *Census) each(f func(at int, pid string)) error {
 			return
 		}
 		defer unix.Close(dir)
-		buf := make([]byte, 16<<10)
-		for {
-			var n int
-			if n, err = unix.ReadDirent(dir, buf); err != nil || n <= 0 {
-				return
-			}
-			_, _, names := unix.ParseDirent(buf[:n], -1, nil)
-			for _, name := range names {
-				if name[0] >= '1' && name[0] <= '9' {
-					f(int(proc), name)
-				}
+		err = numbers(dir, func(pid string) bool {
+			f(int(proc), pid)
+			return true
+		})
+	}), err)
+}
+
+// numbers calls f with the names in a directory that are numbers, until it returns false.
+func numbers(dir int, f func(name string) bool) error {
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := unix.ReadDirent(dir, buf)
+		if err != nil || n <= 0 {
+			return err
+		}
+		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+		for _, name := range names {
+			if name[0] >= '1' && name[0] <= '9' && !f(name) {
+				return nil
 			}
 		}
-	}), err)
+	}
 }
 
 // read returns a small file, or nothing.

@@ -42,6 +42,8 @@ func Call(arch string, nr uint32, args [6]uint64) string {
 		detail = constant(low[0], prctlOptions)
 	case "setsockopt":
 		detail = constant(low[2], socketOptions)
+	case "mmap":
+		detail = "MAP_SHARED|MAP_ANONYMOUS"
 	case "fcntl":
 		detail = constant(low[1], fileCommands)
 	case "chmod", "fchmod", "mkdir", "mknod", "creat":

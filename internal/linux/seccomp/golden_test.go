@@ -25,7 +25,7 @@ const (
 		getpmsg putpmsg afs_syscall tuxcall security vserver`
 	goldenAbsent      = `clone3 seccomp io_setup io_submit io_getevents io_pgetevents io_cancel io_destroy file_getattr file_setattr listns rseq_slice_yield`
 	goldenAbsentAMD64 = goldenAbsent + ` uprobe`
-	goldenPartly      = `clone socket socketpair personality ioctl prctl setsockopt fcntl`
+	goldenPartly      = `clone socket socketpair personality ioctl prctl setsockopt fcntl prlimit64`
 	goldenSetID       = `fchmod fchmodat fchmodat2 mknodat mkdirat openat`
 	goldenSetIDAMD64  = goldenSetID + ` chmod mknod mkdir open creat`
 )
@@ -53,8 +53,8 @@ func TestGoldenRefusals(t *testing.T) {
 					list("openat2", "ENOSYS")
 				}
 				if p.DenyUncounted {
-					list("memfd_create memfd_secret", "EPERM")
-					list("shmget", "partly")
+					list("memfd_create memfd_secret vmsplice msgget", "EPERM")
+					list("shmget semget mmap", "partly")
 				}
 				if p.DenyAffinity {
 					list("sched_setaffinity", "EPERM")
@@ -114,6 +114,26 @@ func TestGoldenArguments(t *testing.T) {
 		{call: "shmget", args: [6]uint64{0, 0xffff}, p: counted},
 		{call: "shmget", args: [6]uint64{0, 0x10000}, want: ePERM, p: counted},
 		{call: "shmget", args: [6]uint64{0, 1<<32 + 56}, want: ePERM, p: counted},
+		{call: "semget", args: [6]uint64{0, 32000}},
+		{call: "semget", args: [6]uint64{0, 0}, p: counted},
+		{call: "semget", args: [6]uint64{0, 63}, p: counted},
+		{call: "semget", args: [6]uint64{0, 64}, want: ePERM, p: counted},
+		{call: "semget", args: [6]uint64{0, high | 32000}, want: ePERM, p: counted},
+		{call: "mmap", args: [6]uint64{0, 4096, 3, 0x21}},
+		{call: "mmap", args: [6]uint64{0, 4096, 3, 0x22}, p: counted},
+		{call: "mmap", args: [6]uint64{0, 4096, 3, 0x20022}, p: counted}, // a stack
+		{call: "mmap", args: [6]uint64{0, 4096, 3, 0x01, 3}, p: counted}, // a file
+		{call: "mmap", args: [6]uint64{0, 4096, 3, 0x21}, want: ePERM, p: counted},
+		{call: "mmap", args: [6]uint64{0, 4096, 3, 0x23}, want: ePERM, p: counted}, // MAP_SHARED_VALIDATE
+		{call: "mmap", args: [6]uint64{0, 4096, 3, high | 0x8031}, want: ePERM, p: counted},
+		{call: "setsockopt", args: [6]uint64{3, 1, 60}},
+		{call: "setsockopt", args: [6]uint64{3, 1, 60}, want: eNOPROTOOPT, p: counted},
+		{call: "setsockopt", args: [6]uint64{3, 1, 26}, want: eNOPROTOOPT, p: counted},
+		{call: "setsockopt", args: [6]uint64{3, 6, 60}, p: counted},
+		{call: "prlimit64", args: [6]uint64{0, 7}},
+		{call: "prlimit64", args: [6]uint64{2, 7}},
+		{call: "prlimit64", args: [6]uint64{1, 7}, want: ePERM},
+		{call: "prlimit64", args: [6]uint64{high | 1, 7}, want: ePERM},
 		{call: "clone", args: [6]uint64{17}},
 		{call: "clone", args: [6]uint64{0x3d0f00}}, // pthread_create
 		{call: "clone", args: [6]uint64{0x01200011}},
@@ -223,7 +243,7 @@ func TestGoldenAllowed(t *testing.T) {
 		exit exit_group wait4 waitid kill tgkill getpid gettid newfstatat statx getdents64 pipe2 dup3 epoll_create1 epoll_ctl
 		epoll_pwait eventfd2 inotify_init1 timerfd_create timer_create clock_gettime clock_nanosleep nanosleep getrandom
 		memfd_create rseq membarrier sched_yield sched_getaffinity sched_setaffinity set_robust_list
-		prlimit64 madvise connect bind listen accept4 sendmsg recvmsg sendto recvfrom getsockopt
+		madvise connect bind listen accept4 sendmsg recvmsg sendto recvfrom getsockopt
 		faccessat2 close_range pidfd_open pidfd_send_signal copy_file_range sendfile splice landlock_create_ruleset
 		openat mkdirat fchmod fchmodat renameat2 unlinkat linkat symlinkat utimensat umask setsid setpgid`
 	for _, arch := range []string{"amd64", "arm64"} {

@@ -9,8 +9,10 @@ type Policy struct {
 	// would outlive the sandbox and be honoured by the host. openat2 carries its mode
 	// behind a pointer and fails with ENOSYS instead; callers fall back to openat.
 	DenySetID bool
-	// DenyUncounted refuses memory that belongs to no process while nobody maps it: memory files, and more than a little
-	// System V shared memory. Needed where memory is not counted by a cgroup but by looking at processes.
+	// DenyUncounted refuses memory that no process shows as its own: memory files, shared memory without a file (whose
+	// pages stay when they are unmapped, as long as one mapping is left), pages given to pipes and sockets, message queues,
+	// and more than a little of System V shared memory and semaphores. Needed where memory is not counted by a cgroup but
+	// by looking at processes.
 	DenyUncounted bool
 	// DenyAffinity refuses to choose processors: needed where being bound to some is the only limit on using all.
 	DenyAffinity bool
@@ -110,13 +112,16 @@ const (
 	rulePrctl                    // no filters of its own
 	ruleSockopt                  // nor on sockets
 	ruleFcntl                    // no leases
+	rulePrlimit                  // no limits for the init
 	ruleMode1                    // file mode in argument 1
 	ruleMode2                    // file mode in argument 2
 	ruleOpen1                    // open flags in argument 1, mode in 2
 	ruleOpen2                    // open flags in argument 2, mode in 3
 	ruleOpenHow                  // mode behind a pointer
 	ruleMemoryFile               // memory that nobody maps
+	ruleMap                      // the same, unless it is a file's or one process's
 	ruleSharedMemory             // the same, its size in argument 1
+	ruleSemaphores               // the same, their number in argument 1
 	ruleAffinity                 // processors to run on
 	ruleCount
 )
@@ -221,6 +226,19 @@ var (
 		{arg: 1, high: true, op: opAny, mask: whole, then: notPermitted},
 		{arg: 1, op: opAny, mask: 0xffff0000, then: notPermitted},
 	}
+	// A semaphore takes 64 bytes, a set up to 32000 of them, and there may be 32000 sets (kernel.sem). Sets of this size are
+	// 140 MiB.
+	stepsSemaphores = []step{{arg: 1, op: opAny, mask: 0xffffffc0, then: notPermitted}}
+	// MAP_SHARED or MAP_SHARED_VALIDATE, with MAP_ANONYMOUS.
+	stepsMap = []step{{arg: 3, op: opIn, mask: 0x21, set: []uint32{0x21}, then: notPermitted}}
+	// SO_ZEROCOPY besides: a byte of a huge page keeps all of it.
+	stepsSockoptUncounted = []step{
+		{arg: 1, op: opNotIn, mask: whole, set: []uint32{1}, then: Allow},
+		{arg: 2, op: opIn, mask: whole, set: []uint32{26, 50, 51, 52, 60}, then: noSuchOption},
+	}
+	// Without root the init may have the program's own id, and whoever has that may take from it what it lives on. It is
+	// always the first process.
+	stepsPrlimit = []step{{arg: 0, op: opIn, mask: whole, set: []uint32{1}, then: notPermitted}}
 	// Without a create flag the mode register is never read and holds whatever
 	// it held before.
 	stepsOpen1 = []step{
@@ -252,7 +270,12 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 	case rulePrctl:
 		return stepsPrctl, 0
 	case ruleSockopt:
+		if p.DenyUncounted {
+			return stepsSockoptUncounted, 0
+		}
 		return stepsSockopt, 0
+	case rulePrlimit:
+		return stepsPrlimit, 0
 	case ruleFcntl:
 		return stepsFcntl, 0
 	case ruleMemoryFile:
@@ -260,11 +283,17 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 			return nil, notPermitted
 		}
 		return nil, Allow
-	case ruleSharedMemory:
-		if p.DenyUncounted {
+	case ruleMap, ruleSharedMemory, ruleSemaphores:
+		if !p.DenyUncounted {
+			return nil, Allow
+		}
+		switch r {
+		case ruleMap:
+			return stepsMap, 0
+		case ruleSharedMemory:
 			return stepsSharedMemory, 0
 		}
-		return nil, Allow
+		return stepsSemaphores, 0
 	case ruleAffinity:
 		if p.DenyAffinity {
 			return nil, notPermitted

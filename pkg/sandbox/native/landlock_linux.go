@@ -20,7 +20,7 @@ const (
 )
 
 // landlock fills in the second wall of a process, as far as this kernel has it.
-func landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode) {
+func landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) {
 	abi := landlockABI()
 	if abi < minLandlockABI {
 		return // the isolation report says so
@@ -47,7 +47,17 @@ func landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode
 	for _, p := range []string{sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir, "/dev/shm"} {
 		grant(p, landRead|landMake|landWrite)
 	}
-	grant("/dev", landWrite|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
+	if uncounted {
+		// Whoever may write to it gets shared memory of /dev/zero that no process shows as its own: see seccomp.Policy.
+		for _, d := range devices {
+			if d.name != "zero" {
+				grant("/dev/"+d.name, landWrite|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
+			}
+		}
+		grant("/dev/pts", landWrite|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
+	} else {
+		grant("/dev", landWrite|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
+	}
 	grant("/proc", landWrite)
 	for _, v := range spec.Volumes {
 		if v.Writable {

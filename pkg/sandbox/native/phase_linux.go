@@ -84,6 +84,9 @@ func (p *phase) Kill() error {
 	return nil
 }
 
+// Killed reports whether it was us who ended it.
+func (p *phase) Killed() bool { return p.killed.Load() }
+
 // enter finds the phase a process belongs to, or makes it.
 func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*phase, error) {
 	i.mu.Lock()

@@ -50,13 +50,17 @@ func (b *Backend) instead(c cgroup.Controller) (sandbox.ControlState, string) {
 		if b.counts.memory {
 			return sandbox.Absent, ""
 		}
-		unseen := "pipes"
+		unseen := "pipes, and sockets whose sender is closed,"
 		if !census.SeesSockets() {
 			unseen = "pipes and sockets" // a module that is missing: unix_diag
 		}
-		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead: what is filled in between is over the limit (a few MiB for one process, some 200 MiB for dozens at once), and what %s buffer is not seen", lookSoonest, lookLatest, unseen)
+		more := ""
+		if landlockABI() < minLandlockABI {
+			more = ", nor is what is mapped from /dev/zero and shared"
+		}
+		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead: what is filled in between is over the limit (a few MiB for one process, some 200 MiB for dozens at once), and what %s buffer is not seen%s", lookSoonest, lookLatest, unseen, more)
 	case cgroup.Pids:
-		if countsPerNamespace() {
+		if b.self.countsProcesses() {
 			return sandbox.Enforced, "; RLIMIT_NPROC of its user namespace instead: what it refuses is not counted"
 		}
 		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead", lookSoonest, lookLatest)
@@ -157,21 +161,15 @@ func (w *watch) keep() {
 
 // police looks once and says when to look again, or that a limit was exceeded.
 func (w *watch) police() (pause time.Duration, over bool) {
-	n, err := w.census.Take()
+	n, used, err := w.count()
 	if err != nil { // the namespace ends
 		return lookLatest, false
 	}
 	b := w.p.i.b
-	if !b.counts.pids && !countsPerNamespace() && n.Tasks > w.limits.Load().Processes {
+	if !b.counts.pids && !b.self.countsProcesses() && n.Tasks > w.limits.Load().Processes {
 		return 0, true
 	}
 	limit := uint64(w.limits.Load().Memory)
-	used := n.Memory + w.inScratch()
-	if used > limit && !b.counts.memory {
-		if exact, err := w.census.Memory(); err == nil {
-			used = exact + w.inScratch()
-		}
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = n
@@ -182,6 +180,20 @@ func (w *watch) police() (pause time.Duration, over bool) {
 	}
 	left := time.Duration(float64(limit-min(limit, used)) / fillRate * float64(time.Second))
 	return min(max(left, lookSoonest), lookLatest), false
+}
+
+// count looks at all there is. What several processes share counts once where it would make a difference.
+func (w *watch) count() (n census.Count, used uint64, err error) {
+	if n, err = w.census.Take(); err != nil {
+		return n, 0, err
+	}
+	used = n.Memory + w.inScratch()
+	if used > uint64(w.limits.Load().Memory) && !w.p.i.b.counts.memory {
+		if exact, err := w.census.Memory(); err == nil {
+			used = exact + w.inScratch()
+		}
+	}
+	return n, used, nil
 }
 
 // inScratch is what files in memory take.
@@ -196,14 +208,13 @@ func (w *watch) inScratch() uint64 {
 
 // look adds what is used now to a sample.
 func (w *watch) look(s *monitor.Sample) error {
-	n, err := w.census.Take()
+	n, used, err := w.count()
 	if err != nil {
 		return err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = n
-	used := n.Memory + w.inScratch()
 	w.peak, w.processesPeak = max(w.peak, used), max(w.processesPeak, n.Tasks)
 	w.addLocked(s)
 	if !w.p.i.b.counts.memory {

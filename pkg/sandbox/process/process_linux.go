@@ -347,6 +347,9 @@ func (p *phase) Kill() error {
 	return nil
 }
 
+// Killed reports whether it was us who ended it.
+func (p *phase) Killed() bool { return p.killed.Load() }
+
 // Destroy kills whatever runs and removes everything. It may be called in any state, twice.
 func (i *instance) Destroy(ctx context.Context) error {
 	i.mu.Lock()

@@ -51,6 +51,7 @@ var byArguments = map[string]string{
 	"prctl":       "rulePrctl",
 	"setsockopt":  "ruleSockopt",
 	"fcntl":       "ruleFcntl",
+	"prlimit64":   "rulePrlimit",
 
 	"chmod":     "ruleMode1",
 	"fchmod":    "ruleMode1",
@@ -67,6 +68,10 @@ var byArguments = map[string]string{
 
 	"memfd_create":      "ruleMemoryFile",
 	"memfd_secret":      "ruleMemoryFile",
+	"vmsplice":          "ruleMemoryFile",
+	"msgget":            "ruleMemoryFile",
+	"mmap":              "ruleMap",
 	"shmget":            "ruleSharedMemory",
+	"semget":            "ruleSemaphores",
 	"sched_setaffinity": "ruleAffinity",
 }

@@ -30,6 +30,8 @@ type Phase interface {
 	Live() (monitor.Sample, error)
 	// Kill ends everything in the phase.
 	Kill() error
+	// Killed reports whether Kill was called, by whomever.
+	Killed() bool
 }
 
 // Task is one process of a phase.
@@ -133,8 +135,8 @@ func (t *Task) Wait() (sandbox.Exit, error) {
 // Took is how long the process ran, as its init saw it.
 func (t *Task) Took() (time.Duration, bool) { return t.program.Took() }
 
-// Lost: the init ended before the process did.
-func (t *Task) Lost() bool { return t.program.Lost() }
+// Lost: the init ended before the process did, and not by us.
+func (t *Task) Lost() bool { return t.program.Lost() && !t.phase.Killed() }
 
 // Finish ends the phase if this was its last process, and returns what the phase has used.
 func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
