@@ -329,6 +329,7 @@ func copyOut(t *trial) {
 	for _, kind := range []string{"device", "hard link"} {
 		t.judge(!planted.of(kind).OK(), "plant a "+kind, say(planted.of(kind)), "a file: "+planted.of("file").Got)
 	}
+	t.devicesInVolumes()
 	volume := func(source string) error {
 		return t.refused(t.spec(func(s *sandbox.Spec) {
 			s.Volumes = append(s.Volumes, sandbox.Volume{Source: source, Target: "/in"})
@@ -501,6 +502,9 @@ func setUID(t *trial) {
 	t.judge(status.of("NoNewPrivs").Detail == "1", "no_new_privs", status.of("NoNewPrivs").Detail, "host: "+t.outside("status").of("NoNewPrivs").Detail)
 	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
 		t.judge(strings.Trim(status.of(set).Detail, "0") == "", set, status.of(set).Detail, "")
+	}
+	if os.Geteuid() == 0 { // others may have no right to drop theirs, and the isolation says so
+		t.judge(status.of("Groups").Detail == "", "supplementary groups", status.of("Groups").Detail, "")
 	}
 	args := []string{"/workspace"}
 	if program != "" {

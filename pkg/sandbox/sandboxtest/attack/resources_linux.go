@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -212,6 +213,7 @@ func useProcessors(t *trial) {
 	}
 	control := t.inside(spinning(5*time.Second, 5*time.Second), "spin", "one", "1", "30ms").of("spun")
 	t.control(control.OK(), "spin for a moment", say(control))
+	t.shareOfProcessors()
 	if t.iso.Controls[sandbox.ControlCPUTime] == sandbox.Absent {
 		t.note("processor time is not limited here, nor claimed to be")
 	} else {
@@ -230,6 +232,28 @@ func useProcessors(t *trial) {
 	began := time.Now()
 	res := t.run(spinning(300*time.Millisecond, 0), t.process("sleep", "10s"), sandbox.IO{})
 	t.judge(res.Verdict == sandbox.VerdictTimeLimit && time.Since(began) < 4*time.Second, "sleep", string(res.Verdict), "")
+}
+
+// shareOfProcessors has many threads want a processor each, where all together may have a small part of one. So small that
+// a busy machine, which leaves them little, still leaves them more than that.
+func (t *trial) shareOfProcessors() {
+	cores, most, spin := 0.05, 0.1, 60*time.Millisecond
+	switch {
+	case t.iso.Controls[sandbox.ControlCPU] == sandbox.Absent:
+		t.note("processors are not limited here, nor claimed to be")
+		return
+	case t.polled(sandbox.ControlCPU) && t.walls(): // bound to whole ones
+		if cores, most, spin = 1, 1.3, 400*time.Millisecond; runtime.NumCPU() == 1 {
+			t.note("processors are limited by being bound to some, and this machine has one")
+			return
+		}
+	}
+	id := t.sandbox(func(s *sandbox.Spec) { s.Limits.CPUs = cores })
+	res := t.run(id, t.process("spin", "threads", "4", spin.String()), sandbox.IO{})
+	used, wall := res.Metrics.CPUTime.Duration(), res.Metrics.WallTime.Duration()
+	t.control(used >= spin/2, "threads that spin", fmt.Sprintf("%s, %v used", res.Verdict, used))
+	share := used.Seconds() / max(wall, time.Millisecond).Seconds()
+	t.judge(share <= most, fmt.Sprintf("4 threads that may use %g processors", cores), fmt.Sprintf("%.2f used", share), "")
 }
 
 func useUpCounts(t *trial) {
@@ -331,17 +355,17 @@ func compileBombs(t *trial) {
 			s.Limits.Memory, s.Limits.Wall, s.Limits.Output = limit, 3*time.Second, 64*sandbox.KiB
 		}}, change...)...)
 	}
+	hold := "0s"
+	if t.polled(sandbox.ControlMemory) {
+		hold = "1s" // long enough to be looked at
+	}
 	include := func(file string, most sandbox.Size) *sandbox.Result {
-		return t.run(box(), t.process("memory", "include", fmt.Sprint(int(most)), "0s", file), sandbox.IO{})
+		return t.run(box(), t.process("memory", "include", fmt.Sprint(int(most)), hold, file), sandbox.IO{})
 	}
 	small := answers(hostile.Parse(include("/dev/zero", 4*sandbox.MiB).Stdout.Bytes())).of("held")
 	t.control(small.Got == "4", "include 4 MiB", say(small))
 	res := include("/dev/zero", 2*limit)
-	if t.polled(sandbox.ControlMemory) {
-		t.judge(true, "include /dev/zero", fmt.Sprintf("%s, peak %s: by looking", res.Verdict, sandbox.Size(res.Metrics.MemoryPeak)), "4 MiB: ok")
-	} else {
-		t.judge(res.Verdict == sandbox.VerdictMemoryLimit, "include /dev/zero", string(res.Verdict), "4 MiB: ok")
-	}
+	t.judge(res.Verdict == sandbox.VerdictMemoryLimit, "include /dev/zero", fmt.Sprintf("%s, peak %s", res.Verdict, sandbox.Size(res.Metrics.MemoryPeak)), "4 MiB: ok")
 	hosts, _ := os.ReadFile("/etc/passwd")
 	var own strings.Builder
 	for _, a := range t.inside(box(), "cat", "/etc/passwd") {
