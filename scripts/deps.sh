@@ -23,7 +23,7 @@ guest,guest-systemd  | busybox-static  | its first programs                     
 guest,guest-systemd  | cpio            | to pack them                               | command -v cpio
 guest,guest-systemd  | kmod            | depmod                                     | command -v depmod
 guest,guest-systemd  | bubblewrap      | a program to run in it                     | command -v bwrap
-guest                | uidmap          | newuidmap, for its ordinary users          | command -v newuidmap
+test,test-all,guest  | uidmap          | newuidmap, for ordinary users              | command -v newuidmap
 guest-systemd        | mmdebstrap      | its Debian                                 | command -v mmdebstrap
 guest,guest-systemd  | e2fsprogs       | mkfs.ext4, for its disk                    | command -v mkfs.ext4
 lint                 | shellcheck | the linter for shell scripts                   | command -v shellcheck

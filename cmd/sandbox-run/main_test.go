@@ -91,14 +91,14 @@ func cutVariable(entry string) (name, value string, ours bool) {
 // binary is the executable under test.
 func binary() string { return filepath.Join(binDir, commandName) }
 
-// needRoot skips what can not be done without root on this machine yet.
+// needRoot skips what is to be shown with everything root can have.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("needs Linux: there is no backend elsewhere")
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: the native backend has no rootless mode yet")
+		t.Skip("needs root: what an ordinary user gets is tested in pkg/sandbox/native")
 	}
 }
 

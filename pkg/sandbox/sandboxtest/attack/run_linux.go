@@ -72,6 +72,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	s := &suite{o: o, iso: iso, manager: sandbox.NewManager(o.Backend, sandbox.Options{})}
 	r := &Report{Backend: o.Backend.Name(), Tier: iso.Tier, Isolation: iso, Results: []Result{}}
+	removeStale()
 	s.host = lookAtHost()
 	defer s.host.close()
 	for _, c := range cases() {

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
 )
@@ -322,10 +324,7 @@ func say(a hostile.Answer) string {
 
 // dir is a directory of the host that everybody may enter, that is in no sandbox, and that no link leads to.
 func (t *trial) dir() string {
-	dir, err := os.MkdirTemp("/var/tmp", "sandbox-attack-")
-	if err == nil {
-		err = os.Chmod(dir, 0o755)
-	}
+	dir, lock, err := newDir()
 	if err != nil {
 		t.abort("make a directory: %v", err)
 	}
@@ -333,6 +332,7 @@ func (t *trial) dir() string {
 		if err := os.RemoveAll(dir); err != nil {
 			t.fault("remove %s: %v", dir, err)
 		}
+		_ = unix.Close(lock)
 	})
 	return dir
 }
