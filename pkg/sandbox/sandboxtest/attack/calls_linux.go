@@ -178,13 +178,18 @@ func ordinaryPrograms(t *trial) {
 		a := got.of(c.Name)
 		t.judge(a == c, "Go: "+c.Name, say(a), say(c))
 	}
+	sharing := "anonymous"
+	if t.polled(sandbox.ControlMemory) {
+		sharing = "file"
+		t.note("where memory is limited by looking, shared memory without a file is refused")
+	}
 	var parts []func()
 	for _, p := range []struct {
 		name string
 		args []string
 	}{
 		{"shell", []string{"/bin/sh", "-c", ordinaryShell}},
-		{"Python", []string{"/usr/bin/python3", "-I", "-c", ordinaryPython}},
+		{"Python", []string{"/usr/bin/python3", "-I", "-c", ordinaryPython, sharing}},
 		{"Node", []string{"/usr/bin/node", "-e", ordinaryNode}},
 		{"Java", []string{"/usr/bin/java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-version"}},
 		{"Perl", []string{"/usr/bin/perl", "-e", `my $p = fork(); if (!$p) { exit 3 } waitpid($p, 0); print(($? >> 8) == 3 ? "ordinary\n" : "odd\n")`}},

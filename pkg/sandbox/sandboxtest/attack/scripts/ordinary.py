@@ -1,5 +1,5 @@
 # Threads, processes, an event loop, shared memory, files: nothing of it is an attack.
-import asyncio, mmap, os, socket, subprocess, tempfile, threading
+import asyncio, mmap, os, socket, subprocess, sys, tempfile, threading
 
 found = []
 threads = [threading.Thread(target=found.append, args=(n,)) for n in range(8)]
@@ -20,7 +20,9 @@ async def main():
 
 asyncio.run(main())
 
-m = mmap.mmap(-1, 4096)
+with tempfile.TemporaryFile() as f:
+    f.truncate(4096)
+    m = mmap.mmap(-1 if sys.argv[1] == "anonymous" else f.fileno(), 4096)
 if os.fork() == 0:
     m[0] = 7
     os._exit(0)
