@@ -101,12 +101,16 @@ func TestAttackInterrupted(t *testing.T) {
 			t.Errorf("%s is left", c)
 		}
 	}
-	if left, _ := filepath.Glob("/var/tmp/sandbox-attack-*"); len(left) > 0 {
-		for _, d := range left {
-			if st, err := os.Stat(d); err == nil && time.Since(st.ModTime()) > time.Minute {
-				t.Errorf("%s is left", d) // a younger one may be another's
-			}
+	left, _ := filepath.Glob("/var/tmp/sandbox-attack-*")
+	for _, d := range left {
+		f, err := os.Open(d)
+		if err != nil {
+			continue
 		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil { // another's, who lives, is locked
+			t.Errorf("%s is left", d)
+		}
+		f.Close()
 	}
 }
 
