@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/term"
+
 	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
@@ -104,9 +106,14 @@ type scoreboard struct {
 }
 
 func (s *scoreboard) started(id, title string) {
-	if s.live {
-		fmt.Fprintf(s.c.std.err, "\r\x1b[K%-4s %s …", id, title)
+	if !s.live {
+		return
 	}
+	line := []rune(fmt.Sprintf("%-4s %s …", id, title))
+	if cols, _, err := term.GetSize(int(s.c.std.err.Fd())); err == nil && cols > 0 && len(line) >= cols {
+		line = line[:cols-1] // a line that wraps could not be cleared
+	}
+	fmt.Fprintf(s.c.std.err, "\r\x1b[K%s", string(line))
 }
 
 // clear removes the line of progress.

@@ -161,14 +161,20 @@ func (f backendFinding) gaps(b *strings.Builder, paint palette) {
 		return
 	}
 	fmt.Fprintf(b, "\n%s lacks:\n", paint.bold(f.Backend))
+	last := ""
 	for _, g := range together(f.Missing) {
 		for _, line := range wrap(strings.Fields(g.controls), lineWidth) {
 			fmt.Fprintf(b, "  %s\n", paint.bold(line))
 		}
 		fmt.Fprintf(b, "    %s: %s\n", g.State, escaped(g.Reason))
-		if g.Remedy != "" {
+		switch g.Remedy {
+		case "":
+		case last:
+			b.WriteString("    fix: the same\n")
+		default:
 			fmt.Fprintf(b, "    fix: %s\n", escaped(g.Remedy))
 		}
+		last = g.Remedy
 	}
 }
 

@@ -55,12 +55,14 @@ func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
 			line("kept", "in "+o.File)
 		}
 	}
+	// What would fix it is long, the same every time, and in doctor.
+	fixable := false
 	for _, g := range together(r.Isolation.Missing) {
-		text := fmt.Sprintf("%s %s: %s", g.controls, g.State, g.Reason)
-		if g.Remedy != "" {
-			text += "; fix: " + g.Remedy
-		}
-		line("weaker", text)
+		line("weaker", fmt.Sprintf("%s %s: %s", g.controls, g.State, g.Reason))
+		fixable = fixable || g.Remedy != ""
+	}
+	if fixable {
+		line("to fix that", "sandbox-run doctor says how")
 	}
 	for _, n := range r.Notes {
 		line("note", n)

@@ -344,7 +344,7 @@ func cpuOf(pid string) (time.Duration, error) {
 func floodOfCalls(t *trial) {
 	const span = time.Second
 	// The supervisor's time and the init's, while something runs.
-	measure := func(verb string) (outside, inside time.Duration, said answers) {
+	measure := func(verb string) (outside time.Duration, res *sandbox.Result) {
 		runtime.GC()
 		id := t.sandbox()
 		var init time.Duration
@@ -375,14 +375,26 @@ func floodOfCalls(t *trial) {
 			after, _ := cpuOf("self")
 			outside = after - before + init
 		}()
-		res := t.run(id, t.process(verb, span.String()), sandbox.IO{})
-		return 0, res.Metrics.CPUTime.Duration(), hostile.Parse(res.Stdout.Bytes())
+		return 0, t.run(id, t.process(verb, span.String()), sandbox.IO{})
 	}
-	quiet, _, _ := measure("sleep")
-	noisy, inside, said := measure("flood")
+	quiet, _ := measure("sleep")
+	noisy, res := measure("flood")
+	said, inside := answers(hostile.Parse(res.Stdout.Bytes())), res.Metrics.CPUTime.Duration()
 	refused := said.number("refused")
 	t.control(refused > 50000, "calls that were refused", fmt.Sprintf("%d of %d", refused, said.number("calls")))
 	more := noisy - quiet
 	const spare = 60 * time.Millisecond
 	t.judge(more < spare+inside/5, "processor time outside the sandbox", fmt.Sprintf("%v more, for %d refused calls that took %v inside", max(0, more), refused, inside.Round(time.Millisecond)), fmt.Sprintf("quiet: %v", quiet))
+	counted, saturated := uint64(0), false
+	for _, v := range res.Violations {
+		if v.Kind == sandbox.ViolationSyscall {
+			counted, saturated = counted+v.Count, saturated || v.Saturated
+		}
+	}
+	if counted == 0 {
+		t.note("refused calls are not counted on this machine")
+		return
+	}
+	const most = 1000 // far above what is meant to be counted, and far below what was refused
+	t.judge(saturated && counted < most, "the count of refused calls", fmt.Sprintf("%d, saturated %v", counted, saturated), fmt.Sprintf("refused: %d", refused))
 }
