@@ -93,6 +93,9 @@ func (r *Refusal) Error() string {
 	} else {
 		fmt.Fprintf(&b, "%s: tier %q is required, this machine gives %q", r.Got.Backend, r.Require, r.Got.Tier)
 	}
+	if r.Require == TierGVisor || r.Require == TierMicroVM {
+		fmt.Fprintf(&b, "\n  nothing provides tier %q yet", r.Require)
+	}
 	r.explain(&b)
 	switch {
 	case r.Got.Tier == TierNone: // no flag accepts that

@@ -127,9 +127,17 @@ func violationsOf(f facts, final monitor.Metrics, l Limits, stdout, stderr Outpu
 		if s.out.Truncated() {
 			v = append(v, Violation{
 				Kind: "output_limit", Count: s.out.Dropped, Allow: "--output-limit",
-				Detail: fmt.Sprintf("%d of %d bytes of %s were not kept", s.out.Dropped, s.out.Total, s.name),
+				Detail: fmt.Sprintf("%d of %d bytes of %s were not kept%s", s.out.Dropped, s.out.Total, s.name, elsewhere(s.out)),
 			})
 		}
 	}
 	return v
+}
+
+// elsewhere says where to find what the result leaves out.
+func elsewhere(o Output) string {
+	if o.File == "" {
+		return ""
+	}
+	return " here; see " + o.File
 }

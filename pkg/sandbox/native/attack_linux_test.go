@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
@@ -51,7 +52,7 @@ func attackOptions(t *testing.T, b sandbox.Backend, only ...string) attack.Optio
 		t.Fatal(err)
 	}
 	return attack.Options{
-		Backend: b, Executable: exe, Only: only,
+		Backend: b, Executable: exe, Only: only, Within: 10 * time.Minute, // with the race detector, perhaps emulated
 		Escape: func(s string) string { return strings.Map(printable, strings.ToValidUTF8(s, "?")) },
 		Victim: func(mark string) *exec.Cmd {
 			args := []string{"exec", "--require", string(b.Probe(context.Background()).Tier), "--timeout", "1m", "--quiet", "--volume", exe + ":/victim", "--env", hostile.Variable + "=" + mark, "--"}
@@ -118,6 +119,18 @@ func allHeld(t *testing.T, b sandbox.Backend, grades ...attack.Grade) *attack.Re
 		t.Errorf("the cases are %q, want %q; %d were carried out", attack.IDs(), want, len(r.Results))
 	}
 	return r
+}
+
+// A suite that has no time for a case says so, and does not call it held.
+func TestAttackOutOfTime(t *testing.T) {
+	needRoot(t)
+	b, _ := managed(t, Options{})
+	o := attackOptions(t, b, "F12", "S2")
+	o.Within = time.Nanosecond
+	r := carryOut(t, o)
+	if r.OK || r.Grade != attack.GradeC || r.Counts.Error != 2 || !strings.Contains(r.Results[0].Detail, "not tried") {
+		t.Errorf("%+v", r)
+	}
 }
 
 // threatIDs are the threats that have a case.

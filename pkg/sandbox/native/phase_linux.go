@@ -121,19 +121,27 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 	}
 	p.name, p.tasks = name, 1
 	i.phases[name] = p
-	if want := i.b.groupLimits(l); p.group != nil && want != i.b.groupLimits(p.limits) {
+	if err := p.limit(l); err != nil {
+		p.leaveLocked()
+		_ = p.Kill()
+		_, cleanErr := p.Finish(ctx)
+		return nil, errors.Join(err, cleanErr)
+	}
+	return p, nil
+}
+
+// limit puts limits in force, before the phase has its first program.
+func (p *phase) limit(l sandbox.Limits) error {
+	if want := p.i.b.groupLimits(l); p.group != nil && want != p.i.b.groupLimits(p.limits) {
 		if err := p.group.Set(want); err != nil {
-			p.leaveLocked()
-			_ = p.Kill()
-			_, cleanErr := p.Finish(ctx)
-			return nil, errors.Join(failure("set limits", "cgroup", err), cleanErr)
+			return failure("set limits", "cgroup", err)
 		}
 	}
 	p.limits = l
 	if p.watch != nil {
-		p.watch.begin(l)
+		return p.watch.begin(l)
 	}
-	return p, nil
+	return nil
 }
 
 // Leave gives up a process's place and reports whether it was the last.

@@ -260,7 +260,10 @@ try:
         n += 1
 except OSError as e: print(n, e.strerror)
 `)
-		if got := string(res.Stdout.Bytes()); got != "39 Resource temporarily unavailable\n" || res.Metrics.ProcessesPeak > 40 {
+		// The init's runtime may take a thread more than it had when the limit was set, at the program's expense.
+		var children int
+		got := string(res.Stdout.Bytes())
+		if _, err := fmt.Sscanf(got, "%d Resource temporarily unavailable\n", &children); err != nil || children > 39 || children < 36 || res.Metrics.ProcessesPeak > 40 {
 			t.Errorf("%q, peak %d", got, res.Metrics.ProcessesPeak)
 		}
 	})

@@ -93,10 +93,10 @@ func newWatch(p *phase, proc, shm, diag *os.File) *watch {
 var turn atomic.Uint32
 
 // bind has everything that a phase will start run on as many processors as its limit allows.
-func bind(pid int, cpus float64) {
+func bind(pid int, cpus float64) error {
 	var all, some unix.CPUSet
-	if unix.SchedGetaffinity(0, &all) != nil {
-		return
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return failure("look at processors", "limits", err)
 	}
 	var usable []int
 	for cpu := range len(all) * 64 {
@@ -109,25 +109,26 @@ func bind(pid int, cpus float64) {
 		want++
 	}
 	if want >= len(usable) {
-		return
+		return nil
 	}
 	first := int(turn.Add(uint32(want)))
 	for n := range want {
 		some.Set(usable[(first+n)%len(usable)])
 	}
 	// The thread that forks: children take after it. It is our child and was not waited for.
-	_ = unix.SchedSetaffinity(pid, &some)
+	return failure("bind to processors", "limits", unix.SchedSetaffinity(pid, &some))
 }
 
 // begin starts to look, with the limits of a phase that is about to have a program.
-func (w *watch) begin(l sandbox.Limits) {
+func (w *watch) begin(l sandbox.Limits) (err error) {
 	w.limits.Store(&l)
 	w.started.Do(func() {
 		if !w.p.i.b.counts.cpu {
-			bind(w.p.init.PID(), l.CPUs)
+			err = bind(w.p.init.PID(), l.CPUs)
 		}
 		go w.keep()
 	})
+	return err
 }
 
 // end stops looking. The phase's init has ended, or was told to. Once only.

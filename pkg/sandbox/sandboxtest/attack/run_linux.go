@@ -49,6 +49,9 @@ func notApplicable(id string, iso sandbox.Isolation) string {
 	return ""
 }
 
+// defaultWithin leaves room, in a minute, for a last case that hangs.
+const defaultWithin = time.Minute - hangPatience
+
 // casePatience is far beyond what any case needs.
 const casePatience = 25 * time.Second
 
@@ -66,11 +69,14 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 		o.Executable = exe
 	}
+	if o.Within <= 0 {
+		o.Within = defaultWithin
+	}
 	iso := o.Backend.Probe(ctx)
 	if iso.Tier == sandbox.TierNone {
 		return nil, iso.Check(sandbox.TierContainer, false)
 	}
-	s := &suite{o: o, iso: iso, manager: sandbox.NewManager(o.Backend, sandbox.Options{})}
+	s := &suite{o: o, iso: iso, end: began.Add(o.Within), manager: sandbox.NewManager(o.Backend, sandbox.Options{})}
 	r := &Report{Backend: o.Backend.Name(), Tier: iso.Tier, Isolation: iso, Results: []Result{}}
 	removeStale()
 	s.host = lookAtHost()
@@ -109,6 +115,7 @@ type suite struct {
 	iso     sandbox.Isolation
 	manager *sandbox.Manager
 	host    *host
+	end     time.Time // no case goes on after it
 }
 
 // close deletes what is left, unless that hangs, too: then a case has said so.
@@ -134,7 +141,12 @@ func (s *suite) try(ctx context.Context, c attackCase) Result {
 		return res
 	}
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, casePatience)
+	patience := min(casePatience, s.end.Sub(began))
+	if patience <= 0 {
+		res.Outcome, res.Detail = Error, "not tried: the time for all cases is over; try again when the machine is less busy"
+		return res
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	t := &trial{suite: s, ctx: ctx, id: c.id, mark: newMark()}
 	s.host.canary.reset()
@@ -146,7 +158,7 @@ func (s *suite) try(ctx context.Context, c attackCase) Result {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(casePatience + hangPatience):
+	case <-time.After(patience + hangPatience):
 		t.breach("something has not returned: the case hangs")
 	}
 	late, residue := s.host.canary.most(), s.host.residue(t.marks()...)
