@@ -2,6 +2,7 @@ package subid
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Range is a run of ids of the host.
@@ -89,6 +91,10 @@ func parse(text []byte, name, id string) (best Range, ok bool) {
 	return best, ok
 }
 
+// patience is with a helper that asks a name service about the user, which may be far away. It is found by PATH and may be
+// anything: without an end to it, nothing would ever end a run that waits.
+const patience = 10 * time.Second
+
 // Map writes the id maps of a process's user namespace. The process must be a child that was not waited for.
 func (g *Grant) Map(pid int, uids, gids []syscall.SysProcIDMap) error {
 	for _, m := range []struct {
@@ -99,7 +105,14 @@ func (g *Grant) Map(pid int, uids, gids []syscall.SysProcIDMap) error {
 		for _, id := range m.ids {
 			args = append(args, strconv.Itoa(id.ContainerID), strconv.Itoa(id.HostID), strconv.Itoa(id.Size))
 		}
-		out, err := exec.Command(m.helper, args...).CombinedOutput()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		cmd := exec.CommandContext(ctx, m.helper, args...)
+		cmd.WaitDelay = time.Second // for whatever it has started
+		out, err := cmd.CombinedOutput()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no answer in %v: %w", patience, ctx.Err())
+		}
+		cancel()
 		if err != nil {
 			return fmt.Errorf("%s %s: %w: %s", m.helper, strings.Join(args, " "), err, bytes.TrimSpace(out))
 		}

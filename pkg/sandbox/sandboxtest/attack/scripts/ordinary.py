@@ -20,7 +20,11 @@ async def main():
 
 asyncio.run(main())
 
-m = mmap.mmap(-1, 4096)
+try:
+    m = mmap.mmap(-1, 4096)
+except PermissionError:  # where memory is counted by looking at processes: with a name it is counted, and allowed
+    f = open("/dev/shm/shared", "w+b"); f.truncate(4096)
+    m = mmap.mmap(f.fileno(), 4096)
 if os.fork() == 0:
     m[0] = 7
     os._exit(0)
