@@ -91,7 +91,8 @@ func parse(text []byte, name, id string) (best Range, ok bool) {
 	return best, ok
 }
 
-// patience is how long a program may take that takes a millisecond.
+// patience is with a helper that asks a name service about the user, which may be far away. It is found by PATH and may be
+// anything: without an end to it, nothing would ever end a run that waits.
 const patience = 10 * time.Second
 
 // Map writes the id maps of a process's user namespace. The process must be a child that was not waited for.
@@ -106,8 +107,11 @@ func (g *Grant) Map(pid int, uids, gids []syscall.SysProcIDMap) error {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		cmd := exec.CommandContext(ctx, m.helper, args...)
-		cmd.WaitDelay = patience / 10
+		cmd.WaitDelay = time.Second // for whatever it has started
 		out, err := cmd.CombinedOutput()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no answer in %v: %w", patience, ctx.Err())
+		}
 		cancel()
 		if err != nil {
 			return fmt.Errorf("%s %s: %w: %s", m.helper, strings.Join(args, " "), err, bytes.TrimSpace(out))

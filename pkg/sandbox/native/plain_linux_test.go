@@ -110,6 +110,11 @@ for sig in range(1, 65):
         libc.syscall(SYS_tgkill, 1, tid, sig)
     try: os.kill(1, sig)
     except OSError: pass
+import resource
+for what in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_NPROC):
+    try: resource.prlimit(1, what, (0, 0)); hits += 1
+    except OSError: pass
+resource.prlimit(os.getpid(), resource.RLIMIT_CORE, (0, 0))
 for name in ("mem", "environ", "exe", "fd", "maps", "root", "cwd"):
     try:
         os.stat("/proc/1/" + name); os.open("/proc/1/" + name, os.O_RDONLY); hits += 1
