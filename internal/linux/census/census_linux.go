@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -77,7 +79,8 @@ func (c *Census) Memory() (uint64, error) {
 		return 0, err
 	}
 	total += c.sockets()
-	return total, c.each(func(at int, pid string) {
+	var twice uint64 // of it
+	err = c.each(func(at int, pid string) {
 		if pid == "1" {
 			return
 		}
@@ -88,9 +91,43 @@ func (c *Census) Memory() (uint64, error) {
 			total += held(status)
 			return
 		}
-		total += sumKiB(shares, "Pss_Anon", "Pss_Shmem", "SwapPss") + sumKiB(status, "VmPTE")
+		own := sumKiB(shares, "Pss_Anon", "Pss_Shmem", "SwapPss") + sumKiB(status, "VmPTE")
+		total += own
+		twice += own * lent(at, pid)
 	})
+	return total - min(total, twice), err
 }
+
+// lent is how many children have this process's own memory, until they execute something (vfork, posix_spawn): each of
+// them shows all of it as well. For each, a thread of the parent sleeps in the call that made it.
+func lent(at int, pid string) (n uint64) {
+	tasks, err := unix.Openat(at, pid+"/task", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(tasks)
+	_ = numbers(tasks, func(tid string) bool {
+		stat := read(tasks, tid+"/stat")
+		end := bytes.LastIndexByte(stat, ')')
+		if end >= 0 && bytes.HasPrefix(stat[end+1:], []byte(" D ")) {
+			call, _, _ := bytes.Cut(read(tasks, tid+"/syscall"), []byte(" "))
+			if slices.Contains(lending, string(call)) {
+				n++
+			}
+		}
+		return true
+	})
+	return n
+}
+
+// lending are the numbers of the calls that lend memory, as /proc tells them.
+var lending = func() []string {
+	calls := []string{strconv.Itoa(unix.SYS_CLONE), strconv.Itoa(unix.SYS_CLONE3)}
+	if runtime.GOARCH == "amd64" {
+		calls = append(calls, "58") // vfork, which newer architectures do not have
+	}
+	return calls
+}()
 
 // holder is where a process's memory is told of, with the status there: in its own directory, unless its first thread has
 // ended before the others, and with it what the kernel tells there.

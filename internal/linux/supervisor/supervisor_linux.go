@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ const (
 
 // RuntimeDir is where supervisors of this user register.
 func RuntimeDir() string {
-	if os.Geteuid() == 0 {
+	if os.Geteuid() == 0 && FirstUserNS() {
 		return "/run/sandbox-run"
 	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
@@ -43,6 +44,12 @@ func RuntimeDir() string {
 	}
 	return filepath.Join(os.TempDir(), fmt.Sprintf("sandbox-run-%d", os.Geteuid()))
 }
+
+// FirstUserNS reports whether this process's ids are what they are: it is in no user namespace but the machine's.
+var FirstUserNS = sync.OnceValue(func() bool {
+	text, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
+})
 
 // Supervisor is a claim. It owns its registry entry.
 type Supervisor struct {

@@ -3,7 +3,6 @@ package native
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -47,17 +46,11 @@ type who struct {
 // lookAtSelf finds out who we are. Root without the capability to mount, or of a user namespace only, is an ordinary user
 // whatever it is called.
 func lookAtSelf() who {
-	w := who{privileged: os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) && inFirstUserNS(), uid: os.Geteuid(), gid: os.Getegid()}
+	w := who{privileged: os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) && supervisor.FirstUserNS(), uid: os.Geteuid(), gid: os.Getegid()}
 	if !w.privileged {
 		w.grant, w.noGrant = subid.Lookup()
 	}
 	return w
-}
-
-// inFirstUserNS: every id is what it is.
-func inFirstUserNS() bool {
-	text, err := os.ReadFile("/proc/self/uid_map")
-	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
 
 // countsProcesses: RLIMIT_NPROC keeps the number of processes of one of our sandboxes. Of all users, the machine's root is

@@ -42,8 +42,9 @@ func answered[T any](ctx context.Context, f func(context.Context) (T, error)) (T
 	return v, err
 }
 
-// cleanupPatience bounds the removal of a phase: the kernel needs milliseconds.
-const cleanupPatience = time.Second
+// cleanupPatience bounds the removal of a phase. The kernel needs milliseconds, and seconds for many processes with much
+// memory on a busy machine; their result is worth waiting for.
+const cleanupPatience = 5 * time.Second
 
 // instance is one sandbox: a scratch disk, and an init for each phase that is alive.
 type instance struct {

@@ -227,6 +227,14 @@ func TestPlainPolled(t *testing.T) {
 			t.Errorf("%s, peak %d MiB, %q", res.Verdict, res.Metrics.MemoryPeak>>20, res.Stderr.Bytes())
 		}
 	})
+	t.Run("what is lent to a child counts once", func(t *testing.T) {
+		res := py(t, "import subprocess, threading\nb = b'x' * (60 << 20)\n"+
+			"def spawn():\n for i in range(100): subprocess.run(['/bin/true'], check=True)\n"+
+			"all = [threading.Thread(target=spawn) for i in range(3)]\nfor t in all: t.start()\nfor t in all: t.join()\nprint('ok')")
+		if !res.Success() {
+			t.Errorf("%s, peak %d MiB, %q", res.Verdict, res.Metrics.MemoryPeak>>20, res.Stderr.Bytes())
+		}
+	})
 	t.Run("what nobody would see is refused", func(t *testing.T) {
 		res := py(t, `
 import ctypes, os
