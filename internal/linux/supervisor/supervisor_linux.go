@@ -42,7 +42,28 @@ func RuntimeDir() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "sandbox-run")
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("sandbox-run-%d", os.Geteuid()))
+	// In a user namespace anybody may be called anything, and all share this directory.
+	return filepath.Join(os.TempDir(), fmt.Sprintf("sandbox-run-%d", OuterID(os.Geteuid())))
+}
+
+// OuterID is what an id of this process's user namespace is in the one around it; -1 if it is nothing there. The namespace
+// around may call its own root 0 too: whoever is told 0 can not know.
+func OuterID(id int) int {
+	text, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return -1
+	}
+	return outerID(string(text), id)
+}
+
+func outerID(idMap string, id int) int {
+	for line := range strings.Lines(idMap) {
+		var inside, outside, count int
+		if n, err := fmt.Sscan(line, &inside, &outside, &count); n == 3 && err == nil && id >= inside && id-inside < count {
+			return outside + id - inside
+		}
+	}
+	return -1
 }
 
 // FirstUserNS reports whether this process's ids are what they are: it is in no user namespace but the machine's.

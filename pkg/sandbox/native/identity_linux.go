@@ -1,9 +1,7 @@
 package native
 
 import (
-	"fmt"
 	"os"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -55,22 +53,7 @@ func lookAtSelf() who {
 
 // countsProcesses: RLIMIT_NPROC keeps the number of processes of one of our sandboxes. Of all users, the machine's root is
 // the one that it never stops.
-func (w who) countsProcesses() bool {
-	text, err := os.ReadFile("/proc/self/uid_map")
-	return countsPerNamespace() && err == nil && outside(string(text), w.uid) > 0
-}
-
-// outside is what a map of ids says that an id is outside of its user namespace; -1 if nothing. The namespace around may
-// call its own root 0 too: whoever is told 0 can not know.
-func outside(idMap string, id int) int {
-	for line := range strings.Lines(idMap) {
-		var inside, host, count int
-		if n, err := fmt.Sscan(line, &inside, &host, &count); n == 3 && err == nil && id >= inside && id-inside < count {
-			return host + id - inside
-		}
-	}
-	return -1
-}
+func (w who) countsProcesses() bool { return countsPerNamespace() && supervisor.OuterID(w.uid) > 0 }
 
 // needsOwn says that the user of a sandbox must be ourselves: it is to use what is ours.
 func needsOwn(spec *sandbox.Spec) bool {
