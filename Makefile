@@ -40,7 +40,7 @@ test: ## Run the test suite with -race and coverage, some of it on cgroup v2; in
 	@scripts/test.sh
 
 .PHONY: test-all
-test-all: ## Run the whole matrix: long tests, cgroup v2 in a virtual machine, each fuzz target for FUZZTIME (45 minutes or less)
+test-all: ## Run the whole matrix: long tests, cgroup v2 in a virtual machine, each fuzz target for FUZZTIME (75 minutes or less)
 	@scripts/deps.sh test-all
 	@scripts/test-all.sh
 
