@@ -302,7 +302,7 @@ func (b *weakBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.I
 		b.limits(&weaker.Limits)
 	}
 	if b.slow && b.running.Load() > 0 {
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(700 * time.Millisecond)
 	}
 	i, err := b.Backend.Create(ctx, &weaker)
 	if err != nil {
