@@ -199,6 +199,13 @@ func (b *Backend) settings() []initproto.Setting {
 	}
 }
 
+// policy is what sandboxes may call here; setID says that what they write is the host's.
+func (b *Backend) policy(setID bool) seccomp.Policy {
+	return seccomp.Policy{
+		DenySetID: setID, DenyUncounted: !b.counts.memory, DenyAffinity: !b.counts.cpu, Notify: seccomp.Notifiable() == nil,
+	}
+}
+
 // filter compiles a system-call policy once.
 func (b *Backend) filter(p seccomp.Policy) ([]byte, error) {
 	b.mu.Lock()

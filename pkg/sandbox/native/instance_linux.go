@@ -77,9 +77,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	}
 	i := &instance{b: b, supervisor: sup, shop: shop, spec: spec, iso: b.Probe(ctx), disk: -1, writable: -1, phases: map[string]*phase{}}
 	hostsWritable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
-	i.policy = seccomp.Policy{
-		DenySetID: hostsWritable, DenyUncounted: !b.counts.memory, DenyAffinity: !b.counts.cpu, Notify: seccomp.Notifiable() == nil,
-	}
+	i.policy = b.policy(hostsWritable)
 	if i.filter, err = b.filter(i.policy); err != nil {
 		return nil, err
 	}
