@@ -56,7 +56,9 @@ func live(m *sandbox.Manager, spec sandbox.Spec, remove bool) error {
 	}
 	// One that stays, with children in sessions of their own that want to stay as well.
 	go func() {
-		_, _ = m.Run(ctx, id, sandbox.Process{Phase: "stays", Args: []string{"/bin/sh", "-c", "trap '' TERM HUP INT; setsid sleep 300 & sleep 300 & head -c 1000000 /dev/zero > $HOME/x; while :; do sleep 1; done"}}, sandbox.IO{})
+		// The mark is in their command lines, too: an environment is not everybody's to read.
+		const stay = `trap '' TERM HUP INT; setsid sh -c 'sleep 300; :' "$0" & sh -c 'sleep 300; :' "$0" & head -c 1000000 /dev/zero > $HOME/x; while :; do sleep 1; done`
+		_, _ = m.Run(ctx, id, sandbox.Process{Phase: "stays", Args: []string{"/bin/sh", "-c", stay, spec.Env[markVariable]}}, sandbox.IO{})
 	}()
 	if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/true"}}, sandbox.IO{}); err != nil {
 		return err
