@@ -69,6 +69,15 @@ func (g *Group) Make(l Limits) error {
 	if err == nil {
 		err = g.set(l)
 	}
+	// A neighbour of ours may have made the parent and not yet handed the controllers down through it when we looked.
+	for tries := 0; errors.Is(err, unix.ENOENT) && tries < 8; tries++ {
+		for i := range g.tree.joined() {
+			if h := &g.tree.hierarchies[i]; h.enable != "" {
+				_, _ = g.tree.enableDown(h, g.path, &made) // set tells
+			}
+		}
+		err = g.set(l)
+	}
 	if err != nil {
 		g.tree.takeBack(made)
 	}

@@ -102,16 +102,32 @@ func groupOf(claim string) (dirs []string) {
 // ownGroups are the cgroups of sandboxes that this process still has.
 func ownGroups() (list []string) {
 	for _, claim := range claimsOf("self") {
+		waiting := 0
 		for _, dir := range groupOf(claim) {
 			children, _ := filepath.Glob(filepath.Join(dir, "*"))
 			for _, c := range children {
-				if st, err := os.Stat(c); err == nil && st.IsDir() {
-					list = append(list, c)
+				if st, err := os.Stat(c); err != nil || !st.IsDir() {
+					continue
 				}
+				if waiting == 0 && waits(c) {
+					waiting++
+					continue
+				}
+				list = append(list, c)
 			}
 		}
 	}
 	return list
+}
+
+// waits says that a group is of an init that lives and has no sandbox yet: a backend may keep one ready, and on cgroup v2
+// that has a group.
+func waits(group string) bool {
+	if _, err := os.Stat(group + "/run"); err == nil {
+		return false
+	}
+	events, err := os.ReadFile(group + "/init/cgroup.events")
+	return err == nil && strings.Contains(string(events), "populated 1")
 }
 
 // ownDisks are scratch disks that this process still holds: files without a name.
