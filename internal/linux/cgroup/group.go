@@ -69,13 +69,10 @@ func (g *Group) Make(l Limits) error {
 	if err == nil {
 		err = g.set(l)
 	}
-	// A neighbour of ours may have made the parent and not yet handed the controllers down through it when we looked.
-	for tries := 0; errors.Is(err, unix.ENOENT) && tries < 8; tries++ {
-		for i := range g.tree.joined() {
-			if h := &g.tree.hierarchies[i]; h.enable != "" {
-				_, _ = g.tree.enableDown(h, g.path, &made) // set tells
-			}
-		}
+	if h := g.tree.v2(); errors.Is(err, unix.ENOENT) && h != nil && h.enable != "" {
+		// Somebody else is handing controllers down through our parent: the kernel names them before their files are there.
+		// Whoever does the same once more has to wait until they are.
+		_, _ = g.tree.enableDown(h, g.path, &made) // set tells
 		err = g.set(l)
 	}
 	if err != nil {

@@ -111,7 +111,7 @@ func TestMemoryLimit(t *testing.T) {
 		t.Fatalf("control: 96 MiB under 256 MiB: %q, %v", out, state)
 	}
 	s := mustStat(t, control)
-	if s.OOMKills != 0 || s.MemoryLimitHits != 0 || s.MemoryPeak < 96<<20 || s.MemoryPeak > 256<<20 || s.MemoryPeakPolled {
+	if s.OOMKills != 0 || s.MemoryPeak < 96<<20 || s.MemoryPeak > 256<<20 || s.MemoryPeakPolled {
 		t.Errorf("control: %+v", s)
 	}
 
@@ -123,9 +123,6 @@ func TestMemoryLimit(t *testing.T) {
 	s = mustStat(t, g)
 	if s.OOMKills == 0 || s.MemoryPeak < 60<<20 || s.MemoryPeak > 65<<20 {
 		t.Errorf("after the kill: %+v", s)
-	}
-	if tree.serving(roleMemory).v2 && s.MemoryLimitHits == 0 {
-		t.Errorf("the limit was never hit: %+v", s)
 	}
 }
 

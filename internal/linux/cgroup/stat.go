@@ -29,9 +29,6 @@ type Stat struct {
 	// OOMKills with a MemoryPeak well below the group's limit mean that a limit further up did it: the caller's, or the
 	// machine's end of memory. (memory.failcnt would say so directly, but stays 0 in 6.18.)
 	OOMKills uint64
-	// MemoryLimitHits is how often the group was at its own memory limit and something had to go: memory.events' max.
-	// v2 only.
-	MemoryLimitHits uint64
 
 	Pids          uint64
 	PidsPeak      uint64 // 0 where the kernel keeps none (before 6.1)
@@ -180,10 +177,7 @@ func (g *Group) statV2(h *hierarchy, r *reader, s *Stat) {
 			s.MemoryPeak, s.MemoryPeakPolled = g.raisePeak(s.MemoryCurrent), true
 		}
 		flatKeyed(r.must("memory.events"), func(name []byte, v uint64) {
-			switch string(name) {
-			case "max":
-				s.MemoryLimitHits = v
-			case "oom_kill":
+			if string(name) == "oom_kill" {
 				s.OOMKills = v
 			}
 		})

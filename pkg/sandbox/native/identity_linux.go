@@ -39,6 +39,9 @@ type who struct {
 	uid, gid   int          // own
 	grant      *subid.Grant // an ordinary user's, or nil
 	noGrant    error        // why there is none
+	// nproc: RLIMIT_NPROC keeps the number of processes of a sandbox. Of all users, the machine's root is the one that it
+	// never stops, and a sandbox of ours that has no other id may be that.
+	nproc bool
 }
 
 // lookAtSelf finds out who we are. Root without the capability to mount, or of a user namespace only, is an ordinary user
@@ -48,12 +51,9 @@ func lookAtSelf() who {
 	if !w.privileged {
 		w.grant, w.noGrant = subid.Lookup()
 	}
+	w.nproc = countsPerNamespace() && (w.privileged || supervisor.OuterID(w.uid) > 0)
 	return w
 }
-
-// countsProcesses: RLIMIT_NPROC keeps the number of processes of one of our sandboxes. Of all users, the machine's root is
-// the one that it never stops.
-func (w who) countsProcesses() bool { return countsPerNamespace() && supervisor.OuterID(w.uid) > 0 }
 
 // needsOwn says that the user of a sandbox must be ourselves: it is to use what is ours.
 func needsOwn(spec *sandbox.Spec) bool {

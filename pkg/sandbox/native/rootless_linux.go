@@ -79,16 +79,8 @@ func inContainer() bool {
 			return true
 		}
 	}
-	return os.Getenv("container") != "" || unix.Access("/proc/1/environ", unix.F_OK) == nil && seccompMode() != 0
-}
-
-// seccompMode is 2 for a process that somebody has put a filter on.
-func seccompMode() int {
-	mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
-	if err != nil {
-		return 0
-	}
-	return mode
+	filtered, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
+	return os.Getenv("container") != "" || err == nil && filtered != 0
 }
 
 // probeRootless reports what is different without root.

@@ -75,7 +75,7 @@ func (i *instance) rlimits(ph *phase, l sandbox.Limits) []initproto.Rlimit {
 		{Resource: unix.RLIMIT_RTPRIO, Soft: 0, Max: 0},
 		{Resource: unix.RLIMIT_STACK, Soft: 8 * mib, Max: unix.RLIM_INFINITY},
 	}
-	if !i.b.counts.pids && countsPerNamespace() {
+	if !i.b.counts.pids && i.b.self.nproc {
 		n := uint64(l.Processes)
 		if i.id.stay {
 			n += uint64(ph.init.Threads()) // it has the same id

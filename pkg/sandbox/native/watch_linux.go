@@ -37,7 +37,8 @@ type watch struct {
 	peak          uint64
 	processesPeak int
 	last          census.Count
-	over          bool // the limit was exceeded
+	over          bool // the memory limit was exceeded
+	crowded       bool // the process limit was
 }
 
 // watches reports whether this machine's cgroups leave something to count.
@@ -60,7 +61,7 @@ func (b *Backend) instead(c cgroup.Controller) (sandbox.ControlState, string) {
 		}
 		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead: what is filled in between is over the limit (a few MiB for one process, some 200 MiB for dozens at once), and what %s buffer is not seen%s", lookSoonest, lookLatest, unseen, more)
 	case cgroup.Pids:
-		if b.self.countsProcesses() {
+		if b.self.nproc {
 			return sandbox.Enforced, "; RLIMIT_NPROC of its user namespace instead: what it refuses is not counted"
 		}
 		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead", lookSoonest, lookLatest)
@@ -72,7 +73,7 @@ func (b *Backend) instead(c cgroup.Controller) (sandbox.ControlState, string) {
 
 // countsPerNamespace: since Linux 5.14 RLIMIT_NPROC counts the processes of an id in its user namespace, before that
 // in the whole machine.
-var countsPerNamespace = sync.OnceValue(func() bool {
+func countsPerNamespace() bool {
 	var u unix.Utsname
 	var major, minor int
 	if unix.Uname(&u) != nil {
@@ -82,7 +83,7 @@ var countsPerNamespace = sync.OnceValue(func() bool {
 		return false
 	}
 	return major > 5 || major == 5 && minor >= 14
-})
+}
 
 // newWatch takes over the descriptors.
 func newWatch(p *phase, proc, shm, diag *os.File) *watch {
@@ -166,21 +167,24 @@ func (w *watch) police() (pause time.Duration, over bool) {
 	if err != nil { // the namespace ends
 		return lookLatest, false
 	}
-	b := w.p.i.b
-	if !b.counts.pids && !b.self.countsProcesses() && n.Tasks > w.limits.Load().Processes {
-		return 0, true
-	}
-	limit := uint64(w.limits.Load().Memory)
+	b, limits := w.p.i.b, w.limits.Load()
+	limit := uint64(limits.Memory)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = n
-	w.peak, w.processesPeak = max(w.peak, used), max(w.processesPeak, n.Tasks)
-	if used > limit && !b.counts.memory {
-		w.over = true
+	w.sawLocked(n, used)
+	w.crowded = !b.counts.pids && !b.self.nproc && n.Tasks > limits.Processes
+	w.over = !b.counts.memory && used > limit
+	if w.crowded || w.over {
 		return 0, true
 	}
 	left := time.Duration(float64(limit-min(limit, used)) / fillRate * float64(time.Second))
 	return min(max(left, lookSoonest), lookLatest), false
+}
+
+// sawLocked notes what was counted. With mu held.
+func (w *watch) sawLocked(n census.Count, used uint64) {
+	w.last = n
+	w.peak, w.processesPeak = max(w.peak, used), max(w.processesPeak, n.Tasks)
 }
 
 // count looks at all there is. What several processes share counts once where it would make a difference.
@@ -215,8 +219,7 @@ func (w *watch) look(s *monitor.Sample) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = n
-	w.peak, w.processesPeak = max(w.peak, used), max(w.processesPeak, n.Tasks)
+	w.sawLocked(n, used)
 	w.addLocked(s)
 	if !w.p.i.b.counts.memory {
 		s.Memory = used
@@ -238,6 +241,9 @@ func (w *watch) addLocked(s *monitor.Sample) {
 	}
 	if !c.pids {
 		s.ProcessesPeak = w.processesPeak
+		if w.crowded {
+			s.ProcessLimitHits = 1
+		}
 	}
 	if s.CPUUser+s.CPUSystem == 0 {
 		s.CPUUser, s.CPUSystem = w.last.CPUUser, w.last.CPUSystem
