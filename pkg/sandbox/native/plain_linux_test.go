@@ -205,7 +205,7 @@ func TestPlainPolled(t *testing.T) {
 		"scratch":       `f = open("/workspace/x", "wb")` + "\n" + `for i in range(700): f.write(bytes(1 << 20)); f.flush()`,
 		"deleted file":  `import os` + "\n" + `f = open("/tmp/x", "wb"); os.unlink("/tmp/x")` + "\n" + `for i in range(700): f.write(bytes(1 << 20)); f.flush()`,
 		"many children": `import os, time` + "\n" + `for i in range(35):` + "\n" + ` if os.fork() == 0: b = b"x" * (20 << 20); time.sleep(30)` + "\n" + `time.sleep(30)`,
-		"orphans":       `import os, time` + "\n" + `for i in range(30):` + "\n" + ` if os.fork() == 0:` + "\n" + `  os.setsid()` + "\n" + `  if os.fork(): os._exit(0)` + "\n" + `  b = b"x" * (20 << 20); time.sleep(30)` + "\n" + `time.sleep(30)`,
+		"orphans":       `import os, time` + "\n" + `for i in range(30):` + "\n" + ` if os.fork() == 0:` + "\n" + `  os.setsid()` + "\n" + `  if os.fork(): os._exit(0)` + "\n" + `  b = b"x" * (20 << 20); time.sleep(30)` + "\n" + ` os.wait()` + "\n" + `time.sleep(30)`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			res := py(t, script+"\nprint('breached')")
