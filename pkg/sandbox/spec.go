@@ -31,6 +31,15 @@ type Spec struct {
 type Root struct {
 	HostPaths []string `json:"host_paths,omitempty"` // default: the host's system directories
 	Dir       string   `json:"dir,omitempty"`
+	// Add is shown besides: toolchains that are not in a system directory.
+	Add []Mount `json:"add,omitempty"`
+}
+
+// Mount shows a directory or file of the host in a root, read-only and as it is. Unlike a volume it is not for the
+// sandbox's user to own.
+type Mount struct {
+	Source string `json:"source"` // absolute, without symlinks or ".."
+	Target string `json:"target"` // absolute, in no directory of the sandbox's own
 }
 
 // Places inside every sandbox.
