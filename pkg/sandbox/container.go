@@ -63,6 +63,9 @@ func NewManager(b Backend, opts Options) *Manager {
 	return &Manager{backend: b, opts: opts, machine: thisMachine(), containers: map[string]*container{}}
 }
 
+// Machine is what there is to share out.
+func (m *Manager) Machine() Machine { return m.machine }
+
 // container is one sandbox: its instance, and the runs that are under way in it.
 type container struct {
 	id       string

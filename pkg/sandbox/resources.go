@@ -120,8 +120,8 @@ func (m Machine) openFiles() int {
 	return min(m.OpenFiles, maxOpenFiles)
 }
 
-// or fills what l leaves open from base.
-func (l Limits) or(base Limits) Limits {
+// Or fills what l leaves open from base.
+func (l Limits) Or(base Limits) Limits {
 	pick(&l.Wall, base.Wall)
 	pick(&l.Grace, base.Grace)
 	pick(&l.CPUs, base.CPUs)
@@ -184,8 +184,8 @@ func (l Limits) validate(m Machine) error {
 	return nil
 }
 
-// clamp lowers defaults that exceed the machine, and says so.
-func (l Limits) clamp(m Machine) (Limits, []string) {
+// Clamp lowers defaults that exceed the machine, and says so.
+func (l Limits) Clamp(m Machine) (Limits, []string) {
 	var said []string
 	if l.CPUs > float64(m.CPUs) {
 		said = append(said, fmt.Sprintf("cpus: default %v lowered to the %d cores of this machine", l.CPUs, m.CPUs))

@@ -28,48 +28,54 @@ type Result struct {
 // Success reports whether the program ran to its end and said so.
 func (r *Result) Success() bool { return r.Verdict == VerdictOK }
 
-// MarshalJSON writes the promised names. Output that is not UTF-8 is written as base64, and says so.
-func (r *Result) MarshalJSON() ([]byte, error) {
+// Document is a result as JSON. Its names are a promise; what has more to say embeds it.
+type Document struct {
+	Success         bool            `json:"success"`
+	Verdict         Verdict         `json:"verdict"`
+	ExitCode        int             `json:"exit_code"`
+	Signal          string          `json:"signal,omitempty"`
+	Stdout          string          `json:"stdout"`
+	StdoutEncoding  string          `json:"stdout_encoding,omitempty"`
+	Stderr          string          `json:"stderr"`
+	StderrEncoding  string          `json:"stderr_encoding,omitempty"`
+	StdoutTruncated bool            `json:"stdout_truncated"`
+	StdoutHeadBytes int             `json:"stdout_head_bytes,omitempty"`
+	StdoutDropped   uint64          `json:"stdout_dropped_bytes,omitempty"`
+	StdoutFile      string          `json:"stdout_file,omitempty"`
+	StderrTruncated bool            `json:"stderr_truncated"`
+	StderrHeadBytes int             `json:"stderr_head_bytes,omitempty"`
+	StderrDropped   uint64          `json:"stderr_dropped_bytes,omitempty"`
+	StderrFile      string          `json:"stderr_file,omitempty"`
+	ExecutionTime   float64         `json:"execution_time"`
+	MemoryUsed      uint64          `json:"memory_used"`
+	Phase           string          `json:"phase"`
+	Metrics         monitor.Metrics `json:"metrics"`
+	Limits          Limits          `json:"limits"`
+	Isolation       Isolation       `json:"isolation"`
+	Violations      []Violation     `json:"violations"`
+	Notes           []string        `json:"notes,omitempty"`
+}
+
+// Document gives the promised names. Output that is not UTF-8 is written as base64, and says so.
+func (r *Result) Document() Document {
 	stdout, stdoutEncoding := encodeOutput(r.Stdout.Bytes())
 	stderr, stderrEncoding := encodeOutput(r.Stderr.Bytes())
 	violations := r.Violations
 	if violations == nil {
 		violations = []Violation{}
 	}
-	return json.Marshal(struct {
-		Success         bool            `json:"success"`
-		Verdict         Verdict         `json:"verdict"`
-		ExitCode        int             `json:"exit_code"`
-		Signal          string          `json:"signal,omitempty"`
-		Stdout          string          `json:"stdout"`
-		StdoutEncoding  string          `json:"stdout_encoding,omitempty"`
-		Stderr          string          `json:"stderr"`
-		StderrEncoding  string          `json:"stderr_encoding,omitempty"`
-		StdoutTruncated bool            `json:"stdout_truncated"`
-		StdoutHeadBytes int             `json:"stdout_head_bytes,omitempty"`
-		StdoutDropped   uint64          `json:"stdout_dropped_bytes,omitempty"`
-		StdoutFile      string          `json:"stdout_file,omitempty"`
-		StderrTruncated bool            `json:"stderr_truncated"`
-		StderrHeadBytes int             `json:"stderr_head_bytes,omitempty"`
-		StderrDropped   uint64          `json:"stderr_dropped_bytes,omitempty"`
-		StderrFile      string          `json:"stderr_file,omitempty"`
-		ExecutionTime   float64         `json:"execution_time"`
-		MemoryUsed      uint64          `json:"memory_used"`
-		Phase           string          `json:"phase"`
-		Metrics         monitor.Metrics `json:"metrics"`
-		Limits          Limits          `json:"limits"`
-		Isolation       Isolation       `json:"isolation"`
-		Violations      []Violation     `json:"violations"`
-		Notes           []string        `json:"notes,omitempty"`
-	}{
+	return Document{
 		Success: r.Success(), Verdict: r.Verdict, ExitCode: r.Exit.Code, Signal: SignalName(r.Exit.Signal),
 		Stdout: stdout, StdoutEncoding: stdoutEncoding, Stderr: stderr, StderrEncoding: stderrEncoding,
 		StdoutTruncated: r.Stdout.Truncated(), StdoutHeadBytes: headIfCut(r.Stdout), StdoutDropped: r.Stdout.Dropped, StdoutFile: r.Stdout.File,
 		StderrTruncated: r.Stderr.Truncated(), StderrHeadBytes: headIfCut(r.Stderr), StderrDropped: r.Stderr.Dropped, StderrFile: r.Stderr.File,
 		ExecutionTime: r.Metrics.WallTime.Duration().Seconds(), MemoryUsed: r.Metrics.MemoryPeak,
 		Phase: r.Phase, Metrics: r.Metrics, Limits: r.Limits, Isolation: r.Isolation, Violations: violations, Notes: r.Notes,
-	})
+	}
 }
+
+// MarshalJSON writes the Document.
+func (r *Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.Document()) }
 
 // headIfCut says where a truncated output was cut: the head's length, so a reader can split it.
 func headIfCut(o Output) int {

@@ -106,7 +106,7 @@ func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) 
 	if err := s.Limits.validate(m); err != nil {
 		return s, nil, err
 	}
-	defaults, clamped := DefaultLimits().clamp(m)
+	defaults, clamped := DefaultLimits().Clamp(m)
 	var said []string
 	for _, c := range clamped {
 		// A clamped default only matters where the default is used.
@@ -115,7 +115,7 @@ func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) 
 			said = append(said, c)
 		}
 	}
-	s.Limits = s.Limits.or(defaults)
+	s.Limits = s.Limits.Or(defaults)
 	pick(&s.Network, NetworkNone)
 	pick(&s.Scratch, ScratchAuto)
 	pick(&s.Require, TierContainer)
@@ -248,7 +248,7 @@ func (p Process) complete(s Spec, m Machine) (Process, error) {
 	if p.Limits.Disk != 0 || p.Limits.Inodes != 0 {
 		return p, Invalid("limits", "disk and inodes belong to the sandbox, not to one of its processes")
 	}
-	p.Limits = p.Limits.or(s.Limits)
+	p.Limits = p.Limits.Or(s.Limits)
 	pick(&p.Phase, DefaultPhase)
 	pick(&p.Workdir, s.Workdir)
 	pick(&p.Network, s.Network)
