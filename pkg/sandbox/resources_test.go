@@ -115,11 +115,11 @@ func TestLimitsValidate(t *testing.T) {
 }
 
 func TestClamp(t *testing.T) {
-	l, said := DefaultLimits().clamp(big)
+	l, said := DefaultLimits().Clamp(big)
 	if l != DefaultLimits() || said != nil {
 		t.Errorf("%+v, %q", l, said)
 	}
-	l, said = Limits{CPUs: 4, Memory: GiB}.clamp(Machine{CPUs: 2, Memory: 256 * MiB})
+	l, said = Limits{CPUs: 4, Memory: GiB}.Clamp(Machine{CPUs: 2, Memory: 256 * MiB})
 	if l.CPUs != 2 || l.Memory != 256*MiB || len(said) != 2 || !strings.Contains(said[1], "256 MiB") {
 		t.Errorf("%+v, %q", l, said)
 	}
@@ -139,11 +139,11 @@ func TestClamp(t *testing.T) {
 
 func TestLimitsOr(t *testing.T) {
 	base := DefaultLimits()
-	if got := (Limits{}).or(base); got != base {
+	if got := (Limits{}).Or(base); got != base {
 		t.Errorf("%+v", got)
 	}
 	own := Limits{Wall: 1, Grace: 2, CPUs: 3, CPUTime: 4, Memory: 5, Disk: 6, Inodes: 7, Processes: 8, OpenFiles: 9, Output: 10}
-	if got := own.or(base); got != own {
+	if got := own.Or(base); got != own {
 		t.Errorf("%+v", got)
 	}
 }
