@@ -58,8 +58,8 @@ type Document struct {
 
 // Document gives the promised names. Output that is not UTF-8 is written as base64, and says so.
 func (r *Result) Document() Document {
-	stdout, stdoutEncoding := encodeOutput(r.Stdout.Bytes())
-	stderr, stderrEncoding := encodeOutput(r.Stderr.Bytes())
+	stdout, stdoutEncoding := EncodeText(r.Stdout.Bytes())
+	stderr, stderrEncoding := EncodeText(r.Stderr.Bytes())
 	violations := r.Violations
 	if violations == nil {
 		violations = []Violation{}
@@ -85,7 +85,8 @@ func headIfCut(o Output) int {
 	return 0
 }
 
-func encodeOutput(b []byte) (text, encoding string) {
+// EncodeText writes bytes as JSON can hold them: as they are, or as base64, and says which.
+func EncodeText(b []byte) (text, encoding string) {
 	if utf8.Valid(b) {
 		return string(b), ""
 	}

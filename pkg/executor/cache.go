@@ -1,0 +1,284 @@
+package executor
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Cache keeps what compilers made, by a digest of all that went into it. Any number of processes may share one: entries
+// appear whole, by a rename, and are never changed. Its directory must be the user's alone: what lies in it is run, in sandboxes.
+type Cache struct {
+	Dir   string
+	Limit sandbox.Size // in all; 0 is 1 GiB. The least recently used go first.
+}
+
+const (
+	defaultCacheLimit = 1 * sandbox.GiB
+	maxCachedFiles    = 256 // each is open while it is put into a sandbox
+	manifestName      = "manifest.json"
+	// abandoned is how old an entry under way is before somebody removes it.
+	abandoned = time.Hour
+)
+
+func (c *Cache) limit() sandbox.Size {
+	if c.Limit == 0 {
+		return defaultCacheLimit
+	}
+	return c.Limit
+}
+
+// most is the size of the largest entry that is worth keeping.
+func (c *Cache) most() sandbox.Size { return c.limit() / 4 }
+
+// key is the digest of everything that a phase's products depend on: the toolchain, the command, its variables and every file of the
+// program.
+func (p *Plan) key(phase *Phase) (string, error) {
+	h := sha256.New()
+	field := func(s string) { // lengths first: no two lists of fields read the same
+		_ = binary.Write(h, binary.LittleEndian, uint64(len(s)))
+		_, _ = io.WriteString(h, s)
+	}
+	field("sandbox-run compile 1")
+	field(p.Language)
+	field(p.Version)
+	field(p.toolchain)
+	for _, list := range [][]string{phase.Process.Args, phase.Produces} {
+		field(strconv.Itoa(len(list)))
+		for _, s := range list {
+			field(s)
+		}
+	}
+	for _, env := range []map[string]string{p.Spec.Env, phase.Process.Env} {
+		field(strconv.Itoa(len(env)))
+		for _, k := range slices.Sorted(maps.Keys(env)) {
+			field(k)
+			field(env[k])
+		}
+	}
+	field(phase.Process.Workdir)
+	for _, m := range p.Spec.Root.Add {
+		field(m.Source)
+		field(m.Target)
+	}
+	for _, f := range p.Files[:p.program] {
+		field(f.Path)
+		field(strconv.FormatUint(uint64(f.Mode), 8))
+		if err := digestContent(f, field); err != nil {
+			return "", fmt.Errorf("%s: %w", f.Path, err)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// digestContent adds a file's content by a digest of its own, so that it needs no length beforehand.
+func digestContent(f sandbox.File, field func(string)) error {
+	if f.Open == nil {
+		sum := sha256.Sum256(f.Data)
+		field(string(sum[:]))
+		return nil
+	}
+	r, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	one := sha256.New()
+	if _, err := io.Copy(one, r); err != nil {
+		return err
+	}
+	field(string(one.Sum(nil)))
+	return nil
+}
+
+// manifest lists an entry's files; their contents are beside it, called by their number.
+type manifest struct {
+	Files []manifestFile `json:"files"`
+}
+
+type manifestFile struct {
+	Path string      `json:"path"`
+	Mode fs.FileMode `json:"mode"`
+	Size int64       `json:"size"`
+}
+
+func (c *Cache) dir(key string) string { return filepath.Join(c.Dir, key[:2], key) }
+
+// get returns an entry's files. One that is damaged is no entry.
+func (c *Cache) get(key string) ([]sandbox.File, bool) {
+	dir := c.dir(key)
+	text, err := os.ReadFile(filepath.Join(dir, manifestName))
+	if err != nil {
+		return nil, false
+	}
+	var m manifest
+	if json.Unmarshal(text, &m) != nil || len(m.Files) == 0 {
+		return nil, false
+	}
+	files := make([]sandbox.File, len(m.Files))
+	for i, f := range m.Files {
+		// Opened now: another process may remove the entry at any time.
+		content, err := os.Open(filepath.Join(dir, strconv.Itoa(i)))
+		if err != nil {
+			return nil, false
+		}
+		if st, err := content.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() != f.Size {
+			_ = content.Close()
+			return nil, false // cut short by a power failure
+		}
+		files[i] = sandbox.File{Path: f.Path, Mode: f.Mode, Open: func() (io.ReadCloser, error) { return content, nil }}
+	}
+	now := time.Now()
+	_ = os.Chtimes(dir, now, now) // when it was last used; if not, it goes a little sooner
+	return files, true
+}
+
+// entry is one that is being made.
+type entry struct {
+	c    *Cache
+	dir  string // until it has its name
+	key  string
+	done bool
+	m    manifest
+}
+
+func (c *Cache) begin(key string) (*entry, error) {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(c.Dir, "new-")
+	if err != nil {
+		return nil, err
+	}
+	return &entry{c: c, dir: dir, key: key}, nil
+}
+
+func (e *entry) add(f sandbox.File, r io.Reader) (err error) {
+	out, err := os.OpenFile(filepath.Join(e.dir, strconv.Itoa(len(e.m.Files))), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	n, err := io.Copy(out, r)
+	e.m.Files = append(e.m.Files, manifestFile{Path: f.Path, Mode: f.Mode, Size: n})
+	return err
+}
+
+// commit gives the entry its name. That another process was first is as good.
+func (e *entry) commit() error {
+	if len(e.m.Files) == 0 {
+		return errors.New("nothing was made")
+	}
+	text, err := json.Marshal(e.m)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(e.dir, manifestName), text, 0o600); err != nil {
+		return err
+	}
+	to := e.c.dir(e.key)
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	if err := os.Rename(e.dir, to); err != nil {
+		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, syscall.ENOTEMPTY) {
+			return err
+		}
+		if _, whole := e.c.get(e.key); whole {
+			return nil
+		}
+		// What has the name is damaged.
+		if err := removeEntry(to); err != nil {
+			return err
+		}
+		if err := os.Rename(e.dir, to); err != nil {
+			return err
+		}
+	}
+	e.done = true
+	return e.c.trim()
+}
+
+// abandon removes what has not become an entry. It may be called after commit.
+func (e *entry) abandon() {
+	if !e.done {
+		_ = removeEntry(e.dir) // the next trim does
+	}
+}
+
+// removeEntry removes a directory of plain files.
+func removeEntry(dir string) error {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := os.Remove(filepath.Join(dir, f.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return os.Remove(dir)
+}
+
+// trim removes the least recently used entries until the rest is within the limit, and what others have abandoned.
+func (c *Cache) trim() error {
+	type kept struct {
+		dir  string
+		used time.Time
+		size int64
+	}
+	var all []kept
+	var total int64
+	groups, err := os.ReadDir(c.Dir)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		path := filepath.Join(c.Dir, g.Name())
+		if len(g.Name()) != 2 {
+			if st, err := g.Info(); err == nil && time.Since(st.ModTime()) > abandoned {
+				_ = removeEntry(path)
+			}
+			continue
+		}
+		entries, _ := os.ReadDir(path)
+		for _, d := range entries {
+			k := kept{dir: filepath.Join(path, d.Name())}
+			if st, err := d.Info(); err == nil {
+				k.used = st.ModTime()
+			}
+			files, _ := os.ReadDir(k.dir)
+			for _, f := range files {
+				if st, err := f.Info(); err == nil {
+					k.size += st.Size()
+				}
+			}
+			total += k.size
+			all = append(all, k)
+		}
+	}
+	slices.SortFunc(all, func(a, b kept) int { return a.used.Compare(b.used) })
+	for _, k := range all {
+		if total <= int64(c.limit()) {
+			break
+		}
+		if err := removeEntry(k.dir); err == nil || errors.Is(err, fs.ErrNotExist) {
+			total -= k.size
+		}
+	}
+	return nil
+}

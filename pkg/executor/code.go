@@ -1,0 +1,208 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// CodeExecutor is the engine with everything chosen: the default backend, the machine's toolchains, no cache. It is for
+// programs that want one line; New is for those that want to choose. It opens its backend when it is first needed, and Close
+// gives it back.
+type CodeExecutor struct {
+	timeout time.Duration
+
+	open    sync.Once
+	err     error
+	backend sandbox.Backend
+	manager *sandbox.Manager
+	engine  *Executor
+}
+
+// ExecutionRequest is a piece of code.
+type ExecutionRequest struct {
+	Language string
+	Code     string
+	Timeout  time.Duration // 0 is the executor's
+}
+
+// ExecutionResult is what became of it. Error says in words why it did not succeed.
+type ExecutionResult struct {
+	Stdout        string
+	Stderr        string
+	ExitCode      int
+	ExecutionTime time.Duration
+	Error         error
+}
+
+// NewCodeExecutor makes an executor whose runs take at most that long; 0 is the default of 30 seconds.
+func NewCodeExecutor(timeout time.Duration) *CodeExecutor { return &CodeExecutor{timeout: timeout} }
+
+func (c *CodeExecutor) ready() error {
+	c.open.Do(func() {
+		if c.backend, c.err = openDefault(); c.err == nil {
+			c.manager = sandbox.NewManager(c.backend, sandbox.Options{})
+			c.engine = New(c.manager, Options{})
+		}
+	})
+	return c.err
+}
+
+// Close deletes what still runs and gives the backend back. Twice is fine.
+func (c *CodeExecutor) Close() error {
+	c.open.Do(func() { c.err = errors.New("the executor is closed") })
+	if c.manager == nil {
+		return nil
+	}
+	return errors.Join(c.manager.Close(), c.backend.Close())
+}
+
+// Execute runs a piece of code. The error is for failures of ours and requests that are wrong; what the code itself did wrong is in
+// the result.
+func (c *CodeExecutor) Execute(ctx context.Context, req ExecutionRequest) (*ExecutionResult, error) {
+	if err := c.ready(); err != nil {
+		return nil, err
+	}
+	timeout := req.Timeout
+	pick(&timeout, c.timeout)
+	r, err := c.engine.Execute(ctx, Request{Language: req.Language, Code: req.Code, Limits: sandbox.Limits{Wall: timeout}})
+	if err != nil {
+		return nil, err
+	}
+	return &ExecutionResult{
+		Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()), ExitCode: r.Exit.Code,
+		ExecutionTime: r.Metrics.WallTime.Duration(), Error: failure(&r.Result),
+	}, nil
+}
+
+// failure puts a verdict into words.
+func failure(r *sandbox.Result) error {
+	if r.Success() {
+		return nil
+	}
+	if r.Exit.Signal != 0 {
+		return fmt.Errorf("%s (%s)", r.Verdict, sandbox.SignalName(r.Exit.Signal))
+	}
+	return fmt.Errorf("%s (exit code %d)", r.Verdict, r.Exit.Code)
+}
+
+// SandboxConfig is how a command is run by ExecuteCommand. What is zero has the default beside it.
+type SandboxConfig struct {
+	Image       string        // resolved once there are images
+	Timeout     time.Duration // 5 minutes
+	CPULimit    string        // "1"
+	MemoryLimit string        // "2g"
+	Workdir     string        // /workspace
+}
+
+// MountedFile is a file a command finds; Path is absolute or relative to the working directory.
+type MountedFile struct {
+	Path    string
+	Content []byte
+	Mode    uint32 // permission bits; 0 is 0644
+}
+
+// ResourceStats are what a command used.
+type ResourceStats struct {
+	CPUUsagePercent float64
+	MemoryUsageMB   float64
+	MaxMemoryMB     float64 // what it was allowed
+}
+
+// CommandResult is what became of a command.
+type CommandResult struct {
+	ExitCode      int
+	Stdout        string
+	Stderr        string
+	Duration      time.Duration
+	ResourceUsage ResourceStats
+	Error         error // in words why it did not succeed
+}
+
+const (
+	commandTimeout = 5 * time.Minute
+	commandMemory  = 2 * sandbox.GiB
+)
+
+// ExecuteCommand runs a command line with sh in a fresh sandbox that has the given files.
+func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, config SandboxConfig, files ...MountedFile) (*CommandResult, error) {
+	if err := c.ready(); err != nil {
+		return nil, err
+	}
+	spec, put, err := config.spec(files, c.manager.Machine())
+	if err != nil {
+		return nil, err
+	}
+	id, err := c.manager.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = c.manager.Delete(context.WithoutCancel(ctx), id) }() // Close finds and reports what is left
+	if err := c.manager.Put(ctx, id, put); err != nil {
+		return nil, err
+	}
+	r, err := c.manager.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", command}}, sandbox.IO{})
+	if err != nil {
+		return nil, err
+	}
+	const mb = float64(sandbox.MiB)
+	return &CommandResult{
+		ExitCode: r.Exit.Code, Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()),
+		Duration: r.Metrics.WallTime.Duration(), Error: failure(r),
+		ResourceUsage: ResourceStats{
+			CPUUsagePercent: r.Metrics.CPUPercent, MemoryUsageMB: float64(r.Metrics.MemoryPeak) / mb, MaxMemoryMB: float64(r.Limits.Memory) / mb,
+		},
+	}, nil
+}
+
+func (config SandboxConfig) spec(files []MountedFile, m sandbox.Machine) (sandbox.Spec, []sandbox.File, error) {
+	if config.Image != "" {
+		return sandbox.Spec{}, nil, errNoImages(config.Image)
+	}
+	limits := sandbox.Limits{Wall: config.Timeout}
+	if config.CPULimit != "" {
+		cores, err := strconv.ParseFloat(config.CPULimit, 64)
+		if err != nil || !(cores > 0) {
+			return sandbox.Spec{}, nil, sandbox.Invalid("cpus", "%q is not a number of cores", config.CPULimit)
+		}
+		limits.CPUs = cores
+	}
+	if config.MemoryLimit != "" {
+		memory, err := sandbox.ParseSize(config.MemoryLimit)
+		if err != nil || memory == 0 {
+			return sandbox.Spec{}, nil, sandbox.Invalid("memory", "%q is not a size; write it like 512m or 2g", config.MemoryLimit)
+		}
+		limits.Memory = memory
+	}
+	defaults, _ := sandbox.Limits{Wall: commandTimeout, Memory: commandMemory, CPUs: 1}.Clamp(m)
+	spec := sandbox.Spec{Limits: limits.Or(defaults), Workdir: config.Workdir}
+	pick(&spec.Workdir, sandbox.WorkspaceDir)
+	put := make([]sandbox.File, len(files))
+	for i, f := range files {
+		p := f.Path
+		if !path.IsAbs(p) {
+			p = path.Join(spec.Workdir, p)
+		}
+		put[i] = sandbox.File{Path: p, Mode: fs.FileMode(f.Mode), Data: f.Content}
+	}
+	return spec, put, nil
+}
+
+// HealthCheck really runs a command in a sandbox, and says what is wrong if it can not.
+func (c *CodeExecutor) HealthCheck(ctx context.Context) error {
+	r, err := c.ExecuteCommand(ctx, "echo healthy", SandboxConfig{Timeout: 10 * time.Second})
+	if err != nil {
+		return err
+	}
+	if r.Error != nil || r.Stdout != "healthy\n" {
+		return fmt.Errorf("a command that prints one word printed %q: %w", r.Stdout, errors.Join(r.Error, errors.New("unhealthy")))
+	}
+	return nil
+}

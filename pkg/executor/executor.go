@@ -1,0 +1,375 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
+)
+
+// Options configure an Executor. The zero value serves: toolchains are looked for anew, and nothing is cached.
+type Options struct {
+	// Toolchains finds the languages' programs; nil is a finder without a memory.
+	Toolchains *toolchain.Finder
+	// Cache keeps what compilers made; nil keeps nothing.
+	Cache *Cache
+	// Kit is the path of our own tools on this machine, for languages that need them.
+	Kit string
+	// Languages are further ones, as a languages.yaml defines them.
+	Languages []*Language
+}
+
+// Executor runs programs in sandboxes of one Manager.
+type Executor struct {
+	manager   *sandbox.Manager
+	opts      Options
+	languages []*Language
+}
+
+// New makes an executor over a manager, which it does not own.
+func New(m *sandbox.Manager, o Options) *Executor {
+	if o.Toolchains == nil {
+		o.Toolchains = &toolchain.Finder{}
+	}
+	return &Executor{manager: m, opts: o, languages: append(o.Languages, builtin()...)}
+}
+
+// Plan says what Execute would do, without doing it.
+func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
+	j, err := e.newJob(&req)
+	if err != nil {
+		return nil, err
+	}
+	if j.lang.Toolchain != "" {
+		if j.tool, err = e.opts.Toolchains.Find(ctx, j.lang.Toolchain); err != nil {
+			return nil, err
+		}
+	}
+	j.kit = e.opts.Kit
+	return newPlan(j, e.manager.Machine())
+}
+
+// newJob finds out what is to be run.
+func (e *Executor) newJob(req *Request) (*job, error) {
+	j := &job{req: req, files: append([]File(nil), req.Files...)}
+	switch {
+	case req.Code == "" && len(req.Files) == 0:
+		return nil, sandbox.Invalid("code", "there is no code")
+	case req.Code != "" && len(req.Files) > 0:
+		return nil, sandbox.Invalid("code", "both code and files are given")
+	case req.Policy.Image != "":
+		return nil, errNoImages(req.Policy.Image)
+	}
+	var err error
+	if req.Language != "" {
+		if j.lang, err = e.lookUp(req.Language); err != nil {
+			return nil, err
+		}
+	}
+	if req.Code != "" {
+		code := File{Path: req.Name, Data: []byte(req.Code)}
+		if j.lang == nil {
+			pick(&code.Path, "code")
+			if j.lang, err = e.detect([]File{code}, code.Path); err != nil {
+				return nil, err
+			}
+		}
+		if req.Name == "" {
+			code.Path = j.lang.Source
+		}
+		j.files = []File{code}
+	}
+	if err := checkNames("files", j.files); err != nil {
+		return nil, err
+	}
+	if err := checkNames("in", req.Inputs); err != nil {
+		return nil, err
+	}
+	if j.lang == nil {
+		if j.lang, err = e.detect(j.files, req.Entry); err != nil {
+			return nil, err
+		}
+	}
+	if err := j.lang.understands(req.Options); err != nil {
+		return nil, err
+	}
+	j.entry, err = findEntry(j.lang, j.files, req.Entry)
+	return j, err
+}
+
+// Execute runs a program to its end and says what happened. The error is for a request that is wrong and for our own
+// failures; a program that does not compile, crashes, loops or is killed is a Result. Cancelling ctx ends the program
+// and still gives a Result.
+func (e *Executor) Execute(ctx context.Context, req Request) (*Result, error) {
+	plan, err := e.Plan(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if req.OnPlan != nil {
+		req.OnPlan(plan)
+	}
+	x := &execution{e: e, req: &req, plan: plan}
+	return x.do(ctx)
+}
+
+// Event is one thing that happened while a program ran, or at the end its result.
+type Event struct {
+	sandbox.Event
+	Result *Result `json:"result,omitempty"`
+}
+
+// EventResult is the kind of the last event of a stream.
+const EventResult sandbox.EventKind = "result"
+
+// Stream runs a program and yields what happens while it happens; the last event carries the result. Whoever stops listening
+// cancels the program.
+func (e *Executor) Stream(ctx context.Context, req Request) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		events := make(chan Event)
+		var (
+			result *Result
+			err    error
+			last   sandbox.Event
+		)
+		seen := req.OnEvent
+		req.OnEvent = func(ev sandbox.Event) {
+			if seen != nil {
+				seen(ev)
+			}
+			last = ev
+			ev.Data = append([]byte(nil), ev.Data...) // the listener may keep it
+			select {
+			case events <- Event{Event: ev}:
+			case <-ctx.Done():
+			}
+		}
+		var done sync.WaitGroup
+		done.Go(func() {
+			defer close(events)
+			result, err = e.Execute(ctx, req)
+		})
+		defer done.Wait()
+		for ev := range events {
+			if !yield(ev, nil) {
+				cancel()
+				for range events { // until it is over
+				}
+				return
+			}
+		}
+		if err != nil {
+			yield(Event{}, err)
+			return
+		}
+		yield(Event{Event: sandbox.Event{Seq: last.Seq + 1, Time: time.Now(), Kind: EventResult}, Result: result}, nil)
+	}
+}
+
+// execution is one Execute under way.
+type execution struct {
+	e    *Executor
+	req  *Request
+	plan *Plan
+	id   string
+	seq  uint64 // of the last event of the phases before
+	last uint64 // of the last event
+	out  Result
+}
+
+func (x *execution) do(ctx context.Context) (_ *Result, err error) {
+	m := x.e.manager
+	x.out = Result{Language: x.plan.Language, Version: x.plan.Version}
+	phases, files, err := x.compiled()
+	if err != nil {
+		return nil, err
+	}
+	if x.id, err = m.Create(ctx, x.plan.Spec); err != nil {
+		return nil, err
+	}
+	// What can not be removed is said beside what happened, and does not hide it.
+	defer func() {
+		if left := m.Delete(context.WithoutCancel(ctx), x.id); left != nil {
+			if err == nil {
+				x.out.Notes = append(x.out.Notes, CleanupNote+left.Error())
+			} else {
+				err = errors.Join(err, left)
+			}
+		}
+	}()
+	if err := m.Put(ctx, x.id, files); err != nil {
+		return nil, err
+	}
+	for i := range phases {
+		ok, err := x.phase(ctx, &phases[i])
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			break
+		}
+	}
+	x.out.Notes = append(x.out.Notes, x.plan.Notes...)
+	if err := x.takeOutputs(context.WithoutCancel(ctx)); err != nil {
+		return nil, err
+	}
+	return &x.out, nil
+}
+
+// CleanupNote begins the note on what could not be removed.
+const CleanupNote = "clean-up: "
+
+// compiled leaves out the phases whose products are in the cache, and adds the products to the files.
+func (x *execution) compiled() ([]Phase, []sandbox.File, error) {
+	phases, files := x.plan.Phases, x.plan.Files
+	for len(phases) > 1 && x.cacheable(&phases[0]) {
+		key, err := x.plan.key(&phases[0])
+		if err != nil {
+			return nil, nil, err
+		}
+		made, ok := x.e.opts.Cache.get(key)
+		if !ok {
+			break
+		}
+		files = append(files[:len(files):len(files)], made...)
+		x.out.Phases = append(x.out.Phases, PhaseResult{Name: phases[0].Process.Phase, Cached: true, Verdict: sandbox.VerdictOK})
+		phases = phases[1:]
+	}
+	return phases, files, nil
+}
+
+func (x *execution) cacheable(p *Phase) bool {
+	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0
+}
+
+// phase runs one phase and reports whether the next may follow.
+func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
+	io := sandbox.IO{Spill: x.req.Spill, Resize: x.req.Resize}
+	isRun := p.Process.Phase == PhaseRun
+	if isRun {
+		io.Stdin = x.req.Stdin
+	}
+	if x.req.OnEvent != nil {
+		io.OnEvent = func(ev sandbox.Event) {
+			ev.Seq += x.seq
+			ev.Phase = p.Process.Phase
+			x.last = ev.Seq
+			x.req.OnEvent(ev)
+		}
+	}
+	r, err := x.e.manager.Run(ctx, x.id, p.Process, io)
+	if err != nil {
+		return false, err
+	}
+	x.seq = x.last
+	notes := x.out.Notes
+	x.out.Result = *r
+	x.out.Notes = append(notes, r.Notes...)
+	if err := x.judge(ctx, p); err != nil {
+		return false, err
+	}
+	said := PhaseResult{Name: p.Process.Phase, Verdict: x.out.Verdict, ExitCode: r.Exit.Code, Metrics: r.Metrics, Limits: r.Limits}
+	if !isRun {
+		said.Stdout, said.Stderr = strings.ToValidUTF8(string(r.Stdout.Bytes()), "\uFFFD"), strings.ToValidUTF8(string(r.Stderr.Bytes()), "\uFFFD")
+		said.Truncated = r.Stdout.Truncated() || r.Stderr.Truncated()
+	}
+	x.out.Phases = append(x.out.Phases, said)
+	if x.out.Verdict != sandbox.VerdictOK {
+		return false, nil
+	}
+	if x.cacheable(p) {
+		if err := x.keep(ctx, p); err != nil {
+			x.out.Notes = append(x.out.Notes, "what was compiled could not be cached: "+err.Error())
+		}
+	}
+	return true, nil
+}
+
+// judge refines the sandbox's verdict by what only a language knows.
+func (x *execution) judge(ctx context.Context, p *Phase) error {
+	r := &x.out.Result
+	failed := r.Verdict == sandbox.VerdictNonzeroExit
+	switch {
+	case (failed || r.Verdict == sandbox.VerdictSignaled) && p.OutOfMemory != nil && p.OutOfMemory(r):
+		r.Verdict = sandbox.VerdictMemoryLimit
+	case !failed:
+	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
+		r.Verdict = sandbox.VerdictCompileError
+	case p.Check != nil && (p.Suspect == nil || p.Suspect(r.Stderr.Bytes())):
+		wrong, err := x.check(ctx, p)
+		if err != nil {
+			return err
+		}
+		if wrong {
+			r.Verdict = sandbox.VerdictCompileError
+		}
+	}
+	return nil
+}
+
+// check looks at the program as it was given, whatever it has made of itself since.
+func (x *execution) check(ctx context.Context, p *Phase) (wrong bool, err error) {
+	if err := x.e.manager.Put(ctx, x.id, x.plan.Files[:x.plan.program]); err != nil {
+		return false, nil // it has filled its disk: that it ran is certain then
+	}
+	process := *p.Check
+	process.Phase = phaseCheck
+	r, err := x.e.manager.Run(ctx, x.id, process, sandbox.IO{})
+	if err != nil {
+		return false, err
+	}
+	return r.Verdict == sandbox.VerdictNonzeroExit, nil
+}
+
+// keep puts what a phase has made into the cache.
+func (x *execution) keep(ctx context.Context, p *Phase) error {
+	key, err := x.plan.key(p)
+	if err != nil {
+		return err
+	}
+	entry, err := x.e.opts.Cache.begin(key)
+	if err != nil {
+		return err
+	}
+	defer entry.abandon()
+	left, err := x.e.manager.Take(ctx, x.id, sandbox.Selection{Patterns: p.Produces, MaxFiles: maxCachedFiles, MaxBytes: x.e.opts.Cache.most()}, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
+		return entry.add(f, r)
+	})
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("%s: %s", left[0].Path, left[0].Reason)
+	}
+	return entry.commit()
+}
+
+// takeOutputs brings back the files that were asked for, and the tables of a query.
+func (x *execution) takeOutputs(ctx context.Context) error {
+	if x.plan.Tables != "" {
+		if err := x.takeTables(ctx); err != nil {
+			return err
+		}
+	}
+	if len(x.plan.Outputs.Patterns) == 0 {
+		return nil
+	}
+	relative := func(p string) string { return strings.TrimPrefix(p, sandbox.WorkspaceDir+"/") }
+	left, err := x.e.manager.Take(ctx, x.id, x.plan.Outputs, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
+		data, err := io.ReadAll(r)
+		x.out.Files = append(x.out.Files, OutputFile{Path: relative(f.Path), Mode: uint32(f.Mode.Perm()), Data: data})
+		return err
+	})
+	for _, u := range left {
+		x.out.Files = append(x.out.Files, OutputFile{Path: relative(u.Path), Reason: u.Reason})
+	}
+	return err
+}

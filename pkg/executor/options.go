@@ -1,0 +1,38 @@
+package executor
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// understands refuses options that the language would ignore: a restriction that is not kept must not be accepted.
+func (l *Language) understands(o LanguageOptions) error {
+	for _, opt := range []struct {
+		name  string
+		given bool
+	}{
+		{"commands", len(o.Commands) > 0}, {"forbid-imports", len(o.ForbidImports) > 0}, {"release", o.Release},
+		{"edition", o.Edition != ""}, {"test", o.Test}, {"setup", len(o.Setup) > 0},
+	} {
+		if opt.given && !slices.Contains(l.Options, opt.name) {
+			return sandbox.Invalid(opt.name, "%s has no such option", l.Title)
+		}
+	}
+	return nil
+}
+
+func errNoKit(language string) error {
+	return &sandbox.Error{
+		Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", language),
+		Hint: "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
+	}
+}
+
+func errNoImages(image string) error {
+	return &sandbox.Error{
+		Op: "image", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("image %q: this version runs no images", image),
+		Hint: "leave it out: the machine's own toolchains are used",
+	}
+}

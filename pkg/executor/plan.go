@@ -1,0 +1,199 @@
+package executor
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
+)
+
+// Plan is a request made ready: a sandbox, the files in it, and the commands that run there one after the other. It is
+// data: nothing has been looked at or made yet.
+type Plan struct {
+	Language string         `json:"language"`
+	Version  string         `json:"language_version"`
+	Spec     sandbox.Spec   `json:"sandbox"`
+	Files    []sandbox.File `json:"files"`
+	Phases   []Phase        `json:"phases"`
+	// Outputs are taken after the last phase.
+	Outputs sandbox.Selection `json:"outputs"`
+	// Tables is a file in which the run leaves its results as data.
+	Tables string   `json:"tables,omitempty"`
+	Notes  []string `json:"notes,omitempty"`
+
+	program   int    // that many of Files are the program; the rest is input
+	toolchain string // its ID
+	language  *Language
+}
+
+// Names of phases.
+const (
+	PhaseCompile = "compile"
+	PhaseRun     = sandbox.DefaultPhase
+	phaseCheck   = "check"
+)
+
+// Phase is one command of a plan.
+type Phase struct {
+	Process sandbox.Process `json:"process"`
+	// Produces are the files a compiler makes, or directories of them: what later phases need, and all that is kept in the cache.
+	Produces []string `json:"produces,omitempty"`
+	// Check, when the phase failed and Suspect is not contradicted by what it printed, tells a program that never compiled from one
+	// that failed: it fails for the former. It sees the program as it was given.
+	Check   *sandbox.Process         `json:"check,omitempty"`
+	Suspect func(stderr []byte) bool `json:"-"`
+	// SyntaxExit is the exit code by which a tool of ours says that the program is not well-formed.
+	SyntaxExit int `json:"syntax_exit,omitempty"`
+	// OutOfMemory recognises a language's own way to say that its heap is full.
+	OutOfMemory func(*sandbox.Result) bool `json:"-"`
+}
+
+// Places inside.
+const (
+	// buildDir is where compilers leave what they make.
+	buildDir = sandbox.TmpDir + "/build"
+	// codeDir is where the program lies when /workspace is somebody's volume.
+	codeDir = sandbox.HomeDir + "/code"
+	// ToolDir is where tools of ours are shown.
+	ToolDir = "/opt/sandbox-run"
+)
+
+// job is a request on its way to a plan.
+type job struct {
+	req   *Request
+	files []File // the program
+	entry string // relative; "." where the language takes directories
+	lang  *Language
+	tool  *toolchain.Toolchain
+	kit   string // path of the kit on the host; "" when there is none
+	dir   string // where the program lies inside
+	plan  *Plan
+}
+
+// compileDefaults are what a compiler may use unless somebody says otherwise: all processors, and more memory.
+func compileDefaults(m sandbox.Machine) sandbox.Limits {
+	return sandbox.Limits{
+		Wall: 60 * time.Second, CPUs: float64(m.CPUs), Memory: 2 * sandbox.GiB, Processes: 500, OpenFiles: 4096,
+	}
+}
+
+// newPlan turns a request into a plan. It is pure.
+func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
+	req, pol := j.req, j.req.Policy
+	run, said := j.lang.Limits.Or(sandbox.DefaultLimits()).Clamp(m)
+	compile, _ := j.lang.Compile.Or(compileDefaults(m)).Clamp(m)
+	j.plan = &Plan{
+		Language: j.lang.Name,
+		language: j.lang,
+		Spec: sandbox.Spec{
+			Env: maps.Clone(req.Env), Volumes: slices.Clone(pol.Volumes), Workdir: pol.Workdir, WritableRoot: pol.WritableRoot,
+			Limits: req.Limits.Or(run), Network: pol.Network, Scratch: pol.Scratch, Hostname: pol.Hostname, User: pol.User,
+			Require: pol.Require, Strict: pol.Strict, Labels: pol.Labels,
+		},
+	}
+	for _, s := range said {
+		if !lowered(s, req.Limits) {
+			j.plan.Notes = append(j.plan.Notes, s)
+		}
+	}
+	j.dir = sandbox.WorkspaceDir
+	if slices.ContainsFunc(pol.Volumes, func(v sandbox.Volume) bool { return v.Target == sandbox.WorkspaceDir }) {
+		j.dir = codeDir
+	}
+	if j.tool != nil {
+		j.plan.Version, j.plan.toolchain = j.tool.Version, j.tool.ID
+		j.plan.Spec.Root.Add = slices.Clone(j.tool.Mounts)
+	}
+	if err := j.lang.plan(j); err != nil {
+		return nil, err
+	}
+	// Languages may have added files of their own.
+	for _, f := range j.files {
+		j.plan.Files = append(j.plan.Files, sandbox.File{Path: j.inside(f.Path), Mode: f.Mode, Data: f.Data, Open: f.Open})
+	}
+	j.plan.program = len(j.plan.Files)
+	for _, f := range req.Inputs {
+		j.plan.Files = append(j.plan.Files, sandbox.File{Path: path.Join(sandbox.WorkspaceDir, f.Path), Mode: f.Mode, Data: f.Data, Open: f.Open})
+	}
+	j.plan.Outputs = req.Outputs
+	j.plan.Outputs.Patterns = nil
+	for _, p := range req.Outputs.Patterns {
+		if !path.IsAbs(p) {
+			p = path.Join(sandbox.WorkspaceDir, p)
+		}
+		j.plan.Outputs.Patterns = append(j.plan.Outputs.Patterns, p)
+	}
+	for i := range j.plan.Phases {
+		p := &j.plan.Phases[i].Process
+		if p.Phase == PhaseRun {
+			p.TTY, p.KillOnOutput = req.TTY, pol.KillOnOutput
+			continue
+		}
+		limits := req.CompileLimits.Or(compile)
+		limits.Disk, limits.Inodes = 0, 0 // the sandbox's
+		pick(&limits.Output, j.plan.Spec.Limits.Output)
+		p.Limits, p.Network = limits, sandbox.NetworkNone
+	}
+	return j.plan, nil
+}
+
+// lowered reports whether a default that was lowered is of no interest, because the user has set that limit.
+func lowered(note string, l sandbox.Limits) bool {
+	return strings.HasPrefix(note, "cpus") && l.CPUs != 0 || strings.HasPrefix(note, "memory") && l.Memory != 0 ||
+		strings.HasPrefix(note, "open-files") && l.OpenFiles != 0
+}
+
+func pick[T comparable](field *T, fallback T) {
+	var zero T
+	if *field == zero {
+		*field = fallback
+	}
+}
+
+// inside is where a file of the program lies.
+func (j *job) inside(rel string) string { return path.Join(j.dir, rel) }
+
+// memory is what the run may use.
+func (j *job) memory() sandbox.Size { return j.plan.Spec.Limits.Memory }
+
+// env sets a variable for every phase, unless the user has.
+func (j *job) env(name, value string) {
+	if _, own := j.plan.Spec.Env[name]; own {
+		return
+	}
+	if j.plan.Spec.Env == nil {
+		j.plan.Spec.Env = map[string]string{}
+	}
+	j.plan.Spec.Env[name] = value
+}
+
+// compile adds a compiler's phase, which runs where the program lies.
+func (j *job) compile(produces []string, args ...string) *Phase {
+	j.plan.Phases = append(j.plan.Phases, Phase{
+		Process:  sandbox.Process{Phase: PhaseCompile, Args: args, Workdir: j.dir},
+		Produces: produces,
+	})
+	return &j.plan.Phases[len(j.plan.Phases)-1]
+}
+
+// run adds the run: a command, and the user's arguments.
+func (j *job) run(args ...string) *Phase {
+	j.plan.Phases = append(j.plan.Phases, Phase{
+		Process: sandbox.Process{Phase: PhaseRun, Args: append(slices.Clip(args), j.req.Args...)},
+	})
+	return &j.plan.Phases[len(j.plan.Phases)-1]
+}
+
+// useKit shows our own tools inside, and returns what to call them by.
+func (j *job) useKit() (string, error) {
+	if j.kit == "" {
+		return "", errNoKit(j.lang.Title)
+	}
+	const at = ToolDir + "/sandbox-kit"
+	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: j.kit, Target: at})
+	return at, nil
+}

@@ -1,0 +1,206 @@
+package executor
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Request is a program to run and what it may use. Only Code or Files must be given.
+type Request struct {
+	// Language by name or alias; empty is found out from file names, a shebang or project files.
+	Language string
+	// Code is a program in one file, called Name (by default what the language calls it: main.py).
+	Code string
+	Name string
+	// Files are a tree. Paths are relative, with slashes.
+	Files []File
+	// Entry is the file of the tree that starts the program, or a directory where the language has such.
+	Entry string
+
+	Args  []string
+	Stdin io.Reader // nil is empty
+	Env   map[string]string
+
+	Limits        sandbox.Limits // of the run; what is zero is the language's default, then the sandbox's
+	CompileLimits sandbox.Limits
+	Policy        Policy
+	Options       LanguageOptions
+
+	// Inputs are further files to have in the working directory, which are not part of the program.
+	Inputs []File
+	// Outputs are brought back: patterns as for sandbox.Selection, or relative to the working directory.
+	Outputs sandbox.Selection
+	// NoCache compiles even what was compiled before, and keeps nothing.
+	NoCache bool
+
+	// OnPlan sees the plan before anything is made; OnEvent everything that happens, in order, of every phase.
+	OnPlan  func(*Plan)
+	OnEvent func(sandbox.Event)
+	Spill   *sandbox.Spill
+	TTY     *sandbox.TTY
+	Resize  <-chan sandbox.TTY
+}
+
+// Policy is what the program may see and reach, and how strong its walls must be. The zero value is the default.
+type Policy struct {
+	Network      sandbox.NetworkMode
+	Volumes      []sandbox.Volume
+	Workdir      string // default /workspace
+	Scratch      sandbox.ScratchMode
+	WritableRoot bool
+	Image        string // resolved once there are images
+	Hostname     string
+	User         sandbox.User
+	Require      sandbox.Tier
+	Strict       bool
+	KillOnOutput bool
+	Labels       map[string]string
+}
+
+// LanguageOptions are what only some languages understand. Giving one to a language that does not is an error.
+type LanguageOptions struct {
+	Commands      []string // shell: the only programs there are
+	ForbidImports []string // python: refuse a program whose syntax tree imports these
+	Release       bool     // rust: optimise
+	Edition       string   // rust
+	Test          bool     // go: run the tests even if there is a main
+	Setup         []string // sql, postgres: files to run first
+}
+
+// File is one file of a program.
+type File struct {
+	Path string
+	Mode fs.FileMode // permission bits; 0 is 0644
+	Data []byte
+	Open func() (io.ReadCloser, error) // where Data is nil
+}
+
+type fileJSON struct {
+	Path     string `json:"path"`
+	Content  string `json:"content"`
+	Encoding string `json:"encoding,omitempty"` // "base64"; text without
+	Mode     string `json:"mode,omitempty"`     // octal
+}
+
+// MarshalJSON writes text as it is, and everything else as base64.
+func (f File) MarshalJSON() ([]byte, error) {
+	data, err := f.content()
+	if err != nil {
+		return nil, err
+	}
+	j := fileJSON{Path: f.Path, Content: string(data)}
+	if !utf8.Valid(data) {
+		j.Content, j.Encoding = base64.StdEncoding.EncodeToString(data), "base64"
+	}
+	if f.Mode != 0 {
+		j.Mode = fmt.Sprintf("%04o", f.Mode.Perm())
+	}
+	return json.Marshal(j)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (f *File) UnmarshalJSON(b []byte) error {
+	var j fileJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+	*f = File{Path: j.Path, Data: []byte(j.Content)}
+	switch j.Encoding {
+	case "", "text", "utf-8":
+	case "base64":
+		data, err := base64.StdEncoding.DecodeString(j.Content)
+		if err != nil {
+			return sandbox.Invalid("files", "%q: %w", j.Path, err)
+		}
+		f.Data = data
+	default:
+		return sandbox.Invalid("files", "%q: unknown encoding %q; one of text, base64", j.Path, j.Encoding)
+	}
+	if j.Mode != "" {
+		var mode uint32
+		if _, err := fmt.Sscanf(j.Mode, "%o", &mode); err != nil || fs.FileMode(mode)&^fs.ModePerm != 0 {
+			return sandbox.Invalid("files", "%q: mode %q is not octal permission bits", j.Path, j.Mode)
+		}
+		f.Mode = fs.FileMode(mode)
+	}
+	return nil
+}
+
+// content is the whole of the file.
+func (f File) content() ([]byte, error) {
+	if f.Open == nil {
+		return f.Data, nil
+	}
+	r, err := f.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
+// maxFiles bounds a tree; the disk limit bounds its size.
+const maxFiles = 50_000
+
+// checkNames refuses names that could mean another place than they say (A7).
+func checkNames(field string, files []File) error {
+	if len(files) > maxFiles {
+		return sandbox.Invalid(field, "%d files; the most is %d", len(files), maxFiles)
+	}
+	seen := make(map[string]bool, len(files))
+	for _, f := range files {
+		if err := checkName(field, f.Path); err != nil {
+			return err
+		}
+		if seen[f.Path] {
+			return sandbox.Invalid(field, "two files are called %q", f.Path)
+		}
+		seen[f.Path] = true
+	}
+	// A file that is also a directory of another.
+	for _, f := range files {
+		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
+			if seen[dir] {
+				return sandbox.Invalid(field, "%q is a file, and a directory of %q", dir, f.Path)
+			}
+		}
+	}
+	return nil
+}
+
+func checkName(field, p string) error {
+	switch {
+	case p == "":
+		return sandbox.Invalid(field, "a file has no name")
+	case strings.ContainsRune(p, 0):
+		return sandbox.Invalid(field, "name %q contains a NUL byte", p)
+	case len(p) > 3800: // with the directory it goes to, a path of the kernel's length
+		return sandbox.Invalid(field, "name %.40q… is %d bytes long; the most is 3800", p, len(p))
+	case path.IsAbs(p), !fs.ValidPath(p), p == ".":
+		return sandbox.Invalid(field, "name %q is not relative and in its shortest form, without . and ..", p)
+	}
+	for _, part := range strings.Split(p, "/") {
+		if len(part) > 255 {
+			return sandbox.Invalid(field, "name %.40q… has a part of %d bytes; the most is 255", p, len(part))
+		}
+	}
+	return nil
+}
+
+// find returns the file of that path.
+func find(files []File, p string) *File {
+	i := slices.IndexFunc(files, func(f File) bool { return f.Path == p })
+	if i < 0 {
+		return nil
+	}
+	return &files[i]
+}

@@ -1,0 +1,80 @@
+package executor
+
+import (
+	"encoding/json"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Result is what became of a program: that of its run, or of the phase that kept it from running.
+type Result struct {
+	sandbox.Result
+	Language string
+	Version  string
+	Phases   []PhaseResult
+	Files    []OutputFile
+	Tables   []Table // of SQL
+}
+
+// PhaseResult is one phase of it. A phase that was cached took nothing.
+type PhaseResult struct {
+	Name      string          `json:"name"`
+	Cached    bool            `json:"cached"`
+	Verdict   sandbox.Verdict `json:"verdict"`
+	ExitCode  int             `json:"exit_code"`
+	Stdout    string          `json:"stdout,omitempty"` // not of the run: that is the result's own
+	Stderr    string          `json:"stderr,omitempty"`
+	Truncated bool            `json:"truncated,omitempty"`
+	Metrics   monitor.Metrics `json:"metrics"`
+	Limits    sandbox.Limits  `json:"limits"`
+}
+
+// OutputFile is a file that was brought back, or the reason why it was not.
+type OutputFile struct {
+	Path   string // relative to /workspace where it lies in it, else absolute
+	Mode   uint32
+	Data   []byte
+	Reason string
+}
+
+type outputJSON struct {
+	Path     string `json:"path"`
+	Size     int    `json:"size"`
+	Mode     uint32 `json:"mode,omitempty"`
+	Content  string `json:"content,omitempty"`
+	Encoding string `json:"encoding,omitempty"`
+	Reason   string `json:"not_taken,omitempty"`
+}
+
+// MarshalJSON writes text as it is, and everything else as base64.
+func (f OutputFile) MarshalJSON() ([]byte, error) {
+	j := outputJSON{Path: f.Path, Size: len(f.Data), Mode: f.Mode, Reason: f.Reason}
+	j.Content, j.Encoding = sandbox.EncodeText(f.Data)
+	return json.Marshal(j)
+}
+
+// Table is one result of a query.
+type Table struct {
+	Columns   []string `json:"columns"`
+	Types     []string `json:"types,omitempty"`
+	Rows      [][]any  `json:"rows"`
+	RowsTotal uint64   `json:"rows_total"`
+	Truncated bool     `json:"truncated"`
+}
+
+// MarshalJSON writes one document: a sandbox's result, and what a language adds to it.
+func (r *Result) MarshalJSON() ([]byte, error) {
+	files := r.Files
+	if files == nil {
+		files = []OutputFile{}
+	}
+	return json.Marshal(struct {
+		sandbox.Document
+		Language string        `json:"language"`
+		Version  string        `json:"language_version"`
+		Phases   []PhaseResult `json:"phases"`
+		Files    []OutputFile  `json:"files"`
+		Tables   []Table       `json:"tables,omitempty"`
+	}{r.Document(), r.Language, r.Version, r.Phases, files, r.Tables})
+}
