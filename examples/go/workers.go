@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+)
+
+// Squares, computed by workers that share a channel.
+func main() {
+	jobs := make(chan int)
+	squares := make([]int, 10)
+	var workers sync.WaitGroup
+	for range 3 {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
+			for n := range jobs {
+				squares[n] = n * n
+			}
+		}()
+	}
+	for n := range squares {
+		jobs <- n
+	}
+	close(jobs)
+	workers.Wait()
+	fmt.Println(squares)
+}
