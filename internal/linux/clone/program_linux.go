@@ -15,6 +15,9 @@ import (
 // Program describes a sandboxed program before it is one.
 type Program struct {
 	Cgroups []int // descriptors of the files to join cgroups through
+	// Began, if given, is set to the moment before the program was executed: the parent's own clock would be read
+	// when it has a processor again.
+	Began *unix.Timespec
 	// Birthplace is the open directory of the v2 group to be born in, in place of joining it; 0 is none. Where that is
 	// refused, the program joins.
 	Birthplace int
@@ -63,6 +66,8 @@ type launch struct {
 	// The child's last words.
 	stage initproto.Stage
 	errno unix.Errno
+
+	began unix.Timespec
 }
 
 // StartProgram clones a child that becomes the program, and returns once it was executed, or the
@@ -127,6 +132,9 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	if c.errno != 0 {
 		_, _ = unix.Wait4(int(child), nil, unix.WALL, nil)
 		return 0, c.stage, c.errno
+	}
+	if d.Began != nil {
+		*d.Began = c.began
 	}
 	return int(child), 0, nil
 }
@@ -304,6 +312,7 @@ func becomeProgram(c *launch) {
 		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(i), uintptr(unsafe.Pointer(&c.defaultAction)), 0, 8, 0, 0) // SIGKILL and SIGSTOP have no other
 	}
 	setMask(&zero, nil)
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&c.began)), 0) // can not fail with this clock
 	if c.filter != nil {
 		stage = initproto.StageSeccomp
 		if c.notifying != nil {

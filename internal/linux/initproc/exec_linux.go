@@ -10,9 +10,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// exec forks a program and returns once it was executed: its pid, and both ends of its terminal or -1. The
-// descriptors stay the caller's.
-func (s *server) exec(m *initproto.Exec, fds []int) (pid, master, slave int, err error) {
+// exec forks a program and returns once it was executed: its pid, and both ends of its terminal or -1; when that
+// was goes to began. The descriptors stay the caller's.
+func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, master, slave int, err error) {
 	master, slave = -1, -1
 	defer func() {
 		if err != nil && master >= 0 {
@@ -33,7 +33,7 @@ func (s *server) exec(m *initproto.Exec, fds []int) (pid, master, slave int, err
 	c := clone.Program{
 		Isolated: m.NewCgroupNS, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
 		Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
-		Control: s.socket.fd, Listener: (&initproto.Listener{ID: m.ID}).Encode(),
+		Began: began, Control: s.socket.fd, Listener: (&initproto.Listener{ID: m.ID}).Encode(),
 	}
 	initproto.Accompany(c.Listener, 1)
 	if len(m.Paths) == 0 || len(m.Args) == 0 {

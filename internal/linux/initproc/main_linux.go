@@ -178,7 +178,8 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 	s.mu.Lock()
 	s.starting = true
 	s.mu.Unlock()
-	pid, master, slave, err := s.exec(m, fds)
+	var began unix.Timespec
+	pid, master, slave, err := s.exec(m, fds, &began)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	early := s.early
@@ -194,7 +195,7 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 	if slave >= 0 {
 		s.terminals[pid] = slave
 	}
-	started := (&initproto.Started{ID: m.ID, PID: uint32(pid), At: monotonic()}).Encode()
+	started := (&initproto.Started{ID: m.ID, PID: uint32(pid), At: uint64(began.Nano())}).Encode()
 	if master >= 0 {
 		err = s.socket.send(started, master)
 		unix.Close(master)
