@@ -13,11 +13,13 @@ import (
 	"unicode/utf8"
 )
 
-// Bar is what a row has to reach: its ratio to the reference, or its own value.
+// Bar is what a row has to reach: its ratio to the reference, what it takes more, or its own value.
 type Bar struct {
 	Limit   float64 `json:"limit"`
 	AtLeast bool    `json:"at_least,omitempty"` // else at most
 	OfRatio bool    `json:"of_ratio,omitempty"` // else of the value itself
+	// OfExcess: of what ours takes more than the reference.
+	OfExcess bool `json:"of_excess,omitempty"`
 }
 
 // Row is one measure.
@@ -55,6 +57,12 @@ func (r Row) Met() bool {
 		}
 		v = r.Ratio.Value
 	}
+	if r.Bar.OfExcess {
+		if r.Reference == nil {
+			return false
+		}
+		v -= r.Reference.P50
+	}
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return false
 	}
@@ -84,6 +92,9 @@ func (b *Bar) text(unit string) string {
 	}
 	if b.OfRatio {
 		unit = "×"
+	}
+	if b.OfExcess {
+		return fmt.Sprintf("%s reference + %s %s", sign, number(b.Limit), unit)
 	}
 	return fmt.Sprintf("%s %s %s", sign, number(b.Limit), unit)
 }

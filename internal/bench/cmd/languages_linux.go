@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/sandbox-run/sandbox-run/internal/bench"
+	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// hello is a program that prints one number, in one language, with its bar.
+type hello struct {
+	language string
+	file     string
+	source   string // %d is the number
+	compiled bool   // the reference compiles, too
+	excess   float64
+	ratio    float64
+	cached   float64 // of the ratio, when the source is unchanged
+}
+
+var hellos = []hello{
+	{language: "python", file: "main.py", source: "print(%d)\n", excess: 15},
+	{language: "javascript", file: "main.js", source: "console.log(%d)\n", excess: 15},
+	{language: "shell", file: "main.sh", source: "echo %d\n", excess: 15},
+	{language: "typescript", file: "main.ts", source: "const n: number = %d;\nconsole.log(n);\n", excess: 15},
+	{language: "go", file: "main.go", source: "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(%d) }\n", compiled: true, ratio: 1.15, cached: 0.5},
+	{language: "rust", file: "main.rs", source: "fn main() { println!(\"{}\", %d); }\n", compiled: true, ratio: 1.15, cached: 0.5},
+	{language: "java", file: "Main.java", source: "public class Main { public static void main(String[] a) { System.out.println(%d); } }\n", compiled: true, ratio: 1.15, cached: 0.5},
+}
+
+// languages are the rows of whole commands: code in, result out, against the very programs and flags that run inside, without
+// a sandbox. Both may use both processors.
+func (s *stage) languages(ctx context.Context) ([]bench.Row, error) {
+	var rows []bench.Row
+	for _, h := range hellos {
+		more, err := s.hello(ctx, h)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", h.language, err)
+		}
+		rows = append(rows, more...)
+	}
+	return rows, nil
+}
+
+func (s *stage) hello(ctx context.Context, h hello) (rows []bench.Row, err error) {
+	dir, err := os.MkdirTemp("", "sandbox-run-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, removal.Tree(context.WithoutCancel(ctx), dir)) }()
+	b := bare{stage: s, hello: h, dir: dir}
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
+	}
+	pairs := s.probes
+	ours := func(ctx context.Context, number int) (bench.Sample, error) {
+		if err := b.write(number); err != nil {
+			return bench.Sample{}, err
+		}
+		return timed(s.program(s.cli, "--cpus", "2", "--quiet", b.host(h.file)).run, nil)
+	}
+	cold, ref, err := bench.Pairs(ctx, min(3, s.warmup), pairs, ours, b.sample)
+	if err != nil {
+		return nil, err
+	}
+	row := bench.Compare(fmt.Sprintf("%s hello, the whole command, source changed each time", h.language), "bare", cold, ref, h.ratio)
+	if h.excess > 0 {
+		row.Bar = &bench.Bar{Limit: h.excess, OfExcess: true}
+	}
+	row.Note = "bare: " + b.String()
+	rows = append(rows, row)
+	if h.cached == 0 {
+		return rows, nil
+	}
+	again := always(s.program(s.cli, "--cpus", "2", "--quiet", b.host(h.file)))
+	if err := b.write(0); err != nil {
+		return nil, err
+	}
+	b.fixed = true // ours keeps its source now; the reference compiles the same one again
+	warm, ref, err := bench.Pairs(ctx, min(3, s.warmup), pairs, again, b.sample)
+	if err != nil {
+		return nil, err
+	}
+	return append(rows, bench.Compare(fmt.Sprintf("%s hello, the whole command, source unchanged", h.language), "bare", warm, ref, h.cached)), nil
+}
+
+// bare runs what a plan runs, without a sandbox: the same programs, arguments and variables, with paths of the host.
+type bare struct {
+	*stage
+	hello
+	dir   string
+	steps []step
+	first int // the first step whose time counts
+	fixed bool
+}
+
+type step struct {
+	path string
+	args []string
+	env  []string
+	dir  string
+}
+
+func (b *bare) host(name string) string { return filepath.Join(b.dir, "workspace", name) }
+
+func (b *bare) write(number int) error {
+	if b.fixed {
+		number = 0
+	}
+	return os.WriteFile(b.host(b.file), fmt.Appendf(nil, b.source, number), 0o644)
+}
+
+// prepare asks the command for its plan and makes it one of the host's.
+func (b *bare) prepare(ctx context.Context) error {
+	for _, d := range []string{"workspace", "build", "home"} {
+		if err := os.Mkdir(filepath.Join(b.dir, d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := b.write(0); err != nil {
+		return err
+	}
+	// A run first: what is made once per machine is made then.
+	if out, err := exec.CommandContext(ctx, b.cli, b.host(b.file)).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	text, err := exec.CommandContext(ctx, b.cli, "--dry-run", "--json", "--cpus", "2", b.host(b.file)).Output()
+	if err != nil {
+		return fmt.Errorf("the plan: %w", err)
+	}
+	var plan struct {
+		Sandbox sandbox.Spec `json:"sandbox"`
+		Phases  []struct {
+			Process sandbox.Process `json:"process"`
+		} `json:"phases"`
+	}
+	if err := json.Unmarshal(text, &plan); err != nil {
+		return fmt.Errorf("the plan: %w", err)
+	}
+	places := []string{
+		sandbox.WorkspaceDir, filepath.Join(b.dir, "workspace"), sandbox.TmpDir + "/build", filepath.Join(b.dir, "build"),
+		sandbox.HomeDir, filepath.Join(b.dir, "home"),
+	}
+	for _, m := range plan.Sandbox.Root.Add {
+		places = append(places, m.Target, m.Source)
+	}
+	onHost := strings.NewReplacer(places...).Replace
+	for _, p := range plan.Phases {
+		st := step{dir: filepath.Join(b.dir, "workspace")}
+		for _, a := range p.Process.Args {
+			st.args = append(st.args, onHost(a))
+		}
+		env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": filepath.Join(b.dir, "home"), "LANG": "C.UTF-8"}
+		maps.Copy(env, plan.Sandbox.Env)
+		maps.Copy(env, p.Process.Env)
+		for _, k := range slices.Sorted(maps.Keys(env)) {
+			st.env = append(st.env, k+"="+onHost(env[k]))
+		}
+		if st.path, err = exec.LookPath(st.args[0]); err != nil {
+			return err
+		}
+		b.steps = append(b.steps, st)
+	}
+	if !b.compiled {
+		b.first = len(b.steps) - 1
+	}
+	return nil
+}
+
+// String is the command as one would type it.
+func (b *bare) String() string {
+	var steps []string
+	for _, st := range b.steps[b.first:] {
+		steps = append(steps, strings.ReplaceAll(strings.Join(st.args, " "), b.dir+"/", ""))
+	}
+	return strings.Join(steps, " && ")
+}
+
+func (b *bare) sample(_ context.Context, number int) (bench.Sample, error) {
+	if err := b.write(number); err != nil {
+		return bench.Sample{}, err
+	}
+	for _, st := range b.steps[:b.first] {
+		if err := b.do(st); err != nil {
+			return bench.Sample{}, err
+		}
+	}
+	return timed(func() error {
+		for _, st := range b.steps[b.first:] {
+			if err := b.do(st); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil)
+}
+
+func (b *bare) do(st step) error {
+	pid, err := syscall.ForkExec(st.path, st.args, &syscall.ProcAttr{Dir: st.dir, Env: st.env, Files: []uintptr{b.null.Fd(), b.null.Fd(), b.null.Fd()}})
+	if err != nil {
+		return fmt.Errorf("%s: %w", st.path, err)
+	}
+	return (&program{path: st.path, args: st.args}).await(pid)
+}
