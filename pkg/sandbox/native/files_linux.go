@@ -44,13 +44,15 @@ func (d delivery) ask(o order, want int) (fds []int, err error) {
 }
 
 func (d delivery) Create(p string, mode uint32) (int, error) {
-	return one(d.ask(order{What: orderCreate, Path: p, Perm: mode}, 1))
+	return one(d.ask(order{What: orderCreate, Path: []byte(p), Perm: mode}, 1))
 }
 
-func (d delivery) Open(p string) (int, error) { return one(d.ask(order{What: orderOpen, Path: p}, 1)) }
+func (d delivery) Open(p string) (int, error) {
+	return one(d.ask(order{What: orderOpen, Path: []byte(p)}, 1))
+}
 
 func (d delivery) Remove(p string) error {
-	_, err := d.ask(order{What: orderRemove, Path: p}, 0)
+	_, err := d.ask(order{What: orderRemove, Path: []byte(p)}, 0)
 	return err
 }
 
