@@ -122,7 +122,8 @@ func (s *Scratch) put(ctx context.Context, f *sandbox.File) (err error) {
 		once := closeOnce{ReadCloser: from}
 		defer once.Close()
 		// Whoever waits for a slow source must be able to stop waiting.
-		defer context.AfterFunc(ctx, func() { _ = once.Close() })()
+		release := context.AfterFunc(ctx, func() { _ = once.Close() })
+		defer release()
 	}
 	mode := f.Mode
 	if mode == 0 {
