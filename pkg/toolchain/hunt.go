@@ -20,12 +20,16 @@ type hunt struct {
 	plain    []string // the environment of programs that are asked
 	patience time.Duration
 	dirs     []string // of PATH, those that are used
+	system   []string // every sandbox's PATH has these
 	trail    trail
 	skipped  []string
 }
 
-func newHunt(ctx context.Context, env map[string]string, patience time.Duration) *hunt {
-	h := &hunt{ctx: ctx, env: env, patience: cmp.Or(patience, askPatience)}
+func newHunt(ctx context.Context, env map[string]string, patience time.Duration, system []string) *hunt {
+	h := &hunt{ctx: ctx, env: env, patience: cmp.Or(patience, askPatience), system: system}
+	if system == nil {
+		h.system = []string{"/usr/local/bin", "/usr/bin", "/bin"}
+	}
 	for _, dir := range filepath.SplitList(env["PATH"]) {
 		if why := h.unusable(dir); why != "" {
 			h.skip("%s", why)
@@ -46,6 +50,9 @@ func (h *hunt) unusable(dir string) string {
 		return fmt.Sprintf("%q on PATH: relative to the working directory", dir)
 	}
 	r, err := resolve(dir)
+	if err == nil {
+		h.trail.place(r.real) // whose it is may change
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return ""
@@ -68,7 +75,7 @@ func (h *hunt) plainEnv() []string {
 	}
 	delete(env, "XDG_CACHE_HOME")
 	dirs := slices.Clone(h.dirs)
-	for _, d := range []string{"/usr/local/bin", "/usr/bin", "/bin"} {
+	for _, d := range []string{"/usr/local/bin", "/usr/bin", "/bin"} { // shims are scripts
 		if !slices.Contains(dirs, d) {
 			dirs = append(dirs, d)
 		}
@@ -217,7 +224,7 @@ func (h *hunt) beside(dir, name string) string {
 // onPath is the first program of one of the names.
 func (h *hunt) onPath(names ...string) (resolved, bool) {
 	for _, name := range names {
-		for _, dir := range append(slices.Clone(h.dirs), "/usr/bin", "/bin") {
+		for _, dir := range slices.Concat(h.dirs, h.system) {
 			if r, err := h.probe(filepath.Join(dir, name)); err == nil {
 				return r, true
 			}
