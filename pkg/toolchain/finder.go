@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"os"
 	"slices"
 	"strconv"
@@ -185,13 +184,4 @@ func keyOf(name, detail string, env map[string]string) string {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:12])
-}
-
-// isMissing is the error as a *Missing, or nil.
-func isMissing(err error) *Missing {
-	var m *Missing
-	if errors.As(err, &m) {
-		return m
-	}
-	return nil
 }

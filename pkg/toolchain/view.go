@@ -263,13 +263,3 @@ func (r *resolved) stranded() (link, to string) {
 	}
 	return "", ""
 }
-
-// firstDir is the first of the directories that exists.
-func firstDir(dirs ...string) string {
-	for _, d := range dirs {
-		if info, err := os.Stat(d); err == nil && info.IsDir() {
-			return d
-		}
-	}
-	return ""
-}
