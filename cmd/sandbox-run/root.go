@@ -1,15 +1,11 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -40,11 +36,15 @@ type cli struct {
 	std  streams
 	code int  // the exit code when nothing failed
 	json bool // results and failures are JSON documents on stdout
+
+	format string // of what is printed: one of the forms; empty until it is known
+	colour string // when to use it; empty is auto
+	seq    uint64 // of the last event that was written
 }
 
 // run is the whole command; it returns the exit code.
 func run(args []string, std streams) int {
-	if len(args) > 0 && args[0] == "exec" {
+	if runsSomething(args) {
 		app.Warm()
 	}
 	c := &cli{args: args, std: std}
@@ -58,28 +58,21 @@ func run(args []string, std streams) int {
 
 func (c *cli) newRoot() *cobra.Command {
 	var version bool
+	var o *runOptions
 	root := &cobra.Command{
-		Use:   commandName,
-		Short: "Run commands nobody has vouched for, in fresh sandboxes",
-		Long: `Runs commands that nobody has vouched for in fresh Linux sandboxes: isolated,
-limited, watched, and gone afterwards.`,
-		Example: `  sandbox-run exec -- ls -la /
-  sandbox-run exec --memory 256m --timeout 5s -- ./a-strangers-script
-  sandbox-run doctor`,
-		SilenceErrors: true, // fail reports them, as text or as JSON
-		SilenceUsage:  true, // an error names the command that explains more
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			return unknownCommand(cmd, args[0])
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:                   commandName + " [flags] [FILE|DIR|-] [-- ARGUMENT...]",
+		Short:                 "Run code nobody has vouched for, in fresh sandboxes",
+		Long:                  rootLong,
+		Example:               rootExample,
+		DisableFlagsInUseLine: true,
+		SilenceErrors:         true, // fail reports them, as text or as JSON
+		SilenceUsage:          true, // an error names the command that explains more
+		Args:                  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if version {
 				return c.printVersion()
 			}
-			c.code = codeUsage
-			return c.writeHelp(c.std.err, cmd)
+			return c.run(cmd, o, args)
 		},
 		// Flags left open are read from the environment before any command runs.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -88,8 +81,7 @@ limited, watched, and gone afterwards.`,
 		SuggestionsMinimumDistance: 2,
 		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	root.Flags().BoolP("help", "h", false, "show this text")
-	root.Flags().BoolVar(&version, "version", false, "say which version this is")
+	o = c.addRunFlags(root, &version)
 	root.SetOut(c.std.out)
 	root.SetErr(c.std.err)
 	root.SetFlagErrorFunc(c.flagError)
@@ -107,18 +99,20 @@ limited, watched, and gone afterwards.`,
 	return root
 }
 
-func helpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
-
-func unknownCommand(root *cobra.Command, name string) error {
-	hint := helpHint(root)
-	if like := root.SuggestionsFor(name); len(like) > 0 {
-		hint = root.CommandPath() + " " + like[0]
+// runsSomething guesses, before anything is read, whether a sandbox will be needed. A wrong guess costs a little work.
+func runsSomething(args []string) bool {
+	if len(args) == 0 {
+		return false
 	}
-	return &sandbox.Error{
-		Op: "command line", Kind: sandbox.ErrInvalid, Hint: hint,
-		Err: fmt.Errorf("unknown command %q", name),
+	switch args[0] {
+	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "workspace", "template",
+		"-h", "--help", "--version", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
+		return false
 	}
+	return true
 }
+
+func helpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
 
 // noArguments is for commands that take none.
 func noArguments(cmd *cobra.Command, args []string) error {
@@ -133,10 +127,6 @@ func noArguments(cmd *cobra.Command, args []string) error {
 
 // flagError says which flag was wrong and why, and what was probably meant.
 func (c *cli) flagError(cmd *cobra.Command, err error) error {
-	// Parsing stopped at the fault; whether JSON was asked for may stand behind it.
-	if j := cmd.Flags().Lookup("json"); j != nil {
-		c.json = j.Value.String() == "true" || slices.Contains(beforeDashes(c.args), "--json")
-	}
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
 	}
@@ -146,10 +136,11 @@ func (c *cli) flagError(cmd *cobra.Command, err error) error {
 	switch {
 	case errors.As(err, &value):
 		e.Op, e.Err = fmt.Sprintf("--%s %q", value.GetFlag().Name, value.GetValue()), plainCause(value.Unwrap())
-	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
-		if like := nearestFlag(cmd.Flags(), unknown.GetSpecifiedName()); like != "" {
+	case errors.As(err, &unknown):
+		if like := nearestFlag(cmd.Flags(), unknown.GetSpecifiedName()); like != "" && unknown.GetSpecifiedShortnames() == "" {
 			e.Hint = "--" + like + ", or " + helpHint(cmd)
 		}
+		return misplaced(cmd, e)
 	}
 	return e
 }
@@ -173,10 +164,11 @@ func plainCause(err error) error {
 // fail reports our own failure and returns the exit code that belongs to it.
 func (c *cli) fail(err error) int {
 	code := failureCode(err)
-	// What is wrong with a command line is found before its variables are read.
-	fromVariable, _ := strconv.ParseBool(os.Getenv(environmentName("json")))
-	if c.json || fromVariable {
-		if c.writeJSON(failure(err, code)) != nil {
+	if c.format == "" {
+		c.guessFormat()
+	}
+	if c.json || c.format == formatJSON || c.format == formatNDJSON {
+		if c.writeResult(failure(err, code)) != nil {
 			return codeOurs
 		}
 		return code
@@ -229,24 +221,4 @@ func failure(err error, code int) failureDocument {
 		doc.Verdict, doc.Error.Code = sandbox.VerdictCancelled, string(sandbox.VerdictCancelled)
 	}
 	return doc
-}
-
-// writeJSON writes one document to stdout: a line for programs, indented for people. JSON leaves
-// the C1 controls and text direction as they are, so on a terminal they are written as \u escapes,
-// which say the same.
-func (c *cli) writeJSON(doc any) error {
-	var out io.Writer = c.std.out
-	indent := ""
-	if isTerminal(c.std.out) {
-		out, indent = newEscaper(out), "  "
-	}
-	var text strings.Builder
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", indent)
-	if err := enc.Encode(doc); err != nil {
-		return err
-	}
-	_, err := io.WriteString(out, text.String())
-	return err
 }

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -122,7 +123,15 @@ func (e *Executor) Execute(ctx context.Context, req Request) (*Result, error) {
 // Event is one thing that happened while a program ran, or at the end its result.
 type Event struct {
 	sandbox.Event
-	Result *Result `json:"result,omitempty"`
+	Result *Result
+}
+
+// MarshalJSON writes what a stream of lines consists of.
+func (e Event) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		sandbox.EventDocument
+		Result *Result `json:"result,omitempty"`
+	}{e.Document(), e.Result})
 }
 
 // EventResult is the kind of the last event of a stream.
