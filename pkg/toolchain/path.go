@@ -1,0 +1,106 @@
+package toolchain
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// resolved is a path without its links.
+type resolved struct {
+	real string
+	// via are all the paths it had on the way, each with one more link replaced, the first as it was given. Each is
+	// another name of the same thing, and programs may use any of them.
+	via []string
+	// links are where the links themselves are.
+	links []string
+	info  fs.FileInfo
+	// doubt says who else could change what lies there, if anybody.
+	doubt error
+}
+
+const maxLinks = 40
+
+// resolve follows the links of an absolute path, one by one, and looks on the way at who may write where it passes. What
+// it returns is mounted by descriptors that follow no link (D5): a path that changes afterwards is refused there.
+func resolve(p string) (resolved, error) {
+	r := resolved{via: []string{filepath.Clean(p)}}
+	if !filepath.IsAbs(p) {
+		return r, fmt.Errorf("%s is not an absolute path", p)
+	}
+	done, rest := rootOf(p), strings.TrimPrefix(filepath.Clean(p), rootOf(p))
+	for steps := 0; rest != ""; {
+		name, more, _ := strings.Cut(rest, string(filepath.Separator))
+		next := filepath.Join(done, name)
+		info, err := os.Lstat(next)
+		if err != nil {
+			return r, err
+		}
+		if r.doubt == nil {
+			r.doubt = doubtful(next, info, more != "" || info.IsDir())
+		}
+		r.info = info
+		if info.Mode()&fs.ModeSymlink == 0 {
+			done, rest = next, more
+			continue
+		}
+		if steps++; steps > maxLinks {
+			return r, fmt.Errorf("%s: too many links", p)
+		}
+		to, err := os.Readlink(next)
+		if err != nil {
+			return r, err
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(done, to) // done has no links: ".." means what it says
+		}
+		to = filepath.Join(to, more)
+		r.links = append(r.links, next)
+		r.via = append(r.via, to)
+		done, rest = rootOf(to), strings.TrimPrefix(to, rootOf(to))
+	}
+	r.real = done
+	if r.info == nil { // the root itself
+		info, err := os.Lstat(done)
+		if err != nil {
+			return r, err
+		}
+		r.info = info
+	}
+	return r, nil
+}
+
+func rootOf(p string) string { return filepath.VolumeName(p) + string(filepath.Separator) }
+
+// within reports whether p is dir or lies below it.
+func within(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+func withinAny(p string, dirs []string) bool {
+	for _, d := range dirs {
+		if within(p, d) {
+			return true
+		}
+	}
+	return false
+}
+
+// program is an executable file that only its owner, the machine's administrator or we could have put there.
+func program(p string) (resolved, error) {
+	r, err := resolve(p)
+	switch {
+	case err != nil:
+		return r, err
+	case !r.info.Mode().IsRegular():
+		return r, errNotProgram
+	case !executable(r.real, r.info):
+		return r, fmt.Errorf("%w: mode %04o", errNotProgram, r.info.Mode().Perm())
+	}
+	return r, r.doubt
+}
+
+var errNotProgram = errors.New("not an executable file")
