@@ -65,14 +65,15 @@ const (
 
 // job is a request on its way to a plan.
 type job struct {
-	req   *Request
-	files []File // the program
-	entry string // relative; "." where the language takes directories
-	lang  *Language
-	tool  *toolchain.Toolchain
-	kit   string // path of the kit on the host; "" when there is none
-	dir   string // where the program lies inside
-	plan  *Plan
+	req      *Request
+	files    []File // the program
+	entry    string // relative; "." where the language takes directories
+	lang     *Language
+	tool     *toolchain.Toolchain
+	kit      string    // path of the kit on the host; "" when there is none
+	commands *commands // shell: the only programs there are; nil is all
+	dir      string    // where the program lies inside
+	plan     *Plan
 }
 
 // compileDefaults are what a compiler may use unless somebody says otherwise: all processors, and more memory.
