@@ -20,9 +20,22 @@ func planTypeScript(j *job) error {
 	if err != nil {
 		return err
 	}
-	out := path.Join(buildDir, "main.mjs")
-	j.compile([]string{buildDir}, kit, "typescript", "--entry", j.inside(entry), "--out", out)
+	dir := j.moduleDir(entry)
+	out := path.Join(dir, "main.mjs")
+	j.compile([]string{path.Join(dir, "*.mjs"), path.Join(dir, "*.mjs.map")}, kit, "typescript", "--entry", j.inside(entry), "--out", out)
 	run := j.run(append(append([]string{j.tool.Path, "--enable-source-maps"}, j.heapFlags()...), out)...)
 	run.OutOfMemory = nodeOutOfMemory
 	return nil
+}
+
+// moduleDir is where the stripped program goes: out of sight, unless there are packages, which Node finds only from among them.
+func (j *job) moduleDir(entry string) string {
+	for dir := path.Dir(entry); ; dir = path.Dir(dir) {
+		if packages := path.Join(dir, "node_modules"); hasDirectory(j.files, packages) {
+			return j.inside(path.Join(packages, ".cache/sandbox-run"))
+		}
+		if dir == "." {
+			return buildDir
+		}
+	}
 }
