@@ -30,7 +30,7 @@ func (h *hunt) ask(program string, args ...string) (answer, error) {
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.WaitDelay = time.Second // who fled with our pipes is not waited for
 	err := runAlone(ctx, cmd)
-	said := answer{stdout.String(), stderr.String()}
+	said := answer{stdout.kept.String(), stderr.kept.String()}
 	switch {
 	case h.ctx.Err() != nil:
 		return said, h.ctx.Err()
@@ -81,18 +81,18 @@ func printable(s string) string {
 
 // bounded keeps the first bytes it is given and refuses the others, so that the program meets a closed pipe.
 type bounded struct {
-	bytes.Buffer
+	kept bytes.Buffer // not embedded: its ReadFrom would be used instead of Write, and has no bound
 	over bool
 }
 
 var errTooMuch = errors.New("too much output")
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > maxAnswer {
+	if b.kept.Len()+len(p) > maxAnswer {
 		b.over = true
 		return 0, errTooMuch
 	}
-	return b.Buffer.Write(p)
+	return b.kept.Write(p)
 }
 
 // mark begins the lines that our scripts print: programs and their start-up files may print others.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // linkage is what an ELF file asks the dynamic loader for. debug/elf could say the same; it links compression and DWARF,
@@ -138,7 +139,7 @@ func (h *hunt) showLibraries(v *view, files []string) {
 		queue = append(queue, file{path: p})
 	}
 	seen := map[string]bool{}
-	var configured []string
+	configured := sync.OnceValue(func() []string { return loaderDirs("/etc/ld.so.conf", 0) })
 	for i := 0; i < len(queue) && i < maxLibraries; i++ {
 		p := queue[i].path
 		if seen[p] {
@@ -158,26 +159,21 @@ func (h *hunt) showLibraries(v *view, files []string) {
 				dir = strings.ReplaceAll(dir, origin, filepath.Dir(p))
 			}
 			if filepath.IsAbs(dir) {
-				own = append(own, filepath.Clean(dir))
+				own = append(own, dir) // its ".." may follow a link: not to be shortened
 			}
 		}
 		own = append(own, queue[i].search...)
-		if configured == nil && len(l.needed) > 0 {
-			configured = append(loaderDirs("/etc/ld.so.conf", 0), "")
-		}
 		for _, name := range l.needed {
-			for _, dir := range slices.Concat(own, configured) {
-				at := filepath.Join(dir, name)
+			for _, dir := range slices.Concat(own, configured()) {
+				at := dir + "/" + name
 				if strings.ContainsRune(name, '/') {
 					at = name
 				}
-				if dir == "" && at == name || !exists(at) {
+				if !filepath.IsAbs(at) || !exists(at) {
 					continue
 				}
-				if shown(at) {
-					if r, err := resolve(at); err != nil || shown(r.real) {
-						break
-					}
+				if r, err := resolve(at); err != nil || shown(r.real) && shown(r.via[0]) {
+					break
 				}
 				if v.show(at) == nil {
 					queue = append(queue, file{at, own})

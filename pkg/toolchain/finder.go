@@ -23,6 +23,8 @@ type Finder struct {
 	Environ  []string      // PATH, HOME and the variables of version managers; default os.Environ()
 	Patience time.Duration // for one program that is asked what it is; default 10 s
 
+	system []string // where the system's own programs are; a test has others
+
 	mu    sync.Mutex
 	known map[string]*record // by key; guarded by mu
 	busy  map[string]*sync.Mutex
@@ -91,7 +93,7 @@ func (f *Finder) find(ctx context.Context, l language, detail string) (*Toolchai
 		f.remember(key, kept)
 		return kept.Tool.clone(), nil
 	}
-	h := newHunt(ctx, env, f.Patience)
+	h := newHunt(ctx, env, f.Patience, f.system)
 	t, err := h.search(l)
 	if err != nil {
 		return nil, err

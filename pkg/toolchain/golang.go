@@ -28,13 +28,13 @@ func askGo(h *hunt, found resolved) (*Toolchain, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.choices()
 	t := &Toolchain{Name: Go, Version: version, Path: filepath.Join(root, "bin", "go"), Home: root, Programs: map[string]string{}}
 	t.Env = map[string]string{"GOROOT": root, "GOTOOLCHAIN": "local"}
 	real, err := h.probe(t.Path)
 	if err != nil {
 		return nil, fmt.Errorf("no go in its GOROOT: %w", err)
 	}
+	h.behind(found, real.real, "~/.goenv/version")
 	if !isDir(filepath.Join(root, "src", "fmt")) {
 		return nil, &incomplete{t, "the standard library's source is not in " + root, nil}
 	}

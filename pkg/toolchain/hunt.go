@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,12 +21,16 @@ type hunt struct {
 	plain    []string // the environment of programs that are asked
 	patience time.Duration
 	dirs     []string // of PATH, those that are used
+	system   []string // every sandbox's PATH has these
 	trail    trail
 	skipped  []string
 }
 
-func newHunt(ctx context.Context, env map[string]string, patience time.Duration) *hunt {
-	h := &hunt{ctx: ctx, env: env, patience: cmp.Or(patience, askPatience)}
+func newHunt(ctx context.Context, env map[string]string, patience time.Duration, system []string) *hunt {
+	h := &hunt{ctx: ctx, env: env, patience: cmp.Or(patience, askPatience), system: system}
+	if system == nil {
+		h.system = []string{"/usr/local/bin", "/usr/bin", "/bin"}
+	}
 	for _, dir := range filepath.SplitList(env["PATH"]) {
 		if why := h.unusable(dir); why != "" {
 			h.skip("%s", why)
@@ -51,10 +56,12 @@ func (h *hunt) unusable(dir string) string {
 		return ""
 	case err != nil:
 		return fmt.Sprintf("%s on PATH: %v", dir, err)
-	case r.doubt != nil:
+	case r.doubt == nil && r.info.IsDir() && r.info.Mode()&0o002 != 0: // sticky or not: anybody may add to it
+		r.doubt = fmt.Errorf("%s is writable by everybody", r.real)
+	}
+	if r.doubt != nil {
+		h.trail.place(r.real) // it may be put right
 		return fmt.Sprintf("%s on PATH: %v", dir, r.doubt)
-	case r.info.IsDir() && r.info.Mode()&0o002 != 0: // sticky or not: anybody may add to it
-		return fmt.Sprintf("%s on PATH: %s is writable by everybody", dir, r.real)
 	}
 	return ""
 }
@@ -68,7 +75,7 @@ func (h *hunt) plainEnv() []string {
 	}
 	delete(env, "XDG_CACHE_HOME")
 	dirs := slices.Clone(h.dirs)
-	for _, d := range []string{"/usr/local/bin", "/usr/bin", "/bin"} {
+	for _, d := range []string{"/usr/local/bin", "/usr/bin", "/bin"} { // shims are scripts
 		if !slices.Contains(dirs, d) {
 			dirs = append(dirs, d)
 		}
@@ -99,7 +106,7 @@ func (h *hunt) skip(format string, args ...any) {
 func (h *hunt) search(l language) (*Toolchain, error) {
 	var partial *incomplete
 	asked := map[string]bool{}
-	for _, candidate := range h.candidates(l) {
+	for candidate := range h.candidates(l) {
 		if err := h.ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -143,28 +150,28 @@ func (h *hunt) search(l language) (*Toolchain, error) {
 
 // candidates are the paths at which a language's program may be, in the order of preference. On PATH the directory
 // counts before the name.
-func (h *hunt) candidates(l language) []string {
-	var paths []string
-	add := func(p string) {
-		if !slices.Contains(paths, p) {
-			paths = append(paths, p)
+func (h *hunt) candidates(l language) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if venv := h.env["VIRTUAL_ENV"]; l.name == Python && filepath.IsAbs(venv) { // first on PATH as a rule
+			if !yield(filepath.Join(venv, "bin", "python3")) || !yield(filepath.Join(venv, "bin", "python")) {
+				return
+			}
+		}
+		for _, dir := range h.dirs {
+			for _, name := range l.names {
+				if !yield(filepath.Join(dir, name)) {
+					return
+				}
+			}
+		}
+		for _, place := range l.places {
+			for _, p := range h.expand(place) {
+				if !yield(p) {
+					return
+				}
+			}
 		}
 	}
-	if venv := h.env["VIRTUAL_ENV"]; l.name == Python && filepath.IsAbs(venv) {
-		add(filepath.Join(venv, "bin", "python3")) // first on PATH as a rule
-		add(filepath.Join(venv, "bin", "python"))
-	}
-	for _, dir := range h.dirs {
-		for _, name := range l.names {
-			add(filepath.Join(dir, name))
-		}
-	}
-	for _, place := range l.places {
-		for _, p := range h.expand(place) {
-			add(p)
-		}
-	}
-	return paths
 }
 
 // expand turns a place into the paths that are there, the newest version first.
@@ -201,6 +208,9 @@ func (h *hunt) probe(p string) (resolved, error) {
 	h.trail.add(r.links...)
 	if r.real != "" {
 		h.trail.add(r.real)
+		if dir, err := resolve(filepath.Dir(p)); err == nil {
+			h.trail.place(dir.real) // whose it is may change
+		}
 	}
 	return r, err
 }
@@ -217,7 +227,7 @@ func (h *hunt) beside(dir, name string) string {
 // onPath is the first program of one of the names.
 func (h *hunt) onPath(names ...string) (resolved, bool) {
 	for _, name := range names {
-		for _, dir := range append(slices.Clone(h.dirs), "/usr/bin", "/bin") {
+		for _, dir := range slices.Concat(h.dirs, h.system) {
 			if r, err := h.probe(filepath.Join(dir, name)); err == nil {
 				return r, true
 			}
@@ -226,13 +236,13 @@ func (h *hunt) onPath(names ...string) (resolved, bool) {
 	return resolved{}, false
 }
 
-// choices are the files in which version managers keep what the user chose.
-func (h *hunt) choices() {
-	for _, p := range []string{
-		"$PYENV_ROOT/version", "~/.pyenv/version", "$RUSTUP_HOME/settings.toml", "~/.rustup/settings.toml", "~/.tool-versions", "~/.asdfrc",
-		"~/.config/mise/config.toml", "$VOLTA_HOME/tools/user/platform.json", "~/.volta/tools/user/platform.json", "/.tool-versions", "/.python-version",
-		"/rust-toolchain", "/rust-toolchain.toml",
-	} {
+// behind notes, of a program that was found to be another one in truth, the files in which version managers keep what
+// the user chose.
+func (h *hunt) behind(found resolved, real string, choices ...string) {
+	if found.real == real {
+		return
+	}
+	for _, p := range append(choices, "~/.tool-versions", "~/.asdfrc", "~/.config/mise/config.toml", "/.tool-versions") {
 		h.trail.add(h.expand(p)...)
 	}
 }

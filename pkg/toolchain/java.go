@@ -33,7 +33,6 @@ func askJava(h *hunt, found resolved) (*Toolchain, error) {
 	if filepath.Base(home) == "jre" && exists(filepath.Join(filepath.Dir(home), "bin", "javac")) {
 		home = filepath.Dir(home) // Java 8
 	}
-	h.choices()
 	r, err := resolve(home)
 	if err != nil {
 		return nil, err
@@ -47,6 +46,7 @@ func askJava(h *hunt, found resolved) (*Toolchain, error) {
 	home = r.real
 	t := &Toolchain{Name: Java, Version: version, Path: filepath.Join(home, "bin", "java"), Home: home, Programs: map[string]string{}}
 	t.Env = map[string]string{"JAVA_HOME": home}
+	h.behind(found, t.Path, "~/.jenv/version")
 	for _, role := range []string{"java", "javac", "jar", "jshell"} {
 		if p := h.beside(filepath.Join(home, "bin"), role); p != "" {
 			t.Programs[role] = p

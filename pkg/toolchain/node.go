@@ -34,7 +34,7 @@ func askNode(h *hunt, found resolved) (*Toolchain, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.choices()
+	h.behind(found, real.real, "$VOLTA_HOME/tools/user/platform.json", "~/.volta/tools/user/platform.json")
 	t := &Toolchain{Name: Node, Version: facts["version"], Path: real.real, Home: filepath.Dir(filepath.Dir(real.real))}
 	v := h.view(Node)
 	// Node is one file; npm and its like lie beside it, in an installation that is Node's own.

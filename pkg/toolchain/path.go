@@ -24,52 +24,62 @@ type resolved struct {
 
 const maxLinks = 40
 
-// resolve follows the links of an absolute path, one by one, and looks on the way at who may write where it passes. What
-// it returns is mounted by descriptors that follow no link (D5): a path that changes afterwards is refused there.
+// resolve follows the links of an absolute path, one by one, and looks on the way at who may write where it passes. Like
+// the kernel it takes ".." for the directory above the one a link led to. What it returns is mounted by descriptors that
+// follow no link (D5): a path that changes afterwards is refused there.
 func resolve(p string) (resolved, error) {
 	r := resolved{via: []string{filepath.Clean(p)}}
 	if !filepath.IsAbs(p) {
 		return r, fmt.Errorf("%s is not an absolute path", p)
 	}
-	done, rest := rootOf(p), strings.TrimPrefix(filepath.Clean(p), rootOf(p))
-	for steps := 0; rest != ""; {
-		name, more, _ := strings.Cut(rest, string(filepath.Separator))
-		next := filepath.Join(done, name)
-		info, err := os.Lstat(next)
-		if err != nil {
-			return r, err
-		}
-		if r.doubt == nil {
-			r.doubt = doubtful(next, info, more != "" || info.IsDir())
-		}
-		r.info = info
-		if info.Mode()&fs.ModeSymlink == 0 {
-			done, rest = next, more
+	const slash = string(filepath.Separator)
+	done, rest := rootOf(p), p[len(rootOf(p)):]
+	info, err := os.Lstat(done)
+	for err == nil && rest != "" {
+		var name string
+		name, rest, _ = strings.Cut(rest, slash)
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			done = filepath.Dir(done)
+			info, err = os.Lstat(done)
 			continue
 		}
-		if steps++; steps > maxLinks {
+		next := filepath.Join(done, name)
+		if info, err = os.Lstat(next); err != nil {
+			break
+		}
+		if r.doubt == nil {
+			r.doubt = doubtful(next, info, rest != "" || info.IsDir())
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			if rest != "" && !info.IsDir() {
+				return r, &fs.PathError{Op: "resolve", Path: next, Err: errNotDirectory}
+			}
+			done = next
+			continue
+		}
+		var to string
+		if r.links = append(r.links, next); len(r.links) > maxLinks {
 			return r, fmt.Errorf("%s: too many links", p)
 		}
-		to, err := os.Readlink(next)
-		if err != nil {
-			return r, err
+		if to, err = os.Readlink(next); err != nil {
+			break
 		}
-		if !filepath.IsAbs(to) {
-			to = filepath.Join(done, to) // done has no links: ".." means what it says
+		if filepath.IsAbs(to) {
+			done, to = rootOf(to), to[len(rootOf(to)):]
 		}
-		to = filepath.Join(to, more)
-		r.links = append(r.links, next)
-		r.via = append(r.via, to)
-		done, rest = rootOf(to), strings.TrimPrefix(to, rootOf(to))
+		rest = to + slash + rest
+		r.via = append(r.via, filepath.Join(done, rest))
+	}
+	if err != nil {
+		return r, err
+	}
+	if r.info, err = os.Lstat(done); err != nil {
+		return r, err
 	}
 	r.real = done
-	if r.info == nil { // the root itself
-		info, err := os.Lstat(done)
-		if err != nil {
-			return r, err
-		}
-		r.info = info
-	}
 	return r, nil
 }
 
@@ -103,4 +113,7 @@ func program(p string) (resolved, error) {
 	return r, r.doubt
 }
 
-var errNotProgram = errors.New("not an executable file")
+var (
+	errNotProgram   = errors.New("not an executable file")
+	errNotDirectory = errors.New("not a directory")
+)

@@ -59,7 +59,7 @@ func askPython(h *hunt, found resolved) (*Toolchain, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.choices()
+	h.behind(found, real.real, "$PYENV_ROOT/version", "~/.pyenv/version", "/.python-version")
 	v := h.view(Python)
 	// What a virtual environment is told by the place of its link to the interpreter; all else is named by its file.
 	if t.Home != base {

@@ -22,7 +22,6 @@ func rust() language {
 }
 
 func askRust(h *hunt, found resolved) (*Toolchain, error) {
-	h.choices()
 	said, err := h.ask(found.via[0], "--print", "sysroot")
 	if err != nil {
 		return nil, err
@@ -36,6 +35,7 @@ func askRust(h *hunt, found resolved) (*Toolchain, error) {
 	if err != nil { // Nix wraps: the compiler is elsewhere than its sysroot
 		t.Path, real = found.real, found
 	}
+	h.behind(found, real.real, "$RUSTUP_HOME/settings.toml", "~/.rustup/settings.toml", "/rust-toolchain", "/rust-toolchain.toml")
 	// Behind rustup's proxy it is this one that will run.
 	said, err = h.ask(t.Path, "-vV")
 	if err != nil {

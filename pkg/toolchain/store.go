@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -116,13 +115,8 @@ func (s store) lines() [][]byte {
 	if s.path == "" {
 		return nil
 	}
-	f, err := openOwn(s.path)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxStore+1))
-	if err != nil || len(data) > maxStore || !bytes.HasPrefix(data, []byte(storeHead)) || !bytes.HasSuffix(data, []byte(storeTail)) {
+	data, err := readOwn(s.path, maxStore)
+	if err != nil || !bytes.HasPrefix(data, []byte(storeHead)) || !bytes.HasSuffix(data, []byte(storeTail)) || len(data) < len(storeHead)+len(storeTail) {
 		return nil
 	}
 	return bytes.Split(data[len(storeHead):len(data)-len(storeTail)], []byte(",\n"))

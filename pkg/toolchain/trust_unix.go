@@ -59,11 +59,15 @@ func stampOf(p string) string {
 	return string(buf)
 }
 
-// identityOf is what changes when the directory at p is another one; what is in it may change.
+// identityOf is what changes when the directory at p is another one, or another's; what is in it may change.
 func identityOf(p string) string {
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil {
 		return absent
 	}
-	return "=" + strconv.FormatUint(st.Ino, 36) + "." + strconv.FormatUint(uint64(st.Mode), 36)
+	buf := append(make([]byte, 0, 48), '=')
+	for _, n := range []uint64{st.Ino, uint64(st.Mode), uint64(st.Uid), uint64(st.Gid)} {
+		buf = append(strconv.AppendUint(buf, n, 36), '.')
+	}
+	return string(buf)
 }
