@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -54,6 +55,11 @@ func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 		}
 	}
 	j.kit = e.opts.Kit
+	if j.lang.look != nil {
+		if err := j.lang.look(ctx, e, j); err != nil {
+			return nil, err
+		}
+	}
 	return newPlan(j, e.manager.Machine())
 }
 
@@ -312,8 +318,12 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	case !failed:
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError
-	case p.Check != nil && (p.Suspect == nil || p.Suspect(r.Stderr.Bytes())):
-		wrong, err := x.check(ctx, p)
+	case p.Check != nil:
+		suspects := p.Suspect(r.Stderr.Bytes())
+		if len(suspects) == 0 || !x.plan.has(suspects[len(suspects)-1]) {
+			break
+		}
+		wrong, err := x.check(ctx, p, suspects)
 		if err != nil {
 			return err
 		}
@@ -324,13 +334,18 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	return nil
 }
 
+// has reports whether a path inside is a file of the program.
+func (p *Plan) has(file string) bool {
+	return slices.ContainsFunc(p.Files[:p.program], func(f sandbox.File) bool { return f.Path == file })
+}
+
 // check looks at the program as it was given, whatever it has made of itself since.
-func (x *execution) check(ctx context.Context, p *Phase) (wrong bool, err error) {
+func (x *execution) check(ctx context.Context, p *Phase, suspects []string) (wrong bool, err error) {
 	if err := x.e.manager.Put(ctx, x.id, x.plan.Files[:x.plan.program]); err != nil {
 		return false, nil // it has filled its disk: that it ran is certain then
 	}
 	process := *p.Check
-	process.Phase = phaseCheck
+	process.Phase, process.Args = phaseCheck, append(slices.Clip(process.Args), suspects...)
 	r, err := x.e.manager.Run(ctx, x.id, process, sandbox.IO{})
 	if err != nil {
 		return false, err

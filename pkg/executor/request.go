@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -136,16 +137,19 @@ func (f *File) UnmarshalJSON(b []byte) error {
 }
 
 // content is the whole of the file.
-func (f File) content() ([]byte, error) {
+func (f File) content() ([]byte, error) { return f.head(math.MaxInt64) }
+
+// head is at most that much of its beginning.
+func (f File) head(most int64) ([]byte, error) {
 	if f.Open == nil {
-		return f.Data, nil
+		return f.Data[:min(int64(len(f.Data)), most)], nil
 	}
 	r, err := f.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	return io.ReadAll(r)
+	return io.ReadAll(io.LimitReader(r, most))
 }
 
 // maxFiles bounds a tree; the disk limit bounds its size.
