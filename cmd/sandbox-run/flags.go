@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -28,6 +30,7 @@ type boxOptions struct {
 	raw          bool
 	quiet        bool
 	noStream     bool
+	auditLog     string
 }
 
 // flagGroups are the titles under which help lists flags, with what adds them.
@@ -95,6 +98,7 @@ func (o *boxOptions) outputFlags(fs *pflag.FlagSet, c *cli) {
 	fs.BoolVar(&o.raw, "raw", false, "do not escape control characters when printing to a terminal")
 	addParsed(fs, &c.colour, "color", colourAuto, "`when` to use colour: auto, always, never", readOneOf(colourAuto, colourAlways, colourNever))
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no header, no summary and no word on why the program was ended")
+	fs.StringVar(&o.auditLog, "audit-log", "", "write a line on the run to this `file` instead of your own log; off: nowhere")
 	fs.BoolP("help", "h", false, "show this text")
 }
 
@@ -124,7 +128,7 @@ func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
 		return sandbox.Invalid("tty", "a terminal is used while the program runs; leave out --no-stream")
 	}
 	// An empty value is a variable that was not set: it must not silently mean the default.
-	for _, name := range []string{"workdir", "hostname", "spill"} {
+	for _, name := range []string{"workdir", "hostname", "spill", "audit-log"} {
 		if err := notEmpty(flags, name); err != nil {
 			return err
 		}
@@ -216,4 +220,35 @@ func (o *boxOptions) prepareSpill() error {
 		}
 	}
 	return nil
+}
+
+// noAudit is in the place of a log's name.
+const noAudit = "off"
+
+// openAudit opens the log that the run is written to. A log that somebody has named must be usable; that of somebody who has none
+// (no home, a disk that is read-only) is missed with a word on it.
+func (o *boxOptions) openAudit() (log *audit.Log, missing, err error) {
+	if o.auditLog == noAudit {
+		return nil, nil, nil
+	}
+	log, err = audit.Open(o.auditLog, audit.Options{})
+	switch {
+	case err == nil:
+		return log, nil, nil
+	case o.auditLog == "":
+		return nil, err, nil
+	}
+	return nil, nil, err
+}
+
+// appendNotes adds what went wrong beside the run itself.
+func appendNotes(notes []string, left, unlogged error) []string {
+	notes = slices.Clip(notes)
+	if left != nil {
+		notes = append(notes, cleanupNote+left.Error())
+	}
+	if unlogged != nil {
+		notes = append(notes, executor.AuditNote+unlogged.Error())
+	}
+	return notes
 }

@@ -87,12 +87,18 @@ func flagLine(f *pflag.Flag) string {
 	if f.Shorthand != "" {
 		left = "  -" + f.Shorthand + ", --" + f.Name
 	}
-	name, usage := pflag.UnquoteUsage(f)
+	name, usage := flagUsage(f)
 	if name != "" {
 		left += " " + name
 	}
+	return fmt.Sprintf("%-*s %s\n", helpColumn, left, usage)
+}
+
+// flagUsage is what a flag's value is called, and what is said about it.
+func flagUsage(f *pflag.Flag) (value, usage string) {
+	value, usage = pflag.UnquoteUsage(f)
 	if f.DefValue != "" && f.DefValue != "false" {
 		usage += " (default " + f.DefValue + ")"
 	}
-	return fmt.Sprintf("%-*s %s\n", helpColumn, left, usage)
+	return value, usage
 }

@@ -51,6 +51,16 @@ func testMain(m *testing.M) int {
 			os.Unsetenv(name)
 		}
 	}
+	// Nor are logs and caches of theirs for tests to write to. Toolchains that one test has found, all know.
+	own, err := os.MkdirTemp("", "sandbox-run-test-user-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(own)
+	for _, name := range []string{"XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"} {
+		os.Setenv(name, filepath.Join(own, name))
+	}
 	code := m.Run()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
@@ -112,6 +122,12 @@ func TestScript(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", binDir+string(os.PathListSeparator)+os.Getenv("PATH"))
+			for _, name := range []string{"HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"} {
+				env.Setenv(name, os.Getenv(name))
+			}
+			for _, name := range []string{"XDG_STATE_HOME", "XDG_DATA_HOME"} {
+				env.Setenv(name, filepath.Join(env.WorkDir, name))
+			}
 			if dir := os.Getenv("GOCOVERDIR"); dir != "" {
 				env.Setenv("GOCOVERDIR", dir)
 			}
@@ -150,6 +166,7 @@ func TestScript(t *testing.T) {
 func TestHelp(t *testing.T) {
 	for name, args := range map[string][]string{
 		"root": {"--help"}, "exec": {"exec", "-h"}, "doctor": {"doctor", "--help"}, "gc": {"help", "gc"}, "version": {"version", "-h"},
+		"languages": {"languages", "-h"}, "completion": {"completion", "-h"}, "man": {"man", "-h"}, "page": {"man"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := exec.Command(binary(), args...).Output()

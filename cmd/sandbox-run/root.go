@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // Exit codes that are ours, not the program's.
@@ -20,7 +21,7 @@ const (
 	codeUsage       = 2   // the request itself is wrong
 	codeOurs        = 125 // sandbox-run failed
 	codeRefused     = 126 // refused by policy; also a program that can not be executed, as in shells
-	codeNoProgram   = 127 // a program that does not exist, as in shells
+	codeNoProgram   = 127 // a program that does not exist, as in shells; also a language that is not installed
 	codeSignalBase  = 128
 	codeBrokenPipe  = codeSignalBase + 13
 	commandName     = "sandbox-run"
@@ -49,6 +50,9 @@ func run(args []string, std streams) int {
 	}
 	c := &cli{args: args, std: std}
 	root := c.newRoot()
+	if completes(args) {
+		addCompletions(root)
+	}
 	root.SetArgs(args)
 	if err := root.Execute(); err != nil {
 		return c.fail(err)
@@ -90,7 +94,7 @@ func (c *cli) newRoot() *cobra.Command {
 			c.code = codeOurs
 		}
 	})
-	root.AddCommand(c.newExec(), c.newDoctor(), c.newGC(), c.newVersion())
+	root.AddCommand(c.newExec(), c.newLanguages(), c.newDoctor(), c.newGC(), c.newCompletion(), c.newMan(), c.newVersion())
 	for _, cmd := range root.Commands() {
 		if cmd.Flags().Lookup("help") == nil {
 			cmd.Flags().BoolP("help", "h", false, "show this text")
@@ -105,11 +109,10 @@ func runsSomething(args []string) bool {
 		return false
 	}
 	switch args[0] {
-	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "workspace", "template",
-		"-h", "--help", "--version", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
+	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "workspace", "template", "-h", "--help", "--version":
 		return false
 	}
-	return true
+	return !completes(args)
 }
 
 func helpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
@@ -185,10 +188,11 @@ func (c *cli) complain(message string) {
 
 func failureCode(err error) int {
 	var signal signalCause
+	var missing *toolchain.Missing
 	switch {
 	case errors.As(err, &signal):
 		return codeSignalBase + int(signal)
-	case errors.Is(err, sandbox.ErrNotStarted) && errors.Is(err, fs.ErrNotExist):
+	case errors.As(err, &missing), errors.Is(err, sandbox.ErrNotStarted) && errors.Is(err, fs.ErrNotExist):
 		return codeNoProgram
 	case errors.Is(err, sandbox.ErrNotStarted), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported):
 		return codeRefused
@@ -212,6 +216,13 @@ type failureDocument struct {
 
 func failure(err error, code int) failureDocument {
 	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: sandbox.Describe(err)}
+	var missing *toolchain.Missing
+	if errors.As(err, &missing) {
+		doc.Error.Code = "no_toolchain"
+		if len(missing.Install) > 0 {
+			doc.Error.Hint = missing.Install[0]
+		}
+	}
 	var refusal *sandbox.Refusal
 	if errors.As(err, &refusal) {
 		doc.Isolation = &refusal.Got

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -12,15 +13,16 @@ import (
 // execute runs the program, shows what it prints and what became of it, and leaves the exit code in c.code. Its error is
 // for failures of ours.
 func (c *cli) execute(o *runOptions) error {
+	log, unlogged, err := o.openAudit()
+	if err != nil {
+		return err
+	}
 	s, err := openStage(o.backend)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	engine, err := app.NewExecutor(s.manager)
-	if err != nil {
-		return err
-	}
+	engine := app.NewExecutor(s.manager, app.Engine{Audit: log, Door: audit.DoorCLI})
 	req := o.request()
 	if o.dryRun {
 		plan, err := engine.Plan(s.ctx, req)
@@ -47,9 +49,7 @@ func (c *cli) execute(o *runOptions) error {
 	if err != nil {
 		return errors.Join(interrupted(s.ctx, err), left)
 	}
-	if left != nil {
-		result.Notes = append(result.Notes, cleanupNote+left.Error())
-	}
+	result.Notes = appendNotes(result.Notes, left, unlogged)
 	if o.noStream {
 		c.printWhole(&o.boxOptions, &result.Result, show, result.Phases...)
 	}

@@ -145,12 +145,15 @@ func (s *source) readFiles(names []string) error {
 		return s.readPath(names[0])
 	}
 	for _, name := range names {
+		if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
+			return sandbox.Invalid("file", "%q is not a regular file; of several --file, each has to be one", name)
+		}
 		one := &source{}
 		if err := one.readPath(name); err != nil {
 			return err
 		}
-		if len(one.files) != 1 || one.code != "" {
-			return sandbox.Invalid("file", "%q is not a regular file; of several --file, each has to be one", name)
+		if len(one.files) != 1 {
+			return sandbox.Invalid("file", "%q is no regular file any more", name)
 		}
 		s.files = append(s.files, one.files[0])
 	}
@@ -198,11 +201,7 @@ func checkCode(op, code string) error {
 
 // unreadable is a path of the user's that can not be read.
 func unreadable(name string, err error) error {
-	var e *os.PathError
-	if errors.As(err, &e) {
-		err = e.Err
-	}
-	return &sandbox.Error{Op: "read " + name, Kind: sandbox.ErrInvalid, Err: err, Hint: "ls -ld " + name}
+	return &sandbox.Error{Op: "read " + name, Kind: sandbox.ErrInvalid, Err: plainPathError(err), Hint: "ls -ld " + name}
 }
 
 // absoluteName gives even . and .. a name.

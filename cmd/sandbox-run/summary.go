@@ -93,7 +93,7 @@ const toSeeTheRest = "; to see the rest: --output-limit, --spill, or leave out -
 // warn says to whoever reads a log what the exit code alone does not.
 func (c *cli) warn(r *sandbox.Result, s *story) {
 	for _, n := range r.Notes {
-		if strings.HasPrefix(n, cleanupNote) { // never to be overlooked
+		if strings.HasPrefix(n, cleanupNote) || strings.HasPrefix(n, executor.AuditNote) { // never to be overlooked
 			c.complain(n)
 		}
 	}

@@ -159,11 +159,13 @@ func (t *tree) wrong(rel string, err error) error {
 
 // plainPathError leaves out the path, where we say it better.
 func plainPathError(err error) error {
-	var e *fs.PathError
-	if errors.As(err, &e) {
-		return e.Err
+	for {
+		var e *fs.PathError
+		if !errors.As(err, &e) {
+			return err
+		}
+		err = e.Err
 	}
-	return err
 }
 
 // readInput reads host[:dest]: files that the program finds in /workspace.

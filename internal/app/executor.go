@@ -4,16 +4,27 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// NewExecutor makes the engine over a manager: with the user's own cache of compiled programs and their toolchains.
-func NewExecutor(m *sandbox.Manager) (*executor.Executor, error) {
-	o := executor.Options{Toolchains: &toolchain.Finder{}}
+// Engine is what a door can choose of the engine.
+type Engine struct {
+	Audit *audit.Log // nil writes nothing
+	Door  audit.Door
+}
+
+// NewExecutor makes the engine over a manager: the machine's toolchains, our own tools, and the user's own cache of compiled
+// programs.
+func NewExecutor(m *sandbox.Manager, e Engine) *executor.Executor {
+	o := executor.Options{Toolchains: &toolchain.Finder{}, Audit: e.Audit, Door: e.Door}
 	if dir, err := os.UserCacheDir(); err == nil { // nobody's home: nothing is kept
 		o.Cache = &executor.Cache{Dir: filepath.Join(dir, "sandbox-run", "compiled")}
 	}
-	return executor.New(m, o), nil
+	// Only some languages need it, and those say what to do when it is missing.
+	o.Kit, _ = kitpath.Find()
+	return executor.New(m, o)
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -24,6 +25,9 @@ type Options struct {
 	Cache *Cache
 	// Kit is the path of our own tools on this machine, for languages that need them.
 	Kit string
+	// Audit is the log that every run is written to, and Door the way by which its runs come; nil writes nothing.
+	Audit *audit.Log
+	Door  audit.Door
 	// Languages are further ones, as a languages.yaml defines them.
 	Languages []*Language
 }
@@ -123,7 +127,11 @@ func (e *Executor) Execute(ctx context.Context, req Request) (*Result, error) {
 		req.OnPlan(plan)
 	}
 	x := &execution{e: e, req: &req, plan: plan}
-	return x.do(ctx)
+	if e.opts.Audit != nil && req.Stdin != nil {
+		x.input = newWitnessed(req.Stdin)
+		req.Stdin = x.input
+	}
+	return x.conclude(x.do(ctx))
 }
 
 // Event is one thing that happened while a program ran, or at the end its result.
@@ -198,6 +206,8 @@ type execution struct {
 	seq  uint64 // of the last event of the phases before
 	last uint64 // of the last event
 	out  Result
+
+	input *witnessed // nil where nobody asks what it was
 }
 
 func (x *execution) do(ctx context.Context) (_ *Result, err error) {
