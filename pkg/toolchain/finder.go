@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -38,9 +37,25 @@ type language struct {
 	ask    func(h *hunt, program resolved) (*Toolchain, error)
 }
 
-// languages is a function so that nothing is built before it is asked for.
-func languages() []language {
-	return []language{python(), node(), golang(), rust(), java(), shell(), postgres()}
+// known is the language of a name. Nothing is built of the others.
+func known(name string) (language, bool) {
+	switch name {
+	case Python:
+		return python(), true
+	case Node:
+		return node(), true
+	case Go:
+		return golang(), true
+	case Rust:
+		return rust(), true
+	case Java:
+		return java(), true
+	case Shell:
+		return shell(), true
+	case Postgres:
+		return postgres(), true
+	}
+	return language{}, false
 }
 
 // Names are the toolchains that are known without a languages.yaml.
@@ -48,12 +63,11 @@ func Names() []string { return []string{Python, Node, Go, Rust, Java, Shell, Pos
 
 // Find finds one of the known toolchains. The error is a *Missing if there is none.
 func (f *Finder) Find(ctx context.Context, name string) (*Toolchain, error) {
-	all := languages()
-	i := slices.IndexFunc(all, func(l language) bool { return l.name == name })
-	if i < 0 {
+	l, ok := known(name)
+	if !ok {
 		return nil, sandbox.Invalid("toolchain", "%q is none of %s", name, strings.Join(Names(), ", "))
 	}
-	return f.find(ctx, all[i], "")
+	return f.find(ctx, l, "")
 }
 
 // Found is one line of All: a toolchain, or why there is none.
@@ -83,10 +97,10 @@ func (f *Finder) find(ctx context.Context, l language, detail string) (*Toolchai
 	key := keyOf(l.name, detail, env)
 	defer f.alone(key)()
 	f.mu.Lock()
-	known := f.known[key]
+	held := f.known[key]
 	f.mu.Unlock()
-	if known != nil && known.holds() {
-		return known.Tool.clone(), nil
+	if held != nil && held.holds() {
+		return held.Tool.clone(), nil
 	}
 	store := f.store(env)
 	if kept := store.read(l.name, key); kept != nil && kept.holds() {
@@ -154,12 +168,15 @@ func (f *Finder) environment() map[string]string {
 
 // keyOf names a search: another PATH, another user or another language is another.
 func keyOf(name, detail string, env map[string]string) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %d\n", name, detail, os.Geteuid())
-	for _, k := range consulted {
-		h.Write(strconv.AppendQuote(nil, env[k]))
+	text := make([]byte, 0, 1024)
+	for _, word := range []string{name, detail, strconv.Itoa(os.Geteuid())} {
+		text = append(append(text, word...), 0) // no variable contains a NUL
 	}
-	return hex.EncodeToString(h.Sum(nil)[:12])
+	for _, k := range consulted {
+		text = append(append(text, env[k]...), 0)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:12])
 }
 
 // isMissing is the error as a *Missing, or nil.

@@ -101,7 +101,7 @@ func showPrefix(v *view, prefix, program, library string) error {
 		return err
 	}
 	if shown(r.real) {
-		return nil
+		return v.show(prefix) // its other names, if it has any
 	}
 	if !v.broad(r.real) && !exists(filepath.Join(r.real, "conda-meta")) {
 		return v.show(prefix)

@@ -253,10 +253,10 @@ func TestStore(t *testing.T) {
 			os.WriteFile(path, bytes.Replace(good, []byte(`toolchains":1`), []byte(`toolchains":2`), 1), 0o600)
 		},
 		"a broken record": func() {
-			os.WriteFile(path, bytes.Replace(good, []byte(`"toolchain":{`), []byte(`"toolchain":[`), 1), 0o600)
+			os.WriteFile(path, bytes.Replace(good, []byte(`"20.0.0"`), []byte(`20`), 1), 0o600)
 		},
 		"no stamps": func() {
-			os.WriteFile(path, bytes.Replace(good, []byte(`"stamps":[`), []byte(`"stamps":[],"x":[`), 1), 0o600)
+			os.WriteFile(path, slices.Concat(good[:bytes.Index(good, []byte(w.at("bin/node")+`","0","0"`))], []byte(w.at("bin/node")+`","0","0","0","0"]`+storeTail)), 0o600)
 		},
 		"gone":                 func() { os.Remove(path) },
 		"others may write":     func() { os.Chmod(path, 0o666) },

@@ -23,7 +23,7 @@ var ownDirs = []string{sandbox.TmpDir, sandbox.WorkspaceDir, sandbox.HomeDir, "/
 // movedDir is where a toolchain is shown that lies in one of ownDirs.
 const movedDir = "/opt/sandbox-run"
 
-// nixStore is shown as a whole: its entries need each other by paths that only a Nix could list.
+// nixStore is shown as a whole: its entries need each other by paths that only Nix could list.
 const nixStore = "/nix/store"
 
 func shown(p string) bool { return withinAny(p, shownDirs) }
@@ -31,13 +31,14 @@ func shown(p string) bool { return withinAny(p, shownDirs) }
 // view is what a sandbox has to show of the host.
 type view struct {
 	name, home string
+	nix        string // nixStore; a test has another
 	mounts     []sandbox.Mount
 	dirs       map[string]bool // sources that are directories
 	moved      int
 }
 
 func (h *hunt) view(name string) *view {
-	return &view{name: name, home: h.env["HOME"], dirs: map[string]bool{}}
+	return &view{name: name, home: h.env["HOME"], nix: nixStore, dirs: map[string]bool{}}
 }
 
 // show adds a path under each of its names. What it leads to is shown, however many links that takes.
@@ -47,8 +48,10 @@ func (v *view) show(p string) error {
 		return err
 	}
 	real := r.real
-	if real == nixStore || within(real, nixStore) {
-		v.mount(nixStore, nixStore, true)
+	if within(real, v.nix) {
+		if !v.covers(v.nix) {
+			v.mount(v.nix, v.nix, true)
+		}
 	} else if real == "/" || !shown(real) && r.info.IsDir() && v.broad(real) {
 		return fmt.Errorf("%s holds more than a toolchain", real)
 	}
@@ -156,8 +159,8 @@ var errWalked = errors.New("walked enough")
 func (v *view) unreadable() (paths []string) {
 	entries := 0
 	for _, m := range v.list() {
-		// Secrets in a configuration are not for the sandbox, and no language needs them.
-		if m.Source == nixStore || within(m.Source, "/etc") {
+		// What is shown anyway is as it is. Secrets in a configuration are not for the sandbox, and no language needs them.
+		if m.Source == v.nix || shown(m.Source) || within(m.Source, "/etc") {
 			continue
 		}
 		_ = filepath.WalkDir(m.Source, func(p string, d fs.DirEntry, err error) error {
