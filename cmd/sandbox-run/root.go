@@ -20,7 +20,7 @@ import (
 
 // Exit codes that are ours, not the program's.
 const (
-	codeUnhealthy   = 1   // doctor: the default tier is not available
+	codeUnhealthy   = 1   // doctor: the default tier is not available; audit verify: the chain does not hold
 	codeUsage       = 2   // the request itself is wrong
 	codeOurs        = 125 // sandbox-run failed
 	codeRefused     = 126 // refused by policy; also a program that can not be executed, as in shells
@@ -98,13 +98,37 @@ limited, watched, and gone afterwards.`,
 			c.code = codeOurs
 		}
 	})
-	root.AddCommand(c.newExec(), c.newDoctor(), c.newGC(), c.newVersion())
-	for _, cmd := range root.Commands() {
-		if cmd.Flags().Lookup("help") == nil {
-			cmd.Flags().BoolP("help", "h", false, "show this text")
-		}
-	}
+	root.AddCommand(c.newExec(), c.newAudit(), c.newWorkspace(), c.newDoctor(), c.newGC(), c.newVersion())
+	addHelp(root)
 	return root
+}
+
+// addHelp gives every command its help flag, described in our words.
+func addHelp(cmd *cobra.Command) {
+	if cmd.Flags().Lookup("help") == nil {
+		cmd.Flags().BoolP("help", "h", false, "show this text")
+	}
+	for _, sub := range cmd.Commands() {
+		addHelp(sub)
+	}
+}
+
+// newGroup is a command that only has commands of its own. Alone it explains itself, as the root does.
+func (c *cli) newGroup(name, short, long, example string) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " COMMAND", Short: short, Long: long, Example: example, DisableFlagsInUseLine: true,
+		SuggestionsMinimumDistance: 2,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return unknownCommand(cmd, args[0])
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.code = codeUsage
+			return c.writeHelp(c.std.err, cmd)
+		},
+	}
 }
 
 func helpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
@@ -200,7 +224,7 @@ func failureCode(err error) int {
 		return codeNoProgram
 	case errors.Is(err, sandbox.ErrNotStarted), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported):
 		return codeRefused
-	case errors.Is(err, sandbox.ErrInvalid):
+	case errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrNotFound):
 		return codeUsage
 	}
 	return codeOurs
