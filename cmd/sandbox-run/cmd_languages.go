@@ -41,44 +41,27 @@ func (c *cli) languages(cmd *cobra.Command) error {
 			Languages []executor.Availability `json:"languages"`
 		}{all})
 	}
-	_, err = io.WriteString(c.std.out, languagesText(all, c.palette(c.std.out)))
-	return err
-}
-
-func languagesText(all []executor.Availability, paint palette) string {
-	rows := [][4]string{{"LANGUAGE", "STATE", "VERSION", "PROGRAM"}}
+	t := c.newTable(c.std.out, "LANGUAGE", "STATE", "VERSION", "PROGRAM")
+	var lacking strings.Builder
 	for _, a := range all {
-		rows = append(rows, [4]string{a.Name, string(a.State), orDefault(a.Version, "-"), orDefault(a.Path, "-")})
-	}
-	var widths [4]int
-	for _, r := range rows {
-		for i, cell := range r {
-			widths[i] = max(widths[i], len(cell))
+		if err := t.add(a.Name, string(a.State), orDefault(a.Version, "-"), orDefault(a.Path, "-")); err != nil {
+			return err
 		}
-	}
-	var b strings.Builder
-	for i, r := range rows {
-		state := fmt.Sprintf("%-*s", widths[1], r[1])
-		switch executor.State(r[1]) {
-		case executor.Ready:
-			state = paint.green(state)
-		case executor.Incomplete:
-			state = paint.yellow(state)
-		case executor.Missing:
-			state = paint.red(state)
-		}
-		fmt.Fprintf(&b, "%-*s  %s  %-*s  %s\n", widths[0], r[0], state, widths[2], r[2], escaped(r[3]))
-		if i == 0 {
+		if a.State == executor.Ready {
 			continue
 		}
-		if a := all[i-1]; a.State != executor.Ready {
-			if a.Reason != "" {
-				fmt.Fprintf(&b, "  %s\n", escaped(a.Reason))
-			}
-			if len(a.Install) > 0 {
-				fmt.Fprintf(&b, "  to get it: %s\n", escaped(a.Install[0]))
-			}
+		fmt.Fprintf(&lacking, "\n%s is %s", a.Title, a.State)
+		if a.Reason != "" {
+			fmt.Fprintf(&lacking, ": %s", a.Reason)
 		}
+		for _, how := range a.Install {
+			fmt.Fprintf(&lacking, "\n  to get it: %s", how)
+		}
+		lacking.WriteByte('\n')
 	}
-	return b.String()
+	if err := t.flush(); err != nil {
+		return err
+	}
+	_, err = io.WriteString(c.std.out, escaped(lacking.String()))
+	return err
 }

@@ -180,17 +180,8 @@ func (o *runOptions) request() executor.Request {
 	return req
 }
 
-// unknownWord is the error for a first word that is neither a command nor a file.
-func unknownWord(root *cobra.Command, word string) error {
-	hint := helpHint(root)
-	if like := root.SuggestionsFor(word); len(like) > 0 {
-		hint = root.CommandPath() + " " + like[0]
-	}
-	return &sandbox.Error{
-		Op: "command line", Kind: sandbox.ErrInvalid, Hint: hint,
-		Err: fmt.Errorf("unknown command or file %q", word),
-	}
-}
+// commandOrFile is what the first word should be.
+const commandOrFile = "command or file"
 
 // misplaced explains a flag that is not ours and was probably meant for the program, or for a command with a typing error in it.
 func misplaced(root *cobra.Command, err *sandbox.Error) error {
@@ -199,7 +190,7 @@ func misplaced(root *cobra.Command, err *sandbox.Error) error {
 		return err
 	}
 	if !exists(words[0]) && words[0] != stdinName {
-		return unknownWord(root, words[0])
+		return unknownWord(root, commandOrFile, words[0])
 	}
 	if nearest, _, _ := strings.Cut(err.Hint, ","); !strings.HasPrefix(nearest, "--") {
 		err.Hint = fmt.Sprintf("sandbox-run %s -- …, if it is the program's", words[0])

@@ -115,6 +115,8 @@ func needRoot(t *testing.T) {
 // TestScript runs testdata/script/*.txtar against the real executable and the real backends.
 //
 //	exits CODE COMMAND…   like exec, and the exit code is CODE
+//	appends N             as after so many runs: entries to the audit log in $XDG_STATE_HOME
+//	holds NAME            takes that workspace of $XDG_DATA_HOME into use, until the script ends
 //	[root]                whether the native backend can be used here
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -140,6 +142,8 @@ func TestScript(t *testing.T) {
 			return runtime.GOOS == "linux" && os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"appends": appendEntries,
+			"holds":   holdWorkspace,
 			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {
 					ts.Fatalf("usage: exits CODE COMMAND…")
@@ -167,6 +171,9 @@ func TestHelp(t *testing.T) {
 	for name, args := range map[string][]string{
 		"root": {"--help"}, "exec": {"exec", "-h"}, "doctor": {"doctor", "--help"}, "gc": {"help", "gc"}, "version": {"version", "-h"},
 		"languages": {"languages", "-h"}, "completion": {"completion", "-h"}, "man": {"man", "-h"}, "page": {"man"},
+		"audit": {"audit", "-h"}, "audit-tail": {"audit", "tail", "-h"}, "audit-query": {"help", "audit", "query"}, "audit-verify": {"audit", "verify", "-h"},
+		"workspace": {"workspace", "-h"}, "workspace-list": {"workspace", "list", "-h"}, "workspace-show": {"workspace", "show", "-h"},
+		"workspace-rm": {"workspace", "rm", "--help"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := exec.Command(binary(), args...).Output()

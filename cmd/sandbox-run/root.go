@@ -17,7 +17,7 @@ import (
 
 // Exit codes that are ours, not the program's.
 const (
-	codeUnhealthy   = 1   // doctor: the default tier is not available
+	codeUnhealthy   = 1   // doctor: the default tier is not available; audit verify: the chain does not hold
 	codeUsage       = 2   // the request itself is wrong
 	codeOurs        = 125 // sandbox-run failed
 	codeRefused     = 126 // refused by policy; also a program that can not be executed, as in shells
@@ -94,13 +94,52 @@ func (c *cli) newRoot() *cobra.Command {
 			c.code = codeOurs
 		}
 	})
-	root.AddCommand(c.newExec(), c.newLanguages(), c.newDoctor(), c.newGC(), c.newCompletion(), c.newMan(), c.newVersion())
-	for _, cmd := range root.Commands() {
-		if cmd.Flags().Lookup("help") == nil {
-			cmd.Flags().BoolP("help", "h", false, "show this text")
-		}
-	}
+	root.AddCommand(
+		c.newExec(), c.newLanguages(), c.newAudit(), c.newWorkspace(), c.newDoctor(), c.newGC(),
+		c.newCompletion(), c.newMan(), c.newVersion(),
+	)
+	addHelp(root)
 	return root
+}
+
+// addHelp gives every command its help flag, described in our words.
+func addHelp(cmd *cobra.Command) {
+	if cmd.Flags().Lookup("help") == nil {
+		cmd.Flags().BoolP("help", "h", false, "show this text")
+	}
+	for _, sub := range cmd.Commands() {
+		addHelp(sub)
+	}
+}
+
+// newGroup is a command that only has commands of its own. Alone it explains itself, as the root does.
+func (c *cli) newGroup(name, short, long, example string) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " COMMAND", Short: short, Long: long, Example: example, DisableFlagsInUseLine: true,
+		SuggestionsMinimumDistance: 2,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return unknownWord(cmd, "command", args[0])
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.code = codeUsage
+			return c.writeHelp(c.std.err, cmd)
+		},
+	}
+}
+
+// unknownWord is the error for a word that is none of what it should be, with what was probably meant.
+func unknownWord(cmd *cobra.Command, what, word string) error {
+	hint := helpHint(cmd)
+	if like := cmd.SuggestionsFor(word); len(like) > 0 {
+		hint = cmd.CommandPath() + " " + like[0]
+	}
+	return &sandbox.Error{
+		Op: "command line", Kind: sandbox.ErrInvalid, Hint: hint,
+		Err: fmt.Errorf("unknown %s %q", what, word),
+	}
 }
 
 // runsSomething guesses, before anything is read, whether a sandbox will be needed. A wrong guess costs a little work.
@@ -196,7 +235,7 @@ func failureCode(err error) int {
 		return codeNoProgram
 	case errors.Is(err, sandbox.ErrNotStarted), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported):
 		return codeRefused
-	case errors.Is(err, sandbox.ErrInvalid):
+	case errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrNotFound):
 		return codeUsage
 	}
 	return codeOurs

@@ -74,7 +74,7 @@ func (o *runOptions) readProgram(c *cli, cmd *cobra.Command, args []string) (err
 		return s.readStdin(c.std.in)
 	default:
 		if !exists(words[0]) {
-			return unknownWord(cmd, words[0])
+			return unknownWord(cmd, commandOrFile, words[0])
 		}
 		err = s.readPath(words[0])
 		words = words[1:]

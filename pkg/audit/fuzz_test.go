@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -29,18 +30,22 @@ func FuzzParseEntry(f *testing.F) {
 	})
 }
 
-// FuzzVerify: whatever stands in the two files, nothing panics, a writer goes on, and what was a fault stays one.
+// FuzzVerify: whatever is done to the two files, nothing panics, a writer goes on, and what was a fault stays one.
+// What is fuzzed is a list of deeds, three bytes each, because files of kilobytes are not minimised in a lifetime.
 func FuzzVerify(f *testing.F) {
 	l := filled(f, 4, Options{})
 	text, err := os.ReadFile(l.Path())
 	must(f, err)
 	head, err := os.ReadFile(l.Path() + ".head")
 	must(f, err)
-	f.Add(text, head)
-	f.Add(text[:len(text)-20], head)
-	f.Add(text, head[:slotSize])
-	f.Add([]byte("\n\n{\"seq\":"), []byte("rubbish"))
-	f.Fuzz(func(t *testing.T, text, head []byte) {
+	f.Add([]byte{}, []byte{})
+	f.Add([]byte{2, 9, 200}, []byte("rubbish"))
+	f.Add([]byte{4, 0, 1, 5, 1, 0, 7, 0, 0}, []byte("\n"))
+	f.Fuzz(func(t *testing.T, deeds, rubbish []byte) {
+		text, head := bytes.Clone(text), bytes.Clone(head)
+		for ; len(deeds) >= 3 && len(text) > 0 && len(head) > 0; deeds = deeds[3:] {
+			text, head = tamper(text, head, deeds[0], int(deeds[1])<<8|int(deeds[2]), rubbish)
+		}
 		path := filepath.Join(t.TempDir(), "audit.jsonl")
 		must(t, os.WriteFile(path, text, 0o600))
 		must(t, os.WriteFile(path+".head", head, 0o600))
@@ -62,4 +67,33 @@ func FuzzVerify(f *testing.F) {
 			t.Errorf("the chain was not mended: %+v\nthen %+v", after, last)
 		}
 	})
+}
+
+// tamper does one thing to a log or its head, at a place.
+func tamper(text, head []byte, deed byte, at int, rubbish []byte) ([]byte, []byte) {
+	place := at % len(text)
+	lines := slices.Collect(bytes.Lines(text))
+	line, other := at%len(lines), (at>>4)%len(lines)
+	switch deed % 9 {
+	case 0:
+		text = slices.Delete(text, place, place+1)
+	case 1:
+		text[place] ^= byte(at>>8) | 1
+	case 2:
+		text = text[:place]
+	case 3:
+		text = slices.Insert(text, place, rubbish...)
+	case 4:
+		text = bytes.Join(slices.Delete(lines, line, line+1), nil)
+	case 5:
+		lines[line], lines[other] = lines[other], lines[line]
+		text = bytes.Join(lines, nil)
+	case 6:
+		text = bytes.Join(slices.Insert(lines, line, lines[other]), nil)
+	case 7:
+		head[at%len(head)] ^= byte(at>>8) | 1
+	case 8:
+		head = head[:at%len(head)]
+	}
+	return text, head
 }

@@ -109,8 +109,7 @@ func (r *remover) lift(ctx context.Context, dir int) error {
 		err := unix.Unlinkat(dir, name, 0)
 		if err == unix.EISDIR || err == unix.EPERM {
 			if err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); err == unix.ENOTEMPTY || err == unix.EEXIST {
-				r.moved++
-				err = unix.Renameat2(dir, name, r.top, ".removing-"+strconv.Itoa(r.moved), unix.RENAME_NOREPLACE)
+				err = r.raise(dir, name)
 				if err == unix.EEXIST {
 					continue // a name left by an earlier, interrupted call: the next pass takes both
 				}
@@ -121,6 +120,19 @@ func (r *remover) lift(ctx context.Context, dir int) error {
 		}
 	}
 	return nil
+}
+
+// raise moves a directory to the top. It names its parent, so that moving it takes the right to write to it.
+func (r *remover) raise(dir int, name string) error {
+	r.moved++
+	up := ".removing-" + strconv.Itoa(r.moved)
+	err := unix.Renameat2(dir, name, r.top, up, unix.RENAME_NOREPLACE)
+	if err == unix.EACCES {
+		if err = unix.Fchmodat(dir, name, 0o700, 0); err == nil {
+			err = unix.Renameat2(dir, name, r.top, up, unix.RENAME_NOREPLACE)
+		}
+	}
+	return err
 }
 
 // list reads some entries of a directory.
