@@ -88,7 +88,12 @@ type want struct {
 // expect runs a program and holds what became of it against what must have.
 func expect(t *testing.T, req Request, w want) *Result {
 	t.Helper()
-	r, err := realEngine(t).Execute(t.Context(), req)
+	return expectOn(t, realEngine(t), req, w)
+}
+
+func expectOn(t *testing.T, e *Executor, req Request, w want) *Result {
+	t.Helper()
+	r, err := e.Execute(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func New(m *sandbox.Manager, o Options) *Executor {
 	if o.Toolchains == nil {
 		o.Toolchains = &toolchain.Finder{}
 	}
-	return &Executor{manager: m, opts: o, languages: append(o.Languages, builtin()...)}
+	return &Executor{manager: m, opts: o, languages: append(slices.Clip(o.Languages), builtin()...)}
 }
 
 // Plan says what Execute would do, without doing it.
@@ -48,14 +48,12 @@ func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.lang.Toolchain != "" {
-		if j.tool, err = e.opts.Toolchains.Find(ctx, j.lang.Toolchain); err != nil {
-			return nil, err
-		}
+	if j.tool, err = e.Toolchain(ctx, j.lang); err != nil {
+		return nil, err
 	}
 	j.kit = e.opts.Kit
 	if j.lang.look != nil {
-		if err := j.lang.look(ctx, e, j); err != nil {
+		if err := j.lang.look(ctx, j); err != nil {
 			return nil, err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // Language is one entry of the table: how it is recognised, what it needs, and how a request becomes a plan.
@@ -37,12 +38,11 @@ type Language struct {
 
 	// entry, if the language has it, is what the project itself says starts it; "" is nothing.
 	entry func([]File) string
-	// look, if the language has it, finds out what a plan must know of the machine beyond the toolchain.
-	look func(context.Context, *Executor, *job) error
+	// look, where there is one, tells the job what its plan has to know of the machine. It only reads.
+	look func(context.Context, *job) error
 	// plan is pure.
-	plan func(*job) error
-	// ready, if the language has it, makes what its plans take to be there.
-	ready func(context.Context, *Executor, *Plan) error
+	plan   func(*job) error
+	custom *custom // what a file says of it
 }
 
 // builtin is the table. A further language is one entry here, and one file.
@@ -54,6 +54,17 @@ func builtin() []*Language {
 
 // Languages lists what this executor runs.
 func (e *Executor) Languages() []*Language { return e.languages }
+
+// Toolchain finds what a language is run by on this machine; nil for one that needs nothing. Its error says how to get what is missing.
+func (e *Executor) Toolchain(ctx context.Context, l *Language) (*toolchain.Toolchain, error) {
+	switch {
+	case l.custom != nil:
+		return e.opts.Toolchains.Custom(ctx, l.custom.toolchain)
+	case l.Toolchain != "":
+		return e.opts.Toolchains.Find(ctx, l.Toolchain)
+	}
+	return nil, nil
+}
 
 // lookUp finds a language by a name of its own, or says which ones there are.
 func (e *Executor) lookUp(name string) (*Language, error) {
