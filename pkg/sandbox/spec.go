@@ -78,6 +78,7 @@ const (
 	maxArgBytes = 1 << 20
 	maxVolumes  = 64
 	maxLabels   = 64
+	maxAdded    = 64
 )
 
 // The forms of names are checked by hand: compiled patterns would cost every start of the command.
@@ -124,6 +125,7 @@ func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) 
 	s.User = s.User.orDefault()
 	s.Env = maps.Clone(s.Env)
 	s.Volumes = slices.Clone(s.Volumes)
+	s.Root.Add = slices.Clone(s.Root.Add)
 	return s, said, s.validate(volumeRoots)
 }
 
@@ -147,6 +149,9 @@ func (s Spec) validate(volumeRoots []string) error {
 		return Invalid("hostname", "%q is not a host name of at most 64 letters, digits, dots and dashes", s.Hostname)
 	}
 	if err := s.Root.validate(); err != nil {
+		return err
+	}
+	if err := s.Root.validateAdd(s.Volumes); err != nil {
 		return err
 	}
 	if err := validateEnv(s.Env); err != nil {
@@ -195,6 +200,52 @@ func (r Root) validate() error {
 		for _, reserved := range append(slices.Clone(reservedTargets), WorkspaceDir, TmpDir, HomeDir) {
 			if r.Dir == "" && (p == reserved || strings.HasPrefix(p, reserved+"/")) {
 				return Invalid("root", "path %q lies in %s, which belongs to the sandbox", p, reserved)
+			}
+		}
+	}
+	return nil
+}
+
+// lies reports whether a path is a directory, or in it.
+func lies(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+
+// validateAdd holds what is added to a root against all else that has a place in it: nothing may cover, or be covered by,
+// something that was asked for as well.
+func (r Root) validateAdd(volumes []Volume) error {
+	if len(r.Add) > maxAdded {
+		return Invalid("root", "%d mounts are added; the most is %d", len(r.Add), maxAdded)
+	}
+	seen := map[string]bool{}
+	for _, m := range r.Add {
+		if err := validatePath("root", m.Source); err != nil {
+			return err
+		}
+		if !filepath.IsAbs(m.Source) || filepath.Clean(m.Source) != m.Source {
+			return Invalid("root", "source %q must be absolute and in its shortest form", m.Source)
+		}
+		if err := validateInside("root", m.Target); err != nil {
+			return err
+		}
+		if m.Target == "/" {
+			return Invalid("root", "target / would cover the sandbox's own root")
+		}
+		if seen[m.Target] {
+			return Invalid("root", "two mounts have the target %q", m.Target)
+		}
+		seen[m.Target] = true
+		for _, own := range append(slices.Clone(reservedTargets), ScratchDirs()...) {
+			if lies(m.Target, own) || lies(own, m.Target) {
+				return Invalid("root", "target %q lies in %s, or covers it, which belongs to the sandbox", m.Target, own)
+			}
+		}
+		for _, p := range r.HostPaths {
+			if lies(p, m.Target) {
+				return Invalid("root", "target %q would cover %s, which is to be shown", m.Target, p)
+			}
+		}
+		for _, v := range volumes {
+			if lies(m.Target, v.Target) {
+				return Invalid("root", "target %q would be covered by the volume at %s", m.Target, v.Target)
 			}
 		}
 	}

@@ -178,6 +178,16 @@ func newScratch(fd int, loop *loopDevice) (*Scratch, error) {
 // belongs to s and is closed by Close.
 func (s *Scratch) File() *os.File { return s.file }
 
+// Use calls f with the mount's descriptor, which stays the scratch's until f returns. After Close it is os.ErrClosed.
+func (s *Scratch) Use(f func(fd int) error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return fmt.Errorf("scratch: %w", os.ErrClosed)
+	}
+	return f(int(s.file.Fd()))
+}
+
 // InMemory says that files in it take memory.
 func (s *Scratch) InMemory() bool { return s.loop == nil }
 
@@ -187,13 +197,11 @@ func (s *Scratch) Mkdir(name string, mode uint32, uid, gid int) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("scratch: mkdir %q: not a name of one component: %w", name, unix.EINVAL)
 	}
+	return s.Use(func(at int) error { return mkdir(at, name, mode, uid, gid) })
+}
+
+func mkdir(at int, name string, mode uint32, uid, gid int) error {
 	fail := func(op string, err error) error { return fmt.Errorf("scratch: %s %q: %w", op, name, err) }
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.closed {
-		return fail("mkdir", os.ErrClosed)
-	}
-	at := int(s.file.Fd())
 	if err := unix.Mkdirat(at, name, 0o700); err != nil {
 		return fail("mkdir", err)
 	}
@@ -213,12 +221,12 @@ func (s *Scratch) Mkdir(name string, mode uint32, uid, gid int) error {
 
 // Usage says how full the scratch is. It costs one system call.
 func (s *Scratch) Usage() (Usage, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.closed {
-		return Usage{}, fmt.Errorf("scratch: statfs: %w", os.ErrClosed)
-	}
-	return s.usage()
+	var u Usage
+	err := s.Use(func(int) (err error) {
+		u, err = s.usage()
+		return err
+	})
+	return u, err
 }
 
 func (s *Scratch) usage() (Usage, error) {

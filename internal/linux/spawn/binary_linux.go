@@ -165,7 +165,7 @@ func seal(path string) (*os.File, error) {
 		return fail("make memory file", err)
 	}
 	f := os.NewFile(uintptr(fd), initproc.Name)
-	if err := filecopy.Within(fd, int(src.Fd()), math.MaxInt64); err != nil {
+	if _, err := filecopy.Within(fd, int(src.Fd()), math.MaxInt64); err != nil {
 		f.Close()
 		return fail("copy", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 )
 
@@ -67,6 +68,9 @@ type instance struct {
 	destroyed bool
 
 	execs atomic.Uint64 // names the programs of an init
+
+	lives context.Context // until Destroy: what carries files in or out meanwhile is to end
+	ends  context.CancelFunc
 }
 
 // Create makes the scratch and the first init, with its root built.
@@ -76,6 +80,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 		return nil, err
 	}
 	i := &instance{b: b, supervisor: sup, shop: shop, spec: spec, iso: b.Probe(ctx), disk: -1, writable: -1, phases: map[string]*phase{}}
+	i.lives, i.ends = context.WithCancel(context.Background())
 	hostsWritable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
 	i.policy = b.policy(hostsWritable)
 	if i.filter, err = b.filter(i.policy); err != nil {
@@ -178,8 +183,8 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		Hostname: i.spec.Hostname, Masked: covers.masked, Hidden: covers.hidden, ReadOnly: covers.readOnly,
 		ShmSize: uint64(i.spec.Limits.Memory) / 2,
 	}
-	for _, d := range scratchParts {
-		m.Binds = append(m.Binds, initproto.Bind{From: d.name, To: d.at})
+	for _, d := range files.Parts {
+		m.Binds = append(m.Binds, initproto.Bind{From: d.Name, To: d.At})
 	}
 	var fds []int
 	var opened []*os.File
@@ -331,6 +336,7 @@ func (i *instance) Destroy(ctx context.Context) error {
 		return nil
 	}
 	i.destroyed = true
+	i.ends()
 	alive := make([]*phase, 0, len(i.phases)+1)
 	for _, p := range i.phases {
 		alive = append(alive, p)

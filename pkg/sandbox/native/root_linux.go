@@ -17,8 +17,10 @@ import (
 
 // part is something that is mounted into a root: a directory of the host, or /dev.
 type part struct {
-	at    string
-	mount int // detached
+	at     string
+	mount  int    // detached
+	source string // where the host has it, or "" if it is of our making
+	fixed  bool   // stays as it is in a root that may be changed
 }
 
 // layout is a root before it is put together.
@@ -70,6 +72,9 @@ func lay(spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
 	} else {
 		err = l.layHostPaths(spec, owner)
 	}
+	if err == nil {
+		err = l.layAdded(spec.Root.Add)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +95,9 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 	for _, v := range spec.Volumes {
 		targets = append(targets, v.Target)
 	}
+	for _, a := range spec.Root.Add {
+		targets = append(targets, a.Target)
+	}
 	for _, t := range targets {
 		if err := plainTarget(l.lower, dir, t); err != nil {
 			return err
@@ -104,7 +112,7 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 	if err != nil {
 		return err
 	}
-	l.parts = append(l.parts, part{"/sys", empty})
+	l.parts = append(l.parts, part{at: "/sys", mount: empty})
 	return nil
 }
 
@@ -170,7 +178,7 @@ func (l *layout) layHostPath(p string, owner int) error {
 	if err != nil {
 		return err
 	}
-	l.parts = append(l.parts, part{p, fd})
+	l.parts = append(l.parts, part{at: p, mount: fd, source: p})
 	if isFile {
 		return l.base.file(p, "")
 	}
@@ -197,6 +205,64 @@ func openHost(p string, owner int) (fd int, isFile bool, err error) {
 	return fd, isFile, err
 }
 
+// layAdded shows what is added to a root, outer places before those that lie in them. It is nobody's to change, not even in
+// a layer that is thrown away.
+func (l *layout) layAdded(added []sandbox.Mount) error {
+	added = slices.Clone(added)
+	slices.SortStableFunc(added, func(a, b sandbox.Mount) int {
+		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
+	})
+	for _, m := range added {
+		fd, isFile, err := openHost(m.Source, -1)
+		if err != nil {
+			return err
+		}
+		err = l.place(m.Target, isFile)
+		for _, p := range l.parts {
+			if err == nil && (p.at == m.Target || strings.HasPrefix(p.at, m.Target+"/")) {
+				err = fmt.Errorf("%s: it would cover %s, which the root has already", m.Target, p.at)
+			}
+		}
+		l.parts = append(l.parts, part{at: m.Target, mount: fd, source: m.Source, fixed: true})
+		if err != nil {
+			return &sandbox.Error{Backend: Name, Op: "root " + m.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs", Hint: "another target"}
+		}
+	}
+	return nil
+}
+
+// place makes somewhere to mount a file or directory on, unless it lies in a part of the host, which must have it.
+func (l *layout) place(target string, isFile bool) error {
+	in := -1
+	for i, p := range l.parts {
+		if strings.HasPrefix(target, p.at+"/") && (in < 0 || len(p.at) > len(l.parts[in].at)) {
+			in = i
+		}
+	}
+	var err error
+	switch {
+	case in >= 0:
+		p := l.parts[in]
+		// Shown as it is on the host.
+		there, statErr := os.Lstat(p.source + strings.TrimPrefix(target, p.at))
+		switch {
+		case statErr != nil || p.source == "":
+			return fmt.Errorf("%s: there is no such place in %s, and none can be made", target, p.at)
+		case there.Mode()&os.ModeSymlink == 0 && there.IsDir() == isFile:
+			return fmt.Errorf("%s: a directory goes on a directory, and a file on a file", target)
+		}
+		return nil
+	case isFile:
+		err = l.base.file(target, "")
+	default:
+		err = l.base.dir(target)
+	}
+	if errors.Is(err, unix.ELOOP) {
+		return fmt.Errorf("%s is, or lies behind, a symbolic link; name the place that it leads to: %w", target, err)
+	}
+	return err
+}
+
 // volumeTarget makes the place a volume is mounted on, unless it lies in the scratch, where the init
 // makes it, or in a part of the host, which must have it.
 func (l *layout) volumeTarget(v sandbox.Volume) error {
@@ -215,28 +281,7 @@ func (l *layout) volumeTarget(v sandbox.Volume) error {
 	if err != nil {
 		return invalid(err, "")
 	}
-	for _, p := range l.parts {
-		if !strings.HasPrefix(v.Target, p.at+"/") {
-			continue
-		}
-		// Shown as it is on the host, at the same path.
-		switch there, err := os.Lstat(v.Target); {
-		case err != nil:
-			return invalid(fmt.Errorf("%s: there is no such place in %s, and none can be made", v.Target, p.at), "a target that exists, or one outside of "+p.at)
-		case there.Mode()&os.ModeSymlink == 0 && there.IsDir() != st.IsDir():
-			return invalid(fmt.Errorf("%s: a directory goes on a directory, and a file on a file", v.Target), "another target")
-		}
-		return nil
-	}
-	if st.Mode().IsRegular() {
-		err = l.base.file(v.Target, "")
-	} else {
-		err = l.base.dir(v.Target)
-	}
-	if errors.Is(err, unix.ELOOP) {
-		return invalid(fmt.Errorf("%s is, or lies behind, a symbolic link", v.Target), "the place that the link leads to")
-	}
-	if err != nil {
+	if err := l.place(v.Target, !st.IsDir()); err != nil {
 		return invalid(err, "another target")
 	}
 	return nil
@@ -248,9 +293,14 @@ func templateKey(spec *sandbox.Spec) string {
 	for _, p := range append(slices.Clone(spec.Root.HostPaths), "dir:"+spec.Root.Dir, spec.Hostname, strconv.Itoa(spec.User.UID), strconv.Itoa(spec.User.GID)) {
 		b.WriteString(strconv.Quote(p))
 	}
+	shown := append(slices.Clone(spec.Root.HostPaths), spec.Root.Dir)
+	for _, m := range spec.Root.Add {
+		fmt.Fprintf(&b, "%q:%q", m.Source, m.Target)
+		shown = append(shown, m.Source)
+	}
 	// A directory that was made anew under the same name is another one. (The template holds the old
 	// one, so its number is not given away meanwhile.)
-	for _, p := range append(slices.Clone(spec.Root.HostPaths), spec.Root.Dir) {
+	for _, p := range shown {
 		var st unix.Stat_t
 		if p != "" && unix.Lstat(p, &st) == nil {
 			fmt.Fprintf(&b, "%x.%x.%x ", st.Dev, st.Ino, st.Mode&unix.S_IFMT)
@@ -424,7 +474,7 @@ func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest
 	defer k.drop(at)
 	for _, p := range l.parts {
 		layered := p
-		if p.at != "/dev" {
+		if p.at != "/dev" && !p.fixed {
 			if layered, err = k.writablePart(p, newLayer, l.confined); err != nil {
 				return -1, -1, err
 			}
@@ -469,5 +519,5 @@ func (k *keeper) writablePart(p part, newLayer func() (string, error), confined 
 	if err != nil {
 		return p, named(p.at, err)
 	}
-	return part{p.at, mount}, nil
+	return part{at: p.at, mount: mount}, nil
 }

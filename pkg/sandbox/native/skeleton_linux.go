@@ -218,7 +218,10 @@ func (s *skeleton) copyConfig(p string) error {
 	if err != nil || !st.Mode().IsRegular() || st.Size() > maxConfigFile {
 		return nil
 	}
-	return s.fill(p, func(to *os.File) error { return filecopy.Within(int(to.Fd()), int(f.Fd()), maxConfigFile) })
+	return s.fill(p, func(to *os.File) error {
+		_, err := filecopy.Within(int(to.Fd()), int(f.Fd()), maxConfigFile)
+		return err
+	})
 }
 
 // devices are what every program may expect, by number.
@@ -234,7 +237,7 @@ func (l *layout) layDev() error {
 	if err != nil {
 		return err
 	}
-	l.parts = append(l.parts, part{"/dev", s.fd})
+	l.parts = append(l.parts, part{at: "/dev", mount: s.fd})
 	for _, d := range devices {
 		switch {
 		case err != nil:
@@ -243,7 +246,7 @@ func (l *layout) layDev() error {
 		default:
 			var mount int
 			if mount, err = hostDevice("/dev/"+d.name, d.major, d.minor); err == nil {
-				l.parts = append(l.parts, part{"/dev/" + d.name, mount})
+				l.parts = append(l.parts, part{at: "/dev/" + d.name, mount: mount})
 				err = s.file(d.name, "")
 			}
 		}

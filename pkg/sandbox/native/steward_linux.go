@@ -13,6 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 )
 
 // A steward is this very program in another process, root of a user namespace of its own, who stands at a bench there
@@ -24,7 +25,7 @@ import (
 // however that ends.
 const stewardName = "sandbox-steward"
 
-// order asks for one mount. What names which.
+// order asks for one mount, or one file. What names which.
 type order struct {
 	What     string              `json:"what"`
 	Root     sandbox.Root        `json:"root"`
@@ -35,6 +36,8 @@ type order struct {
 	Bytes    uint64              `json:"bytes,omitempty"`
 	Inodes   uint64              `json:"inodes,omitempty"`
 	Mode     sandbox.ScratchMode `json:"mode,omitempty"`
+	Path     string              `json:"path,omitempty"` // of a file, beneath the scratch that comes along
+	Perm     uint32              `json:"perm,omitempty"`
 }
 
 // The orders there are.
@@ -45,6 +48,9 @@ const (
 	orderAgain    = "again"
 	orderScratch  = "scratch"
 	orderVolume   = "volume"
+	orderCreate   = "create file"
+	orderRemove   = "remove file"
+	orderOpen     = "open file"
 )
 
 func (o *order) spec() *sandbox.Spec {
@@ -124,6 +130,7 @@ type steward struct {
 	mu      sync.Mutex    // one order at a time
 	process *spawn.Helper // nil once closed, and after one that could not be replaced
 	closed  bool
+	buf     []byte // for answers
 }
 
 var _ workshop = (*steward)(nil)
@@ -183,7 +190,10 @@ func (s *steward) ask(o order, send []int, want int) (answer, []int, error) {
 			}
 		}
 		if err = sendMessage(s.process.Socket(), text, send); err == nil {
-			reply, fds, err = receiveMessage(s.process.Socket())
+			if s.buf == nil {
+				s.buf = make([]byte, maxOrder)
+			}
+			reply, fds, err = receiveMessage(s.process.Socket(), s.buf)
 		}
 		if err == nil {
 			break
@@ -274,8 +284,9 @@ func serveOrders(socket int, leave func(code int)) {
 		leave(126)
 	}
 	b, err := newBench(true)
+	buf := make([]byte, maxOrder)
 	for {
-		text, fds, receiveErr := receiveMessage(socket)
+		text, fds, receiveErr := receiveMessage(socket, buf)
 		if receiveErr != nil {
 			leave(0) // the supervisor is gone: so are we
 		}
@@ -307,9 +318,18 @@ func standsApart() error {
 	return nil
 }
 
+// descriptors is how many of them an order comes with.
+func (o *order) descriptors() int {
+	switch o.What {
+	case orderWritable, orderAgain, orderCreate, orderRemove, orderOpen:
+		return 1
+	}
+	return 0
+}
+
 // fill makes what an order asks for. The descriptors are the caller's.
 func (b *bench) fill(o *order, fds []int) (out []int, isFile bool, err error) {
-	if want := map[string]int{orderWritable: 1, orderAgain: 1}[o.What]; len(fds) != want {
+	if want := o.descriptors(); len(fds) != want {
 		return nil, false, fmt.Errorf("%s: %d descriptors came, not %d", o.What, len(fds), want)
 	}
 	out = []int{-1, -1}
@@ -345,6 +365,14 @@ func (b *bench) fill(o *order, fds []int) (out []int, isFile bool, err error) {
 			out[0], err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 			_ = f.Close()
 		}
+	case orderCreate:
+		out = out[:1]
+		out[0], err = files.Dir{FD: fds[0], Owner: o.Owner}.Create(o.Path, o.Perm)
+	case orderOpen:
+		out = out[:1]
+		out[0], err = files.Dir{FD: fds[0], Owner: o.Owner}.Open(o.Path)
+	case orderRemove:
+		return nil, false, files.Dir{FD: fds[0], Owner: o.Owner}.Remove(o.Path)
 	default:
 		return nil, false, fmt.Errorf("unknown order %q", o.What)
 	}
@@ -368,8 +396,9 @@ func sendMessage(socket int, text []byte, fds []int) error {
 	}
 }
 
-func receiveMessage(socket int) (text []byte, fds []int, err error) {
-	buf, rights := make([]byte, maxOrder), make([]byte, unix.CmsgSpace(8*4))
+// receiveMessage reads one message into buf, of which text is a part.
+func receiveMessage(socket int, buf []byte) (text []byte, fds []int, err error) {
+	rights := make([]byte, unix.CmsgSpace(8*4))
 	var n, m, flags int
 	for {
 		n, m, flags, _, err = unix.Recvmsg(socket, buf, rights, unix.MSG_CMSG_CLOEXEC)

@@ -10,6 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/idmap"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 )
 
 // workshop makes the mounts that sandboxes consist of. All of them are detached: visible nowhere on the host, and gone
@@ -28,6 +29,8 @@ type workshop interface {
 	scratch(mode sandbox.ScratchMode, o scratch.Options, owner int) (*scratch.Scratch, error)
 	// volume is a directory or a file of the host.
 	volume(v sandbox.Volume, owner int) (mount *os.File, isFile bool, err error)
+	// opener opens the files of a scratch. It holds as long as that does.
+	opener(s *scratch.Scratch, owner int) files.Opener
 	// close lets go of everything that was kept. Twice is fine.
 	close()
 }
@@ -125,13 +128,6 @@ func (b *bench) again(mount int) (one, other int, err error) {
 	return one, other, failure("copy mount", "rootfs", err)
 }
 
-// scratchParts are the directories of the scratch, and where they are mounted, in this order.
-var scratchParts = []struct {
-	name string
-	mode uint32
-	at   string
-}{{"workspace", 0o755, sandbox.WorkspaceDir}, {"tmp", 0o1777, sandbox.TmpDir}, {"home", 0o755, sandbox.HomeDir}}
-
 func (b *bench) scratch(mode sandbox.ScratchMode, o scratch.Options, owner int) (s *scratch.Scratch, err error) {
 	if mode == sandbox.ScratchMemory {
 		s, err = scratch.Memory(o)
@@ -141,8 +137,8 @@ func (b *bench) scratch(mode sandbox.ScratchMode, o scratch.Options, owner int) 
 	if err != nil {
 		return nil, failure("make scratch", "scratch", err)
 	}
-	for _, d := range scratchParts {
-		if err := s.Mkdir(d.name, d.mode, owner, owner); err != nil {
+	for _, d := range files.Parts {
+		if err := s.Mkdir(d.Name, d.Mode, owner, owner); err != nil {
 			return nil, errors.Join(failure("make scratch", "scratch", err), s.Close())
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -106,6 +107,7 @@ func refuse(spec *sandbox.Spec) error {
 	}{
 		{len(spec.Volumes) > 0, "volumes"},
 		{spec.Root.Dir != "" || len(spec.Root.HostPaths) > 0, "another root"},
+		{slices.ContainsFunc(spec.Root.Add, func(m sandbox.Mount) bool { return m.Source != m.Target }), "showing something in another place than the host has it"},
 		{spec.WritableRoot, "a writable root"},
 		{spec.Network == sandbox.NetworkLocalhost, "a network of its own"},
 		{spec.Scratch == sandbox.ScratchDisk, "a scratch disk"},

@@ -1,0 +1,202 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Part is a directory of a scratch.
+type Part struct {
+	Name string
+	Mode uint32
+	At   string // where the sandbox has it
+}
+
+// Parts are the directories of every scratch, in the order in which they are mounted.
+var Parts = []Part{{"workspace", 0o755, sandbox.WorkspaceDir}, {"tmp", 0o1777, sandbox.TmpDir}, {"home", 0o755, sandbox.HomeDir}}
+
+// beneath is where in a scratch a path of the sandbox is.
+func beneath(p string) (string, bool) {
+	for _, part := range Parts {
+		if rest, ok := strings.CutPrefix(p, part.At); ok && (rest == "" || rest[0] == '/') {
+			return part.Name + rest, true
+		}
+	}
+	return "", false
+}
+
+// Place is a scratch, to whoever may open its files. Paths are relative to it and clean, and nothing on them is followed.
+type Place interface {
+	// Create makes a new file, and the directories on its way, in the place of whatever has its name: all but a directory.
+	Create(p string, mode fs.FileMode) (io.WriteCloser, error)
+	// Remove removes a file.
+	Remove(p string) error
+	// Open opens what is there, and never waits for anybody.
+	Open(p string) (*Content, error)
+	// List hands on the entries of a directory, until one is not wanted.
+	List(p string, want func(Entry) bool) error
+}
+
+// Content is something that was opened, and what it was then.
+type Content struct {
+	io.ReadCloser
+	Mode fs.FileMode
+	Size int64
+	// Elsewhere: it may have another name, out of the scratch.
+	Elsewhere bool
+}
+
+// Entry is one of a directory's. A type that is unknown is fs.ModeIrregular.
+type Entry struct {
+	Name string
+	Type fs.FileMode
+}
+
+// Scratch is a Place, and how its backend speaks of it.
+type Scratch struct {
+	Place   Place
+	Backend string
+	Full    string // what to do when no more goes in
+}
+
+// Put makes files. It stops at the first that can not be made, of which nothing is left.
+func (s *Scratch) Put(ctx context.Context, files []sandbox.File) error {
+	for i := range files {
+		f := &files[i]
+		err := ctx.Err()
+		if err == nil {
+			err = s.put(ctx, f)
+		}
+		if err != nil {
+			return s.explain("put "+f.Path, err)
+		}
+	}
+	return nil
+}
+
+// explain says what a failure means to whoever asked.
+func (s *Scratch) explain(op string, err error) error {
+	if said := new(*sandbox.Error); errors.As(err, said) && (*said).Kind != nil {
+		return err
+	}
+	out := &sandbox.Error{Backend: s.Backend, Op: op, Stage: "scratch", Err: err}
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		out.Kind, out.Hint = sandbox.ErrRefused, s.Full
+	case errors.Is(err, syscall.ELOOP):
+		out.Kind, out.Err = sandbox.ErrRefused, fmt.Errorf("a symbolic link is on the way, which is not followed: %w", err)
+	case errors.Is(err, syscall.EXDEV):
+		out.Kind, out.Err = sandbox.ErrRefused, fmt.Errorf("it lies in another file system than the scratch: %w", err)
+	case errors.Is(err, syscall.EISDIR):
+		out.Kind, out.Hint = sandbox.ErrInvalid, "another name: a directory is not replaced by a file"
+	case errors.Is(err, syscall.ENOTDIR):
+		out.Kind, out.Hint = sandbox.ErrInvalid, "another name: a file is where a directory would have to be"
+	case errors.Is(err, syscall.ENAMETOOLONG):
+		out.Kind = sandbox.ErrInvalid
+	case errors.Is(err, fs.ErrClosed):
+		out.Kind, out.Err = sandbox.ErrState, errors.New("the sandbox is deleted")
+	}
+	return out
+}
+
+func (s *Scratch) put(ctx context.Context, f *sandbox.File) (err error) {
+	p, ok := beneath(f.Path)
+	if !ok {
+		return sandbox.Invalid("file", "path %q lies in none of %s", f.Path, strings.Join(sandbox.ScratchDirs(), ", "))
+	}
+	var from io.ReadCloser
+	if f.Data == nil && f.Open != nil {
+		if from, err = f.Open(); err != nil {
+			return &sandbox.Error{Backend: s.Backend, Op: "put " + f.Path, Kind: sandbox.ErrInvalid, Err: err}
+		}
+		once := closeOnce{ReadCloser: from}
+		defer once.Close()
+		// Whoever waits for a slow source must be able to stop waiting.
+		defer context.AfterFunc(ctx, func() { _ = once.Close() })()
+	}
+	mode := f.Mode
+	if mode == 0 {
+		mode = 0o644
+	}
+	to, err := s.Place.Create(p, mode)
+	if err != nil {
+		return err
+	}
+	if from == nil {
+		if len(f.Data) > 0 {
+			_, err = to.Write(f.Data)
+		}
+	} else {
+		err = fill(ctx, to, from)
+	}
+	if closeErr := to.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		return nil
+	}
+	_ = s.Place.Remove(p) // half a file is worse than none
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
+// closeOnce is for sources that do not like to be closed twice.
+type closeOnce struct {
+	io.ReadCloser
+	once sync.Once
+}
+
+func (c *closeOnce) Close() (err error) {
+	c.once.Do(func() { err = c.ReadCloser.Close() })
+	return err
+}
+
+// chunk is how much is copied before anybody looks whether it is still wanted.
+const chunk = 4 << 20
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, 128<<10); return &b }}
+
+// fill copies a source to its end: within the kernel where that is possible.
+func fill(ctx context.Context, to io.Writer, from io.Reader) error {
+	if source, ok := from.(*os.File); ok {
+		if target, ok := to.(*os.File); ok {
+			if done, err := fillFile(ctx, target, source); done || err != nil {
+				return err
+			}
+		}
+	}
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := from.Read(*buf)
+		if n > 0 {
+			if _, err := to.Write((*buf)[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read its content: %w", err)
+		}
+	}
+}
+
+// inside is what the sandbox calls a path of its scratch.
+func inside(part Part, p string) string { return path.Join(part.At, strings.TrimPrefix(p, part.Name)) }

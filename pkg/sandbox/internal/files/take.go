@@ -1,0 +1,266 @@
+package files
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// What a program could have us do without end has one.
+const (
+	MaxEntries = 1 << 18 // of directories, looked at in one Take
+	MaxUntaken = 1000    // listed
+)
+
+// Take hands out what is selected.
+func (s *Scratch) Take(ctx context.Context, sel sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+	w := &walk{Scratch: s, sel: sel, each: each}
+	for _, part := range byPath() {
+		w.part, w.glob = part, nil
+		for _, p := range sel.Patterns {
+			if rest, ok := strings.CutPrefix(p, part.At); ok && (rest == "" || rest[0] == '/') {
+				w.glob.add(strings.TrimPrefix(rest, "/"))
+			}
+		}
+		if w.glob == nil {
+			continue
+		}
+		err := w.tree(ctx)
+		if errors.Is(err, errEnough) {
+			break
+		}
+		if err != nil {
+			return w.untaken, err
+		}
+	}
+	return w.untaken, nil
+}
+
+func byPath() []Part {
+	parts := slices.Clone(Parts)
+	slices.SortFunc(parts, func(a, b Part) int { return cmp.Compare(a.At, b.At) })
+	return parts
+}
+
+// walk is one Take.
+type walk struct {
+	*Scratch
+	sel  sandbox.Selection
+	each func(f sandbox.File, size sandbox.Size, r io.Reader) error
+
+	part    Part
+	glob    glob
+	looked  int // at entries
+	files   int // taken
+	bytes   uint64
+	untaken []sandbox.Untaken
+}
+
+var errEnough = errors.New("enough was looked at")
+
+// level is a directory that is being walked. They are kept in a list of their own, not on the stack (F14).
+type level struct {
+	path    string
+	entries []found // in order, what is still to be looked at
+}
+
+// found is an entry that may matter.
+type found struct {
+	Entry
+	spots          []spot
+	matched, named bool
+}
+
+// order is by path: a directory's name is longer than it looks.
+func (f *found) order() string {
+	if f.Type.IsDir() {
+		return f.Name + "/"
+	}
+	return f.Name
+}
+
+func (w *walk) tree(ctx context.Context) error {
+	first, err := w.enter(w.part.Name, w.glob.top())
+	if err != nil {
+		return err
+	}
+	stack := []level{first}
+	for len(stack) > 0 {
+		if err := ctx.Err(); err != nil {
+			return w.explain("take files", context.Cause(ctx))
+		}
+		top := &stack[len(stack)-1]
+		if len(top.entries) == 0 {
+			stack = stack[:len(stack)-1]
+			continue
+		}
+		f := top.entries[0]
+		top.entries = top.entries[1:]
+		p := path.Join(top.path, f.Name)
+		isDir := f.Type.IsDir()
+		if !isDir && (f.matched || f.named) {
+			if isDir, err = w.visit(ctx, p, &f); err != nil {
+				return err
+			}
+		}
+		if isDir {
+			next, err := w.enter(p, f.spots)
+			if err != nil {
+				return err
+			}
+			stack = append(stack, next)
+		}
+	}
+	return nil
+}
+
+// enter lists what may matter of a directory.
+func (w *walk) enter(p string, spots []spot) (level, error) {
+	l := level{path: p}
+	consider := func(e Entry) bool {
+		f := found{Entry: e}
+		if f.spots, f.matched, f.named = w.glob.step(spots, e.Name); f.matched || len(f.spots) > 0 {
+			l.entries = append(l.entries, f)
+		}
+		return true
+	}
+	if name, ok := w.glob.only(spots); ok {
+		consider(Entry{name, fs.ModeIrregular})
+		return l, nil
+	}
+	enough := false
+	err := w.Place.List(p, func(e Entry) bool {
+		w.looked++
+		if enough = w.looked > max(MaxEntries, 4*w.sel.MaxFiles); enough {
+			return false
+		}
+		return consider(e)
+	})
+	if err != nil {
+		return l, w.leave(p, err)
+	}
+	if enough {
+		w.leaveOut(inside(w.part, p), fmt.Sprintf("there are more than %d entries to look at; what is behind them was not looked at", w.looked-1))
+		return l, errEnough
+	}
+	slices.SortFunc(l.entries, func(a, b found) int { return cmp.Compare(a.order(), b.order()) })
+	return l, nil
+}
+
+// visit takes a file that is meant. isDir: it is a directory.
+func (w *walk) visit(ctx context.Context, p string, f *found) (isDir bool, err error) {
+	if f.Type != 0 && f.Type != fs.ModeIrregular { // no need to touch it
+		if f.matched || f.Type == fs.ModeSymlink { // a link in place of a directory is worth knowing of
+			w.leaveOut(inside(w.part, p), kind(f.Type))
+		}
+		return false, nil
+	}
+	if f.Type == 0 && !f.matched {
+		return false, nil // a file where a directory was meant
+	}
+	if w.files >= w.sel.MaxFiles && f.Type == 0 {
+		w.leaveOut(inside(w.part, p), fmt.Sprintf("%d files were taken already, which is the most", w.files))
+		return false, nil
+	}
+	c, err := w.Place.Open(p)
+	if err != nil {
+		return false, w.leave(p, err)
+	}
+	defer c.Close()
+	at := inside(w.part, p)
+	switch left := uint64(w.sel.MaxBytes) - w.bytes; {
+	case c.Mode.IsDir():
+		return true, nil
+	case !f.matched:
+		return false, nil
+	case !c.Mode.IsRegular():
+		w.leaveOut(at, kind(c.Mode))
+		return false, nil
+	case c.Elsewhere:
+		w.leaveOut(at, "it has more than one name (hard links), and may be a file of the host")
+		return false, nil
+	case w.files >= w.sel.MaxFiles:
+		w.leaveOut(at, fmt.Sprintf("%d files were taken already, which is the most", w.files))
+		return false, nil
+	case uint64(c.Size) > left:
+		w.leaveOut(at, fmt.Sprintf("it has %v, and of %v in all only %v are left", sandbox.Size(c.Size), w.sel.MaxBytes, sandbox.Size(left)))
+		return false, nil
+	}
+	return false, w.hand(ctx, at, c)
+}
+
+// hand gives a file to whoever asked for it: as much as it had when it was opened.
+func (w *walk) hand(ctx context.Context, at string, c *Content) error {
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+	w.files++
+	w.bytes += uint64(c.Size)
+	r := &io.LimitedReader{R: c.ReadCloser, N: c.Size}
+	err := w.each(sandbox.File{Path: at, Mode: c.Mode.Perm()}, sandbox.Size(c.Size), r)
+	if ctx.Err() != nil {
+		return w.explain("take "+at, context.Cause(ctx))
+	}
+	if err != nil {
+		return err
+	}
+	var more [1]byte
+	switch n, err := c.Read(more[:]); {
+	case n > 0 && r.N == 0:
+		w.leaveOut(at, fmt.Sprintf("it grew while it was read; its first %v were taken", sandbox.Size(c.Size)))
+	case n == 0 && r.N > 0 && errors.Is(err, io.EOF):
+		w.leaveOut(at, fmt.Sprintf("it shrank while it was read; %v of %v were taken", sandbox.Size(c.Size-r.N), sandbox.Size(c.Size)))
+	}
+	return nil
+}
+
+// leave says why something could not be opened, unless that is our own trouble.
+func (w *walk) leave(p string, err error) error {
+	at := inside(w.part, p)
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR): // gone, or something else by now
+	case errors.Is(err, syscall.ELOOP):
+		w.leaveOut(at, kind(fs.ModeSymlink))
+	case errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.ENODEV):
+		w.leaveOut(at, "a socket or a device, not a file")
+	case errors.Is(err, syscall.EAGAIN):
+		w.leaveOut(at, "a program holds it (a lease), or renames what is on the way to it")
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EXDEV), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ETXTBSY):
+		var errno syscall.Errno
+		errors.As(err, &errno)
+		w.leaveOut(at, errno.Error())
+	default:
+		return w.explain("take "+at, err)
+	}
+	return nil
+}
+
+func (w *walk) leaveOut(at, reason string) {
+	switch n := len(w.untaken); {
+	case n < MaxUntaken:
+		w.untaken = append(w.untaken, sandbox.Untaken{Path: at, Reason: reason})
+	case n == MaxUntaken:
+		w.untaken = append(w.untaken, sandbox.Untaken{Path: at, Reason: "this and perhaps more: no further ones are listed"})
+	}
+}
+
+func kind(mode fs.FileMode) string {
+	switch mode.Type() {
+	case fs.ModeSymlink:
+		return "a symbolic link, which is not followed"
+	case fs.ModeNamedPipe:
+		return "a FIFO, not a file"
+	case fs.ModeSocket:
+		return "a socket, not a file"
+	case fs.ModeDevice, fs.ModeDevice | fs.ModeCharDevice:
+		return "a device, not a file"
+	}
+	return "not a regular file"
+}

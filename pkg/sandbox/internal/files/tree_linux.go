@@ -1,0 +1,248 @@
+package files
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Opener opens what is in a directory, by paths that are relative to it and clean. Descriptors are the caller's.
+type Opener interface {
+	// Create makes a new file, in the place of whatever has its name, and opens it for writing.
+	Create(p string, mode uint32) (fd int, err error)
+	Remove(p string) error
+	// Open opens a file or a directory for reading. It never waits.
+	Open(p string) (fd int, err error)
+}
+
+// Dir opens beneath a directory.
+type Dir struct {
+	FD    int
+	Owner int // of what is made, user and group; -1: whoever makes it
+}
+
+// maxTries is how often somebody may get in the way.
+const maxTries = 100
+
+// noFollow is how every path is looked up: whatever a program has planted, the file is in this directory's own file system,
+// beneath it.
+const noFollow = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
+
+func openBeneath(dir int, p string, flags uint64) (fd int, err error) {
+	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: noFollow}
+	for range maxTries {
+		fd, err = unix.Openat2(dir, p, &how)
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			break // EAGAIN: something was renamed meanwhile
+		}
+	}
+	return fd, err
+}
+
+// Open opens a file or a directory for reading. It does not wait: not for the other end of a FIFO, nor for whoever holds a lease.
+func (d Dir) Open(p string) (int, error) {
+	return openBeneath(d.FD, p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+}
+
+// Remove removes a file, whatever kind it is of.
+func (d Dir) Remove(p string) error {
+	dir, name := path.Split(p)
+	at, err := openBeneath(d.FD, path.Clean(dir), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(at)
+	return unix.Unlinkat(at, name, 0)
+}
+
+// Create makes a file that is nobody else's: what had its name loses that first, so that nothing is written through a link,
+// of either kind.
+func (d Dir) Create(p string, mode uint32) (int, error) {
+	dir, name := path.Split(p)
+	at, err := d.directory(path.Clean(dir))
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(at)
+	for range maxTries {
+		fd, err := unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		if errors.Is(err, unix.EEXIST) {
+			if err := unix.Unlinkat(at, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+				return -1, err
+			}
+			continue
+		}
+		if err != nil {
+			return -1, err
+		}
+		if err := d.give(fd, mode); err != nil {
+			_ = unix.Close(fd)
+			_ = unix.Unlinkat(at, name, 0)
+			return -1, err
+		}
+		return fd, nil
+	}
+	return -1, unix.EEXIST // somebody makes it again and again
+}
+
+// give makes a file its owner's, and then sets its mode: a change of owner may take bits away.
+func (d Dir) give(fd int, mode uint32) error {
+	if d.Owner >= 0 {
+		if err := unix.Fchown(fd, d.Owner, d.Owner); err != nil {
+			return err
+		}
+	}
+	return unix.Fchmod(fd, mode&0o777)
+}
+
+// directory opens a directory, made if need be.
+func (d Dir) directory(p string) (int, error) {
+	fd, err := openBeneath(d.FD, p, unix.O_PATH|unix.O_DIRECTORY)
+	if !errors.Is(err, unix.ENOENT) {
+		return fd, err
+	}
+	at := d.FD
+	for name := range strings.SplitSeq(p, "/") {
+		next, err := d.child(at, name)
+		if at != d.FD {
+			_ = unix.Close(at)
+		}
+		if err != nil {
+			return -1, err
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// child opens one directory in another, made if need be.
+func (d Dir) child(at int, name string) (fd int, err error) {
+	for range maxTries {
+		fd, err = openBeneath(at, name, unix.O_PATH|unix.O_DIRECTORY)
+		if !errors.Is(err, unix.ENOENT) {
+			return fd, err
+		}
+		err = unix.Mkdirat(at, name, 0o700)
+		if errors.Is(err, unix.EEXIST) {
+			continue
+		}
+		if err != nil {
+			return -1, err
+		}
+		fd, err = openBeneath(at, name, unix.O_RDONLY|unix.O_DIRECTORY)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err == nil {
+			if err = d.give(fd, 0o755); err != nil {
+				_ = unix.Close(fd)
+			}
+		}
+		return fd, err
+	}
+	return -1, err
+}
+
+// Tree is a directory as a Place.
+type Tree struct {
+	Opener
+	// Shared: its file system has other files than those of the scratch, and a name here may be theirs as well.
+	Shared bool
+}
+
+var _ Place = Tree{}
+
+// Create makes a file.
+func (t Tree) Create(p string, mode fs.FileMode) (io.WriteCloser, error) {
+	fd, err := t.Opener.Create(p, uint32(mode.Perm()))
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), p), nil
+}
+
+// Open opens what is there.
+func (t Tree) Open(p string) (*Content, error) {
+	fd, err := t.Opener.Open(p)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), p)
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	c := &Content{ReadCloser: f, Mode: info.Mode(), Size: info.Size()}
+	if t.Shared {
+		var st unix.Stat_t
+		c.Elsewhere = unix.Fstat(fd, &st) != nil || st.Nlink > 1
+	}
+	return c, nil
+}
+
+// List reads a directory, with the types that it has in it: no entry has to be looked up.
+func (t Tree) List(p string, want func(Entry) bool) error {
+	fd, err := t.Opener.Open(p)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return err
+		}
+		if !eachEntry(buf[:n], want) {
+			return nil
+		}
+	}
+}
+
+// eachEntry reads what the kernel says of a directory: inode and offset, the record's length, its type, the name.
+func eachEntry(buf []byte, want func(Entry) bool) bool {
+	const header = 8 + 8 + 2 + 1
+	for len(buf) > header {
+		length := int(binary.NativeEndian.Uint16(buf[16:]))
+		if length <= header || length > len(buf) {
+			return true
+		}
+		name, _, _ := bytes.Cut(buf[header:length], []byte{0})
+		if s := string(name); s != "." && s != ".." && s != "" && !want(Entry{s, entryType(buf[18])}) {
+			return false
+		}
+		buf = buf[length:]
+	}
+	return true
+}
+
+func entryType(t byte) fs.FileMode {
+	switch t {
+	case unix.DT_REG:
+		return 0
+	case unix.DT_DIR:
+		return fs.ModeDir
+	case unix.DT_LNK:
+		return fs.ModeSymlink
+	case unix.DT_FIFO:
+		return fs.ModeNamedPipe
+	case unix.DT_SOCK:
+		return fs.ModeSocket
+	case unix.DT_CHR:
+		return fs.ModeDevice | fs.ModeCharDevice
+	case unix.DT_BLK:
+		return fs.ModeDevice
+	}
+	return fs.ModeIrregular
+}

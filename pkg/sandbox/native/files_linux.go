@@ -1,0 +1,124 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
+)
+
+// shelf is a scratch whose files we may open ourselves. The scratch's own descriptor serves as long as the scratch does,
+// whichever init has its mount, and after the last of them.
+type shelf struct {
+	scratch *scratch.Scratch
+	owner   int
+}
+
+func (b *bench) opener(s *scratch.Scratch, owner int) files.Opener { return shelf{s, owner} }
+
+func (s shelf) use(f func(files.Dir) error) error {
+	return s.scratch.Use(func(fd int) error { return f(files.Dir{FD: fd, Owner: s.owner}) })
+}
+
+func (s shelf) Create(p string, mode uint32) (fd int, err error) {
+	err = s.use(func(d files.Dir) (err error) { fd, err = d.Create(p, mode); return err })
+	return fd, err
+}
+
+func (s shelf) Open(p string) (fd int, err error) {
+	err = s.use(func(d files.Dir) (err error) { fd, err = d.Open(p); return err })
+	return fd, err
+}
+
+func (s shelf) Remove(p string) error {
+	return s.use(func(d files.Dir) error { return d.Remove(p) })
+}
+
+// delivery is a scratch whose files the steward opens: it is root where their owner's id means something. The descriptors
+// come back, and what is in the files never goes through the steward.
+type delivery struct {
+	steward *steward
+	scratch *scratch.Scratch
+	owner   int
+}
+
+func (s *steward) opener(disk *scratch.Scratch, owner int) files.Opener {
+	return delivery{s, disk, owner}
+}
+
+func (d delivery) ask(o order, want int) (fds []int, err error) {
+	o.Owner = d.owner
+	err = d.scratch.Use(func(fd int) (err error) {
+		_, fds, err = d.steward.ask(o, []int{fd}, want)
+		return err
+	})
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		err = errno // the rest is told by who asked
+	}
+	return fds, err
+}
+
+func (d delivery) Create(p string, mode uint32) (int, error) {
+	return one(d.ask(order{What: orderCreate, Path: p, Perm: mode}, 1))
+}
+
+func (d delivery) Open(p string) (int, error) { return one(d.ask(order{What: orderOpen, Path: p}, 1)) }
+
+func (d delivery) Remove(p string) error {
+	_, err := d.ask(order{What: orderRemove, Path: p}, 0)
+	return err
+}
+
+func one(fds []int, err error) (int, error) {
+	if err != nil {
+		return -1, err
+	}
+	return fds[0], nil
+}
+
+// Put makes files in the scratch, in any state but destroyed.
+func (i *instance) Put(ctx context.Context, list []sandbox.File) error {
+	ctx, done, err := i.transfer(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return i.shelves().Put(ctx, list)
+}
+
+// Take hands out files of the scratch, in any state but destroyed.
+func (i *instance) Take(ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+	ctx, done, err := i.transfer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return i.shelves().Take(ctx, s, each)
+}
+
+func (i *instance) shelves() *files.Scratch {
+	return &files.Scratch{
+		Place: files.Tree{Opener: i.shop.opener(i.scratch, i.id.owner)}, Backend: Name,
+		Full: "a larger --disk than " + i.spec.Limits.Disk.String() + ", or more --inodes",
+	}
+}
+
+// transfer is a context that ends with the sandbox, too: files that are open would keep its scratch from going.
+func (i *instance) transfer(ctx context.Context) (context.Context, func(), error) {
+	gone := &sandbox.Error{Backend: Name, Op: "files", Kind: sandbox.ErrState, Err: errors.New("the sandbox is deleted")}
+	if i.lives.Err() != nil {
+		return nil, nil, gone
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(i.lives, func() { cancel(gone) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}, nil
+}
