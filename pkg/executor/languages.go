@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -33,12 +34,15 @@ type Language struct {
 	Limits, Compile sandbox.Limits
 
 	plan func(*job) error
+	// look, where there is one, tells the job what its plan has to know of the machine. It only reads.
+	look func(context.Context, *job) error
 }
 
 // builtin is the table. A further language is one entry here, and one file.
 func builtin() []*Language {
 	return []*Language{
 		&python,
+		&golang,
 	}
 }
 
