@@ -1,0 +1,43 @@
+package toolchain
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// runAlone runs a command in a process group of its own and leaves none of it behind: shims are scripts that start others.
+func runAlone(ctx context.Context, cmd *exec.Cmd) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// The parent whose death the child notices is a thread; it has to be ours until the end.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	pid := cmd.Process.Pid
+	exited := make(chan struct{})
+	go func() {
+		defer close(exited)
+		for {
+			err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+			if !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	}()
+	select {
+	case <-exited:
+	case <-ctx.Done():
+	}
+	_ = unix.Kill(-pid, unix.SIGKILL) //nolint:forbidigo // the leader is not reaped before the next line: no other group can have its number
+	<-exited
+	return cmd.Wait()
+}

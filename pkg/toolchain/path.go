@@ -1,0 +1,119 @@
+package toolchain
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// resolved is a path without its links.
+type resolved struct {
+	real string
+	// via are all the paths it had on the way, each with one more link replaced, the first as it was given. Each is
+	// another name of the same thing, and programs may use any of them.
+	via []string
+	// links are where the links themselves are.
+	links []string
+	info  fs.FileInfo
+	// doubt says who else could change what lies there, if anybody.
+	doubt error
+}
+
+const maxLinks = 40
+
+// resolve follows the links of an absolute path, one by one, and looks on the way at who may write where it passes. Like
+// the kernel it takes ".." for the directory above the one a link led to. What it returns is mounted by descriptors that
+// follow no link (D5): a path that changes afterwards is refused there.
+func resolve(p string) (resolved, error) {
+	r := resolved{via: []string{filepath.Clean(p)}}
+	if !filepath.IsAbs(p) {
+		return r, fmt.Errorf("%s is not an absolute path", p)
+	}
+	const slash = string(filepath.Separator)
+	done, rest := rootOf(p), p[len(rootOf(p)):]
+	info, err := os.Lstat(done)
+	for err == nil && rest != "" {
+		var name string
+		name, rest, _ = strings.Cut(rest, slash)
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			done = filepath.Dir(done)
+			info, err = os.Lstat(done)
+			continue
+		}
+		next := filepath.Join(done, name)
+		if info, err = os.Lstat(next); err != nil {
+			break
+		}
+		if r.doubt == nil {
+			r.doubt = doubtful(next, info, rest != "" || info.IsDir())
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			if rest != "" && !info.IsDir() {
+				return r, &fs.PathError{Op: "resolve", Path: next, Err: errNotDirectory}
+			}
+			done = next
+			continue
+		}
+		var to string
+		if r.links = append(r.links, next); len(r.links) > maxLinks {
+			return r, fmt.Errorf("%s: too many links", p)
+		}
+		if to, err = os.Readlink(next); err != nil {
+			break
+		}
+		if filepath.IsAbs(to) {
+			done, to = rootOf(to), to[len(rootOf(to)):]
+		}
+		rest = to + slash + rest
+		r.via = append(r.via, filepath.Join(done, rest))
+	}
+	if err != nil {
+		return r, err
+	}
+	if r.info, err = os.Lstat(done); err != nil {
+		return r, err
+	}
+	r.real = done
+	return r, nil
+}
+
+func rootOf(p string) string { return filepath.VolumeName(p) + string(filepath.Separator) }
+
+// within reports whether p is dir or lies below it.
+func within(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+func withinAny(p string, dirs []string) bool {
+	for _, d := range dirs {
+		if within(p, d) {
+			return true
+		}
+	}
+	return false
+}
+
+// program is an executable file that only its owner, the machine's administrator or we could have put there.
+func program(p string) (resolved, error) {
+	r, err := resolve(p)
+	switch {
+	case err != nil:
+		return r, err
+	case !r.info.Mode().IsRegular():
+		return r, errNotProgram
+	case !executable(r.real, r.info):
+		return r, fmt.Errorf("%w: mode %04o", errNotProgram, r.info.Mode().Perm())
+	}
+	return r, r.doubt
+}
+
+var (
+	errNotProgram   = errors.New("not an executable file")
+	errNotDirectory = errors.New("not a directory")
+)

@@ -1,0 +1,37 @@
+package toolchain
+
+import (
+	"path/filepath"
+)
+
+func shell() language {
+	return language{
+		name: Shell, names: []string{"bash", "sh"}, ask: askShell,
+		places: []string{
+			"/usr/bin/bash", "/bin/bash", "/usr/local/bin/bash", "/usr/bin/sh", "/bin/sh",
+			"~/.nix-profile/bin/bash", "/run/current-system/sw/bin/bash",
+		},
+	}
+}
+
+// askShell takes bash, or whatever sh is where there is none; other shells are programs by their names.
+func askShell(h *hunt, found resolved) (*Toolchain, error) {
+	t := &Toolchain{Name: Shell, Path: nameInside(found), Home: filepath.Dir(found.real), Programs: map[string]string{}}
+	if filepath.Base(found.via[0]) == "bash" {
+		said, err := h.ask(found.via[0], "--version")
+		if err != nil {
+			return nil, err
+		}
+		t.Version = versionIn(firstLine(said.stdout))
+	}
+	for _, role := range []string{"bash", "sh", "zsh"} {
+		// sh is a name that several shells answer to, each in its own manner.
+		if r, ok := h.onPath(role); ok && (role != "sh" || shown(r.via[0])) {
+			t.Programs[role] = nameInside(r)
+		}
+	}
+	if filepath.Base(found.via[0]) == "bash" {
+		t.Programs["bash"] = t.Path
+	}
+	return h.finish(t, h.view(Shell), found, nil)
+}

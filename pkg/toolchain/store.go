@@ -1,0 +1,188 @@
+package toolchain
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// absent is the stamp of a path where nothing is.
+const absent = "-"
+
+// trail is what a search saw: paths, and stamps of what was there.
+type trail struct{ seen []string } // path, stamp, path, stamp, …
+
+func (t *trail) add(paths ...string) {
+	for _, p := range paths {
+		t.put(p, stampOf)
+	}
+}
+
+// place notes a directory for what it is, not for what is in it.
+func (t *trail) place(p string) { t.put(p, identityOf) }
+
+func (t *trail) put(p string, stamp func(string) string) {
+	for i := 0; i < len(t.seen); i += 2 {
+		if t.seen[i] == p {
+			return
+		}
+	}
+	t.seen = append(t.seen, p, stamp(p))
+}
+
+func (t *trail) list() []string { return t.seen }
+
+// record is what is kept of a search.
+type record struct {
+	Name   string     `json:"name"`
+	Key    string     `json:"key"`
+	Tool   *Toolchain `json:"toolchain"`
+	Stamps []string   `json:"stamps"`
+}
+
+// holds reports whether everything still is as the search saw it.
+func (r *record) holds() bool {
+	for i := 0; i+1 < len(r.Stamps); i += 2 {
+		stamp := stampOf
+		if strings.HasPrefix(r.Stamps[i+1], "=") {
+			stamp = identityOf
+		}
+		if stamp(r.Stamps[i]) != r.Stamps[i+1] {
+			return false
+		}
+	}
+	return true
+}
+
+// whole is false for what no search can have left.
+func (r *record) whole() bool {
+	return r.Tool != nil && r.Tool.Name == r.Name && filepath.IsAbs(r.Tool.Path) && r.Tool.ID != "" && len(r.Stamps) > 0 && len(r.Stamps)%2 == 0
+}
+
+// A store is one JSON document with a record per line, so that a reader decodes the one it wants and no other:
+//
+//	{"sandbox-run toolchains":1,"records":[
+//	{"name":"go","key":"…","toolchain":{…},"stamps":["/usr/local/go/bin/go","…"]},
+//	{"name":"python", …}
+//	]}
+const (
+	storeHead = `{"sandbox-run toolchains":1,"records":[` + "\n"
+	storeTail = "\n]}\n"
+	maxStore  = 1 << 20
+	// maxRecords bounds what different PATHs leave: the oldest go.
+	maxRecords = 64
+)
+
+type store struct{ path string } // "" keeps nothing
+
+// systemCache is the cache directory of root, which scratch disks are kept in too.
+const systemCache = "/var/cache/sandbox-run"
+
+// DefaultStore is where a user's finders keep what they found: toolchains.json in the user's cache directory.
+func DefaultStore() string { return defaultStore(os.Getenv("XDG_CACHE_HOME"), os.Getenv("HOME")) }
+
+func defaultStore(cache, home string) string {
+	switch {
+	case os.Geteuid() == 0:
+		return systemCache + "/toolchains.json"
+	case filepath.IsAbs(cache):
+		return filepath.Join(cache, "sandbox-run", "toolchains.json")
+	case filepath.IsAbs(home):
+		return filepath.Join(home, ".cache", "sandbox-run", "toolchains.json")
+	}
+	if dir, err := os.UserCacheDir(); err == nil { // systems with other customs
+		return filepath.Join(dir, "sandbox-run", "toolchains.json")
+	}
+	return ""
+}
+
+func (f *Finder) store(env map[string]string) store {
+	switch {
+	case f.NoStore:
+		return store{}
+	case f.Store != "":
+		return store{f.Store}
+	}
+	return store{defaultStore(env["XDG_CACHE_HOME"], env["HOME"])}
+}
+
+// lines are the records, undecoded; none of a store that is damaged, too large, another version's or another user's.
+func (s store) lines() [][]byte {
+	if s.path == "" {
+		return nil
+	}
+	data, err := readOwn(s.path, maxStore)
+	if err != nil || !bytes.HasPrefix(data, []byte(storeHead)) || !bytes.HasSuffix(data, []byte(storeTail)) || len(data) < len(storeHead)+len(storeTail) {
+		return nil
+	}
+	return bytes.Split(data[len(storeHead):len(data)-len(storeTail)], []byte(",\n"))
+}
+
+// head is how the line of a record begins.
+func head(name, key string) []byte { return []byte(`{"name":"` + name + `","key":"` + key + `",`) }
+
+func (s store) read(name, key string) *record {
+	for _, line := range s.lines() {
+		if !bytes.HasPrefix(line, head(name, key)) {
+			continue
+		}
+		var r record
+		if json.Unmarshal(line, &r) != nil || r.Name != name || r.Key != key || !r.whole() {
+			return nil
+		}
+		return &r
+	}
+	return nil
+}
+
+// write puts a record first, in place of one of the same key. The file is replaced as a whole; a record that another
+// process writes at the same time may be lost, and is then searched for again.
+func (s store) write(r *record) {
+	if s.path == "" {
+		return
+	}
+	line, err := json.Marshal(r)
+	if err != nil {
+		return
+	}
+	kept := slices.DeleteFunc(s.lines(), func(old []byte) bool { return bytes.HasPrefix(old, head(r.Name, r.Key)) || !json.Valid(old) })
+	kept = slices.Insert(kept, 0, line)
+	size := len(storeHead) + len(storeTail)
+	for i, k := range kept {
+		if size += len(k) + 2; i == maxRecords || size > maxStore {
+			kept = kept[:i]
+			break
+		}
+	}
+	data := slices.Concat([]byte(storeHead), bytes.Join(kept, []byte(",\n")), []byte(storeTail))
+	_ = s.replace(data)
+}
+
+func (s store) replace(data []byte) error {
+	dir := filepath.Dir(s.path)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	tmp, err := os.CreateTemp(dir, ".toolchains-*") // 0600, and no file that exists
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	if closing := tmp.Close(); err == nil {
+		err = closing
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), s.path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name())
+	}
+	return err
+}

@@ -1,0 +1,116 @@
+package toolchain
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Names of the toolchains that are known without a languages.yaml.
+const (
+	Python   = "python"
+	Node     = "node"
+	Go       = "go"
+	Rust     = "rust"
+	Java     = "java"
+	Shell    = "shell"
+	Postgres = "postgres"
+)
+
+// Toolchain is what a language needs, as a sandbox that has Mounts shows it.
+type Toolchain struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"` // "3.11.7"; empty where a program does not say
+	// Path is the main program (an interpreter, a compiler's driver), and Programs are further ones by their role:
+	// "javac", "cargo", "cc", "initdb". All are paths inside.
+	Path     string            `json:"path"`
+	Programs map[string]string `json:"programs,omitempty"`
+	Home     string            `json:"home,omitempty"` // prefix, GOROOT, java.home, sysroot, directory of a server's programs; inside
+	// Mounts are what lies outside the directories that every sandbox shows. Source and Target are the same, except that a
+	// name which is a link on the host is a mount of what it leads to, and that what lies where a sandbox has its own
+	// (/tmp, /home/sandbox) is shown below /opt/sandbox-run.
+	Mounts []sandbox.Mount   `json:"mounts,omitempty"`
+	Env    map[string]string `json:"env,omitempty"` // what it needs to be found; PATH is the executor's
+	// ID changes when the toolchain does: a digest of versions, paths, sizes and times of its programs.
+	ID string `json:"id"`
+	// Found is where on the host it was come upon: a shim, a link, or the program itself.
+	Found string `json:"found"`
+	// Skipped says which others came first and why they were passed over.
+	Skipped []string `json:"skipped,omitempty"`
+}
+
+// clone is a copy that its receiver may change.
+func (t *Toolchain) clone() *Toolchain {
+	c := *t
+	c.Programs, c.Env = maps.Clone(t.Programs), maps.Clone(t.Env)
+	c.Mounts, c.Skipped = slices.Clone(t.Mounts), slices.Clone(t.Skipped)
+	return &c
+}
+
+// sign sets the ID. detail is what else tells one from another: a compiler's build, stamps of the programs.
+func (t *Toolchain) sign(detail []string) {
+	h := sha256.New()
+	line := func(words ...string) { fmt.Fprintf(h, "%q\n", words) }
+	line(t.Name, t.Version, t.Path, t.Home)
+	for _, part := range []map[string]string{t.Programs, t.Env} {
+		for _, k := range slices.Sorted(maps.Keys(part)) {
+			line(k, part[k])
+		}
+	}
+	for _, m := range t.Mounts {
+		line(m.Source, m.Target)
+	}
+	line(detail...)
+	t.ID = hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// Missing is the error of a toolchain that is not there, or not whole.
+type Missing struct {
+	Name string
+	// Partial is what was found of it, if anything: it has a version and a path, and lacks what Reason says.
+	Partial *Toolchain
+	Reason  string
+	Tried   []string // what was passed over, and why
+	Install []string // commands that would help, the one for this machine first
+}
+
+func (m *Missing) Error() string {
+	var b strings.Builder
+	if m.Partial != nil {
+		fmt.Fprintf(&b, "toolchain: %s", m.Name)
+		if m.Partial.Version != "" {
+			fmt.Fprintf(&b, " %s", m.Partial.Version)
+		}
+		fmt.Fprintf(&b, " (%s) is incomplete: %s", m.Partial.Found, m.Reason)
+	} else {
+		fmt.Fprintf(&b, "toolchain: no %s on this machine", m.Name)
+		if m.Reason != "" {
+			io.WriteString(&b, ": "+m.Reason)
+		}
+	}
+	if len(m.Install) > 0 {
+		fmt.Fprintf(&b, "; try: %s", m.Install[0])
+	}
+	for _, t := range m.Tried {
+		fmt.Fprintf(&b, "\n  passed over: %s", t)
+	}
+	return b.String()
+}
+
+// Unwrap makes a missing toolchain a request that this machine can not serve.
+func (m *Missing) Unwrap() error { return sandbox.ErrUnsupported }
+
+// incomplete is a toolchain that lacks something. Another candidate may be whole.
+type incomplete struct {
+	partial *Toolchain
+	why     string
+	fix     []string // instead of installing the language
+}
+
+func (i *incomplete) Error() string { return i.why }

@@ -1,0 +1,249 @@
+package toolchain
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// shownDirs are what every sandbox shows of the host, links and all.
+var shownDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ssl/certs"}
+
+// ownDirs are every sandbox's own: nothing of the host can be shown there.
+var ownDirs = []string{sandbox.TmpDir, sandbox.WorkspaceDir, sandbox.HomeDir, "/proc", "/dev", "/sys"}
+
+// movedDir is where a toolchain is shown that lies in one of ownDirs.
+const movedDir = "/opt/sandbox-run"
+
+// nixStore is shown as a whole: its entries need each other by paths that only a Nix could list.
+const nixStore = "/nix/store"
+
+func shown(p string) bool { return withinAny(p, shownDirs) }
+
+// view is what a sandbox has to show of the host.
+type view struct {
+	name, home string
+	mounts     []sandbox.Mount
+	dirs       map[string]bool // sources that are directories
+	moved      int
+}
+
+func (h *hunt) view(name string) *view {
+	return &view{name: name, home: h.env["HOME"], dirs: map[string]bool{}}
+}
+
+// show adds a path under each of its names. What it leads to is shown, however many links that takes.
+func (v *view) show(p string) error {
+	r, err := resolve(p)
+	if err != nil {
+		return err
+	}
+	real := r.real
+	if real == nixStore || within(real, nixStore) {
+		v.mount(nixStore, nixStore, true)
+	} else if real == "/" || !shown(real) && r.info.IsDir() && v.broad(real) {
+		return fmt.Errorf("%s holds more than a toolchain", real)
+	}
+	isDir := r.info.IsDir()
+	if !shown(real) && !v.covers(real) {
+		v.mount(real, v.place(real, isDir), isDir)
+	}
+	for _, name := range r.via {
+		// A name inside of what is shown is the link that it is on the host.
+		if !shown(name) && !withinAny(name, ownDirs) && !v.covers(name) {
+			v.mount(real, name, isDir)
+		}
+	}
+	return nil
+}
+
+func (v *view) mount(source, target string, isDir bool) {
+	v.mounts = append(v.mounts, sandbox.Mount{Source: source, Target: target})
+	if isDir {
+		v.dirs[source] = true
+	}
+}
+
+// covers reports whether a path of the host is in what is shown already, under its own name.
+func (v *view) covers(p string) bool {
+	return slices.ContainsFunc(v.mounts, func(m sandbox.Mount) bool { return within(p, m.Target) || within(p, m.Source) })
+}
+
+// place is where a path is shown: where it is, if that is possible.
+func (v *view) place(real string, isDir bool) string {
+	if !withinAny(real, ownDirs) {
+		return real
+	}
+	v.moved++
+	dir := movedDir + "/" + v.name
+	if v.moved > 1 {
+		dir += "-" + strconv.Itoa(v.moved)
+	}
+	if !isDir {
+		dir += "/" + filepath.Base(real)
+	}
+	return dir
+}
+
+// inside is a path of the host as it is called in the sandbox.
+func (v *view) inside(p string) string {
+	if p == "" || !withinAny(p, ownDirs) {
+		return p
+	}
+	best := sandbox.Mount{}
+	for _, m := range v.mounts {
+		if within(p, m.Source) && len(m.Source) > len(best.Source) {
+			best = m
+		}
+	}
+	if best.Source == "" {
+		return p
+	}
+	return best.Target + strings.TrimPrefix(p, best.Source)
+}
+
+// broad directories hold other people's things, or other things of the user's: homes, what lies above them, and places
+// where everything is installed.
+func (v *view) broad(dir string) bool {
+	parent, base := filepath.Split(dir)
+	parent = filepath.Clean(parent)
+	switch {
+	case v.home != "" && within(v.home, dir):
+		return true
+	case parent == "/home" || parent == "/Users":
+		return true
+	case parent == "/" && slices.Contains([]string{
+		"boot", "data", "etc", "home", "media", "mnt", "nix", "opt", "proc", "root", "run", "snap", "srv", "tmp", "Users", "var", "work", "workspace",
+	}, base):
+		return true
+	case parent == "/var" || parent == "/run":
+		return true
+	}
+	return slices.Contains([]string{".local", ".cargo", ".config", ".cache", ".ssh", ".gnupg", ".pyenv", ".rustup", ".nvm", ".asdf", ".sdkman", ".linuxbrew"}, base)
+}
+
+// list is the mounts without those that lie in others, parents first.
+func (v *view) list() []sandbox.Mount {
+	var kept []sandbox.Mount
+	for _, m := range v.mounts {
+		inner := slices.ContainsFunc(v.mounts, func(o sandbox.Mount) bool {
+			return o.Target != m.Target && within(m.Target, o.Target) && v.dirs[o.Source]
+		})
+		if !inner && !slices.Contains(kept, m) {
+			kept = append(kept, m)
+		}
+	}
+	slices.SortFunc(kept, func(a, b sandbox.Mount) int {
+		return cmp.Or(cmp.Compare(a.Target, b.Target), cmp.Compare(a.Source, b.Source))
+	})
+	return slices.CompactFunc(kept, func(a, b sandbox.Mount) bool { return a.Target == b.Target })
+}
+
+// maxWalk bounds the look at what is shown: larger trees are taken to be as readable as their beginning.
+const maxWalk = 300_000
+
+var errWalked = errors.New("walked enough")
+
+// unreadable finds what the sandbox's user, who is nobody to the host, could not read.
+func (v *view) unreadable() (paths []string) {
+	entries := 0
+	for _, m := range v.list() {
+		// Secrets in a configuration are not for the sandbox, and no language needs them.
+		if m.Source == nixStore || within(m.Source, "/etc") {
+			continue
+		}
+		_ = filepath.WalkDir(m.Source, func(p string, d fs.DirEntry, err error) error {
+			if entries++; entries > maxWalk || len(paths) == 3 {
+				return errWalked
+			}
+			if err != nil { // not even we can read it
+				paths = append(paths, p)
+				return fs.SkipDir
+			}
+			info, err := d.Info()
+			if err != nil {
+				return nil // gone meanwhile
+			}
+			switch mode := info.Mode(); {
+			case mode.IsDir() && mode&0o005 != 0o005:
+				paths = append(paths, p)
+				return fs.SkipDir
+			case mode.IsDir() && d.Name() == "__pycache__": // what can not be read there is made anew
+				return fs.SkipDir
+			case mode.IsRegular() && mode&0o004 == 0 && !strings.HasPrefix(d.Name(), "."):
+				paths = append(paths, p)
+			}
+			return nil
+		})
+	}
+	return paths
+}
+
+// finish completes a toolchain whose paths are the host's: libraries of its programs, mounts, names inside, its ID, and
+// what has to stay as it is.
+func (h *hunt) finish(t *Toolchain, v *view, found resolved, libraries []string, detail ...string) (*Toolchain, error) {
+	t.Found = found.via[0]
+	programs := []string{t.Path}
+	for _, p := range t.Programs {
+		programs = append(programs, p)
+	}
+	slices.Sort(programs)
+	for _, p := range slices.Compact(programs) {
+		r, err := h.probe(p)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p, err)
+		}
+		if err := v.show(p); err != nil {
+			return nil, err
+		}
+		libraries = append(libraries, r.real)
+		info := r.info
+		detail = append(detail, r.real, strconv.FormatInt(info.Size(), 36), strconv.FormatInt(info.ModTime().UnixNano(), 36))
+	}
+	h.showLibraries(v, libraries)
+	unreadable := v.unreadable()
+	t.Mounts = v.list()
+	for _, m := range t.Mounts {
+		if v.dirs[m.Source] {
+			h.trail.place(m.Source)
+		} else {
+			h.trail.add(m.Source)
+		}
+	}
+	t.Path, t.Home = v.inside(t.Path), v.inside(t.Home)
+	for role, p := range t.Programs {
+		t.Programs[role] = v.inside(p)
+	}
+	for k, p := range t.Env {
+		t.Env[k] = v.inside(p)
+	}
+	if len(unreadable) > 0 {
+		fix := "chmod -R o+rX"
+		for _, m := range t.Mounts {
+			if slices.ContainsFunc(unreadable, func(p string) bool { return within(p, m.Source) }) && !strings.Contains(fix+" ", " "+m.Source+" ") {
+				fix += " " + m.Source
+			}
+		}
+		return nil, &incomplete{t, "the sandbox's user can not read " + strings.Join(unreadable, ", "), []string{fix}}
+	}
+	t.sign(detail)
+	return t, nil
+}
+
+// firstDir is the first of the directories that exists.
+func firstDir(dirs ...string) string {
+	for _, d := range dirs {
+		if info, err := os.Stat(d); err == nil && info.IsDir() {
+			return d
+		}
+	}
+	return ""
+}
