@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -23,7 +24,7 @@ type File struct {
 // Selection says which files are taken out of a sandbox.
 type Selection struct {
 	// Patterns are absolute, as for path.Match, with ** for any number of directories. One that names a directory
-	// means all that is in it. A pattern without a match is no error.
+	// means all that is in it. A pattern without a match is no error. They lie in the scratch's directories, or name one.
 	Patterns []string `json:"patterns"`
 	// MaxFiles and MaxBytes bound what is taken in all; 0 is 1000 files and 64 MiB.
 	MaxFiles int  `json:"max_files,omitempty"`
@@ -36,7 +37,8 @@ const (
 	DefaultMaxBytes = 64 * MiB
 )
 
-// Untaken is what matched a Selection and was not taken, with the reason: not a regular file, or beyond a bound.
+// Untaken is what matched a Selection and was not taken, or not as it is now, with the reason: not a regular file, beyond
+// a bound, changed while it was read.
 type Untaken struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
@@ -47,19 +49,24 @@ type Untaken struct {
 type Filer interface {
 	// Put makes files that belong to the sandbox's user, replacing those of the same name.
 	Put(ctx context.Context, files []File) error
-	// Take hands every file that is selected to each, in order of their paths; r is read before the next one.
+	// Take hands every file that is selected to each, directory by directory in order of their paths; r is read before
+	// each returns. It has as many bytes as size says, or fewer if a program has cut the file short meanwhile. An error of
+	// each ends it.
 	Take(ctx context.Context, s Selection, each func(f File, size Size, r io.Reader) error) ([]Untaken, error)
 }
 
 // Put makes files in a sandbox's scratch before or between its runs.
 func (m *Manager) Put(ctx context.Context, id string, files []File) error {
-	f, err := m.filer(id, "put files")
+	c, f, err := m.filer(id, "put files")
 	if err != nil {
 		return err
 	}
 	for i := range files {
 		if err := validateScratchPath("file", files[i].Path); err != nil {
 			return err
+		}
+		if v := c.volumeAt(files[i].Path); v != nil {
+			return Invalid("file", "%q lies in the volume at %s; put it into %s", files[i].Path, v.Target, v.Source)
 		}
 		if files[i].Mode&^fs.ModePerm != 0 {
 			return Invalid("file", "%q: mode %v has more than permission bits", files[i].Path, files[i].Mode)
@@ -70,42 +77,78 @@ func (m *Manager) Put(ctx context.Context, id string, files []File) error {
 
 // Take reads files out of a sandbox's scratch.
 func (m *Manager) Take(ctx context.Context, id string, s Selection, each func(f File, size Size, r io.Reader) error) ([]Untaken, error) {
-	f, err := m.filer(id, "take files")
+	c, f, err := m.filer(id, "take files")
 	if err != nil {
 		return nil, err
 	}
+	if len(s.Patterns) > maxPatterns {
+		return nil, Invalid("out", "%d patterns; the most is %d", len(s.Patterns), maxPatterns)
+	}
+	var elsewhere []Untaken
+	var patterns []string
 	for _, p := range s.Patterns {
-		if err := validateScratchPath("out", p); err != nil {
+		if err := ValidatePattern(p); err != nil {
 			return nil, err
 		}
-		if _, err := path.Match(p, ""); err != nil {
-			return nil, Invalid("out", "%q: %w", p, err)
+		if v := c.volumeAt(p); v != nil {
+			elsewhere = append(elsewhere, Untaken{p, "it lies in the volume at " + v.Target + ", whose files the host has in " + v.Source})
+		} else {
+			patterns = append(patterns, p)
 		}
 	}
+	s.Patterns = patterns
 	if s.MaxFiles <= 0 {
 		s.MaxFiles = DefaultMaxFiles
 	}
 	if s.MaxBytes == 0 {
 		s.MaxBytes = DefaultMaxBytes
 	}
-	return f.Take(ctx, s, each)
+	untaken, err := f.Take(ctx, s, each)
+	return append(elsewhere, untaken...), err
 }
 
-func (m *Manager) filer(id, op string) (Filer, error) {
+const maxPatterns = 100
+
+// ValidatePattern says what is wrong with a pattern of a Selection, if anything is.
+func ValidatePattern(p string) error {
+	if !slices.Contains(ScratchDirs(), p) {
+		if err := validateScratchPath("out", p); err != nil {
+			return err
+		}
+	}
+	for part := range strings.SplitSeq(p, "/") {
+		if _, err := path.Match(part, ""); err != nil {
+			return Invalid("out", "%q: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// volumeAt is the volume that a path lies in, or nil.
+func (c *container) volumeAt(p string) *Volume {
+	for i, v := range c.spec.Volumes {
+		if lies(p, v.Target) {
+			return &c.spec.Volumes[i]
+		}
+	}
+	return nil
+}
+
+func (m *Manager) filer(id, op string) (*container, Filer, error) {
 	c, err := m.find(id)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	f, ok := c.instance.(Filer)
 	if !ok {
-		return nil, &Error{Backend: m.backend.Name(), Op: op, Kind: ErrUnsupported}
+		return nil, nil, &Error{Backend: m.backend.Name(), Op: op, Kind: ErrUnsupported}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == StateDeleted {
-		return nil, &Error{Op: op, Kind: ErrState, Err: errors.New("the sandbox is deleted")}
+		return nil, nil, &Error{Op: op, Kind: ErrState, Err: errors.New("the sandbox is deleted")}
 	}
-	return f, nil
+	return c, f, nil
 }
 
 // ScratchDirs are the writable places of every sandbox.

@@ -220,8 +220,13 @@ func (r Root) validateAdd(volumes []Volume) error {
 		if err := validatePath("root", m.Source); err != nil {
 			return err
 		}
-		if !filepath.IsAbs(m.Source) || filepath.Clean(m.Source) != m.Source {
-			return Invalid("root", "source %q must be absolute and in its shortest form", m.Source)
+		if !filepath.IsAbs(m.Source) || filepath.Clean(m.Source) != m.Source || m.Source == "/" {
+			return Invalid("root", "source %q must be absolute, in its shortest form and not /", m.Source)
+		}
+		for _, kernel := range reservedTargets {
+			if lies(m.Source, kernel) {
+				return Invalid("root", "source %q lies in %s, which shows the host's own doings", m.Source, kernel)
+			}
 		}
 		if err := validateInside("root", m.Target); err != nil {
 			return err

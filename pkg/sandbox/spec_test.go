@@ -32,6 +32,21 @@ func TestSpecIsCopied(t *testing.T) {
 	}
 }
 
+func adding(m ...Mount) Spec { return Spec{Root: Root{Add: m}} }
+
+// What is added to a root may lie in anything but the sandbox's own, and in each other; a volume may lie in it.
+func TestSpecAdd(t *testing.T) {
+	for _, s := range []Spec{
+		adding(Mount{"/a", "/b"}, Mount{"/a", "/b/c"}, Mount{"/a", "/opt/x"}), adding(Mount{"/tmp/x", "/opt"}), adding(Mount{"/a", "/usr/lib/x"}), adding(Mount{"/a", "/home/other"}),
+		{Root: Root{Dir: "/r", Add: []Mount{{"/a", "/b"}}}}, {Root: Root{HostPaths: []string{"/opt"}, Add: []Mount{{"/a", "/opt/x"}}}},
+		{Root: Root{Add: []Mount{{"/a", "/v"}}}, Volumes: []Volume{{Source: "/s", Target: "/v/x"}}},
+	} {
+		if _, _, err := s.complete(big, nil); err != nil {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}
+
 func TestSpecValidate(t *testing.T) {
 	many := map[string]string{}
 	for i := range maxLabels + 1 {
@@ -52,6 +67,15 @@ func TestSpecValidate(t *testing.T) {
 		{"root", Spec{Root: Root{Dir: "/a/../b"}}}, {"root", Spec{Root: Root{Dir: "/a\x00"}}}, {"root", Spec{Root: Root{HostPaths: []string{"/"}}}},
 		{"root", Spec{Root: Root{HostPaths: []string{"/usr", "/proc"}}}}, {"root", Spec{Root: Root{HostPaths: []string{"/dev/shm"}}}},
 		{"root", Spec{Root: Root{HostPaths: []string{"/tmp/x"}}}}, {"root", Spec{Root: Root{HostPaths: []string{"/usr/"}}}},
+		{"root", adding(Mount{"/a", "/"})}, {"root", adding(Mount{"/a", "b"})}, {"root", adding(Mount{"a", "/b"})}, {"root", adding(Mount{"/a/", "/b"})}, {"root", adding(Mount{"/a", "/b/../c"})},
+		{"root", adding(Mount{"/", "/b"})}, {"root", adding(Mount{"/proc/sys", "/b"})}, {"root", adding(Mount{"/dev", "/b"})}, {"root", adding(Mount{"/sys", "/b"})},
+		{"root", adding(Mount{"", "/b"})}, {"root", adding(Mount{"/a", ""})}, {"root", adding(Mount{"/a\x00", "/b"})}, {"root", adding(Mount{"/a", "/b\x00"})},
+		{"root", adding(Mount{"/a", "/proc"})}, {"root", adding(Mount{"/a", "/dev/x"})}, {"root", adding(Mount{"/a", "/sys/x"})}, {"root", adding(Mount{"/a", "/workspace"})},
+		{"root", adding(Mount{"/a", "/tmp/x"})}, {"root", adding(Mount{"/a", "/home"})}, {"root", adding(Mount{"/a", "/home/sandbox/x"})},
+		{"root", adding(Mount{"/a", "/b"}, Mount{"/c", "/b"})}, {"root", adding(slices.Repeat([]Mount{{"/a", "/b"}}, maxAdded+1)...)},
+		{"root", Spec{Root: Root{Add: []Mount{{"/a", "/v/x"}}}, Volumes: []Volume{{Source: "/s", Target: "/v"}}}},
+		{"root", Spec{Root: Root{Add: []Mount{{"/a", "/v"}}}, Volumes: []Volume{{Source: "/s", Target: "/v"}}}},
+		{"root", Spec{Root: Root{HostPaths: []string{"/opt/x"}, Add: []Mount{{"/a", "/opt"}}}}}, {"root", Spec{Root: Root{HostPaths: []string{"/opt"}, Add: []Mount{{"/a", "/opt"}}}}},
 		{"env", Spec{Env: map[string]string{"": "x"}}}, {"env", Spec{Env: map[string]string{"A=B": "x"}}}, {"env", Spec{Env: map[string]string{"A\x00": "x"}}},
 		{"env", Spec{Env: map[string]string{"A": "\x00"}}},
 		{"labels", Spec{Labels: many}}, {"volume", Spec{Volumes: []Volume{{}}}}, {"memory", Spec{Limits: Limits{Memory: 1}}},

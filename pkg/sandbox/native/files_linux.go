@@ -12,31 +12,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 )
 
-// shelf is a scratch whose files we may open ourselves. The scratch's own descriptor serves as long as the scratch does,
-// whichever init has its mount, and after the last of them.
-type shelf struct {
-	scratch *scratch.Scratch
-	owner   int
-}
-
-func (b *bench) opener(s *scratch.Scratch, owner int) files.Opener { return shelf{s, owner} }
-
-func (s shelf) use(f func(files.Dir) error) error {
-	return s.scratch.Use(func(fd int) error { return f(files.Dir{FD: fd, Owner: s.owner}) })
-}
-
-func (s shelf) Create(p string, mode uint32) (fd int, err error) {
-	err = s.use(func(d files.Dir) (err error) { fd, err = d.Create(p, mode); return err })
-	return fd, err
-}
-
-func (s shelf) Open(p string) (fd int, err error) {
-	err = s.use(func(d files.Dir) (err error) { fd, err = d.Open(p); return err })
-	return fd, err
-}
-
-func (s shelf) Remove(p string) error {
-	return s.use(func(d files.Dir) error { return d.Remove(p) })
+// opener: the scratch's own descriptor serves as long as the scratch does, whichever init has its mount, and after the last
+// of them.
+func (b *bench) opener(s *scratch.Scratch, owner int) files.Opener {
+	return files.Held{Use: s.Use, Owner: owner}
 }
 
 // delivery is a scratch whose files the steward opens: it is root where their owner's id means something. The descriptors
@@ -65,13 +44,15 @@ func (d delivery) ask(o order, want int) (fds []int, err error) {
 }
 
 func (d delivery) Create(p string, mode uint32) (int, error) {
-	return one(d.ask(order{What: orderCreate, Path: p, Perm: mode}, 1))
+	return one(d.ask(order{What: orderCreate, Path: []byte(p), Perm: mode}, 1))
 }
 
-func (d delivery) Open(p string) (int, error) { return one(d.ask(order{What: orderOpen, Path: p}, 1)) }
+func (d delivery) Open(p string) (int, error) {
+	return one(d.ask(order{What: orderOpen, Path: []byte(p)}, 1))
+}
 
 func (d delivery) Remove(p string) error {
-	_, err := d.ask(order{What: orderRemove, Path: p}, 0)
+	_, err := d.ask(order{What: orderRemove, Path: []byte(p)}, 0)
 	return err
 }
 

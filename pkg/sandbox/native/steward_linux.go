@@ -36,7 +36,7 @@ type order struct {
 	Bytes    uint64              `json:"bytes,omitempty"`
 	Inodes   uint64              `json:"inodes,omitempty"`
 	Mode     sandbox.ScratchMode `json:"mode,omitempty"`
-	Path     string              `json:"path,omitempty"` // of a file, beneath the scratch that comes along
+	Path     []byte              `json:"path,omitempty"` // of a file, beneath the scratch that comes along; not every path is text
 	Perm     uint32              `json:"perm,omitempty"`
 }
 
@@ -367,12 +367,12 @@ func (b *bench) fill(o *order, fds []int) (out []int, isFile bool, err error) {
 		}
 	case orderCreate:
 		out = out[:1]
-		out[0], err = files.Dir{FD: fds[0], Owner: o.Owner}.Create(o.Path, o.Perm)
+		out[0], err = files.Dir{FD: fds[0], Owner: o.Owner}.Create(string(o.Path), o.Perm)
 	case orderOpen:
 		out = out[:1]
-		out[0], err = files.Dir{FD: fds[0], Owner: o.Owner}.Open(o.Path)
+		out[0], err = files.Dir{FD: fds[0], Owner: o.Owner}.Open(string(o.Path))
 	case orderRemove:
-		return nil, false, files.Dir{FD: fds[0], Owner: o.Owner}.Remove(o.Path)
+		return nil, false, files.Dir{FD: fds[0], Owner: o.Owner}.Remove(string(o.Path))
 	default:
 		return nil, false, fmt.Errorf("unknown order %q", o.What)
 	}

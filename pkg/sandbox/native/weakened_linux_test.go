@@ -1,12 +1,15 @@
 package native
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +22,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
 )
 
@@ -133,6 +137,8 @@ func weaknesses() []weakness {
 				}
 			}
 		}},
+		{name: "files carried through links", ids: []string{"F7", "F8"}, weak: func(b *weakBackend) { b.careless = true }},
+		{name: "files that are waited for", ids: []string{"F7"}, weak: func(b *weakBackend) { b.waits = true }, all: true},
 		{name: "ordinary programs hit", ids: []string{"S8"}, exec: func(m *initproto.Exec, files []int) []int {
 			m.Rlimits = append(m.Rlimits, initproto.Rlimit{Resource: unix.RLIMIT_FSIZE})
 			return files
@@ -286,6 +292,8 @@ type weakBackend struct {
 	patient   bool // kills much later
 	slow      bool // makes one sandbox wait for another
 	everybody bool // signals more than it should
+	careless  bool // follows links when it carries files
+	waits     bool // for the other end of a pipe
 	linger    time.Duration
 	finish    time.Duration
 
@@ -308,12 +316,65 @@ func (b *weakBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.I
 	if err != nil {
 		return nil, err
 	}
-	return &weakInstance{i, b}, nil
+	return &weakInstance{i.(*instance), b}, nil
 }
 
 type weakInstance struct {
-	sandbox.Instance
+	*instance
 	b *weakBackend
+}
+
+var _ sandbox.Filer = (*weakInstance)(nil)
+
+// carelessly is a path of the scratch as somebody would use it who thinks no ill.
+func (i *weakInstance) carelessly(p string) string {
+	rest, _ := files.Beneath(p)
+	return filepath.Join("/proc/self/fd", strconv.Itoa(int(i.scratch.File().Fd())), rest)
+}
+
+func (i *weakInstance) Put(ctx context.Context, list []sandbox.File) error {
+	if !i.b.careless {
+		return i.instance.Put(ctx, list)
+	}
+	for _, f := range list {
+		p := i.carelessly(f.Path)
+		if st, err := os.Stat(p); err == nil && !st.Mode().IsRegular() {
+			continue // it would wait for the other end of a pipe
+		}
+		_ = os.MkdirAll(filepath.Dir(p), 0o755)
+		if err := os.WriteFile(p, f.Data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i *weakInstance) Take(ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+	if i.b.waits && slices.Contains(s.Patterns, "/workspace/fifo") {
+		<-ctx.Done()
+	}
+	if !i.b.careless {
+		return i.instance.Take(ctx, s, each)
+	}
+	for _, pattern := range s.Patterns {
+		matches, _ := filepath.Glob(i.carelessly(pattern))
+		if pattern == sandbox.WorkspaceDir {
+			matches, _ = filepath.Glob(i.carelessly(pattern) + "/*")
+		}
+		for _, p := range matches {
+			if st, err := os.Stat(p); err != nil || !st.Mode().IsRegular() {
+				continue
+			}
+			text, err := os.ReadFile(p)
+			if err == nil {
+				err = each(sandbox.File{Path: "/workspace/" + filepath.Base(p)}, sandbox.Size(len(text)), bytes.NewReader(text))
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, nil
 }
 
 func (i *weakInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
@@ -321,7 +382,7 @@ func (i *weakInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.T
 	if i.b.limits != nil {
 		i.b.limits(&weaker.Limits)
 	}
-	t, err := i.Instance.Start(ctx, &weaker)
+	t, err := i.instance.Start(ctx, &weaker)
 	if err != nil {
 		return nil, err
 	}
@@ -340,7 +401,7 @@ func (i *weakInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.T
 
 func (i *weakInstance) Destroy(ctx context.Context) error {
 	time.Sleep(i.b.linger)
-	return i.Instance.Destroy(ctx)
+	return i.instance.Destroy(ctx)
 }
 
 type weakTask struct {

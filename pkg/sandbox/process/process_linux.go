@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 )
 
@@ -42,6 +42,7 @@ type Backend struct {
 var (
 	_ sandbox.Backend  = (*Backend)(nil)
 	_ sandbox.Instance = (*instance)(nil)
+	_ sandbox.Filer    = (*instance)(nil)
 	_ launch.Phase     = (*phase)(nil)
 )
 
@@ -136,10 +137,17 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 		return nil, failure("make directory", "scratch", err)
 	}
 	i := &instance{b: b, supervisor: sup, spec: spec, dir: dir, iso: b.Probe(ctx), phases: map[string]*phase{}}
-	for _, name := range []string{"workspace", "tmp", "home"} {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-			return nil, errors.Join(failure("make directory", "scratch", err), i.Destroy(context.WithoutCancel(ctx)))
+	i.files.top = -1
+	for _, d := range files.Parts {
+		if err == nil {
+			err = os.Mkdir(filepath.Join(dir, d.Name), 0o700)
 		}
+	}
+	if err == nil {
+		i.files.top, err = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return nil, errors.Join(failure("make directory", "scratch", err), i.Destroy(context.WithoutCancel(ctx)))
 	}
 	return i, nil
 }
@@ -159,6 +167,7 @@ type instance struct {
 	spec       *sandbox.Spec
 	iso        sandbox.Isolation
 	dir        string
+	files      shelf
 	execs      atomic.Uint64
 
 	mu        sync.Mutex
@@ -244,10 +253,8 @@ func (p *phase) Leave() (last bool) {
 
 // inside is where a place of the sandbox is on the host.
 func (i *instance) inside(p string) string {
-	for place, name := range map[string]string{sandbox.WorkspaceDir: "workspace", sandbox.TmpDir: "tmp", sandbox.HomeDir: "home"} {
-		if rest, ok := strings.CutPrefix(p, place); ok && (rest == "" || rest[0] == '/') {
-			return filepath.Join(i.dir, name, rest)
-		}
+	if rest, ok := files.Beneath(p); ok {
+		return filepath.Join(i.dir, rest)
 	}
 	return p
 }
@@ -370,5 +377,6 @@ func (i *instance) Destroy(ctx context.Context) error {
 		_, err := p.Finish(ctx)
 		errs = append(errs, err)
 	}
+	i.files.close()
 	return errors.Join(append(errs, failure("remove directory", "scratch", removal.Tree(ctx, i.dir)))...)
 }

@@ -32,7 +32,7 @@ func newBackend(t testing.TB) *Backend {
 func TestConformance(t *testing.T) {
 	sandboxtest.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t) }, sandboxtest.Claims{
 		Tier: sandbox.TierProcess,
-		Has:  []sandboxtest.Claim{sandboxtest.Programs, sandboxtest.PTY, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.OpenFiles, sandboxtest.CPUTime},
+		Has:  []sandboxtest.Claim{sandboxtest.Programs, sandboxtest.PTY, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Files},
 	})
 }
 
@@ -56,9 +56,12 @@ func TestSaysThatItIsWeak(t *testing.T) {
 		t.Errorf("strict: %v", err)
 	}
 	for name, change := range map[string]func(*sandbox.Spec){
-		"volumes":       func(s *sandbox.Spec) { s.Volumes = []sandbox.Volume{{Source: "/usr", Target: "/x"}} },
-		"root":          func(s *sandbox.Spec) { s.Root.Dir = "/srv" },
-		"host paths":    func(s *sandbox.Spec) { s.Root.HostPaths = []string{"/usr"} },
+		"volumes":    func(s *sandbox.Spec) { s.Volumes = []sandbox.Volume{{Source: "/usr", Target: "/x"}} },
+		"root":       func(s *sandbox.Spec) { s.Root.Dir = "/srv" },
+		"host paths": func(s *sandbox.Spec) { s.Root.HostPaths = []string{"/usr"} },
+		"added": func(s *sandbox.Spec) {
+			s.Root.Add = []sandbox.Mount{{Source: "/usr", Target: "/usr"}, {Source: "/usr", Target: "/opt/usr"}}
+		},
 		"writable root": func(s *sandbox.Spec) { s.WritableRoot = true },
 		"network":       func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost },
 		"scratch disk":  func(s *sandbox.Spec) { s.Scratch = sandbox.ScratchDisk },
@@ -68,6 +71,14 @@ func TestSaysThatItIsWeak(t *testing.T) {
 		if _, err := m.Create(ctx, spec); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "--backend native") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	// What is added where the host has it anyway is there.
+	id, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierProcess, Root: sandbox.Root{Add: []sandbox.Mount{{Source: "/usr/bin", Target: "/usr/bin"}}}})
+	if err == nil {
+		err = m.Delete(ctx, id)
+	}
+	if err != nil {
+		t.Errorf("added where it is: %v", err)
 	}
 	iso := b.Probe(ctx)
 	for _, c := range []sandbox.Control{sandbox.ControlWall, sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU} {

@@ -516,14 +516,7 @@ var rootRows = []row{
 		}
 	}},
 	{"root of chosen host paths", []Claim{Roots, Walls}, false, func(e *env) {
-		dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-") // /tmp is the sandbox's own
-		if err == nil {
-			err = os.Chmod(dir, 0o755)
-		}
-		if err != nil {
-			e.Fatal(err)
-		}
-		defer os.RemoveAll(dir)
+		dir := e.dirApart()
 		write(e, filepath.Join(dir, "f"), "text")
 		id := e.create(func(s *sandbox.Spec) { s.Root.HostPaths = []string{dir} })
 		e.says(e.in(id, e.probe("get", dir+"/f")...), `ok "text"`)
@@ -549,6 +542,20 @@ func (e *env) dir() string {
 		}
 	}
 	return d
+}
+
+// dirApart is one that is in no directory of the sandbox's own, as /tmp is.
+func (e *env) dirApart() string {
+	e.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-")
+	if err == nil {
+		e.Cleanup(func() { os.RemoveAll(dir) })
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		e.Fatal(err)
+	}
+	return dir
 }
 
 func write(e *env, name, text string) {

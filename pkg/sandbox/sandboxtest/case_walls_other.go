@@ -3,4 +3,4 @@
 package sandboxtest
 
 // These look at the host's side of a wall, which is on another machine.
-var wallRows, rootRows, metricRows []row
+var wallRows, rootRows, metricRows, plantedRows, addedRows []row

@@ -23,7 +23,7 @@ type FakeProcess struct {
 	Stderr io.Writer // nil with a terminal
 	Killed <-chan struct{}
 	Size   <-chan sandbox.TTY // new sizes of the terminal
-	Files  *sync.Map          // shared by all processes of the sandbox, as a scratch disk is
+	Files  *sync.Map          // shared by all processes of the sandbox, as a scratch disk is: contents (string) by path
 
 	t *fakeTask
 }
@@ -58,6 +58,7 @@ var (
 	_ sandbox.Backend  = (*Fake)(nil)
 	_ sandbox.Instance = (*fakeInstance)(nil)
 	_ sandbox.Freezer  = (*fakeInstance)(nil)
+	_ sandbox.Filer    = (*fakeInstance)(nil)
 	_ sandbox.Task     = (*fakeTask)(nil)
 	_ sandbox.Terminal = (*fakeTask)(nil)
 )
@@ -162,6 +163,7 @@ type fakeInstance struct {
 	iso   sandbox.Isolation
 	spec  *sandbox.Spec
 	files sync.Map
+	modes sync.Map // of files that were put, by path
 
 	mu        sync.Mutex
 	phases    map[string]*fakePhase

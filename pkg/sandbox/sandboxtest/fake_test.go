@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { os.Exit(Main(m)) }
 // The fake passes what needs no kernel, so that upper layers may trust it.
 func TestFakeConforms(t *testing.T) {
 	f := NewFake(nil)
-	Run(t, func(*testing.T) sandbox.Backend { return f }, Claims{Tier: sandbox.TierContainer, Probe: "probe"})
+	Run(t, func(*testing.T) sandbox.Backend { return f }, Claims{Tier: sandbox.TierContainer, Probe: "probe", Has: []Claim{Files}})
 	if f.Alive() != 0 {
 		t.Errorf("%d instances live on", f.Alive())
 	}

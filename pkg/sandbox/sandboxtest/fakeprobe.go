@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"path"
 	"strconv"
 	"strings"
 	"syscall"
@@ -75,10 +76,10 @@ func fakeProbe(p *FakeProcess) sandbox.Exit {
 			fmt.Fprintf(p.Stdout, "%q\n", e)
 		}
 	case "put":
-		p.Files.Store(args[1], args[2])
+		p.Files.Store(path.Join(p.Workdir, args[1]), args[2])
 		fmt.Fprintln(p.Stdout, "ok")
 	case "get":
-		if text, ok := p.Files.Load(args[1]); ok {
+		if text, ok := p.Files.Load(path.Join(p.Workdir, args[1])); ok {
 			fmt.Fprintf(p.Stdout, "ok %q\n", text)
 		} else {
 			fmt.Fprintln(p.Stdout, `ENOENT ""`)

@@ -41,6 +41,7 @@ const (
 	DiskApart Claim = "disk apart" // from memory
 	OpenFiles Claim = "open files" // per process
 	CPUTime   Claim = "cpu time"   // CPU seconds of all processes together
+	Files     Claim = "files"      // go in and come out (sandbox.Filer)
 	Metrics   Claim = "metrics"    // numbers that stand comparison with the truth
 )
 
@@ -75,7 +76,7 @@ type row struct {
 }
 
 func rows() []row {
-	return slices.Concat(basicRows, ioRows, outputRows, limitRows, treeRows, stateRows, phaseRows, terminalRows, wallRows, rootRows, metricRows)
+	return slices.Concat(basicRows, ioRows, outputRows, limitRows, treeRows, stateRows, fileRows, plantedRows, phaseRows, terminalRows, wallRows, rootRows, addedRows, metricRows)
 }
 
 // All reports whether the long variants were asked for.

@@ -25,8 +25,8 @@ type Part struct {
 // Parts are the directories of every scratch, in the order in which they are mounted.
 var Parts = []Part{{"workspace", 0o755, sandbox.WorkspaceDir}, {"tmp", 0o1777, sandbox.TmpDir}, {"home", 0o755, sandbox.HomeDir}}
 
-// beneath is where in a scratch a path of the sandbox is.
-func beneath(p string) (string, bool) {
+// Beneath is where in a scratch a path of the sandbox is.
+func Beneath(p string) (string, bool) {
 	for _, part := range Parts {
 		if rest, ok := strings.CutPrefix(p, part.At); ok && (rest == "" || rest[0] == '/') {
 			return part.Name + rest, true
@@ -110,7 +110,7 @@ func (s *Scratch) explain(op string, err error) error {
 }
 
 func (s *Scratch) put(ctx context.Context, f *sandbox.File) (err error) {
-	p, ok := beneath(f.Path)
+	p, ok := Beneath(f.Path)
 	if !ok {
 		return sandbox.Invalid("file", "path %q lies in none of %s", f.Path, strings.Join(sandbox.ScratchDirs(), ", "))
 	}

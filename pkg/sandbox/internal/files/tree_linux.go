@@ -36,7 +36,7 @@ const maxTries = 100
 const noFollow = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
 func openBeneath(dir int, p string, flags uint64) (fd int, err error) {
-	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: noFollow}
+	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: noFollow}
 	for range maxTries {
 		fd, err = unix.Openat2(dir, p, &how)
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
@@ -148,6 +148,30 @@ func (d Dir) child(at int, name string) (fd int, err error) {
 		return fd, err
 	}
 	return -1, err
+}
+
+// Held opens beneath a directory that somebody may close at any time: Use calls with its descriptor for as long as that is
+// held, and not at all once it is closed.
+type Held struct {
+	Use   func(func(fd int) error) error
+	Owner int // as for Dir
+}
+
+// Create is Dir's.
+func (h Held) Create(p string, mode uint32) (fd int, err error) {
+	err = h.Use(func(dir int) (err error) { fd, err = Dir{dir, h.Owner}.Create(p, mode); return err })
+	return fd, err
+}
+
+// Open is Dir's.
+func (h Held) Open(p string) (fd int, err error) {
+	err = h.Use(func(dir int) (err error) { fd, err = Dir{dir, h.Owner}.Open(p); return err })
+	return fd, err
+}
+
+// Remove is Dir's.
+func (h Held) Remove(p string) error {
+	return h.Use(func(dir int) error { return Dir{dir, h.Owner}.Remove(p) })
 }
 
 // Tree is a directory as a Place.

@@ -87,7 +87,7 @@ func (t *trial) ownDir() string {
 }
 
 func copyOut(t *trial) {
-	t.note("there is no copying of files out; tried: volumes of what a sandbox has made, and kept output")
+	t.takeWhatIsPlanted()
 	dir, secret := t.ownDir(), t.file(t.dir()+"/secret", "the host's", 0o644)
 	t.must(os.Mkdir(dir+"/kept", 0o777))
 	shared := func(s *sandbox.Spec) {
@@ -145,7 +145,7 @@ func copyOut(t *trial) {
 }
 
 func copyIn(t *trial) {
-	t.note("there is no copying of files in; tried: volumes of a session's later phases")
+	t.putOverWhatIsPlanted()
 	for _, kind := range []string{"directory", "file"} {
 		dir := t.dir()
 		source := t.file(dir+"/in", "brought in", 0o644)
