@@ -276,3 +276,99 @@ func TestCompilesSideBySide(t *testing.T) {
 	}
 	all.Wait()
 }
+
+func TestRust(t *testing.T) {
+	cargo := "[package]\nname = \"my-tool\"\nversion = \"0.1.0\"\nedition = \"2021\"\n"
+	runAll(t, "rust", []program{
+		{name: "hello", req: Request{Code: "fn main() {\n    println!(\"hello, wörld ☺\");\n}\n"}, out: "hello, wörld ☺\n"},
+		{
+			name: "stdin, args, env, exit code",
+			req: Request{
+				Code: `use std::io::BufRead;
+fn main() {
+    for l in std::io::stdin().lock().lines() { println!("line {}", l.unwrap()); }
+    let a: Vec<String> = std::env::args().skip(1).collect();
+    println!("{:?} {}", a, std::env::var("COLOUR").unwrap());
+    std::process::exit(7);
+}`,
+				Args: []string{"a", "b c"}, Env: map[string]string{"COLOUR": "blau"},
+			},
+			in: "x\ny\n", out: "line x\nline y\n[\"a\", \"b c\"] blau\n", verdict: sandbox.VerdictNonzeroExit, code: 7,
+		},
+		{
+			name: "panic", req: Request{Code: "fn main() {\n    let v: Vec<i32> = vec![];\n    println!(\"{}\", v[3]);\n}\n"},
+			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"main.rs:3:21", "index out of bounds"},
+		},
+		{
+			name: "backtrace", req: Request{Name: "crash-it.rs", Code: "fn f() { panic!(\"no\"); }\nfn main() {\n    f();\n}\n", Env: map[string]string{"RUST_BACKTRACE": "1"}},
+			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"crash-it.rs:1:10", "crash-it.rs:3"},
+		},
+		{
+			name: "compile error", req: Request{Code: "fn main() {\n    let x: i32 = \"a\";\n}\n"},
+			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"error[E0308]", "main.rs:2:18"}, hasNot: []string{"/tmp"},
+		},
+		{name: "modules", req: Request{Files: tree("main.rs", "mod util;\nfn main() { util::hi(); }\n", "util.rs", "pub fn hi() { println!(\"util\"); }\n")}, out: "util\n"},
+		{name: "edition", req: Request{Code: "fn main() { let async = 1; println!(\"{}\", async); }\n", Options: LanguageOptions{Edition: "2015"}}, out: "1\n"},
+		{name: "release", req: Request{Code: "fn main() { println!(\"{}\", cfg!(debug_assertions)); }\n", Options: LanguageOptions{Release: true}}, out: "false\n"},
+		{
+			name: "test", req: Request{Code: "#[test]\nfn good() {}\n#[test]\nfn bad() { assert_eq!(1, 2); }\nfn main() {}\n", Options: LanguageOptions{Test: true}},
+			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"test good ... ok", "test bad ... FAILED", "main.rs:4:12"},
+		},
+		{name: "cargo", req: Request{Files: tree("Cargo.toml", cargo, "src/main.rs", "mod a;\nfn main() { println!(\"{} {}\", a::A, env!(\"CARGO_PKG_VERSION\")); }\n", "src/a.rs", "pub const A: i32 = 5;\n")}, out: "5 0.1.0\n"},
+		{
+			name: "cargo, path and vendored crates, build script", req: Request{Files: tree(
+				"Cargo.toml", cargo+"[dependencies]\nlocal = { path = \"local\" }\nthird = \"1\"\n", "src/main.rs", "fn main() { println!(\"{} {} {}\", local::f(), third::g(), env!(\"MADE\")); }\n",
+				"build.rs", "fn main() { println!(\"cargo:rustc-env=MADE=made\"); }\n",
+				"local/Cargo.toml", "[package]\nname = \"local\"\nversion = \"0.1.0\"\nedition = \"2021\"\n", "local/src/lib.rs", "pub fn f() -> i32 { 1 }\n",
+				".cargo/config.toml", "[source.crates-io]\nreplace-with = \"vendored-sources\"\n[source.vendored-sources]\ndirectory = \"vendor\"\n",
+				"vendor/third/Cargo.toml", "[package]\nname = \"third\"\nversion = \"1.0.0\"\nedition = \"2021\"\n", "vendor/third/src/lib.rs", "pub fn g() -> i32 { 2 }\n",
+				"vendor/third/.cargo-checksum.json", "{\"files\":{},\"package\":\"0000000000000000000000000000000000000000000000000000000000000000\"}",
+			)}, out: "1 2 made\n",
+		},
+		{
+			name: "cargo, one of several", req: Request{Entry: "src/bin/two.rs", Options: LanguageOptions{Release: true}, Files: tree("Cargo.toml", cargo, "src/main.rs", "fn main() {}\n", "src/bin/two.rs", "fn main() { println!(\"two\"); }\n")},
+			out: "two\n",
+		},
+		{
+			name: "cargo panic", req: Request{Files: tree("Cargo.toml", cargo, "src/main.rs", "fn main() {\n    None::<i32>.unwrap();\n}\n")},
+			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"src/main.rs:2:17"},
+		},
+		{
+			name: "cargo compile error", req: Request{Files: tree("Cargo.toml", cargo, "src/main.rs", "fn main() {\n    x();\n}\n")},
+			verdict: sandbox.VerdictCompileError, code: 101, has: []string{"src/main.rs:2:5", "E0425"},
+		},
+		{
+			name: "cargo without a registry", req: Request{Files: tree("Cargo.toml", cargo+"[dependencies]\nserde = \"1\"\n", "src/main.rs", "fn main() {}\n")},
+			verdict: sandbox.VerdictCompileError, code: 101, has: []string{"serde"},
+		},
+		{
+			name: "cargo test", req: Request{Options: LanguageOptions{Test: true}, Files: tree("Cargo.toml", cargo, "src/lib.rs", "#[test]\nfn good() {}\n", "tests/it.rs", "#[test]\nfn outside() { panic!(\"as it is\"); }\n")},
+			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"as it is", "tests/it.rs:2"},
+		},
+		{
+			name: "files", req: Request{
+				Code:   "use std::fs;\nfn main() { let s = fs::read_to_string(\"in.txt\").unwrap(); fs::write(\"out.txt\", s + \"!\").unwrap(); }\n",
+				Inputs: tree("in.txt", "in"), Outputs: sandbox.Selection{Patterns: []string{"out.txt"}},
+			}, files: map[string]string{"out.txt": "in!"},
+		},
+		{
+			name: "threads and a child", req: Request{Code: `use std::process::Command;
+fn main() {
+    let t: Vec<_> = (0..20).map(|i| std::thread::spawn(move || i)).collect();
+    let n: i32 = t.into_iter().map(|t| t.join().unwrap()).sum();
+    let out = Command::new("echo").arg("child").output().unwrap();
+    println!("{} {}", n, String::from_utf8_lossy(&out.stdout).trim());
+}`}, out: "190 child\n",
+		},
+		{
+			name: "too much memory", req: Request{Code: "fn main() {\n    let mut v: Vec<Vec<u8>> = vec![];\n    loop { v.push(vec![1u8; 1 << 20]); }\n}\n"}, verdict: sandbox.VerdictMemoryLimit,
+		},
+		{
+			name: "more memory than there is", req: Request{Code: "fn main() {\n    let n: usize = std::env::args().count() << 50;\n    let v: Vec<u8> = Vec::with_capacity(n);\n    println!(\"{}\", v.capacity());\n}\n"}, verdict: sandbox.VerdictMemoryLimit,
+		},
+		{
+			name: "much garbage", req: Request{Code: "fn main() {\n    let mut n = 0usize;\n    for i in 0..5000 { let v = vec![i as u8; 1 << 20]; n += v[i] as usize; }\n    println!(\"{}\", n > 0);\n}\n"}, out: "true\n",
+		},
+		{name: "too long", req: Request{Code: "fn main() { loop { std::hint::spin_loop() } }\n", Limits: sandbox.Limits{Wall: time.Second}}, verdict: sandbox.VerdictTimeLimit},
+	})
+}

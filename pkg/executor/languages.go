@@ -43,6 +43,7 @@ func builtin() []*Language {
 	return []*Language{
 		&python,
 		&golang,
+		&rust,
 	}
 }
 
