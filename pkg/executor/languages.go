@@ -48,7 +48,7 @@ type Language struct {
 // builtin is the table. A further language is one entry here, and one file.
 func builtin() []*Language {
 	return []*Language{
-		&python, &typescript, &javascript, &shell,
+		&python, &typescript, &javascript, &golang, &rust, &shell,
 	}
 }
 
@@ -83,7 +83,7 @@ func (e *Executor) lookUp(name string) (*Language, error) {
 			}
 		}
 	}
-	err := &sandbox.Error{Op: "lang", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("unknown language %q; there are %s", name, strings.Join(namesOf(e.languages), ", "))}
+	err := &sandbox.Error{Op: "lang", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("unknown language %q; there are %s", name, strings.Join(languageNames(e.languages), ", "))}
 	if wanted != "" && len(near) > 0 {
 		err.Hint = "--lang " + strings.Join(near, ", or --lang ")
 	}
@@ -136,10 +136,10 @@ func (e *Executor) detect(files []File, entry string) (*Language, error) {
 	}
 	err := &sandbox.Error{Op: "lang", Kind: sandbox.ErrInvalid, Hint: "--lang python"}
 	if len(seen) > 1 {
-		err.Err = fmt.Errorf("which language starts this program? It has files of %s", strings.Join(namesOf(seen), ", "))
+		err.Err = fmt.Errorf("which language starts this program? It has files of %s", strings.Join(languageNames(seen), ", "))
 		err.Hint = "--entry FILE, or --lang " + seen[0].Name
 	} else {
-		err.Err = fmt.Errorf("nothing says which language this is in; there are %s", strings.Join(namesOf(e.languages), ", "))
+		err.Err = fmt.Errorf("nothing says which language this is in; there are %s", strings.Join(languageNames(e.languages), ", "))
 	}
 	return nil, err
 }
@@ -161,7 +161,7 @@ func (e *Executor) languagesOf(files []File, counts func(string) bool) []*Langua
 	return all
 }
 
-func namesOf(all []*Language) []string {
+func languageNames(all []*Language) []string {
 	names := make([]string, len(all))
 	for i, l := range all {
 		names[i] = l.Name

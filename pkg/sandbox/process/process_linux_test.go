@@ -56,10 +56,12 @@ func TestSaysThatItIsWeak(t *testing.T) {
 		t.Errorf("strict: %v", err)
 	}
 	for name, change := range map[string]func(*sandbox.Spec){
-		"volumes":       func(s *sandbox.Spec) { s.Volumes = []sandbox.Volume{{Source: "/usr", Target: "/x"}} },
-		"root":          func(s *sandbox.Spec) { s.Root.Dir = "/srv" },
-		"host paths":    func(s *sandbox.Spec) { s.Root.HostPaths = []string{"/usr"} },
-		"added":         func(s *sandbox.Spec) { s.Root.Add = []sandbox.Mount{{Source: "/usr", Target: "/usr"}, {Source: "/usr", Target: "/opt/usr"}} },
+		"volumes":    func(s *sandbox.Spec) { s.Volumes = []sandbox.Volume{{Source: "/usr", Target: "/x"}} },
+		"root":       func(s *sandbox.Spec) { s.Root.Dir = "/srv" },
+		"host paths": func(s *sandbox.Spec) { s.Root.HostPaths = []string{"/usr"} },
+		"added": func(s *sandbox.Spec) {
+			s.Root.Add = []sandbox.Mount{{Source: "/usr", Target: "/usr"}, {Source: "/usr", Target: "/opt/usr"}}
+		},
 		"writable root": func(s *sandbox.Spec) { s.WritableRoot = true },
 		"network":       func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost },
 		"scratch disk":  func(s *sandbox.Spec) { s.Scratch = sandbox.ScratchDisk },
