@@ -47,6 +47,7 @@ type tool struct {
 func tools() []tool {
 	return []tool{
 		{"typescript", "--entry FILE --out FILE [--tsconfig FILE]", runTypeScript},
+		{"sqlite", "[--db FILE] [--data DIR] [--tables FILE] [FILE.sql…]", runSQLite},
 	}
 }
 
