@@ -17,8 +17,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// engine is a real one, over the native backend, that all tests share.
-var engine struct {
+// shared is a real engine, over the native backend, for all tests that need nothing special.
+var shared struct {
 	once    sync.Once
 	err     error
 	dir     string
@@ -32,14 +32,14 @@ func runTests(m *testing.M) int {
 		_ = os.Setenv("SANDBOX_RUN_INIT", filepath.Join(dir, "sandbox-init"))
 	}
 	code := m.Run()
-	if engine.manager != nil {
-		if err := cmp.Or(engine.manager.Close(), engine.backend.Close()); err != nil {
+	if shared.manager != nil {
+		if err := cmp.Or(shared.manager.Close(), shared.backend.Close()); err != nil {
 			os.Stderr.WriteString(err.Error() + "\n")
 			code = max(code, 1)
 		}
 	}
-	if engine.dir != "" {
-		_ = os.RemoveAll(engine.dir)
+	if shared.dir != "" {
+		_ = os.RemoveAll(shared.dir)
 	}
 	return code
 }
@@ -50,28 +50,28 @@ func realEngine(t testing.TB) *Executor {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the native backend makes namespaces and cgroups as root")
 	}
-	engine.once.Do(func() {
-		if engine.dir, engine.err = os.MkdirTemp("/var/tmp", "executor-test-"); engine.err != nil {
+	shared.once.Do(func() {
+		if shared.dir, shared.err = os.MkdirTemp("/var/tmp", "executor-test-"); shared.err != nil {
 			return
 		}
-		if engine.backend, engine.err = native.New(native.Options{CacheDir: filepath.Join(engine.dir, "disks")}); engine.err != nil {
+		if shared.backend, shared.err = native.New(native.Options{CacheDir: filepath.Join(shared.dir, "disks")}); shared.err != nil {
 			return
 		}
 		var kit string
-		if kit, engine.err = kitpath.Find(); engine.err != nil {
+		if kit, shared.err = kitpath.Find(); shared.err != nil {
 			return
 		}
-		engine.manager = sandbox.NewManager(engine.backend, sandbox.Options{})
-		engine.Executor = New(engine.manager, Options{
-			Toolchains: &toolchain.Finder{Store: filepath.Join(engine.dir, "toolchains")},
-			Cache:      &Cache{Dir: filepath.Join(engine.dir, "compiled")},
+		shared.manager = sandbox.NewManager(shared.backend, sandbox.Options{})
+		shared.Executor = New(shared.manager, Options{
+			Toolchains: &toolchain.Finder{Store: filepath.Join(shared.dir, "toolchains")},
+			Cache:      &Cache{Dir: filepath.Join(shared.dir, "compiled")},
 			Kit:        kit,
 		})
 	})
-	if engine.err != nil {
-		t.Fatal(engine.err)
+	if shared.err != nil {
+		t.Fatal(shared.err)
 	}
-	return engine.Executor
+	return shared.Executor
 }
 
 // want is what must become of a program.
@@ -88,7 +88,12 @@ type want struct {
 // expect runs a program and holds what became of it against what must have.
 func expect(t *testing.T, req Request, w want) *Result {
 	t.Helper()
-	r, err := realEngine(t).Execute(t.Context(), req)
+	return expectOn(t, realEngine(t), req, w)
+}
+
+func expectOn(t *testing.T, e *Executor, req Request, w want) *Result {
+	t.Helper()
+	r, err := e.Execute(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,15 +149,6 @@ func short(s string) string {
 		return s[:most/2] + "\n…\n" + s[len(s)-most/2:]
 	}
 	return s
-}
-
-// tree makes the files of a program: names and contents in turn.
-func tree(pairs ...string) []File {
-	files := make([]File, 0, len(pairs)/2)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		files = append(files, File{Path: pairs[i], Data: []byte(pairs[i+1])})
-	}
-	return files
 }
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }

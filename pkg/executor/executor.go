@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,11 @@ type Options struct {
 	Cache *Cache
 	// Kit is the path of our own tools on this machine, for languages that need them.
 	Kit string
+	// WarmDir is where toolchains keep what they prepare once, such as Go's standard library compiled; by default a directory of
+	// the user's cache.
+	WarmDir string
+	// OnPrepare is told what is being prepared that takes a while, and calls done when that is over.
+	OnPrepare func(what string) (done func())
 	// Audit is the log that every run is written to, and Door the way by which its runs come; nil writes nothing.
 	Audit *audit.Log
 	Door  audit.Door
@@ -44,7 +50,7 @@ func New(m *sandbox.Manager, o Options) *Executor {
 	if o.Toolchains == nil {
 		o.Toolchains = &toolchain.Finder{}
 	}
-	return &Executor{manager: m, opts: o, languages: append(o.Languages, builtin()...)}
+	return &Executor{manager: m, opts: o, languages: append(slices.Clip(o.Languages), builtin()...)}
 }
 
 // Plan says what Execute would do, without doing it.
@@ -53,14 +59,12 @@ func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.lang.Toolchain != "" {
-		if j.tool, err = e.opts.Toolchains.Find(ctx, j.lang.Toolchain); err != nil {
-			return nil, err
-		}
+	if j.tool, err = e.Toolchain(ctx, j.lang); err != nil {
+		return nil, err
 	}
-	j.kit = e.opts.Kit
+	j.kit, j.warmDir = e.opts.Kit, e.warmDir()
 	if j.lang.look != nil {
-		if err := j.lang.look(ctx, e, j); err != nil {
+		if err := j.lang.look(ctx, j); err != nil {
 			return nil, err
 		}
 	}
@@ -217,6 +221,13 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if x.plan.prepare != nil {
+		release, err := x.plan.prepare(ctx, x.plan, len(phases) == len(x.plan.Phases), x.e.opts.OnPrepare)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+	}
 	if x.id, err = m.Create(ctx, x.plan.Spec); err != nil {
 		return nil, err
 	}
@@ -290,7 +301,7 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 			x.req.OnEvent(ev)
 		}
 	}
-	r, err := x.e.manager.Run(ctx, x.id, p.Process, io)
+	r, err := x.runPhase(ctx, p, io)
 	if err != nil {
 		return false, err
 	}
@@ -316,6 +327,29 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// runPhase runs a phase's command, or two of them: then what the first one said is held back until it is known to count.
+func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*sandbox.Result, error) {
+	if p.Again == nil {
+		return x.e.manager.Run(ctx, x.id, p.Process, io)
+	}
+	var held []sandbox.Event
+	first := io
+	if io.OnEvent != nil {
+		first.OnEvent = func(ev sandbox.Event) {
+			ev.Data = bytes.Clone(ev.Data)
+			held = append(held, ev)
+		}
+	}
+	r, err := x.e.manager.Run(ctx, x.id, p.Process, first)
+	if err == nil && r.Verdict == sandbox.VerdictNonzeroExit && p.Misled(r.Stderr.Bytes()) {
+		return x.e.manager.Run(ctx, x.id, *p.Again, io)
+	}
+	for _, ev := range held {
+		io.OnEvent(ev)
+	}
+	return r, err
 }
 
 // judge refines the sandbox's verdict by what only a language knows.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // Language is one entry of the table: how it is recognised, what it needs, and how a request becomes a plan.
@@ -37,23 +38,33 @@ type Language struct {
 
 	// entry, if the language has it, is what the project itself says starts it; "" is nothing.
 	entry func([]File) string
-	// look, if the language has it, finds out what a plan must know of the machine beyond the toolchain.
-	look func(context.Context, *Executor, *job) error
+	// look, where there is one, tells the job what its plan has to know of the machine. It only reads.
+	look func(context.Context, *job) error
 	// plan is pure.
-	plan func(*job) error
-	// ready, if the language has it, makes what its plans take to be there.
-	ready func(context.Context, *Executor, *Plan) error
+	plan   func(*job) error
+	custom *custom // what a file says of it
 }
 
 // builtin is the table. A further language is one entry here, and one file.
 func builtin() []*Language {
 	return []*Language{
-		&python, &typescript, &javascript, &shell,
+		&python, &typescript, &javascript, &golang, &rust, &shell,
 	}
 }
 
 // Languages lists what this executor runs.
 func (e *Executor) Languages() []*Language { return e.languages }
+
+// Toolchain finds what a language is run by on this machine; nil for one that needs nothing. Its error says how to get what is missing.
+func (e *Executor) Toolchain(ctx context.Context, l *Language) (*toolchain.Toolchain, error) {
+	switch {
+	case l.custom != nil:
+		return e.opts.Toolchains.Custom(ctx, l.custom.toolchain)
+	case l.Toolchain != "":
+		return e.opts.Toolchains.Find(ctx, l.Toolchain)
+	}
+	return nil, nil
+}
 
 // lookUp finds a language by a name of its own, or says which ones there are.
 func (e *Executor) lookUp(name string) (*Language, error) {
@@ -72,7 +83,7 @@ func (e *Executor) lookUp(name string) (*Language, error) {
 			}
 		}
 	}
-	err := &sandbox.Error{Op: "lang", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("unknown language %q; there are %s", name, strings.Join(namesOf(e.languages), ", "))}
+	err := &sandbox.Error{Op: "lang", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("unknown language %q; there are %s", name, strings.Join(languageNames(e.languages), ", "))}
 	if wanted != "" && len(near) > 0 {
 		err.Hint = "--lang " + strings.Join(near, ", or --lang ")
 	}
@@ -125,10 +136,10 @@ func (e *Executor) detect(files []File, entry string) (*Language, error) {
 	}
 	err := &sandbox.Error{Op: "lang", Kind: sandbox.ErrInvalid, Hint: "--lang python"}
 	if len(seen) > 1 {
-		err.Err = fmt.Errorf("which language starts this program? It has files of %s", strings.Join(namesOf(seen), ", "))
+		err.Err = fmt.Errorf("which language starts this program? It has files of %s", strings.Join(languageNames(seen), ", "))
 		err.Hint = "--entry FILE, or --lang " + seen[0].Name
 	} else {
-		err.Err = fmt.Errorf("nothing says which language this is in; there are %s", strings.Join(namesOf(e.languages), ", "))
+		err.Err = fmt.Errorf("nothing says which language this is in; there are %s", strings.Join(languageNames(e.languages), ", "))
 	}
 	return nil, err
 }
@@ -150,7 +161,7 @@ func (e *Executor) languagesOf(files []File, counts func(string) bool) []*Langua
 	return all
 }
 
-func namesOf(all []*Language) []string {
+func languageNames(all []*Language) []string {
 	names := make([]string, len(all))
 	for i, l := range all {
 		names[i] = l.Name

@@ -17,13 +17,17 @@ type row struct {
 
 func runRows(t *testing.T, language string, rows []row) {
 	t.Helper()
-	realEngine(t)
+	runRowsOn(t, realEngine(t), language, rows)
+}
+
+func runRowsOn(t *testing.T, e *Executor, language string, rows []row) {
+	t.Helper()
 	for _, c := range rows {
 		t.Run(c.name, func(t *testing.T) {
 			if c.req.Language == "" && c.req.Code != "" && c.req.Name == "" {
 				c.req.Language = language
 			}
-			r := expect(t, c.req, c.want)
+			r := expectOn(t, e, c.req, c.want)
 			if c.more != nil {
 				c.more(t, r)
 			}

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"context"
 	"maps"
 	"path"
 	"slices"
@@ -28,7 +29,13 @@ type Plan struct {
 	program   int    // that many of Files are the program; the rest is input
 	toolchain string // its ID
 	language  *Language
+	// prepare makes ready on the host what the sandbox is shown, before it is made; compiling is false when the cache has what the
+	// compiler would make. It may change the plan. release is called when the sandbox is gone.
+	prepare func(ctx context.Context, p *Plan, compiling bool, on prepareHook) (release func(), err error)
 }
+
+// prepareHook is told what is being prepared that takes a while.
+type prepareHook func(what string) (done func())
 
 // Names of phases.
 const (
@@ -47,6 +54,9 @@ type Phase struct {
 	// file, and all are added to Check's arguments. Without a file of the program there is no check.
 	Check   *sandbox.Process             `json:"check,omitempty"`
 	Suspect func(stderr []byte) []string `json:"-"`
+	// Again is what is run in the phase's place when that failed and Misled finds that this may have been for a reason of ours.
+	Again  *sandbox.Process         `json:"again,omitempty"`
+	Misled func(stderr []byte) bool `json:"-"`
 	// SyntaxExit is the exit code by which a tool of ours says that the program is not well-formed.
 	SyntaxExit int `json:"syntax_exit,omitempty"`
 	// OutOfMemory recognises a language's own way to say that its heap is full.
@@ -74,6 +84,9 @@ type job struct {
 	commands *commands // shell: the only programs there are; nil is all
 	dir      string    // where the program lies inside
 	plan     *Plan
+
+	warmDir string     // on the host, for what toolchains prepare once; "" when there is none
+	modules []goModule // that the program needs and the user has
 }
 
 // compileDefaults are what a compiler may use unless somebody says otherwise: all processors, and more memory.
@@ -130,7 +143,8 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		j.plan.Outputs.Patterns = append(j.plan.Outputs.Patterns, p)
 	}
 	for i := range j.plan.Phases {
-		p := &j.plan.Phases[i].Process
+		phase := &j.plan.Phases[i]
+		p := &phase.Process
 		if p.Phase == PhaseRun {
 			p.TTY, p.KillOnOutput = req.TTY, pol.KillOnOutput
 			continue
@@ -139,6 +153,9 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		limits.Disk, limits.Inodes = 0, 0 // the sandbox's
 		pick(&limits.Output, j.plan.Spec.Limits.Output)
 		p.Limits, p.Network = limits, sandbox.NetworkNone
+		if phase.Again != nil {
+			phase.Again.Limits, phase.Again.Network = p.Limits, p.Network
+		}
 	}
 	return j.plan, nil
 }
@@ -196,6 +213,14 @@ func (j *job) workdir() string {
 		return sandbox.WorkspaceDir
 	}
 	return j.plan.Spec.Workdir
+}
+
+// again is how a phase is run once more, with another variable.
+func (p *Phase) again(misled func(stderr []byte) bool, name, value string) {
+	process := p.Process
+	process.Env = maps.Clone(process.Env)
+	process.Env[name] = value
+	p.Again, p.Misled = &process, misled
 }
 
 // useKit shows our own tools inside, and returns what to call them by.

@@ -84,6 +84,15 @@ func TestPlans(t *testing.T) {
 	}
 }
 
+// tree makes files of names and contents in turn.
+func tree(pairs ...string) []File {
+	var files []File
+	for i := 0; i < len(pairs); i += 2 {
+		files = append(files, File{Path: pairs[i], Data: []byte(pairs[i+1])})
+	}
+	return files
+}
+
 // golden compares a value, as JSON, with a file of testdata.
 func golden(t *testing.T, name string, value any) {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 	"math"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -127,8 +128,8 @@ func (f *File) UnmarshalJSON(b []byte) error {
 		return sandbox.Invalid("files", "%q: unknown encoding %q; one of text, base64", j.Path, j.Encoding)
 	}
 	if j.Mode != "" {
-		var mode uint32
-		if _, err := fmt.Sscanf(j.Mode, "%o", &mode); err != nil || fs.FileMode(mode)&^fs.ModePerm != 0 {
+		mode, err := strconv.ParseUint(j.Mode, 8, 32)
+		if err != nil || fs.FileMode(mode)&^fs.ModePerm != 0 {
 			return sandbox.Invalid("files", "%q: mode %q is not octal permission bits", j.Path, j.Mode)
 		}
 		f.Mode = fs.FileMode(mode)

@@ -103,7 +103,7 @@ type commands struct {
 
 // lookForCommands finds, for the restricted mode, the files that make up the only programs there are: the shell, those that were named,
 // and what these are linked with. /bin/sh is among them only if it is the shell or was named.
-func lookForCommands(_ context.Context, _ *Executor, j *job) error {
+func lookForCommands(_ context.Context, j *job) error {
 	if len(j.req.Options.Commands) == 0 {
 		return nil
 	}
