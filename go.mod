@@ -3,6 +3,7 @@ module github.com/sandbox-run/sandbox-run
 go 1.26.0
 
 require (
+	github.com/evanw/esbuild v0.28.2 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/moby/profiles/seccomp v0.2.3 // indirect

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sandbox-run/sandbox-run/internal/near"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -174,38 +175,8 @@ func readCount(s string) (int, error) {
 }
 
 // nearestFlag finds the flag somebody probably meant.
-func nearestFlag(flags *pflag.FlagSet, name string) (nearest string) {
-	best := 3 // more typing errors than two make another word
-	flags.VisitAll(func(f *pflag.Flag) {
-		d := editDistance(name, f.Name)
-		if len(name) > 2 && strings.HasPrefix(f.Name, name) {
-			d = 1
-		}
-		if d < best {
-			nearest, best = f.Name, d
-		}
-	})
-	return nearest
-}
-
-// editDistance counts the letters to insert, delete or replace between a and b.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			above := row[j+1]
-			replace := diagonal
-			if a[i] != b[j] {
-				replace++
-			}
-			row[j+1] = min(replace, above+1, row[j]+1)
-			diagonal = above
-		}
-	}
-	return row[len(b)]
+func nearestFlag(flags *pflag.FlagSet, name string) string {
+	var names []string
+	flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return near.Match(name, names)
 }
