@@ -35,7 +35,11 @@ func (c *cli) languages(cmd *cobra.Command) error {
 	defer b.Close()
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer m.Close()
-	all := app.NewExecutor(m, app.Engine{}).Survey(cmd.Context())
+	engine, err := app.NewExecutor(m, app.Engine{})
+	if err != nil {
+		return err
+	}
+	all := engine.Survey(cmd.Context())
 	if c.json {
 		return c.writeJSON(struct {
 			Languages []executor.Availability `json:"languages"`

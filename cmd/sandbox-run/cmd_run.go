@@ -30,6 +30,10 @@ type runOptions struct {
 	noCache  bool
 	dryRun   bool
 
+	workspace workspaceOptions
+	template  string
+	variables list
+
 	program  *source
 	inputs   []executor.File
 	bringing []bringing
@@ -79,6 +83,8 @@ func (o *runOptions) codeFlags(fs *pflag.FlagSet) {
 	fs.StringVarP(&o.code, "code", "c", "", "the `code` itself")
 	fs.VarP(&o.files, "file", "f", "a `file` with code; of several, the first is started")
 	fs.StringVar(&o.entry, "entry", "", "`file` of a directory that starts the program")
+	fs.StringVar(&o.template, "template", "", "`name` of a template to fill in; the code is its variable code")
+	fs.Var(&o.variables, "var", "set a variable of the template: `name=value`, or name=@file; repeatable")
 	fs.BoolVar(&o.noCache, "no-cache", false, "compile even what was compiled before, and keep nothing")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "say what would be done, and do nothing")
 }
@@ -93,6 +99,7 @@ func (o *runOptions) worldFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.in, "in", "copy `host[:dest]`, a file or directory, into /workspace; repeatable")
 	fs.Var(&o.out, "out", "bring `pattern[:dir]` back out of /workspace, into dir or here; repeatable")
 	o.boxOptions.worldFlags(fs)
+	o.workspace.workspaceFlags(fs)
 }
 
 func (o *runOptions) languageFlags(fs *pflag.FlagSet) {
@@ -131,7 +138,7 @@ func (o *runOptions) complete(c *cli, flags *pflag.FlagSet) error {
 	if err := o.boxOptions.complete(c, flags); err != nil {
 		return err
 	}
-	for _, name := range []string{"lang", "entry", "edition"} {
+	for _, name := range []string{"lang", "entry", "edition", "template"} {
 		if err := notEmpty(flags, name); err != nil {
 			return err
 		}
@@ -159,7 +166,7 @@ func (o *runOptions) complete(c *cli, flags *pflag.FlagSet) error {
 		}
 		o.bringing = append(o.bringing, b)
 	}
-	return nil
+	return o.checkWorkspace(flags)
 }
 
 // request is the command line as the engine reads it.

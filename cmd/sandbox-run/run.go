@@ -22,7 +22,14 @@ func (c *cli) execute(o *runOptions) error {
 		return err
 	}
 	defer s.close()
-	engine := app.NewExecutor(s.manager, app.Engine{Audit: log, Door: audit.DoorCLI})
+	show, streams := c.connect(&o.boxOptions, s.stop)
+	engine, err := app.NewExecutor(s.manager, app.Engine{Audit: log, Door: audit.DoorCLI, OnPrepare: func(what string) func() {
+		show.wait.start(what)
+		return show.wait.end
+	}})
+	if err != nil {
+		return err
+	}
 	req := o.request()
 	if o.dryRun {
 		plan, err := engine.Plan(s.ctx, req)
@@ -31,7 +38,11 @@ func (c *cli) execute(o *runOptions) error {
 		}
 		return c.printPlan(plan, o.backend)
 	}
-	show, streams := c.connect(&o.boxOptions, s.stop)
+	leave, err := o.enterWorkspace(s, &req)
+	if err != nil {
+		return interrupted(s.ctx, err)
+	}
+	defer leave()
 	streams.Stdin = req.Stdin
 	var takeBack func()
 	req.TTY, takeBack = c.lend(&o.boxOptions, &streams)
@@ -45,11 +56,12 @@ func (c *cli) execute(o *runOptions) error {
 	result, err := engine.Execute(s.ctx, req)
 	takeBack()
 	show.finish()
-	left := s.dismantle()
+	left := errors.Join(s.dismantle(), leave())
 	if err != nil {
 		return errors.Join(interrupted(s.ctx, err), left)
 	}
 	result.Notes = appendNotes(result.Notes, left, unlogged)
+	judgeWorkspace(s, &result.Result)
 	if o.noStream {
 		c.printWhole(&o.boxOptions, &result.Result, show, result.Phases...)
 	}

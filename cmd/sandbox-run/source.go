@@ -37,14 +37,41 @@ var errNothing = &sandbox.Error{
 }
 
 // readProgram finds the code and reads it.
-func (o *runOptions) readProgram(c *cli, cmd *cobra.Command, args []string) (err error) {
-	flags := cmd.Flags()
+func (o *runOptions) readProgram(c *cli, cmd *cobra.Command, args []string) error {
 	words, rest := args, []string(nil)
-	if n := flags.ArgsLenAtDash(); n >= 0 {
+	if n := cmd.Flags().ArgsLenAtDash(); n >= 0 {
 		words, rest = args[:n], args[n:]
 	}
-	s := &source{entry: o.entry}
-	o.program = s
+	o.program = &source{entry: o.entry}
+	fill, err := o.readTemplate(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	fromStdin := false
+	if fill == nil || fill.wantsCode() {
+		if words, fromStdin, err = o.readSource(c, cmd, words); err != nil {
+			return err
+		}
+	} else if cmd.Flags().Changed("code") || len(o.files.values) > 0 {
+		return sandbox.Invalid("template", "%s takes no code; leave out --code and --file", o.template)
+	}
+	if fill != nil {
+		if err := fill.render(o); err != nil {
+			return err
+		}
+	}
+	s := o.program
+	s.args = append(append([]string(nil), words...), rest...)
+	// A terminal from which we may not read would stop us.
+	if !fromStdin && (!isTerminal(c.std.in) || inForeground(c.std.in)) {
+		s.stdin = c.std.in
+	}
+	return nil
+}
+
+// readSource reads the code from the one place that was named, and returns the words that are left.
+func (o *runOptions) readSource(c *cli, cmd *cobra.Command, words []string) (left []string, fromStdin bool, err error) {
+	flags, s := cmd.Flags(), o.program
 	fromCode, fromFiles := flags.Changed("code"), len(o.files.values) > 0
 	// A variable is for when nothing is given.
 	if len(words) > 0 || given(flags, "code") || given(flags, "file") {
@@ -52,42 +79,29 @@ func (o *runOptions) readProgram(c *cli, cmd *cobra.Command, args []string) (err
 	}
 	switch {
 	case fromCode && fromFiles:
-		return sandbox.Invalid("code", "two sources of code: --code and --file %s", o.files.values[0])
+		return nil, false, sandbox.Invalid("code", "two sources of code: --code and --file %s", o.files.values[0])
 	case (fromCode || fromFiles) && len(words) > 0:
 		from := "--code"
 		if fromFiles {
 			from = "--file"
 		}
-		return &sandbox.Error{
+		return nil, false, &sandbox.Error{
 			Op: "command line", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("two sources of code: %s and %q", from, words[0]),
 			Hint: fmt.Sprintf("-- %s, if it is an argument of the program", words[0]),
 		}
 	case fromCode:
-		if err := checkCode("code", o.code); err != nil {
-			return err
-		}
 		s.code = o.code
+		return nil, false, checkCode("code", o.code)
 	case fromFiles:
-		err = s.readFiles(o.files.values)
-	case len(words) == 0 || words[0] == stdinName:
-		s.args = append(words[min(1, len(words)):], rest...)
-		return s.readStdin(c.std.in)
-	default:
-		if !exists(words[0]) {
-			return unknownWord(cmd, commandOrFile, words[0])
-		}
-		err = s.readPath(words[0])
-		words = words[1:]
+		return nil, false, s.readFiles(o.files.values)
+	case len(words) == 0:
+		return nil, true, s.readStdin(c.std.in)
+	case words[0] == stdinName:
+		return words[1:], true, s.readStdin(c.std.in)
+	case !exists(words[0]):
+		return nil, false, unknownWord(cmd, commandOrFile, words[0])
 	}
-	if err != nil {
-		return err
-	}
-	s.args = append(append([]string(nil), words...), rest...)
-	// A terminal from which we may not read would stop us.
-	if !isTerminal(c.std.in) || inForeground(c.std.in) {
-		s.stdin = c.std.in
-	}
-	return nil
+	return words[1:], false, s.readPath(words[0])
 }
 
 // exists reports whether there is something of that name, readable or not.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -186,6 +187,9 @@ func (s *story) whyEnded(r *sandbox.Result) string {
 		return fmt.Sprintf("the %s needed more than %s of memory (peak %s); to allow more: %s%s",
 			who, l.Memory, sandbox.Size(r.Metrics.MemoryPeak), memory, s.more(l.Memory))
 	case sandbox.VerdictDiskLimit:
+		if full := (overfull{}); errors.As(s.cause, &full) {
+			return full.Error()
+		}
 		return fmt.Sprintf("the %s filled its scratch disk of %s and %d files; to allow more: --disk, --inodes", who, l.Disk, l.Inodes)
 	case sandbox.VerdictOutputLimit:
 		return fmt.Sprintf("the %s printed more than %s; to allow more: --output-limit, or leave out --kill-on-output", who, l.Output)
