@@ -67,7 +67,7 @@ func (c *cli) execute(o *runOptions) error {
 	}
 	brought := o.carry(result.Files, c.format != formatText)
 	err = c.conclude(s, &o.boxOptions, &result.Result, result, show, &story{
-		noun: "program", phases: result.Phases, machine: s.manager.Machine(), whole: !o.noStream, wrote: brought.wrote, lost: brought.lost,
+		noun: "program", headed: true, phases: result.Phases, machine: s.manager.Machine(), whole: !o.noStream, wrote: brought.wrote, lost: brought.lost,
 	})
 	if brought.failed && c.code == 0 {
 		c.code = codeOurs
@@ -85,7 +85,7 @@ func (c *cli) header(o *runOptions, plan *executor.Plan, m *sandbox.Manager) {
 		text += " " + plan.Version
 	}
 	for _, box := range m.List() {
-		text += fmt.Sprintf(" · tier %s (%s)", box.Isolation.Tier, box.Isolation.Backend)
+		text += " · " + tierText(box.Isolation)
 	}
 	fmt.Fprintln(c.std.err, c.palette(c.std.err).dim(escaped(text)))
 }

@@ -17,6 +17,7 @@ type story struct {
 	cause   error  // why it was cancelled, if it was
 	phases  []executor.PhaseResult
 	machine sandbox.Machine
+	headed  bool     // a header has told of the walls
 	whole   bool     // everything was shown while it ran
 	wrote   []string // files that were brought back
 	lost    []string // files that were not, and why
@@ -32,7 +33,8 @@ func (c *cli) summarise(r *sandbox.Result, s *story, midLine bool) {
 		c.warn(r, s)
 		return
 	}
-	if midLine {
+	var signal signalCause
+	if midLine || errors.As(s.cause, &signal) { // which was typed, as ^C
 		fmt.Fprintln(c.std.err)
 	}
 	paint := c.palette(c.std.err)
@@ -167,8 +169,14 @@ func figures(r *sandbox.Result, s *story) []string {
 			all = append(all, p.Name+" "+shortTime(time.Duration(p.Metrics.WallTime)))
 		}
 	}
-	return append(all, fmt.Sprintf("tier %s (%s)", r.Isolation.Tier, r.Isolation.Backend))
+	if !s.headed {
+		all = append(all, tierText(r.Isolation))
+	}
+	return all
 }
+
+// tierText says how strong a sandbox is, and who made it.
+func tierText(i sandbox.Isolation) string { return fmt.Sprintf("tier %s (%s)", i.Tier, i.Backend) }
 
 // whyEnded explains an end that the program did not choose; it is empty otherwise. Where a flag
 // would have allowed more, it is named.

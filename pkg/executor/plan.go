@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"path"
 	"slices"
@@ -99,6 +100,16 @@ func compileDefaults(m sandbox.Machine) sandbox.Limits {
 // newPlan turns a request into a plan. It is pure.
 func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	req, pol := j.req, j.req.Policy
+	if err := req.Limits.Validate(m); err != nil {
+		return nil, err
+	}
+	if err := req.CompileLimits.Validate(m); err != nil {
+		var e *sandbox.Error
+		if errors.As(err, &e) {
+			e.Op = "compile-" + e.Op
+		}
+		return nil, err
+	}
 	run, said := j.lang.Limits.Or(sandbox.DefaultLimits()).Clamp(m)
 	compile, _ := j.lang.Compile.Or(compileDefaults(m)).Clamp(m)
 	j.plan = &Plan{

@@ -45,12 +45,12 @@ func (e *Executor) Survey(ctx context.Context) []Availability {
 
 func (e *Executor) available(ctx context.Context, l *Language) Availability {
 	a := Availability{Name: l.Name, Title: l.Title, Aliases: l.Aliases, Extensions: l.Extensions, State: Ready}
-	if l.Toolchain != "" {
-		t, err := e.opts.Toolchains.Find(ctx, l.Toolchain)
-		if err != nil {
-			a.lacks(err)
-			return a
-		}
+	t, err := e.Toolchain(ctx, l)
+	if err != nil {
+		a.lacks(err)
+		return a
+	}
+	if t != nil {
 		a.Version, a.Path = t.Version, t.Path
 	}
 	// What else it needs, its plans say. What they say of this piece of code does not matter.
