@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"os"
 	"slices"
 	"strconv"
@@ -25,8 +24,8 @@ type Finder struct {
 	system []string // where the system's own programs are; a test has others
 
 	mu    sync.Mutex
-	known map[string]*record // by key; guarded by mu
-	busy  map[string]*sync.Mutex
+	known map[string]*record       // by key
+	busy  map[string]chan struct{} // by key; full while somebody searches
 }
 
 // language is one that is known: what its programs are called, where they are if not on PATH, and how to ask them.
@@ -95,7 +94,11 @@ func (f *Finder) All(ctx context.Context) []Found {
 func (f *Finder) find(ctx context.Context, l language, detail string) (*Toolchain, error) {
 	env := f.environment()
 	key := keyOf(l.name, detail, env)
-	defer f.alone(key)()
+	release, err := f.alone(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	f.mu.Lock()
 	held := f.known[key]
 	f.mu.Unlock()
@@ -128,19 +131,23 @@ func (f *Finder) remember(key string, r *record) {
 }
 
 // alone lets one search at a time for one thing; the others then find it known.
-func (f *Finder) alone(key string) (release func()) {
+func (f *Finder) alone(ctx context.Context, key string) (release func(), err error) {
 	f.mu.Lock()
 	if f.busy == nil {
-		f.busy = map[string]*sync.Mutex{}
+		f.busy = map[string]chan struct{}{}
 	}
 	one := f.busy[key]
 	if one == nil {
-		one = &sync.Mutex{}
+		one = make(chan struct{}, 1)
 		f.busy[key] = one
 	}
 	f.mu.Unlock()
-	one.Lock()
-	return one.Unlock
+	select {
+	case one <- struct{}{}:
+		return func() { <-one }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // consulted are the variables that decide which toolchain a user means. Everything else in their environment, the
@@ -177,13 +184,4 @@ func keyOf(name, detail string, env map[string]string) string {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:12])
-}
-
-// isMissing is the error as a *Missing, or nil.
-func isMissing(err error) *Missing {
-	var m *Missing
-	if errors.As(err, &m) {
-		return m
-	}
-	return nil
 }

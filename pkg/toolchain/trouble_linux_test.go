@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -144,7 +145,7 @@ func throughLink(w *world) {
 	w.environ[1] = "PATH=" + w.at("link") + ":" + w.at("bin2")
 }
 
-// A group that the administrator lets write is their choice; somebody's own directory that a group may write to is not.
+// A group that the administrator lets write to a directory of theirs, as Debian does with /usr/local, is their choice.
 func TestGroupWritable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: files of other groups are made")
@@ -384,7 +385,11 @@ func TestUnknownName(t *testing.T) {
 	}
 }
 
+// Root has one cache directory for disks and toolchains.
 func TestDefaultStore(t *testing.T) {
+	if systemCache != scratch.DefaultCacheDir {
+		t.Errorf("root's cache directory is %s here and %s there", systemCache, scratch.DefaultCacheDir)
+	}
 	if p := DefaultStore(); os.Geteuid() == 0 && p != "/var/cache/sandbox-run/toolchains.json" {
 		t.Errorf("root's store is %s", p)
 	}
