@@ -85,11 +85,16 @@ func TestEncoderAgreesWithEncodingJSON(t *testing.T) {
 	}
 }
 
-func TestNumbersThatJSONDoesNotHave(t *testing.T) {
+func TestWhatJSONDoesNotHave(t *testing.T) {
 	l := newLog(t, Options{})
 	e := sample(0)
 	e.Metrics.CPUPercent = math.NaN()
 	if err := l.Append(e); err == nil || !strings.Contains(err.Error(), "cpu_percent is NaN") {
+		t.Errorf("%v", err)
+	}
+	e = sample(0)
+	e.Time = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+	if err := l.Append(e); err == nil || !strings.Contains(err.Error(), "year 10000") {
 		t.Errorf("%v", err)
 	}
 	must(t, l.Append(sample(0)))
