@@ -188,7 +188,7 @@ func (c *cli) showEntries(entries iter.Seq2[audit.Entry, error]) error {
 		return err
 	}
 	if strange > 0 {
-		c.complain(fmt.Sprintf("audit log: %d line(s) are no entries; try: sandbox-run audit verify", strange))
+		c.complain(fmt.Sprintf("audit log: %d line(s) are no entries, or were changed, and are left out; try: sandbox-run audit verify", strange))
 	}
 	return nil
 }

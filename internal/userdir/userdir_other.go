@@ -3,6 +3,7 @@
 package userdir
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -12,7 +13,7 @@ import (
 type Dir struct{}
 
 func unsupported() error {
-	return fmt.Errorf("private directories of a user need Linux or macOS; this is %s: %w", runtime.GOOS, os.ErrInvalid)
+	return fmt.Errorf("private directories of a user need Linux or macOS; this is %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }
 
 // OpenDir fails.

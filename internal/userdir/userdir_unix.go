@@ -58,7 +58,7 @@ func (d *Dir) check(purpose Purpose) error {
 		return fmt.Errorf("use %s: it belongs to user %d, not to %d: %w", d.path, st.Uid, uid, unix.EPERM)
 	}
 	if st.Mode&0o022 != 0 {
-		return fmt.Errorf("use %s: others can write to it (mode %04o): %w; chmod 0700 it, or use another directory",
+		return fmt.Errorf("use %s: others can write to it (mode %04o): %w; chmod go-w it, or use another directory",
 			d.path, st.Mode&0o7777, unix.EPERM)
 	}
 	return nil

@@ -27,7 +27,7 @@ func child(l *Log, count int) *exec.Cmd {
 }
 
 func TestManyProcesses(t *testing.T) {
-	l := newLog(t, Options{})
+	l := newLog(t, Options{Wait: time.Minute})
 	var done sync.WaitGroup
 	for range 8 {
 		done.Go(func() {
@@ -36,7 +36,27 @@ func TestManyProcesses(t *testing.T) {
 			}
 		})
 	}
+	stop := make(chan struct{})
+	looks := make(chan int)
+	go func() { // a reader beside them never sees half of anything
+		n := 0
+		for ; ; n++ {
+			select {
+			case <-stop:
+				looks <- n
+				return
+			default:
+			}
+			if r, err := l.Verify(); err != nil || !r.OK || len(r.Notes) > 0 {
+				t.Errorf("%+v, %v", r, err)
+			}
+		}
+	}()
 	done.Wait()
+	close(stop)
+	if n := <-looks; n == 0 {
+		t.Error("nobody looked")
+	}
 	r := intact(t, l, 1600)
 	if len(r.Files) < 2 || len(r.Notes) > 0 {
 		t.Errorf("%d files, %v", len(r.Files), r.Notes)
@@ -179,7 +199,7 @@ func TestWhatIsNotTheUsersOwnIsRefused(t *testing.T) {
 		"the head is a FIFO":         {func(_ *testing.T, l *Log) error { return unix.Mkfifo(l.Path()+".head", 0o600) }, "not a regular file", false},
 		"the log is a directory":     {func(_ *testing.T, l *Log) error { return os.Mkdir(l.Path(), 0o700) }, "directory", true},
 		"others can read the log":    {func(_ *testing.T, l *Log) error { return os.WriteFile(l.Path(), nil, 0o644) }, "chmod 0600", false},
-		"others can write beside it": {func(_ *testing.T, l *Log) error { return os.Chmod(filepath.Dir(l.Path()), 0o777) }, "chmod 0700", false},
+		"others can write beside it": {func(_ *testing.T, l *Log) error { return os.Chmod(filepath.Dir(l.Path()), 0o777) }, "chmod go-w", false},
 		"the log is somebody else's": {func(t *testing.T, l *Log) error {
 			if os.Geteuid() != 0 {
 				t.Skip("needs root: a file has to be given away")

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
@@ -207,49 +206,18 @@ const (
 	hashLen   = 2 * sha256.Size
 )
 
-// line encodes the entry, sets its hash and ends it with a newline. It is plain ASCII: no text in it can break
-// a line, move a cursor or reorder what is shown.
+// line encodes the entry, sets its hash and ends it with a newline. It is plain ASCII.
 func (e *Entry) line() ([]byte, error) {
-	e.Hash = ""
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(e); err != nil {
-		return nil, fmt.Errorf("encode the entry: %w", err)
+	b := encoder{out: make([]byte, 0, 2048)}
+	if b.entry(e); b.bad != nil {
+		return nil, b.bad
 	}
-	body := toASCII(bytes.TrimSuffix(b.Bytes(), []byte("}\n")))
-	e.Hash = Digest(body)
-	line := append(body, hashField+e.Hash+hashEnd+"\n"...)
+	e.Hash = Digest(b.out)
+	line := append(b.out, hashField+e.Hash+hashEnd+"\n"...)
 	if len(line) > maxLine {
 		return nil, fmt.Errorf("encode the entry: %d bytes; the most is %d", len(line), maxLine)
 	}
 	return line, nil
-}
-
-// toASCII writes DEL and everything beyond ASCII, which in JSON stands in strings only, as \u escapes.
-func toASCII(text []byte) []byte {
-	clean := true
-	for _, c := range text {
-		clean = clean && c < 0x7f
-	}
-	if clean {
-		return text
-	}
-	out := make([]byte, 0, len(text)+64)
-	for len(text) > 0 {
-		r, size := utf8.DecodeRune(text)
-		text = text[size:]
-		switch {
-		case r < 0x7f:
-			out = append(out, byte(r))
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
-		}
-	}
-	return out
 }
 
 // Why a line is not what was written.

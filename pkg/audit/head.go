@@ -2,11 +2,12 @@ package audit
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 )
 
 // head is what the newest entry was, kept beside the log: a log that merely ends earlier is a valid chain.
@@ -14,10 +15,12 @@ import (
 // The file has two slots, written in turn by the parity of seq, each with a digest of its own. A writer that is
 // killed spoils at most the slot it was writing, and the other one is the entry before. The file is never
 // replaced, because its lock is the log's.
+//
+//	{"seq":17,"hash":"5f…","size":15103,"check":"c0ffee…"}
 type head struct {
-	Seq  uint64 `json:"seq"`
-	Hash string `json:"hash"`
-	Size int64  `json:"size"` // of the current file after that entry: where it still is, nobody else has written
+	Seq  uint64
+	Hash string
+	Size int64 // of the current file after that entry: where it still is, nobody else has written
 }
 
 const (
@@ -26,20 +29,31 @@ const (
 	checkMark = `,"check":"`
 )
 
-func (h head) slot() []byte {
-	body, _ := json.Marshal(h) // numbers and hexadecimal digits can always be marshalled
-	body = bytes.TrimSuffix(body, []byte("}"))
-	slot := fmt.Appendf(nil, `%s%s%s"}`, body, checkMark, Digest(body)[:checkLen])
-	slot = append(slot, bytes.Repeat([]byte(" "), slotSize-1-len(slot))...)
-	return append(slot, '\n')
+// body is a slot up to its check.
+func (h head) body() string {
+	return `{"seq":` + strconv.FormatUint(h.Seq, 10) + `,"hash":"` + h.Hash + `","size":` + strconv.FormatInt(h.Size, 10)
 }
 
+func (h head) slot() []byte {
+	body := h.body()
+	slot := body + checkMark + Digest([]byte(body))[:checkLen] + `"}`
+	return []byte(slot + strings.Repeat(" ", slotSize-1-len(slot)) + "\n")
+}
+
+// parseSlot takes a slot only as slot writes it.
 func parseSlot(slot []byte) (h head, ok bool) {
-	body, check, found := bytes.Cut(bytes.TrimRight(slot, " \n"), []byte(checkMark))
-	if !found || len(check) != checkLen+2 || Digest(body)[:checkLen] != string(check[:checkLen]) {
+	rest, ok := strings.CutPrefix(string(slot), `{"seq":`)
+	seq, rest, _ := strings.Cut(rest, `,"hash":"`)
+	hash, rest, _ := strings.Cut(rest, `","size":`)
+	size, _, found := strings.Cut(rest, checkMark)
+	if !ok || !found || len(hash) != hashLen {
 		return head{}, false
 	}
-	if json.Unmarshal(append(bytes.Clone(body), '}'), &h) != nil || len(h.Hash) != hashLen || h.Size < 0 {
+	var err, sizeErr error
+	h.Hash = hash
+	h.Seq, err = strconv.ParseUint(seq, 10, 64)
+	h.Size, sizeErr = strconv.ParseInt(size, 10, 64)
+	if err != nil || sizeErr != nil || !bytes.Equal(h.slot(), slot) {
 		return head{}, false
 	}
 	return h, true

@@ -66,7 +66,10 @@ func Open(path string, o Options) (*Log, error) {
 		o.Wait = DefaultWait
 	}
 	l := &Log{dir: filepath.Dir(absolute), name: filepath.Base(absolute), options: o, turn: make(chan struct{}, 1)}
-	return l, l.look()
+	if err := l.look(); err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // look refuses what Append would refuse, before anything is run.
@@ -96,6 +99,9 @@ func (l *Log) headName() string { return l.name + ".head" }
 
 func (l *Log) failed(err error) error {
 	e := &sandbox.Error{Op: "audit log", Err: err}
+	if errors.Is(err, errors.ErrUnsupported) {
+		e.Kind = sandbox.ErrUnsupported
+	}
 	if errors.Is(err, userdir.ErrBusy) {
 		e.Err = fmt.Errorf("%w for %v", err, l.options.Wait)
 		e.Hint = "look for a sandbox-run that hangs or is stopped"
@@ -229,6 +235,9 @@ func (w *writer) append(e *Entry) error {
 		e.Time = time.Now()
 	}
 	e.Time = e.Time.UTC()
+	if y := e.Time.Year(); y < 0 || y > 9999 {
+		return fmt.Errorf("a time in the year %d can not be written", y)
+	}
 	line, err := e.line()
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package workspace
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"syscall"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -50,6 +52,7 @@ func (w *Workspace) put(root *os.Root, f sandbox.File) error {
 	if err := w.makeParents(root, path.Dir(name)); err != nil {
 		return err
 	}
+	var replaced Usage
 	switch info, err := root.Lstat(name); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -57,11 +60,12 @@ func (w *Workspace) put(root *os.Root, f sandbox.File) error {
 	case info.IsDir():
 		return sandbox.Invalid("file", "%q is a directory in the workspace %s; remove it there, or call the file otherwise", f.Path, w.name)
 	default: // a file, or whatever was planted in its place
-		if err := root.Remove(name); err != nil {
-			return err
+		replaced.Inodes = 1
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink == 1 {
+			replaced.Bytes = sandbox.Size(st.Blocks) * 512
 		}
 	}
-	return w.write(root, name, f)
+	return w.write(root, name, f, replaced)
 }
 
 // makeParents makes the directories on the way to a file.
@@ -74,7 +78,7 @@ func (w *Workspace) makeParents(root *os.Root, dir string) error {
 	}
 	info, err := root.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := w.room(0); err != nil {
+		if err := w.room(0, Usage{}); err != nil {
 			return err
 		}
 		w.used.Inodes++
@@ -89,20 +93,29 @@ func (w *Workspace) makeParents(root *os.Root, dir string) error {
 	return nil
 }
 
-// room refuses what would go beyond the cap.
-func (w *Workspace) room(bytes sandbox.Size) error {
-	after := Usage{Bytes: w.used.Bytes + bytes, Inodes: w.used.Inodes + 1}
+// room refuses what would go beyond the cap: one file more, with so many bytes, in place of something.
+func (w *Workspace) room(bytes sandbox.Size, replaced Usage) error {
+	after := w.after(bytes, replaced)
 	if what := after.over(w.meta.Cap, w.meta.Inodes); what != "" {
 		return w.refusal(strings.Replace(what, "holds", "would hold", 1))
 	}
 	return nil
 }
 
-func (w *Workspace) write(root *os.Root, name string, f sandbox.File) (err error) {
-	if err := w.room(sandbox.Size(len(f.Data))); err != nil {
+func (w *Workspace) after(bytes sandbox.Size, replaced Usage) Usage {
+	return Usage{
+		Bytes:  w.used.Bytes - min(replaced.Bytes, w.used.Bytes) + bytes,
+		Inodes: w.used.Inodes - min(replaced.Inodes, w.used.Inodes) + 1,
+	}
+}
+
+// write makes the file under a name that is nobody's, and gives it its own when it is whole: what it replaces is there
+// until then, and never opened.
+func (w *Workspace) write(root *os.Root, name string, f sandbox.File, replaced Usage) (err error) {
+	if err := w.room(sandbox.Size(len(f.Data)), replaced); err != nil {
 		return err
 	}
-	from := io.ReadCloser(io.NopCloser(bytes.NewReader(f.Data)))
+	from := io.NopCloser(bytes.NewReader(f.Data))
 	if f.Data == nil && f.Open != nil {
 		if from, err = f.Open(); err != nil {
 			return err
@@ -113,25 +126,31 @@ func (w *Workspace) write(root *os.Root, name string, f sandbox.File) (err error
 	if mode == 0 {
 		mode = 0o644
 	}
-	to, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	unnamed := path.Join(path.Dir(name), ".put-"+rand.Text())
+	to, err := root.OpenFile(unnamed, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		err = errors.Join(err, to.Close())
-		if err != nil {
-			err = errors.Join(fmt.Errorf("put %q: %w", f.Path, err), root.Remove(name))
-		}
-	}()
-	left := int64(w.meta.Cap - min(w.meta.Cap, w.used.Bytes))
-	n, err := io.Copy(to, io.LimitReader(from, left+1))
+	n, err := w.fill(to, from, replaced)
+	if err == nil {
+		err = to.Chmod(mode) // the umask is ours, not the sandbox's
+	}
+	if err = errors.Join(err, to.Close()); err == nil {
+		err = root.Rename(unnamed, name)
+	}
 	if err != nil {
-		return err
+		return errors.Join(fmt.Errorf("put %q: %w", f.Path, err), root.Remove(unnamed))
 	}
-	if err := w.room(sandbox.Size(n)); err != nil {
-		return err
+	w.used = w.after(n, replaced)
+	return nil
+}
+
+// fill copies a file's content, as far as there is room.
+func (w *Workspace) fill(to io.Writer, from io.Reader, replaced Usage) (sandbox.Size, error) {
+	left := w.meta.Cap - min(w.meta.Cap, w.after(0, replaced).Bytes)
+	n, err := io.Copy(to, io.LimitReader(from, int64(left)+1))
+	if err != nil {
+		return 0, err
 	}
-	w.used.Bytes += sandbox.Size(n)
-	w.used.Inodes++
-	return to.Chmod(mode) // the umask is ours, not the sandbox's
+	return sandbox.Size(n), w.room(sandbox.Size(n), replaced)
 }

@@ -91,6 +91,17 @@ func TestPutKeepsTheCap(t *testing.T) {
 		}
 	}
 	must(t, w.Put(t.Context(), []sandbox.File{{Path: "/workspace/fits", Data: make([]byte, 512<<10)}}))
+	for range 5 { // replaced, not added
+		must(t, w.Put(t.Context(), []sandbox.File{{Path: "/workspace/fits", Data: make([]byte, 700<<10)}}))
+	}
+	if err := w.Put(t.Context(), []sandbox.File{{Path: "/workspace/fits", Open: endless}}); !errors.Is(err, sandbox.ErrRefused) {
+		t.Errorf("%v", err)
+	}
+	entries, err := os.ReadDir(w.Volume().Source)
+	must(t, err)
+	if info, err := os.Stat(filepath.Join(w.Volume().Source, "fits")); err != nil || info.Size() != 700<<10 || len(entries) != 1 {
+		t.Errorf("what was to be replaced is not there any more, or something is left: %v, %v", err, entries)
+	}
 	failing := errors.New("no such source")
 	if err := w.Put(t.Context(), []sandbox.File{{Path: "/workspace/x", Open: func() (io.ReadCloser, error) { return nil, failing }}}); !errors.Is(err, failing) {
 		t.Error(err)

@@ -107,15 +107,15 @@ func (r *remover) lift(ctx context.Context, dir int) error {
 			return err
 		}
 		err := unix.Unlinkat(dir, name, 0)
-		if err == unix.EISDIR || err == unix.EPERM {
-			if err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); err == unix.ENOTEMPTY || err == unix.EEXIST {
+		if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
+			if err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 				err = r.raise(dir, name)
-				if err == unix.EEXIST {
+				if errors.Is(err, unix.EEXIST) {
 					continue // a name left by an earlier, interrupted call: the next pass takes both
 				}
 			}
 		}
-		if err != nil && err != unix.ENOENT {
+		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("%q: %w", name, err)
 		}
 	}
