@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime/debug"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/typescript"
@@ -31,6 +32,9 @@ func runTypeScript(flags *flag.FlagSet, args []string, s Streams) int {
 		return internal(s, err)
 	}
 	o.Dir = dir
+	if o.Disposable {
+		debug.SetMaxStack(mostStack)
+	}
 	warnings, err := typescript.Build(o)
 	var failure *typescript.Failure
 	switch {
@@ -45,6 +49,9 @@ func runTypeScript(flags *flag.FlagSet, args []string, s Streams) int {
 	io.WriteString(s.Err, warnings)
 	return statusOK
 }
+
+// mostStack ends a process that may be lost before the sandbox's memory limit does, which would say less.
+const mostStack = 128 << 20
 
 // watch runs the kit in a process that may be lost, because a full stack can not be recovered from, and says so if it is.
 func watch(args []string, s Streams) int {
