@@ -2,6 +2,7 @@ package kit
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +30,7 @@ type world struct {
 func newWorld(t *testing.T, volumes ...sandbox.Volume) *world {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: the scratch of an ordinary user is memory, too small for a cluster")
+		t.Skip("needs root: what an ordinary user's sandboxes have is tested in pkg/sandbox/native")
 	}
 	path, err := kitpath.Find()
 	if err != nil {
@@ -41,7 +42,7 @@ func newWorld(t *testing.T, volumes ...sandbox.Volume) *world {
 	}
 	w := &world{manager: sandbox.NewManager(b, sandbox.Options{})}
 	t.Cleanup(func() {
-		if err := w.manager.Close(); err != nil {
+		if err := errors.Join(w.manager.Close(), b.Close()); err != nil {
 			t.Error(err)
 		}
 	})
