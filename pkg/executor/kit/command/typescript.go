@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"runtime/debug"
@@ -41,12 +40,12 @@ func runTypeScript(flags *flag.FlagSet, args []string, s Streams) int {
 	case errors.Is(err, typescript.ErrLarge):
 		return watch(append([]string{"typescript", "--disposable"}, args...), s)
 	case errors.As(err, &failure):
-		io.WriteString(s.Err, failure.Text)
+		fmt.Fprint(s.Err, failure.Text)
 		return statusFailed
 	case err != nil:
 		return internal(s, err)
 	}
-	io.WriteString(s.Err, warnings)
+	fmt.Fprint(s.Err, warnings)
 	return statusOK
 }
 
@@ -69,7 +68,7 @@ func watch(args []string, s Streams) int {
 	}
 	crashed := bytes.HasPrefix(said.kept, []byte("runtime: ")) || bytes.HasPrefix(said.kept, []byte("fatal error: "))
 	if status := cmd.ProcessState.ExitCode(); status >= 0 && !crashed {
-		s.Err.Write(said.kept)
+		fmt.Fprint(s.Err, string(said.kept))
 		return status
 	}
 	fmt.Fprintf(s.Err, "error: the program is nested too deeply, or too large, for the compiler (%s)\n", cmd.ProcessState)
