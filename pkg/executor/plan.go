@@ -71,6 +71,8 @@ const (
 	codeDir = sandbox.HomeDir + "/code"
 	// ToolDir is where tools of ours are shown.
 	ToolDir = "/opt/sandbox-run"
+	// kitInside is the kit.
+	kitInside = ToolDir + "/sandbox-kit"
 )
 
 // job is a request on its way to a plan.
@@ -228,7 +230,6 @@ func (j *job) useKit() (string, error) {
 	if j.kit == "" {
 		return "", errNoKit(j.lang.Title)
 	}
-	const at = ToolDir + "/sandbox-kit"
-	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: j.kit, Target: at})
-	return at, nil
+	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: j.kit, Target: kitInside})
+	return kitInside, nil
 }
