@@ -68,7 +68,7 @@ func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 
 // newJob finds out what is to be run.
 func (e *Executor) newJob(req *Request) (*job, error) {
-	j := &job{req: req, files: append([]File(nil), req.Files...)}
+	j := &job{engine: e, req: req, files: append([]File(nil), req.Files...)}
 	switch {
 	case req.Code == "" && len(req.Files) == 0:
 		return nil, sandbox.Invalid("code", "there is no code")

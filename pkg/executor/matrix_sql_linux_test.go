@@ -1,13 +1,21 @@
 package executor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // tables holds the results of a query against what they must be, as JSON.
@@ -99,4 +107,79 @@ func TestSQLiteDatabase(t *testing.T) {
 	if len(r.Notes) == 0 || !strings.Contains(r.Notes[0], "shop.db") {
 		t.Errorf("notes are %q", r.Notes)
 	}
+}
+
+func TestPostgres(t *testing.T) {
+	runRows(t, "postgres", []row{
+		{name: "several statements", req: Request{Code: "create table t(id int, name text);\ninsert into t values (1,'one'),(22,'zwei');\nselect * from t order by id;"},
+			want: want{stdout: "CREATE TABLE\nINSERT 0 2\n id | name \n----+------\n  1 | one\n 22 | zwei\n(2 rows)\n\n", silent: true}},
+		{name: "version", req: Request{Code: "show server_version"}, more: func(t *testing.T, r *Result) {
+			if !strings.Contains(string(r.Stdout.Bytes()), r.Version) || r.Version == "" {
+				t.Errorf("%q is not in %s", r.Version, r.Stdout.Bytes())
+			}
+		}},
+		{name: "set-up", req: Request{Language: "postgres", Files: tree("schema.sql", "create table t(x int);", "data.sql", "insert into t select generate_series(1,10);", "q.sql", "select sum(x) from t;"), Options: LanguageOptions{Setup: []string{"schema.sql", "data.sql"}}}, want: want{has: []string{" 55\n"}}},
+		{name: "syntax error", req: Request{Code: "select 1;\nselec 2;\n"}, want: want{verdict: noSyntax, said: []string{"/workspace/main.sql:2: ERROR:  syntax error"}}},
+		{name: "error", req: Request{Code: "select 1;\nselect 1/0;\nselect 3;"}, want: want{verdict: nonzero, said: []string{"/workspace/main.sql:2: ERROR:  division by zero"}}},
+		{name: "what only it can", req: Request{Code: `do $$ begin raise notice 'from plpgsql'; end $$; create function f(x int) returns int language sql as 'select x*2'; select f(21), '{"a":[1,2]}'::jsonb #> '{a,1}', array_agg(x) from generate_series(1,3) x;`}, want: want{has: []string{"42", "{1,2,3}"}, said: []string{"from plpgsql"}}},
+		{name: "Unicode", req: Request{Code: "select 'grüße 日本 🎉' as s, length('日本') as n"}, want: want{has: []string{"grüße 日本 🎉", "2"}}},
+		{name: "files", req: Request{Code: `\copy (select x, x*x from generate_series(1,3) x) to 'squares.csv' csv`, Outputs: sandbox.Selection{Patterns: []string{"*.csv"}}}, want: want{files: map[string]string{"squares.csv": "1,1\n2,4\n3,9\n"}}},
+		{name: "CSV in", req: Request{Code: "create table c(city text, n int);\n\\copy c from 'in.csv' csv header\nselect sum(n) from c;", Inputs: tree("in.csv", "city,n\nWien,3\nLinz,4\n")}, want: want{has: []string{" 7\n"}}},
+		{name: "transactions", req: Request{Code: "create table t(x int); begin; insert into t values (1); rollback; select count(*) from t;"}, want: want{has: []string{" 0\n"}}},
+		{name: "processes of its own", req: Request{Code: `\! echo from the shell`}, want: want{has: []string{"from the shell"}}},
+		{name: "time limit", req: Request{Code: "select pg_sleep(60)", Limits: sandbox.Limits{Wall: 4 * time.Second}}, want: want{verdict: sandbox.VerdictTimeLimit}},
+		{name: "memory limit", req: Request{Code: "select length(string_agg(repeat('x', 1000), '')) from generate_series(1, 900000) g;", Limits: sandbox.Limits{Memory: 192 * sandbox.MiB}}, want: want{verdict: sandbox.VerdictMemoryLimit}},
+	})
+}
+
+// The cluster is made once, however many want it at a time, and nobody sees half of it.
+func TestPostgresTemplate(t *testing.T) {
+	e := realEngine(t)
+	var prepared atomic.Int32
+	o := e.opts
+	o.WarmDir = filepath.Join(shared.dir, "warm-of-its-own")
+	o.OnPrepare = func(string) func() { prepared.Add(1); return func() {} }
+	var all sync.WaitGroup
+	for i := range 3 {
+		all.Go(func() {
+			o := o
+			o.Toolchains = &toolchain.Finder{NoStore: true} // as another process
+			r, err := New(shared.manager, o).Execute(t.Context(), Request{Language: "postgres", Code: fmt.Sprintf("select 'run %d'", i), Limits: sandbox.Limits{Wall: 2 * time.Minute}})
+			if err != nil || r.Verdict != sandbox.VerdictOK || !strings.Contains(string(r.Stdout.Bytes()), fmt.Sprintf("run %d", i)) {
+				t.Errorf("%d: %v, %+v", i, err, r)
+			}
+		})
+	}
+	all.Wait()
+	dirs, err := filepath.Glob(filepath.Join(o.WarmDir, "postgres-*", "cluster*"))
+	if err != nil || len(dirs) != 1 {
+		t.Fatalf("%q, %v", dirs, err)
+	}
+	before, err := os.Stat(dirs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a program does to its database is its own.
+	prepared.Store(0)
+	for range 2 {
+		expectOn(t, New(shared.manager, o), Request{Language: "postgres", Code: "create table t(x int); insert into t values (1); select count(*) from t"}, want{has: []string{" 1\n"}})
+	}
+	after, err := os.Stat(dirs[0])
+	if err != nil || !os.SameFile(before, after) || prepared.Load() != 0 {
+		t.Errorf("it was made anew: %v", err)
+	}
+	// A making that was called off leaves nothing that could be taken for a cluster.
+	o.WarmDir = filepath.Join(shared.dir, "warm-called-off")
+	ctx, cancel := context.WithCancel(t.Context())
+	o.OnPrepare = func(string) func() { time.AfterFunc(300*time.Millisecond, cancel); return func() {} }
+	_, err = New(shared.manager, o).Execute(ctx, Request{Language: "postgres", Code: "select 1"})
+	cancel()
+	if err == nil {
+		t.Error("nothing was called off: the test proves nothing")
+	}
+	if dirs, _ := filepath.Glob(filepath.Join(o.WarmDir, "postgres-*", "cluster*")); len(dirs) != 0 {
+		t.Errorf("%q is left", dirs)
+	}
+	o.OnPrepare = nil
+	expectOn(t, New(shared.manager, o), Request{Language: "postgres", Code: "select 42"}, want{has: []string{"42"}})
 }

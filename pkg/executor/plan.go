@@ -77,6 +77,7 @@ const (
 
 // job is a request on its way to a plan.
 type job struct {
+	engine   *Executor
 	req      *Request
 	files    []File // the program
 	entry    string // relative; "." where the language takes directories
