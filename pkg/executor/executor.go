@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -57,13 +58,22 @@ func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 	if j.tool, err = e.Toolchain(ctx, j.lang); err != nil {
 		return nil, err
 	}
-	j.kit, j.warmDir = e.opts.Kit, e.warmDir()
+	j.kit, j.kitID, j.warmDir = e.opts.Kit, stampOf(e.opts.Kit), e.warmDir()
 	if j.lang.look != nil {
 		if err := j.lang.look(ctx, j); err != nil {
 			return nil, err
 		}
 	}
 	return newPlan(j, e.manager.Machine())
+}
+
+// stampOf tells a file from the one that takes its place.
+func stampOf(file string) string {
+	st, err := os.Stat(file)
+	if err != nil {
+		return "" // whoever shows it says so
+	}
+	return fmt.Sprintf("%d %d", st.Size(), st.ModTime().UnixNano())
 }
 
 // newJob finds out what is to be run.
@@ -203,10 +213,11 @@ type execution struct {
 func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	m := x.e.manager
 	x.out = Result{Language: x.plan.Language, Version: x.plan.Version}
-	phases, files, err := x.compiled()
+	phases, made, err := x.compiled()
 	if err != nil {
 		return nil, err
 	}
+	defer closeFiles(made)
 	if x.plan.prepare != nil {
 		release, err := x.plan.prepare(ctx, x.plan, len(phases) == len(x.plan.Phases), x.e.opts.OnPrepare)
 		if err != nil {
@@ -227,7 +238,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 			}
 		}
 	}()
-	if err := m.Put(ctx, x.id, files); err != nil {
+	if err := m.Put(ctx, x.id, slices.Concat(x.plan.Files, made)); err != nil {
 		return nil, err
 	}
 	for i := range phases {
@@ -249,23 +260,24 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 // CleanupNote begins the note on what could not be removed.
 const CleanupNote = "clean-up: "
 
-// compiled leaves out the phases whose products are in the cache, and adds the products to the files.
-func (x *execution) compiled() ([]Phase, []sandbox.File, error) {
-	phases, files := x.plan.Phases, x.plan.Files
+// compiled leaves out the phases whose products are in the cache, and returns the products.
+func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) {
+	phases = x.plan.Phases
 	for len(phases) > 1 && x.cacheable(&phases[0]) {
 		key, err := x.plan.key(&phases[0])
 		if err != nil {
+			closeFiles(made)
 			return nil, nil, err
 		}
-		made, ok := x.e.opts.Cache.get(key)
+		files, ok := x.e.opts.Cache.get(key)
 		if !ok {
 			break
 		}
-		files = append(files[:len(files):len(files)], made...)
+		made = append(made, files...)
 		x.out.Phases = append(x.out.Phases, PhaseResult{Name: phases[0].Process.Phase, Cached: true, Verdict: sandbox.VerdictOK})
 		phases = phases[1:]
 	}
-	return phases, files, nil
+	return phases, made, nil
 }
 
 func (x *execution) cacheable(p *Phase) bool {

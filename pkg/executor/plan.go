@@ -84,6 +84,7 @@ type job struct {
 	lang     *Language
 	tool     *toolchain.Toolchain
 	kit      string    // path of the kit on the host; "" when there is none
+	kitID    string    // changes when the kit does
 	commands *commands // shell: the only programs there are; nil is all
 	dir      string    // where the program lies inside
 	plan     *Plan
@@ -232,5 +233,6 @@ func (j *job) useKit() (string, error) {
 		return "", errNoKit(j.lang.Title)
 	}
 	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: j.kit, Target: kitInside})
+	j.plan.toolchain += " kit " + j.kitID // it is part of what compiles
 	return kitInside, nil
 }
