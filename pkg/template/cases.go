@@ -26,7 +26,7 @@ const (
 var caseKeys = map[string][]string{
 	kindCall:  {"name", "args", "want", "tolerance", "ignore_trailing_space", "timeout"},
 	kindStdio: {"name", "stdin", "args", "want", "exit_code", "ignore_trailing_space", "timeout"},
-	kindQuery: {"name", "tables", "want", "ordered", "tolerance"},
+	kindQuery: {"name", "tables", "want", "ordered"},
 }
 
 // A case file is a list of cases, or a mapping of cases and defaults for them. As data of a

@@ -171,8 +171,10 @@ func (s *Store) candidates() []candidate {
 			continue
 		}
 		file := "builtin/" + e.Name()
-		name := strings.TrimSuffix(e.Name(), filepath.Ext(e.Name()))
-		all = append(all, candidate{name, languageOf(file), BuiltIn, func() ([]byte, error) { return readBuiltIn(file) }})
+		// Their names end in .tmpl, or the Go tool would take some of them for its own.
+		source := strings.TrimSuffix(e.Name(), ".tmpl")
+		name := strings.TrimSuffix(source, filepath.Ext(source))
+		all = append(all, candidate{name, languageOf(source), BuiltIn, func() ([]byte, error) { return readBuiltIn(file) }})
 	}
 	return all
 }
@@ -210,7 +212,7 @@ func readBuiltIn(file string) ([]byte, error) {
 			return []byte(text), nil
 		}
 		name, after, _ := strings.Cut(rest, "\n")
-		part, err := builtin.ReadFile("builtin/part/" + name)
+		part, err := builtin.ReadFile("builtin/part/" + name + ".tmpl")
 		if err != nil {
 			return nil, err
 		}
