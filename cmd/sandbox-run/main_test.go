@@ -150,6 +150,7 @@ func TestScript(t *testing.T) {
 func TestHelp(t *testing.T) {
 	for name, args := range map[string][]string{
 		"root": {"--help"}, "exec": {"exec", "-h"}, "doctor": {"doctor", "--help"}, "gc": {"help", "gc"}, "version": {"version", "-h"},
+		"template": {"template", "-h"}, "template_new": {"template", "new", "--help"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := exec.Command(binary(), args...).Output()

@@ -98,13 +98,19 @@ limited, watched, and gone afterwards.`,
 			c.code = codeOurs
 		}
 	})
-	root.AddCommand(c.newExec(), c.newDoctor(), c.newGC(), c.newVersion())
-	for _, cmd := range root.Commands() {
+	root.AddCommand(c.newExec(), c.newDoctor(), c.newGC(), c.newTemplate(), c.newVersion())
+	describeHelp(root)
+	return root
+}
+
+// describeHelp says of every --help what ours says of it.
+func describeHelp(parent *cobra.Command) {
+	for _, cmd := range parent.Commands() {
 		if cmd.Flags().Lookup("help") == nil {
 			cmd.Flags().BoolP("help", "h", false, "show this text")
 		}
+		describeHelp(cmd)
 	}
-	return root
 }
 
 func helpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
