@@ -95,7 +95,7 @@ func (c *cli) newRoot() *cobra.Command {
 		}
 	})
 	root.AddCommand(
-		c.newExec(), c.newLanguages(), c.newAudit(), c.newWorkspace(), c.newDoctor(), c.newGC(),
+		c.newExec(), c.newLanguages(), c.newTemplate(), c.newAudit(), c.newWorkspace(), c.newDoctor(), c.newGC(),
 		c.newCompletion(), c.newMan(), c.newVersion(),
 	)
 	addHelp(root)

@@ -23,10 +23,16 @@ const (
 	maxTimeout     = time.Hour
 )
 
-var caseKeys = map[string][]string{
-	kindCall:  {"name", "args", "want", "tolerance", "ignore_trailing_space", "timeout"},
-	kindStdio: {"name", "stdin", "args", "want", "exit_code", "ignore_trailing_space", "timeout"},
-	kindQuery: {"name", "tables", "want", "ordered", "tolerance"},
+func caseKeys(kind string) []string {
+	switch kind {
+	case kindCall:
+		return []string{"name", "args", "want", "tolerance", "ignore_trailing_space", "timeout"}
+	case kindStdio:
+		return []string{"name", "stdin", "args", "want", "exit_code", "ignore_trailing_space", "timeout"}
+	case kindQuery:
+		return []string{"name", "tables", "want", "ordered"}
+	}
+	return nil
 }
 
 // A case file is a list of cases, or a mapping of cases and defaults for them. As data of a
@@ -41,7 +47,7 @@ func callCases(m *machine, args []any) (any, error) {
 		return nil, err
 	}
 	kind := t[0]
-	if caseKeys[kind] == nil {
+	if caseKeys(kind) == nil {
 		return nil, fmt.Errorf("kind %q is none of %s, %s and %s", kind, kindCall, kindStdio, kindQuery)
 	}
 	doc, err := yamlite.Decode([]byte(t[1]))
@@ -117,8 +123,8 @@ func readCase(kind, language string, defaults yamlite.Map, item any, number int)
 	}
 	where := fmt.Sprintf("case %d (%s)", number, c["name"])
 	for _, p := range append(append(yamlite.Map{}, defaults...), given...) {
-		if !contains(caseKeys[kind], p.Key) {
-			return nil, fmt.Errorf("%s: unknown key %s; there are: %s", where, withNear([]string{p.Key}, caseKeys[kind]), strings.Join(caseKeys[kind], ", "))
+		if !contains(caseKeys(kind), p.Key) {
+			return nil, fmt.Errorf("%s: unknown key %s; there are: %s", where, withNear([]string{p.Key}, caseKeys(kind)), strings.Join(caseKeys(kind), ", "))
 		}
 		if p.Key == "name" {
 			continue

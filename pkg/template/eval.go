@@ -6,7 +6,7 @@ import (
 	"strings"
 	"text/template/parse"
 
-	"github.com/sandbox-run/sandbox-run/internal/near"
+	"github.com/sandbox-run/sandbox-run/internal/nearest"
 )
 
 // The syntax is text/template's, read by its own parser. The tree is walked here and not by
@@ -386,7 +386,7 @@ func field(v any, names []string) (any, error) {
 		next, ok := object[name]
 		if !ok {
 			keys := sortedKeys(object)
-			if like := near.Match(name, keys); like != "" {
+			if like := nearest.Word(name, keys); like != "" {
 				return nil, fmt.Errorf("no field %q; is %q meant?", name, like)
 			}
 			return nil, fmt.Errorf("no field %q among: %s", name, strings.Join(keys, ", "))

@@ -2,6 +2,7 @@ package template
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -76,13 +77,15 @@ func runHarness(t *testing.T, name, language string, vars map[string]any) (outpu
 	scratch := t.TempDir()
 	commands := tools.commands(rendered)
 	for i, argv := range commands {
-		cmd := exec.Command(argv[0], argv[1:]...)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "TMPDIR="+scratch, "GO111MODULE=off", "GOFLAGS=")
 		cmd.WaitDelay = time.Minute
 		var both bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &both, &both
 		err := cmd.Run()
+		cancel()
 		output = both.String()
 		var exit *exec.ExitError
 		if err != nil && !errors.As(err, &exit) {

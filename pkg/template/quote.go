@@ -143,9 +143,10 @@ func quoteShell(s string) (string, error) {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'", nil
 }
 
-// quoteSQL writes standard SQL, and SQLite's for what standard SQL has no literal for.
+// quoteSQL writes standard SQL, and SQLite's for what standard SQL has no literal for. A carriage
+// return is one of those: who reads scripts line by line loses it.
 func quoteSQL(s string) (string, error) {
-	if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
+	if utf8.ValidString(s) && !strings.ContainsAny(s, "\x00\r") {
 		return "'" + strings.ReplaceAll(s, "'", "''") + "'", nil
 	}
 	return fmt.Sprintf("CAST(X'%X' AS TEXT)", s), nil

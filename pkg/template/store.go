@@ -11,7 +11,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/sandbox-run/sandbox-run/internal/near"
+	"github.com/sandbox-run/sandbox-run/internal/nearest"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -131,7 +131,7 @@ func (s *Store) Get(name, language string) (*Template, error) {
 		return nil, invalid("--lang "+others[0], "there is none for %s, only for: %s", language, strings.Join(others, ", "))
 	}
 	hint := "sandbox-run template list"
-	if like := near.Match(name, names); like != "" {
+	if like := nearest.Word(name, names); like != "" {
 		hint = like + ", or " + hint
 	}
 	return nil, invalid(hint, "no such template")
@@ -171,8 +171,10 @@ func (s *Store) candidates() []candidate {
 			continue
 		}
 		file := "builtin/" + e.Name()
-		name := strings.TrimSuffix(e.Name(), filepath.Ext(e.Name()))
-		all = append(all, candidate{name, languageOf(file), BuiltIn, func() ([]byte, error) { return readBuiltIn(file) }})
+		// Their names end in .tmpl, or the Go tool would take some of them for its own.
+		source := strings.TrimSuffix(e.Name(), ".tmpl")
+		name := strings.TrimSuffix(source, filepath.Ext(source))
+		all = append(all, candidate{name, languageOf(source), BuiltIn, func() ([]byte, error) { return readBuiltIn(file) }})
 	}
 	return all
 }
@@ -210,7 +212,7 @@ func readBuiltIn(file string) ([]byte, error) {
 			return []byte(text), nil
 		}
 		name, after, _ := strings.Cut(rest, "\n")
-		part, err := builtin.ReadFile("builtin/part/" + name)
+		part, err := builtin.ReadFile("builtin/part/" + name + ".tmpl")
 		if err != nil {
 			return nil, err
 		}

@@ -9,7 +9,7 @@ import (
 	"text/template/parse"
 	"unicode/utf8"
 
-	"github.com/sandbox-run/sandbox-run/internal/near"
+	"github.com/sandbox-run/sandbox-run/internal/nearest"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -270,7 +270,7 @@ func withNear(names, known []string) string {
 	out := make([]string, len(names))
 	for i, name := range names {
 		out[i] = name
-		if like := near.Match(name, known); like != "" {
+		if like := nearest.Word(name, known); like != "" {
 			out[i] += " (" + like + "?)"
 		}
 	}
