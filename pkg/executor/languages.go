@@ -26,6 +26,8 @@ type Language struct {
 	Mains []string
 	// Directory: the tree itself is what is compiled; no file of it needs to be named.
 	Directory bool
+	// NamedEntry: what starts it may also be named as the language does, such as a class.
+	NamedEntry bool
 	// Toolchain is what it is called by pkg/toolchain; empty for a language that needs none.
 	Toolchain string
 	// Options are the names of the LanguageOptions that it understands.
@@ -44,6 +46,7 @@ func builtin() []*Language {
 		&python,
 		&golang,
 		&rust,
+		&java,
 	}
 }
 
@@ -167,7 +170,7 @@ func (e *Executor) byShebang(f *File) *Language {
 func findEntry(l *Language, files []File, asked string) (string, error) {
 	if asked != "" {
 		asked = path.Clean(asked)
-		if find(files, asked) != nil || l.Directory && hasDirectory(files, asked) {
+		if find(files, asked) != nil || l.Directory && hasDirectory(files, asked) || l.NamedEntry {
 			return asked, nil
 		}
 		return "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no file %q in the program", asked)}
