@@ -26,7 +26,7 @@ chmod 1777 "$children"
 touch cover/started
 
 # -race implies the mode atomic, and only equal modes can be merged.
-CGO_ENABLED=0 go build -buildvcs=false -tags cover -cover -covermode=atomic -coverpkg=./... -o bin/cover/ ./cmd/...
+CGO_ENABLED=0 go build -buildvcs=false -tags cover,thin -cover -covermode=atomic -coverpkg=./... -o bin/cover/ ./cmd/...
 
 # Not being root is legal, but nobody should take the result for the whole.
 ((EUID == 0)) || echo "test: not root: tests that need root will be skipped, and say so"

@@ -63,7 +63,7 @@ func testMain(m *testing.M) int {
 
 // build makes the executables as `make build` does, so that start-up is measured on the real thing.
 func build(dir string) error {
-	packages := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/", "../sandbox-run"}
+	packages := []string{"build", "-trimpath", "-ldflags", "-s -w", "-tags", "thin", "-o", dir + "/", "../sandbox-run", "../sandbox-kit"}
 	if runtime.GOOS == "linux" {
 		packages = append(packages, "../sandbox-init")
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,7 +45,7 @@ func New(m *sandbox.Manager, o Options) *Executor {
 	if o.Toolchains == nil {
 		o.Toolchains = &toolchain.Finder{}
 	}
-	return &Executor{manager: m, opts: o, languages: append(o.Languages, builtin()...)}
+	return &Executor{manager: m, opts: o, languages: append(slices.Clip(o.Languages), builtin()...)}
 }
 
 // Plan says what Execute would do, without doing it.
@@ -53,10 +54,8 @@ func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.lang.Toolchain != "" {
-		if j.tool, err = e.opts.Toolchains.Find(ctx, j.lang.Toolchain); err != nil {
-			return nil, err
-		}
+	if j.tool, err = e.Toolchain(ctx, j.lang); err != nil {
+		return nil, err
 	}
 	j.kit, j.warmDir = e.opts.Kit, e.warmDir()
 	if j.lang.look != nil {
@@ -344,8 +343,12 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	case !failed:
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError
-	case p.Check != nil && (p.Suspect == nil || p.Suspect(r.Stderr.Bytes())):
-		wrong, err := x.check(ctx, p)
+	case p.Check != nil:
+		suspects := p.Suspect(r.Stderr.Bytes())
+		if len(suspects) == 0 || !x.plan.has(suspects[len(suspects)-1]) {
+			break
+		}
+		wrong, err := x.check(ctx, p, suspects)
 		if err != nil {
 			return err
 		}
@@ -356,13 +359,18 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	return nil
 }
 
+// has reports whether a path inside is a file of the program.
+func (p *Plan) has(file string) bool {
+	return slices.ContainsFunc(p.Files[:p.program], func(f sandbox.File) bool { return f.Path == file })
+}
+
 // check looks at the program as it was given, whatever it has made of itself since.
-func (x *execution) check(ctx context.Context, p *Phase) (wrong bool, err error) {
+func (x *execution) check(ctx context.Context, p *Phase, suspects []string) (wrong bool, err error) {
 	if err := x.e.manager.Put(ctx, x.id, x.plan.Files[:x.plan.program]); err != nil {
 		return false, nil // it has filled its disk: that it ran is certain then
 	}
 	process := *p.Check
-	process.Phase = phaseCheck
+	process.Phase, process.Args = phaseCheck, append(slices.Clip(process.Args), suspects...)
 	r, err := x.e.manager.Run(ctx, x.id, process, sandbox.IO{})
 	if err != nil {
 		return false, err

@@ -49,10 +49,11 @@ type Phase struct {
 	Process sandbox.Process `json:"process"`
 	// Produces are the files a compiler makes, or directories of them: what later phases need, and all that is kept in the cache.
 	Produces []string `json:"produces,omitempty"`
-	// Check, when the phase failed and Suspect is not contradicted by what it printed, tells a program that never compiled from one
-	// that failed: it fails for the former. It sees the program as it was given.
-	Check   *sandbox.Process         `json:"check,omitempty"`
-	Suspect func(stderr []byte) bool `json:"-"`
+	// Check, when the phase failed, tells a program that never compiled from one that failed: it fails for the former. It sees the
+	// program as it was given. Suspect reads from what was printed which file is to be looked at, and how: its last word is the
+	// file, and all are added to Check's arguments. Without a file of the program there is no check.
+	Check   *sandbox.Process             `json:"check,omitempty"`
+	Suspect func(stderr []byte) []string `json:"-"`
 	// Again is what is run in the phase's place when that failed and Misled finds that this may have been for a reason of ours.
 	Again  *sandbox.Process         `json:"again,omitempty"`
 	Misled func(stderr []byte) bool `json:"-"`
@@ -74,14 +75,15 @@ const (
 
 // job is a request on its way to a plan.
 type job struct {
-	req   *Request
-	files []File // the program
-	entry string // relative; "." where the language takes directories
-	lang  *Language
-	tool  *toolchain.Toolchain
-	kit   string // path of the kit on the host; "" when there is none
-	dir   string // where the program lies inside
-	plan  *Plan
+	req      *Request
+	files    []File // the program
+	entry    string // relative; "." where the language takes directories
+	lang     *Language
+	tool     *toolchain.Toolchain
+	kit      string    // path of the kit on the host; "" when there is none
+	commands *commands // shell: the only programs there are; nil is all
+	dir      string    // where the program lies inside
+	plan     *Plan
 
 	warmDir string     // on the host, for what toolchains prepare once; "" when there is none
 	modules []goModule // that the program needs and the user has
@@ -203,6 +205,14 @@ func (j *job) run(args ...string) *Phase {
 		Process: sandbox.Process{Phase: PhaseRun, Args: append(slices.Clip(args), j.req.Args...)},
 	})
 	return &j.plan.Phases[len(j.plan.Phases)-1]
+}
+
+// workdir is where the run starts.
+func (j *job) workdir() string {
+	if j.plan.Spec.Workdir == "" {
+		return sandbox.WorkspaceDir
+	}
+	return j.plan.Spec.Workdir
 }
 
 // again is how a phase is run once more, with another variable.
