@@ -403,6 +403,6 @@ public class Main {
 			name: "many threads are not memory", req: Request{Code: "public class Main { public static void main(String[] a) { for (int i = 0; i < 500; i++) { var t = new Thread(() -> { try { Thread.sleep(100000); } catch (InterruptedException e) {} }); t.setDaemon(true); t.start(); } } }\n"},
 			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"unable to create native thread", "at Main.main(Main.java:1)"},
 		},
-		{name: "too long", req: Request{Code: "public class Main { public static void main(String[] a) { while (true) {} } }\n", Limits: sandbox.Limits{Wall: 2 * time.Second}}, verdict: sandbox.VerdictTimeLimit},
+		{name: "too long", req: Request{Code: "public class Main { public static void main(String[] a) { while (true) {} } }\n", Limits: sandbox.Limits{Wall: 2 * time.Second}}, verdict: sandbox.VerdictTimeLimit, code: 143},
 	})
 }
