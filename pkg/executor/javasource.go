@@ -33,9 +33,9 @@ func scanJava(src []byte) javaSource {
 		s      javaSource
 		depth  int
 		parens int
-		recent []string // words since the last ; { or }
-		class  string   // the one at the top that we are in
-		prev   string
+		recent []string  // words since the last ; { or }
+		class  string    // the one at the top that we are in
+		prev   [2]string // words, the last one second
 		words  = javaWords{rest: string(src)}
 	)
 	for {
@@ -71,7 +71,7 @@ func scanJava(src []byte) javaSource {
 			}
 		case "(":
 			// void main(…) in a class at the top, or beside all classes.
-			if prev == "main" && slices.Contains(recent, "void") && parens == 0 {
+			if prev == [2]string{"void", "main"} && parens == 0 {
 				switch {
 				case depth == 0:
 					s.compact = true
@@ -86,7 +86,7 @@ func scanJava(src []byte) javaSource {
 		default:
 			recent = append(recent, w)
 		}
-		prev = w
+		prev = [2]string{prev[1], w}
 	}
 }
 
