@@ -174,7 +174,7 @@ func TestHelp(t *testing.T) {
 		"audit": {"audit", "-h"}, "audit-tail": {"audit", "tail", "-h"}, "audit-query": {"help", "audit", "query"}, "audit-verify": {"audit", "verify", "-h"},
 		"workspace": {"workspace", "-h"}, "workspace-list": {"workspace", "list", "-h"}, "workspace-show": {"workspace", "show", "-h"},
 		"workspace-rm": {"workspace", "rm", "--help"},
-		"template": {"template", "-h"}, "template_new": {"template", "new", "--help"},
+		"template":     {"template", "-h"}, "template_new": {"template", "new", "--help"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := exec.Command(binary(), args...).Output()
