@@ -19,7 +19,7 @@ BENCHFLAGS        ?=#     further flags for the benchmark
 
 # Static, reproducible, small.
 GOBUILD_ENV   := CGO_ENABLED=0
-GOBUILD_FLAGS := -trimpath -ldflags "-s -w"
+GOBUILD_FLAGS := -trimpath -ldflags "-s -w" -tags thin# sandbox-run without the kit, which is an executable of its own
 
 .PHONY: help
 help: ## List the targets (default)

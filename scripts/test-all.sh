@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mkdir -p bin/test
-CGO_ENABLED=0 go build -buildvcs=false -trimpath -o bin/test/ ./cmd/...
+CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin -o bin/test/ ./cmd/...
 export SANDBOX_RUN_TEST_BIN=$PWD/bin/test
 
 ((EUID == 0)) || echo "test-all: not root: tests that need root will be skipped, and say so"

@@ -26,7 +26,7 @@ chmod 1777 "$children"
 touch cover/started
 
 # -race implies the mode atomic, and only equal modes can be merged.
-CGO_ENABLED=0 go build -buildvcs=false -tags cover -cover -covermode=atomic -coverpkg=./... -o bin/cover/ ./cmd/...
+CGO_ENABLED=0 go build -buildvcs=false -tags cover,thin -cover -covermode=atomic -coverpkg=./... -o bin/cover/ ./cmd/...
 
 # Not being root is legal, but nobody should take the result for the whole.
 ((EUID == 0)) || echo "test: not root: tests that need root will be skipped, and say so"
@@ -65,7 +65,7 @@ guest=()
 if ! filters_work; then
 	echo "test: this host's kernel can not install a system-call filter: what needs one runs in a virtual machine, without -race"
 	scripts/deps.sh guest
-	mapfile -t guest < <(printf '%s\n' "${packages[@]}" | grep -E '/(cmd/sandbox-run|internal/bench/cmd|internal/linux/(seccomp|spawn|clone|initproc|supervisor)|pkg/sandbox/(native|process))$')
+	mapfile -t guest < <(printf '%s\n' "${packages[@]}" | grep -E '/(cmd/sandbox-run|internal/bench/cmd|internal/linux/(seccomp|spawn|clone|initproc|supervisor)|pkg/(executor/kit|sandbox/(native|process)))$')
 	mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -vxF "$(printf '%s\n' "${guest[@]}")")
 fi
 # shellcheck disable=SC2086 # TESTFLAGS is a list

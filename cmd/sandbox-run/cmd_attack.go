@@ -36,7 +36,7 @@ func (c *cli) attackBackend(only string) error {
 		return fmt.Errorf("find own executable: %w", err)
 	}
 	tier := b.Probe(ctx).Tier
-	show := &scoreboard{c: c, paint: newPalette(c.std.out), live: isTerminal(c.std.err) && !c.json}
+	show := &scoreboard{c: c, paint: c.palette(c.std.out), live: isTerminal(c.std.err) && !c.json}
 	report, err := attack.Run(ctx, attack.Options{
 		Backend: b, Executable: self, Escape: escaped,
 		Victim:  func(mark string) *exec.Cmd { return victim(self, name, tier, mark) },

@@ -75,7 +75,7 @@ func (c *cli) diagnose(ctx context.Context, only string) error {
 	if c.json {
 		return c.writeJSON(d)
 	}
-	_, err := fmt.Fprint(c.std.out, d.text(newPalette(c.std.out)))
+	_, err := fmt.Fprint(c.std.out, d.text(c.palette(c.std.out)))
 	return err
 }
 

@@ -16,10 +16,10 @@ func FuzzSettings(f *testing.F) {
 	f.Add("--uid\n0\n--gid=-1\n-it\n--\nls", "volume", "/x:/y\n:\n/z")
 	f.Add("--network=localhost\n--hostname=\n--workdir\n../x\n--root", "cpus", "NaN")
 	f.Fuzz(func(t *testing.T, line, variable, value string) {
-		o, json := &execOptions{}, false
+		o, c := &execOptions{}, &cli{}
 		flags := pflag.NewFlagSet("exec", pflag.ContinueOnError)
 		flags.SetInterspersed(false)
-		for _, add := range []func(*pflag.FlagSet){o.limitFlags, o.worldFlags, o.strengthFlags, func(fs *pflag.FlagSet) { o.outputFlags(fs, &json) }} {
+		for _, add := range []func(*pflag.FlagSet){o.limitFlags, o.worldFlags, o.strengthFlags, func(fs *pflag.FlagSet) { o.outputFlags(fs, c) }} {
 			add(flags)
 		}
 		if err := flags.Parse(strings.Split(line, "\n")); err != nil {
@@ -39,7 +39,7 @@ func FuzzSettings(f *testing.F) {
 			return
 		}
 		o.spill = "" // it would make directories
-		if err := o.complete(flags); err != nil {
+		if err := o.complete(c, flags); err != nil {
 			return
 		}
 		l := o.spec.Limits

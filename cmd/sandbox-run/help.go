@@ -24,10 +24,11 @@ func (c *cli) writeHelp(to io.Writer, cmd *cobra.Command) error {
 		text = cmd.Short
 	}
 	fmt.Fprintf(&b, "%s\n\nUsage:\n", text)
+	if cmd.Runnable() {
+		fmt.Fprintf(&b, "  %s\n", cmd.UseLine())
+	}
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "  %s COMMAND [flags]\n", cmd.CommandPath())
-	} else {
-		fmt.Fprintf(&b, "  %s\n", cmd.UseLine())
 	}
 	if cmd.Example != "" {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
@@ -41,10 +42,11 @@ func (c *cli) writeHelp(to io.Writer, cmd *cobra.Command) error {
 		}
 	}
 	writeFlags(&b, cmd.LocalFlags())
+	if name := firstFlag(cmd); name != "" {
+		fmt.Fprintf(&b, "\nEvery flag has a variable that gives its default: --%s is %s.\n", name, environmentName(name))
+	}
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\n%s COMMAND --help says more about a command.\n", cmd.CommandPath())
-	} else if firstFlag(cmd) != "" {
-		fmt.Fprintf(&b, "\nEvery flag has a variable that gives its default: --%s is %s.\n", firstFlag(cmd), environmentName(firstFlag(cmd)))
 	}
 	_, err := to.Write(b.Bytes())
 	return err
@@ -85,12 +87,18 @@ func flagLine(f *pflag.Flag) string {
 	if f.Shorthand != "" {
 		left = "  -" + f.Shorthand + ", --" + f.Name
 	}
-	name, usage := pflag.UnquoteUsage(f)
+	name, usage := flagUsage(f)
 	if name != "" {
 		left += " " + name
 	}
+	return fmt.Sprintf("%-*s %s\n", helpColumn, left, usage)
+}
+
+// flagUsage is what a flag's value is called, and what is said about it.
+func flagUsage(f *pflag.Flag) (value, usage string) {
+	value, usage = pflag.UnquoteUsage(f)
 	if f.DefValue != "" && f.DefValue != "false" {
 		usage += " (default " + f.DefValue + ")"
 	}
-	return fmt.Sprintf("%-*s %s\n", helpColumn, left, usage)
+	return value, usage
 }

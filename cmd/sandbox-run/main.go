@@ -1,7 +1,8 @@
 // Command sandbox-run runs commands that nobody has vouched for in fresh, limited Linux sandboxes.
 //
-// What. exec runs a command, doctor says what this machine can enforce, gc removes what a crash
-// left behind.
+// What. exec runs a command, audit shows and checks the log of what was run, workspace looks after
+// directories that survive between runs, doctor says what this machine can enforce, gc removes what
+// a crash left behind.
 //
 // Place in the flow. This is a door: it reads flags and environment into a sandbox.Spec, hands it
 // to a sandbox.Manager over a backend from internal/app, and shows what came of it. No logic of

@@ -20,6 +20,7 @@ type screen struct {
 	t      *testing.T
 	master *os.File
 	slave  *os.File
+	env    []string // of what is started
 
 	mu    sync.Mutex
 	shown bytes.Buffer
@@ -43,7 +44,7 @@ func newScreen(t *testing.T) *screen {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &screen{t: t, master: master, slave: slave}
+	s := &screen{t: t, master: master, slave: slave, env: []string{"NO_COLOR=1", "TERM=xterm"}}
 	s.resize(30, 100)
 	done := make(chan struct{})
 	go func() {
@@ -102,7 +103,7 @@ func (s *screen) start(args ...string) *exec.Cmd {
 	cmd := command(s.t, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, s.slave, s.slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	cmd.Env = append(os.Environ(), "NO_COLOR=1", "TERM=xterm")
+	cmd.Env = append(os.Environ(), s.env...)
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}

@@ -1,30 +1,27 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // Exit codes that are ours, not the program's.
 const (
-	codeUnhealthy   = 1   // doctor: the default tier is not available
+	codeUnhealthy   = 1   // doctor: the default tier is not available; audit verify: the chain does not hold
 	codeUsage       = 2   // the request itself is wrong
 	codeOurs        = 125 // sandbox-run failed
 	codeRefused     = 126 // refused by policy; also a program that can not be executed, as in shells
-	codeNoProgram   = 127 // a program that does not exist, as in shells
+	codeNoProgram   = 127 // a program that does not exist, as in shells; also a language that is not installed
 	codeSignalBase  = 128
 	codeBrokenPipe  = codeSignalBase + 13
 	commandName     = "sandbox-run"
@@ -40,15 +37,22 @@ type cli struct {
 	std  streams
 	code int  // the exit code when nothing failed
 	json bool // results and failures are JSON documents on stdout
+
+	format string // of what is printed: one of the forms; empty until it is known
+	colour string // when to use it; empty is auto
+	seq    uint64 // of the last event that was written
 }
 
 // run is the whole command; it returns the exit code.
 func run(args []string, std streams) int {
-	if len(args) > 0 && args[0] == "exec" {
+	if runsSomething(args) {
 		app.Warm()
 	}
 	c := &cli{args: args, std: std}
 	root := c.newRoot()
+	if completes(args) {
+		addCompletions(root)
+	}
 	root.SetArgs(args)
 	if err := root.Execute(); err != nil {
 		return c.fail(err)
@@ -58,28 +62,21 @@ func run(args []string, std streams) int {
 
 func (c *cli) newRoot() *cobra.Command {
 	var version bool
+	var o *runOptions
 	root := &cobra.Command{
-		Use:   commandName,
-		Short: "Run commands nobody has vouched for, in fresh sandboxes",
-		Long: `Runs commands that nobody has vouched for in fresh Linux sandboxes: isolated,
-limited, watched, and gone afterwards.`,
-		Example: `  sandbox-run exec -- ls -la /
-  sandbox-run exec --memory 256m --timeout 5s -- ./a-strangers-script
-  sandbox-run doctor`,
-		SilenceErrors: true, // fail reports them, as text or as JSON
-		SilenceUsage:  true, // an error names the command that explains more
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			return unknownCommand(cmd, args[0])
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:                   commandName + " [flags] [FILE|DIR|-] [-- ARGUMENT...]",
+		Short:                 "Run code nobody has vouched for, in fresh sandboxes",
+		Long:                  rootLong,
+		Example:               rootExample,
+		DisableFlagsInUseLine: true,
+		SilenceErrors:         true, // fail reports them, as text or as JSON
+		SilenceUsage:          true, // an error names the command that explains more
+		Args:                  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if version {
 				return c.printVersion()
 			}
-			c.code = codeUsage
-			return c.writeHelp(c.std.err, cmd)
+			return c.run(cmd, o, args)
 		},
 		// Flags left open are read from the environment before any command runs.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -88,8 +85,7 @@ limited, watched, and gone afterwards.`,
 		SuggestionsMinimumDistance: 2,
 		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	root.Flags().BoolP("help", "h", false, "show this text")
-	root.Flags().BoolVar(&version, "version", false, "say which version this is")
+	o = c.addRunFlags(root, &version)
 	root.SetOut(c.std.out)
 	root.SetErr(c.std.err)
 	root.SetFlagErrorFunc(c.flagError)
@@ -98,27 +94,67 @@ limited, watched, and gone afterwards.`,
 			c.code = codeOurs
 		}
 	})
-	root.AddCommand(c.newExec(), c.newDoctor(), c.newGC(), c.newVersion())
-	for _, cmd := range root.Commands() {
-		if cmd.Flags().Lookup("help") == nil {
-			cmd.Flags().BoolP("help", "h", false, "show this text")
-		}
-	}
+	root.AddCommand(
+		c.newExec(), c.newLanguages(), c.newTemplate(), c.newAudit(), c.newWorkspace(), c.newDoctor(), c.newGC(),
+		c.newCompletion(), c.newMan(), c.newVersion(),
+	)
+	addHelp(root)
 	return root
 }
 
-func helpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
+// addHelp gives every command its help flag, described in our words.
+func addHelp(cmd *cobra.Command) {
+	if cmd.Flags().Lookup("help") == nil {
+		cmd.Flags().BoolP("help", "h", false, "show this text")
+	}
+	for _, sub := range cmd.Commands() {
+		addHelp(sub)
+	}
+}
 
-func unknownCommand(root *cobra.Command, name string) error {
-	hint := helpHint(root)
-	if like := root.SuggestionsFor(name); len(like) > 0 {
-		hint = root.CommandPath() + " " + like[0]
+// newGroup is a command that only has commands of its own. Alone it explains itself, as the root does.
+func (c *cli) newGroup(name, short, long, example string) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " COMMAND", Short: short, Long: long, Example: example, DisableFlagsInUseLine: true,
+		SuggestionsMinimumDistance: 2,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return unknownWord(cmd, "command", args[0])
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.code = codeUsage
+			return c.writeHelp(c.std.err, cmd)
+		},
+	}
+}
+
+// unknownWord is the error for a word that is none of what it should be, with what was probably meant.
+func unknownWord(cmd *cobra.Command, what, word string) error {
+	hint := helpHint(cmd)
+	if like := cmd.SuggestionsFor(word); len(like) > 0 {
+		hint = cmd.CommandPath() + " " + like[0]
 	}
 	return &sandbox.Error{
 		Op: "command line", Kind: sandbox.ErrInvalid, Hint: hint,
-		Err: fmt.Errorf("unknown command %q", name),
+		Err: fmt.Errorf("unknown %s %q", what, word),
 	}
 }
+
+// runsSomething guesses, before anything is read, whether a sandbox will be needed. A wrong guess costs a little work.
+func runsSomething(args []string) bool {
+	if len(args) == 0 {
+		return false
+	}
+	switch args[0] {
+	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "workspace", "template", "-h", "--help", "--version":
+		return false
+	}
+	return !completes(args)
+}
+
+func helpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
 
 // noArguments is for commands that take none.
 func noArguments(cmd *cobra.Command, args []string) error {
@@ -133,10 +169,6 @@ func noArguments(cmd *cobra.Command, args []string) error {
 
 // flagError says which flag was wrong and why, and what was probably meant.
 func (c *cli) flagError(cmd *cobra.Command, err error) error {
-	// Parsing stopped at the fault; whether JSON was asked for may stand behind it.
-	if j := cmd.Flags().Lookup("json"); j != nil {
-		c.json = j.Value.String() == "true" || slices.Contains(beforeDashes(c.args), "--json")
-	}
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
 	}
@@ -146,10 +178,11 @@ func (c *cli) flagError(cmd *cobra.Command, err error) error {
 	switch {
 	case errors.As(err, &value):
 		e.Op, e.Err = fmt.Sprintf("--%s %q", value.GetFlag().Name, value.GetValue()), plainCause(value.Unwrap())
-	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
-		if like := nearestFlag(cmd.Flags(), unknown.GetSpecifiedName()); like != "" {
+	case errors.As(err, &unknown):
+		if like := nearestFlag(cmd.Flags(), unknown.GetSpecifiedName()); like != "" && unknown.GetSpecifiedShortnames() == "" {
 			e.Hint = "--" + like + ", or " + helpHint(cmd)
 		}
+		return misplaced(cmd, e)
 	}
 	return e
 }
@@ -173,10 +206,11 @@ func plainCause(err error) error {
 // fail reports our own failure and returns the exit code that belongs to it.
 func (c *cli) fail(err error) int {
 	code := failureCode(err)
-	// What is wrong with a command line is found before its variables are read.
-	fromVariable, _ := strconv.ParseBool(os.Getenv(environmentName("json")))
-	if c.json || fromVariable {
-		if c.writeJSON(failure(err, code)) != nil {
+	if c.format == "" {
+		c.guessFormat()
+	}
+	if c.json || c.format == formatJSON || c.format == formatNDJSON {
+		if c.writeResult(failure(err, code)) != nil {
 			return codeOurs
 		}
 		return code
@@ -193,14 +227,15 @@ func (c *cli) complain(message string) {
 
 func failureCode(err error) int {
 	var signal signalCause
+	var missing *toolchain.Missing
 	switch {
 	case errors.As(err, &signal):
 		return codeSignalBase + int(signal)
-	case errors.Is(err, sandbox.ErrNotStarted) && errors.Is(err, fs.ErrNotExist):
+	case errors.As(err, &missing), errors.Is(err, sandbox.ErrNotStarted) && errors.Is(err, fs.ErrNotExist):
 		return codeNoProgram
 	case errors.Is(err, sandbox.ErrNotStarted), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported):
 		return codeRefused
-	case errors.Is(err, sandbox.ErrInvalid):
+	case errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrNotFound):
 		return codeUsage
 	}
 	return codeOurs
@@ -220,6 +255,13 @@ type failureDocument struct {
 
 func failure(err error, code int) failureDocument {
 	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: sandbox.Describe(err)}
+	var missing *toolchain.Missing
+	if errors.As(err, &missing) {
+		doc.Error.Code = "no_toolchain"
+		if len(missing.Install) > 0 {
+			doc.Error.Hint = missing.Install[0]
+		}
+	}
 	var refusal *sandbox.Refusal
 	if errors.As(err, &refusal) {
 		doc.Isolation = &refusal.Got
@@ -229,24 +271,4 @@ func failure(err error, code int) failureDocument {
 		doc.Verdict, doc.Error.Code = sandbox.VerdictCancelled, string(sandbox.VerdictCancelled)
 	}
 	return doc
-}
-
-// writeJSON writes one document to stdout: a line for programs, indented for people. JSON leaves
-// the C1 controls and text direction as they are, so on a terminal they are written as \u escapes,
-// which say the same.
-func (c *cli) writeJSON(doc any) error {
-	var out io.Writer = c.std.out
-	indent := ""
-	if isTerminal(c.std.out) {
-		out, indent = newEscaper(out), "  "
-	}
-	var text strings.Builder
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", indent)
-	if err := enc.Encode(doc); err != nil {
-		return err
-	}
-	_, err := io.WriteString(out, text.String())
-	return err
 }

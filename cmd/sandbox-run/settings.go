@@ -39,11 +39,27 @@ func addParsed[T any](fs *pflag.FlagSet, into *T, name, shown, usage string, rea
 }
 
 // list is a flag that may be given several times.
-type list struct{ values []string }
+type list struct {
+	values []string
+	commas bool // one text may hold several values
+}
 
-func (l *list) Set(s string) error { l.values = append(l.values, s); return nil }
-func (l *list) String() string     { return "" }
-func (l *list) Type() string       { return "" }
+func (l *list) Set(s string) error {
+	if !l.commas {
+		l.values = append(l.values, s)
+		return nil
+	}
+	for _, v := range strings.Split(s, ",") {
+		if v = strings.TrimSpace(v); v == "" {
+			return errors.New("there is a name missing; write it like ls,find,grep")
+		}
+		l.values = append(l.values, v)
+	}
+	return nil
+}
+
+func (l *list) String() string { return "" }
+func (l *list) Type() string   { return "" }
 
 // environmentName is the variable that stands in for a flag.
 func environmentName(flag string) string {
@@ -58,7 +74,8 @@ const fromVariable = "from-variable"
 func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), hint string) error {
 	var failed error
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Changed || f.Name == "help" || failed != nil {
+		// Two flags are no settings; a variable called after the second is likely to mean something else.
+		if f.Changed || f.Name == "help" || f.Name == "version" || failed != nil {
 			return
 		}
 		name := environmentName(f.Name)
@@ -82,6 +99,12 @@ func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), h
 		annotate(f, fromVariable, name)
 	})
 	return failed
+}
+
+// given reports whether a flag stands on the command line itself.
+func given(flags *pflag.FlagSet, name string) bool {
+	f := flags.Lookup(name)
+	return f.Changed && len(f.Annotations[fromVariable]) == 0
 }
 
 func annotate(f *pflag.Flag, key, value string) {

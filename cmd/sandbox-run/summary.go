@@ -1,37 +1,48 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
+// story is what a summary tells besides a sandbox's result.
+type story struct {
+	noun    string // what was run: a command, a program
+	cause   error  // why it was cancelled, if it was
+	phases  []executor.PhaseResult
+	machine sandbox.Machine
+	headed  bool     // a header has told of the walls
+	whole   bool     // everything was shown while it ran
+	wrote   []string // files that were brought back
+	lost    []string // files that were not, and why
+}
+
+// cleanupNote begins the note on what could not be removed.
+const cleanupNote = executor.CleanupNote
+
 // summarise says on stderr what became of the run. A person gets a block; a file or pipe gets at
-// most one line, and only when it was not the program that decided to end.
-func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
+// most a line for each thing that must not be overlooked.
+func (c *cli) summarise(r *sandbox.Result, s *story, midLine bool) {
 	if !isTerminal(c.std.err) {
-		for _, n := range r.Notes {
-			if strings.HasPrefix(n, cleanupNote) { // never to be overlooked
-				c.complain(n)
-			}
-		}
-		if why := whyEnded(r, cause); why != "" {
-			c.complain(string(r.Verdict) + ": " + why)
-		}
+		c.warn(r, s)
 		return
 	}
-	if midLine {
+	var signal signalCause
+	if midLine || errors.As(s.cause, &signal) { // which was typed, as ^C
 		fmt.Fprintln(c.std.err)
 	}
-	paint := newPalette(c.std.err)
-	fmt.Fprintf(c.std.err, "%s: %s  %s\n", commandName, paint.verdict(r.Verdict), paint.dim(strings.Join(figures(r), "  ")))
+	paint := c.palette(c.std.err)
+	fmt.Fprintf(c.std.err, "%s: %s  %s\n", commandName, paint.verdict(r.Verdict), paint.dim(strings.Join(figures(r, s), "  ")))
 	line := func(label, text string) {
 		fmt.Fprintf(c.std.err, "  %s %s\n", paint.bold(label+":"), escaped(text))
 	}
-	if why := whyEnded(r, cause); why != "" {
+	if why := s.whyEnded(r); why != "" {
 		line("why", why)
 	}
 	for _, v := range r.Violations {
@@ -39,10 +50,12 @@ func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
 			continue // these come together below, and those are the verdict's own story
 		}
 		text := v.Detail
-		if v.Kind == "output_limit" {
-			text += "; what was shown is complete"
-		}
-		if v.Allow != "" {
+		switch {
+		case v.Kind == violationOutput && s.whole:
+			text += "; what was shown is complete; to keep more: " + v.Allow
+		case v.Kind == violationOutput:
+			text += toSeeTheRest
+		case v.Allow != "":
 			text += "; to allow more: " + v.Allow
 		}
 		line(v.Kind, text)
@@ -55,6 +68,12 @@ func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
 			line("kept", "in "+o.File)
 		}
 	}
+	if len(s.wrote) > 0 {
+		line("wrote", strings.Join(s.wrote, ", "))
+	}
+	for _, f := range s.lost {
+		line("not taken", f)
+	}
 	// What would fix it is long, the same every time, and in doctor.
 	fixable := false
 	for _, g := range together(r.Isolation.Missing) {
@@ -66,6 +85,31 @@ func (c *cli) summarise(r *sandbox.Result, cause error, midLine bool) {
 	}
 	for _, n := range r.Notes {
 		line("note", n)
+	}
+}
+
+// violationOutput is the kind of output that was not kept.
+const violationOutput = "output_limit"
+
+const toSeeTheRest = "; to see the rest: --output-limit, --spill, or leave out --no-stream"
+
+// warn says to whoever reads a log what the exit code alone does not.
+func (c *cli) warn(r *sandbox.Result, s *story) {
+	for _, n := range r.Notes {
+		if strings.HasPrefix(n, cleanupNote) || strings.HasPrefix(n, executor.AuditNote) { // never to be overlooked
+			c.complain(n)
+		}
+	}
+	for _, v := range r.Violations {
+		if v.Kind == violationOutput && !s.whole && !explains(v, r.Verdict) {
+			c.complain(v.Kind + ": " + v.Detail + toSeeTheRest)
+		}
+	}
+	for _, f := range s.lost {
+		c.complain("not taken: " + f)
+	}
+	if why := s.whyEnded(r); why != "" {
+		c.complain(string(r.Verdict) + ": " + why)
 	}
 }
 
@@ -104,45 +148,83 @@ func refused(violations []sandbox.Violation) string {
 }
 
 // figures are the numbers of a run, most asked for first.
-func figures(r *sandbox.Result) []string {
+func figures(r *sandbox.Result, s *story) []string {
 	end := fmt.Sprintf("exit %d", r.Exit.Code)
 	if r.Exit.Signal != 0 {
 		end = sandbox.SignalName(r.Exit.Signal)
 	}
 	m := r.Metrics
-	return []string{
+	all := []string{
 		end,
 		"wall " + shortTime(time.Duration(m.WallTime)),
 		"cpu " + shortTime(time.Duration(m.CPUTime)),
 		"memory " + sandbox.Size(m.MemoryPeak).String(),
-		fmt.Sprintf("tier %s (%s)", r.Isolation.Tier, r.Isolation.Backend),
 	}
+	for _, p := range s.phases {
+		switch {
+		case p.Name == r.Phase:
+		case p.Cached:
+			all = append(all, p.Name+" cached")
+		default:
+			all = append(all, p.Name+" "+shortTime(time.Duration(p.Metrics.WallTime)))
+		}
+	}
+	if !s.headed {
+		all = append(all, tierText(r.Isolation))
+	}
+	return all
 }
+
+// tierText says how strong a sandbox is, and who made it.
+func tierText(i sandbox.Isolation) string { return fmt.Sprintf("tier %s (%s)", i.Tier, i.Backend) }
 
 // whyEnded explains an end that the program did not choose; it is empty otherwise. Where a flag
 // would have allowed more, it is named.
-func whyEnded(r *sandbox.Result, cause error) string {
+func (s *story) whyEnded(r *sandbox.Result) string {
 	l := r.Limits
+	who, timeout, memory := s.noun, "--timeout", "--memory"
+	if r.Phase == executor.PhaseCompile {
+		who, timeout, memory = "compiler", "--compile-timeout", "--compile-memory"
+	}
 	switch r.Verdict {
 	case sandbox.VerdictTimeLimit:
-		return fmt.Sprintf("the command ran longer than %v; to allow more: --timeout", l.Wall)
+		return fmt.Sprintf("the %s ran longer than %v; to allow more: %s", who, l.Wall, timeout)
 	case sandbox.VerdictCPULimit:
-		return fmt.Sprintf("the command used more than %v of CPU time; to allow more: --cpu-time", l.CPUTime)
+		return fmt.Sprintf("the %s used more than %v of CPU time; to allow more: --cpu-time", who, l.CPUTime)
 	case sandbox.VerdictMemoryLimit:
-		return fmt.Sprintf("the command needed more than %s of memory; to allow more: --memory", l.Memory)
+		return fmt.Sprintf("the %s needed more than %s of memory (peak %s); to allow more: %s%s",
+			who, l.Memory, sandbox.Size(r.Metrics.MemoryPeak), memory, s.more(l.Memory))
 	case sandbox.VerdictDiskLimit:
-		return fmt.Sprintf("the command filled its scratch disk of %s and %d files; to allow more: --disk, --inodes", l.Disk, l.Inodes)
+		if full := (overfull{}); errors.As(s.cause, &full) {
+			return full.Error()
+		}
+		return fmt.Sprintf("the %s filled its scratch disk of %s and %d files; to allow more: --disk, --inodes", who, l.Disk, l.Inodes)
 	case sandbox.VerdictOutputLimit:
-		return fmt.Sprintf("the command printed more than %s; to allow more: --output-limit, or leave out --kill-on-output", l.Output)
+		return fmt.Sprintf("the %s printed more than %s; to allow more: --output-limit, or leave out --kill-on-output", who, l.Output)
+	case sandbox.VerdictCompileError:
+		return fmt.Sprintf("the %s does not compile", s.noun)
 	case sandbox.VerdictSignaled:
-		return "the command was ended by " + sandbox.SignalName(r.Exit.Signal)
+		return fmt.Sprintf("the %s was ended by %s", who, sandbox.SignalName(r.Exit.Signal))
 	case sandbox.VerdictCancelled:
-		if cause != nil {
-			return cause.Error()
+		if s.cause != nil {
+			return s.cause.Error()
 		}
 		return "cancelled"
 	}
 	return ""
+}
+
+// more is a limit that would do where this one did not: the next power of two. How much a program wanted when it was ended nobody
+// knows; beyond what the machine has, no limit is of use.
+func (s *story) more(limit sandbox.Size) string {
+	next := sandbox.MiB
+	for next <= limit {
+		next *= 2
+	}
+	if next > s.machine.Memory {
+		return ""
+	}
+	return " " + brief(next)
 }
 
 // shortTime keeps three figures: nobody reads more.
@@ -157,7 +239,22 @@ func shortTime(d time.Duration) string {
 // palette colours text for a terminal, unless the user does not want that (no-color.org).
 type palette bool
 
-func newPalette(f *os.File) palette {
+const colourRed = "31"
+
+// When to use colour.
+const (
+	colourAuto   = "auto"
+	colourAlways = "always"
+	colourNever  = "never"
+)
+
+func (c *cli) palette(f *os.File) palette {
+	switch c.colour {
+	case colourAlways:
+		return true
+	case colourNever:
+		return false
+	}
 	return palette(isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb")
 }
 
@@ -172,7 +269,7 @@ func (p palette) bold(s string) string   { return p.in("1", s) }
 func (p palette) dim(s string) string    { return p.in("2", s) }
 func (p palette) green(s string) string  { return p.in("32", s) }
 func (p palette) yellow(s string) string { return p.in("33", s) }
-func (p palette) red(s string) string    { return p.in("31", s) }
+func (p palette) red(s string) string    { return p.in(colourRed, s) }
 
 func (p palette) verdict(v sandbox.Verdict) string {
 	switch v {

@@ -7,7 +7,15 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
+
+// inForeground reports whether we may read from a terminal: whoever does so in the background is stopped.
+func inForeground(f *os.File) bool {
+	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
 
 // watchSize calls changed, one call at a time, whenever our terminal changes its size.
 func watchSize(changed func()) (stop func()) {

@@ -1,15 +1,20 @@
 package executor
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"os"
+	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -22,6 +27,14 @@ type Options struct {
 	Cache *Cache
 	// Kit is the path of our own tools on this machine, for languages that need them.
 	Kit string
+	// WarmDir is where toolchains keep what they prepare once, such as Go's standard library compiled; by default a directory of
+	// the user's cache.
+	WarmDir string
+	// OnPrepare is told what is being prepared that takes a while, and calls done when that is over.
+	OnPrepare func(what string) (done func())
+	// Audit is the log that every run is written to, and Door the way by which its runs come; nil writes nothing.
+	Audit *audit.Log
+	Door  audit.Door
 	// Languages are further ones, as a languages.yaml defines them.
 	Languages []*Language
 }
@@ -38,7 +51,7 @@ func New(m *sandbox.Manager, o Options) *Executor {
 	if o.Toolchains == nil {
 		o.Toolchains = &toolchain.Finder{}
 	}
-	return &Executor{manager: m, opts: o, languages: append(o.Languages, builtin()...)}
+	return &Executor{manager: m, opts: o, languages: append(slices.Clip(o.Languages), builtin()...)}
 }
 
 // Plan says what Execute would do, without doing it.
@@ -47,18 +60,30 @@ func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.lang.Toolchain != "" {
-		if j.tool, err = e.opts.Toolchains.Find(ctx, j.lang.Toolchain); err != nil {
+	if j.tool, err = e.Toolchain(ctx, j.lang); err != nil {
+		return nil, err
+	}
+	j.kit, j.kitID, j.warmDir = e.opts.Kit, stampOf(e.opts.Kit), e.warmDir()
+	if j.lang.look != nil {
+		if err := j.lang.look(ctx, j); err != nil {
 			return nil, err
 		}
 	}
-	j.kit = e.opts.Kit
 	return newPlan(j, e.manager.Machine())
+}
+
+// stampOf tells a file from the one that takes its place.
+func stampOf(file string) string {
+	st, err := os.Stat(file)
+	if err != nil {
+		return "" // whoever shows it says so
+	}
+	return fmt.Sprintf("%d %d", st.Size(), st.ModTime().UnixNano())
 }
 
 // newJob finds out what is to be run.
 func (e *Executor) newJob(req *Request) (*job, error) {
-	j := &job{req: req, files: append([]File(nil), req.Files...)}
+	j := &job{engine: e, req: req, files: append([]File(nil), req.Files...)}
 	switch {
 	case req.Code == "" && len(req.Files) == 0:
 		return nil, sandbox.Invalid("code", "there is no code")
@@ -100,7 +125,9 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	if err := j.lang.understands(req.Options); err != nil {
 		return nil, err
 	}
-	j.entry, err = findEntry(j.lang, j.files, req.Entry)
+	// What is run first does not compete for being what was asked for.
+	candidates := slices.DeleteFunc(slices.Clone(j.files), func(f File) bool { return slices.Contains(req.Options.Setup, f.Path) })
+	j.entry, err = findEntry(j.lang, candidates, req.Entry)
 	return j, err
 }
 
@@ -116,13 +143,25 @@ func (e *Executor) Execute(ctx context.Context, req Request) (*Result, error) {
 		req.OnPlan(plan)
 	}
 	x := &execution{e: e, req: &req, plan: plan}
-	return x.do(ctx)
+	if e.opts.Audit != nil && req.Stdin != nil {
+		x.input = newWitnessed(req.Stdin)
+		req.Stdin = x.input
+	}
+	return x.conclude(x.do(ctx))
 }
 
 // Event is one thing that happened while a program ran, or at the end its result.
 type Event struct {
 	sandbox.Event
-	Result *Result `json:"result,omitempty"`
+	Result *Result
+}
+
+// MarshalJSON writes what a stream of lines consists of.
+func (e Event) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		sandbox.EventDocument
+		Result *Result `json:"result,omitempty"`
+	}{e.Document(), e.Result})
 }
 
 // EventResult is the kind of the last event of a stream.
@@ -134,43 +173,46 @@ func (e *Executor) Stream(ctx context.Context, req Request) iter.Seq2[Event, err
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		events := make(chan Event)
-		var (
-			result *Result
-			err    error
-			last   sandbox.Event
-		)
+		events, over := make(chan Event), make(chan struct{})
 		seen := req.OnEvent
 		req.OnEvent = func(ev sandbox.Event) {
 			if seen != nil {
 				seen(ev)
 			}
-			last = ev
 			ev.Data = append([]byte(nil), ev.Data...) // the listener may keep it
 			select {
 			case events <- Event{Event: ev}:
 			case <-ctx.Done():
+			case <-over: // what was under way when the run was called off may come late
 			}
 		}
-		var done sync.WaitGroup
-		done.Go(func() {
-			defer close(events)
+		var (
+			result *Result
+			err    error
+			last   uint64
+		)
+		go func() {
+			defer close(over)
 			result, err = e.Execute(ctx, req)
-		})
-		defer done.Wait()
-		for ev := range events {
-			if !yield(ev, nil) {
-				cancel()
-				for range events { // until it is over
+		}()
+		for running := true; running; {
+			select {
+			case ev := <-events:
+				last = ev.Seq
+				if !yield(ev, nil) {
+					cancel()
+					<-over
+					return
 				}
-				return
+			case <-over:
+				running = false
 			}
 		}
 		if err != nil {
 			yield(Event{}, err)
 			return
 		}
-		yield(Event{Event: sandbox.Event{Seq: last.Seq + 1, Time: time.Now(), Kind: EventResult}, Result: result}, nil)
+		yield(Event{Event: sandbox.Event{Seq: last + 1, Time: time.Now(), Kind: EventResult}, Result: result}, nil)
 	}
 }
 
@@ -180,17 +222,27 @@ type execution struct {
 	req  *Request
 	plan *Plan
 	id   string
-	seq  uint64 // of the last event of the phases before
-	last uint64 // of the last event
+	seq  uint64        // of the last event of the phases before
+	last atomic.Uint64 // of the last event; one that comes late writes it still
 	out  Result
+
+	input *witnessed // nil where nobody asks what it was
 }
 
 func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	m := x.e.manager
 	x.out = Result{Language: x.plan.Language, Version: x.plan.Version}
-	phases, files, err := x.compiled()
+	phases, made, err := x.compiled()
 	if err != nil {
 		return nil, err
+	}
+	defer closeFiles(made)
+	if x.plan.prepare != nil {
+		release, err := x.plan.prepare(ctx, x.plan, len(phases) == len(x.plan.Phases), x.e.opts.OnPrepare)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
 	}
 	if x.id, err = m.Create(ctx, x.plan.Spec); err != nil {
 		return nil, err
@@ -205,7 +257,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 			}
 		}
 	}()
-	if err := m.Put(ctx, x.id, files); err != nil {
+	if err := m.Put(ctx, x.id, slices.Concat(x.plan.Files, made)); err != nil {
 		return nil, err
 	}
 	for i := range phases {
@@ -217,7 +269,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 			break
 		}
 	}
-	x.out.Notes = append(x.out.Notes, x.plan.Notes...)
+	x.note(x.plan.Notes...)
 	if err := x.takeOutputs(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
@@ -227,23 +279,24 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 // CleanupNote begins the note on what could not be removed.
 const CleanupNote = "clean-up: "
 
-// compiled leaves out the phases whose products are in the cache, and adds the products to the files.
-func (x *execution) compiled() ([]Phase, []sandbox.File, error) {
-	phases, files := x.plan.Phases, x.plan.Files
+// compiled leaves out the phases whose products are in the cache, and returns the products.
+func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) {
+	phases = x.plan.Phases
 	for len(phases) > 1 && x.cacheable(&phases[0]) {
 		key, err := x.plan.key(&phases[0])
 		if err != nil {
+			closeFiles(made)
 			return nil, nil, err
 		}
-		made, ok := x.e.opts.Cache.get(key)
+		files, ok := x.e.opts.Cache.get(key)
 		if !ok {
 			break
 		}
-		files = append(files[:len(files):len(files)], made...)
+		made = append(made, files...)
 		x.out.Phases = append(x.out.Phases, PhaseResult{Name: phases[0].Process.Phase, Cached: true, Verdict: sandbox.VerdictOK})
 		phases = phases[1:]
 	}
-	return phases, files, nil
+	return phases, made, nil
 }
 
 func (x *execution) cacheable(p *Phase) bool {
@@ -258,21 +311,23 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 		io.Stdin = x.req.Stdin
 	}
 	if x.req.OnEvent != nil {
+		before := x.seq
 		io.OnEvent = func(ev sandbox.Event) {
-			ev.Seq += x.seq
+			ev.Seq += before
 			ev.Phase = p.Process.Phase
-			x.last = ev.Seq
+			x.last.Store(ev.Seq)
 			x.req.OnEvent(ev)
 		}
 	}
-	r, err := x.e.manager.Run(ctx, x.id, p.Process, io)
+	r, err := x.runPhase(ctx, p, io)
 	if err != nil {
 		return false, err
 	}
-	x.seq = x.last
+	x.seq = x.last.Load()
 	notes := x.out.Notes
 	x.out.Result = *r
-	x.out.Notes = append(notes, r.Notes...)
+	x.out.Notes = notes
+	x.note(r.Notes...)
 	if err := x.judge(ctx, p); err != nil {
 		return false, err
 	}
@@ -293,6 +348,41 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	return true, nil
 }
 
+// runPhase runs a phase's command, or two of them: then what the first one said is held back until it is known to count.
+func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*sandbox.Result, error) {
+	if p.Again == nil {
+		return x.e.manager.Run(ctx, x.id, p.Process, io)
+	}
+	var held []sandbox.Event
+	first := io
+	if io.OnEvent != nil {
+		first.OnEvent = func(ev sandbox.Event) {
+			ev.Data = bytes.Clone(ev.Data)
+			held = append(held, ev)
+		}
+	}
+	r, err := x.e.manager.Run(ctx, x.id, p.Process, first)
+	if err == nil && r.Verdict == sandbox.VerdictNonzeroExit && p.Misled(r.Stderr.Bytes()) {
+		return x.e.manager.Run(ctx, x.id, *p.Again, io)
+	}
+	for _, ev := range held {
+		io.OnEvent(ev)
+	}
+	return r, err
+}
+
+// note adds what is worth knowing, once: every phase says it of the sandbox they share.
+func (x *execution) note(notes ...string) {
+	for _, n := range notes {
+		if !slices.Contains(x.out.Notes, n) {
+			x.out.Notes = append(x.out.Notes, n)
+		}
+	}
+}
+
+// kitFailed is how the kit ends when it is to blame itself.
+const kitFailed = 70
+
 // judge refines the sandbox's verdict by what only a language knows.
 func (x *execution) judge(ctx context.Context, p *Phase) error {
 	r := &x.out.Result
@@ -301,10 +391,16 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	case (failed || r.Verdict == sandbox.VerdictSignaled) && p.OutOfMemory != nil && p.OutOfMemory(r):
 		r.Verdict = sandbox.VerdictMemoryLimit
 	case !failed:
+	case r.Exit.Code == kitFailed && p.Process.Args[0] == kitInside:
+		return &sandbox.Error{Op: p.Process.Phase, Err: errors.New(strings.TrimSpace(string(r.Stderr.Bytes())))}
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError
-	case p.Check != nil && (p.Suspect == nil || p.Suspect(r.Stderr.Bytes())):
-		wrong, err := x.check(ctx, p)
+	case p.Check != nil:
+		suspects := p.Suspect(r.Stderr.Bytes())
+		if len(suspects) == 0 || !x.plan.has(suspects[len(suspects)-1]) {
+			break
+		}
+		wrong, err := x.check(ctx, p, suspects)
 		if err != nil {
 			return err
 		}
@@ -315,13 +411,18 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	return nil
 }
 
+// has reports whether a path inside is a file of the program.
+func (p *Plan) has(file string) bool {
+	return slices.ContainsFunc(p.Files[:p.program], func(f sandbox.File) bool { return f.Path == file })
+}
+
 // check looks at the program as it was given, whatever it has made of itself since.
-func (x *execution) check(ctx context.Context, p *Phase) (wrong bool, err error) {
+func (x *execution) check(ctx context.Context, p *Phase, suspects []string) (wrong bool, err error) {
 	if err := x.e.manager.Put(ctx, x.id, x.plan.Files[:x.plan.program]); err != nil {
 		return false, nil // it has filled its disk: that it ran is certain then
 	}
 	process := *p.Check
-	process.Phase = phaseCheck
+	process.Phase, process.Args = phaseCheck, append(slices.Clip(process.Args), suspects...)
 	r, err := x.e.manager.Run(ctx, x.id, process, sandbox.IO{})
 	if err != nil {
 		return false, err

@@ -1,6 +1,8 @@
 package executor
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"path"
 	"slices"
@@ -28,7 +30,13 @@ type Plan struct {
 	program   int    // that many of Files are the program; the rest is input
 	toolchain string // its ID
 	language  *Language
+	// prepare makes ready on the host what the sandbox is shown, before it is made; compiling is false when the cache has what the
+	// compiler would make. It may change the plan. release is called when the sandbox is gone.
+	prepare func(ctx context.Context, p *Plan, compiling bool, on prepareHook) (release func(), err error)
 }
+
+// prepareHook is told what is being prepared that takes a while.
+type prepareHook func(what string) (done func())
 
 // Names of phases.
 const (
@@ -42,10 +50,14 @@ type Phase struct {
 	Process sandbox.Process `json:"process"`
 	// Produces are the files a compiler makes, or directories of them: what later phases need, and all that is kept in the cache.
 	Produces []string `json:"produces,omitempty"`
-	// Check, when the phase failed and Suspect is not contradicted by what it printed, tells a program that never compiled from one
-	// that failed: it fails for the former. It sees the program as it was given.
-	Check   *sandbox.Process         `json:"check,omitempty"`
-	Suspect func(stderr []byte) bool `json:"-"`
+	// Check, when the phase failed, tells a program that never compiled from one that failed: it fails for the former. It sees the
+	// program as it was given. Suspect reads from what was printed which file is to be looked at, and how: its last word is the
+	// file, and all are added to Check's arguments. Without a file of the program there is no check.
+	Check   *sandbox.Process             `json:"check,omitempty"`
+	Suspect func(stderr []byte) []string `json:"-"`
+	// Again is what is run in the phase's place when that failed and Misled finds that this may have been for a reason of ours.
+	Again  *sandbox.Process         `json:"again,omitempty"`
+	Misled func(stderr []byte) bool `json:"-"`
 	// SyntaxExit is the exit code by which a tool of ours says that the program is not well-formed.
 	SyntaxExit int `json:"syntax_exit,omitempty"`
 	// OutOfMemory recognises a language's own way to say that its heap is full.
@@ -60,18 +72,26 @@ const (
 	codeDir = sandbox.HomeDir + "/code"
 	// ToolDir is where tools of ours are shown.
 	ToolDir = "/opt/sandbox-run"
+	// kitInside is the kit.
+	kitInside = ToolDir + "/sandbox-kit"
 )
 
 // job is a request on its way to a plan.
 type job struct {
-	req   *Request
-	files []File // the program
-	entry string // relative; "." where the language takes directories
-	lang  *Language
-	tool  *toolchain.Toolchain
-	kit   string // path of the kit on the host; "" when there is none
-	dir   string // where the program lies inside
-	plan  *Plan
+	engine   *Executor
+	req      *Request
+	files    []File // the program
+	entry    string // relative; "." where the language takes directories
+	lang     *Language
+	tool     *toolchain.Toolchain
+	kit      string    // path of the kit on the host; "" when there is none
+	kitID    string    // changes when the kit does
+	commands *commands // shell: the only programs there are; nil is all
+	dir      string    // where the program lies inside
+	plan     *Plan
+
+	warmDir string     // on the host, for what toolchains prepare once; "" when there is none
+	modules []goModule // that the program needs and the user has
 }
 
 // compileDefaults are what a compiler may use unless somebody says otherwise: all processors, and more memory.
@@ -84,6 +104,16 @@ func compileDefaults(m sandbox.Machine) sandbox.Limits {
 // newPlan turns a request into a plan. It is pure.
 func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	req, pol := j.req, j.req.Policy
+	if err := req.Limits.Validate(m); err != nil {
+		return nil, err
+	}
+	if err := req.CompileLimits.Validate(m); err != nil {
+		var e *sandbox.Error
+		if errors.As(err, &e) {
+			e.Op = "compile-" + e.Op
+		}
+		return nil, err
+	}
 	run, said := j.lang.Limits.Or(sandbox.DefaultLimits()).Clamp(m)
 	compile, _ := j.lang.Compile.Or(compileDefaults(m)).Clamp(m)
 	j.plan = &Plan{
@@ -128,7 +158,8 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		j.plan.Outputs.Patterns = append(j.plan.Outputs.Patterns, p)
 	}
 	for i := range j.plan.Phases {
-		p := &j.plan.Phases[i].Process
+		phase := &j.plan.Phases[i]
+		p := &phase.Process
 		if p.Phase == PhaseRun {
 			p.TTY, p.KillOnOutput = req.TTY, pol.KillOnOutput
 			continue
@@ -137,6 +168,9 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		limits.Disk, limits.Inodes = 0, 0 // the sandbox's
 		pick(&limits.Output, j.plan.Spec.Limits.Output)
 		p.Limits, p.Network = limits, sandbox.NetworkNone
+		if phase.Again != nil {
+			phase.Again.Limits, phase.Again.Network = p.Limits, p.Network
+		}
 	}
 	return j.plan, nil
 }
@@ -188,12 +222,28 @@ func (j *job) run(args ...string) *Phase {
 	return &j.plan.Phases[len(j.plan.Phases)-1]
 }
 
+// workdir is where the run starts.
+func (j *job) workdir() string {
+	if j.plan.Spec.Workdir == "" {
+		return sandbox.WorkspaceDir
+	}
+	return j.plan.Spec.Workdir
+}
+
+// again is how a phase is run once more, with another variable.
+func (p *Phase) again(misled func(stderr []byte) bool, name, value string) {
+	process := p.Process
+	process.Env = maps.Clone(process.Env)
+	process.Env[name] = value
+	p.Again, p.Misled = &process, misled
+}
+
 // useKit shows our own tools inside, and returns what to call them by.
 func (j *job) useKit() (string, error) {
 	if j.kit == "" {
 		return "", errNoKit(j.lang.Title)
 	}
-	const at = ToolDir + "/sandbox-kit"
-	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: j.kit, Target: at})
-	return at, nil
+	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: j.kit, Target: kitInside})
+	j.plan.toolchain += " kit " + j.kitID // it is part of what compiles
+	return kitInside, nil
 }

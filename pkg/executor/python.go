@@ -2,6 +2,9 @@ package executor
 
 import (
 	"bytes"
+	"path"
+	"strconv"
+	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -9,19 +12,175 @@ import (
 var python = Language{
 	Name: "python", Title: "Python", Aliases: []string{"py", "python3"},
 	Extensions: []string{".py"}, Interpreters: []string{"python"},
-	Source: "main.py", Mains: []string{"__main__.py", "main.py", "app.py"},
+	Source: "main.py", Mains: []string{"__main__.py", "main.py", "app.py"}, Indexes: []string{pythonMain},
 	Toolchain: "python", Options: []string{"forbid-imports"},
 	plan: planPython,
 }
 
+const pythonMain = "__main__.py"
+
 func planPython(j *job) error {
 	j.env("PYTHONDONTWRITEBYTECODE", "1") // nobody reads what would be written
 	j.env("PYTHONUNBUFFERED", "1")        // what it prints is seen when it prints it
-	entry := j.inside(j.entry)
-	run := j.run(j.tool.Path, entry)
-	run.Suspect = func(stderr []byte) bool {
-		return bytes.Contains(stderr, []byte("SyntaxError")) || bytes.Contains(stderr, []byte("IndentationError")) || bytes.Contains(stderr, []byte("TabError"))
+	if err := j.lintPython(); err != nil {
+		return err
 	}
-	run.Check = &sandbox.Process{Args: []string{j.tool.Path, "-c", "import ast,sys; ast.parse(open(sys.argv[1],'rb').read(), sys.argv[1])", entry}}
+	var run *Phase
+	if module, from := j.pythonModule(); module != "" {
+		if from != j.workdir() { // which is where -m looks
+			j.env("PYTHONPATH", from)
+		}
+		run = j.run(j.tool.Path, "-m", module)
+	} else {
+		run = j.run(j.tool.Path, j.inside(j.entry))
+	}
+	run.Suspect = func(stderr []byte) []string { return brokenPython(stderr, j.dir) }
+	// Alone (-I) and without site-packages (-S): nothing of the program's runs here.
+	run.Check = &sandbox.Process{Args: []string{
+		j.tool.Path, "-I", "-S", "-c", "import sys; compile(open(sys.argv[1],'rb').read(), sys.argv[1], 'exec', dont_inherit=True)",
+	}}
+	return nil
+}
+
+// pythonModule is the module by which a package is started, and the directory it is found from. Started as a file, a package could not
+// import what lies beside it by a relative name.
+func (j *job) pythonModule() (module, from string) {
+	dir, name := path.Split(j.entry)
+	dir = path.Clean(dir)
+	if find(j.files, j.entry) == nil { // a directory
+		dir, name = j.entry, pythonMain
+	}
+	switch {
+	case name != pythonMain:
+		return "", ""
+	case dir != ".":
+		if module := strings.ReplaceAll(dir, "/", "."); isPythonModule(module) {
+			return module, j.dir
+		}
+		return "", "" // python runs a directory too
+	case find(j.files, "__init__.py") != nil: // the tree itself is the package
+		return path.Base(j.dir), path.Dir(j.dir)
+	}
+	return "", ""
+}
+
+// isPythonModule reports whether every part of a dotted name is an identifier. Letters beyond ASCII are taken at their word.
+func isPythonModule(name string) bool {
+	for _, part := range strings.Split(name, ".") {
+		if part == "" || part[0] >= '0' && part[0] <= '9' || strings.ContainsFunc(part, func(r rune) bool {
+			return r < 0x80 && r != '_' && !(r >= '0' && r <= '9' || r|0x20 >= 'a' && r|0x20 <= 'z')
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// brokenPython reads the end of a trace: the file a SyntaxError is in.
+//
+//	  File "/workspace/main.py", line 3
+//	    x = = 1
+//	SyntaxError: invalid syntax
+func brokenPython(stderr []byte, dir string) []string {
+	at := -1
+	for _, kind := range []string{"SyntaxError:", "IndentationError:", "TabError:"} {
+		at = max(at, bytes.LastIndex(stderr, []byte("\n"+kind)), bytes.LastIndex(stderr, []byte(": "+kind)))
+		if bytes.HasPrefix(stderr, []byte(kind)) {
+			at = max(at, 0)
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	file, rest := lastAfter(stderr[:at], `File "`), lastAfter(stderr[:at], `", line `)
+	if file == "" { // an encoding that can not be read is said in one line
+		line, _, _ := strings.Cut(string(stderr[at:]), " on line ")
+		if _, file, ok := strings.Cut(line, " in file "); ok {
+			return []string{absolute(dir, file)}
+		}
+		return nil
+	}
+	file, _, _ = strings.Cut(file, `", line `)
+	if line, _, _ := strings.Cut(rest, "\n"); strings.Contains(line, ", in ") { // raised there, by code that ran
+		return nil
+	}
+	return []string{absolute(dir, file)}
+}
+
+// lastAfter is what follows the last mark in a text; "" without one.
+func lastAfter(text []byte, mark string) string {
+	i := bytes.LastIndex(text, []byte(mark))
+	if i < 0 {
+		return ""
+	}
+	return string(text[i+len(mark):])
+}
+
+// absolute is a name that a program has printed as a path inside.
+func absolute(dir, name string) string {
+	if path.IsAbs(name) {
+		return path.Clean(name)
+	}
+	return path.Join(dir, name)
+}
+
+// pythonLint walks the syntax trees of a program. It sees what is written, not what runs: a lint, never a wall.
+const pythonLint = `import ast, sys, traceback
+n = int(sys.argv[1])
+bad, files, found = set(sys.argv[2:2 + n]), sys.argv[2 + n:], 0
+def names(node):
+    if isinstance(node, ast.Import):
+        return [a.name for a in node.names]
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        return [node.module] + [node.module + "." + a.name for a in node.names]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called in ("__import__", "import_module"):
+            return [node.args[0].value]
+    return []
+for file in files:
+    try:
+        with open(file, "rb") as f:
+            tree = ast.parse(f.read(), file)
+    except (SyntaxError, ValueError):
+        traceback.print_exc(limit=0)
+        sys.exit(1)
+    for node in ast.walk(tree):
+        for name in names(node):
+            parts = name.split(".")
+            hit = [b for b in (".".join(parts[:i + 1]) for i in range(len(parts))) if b in bad]
+            if hit:
+                found += 1
+                print(f"{file}:{node.lineno}: lint: import of {hit[0]} is forbidden", file=sys.stderr)
+                break
+sys.exit(1 if found else 0)
+`
+
+// maxLinted bounds what is named on a command line.
+const maxLinted = 512 << 10
+
+func (j *job) lintPython() error {
+	forbidden := j.req.Options.ForbidImports
+	if len(forbidden) == 0 {
+		return nil
+	}
+	args := []string{j.tool.Path, "-I", "-S", "-c", pythonLint, strconv.Itoa(len(forbidden))}
+	for _, name := range forbidden {
+		if !isPythonModule(name) {
+			return sandbox.Invalid("forbid-imports", "%q is not the name of a module; write them like socket,os.path", name)
+		}
+		args = append(args, name)
+	}
+	total := 0
+	for _, f := range j.files {
+		if j.lang.owns(f.Path) || f.Path == j.entry {
+			args = append(args, j.inside(f.Path))
+			total += len(args[len(args)-1]) + 1
+		}
+	}
+	if total > maxLinted {
+		return sandbox.Invalid("forbid-imports", "the program has too many files to be looked at")
+	}
+	j.compile(nil, args...)
 	return nil
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -126,8 +128,8 @@ func (f *File) UnmarshalJSON(b []byte) error {
 		return sandbox.Invalid("files", "%q: unknown encoding %q; one of text, base64", j.Path, j.Encoding)
 	}
 	if j.Mode != "" {
-		var mode uint32
-		if _, err := fmt.Sscanf(j.Mode, "%o", &mode); err != nil || fs.FileMode(mode)&^fs.ModePerm != 0 {
+		mode, err := strconv.ParseUint(j.Mode, 8, 32)
+		if err != nil || fs.FileMode(mode)&^fs.ModePerm != 0 {
 			return sandbox.Invalid("files", "%q: mode %q is not octal permission bits", j.Path, j.Mode)
 		}
 		f.Mode = fs.FileMode(mode)
@@ -136,16 +138,19 @@ func (f *File) UnmarshalJSON(b []byte) error {
 }
 
 // content is the whole of the file.
-func (f File) content() ([]byte, error) {
+func (f File) content() ([]byte, error) { return f.head(math.MaxInt64) }
+
+// head is at most that much of its beginning.
+func (f File) head(most int64) ([]byte, error) {
 	if f.Open == nil {
-		return f.Data, nil
+		return f.Data[:min(int64(len(f.Data)), most)], nil
 	}
 	r, err := f.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	return io.ReadAll(r)
+	return io.ReadAll(io.LimitReader(r, most))
 }
 
 // maxFiles bounds a tree; the disk limit bounds its size.

@@ -36,6 +36,25 @@ type Event struct {
 	Violation *Violation      `json:"violation,omitempty"`
 }
 
+// EventDocument is an event as JSON: output is text where it is UTF-8, and says so where it is not. What has more to say
+// embeds it.
+type EventDocument struct {
+	Event
+	Data     *string `json:"data,omitempty"`
+	Encoding string  `json:"encoding,omitempty"` // "base64"; text without
+}
+
+// Document gives the event's names. A character that two events share makes both of them base64.
+func (e Event) Document() EventDocument {
+	d := EventDocument{Event: e}
+	if e.Kind == EventStdout || e.Kind == EventStderr {
+		var text string
+		text, d.Encoding = EncodeText(e.Data)
+		d.Data = &text
+	}
+	return d
+}
+
 // Violation is something that was refused, or a limit that was touched.
 type Violation struct {
 	Kind   string `json:"kind"`           // the limit or wall: "syscall", "memory", "pids", "disk", "output_limit", "timeout", "cpu_time"

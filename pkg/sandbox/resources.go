@@ -142,8 +142,8 @@ func pick[T comparable](field *T, fallback T) {
 	}
 }
 
-// validate refuses limits no machine could honour. Only fields that are set are looked at.
-func (l Limits) validate(m Machine) error {
+// Validate refuses limits no machine could honour. Only fields that are set are looked at.
+func (l Limits) Validate(m Machine) error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration

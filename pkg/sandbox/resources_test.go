@@ -77,18 +77,18 @@ func TestSizeString(t *testing.T) {
 }
 
 func TestLimitsValidate(t *testing.T) {
-	if err := (Limits{}).validate(big); err != nil {
+	if err := (Limits{}).Validate(big); err != nil {
 		t.Errorf("nothing given: %v", err)
 	}
-	if err := DefaultLimits().validate(big); err != nil {
+	if err := DefaultLimits().Validate(big); err != nil {
 		t.Errorf("defaults: %v", err)
 	}
 	edge := Limits{Wall: maxDuration, Grace: 1, CPUs: 8, CPUTime: 1, Memory: 64 * GiB, Disk: 4 * TiB, Inodes: 1 << 28, Processes: maxProcesses, OpenFiles: maxOpenFiles, Output: GiB}
-	if err := edge.validate(big); err != nil {
+	if err := edge.Validate(big); err != nil {
 		t.Errorf("the most there is: %v", err)
 	}
 	least := Limits{Wall: 1, CPUs: minCPUs, Memory: minMemory, Disk: minDisk, Inodes: minInodes, Processes: 1, OpenFiles: minOpenFiles, Output: 1}
-	if err := least.validate(big); err != nil {
+	if err := least.Validate(big); err != nil {
 		t.Errorf("the least there is: %v", err)
 	}
 	const huge = 1 << 63
@@ -107,7 +107,7 @@ func TestLimitsValidate(t *testing.T) {
 		{"open-files", Limits{OpenFiles: -1}}, {"open-files", Limits{OpenFiles: 7}}, {"open-files", Limits{OpenFiles: math.MaxInt}},
 		{"inodes", Limits{Inodes: -1}}, {"inodes", Limits{Inodes: 31}}, {"inodes", Limits{Inodes: math.MaxInt}},
 	} {
-		err := c.l.validate(big)
+		err := c.l.Validate(big)
 		if !errors.Is(err, ErrInvalid) || !strings.HasPrefix(err.Error(), c.field+": ") {
 			t.Errorf("%+v: %v, want it to name %s", c.l, err, c.field)
 		}

@@ -104,7 +104,7 @@ func isHostname(s string) bool {
 
 // complete returns the spec with every default filled in, or says what is wrong with it.
 func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) {
-	if err := s.Limits.validate(m); err != nil {
+	if err := s.Limits.Validate(m); err != nil {
 		return s, nil, err
 	}
 	defaults, clamped := DefaultLimits().Clamp(m)
@@ -298,7 +298,7 @@ func (p *Process) join(neighbour, asked *Process) error {
 
 // complete fills in what the process leaves to its sandbox.
 func (p Process) complete(s Spec, m Machine) (Process, error) {
-	if err := p.Limits.validate(m); err != nil {
+	if err := p.Limits.Validate(m); err != nil {
 		return p, err
 	}
 	if p.Limits.Disk != 0 || p.Limits.Inodes != 0 {

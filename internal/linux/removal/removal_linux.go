@@ -107,20 +107,32 @@ func (r *remover) lift(ctx context.Context, dir int) error {
 			return err
 		}
 		err := unix.Unlinkat(dir, name, 0)
-		if err == unix.EISDIR || err == unix.EPERM {
-			if err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); err == unix.ENOTEMPTY || err == unix.EEXIST {
-				r.moved++
-				err = unix.Renameat2(dir, name, r.top, ".removing-"+strconv.Itoa(r.moved), unix.RENAME_NOREPLACE)
-				if err == unix.EEXIST {
+		if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
+			if err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+				err = r.raise(dir, name)
+				if errors.Is(err, unix.EEXIST) {
 					continue // a name left by an earlier, interrupted call: the next pass takes both
 				}
 			}
 		}
-		if err != nil && err != unix.ENOENT {
+		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("%q: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// raise moves a directory to the top. It names its parent, so that moving it takes the right to write to it.
+func (r *remover) raise(dir int, name string) error {
+	r.moved++
+	up := ".removing-" + strconv.Itoa(r.moved)
+	err := unix.Renameat2(dir, name, r.top, up, unix.RENAME_NOREPLACE)
+	if err == unix.EACCES {
+		if err = unix.Fchmodat(dir, name, 0o700, 0); err == nil {
+			err = unix.Renameat2(dir, name, r.top, up, unix.RENAME_NOREPLACE)
+		}
+	}
+	return err
 }
 
 // list reads some entries of a directory.

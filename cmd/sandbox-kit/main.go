@@ -1,0 +1,13 @@
+// Command sandbox-kit holds the tools that sandbox-run runs inside its sandboxes: it compiles TypeScript and executes SQL.
+// It is started by sandbox-run.
+package main
+
+import (
+	"os"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/command"
+)
+
+func main() {
+	os.Exit(command.Run(os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+}

@@ -1,0 +1,213 @@
+//go:build linux || darwin
+
+package userdir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dir is an open directory. Whatever its path comes to mean later, names are looked up in this one.
+type Dir struct {
+	file *os.File
+	path string
+}
+
+// OpenDir opens a directory. For any purpose but Read it is made when missing, parents included, and
+// must belong to this user (or to root) with nobody else able to write to it.
+func OpenDir(path string, purpose Purpose) (*Dir, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := retry(func() (int, error) { return unix.Open(path, flags, 0) })
+	if errors.Is(err, unix.ENOENT) && purpose != Read {
+		// The standard wants them private from the first one that is made.
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, fmt.Errorf("make %s: %w%s", path, plain(err), hint(err))
+		}
+		if err := unix.Mkdir(path, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("make %s: %w%s", path, err, hint(err))
+		}
+		fd, err = retry(func() (int, error) { return unix.Open(path, flags, 0) })
+	}
+	if err != nil {
+		if isLink(path) {
+			return nil, fmt.Errorf("open %s: it is a symlink, which is never followed here; name its target", path)
+		}
+		return nil, fmt.Errorf("open %s: %w%s", path, err, hint(err))
+	}
+	d := &Dir{file: os.NewFile(uintptr(fd), path), path: path}
+	if err := d.check(purpose); err != nil {
+		_ = d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Dir) check(purpose Purpose) error {
+	if purpose == Read {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(d.Fd(), &st); err != nil {
+		return fmt.Errorf("stat %s: %w", d.path, err)
+	}
+	if uid := unix.Geteuid(); int(st.Uid) != uid && st.Uid != 0 {
+		return fmt.Errorf("use %s: it belongs to user %d, not to %d: %w", d.path, st.Uid, uid, unix.EPERM)
+	}
+	if st.Mode&0o022 != 0 {
+		return fmt.Errorf("use %s: others can write to it (mode %04o): %w; chmod go-w it, or use another directory",
+			d.path, st.Mode&0o7777, unix.EPERM)
+	}
+	return nil
+}
+
+// Fd is the descriptor, valid until Close.
+func (d *Dir) Fd() int { return int(d.file.Fd()) }
+
+// Path is the directory's name as it was opened.
+func (d *Dir) Path() string { return d.path }
+
+// Close may be called twice.
+func (d *Dir) Close() error { return d.file.Close() }
+
+// Open opens a regular file in the directory. To be written it must belong to this user, have no
+// second name, and be closed to everybody else; made when missing, it is all of that.
+func (d *Dir) Open(name string, purpose Purpose) (*os.File, error) {
+	path := filepath.Join(d.path, name)
+	flags := unix.O_NOFOLLOW | unix.O_CLOEXEC
+	switch purpose {
+	case Read:
+		flags |= unix.O_RDONLY | unix.O_NONBLOCK // a FIFO put in its place must not hold us up
+	case Write:
+		flags |= unix.O_RDWR | unix.O_CREAT
+	case Append:
+		flags |= unix.O_RDWR | unix.O_CREAT | unix.O_APPEND
+	}
+	fd, err := retry(func() (int, error) { return unix.Openat(d.Fd(), name, flags, 0o600) })
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("open %s: it is a symlink, which is never followed here; remove it, or name its target: %w", path, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w%s", path, err, hint(err))
+	}
+	if err := checkFile(fd, path, purpose); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func checkFile(fd int, path string, purpose Purpose) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("stat %s: %w", path, err)
+	}
+	uid := unix.Geteuid()
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return fmt.Errorf("open %s: it is not a regular file: %w; remove it", path, unix.EINVAL)
+	case int(st.Uid) != uid && (purpose != Read || uid != 0):
+		return fmt.Errorf("use %s: it belongs to user %d, not to %d: %w", path, st.Uid, uid, unix.EPERM)
+	case purpose == Read:
+	case st.Nlink > 1:
+		return fmt.Errorf("use %s: it has a second name (hard link): %w; remove that one", path, unix.EPERM)
+	case st.Mode&0o077 != 0:
+		return fmt.Errorf("use %s: it is open to others (mode %04o): %w; chmod 0600 it", path, st.Mode&0o7777, unix.EPERM)
+	}
+	return nil
+}
+
+// Is reports whether the name is that file's, still.
+func (d *Dir) Is(name string, f *os.File) bool {
+	var named, opened unix.Stat_t
+	return unix.Fstatat(d.Fd(), name, &named, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		unix.Fstat(int(f.Fd()), &opened) == nil && named.Dev == opened.Dev && named.Ino == opened.Ino
+}
+
+// Rename gives a file another name, in place of whatever has it.
+func (d *Dir) Rename(from, to string) error {
+	if err := unix.Renameat(d.Fd(), from, d.Fd(), to); err != nil {
+		return fmt.Errorf("rename %s to %s: %w%s", filepath.Join(d.path, from), to, err, hint(err))
+	}
+	return nil
+}
+
+// Remove removes a file. One that is not there is fine.
+func (d *Dir) Remove(name string) error {
+	if err := unix.Unlinkat(d.Fd(), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove %s: %w%s", filepath.Join(d.path, name), err, hint(err))
+	}
+	return nil
+}
+
+// Names lists the directory, in no order.
+func (d *Dir) Names() ([]string, error) {
+	// A descriptor of its own: a listing moves the place where the next one begins.
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(d.Fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", d.path, err)
+	}
+	f := os.NewFile(uintptr(fd), d.path)
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// Sync makes the names in the directory survive a power cut.
+func (d *Dir) Sync() error { return d.file.Sync() }
+
+func tryLock(f *os.File, shared bool) error {
+	how := unix.LOCK_EX
+	if shared {
+		how = unix.LOCK_SH
+	}
+	_, err := retry(func() (int, error) { return 0, unix.Flock(int(f.Fd()), how|unix.LOCK_NB) })
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("lock %s: %w", f.Name(), ErrBusy)
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w%s", f.Name(), err, hint(err))
+	}
+	return nil
+}
+
+// retry repeats a call that a signal interrupted.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+func isLink(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&os.ModeSymlink != 0
+}
+
+// plain strips the path that os puts into its errors: it is said already.
+func plain(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return fmt.Errorf("%s: %w", p.Path, p.Err)
+	}
+	return err
+}
+
+func hint(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return "; the disk is full: free some space"
+	case errors.Is(err, unix.EROFS):
+		return "; the file system is read-only: use a directory on another"
+	case errors.Is(err, unix.EACCES):
+		return "; use a directory of your own"
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK):
+		return "; use a directory on a local file system"
+	}
+	return ""
+}

@@ -1,0 +1,273 @@
+package audit
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Kind says what an entry is about.
+type Kind string
+
+// The kinds of entry.
+const (
+	KindRun      Kind = "run"
+	KindRepaired Kind = "repaired" // written by the log itself: it found something amiss and went on
+)
+
+// Door is the way a run was asked for.
+type Door string
+
+// The doors.
+const (
+	DoorCLI     Door = "cli"
+	DoorLibrary Door = "library"
+	DoorAPI     Door = "api"
+)
+
+// Entry is one line of the log. Its JSON names are a promise. Seq, Prev and Hash are Append's to fill
+// in, and Kind and Time where they are left open.
+type Entry struct {
+	Seq  uint64    `json:"seq"`
+	Time time.Time `json:"time"`
+	Kind Kind      `json:"kind"`
+	Run  string    `json:"run,omitempty"` // id of the run
+	Who  Who       `json:"who"`
+
+	Language string   `json:"language,omitempty"`
+	Version  string   `json:"language_version,omitempty"`
+	Command  []string `json:"command,omitempty"`
+
+	CodeSHA256   string `json:"code_sha256,omitempty"`
+	InputSHA256  string `json:"input_sha256,omitempty"` // of stdin, where it was known beforehand
+	Code         string `json:"code,omitempty"`         // only with Options.KeepCode
+	CodeEncoding string `json:"code_encoding,omitempty"`
+	CodeOmitted  string `json:"code_omitted,omitempty"` // why it is not here though it was to be kept
+
+	Policy   Policy           `json:"policy"`
+	Verdict  sandbox.Verdict  `json:"verdict,omitempty"`
+	ExitCode int              `json:"exit_code"`
+	Error    string           `json:"error,omitempty"` // our own failure, where there was no run
+	Metrics  *monitor.Metrics `json:"metrics,omitempty"`
+
+	Repaired *Repaired `json:"repaired,omitempty"`
+
+	Prev string `json:"prev"`
+	Hash string `json:"hash,omitempty"`
+
+	raw []byte // as it stands in the log
+}
+
+// Line is an entry that was read, as it stands in the log: one line of JSON, plain ASCII, without its newline.
+func (e Entry) Line() []byte { return e.raw }
+
+// Who is who asked.
+type Who struct {
+	UID  int    `json:"uid"`
+	User string `json:"user,omitempty"`
+	PID  int    `json:"pid"`
+	Door Door   `json:"door,omitempty"`
+}
+
+// Policy is what was asked for, and what was reached.
+type Policy struct {
+	Network sandbox.NetworkMode `json:"network,omitempty"`
+	Require sandbox.Tier        `json:"require,omitempty"`
+	Tier    sandbox.Tier        `json:"tier,omitempty"`
+	Backend string              `json:"backend,omitempty"`
+	Limits  *sandbox.Limits     `json:"limits,omitempty"`
+}
+
+// Repaired is what a writer found amiss before it went on. More than one thing can be.
+type Repaired struct {
+	// Torn are lines at the end that are no entries: their writer was killed. They stay where they are.
+	Torn []Torn `json:"torn,omitempty"`
+	// MissingFrom and MissingTo are entries that the head knew of and the log no longer had.
+	MissingFrom uint64 `json:"missing_from,omitempty"`
+	MissingTo   uint64 `json:"missing_to,omitempty"`
+	// Head says what was wrong with the head file; entries before this one may be missing unnoticed.
+	Head string `json:"head,omitempty"`
+}
+
+// Torn identifies the bytes of a line that is no entry.
+type Torn struct {
+	Bytes  int    `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+// maxTorn is how many torn lines are told of at a time: a writer that is killed leaves one.
+const maxTorn = 16
+
+func tornLine(text []byte) Torn { return Torn{Bytes: len(text), SHA256: Digest(text)} }
+
+// lineStart is how every line begins.
+const lineStart = `{"seq":`
+
+// beginsLikeAnEntry tells what a killed writer may have left from what one of ours never writes.
+func beginsLikeAnEntry(text []byte) bool {
+	n := min(len(text), len(lineStart))
+	return string(text[:n]) == lineStart[:n]
+}
+
+// Digest is the form in which code and input stand in an entry.
+func Digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// Me is this process and its user, having come through that door.
+func Me(door Door) Who {
+	return Who{UID: os.Getuid(), User: userName(), PID: os.Getpid(), Door: door}
+}
+
+// userName is looked up once; a user without a name is no error.
+var userName = sync.OnceValue(func() string {
+	u, err := user.LookupId(strconv.Itoa(os.Getuid()))
+	if err != nil {
+		return ""
+	}
+	return u.Username
+})
+
+// The most that is kept of what others chose, so that a line is never longer than maxLine.
+const (
+	maxWord    = 256
+	maxText    = 2048
+	maxCommand = 4096
+	maxCode    = 256 << 10
+	maxLine    = 2 << 20 // maxCode, each byte written as \u00xx, and the rest
+)
+
+// clip shortens text and shows that it did.
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+func clipAll(args []string, most int) []string {
+	var kept []string
+	for i, a := range args {
+		if most -= len(a) + 1; most < 0 {
+			return append(kept, clip(a, max(most+len(a), 0)), fmt.Sprintf("… (%d more)", len(args)-i-1))
+		}
+		kept = append(kept, a)
+	}
+	return kept
+}
+
+// bounded is the entry with everything in it cut to size, and without its code unless that is kept.
+func (e Entry) bounded(keepCode bool) Entry {
+	for _, field := range []*string{
+		&e.Run, &e.Who.User, (*string)(&e.Who.Door), &e.Language, &e.Version, &e.CodeSHA256, &e.InputSHA256,
+		(*string)(&e.Policy.Network), (*string)(&e.Policy.Require), (*string)(&e.Policy.Tier), &e.Policy.Backend, (*string)(&e.Verdict),
+	} {
+		*field = clip(*field, maxWord)
+	}
+	e.Error = clip(e.Error, maxText)
+	e.Command = clipAll(e.Command, maxCommand)
+	code := e.Code
+	e.Code, e.CodeEncoding, e.CodeOmitted = "", "", ""
+	switch {
+	case !keepCode || code == "":
+	case len(code) > maxCode:
+		e.CodeOmitted = fmt.Sprintf("%d bytes; the most is %d", len(code), maxCode)
+	case utf8.ValidString(code):
+		e.Code = code
+	default:
+		e.Code, e.CodeEncoding = base64.StdEncoding.EncodeToString([]byte(code)), "base64"
+	}
+	return e
+}
+
+// hashField is how every line ends; the hash is of all that stands before it.
+const (
+	hashField = `,"hash":"`
+	hashEnd   = `"}`
+	hashLen   = 2 * sha256.Size
+)
+
+// line encodes the entry, sets its hash and ends it with a newline. It is plain ASCII.
+func (e *Entry) line() ([]byte, error) {
+	b := encoder{out: make([]byte, 0, 2048)}
+	if b.entry(e); b.bad != nil {
+		return nil, b.bad
+	}
+	e.Hash = Digest(b.out)
+	line := append(b.out, hashField+e.Hash+hashEnd+"\n"...)
+	if len(line) > maxLine {
+		return nil, fmt.Errorf("encode the entry: %d bytes; the most is %d", len(line), maxLine)
+	}
+	return line, nil
+}
+
+// Why a line is not what was written.
+var (
+	errNoEntry = errors.New("not an entry of an audit log")
+	errHash    = errors.New("its content does not match its hash")
+)
+
+// link is what the chain needs of a line.
+type link struct {
+	Seq      uint64    `json:"seq"`
+	Time     time.Time `json:"time"`
+	Prev     string    `json:"prev"`
+	Repaired *Repaired `json:"repaired"`
+	Hash     string    `json:"hash"`
+}
+
+// parseLink reads a line without its newline. With errHash the link is what the line claims to be.
+func parseLink(line []byte) (link, error) {
+	var l link
+	tail := len(hashField) + hashLen + len(hashEnd)
+	if len(line) <= tail || len(line) > maxLine {
+		return l, errNoEntry
+	}
+	body, end := line[:len(line)-tail], string(line[len(line)-tail:])
+	if !strings.HasPrefix(end, hashField) || !strings.HasSuffix(end, hashEnd) {
+		return l, errNoEntry
+	}
+	if err := json.Unmarshal(line, &l); err != nil || l.Seq == 0 || len(l.Prev) != hashLen {
+		return l, errNoEntry
+	}
+	if l.Hash != end[len(hashField):len(hashField)+hashLen] {
+		return l, errNoEntry // a second hash under another spelling of its name
+	}
+	if Digest(body) != l.Hash {
+		return l, errHash
+	}
+	return l, nil
+}
+
+// ParseEntry reads one line of a log, with or without its newline, and checks its hash. Whether it is where it
+// belongs is for Verify to say.
+func ParseEntry(line []byte) (Entry, error) {
+	line = bytes.TrimSuffix(line, []byte("\n"))
+	if _, err := parseLink(line); err != nil {
+		return Entry{}, err
+	}
+	var e Entry
+	if err := json.Unmarshal(line, &e); err != nil {
+		return Entry{}, fmt.Errorf("%w: %w", errNoEntry, err)
+	}
+	return e, nil
+}

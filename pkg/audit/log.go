@@ -1,0 +1,307 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Defaults of Options.
+const (
+	DefaultMaxSize = 64 * sandbox.MiB
+	DefaultWait    = 2 * time.Second
+)
+
+// Options of a Log; the zero value is useful.
+type Options struct {
+	Sync     bool          // entries survive a power cut; costs what the disk costs
+	KeepCode bool          // keep the code itself, not only its hash
+	MaxSize  sandbox.Size  // of one file; 0 is DefaultMaxSize
+	Wait     time.Duration // the longest wait for other writers; 0 is DefaultWait
+}
+
+// Log is an audit log. Nothing is open between two calls, and there is nothing to close.
+type Log struct {
+	dir, name string
+	options   Options
+	turn      chan struct{} // of this process's goroutines; they would only take the lock from each other
+}
+
+// DefaultPath is $XDG_STATE_HOME/sandbox-run/audit.jsonl.
+func DefaultPath() (string, error) {
+	dir, err := userdir.State()
+	if err != nil {
+		return "", &sandbox.Error{Op: "audit log", Err: err}
+	}
+	return filepath.Join(dir, "audit.jsonl"), nil
+}
+
+// Open refuses a log that is not the user's own; an empty path is DefaultPath. A log that does not exist is
+// made by the first Append.
+func Open(path string, o Options) (*Log, error) {
+	if path == "" {
+		var err error
+		if path, err = DefaultPath(); err != nil {
+			return nil, err
+		}
+	}
+	if o.Wait < 0 {
+		return nil, sandbox.Invalid("audit log", "a wait of %v; it can not be negative", o.Wait)
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil || strings.HasSuffix(path, "/") || strings.ContainsRune(path, 0) {
+		return nil, sandbox.Invalid("audit log", "%q does not name a file", path)
+	}
+	if o.MaxSize == 0 {
+		o.MaxSize = DefaultMaxSize
+	}
+	if o.Wait == 0 {
+		o.Wait = DefaultWait
+	}
+	l := &Log{dir: filepath.Dir(absolute), name: filepath.Base(absolute), options: o, turn: make(chan struct{}, 1)}
+	if err := l.look(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// look refuses what Append would refuse, before anything is run.
+func (l *Log) look() error {
+	dir, err := userdir.OpenDir(l.dir, userdir.Read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return l.failed(err)
+	}
+	defer dir.Close()
+	file, err := dir.Open(l.name, userdir.Read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return l.failed(err)
+	}
+	return file.Close()
+}
+
+// Path is where the log is.
+func (l *Log) Path() string { return filepath.Join(l.dir, l.name) }
+
+func (l *Log) headName() string { return l.name + ".head" }
+
+func (l *Log) failed(err error) error {
+	e := &sandbox.Error{Op: "audit log", Err: err}
+	if errors.Is(err, errors.ErrUnsupported) {
+		e.Kind = sandbox.ErrUnsupported
+	}
+	if errors.Is(err, userdir.ErrBusy) {
+		e.Err = fmt.Errorf("%w for %v", err, l.options.Wait)
+		e.Hint = "look for a sandbox-run that hangs or is stopped"
+	}
+	return e
+}
+
+// Append writes an entry: all of it, or nothing and an error. Seq, Prev and Hash are filled in here.
+func (l *Log) Append(e Entry) error {
+	deadline := time.Now().Add(l.options.Wait)
+	select {
+	case l.turn <- struct{}{}:
+	default:
+		timer := time.NewTimer(l.options.Wait)
+		defer timer.Stop()
+		select {
+		case l.turn <- struct{}{}:
+		case <-timer.C:
+			return l.failed(fmt.Errorf("this process itself has it %w", userdir.ErrBusy))
+		}
+	}
+	defer func() { <-l.turn }()
+
+	w, err := l.begin(deadline)
+	if err != nil {
+		return l.failed(err)
+	}
+	defer w.close()
+	if e.Kind == "" {
+		e.Kind = KindRun
+	}
+	e.Repaired = nil // says what the log itself has found
+	e = e.bounded(l.options.KeepCode)
+	if err := w.append(&e); err != nil {
+		return l.failed(err)
+	}
+	return nil
+}
+
+// writer has the log to itself.
+type writer struct {
+	log      *Log
+	dir      *userdir.Dir
+	headFile *os.File
+	file     *os.File
+	size     int64
+	lead     string // to be written before the next entry: the newline that a killed writer left out
+	last     link   // the entry the next one follows
+}
+
+// begin takes the lock and finds the end of the chain, which it mends where it has to.
+func (l *Log) begin(deadline time.Time) (_ *writer, err error) {
+	w := &writer{log: l}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	if err := w.lock(deadline); err != nil {
+		return nil, err
+	}
+	if err := w.open(); err != nil {
+		return nil, err
+	}
+	known, err := readHead(w.headFile)
+	if err == nil && w.size > 0 && known.Size == w.size {
+		w.last = link{Seq: known.Seq, Hash: known.Hash}
+		return w, nil
+	}
+	if err != nil && !errors.Is(err, errHeadSpoilt) {
+		return nil, err
+	}
+	return w, w.settle(known, err != nil)
+}
+
+// lock opens and locks the head. Somebody may remove it while we wait: then what we have locked is nothing.
+func (w *writer) lock(deadline time.Time) (err error) {
+	for {
+		if w.dir, err = userdir.OpenDir(w.log.dir, userdir.Write); err != nil {
+			return err
+		}
+		if w.headFile, err = w.dir.Open(w.log.headName(), userdir.Write); err != nil {
+			return err
+		}
+		if err = userdir.Lock(w.headFile, false, time.Until(deadline)); err != nil {
+			return err
+		}
+		if w.dir.Is(w.log.headName(), w.headFile) {
+			return nil
+		}
+		w.close()
+		w.dir, w.headFile = nil, nil
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the head file is removed again and again: %w", userdir.ErrBusy)
+		}
+	}
+}
+
+// open opens the current file.
+func (w *writer) open() (err error) {
+	if w.file, err = w.dir.Open(w.log.name, userdir.Append); err != nil {
+		return err
+	}
+	info, err := w.file.Stat()
+	if err != nil {
+		return err
+	}
+	w.size = info.Size()
+	return nil
+}
+
+func (w *writer) close() {
+	if w.file != nil {
+		_ = w.file.Close()
+	}
+	if w.headFile != nil {
+		_ = w.headFile.Close() // and with it the lock
+	}
+	if w.dir != nil {
+		_ = w.dir.Close()
+	}
+}
+
+// append writes the entry and then the head. What fails takes its own bytes back.
+func (w *writer) append(e *Entry) error {
+	e.Seq, e.Prev = w.last.Seq+1, w.last.Hash
+	if e.Prev == "" {
+		e.Prev = strings.Repeat("0", hashLen)
+	}
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	e.Time = e.Time.UTC()
+	if y := e.Time.Year(); y < 0 || y > 9999 {
+		return fmt.Errorf("a time in the year %d can not be written", y)
+	}
+	line, err := e.line()
+	if err != nil {
+		return err
+	}
+	created := w.size == 0
+	if w.size > 0 && w.size+int64(len(line)) > int64(w.log.options.MaxSize) {
+		if err := w.rotate(); err != nil {
+			return err
+		}
+		created = true
+	}
+	text := append([]byte(w.lead), line...)
+	if _, err := w.file.Write(text); err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", w.log.Path(), cause(err)), w.file.Truncate(w.size))
+	}
+	now := head{Seq: e.Seq, Hash: e.Hash, Size: w.size + int64(len(text))}
+	if err := writeHead(w.headFile, now); err != nil {
+		return errors.Join(err, w.file.Truncate(w.size))
+	}
+	w.size, w.lead, w.last = now.Size, "", link{Seq: e.Seq, Hash: e.Hash}
+	if !w.log.options.Sync {
+		return nil
+	}
+	err = errors.Join(w.file.Sync(), w.headFile.Sync())
+	if created {
+		err = errors.Join(err, w.dir.Sync())
+	}
+	return err
+}
+
+// rotate moves the current file aside, under the number of its last entry, and begins a new one.
+func (w *writer) rotate() error {
+	aside := rotatedName(w.log.name, w.last.Seq)
+	if f, err := w.dir.Open(aside, userdir.Read); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			_ = f.Close()
+		}
+		return nil // nothing is ever replaced: the current file grows on
+	}
+	if w.lead != "" { // the file that is moved aside is complete
+		if _, err := w.file.WriteString(w.lead); err != nil {
+			return fmt.Errorf("write %s: %w", w.log.Path(), cause(err))
+		}
+		w.lead = ""
+	}
+	if err := w.dir.Rename(w.log.name, aside); err != nil {
+		return err
+	}
+	_ = w.file.Close()
+	w.file = nil
+	return w.open()
+}
+
+// cause strips the path that os puts into its errors: it is said already.
+func cause(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+const rotatedDigits = 20
+
+func rotatedName(name string, last uint64) string {
+	return fmt.Sprintf("%s.%0*d", name, rotatedDigits, last)
+}

@@ -1,0 +1,301 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Filter picks entries; a zero field lets everything through.
+type Filter struct {
+	Since    time.Time // from this moment on
+	Until    time.Time // before this one
+	Language string
+	Verdict  sandbox.Verdict
+	User     string // name or uid
+}
+
+func (f Filter) match(e *Entry) bool {
+	return (f.Since.IsZero() || !e.Time.Before(f.Since)) &&
+		(f.Until.IsZero() || e.Time.Before(f.Until)) &&
+		(f.Language == "" || strings.EqualFold(f.Language, e.Language)) &&
+		(f.Verdict == "" || f.Verdict == e.Verdict) &&
+		(f.User == "" || f.User == e.Who.User || f.User == strconv.Itoa(e.Who.UID))
+}
+
+// LineError is a line that could not be read as an entry. Reading goes on after it.
+type LineError struct {
+	File string
+	Line int // from 1; 0 where nobody counted
+	Err  error
+}
+
+func (e *LineError) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: a line: %v", e.File, e.Err)
+	}
+	return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *LineError) Unwrap() error { return e.Err }
+
+// Query yields the entries a filter picks, oldest first. Beside a *LineError there is no entry, and more may
+// follow; any other error is the last.
+func (l *Log) Query(f Filter) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		s, err := l.snapshot()
+		if err != nil {
+			yield(Entry{}, l.failed(err))
+			return
+		}
+		defer s.close()
+		for _, p := range s.pieces {
+			if !s.each(p, 0, func(no int, text []byte) bool { return s.yieldLine(p, no, text, f, yield) }) {
+				return
+			}
+		}
+		if s.err != nil {
+			yield(Entry{}, l.failed(s.err))
+		}
+	}
+}
+
+// Tail yields the newest n entries, oldest of them first; errors as in Query.
+func (l *Log) Tail(n int) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		s, err := l.snapshot()
+		if err != nil {
+			yield(Entry{}, l.failed(err))
+			return
+		}
+		defer s.close()
+		first, offsets := len(s.pieces), make([]int64, len(s.pieces))
+		for n > 0 && first > 0 {
+			first--
+			offset, lines := s.fromEnd(s.pieces[first], n)
+			offsets[first] = offset
+			n -= lines
+		}
+		for i := first; i < len(s.pieces); i++ {
+			p := s.pieces[i]
+			if !s.each(p, offsets[i], func(no int, text []byte) bool { return s.yieldLine(p, no, text, Filter{}, yield) }) {
+				return
+			}
+		}
+		if s.err != nil {
+			yield(Entry{}, l.failed(s.err))
+		}
+	}
+}
+
+func (s *snapshot) yieldLine(p piece, no int, text []byte, f Filter, yield func(Entry, error) bool) bool {
+	e, err := ParseEntry(text)
+	if err != nil {
+		return yield(Entry{}, &LineError{File: filepath.Join(s.log.dir, p.name), Line: no, Err: err})
+	}
+	if !f.match(&e) {
+		return true
+	}
+	e.raw = bytes.Clone(text)
+	return yield(e, nil)
+}
+
+// snapshot is the log as it was at one moment. Files that were moved aside do not change any more; of the
+// current one, only what was there at that moment counts.
+type snapshot struct {
+	log    *Log
+	dir    *userdir.Dir
+	pieces []piece
+	head   head
+	// headErr says that there is no usable head; err is the first failure to read.
+	headErr, err error
+}
+
+type piece struct {
+	name string
+	file *os.File // of the current one; others are opened when they are read
+	size int64
+}
+
+func (l *Log) snapshot() (_ *snapshot, err error) {
+	s := &snapshot{log: l}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.dir, err = userdir.OpenDir(l.dir, userdir.Read); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return s, nil
+		}
+		return nil, err
+	}
+	// Without a head there is no lock to take; then we read what is there.
+	headFile, err := s.dir.Open(l.headName(), userdir.Read)
+	switch {
+	case err == nil:
+		defer headFile.Close()
+		if err := userdir.Lock(headFile, true, l.options.Wait); err != nil {
+			return nil, err
+		}
+		s.head, s.headErr = readHead(headFile)
+		if s.headErr != nil && !errors.Is(s.headErr, errHeadSpoilt) {
+			return nil, s.headErr
+		}
+	case errors.Is(err, fs.ErrNotExist):
+		s.headErr = errors.New("the head file is missing")
+	default:
+		return nil, err
+	}
+	names, err := asideNames(s.dir, l.name)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		s.pieces = append(s.pieces, piece{name: name})
+	}
+	current, err := s.dir.Open(l.name, userdir.Read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.pieces = append(s.pieces, piece{name: l.name, file: current})
+	info, err := current.Stat()
+	if err != nil {
+		return nil, err
+	}
+	s.pieces[len(s.pieces)-1].size = info.Size()
+	return s, nil
+}
+
+func (s *snapshot) close() {
+	for _, p := range s.pieces {
+		if p.file != nil {
+			_ = p.file.Close()
+		}
+	}
+	if s.dir != nil {
+		_ = s.dir.Close()
+	}
+}
+
+// asideNames lists the files that were moved aside, oldest first.
+func asideNames(dir *userdir.Dir, name string) ([]string, error) {
+	names, err := dir.Names()
+	if err != nil {
+		return nil, err
+	}
+	names = slices.DeleteFunc(names, func(n string) bool {
+		number, ok := strings.CutPrefix(n, name+".")
+		return !ok || len(number) != rotatedDigits || strings.Trim(number, "0123456789") != ""
+	})
+	slices.Sort(names)
+	return names, nil
+}
+
+// with lends a piece's file.
+func (s *snapshot) with(p piece, use func(f *os.File, size int64)) {
+	if p.file != nil {
+		use(p.file, p.size)
+		return
+	}
+	f, err := s.dir.Open(p.name, userdir.Read)
+	if err != nil {
+		s.err = errors.Join(s.err, err)
+		return
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		s.err = errors.Join(s.err, err)
+		return
+	}
+	use(f, info.Size())
+}
+
+// each calls visit for every line from an offset on, without its newline; a line that is longer than any of ours
+// comes cut. Lines are counted from the file's beginning only. It reports whether to go on.
+func (s *snapshot) each(p piece, offset int64, visit func(no int, text []byte) bool) (more bool) {
+	more = true
+	s.with(p, func(f *os.File, size int64) {
+		r := bufio.NewReaderSize(io.NewSectionReader(f, offset, size-offset), 64<<10)
+		for no := 1; more; no++ {
+			text, err := readLine(r)
+			if err != nil {
+				if !errors.Is(err, io.EOF) {
+					s.err = errors.Join(s.err, fmt.Errorf("read %s: %w", f.Name(), cause(err)))
+				}
+				return
+			}
+			count := no
+			if offset > 0 {
+				count = 0
+			}
+			more = visit(count, text)
+		}
+	})
+	return more
+}
+
+// readLine reads one line, of which it keeps no more than tells it from an entry. io.EOF means that there is none.
+func readLine(r *bufio.Reader) (line []byte, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if room := maxLine + 1 - len(line); room > 0 {
+			line = append(line, part[:min(len(part), room)]...)
+		}
+		switch {
+		case err == nil:
+			return bytes.TrimSuffix(line, []byte("\n")), nil
+		case errors.Is(err, bufio.ErrBufferFull):
+		case errors.Is(err, io.EOF) && len(line) > 0:
+			return line, nil
+		default:
+			return nil, err
+		}
+	}
+}
+
+// fromEnd finds where the last n lines of a piece begin, and how many there are.
+func (s *snapshot) fromEnd(p piece, n int) (offset int64, lines int) {
+	s.with(p, func(f *os.File, size int64) {
+		buf := make([]byte, 64<<10)
+		for at := size; at > 0; {
+			step := min(at, int64(len(buf)))
+			at -= step
+			if _, err := f.ReadAt(buf[:step], at); err != nil && !errors.Is(err, io.EOF) {
+				s.err = errors.Join(s.err, fmt.Errorf("read %s: %w", f.Name(), cause(err)))
+				return
+			}
+			for i := step - 1; i >= 0; i-- {
+				if buf[i] != '\n' || at+i == size-1 {
+					continue
+				}
+				if lines++; lines == n {
+					offset = at + i + 1
+					return
+				}
+			}
+		}
+		if size > 0 {
+			lines++
+		}
+	})
+	return offset, lines
+}

@@ -1,0 +1,273 @@
+package audit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// FaultKind says in a word what was done to a log.
+type FaultKind string
+
+// The kinds of fault.
+const (
+	FaultEdited     FaultKind = "edited"     // an entry does not match its hash, or the next entry's memory of it
+	FaultInserted   FaultKind = "inserted"   // a number stands twice
+	FaultDeleted    FaultKind = "deleted"    // numbers are missing
+	FaultReordered  FaultKind = "reordered"  // an entry stands after a later one
+	FaultTruncated  FaultKind = "truncated"  // the newest entries are missing
+	FaultUnreadable FaultKind = "unreadable" // a line is no entry, and no writer knew of it
+	FaultHead       FaultKind = "head"       // the head file is missing, spoilt, or does not belong to this log
+)
+
+// Fault is a place where the chain does not hold.
+type Fault struct {
+	Kind FaultKind `json:"kind"`
+	File string    `json:"file"`
+	Line int       `json:"line,omitempty"` // from 1; absent where it is about no line
+	Seq  uint64    `json:"seq,omitempty"`
+	What string    `json:"what"`
+
+	missing uint64 // of FaultDeleted: the last missing number
+}
+
+// Note is something that a crash explains.
+type Note struct {
+	File string `json:"file"`
+	Line int    `json:"line,omitempty"`
+	Seq  uint64 `json:"seq,omitempty"`
+	What string `json:"what"`
+}
+
+// Report is what Verify found.
+type Report struct {
+	OK      bool      `json:"ok"`
+	Files   []string  `json:"files"`
+	Entries uint64    `json:"entries"`
+	First   uint64    `json:"first_seq"`
+	Last    uint64    `json:"last_seq"`
+	Newest  time.Time `json:"newest,omitzero"`
+	// Hash is the newest entry's: kept elsewhere, it proves all that is in the log today.
+	Hash   string  `json:"hash,omitempty"`
+	Faults []Fault `json:"faults"`
+	Notes  []Note  `json:"notes"`
+	// More counts faults beyond the first thousand.
+	More int `json:"more_faults,omitempty"`
+}
+
+const maxFaults = 1000
+
+// Verify reads the whole log, files that were moved aside included, and reports every place where the chain does
+// not hold: what was changed, removed, added or moved, and where. Torn lines that a writer mended are notes.
+// The error is for a log that could not be read; the report is then of what could.
+func (l *Log) Verify() (Report, error) {
+	s, err := l.snapshot()
+	if err != nil {
+		return Report{Files: []string{}, Faults: []Fault{}, Notes: []Note{}}, l.failed(err)
+	}
+	defer s.close()
+	v := &verifier{head: s.head, report: Report{Files: []string{}, Faults: []Fault{}, Notes: []Note{}}}
+	for _, p := range s.pieces {
+		v.file = filepath.Join(l.dir, p.name)
+		v.report.Files = append(v.report.Files, v.file)
+		s.each(p, 0, func(no int, text []byte) bool {
+			v.line(no, text)
+			return true
+		})
+	}
+	v.finish(filepath.Join(l.dir, l.headName()), s.headErr)
+	v.report.OK = len(v.report.Faults) == 0 && s.err == nil
+	if s.err != nil {
+		return v.report, l.failed(s.err)
+	}
+	return v.report, nil
+}
+
+// verifier walks the chain.
+type verifier struct {
+	report Report
+	head   head
+	file   string // that is being read
+
+	last    link      // the entry with the highest number so far
+	hashes  []string  // what the next one may remember of it: more than one where its number stands twice
+	atHead  string    // hash of the entry whose number the head names
+	strange []strange // the lines before that are no entries
+}
+
+// strange is a line that is no entry, and may be one that a killed writer left.
+type strange struct {
+	Torn
+	file string
+	line int
+	torn bool // it begins as an entry does
+}
+
+func (v *verifier) fault(f Fault) {
+	if f.File == "" {
+		f.File = v.file
+	}
+	if len(v.report.Faults) == maxFaults {
+		v.report.More++
+		return
+	}
+	v.report.Faults = append(v.report.Faults, f)
+}
+
+func (v *verifier) note(no int, seq uint64, format string, args ...any) {
+	if len(v.report.Notes) < maxFaults {
+		v.report.Notes = append(v.report.Notes, Note{File: v.file, Line: no, Seq: seq, What: fmt.Sprintf(format, args...)})
+	}
+}
+
+func (v *verifier) line(no int, text []byte) {
+	e, err := parseLink(text)
+	if errors.Is(err, errNoEntry) {
+		if len(v.strange) == maxTorn {
+			v.giveUp(v.strange[0])
+			v.strange = slices.Delete(v.strange, 0, 1)
+		}
+		v.strange = append(v.strange, strange{Torn: tornLine(text), file: v.file, line: no, torn: beginsLikeAnEntry(text)})
+		return
+	}
+	v.acceptStrange(e, no)
+	v.report.Entries++
+	if v.report.First == 0 {
+		v.report.First = e.Seq
+	}
+	if err != nil {
+		v.fault(Fault{Kind: FaultEdited, Line: no, Seq: e.Seq, What: "its content does not match its hash"})
+	}
+	if e.Seq == v.head.Seq && v.atHead != v.head.Hash {
+		v.atHead = e.Hash
+	}
+	v.place(e, no)
+	if r := e.Repaired; r != nil {
+		v.repaired(*r, e, no)
+	}
+}
+
+// place compares an entry's number and memory with what stands before it.
+func (v *verifier) place(e link, no int) {
+	if e.Seq <= v.last.Seq {
+		v.misplaced(e, no)
+		return
+	}
+	switch want := v.last.Seq + 1; {
+	case e.Seq > want && e.Repaired != nil && e.Repaired.MissingFrom == want && e.Repaired.MissingTo == e.Seq-1:
+		// The writer of this entry knew, and says more.
+	case e.Seq > want:
+		what := fmt.Sprintf("entries %d to %d are missing before it", want, e.Seq-1)
+		if e.Seq-1 == want {
+			what = fmt.Sprintf("entry %d is missing before it", want)
+		}
+		if v.last.Seq == 0 {
+			what += ": the log has lost its beginning"
+		}
+		v.fault(Fault{Kind: FaultDeleted, Line: no, Seq: want, missing: e.Seq - 1, What: what})
+	case v.last.Seq == 0 && e.Prev != strings.Repeat("0", hashLen):
+		v.fault(Fault{Kind: FaultDeleted, Line: no, Seq: e.Seq, What: "it remembers an entry before it, and is said to be the first"})
+	case v.last.Seq > 0 && !slices.Contains(v.hashes, e.Prev):
+		v.fault(Fault{Kind: FaultEdited, Line: no, Seq: v.last.Seq,
+			What: fmt.Sprintf("entry %d remembers another entry %d before it than the one that stands there", e.Seq, v.last.Seq)})
+	}
+	v.last, v.hashes = e, append(v.hashes[:0], e.Hash)
+	v.report.Newest = e.Time
+}
+
+// misplaced is for an entry whose number is not beyond all before it.
+func (v *verifier) misplaced(e link, no int) {
+	gap := slices.IndexFunc(v.report.Faults, func(f Fault) bool {
+		return f.Kind == FaultDeleted && f.Seq <= e.Seq && e.Seq <= f.missing
+	})
+	if gap < 0 {
+		v.fault(Fault{Kind: FaultInserted, Line: no, Seq: e.Seq, What: fmt.Sprintf("the number %d stands twice; one of the two was not written by sandbox-run", e.Seq)})
+		if e.Seq == v.last.Seq {
+			v.hashes = append(v.hashes, e.Hash) // nobody knows which of the two the next one follows
+		}
+		return
+	}
+	// What was thought missing is here: the gap is what is left of it, the fault is the order.
+	f := v.report.Faults[gap]
+	v.report.Faults = slices.Delete(v.report.Faults, gap, gap+1)
+	for _, rest := range []Fault{{Seq: f.Seq, missing: e.Seq - 1}, {Seq: e.Seq + 1, missing: f.missing}} {
+		if rest.Seq <= rest.missing {
+			rest.Kind, rest.File, rest.Line = FaultDeleted, f.File, f.Line
+			rest.What = fmt.Sprintf("entries %d to %d are missing before it", rest.Seq, rest.missing)
+			v.fault(rest)
+		}
+	}
+	v.fault(Fault{Kind: FaultReordered, Line: no, Seq: e.Seq, What: fmt.Sprintf("entry %d stands after entry %d", e.Seq, v.last.Seq)})
+}
+
+// repaired is for what a writer found amiss. What a crash explains is a note; what it does not stays a fault for good.
+func (v *verifier) repaired(r Repaired, e link, no int) {
+	when := e.Time.Format(time.RFC3339)
+	if r.MissingTo > 0 {
+		v.fault(Fault{Kind: FaultTruncated, Line: no, Seq: r.MissingFrom,
+			What: fmt.Sprintf("entries %d to %d were gone when a writer looked, %s", r.MissingFrom, r.MissingTo, when)})
+	}
+	if r.Head != "" {
+		v.fault(Fault{Kind: FaultHead, Line: no, Seq: e.Seq,
+			What: fmt.Sprintf("when a writer looked at the head, %s, %s; entries before this one may have been removed from the end", when, r.Head)})
+	}
+}
+
+// acceptStrange lets lines pass that are no entries, if the entry behind them says what they were.
+func (v *verifier) acceptStrange(e link, no int) {
+	for _, s := range v.strange {
+		if e.Repaired != nil && s.torn && slices.Contains(e.Repaired.Torn, s.Torn) {
+			v.note(s.line, 0, "a torn line of %d bytes: its writer was killed; the next one said so in line %d", s.Bytes, no)
+			continue
+		}
+		v.giveUp(s)
+	}
+	v.strange = v.strange[:0]
+}
+
+func (v *verifier) giveUp(s strange) {
+	v.fault(Fault{Kind: FaultUnreadable, File: s.file, Line: s.line, What: fmt.Sprintf("its %d bytes are not an entry", s.Bytes)})
+}
+
+// finish compares the end of the log with the head.
+func (v *verifier) finish(headFile string, headErr error) {
+	r := &v.report
+	r.Last, r.Hash = v.last.Seq, v.last.Hash
+	for _, s := range v.strange {
+		// Only at the very end can there be lines that nobody has had the time to mend.
+		if s.torn && s.file == r.Files[len(r.Files)-1] {
+			v.note(s.line, 0, "a torn line of %d bytes: its writer was killed; the next one will say so", s.Bytes)
+			continue
+		}
+		v.giveUp(s)
+	}
+	fault := func(kind FaultKind, seq uint64, format string, args ...any) {
+		v.fault(Fault{Kind: kind, File: headFile, Seq: seq, What: fmt.Sprintf(format, args...)})
+	}
+	switch behind := v.last.Seq - v.head.Seq; {
+	case headErr != nil && r.Entries == 0 && len(r.Files) == 0: // there is no log
+	case headErr != nil:
+		fault(FaultHead, 0, "%v: whether the newest entries are missing can not be seen", headErr)
+	case v.head.Seq > v.last.Seq && v.last.Seq+1 == v.head.Seq:
+		fault(FaultTruncated, v.head.Seq, "entry %d was written and is missing from the end", v.head.Seq)
+	case v.head.Seq > v.last.Seq:
+		fault(FaultTruncated, v.last.Seq+1, "entries %d to %d were written and are missing from the end", v.last.Seq+1, v.head.Seq)
+	case v.head.Seq > 0 && v.atHead != v.head.Hash:
+		fault(FaultHead, v.head.Seq, "the head knows another entry %d than the log has", v.head.Seq)
+	case behind > 1:
+		fault(FaultHead, v.head.Seq, "the head knows nothing of entries %d to %d", v.head.Seq+1, v.last.Seq)
+	case behind == 1:
+		v.note(0, v.last.Seq, "the head does not know the newest entry: its writer was killed; the next one brings it up")
+	}
+	order := func(f Fault) int { // files as they follow each other, the head last
+		if i := slices.Index(r.Files, f.File); i >= 0 {
+			return i
+		}
+		return len(r.Files)
+	}
+	slices.SortStableFunc(r.Faults, func(a, b Fault) int { return cmp.Or(order(a)-order(b), a.Line-b.Line) })
+}

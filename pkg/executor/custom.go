@@ -1,0 +1,367 @@
+package executor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/yamlite"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
+)
+
+// custom is a language that a file defines:
+//
+//	languages:
+//	  - name: c                       # as --lang has it
+//	    title: C                      # as people write it; by default the name
+//	    aliases: [gcc]
+//	    extensions: [.c]              # with the dot
+//	    interpreters: [tcc]           # of a shebang
+//	    source: main.c                # what a piece of code is called; by default main and the first extension
+//	    compile: [gcc, -O2, -o, "{out}", "{files}"]
+//	    run: ["{out}"]
+//	    version: [gcc, --version]     # prints the version
+//	    programs: [gcc, ld]           # that must be there, besides those that compile and run name
+//	    paths: [~/.local/share/x]     # further ones of the host that it needs; shown read-only
+//	    env: {LC_ALL: C}
+//	    limits: {memory: 128m, timeout: 10s}
+//	    compile_limits: {memory: 1g}
+//
+// {file} is the file that starts the program, {files} all that have one of the extensions, {dir} where they lie, {out} what the
+// compiler is to make: a file or a directory. Words are arguments as they are: no shell reads them.
+type custom struct {
+	compile, run []string
+	env          map[string]string
+	toolchain    toolchain.Custom
+}
+
+// LanguagesFile is where a user's own languages are defined; "" where there is no such place.
+func LanguagesFile() string {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "sandbox-run", "languages.yaml")
+}
+
+// LoadLanguages reads a file of languages, for Options.Languages. One that does not exist defines none.
+func LoadLanguages(file string) ([]*Language, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var languages []*Language
+	if err == nil {
+		languages, err = parseLanguages(text)
+	}
+	if err != nil {
+		return nil, &sandbox.Error{Op: "languages", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s: %w", file, err)}
+	}
+	return languages, nil
+}
+
+func parseLanguages(text []byte) ([]*Language, error) {
+	doc, err := yamlite.Decode(text)
+	if err != nil {
+		return nil, err
+	}
+	if m, ok := doc.(yamlite.Map); ok {
+		for _, p := range m {
+			if p.Key != "languages" {
+				return nil, fmt.Errorf("line %d: %q where only languages belongs", p.Line, p.Key)
+			}
+		}
+		doc, _ = m.Get("languages")
+	}
+	list, ok := doc.([]any)
+	if !ok && doc != nil {
+		return nil, fmt.Errorf("%s where a list of languages belongs", yamlite.Kind(doc))
+	}
+	var all []*Language
+	seen := map[string]bool{}
+	for i, item := range list {
+		m, ok := item.(yamlite.Map)
+		if !ok {
+			return nil, fmt.Errorf("language %d is %s, and must be a mapping", i+1, yamlite.Kind(item))
+		}
+		l, err := parseLanguage(m)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range append([]string{l.Name}, l.Aliases...) {
+			if seen[n] {
+				return nil, fmt.Errorf("line %d: there are two languages %q", m[0].Line, n)
+			}
+			seen[n] = true
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+func parseLanguage(m yamlite.Map) (*Language, error) {
+	c := &custom{}
+	l := &Language{custom: c, plan: planCustom}
+	var version []string
+	for _, p := range m {
+		var err error
+		switch p.Key {
+		case "name":
+			l.Name, err = text(p)
+		case "title":
+			l.Title, err = text(p)
+		case "source":
+			l.Source, err = text(p)
+		case "aliases":
+			l.Aliases, err = texts(p)
+		case "extensions":
+			l.Extensions, err = texts(p)
+		case "interpreters":
+			l.Interpreters, err = texts(p)
+		case "mains":
+			l.Mains, err = texts(p)
+		case "compile":
+			c.compile, err = texts(p)
+		case "run":
+			c.run, err = texts(p)
+		case "version":
+			version, err = texts(p)
+		case "programs":
+			c.toolchain.Programs, err = texts(p)
+		case "paths":
+			c.toolchain.Paths, err = texts(p)
+		case "env":
+			c.env, err = variables(p)
+		case "limits":
+			l.Limits, err = limitsOf(p)
+		case "compile_limits":
+			l.Compile, err = limitsOf(p)
+		default:
+			err = errors.New("there is no such field; there are name, title, aliases, extensions, interpreters, mains, source, compile, run, version, programs, paths, env, limits, compile_limits")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %s: %w", p.Line, p.Key, err)
+		}
+	}
+	c.toolchain.VersionCommand = version
+	if err := l.complete(); err != nil {
+		line := 0
+		if len(m) > 0 {
+			line = m[0].Line
+		}
+		return nil, fmt.Errorf("line %d: language %q: %w", line, l.Name, err)
+	}
+	return l, nil
+}
+
+// complete checks a language that was defined, and fills in what it leaves open.
+func (l *Language) complete() error {
+	c := l.custom
+	if l.Name == "" {
+		return errors.New("it has no name")
+	}
+	for _, n := range append([]string{l.Name}, l.Aliases...) {
+		if n != strings.ToLower(n) || strings.TrimSpace(n) != n || n == "" {
+			return fmt.Errorf("name %q must be in lower case and without spaces", n)
+		}
+	}
+	for i, e := range l.Extensions {
+		if !strings.HasPrefix(e, ".") || len(e) < 2 || strings.ContainsAny(e, "/*") {
+			return fmt.Errorf("extension %q is not one; write it like .c", e)
+		}
+		l.Extensions[i] = strings.ToLower(e)
+	}
+	if len(c.run) == 0 {
+		return errors.New(`it has no run; write it like ["{out}"] or [lua, "{file}"]`)
+	}
+	for _, command := range [][]string{c.compile, c.run} {
+		if err := checkCommand(command, len(c.compile) > 0); err != nil {
+			return err
+		}
+	}
+	if len(c.compile) > 0 && !slices.ContainsFunc(c.compile, func(w string) bool { return strings.Contains(w, "{out}") }) {
+		return errors.New(`compile does not say {out}: where is what it makes?`)
+	}
+	pick(&l.Title, l.Name)
+	if l.Source == "" {
+		l.Source = "main"
+		if len(l.Extensions) > 0 {
+			l.Source += l.Extensions[0]
+		}
+	}
+	if err := checkName("source", l.Source); err != nil {
+		return err
+	}
+	if len(l.Mains) == 0 {
+		l.Mains = []string{l.Source}
+	}
+	c.toolchain.Name = l.Name
+	for _, command := range [][]string{c.compile, c.run} {
+		if len(command) > 0 && !strings.Contains(command[0], "{") && !slices.Contains(c.toolchain.Programs, command[0]) {
+			c.toolchain.Programs = append(c.toolchain.Programs, command[0])
+		}
+	}
+	if len(c.toolchain.Programs) == 0 {
+		return errors.New("it names no program")
+	}
+	l.Directory = slices.Contains(c.compile, "{files}") && !strings.Contains(strings.Join(slices.Concat(c.compile, c.run), " "), "{file}")
+	return nil
+}
+
+// placeholders of commands.
+var placeholders = []string{"{file}", "{files}", "{dir}", "{out}"}
+
+func checkCommand(words []string, compiled bool) error {
+	for i, w := range words {
+		if w == "" && i == 0 {
+			return errors.New("a command has no program")
+		}
+		rest := w
+		for {
+			_, after, ok := strings.Cut(rest, "{")
+			if !ok {
+				break
+			}
+			name, more, closed := strings.Cut(after, "}")
+			switch p := "{" + name + "}"; {
+			case !closed || !slices.Contains(placeholders, p):
+				return fmt.Errorf("%q: there are only %s", w, strings.Join(placeholders, ", "))
+			case p == "{files}" && w != p:
+				return fmt.Errorf("%q: {files} is many words and must stand alone", w)
+			case p == "{out}" && !compiled:
+				return fmt.Errorf("%q: nothing is made without compile", w)
+			}
+			rest = more
+		}
+	}
+	return nil
+}
+
+// customOut is where a user's compiler leaves what it makes.
+const customOut = sandbox.TmpDir + "/program"
+
+func planCustom(j *job) error {
+	c := j.lang.custom
+	for k, v := range c.env {
+		j.env(k, v)
+	}
+	for k, v := range j.tool.Env {
+		j.env(k, v)
+	}
+	if len(c.compile) > 0 {
+		j.compile([]string{customOut}, j.fill(c.compile)...)
+	}
+	j.run(j.fill(c.run)...)
+	return nil
+}
+
+// fill puts a command's words in, and its program where the toolchain has it.
+func (j *job) fill(words []string) []string {
+	file := j.inside(j.entry)
+	put := strings.NewReplacer("{file}", file, "{dir}", j.dir, "{out}", customOut)
+	var args []string
+	for i, w := range words {
+		switch {
+		case w == "{files}":
+			for _, f := range j.files {
+				if j.lang.owns(f.Path) || f.Path == j.entry {
+					args = append(args, j.inside(f.Path))
+				}
+			}
+		case i == 0 && j.tool.Programs[path.Base(w)] != "":
+			args = append(args, j.tool.Programs[path.Base(w)])
+		default:
+			args = append(args, put.Replace(w))
+		}
+	}
+	return args
+}
+
+func text(p yamlite.Pair) (string, error) {
+	s, ok := p.Value.(string)
+	if !ok || s == "" || strings.ContainsRune(s, 0) {
+		return "", fmt.Errorf("it is %s, and must be a text", yamlite.Kind(p.Value))
+	}
+	return s, nil
+}
+
+func texts(p yamlite.Pair) ([]string, error) {
+	list, ok := p.Value.([]any)
+	if !ok {
+		return nil, fmt.Errorf("it is %s, and must be a list of texts; write it like [a, b]", yamlite.Kind(p.Value))
+	}
+	all := make([]string, len(list))
+	for i, item := range list {
+		switch v := item.(type) {
+		case string:
+			all[i] = v
+		case yamlite.Number:
+			all[i] = string(v)
+		default:
+			return nil, fmt.Errorf("number %d of the list is %s, and must be a text", i+1, yamlite.Kind(item))
+		}
+	}
+	return all, nil
+}
+
+func variables(p yamlite.Pair) (map[string]string, error) {
+	m, ok := p.Value.(yamlite.Map)
+	if !ok {
+		return nil, fmt.Errorf("it is %s, and must be a mapping of variables", yamlite.Kind(p.Value))
+	}
+	all := make(map[string]string, len(m))
+	for _, v := range m {
+		switch value := v.Value.(type) {
+		case string:
+			all[v.Key] = value
+		case yamlite.Number:
+			all[v.Key] = string(value)
+		default:
+			return nil, fmt.Errorf("line %d: %s is %s, and must be a text", v.Line, v.Key, yamlite.Kind(v.Value))
+		}
+	}
+	return all, nil
+}
+
+// limitsOf reads limits as results write them, with units where people would write some.
+func limitsOf(p yamlite.Pair) (l sandbox.Limits, err error) {
+	m, ok := p.Value.(yamlite.Map)
+	if !ok {
+		return l, fmt.Errorf("it is %s, and must be a mapping; write it like {memory: 128m, timeout: 10s}", yamlite.Kind(p.Value))
+	}
+	for i, field := range m {
+		switch v := field.Value.(type) {
+		case yamlite.Number:
+			if strings.HasPrefix(string(v), "-") || strings.Trim(string(v), "0.") == "" {
+				return l, fmt.Errorf("line %d: %s: %s is no limit", field.Line, field.Key, v)
+			}
+			continue
+		case string:
+			if d, err := time.ParseDuration(v); err == nil && d > 0 && slices.Contains([]string{"timeout", "grace", "cpu_time"}, field.Key) {
+				m[i].Value = d.Seconds()
+				continue
+			}
+			if size, err := sandbox.ParseSize(v); err == nil && size > 0 && slices.Contains([]string{"memory", "disk", "output_limit"}, field.Key) {
+				m[i].Value = uint64(size)
+				continue
+			}
+		}
+		return l, fmt.Errorf("line %d: %s: %v is no such limit", field.Line, field.Key, field.Value)
+	}
+	data, err := json.Marshal(m)
+	if err != nil {
+		return l, err
+	}
+	return l, l.UnmarshalJSON(data)
+}

@@ -1,0 +1,379 @@
+package executor
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// goProgram is a program as the go command has to be told of it.
+type goProgram struct {
+	root     string   // directory of its module, relative
+	target   string   // what is built, seen from root
+	tests    []goTest // instead of target
+	vendored bool
+	imports  []string // of all its files
+}
+
+type goTest struct{ dir, target string }
+
+// goFile is what matters of a file before it is compiled.
+type goFile struct {
+	path     string
+	pkg      string
+	test     bool // named so
+	ignored  bool // by its first lines
+	guarded  bool // by a build constraint
+	imports  []string
+	funcMain bool
+	testFunc bool
+}
+
+// readGo finds out what a program consists of. It changes the job's files: archives are unpacked, snippets completed.
+func readGo(j *job) (*goProgram, error) {
+	if len(j.files) == 1 {
+		if err := readSingleGo(j); err != nil {
+			return nil, err
+		}
+	}
+	var files []goFile
+	for i := range j.files {
+		f := &j.files[i]
+		if path.Ext(f.Path) != ".go" {
+			continue
+		}
+		src, err := f.content()
+		if err != nil {
+			return nil, err
+		}
+		if f.Open != nil {
+			f.Open, f.Data = nil, src
+		}
+		files = append(files, lookAtGo(f.Path, src))
+	}
+	if len(files) == 0 {
+		return nil, &sandbox.Error{Op: "files", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no file ends in .go"), Hint: "--lang, if it is another language"}
+	}
+	p := &goProgram{root: "."}
+	seen := map[string]bool{}
+	for _, f := range files {
+		for _, i := range f.imports {
+			seen[i] = true
+		}
+	}
+	p.imports = slices.Sorted(maps.Keys(seen))
+	if len(files) == 1 && find(j.files, "go.mod") == nil && find(j.files, "go.work") == nil {
+		// One file needs no module.
+		p.target = "./" + files[0].path
+		if files[0].test || j.req.Options.Test {
+			if !files[0].test {
+				return nil, errNoTests(".")
+			}
+			p.tests = []goTest{{dir: path.Dir(files[0].path), target: p.target}}
+		}
+		return p, nil
+	}
+	return p, p.choose(j, files)
+}
+
+// choose decides which package of a tree is meant, and whether its tests are.
+func (p *goProgram) choose(j *job, files []goFile) error {
+	dirs := map[string]*goDir{}
+	for _, f := range files {
+		dir := path.Dir(f.path)
+		if !isPackageDir(dir) {
+			continue
+		}
+		d := dirs[dir]
+		if d == nil {
+			d = &goDir{}
+			dirs[dir] = d
+		}
+		switch {
+		case f.test:
+			d.tests = true
+		case f.pkg == "main" && !f.ignored:
+			d.main = true
+			if f.funcMain && !f.guarded {
+				d.mains = append(d.mains, f.path)
+			}
+		}
+	}
+	dir, entryFile := j.entry, ""
+	if strings.HasSuffix(dir, ".go") {
+		dir, entryFile = path.Dir(dir), dir
+	}
+	asked := j.req.Entry != ""
+	var programs, tested []string
+	for _, d := range slices.Sorted(maps.Keys(dirs)) {
+		if dirs[d].main {
+			programs = append(programs, d)
+		}
+		if dirs[d].tests && (!asked || d == dir || strings.HasPrefix(d, dir+"/")) {
+			tested = append(tested, d)
+		}
+	}
+	has := dirs[dir]
+	switch {
+	case j.req.Options.Test || strings.HasSuffix(entryFile, "_test.go"):
+		if len(tested) == 0 {
+			return errNoTests(dir)
+		}
+	case has != nil && has.main:
+		tested = nil
+	case !asked && len(programs) == 1:
+		dir, tested = programs[0], nil
+	case !asked && len(programs) > 1:
+		return &sandbox.Error{
+			Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is a package main in each of %s", strings.Join(programs, ", ")),
+			Hint: "--entry " + programs[0],
+		}
+	case len(tested) == 0:
+		return &sandbox.Error{
+			Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is neither a package main nor a test in %s", orHere(dir)),
+			Hint: "package main, with a func main",
+		}
+	}
+	if len(tested) > 0 {
+		dir = tested[0]
+	}
+	p.root = moduleOf(j.files, dir)
+	if p.root == "" {
+		p.root = "."
+		if find(j.files, "go.work") == nil {
+			// As the Go playground calls it.
+			j.files = append(j.files, File{Path: "go.mod", Data: []byte("module play.ground\n\ngo " + languageVersion(j.tool.Version) + "\n")})
+		}
+	}
+	p.vendored = find(j.files, path.Join(p.root, "vendor/modules.txt")) != nil
+	for _, d := range tested {
+		if below(d, p.root) {
+			p.tests = append(p.tests, goTest{dir: d, target: relativeTo(p.root, d)})
+		}
+	}
+	p.target = relativeTo(p.root, dir)
+	if len(tested) > 0 || len(dirs[dir].mains) < 2 {
+		return nil
+	}
+	// Several programs lie in one directory, as scripts do.
+	if mains := dirs[dir].mains; entryFile == "" {
+		return &sandbox.Error{
+			Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is a func main in each of %s", strings.Join(mains, ", ")), Hint: "--entry " + mains[0],
+		}
+	}
+	p.target = relativeTo(p.root, entryFile)
+	return nil
+}
+
+// goDir is a directory that holds Go files.
+type goDir struct {
+	main  bool // a package main
+	tests bool
+	mains []string // files with a func main
+}
+
+func errNoTests(dir string) error {
+	return &sandbox.Error{Op: "test", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there are no tests in %s", orHere(dir)), Hint: "a file that ends in _test.go"}
+}
+
+func orHere(dir string) string {
+	if dir == "." {
+		return "this program"
+	}
+	return dir
+}
+
+// isPackageDir leaves out the directories that the go command does.
+func isPackageDir(dir string) bool {
+	for part := range strings.SplitSeq(dir, "/") {
+		if part == "vendor" || part == "testdata" || part != "." && strings.HasPrefix(part, ".") || strings.HasPrefix(part, "_") {
+			return false
+		}
+	}
+	return true
+}
+
+// moduleOf is the nearest directory at or above dir that has a go.mod, or "".
+func moduleOf(files []File, dir string) string {
+	for ; ; dir = path.Dir(dir) {
+		if find(files, path.Join(dir, "go.mod")) != nil {
+			return dir
+		}
+		if dir == "." {
+			return ""
+		}
+	}
+}
+
+func below(p, dir string) bool { return dir == "." || p == dir || strings.HasPrefix(p, dir+"/") }
+
+// relativeTo is a path as the go command takes it: ./cmd/hello.
+func relativeTo(root, p string) string {
+	if p == root {
+		return "."
+	}
+	if root == "." {
+		return "./" + p
+	}
+	return "./" + strings.TrimPrefix(p, root+"/")
+}
+
+// readSingleGo makes of one file what the go command understands.
+func readSingleGo(j *job) error {
+	f := j.files[0]
+	src, err := f.content()
+	if err != nil {
+		return err
+	}
+	if files := unpackGo(src); files != nil {
+		if err := checkNames("files", files); err != nil {
+			return err
+		}
+		j.files, j.entry = files, "."
+		if j.req.Entry != "" && j.req.Entry != f.Path {
+			j.entry = j.req.Entry
+		}
+		if len(files) == 1 {
+			j.entry = files[0].Path
+		}
+		return nil
+	}
+	if path.Base(f.Path) == "go.mod" {
+		return nil
+	}
+	if strings.ContainsAny(f.Path, "\n\r") {
+		return sandbox.Invalid("files", "name %q contains a line break", f.Path)
+	}
+	shown := path.Base(f.Path)
+	out := File{Path: f.Path, Mode: f.Mode, Data: src}
+	if !hasPackageClause(src) {
+		out.Data = wrapSnippet(shown, src)
+	}
+	if path.Ext(out.Path) != ".go" {
+		out.Path = path.Join(path.Dir(out.Path), "main.go")
+	}
+	if g := lookAtGo(out.Path, out.Data); !g.test && !g.funcMain && g.testFunc {
+		out.Path = strings.TrimSuffix(out.Path, ".go") + "_test.go"
+	}
+	if path.Base(out.Path) != shown && bytes.Equal(out.Data, src) && j.req.Name+j.req.Entry != "" {
+		out.Data = append([]byte(lineDirective(shown, 1, 1)), src...)
+	}
+	j.files = []File{out}
+	j.entry = out.Path
+	return nil
+}
+
+// unpackGo returns the files of a txtar archive, or nil if it is none: a program that is whole as it stands may well contain
+// what looks like one.
+func unpackGo(src []byte) []File {
+	archive := txtar.Parse(src)
+	if len(archive.Files) == 0 || parses(src) {
+		return nil
+	}
+	if !hasPackageClause(src) && parses(wrapSnippet("main.go", src)) {
+		return nil
+	}
+	var files []File
+	if len(bytes.TrimSpace(archive.Comment)) > 0 && !onlyComments(archive.Comment) {
+		head := archive.Comment // as the Go playground has it
+		if !hasPackageClause(head) {
+			head = wrapSnippet("main.go", head)
+		}
+		files = append(files, File{Path: "main.go", Data: head})
+	}
+	for _, f := range archive.Files {
+		files = append(files, File{Path: f.Name, Data: f.Data})
+	}
+	return files
+}
+
+func parses(src []byte) bool {
+	_, err := parser.ParseFile(token.NewFileSet(), "", src, parser.SkipObjectResolution)
+	return err == nil
+}
+
+// onlyComments: text before the first file that is for people. It may be Go's comments, or plain words.
+func onlyComments(text []byte) bool {
+	s, _ := scanGo(text)
+	_, tok, _ := s.Scan()
+	if tok == token.EOF {
+		return true
+	}
+	return !parses(text) && !parses(wrapSnippet("main.go", text))
+}
+
+// lookAtGo reads what can be read of a file, however broken.
+func lookAtGo(p string, src []byte) goFile {
+	g := goFile{path: p, test: strings.HasSuffix(p, "_test.go")}
+	mode := parser.SkipObjectResolution | parser.ParseComments
+	if !isPackageDir(path.Dir(p)) {
+		mode = parser.ImportsOnly
+	}
+	file, _ := parser.ParseFile(token.NewFileSet(), "", src, mode)
+	if file == nil {
+		return g
+	}
+	if file.Name != nil {
+		g.pkg = file.Name.Name
+	}
+	g.imports = importsIn(file)
+	for _, c := range file.Comments {
+		if c.Pos() > file.Package {
+			break
+		}
+		for _, l := range c.List {
+			g.guarded = g.guarded || strings.HasPrefix(l.Text, "//go:build ")
+			g.ignored = g.ignored || strings.TrimSpace(l.Text) == "//go:build ignore"
+		}
+	}
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil {
+			g.funcMain = g.funcMain || f.Name.Name == "main" && g.pkg == "main"
+			g.testFunc = g.testFunc || isTestName(f.Name.Name) && f.Type.Params.NumFields() == 1 || isExample(f)
+		}
+	}
+	return g
+}
+
+// importsOf are what a file imports, however broken the rest of it is.
+func importsOf(src []byte) []string {
+	file, _ := parser.ParseFile(token.NewFileSet(), "", src, parser.ImportsOnly)
+	if file == nil {
+		return nil
+	}
+	return importsIn(file)
+}
+
+func importsIn(file *ast.File) []string {
+	var all []string
+	for _, i := range file.Imports {
+		if s, err := strconv.Unquote(i.Path.Value); err == nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func isTestName(name string) bool {
+	for _, prefix := range []string{"Test", "Benchmark", "Fuzz"} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok && (rest == "" || !('a' <= rest[0] && rest[0] <= 'z')) {
+			return true
+		}
+	}
+	return false
+}
+
+func isExample(f *ast.FuncDecl) bool {
+	return strings.HasPrefix(f.Name.Name, "Example") && f.Type.Params.NumFields() == 0
+}

@@ -1,0 +1,297 @@
+package executor
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
+)
+
+// goWarmth is a build cache with the packages of the standard library that programs have needed so far. The user's own go
+// command fills it from its own sources; sandboxes see it read-only, so that a program compiles itself and nothing more.
+// Whatever is missing from it, or damaged, is compiled in the sandbox: slower, and no different.
+type goWarmth struct {
+	dir      string
+	tool     *toolchain.Toolchain
+	packages []string   // that the program imports
+	modules  []goModule // whose imports count too
+}
+
+// goFirst are compiled with the first program: nearly all need most of them.
+const goFirst = "bufio bytes context encoding/json errors fmt io maps math math/rand os slices sort strconv strings sync time unicode/utf8"
+
+// warmPatience bounds one filling. All of the standard library takes a slow machine some minutes.
+const warmPatience = 15 * time.Minute
+
+// trimmedEvery is how often the go command puts its cache in order.
+const trimmedEvery = 24 * time.Hour
+
+func (w *goWarmth) buildDir() string { return filepath.Join(w.dir, "build") }
+func (w *goWarmth) listed() string   { return filepath.Join(w.dir, "warmed") }
+
+// prepare fills the cache with what the program needs. A cache that can not be had is done without.
+func (w *goWarmth) prepare(ctx context.Context, p *Plan, compiling bool, on prepareHook) (func(), error) {
+	release, err := useWarm(w.dir)
+	if err == nil {
+		if err = w.layOut(); err != nil {
+			release()
+		}
+	}
+	if err != nil {
+		w.without(p, err)
+		return func() {}, nil
+	}
+	if !compiling {
+		return release, nil
+	}
+	if err := errors.Join(w.keepFromTrimming(), w.fill(ctx, on)); err != nil {
+		if ctx.Err() != nil {
+			release()
+			return nil, err
+		}
+		p.Notes = append(p.Notes, "Go's standard library could not be compiled beforehand, which makes this slow: "+err.Error())
+	}
+	return release, nil
+}
+
+// layOut makes the directories of a build cache, which the go command would make: inside it can not.
+func (w *goWarmth) layOut() error {
+	if _, err := os.Stat(filepath.Join(w.buildDir(), "ff")); err == nil {
+		return nil
+	}
+	dirs := []string{w.buildDir()}
+	for i := range 256 {
+		dirs = append(dirs, filepath.Join(w.buildDir(), fmt.Sprintf("%02x", i)))
+	}
+	for _, dir := range dirs {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := os.Chmod(dir, 0o755); err != nil { // whatever this user's files are like
+			return err
+		}
+	}
+	return nil
+}
+
+// keepFromTrimming tells the go command that its cache was put in order not long ago. Outside it would remove what was not used for
+// some days, and can not know what sandboxes use; inside it would look through all of it, each time, to no avail.
+func (w *goWarmth) keepFromTrimming() error {
+	name := filepath.Join(w.buildDir(), "trim.txt")
+	if st, err := os.Stat(name); err == nil && time.Since(st.ModTime()).Abs() < trimmedEvery/2 {
+		return nil
+	}
+	now := time.Now()
+	if err := os.WriteFile(name, []byte(strconv.FormatInt(now.Unix(), 10)), 0o644); err != nil {
+		return err
+	}
+	return errors.Join(os.Chmod(name, 0o644), os.Chtimes(name, now, now))
+}
+
+// without changes a plan so that it needs no cache of ours.
+func (w *goWarmth) without(p *Plan, why error) {
+	p.Notes = append(p.Notes, "Go's standard library is compiled anew: "+why.Error())
+	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add), func(m sandbox.Mount) bool { return m.Target == goCacheDir })
+	for i := range p.Phases {
+		if env := p.Phases[i].Process.Env; env["GOCACHE"] != "" {
+			env = maps.Clone(env)
+			env["GOCACHE"] = sandbox.TmpDir + "/go-build"
+			p.Phases[i].Process.Env = env
+		}
+	}
+}
+
+func (w *goWarmth) fill(ctx context.Context, on prepareHook) error {
+	if have := w.read(); len(w.missing(have)) == 0 && len(w.unread(have)) == 0 {
+		return nil
+	}
+	if on != nil {
+		defer on("compiling Go's standard library, once")()
+	}
+	lock, err := lockFile(ctx, filepath.Join(w.dir, warmLock), false)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	have := w.read() // another may have done it meanwhile
+	for _, m := range w.unread(have) {
+		w.packages = append(w.packages, m.imports()...)
+		have[m.path+"@"+m.version] = true
+	}
+	missing := w.missing(have)
+	if len(have) == 0 {
+		dropWarm(ctx, w.dir)
+		missing = slices.Compact(slices.Sorted(slices.Values(append(missing, strings.Fields(goFirst)...))))
+	}
+	if len(missing) > 0 {
+		if err := w.build(ctx, missing); err != nil {
+			return err
+		}
+	}
+	for _, p := range missing {
+		have[p] = true
+	}
+	return w.write(have)
+}
+
+// missing are the packages of the standard library that are not in the cache yet. Its sources say which those are.
+func (w *goWarmth) missing(have map[string]bool) []string {
+	var all []string
+	for _, p := range w.packages {
+		if have[p] || slices.Contains(all, p) || !isStandardName(p) {
+			continue
+		}
+		if st, err := os.Stat(filepath.Join(onHost(w.tool, w.tool.Home), "src", filepath.FromSlash(p))); err == nil && st.IsDir() {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// isStandardName reports whether a path could be that of a package in the standard library: it is an argument of a command.
+func isStandardName(p string) bool {
+	if p == "testing/internal/testdeps" { // of every test
+		return true
+	}
+	for part := range strings.SplitSeq(p, "/") {
+		if part == "" || part == "cmd" || part == "internal" || part == "vendor" || part == "testdata" || part == "builtin" {
+			return false
+		}
+	}
+	return p != "unsafe" && p != "C" && strings.Trim(p, "abcdefghijklmnopqrstuvwxyz0123456789/") == ""
+}
+
+func (w *goWarmth) unread(have map[string]bool) []goModule {
+	var all []goModule
+	for _, m := range w.modules {
+		if !have[m.path+"@"+m.version] && m.archive() != nil {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// build compiles packages of the standard library into the cache.
+func (w *goWarmth) build(ctx context.Context, packages []string) error {
+	ctx, cancel := context.WithTimeout(ctx, warmPatience)
+	defer cancel()
+	home := filepath.Join(w.dir, "home") // one at a time: this is under the lock
+	if err := removeTree(ctx, home); err != nil {
+		return err
+	}
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return err
+	}
+	defer func() { _ = removeTree(context.WithoutCancel(ctx), home) }() // the next one does
+	// A module of its own: none further up has a say. As a module, because only then the go command leaves the index of the
+	// packages that it will look for inside.
+	if err := os.WriteFile(filepath.Join(home, "go.mod"), []byte("module warm\n"), 0o600); err != nil {
+		return err
+	}
+	// Sandboxes' users must be able to read it, whatever files of this user's are like.
+	args := slices.Concat([]string{"-c", `umask 022 && exec "$@"`, "go", onHost(w.tool, w.tool.Path), "build"}, goFlags(), packages)
+	cmd := exec.CommandContext(ctx, "/bin/sh", args...)
+	cmd.Dir = home
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "TMPDIR=" + home, "GOPATH=" + home + "/go"}
+	for k, v := range goEnv(w.buildDir()) {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	for k, v := range w.tool.Env {
+		cmd.Env = append(cmd.Env, k+"="+onHost(w.tool, v))
+	}
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
+		return fmt.Errorf("go build: %w: %s", err, first)
+	}
+	return nil
+}
+
+// read lists the packages that are in the cache, and the modules whose imports are.
+func (w *goWarmth) read() map[string]bool {
+	have := map[string]bool{}
+	text, err := os.ReadFile(w.listed())
+	if err != nil {
+		return have
+	}
+	for name := range strings.FieldsSeq(string(text)) {
+		have[name] = true
+	}
+	return have
+}
+
+func (w *goWarmth) write(have map[string]bool) error {
+	text := strings.Join(slices.Sorted(maps.Keys(have)), "\n") + "\n"
+	half := w.listed() + ".new" // under the lock
+	if err := os.WriteFile(half, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(half, w.listed())
+}
+
+// maxModuleSource bounds what is read of one file of a module.
+const maxModuleSource = 4 << 20
+
+// imports are what a module's packages import. One that can not be read imports nothing: the go command will say why.
+func (m *goModule) imports() []string {
+	r, err := m.archive().Open()
+	if err != nil {
+		return nil
+	}
+	defer r.Close()
+	f, ok := r.(*os.File)
+	if !ok {
+		return nil
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return nil
+	}
+	archive, err := zip.NewReader(f, st.Size())
+	if err != nil {
+		return nil
+	}
+	all := map[string]bool{}
+	for _, f := range archive.File {
+		if path.Ext(f.Name) != ".go" || strings.HasSuffix(f.Name, "_test.go") || f.UncompressedSize64 > maxModuleSource {
+			continue
+		}
+		src, err := readZipped(f)
+		if err != nil {
+			continue
+		}
+		for _, i := range importsOf(src) {
+			all[i] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+func readZipped(f *zip.File) (_ []byte, err error) {
+	r, err := f.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	return io.ReadAll(io.LimitReader(r, maxModuleSource))
+}

@@ -1,0 +1,31 @@
+// Package kit makes a program able to be the kit: those tools of ours that handle foreign input with large libraries
+// (esbuild, SQLite), and are therefore run inside the sandbox, behind its walls and limits.
+//
+// What. A program that imports this package is `sandbox-kit` when its argv[0] is called so; nothing else is asked of its main.
+// The tools are in the packages below: typescript, sqlite, postgres; command is their command line.
+//
+// Place in the flow. The executor shows the kit's executable (kitpath.Find) inside the sandbox, read-only, and runs it as a
+// phase like any other program. cmd/sandbox-kit is nothing but the kit. cmd/sandbox-run links it unless it is built with
+// the tag thin, so that `go run` needs no second executable.
+//
+// Lifecycle. The initialiser either does nothing or runs the tool and ends the process.
+//
+// Concurrency. None.
+//
+// Limits. Linking it costs each start of a program about a millisecond, which is why the thin executable does not.
+package kit
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/command"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
+)
+
+func init() {
+	kitpath.Linked = true
+	if len(os.Args) > 0 && filepath.Base(os.Args[0]) == kitpath.Name {
+		os.Exit(command.Run(os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	}
+}

@@ -1,0 +1,12 @@
+package typescript
+
+import "encoding/json"
+
+// packageType is the type that a package.json declares: "module", or something else.
+func packageType(text []byte) string {
+	var p struct {
+		Type string `json:"type"`
+	}
+	_ = json.Unmarshal(text, &p) // Node refuses a malformed one; so it will
+	return p.Type
+}

@@ -1,0 +1,167 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
+)
+
+// What toolchains prepare once lies in directories of the user's own, one per toolchain:
+//
+//	WarmDir/go-0a1b2c…/lock     held by whoever fills it
+//	                   used     shared by whoever shows it to a sandbox; its time is that of the last use
+//	                   …        what was prepared
+//
+// It is made on the host, from the toolchain's own parts and nothing else (D8), and sandboxes only ever read it.
+
+// maxWarm is how many toolchains' directories there may be. Each is bounded by what a toolchain consists of.
+const maxWarm = 4
+
+const (
+	warmLock = "lock"
+	warmUsed = "used"
+	// goneSuffix is on what is being removed.
+	goneSuffix = ".gone"
+)
+
+// warmDir is where toolchains keep what they prepare, or "" where there is no such place.
+func (e *Executor) warmDir() string {
+	dir := e.opts.WarmDir
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return ""
+		}
+		dir = filepath.Join(cache, "sandbox-run", "warm")
+	}
+	return unlinked(dir)
+}
+
+// unlinked is a path without the links on the way to it, as mounts have to be named. What does not exist yet has none.
+func unlinked(dir string) string {
+	real, err := filepath.EvalSymlinks(dir) //nolint:forbidigo // the user's own directory; whoever mounts it follows no link
+	if err == nil {
+		return real
+	}
+	if parent := filepath.Dir(dir); parent != dir && errors.Is(err, fs.ErrNotExist) {
+		return filepath.Join(unlinked(parent), filepath.Base(dir))
+	}
+	return dir
+}
+
+func warmDirOf(dir string, t *toolchain.Toolchain) string {
+	return filepath.Join(dir, t.Name+"-"+t.ID)
+}
+
+// onHost is where a path of the sandbox lies on the host.
+func onHost(t *toolchain.Toolchain, inside string) string {
+	for _, m := range t.Mounts {
+		if inside == m.Target {
+			return m.Source
+		}
+		if rest, ok := strings.CutPrefix(inside, m.Target+"/"); ok {
+			return filepath.Join(m.Source, rest)
+		}
+	}
+	return inside
+}
+
+// useWarm makes the directory if need be, and keeps it from being removed until release is called.
+func useWarm(dir string) (release func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	used, err := lockFile(context.Background(), filepath.Join(dir, warmUsed), true)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	_ = os.Chtimes(filepath.Join(dir, warmUsed), now, now) // if not, it goes a little sooner
+	return func() { _ = used.Close() }, nil
+}
+
+// dropWarm removes the directories that were not used for longest, besides one's own.
+func dropWarm(ctx context.Context, own string) {
+	type kept struct {
+		dir  string
+		used time.Time
+	}
+	top := filepath.Dir(own)
+	entries, _ := os.ReadDir(top)
+	var others []kept
+	for _, e := range entries {
+		dir := filepath.Join(top, e.Name())
+		if strings.HasSuffix(dir, goneSuffix) {
+			_ = removeTree(ctx, dir) // somebody did not come to the end of it
+			continue
+		}
+		if st, err := os.Stat(filepath.Join(dir, warmUsed)); err == nil && dir != own {
+			others = append(others, kept{dir, st.ModTime()})
+		}
+	}
+	slices.SortFunc(others, func(a, b kept) int { return b.used.Compare(a.used) })
+	for i, k := range others {
+		if i < maxWarm-1 {
+			continue
+		}
+		used, err := tryLockFile(filepath.Join(k.dir, warmUsed))
+		if err != nil {
+			continue // somebody uses it
+		}
+		// A new one may take its place as soon as the name is free.
+		if gone := k.dir + goneSuffix; os.Rename(k.dir, gone) == nil {
+			_ = removeTree(ctx, gone) // what is left, the next one removes
+		}
+		_ = used.Close()
+	}
+}
+
+// lockPatience is how often a lock that somebody has is tried.
+const lockPatience = 50 * time.Millisecond
+
+// lockFile waits for a lock, until the context ends. Closing the file gives it back.
+func lockFile(ctx context.Context, name string, shared bool) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := tryLock(f, shared)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, errLocked) {
+			_ = f.Close()
+			return nil, &fs.PathError{Op: "lock", Path: name, Err: err}
+		}
+		select {
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, ctx.Err()
+		case <-time.After(lockPatience):
+		}
+	}
+}
+
+// tryLockFile takes a lock for itself alone, or fails at once.
+func tryLockFile(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := tryLock(f, false); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// errLocked: somebody else has it.
+var errLocked = errors.New("it is locked")

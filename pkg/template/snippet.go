@@ -1,0 +1,258 @@
+package template
+
+import (
+	"errors"
+	"fmt"
+	"go/scanner"
+	"go/token"
+	"strings"
+	"unicode"
+)
+
+// callSnippet fits a user's code in beside a harness, line for line: what changes never moves a
+// line, so traces name the user's own. The result has path (the file's name), code, and what the
+// language's harness must know.
+func callSnippet(m *machine, args []any) (any, error) {
+	code, err := asText(args[0])
+	if err != nil {
+		return nil, err
+	}
+	if strings.TrimSpace(code) == "" {
+		return nil, errors.New("the code is empty")
+	}
+	out := map[string]any{"path": "snippet." + extensionOf(m.language), "code": code}
+	switch m.language {
+	case "go":
+		out["code"], out["main"] = goSnippet(code)
+	case "javascript":
+		out["path"] = "snippet.cjs"
+		if isModule(code) {
+			out["path"] = "snippet.mjs"
+		}
+	case "rust":
+		out["code"], out["main"] = rustSnippet(code)
+	case "java":
+		return javaSnippet(code)
+	case "sql":
+		query, err := sqlSnippet(code)
+		if err != nil {
+			return nil, err
+		}
+		out["code"] = query
+	}
+	return out, nil
+}
+
+// goSnippet puts code into package main, and says whether it has a main function.
+func goSnippet(code string) (string, bool) {
+	var s scanner.Scanner
+	files := token.NewFileSet()
+	src := []byte(code)
+	s.Init(files.AddFile("", files.Base(), len(src)), src, nil, 0)
+	depth, main, packaged := 0, false, ""
+	var last token.Token
+	first := true
+	for {
+		pos, tok, lit := s.Scan()
+		if tok == token.EOF {
+			break
+		}
+		switch {
+		case tok == token.LBRACE, tok == token.LPAREN:
+			depth++
+		case tok == token.RBRACE, tok == token.RPAREN:
+			depth--
+		case tok == token.IDENT && last == token.FUNC && depth == 0 && lit == "main":
+			main = true
+		case tok == token.IDENT && last == token.PACKAGE && packaged == "":
+			at := files.Position(pos).Offset
+			packaged = code[:at] + "main" + code[at+len(lit):]
+		}
+		if first && tok != token.PACKAGE {
+			packaged = "package main; " + code
+		}
+		first = false
+		last = tok
+	}
+	if packaged == "" {
+		packaged = code
+	}
+	return packaged, main
+}
+
+// isModule says whether JavaScript is an ES module: whether a line begins with import or export.
+func isModule(code string) bool {
+	for line := range strings.SplitSeq(code, "\n") {
+		line = strings.TrimSpace(line)
+		for _, word := range []string{"import", "export"} {
+			rest, ok := strings.CutPrefix(line, word)
+			if ok && rest != "" && strings.ContainsAny(rest[:1], " {*\"'") && !strings.HasPrefix(strings.TrimSpace(rest), "=") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// rustSnippet takes attributes of the whole crate out, which can not stand in an included file,
+// and says whether there is a main function.
+func rustSnippet(code string) (string, bool) {
+	lines := strings.SplitAfter(code, "\n")
+	main := false
+	for i, line := range lines {
+		trimmed := strings.TrimSpace(line)
+		if strings.HasPrefix(trimmed, "#![") {
+			lines[i] = strings.Replace(line, "#![", "//[", 1)
+		}
+		for _, start := range []string{"fn main(", "pub fn main(", "fn main ("} {
+			main = main || strings.HasPrefix(trimmed, start)
+		}
+	}
+	return strings.Join(lines, ""), main
+}
+
+// javaSnippet finds the package and the top-level types, of which the public one names the file.
+// Methods without a class are put into one.
+func javaSnippet(code string) (map[string]any, error) {
+	words := javaWords(code)
+	pkg, public := "", ""
+	var types []string
+	depth, isPublic := 0, false
+	for i, w := range words {
+		next := ""
+		if i+1 < len(words) {
+			next = words[i+1]
+		}
+		switch w {
+		case "{":
+			depth++
+		case "}", ";":
+			if w == "}" {
+				depth--
+			}
+			isPublic = false
+		case "package":
+			if depth == 0 && pkg == "" {
+				pkg = next
+			}
+		case "public":
+			isPublic = depth == 0
+		case "class", "interface", "enum", "record":
+			if depth != 0 || next == "" || i > 0 && words[i-1] == "." || !isJavaName(next) {
+				continue
+			}
+			types = append(types, next)
+			if isPublic {
+				public = next
+			}
+		}
+	}
+	if len(types) == 0 {
+		if pkg != "" || contains(words, "import") {
+			return nil, errors.New("no class: code with a package or imports needs one")
+		}
+		return map[string]any{"path": "Snippet.java", "code": "class Snippet { " + code + "\n}", "classes": []any{"Snippet"}}, nil
+	}
+	if public == "" {
+		public = types[0]
+	}
+	if public == "SandboxHarness" {
+		return nil, fmt.Errorf("class %s is the harness's own", public)
+	}
+	prefix, dir := "", ""
+	if pkg != "" {
+		prefix, dir = pkg+".", strings.ReplaceAll(pkg, ".", "/")+"/"
+	}
+	classes := []any{prefix + public}
+	for _, name := range types {
+		if name != public {
+			classes = append(classes, prefix+name)
+		}
+	}
+	return map[string]any{"path": dir + public + ".java", "code": code, "classes": classes}, nil
+}
+
+func isJavaName(s string) bool {
+	for i, r := range s {
+		if r != '_' && r != '$' && !unicode.IsLetter(r) && (i == 0 || !unicode.IsDigit(r)) {
+			return false
+		}
+	}
+	return true
+}
+
+// javaWords are the names and braces of a source, without comments, strings and characters. A
+// dotted name is one word.
+func javaWords(code string) []string {
+	var words []string
+	for i := 0; i < len(code); {
+		rest := code[i:]
+		switch c := code[i]; {
+		case strings.HasPrefix(rest, "//"):
+			i += upTo(rest, "\n")
+		case strings.HasPrefix(rest, "/*"):
+			i += 2 + upTo(rest[2:], "*/")
+		case strings.HasPrefix(rest, `"""`):
+			i += 3 + upTo(rest[3:], `"""`)
+		case c == '"' || c == '\'':
+			i++
+			for i < len(code) && code[i] != c && code[i] != '\n' {
+				if code[i] == '\\' {
+					i++
+				}
+				i++
+			}
+			i++
+		case isWordByte(c):
+			n := 0
+			for n < len(rest) && (isWordByte(rest[n]) || rest[n] == '.') {
+				n++
+			}
+			words = append(words, rest[:n])
+			i += n
+		default:
+			if c == '{' || c == '}' || c == ';' || c == '.' {
+				words = append(words, string(c))
+			}
+			i++
+		}
+	}
+	return words
+}
+
+func isWordByte(c byte) bool {
+	return c == '_' || c == '$' || c >= 0x80 || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+// upTo is the length of a text up to and with an end, or all of it.
+func upTo(s, end string) int {
+	if i := strings.Index(s, end); i >= 0 {
+		return i + len(end)
+	}
+	return len(s)
+}
+
+// sqlSnippet is one query, without the semicolon, that can stand in brackets.
+func sqlSnippet(code string) (string, error) {
+	var end byte
+	query := code
+	for i := 0; i < len(code); i++ {
+		rest := code[i:]
+		switch c := code[i]; {
+		case strings.HasPrefix(rest, "--"):
+			i += upTo(rest, "\n") - 1
+		case strings.HasPrefix(rest, "/*"):
+			i += 1 + upTo(rest[2:], "*/")
+		case c == '\'' || c == '"' || c == '`':
+			i += upTo(rest[1:], string(c))
+		case c == ';':
+			if end == 0 {
+				query = code[:i]
+			}
+			end = c
+		case end != 0 && c != ' ' && c != '\t' && c != '\n' && c != '\r':
+			return "", errors.New("more than one statement; the harness of SQL runs one query against each case")
+		}
+	}
+	return query, nil
+}

@@ -1,0 +1,151 @@
+package toolchain
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// usualLibraries are where every loader looks, configured or not.
+var usualLibraries = []string{"/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"}
+
+// Closure lists what of the host a root must have so that these programs run in it, under these names, and no others do: the links on the
+// way to them, the files themselves, the loader and the libraries they are linked with, and for a script its interpreter. Every
+// path is either a link or free of them. What a program opens while it runs (data, plug-ins) is not in it.
+func Closure(programs []string) ([]string, error) {
+	c := closure{paths: map[string]bool{}}
+	for _, p := range programs {
+		r, err := program(p)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p, err)
+		}
+		c.add(r)
+		if err := c.needs(r, nil, 0); err != nil {
+			return nil, fmt.Errorf("%s: %w", p, err)
+		}
+	}
+	// Without its index a loader finds only what lies in its usual places.
+	if r, err := resolve("/etc/ld.so.cache"); err == nil && r.info.Mode().IsRegular() {
+		c.add(r)
+	}
+	paths := make([]string, 0, len(c.paths))
+	for p := range c.paths {
+		paths = append(paths, p)
+	}
+	slices.Sort(paths)
+	return paths, nil
+}
+
+// closure is one under way.
+type closure struct {
+	paths      map[string]bool
+	configured []string
+}
+
+// add shows a file and the links to it, and reports whether it is new.
+func (c *closure) add(r resolved) bool {
+	for _, l := range r.links {
+		c.paths[l] = true
+	}
+	known := c.paths[r.real]
+	c.paths[r.real] = true
+	return !known
+}
+
+const maxInterpreters = 4 // the kernel's own bound on scripts that are run by scripts
+
+// needs adds what a file can not be started without.
+func (c *closure) needs(r resolved, search []string, depth int) error {
+	if interpreter, ok := scriptOf(r.real); ok {
+		if depth++; depth > maxInterpreters {
+			return fmt.Errorf("its interpreters have interpreters")
+		}
+		by, err := program(interpreter)
+		if err != nil {
+			return fmt.Errorf("a script of %s: %w", interpreter, err)
+		}
+		c.add(by)
+		return c.needs(by, nil, depth)
+	}
+	l, err := linkageOf(r.real)
+	if err != nil {
+		return err
+	}
+	if filepath.IsAbs(l.interpreter) {
+		loader, err := resolve(l.interpreter)
+		if err != nil {
+			return err
+		}
+		c.add(loader)
+	}
+	own := slices.Concat(l.searched(r.real), search)
+	for _, name := range l.needed {
+		if err := c.library(name, own, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *closure) library(name string, search []string, depth int) error {
+	if c.configured == nil {
+		c.configured = slices.Concat(loaderDirs("/etc/ld.so.conf", 0), usualLibraries)
+	}
+	places := slices.Concat(search, c.configured)
+	if strings.ContainsRune(name, '/') {
+		places = []string{""}
+	}
+	for _, dir := range places {
+		r, err := resolve(filepath.Join(dir, name))
+		if err != nil {
+			continue // the loader names what it misses better, and some have no file at all
+		}
+		if c.add(r) {
+			return c.needs(r, search, depth)
+		}
+		break
+	}
+	return nil
+}
+
+// searched are the directories that a file itself tells the loader to look in.
+func (l linkage) searched(file string) (dirs []string) {
+	for _, dir := range l.search {
+		for _, origin := range []string{"$ORIGIN", "${ORIGIN}"} {
+			dir = strings.ReplaceAll(dir, origin, filepath.Dir(file))
+		}
+		if filepath.IsAbs(dir) {
+			dirs = append(dirs, filepath.Clean(dir))
+		}
+	}
+	return dirs
+}
+
+// scriptOf is the interpreter that a script's first line names.
+func scriptOf(p string) (interpreter string, ok bool) {
+	f, err := os.Open(p)
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	line, err := io.ReadAll(io.LimitReader(f, 256))
+	if err != nil || !bytes.HasPrefix(line, []byte("#!")) {
+		return "", false
+	}
+	line, _, _ = bytes.Cut(line[2:], []byte("\n"))
+	words := strings.Fields(string(line))
+	if len(words) == 0 {
+		return "", false
+	}
+	return words[0], true
+}
+
+// Real is the file that a path leads to.
+func Real(p string) (string, error) {
+	r, err := resolve(p)
+	return r.real, err
+}

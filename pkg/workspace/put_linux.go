@@ -1,0 +1,156 @@
+package workspace
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Put brings files in, in place of those of the same name, and makes the directories on the way. It is for before a run, not
+// beside one. A link that stands in the way is refused where a directory is wanted, and replaced where a file is. Files
+// that were brought in before an error stay.
+func (w *Workspace) Put(ctx context.Context, files []sandbox.File) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return &sandbox.Error{Op: "workspace " + w.name, Kind: sandbox.ErrState, Err: errors.New("it is closed")}
+	}
+	root, err := os.OpenRoot(fdPath(w.dir))
+	if err != nil {
+		return failed(w.name, err)
+	}
+	defer root.Close()
+	for _, f := range files {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := w.put(root, f); err != nil {
+			return failed(w.name, err)
+		}
+	}
+	return nil
+}
+
+func (w *Workspace) put(root *os.Root, f sandbox.File) error {
+	name, inside := strings.CutPrefix(f.Path, sandbox.WorkspaceDir+"/")
+	if !inside || path.Clean(f.Path) != f.Path || strings.ContainsRune(f.Path, 0) {
+		return sandbox.Invalid("file", "path %q must lie in %s and be in its shortest form", f.Path, sandbox.WorkspaceDir)
+	}
+	if f.Mode&^fs.ModePerm != 0 {
+		return sandbox.Invalid("file", "%q: mode %v has more than permission bits", f.Path, f.Mode)
+	}
+	if err := w.makeParents(root, path.Dir(name)); err != nil {
+		return err
+	}
+	var replaced Usage
+	switch info, err := root.Lstat(name); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case info.IsDir():
+		return sandbox.Invalid("file", "%q is a directory in the workspace %s; remove it there, or call the file otherwise", f.Path, w.name)
+	default: // a file, or whatever was planted in its place
+		replaced.Inodes = 1
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink == 1 {
+			replaced.Bytes = sandbox.Size(st.Blocks) * 512
+		}
+	}
+	return w.write(root, name, f, replaced)
+}
+
+// makeParents makes the directories on the way to a file.
+func (w *Workspace) makeParents(root *os.Root, dir string) error {
+	if dir == "." {
+		return nil
+	}
+	if err := w.makeParents(root, path.Dir(dir)); err != nil {
+		return err
+	}
+	info, err := root.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := w.room(0, Usage{}); err != nil {
+			return err
+		}
+		w.used.Inodes++
+		return root.Mkdir(dir, 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return sandbox.Invalid("file", "%q is no directory in the workspace %s, and nothing is put beyond it", path.Join(sandbox.WorkspaceDir, dir), w.name)
+	}
+	return nil
+}
+
+// room refuses what would go beyond the cap: one file more, with so many bytes, in place of something.
+func (w *Workspace) room(bytes sandbox.Size, replaced Usage) error {
+	after := w.after(bytes, replaced)
+	if what := after.over(w.meta.Cap, w.meta.Inodes); what != "" {
+		return w.refusal(strings.Replace(what, "holds", "would hold", 1))
+	}
+	return nil
+}
+
+func (w *Workspace) after(bytes sandbox.Size, replaced Usage) Usage {
+	return Usage{
+		Bytes:  w.used.Bytes - min(replaced.Bytes, w.used.Bytes) + bytes,
+		Inodes: w.used.Inodes - min(replaced.Inodes, w.used.Inodes) + 1,
+	}
+}
+
+// write makes the file under a name that is nobody's, and gives it its own when it is whole: what it replaces is there
+// until then, and never opened.
+func (w *Workspace) write(root *os.Root, name string, f sandbox.File, replaced Usage) (err error) {
+	if err := w.room(sandbox.Size(len(f.Data)), replaced); err != nil {
+		return err
+	}
+	from := io.NopCloser(bytes.NewReader(f.Data))
+	if f.Data == nil && f.Open != nil {
+		if from, err = f.Open(); err != nil {
+			return err
+		}
+	}
+	defer from.Close()
+	mode := f.Mode
+	if mode == 0 {
+		mode = 0o644
+	}
+	unnamed := path.Join(path.Dir(name), ".put-"+rand.Text())
+	to, err := root.OpenFile(unnamed, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	n, err := w.fill(to, from, replaced)
+	if err == nil {
+		err = to.Chmod(mode) // the umask is ours, not the sandbox's
+	}
+	if err = errors.Join(err, to.Close()); err == nil {
+		err = root.Rename(unnamed, name)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("put %q: %w", f.Path, err), root.Remove(unnamed))
+	}
+	w.used = w.after(n, replaced)
+	return nil
+}
+
+// fill copies a file's content, as far as there is room.
+func (w *Workspace) fill(to io.Writer, from io.Reader, replaced Usage) (sandbox.Size, error) {
+	left := w.meta.Cap - min(w.meta.Cap, w.after(0, replaced).Bytes)
+	n, err := io.Copy(to, io.LimitReader(from, int64(left)+1))
+	if err != nil {
+		return 0, err
+	}
+	return sandbox.Size(n), w.room(sandbox.Size(n), replaced)
+}

@@ -1,0 +1,395 @@
+package workspace
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Workspace is one that is in use: by this process, and by nobody else until Close.
+type Workspace struct {
+	name string
+	path string // without symlinks
+	dir  *os.File
+
+	mu     sync.Mutex // guards what follows
+	store  *userdir.Dir
+	lock   *os.File
+	meta   metadata
+	used   Usage // when it was last looked at, and what Put has added since
+	closed bool
+}
+
+// Name is what it is called.
+func (w *Workspace) Name() string { return w.name }
+
+// Volume shows it to a sandbox, writable, as /workspace.
+func (w *Workspace) Volume() sandbox.Volume {
+	return sandbox.Volume{Source: w.path, Target: sandbox.WorkspaceDir, Writable: true}
+}
+
+// Cap is the most it may hold.
+func (w *Workspace) Cap() (sandbox.Size, int) { return w.meta.Cap, w.meta.Inodes }
+
+// Open takes a workspace into use, and makes it if there is none. An empty store is DefaultStore. One that holds more than its
+// cap is refused; so is one that somebody else uses for longer than Options.Wait.
+func Open(ctx context.Context, store, name string, o Options) (_ *Workspace, err error) {
+	if err := errors.Join(CheckName(name), o.validate()); err != nil {
+		return nil, err
+	}
+	w := &Workspace{name: name}
+	defer func() {
+		if err != nil {
+			w.release()
+		}
+	}()
+	if w.store, err = openStore(store, userdir.Write); err != nil {
+		return nil, failed(name, err)
+	}
+	if w.lock, err = acquire(ctx, w.store, name, o.Wait); err != nil {
+		return nil, err
+	}
+	if w.meta, err = readMetadata(w.store, name); err != nil {
+		return nil, failed(name, err)
+	}
+	if w.dir, err = openTree(w.store, name, true); err != nil {
+		return nil, failed(name, err)
+	}
+	if w.path, err = os.Readlink(fdPath(w.dir)); err != nil {
+		return nil, failed(name, err)
+	}
+	if o.Cap != 0 {
+		w.meta.Cap = o.Cap
+	}
+	if o.Inodes != 0 {
+		w.meta.Inodes = o.Inodes
+	}
+	if w.used, err = w.Usage(ctx); err != nil {
+		return nil, err
+	}
+	if what := w.used.over(w.meta.Cap, w.meta.Inodes); what != "" {
+		return nil, w.refusal(what)
+	}
+	if err := w.note(); err != nil {
+		return nil, failed(name, err)
+	}
+	return w, nil
+}
+
+// refusal is the error of a workspace that holds too much.
+func (w *Workspace) refusal(what string) error {
+	return &sandbox.Error{
+		Op: "workspace " + w.name, Kind: sandbox.ErrRefused, Err: errors.New("it " + what),
+		Hint: "--workspace-cap or --workspace-inodes with more, or sandbox-run workspace rm " + w.name,
+	}
+}
+
+// note writes down who uses it, since when, and with what cap.
+func (w *Workspace) note() error {
+	now := time.Now().UTC().Truncate(time.Second)
+	if w.meta.Created.IsZero() {
+		w.meta.Created = now
+	}
+	w.meta.LastUsed = now
+	pid := []byte(strconv.Itoa(os.Getpid()) + "\n")
+	if err := w.lock.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := w.lock.WriteAt(pid, 0); err != nil {
+		return err
+	}
+	return writeMetadata(w.store, w.name, w.meta)
+}
+
+// Close gives the workspace back. It may be called twice.
+func (w *Workspace) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil
+	}
+	w.closed = true
+	w.meta.LastUsed = time.Now().UTC().Truncate(time.Second)
+	err := writeMetadata(w.store, w.name, w.meta)
+	_ = w.lock.Truncate(0) // the lock is what counts; the pid in it is only for messages
+	w.release()
+	if err != nil {
+		return failed(w.name, err)
+	}
+	return nil
+}
+
+func (w *Workspace) release() {
+	for _, f := range []*os.File{w.dir, w.lock} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	if w.store != nil {
+		_ = w.store.Close()
+	}
+}
+
+func failed(name string, err error) error {
+	var e *sandbox.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return &sandbox.Error{Op: "workspace " + name, Err: err}
+}
+
+func openStore(store string, purpose userdir.Purpose) (*userdir.Dir, error) {
+	if store == "" {
+		var err error
+		if store, err = DefaultStore(); err != nil {
+			return nil, err
+		}
+	}
+	store, err := filepath.Abs(store)
+	if err != nil {
+		return nil, err
+	}
+	return userdir.OpenDir(store, purpose)
+}
+
+// leastPatience lets those pass who only look whether a workspace is in use.
+const leastPatience = 50 * time.Millisecond
+
+// acquire takes the lock of a name. A lock file that was removed while we waited locks nothing.
+func acquire(ctx context.Context, store *userdir.Dir, name string, wait time.Duration) (*os.File, error) {
+	deadline := time.Now().Add(max(wait, leastPatience))
+	for {
+		f, err := store.Open(lockName(name), userdir.Write)
+		if err != nil {
+			return nil, failed(name, err)
+		}
+		err = userdir.Lock(f, false, min(time.Until(deadline), leastPatience))
+		if err == nil && store.Is(lockName(name), f) {
+			return f, nil
+		}
+		pid := holder(f)
+		_ = f.Close()
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil && !errors.Is(err, userdir.ErrBusy):
+			return nil, failed(name, err)
+		case time.Now().After(deadline):
+			return nil, inUse(name, pid, wait)
+		}
+	}
+}
+
+// holder is the pid in a lock file, or 0.
+func holder(f *os.File) int {
+	var text [20]byte
+	n, _ := f.ReadAt(text[:], 0) // none is 0 as well
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
+	if err != nil || pid < 0 {
+		return 0
+	}
+	return pid
+}
+
+const maxMetadata = 4096
+
+func readMetadata(store *userdir.Dir, name string) (metadata, error) {
+	fresh := metadata{Cap: DefaultCap, Inodes: DefaultInodes}
+	f, err := store.Open(metaName(name), userdir.Read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fresh, nil
+	}
+	if err != nil {
+		return fresh, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxMetadata))
+	if err != nil {
+		return fresh, err
+	}
+	m, err := parseMetadata(text)
+	if err != nil {
+		return fresh, fmt.Errorf("%s: %w; remove that file, and it has the default cap again", f.Name(), err)
+	}
+	return m, nil
+}
+
+// writeMetadata replaces the file: a reader finds the old one or the new one.
+func writeMetadata(store *userdir.Dir, name string, m metadata) error {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	fresh := metaName(name) + ".new"
+	f, err := store.Open(fresh, userdir.Write)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(append(text, '\n'), 0); err != nil {
+		return err
+	}
+	return store.Rename(fresh, metaName(name))
+}
+
+// openTree opens a workspace's directory. The program that ran there could change its mode as it liked.
+func openTree(store *userdir.Dir, name string, create bool) (*os.File, error) {
+	if create {
+		if err := unix.Mkdirat(store.Fd(), name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("make %s: %w", filepath.Join(store.Path(), name), err)
+		}
+	}
+	fd, err := openBeneath(store.Fd(), name)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", filepath.Join(store.Path(), name), err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || int(st.Uid) != unix.Geteuid() && create {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("use %s: it belongs to user %d, not to %d", filepath.Join(store.Path(), name), st.Uid, unix.Geteuid())
+	}
+	if create && st.Mode&0o7777 != 0o700 {
+		if err := unix.Fchmod(fd, 0o700); err != nil {
+			_ = unix.Close(fd)
+			return nil, fmt.Errorf("chmod %s: %w", filepath.Join(store.Path(), name), err)
+		}
+	}
+	return os.NewFile(uintptr(fd), filepath.Join(store.Path(), name)), nil
+}
+
+func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+// List says what workspaces there are, by name. An empty store is DefaultStore; one that does not exist has none.
+func List(ctx context.Context, store string) ([]Info, error) {
+	dir, err := openStore(store, userdir.Read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &sandbox.Error{Op: "workspaces", Err: err}
+	}
+	defer dir.Close()
+	names, err := dir.Names()
+	if err != nil {
+		return nil, &sandbox.Error{Op: "workspaces", Err: err}
+	}
+	slices.Sort(names)
+	var infos []Info
+	for _, name := range names {
+		if CheckName(name) != nil || !isDir(dir, name) {
+			continue // not ours
+		}
+		info, err := describe(ctx, dir, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, failed(name, err)
+		}
+		infos = append(infos, info)
+	}
+	return infos, nil
+}
+
+// Show says what is known of one workspace.
+func Show(ctx context.Context, store, name string) (Info, error) {
+	if err := CheckName(name); err != nil {
+		return Info{}, err
+	}
+	dir, err := openStore(store, userdir.Read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Info{}, unknown(name)
+	}
+	if err != nil {
+		return Info{}, failed(name, err)
+	}
+	defer dir.Close()
+	info, err := describe(ctx, dir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Info{}, unknown(name)
+	}
+	if err != nil {
+		return Info{}, failed(name, err)
+	}
+	return info, nil
+}
+
+func isDir(dir *userdir.Dir, name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(dir.Fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
+}
+
+func describe(ctx context.Context, store *userdir.Dir, name string) (Info, error) {
+	info := Info{Name: name, Path: filepath.Join(store.Path(), name)}
+	tree, err := openTree(store, name, false)
+	if err != nil {
+		return info, err
+	}
+	defer tree.Close()
+	m, err := readMetadata(store, name)
+	if err != nil {
+		return info, err
+	}
+	info.Cap, info.Inodes, info.Created, info.LastUsed = m.Cap, m.Inodes, m.Created, m.LastUsed
+	if f, err := store.Open(lockName(name), userdir.Read); err == nil {
+		defer f.Close()
+		if errors.Is(userdir.Lock(f, true, 0), userdir.ErrBusy) {
+			info.Locked, info.LockedBy = true, holder(f)
+		}
+	}
+	// Somebody who wants to know how large it is wants the truth, but not at any price.
+	info.Usage, err = look(ctx, int(tree.Fd()), bound{bytes: 1 << 62, inodes: max(2*m.Inodes, 1<<20)})
+	return info, err
+}
+
+// Remove removes a workspace and all that is in it; one that is in use is refused. What was not removed when ctx ended
+// is left to a second call.
+func Remove(ctx context.Context, store, name string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	dir, err := openStore(store, userdir.Read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return unknown(name)
+	}
+	if err != nil {
+		return failed(name, err)
+	}
+	defer dir.Close()
+	if !isDir(dir, name) {
+		return unknown(name)
+	}
+	lock, err := acquire(ctx, dir, name, 0)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := removal.Tree(ctx, filepath.Join(dir.Path(), name)); err != nil {
+		return &sandbox.Error{Op: "workspace " + name, Err: err, Hint: "sandbox-run workspace rm " + name + ", which goes on where this one stopped"}
+	}
+	// The lock last: until then nobody can make it anew.
+	err = errors.Join(dir.Remove(metaName(name)+".new"), dir.Remove(metaName(name)), dir.Remove(lockName(name)))
+	if err != nil {
+		return failed(name, err)
+	}
+	return nil
+}

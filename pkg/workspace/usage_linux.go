@@ -1,0 +1,288 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Usage looks at what the workspace holds. It stops counting where the cap is exceeded: then it is Partial.
+func (w *Workspace) Usage(ctx context.Context) (Usage, error) {
+	u, err := look(ctx, int(w.dir.Fd()), bound{bytes: w.meta.Cap, inodes: w.meta.Inodes})
+	if err != nil {
+		return u, failed(w.name, err)
+	}
+	return u, nil
+}
+
+// How often Watch looks, and how often in a row it may fail to see everything.
+const (
+	leastPause   = 250 * time.Millisecond
+	pausePerLook = 20 // a look may cost a twentieth of the time
+	blindLooks   = 8
+)
+
+// Watch looks at the workspace again and again until ctx ends, and calls over once, the first time it holds more than its
+// cap, or hides what it holds for several looks in a row. It returns after that call, or when ctx ends; an error means that it
+// could not look, and that nobody watches any more.
+func (w *Workspace) Watch(ctx context.Context, over func(Usage)) error {
+	timer := time.NewTimer(leastPause)
+	defer timer.Stop()
+	failures, hidden := 0, 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		begin := time.Now()
+		u, err := w.Usage(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			if failures++; failures == blindLooks {
+				return err
+			}
+		default:
+			failures = 0
+			if hidden++; u.Hidden == 0 {
+				hidden = 0
+			}
+			if u.Bytes > w.meta.Cap || u.Inodes > w.meta.Inodes || hidden == blindLooks {
+				over(u)
+				return nil
+			}
+		}
+		timer.Reset(max(leastPause, pausePerLook*time.Since(begin)))
+	}
+}
+
+// bound is where a look stops.
+type bound struct {
+	bytes  sandbox.Size
+	inodes int
+}
+
+// look counts what is in a directory tree that hostile code may be changing meanwhile. It goes down one directory at a time,
+// each opened beneath the one before, and back up by "..", believed only if that is the very directory it came from: so
+// depth costs a few words and no descriptor, beyond those kept for the first levels. What has moved away is Hidden.
+func look(ctx context.Context, root int, most bound) (Usage, error) {
+	l := &looker{ctx: ctx, most: most, linked: map[uint64]struct{}{}}
+	err := l.walk(root)
+	for _, f := range l.stack {
+		if f.fd >= 0 {
+			_ = unix.Close(f.fd)
+		}
+	}
+	if errors.Is(err, errEnough) {
+		l.usage.Partial, err = true, nil
+	}
+	return l.usage, err
+}
+
+const (
+	keptLevels = 32 // whose descriptors are kept
+	nameBatch  = 256
+)
+
+var errEnough = errors.New("more than the bound")
+
+type looker struct {
+	ctx     context.Context
+	most    bound
+	usage   Usage
+	linked  map[uint64]struct{} // inodes with several names: as many as are counted, at most
+	stack   []level
+	waiting int // directories on the stack that were not looked into yet
+}
+
+// level is a directory on the way down.
+type level struct {
+	fd       int // -1 where it is not kept
+	dev, ino uint64
+	subs     []string
+}
+
+func (l *looker) walk(root int) error {
+	fd, err := unix.Openat(root, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := l.enter(fd); err != nil {
+		return err
+	}
+	for l.waiting > 0 {
+		top := &l.stack[len(l.stack)-1]
+		if len(top.subs) == 0 {
+			if err := l.climb(); err != nil {
+				return err
+			}
+			continue
+		}
+		name := top.subs[len(top.subs)-1]
+		top.subs = top.subs[:len(top.subs)-1]
+		l.waiting--
+		fd, err := openBeneath(top.fd, name)
+		switch {
+		case err == nil:
+			if err := l.enter(fd); err != nil {
+				return err
+			}
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP): // it has just become something else
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+			return err
+		default:
+			l.usage.Hidden++
+		}
+	}
+	return nil
+}
+
+// enter counts what is in a directory and puts it on the stack, which owns the descriptor from then on.
+func (l *looker) enter(fd int) error {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	l.stack = append(l.stack, level{fd: fd, dev: st.Dev, ino: st.Ino})
+	if err != nil {
+		return err
+	}
+	if above := len(l.stack) - 2; above >= keptLevels {
+		_ = unix.Close(l.stack[above].fd)
+		l.stack[above].fd = -1
+	}
+	l.usage.Bytes += sandbox.Size(st.Blocks) * 512
+	if len(l.stack) > 1 { // the workspace itself is not one of its files
+		l.usage.Inodes++
+	}
+	return l.count(&l.stack[len(l.stack)-1])
+}
+
+// count looks at the entries of one directory.
+func (l *looker) count(at *level) error {
+	own, err := unix.Openat(at.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	dir := os.NewFile(uintptr(own), ".")
+	defer dir.Close()
+	for {
+		if err := l.ctx.Err(); err != nil {
+			return err
+		}
+		names, err := dir.Readdirnames(nameBatch)
+		for _, name := range names {
+			if err := l.entry(at, name); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // the directory itself is gone
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (l *looker) entry(at *level, name string) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(at.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil // it is gone again
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		at.subs = append(at.subs, name)
+		l.waiting++
+	} else {
+		l.usage.Inodes++
+		_, again := l.linked[st.Ino]
+		if !again {
+			l.usage.Bytes += sandbox.Size(st.Blocks) * 512
+		}
+		if st.Nlink > 1 {
+			l.linked[st.Ino] = struct{}{}
+		}
+	}
+	// Directories that wait count already, or a wide tree of them would cost memory without bound.
+	if l.usage.Bytes > l.most.bytes || l.usage.Inodes+l.waiting > l.most.inodes {
+		l.usage.Inodes += l.waiting
+		return errEnough
+	}
+	return nil
+}
+
+// climb leaves the directory on top for the one it was entered from, or the nearest above it that can still be found.
+func (l *looker) climb() error {
+	done := l.stack[len(l.stack)-1]
+	l.stack = l.stack[:len(l.stack)-1]
+	defer unix.Close(done.fd)
+	parent := &l.stack[len(l.stack)-1]
+	if parent.fd >= 0 {
+		return nil
+	}
+	fd, err := unix.Openat(done.fd, "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == nil {
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) == nil && st.Dev == parent.dev && st.Ino == parent.ino {
+			parent.fd = fd
+			return nil
+		}
+		_ = unix.Close(fd)
+	}
+	// It was moved meanwhile. What waits between here and the nearest descriptor is lost to this look.
+	for l.stack[len(l.stack)-1].fd < 0 {
+		lost := l.stack[len(l.stack)-1]
+		l.stack = l.stack[:len(l.stack)-1]
+		l.waiting -= len(lost.subs)
+		l.usage.Hidden += len(lost.subs)
+	}
+	l.usage.Hidden++
+	return nil
+}
+
+// openBeneath opens a directory in a directory: never a link, never another file system. One that its owner has closed is
+// opened for him, since he is us; a program could hide there what it holds otherwise.
+func openBeneath(at int, name string) (int, error) {
+	how := unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	}
+	fd, err := openat2(at, name, how)
+	if !errors.Is(err, unix.EACCES) {
+		return fd, err
+	}
+	how.Flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	closed, pathErr := openat2(at, name, how)
+	if pathErr != nil {
+		return -1, pathErr
+	}
+	defer unix.Close(closed)
+	var st unix.Stat_t
+	if unix.Fstat(closed, &st) != nil || int(st.Uid) != unix.Geteuid() {
+		return -1, err
+	}
+	// By its descriptor: what the name means may change at any moment.
+	link := "/proc/self/fd/" + strconv.Itoa(closed)
+	if err := unix.Chmod(link, st.Mode&0o7777|0o500); err != nil {
+		return -1, fmt.Errorf("open a closed directory: %w", err)
+	}
+	return unix.Open(link, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+}
+
+func openat2(at int, name string, how unix.OpenHow) (fd int, err error) {
+	for range 100 {
+		fd, err = unix.Openat2(at, name, &how)
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) { // EAGAIN: something was renamed meanwhile
+			break
+		}
+	}
+	return fd, err
+}
