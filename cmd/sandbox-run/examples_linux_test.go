@@ -25,8 +25,7 @@ func TestExamples(t *testing.T) {
 	ran := map[string]bool{}
 	for _, line := range commandsOf(string(readme)) {
 		_, rest, _ := strings.Cut(line, "examples/")
-		name, _, _ := strings.Cut(rest, "/")
-		name, _, _ = strings.Cut(name, " ")
+		name := rest[:strings.IndexAny(rest+" ", "/ ")]
 		ran[name] = true
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
