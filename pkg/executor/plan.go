@@ -194,6 +194,13 @@ func (j *job) env(name, value string) {
 	j.plan.Spec.Env[name] = value
 }
 
+// toolEnv sets what the toolchain needs, for every phase.
+func (j *job) toolEnv() {
+	for k, v := range j.tool.Env {
+		j.env(k, v)
+	}
+}
+
 // compile adds a compiler's phase, which runs where the program lies.
 func (j *job) compile(produces []string, args ...string) *Phase {
 	j.plan.Phases = append(j.plan.Phases, Phase{
