@@ -10,7 +10,7 @@
 //
 // Concurrency. Run may be called several times at once: each has its own directory, and no server listens on a network.
 //
-// Limits. Linux. The server refuses to run as root. Nothing it writes survives a crash (fsync is off), and there is neither autovacuum
+// Limits. Linux, in a sandbox whose memory the kernel limits: others refuse the shared memory it needs. The server refuses to run as root. Nothing it writes survives a crash (fsync is off), and there is neither autovacuum
 // nor replication. Scripts run as a superuser, in the database sandbox; the only other one is template1. What is printed is psql's, so results
 // are text only: to have them as data as well, statements would have to be executed twice, or the protocol spoken by
 // somebody else than psql.

@@ -128,6 +128,10 @@ func (s *server) failure() error {
 	if text == "" {
 		text = s.cmd.ProcessState.String()
 	}
+	if strings.Contains(text, "shared memory") && strings.Contains(text, "Operation not permitted") {
+		return fmt.Errorf("PostgreSQL needs shared memory, which a sandbox of the tier namespace refuses because nothing would limit it; "+
+			"sandbox-run doctor says what the tier container needs here (%s)", text)
+	}
 	return fmt.Errorf("the server did not start: %s", text)
 }
 
