@@ -397,7 +397,7 @@ public class Main {
 			name: "little memory, and enough", req: Request{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}, Code: "public class Main { public static void main(String[] a) { System.out.println(\"fits\"); } }\n"}, out: "fits\n",
 		},
 		{
-			name: "much garbage", req: Request{Code: "public class Main { static byte[] keep; public static void main(String[] a) { var live = new byte[200][]; for (int i = 0; i < 4000; i++) { keep = new byte[1 << 20]; live[i % 200] = keep; } System.out.println(\"done\"); } }\n"}, out: "done\n",
+			name: "much garbage", req: Request{Code: "public class Main { static byte[] keep; public static void main(String[] a) { var live = new byte[100][]; for (int i = 0; i < 3000; i++) { keep = new byte[1 << 20]; live[i % 100] = keep; } System.out.println(\"done\"); } }\n"}, out: "done\n",
 		},
 		{
 			name: "many threads are not memory", req: Request{Code: "public class Main { public static void main(String[] a) { for (int i = 0; i < 500; i++) { var t = new Thread(() -> { try { Thread.sleep(100000); } catch (InterruptedException e) {} }); t.setDaemon(true); t.start(); } } }\n"},

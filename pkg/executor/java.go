@@ -33,6 +33,20 @@ const (
 // file for tools that watch it.
 func startupFlags() []string { return []string{"-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData"} }
 
+// javacFlags are for javac and its own virtual machine, which lives too shortly for the better compiler, and whose complaints
+// about its archive are nobody's business.
+func javacFlags(heap sandbox.Size) []string {
+	var flags []string
+	for _, f := range append(startupFlags(), "-XX:TieredStopAtLevel=1", heapFlag(heap), "-Xlog:disable") {
+		flags = append(flags, "-J"+f)
+	}
+	return append(flags, "-encoding", "UTF-8", "-proc:none", "-nowarn", "-XDsuppressNotes")
+}
+
+func heapFlag(heap sandbox.Size) string {
+	return "-Xmx" + strconv.FormatInt(int64(heap/sandbox.KiB), 10) + "k"
+}
+
 func planJava(j *job) error {
 	sources, err := readJava(j)
 	if err != nil {
@@ -54,14 +68,15 @@ func planJava(j *job) error {
 	}
 	classPath := strings.Join(class, ":")
 
-	args := []string{j.tool.Programs["javac"]}
-	for _, f := range append(startupFlags(), "-XX:TieredStopAtLevel=1", "-XX:MaxRAMPercentage=70") {
-		args = append(args, "-J"+f)
+	args := append([]string{j.tool.Programs["javac"]}, javacFlags(javaHeap(j.compiling.Memory))...)
+	if j.warmDir != "" {
+		w := &javaWarmth{dir: warmDirOf(j.warmDir, j.tool), tool: j.tool}
+		j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: w.archive(), Target: javaArchive})
+		j.plan.prepare = w.prepare
+		args = append(args, javaArchiveFlag)
 	}
-	args = append(args, "-d", classDir, "-cp", classPath, "-encoding", "UTF-8", "-proc:none", "-nowarn", "-XDsuppressNotes")
-	if len(preview) > 0 {
-		args = append(args, preview...)
-	}
+	args = append(args, "-d", classDir, "-cp", classPath)
+	args = append(args, preview...)
 	var names []string
 	length := 0
 	for _, s := range sources {
@@ -78,7 +93,7 @@ func planJava(j *job) error {
 
 	args = append([]string{j.tool.Path}, startupFlags()...)
 	args = append(args,
-		"-Xmx"+strconv.FormatInt(int64(javaHeap(j.memory())/sandbox.KiB), 10)+"k", "-Xss1m", "-XX:ReservedCodeCacheSize=64m",
+		heapFlag(javaHeap(j.memory())), "-Xss1m", "-XX:ReservedCodeCacheSize=64m",
 		"-XX:+ExitOnOutOfMemoryError", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8",
 	)
 	if len(preview) > 0 {
