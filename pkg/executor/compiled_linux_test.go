@@ -2,12 +2,17 @@ package executor
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // program is a case of a compiled language: what its compiler says and what it says itself are looked at together.
@@ -186,6 +191,65 @@ func main() {
 			name: "too long", req: Request{Code: "package main\n\nfunc main() {\n\tfor {\n\t}\n}\n", Limits: sandbox.Limits{Wall: time.Second}}, verdict: sandbox.VerdictTimeLimit,
 		},
 	})
+}
+
+// What lies in /workspace is the volume's; the program lies elsewhere, and runs there.
+func TestCompiledBesideAVolume(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "data.txt"), []byte("of the volume"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	volume := Policy{Volumes: []sandbox.Volume{{Source: dir, Target: sandbox.WorkspaceDir}}}
+	for language, code := range map[string]string{
+		"go":   "package main\nimport (\"fmt\"; \"os\")\nfunc main() { b, _ := os.ReadFile(\"data.txt\"); fmt.Println(string(b)) }\n",
+		"rust": "fn main() { println!(\"{}\", std::fs::read_to_string(\"data.txt\").unwrap()); }\n",
+		"java": "public class Main { public static void main(String[] a) throws Exception { System.out.println(java.nio.file.Files.readString(java.nio.file.Path.of(\"data.txt\"))); } }\n",
+	} {
+		t.Run(language, func(t *testing.T) {
+			expect(t, Request{Language: language, Code: code, Policy: volume}, want{stdout: "of the volume\n"})
+		})
+	}
+}
+
+// A limit that the compiler meets is told as one.
+func TestCompilerMeetsItsLimits(t *testing.T) {
+	for language, code := range map[string]string{
+		"go":   "package main\nimport \"fmt\"\nfunc main() { fmt.Println(1) }\n",
+		"rust": "fn main() { println!(\"1\"); }\n",
+		"java": "public class Main { public static void main(String[] a) { System.out.println(1); } }\n",
+	} {
+		t.Run(language, func(t *testing.T) {
+			memory := 8 * sandbox.MiB
+			expect(t, Request{Language: language, Code: code, NoCache: true, CompileLimits: sandbox.Limits{Memory: memory}}, want{verdict: sandbox.VerdictMemoryLimit})
+			expect(t, Request{Language: language, Code: code, NoCache: true}, want{})
+		})
+	}
+}
+
+// A file that is nothing but a main, in a JDK that takes it.
+func TestJavaWithoutAClass(t *testing.T) {
+	homes, _ := filepath.Glob("/usr/lib/jvm/*")
+	for _, home := range homes {
+		finder := &toolchain.Finder{NoStore: true, Environ: []string{"JAVA_HOME=" + home, "PATH=" + home + "/bin"}}
+		tool, err := finder.Find(t.Context(), "java")
+		if err != nil || tool.Home != home {
+			continue
+		}
+		major, _ := strconv.Atoi(strings.SplitN(tool.Version, ".", 2)[0])
+		e := realEngine(t)
+		opts := e.opts
+		opts.Toolchains = finder
+		req := Request{Language: "java", Code: "import java.util.*;\n\nString name() { return \"compact\"; }\n\nvoid main() {\n  System.out.println(name());\n}\n"}
+		t.Run(filepath.Base(home), func(t *testing.T) {
+			if major >= 21 {
+				expectOn(t, New(e.manager, opts), req, want{stdout: "compact\n"})
+				return
+			}
+			if _, err := New(e.manager, opts).Execute(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "JDK 21") {
+				t.Errorf("%d: %v", major, err)
+			}
+		})
+	}
 }
 
 func TestCompilesSideBySide(t *testing.T) {

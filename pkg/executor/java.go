@@ -25,7 +25,7 @@ const (
 	classDir = buildDir + "/classes"
 	// maxJavaArgs is how long a list of files may be on a command line; a longer one goes through a file.
 	maxJavaArgs = 100 << 10
-	// javaOutOfMemory is the exit code of a machine that ends because its heap is full.
+	// javaOutOfMemory is the exit code of a machine that ends because its heap is full, and of a javac whose is.
 	javaOutOfMemory = 3
 )
 
@@ -90,6 +90,9 @@ func planJava(j *job) error {
 	}
 	c := j.compile([]string{classDir}, append(args, names...)...)
 	c.Process.Env = maps.Clone(j.tool.Env)
+	c.OutOfMemory = func(r *sandbox.Result) bool {
+		return r.Exit.Code == javaOutOfMemory && bytes.Contains(r.Stderr.Bytes(), []byte("java.lang.OutOfMemoryError"))
+	}
 
 	args = append([]string{j.tool.Path}, startupFlags()...)
 	args = append(args,
@@ -114,7 +117,7 @@ func planJava(j *job) error {
 // so that the heap is full before the kernel ends it all.
 func javaHeap(memory sandbox.Size) sandbox.Size {
 	const machine = 48 * sandbox.MiB
-	return max(memory-min(memory, machine+memory/8), memory/4, 4*sandbox.MiB)
+	return max(memory-min(memory, machine+memory/8), memory/4, 8*sandbox.MiB) // javac asks for 8 MiB at first
 }
 
 // javaArgFile is a list of names as javac reads it.

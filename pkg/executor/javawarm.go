@@ -115,9 +115,8 @@ func (w *javaWarmth) fill(ctx context.Context, on prepareHook) error {
 	if err := there(); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if on != nil {
-		defer on("preparing the Java compiler, once")()
-	}
+	done := on.begin("preparing the Java compiler, once")
+	defer done()
 	lock, err := lockFile(ctx, filepath.Join(w.dir, warmLock), false)
 	if err != nil {
 		return err

@@ -37,6 +37,13 @@ type Plan struct {
 // prepareHook is told what is being prepared that takes a while.
 type prepareHook func(what string) (done func())
 
+func (h prepareHook) begin(what string) (done func()) {
+	if h == nil {
+		return func() {}
+	}
+	return h(what)
+}
+
 // Names of phases.
 const (
 	PhaseCompile = "compile"
