@@ -91,6 +91,7 @@ entries:
 	for _, s := range loads {
 		if strtab >= s.address && strtab-s.address < s.size {
 			names = read(s.offset+strtab-s.address, min(strsize, maxStrings), maxStrings)
+			break
 		}
 	}
 	name := func(at uint64) string {

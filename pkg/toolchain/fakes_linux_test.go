@@ -94,6 +94,15 @@ func (w *world) mustFind(f *Finder, l language) *Toolchain {
 	return t
 }
 
+// isMissing is the error as a *Missing, or nil.
+func isMissing(err error) *Missing {
+	var m *Missing
+	if errors.As(err, &m) {
+		return m
+	}
+	return nil
+}
+
 func (w *world) missing(l language) *Missing {
 	w.Helper()
 	t, err := w.find(w.finder(), l)

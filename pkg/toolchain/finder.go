@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -26,8 +24,8 @@ type Finder struct {
 	system []string // where the system's own programs are; a test has others
 
 	mu    sync.Mutex
-	known map[string]*record // by key; guarded by mu
-	busy  map[string]*sync.Mutex
+	known map[string]*record       // by key
+	busy  map[string]chan struct{} // by key; full while somebody searches
 }
 
 // language is one that is known: what its programs are called, where they are if not on PATH, and how to ask them.
@@ -38,9 +36,25 @@ type language struct {
 	ask    func(h *hunt, program resolved) (*Toolchain, error)
 }
 
-// languages is a function so that nothing is built before it is asked for.
-func languages() []language {
-	return []language{python(), node(), golang(), rust(), java(), shell(), postgres()}
+// known is the language of a name. Nothing is built of the others.
+func known(name string) (language, bool) {
+	switch name {
+	case Python:
+		return python(), true
+	case Node:
+		return node(), true
+	case Go:
+		return golang(), true
+	case Rust:
+		return rust(), true
+	case Java:
+		return java(), true
+	case Shell:
+		return shell(), true
+	case Postgres:
+		return postgres(), true
+	}
+	return language{}, false
 }
 
 // Names are the toolchains that are known without a languages.yaml.
@@ -48,12 +62,11 @@ func Names() []string { return []string{Python, Node, Go, Rust, Java, Shell, Pos
 
 // Find finds one of the known toolchains. The error is a *Missing if there is none.
 func (f *Finder) Find(ctx context.Context, name string) (*Toolchain, error) {
-	all := languages()
-	i := slices.IndexFunc(all, func(l language) bool { return l.name == name })
-	if i < 0 {
+	l, ok := known(name)
+	if !ok {
 		return nil, sandbox.Invalid("toolchain", "%q is none of %s", name, strings.Join(Names(), ", "))
 	}
-	return f.find(ctx, all[i], "")
+	return f.find(ctx, l, "")
 }
 
 // Found is one line of All: a toolchain, or why there is none.
@@ -81,12 +94,16 @@ func (f *Finder) All(ctx context.Context) []Found {
 func (f *Finder) find(ctx context.Context, l language, detail string) (*Toolchain, error) {
 	env := f.environment()
 	key := keyOf(l.name, detail, env)
-	defer f.alone(key)()
+	release, err := f.alone(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	f.mu.Lock()
-	known := f.known[key]
+	held := f.known[key]
 	f.mu.Unlock()
-	if known != nil && known.holds() {
-		return known.Tool.clone(), nil
+	if held != nil && held.holds() {
+		return held.Tool.clone(), nil
 	}
 	store := f.store(env)
 	if kept := store.read(l.name, key); kept != nil && kept.holds() {
@@ -114,19 +131,23 @@ func (f *Finder) remember(key string, r *record) {
 }
 
 // alone lets one search at a time for one thing; the others then find it known.
-func (f *Finder) alone(key string) (release func()) {
+func (f *Finder) alone(ctx context.Context, key string) (release func(), err error) {
 	f.mu.Lock()
 	if f.busy == nil {
-		f.busy = map[string]*sync.Mutex{}
+		f.busy = map[string]chan struct{}{}
 	}
 	one := f.busy[key]
 	if one == nil {
-		one = &sync.Mutex{}
+		one = make(chan struct{}, 1)
 		f.busy[key] = one
 	}
 	f.mu.Unlock()
-	one.Lock()
-	return one.Unlock
+	select {
+	case one <- struct{}{}:
+		return func() { <-one }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // consulted are the variables that decide which toolchain a user means. Everything else in their environment, the
@@ -154,19 +175,13 @@ func (f *Finder) environment() map[string]string {
 
 // keyOf names a search: another PATH, another user or another language is another.
 func keyOf(name, detail string, env map[string]string) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %d\n", name, detail, os.Geteuid())
+	text := make([]byte, 0, 1024)
+	for _, word := range []string{name, detail, strconv.Itoa(os.Geteuid())} {
+		text = append(append(text, word...), 0) // no variable contains a NUL
+	}
 	for _, k := range consulted {
-		h.Write(strconv.AppendQuote(nil, env[k]))
+		text = append(append(text, env[k]...), 0)
 	}
-	return hex.EncodeToString(h.Sum(nil)[:12])
-}
-
-// isMissing is the error as a *Missing, or nil.
-func isMissing(err error) *Missing {
-	var m *Missing
-	if errors.As(err, &m) {
-		return m
-	}
-	return nil
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:12])
 }

@@ -226,8 +226,12 @@ func (h *hunt) beside(dir, name string) string {
 
 // onPath is the first program of one of the names.
 func (h *hunt) onPath(names ...string) (resolved, bool) {
+	return h.in(slices.Concat(h.dirs, h.system), names...)
+}
+
+func (h *hunt) in(dirs []string, names ...string) (resolved, bool) {
 	for _, name := range names {
-		for _, dir := range slices.Concat(h.dirs, h.system) {
+		for _, dir := range dirs {
 			if r, err := h.probe(filepath.Join(dir, name)); err == nil {
 				return r, true
 			}

@@ -38,10 +38,8 @@ func askJava(h *hunt, found resolved) (*Toolchain, error) {
 		return nil, err
 	}
 	v := h.view(Java)
-	if !shown(r.real) {
-		if err := v.show(home); err != nil {
-			return nil, err
-		}
+	if err := v.show(home); err != nil {
+		return nil, err
 	}
 	home = r.real
 	t := &Toolchain{Name: Java, Version: version, Path: filepath.Join(home, "bin", "java"), Home: home, Programs: map[string]string{}}

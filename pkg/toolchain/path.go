@@ -34,8 +34,7 @@ func resolve(p string) (resolved, error) {
 	}
 	const slash = string(filepath.Separator)
 	done, rest := rootOf(p), p[len(rootOf(p)):]
-	info, err := os.Lstat(done)
-	for err == nil && rest != "" {
+	for rest != "" {
 		var name string
 		name, rest, _ = strings.Cut(rest, slash)
 		switch name {
@@ -43,12 +42,12 @@ func resolve(p string) (resolved, error) {
 			continue
 		case "..":
 			done = filepath.Dir(done)
-			info, err = os.Lstat(done)
 			continue
 		}
 		next := filepath.Join(done, name)
-		if info, err = os.Lstat(next); err != nil {
-			break
+		info, err := os.Lstat(next)
+		if err != nil {
+			return r, err
 		}
 		if r.doubt == nil {
 			r.doubt = doubtful(next, info, rest != "" || info.IsDir())
@@ -60,12 +59,12 @@ func resolve(p string) (resolved, error) {
 			done = next
 			continue
 		}
-		var to string
 		if r.links = append(r.links, next); len(r.links) > maxLinks {
 			return r, fmt.Errorf("%s: too many links", p)
 		}
-		if to, err = os.Readlink(next); err != nil {
-			break
+		to, err := os.Readlink(next)
+		if err != nil {
+			return r, err
 		}
 		if filepath.IsAbs(to) {
 			done, to = rootOf(to), to[len(rootOf(to)):]
@@ -73,13 +72,11 @@ func resolve(p string) (resolved, error) {
 		rest = to + slash + rest
 		r.via = append(r.via, filepath.Join(done, rest))
 	}
+	info, err := os.Lstat(done)
 	if err != nil {
 		return r, err
 	}
-	if r.info, err = os.Lstat(done); err != nil {
-		return r, err
-	}
-	r.real = done
+	r.real, r.info = done, info
 	return r, nil
 }
 

@@ -50,21 +50,19 @@ func askPostgres(h *hunt, found resolved) (*Toolchain, error) {
 	}
 	prefix := filepath.Dir(bin)
 	major, _, _ := strings.Cut(t.Version, ".")
-	share := firstDir(filepath.Join(prefix, "share", "postgresql"), filepath.Join(prefix, "share"), "/usr/share/postgresql/"+major, "/usr/share/pgsql", "/usr/share/postgresql")
-	for _, dir := range []string{share, filepath.Join(prefix, "share"), "/usr/share/postgresql/" + major} {
-		if exists(filepath.Join(dir, "postgres.bki")) {
-			share = dir
-		}
-	}
 	v := h.view(Postgres)
 	if !shown(prefix) {
 		if err := v.show(prefix); err != nil {
 			return nil, err
 		}
 	}
-	if share != "" {
-		if err := v.show(share); err != nil {
-			return nil, err
+	// What a new cluster is made of lies below the prefix, or where the distribution keeps what is not a program.
+	for _, share := range []string{prefix + "/share/postgresql", prefix + "/share", "/usr/share/postgresql/" + major, "/usr/share/postgresql", "/usr/share/pgsql"} {
+		if exists(share + "/postgres.bki") {
+			if err := v.show(share); err != nil {
+				return nil, err
+			}
+			break
 		}
 	}
 	modules, _ := filepath.Glob(filepath.Join(globQuote(prefix), "lib", "*.so"))

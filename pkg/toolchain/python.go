@@ -83,6 +83,7 @@ func askPython(h *hunt, found resolved) (*Toolchain, error) {
 
 // showEnvironment shows of a virtual environment what Python uses: the directory may be a whole project's.
 func showEnvironment(v *view, dir string) error {
+	v.together(dir)
 	for _, name := range []string{"pyvenv.cfg", "bin", "lib", "lib64"} {
 		if p := filepath.Join(dir, name); exists(p) {
 			if err := v.show(p); err != nil {
@@ -101,11 +102,12 @@ func showPrefix(v *view, prefix, program, library string) error {
 		return err
 	}
 	if shown(r.real) {
-		return nil
+		return v.show(prefix) // its other names, if it has any
 	}
 	if !v.broad(r.real) && !exists(filepath.Join(r.real, "conda-meta")) {
 		return v.show(prefix)
 	}
+	v.together(r.real)
 	parts := []string{program, library}
 	if exists(filepath.Join(r.real, "conda-meta")) {
 		for _, name := range []string{"bin", "lib", "share", "ssl", "etc"} {

@@ -56,14 +56,8 @@ func askRust(h *hunt, found resolved) (*Toolchain, error) {
 		return nil, &incomplete{t, fmt.Sprintf("no standard library for %s in %s", host, sysroot), []string{"rustup component add rust-std"}}
 	}
 	v := h.view(Rust)
-	r, err := resolve(sysroot)
-	if err != nil {
+	if err := v.show(sysroot); err != nil {
 		return nil, err
-	}
-	if !shown(r.real) {
-		if err := v.show(sysroot); err != nil {
-			return nil, err
-		}
 	}
 	linker, ok := h.onPath("cc", "gcc", "clang")
 	if !ok {

@@ -161,11 +161,31 @@ func TestVirtualEnvironmentInSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := place(t)
-	if err := os.Symlink(base.Home, dir+"/python"); err != nil {
-		t.Fatal(err)
-	}
-	program := dir + "/python/bin/" + filepath.Base(base.Path)
+	t.Run("elsewhere, over a link", func(t *testing.T) {
+		dir := place(t)
+		if err := os.Symlink(base.Home, dir+"/python"); err != nil {
+			t.Fatal(err)
+		}
+		environmentInSandbox(t, m, dir+"/python/bin/"+filepath.Base(base.Path), dir)
+	})
+	t.Run("in the sandbox's own /tmp", func(t *testing.T) { environmentInSandbox(t, m, base.Path, t.TempDir()) })
+	t.Run("over a link in /tmp", func(t *testing.T) {
+		dir := t.TempDir()
+		if err := os.Symlink(base.Home, dir+"/python"); err != nil {
+			t.Fatal(err)
+		}
+		run(t, dir+"/python/bin/"+filepath.Base(base.Path), "-m", "venv", "--without-pip", dir+"/venv")
+		f := &toolchain.Finder{NoStore: true, Environ: append(os.Environ(), "VIRTUAL_ENV="+dir+"/venv")}
+		tool, err := f.Find(ctx, toolchain.Python) // another serves
+		if err != nil || len(tool.Skipped) == 0 || !strings.Contains(tool.Skipped[0], "which is the sandbox's own inside") {
+			t.Errorf("%+v %v", tool, err)
+		}
+	})
+}
+
+func environmentInSandbox(t *testing.T, m *sandbox.Manager, program, dir string) {
+	t.Helper()
+	ctx := context.Background()
 	run(t, program, "-m", "venv", "--without-pip", dir+"/project/venv")
 	packages, err := filepath.Glob(dir + "/project/venv/lib/python3*/site-packages")
 	if err != nil || len(packages) != 1 {
@@ -182,9 +202,13 @@ func TestVirtualEnvironmentInSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, m, tool, "42 "+dir+"/project/venv", tool.Path, "-c", "import ours, sys, ssl; print(ours.answer, sys.prefix)")
-	want(t, m, tool, "bin lib pyvenv.cfg", "/bin/sh", "-c", "cd "+dir+"/project/venv && ls | grep -v 64 | xargs")
-	want(t, m, tool, "venv", "/bin/ls", dir+"/project")
+	venv := tool.Home
+	if (venv == dir+"/project/venv") == strings.HasPrefix(dir, "/tmp/") {
+		t.Errorf("it is shown at %s", venv)
+	}
+	want(t, m, tool, "42 "+venv, tool.Path, "-c", "import ours, sys, ssl; print(ours.answer, sys.prefix)")
+	want(t, m, tool, "bin lib pyvenv.cfg", "/bin/sh", "-c", "cd "+venv+" && ls | grep -v 64 | xargs")
+	want(t, m, tool, "none", "/bin/sh", "-c", "test -e "+venv+"/../secret || echo none")
 }
 
 // A language of a user's own: the C compiler, and a program with libraries of its own behind links, one of which needs

@@ -25,8 +25,12 @@ func askShell(h *hunt, found resolved) (*Toolchain, error) {
 		t.Version = versionIn(firstLine(said.stdout))
 	}
 	for _, role := range []string{"bash", "sh", "zsh"} {
-		// sh is a name that several shells answer to, each in its own manner.
-		if r, ok := h.onPath(role); ok && (role != "sh" || shown(r.via[0])) {
+		r, ok := h.onPath(role)
+		if role == "sh" {
+			// Several shells answer to that name, each in its own manner: the system's is meant, by that very name.
+			r, ok = h.in(h.system, role)
+		}
+		if ok {
 			t.Programs[role] = nameInside(r)
 		}
 	}

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // absent is the stamp of a path where nothing is.
@@ -38,10 +42,10 @@ func (t *trail) list() []string { return t.seen }
 
 // record is what is kept of a search.
 type record struct {
-	Name   string     `json:"name"`
-	Key    string     `json:"key"`
-	Tool   *Toolchain `json:"toolchain"`
-	Stamps []string   `json:"stamps"`
+	Name   string
+	Key    string
+	Tool   *Toolchain
+	Stamps []string
 }
 
 // holds reports whether everything still is as the search saw it.
@@ -63,11 +67,13 @@ func (r *record) whole() bool {
 	return r.Tool != nil && r.Tool.Name == r.Name && filepath.IsAbs(r.Tool.Path) && r.Tool.ID != "" && len(r.Stamps) > 0 && len(r.Stamps)%2 == 0
 }
 
-// A store is one JSON document with a record per line, so that a reader decodes the one it wants and no other:
+// A store is one JSON document with a record per line, so that a reader decodes the one it wants and no other. A record
+// is a flat list of strings (see encode): to decode what has structure, encoding/json first studies its types, which
+// costs a process that has just started three times as much as all else here.
 //
 //	{"sandbox-run toolchains":1,"records":[
-//	{"name":"go","key":"…","toolchain":{…},"stamps":["/usr/local/go/bin/go","…"]},
-//	{"name":"python", …}
+//	["go","1f…","1.26.0","/usr/local/go/bin/go", …],
+//	["python","1f…","3.11.7", …]
 //	]}
 const (
 	storeHead = `{"sandbox-run toolchains":1,"records":[` + "\n"
@@ -123,20 +129,99 @@ func (s store) lines() [][]byte {
 }
 
 // head is how the line of a record begins.
-func head(name, key string) []byte { return []byte(`{"name":"` + name + `","key":"` + key + `",`) }
+func head(name, key string) []byte { return []byte(`["` + name + `","` + key + `",`) }
 
 func (s store) read(name, key string) *record {
 	for _, line := range s.lines() {
 		if !bytes.HasPrefix(line, head(name, key)) {
 			continue
 		}
-		var r record
-		if json.Unmarshal(line, &r) != nil || r.Name != name || r.Key != key || !r.whole() {
-			return nil
+		if r := decode(line); r != nil && r.Name == name && r.Key == key && r.whole() {
+			return r
 		}
-		return &r
+		return nil
 	}
 	return nil
+}
+
+// encode writes a record as one list: single values, then each collection behind its length, then the stamps.
+func (r *record) encode() ([]byte, error) {
+	t := r.Tool
+	words := []string{r.Name, r.Key, t.Version, t.Path, t.Home, t.ID, t.Found}
+	for _, part := range []map[string]string{t.Programs, t.Env} {
+		words = append(words, strconv.Itoa(len(part)))
+		for _, k := range slices.Sorted(maps.Keys(part)) {
+			words = append(words, k, part[k])
+		}
+	}
+	words = append(words, strconv.Itoa(len(t.Mounts)))
+	for _, m := range t.Mounts {
+		words = append(words, m.Source, m.Target)
+	}
+	words = append(words, strconv.Itoa(len(t.Skipped)))
+	words = append(words, t.Skipped...)
+	return json.Marshal(append(words, r.Stamps...))
+}
+
+// decode reads what encode wrote, and of anything else makes nil.
+func decode(line []byte) *record {
+	words, ok := list(line)
+	next := func() (word string) {
+		if len(words) == 0 {
+			ok = false
+			return ""
+		}
+		word, words = words[0], words[1:]
+		return word
+	}
+	count := func() int {
+		n, err := strconv.Atoi(next())
+		if err != nil || n < 0 || n > len(words) {
+			ok = false
+			return 0
+		}
+		return n
+	}
+	pairs := func() map[string]string {
+		n := count()
+		if n == 0 {
+			return nil
+		}
+		m := make(map[string]string, n)
+		for range n {
+			k := next()
+			m[k] = next()
+		}
+		return m
+	}
+	t := &Toolchain{Name: next()}
+	r := &record{Name: t.Name, Key: next(), Tool: t}
+	t.Version, t.Path, t.Home, t.ID, t.Found = next(), next(), next(), next(), next()
+	t.Programs, t.Env = pairs(), pairs()
+	for range count() {
+		source := next()
+		t.Mounts = append(t.Mounts, sandbox.Mount{Source: source, Target: next()})
+	}
+	for range count() {
+		t.Skipped = append(t.Skipped, next())
+	}
+	if r.Stamps = words; !ok {
+		return nil
+	}
+	return r
+}
+
+// list is a JSON list of strings. Those without an escape, which is all but a few, need no more than to be cut up.
+func list(line []byte) (words []string, ok bool) {
+	if bytes.IndexByte(line, '\\') >= 0 {
+		return words, json.Unmarshal(line, &words) == nil
+	}
+	text, opened := strings.CutPrefix(string(line), `["`)
+	text, closed := strings.CutSuffix(text, `"]`)
+	if !opened || !closed {
+		return nil, false
+	}
+	return strings.Split(text, `","`), true
 }
 
 // write puts a record first, in place of one of the same key. The file is replaced as a whole; a record that another
@@ -145,7 +230,7 @@ func (s store) write(r *record) {
 	if s.path == "" {
 		return
 	}
-	line, err := json.Marshal(r)
+	line, err := r.encode()
 	if err != nil {
 		return
 	}

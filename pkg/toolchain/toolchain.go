@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -91,7 +90,7 @@ func (m *Missing) Error() string {
 	} else {
 		fmt.Fprintf(&b, "toolchain: no %s on this machine", m.Name)
 		if m.Reason != "" {
-			io.WriteString(&b, ": "+m.Reason)
+			fmt.Fprintf(&b, ": %s", m.Reason)
 		}
 	}
 	if len(m.Install) > 0 {

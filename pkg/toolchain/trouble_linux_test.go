@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -144,7 +145,7 @@ func throughLink(w *world) {
 	w.environ[1] = "PATH=" + w.at("link") + ":" + w.at("bin2")
 }
 
-// A group that the administrator lets write is their choice; somebody's own directory that a group may write to is not.
+// A group that the administrator lets write to a directory of theirs, as Debian does with /usr/local, is their choice.
 func TestGroupWritable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: files of other groups are made")
@@ -253,10 +254,10 @@ func TestStore(t *testing.T) {
 			os.WriteFile(path, bytes.Replace(good, []byte(`toolchains":1`), []byte(`toolchains":2`), 1), 0o600)
 		},
 		"a broken record": func() {
-			os.WriteFile(path, bytes.Replace(good, []byte(`"toolchain":{`), []byte(`"toolchain":[`), 1), 0o600)
+			os.WriteFile(path, bytes.Replace(good, []byte(`"20.0.0"`), []byte(`20`), 1), 0o600)
 		},
 		"no stamps": func() {
-			os.WriteFile(path, bytes.Replace(good, []byte(`"stamps":[`), []byte(`"stamps":[],"x":[`), 1), 0o600)
+			os.WriteFile(path, slices.Concat(good[:bytes.Index(good, []byte(w.at("bin/node")+`","0","0"`))], []byte(w.at("bin/node")+`","0","0","0","0"]`+storeTail)), 0o600)
 		},
 		"gone":                 func() { os.Remove(path) },
 		"others may write":     func() { os.Chmod(path, 0o666) },
@@ -384,7 +385,11 @@ func TestUnknownName(t *testing.T) {
 	}
 }
 
+// Root has one cache directory for disks and toolchains.
 func TestDefaultStore(t *testing.T) {
+	if systemCache != scratch.DefaultCacheDir {
+		t.Errorf("root's cache directory is %s here and %s there", systemCache, scratch.DefaultCacheDir)
+	}
 	if p := DefaultStore(); os.Geteuid() == 0 && p != "/var/cache/sandbox-run/toolchains.json" {
 		t.Errorf("root's store is %s", p)
 	}

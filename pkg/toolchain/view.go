@@ -23,7 +23,7 @@ var ownDirs = []string{sandbox.TmpDir, sandbox.WorkspaceDir, sandbox.HomeDir, "/
 // movedDir is where a toolchain is shown that lies in one of ownDirs.
 const movedDir = "/opt/sandbox-run"
 
-// nixStore is shown as a whole: its entries need each other by paths that only a Nix could list.
+// nixStore is shown as a whole: its entries need each other by paths that only Nix could list.
 const nixStore = "/nix/store"
 
 func shown(p string) bool { return withinAny(p, shownDirs) }
@@ -31,13 +31,14 @@ func shown(p string) bool { return withinAny(p, shownDirs) }
 // view is what a sandbox has to show of the host.
 type view struct {
 	name, home string
+	nix        string // nixStore; a test has another
 	mounts     []sandbox.Mount
 	dirs       map[string]bool // sources that are directories
-	moved      int
+	moved      []sandbox.Mount // directories of ownDirs, and where what lies in them is shown
 }
 
 func (h *hunt) view(name string) *view {
-	return &view{name: name, home: h.env["HOME"], dirs: map[string]bool{}}
+	return &view{name: name, home: h.env["HOME"], nix: nixStore, dirs: map[string]bool{}}
 }
 
 // show adds a path under each of its names. What it leads to is shown, however many links that takes.
@@ -47,8 +48,10 @@ func (v *view) show(p string) error {
 		return err
 	}
 	real := r.real
-	if real == nixStore || within(real, nixStore) {
-		v.mount(nixStore, nixStore, true)
+	if within(real, v.nix) {
+		if !v.covers(v.nix) {
+			v.mount(v.nix, v.nix, true)
+		}
 	} else if real == "/" || !shown(real) && r.info.IsDir() && v.broad(real) {
 		return fmt.Errorf("%s holds more than a toolchain", real)
 	}
@@ -82,15 +85,29 @@ func (v *view) place(real string, isDir bool) string {
 	if !withinAny(real, ownDirs) {
 		return real
 	}
-	v.moved++
-	dir := movedDir + "/" + v.name
-	if v.moved > 1 {
-		dir += "-" + strconv.Itoa(v.moved)
-	}
+	root := real
 	if !isDir {
-		dir += "/" + filepath.Base(real)
+		root = filepath.Dir(real)
 	}
-	return dir
+	v.together(root)
+	for _, m := range v.moved {
+		if within(real, m.Source) {
+			return m.Target + strings.TrimPrefix(real, m.Source)
+		}
+	}
+	return real
+}
+
+// together has what lies in a directory shown as it lies there, wherever that will be.
+func (v *view) together(dir string) {
+	if !withinAny(dir, ownDirs) || slices.ContainsFunc(v.moved, func(m sandbox.Mount) bool { return within(dir, m.Source) }) {
+		return
+	}
+	target := movedDir + "/" + v.name
+	if n := len(v.moved); n > 0 {
+		target += "-" + strconv.Itoa(n+1)
+	}
+	v.moved = append(v.moved, sandbox.Mount{Source: dir, Target: target})
 }
 
 // inside is a path of the host as it is called in the sandbox.
@@ -98,16 +115,12 @@ func (v *view) inside(p string) string {
 	if p == "" || !withinAny(p, ownDirs) {
 		return p
 	}
-	best := sandbox.Mount{}
-	for _, m := range v.mounts {
-		if within(p, m.Source) && len(m.Source) > len(best.Source) {
-			best = m
+	for _, m := range v.moved {
+		if within(p, m.Source) {
+			return m.Target + strings.TrimPrefix(p, m.Source)
 		}
 	}
-	if best.Source == "" {
-		return p
-	}
-	return best.Target + strings.TrimPrefix(p, best.Source)
+	return p
 }
 
 // broad directories hold other people's things, or other things of the user's: homes, what lies above them, and places
@@ -156,8 +169,8 @@ var errWalked = errors.New("walked enough")
 func (v *view) unreadable() (paths []string) {
 	entries := 0
 	for _, m := range v.list() {
-		// Secrets in a configuration are not for the sandbox, and no language needs them.
-		if m.Source == nixStore || within(m.Source, "/etc") {
+		// What is shown anyway is as it is. Secrets in a configuration are not for the sandbox, and no language needs them.
+		if m.Source == v.nix || shown(m.Source) || within(m.Source, "/etc") {
 			continue
 		}
 		_ = filepath.WalkDir(m.Source, func(p string, d fs.DirEntry, err error) error {
@@ -204,6 +217,9 @@ func (h *hunt) finish(t *Toolchain, v *view, found resolved, libraries []string,
 		if err := v.show(p); err != nil {
 			return nil, err
 		}
+		if link, to := r.stranded(); p != r.real && link != "" {
+			return nil, &incomplete{t, fmt.Sprintf("%s is a link to %s, which is the sandbox's own inside", link, to), []string{"another place for it, or a link that is relative"}}
+		}
 		libraries = append(libraries, r.real)
 		info := r.info
 		detail = append(detail, r.real, strconv.FormatInt(info.Size(), 36), strconv.FormatInt(info.ModTime().UnixNano(), 36))
@@ -238,12 +254,12 @@ func (h *hunt) finish(t *Toolchain, v *view, found resolved, libraries []string,
 	return t, nil
 }
 
-// firstDir is the first of the directories that exists.
-func firstDir(dirs ...string) string {
-	for _, d := range dirs {
-		if info, err := os.Stat(d); err == nil && info.IsDir() {
-			return d
+// stranded is a link that leads nowhere once what it leads to is shown elsewhere.
+func (r *resolved) stranded() (link, to string) {
+	for _, link := range r.links {
+		if to, err := os.Readlink(link); err == nil && filepath.IsAbs(to) && withinAny(to, ownDirs) {
+			return link, to
 		}
 	}
-	return ""
+	return "", ""
 }

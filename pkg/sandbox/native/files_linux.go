@@ -85,7 +85,7 @@ func (i *instance) Take(ctx context.Context, s sandbox.Selection, each func(f sa
 
 func (i *instance) shelves() *files.Scratch {
 	return &files.Scratch{
-		Place: files.Tree{Opener: i.shop.opener(i.scratch, i.id.owner)}, Backend: Name,
+		Place: files.Tree{Opener: i.shop.opener(i.scratch, i.id.owner)}, Backend: Name, Failure: failure,
 		Full: "a larger --disk than " + i.spec.Limits.Disk.String() + ", or more --inodes",
 	}
 }

@@ -69,10 +69,14 @@ func TestNoLeak(t *testing.T) {
 		if n%4 == 0 {
 			spec.Volumes = []sandbox.Volume{{Source: "/usr/lib", Target: "/lib2"}}
 		}
+		if n%6 == 0 {
+			spec.Root.Add = []sandbox.Mount{{Source: "/usr/lib", Target: "/opt/lib"}}
+		}
 		id, err := m.Create(ctx, spec)
 		if err != nil {
 			t.Fatal(err)
 		}
+		putAndTake(t, m, id, n)
 		p := sandbox.Process{Args: []string{"true"}}
 		var to sandbox.IO
 		switch {

@@ -131,10 +131,15 @@ print("alive", hits, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 	}
 }
 
-// A steward that somebody kills is replaced.
+// A steward that somebody kills is replaced, and so are its rights to the files of sandboxes that it has made.
 func TestPlainStewardKilled(t *testing.T) {
 	b, m, tier := plainManager(t)
+	id, err := m.Create(context.Background(), sandbox.Spec{Require: tier})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for n := range 3 {
+		putAndTake(t, m, id, n)
 		if res := plainRun(t, m, sandbox.Spec{Require: tier}, "/bin/echo", "hello"); string(res.Stdout.Bytes()) != "hello\n" {
 			t.Errorf("after %d: %s %q", n, res.Verdict, res.Stdout.Bytes())
 		}

@@ -17,10 +17,9 @@ import (
 
 // part is something that is mounted into a root: a directory of the host, or /dev.
 type part struct {
-	at     string
-	mount  int    // detached
-	source string // where the host has it, or "" if it is of our making
-	fixed  bool   // stays as it is in a root that may be changed
+	at    string
+	mount int  // detached
+	fixed bool // stays as it is in a root that may be changed
 }
 
 // layout is a root before it is put together.
@@ -178,7 +177,7 @@ func (l *layout) layHostPath(p string, owner int) error {
 	if err != nil {
 		return err
 	}
-	l.parts = append(l.parts, part{at: p, mount: fd, source: p})
+	l.parts = append(l.parts, part{at: p, mount: fd})
 	if isFile {
 		return l.base.file(p, "")
 	}
@@ -193,7 +192,7 @@ func openHost(p string, owner int) (fd int, isFile bool, err error) {
 	}
 	f, isFile, err := idmap.Open(p, o)
 	if err != nil {
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, idmap.ErrSource) {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, idmap.ErrSource) {
 			return -1, false, &sandbox.Error{
 				Backend: Name, Op: "root " + p, Stage: "rootfs", Kind: sandbox.ErrInvalid, Err: err, Hint: "a directory that exists, by a path without symbolic links",
 			}
@@ -223,7 +222,7 @@ func (l *layout) layAdded(added []sandbox.Mount) error {
 				err = fmt.Errorf("%s: it would cover %s, which the root has already", m.Target, p.at)
 			}
 		}
-		l.parts = append(l.parts, part{at: m.Target, mount: fd, source: m.Source, fixed: true})
+		l.parts = append(l.parts, part{at: m.Target, mount: fd, fixed: true})
 		if err != nil {
 			return &sandbox.Error{Backend: Name, Op: "root " + m.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs", Hint: "another target"}
 		}
@@ -233,25 +232,27 @@ func (l *layout) layAdded(added []sandbox.Mount) error {
 
 // place makes somewhere to mount a file or directory on, unless it lies in a part of the host, which must have it.
 func (l *layout) place(target string, isFile bool) error {
-	in := -1
+	var in *part // the innermost that it lies in
 	for i, p := range l.parts {
-		if strings.HasPrefix(target, p.at+"/") && (in < 0 || len(p.at) > len(l.parts[in].at)) {
-			in = i
+		if strings.HasPrefix(target, p.at+"/") && (in == nil || len(p.at) > len(in.at)) {
+			in = &l.parts[i]
 		}
 	}
 	var err error
 	switch {
-	case in >= 0:
-		p := l.parts[in]
-		// Shown as it is on the host.
-		there, statErr := os.Lstat(p.source + strings.TrimPrefix(target, p.at))
-		switch {
-		case statErr != nil || p.source == "":
-			return fmt.Errorf("%s: there is no such place in %s, and none can be made", target, p.at)
-		case there.Mode()&os.ModeSymlink == 0 && there.IsDir() == isFile:
-			return fmt.Errorf("%s: a directory goes on a directory, and a file on a file", target)
+	case in != nil:
+		var fd int
+		if fd, err = beneath(in.mount, strings.TrimPrefix(target, in.at)); err == nil {
+			var there unix.Stat_t
+			err = unix.Fstat(fd, &there)
+			_ = unix.Close(fd)
+			if err == nil && isFile == (there.Mode&unix.S_IFMT == unix.S_IFDIR) {
+				return fmt.Errorf("%s: a directory goes on a directory, and a file on a file", target)
+			}
 		}
-		return nil
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			return fmt.Errorf("%s: there is no such place in %s, and none can be made", target, in.at)
+		}
 	case isFile:
 		err = l.base.file(target, "")
 	default:

@@ -270,7 +270,7 @@ var fileRows = []row{
 			{Path: "/workspace/f", Open: open(nil, broken)},
 			{Path: "/workspace/f", Open: open(io.MultiReader(strings.NewReader("half"), errReader{broken}), nil)},
 		} {
-			if err := e.m.Put(e.Context(), id, []sandbox.File{f}); !errors.Is(err, broken) || !strings.Contains(err.Error(), "/workspace/f") {
+			if err := e.m.Put(e.Context(), id, []sandbox.File{f}); !errors.Is(err, broken) || !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "/workspace/f") {
 				e.Errorf("%v", err)
 			}
 		}

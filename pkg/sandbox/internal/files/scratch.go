@@ -67,6 +67,8 @@ type Scratch struct {
 	Place   Place
 	Backend string
 	Full    string // what to do when no more goes in
+	// Failure names the next step where it is the host that has come to its end; nil knows none.
+	Failure func(op, stage string, err error) error
 }
 
 // Put makes files. It stops at the first that can not be made, of which nothing is left.
@@ -90,7 +92,10 @@ func (s *Scratch) explain(op string, err error) error {
 		return err
 	}
 	out := &sandbox.Error{Backend: s.Backend, Op: op, Stage: "scratch", Err: err}
+	source := new(*unreadable)
 	switch {
+	case errors.As(err, source):
+		out.Kind, out.Stage = sandbox.ErrInvalid, ""
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		out.Kind, out.Hint = sandbox.ErrRefused, s.Full
 	case errors.Is(err, syscall.ELOOP):
@@ -105,6 +110,8 @@ func (s *Scratch) explain(op string, err error) error {
 		out.Kind = sandbox.ErrInvalid
 	case errors.Is(err, fs.ErrClosed):
 		out.Kind, out.Err = sandbox.ErrState, errors.New("the sandbox is deleted")
+	case s.Failure != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
+		return s.Failure(op, "scratch", err)
 	}
 	return out
 }
@@ -117,12 +124,13 @@ func (s *Scratch) put(ctx context.Context, f *sandbox.File) (err error) {
 	var from io.ReadCloser
 	if f.Data == nil && f.Open != nil {
 		if from, err = f.Open(); err != nil {
-			return &sandbox.Error{Backend: s.Backend, Op: "put " + f.Path, Kind: sandbox.ErrInvalid, Err: err}
+			return &unreadable{err}
 		}
 		once := closeOnce{ReadCloser: from}
 		defer once.Close()
 		// Whoever waits for a slow source must be able to stop waiting.
-		defer context.AfterFunc(ctx, func() { _ = once.Close() })()
+		release := context.AfterFunc(ctx, func() { _ = once.Close() })
+		defer release()
 	}
 	mode := f.Mode
 	if mode == 0 {
@@ -168,6 +176,12 @@ const chunk = 4 << 20
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 128<<10); return &b }}
 
+// unreadable is a failure of the source, not of the scratch.
+type unreadable struct{ err error }
+
+func (u *unreadable) Error() string { return "read its content: " + u.err.Error() }
+func (u *unreadable) Unwrap() error { return u.err }
+
 // fill copies a source to its end: within the kernel where that is possible.
 func fill(ctx context.Context, to io.Writer, from io.Reader) error {
 	if source, ok := from.(*os.File); ok {
@@ -193,7 +207,7 @@ func fill(ctx context.Context, to io.Writer, from io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read its content: %w", err)
+			return &unreadable{err}
 		}
 	}
 }

@@ -200,7 +200,8 @@ func (w *walk) visit(ctx context.Context, p string, f *found) (isDir bool, err e
 
 // hand gives a file to whoever asked for it: as much as it had when it was opened.
 func (w *walk) hand(ctx context.Context, at string, c *Content) error {
-	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+	release := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer release()
 	w.files++
 	w.bytes += uint64(c.Size)
 	r := &io.LimitedReader{R: c.ReadCloser, N: c.Size}

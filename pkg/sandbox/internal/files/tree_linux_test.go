@@ -110,7 +110,7 @@ func TestTakeVeryDeep(t *testing.T) {
 	s, dir := newTree(t)
 	at, err := unix.Open(filepath.Join(dir, "workspace"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	must(t, err)
-	for i := range 5000 {
+	for i := range 3100 {
 		must(t, unix.Mkdirat(at, "d", 0o755))
 		if i%1000 == 10 {
 			fd, err := unix.Openat(at, "f", unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)

@@ -71,7 +71,7 @@ func terminalEscapes(t *trial) {
 }
 
 func hostileNames(t *trial) {
-	t.note("names are those of volumes, directories, phases, hosts and variables; files have no door yet")
+	t.note("names are those of volumes, directories, phases, hosts, variables and files")
 	dir := t.dir()
 	long := "/" + strings.Repeat("d/", 2100) + "x"
 	plain := func(change func(*sandbox.Spec)) error {
@@ -117,6 +117,17 @@ func hostileNames(t *trial) {
 		p.Phase = phase
 		_, err := t.manager.Run(t.ctx, id, p, sandbox.IO{})
 		t.judge(errors.Is(err, sandbox.ErrInvalid), fmt.Sprintf("phase %.20q", phase), fmt.Sprintf("%.120v", err), "")
+	}
+	if !t.carries(id) {
+		return
+	}
+	err := t.putIn(id, "/workspace/CON", "x") // a device only elsewhere
+	t.control(err == nil, "a file with an ordinary name", fmt.Sprint(err))
+	for _, name := range []string{"/workspace/../etc/x", "x", "../x", "/etc/x", "/proc/self/mem", "/dev/null", "/workspace/a\x00b", "/workspace/" + strings.Repeat("n", 300), "/workspace" + long} {
+		err, out := t.putIn(id, name, "x"), t.takeOut(id, name).err
+		got := fmt.Sprintf("%v; %v", err, out)
+		held := errors.Is(err, sandbox.ErrInvalid) && errors.Is(out, sandbox.ErrInvalid) && !strings.ContainsAny(got, "\x00\x1b")
+		t.judge(held, fmt.Sprintf("file %.20q", name), fmt.Sprintf("%.120s", got), "an ordinary one: ok")
 	}
 }
 
