@@ -2,46 +2,20 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// engine is an executor over real sandboxes, for tests that run real programs. All of them share one cache of what toolchains
-// prepare, which outlives the test: filling it takes longer than the tests.
-func engine(t testing.TB, o Options) *Executor {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the native backend makes namespaces and cgroups as root")
-	}
-	dir, err := os.MkdirTemp("/var/tmp", "executor-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := native.New(native.Options{CacheDir: filepath.Join(dir, "native")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := sandbox.NewManager(b, sandbox.Options{})
-	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-		os.RemoveAll(dir)
-	})
-	return New(m, o)
-}
-
-// program is one case: what is run, and what has to come of it.
+// program is a case of a compiled language: what its compiler says and what it says itself are looked at together.
 type program struct {
 	name string
 	req  Request
@@ -50,70 +24,42 @@ type program struct {
 	verdict sandbox.Verdict // default ok
 	code    int
 	out     string   // all of stdout
-	has     []string // parts of stdout and stderr together, the compiler's too
+	has     []string // parts of stdout and stderr together
 	hasNot  []string
 	files   map[string]string // brought back
 }
 
-func (p program) run(t *testing.T, e *Executor) {
+func runPrograms(t *testing.T, language string, all []program) {
 	t.Helper()
-	req := p.req
-	if p.in != "" {
-		req.Stdin = strings.NewReader(p.in)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	r, err := e.Execute(ctx, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := string(r.Stdout.Bytes()) + string(r.Stderr.Bytes())
-	want := p.verdict
-	pick(&want, sandbox.VerdictOK)
-	if r.Verdict != want || r.Exit.Code != p.code && p.verdict != sandbox.VerdictMemoryLimit && p.verdict != sandbox.VerdictTimeLimit {
-		t.Fatalf("verdict %s, exit %+v, wanted %s and %d; notes %q, said:\n%s", r.Verdict, r.Exit, want, p.code, r.Notes, said)
-	}
-	if p.out != "" && string(r.Stdout.Bytes()) != p.out {
-		t.Errorf("printed %q, wanted %q", r.Stdout.Bytes(), p.out)
-	}
-	for _, s := range p.has {
-		if !strings.Contains(said, s) {
-			t.Errorf("no %q in:\n%s", s, said)
-		}
-	}
-	for _, s := range p.hasNot {
-		if strings.Contains(said, s) {
-			t.Errorf("%q in:\n%s", s, said)
-		}
-	}
-	for name, content := range p.files {
-		found := false
-		for _, f := range r.Files {
-			found = found || f.Path == name && string(f.Data) == content
-		}
-		if !found {
-			t.Errorf("no file %s with %q among %+v", name, content, r.Files)
-		}
-	}
-	for _, n := range r.Notes {
-		if strings.HasPrefix(n, CleanupNote) {
-			t.Error(n)
-		}
-	}
+	runProgramsOn(t, realEngine(t), language, all)
 }
 
-func runAll(t *testing.T, language string, all []program) {
-	e := engine(t, Options{})
+func runProgramsOn(t *testing.T, e *Executor, language string, all []program) {
+	t.Helper()
 	for _, p := range all {
-		if p.req.Language == "" {
-			p.req.Language = language
-		}
-		t.Run(p.name, func(t *testing.T) { p.run(t, e) })
+		t.Run(p.name, func(t *testing.T) {
+			pick(&p.req.Language, language)
+			if p.in != "" {
+				p.req.Stdin = strings.NewReader(p.in)
+			}
+			r := expectOn(t, e, p.req, want{verdict: p.verdict, exit: p.code, stdout: p.out, files: p.files})
+			said := string(r.Stdout.Bytes()) + string(r.Stderr.Bytes())
+			for _, s := range p.has {
+				if !strings.Contains(said, s) {
+					t.Errorf("no %q in:\n%s", s, said)
+				}
+			}
+			for _, s := range p.hasNot {
+				if strings.Contains(said, s) {
+					t.Errorf("%q in:\n%s", s, said)
+				}
+			}
+		})
 	}
 }
 
 func TestGo(t *testing.T) {
-	runAll(t, "go", []program{
+	runPrograms(t, "go", []program{
 		{name: "hello", req: Request{Code: "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(\"hello, wörld ☺\") }\n"}, out: "hello, wörld ☺\n"},
 		{
 			name: "stdin, args, env, exit code",
@@ -238,7 +184,7 @@ func main() {
 			verdict: sandbox.VerdictMemoryLimit,
 		},
 		{
-			name: "much garbage", req: Request{Code: "package main\n\nimport \"fmt\"\n\nvar keep []byte\n\nfunc main() {\n\tlive := make([][]byte, 50)\n\tfor i := range 20000 {\n\t\tkeep = make([]byte, 1<<20)\n\t\tkeep[i] = 1\n\t\tlive[i%50] = keep\n\t}\n\tfmt.Println(\"done\")\n}\n"},
+			name: "much garbage", req: Request{Code: "package main\n\nimport \"fmt\"\n\nvar keep []byte\n\nfunc main() {\n\tlive := make([][]byte, 50)\n\tfor i := range 6000 {\n\t\tkeep = make([]byte, 1<<20)\n\t\tkeep[i] = 1\n\t\tlive[i%50] = keep\n\t}\n\tfmt.Println(\"done\")\n}\n"},
 			out: "done\n",
 		},
 		{
@@ -247,8 +193,67 @@ func main() {
 	})
 }
 
+// What lies in /workspace is the volume's; the program lies elsewhere, and runs there.
+func TestCompiledBesideAVolume(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "data.txt"), []byte("of the volume"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	volume := Policy{Volumes: []sandbox.Volume{{Source: dir, Target: sandbox.WorkspaceDir}}}
+	for language, code := range map[string]string{
+		"go":   "package main\nimport (\"fmt\"; \"os\")\nfunc main() { b, _ := os.ReadFile(\"data.txt\"); fmt.Println(string(b)) }\n",
+		"rust": "fn main() { println!(\"{}\", std::fs::read_to_string(\"data.txt\").unwrap()); }\n",
+		"java": "public class Main { public static void main(String[] a) throws Exception { System.out.println(java.nio.file.Files.readString(java.nio.file.Path.of(\"data.txt\"))); } }\n",
+	} {
+		t.Run(language, func(t *testing.T) {
+			expect(t, Request{Language: language, Code: code, Policy: volume}, want{stdout: "of the volume\n"})
+		})
+	}
+}
+
+// A limit that the compiler meets is told as one.
+func TestCompilerMeetsItsLimits(t *testing.T) {
+	for language, code := range map[string]string{
+		"go":   "package main\nimport \"fmt\"\nfunc main() { fmt.Println(1) }\n",
+		"rust": "fn main() { println!(\"1\"); }\n",
+		"java": "public class Main { public static void main(String[] a) { System.out.println(1); } }\n",
+	} {
+		t.Run(language, func(t *testing.T) {
+			memory := 8 * sandbox.MiB
+			expect(t, Request{Language: language, Code: code, NoCache: true, CompileLimits: sandbox.Limits{Memory: memory}}, want{verdict: sandbox.VerdictMemoryLimit})
+			expect(t, Request{Language: language, Code: code, NoCache: true}, want{})
+		})
+	}
+}
+
+// A file that is nothing but a main, in a JDK that takes it.
+func TestJavaWithoutAClass(t *testing.T) {
+	homes, _ := filepath.Glob("/usr/lib/jvm/*")
+	for _, home := range homes {
+		finder := &toolchain.Finder{NoStore: true, Environ: []string{"JAVA_HOME=" + home, "PATH=" + home + "/bin"}}
+		tool, err := finder.Find(t.Context(), "java")
+		if err != nil || tool.Home != home {
+			continue
+		}
+		major, _ := strconv.Atoi(strings.SplitN(tool.Version, ".", 2)[0])
+		e := realEngine(t)
+		opts := e.opts
+		opts.Toolchains = finder
+		req := Request{Language: "java", Code: "import java.util.*;\n\nString name() { return \"compact\"; }\n\nvoid main() {\n  System.out.println(name());\n}\n"}
+		t.Run(filepath.Base(home), func(t *testing.T) {
+			if major >= 21 {
+				expectOn(t, New(e.manager, opts), req, want{stdout: "compact\n"})
+				return
+			}
+			if _, err := New(e.manager, opts).Execute(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "JDK 21") {
+				t.Errorf("%d: %v", major, err)
+			}
+		})
+	}
+}
+
 func TestCompilesSideBySide(t *testing.T) {
-	e := engine(t, Options{Cache: &Cache{Dir: t.TempDir()}})
+	e := realEngine(t)
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
@@ -270,7 +275,7 @@ func TestCompilesSideBySide(t *testing.T) {
 
 func TestRust(t *testing.T) {
 	cargo := "[package]\nname = \"my-tool\"\nversion = \"0.1.0\"\nedition = \"2021\"\n"
-	runAll(t, "rust", []program{
+	runPrograms(t, "rust", []program{
 		{name: "hello", req: Request{Code: "fn main() {\n    println!(\"hello, wörld ☺\");\n}\n"}, out: "hello, wörld ☺\n"},
 		{
 			name: "stdin, args, env, exit code",
@@ -361,5 +366,107 @@ fn main() {
 			name: "much garbage", req: Request{Code: "fn main() {\n    let mut n = 0usize;\n    for i in 0..5000 { let v = vec![i as u8; 1 << 20]; n += v[i] as usize; }\n    println!(\"{}\", n > 0);\n}\n"}, out: "true\n",
 		},
 		{name: "too long", req: Request{Code: "fn main() { loop { std::hint::spin_loop() } }\n", Limits: sandbox.Limits{Wall: time.Second}}, verdict: sandbox.VerdictTimeLimit},
+	})
+}
+
+func TestJava(t *testing.T) {
+	runPrograms(t, "java", []program{
+		{name: "hello", req: Request{Code: "public class Greeter {\n  public static void main(String[] args) {\n    System.out.println(\"hello, wörld ☺\");\n  }\n}\n"}, out: "hello, wörld ☺\n"},
+		{
+			name: "stdin, args, env, exit code",
+			req: Request{
+				Code: `import java.util.*;
+class Main {
+  public static void main(String... args) {
+    var in = new Scanner(System.in);
+    while (in.hasNextLine()) System.out.println("line " + in.nextLine());
+    System.out.println(Arrays.toString(args) + " " + System.getenv("COLOUR"));
+    System.exit(7);
+  }
+}`,
+				Args: []string{"a", "b c"}, Env: map[string]string{"COLOUR": "blau"},
+			},
+			in: "x\nÿ\n", out: "line x\nline ÿ\n[a, b c] blau\n", verdict: sandbox.VerdictNonzeroExit, code: 7,
+		},
+		{
+			name: "uncaught", req: Request{Code: "public class Main {\n  static void f() {\n    throw new IllegalStateException(\"no\");\n  }\n  public static void main(String[] a) {\n    f();\n  }\n}\n"},
+			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"IllegalStateException: no", "at Main.f(Main.java:3)", "at Main.main(Main.java:6)"},
+		},
+		{
+			name: "compile error", req: Request{Code: "public class Main {\n  public static void main(String[] a) {\n    int x = \"a\";\n  }\n}\n"},
+			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"Main.java:3: error: incompatible types"}, hasNot: []string{"/tmp"},
+		},
+		{name: "syntax error", req: Request{Code: "public class Main {\n  public static void main(String[] a) {\n"}, verdict: sandbox.VerdictCompileError, code: 1, has: []string{"Main.java:2: error: reached end of file"}},
+		{
+			name: "modern", req: Request{Code: `import java.util.List;
+sealed interface Shape permits Circle, Square {}
+record Circle(double r) implements Shape {}
+record Square(double s) implements Shape {}
+public class Main {
+  static String name(Object o) { return o instanceof Circle c ? "circle " + c.r() : "other"; }
+  public static void main(String[] args) {
+    String day = switch (args.length) { case 0 -> "none"; default -> "some"; };
+    System.out.print("""
+      text "block" {
+      """ + day + " ");
+    System.out.println(List.of(new Circle(2), new Square(1)).stream().map(Main::name).toList());
+  }
+}`}, out: "text \"block\" {\nnone [circle 2.0, other]\n",
+		},
+		{
+			name: "packages", req: Request{Files: tree("src/app/Main.java", "package app;\nimport app.util.Names;\npublic class Main { public static void main(String[] a) throws Exception { System.out.println(Names.of() + new String(Main.class.getResourceAsStream(\"/data.txt\").readAllBytes())); } }\n",
+				"src/app/util/Names.java", "package app.util;\npublic class Names { public static String of() { return \"names \"; } }\n", "data.txt", "data")}, out: "names data\n",
+		},
+		{
+			name: "one of several", req: Request{Entry: "B", Files: tree("A.java", "class A { public static void main(String[] a) { System.out.println(\"a\"); } }\n", "B.java", "class B { public static void main(String[] a) { System.out.println(\"b\"); } }\n")}, out: "b\n",
+		},
+		{
+			name: "one of several, by file", req: Request{Entry: "p/A.java", Files: tree("p/A.java", "package p; class A { public static void main(String[] a) { System.out.println(\"a\"); } }\n", "p/B.java", "package p; class B { public static void main(String[] a) { System.out.println(\"b\"); } }\n")}, out: "a\n",
+		},
+		{
+			name: "files", req: Request{
+				Code:   "import java.nio.file.*;\npublic class Main { public static void main(String[] a) throws Exception { Files.writeString(Path.of(\"out.txt\"), Files.readString(Path.of(\"in.txt\")) + \"!\"); } }\n",
+				Inputs: tree("in.txt", "in"), Outputs: sandbox.Selection{Patterns: []string{"*.txt"}},
+			}, files: map[string]string{"out.txt": "in!"},
+		},
+		{
+			name: "threads and a child", req: Request{Code: `import java.util.concurrent.*;
+import java.util.concurrent.atomic.*;
+public class Main {
+  public static void main(String[] a) throws Exception {
+    var n = new AtomicInteger();
+    var all = new Thread[100];
+    var open = new CountDownLatch(1);
+    for (int i = 0; i < all.length; i++) { all[i] = new Thread(() -> { try { open.await(); } catch (InterruptedException e) {} n.incrementAndGet(); }); all[i].start(); }
+    open.countDown();
+    for (var t : all) t.join();
+    var p = new ProcessBuilder("echo", "child").start();
+    System.out.print(n + " " + new String(p.getInputStream().readAllBytes()));
+  }
+}`}, out: "100 child\n",
+		},
+		{
+			name: "too much memory", req: Request{Code: "import java.util.*;\npublic class Main { public static void main(String[] a) { var all = new ArrayList<byte[]>(); while (true) all.add(new byte[1 << 20]); } }\n"},
+			verdict: sandbox.VerdictMemoryLimit,
+		},
+		{
+			name: "too much memory beside the heap", req: Request{Code: "import java.nio.*;\nimport java.util.*;\npublic class Main { public static void main(String[] a) { var all = new ArrayList<ByteBuffer>(); byte[] heap = new byte[300 << 20]; Arrays.fill(heap, (byte) 1); while (true) { var b = ByteBuffer.allocateDirect(1 << 20); while (b.hasRemaining()) b.putLong(1); all.add(b); } } }\n"},
+			verdict: sandbox.VerdictMemoryLimit,
+		},
+		{
+			name: "little memory", req: Request{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}, Code: "import java.util.*;\npublic class Main { public static void main(String[] a) { var all = new ArrayList<byte[]>(); while (true) all.add(new byte[1 << 20]); } }\n"},
+			verdict: sandbox.VerdictMemoryLimit,
+		},
+		{
+			name: "little memory, and enough", req: Request{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}, Code: "public class Main { public static void main(String[] a) { System.out.println(\"fits\"); } }\n"}, out: "fits\n",
+		},
+		{
+			name: "much garbage", req: Request{Code: "public class Main { static byte[] keep; public static void main(String[] a) { var live = new byte[100][]; for (int i = 0; i < 3000; i++) { keep = new byte[1 << 20]; live[i % 100] = keep; } System.out.println(\"done\"); } }\n"}, out: "done\n",
+		},
+		{
+			name: "many threads are not memory", req: Request{Code: "public class Main { public static void main(String[] a) { for (int i = 0; i < 500; i++) { var t = new Thread(() -> { try { Thread.sleep(100000); } catch (InterruptedException e) {} }); t.setDaemon(true); t.start(); } } }\n"},
+			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"unable to create native thread", "at Main.main(Main.java:1)"},
+		},
+		{name: "too long", req: Request{Code: "public class Main { public static void main(String[] a) { while (true) {} } }\n", Limits: sandbox.Limits{Wall: 2 * time.Second}}, verdict: sandbox.VerdictTimeLimit, code: 143},
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -334,11 +335,16 @@ func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*san
 	if p.Again == nil {
 		return x.e.manager.Run(ctx, x.id, p.Process, io)
 	}
-	var held []sandbox.Event
+	var (
+		mu   sync.Mutex // what was under way when the run was called off may come late
+		held []sandbox.Event
+	)
 	first := io
 	if io.OnEvent != nil {
 		first.OnEvent = func(ev sandbox.Event) {
 			ev.Data = bytes.Clone(ev.Data)
+			mu.Lock()
+			defer mu.Unlock()
 			held = append(held, ev)
 		}
 	}
@@ -346,6 +352,8 @@ func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*san
 	if err == nil && r.Verdict == sandbox.VerdictNonzeroExit && p.Misled(r.Stderr.Bytes()) {
 		return x.e.manager.Run(ctx, x.id, *p.Again, io)
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	for _, ev := range held {
 		io.OnEvent(ev)
 	}

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"bytes"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -27,8 +28,7 @@ const (
 	goBinary   = buildDir + "/main"
 )
 
-// goFlags decide what a compiled package looks like, and so whether one in the cache fits. -w: what is debugged here is
-// debugged by its traces, which need no DWARF.
+// goFlags decide what a compiled package looks like, and so whether one in the cache fits.
 func goFlags() []string { return []string{"-buildvcs=false", "-pgo=off"} }
 
 // goEnv is for the go command, inside and when the cache is filled outside: both have to agree on everything that goes into a
@@ -44,7 +44,11 @@ func planGo(j *job) error {
 	if err != nil {
 		return err
 	}
-	env := goEnv(sandbox.TmpDir + "/go-build")
+	env := maps.Clone(j.tool.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, goEnv(sandbox.TmpDir+"/go-build"))
 	if j.warmDir != "" {
 		w := &goWarmth{dir: warmDirOf(j.warmDir, j.tool), tool: j.tool, packages: p.imports, modules: j.modules}
 		if len(p.tests) > 0 {
@@ -64,6 +68,7 @@ func planGo(j *job) error {
 	j.plan.Files = append(j.plan.Files, sandbox.File{Path: sandbox.HomeDir + "/.config/go/telemetry/mode", Data: []byte("off")})
 
 	build := func(verb []string, binary, target string) {
+		// -w: what is debugged here is debugged by its traces, which need no DWARF.
 		args := slices.Concat([]string{j.tool.Path}, verb, goFlags(), []string{"-ldflags=-w"})
 		if p.vendored {
 			args = append(args, "-mod=vendor")

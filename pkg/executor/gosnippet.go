@@ -187,11 +187,15 @@ func wrapSnippet(name string, src []byte) []byte {
 	}
 	var imports, top, body strings.Builder
 	main := false
+	first := lineDirective(name, 1, 1) // where main begins
 	for _, p := range all {
 		if p.kind == variable && slices.ContainsFunc(p.names, func(n string) bool { return used[n] }) {
 			p.kind = declaration
 		}
 		to := &body
+		if (p.kind == statement || p.kind == variable) && body.Len() == 0 {
+			first = lineDirective(name, p.line, p.col)
+		}
 		switch p.kind {
 		case importing:
 			to = &imports
@@ -205,7 +209,7 @@ func wrapSnippet(name string, src []byte) []byte {
 		text := "package main\n" + found + imports.String() + top.String()
 		// Without statements there is nothing to wrap: the snippet has a main of its own, or is to be told that it lacks one.
 		if body.Len() > 0 || !main && !strings.Contains(top.String(), "func Test") {
-			text += "\nfunc main() {" + body.String() + "\n}\n"
+			text += "\n" + first + "func main() {" + body.String() + "\n}\n"
 		}
 		return []byte(text)
 	}

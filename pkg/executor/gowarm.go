@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -37,6 +38,9 @@ const goFirst = "bufio bytes context encoding/json errors fmt io maps math math/
 // warmPatience bounds one filling. All of the standard library takes a slow machine some minutes.
 const warmPatience = 15 * time.Minute
 
+// trimmedEvery is how often the go command puts its cache in order.
+const trimmedEvery = 24 * time.Hour
+
 func (w *goWarmth) buildDir() string { return filepath.Join(w.dir, "build") }
 func (w *goWarmth) listed() string   { return filepath.Join(w.dir, "warmed") }
 
@@ -44,7 +48,7 @@ func (w *goWarmth) listed() string   { return filepath.Join(w.dir, "warmed") }
 func (w *goWarmth) prepare(ctx context.Context, p *Plan, compiling bool, on prepareHook) (func(), error) {
 	release, err := useWarm(w.dir)
 	if err == nil {
-		if err = os.MkdirAll(w.buildDir(), 0o755); err != nil {
+		if err = w.layOut(); err != nil {
 			release()
 		}
 	}
@@ -55,7 +59,7 @@ func (w *goWarmth) prepare(ctx context.Context, p *Plan, compiling bool, on prep
 	if !compiling {
 		return release, nil
 	}
-	if err := w.fill(ctx, on); err != nil {
+	if err := errors.Join(w.keepFromTrimming(), w.fill(ctx, on)); err != nil {
 		if ctx.Err() != nil {
 			release()
 			return nil, err
@@ -63,6 +67,40 @@ func (w *goWarmth) prepare(ctx context.Context, p *Plan, compiling bool, on prep
 		p.Notes = append(p.Notes, "Go's standard library could not be compiled beforehand, which makes this slow: "+err.Error())
 	}
 	return release, nil
+}
+
+// layOut makes the directories of a build cache, which the go command would make: inside it can not.
+func (w *goWarmth) layOut() error {
+	if _, err := os.Stat(filepath.Join(w.buildDir(), "ff")); err == nil {
+		return nil
+	}
+	dirs := []string{w.buildDir()}
+	for i := range 256 {
+		dirs = append(dirs, filepath.Join(w.buildDir(), fmt.Sprintf("%02x", i)))
+	}
+	for _, dir := range dirs {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := os.Chmod(dir, 0o755); err != nil { // whatever this user's files are like
+			return err
+		}
+	}
+	return nil
+}
+
+// keepFromTrimming tells the go command that its cache was put in order not long ago. Outside it would remove what was not used for
+// some days, and can not know what sandboxes use; inside it would look through all of it, each time, to no avail.
+func (w *goWarmth) keepFromTrimming() error {
+	name := filepath.Join(w.buildDir(), "trim.txt")
+	if st, err := os.Stat(name); err == nil && time.Since(st.ModTime()).Abs() < trimmedEvery/2 {
+		return nil
+	}
+	now := time.Now()
+	if err := os.WriteFile(name, []byte(strconv.FormatInt(now.Unix(), 10)), 0o644); err != nil {
+		return err
+	}
+	return errors.Join(os.Chmod(name, 0o644), os.Chtimes(name, now, now))
 }
 
 // without changes a plan so that it needs no cache of ours.
@@ -82,9 +120,8 @@ func (w *goWarmth) fill(ctx context.Context, on prepareHook) error {
 	if have := w.read(); len(w.missing(have)) == 0 && len(w.unread(have)) == 0 {
 		return nil
 	}
-	if on != nil {
-		defer on("compiling Go's standard library, once")()
-	}
+	done := on.begin("compiling Go's standard library, once")
+	defer done()
 	lock, err := lockFile(ctx, filepath.Join(w.dir, warmLock), false)
 	if err != nil {
 		return err
@@ -93,7 +130,7 @@ func (w *goWarmth) fill(ctx context.Context, on prepareHook) error {
 	have := w.read() // another may have done it meanwhile
 	for _, m := range w.unread(have) {
 		w.packages = append(w.packages, m.imports()...)
-		have[m.path+"@"+m.version] = true
+		have[m.id()] = true
 	}
 	missing := w.missing(have)
 	if len(have) == 0 {
@@ -141,7 +178,7 @@ func isStandardName(p string) bool {
 func (w *goWarmth) unread(have map[string]bool) []goModule {
 	var all []goModule
 	for _, m := range w.modules {
-		if !have[m.path+"@"+m.version] && m.archive() != nil {
+		if !have[m.id()] && m.archive() != nil {
 			all = append(all, m)
 		}
 	}
@@ -152,11 +189,6 @@ func (w *goWarmth) unread(have map[string]bool) []goModule {
 func (w *goWarmth) build(ctx context.Context, packages []string) error {
 	ctx, cancel := context.WithTimeout(ctx, warmPatience)
 	defer cancel()
-	// The go command would remove in passing what was not used for some days; it can not know what sandboxes use.
-	now := strconv.FormatInt(time.Now().Unix(), 10)
-	if err := os.WriteFile(filepath.Join(w.buildDir(), "trim.txt"), []byte(now), 0o644); err != nil {
-		return err
-	}
 	home := filepath.Join(w.dir, "home") // one at a time: this is under the lock
 	if err := removeTree(ctx, home); err != nil {
 		return err

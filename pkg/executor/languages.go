@@ -29,6 +29,8 @@ type Language struct {
 	Indexes []string
 	// Directory: the tree itself is what is compiled; no file of it needs to be named.
 	Directory bool
+	// NamedEntry: what starts it may also be named as the language does, such as a class.
+	NamedEntry bool
 	// Toolchain is what it is called by pkg/toolchain; empty for a language that needs none.
 	Toolchain string
 	// Options are the names of the LanguageOptions that it understands.
@@ -48,7 +50,7 @@ type Language struct {
 // builtin is the table. A further language is one entry here, and one file.
 func builtin() []*Language {
 	return []*Language{
-		&python, &typescript, &javascript, &golang, &rust, &shell, &sqlite, &postgres,
+		&python, &typescript, &javascript, &golang, &rust, &java, &shell, &sqlite, &postgres,
 	}
 }
 
@@ -248,7 +250,7 @@ func shebang(f *File) string {
 func findEntry(l *Language, files []File, asked string) (string, error) {
 	if asked != "" {
 		asked = path.Clean(asked)
-		if find(files, asked) != nil || l.Directory && hasDirectory(files, asked) || l.index(files, asked) != "" {
+		if find(files, asked) != nil || l.Directory && hasDirectory(files, asked) || l.index(files, asked) != "" || l.NamedEntry {
 			return asked, nil
 		}
 		err := &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no file %q in the program", asked)}

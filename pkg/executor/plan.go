@@ -37,6 +37,13 @@ type Plan struct {
 // prepareHook is told what is being prepared that takes a while.
 type prepareHook func(what string) (done func())
 
+func (h prepareHook) begin(what string) (done func()) {
+	if h == nil {
+		return func() {}
+	}
+	return h(what)
+}
+
 // Names of phases.
 const (
 	PhaseCompile = "compile"
@@ -89,6 +96,8 @@ type job struct {
 	dir      string    // where the program lies inside
 	plan     *Plan
 
+	compiling sandbox.Limits // of compilers
+
 	warmDir string     // on the host, for what toolchains prepare once; "" when there is none
 	modules []goModule // that the program needs and the user has
 }
@@ -127,6 +136,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		j.plan.Version, j.plan.toolchain = j.tool.Version, j.tool.ID
 		j.plan.Spec.Root.Add = slices.Clone(j.tool.Mounts)
 	}
+	j.compiling = req.CompileLimits.Or(compile)
 	if err := j.lang.plan(j); err != nil {
 		return nil, err
 	}
@@ -153,7 +163,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 			p.TTY, p.KillOnOutput = req.TTY, pol.KillOnOutput
 			continue
 		}
-		limits := req.CompileLimits.Or(compile)
+		limits := j.compiling
 		limits.Disk, limits.Inodes = 0, 0 // the sandbox's
 		pick(&limits.Output, j.plan.Spec.Limits.Output)
 		p.Limits, p.Network = limits, sandbox.NetworkNone

@@ -22,6 +22,9 @@ var fakeTools = map[string]toolchain.Toolchain{
 	"python":   {Name: "python", Version: "3.12.1", Path: "/opt/python/bin/python3.12", Home: "/opt/python", Mounts: []sandbox.Mount{{Source: "/opt/python", Target: "/opt/python"}}, ID: "python-id"},
 	"node":     {Name: "node", Version: "22.9.0", Path: "/usr/bin/node", ID: "node-id"},
 	"shell":    {Name: "shell", Version: "5.2.15", Path: "/usr/bin/bash", Programs: map[string]string{"bash": "/usr/bin/bash", "sh": "/usr/bin/sh", "zsh": "/usr/bin/zsh"}, ID: "shell-id"},
+	"go":       {Name: "go", Version: "1.26.1", Path: "/opt/go/bin/go", Home: "/opt/go", Mounts: []sandbox.Mount{{Source: "/opt/go", Target: "/opt/go"}}, Env: map[string]string{"GOROOT": "/opt/go"}, ID: "go-id"},
+	"rust":     {Name: "rust", Version: "1.90.0", Path: "/opt/rust/bin/rustc", Home: "/opt/rust", Programs: map[string]string{"cargo": "/opt/rust/bin/cargo", "cc": "/usr/bin/cc"}, Mounts: []sandbox.Mount{{Source: "/opt/rust", Target: "/opt/rust"}}, ID: "rust-id"},
+	"java":     {Name: "java", Version: "21.0.2", Path: "/opt/jdk/bin/java", Home: "/opt/jdk", Programs: map[string]string{"javac": "/opt/jdk/bin/javac"}, Env: map[string]string{"JAVA_HOME": "/opt/jdk"}, ID: "java-id"},
 	"postgres": {Name: "postgres", Version: "15.3", Path: "/usr/lib/postgresql/15/bin/postgres", Home: "/usr/lib/postgresql/15/bin", Programs: map[string]string{"postgres": "/usr/lib/postgresql/15/bin/postgres", "initdb": "/usr/lib/postgresql/15/bin/initdb", "psql": "/usr/lib/postgresql/15/bin/psql"}, ID: "postgres-id"},
 }
 
