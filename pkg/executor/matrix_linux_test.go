@@ -69,7 +69,6 @@ func TestPython(t *testing.T) {
 		{name: "indentation error", req: Request{Code: "if 1:\nx = 1\n"}, want: want{verdict: noSyntax, said: []string{"IndentationError"}}},
 		{name: "return at the top", req: Request{Code: "return 1\n"}, want: want{verdict: noSyntax}},
 		{name: "wrong encoding", req: Request{Code: "x = '\xff'\n"}, want: want{verdict: noSyntax}},
-		{name: "NUL", req: Request{Code: "x = 1\x00\n"}, want: want{verdict: noSyntax}},
 		{name: "syntax error in a module", req: Request{Files: tree("main.py", "import util", "util.py", "def f(:\n")}, want: want{verdict: noSyntax, said: []string{`util.py", line 1`}}},
 		{name: "syntax error in a package", req: Request{Entry: "pkg", Files: tree("pkg/__main__.py", "def f(:\n", "x.py", "")}, want: want{verdict: noSyntax}},
 		{name: "syntax error of what it evaluates", req: Request{Code: "eval('1 1')"}, want: want{verdict: nonzero, said: []string{"SyntaxError"}}},
