@@ -65,7 +65,7 @@ guest=()
 if ! filters_work; then
 	echo "test: this host's kernel can not install a system-call filter: what needs one runs in a virtual machine, without -race"
 	scripts/deps.sh guest
-	mapfile -t guest < <(printf '%s\n' "${packages[@]}" | grep -E '/(cmd/sandbox-run|internal/bench/cmd|internal/linux/(seccomp|spawn|clone|initproc|supervisor)|pkg/sandbox/(native|process))$')
+	mapfile -t guest < <(printf '%s\n' "${packages[@]}" | grep -E '/(cmd/sandbox-run|internal/bench/cmd|internal/linux/(seccomp|spawn|clone|initproc|supervisor)|pkg/(executor/kit|sandbox/(native|process)))$')
 	mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -vxF "$(printf '%s\n' "${guest[@]}")")
 fi
 # shellcheck disable=SC2086 # TESTFLAGS is a list

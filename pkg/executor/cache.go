@@ -118,7 +118,16 @@ type manifestFile struct {
 
 func (c *Cache) dir(key string) string { return filepath.Join(c.Dir, key[:2], key) }
 
-// get returns an entry's files. One that is damaged is no entry.
+// closeFiles closes what get has opened. Those that were put into a sandbox are closed already, which does no harm.
+func closeFiles(files []sandbox.File) {
+	for _, f := range files {
+		if r, err := f.Open(); err == nil {
+			_ = r.Close()
+		}
+	}
+}
+
+// get returns an entry's files, open. One that is damaged is no entry.
 func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	dir := c.dir(key)
 	text, err := os.ReadFile(filepath.Join(dir, manifestName))
@@ -129,18 +138,19 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	if json.Unmarshal(text, &m) != nil || len(m.Files) == 0 {
 		return nil, false
 	}
-	files := make([]sandbox.File, len(m.Files))
+	var files []sandbox.File
 	for i, f := range m.Files {
 		// Opened now: another process may remove the entry at any time.
 		content, err := os.Open(filepath.Join(dir, strconv.Itoa(i)))
 		if err != nil {
+			closeFiles(files)
 			return nil, false
 		}
+		files = append(files, sandbox.File{Path: f.Path, Mode: f.Mode, Open: func() (io.ReadCloser, error) { return content, nil }})
 		if st, err := content.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() != f.Size {
-			_ = content.Close()
+			closeFiles(files)
 			return nil, false // cut short by a power failure
 		}
-		files[i] = sandbox.File{Path: f.Path, Mode: f.Mode, Open: func() (io.ReadCloser, error) { return content, nil }}
 	}
 	now := time.Now()
 	_ = os.Chtimes(dir, now, now) // when it was last used; if not, it goes a little sooner
@@ -198,7 +208,8 @@ func (e *entry) commit() error {
 		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, syscall.ENOTEMPTY) {
 			return err
 		}
-		if _, whole := e.c.get(e.key); whole {
+		if files, whole := e.c.get(e.key); whole {
+			closeFiles(files)
 			return nil
 		}
 		// What has the name is damaged.

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -57,7 +59,7 @@ func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 	if j.tool, err = e.Toolchain(ctx, j.lang); err != nil {
 		return nil, err
 	}
-	j.kit, j.warmDir = e.opts.Kit, e.warmDir()
+	j.kit, j.kitID, j.warmDir = e.opts.Kit, stampOf(e.opts.Kit), e.warmDir()
 	if j.lang.look != nil {
 		if err := j.lang.look(ctx, j); err != nil {
 			return nil, err
@@ -66,9 +68,18 @@ func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 	return newPlan(j, e.manager.Machine())
 }
 
+// stampOf tells a file from the one that takes its place.
+func stampOf(file string) string {
+	st, err := os.Stat(file)
+	if err != nil {
+		return "" // whoever shows it says so
+	}
+	return fmt.Sprintf("%d %d", st.Size(), st.ModTime().UnixNano())
+}
+
 // newJob finds out what is to be run.
 func (e *Executor) newJob(req *Request) (*job, error) {
-	j := &job{req: req, files: append([]File(nil), req.Files...)}
+	j := &job{engine: e, req: req, files: append([]File(nil), req.Files...)}
 	switch {
 	case req.Code == "" && len(req.Files) == 0:
 		return nil, sandbox.Invalid("code", "there is no code")
@@ -110,7 +121,9 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	if err := j.lang.understands(req.Options); err != nil {
 		return nil, err
 	}
-	j.entry, err = findEntry(j.lang, j.files, req.Entry)
+	// What is run first does not compete for being what was asked for.
+	candidates := slices.DeleteFunc(slices.Clone(j.files), func(f File) bool { return slices.Contains(req.Options.Setup, f.Path) })
+	j.entry, err = findEntry(j.lang, candidates, req.Entry)
 	return j, err
 }
 
@@ -144,43 +157,46 @@ func (e *Executor) Stream(ctx context.Context, req Request) iter.Seq2[Event, err
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		events := make(chan Event)
-		var (
-			result *Result
-			err    error
-			last   sandbox.Event
-		)
+		events, over := make(chan Event), make(chan struct{})
 		seen := req.OnEvent
 		req.OnEvent = func(ev sandbox.Event) {
 			if seen != nil {
 				seen(ev)
 			}
-			last = ev
 			ev.Data = append([]byte(nil), ev.Data...) // the listener may keep it
 			select {
 			case events <- Event{Event: ev}:
 			case <-ctx.Done():
+			case <-over: // what was under way when the run was called off may come late
 			}
 		}
-		var done sync.WaitGroup
-		done.Go(func() {
-			defer close(events)
+		var (
+			result *Result
+			err    error
+			last   uint64
+		)
+		go func() {
+			defer close(over)
 			result, err = e.Execute(ctx, req)
-		})
-		defer done.Wait()
-		for ev := range events {
-			if !yield(ev, nil) {
-				cancel()
-				for range events { // until it is over
+		}()
+		for running := true; running; {
+			select {
+			case ev := <-events:
+				last = ev.Seq
+				if !yield(ev, nil) {
+					cancel()
+					<-over
+					return
 				}
-				return
+			case <-over:
+				running = false
 			}
 		}
 		if err != nil {
 			yield(Event{}, err)
 			return
 		}
-		yield(Event{Event: sandbox.Event{Seq: last.Seq + 1, Time: time.Now(), Kind: EventResult}, Result: result}, nil)
+		yield(Event{Event: sandbox.Event{Seq: last + 1, Time: time.Now(), Kind: EventResult}, Result: result}, nil)
 	}
 }
 
@@ -190,18 +206,19 @@ type execution struct {
 	req  *Request
 	plan *Plan
 	id   string
-	seq  uint64 // of the last event of the phases before
-	last uint64 // of the last event
+	seq  uint64        // of the last event of the phases before
+	last atomic.Uint64 // of the last event; one that comes late writes it still
 	out  Result
 }
 
 func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	m := x.e.manager
 	x.out = Result{Language: x.plan.Language, Version: x.plan.Version}
-	phases, files, err := x.compiled()
+	phases, made, err := x.compiled()
 	if err != nil {
 		return nil, err
 	}
+	defer closeFiles(made)
 	if x.plan.prepare != nil {
 		release, err := x.plan.prepare(ctx, x.plan, len(phases) == len(x.plan.Phases), x.e.opts.OnPrepare)
 		if err != nil {
@@ -222,7 +239,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 			}
 		}
 	}()
-	if err := m.Put(ctx, x.id, files); err != nil {
+	if err := m.Put(ctx, x.id, slices.Concat(x.plan.Files, made)); err != nil {
 		return nil, err
 	}
 	for i := range phases {
@@ -234,7 +251,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 			break
 		}
 	}
-	x.out.Notes = append(x.out.Notes, x.plan.Notes...)
+	x.note(x.plan.Notes...)
 	if err := x.takeOutputs(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
@@ -244,23 +261,24 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 // CleanupNote begins the note on what could not be removed.
 const CleanupNote = "clean-up: "
 
-// compiled leaves out the phases whose products are in the cache, and adds the products to the files.
-func (x *execution) compiled() ([]Phase, []sandbox.File, error) {
-	phases, files := x.plan.Phases, x.plan.Files
+// compiled leaves out the phases whose products are in the cache, and returns the products.
+func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) {
+	phases = x.plan.Phases
 	for len(phases) > 1 && x.cacheable(&phases[0]) {
 		key, err := x.plan.key(&phases[0])
 		if err != nil {
+			closeFiles(made)
 			return nil, nil, err
 		}
-		made, ok := x.e.opts.Cache.get(key)
+		files, ok := x.e.opts.Cache.get(key)
 		if !ok {
 			break
 		}
-		files = append(files[:len(files):len(files)], made...)
+		made = append(made, files...)
 		x.out.Phases = append(x.out.Phases, PhaseResult{Name: phases[0].Process.Phase, Cached: true, Verdict: sandbox.VerdictOK})
 		phases = phases[1:]
 	}
-	return phases, files, nil
+	return phases, made, nil
 }
 
 func (x *execution) cacheable(p *Phase) bool {
@@ -275,10 +293,11 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 		io.Stdin = x.req.Stdin
 	}
 	if x.req.OnEvent != nil {
+		before := x.seq
 		io.OnEvent = func(ev sandbox.Event) {
-			ev.Seq += x.seq
+			ev.Seq += before
 			ev.Phase = p.Process.Phase
-			x.last = ev.Seq
+			x.last.Store(ev.Seq)
 			x.req.OnEvent(ev)
 		}
 	}
@@ -286,10 +305,11 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	x.seq = x.last
+	x.seq = x.last.Load()
 	notes := x.out.Notes
 	x.out.Result = *r
-	x.out.Notes = append(notes, r.Notes...)
+	x.out.Notes = notes
+	x.note(r.Notes...)
 	if err := x.judge(ctx, p); err != nil {
 		return false, err
 	}
@@ -340,6 +360,18 @@ func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*san
 	return r, err
 }
 
+// note adds what is worth knowing, once: every phase says it of the sandbox they share.
+func (x *execution) note(notes ...string) {
+	for _, n := range notes {
+		if !slices.Contains(x.out.Notes, n) {
+			x.out.Notes = append(x.out.Notes, n)
+		}
+	}
+}
+
+// kitFailed is how the kit ends when it is to blame itself.
+const kitFailed = 70
+
 // judge refines the sandbox's verdict by what only a language knows.
 func (x *execution) judge(ctx context.Context, p *Phase) error {
 	r := &x.out.Result
@@ -348,6 +380,8 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	case (failed || r.Verdict == sandbox.VerdictSignaled) && p.OutOfMemory != nil && p.OutOfMemory(r):
 		r.Verdict = sandbox.VerdictMemoryLimit
 	case !failed:
+	case r.Exit.Code == kitFailed && p.Process.Args[0] == kitInside:
+		return &sandbox.Error{Op: p.Process.Phase, Err: errors.New(strings.TrimSpace(string(r.Stderr.Bytes())))}
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError
 	case p.Check != nil:

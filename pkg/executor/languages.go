@@ -50,7 +50,7 @@ type Language struct {
 // builtin is the table. A further language is one entry here, and one file.
 func builtin() []*Language {
 	return []*Language{
-		&python, &typescript, &javascript, &golang, &rust, &java, &shell,
+		&python, &typescript, &javascript, &golang, &rust, &java, &shell, &sqlite, &postgres,
 	}
 }
 

@@ -149,7 +149,7 @@ func TestLookUp(t *testing.T) {
 			seen[n] = l.Name
 		}
 		for _, x := range l.Extensions {
-			if seen[x] != "" {
+			if seen[x] != "" && x != ".sql" { // which both databases read
 				t.Errorf("%s: %s is %s already", l.Name, x, seen[x])
 			}
 			seen[x] = l.Name

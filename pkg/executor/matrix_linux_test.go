@@ -154,7 +154,7 @@ func TestJavaScript(t *testing.T) {
 const (
 	hogJS = "const a = []; for (let i = 0;; i++) a.push({i, s: 'x' + i, o: [i, i + 1]})"
 	// Keeps a little of what it makes, and makes gigabytes.
-	garbageJS = "let keep = new Array(50000); for (let i = 0; i < 12e6; i++) keep[i % 50000] = {i, s: 'x' + i, o: [i, i + 1, i + 2]}; console.log('survived')"
+	garbageJS = "let keep = new Array(50000); for (let i = 0; i < 4e6; i++) keep[i % 50000] = {i, s: 'x' + i, o: [i, i + 1, i + 2]}; console.log('survived')"
 )
 
 func TestTypeScript(t *testing.T) {

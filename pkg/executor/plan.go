@@ -78,16 +78,20 @@ const (
 	codeDir = sandbox.HomeDir + "/code"
 	// ToolDir is where tools of ours are shown.
 	ToolDir = "/opt/sandbox-run"
+	// kitInside is the kit.
+	kitInside = ToolDir + "/sandbox-kit"
 )
 
 // job is a request on its way to a plan.
 type job struct {
+	engine   *Executor
 	req      *Request
 	files    []File // the program
 	entry    string // relative; "." where the language takes directories
 	lang     *Language
 	tool     *toolchain.Toolchain
 	kit      string    // path of the kit on the host; "" when there is none
+	kitID    string    // changes when the kit does
 	commands *commands // shell: the only programs there are; nil is all
 	dir      string    // where the program lies inside
 	plan     *Plan
@@ -200,6 +204,13 @@ func (j *job) env(name, value string) {
 	j.plan.Spec.Env[name] = value
 }
 
+// toolEnv sets what the toolchain needs, for every phase.
+func (j *job) toolEnv() {
+	for k, v := range j.tool.Env {
+		j.env(k, v)
+	}
+}
+
 // compile adds a compiler's phase, which runs where the program lies.
 func (j *job) compile(produces []string, args ...string) *Phase {
 	j.plan.Phases = append(j.plan.Phases, Phase{
@@ -238,7 +249,7 @@ func (j *job) useKit() (string, error) {
 	if j.kit == "" {
 		return "", errNoKit(j.lang.Title)
 	}
-	const at = ToolDir + "/sandbox-kit"
-	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: j.kit, Target: at})
-	return at, nil
+	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: j.kit, Target: kitInside})
+	j.plan.toolchain += " kit " + j.kitID // it is part of what compiles
+	return kitInside, nil
 }

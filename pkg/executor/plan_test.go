@@ -44,7 +44,7 @@ func fakeJob(t *testing.T, req Request) *job {
 		tool.Programs = maps.Clone(tool.Programs)
 		j.tool = &tool
 	}
-	j.kit = "/opt/kit/sandbox-kit"
+	j.kit, j.warmDir = "/opt/kit/sandbox-kit", "/var/cache/warm"
 	return j
 }
 
@@ -75,6 +75,11 @@ func TestPlans(t *testing.T) {
 		"shell-zsh-by-shebang":  {Files: tree("x.sh", "#!/bin/zsh\n")},
 		"shell-dash-by-shebang": {Files: tree("x", "#!/bin/dash\n")},
 		"shell-by-extension":    {Files: tree("x.zsh", "")},
+		"sql":                   {Language: "sqlite", Code: "select 1"},
+		"sql-setup-and-db":      {Files: tree("q.sql", "", "a/schema.sql", "", "shop.db", ""), Inputs: tree("data.sql", "", "x.csv", ""), Options: LanguageOptions{Setup: []string{"a/schema.sql", "data.sql"}}},
+		"sql-two-dbs":           {Files: tree("q.sql", "", "shop.db", "", "b.sqlite3", ""), Policy: Policy{Workdir: "/tmp"}},
+		"postgres":              {Language: "psql", Code: "select 1"},
+		"postgres-setup":        {Language: "pg", Files: tree("q.sql", "", "schema.sql", ""), Options: LanguageOptions{Setup: []string{"schema.sql"}}},
 	}
 	for name, req := range plans {
 		t.Run(name, func(t *testing.T) {

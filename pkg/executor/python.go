@@ -20,6 +20,7 @@ var python = Language{
 const pythonMain = "__main__.py"
 
 func planPython(j *job) error {
+	j.toolEnv()                           // a virtual environment's
 	j.env("PYTHONDONTWRITEBYTECODE", "1") // nobody reads what would be written
 	j.env("PYTHONUNBUFFERED", "1")        // what it prints is seen when it prints it
 	if err := j.lintPython(); err != nil {

@@ -54,7 +54,7 @@ func (f OutputFile) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// Table is one result of a query.
+// Table is one result of a query. Values are nil, bool, string and json.Number.
 type Table struct {
 	Columns   []string `json:"columns"`
 	Types     []string `json:"types,omitempty"`

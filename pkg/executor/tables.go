@@ -14,11 +14,9 @@ const maxTables = 8 * sandbox.MiB
 // takeTables reads the results of a query as data. A program that was ended before it wrote any has none.
 func (x *execution) takeTables(ctx context.Context) error {
 	left, err := x.e.manager.Take(ctx, x.id, sandbox.Selection{Patterns: []string{x.plan.Tables}, MaxFiles: 1, MaxBytes: maxTables}, func(_ sandbox.File, _ sandbox.Size, r io.Reader) error {
-		text, err := io.ReadAll(r)
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(text, &x.out.Tables); err != nil {
+		data := json.NewDecoder(r)
+		data.UseNumber() // no digit of a large number is lost
+		if err := data.Decode(&x.out.Tables); err != nil {
 			x.out.Tables = nil
 			x.out.Notes = append(x.out.Notes, "the results as data are incomplete: "+err.Error())
 		}

@@ -36,7 +36,7 @@ func TestSmoke(t *testing.T) {
 		t.Skip("no Go toolchain in the virtual machine, and nothing to measure on an emulated processor")
 	}
 	bin := t.TempDir()
-	build := exec.Command("go", "build", "-o", bin, "../../../cmd/sandbox-run", "../../../cmd/sandbox-init")
+	build := exec.Command("go", "build", "-tags", "thin", "-o", bin, "../../../cmd/sandbox-run", "../../../cmd/sandbox-init")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -30,7 +30,7 @@ var attackerPath = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	attackerDir = dir
-	cmd := exec.Command("go", "build", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-init")
+	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-init")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.New(string(out))

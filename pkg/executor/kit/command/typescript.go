@@ -5,9 +5,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
+	"runtime/debug"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/typescript"
@@ -31,20 +31,26 @@ func runTypeScript(flags *flag.FlagSet, args []string, s Streams) int {
 		return internal(s, err)
 	}
 	o.Dir = dir
+	if o.Disposable {
+		debug.SetMaxStack(mostStack)
+	}
 	warnings, err := typescript.Build(o)
 	var failure *typescript.Failure
 	switch {
 	case errors.Is(err, typescript.ErrLarge):
 		return watch(append([]string{"typescript", "--disposable"}, args...), s)
 	case errors.As(err, &failure):
-		io.WriteString(s.Err, failure.Text)
+		fmt.Fprint(s.Err, failure.Text)
 		return statusFailed
 	case err != nil:
 		return internal(s, err)
 	}
-	io.WriteString(s.Err, warnings)
+	fmt.Fprint(s.Err, warnings)
 	return statusOK
 }
+
+// mostStack ends a process that may be lost before the sandbox's memory limit does, which would say less.
+const mostStack = 128 << 20
 
 // watch runs the kit in a process that may be lost, because a full stack can not be recovered from, and says so if it is.
 func watch(args []string, s Streams) int {
@@ -62,7 +68,7 @@ func watch(args []string, s Streams) int {
 	}
 	crashed := bytes.HasPrefix(said.kept, []byte("runtime: ")) || bytes.HasPrefix(said.kept, []byte("fatal error: "))
 	if status := cmd.ProcessState.ExitCode(); status >= 0 && !crashed {
-		s.Err.Write(said.kept)
+		fmt.Fprint(s.Err, string(said.kept))
 		return status
 	}
 	fmt.Fprintf(s.Err, "error: the program is nested too deeply, or too large, for the compiler (%s)\n", cmd.ProcessState)

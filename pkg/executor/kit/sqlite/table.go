@@ -72,21 +72,21 @@ func (t *table) start() error {
 	t.started = true
 	for i, name := range t.names {
 		if i > 0 {
-			t.out.WriteByte('|')
+			t.put("|")
 		}
 		space := t.widths[i] - min(width(name), t.widths[i])
 		t.pad(1 + space/2)
-		t.out.WriteString(name)
+		t.put(name)
 		t.pad(1 + space - space/2)
 	}
-	t.out.WriteByte('\n')
+	t.put("\n")
 	for i, w := range t.widths {
 		if i > 0 {
-			t.out.WriteByte('+')
+			t.put("+")
 		}
-		t.out.WriteString(strings.Repeat("-", w+2))
+		t.put(strings.Repeat("-", w+2))
 	}
-	t.out.WriteByte('\n')
+	t.put("\n")
 	for _, cells := range t.held {
 		if err := t.print(cells); err != nil {
 			return err
@@ -99,25 +99,30 @@ func (t *table) start() error {
 func (t *table) print(cells []string) error {
 	for i, cell := range cells {
 		if i > 0 {
-			t.out.WriteByte('|')
+			t.put("|")
 		}
 		space := t.widths[i] - min(width(cell), t.widths[i])
-		t.out.WriteByte(' ')
+		t.put(" ")
 		if t.numeric[i] && t.seen[i] {
 			t.pad(space)
 			space = 0
 		}
-		t.out.WriteString(cell)
+		t.put(cell)
 		if i < len(cells)-1 {
 			t.pad(space + 1)
 		}
 	}
-	return t.out.WriteByte('\n') // a bufio.Writer keeps its first error
+	return t.line()
 }
+
+// put writes a part of a line. A bufio.Writer keeps its first error, which line returns.
+func (t *table) put(s string) { _, _ = t.out.WriteString(s) }
+
+func (t *table) line() error { return t.out.WriteByte('\n') }
 
 func (t *table) pad(n int) {
 	for range n {
-		t.out.WriteByte(' ')
+		t.put(" ")
 	}
 }
 
@@ -136,9 +141,9 @@ func (t *table) end(whole bool) error {
 		if t.rows == 1 {
 			rows = " row)\n"
 		}
-		t.out.WriteString("(" + strconv.Itoa(t.rows) + rows)
+		t.put("(" + strconv.Itoa(t.rows) + rows)
 	}
-	return t.out.WriteByte('\n')
+	return t.line()
 }
 
 // display is a value in a table. NULL is nothing, as in psql.

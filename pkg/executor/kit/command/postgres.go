@@ -1,0 +1,48 @@
+package command
+
+import (
+	"errors"
+	"flag"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/postgres"
+)
+
+func runPostgres(flags *flag.FlagSet, args []string, s Streams) int {
+	o := postgres.Options{In: s.In, Out: s.Out, Err: s.Err}
+	flags.StringVar(&o.Bin, "bin", "", "")
+	flags.StringVar(&o.Template, "template", "", "")
+	if flags.Parse(args) != nil {
+		return statusUsage
+	}
+	if o.Bin == "" || o.Template == "" {
+		flags.Usage()
+		return statusUsage
+	}
+	o.Files = flags.Args()
+	switch err := postgres.Run(o); {
+	case errors.Is(err, postgres.ErrSyntax):
+		return statusSyntax
+	case errors.Is(err, postgres.ErrFailed):
+		return statusFailed
+	case err != nil:
+		return internal(s, err)
+	}
+	return statusOK
+}
+
+func runPostgresTemplate(flags *flag.FlagSet, args []string, s Streams) int {
+	var bin, out string
+	flags.StringVar(&bin, "bin", "", "")
+	flags.StringVar(&out, "out", "", "")
+	if flags.Parse(args) != nil {
+		return statusUsage
+	}
+	if bin == "" || out == "" || flags.NArg() > 0 {
+		flags.Usage()
+		return statusUsage
+	}
+	if err := postgres.Make(bin, out); err != nil {
+		return internal(s, err)
+	}
+	return statusOK
+}

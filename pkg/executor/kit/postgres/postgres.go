@@ -1,0 +1,95 @@
+// Package postgres runs SQL scripts on a real PostgreSQL server that lives as long as they do.
+//
+// What. Make prepares a cluster once; Run copies it, starts a server on the copy, has psql execute the scripts and
+// stops the server.
+//
+// Place in the flow. `sandbox-kit postgres` calls Run inside the sandbox, with the cluster mounted read-only; `sandbox-kit
+// postgres-template` calls Make, and the executor keeps what it made.
+//
+// Lifecycle. One server per Run, gone when Run returns. The copy stays in the scratch, which goes with the sandbox.
+//
+// Concurrency. Run may be called several times at once: each has its own directory, and no server listens on a network.
+//
+// Limits. Linux, in a sandbox whose memory the kernel limits: others refuse the shared memory it needs. The server refuses to run as root. Nothing it writes survives a crash (fsync is off), and there is neither autovacuum
+// nor replication. Scripts run as a superuser, in the database sandbox; the only other one is template1. What is printed is psql's, so results
+// are text only: to have them as data as well, statements would have to be executed twice, or the protocol spoken by
+// somebody else than psql.
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// User is the name of the superuser and of the database that scripts run in.
+const User = "sandbox"
+
+// Options say what to run.
+type Options struct {
+	Bin      string   // directory of initdb, postgres and psql
+	Template string   // a cluster by Make
+	Files    []string // scripts, in order; none means In
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// ErrFailed says that a script failed; psql has said why.
+var ErrFailed = errors.New("the script failed")
+
+// ErrSyntax says that a script failed because it can not be parsed; psql has said where.
+var ErrSyntax = errors.New("the script has a syntax error")
+
+// syntaxState is the SQLSTATE of a syntax error.
+const syntaxState = "42601"
+
+// Make creates a small cluster in a directory that must not exist, or be empty. One that was not finished is not used: Run looks for the
+// mark that Make leaves at the end.
+func Make(bin, dir string) error {
+	// With every message in English, and sorting that needs no locale of the host's.
+	initdb := func(locale string) (string, error) {
+		cmd := exec.Command(filepath.Join(bin, "initdb"), "--pgdata", dir, "--username", User, "--auth", "trust", "--encoding", "UTF8",
+			"--locale", locale, "--lc-messages", "C", "--wal-segsize", "1", "--no-sync", "--no-instructions")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	out, err := initdb("C.UTF-8")
+	if err != nil && strings.Contains(out, "locale") {
+		out, err = initdb("C")
+	}
+	if err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, strings.TrimSpace(out))
+	}
+	// Two databases of the three are enough, and a third less to copy for each run. Each line is a statement.
+	single := exec.Command(filepath.Join(bin, "postgres"), "--single", "-j", "-D", dir, "-c", "fsync=off", "template1")
+	single.Stdin = strings.NewReader("ALTER DATABASE postgres RENAME TO " + User + ";\n\n" +
+		"UPDATE pg_database SET datistemplate = false WHERE datname = 'template0';\n\n" +
+		"DROP DATABASE template0;\n\n")
+	if out, err := single.CombinedOutput(); err != nil || strings.Contains(string(out), "ERROR:") {
+		return fmt.Errorf("postgres --single: %w\n%s", errors.Join(err), strings.TrimSpace(string(out)))
+	}
+	// What was written to get here is in a handful of log segments, of which a new server needs none.
+	if out, err := exec.Command(filepath.Join(bin, "pg_resetwal"), "-D", dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("pg_resetwal: %w\n%s", err, strings.TrimSpace(string(out)))
+	}
+	return os.WriteFile(filepath.Join(dir, mark), nil, 0o600)
+}
+
+// mark is a file of a finished cluster.
+const mark = "sandbox-kit.template"
+
+// scripts are the arguments of psql that name them.
+func (o Options) scripts() []string {
+	if len(o.Files) == 0 {
+		return []string{"--file", "-"}
+	}
+	var args []string
+	for _, f := range o.Files {
+		args = append(args, "--file", f)
+	}
+	return args
+}
