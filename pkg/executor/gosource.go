@@ -258,7 +258,7 @@ func readSingleGo(j *job) error {
 	shown := path.Base(f.Path)
 	out := File{Path: f.Path, Mode: f.Mode, Data: src}
 	if !hasPackageClause(src) {
-		out.Data = wrapSnippet(shown, src)
+		out.Data = wrapSnippet(shown, bytes.TrimPrefix(src, []byte("\uFEFF")))
 	}
 	if path.Ext(out.Path) != ".go" {
 		out.Path = path.Join(path.Dir(out.Path), "main.go")
