@@ -211,6 +211,45 @@ func TestCompiledBesideAVolume(t *testing.T) {
 	}
 }
 
+// What a compiler says is heard once, even if it was asked twice.
+func TestCompilerIsHeardOnce(t *testing.T) {
+	for _, c := range []struct{ code, says string }{
+		{"package main\n\nimport \"no/such/package\"\n\nfunc main() { such.Do() }\n", "no/such/package is not in std"},
+		{"package main\n\nfunc main() { wrong() }\n", "undefined: wrong"},
+	} {
+		var heard strings.Builder
+		var last uint64
+		expect(t, Request{Language: "go", Code: c.code, OnEvent: func(ev sandbox.Event) {
+			if ev.Seq <= last {
+				t.Errorf("event %d after %d", ev.Seq, last)
+			}
+			last = ev.Seq
+			heard.Write(ev.Data)
+		}}, want{verdict: sandbox.VerdictCompileError, said: []string{c.says}})
+		if n := strings.Count(heard.String(), c.says); n != 1 {
+			t.Errorf("heard %d times: %s", n, heard.String())
+		}
+	}
+}
+
+// Without what toolchains prepare, the cache still finds what was compiled.
+func TestCachedWithoutWarmth(t *testing.T) {
+	e := realEngine(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opts := e.opts
+	opts.WarmDir = filepath.Join(file, "below")
+	cold := New(e.manager, opts)
+	req := Request{Language: "java", Code: "public class Twice { public static void main(String[] a) { System.out.println(\"twice\"); } }\n"}
+	for _, cached := range []bool{false, true} {
+		if r := expectOn(t, cold, req, want{stdout: "twice\n"}); r.Phases[0].Cached != cached {
+			t.Errorf("cached: %v", r.Phases[0].Cached)
+		}
+	}
+}
+
 // A limit that the compiler meets is told as one.
 func TestCompilerMeetsItsLimits(t *testing.T) {
 	for language, code := range map[string]string{

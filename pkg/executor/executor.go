@@ -205,10 +205,12 @@ type execution struct {
 	e    *Executor
 	req  *Request
 	plan *Plan
-	id   string
-	seq  uint64        // of the last event of the phases before
-	last atomic.Uint64 // of the last event; one that comes late writes it still
-	out  Result
+	// planned is the plan before it was prepared: what is asked of the cache and what is given to it have one key.
+	planned *Plan
+	id      string
+	seq     uint64        // of the last event of the phases before
+	last    atomic.Uint64 // of the last event; one that comes late writes it still
+	out     Result
 }
 
 func (x *execution) do(ctx context.Context) (_ *Result, err error) {
@@ -219,8 +221,14 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 		return nil, err
 	}
 	defer closeFiles(made)
+	x.planned = x.plan
 	if x.plan.prepare != nil {
-		release, err := x.plan.prepare(ctx, x.plan, len(phases) == len(x.plan.Phases), x.e.opts.OnPrepare)
+		changed := *x.plan
+		changed.Phases = slices.Clone(x.plan.Phases)
+		phases = changed.Phases[len(changed.Phases)-len(phases):]
+		compiling := slices.ContainsFunc(phases, func(p Phase) bool { return p.Process.Phase == PhaseCompile })
+		x.plan = &changed
+		release, err := x.plan.prepare(ctx, x.plan, compiling, x.e.opts.OnPrepare)
 		if err != nil {
 			return nil, err
 		}
@@ -421,7 +429,7 @@ func (x *execution) check(ctx context.Context, p *Phase, suspects []string) (wro
 
 // keep puts what a phase has made into the cache.
 func (x *execution) keep(ctx context.Context, p *Phase) error {
-	key, err := x.plan.key(p)
+	key, err := x.planned.key(x.planned.phaseOf(x.plan, p))
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ func (w *goWarmth) without(p *Plan, why error) {
 		if env := p.Phases[i].Process.Env; env["GOCACHE"] != "" {
 			env = maps.Clone(env)
 			env["GOCACHE"] = sandbox.TmpDir + "/go-build"
-			p.Phases[i].Process.Env = env
+			p.Phases[i].Process.Env, p.Phases[i].Again = env, nil
 		}
 	}
 }

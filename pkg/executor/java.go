@@ -96,7 +96,7 @@ func planJava(j *job) error {
 
 	args = append([]string{j.tool.Path}, startupFlags()...)
 	args = append(args,
-		heapFlag(javaHeap(j.memory())), "-Xss1m", "-XX:ReservedCodeCacheSize=64m",
+		heapFlag(javaHeap(j.memory())), "-XX:ReservedCodeCacheSize=64m",
 		"-XX:+ExitOnOutOfMemoryError", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8",
 	)
 	if len(preview) > 0 {

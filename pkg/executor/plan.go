@@ -34,6 +34,16 @@ type Plan struct {
 	prepare func(ctx context.Context, p *Plan, compiling bool, on prepareHook) (release func(), err error)
 }
 
+// phaseOf is the phase that became p in a plan which was made of this one.
+func (p *Plan) phaseOf(made *Plan, phase *Phase) *Phase {
+	for i := range made.Phases {
+		if &made.Phases[i] == phase {
+			return &p.Phases[i]
+		}
+	}
+	return phase
+}
+
 // prepareHook is told what is being prepared that takes a while.
 type prepareHook func(what string) (done func())
 

@@ -72,7 +72,10 @@ func planRustc(j *job) (*Phase, error) {
 		args = append(args, "--test")
 	}
 	const binary = buildDir + "/main"
-	j.compile([]string{binary}, append(args, "./"+entry)...).Process.Env = maps.Clone(j.tool.Env)
+	if strings.HasPrefix(entry, "-") {
+		entry = "./" + entry
+	}
+	j.compile([]string{binary}, append(args, entry)...).Process.Env = maps.Clone(j.tool.Env)
 	return j.run(binary), nil
 }
 
