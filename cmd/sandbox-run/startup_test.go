@@ -82,7 +82,7 @@ func TestImports(t *testing.T) {
 	}
 	for _, heavy := range []string{
 		"net/http", "crypto/tls", "crypto/x509", "html/template", "expvar", "net/rpc", "log/syslog",
-		"encoding/xml", "encoding/gob", "go/types", "database/sql", "testing", "plugin",
+		"encoding/xml", "encoding/gob", "go/types", "go/doc", "database/sql", "testing", "plugin",
 		"github.com/docker", "github.com/moby", "github.com/opencontainers", "github.com/prometheus",
 		"google.golang.org", "github.com/google", "k8s.io", "modernc.org", "github.com/alecthomas",
 		"github.com/charmbracelet", "charm.land", "gvisor.dev", "github.com/danielgtaylor", "github.com/coder",
