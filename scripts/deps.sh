@@ -17,6 +17,8 @@ test,test-all,attack | gcc        | a C compiler, for the race detector and prob
 test,test-all,attack | libc6-dev  | the C library's headers                        | echo '#include <stdlib.h>' | gcc -E -
 test,test-all,bench  | e2fsprogs  | mkfs.ext4, for the disk-backed scratch         | command -v mkfs.ext4
 test,test-all,bench  | python3    | a program to run in the sandbox                | test -x /usr/bin/python3
+test,test-all        | nodejs     | the harnesses of JavaScript and TypeScript     | command -v node
+test,test-all        | sqlite3    | the harness of SQL                             | command -v sqlite3
 bench,test-all       | bubblewrap | bwrap, the reference of the benchmark          | command -v bwrap
 guest,guest-systemd  | qemu-system-x86 | the virtual machine of guest.sh            | command -v qemu-system-x86_64
 guest,guest-systemd  | busybox-static  | its first programs                         | test -x /usr/bin/busybox
