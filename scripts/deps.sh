@@ -26,6 +26,7 @@ test,test-all        | default-jdk-headless | javac, a toolchain                
 test,test-all        | rustc      | rustc, a toolchain                            | PATH=$PATH:~/.cargo/bin rustc --version
 test,test-all        | cargo      | cargo, a toolchain                            | PATH=$PATH:~/.cargo/bin cargo --version
 test,test-all        | postgresql | initdb, postgres and psql                      | ls /usr/lib/postgresql/*/bin/initdb || command -v initdb
+test,test-all        | sqlite3    | the harness of SQL                             | command -v sqlite3
 bench,test-all       | bubblewrap | bwrap, the reference of the benchmark          | command -v bwrap
 guest,guest-systemd  | qemu-system-x86 | the virtual machine of guest.sh            | command -v qemu-system-x86_64
 guest,guest-systemd  | busybox-static  | its first programs                         | test -x /usr/bin/busybox
