@@ -58,6 +58,7 @@ func TestZsh(t *testing.T) {
 		{name: "by shebang", req: Request{Files: tree("x.sh", "#!/usr/bin/env zsh\necho ${ZSH_VERSION:+zsh}")}, want: want{stdout: "zsh\n"}},
 		{name: "syntax error", req: Request{Code: "echo 1\nfi\n"}, want: want{verdict: noSyntax, said: []string{"main.sh:2: parse error"}}},
 		{name: "exit code", req: Request{Code: "exit 7"}, want: want{verdict: nonzero, exit: 7}},
+		{name: "restricted", req: Request{Code: "echo *; ls; cat main.sh", Options: LanguageOptions{Commands: []string{"ls"}}}, want: want{verdict: nonzero, exit: 127, stdout: "main.sh\nmain.sh\n"}},
 	})
 }
 
@@ -98,6 +99,7 @@ func TestRestrictedCommands(t *testing.T) {
 		{name: "only the shell", req: Request{Code: "echo *; ls", Options: LanguageOptions{Commands: []string{"cd"}}}, want: want{verdict: nonzero, exit: 127, stdout: "main.sh\n"}},
 		{name: "through links", req: Request{Code: "awk 'BEGIN {print 6*7}'", Options: LanguageOptions{Commands: []string{"awk"}}}, want: want{stdout: "42\n"}},
 		{name: "sh", req: Request{Language: "sh", Code: "ls; cat main.sh", Options: LanguageOptions{Commands: []string{"ls"}}}, want: want{verdict: nonzero, exit: 127, stdout: "main.sh\n"}},
+		{name: "Unicode", req: Request{Code: "s='grüße 日本'; echo \"$s\" ${#s}; ls", Files: nil, Inputs: named("ü"), Options: restricted}, want: want{stdout: "grüße 日本 8\nmain.sh\nü\n", silent: true}},
 		{name: "unrestricted control", req: Request{Code: "cat main.sh && /bin/cat main.sh >/dev/null"}, want: want{stdout: "cat main.sh && /bin/cat main.sh >/dev/null"}},
 	})
 	for name, commands := range map[string][]string{

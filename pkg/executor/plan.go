@@ -166,6 +166,9 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		}
 		j.plan.Outputs.Patterns = append(j.plan.Outputs.Patterns, p)
 	}
+	if err := j.plan.Outputs.Validate(); err != nil {
+		return nil, err
+	}
 	for i := range j.plan.Phases {
 		phase := &j.plan.Phases[i]
 		p := &phase.Process

@@ -90,7 +90,8 @@ func (w *clusterTemplate) ensure(ctx context.Context, on prepareHook) error {
 		return nil
 	}
 	if on != nil {
-		defer on("making a PostgreSQL cluster, once")()
+		done := on("making a PostgreSQL cluster, once")
+		defer done()
 	}
 	lock, err := lockFile(ctx, filepath.Join(w.dir, warmLock), false)
 	if err != nil {

@@ -29,6 +29,9 @@ func planPython(j *job) error {
 	var run *Phase
 	if module, from := j.pythonModule(); module != "" {
 		if from != j.workdir() { // which is where -m looks
+			if own := j.plan.Spec.Env["PYTHONPATH"]; own != "" {
+				j.plan.Spec.Env["PYTHONPATH"] = from + ":" + own
+			}
 			j.env("PYTHONPATH", from)
 		}
 		run = j.run(j.tool.Path, "-m", module)
