@@ -408,7 +408,7 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 		r.Verdict = sandbox.VerdictMemoryLimit
 	case !failed:
 	case r.Exit.Code == kitFailed && p.Process.Args[0] == kitInside:
-		return &sandbox.Error{Op: p.Process.Phase, Err: errors.New(strings.TrimSpace(string(r.Stderr.Bytes())))}
+		return errKit(p.Process.Phase, r.Stderr.Bytes())
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError
 	case p.Check != nil:
