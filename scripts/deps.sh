@@ -17,11 +17,16 @@ test,test-all,attack | gcc        | a C compiler, for the race detector and prob
 test,test-all,attack | libc6-dev  | the C library's headers                        | echo '#include <stdlib.h>' | gcc -E -
 test,test-all,bench  | e2fsprogs  | mkfs.ext4, for the disk-backed scratch         | command -v mkfs.ext4
 test,test-all,bench  | python3    | a program to run in the sandbox                | test -x /usr/bin/python3
-test,test-all        | nodejs     | node, a toolchain to find and run              | node --version
-test,test-all        | default-jdk-headless | javac, likewise                      | javac -version
-test,test-all        | rustc      | rustc, likewise                                | PATH=$PATH:~/.cargo/bin rustc --version
-test,test-all        | cargo      | cargo, likewise                                | PATH=$PATH:~/.cargo/bin cargo --version
-test,test-all        | postgresql | initdb, postgres and psql, likewise            | ls /usr/lib/postgresql/*/bin/initdb || command -v initdb
+test,test-all,bench  | nodejs     | node, for JavaScript and TypeScript            | node --version
+test,test-all        | g++        | a C++ compiler, for a language from a file     | command -v g++
+test,test-all        | zsh        | one of the shells                              | command -v zsh
+test,test-all        | mawk       | a program behind links                         | command -v awk
+test,test-all        | busybox-static  | many programs in one file                 | test -x /usr/bin/busybox
+test,test-all        | default-jdk-headless | javac, a toolchain                  | javac -version
+test,test-all        | rustc      | rustc, a toolchain                            | PATH=$PATH:~/.cargo/bin rustc --version
+test,test-all        | cargo      | cargo, a toolchain                            | PATH=$PATH:~/.cargo/bin cargo --version
+test,test-all        | postgresql | initdb, postgres and psql                      | ls /usr/lib/postgresql/*/bin/initdb || command -v initdb
+test,test-all        | sqlite3    | the harness of SQL                             | command -v sqlite3
 bench,test-all       | bubblewrap | bwrap, the reference of the benchmark          | command -v bwrap
 guest,guest-systemd  | qemu-system-x86 | the virtual machine of guest.sh            | command -v qemu-system-x86_64
 guest,guest-systemd  | busybox-static  | its first programs                         | test -x /usr/bin/busybox

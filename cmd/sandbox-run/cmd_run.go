@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -126,7 +127,7 @@ func (c *cli) run(cmd *cobra.Command, o *runOptions, args []string) error {
 	if err == nil {
 		err = c.execute(o)
 	}
-	if err == errNothing && len(c.args) == 0 {
+	if errors.Is(err, errNothing) && len(c.args) == 0 {
 		c.code = codeUsage
 		return c.writeHelp(c.std.err, cmd)
 	}

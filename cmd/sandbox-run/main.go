@@ -1,14 +1,17 @@
-// Command sandbox-run runs commands that nobody has vouched for in fresh, limited Linux sandboxes.
+// Command sandbox-run runs code that nobody has vouched for in fresh, limited Linux sandboxes.
 //
-// What. exec runs a command, audit shows and checks the log of what was run, workspace looks after
-// directories that survive between runs, doctor says what this machine can enforce, gc removes what
-// a crash left behind.
+// What. Given code, it runs it and says what happened; exec runs a command; languages, template, workspace
+// and audit look after what that needs and leaves; doctor says what this machine can enforce, gc removes
+// what a crash left behind.
 //
-// Place in the flow. This is a door: it reads flags and environment into a sandbox.Spec, hands it
-// to a sandbox.Manager over a backend from internal/app, and shows what came of it. No logic of
-// sandboxes lives here.
+// Place in the flow. This is a door: it reads flags and environment into an executor.Request (or, for exec,
+// a sandbox.Spec), hands it to the engine that internal/app puts together, and shows what came of it. No
+// logic of sandboxes or languages lives here.
 //
-// Lifecycle. One sandbox per exec, gone before the command returns. main alone ends the process;
+//	cmd_run.go ──► source.go, tree.go, filling.go ──► run.go ──► stage.go, live.go ──► summary.go, format.go
+//	 flags          the code, and what is copied in     engine     what it prints       what became of it; bring.go: files
+//
+// Lifecycle. One sandbox per run, gone before the command returns. main alone ends the process;
 // everything else returns errors and exit codes.
 //
 // Concurrency. The program's output arrives on goroutines of the Manager, one event at a time;

@@ -42,7 +42,7 @@ func (c *cli) execute(o *runOptions) error {
 	if err != nil {
 		return interrupted(s.ctx, err)
 	}
-	defer leave()
+	defer func() { _ = leave() }() // twice is fine; what went wrong is said below
 	streams.Stdin = req.Stdin
 	var takeBack func()
 	req.TTY, takeBack = c.lend(&o.boxOptions, &streams)

@@ -17,7 +17,8 @@ func (s *screen) colours() *screen {
 // What a person sees: a header, the two streams told apart, one summary.
 func TestRunShown(t *testing.T) {
 	needRoot(t)
-	const both = `import sys; print("out"); sys.stdout.flush(); print("err", file=sys.stderr)`
+	// In between there is time for the first to be shown: they are two streams.
+	const both = `import sys, time; print("out", flush=True); time.sleep(0.5); print("err", file=sys.stderr)`
 	for name, test := range map[string]struct {
 		args []string
 		code int

@@ -2,12 +2,17 @@ package executor
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // program is a case of a compiled language: what its compiler says and what it says itself are looked at together.
@@ -186,6 +191,104 @@ func main() {
 			name: "too long", req: Request{Code: "package main\n\nfunc main() {\n\tfor {\n\t}\n}\n", Limits: sandbox.Limits{Wall: time.Second}}, verdict: sandbox.VerdictTimeLimit,
 		},
 	})
+}
+
+// What lies in /workspace is the volume's; the program lies elsewhere, and runs there.
+func TestCompiledBesideAVolume(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "data.txt"), []byte("of the volume"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	volume := Policy{Volumes: []sandbox.Volume{{Source: dir, Target: sandbox.WorkspaceDir}}}
+	for language, code := range map[string]string{
+		"go":   "package main\nimport (\"fmt\"; \"os\")\nfunc main() { b, _ := os.ReadFile(\"data.txt\"); fmt.Println(string(b)) }\n",
+		"rust": "fn main() { println!(\"{}\", std::fs::read_to_string(\"data.txt\").unwrap()); }\n",
+		"java": "public class Main { public static void main(String[] a) throws Exception { System.out.println(java.nio.file.Files.readString(java.nio.file.Path.of(\"data.txt\"))); } }\n",
+	} {
+		t.Run(language, func(t *testing.T) {
+			expect(t, Request{Language: language, Code: code, Policy: volume}, want{stdout: "of the volume\n"})
+		})
+	}
+}
+
+// What a compiler says is heard once, even if it was asked twice.
+func TestCompilerIsHeardOnce(t *testing.T) {
+	for _, c := range []struct{ code, says string }{
+		{"package main\n\nimport \"no/such/package\"\n\nfunc main() { such.Do() }\n", "no/such/package is not in std"},
+		{"package main\n\nfunc main() { wrong() }\n", "undefined: wrong"},
+	} {
+		var heard strings.Builder
+		var last uint64
+		expect(t, Request{Language: "go", Code: c.code, OnEvent: func(ev sandbox.Event) {
+			if ev.Seq <= last {
+				t.Errorf("event %d after %d", ev.Seq, last)
+			}
+			last = ev.Seq
+			heard.Write(ev.Data)
+		}}, want{verdict: sandbox.VerdictCompileError, said: []string{c.says}})
+		if n := strings.Count(heard.String(), c.says); n != 1 {
+			t.Errorf("heard %d times: %s", n, heard.String())
+		}
+	}
+}
+
+// Without what toolchains prepare, the cache still finds what was compiled.
+func TestCachedWithoutWarmth(t *testing.T) {
+	e := realEngine(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opts := e.opts
+	opts.WarmDir = filepath.Join(file, "below")
+	cold := New(e.manager, opts)
+	req := Request{Language: "java", Code: "public class Twice { public static void main(String[] a) { System.out.println(\"twice\"); } }\n"}
+	for _, cached := range []bool{false, true} {
+		if r := expectOn(t, cold, req, want{stdout: "twice\n"}); r.Phases[0].Cached != cached {
+			t.Errorf("cached: %v", r.Phases[0].Cached)
+		}
+	}
+}
+
+// A limit that the compiler meets is told as one.
+func TestCompilerMeetsItsLimits(t *testing.T) {
+	for language, code := range map[string]string{
+		"go":   "package main\nimport \"fmt\"\nfunc main() { fmt.Println(1) }\n",
+		"rust": "fn main() { println!(\"1\"); }\n",
+		"java": "public class Main { public static void main(String[] a) { System.out.println(1); } }\n",
+	} {
+		t.Run(language, func(t *testing.T) {
+			memory := 8 * sandbox.MiB
+			expect(t, Request{Language: language, Code: code, NoCache: true, CompileLimits: sandbox.Limits{Memory: memory}}, want{verdict: sandbox.VerdictMemoryLimit})
+			expect(t, Request{Language: language, Code: code, NoCache: true}, want{})
+		})
+	}
+}
+
+// A file that is nothing but a main, in a JDK that takes it.
+func TestJavaWithoutAClass(t *testing.T) {
+	homes, _ := filepath.Glob("/usr/lib/jvm/*")
+	for _, home := range homes {
+		finder := &toolchain.Finder{NoStore: true, Environ: []string{"JAVA_HOME=" + home, "PATH=" + home + "/bin"}}
+		tool, err := finder.Find(t.Context(), "java")
+		if err != nil || tool.Home != home {
+			continue
+		}
+		major, _ := strconv.Atoi(strings.SplitN(tool.Version, ".", 2)[0])
+		e := realEngine(t)
+		opts := e.opts
+		opts.Toolchains = finder
+		req := Request{Language: "java", Code: "import java.util.*;\n\nString name() { return \"compact\"; }\n\nvoid main() {\n  System.out.println(name());\n}\n"}
+		t.Run(filepath.Base(home), func(t *testing.T) {
+			if major >= 21 {
+				expectOn(t, New(e.manager, opts), req, want{stdout: "compact\n"})
+				return
+			}
+			if _, err := New(e.manager, opts).Execute(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "JDK 21") {
+				t.Errorf("%d: %v", major, err)
+			}
+		})
+	}
 }
 
 func TestCompilesSideBySide(t *testing.T) {
@@ -397,7 +500,7 @@ public class Main {
 			name: "little memory, and enough", req: Request{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}, Code: "public class Main { public static void main(String[] a) { System.out.println(\"fits\"); } }\n"}, out: "fits\n",
 		},
 		{
-			name: "much garbage", req: Request{Code: "public class Main { static byte[] keep; public static void main(String[] a) { var live = new byte[200][]; for (int i = 0; i < 4000; i++) { keep = new byte[1 << 20]; live[i % 200] = keep; } System.out.println(\"done\"); } }\n"}, out: "done\n",
+			name: "much garbage", req: Request{Code: "public class Main { static byte[] keep; public static void main(String[] a) { var live = new byte[100][]; for (int i = 0; i < 3000; i++) { keep = new byte[1 << 20]; live[i % 100] = keep; } System.out.println(\"done\"); } }\n"}, out: "done\n",
 		},
 		{
 			name: "many threads are not memory", req: Request{Code: "public class Main { public static void main(String[] a) { for (int i = 0; i < 500; i++) { var t = new Thread(() -> { try { Thread.sleep(100000); } catch (InterruptedException e) {} }); t.setDaemon(true); t.start(); } } }\n"},

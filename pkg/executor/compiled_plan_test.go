@@ -128,7 +128,7 @@ func TestJavaIsRead(t *testing.T) {
 func TestHeapLeavesRoom(t *testing.T) {
 	for _, memory := range []sandbox.Size{2 * sandbox.MiB, 64 * sandbox.MiB, 128 * sandbox.MiB, 512 * sandbox.MiB, 8 * sandbox.GiB, 1 << 50} {
 		heap := javaHeap(memory)
-		if heap < 4*sandbox.MiB || memory >= 64*sandbox.MiB && (heap > memory-memory/8 || heap < memory/4) {
+		if heap < 8*sandbox.MiB || memory >= 64*sandbox.MiB && (heap > memory-memory/8 || heap < memory/4) {
 			t.Errorf("of %s the heap gets %s", memory, heap)
 		}
 	}

@@ -256,9 +256,7 @@ func planCustom(j *job) error {
 	for k, v := range c.env {
 		j.env(k, v)
 	}
-	for k, v := range j.tool.Env {
-		j.env(k, v)
-	}
+	j.toolEnv()
 	if len(c.compile) > 0 {
 		j.compile([]string{customOut}, j.fill(c.compile)...)
 	}

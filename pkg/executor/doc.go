@@ -12,7 +12,9 @@
 //	                                                            Delete
 //
 // plan.go is pure: a Request, a language and a toolchain make a [Plan] without looking at the machine, so plans are
-// compared with golden files. A language is one entry in languages.go and one file.
+// compared with golden files. A language is one entry in languages.go and one file. What a plan has to know of the machine, its
+// language's look reads beforehand; what has to be ready on the host, such as a compiled standard library, the plan's prepare
+// makes afterwards, once per toolchain (warm.go).
 //
 // Lifecycle. New makes an Executor over a Manager that the caller owns; it holds nothing that must be closed. Each
 // Execute makes one sandbox and has deleted it when it returns.

@@ -2,9 +2,12 @@ package executor
 
 import (
 	"cmp"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -47,8 +50,8 @@ func runTests(m *testing.M) int {
 // realEngine is the shared engine; a test that needs it can not run without root.
 func realEngine(t testing.TB) *Executor {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the native backend makes namespaces and cgroups as root")
+	if os.Geteuid() != 0 && os.Getenv(plainVariable) == "" {
+		t.Skip("needs root, which runs it as an ordinary user as well (TestOrdinaryUser)")
 	}
 	shared.once.Do(func() {
 		if shared.dir, shared.err = os.MkdirTemp("/var/tmp", "executor-test-"); shared.err != nil {
@@ -94,6 +97,9 @@ func expect(t *testing.T, req Request, w want) *Result {
 
 func expectOn(t *testing.T, e *Executor, req Request, w want) *Result {
 	t.Helper()
+	if os.Geteuid() != 0 {
+		req.Policy.Require = sandbox.TierNamespace // nobody has delegated a cgroup
+	}
 	r, err := e.Execute(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
@@ -153,3 +159,59 @@ func short(s string) string {
 }
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// plainVariable is set in the environment of tests that run as an ordinary user, and plainUID is in a range that distributions leave alone.
+const (
+	plainVariable = "SANDBOX_RUN_TEST_PLAIN"
+	plainUID      = 61235
+)
+
+// TestOrdinaryUser runs the matrix without privileges and without cgroups, in a copy of this very binary. PostgreSQL is not in it: a
+// server needs shared memory, which that tier refuses.
+func TestOrdinaryUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become somebody else")
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "executor-plain-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	home, binary := filepath.Join(dir, "home"), filepath.Join(dir, "executor.test")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(
+		os.Chmod(dir, 0o755), os.WriteFile(binary, self, 0o755), os.CopyFS(filepath.Join(dir, "testdata"), os.DirFS("testdata")),
+		os.Mkdir(home, 0o700), os.Lchown(home, plainUID, plainUID),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "setpriv", "--reuid", strconv.Itoa(plainUID), "--regid", strconv.Itoa(plainUID), "--clear-groups",
+		binary, "-test.run", "^(TestPython|TestJavaScript|TestTypeScript|TestShell|TestZsh|TestSQLite|TestCustomLanguages|TestRestrictedCommands|TestNoPostgres)$", "-test.v", "-test.timeout", "8m")
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + home, "TMPDIR=" + home, plainVariable + "=1", "CI=" + os.Getenv("CI"), "SANDBOX_RUN_INIT=" + os.Getenv("SANDBOX_RUN_INIT")}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestPython/") {
+		var failed []string
+		for line := range strings.Lines(string(out)) {
+			if !strings.Contains(line, "=== RUN") && !strings.Contains(line, "--- PASS") {
+				failed = append(failed, line)
+			}
+		}
+		t.Errorf("%v\n%s", err, strings.Join(failed, ""))
+	}
+}
+
+// Where there can be no server, that is said.
+func TestNoPostgres(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("of TestOrdinaryUser: with root there can be one")
+	}
+	_, err := realEngine(t).Execute(t.Context(), Request{Language: "postgres", Code: "select 1", Policy: Policy{Require: sandbox.TierNamespace}})
+	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "shared memory") {
+		t.Errorf("%v", err)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -221,10 +222,12 @@ type execution struct {
 	e    *Executor
 	req  *Request
 	plan *Plan
-	id   string
-	seq  uint64        // of the last event of the phases before
-	last atomic.Uint64 // of the last event; one that comes late writes it still
-	out  Result
+	// planned is the plan before it was prepared: what is asked of the cache and what is given to it have one key.
+	planned *Plan
+	id      string
+	seq     uint64        // of the last event of the phases before
+	last    atomic.Uint64 // of the last event; one that comes late writes it still
+	out     Result
 
 	input *witnessed // nil where nobody asks what it was
 }
@@ -237,8 +240,14 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 		return nil, err
 	}
 	defer closeFiles(made)
+	x.planned = x.plan
 	if x.plan.prepare != nil {
-		release, err := x.plan.prepare(ctx, x.plan, len(phases) == len(x.plan.Phases), x.e.opts.OnPrepare)
+		changed := *x.plan
+		changed.Phases = slices.Clone(x.plan.Phases)
+		phases = changed.Phases[len(changed.Phases)-len(phases):]
+		compiling := slices.ContainsFunc(phases, func(p Phase) bool { return p.Process.Phase == PhaseCompile })
+		x.plan = &changed
+		release, err := x.plan.prepare(ctx, x.plan, compiling, x.e.opts.OnPrepare)
 		if err != nil {
 			return nil, err
 		}
@@ -353,11 +362,16 @@ func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*san
 	if p.Again == nil {
 		return x.e.manager.Run(ctx, x.id, p.Process, io)
 	}
-	var held []sandbox.Event
+	var (
+		mu   sync.Mutex // what was under way when the run was called off may come late
+		held []sandbox.Event
+	)
 	first := io
 	if io.OnEvent != nil {
 		first.OnEvent = func(ev sandbox.Event) {
 			ev.Data = bytes.Clone(ev.Data)
+			mu.Lock()
+			defer mu.Unlock()
 			held = append(held, ev)
 		}
 	}
@@ -365,6 +379,8 @@ func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*san
 	if err == nil && r.Verdict == sandbox.VerdictNonzeroExit && p.Misled(r.Stderr.Bytes()) {
 		return x.e.manager.Run(ctx, x.id, *p.Again, io)
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	for _, ev := range held {
 		io.OnEvent(ev)
 	}
@@ -392,7 +408,7 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 		r.Verdict = sandbox.VerdictMemoryLimit
 	case !failed:
 	case r.Exit.Code == kitFailed && p.Process.Args[0] == kitInside:
-		return &sandbox.Error{Op: p.Process.Phase, Err: errors.New(strings.TrimSpace(string(r.Stderr.Bytes())))}
+		return errKit(p.Process.Phase, r.Stderr.Bytes())
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError
 	case p.Check != nil:
@@ -432,7 +448,7 @@ func (x *execution) check(ctx context.Context, p *Phase, suspects []string) (wro
 
 // keep puts what a phase has made into the cache.
 func (x *execution) keep(ctx context.Context, p *Phase) error {
-	key, err := x.plan.key(p)
+	key, err := x.planned.key(x.planned.phaseOf(x.plan, p))
 	if err != nil {
 		return err
 	}

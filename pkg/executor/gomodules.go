@@ -21,6 +21,8 @@ type goModule struct {
 	files         []File // relative to a proxy's top
 }
 
+func (m *goModule) id() string { return m.path + "@" + m.version }
+
 // archive is the module's source, or nil.
 func (m *goModule) archive() *File {
 	i := slices.IndexFunc(m.files, func(f File) bool { return strings.HasSuffix(f.Path, ".zip") })
@@ -85,11 +87,10 @@ func findModules(cache *os.Root, dir string, wanted []goModule) []goModule {
 	var found []goModule
 	seen := map[string]bool{}
 	for _, m := range wanted {
-		if id := m.path + "@" + m.version; seen[id] || !m.valid() {
+		if seen[m.id()] || !m.valid() {
 			continue
-		} else {
-			seen[id] = true
 		}
+		seen[m.id()] = true
 		for _, ext := range []string{".info", ".mod", ".zip"} {
 			name := escapeModule(m.path) + "/@v/" + escapeModule(m.version) + ext
 			if st, err := cache.Lstat(filepath.FromSlash(name)); err != nil || !st.Mode().IsRegular() {

@@ -40,6 +40,10 @@ type goFile struct {
 	testFunc bool
 }
 
+// maxGoLook is how long a file may be that is looked at as a whole, here on the host: a syntax tree is many times larger. Of a
+// longer one only what it imports is read.
+const maxGoLook = 1 << 20
+
 // readGo finds out what a program consists of. It changes the job's files: archives are unpacked, snippets completed.
 func readGo(j *job) (*goProgram, error) {
 	if len(j.files) == 1 {
@@ -258,7 +262,10 @@ func readSingleGo(j *job) error {
 	shown := path.Base(f.Path)
 	out := File{Path: f.Path, Mode: f.Mode, Data: src}
 	if !hasPackageClause(src) {
-		out.Data = wrapSnippet(shown, src)
+		if len(src) > maxGoLook {
+			return sandbox.Invalid("code", "a snippet of %d bytes; from %d on, write the package clause and func main", len(src), maxGoLook)
+		}
+		out.Data = wrapSnippet(shown, bytes.TrimPrefix(src, []byte("\uFEFF")))
 	}
 	if path.Ext(out.Path) != ".go" {
 		out.Path = path.Join(path.Dir(out.Path), "main.go")
@@ -278,14 +285,18 @@ func readSingleGo(j *job) error {
 // what looks like one.
 func unpackGo(src []byte) []File {
 	archive := txtar.Parse(src)
-	if len(archive.Files) == 0 || parses(src) {
+	if len(archive.Files) == 0 {
 		return nil
 	}
-	if !hasPackageClause(src) && parses(wrapSnippet("main.go", src)) {
+	before := bytes.TrimSpace(archive.Comment)
+	switch {
+	case len(src) > maxGoLook && len(before) > 0: // too long to find out
+		return nil
+	case len(before) > 0 && (parses(src) || !hasPackageClause(src) && parses(wrapSnippet("main.go", src))):
 		return nil
 	}
 	var files []File
-	if len(bytes.TrimSpace(archive.Comment)) > 0 && !onlyComments(archive.Comment) {
+	if len(before) > 0 && !onlyComments(archive.Comment) {
 		head := archive.Comment // as the Go playground has it
 		if !hasPackageClause(head) {
 			head = wrapSnippet("main.go", head)
@@ -317,7 +328,7 @@ func onlyComments(text []byte) bool {
 func lookAtGo(p string, src []byte) goFile {
 	g := goFile{path: p, test: strings.HasSuffix(p, "_test.go")}
 	mode := parser.SkipObjectResolution | parser.ParseComments
-	if !isPackageDir(path.Dir(p)) {
+	if !isPackageDir(path.Dir(p)) || len(src) > maxGoLook {
 		mode = parser.ImportsOnly
 	}
 	file, _ := parser.ParseFile(token.NewFileSet(), "", src, mode)

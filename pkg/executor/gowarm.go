@@ -111,7 +111,7 @@ func (w *goWarmth) without(p *Plan, why error) {
 		if env := p.Phases[i].Process.Env; env["GOCACHE"] != "" {
 			env = maps.Clone(env)
 			env["GOCACHE"] = sandbox.TmpDir + "/go-build"
-			p.Phases[i].Process.Env = env
+			p.Phases[i].Process.Env, p.Phases[i].Again = env, nil
 		}
 	}
 }
@@ -120,9 +120,8 @@ func (w *goWarmth) fill(ctx context.Context, on prepareHook) error {
 	if have := w.read(); len(w.missing(have)) == 0 && len(w.unread(have)) == 0 {
 		return nil
 	}
-	if on != nil {
-		defer on("compiling Go's standard library, once")()
-	}
+	done := on.begin("compiling Go's standard library, once")
+	defer done()
 	lock, err := lockFile(ctx, filepath.Join(w.dir, warmLock), false)
 	if err != nil {
 		return err
@@ -131,7 +130,7 @@ func (w *goWarmth) fill(ctx context.Context, on prepareHook) error {
 	have := w.read() // another may have done it meanwhile
 	for _, m := range w.unread(have) {
 		w.packages = append(w.packages, m.imports()...)
-		have[m.path+"@"+m.version] = true
+		have[m.id()] = true
 	}
 	missing := w.missing(have)
 	if len(have) == 0 {
@@ -179,7 +178,7 @@ func isStandardName(p string) bool {
 func (w *goWarmth) unread(have map[string]bool) []goModule {
 	var all []goModule
 	for _, m := range w.modules {
-		if !have[m.path+"@"+m.version] && m.archive() != nil {
+		if !have[m.id()] && m.archive() != nil {
 			all = append(all, m)
 		}
 	}

@@ -25,13 +25,27 @@ const (
 	classDir = buildDir + "/classes"
 	// maxJavaArgs is how long a list of files may be on a command line; a longer one goes through a file.
 	maxJavaArgs = 100 << 10
-	// javaOutOfMemory is the exit code of a machine that ends because its heap is full.
+	// javaOutOfMemory is the exit code of a machine that ends because its heap is full, and of a javac whose is.
 	javaOutOfMemory = 3
 )
 
 // startupFlags make a virtual machine ready soonest: one simple collector, the JDK's own classes from its shared archive, no
 // file for tools that watch it.
 func startupFlags() []string { return []string{"-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData"} }
+
+// javacFlags are for javac and its own virtual machine, which lives too shortly for the better compiler, and whose complaints
+// about its archive are nobody's business.
+func javacFlags(heap sandbox.Size) []string {
+	var flags []string
+	for _, f := range append(startupFlags(), "-XX:TieredStopAtLevel=1", heapFlag(heap), "-Xlog:disable") {
+		flags = append(flags, "-J"+f)
+	}
+	return append(flags, "-encoding", "UTF-8", "-proc:none", "-nowarn", "-XDsuppressNotes")
+}
+
+func heapFlag(heap sandbox.Size) string {
+	return "-Xmx" + strconv.FormatInt(int64(heap/sandbox.KiB), 10) + "k"
+}
 
 func planJava(j *job) error {
 	sources, err := readJava(j)
@@ -54,14 +68,15 @@ func planJava(j *job) error {
 	}
 	classPath := strings.Join(class, ":")
 
-	args := []string{j.tool.Programs["javac"]}
-	for _, f := range append(startupFlags(), "-XX:TieredStopAtLevel=1", "-XX:MaxRAMPercentage=70") {
-		args = append(args, "-J"+f)
+	args := append([]string{j.tool.Programs["javac"]}, javacFlags(javaHeap(j.compiling.Memory))...)
+	if j.warmDir != "" {
+		w := &javaWarmth{dir: warmDirOf(j.warmDir, j.tool), tool: j.tool}
+		j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: w.archive(), Target: javaArchive})
+		j.plan.prepare = w.prepare
+		args = append(args, javaArchiveFlag)
 	}
-	args = append(args, "-d", classDir, "-cp", classPath, "-encoding", "UTF-8", "-proc:none", "-nowarn", "-XDsuppressNotes")
-	if len(preview) > 0 {
-		args = append(args, preview...)
-	}
+	args = append(args, "-d", classDir, "-cp", classPath)
+	args = append(args, preview...)
 	var names []string
 	length := 0
 	for _, s := range sources {
@@ -75,10 +90,13 @@ func planJava(j *job) error {
 	}
 	c := j.compile([]string{classDir}, append(args, names...)...)
 	c.Process.Env = maps.Clone(j.tool.Env)
+	c.OutOfMemory = func(r *sandbox.Result) bool {
+		return r.Exit.Code == javaOutOfMemory && bytes.Contains(r.Stderr.Bytes(), []byte("java.lang.OutOfMemoryError"))
+	}
 
 	args = append([]string{j.tool.Path}, startupFlags()...)
 	args = append(args,
-		"-Xmx"+strconv.FormatInt(int64(javaHeap(j.memory())/sandbox.KiB), 10)+"k", "-Xss1m", "-XX:ReservedCodeCacheSize=64m",
+		heapFlag(javaHeap(j.memory())), "-XX:ReservedCodeCacheSize=64m",
 		"-XX:+ExitOnOutOfMemoryError", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8",
 	)
 	if len(preview) > 0 {
@@ -99,7 +117,7 @@ func planJava(j *job) error {
 // so that the heap is full before the kernel ends it all.
 func javaHeap(memory sandbox.Size) sandbox.Size {
 	const machine = 48 * sandbox.MiB
-	return max(memory-min(memory, machine+memory/8), memory/4, 4*sandbox.MiB)
+	return max(memory-min(memory, machine+memory/8), memory/4, 8*sandbox.MiB) // javac asks for 8 MiB at first
 }
 
 // javaArgFile is a list of names as javac reads it.

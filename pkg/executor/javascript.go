@@ -201,8 +201,12 @@ func unescapeURL(s string) string {
 }
 
 const (
-	// nodeOverhead is what Node needs beside the heap's old generation: itself, and the young generation.
+	// nodeOverhead is what Node needs beside the heap's old generation: itself, and three times the largest semi-space (16 MiB).
 	nodeOverhead = 80 * sandbox.MiB
+	// Below smallNode the young generation is kept small, and so is the overhead.
+	smallNode         = 256 * sandbox.MiB
+	smallNodeOverhead = 32 * sandbox.MiB
+	smallSemiSpace    = "--max-semi-space-size=4"
 	// minNodeHeap is the least with which it starts and can still collect.
 	minNodeHeap = 16 * sandbox.MiB
 )
@@ -214,15 +218,16 @@ func (j *job) heapFlags() []string {
 	if strings.Contains(own, "--max-old-space-size") || strings.Contains(own, "--max-heap-size") {
 		return nil
 	}
+	memory, overhead := j.memory(), nodeOverhead
+	var flags []string
+	if memory < smallNode {
+		overhead, flags = smallNodeOverhead, []string{smallSemiSpace}
+	}
 	heap := minNodeHeap
-	if m := j.memory(); m > nodeOverhead+minNodeHeap {
-		heap = m - nodeOverhead
+	if memory > overhead+minNodeHeap {
+		heap = memory - overhead
 	}
-	flags := []string{"--max-old-space-size=" + strconv.FormatUint(uint64(heap/sandbox.MiB), 10)}
-	if j.memory() < 256*sandbox.MiB {
-		flags = append(flags, "--max-semi-space-size=4") // of 16: three of them would be a third of it all
-	}
-	return flags
+	return append(flags, "--max-old-space-size="+strconv.FormatUint(uint64(heap/sandbox.MiB), 10))
 }
 
 // nodeOutOfMemory knows how V8 ends when its heap is full, and how the thread of a worker does.

@@ -50,14 +50,15 @@ func TestZsh(t *testing.T) {
 		if os.Getenv("CI") != "" {
 			t.Fatal("zsh is missing")
 		}
-		t.Skip("needs zsh")
+		t.Skip("needs zsh: scripts/deps.sh test")
 	}
 	runRows(t, "zsh", []row{
 		{name: "by name", req: Request{Code: "a=(x y z); echo $a[1] ${ZSH_VERSION:+zsh}"}, want: want{stdout: "x zsh\n", silent: true}},
 		{name: "by extension", req: Request{Files: tree("x.zsh", "echo ${ZSH_VERSION:+zsh}")}, want: want{stdout: "zsh\n"}},
 		{name: "by shebang", req: Request{Files: tree("x.sh", "#!/usr/bin/env zsh\necho ${ZSH_VERSION:+zsh}")}, want: want{stdout: "zsh\n"}},
-		{name: "syntax error", req: Request{Code: "echo 1\nif true; then\nfi\n"}, want: want{verdict: noSyntax, said: []string{"main.sh:3: parse error"}}},
+		{name: "syntax error", req: Request{Code: "echo 1\nfi\n"}, want: want{verdict: noSyntax, said: []string{"main.sh:2: parse error"}}},
 		{name: "exit code", req: Request{Code: "exit 7"}, want: want{verdict: nonzero, exit: 7}},
+		{name: "restricted", req: Request{Code: "echo *; ls; cat main.sh", Options: LanguageOptions{Commands: []string{"ls"}}}, want: want{verdict: nonzero, exit: 127, stdout: "main.sh\nmain.sh\n"}},
 	})
 }
 
@@ -98,6 +99,7 @@ func TestRestrictedCommands(t *testing.T) {
 		{name: "only the shell", req: Request{Code: "echo *; ls", Options: LanguageOptions{Commands: []string{"cd"}}}, want: want{verdict: nonzero, exit: 127, stdout: "main.sh\n"}},
 		{name: "through links", req: Request{Code: "awk 'BEGIN {print 6*7}'", Options: LanguageOptions{Commands: []string{"awk"}}}, want: want{stdout: "42\n"}},
 		{name: "sh", req: Request{Language: "sh", Code: "ls; cat main.sh", Options: LanguageOptions{Commands: []string{"ls"}}}, want: want{verdict: nonzero, exit: 127, stdout: "main.sh\n"}},
+		{name: "Unicode", req: Request{Code: "s='grüße 日本'; echo \"$s\" ${#s}; ls", Files: nil, Inputs: named("ü"), Options: restricted}, want: want{stdout: "grüße 日本 8\nmain.sh\nü\n", silent: true}},
 		{name: "unrestricted control", req: Request{Code: "cat main.sh && /bin/cat main.sh >/dev/null"}, want: want{stdout: "cat main.sh && /bin/cat main.sh >/dev/null"}},
 	})
 	for name, commands := range map[string][]string{
@@ -139,4 +141,28 @@ func TestRestrictedScript(t *testing.T) {
 		t.Fatal("this machine has no script of a shell in /usr/bin")
 	}
 	expect(t, Request{Language: "bash", Code: "type -P " + names[0] + " >/dev/null && test -x /bin/sh && echo both", Options: LanguageOptions{Commands: []string{names[0]}}}, want{stdout: "both\n"})
+}
+
+// One file that is many programs is shown under the names that were asked for, and not under its own.
+func TestRestrictedMultiCall(t *testing.T) {
+	realEngine(t)
+	const busybox = "/usr/bin/busybox"
+	if _, err := os.Stat(busybox); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip("needs busybox: scripts/deps.sh test")
+	}
+	dir := filepath.Join(shared.dir, "bin")
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Symlink(busybox, filepath.Join(dir, "uname")), os.Symlink(busybox, filepath.Join(dir, "nproc"))); err != nil {
+		t.Fatal(err)
+	}
+	usual := commandDirs
+	t.Cleanup(func() { commandDirs = usual })
+	commandDirs = append([]string{dir}, usual...)
+	r := expect(t, Request{Language: "bash", Code: "PATH=" + dir + "; uname -s; for p in " + busybox + " " + dir + "/nproc; do test -e $p && echo $p is there; done; exit 0", Options: LanguageOptions{Commands: []string{"uname"}}}, want{stdout: "Linux\n"})
+	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "busybox") {
+		t.Errorf("notes are %q", r.Notes)
+	}
+	expect(t, Request{Language: "bash", Code: "test -e " + busybox + " && echo there"}, want{stdout: "there\n"}) // without the restriction
 }

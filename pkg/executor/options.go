@@ -1,8 +1,10 @@
 package executor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -35,4 +37,16 @@ func errNoImages(image string) error {
 		Op: "image", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("image %q: this version runs no images", image),
 		Hint: "leave it out: the machine's own toolchains are used",
 	}
+}
+
+// errKit is what kept the kit from doing its work, as it says it.
+func errKit(op string, stderr []byte) error {
+	said := strings.TrimSpace(string(stderr))
+	if strings.Contains(said, "could not map anonymous shared memory") {
+		return &sandbox.Error{
+			Op: op, Kind: sandbox.ErrUnsupported, Err: errors.New("a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)"),
+			Hint: "sandbox-run doctor, which says how to have cgroups",
+		}
+	}
+	return &sandbox.Error{Op: op, Err: errors.New(said)}
 }

@@ -35,8 +35,25 @@ type Plan struct {
 	prepare func(ctx context.Context, p *Plan, compiling bool, on prepareHook) (release func(), err error)
 }
 
+// phaseOf is the phase that became p in a plan which was made of this one.
+func (p *Plan) phaseOf(made *Plan, phase *Phase) *Phase {
+	for i := range made.Phases {
+		if &made.Phases[i] == phase {
+			return &p.Phases[i]
+		}
+	}
+	return phase
+}
+
 // prepareHook is told what is being prepared that takes a while.
 type prepareHook func(what string) (done func())
+
+func (h prepareHook) begin(what string) (done func()) {
+	if h == nil {
+		return func() {}
+	}
+	return h(what)
+}
 
 // Names of phases.
 const (
@@ -90,6 +107,8 @@ type job struct {
 	dir      string    // where the program lies inside
 	plan     *Plan
 
+	compiling sandbox.Limits // of compilers
+
 	warmDir string     // on the host, for what toolchains prepare once; "" when there is none
 	modules []goModule // that the program needs and the user has
 }
@@ -138,6 +157,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		j.plan.Version, j.plan.toolchain = j.tool.Version, j.tool.ID
 		j.plan.Spec.Root.Add = slices.Clone(j.tool.Mounts)
 	}
+	j.compiling = req.CompileLimits.Or(compile)
 	if err := j.lang.plan(j); err != nil {
 		return nil, err
 	}
@@ -157,6 +177,9 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		}
 		j.plan.Outputs.Patterns = append(j.plan.Outputs.Patterns, p)
 	}
+	if err := j.plan.Outputs.Validate(); err != nil {
+		return nil, err
+	}
 	for i := range j.plan.Phases {
 		phase := &j.plan.Phases[i]
 		p := &phase.Process
@@ -164,7 +187,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 			p.TTY, p.KillOnOutput = req.TTY, pol.KillOnOutput
 			continue
 		}
-		limits := req.CompileLimits.Or(compile)
+		limits := j.compiling
 		limits.Disk, limits.Inodes = 0, 0 // the sandbox's
 		pick(&limits.Output, j.plan.Spec.Limits.Output)
 		p.Limits, p.Network = limits, sandbox.NetworkNone
@@ -203,6 +226,13 @@ func (j *job) env(name, value string) {
 		j.plan.Spec.Env = map[string]string{}
 	}
 	j.plan.Spec.Env[name] = value
+}
+
+// toolEnv sets what the toolchain needs, for every phase.
+func (j *job) toolEnv() {
+	for k, v := range j.tool.Env {
+		j.env(k, v)
+	}
 }
 
 // compile adds a compiler's phase, which runs where the program lies.

@@ -57,10 +57,11 @@ const (
 // clusterTemplate is a database cluster as initdb makes it. It is made in a sandbox, by the machine's PostgreSQL and nothing else, and
 // kept beside what other toolchains prepare (see warm.go); sandboxes read it.
 type clusterTemplate struct {
-	engine *Executor
-	kit    string
-	tool   *toolchain.Toolchain
-	dir    string
+	engine  *Executor
+	kit     string
+	tool    *toolchain.Toolchain
+	dir     string
+	require sandbox.Tier // as little as the run accepts
 }
 
 // cluster is where it lies on the host. The number counts the ways in which we have made it.
@@ -71,12 +72,13 @@ func (w *clusterTemplate) exists() bool {
 	return err == nil && st.IsDir()
 }
 
-func (w *clusterTemplate) prepare(ctx context.Context, _ *Plan, _ bool, on prepareHook) (release func(), err error) {
+func (w *clusterTemplate) prepare(ctx context.Context, p *Plan, _ bool, on prepareHook) (release func(), err error) {
 	const op = "make a PostgreSQL cluster"
 	use, err := useWarm(w.dir)
 	if err != nil {
 		return nil, &sandbox.Error{Op: op, Err: err}
 	}
+	w.require = p.Spec.Require
 	if err := w.ensure(ctx, on); err != nil {
 		use()
 		return nil, &sandbox.Error{Op: op, Err: err}
@@ -90,7 +92,8 @@ func (w *clusterTemplate) ensure(ctx context.Context, on prepareHook) error {
 		return nil
 	}
 	if on != nil {
-		defer on("making a PostgreSQL cluster, once")()
+		done := on("making a PostgreSQL cluster, once")
+		defer done()
 	}
 	lock, err := lockFile(ctx, filepath.Join(w.dir, warmLock), false)
 	if err != nil {
@@ -110,7 +113,9 @@ const listDirectories = `walk() { for d in "$1"/*/; do if [ -d "$d" ]; then prin
 // make makes the cluster with the lock held. It has its name only when it is whole.
 func (w *clusterTemplate) make(ctx context.Context) (err error) {
 	m := w.engine.manager
-	id, err := m.Create(ctx, sandbox.Spec{Root: sandbox.Root{Add: append([]sandbox.Mount{{Source: w.kit, Target: kitInside}}, w.tool.Mounts...)}})
+	id, err := m.Create(ctx, sandbox.Spec{
+		Root: sandbox.Root{Add: append([]sandbox.Mount{{Source: w.kit, Target: kitInside}}, w.tool.Mounts...)}, Require: w.require,
+	})
 	if err != nil {
 		return err
 	}
@@ -124,7 +129,10 @@ func (w *clusterTemplate) make(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if !r.Success() {
+		switch {
+		case r.Exit.Code == kitFailed:
+			return errKit("initdb", r.Stderr.Bytes())
+		case !r.Success():
 			return fmt.Errorf("%w: %s", failure(r), strings.TrimSpace(string(r.Stderr.Bytes())))
 		}
 		directories = string(r.Stdout.Bytes())

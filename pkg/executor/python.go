@@ -20,6 +20,7 @@ var python = Language{
 const pythonMain = "__main__.py"
 
 func planPython(j *job) error {
+	j.toolEnv()                           // a virtual environment's
 	j.env("PYTHONDONTWRITEBYTECODE", "1") // nobody reads what would be written
 	j.env("PYTHONUNBUFFERED", "1")        // what it prints is seen when it prints it
 	if err := j.lintPython(); err != nil {
@@ -28,6 +29,9 @@ func planPython(j *job) error {
 	var run *Phase
 	if module, from := j.pythonModule(); module != "" {
 		if from != j.workdir() { // which is where -m looks
+			if own := j.plan.Spec.Env["PYTHONPATH"]; own != "" {
+				j.plan.Spec.Env["PYTHONPATH"] = from + ":" + own
+			}
 			j.env("PYTHONPATH", from)
 		}
 		run = j.run(j.tool.Path, "-m", module)

@@ -74,7 +74,7 @@ type LanguageOptions struct {
 	ForbidImports []string // python: refuse a program whose syntax tree imports these
 	Release       bool     // rust: optimise
 	Edition       string   // rust
-	Test          bool     // go: run the tests even if there is a main
+	Test          bool     // go, rust: run the tests even if there is a main
 	Setup         []string // sql, postgres: files to run first
 }
 

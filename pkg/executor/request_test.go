@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,6 +63,16 @@ func TestBadRequests(t *testing.T) {
 	}
 	j := fakeJob(t, Request{Language: "python", Code: "1", Options: LanguageOptions{ForbidImports: []string{"a b"}}})
 	if _, err := newPlan(j, bigMachine); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "a b") {
+		t.Error(err)
+	}
+	for _, pattern := range []string{"../etc/passwd", "/etc/passwd", "a/../../x", "[", "/tmp/../etc/x", "/"} {
+		j := fakeJob(t, Request{Language: "python", Code: "1", Outputs: sandbox.Selection{Patterns: []string{pattern}}})
+		if _, err := newPlan(j, bigMachine); !errors.Is(err, sandbox.ErrInvalid) {
+			t.Errorf("%s is found out after the run: %v", pattern, err)
+		}
+	}
+	j = fakeJob(t, Request{Language: "python", Code: "1", Outputs: sandbox.Selection{Patterns: slices.Repeat([]string{"x"}, 1000)}})
+	if _, err := newPlan(j, bigMachine); !errors.Is(err, sandbox.ErrInvalid) {
 		t.Error(err)
 	}
 	// The control: what is allowed, strange as it is.

@@ -61,7 +61,7 @@ func planRustc(j *job) (*Phase, error) {
 		return nil, sandbox.Invalid("edition", "%q is none of 2015, 2018, 2021, 2024", edition)
 	}
 	// Panics and traces name the file as it is named here.
-	args := []string{j.tool.Path, "--edition", edition, "--crate-name", "main", "--out-dir", buildDir, "-Cdebuginfo=line-tables-only"}
+	args := []string{j.tool.Path, "--edition", edition, "--crate-name", "main", "--out-dir", buildDir, "-Cdebuginfo=1"}
 	if cc := j.tool.Programs["cc"]; cc != "" {
 		args = append(args, "-Clinker="+cc)
 	}
@@ -72,7 +72,10 @@ func planRustc(j *job) (*Phase, error) {
 		args = append(args, "--test")
 	}
 	const binary = buildDir + "/main"
-	j.compile([]string{binary}, append(args, "./"+entry)...).Process.Env = maps.Clone(j.tool.Env)
+	if strings.HasPrefix(entry, "-") {
+		entry = "./" + entry
+	}
+	j.compile([]string{binary}, append(args, entry)...).Process.Env = maps.Clone(j.tool.Env)
 	return j.run(binary), nil
 }
 

@@ -154,6 +154,12 @@ func lookForCommands(_ context.Context, j *job) error {
 			}
 		}
 	}
+	// Older C libraries keep what they know of UTF-8 in files.
+	for _, dir := range []string{"/usr/lib/locale/C.utf8", "/usr/lib/locale/C.UTF-8"} {
+		if real, err := toolchain.Real(dir); err == nil && real == dir {
+			c.paths = append(c.paths, dir)
+		}
+	}
 	j.commands = c
 	return nil
 }

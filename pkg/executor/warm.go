@@ -75,16 +75,36 @@ func onHost(t *toolchain.Toolchain, inside string) string {
 
 // useWarm makes the directory if need be, and keeps it from being removed until release is called.
 func useWarm(dir string) (release func(), err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
+	name := filepath.Join(dir, warmUsed)
+	for range 3 {
+		if err = os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		var used *os.File
+		if used, err = lockFile(context.Background(), name, true); errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		} else if err != nil {
+			return nil, err
+		}
+		if isStill(used, name) {
+			now := time.Now()
+			_ = os.Chtimes(name, now, now) // if not, it goes a little sooner
+			return func() { _ = used.Close() }, nil
+		}
+		_ = used.Close()
+		err = errLocked
 	}
-	used, err := lockFile(context.Background(), filepath.Join(dir, warmUsed), true)
+	return nil, err
+}
+
+// isStill reports whether a file has its name: what was locked may have been removed while we waited.
+func isStill(f *os.File, name string) bool {
+	mine, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return false
 	}
-	now := time.Now()
-	_ = os.Chtimes(filepath.Join(dir, warmUsed), now, now) // if not, it goes a little sooner
-	return func() { _ = used.Close() }, nil
+	there, err := os.Stat(name)
+	return err == nil && os.SameFile(mine, there)
 }
 
 // dropWarm removes the directories that were not used for longest, besides one's own.

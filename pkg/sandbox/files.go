@@ -81,15 +81,12 @@ func (m *Manager) Take(ctx context.Context, id string, s Selection, each func(f 
 	if err != nil {
 		return nil, err
 	}
-	if len(s.Patterns) > maxPatterns {
-		return nil, Invalid("out", "%d patterns; the most is %d", len(s.Patterns), maxPatterns)
+	if err := s.Validate(); err != nil {
+		return nil, err
 	}
 	var elsewhere []Untaken
 	var patterns []string
 	for _, p := range s.Patterns {
-		if err := ValidatePattern(p); err != nil {
-			return nil, err
-		}
 		if v := c.volumeAt(p); v != nil {
 			elsewhere = append(elsewhere, Untaken{p, "it lies in the volume at " + v.Target + ", whose files the host has in " + v.Source})
 		} else {
@@ -108,6 +105,19 @@ func (m *Manager) Take(ctx context.Context, id string, s Selection, each func(f 
 }
 
 const maxPatterns = 100
+
+// Validate says what Take would refuse, so that it can be said before anything has run.
+func (s Selection) Validate() error {
+	if len(s.Patterns) > maxPatterns {
+		return Invalid("out", "%d patterns; the most is %d", len(s.Patterns), maxPatterns)
+	}
+	for _, p := range s.Patterns {
+		if err := ValidatePattern(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // ValidatePattern says what is wrong with a pattern of a Selection, if anything is.
 func ValidatePattern(p string) error {

@@ -80,7 +80,7 @@ func callCases(m *machine, args []any) (any, error) {
 func caseList(doc any) (defaults yamlite.Map, list []any, err error) {
 	if m, ok := doc.(yamlite.Map); ok {
 		for _, p := range m {
-			good := true
+			var good bool
 			switch p.Key {
 			case "cases":
 				list, good = p.Value.([]any)

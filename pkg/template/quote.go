@@ -12,7 +12,8 @@ import (
 // quote writes s as a string literal of a language, exactly: what the program gets is s. A lone
 // surrogate is three bytes, as in WTF-8. What the language can not express is refused.
 func quote(language, s string) (string, error) {
-	text, err := s, error(nil)
+	var text string
+	var err error
 	switch language {
 	case "go":
 		text = strconv.Quote(s)

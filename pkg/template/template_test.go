@@ -125,8 +125,8 @@ func TestVariables(t *testing.T) {
 	if got, err := render(t, text, map[string]any{"name": "x", "colour": "red"}); err != nil || got != "x 7 red" {
 		t.Errorf("%q, %v", got, err)
 	}
-	_, err := render(t, text, map[string]any{"nmae": "x", "other": 1})
-	want := "template x: missing variables: name, colour; unknown variables: nmae (name?), other; try: sandbox-run template show x --lang python"
+	_, err := render(t, text, map[string]any{"nam": "x", "other": 1})
+	want := "template x: missing variables: name, colour; unknown variables: nam (name?), other; try: sandbox-run template show x --lang python"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}
@@ -136,7 +136,7 @@ func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"---\nname: x\n", "no end"}, {"---\nnam: x\n---\nb", "line 2: unknown key nam (name?)"}, {"---\n- x\n---\nb", "a list"},
 		{"---\nname: 1\n---\nb", "must be a string"}, {"---\nname: y\n---\nb", "is called x"}, {"---\nvariables: [a]\n---\nb", "mapping of names"},
-		{"---\nvariables: {a-b: }\n---\nb", "can not name"}, {"---\nvariables: {a: {defualt: 1}}\n---\nb", "defualt (default?)"},
+		{"---\nvariables: {a-b: }\n---\nb", "can not name"}, {"---\nvariables: {a: {defult: 1}}\n---\nb", "defult (default?)"},
 		{"---\nvariables: {a: {required: 1}}\n---\nb", "can not be a number"}, {"---\nvariables: {a: {required: true, default: 1}}\n---\nb", "never hold"},
 		{"---\nentry: ../x\n---\nb", "relative"}, {"---\n---\n", "empty"}, {"{{", "x:1"}, {"---\n\n---\n\n{{nope}}", `x:5: function "nope"`},
 		{head("abc: ") + "{{.abd}} {{$.q}} {{range .abc}}{{.inner}}{{end}}", "does not declare: abd (abc?), q"},

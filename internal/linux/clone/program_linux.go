@@ -339,7 +339,15 @@ execute:
 	{
 		worst := unix.ENOENT
 		for i = 0; i < len(c.paths); i++ {
-			_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.paths[i])), uintptr(unsafe.Pointer(&c.argv[0])), uintptr(unsafe.Pointer(&c.envp[0])))
+			// A program that was put into the sandbox a moment ago may still be open for writing: by a process that was forked meanwhile and has
+			// not yet come to its own exec, which closes what it inherited.
+			for tries := 0; ; tries++ {
+				_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.paths[i])), uintptr(unsafe.Pointer(&c.argv[0])), uintptr(unsafe.Pointer(&c.envp[0])))
+				if errno != unix.ETXTBSY || tries == busyTries {
+					break
+				}
+				_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&busyPause)), 0, 0)
+			}
 			if errno != unix.ENOENT && errno != unix.ENOTDIR {
 				worst = errno
 				if errno != unix.EACCES { // found, and not startable: looking further would hide it
@@ -353,6 +361,11 @@ execute:
 fail:
 	c.stage, c.errno = stage, errno
 }
+
+// A program that is busy is tried again for a second.
+const busyTries = 500
+
+var busyPause = unix.Timespec{Nsec: 2e6}
 
 // atCWD is AT_FDCWD as a system call takes it.
 const atCWD = ^uintptr(99)

@@ -1,0 +1,73 @@
+package executor
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
+)
+
+// Every run is in the log, with what it was and what became of it; what is wrong with a request is no run.
+func TestRecord(t *testing.T) {
+	real := realEngine(t)
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	log, err := audit.Open(path, audit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := real.opts
+	o.Audit, o.Door = log, audit.DoorLibrary
+	e := New(real.manager, o)
+	const code = "import sys; sys.exit(len(sys.stdin.read()))"
+	r, err := e.Execute(t.Context(), Request{Language: "python", Code: code, Stdin: strings.NewReader("abc")})
+	if err != nil || r.Exit.Code != 3 {
+		t.Fatal(r, err)
+	}
+	if _, err := e.Execute(t.Context(), Request{Language: "python", Code: code, Policy: Policy{Require: "microvm"}}); err == nil {
+		t.Error("a tier that is not there was not refused")
+	}
+	if _, err := e.Execute(t.Context(), Request{Language: "nonsense", Code: code}); err == nil {
+		t.Error("a language that is not there was not refused")
+	}
+	var entries []audit.Entry
+	for entry, err := range log.Tail(10) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, entry)
+	}
+	if len(entries) != 2 {
+		t.Fatalf("%d entries", len(entries))
+	}
+	first, second := entries[0], entries[1]
+	if first.Language != "python" || first.CodeSHA256 != audit.Digest([]byte(code)) || first.InputSHA256 != audit.Digest([]byte("abc")) || first.Code != "" ||
+		first.Verdict != "nonzero_exit" || first.ExitCode != 3 || first.Policy.Tier != "container" || first.Who.Door != audit.DoorLibrary || first.Metrics == nil {
+		t.Errorf("%s", first.Line())
+	}
+	if second.Error == "" || second.Verdict != "" || second.Policy.Require != "microvm" {
+		t.Errorf("%s", second.Line())
+	}
+}
+
+// A language is ready, or says what it lacks.
+func TestSurvey(t *testing.T) {
+	real := realEngine(t)
+	o := real.opts
+	o.Kit = ""
+	states := map[string]Availability{}
+	for _, a := range New(real.manager, o).Survey(t.Context()) {
+		states[a.Name] = a
+	}
+	if p := states["python"]; p.State != Ready || p.Version == "" || p.Path == "" {
+		t.Errorf("%+v", p)
+	}
+	if s := states["sql"]; s.State != Incomplete || !strings.Contains(s.Reason, "sandbox-kit") || len(s.Install) == 0 {
+		t.Errorf("without the kit: %+v", s)
+	}
+	for _, a := range real.Survey(t.Context()) {
+		if a.Name == "sql" && a.State != Ready {
+			t.Errorf("with the kit: %+v", a)
+		}
+	}
+}
