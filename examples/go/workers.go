@@ -1,3 +1,4 @@
+// Command workers squares numbers with workers that share a channel.
 package main
 
 import (
@@ -5,7 +6,6 @@ import (
 	"sync"
 )
 
-// Squares, computed by workers that share a channel.
 func main() {
 	jobs := make(chan int)
 	squares := make([]int, 10)
