@@ -183,6 +183,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	for i := range j.plan.Phases {
 		phase := &j.plan.Phases[i]
 		p := &phase.Process
+		p.Followed = i < len(j.plan.Phases)-1
 		if p.Phase == PhaseRun {
 			p.TTY, p.KillOnOutput = req.TTY, pol.KillOnOutput
 			continue
@@ -192,7 +193,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		pick(&limits.Output, j.plan.Spec.Limits.Output)
 		p.Limits, p.Network = limits, sandbox.NetworkNone
 		if phase.Again != nil {
-			phase.Again.Limits, phase.Again.Network = p.Limits, p.Network
+			phase.Again.Limits, phase.Again.Network, phase.Again.Followed = p.Limits, p.Network, p.Followed
 		}
 	}
 	return j.plan, nil

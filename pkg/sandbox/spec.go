@@ -61,6 +61,8 @@ type Process struct {
 	Limits  Limits            `json:"limits"`            // fields left zero are the sandbox's
 	Network NetworkMode       `json:"network,omitempty"` // default: the sandbox's
 	TTY     *TTY              `json:"tty,omitempty"`     // run on a terminal of its own
+	// Followed: another phase is to follow at once. A backend may make it ready meanwhile.
+	Followed bool `json:"followed,omitempty"`
 	// KillOnOutput ends the run when a stream exceeds its limit instead of dropping the middle.
 	KillOnOutput bool `json:"kill_on_output,omitempty"`
 }

@@ -65,6 +65,7 @@ type instance struct {
 	inhabited bool              // an init has taken the scratch over; it may hold data from then on
 	phases    map[string]*phase // alive, by name
 	spare     *phase            // an init that is ready and has no name yet
+	coming    chan struct{}     // closed when a spare that is being made is there, or is not to be; nil when none is
 	destroyed bool
 
 	execs atomic.Uint64 // names the programs of an init
@@ -337,6 +338,7 @@ func (i *instance) Destroy(ctx context.Context) error {
 	}
 	i.destroyed = true
 	i.ends()
+	i.awaitSpare()
 	alive := make([]*phase, 0, len(i.phases)+1)
 	for _, p := range i.phases {
 		alive = append(alive, p)

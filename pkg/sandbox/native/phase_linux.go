@@ -91,6 +91,9 @@ func (p *phase) Killed() bool { return p.killed.Load() }
 func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*phase, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.phases[name] == nil && i.spare == nil {
+		i.awaitSpare()
+	}
 	if i.destroyed {
 		return nil, &sandbox.Error{Backend: Name, Op: "start", Kind: sandbox.ErrState, Err: errors.New("the sandbox is destroyed")}
 	}
@@ -105,29 +108,84 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 	p := i.spare
 	i.spare = nil
 	if p == nil {
-		p = &phase{i: i, root: -1}
-		err := p.spawn()
-		if err == nil {
-			err = p.makeGroup()
-		}
-		if err == nil {
-			err = i.setUp(ctx, p)
+		var err error
+		if p, err = i.newPhase(); err == nil {
+			err = i.furnish(ctx, p)
 		}
 		if err != nil {
-			_ = p.Kill()
-			_, cleanErr := p.Finish(ctx)
-			return nil, errors.Join(err, cleanErr)
+			return nil, err
 		}
 	}
 	p.name, p.tasks = name, 1
 	i.phases[name] = p
 	if err := p.limit(l); err != nil {
 		p.leaveLocked()
-		_ = p.Kill()
-		_, cleanErr := p.Finish(ctx)
-		return nil, errors.Join(err, cleanErr)
+		return nil, errors.Join(err, p.discard(ctx))
 	}
 	return p, nil
+}
+
+// newPhase starts an init and makes a cgroup for what it will run.
+func (i *instance) newPhase() (*phase, error) {
+	p := &phase{i: i, root: -1}
+	err := p.spawn()
+	if err == nil {
+		err = p.makeGroup()
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.discard(context.Background()))
+	}
+	return p, nil
+}
+
+// furnish sets a phase's init up. With mu held.
+func (i *instance) furnish(ctx context.Context, p *phase) error {
+	if err := i.setUp(ctx, p); err != nil {
+		return errors.Join(err, p.discard(ctx))
+	}
+	return nil
+}
+
+// discard ends a phase that nothing was run in.
+func (p *phase) discard(ctx context.Context) error {
+	_ = p.Kill()
+	_, err := p.Finish(ctx)
+	return err
+}
+
+// expect makes the init of the phase that is to follow while another one's program runs.
+func (i *instance) expect() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.destroyed || i.spare != nil || i.coming != nil {
+		return
+	}
+	i.coming = make(chan struct{})
+	go func() {
+		p, err := i.newPhase()
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		defer func() {
+			close(i.coming)
+			i.coming = nil
+		}()
+		if err == nil {
+			err = i.furnish(i.lives, p)
+		}
+		if err == nil { // else whoever needs one tries again, and has somebody to tell
+			i.spare = p
+		}
+	}()
+}
+
+// awaitSpare waits for a spare that is being made. With mu held, which it lets go meanwhile.
+func (i *instance) awaitSpare() {
+	for i.coming != nil {
+		coming := i.coming
+		i.mu.Unlock()
+		<-coming
+		i.mu.Lock()
+	}
 }
 
 // limit puts limits in force, before the phase has its first program.

@@ -54,6 +54,9 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		return nil, err
 	}
 	i.b.nursery.refill() // while the program runs
+	if p.Followed {
+		i.expect()
+	}
 	t := launch.New(program, ph)
 	t.Watch(i.policy)
 	return t, nil
