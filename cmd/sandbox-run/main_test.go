@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 }
 
 func testMain(m *testing.M) int {
+	if worker := flag.Lookup("test.fuzzworker"); worker != nil && worker.Value.String() == "true" {
+		return m.Run() // what is fuzzed needs no executables, and is in a hurry
+	}
 	if binDir = os.Getenv("SANDBOX_RUN_TEST_BIN"); binDir == "" {
 		dir, err := os.MkdirTemp("", "sandbox-run-test-")
 		if err != nil {
@@ -50,6 +53,10 @@ func testMain(m *testing.M) int {
 		if name, _, _ := cutVariable(entry); name != "" {
 			os.Unsetenv(name)
 		}
+	}
+	// The go command that some tests start keeps its cache: it would compile everything anew.
+	if cache, err := os.UserCacheDir(); err == nil && os.Getenv("GOCACHE") == "" {
+		os.Setenv("GOCACHE", filepath.Join(cache, "go-build"))
 	}
 	// Nor are logs and caches of theirs for tests to write to. Toolchains that one test has found, all know.
 	own, err := os.MkdirTemp("", "sandbox-run-test-user-")
