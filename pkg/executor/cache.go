@@ -45,15 +45,12 @@ func (c *Cache) limit() sandbox.Size {
 // most is the size of the largest entry that is worth keeping.
 func (c *Cache) most() sandbox.Size { return c.limit() / 4 }
 
-// key is the digest of everything that a phase's products depend on: the toolchain, the command, its variables and every file of the
-// program.
-func (p *Plan) key(phase *Phase) (string, error) {
+// key is the digest of everything that a phase's products depend on: the toolchain, the command, its variables, and every file of
+// the program, by the digest that contents gives. Inputs are not there yet when something is compiled.
+func (p *Plan) key(phase *Phase, contents string) string {
 	h := sha256.New()
-	field := func(s string) { // lengths first: no two lists of fields read the same
-		_ = binary.Write(h, binary.LittleEndian, uint64(len(s)))
-		_, _ = io.WriteString(h, s)
-	}
-	field("sandbox-run compile 1")
+	field := fieldsOf(h)
+	field("sandbox-run compile 2")
 	field(p.Language)
 	field(p.Version)
 	field(p.toolchain)
@@ -71,10 +68,27 @@ func (p *Plan) key(phase *Phase) (string, error) {
 		}
 	}
 	field(phase.Process.Workdir)
+	field(p.Spec.Hostname)
 	for _, m := range p.Spec.Root.Add {
 		field(m.Source)
 		field(m.Target)
 	}
+	field(contents)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// fieldsOf writes lengths first: no two lists of fields read the same.
+func fieldsOf(h io.Writer) func(string) {
+	return func(s string) {
+		_ = binary.Write(h, binary.LittleEndian, uint64(len(s)))
+		_, _ = io.WriteString(h, s)
+	}
+}
+
+// contents is the digest of every file of the program.
+func (p *Plan) contents() (string, error) {
+	h := sha256.New()
+	field := fieldsOf(h)
 	for _, f := range p.Files[:p.program] {
 		field(f.Path)
 		field(strconv.FormatUint(uint64(f.Mode), 8))
@@ -82,7 +96,12 @@ func (p *Plan) key(phase *Phase) (string, error) {
 			return "", fmt.Errorf("%s: %w", f.Path, err)
 		}
 	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return string(h.Sum(nil)), nil
+}
+
+// mayChange reports whether files are read anew each time.
+func (p *Plan) mayChange() bool {
+	return slices.ContainsFunc(p.Files[:p.program], func(f sandbox.File) bool { return f.Open != nil })
 }
 
 // digestContent adds a file's content by a digest of its own, so that it needs no length beforehand.

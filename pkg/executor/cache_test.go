@@ -201,11 +201,11 @@ func TestKey(t *testing.T) {
 	phase := Phase{Process: sandbox.Process{Args: []string{"cc", "a"}, Workdir: "/workspace"}, Produces: []string{"/tmp/p"}}
 	key := func(p *Plan, ph Phase) string {
 		t.Helper()
-		k, err := p.key(&ph)
+		contents, err := p.contents()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return k
+		return p.key(&ph, contents)
 	}
 	plain := key(base(), phase)
 	if plain != key(base(), phase) || len(plain) != 64 {
@@ -238,6 +238,7 @@ func TestKey(t *testing.T) {
 		"path":      func(p *Plan) { p.Files[0].Path = "/workspace/b.c" },
 		"mode":      func(p *Plan) { p.Files[0].Mode = 0o755 },
 		"file":      func(p *Plan) { p.program = 2 },
+		"hostname":  func(p *Plan) { p.Spec.Hostname = "other" },
 		"mount":     func(p *Plan) { p.Spec.Root.Add = []sandbox.Mount{{Source: "/a", Target: "/b"}} },
 	} {
 		p := base()
@@ -259,7 +260,7 @@ func TestKey(t *testing.T) {
 	}
 	other = base()
 	other.Files[0] = sandbox.File{Path: "/workspace/a.c", Open: func() (io.ReadCloser, error) { return nil, errors.New("gone") }}
-	if _, err := other.key(&phase); err == nil || !strings.Contains(err.Error(), "a.c") {
+	if _, err := other.contents(); err == nil || !strings.Contains(err.Error(), "a.c") {
 		t.Error(err)
 	}
 }
