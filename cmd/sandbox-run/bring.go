@@ -107,7 +107,7 @@ func (o *runOptions) carry(files []executor.OutputFile, onlyNamed bool) *carrier
 	return c
 }
 
-func (c *carrier) lose(name, reason string) { c.lost = append(c.lost, name+": "+reason) }
+func (c *carrier) lose(name, reason string) { c.lost = append(c.lost, cell(name)+": "+reason) }
 
 func (c *carrier) bring(b bringing, f *executor.OutputFile) {
 	dir := b.dir
@@ -138,7 +138,7 @@ func (c *carrier) bring(b bringing, f *executor.OutputFile) {
 		c.lose(f.Path, plainPathError(err).Error())
 		return
 	}
-	c.wrote = append(c.wrote, fmt.Sprintf("%s (%s)", filepath.Join(dir, name), sandbox.Size(len(f.Data))))
+	c.wrote = append(c.wrote, fmt.Sprintf("%s (%s)", cell(filepath.Join(dir, name)), sandbox.Size(len(f.Data))))
 }
 
 func (c *carrier) root(dir string) (*os.Root, error) {

@@ -135,6 +135,12 @@ func TestChangedWhileCompiled(t *testing.T) {
 	}
 }
 
+// Programs open their streams by the names that these have everywhere.
+func TestStreamsByName(t *testing.T) {
+	expect(t, Request{Language: "bash", Code: "cat /dev/stdin >/dev/stdout; echo said >/dev/stderr\n", Stdin: strings.NewReader("given\n")},
+		want{stdout: "given\n", said: []string{"said\n"}})
+}
+
 func TestCancel(t *testing.T) {
 	e := slowEngine(t)
 	for phase, req := range map[string]Request{
