@@ -148,8 +148,11 @@ func closeFiles(files []sandbox.File) {
 
 // get returns an entry's files, open. One that is damaged is no entry.
 func (c *Cache) get(key string) ([]sandbox.File, bool) {
+	if othersWrite(c.Dir) != nil {
+		return nil, false // whoever would keep something says why
+	}
 	dir := c.dir(key)
-	text, err := os.ReadFile(filepath.Join(dir, manifestName))
+	text, err := readManifestFile(filepath.Join(dir, manifestName))
 	if err != nil {
 		return nil, false
 	}
@@ -160,13 +163,13 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	var files []sandbox.File
 	for i, f := range m.Files {
 		// Opened now: another process may remove the entry at any time.
-		content, err := os.Open(filepath.Join(dir, strconv.Itoa(i)))
+		content, err := openPlain(filepath.Join(dir, strconv.Itoa(i)))
 		if err != nil {
 			closeFiles(files)
 			return nil, false
 		}
 		files = append(files, sandbox.File{Path: f.Path, Mode: f.Mode, Open: func() (io.ReadCloser, error) { return content, nil }})
-		if st, err := content.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() != f.Size {
+		if st, err := content.Stat(); err != nil || st.Size() != f.Size {
 			closeFiles(files)
 			return nil, false // cut short by a power failure
 		}
@@ -174,6 +177,18 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	now := time.Now()
 	_ = os.Chtimes(dir, now, now) // when it was last used; if not, it goes a little sooner
 	return files, true
+}
+
+// maxManifest bounds the list of an entry's files.
+const maxManifest = 4 << 20
+
+func readManifestFile(name string) ([]byte, error) {
+	f, err := openPlain(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxManifest))
 }
 
 // entry is one that is being made.
@@ -187,6 +202,9 @@ type entry struct {
 
 func (c *Cache) begin(key string) (*entry, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := othersWrite(c.Dir); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp(c.Dir, "new-")

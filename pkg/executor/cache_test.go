@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -110,6 +112,47 @@ func TestCacheDamaged(t *testing.T) {
 				t.Errorf("%q", s)
 			}
 		})
+	}
+}
+
+// What somebody else could have put there is not looked at, and what is no plain file is neither followed nor waited for.
+func TestCacheOfOthers(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("files have no such owners here")
+	}
+	c := &Cache{Dir: t.TempDir()}
+	if err := os.Chmod(c.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(t, c, keyFor(0), "mine")
+	if _, ok := got(t, c, keyFor(0)); !ok {
+		t.Fatal("what was put is not there")
+	}
+	if err := os.Chmod(c.Dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := got(t, c, keyFor(0)); ok {
+		t.Error("anybody could have written it")
+	}
+	if _, err := c.begin(keyFor(1)); err == nil || !strings.Contains(err.Error(), "can be written to by others") {
+		t.Error(err)
+	}
+	if err := os.Chmod(c.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(c.dir(keyFor(0)), "0")
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	if err := errors.Join(os.Rename(file, elsewhere), os.Symlink(elsewhere, file)); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := got(t, c, keyFor(0)); ok {
+		t.Error("a link was followed")
+	}
+	if err := errors.Join(os.Remove(file), exec.Command("mkfifo", file).Run()); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := got(t, c, keyFor(0)); ok {
+		t.Error("a pipe was taken for a file")
 	}
 }
 
