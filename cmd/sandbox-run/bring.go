@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -94,6 +95,8 @@ func (o *runOptions) carry(files []executor.OutputFile, onlyNamed bool) *carrier
 		switch {
 		case f.Reason != "":
 			c.lose(f.Path, f.Reason)
+		case at >= 0 && o.rewrites(o.bringing[at], f):
+			c.lose(f.Path, fmt.Sprintf("the program has changed its own file, and --out %s does not name it", o.bringing[at].pattern))
 		case at >= 0:
 			c.bring(o.bringing[at], f)
 		}
@@ -107,7 +110,18 @@ func (o *runOptions) carry(files []executor.OutputFile, onlyNamed bool) *carrier
 	return c
 }
 
-func (c *carrier) lose(name, reason string) { c.lost = append(c.lost, name+": "+reason) }
+// rewrites reports whether a file is one of the program's, changed by the program: * does not mean that a stranger's code may take the
+// place of what somebody has read; whoever wants that names the file, or a directory it lies in.
+func (o *runOptions) rewrites(b bringing, f *executor.OutputFile) bool {
+	if o.program == nil || slices.ContainsFunc(strings.Split(f.Path, "/"), b.names) {
+		return false
+	}
+	return slices.ContainsFunc(o.program.files, func(own executor.File) bool {
+		return own.Path == f.Path && own.Open == nil && !bytes.Equal(own.Data, f.Data)
+	})
+}
+
+func (c *carrier) lose(name, reason string) { c.lost = append(c.lost, cell(name)+": "+reason) }
 
 func (c *carrier) bring(b bringing, f *executor.OutputFile) {
 	dir := b.dir
@@ -138,7 +152,7 @@ func (c *carrier) bring(b bringing, f *executor.OutputFile) {
 		c.lose(f.Path, plainPathError(err).Error())
 		return
 	}
-	c.wrote = append(c.wrote, fmt.Sprintf("%s (%s)", filepath.Join(dir, name), sandbox.Size(len(f.Data))))
+	c.wrote = append(c.wrote, fmt.Sprintf("%s (%s)", cell(filepath.Join(dir, name)), sandbox.Size(len(f.Data))))
 }
 
 func (c *carrier) root(dir string) (*os.Root, error) {

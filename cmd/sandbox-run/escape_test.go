@@ -85,3 +85,10 @@ func TestEscapedJSONIsTheSame(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A stranger's name with a newline in it does not look like a line of ours.
+func TestIndented(t *testing.T) {
+	if got := indented("a\nsandbox-run: ok\x1b"); strings.Contains(got, "\nsandbox-run") || !strings.HasPrefix(got, "a\n ") || strings.Contains(got, "\x1b") {
+		t.Errorf("%q", got)
+	}
+}

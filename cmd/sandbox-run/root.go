@@ -222,7 +222,7 @@ func (c *cli) fail(err error) int {
 // complain writes a message of ours. Names that came from outside can be anything, so even when
 // nobody watches, nothing in it may move a cursor.
 func (c *cli) complain(message string) {
-	fmt.Fprintf(c.std.err, "%s: %s\n", commandName, escaped(message))
+	fmt.Fprintf(c.std.err, "%s: %s\n", commandName, indented(message))
 }
 
 func failureCode(err error) int {

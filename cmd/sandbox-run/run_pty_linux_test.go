@@ -77,6 +77,16 @@ func TestRunShowsFiles(t *testing.T) {
 	}
 }
 
+// No name of a file is taken for a line of ours.
+func TestRunShowsOneLinePerFile(t *testing.T) {
+	needRoot(t)
+	_, shown := newScreen(t).run("--out", "*:"+t.TempDir(), "-l", "python", "-c",
+		`import os; open("a\nsandbox-run: forged", "w"); os.mkfifo("b\nsandbox-run: forged")`)
+	if strings.Contains(shown, "\nsandbox-run: forged") || strings.Count(shown, `\nsandbox-run: forged`) != 2 {
+		t.Error(shown)
+	}
+}
+
 // What a person types goes to the program, and Ctrl-C to us.
 func TestRunAsks(t *testing.T) {
 	needRoot(t)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -124,7 +125,8 @@ func (s *source) readStdin(in *os.File) error {
 
 // readPath reads what somebody named: a file, or a directory.
 func (s *source) readPath(name string) error {
-	f, err := os.Open(name)
+	// A pipe without anybody at its other end is empty, and not waited for.
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return unreadable(name, err)
 	}

@@ -40,7 +40,7 @@ func (c *cli) summarise(r *sandbox.Result, s *story, midLine bool) {
 	paint := c.palette(c.std.err)
 	fmt.Fprintf(c.std.err, "%s: %s  %s\n", commandName, paint.verdict(r.Verdict), paint.dim(strings.Join(figures(r, s), "  ")))
 	line := func(label, text string) {
-		fmt.Fprintf(c.std.err, "  %s %s\n", paint.bold(label+":"), escaped(text))
+		fmt.Fprintf(c.std.err, "  %s %s\n", paint.bold(label+":"), indented(text))
 	}
 	if why := s.whyEnded(r); why != "" {
 		line("why", why)

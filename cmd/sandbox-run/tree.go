@@ -194,7 +194,9 @@ func readInput(text string) ([]executor.File, error) {
 		if strings.HasSuffix(text, "/") || dest == "." {
 			dest = path.Join(dest, filepath.Base(host))
 		}
-		return []executor.File{{Path: dest, Mode: st.Mode().Perm(), Open: func() (io.ReadCloser, error) { return os.Open(host) }}}, nil
+		return []executor.File{{Path: dest, Mode: st.Mode().Perm(), Open: func() (io.ReadCloser, error) {
+			return os.OpenFile(host, os.O_RDONLY|syscall.O_NONBLOCK, 0) // whatever has taken its place meanwhile
+		}}}, nil
 	}
 	t := &tree{name: host, lazy: true}
 	if err := t.read(host); err != nil {

@@ -45,15 +45,12 @@ func (c *Cache) limit() sandbox.Size {
 // most is the size of the largest entry that is worth keeping.
 func (c *Cache) most() sandbox.Size { return c.limit() / 4 }
 
-// key is the digest of everything that a phase's products depend on: the toolchain, the command, its variables and every file of the
-// program.
-func (p *Plan) key(phase *Phase) (string, error) {
+// key is the digest of everything that a phase's products depend on: the toolchain, the command, its variables, and every file of
+// the program, by the digest that contents gives. Inputs are not there yet when something is compiled.
+func (p *Plan) key(phase *Phase, contents string) string {
 	h := sha256.New()
-	field := func(s string) { // lengths first: no two lists of fields read the same
-		_ = binary.Write(h, binary.LittleEndian, uint64(len(s)))
-		_, _ = io.WriteString(h, s)
-	}
-	field("sandbox-run compile 1")
+	field := fieldsOf(h)
+	field("sandbox-run compile 2")
 	field(p.Language)
 	field(p.Version)
 	field(p.toolchain)
@@ -71,10 +68,27 @@ func (p *Plan) key(phase *Phase) (string, error) {
 		}
 	}
 	field(phase.Process.Workdir)
+	field(p.Spec.Hostname)
 	for _, m := range p.Spec.Root.Add {
 		field(m.Source)
 		field(m.Target)
 	}
+	field(contents)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// fieldsOf writes lengths first: no two lists of fields read the same.
+func fieldsOf(h io.Writer) func(string) {
+	return func(s string) {
+		_ = binary.Write(h, binary.LittleEndian, uint64(len(s)))
+		_, _ = io.WriteString(h, s)
+	}
+}
+
+// contents is the digest of every file of the program.
+func (p *Plan) contents() (string, error) {
+	h := sha256.New()
+	field := fieldsOf(h)
 	for _, f := range p.Files[:p.program] {
 		field(f.Path)
 		field(strconv.FormatUint(uint64(f.Mode), 8))
@@ -82,7 +96,12 @@ func (p *Plan) key(phase *Phase) (string, error) {
 			return "", fmt.Errorf("%s: %w", f.Path, err)
 		}
 	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return string(h.Sum(nil)), nil
+}
+
+// mayChange reports whether files are read anew each time.
+func (p *Plan) mayChange() bool {
+	return slices.ContainsFunc(p.Files[:p.program], func(f sandbox.File) bool { return f.Open != nil })
 }
 
 // digestContent adds a file's content by a digest of its own, so that it needs no length beforehand.
@@ -129,8 +148,11 @@ func closeFiles(files []sandbox.File) {
 
 // get returns an entry's files, open. One that is damaged is no entry.
 func (c *Cache) get(key string) ([]sandbox.File, bool) {
+	if othersWrite(c.Dir) != nil {
+		return nil, false // whoever would keep something says why
+	}
 	dir := c.dir(key)
-	text, err := os.ReadFile(filepath.Join(dir, manifestName))
+	text, err := readManifestFile(filepath.Join(dir, manifestName))
 	if err != nil {
 		return nil, false
 	}
@@ -141,13 +163,13 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	var files []sandbox.File
 	for i, f := range m.Files {
 		// Opened now: another process may remove the entry at any time.
-		content, err := os.Open(filepath.Join(dir, strconv.Itoa(i)))
+		content, err := openPlain(filepath.Join(dir, strconv.Itoa(i)))
 		if err != nil {
 			closeFiles(files)
 			return nil, false
 		}
 		files = append(files, sandbox.File{Path: f.Path, Mode: f.Mode, Open: func() (io.ReadCloser, error) { return content, nil }})
-		if st, err := content.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() != f.Size {
+		if st, err := content.Stat(); err != nil || st.Size() != f.Size {
 			closeFiles(files)
 			return nil, false // cut short by a power failure
 		}
@@ -155,6 +177,18 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	now := time.Now()
 	_ = os.Chtimes(dir, now, now) // when it was last used; if not, it goes a little sooner
 	return files, true
+}
+
+// maxManifest bounds the list of an entry's files.
+const maxManifest = 4 << 20
+
+func readManifestFile(name string) ([]byte, error) {
+	f, err := openPlain(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxManifest))
 }
 
 // entry is one that is being made.
@@ -168,6 +202,9 @@ type entry struct {
 
 func (c *Cache) begin(key string) (*entry, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := othersWrite(c.Dir); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp(c.Dir, "new-")

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -113,6 +115,47 @@ func TestCacheDamaged(t *testing.T) {
 	}
 }
 
+// What somebody else could have put there is not looked at, and what is no plain file is neither followed nor waited for.
+func TestCacheOfOthers(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("files have no such owners here")
+	}
+	c := &Cache{Dir: t.TempDir()}
+	if err := os.Chmod(c.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(t, c, keyFor(0), "mine")
+	if _, ok := got(t, c, keyFor(0)); !ok {
+		t.Fatal("what was put is not there")
+	}
+	if err := os.Chmod(c.Dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := got(t, c, keyFor(0)); ok {
+		t.Error("anybody could have written it")
+	}
+	if _, err := c.begin(keyFor(1)); err == nil || !strings.Contains(err.Error(), "can be written to by others") {
+		t.Error(err)
+	}
+	if err := os.Chmod(c.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(c.dir(keyFor(0)), "0")
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	if err := errors.Join(os.Rename(file, elsewhere), os.Symlink(elsewhere, file)); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := got(t, c, keyFor(0)); ok {
+		t.Error("a link was followed")
+	}
+	if err := errors.Join(os.Remove(file), exec.Command("mkfifo", file).Run()); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := got(t, c, keyFor(0)); ok {
+		t.Error("a pipe was taken for a file")
+	}
+}
+
 func TestCacheForgetsTheLeastUsed(t *testing.T) {
 	c := &Cache{Dir: t.TempDir(), Limit: 5000}
 	content := strings.Repeat("x", 1000)
@@ -201,11 +244,11 @@ func TestKey(t *testing.T) {
 	phase := Phase{Process: sandbox.Process{Args: []string{"cc", "a"}, Workdir: "/workspace"}, Produces: []string{"/tmp/p"}}
 	key := func(p *Plan, ph Phase) string {
 		t.Helper()
-		k, err := p.key(&ph)
+		contents, err := p.contents()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return k
+		return p.key(&ph, contents)
 	}
 	plain := key(base(), phase)
 	if plain != key(base(), phase) || len(plain) != 64 {
@@ -238,6 +281,7 @@ func TestKey(t *testing.T) {
 		"path":      func(p *Plan) { p.Files[0].Path = "/workspace/b.c" },
 		"mode":      func(p *Plan) { p.Files[0].Mode = 0o755 },
 		"file":      func(p *Plan) { p.program = 2 },
+		"hostname":  func(p *Plan) { p.Spec.Hostname = "other" },
 		"mount":     func(p *Plan) { p.Spec.Root.Add = []sandbox.Mount{{Source: "/a", Target: "/b"}} },
 	} {
 		p := base()
@@ -259,7 +303,7 @@ func TestKey(t *testing.T) {
 	}
 	other = base()
 	other.Files[0] = sandbox.File{Path: "/workspace/a.c", Open: func() (io.ReadCloser, error) { return nil, errors.New("gone") }}
-	if _, err := other.key(&phase); err == nil || !strings.Contains(err.Error(), "a.c") {
+	if _, err := other.contents(); err == nil || !strings.Contains(err.Error(), "a.c") {
 		t.Error(err)
 	}
 }

@@ -14,6 +14,7 @@ type cargoManifest struct {
 	dir        string
 	name       string // of the package; "" in a workspace that is none itself
 	defaultRun string
+	runs       bool // a part of it runs while it is compiled
 	bins       []cargoBin
 }
 
@@ -27,6 +28,26 @@ const cargoToml = "Cargo.toml"
 func manifests(files []File) bool {
 	return slices.ContainsFunc(files, func(f File) bool { return path.Base(f.Path) == cargoToml })
 }
+
+// runsToCompile reports whether a project has code of its own that runs while it is compiled. What that code leaves elsewhere, the
+// program may look for; the cache would not bring it back.
+func runsToCompile(files []File) bool {
+	return slices.ContainsFunc(files, func(f File) bool {
+		if vendored(f.Path) {
+			return false
+		}
+		if path.Base(f.Path) == "build.rs" {
+			return find(files, path.Join(path.Dir(f.Path), cargoToml)) != nil
+		}
+		if path.Base(f.Path) != cargoToml {
+			return false
+		}
+		text, err := f.content()
+		return err != nil || readManifest("", string(text)).runs
+	})
+}
+
+func vendored(file string) bool { return strings.Contains("/"+file, "/vendor/") }
 
 // manifestOf is the nearest directory at or above dir that has a manifest, or the top.
 func manifestOf(files []File, dir string) string {
@@ -42,7 +63,7 @@ func manifestOf(files []File, dir string) string {
 func chooseBinary(j *job) (dir, bin string, err error) {
 	var all []cargoManifest
 	for _, f := range j.files {
-		if path.Base(f.Path) != cargoToml || strings.Contains("/"+f.Path, "/vendor/") {
+		if path.Base(f.Path) != cargoToml || vendored(f.Path) {
 			continue
 		}
 		text, err := f.content()
@@ -116,6 +137,8 @@ func readManifest(dir, text string) cargoManifest {
 			m.name = value
 		case "[package] default-run":
 			m.defaultRun = value
+		case "[package] build", "[lib] proc-macro", "[lib] proc_macro":
+			m.runs = true
 		case "[[bin]] name":
 			m.bins[len(m.bins)-1].name = value
 		case "[[bin]] path":

@@ -250,6 +250,38 @@ func TestCachedWithoutWarmth(t *testing.T) {
 	}
 }
 
+// What a build script leaves is there every time, for what it was compiled with.
+func TestBuildScriptRunsEachTime(t *testing.T) {
+	files := tree(
+		"Cargo.toml", "[package]\nname = \"p\"\nversion = \"0.1.0\"\nedition = \"2021\"\n",
+		"build.rs", "fn main() { std::fs::write(std::env::var(\"OUT_DIR\").unwrap() + \"/left\", \"left\").unwrap(); }\n",
+		"src/main.rs", "fn main() { print!(\"{}\", std::fs::read_to_string(concat!(env!(\"OUT_DIR\"), \"/left\")).unwrap()); }\n",
+	)
+	for range 2 {
+		if r := expect(t, Request{Language: "rust", Files: files}, want{stdout: "left"}); r.Phases[0].Cached {
+			t.Error("what a build script did came from the cache")
+		}
+	}
+}
+
+// A compiler with very much to say is passed on while it says it: nothing is kept back without end.
+func TestHoldingLetsGo(t *testing.T) {
+	n := 0
+	h := &holding{to: func(sandbox.Event) { n++ }}
+	one := sandbox.Event{Data: make([]byte, maxHeld/4)}
+	for range 4 {
+		h.event(one)
+	}
+	if n != 0 || h.told() {
+		t.Errorf("%d were passed on", n)
+	}
+	h.event(one)
+	h.event(one)
+	if n != 6 || !h.told() || h.held != nil {
+		t.Errorf("%d of 6 were passed on, %d are kept", n, len(h.held))
+	}
+}
+
 // A limit that the compiler meets is told as one.
 func TestCompilerMeetsItsLimits(t *testing.T) {
 	for language, code := range map[string]string{

@@ -224,10 +224,12 @@ type execution struct {
 	plan *Plan
 	// planned is the plan before it was prepared: what is asked of the cache and what is given to it have one key.
 	planned *Plan
-	id      string
-	seq     uint64        // of the last event of the phases before
-	last    atomic.Uint64 // of the last event; one that comes late writes it still
-	out     Result
+	// contents is the digest of the plan's files before they were put into the sandbox; "" where nothing is cached.
+	contents string
+	id       string
+	seq      uint64        // of the last event of the phases before
+	last     atomic.Uint64 // of the last event; one that comes late writes it still
+	out      Result
 
 	input *witnessed // nil where nobody asks what it was
 }
@@ -266,10 +268,15 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 			}
 		}
 	}()
-	if err := m.Put(ctx, x.id, slices.Concat(x.plan.Files, made)); err != nil {
+	if err := x.put(ctx, phases, made); err != nil {
 		return nil, err
 	}
 	for i := range phases {
+		if i > 0 && phases[i].Process.Phase == PhaseRun {
+			if err := m.Put(ctx, x.id, x.plan.Files[x.plan.program:]); err != nil {
+				return nil, err
+			}
+		}
 		ok, err := x.phase(ctx, &phases[i])
 		if err != nil {
 			return nil, err
@@ -285,19 +292,29 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	return &x.out, nil
 }
 
+// put puts the files into the sandbox that the first phase finds. Compilers never see the inputs: what they make is kept for whoever
+// has the same program, and must not tell of somebody's inputs (D8).
+func (x *execution) put(ctx context.Context, phases []Phase, made []sandbox.File) error {
+	files := x.plan.Files
+	if phases[0].Process.Phase != PhaseRun {
+		files = files[:x.plan.program]
+	}
+	return x.e.manager.Put(ctx, x.id, slices.Concat(files, made))
+}
+
 // CleanupNote begins the note on what could not be removed.
 const CleanupNote = "clean-up: "
 
 // compiled leaves out the phases whose products are in the cache, and returns the products.
 func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) {
 	phases = x.plan.Phases
-	for len(phases) > 1 && x.cacheable(&phases[0]) {
-		key, err := x.plan.key(&phases[0])
-		if err != nil {
-			closeFiles(made)
+	if slices.ContainsFunc(phases, func(p Phase) bool { return x.cacheable(&p) }) {
+		if x.contents, err = x.plan.contents(); err != nil {
 			return nil, nil, err
 		}
-		files, ok := x.e.opts.Cache.get(key)
+	}
+	for len(phases) > 1 && x.cacheable(&phases[0]) {
+		files, ok := x.e.opts.Cache.get(x.plan.key(&phases[0], x.contents))
 		if !ok {
 			break
 		}
@@ -308,8 +325,10 @@ func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) 
 	return phases, made, nil
 }
 
+// cacheable reports whether a phase's products are those of what the key covers. A volume is before the compiler's eyes too, and nobody
+// knows what is in it.
 func (x *execution) cacheable(p *Phase) bool {
-	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0
+	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0 && len(x.plan.Spec.Volumes) == 0
 }
 
 // phase runs one phase and reports whether the next may follow.
@@ -357,34 +376,70 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	return true, nil
 }
 
+// maxHeld is how much of what a compiler says is held back. One that has so much to say has found something to say it of.
+const maxHeld = 1 << 20
+
 // runPhase runs a phase's command, or two of them: then what the first one said is held back until it is known to count.
 func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*sandbox.Result, error) {
 	if p.Again == nil {
 		return x.e.manager.Run(ctx, x.id, p.Process, io)
 	}
-	var (
-		mu   sync.Mutex // what was under way when the run was called off may come late
-		held []sandbox.Event
-	)
+	hold := &holding{to: io.OnEvent}
 	first := io
 	if io.OnEvent != nil {
-		first.OnEvent = func(ev sandbox.Event) {
-			ev.Data = bytes.Clone(ev.Data)
-			mu.Lock()
-			defer mu.Unlock()
-			held = append(held, ev)
-		}
+		first.OnEvent = hold.event
 	}
 	r, err := x.e.manager.Run(ctx, x.id, p.Process, first)
-	if err == nil && r.Verdict == sandbox.VerdictNonzeroExit && p.Misled(r.Stderr.Bytes()) {
+	if err == nil && r.Verdict == sandbox.VerdictNonzeroExit && p.Misled(r.Stderr.Bytes()) && !hold.told() {
 		return x.e.manager.Run(ctx, x.id, *p.Again, io)
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	for _, ev := range held {
-		io.OnEvent(ev)
-	}
+	hold.tell()
 	return r, err
+}
+
+// holding keeps events back until it is told to tell them, or until they are too many.
+type holding struct {
+	to func(sandbox.Event)
+
+	mu    sync.Mutex // what was under way when the run was called off may come late
+	held  []sandbox.Event
+	size  int
+	loose bool
+}
+
+func (h *holding) event(ev sandbox.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.loose {
+		h.to(ev)
+		return
+	}
+	ev.Data = bytes.Clone(ev.Data)
+	h.held = append(h.held, ev)
+	if h.size += len(ev.Data); h.size > maxHeld {
+		h.release()
+	}
+}
+
+// told reports whether anything has been passed on.
+func (h *holding) told() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.loose
+}
+
+func (h *holding) tell() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.release()
+}
+
+// release is called with mu held.
+func (h *holding) release() {
+	for _, ev := range h.held {
+		h.to(ev)
+	}
+	h.held, h.loose = nil, true
 }
 
 // note adds what is worth knowing, once: every phase says it of the sandbox they share.
@@ -448,11 +503,15 @@ func (x *execution) check(ctx context.Context, p *Phase, suspects []string) (wro
 
 // keep puts what a phase has made into the cache.
 func (x *execution) keep(ctx context.Context, p *Phase) error {
-	key, err := x.planned.key(x.planned.phaseOf(x.plan, p))
-	if err != nil {
-		return err
+	// What was put into the sandbox was read after the digest was made.
+	if x.planned.mayChange() {
+		if now, err := x.planned.contents(); err != nil {
+			return err
+		} else if now != x.contents {
+			return errors.New("its files have changed meanwhile")
+		}
 	}
-	entry, err := x.e.opts.Cache.begin(key)
+	entry, err := x.e.opts.Cache.begin(x.planned.key(x.planned.phaseOf(x.plan, p), x.contents))
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -95,6 +96,13 @@ func TestCachedPhases(t *testing.T) {
 			t.Errorf("%s makes a difference", name)
 		}
 	}
+	// Nobody knows what is in a volume, which the compiler sees.
+	volume := Request{Language: "slow", Code: "# cached", Policy: Policy{Volumes: []sandbox.Volume{{Source: t.TempDir(), Target: "/data"}}}}
+	for range 2 {
+		if cached(volume) {
+			t.Error("what was compiled beside a volume was kept")
+		}
+	}
 	// What did not compile is not kept.
 	bad := Request{Language: "slow", Code: "exit 1"}
 	for range 2 {
@@ -102,6 +110,37 @@ func TestCachedPhases(t *testing.T) {
 			t.Error("an error came from the cache")
 		}
 	}
+}
+
+// A compiler does not see inputs: what it makes is for everybody with the same program.
+func TestCompilersSeeNoInputs(t *testing.T) {
+	code := "fn main() { println!(\"{}\", include_str!(\"/workspace/in.txt\")); }\n"
+	expect(t, Request{Language: "rust", Code: code, Inputs: tree("in.txt", "somebody's")}, want{verdict: sandbox.VerdictCompileError})
+	// The program itself does.
+	code = "fn main() { print!(\"{}\", std::fs::read_to_string(\"in.txt\").unwrap()); }\n"
+	for _, text := range []string{"one's", "another's"} {
+		expect(t, Request{Language: "rust", Code: code, Inputs: tree("in.txt", text)}, want{stdout: text})
+	}
+}
+
+// A program that changes while it is compiled is not kept under the name of what it has become.
+func TestChangedWhileCompiled(t *testing.T) {
+	e := slowEngine(t)
+	now := "# first"
+	file := File{Path: "main.slow", Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(now)), nil }}
+	req := Request{Language: "slow", Files: []File{file}, OnEvent: func(sandbox.Event) { now = "# second" }}
+	expectOn(t, e, req, want{stdout: "ran\n"})
+	for _, code := range []string{"# first", "# second"} {
+		if expectOn(t, e, Request{Language: "slow", Files: tree("main.slow", code)}, want{stdout: "ran\n"}).Phases[0].Cached {
+			t.Errorf("%s came from the cache", code)
+		}
+	}
+}
+
+// Programs open their streams by the names that these have everywhere.
+func TestStreamsByName(t *testing.T) {
+	expect(t, Request{Language: "bash", Code: "cat /dev/stdin >/dev/stdout; echo said >/dev/stderr\n", Stdin: strings.NewReader("given\n")},
+		want{stdout: "given\n", said: []string{"said\n"}})
 }
 
 func TestCancel(t *testing.T) {

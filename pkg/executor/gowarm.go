@@ -204,7 +204,7 @@ func (w *goWarmth) build(ctx context.Context, packages []string) error {
 	}
 	// Sandboxes' users must be able to read it, whatever files of this user's are like.
 	args := slices.Concat([]string{"-c", `umask 022 && exec "$@"`, "go", onHost(w.tool, w.tool.Path), "build"}, goFlags(), packages)
-	cmd := exec.CommandContext(ctx, "/bin/sh", args...)
+	cmd := exec.Command("/bin/sh", args...)
 	cmd.Dir = home
 	cmd.WaitDelay = 5 * time.Second
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "TMPDIR=" + home, "GOPATH=" + home + "/go"}
@@ -216,7 +216,7 @@ func (w *goWarmth) build(ctx context.Context, packages []string) error {
 	}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Run(); err != nil {
+	if err := toolchain.RunAlone(ctx, cmd); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

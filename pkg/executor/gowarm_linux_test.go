@@ -26,6 +26,38 @@ func goTool(t *testing.T) *toolchain.Toolchain {
 	return tool
 }
 
+// Whoever gives up leaves nothing of the compiler running.
+func TestPreparingIsGivenUp(t *testing.T) {
+	dir := t.TempDir()
+	program, pid := filepath.Join(dir, "go"), filepath.Join(dir, "pid")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nsleep 300 & echo $! >"+pid+".new; mv "+pid+".new "+pid+"; wait\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var child string
+	watcher := make(chan struct{})
+	go func() {
+		defer close(watcher)
+		defer cancel()
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if text, err := os.ReadFile(pid); err == nil {
+				child = strings.TrimSpace(string(text))
+				return
+			}
+		}
+	}()
+	w := goWarmth{dir: dir, tool: &toolchain.Toolchain{Path: program}}
+	if err := w.build(ctx, []string{"errors"}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	<-watcher
+	state, err := os.ReadFile("/proc/" + child + "/stat")
+	if child == "" || err == nil && !strings.Contains(string(state), ") Z ") {
+		t.Errorf("process %q is still there: %s", child, state)
+	}
+}
+
 // Several at once do the work once, each sees what it needs, and who was in the way is not hurt.
 func TestWarmthIsMadeOnce(t *testing.T) {
 	// Of a user who keeps things to themselves; sandboxes' users see it all the same.

@@ -154,7 +154,7 @@ func (w *javaWarmth) train(ctx context.Context, home, made string) error {
 		return err
 	}
 	args := append(javacFlags(256*sandbox.MiB), "-J-XX:ArchiveClassesAtExit="+made, "-d", filepath.Join(home, "out"), source)
-	cmd := exec.CommandContext(ctx, onHost(w.tool, w.tool.Programs["javac"]), args...)
+	cmd := exec.Command(onHost(w.tool, w.tool.Programs["javac"]), args...)
 	cmd.Dir, cmd.WaitDelay = home, 5*time.Second
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "LANG=C.UTF-8"}
 	for k, v := range w.tool.Env {
@@ -162,7 +162,7 @@ func (w *javaWarmth) train(ctx context.Context, home, made string) error {
 	}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Run(); err != nil {
+	if err := toolchain.RunAlone(ctx, cmd); err != nil {
 		first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
 		return fmt.Errorf("javac: %w: %s", err, first)
 	}

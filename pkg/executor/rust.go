@@ -140,7 +140,11 @@ func planCargo(j *job) (*Phase, error) {
 		return nil, err
 	}
 	binary := path.Join(buildDir, profile, bin)
-	c := j.compile([]string{binary}, append(args, "--bin", bin)...)
+	produces := []string{binary}
+	if runsToCompile(j.files) {
+		produces = nil
+	}
+	c := j.compile(produces, append(args, "--bin", bin)...)
 	c.Process.Env, c.Process.Workdir = env, j.inside(dir)
 	return j.run(binary), nil
 }

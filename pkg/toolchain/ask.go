@@ -24,12 +24,12 @@ type answer struct{ stdout, stderr string }
 func (h *hunt) ask(program string, args ...string) (answer, error) {
 	ctx, cancel := context.WithTimeout(h.ctx, h.patience)
 	defer cancel()
-	cmd := exec.Command(program, args...) // ended by runAlone, with all it started
+	cmd := exec.Command(program, args...) // ended by RunAlone, with all it started
 	cmd.Dir, cmd.Env = rootOf(program), h.plain
 	stdout, stderr := &bounded{}, &bounded{}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.WaitDelay = time.Second // who fled with our pipes is not waited for
-	err := runAlone(ctx, cmd)
+	err := RunAlone(ctx, cmd)
 	said := answer{stdout.kept.String(), stderr.kept.String()}
 	switch {
 	case h.ctx.Err() != nil:

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runAlone runs a command in a process group of its own and leaves none of it behind: shims are scripts that start others.
-func runAlone(ctx context.Context, cmd *exec.Cmd) error {
+// RunAlone runs a command in a process group of its own and leaves none of it behind: shims are scripts that start others. It dies with us.
+// The context is all that ends it early; cmd has none of its own.
+func RunAlone(ctx context.Context, cmd *exec.Cmd) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -7,7 +7,8 @@ import (
 	"os/exec"
 )
 
-func runAlone(ctx context.Context, cmd *exec.Cmd) error {
+// RunAlone runs a command, and ends it with its context.
+func RunAlone(ctx context.Context, cmd *exec.Cmd) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -80,6 +80,11 @@ func (p *Program) openPipes() (theirs []int, err error) {
 			ours, other = fd[1], fd[0]
 		}
 		theirs = append(theirs, other)
+		// The program is another user, and opens /dev/stdin and /dev/stdout by their names: nobody else can reach them.
+		if err := unix.Fchmod(other, 0o666); err != nil {
+			_ = unix.Close(ours)
+			return theirs, err
+		}
 		if err := unix.SetNonblock(ours, true); err != nil {
 			_ = unix.Close(ours)
 			return theirs, err
