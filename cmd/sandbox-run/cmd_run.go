@@ -182,6 +182,9 @@ func (o *runOptions) request() executor.Request {
 			Hostname: s.Hostname, User: s.User, Require: s.Require, Strict: s.Strict, KillOnOutput: o.killOnOutput,
 		},
 	}
+	if f := o.program.filling; f != nil {
+		req.Template, req.Variables = f.template, f.values
+	}
 	for _, b := range o.bringing {
 		req.Outputs.Patterns = append(req.Outputs.Patterns, b.pattern)
 	}

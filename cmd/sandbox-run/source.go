@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -22,6 +23,7 @@ type source struct {
 	entry      string
 	args       []string
 	stdin      io.Reader
+	filling    *filling // nil without a template
 }
 
 // stdinName is how standard input is called on a command line.
@@ -55,12 +57,8 @@ func (o *runOptions) readProgram(c *cli, cmd *cobra.Command, args []string) erro
 	} else if cmd.Flags().Changed("code") || len(o.files.values) > 0 {
 		return sandbox.Invalid("template", "%s takes no code; leave out --code and --file", o.template)
 	}
-	if fill != nil {
-		if err := fill.render(o); err != nil {
-			return err
-		}
-	}
 	s := o.program
+	s.filling = fill
 	s.args = append(append([]string(nil), words...), rest...)
 	// A terminal from which we may not read would stop us.
 	if !fromStdin && (!isTerminal(c.std.in) || inForeground(c.std.in)) {
@@ -98,10 +96,21 @@ func (o *runOptions) readSource(c *cli, cmd *cobra.Command, words []string) (lef
 		return nil, true, s.readStdin(c.std.in)
 	case words[0] == stdinName:
 		return words[1:], true, s.readStdin(c.std.in)
+	case !exists(words[0]) && strings.ContainsAny(words[0], "./"): // no command is called so
+		return nil, false, &sandbox.Error{Op: "read " + words[0], Kind: sandbox.ErrInvalid, Err: syscall.ENOENT, Hint: "ls " + directoryOf(words[0])}
 	case !exists(words[0]):
 		return nil, false, unknownWord(cmd, commandOrFile, words[0])
 	}
 	return words[1:], false, s.readPath(words[0])
+}
+
+// directoryOf is where to look for a file that is not there.
+func directoryOf(name string) string {
+	dir := filepath.Dir(name)
+	for !exists(dir) {
+		dir = filepath.Dir(dir)
+	}
+	return dir
 }
 
 // exists reports whether there is something of that name, readable or not.

@@ -84,6 +84,9 @@ func stampOf(file string) string {
 
 // newJob finds out what is to be run.
 func (e *Executor) newJob(req *Request) (*job, error) {
+	if err := e.fill(req); err != nil {
+		return nil, err
+	}
 	j := &job{engine: e, req: req, files: append([]File(nil), req.Files...)}
 	switch {
 	case req.Code == "" && len(req.Files) == 0:
