@@ -220,6 +220,21 @@ func (e *Executor) Stream(ctx context.Context, req Request) iter.Seq2[Event, err
 	}
 }
 
+// needsRoot refuses a sandbox in which the program would not be where its command line says. Only who asks for the least can get one.
+func (x *execution) needsRoot() error {
+	if x.plan.Spec.Require != sandbox.TierProcess {
+		return nil
+	}
+	info, err := x.e.manager.Get(x.id)
+	if err != nil || info.Isolation.Controls[sandbox.ControlRoot] != sandbox.Absent {
+		return err
+	}
+	return &sandbox.Error{
+		Op: string(info.Isolation.Backend), Kind: sandbox.ErrUnsupported, Hint: "--backend native, or sandbox-run exec for a command",
+		Err: fmt.Errorf("%s code is run from %s, and this backend has no root of its own to put it into", x.plan.language.Title, sandbox.WorkspaceDir),
+	}
+}
+
 // execution is one Execute under way.
 type execution struct {
 	e    *Executor
@@ -269,6 +284,9 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 			}
 		}
 	}()
+	if err := x.needsRoot(); err != nil {
+		return nil, err
+	}
 	if err := m.Put(ctx, x.id, slices.Concat(x.plan.Files, made)); err != nil {
 		return nil, err
 	}
