@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"go/token"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -143,7 +146,13 @@ func (s *source) readPath(name string) error {
 		return unreadable(name, err)
 	}
 	if st.IsDir() {
-		s.files, err = readTree(name)
+		base := filepath.Base(absoluteName(name))
+		if s.files, err = readTree(name); err == nil && s.entry == "" && token.IsIdentifier(base) && isPythonPackage(s.files) {
+			// It may import itself by its name, as from where python -m finds it.
+			for i := range s.files {
+				s.files[i].Path = path.Join(base, s.files[i].Path)
+			}
+		}
 		return err
 	}
 	code, err := readCode(name, f)
@@ -160,6 +169,14 @@ func (s *source) readPath(name string) error {
 	}
 	s.code = code
 	return nil
+}
+
+// isPythonPackage reports whether a directory is a package that can be started, and not one that holds such.
+func isPythonPackage(files []executor.File) bool {
+	has := func(name string) bool {
+		return slices.ContainsFunc(files, func(f executor.File) bool { return f.Path == name })
+	}
+	return has("__init__.py") && has("__main__.py")
 }
 
 // readFiles reads several files into one directory. The first is what is started.
