@@ -111,7 +111,7 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 			}
 		}
 		if req.Name == "" {
-			code.Path = j.lang.Source
+			code.Path = j.lang.source(req.Language)
 		}
 		j.files = []File{code}
 	}
