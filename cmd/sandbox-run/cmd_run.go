@@ -108,7 +108,7 @@ func (o *runOptions) languageFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.forbid, "forbid-imports", "python: refuse a program that imports these `modules`; a lint, not a wall")
 	fs.BoolVar(&o.options.Release, "release", false, "rust: optimise")
 	fs.StringVar(&o.options.Edition, "edition", "", "rust: `year` of the edition")
-	fs.BoolVar(&o.options.Test, "test", false, "go: run the tests, even if there is a main")
+	fs.BoolVar(&o.options.Test, "test", false, "go, rust: run the tests, even if there is a main")
 	fs.Var(&o.setup, "setup", "sql, postgres: a `file` to run first; repeatable")
 }
 
