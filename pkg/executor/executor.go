@@ -230,7 +230,7 @@ func (x *execution) needsRoot() error {
 		return err
 	}
 	return &sandbox.Error{
-		Op: string(info.Isolation.Backend), Kind: sandbox.ErrUnsupported, Hint: "--backend native, or sandbox-run exec for a command",
+		Op: info.Isolation.Backend, Kind: sandbox.ErrUnsupported, Hint: "--backend native, or sandbox-run exec for a command",
 		Err: fmt.Errorf("%s code is run from %s, and this backend has no root of its own to put it into", x.plan.language.Title, sandbox.WorkspaceDir),
 	}
 }
