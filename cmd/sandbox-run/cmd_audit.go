@@ -216,7 +216,11 @@ func entryRow(e audit.Entry) []string {
 	if e.Metrics != nil {
 		wall, memory = shortTime(e.Metrics.WallTime.Duration()), sandbox.Size(e.Metrics.MemoryPeak).String()
 	}
-	return append(row, what, string(e.Verdict), strconv.Itoa(e.ExitCode), wall, memory, string(e.Policy.Tier), e.Run)
+	verdict, code := string(e.Verdict), strconv.Itoa(e.ExitCode)
+	if e.Verdict == "" && e.Error != "" {
+		verdict, code = "(not run)", "" // refused, or our own failure: --json has the error
+	}
+	return append(row, what, verdict, code, wall, memory, string(e.Policy.Tier), e.Run)
 }
 
 // readMoment reads a point in time, or how long ago it was.

@@ -108,7 +108,7 @@ func (o *runOptions) languageFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.forbid, "forbid-imports", "python: refuse a program that imports these `modules`; a lint, not a wall")
 	fs.BoolVar(&o.options.Release, "release", false, "rust: optimise")
 	fs.StringVar(&o.options.Edition, "edition", "", "rust: `year` of the edition")
-	fs.BoolVar(&o.options.Test, "test", false, "go: run the tests, even if there is a main")
+	fs.BoolVar(&o.options.Test, "test", false, "go, rust: run the tests, even if there is a main")
 	fs.Var(&o.setup, "setup", "sql, postgres: a `file` to run first; repeatable")
 }
 
@@ -181,6 +181,9 @@ func (o *runOptions) request() executor.Request {
 			Network: s.Network, Volumes: s.Volumes, Workdir: s.Workdir, Scratch: s.Scratch, WritableRoot: s.WritableRoot,
 			Hostname: s.Hostname, User: s.User, Require: s.Require, Strict: s.Strict, KillOnOutput: o.killOnOutput,
 		},
+	}
+	if f := o.program.filling; f != nil {
+		req.Template, req.Variables = f.template, f.values
 	}
 	for _, b := range o.bringing {
 		req.Outputs.Patterns = append(req.Outputs.Patterns, b.pattern)

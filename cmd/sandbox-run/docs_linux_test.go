@@ -11,7 +11,7 @@ import (
 )
 
 // What the documents show is run: every command of every sh block, one after the other in one directory. A comment that is
-// a number, or ends in "code" and one, is the exit code; without one it is 0.
+// a number, or ends in "code" and one, is the exit code; without one it is 0. What a comment says it prints, it prints.
 func TestDocuments(t *testing.T) {
 	needRoot(t)
 	for _, doc := range []string{"README.md", "docs/SANDBOX_RUN.md"} {
@@ -59,6 +59,8 @@ func shellCommands(t *testing.T, block string) (commands []string) {
 
 var documentedCode = regexp.MustCompile(`# (?:[^#]*\b(?:code|own) )?(\d{1,3})$`)
 
+var documentedOutput = regexp.MustCompile(`# prints (.+)$`)
+
 func runDocumented(t *testing.T, dir, text string) {
 	t.Helper()
 	want := 0
@@ -69,8 +71,12 @@ func runDocumented(t *testing.T, dir, text string) {
 	cmd.Path, cmd.Args = "/bin/bash", []string{"bash", "-c", text}
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+binDir+":"+os.Getenv("PATH"))
-	out, err := cmd.CombinedOutput()
-	if got := exitCode(t, err); got != want {
-		t.Errorf("%s\nexit code %d, want %d\n%s", text, got, want, out)
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if got := exitCode(t, cmd.Run()); got != want {
+		t.Errorf("%s\nexit code %d, want %d\n%s%s", text, got, want, &stdout, &stderr)
+	}
+	if m := documentedOutput.FindStringSubmatch(text); m != nil && strings.TrimSpace(stdout.String()) != m[1] {
+		t.Errorf("%s\nprints %q, and not %q", text, &stdout, m[1])
 	}
 }

@@ -14,10 +14,34 @@ import (
 // printPlan says what would be done.
 func (c *cli) printPlan(p *executor.Plan, backend string) error {
 	if c.format != formatText {
-		return c.writeResult(p)
+		return c.writeResult(inForce(p))
 	}
 	_, err := io.WriteString(c.std.out, escaped(planText(p, backend)))
 	return err
+}
+
+// inForce is a plan in which nothing is left to be known by heart: defaults stand where they will hold.
+func inForce(p *executor.Plan) *executor.Plan {
+	whole := *p
+	s := &whole.Spec
+	s.Require = sandbox.Tier(orDefault(string(s.Require), string(sandbox.TierContainer)))
+	s.Network = sandbox.NetworkMode(orDefault(string(s.Network), string(sandbox.NetworkNone)))
+	s.Workdir = orDefault(s.Workdir, sandbox.WorkspaceDir)
+	if s.User == (sandbox.User{}) {
+		s.User = sandbox.DefaultUser
+	}
+	whole.Files = slices.Clone(p.Files)
+	for i := range whole.Files {
+		if whole.Files[i].Mode == 0 {
+			whole.Files[i].Mode = 0o644
+		}
+	}
+	whole.Phases = slices.Clone(p.Phases)
+	for i := range whole.Phases {
+		process := &whole.Phases[i].Process
+		process.Limits = process.Limits.Or(s.Limits)
+	}
+	return &whole
 }
 
 // planColumn is where the second column of a plan begins.

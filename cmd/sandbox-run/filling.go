@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,30 +95,4 @@ func (f *filling) set(text string) error {
 func (f *filling) wantsCode() bool {
 	_, given := f.values[codeVariable]
 	return !given && slices.ContainsFunc(f.template.Variables, func(v template.Variable) bool { return v.Name == codeVariable })
-}
-
-// render makes the program out of the template.
-func (f *filling) render(o *runOptions) error {
-	s := o.program
-	switch {
-	case len(s.files) > 1:
-		return sandbox.Invalid("template", "%s takes one file of code, not %d", o.template, len(s.files))
-	case len(s.files) == 1:
-		f.values[codeVariable] = string(s.files[0].Data)
-	case s.code != "":
-		f.values[codeVariable] = s.code
-	}
-	made, err := f.template.Render(f.values)
-	if err != nil {
-		return err
-	}
-	o.program = &source{entry: made.Entry}
-	o.lang = made.Language
-	for _, file := range made.Files {
-		o.program.files = append(o.program.files, executor.File{Path: file.Path, Data: file.Data})
-	}
-	if len(o.program.files) == 0 {
-		return fmt.Errorf("template %s made no files", o.template)
-	}
-	return nil
 }

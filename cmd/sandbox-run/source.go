@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"go/token"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -23,6 +26,7 @@ type source struct {
 	entry      string
 	args       []string
 	stdin      io.Reader
+	filling    *filling // nil without a template
 }
 
 // stdinName is how standard input is called on a command line.
@@ -56,12 +60,8 @@ func (o *runOptions) readProgram(c *cli, cmd *cobra.Command, args []string) erro
 	} else if cmd.Flags().Changed("code") || len(o.files.values) > 0 {
 		return sandbox.Invalid("template", "%s takes no code; leave out --code and --file", o.template)
 	}
-	if fill != nil {
-		if err := fill.render(o); err != nil {
-			return err
-		}
-	}
 	s := o.program
+	s.filling = fill
 	s.args = append(append([]string(nil), words...), rest...)
 	// A terminal from which we may not read would stop us.
 	if !fromStdin && (!isTerminal(c.std.in) || inForeground(c.std.in)) {
@@ -99,10 +99,21 @@ func (o *runOptions) readSource(c *cli, cmd *cobra.Command, words []string) (lef
 		return nil, true, s.readStdin(c.std.in)
 	case words[0] == stdinName:
 		return words[1:], true, s.readStdin(c.std.in)
+	case !exists(words[0]) && strings.ContainsAny(words[0], "./"): // no command is called so
+		return nil, false, &sandbox.Error{Op: "read " + words[0], Kind: sandbox.ErrInvalid, Err: syscall.ENOENT, Hint: "ls " + directoryOf(words[0])}
 	case !exists(words[0]):
 		return nil, false, unknownWord(cmd, commandOrFile, words[0])
 	}
 	return words[1:], false, s.readPath(words[0])
+}
+
+// directoryOf is where to look for a file that is not there.
+func directoryOf(name string) string {
+	dir := filepath.Dir(name)
+	for !exists(dir) {
+		dir = filepath.Dir(dir)
+	}
+	return dir
 }
 
 // exists reports whether there is something of that name, readable or not.
@@ -136,7 +147,13 @@ func (s *source) readPath(name string) error {
 		return unreadable(name, err)
 	}
 	if st.IsDir() {
-		s.files, err = readTree(name)
+		base := filepath.Base(absoluteName(name))
+		if s.files, err = readTree(name); err == nil && s.entry == "" && token.IsIdentifier(base) && isPythonPackage(s.files) {
+			// It may import itself by its name, as from where python -m finds it.
+			for i := range s.files {
+				s.files[i].Path = path.Join(base, s.files[i].Path)
+			}
+		}
 		return err
 	}
 	code, err := readCode(name, f)
@@ -153,6 +170,14 @@ func (s *source) readPath(name string) error {
 	}
 	s.code = code
 	return nil
+}
+
+// isPythonPackage reports whether a directory is a package that can be started, and not one that holds such.
+func isPythonPackage(files []executor.File) bool {
+	has := func(name string) bool {
+		return slices.ContainsFunc(files, func(f executor.File) bool { return f.Path == name })
+	}
+	return has("__init__.py") && has("__main__.py")
 }
 
 // readFiles reads several files into one directory. The first is what is started.

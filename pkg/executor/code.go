@@ -5,17 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// CodeExecutor is the engine with everything chosen: the default backend, the machine's toolchains, no cache. It is for
-// programs that want one line; New is for those that want to choose. It opens its backend when it is first needed, and Close
-// gives it back.
+// CodeExecutor is the engine with everything chosen: the default backend, the machine's toolchains, no cache, and the user's own
+// audit log (where there is one to write to; SANDBOX_RUN_AUDIT_LOG names another, or is off). It is for programs that want one line;
+// New is for those that want to choose. It opens its backend when it is first needed, and Close gives it back.
 type CodeExecutor struct {
 	timeout time.Duration
 
@@ -24,6 +27,7 @@ type CodeExecutor struct {
 	backend sandbox.Backend
 	manager *sandbox.Manager
 	engine  *Executor
+	log     *audit.Log // nil writes nothing
 }
 
 // ExecutionRequest is a piece of code.
@@ -33,13 +37,15 @@ type ExecutionRequest struct {
 	Timeout  time.Duration // 0 is the executor's
 }
 
-// ExecutionResult is what became of it. Error says in words why it did not succeed.
+// ExecutionResult is what became of it. Error says in words why it did not succeed. ExitCode is the program's own, or what the
+// command line would end with: 124 at the time limit, 137 at that of memory, 128 and the signal's number.
 type ExecutionResult struct {
 	Stdout        string
 	Stderr        string
 	ExitCode      int
 	ExecutionTime time.Duration
 	Error         error
+	Notes         []string // limits that were lowered, a log that could not be written
 }
 
 // NewCodeExecutor makes an executor whose runs take at most that long; 0 is the default of 30 seconds.
@@ -49,10 +55,25 @@ func (c *CodeExecutor) ready() error {
 	c.open.Do(func() {
 		if c.backend, c.err = openDefault(); c.err == nil {
 			c.manager = sandbox.NewManager(c.backend, sandbox.Options{})
-			c.engine = New(c.manager, Options{})
+			c.log, c.err = userLog()
+			kit, _ := kitpath.Find() // who needs it says what to do when it is missing
+			c.engine = New(c.manager, Options{Kit: kit, Audit: c.log, Door: audit.DoorLibrary})
 		}
 	})
 	return c.err
+}
+
+// userLog opens the audit log that the environment names, or the user's own if there can be one.
+func userLog() (*audit.Log, error) {
+	path := os.Getenv("SANDBOX_RUN_AUDIT_LOG")
+	if path == "off" {
+		return nil, nil
+	}
+	log, err := audit.Open(path, audit.Options{})
+	if err != nil && path == "" {
+		return nil, nil // nobody's home
+	}
+	return log, err
 }
 
 // Close deletes what still runs and gives the backend back. Twice is fine.
@@ -77,8 +98,8 @@ func (c *CodeExecutor) Execute(ctx context.Context, req ExecutionRequest) (*Exec
 		return nil, err
 	}
 	return &ExecutionResult{
-		Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()), ExitCode: r.Exit.Code,
-		ExecutionTime: r.Metrics.WallTime.Duration(), Error: failure(&r.Result),
+		Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()), ExitCode: sandbox.CLICode(r.Verdict, r.Exit),
+		ExecutionTime: r.Metrics.WallTime.Duration(), Error: failure(&r.Result), Notes: r.Notes,
 	}, nil
 }
 
@@ -118,12 +139,13 @@ type ResourceStats struct {
 
 // CommandResult is what became of a command.
 type CommandResult struct {
-	ExitCode      int
+	ExitCode      int // as ExecutionResult has it
 	Stdout        string
 	Stderr        string
 	Duration      time.Duration
 	ResourceUsage ResourceStats
-	Error         error // in words why it did not succeed
+	Error         error    // in words why it did not succeed
+	Notes         []string // as ExecutionResult has them
 }
 
 const (
@@ -148,14 +170,22 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 	if err := c.manager.Put(ctx, id, put); err != nil {
 		return nil, err
 	}
-	r, err := c.manager.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", command}}, sandbox.IO{})
+	args := []string{"/bin/sh", "-c", command}
+	r, err := c.manager.Run(ctx, id, sandbox.Process{Args: args}, sandbox.IO{})
+	var unlogged error
+	if c.log != nil {
+		unlogged = c.log.Append(auditEntry(audit.DoorLibrary, id, args, &spec, r, err))
+	}
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, unlogged)
+	}
+	if unlogged != nil {
+		r.Notes = append(r.Notes, AuditNote+unlogged.Error())
 	}
 	const mb = float64(sandbox.MiB)
 	return &CommandResult{
-		ExitCode: r.Exit.Code, Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()),
-		Duration: r.Metrics.WallTime.Duration(), Error: failure(r),
+		ExitCode: sandbox.CLICode(r.Verdict, r.Exit), Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()),
+		Duration: r.Metrics.WallTime.Duration(), Error: failure(r), Notes: r.Notes,
 		ResourceUsage: ResourceStats{
 			CPUUsagePercent: r.Metrics.CPUPercent, MemoryUsageMB: float64(r.Metrics.MemoryPeak) / mb, MaxMemoryMB: float64(r.Limits.Memory) / mb,
 		},

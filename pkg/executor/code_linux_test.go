@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -18,6 +20,7 @@ func codeExecutor(t *testing.T, timeout time.Duration) *CodeExecutor {
 		t.Skip("needs root: the native backend makes namespaces and cgroups as root")
 	}
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	c := NewCodeExecutor(timeout)
 	t.Cleanup(func() {
 		for range 2 { // twice is fine
@@ -40,7 +43,7 @@ func TestCodeExecutor(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	r, err = c.Execute(t.Context(), ExecutionRequest{Language: "python", Code: "while True: pass", Timeout: 600 * time.Millisecond})
-	if err != nil || r.Error == nil || !strings.Contains(r.Error.Error(), "time_limit") {
+	if err != nil || r.Error == nil || !strings.Contains(r.Error.Error(), "time_limit") || r.ExitCode != 124 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	for _, bad := range []ExecutionRequest{{}, {Language: "cobol", Code: "x"}, {Language: "python"}} {
@@ -138,5 +141,48 @@ func TestHealthCheck(t *testing.T) {
 	}
 	if _, err := closed.Execute(t.Context(), ExecutionRequest{Language: "shell", Code: ":"}); err == nil {
 		t.Error("one that was never opened runs after Close")
+	}
+}
+
+// What the library runs is in the user's log, unless that is switched off.
+func TestCodeExecutorIsAudited(t *testing.T) {
+	c := codeExecutor(t, 0)
+	if _, err := c.Execute(t.Context(), ExecutionRequest{Language: "shell", Code: "exit 3"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.ExecuteCommand(t.Context(), "kill -9 $$", SandboxConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	log, err := audit.Open("", audit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries []audit.Entry
+	for e, err := range log.Tail(10) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, e)
+	}
+	if len(entries) != 2 {
+		t.Fatalf("%+v", entries)
+	}
+	if e := entries[0]; e.Language != "shell" || e.ExitCode != 3 || e.Who.Door != audit.DoorLibrary || e.CodeSHA256 == "" {
+		t.Errorf("%+v", e)
+	}
+	if e := entries[1]; e.Verdict != sandbox.VerdictSignaled || !slices.Equal(e.Command, []string{"/bin/sh", "-c", "kill -9 $$"}) || e.Policy.Backend != "native" {
+		t.Errorf("%+v", e)
+	}
+	t.Setenv("SANDBOX_RUN_AUDIT_LOG", "off")
+	if log, err := userLog(); log != nil || err != nil {
+		t.Errorf("%v, %v", log, err)
+	}
+	link := t.TempDir() + "/log"
+	if err := os.Symlink(os.DevNull, link); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SANDBOX_RUN_AUDIT_LOG", link)
+	if _, err := userLog(); err == nil {
+		t.Error("a log that was named and can not be written to was passed over")
 	}
 }

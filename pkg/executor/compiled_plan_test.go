@@ -69,6 +69,7 @@ func TestPlansRefused(t *testing.T) {
 	}{
 		"two programs in a module":   {Request{Files: tree("go.mod", "module m\n", "a/main.go", goHello, "b/main.go", goHello)}, []string{"a, b", "--entry a"}},
 		"two programs in a place":    {Request{Files: tree("a.go", goHello, "b.go", goHello)}, []string{"a.go, b.go", "--entry a.go"}},
+		"package in one file":        {Request{Language: "go", Code: "package a\n"}, []string{"main.go is package a, which nothing can start", "package main, with a func main"}},
 		"no program":                 {Request{Files: tree("go.mod", "module m\n", "a.go", "package a\n")}, []string{"neither a package main nor a test"}},
 		"no tests":                   {Request{Language: "go", Code: goHello, Options: LanguageOptions{Test: true}}, []string{"no tests", "_test.go"}},
 		"no tests in a tree":         {Request{Files: tree("a.go", goHello, "b.go", "package main\n"), Options: LanguageOptions{Test: true}}, []string{"no tests"}},

@@ -84,6 +84,9 @@ func stampOf(file string) string {
 
 // newJob finds out what is to be run.
 func (e *Executor) newJob(req *Request) (*job, error) {
+	if err := e.fill(req); err != nil {
+		return nil, err
+	}
 	j := &job{engine: e, req: req, files: append([]File(nil), req.Files...)}
 	switch {
 	case req.Code == "" && len(req.Files) == 0:
@@ -108,7 +111,7 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 			}
 		}
 		if req.Name == "" {
-			code.Path = j.lang.Source
+			code.Path = j.lang.source(req.Language)
 		}
 		j.files = []File{code}
 	}
@@ -217,6 +220,21 @@ func (e *Executor) Stream(ctx context.Context, req Request) iter.Seq2[Event, err
 	}
 }
 
+// needsRoot refuses a sandbox in which the program would not be where its command line says. Only who asks for the least can get one.
+func (x *execution) needsRoot() error {
+	if x.plan.Spec.Require != sandbox.TierProcess {
+		return nil
+	}
+	info, err := x.e.manager.Get(x.id)
+	if err != nil || info.Isolation.Controls[sandbox.ControlRoot] != sandbox.Absent {
+		return err
+	}
+	return &sandbox.Error{
+		Op: info.Isolation.Backend, Kind: sandbox.ErrUnsupported, Hint: "--backend native, or sandbox-run exec for a command",
+		Err: fmt.Errorf("%s code is run from %s, and this backend has no root of its own to put it into", x.plan.language.Title, sandbox.WorkspaceDir),
+	}
+}
+
 // execution is one Execute under way.
 type execution struct {
 	e    *Executor
@@ -268,6 +286,9 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 			}
 		}
 	}()
+	if err := x.needsRoot(); err != nil {
+		return nil, err
+	}
 	if err := x.put(ctx, phases, made); err != nil {
 		return nil, err
 	}

@@ -80,6 +80,12 @@ func readGo(j *job) (*goProgram, error) {
 	if len(files) == 1 && find(j.files, "go.mod") == nil && find(j.files, "go.work") == nil {
 		// One file needs no module.
 		p.target = "./" + files[0].path
+		if f := files[0]; f.pkg != "" && f.pkg != "main" && !f.test && !j.req.Options.Test {
+			return nil, &sandbox.Error{
+				Op: "code", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s is package %s, which nothing can start", path.Base(f.path), f.pkg),
+				Hint: "package main, with a func main",
+			}
+		}
 		if files[0].test || j.req.Options.Test {
 			if !files[0].test {
 				return nil, errNoTests(".")

@@ -181,6 +181,14 @@ func foreign(p string) bool {
 	return false
 }
 
+// source is what a piece of code is called. Who says tsx means the syntax that is known by the file's name.
+func (l *Language) source(asked string) string {
+	if strings.EqualFold(strings.TrimSpace(asked), "tsx") {
+		return "main.tsx"
+	}
+	return l.Source
+}
+
 // owns reports whether a file's name is one of the language's.
 func (l *Language) owns(name string) bool {
 	ext := strings.ToLower(path.Ext(name))

@@ -68,6 +68,7 @@ func TestPlans(t *testing.T) {
 		"javascript-package":    {Files: tree("package.json", `{"main":"lib"}`, "lib/index.js", "", "index.js", ""), Args: []string{"x"}},
 		"javascript-module":     {Files: tree("x.mjs", "")},
 		"typescript":            {Language: "ts", Code: "1", Args: []string{"x"}},
+		"typescript-jsx":        {Language: "tsx", Code: "1"},
 		"typescript-tree":       {Files: tree("src/index.tsx", "", "tsconfig.json", "{}", "src/util.ts", "")},
 		"typescript-packages":   {Files: tree("src/index.ts", "", "tsconfig.json", "{}", "node_modules/x/index.js", "")},
 		"shell":                 {Language: "shell", Code: "ls", Args: []string{"x"}},

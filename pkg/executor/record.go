@@ -19,16 +19,18 @@ func (x *execution) record(result *Result, failed error) error {
 	if log == nil {
 		return nil
 	}
-	s := &x.plan.Spec
-	entry := audit.Entry{
-		Kind: audit.KindRun, Run: x.id, Who: audit.Me(x.e.opts.Door), Language: x.plan.Language, Version: x.plan.Version,
-		Policy: audit.Policy{Network: s.Network, Require: s.Require, Limits: &s.Limits},
-	}
-	pick(&entry.Policy.Network, sandbox.NetworkNone)
-	pick(&entry.Policy.Require, sandbox.TierContainer)
+	var (
+		command []string
+		ended   *sandbox.Result
+	)
 	if last := len(x.plan.Phases) - 1; last >= 0 {
-		entry.Command = x.plan.Phases[last].Process.Args
+		command = x.plan.Phases[last].Process.Args
 	}
+	if result != nil {
+		ended = &result.Result
+	}
+	entry := auditEntry(x.e.opts.Door, x.id, command, &x.plan.Spec, ended, failed)
+	entry.Language, entry.Version = x.plan.Language, x.plan.Version
 	code, digest, err := x.plan.code()
 	if err != nil {
 		return err
@@ -37,14 +39,25 @@ func (x *execution) record(result *Result, failed error) error {
 	if x.input != nil {
 		entry.InputSHA256 = x.input.digest()
 	}
-	if result != nil {
-		entry.Verdict, entry.ExitCode, entry.Metrics = result.Verdict, result.Exit.Code, &result.Metrics
-		entry.Policy.Tier, entry.Policy.Backend, entry.Policy.Limits = result.Isolation.Tier, result.Isolation.Backend, &result.Limits
+	return log.Append(entry)
+}
+
+// auditEntry is what is written down of any run: what was asked for, and what became of it.
+func auditEntry(door audit.Door, id string, command []string, s *sandbox.Spec, r *sandbox.Result, failed error) audit.Entry {
+	entry := audit.Entry{
+		Kind: audit.KindRun, Run: id, Who: audit.Me(door), Command: command,
+		Policy: audit.Policy{Network: s.Network, Require: s.Require, Limits: &s.Limits},
+	}
+	pick(&entry.Policy.Network, sandbox.NetworkNone)
+	pick(&entry.Policy.Require, sandbox.TierContainer)
+	if r != nil {
+		entry.Verdict, entry.ExitCode, entry.Metrics = r.Verdict, r.Exit.Code, &r.Metrics
+		entry.Policy.Tier, entry.Policy.Backend, entry.Policy.Limits = r.Isolation.Tier, r.Isolation.Backend, &r.Limits
 	}
 	if failed != nil {
 		entry.Error = failed.Error()
 	}
-	return log.Append(entry)
+	return entry
 }
 
 // conclude writes the run down and adds to its result, or to our failure, what went wrong with that.

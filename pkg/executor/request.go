@@ -14,9 +14,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/template"
 )
 
-// Request is a program to run and what it may use. Only Code or Files must be given.
+// Request is a program to run and what it may use. Only Code, Files or a Template must be given.
 type Request struct {
 	// Language by name or alias; empty is found out from file names, a shebang or project files.
 	Language string
@@ -27,6 +28,10 @@ type Request struct {
 	Files []File
 	// Entry is the file of the tree that starts the program, or a directory where the language has such.
 	Entry string
+
+	// Template makes the program of Variables. The code, or the only file, is its variable code.
+	Template  *template.Template
+	Variables map[string]any
 
 	Args  []string
 	Stdin io.Reader // nil is empty

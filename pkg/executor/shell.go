@@ -37,6 +37,9 @@ func planShell(j *job) error {
 		j.plan.Spec.Root.Add = j.commands.mounts
 		j.plan.Notes = append(j.plan.Notes, j.commands.notes...)
 	}
+	if j.tool.Programs[which] != j.tool.Path {
+		j.plan.Version = "" // it is another shell's, and nobody has asked this one
+	}
 	run := j.run(j.tool.Programs[which], j.inside(j.entry))
 	run.Suspect = func(stderr []byte) []string { return brokenShell(stderr, j.dir) }
 	run.Check = &sandbox.Process{Args: []string{j.tool.Programs[which], "-n"}}

@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"encoding/json"
 	"sync"
 	"time"
 )
@@ -27,6 +28,28 @@ type Sample struct {
 
 	DiskUsed uint64 // bytes of scratch in use
 	DiskFull bool   // a write was refused for lack of scratch
+}
+
+// MarshalJSON writes a sample by the names that Metrics have.
+func (s Sample) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		CPUUser          Seconds `json:"cpu_user"`
+		CPUSystem        Seconds `json:"cpu_system"`
+		Throttled        Seconds `json:"throttled_time"`
+		Memory           uint64  `json:"memory_current"`
+		MemoryPeak       uint64  `json:"memory_peak"`
+		IORead           uint64  `json:"io_read_bytes"`
+		IOWrite          uint64  `json:"io_write_bytes"`
+		Processes        int     `json:"processes_current"`
+		ProcessesPeak    int     `json:"processes_peak"`
+		OOMKills         uint64  `json:"oom_kills"`
+		ProcessLimitHits uint64  `json:"process_limit_hits,omitempty"`
+		DiskUsed         uint64  `json:"disk_used_bytes,omitempty"`
+		DiskFull         bool    `json:"disk_full,omitempty"`
+	}{
+		Seconds(s.CPUUser), Seconds(s.CPUSystem), Seconds(s.Throttled), s.Memory, s.MemoryPeak, s.IORead, s.IOWrite, s.Processes, s.ProcessesPeak,
+		s.OOMKills, s.ProcessLimitHits, s.DiskUsed, s.DiskFull,
+	})
 }
 
 // Source gives samples. Sample should return quickly and may fail; it is called by one goroutine, and by those that call

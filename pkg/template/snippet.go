@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"go/scanner"
 	"go/token"
+	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/sandbox-run/sandbox-run/internal/goimports"
 )
 
 // callSnippet fits a user's code in beside a harness, line for line: what changes never moves a
@@ -43,7 +46,8 @@ func callSnippet(m *machine, args []any) (any, error) {
 	return out, nil
 }
 
-// goSnippet puts code into package main, and says whether it has a main function.
+// goSnippet puts code into package main, and says whether it has a main function. Code without a package clause need not import the
+// standard library either.
 func goSnippet(code string) (string, bool) {
 	var s scanner.Scanner
 	files := token.NewFileSet()
@@ -69,7 +73,11 @@ func goSnippet(code string) (string, bool) {
 			packaged = code[:at] + "main" + code[at+len(lit):]
 		}
 		if first && tok != token.PACKAGE {
-			packaged = "package main; " + code
+			packaged = "package main; "
+			for _, p := range goimports.Missing([]byte(packaged + code)) {
+				packaged += "import " + strconv.Quote(p) + "; "
+			}
+			packaged += code
 		}
 		first = false
 		last = tok

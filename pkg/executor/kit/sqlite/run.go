@@ -15,6 +15,7 @@ type runner struct {
 	tables *tables // nil if nobody asks for them
 	data   *data
 	quit   bool // .quit was met
+	plain  bool // results are lists: .mode list was met
 }
 
 func (r *runner) run(s *script) error {
@@ -102,6 +103,7 @@ func (r *runner) results(stmt *statement) error {
 		names[i] = stmt.name(i)
 	}
 	t := newTable(r.out, names)
+	t.plain = r.plain
 	var j *jsonTable
 	if r.tables != nil {
 		j = r.tables.start(stmt, names)
@@ -145,10 +147,14 @@ func (r *runner) shellCommand(s *script) error {
 		err = r.list(`SELECT sql || ';' FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY rowid`)
 	case words[0] == ".schema" && len(words) == 2:
 		err = r.list(`SELECT sql || ';' FROM sqlite_schema WHERE sql IS NOT NULL AND tbl_name = ` + literal(words[1]) + ` COLLATE NOCASE ORDER BY rowid`)
-	case command == ".headers on", command == ".header on", command == ".mode column", command == ".mode columns", command == ".mode table", command == ".mode box":
-		// as it is
+	case command == ".mode column", command == ".mode columns", command == ".mode table", command == ".mode box":
+		r.plain = false
+	case command == ".headers on", command == ".header on", command == ".headers off", command == ".header off":
+		// tables have names, and lists have none
+	case command == ".mode list":
+		r.plain = true
 	default:
-		e := s.fail(s.at, escape(words[0])+" is a command of the sqlite3 shell, not SQL; of those, .tables, .schema and .quit are understood here", true)
+		e := s.fail(s.at, escape(words[0])+" is a command of the sqlite3 shell, not SQL; of those, .tables, .schema, .mode list, .mode column and .quit are understood here", true)
 		e.Syntax = true
 		return e
 	}

@@ -14,6 +14,8 @@ import (
 //	  1 | Ann
 //	(1 row)
 //
+// or, in the mode that the sqlite3 shell calls list, nothing but the values with bars between.
+//
 // Rows are held back until it is known how wide the columns are, or until there are too many to wait.
 type table struct {
 	out     *bufio.Writer
@@ -25,6 +27,7 @@ type table struct {
 	bytes   int
 	started bool
 	rows    int
+	plain   bool // a list
 }
 
 const (
@@ -45,6 +48,9 @@ func newTable(out *bufio.Writer, names []string) *table {
 }
 
 func (t *table) add(row []value) error {
+	if t.plain {
+		return t.list(row)
+	}
 	cells := make([]string, len(row))
 	for i, v := range row {
 		cells[i] = display(v)
@@ -65,6 +71,26 @@ func (t *table) add(row []value) error {
 		return t.start()
 	}
 	return nil
+}
+
+// list prints a row as it is, with the line breaks that its values have.
+func (t *table) list(row []value) error {
+	for i, v := range row {
+		if i > 0 {
+			t.put("|")
+		}
+		if v.kind != kindText {
+			t.put(display(v))
+			continue
+		}
+		for j, line := range strings.Split(v.text, "\n") {
+			if j > 0 {
+				t.put("\n")
+			}
+			t.put(escape(line))
+		}
+	}
+	return t.line()
 }
 
 // start prints the header and what was held back.
@@ -128,6 +154,9 @@ func (t *table) pad(n int) {
 
 // end prints what is left, and the count if the result is whole.
 func (t *table) end(whole bool) error {
+	if t.plain {
+		return nil
+	}
 	if !t.started {
 		if t.rows == 0 && !whole {
 			return nil

@@ -33,7 +33,8 @@ type files struct {
 	require  bool           // some file calls require
 	module   bool           // some file uses module or exports
 	threads  bool           // some file starts threads
-	forks    bool           // some file starts Node processes
+	forks    bool           // some file starts processes
+	cluster  bool           // some file starts the program itself again
 	tooLarge bool           // some file may be more than the stack can take
 
 	largest int // bytes that a file may have
@@ -150,8 +151,9 @@ func (f *files) load(a api.OnLoadArgs) (api.OnLoadResult, error) {
 	f.require = f.require || has("require")
 	f.module = f.module || has("module") || has("exports")
 	f.threads = f.threads || has("worker_threads")
-	f.forks = f.forks || has("child_process") && has("fork")
-	if has("worker_threads") || has("fork") {
+	f.forks = f.forks || has("child_process")
+	f.cluster = f.cluster || has("node:cluster") || has(`"cluster"`) || has("'cluster'")
+	if has("worker_threads") || has("fork") || has("execPath") {
 		f.started = append(f.started, startedFiles(filepath.Dir(a.Path), text)...)
 	}
 	contents := prefix + string(text)

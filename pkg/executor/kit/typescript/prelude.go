@@ -35,7 +35,15 @@ func (p *program) prelude(entry string, f *files) string {
 		b.WriteString(`import __kit_threads from"node:worker_threads";__kit_threads.Worker=class Worker extends __kit_threads.Worker{constructor(f,o){super(o?.eval?f:__kit_find(f),o)}};__kit_sync();` + "\n")
 	}
 	if f.forks {
-		b.WriteString(`import __kit_child from"node:child_process";{const fork=__kit_child.fork;__kit_child.fork=(f,...more)=>fork(__kit_find(f),...more)};__kit_sync();` + "\n")
+		b.WriteString(`import __kit_child from"node:child_process";{const fork=__kit_child.fork;__kit_child.fork=(f,...more)=>fork(__kit_find(f),...more)};`)
+		// node FILE is the same by other means; after node --eval nothing is started. util.promisify asks for a form of its own.
+		b.WriteString(`for(const name of["spawn","spawnSync","execFile","execFileSync"]){const own=Symbol.for("nodejs.util.promisify.custom"),swap=start=>(command,args,...more)=>{` +
+			`if(Array.isArray(args)&&(command===process.execPath||command==="node")){const i=args.findIndex(a=>/^-(e|p|-eval|-print)/.test(a)||__kit_find(a)!==a);` +
+			`args=args.map((a,j)=>j===i?__kit_find(a):a)}return start(command,args,...more)},old=__kit_child[name];` +
+			`__kit_child[name]=swap(old);if(old[own])__kit_child[name][own]=swap(old[own])};__kit_sync();` + "\n")
+	}
+	if f.cluster {
+		b.WriteString(`import __kit_cluster from"node:cluster";if(__kit_cluster.isPrimary)__kit_cluster.setupPrimary({exec:` + quote(p.outputs[entry]) + "});\n")
 	}
 	return b.String()
 }
