@@ -381,8 +381,8 @@ func TestNeighboursShareLimits(t *testing.T) {
 			t.Errorf("%s in a phase of its own: %+v, %v", name, res, err)
 		}
 	}
-	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}, Limits: sandbox.Limits{Wall: time.Second, OpenFiles: 16, Memory: 64 * sandbox.MiB}}, sandbox.IO{})
-	if err != nil || res.Limits.Memory != 64*sandbox.MiB || res.Limits.OpenFiles != 16 || res.Limits.Wall != time.Second {
+	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}, Limits: sandbox.Limits{Wall: time.Second, OpenFiles: 48, Memory: 64 * sandbox.MiB}}, sandbox.IO{})
+	if err != nil || res.Limits.Memory != 64*sandbox.MiB || res.Limits.OpenFiles != 48 || res.Limits.Wall != time.Second {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); err != nil || res.Limits.Memory != 64*sandbox.MiB {

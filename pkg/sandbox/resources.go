@@ -98,7 +98,7 @@ const (
 	minMemory    = 2 * MiB
 	minDisk      = 1 * MiB
 	minInodes    = 32
-	minOpenFiles = 8
+	minOpenFiles = 32 // what the init has open counts until the program is executed
 	maxOpenFiles = 1 << 20
 	maxProcesses = 4 << 20 // the kernel's PID_MAX_LIMIT
 	minCPUs      = 0.01    // the kernel's shortest quota
