@@ -92,6 +92,8 @@ func (o *runOptions) codeFlags(fs *pflag.FlagSet) {
 
 func (o *runOptions) limitFlags(fs *pflag.FlagSet) {
 	o.boxOptions.limitFlags(fs)
+	fs.Lookup("memory").Usage += "; Go and Rust start with 128m"
+	fs.Lookup("pids").Usage += "; Java starts with 256"
 	addParsed(fs, &o.compile.Wall, "compile-timeout", "60s", "wall `time` of compiling", readPositive(readDuration))
 	addParsed(fs, &o.compile.Memory, "compile-memory", "2g", "memory `size` of compiling", readPositive(sandbox.ParseSize))
 }
