@@ -29,6 +29,7 @@ var measures = []struct {
 	{"library", (*stage).library},
 	{"command", (*stage).command},
 	{"languages", (*stage).languages},
+	{"audit", (*stage).audit},
 	{"inits", (*stage).inits},
 	{"throughput", (*stage).throughput},
 	{"idle", (*stage).idle},
@@ -79,7 +80,7 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 		report.Rows = append(report.Rows, rows...)
 	}
 	if len(report.Rows) == 0 {
-		return nil, fmt.Errorf("-only %s matches none of library, command, languages, inits, throughput, idle, overhead, neighbours, bare", o.only)
+		return nil, fmt.Errorf("-only %s matches none of library, command, languages, audit, inits, throughput, idle, overhead, neighbours, bare", o.only)
 	}
 	report.Machine.LoadEnd = load()
 	return report, nil
