@@ -191,9 +191,13 @@ func (b *bare) prepare(ctx context.Context) error {
 func (b *bare) String() string {
 	var steps []string
 	for _, st := range b.steps[b.first:] {
-		steps = append(steps, strings.ReplaceAll(strings.Join(st.args, " "), b.dir+"/", ""))
+		steps = append(steps, strings.Join(st.args, " "))
 	}
-	return strings.Join(steps, " && ")
+	text := strings.ReplaceAll(strings.Join(steps, " && "), b.dir+"/", "")
+	if home, err := os.UserHomeDir(); err == nil {
+		text = strings.ReplaceAll(text, home+"/", "~/")
+	}
+	return text
 }
 
 // command is ours, in the user's own environment: toolchains are found by it.
