@@ -81,7 +81,7 @@ func (c *cli) addRunFlags(root *cobra.Command, version *bool) *runOptions {
 
 func (o *runOptions) codeFlags(fs *pflag.FlagSet) {
 	fs.StringVarP(&o.lang, "lang", "l", "", "`language`; found out from names, #! lines and project files without it")
-	fs.StringVarP(&o.code, "code", "c", "", "the `code` itself")
+	fs.VarP(&single{into: &o.code}, "code", "c", "the `code` itself")
 	fs.VarP(&o.files, "file", "f", "a `file` with code; of several, the first is started")
 	fs.StringVar(&o.entry, "entry", "", "`file` of a directory that starts the program")
 	fs.StringVar(&o.template, "template", "", "`name` of a template to fill in; the code is its variable code")

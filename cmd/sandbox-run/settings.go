@@ -61,6 +61,23 @@ func (l *list) Set(s string) error {
 func (l *list) String() string { return "" }
 func (l *list) Type() string   { return "" }
 
+// single is a flag whose second value would hide the first.
+type single struct {
+	into  *string
+	given bool
+}
+
+func (s *single) Set(text string) error {
+	if s.given {
+		return errors.New("it is given twice")
+	}
+	*s.into, s.given = text, true
+	return nil
+}
+
+func (s *single) String() string { return "" }
+func (s *single) Type() string   { return "" }
+
 // environmentName is the variable that stands in for a flag.
 func environmentName(flag string) string {
 	return environmentStem + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
