@@ -512,9 +512,10 @@ func memoryGroup(t *testing.T, limit int) string {
 	return dir
 }
 
-// removeGroup fails when something is left in the group. The kernel needs a moment to bury who was in it.
+// removeGroup fails when something is left in the group. The kernel needs a moment to bury who was in it, and an init that was
+// just executed where there is no memory for its pages needs some seconds to find out that it is alone.
 func removeGroup(dir string) (err error) {
-	for range 200 {
+	for range 2000 {
 		if err = os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
