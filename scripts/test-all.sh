@@ -39,7 +39,7 @@ if ((EUID == 0)); then
 	go test -p 1 -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" ./internal/linux/delegate ./internal/linux/cgroup
 	GUEST_USER=plain go test -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" ./internal/linux/cgroup
 	for login in manager session; do
-		GUEST_USER=plain GUEST_LOGIN=$login go test -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" -run '^TestOrdinaryUserUnderSystemd$' -v ./cmd/sandbox-run
+		GUEST_USER=plain GUEST_LOGIN=$login go test -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" -run '^TestOrdinaryUserUnderSystemd$' -v ./internal/cli
 	done
 fi
 echo "test-all: ok, $count fuzz targets"

@@ -65,7 +65,7 @@ guest=()
 if ! filters_work; then
 	echo "test: this host's kernel can not install a system-call filter: what needs one runs in a virtual machine, without -race"
 	scripts/deps.sh guest
-	mapfile -t guest < <(printf '%s\n' "${packages[@]}" | grep -E '/(cmd/sandbox-run|internal/bench/cmd|internal/linux/(seccomp|spawn|clone|initproc|supervisor)|pkg/(executor/kit|sandbox/(native|process)))$')
+	mapfile -t guest < <(printf '%s\n' "${packages[@]}" | grep -E '/(internal/(cli|bench/cmd)|internal/linux/(seccomp|spawn|clone|initproc|supervisor)|pkg/(executor/kit|sandbox/(native|process)))$')
 	mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -vxF "$(printf '%s\n' "${guest[@]}")")
 fi
 # shellcheck disable=SC2086 # TESTFLAGS is a list
@@ -74,7 +74,7 @@ CGO_ENABLED=1 go test -tags cover -race -count=1 -timeout 15m \
 	-exec "env 'GOCOVERDIR=$children'" ${TESTFLAGS:-} "${packages[@]}" || status=$?
 if ((${#guest[@]})); then
 	# These two need a Go toolchain and a real processor, and no filter.
-	CGO_ENABLED=0 go test -count=1 -run '^(TestInitTime|TestImports)$' ./cmd/sandbox-run || status=$?
+	CGO_ENABLED=0 go test -count=1 -run '^(TestInitTime|TestImports)$' ./internal/cli || status=$?
 	# shellcheck disable=SC2086
 	CGO_ENABLED=0 go test -tags cover -p 1 -count=1 -timeout 15m \
 		-covermode=atomic -coverpkg=./... -coverprofile=cover/guest.out \

@@ -44,7 +44,7 @@ internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|Nest|KillByTheKernel|K
 pkg/sandbox/native    | ^Test(BornInGroup|Conformance)$/^(born|refused,_joins|cases)$/^(hello|memory_limit|process_limit|cgroup_is_the_root_of_its_world|freeze_and_thaw)$
 internal/linux/spawn  |
 pkg/sandbox/process   |
-cmd/sandbox-run       |
+internal/cli          |
 TABLE
 }
 

@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// bringing is one --out: which files are brought back, and into which directory of the host.
+type bringing struct {
+	pattern string
+	dir     string // empty is where we are; in JSON, the document alone
+}
+
+// readBringing reads pattern[:dir].
+func readBringing(text string) (bringing, error) {
+	b := bringing{pattern: text}
+	if at := strings.LastIndexByte(text, ':'); at >= 0 {
+		if b.pattern, b.dir = text[:at], text[at+1:]; b.dir == "" {
+			return b, sandbox.Invalid("out", "%q names no directory after the colon", text)
+		}
+	}
+	return b, checkPattern(b.pattern)
+}
+
+// covers reports whether a pattern means a file; both are relative to /workspace, or absolute.
+func (b bringing) covers(name string) bool {
+	split := func(p string) []string {
+		if !path.IsAbs(p) {
+			p = path.Join(sandbox.WorkspaceDir, p)
+		}
+		return strings.Split(path.Clean(p), "/")
+	}
+	return covers(split(b.pattern), split(name))
+}
+
+// covers matches component by component: ** is any number of directories, and what matches a directory means all in it.
+func covers(pattern, name []string) bool {
+	switch {
+	case len(pattern) == 0:
+		return true
+	case pattern[0] == "**":
+		for i := range name {
+			if len(pattern) == 1 || covers(pattern[1:], name[i:]) {
+				return true
+			}
+		}
+		return false
+	case len(name) == 0:
+		return false
+	}
+	ok, err := path.Match(pattern[0], name[0])
+	return err == nil && ok && covers(pattern[1:], name[1:])
+}
+
+// names reports whether the pattern itself speaks of that component.
+func (b bringing) names(component string) bool {
+	return slices.Contains(strings.Split(b.pattern, "/"), component)
+}
+
+// carrier writes files to the host. Their names and contents are a stranger's.
+type carrier struct {
+	onlyNamed bool // no files into directories that nobody has named
+	roots     map[string]*os.Root
+	wrote     []string
+	lost      []string
+	failed    bool // the host, not the file, is to blame
+}
+
+// carry brings files back, and remembers what became of each.
+func (o *runOptions) carry(files []executor.OutputFile, onlyNamed bool) *carrier {
+	c := &carrier{onlyNamed: onlyNamed, roots: map[string]*os.Root{}}
+	defer func() {
+		for _, r := range c.roots {
+			_ = r.Close()
+		}
+	}()
+	met := make([]bool, len(o.bringing))
+	for i := range files {
+		f := &files[i]
+		at := slices.IndexFunc(o.bringing, func(b bringing) bool { return b.covers(f.Path) })
+		if at >= 0 {
+			met[at] = true
+		}
+		switch {
+		case f.Reason != "":
+			c.lose(f.Path, f.Reason)
+		case at >= 0 && o.rewrites(o.bringing[at], f):
+			c.lose(f.Path, fmt.Sprintf("the program has changed its own file, and --out %s does not name it", o.bringing[at].pattern))
+		case at >= 0:
+			c.bring(o.bringing[at], f)
+		}
+	}
+	for i, b := range o.bringing {
+		// A file may be meant by several patterns, and goes to the first.
+		if !met[i] && !slices.ContainsFunc(files, func(f executor.OutputFile) bool { return b.covers(f.Path) }) {
+			c.lose(b.pattern, "there is no such file")
+		}
+	}
+	return c
+}
+
+// rewrites reports whether a file is one of the program's, changed by the program: * does not mean that a stranger's code may take the
+// place of what somebody has read; whoever wants that names the file, or a directory it lies in.
+func (o *runOptions) rewrites(b bringing, f *executor.OutputFile) bool {
+	if o.program == nil || slices.ContainsFunc(strings.Split(f.Path, "/"), b.names) {
+		return false
+	}
+	return slices.ContainsFunc(o.program.files, func(own executor.File) bool {
+		return own.Path == f.Path && own.Open == nil && !bytes.Equal(own.Data, f.Data)
+	})
+}
+
+func (c *carrier) lose(name, reason string) { c.lost = append(c.lost, cell(name)+": "+reason) }
+
+func (c *carrier) bring(b bringing, f *executor.OutputFile) {
+	dir := b.dir
+	if dir == "" {
+		if c.onlyNamed {
+			return
+		}
+		dir = "."
+	}
+	name := strings.TrimPrefix(f.Path, "/")
+	for _, part := range strings.Split(name, "/") {
+		// *.txt does not mean .git/hooks; whoever wants such a file says so.
+		if strings.HasPrefix(part, ".") && !b.names(part) {
+			c.lose(f.Path, fmt.Sprintf("%s is hidden, and --out %s does not name it", part, b.pattern))
+			return
+		}
+	}
+	if !filepath.IsLocal(filepath.FromSlash(name)) {
+		c.lose(f.Path, "no file can be called that here")
+		return
+	}
+	root, err := c.root(dir)
+	if err == nil {
+		err = writeBeneath(root, name, f)
+	}
+	if err != nil {
+		c.failed = true
+		c.lose(f.Path, plainPathError(err).Error())
+		return
+	}
+	c.wrote = append(c.wrote, fmt.Sprintf("%s (%s)", cell(filepath.Join(dir, name)), sandbox.Size(len(f.Data))))
+}
+
+func (c *carrier) root(dir string) (*os.Root, error) {
+	if r := c.roots[dir]; r != nil {
+		return r, nil
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
+	}
+	r, err := os.OpenRoot(dir)
+	if err == nil {
+		c.roots[dir] = r
+	}
+	return r, err
+}
+
+// writeBeneath writes a file below a directory and nowhere else. It appears whole, in the place of a regular file or of none; a link
+// that is put there meanwhile is replaced, not followed.
+func writeBeneath(root *os.Root, name string, f *executor.OutputFile) (err error) {
+	dir := path.Dir(name)
+	if err := root.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	if st, err := root.Lstat(name); err == nil && !st.Mode().IsRegular() {
+		return errors.New("what has that name here is not a regular file")
+	}
+	part := path.Join(dir, ".sandbox-run-"+rand.Text())
+	out, err := root.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fs.FileMode(f.Mode).Perm()|0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = root.Remove(part) // what failed is worth more than what is left of it
+		}
+	}()
+	_, err = out.Write(f.Data)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	return root.Rename(part, name)
+}

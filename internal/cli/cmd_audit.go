@@ -1,0 +1,260 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+func (c *cli) newAudit() *cobra.Command {
+	cmd := c.newGroup("audit", "Show and check the log of what was run",
+		`Shows and checks your audit log: one line per run, with who ran what under which
+policy and how it ended, each line chained to the one before by its hash. It is
+$XDG_STATE_HOME/sandbox-run/audit.jsonl (~/.local/state/…) unless --audit-log names
+another.`,
+		"  sandbox-run audit tail\n  sandbox-run audit query --since 24h --verdict time_limit\n  sandbox-run audit verify")
+	cmd.AddCommand(c.newAuditTail(), c.newAuditQuery(), c.newAuditVerify())
+	return cmd
+}
+
+// auditFlags are those of every audit command; the function opens the log they name.
+func (c *cli) auditFlags(cmd *cobra.Command, json string) func() (*audit.Log, error) {
+	var path string
+	cmd.Flags().StringVar(&path, "audit-log", "", "read this `file` instead of your own log")
+	cmd.Flags().BoolVar(&c.json, "json", false, json)
+	return func() (*audit.Log, error) { return audit.Open(path, audit.Options{}) }
+}
+
+func (c *cli) newAuditTail() *cobra.Command {
+	const usual = 20
+	lines := usual
+	var open func() (*audit.Log, error)
+	cmd := &cobra.Command{
+		Use:                   "tail [flags]",
+		Short:                 "Show the newest entries",
+		Long:                  "Shows the newest entries of the audit log, the newest last.",
+		Example:               "  sandbox-run audit tail -n 5\n  sandbox-run audit tail --json",
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			log, err := open()
+			if err != nil {
+				return err
+			}
+			return c.showEntries(log.Tail(lines))
+		},
+	}
+	cmd.Flags().VarP(&parsed[int]{into: &lines, read: readPositive(readCount), text: strconv.Itoa(usual)}, "lines", "n", "show so `many`")
+	open = c.auditFlags(cmd, "print one JSON document per line, as they stand in the log")
+	return cmd
+}
+
+func (c *cli) newAuditQuery() *cobra.Command {
+	var filter audit.Filter
+	var open func() (*audit.Log, error)
+	cmd := &cobra.Command{
+		Use:   "query [flags]",
+		Short: "Show the entries that match",
+		Long: `Shows the entries of the audit log that match all flags given, oldest first.
+
+A time is a date (2026-01-31), a date and time (2026-01-31T15:04:05, with Z or an offset
+if it is not local), or how long ago it was (90m, 24h, 7d).`,
+		Example:               "  sandbox-run audit query --since 24h\n  sandbox-run audit query --language python --verdict memory_limit --json",
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			log, err := open()
+			if err != nil {
+				return err
+			}
+			return c.showEntries(log.Query(filter))
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	addParsed(flags, &filter.Since, "since", "", "from this `time` on", readMoment)
+	addParsed(flags, &filter.Until, "until", "", "before this `time`", readMoment)
+	flags.StringVar(&filter.Language, "language", "", "in this `language`")
+	addParsed(flags, &filter.Verdict, "verdict", "", "that ended with this `verdict`: ok, time_limit, …", readVerdict)
+	flags.StringVar(&filter.User, "user", "", "by this `user`, name or uid")
+	open = c.auditFlags(cmd, "print one JSON document per line, as they stand in the log")
+	return cmd
+}
+
+func (c *cli) newAuditVerify() *cobra.Command {
+	var open func() (*audit.Log, error)
+	cmd := &cobra.Command{
+		Use:   "verify [flags]",
+		Short: "Check that nothing in the log was changed",
+		Long: `Checks the whole audit log, older files included, and says where entries were edited,
+inserted, deleted, reordered or cut off. Exits 0 if the chain holds, and 1 if it does not.
+
+Who has your rights can write the log anew from its beginning. To hold against that,
+keep the hash that this prints where nobody else can write.`,
+		Example:               "  sandbox-run audit verify\n  sandbox-run audit verify --json",
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			log, err := open()
+			if err != nil {
+				return err
+			}
+			report, err := log.Verify()
+			if err != nil {
+				return err
+			}
+			if !report.OK {
+				c.code = codeUnhealthy
+			}
+			if c.json {
+				return c.writeJSON(report)
+			}
+			_, err = io.WriteString(c.std.out, auditVerdict(report, c.palette(c.std.out)))
+			return err
+		},
+	}
+	open = c.auditFlags(cmd, "print the findings as one JSON document")
+	return cmd
+}
+
+// auditVerdict is the report for people.
+func auditVerdict(r audit.Report, paint palette) string {
+	var b strings.Builder
+	place := func(file string, line int, seq uint64) string {
+		at := filepath.Base(file)
+		if line > 0 {
+			at += ":" + strconv.Itoa(line)
+		}
+		if seq > 0 {
+			at += fmt.Sprintf(": entry %d", seq)
+		}
+		return cell(at)
+	}
+	for _, f := range r.Faults {
+		fmt.Fprintf(&b, "%s: %s: %s\n", place(f.File, f.Line, f.Seq), paint.red(string(f.Kind)), cell(f.What))
+	}
+	if r.More > 0 {
+		fmt.Fprintf(&b, "and %d more\n", r.More)
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(&b, "%s: note: %s\n", place(n.File, n.Line, n.Seq), cell(n.What))
+	}
+	switch {
+	case !r.OK:
+		b.WriteString(paint.red(fmt.Sprintf("not ok: %d fault(s) in %d entries in %d file(s)\n", len(r.Faults)+r.More, r.Entries, len(r.Files))))
+	case r.Entries == 0:
+		b.WriteString("ok: the log is empty\n")
+	default:
+		b.WriteString(paint.green(fmt.Sprintf("ok: %d entries, %d to %d, in %d file(s); the newest is of %s\n",
+			r.Entries, r.First, r.Last, len(r.Files), r.Newest.Local().Format(time.DateTime))))
+		fmt.Fprintf(&b, "hash %s\n", r.Hash)
+	}
+	return b.String()
+}
+
+// showEntries prints entries as they come: a table for people, lines of JSON for programs.
+func (c *cli) showEntries(entries iter.Seq2[audit.Entry, error]) error {
+	t := c.newTable(c.std.out, "TIME", "SEQ", "USER", "DOOR", "WHAT", "VERDICT", ">EXIT", ">WALL", ">MEMORY", "TIER", "RUN")
+	strange := 0
+	for e, err := range entries {
+		var line *audit.LineError
+		switch {
+		case errors.As(err, &line):
+			strange++
+			continue
+		case err != nil:
+			return err
+		case c.json:
+			if _, err := fmt.Fprintf(c.std.out, "%s\n", e.Line()); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := t.add(entryRow(e)...); err != nil {
+			return err
+		}
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if strange > 0 {
+		c.complain(fmt.Sprintf("audit log: %d line(s) are no entries, or were changed, and are left out; try: sandbox-run audit verify", strange))
+	}
+	return nil
+}
+
+// whatWidth bounds the one column that can be of any length.
+const whatWidth = 40
+
+func entryRow(e audit.Entry) []string {
+	who := e.Who.User
+	if who == "" {
+		who = strconv.Itoa(e.Who.UID)
+	}
+	row := []string{e.Time.Local().Format(time.DateTime), strconv.FormatUint(e.Seq, 10), who, string(e.Who.Door)}
+	if e.Kind == audit.KindRepaired {
+		return append(row, "(log repaired)")
+	}
+	what := strings.TrimSpace(e.Language + " " + e.Version)
+	if what == "" {
+		what = strings.Join(e.Command, " ")
+	}
+	if runes := []rune(what); len(runes) > whatWidth {
+		what = string(runes[:whatWidth-1]) + "…"
+	}
+	wall, memory := "", ""
+	if e.Metrics != nil {
+		wall, memory = shortTime(e.Metrics.WallTime.Duration()), sandbox.Size(e.Metrics.MemoryPeak).String()
+	}
+	verdict, code := string(e.Verdict), strconv.Itoa(e.ExitCode)
+	if e.Verdict == "" && e.Error != "" {
+		verdict, code = "(not run)", "" // refused, or our own failure: --json has the error
+	}
+	return append(row, what, verdict, code, wall, memory, string(e.Policy.Tier), e.Run)
+}
+
+// readMoment reads a point in time, or how long ago it was.
+func readMoment(s string) (time.Time, error) {
+	for _, layout := range []string{
+		time.RFC3339Nano, "2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly,
+	} {
+		if at, err := time.ParseInLocation(layout, s, time.Local); err == nil {
+			return at, nil
+		}
+	}
+	if days, ok := strings.CutSuffix(s, "d"); ok && isDecimal(days) {
+		if n, err := strconv.ParseFloat(days, 64); err == nil && n < 100*365 {
+			return time.Now().Add(-time.Duration(n * 24 * float64(time.Hour))), nil
+		}
+	}
+	ago, err := time.ParseDuration(s)
+	if err != nil || ago < 0 {
+		return time.Time{}, errors.New("not a time; write it like 2026-01-31, 2026-01-31T15:04:05Z, or 90m, 24h, 7d for so long ago")
+	}
+	return time.Now().Add(-ago), nil
+}
+
+func readVerdict(s string) (sandbox.Verdict, error) {
+	known := []sandbox.Verdict{
+		sandbox.VerdictOK, sandbox.VerdictNonzeroExit, sandbox.VerdictSignaled, sandbox.VerdictCompileError, sandbox.VerdictTimeLimit,
+		sandbox.VerdictCPULimit, sandbox.VerdictMemoryLimit, sandbox.VerdictDiskLimit, sandbox.VerdictOutputLimit,
+		sandbox.VerdictCancelled, sandbox.VerdictInternalError,
+	}
+	names := make([]string, len(known))
+	for i, v := range known {
+		if names[i] = string(v); names[i] == s {
+			return v, nil
+		}
+	}
+	return "", fmt.Errorf("unknown verdict; one of %s", strings.Join(names, ", "))
+}

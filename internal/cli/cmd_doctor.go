@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// diagnosis is what doctor found, as JSON.
+type diagnosis struct {
+	OK       bool             `json:"ok"` // the default tier is available with the default backend
+	Require  sandbox.Tier     `json:"default_tier"`
+	Facts    []app.Fact       `json:"facts"`
+	Backends []backendFinding `json:"backends"`
+}
+
+type backendFinding struct {
+	sandbox.Isolation
+	Error *sandbox.ErrorInfo `json:"error,omitempty"` // why it can not be used at all
+}
+
+func (c *cli) newDoctor() *cobra.Command {
+	var only string
+	var attacked bool
+	cmd := &cobra.Command{
+		Use:   "doctor [flags]",
+		Short: "Say what this machine can enforce",
+		Long: `Says what this machine can enforce, per backend and control, with the reason and the
+remedy for each gap, and runs a program in a sandbox to prove it. Exits 0 only if the default tier, container, is available with
+the native backend, and 1 otherwise.
+
+With --attack it attacks the sandboxes of one backend instead: each threat they are to
+withstand is tried for real, beside a control that shows the attempt can succeed. What
+is harmful bounds itself. Exits 0 only if all that applies held. Takes less than a minute.`,
+		Example:               "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack",
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if attacked {
+				return nameSource(cmd.Flags(), c.attackBackend(only), helpHint(cmd))
+			}
+			return nameSource(cmd.Flags(), c.diagnose(cmd.Context(), only), helpHint(cmd))
+		},
+	}
+	cmd.Flags().StringVar(&only, "backend", "", "look at this `backend` only: "+strings.Join(app.Backends(), ", "))
+	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and say what held")
+	cmd.Flags().BoolVar(&c.json, "json", false, "print the findings as one JSON document")
+	return cmd
+}
+
+func (c *cli) diagnose(ctx context.Context, only string) error {
+	names := app.Backends()
+	if only != "" {
+		if err := app.Known(only); err != nil {
+			return err
+		}
+		names = []string{only}
+	}
+	d := diagnosis{Require: sandbox.TierContainer, Facts: app.Facts()}
+	for _, name := range names {
+		f := examine(ctx, name)
+		d.OK = d.OK || name == app.DefaultBackend && f.Error == nil && f.Tier.AtLeast(d.Require)
+		d.Backends = append(d.Backends, f)
+	}
+	if !d.OK {
+		c.code = codeUnhealthy
+	}
+	if c.json {
+		return c.writeJSON(d)
+	}
+	_, err := fmt.Fprint(c.std.out, d.text(c.palette(c.std.out)))
+	return err
+}
+
+func examine(ctx context.Context, name string) backendFinding {
+	b, err := app.Open(name, false)
+	if err != nil {
+		iso := sandbox.NewIsolation(name)
+		iso.Tier = sandbox.TierNone
+		return backendFinding{Isolation: iso, Error: sandbox.Describe(err)}
+	}
+	defer b.Close()
+	f := backendFinding{Isolation: b.Probe(ctx)}
+	if f.Tier.AtLeast(sandbox.TierContainer) {
+		// What a look promises is worth a try: a kernel can have everything and still not do it.
+		if err := try(ctx, b); err != nil {
+			f.Tier, f.Error = sandbox.TierNone, sandbox.Describe(err)
+		}
+	}
+	return f
+}
+
+// try runs a program in a sandbox of the backend's.
+func try(ctx context.Context, b sandbox.Backend) error {
+	m := sandbox.NewManager(b, sandbox.Options{})
+	id, err := m.Create(ctx, sandbox.Spec{Scratch: sandbox.ScratchMemory})
+	if err != nil {
+		return err
+	}
+	result, err := m.Run(ctx, id, sandbox.Process{Args: []string{"true"}}, sandbox.IO{})
+	if err == nil && !result.Success() {
+		err = fmt.Errorf("a sandboxed true ended with the verdict %s", result.Verdict)
+	}
+	return errors.Join(err, m.Close())
+}
+
+// Widths of the table's columns.
+const (
+	controlWidth = 22
+	stateWidth   = 12
+	lineWidth    = 96
+)
+
+// text is the diagnosis for people: the machine, a table, the gaps in words, the conclusion.
+func (d diagnosis) text(paint palette) string {
+	var b strings.Builder
+	for _, f := range d.Facts {
+		fmt.Fprintf(&b, "%-*s%s\n", controlWidth, f.Name, escaped(f.Value))
+	}
+	b.WriteByte('\n')
+	row := func(label string, cell func(backendFinding) string) {
+		line := fmt.Sprintf("%-*s", controlWidth, label)
+		for _, f := range d.Backends {
+			line += cell(f)
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	row("backend", func(f backendFinding) string { return paint.bold(fmt.Sprintf("%-*s", stateWidth, f.Backend)) })
+	row("tier", func(f backendFinding) string { return paint.bold(fmt.Sprintf("%-*s", stateWidth, f.Tier)) })
+	for _, control := range sandbox.AllControls() {
+		row(string(control), func(f backendFinding) string { return paint.state(f.Controls[control], stateWidth) })
+	}
+	b.WriteString("\nenforced: by the kernel, at once   polled: by sandbox-run, looking again and again   absent: not at all\n")
+	for _, f := range d.Backends {
+		f.gaps(&b, paint)
+	}
+	b.WriteByte('\n')
+	if d.OK {
+		b.WriteString(paint.green(fmt.Sprintf("ok: the default tier, %s, is available\n", d.Require)))
+	} else {
+		b.WriteString(paint.red(fmt.Sprintf("not ok: the default tier, %s, is not available; exec refuses to run unless --require accepts less\n", d.Require)))
+	}
+	return b.String()
+}
+
+// gaps says in words what a backend lacks.
+func (f backendFinding) gaps(b *strings.Builder, paint palette) {
+	if f.Error != nil {
+		fmt.Fprintf(b, "\n%s can not be used:\n  %s\n", paint.bold(f.Backend), escaped(f.Error.Message))
+		return
+	}
+	if len(f.Missing) == 0 {
+		fmt.Fprintf(b, "\n%s lacks nothing\n", paint.bold(f.Backend))
+		return
+	}
+	fmt.Fprintf(b, "\n%s lacks:\n", paint.bold(f.Backend))
+	last := ""
+	for _, g := range together(f.Missing) {
+		for _, line := range wrap(strings.Fields(g.controls), lineWidth) {
+			fmt.Fprintf(b, "  %s\n", paint.bold(line))
+		}
+		fmt.Fprintf(b, "    %s: %s\n", g.State, escaped(g.Reason))
+		switch g.Remedy {
+		case "":
+		case last:
+			b.WriteString("    fix: the same\n")
+		default:
+			fmt.Fprintf(b, "    fix: %s\n", escaped(g.Remedy))
+		}
+		last = g.Remedy
+	}
+}
+
+// wrap fills lines with words.
+func wrap(words []string, width int) (lines []string) {
+	for _, w := range words {
+		if n := len(lines) - 1; n >= 0 && len(lines[n])+1+len(w) <= width {
+			lines[n] += " " + w
+			continue
+		}
+		lines = append(lines, w)
+	}
+	return lines
+}
+
+// sharedGap is several gaps that have one cause.
+type sharedGap struct {
+	sandbox.Gap
+	controls string
+}
+
+// together names controls in one breath that lack the same for the same reason.
+func together(gaps []sandbox.Gap) (shared []sharedGap) {
+	for _, g := range gaps {
+		name := string(g.Control)
+		g.Control = ""
+		if i := slices.IndexFunc(shared, func(s sharedGap) bool { return s.Gap == g }); i >= 0 {
+			shared[i].controls += ", " + name
+			continue
+		}
+		shared = append(shared, sharedGap{g, name})
+	}
+	return shared
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// execOptions is the command line of exec.
+type execOptions struct {
+	boxOptions
+	args  []string
+	stdin bool
+}
+
+const execLong = `Runs a command in a fresh sandbox and removes the sandbox afterwards. What the
+command prints is passed on while it prints it; the exit code is the command's own.
+
+Without being asked, a sandbox has no network, runs as uid and gid 1000, sees the
+host's system directories read-only and writes to /workspace, /tmp and $HOME only.
+Its environment and its standard input are empty.`
+
+const execExample = `  sandbox-run exec -- ls -la /
+  sandbox-run exec --memory 256m --timeout 5s --pids 20 -- ./a-strangers-script
+  echo 'data' | sandbox-run exec -i -- wc -c
+  sandbox-run exec --volume "$PWD:/data:ro" --workdir /data -- grep -r needle .
+  sandbox-run exec --json -- true
+  sandbox-run exec -t --timeout 1h -- bash
+
+Exit codes:
+  the command's own, or
+  124  time or CPU limit                2    usage
+  137  memory limit, or SIGKILL         125  sandbox-run itself failed
+  128+n  ended by signal n              126  refused by policy, or not executable
+  130, 143  cancelled: Ctrl-C, SIGTERM  127  no such command`
+
+func (c *cli) newExec() *cobra.Command {
+	o := &execOptions{}
+	cmd := &cobra.Command{
+		Use:                   "exec [flags] -- COMMAND [ARGUMENT]...",
+		Short:                 "Run a command in a fresh sandbox",
+		Long:                  execLong,
+		Example:               execExample,
+		DisableFlagsInUseLine: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return nil
+			}
+			return &sandbox.Error{
+				Op: "exec", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no command is given"),
+				Hint: "sandbox-run exec -- ls -la /",
+			}
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.args = args
+			err := o.complete(c, cmd.Flags())
+			if err == nil {
+				err = c.exec(o)
+			}
+			return nameSource(cmd.Flags(), err, helpHint(cmd))
+		},
+	}
+	// The command's own flags are the command's: `exec ls -la` needs no dashes in between.
+	cmd.Flags().SetInterspersed(false)
+	flagGroups{
+		{"Limits", o.limitFlags}, {"What it sees", o.worldFlags},
+		{"How strong", o.strengthFlags}, {"Input and output", func(fs *pflag.FlagSet) { o.outputFlags(fs, c) }},
+	}.addTo(cmd)
+	return cmd
+}
+
+func (o *execOptions) worldFlags(fs *pflag.FlagSet) {
+	o.boxOptions.worldFlags(fs)
+	fs.StringVar(&o.spec.Root.Dir, "root", "", "`directory` of a whole root file system, in place of the host's")
+}
+
+func (o *execOptions) outputFlags(fs *pflag.FlagSet, c *cli) {
+	fs.BoolVarP(&o.stdin, "stdin", "i", false, "connect our standard input; without it, it is empty")
+	o.boxOptions.outputFlags(fs, c)
+}
+
+// complete reads what can only be read once all flags are known.
+func (o *execOptions) complete(c *cli, flags *pflag.FlagSet) error {
+	if err := o.boxOptions.complete(c, flags); err != nil {
+		return err
+	}
+	o.stdin = o.stdin || o.tty
+	if err := notEmpty(flags, "root"); err != nil {
+		return err
+	}
+	root := &o.spec.Root
+	if root.Dir == "" {
+		return nil
+	}
+	dir, err := absolute("root", root.Dir)
+	if err != nil {
+		return err
+	}
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		return sandbox.Invalid("root", "%q is not a directory", dir)
+	}
+	root.Dir = dir
+	return nil
+}

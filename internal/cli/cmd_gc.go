@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// gcReport is what gc found, as JSON.
+type gcReport struct {
+	DryRun bool      `json:"dry_run"`
+	Found  []residue `json:"found"`
+	Failed int       `json:"failed"` // how many could not be removed
+}
+
+type residue struct {
+	Backend string `json:"backend"`
+	sandbox.Residue
+}
+
+func (c *cli) newGC() *cobra.Command {
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "gc [flags]",
+		Short: "Remove what a crash left behind",
+		Long: `Finds what sandbox-run left behind when it was killed, and removes it: control
+groups, directories, mounts. Sandboxes that are in use are never touched. Every start
+does the same for itself; this is for machines that will not start another one soon.`,
+		Example:               "  sandbox-run gc --dry-run\n  sandbox-run gc",
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE:                  func(cmd *cobra.Command, _ []string) error { return c.collect(cmd.Context(), dryRun) },
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
+	cmd.Flags().BoolVar(&c.json, "json", false, "print the findings as one JSON document")
+	return cmd
+}
+
+func (c *cli) collect(ctx context.Context, dryRun bool) error {
+	report := gcReport{DryRun: dryRun, Found: []residue{}}
+	var failed []error
+	for _, name := range app.Backends() {
+		found, err := collectFrom(ctx, name, dryRun)
+		failed = append(failed, err)
+		for _, r := range found {
+			// Backends may keep one register between them: what one could not remove, the next finds again.
+			if slices.ContainsFunc(report.Found, func(seen residue) bool { return seen.Kind == r.Kind && seen.Name == r.Name }) {
+				continue
+			}
+			report.Found = append(report.Found, residue{name, r})
+			if !dryRun && !r.Removed {
+				report.Failed++
+			}
+		}
+	}
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	if report.Failed > 0 {
+		c.code = codeOurs
+	}
+	if c.json {
+		return c.writeJSON(report)
+	}
+	_, err := fmt.Fprint(c.std.out, escaped(report.text()))
+	return err
+}
+
+func collectFrom(ctx context.Context, name string, dryRun bool) ([]sandbox.Residue, error) {
+	b, err := app.Open(name, false)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	return b.Collect(ctx, dryRun)
+}
+
+func (g gcReport) text() string {
+	if len(g.Found) == 0 {
+		return "nothing was left behind\n"
+	}
+	var b strings.Builder
+	for _, r := range g.Found {
+		state := "removed"
+		switch {
+		case g.DryRun:
+			state = "found"
+		case !r.Removed:
+			state = "FAILED"
+		}
+		fmt.Fprintf(&b, "%-8s %-13s %s", state, r.Kind, r.Name)
+		if r.Problem != "" {
+			fmt.Fprintf(&b, ": %s", r.Problem)
+		}
+		b.WriteByte('\n')
+	}
+	switch {
+	case g.DryRun:
+		fmt.Fprintf(&b, "%d found; sandbox-run gc removes them\n", len(g.Found))
+	case g.Failed > 0:
+		fmt.Fprintf(&b, "%d removed, %d could not be\n", len(g.Found)-g.Failed, g.Failed)
+	default:
+		fmt.Fprintf(&b, "%d removed\n", len(g.Found))
+	}
+	return b.String()
+}

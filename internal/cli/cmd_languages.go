@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+func (c *cli) newLanguages() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "languages [flags]",
+		Short: "List the languages, and what they are run with",
+		Long: `Lists the languages that code can be in: which version of its toolchain was found on
+this machine and where, whether it can be used, and what would install what is missing.`,
+		Example:               "  sandbox-run languages\n  sandbox-run languages --json",
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE:                  func(cmd *cobra.Command, _ []string) error { return c.languages(cmd) },
+	}
+	cmd.Flags().BoolVar(&c.json, "json", false, "print the list as one JSON document")
+	return cmd
+}
+
+func (c *cli) languages(cmd *cobra.Command) error {
+	b, err := app.Open(app.DefaultBackend, false)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	engine, err := app.NewExecutor(m, app.Engine{})
+	if err != nil {
+		return err
+	}
+	all := engine.Survey(cmd.Context())
+	if c.json {
+		return c.writeJSON(struct {
+			Languages []executor.Availability `json:"languages"`
+		}{all})
+	}
+	t := c.newTable(c.std.out, "LANGUAGE", "STATE", "VERSION", "PROGRAM")
+	var lacking strings.Builder
+	for _, a := range all {
+		if err := t.add(a.Name, string(a.State), orDefault(a.Version, "-"), orDefault(a.Path, "-")); err != nil {
+			return err
+		}
+		if a.State == executor.Ready {
+			continue
+		}
+		fmt.Fprintf(&lacking, "\n%s is %s", a.Title, a.State)
+		if a.Reason != "" {
+			fmt.Fprintf(&lacking, ": %s", a.Reason)
+		}
+		for _, how := range a.Install {
+			fmt.Fprintf(&lacking, "\n  to get it: %s", how)
+		}
+		lacking.WriteByte('\n')
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	_, err = io.WriteString(c.std.out, escaped(lacking.String()))
+	return err
+}

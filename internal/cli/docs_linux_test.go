@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// What the documents show is run: every command of every sh block, one after the other in one directory. A comment that is
+// a number, or ends in "code" and one, is the exit code; without one it is 0. What a comment says it prints, it prints.
+func TestDocuments(t *testing.T) {
+	needRoot(t)
+	for _, doc := range []string{"README.md", "docs/SANDBOX_RUN.md"} {
+		t.Run(filepath.Base(doc), func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join("..", "..", doc))
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir, ran := t.TempDir(), 0
+			for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
+				for _, c := range shellCommands(t, block[1]) {
+					if elsewhere.MatchString(c) {
+						continue
+					}
+					ran++
+					runDocumented(t, dir, c)
+				}
+			}
+			if ran < 12 {
+				t.Errorf("only %d commands were found", ran)
+			}
+		})
+	}
+}
+
+// elsewhere is what is tested elsewhere, or is about the machine it is run on: building, installing, attacking, a shell to type in.
+var elsewhere = regexp.MustCompile(`^(make|go) |/usr/|--attack|exec -t |doctor|busybox|gc$`)
+
+// shellCommands splits a block where a shell would.
+func shellCommands(t *testing.T, block string) (commands []string) {
+	t.Helper()
+	pending := ""
+	for line := range strings.Lines(block) {
+		pending += line
+		if exec.Command("bash", "-n", "-c", pending).Run() == nil {
+			commands = append(commands, strings.TrimSpace(pending))
+			pending = ""
+		}
+	}
+	if pending != "" {
+		t.Errorf("a shell does not understand:\n%s", pending)
+	}
+	return commands
+}
+
+var documentedCode = regexp.MustCompile(`# (?:[^#]*\b(?:code|own) )?(\d{1,3})$`)
+
+var documentedOutput = regexp.MustCompile(`# prints (.+)$`)
+
+func runDocumented(t *testing.T, dir, text string) {
+	t.Helper()
+	want := 0
+	if m := documentedCode.FindStringSubmatch(text); m != nil {
+		want, _ = strconv.Atoi(m[1])
+	}
+	cmd := command(t)
+	cmd.Path, cmd.Args = "/bin/bash", []string{"bash", "-c", text}
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+binDir+":"+os.Getenv("PATH"))
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if got := exitCode(t, cmd.Run()); got != want {
+		t.Errorf("%s\nexit code %d, want %d\n%s%s", text, got, want, &stdout, &stderr)
+	}
+	if m := documentedOutput.FindStringSubmatch(text); m != nil && strings.TrimSpace(stdout.String()) != m[1] {
+		t.Errorf("%s\nprints %q, and not %q", text, &stdout, m[1])
+	}
+}

@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// Threat A6: what a program prints must not steer the terminal it is shown on.
+func TestThreatA6Escape(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain\n\ttext":        "plain\n\ttext",
+		"grün 漢字 🎉":            "grün 漢字 🎉",
+		"\x1b[31mred\x1b[0m":   `\x1b[31mred\x1b[0m`,
+		"\x1b]0;title\a":       `\x1b]0;title\x07`,
+		"safe\rEVIL":           `safe\rEVIL`,
+		"dos\r\n":              "dos\r\n",
+		"end\r":                `end\r`,
+		"\r\r\n":               `\r` + "\r\n",
+		"back\b\b":             `back\x08\x08`,
+		"nul\x00del\x7f":       `nul\x00del\u007f`,
+		"c1 \u009b31m":         `c1 \u009b31m`,
+		"raw c1 \x9b31m":       `raw c1 \x9b31m`,
+		"bad \xff\xfe utf-8":   `bad \xff\xfe utf-8`,
+		"cut \xe6\xbc":         `cut \xe6\xbc`,
+		"overlong \xc0\xaf":    `overlong \xc0\xaf`,
+		"a\u202eb\u2066c":      `a\u202eb\u2066c`,
+		"line\u2028para\u2029": `line\u2028para\u2029`,
+		"real \ufffd stays":    "real \ufffd stays",
+		"\v\f\x0e\x0f":         `\x0b\x0c\x0e\x0f`,
+		"":                     "",
+	} {
+		if got := escaped(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// FuzzEscape: however the text is cut into writes, the result is the same and safe.
+func FuzzEscape(f *testing.F) {
+	f.Add([]byte("\x1b[2J漢\r\n\r\xff\u009b\u202e"), uint8(1))
+	f.Add([]byte("\xe6\xbc"), uint8(2))
+	f.Fuzz(func(t *testing.T, text []byte, step uint8) {
+		var pieces bytes.Buffer
+		e := newEscaper(&pieces)
+		for rest := text; len(rest) > 0; {
+			n := min(len(rest), int(step%7)+1)
+			if wrote, err := e.Write(rest[:n]); wrote != n || err != nil {
+				t.Fatal(wrote, err)
+			}
+			rest = rest[n:]
+		}
+		if err := e.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if whole := escaped(string(text)); whole != pieces.String() {
+			t.Fatalf("%q in pieces is %q, as a whole %q", text, pieces.String(), whole)
+		}
+		shown := pieces.String()
+		if !utf8.ValidString(shown) {
+			t.Fatalf("%q is shown as invalid %q", text, shown)
+		}
+		for _, r := range strings.ReplaceAll(shown, "\r\n", "\n") {
+			if r != '\n' && r != '\t' && (r < 0x20 || r >= 0x7f && r < 0xa0 || reorders(r)) {
+				t.Fatalf("%q is shown with %U", text, r)
+			}
+		}
+	})
+}
+
+// A JSON document means the same after it was escaped for a terminal.
+func TestEscapedJSONIsTheSame(t *testing.T) {
+	var all strings.Builder
+	for r := rune(0); r < 0x2100; r++ {
+		all.WriteRune(r)
+	}
+	doc, err := json.Marshal(all.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back string
+	if err := json.Unmarshal([]byte(escaped(string(doc))), &back); err != nil || back != all.String() {
+		t.Errorf("%v", err)
+	}
+}
+
+// A stranger's name with a newline in it does not look like a line of ours.
+func TestIndented(t *testing.T) {
+	if got := indented("a\nsandbox-run: ok\x1b"); strings.Contains(got, "\nsandbox-run") || !strings.HasPrefix(got, "a\n ") || strings.Contains(got, "\x1b") {
+		t.Errorf("%q", got)
+	}
+}

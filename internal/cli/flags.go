@@ -1,0 +1,254 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// boxOptions are what every command that makes a sandbox lets its user decide: how large it is, what is seen in it, how
+// strong it has to be, and where its output goes.
+type boxOptions struct {
+	backend      string
+	spec         sandbox.Spec
+	killOnOutput bool
+	env          list
+	volumes      list
+	spill        string
+	tty          bool
+	raw          bool
+	quiet        bool
+	noStream     bool
+	auditLog     string
+}
+
+// flagGroups are the titles under which help lists flags, with what adds them.
+type flagGroups []struct {
+	title string
+	add   func(*pflag.FlagSet)
+}
+
+// addTo gives a command its flags, group by group, in the order of help.
+func (groups flagGroups) addTo(cmd *cobra.Command) {
+	cmd.Flags().SortFlags = false
+	for _, g := range groups {
+		fs := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
+		fs.SortFlags = false
+		g.add(fs)
+		fs.VisitAll(func(f *pflag.Flag) { annotate(f, flagGroup, g.title) })
+		cmd.Flags().AddFlagSet(fs)
+	}
+}
+
+func (o *boxOptions) limitFlags(fs *pflag.FlagSet) {
+	l, d := &o.spec.Limits, sandbox.DefaultLimits()
+	size := readPositive(sandbox.ParseSize)
+	duration := readPositive(readDuration)
+	count := readPositive(readCount)
+	addParsed(fs, &l.Wall, "timeout", d.Wall.String(), "wall `time`", duration)
+	addParsed(fs, &l.Grace, "grace", d.Grace.String(), "`time` between SIGTERM and SIGKILL", duration)
+	addParsed(fs, &l.CPUs, "cpus", strconv.FormatFloat(d.CPUs, 'g', -1, 64), "`cores`, as a quota", readPositive(readCores))
+	addParsed(fs, &l.CPUTime, "cpu-time", "", "CPU `time` of all processes together (default no limit)", duration)
+	addParsed(fs, &l.Memory, "memory", brief(d.Memory), "memory `size`; swap is off", size)
+	addParsed(fs, &l.Disk, "disk", brief(d.Disk), "`size` of /workspace, /tmp and $HOME together", size)
+	addParsed(fs, &l.Inodes, "inodes", strconv.Itoa(d.Inodes), "`number` of files there", count)
+	addParsed(fs, &l.Processes, "pids", strconv.Itoa(d.Processes), "`number` of processes and threads", count)
+	addParsed(fs, &l.OpenFiles, "open-files", strconv.Itoa(d.OpenFiles), "`number` of open files per process", count)
+	addParsed(fs, &l.Output, "output-limit", brief(d.Output), "output `size` kept per stream for the result, head and tail", size)
+	fs.BoolVar(&o.killOnOutput, "kill-on-output", false, "end the program when it prints more than that")
+}
+
+func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
+	s := &o.spec
+	fs.Var(&o.env, "env", "set a variable: `NAME=value`; NAME alone passes ours on; repeatable")
+	fs.Var(&o.volumes, "volume", "show `host:dest[:ro|rw]`, read-only unless rw; repeatable")
+	fs.StringVar(&s.Workdir, "workdir", sandbox.WorkspaceDir, "working `directory` inside")
+	fs.BoolVar(&s.WritableRoot, "writable-root", false, "let it write anywhere; changes are thrown away")
+	addParsed(fs, &s.Network, "network", string(sandbox.NetworkNone), "network `mode`: none, localhost", sandbox.ParseNetwork)
+	addParsed(fs, &s.Scratch, "scratch", string(sandbox.ScratchAuto), "`kind` of scratch disk: auto, disk, memory", sandbox.ParseScratch)
+	fs.StringVar(&s.Hostname, "hostname", sandbox.UserName, "host `name` inside")
+	addParsed(fs, &s.User.UID, "uid", strconv.Itoa(sandbox.DefaultUser.UID), "user `id` inside; never root", readPositive(readCount))
+	addParsed(fs, &s.User.GID, "gid", strconv.Itoa(sandbox.DefaultUser.GID), "group `id` inside; never root", readPositive(readCount))
+}
+
+func (o *boxOptions) strengthFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.backend, "backend", app.DefaultBackend, "`name` of the backend: "+strings.Join(app.Backends(), ", "))
+	addParsed(fs, &o.spec.Require, "require", string(sandbox.TierContainer),
+		"least `tier` to accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
+	fs.BoolVar(&o.spec.Strict, "strict", false, "refuse unless no control at all is missing")
+}
+
+func (o *boxOptions) outputFlags(fs *pflag.FlagSet, c *cli) {
+	fs.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal, and our standard input")
+	fs.BoolVar(&c.json, "json", false, "print the result as one JSON document, and nothing else")
+	addParsed(fs, &c.format, "format", formatText, "`form` of what is printed: text, json, ndjson (one event per line)", readOneOf(formatText, formatJSON, formatNDJSON))
+	fs.BoolVar(&o.noStream, "no-stream", false, "print everything at the end, in one piece")
+	fs.StringVar(&o.spill, "spill", "", "keep output beyond --output-limit in files in this `directory`")
+	fs.BoolVar(&o.raw, "raw", false, "do not escape control characters when printing to a terminal")
+	addParsed(fs, &c.colour, "color", colourAuto, "`when` to use colour: auto, always, never", readOneOf(colourAuto, colourAlways, colourNever))
+	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no header, no summary and no word on why the program was ended")
+	fs.StringVar(&o.auditLog, "audit-log", "", "write a line on the run to this `file` instead of your own log; off: nowhere")
+	fs.BoolP("help", "h", false, "show this text")
+}
+
+// brief writes a size the way flags take it.
+func brief(s sandbox.Size) string {
+	for _, u := range []struct {
+		unit sandbox.Size
+		name string
+	}{{sandbox.GiB, "g"}, {sandbox.MiB, "m"}, {sandbox.KiB, "k"}} {
+		if s >= u.unit && s%u.unit == 0 {
+			return strconv.FormatUint(uint64(s/u.unit), 10) + u.name
+		}
+	}
+	return strconv.FormatUint(uint64(s), 10)
+}
+
+// complete reads what can only be read once all flags are known.
+func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
+	s := &o.spec
+	if err := c.chooseFormat(flags); err != nil {
+		return err
+	}
+	if o.tty && c.format != formatText {
+		return sandbox.Invalid("tty", "a terminal's output is for people; leave out --format %s", c.format)
+	}
+	if o.tty && o.noStream {
+		return sandbox.Invalid("tty", "a terminal is used while the program runs; leave out --no-stream")
+	}
+	// An empty value is a variable that was not set: it must not silently mean the default.
+	for _, name := range []string{"workdir", "hostname", "spill", "audit-log"} {
+		if err := notEmpty(flags, name); err != nil {
+			return err
+		}
+	}
+	s.Env = environment(o.env.values)
+	for _, text := range o.volumes.values {
+		v, err := readVolume(text)
+		if err != nil {
+			return err
+		}
+		s.Volumes = append(s.Volumes, v)
+	}
+	// One id alone leaves the other at its default; a zero would mean root.
+	if flags.Changed("uid") || flags.Changed("gid") {
+		if s.User.UID == 0 {
+			s.User.UID = sandbox.DefaultUser.UID
+		}
+		if s.User.GID == 0 {
+			s.User.GID = sandbox.DefaultUser.GID
+		}
+	}
+	if o.spill != "" {
+		return o.prepareSpill()
+	}
+	return nil
+}
+
+func notEmpty(flags *pflag.FlagSet, name string) error {
+	if f := flags.Lookup(name); f.Changed && f.Value.String() == "" {
+		return sandbox.Invalid(name, "it is empty")
+	}
+	return nil
+}
+
+// environment reads NAME=value and NAME; a NAME that we do not have either stays unset.
+func environment(entries []string) map[string]string {
+	env := map[string]string{}
+	for _, e := range entries {
+		name, value, given := strings.Cut(e, "=")
+		if !given {
+			if value, given = os.LookupEnv(name); !given {
+				continue
+			}
+		}
+		env[name] = value
+	}
+	return env
+}
+
+// readVolume is sandbox.ParseVolume for people: the host's path may be relative to where they are.
+func readVolume(text string) (sandbox.Volume, error) {
+	source, rest, found := strings.Cut(text, ":")
+	if !found || source == "" {
+		return sandbox.ParseVolume(text) // says what is wrong with it
+	}
+	source, err := absolute("volume", source)
+	if err != nil {
+		return sandbox.Volume{}, err
+	}
+	return sandbox.ParseVolume(source + ":" + rest)
+}
+
+// absolute completes a relative path of the host. A path with .. is refused instead of being
+// shortened: through a symlink, it may mean another place than it says (F10).
+func absolute(field, path string) (string, error) {
+	if slices.Contains(strings.Split(filepath.ToSlash(path), "/"), "..") {
+		return "", sandbox.Invalid(field, "path %q contains ..; name the directory itself", path)
+	}
+	if filepath.IsAbs(path) {
+		return path, nil
+	}
+	// The kernel's word, not $PWD: that may lead through a symlink, which volumes refuse.
+	here, err := syscall.Getwd()
+	if err != nil {
+		return "", &sandbox.Error{Op: "working directory", Err: err}
+	}
+	return filepath.Join(here, path), nil
+}
+
+// prepareSpill finds out now what would otherwise be lost at the end of a long run.
+func (o *boxOptions) prepareSpill() error {
+	if err := os.MkdirAll(o.spill, 0o700); err != nil {
+		return sandbox.Invalid("spill", "%w", err)
+	}
+	for _, name := range []string{"stdout", "stderr"} {
+		path := filepath.Join(o.spill, name)
+		if _, err := os.Lstat(path); err == nil {
+			return sandbox.Invalid("spill", "%q exists already; name an empty directory", path)
+		}
+	}
+	return nil
+}
+
+// noAudit is in the place of a log's name.
+const noAudit = "off"
+
+// openAudit opens the log that the run is written to. A log that somebody has named must be usable; that of somebody who has none
+// (no home, a disk that is read-only) is missed with a word on it.
+func (o *boxOptions) openAudit() (log *audit.Log, missing, err error) {
+	if o.auditLog == noAudit {
+		return nil, nil, nil
+	}
+	log, err = audit.Open(o.auditLog, audit.Options{})
+	switch {
+	case err == nil:
+		return log, nil, nil
+	case o.auditLog == "":
+		return nil, err, nil
+	}
+	return nil, nil, err
+}
+
+// appendNotes adds what went wrong beside the run itself.
+func appendNotes(notes []string, left, unlogged error) []string {
+	notes = slices.Clip(notes)
+	if left != nil {
+		notes = append(notes, cleanupNote+left.Error())
+	}
+	if unlogged != nil {
+		notes = append(notes, executor.AuditNote+unlogged.Error())
+	}
+	return notes
+}

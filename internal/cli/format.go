@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Forms of what is printed.
+const (
+	formatText   = "text"
+	formatJSON   = "json"
+	formatNDJSON = "ndjson"
+)
+
+// readOneOf reads a word out of a few.
+func readOneOf(words ...string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		if slices.Contains(words, s) {
+			return s, nil
+		}
+		return "", errors.New("none of " + strings.Join(words, ", "))
+	}
+}
+
+// chooseFormat makes one choice out of --json and --format. What was given beats what a variable says; two
+// different ones from the same source are an error.
+func (c *cli) chooseFormat(flags *pflag.FlagSet) error {
+	if c.json && c.format != "" && c.format != formatJSON {
+		switch {
+		case given(flags, "json") == given(flags, "format"):
+			return sandbox.Invalid("format", "--json and --format %s contradict each other", c.format)
+		case given(flags, "format"):
+			c.json = false
+		default:
+			c.format = formatJSON
+		}
+	}
+	switch {
+	case c.json:
+		c.format = formatJSON
+	case c.format == "":
+		c.format = formatText
+	}
+	c.json = c.format == formatJSON
+	return nil
+}
+
+// guessFormat is for a command line that could not be read to its end: what it wants its failures to look like may stand behind
+// the fault, or in a variable.
+func (c *cli) guessFormat() {
+	args := beforeDashes(c.args)
+	for i, a := range args {
+		value, ok := strings.CutPrefix(a, "--format=")
+		if a == "--format" && i+1 < len(args) {
+			value, ok = args[i+1], true
+		}
+		if ok {
+			c.format = value
+		}
+		c.json = c.json || a == "--json"
+	}
+	if c.format == "" {
+		c.format = os.Getenv(environmentName("format"))
+	}
+	if on, _ := strconv.ParseBool(os.Getenv(environmentName("json"))); on && c.format == "" {
+		c.json = true
+	}
+}
+
+// writeResult writes a result: a document, or the last line of many.
+func (c *cli) writeResult(doc any) error {
+	if c.format == formatNDJSON {
+		return c.writeLine(lastLine{Seq: c.seq + 1, Time: time.Now(), Kind: executor.EventResult, Result: doc})
+	}
+	return c.writeJSON(doc)
+}
+
+// lastLine ends a stream of events.
+type lastLine struct {
+	Seq    uint64            `json:"seq"`
+	Time   time.Time         `json:"time"`
+	Kind   sandbox.EventKind `json:"kind"`
+	Result any               `json:"result"`
+}
+
+// writeLine writes one event of a stream: always one line, and at once.
+func (c *cli) writeLine(doc any) error { return c.encode(doc, "") }
+
+// writeJSON writes one document to stdout: a line for programs, indented for people.
+func (c *cli) writeJSON(doc any) error {
+	if isTerminal(c.std.out) {
+		return c.encode(doc, "  ")
+	}
+	return c.encode(doc, "")
+}
+
+// encode writes JSON. It leaves the C1 controls and text direction as they are, so on a terminal they are written as \u escapes,
+// which say the same.
+func (c *cli) encode(doc any, indent string) error {
+	var out io.Writer = c.std.out
+	if isTerminal(c.std.out) {
+		out = newEscaper(out)
+	}
+	var text strings.Builder
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", indent)
+	if err := enc.Encode(doc); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}

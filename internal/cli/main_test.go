@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+)
+
+var update = flag.Bool("update", false, "write the golden files of the help texts")
+
+// binDir holds the executables under test: those of SANDBOX_RUN_TEST_BIN, which count coverage, or
+// fresh ones.
+var binDir string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(testMain(m))
+}
+
+func testMain(m *testing.M) int {
+	if worker := flag.Lookup("test.fuzzworker"); worker != nil && worker.Value.String() == "true" {
+		return m.Run() // what is fuzzed needs no executables, and is in a hurry
+	}
+	if binDir = os.Getenv("SANDBOX_RUN_TEST_BIN"); binDir == "" {
+		dir, err := os.MkdirTemp("", "sandbox-run-test-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		// One test is somebody else, who must be able to reach it.
+		if err := os.Chmod(dir, 0o755); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		if err := build(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		binDir = dir
+	}
+	// Variables of whoever runs the tests must not change what they test.
+	for _, entry := range os.Environ() {
+		if name, _, _ := cutVariable(entry); name != "" {
+			os.Unsetenv(name)
+		}
+	}
+	// The go command that some tests start keeps its cache: it would compile everything anew.
+	if cache, err := os.UserCacheDir(); err == nil && os.Getenv("GOCACHE") == "" {
+		os.Setenv("GOCACHE", filepath.Join(cache, "go-build"))
+	}
+	// Nor are logs and caches of theirs for tests to write to. Toolchains that one test has found, all know.
+	own, err := os.MkdirTemp("", "sandbox-run-test-user-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(own)
+	for _, name := range []string{"XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"} {
+		os.Setenv(name, filepath.Join(own, name))
+	}
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return code
+}
+
+// build makes the executables as `make build` does, so that start-up is measured on the real thing.
+func build(dir string) error {
+	packages := []string{"build", "-trimpath", "-ldflags", "-s -w", "-tags", "thin", "-o", dir + "/", "../../cmd/sandbox-run", "../../cmd/sandbox-kit"}
+	if runtime.GOOS == "linux" {
+		packages = append(packages, "../../cmd/sandbox-init")
+	}
+	cmd := exec.Command("go", packages...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func cutVariable(entry string) (name, value string, ours bool) {
+	for i := range entry {
+		if entry[i] == '=' && i > 0 {
+			name, value = entry[:i], entry[i+1:]
+			break
+		}
+	}
+	if len(name) <= len(environmentStem) || name[:len(environmentStem)] != environmentStem {
+		return "", "", false
+	}
+	return name, value, true
+}
+
+// binary is the executable under test.
+func binary() string { return filepath.Join(binDir, commandName) }
+
+// needRoot skips what is to be shown with everything root can have.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("needs Linux: there is no backend elsewhere")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: what an ordinary user gets is tested in pkg/sandbox/native")
+	}
+}
+
+// TestScript runs testdata/script/*.txtar against the real executable and the real backends.
+//
+//	exits CODE COMMAND…   like exec, and the exit code is CODE
+//	appends N             as after so many runs: entries to the audit log in $XDG_STATE_HOME
+//	holds NAME            takes that workspace of $XDG_DATA_HOME into use, until the script ends
+//	[root]                whether the native backend can be used here
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("PATH", binDir+string(os.PathListSeparator)+os.Getenv("PATH"))
+			for _, name := range []string{"HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"} {
+				env.Setenv(name, os.Getenv(name))
+			}
+			for _, name := range []string{"XDG_STATE_HOME", "XDG_DATA_HOME"} {
+				env.Setenv(name, filepath.Join(env.WorkDir, name))
+			}
+			if dir := os.Getenv("GOCOVERDIR"); dir != "" {
+				env.Setenv("GOCOVERDIR", dir)
+			}
+			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "root" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			return runtime.GOOS == "linux" && os.Geteuid() == 0, nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"appends": appendEntries,
+			"holds":   holdWorkspace,
+			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) < 2 {
+					ts.Fatalf("usage: exits CODE COMMAND…")
+				}
+				want, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				got := 0
+				if err := ts.Exec(args[1], args[2:]...); err != nil {
+					var exit *exec.ExitError
+					if !errors.As(err, &exit) {
+						ts.Fatalf("%v", err)
+					}
+					got = exit.ExitCode()
+				}
+				if got != want {
+					ts.Fatalf("exit code %d, want %d", got, want)
+				}
+			},
+		},
+	})
+}
+
+// TestHelp holds the help texts; -update writes them.
+func TestHelp(t *testing.T) {
+	for name, args := range map[string][]string{
+		"root": {"--help"}, "exec": {"exec", "-h"}, "doctor": {"doctor", "--help"}, "gc": {"help", "gc"}, "version": {"version", "-h"},
+		"languages": {"languages", "-h"}, "completion": {"completion", "-h"}, "man": {"man", "-h"}, "page": {"man"},
+		"audit": {"audit", "-h"}, "audit-tail": {"audit", "tail", "-h"}, "audit-query": {"help", "audit", "query"}, "audit-verify": {"audit", "verify", "-h"},
+		"workspace": {"workspace", "-h"}, "workspace-list": {"workspace", "list", "-h"}, "workspace-show": {"workspace", "show", "-h"},
+		"workspace-rm": {"workspace", "rm", "--help"},
+		"template":     {"template", "-h"}, "template_new": {"template", "new", "--help"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := exec.Command(binary(), args...).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", "help", name+".txt")
+			if *update {
+				if err := os.WriteFile(golden, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) != string(want) {
+				t.Errorf("help of %s is not %s (go test -update writes it):\n%s", name, golden, got)
+			}
+		})
+	}
+}

@@ -1,0 +1,362 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// patience is for a machine that is busy with everything else.
+const patience = 30 * time.Second
+
+// command is the executable under test with arguments, ended when the test has waited too long.
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return exec.CommandContext(ctx, binary(), args...)
+}
+
+func exitCode(t *testing.T, err error) int {
+	t.Helper()
+	if err == nil {
+		return 0
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return exit.ExitCode()
+}
+
+// startWhenReady starts exec and returns once the program inside has said "ready".
+func startWhenReady(t *testing.T, args ...string) (cmd *exec.Cmd, out io.Reader, stderr *bytes.Buffer) {
+	t.Helper()
+	// What whoever runs the tests ignores (nohup) the command would ignore too, rightly.
+	cmd = command(t, args...)
+	cmd.Path, cmd.Args = "/usr/bin/env", append([]string{"env", "--default-signal=HUP,INT,QUIT,TERM", cmd.Path}, args...)
+	stderr = &bytes.Buffer{}
+	cmd.Stderr = stderr
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready := make([]byte, len("ready\n"))
+	if _, err := io.ReadFull(pipe, ready); err != nil || string(ready) != "ready\n" {
+		cmd.Wait()
+		t.Fatalf("%q, %v; stderr: %s", ready, err, stderr)
+	}
+	return cmd, pipe, stderr
+}
+
+func TestSignals(t *testing.T) {
+	needRoot(t)
+	const polite = `trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done`
+	const stubborn = `trap '' TERM; echo ready; while :; do sleep 0.05; done`
+	for _, test := range []struct {
+		name    string
+		program string
+		grace   string
+		signals []syscall.Signal
+		code    int
+		says    string // on stdout, after ready
+		why     string // on stderr
+		atMost  time.Duration
+	}{
+		{"Ctrl-C", polite, "20s", []syscall.Signal{syscall.SIGINT}, 130, "bye\n", "cancelled by Ctrl-C", 10 * time.Second},
+		{"SIGTERM", polite, "20s", []syscall.Signal{syscall.SIGTERM}, 143, "bye\n", "cancelled by SIGTERM", 10 * time.Second},
+		{"SIGHUP", polite, "20s", []syscall.Signal{syscall.SIGHUP}, 129, "bye\n", "cancelled by SIGHUP", 10 * time.Second},
+		{"SIGQUIT", polite, "20s", []syscall.Signal{syscall.SIGQUIT}, 131, "bye\n", "cancelled by SIGQUIT", 10 * time.Second},
+		{"Ctrl-C and grace", stubborn, "300ms", []syscall.Signal{syscall.SIGINT}, 130, "", "cancelled by Ctrl-C", 10 * time.Second},
+		{"Ctrl-C twice", stubborn, "20s", []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130, "", "cancelled by Ctrl-C", 10 * time.Second},
+		{"SIGTERM, then Ctrl-C", stubborn, "20s", []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}, 143, "", "cancelled by SIGTERM", 10 * time.Second},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd, out, stderr := startWhenReady(t, "exec", "--grace", test.grace, "--", "sh", "-c", test.program)
+			began := time.Now()
+			for i, s := range test.signals {
+				if i > 0 {
+					time.Sleep(300 * time.Millisecond)
+				}
+				if err := cmd.Process.Signal(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			rest, _ := io.ReadAll(out)
+			code := exitCode(t, cmd.Wait())
+			if took := time.Since(began); took > test.atMost {
+				t.Errorf("took %v", took)
+			}
+			if code != test.code || string(rest) != test.says {
+				t.Errorf("exit code %d, want %d; stdout %q, want %q", code, test.code, rest, test.says)
+			}
+			// The shell has its own word on the sleep that was ended under it.
+			if want := "sandbox-run: cancelled: " + test.why + "\n"; !strings.HasSuffix(stderr.String(), want) {
+				t.Errorf("stderr %q, want %q", stderr, want)
+			}
+		})
+	}
+}
+
+// A job started with nohup goes on after the terminal is gone.
+func TestIgnoredSignalStaysIgnored(t *testing.T) {
+	needRoot(t)
+	cmd := exec.Command("nohup", binary(), "exec", "--", "sh", "-c", "echo ready; sleep 0.5; echo done")
+	cmd.Stdin = strings.NewReader("")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready := make([]byte, 6)
+	if _, err := io.ReadFull(out, ready); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	rest, _ := io.ReadAll(out)
+	if code := exitCode(t, cmd.Wait()); code != 0 || string(rest) != "done\n" {
+		t.Errorf("exit code %d, %q", code, rest)
+	}
+}
+
+// Whoever reads our output may stop reading: that ends the run, quietly and soon.
+func TestBrokenPipe(t *testing.T) {
+	needRoot(t)
+	for name, args := range map[string][]string{
+		"output": {"exec", "--", "sh", "-c", "echo ready; exec yes"},
+		"errors": {"exec", "--", "sh", "-c", "echo ready; exec yes >&2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := command(t, args...)
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.Stdout, cmd.Stderr = w, w
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			w.Close()
+			if _, err := io.ReadFull(r, make([]byte, 100)); err != nil {
+				t.Fatal(err)
+			}
+			r.Close()
+			began := time.Now()
+			if code := exitCode(t, cmd.Wait()); code != codeBrokenPipe || time.Since(began) > 10*time.Second {
+				t.Errorf("exit code %d after %v, want %d soon", code, time.Since(began), codeBrokenPipe)
+			}
+		})
+	}
+	t.Run("json", func(t *testing.T) {
+		cmd := command(t, "exec", "--json", "--", "sh", "-c", "head -c 1000000 /dev/zero")
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		cmd.Stdout = w
+		err = cmd.Run()
+		w.Close()
+		if code := exitCode(t, err); code != codeBrokenPipe {
+			t.Errorf("exit code %d, want %d", code, codeBrokenPipe)
+		}
+	})
+}
+
+// A reader that stops without going away holds up the program, and nothing else.
+func TestStuckReader(t *testing.T) {
+	needRoot(t)
+	cmd := command(t, "exec", "--timeout", "500ms", "--grace", "100ms", "--", "sh", "-c", "exec yes")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd.Stdout = w
+	began := time.Now()
+	err = cmd.Run()
+	w.Close()
+	if code := exitCode(t, err); code != 124 || time.Since(began) > 10*time.Second {
+		t.Errorf("exit code %d after %v", code, time.Since(began))
+	}
+}
+
+// An input that never ends holds up nobody who does not read it.
+func TestOpenInput(t *testing.T) {
+	needRoot(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	cmd := command(t, "exec", "-i", "--", "echo", "done")
+	cmd.Stdin = r
+	out, err := cmd.Output()
+	r.Close()
+	if err != nil || string(out) != "done\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// Both streams arrive whole and in order, far beyond what is kept for the result.
+func TestLargeOutputIsExact(t *testing.T) {
+	needRoot(t)
+	const lines = 3_000_000
+	program := fmt.Sprintf("seq %d & seq %d >&2; wait", lines, lines)
+	cmd := command(t, "exec", "--", "sh", "-c", program)
+	out, errs := sha256.New(), sha256.New()
+	cmd.Stdout, cmd.Stderr = out, errs
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	want := sha256.New()
+	reference := exec.Command("seq", fmt.Sprint(lines))
+	reference.Stdout = want
+	if err := reference.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(out.Sum(nil), want.Sum(nil)) || !bytes.Equal(errs.Sum(nil), want.Sum(nil)) {
+		t.Error("output differs")
+	}
+}
+
+// Every byte value passes unchanged in both directions when no terminal is involved.
+func TestBytesAreExact(t *testing.T) {
+	needRoot(t)
+	all := make([]byte, 0, 256*300)
+	for i := range 256 * 300 {
+		all = append(all, byte(i*7+i/256))
+	}
+	cmd := command(t, "exec", "-i", "--", "cat")
+	cmd.Stdin = bytes.NewReader(all)
+	got, err := cmd.Output()
+	if err != nil || !bytes.Equal(got, all) {
+		t.Errorf("%v; %d bytes of %d", err, len(got), len(all))
+	}
+}
+
+// A full disk under our own output is our failure, not the program's.
+func TestFullDisk(t *testing.T) {
+	needRoot(t)
+	for _, args := range [][]string{{"exec", "--", "echo", "hello"}, {"exec", "--json", "--", "true"}} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Skip("needs /dev/full: ", err)
+		}
+		cmd := command(t, args...)
+		var stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = full, &stderr
+		code := exitCode(t, cmd.Run())
+		full.Close()
+		if code != codeOurs || (args[1] != "--json" && !strings.Contains(stderr.String(), "no space left on device")) {
+			t.Errorf("%q: exit code %d, stderr %q", args, code, stderr.String())
+		}
+	}
+}
+
+// Arguments can be any bytes but NUL, and reach the program as they are.
+func TestGarbageArguments(t *testing.T) {
+	needRoot(t)
+	garbage := []string{"\x1b[31m", "\xff\xfe", "", " ", "a\nb", "--json", "$(id)", "漢字", strings.Repeat("x", 100_000)}
+	cmd := command(t, append([]string{"exec", "--", "printf", "%s|"}, garbage...)...)
+	got, err := cmd.Output()
+	if want := strings.Join(garbage, "|") + "|"; err != nil || string(got) != want {
+		t.Errorf("%v: %d bytes, want %d", err, len(got), len(want))
+	}
+	// In our own messages they can not steer a terminal.
+	cmd = command(t, "exec", "--", "/no/such/\x1b[31mprogram\r\xff")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if code := exitCode(t, cmd.Run()); code != codeNoProgram || bytes.ContainsFunc(stderr.Bytes(), func(r rune) bool { return r < ' ' && r != '\n' || r == utf8.RuneError }) {
+		t.Errorf("exit code %d, stderr %q", code, stderr.String())
+	}
+}
+
+// What a killed supervisor leaves is gone after gc, and the program is gone without it.
+func TestGCAfterKill(t *testing.T) {
+	needRoot(t)
+	cmd, out, _ := startWhenReady(t, "exec", "--", "sh", "-c", "echo ready; sleep 60")
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	_, _ = io.ReadAll(out)
+	_ = cmd.Wait()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("our end of the output stayed open for %v", took)
+	}
+	if text, err := command(t, "gc").CombinedOutput(); err != nil {
+		t.Errorf("gc: %v\n%s", err, text)
+	}
+	var report struct{ Found []map[string]any }
+	text, err := command(t, "gc", "--dry-run", "--json").Output()
+	if err == nil {
+		err = json.Unmarshal(text, &report)
+	}
+	if err != nil || len(report.Found) != 0 {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// Without root, what can not be enforced is refused, and the way on is one that exists.
+func TestNotRoot(t *testing.T) {
+	needRoot(t)
+	nobody := func(args ...string) (int, string) {
+		cmd := command(t, args...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		cmd.Dir = "/"
+		out, err := cmd.CombinedOutput()
+		if errors.Is(err, os.ErrPermission) {
+			t.Skip("needs an executable that everybody can reach: ", err)
+		}
+		return exitCode(t, err), string(out)
+	}
+	code, text := nobody("exec", "--", "true")
+	if code != codeRefused || !strings.Contains(text, `tier "container" is required`) || strings.Contains(text, "--require none") {
+		t.Errorf("exec: exit code %d\n%s", code, text)
+	}
+	code, text = nobody("doctor")
+	if code != codeUnhealthy || !strings.Contains(text, "\nnot ok: ") || !strings.Contains(text, "\nnative lacks:\n") {
+		t.Errorf("doctor: exit code %d\n%s", code, text)
+	}
+}
+
+// Hosts are as they are: low limits, a strict umask, a /proc that shows processes only. A sandbox is the same there.
+func TestOddHosts(t *testing.T) {
+	needRoot(t)
+	const look = `; exec "$0" exec --quiet -- sh -c 'test ! -s /proc/cmdline && test ! -s /proc/kallsyms && ! touch /proc/sys/kernel/hostname 2>/dev/null && ls /etc/passwd'`
+	for name, host := range map[string]string{
+		"ordinary":    ":",
+		"low limits":  "ulimit -c 0; ulimit -i 1500; ulimit -n 512; ulimit -s 8192; ulimit -l 64",
+		"umask":       "umask 077",
+		"proc subset": "mount -t proc -o subset=pid none /proc",
+		"ignores":     "trap '' HUP INT TERM QUIT PIPE CHLD",
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			out, err := exec.CommandContext(ctx, "unshare", "-m", "--propagation", "private", "bash", "-c", host+look, binary()).CombinedOutput()
+			if err != nil || string(out) != "/etc/passwd\n" {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}

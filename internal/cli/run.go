@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// execute runs the program, shows what it prints and what became of it, and leaves the exit code in c.code. Its error is
+// for failures of ours.
+func (c *cli) execute(o *runOptions) error {
+	log, unlogged, err := o.openAudit()
+	if err != nil {
+		return err
+	}
+	s, err := openStage(o.backend)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	show, streams := c.connect(&o.boxOptions, s.stop)
+	engine, err := app.NewExecutor(s.manager, app.Engine{Audit: log, Door: audit.DoorCLI, OnPrepare: func(what string) func() {
+		show.wait.start(what)
+		return show.wait.end
+	}})
+	if err != nil {
+		return err
+	}
+	req := o.request()
+	if o.dryRun {
+		plan, err := engine.Plan(s.ctx, req)
+		if err != nil {
+			return interrupted(s.ctx, err)
+		}
+		return c.printPlan(plan, o.backend)
+	}
+	leave, err := o.enterWorkspace(s, &req)
+	if err != nil {
+		return interrupted(s.ctx, err)
+	}
+	defer func() { _ = leave() }() // twice is fine; what went wrong is said below
+	streams.Stdin = req.Stdin
+	var takeBack func()
+	req.TTY, takeBack = c.lend(&o.boxOptions, &streams)
+	defer takeBack()
+	req.Stdin, req.OnEvent, req.Spill, req.Resize = streams.Stdin, streams.OnEvent, streams.Spill, streams.Resize
+
+	var plan *executor.Plan
+	req.OnPlan = func(p *executor.Plan) { plan = p }
+	show.begin = func() { c.header(o, plan, s.manager) }
+	show.wait.start("preparing")
+	result, err := engine.Execute(s.ctx, req)
+	takeBack()
+	show.finish()
+	left := errors.Join(s.dismantle(), leave())
+	if err != nil {
+		return errors.Join(interrupted(s.ctx, err), left)
+	}
+	result.Notes = appendNotes(result.Notes, left, unlogged)
+	judgeWorkspace(s, &result.Result)
+	if o.noStream {
+		c.printWhole(&o.boxOptions, &result.Result, show, result.Phases...)
+	}
+	brought := o.carry(result.Files, c.format != formatText)
+	err = c.conclude(s, &o.boxOptions, &result.Result, result, show, &story{
+		noun: "program", headed: true, phases: result.Phases, machine: s.manager.Machine(), whole: !o.noStream, wrote: brought.wrote, lost: brought.lost,
+	})
+	if brought.failed && c.code == 0 {
+		c.code = codeOurs
+	}
+	return err
+}
+
+// header tells a person what is about to run, and behind which walls.
+func (c *cli) header(o *runOptions, plan *executor.Plan, m *sandbox.Manager) {
+	if c.format != formatText || o.quiet || !isTerminal(c.std.err) {
+		return
+	}
+	text := plan.Language
+	if plan.Version != "" {
+		text += " " + plan.Version
+	}
+	for _, box := range m.List() {
+		text += " · " + tierText(box.Isolation)
+	}
+	fmt.Fprintln(c.std.err, c.palette(c.std.err).dim(escaped(text)))
+}
+
+// printWhole shows at the end what was kept: standard output, then standard error.
+func (c *cli) printWhole(o *boxOptions, r *sandbox.Result, show *live, phases ...executor.PhaseResult) {
+	if c.format != formatText {
+		return
+	}
+	show.out, show.err = c.sinks(o)
+	for _, p := range phases {
+		if p.Name != r.Phase { // what a compiler had to say about a program that ran
+			show.writeTo(show.err, []byte(p.Stdout+p.Stderr))
+		}
+	}
+	stdout := show.out
+	if r.Phase == executor.PhaseCompile {
+		stdout = show.err
+	}
+	for _, stream := range []struct {
+		to  *sink
+		out sandbox.Output
+	}{{stdout, r.Stdout}, {show.err, r.Stderr}} {
+		show.writeTo(stream.to, stream.out.Head)
+		if stream.out.Truncated() && stream.to.terminal {
+			show.writeTo(stream.to, fmt.Appendf(nil, "\n… %d bytes are left out here …\n", stream.out.Dropped))
+		}
+		show.writeTo(stream.to, stream.out.Tail)
+	}
+	show.flush()
+}

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// colours is a screen whose programs may use colour.
+func (s *screen) colours() *screen {
+	s.env = []string{"TERM=xterm"}
+	return s
+}
+
+// What a person sees: a header, the two streams told apart, one summary.
+func TestRunShown(t *testing.T) {
+	needRoot(t)
+	// In between there is time for the first to be shown: they are two streams.
+	const both = `import sys, time; print("out", flush=True); time.sleep(0.5); print("err", file=sys.stderr)`
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		want []string
+		not  []string
+	}{
+		"ok": {[]string{"-l", "python", "-c", both}, 0,
+			[]string{"\x1b[2mpython 3.", " · tier container (native)\x1b[0m\r\n", "out\r\n\x1b[31merr", "sandbox-run: \x1b[32mok\x1b[0m  ", "exit 0", "wall ", "cpu ", "memory "},
+			[]string{"why:", "tier container (native)  "}},
+		"no colour": {[]string{"--color", "never", "-l", "python", "-c", both}, 0, []string{"python 3.", "out\r\nerr\r\nsandbox-run: ok "}, []string{"\x1b"}},
+		"always":    {[]string{"--color", "always", "-l", "python", "-c", both}, 0, []string{"\x1b[31merr"}, nil},
+		"raw":       {[]string{"--raw", "-l", "python", "-c", `print("\x1b[1mbold")`}, 0, []string{"\x1b[1mbold"}, nil},
+		"escaped":   {[]string{"-l", "python", "-c", `import sys; print("\x1b[2J"); print("\x1b]0;t\a", file=sys.stderr)`}, 0, []string{`\x1b[2J`, `\x1b]0;t\x07`}, []string{"\x1b[2J", "\x1b]0"}},
+		"quiet":     {[]string{"-q", "-l", "python", "-c", both}, 0, []string{"out\r\n"}, []string{"python 3", "sandbox-run:"}},
+		"memory": {[]string{"--memory", "64m", "-l", "python", "-c", "x = bytearray(300 << 20)"}, 137,
+			[]string{"memory_limit", "why:", "64 MiB of memory (peak ", "--memory 128m"}, nil},
+		"syntax":     {[]string{"-l", "python", "-c", "print("}, 1, []string{"SyntaxError", "compile_error", "the program does not compile"}, nil},
+		"no newline": {[]string{"-l", "python", "-c", `print("abc", end="")`}, 0, []string{"abc\r\nsandbox-run: "}, nil},
+		"whole": {[]string{"--no-stream", "-l", "python", "-c", `import sys; print("err", file=sys.stderr); print("out")`}, 0,
+			[]string{"(native)\x1b[0m\r\nout\r\n\x1b[31merr"}, nil},
+		"cut": {[]string{"--no-stream", "--output-limit", "10", "-l", "python", "-c", `print("a" * 5 + "b" * 20 + "c" * 4)`}, 0,
+			[]string{"aaaaa\r\n… 20 bytes are left out here …\r\ncccc\r\n", "to see the rest: --output-limit, --spill"}, nil},
+		"refused": {[]string{"-l", "python", "-c", `import os; os.system("chroot /usr true")`}, 0, []string{"refused:", "chroot ×1"}, nil},
+		"json":    {[]string{"--json", "-l", "python", "-c", both}, 0, []string{"{\r\n  \"success\": true,"}, []string{"tier container (", "sandbox-run:"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, shown := newScreen(t).colours().run(test.args...)
+			if code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			for _, w := range test.want {
+				if !strings.Contains(shown, w) {
+					t.Errorf("%q is not in\n%q", w, shown)
+				}
+			}
+			for _, w := range test.not {
+				if strings.Contains(shown, w) {
+					t.Errorf("%q is in\n%q", w, shown)
+				}
+			}
+		})
+	}
+}
+
+// Files that come back are named, as are those that do not.
+func TestRunShowsFiles(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	_, shown := newScreen(t).run("--out", "*.txt:"+dir, "--out", "p:"+dir, "-l", "python", "-c",
+		`import os; open("a.txt", "w").write("abc"); os.mkfifo("p")`)
+	if !strings.Contains(shown, "wrote: "+filepath.Join(dir, "a.txt")+" (3 B)") || !strings.Contains(shown, "not taken: p: ") {
+		t.Error(shown)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "a.txt")); err != nil || string(text) != "abc" {
+		t.Error(text, err)
+	}
+}
+
+// No name of a file is taken for a line of ours.
+func TestRunShowsOneLinePerFile(t *testing.T) {
+	needRoot(t)
+	_, shown := newScreen(t).run("--out", "*:"+t.TempDir(), "-l", "python", "-c",
+		`import os; open("a\nsandbox-run: forged", "w"); os.mkfifo("b\nsandbox-run: forged")`)
+	if strings.Contains(shown, "\nsandbox-run: forged") || strings.Count(shown, `\nsandbox-run: forged`) != 2 {
+		t.Error(shown)
+	}
+}
+
+// What a person types goes to the program, and Ctrl-C to us.
+func TestRunAsks(t *testing.T) {
+	needRoot(t)
+	s := newScreen(t)
+	cmd := s.start("-l", "python", "-c", `print("hello", input("name? ")); print("ready", flush=True); import time; time.sleep(60)`)
+	s.waitFor("name? ")
+	s.typeIn("bob\r")
+	s.waitFor("hello bob")
+	s.waitFor("ready")
+	s.typeIn("\x03")
+	if code := exitCode(t, cmd.Wait()); code != 130 {
+		t.Errorf("exit code %d", code)
+	}
+	s.waitFor("\nsandbox-run: cancelled ")
+	s.waitFor("cancelled by Ctrl-C")
+}
+
+// A terminal of its own.
+func TestRunTTY(t *testing.T) {
+	needRoot(t)
+	s := newScreen(t)
+	cmd := s.start("-t", "-l", "python", "-c", `import os, sys; print(sys.stdin.isatty(), sys.stdout.isatty(), os.get_terminal_size()); print("got", input())`)
+	s.waitFor("True True os.terminal_size(columns=100, lines=30)")
+	s.typeIn("hello\r")
+	s.waitFor("got hello")
+	if code := exitCode(t, cmd.Wait()); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// Nobody waits for more than a second without a word, and the word is gone before anything else is shown.
+func TestProgress(t *testing.T) {
+	s := newScreen(t)
+	p := &progress{to: s.slave}
+	p.start("compiling")
+	s.waitFor("| compiling, 1s")
+	p.end()
+	p.end()
+	s.waitFor("1s" + clearLine)
+	before := s.text()
+	if !strings.HasSuffix(before, clearLine) {
+		t.Errorf("the line stays: %q", before)
+	}
+	p.start("brief")
+	p.end()
+	var none *progress
+	none.start("x")
+	none.end()
+	if time.Sleep(10 * time.Millisecond); s.text() != before {
+		t.Errorf("something brief was shown: %q", s.text())
+	}
+}

@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// stage is where a run takes place: a backend with its manager, and a context that signals cancel.
+type stage struct {
+	manager *sandbox.Manager
+	ctx     context.Context
+	stop    context.CancelCauseFunc
+	// dismantle gives everything back. The sandbox is gone before anybody hears that the program has ended; only then is
+	// it a result. Twice is fine.
+	dismantle func() error
+}
+
+func openStage(backend string) (*stage, error) {
+	b, err := app.Open(backend, true)
+	if err != nil {
+		return nil, err
+	}
+	s := &stage{manager: sandbox.NewManager(b, sandbox.Options{})}
+	s.dismantle = sync.OnceValue(func() error { return errors.Join(s.manager.Close(), b.Close()) })
+	s.ctx, s.stop = onSignals(func() {
+		for _, box := range s.manager.List() {
+			_ = s.manager.Kill(box.ID) // it is gone already, or Run reports what went wrong
+		}
+	})
+	return s, nil
+}
+
+// close is for the ways out that have worse to report than what can not be removed.
+func (s *stage) close() {
+	_ = s.dismantle()
+	s.stop(nil)
+}
+
+// connect decides where the program's output goes.
+func (c *cli) connect(o *boxOptions, stop context.CancelCauseFunc) (*live, sandbox.IO) {
+	streams := sandbox.IO{}
+	if o.spill != "" {
+		streams.Spill = &sandbox.Spill{Dir: o.spill}
+	}
+	show := &live{c: c, lost: stop}
+	if c.format == formatJSON {
+		return show, streams
+	}
+	if c.format == formatText && isTerminal(c.std.err) && !o.quiet && os.Getenv("TERM") != "dumb" {
+		show.wait = &progress{to: c.std.err}
+	}
+	if c.format == formatText && !o.noStream {
+		show.out, show.err = c.sinks(o)
+	}
+	streams.OnEvent = show.event
+	return show, streams
+}
+
+// sinks are our two streams, for what the program prints.
+func (c *cli) sinks(o *boxOptions) (out, err *sink) {
+	plain := o.raw || o.tty // a terminal's whole point is what would be escaped
+	tint := ""
+	if c.palette(c.std.err) {
+		tint = colourRed
+	}
+	return newSink(c.std.out, plain, ""), newSink(c.std.err, plain, tint)
+}
+
+// lend hands our terminal over to the program from the moment it starts, if it is to have one, and takes it back whatever
+// happens. It returns the terminal's size for the program.
+func (c *cli) lend(o *boxOptions, streams *sandbox.IO) (size *sandbox.TTY, takeBack func()) {
+	if !o.tty {
+		return nil, func() {}
+	}
+	t := newTerminal(c.std)
+	streams.Resize = t.resized
+	ended := make(chan struct{})
+	streams.Stdin = &typed{from: c.std.in, interactive: isTerminal(c.std.in), ended: ended}
+	show := streams.OnEvent
+	streams.OnEvent = func(e sandbox.Event) {
+		// A panic here would end the process from another goroutine, past our defers.
+		defer t.restoreOnPanic()
+		if e.Kind == sandbox.EventPhase && e.Phase == sandbox.DefaultPhase {
+			t.raw() // until then, while something is compiled, keys are ours
+		}
+		show(e)
+	}
+	return t.size(), sync.OnceFunc(func() {
+		close(ended)
+		t.restore()
+	})
+}
+
+// conclude reports the result and picks the exit code. doc is the result as JSON.
+func (c *cli) conclude(s *stage, o *boxOptions, r *sandbox.Result, doc any, show *live, story *story) error {
+	c.code = sandbox.CLICode(r.Verdict, r.Exit)
+	story.cause = context.Cause(s.ctx)
+	var signal signalCause
+	if r.Verdict == sandbox.VerdictCancelled && errors.As(story.cause, &signal) {
+		c.code = codeSignalBase + int(signal)
+	}
+	err := show.failure()
+	if err == nil && c.format != formatText {
+		err = c.writeResult(doc)
+	}
+	switch {
+	case errors.Is(err, syscall.EPIPE):
+		// Nobody reads on: end as the program would have without us in between, and quietly.
+		c.code = codeBrokenPipe
+		return nil
+	case err != nil:
+		return &sandbox.Error{Op: "pass on output", Err: err}
+	case c.format == formatText && !o.quiet:
+		c.summarise(r, story, show.midLine)
+	}
+	return nil
+}
+
+// interrupted says that it was a signal that made us give up, where it was.
+func interrupted(ctx context.Context, err error) error {
+	var signal signalCause
+	if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &signal) {
+		return signal
+	}
+	return err
+}
+
+// typed is what is fed to a terminal. A terminal has no end of input that can be closed without
+// hanging up, so the end of a file is typed, and then there is silence until the program ends.
+type typed struct {
+	from        io.Reader
+	interactive bool // a person types: the end of input is theirs to type
+	ended       <-chan struct{}
+	partial     bool // the last line has no newline yet
+	eof         bool
+}
+
+const endOfTransmission = 4 // Ctrl-D
+
+func (t *typed) Read(p []byte) (int, error) {
+	if t.eof {
+		<-t.ended
+		return 0, io.EOF
+	}
+	n, err := t.from.Read(p)
+	if n > 0 {
+		t.partial = p[n-1] != '\n'
+		return n, nil
+	}
+	if err == nil || len(p) < 2 {
+		return 0, nil
+	}
+	t.eof = true
+	if t.interactive {
+		return t.Read(p)
+	}
+	p[0], p[1] = endOfTransmission, endOfTransmission
+	if t.partial {
+		return 2, nil // the first only ends the line
+	}
+	return 1, nil
+}

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// mostInitMilliseconds is generous: two busy cores make single figures meaningless. The bar of
+// 2 ms is for `make bench`, which measures at leisure.
+const mostInitMilliseconds = 5
+
+// TestInitTime sums up what the initialisers of all linked packages cost at every start (D10).
+func TestInitTime(t *testing.T) {
+	if os.Getenv("SANDBOXTEST_GUEST") != "" {
+		t.Skip("an emulated processor measures nothing; test.sh runs this on the host")
+	}
+	best := 0.0
+	for range 5 {
+		cmd := exec.Command(binary(), "version")
+		cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+		var trace bytes.Buffer
+		cmd.Stderr = &trace
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		sum, packages := sumInits(t, &trace)
+		if packages < 10 {
+			t.Fatalf("only %d packages in the trace: it can not be right", packages)
+		}
+		if best == 0 || sum < best {
+			best = sum
+		}
+	}
+	t.Logf("initialisers: %.3f ms", best)
+	if best > mostInitMilliseconds {
+		t.Errorf("initialisers take %.3f ms, more than %d", best, mostInitMilliseconds)
+	}
+}
+
+// sumInits reads lines like "init internal/bytealg @0.008 ms, 0.12 ms clock, 0 bytes, 0 allocs".
+func sumInits(t *testing.T, trace *bytes.Buffer) (sum float64, packages int) {
+	t.Helper()
+	line := regexp.MustCompile(`^init (\S+) @\S+ ms, (\S+) ms clock`)
+	for lines := bufio.NewScanner(trace); lines.Scan(); {
+		m := line.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		ms, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += ms
+		packages++
+	}
+	return sum, packages
+}
+
+// TestImports keeps out of the thin executable what is heavy to start or to carry. text/template
+// comes with cobra and is never used: ours are plain functions, so the linker drops nearly all of it. Reading Go's syntax
+// (go/parser) costs 0.03 ms at the start.
+func TestImports(t *testing.T) {
+	if os.Getenv("SANDBOXTEST_GUEST") != "" {
+		t.Skip("no Go toolchain in the virtual machine; test.sh runs this on the host")
+	}
+	cmd := exec.Command("go", "list", "-deps", "-tags", "thin", "../../cmd/sandbox-run")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOFLAGS=-buildvcs=false")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	if !slices.Contains(deps, "github.com/sandbox-run/sandbox-run/pkg/sandbox/native") {
+		t.Error("native is not linked: this test looks at the wrong thing")
+	}
+	for _, heavy := range []string{
+		"net/http", "crypto/tls", "crypto/x509", "html/template", "expvar", "net/rpc", "log/syslog",
+		"encoding/xml", "encoding/gob", "go/types", "go/doc", "database/sql", "testing", "plugin",
+		"github.com/docker", "github.com/moby", "github.com/opencontainers", "github.com/prometheus",
+		"google.golang.org", "github.com/google", "k8s.io", "modernc.org", "github.com/alecthomas",
+		"github.com/charmbracelet", "charm.land", "gvisor.dev", "github.com/danielgtaylor", "github.com/coder",
+		"github.com/evanw", "github.com/nats-io", "github.com/modelcontextprotocol", "github.com/testcontainers",
+		"github.com/vishvananda", "gopkg.in/yaml.v3",
+	} {
+		for _, d := range deps {
+			if d == heavy || strings.HasPrefix(d, heavy+"/") {
+				t.Errorf("%s is linked into the thin executable", d)
+			}
+		}
+	}
+}

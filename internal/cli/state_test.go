@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/workspace"
+)
+
+// appendEntries writes entries an hour apart: Python and Go by turns, every third one too slow, the last with a language
+// that was chosen to do harm.
+func appendEntries(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: appends N")
+	}
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	log, err := audit.Open(filepath.Join(ts.Getenv("XDG_STATE_HOME"), "sandbox-run", "audit.jsonl"), audit.Options{})
+	ts.Check(err)
+	for i := range n {
+		e := audit.Entry{
+			Time: time.Date(2026, 1, 1, i, 0, 0, 0, time.UTC), Run: fmt.Sprintf("run-%d", i), Who: audit.Who{UID: 4242, User: "somebody", PID: 7, Door: audit.DoorCLI},
+			Language: "python", Version: "3.11.2", CodeSHA256: audit.Digest(nil),
+			Policy:  audit.Policy{Network: sandbox.NetworkNone, Tier: sandbox.TierContainer, Backend: "native"},
+			Verdict: sandbox.VerdictOK, Metrics: &monitor.Metrics{WallTime: monitor.Seconds(12345678), MemoryPeak: 3 << 20},
+		}
+		if i%2 == 1 {
+			e.Language, e.Version = "go", "1.26"
+		}
+		if i%3 == 2 {
+			e.Verdict, e.ExitCode = sandbox.VerdictTimeLimit, 124
+		}
+		if i == n-1 {
+			e.Language, e.Version = "evil\n\x1b[2J\u202e", ""
+		}
+		ts.Check(log.Append(e))
+	}
+}
+
+func holdWorkspace(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: holds NAME")
+	}
+	store := filepath.Join(ts.Getenv("XDG_DATA_HOME"), "sandbox-run", "workspaces")
+	w, err := workspace.Open(context.Background(), store, args[0], workspace.Options{Cap: 5 * sandbox.MiB})
+	ts.Check(err)
+	ts.Defer(func() { _ = w.Close() })
+}
+
+func TestReadMoment(t *testing.T) {
+	for text, want := range map[string]time.Time{
+		"2026-01-31":                  time.Date(2026, 1, 31, 0, 0, 0, 0, time.Local),
+		"2026-01-31 15:04":            time.Date(2026, 1, 31, 15, 4, 0, 0, time.Local),
+		"2026-01-31T15:04:05":         time.Date(2026, 1, 31, 15, 4, 5, 0, time.Local),
+		"2026-01-31T15:04:05Z":        time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC),
+		"2026-01-31T15:04:05.5+01:00": time.Date(2026, 1, 31, 14, 4, 5, 5e8, time.UTC),
+		"2026-01-31T15:04":            time.Date(2026, 1, 31, 15, 4, 0, 0, time.Local),
+	} {
+		if got, err := readMoment(text); err != nil || !got.Equal(want) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for text, ago := range map[string]time.Duration{"90m": 90 * time.Minute, "24h": 24 * time.Hour, "7d": 7 * 24 * time.Hour, "0.5d": 12 * time.Hour} {
+		got, err := readMoment(text)
+		if d := time.Since(got) - ago; err != nil || d < 0 || d > time.Minute {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "yesterday", "-1h", "2026-13-01", "5", "d", "-7d", "1e9d", "NaNd", "99999999999999d"} {
+		if got, err := readMoment(text); err == nil {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

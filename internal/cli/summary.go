@@ -1,0 +1,297 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// story is what a summary tells besides a sandbox's result.
+type story struct {
+	noun    string // what was run: a command, a program
+	cause   error  // why it was cancelled, if it was
+	phases  []executor.PhaseResult
+	machine sandbox.Machine
+	headed  bool     // a header has told of the walls
+	whole   bool     // everything was shown while it ran
+	wrote   []string // files that were brought back
+	lost    []string // files that were not, and why
+}
+
+// cleanupNote begins the note on what could not be removed.
+const cleanupNote = executor.CleanupNote
+
+// summarise says on stderr what became of the run. A person gets a block; a file or pipe gets at
+// most a line for each thing that must not be overlooked.
+func (c *cli) summarise(r *sandbox.Result, s *story, midLine bool) {
+	if !isTerminal(c.std.err) {
+		c.warn(r, s)
+		return
+	}
+	var signal signalCause
+	if midLine || errors.As(s.cause, &signal) { // which was typed, as ^C
+		fmt.Fprintln(c.std.err)
+	}
+	paint := c.palette(c.std.err)
+	fmt.Fprintf(c.std.err, "%s: %s  %s\n", commandName, paint.verdict(r.Verdict), paint.dim(strings.Join(figures(r, s), "  ")))
+	line := func(label, text string) {
+		fmt.Fprintf(c.std.err, "  %s %s\n", paint.bold(label+":"), indented(text))
+	}
+	if why := s.whyEnded(r); why != "" {
+		line("why", why)
+	}
+	for _, v := range r.Violations {
+		if v.Kind == sandbox.ViolationSyscall || explains(v, r.Verdict) {
+			continue // these come together below, and those are the verdict's own story
+		}
+		text := v.Detail
+		switch {
+		case v.Kind == violationOutput && s.whole:
+			text += "; what was shown is complete; to keep more: " + v.Allow
+		case v.Kind == violationOutput:
+			text += toSeeTheRest
+		case v.Allow != "":
+			text += "; to allow more: " + v.Allow
+		}
+		line(v.Kind, text)
+	}
+	if text := refused(r.Violations); text != "" {
+		line("refused", text)
+	}
+	for _, o := range []sandbox.Output{r.Stdout, r.Stderr} {
+		if o.File != "" {
+			line("kept", "in "+o.File)
+		}
+	}
+	if len(s.wrote) > 0 {
+		line("wrote", strings.Join(s.wrote, ", "))
+	}
+	for _, f := range s.lost {
+		line("not taken", f)
+	}
+	// What would fix it is long, the same every time, and in doctor.
+	fixable := false
+	for _, g := range together(r.Isolation.Missing) {
+		line("weaker", fmt.Sprintf("%s %s: %s", g.controls, g.State, g.Reason))
+		fixable = fixable || g.Remedy != ""
+	}
+	if fixable {
+		line("to fix that", "sandbox-run doctor says how")
+	}
+	for _, n := range r.Notes {
+		line("note", n)
+	}
+}
+
+// violationOutput is the kind of output that was not kept.
+const violationOutput = "output_limit"
+
+const toSeeTheRest = "; to see the rest: --output-limit, --spill, or leave out --no-stream"
+
+// warn says to whoever reads a log what the exit code alone does not.
+func (c *cli) warn(r *sandbox.Result, s *story) {
+	for _, n := range r.Notes {
+		if strings.HasPrefix(n, cleanupNote) || strings.HasPrefix(n, executor.AuditNote) { // never to be overlooked
+			c.complain(n)
+		}
+	}
+	for _, v := range r.Violations {
+		if v.Kind == violationOutput && !s.whole && !explains(v, r.Verdict) {
+			c.complain(v.Kind + ": " + v.Detail + toSeeTheRest)
+		}
+	}
+	for _, f := range s.lost {
+		c.complain("not taken: " + f)
+	}
+	if why := s.whyEnded(r); why != "" {
+		c.complain(string(r.Verdict) + ": " + why)
+	}
+}
+
+// explains reports whether a limit that was touched is what the verdict says already.
+func explains(v sandbox.Violation, verdict sandbox.Verdict) bool {
+	switch verdict {
+	case sandbox.VerdictTimeLimit:
+		return v.Kind == "timeout"
+	case sandbox.VerdictCPULimit:
+		return v.Kind == "cpu_time"
+	}
+	return v.Kind+"_limit" == string(verdict) || v.Kind == string(verdict)
+}
+
+// maxRefused is how many kinds of refused calls a person is told of; JSON has all.
+const maxRefused = 8
+
+// refused tells in one line which system calls were refused, and how often.
+func refused(violations []sandbox.Violation) string {
+	var calls []string
+	saturated := false
+	for _, v := range violations {
+		if v.Kind == sandbox.ViolationSyscall {
+			calls = append(calls, fmt.Sprintf("%s ×%d", v.Detail, v.Count))
+			saturated = saturated || v.Saturated
+		}
+	}
+	text := strings.Join(calls[:min(len(calls), maxRefused)], ", ")
+	if more := len(calls) - maxRefused; more > 0 {
+		text += fmt.Sprintf(", and %d more kinds", more)
+	}
+	if saturated {
+		text += "; further ones were refused and not counted"
+	}
+	return text
+}
+
+// figures are the numbers of a run, most asked for first.
+func figures(r *sandbox.Result, s *story) []string {
+	end := fmt.Sprintf("exit %d", r.Exit.Code)
+	if r.Exit.Signal != 0 {
+		end = sandbox.SignalName(r.Exit.Signal)
+	}
+	m := r.Metrics
+	all := []string{
+		end,
+		"wall " + shortTime(time.Duration(m.WallTime)),
+		"cpu " + shortTime(time.Duration(m.CPUTime)),
+		"memory " + sandbox.Size(m.MemoryPeak).String(),
+	}
+	for _, p := range s.phases {
+		switch {
+		case p.Name == r.Phase:
+		case p.Cached:
+			all = append(all, p.Name+" cached")
+		default:
+			all = append(all, p.Name+" "+shortTime(time.Duration(p.Metrics.WallTime)))
+		}
+	}
+	if !s.headed {
+		all = append(all, tierText(r.Isolation))
+	}
+	return all
+}
+
+// tierText says how strong a sandbox is, and who made it.
+func tierText(i sandbox.Isolation) string { return fmt.Sprintf("tier %s (%s)", i.Tier, i.Backend) }
+
+// whyEnded explains an end that the program did not choose; it is empty otherwise. Where a flag
+// would have allowed more, it is named.
+func (s *story) whyEnded(r *sandbox.Result) string {
+	l := r.Limits
+	who, timeout, memory := s.noun, "--timeout", "--memory"
+	if r.Phase == executor.PhaseCompile {
+		who, timeout, memory = "compiler", "--compile-timeout", "--compile-memory"
+	}
+	switch r.Verdict {
+	case sandbox.VerdictTimeLimit:
+		return fmt.Sprintf("the %s ran longer than %v; to allow more: %s", who, l.Wall, timeout)
+	case sandbox.VerdictCPULimit:
+		return fmt.Sprintf("the %s used more than %v of CPU time; to allow more: --cpu-time", who, l.CPUTime)
+	case sandbox.VerdictMemoryLimit:
+		return fmt.Sprintf("the %s needed more than %s of memory (peak %s); to allow more: %s%s",
+			who, l.Memory, sandbox.Size(r.Metrics.MemoryPeak), memory, s.more(l.Memory))
+	case sandbox.VerdictDiskLimit:
+		if full := (overfull{}); errors.As(s.cause, &full) {
+			return full.Error()
+		}
+		return fmt.Sprintf("the %s filled its scratch disk of %s and %d files; to allow more: --disk, --inodes", who, l.Disk, l.Inodes)
+	case sandbox.VerdictOutputLimit:
+		return fmt.Sprintf("the %s printed more than %s; to allow more: --output-limit, or leave out --kill-on-output", who, l.Output)
+	case sandbox.VerdictCompileError:
+		if bytes.Contains(r.Stderr.Bytes(), []byte(": lint: import of ")) {
+			return "the program imports what --forbid-imports names, and was not run"
+		}
+		return fmt.Sprintf("the %s does not compile", s.noun)
+	case sandbox.VerdictSignaled:
+		return fmt.Sprintf("the %s was ended by %s", who, sandbox.SignalName(r.Exit.Signal))
+	case sandbox.VerdictCancelled:
+		if s.cause != nil {
+			return s.cause.Error()
+		}
+		return "cancelled"
+	}
+	return ""
+}
+
+// more is a limit that would do where this one did not: the next power of two. How much a program wanted when it was ended nobody
+// knows; beyond what the machine has, no limit is of use.
+func (s *story) more(limit sandbox.Size) string {
+	next := sandbox.MiB
+	for next <= limit {
+		next *= 2
+	}
+	if next > s.machine.Memory {
+		return ""
+	}
+	return " " + brief(next)
+}
+
+// shortTime keeps three figures: nobody reads more.
+func shortTime(d time.Duration) string {
+	unit := time.Duration(1)
+	for unit*1000 <= d {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}
+
+// palette colours text for a terminal, unless the user does not want that (no-color.org).
+type palette bool
+
+const colourRed = "31"
+
+// When to use colour.
+const (
+	colourAuto   = "auto"
+	colourAlways = "always"
+	colourNever  = "never"
+)
+
+func (c *cli) palette(f *os.File) palette {
+	switch c.colour {
+	case colourAlways:
+		return true
+	case colourNever:
+		return false
+	}
+	return palette(isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb")
+}
+
+func (p palette) in(code, text string) string {
+	if !p {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+func (p palette) bold(s string) string   { return p.in("1", s) }
+func (p palette) dim(s string) string    { return p.in("2", s) }
+func (p palette) green(s string) string  { return p.in("32", s) }
+func (p palette) yellow(s string) string { return p.in("33", s) }
+func (p palette) red(s string) string    { return p.in(colourRed, s) }
+
+func (p palette) verdict(v sandbox.Verdict) string {
+	switch v {
+	case sandbox.VerdictOK:
+		return p.green(string(v))
+	case sandbox.VerdictNonzeroExit, sandbox.VerdictCancelled:
+		return p.yellow(string(v))
+	}
+	return p.red(string(v))
+}
+
+func (p palette) state(s sandbox.ControlState, width int) string {
+	text := fmt.Sprintf("%-*s", width, s)
+	switch s {
+	case sandbox.Enforced:
+		return p.green(text)
+	case sandbox.Polled:
+		return p.yellow(text)
+	}
+	return p.red(text)
+}
