@@ -26,11 +26,13 @@ type Spec struct {
 	Strict       bool              `json:"strict,omitempty"`  // refuse unless nothing is missing
 }
 
-// Root is what "/" is made of: paths of the host (its toolchains), or a directory that holds a
-// whole root file system. Either is only ever read.
+// Root is what "/" is made of: paths of the host (its toolchains), a directory that holds a whole
+// root file system, or an image that the backend keeps itself. Each is only ever read.
 type Root struct {
 	HostPaths []string `json:"host_paths,omitempty"` // default: the host's system directories
 	Dir       string   `json:"dir,omitempty"`
+	// Image is a reference for backends that keep images of their own (docker). Others are given the Dir of an unpacked one.
+	Image string `json:"image,omitempty"`
 	// Add is shown besides: toolchains that are not in a system directory.
 	Add []Mount `json:"add,omitempty"`
 }
@@ -188,6 +190,9 @@ func errOutsideRoots(source string, roots []string) error {
 func (r Root) validate() error {
 	if r.Dir != "" && len(r.HostPaths) > 0 {
 		return Invalid("root", "both a directory and host paths are given")
+	}
+	if r.Image != "" && (r.Dir != "" || len(r.HostPaths) > 0) {
+		return Invalid("root", "an image is given, and a directory or host paths as well")
 	}
 	for _, p := range append(slices.Clone(r.HostPaths), r.Dir) {
 		if p == "" {

@@ -45,6 +45,12 @@ func (l *layout) close() {
 // writable root the files of the host are shown as that user's own, so that changing them (in a
 // layer that is thrown away) is allowed; -1 leaves them as they are.
 func lay(spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
+	if spec.Root.Image != "" {
+		return nil, &sandbox.Error{
+			Backend: "native", Op: "lay out root", Kind: sandbox.ErrUnsupported, Stage: "rootfs",
+			Err: fmt.Errorf("image %q: this backend keeps no images, and is given the directory of an unpacked one", spec.Root.Image),
+		}
+	}
 	l := &layout{lower: -1, confined: confined}
 	if l.base, err = newSkeleton(); err != nil {
 		return nil, failure("lay out root", "rootfs", err)

@@ -107,7 +107,7 @@ func refuse(spec *sandbox.Spec) error {
 		what  string
 	}{
 		{len(spec.Volumes) > 0, "volumes"},
-		{spec.Root.Dir != "" || len(spec.Root.HostPaths) > 0, "another root"},
+		{spec.Root.Dir != "" || spec.Root.Image != "" || len(spec.Root.HostPaths) > 0, "another root"},
 		{slices.ContainsFunc(spec.Root.Add, func(m sandbox.Mount) bool { return m.Source != m.Target }), "showing something in another place than the host has it"},
 		{spec.WritableRoot, "a writable root"},
 		{spec.Network == sandbox.NetworkLocalhost, "a network of its own"},
