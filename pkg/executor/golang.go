@@ -103,10 +103,14 @@ func planGo(j *job) error {
 		// The collector works harder before the kernel ends the program.
 		run.Process.Env = map[string]string{"GOMEMLIMIT": strconv.FormatInt(int64(j.memory()/10*9), 10)}
 	}
-	run.OutOfMemory = func(r *sandbox.Result) bool {
-		return r.Exit.Code == 2 && bytes.Contains(r.Stderr.Bytes(), []byte("fatal error: runtime: out of memory"))
-	}
+	run.OutOfMemory = goOutOfMemory
 	return nil
+}
+
+// goOutOfMemory recognises that the runtime was refused memory. Which words it has depends on where its heap happens to lie.
+func goOutOfMemory(r *sandbox.Result) bool {
+	said := r.Stderr.Bytes()
+	return r.Exit.Code == 2 && (bytes.Contains(said, []byte("fatal error: runtime: out of memory")) || bytes.Contains(said, []byte("fatal error: out of memory")))
 }
 
 // missesIndex recognises that the go command found a package's sources but not its index, which it can not add to a cache

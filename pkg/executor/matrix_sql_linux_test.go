@@ -77,7 +77,7 @@ func TestSQLite(t *testing.T) {
 		}},
 		{name: "time limit", req: Request{Code: "with recursive c(n) as (select 1 union all select n+1 from c) select count(*) from c;", Limits: sandbox.Limits{Wall: ms(900)}}, want: want{verdict: sandbox.VerdictTimeLimit}},
 		{name: "memory limit", req: Request{Code: "select length(hex(zeroblob(200000000))) as n;", Limits: sandbox.Limits{Memory: 128 * sandbox.MiB}}, want: want{verdict: sandbox.VerdictMemoryLimit}},
-		{name: "disk limit", req: Request{Code: "create table t as with recursive c(n) as (select 1 union all select n+1 from c limit 100000000) select n, randomblob(1000) as b from c;", Limits: sandbox.Limits{Disk: 16 * sandbox.MiB}, Inputs: named("x.db")}, want: want{verdict: sandbox.VerdictDiskLimit, exit: 1}},
+		{name: "disk limit", req: Request{Code: "create table t as with recursive c(n) as (select 1 union all select n+1 from c limit 100000000) select n, randomblob(1000) as b from c;", Limits: sandbox.Limits{Disk: 16 * sandbox.MiB, Wall: 3 * time.Minute}, Inputs: named("x.db")}, want: want{verdict: sandbox.VerdictDiskLimit, exit: 1}},
 	})
 	for name, req := range map[string]Request{
 		"args":                    {Language: "sql", Code: "select 1", Args: []string{"x"}},

@@ -142,23 +142,27 @@ func TestOldNode(t *testing.T) {
 	}
 }
 
-func TestNodeOutOfMemory(t *testing.T) {
-	result := func(signal, code int, stderr string) *sandbox.Result {
-		return &sandbox.Result{Exit: sandbox.Exit{Signal: signal, Code: code}, Stderr: sandbox.Output{Head: []byte(stderr)}}
-	}
+func TestOutOfMemory(t *testing.T) {
 	heap := "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory\n"
 	for _, c := range []struct {
-		r  *sandbox.Result
-		is bool
+		of           func(*sandbox.Result) bool
+		signal, code int
+		stderr       string
+		is           bool
 	}{
-		{result(int(syscall.SIGABRT), 0, heap), true},
-		{result(0, 134, heap), true},
-		{result(0, 1, "Error [ERR_WORKER_OUT_OF_MEMORY]: Worker terminated"), true},
-		{result(int(syscall.SIGABRT), 0, "assertion failed"), false},
-		{result(0, 1, heap), false}, // it only says so
+		{nodeOutOfMemory, int(syscall.SIGABRT), 0, heap, true},
+		{nodeOutOfMemory, 0, 134, heap, true},
+		{nodeOutOfMemory, 0, 1, "Error [ERR_WORKER_OUT_OF_MEMORY]: Worker terminated", true},
+		{nodeOutOfMemory, int(syscall.SIGABRT), 0, "assertion failed", false},
+		{nodeOutOfMemory, 0, 1, heap, false}, // it only says so
+		{goOutOfMemory, 0, 2, "fatal error: runtime: out of memory\n", true},
+		{goOutOfMemory, 0, 2, "runtime: out of memory: cannot allocate 70368744177664-byte block (3964928 in use)\nfatal error: out of memory\n", true},
+		{goOutOfMemory, 0, 1, "fatal error: out of memory\n", false},
+		{goOutOfMemory, 0, 2, "panic: out of memory\n", false},
 	} {
-		if nodeOutOfMemory(c.r) != c.is {
-			t.Errorf("%+v %s: %v", c.r.Exit, c.r.Stderr.Head, !c.is)
+		r := &sandbox.Result{Exit: sandbox.Exit{Signal: c.signal, Code: c.code}, Stderr: sandbox.Output{Head: []byte(c.stderr)}}
+		if c.of(r) != c.is {
+			t.Errorf("%+v %s: %v", r.Exit, c.stderr, !c.is)
 		}
 	}
 }
