@@ -124,7 +124,7 @@ type ImportOptions struct {
 // Format is how an image leaves the store.
 type Format string
 
-// The formats of Export: an OCI layout in an archive, and what `docker load` takes. Both hold the same files; podman and newer Docker read either.
+// The formats of Export: an OCI layout in an archive, with the layers as they came; and what `docker load` takes, every version of it. podman takes either.
 const (
 	FormatOCI    Format = "oci"
 	FormatDocker Format = "docker"

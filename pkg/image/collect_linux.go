@@ -1,0 +1,326 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Remove takes a name away, and the image with its last one. Given an id or a digest it takes the image with all of its
+// names; with more than one, only by force. An image that a sandbox stands on stays, and so does its name (ErrInUse). removed is whether the image itself is gone.
+func (s *Store) Remove(ref string, force bool) (img *Image, removed bool, err error) {
+	img, removed, err = s.remove(ref, func(r *record, named bool) error {
+		if !named && len(r.Names) > 1 && !force {
+			return sandbox.Invalid("image "+shorten(ref), "it has %d names (%s); name one of them, or use --force to remove it with all", len(r.Names), strings.Join(r.Names, ", "))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, false, notFound(ref, err)
+	}
+	if removed {
+		s.sweep(context.Background())
+		s.sweepBlobs()
+	}
+	return img, removed, nil
+}
+
+// remove does what Remove says, if the image, found by name or otherwise, may go.
+func (s *Store) remove(ref string, may func(r *record, named bool) error) (*Image, bool, error) {
+	w, err := s.newWork()
+	if err != nil {
+		return nil, false, err
+	}
+	defer w.close()
+	index, err := s.lock(indexLock, false, indexPatience)
+	if err != nil {
+		return nil, false, err
+	}
+	defer index.Close()
+	r, err := s.lookup(ref)
+	if err != nil {
+		return nil, false, err
+	}
+	if r.Names, err = s.namesOf(r.ID); err != nil {
+		return nil, false, err
+	}
+	name := s.nameIn(ref, r.ID)
+	if err := may(r, name != ""); err != nil {
+		return nil, false, err
+	}
+	if name != "" && len(r.Names) > 1 {
+		if err := s.removeName(name, r.ID); err != nil {
+			return nil, false, err
+		}
+		return &r.Image, false, syncDir(s.path(namesDir))
+	}
+	return &r.Image, true, s.removeImage(w, r)
+}
+
+// nameIn is the name by which a reference found an image, or nothing where it was found by digest or id.
+func (s *Store) nameIn(ref, id string) string {
+	parsed, err := ParseReference(ref)
+	if err != nil || parsed.Digest != "" {
+		return ""
+	}
+	if of, err := s.readName(parsed.String()); err != nil || of != id {
+		return ""
+	}
+	return parsed.String()
+}
+
+// removeImage removes names, record and root of an image that nobody uses. The caller holds the index.
+func (s *Store) removeImage(w *work, r *record) error {
+	hex := r.ID[len(digestPrefix):]
+	root, err := s.lockRoot(hex)
+	if err != nil {
+		return err
+	}
+	if root != nil {
+		defer root.Close()
+	}
+	for _, name := range append([]string{"@" + r.Digest}, r.Names...) {
+		if err := s.removeName(name, r.ID); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(s.path(imagesDir, hex+".json")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return w.discard(s.path(rootsDir, hex))
+}
+
+// lockRoot takes a root for removal: nil where there is none, ErrInUse where a sandbox stands on it.
+func (s *Store) lockRoot(hex string) (*os.File, error) {
+	root, err := openDir(s.path(rootsDir, hex))
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := userdir.Lock(root, false, 0); err != nil {
+		_ = root.Close()
+		if errors.Is(err, userdir.ErrBusy) {
+			return nil, fmt.Errorf("%w: end the sandboxes that stand on it first", ErrInUse)
+		}
+		return nil, err
+	}
+	return root, nil
+}
+
+// Prune removes images that have no name (all images, if asked) and are not in use, and whatever belongs to no image.
+func (s *Store) Prune(ctx context.Context, o PruneOptions) (*Report, error) {
+	records, err := s.records()
+	if err != nil {
+		return nil, failed("image prune", err)
+	}
+	before := s.free()
+	report := &Report{Images: []*Image{}}
+	for _, r := range records {
+		if err := ctx.Err(); err != nil {
+			return report, err
+		}
+		if len(r.Names) > 0 && !o.All || o.Older > 0 && time.Since(r.Added) < o.Older {
+			continue
+		}
+		if o.DryRun {
+			if l, err := s.lockRoot(r.ID[len(digestPrefix):]); err == nil {
+				if l != nil {
+					_ = l.Close()
+				}
+				report.Images = append(report.Images, &r.Image)
+				report.Bytes += r.Size
+			}
+			continue
+		}
+		_, _, err := s.remove(r.ID, func(now *record, _ bool) error {
+			if len(now.Names) > 0 && !o.All {
+				return ErrInUse // it was given a name meanwhile
+			}
+			return nil
+		})
+		if errors.Is(err, ErrInUse) || errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return report, failed("image prune", err)
+		}
+		report.Images = append(report.Images, &r.Image)
+	}
+	if o.DryRun {
+		return report, nil
+	}
+	err = s.Collect(ctx)
+	report.Bytes = max(s.free()-before, 0)
+	return report, err
+}
+
+func (s *Store) free() int64 {
+	var disk unix.Statfs_t
+	if unix.Statfs(s.dir, &disk) != nil {
+		return 0
+	}
+	return int64(disk.Bfree) * disk.Bsize
+}
+
+// Collect removes what killed processes have left, and what belongs to no image.
+func (s *Store) Collect(ctx context.Context) error {
+	return failedOrNil("image store", errors.Join(s.sweep(ctx), s.sweepBlobs()))
+}
+
+func failedOrNil(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return failed(op, err)
+}
+
+// sweep removes the work of the dead, roots without an image, and what is left of files that were being replaced.
+func (s *Store) sweep(ctx context.Context) error {
+	orphans, err := s.newWork()
+	if err != nil {
+		return err
+	}
+	defer orphans.close()
+	dead, err := s.gather(orphans)
+	for _, w := range dead {
+		if ctx.Err() == nil {
+			w.close()
+		} else {
+			_ = w.lock.Close()
+		}
+	}
+	return errors.Join(err, ctx.Err())
+}
+
+// gather claims what is to be removed, while nobody shows or removes an image.
+func (s *Store) gather(orphans *work) (dead []*work, err error) {
+	index, err := s.lock(indexLock, false, indexPatience)
+	if err != nil {
+		return nil, err
+	}
+	defer index.Close()
+	entries, err := os.ReadDir(s.path(workDir))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if w, err := claim(s.path(workDir, e.Name())); err == nil {
+			dead = append(dead, w)
+		}
+	}
+	if entries, err = os.ReadDir(s.path(rootsDir)); err != nil {
+		return dead, err
+	}
+	for _, e := range entries {
+		if _, err := s.readRecord(digestPrefix + e.Name()); !errors.Is(err, ErrNotFound) {
+			continue
+		}
+		root, err := s.lockRoot(e.Name())
+		if err != nil || root == nil {
+			continue
+		}
+		err = orphans.discard(s.path(rootsDir, e.Name()))
+		_ = root.Close()
+		if err != nil {
+			return dead, err
+		}
+	}
+	return dead, s.sweepIndex()
+}
+
+// sweepIndex removes names of images that are not there, and files that were never given their name. The caller holds the index.
+func (s *Store) sweepIndex() error {
+	for _, dir := range []string{namesDir, imagesDir} {
+		if err := s.removeUnnamed(dir); err != nil {
+			return err
+		}
+	}
+	return s.eachName(func(id, name string) error {
+		r, err := s.readRecord(id)
+		if errors.Is(err, ErrNotFound) || err == nil && strings.HasPrefix(name, "@") && name != "@"+r.Digest {
+			return s.removeName(name, id)
+		}
+		return nil
+	})
+}
+
+func (s *Store) removeUnnamed(dir string) error {
+	entries, err := os.ReadDir(s.path(dir))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			if err := os.Remove(s.path(dir, e.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sweepBlobs removes blobs that belong to no image, unless an image is on its way in: it may be about to use one. Then the next one removes them.
+func (s *Store) sweepBlobs() error {
+	content, err := s.lock(contentLock, false, 0)
+	if errors.Is(err, userdir.ErrBusy) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	records, err := s.records()
+	if err != nil {
+		return err // whatever can not be read may be in use
+	}
+	used := map[string]bool{}
+	for _, r := range records {
+		used[r.ID], used[r.Digest] = true, true
+		for _, p := range r.Parts {
+			used[p.Digest] = true
+		}
+	}
+	entries, err := os.ReadDir(s.path(blobsDir))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !used[digestPrefix+e.Name()] {
+			if err := os.Remove(s.path(blobsDir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return s.sweepPartial()
+}
+
+// sweepPartial removes beginnings of layers that nobody has come back for. The caller holds content alone, so nobody fetches.
+func (s *Store) sweepPartial() error {
+	entries, err := os.ReadDir(s.path(partialDir))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			continue
+		}
+		if known := len(e.Name()) == 64 && isHex(e.Name()); known && time.Since(info.ModTime()) < partialAge {
+			continue
+		}
+		if err := os.Remove(s.path(partialDir, e.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

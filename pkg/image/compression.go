@@ -1,0 +1,94 @@
+package image
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Compression is how a layer is packed, as told by its first bytes.
+type Compression string
+
+// The compressions.
+const (
+	Plain Compression = "plain"
+	Gzip  Compression = "gzip"
+	Zstd  Compression = "zstd"
+)
+
+var (
+	gzipMagic = []byte{0x1f, 0x8b, 8}
+	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
+	// What archives are sometimes packed with and layers never are.
+	xzMagic    = []byte{0xfd, '7', 'z', 'X', 'Z', 0}
+	bzip2Magic = []byte("BZh")
+)
+
+// readAhead is how much is read of a file or unpacked at a time.
+const readAhead = 256 << 10
+
+// Decoder opens the unpacked form of a stream. Its reader is closed before the stream is.
+type Decoder func(io.Reader) (io.ReadCloser, error)
+
+var (
+	decodersMu sync.RWMutex // guards decoders
+	decoders   = map[Compression]Decoder{
+		Gzip: func(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) },
+	}
+)
+
+// RegisterDecoder gives the store a reader of a compression, in place of the one it has. Package codec registers fast ones for all of
+// them: what they link would cost every start of the thin executable (D10), which gets by with the standard library's gzip.
+func RegisterDecoder(c Compression, d Decoder) {
+	decodersMu.Lock()
+	defer decodersMu.Unlock()
+	decoders[c] = d
+}
+
+// compressionOf tells how bytes are packed by the first of them.
+func compressionOf(head []byte) (Compression, error) {
+	switch {
+	case bytes.HasPrefix(head, gzipMagic):
+		return Gzip, nil
+	case bytes.HasPrefix(head, zstdMagic):
+		return Zstd, nil
+	case bytes.HasPrefix(head, xzMagic), bytes.HasPrefix(head, bzip2Magic):
+		return "", fmt.Errorf("%w: it is packed by xz or bzip2; unpack it first, or pack it by gzip or zstd", ErrInvalid)
+	}
+	return Plain, nil
+}
+
+// decompress tells how a stream is packed and opens its unpacked form.
+func decompress(r io.Reader) (io.ReadCloser, Compression, error) {
+	buffered := bufio.NewReaderSize(r, readAhead)
+	head, err := buffered.Peek(len(xzMagic))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, "", err
+	}
+	c, err := compressionOf(head)
+	if err != nil {
+		return nil, "", err
+	}
+	if c == Plain {
+		return io.NopCloser(buffered), Plain, nil
+	}
+	decodersMu.RLock()
+	open := decoders[c]
+	decodersMu.RUnlock()
+	if open == nil {
+		return nil, c, &sandbox.Error{
+			Op: "unpack image", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("this executable can not unpack %s", c), Hint: "sandbox-rund in its place",
+		}
+	}
+	rc, err := open(buffered)
+	if err != nil {
+		return nil, c, fmt.Errorf("%w: %s: %w", ErrInvalid, c, err)
+	}
+	return rc, c, nil
+}

@@ -1,0 +1,163 @@
+package image
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// A name is a symlink, because the kernel makes and replaces one as a whole and reads it in one call. Its text is
+// "HEX NAME"; its own name is a hash of NAME, which may be longer than a file's name can be. The digest of an image's
+// manifest is kept as the name "@sha256:…".
+
+func (s *Store) namePath(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return s.path(namesDir, hex.EncodeToString(sum[:16]))
+}
+
+// readName finds the id of the image that has a name.
+func (s *Store) readName(name string) (id string, err error) {
+	id, is, err := readLink(s.namePath(name))
+	if err != nil {
+		return "", err
+	}
+	if is != name {
+		return "", ErrNotFound
+	}
+	return id, nil
+}
+
+func readLink(path string) (id, name string, err error) {
+	text, err := os.Readlink(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", "", ErrNotFound
+	}
+	if err != nil {
+		return "", "", err
+	}
+	hex, name, is := strings.Cut(text, " ")
+	if !is || len(hex) != 64 || !isHex(hex) {
+		return "", "", fmt.Errorf("%s is no name of an image; remove it", path)
+	}
+	return digestPrefix + hex, name, nil
+}
+
+// writeName gives a name to an image, and takes it from the one that has it. The caller holds the index.
+func (s *Store) writeName(name, id string) error {
+	hex, err := digestHex(id)
+	if err != nil {
+		return err
+	}
+	fresh := s.path(namesDir, "."+rand.Text())
+	if err := os.Symlink(hex+" "+name, fresh); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, s.namePath(name)); err != nil {
+		return errors.Join(err, os.Remove(fresh))
+	}
+	return nil
+}
+
+// removeName takes a name away, if that image has it. The caller holds the index.
+func (s *Store) removeName(name, id string) error {
+	if has, err := s.readName(name); err != nil || has != id {
+		if errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		return err
+	}
+	return os.Remove(s.namePath(name))
+}
+
+// allNames are the names of every image, sorted; not the digests of manifests.
+func (s *Store) allNames() (map[string][]string, error) {
+	names := map[string][]string{}
+	err := s.eachName(func(id, name string) error {
+		if !strings.HasPrefix(name, "@") {
+			names[id] = append(names[id], name)
+		}
+		return nil
+	})
+	for _, of := range names {
+		slices.Sort(of)
+	}
+	return names, err
+}
+
+func (s *Store) eachName(visit func(id, name string) error) error {
+	dir, err := os.Open(s.path(namesDir))
+	if err != nil {
+		return err
+	}
+	entries, err := dir.Readdirnames(-1)
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e, ".") {
+			continue // being made, or left by somebody who was killed
+		}
+		id, name, err := readLink(s.path(namesDir, e))
+		if errors.Is(err, ErrNotFound) {
+			continue // removed meanwhile
+		}
+		if err == nil {
+			err = visit(id, name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) namesOf(id string) ([]string, error) {
+	var names []string
+	err := s.eachName(func(of, name string) error {
+		if of == id && !strings.HasPrefix(name, "@") {
+			names = append(names, name)
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+// Tag gives an image another name. A name that another image has moves here.
+func (s *Store) Tag(ref, name string) (*Image, error) {
+	to, err := ParseReference(name)
+	if err != nil {
+		return nil, err
+	}
+	if to.Digest != "" {
+		return nil, sandbox.Invalid("image name", "%q: a digest is what an image has, not what it can be called", shorten(name))
+	}
+	if err := s.tag(ref, to.String()); err != nil {
+		return nil, notFound(ref, err)
+	}
+	return s.Lookup(to.String())
+}
+
+func (s *Store) tag(ref, name string) error {
+	index, err := s.lock(indexLock, false, indexPatience)
+	if err != nil {
+		return err
+	}
+	defer index.Close()
+	r, err := s.lookup(ref)
+	if err != nil {
+		return err
+	}
+	if err := s.writeName(name, r.ID); err != nil {
+		return err
+	}
+	return syncDir(s.path(namesDir))
+}

@@ -1,0 +1,205 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+)
+
+// In roots/HEX, beside the root itself. Unpacking does not wait for the disk. Until what it wrote is known to have got
+// there, a root is good only for as long as this machine runs: after a power cut its files may be empty.
+const (
+	rootName   = "root"
+	bootName   = "boot"   // the boot during which it was unpacked
+	syncedName = "synced" // it is on the disk
+)
+
+// Lease holds an unpacked image against removal.
+type Lease struct {
+	dir   string
+	held  *os.File
+	once  sync.Once
+	close error
+}
+
+// Dir is the image's root: for sandboxes to read, for nobody to write.
+func (l *Lease) Dir() string { return l.dir }
+
+// Close lets go. It may be called twice. The end of the process does the same.
+func (l *Lease) Close() error {
+	l.once.Do(func() { l.close = l.held.Close() })
+	return l.close
+}
+
+// Use holds an image for as long as sandboxes stand on it. One whose files a power cut may have damaged is unpacked again.
+func (s *Store) Use(img *Image) (*Lease, error) {
+	hex, err := digestHex(img.ID)
+	if err != nil {
+		return nil, failed("use image", err)
+	}
+	l, err := s.lease(hex)
+	if errors.Is(err, ErrNotFound) {
+		if err = s.restore(context.Background(), img.ID); err == nil {
+			l, err = s.lease(hex)
+		}
+	}
+	if err != nil {
+		return nil, notFound(img.ID, err)
+	}
+	return l, nil
+}
+
+// lease takes the shared lock of a root that is whole. The lock counts only while the directory has its name.
+func (s *Store) lease(hex string) (*Lease, error) {
+	path := s.path(rootsDir, hex)
+	held, err := openDir(path)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	err = userdir.Lock(held, true, rootPatience)
+	if err == nil && !sameDir(path, held) || errors.Is(err, userdir.ErrBusy) {
+		err = ErrNotFound // being removed, or just removed
+	}
+	if err == nil && !isWhole(held) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		_ = held.Close()
+		return nil, err
+	}
+	return &Lease{dir: filepath.Join(path, rootName), held: held}, nil
+}
+
+func openDir(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func sameDir(path string, dir *os.File) bool {
+	var named, opened unix.Stat_t
+	return unix.Lstat(path, &named) == nil && unix.Fstat(int(dir.Fd()), &opened) == nil &&
+		named.Dev == opened.Dev && named.Ino == opened.Ino
+}
+
+// isWhole is whether the files of a root are what was written to them.
+func isWhole(dir *os.File) bool {
+	var st unix.Stat_t
+	if unix.Fstatat(int(dir.Fd()), syncedName, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		return true
+	}
+	then, err := os.ReadFile(filepath.Join(dir.Name(), bootName))
+	if err != nil {
+		return false
+	}
+	now, err := thisBoot()
+	return err == nil && bytes.Equal(then, now)
+}
+
+func thisBoot() ([]byte, error) { return os.ReadFile("/proc/sys/kernel/random/boot_id") }
+
+// settle waits until a root is on the disk, and notes it.
+func (s *Store) settle(hex string) error {
+	dir, err := openDir(s.path(rootsDir, hex))
+	if errors.Is(err, unix.ENOENT) {
+		return nil // removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	var st unix.Stat_t
+	if unix.Fstatat(int(dir.Fd()), syncedName, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		return nil
+	}
+	if !isWhole(dir) {
+		return nil // of an earlier boot: what is on the disk now is what there is
+	}
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return fmt.Errorf("sync %s: %w", dir.Name(), err)
+	}
+	fd, err := unix.Openat(int(dir.Fd()), syncedName, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("note that %s is on the disk: %w", dir.Name(), err)
+	}
+	return unix.Close(fd)
+}
+
+// restore unpacks an image again, from what the store has of it.
+func (s *Store) restore(ctx context.Context, id string) error {
+	r, err := s.readRecord(id)
+	if err != nil {
+		return err
+	}
+	content, err := s.lock(contentLock, true, contentPatience)
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	w, err := s.newWork()
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	u, err := s.newUnpacker(w.dir)
+	if err != nil {
+		return err
+	}
+	defer u.close()
+	for _, p := range r.Parts {
+		if _, err := s.unpackPart(ctx, u, p); err != nil {
+			return err
+		}
+	}
+	if err := u.seal(ctx); err != nil {
+		return err
+	}
+	index, err := s.lock(indexLock, false, indexPatience)
+	if err != nil {
+		return err
+	}
+	defer index.Close()
+	if _, err := s.readRecord(id); err != nil {
+		return err // removed meanwhile
+	}
+	return s.showRoot(w, id)
+}
+
+// showRoot gives an unpacked root its place, unless a good one has it. The caller holds the index.
+func (s *Store) showRoot(w *work, id string) error {
+	hex, err := digestHex(id)
+	if err != nil {
+		return err
+	}
+	path := s.path(rootsDir, hex)
+	if l, err := s.lease(hex); err == nil {
+		return l.Close() // somebody else was first
+	} else if !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	if err := os.Rename(path, filepath.Join(w.dir, "old")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	boot, err := thisBoot()
+	if err != nil {
+		return err
+	}
+	tree := filepath.Join(w.dir, treeName)
+	if err := os.WriteFile(filepath.Join(tree, bootName), boot, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tree, path)
+}
