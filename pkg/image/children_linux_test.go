@@ -1,0 +1,3 @@
+package image_test
+
+func child(string) int { return 0 }
