@@ -17,7 +17,7 @@ const parallel = 4
 // Add takes an image in: fetches the layers that the store lacks, several at a time; checks digests, sizes and diff ids; unpacks each as
 // soon as those below it are; and only then shows the image under its names. An image that is there already gets the names.
 func (s *Store) Add(ctx context.Context, src Source) (*Image, error) {
-	id, err := s.add(ctx, src)
+	img, err := s.add(ctx, src)
 	if err != nil {
 		op := "add image"
 		if len(src.Names) > 0 {
@@ -25,40 +25,40 @@ func (s *Store) Add(ctx context.Context, src Source) (*Image, error) {
 		}
 		return nil, failed(op, err)
 	}
-	return s.Lookup(id)
+	return img, nil
 }
 
-func (s *Store) add(ctx context.Context, src Source) (id string, err error) {
+func (s *Store) add(ctx context.Context, src Source) (img *Image, err error) {
 	names, err := normalizeAll(src.Names)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	in, err := s.check(src)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	content, err := s.lock(contentLock, true, contentPatience)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer content.Close()
 	s.sweep(ctx) // what others have left; whatever fails here fails for the next one as well
 	for range 3 {
 		if err := s.takeIn(ctx, in); err != nil {
-			return "", err
+			return nil, err
 		}
 		if err = s.show(in, names); !errors.Is(err, errRootGone) {
 			break
 		}
 	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	hex, err := digestHex(in.record.ID)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return in.record.ID, s.settle(hex)
+	return &in.record.Image, s.settle(hex)
 }
 
 func normalizeAll(names []string) ([]string, error) {
@@ -352,6 +352,7 @@ func (s *Store) show(in *incoming, names []string) error {
 	if err == nil {
 		in.record.Added = old.Added
 	}
+	in.record.Names = nil // they are kept elsewhere
 	text, err := json.Marshal(in.record)
 	if err != nil {
 		return err
@@ -363,6 +364,10 @@ func (s *Store) show(in *incoming, names []string) error {
 		if err := s.writeName(name, id); err != nil {
 			return err
 		}
+	}
+	// As it is now: by the time the caller looks, somebody may have changed it again.
+	if in.record.Names, err = s.namesOf(id); err != nil {
+		return err
 	}
 	return syncDir(s.path(namesDir))
 }

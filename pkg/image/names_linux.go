@@ -6,10 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -35,20 +36,26 @@ func (s *Store) readName(name string) (id string, err error) {
 	return id, nil
 }
 
-func readLink(path string) (id, name string, err error) {
-	text, err := os.Readlink(path)
-	if errors.Is(err, fs.ErrNotExist) {
+func readLink(path string) (id, name string, err error) { return readLinkAt(unix.AT_FDCWD, path) }
+
+func readLinkAt(dir int, path string) (id, name string, err error) {
+	var text [maxLink]byte
+	n, err := unix.Readlinkat(dir, path, text[:])
+	if errors.Is(err, unix.ENOENT) {
 		return "", "", ErrNotFound
 	}
 	if err != nil {
-		return "", "", err
+		return "", "", fmt.Errorf("read the name %s: %w", path, err)
 	}
-	hex, name, is := strings.Cut(text, " ")
+	hex, name, is := strings.Cut(string(text[:n]), " ")
 	if !is || len(hex) != 64 || !isHex(hex) {
 		return "", "", fmt.Errorf("%s is no name of an image; remove it", path)
 	}
 	return digestPrefix + hex, name, nil
 }
+
+// maxLink is more than an id and the longest name have.
+const maxLink = 1024
 
 // writeName gives a name to an image, and takes it from the one that has it. The caller holds the index.
 func (s *Store) writeName(name, id string) error {
@@ -97,15 +104,16 @@ func (s *Store) eachName(visit func(id, name string) error) error {
 	if err != nil {
 		return err
 	}
+	defer dir.Close()
 	entries, err := dir.Readdirnames(-1)
-	if err = errors.Join(err, dir.Close()); err != nil {
+	if err != nil {
 		return err
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e, ".") {
 			continue // being made, or left by somebody who was killed
 		}
-		id, name, err := readLink(s.path(namesDir, e))
+		id, name, err := readLinkAt(int(dir.Fd()), e)
 		if errors.Is(err, ErrNotFound) {
 			continue // removed meanwhile
 		}

@@ -54,6 +54,9 @@ func parseReference(s string) (r Reference, err error) {
 	if name == "" {
 		return r, errors.New("there is no name; write NAME[:TAG]")
 	}
+	if len(name) == 64 && isHex(name) {
+		return r, errors.New("64 hexadecimal digits are an id, not a name")
+	}
 	if first, rest, has := strings.Cut(name, "/"); has && isRegistry(first) {
 		r.Registry, r.Repository = first, rest
 		if err := checkRegistry(first); err != nil {
@@ -150,9 +153,6 @@ func checkRepository(s string) error {
 			i += n
 		}
 	}
-	if isHex(s) && len(s) == 64 {
-		return errors.New("64 hexadecimal digits are an id, not a name")
-	}
 	return nil
 }
 
@@ -180,6 +180,7 @@ func (r Reference) Name() string {
 func (r Reference) Familiar() string {
 	if r.Registry == DefaultRegistry {
 		short := strings.TrimPrefix(r.Repository, officialPrefix)
+		// Some are short only with the registry before them.
 		if again, err := parseReference(short); err == nil && again.Name() == r.Name() {
 			r.Registry, r.Repository = "", short
 		}
