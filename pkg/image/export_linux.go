@@ -167,10 +167,8 @@ func (s *Store) exportSaved(ctx context.Context, records []*record, names [][]st
 		if err != nil {
 			return err
 		}
-		e := saved{Config: r.ID[len(digestPrefix):] + ".json", RepoTags: []string{}, Layers: []string{}}
-		for _, name := range names[i] {
-			e.RepoTags = append(e.RepoTags, Familiar(name))
-		}
+		// The full names: what is short means one thing to Docker and another to podman.
+		e := saved{Config: r.ID[len(digestPrefix):] + ".json", RepoTags: append([]string{}, names[i]...), Layers: []string{}}
 		if err := putText(to, e.Config, config); err != nil {
 			return err
 		}
