@@ -35,6 +35,7 @@ var measures = []struct {
 	{"idle", (*stage).idle},
 	{"overhead", (*stage).overhead},
 	{"neighbours", (*stage).neighbours},
+	{"unpack", (*stage).unpack},
 	{"bare", (*stage).bare},
 }
 
@@ -80,7 +81,7 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 		report.Rows = append(report.Rows, rows...)
 	}
 	if len(report.Rows) == 0 {
-		return nil, fmt.Errorf("-only %s matches none of library, command, languages, audit, inits, throughput, idle, overhead, neighbours, bare", o.only)
+		return nil, fmt.Errorf("-only %s matches none of library, command, languages, audit, inits, throughput, idle, overhead, neighbours, unpack, bare", o.only)
 	}
 	report.Machine.LoadEnd = load()
 	return report, nil
