@@ -14,8 +14,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sandbox-run/sandbox-run/internal/bench"
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
@@ -26,7 +24,7 @@ import (
 const unpackPairs = 30
 
 // unpack is an image of 200 MB of the host's own files against tar of the same bytes, compressed and not.
-func (s *stage) unpack(ctx context.Context) ([]bench.Row, error) {
+func (s *stage) unpack(ctx context.Context) (rows []bench.Row, err error) {
 	size, pairs := int64(200<<20), min(s.pairs, unpackPairs)
 	if s.smoke {
 		size = 8 << 20
@@ -35,6 +33,8 @@ func (s *stage) unpack(ctx context.Context) ([]bench.Row, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
+	// More than the end of the benchmark has patience for.
+	defer func() { err = errors.Join(err, removal.Tree(context.WithoutCancel(ctx), dir)) }()
 	plain := filepath.Join(dir, "image.tar")
 	files, err := packHost(plain, size)
 	if err != nil {
@@ -44,7 +44,6 @@ func (s *stage) unpack(ctx context.Context) ([]bench.Row, error) {
 	if out, err := exec.CommandContext(ctx, "gzip", "-k", "-6", plain).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("gzip: %w: %s", err, out)
 	}
-	var rows []bench.Row
 	for _, archive := range []string{packed, plain} {
 		row, err := s.unpackArchive(ctx, dir, archive, pairs)
 		if err != nil {
@@ -69,7 +68,7 @@ func (s *stage) unpackArchive(ctx context.Context, dir, archive string, pairs in
 	img := images[0]
 	root := filepath.Join(store.Dir(), "roots", img.ID[len("sha256:"):])
 	ours := func(ctx context.Context, _ int) (bench.Sample, error) {
-		if err := cleared(ctx, root); err != nil {
+		if err := removal.Tree(ctx, root); err != nil {
 			return bench.Sample{}, err
 		}
 		var lease *image.Lease
@@ -89,7 +88,7 @@ func (s *stage) unpackArchive(ctx context.Context, dir, archive string, pairs in
 	}
 	extract := s.program(tarPath, "-x", "-p", "--numeric-owner", "-f", archive, "-C", target)
 	reference := func(ctx context.Context, _ int) (bench.Sample, error) {
-		if err := cleared(ctx, target); err != nil {
+		if err := removal.Tree(ctx, target); err != nil {
 			return bench.Sample{}, err
 		}
 		if err := os.Mkdir(target, 0o755); err != nil {
@@ -102,18 +101,6 @@ func (s *stage) unpackArchive(ctx context.Context, dir, archive string, pairs in
 		return bench.Row{}, err
 	}
 	return bench.Compare("unpack an image, "+filepath.Ext(archive)[1:], "tar -x", a, b, 1.3), nil
-}
-
-// cleared removes what the last run has made, and lets the disk come to rest.
-func cleared(ctx context.Context, dir string) error {
-	if err := removal.Tree(ctx, dir); err != nil {
-		return err
-	}
-	parent, err := os.Open(filepath.Dir(dir))
-	if err != nil {
-		return err
-	}
-	return errors.Join(unix.Syncfs(int(parent.Fd())), parent.Close())
 }
 
 var errEnough = errors.New("enough")
