@@ -27,6 +27,8 @@ test,test-all        | rustc      | rustc, a toolchain                          
 test,test-all        | cargo      | cargo, a toolchain                            | PATH=$PATH:~/.cargo/bin cargo --version
 test,test-all        | postgresql | initdb, postgres and psql                      | ls /usr/lib/postgresql/*/bin/initdb || command -v initdb
 test,test-all        | sqlite3    | the harness of SQL                             | command -v sqlite3
+test,test-all        | podman     | takes what images are exported as              | command -v podman
+test,test-all        | docker.io  | dockerd and docker, the same                   | command -v dockerd && command -v docker
 bench,test-all       | bubblewrap | bwrap, the reference of the benchmark          | command -v bwrap
 guest,guest-systemd  | qemu-system-x86 | the virtual machine of guest.sh            | command -v qemu-system-x86_64
 guest,guest-systemd  | busybox-static  | its first programs                         | test -x /usr/bin/busybox
