@@ -42,7 +42,7 @@ func (s *Store) add(ctx context.Context, src Source) (img *Image, err error) {
 		return nil, err
 	}
 	defer content.Close()
-	s.sweep(ctx) // what others have left; whatever fails here fails for the next one as well
+	_ = s.sweep(ctx) // what others have left; what is still left is the next one's
 	for range 3 {
 		if err := s.takeIn(ctx, in); err != nil {
 			return nil, err

@@ -27,8 +27,7 @@ func (s *Store) Remove(ref string, force bool) (img *Image, removed bool, err er
 		return nil, false, notFound(ref, err)
 	}
 	if removed {
-		s.sweep(context.Background())
-		s.sweepBlobs()
+		_ = s.Collect(context.Background()) // the image is gone; what is left of it is the next one's
 	}
 	return img, removed, nil
 }

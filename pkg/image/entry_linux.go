@@ -146,7 +146,7 @@ func (u *unpacker) file(at int, base string, h *tar.Header, a attributes, conten
 		}
 	}
 	if u.owners && (a.uid != 0 || a.gid != 0) {
-		if err := unix.Fchown(fd, a.uid, a.gid); err != nil { //nolint:forbidigo // a descriptor, not a path
+		if err := unix.Fchown(fd, a.uid, a.gid); err != nil {
 			return err
 		}
 	}

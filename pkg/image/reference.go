@@ -97,7 +97,7 @@ func checkRegistry(s string) error {
 		if !closed || address == "" || strings.Trim(address, "0123456789abcdefABCDEF:") != "" || rest != "" && rest[0] != ':' {
 			return fmt.Errorf("%q is not the address of a registry", s)
 		}
-		host, has, port = "", rest != "", strings.TrimPrefix(rest, ":")
+		has, port = rest != "", strings.TrimPrefix(rest, ":")
 	} else {
 		for _, label := range strings.Split(host, ".") {
 			if label == "" || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || label[0] == '-' || label[len(label)-1] == '-' {

@@ -23,7 +23,7 @@ import (
 
 const window = 128 << 20
 
-func init() { //nolint:gochecknoinits // its one effect
+func init() {
 	image.RegisterDecoder(image.Gzip, func(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) })
 	image.RegisterDecoder(image.Zstd, func(r io.Reader) (io.ReadCloser, error) {
 		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(window), zstd.WithDecoderMaxMemory(2*window))
