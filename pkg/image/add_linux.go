@@ -54,11 +54,7 @@ func (s *Store) add(ctx context.Context, src Source) (img *Image, err error) {
 	if err != nil {
 		return nil, err
 	}
-	hex, err := digestHex(in.record.ID)
-	if err != nil {
-		return nil, err
-	}
-	return &in.record.Image, s.settle(hex)
+	return &in.record.Image, s.settleAll()
 }
 
 func normalizeAll(names []string) ([]string, error) {

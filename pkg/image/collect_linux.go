@@ -173,7 +173,7 @@ func (s *Store) free() int64 {
 
 // Collect removes what killed processes have left, and what belongs to no image.
 func (s *Store) Collect(ctx context.Context) error {
-	return failedOrNil("image store", errors.Join(s.sweep(ctx), s.sweepBlobs()))
+	return failedOrNil("image store", errors.Join(s.sweep(ctx), s.sweepBlobs(), s.settleAll()))
 }
 
 func failedOrNil(op string, err error) error {

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -111,11 +112,17 @@ func (s *Store) spool(ctx context.Context, w *work, name string, r io.Reader) (*
 	if err != nil {
 		return nil, err
 	}
+	if d, is := r.(interface{ SetReadDeadline(time.Time) error }); is { // a pipe into which nobody writes
+		defer context.AfterFunc(ctx, func() { _ = d.SetReadDeadline(time.Now()) })()
+	}
 	limit := s.Limits.complete().Bytes
 	limit += limit/4 + 64<<20
 	n, err := io.CopyBuffer(onlyWriter{f}, &contextReader{ctx, io.LimitReader(r, limit+1)}, make([]byte, readAhead))
 	if err == nil && n > limit {
 		err = fmt.Errorf("%w: the archive has more than %d bytes", ErrTooLarge, limit)
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
 	if err != nil {
 		_ = f.Close()

@@ -142,6 +142,21 @@ func TestImportRoot(t *testing.T) {
 	}
 }
 
+// A pipe into which nobody writes does not outlast the context.
+func TestImportEndsWithContext(t *testing.T) {
+	s := newStore(t)
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer r.Close()
+	defer w.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if _, err := s.Import(ctx, r, image.ImportOptions{Names: []string{"x"}}); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 10*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}
+
 func packFiles(t testing.TB, files ...string) []byte {
 	t.Helper()
 	var entries []entry

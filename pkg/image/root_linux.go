@@ -111,6 +111,20 @@ func isWhole(dir *os.File) bool {
 
 func thisBoot() ([]byte, error) { return os.ReadFile("/proc/sys/kernel/random/boot_id") }
 
+// settleAll waits until all roots are on the disk, and notes it: this one, and those whose makers were killed before they could.
+func (s *Store) settleAll() error {
+	entries, err := os.ReadDir(s.path(rootsDir))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := s.settle(e.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // settle waits until a root is on the disk, and notes it.
 func (s *Store) settle(hex string) error {
 	dir, err := openDir(s.path(rootsDir, hex))

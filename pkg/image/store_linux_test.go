@@ -322,6 +322,7 @@ func TestAddFetchesOnce(t *testing.T) {
 		src.Layers = append(src.Layers, l)
 	}
 	var adding sync.WaitGroup
+	src.Layers = append(src.Layers, src.Layers[2]) // one twice, as images have that change nothing in a step
 	for range 3 {
 		adding.Go(func() {
 			if _, err := s.Add(context.Background(), src); err != nil {
@@ -532,7 +533,13 @@ func TestPowerCut(t *testing.T) {
 	if dir := used(t, s, img); read(t, dir, "f") != "content" {
 		t.Error("it is still gone")
 	}
+	if exists(t, root, "synced") {
+		t.Error("a lease has waited for the disk")
+	}
 	must(t, s.Collect(t.Context()))
+	if !exists(t, root, "synced") {
+		t.Error("nobody has noted that it is on the disk")
+	}
 	if entries, err := os.ReadDir(filepath.Join(s.Dir(), "work")); err != nil || len(entries) > 0 {
 		t.Errorf("%v, %v", entries, err)
 	}
