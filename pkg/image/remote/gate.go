@@ -1,0 +1,260 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	connectWait = 15 * time.Second
+	maxAnswer   = 8 << 20 // bytes of any answer that is not a layer
+	maxHeader   = 256 << 10
+	leastRate   = 256 // bytes per second below which a connection is called stalled
+)
+
+// gate is the one way out to the network. Whatever the layers above it were talked into (a redirect,
+// a token server's address, a fallback to http://), it passes only
+//
+//	https to the registry                   home    any address: the user named it
+//	https to anyone else                    abroad  not further inside than the registry itself (N2, N4)
+//	http  with Insecure, loopback only      plain   the dialled address is checked, not the name
+//
+// and it ends what stalls, and what does not end.
+type gate struct {
+	registry string // host[:port]
+	insecure bool
+	stall    time.Duration
+
+	home, abroad, plain *http.Transport
+	inside              atomic.Int32 // the innermost zone in which the registry was reached
+}
+
+// Zones, from the outside in.
+const (
+	zonePublic int32 = iota
+	zonePrivate
+	zoneLoopback
+	zoneNever // link-local, where cloud metadata lives; unspecified; multicast
+)
+
+func zone(addr netip.Addr) int32 {
+	addr = addr.Unmap()
+	switch {
+	case addr.IsLoopback():
+		return zoneLoopback
+	case addr.IsPrivate():
+		return zonePrivate
+	case addr.IsLinkLocalUnicast(), addr.IsUnspecified(), addr.IsMulticast(), addr.IsInterfaceLocalMulticast():
+		return zoneNever
+	}
+	return zonePublic
+}
+
+func newGate(registry string, insecure bool, stall time.Duration, certDirs []string) (*gate, error) {
+	g := &gate{registry: registry, insecure: insecure, stall: stall}
+	trust, err := trustOf(registry, certDirs)
+	if err != nil {
+		return nil, err
+	}
+	g.home = g.transport(g.arrive)
+	g.home.TLSClientConfig = trust
+	g.abroad = g.transport(g.stayOut)
+	g.plain = g.transport(onlyLoopback)
+	g.plain.Proxy = nil
+	return g, nil
+}
+
+func (g *gate) transport(check func(addr netip.Addr) error) *http.Transport {
+	dialer := &net.Dialer{Timeout: connectWait, KeepAlive: 30 * time.Second}
+	dialer.Control = func(_, address string, _ syscall.RawConn) error {
+		host, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return fmt.Errorf("dial %q: not an address", address)
+		}
+		return check(host.Addr())
+	}
+	direct := &http.Transport{
+		DialContext:            dialer.DialContext,
+		Proxy:                  http.ProxyFromEnvironment,
+		TLSHandshakeTimeout:    connectWait,
+		ForceAttemptHTTP2:      true,
+		MaxIdleConnsPerHost:    8,
+		IdleConnTimeout:        30 * time.Second,
+		MaxResponseHeaderBytes: maxHeader,
+		// Manifests and layers are known by the digest of the bytes that travel, and what is not
+		// unpacked can not be a bomb.
+		DisableCompression: true,
+	}
+	return direct
+}
+
+// arrive notes how far inside the registry is.
+func (g *gate) arrive(addr netip.Addr) error {
+	if z := zone(addr); z < zoneNever {
+		for old := g.inside.Load(); z > old && !g.inside.CompareAndSwap(old, z); old = g.inside.Load() {
+		}
+	}
+	return nil
+}
+
+// stayOut keeps a registry from sending us to places that it could not reach itself.
+func (g *gate) stayOut(addr netip.Addr) error {
+	if z := zone(addr); z > g.inside.Load() {
+		return fmt.Errorf("%w: the registry sends us to %s, an address of this machine or its network", ErrInvalid, addr)
+	}
+	return nil
+}
+
+func onlyLoopback(addr netip.Addr) error {
+	if zone(addr) != zoneLoopback {
+		return &plainError{host: addr.String(), reason: "it is not a loopback address"}
+	}
+	return nil
+}
+
+func (g *gate) close() {
+	for _, t := range []*http.Transport{g.home, g.abroad, g.plain} {
+		t.CloseIdleConnections()
+	}
+}
+
+// choose returns the transport a request may use.
+func (g *gate) choose(req *http.Request) (*http.Transport, error) {
+	host := req.URL.Host
+	switch req.URL.Scheme {
+	case "https":
+		if strings.EqualFold(strings.TrimSuffix(host, ":443"), strings.TrimSuffix(g.registry, ":443")) {
+			return g.home, nil
+		}
+		// A proxy has an address of its own, inside as a rule, and looks names up by itself.
+		if proxy, err := http.ProxyFromEnvironment(req); err == nil && proxy != nil {
+			return g.home, nil
+		}
+		return g.abroad, nil
+	case "http":
+		switch {
+		case !loopbackName(host):
+			return nil, &plainError{host: host, reason: "only loopback addresses may speak it"}
+		case !g.insecure:
+			return nil, &plainError{host: host, reason: "it was not asked for"}
+		}
+		g.arrive(netip.IPv6Loopback())
+		return g.plain, nil
+	}
+	return nil, fmt.Errorf("%w: an address with the scheme %q", ErrInvalid, plain(req.URL.Scheme))
+}
+
+// loopbackName tells whether a host, with or without a port, can be meant to be this machine. What
+// it resolves to is checked again when it is dialled.
+func loopbackName(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Unmap().IsLoopback()
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+// RoundTrip implements http.RoundTripper.
+func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
+	via, err := g.choose(req)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	stalled := &stalledError{host: req.URL.Host, wait: g.stall}
+	timer := time.AfterFunc(g.stall, func() { cancel(stalled) })
+	resp, err := via.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		timer.Stop()
+		if cause := context.Cause(ctx); errors.Is(cause, ErrStalled) {
+			err = cause
+		}
+		cancel(nil)
+		return nil, err
+	}
+	timer.Stop()
+	// Tokens are fetched again by client.send, one caller at a time; the transport above would do so
+	// in every layer's goroutine, and unsynchronised.
+	if req.URL.Path != "/v2/" {
+		resp.Header.Del("WWW-Authenticate")
+	}
+	left := int64(maxAnswer)
+	if isLayer(req.Context()) {
+		left = -1
+	}
+	resp.Body = &watched{body: resp.Body, ctx: ctx, cancel: cancel, timer: timer, stalled: stalled, left: left}
+	return resp, nil
+}
+
+type layerKey struct{}
+
+// asLayer marks a request whose answer may be large.
+func asLayer(ctx context.Context) context.Context { return context.WithValue(ctx, layerKey{}, true) }
+func isLayer(ctx context.Context) bool            { return ctx.Value(layerKey{}) != nil }
+
+// watched is a body that may not stall, nor, unless it is a layer, go on for ever. Only the time spent
+// waiting for the peer counts: a slow reader is not the peer's fault.
+type watched struct {
+	body    io.ReadCloser
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	timer   *time.Timer
+	stalled *stalledError
+	left    int64 // bytes that may still come; -1: any number
+	waited  time.Duration
+	got     int64
+	once    sync.Once
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	if w.waited >= w.stalled.wait {
+		if float64(w.got) < leastRate*w.waited.Seconds() {
+			w.cancel(w.stalled)
+			return 0, w.stalled
+		}
+		w.waited, w.got = 0, 0
+	}
+	if w.left == 0 {
+		return 0, fmt.Errorf("%w: %s sends more than %d bytes where a short answer belongs", ErrInvalid, w.stalled.host, maxAnswer)
+	}
+	if w.left > 0 {
+		p = p[:min(int64(len(p)), w.left)]
+	}
+	w.timer.Reset(w.stalled.wait)
+	start := time.Now()
+	n, err := w.body.Read(p)
+	w.timer.Stop()
+	w.waited += time.Since(start)
+	w.got += int64(n)
+	if w.left > 0 {
+		w.left -= int64(n)
+	}
+	if err != nil && err != io.EOF && errors.Is(context.Cause(w.ctx), ErrStalled) {
+		err = w.stalled
+	}
+	return n, err
+}
+
+// Close may be called twice.
+func (w *watched) Close() error {
+	var err error
+	w.once.Do(func() {
+		w.timer.Stop()
+		err = w.body.Close()
+		w.cancel(nil)
+	})
+	return err
+}

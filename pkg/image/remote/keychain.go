@@ -1,0 +1,337 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+)
+
+// The credentials of a user are where `docker login` and `podman login` put them. The registry
+// library has a reader of its own, which asks Podman's file only when Docker has none, and waits for
+// a credential helper for ever; this one asks every file in turn and gives a helper helperWait.
+const (
+	helperWait     = 30 * time.Second
+	maxCredentials = 1 << 20 // bytes of a file, and of what a helper prints
+
+	// What Docker calls its own registry in its files, for historical reasons.
+	hubKey = "https://index.docker.io/v1/"
+)
+
+// helperName is what may follow docker-credential-: the name comes from a file and becomes a program.
+var helperName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+// authFile is the part of config.json and auth.json that has to do with credentials.
+type authFile struct {
+	Auths       map[string]authEntry `json:"auths"`
+	CredHelpers map[string]string    `json:"credHelpers"`
+	CredsStore  string               `json:"credsStore"`
+}
+
+type authEntry struct {
+	Auth          string `json:"auth"`
+	Username      string `json:"username"`
+	Password      string `json:"password"`
+	IdentityToken string `json:"identitytoken"`
+	RegistryToken string `json:"registrytoken"`
+}
+
+// credentials looks up what the user has for a repository: the most specific entry of the first
+// source that has one. No entry anywhere is authn.Anonymous. The second result names the source.
+func credentials(ctx context.Context, registry, repository string) (authn.Authenticator, string, error) {
+	sources, err := credentialSources()
+	if err != nil {
+		return nil, "", err
+	}
+	for _, s := range sources {
+		auth, err := s.file.lookup(ctx, registry, repository)
+		if err != nil {
+			return nil, "", fmt.Errorf("credentials for %s in %s: %w", registry, s.name, err)
+		}
+		if auth != nil {
+			return authn.FromConfig(*auth), s.name, nil
+		}
+	}
+	return authn.Anonymous, "", nil
+}
+
+type credentialSource struct {
+	name string
+	file authFile
+}
+
+// credentialSources reads every place that exists, in the order in which they are asked.
+func credentialSources() ([]credentialSource, error) {
+	var sources []credentialSource
+	if text := os.Getenv("DOCKER_AUTH_CONFIG"); text != "" {
+		file, err := parseAuthFile([]byte(text))
+		if err != nil {
+			return nil, fmt.Errorf("variable DOCKER_AUTH_CONFIG: %w; correct or unset it", err)
+		}
+		sources = append(sources, credentialSource{"DOCKER_AUTH_CONFIG", file})
+	}
+	for _, path := range credentialPaths() {
+		data, err := readSmall(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read credentials: %w", err)
+		}
+		file, err := parseAuthFile(data)
+		if err != nil {
+			return nil, fmt.Errorf("read credentials: %s: %w; correct the file or move it away", path, err)
+		}
+		sources = append(sources, credentialSource{path, file})
+	}
+	return sources, nil
+}
+
+// credentialPaths are Docker's file, then Podman's.
+func credentialPaths() []string {
+	home, _ := os.UserHomeDir() // without one, only what the variables name
+	var paths []string
+	if dir := os.Getenv("DOCKER_CONFIG"); dir != "" {
+		paths = append(paths, filepath.Join(dir, "config.json"))
+	} else if home != "" {
+		paths = append(paths, filepath.Join(home, ".docker", "config.json"))
+	}
+	if path := os.Getenv("REGISTRY_AUTH_FILE"); path != "" {
+		return append(paths, path)
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		paths = append(paths, filepath.Join(dir, "containers", "auth.json"))
+	}
+	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
+		paths = append(paths, filepath.Join(dir, "containers", "auth.json"))
+	} else if home != "" {
+		paths = append(paths, filepath.Join(home, ".config", "containers", "auth.json"))
+	}
+	return paths
+}
+
+func readSmall(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxCredentials+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxCredentials {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxCredentials)
+	}
+	return data, nil
+}
+
+// parseAuthFile never quotes what it read: it is full of secrets.
+func parseAuthFile(data []byte) (authFile, error) {
+	var file authFile
+	if len(bytes.TrimSpace(data)) == 0 {
+		return file, nil
+	}
+	if err := json.Unmarshal(data, &file); err != nil {
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			return authFile{}, fmt.Errorf("not JSON at byte %d", syntax.Offset)
+		}
+		var kind *json.UnmarshalTypeError
+		if errors.As(err, &kind) {
+			return authFile{}, fmt.Errorf("field %q has the wrong type", kind.Field)
+		}
+		return authFile{}, errors.New("not the JSON of a Docker configuration")
+	}
+	return file, nil
+}
+
+// lookup returns nil without an error when the file has nothing for the repository.
+func (f authFile) lookup(ctx context.Context, registry, repository string) (*authn.AuthConfig, error) {
+	for _, key := range helperKeys(registry) {
+		if helper, ok := f.CredHelpers[key]; ok && helper != "" {
+			return askHelper(ctx, helper, helperServer(registry))
+		}
+	}
+	if f.CredsStore != "" {
+		auth, err := askHelper(ctx, f.CredsStore, helperServer(registry))
+		if auth != nil || err != nil {
+			return auth, err
+		}
+		// What was written before the store was configured is still in the file.
+	}
+	for _, scope := range scopes(registry, repository) {
+		for _, key := range slices.Sorted(maps.Keys(f.Auths)) { // Docker Hub may be there under two names
+			if authKey(key) != scope {
+				continue
+			}
+			auth, err := f.Auths[key].config()
+			if err != nil {
+				return nil, fmt.Errorf("entry %q: %w", key, err)
+			}
+			if auth != nil {
+				return auth, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+// scopes are the keys an entry may have for a repository, most specific first: Podman keeps
+// credentials for parts of a registry, too.
+func scopes(registry, repository string) []string {
+	var out []string
+	for name := canonicalRegistry(registry) + "/" + repository; name != ""; {
+		out = append(out, name)
+		cut := strings.LastIndexByte(name, '/')
+		if cut < 0 {
+			break
+		}
+		name = name[:cut]
+	}
+	return out
+}
+
+// authKey brings the key of an entry into the form of scopes: no scheme, no /v1/ or /v2/, one name for Docker Hub.
+func authKey(key string) string {
+	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
+	key = strings.TrimSuffix(key, "/")
+	key = strings.TrimSuffix(strings.TrimSuffix(key, "/v1"), "/v2")
+	host, rest, found := strings.Cut(key, "/")
+	if found {
+		return canonicalRegistry(host) + "/" + rest
+	}
+	return canonicalRegistry(host)
+}
+
+// canonicalRegistry is the name under which people know a registry.
+func canonicalRegistry(host string) string {
+	host = strings.ToLower(host)
+	if isHub(host) {
+		return "docker.io"
+	}
+	return host
+}
+
+func isHub(host string) bool {
+	switch host {
+	case "docker.io", "index.docker.io", "registry-1.docker.io":
+		return true
+	}
+	return false
+}
+
+func helperKeys(registry string) []string {
+	if isHub(registry) {
+		return []string{hubKey, "index.docker.io", "docker.io"}
+	}
+	return []string{registry}
+}
+
+// helperServer is what a helper is asked for: Docker Hub has one name there, however it was configured.
+func helperServer(registry string) string {
+	if isHub(registry) {
+		return hubKey
+	}
+	return registry
+}
+
+func (e authEntry) config() (*authn.AuthConfig, error) {
+	config := authn.AuthConfig{
+		Username: e.Username, Password: e.Password,
+		IdentityToken: e.IdentityToken, RegistryToken: e.RegistryToken,
+	}
+	if e.Auth != "" {
+		pair, err := base64.StdEncoding.DecodeString(e.Auth)
+		if err != nil {
+			return nil, errors.New("field auth is not base64; log in again")
+		}
+		user, password, found := strings.Cut(strings.TrimRight(string(pair), "\x00"), ":")
+		if !found {
+			return nil, errors.New("field auth is not NAME:PASSWORD in base64; log in again")
+		}
+		config.Username, config.Password = user, password
+	}
+	if config == (authn.AuthConfig{}) {
+		return nil, nil // as `docker login` leaves it when a helper has the secret
+	}
+	return &config, nil
+}
+
+// askHelper speaks Docker's credential helper protocol: the server's name on standard input, JSON on
+// standard output. A helper that knows nothing of the server says so in words, and fails.
+func askHelper(ctx context.Context, helper, server string) (*authn.AuthConfig, error) {
+	if !helperName.MatchString(helper) {
+		return nil, fmt.Errorf("credential helper %q is not the name of a program docker-credential-NAME", helper)
+	}
+	program := "docker-credential-" + helper
+	ctx, cancel := context.WithTimeout(ctx, helperWait)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "get")
+	cmd.WaitDelay = time.Second // a child of the helper may hold the pipe
+	cmd.Stdin = strings.NewReader(server)
+	var out, complaint bounded
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	err := cmd.Run()
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, fmt.Errorf("credential helper %s is not on PATH; install it or remove it from the file", program)
+	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		return nil, fmt.Errorf("credential helper %s did not answer within %s; run `%s get` by hand", program, helperWait, program)
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil && notFound(out.String()+complaint.String()):
+		return nil, nil
+	case err != nil:
+		// Helpers print their complaint to standard output; a secret is only printed on success.
+		text := out.String()
+		if strings.TrimSpace(text) == "" {
+			text = complaint.String()
+		}
+		return nil, fmt.Errorf("credential helper %s: %w: %s", program, err, plain(text))
+	}
+	var answer struct{ Username, Secret string }
+	if err := json.Unmarshal(out.buf.Bytes(), &answer); err != nil {
+		return nil, fmt.Errorf("credential helper %s: answer is not JSON", program)
+	}
+	switch {
+	case answer.Secret == "" && answer.Username == "":
+		return nil, nil
+	case answer.Username == "<token>":
+		return &authn.AuthConfig{Username: answer.Username, IdentityToken: answer.Secret}, nil
+	}
+	return &authn.AuthConfig{Username: answer.Username, Password: answer.Secret}, nil
+}
+
+func notFound(text string) bool {
+	return strings.Contains(text, "credentials not found in native keychain") || strings.Contains(text, "no credentials server URL")
+}
+
+// bounded keeps the first maxCredentials bytes, and swallows the rest so that the writer goes on. The
+// buffer is not embedded: its ReadFrom would know no bound.
+type bounded struct{ buf bytes.Buffer }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.buf.Write(p[:min(len(p), maxCredentials-b.buf.Len())])
+	return len(p), nil
+}
+
+func (b *bounded) String() string { return b.buf.String() }
