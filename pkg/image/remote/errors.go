@@ -16,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
 // What an error of this package may be, for errors.Is.
@@ -260,6 +262,8 @@ func (c *client) hint(err error) string {
 		return "the network is unreachable: check the connection, or HTTPS_PROXY; without a network, bring the image as a file: sandbox-run image import"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Sprintf("check that a registry listens at %s", c.ref.host)
+	case errors.Is(err, image.ErrInvalid):
+		return "the same image from another registry, and tell whoever runs this one"
 	case errors.As(err, &status) && status.status >= 500:
 		return "again later; what has arrived is kept"
 	case mend(err):

@@ -24,12 +24,14 @@ import (
 // library has a reader of its own, which asks Podman's file only when Docker has none, and waits for
 // a credential helper for ever; this one asks every file in turn and gives a helper helperWait.
 const (
-	helperWait     = 30 * time.Second
 	maxCredentials = 1 << 20 // bytes of a file, and of what a helper prints
 
 	// What Docker calls its own registry in its files, for historical reasons.
 	hubKey = "https://index.docker.io/v1/"
 )
+
+// helperWait is a variable for the tests. A helper may ask its user, who takes a while to type.
+var helperWait = 30 * time.Second
 
 // helperName is what may follow docker-credential-: the name comes from a file and becomes a program.
 var helperName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)

@@ -1,0 +1,285 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/sandbox-run/sandbox-run/pkg/image"
+)
+
+const (
+	maxRedirects  = 5
+	maxRetryAfter = time.Minute // a registry that wants us gone for longer is told of, not waited for
+	maxErrorBody  = 64 << 10
+)
+
+// reference is an image's name, taken apart.
+type reference struct {
+	registry   string // as people know it: docker.io
+	host       string // whom we talk to: index.docker.io
+	repository string // library/python
+	tag        string // empty with a digest
+	digest     string // sha256:…
+}
+
+// parseReference understands what the store understands.
+func parseReference(ref string) (reference, error) {
+	full, err := image.ParseReference(ref)
+	if err != nil {
+		return reference{}, err
+	}
+	if full.Registry == "" {
+		return reference{}, fmt.Errorf("%s is the name of an image that is built here, no registry has it; try: sandbox-run image build %s",
+			full, strings.TrimPrefix(full.Repository, image.LocalPrefix))
+	}
+	out := reference{registry: full.Registry, repository: full.Repository, tag: full.Tag, digest: full.Digest}
+	if out.digest != "" {
+		out.tag = "" // the digest says all; the tag may have moved on
+	}
+	registry, err := name.NewRegistry(out.registry)
+	if err != nil {
+		return reference{}, fmt.Errorf("reference %q: %w", ref, err)
+	}
+	out.host = registry.RegistryStr() // docker.io is index.docker.io
+	return out, nil
+}
+
+// id is what the registry is asked for.
+func (r reference) id() string {
+	if r.digest != "" {
+		return r.digest
+	}
+	return r.tag
+}
+
+func (r reference) String() string {
+	if r.digest != "" {
+		return r.registry + "/" + r.repository + "@" + r.digest
+	}
+	return r.registry + "/" + r.repository + ":" + r.tag
+}
+
+// client talks to one repository of one registry.
+type client struct {
+	ref    reference
+	opts   Options
+	gate   *gate
+	target name.Repository
+	auth   authn.Authenticator
+	source string // where the credentials are from; empty without any
+
+	mu      sync.Mutex
+	session http.RoundTripper // authenticated; replaced when its token has run out
+}
+
+// newClient logs in. The caller closes it.
+func newClient(ctx context.Context, ref reference, opts Options) (*client, error) {
+	c := &client{ref: ref, opts: opts}
+	if opts.Insecure && !loopbackName(ref.host) {
+		return nil, c.fail("connect", &plainError{host: ref.host, reason: "--insecure is for registries on this machine (loopback addresses) only"})
+	}
+	var how []name.Option
+	if opts.Insecure {
+		how = append(how, name.Insecure)
+	}
+	registry, err := name.NewRegistry(ref.host, how...)
+	if err != nil {
+		return nil, c.fail("connect", err)
+	}
+	c.target = registry.Repo(ref.repository)
+	if c.gate, err = newGate(ref.host, opts.Insecure, opts.Stall, opts.CertDirs); err != nil {
+		return nil, c.fail("connect", err)
+	}
+	if c.auth, c.source, err = credentials(ctx, ref.registry, ref.repository); err != nil {
+		return nil, c.fail("log in", err)
+	}
+	err = c.retry(ctx, func(ctx context.Context) error {
+		c.session, err = c.login(ctx)
+		return err
+	})
+	if err != nil {
+		c.close()
+		return nil, c.fail("connect", err)
+	}
+	return c, nil
+}
+
+func (c *client) close() { c.gate.close() }
+
+// login asks the registry how it wants to be talked to, and gets a token if that is how.
+func (c *client) login(ctx context.Context) (http.RoundTripper, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*c.opts.Stall)
+	defer cancel()
+	base := transport.NewUserAgent(c.gate, c.opts.UserAgent)
+	session, err := transport.NewWithContext(ctx, c.target.Registry, c.auth, base, []string{c.target.Scope(transport.PullScope)})
+	return session, tidy(err)
+}
+
+// retry calls attempt until it succeeds, fails for good, or has failed too often.
+func (c *client) retry(ctx context.Context, attempt func(context.Context) error) error {
+	for n := 1; ; n++ {
+		err := attempt(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		wait, again := c.patience(n, err)
+		if !again || !passing(err) {
+			return err
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// patience is how long to wait after the nth failure, and whether to try again at all.
+func (c *client) patience(n int, err error) (time.Duration, bool) {
+	if n >= c.opts.Attempts {
+		return 0, false
+	}
+	wait := c.opts.Backoff << min(n-1, 5)
+	wait += time.Duration(rand.Int64N(int64(wait)/4 + 1)) // many clients that failed together do not come back together
+	var status *statusError
+	if errors.As(err, &status) && status.retryAfter > 0 {
+		if status.retryAfter > maxRetryAfter {
+			return 0, false
+		}
+		wait = max(wait, status.retryAfter)
+	}
+	return wait, true
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// send asks for something in the repository, once; when the token has run out in between, once more with a new one. Answers other than
+// those in want are errors.
+func (c *client) send(ctx context.Context, path string, header http.Header, want ...int) (*http.Response, error) {
+	for fresh := false; ; fresh = true {
+		session := c.current()
+		resp, err := c.do(ctx, session, path, header)
+		if err != nil {
+			return nil, tidy(err)
+		}
+		for _, status := range want {
+			if resp.StatusCode == status {
+				return resp, nil
+			}
+		}
+		err = readStatus(resp)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusUnauthorized || fresh {
+			return nil, err
+		}
+		if err := c.renew(ctx, session); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (c *client) do(ctx context.Context, session http.RoundTripper, path string, header http.Header) (*http.Response, error) {
+	address := url.URL{Scheme: c.target.Scheme(), Host: c.ref.host, Path: "/v2/" + c.ref.repository + "/" + path}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	for key, values := range header {
+		req.Header[key] = values
+	}
+	browser := http.Client{Transport: session, CheckRedirect: func(req *http.Request, via []*http.Request) error {
+		if len(via) > maxRedirects {
+			return fmt.Errorf("%w: more than %d redirects", ErrInvalid, maxRedirects)
+		}
+		// The transport signs requests to the registry only; this is for what others may have left in the request.
+		if req.URL.Host != via[0].URL.Host {
+			req.Header.Del("Authorization")
+			req.Header.Del("Cookie")
+		}
+		req.Header.Del("Referer") // it would tell the next host the signed address of the last
+		return nil
+	}}
+	return browser.Do(req)
+}
+
+func (c *client) current() http.RoundTripper {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.session
+}
+
+// renew logs in again, unless somebody else has since the session was looked up.
+func (c *client) renew(ctx context.Context, old http.RoundTripper) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session != old {
+		return nil
+	}
+	session, err := c.login(ctx)
+	if err != nil {
+		return err
+	}
+	c.session = session
+	return nil
+}
+
+// readStatus makes an error of an answer, with the words of the registry.
+func readStatus(resp *http.Response) error {
+	out := &statusError{status: resp.StatusCode, host: resp.Request.URL.Host, retryAfter: retryAfter(resp.Header.Get("Retry-After"))}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	if err != nil {
+		return out
+	}
+	var said struct {
+		Errors []struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"errors"`
+	}
+	if json.Unmarshal(body, &said) != nil {
+		return out
+	}
+	var words []string
+	for _, e := range said.Errors {
+		words = append(words, e.Code+": "+e.Message)
+	}
+	out.message = plain(strings.Join(words, "; "))
+	return out
+}
+
+func retryAfter(header string) time.Duration {
+	if header == "" {
+		return 0
+	}
+	if seconds, err := strconv.Atoi(header); err == nil && seconds >= 0 {
+		return time.Duration(min(seconds, 7*24*3600)) * time.Second
+	}
+	if at, err := http.ParseTime(header); err == nil {
+		return max(0, time.Until(at).Round(time.Second))
+	}
+	return 0
+}
