@@ -126,6 +126,10 @@ func (c *client) login(ctx context.Context) (http.RoundTripper, error) {
 	defer cancel()
 	base := transport.NewUserAgent(c.gate, c.opts.UserAgent)
 	session, err := transport.NewWithContext(ctx, c.target.Registry, c.auth, base, []string{c.target.Scope(transport.PullScope)})
+	if failure := c.gate.plainFailure.Load(); failure != nil && errors.Is(err, http.ErrSchemeMismatch) {
+		// Both schemes were tried. That it does not speak HTTPS is no news; what plain HTTP came to is.
+		return nil, tidy(*failure)
+	}
 	return session, tidy(err)
 }
 

@@ -158,14 +158,6 @@ func tidy(err error) error {
 		status.message = plain(strings.Join(said, "; "))
 		return status
 	}
-	var plainHTTP *plainError
-	if errors.As(err, &plainHTTP) { // beside the failure of HTTPS, when both were tried
-		return plainHTTP
-	}
-	var stalled *stalledError
-	if errors.As(err, &stalled) {
-		return stalled
-	}
 	var at *url.Error
 	if !errors.As(err, &at) {
 		return err
@@ -176,6 +168,17 @@ func tidy(err error) error {
 			break
 		}
 		at = inner
+	}
+	// Where both schemes were tried, HTTPS is the first of the two, and tells more unless the registry does not speak it.
+	var (
+		plainHTTP *plainError
+		stalled   *stalledError
+	)
+	switch {
+	case errors.As(at.Err, &plainHTTP), errors.Is(at.Err, http.ErrSchemeMismatch) && errors.As(err, &plainHTTP):
+		return plainHTTP
+	case errors.As(at.Err, &stalled):
+		return stalled
 	}
 	host := "the registry"
 	if u, bad := url.Parse(at.URL); bad == nil && u.Host != "" {

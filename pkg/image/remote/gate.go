@@ -36,7 +36,8 @@ type gate struct {
 	stall    time.Duration
 
 	home, abroad, plain *http.Transport
-	inside              atomic.Int32 // the innermost zone in which the registry was reached
+	inside              atomic.Int32          // the innermost zone in which the registry was reached
+	plainFailure        atomic.Pointer[error] // the last one over plain HTTP
 }
 
 // Zones, from the outside in.
@@ -183,6 +184,9 @@ func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
 			err = cause
 		}
 		cancel(nil)
+		if via == g.plain {
+			g.plainFailure.Store(&err)
+		}
 		return nil, err
 	}
 	timer.Stop()

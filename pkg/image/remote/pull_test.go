@@ -192,7 +192,7 @@ func TestCancelledPullEndsSoon(t *testing.T) {
 	reg.push("slow:1", imageOf(t, "linux/amd64", 4, 1<<20))
 	reg.set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if strings.Contains(r.URL.Path, "/blobs/") {
-			<-r.Context().Done()
+			reg.hold(r)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -34,6 +34,7 @@ type testRegistry struct {
 	t     *testing.T
 	back  http.Handler // the registry itself
 	front *httptest.Server
+	quit  chan struct{}
 
 	mu        sync.Mutex
 	requests  []request
@@ -48,9 +49,12 @@ type request struct {
 
 func newRegistry(t *testing.T) *testRegistry {
 	t.Helper()
-	r := &testRegistry{t: t, back: registry.New(registry.Logger(log.New(io.Discard, "", 0)))}
+	r := &testRegistry{t: t, back: registry.New(registry.Logger(log.New(io.Discard, "", 0))), quit: make(chan struct{})}
 	r.front = httptest.NewServer(r)
-	t.Cleanup(r.front.Close)
+	t.Cleanup(func() {
+		close(r.quit)
+		r.front.Close()
+	})
 	isolate(t)
 	return r
 }
@@ -81,6 +85,14 @@ func (r *testRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	r.back.ServeHTTP(w, req)
+}
+
+// hold keeps a request without an answer. A server does not always notice that its client has left.
+func (r *testRegistry) hold(req *http.Request) {
+	select {
+	case <-req.Context().Done():
+	case <-r.quit:
+	}
 }
 
 func (r *testRegistry) set(f func(w http.ResponseWriter, req *http.Request, next http.Handler)) {
@@ -141,7 +153,11 @@ type direct struct{ http.Handler }
 
 func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	rec := httptest.NewRecorder()
-	d.ServeHTTP(rec, req)
+	served := req.Clone(req.Context())
+	if served.Body == nil {
+		served.Body = http.NoBody // as a server has it
+	}
+	d.ServeHTTP(rec, served)
 	resp := rec.Result()
 	resp.Request = req
 	return resp, nil

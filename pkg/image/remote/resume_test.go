@@ -225,7 +225,7 @@ func TestKilledPullGoesOn(t *testing.T) {
 		_, _ = io.CopyN(w, resp.Body, here)
 		_ = http.NewResponseController(w).Flush()
 		sent <- struct{}{}
-		<-r.Context().Done()
+		reg.hold(r)
 	}))
 	store := newStore(t)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledPullGoesOn$", "-test.v")
@@ -395,13 +395,13 @@ func counted(requests []request) map[string]int {
 func TestStalledRegistryIsGivenUp(t *testing.T) {
 	reg := newRegistry(t)
 	digest, _ := big(t, reg, "stall:1", 1<<20)
-	silent := func(w http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() }
+	silent := func(w http.ResponseWriter, r *http.Request, _ http.Handler) { reg.hold(r) }
 	half := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		resp := answerOf(r, next)
 		copyHeader(w, resp)
-		_, _ = io.CopyN(w, resp.Body, 1000)
+		_, _ = io.CopyN(w, resp.Body, 100)
 		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
+		reg.hold(r)
 	}
 	trickle := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		resp := answerOf(r, next)
