@@ -87,6 +87,11 @@ type incoming struct {
 // check compares what a source says with itself.
 func (s *Store) check(src Source) (*incoming, error) {
 	in := &incoming{Source: src}
+	for _, digest := range src.Indexes {
+		if _, err := digestHex(digest); err != nil {
+			return nil, fmt.Errorf("index: %w", err)
+		}
+	}
 	in.Layers = slices.Clone(src.Layers)
 	if most := s.Limits.complete().Layers; len(in.Layers) > most {
 		return nil, fmt.Errorf("it has %d layers, and %d are allowed", len(in.Layers), most)
@@ -348,6 +353,12 @@ func (s *Store) show(in *incoming, names []string) error {
 	if err == nil {
 		in.record.Added = old.Added
 	}
+	in.record.Indexes = slices.Clone(in.Indexes)
+	if err == nil {
+		in.record.Indexes = append(in.record.Indexes, old.Indexes...)
+	}
+	slices.Sort(in.record.Indexes)
+	in.record.Indexes = slices.Compact(in.record.Indexes)
 	in.record.Names = nil // they are kept elsewhere
 	text, err := json.Marshal(in.record)
 	if err != nil {
@@ -356,7 +367,7 @@ func (s *Store) show(in *incoming, names []string) error {
 	if err := writeFile(s.path(imagesDir, id[len(digestPrefix):]+".json"), text); err != nil {
 		return err
 	}
-	for _, name := range append([]string{"@" + in.record.Digest}, names...) {
+	for _, name := range append(in.record.digestNames(), names...) {
 		if err := s.writeName(name, id); err != nil {
 			return err
 		}

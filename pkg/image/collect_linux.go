@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,7 +87,7 @@ func (s *Store) removeImage(w *work, r *record) error {
 	if root != nil {
 		defer root.Close()
 	}
-	for _, name := range append([]string{"@" + r.Digest}, r.Names...) {
+	for _, name := range append(r.digestNames(), r.Names...) {
 		if err := s.removeName(name, r.ID); err != nil {
 			return err
 		}
@@ -246,7 +247,7 @@ func (s *Store) sweepIndex() error {
 	}
 	return s.eachName(func(id, name string) error {
 		r, err := s.readRecord(id)
-		if errors.Is(err, ErrNotFound) || err == nil && strings.HasPrefix(name, "@") && name != "@"+r.Digest {
+		if errors.Is(err, ErrNotFound) || err == nil && strings.HasPrefix(name, "@") && !slices.Contains(r.digestNames(), name) {
 			return s.removeName(name, id)
 		}
 		return nil

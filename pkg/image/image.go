@@ -23,12 +23,13 @@ var (
 
 // Image is one that the store has, whole and checked.
 type Image struct {
-	ID       string    `json:"id"`       // sha256:… of its configuration
-	Digest   string    `json:"digest"`   // sha256:… of its manifest
-	Names    []string  `json:"names"`    // normalised, sorted; may be empty
-	Platform string    `json:"platform"` // "linux/amd64"
-	Size     int64     `json:"size"`     // bytes of its files, unpacked
-	Created  time.Time `json:"created"`  // as the image says; zero when it does not
+	ID       string    `json:"id"`                // sha256:… of its configuration
+	Digest   string    `json:"digest"`            // sha256:… of its manifest
+	Indexes  []string  `json:"indexes,omitempty"` // digests of the indexes by which it was found, among images for other platforms
+	Names    []string  `json:"names"`             // normalised, sorted; may be empty
+	Platform string    `json:"platform"`          // "linux/amd64"
+	Size     int64     `json:"size"`              // bytes of its files, unpacked
+	Created  time.Time `json:"created"`           // as the image says; zero when it does not
 	Added    time.Time `json:"added"`
 	Layers   []string  `json:"layers"` // digests, lowest first
 	Config   Config    `json:"config"`
@@ -48,6 +49,8 @@ type Config struct {
 type Source struct {
 	// Names the image is to have; a name that another image has moves here.
 	Names []string
+	// Indexes are the digests of what led to the manifest. People pin them, so the image is found by them, too.
+	Indexes []string
 	// Manifest as it was served, or nil: then one is written for what is below.
 	Manifest []byte
 	// Config as it was served. Without a manifest, rootfs.diff_ids may be missing and is filled in; nil is an empty one.

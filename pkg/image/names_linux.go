@@ -17,7 +17,16 @@ import (
 
 // A name is a symlink, because the kernel makes and replaces one as a whole and reads it in one call. Its text is
 // "HEX NAME"; its own name is a hash of NAME, which may be longer than a file's name can be. The digest of an image's
-// manifest is kept as the name "@sha256:…".
+// manifest is kept as the name "@sha256:…", and so are those of the indexes that led to it.
+
+// digestNames are those of an image.
+func (r *record) digestNames() []string {
+	names := []string{"@" + r.Digest}
+	for _, index := range r.Indexes {
+		names = append(names, "@"+index)
+	}
+	return names
+}
 
 func (s *Store) namePath(name string) string {
 	sum := sha256.Sum256([]byte(name))

@@ -258,7 +258,7 @@ func (s *Store) byName(ref Reference) (*record, error) {
 	return s.readRecord(id)
 }
 
-// byDigest finds an image by the digest of its configuration or of its manifest.
+// byDigest finds an image by the digest of its configuration, of its manifest, or of an index that led to it.
 func (s *Store) byDigest(digest string) (*record, error) {
 	if _, err := digestHex(digest); err != nil {
 		return nil, err

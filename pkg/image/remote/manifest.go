@@ -215,25 +215,35 @@ func checkDescriptor(what string, d v1.Descriptor, most int64) error {
 	return nil
 }
 
+// found is the manifest of an image, and the digests of the indexes that led to it.
+type found struct {
+	document
+	manifest *v1.Manifest
+	indexes  []string
+}
+
 // resolve follows indexes to the image of a platform.
-func (c *client) resolve(ctx context.Context, id string, want v1.Platform) (document, *v1.Manifest, error) {
+func (c *client) resolve(ctx context.Context, id string, want v1.Platform) (found, error) {
+	var out found
 	for range maxNesting {
 		doc, err := c.fetchManifest(ctx, id)
 		if err != nil {
-			return document{}, nil, err
+			return out, err
 		}
 		op := "read manifest " + id
 		if doc.kind.IsImage() {
-			m, err := parseImage(doc.bytes)
-			return doc, m, c.fail(op, err)
+			out.document = doc
+			out.manifest, err = parseImage(doc.bytes)
+			return out, c.fail(op, err)
 		}
 		chosen, err := choose(doc.bytes, want)
 		if err != nil {
-			return document{}, nil, c.fail(op, err)
+			return out, c.fail(op, err)
 		}
+		out.indexes = append(out.indexes, doc.digest)
 		id = chosen.Digest.String()
 	}
-	return document{}, nil, c.fail("read manifest "+id, fmt.Errorf("%w: more than %d indexes in one another", ErrInvalid, maxNesting))
+	return out, c.fail("read manifest "+id, fmt.Errorf("%w: more than %d indexes in one another", ErrInvalid, maxNesting))
 }
 
 // checkPlatform holds an image's own configuration against what was wanted: an image without an index has nothing else to say it by.

@@ -34,9 +34,8 @@ func Pull(ctx context.Context, store *image.Store, ref string, opts Options) (*i
 // remoteImage is an image that was found in a registry: everything but its layers.
 type remoteImage struct {
 	*client
+	found
 	report   *reporter
-	doc      document
-	manifest *v1.Manifest
 	platform v1.Platform
 }
 
@@ -53,13 +52,13 @@ func find(ctx context.Context, name reference, opts Options) (*remoteImage, erro
 		report.image(Failed, err.Error())
 		return nil, err
 	}
-	doc, manifest, err := c.resolve(ctx, name.id(), want)
+	what, err := c.resolve(ctx, name.id(), want)
 	if err != nil {
 		c.close()
 		report.image(Failed, err.Error())
 		return nil, err
 	}
-	return &remoteImage{client: c, report: report, doc: doc, manifest: manifest, platform: want}, nil
+	return &remoteImage{client: c, found: what, report: report, platform: want}, nil
 }
 
 func (r *remoteImage) pull(ctx context.Context, store *image.Store) (*image.Image, error) {
@@ -68,7 +67,7 @@ func (r *remoteImage) pull(ctx context.Context, store *image.Store) (*image.Imag
 		r.report.image(Failed, err.Error())
 		return nil, err
 	}
-	if err := remember(store, pulled{Name: r.ref.String(), ID: img.ID, Digest: r.doc.digest, Platform: r.platform.String(), At: time.Now().UTC()}); err != nil {
+	if err := remember(store, pulled{Name: r.ref.String(), ID: img.ID, Digest: r.digest, Platform: r.platform.String(), At: time.Now().UTC()}); err != nil {
 		r.report.image(Failed, err.Error())
 		return nil, err
 	}
@@ -86,7 +85,8 @@ func (r *remoteImage) add(ctx context.Context, store *image.Store) (*image.Image
 	}
 	img, err := store.Add(ctx, image.Source{
 		Names:    []string{r.ref.String()},
-		Manifest: r.doc.bytes,
+		Indexes:  r.indexes,
+		Manifest: r.bytes,
 		Config:   config,
 		Layers:   r.layers(store),
 	})
@@ -121,7 +121,7 @@ func (r *remoteImage) layers(store *image.Store) []image.Layer {
 			Open: (&layer{image: r, slots: slots, index: i, desc: l}).open,
 		}
 	}
-	r.report.announce(r.doc.digest, reports)
+	r.report.announce(r.digest, reports)
 	return layers
 }
 

@@ -63,7 +63,7 @@ func Update(ctx context.Context, store *image.Store, refs []string, opts Options
 			changes[i] = changes[i].failed(err)
 			continue
 		}
-		changes[i].Outcome, changes[i].New = Updated, r.doc.digest
+		changes[i].Outcome, changes[i].New = Updated, r.digest
 	}
 	if err := ctx.Err(); err != nil {
 		return changes, context.Cause(ctx)
@@ -116,7 +116,7 @@ func check(ctx context.Context, record pulled, opts Options) (Change, *remoteIma
 		return change, nil
 	case err != nil:
 		return change.failed(err), nil
-	case found.doc.digest == record.Digest:
+	case found.digest == record.Digest:
 		found.close()
 		return change, nil
 	}
