@@ -442,9 +442,11 @@ func TestPlainHTTP(t *testing.T) {
 	}
 }
 
+// A registry over TLS and HTTP/2, known by a certificate in a directory, and one that cuts connections there.
 func TestTLS(t *testing.T) {
 	reg := newRegistry(t)
 	secure := httptest.NewUnstartedServer(reg)
+	secure.EnableHTTP2 = true
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS()
 	defer secure.Close()
@@ -456,6 +458,28 @@ func TestTLS(t *testing.T) {
 	says(t, err, "certificate", "/etc/docker/certs.d/"+host+"/ca.crt")
 	opts.CertDirs = []string{trust(t, host, secure)}
 	pullWorks(t, newStore(t), host+"/tls:1", opts)
+
+	digest, size := big(t, reg, "cut:1", 1<<20)
+	var cuts atomic.Int64
+	reg.set(only(digest, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("%s", r.Proto)
+		}
+		resp := answerOf(r, next)
+		if resp.ContentLength > 400_000 {
+			cuts.Add(1)
+			sendPart(w, resp, 300_000)
+		}
+		copyHeader(w, resp)
+		_, _ = io.Copy(w, resp.Body)
+	}))
+	reg.seen("")
+	pullWorks(t, newStore(t), host+"/cut:1", opts)
+	last := reg.seen(digest)
+	if cuts.Load() < 2 || !strings.HasSuffix(last[len(last)-1].ranges, fmt.Sprintf("-%d", size-1)) {
+		t.Errorf("%d cuts, %+v", cuts.Load(), last)
+	}
+	reg.set(nil)
 	if err := os.WriteFile(filepath.Join(opts.CertDirs[0], host, "bad.crt"), []byte("not PEM"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/sandbox-run/sandbox-run/pkg/image"
+	_ "github.com/sandbox-run/sandbox-run/pkg/image/codec" // registries have layers of every compression
 )
 
 // Pull fetches an image from its registry into a store, and returns it as the store has it. What the store has already is not fetched again,

@@ -1,9 +1,12 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"net/http"
-
+	"github.com/google/go-containerregistry/pkg/compression"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/sandbox-run/sandbox-run/pkg/image"
@@ -65,6 +68,38 @@ func TestPullByTagAndDigest(t *testing.T) {
 				t.Errorf("a layer the store has was fetched again: %s", q.path)
 			}
 		}
+	}
+}
+
+func TestPullZstd(t *testing.T) {
+	reg := newRegistry(t)
+	packed, err := layerOf(t, "zstd", 5000, 1).Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	archive, err := io.ReadAll(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive)), nil },
+		tarball.WithCompression(compression.ZStd), tarball.WithMediaType(types.OCILayerZStd))
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := mutate.AppendLayers(imageOf(t, "linux/amd64", 30, 100), layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg.push("zstd:1", img)
+	store := newStore(t)
+	lease, err := store.Use(pullWorks(t, store, reg.ref("zstd:1"), quick()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Close()
+	if info, err := os.Stat(filepath.Join(lease.Dir(), "zstd")); err != nil || info.Size() != 5000 {
+		t.Errorf("%v, %v", info, err)
 	}
 }
 

@@ -108,7 +108,8 @@ func check(ctx context.Context, record pulled, opts Options) (Change, *remoteIma
 	if name.digest != "" {
 		return change, nil
 	}
-	opts.Platform = record.Platform // it was chosen when the image was pulled
+	opts.Platform = record.Platform                          // it was chosen when the image was pulled
+	opts.Insecure = opts.Insecure && loopbackName(name.host) // the others are not meant
 	found, err := find(ctx, name, opts)
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -118,6 +119,7 @@ func check(ctx context.Context, record pulled, opts Options) (Change, *remoteIma
 		return change.failed(err), nil
 	case found.digest == record.Digest:
 		found.close()
+		found.report.image(Done, "")
 		return change, nil
 	}
 	return change, found
