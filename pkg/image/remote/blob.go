@@ -133,7 +133,7 @@ func (b *blob) drop() {
 
 // cut is what the end of a body means before the end of the layer.
 func cut(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

@@ -67,7 +67,10 @@ func newGate(registry string, insecure bool, stall time.Duration, certDirs []str
 	if err != nil {
 		return nil, err
 	}
-	g.home = g.transport(g.arrive)
+	g.home = g.transport(func(addr netip.Addr) error {
+		g.arrive(zone(addr))
+		return nil
+	})
 	g.home.TLSClientConfig = trust
 	g.abroad = g.transport(g.stayOut)
 	g.plain = g.transport(onlyLoopback)
@@ -100,12 +103,12 @@ func (g *gate) transport(check func(addr netip.Addr) error) *http.Transport {
 }
 
 // arrive notes how far inside the registry is.
-func (g *gate) arrive(addr netip.Addr) error {
-	if z := zone(addr); z < zoneNever {
-		for old := g.inside.Load(); z > old && !g.inside.CompareAndSwap(old, z); old = g.inside.Load() {
-		}
+func (g *gate) arrive(z int32) {
+	if z == zoneNever {
+		return
 	}
-	return nil
+	for old := g.inside.Load(); z > old && !g.inside.CompareAndSwap(old, z); old = g.inside.Load() {
+	}
 }
 
 // stayOut keeps a registry from sending us to places that it could not reach itself.
@@ -149,7 +152,7 @@ func (g *gate) choose(req *http.Request) (*http.Transport, error) {
 		case !g.insecure:
 			return nil, &plainError{host: host, reason: "it was not asked for"}
 		}
-		g.arrive(netip.IPv6Loopback())
+		g.arrive(zoneLoopback)
 		return g.plain, nil
 	}
 	return nil, fmt.Errorf("%w: an address with the scheme %q", ErrInvalid, plain(req.URL.Scheme))

@@ -170,7 +170,7 @@ type download struct {
 
 func (d *download) Read(p []byte) (int, error) {
 	n, err := d.blob.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		d.layer.mu.Lock()
 		d.layer.failed = err
 		d.layer.mu.Unlock()

@@ -135,19 +135,6 @@ func (r *testRegistry) push(rest string, what ggcr.Taggable) {
 	}
 }
 
-// put stores any bytes as a manifest.
-func (r *testRegistry) put(rest, mediaType, body string) {
-	r.t.Helper()
-	repository, tag, _ := strings.Cut(rest, ":")
-	req := httptest.NewRequest(http.MethodPut, "/v2/"+repository+"/manifests/"+tag, strings.NewReader(body))
-	req.Header.Set("Content-Type", mediaType)
-	rec := httptest.NewRecorder()
-	r.back.ServeHTTP(rec, req)
-	if rec.Code >= 300 {
-		r.t.Fatalf("put %s: %d %s", rest, rec.Code, rec.Body)
-	}
-}
-
 // direct is a client without a network.
 type direct struct{ http.Handler }
 

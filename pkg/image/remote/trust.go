@@ -37,16 +37,14 @@ func trustOf(registry string, dirs []string) (*tls.Config, error) {
 		}
 		for _, entry := range entries {
 			path := filepath.Join(dir, entry.Name())
-			base, isAuthority := strings.CutSuffix(path, ".crt")
-			pair, isPair := strings.CutSuffix(path, ".cert")
-			if !isAuthority && !isPair {
+			base, isPair := strings.CutSuffix(path, ".cert")
+			if !isPair && !strings.HasSuffix(path, ".crt") {
 				continue
 			}
 			if config == nil {
 				config = &tls.Config{MinVersion: tls.VersionTLS12}
 			}
 			if isPair {
-				base = pair
 				certificate, err := tls.LoadX509KeyPair(path, base+".key")
 				if err != nil {
 					return nil, fmt.Errorf("certificate %s with its key: %w", path, err)
