@@ -20,6 +20,9 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -75,6 +78,50 @@ func TestWrongBytes(t *testing.T) {
 		reg.set(only(digest, func(w http.ResponseWriter, r *http.Request, next http.Handler) { endless(w, r, body(r, next)) }))
 		pullWorks(t, newStore(t), reg.ref("wrong:1"), quick())
 	})
+}
+
+// One document in place of another, each of them good.
+func TestSwappedDocuments(t *testing.T) {
+	reg := newRegistry(t)
+	asked, other := imageOf(t, "linux/amd64", 40, 1000), imageOf(t, "linux/amd64", 41, 1000)
+	index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: asked, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "amd64"}}})
+	reg.push("swap:one", asked)
+	reg.push("swap:other", other)
+	reg.push("swap:index", index)
+	config, err := asked.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherConfig, err := other.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	swap := func(from, to string) func(http.ResponseWriter, *http.Request, http.Handler) {
+		return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			r.URL.Path = strings.Replace(r.URL.Path, from, to, 1)
+			next.ServeHTTP(w, r)
+		}
+	}
+	for name, c := range map[string]struct{ ref, from, to string }{
+		"manifest by digest":   {"swap@" + digestOfImage(t, asked), digestOfImage(t, asked), digestOfImage(t, other)},
+		"index by digest":      {"swap@" + digestOfImage(t, index), digestOfImage(t, index), digestOfImage(t, other)},
+		"manifest of an index": {"swap:index", digestOfImage(t, asked), digestOfImage(t, other)},
+		"configuration":        {"swap:one", config.String(), otherConfig.String()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg.set(nil)
+			pullWorks(t, newStore(t), reg.ref(c.ref), quick()) // the control
+			reg.set(swap(c.from, c.to))
+			reg.seen("")
+			err := pullFails(t, newStore(t), reg.ref(c.ref), quick())
+			says(t, err, "wrong digest", c.from, c.to)
+			for _, l := range reg.seen("/blobs/") {
+				if !strings.Contains(l.path, config.Hex) {
+					t.Errorf("a layer was fetched: %s", l.path)
+				}
+			}
+		})
+	}
 }
 
 func TestHostileManifests(t *testing.T) {

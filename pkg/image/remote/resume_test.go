@@ -140,10 +140,12 @@ func TestRangesNotSupported(t *testing.T) {
 			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 		},
 		"another": func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-			resp := answerOf(r, next)
-			resp.Header.Set("Content-Range", fmt.Sprintf("bytes 0-%d/%d", size-1, size))
-			copyHeader(w, resp)
-			_, _ = io.Copy(w, resp.Body)
+			rest := answerOf(r, next).ContentLength
+			r.Header.Del("Range")
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes 0-%d/%d", rest-1, size))
+			w.Header().Set("Content-Length", fmt.Sprint(rest))
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = io.CopyN(w, answerOf(r, next).Body, rest) // as many bytes as are missing, and not those
 		},
 		"nonsense": func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			resp := answerOf(r, next)
