@@ -1,0 +1,91 @@
+package build
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Options say how an image is built. The zero value is right for most.
+type Options struct {
+	// Dir is where builds work and packages are kept; default: /var/cache/sandbox-run/build for root, a directory of their own for others.
+	Dir string
+	// Suite of Debian; default: this machine's, or bookworm where it is not a Debian.
+	Suite string
+	// Mirror is the URL of a Debian archive, main of Suite only; one of snapshot.debian.org gives the packages of a day. Default: this
+	// machine's sources of Debian packages, with updates.
+	Mirror string
+	// Tags are further names of the image.
+	Tags []string
+	// Epoch is the time that nothing in the image is later than; default: the time of the newest file in its packages.
+	Epoch time.Time
+	// Timeout of the whole build; default an hour.
+	Timeout time.Duration
+	// Log is written what mmdebstrap and the packages say.
+	Log io.Writer
+	// Progress is told what happens, in a few words, from a goroutine of the build's. It must not block.
+	Progress func(what string)
+}
+
+func (o Options) progress(what string) {
+	if o.Progress != nil {
+		o.Progress(what)
+	}
+}
+
+// Kinds of failure a caller can act upon; test with errors.Is. A full disk is syscall.ENOSPC, a program that is missing exec.ErrNotFound.
+var (
+	// ErrNetwork: the archives of packages can not be reached.
+	ErrNetwork = errors.New("package archives can not be reached")
+	// ErrPackage: a package does not exist, or not together with the others.
+	ErrPackage = errors.New("packages can not be installed")
+	// ErrNamespaces: this machine does not let this user build.
+	ErrNamespaces = errors.New("no namespaces to build in")
+)
+
+const defaultTimeout = time.Hour
+
+// configuration is the image's, as the OCI defines it.
+func (d *Definition) configuration(l *layer, suite string) ([]byte, error) {
+	labels := d.labels()
+	labels[labelSuite] = suite
+	var packages []string
+	for _, name := range sortedKeys(l.packages) {
+		packages = append(packages, name+"="+l.packages[name])
+	}
+	labels[labelPackages] = strings.Join(packages, " ")
+	type process struct {
+		User       string            `json:"User"`
+		Env        []string          `json:"Env"`
+		Cmd        []string          `json:"Cmd"`
+		WorkingDir string            `json:"WorkingDir"`
+		Labels     map[string]string `json:"Labels"`
+	}
+	type rootfs struct {
+		Type    string   `json:"type"`
+		DiffIDs []string `json:"diff_ids"`
+	}
+	type history struct {
+		Created   time.Time `json:"created"`
+		CreatedBy string    `json:"created_by"`
+	}
+	created := l.epoch.UTC()
+	return json.Marshal(struct {
+		Created      time.Time `json:"created"`
+		Architecture string    `json:"architecture"`
+		OS           string    `json:"os"`
+		Config       process   `json:"config"`
+		RootFS       rootfs    `json:"rootfs"`
+		History      []history `json:"history"`
+	}{
+		created, runtime.GOARCH, "linux",
+		process{"1000:1000", d.environ(), d.Cmd, sandbox.WorkspaceDir, labels},
+		rootfs{"layers", []string{l.diffID}},
+		[]history{{created, "sandbox-run image build " + d.Name}},
+	})
+}

@@ -1,0 +1,148 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/image"
+)
+
+// Build makes an image and puts it into a store, as sandbox-run/NAME:latest. When it returns, by success or failure or because ctx was
+// cancelled, nothing of the build is left but the packages.
+func Build(ctx context.Context, store *image.Store, name string, o Options) (*image.Image, error) {
+	d, err := Lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	return d.build(ctx, store.Add, o)
+}
+
+// build is Build of a definition, for whoever adds the image.
+func (d *Definition) build(ctx context.Context, add func(context.Context, image.Source) (*image.Image, error), o Options) (img *image.Image, err error) {
+	if o.Timeout <= 0 {
+		o.Timeout = defaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	said := &tail{} // what the programs said, for the error
+	defer func() {
+		if err != nil {
+			img, err = nil, d.explain(ctx, err, said, o)
+		}
+	}()
+
+	t, err := findTools()
+	if err != nil {
+		return nil, err
+	}
+	o.progress("looking for package sources")
+	src, err := findSources(ctx, t, o)
+	if err != nil {
+		return nil, err
+	}
+	w, err := newWork(ctx, t, o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if failed := w.remove(); err == nil && failed != nil {
+			err = failed
+		}
+	}()
+	if err := w.seed(d.Name); err != nil {
+		return nil, err
+	}
+
+	root, err := os.OpenFile(w.path("root.tar"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	// By the clock of files, which is the kernel's coarse one, and in the precision of archives.
+	started := time.Now().Add(-time.Second).Truncate(time.Second)
+	if err := w.bootstrap(ctx, d, src, root, said, o); err != nil {
+		return nil, err
+	}
+
+	o.progress("packing the layer")
+	packed, err := os.OpenFile(w.path("layer.tar.gz"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer packed.Close()
+	l, err := writeLayer(ctx, root, packed, started, o.Epoch)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.keep(d.Name, l.packages); err != nil {
+		return nil, err
+	}
+	_ = root.Truncate(0) // the store is about to need the room
+	config, err := d.configuration(l, src.suite)
+	if err != nil {
+		return nil, err
+	}
+	o.progress("storing the image")
+	return add(ctx, image.Source{
+		Names:  append([]string{d.Reference()}, o.Tags...),
+		Config: config,
+		Layers: []image.Layer{{
+			Digest:    l.digest,
+			MediaType: "application/vnd.oci.image.layer.v1.tar+gzip",
+			Size:      l.size,
+			Open: func(_ context.Context, offset int64) (io.ReadCloser, error) {
+				return io.NopCloser(io.NewSectionReader(packed, offset, l.size-offset)), nil
+			},
+		}},
+	})
+}
+
+// tail keeps the end of what programs say.
+type tail struct{ text []byte }
+
+const maxTail = 64 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.text = append(t.text, p...)
+	if len(t.text) > 2*maxTail {
+		t.text = bytes.Clone(t.text[len(t.text)-maxTail:])
+	}
+	return len(p), nil
+}
+
+// Collect removes what builds that were killed have left in a directory (empty: the default one). Build does so, too.
+func Collect(ctx context.Context, dir string) error {
+	dir, err := directory(dir)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	t, err := findTools()
+	if err != nil {
+		return err
+	}
+	return collect(ctx, t, dir)
+}
+
+// directory is where builds work.
+func directory(dir string) (string, error) {
+	if dir != "" {
+		return filepath.Abs(dir)
+	}
+	if os.Geteuid() == 0 {
+		return "/var/cache/sandbox-run/build", nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("no directory to build in: %w", err)
+	}
+	return filepath.Join(cache, "sandbox-run", "build"), nil
+}

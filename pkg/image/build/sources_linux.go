@@ -1,0 +1,186 @@
+package build
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// sources are where packages come from.
+type sources struct {
+	suite string
+	lines []string // of a sources.list
+	conf  []string // settings of apt's that the machine has: its proxies
+}
+
+const (
+	debianArchive  = "http://deb.debian.org/debian"
+	debianSecurity = "http://deb.debian.org/debian-security"
+	debianKeys     = "/usr/share/keyrings/debian-archive-keyring.gpg"
+	asking         = 30 * time.Second // what apt may take to answer a question
+)
+
+var suiteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,40}$`)
+
+// findSources takes the machine's own sources of Debian packages, where it has any for the suite; others that it has (for Docker, say) are
+// left out, so that an image is Debian's and nobody else's.
+func findSources(ctx context.Context, t *tools, o Options) (*sources, error) {
+	if o.Suite != "" && !suiteName.MatchString(o.Suite) {
+		return nil, sandbox.Invalid("suite", "%q is no name of a Debian release, like %s", o.Suite, DefaultSuite)
+	}
+	s := &sources{suite: o.Suite}
+	id, codename := release()
+	if s.suite == "" && id == "debian" {
+		s.suite = codename
+	}
+	if s.suite == "" {
+		s.suite = DefaultSuite
+	}
+	var repos []repo
+	switch {
+	case o.Mirror != "":
+		u, err := url.Parse(o.Mirror)
+		if err != nil || u.Scheme == "" || strings.ContainsAny(o.Mirror, " \t\n[]") {
+			return nil, sandbox.Invalid("mirror", "%q is no URL of a Debian archive, like %s", o.Mirror, debianArchive)
+		}
+		repos = []repo{{o.Mirror, s.suite}}
+	default:
+		text, err := ask(ctx, t.aptGet, "indextargets", "--no-release-info", "Created-By: Packages")
+		if err != nil {
+			return nil, err
+		}
+		repos = debianRepos(parseTargets(text), s.suite)
+	}
+	if len(repos) == 0 {
+		repos = []repo{{debianArchive, s.suite}, {debianArchive, s.suite + "-updates"}, {debianSecurity, s.suite + "-security"}}
+		if s.suite == "sid" || s.suite == "unstable" {
+			repos = repos[:1]
+		}
+	}
+	signed := ""
+	if _, err := os.Stat(debianKeys); err == nil {
+		signed = "[signed-by=" + debianKeys + "] "
+	}
+	for _, r := range repos {
+		s.lines = append(s.lines, "deb "+signed+r.uri+" "+r.suite+" main")
+	}
+	text, err := ask(ctx, t.aptConfig, "dump")
+	if err != nil {
+		return nil, err
+	}
+	s.conf = ownSettings(text)
+	return s, nil
+}
+
+// release reads which system this is.
+func release() (id, codename string) {
+	text, _ := os.ReadFile("/etc/os-release")
+	for line := range strings.SplitSeq(string(text), "\n") {
+		key, value, _ := strings.Cut(line, "=")
+		switch value = strings.Trim(value, `"'`); key {
+		case "ID":
+			id = value
+		case "VERSION_CODENAME":
+			codename = value
+		}
+	}
+	return id, codename
+}
+
+// ask runs a command of apt's that only prints.
+func ask(ctx context.Context, program string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, asking)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
+	cmd.WaitDelay = time.Second
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	text, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: %s", program, args[0], err, lastLine(errs.Bytes()))
+	}
+	return text, nil
+}
+
+// repo is an archive's suite, of which only main counts.
+type repo struct{ uri, suite string }
+
+// target is an index that apt would download.
+type target struct{ uri, suite, component string }
+
+// parseTargets reads stanzas of `apt-get indextargets`.
+func parseTargets(text []byte) []target {
+	var all []target
+	var t target
+	flush := func() {
+		if t.uri != "" && t.suite != "" && t.component != "" {
+			all = append(all, t)
+		}
+		t = target{}
+	}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if lines.Text() == "" {
+			flush()
+			continue
+		}
+		key, value, _ := strings.Cut(lines.Text(), ":")
+		switch value = strings.TrimSpace(value); key {
+		case "Repo-URI":
+			t.uri = value
+		case "Release":
+			t.suite = value
+		case "Component":
+			t.component = value
+		}
+	}
+	flush()
+	return all
+}
+
+// debianRepos picks what belongs to a release of Debian, by the names of its suites: the release, its updates, its security updates. An archive
+// of somebody else's that calls itself the same is shut out by its origin, when packages are chosen.
+func debianRepos(targets []target, suite string) []repo {
+	var repos []repo
+	base := false
+	for _, t := range targets {
+		rest, ours := strings.CutPrefix(t.suite, suite)
+		if !ours || t.component != "main" || !slices.Contains([]string{"", "-updates", "-security", "/updates"}, rest) || strings.ContainsAny(t.uri, " \t[]") {
+			continue
+		}
+		base = base || rest == ""
+		if r := (repo{t.uri, t.suite}); !slices.Contains(repos, r) {
+			repos = append(repos, r)
+		}
+	}
+	if !base {
+		return nil
+	}
+	return repos
+}
+
+// setting is a line of `apt-config dump` that is about reaching archives, as a configuration file has it.
+var setting = regexp.MustCompile(`^Acquire::((https?|ftp)::Proxy(::[^ "]+)?|(https?::)?Proxy-Auto-Detect|Check-Valid-Until|(https?::)?Verify-Peer|(https?::)?CaInfo) "[^"]+";$`)
+
+// ownSettings are those of the machine's that a build has to share.
+func ownSettings(dump []byte) []string {
+	var all []string
+	for line := range strings.SplitSeq(string(dump), "\n") {
+		if setting.MatchString(line) {
+			all = append(all, line)
+		}
+	}
+	return all
+}
