@@ -108,6 +108,8 @@ func (w *work) command(d *Definition, s *sources) []string {
 	} {
 		args = append(args, "--setup-hook="+script)
 	}
+	// Whether the packages are to be had is asked before anything is installed: the answer takes a second then, and a minute later.
+	args = append(args, `--extract-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --quiet --yes --simulate install `+strings.Join(d.Debian, " ")+` >/dev/null`)
 	return append(args, `--customize-hook=umount "$1/var/cache/apt/archives"`, s.suite, "-", "-")
 }
 

@@ -26,6 +26,7 @@ const Repository = "sandbox-run/"
 //	languages: [python]            # that programs in it may be written in
 //	debian: [python3]              # packages
 //	alpine: [python3]
+//	alpine_path: [/usr/lib/x/bin]  # where Alpine has programs that Debian has on the PATH
 //	env: {MPLBACKEND: Agg}         # besides PATH and LANG
 //	cmd: [python3]                 # what is run where nothing else is asked for
 //
@@ -38,6 +39,7 @@ type Definition struct {
 	Languages   []string          `json:"languages"`
 	Debian      []string          `json:"debian"`
 	Alpine      []string          `json:"alpine"`
+	AlpinePath  []string          `json:"alpine_path,omitempty"`
 	Env         map[string]string `json:"env,omitempty"`
 	Cmd         []string          `json:"cmd"`
 }
@@ -73,6 +75,7 @@ func Lookup(name string) (*Definition, error) {
 	}
 	c := *d
 	c.Languages, c.Debian, c.Alpine = slices.Clone(d.Languages), slices.Clone(d.Debian), slices.Clone(d.Alpine)
+	c.AlpinePath = slices.Clone(d.AlpinePath)
 	c.From, c.Cmd, c.Env = slices.Clone(d.From), slices.Clone(d.Cmd), maps.Clone(d.Env)
 	return &c, nil
 }
@@ -126,6 +129,7 @@ func gather(raw map[string]*Definition, name string, path []string, d *Definitio
 	d.Languages = join(d.Languages, own.Languages)
 	d.Debian = join(d.Debian, own.Debian)
 	d.Alpine = join(d.Alpine, own.Alpine)
+	d.AlpinePath = join(d.AlpinePath, own.AlpinePath)
 	for k, v := range own.Env {
 		if d.Env == nil {
 			d.Env = map[string]string{}
@@ -146,11 +150,12 @@ func join(list, more []string) []string {
 
 // What may stand in a definition: it ends up in arguments, and in shell commands of Dockerfiles.
 var (
-	imageName   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
-	packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,99}$`)
-	variable    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	word        = regexp.MustCompile(`^[A-Za-z0-9_./=:,+-]+$`)
-	sentence    = regexp.MustCompile(`^[A-Za-z0-9 _./,+-]+$`)
+	imageName     = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
+	packageName   = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,99}$`)
+	variable      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	directoryName = regexp.MustCompile(`^(/[A-Za-z0-9_.-]+)+$`)
+	word          = regexp.MustCompile(`^[A-Za-z0-9_./=:,+-]+$`)
+	sentence      = regexp.MustCompile(`^[A-Za-z0-9 _./,+-]+$`)
 )
 
 // parse reads one definition.
@@ -182,6 +187,8 @@ func parse(name string, text []byte) (*Definition, error) {
 			d.Debian, err = list(p.Value, packageName)
 		case "alpine":
 			d.Alpine, err = list(p.Value, packageName)
+		case "alpine_path":
+			d.AlpinePath, err = list(p.Value, directoryName)
 		case "env":
 			d.Env, err = environment(p.Value)
 		case "cmd":

@@ -84,6 +84,9 @@ func (d *Definition) Dockerfile(base Base) (string, error) {
 	}
 	line("    mkdir -p %s %s && \\", sandbox.WorkspaceDir, sandbox.HomeDir)
 	line("    chown %d:%d %s %s", userID, userID, sandbox.WorkspaceDir, sandbox.HomeDir)
+	if base == BaseAlpine && len(d.AlpinePath) > 0 {
+		line("ENV PATH=%s:%s", searchPath, strings.Join(d.AlpinePath, ":"))
+	}
 	for _, e := range d.environ() {
 		if !strings.HasPrefix(e, "PATH=") { // the base has it
 			line("ENV %s", e)
