@@ -74,7 +74,7 @@ func cache(t *testing.T) string {
 	return filepath.Join(dir, "sandbox-run-test", "build")
 }
 
-// python is a definition with the packages of another at hand.
+// build builds an image, with the packages at hand.
 func build(t *testing.T, name, store string) (*image.Store, *image.Image) {
 	t.Helper()
 	s, err := image.Open(store)
@@ -314,7 +314,7 @@ func TestBuildNamesWhatIsWrong(t *testing.T) {
 		}
 	})
 	t.Run("no such package", func(t *testing.T) {
-		_, err := quick("no-such-package").build(t.Context(), refuse, Options{Dir: dir})
+		_, err := quick("no-such-package").build(t.Context(), refuse, Options{Dir: cache(t)})
 		if !errors.Is(err, ErrPackage) || !strings.Contains(err.Error(), "no-such-package") {
 			t.Error(err)
 		}
@@ -345,7 +345,7 @@ func TestBuildNamesWhatIsWrong(t *testing.T) {
 
 func TestBuildCancelled(t *testing.T) {
 	need(t)
-	dir := t.TempDir()
+	dir := cache(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var once sync.Once
@@ -353,7 +353,7 @@ func TestBuildCancelled(t *testing.T) {
 	d, err := Lookup("python")
 	must(t, err)
 	_, err = d.build(ctx, refuse, Options{Dir: dir, Progress: func(what string) {
-		if strings.HasPrefix(what, "setting up") { // in the midst of it: things are mounted, and scripts run
+		if strings.HasPrefix(what, "unpacking") { // in the midst of it: things are mounted, and dpkg runs
 			once.Do(func() { seen = busy(dir); cancel() })
 		}
 	}})
@@ -370,7 +370,7 @@ func TestBuildCancelled(t *testing.T) {
 func TestBuildKilled(t *testing.T) {
 	need(t)
 	t.Run("root", func(t *testing.T) {
-		dir := t.TempDir()
+		dir := cache(t)
 		exe, err := os.Executable()
 		must(t, err)
 		cmd := exec.CommandContext(t.Context(), exe)
@@ -397,7 +397,7 @@ func killed(t *testing.T, cmd *exec.Cmd, dir string) {
 	must(t, err)
 	must(t, cmd.Start())
 	text := make([]byte, 0, 64<<10)
-	for !bytes.Contains(text, []byte("setting up")) {
+	for !bytes.Contains(text, []byte("unpacking")) {
 		part := make([]byte, 4096)
 		n, err := out.Read(part)
 		text = append(text, part[:n]...)
