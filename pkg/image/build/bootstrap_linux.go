@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -179,6 +180,9 @@ func (w *work) environ() []string {
 	return env
 }
 
+// stages are the first words of what mmdebstrap itself says that is of interest.
+var stages = []string{"running", "downloading", "extracting", "installing", "cleaning", "creating"}
+
 // steps finds in what apt and dpkg say what is being done.
 type steps struct {
 	report func(string)
@@ -201,7 +205,7 @@ func (s *steps) Write(p []byte) (int, error) {
 			s.report("unpacking " + fields[1])
 		case len(fields) >= 3 && fields[0] == "Setting" && fields[1] == "up":
 			s.report("setting up " + fields[2])
-		case len(fields) >= 2 && fields[0] == "I:":
+		case len(fields) >= 3 && fields[0] == "I:" && slices.Contains(stages, fields[1]):
 			s.report(strings.TrimSuffix(strings.Join(fields[1:], " "), "..."))
 		}
 	}

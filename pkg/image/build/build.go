@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +24,7 @@ type Options struct {
 	Mirror string
 	// Tags are further names of the image.
 	Tags []string
-	// Epoch is the time that nothing in the image is later than; default: the time of the newest file in its packages.
+	// Epoch is the time that nothing in the image is later than; default: SOURCE_DATE_EPOCH, or the time of the newest file in its packages.
 	Epoch time.Time
 	// Timeout of the whole build; default an hour.
 	Timeout time.Duration
@@ -49,6 +51,19 @@ var (
 )
 
 const defaultTimeout = time.Hour
+
+// wantedEpoch is what SOURCE_DATE_EPOCH says; tools that build reproducibly agree on that variable.
+func wantedEpoch() (time.Time, error) {
+	text := os.Getenv("SOURCE_DATE_EPOCH")
+	if text == "" {
+		return time.Time{}, nil
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || seconds <= 0 {
+		return time.Time{}, sandbox.Invalid("SOURCE_DATE_EPOCH", "%q is no number of seconds since 1970; unset it, or give one", text)
+	}
+	return time.Unix(seconds, 0).UTC(), nil
+}
 
 // configuration is the image's, as the OCI defines it.
 func (d *Definition) configuration(l *layer, suite string) ([]byte, error) {

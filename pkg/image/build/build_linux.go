@@ -30,6 +30,11 @@ func (d *Definition) build(ctx context.Context, add func(context.Context, image.
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
+	if o.Epoch.IsZero() {
+		if o.Epoch, err = wantedEpoch(); err != nil {
+			return nil, err
+		}
+	}
 	said := &tail{} // what the programs said, for the error
 	defer func() {
 		if err != nil {
@@ -55,7 +60,7 @@ func (d *Definition) build(ctx context.Context, add func(context.Context, image.
 			err = failed
 		}
 	}()
-	if err := w.seed(d.Name); err != nil {
+	if err := w.seed(ctx, d.Name); err != nil {
 		return nil, err
 	}
 
@@ -80,7 +85,7 @@ func (d *Definition) build(ctx context.Context, add func(context.Context, image.
 	if err != nil {
 		return nil, err
 	}
-	if err := w.keep(d.Name, l.packages); err != nil {
+	if err := w.keep(ctx, d.Name, l.packages); err != nil {
 		return nil, err
 	}
 	_ = root.Truncate(0) // the store is about to need the room

@@ -1,11 +1,14 @@
 package build
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -148,6 +151,30 @@ func TestTailIsBounded(t *testing.T) {
 	}
 }
 
+func TestWantedEpoch(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	if e, err := wantedEpoch(); err != nil || e.Unix() != 1700000000 {
+		t.Error(e, err)
+	}
+	t.Setenv("SOURCE_DATE_EPOCH", "yesterday")
+	if _, err := quick("sed").build(t.Context(), refuse, Options{Dir: t.TempDir()}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(fmtError(err), "yesterday") {
+		t.Error(err)
+	}
+}
+
+// Who waits for another build is not held up once nobody waits for him.
+func TestHoldIsCancelled(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "build")
+	held, err := hold(t.Context(), dir)
+	must(t, err)
+	defer held.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := hold(ctx, dir); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(fmtError(err), "another build") {
+		t.Error(err)
+	}
+}
+
 func TestCacheOfPackages(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "build")
 	programs := &tools{root: true}
@@ -155,18 +182,18 @@ func TestCacheOfPackages(t *testing.T) {
 		t.Helper()
 		w, err := newWork(t.Context(), programs, dir)
 		must(t, err)
-		must(t, w.seed(name))
+		must(t, w.seed(t.Context(), name))
 		for file, text := range files {
 			must(t, os.WriteFile(filepath.Join(w.path("archives"), file), []byte(text), 0o644))
 		}
-		must(t, w.keep(name, installed))
+		must(t, w.keep(t.Context(), name, installed))
 		must(t, w.remove())
 	}
 	seeded := func(name string) string {
 		t.Helper()
 		w, err := newWork(t.Context(), programs, dir)
 		must(t, err)
-		must(t, w.seed(name))
+		must(t, w.seed(t.Context(), name))
 		found, err := filepath.Glob(w.path("archives") + "/*")
 		must(t, err)
 		for i := range found {

@@ -30,7 +30,8 @@ const (
 	packagesName = "packages"
 	listSuffix   = ".list"
 	workPrefix   = "work-"
-	patience     = 30 * time.Second
+	// patience is how long others may take to look at their packages, or to remove what a dead build has left.
+	patience = 10 * time.Minute
 	// removing is how long the end of a build may take: it is not ctx's, which may be cancelled.
 	removing = 2 * time.Minute
 )
@@ -56,7 +57,7 @@ func newWork(ctx context.Context, t *tools, dir string) (*work, error) {
 			return nil, err
 		}
 	}
-	held, err := hold(dir)
+	held, err := hold(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func newWork(ctx context.Context, t *tools, dir string) (*work, error) {
 }
 
 // hold opens the directory of builds and takes its lock, until the file is closed.
-func hold(dir string) (*os.File, error) {
+func hold(ctx context.Context, dir string) (*os.File, error) {
 	d, err := userdir.OpenDir(dir, userdir.Write)
 	if err != nil {
 		return nil, err
@@ -95,15 +96,20 @@ func hold(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := userdir.Lock(f, false, patience); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("%s: %w; another build is starting or ending there", filepath.Join(dir, lockName), err)
+	for end := time.Now().Add(patience); ; {
+		err := userdir.Lock(f, false, time.Second)
+		if err == nil {
+			return f, nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, userdir.ErrBusy) || time.Now().After(end) {
+			_ = f.Close()
+			return nil, errors.Join(ctx.Err(), fmt.Errorf("%s: %w: another build is starting or ending there", filepath.Join(dir, lockName), err))
+		}
 	}
-	return f, nil
 }
 
 func collect(ctx context.Context, t *tools, dir string) error {
-	held, err := hold(dir)
+	held, err := hold(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -171,8 +177,8 @@ func removeTree(ctx context.Context, t *tools, dir string) error {
 
 // seed gives the build the packages that are here: those the image had last time, or all if it is built for the first time.
 // A file that has changed since it was kept is dropped.
-func (w *work) seed(name string) error {
-	held, err := hold(w.dir)
+func (w *work) seed(ctx context.Context, name string) error {
+	held, err := hold(ctx, w.dir)
 	if err != nil {
 		return err
 	}
@@ -227,8 +233,8 @@ func (w *work) sums() (map[string]string, error) {
 }
 
 // keep keeps the packages of the build for the next one, and drops those that no image has any more.
-func (w *work) keep(name string, installed map[string]string) error {
-	held, err := hold(w.dir)
+func (w *work) keep(ctx context.Context, name string, installed map[string]string) error {
+	held, err := hold(ctx, w.dir)
 	if err != nil {
 		return err
 	}
