@@ -199,13 +199,13 @@ func (s *steps) Write(p []byte) (int, error) {
 		s.rest = after
 		fields := strings.Fields(string(line))
 		switch {
-		case len(fields) >= 5 && strings.HasPrefix(fields[0], "Get:"):
+		case len(fields) >= 5 && strings.HasPrefix(fields[0], "Get:") && fields[4][0] != '[':
 			s.report("downloading " + fields[4])
 		case len(fields) >= 2 && fields[0] == "Unpacking":
 			s.report("unpacking " + fields[1])
 		case len(fields) >= 3 && fields[0] == "Setting" && fields[1] == "up":
 			s.report("setting up " + fields[2])
-		case len(fields) >= 3 && fields[0] == "I:" && slices.Contains(stages, fields[1]):
+		case len(fields) >= 3 && fields[0] == "I:" && slices.Contains(stages, fields[1]) && !strings.HasPrefix(fields[2], "--"):
 			s.report(strings.TrimSuffix(strings.Join(fields[1:], " "), "..."))
 		}
 	}
