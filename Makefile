@@ -15,6 +15,7 @@ export GOVULNCHECK_VERSION   := v1.8.0
 export FUZZTIME   ?= 60s# time per fuzz target in test-all
 export COVER_MIN  ?= 80#  the gate: more than this many percent of statements
 export TESTFLAGS  ?=#     further flags for go test, e.g. TESTFLAGS='-run TestExec -v'
+IMAGES            ?= $(patsubst images/%.yaml,%,$(wildcard images/*.yaml))# what `make images` builds
 BENCHFLAGS        ?=#     further flags for the benchmark
 
 # Static, reproducible, small.
@@ -43,6 +44,11 @@ test: ## Run the test suite with -race and coverage, some of it on cgroup v2; in
 test-all: ## Run the whole matrix: long tests, cgroup v2 in a virtual machine, each fuzz target for FUZZTIME (75 minutes or less)
 	@scripts/deps.sh test-all
 	@scripts/test-all.sh
+
+.PHONY: images
+images: build ## Build the project's own images into the default store: all of them, or IMAGES='python node'
+	@scripts/deps.sh images
+	bin/sandbox-run image build $(IMAGES)
 
 .PHONY: vet
 vet: ## Run go vet for linux/amd64, linux/arm64, darwin/arm64 and windows/amd64

@@ -36,13 +36,13 @@ guest,guest-systemd  | cpio            | to pack them                           
 guest,guest-systemd  | kmod            | depmod                                     | command -v depmod
 guest,guest-systemd  | bubblewrap      | a program to run in it                     | command -v bwrap
 test,test-all,guest  | uidmap          | newuidmap, for ordinary users              | command -v newuidmap
-guest-systemd        | mmdebstrap      | its Debian                                 | command -v mmdebstrap
+test,test-all,images,guest-systemd | mmdebstrap | images of Debian packages, and the guest's Debian | command -v mmdebstrap
 guest,guest-systemd  | e2fsprogs       | mkfs.ext4, for its disk                    | command -v mkfs.ext4
 lint                 | shellcheck | the linter for shell scripts                   | command -v shellcheck
 TABLE
 }
 
-group=${1:?usage: deps.sh test|test-all|bench|guest|guest-systemd|lint}
+group=${1:?usage: deps.sh test|test-all|bench|images|guest|guest-systemd|lint}
 
 # Go can not be had from the distribution in the version that is needed.
 if ! command -v go >/dev/null; then
