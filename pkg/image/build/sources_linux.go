@@ -50,7 +50,7 @@ func findSources(ctx context.Context, t *tools, o Options) (*sources, error) {
 	switch {
 	case o.Mirror != "":
 		u, err := url.Parse(o.Mirror)
-		if err != nil || u.Scheme == "" || strings.ContainsAny(o.Mirror, " \t\n[]") {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.ContainsAny(o.Mirror, " \t\n[]") {
 			return nil, sandbox.Invalid("mirror", "%q is no URL of a Debian archive, like %s", o.Mirror, debianArchive)
 		}
 		repos = []repo{{o.Mirror, s.suite}}

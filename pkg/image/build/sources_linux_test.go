@@ -103,7 +103,7 @@ func TestSources(t *testing.T) {
 	if len(s.lines) != 3 || !strings.Contains(s.lines[2], debianSecurity+" buzz-security main") {
 		t.Errorf("%+v", s)
 	}
-	for _, o := range []Options{{Suite: "../x"}, {Mirror: "x"}, {Mirror: "http://x [trusted=yes]"}} {
+	for _, o := range []Options{{Suite: "../x"}, {Mirror: "x"}, {Mirror: "file:///srv/debian"}, {Mirror: "http:///x"}, {Mirror: "http://x [trusted=yes]"}} {
 		if _, err := findSources(t.Context(), programs, o); !strings.Contains(fmtError(err), "is no ") {
 			t.Errorf("%+v: %v", o, err)
 		}
