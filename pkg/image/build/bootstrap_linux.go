@@ -97,7 +97,7 @@ func (w *work) command(d *Definition, s *sources) []string {
 	for _, c := range s.conf {
 		args = append(args, "--aptopt="+c)
 	}
-	for _, e := range excludes {
+	for _, e := range d.dpkgOptions() {
 		args = append(args, "--dpkgopt="+e)
 	}
 	for _, script := range []string{

@@ -27,6 +27,7 @@ const Repository = "sandbox-run/"
 //	debian: [python3]              # packages
 //	alpine: [python3]
 //	alpine_path: [/usr/lib/x/bin]  # where Alpine has programs that Debian has on the PATH
+//	exclude: [/usr/lib/jvm/*/jmods/*]  # files of Debian's packages that programs do without; * matches slashes, too
 //	env: {MPLBACKEND: Agg}         # besides PATH and LANG
 //	cmd: [python3]                 # what is run where nothing else is asked for
 //
@@ -40,6 +41,7 @@ type Definition struct {
 	Debian      []string          `json:"debian"`
 	Alpine      []string          `json:"alpine"`
 	AlpinePath  []string          `json:"alpine_path,omitempty"`
+	Exclude     []string          `json:"exclude,omitempty"`
 	Env         map[string]string `json:"env,omitempty"`
 	Cmd         []string          `json:"cmd"`
 }
@@ -75,7 +77,7 @@ func Lookup(name string) (*Definition, error) {
 	}
 	c := *d
 	c.Languages, c.Debian, c.Alpine = slices.Clone(d.Languages), slices.Clone(d.Debian), slices.Clone(d.Alpine)
-	c.AlpinePath = slices.Clone(d.AlpinePath)
+	c.AlpinePath, c.Exclude = slices.Clone(d.AlpinePath), slices.Clone(d.Exclude)
 	c.From, c.Cmd, c.Env = slices.Clone(d.From), slices.Clone(d.Cmd), maps.Clone(d.Env)
 	return &c, nil
 }
@@ -129,6 +131,7 @@ func gather(raw map[string]*Definition, name string, path []string, d *Definitio
 	d.Languages = join(d.Languages, own.Languages)
 	d.Debian = join(d.Debian, own.Debian)
 	d.Alpine = join(d.Alpine, own.Alpine)
+	d.Exclude = join(d.Exclude, own.Exclude)
 	d.AlpinePath = join(d.AlpinePath, own.AlpinePath)
 	for k, v := range own.Env {
 		if d.Env == nil {
@@ -154,6 +157,7 @@ var (
 	packageName   = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,99}$`)
 	variable      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	directoryName = regexp.MustCompile(`^(/[A-Za-z0-9_.-]+)+$`)
+	pattern       = regexp.MustCompile(`^(/[A-Za-z0-9_.*-]+)+$`)
 	word          = regexp.MustCompile(`^[A-Za-z0-9_./=:,+-]+$`)
 	sentence      = regexp.MustCompile(`^[A-Za-z0-9 _./,+-]+$`)
 )
@@ -189,6 +193,8 @@ func parse(name string, text []byte) (*Definition, error) {
 			d.Alpine, err = list(p.Value, packageName)
 		case "alpine_path":
 			d.AlpinePath, err = list(p.Value, directoryName)
+		case "exclude":
+			d.Exclude, err = list(p.Value, pattern)
 		case "env":
 			d.Env, err = environment(p.Value)
 		case "cmd":
@@ -255,6 +261,15 @@ func environment(v any) (map[string]string, error) {
 		env[p.Key] = s
 	}
 	return env, nil
+}
+
+// dpkgOptions say which files are not installed.
+func (d *Definition) dpkgOptions() []string {
+	options := slices.Clone(excludes)
+	for _, e := range d.Exclude {
+		options = append(options, "path-exclude="+e)
+	}
+	return options
 }
 
 // environ is what the image's programs start with, sorted.

@@ -59,7 +59,7 @@ func (d *Definition) Dockerfile(base Base) (string, error) {
 		}
 		line("FROM %s", from)
 		line(`RUN printf '%%s\n' \`)
-		for _, e := range excludes {
+		for _, e := range d.dpkgOptions() {
 			line("        '%s' \\", e)
 		}
 		line("        >/etc/dpkg/dpkg.cfg.d/sandbox-run && \\")
