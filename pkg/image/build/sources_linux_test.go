@@ -134,7 +134,7 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	refused := sandbox.Invalid("suite", "x")
-	if err := d.explain(t.Context(), refused, &tail{}, Options{}); err != refused {
+	if err := d.explain(t.Context(), refused, &tail{}, Options{}); !errors.Is(err, refused) || err.Error() != refused.Error() {
 		t.Errorf("explained twice: %v", err)
 	}
 }
