@@ -75,27 +75,63 @@ func online(t *testing.T) {
 	}
 }
 
-// cache is a directory of builds that stays, so that packages are downloaded once.
-func cache(t *testing.T) string {
+// workshop is a directory of builds of this test's own, with the packages that earlier tests have downloaded. Those of this one are kept for later.
+func workshop(t *testing.T) string {
 	t.Helper()
-	dir, err := os.UserCacheDir()
+	cache, err := os.UserCacheDir()
 	must(t, err)
-	return filepath.Join(dir, "sandbox-run-test", "build")
+	shared := filepath.Join(cache, "sandbox-run-test", "build")
+	must(t, os.MkdirAll(filepath.Join(shared, packagesName), 0o755))
+	// What tests that were killed have left.
+	old, err := filepath.Glob(filepath.Join(shared, "run-*"))
+	must(t, err)
+	for _, dir := range old {
+		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+			_ = os.RemoveAll(dir)
+		}
+	}
+	dir, err := os.MkdirTemp(shared, "run-")
+	must(t, err)
+	must(t, os.Mkdir(filepath.Join(dir, packagesName), 0o755))
+	exchange := func(from, to string) {
+		for _, pattern := range []string{packagesName + "/*.deb", "*" + listSuffix} {
+			files, err := filepath.Glob(filepath.Join(from, pattern))
+			must(t, err)
+			for _, file := range files {
+				name, err := filepath.Rel(from, file)
+				must(t, err)
+				if strings.HasSuffix(name, listSuffix) {
+					_ = os.Remove(filepath.Join(to, name))
+				}
+				if err := os.Link(file, filepath.Join(to, name)); err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrNotExist) {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	exchange(shared, dir)
+	t.Cleanup(func() {
+		exchange(dir, shared)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // build builds an image, with the packages at hand.
-func build(t *testing.T, name, store string) (*image.Store, *image.Image) {
+func build(t *testing.T, dir, name, store string) (*image.Store, *image.Image) {
 	t.Helper()
 	s, err := image.Open(store)
 	must(t, err)
 	var log bytes.Buffer
 	start := time.Now()
-	img, err := Build(t.Context(), s, name, Options{Dir: cache(t), Log: &log})
+	img, err := Build(t.Context(), s, name, Options{Dir: dir, Log: &log})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.Bytes())
 	}
 	t.Logf("%s: %s, %d MB unpacked, built in %.0f s", name, img.Digest, img.Size>>20, time.Since(start).Seconds())
-	idle(t, cache(t))
+	idle(t, dir)
 	return s, img
 }
 
@@ -220,7 +256,7 @@ func TestBuild(t *testing.T) {
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			s, img := build(t, name, store)
+			s, img := build(t, workshop(t), name, store)
 			if found, err := s.Lookup(Repository + name); err != nil || found.ID != img.ID {
 				t.Errorf("%v, %v", found, err)
 			}
@@ -247,9 +283,9 @@ func TestReproducible(t *testing.T) {
 	_, err = d.build(t.Context(), func(_ context.Context, s image.Source) (*image.Image, error) {
 		digest = s.Layers[0].Digest
 		return &image.Image{}, nil
-	}, Options{Dir: cache(t)})
+	}, Options{Dir: workshop(t)})
 	must(t, err)
-	home := plainHome(t)
+	home := plainHome(t, true)
 	out, err := plain(t, home, filepath.Join(home, "build")).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "digest "+digest+"\n") {
 		t.Errorf("%v: root's is %s\n%s", err, digest, out)
@@ -263,7 +299,7 @@ const (
 )
 
 // plainHome is a directory of a user's that the machine does not have. It is below /var/tmp: others can not reach into root's.
-func plainHome(t *testing.T) string {
+func plainHome(t *testing.T, ids bool) string {
 	t.Helper()
 	home, err := os.MkdirTemp("/var/tmp", "sandboxtest-plain-")
 	must(t, err)
@@ -283,6 +319,9 @@ func plainHome(t *testing.T) string {
 		"subuid": fmt.Sprintf("builder:%d:65536", plainSub),
 		"subgid": fmt.Sprintf("builder:%d:65536", plainSub),
 	} {
+		if strings.HasPrefix(name, "sub") && !ids {
+			continue
+		}
 		old, _ := os.ReadFile("/etc/" + name)
 		must(t, os.WriteFile(filepath.Join(home, "upper", name), append(old, line+"\n"...), 0o644))
 	}
@@ -324,7 +363,7 @@ func TestBuildNamesWhatIsWrong(t *testing.T) {
 	})
 	t.Run("no such package", func(t *testing.T) {
 		online(t)
-		_, err := quick("no-such-package").build(t.Context(), refuse, Options{Dir: cache(t)})
+		_, err := quick("no-such-package").build(t.Context(), refuse, Options{Dir: workshop(t)})
 		if !errors.Is(err, ErrPackage) || !strings.Contains(err.Error(), "no-such-package") {
 			t.Error(err)
 		}
@@ -346,6 +385,14 @@ func TestBuildNamesWhatIsWrong(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("no subordinate ids", func(t *testing.T) {
+		home := plainHome(t, false)
+		out, err := plain(t, home, filepath.Join(home, "build")).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "image build python: "+ErrNamespaces.Error()) || !strings.Contains(string(out), "try: usermod --add-subuids") {
+			t.Errorf("%v: %s", err, out)
+		}
+		idle(t, filepath.Join(home, "build"))
+	})
 	t.Run("no such image", func(t *testing.T) {
 		if _, err := Build(t.Context(), nil, "cobol", Options{Dir: dir}); !errors.Is(err, ErrUnknown) {
 			t.Error(err)
@@ -356,7 +403,7 @@ func TestBuildNamesWhatIsWrong(t *testing.T) {
 
 func TestBuildCancelled(t *testing.T) {
 	online(t)
-	dir := cache(t)
+	dir := workshop(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var once sync.Once
@@ -381,7 +428,7 @@ func TestBuildCancelled(t *testing.T) {
 func TestBuildKilled(t *testing.T) {
 	online(t)
 	t.Run("root", func(t *testing.T) {
-		dir := cache(t)
+		dir := workshop(t)
 		exe, err := os.Executable()
 		must(t, err)
 		cmd := exec.CommandContext(t.Context(), exe)
@@ -394,7 +441,7 @@ func TestBuildKilled(t *testing.T) {
 		if !sandboxtest.All() {
 			t.Skip("the long form only: SANDBOX_RUN_TEST_ALL=1")
 		}
-		home := plainHome(t)
+		home := plainHome(t, true)
 		dir := filepath.Join(home, "build")
 		killed(t, plain(t, home, dir), dir)
 		must(t, Collect(t.Context(), dir)) // root can do it as well as its owner

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -170,5 +171,19 @@ func TestWrongBase(t *testing.T) {
 	d.Alpine = nil
 	if _, err := d.Dockerfile(BaseAlpine); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "slim") {
 		t.Error(err)
+	}
+}
+
+// Every image is in the guide, with its sizes.
+func TestDocumented(t *testing.T) {
+	guide, err := os.ReadFile("../../../docs/SANDBOX_RUN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range Names() {
+		row := regexp.MustCompile(`(?m)^\| ` + "`" + Repository + name + "`" + ` \| [^|]+ \| \d+ \| \d+ \|$`)
+		if !row.Match(guide) {
+			t.Errorf("%s has no row with its sizes in the table of images", name)
+		}
 	}
 }

@@ -161,11 +161,12 @@ func (w *work) remove() error {
 	return err
 }
 
-// removeTree removes what a build has made. Of an ordinary user's build, files belong to subordinate ids of theirs, which only a user
+// removeTree removes what a build has made. Of an ordinary user's build, files may belong to subordinate ids of theirs, which only a user
 // namespace can remove.
 func removeTree(ctx context.Context, t *tools, dir string) error {
-	if t.root {
-		return removal.Tree(ctx, dir)
+	err := removal.Tree(ctx, dir)
+	if err == nil || t.root {
+		return err
 	}
 	args := append(t.namespaces(), "rm", "-rf", "--one-file-system", "--", dir)
 	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
