@@ -1,18 +1,20 @@
 // Package app puts the parts together for the executables: which backends there are, what they
 // are called, and what is known of the machine they run on.
 //
-// Place in the flow. Only packages below cmd import it; it imports every backend, so that nothing
-// else has to. A further backend is one line in a table here.
+// Place in the flow. Only internal/cli and what is below cmd import it; it imports every backend that is
+// light, so that nothing else has to. A further one is one line in a table here. One that is heavy has its
+// name here, and is registered by the executables that link it.
 //
 // Lifecycle. Open makes a backend, which the caller closes.
 //
-// Concurrency. Nothing here has state.
+// Concurrency. Nothing here has state but the registered backends: Register is for main, before anything else.
 //
 // Limits. native and process exist on Linux only; elsewhere Open says so, and everything still
 // compiles.
 package app
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -23,27 +25,58 @@ import (
 const (
 	Native  = "native"
 	Process = "process"
+	Docker  = "docker" // takes heavy libraries: registered, not linked here
 )
 
 // DefaultBackend is used when none is named. The weaker one is never chosen in its place.
 const DefaultBackend = Native
 
-// Backends lists the names of all backends, the default one first.
-func Backends() []string { return []string{Native, Process} }
+// Opener makes a backend. An eager one starts on its first sandbox before it is asked for.
+type Opener func(eager bool) (sandbox.Backend, error)
+
+// registered are the heavy backends of this executable.
+var registered = map[string]Opener{}
+
+// Register gives this executable a heavy backend.
+func Register(name string, open Opener) { registered[name] = open }
+
+// Backends lists the names of the backends that this executable has, the default one first.
+func Backends() []string {
+	names := []string{Native, Process}
+	if registered[Docker] != nil {
+		names = append(names, Docker)
+	}
+	return names
+}
+
+// AllBackends lists the names of all backends there are, in whichever executable, the default one first.
+func AllBackends() []string { return []string{Native, Process, Docker} }
+
+// Elsewhere reports whether a name is that of a backend which only another executable has.
+func Elsewhere(name string) bool {
+	return slices.Contains(AllBackends(), name) && !slices.Contains(Backends(), name)
+}
 
 // Known refuses a name that is no backend's.
 func Known(name string) error {
-	if slices.Contains(Backends(), name) {
+	if slices.Contains(AllBackends(), name) {
 		return nil
 	}
-	return sandbox.Invalid("backend", "unknown backend %q; one of %s", name, strings.Join(Backends(), ", "))
+	return sandbox.Invalid("backend", "unknown backend %q; one of %s", name, strings.Join(AllBackends(), ", "))
 }
 
-// Open makes the backend of that name. An eager one starts on its first sandbox before it is asked
-// for. The caller closes it.
+// Open makes the backend of that name. The caller closes it.
 func Open(name string, eager bool) (sandbox.Backend, error) {
 	if err := Known(name); err != nil {
 		return nil, err
+	}
+	if Elsewhere(name) {
+		return nil, &sandbox.Error{
+			Backend: name, Op: "open", Kind: sandbox.ErrUnsupported, Err: errors.New("it is not part of this executable"),
+		}
+	}
+	if open := registered[name]; open != nil {
+		return open(eager)
 	}
 	return open(name, eager)
 }

@@ -17,7 +17,7 @@ func TestOpen(t *testing.T) {
 	}
 	for _, name := range []string{"", "Native", "vmware"} {
 		b, err := Open(name, false)
-		if b != nil || !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "native, process") {
+		if b != nil || !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "native, process, docker") {
 			t.Errorf("%q: %v, %v", name, b, err)
 		}
 	}
@@ -41,6 +41,30 @@ func TestOpen(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A heavy backend is known by name everywhere, and can be had where it is registered.
+func TestRegister(t *testing.T) {
+	if !Elsewhere(Docker) || Elsewhere(Native) || Elsewhere("vmware") || slices.Contains(Backends(), Docker) || Known(Docker) != nil {
+		t.Errorf("%q of %q", Backends(), AllBackends())
+	}
+	if b, err := Open(Docker, false); b != nil || !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("%v, %v", b, err)
+	}
+	opened := errors.New("opened, eager")
+	Register(Docker, func(eager bool) (sandbox.Backend, error) {
+		if !eager {
+			t.Error("it is not eager")
+		}
+		return nil, opened
+	})
+	defer delete(registered, Docker)
+	if Elsewhere(Docker) || !slices.Equal(Backends(), AllBackends()) {
+		t.Errorf("registered: %q of %q", Backends(), AllBackends())
+	}
+	if _, err := Open(Docker, true); !errors.Is(err, opened) {
+		t.Error(err)
 	}
 }
 

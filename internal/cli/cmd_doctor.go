@@ -49,7 +49,7 @@ is harmful bounds itself. Exits 0 only if all that applies held. Takes less than
 			return nameSource(cmd.Flags(), c.diagnose(cmd.Context(), only), helpHint(cmd))
 		},
 	}
-	cmd.Flags().StringVar(&only, "backend", "", "look at this `backend` only: "+strings.Join(app.Backends(), ", "))
+	cmd.Flags().StringVar(&only, "backend", "", "look at this `backend` only: "+strings.Join(app.AllBackends(), ", "))
 	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and say what held")
 	cmd.Flags().BoolVar(&c.json, "json", false, "print the findings as one JSON document")
 	return cmd

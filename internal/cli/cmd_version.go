@@ -16,8 +16,16 @@ func (c *cli) newVersion() *cobra.Command {
 }
 
 func (c *cli) printVersion() error {
-	_, err := fmt.Fprintln(c.std.out, commandName, version(debug.ReadBuildInfo()))
+	_, err := fmt.Fprintln(c.std.out, c.executable(), version(debug.ReadBuildInfo()))
 	return err
+}
+
+// executable is the name of the one that runs.
+func (c *cli) executable() string {
+	if c.full != nil {
+		return fullName
+	}
+	return commandName
 }
 
 // version is what the build knows of itself: a release, or the commit it was made from.

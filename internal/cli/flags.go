@@ -83,7 +83,7 @@ func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
 }
 
 func (o *boxOptions) strengthFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.backend, "backend", app.DefaultBackend, "`name` of the backend: "+strings.Join(app.Backends(), ", "))
+	fs.StringVar(&o.backend, "backend", app.DefaultBackend, "`name` of the backend: "+strings.Join(app.AllBackends(), ", "))
 	addParsed(fs, &o.spec.Require, "require", string(sandbox.TierContainer),
 		"least `tier` to accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
 	fs.BoolVar(&o.spec.Strict, "strict", false, "refuse unless no control at all is missing")

@@ -26,6 +26,7 @@ const (
 	codeSignalBase  = 128
 	codeBrokenPipe  = codeSignalBase + 13
 	commandName     = "sandbox-run"
+	fullName        = "sandbox-rund"
 	environmentStem = "SANDBOX_RUN_"
 )
 
@@ -36,26 +37,36 @@ type streams struct{ in, out, err *os.File }
 type cli struct {
 	args []string
 	std  streams
-	code int  // the exit code when nothing failed
-	json bool // results and failures are JSON documents on stdout
+	full *Full  // what this executable has beyond the thin one; nil is the thin one
+	from string // version of the executable that handed over to us
+	code int    // the exit code when nothing failed
+	json bool   // results and failures are JSON documents on stdout
 
 	format string // of what is printed: one of the forms; empty until it is known
 	colour string // when to use it; empty is auto
 	seq    uint64 // of the last event that was written
 }
 
-// Main is the whole of an executable: it ends the process.
-func Main() {
+// Main is the whole of the thin executable: it ends the process.
+func Main() { start(nil) }
+
+// MainFull is the whole of the full one.
+func MainFull(f Full) { start(&f) }
+
+func start(full *Full) {
 	hostile.Play() // if that is what doctor --attack has started us for
-	os.Exit(run(os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
+	os.Exit(run(full, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
 }
 
 // run is the whole command; it returns the exit code.
-func run(args []string, std streams) int {
+func run(full *Full, args []string, std streams) int {
+	c := &cli{args: args, std: std, full: full, from: takeOver()}
+	if err := c.sameVersion(); err != nil {
+		return c.fail(err)
+	}
 	if runsSomething(args) {
 		app.Warm()
 	}
-	c := &cli{args: args, std: std}
 	root := c.newRoot()
 	if completes(args) {
 		addCompletions(root)
@@ -85,9 +96,12 @@ func (c *cli) newRoot() *cobra.Command {
 			}
 			return c.run(cmd, o, args)
 		},
-		// Flags left open are read from the environment before any command runs.
+		// Flags left open are read from the environment before any command runs. Then it is known who has to run it.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return fromEnvironment(cmd.Flags(), os.LookupEnv, helpHint(cmd))
+			if err := fromEnvironment(cmd.Flags(), os.LookupEnv, helpHint(cmd)); err != nil {
+				return err
+			}
+			return c.handOver(cmd)
 		},
 		SuggestionsMinimumDistance: 2,
 		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -155,10 +169,10 @@ func runsSomething(args []string) bool {
 		return false
 	}
 	switch args[0] {
-	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "workspace", "template", "-h", "--help", "--version":
+	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "workspace", "template", "image", "-h", "--help", "--version":
 		return false
 	}
-	return !completes(args)
+	return !completes(args) && !mentionsElsewhere(args)
 }
 
 func helpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
@@ -212,6 +226,10 @@ func plainCause(err error) error {
 
 // fail reports our own failure and returns the exit code that belongs to it.
 func (c *cli) fail(err error) int {
+	var done replaced
+	if errors.As(err, &done) {
+		return int(done)
+	}
 	code := failureCode(err)
 	if c.format == "" {
 		c.guessFormat()

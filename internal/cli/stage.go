@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"sync"
 	"syscall"
 
@@ -53,7 +52,7 @@ func (c *cli) connect(o *boxOptions, stop context.CancelCauseFunc) (*live, sandb
 	if c.format == formatJSON {
 		return show, streams
 	}
-	if c.format == formatText && isTerminal(c.std.err) && !o.quiet && os.Getenv("TERM") != "dumb" {
+	if c.format == formatText && drawsOn(c.std.err) && !o.quiet {
 		show.wait = &progress{to: c.std.err}
 	}
 	if c.format == formatText && !o.noStream {

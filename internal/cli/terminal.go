@@ -11,6 +11,9 @@ import (
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
+// drawsOn reports whether something can be drawn over itself there.
+func drawsOn(f *os.File) bool { return isTerminal(f) && os.Getenv("TERM") != "dumb" }
+
 // terminal is ours, lent to a program with a terminal of its own.
 type terminal struct {
 	std     streams

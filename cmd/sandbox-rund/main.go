@@ -1,0 +1,7 @@
+// Command sandbox-rund is sandbox-run with all that takes heavy libraries: what reaches image registries, and the Docker
+// backend. sandbox-run executes it in its own place where it is needed; the command line is the same.
+package main
+
+import "github.com/sandbox-run/sandbox-run/internal/cli"
+
+func main() { cli.MainFull(cli.Full{}) }

@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// The thin executable has the whole command tree, and lacks what some of it takes. For that it hands over:
+//
+//	sandbox-run ARGUMENTS ── reads them, finds that it lacks something ──► exec sandbox-rund ARGUMENTS
+//	                         SANDBOX_RUN_HANDED_OVER=version of sandbox-run
+//	                                                     sandbox-rund: another version than mine? refuses
+//
+// Arguments, environment, descriptors, the process and so its exit code stay the same. Whoever finds the variable set
+// does not hand over again, so nothing goes round in circles.
+
+// handedOver is the variable by which one executable tells the next which version it is.
+const handedOver = environmentStem + "HANDED_OVER"
+
+// The annotation of commands that the full executable runs.
+const (
+	runBy       = "run-by"
+	onlyTheFull = "the full executable"
+	bestTheFull = "the full executable, where there is one" // it sees more: its backends
+)
+
+// takeOver returns the version of the executable that has handed over to us, if one has. The variable is for nobody else.
+func takeOver() string {
+	from := os.Getenv(handedOver)
+	_ = os.Unsetenv(handedOver) // it can only fail for names that are none
+	return from
+}
+
+// sameVersion refuses to go on for an executable of another version: what it has read of the command line may mean something
+// else here.
+func (c *cli) sameVersion() error {
+	own := version(debug.ReadBuildInfo())
+	if c.full == nil || c.from == "" || c.from == own {
+		return nil
+	}
+	path, err := os.Executable()
+	if err != nil {
+		path = fullName
+	}
+	return &sandbox.Error{
+		Op: "hand over to " + path, Err: fmt.Errorf("it is version %s, and %s is version %s", own, commandName, c.from), Hint: bothAnew,
+	}
+}
+
+const (
+	bothAnew = "make install, for executables of one version"
+	module   = "github.com/sandbox-run/sandbox-run"
+)
+
+// handOver lets the full executable run a command that we lack something for. It returns when there is no need.
+func (c *cli) handOver(cmd *cobra.Command) error {
+	what := c.lacks(cmd)
+	if what == "" {
+		return nil
+	}
+	needed := what != bestTheFull
+	if c.from != "" { // somebody calls the thin one sandbox-rund
+		if !needed {
+			return nil
+		}
+		return &sandbox.Error{
+			Op: what, Err: fmt.Errorf("%s leads to an executable that is not the full one", fullName), Hint: bothAnew,
+		}
+	}
+	path, err := findFull()
+	if err != nil {
+		if !needed {
+			return nil
+		}
+		return &sandbox.Error{Op: what, Err: err, Hint: c.howToGet()}
+	}
+	env := append(os.Environ(), handedOver+"="+version(debug.ReadBuildInfo()))
+	code, err := replace(path, append([]string{fullName}, c.args...), env)
+	if err != nil {
+		return &sandbox.Error{Op: what, Err: fmt.Errorf("hand over to %s: %w", path, err), Hint: bothAnew}
+	}
+	return replaced(code)
+}
+
+// replaced is the end of a command that another process has run for us: there is nothing left to say.
+type replaced int
+
+func (r replaced) Error() string { return fmt.Sprintf("exit code %d", int(r)) }
+
+// lacks names what a command takes that we do not have.
+func (c *cli) lacks(cmd *cobra.Command) string {
+	if c.full != nil {
+		return ""
+	}
+	if cmd.Annotations[runBy] == onlyTheFull {
+		return strings.TrimPrefix(cmd.CommandPath(), commandName+" ")
+	}
+	if f := cmd.Flags().Lookup("backend"); f != nil && app.Elsewhere(f.Value.String()) {
+		return "--backend " + f.Value.String()
+	}
+	return cmd.Annotations[runBy] // the better one, or nothing
+}
+
+var errNoFull = errors.New("it takes " + fullName + ", which is neither beside " + commandName + " nor on PATH")
+
+// findFull looks for the full executable beside ours, then on PATH.
+func findFull() (string, error) {
+	name := fullName
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	if self, err := os.Executable(); err == nil {
+		// LookPath of a path only looks whether it can be executed.
+		if beside, err := exec.LookPath(filepath.Join(filepath.Dir(self), name)); err == nil {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", errNoFull
+	}
+	return path, nil
+}
+
+// howToGet is the way to the full executable for somebody who has come by this one.
+func (c *cli) howToGet() string {
+	info, ok := debug.ReadBuildInfo()
+	if ok && strings.HasPrefix(info.Main.Version, "v") && !strings.Contains(info.Main.Version, "+dirty") {
+		return "go install " + module + "/cmd/" + fullName + "@" + info.Main.Version
+	}
+	return "make install, or in the repository: go run ./cmd/" + fullName + " " + strings.Join(c.args, " ")
+}
+
+// mentionsElsewhere guesses, before anything is read, whether another executable will have to run this.
+func mentionsElsewhere(args []string) bool {
+	if app.Elsewhere(os.Getenv(environmentName("backend"))) {
+		return true
+	}
+	for i, a := range beforeDashes(args) {
+		if name, ok := strings.CutPrefix(a, "--backend"); ok && (app.Elsewhere(strings.TrimPrefix(name, "=")) || i+1 < len(args) && app.Elsewhere(args[i+1])) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,24 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"os/signal"
+)
+
+// replace runs another executable in our place and returns its exit code: a process here can not become another.
+func replace(path string, args, env []string) (int, error) {
+	// Ctrl-C reaches both of us; what it means is for the other to say.
+	signal.Ignore(os.Interrupt)
+	defer signal.Reset(os.Interrupt)
+	cmd := exec.Command(path)
+	cmd.Args, cmd.Env = args, env
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode(), nil
+	}
+	return 0, err
+}
