@@ -33,6 +33,7 @@ type bar struct {
 	done    int64
 	began   time.Time
 	resumed int64  // of done: what was there before it began
+	saying  string // in place of figures
 	verdict string // what became of it; empty while it is under way
 }
 
@@ -76,11 +77,23 @@ func (one *bar) at(done, total int64) {
 	if one.done == 0 {
 		one.resumed, one.began = done, time.Now()
 	}
-	one.done, one.total = done, max(total, one.total)
+	one.done, one.total, one.saying = done, max(total, one.total), ""
+}
+
+// say shows a word in place of figures, until there are new ones.
+func (one *bar) say(what string) {
+	one.of.mu.Lock()
+	defer one.of.mu.Unlock()
+	one.saying = cell(what)
 }
 
 // end says what became of it; only the first word counts.
-func (one *bar) end(verdict string) {
+func (one *bar) end(verdict string) { one.conclude(verdict, true) }
+
+// drop is end for what a reader who only hears of what is finished need not hear of.
+func (one *bar) drop(verdict string) { one.conclude(verdict, false) }
+
+func (one *bar) conclude(verdict string, worthALine bool) {
 	b := one.of
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,7 +101,7 @@ func (one *bar) end(verdict string) {
 		return
 	}
 	one.verdict = verdict
-	if b.size == nil && b.lines {
+	if b.size == nil && b.lines && worthALine {
 		// A reader that is gone is noticed by whoever writes what matters.
 		fmt.Fprintln(b.to, strings.TrimRight(one.text(barWidth, time.Now()), " "))
 	}
@@ -192,11 +205,11 @@ func (one *bar) text(width int, now time.Time) string {
 		}
 		return text
 	}
-	if one.total <= 0 {
-		if one.done > 0 {
-			return name + figure(one.done)
-		}
-		return name + "waiting"
+	switch {
+	case one.saying != "":
+		return name + one.saying
+	case one.total <= 0:
+		return name + figure(one.done)
 	}
 	done := min(one.done, one.total)
 	if width > 0 {

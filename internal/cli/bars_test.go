@@ -116,6 +116,7 @@ func TestBarsAreDrawnInPlace(t *testing.T) {
 		return strings.Join(p.lines, "\n")
 	}
 	first, second := b.add("aaaaaaaaaaaa", 100<<20), b.add("bbbbbbbbbbbb", 0)
+	second.say("waiting")
 	if got := draw(false); !strings.Contains(got, "aaaaaaaaaaaa   [........................]   0%        0 B of 100.0 MiB\nbbbbbbbbbbbb   waiting") {
 		t.Errorf("at first:\n%s", got)
 	}

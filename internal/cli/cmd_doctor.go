@@ -41,6 +41,7 @@ withstand is tried for real, beside a control that shows the attempt can succeed
 is harmful bounds itself. Exits 0 only if all that applies held. Takes less than a minute.`,
 		Example:               "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack",
 		DisableFlagsInUseLine: true,
+		Annotations:           map[string]string{runBy: bestTheFull},
 		Args:                  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if attacked {

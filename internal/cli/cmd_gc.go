@@ -35,6 +35,7 @@ groups, directories, mounts. Sandboxes that are in use are never touched. Every 
 does the same for itself; this is for machines that will not start another one soon.`,
 		Example:               "  sandbox-run gc --dry-run\n  sandbox-run gc",
 		DisableFlagsInUseLine: true,
+		Annotations:           map[string]string{runBy: bestTheFull},
 		Args:                  noArguments,
 		RunE:                  func(cmd *cobra.Command, _ []string) error { return c.collect(cmd.Context(), dryRun) },
 	}

@@ -1,4 +1,86 @@
 package cli
 
+import (
+	"context"
+
+	"github.com/sandbox-run/sandbox-run/pkg/image"
+)
+
 // Full is what only the full executable has, for it takes libraries that are slow to start (D10).
-type Full struct{}
+type Full struct {
+	Registries Registries
+	Builder    Builder
+}
+
+// Registries is where images come from.
+type Registries interface {
+	// Pull fetches an image, or what is not here of it.
+	Pull(ctx context.Context, store *image.Store, ref string, f Fetch) (*image.Image, error)
+	// Update asks what names that were pulled stand for now, and fetches what has changed; no names are all of them. The error is
+	// about the names or the store; what a registry does is in the changes.
+	Update(ctx context.Context, store *image.Store, names []string, f Fetch) ([]Change, error)
+}
+
+// Fetch says how an image is fetched.
+type Fetch struct {
+	Platform string       // "linux/amd64"; empty is this machine's
+	Insecure bool         // over plain HTTP; of this very machine only
+	Progress func(Motion) // what has happened; one call at a time
+}
+
+// Change is what became of a name.
+type Change struct {
+	Name     string
+	Outcome  string
+	Old, New string // digests of manifests; no new one, unless it was updated
+	Err      error  // of one that failed, or why it is gone
+}
+
+// What can become of a name. The image of one that is gone from its registry stays here.
+const (
+	ChangeUpdated   = "updated"
+	ChangeUnchanged = "unchanged"
+	ChangeGone      = "gone"
+	ChangeFailed    = "failed"
+)
+
+// Motion is how far a layer has come, or with no Layer, the image.
+type Motion struct {
+	Image       string // its name, in full
+	Layer       string // its digest
+	State       string // one of those below, or any other word for what is being done
+	Done, Total int64  // bytes
+	Reason      string // why it is tried again
+}
+
+// The states of layers, and of the image, that mean something to those who draw them.
+const (
+	MotionWaiting    = "waiting"
+	MotionPresent    = "present"
+	MotionRetrying   = "retrying"
+	MotionDownloaded = "downloaded"
+	MotionDone       = "done"
+	MotionFailed     = "failed"
+)
+
+// Builder makes the product's own images.
+type Builder interface {
+	// Recipes lists what can be made.
+	Recipes() []Recipe
+	// Build makes an image and gives it the recipe's name.
+	Build(ctx context.Context, store *image.Store, name string, o Building) (*image.Image, error)
+	// Dockerfile is the recipe for those who build with Docker. An empty base is the recipe's own.
+	Dockerfile(name, base string) (string, error)
+}
+
+// Recipe is an image that can be made.
+type Recipe struct {
+	Name  string `json:"name"`
+	About string `json:"about"`
+}
+
+// Building says how an image is made.
+type Building struct {
+	Mirror   string            // of Debian's packages; empty is the usual one
+	Progress func(line string) // what is being done
+}

@@ -122,7 +122,7 @@ printf '%s|' "$0" "$@" "$MINE" "$SANDBOX_RUN_HANDED_OVER" "$$"; cat; cat <&7; ex
 	}
 	version := strings.TrimSpace(strings.TrimPrefix(string(own), commandName+" "))
 
-	cmd := exec.Command(thin, "image", "pull", "--quiet", "two words", "")
+	cmd := exec.Command(thin, "image", "pull", "--quiet", "two words", "and\nmore")
 	cmd.Env = append(os.Environ(), "MINE=a b")
 	cmd.Stdin = strings.NewReader("what was typed;")
 	cmd.ExtraFiles = []*os.File{seventh, seventh, seventh, seventh, seventh}
@@ -130,7 +130,7 @@ printf '%s|' "$0" "$@" "$MINE" "$SANDBOX_RUN_HANDED_OVER" "$$"; cat; cat <&7; ex
 	cmd.Stdout = &out
 	err = cmd.Run()
 	shell := filepath.Join(dir, fullName) // a script's $0 is its path; a binary's is the name
-	want := strings.Join([]string{shell, "image", "pull", "--quiet", "two words", "", "a b", version, strconv.Itoa(cmd.Process.Pid)}, "|") + "|what was typed;the seventh"
+	want := strings.Join([]string{shell, "image", "pull", "--quiet", "two words", "and\nmore", "a b", version, strconv.Itoa(cmd.Process.Pid)}, "|") + "|what was typed;the seventh"
 	if code := codeOf(t, err); code != 42 || out.String() != want {
 		t.Errorf("exit code %d:\n%s\nwant\n%s", code, out.String(), want)
 	}

@@ -56,7 +56,7 @@ func (c *cli) writeHelp(to io.Writer, cmd *cobra.Command) error {
 func firstFlag(cmd *cobra.Command) string {
 	name := ""
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if name == "" && f.Name != "help" {
+		if name == "" && f.Name != "help" && len(f.Annotations[noVariable]) == 0 {
 			name = f.Name
 		}
 	})

@@ -13,6 +13,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
 )
 
 var update = flag.Bool("update", false, "write the golden files of the help texts")
@@ -65,7 +67,7 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(own)
-	for _, name := range []string{"XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"} {
+	for _, name := range []string{"XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", app.ImagesVariable} {
 		os.Setenv(name, filepath.Join(own, name))
 	}
 	code := m.Run()
@@ -80,7 +82,7 @@ func testMain(m *testing.M) int {
 
 // build makes the executables as `make build` does, so that start-up is measured on the real thing.
 func build(dir string) error {
-	packages := []string{"build", "-trimpath", "-ldflags", "-s -w", "-tags", "thin", "-o", dir + "/", "../../cmd/sandbox-run", "../../cmd/sandbox-kit"}
+	packages := []string{"build", "-trimpath", "-ldflags", "-s -w", "-tags", "thin", "-o", dir + "/", "../../cmd/sandbox-run", "../../cmd/sandbox-rund", "../../cmd/sandbox-kit"}
 	if runtime.GOOS == "linux" {
 		packages = append(packages, "../../cmd/sandbox-init")
 	}
@@ -134,7 +136,7 @@ func TestScript(t *testing.T) {
 			for _, name := range []string{"HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"} {
 				env.Setenv(name, os.Getenv(name))
 			}
-			for _, name := range []string{"XDG_STATE_HOME", "XDG_DATA_HOME"} {
+			for _, name := range []string{"XDG_STATE_HOME", "XDG_DATA_HOME", app.ImagesVariable} {
 				env.Setenv(name, filepath.Join(env.WorkDir, name))
 			}
 			if dir := os.Getenv("GOCOVERDIR"); dir != "" {
@@ -182,11 +184,18 @@ func TestHelp(t *testing.T) {
 		"workspace": {"workspace", "-h"}, "workspace-list": {"workspace", "list", "-h"}, "workspace-show": {"workspace", "show", "-h"},
 		"workspace-rm": {"workspace", "rm", "--help"},
 		"template":     {"template", "-h"}, "template_new": {"template", "new", "--help"},
+		"image": {"image", "-h"}, "image-pull": {"image", "pull", "-h"}, "image-update": {"image", "update", "-h"}, "image-build": {"image", "build", "-h"},
+		"image-dockerfile": {"image", "dockerfile", "-h"}, "image-import": {"image", "import", "-h"}, "image-export": {"image", "export", "-h"},
+		"image-list": {"image", "ls", "-h"}, "image-inspect": {"help", "image", "inspect"}, "image-tag": {"image", "tag", "-h"},
+		"image-rm": {"image", "rm", "-h"}, "image-prune": {"image", "prune", "-h"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := exec.Command(binary(), args...).Output()
 			if err != nil {
 				t.Fatal(err)
+			}
+			if full, err := exec.Command(filepath.Join(binDir, fullName), args...).Output(); err != nil || string(full) != string(got) {
+				t.Errorf("the full executable says (%v):\n%s", err, full)
 			}
 			golden := filepath.Join("testdata", "help", name+".txt")
 			if *update {

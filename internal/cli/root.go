@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
@@ -116,7 +117,7 @@ func (c *cli) newRoot() *cobra.Command {
 		}
 	})
 	root.AddCommand(
-		c.newExec(), c.newLanguages(), c.newTemplate(), c.newAudit(), c.newWorkspace(), c.newDoctor(), c.newGC(),
+		c.newExec(), c.newLanguages(), c.newTemplate(), c.newAudit(), c.newWorkspace(), c.newImage(), c.newDoctor(), c.newGC(),
 		c.newCompletion(), c.newMan(), c.newVersion(),
 	)
 	addHelp(root)
@@ -260,7 +261,8 @@ func failureCode(err error) int {
 		return codeNoProgram
 	case errors.Is(err, sandbox.ErrNotStarted), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported):
 		return codeRefused
-	case errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrNotFound):
+	case errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrNotFound),
+		errors.Is(err, image.ErrNotFound), errors.Is(err, image.ErrAmbiguous):
 		return codeUsage
 	}
 	return codeOurs
@@ -279,7 +281,7 @@ type failureDocument struct {
 }
 
 func failure(err error, code int) failureDocument {
-	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: sandbox.Describe(err)}
+	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: describe(err)}
 	var missing *toolchain.Missing
 	if errors.As(err, &missing) {
 		doc.Error.Code = "no_toolchain"

@@ -83,6 +83,9 @@ func environmentName(flag string) string {
 	return environmentStem + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// noVariable marks flags that have none: what is called so elsewhere is something else.
+const noVariable = "no-variable"
+
 // fromVariable marks flags whose value came from the environment, so that errors name the source.
 const fromVariable = "from-variable"
 
@@ -92,7 +95,7 @@ func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), h
 	var failed error
 	flags.VisitAll(func(f *pflag.Flag) {
 		// Two flags are no settings; a variable called after the second is likely to mean something else.
-		if f.Changed || f.Name == "help" || f.Name == "version" || failed != nil {
+		if f.Changed || f.Name == "help" || f.Name == "version" || failed != nil || len(f.Annotations[noVariable]) > 0 {
 			return
 		}
 		name := environmentName(f.Name)

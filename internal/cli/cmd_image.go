@@ -1,0 +1,442 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+const imageLong = `Images are whole root file systems with a toolchain in them, for --image. They are kept
+unpacked in /var/lib/sandbox-run/images (root's) or $XDG_DATA_HOME/sandbox-run/images
+(~/.local/share/…), or in the directory that SANDBOX_RUN_IMAGES names, and shared by all
+sandboxes, which can not change them. Nothing is fetched unless you say so.
+
+An image is called NAME[:TAG], NAME@sha256:…, or by the beginning of its id. python is
+docker.io/library/python:latest.
+
+Exit codes:
+  0    done                             125  sandbox-run itself failed, or the registry
+  2    usage; no such image             130, 143  cancelled: Ctrl-C, SIGTERM`
+
+func (c *cli) newImage() *cobra.Command {
+	cmd := c.newGroup("image", "Fetch, make, list and remove images", imageLong,
+		`  sandbox-run image pull python:3.13-slim
+  sandbox-run image import rootfs.tar.gz --name mine
+  sandbox-run image build python
+  sandbox-run image list`)
+	cmd.AddCommand(
+		c.newImagePull(), c.newImageUpdate(), c.newImageBuild(), c.newImageDockerfile(), c.newImageImport(), c.newImageExport(),
+		c.newImageList(), c.newImageInspect(), c.newImageTag(), c.newImageRemove(), c.newImagePrune(),
+	)
+	return cmd
+}
+
+func (c *cli) newImageList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                   "list [flags]",
+		Short:                 "List the images there are",
+		Long:                  "Lists the images there are, with a line for each of their names, and what they take\nup on the disk.",
+		Example:               "  sandbox-run image list\n  sandbox-run image list --json",
+		Aliases:               []string{"ls"},
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			images, err := listImages()
+			if err != nil {
+				return err
+			}
+			if c.json {
+				return c.writeJSON(append([]*image.Image{}, images...))
+			}
+			if len(images) == 0 {
+				_, err := io.WriteString(c.std.out, "there are no images; try: sandbox-run image pull, image import or image build\n")
+				return err
+			}
+			return c.printImages(images)
+		},
+	}
+	cmd.Flags().BoolVar(&c.json, "json", false, "print them as one JSON document")
+	return cmd
+}
+
+// listImages lists without making a store where there is none.
+func listImages() ([]*image.Image, error) {
+	store, err := app.LookAtImages()
+	if err != nil || store == nil {
+		return nil, err
+	}
+	return store.List()
+}
+
+// noName stands for the name of an image that has none.
+const noName = "-"
+
+func (c *cli) printImages(images []*image.Image) error {
+	t := c.newTable(c.std.out, "NAME", "ID", "PLATFORM", ">SIZE", "CREATED")
+	for _, i := range images {
+		names := i.Names
+		if len(names) == 0 {
+			names = []string{noName}
+		}
+		for _, name := range names {
+			if err := t.add(image.Familiar(name), shortID(i.ID), i.Platform, sandbox.Size(i.Size).String(), age(i.Created)); err != nil {
+				return err
+			}
+		}
+	}
+	return t.flush()
+}
+
+// shortID is as much of an id, or of any digest, as people need.
+func shortID(id string) string {
+	_, hex, found := strings.Cut(id, ":")
+	if !found {
+		hex = id
+	}
+	return hex[:min(len(hex), 12)]
+}
+
+// age is when an image says that it was made. Reproducible ones say that it was in 1970 or 1980.
+func age(t time.Time) string {
+	if t.IsZero() || t.Year() <= 1980 {
+		return "unknown"
+	}
+	return t.Local().Format(time.DateTime)
+}
+
+func (c *cli) newImageInspect() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                   "inspect [flags] IMAGE",
+		Short:                 "Say what is known of an image",
+		Long:                  "Says what is known of an image: its names, what it is made of, and what it says about\nrunning it. The user inside is always the sandbox's own, whatever the image says.",
+		Example:               "  sandbox-run image inspect python\n  sandbox-run image inspect --json 3f9a | jq .config.env",
+		DisableFlagsInUseLine: true,
+		Args:                  someImages(1, 1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			img, err := findImage(args[0])
+			if err != nil {
+				return err
+			}
+			if c.json {
+				return c.writeJSON(img)
+			}
+			return c.describeImage(img)
+		},
+	}
+	cmd.Flags().BoolVar(&c.json, "json", false, "print it as one JSON document")
+	return cmd
+}
+
+// findImage looks an image up that somebody has named, without making a store where there is none.
+func findImage(ref string) (*image.Image, error) {
+	store, err := app.LookAtImages()
+	if err != nil {
+		return nil, err
+	}
+	if store == nil {
+		return nil, unlisted(ref, image.ErrNotFound)
+	}
+	img, err := store.Lookup(ref)
+	return img, unlisted(ref, err)
+}
+
+// unlisted says what to do about an image that is not there.
+func unlisted(ref string, err error) error {
+	if !errors.Is(err, image.ErrNotFound) {
+		return err
+	}
+	return &sandbox.Error{Op: "image " + ref, Kind: sandbox.ErrNotFound, Err: image.ErrNotFound, Hint: "sandbox-run image list, or sandbox-run image pull " + ref}
+}
+
+func (c *cli) describeImage(i *image.Image) error {
+	lines := [][2]string{
+		{"id", i.ID},
+		{"digest", i.Digest},
+		{"platform", i.Platform},
+		{"size", sandbox.Size(i.Size).String()},
+		{"created", age(i.Created)},
+		{"added", moment(i.Added)},
+	}
+	add := func(label string, values ...string) {
+		for _, v := range values {
+			lines = append(lines, [2]string{label, v})
+			label = ""
+		}
+	}
+	names := []string{}
+	for _, name := range i.Names {
+		names = append(names, image.Familiar(name))
+	}
+	add("names", names...)
+	add("layers", i.Layers...)
+	add("env", i.Config.Env...)
+	for _, word := range [][2]string{{"workdir", i.Config.Workdir}, {"user", i.Config.User}} {
+		if word[1] != "" {
+			add(word[0], word[1])
+		}
+	}
+	for _, words := range []struct {
+		label string
+		argv  []string
+	}{{"entrypoint", i.Config.Entrypoint}, {"command", i.Config.Cmd}} {
+		if len(words.argv) > 0 {
+			add(words.label, quotedArgv(words.argv))
+		}
+	}
+	labels := []string{}
+	for name, value := range i.Config.Labels {
+		labels = append(labels, name+"="+value)
+	}
+	slices.Sort(labels)
+	add("labels", labels...)
+	var b strings.Builder
+	for _, l := range lines {
+		fmt.Fprintf(&b, "%-11s%s\n", l[0], cell(l[1]))
+	}
+	_, err := io.WriteString(c.std.out, b.String())
+	return err
+}
+
+// quotedArgv shows where one argument ends and the next begins.
+func quotedArgv(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		if words[i] = a; a == "" || strings.ContainsAny(a, " \t\n'\"\\$`") {
+			words[i] = strconv.Quote(a)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func (c *cli) newImageTag() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                   "tag [flags] IMAGE NAME…",
+		Short:                 "Give an image further names",
+		Long:                  "Gives an image further names. A name that another image has moves to this one.",
+		Example:               "  sandbox-run image tag python:3.13-slim python:mine",
+		DisableFlagsInUseLine: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return usageError(cmd, errors.New("which name is it to have?"))
+			}
+			return someImages(2, -1)(cmd, args)
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			img, err := findImage(args[0])
+			if err != nil {
+				return err
+			}
+			store, err := app.OpenImages()
+			if err != nil {
+				return err
+			}
+			for _, name := range args[1:] {
+				if img, err = store.Tag(img.ID, name); err != nil {
+					return err
+				}
+				if !c.json {
+					fmt.Fprintf(c.std.out, "%s is %s\n", cell(name), shortID(img.ID))
+				}
+			}
+			if c.json {
+				return c.writeJSON(img)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&c.json, "json", false, "print the image as one JSON document")
+	return cmd
+}
+
+// removedImage is what became of one reference, as JSON.
+type removedImage struct {
+	Ref     string             `json:"ref"`
+	ID      string             `json:"id,omitempty"`
+	Removed bool               `json:"removed"` // the image itself, and not just a name of it
+	Error   *sandbox.ErrorInfo `json:"error,omitempty"`
+}
+
+func (c *cli) newImageRemove() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "rm [flags] IMAGE…",
+		Short: "Remove images",
+		Long: `Removes names of images, and images with their last name. Given an id, the image with
+all its names; --force is needed if there are several. One that sandboxes use is
+refused. All that can be removed is, whatever becomes of the others.`,
+		Example:               "  sandbox-run image rm python:3.12\n  sandbox-run image rm --force 3f9a",
+		DisableFlagsInUseLine: true,
+		Args:                  someImages(1, -1),
+		RunE: func(_ *cobra.Command, refs []string) error {
+			report := []removedImage{}
+			return c.forEach(refs, func(ref string) error {
+				img, removed, err := removeImage(ref, force)
+				one := removedImage{Ref: ref, Removed: removed, Error: describe(err)}
+				if img != nil {
+					one.ID = img.ID
+				}
+				report = append(report, one)
+				if err == nil && !c.json {
+					what := "removed the name"
+					if removed {
+						what = "removed"
+					}
+					fmt.Fprintf(c.std.out, "%s %s\n", what, cell(ref))
+				}
+				return err
+			}, func() any { return report })
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "given an id, remove the image even if it has several names")
+	cmd.Flags().BoolVar(&c.json, "json", false, "print what became of each as one JSON document")
+	return cmd
+}
+
+func removeImage(ref string, force bool) (*image.Image, bool, error) {
+	store, err := app.LookAtImages()
+	if err != nil {
+		return nil, false, err
+	}
+	if store == nil {
+		return nil, false, unlisted(ref, image.ErrNotFound)
+	}
+	img, removed, err := store.Remove(ref, force)
+	return img, removed, unlisted(ref, err)
+}
+
+// forEach does something for each argument, whatever becomes of the others, and reports: as text, the failures; as JSON, everything.
+func (c *cli) forEach(args []string, do func(string) error, document func() any) error {
+	var failed []error
+	for _, a := range args {
+		failed = append(failed, do(a))
+	}
+	err := errors.Join(failed...)
+	if !c.json {
+		return err
+	}
+	if err != nil {
+		c.code = failureCode(err)
+	}
+	return c.writeJSON(document())
+}
+
+func (c *cli) newImagePrune() *cobra.Command {
+	var o image.PruneOptions
+	cmd := &cobra.Command{
+		Use:   "prune [flags]",
+		Short: "Remove images that have no name",
+		Long: `Removes images that have no name any more, as an update leaves them, and whatever
+belongs to no image. What sandboxes use is never removed.`,
+		Example:               "  sandbox-run image prune\n  sandbox-run image prune --all --older 720h --dry-run",
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			report := &image.Report{}
+			store, err := app.LookAtImages()
+			if err == nil && store != nil {
+				report, err = interruptible(func(ctx context.Context) (*image.Report, error) { return store.Prune(ctx, o) })
+			}
+			if err != nil {
+				return err
+			}
+			if report.Images == nil {
+				report.Images = []*image.Image{}
+			}
+			if c.json {
+				return c.writeJSON(report)
+			}
+			return c.printPruned(report, o.DryRun)
+		},
+	}
+	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "images with names, too, unless sandboxes use them")
+	addParsed(cmd.Flags(), &o.Older, "older", "", "only what was added longer ago than this `time`", readPositive(readDuration))
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only say what would be removed")
+	cmd.Flags().BoolVar(&c.json, "json", false, "print what was removed as one JSON document")
+	return cmd
+}
+
+func (c *cli) printPruned(r *image.Report, dryRun bool) error {
+	var b strings.Builder
+	state, freed := "removed", "given back"
+	if dryRun {
+		state, freed = "found", "would be given back"
+	}
+	for _, i := range r.Images {
+		names := []string{}
+		for _, name := range i.Names {
+			names = append(names, image.Familiar(name))
+		}
+		if len(names) == 0 {
+			names = []string{noName}
+		}
+		fmt.Fprintf(&b, "%-8s %s  %s\n", state, shortID(i.ID), cell(strings.Join(names, ", ")))
+	}
+	if len(r.Images) == 0 && r.Bytes == 0 {
+		b.WriteString("there is nothing to remove\n")
+	} else {
+		fmt.Fprintf(&b, "%s %s\n", sandbox.Size(r.Bytes), freed)
+	}
+	_, err := io.WriteString(c.std.out, b.String())
+	return err
+}
+
+// someImages is for commands that take images: at least so many, and at most.
+func someImages(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return usageError(cmd, errors.New("no image is named"))
+		case most > 0 && len(args) > most:
+			return usageError(cmd, fmt.Errorf("unexpected argument %q", args[most]))
+		}
+		for _, a := range args {
+			if a == "" {
+				return usageError(cmd, errors.New("a name is empty"))
+			}
+		}
+		return nil
+	}
+}
+
+func usageError(cmd *cobra.Command, err error) error {
+	return &sandbox.Error{Op: cmd.Name(), Kind: sandbox.ErrInvalid, Hint: helpHint(cmd), Err: err}
+}
+
+// interruptible does something that Ctrl-C ends: what was begun is undone, or kept for the next time.
+func interruptible[T any](do func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := onSignals(func() {})
+	defer cancel(nil)
+	v, err := do(ctx)
+	return v, interrupted(ctx, err)
+}
+
+// describe is sandbox.Describe for errors of images as well.
+func describe(err error) *sandbox.ErrorInfo {
+	info := sandbox.Describe(err)
+	if info == nil {
+		return nil
+	}
+	for _, k := range []struct {
+		kind error
+		code string
+	}{
+		{image.ErrNotFound, "not_found"}, {image.ErrAmbiguous, "invalid"}, {image.ErrInUse, "state"},
+		{image.ErrInvalid, "invalid_image"}, {image.ErrTooLarge, "too_large"},
+	} {
+		if errors.Is(err, k.kind) {
+			info.Code = k.code
+		}
+	}
+	return info
+}

@@ -1,0 +1,345 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/internal/nearest"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// What is here is described everywhere and run by the full executable only (see handover.go): there, c.full is never nil.
+
+// byTheFull marks a command as one that the thin executable hands over.
+func byTheFull() map[string]string { return map[string]string{runBy: onlyTheFull} }
+
+// fetchOptions is how images are fetched.
+type fetchOptions struct {
+	platform string
+	insecure bool
+	quiet    bool
+}
+
+const insecureUsage = "allow plain HTTP to a registry on this very machine"
+
+func (o *fetchOptions) addTo(fs *pflag.FlagSet) {
+	fs.StringVar(&o.platform, "platform", "", "which one to take of several, like `linux/arm64` (default this machine's)")
+	fs.BoolVar(&o.insecure, "insecure", false, insecureUsage)
+	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no word on progress")
+}
+
+// pulledImage is what became of one reference, as JSON.
+type pulledImage struct {
+	Ref   string             `json:"ref"`
+	Image *image.Image       `json:"image,omitempty"`
+	Error *sandbox.ErrorInfo `json:"error,omitempty"`
+}
+
+func (c *cli) newImagePull() *cobra.Command {
+	var o fetchOptions
+	cmd := &cobra.Command{
+		Use:   "pull [flags] IMAGE…",
+		Short: "Fetch images from a registry",
+		Long: `Fetches images from a registry and unpacks them. What is here already is not fetched
+again, and a download that was cut off goes on where it ended. Every digest is checked.
+Credentials are those of docker login and podman login.`,
+		Example: `  sandbox-run image pull python:3.13-slim
+  sandbox-run image pull ghcr.io/owner/name@sha256:…
+  sandbox-run image pull --platform linux/arm64 alpine
+  sandbox-run image pull --insecure localhost:5000/mine`,
+		DisableFlagsInUseLine: true,
+		Annotations:           byTheFull(),
+		Args:                  someImages(1, -1),
+		RunE: func(_ *cobra.Command, refs []string) error {
+			store, err := app.OpenImages()
+			if err != nil {
+				return err
+			}
+			report := []pulledImage{}
+			return c.forEachInterruptible(refs, func(ctx context.Context, ref string) error {
+				img, err := withLayers(c, o, func(f Fetch) (*image.Image, error) {
+					return c.full.Registries.Pull(ctx, store, ref, f)
+				})
+				report = append(report, pulledImage{ref, img, describe(interrupted(ctx, err))})
+				if err == nil && !c.json {
+					c.announce(img)
+				}
+				return err
+			}, func() any { return report })
+		},
+	}
+	o.addTo(cmd.Flags())
+	cmd.Flags().BoolVar(&c.json, "json", false, "print what became of each as one JSON document")
+	return cmd
+}
+
+// forEachInterruptible is forEach of something that Ctrl-C ends; then nothing more is begun.
+func (c *cli) forEachInterruptible(args []string, do func(context.Context, string) error, document func() any) error {
+	ctx, cancel := onSignals(func() {})
+	defer cancel(nil)
+	return c.forEach(args, func(a string) error {
+		if ctx.Err() != nil {
+			return nil // the one that was interrupted has said so
+		}
+		return interrupted(ctx, do(ctx, a))
+	}, document)
+}
+
+// withLayers fetches something with a bar for every layer.
+func withLayers[T any](c *cli, o fetchOptions, fetch func(Fetch) (T, error)) (T, error) {
+	show := c.newBars(o.quiet)
+	defer show.end()
+	l := layers{bars: show, all: map[layer]*bar{}}
+	v, err := fetch(Fetch{Platform: o.platform, Insecure: o.insecure, Progress: l.move})
+	l.conclude(err)
+	return v, err
+}
+
+// layers are the bars of images: a line for the image, and one for each of its layers, by digest.
+type layers struct {
+	bars *bars
+	all  map[layer]*bar
+}
+
+type layer struct{ image, digest string } // no digest is the image itself
+
+func (l *layers) move(m Motion) {
+	one := l.all[layer{m.Image, m.Layer}]
+	if one == nil {
+		name := image.Familiar(m.Image)
+		if m.Layer != "" {
+			name = shortID(m.Layer)
+		}
+		one = l.bars.add(name, m.Total)
+		l.all[layer{m.Image, m.Layer}] = one
+	}
+	switch {
+	case m.State == MotionFailed:
+		one.drop(MotionFailed)
+	case m.Layer == "" && m.State == MotionDone:
+		one.drop(MotionDone)
+	case m.Layer == "", m.State == MotionWaiting:
+		one.say(m.State)
+	case m.State == MotionPresent:
+		one.end("already here")
+	case m.State == MotionRetrying:
+		one.say("trying again: " + m.Reason)
+	case m.State == MotionDownloaded:
+		one.end(MotionDone)
+	default:
+		one.at(m.Done, m.Total)
+	}
+}
+
+// conclude says of what is still under way that it no longer is.
+func (l *layers) conclude(err error) {
+	for _, one := range l.all {
+		one.drop(outcome(err))
+	}
+}
+
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return MotionDone
+	case errors.Is(err, context.Canceled):
+		return "cancelled"
+	}
+	return MotionFailed
+}
+
+// updatedImage is what became of one name, as JSON.
+type updatedImage struct {
+	Name    string             `json:"name"`
+	Outcome string             `json:"outcome"`
+	Old     string             `json:"old,omitempty"` // digests of manifests
+	New     string             `json:"new,omitempty"`
+	Error   *sandbox.ErrorInfo `json:"error,omitempty"`
+}
+
+func (c *cli) newImageUpdate() *cobra.Command {
+	var o fetchOptions
+	cmd := &cobra.Command{
+		Use:   "update [flags] [NAME…]",
+		Short: "Fetch what has changed under the names of images",
+		Long: `Asks registries what the names of images stand for now, fetches what has changed, and
+says what did. Without names: all that were pulled. The old images stay, without a name,
+until image prune; so does the image of a name that is gone from its registry.`,
+		Example:               "  sandbox-run image update\n  sandbox-run image update python:3.13-slim",
+		DisableFlagsInUseLine: true,
+		Annotations:           byTheFull(),
+		Args:                  someImages(0, -1),
+		RunE:                  func(_ *cobra.Command, names []string) error { return c.update(names, o) },
+	}
+	fs := cmd.Flags()
+	fs.BoolVar(&o.insecure, "insecure", false, insecureUsage)
+	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no word on progress")
+	fs.BoolVar(&c.json, "json", false, "print what became of each as one JSON document")
+	return cmd
+}
+
+func (c *cli) update(names []string, o fetchOptions) error {
+	for _, name := range names {
+		if _, err := findImage(name); err != nil {
+			return err
+		}
+	}
+	var changes []Change
+	store, err := app.LookAtImages()
+	if err == nil && store != nil {
+		changes, err = interruptible(func(ctx context.Context) ([]Change, error) {
+			return withLayers(c, o, func(f Fetch) ([]Change, error) { return c.full.Registries.Update(ctx, store, names, f) })
+		})
+	}
+	if err != nil {
+		return err
+	}
+	report := []updatedImage{}
+	var failed []error
+	for _, u := range changes {
+		report = append(report, updatedImage{image.Familiar(u.Name), u.Outcome, u.Old, u.New, describe(u.Err)})
+		if u.Outcome == ChangeFailed {
+			failed = append(failed, u.Err)
+		}
+	}
+	err = errors.Join(failed...)
+	if c.json {
+		if err != nil {
+			c.code = failureCode(err)
+		}
+		return c.writeJSON(report)
+	}
+	if len(report) == 0 {
+		_, err := io.WriteString(c.std.out, "there are no images that were pulled from a registry\n")
+		return err
+	}
+	for _, u := range report {
+		text := map[string]string{
+			ChangeUpdated:   fmt.Sprintf("was %s and is %s", shortID(u.Old), shortID(u.New)),
+			ChangeUnchanged: fmt.Sprintf("is %s, as before", shortID(u.Old)),
+			ChangeGone:      fmt.Sprintf("is gone from its registry; %s stays here", shortID(u.Old)),
+			ChangeFailed:    fmt.Sprintf("was not updated and is %s, as before", shortID(u.Old)),
+		}[u.Outcome]
+		fmt.Fprintln(c.std.out, cell(u.Name), text)
+	}
+	return err
+}
+
+func (c *cli) newImageBuild() *cobra.Command {
+	var o Building
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "build [flags] NAME…",
+		Short: "Make the images of languages from Debian's packages",
+		Long: `Makes images of our own from Debian's packages, without Docker and without a registry.
+The same packages yield the same image. Without a name: lists what can be made.`,
+		Example:               "  sandbox-run image build\n  sandbox-run image build python node",
+		DisableFlagsInUseLine: true,
+		Annotations:           byTheFull(),
+		Args:                  someImages(0, -1),
+		RunE: func(_ *cobra.Command, names []string) error {
+			if len(names) == 0 {
+				return c.listRecipes()
+			}
+			if err := c.knownRecipes(names); err != nil {
+				return err
+			}
+			store, err := app.OpenImages()
+			if err != nil {
+				return err
+			}
+			report := []pulledImage{}
+			return c.forEachInterruptible(names, func(ctx context.Context, name string) error {
+				img, err := c.build(ctx, store, name, o, quiet)
+				report = append(report, pulledImage{name, img, describe(interrupted(ctx, err))})
+				if err == nil && !c.json {
+					c.announce(img)
+				}
+				return err
+			}, func() any { return report })
+		},
+	}
+	cmd.Flags().StringVar(&o.Mirror, "mirror", "", "`address` to take Debian's packages from")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no word on progress")
+	cmd.Flags().BoolVar(&c.json, "json", false, "print what became of each as one JSON document")
+	return cmd
+}
+
+// build makes one image, and passes on what is being done.
+func (c *cli) build(ctx context.Context, store *image.Store, name string, o Building, quiet bool) (*image.Image, error) {
+	if !quiet && (!c.json || drawsOn(c.std.err)) {
+		o.Progress = func(line string) { fmt.Fprintf(c.std.err, "%s: %s\n", cell(name), cell(line)) }
+	}
+	return c.full.Builder.Build(ctx, store, name, o)
+}
+
+func (c *cli) listRecipes() error {
+	recipes := c.full.Builder.Recipes()
+	if c.json {
+		return c.writeJSON(recipes)
+	}
+	t := c.newTable(c.std.out, "NAME", "WHAT IS IN IT")
+	for _, r := range recipes {
+		if err := t.add(r.Name, r.About); err != nil {
+			return err
+		}
+	}
+	return t.flush()
+}
+
+// knownRecipes refuses a name that is no recipe's, before anything is made.
+func (c *cli) knownRecipes(names []string) error {
+	var known []string
+	for _, r := range c.full.Builder.Recipes() {
+		known = append(known, r.Name)
+	}
+	for _, name := range names {
+		if slices.Contains(known, name) {
+			continue
+		}
+		hint := "sandbox-run image build lists what can be made"
+		if like := nearest.Word(name, known); like != "" {
+			hint = like
+		}
+		return &sandbox.Error{Op: "image " + name, Kind: sandbox.ErrInvalid, Err: errors.New("there is no recipe of that name"), Hint: hint}
+	}
+	return nil
+}
+
+func (c *cli) newImageDockerfile() *cobra.Command {
+	var base string
+	cmd := &cobra.Command{
+		Use:                   "dockerfile [flags] NAME",
+		Short:                 "Print the Dockerfile of one of our images",
+		Long:                  "Prints a Dockerfile that makes the same image as image build, for those who build with\nDocker.",
+		Example:               "  sandbox-run image dockerfile python | docker build -t sandbox-run/python -\n  sandbox-run image dockerfile --base alpine node",
+		DisableFlagsInUseLine: true,
+		Annotations:           byTheFull(),
+		Args:                  someImages(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := c.knownRecipes(args); err != nil {
+				return err
+			}
+			text, err := c.full.Builder.Dockerfile(args[0], base)
+			if err != nil {
+				return nameSource(cmd.Flags(), err, helpHint(cmd))
+			}
+			if c.json {
+				return c.writeJSON(map[string]string{"name": args[0], "dockerfile": text})
+			}
+			_, err = io.WriteString(c.std.out, text)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&base, "base", "", "`image` to build on: slim, alpine (default slim)")
+	cmd.Flags().BoolVar(&c.json, "json", false, "print it in a JSON document")
+	return cmd
+}
