@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -64,7 +65,7 @@ func (c *cli) diagnose(ctx context.Context, only string) error {
 		}
 		names = []string{only}
 	}
-	d := diagnosis{Require: sandbox.TierContainer, Facts: app.Facts()}
+	d := diagnosis{Require: sandbox.TierContainer, Facts: append(app.Facts(), c.ownFacts()...)}
 	for _, name := range names {
 		f := examine(ctx, name)
 		d.OK = d.OK || name == app.DefaultBackend && f.Error == nil && f.Tier.AtLeast(d.Require)
@@ -78,6 +79,30 @@ func (c *cli) diagnose(ctx context.Context, only string) error {
 	}
 	_, err := fmt.Fprint(c.std.out, d.text(c.palette(c.std.out)))
 	return err
+}
+
+// ownFacts are about what we have on this machine: the other executable, and images.
+func (c *cli) ownFacts() []app.Fact {
+	images := "none"
+	full, err := os.Executable()
+	if err != nil {
+		full = "this one"
+	}
+	if c.full == nil { // it would be the one to say this, if it were there
+		full = "not found: no docker backend, no image pull or build; try: " + c.installFull()
+	}
+	found, err := listImages()
+	dir, _ := app.ImagesDir() // what is wrong with it, listing has found as well
+	switch total := sandbox.Size(0); {
+	case err != nil:
+		images = "unknown: " + err.Error()
+	case len(found) > 0:
+		for _, i := range found {
+			total += sandbox.Size(i.Size)
+		}
+		images = fmt.Sprintf("%d in %s, %s", len(found), dir, total)
+	}
+	return []app.Fact{{Name: fullName, Value: full}, {Name: "images", Value: images}}
 }
 
 func examine(ctx context.Context, name string) backendFinding {

@@ -133,13 +133,18 @@ func findFull() (string, error) {
 	return path, nil
 }
 
-// howToGet is the way to the full executable for somebody who has come by this one.
+// howToGet is what to try where the full executable is missing.
 func (c *cli) howToGet() string {
-	info, ok := debug.ReadBuildInfo()
-	if ok && strings.HasPrefix(info.Main.Version, "v") && !strings.Contains(info.Main.Version, "+dirty") {
+	return c.installFull() + ", or in the repository: go run ./cmd/" + fullName + " " + strings.Join(c.args, " ")
+}
+
+// installFull is the way to the full executable for somebody who has come by this one: as part of a release, or by building it.
+func (c *cli) installFull() string {
+	// A release can be asked for; what is built in a repository has no version, or one made of its commit.
+	if info, ok := debug.ReadBuildInfo(); ok && strings.HasPrefix(info.Main.Version, "v") && strings.Trim(info.Main.Version, "v.0123456789") == "" {
 		return "go install " + module + "/cmd/" + fullName + "@" + info.Main.Version
 	}
-	return "make install, or in the repository: go run ./cmd/" + fullName + " " + strings.Join(c.args, " ")
+	return "make install"
 }
 
 // mentionsElsewhere guesses, before anything is read, whether another executable will have to run this.

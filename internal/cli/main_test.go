@@ -126,6 +126,9 @@ func needRoot(t *testing.T) {
 //	exits CODE COMMAND…   like exec, and the exit code is CODE
 //	appends N             as after so many runs: entries to the audit log in $XDG_STATE_HOME
 //	holds NAME            takes that workspace of $XDG_DATA_HOME into use, until the script ends
+//	registry              starts an image registry, and sets $REGISTRY to its HOST:PORT
+//	offers NAME DIR…      puts an image there, with a layer for each directory
+//	archives DIR FILE     makes an archive of a directory
 //	[root]                whether the native backend can be used here
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -151,8 +154,11 @@ func TestScript(t *testing.T) {
 			return runtime.GOOS == "linux" && os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"appends": appendEntries,
-			"holds":   holdWorkspace,
+			"appends":  appendEntries,
+			"holds":    holdWorkspace,
+			"registry": startRegistry,
+			"offers":   offerImage,
+			"archives": archiveDirectory,
 			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {
 					ts.Fatalf("usage: exits CODE COMMAND…")
