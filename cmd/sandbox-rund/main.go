@@ -2,6 +2,10 @@
 // backend. sandbox-run executes it in its own place where it is needed; the command line is the same.
 package main
 
-import "github.com/sandbox-run/sandbox-run/internal/cli"
+import (
+	"github.com/sandbox-run/sandbox-run/internal/cli"
 
-func main() { cli.MainFull(cli.Full{}) }
+	_ "github.com/sandbox-run/sandbox-run/pkg/image/codec" // zstd, and a faster gzip
+)
+
+func main() { cli.MainFull(cli.Full{Registries: registries{}, Builder: builder{}}) }

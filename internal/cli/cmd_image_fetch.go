@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -235,7 +236,8 @@ func (c *cli) update(names []string, o fetchOptions) error {
 
 func (c *cli) newImageBuild() *cobra.Command {
 	var o Building
-	var quiet bool
+	var tags list
+	var quiet, verbose bool
 	cmd := &cobra.Command{
 		Use:   "build [flags] NAME…",
 		Short: "Make the images of languages from Debian's packages",
@@ -252,9 +254,15 @@ The same packages yield the same image. Without a name: lists what can be made.`
 			if err := c.knownRecipes(names); err != nil {
 				return err
 			}
+			if o.Tags = tags.values; len(o.Tags) > 0 && len(names) > 1 {
+				return sandbox.Invalid("tag", "%d images can not have the same name; build one at a time", len(names))
+			}
 			store, err := app.OpenImages()
 			if err != nil {
 				return err
+			}
+			if verbose {
+				o.Log = newSink(c.std.err, false, "").to
 			}
 			report := []pulledImage{}
 			return c.forEachInterruptible(names, func(ctx context.Context, name string) error {
@@ -267,7 +275,10 @@ The same packages yield the same image. Without a name: lists what can be made.`
 			}, func() any { return report })
 		},
 	}
-	cmd.Flags().StringVar(&o.Mirror, "mirror", "", "`address` to take Debian's packages from")
+	cmd.Flags().Var(&tags, "tag", "a further `name` it is to have; repeatable")
+	cmd.Flags().StringVar(&o.Suite, "suite", "", "`name` of a release of Debian's, like bookworm (default this machine's)")
+	cmd.Flags().StringVar(&o.Mirror, "mirror", "", "`address` to take Debian's packages from (default this machine's)")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show what the packages say while they are installed")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no word on progress")
 	cmd.Flags().BoolVar(&c.json, "json", false, "print what became of each as one JSON document")
 	return cmd
@@ -286,9 +297,9 @@ func (c *cli) listRecipes() error {
 	if c.json {
 		return c.writeJSON(recipes)
 	}
-	t := c.newTable(c.std.out, "NAME", "WHAT IS IN IT")
+	t := c.newTable(c.std.out, "NAME", "IMAGE", "WHAT IS IN IT")
 	for _, r := range recipes {
-		if err := t.add(r.Name, r.About); err != nil {
+		if err := t.add(r.Name, image.Familiar(r.Image), r.About); err != nil {
 			return err
 		}
 	}
@@ -297,12 +308,13 @@ func (c *cli) listRecipes() error {
 
 // knownRecipes refuses a name that is no recipe's, before anything is made.
 func (c *cli) knownRecipes(names []string) error {
+	recipes := c.full.Builder.Recipes()
 	var known []string
-	for _, r := range c.full.Builder.Recipes() {
+	for _, r := range recipes {
 		known = append(known, r.Name)
 	}
 	for _, name := range names {
-		if slices.Contains(known, name) {
+		if slices.ContainsFunc(recipes, func(r Recipe) bool { return name == r.Name || name == r.Image || name == image.Familiar(r.Image) }) {
 			continue
 		}
 		hint := "sandbox-run image build lists what can be made"
@@ -315,7 +327,7 @@ func (c *cli) knownRecipes(names []string) error {
 }
 
 func (c *cli) newImageDockerfile() *cobra.Command {
-	var base string
+	base := dockerfileBases[0]
 	cmd := &cobra.Command{
 		Use:                   "dockerfile [flags] NAME",
 		Short:                 "Print the Dockerfile of one of our images",
@@ -339,7 +351,7 @@ func (c *cli) newImageDockerfile() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&base, "base", "", "`image` to build on: slim, alpine (default slim)")
+	addParsed(cmd.Flags(), &base, "base", base, "`image` to begin with: "+strings.Join(dockerfileBases, ", "), readOneOf(dockerfileBases...))
 	cmd.Flags().BoolVar(&c.json, "json", false, "print it in a JSON document")
 	return cmd
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"io"
 
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
@@ -69,18 +70,25 @@ type Builder interface {
 	Recipes() []Recipe
 	// Build makes an image and gives it the recipe's name.
 	Build(ctx context.Context, store *image.Store, name string, o Building) (*image.Image, error)
-	// Dockerfile is the recipe for those who build with Docker. An empty base is the recipe's own.
+	// Dockerfile is the recipe for those who build with Docker, on one of the bases.
 	Dockerfile(name, base string) (string, error)
 }
 
 // Recipe is an image that can be made.
 type Recipe struct {
 	Name  string `json:"name"`
+	Image string `json:"image"` // what it is called when it is made
 	About string `json:"about"`
 }
 
 // Building says how an image is made.
 type Building struct {
-	Mirror   string            // of Debian's packages; empty is the usual one
-	Progress func(line string) // what is being done
+	Suite    string // of Debian; empty is this machine's
+	Mirror   string // of Debian's packages; empty is this machine's
+	Tags     []string
+	Log      io.Writer         // what the programs at work say
+	Progress func(what string) // from a goroutine at a time
 }
+
+// dockerfileBases are what Dockerfiles can begin with; the first is the usual one.
+var dockerfileBases = []string{"slim", "debian", "alpine"}

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+)
+
+// newPuller is a screen in front of a registry with an image of two layers, one of them large, and a store of its own.
+func newPuller(t *testing.T) (*screen, *shop, string) {
+	t.Helper()
+	s, from := newScreen(t), newShop()
+	t.Cleanup(from.Close)
+	if err := from.offer("two:1", noise(t, "small", 20<<10), noise(t, "large", 2<<20)); err != nil {
+		t.Fatal(err)
+	}
+	s.env = append(s.env, app.ImagesVariable+"="+filepath.Join(t.TempDir(), "images"), "HOME="+t.TempDir())
+	return s, from, from.host() + "/two:1"
+}
+
+// What a person sees: a line for the image and for each layer, drawn over until they are done, also in a window that changes its size.
+func TestPullShown(t *testing.T) {
+	s, from, ref := newPuller(t)
+	from.pause.Store(int64(20 * time.Millisecond))
+	cmd := s.start("image", "pull", "--insecure", "--platform", "linux/amd64", ref)
+	s.waitFor("]  10%")
+	s.resize(30, 60)
+	s.waitFor("MiB/s")
+	s.resize(30, 100)
+	if code := exitCode(t, cmd.Wait()); code != 0 {
+		t.Fatalf("exit code %d\n%q", code, s.text())
+	}
+	s.waitFor(" MiB\r\n")
+	shown := s.text()
+	for _, want := range []string{"resolving", "waiting", "[#", " of 2.0 MiB", "\x1b[3A", "unpacking"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("%q was never shown", want)
+		}
+	}
+	p := &paper{rows: 30, cols: 100}
+	p.write(t, shown)
+	end := strings.Join(p.lines, "\n")
+	want := regexp.MustCompile(`^` + regexp.QuoteMeta(ref) + ` done, 2\.0?2? MiB
+[0-9a-f]{12}   done, 20\.[0-9]+ KiB
+[0-9a-f]{12}   done, 2 MiB
+` + regexp.QuoteMeta(ref) + `  [0-9a-f]{12}  2\.02 MiB$`)
+	if !want.MatchString(end) {
+		t.Errorf("in the end there is\n%s", end)
+	}
+}
+
+// Ctrl-C ends a pull at once; what has arrived is kept, and the next pull goes on from there.
+func TestPullCancelled(t *testing.T) {
+	s, from, ref := newPuller(t)
+	from.pause.Store(int64(50 * time.Millisecond))
+	cmd := s.start("image", "pull", "--insecure", "--platform", "linux/amd64", ref)
+	s.waitFor("]  10%")
+	s.typeIn("\x03")
+	began := time.Now()
+	if code := exitCode(t, cmd.Wait()); code != 130 {
+		t.Errorf("exit code %d", code)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("it took %s to end", took)
+	}
+	s.waitFor("sandbox-run: cancelled by Ctrl-C")
+	s.waitFor("cancelled, ")
+	from.pause.Store(int64(time.Millisecond))
+	before := len(s.text())
+	if code := exitCode(t, s.start("image", "pull", "--insecure", "--platform", "linux/amd64", ref).Wait()); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	s.waitFor("already here")
+	if again := s.text()[before:]; strings.Contains(again, "]   0%") && !regexp.MustCompile(`\]  [1-9][0-9]%`).MatchString(again) {
+		t.Errorf("it began anew:\n%q", again)
+	}
+}
+
+// A terminal that can not be drawn on, and one that nobody wants to be drawn on, get what a pipe gets.
+func TestPullPlain(t *testing.T) {
+	for name, test := range map[string]struct {
+		env, flag string
+		want      string
+	}{
+		"dumb":  {"TERM=dumb", "--insecure", "done, "},
+		"quiet": {"TERM=xterm", "--quiet", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _, ref := newPuller(t)
+			s.env = append(s.env, test.env)
+			code, shown := s.run("image", "pull", test.flag, "--insecure", "--platform", "linux/amd64", ref)
+			if code != 0 || strings.Contains(shown, "\x1b") || strings.Contains(shown, "done, ") != (test.want != "") {
+				t.Errorf("exit code %d:\n%q", code, shown)
+			}
+		})
+	}
+}
+
+// An archive is nothing for a terminal, in either direction.
+func TestImageArchiveOnTerminal(t *testing.T) {
+	s := newScreen(t)
+	s.env = append(s.env, app.ImagesVariable+"="+filepath.Join(t.TempDir(), "images"))
+	if code, shown := s.run("image", "import", "-", "--name", "x"); code != 2 || !strings.Contains(shown, "standard input is a terminal") {
+		t.Errorf("exit code %d: %s", code, shown)
+	}
+	if code, shown := newScreen(t).run("image", "export", "x"); code != 2 || !strings.Contains(shown, "an archive is nothing for a terminal") {
+		t.Errorf("exit code %d: %s", code, shown)
+	}
+	if _, err := os.Stat(filepath.Join(t.TempDir(), "images")); err == nil {
+		t.Error("a store was made")
+	}
+}
