@@ -35,6 +35,7 @@ type bar struct {
 	resumed int64  // of done: what was there before it began
 	saying  string // in place of figures
 	verdict string // what became of it; empty while it is under way
+	whole   bool   // that it is all here
 }
 
 const (
@@ -87,21 +88,28 @@ func (one *bar) say(what string) {
 	one.saying = cell(what)
 }
 
-// end says what became of it; only the first word counts.
+// says reports whether that is what it says.
+func (one *bar) says(what string) bool {
+	one.of.mu.Lock()
+	defer one.of.mu.Unlock()
+	return one.saying == what
+}
+
+// end says that it is all here, and how; only the first word on what became of it counts.
 func (one *bar) end(verdict string) { one.conclude(verdict, true) }
 
-// drop is end for what a reader who only hears of what is finished need not hear of.
+// drop ends what has come no further; a reader who only hears of what is finished does not hear of it.
 func (one *bar) drop(verdict string) { one.conclude(verdict, false) }
 
-func (one *bar) conclude(verdict string, worthALine bool) {
+func (one *bar) conclude(verdict string, whole bool) {
 	b := one.of
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if one.verdict != "" {
 		return
 	}
-	one.verdict = verdict
-	if b.size == nil && b.lines && worthALine {
+	one.verdict, one.whole = verdict, whole
+	if b.size == nil && b.lines && whole {
 		// A reader that is gone is noticed by whoever writes what matters.
 		fmt.Fprintln(b.to, strings.TrimRight(one.text(barWidth, time.Now()), " "))
 	}
@@ -153,7 +161,7 @@ func (b *bars) redraw(last bool) {
 	b.drawn = b.drawn[:0]
 	for _, line := range b.render(shown, cols-1) {
 		b.drawn = append(b.drawn, utf8.RuneCountInString(line))
-		out.WriteString("\r" + line + clearToEnd + "\r\n")
+		out.WriteString("\r" + line + clearToEnd + "\n")
 	}
 	out.WriteString(clearBelow)
 	_, _ = io.WriteString(b.to, out.String()) // a terminal that is gone is noticed by whoever writes what matters
@@ -200,8 +208,12 @@ func (one *bar) text(width int, now time.Time) string {
 	name := fmt.Sprintf("%-*s ", nameWidth, one.name)
 	if one.verdict != "" {
 		text := name + one.verdict
-		if size := max(one.done, one.total); size > 0 {
-			text += ", " + sandbox.Size(size).String()
+		switch size := sandbox.Size(max(one.done, one.total)); {
+		case size == 0:
+		case one.whole:
+			text += ", " + size.String()
+		default:
+			text += ", " + figure(one.done) + " of " + figure(int64(size))
 		}
 		return text
 	}

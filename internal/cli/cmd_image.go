@@ -27,7 +27,8 @@ docker.io/library/python:latest.
 
 Exit codes:
   0    done                             125  sandbox-run itself failed, or the registry
-  2    usage; no such image             130, 143  cancelled: Ctrl-C, SIGTERM`
+  2    usage; no such image             126  refused: no image, a false one, or too large
+  130, 143  cancelled: Ctrl-C, SIGTERM`
 
 func (c *cli) newImage() *cobra.Command {
 	cmd := c.newGroup("image", "Fetch, make, list and remove images", imageLong,
@@ -418,7 +419,16 @@ func interruptible[T any](do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := onSignals(func() {})
 	defer cancel(nil)
 	v, err := do(ctx)
-	return v, interrupted(ctx, err)
+	return v, cancelled(ctx, err)
+}
+
+// cancelled says of whatever went wrong after a signal that it was the signal: nothing else can be told apart from it.
+func cancelled(ctx context.Context, err error) error {
+	var signal signalCause
+	if err != nil && errors.As(context.Cause(ctx), &signal) {
+		return signal
+	}
+	return err
 }
 
 // describe is sandbox.Describe for errors of images as well.

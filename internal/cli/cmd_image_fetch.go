@@ -32,9 +32,19 @@ type fetchOptions struct {
 const insecureUsage = "allow plain HTTP to a registry on this very machine"
 
 func (o *fetchOptions) addTo(fs *pflag.FlagSet) {
-	fs.StringVar(&o.platform, "platform", "", "which one to take of several, like `linux/arm64` (default this machine's)")
+	platformFlag(fs, &o.platform)
 	fs.BoolVar(&o.insecure, "insecure", false, insecureUsage)
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no word on progress")
+}
+
+func platformFlag(fs *pflag.FlagSet, into *string) {
+	addParsed(fs, into, "platform", "", "which one to take of several, like `linux/arm64` (default this machine's)", func(s string) (string, error) {
+		parts := strings.Split(s, "/")
+		if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
+			return "", errors.New("it is written like linux/arm64 or linux/arm/v7")
+		}
+		return s, nil
+	})
 }
 
 // pulledImage is what became of one reference, as JSON.
@@ -66,10 +76,11 @@ Credentials are those of docker login and podman login.`,
 			}
 			report := []pulledImage{}
 			return c.forEachInterruptible(refs, func(ctx context.Context, ref string) error {
-				img, err := withLayers(c, o, func(f Fetch) (*image.Image, error) {
+				img, err := withLayers(ctx, c, o, func(f Fetch) (*image.Image, error) {
 					return c.full.Registries.Pull(ctx, store, ref, f)
 				})
-				report = append(report, pulledImage{ref, img, describe(interrupted(ctx, err))})
+				err = cancelled(ctx, err)
+				report = append(report, pulledImage{ref, img, describe(err)})
 				if err == nil && !c.json {
 					c.announce(img)
 				}
@@ -90,17 +101,24 @@ func (c *cli) forEachInterruptible(args []string, do func(context.Context, strin
 		if ctx.Err() != nil {
 			return nil // the one that was interrupted has said so
 		}
-		return interrupted(ctx, do(ctx, a))
+		return do(ctx, a)
 	}, document)
 }
 
 // withLayers fetches something with a bar for every layer.
-func withLayers[T any](c *cli, o fetchOptions, fetch func(Fetch) (T, error)) (T, error) {
+func withLayers[T any](ctx context.Context, c *cli, o fetchOptions, fetch func(Fetch) (T, error)) (T, error) {
 	show := c.newBars(o.quiet)
 	defer show.end()
 	l := layers{bars: show, all: map[layer]*bar{}}
 	v, err := fetch(Fetch{Platform: o.platform, Insecure: o.insecure, Progress: l.move})
-	l.conclude(err)
+	switch {
+	case ctx.Err() != nil:
+		l.conclude("cancelled")
+	case err != nil:
+		l.conclude(MotionFailed)
+	default:
+		l.conclude(MotionDone)
+	}
 	return v, err
 }
 
@@ -115,20 +133,18 @@ type layer struct{ image, digest string } // no digest is the image itself
 func (l *layers) move(m Motion) {
 	one := l.all[layer{m.Image, m.Layer}]
 	if one == nil {
-		name := image.Familiar(m.Image)
+		name, total := image.Familiar(m.Image), int64(0) // an image has no figures: its layers have them
 		if m.Layer != "" {
-			name = shortID(m.Layer)
+			name, total = shortID(m.Layer), m.Total
 		}
-		one = l.bars.add(name, m.Total)
+		one = l.bars.add(name, total)
 		l.all[layer{m.Image, m.Layer}] = one
 	}
 	switch {
-	case m.State == MotionFailed:
-		one.drop(MotionFailed)
 	case m.Layer == "" && m.State == MotionDone:
 		one.drop(MotionDone)
-	case m.Layer == "", m.State == MotionWaiting:
-		one.say(m.State)
+	case m.Layer == "", m.State == MotionWaiting, m.State == MotionFailed:
+		one.say(m.State) // what failed may have been cancelled: see conclude
 	case m.State == MotionPresent:
 		one.end("already here")
 	case m.State == MotionRetrying:
@@ -140,21 +156,14 @@ func (l *layers) move(m Motion) {
 	}
 }
 
-// conclude says of what is still under way that it no longer is.
-func (l *layers) conclude(err error) {
+// conclude says of what is still under way that it no longer is. Of several images some may have failed all by themselves.
+func (l *layers) conclude(verdict string) {
 	for _, one := range l.all {
-		one.drop(outcome(err))
+		if verdict == MotionDone && one.says(MotionFailed) {
+			one.drop(MotionFailed)
+		}
+		one.drop(verdict)
 	}
-}
-
-func outcome(err error) string {
-	switch {
-	case err == nil:
-		return MotionDone
-	case errors.Is(err, context.Canceled):
-		return "cancelled"
-	}
-	return MotionFailed
 }
 
 // updatedImage is what became of one name, as JSON.
@@ -197,7 +206,7 @@ func (c *cli) update(names []string, o fetchOptions) error {
 	store, err := app.LookAtImages()
 	if err == nil && store != nil {
 		changes, err = interruptible(func(ctx context.Context) ([]Change, error) {
-			return withLayers(c, o, func(f Fetch) ([]Change, error) { return c.full.Registries.Update(ctx, store, names, f) })
+			return withLayers(ctx, c, o, func(f Fetch) ([]Change, error) { return c.full.Registries.Update(ctx, store, names, f) })
 		})
 	}
 	if err != nil {
@@ -247,7 +256,7 @@ The same packages yield the same image. Without a name: lists what can be made.`
 		DisableFlagsInUseLine: true,
 		Annotations:           byTheFull(),
 		Args:                  someImages(0, -1),
-		RunE: func(_ *cobra.Command, names []string) error {
+		RunE: func(cmd *cobra.Command, names []string) error {
 			if len(names) == 0 {
 				return c.listRecipes()
 			}
@@ -255,7 +264,8 @@ The same packages yield the same image. Without a name: lists what can be made.`
 				return err
 			}
 			if o.Tags = tags.values; len(o.Tags) > 0 && len(names) > 1 {
-				return sandbox.Invalid("tag", "%d images can not have the same name; build one at a time", len(names))
+				err := sandbox.Invalid("tag", "%d images can not have the same name; build one at a time", len(names))
+				return nameSource(cmd.Flags(), err, helpHint(cmd))
 			}
 			store, err := app.OpenImages()
 			if err != nil {
@@ -267,7 +277,8 @@ The same packages yield the same image. Without a name: lists what can be made.`
 			report := []pulledImage{}
 			return c.forEachInterruptible(names, func(ctx context.Context, name string) error {
 				img, err := c.build(ctx, store, name, o, quiet)
-				report = append(report, pulledImage{name, img, describe(interrupted(ctx, err))})
+				err = cancelled(ctx, err)
+				report = append(report, pulledImage{name, img, describe(err)})
 				if err == nil && !c.json {
 					c.announce(img)
 				}
@@ -314,10 +325,11 @@ func (c *cli) knownRecipes(names []string) error {
 		known = append(known, r.Name)
 	}
 	for _, name := range names {
-		if slices.ContainsFunc(recipes, func(r Recipe) bool { return name == r.Name || name == r.Image || name == image.Familiar(r.Image) }) {
+		full, _ := image.Normalize(name) // what is none is no recipe's either
+		if slices.ContainsFunc(recipes, func(r Recipe) bool { return name == r.Name || full == r.Image }) {
 			continue
 		}
-		hint := "sandbox-run image build lists what can be made"
+		hint := "sandbox-run image build" // it lists them
 		if like := nearest.Word(name, known); like != "" {
 			hint = like
 		}

@@ -54,7 +54,7 @@ a name. Archives may be compressed by gzip or zstd. Every digest is checked.`,
 		},
 	}
 	cmd.Flags().Var(&names, "name", "`name` it is to have, instead of those in the archive; repeatable")
-	cmd.Flags().StringVar(&o.Platform, "platform", "", "which one to take of several, like `linux/arm64` (default this machine's)")
+	platformFlag(cmd.Flags(), &o.Platform)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no word on progress")
 	cmd.Flags().BoolVar(&c.json, "json", false, "print the images as one JSON document")
 	return cmd

@@ -30,14 +30,15 @@ import (
 type shop struct {
 	*httptest.Server
 	pause atomic.Int64 // nanoseconds between two pieces of a layer
+	sent  atomic.Int64 // bytes of layers
 }
 
 func newShop() *shop {
 	s := &shop{}
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if pause := time.Duration(s.pause.Load()); pause > 0 && r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
-			w = &slowWriter{ResponseWriter: w, pause: pause, gone: r.Context().Done()}
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
+			w = &slowWriter{ResponseWriter: w, of: s, gone: r.Context().Done()}
 		}
 		inner.ServeHTTP(w, r)
 	}))
@@ -50,8 +51,8 @@ func (s *shop) host() string { return strings.TrimPrefix(s.URL, "http://") }
 // slowWriter sends an answer in small pieces.
 type slowWriter struct {
 	http.ResponseWriter
-	pause time.Duration
-	gone  <-chan struct{}
+	of   *shop
+	gone <-chan struct{}
 }
 
 func (w *slowWriter) Write(p []byte) (n int, err error) {
@@ -61,9 +62,10 @@ func (w *slowWriter) Write(p []byte) (n int, err error) {
 		var m int
 		m, err = w.ResponseWriter.Write(piece)
 		n += m
+		w.of.sent.Add(int64(m))
 		w.ResponseWriter.(http.Flusher).Flush()
 		select {
-		case <-time.After(w.pause):
+		case <-time.After(time.Duration(w.of.pause.Load())):
 		case <-w.gone:
 			return n, http.ErrAbortHandler
 		}
