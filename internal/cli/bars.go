@@ -167,14 +167,17 @@ func (b *bars) redraw(last bool) {
 	_, _ = io.WriteString(b.to, out.String()) // a terminal that is gone is noticed by whoever writes what matters
 }
 
-// visible picks what there is room for: what is under way comes first. The last time everything is shown; it may scroll.
+// visible picks what there is room for: what is under way comes first. The last time everything is shown that was begun; it may
+// scroll.
 func (b *bars) visible(room int, last bool) []*bar {
-	if last || len(b.all) <= room {
+	if len(b.all) <= room {
 		return b.all
 	}
 	var shown []*bar
 	for _, one := range b.all {
-		if one.verdict == "" && len(shown) < max(room-1, 1) { // a row for the rest
+		switch {
+		case last && (one.whole || one.done > 0 || one.total == 0),
+			!last && one.verdict == "" && len(shown) < max(room-1, 1): // a row for the rest
 			shown = append(shown, one)
 		}
 	}
@@ -192,13 +195,16 @@ func (b *bars) render(shown []*bar, width int) []string {
 		lines = append(lines, cut(line, width))
 	}
 	if hidden := len(b.all) - len(shown); hidden > 0 {
-		ended := 0
+		sized, ended := 0, 0 // what has no size is what the others are parts of
 		for _, one := range b.all {
-			if one.verdict != "" {
-				ended++
+			if one.total > 0 {
+				sized++
+				if one.whole {
+					ended++
+				}
 			}
 		}
-		lines = append(lines, cut(fmt.Sprintf("… %d more; %d of %d finished", hidden, ended, len(b.all)), width))
+		lines = append(lines, cut(fmt.Sprintf("… %d more; %d of %d finished", hidden, ended, sized), width))
 	}
 	return lines
 }

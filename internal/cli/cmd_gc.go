@@ -31,8 +31,9 @@ func (c *cli) newGC() *cobra.Command {
 		Use:   "gc [flags]",
 		Short: "Remove what a crash left behind",
 		Long: `Finds what sandbox-run left behind when it was killed, and removes it: control
-groups, directories, mounts. Sandboxes that are in use are never touched. Every start
-does the same for itself; this is for machines that will not start another one soon.`,
+groups, directories, mounts; of images, downloads that nobody has gone on with for a
+day, and what belongs to no image. Sandboxes that are in use are never touched. Every
+start does the same for itself; this is for machines that will not start another one soon.`,
 		Example:               "  sandbox-run gc --dry-run\n  sandbox-run gc",
 		DisableFlagsInUseLine: true,
 		Annotations:           map[string]string{runBy: bestTheFull},
@@ -64,14 +65,56 @@ func (c *cli) collect(ctx context.Context, dryRun bool) error {
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
+	found, err := collectImages(ctx, dryRun)
+	if err != nil {
+		return err
+	}
+	for _, r := range found {
+		report.Found = append(report.Found, residue{ofImages, r})
+		if !dryRun && !r.Removed {
+			report.Failed++
+		}
+	}
 	if report.Failed > 0 {
 		c.code = codeOurs
 	}
 	if c.json {
 		return c.writeJSON(report)
 	}
-	_, err := fmt.Fprint(c.std.out, escaped(report.text()))
+	_, err = fmt.Fprint(c.std.out, escaped(report.text()))
 	return err
+}
+
+// ofImages is in the place of a backend's name.
+const ofImages = "images"
+
+// collectImages removes what belongs to no image from the store, if there is one.
+func collectImages(ctx context.Context, dryRun bool) (found []sandbox.Residue, err error) {
+	store, err := app.LookAtImages()
+	if err != nil || store == nil {
+		return nil, err
+	}
+	before, err := store.Leftovers()
+	if err != nil || len(before) == 0 {
+		return nil, err
+	}
+	after, problem := before, ""
+	if !dryRun {
+		if err := store.Collect(ctx); err != nil {
+			problem = err.Error()
+		}
+		if after, err = store.Leftovers(); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range before {
+		r := sandbox.Residue{Kind: l.Kind, Name: l.Path, Removed: !slices.Contains(after, l)}
+		if !r.Removed {
+			r.Problem = problem
+		}
+		found = append(found, r)
+	}
+	return found, nil
 }
 
 func collectFrom(ctx context.Context, name string, dryRun bool) ([]sandbox.Residue, error) {
