@@ -3,12 +3,14 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -65,17 +67,33 @@ func addCompletions(root *cobra.Command) {
 		"format":  {formatText, formatJSON, formatNDJSON},
 		"color":   {colourAuto, colourAlways, colourNever},
 		"lang":    languageNames(),
+		"base":    dockerfileBases,
 	}
 	root.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return nil, cobra.ShellCompDirectiveDefault // files, besides the commands
 	}
-	for _, cmd := range append([]*cobra.Command{root}, root.Commands()...) {
+	images, _, _ := root.Find([]string{"image"}) // it is there
+	for _, cmd := range slices.Concat([]*cobra.Command{root}, root.Commands(), images.Commands()) {
+		if slices.Contains([]string{"export", "inspect", "rm", "tag", "update"}, cmd.Name()) && cmd.Parent() == images {
+			cmd.ValidArgsFunction = imageNames
+		}
 		for flag, values := range words {
-			if cmd.Flags().Lookup(flag) != nil {
+			if f := cmd.Flags().Lookup(flag); f != nil && len(f.Annotations[noVariable]) == 0 { // which has words of its own
 				_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 			}
 		}
 	}
+}
+
+// imageNames are those of the images here.
+func imageNames(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+	images, _ := listImages() // what can not be listed, nobody can be helped with
+	for _, i := range images {
+		for _, name := range i.Names {
+			names = append(names, image.Familiar(name))
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 func languageNames() []string {

@@ -135,7 +135,7 @@ func findFull() (string, error) {
 
 // howToGet is what to try where the full executable is missing.
 func (c *cli) howToGet() string {
-	return c.installFull() + ", or in the repository: go run ./cmd/" + fullName + " " + strings.Join(c.args, " ")
+	return c.installFull() + ", or in the repository: go run ./cmd/" + fullName + " " + quotedArgv(c.args)
 }
 
 // installFull is the way to the full executable for somebody who has come by this one: as part of a release, or by building it.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -65,7 +66,7 @@ func TestPullCancelled(t *testing.T) {
 	if code := exitCode(t, cmd.Wait()); code != 130 {
 		t.Errorf("exit code %d", code)
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %s to end", took)
 	}
 	s.waitFor("sandbox-run: cancelled by Ctrl-C")
@@ -117,5 +118,34 @@ func TestImageArchiveOnTerminal(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(t.TempDir(), "images")); err == nil {
 		t.Error("a store was made")
+	}
+}
+
+// An archive that nobody reads ends as it would for any other program, and quietly.
+func TestExportNobodyReads(t *testing.T) {
+	dir := t.TempDir()
+	var archived bytes.Buffer
+	if err := archive(&archived, "testdata/help"); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(app.ImagesVariable, filepath.Join(dir, "images"))
+	take := command(t, "image", "import", "-", "--name", "mine")
+	take.Stdin = &archived
+	if out, err := take.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	give := command(t, "image", "export", "mine")
+	give.Stdout, give.Stderr = w, &said
+	if code := exitCode(t, give.Run()); code != codeBrokenPipe || said.Len() > 0 {
+		t.Errorf("exit code %d: %s", code, &said)
 	}
 }
