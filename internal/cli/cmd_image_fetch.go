@@ -111,15 +111,18 @@ func withLayers[T any](ctx context.Context, c *cli, o fetchOptions, fetch func(F
 	defer show.end()
 	l := layers{bars: show, all: map[layer]*bar{}}
 	v, err := fetch(Fetch{Platform: o.platform, Insecure: o.insecure, Progress: l.move})
+	l.conclude(outcome(ctx, err))
+	return v, err
+}
+
+func outcome(ctx context.Context, err error) string {
 	switch {
 	case ctx.Err() != nil:
-		l.conclude("cancelled")
+		return "cancelled"
 	case err != nil:
-		l.conclude(MotionFailed)
-	default:
-		l.conclude(MotionDone)
+		return MotionFailed
 	}
-	return v, err
+	return MotionDone
 }
 
 // layers are the bars of images: a line for the image, and one for each of its layers, by digest.
@@ -295,12 +298,22 @@ The same packages yield the same image. Without a name: lists what can be made.`
 	return cmd
 }
 
-// build makes one image, and passes on what is being done.
+// build makes one image, and says what is being done: on a terminal in a line of its own, elsewhere whenever it is something else.
 func (c *cli) build(ctx context.Context, store *image.Store, name string, o Building, quiet bool) (*image.Image, error) {
-	if !quiet && (!c.json || drawsOn(c.std.err)) {
-		o.Progress = func(line string) { fmt.Fprintf(c.std.err, "%s: %s\n", cell(name), cell(line)) }
+	show := c.newBars(quiet || o.Log != nil) // whoever hears everything needs no extract
+	defer show.end()
+	one := show.add(name, 0)
+	before := ""
+	o.Progress = func(what string) {
+		one.say(what)
+		if kind, _, _ := strings.Cut(what, " "); kind != before && show.size == nil && show.lines {
+			fmt.Fprintf(c.std.err, "%s: %s\n", cell(name), cell(what))
+			before = kind
+		}
 	}
-	return c.full.Builder.Build(ctx, store, name, o)
+	img, err := c.full.Builder.Build(ctx, store, name, o)
+	one.drop(outcome(ctx, err))
+	return img, err
 }
 
 func (c *cli) listRecipes() error {
