@@ -128,6 +128,7 @@ func needRoot(t *testing.T) {
 //	holds NAME            takes that workspace of $XDG_DATA_HOME into use, until the script ends
 //	registry              starts an image registry, and sets $REGISTRY to its HOST:PORT
 //	offers NAME DIR…      puts an image there, with a layer for each directory
+//	uses NAME             takes that image into use, until the script ends
 //	archives DIR FILE     makes an archive of a directory
 //	[root]                whether the native backend can be used here
 func TestScript(t *testing.T) {
@@ -159,6 +160,7 @@ func TestScript(t *testing.T) {
 			"registry": startRegistry,
 			"offers":   offerImage,
 			"archives": archiveDirectory,
+			"uses":     useImage,
 			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {
 					ts.Fatalf("usage: exits CODE COMMAND…")

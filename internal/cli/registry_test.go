@@ -24,6 +24,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
 // shop is a registry in this process, like those on the network.
@@ -190,4 +193,18 @@ func archiveDirectory(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	defer f.Close()
 	ts.Check(archive(f, ts.MkAbs(args[0])))
+}
+
+// useImage is the script command uses NAME: a sandbox stands on the image, until the script ends.
+func useImage(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: uses NAME")
+	}
+	store, err := image.Open(ts.Getenv(app.ImagesVariable))
+	ts.Check(err)
+	img, err := store.Lookup(args[0])
+	ts.Check(err)
+	lease, err := store.Use(img)
+	ts.Check(err)
+	ts.Defer(func() { _ = lease.Close() })
 }
