@@ -193,9 +193,9 @@ func (c *cli) export(refs []string, output string, format image.Format) (*export
 
 // asDirectory reports whether a path is meant as that of a directory.
 func asDirectory(path string) (string, bool) {
-	trimmed := strings.TrimRight(path, "/"+string(filepath.Separator))
-	if trimmed != path && trimmed != "" {
-		return trimmed, true
+	slashed := filepath.ToSlash(path)
+	if trimmed := strings.TrimRight(slashed, "/"); trimmed != slashed && trimmed != "" {
+		return filepath.FromSlash(trimmed), true
 	}
 	st, err := os.Stat(path)
 	return path, err == nil && st.IsDir()
