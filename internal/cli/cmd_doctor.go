@@ -88,7 +88,11 @@ func (c *cli) ownFacts() []app.Fact {
 	if err != nil {
 		full = "this one"
 	}
-	if c.full == nil { // it would be the one to say this, if it were there
+	switch {
+	case c.full != nil:
+	case c.from != "": // it gave back
+		full = fmt.Sprintf("version %s, which is not that of %s: no docker backend, no image pull or build; try: %s", c.from, commandName, bothAnew)
+	default: // it would be the one to say this, if it were there
 		full = "not found: no docker backend, no image pull or build; try: " + c.installFull()
 	}
 	found, err := listImages()

@@ -20,9 +20,10 @@ import (
 //
 //	sandbox-run ARGUMENTS ── reads them, finds that it lacks something ──► exec sandbox-rund ARGUMENTS
 //	                         SANDBOX_RUN_HANDED_OVER=version of sandbox-run
-//	                                                     sandbox-rund: another version than mine? refuses
+//	                                                     sandbox-rund: another version than mine? refuses, or
+//	                         goes on by itself ◄── exec ── gives back what sandbox-run can do as well
 //
-// Arguments, environment, descriptors, the process and so its exit code stay the same. Whoever finds the variable set
+// Arguments, environment, descriptors, the process and so its exit code stay the same. A thin one that finds the variable set
 // does not hand over again, so nothing goes round in circles.
 
 // handedOver is the variable by which one executable tells the next which version it is.
@@ -35,11 +36,12 @@ const (
 	bestTheFull = "the full executable, where there is one" // it sees more: its backends
 )
 
-// takeOver returns the version of the executable that has handed over to us, if one has. The variable is for nobody else.
-func takeOver() string {
-	from := os.Getenv(handedOver)
+// takeOver returns the version of the executable that has handed over to us, if one has, and its path if it can go on by itself.
+// The variable is for nobody else.
+func takeOver() (from, back string) {
+	from, back, _ = strings.Cut(os.Getenv(handedOver), "\n")
 	_ = os.Unsetenv(handedOver) // it can only fail for names that are none
-	return from
+	return from, back
 }
 
 // sameVersion refuses to go on for an executable of another version: what it has read of the command line may mean something
@@ -49,6 +51,9 @@ func (c *cli) sameVersion() error {
 	if c.full == nil || c.from == "" || c.from == own {
 		return nil
 	}
+	if c.back != "" {
+		return c.become(c.back, commandName, own)
+	}
 	path, err := os.Executable()
 	if err != nil {
 		path = fullName
@@ -56,6 +61,15 @@ func (c *cli) sameVersion() error {
 	return &sandbox.Error{
 		Op: "hand over to " + path, Err: fmt.Errorf("it is version %s, and %s is version %s", own, commandName, c.from), Hint: bothAnew,
 	}
+}
+
+// become lets another executable go on, and returns when that is over, or was not possible.
+func (c *cli) become(path, name, word string) error {
+	code, err := replace(path, append([]string{name}, c.args...), append(os.Environ(), handedOver+"="+word))
+	if err != nil {
+		return &sandbox.Error{Op: "hand over to " + path, Err: err, Hint: bothAnew}
+	}
+	return replaced(code)
 }
 
 const (
@@ -85,12 +99,13 @@ func (c *cli) handOver(cmd *cobra.Command) error {
 		}
 		return &sandbox.Error{Op: what, Err: err, Hint: c.howToGet()}
 	}
-	env := append(os.Environ(), handedOver+"="+version(debug.ReadBuildInfo()))
-	code, err := replace(path, append([]string{fullName}, c.args...), env)
-	if err != nil {
-		return &sandbox.Error{Op: what, Err: fmt.Errorf("hand over to %s: %w", path, err), Hint: bothAnew}
+	word := version(debug.ReadBuildInfo())
+	if !needed {
+		if self, err := os.Executable(); err == nil {
+			word += "\n" + self
+		}
 	}
-	return replaced(code)
+	return c.become(path, fullName, word)
 }
 
 // replaced is the end of a command that another process has run for us: there is nothing left to say.

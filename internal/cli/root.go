@@ -40,6 +40,7 @@ type cli struct {
 	std  streams
 	full *Full  // what this executable has beyond the thin one; nil is the thin one
 	from string // version of the executable that handed over to us
+	back string // its path, if it can do without us
 	code int    // the exit code when nothing failed
 	json bool   // results and failures are JSON documents on stdout
 
@@ -61,7 +62,8 @@ func start(full *Full) {
 
 // run is the whole command; it returns the exit code.
 func run(full *Full, args []string, std streams) int {
-	c := &cli{args: args, std: std, full: full, from: takeOver()}
+	c := &cli{args: args, std: std, full: full}
+	c.from, c.back = takeOver()
 	if err := c.sameVersion(); err != nil {
 		return c.fail(err)
 	}
