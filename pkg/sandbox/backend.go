@@ -122,6 +122,22 @@ type Zygote interface {
 	Close() error
 }
 
+// ImageInfo is what an image says of itself.
+type ImageInfo struct {
+	ImageRef
+	Env             []string // NAME=value
+	Workdir         string
+	Entrypoint, Cmd []string
+}
+
+// ImageKeeper is what a Backend is too when it keeps images of its own: its sandboxes are made of those, by Root.Image, and
+// show nothing of the host (Root.HostPaths, Root.Add). Others are given the directory of an unpacked image, by Root.Dir.
+type ImageKeeper interface {
+	// LookUp says what the image of that reference is. It downloads nothing: an image that is not there is an error
+	// of kind ErrNotFound.
+	LookUp(ctx context.Context, ref string) (ImageInfo, error)
+}
+
 // Residue is something a dead supervisor left behind.
 type Residue struct {
 	Kind    string `json:"kind"` // "cgroup", "lock", "directory", …

@@ -40,6 +40,8 @@ type Options struct {
 	VolumeRoots []string
 	// SampleInterval is how often running processes are looked at; default 100 ms.
 	SampleInterval time.Duration
+	// Chosen is why sandboxes are this backend's, where nobody has named one; reports say it.
+	Chosen string
 }
 
 // Manager creates, runs, stops and deletes sandboxes of one backend. It owns them: Close deletes
@@ -63,6 +65,9 @@ func NewManager(b Backend, opts Options) *Manager {
 	return &Manager{backend: b, opts: opts, machine: thisMachine(), containers: map[string]*container{}}
 }
 
+// Backend is whose sandboxes these are.
+func (m *Manager) Backend() Backend { return m.backend }
+
 // Machine is what there is to share out.
 func (m *Manager) Machine() Machine { return m.machine }
 
@@ -71,6 +76,7 @@ type container struct {
 	id       string
 	spec     Spec
 	notes    []string
+	chosen   string // see Options
 	instance Instance
 	created  time.Time
 
@@ -120,7 +126,7 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (string, error) {
 		return "", errors.Join(err, instance.Destroy(context.WithoutCancel(ctx)))
 	}
 	c := &container{
-		id: newID(), spec: spec, notes: notes, instance: instance, created: time.Now(),
+		id: newID(), spec: spec, notes: notes, chosen: m.opts.Chosen, instance: instance, created: time.Now(),
 		state: StateReady, runs: map[*run]struct{}{}, deleted: make(chan struct{}),
 	}
 	m.mu.Lock()
@@ -389,10 +395,26 @@ func (m *Manager) Get(id string) (Info, error) {
 	return c.info(), nil
 }
 
+// isolation is the report on this sandbox, for one reader.
+func (c *container) isolation() Isolation {
+	iso := c.instance.Isolation().Clone()
+	iso.Chosen = c.chosen
+	return iso
+}
+
+// image is what the sandbox's root is; nil where it is none.
+func (c *container) image() *ImageRef {
+	if c.spec.Root.From == (ImageRef{}) {
+		return nil
+	}
+	from := c.spec.Root.From
+	return &from
+}
+
 func (c *container) info() Info {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Info{ID: c.id, State: c.state, Created: c.created, Labels: c.spec.Labels, Isolation: c.instance.Isolation(), Limits: c.spec.Limits}
+	return Info{ID: c.id, State: c.state, Created: c.created, Labels: c.spec.Labels, Isolation: c.isolation(), Limits: c.spec.Limits}
 }
 
 // List returns every sandbox, oldest first.

@@ -108,6 +108,7 @@ type Isolation struct {
 	Tier     Tier                     `json:"tier"`
 	Controls map[Control]ControlState `json:"controls"`
 	Missing  []Gap                    `json:"missing"`
+	Chosen   string                   `json:"chosen,omitempty"` // why this backend, where nobody has named one
 }
 
 // NewIsolation starts a report in which every control is absent until said otherwise.

@@ -19,6 +19,7 @@ type Result struct {
 	Metrics    monitor.Metrics
 	Limits     Limits
 	Isolation  Isolation
+	Image      *ImageRef // that the sandbox's root is; nil for none
 	Violations []Violation
 	// Notes are things worth knowing that are nobody's fault: defaults that were lowered, output
 	// that could not be spilled.
@@ -52,6 +53,7 @@ type Document struct {
 	Metrics         monitor.Metrics `json:"metrics"`
 	Limits          Limits          `json:"limits"`
 	Isolation       Isolation       `json:"isolation"`
+	Image           *ImageRef       `json:"image,omitempty"`
 	Violations      []Violation     `json:"violations"`
 	Notes           []string        `json:"notes,omitempty"`
 }
@@ -70,7 +72,7 @@ func (r *Result) Document() Document {
 		StdoutTruncated: r.Stdout.Truncated(), StdoutHeadBytes: headIfCut(r.Stdout), StdoutDropped: r.Stdout.Dropped, StdoutFile: r.Stdout.File,
 		StderrTruncated: r.Stderr.Truncated(), StderrHeadBytes: headIfCut(r.Stderr), StderrDropped: r.Stderr.Dropped, StderrFile: r.Stderr.File,
 		ExecutionTime: r.Metrics.WallTime.Duration().Seconds(), MemoryUsed: r.Metrics.MemoryPeak,
-		Phase: r.Phase, Metrics: r.Metrics, Limits: r.Limits, Isolation: r.Isolation, Violations: violations, Notes: r.Notes,
+		Phase: r.Phase, Metrics: r.Metrics, Limits: r.Limits, Isolation: r.Isolation, Image: r.Image, Violations: violations, Notes: r.Notes,
 	}
 }
 

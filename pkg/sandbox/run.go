@@ -111,7 +111,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	res := &Result{
 		Verdict: judge(f), Exit: f.exit, Phase: r.p.Phase,
 		Stdout: r.rec.Output(0), Stderr: r.rec.Output(1),
-		Metrics: summary, Limits: r.p.Limits, Isolation: r.c.instance.Isolation().Clone(),
+		Metrics: summary, Limits: r.p.Limits, Isolation: r.c.isolation(), Image: r.c.image(),
 		Notes: r.c.notes,
 	}
 	res.Violations = violationsOf(f, summary, r.p.Limits, res.Stdout, res.Stderr)
@@ -163,7 +163,7 @@ func (r *run) neverStarted(startup time.Duration) *Result {
 	return &Result{
 		Verdict: VerdictCancelled, Exit: Exit{Signal: int(syscall.SIGKILL)}, Phase: r.p.Phase,
 		Metrics: monitor.Summarize(monitor.Sample{}, 0, startup), Limits: r.p.Limits,
-		Isolation: r.c.instance.Isolation().Clone(), Notes: r.c.notes,
+		Isolation: r.c.isolation(), Image: r.c.image(), Notes: r.c.notes,
 	}
 }
 

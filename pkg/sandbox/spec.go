@@ -35,6 +35,15 @@ type Root struct {
 	Image string `json:"image,omitempty"`
 	// Add is shown besides: toolchains that are not in a system directory.
 	Add []Mount `json:"add,omitempty"`
+	// From says which image Dir or Image is, where it is one. It changes nothing but what results report.
+	From ImageRef `json:"from,omitzero"`
+}
+
+// ImageRef names an image: as it was asked for, and what it was found to be.
+type ImageRef struct {
+	Reference string `json:"reference"`
+	ID        string `json:"id,omitempty"`     // digest of its configuration
+	Digest    string `json:"digest,omitempty"` // of its manifest: what a registry knows it by
 }
 
 // Mount shows a directory or file of the host in a root, read-only and as it is. Unlike a volume it is not for the

@@ -3,6 +3,7 @@ package native
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/idmap"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/etc"
 )
 
 // part is something that is mounted into a root: a directory of the host, or /dev.
@@ -108,6 +110,9 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 			return err
 		}
 	}
+	if err := l.introduce(spec); err != nil {
+		return err
+	}
 	// Nothing of the machine this root was made on.
 	if !l.confined {
 		return l.base.opaque("/sys")
@@ -119,6 +124,56 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 	}
 	l.parts = append(l.parts, part{at: "/sys", mount: empty})
 	return nil
+}
+
+// introduce tells a whole root who its user is and what its machine is called, as every container's is told: the user is added to
+// its own passwd and group. Where /etc is no directory of its own, or one of these no plain file, the root keeps what it has.
+func (l *layout) introduce(spec *sandbox.Spec) error {
+	files := map[string]string{
+		"/etc/hosts": etc.Hosts(spec.Hostname), "/etc/hostname": spec.Hostname + "\n", "/etc/resolv.conf": "",
+	}
+	for name, merge := range map[string]func([]byte, sandbox.User) []byte{"/etc/passwd": etc.Passwd, "/etc/group": etc.Group} {
+		own, err := l.read(name)
+		switch {
+		case err == nil:
+			files[name] = string(merge(own, spec.User))
+		case errors.Is(err, unix.ENOENT):
+			files[name] = string(merge(nil, spec.User))
+		}
+	}
+	switch fd, err := beneath(l.lower, "/etc"); {
+	case err == nil:
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		_ = unix.Close(fd)
+		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			return err
+		}
+	case !errors.Is(err, unix.ENOENT):
+		return nil
+	}
+	return l.base.files(files)
+}
+
+// read reads a small plain file of the whole root, following no link.
+func (l *layout) read(p string) ([]byte, error) {
+	fd, err := unix.Openat2(l.lower, rel(p), &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), p)
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() || st.Size() > etc.MaxFile {
+		return nil, unix.EINVAL
+	}
+	return io.ReadAll(io.LimitReader(f, etc.MaxFile))
 }
 
 // plainTarget refuses a root in which a place we mount on is, or lies behind, anything but a

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/filecopy"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/etc"
 )
 
 // skeleton is a small file system in memory that is put together through its descriptor, before it
@@ -190,16 +191,18 @@ const maxConfigFile = 4 << 20
 
 // identity writes the files by which programs learn who and where they are.
 func (s *skeleton) identity(spec *sandbox.Spec) error {
-	files := map[string]string{
-		"/etc/passwd": fmt.Sprintf("root:x:0:0:root:/:/usr/sbin/nologin\n%s:x:%d:%d::%s:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
-			sandbox.UserName, spec.User.UID, spec.User.GID, sandbox.HomeDir),
-		"/etc/group":         fmt.Sprintf("root:x:0:\n%s:x:%d:\nnogroup:x:65534:\n", sandbox.UserName, spec.User.GID),
-		"/etc/hosts":         "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\t" + spec.Hostname + "\n",
+	return s.files(map[string]string{
+		"/etc/passwd":        string(etc.Passwd(nil, spec.User)),
+		"/etc/group":         string(etc.Group(nil, spec.User)),
+		"/etc/hosts":         etc.Hosts(spec.Hostname),
 		"/etc/hostname":      spec.Hostname + "\n",
 		"/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 		"/etc/resolv.conf":   "",
-	}
-	for p, content := range files {
+	})
+}
+
+func (s *skeleton) files(all map[string]string) error {
+	for p, content := range all {
 		if err := s.file(p, content); err != nil {
 			return err
 		}

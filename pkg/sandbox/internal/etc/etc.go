@@ -1,0 +1,64 @@
+// Package etc writes the files by which a program inside finds out who it is and what its machine is called.
+//
+// What. Texts: of /etc/passwd and /etc/group with the sandbox's user in them, of /etc/hosts, of /etc/hostname.
+//
+// Place in the flow. Backends put them into roots: alone where the root is made of the host's paths, and merged with what an
+// image has where it is an image's.
+//
+// Lifecycle and concurrency. Pure functions.
+//
+// Limits. Only files of the traditional form are read; a line that is not of it is kept as it is.
+package etc
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// MaxFile is how much of an image's file is worth merging. A larger one is left as it is.
+const MaxFile = 1 << 20
+
+// Passwd is a passwd file in which the sandbox's user has its uid, its name and its home. Whoever an image has given that uid or
+// that name to loses it: programs ask by uid for a home, and HOME is ours.
+func Passwd(image []byte, u sandbox.User) []byte {
+	own := fmt.Sprintf("%s:x:%d:%d::%s:/bin/sh\n", sandbox.UserName, u.UID, u.GID, sandbox.HomeDir)
+	if len(image) == 0 {
+		return []byte("root:x:0:0:root:/:/usr/sbin/nologin\n" + own + "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n")
+	}
+	return merge(image, own, u.UID)
+}
+
+// Group is a group file in which the sandbox's group has its gid and its name.
+func Group(image []byte, u sandbox.User) []byte {
+	own := fmt.Sprintf("%s:x:%d:\n", sandbox.UserName, u.GID)
+	if len(image) == 0 {
+		return []byte("root:x:0:\n" + own + "nogroup:x:65534:\n")
+	}
+	return merge(image, own, u.GID)
+}
+
+// merge appends a line, in place of those that have its name or its number.
+func merge(image []byte, own string, id int) []byte {
+	var kept bytes.Buffer
+	number := []byte(strconv.Itoa(id))
+	for line := range bytes.Lines(image) {
+		fields := bytes.SplitN(bytes.TrimRight(line, "\n"), []byte(":"), 4)
+		if len(fields) > 2 && (bytes.Equal(fields[2], number) || string(fields[0]) == sandbox.UserName) {
+			continue
+		}
+		kept.Write(line)
+	}
+	if n := kept.Len(); n > 0 && kept.Bytes()[n-1] != '\n' {
+		kept.WriteByte('\n')
+	}
+	kept.WriteString(own)
+	return kept.Bytes()
+}
+
+// Hosts is a hosts file for a machine of that name.
+func Hosts(hostname string) string {
+	return "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\t" + hostname + "\n"
+}
