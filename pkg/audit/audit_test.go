@@ -66,7 +66,7 @@ func TestForeignTextCanNotBreakLinesOrTerminals(t *testing.T) {
 	l := newLog(t, Options{KeepCode: true})
 	hostile := "a\nb\r\x00\x1b]0;x\x07\x7f\u0085\u009b31m\u202e\u2028\ufeff\xff\xfe,\"hash\":\"" + strings.Repeat("0", 64) + "\"}\n{\"seq\":9}😀"
 	e := sample(0)
-	e.Language, e.Version, e.Run, e.Error, e.Who.User, e.Policy.Backend = hostile, hostile, hostile, hostile, hostile, hostile
+	e.Language, e.Version, e.Run, e.Error, e.Who.User, e.Policy.Backend, e.Policy.Image = hostile, hostile, hostile, hostile, hostile, hostile, hostile
 	e.Command, e.Code = []string{hostile, hostile}, hostile
 	must(t, l.Append(e))
 	must(t, l.Append(sample(1)))

@@ -141,6 +141,8 @@ func (b *encoder) entry(e *Entry) {
 		b.optional("require", string(e.Policy.Require))
 		b.optional("tier", string(e.Policy.Tier))
 		b.optional("backend", e.Policy.Backend)
+		b.optional("image", e.Policy.Image)
+		b.optional("image_digest", e.Policy.ImageDigest)
 		if l := e.Policy.Limits; l != nil {
 			b.object("limits", func() { b.limits(l) })
 		}

@@ -89,7 +89,10 @@ type Policy struct {
 	Require sandbox.Tier        `json:"require,omitempty"`
 	Tier    sandbox.Tier        `json:"tier,omitempty"`
 	Backend string              `json:"backend,omitempty"`
-	Limits  *sandbox.Limits     `json:"limits,omitempty"`
+	// Image is the reference of the image it ran on, and ImageDigest what that was.
+	Image       string          `json:"image,omitempty"`
+	ImageDigest string          `json:"image_digest,omitempty"`
+	Limits      *sandbox.Limits `json:"limits,omitempty"`
 }
 
 // Repaired is what a writer found amiss before it went on. More than one thing can be.
@@ -179,7 +182,7 @@ func clipAll(args []string, most int) []string {
 func (e Entry) bounded(keepCode bool) Entry {
 	for _, field := range []*string{
 		&e.Run, &e.Who.User, (*string)(&e.Who.Door), &e.Language, &e.Version, &e.CodeSHA256, &e.InputSHA256,
-		(*string)(&e.Policy.Network), (*string)(&e.Policy.Require), (*string)(&e.Policy.Tier), &e.Policy.Backend, (*string)(&e.Verdict),
+		(*string)(&e.Policy.Network), (*string)(&e.Policy.Require), (*string)(&e.Policy.Tier), &e.Policy.Backend, &e.Policy.Image, &e.Policy.ImageDigest, (*string)(&e.Verdict),
 	} {
 		*field = clip(*field, maxWord)
 	}

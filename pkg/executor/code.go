@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -116,11 +117,11 @@ func failure(r *sandbox.Result) error {
 
 // SandboxConfig is how a command is run by ExecuteCommand. What is zero has the default beside it.
 type SandboxConfig struct {
-	Image       string        // resolved once there are images
+	Image       string        // that it runs on; empty is this machine's own programs
 	Timeout     time.Duration // 5 minutes
 	CPULimit    string        // "1"
 	MemoryLimit string        // "2g"
-	Workdir     string        // /workspace
+	Workdir     string        // /workspace, or without files the image's
 }
 
 // MountedFile is a file a command finds; Path is absolute or relative to the working directory.
@@ -162,6 +163,15 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 	if err != nil {
 		return nil, err
 	}
+	var said []string
+	if config.Image != "" {
+		img, err := LookUpImage(ctx, c.manager, c.engine.opts.Images, config.Image)
+		if err != nil {
+			return nil, err
+		}
+		defer img.release() // the sandbox is gone by then
+		said = img.Apply(&spec)
+	}
 	id, err := c.manager.Create(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -182,6 +192,7 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 	if unlogged != nil {
 		r.Notes = append(r.Notes, AuditNote+unlogged.Error())
 	}
+	r.Notes = append(slices.Clip(r.Notes), said...)
 	const mb = float64(sandbox.MiB)
 	return &CommandResult{
 		ExitCode: sandbox.CLICode(r.Verdict, r.Exit), Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()),
@@ -193,9 +204,6 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 }
 
 func (config SandboxConfig) spec(files []MountedFile, m sandbox.Machine) (sandbox.Spec, []sandbox.File, error) {
-	if config.Image != "" {
-		return sandbox.Spec{}, nil, errNoImages(config.Image)
-	}
 	limits := sandbox.Limits{Wall: config.Timeout}
 	if config.CPULimit != "" {
 		cores, err := strconv.ParseFloat(config.CPULimit, 64)
@@ -213,12 +221,16 @@ func (config SandboxConfig) spec(files []MountedFile, m sandbox.Machine) (sandbo
 	}
 	defaults, _ := sandbox.Limits{Wall: commandTimeout, Memory: commandMemory, CPUs: 1}.Clamp(m)
 	spec := sandbox.Spec{Limits: limits.Or(defaults), Workdir: config.Workdir}
-	pick(&spec.Workdir, sandbox.WorkspaceDir)
+	dir := spec.Workdir
+	pick(&dir, sandbox.WorkspaceDir)
+	if config.Image == "" || len(files) > 0 { // of an image it is the image's own, but for a command that has files
+		spec.Workdir = dir
+	}
 	put := make([]sandbox.File, len(files))
 	for i, f := range files {
 		p := f.Path
 		if !path.IsAbs(p) {
-			p = path.Join(spec.Workdir, p)
+			p = path.Join(dir, p)
 		}
 		put[i] = sandbox.File{Path: p, Mode: fs.FileMode(f.Mode), Data: f.Content}
 	}

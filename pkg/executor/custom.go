@@ -31,6 +31,7 @@ import (
 //	    version: [gcc, --version]     # prints the version
 //	    programs: [gcc, ld]           # that must be there, besides those that compile and run name
 //	    paths: [~/.local/share/x]     # further ones of the host that it needs; shown read-only
+//	    image: gcc:14                 # what it is run on where the programs are not there
 //	    env: {LC_ALL: C}
 //	    limits: {memory: 128m, timeout: 10s}
 //	    compile_limits: {memory: 1g}
@@ -71,6 +72,46 @@ func LoadLanguages(file string) ([]*Language, error) {
 	return languages, nil
 }
 
+// LoadDefaultImages reads which images languages have, for Options.DefaultImages, from the same file:
+//
+//	images: {python: "python:3.12-slim", rust: none}
+func LoadDefaultImages(file string) (map[string]string, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var images map[string]string
+	if err == nil {
+		images, err = parseImages(text)
+	}
+	if err != nil {
+		return nil, &sandbox.Error{Op: "languages", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s: %w", file, err)}
+	}
+	return images, nil
+}
+
+func parseImages(text []byte) (map[string]string, error) {
+	doc, err := yamlite.Decode(text)
+	if err != nil {
+		return nil, err
+	}
+	m, _ := doc.(yamlite.Map)
+	for _, p := range m {
+		if p.Key != "images" {
+			continue
+		}
+		images, err := variables(p)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: images: %w", p.Line, err)
+		}
+		return images, nil
+	}
+	return nil, nil
+}
+
 func parseLanguages(text []byte) ([]*Language, error) {
 	doc, err := yamlite.Decode(text)
 	if err != nil {
@@ -78,8 +119,8 @@ func parseLanguages(text []byte) ([]*Language, error) {
 	}
 	if m, ok := doc.(yamlite.Map); ok {
 		for _, p := range m {
-			if p.Key != "languages" {
-				return nil, fmt.Errorf("line %d: %q where only languages belongs", p.Line, p.Key)
+			if p.Key != "languages" && p.Key != "images" {
+				return nil, fmt.Errorf("line %d: %q where only languages and images belong", p.Line, p.Key)
 			}
 		}
 		doc, _ = m.Get("languages")
@@ -123,6 +164,8 @@ func parseLanguage(m yamlite.Map) (*Language, error) {
 			l.Title, err = text(p)
 		case "source":
 			l.Source, err = text(p)
+		case "image":
+			l.Image, err = text(p)
 		case "aliases":
 			l.Aliases, err = texts(p)
 		case "extensions":
@@ -148,7 +191,7 @@ func parseLanguage(m yamlite.Map) (*Language, error) {
 		case "compile_limits":
 			l.Compile, err = limitsOf(p)
 		default:
-			err = errors.New("there is no such field; there are name, title, aliases, extensions, interpreters, mains, source, compile, run, version, programs, paths, env, limits, compile_limits")
+			err = errors.New("there is no such field; there are name, title, aliases, extensions, interpreters, mains, source, compile, run, version, programs, paths, image, env, limits, compile_limits")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %s: %w", p.Line, p.Key, err)
@@ -257,6 +300,9 @@ func planCustom(j *job) error {
 		j.env(k, v)
 	}
 	j.toolEnv()
+	if j.image != nil && len(c.toolchain.Paths) > 0 {
+		j.plan.Notes = append(j.plan.Notes, "paths of this machine that "+j.lang.Title+" asks for are not shown on an image")
+	}
 	if len(c.compile) > 0 {
 		j.compile([]string{customOut}, j.fill(c.compile)...)
 	}

@@ -38,6 +38,10 @@ type Options struct {
 	Door  audit.Door
 	// Languages are further ones, as a languages.yaml defines them.
 	Languages []*Language
+	// Images is where Request.Image is looked up, and the image of a language that has no toolchain here; nil has none.
+	Images Images
+	// DefaultImages are the images of languages, by name, before those that are built in; "none" is no image.
+	DefaultImages map[string]string
 }
 
 // Executor runs programs in sandboxes of one Manager.
@@ -57,20 +61,36 @@ func New(m *sandbox.Manager, o Options) *Executor {
 
 // Plan says what Execute would do, without doing it.
 func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
-	j, err := e.newJob(&req)
+	plan, release, err := e.plan(ctx, &req)
 	if err != nil {
 		return nil, err
 	}
-	if j.tool, err = e.Toolchain(ctx, j.lang); err != nil {
-		return nil, err
+	release()
+	return plan, nil
+}
+
+// plan makes a plan, and holds the image it stands on until release is called.
+func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release func(), err error) {
+	j, err := e.newJob(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			j.image.release()
+		}
+	}()
+	if err := e.provide(ctx, j); err != nil {
+		return nil, nil, err
 	}
 	j.kit, j.kitID, j.warmDir = e.opts.Kit, stampOf(e.opts.Kit), e.warmDir()
 	if j.lang.look != nil {
 		if err := j.lang.look(ctx, j); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return newPlan(j, e.manager.Machine())
+	plan, err := newPlan(j, e.manager.Machine())
+	return plan, j.image.release, err
 }
 
 // stampOf tells a file from the one that takes its place.
@@ -93,8 +113,6 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 		return nil, sandbox.Invalid("code", "there is no code")
 	case req.Code != "" && len(req.Files) > 0:
 		return nil, sandbox.Invalid("code", "both code and files are given")
-	case req.Policy.Image != "":
-		return nil, errNoImages(req.Policy.Image)
 	}
 	var err error
 	if req.Language != "" {
@@ -139,10 +157,11 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 // failures; a program that does not compile, crashes, loops or is killed is a Result. Cancelling ctx ends the program
 // and still gives a Result.
 func (e *Executor) Execute(ctx context.Context, req Request) (*Result, error) {
-	plan, err := e.Plan(ctx, req)
+	plan, release, err := e.plan(ctx, &req)
 	if err != nil {
 		return nil, err
 	}
+	defer release() // the sandbox is gone by then
 	if req.OnPlan != nil {
 		req.OnPlan(plan)
 	}
@@ -349,7 +368,8 @@ func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) 
 // cacheable reports whether a phase's products are those of what the key covers. A volume is before the compiler's eyes too, and nobody
 // knows what is in it.
 func (x *execution) cacheable(p *Phase) bool {
-	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0 && len(x.plan.Spec.Volumes) == 0
+	nameless := x.plan.Spec.Root.From != sandbox.ImageRef{} && x.plan.Spec.Root.From.ID == "" // who knows what it is
+	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0 && len(x.plan.Spec.Volumes) == 0 && !nameless
 }
 
 // phase runs one phase and reports whether the next may follow.
@@ -483,7 +503,7 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	case (failed || r.Verdict == sandbox.VerdictSignaled) && p.OutOfMemory != nil && p.OutOfMemory(r):
 		r.Verdict = sandbox.VerdictMemoryLimit
 	case !failed:
-	case r.Exit.Code == kitFailed && p.Process.Args[0] == kitInside:
+	case r.Exit.Code == kitFailed && (p.Process.Args[0] == kitInside || p.Process.Args[0] == kitCopied):
 		return errKit(p.Process.Phase, r.Stderr.Bytes())
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError

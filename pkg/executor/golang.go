@@ -49,14 +49,17 @@ func planGo(j *job) error {
 		env = map[string]string{}
 	}
 	maps.Copy(env, goEnv(sandbox.TmpDir+"/go-build"))
-	if j.warmDir != "" {
-		w := &goWarmth{dir: warmDirOf(j.warmDir, j.tool), tool: j.tool, packages: p.imports, modules: j.modules}
+	if warm := j.warmth(); warm != "" {
+		w := &goWarmth{dir: warmDirOf(warm, j.tool), tool: j.tool, packages: p.imports, modules: j.modules}
 		if len(p.tests) > 0 {
 			w.packages = append(w.packages, "os", "reflect", "testing", "testing/internal/testdeps")
 		}
 		env["GOCACHE"] = goCacheDir
 		j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: w.buildDir(), Target: goCacheDir})
 		j.plan.prepare = w.prepare
+	}
+	if j.image != nil { // which may say where its modules are, and nothing can be written there
+		env["GOPATH"], env["GOMODCACHE"] = sandbox.HomeDir+"/go", ""
 	}
 	for _, m := range j.modules {
 		env["GOPROXY"] = "file://" + goProxyDir
@@ -76,7 +79,7 @@ func planGo(j *job) error {
 		c := j.compile([]string{binary}, append(args, "-o", binary, target)...)
 		c.Process.Env = env
 		c.Process.Workdir = j.inside(p.root)
-		if j.warmDir != "" {
+		if j.warmth() != "" {
 			c.again(missesIndex, "GODEBUG", "goindex=0")
 		}
 	}

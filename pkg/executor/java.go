@@ -69,8 +69,8 @@ func planJava(j *job) error {
 	classPath := strings.Join(class, ":")
 
 	args := append([]string{j.tool.Programs["javac"]}, javacFlags(javaHeap(j.compiling.Memory))...)
-	if j.warmDir != "" {
-		w := &javaWarmth{dir: warmDirOf(j.warmDir, j.tool), tool: j.tool}
+	if warm := j.warmth(); warm != "" {
+		w := &javaWarmth{dir: warmDirOf(warm, j.tool), tool: j.tool}
 		j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: w.archive(), Target: javaArchive})
 		j.plan.prepare = w.prepare
 		args = append(args, javaArchiveFlag)

@@ -33,6 +33,8 @@ type Language struct {
 	NamedEntry bool
 	// Toolchain is what it is called by pkg/toolchain; empty for a language that needs none.
 	Toolchain string
+	// Image is what it is run on where there is no toolchain here; empty is that of the table in images.go.
+	Image string
 	// Options are the names of the LanguageOptions that it understands.
 	Options []string
 	// Limits and Compile are defaults where the language needs other ones than all.

@@ -32,13 +32,6 @@ func errNoKit(language string) error {
 	}
 }
 
-func errNoImages(image string) error {
-	return &sandbox.Error{
-		Op: "image", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("image %q: this version runs no images", image),
-		Hint: "leave it out: the machine's own toolchains are used",
-	}
-}
-
 // errKit is what kept the kit from doing its work, as it says it.
 func errKit(op string, stderr []byte) error {
 	said := strings.TrimSpace(string(stderr))

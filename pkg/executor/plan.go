@@ -3,7 +3,9 @@ package executor
 import (
 	"context"
 	"errors"
+	"io"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -91,6 +93,8 @@ const (
 	ToolDir = "/opt/sandbox-run"
 	// kitInside is the kit.
 	kitInside = ToolDir + "/sandbox-kit"
+	// kitCopied is the kit where nothing of the host can be shown, and it is a file like the program's.
+	kitCopied = sandbox.HomeDir + "/.sandbox-run/sandbox-kit"
 )
 
 // job is a request on its way to a plan.
@@ -101,6 +105,8 @@ type job struct {
 	entry    string // relative; "." where the language takes directories
 	lang     *Language
 	tool     *toolchain.Toolchain
+	image    *Image    // that it runs on; nil is this machine
+	notes    []string  // for the plan
 	kit      string    // path of the kit on the host; "" when there is none
 	kitID    string    // changes when the kit does
 	commands *commands // shell: the only programs there are; nil is all
@@ -149,6 +155,11 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 			j.plan.Notes = append(j.plan.Notes, s)
 		}
 	}
+	j.plan.Notes = append(j.plan.Notes, j.notes...)
+	if j.image != nil {
+		pick(&j.plan.Spec.Workdir, sandbox.WorkspaceDir) // where the program is, not where the image would start
+		j.plan.Notes = append(j.plan.Notes, j.image.Apply(&j.plan.Spec)...)
+	}
 	j.dir = sandbox.WorkspaceDir
 	if slices.ContainsFunc(pol.Volumes, func(v sandbox.Volume) bool { return v.Target == sandbox.WorkspaceDir }) {
 		j.dir = codeDir
@@ -156,6 +167,9 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	if j.tool != nil {
 		j.plan.Version, j.plan.toolchain = j.tool.Version, j.tool.ID
 		j.plan.Spec.Root.Add = slices.Clone(j.tool.Mounts)
+	}
+	if j.image != nil {
+		j.plan.toolchain += " image " + j.image.ID // it is all that compiles
 	}
 	j.compiling = req.CompileLimits.Or(compile)
 	if err := j.lang.plan(j); err != nil {
@@ -274,7 +288,24 @@ func (j *job) useKit() (string, error) {
 	if j.kit == "" {
 		return "", errNoKit(j.lang.Title)
 	}
-	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: j.kit, Target: kitInside})
 	j.plan.toolchain += " kit " + j.kitID // it is part of what compiles
+	if j.kept() {
+		kit := j.kit
+		j.plan.Files = append(j.plan.Files, sandbox.File{Path: kitCopied, Mode: 0o755, Open: func() (io.ReadCloser, error) { return os.Open(kit) }})
+		return kitCopied, nil
+	}
+	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: j.kit, Target: kitInside})
 	return kitInside, nil
+}
+
+// kept reports whether the backend keeps the image itself: then nothing of the host can be shown on it.
+func (j *job) kept() bool { return j.image != nil && j.image.Dir == "" }
+
+// warmth is where toolchains of this machine keep what they prepare; "" where there is no such place, and for those of an image: what
+// they prepare, they would prepare outside of any sandbox.
+func (j *job) warmth() string {
+	if j.image != nil {
+		return ""
+	}
+	return j.warmDir
 }

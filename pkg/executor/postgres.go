@@ -36,7 +36,13 @@ func planPostgres(j *job) error {
 			Op: "postgres", Kind: sandbox.ErrUnsupported, Err: errors.New("there is no cache directory in which to keep a cluster"), Hint: "set XDG_CACHE_HOME",
 		}
 	}
-	w := &clusterTemplate{engine: j.engine, kit: j.kit, tool: j.tool, dir: warmDirOf(j.warmDir, j.tool)}
+	if j.kept() {
+		return &sandbox.Error{
+			Op: "postgres", Kind: sandbox.ErrUnsupported, Err: errors.New("its cluster is prepared on this machine, and this backend shows nothing of it"),
+			Hint: "--backend native, or --lang sql",
+		}
+	}
+	w := &clusterTemplate{engine: j.engine, kit: j.kit, tool: j.tool, image: j.image, dir: warmDirOf(j.warmDir, j.tool)}
 	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: w.cluster(), Target: clusterInside})
 	j.plan.prepare = w.prepare
 	run := j.run(append([]string{kit, "postgres", "--bin", j.tool.Home, "--template", clusterInside, "--"}, scripts...)...)
@@ -60,6 +66,7 @@ type clusterTemplate struct {
 	engine  *Executor
 	kit     string
 	tool    *toolchain.Toolchain
+	image   *Image // that the tool is of; nil is this machine
 	dir     string
 	require sandbox.Tier // as little as the run accepts
 }
@@ -113,9 +120,13 @@ const listDirectories = `walk() { for d in "$1"/*/; do if [ -d "$d" ]; then prin
 // make makes the cluster with the lock held. It has its name only when it is whole.
 func (w *clusterTemplate) make(ctx context.Context) (err error) {
 	m := w.engine.manager
-	id, err := m.Create(ctx, sandbox.Spec{
-		Root: sandbox.Root{Add: append([]sandbox.Mount{{Source: w.kit, Target: kitInside}}, w.tool.Mounts...)}, Require: w.require,
-	})
+	spec := sandbox.Spec{
+		Root: sandbox.Root{Add: append([]sandbox.Mount{{Source: w.kit, Target: kitInside}}, w.tool.Mounts...)}, Require: w.require, Workdir: sandbox.WorkspaceDir,
+	}
+	if w.image != nil {
+		w.image.Apply(&spec)
+	}
+	id, err := m.Create(ctx, spec)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -48,6 +49,7 @@ func auditEntry(door audit.Door, id string, command []string, s *sandbox.Spec, r
 		Kind: audit.KindRun, Run: id, Who: audit.Me(door), Command: command,
 		Policy: audit.Policy{Network: s.Network, Require: s.Require, Limits: &s.Limits},
 	}
+	entry.Policy.Image, entry.Policy.ImageDigest = s.Root.From.Reference, cmp.Or(s.Root.From.Digest, s.Root.From.ID)
 	pick(&entry.Policy.Network, sandbox.NetworkNone)
 	pick(&entry.Policy.Require, sandbox.TierContainer)
 	if r != nil {

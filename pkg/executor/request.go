@@ -33,6 +33,9 @@ type Request struct {
 	Template  *template.Template
 	Variables map[string]any
 
+	// Image is what it runs on in place of this machine's toolchains: a reference, as Options.Images knows it.
+	Image string
+
 	Args  []string
 	Stdin io.Reader // nil is empty
 	Env   map[string]string
@@ -64,7 +67,6 @@ type Policy struct {
 	Workdir      string // default /workspace
 	Scratch      sandbox.ScratchMode
 	WritableRoot bool
-	Image        string // resolved once there are images
 	Hostname     string
 	User         sandbox.User
 	Require      sandbox.Tier

@@ -23,7 +23,6 @@ func TestBadRequests(t *testing.T) {
 		"nothing":            {Request{}, "no code"},
 		"nothing but a name": {Request{Language: "python", Name: "x.py"}, "no code"},
 		"both":               {Request{Code: "1", Files: named("a.py")}, "both"},
-		"image":              {Request{Code: "1", Language: "python", Policy: Policy{Image: "alpine"}}, "alpine"},
 		"unknown language":   {Request{Code: "1", Language: "pyton"}, "python"},
 		"unknown code":       {Request{Code: "print(1)"}, "nothing says"},
 		"absolute":           {Request{Files: named("/etc/x.py")}, "/etc/x.py"},

@@ -110,6 +110,12 @@ func lookForCommands(_ context.Context, j *job) error {
 	if len(j.req.Options.Commands) == 0 {
 		return nil
 	}
+	if j.image != nil {
+		return &sandbox.Error{
+			Op: "commands", Kind: sandbox.ErrUnsupported, Err: errors.New("they are chosen among this machine's programs, and an image has its own"),
+			Hint: "leave out --image, or make an image that has no others",
+		}
+	}
 	which, err := j.whichShell()
 	if err != nil {
 		return err

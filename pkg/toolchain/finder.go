@@ -34,6 +34,7 @@ type language struct {
 	names  []string // of the program that is looked for, the best first
 	places []string // patterns; ~ is the home directory, $X a variable (a place whose variable is unset is left out)
 	ask    func(h *hunt, program resolved) (*Toolchain, error)
+	inside func(in *inside, program string) (*Toolchain, error) // in an image
 }
 
 // known is the language of a name. Nothing is built of the others.

@@ -9,7 +9,7 @@ import (
 
 func golang() language {
 	return language{
-		name: Go, names: []string{"go"}, ask: askGo,
+		name: Go, names: []string{"go"}, ask: askGo, inside: (*inside).golang,
 		places: []string{
 			"/usr/local/go/bin/go", "/usr/lib/go/bin/go", "/usr/lib/go-*/bin/go", "/usr/bin/go", "~/sdk/go*/bin/go", "~/go/bin/go", "~/.local/go/bin/go",
 			"~/.goenv/versions/*/bin/go", "$ASDF_DATA_DIR/installs/golang/*/go/bin/go", "~/.asdf/installs/golang/*/go/bin/go", "~/.local/share/mise/installs/go/*/bin/go",

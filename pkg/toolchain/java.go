@@ -9,7 +9,7 @@ import (
 
 func java() language {
 	return language{
-		name: Java, names: []string{"java"}, ask: askJava,
+		name: Java, names: []string{"java"}, ask: askJava, inside: (*inside).java,
 		places: []string{
 			"$JAVA_HOME/bin/java", "$SDKMAN_DIR/candidates/java/current/bin/java", "~/.sdkman/candidates/java/current/bin/java", "~/.sdkman/candidates/java/*/bin/java",
 			"$ASDF_DATA_DIR/installs/java/*/bin/java", "~/.asdf/installs/java/*/bin/java", "~/.local/share/mise/installs/java/*/bin/java", "~/.jenv/versions/*/bin/java",

@@ -7,7 +7,7 @@ import (
 
 func node() language {
 	return language{
-		name: Node, names: []string{"node", "nodejs"}, ask: askNode,
+		name: Node, names: []string{"node", "nodejs"}, ask: askNode, inside: (*inside).node,
 		places: []string{
 			"$NVM_DIR/versions/node/*/bin/node", "~/.nvm/versions/node/*/bin/node", "~/.volta/tools/image/node/*/bin/node",
 			"~/.local/share/fnm/node-versions/*/installation/bin/node",

@@ -9,7 +9,7 @@ import (
 
 func postgres() language {
 	return language{
-		name: Postgres, names: []string{"postgres"}, ask: askPostgres,
+		name: Postgres, names: []string{"postgres"}, ask: askPostgres, inside: (*inside).postgres,
 		places: []string{
 			"/usr/lib/postgresql/*/bin/postgres", "/usr/pgsql-*/bin/postgres", "/usr/libexec/postgresql*/postgres", "/usr/local/pgsql/bin/postgres",
 			"/usr/bin/postgres", "/usr/local/bin/postgres", "/opt/postgresql*/bin/postgres",

@@ -10,7 +10,7 @@ import (
 
 func python() language {
 	return language{
-		name: Python, names: []string{"python3", "python"}, ask: askPython,
+		name: Python, names: []string{"python3", "python"}, ask: askPython, inside: (*inside).python,
 		places: []string{
 			"$PYENV_ROOT/versions/*/bin/python3", "~/.pyenv/versions/*/bin/python3",
 			"$ASDF_DATA_DIR/installs/python/*/bin/python3", "~/.asdf/installs/python/*/bin/python3", "~/.local/share/mise/installs/python/*/bin/python3",

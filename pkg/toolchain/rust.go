@@ -9,7 +9,7 @@ import (
 
 func rust() language {
 	return language{
-		name: Rust, names: []string{"rustc"}, ask: askRust,
+		name: Rust, names: []string{"rustc"}, ask: askRust, inside: (*inside).rust,
 		places: []string{
 			"$CARGO_HOME/bin/rustc", "~/.cargo/bin/rustc", "$RUSTUP_HOME/toolchains/stable-*/bin/rustc", "~/.rustup/toolchains/stable-*/bin/rustc",
 			"$RUSTUP_HOME/toolchains/*/bin/rustc", "~/.rustup/toolchains/*/bin/rustc",

@@ -6,7 +6,7 @@ import (
 
 func shell() language {
 	return language{
-		name: Shell, names: []string{"bash", "sh"}, ask: askShell,
+		name: Shell, names: []string{"bash", "sh"}, ask: askShell, inside: (*inside).shell,
 		places: []string{
 			"/usr/bin/bash", "/bin/bash", "/usr/local/bin/bash", "/usr/bin/sh", "/bin/sh",
 			"~/.nix-profile/bin/bash", "/run/current-system/sw/bin/bash",

@@ -64,7 +64,13 @@ func (r *record) holds() bool {
 
 // whole is false for what no search can have left.
 func (r *record) whole() bool {
-	return r.Tool != nil && r.Tool.Name == r.Name && filepath.IsAbs(r.Tool.Path) && r.Tool.ID != "" && len(r.Stamps) > 0 && len(r.Stamps)%2 == 0
+	if r.Tool == nil || r.Tool.Name != r.Name || r.Tool.ID == "" {
+		return false
+	}
+	if strings.HasPrefix(r.Key, imageKey) { // paths of an image, or names where nobody could look
+		return r.Tool.Path != "" && len(r.Stamps) == 0
+	}
+	return filepath.IsAbs(r.Tool.Path) && len(r.Stamps) > 0 && len(r.Stamps)%2 == 0
 }
 
 // A store is one JSON document with a record per line, so that a reader decodes the one it wants and no other. A record

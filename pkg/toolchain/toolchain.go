@@ -1,6 +1,7 @@
 package toolchain
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -72,6 +73,8 @@ func (t *Toolchain) sign(detail []string) {
 // Missing is the error of a toolchain that is not there, or not whole.
 type Missing struct {
 	Name string
+	// Where is the place it was looked for in; empty is this machine.
+	Where string
 	// Partial is what was found of it, if anything: it has a version and a path, and lacks what Reason says.
 	Partial *Toolchain
 	Reason  string
@@ -86,9 +89,13 @@ func (m *Missing) Error() string {
 		if m.Partial.Version != "" {
 			fmt.Fprintf(&b, " %s", m.Partial.Version)
 		}
-		fmt.Fprintf(&b, " (%s) is incomplete: %s", m.Partial.Found, m.Reason)
+		found := m.Partial.Found
+		if m.Where != "" {
+			found += " " + m.Where
+		}
+		fmt.Fprintf(&b, " (%s) is incomplete: %s", found, m.Reason)
 	} else {
-		fmt.Fprintf(&b, "toolchain: no %s on this machine", m.Name)
+		fmt.Fprintf(&b, "toolchain: no %s %s", m.Name, cmp.Or(m.Where, "on this machine"))
 		if m.Reason != "" {
 			fmt.Fprintf(&b, ": %s", m.Reason)
 		}
