@@ -25,14 +25,18 @@ import (
 const (
 	Native  = "native"
 	Process = "process"
+	OCI     = "oci"
 	Docker  = "docker" // takes heavy libraries: registered, not linked here
 )
 
-// DefaultBackend is used when none is named. The weaker one is never chosen in its place.
-const DefaultBackend = Native
+// Options are how a backend is opened.
+type Options struct {
+	Eager   bool   // it starts on its first sandbox before it is asked for
+	Runtime string // of a backend that drives another program; empty is its default
+}
 
-// Opener makes a backend. An eager one starts on its first sandbox before it is asked for.
-type Opener func(eager bool) (sandbox.Backend, error)
+// Opener makes a backend.
+type Opener func(Options) (sandbox.Backend, error)
 
 // registered are the heavy backends of this executable.
 var registered = map[string]Opener{}
@@ -40,7 +44,7 @@ var registered = map[string]Opener{}
 // Register gives this executable a heavy backend.
 func Register(name string, open Opener) { registered[name] = open }
 
-// Backends lists the names of the backends that this executable has, the default one first.
+// Backends lists the names of the backends that this executable has, the fastest first.
 func Backends() []string {
 	names := []string{Native, Process}
 	if registered[Docker] != nil {
@@ -49,7 +53,7 @@ func Backends() []string {
 	return names
 }
 
-// AllBackends lists the names of all backends there are, in whichever executable, the default one first.
+// AllBackends lists the names of all backends there are, in whichever executable, the fastest first.
 func AllBackends() []string { return []string{Native, Process, Docker} }
 
 // Elsewhere reports whether a name is that of a backend which only another executable has.
@@ -59,16 +63,19 @@ func Elsewhere(name string) bool {
 
 // Known refuses a name that is no backend's.
 func Known(name string) error {
-	if slices.Contains(AllBackends(), name) {
+	if name == Auto || slices.Contains(AllBackends(), name) {
 		return nil
 	}
-	return sandbox.Invalid("backend", "unknown backend %q; one of %s", name, strings.Join(AllBackends(), ", "))
+	return sandbox.Invalid("backend", "unknown backend %q; one of %s, %s", name, Auto, strings.Join(AllBackends(), ", "))
 }
 
 // Open makes the backend of that name. The caller closes it.
-func Open(name string, eager bool) (sandbox.Backend, error) {
+func Open(name string, o Options) (sandbox.Backend, error) {
 	if err := Known(name); err != nil {
 		return nil, err
+	}
+	if name == Auto {
+		return nil, sandbox.Invalid("backend", "%s is not one by itself", name)
 	}
 	if Elsewhere(name) {
 		return nil, &sandbox.Error{
@@ -76,9 +83,9 @@ func Open(name string, eager bool) (sandbox.Backend, error) {
 		}
 	}
 	if open := registered[name]; open != nil {
-		return open(eager)
+		return open(o)
 	}
-	return open(name, eager)
+	return open(name, o)
 }
 
 // Fact is something about this machine that helps to understand what it can enforce.

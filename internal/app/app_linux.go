@@ -1,6 +1,8 @@
 package app
 
 import (
+	"os"
+
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/process"
@@ -10,7 +12,7 @@ import (
 func Warm() { native.Warm() }
 
 // open returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.
-func open(name string, eager bool) (sandbox.Backend, error) {
+func open(name string, o Options) (sandbox.Backend, error) {
 	if name == Process {
 		b, err := process.New(process.Options{})
 		if err != nil {
@@ -18,9 +20,12 @@ func open(name string, eager bool) (sandbox.Backend, error) {
 		}
 		return b, nil
 	}
-	b, err := native.New(native.Options{Eager: eager, Delegate: true})
+	b, err := native.New(native.Options{Eager: o.Eager, Delegate: true})
 	if err != nil {
 		return nil, err
 	}
 	return b, nil
 }
+
+// ordinary: an ordinary user's sandboxes may be weaker.
+func ordinary() bool { return os.Geteuid() == 0 }

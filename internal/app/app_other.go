@@ -12,7 +12,7 @@ import (
 // Warm has nothing to make ready here.
 func Warm() {}
 
-func open(name string, _ bool) (sandbox.Backend, error) {
+func open(name string, _ Options) (sandbox.Backend, error) {
 	return nil, &sandbox.Error{
 		Backend: name, Op: "open", Kind: sandbox.ErrUnsupported,
 		Err:  fmt.Errorf("the %s backend needs Linux; this is %s", name, runtime.GOOS),
@@ -24,3 +24,6 @@ func open(name string, _ bool) (sandbox.Backend, error) {
 func Facts() []Fact {
 	return []Fact{{"system", runtime.GOOS + "/" + runtime.GOARCH}}
 }
+
+// ordinary: native is not here.
+func ordinary() bool { return false }

@@ -12,17 +12,17 @@ import (
 )
 
 func TestOpen(t *testing.T) {
-	if names := Backends(); names[0] != DefaultBackend || !slices.Contains(names, Process) {
+	if names := Backends(); names[0] != Native || !slices.Contains(names, Process) {
 		t.Errorf("%q", names)
 	}
 	for _, name := range []string{"", "Native", "vmware"} {
-		b, err := Open(name, false)
+		b, err := Open(name, Options{})
 		if b != nil || !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "native, process, docker") {
 			t.Errorf("%q: %v, %v", name, b, err)
 		}
 	}
 	for _, name := range Backends() {
-		b, err := Open(name, false)
+		b, err := Open(name, Options{})
 		if runtime.GOOS != "linux" {
 			if b != nil || !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "needs Linux") {
 				t.Errorf("%s: %v, %v", name, b, err)
@@ -49,12 +49,12 @@ func TestRegister(t *testing.T) {
 	if !Elsewhere(Docker) || Elsewhere(Native) || Elsewhere("vmware") || slices.Contains(Backends(), Docker) || Known(Docker) != nil {
 		t.Errorf("%q of %q", Backends(), AllBackends())
 	}
-	if b, err := Open(Docker, false); b != nil || !errors.Is(err, sandbox.ErrUnsupported) {
+	if b, err := Open(Docker, Options{}); b != nil || !errors.Is(err, sandbox.ErrUnsupported) {
 		t.Errorf("%v, %v", b, err)
 	}
 	opened := errors.New("opened, eager")
-	Register(Docker, func(eager bool) (sandbox.Backend, error) {
-		if !eager {
+	Register(Docker, func(o Options) (sandbox.Backend, error) {
+		if !o.Eager {
 			t.Error("it is not eager")
 		}
 		return nil, opened
@@ -63,7 +63,7 @@ func TestRegister(t *testing.T) {
 	if Elsewhere(Docker) || !slices.Equal(Backends(), AllBackends()) {
 		t.Errorf("registered: %q of %q", Backends(), AllBackends())
 	}
-	if _, err := Open(Docker, true); !errors.Is(err, opened) {
+	if _, err := Open(Docker, Options{Eager: true}); !errors.Is(err, opened) {
 		t.Error(err)
 	}
 }

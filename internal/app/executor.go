@@ -3,6 +3,7 @@ package app
 import (
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
@@ -26,7 +27,10 @@ func NewExecutor(m *sandbox.Manager, e Engine) (*executor.Executor, error) {
 		return nil, err
 	}
 	o := executor.Options{
-		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, Door: e.Door, OnPrepare: e.OnPrepare,
+		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, Door: e.Door, OnPrepare: e.OnPrepare, Images: Images(),
+	}
+	if o.DefaultImages, err = defaultImages(os.Environ()); err != nil {
+		return nil, err
 	}
 	if dir, err := os.UserCacheDir(); err == nil { // nobody's home: nothing is kept
 		o.Cache = &executor.Cache{Dir: filepath.Join(dir, "sandbox-run", "compiled")}
@@ -34,4 +38,28 @@ func NewExecutor(m *sandbox.Manager, e Engine) (*executor.Executor, error) {
 	// Only some languages need it, and those say what to do when it is missing.
 	o.Kit, _ = kitpath.Find()
 	return executor.New(m, o), nil
+}
+
+// Images are those of this user's store.
+func Images() executor.Images { return executor.StoredImages(LookAtImages) }
+
+// imageVariable begins the names of the variables that say which image a language has: SANDBOX_RUN_IMAGE_PYTHON.
+const imageVariable = "SANDBOX_RUN_IMAGE_"
+
+// defaultImages are the images of languages as the user has them: variables, then languages.yaml.
+func defaultImages(environ []string) (map[string]string, error) {
+	images, err := executor.LoadDefaultImages(executor.LanguagesFile())
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range environ {
+		name, ref, _ := strings.Cut(entry, "=")
+		if language, ok := strings.CutPrefix(name, imageVariable); ok && language != "" && ref != "" {
+			if images == nil {
+				images = map[string]string{}
+			}
+			images[strings.ToLower(language)] = ref
+		}
+	}
+	return images, nil
 }

@@ -17,14 +17,14 @@ import (
 
 // attackBackend runs the attack suite against a backend and shows what held.
 func (c *cli) attackBackend(only string) error {
-	name := app.DefaultBackend
-	if only != "" {
+	name := app.Native
+	if only != "" && only != app.Auto {
 		name = only
 	}
 	if err := app.Known(name); err != nil {
 		return err
 	}
-	b, err := app.Open(name, false)
+	b, err := app.Open(name, app.Options{})
 	if err != nil {
 		return err
 	}

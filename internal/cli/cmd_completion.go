@@ -62,7 +62,7 @@ func addCompletions(root *cobra.Command) {
 	words := map[string][]string{
 		"network": {string(sandbox.NetworkNone), string(sandbox.NetworkLocalhost)},
 		"scratch": {string(sandbox.ScratchAuto), string(sandbox.ScratchDisk), string(sandbox.ScratchMemory)},
-		"backend": app.AllBackends(),
+		"backend": append([]string{app.Auto}, app.AllBackends()...),
 		"require": {string(sandbox.TierProcess), string(sandbox.TierNamespace), string(sandbox.TierContainer), string(sandbox.TierGVisor), string(sandbox.TierMicroVM)},
 		"format":  {formatText, formatJSON, formatNDJSON},
 		"color":   {colourAuto, colourAlways, colourNever},

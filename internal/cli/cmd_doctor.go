@@ -16,10 +16,17 @@ import (
 
 // diagnosis is what doctor found, as JSON.
 type diagnosis struct {
-	OK       bool             `json:"ok"` // the default tier is available with the default backend
+	OK       bool             `json:"ok"` // auto finds a backend that gives the default tier
 	Require  sandbox.Tier     `json:"default_tier"`
+	Auto     *autoFinding     `json:"auto,omitempty"` // nil where only one backend is looked at
 	Facts    []app.Fact       `json:"facts"`
 	Backends []backendFinding `json:"backends"`
+}
+
+// autoFinding is what --backend auto comes to, for the default tier.
+type autoFinding struct {
+	Backend string `json:"backend,omitempty"`
+	Reason  string `json:"reason"`
 }
 
 type backendFinding struct {
@@ -34,8 +41,9 @@ func (c *cli) newDoctor() *cobra.Command {
 		Use:   "doctor [flags]",
 		Short: "Say what this machine can enforce",
 		Long: `Says what this machine can enforce, per backend and control, with the reason and the
-remedy for each gap, and runs a program in a sandbox to prove it. Exits 0 only if the default tier, container, is available with
-the native backend, and 1 otherwise.
+remedy for each gap, runs a program in a sandbox to prove it, and says which backend is
+used when none is named. Exits 0 only if that gives the default tier, container, and 1
+otherwise.
 
 With --attack it attacks the sandboxes of one backend instead: each threat they are to
 withstand is tried for real, beside a control that shows the attempt can succeed. What
@@ -59,6 +67,9 @@ is harmful bounds itself. Exits 0 only if all that applies held. Takes less than
 
 func (c *cli) diagnose(ctx context.Context, only string) error {
 	names := app.Backends()
+	if only == app.Auto {
+		only = ""
+	}
 	if only != "" {
 		if err := app.Known(only); err != nil {
 			return err
@@ -66,10 +77,19 @@ func (c *cli) diagnose(ctx context.Context, only string) error {
 		names = []string{only}
 	}
 	d := diagnosis{Require: sandbox.TierContainer, Facts: append(app.Facts(), c.ownFacts()...)}
+	var found []app.Finding
 	for _, name := range names {
 		f := examine(ctx, name)
-		d.OK = d.OK || name == app.DefaultBackend && f.Error == nil && f.Tier.AtLeast(d.Require)
+		found = append(found, f.finding())
 		d.Backends = append(d.Backends, f)
+	}
+	choice, err := app.Recommend(app.Want{Require: d.Require}, found)
+	d.OK = err == nil
+	if only == "" {
+		d.Auto = &autoFinding{Backend: choice.Backend, Reason: choice.Why}
+		if err != nil {
+			d.Auto.Reason, _, _ = strings.Cut(err.Error(), "\n")
+		}
 	}
 	if !d.OK {
 		c.code = codeUnhealthy
@@ -77,7 +97,7 @@ func (c *cli) diagnose(ctx context.Context, only string) error {
 	if c.json {
 		return c.writeJSON(d)
 	}
-	_, err := fmt.Fprint(c.std.out, d.text(c.palette(c.std.out)))
+	_, err = fmt.Fprint(c.std.out, d.text(c.palette(c.std.out)))
 	return err
 }
 
@@ -109,8 +129,17 @@ func (c *cli) ownFacts() []app.Fact {
 	return []app.Fact{{Name: fullName, Value: full}, {Name: "images", Value: images}}
 }
 
+// finding is the same, as auto reads it.
+func (f *backendFinding) finding() app.Finding {
+	out := app.Finding{Candidate: app.Candidate{Backend: f.Backend}, Isolation: f.Isolation}
+	if f.Error != nil {
+		out.Err = errors.New(f.Error.Message)
+	}
+	return out
+}
+
 func examine(ctx context.Context, name string) backendFinding {
-	b, err := app.Open(name, false)
+	b, err := app.Open(name, app.Options{})
 	if err != nil {
 		iso := sandbox.NewIsolation(name)
 		iso.Tier = sandbox.TierNone
@@ -172,6 +201,9 @@ func (d diagnosis) text(paint palette) string {
 		f.gaps(&b, paint)
 	}
 	b.WriteByte('\n')
+	if d.Auto != nil {
+		fmt.Fprintf(&b, "%s\n", escaped(d.Auto.Reason))
+	}
 	if d.OK {
 		b.WriteString(paint.green(fmt.Sprintf("ok: the default tier, %s, is available\n", d.Require)))
 	} else {

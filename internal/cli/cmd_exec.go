@@ -13,8 +13,9 @@ import (
 // execOptions is the command line of exec.
 type execOptions struct {
 	boxOptions
-	args  []string
-	stdin bool
+	args       []string
+	stdin      bool
+	entrypoint *string // in place of the image's; nil is the image's own
 }
 
 const execLong = `Runs a command in a fresh sandbox and removes the sandbox afterwards. What the
@@ -22,7 +23,10 @@ command prints is passed on while it prints it; the exit code is the command's o
 
 Without being asked, a sandbox has no network, runs as uid and gid 1000, sees the
 host's system directories read-only and writes to /workspace, /tmp and $HOME only.
-Its environment and its standard input are empty.`
+Its environment and its standard input are empty.
+
+With --image it sees an image instead, and the command is to the image what it is to
+docker run: arguments of its entrypoint, in place of its own command.`
 
 const execExample = `  sandbox-run exec -- ls -la /
   sandbox-run exec --memory 256m --timeout 5s --pids 20 -- ./a-strangers-script
@@ -30,6 +34,7 @@ const execExample = `  sandbox-run exec -- ls -la /
   sandbox-run exec --volume "$PWD:/data:ro" --workdir /data -- grep -r needle .
   sandbox-run exec --json -- true
   sandbox-run exec -t --timeout 1h -- bash
+  sandbox-run exec --image alpine:3 -- cat /etc/os-release
 
 Exit codes:
   the command's own, or
@@ -41,22 +46,20 @@ Exit codes:
 func (c *cli) newExec() *cobra.Command {
 	o := &execOptions{}
 	cmd := &cobra.Command{
-		Use:                   "exec [flags] -- COMMAND [ARGUMENT]...",
+		Use:                   "exec [flags] -- [COMMAND] [ARGUMENT]...",
 		Short:                 "Run a command in a fresh sandbox",
 		Long:                  execLong,
 		Example:               execExample,
 		DisableFlagsInUseLine: true,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return nil
-			}
-			return &sandbox.Error{
-				Op: "exec", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no command is given"),
-				Hint: "sandbox-run exec -- ls -la /",
-			}
-		},
+		Args:                  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.args = args
+			if len(args) == 0 && o.image == "" {
+				return &sandbox.Error{
+					Op: "exec", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no command is given"),
+					Hint: "sandbox-run exec -- ls -la /",
+				}
+			}
 			err := o.complete(c, cmd.Flags())
 			if err == nil {
 				err = c.exec(o)
@@ -76,6 +79,7 @@ func (c *cli) newExec() *cobra.Command {
 func (o *execOptions) worldFlags(fs *pflag.FlagSet) {
 	o.boxOptions.worldFlags(fs)
 	fs.StringVar(&o.spec.Root.Dir, "root", "", "`directory` of a whole root file system, in place of the host's")
+	fs.String("entrypoint", "", "`program` in place of the image's entrypoint and command; empty is none")
 }
 
 func (o *execOptions) outputFlags(fs *pflag.FlagSet, c *cli) {
@@ -91,6 +95,21 @@ func (o *execOptions) complete(c *cli, flags *pflag.FlagSet) error {
 	o.stdin = o.stdin || o.tty
 	if err := notEmpty(flags, "root"); err != nil {
 		return err
+	}
+	if o.image == "" && flags.Changed("entrypoint") {
+		return sandbox.Invalid("entrypoint", "only an image has one; it goes with --image")
+	}
+	if o.image != "" {
+		if flags.Changed("root") {
+			return sandbox.Invalid("root", "both --root and --image are given")
+		}
+		if f := flags.Lookup("entrypoint"); f.Changed {
+			program := f.Value.String()
+			o.entrypoint = &program
+		}
+		if !flags.Changed("workdir") {
+			o.spec.Workdir = "" // the image's
+		}
 	}
 	root := &o.spec.Root
 	if root.Dir == "" {

@@ -118,7 +118,7 @@ func collectImages(ctx context.Context, dryRun bool) (found []sandbox.Residue, e
 }
 
 func collectFrom(ctx context.Context, name string, dryRun bool) ([]sandbox.Residue, error) {
-	b, err := app.Open(name, false)
+	b, err := app.Open(name, app.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ this machine and where, whether it can be used, and what would install what is m
 }
 
 func (c *cli) languages(cmd *cobra.Command) error {
-	b, err := app.Open(app.DefaultBackend, false)
+	b, err := app.Open(app.Native, app.Options{})
 	if err != nil {
 		return err
 	}

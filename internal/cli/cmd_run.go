@@ -177,7 +177,7 @@ func (o *runOptions) request() executor.Request {
 	s := &o.spec
 	req := executor.Request{
 		Language: o.lang, Code: o.program.code, Name: o.program.name, Files: o.program.files, Entry: o.program.entry,
-		Args: o.program.args, Stdin: o.program.stdin, Env: s.Env,
+		Image: o.image, Args: o.program.args, Stdin: o.program.stdin, Env: s.Env,
 		Limits: s.Limits, CompileLimits: o.compile, Options: o.options, Inputs: o.inputs, NoCache: o.noCache,
 		Policy: executor.Policy{
 			Network: s.Network, Volumes: s.Volumes, Workdir: s.Workdir, Scratch: s.Scratch, WritableRoot: s.WritableRoot,

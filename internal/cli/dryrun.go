@@ -57,6 +57,9 @@ func planText(p *executor.Plan, backend string) string {
 
 	fmt.Fprintf(&b, "\nsandbox\n")
 	row("backend", "%s", backend)
+	if from := s.Root.From; from.Reference != "" {
+		row("image", "%s (%s)", from.Reference, orDefault(from.Digest, orDefault(from.ID, "of unknown digest")))
+	}
 	row("require", "%s", orDefault(string(s.Require), string(sandbox.TierContainer)))
 	row("network", "%s", orDefault(string(s.Network), string(sandbox.NetworkNone)))
 	row("directory", "%s", orDefault(s.Workdir, sandbox.WorkspaceDir))

@@ -1,9 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 
+	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -14,11 +18,16 @@ func (c *cli) exec(o *execOptions) error {
 	if err != nil {
 		return err
 	}
-	s, err := openStage(o.backend)
+	s, err := c.openStage(&o.boxOptions)
 	if err != nil {
 		return err
 	}
 	defer s.close()
+	said, release, err := c.useImage(s, o)
+	if err != nil {
+		return interrupted(s.ctx, err)
+	}
+	defer release() // the sandbox is gone by then
 	id, err := s.manager.Create(s.ctx, o.spec)
 	if err != nil {
 		return errors.Join(interrupted(s.ctx, err), o.record(log, "", nil, err))
@@ -40,11 +49,36 @@ func (c *cli) exec(o *execOptions) error {
 	if unlogged == nil {
 		unlogged = failed
 	}
-	result.Notes = appendNotes(result.Notes, left, unlogged)
+	result.Notes = appendNotes(append(slices.Clip(result.Notes), said...), left, unlogged)
 	if o.noStream {
 		c.printWhole(&o.boxOptions, result, show)
 	}
 	return c.conclude(s, &o.boxOptions, result, result, show, &story{noun: "command", whole: !o.noStream, machine: s.manager.Machine()})
+}
+
+// useImage makes the sandbox stand on the image that was asked for, and the command what the image makes of it.
+func (c *cli) useImage(s *stage, o *execOptions) (notes []string, release func(), err error) {
+	if o.image == "" {
+		return nil, func() {}, nil
+	}
+	var img *executor.Image
+	err = c.providing(s.ctx, &o.boxOptions, func() {}, func() (err error) {
+		img, err = executor.LookUpImage(s.ctx, s.manager, app.Images(), o.image)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	release = func() {
+		if img.Release != nil {
+			img.Release()
+		}
+	}
+	if o.args, err = img.Command(o.entrypoint, o.args); err != nil {
+		release()
+		return nil, nil, err
+	}
+	return img.Apply(&o.spec), release, nil
 }
 
 // record writes the run to the audit log.
@@ -55,7 +89,10 @@ func (o *execOptions) record(log *audit.Log, id string, r *sandbox.Result, faile
 	s := &o.spec
 	entry := audit.Entry{
 		Kind: audit.KindRun, Run: id, Who: audit.Me(audit.DoorCLI), Command: o.args,
-		Policy: audit.Policy{Network: s.Network, Require: s.Require, Backend: o.backend, Limits: &s.Limits},
+		Policy: audit.Policy{
+			Network: s.Network, Require: s.Require, Backend: o.backend, Limits: &s.Limits,
+			Image: s.Root.From.Reference, ImageDigest: cmp.Or(s.Root.From.Digest, s.Root.From.ID),
+		},
 	}
 	if r != nil {
 		entry.Verdict, entry.ExitCode, entry.Metrics = r.Verdict, r.Exit.Code, &r.Metrics

@@ -31,6 +31,8 @@ type boxOptions struct {
 	quiet        bool
 	noStream     bool
 	auditLog     string
+	image        string
+	pull         bool
 }
 
 // flagGroups are the titles under which help lists flags, with what adds them.
@@ -71,6 +73,8 @@ func (o *boxOptions) limitFlags(fs *pflag.FlagSet) {
 
 func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
 	s := &o.spec
+	fs.StringVar(&o.image, "image", "", "`reference` of an image to run on, in place of this machine's programs")
+	fs.BoolVar(&o.pull, "pull", false, "get the image that is needed, if it is not here")
 	fs.Var(&o.env, "env", "set a variable: `NAME=value`; NAME alone passes ours on; repeatable")
 	fs.Var(&o.volumes, "volume", "show `host:dest[:ro|rw]`, read-only unless rw; repeatable")
 	fs.StringVar(&s.Workdir, "workdir", sandbox.WorkspaceDir, "working `directory` inside")
@@ -83,7 +87,7 @@ func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
 }
 
 func (o *boxOptions) strengthFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.backend, "backend", app.DefaultBackend, "`name` of the backend: "+strings.Join(app.AllBackends(), ", "))
+	fs.StringVar(&o.backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...), ", "))
 	addParsed(fs, &o.spec.Require, "require", string(sandbox.TierContainer),
 		"least `tier` to accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
 	fs.BoolVar(&o.spec.Strict, "strict", false, "refuse unless no control at all is missing")
@@ -128,7 +132,7 @@ func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
 		return sandbox.Invalid("tty", "a terminal is used while the program runs; leave out --no-stream")
 	}
 	// An empty value is a variable that was not set: it must not silently mean the default.
-	for _, name := range []string{"workdir", "hostname", "spill", "audit-log"} {
+	for _, name := range []string{"image", "workdir", "hostname", "spill", "audit-log"} {
 		if err := notEmpty(flags, name); err != nil {
 			return err
 		}

@@ -124,6 +124,9 @@ func (c *cli) lacks(cmd *cobra.Command) string {
 	if f := cmd.Flags().Lookup("backend"); f != nil && app.Elsewhere(f.Value.String()) {
 		return "--backend " + f.Value.String()
 	}
+	if c.from == "" && c.scout(cmd) != "" {
+		return bestTheFull
+	}
 	return cmd.Annotations[runBy] // the better one, or nothing
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
@@ -47,6 +48,8 @@ type cli struct {
 	format string // of what is printed: one of the forms; empty until it is known
 	colour string // when to use it; empty is auto
 	seq    uint64 // of the last event that was written
+
+	scouted *opened // a backend that was chosen before the command line was read; nil is none
 }
 
 // Main is the whole of the thin executable: it ends the process.
@@ -75,6 +78,7 @@ func run(full *Full, args []string, std streams) int {
 		addCompletions(root)
 	}
 	root.SetArgs(args)
+	defer c.dismiss()
 	if err := root.Execute(); err != nil {
 		return c.fail(err)
 	}
@@ -256,10 +260,11 @@ func (c *cli) complain(message string) {
 func failureCode(err error) int {
 	var signal signalCause
 	var missing *toolchain.Missing
+	var none *executor.NoImage
 	switch {
 	case errors.As(err, &signal):
 		return codeSignalBase + int(signal)
-	case errors.As(err, &missing), errors.Is(err, sandbox.ErrNotStarted) && errors.Is(err, fs.ErrNotExist):
+	case errors.As(err, &missing), errors.As(err, &none), errors.Is(err, sandbox.ErrNotStarted) && errors.Is(err, fs.ErrNotExist):
 		return codeNoProgram
 	case errors.Is(err, sandbox.ErrNotStarted), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported):
 		return codeRefused
@@ -289,6 +294,12 @@ func failure(err error, code int) failureDocument {
 		doc.Error.Code = "no_toolchain"
 		if len(missing.Install) > 0 {
 			doc.Error.Hint = missing.Install[0]
+		}
+	}
+	var none *executor.NoImage
+	if errors.As(err, &none) {
+		if none.Missing == nil {
+			doc.Error.Code, doc.Error.Hint = "no_image", none.How()
 		}
 	}
 	var refusal *sandbox.Refusal

@@ -17,7 +17,7 @@ func (c *cli) execute(o *runOptions) error {
 	if err != nil {
 		return err
 	}
-	s, err := openStage(o.backend)
+	s, err := c.openStage(&o.boxOptions)
 	if err != nil {
 		return err
 	}
@@ -32,7 +32,11 @@ func (c *cli) execute(o *runOptions) error {
 	}
 	req := o.request()
 	if o.dryRun {
-		plan, err := engine.Plan(s.ctx, req)
+		var plan *executor.Plan
+		err := c.providing(s.ctx, &o.boxOptions, func() {}, func() (err error) {
+			plan, err = engine.Plan(s.ctx, req)
+			return err
+		})
 		if err != nil {
 			return interrupted(s.ctx, err)
 		}
@@ -53,7 +57,11 @@ func (c *cli) execute(o *runOptions) error {
 	req.OnPlan = func(p *executor.Plan) { plan = p }
 	show.begin = func() { c.header(o, plan, s.manager) }
 	show.wait.start("preparing")
-	result, err := engine.Execute(s.ctx, req)
+	var result *executor.Result
+	err = c.providing(s.ctx, &o.boxOptions, show.wait.end, func() (err error) {
+		result, err = engine.Execute(s.ctx, req)
+		return err
+	})
 	takeBack()
 	show.finish()
 	left := errors.Join(s.dismantle(), leave())
@@ -83,6 +91,9 @@ func (c *cli) header(o *runOptions, plan *executor.Plan, m *sandbox.Manager) {
 	text := plan.Language
 	if plan.Version != "" {
 		text += " " + plan.Version
+	}
+	if plan.Spec.Root.From.Reference != "" {
+		text += " · image " + plan.Spec.Root.From.Reference
 	}
 	for _, box := range m.List() {
 		text += " · " + tierText(box.Isolation)

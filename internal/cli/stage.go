@@ -7,7 +7,6 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -21,12 +20,12 @@ type stage struct {
 	dismantle func() error
 }
 
-func openStage(backend string) (*stage, error) {
-	b, err := app.Open(backend, true)
+func (c *cli) openStage(o *boxOptions) (*stage, error) {
+	b, chosen, err := c.openBackend(o)
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{manager: sandbox.NewManager(b, sandbox.Options{})}
+	s := &stage{manager: sandbox.NewManager(b, sandbox.Options{Chosen: chosen})}
 	s.dismantle = sync.OnceValue(func() error { return errors.Join(s.manager.Close(), b.Close()) })
 	s.ctx, s.stop = onSignals(func() {
 		for _, box := range s.manager.List() {

@@ -18,7 +18,7 @@ import (
 )
 
 // CodeExecutor is the engine with everything chosen: the default backend, the machine's toolchains, no cache, and the user's own
-// audit log (where there is one to write to; SANDBOX_RUN_AUDIT_LOG names another, or is off). It is for programs that want one line;
+// images and audit log (where there is one to write to; SANDBOX_RUN_AUDIT_LOG names another, or is off). It is for programs that want one line;
 // New is for those that want to choose. It opens its backend when it is first needed, and Close gives it back.
 type CodeExecutor struct {
 	timeout time.Duration
@@ -58,7 +58,7 @@ func (c *CodeExecutor) ready() error {
 			c.manager = sandbox.NewManager(c.backend, sandbox.Options{})
 			c.log, c.err = userLog()
 			kit, _ := kitpath.Find() // who needs it says what to do when it is missing
-			c.engine = New(c.manager, Options{Kit: kit, Audit: c.log, Door: audit.DoorLibrary})
+			c.engine = New(c.manager, Options{Kit: kit, Audit: c.log, Door: audit.DoorLibrary, Images: StoredImages(userImages)})
 		}
 	})
 	return c.err

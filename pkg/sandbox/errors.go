@@ -84,6 +84,7 @@ type Refusal struct {
 	Require Tier
 	Strict  bool
 	Got     Isolation
+	Others  []string // what else was looked at, and why it does not serve; a line each
 }
 
 func (r *Refusal) Error() string {
@@ -93,8 +94,15 @@ func (r *Refusal) Error() string {
 	} else {
 		fmt.Fprintf(&b, "%s: tier %q is required, this machine gives %q", r.Got.Backend, r.Require, r.Got.Tier)
 	}
-	if r.Require == TierGVisor || r.Require == TierMicroVM {
-		fmt.Fprintf(&b, "\n  nothing provides tier %q yet", r.Require)
+	for _, other := range r.Others {
+		fmt.Fprintf(&b, "\n  %s", other)
+	}
+	switch {
+	case r.Got.Tier.AtLeast(r.Require):
+	case r.Require == TierGVisor:
+		fmt.Fprintf(&b, "\n  fix: install gVisor (runsc), and use --backend oci --runtime runsc or leave out --backend")
+	case r.Require == TierMicroVM:
+		fmt.Fprintf(&b, "\n  fix: install Kata Containers, and use --backend oci --runtime kata or leave out --backend")
 	}
 	r.explain(&b)
 	switch {
