@@ -55,10 +55,13 @@ func candidates(w Want) (all []Candidate) {
 		}
 	}
 	runtime := map[sandbox.Tier]string{sandbox.TierGVisor: "runsc", sandbox.TierMicroVM: "kata"}[w.tier()]
-	if runtime == "" {
+	if runtime != "" { // native comes after, to say what there is instead
+		add(OCI, runtime)
 		add(Native, "")
+	} else {
+		add(Native, "")
+		add(OCI, "")
 	}
-	add(OCI, runtime)
 	add(Docker, runtime)
 	return all
 }

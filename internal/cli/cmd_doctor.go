@@ -18,9 +18,9 @@ import (
 type diagnosis struct {
 	OK       bool             `json:"ok"` // auto finds a backend that gives the default tier
 	Require  sandbox.Tier     `json:"default_tier"`
-	Auto     *autoFinding     `json:"auto,omitempty"` // nil where only one backend is looked at
 	Facts    []app.Fact       `json:"facts"`
 	Backends []backendFinding `json:"backends"`
+	Auto     *autoFinding     `json:"auto,omitempty"` // nil where only one backend is looked at
 }
 
 // autoFinding is what --backend auto comes to, for the default tier.

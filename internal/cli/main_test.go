@@ -130,6 +130,7 @@ func needRoot(t *testing.T) {
 //	offers NAME DIR…      puts an image there, with a layer for each directory
 //	uses NAME             takes that image into use, until the script ends
 //	archives DIR FILE     makes an archive of a directory
+//	stores                puts the images test/box and test/python into $SANDBOX_RUN_IMAGES
 //	[root]                whether the native backend can be used here
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -161,6 +162,7 @@ func TestScript(t *testing.T) {
 			"offers":   offerImage,
 			"archives": archiveDirectory,
 			"uses":     useImage,
+			"stores":   storeImages,
 			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {
 					ts.Fatalf("usage: exits CODE COMMAND…")

@@ -100,7 +100,14 @@ func (s *screen) typeIn(keys string) {
 // start runs the command in the foreground of the screen.
 func (s *screen) start(args ...string) *exec.Cmd {
 	s.t.Helper()
+	return s.startAs(binary(), args...)
+}
+
+// startAs is start of another executable.
+func (s *screen) startAs(path string, args ...string) *exec.Cmd {
+	s.t.Helper()
 	cmd := command(s.t, args...)
+	cmd.Path = path
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, s.slave, s.slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	cmd.Env = append(os.Environ(), s.env...)
