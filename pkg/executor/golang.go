@@ -28,8 +28,14 @@ const (
 	goBinary   = buildDir + "/main"
 )
 
-// goFlags decide what a compiled package looks like, and so whether one in the cache fits.
-func goFlags() []string { return []string{"-buildvcs=false", "-pgo=off"} }
+// goFlags decide what a compiled package looks like, and so whether one in the cache fits. Before 1.21 there is no profile that is taken
+// unasked, and before 1.20 no flag to say so.
+func goFlags(version string) []string {
+	if minor, err := strconv.Atoi(strings.TrimPrefix(languageVersion(version), "1.")); err == nil && minor < 21 {
+		return []string{"-buildvcs=false"}
+	}
+	return []string{"-buildvcs=false", "-pgo=off"}
+}
 
 // goEnv is for the go command, inside and when the cache is filled outside: both have to agree on everything that goes into a
 // compiled package.
@@ -72,7 +78,7 @@ func planGo(j *job) error {
 
 	build := func(verb []string, binary, target string) {
 		// -w: what is debugged here is debugged by its traces, which need no DWARF.
-		args := slices.Concat([]string{j.tool.Path}, verb, goFlags(), []string{"-ldflags=-w"})
+		args := slices.Concat([]string{j.tool.Path}, verb, goFlags(j.tool.Version), []string{"-ldflags=-w"})
 		if p.vendored {
 			args = append(args, "-mod=vendor")
 		}

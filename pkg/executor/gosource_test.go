@@ -249,3 +249,12 @@ func FuzzJava(f *testing.F) {
 		}
 	})
 }
+
+// Older go commands do not know every flag.
+func TestGoFlags(t *testing.T) {
+	for version, pgo := range map[string]bool{"1.19.8": false, "1.20": false, "1.21": true, "1.26.1": true, "1.27rc1": true, "2.0": true, "": true} {
+		if got := slices.Contains(goFlags(version), "-pgo=off"); got != pgo {
+			t.Errorf("%s: %v", version, got)
+		}
+	}
+}

@@ -203,7 +203,7 @@ func (w *goWarmth) build(ctx context.Context, packages []string) error {
 		return err
 	}
 	// Sandboxes' users must be able to read it, whatever files of this user's are like.
-	args := slices.Concat([]string{"-c", `umask 022 && exec "$@"`, "go", onHost(w.tool, w.tool.Path), "build"}, goFlags(), packages)
+	args := slices.Concat([]string{"-c", `umask 022 && exec "$@"`, "go", onHost(w.tool, w.tool.Path), "build"}, goFlags(w.tool.Version), packages)
 	cmd := exec.Command("/bin/sh", args...)
 	cmd.Dir = home
 	cmd.WaitDelay = 5 * time.Second
