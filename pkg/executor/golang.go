@@ -55,8 +55,14 @@ func planGo(j *job) error {
 		env = map[string]string{}
 	}
 	maps.Copy(env, goEnv(sandbox.TmpDir+"/go-build"))
-	if warm := j.warmth(); warm != "" {
-		w := &goWarmth{dir: warmDirOf(warm, j.tool), tool: j.tool, packages: p.imports, modules: j.modules}
+	warm := j.warmDir
+	if j.kept() {
+		warm = "" // it could not be shown
+	}
+	if warm != "" {
+		w := &goWarmth{
+			dir: warmDirOf(warm, j.tool), tool: j.tool, packages: p.imports, modules: j.modules, engine: j.engine, image: j.image,
+		}
 		if len(p.tests) > 0 {
 			w.packages = append(w.packages, "os", "reflect", "testing", "testing/internal/testdeps")
 		}
@@ -85,7 +91,7 @@ func planGo(j *job) error {
 		c := j.compile([]string{binary}, append(args, "-o", binary, target)...)
 		c.Process.Env = env
 		c.Process.Workdir = j.inside(p.root)
-		if j.warmth() != "" {
+		if warm != "" {
 			c.again(missesIndex, "GODEBUG", "goindex=0")
 		}
 	}

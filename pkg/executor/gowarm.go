@@ -30,6 +30,11 @@ type goWarmth struct {
 	tool     *toolchain.Toolchain
 	packages []string   // that the program imports
 	modules  []goModule // whose imports count too
+
+	// Of a toolchain that is an image's:
+	engine  *Executor
+	image   *Image       // nil is this machine
+	require sandbox.Tier // as little as the run accepts
 }
 
 // goFirst are compiled with the first program: nearly all need most of them.
@@ -46,6 +51,7 @@ func (w *goWarmth) listed() string   { return filepath.Join(w.dir, "warmed") }
 
 // prepare fills the cache with what the program needs. A cache that can not be had is done without.
 func (w *goWarmth) prepare(ctx context.Context, p *Plan, compiling bool, on prepareHook) (func(), error) {
+	w.require = p.Spec.Require
 	release, err := useWarm(w.dir)
 	if err == nil {
 		if err = w.layOut(); err != nil {
@@ -137,8 +143,14 @@ func (w *goWarmth) fill(ctx context.Context, on prepareHook) error {
 		dropWarm(ctx, w.dir)
 		missing = slices.Compact(slices.Sorted(slices.Values(append(missing, strings.Fields(goFirst)...))))
 	}
+	build := w.build
+	if w.image != nil {
+		build = w.buildInside
+		// What is not whole in older versions would fail all of it.
+		missing = slices.DeleteFunc(missing, func(p string) bool { return !w.hasSource(p) })
+	}
 	if len(missing) > 0 {
-		if err := w.build(ctx, missing); err != nil {
+		if err := build(ctx, missing); err != nil {
 			return err
 		}
 	}
@@ -155,7 +167,7 @@ func (w *goWarmth) missing(have map[string]bool) []string {
 		if have[p] || slices.Contains(all, p) || !isStandardName(p) {
 			continue
 		}
-		if st, err := os.Stat(filepath.Join(onHost(w.tool, w.tool.Home), "src", filepath.FromSlash(p))); err == nil && st.IsDir() {
+		if w.hasSource(p) {
 			all = append(all, p)
 		}
 	}

@@ -28,6 +28,7 @@ var measures = []struct {
 }{
 	{"library", (*stage).library},
 	{"command", (*stage).command},
+	{"images", (*stage).images},
 	{"languages", (*stage).languages},
 	{"audit", (*stage).audit},
 	{"inits", (*stage).inits},
@@ -81,7 +82,7 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 		report.Rows = append(report.Rows, rows...)
 	}
 	if len(report.Rows) == 0 {
-		return nil, fmt.Errorf("-only %s matches none of library, command, languages, audit, inits, throughput, idle, overhead, neighbours, unpack, bare", o.only)
+		return nil, fmt.Errorf("-only %s matches none of library, command, images, languages, audit, inits, throughput, idle, overhead, neighbours, unpack, bare", o.only)
 	}
 	report.Machine.LoadEnd = load()
 	return report, nil

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/sandbox-run/sandbox-run/internal/bench"
+	"github.com/sandbox-run/sandbox-run/internal/hostimage"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// images compares sandboxes that stand on an image with those that show paths of the host: the same program, made of the same files.
+func (s *stage) images(ctx context.Context) ([]bench.Row, error) {
+	const name, program, bar = "bench/true", "/usr/bin/true", 1.3
+	dir := filepath.Join(s.cache, "images")
+	store, err := image.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := hostimage.Add(ctx, store, name, hostimage.Contents{Programs: []string{program}}); err != nil {
+		return nil, err
+	}
+	stored := executor.StoredImages(func() (*image.Store, error) { return store, nil })
+	on := func(ctx context.Context, number int) (bench.Sample, error) {
+		return timed(func() error {
+			img, err := executor.LookUpImage(ctx, s.manager, stored, name)
+			if err != nil {
+				return err
+			}
+			defer img.Release()
+			spec := sandbox.Spec{Scratch: sandbox.ScratchMemory}
+			img.Apply(&spec)
+			_, err = s.once(ctx, number, spec, program)
+			return err
+		}, s.gone.verify)
+	}
+	ours, ref, err := bench.Pairs(ctx, s.warmup, s.pairs, on, s.fresh(sandbox.Spec{Scratch: sandbox.ScratchMemory}, program))
+	if err != nil {
+		return nil, err
+	}
+	library := bench.Compare("fresh sandbox on an image + true + gone, library", "host paths", ours, ref, bar)
+	library.Note = "the image is looked up, leased and let go each time"
+
+	if err := os.Setenv("SANDBOX_RUN_IMAGES", dir); err != nil {
+		return nil, err
+	}
+	defer os.Unsetenv("SANDBOX_RUN_IMAGES")
+	ours, ref, err = bench.Pairs(ctx, s.warmup, s.pairs, always(s.program(s.cli, "exec", "--image", name, "--", program)), always(s.program(s.cli, "exec", "--", program)))
+	if err != nil {
+		return nil, err
+	}
+	return []bench.Row{library, bench.Compare("sandbox-run exec --image, the whole command", "host paths", ours, ref, bar)}, nil
+}
