@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 
 	"github.com/sandbox-run/sandbox-run/internal/bench"
@@ -14,13 +13,13 @@ import (
 
 // images compares sandboxes that stand on an image with those that show paths of the host: the same program, made of the same files.
 func (s *stage) images(ctx context.Context) ([]bench.Row, error) {
-	const name, program, bar = "bench/true", "/usr/bin/true", 1.3
+	const name, command, bar = "bench/true", "/usr/bin/true", 1.3
 	dir := filepath.Join(s.cache, "images")
 	store, err := image.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := hostimage.Add(ctx, store, name, hostimage.Contents{Programs: []string{program}}); err != nil {
+	if _, err := hostimage.Add(ctx, store, name, hostimage.Contents{Programs: []string{command}}); err != nil {
 		return nil, err
 	}
 	stored := executor.StoredImages(func() (*image.Store, error) { return store, nil })
@@ -33,22 +32,22 @@ func (s *stage) images(ctx context.Context) ([]bench.Row, error) {
 			defer img.Release()
 			spec := sandbox.Spec{Scratch: sandbox.ScratchMemory}
 			img.Apply(&spec)
-			_, err = s.once(ctx, number, spec, program)
+			_, err = s.once(ctx, number, spec, command)
 			return err
 		}, s.gone.verify)
 	}
-	ours, ref, err := bench.Pairs(ctx, s.warmup, s.pairs, on, s.fresh(sandbox.Spec{Scratch: sandbox.ScratchMemory}, program))
+	ours, ref, err := bench.Pairs(ctx, s.warmup, s.pairs, on, s.fresh(sandbox.Spec{Scratch: sandbox.ScratchMemory}, command))
 	if err != nil {
 		return nil, err
 	}
 	library := bench.Compare("fresh sandbox on an image + true + gone, library", "host paths", ours, ref, bar)
 	library.Note = "the image is looked up, leased and let go each time"
 
-	if err := os.Setenv("SANDBOX_RUN_IMAGES", dir); err != nil {
-		return nil, err
+	onImage, onHost := s.program(s.cli, "exec", "--image", name, "--", command), s.program(s.cli, "exec", "--", command)
+	for _, p := range []*program{onImage, onHost} {
+		p.env = []string{"SANDBOX_RUN_IMAGES=" + dir}
 	}
-	defer os.Unsetenv("SANDBOX_RUN_IMAGES")
-	ours, ref, err = bench.Pairs(ctx, s.warmup, s.pairs, always(s.program(s.cli, "exec", "--image", name, "--", program)), always(s.program(s.cli, "exec", "--", program)))
+	ours, ref, err = bench.Pairs(ctx, s.warmup, s.pairs, always(onImage), always(onHost))
 	if err != nil {
 		return nil, err
 	}

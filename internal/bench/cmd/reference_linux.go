@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -21,6 +22,7 @@ var referenceArgs = strings.Fields("--ro-bind /usr /usr --symlink usr/bin /bin -
 type program struct {
 	path string
 	args []string // with the name
+	env  []string // besides the plain one
 	null *os.File
 }
 
@@ -37,7 +39,7 @@ var plainEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 // start runs the program with a standard output.
 func (p *program) start(stdout *os.File, env ...string) (int, error) {
 	return syscall.ForkExec(p.path, p.args, &syscall.ProcAttr{
-		Env:   append(plainEnv[:len(plainEnv):len(plainEnv)], env...),
+		Env:   slices.Concat(plainEnv, p.env, env),
 		Files: []uintptr{p.null.Fd(), stdout.Fd(), p.null.Fd()},
 	})
 }
