@@ -17,7 +17,8 @@ func (c *cli) newLanguages() *cobra.Command {
 		Use:   "languages [flags]",
 		Short: "List the languages, and what they are run with",
 		Long: `Lists the languages that code can be in: which version of its toolchain was found on
-this machine and where, whether it can be used, and what would install what is missing.`,
+this machine and where, or which image stands in for it, whether it can be used, and what
+would install what is missing.`,
 		Example:               "  sandbox-run languages\n  sandbox-run languages --json",
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
@@ -48,7 +49,7 @@ func (c *cli) languages(cmd *cobra.Command) error {
 	t := c.newTable(c.std.out, "LANGUAGE", "STATE", "VERSION", "PROGRAM")
 	var lacking strings.Builder
 	for _, a := range all {
-		if err := t.add(a.Name, string(a.State), orDefault(a.Version, "-"), orDefault(a.Path, "-")); err != nil {
+		if err := t.add(a.Name, string(a.State), orDefault(a.Version, "-"), program(a)); err != nil {
 			return err
 		}
 		if a.State == executor.Ready {
@@ -68,4 +69,12 @@ func (c *cli) languages(cmd *cobra.Command) error {
 	}
 	_, err = io.WriteString(c.std.out, escaped(lacking.String()))
 	return err
+}
+
+// program is what a language is run with.
+func program(a executor.Availability) string {
+	if a.Image != "" {
+		return "image " + a.Image
+	}
+	return orDefault(a.Path, "-")
 }

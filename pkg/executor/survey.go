@@ -26,7 +26,8 @@ type Availability struct {
 	Aliases    []string `json:"aliases,omitempty"`
 	Extensions []string `json:"extensions,omitempty"`
 	Version    string   `json:"version,omitempty"`
-	Path       string   `json:"path,omitempty"` // of its main program; empty where it needs none
+	Path       string   `json:"path,omitempty"`  // of its main program; empty where it needs none
+	Image      string   `json:"image,omitempty"` // that it runs on, where this machine has no toolchain for it
 	State      State    `json:"state"`
 	Reason     string   `json:"reason,omitempty"`  // why it is not ready
 	Install    []string `json:"install,omitempty"` // what would help, the likeliest first
@@ -48,6 +49,7 @@ func (e *Executor) available(ctx context.Context, l *Language) Availability {
 	t, err := e.Toolchain(ctx, l)
 	if err != nil {
 		a.lacks(err)
+		e.imageFor(ctx, l, &a)
 		return a
 	}
 	if t != nil {
@@ -62,6 +64,19 @@ func (e *Executor) available(ctx context.Context, l *Language) Availability {
 		a.Version = plan.Version
 	}
 	return a
+}
+
+// imageFor looks whether a language can be used on its image instead, or how it could be.
+func (e *Executor) imageFor(ctx context.Context, l *Language, a *Availability) {
+	plan, err := e.Plan(ctx, Request{Language: l.Name, Code: "\n"})
+	var none *NoImage
+	switch {
+	case err == nil && plan.Spec.Root.From.Reference != "":
+		a.State, a.Reason, a.Install = Ready, "", nil
+		a.Version, a.Path, a.Image = plan.Version, "", plan.Spec.Root.From.Reference
+	case errors.As(err, &none):
+		a.Install = append(a.Install, none.How())
+	}
 }
 
 // lacks says what keeps a language from being ready.
