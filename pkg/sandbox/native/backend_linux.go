@@ -15,6 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
 // Name is what --backend calls this backend.
@@ -37,7 +38,7 @@ type Backend struct {
 	opts    Options
 	cgroups *cgroup.Tree
 	host    hostNamespaces
-	covers  func() procCovers        // looked up once
+	covers  func() rootfs.Covers     // looked up once
 	look    func() sandbox.Isolation // what the machine can do, looked at once
 
 	place   *launch.Claim
@@ -82,7 +83,7 @@ func New(o Options) (*Backend, error) {
 		return nil, failure("look at own namespaces", "namespaces", err)
 	}
 	b := &Backend{
-		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, covers: sync.OnceValue(newCovers),
+		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, covers: sync.OnceValue(rootfs.LookAtProc),
 		self: self, counts: lookAtCounts(tree), filters: map[seccomp.Policy][]byte{},
 	}
 	b.look = sync.OnceValue(b.probe)
@@ -119,34 +120,6 @@ func lookAtNamespaces() (h hostNamespaces, err error) {
 		*ino = st.Ino
 	}
 	return h, nil
-}
-
-// procCovers are the parts of /proc that tell about the host, by how they are covered.
-type procCovers struct{ masked, hidden, readOnly []string }
-
-// newCovers leaves out what only root may read: that is out of reach for a program that is nobody outside, and
-// every cover costs each sandbox a mount. It looks at a procfs like the one a sandbox will have, not at the one that
-// we were given, which may show less. What is not there may come, with a module; the init does without it.
-func newCovers() procCovers {
-	proc, err := newMount("proc", 0)
-	if err == nil {
-		defer unix.Close(proc)
-	}
-	readable := func(names ...string) (list []string) {
-		for _, n := range names {
-			var st unix.Stat_t
-			if err != nil || unix.Fstatat(proc, n, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&0o007 != 0 {
-				list = append(list, "/proc/"+n)
-			}
-		}
-		return list
-	}
-	return procCovers{
-		masked: readable("kcore", "keys", "key-users", "kallsyms", "kmsg", "sched_debug", "timer_list", "timer_stats", "latency_stats",
-			"sysrq-trigger", "config.gz", "cmdline", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports"),
-		hidden:   readable("acpi", "asound", "scsi", "bus", "fs", "irq"),
-		readOnly: []string{"/proc/sys"},
-	}
 }
 
 // claim takes our place on the machine at first use, with what serves all sandboxes.

@@ -181,7 +181,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 	m := &initproto.Setup{
 		Namespaced: true, HostMountNS: i.b.host.mount, HostUserNS: i.b.host.user,
 		Stay: i.id.stay, KeepGroups: i.id.keepGroups, Settings: i.b.settings(), Census: i.b.watches(),
-		Hostname: i.spec.Hostname, Masked: covers.masked, Hidden: covers.hidden, ReadOnly: covers.readOnly,
+		Hostname: i.spec.Hostname, Masked: covers.Masked, Hidden: covers.Hidden, ReadOnly: covers.ReadOnly,
 		ShmSize: uint64(i.spec.Limits.Memory) / 2,
 	}
 	for _, d := range files.Parts {

@@ -6,13 +6,13 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
 // Probe says what this machine can enforce. It looks, and starts nothing; that a sandbox really
@@ -87,8 +87,8 @@ func (b *Backend) probeFilters(iso *sandbox.Isolation) {
 	} else {
 		iso.Enforce(sandbox.ControlSeccomp)
 	}
-	if abi := landlockABI(); abi < minLandlockABI {
-		iso.Lack(sandbox.ControlLandlock, sandbox.Absent, "this kernel has Landlock ABI "+strconv.Itoa(abi)+"; "+strconv.Itoa(minLandlockABI)+" is needed", "use Linux 5.19 or newer with landlock in lsm=")
+	if abi := rootfs.LandlockABI(); abi < rootfs.MinLandlockABI {
+		iso.Lack(sandbox.ControlLandlock, sandbox.Absent, "this kernel has Landlock ABI "+strconv.Itoa(abi)+"; "+strconv.Itoa(rootfs.MinLandlockABI)+" is needed", "use Linux 5.19 or newer with landlock in lsm=")
 	} else {
 		iso.Enforce(sandbox.ControlLandlock)
 	}
@@ -154,14 +154,3 @@ func readNumber(file string) int {
 	}
 	return n
 }
-
-// minLandlockABI is the first that lets programs rename across directories.
-const minLandlockABI = 2
-
-var landlockABI = sync.OnceValue(func() int {
-	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno != 0 {
-		return 0
-	}
-	return int(abi)
-})

@@ -14,6 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
 // A steward is this very program in another process, root of a user namespace of its own, who stands at a bench there
@@ -335,12 +336,7 @@ func (b *bench) fill(o *order, fds []int) (out []int, isFile bool, err error) {
 	out = []int{-1, -1}
 	switch o.What {
 	case orderReady:
-		// A mount like those that will be asked for: a user namespace may be had and be of no use.
-		var s *skeleton
-		if s, err = newSkeleton(); err == nil {
-			s.close()
-		}
-		return nil, false, failure("mount", "rootfs", err)
+		return nil, false, failure("mount", "rootfs", rootfs.Mountable())
 	case orderRoot:
 		out = out[:1]
 		out[0], err = b.root(o.spec())

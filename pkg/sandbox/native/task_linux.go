@@ -10,6 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
 // maxTries bounds how often a process may come too late for its phase.
@@ -39,7 +40,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID), KeepGroups: i.id.keepGroups,
 		Rlimits: i.rlimits(ph, p.Limits), Seccomp: i.filter, Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true,
 	}
-	landlock(m, i.spec, p.Network, i.policy.DenyUncounted)
+	rootfs.Landlock(m, i.spec, p.Network, i.policy.DenyUncounted)
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}

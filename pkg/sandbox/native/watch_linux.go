@@ -13,6 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
 // How often a watch looks. A core fills memory at a few GiB a second: the less there is left, the sooner it looks
@@ -56,7 +57,7 @@ func (b *Backend) instead(c cgroup.Controller) (sandbox.ControlState, string) {
 			unseen = "pipes and sockets" // a module that is missing: unix_diag
 		}
 		more := ""
-		if landlockABI() < minLandlockABI {
+		if rootfs.LandlockABI() < rootfs.MinLandlockABI {
 			more = ", nor is what is mapped from /dev/zero and shared"
 		}
 		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead: what is filled in between is over the limit (a few MiB for one process, some 200 MiB for dozens at once), and what %s buffer is not seen%s", lookSoonest, lookLatest, unseen, more)

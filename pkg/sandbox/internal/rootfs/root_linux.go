@@ -1,4 +1,4 @@
-package native
+package rootfs
 
 import (
 	"errors"
@@ -15,6 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/idmap"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/etc"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 )
 
 // part is something that is mounted into a root: a directory of the host, or /dev.
@@ -26,9 +27,10 @@ type part struct {
 
 // layout is a root before it is put together.
 type layout struct {
-	base  *skeleton
-	lower int // descriptor of a whole root to lie below base, or -1
-	parts []part
+	backend string // whose root it is
+	base    *skeleton
+	lower   int // descriptor of a whole root to lie below base, or -1
+	parts   []part
 	// confined: put together by the root of a user namespace only.
 	confined bool
 }
@@ -43,19 +45,19 @@ func (l *layout) close() {
 	}
 }
 
-// lay collects what a spec's root is made of. owner is the host id the sandbox's user has: with a
+// lay collects what a spec's root is made of, for a backend of that name. owner is the host id the sandbox's user has: with a
 // writable root the files of the host are shown as that user's own, so that changing them (in a
 // layer that is thrown away) is allowed; -1 leaves them as they are.
-func lay(spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
+func lay(backend string, spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
 	if spec.Root.Image != "" {
 		return nil, &sandbox.Error{
-			Backend: "native", Op: "lay out root", Kind: sandbox.ErrUnsupported, Stage: "rootfs",
+			Backend: backend, Op: "lay out root", Kind: sandbox.ErrUnsupported, Stage: "rootfs",
 			Err: fmt.Errorf("image %q: this backend keeps no images, and is given the directory of an unpacked one", spec.Root.Image),
 		}
 	}
-	l := &layout{lower: -1, confined: confined}
+	l := &layout{backend: backend, lower: -1, confined: confined}
 	if l.base, err = newSkeleton(); err != nil {
-		return nil, failure("lay out root", "rootfs", err)
+		return nil, launch.Failure(backend, "lay out root", "rootfs", err)
 	}
 	l.base.owner = owner
 	if confined {
@@ -65,7 +67,7 @@ func lay(spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
 		if err != nil {
 			l.close()
 			if said := new(*sandbox.Error); !errors.As(err, said) {
-				err = failure("lay out root", "rootfs", err)
+				err = launch.Failure(backend, "lay out root", "rootfs", err)
 			}
 		}
 	}()
@@ -95,7 +97,7 @@ func lay(spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
 
 func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 	dir := spec.Root.Dir
-	if l.lower, _, err = openHost(dir, owner); err != nil {
+	if l.lower, _, err = l.openHost(dir, owner); err != nil {
 		return err
 	}
 	targets := slices.Clone(baseDirs)
@@ -118,7 +120,7 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 		return l.base.opaque("/sys")
 	}
 	// The mark of an opaque directory is not for everybody to set; an empty one is.
-	empty, err := newMount("tmpfs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"mode", "0755"})
+	empty, err := NewMount("tmpfs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"mode", "0755"})
 	if err != nil {
 		return err
 	}
@@ -196,7 +198,7 @@ func (l *layout) layHostPaths(spec *sandbox.Spec, owner int) error {
 	required := spec.Root.HostPaths
 	dirs := required
 	if len(required) == 0 {
-		dirs = slices.Concat(systemDirs, configDirs)
+		dirs = slices.Concat(systemDirs, ConfigDirs)
 		if err := l.base.identity(spec); err != nil {
 			return err
 		}
@@ -234,7 +236,7 @@ func (l *layout) layHostPath(p string, owner int) error {
 		}
 		return l.base.symlink(target, p)
 	}
-	fd, isFile, err := openHost(p, owner)
+	fd, isFile, err := l.openHost(p, owner)
 	if err != nil {
 		return err
 	}
@@ -246,7 +248,7 @@ func (l *layout) layHostPath(p string, owner int) error {
 }
 
 // openHost opens a path of the host as a detached, read-only mount.
-func openHost(p string, owner int) (fd int, isFile bool, err error) {
+func (l *layout) openHost(p string, owner int) (fd int, isFile bool, err error) {
 	o := idmap.Options{}
 	if owner >= 0 {
 		o.Map = &idmap.Mapping{FromUID: 0, ToUID: uint32(owner), FromGID: 0, ToGID: uint32(owner)}
@@ -255,10 +257,10 @@ func openHost(p string, owner int) (fd int, isFile bool, err error) {
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, idmap.ErrSource) {
 			return -1, false, &sandbox.Error{
-				Backend: Name, Op: "root " + p, Stage: "rootfs", Kind: sandbox.ErrInvalid, Err: err, Hint: "a directory that exists, by a path without symbolic links",
+				Backend: l.backend, Op: "root " + p, Stage: "rootfs", Kind: sandbox.ErrInvalid, Err: err, Hint: "a directory that exists, by a path without symbolic links",
 			}
 		}
-		return -1, false, failure("root "+p, "rootfs", err)
+		return -1, false, launch.Failure(l.backend, "root "+p, "rootfs", err)
 	}
 	defer f.Close()
 	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -273,7 +275,7 @@ func (l *layout) layAdded(added []sandbox.Mount) error {
 		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
 	})
 	for _, m := range added {
-		fd, isFile, err := openHost(m.Source, -1)
+		fd, isFile, err := l.openHost(m.Source, -1)
 		if err != nil {
 			return err
 		}
@@ -285,7 +287,7 @@ func (l *layout) layAdded(added []sandbox.Mount) error {
 		}
 		l.parts = append(l.parts, part{at: m.Target, mount: fd, fixed: true})
 		if err != nil {
-			return &sandbox.Error{Backend: Name, Op: "root " + m.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs", Hint: "another target"}
+			return &sandbox.Error{Backend: l.backend, Op: "root " + m.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs", Hint: "another target"}
 		}
 	}
 	return nil
@@ -337,7 +339,7 @@ func (l *layout) volumeTarget(v sandbox.Volume) error {
 		}
 	}
 	invalid := func(err error, hint string) error {
-		return &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "volumes", Hint: hint}
+		return &sandbox.Error{Backend: l.backend, Op: "volume " + v.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "volumes", Hint: hint}
 	}
 	st, err := os.Lstat(v.Source)
 	if err != nil {
@@ -459,11 +461,11 @@ func newOverlay(top, under, layer string, confined bool) (int, error) {
 	if confined {
 		options = append(options, [2]string{"userxattr", ""}) // the marks that anybody may set
 	}
-	return newMount("overlay", attrs, options...)
+	return NewMount("overlay", attrs, options...)
 }
 
-// newMount makes a file system, and a mount of it that is attached nowhere.
-func newMount(fstype string, attrs int, options ...[2]string) (int, error) {
+// NewMount makes a file system, and a mount of it that is attached nowhere.
+func NewMount(fstype string, attrs int, options ...[2]string) (int, error) {
 	fs, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, named(fstype, err)

@@ -1,4 +1,4 @@
-package native
+package rootfs
 
 import (
 	"errors"
@@ -25,11 +25,20 @@ type skeleton struct {
 
 // newSkeleton makes an empty one. Its mount is writable until seal.
 func newSkeleton() (*skeleton, error) {
-	fd, err := newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOATIME, [2]string{"mode", "0755"}, [2]string{"size", "64m"})
+	fd, err := NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOATIME, [2]string{"mode", "0755"}, [2]string{"size", "64m"})
 	if err != nil {
 		return nil, err
 	}
 	return &skeleton{fd: fd, owner: -1, parents: map[string]int{}}, nil
+}
+
+// Mountable makes a mount like those that roots consist of, and drops it: a user namespace may be had and be of no use.
+func Mountable() error {
+	s, err := newSkeleton()
+	if err == nil {
+		s.close()
+	}
+	return err
 }
 
 func (s *skeleton) close() {
@@ -178,11 +187,11 @@ func named(p string, err error) error {
 // baseDirs are where the init mounts what every sandbox has.
 var baseDirs = []string{"/proc", "/sys", "/dev", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir}
 
-// systemDirs and systemFiles of the host are shown in a root of host paths, where they exist. Of
+// systemDirs, ConfigDirs and configFiles of the host are shown in a root of host paths, where they exist. Of
 // /etc only what programs need to start: it is full of other people's business.
 var (
 	systemDirs  = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
-	configDirs  = []string{"/etc/alternatives", "/etc/ssl/certs"}
+	ConfigDirs  = []string{"/etc/alternatives", "/etc/ssl/certs"}
 	configFiles = []string{"/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
 )
 
@@ -227,11 +236,14 @@ func (s *skeleton) copyConfig(p string) error {
 	})
 }
 
-// devices are what every program may expect, by number.
-var devices = []struct {
-	name         string
+// Device is a device node.
+type Device struct {
+	Name         string
 	major, minor uint32
-}{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}
+}
+
+// Devices are what every program may expect, by number.
+var Devices = []Device{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}
 
 // layDev makes /dev: devices, and the links programs expect. Only the machine's root can make a device; others show
 // those of the host, which must be what their names say (F4).
@@ -241,16 +253,16 @@ func (l *layout) layDev() error {
 		return err
 	}
 	l.parts = append(l.parts, part{at: "/dev", mount: s.fd})
-	for _, d := range devices {
+	for _, d := range Devices {
 		switch {
 		case err != nil:
 		case !l.confined:
-			err = s.device(d.name, d.major, d.minor)
+			err = s.device(d.Name, d.major, d.minor)
 		default:
 			var mount int
-			if mount, err = hostDevice("/dev/"+d.name, d.major, d.minor); err == nil {
-				l.parts = append(l.parts, part{at: "/dev/" + d.name, mount: mount})
-				err = s.file(d.name, "")
+			if mount, err = hostDevice("/dev/"+d.Name, d.major, d.minor); err == nil {
+				l.parts = append(l.parts, part{at: "/dev/" + d.Name, mount: mount})
+				err = s.file(d.Name, "")
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package native
+package rootfs
 
 import (
 	"errors"
@@ -18,16 +18,16 @@ import (
 //
 // A thread is needed because the kernel copies mount trees only from the caller's own namespace.
 type keeper struct {
-	work chan func()
-	quit chan struct{}
-	next int // number of the next place
+	backend   string
+	workbench string // a directory that is covered, in this namespace, with our own
+	mode      string // of that
+	work      chan func()
+	quit      chan struct{}
+	next      int // number of the next place
 }
 
-// workbench is a directory every Linux has; in the keeper's namespace it is covered with our own.
-const workbench = "/proc"
-
-func newKeeper() (*keeper, error) {
-	k := &keeper{work: make(chan func()), quit: make(chan struct{})}
+func newKeeper(backend, workbench, mode string) (*keeper, error) {
+	k := &keeper{backend: backend, workbench: workbench, mode: mode, work: make(chan func()), quit: make(chan struct{})}
 	ready := make(chan error)
 	go k.serve(ready)
 	if err := <-ready; err != nil {
@@ -61,7 +61,7 @@ func (k *keeper) keep(ready chan<- error) {
 		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	}
 	if err == nil {
-		err = unix.Mount("tmpfs", workbench, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700")
+		err = unix.Mount("tmpfs", k.workbench, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode="+k.mode)
 	}
 	ready <- err
 	if err != nil {
@@ -86,14 +86,14 @@ func (k *keeper) do(f func() error) error {
 	case k.work <- func() { done <- f() }:
 		return <-done
 	case <-k.quit:
-		return &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
+		return &sandbox.Error{Backend: k.backend, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
 	}
 }
 
 // place makes an empty directory to mount something on. Only on the keeper's thread.
 func (k *keeper) place() (string, error) {
 	k.next++
-	p := path.Join(workbench, strconv.Itoa(k.next))
+	p := path.Join(k.workbench, strconv.Itoa(k.next))
 	return p, unix.Mkdir(p, 0o700)
 }
 

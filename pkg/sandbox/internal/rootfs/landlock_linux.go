@@ -1,6 +1,8 @@
-package native
+package rootfs
 
 import (
+	"sync"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
@@ -19,10 +21,10 @@ const (
 	landNet     = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
 )
 
-// landlock fills in the second wall of a process, as far as this kernel has it.
-func landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) {
-	abi := landlockABI()
-	if abi < minLandlockABI {
+// Landlock fills in the second wall of a process, as far as this kernel has it.
+func Landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) {
+	abi := LandlockABI()
+	if abi < MinLandlockABI {
 		return // the isolation report says so
 	}
 	var known uint64 = landRead | landMake | landDevices | unix.LANDLOCK_ACCESS_FS_WRITE_FILE
@@ -49,9 +51,9 @@ func landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode
 	}
 	if uncounted {
 		// Whoever may write to it gets shared memory of /dev/zero that no process shows as its own: see seccomp.Policy.
-		for _, d := range devices {
-			if d.name != "zero" {
-				grant("/dev/"+d.name, landWrite|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
+		for _, d := range Devices {
+			if d.Name != "zero" {
+				grant("/dev/"+d.Name, landWrite|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
 			}
 		}
 		grant("/dev/pts", landWrite|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
@@ -65,3 +67,15 @@ func landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode
 		}
 	}
 }
+
+// MinLandlockABI is the first that lets programs rename across directories.
+const MinLandlockABI = 2
+
+// LandlockABI is what this kernel has; 0 is none.
+var LandlockABI = sync.OnceValue(func() int {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(abi)
+})

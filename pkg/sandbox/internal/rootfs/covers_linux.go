@@ -1,0 +1,31 @@
+package rootfs
+
+import "golang.org/x/sys/unix"
+
+// Covers are the parts of /proc that tell about the host, by how they are covered.
+type Covers struct{ Masked, Hidden, ReadOnly []string }
+
+// LookAtProc leaves out what only root may read: that is out of reach for a program that is nobody outside, and
+// every cover costs each sandbox a mount. It looks at a procfs like the one a sandbox will have, not at the one that
+// we were given, which may show less. What is not there may come, with a module; the init does without it.
+func LookAtProc() Covers {
+	proc, err := NewMount("proc", 0)
+	if err == nil {
+		defer unix.Close(proc)
+	}
+	readable := func(names ...string) (list []string) {
+		for _, n := range names {
+			var st unix.Stat_t
+			if err != nil || unix.Fstatat(proc, n, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&0o007 != 0 {
+				list = append(list, "/proc/"+n)
+			}
+		}
+		return list
+	}
+	return Covers{
+		Masked: readable("kcore", "keys", "key-users", "kallsyms", "kmsg", "sched_debug", "timer_list", "timer_stats", "latency_stats",
+			"sysrq-trigger", "config.gz", "cmdline", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports"),
+		Hidden:   readable("acpi", "asound", "scsi", "bus", "fs", "irq"),
+		ReadOnly: []string{"/proc/sys"},
+	}
+}
