@@ -105,6 +105,7 @@ type Gap struct {
 // Isolation is what was really achieved, as data. Its JSON names are a promise.
 type Isolation struct {
 	Backend  string                   `json:"backend"`
+	Runtime  string                   `json:"runtime,omitempty"` // who has built it, if not the backend itself
 	Tier     Tier                     `json:"tier"`
 	Controls map[Control]ControlState `json:"controls"`
 	Missing  []Gap                    `json:"missing"`

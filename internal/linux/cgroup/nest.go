@@ -70,6 +70,17 @@ func (n *Nest) Cradle() (*os.File, error) {
 	return g.CgroupFD()
 }
 
+// InitDir makes the init's own group and is its directory, for a container runtime to put the init in; empty where that has to
+// be elsewhere, because not all limits are in the v2 tree.
+func (n *Nest) InitDir() (string, error) {
+	dir, err := n.Cradle()
+	if err != nil || dir == nil {
+		return "", err
+	}
+	_ = dir.Close()
+	return n.tree.Group(n.path + "/" + nestInit).Dirs()[0], nil
+}
+
 // Birthplace opens the directory of Programs, which was made, for the init to have programs born in; nil where they have
 // to join. The caller closes it.
 func (n *Nest) Birthplace() *os.File {

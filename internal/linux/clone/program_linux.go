@@ -23,9 +23,11 @@ type Program struct {
 	Birthplace int
 	Isolated   bool // with a cgroup namespace and a keyring of its own
 	Terminal   bool // Stdio is a terminal, and becomes the controlling one
-	Stdio      [3]int
-	Rlimits    []initproto.Rlimit
-	UID, GID   uint32 // 0: stays who we are, with all we have
+	// Housed: in a container that somebody else has built, whose filter refuses some calls, or whose kernel does not have them.
+	Housed   bool
+	Stdio    [3]int
+	Rlimits  []initproto.Rlimit
+	UID, GID uint32 // 0: stays who we are, with all we have
 	// KeepGroups: there is no right to drop the supplementary groups.
 	KeepGroups bool
 	Landlock   int    // a ruleset, or -1
@@ -43,6 +45,7 @@ type Program struct {
 type launch struct {
 	cgroups    []int
 	isolated   bool
+	housed     bool
 	terminal   bool
 	stdio      [3]int
 	rlimits    []initproto.Rlimit
@@ -74,7 +77,7 @@ type launch struct {
 // stage at which it failed and why.
 func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	c := &launch{
-		cgroups: d.Cgroups, isolated: d.Isolated, terminal: d.Terminal, stdio: d.Stdio, rlimits: d.Rlimits,
+		cgroups: d.Cgroups, isolated: d.Isolated, housed: d.Housed, terminal: d.Terminal, stdio: d.Stdio, rlimits: d.Rlimits,
 		uid: uintptr(d.UID), gid: uintptr(d.GID), keepGroups: d.KeepGroups, landlock: d.Landlock,
 		how: unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS},
 	}
@@ -122,13 +125,19 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 		c.cgroups = d.Cgroups
 		c.birth.plain(0)
 		child, errno = forkProgram(c)
+		if errno == uintptr(unix.EINVAL) && d.Housed { // gVisor's kernel has no such descriptors; nobody here needs one
+			c.birth.a &^= unix.CLONE_PIDFD
+			child, errno = forkProgram(c)
+		}
 	}
 	fd := c.birth.pidfd
 	runtime.KeepAlive(c)
 	if errno != 0 {
 		return 0, initproto.StageFork, unix.Errno(errno)
 	}
-	_ = unix.Close(int(fd))
+	if fd >= 0 {
+		_ = unix.Close(int(fd))
+	}
 	if c.errno != 0 {
 		_, _ = unix.Wait4(int(child), nil, unix.WALL, nil)
 		return 0, c.stage, c.errno
@@ -253,7 +262,12 @@ func becomeProgram(c *launch) {
 	}
 	// Everything else ends with the exec, whoever opened it (F2).
 	if _, _, errno = unix.RawSyscall(unix.SYS_CLOSE_RANGE, 3, 1<<32-1, unix.CLOSE_RANGE_CLOEXEC); errno != 0 {
-		goto fail
+		if !c.housed {
+			goto fail
+		}
+		for i = 3; i < mostFiles; i++ {
+			_, _, _ = unix.RawSyscall(unix.SYS_FCNTL, uintptr(i), unix.F_SETFD, unix.FD_CLOEXEC) // most are not open
+		}
 	}
 
 	stage = initproto.StageLimits
@@ -295,7 +309,11 @@ func becomeProgram(c *launch) {
 
 	stage = initproto.StageWorkdir
 	// Descriptors that are the init's are still open, and /proc/self/fd would lead to them (F2).
-	if fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT2, atCWD, uintptr(unsafe.Pointer(c.dir)), uintptr(unsafe.Pointer(&c.how)), unix.SizeofOpenHow, 0, 0); errno != 0 {
+	fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT2, atCWD, uintptr(unsafe.Pointer(c.dir)), uintptr(unsafe.Pointer(&c.how)), unix.SizeofOpenHow, 0, 0)
+	if errno == unix.ENOSYS && c.housed { // an init that is housed has no directory open that this could lead to
+		fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, atCWD, uintptr(unsafe.Pointer(c.dir)), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0, 0, 0)
+	}
+	if errno != 0 {
 		goto fail
 	}
 	if _, _, errno = unix.RawSyscall(unix.SYS_FCHDIR, fd, 0, 0); errno != 0 {
@@ -361,6 +379,9 @@ execute:
 fail:
 	c.stage, c.errno = stage, errno
 }
+
+// mostFiles is more than an init ever has open: it closes what it is given as soon as the program is there.
+const mostFiles = 1024
 
 // A program that is busy is tried again for a second.
 const busyTries = 500

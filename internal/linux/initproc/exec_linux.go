@@ -2,6 +2,7 @@ package initproc
 
 import (
 	"errors"
+	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +32,7 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 		return fds[i], nil
 	}
 	c := clone.Program{
-		Isolated: m.NewCgroupNS, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
+		Isolated: m.NewCgroupNS, Housed: s.housed, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
 		Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
 		Began: began, Control: s.socket.fd, Listener: (&initproto.Listener{ID: m.ID}).Encode(),
 	}
@@ -87,11 +88,19 @@ func openTerminal(rows, cols uint16, uid uint32) (master, slave int, err error) 
 		return fail("unlock", err)
 	}
 	n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
-	if errno != 0 {
-		unix.Close(master)
-		return fail("open peer", errno)
+	slave, err = int(n), nil
+	if errno == unix.ENOTTY { // gVisor's kernel does not know it
+		var number int
+		if number, err = unix.IoctlGetInt(master, unix.TIOCGPTN); err == nil {
+			slave, err = unix.Open("/dev/pts/"+strconv.Itoa(number), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+		}
+	} else if errno != 0 {
+		err = errno
 	}
-	slave = int(n)
+	if err != nil {
+		unix.Close(master)
+		return fail("open peer", err)
+	}
 	if uid != 0 { // 0: the program stays who we are, and so does its terminal's owner
 		err = unix.Fchown(slave, int(uid), -1)
 	}

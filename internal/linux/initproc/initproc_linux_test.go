@@ -25,11 +25,11 @@ func TestChecksRefuseThisProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var f *failure
-	for _, m := range []*initproto.Setup{{Namespaced: true}, {Namespaced: true, HostMountNS: 1, HostUserNS: 1}} {
+	for _, m := range []*initproto.Setup{{Namespaced: true}, {Namespaced: true, HostMountNS: 1, HostUserNS: 1}, {Housed: true}} {
 		if err := standsInFreshNamespaces(m); !errors.As(err, &f) || f.stage != initproto.StageNamespaces {
 			t.Errorf("%+v: %v", m, err)
 		}
-		if fds, err := prepare(m, nil); !errors.As(err, &f) || f.stage != initproto.StageNamespaces || fds != nil {
+		if fds, err := prepare(m, nil, new(initproto.Posture)); !errors.As(err, &f) || f.stage != initproto.StageNamespaces || fds != nil {
 			t.Errorf("%+v: %v", m, err)
 		}
 	}

@@ -16,8 +16,21 @@ import (
 // Name is the argv[0] under which any executable of ours is the init.
 const Name = "sandbox-init"
 
-// controlFD is the init's end of the socket.
+// controlFD is the init's end of the socket, unless ControlVariable says otherwise.
 const controlFD = 3
+
+// ControlVariable names another descriptor for the socket: of container runtimes, some hand on none but the first three.
+const ControlVariable = "SANDBOX_INIT_CONTROL"
+
+// control is where the socket is.
+func control() int {
+	if text, ok := syscall.Getenv(ControlVariable); ok {
+		if n, err := strconv.Atoi(text); err == nil && n >= 0 {
+			return n
+		}
+	}
+	return controlFD
+}
 
 // exitRefused is the exit code of an init that was not started by a supervisor.
 const exitRefused = 126
@@ -44,6 +57,7 @@ type server struct {
 	socket *socket
 	tree   tree // everything that runs in this sandbox
 	leave  func(code int)
+	housed bool // in a world that somebody else has built
 
 	bell int // an eventfd that wakes the reaper when there is a program
 
@@ -67,7 +81,7 @@ type tree interface {
 // take after that one. (runtime.LockOSThread would do the first, at the price of a thread more.)
 func Main(leave func(code int)) {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&append([]byte(Name), 0)[0])), 0, 0, 0) // or ps shows a descriptor's number
-	s := &server{socket: &socket{fd: controlFD}, leave: leave, running: map[int]uint64{}, terminals: map[int]int{}}
+	s := &server{socket: &socket{fd: control()}, leave: leave, running: map[int]uint64{}, terminals: map[int]int{}}
 	err := s.serve()
 	code := 0
 	if err != nil {
@@ -105,7 +119,7 @@ func (s *server) report(id uint64, err error) int {
 }
 
 func (s *server) serve() error {
-	if err := isSupervised(); err != nil {
+	if err := isSupervised(s.socket.fd); err != nil {
 		return err
 	}
 	err := clone.Awaken()
@@ -124,16 +138,18 @@ func (s *server) serve() error {
 	if !ok {
 		return failed(initproto.StageProtocol, "receive setup", initproto.ErrMalformed)
 	}
-	if setup.Namespaced {
+	s.housed = setup.Housed
+	if setup.Namespaced || setup.Housed {
 		s.tree = namespaceTree{}
 	} else {
 		s.tree = descendants{}
 	}
-	ready, err := prepare(setup, fds)
+	var answer initproto.Ready
+	ready, err := prepare(setup, fds, &answer.Posture)
 	if err != nil {
 		return err
 	}
-	if err := s.socket.send(initproto.EncodeReady(), ready...); err != nil {
+	if err := s.socket.send(answer.Encode(), ready...); err != nil {
 		return failed(initproto.StageProtocol, "send ready", err)
 	}
 	closeAll(ready)
@@ -286,10 +302,10 @@ func monotonic() uint64 {
 
 // isSupervised refuses to go on when nobody is at the other end: run by hand, an init that mounts
 // and pivots would swap away the root of the machine it runs on.
-func isSupervised() error {
-	kind, err := unix.GetsockoptInt(controlFD, unix.SOL_SOCKET, unix.SO_TYPE)
+func isSupervised(fd int) error {
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err != nil || kind != unix.SOCK_STREAM {
-		return failed(initproto.StageProtocol, "descriptor "+strconv.Itoa(controlFD), errors.New("is not a supervisor's socket; this program is started by sandbox-run only"))
+		return failed(initproto.StageProtocol, "descriptor "+strconv.Itoa(fd), errors.New("is not a supervisor's socket; this program is started by sandbox-run only"))
 	}
 	return nil
 }

@@ -13,9 +13,12 @@ import (
 )
 
 // prepare builds the world the setup describes and returns the descriptors to answer with. It
-// owns fds and closes them.
-func prepare(m *initproto.Setup, fds []int) (ready []int, err error) {
+// owns fds and closes them. In a world that is there already it says what that is like.
+func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []int, err error) {
 	defer func() { closeAll(fds) }()
+	if m.Housed {
+		return nil, moveIn(found)
+	}
 	if !m.Namespaced {
 		return nil, adoptOrphans()
 	}
@@ -69,6 +72,47 @@ func prepare(m *initproto.Setup, fds []int) (ready []int, err error) {
 	}
 	places, err := openPlaces("/proc", "/dev/shm")
 	return append([]int{baton}, places...), err
+}
+
+// moveIn makes sure that a world which somebody else has built is one, and looks at it. The program will have the id that this
+// process has, so nobody inside may look into it, and it catches no signals: those of a pid namespace's own do not reach
+// its first process then.
+func moveIn(found *initproto.Posture) error {
+	if pid := unix.Getpid(); pid != 1 {
+		return failed(initproto.StageNamespaces, "pid namespace", errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
+	}
+	catchNothing()
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return failed(initproto.StageNamespaces, "undumpable", err)
+	}
+	*found = initproto.Posture{PID: 1, UID: uint32(unix.Getuid()), GID: uint32(unix.Getgid())}
+	nnp, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	if err != nil {
+		return failed(initproto.StageIdentity, "ask for no_new_privs", err)
+	}
+	found.NoNewPrivs = nnp == 1
+	if mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0); err == nil {
+		found.Seccomp = uint32(mode)
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return failed(initproto.StageIdentity, "ask for capabilities", err)
+	}
+	for i, s := range sets {
+		found.Capabilities |= uint64(s.Effective|s.Permitted|s.Inheritable) << (32 * i)
+	}
+	for c := range 64 {
+		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0); err == nil && has == 1 {
+			found.Bounding |= 1 << c
+		}
+	}
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return failed(initproto.StageNamespaces, "ask for the kernel's name", err)
+	}
+	found.Release = unix.ByteSliceToString(name.Release[:])
+	return nil
 }
 
 // openPlaces opens directories for the supervisor to look at, and a socket to ask about this network namespace's.

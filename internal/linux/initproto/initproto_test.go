@@ -19,8 +19,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // encoder is what every message has.
 type encoder interface{ Encode() []byte }
 
-func (*Ready) Encode() []byte { return EncodeReady() }
-
 var (
 	descriptor = rapid.IntRange(-1, MaxDescriptors-1)
 	text       = rapid.Custom(func(t *rapid.T) string { return string(rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "bytes")) })
@@ -206,7 +204,7 @@ func TestInboxRefuses(t *testing.T) {
 		t.Errorf("the longest, not yet there: %v, %v", m, err)
 	}
 	in = Inbox[int]{}
-	frame := EncodeReady()
+	frame := (&Ready{}).Encode()
 	Accompany(frame, 2)
 	in.Put(frame, 7)
 	if m, _, err := in.Take(); !errors.Is(err, ErrMalformed) {
@@ -263,7 +261,7 @@ func FuzzDecode(f *testing.F) {
 
 func FuzzInbox(f *testing.F) {
 	f.Add((&Signal{1, true, 9}).Encode(), uint8(3))
-	f.Add(append(EncodeReady(), EncodeReady()...), uint8(1))
+	f.Add(append((&Ready{}).Encode(), (&Ready{}).Encode()...), uint8(1))
 	f.Fuzz(func(t *testing.T, stream []byte, piece uint8) {
 		var in Inbox[int]
 		for size := int(piece) + 1; len(stream) > 0; stream = stream[min(size, len(stream)):] {

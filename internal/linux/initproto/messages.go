@@ -61,6 +61,9 @@ type Setup struct {
 	// Namespaced is false for the process backend: then nothing is mounted and only the reaping,
 	// limiting and watching part of the init is used.
 	Namespaced bool
+	// Housed: somebody else has built the world (a container runtime), and the init finds itself the first process in it, with
+	// the program's own id and no privilege. It says in its answer what it finds.
+	Housed bool
 	// HostMountNS and HostUserNS are the inodes of the supervisor's own namespaces: the init must
 	// not find itself in them.
 	HostMountNS, HostUserNS uint64
@@ -220,6 +223,7 @@ func (m *Setup) Encode() []byte {
 	return frame(KindSetup, func(w *writer) {
 		w.uint(Version)
 		w.bool(m.Namespaced)
+		w.bool(m.Housed)
 		w.uint(m.HostMountNS)
 		w.uint(m.HostUserNS)
 		w.bool(m.Stay)
@@ -255,7 +259,7 @@ func (r *reader) setup() *Setup {
 	if r.uint() != Version {
 		r.fail()
 	}
-	m := &Setup{Namespaced: r.bool(), HostMountNS: r.uint(), HostUserNS: r.uint(), Stay: r.bool(), KeepGroups: r.bool()}
+	m := &Setup{Namespaced: r.bool(), Housed: r.bool(), HostMountNS: r.uint(), HostUserNS: r.uint(), Stay: r.bool(), KeepGroups: r.bool()}
 	r.list(func() {
 		m.Settings = append(m.Settings, Setting{Name: r.string(), Value: r.string()})
 	})
@@ -347,8 +351,27 @@ func (m *Signal) Encode() []byte {
 	})
 }
 
-// EncodeReady renders the answer to a setup.
-func EncodeReady() []byte { return frame(KindReady, func(*writer) {}) }
+// Encode renders m as a frame, header included.
+func (m *Ready) Encode() []byte {
+	return frame(KindReady, func(w *writer) {
+		p := &m.Posture
+		w.uint(uint64(p.PID))
+		w.uint(uint64(p.UID))
+		w.uint(uint64(p.GID))
+		w.bool(p.NoNewPrivs)
+		w.uint(uint64(p.Seccomp))
+		w.uint(p.Capabilities)
+		w.uint(p.Bounding)
+		w.string(p.Release)
+	})
+}
+
+func (r *reader) ready() *Ready {
+	return &Ready{Posture{
+		PID: r.uint32(), UID: r.uint32(), GID: r.uint32(), NoNewPrivs: r.bool(), Seccomp: r.uint32(),
+		Capabilities: r.uint(), Bounding: r.uint(), Release: r.string(),
+	}}
+}
 
 // Encode renders m as a frame, header included.
 func (m *Started) Encode() []byte {
@@ -382,7 +405,17 @@ func (m *Failed) Encode() []byte {
 }
 
 // Ready is the answer to a setup.
-type Ready struct{}
+type Ready struct{ Posture Posture }
+
+// Posture is what a housed init finds itself to be. Others leave it out.
+type Posture struct {
+	PID, UID, GID uint32
+	NoNewPrivs    bool
+	Seccomp       uint32 // 2: a filter
+	Capabilities  uint64 // effective, permitted or inheritable
+	Bounding      uint64
+	Release       string // of the kernel
+}
 
 // Decode reads the body of a frame (without its header) and returns a pointer to one of the
 // message types. Slices may share memory with body.
@@ -400,7 +433,7 @@ func Decode(body []byte) (any, error) {
 	case KindSignal:
 		m = &Signal{ID: r.uint(), All: r.bool(), Num: r.uint32()}
 	case KindReady:
-		m = &Ready{}
+		m = r.ready()
 	case KindStarted:
 		m = &Started{ID: r.uint(), PID: r.uint32(), At: r.uint()}
 	case KindListener:

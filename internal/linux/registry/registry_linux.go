@@ -107,6 +107,19 @@ func (h *held) finish(remove bool) error {
 	return errors.Join(err, h.file.Close(), h.dir.Close())
 }
 
+// Alive reports whether the supervisor of that name lives. Of what is no supervisor's name nobody can say that it does not.
+func Alive(dir, name string) bool {
+	if _, ok := slotOf(name); !ok {
+		return true
+	}
+	fd, err := unix.Open(filepath.Join(dir, name), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return !errors.Is(err, unix.ENOENT)
+	}
+	defer unix.Close(fd)
+	return unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) != nil
+}
+
 // Register claims a free slot for this process in dir, which is made when missing and must belong to this user alone. The
 // record is for whoever collects what this process may leave. The slot is held until Close or the end of the process.
 func Register(dir string, record []byte) (*Entry, error) {

@@ -14,8 +14,9 @@ type call struct {
 
 // architecture is what the kernel calls an ABI: seccomp_data.arch and its numbers.
 type architecture struct {
-	audit uint32 // AUDIT_ARCH_*
-	calls []call
+	audit      uint32 // AUDIT_ARCH_*
+	calls      []call
+	libseccomp string // its name there
 }
 
 // lookup accepts GOARCH names; "" is the architecture this program runs on.
@@ -25,9 +26,9 @@ func lookup(arch string) (architecture, error) {
 	}
 	switch arch {
 	case "amd64":
-		return architecture{audit: 0xc000003e, calls: callsX8664[:]}, nil
+		return architecture{audit: 0xc000003e, libseccomp: "SCMP_ARCH_X86_64", calls: callsX8664[:]}, nil
 	case "arm64":
-		return architecture{audit: 0xc00000b7, calls: callsAArch64[:]}, nil
+		return architecture{audit: 0xc00000b7, libseccomp: "SCMP_ARCH_AARCH64", calls: callsAArch64[:]}, nil
 	}
 	return architecture{}, fmt.Errorf("seccomp: no system-call table for architecture %q (have amd64, arm64)", arch)
 }

@@ -112,6 +112,23 @@ func findBinary() string {
 	return "/proc/self/exe"
 }
 
+// File is where the init is on the host, by a path without links, and whether it needs no other file to start: for those who
+// have it started by somebody else.
+func File() (file string, alone bool, err error) {
+	if file, err = filepath.EvalSymlinks(findBinary()); err == nil {
+		file, err = filepath.Abs(file)
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("find init: %w", err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return "", false, fmt.Errorf("find init: %w", err)
+	}
+	defer f.Close()
+	return file, isStatic(f), nil
+}
+
 // Ready finds the init and protects it, ahead of its first use. Whoever starts an init is told of an error.
 func Ready() { _, _, _ = protectedInit() }
 

@@ -23,6 +23,14 @@ type conn struct {
 	sending sync.Mutex // a frame and its descriptors must not be cut in by another
 
 	inbox initproto.Inbox[*os.File] // one reader only
+	peer  int                       // who sent what was read last, if the kernel was asked to say
+}
+
+// identify asks the kernel to say who is at the other end, or no longer to.
+func (c *conn) identify(on int) error {
+	var err error
+	rawErr := c.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, on) })
+	return errors.Join(rawErr, err)
 }
 
 func newConn(fd int) (*conn, error) {
@@ -89,7 +97,7 @@ func (c *conn) receive() (any, []*os.File, error) {
 // fill reads once. Answers are small.
 func (c *conn) fill() error {
 	var buf [512]byte
-	oob := make([]byte, unix.CmsgSpace(4*4))
+	oob := make([]byte, unix.CmsgSpace(4*4)+unix.CmsgSpace(unix.SizeofUcred))
 	var n, oobn, flags int
 	var err error
 	rawErr := c.raw.Read(func(fd uintptr) bool {
@@ -110,6 +118,10 @@ func (c *conn) fill() error {
 			return err
 		}
 		for i := range messages {
+			if who, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
+				c.peer = int(who.Pid)
+				continue
+			}
 			fds, err := unix.ParseUnixRights(&messages[i])
 			if err != nil {
 				return err

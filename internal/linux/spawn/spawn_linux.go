@@ -72,6 +72,10 @@ type Init struct {
 	pidfd int
 	conn  *conn
 	whole bool // its pid namespace ends with it
+	// keeper is set if somebody else has started the init and pid is theirs: it ends what they keep. See Adopt.
+	keeper  func()
+	posture initproto.Posture // once set up, of one that is housed
+	inmate  int               // the same: its pid
 
 	done chan struct{} // closed when the socket has ended: the init is exiting or dead
 
@@ -113,11 +117,7 @@ func Start(o Options) (*Init, error) {
 		return nil, err
 	}
 	files := []int{int(nothing.Fd()), int(nothing.Fd()), int(nothing.Fd()), pair[1]}
-	// Two processors: one for the thread that listens to us, one for the one that waits for children;
-	// with one, the second would wait for the runtime to notice that the first sleeps. And no host
-	// cgroup files are to be kept open by a runtime that wants to follow its limits.
-	// The last one is for a test binary that is its own init: built with -race, it would sleep a second before it exits.
-	env := []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0,memprofilerate=0", "GORACE=atexit_sleep_ms=0"}
+	env := Environ()
 	if dir := os.Getenv("GOCOVERDIR"); measured && dir != "" {
 		// A measured init leaves its counters through a descriptor: the path is not in its root.
 		if f, err := os.Open(dir); err == nil {
@@ -246,6 +246,11 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 	switch m := msg.(type) {
 	case *initproto.Ready:
 		if stop() {
+			i.posture = m.Posture
+			if i.keeper != nil {
+				i.inmate = i.conn.peer
+				_ = i.conn.identify(0) // what it costs is all that is left of it
+			}
 			go i.listen()
 			return got, nil
 		}
@@ -462,9 +467,14 @@ func (i *Init) Kill() { i.kill() }
 func (i *Init) kill() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if !i.reaped {
-		_ = unix.PidfdSendSignal(i.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it is dead already
+	if i.reaped {
+		return
 	}
+	if i.keeper != nil {
+		i.keeper()
+		return
+	}
+	_ = unix.PidfdSendSignal(i.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it is dead already
 }
 
 // HangUp closes our end of the socket: the init takes that as its end, and ends its descendants.

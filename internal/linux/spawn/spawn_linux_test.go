@@ -186,7 +186,7 @@ func TestMalformedSetup(t *testing.T) {
 	cut[0] -= 2
 	for name, frame := range map[string][]byte{
 		"another version": version, "cut short": cut[:len(cut)-2], "an exec": (&initproto.Exec{}).Encode(), "a signal": (&initproto.Signal{All: true, Num: 9}).Encode(),
-		"an answer": initproto.EncodeReady(), "no length": {0, 0, 0, 0, 0}, "too long": {255, 255, 255, 255, 0}, "an unknown kind": {1, 0, 0, 0, 0, 200},
+		"an answer": (&initproto.Ready{}).Encode(), "no length": {0, 0, 0, 0, 0}, "too long": {255, 255, 255, 255, 0}, "an unknown kind": {1, 0, 0, 0, 0, 200},
 		"descriptors that did not come": {1, 0, 0, 0, 9, 4},
 	} {
 		t.Run(name, func(t *testing.T) {

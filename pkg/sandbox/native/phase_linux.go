@@ -1,11 +1,9 @@
 package native
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -262,7 +260,7 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		}
 		<-buried
 		p.err = errors.Join(stuck, err, remove(p.nest.Remove))
-		p.final.IORead, p.final.IOWrite = last.read, last.written // not the cgroup's: see processIO
+		p.final.IORead, p.final.IOWrite = last.read, last.written // not the cgroup's: see launch.ProcessIO
 		if p.watch != nil {
 			p.watch.complete(&p.final, last)
 		}
@@ -286,7 +284,7 @@ func (p *phase) bury() (last usage, err error) {
 		insist := time.AfterFunc(initPatience, p.init.Kill)
 		defer insist.Stop()
 		gone = p.init.Reap(initPatience+cleanupPatience, func(pid int) {
-			last.read, last.written = processIO(pid)
+			last.read, last.written = launch.ProcessIO(pid)
 			var sum unix.Rusage // its own, and that of all it has buried
 			if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, &sum) == nil {
 				last.user, last.system = time.Duration(sum.Utime.Nano()), time.Duration(sum.Stime.Nano())
@@ -343,30 +341,10 @@ func (p *phase) Live() (monitor.Sample, error) {
 			return monitor.Sample{}, err
 		}
 	}
-	s.IORead, s.IOWrite = processIO(p.init.PID())
+	s.IORead, s.IOWrite = launch.ProcessIO(p.init.PID())
 	for _, pid := range pids[:min(len(pids), maxIOProcesses)] {
-		read, written := processIO(pid)
+		read, written := launch.ProcessIO(pid)
 		s.IORead, s.IOWrite = s.IORead+read, s.IOWrite+written
 	}
 	return s, nil
-}
-
-// processIO is what a process and those of its children that were waited for have moved to and
-// from storage. cgroup v1 counts nothing without a throttle rule, v2 counts what goes through a loop
-// device twice; this is right.
-func processIO(pid int) (read, written uint64) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
-	if err != nil {
-		return 0, 0
-	}
-	field := func(name string) uint64 {
-		_, after, found := bytes.Cut(text, []byte("\n"+name+": "))
-		if !found {
-			return 0
-		}
-		line, _, _ := bytes.Cut(after, []byte("\n"))
-		n, _ := strconv.ParseUint(string(line), 10, 64)
-		return n
-	}
-	return field("read_bytes"), field("write_bytes")
 }

@@ -63,22 +63,9 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	return t, nil
 }
 
-// rlimits of every process. The cgroup counts processes and memory better than these could; they
-// bound what cgroups do not.
+// rlimits of every process; the number of processes is among them only where no cgroup counts it.
 func (i *instance) rlimits(ph *phase, l sandbox.Limits) []initproto.Rlimit {
-	files := uint64(l.OpenFiles)
-	const mib = 1 << 20
-	limits := []initproto.Rlimit{
-		// 1, not 0: a core handler behind a pipe ignores 0 (R10).
-		{Resource: unix.RLIMIT_CORE, Soft: 1, Max: 1},
-		{Resource: unix.RLIMIT_NOFILE, Soft: files, Max: files},
-		{Resource: unix.RLIMIT_MEMLOCK, Soft: 8 * mib, Max: 8 * mib},
-		{Resource: unix.RLIMIT_MSGQUEUE, Soft: 819200, Max: 819200},
-		{Resource: unix.RLIMIT_SIGPENDING, Soft: 4096, Max: 4096},
-		{Resource: unix.RLIMIT_NICE, Soft: 0, Max: 0},
-		{Resource: unix.RLIMIT_RTPRIO, Soft: 0, Max: 0},
-		{Resource: unix.RLIMIT_STACK, Soft: 8 * mib, Max: unix.RLIM_INFINITY},
-	}
+	limits := launch.Rlimits(l)
 	if !i.b.counts.pids && i.b.self.nproc {
 		n := uint64(l.Processes)
 		if i.id.stay {

@@ -1,10 +1,13 @@
 package launch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"iter"
+	"os"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -71,6 +74,9 @@ func (t *Task) Watch(p seccomp.Policy) {
 		t.unknown = err.Error()
 	}
 }
+
+// Unwatched says why nobody counts refused calls, where the filter is not ours alone.
+func (t *Task) Unwatched(why string) { t.unknown = why }
 
 // Refusals yields each kind of refused call when it is first seen.
 func (t *Task) Refusals() iter.Seq[sandbox.Violation] {
@@ -228,6 +234,24 @@ func residue(found []supervisor.Found) []sandbox.Residue {
 	return all
 }
 
+// Rlimits of every process. The cgroup counts processes and memory better than these could; they
+// bound what cgroups do not.
+func Rlimits(l sandbox.Limits) []initproto.Rlimit {
+	files := uint64(l.OpenFiles)
+	const mib = 1 << 20
+	return []initproto.Rlimit{
+		// 1, not 0: a core handler behind a pipe ignores 0 (R10).
+		{Resource: unix.RLIMIT_CORE, Soft: 1, Max: 1},
+		{Resource: unix.RLIMIT_NOFILE, Soft: files, Max: files},
+		{Resource: unix.RLIMIT_MEMLOCK, Soft: 8 * mib, Max: 8 * mib},
+		{Resource: unix.RLIMIT_MSGQUEUE, Soft: 819200, Max: 819200},
+		{Resource: unix.RLIMIT_SIGPENDING, Soft: 4096, Max: 4096},
+		{Resource: unix.RLIMIT_NICE, Soft: 0, Max: 0},
+		{Resource: unix.RLIMIT_RTPRIO, Soft: 0, Max: 0},
+		{Resource: unix.RLIMIT_STACK, Soft: 8 * mib, Max: unix.RLIM_INFINITY},
+	}
+}
+
 // Within lowers limits to what this process has itself: more takes a capability that root need not have.
 func Within(limits []initproto.Rlimit) []initproto.Rlimit {
 	for i := range limits {
@@ -239,4 +263,24 @@ func Within(limits []initproto.Rlimit) []initproto.Rlimit {
 		}
 	}
 	return limits
+}
+
+// ProcessIO is what a process and those of its children that were waited for have moved to and
+// from storage. cgroup v1 counts nothing without a throttle rule, v2 counts what goes through a loop
+// device twice; this is right.
+func ProcessIO(pid int) (read, written uint64) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
+	if err != nil {
+		return 0, 0
+	}
+	field := func(name string) uint64 {
+		_, after, found := bytes.Cut(text, []byte("\n"+name+": "))
+		if !found {
+			return 0
+		}
+		line, _, _ := bytes.Cut(after, []byte("\n"))
+		n, _ := strconv.ParseUint(string(line), 10, 64)
+		return n
+	}
+	return field("read_bytes"), field("write_bytes")
 }

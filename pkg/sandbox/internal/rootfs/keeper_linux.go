@@ -29,30 +29,32 @@ type keeper struct {
 func newKeeper(backend, workbench, mode string) (*keeper, error) {
 	k := &keeper{backend: backend, workbench: workbench, mode: mode, work: make(chan func()), quit: make(chan struct{})}
 	ready := make(chan error)
-	go k.serve(ready)
+	Apart(func() { k.keep(ready) })
 	if err := <-ready; err != nil {
 		return nil, fmt.Errorf("private mount namespace: %w", err)
 	}
 	return k, nil
 }
 
-// serve never unlocks its thread, so the thread ends with the goroutine and takes the namespace along. The
-// main thread would not: it lives as long as the process, and /proc/self speaks of its namespaces. While
-// this goroutine sits on that, the next one gets another.
-func (k *keeper) serve(ready chan<- error) {
-	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() {
+// Apart runs f on a thread of its own, which ends with f and takes along what f did to it: namespaces, cgroups. The
+// main thread would not end: it lives as long as the process, and /proc/self speaks of its namespaces. While this
+// goroutine sits on that, the next one gets another.
+func Apart(f func()) {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() != unix.Getpid() {
+			f()
+			return
+		}
 		locked := make(chan struct{})
 		go func() {
 			runtime.LockOSThread()
 			close(locked)
-			k.keep(ready)
+			f()
 		}()
 		<-locked
 		runtime.UnlockOSThread()
-		return
-	}
-	k.keep(ready)
+	}()
 }
 
 func (k *keeper) keep(ready chan<- error) {

@@ -1,0 +1,18 @@
+// Package oci is the backend that has its sandboxes built by an OCI runtime: runc, crun, youki, gVisor's runsc. It writes the
+// bundle; the runtime puts up the walls.
+//
+// Place in the flow. It implements sandbox.Backend. The root comes from pkg/sandbox/internal/rootfs, as the native backend's
+// does; the first process of every container is our own init, in the shape it has where somebody else has built the world
+// (initproto.Setup.Housed), so that programs, terminals, signals and exits go the same way as with native
+// (pkg/sandbox/internal/launch). What runtimes differ in is one table, runtimes.
+//
+// Lifecycle. A sandbox is a scratch disk and a container per phase. The runtime stays in the foreground: it is the container's
+// parent, and clears away its own state. The init ends with its last program, or when its socket closes: so the container is
+// gone with its supervisor, however that ends. Bundles, the runtime's state, roots and scratch lie on a file system in memory
+// in a mount namespace that ends with this process. What can be left is cgroups, which Collect finds.
+//
+// Concurrency. Safe for concurrent use. Lock order: Backend.mu, instance.mu; the bench's thread takes neither.
+//
+// Limits. It needs root. Refused system calls are not counted: two filters lie on top of each other, and the runtime's has the
+// last word. What gVisor can not do is said in its Isolation.
+package oci

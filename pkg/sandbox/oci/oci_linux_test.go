@@ -1,0 +1,103 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
+)
+
+// Victims of the crash tests are told by these which runtime to use, and where to keep their disks.
+const (
+	runtimeVariable = "SANDBOXTEST_RUNTIME"
+	cacheVariable   = "SANDBOXTEST_CACHE"
+)
+
+func TestMain(m *testing.M) {
+	code := sandboxtest.Main(m, func() (sandbox.Backend, error) {
+		return New(Options{Runtime: os.Getenv(runtimeVariable), CacheDir: os.Getenv(cacheVariable)})
+	})
+	if binDir != "" {
+		_ = os.RemoveAll(binDir)
+	}
+	os.Exit(code)
+}
+
+var binDir string // made by binaries
+
+// binaries are the command and its init, linked statically: the test binary may need libraries that a root does not have.
+var binaries = sync.OnceValues(func() (string, error) {
+	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
+		return dir, nil
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-oci-")
+	if err != nil {
+		return "", err
+	}
+	binDir = dir
+	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-init")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", errors.New(string(out))
+	}
+	return dir, os.Chmod(dir, 0o755)
+})
+
+// newBackend is one with a cache directory of its own, so that loop devices over it are its alone.
+func newBackend(t *testing.T, runtime string) (b *Backend, cache string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: this backend has no other way")
+	}
+	if _, err := exec.LookPath(byName(runtime).file); err != nil {
+		t.Skipf("needs %s: %s", runtime, byName(runtime).get)
+	}
+	bin, err := binaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SANDBOX_RUN_INIT", filepath.Join(bin, "sandbox-init"))
+	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-cache-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	cache = filepath.Join(dir, "cache")
+	t.Setenv(runtimeVariable, runtime)
+	t.Setenv(cacheVariable, cache)
+	b, err = New(Options{Runtime: runtime, CacheDir: cache})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b, cache
+}
+
+func TestSmoke(t *testing.T) {
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			b, _ := newBackend(t, runtime)
+			m := sandbox.NewManager(b, sandbox.Options{})
+			defer m.Close()
+			ctx := context.Background()
+			id, err := m.Create(ctx, sandbox.Spec{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", "id; pwd; ls -la / /dev /workspace; cat /proc/self/cgroup; cat /proc/self/status; cat /proc/mounts; exit 3"}}, sandbox.IO{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%+v\n%s\n%s\n%+v", res.Verdict, res.Stdout.Bytes(), res.Stderr.Bytes(), res.Isolation)
+			if err := m.Delete(ctx, id); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,130 @@
+package oci
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
+)
+
+// Probe says what a sandbox should have here. It looks, and starts no container: what one has really got is found out when it
+// is made (verify).
+func (b *Backend) Probe(context.Context) sandbox.Isolation { return b.look().Clone() }
+
+// walls are what a container consists of.
+var walls = []sandbox.Control{
+	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS, sandbox.ControlCgroupNS,
+	sandbox.ControlRoot, sandbox.ControlSeccomp, sandbox.ControlNoNewPrivs, sandbox.ControlCapabilities,
+}
+
+func (b *Backend) probe() sandbox.Isolation {
+	iso := sandbox.NewIsolation(Name)
+	iso.Runtime = b.runtime.name
+	reason, remedy := b.obstacle()
+	for _, c := range walls {
+		if reason != "" {
+			iso.Lack(c, sandbox.Absent, reason, remedy)
+		} else {
+			iso.Enforce(c)
+		}
+	}
+	b.probeLandlock(&iso)
+	b.probeCgroups(&iso)
+	if err := scratch.DiskAvailable(b.opts.CacheDir); err != nil {
+		lackDisk(&iso, err.Error())
+	} else {
+		iso.Enforce(sandbox.ControlDisk)
+	}
+	iso.Enforce(sandbox.ControlOpenFiles, sandbox.ControlWall, sandbox.ControlOutput, sandbox.ControlCleanup)
+	iso.Controls[sandbox.ControlCPUTime] = sandbox.Polled
+	b.grade(&iso)
+	return iso
+}
+
+// grade derives the tier from the controls. A kernel in between is worth its own tier only when every wall of a container and
+// every limit that it can keep is there, too.
+func (b *Backend) grade(iso *sandbox.Isolation) {
+	pids := iso.Controls[sandbox.ControlProcesses]
+	if b.runtime.kernel && pids == sandbox.Polled {
+		iso.Controls[sandbox.ControlProcesses] = sandbox.Enforced // see probeCgroups
+	}
+	iso.Grade()
+	iso.Controls[sandbox.ControlProcesses] = pids
+	if iso.Tier == sandbox.TierContainer {
+		iso.Tier = b.runtime.tier
+	}
+}
+
+// obstacle is why no container can be had here at all, and what would change that.
+func (b *Backend) obstacle() (reason, remedy string) {
+	r := b.runtime
+	if r.check(context.Background(), b.opts.CacheDir); r.reason != "" {
+		return r.reason, r.remedy
+	}
+	if os.Geteuid() != 0 || !hasCapability(unix.CAP_SYS_ADMIN) || !supervisor.FirstUserNS() {
+		return "this backend needs root: of the machine, not of a user namespace", "run as root, or use --backend native, which does without"
+	}
+	if v := b.cgroups.Version(); r.notHybrid && v == "hybrid" {
+		return fmt.Sprintf("%s refuses machines with %s cgroups", r.name, v), "boot with systemd.unified_cgroup_hierarchy=1, or use --runtime runc"
+	}
+	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); err != nil {
+		return "the kernel refuses the mount calls of Linux 5.12: " + err.Error(), "use a newer kernel, or allow open_tree, fsopen, move_mount and mount_setattr"
+	} else {
+		_ = unix.Close(fd)
+	}
+	return "", ""
+}
+
+func (b *Backend) probeLandlock(iso *sandbox.Isolation) {
+	switch abi := rootfs.LandlockABI(); {
+	case b.runtime.kernel:
+		iso.Lack(sandbox.ControlLandlock, sandbox.Absent, b.runtime.name+"'s kernel has no Landlock", "--runtime runc, if that is worth more than a kernel in between")
+	case abi < rootfs.MinLandlockABI:
+		iso.Lack(sandbox.ControlLandlock, sandbox.Absent, fmt.Sprintf("this kernel has Landlock ABI %d; %d is needed", abi, rootfs.MinLandlockABI), "use Linux 5.19 or newer with landlock in lsm=")
+	default:
+		iso.Enforce(sandbox.ControlLandlock)
+	}
+}
+
+// lackDisk: the disk limit holds, and takes from the memory limit.
+func lackDisk(iso *sandbox.Isolation, why string) {
+	iso.Lack(sandbox.ControlDisk, sandbox.Enforced, "shared with memory: "+why, "see the reason, or ask for --scratch memory")
+}
+
+func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
+	gaps := map[string]cgroup.Gap{}
+	for _, gap := range b.cgroups.Missing() {
+		gaps[gap.Control] = gap
+	}
+	for _, c := range []struct {
+		controller cgroup.Controller
+		name       string
+		control    sandbox.Control
+	}{
+		{cgroup.Memory, "memory", sandbox.ControlMemory}, {cgroup.Pids, "pids", sandbox.ControlProcesses},
+		{cgroup.CPU, "cpu", sandbox.ControlCPU}, {cgroup.Swap, "swap", sandbox.ControlSwap},
+	} {
+		if b.cgroups.Has(c.controller) {
+			iso.Enforce(c.control)
+			continue
+		}
+		gap := gaps[c.name]
+		if gap.Reason == "" {
+			gap.Reason = "no usable cgroup controller"
+		}
+		if gap.Remedy == "" {
+			gap.Remedy = "enable the cgroup controller and make it writable"
+		}
+		iso.Lack(c.control, sandbox.Absent, gap.Reason, gap.Remedy)
+	}
+	if b.runtime.kernel && iso.Controls[sandbox.ControlProcesses] == sandbox.Enforced {
+		iso.Lack(sandbox.ControlProcesses, sandbox.Polled, fmt.Sprintf("%s counts no processes: the host's limit bounds what serves them, and whoever reaches it ends the sandbox", b.runtime.name), "--runtime runc, if that matters more")
+	}
+}

@@ -1,0 +1,168 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// version is the numbers of one, the weightiest first.
+type version []int
+
+func (v version) String() string {
+	words := make([]string, len(v))
+	for i, n := range v {
+		words[i] = strconv.Itoa(n)
+	}
+	return strings.Join(words, ".")
+}
+
+// parseVersion finds the version in what a runtime prints when asked for it: in its first line, from the first digit on. A
+// release that is named by its day (release-20221212.0, 0.0~20221219.0) is that day.
+func parseVersion(text string) (version, bool) {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	digit := func(r rune) bool { return r >= '0' && r <= '9' }
+	for field := range strings.FieldsFuncSeq(line, func(r rune) bool { return !digit(r) }) {
+		if len(field) == len("20060102") {
+			n, err := strconv.Atoi(field)
+			return version{n}, err == nil
+		}
+	}
+	i := strings.IndexFunc(line, digit)
+	if i < 0 {
+		return nil, false
+	}
+	var v version
+	for part := range strings.SplitSeq(line[i:], ".") {
+		end := strings.IndexFunc(part, func(r rune) bool { return !digit(r) })
+		if end < 0 {
+			end = len(part)
+		}
+		n, err := strconv.Atoi(part[:end])
+		if err != nil {
+			break
+		}
+		if v = append(v, n); end < len(part) {
+			break
+		}
+	}
+	return v, len(v) > 0
+}
+
+// check finds out whether a runtime is new enough. Asking it takes as long as a small sandbox, so what it said is kept for as long
+// as its file stays what it is.
+func (f *found) check(ctx context.Context, cacheDir string) {
+	if f.reason != "" || f.version != "" {
+		return
+	}
+	text, err := f.askOnce(ctx, cacheDir)
+	if err != nil {
+		f.reason, f.remedy = fmt.Sprintf("%s does not say its version: %v", f.path, err), f.get
+		return
+	}
+	v, ok := parseVersion(text)
+	if !ok {
+		f.reason, f.remedy = fmt.Sprintf("%s says of its version %.80q, which is none", f.path, text), f.get
+		return
+	}
+	if f.version = v.String(); slices.Compare(v, f.oldest) < 0 {
+		f.reason, f.remedy = fmt.Sprintf("%s is %s %s; %s is needed", f.path, f.name, v, f.oldest), "a newer one: "+f.get
+	}
+}
+
+// answer is what is kept of a runtime's answer.
+type answer struct {
+	Path, Stamp, Text string
+}
+
+// stamp tells a file from any other, and from itself when it was changed.
+func stamp(path string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%x.%x.%x.%x.%x", st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano()), nil
+}
+
+func (f *found) askOnce(ctx context.Context, cacheDir string) (string, error) {
+	now, err := stamp(f.path)
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(cacheDir, "runtime-"+f.name+".json")
+	if a, ok := readAnswer(file); ok && a.Path == f.path && a.Stamp == now {
+		return a.Text, nil
+	}
+	text, err := ask(ctx, f.path)
+	if err != nil {
+		return "", err
+	}
+	if b, err := json.Marshal(answer{f.path, now, text}); err == nil {
+		keep(file, b) // or it is asked again
+	}
+	return text, nil
+}
+
+// readAnswer believes what nobody but us could have written.
+func readAnswer(file string) (a answer, ok bool) {
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return a, false
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 || st.Size > maxSaid {
+		return a, false
+	}
+	return a, json.NewDecoder(f).Decode(&a) == nil
+}
+
+func keep(file string, b []byte) {
+	f, err := os.CreateTemp(filepath.Dir(file), "runtime-*.tmp")
+	if err != nil {
+		return
+	}
+	_, err = f.Write(b)
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+}
+
+// askPatience is how long a runtime may take to say what it is; maxSaid is how much it may say.
+const (
+	askPatience = 10 * time.Second
+	maxSaid     = 8 << 10
+)
+
+func ask(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.Env = environ()
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		return "", err
+	}
+	return string(out[:min(len(out), maxSaid)]), nil
+}
+
+// environ is the runtime's own environment: nothing of ours is its business, nor that of the log it may write.
+func environ() []string {
+	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "GOTRACEBACK=single"}
+}
