@@ -246,6 +246,33 @@ func (g *Group) Add(pid int) error {
 	return nil
 }
 
+// Visit has the calling thread stand in the group while f runs: what f clones is born there, and a cgroup namespace that f
+// makes has the group as its root. The caller has locked the thread. On v2 threads do not move alone, and it is
+// ErrUnsupported: see Birthplace.
+func (g *Group) Visit(f func() error) (err error) {
+	if g.err != nil {
+		return g.err
+	}
+	move := func(dir string) error {
+		for i := range g.tree.joined() {
+			h := &g.tree.hierarchies[i]
+			if h.v2 {
+				return &Error{Op: "visit", Group: g.path, Err: fmt.Errorf("%w: a thread can not enter a v2 group by itself", ErrUnsupported)}
+			}
+			if err := writeFile(h.at, dir+"tasks", "0"); err != nil {
+				return g.fail("visit", i, dir+"tasks", err)
+			}
+		}
+		return nil
+	}
+	// Home is where groups are made: on v1, the group that this process is in.
+	defer func() { err = errors.Join(err, move("")) }()
+	if err := move(g.rel + "/"); err != nil {
+		return err
+	}
+	return f()
+}
+
 // Procs lists the processes in the group and in groups below it, in any hierarchy. A group that is gone has none. A
 // process of a pid namespace we can not see is listed as 0.
 func (g *Group) Procs() ([]int, error) {

@@ -108,6 +108,7 @@ func killDir(at int, dir string, whole bool) (seen []int, err error) {
 	if err != nil {
 		return nil, err
 	}
+	self := unix.Getpid()
 	var errs []error
 	fds := make([]int, 0, min(len(listed), pidfdBatch))
 	var still []int
@@ -115,7 +116,8 @@ func killDir(at int, dir string, whole bool) (seen []int, err error) {
 		fds = fds[:0]
 		for _, pid := range batch {
 			fd := -1
-			if pid == 0 { // a pid namespace we can not see into: kill(0) would be our own process group
+			if pid == self { // a thread that visits: see Visit
+			} else if pid == 0 { // a pid namespace we can not see into: kill(0) would be our own process group
 				if !whole {
 					errs = append(errs, errors.New("a process of a foreign pid namespace is in the group and can not be signalled"))
 				}

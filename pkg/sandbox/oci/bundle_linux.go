@@ -123,6 +123,7 @@ type blueprint struct {
 	dir     string // of the bundle
 	scratch string // where it is mounted
 	volumes []placed
+	shm     string // where it is mounted; empty if the runtime makes it
 	cgroup  string // for the init, or empty
 	network string // path of a network namespace
 	groups  string // path of a cgroup namespace, or empty for one of its own
@@ -151,7 +152,8 @@ func (b *blueprint) render() ([]byte, error) {
 			User: user{UID: b.spec.User.UID, GID: b.spec.User.GID, Umask: 0o022}, Args: []string{spawn.Name}, Env: append(spawn.Environ(), "PATH="+initDir), Cwd: "/",
 			Capabilities: capabilities{none, none, none, none, none}, NoNewPrivileges: true, Rlimits: rlimits(b.spec.Limits),
 		},
-		Root: root{Path: rootfsDir, Readonly: !b.spec.WritableRoot},
+		// The root's mounts are read-only as they are. gVisor would make them so once more, and in a user namespace it may not.
+		Root: root{Path: rootfsDir, Readonly: !b.spec.WritableRoot && !b.kind.kernel},
 		Linux: linux{
 			UIDMappings: []idMapping{{0, b.ids.root, 1}, {b.spec.User.UID, b.ids.user, 1}},
 			GIDMappings: []idMapping{{0, b.ids.root, 1}, {b.spec.User.GID, b.ids.user, 1}},
@@ -167,14 +169,18 @@ func (b *blueprint) render() ([]byte, error) {
 	c.Mounts = []mount{{"/proc", "proc", "proc", []string{"nosuid", "nodev", "noexec", "hidepid=2"}}}
 	if b.kind.devices {
 		c.Mounts[0].Options = []string{"nosuid", "nodev", "noexec"}
-		c.Mounts = append(c.Mounts, mount{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "mode=755"}})
+		// It would add a sysfs, if there were nothing in its place.
+		c.Mounts = append(c.Mounts, mount{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "mode=755"}}, mount{"/sys", "tmpfs", "tmpfs", []string{"ro", "nosuid", "nodev", "noexec", "mode=555"}})
 	} else {
 		// A bind says that /dev is complete: there are no further devices, and the ones that are there were made by number.
 		c.Mounts = append(c.Mounts, mount{"/dev", "bind", b.dir + "/" + rootfsDir + "/dev", []string{"rbind", "ro", "nosuid", "noexec"}})
 	}
-	shm := strconv.FormatUint(uint64(b.spec.Limits.Memory)/2, 10)
+	if b.shm != "" {
+		c.Mounts = append(c.Mounts, mount{"/dev/shm", "bind", b.shm, []string{"bind", "rw", "nosuid", "nodev", "noexec"}})
+	} else {
+		c.Mounts = append(c.Mounts, mount{"/dev/shm", "tmpfs", "shm", []string{"nosuid", "nodev", "noexec", "mode=1777", "size=" + shmSize(b.spec)}})
+	}
 	c.Mounts = append(c.Mounts,
-		mount{"/dev/shm", "tmpfs", "shm", []string{"nosuid", "nodev", "noexec", "mode=1777", "size=" + shm, "nr_inodes=16384"}},
 		mount{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"}})
 	for _, p := range files.Parts {
 		c.Mounts = append(c.Mounts, mount{p.At, "bind", b.scratch + "/" + p.Name, []string{"bind", "rw", "nosuid", "nodev"}})
@@ -188,6 +194,8 @@ func (b *blueprint) render() ([]byte, error) {
 	}
 	return json.Marshal(c)
 }
+
+func shmSize(spec *sandbox.Spec) string { return strconv.FormatUint(uint64(spec.Limits.Memory)/2, 10) }
 
 // rlimitNames are those that are set, as the specification calls them.
 var rlimitNames = map[uint32]string{

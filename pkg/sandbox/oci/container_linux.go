@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -40,7 +39,6 @@ type container struct {
 
 	pid, pidfd int          // the runtime's; pidfd is the Init's to close
 	inmate     atomic.Int64 // pidfd of the init, or of the kernel that it runs on; 0 is none yet
-	killed     sync.Once
 }
 
 // kill ends the container. Before its init has said who it is, that is done by ending the runtime: what the runtime has
@@ -54,58 +52,50 @@ func (c *container) kill() {
 }
 
 // house makes the namespaces that the container is to join: a network without anything in it, not even a loopback that is up, and a
-// view of cgroups whose root is the program's own group. It is done by a thread that stands in that group and is gone
-// afterwards. On v2 no thread can: there the runtime makes the latter itself.
+// view of cgroups whose root is the program's own group, for which a thread visits that group. On v2 no thread can: there the
+// runtime makes the latter itself.
 func (c *container) house(group *cgroup.Group, loopback, v2 bool) error {
-	done := make(chan error, 1)
-	var join []*os.File
-	if !v2 && !c.kind.whole {
-		var err error
-		if join, err = group.JoinFiles(); err != nil {
-			return failure("open cgroup", "cgroup", err)
+	visits := !v2 && !c.kind.whole
+	apart := func() error {
+		flags := unix.CLONE_NEWNET
+		if visits {
+			flags |= unix.CLONE_NEWCGROUP
 		}
-		defer func() {
-			for _, f := range join {
-				_ = f.Close()
-			}
-		}()
-	}
-	rootfs.Apart(func() {
-		done <- func() error {
-			flags := unix.CLONE_NEWNET
-			for _, f := range join {
-				if _, err := f.WriteString("0"); err != nil {
-					return fmt.Errorf("join cgroup: %w", err)
-				}
-				flags |= unix.CLONE_NEWCGROUP
-			}
-			if err := unix.Unshare(flags); err != nil {
-				return fmt.Errorf("make namespaces: %w", err)
-			}
-			var err error
-			if c.network, err = os.Open("/proc/thread-self/ns/net"); err == nil && len(join) > 0 {
-				c.groups, err = os.Open("/proc/thread-self/ns/cgroup")
-			}
-			if err == nil && loopback {
-				err = raiseLoopback()
-			}
+		if err := unix.Unshare(flags); err != nil {
 			return err
-		}()
-	})
-	return failure("make namespaces", "namespaces", <-done)
+		}
+		var err error
+		if c.network, err = os.Open("/proc/thread-self/ns/net"); err == nil && visits {
+			c.groups, err = os.Open("/proc/thread-self/ns/cgroup")
+		}
+		if err == nil && loopback {
+			err = raiseLoopback()
+		}
+		return err
+	}
+	return failure("make namespaces", "namespaces", onThread(func() error {
+		if visits {
+			return group.Visit(apart)
+		}
+		return apart()
+	}))
+}
+
+// onThread runs f on a thread that ends with it.
+func onThread(f func() error) error {
+	done := make(chan error, 1)
+	rootfs.Apart(func() { done <- f() })
+	return <-done
 }
 
 // raise brings up the loopback of a container that has none so far.
 func (c *container) raise() error {
-	done := make(chan error, 1)
-	rootfs.Apart(func() {
-		err := unix.Setns(int(c.network.Fd()), unix.CLONE_NEWNET)
-		if err == nil {
-			err = raiseLoopback()
+	return failure("raise loopback", "network", onThread(func() error {
+		if err := unix.Setns(int(c.network.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
 		}
-		done <- err
-	})
-	return failure("raise loopback", "network", <-done)
+		return raiseLoopback()
+	}))
 }
 
 func raiseLoopback() error {
@@ -137,6 +127,12 @@ func (c *container) furnish(b *blueprint, root int, volumes []volume) error {
 			return fmt.Errorf("mount root: %w", err)
 		}
 		c.mounts = append(c.mounts, at)
+		// runc gives a file system in memory the mode of the directory it is mounted on, and not the one it was asked for.
+		if !b.kind.devices {
+			if err := c.shareMemory(b); err != nil {
+				return fmt.Errorf("mount shared memory: %w", err)
+			}
+		}
 		for n, v := range volumes {
 			at := filepath.Join(c.bundle, "v"+strconv.Itoa(n))
 			err := os.Mkdir(at, 0o711)
@@ -163,6 +159,26 @@ func (c *container) furnish(b *blueprint, root int, volumes []volume) error {
 		return os.WriteFile(file, text, 0o600)
 	})
 	return failure("make bundle", "rootfs", err)
+}
+
+// shareMemory makes the container's /dev/shm. On the bench's thread.
+func (c *container) shareMemory(b *blueprint) error {
+	fd, err := rootfs.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
+		[2]string{"mode", "1777"}, [2]string{"size", shmSize(b.spec)}, [2]string{"nr_inodes", "16384"})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	at := filepath.Join(c.bundle, "shm")
+	if err := os.Mkdir(at, 0o711); err != nil {
+		return err
+	}
+	c.names = append(c.names, at)
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return err
+	}
+	c.mounts, b.shm = append(c.mounts, at), at
+	return nil
 }
 
 // volume is one that was opened and is mounted nowhere yet.
@@ -301,43 +317,37 @@ func (c *container) launch(control int, group *cgroup.Group) error {
 	var pidfd int
 	// A session of its own: what a terminal sends to us is not for the runtime.
 	attr := &syscall.ProcAttr{Dir: "/", Env: environ(), Files: fds, Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
-	var join []*os.File
+	execute := func() (err error) {
+		c.pid, err = syscall.ForkExec(c.runtime, args, attr)
+		return err
+	}
 	if group != nil {
 		if born := group.Birthplace(); born != nil {
 			defer born.Close()
 			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(born.Fd())
-		} else if join, err = group.JoinFiles(); err != nil {
-			return err
+		} else {
+			plain := execute
+			execute = func() error { return group.Visit(plain) }
 		}
-		defer func() {
-			for _, f := range join {
-				_ = f.Close()
-			}
-		}()
 	}
-	done := make(chan error, 1)
-	rootfs.Apart(func() {
-		done <- func() (err error) {
-			if err := unix.Unshare(unix.CLONE_FS); err != nil {
-				return err
-			}
-			if err := unix.Setns(int(c.work.ns.Fd()), unix.CLONE_NEWNS); err != nil {
-				return fmt.Errorf("enter workplace: %w", err)
-			}
-			for _, f := range join {
-				if _, err := f.WriteString("0"); err != nil {
-					return fmt.Errorf("join cgroup: %w", err)
-				}
-			}
-			c.pid, err = syscall.ForkExec(c.runtime, args, attr)
-			return err
-		}()
-	})
-	if err := <-done; err != nil {
+	if err := c.work.inside(execute); err != nil {
 		return err
 	}
 	c.pidfd = pidfd
 	return nil
+}
+
+// inside runs f on a thread that stands in the workplace's mount namespace, and so does what f starts.
+func (w *workplace) inside(f func() error) error {
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return err
+		}
+		if err := unix.Setns(int(w.ns.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("enter workplace: %w", err)
+		}
+		return f()
+	})
 }
 
 // met notes who the init is, once that has said so.
@@ -405,18 +415,7 @@ func (c *container) forget(ctx context.Context) error {
 	cmd.Env, cmd.Dir, cmd.WaitDelay = environ(), "/", time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	done := make(chan error, 1)
-	rootfs.Apart(func() {
-		err := unix.Unshare(unix.CLONE_FS)
-		if err == nil {
-			err = unix.Setns(int(c.work.ns.Fd()), unix.CLONE_NEWNS)
-		}
-		if err == nil {
-			err = cmd.Start()
-		}
-		done <- err
-	})
-	err := <-done
+	err := c.work.inside(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}

@@ -101,3 +101,39 @@ func TestSmoke(t *testing.T) {
 		})
 	}
 }
+
+// claims are what each runtime is held to.
+func claims(runtime, cache string) sandboxtest.Claims {
+	c := sandboxtest.Claims{
+		Tier: byName(runtime).tier, ScratchDir: cache,
+		Has: []sandboxtest.Claim{
+			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Volumes, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Freeze,
+			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
+		},
+	}
+	return c
+}
+
+func TestConformance(t *testing.T) {
+	if !sandboxtest.All() {
+		t.Skip("the whole suite is for SANDBOX_RUN_TEST_ALL; TestSmoke is its short form")
+	}
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			b, cache := newBackend(t, runtime)
+			sandboxtest.Run(t, func(*testing.T) sandbox.Backend { return b }, claims(runtime, cache))
+		})
+	}
+}
+
+func TestCrash(t *testing.T) {
+	if !sandboxtest.All() {
+		t.Skip("for SANDBOX_RUN_TEST_ALL")
+	}
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			b, _ := newBackend(t, runtime)
+			sandboxtest.Crash(t, b, byName(runtime).tier)
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -135,6 +136,10 @@ func (p *phase) setUp(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		var told *spawn.Error
+		if errors.As(err, &told) { // the init is there, and says itself what is wrong
+			return launch.StartFailure(Name, err)
 		}
 		if text := p.c.said(); text != "" {
 			err = errors.New(text) // it knows better than our socket, which was merely closed
@@ -380,7 +385,12 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
 		Rlimits: launch.Within(launch.Rlimits(p.Limits)), Seccomp: i.filters.program,
 	}
-	if !i.b.runtime.kernel {
+	if i.b.runtime.kernel {
+		// Of the rest it knows only that they can not be changed: it dumps no core, has no priorities, and its queues are memory.
+		m.Rlimits = slices.DeleteFunc(m.Rlimits, func(r initproto.Rlimit) bool {
+			return r.Resource != unix.RLIMIT_NOFILE && r.Resource != unix.RLIMIT_STACK && r.Resource != unix.RLIMIT_MEMLOCK
+		})
+	} else {
 		rootfs.Landlock(m, i.spec, p.Network, false)
 	}
 	if p.TTY != nil {

@@ -42,8 +42,9 @@ var runtimes = []kind{
 	{name: "youki", file: "youki", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, notHybrid: true, oldest: version{0, 3}, get: "a release of https://github.com/youki-dev/youki on PATH"},
 	{
 		name: "runsc", file: "runsc", tier: sandbox.TierGVisor, stdin: true, whole: true, kernel: true, devices: true,
-		// The network namespace that it is given is empty, and so will its own be. Its cgroup is the one that it is started in.
-		global: []string{"--network", "sandbox", "--ignore-cgroups", "--overlay2", "none"},
+		// Its network is a loopback and nothing else; the namespace that it is given is empty in any case. Its cgroup is the one
+		// that it is started in.
+		global: []string{"--network", "none", "--ignore-cgroups", "--overlay2", "none"},
 		oldest: version{20221219}, get: "apt-get install runsc",
 	},
 	{
