@@ -25,7 +25,8 @@ type Condition struct {
 	Mask, Value uint64
 }
 
-// NewProfile expresses p for arch as in Compile; the calls named in also are allowed, whatever p says.
+// NewProfile expresses p for arch as in Compile; the calls named in also are allowed, whatever p says. What p tells a listener
+// of is let through as well: a refusal below would be the end of it, and nobody be told.
 func NewProfile(p Policy, arch string, also ...string) (*Profile, error) {
 	a, err := lookup(arch)
 	if err != nil {
@@ -38,7 +39,8 @@ func NewProfile(p Policy, arch string, also ...string) (*Profile, error) {
 			continue
 		}
 		steps, act := p.resolve(c.rule)
-		if slices.Contains(also, c.name) {
+		told := p.Notify && (steps != nil || act != Allow && !quietly(c.name, act))
+		if told || slices.Contains(also, c.name) {
 			steps, act = nil, Allow
 		}
 		switch {

@@ -80,6 +80,15 @@ func TestProfile(t *testing.T) {
 			t.Errorf("%s(%x): %v", c.name, c.args, got)
 		}
 	}
+	// What is told is let through; what does not exist, or is refused quietly, is not.
+	if f, err = NewProfile(Policy{Notify: true}, "amd64"); err != nil {
+		t.Fatal(err)
+	}
+	for name, passes := range map[string]bool{"mount": true, "read": true, "clone3": false, "io_uring_setup": false} {
+		if got := f.Allows(name, [6]uint64{}); got != passes {
+			t.Errorf("told: %s: %v", name, got)
+		}
+	}
 	if _, err := NewProfile(Policy{}, "vax"); err == nil {
 		t.Error("a profile for a vax")
 	}

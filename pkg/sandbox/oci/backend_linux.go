@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -36,6 +37,8 @@ type Backend struct {
 	place   *launch.Claim
 	covers  func() rootfs.Covers
 	look    func() sandbox.Isolation
+
+	sweeping sync.WaitGroup
 
 	mu      sync.Mutex
 	work    *workplace
@@ -89,6 +92,8 @@ type workplace struct {
 	ns    *os.File
 	dir   string
 	next  atomic.Uint64
+	// devices is our own group in the v1 hierarchy for devices; empty without one.
+	devices string
 }
 
 func (w *workplace) close() {
@@ -110,7 +115,13 @@ func newWorkplace(s *supervisor.Supervisor) (_ *workplace, err error) {
 		return nil, err
 	}
 	if w.ns, err = w.bench.Namespace(); err == nil {
-		err = failure("make directory", "rootfs", w.bench.Do(func() error { return os.Mkdir(w.stateDir(), 0o700) }))
+		all := hierarchies()
+		for _, h := range all {
+			if h.name == "devices" {
+				w.devices = h.own
+			}
+		}
+		err = failure("make workplace", "rootfs", w.bench.Do(func() error { return errors.Join(os.Mkdir(w.stateDir(), 0o700), hide(all)) }))
 	}
 	if err != nil {
 		_ = w.ns.Close() // nil is fine
@@ -132,7 +143,7 @@ func (b *Backend) claim() (*supervisor.Supervisor, *workplace, error) {
 		if b.work, err = newWorkplace(s); err != nil {
 			return nil, nil, err
 		}
-		go sweep(false) // what runtimes left that were killed with their supervisors
+		b.sweeping.Go(func() { sweep(false) }) // what runtimes left that were killed with their supervisors
 	}
 	return s, b.work, nil
 }
@@ -167,6 +178,7 @@ func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, 
 
 // Close gives up the claim and the workplace. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
+	b.sweeping.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.work != nil {

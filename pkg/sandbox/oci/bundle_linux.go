@@ -218,10 +218,10 @@ func rlimits(l sandbox.Limits) (list []rlimit) {
 	return list
 }
 
-// newFilter is the system-call policy as runtimes want it. The init needs one call more than programs have: to put the
-// policy's own program on top of this.
+// newFilter is the system-call policy as runtimes want it. The init needs two calls more than programs may have: to put the
+// policy's own program on top of this, and to look for paths without following links.
 func newFilter(p seccomp.Policy) (*seccompFilter, error) {
-	profile, err := seccomp.NewProfile(p, "", "seccomp")
+	profile, err := seccomp.NewProfile(p, "", "seccomp", "openat2")
 	if err != nil {
 		return nil, err
 	}

@@ -34,6 +34,7 @@ type container struct {
 	names  []string // in the bundle, of what is no mount
 	// What it lives in was made ahead of it, and is held by these.
 	network, groups *os.File
+	device          string   // the group in the hierarchy for devices, if it was made
 	log             *os.File // what the runtime prints
 	runtime         string   // its path
 
@@ -60,6 +61,11 @@ func (c *container) house(group *cgroup.Group, loopback, v2 bool) error {
 		flags := unix.CLONE_NEWNET
 		if visits {
 			flags |= unix.CLONE_NEWCGROUP
+			leave, err := c.visitDevices()
+			if err != nil {
+				return err
+			}
+			defer leave()
 		}
 		if err := unix.Unshare(flags); err != nil {
 			return err
@@ -79,6 +85,24 @@ func (c *container) house(group *cgroup.Group, loopback, v2 bool) error {
 		}
 		return apart()
 	}))
+}
+
+// visitDevices has this thread stand where the runtime will put the container in the hierarchy for devices: that, too, is to
+// look like a root from inside.
+func (c *container) visitDevices() (leave func(), err error) {
+	home := c.work.devices
+	if home == "" {
+		return func() {}, nil
+	}
+	own := filepath.Join(home, c.id)
+	if err := os.Mkdir(own, 0o755); err != nil {
+		return nil, err
+	}
+	c.device = own
+	if err := os.WriteFile(filepath.Join(own, "tasks"), []byte("0"), 0); err != nil {
+		return nil, err
+	}
+	return func() { _ = os.WriteFile(filepath.Join(home, "tasks"), []byte("0"), 0) }, nil // or it leaves with its end
 }
 
 // onThread runs f on a thread that ends with it.
@@ -395,7 +419,13 @@ func (c *container) clear(ctx context.Context) error {
 		}
 		return errors.Join(errs...)
 	})
-	return errors.Join(failure("remove bundle", "cleanup", err), c.forget(ctx))
+	err = errors.Join(failure("remove bundle", "cleanup", err), c.forget(ctx))
+	if c.device != "" { // the runtime has done it, unless it never came to that
+		if gone := unix.Rmdir(c.device); gone != nil && !errors.Is(gone, unix.ENOENT) {
+			err = errors.Join(err, failure("remove cgroup "+c.device, "cleanup", gone))
+		}
+	}
+	return err
 }
 
 // forget has the runtime clear away a container that it could not clear away itself, because it was killed.

@@ -13,6 +13,5 @@
 //
 // Concurrency. Safe for concurrent use. Lock order: Backend.mu, instance.mu; the bench's thread takes neither.
 //
-// Limits. It needs root. Refused system calls are not counted: two filters lie on top of each other, and the runtime's has the
-// last word. What gVisor can not do is said in its Isolation.
+// Limits. It needs root. What gVisor can not do is said in its Isolation.
 package oci

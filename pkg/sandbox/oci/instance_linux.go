@@ -67,7 +67,10 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	if i.spec, err = b.withInit(spec); err != nil {
 		return nil, err
 	}
-	i.policy = seccomp.Policy{DenySetID: slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })}
+	i.policy = seccomp.Policy{
+		DenySetID: slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable }),
+		Notify:    !b.runtime.kernel && seccomp.Notifiable() == nil,
+	}
 	if i.filters, err = b.filter(i.policy); err != nil {
 		return nil, err
 	}

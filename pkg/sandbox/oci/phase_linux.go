@@ -402,13 +402,15 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	if err != nil {
 		err = launch.StartFailure(Name, err)
 		if ph.Leave() {
-			_ = ph.Kill()
+			ph.init.Kill()
 			_, finishErr := ph.Finish(ctx)
 			err = errors.Join(err, finishErr)
 		}
 		return nil, err
 	}
 	t := launch.New(program, ph)
-	t.Unwatched("the runtime's filter refuses them, and tells nobody")
+	if !i.b.runtime.kernel {
+		t.Watch(i.policy)
+	}
 	return t, nil
 }

@@ -35,6 +35,9 @@ func (b *Backend) probe() sandbox.Isolation {
 			iso.Enforce(c)
 		}
 	}
+	if b.runtime.kernel && reason == "" {
+		iso.Lack(sandbox.ControlSeccomp, sandbox.Enforced, b.runtime.name+"'s kernel refuses what the policy does, and tells nobody: refused calls are not counted", "--runtime runc, if that matters more")
+	}
 	b.probeLandlock(&iso)
 	b.probeCgroups(&iso)
 	if err := scratch.DiskAvailable(b.opts.CacheDir); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +24,11 @@ func groupName(path string) string { return groupPrefix + strings.ReplaceAll(pat
 // sweep removes those groups whose supervisors are dead, and whose runtimes were killed before they could do it. On v2 there
 // are none: there, all groups are in the one tree that the supervisor's collector knows. A group with a process in it stays.
 func sweep(dryRun bool) (list []sandbox.Residue) {
-	for _, dir := range ownGroups() {
+	for _, h := range hierarchies() {
+		dir := h.own
+		if h.name == "" {
+			continue
+		}
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			continue
@@ -50,35 +55,64 @@ func sweep(dryRun bool) (list []sandbox.Residue) {
 	return list
 }
 
-// ownGroups are the directories of this process's own group in every v1 hierarchy.
-func ownGroups() (dirs []string) {
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
+// hierarchy is a v1 hierarchy, or the v2 tree.
+type hierarchy struct {
+	name string // of its first controller; empty for v2
+	at   string // where it is mounted
+	own  string // directory of this process's group
+}
+
+// hierarchies of this machine that this process sees from their root on.
+func hierarchies() (list []hierarchy) {
+	own, err1 := os.ReadFile("/proc/self/cgroup")
+	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
+	if err1 != nil || err2 != nil {
 		return nil
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil
-	}
-	at := map[string]string{} // by what the hierarchy is called
-	for line := range strings.Lines(string(mounts)) {
-		f := strings.Fields(line)
-		for i := 6; i+3 < len(f); i++ {
-			if f[i] == "-" && f[i+1] == "cgroup" && f[3] == "/" {
-				for word := range strings.SplitSeq(f[i+3], ",") {
-					at[word] = f[4]
-				}
-				break
-			}
-		}
-	}
+	groups := map[string]string{} // by controller
 	for line := range strings.Lines(string(own)) {
 		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
 		names, group, _ := strings.Cut(rest, ":")
-		name, _, _ := strings.Cut(names, ",")
-		if dir, ok := at[name]; ok && name != "" {
-			dirs = append(dirs, filepath.Join(dir, group))
+		for name := range strings.SplitSeq(names, ",") {
+			groups[name] = group
 		}
 	}
-	return dirs
+	for line := range strings.Lines(string(mounts)) {
+		before, after, _ := strings.Cut(strings.TrimSpace(line), " - ")
+		b, a := strings.Fields(before), strings.Fields(after)
+		if len(b) < 6 || len(a) < 3 || b[3] != "/" {
+			continue
+		}
+		switch a[0] {
+		case "cgroup2":
+			list = append(list, hierarchy{"", b[4], filepath.Join(b[4], groups[""])})
+		case "cgroup":
+			for word := range strings.SplitSeq(a[2], ",") {
+				if group, ok := groups[word]; ok && word != "" {
+					list = append(list, hierarchy{word, b[4], filepath.Join(b[4], group)})
+					break
+				}
+			}
+		}
+	}
+	return list
+}
+
+// needed are the v1 hierarchies that runtimes put containers into, here: those that limit, and the one for devices, without
+// which none of them starts. The others would only be a place for names of ours that a program sees.
+var needed = []string{"cpu", "cpuacct", "memory", "pids", "devices"}
+
+// hide takes the other hierarchies out of sight, in the mount namespace of the calling thread. With v2 alone there is nothing to
+// hide.
+func hide(all []hierarchy) error {
+	if !slices.ContainsFunc(all, func(h hierarchy) bool { return h.name != "" }) {
+		return nil
+	}
+	var errs []error
+	for _, h := range all {
+		if !slices.Contains(needed, h.name) {
+			errs = append(errs, unix.Unmount(h.at, unix.MNT_DETACH))
+		}
+	}
+	return errors.Join(errs...)
 }

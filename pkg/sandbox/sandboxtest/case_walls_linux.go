@@ -44,7 +44,7 @@ var wallRows = []row{
 		s := status(e.ok(e.in(id, e.probe("status")...)))
 		for name, want := range map[string]string{
 			"CapInh": strings.Repeat("0", 16), "CapPrm": strings.Repeat("0", 16), "CapEff": strings.Repeat("0", 16),
-			"CapBnd": strings.Repeat("0", 16), "CapAmb": strings.Repeat("0", 16), "NoNewPrivs": "1", "Seccomp": "2", "Seccomp_filters": "1",
+			"CapBnd": strings.Repeat("0", 16), "CapAmb": strings.Repeat("0", 16), "NoNewPrivs": "1", "Seccomp": "2",
 			"Groups": "", "SigBlk": strings.Repeat("0", 16), "SigIgn": strings.Repeat("0", 16), "TracerPid": "0",
 		} {
 			if s[name] != want {
@@ -102,7 +102,9 @@ var wallRows = []row{
 			}
 		}
 		for _, line := range strings.Split(strings.TrimSpace(e.ok(e.in(id, "cat", "/proc/self/mountinfo"))), "\n") {
-			if !strings.Contains(line, "nosuid") {
+			// What covers a part of /proc is empty, and stays so.
+			cover := strings.Contains(line, " /proc/") && strings.Contains(line, " - tmpfs tmpfs ro")
+			if !strings.Contains(line, "nosuid") && !cover {
 				e.Errorf("set-uid works here: %s", line)
 			}
 		}

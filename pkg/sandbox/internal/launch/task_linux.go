@@ -75,9 +75,6 @@ func (t *Task) Watch(p seccomp.Policy) {
 	}
 }
 
-// Unwatched says why nobody counts refused calls, where the filter is not ours alone.
-func (t *Task) Unwatched(why string) { t.unknown = why }
-
 // Refusals yields each kind of refused call when it is first seen.
 func (t *Task) Refusals() iter.Seq[sandbox.Violation] {
 	return func(yield func(sandbox.Violation) bool) {
