@@ -9,7 +9,7 @@
 //
 // Concurrency. Nothing here has state but the registered backends: Register is for main, before anything else.
 //
-// Limits. native and process exist on Linux only; elsewhere Open says so, and everything still
+// Limits. native, process and oci exist on Linux only; elsewhere Open says so, and everything still
 // compiles.
 package app
 
@@ -46,7 +46,7 @@ func Register(name string, open Opener) { registered[name] = open }
 
 // Backends lists the names of the backends that this executable has, the fastest first.
 func Backends() []string {
-	names := []string{Native, Process}
+	names := []string{Native, Process, OCI}
 	if registered[Docker] != nil {
 		names = append(names, Docker)
 	}
@@ -54,11 +54,19 @@ func Backends() []string {
 }
 
 // AllBackends lists the names of all backends there are, in whichever executable, the fastest first.
-func AllBackends() []string { return []string{Native, Process, Docker} }
+func AllBackends() []string { return []string{Native, Process, OCI, Docker} }
 
 // Elsewhere reports whether a name is that of a backend which only another executable has.
 func Elsewhere(name string) bool {
 	return slices.Contains(AllBackends(), name) && !slices.Contains(Backends(), name)
+}
+
+// TakesRuntime refuses a runtime for a backend that uses none.
+func TakesRuntime(backend, runtime string) error {
+	if runtime == "" || backend == OCI || backend == Docker || backend == Auto {
+		return nil
+	}
+	return sandbox.Invalid("runtime", "the %s backend uses none; it is for --backend %s", backend, OCI)
 }
 
 // Known refuses a name that is no backend's.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/oci"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/process"
 )
 
@@ -13,6 +14,13 @@ func Warm() { native.Warm() }
 
 // open returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.
 func open(name string, o Options) (sandbox.Backend, error) {
+	if name == OCI {
+		b, err := oci.New(oci.Options{Runtime: o.Runtime})
+		if err != nil {
+			return nil, err
+		}
+		return b, nil
+	}
 	if name == Process {
 		b, err := process.New(process.Options{})
 		if err != nil {

@@ -17,7 +17,7 @@ func TestOpen(t *testing.T) {
 	}
 	for _, name := range []string{"", "Native", "vmware"} {
 		b, err := Open(name, Options{})
-		if b != nil || !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "native, process, docker") {
+		if b != nil || !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "auto, native, process, oci, docker") {
 			t.Errorf("%q: %v, %v", name, b, err)
 		}
 	}
@@ -65,6 +65,25 @@ func TestRegister(t *testing.T) {
 	}
 	if _, err := Open(Docker, Options{Eager: true}); !errors.Is(err, opened) {
 		t.Error(err)
+	}
+}
+
+func TestRuntime(t *testing.T) {
+	for _, backend := range []string{OCI, Docker, Auto} {
+		if err := TakesRuntime(backend, "runsc"); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := TakesRuntime(Native, "runc"); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "--backend oci") {
+		t.Error(err)
+	}
+	if err := errors.Join(TakesRuntime(Native, ""), TakesRuntime(Process, "")); err != nil {
+		t.Error(err)
+	}
+	if runtime.GOOS == "linux" {
+		if b, err := Open(OCI, Options{Runtime: "nonsense"}); b != nil || !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "runc, crun") {
+			t.Errorf("%v, %v", b, err)
+		}
 	}
 }
 

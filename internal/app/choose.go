@@ -37,6 +37,7 @@ type Finding struct {
 type Want struct {
 	Require sandbox.Tier // empty is the default, container
 	Strict  bool
+	Runtime string // that it must be made by; empty is whichever
 }
 
 func (w Want) tier() sandbox.Tier {
@@ -54,11 +55,17 @@ func candidates(w Want) (all []Candidate) {
 			all = append(all, Candidate{backend, runtime})
 		}
 	}
-	runtime := map[sandbox.Tier]string{sandbox.TierGVisor: "runsc", sandbox.TierMicroVM: "kata"}[w.tier()]
-	if runtime != "" { // native comes after, to say what there is instead
+	runtime := w.Runtime
+	if runtime == "" {
+		runtime = map[sandbox.Tier]string{sandbox.TierGVisor: "runsc", sandbox.TierMicroVM: "kata"}[w.tier()]
+	}
+	switch {
+	case w.Runtime != "":
+		add(OCI, runtime)
+	case runtime != "": // native comes after, to say what there is instead
 		add(OCI, runtime)
 		add(Native, "")
-	} else {
+	default:
 		add(Native, "")
 		add(OCI, "")
 	}
@@ -68,7 +75,9 @@ func candidates(w Want) (all []Candidate) {
 
 // Ordinary reports whether a wish is one that the first candidate is sure enough to serve: root's, on Linux, for what sandboxes
 // of our own give.
-func Ordinary(w Want) bool { return ordinary() && !w.Strict && sandbox.TierContainer.AtLeast(w.tier()) }
+func Ordinary(w Want) bool {
+	return ordinary() && !w.Strict && w.Runtime == "" && sandbox.TierContainer.AtLeast(w.tier())
+}
 
 // Choice is which candidate was taken, and why.
 type Choice struct {

@@ -96,6 +96,19 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
+// A runtime that was named is used by whoever uses runtimes, and by nobody else.
+func TestCandidatesOfRuntime(t *testing.T) {
+	w := Want{Runtime: "crun"}
+	for _, c := range candidates(w) {
+		if c.Runtime != "crun" || c.Backend == Native {
+			t.Error(c)
+		}
+	}
+	if Ordinary(w) {
+		t.Error("it is ordinary")
+	}
+}
+
 func TestOpenAuto(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("needs Linux and root, for what native gives")

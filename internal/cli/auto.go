@@ -28,6 +28,9 @@ func (c *cli) scout(cmd *cobra.Command) (elsewhere string) {
 	if strict := cmd.Flags().Lookup("strict"); strict != nil {
 		w.Strict = strict.Value.String() == "true"
 	}
+	if f := cmd.Flags().Lookup("runtime"); f != nil {
+		w.Runtime = f.Value.String()
+	}
 	if app.Ordinary(w) {
 		return ""
 	}
@@ -44,7 +47,7 @@ func (c *cli) scout(cmd *cobra.Command) (elsewhere string) {
 // openBackend opens the backend that was asked for, or the one that auto comes to; then it also says why.
 func (c *cli) openBackend(o *boxOptions) (b sandbox.Backend, chosen string, err error) {
 	if o.backend != app.Auto {
-		b, err = app.Open(o.backend, app.Options{Eager: true})
+		b, err = app.Open(o.backend, app.Options{Eager: true, Runtime: o.runtime})
 		return b, "", err
 	}
 	if s := c.scouted; s != nil {
@@ -52,7 +55,7 @@ func (c *cli) openBackend(o *boxOptions) (b sandbox.Backend, chosen string, err 
 		o.backend = s.choice.Backend
 		return s.backend, s.choice.Why, nil
 	}
-	w := app.Want{Require: o.spec.Require, Strict: o.spec.Strict}
+	w := app.Want{Require: o.spec.Require, Strict: o.spec.Strict, Runtime: o.runtime}
 	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true})
 	if away := new(app.ElsewhereError); errors.As(err, &away) {
 		_, missing := findFull()

@@ -21,6 +21,7 @@ import (
 // strong it has to be, and where its output goes.
 type boxOptions struct {
 	backend      string
+	runtime      string
 	spec         sandbox.Spec
 	killOnOutput bool
 	env          list
@@ -88,6 +89,7 @@ func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
 
 func (o *boxOptions) strengthFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...), ", "))
+	fs.StringVar(&o.runtime, "runtime", "", "OCI runtime of the oci backend, by `name` or path: runc, crun, runsc, kata, youki (default the first found)")
 	addParsed(fs, &o.spec.Require, "require", string(sandbox.TierContainer),
 		"least `tier` to accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
 	fs.BoolVar(&o.spec.Strict, "strict", false, "refuse unless no control at all is missing")
@@ -132,10 +134,13 @@ func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
 		return sandbox.Invalid("tty", "a terminal is used while the program runs; leave out --no-stream")
 	}
 	// An empty value is a variable that was not set: it must not silently mean the default.
-	for _, name := range []string{"image", "workdir", "hostname", "spill", "audit-log"} {
+	for _, name := range []string{"image", "workdir", "hostname", "spill", "audit-log", "runtime"} {
 		if err := notEmpty(flags, name); err != nil {
 			return err
 		}
+	}
+	if err := app.TakesRuntime(o.backend, o.runtime); err != nil {
+		return err
 	}
 	s.Env = environment(o.env.values)
 	for _, text := range o.volumes.values {

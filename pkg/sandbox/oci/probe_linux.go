@@ -74,8 +74,8 @@ func (b *Backend) obstacle() (reason, remedy string) {
 	if os.Geteuid() != 0 || !hasCapability(unix.CAP_SYS_ADMIN) || !supervisor.FirstUserNS() {
 		return "this backend needs root: of the machine, not of a user namespace", "run as root, or use --backend native, which does without"
 	}
-	if v := b.cgroups.Version(); r.notHybrid && v == "hybrid" {
-		return fmt.Sprintf("%s refuses machines with %s cgroups", r.name, v), "boot with systemd.unified_cgroup_hierarchy=1, or use --runtime runc"
+	if v := b.cgroups.Version(); r.unified && v != "v2" {
+		return fmt.Sprintf("%s needs cgroups v2, and this machine has %s ones", r.name, v), "boot with systemd.unified_cgroup_hierarchy=1, or use --runtime runc"
 	}
 	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); err != nil {
 		return "the kernel refuses the mount calls of Linux 5.12: " + err.Error(), "use a newer kernel, or allow open_tree, fsopen, move_mount and mount_setattr"

@@ -27,10 +27,11 @@ type kind struct {
 	kernel bool
 	// devices: it makes /dev itself.
 	devices bool
-	// notHybrid: it refuses machines whose limits are in v1 hierarchies and that have a v2 one besides.
-	notHybrid bool
-	oldest    version // that will do
-	get       string  // how to get it
+	// unified: of machines that have v1 hierarchies it refuses some (those with a v2 tree besides), and puts containers at the
+	// root of each on the others, where no limit of ours would hold.
+	unified bool
+	oldest  version // that will do
+	get     string  // how to get it
 	// unfit says why it can not be driven at all.
 	unfit string
 }
@@ -38,8 +39,8 @@ type kind struct {
 // runtimes that are known, in the order in which they are looked for.
 var runtimes = []kind{
 	{name: "runc", file: "runc", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, oldest: version{1, 1}, get: "apt-get install runc"},
-	{name: "crun", file: "crun", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, notHybrid: true, oldest: version{1, 0}, get: "apt-get install crun"},
-	{name: "youki", file: "youki", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, notHybrid: true, oldest: version{0, 3}, get: "a release of https://github.com/youki-dev/youki on PATH"},
+	{name: "crun", file: "crun", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, oldest: version{1, 0}, get: "apt-get install crun"},
+	{name: "youki", file: "youki", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, oldest: version{0, 3}, get: "a release of https://github.com/youki-dev/youki on PATH"},
 	{
 		name: "runsc", file: "runsc", tier: sandbox.TierGVisor, stdin: true, whole: true, kernel: true, devices: true,
 		// Its network is a loopback and nothing else; the namespace that it is given is empty in any case. Its cgroup is the one
