@@ -120,22 +120,15 @@ type blueprint struct {
 	kind    *kind
 	spec    *sandbox.Spec
 	ids     ids
-	dir     string // of the bundle
-	scratch string // where it is mounted
-	volumes []placed
-	shm     string // where it is mounted; empty if the runtime makes it
-	cgroup  string // for the init, or empty
-	network string // path of a network namespace
-	groups  string // path of a cgroup namespace, or empty for one of its own
+	dir     string            // of the bundle
+	scratch string            // where it is mounted
+	parts   map[string]string // where those of the scratch are, by name
+	shm     string            // where it is mounted; empty if the runtime makes it
+	cgroup  string            // for the init, or empty
+	network string            // path of a network namespace
+	groups  string            // path of a cgroup namespace, or empty for one of its own
 	covers  rootfs.Covers
 	filter  *seccompFilter
-}
-
-// placed is a volume that is mounted where the runtime finds it.
-type placed struct {
-	sandbox.Volume
-	at     string
-	isFile bool
 }
 
 // ids are who a sandbox's root and user are outside.
@@ -183,14 +176,7 @@ func (b *blueprint) render() ([]byte, error) {
 	c.Mounts = append(c.Mounts,
 		mount{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"}})
 	for _, p := range files.Parts {
-		c.Mounts = append(c.Mounts, mount{p.At, "bind", b.scratch + "/" + p.Name, []string{"bind", "rw", "nosuid", "nodev"}})
-	}
-	for _, v := range b.volumes {
-		access := "ro"
-		if v.Writable {
-			access = "rw"
-		}
-		c.Mounts = append(c.Mounts, mount{v.Target, "bind", v.at, []string{"rbind", access, "nosuid", "nodev"}})
+		c.Mounts = append(c.Mounts, mount{p.At, "bind", b.parts[p.Name], []string{"rbind", "rw", "nosuid", "nodev"}})
 	}
 	return json.Marshal(c)
 }

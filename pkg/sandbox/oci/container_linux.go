@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -157,22 +156,8 @@ func (c *container) furnish(b *blueprint, root int, volumes []volume) error {
 				return fmt.Errorf("mount shared memory: %w", err)
 			}
 		}
-		for n, v := range volumes {
-			at := filepath.Join(c.bundle, "v"+strconv.Itoa(n))
-			err := os.Mkdir(at, 0o711)
-			if v.isFile {
-				_ = os.Remove(at)
-				err = os.WriteFile(at, nil, 0o600)
-			}
-			c.names = append(c.names, at)
-			if err == nil {
-				err = unix.MoveMount(int(v.mount.Fd()), "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
-			}
-			if err != nil {
-				return fmt.Errorf("mount %s: %w", v.Target, err)
-			}
-			c.mounts = append(c.mounts, at)
-			b.volumes = append(b.volumes, placed{v.Volume, at, v.isFile})
+		if err := c.fillIn(b, volumes); err != nil {
+			return err
 		}
 		text, err := b.render()
 		if err != nil {
@@ -182,7 +167,83 @@ func (c *container) furnish(b *blueprint, root int, volumes []volume) error {
 		c.names = append(c.names, file)
 		return os.WriteFile(file, text, 0o600)
 	})
+	if said := new(*sandbox.Error); errors.As(err, said) {
+		return err
+	}
 	return failure("make bundle", "rootfs", err)
+}
+
+// fillIn puts volumes where they belong, in the root or in a copy of the scratch's mounts, so that the runtime has them with the
+// rest and looks up no path that a program may be changing (F6). On the bench's thread.
+func (c *container) fillIn(b *blueprint, volumes []volume) error {
+	root := filepath.Join(c.bundle, rootfsDir)
+	for _, d := range []string{"/proc", "/dev", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir} {
+		fd, err := place(root, d, unix.O_DIRECTORY) // in a root that may be changed, it may have been (F3)
+		if err != nil {
+			return fmt.Errorf("%s: %w", d, err)
+		}
+		_ = unix.Close(fd)
+	}
+	b.parts = map[string]string{}
+	for _, p := range files.Parts {
+		b.parts[p.Name] = filepath.Join(b.scratch, p.Name)
+	}
+	for _, v := range volumes {
+		top, rest := root, v.Target
+		if inScratch, ok := files.Beneath(v.Target); ok {
+			part, below, _ := strings.Cut(inScratch, "/")
+			own := filepath.Join(c.bundle, part)
+			if b.parts[part] != own {
+				if err := c.copyPart(b.parts[part], own); err != nil {
+					return fmt.Errorf("%s: %w", part, err)
+				}
+				b.parts[part] = own
+			}
+			top, rest = own, "/"+below
+		}
+		fd, err := place(top, rest, 0)
+		if err == nil {
+			err = unix.MoveMount(int(v.mount.Fd()), "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+			_ = unix.Close(fd)
+		}
+		if err != nil {
+			return &sandbox.Error{Backend: Name, Op: "mount " + v.Target, Stage: "volumes", Err: err}
+		}
+	}
+	return nil
+}
+
+// place opens what is at a path below a directory, through no link.
+func place(top, p string, flags uint64) (int, error) {
+	dir, err := unix.Open(top, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if p = strings.TrimPrefix(p, "/"); p == "" {
+		return dir, nil
+	}
+	defer unix.Close(dir)
+	return unix.Openat2(dir, p, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// copyPart mounts a part of the scratch a second time, for this container to have something mounted in it.
+func (c *container) copyPart(from, to string) error {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := os.Mkdir(to, 0o711); err != nil {
+		return err
+	}
+	c.names = append(c.names, to)
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return err
+	}
+	c.mounts = append(c.mounts, to)
+	return nil
 }
 
 // shareMemory makes the container's /dev/shm. On the bench's thread.
@@ -238,8 +299,7 @@ func closeVolumes(list []volume) {
 	}
 }
 
-// target makes the place for a volume that lies in the scratch, and refuses one that a program has put a link in the way
-// of: the runtime would follow it, if only within the container (F6, F8).
+// target makes the place for a volume that lies in the scratch, and refuses one that a program has put a link in the way of.
 func (i *instance) target(p string, isFile bool) error {
 	rest, inScratch := files.Beneath(p)
 	if !inScratch {

@@ -308,7 +308,9 @@ func setUID(t *trial) {
 	t.control(len(mounts) > 3, "mounts are seen", fmt.Sprint(len(mounts)))
 	allow := 0
 	for _, a := range mounts {
-		if !strings.Contains(a.Detail, "nosuid") {
+		// What a runtime covers a part of /proc with is empty, and stays so.
+		cover := strings.Contains(a.Detail, " /proc/") && strings.Contains(a.Detail, " - tmpfs tmpfs ro")
+		if !strings.Contains(a.Detail, "nosuid") && !cover {
 			allow++
 			t.breach("set-uid counts on %s", a.Detail)
 		}
