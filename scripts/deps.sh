@@ -29,6 +29,9 @@ test,test-all        | postgresql | initdb, postgres and psql                   
 test,test-all        | sqlite3    | the harness of SQL                             | command -v sqlite3
 test,test-all        | podman     | takes what images are exported as              | command -v podman
 test,test-all        | docker.io  | dockerd and docker, the same                   | command -v dockerd && command -v docker
+test,test-all,bench  | runc       | an OCI runtime                                 | command -v runc
+test,test-all        | runsc      | gVisor, an OCI runtime                         | command -v runsc
+test,test-all        | crun       | an OCI runtime that refuses some machines      | command -v crun
 bench,test-all       | bubblewrap | bwrap, the reference of the benchmark          | command -v bwrap
 guest,guest-systemd  | qemu-system-x86 | the virtual machine of guest.sh            | command -v qemu-system-x86_64
 guest,guest-systemd  | busybox-static  | its first programs                         | test -x /usr/bin/busybox

@@ -18,8 +18,9 @@ import (
 // our own in each of them, so that the runtime leaves nothing above it.
 const groupPrefix = "sandbox-run-oci-"
 
-// groupName is the name of such a group, after the one that its programs are in: the claim's name, and a number.
-func groupName(path string) string { return groupPrefix + strings.ReplaceAll(path, "/", "-") }
+// groupName is the name of such a group, and of its container, after the group that its programs are in: the claim's name, and
+// a number. None is the beginning of another: runsc takes that for an abbreviation.
+func groupName(path string) string { return groupPrefix + strings.ReplaceAll(path, "/", "-") + "." }
 
 // sweep removes those groups whose supervisors are dead, and whose runtimes were killed before they could do it. On v2 there
 // are none: there, all groups are in the one tree that the supervisor's collector knows. A group with a process in it stays.
