@@ -29,6 +29,7 @@ var measures = []struct {
 	{"library", (*stage).library},
 	{"command", (*stage).command},
 	{"images", (*stage).images},
+	{"oci", (*stage).oci},
 	{"languages", (*stage).languages},
 	{"audit", (*stage).audit},
 	{"inits", (*stage).inits},
@@ -69,7 +70,9 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 		},
 	}
 	report.Machine.LoadStart = load()
+	var names []string
 	for _, m := range measures {
+		names = append(names, m.name)
 		if !o.only.MatchString(m.name) {
 			continue
 		}
@@ -82,7 +85,7 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 		report.Rows = append(report.Rows, rows...)
 	}
 	if len(report.Rows) == 0 {
-		return nil, fmt.Errorf("-only %s matches none of library, command, images, languages, audit, inits, throughput, idle, overhead, neighbours, unpack, bare", o.only)
+		return nil, fmt.Errorf("-only %s matches none of %s", o.only, strings.Join(names, ", "))
 	}
 	report.Machine.LoadEnd = load()
 	return report, nil

@@ -283,7 +283,12 @@ func (i *instance) openVolumes() (list []volume, err error) {
 		f, isFile, err := i.work.bench.Volume(v, i.ids.user)
 		if err == nil {
 			list = append(list, volume{v, f, isFile})
-			err = i.target(v.Target, isFile)
+			if v.Writable && i.b.runtime.kernel {
+				// What writes for it is root of the sandbox, and an id-mapped mount knows the user alone.
+				err = unsupported("a volume that can be written to", i.b.runtime.name)
+			} else {
+				err = i.target(v.Target, isFile)
+			}
 		}
 		if err != nil {
 			closeVolumes(list)

@@ -58,6 +58,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	if reason, remedy := b.obstacle(); reason != "" {
 		return nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrRefused, Err: errors.New(reason), Hint: remedy}
 	}
+	writable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
 	sup, work, err := b.claim()
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 		return nil, err
 	}
 	i.policy = seccomp.Policy{
-		DenySetID: slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable }),
+		DenySetID: writable,
 		Notify:    !b.runtime.kernel && seccomp.Notifiable() == nil,
 	}
 	if i.filters, err = b.filter(i.policy); err != nil {
@@ -85,6 +86,13 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 		return nil, errors.Join(err, i.Destroy(context.WithoutCancel(ctx)))
 	}
 	return i, nil
+}
+
+// unsupported is the error of what a runtime can not do.
+func unsupported(what, runtime string) error {
+	return &sandbox.Error{
+		Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s can not be had with %s", what, runtime), Hint: "--runtime runc, or --backend native",
+	}
 }
 
 // withInit is a spec whose root has the init in it: it is added like a toolchain, read-only and as it is.

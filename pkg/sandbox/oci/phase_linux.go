@@ -364,6 +364,9 @@ const maxTries = 16
 
 // Start runs a process in its phase.
 func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
+	if p.TTY != nil && i.b.runtime.kernel {
+		return nil, unsupported("a terminal", i.b.runtime.name) // its end of one can not be handed out
+	}
 	for tries := 1; ; tries++ {
 		ph, err := i.enter(ctx, p)
 		if err != nil {

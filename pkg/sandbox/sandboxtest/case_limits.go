@@ -48,7 +48,7 @@ var limitRows = []row{
 		e.verdict(res, sandbox.VerdictCPULimit)
 		e.ok(e.do(id, sandbox.Process{Args: e.probe("sleep", "600ms"), Limits: sandbox.Limits{CPUTime: ample(300 * time.Millisecond)}}, sandbox.IO{}))
 	}},
-	{"memory limit", []Claim{Memory}, false, func(e *env) { // R4
+	{"memory limit", []Claim{Memory, Kernel}, false, func(e *env) { // R4
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Memory = 64 * sandbox.MiB })
 		e.says(e.in(id, e.probe("memory", "32")...), "ok") // control
 		res := e.in(id, e.probe("memory", "128")...)

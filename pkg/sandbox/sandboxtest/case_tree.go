@@ -81,7 +81,7 @@ var treeRows = []row{
 		})
 		e.verdict(j.result(), sandbox.VerdictCancelled)
 	}},
-	{"daemons end with the program", []Claim{Programs}, false, func(e *env) { // R1
+	{"daemons end with the program", []Claim{Programs, Kernel}, false, func(e *env) { // R1
 		mark := "daemons-" + e.mark()
 		res := e.once(e.probe("daemon", "5", mark)...)
 		e.says(res, "left")
@@ -106,7 +106,7 @@ var treeRows = []row{
 			e.Errorf("%q", alive)
 		}
 	}},
-	{"zombies are buried", []Claim{Phases}, false, func(e *env) { // R3
+	{"zombies are buried", []Claim{Phases, Kernel}, false, func(e *env) { // R3
 		n := 1000
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Processes = 512 })
 		res := e.in(id, e.sh(fmt.Sprintf("i=0; while [ $i -lt %d ]; do (true &); i=$((i+1)); done; sleep 0.2; grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l", n))...)

@@ -38,7 +38,7 @@ func (e *env) hostStatus(mark string) map[string]string {
 }
 
 var wallRows = []row{
-	{"identity: uid 1000, no capabilities, no new privileges, filtered", []Claim{Walls}, false, func(e *env) {
+	{"identity: uid 1000, no capabilities, no new privileges, filtered", []Claim{Walls, Kernel}, false, func(e *env) {
 		id := e.create()
 		e.says(e.in(id, e.probe("ids")...), "1000 1000 1000 1000 []")
 		s := status(e.ok(e.in(id, e.probe("status")...)))
@@ -68,7 +68,7 @@ var wallRows = []row{
 			}
 		}
 	}},
-	{"identity: outside it is nobody, and two sandboxes are two nobodies", []Claim{Walls, Nobody}, false, func(e *env) {
+	{"identity: outside it is nobody, and two sandboxes are two nobodies", []Claim{Walls, Kernel, Nobody}, false, func(e *env) {
 		var ids []string
 		for range 2 {
 			mark := e.mark()
@@ -87,7 +87,7 @@ var wallRows = []row{
 			e.Errorf("both are %s on the host", ids[0])
 		}
 	}},
-	{"privileges can not be had back", []Claim{Walls}, false, func(e *env) { // F11, S1
+	{"privileges can not be had back", []Claim{Walls, Kernel}, false, func(e *env) { // F11, S1
 		id := e.create()
 		// EINVAL: there is no such id in this user namespace.
 		if got := e.ok(e.in(id, e.probe("setuid")...)); got != "EPERM\n" && got != "EINVAL\n" {
@@ -109,7 +109,7 @@ var wallRows = []row{
 			}
 		}
 	}},
-	{"refused calls are named, counted and told", []Claim{Walls}, false, func(e *env) { // S1, S10
+	{"refused calls are named, counted and told", []Claim{Walls, Kernel}, false, func(e *env) { // S1, S10
 		id := e.create()
 		if res := e.in(id, e.probe("args")...); len(res.Violations) != 0 || len(res.Notes) != 0 { // control
 			e.Errorf("of a program that makes none: %+v, %q", res.Violations, res.Notes)
@@ -147,7 +147,7 @@ var wallRows = []row{
 			e.Errorf("a flood: %+v", res.Violations)
 		}
 	}},
-	{"namespaces are its own", []Claim{Walls}, false, func(e *env) {
+	{"namespaces are its own", []Claim{Walls, Kernel}, false, func(e *env) {
 		got := e.ok(e.once(e.probe("namespaces")...))
 		for _, line := range strings.Split(strings.TrimSpace(got), "\n") {
 			name, rest, _ := strings.Cut(line, " ")
@@ -189,7 +189,7 @@ var wallRows = []row{
 		}
 		e.says(e.in(id, e.probe("cwd")...), "/workspace ok")
 	}},
-	{"cgroup is the root of its world", []Claim{Walls}, false, func(e *env) { // R11
+	{"cgroup is the root of its world", []Claim{Walls, Kernel}, false, func(e *env) { // R11
 		got := e.ok(e.once("cat", "/proc/self/cgroup"))
 		for _, line := range strings.Split(strings.TrimSpace(got), "\n") {
 			parts := strings.SplitN(line, ":", 3)
@@ -203,7 +203,7 @@ var wallRows = []row{
 		}
 		e.says(e.once(e.probe("list", "/sys")...), "ok")
 	}},
-	{"/proc is masked", []Claim{Walls}, false, func(e *env) { // F13
+	{"/proc is masked", []Claim{Walls, Kernel}, false, func(e *env) { // F13
 		id := e.create()
 		for _, f := range []string{"kcore", "keys", "key-users", "kallsyms", "kmsg", "timer_list", "sysrq-trigger", "cmdline", "config.gz", "vmallocinfo", "iomem"} {
 			got := e.ok(e.in(id, e.probe("get", "/proc/"+f)...))
@@ -259,7 +259,7 @@ var wallRows = []row{
 			e.Errorf("got %q", got)
 		}
 	}},
-	{"/dev is minimal", []Claim{Walls}, false, func(e *env) { // F4
+	{"/dev is minimal", []Claim{Walls, Kernel}, false, func(e *env) { // F4
 		id := e.create()
 		e.says(e.in(id, e.sh("ls -A /dev | sort | tr '\\n' ' '")...), "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero ")
 		e.says(e.in(id, e.sh("stat -c '%t %T %a' /dev/null /dev/zero /dev/full /dev/urandom")...), "1 3 666\n1 5 666\n1 7 666\n1 9 666")
@@ -335,7 +335,7 @@ var rootRows = []row{
 		e.says(e.in(id, e.probe("put", "/data/new", "x")...), "EROFS")
 		e.says(e.do(id, sandbox.Process{Phase: "second", Args: e.probe("get", "/data/f")}, sandbox.IO{}), `ok "text"`)
 	}},
-	{"volume: writable, as its owner", []Claim{Volumes, Walls}, false, func(e *env) {
+	{"volume: writable, as its owner", []Claim{Volumes, Writable, Walls}, false, func(e *env) {
 		owners := []int{0, 4242}
 		if os.Geteuid() != 0 {
 			owners = []int{os.Geteuid()} // nobody else's can be had
@@ -369,7 +369,7 @@ var rootRows = []row{
 			}
 		}
 	}},
-	{"volume: no set-uid file is left on the host", []Claim{Volumes, Walls}, false, func(e *env) { // F11
+	{"volume: no set-uid file is left on the host", []Claim{Volumes, Writable, Walls}, false, func(e *env) { // F11
 		dir := e.dir()
 		id := e.create(func(s *sandbox.Spec) {
 			s.Volumes = append(s.Volumes, sandbox.Volume{Source: dir, Target: "/data", Writable: true})

@@ -27,7 +27,9 @@ type Claim string
 const (
 	Programs  Claim = "programs"   // runs real programs: /bin/sh and coreutils, not scripts of a fake
 	Walls     Claim = "walls"      // namespaces, a root of its own, no privileges, a system-call filter
+	Kernel    Claim = "kernel"     // the host's own: what runs inside is a process of the host's, limited and told of as such
 	Volumes   Claim = "volumes"    // shows paths of the host inside
+	Writable  Claim = "writable"   // those can be written to
 	Roots     Claim = "roots"      // another root than the host's, writable if asked for
 	HostRoot  Claim = "host root"  // the host's own root, writable if asked for
 	Nobody    Claim = "nobody"     // to the host, every sandbox is somebody whom nobody else is

@@ -187,10 +187,10 @@ func named(p string, err error) error {
 // baseDirs are where the init mounts what every sandbox has.
 var baseDirs = []string{"/proc", "/sys", "/dev", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir}
 
-// systemDirs, ConfigDirs and configFiles of the host are shown in a root of host paths, where they exist. Of
+// SystemDirs, ConfigDirs and configFiles of the host are shown in a root of host paths, where they exist. Of
 // /etc only what programs need to start: it is full of other people's business.
 var (
-	systemDirs  = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+	SystemDirs  = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 	ConfigDirs  = []string{"/etc/alternatives", "/etc/ssl/certs"}
 	configFiles = []string{"/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
 )
