@@ -7,9 +7,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/registry"
+	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -80,27 +83,57 @@ func newBackend(t *testing.T, runtime string) (b *Backend, cache string) {
 	return b, cache
 }
 
+// Each runtime once, with a little of everything. The whole suites are for SANDBOX_RUN_TEST_ALL.
 func TestSmoke(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			b, _ := newBackend(t, runtime)
 			m := sandbox.NewManager(b, sandbox.Options{})
-			defer m.Close()
 			ctx := context.Background()
-			id, err := m.Create(ctx, sandbox.Spec{})
+			id, err := m.Create(ctx, sandbox.Spec{Require: byName(runtime).tier})
 			if err != nil {
 				t.Fatal(err)
 			}
-			res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", "id; pwd; ls -la / /dev /workspace; cat /proc/self/cgroup; cat /proc/self/status; cat /proc/mounts; exit 3"}}, sandbox.IO{})
-			if err != nil {
+			if err := m.Put(ctx, id, []sandbox.File{{Path: "/workspace/in", Mode: 0o644, Data: []byte("put")}}); err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%+v\n%s\n%s\n%+v", res.Verdict, res.Stdout.Bytes(), res.Stderr.Bytes(), res.Isolation)
-			if err := m.Delete(ctx, id); err != nil {
+			run := func(script string, stdin string) *sandbox.Result {
+				t.Helper()
+				res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", script}}, sandbox.IO{Stdin: strings.NewReader(stdin)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return res
+			}
+			res := run("id -u; pwd; cat in; cat; echo x > /usr/x || echo refused; echo kept > out; echo err >&2; exit 3", " typed\n")
+			if got := string(res.Stdout.Bytes()); got != "1000\n/workspace\nput typed\nrefused\n" || res.Exit.Code != 3 || res.Verdict != sandbox.VerdictNonzeroExit || !strings.Contains(string(res.Stderr.Bytes()), "err\n") {
+				t.Errorf("%q, %q, %+v", got, res.Stderr.Bytes(), res.Exit)
+			}
+			if res.Isolation.Tier != byName(runtime).tier || res.Isolation.Runtime != runtime || res.Metrics.MemoryPeak == 0 {
+				t.Errorf("%+v, %+v", res.Isolation, res.Metrics)
+			}
+			// The scratch goes on, the processes do not; and a signal is the program's own.
+			if res = run("cat out; kill -TERM $$", ""); string(res.Stdout.Bytes()) != "kept\n" || res.Verdict != sandbox.VerdictSignaled || res.Exit.Signal != 15 {
+				t.Errorf("%q, %s, %+v", res.Stdout.Bytes(), res.Verdict, res.Exit)
+			}
+			if err := errors.Join(m.Delete(ctx, id), m.Close(), b.Close()); err != nil {
 				t.Error(err)
+			}
+			for _, h := range hierarchies() {
+				if left, _ := filepath.Glob(filepath.Join(h.own, groupPrefix+"*")); len(left) > 0 && !livesOn(left) {
+					t.Errorf("left: %q", left)
+				}
 			}
 		})
 	}
+}
+
+// livesOn: they are somebody else's, who lives.
+func livesOn(groups []string) bool {
+	return !slices.ContainsFunc(groups, func(g string) bool {
+		claim, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(g), groupPrefix), "-")
+		return !registry.Alive(supervisor.RuntimeDir(), claim)
+	})
 }
 
 // claims are what each runtime is held to.
@@ -117,7 +150,7 @@ func claims(runtime, cache string) sandboxtest.Claims {
 		// limit on processes, and when memory runs out it is the sentry that ends. What writes to volumes has an id of its own.
 		// Without a network it still has a loopback.
 		c.Has = slices.DeleteFunc(c.Has, func(c sandboxtest.Claim) bool {
-			return slices.Contains([]sandboxtest.Claim{sandboxtest.Kernel, sandboxtest.Writable, sandboxtest.Network, sandboxtest.Metrics, sandboxtest.Processes, sandboxtest.PTY}, c)
+			return slices.Contains([]sandboxtest.Claim{sandboxtest.Kernel, sandboxtest.HostRoot, sandboxtest.Writable, sandboxtest.Network, sandboxtest.Metrics, sandboxtest.Processes, sandboxtest.PTY}, c)
 		})
 	}
 	return c

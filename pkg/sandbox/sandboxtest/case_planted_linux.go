@@ -30,7 +30,7 @@ func (e *env) untouched(dir string) {
 }
 
 var plantedRows = []row{
-	{"files out past what was planted", []Claim{Files, Programs}, false, func(e *env) { // F7
+	{"files out past what was planted", []Claim{Files, Programs, Kernel}, false, func(e *env) { // F7
 		dir, secret := e.outsider()
 		id := e.create()
 		// Of what there is inside, too: there the same path is the sandbox's own.
@@ -104,7 +104,7 @@ var plantedRows = []row{
 		e.untouched(dir)
 		e.put(id, text("/workspace/dir/new", "put")) // it is the link that matters
 	}},
-	{"files in and out while links come and go", []Claim{Files, Programs}, false, func(e *env) { // F6
+	{"files in and out while links come and go", []Claim{Files, Programs, Kernel}, false, func(e *env) { // F6
 		dir, _ := e.outsider()
 		id := e.create()
 		e.put(id, text("/workspace/real/secret", "its own"))

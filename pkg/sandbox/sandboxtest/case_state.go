@@ -129,7 +129,7 @@ func (e *env) gone(err error) {
 }
 
 var phaseRows = []row{
-	{"scratch is shared by phases, pid namespaces and cgroups are not", []Claim{Phases}, false, func(e *env) { // D7
+	{"scratch is shared by phases, pid namespaces and cgroups are not", []Claim{Phases, Kernel}, false, func(e *env) { // D7
 		id := e.create()
 		compile := sandbox.Process{Phase: "compile", Args: e.sh("echo made > /workspace/out; echo t > /tmp/t; echo h > $HOME/h; readlink /proc/self/ns/pid; cat /proc/self/cgroup; " + e.probe()[0] + " pid")}
 		first := e.ok(e.do(id, compile, sandbox.IO{}))
@@ -163,7 +163,7 @@ var phaseRows = []row{
 		}
 		e.verdict(e.in(id, e.probe("memory", "100")...), sandbox.VerdictMemoryLimit)
 	}},
-	{"side by side in one phase", []Claim{Phases}, false, func(e *env) {
+	{"side by side in one phase", []Claim{Phases, Kernel}, false, func(e *env) {
 		id := e.create()
 		a := e.start(id, sandbox.Process{Args: e.sh("readlink /proc/self/ns/pid; echo ready; sleep 20")}, sandbox.IO{}).ready()
 		said, _ := a.out.get()

@@ -167,7 +167,7 @@ var wallRows = []row{
 			e.Errorf("the host shows only %d processes", len(all))
 		}
 	}},
-	{"no descriptor but its own", []Claim{Walls}, false, func(e *env) { // F2
+	{"no descriptor but its own", []Claim{Walls, Kernel}, false, func(e *env) { // F2
 		f, err := os.Open("/etc/passwd") // one that must not be inherited
 		if err != nil {
 			e.Fatal(err)
@@ -250,7 +250,7 @@ var wallRows = []row{
 		}
 		e.says(e.in(id, e.sh("mkdir /workspace/a /tmp/b && echo 1 > /workspace/a/f && mv /workspace/a/f /workspace/g && ln -s g /workspace/l && cat /workspace/l && mv /workspace/a /workspace/b && rmdir /workspace/b && echo ok")...), "1\nok")
 	}},
-	{"nothing of one run is in the next sandbox", []Claim{Walls}, false, func(e *env) { // W1
+	{"nothing of one run is in the next sandbox", []Claim{Walls, Kernel}, false, func(e *env) { // W1
 		id := e.create()
 		e.ok(e.in(id, e.sh("for d in /workspace /tmp $HOME /dev/shm; do echo x > $d/left; done")...))
 		other := e.create()
