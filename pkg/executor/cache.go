@@ -33,6 +33,8 @@ const (
 	manifestName      = "manifest.json"
 	// abandoned is how old an entry under way is before somebody removes it.
 	abandoned = time.Hour
+	// addedName is a file that grows with what is added; see grew.
+	addedName = "added"
 )
 
 func (c *Cache) limit() sandbox.Size {
@@ -41,6 +43,10 @@ func (c *Cache) limit() sandbox.Size {
 	}
 	return c.Limit
 }
+
+// slack is how much may be added before somebody looks at the whole again, which costs more than most compilers' products
+// do: every entry is looked at. So much is kept free, and the limit holds in between.
+func (c *Cache) slack() sandbox.Size { return c.limit() / 32 }
 
 // most is the size of the largest entry that is worth keeping.
 func (c *Cache) most() sandbox.Size { return c.limit() / 4 }
@@ -258,7 +264,32 @@ func (e *entry) commit() error {
 		}
 	}
 	e.done = true
-	return e.c.trim()
+	size := int64(len(text))
+	for _, f := range e.m.Files {
+		size += f.Size
+	}
+	return e.c.grew(size)
+}
+
+// grew counts what was added since somebody last looked at the whole: a byte in a file for each part of the slack that was begun.
+// Appending needs no lock, however many processes do it. It trims when the slack is used up.
+func (c *Cache) grew(size int64) error {
+	f, err := os.OpenFile(filepath.Join(c.Dir, addedName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	part := max(1, int64(c.slack())/512)
+	if _, err := f.Write(make([]byte, size/part+1)); err != nil {
+		return err
+	}
+	if st, err := f.Stat(); err != nil || st.Size()*part < int64(c.slack()) {
+		return err
+	}
+	if err := f.Truncate(0); err != nil { // before the look: what comes meanwhile it may have missed
+		return err
+	}
+	return c.trim()
 }
 
 // abandon removes what has not become an entry. It may be called after commit.
@@ -282,7 +313,7 @@ func removeEntry(dir string) error {
 	return os.Remove(dir)
 }
 
-// trim removes the least recently used entries until the rest is within the limit, and what others have abandoned.
+// trim removes the least recently used entries until the rest is within the limit, less the slack, and what others have abandoned.
 func (c *Cache) trim() error {
 	type kept struct {
 		dir  string
@@ -297,6 +328,9 @@ func (c *Cache) trim() error {
 	}
 	for _, g := range groups {
 		path := filepath.Join(c.Dir, g.Name())
+		if g.Name() == addedName {
+			continue
+		}
 		if len(g.Name()) != 2 {
 			if st, err := g.Info(); err == nil && time.Since(st.ModTime()) > abandoned {
 				_ = removeEntry(path)
@@ -321,7 +355,7 @@ func (c *Cache) trim() error {
 	}
 	slices.SortFunc(all, func(a, b kept) int { return a.used.Compare(b.used) })
 	for _, k := range all {
-		if total <= int64(c.limit()) {
+		if total <= int64(c.limit()-c.slack()) {
 			break
 		}
 		if err := removeEntry(k.dir); err == nil || errors.Is(err, fs.ErrNotExist) {

@@ -191,6 +191,57 @@ func TestCacheForgetsTheLeastUsed(t *testing.T) {
 	}
 }
 
+// The whole is looked at only when much was added, whoever added it, and the limit holds all the same.
+func TestCacheLooksSeldom(t *testing.T) {
+	c := &Cache{Dir: t.TempDir(), Limit: 64 * 1024} // 2 KiB of slack
+	stale := filepath.Join(c.Dir, "new-1")
+	plant := func() {
+		long := time.Now().Add(-2 * abandoned)
+		if err := errors.Join(os.MkdirAll(stale, 0o700), os.Chtimes(stale, long, long)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	looks := 0
+	for i := range 200 {
+		plant()
+		put(t, &Cache{Dir: c.Dir, Limit: c.Limit}, keyFor(i), strings.Repeat("x", 900))
+		if _, err := os.Stat(stale); errors.Is(err, os.ErrNotExist) {
+			looks++
+		}
+		if size := sizeOf(t, c.Dir); size > int64(c.Limit) {
+			t.Fatalf("%d bytes after %d entries", size, i+1)
+		}
+	}
+	if looks < 50 || looks > 120 {
+		t.Errorf("it looked %d times at 200 entries, of which every second or third should do", looks)
+	}
+	if _, ok := got(t, c, keyFor(199)); !ok {
+		t.Error("the last one is gone")
+	}
+	if _, ok := got(t, c, keyFor(0)); ok {
+		t.Error("the first one is there still")
+	}
+}
+
+// sizeOf is what all files in a directory have together, but for the count of what was added.
+func sizeOf(t *testing.T, dir string) (total int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == addedName {
+			return err
+		}
+		st, err := d.Info()
+		if err == nil {
+			total += st.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return total
+}
+
 // An entry that goes while it is read stays readable.
 func TestCacheOpenEntry(t *testing.T) {
 	c := &Cache{Dir: t.TempDir()}

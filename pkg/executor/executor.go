@@ -269,6 +269,8 @@ type execution struct {
 	out      Result
 
 	input *witnessed // nil where nobody asks what it was
+
+	keeping chan error // of what is being put into the cache while the next phase runs; or nil
 }
 
 func (x *execution) do(ctx context.Context) (_ *Result, err error) {
@@ -292,6 +294,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 		}
 		defer release()
 	}
+	defer x.awaitKept()
 	if x.id, err = m.Create(ctx, x.plan.Spec); err != nil {
 		return nil, err
 	}
@@ -410,11 +413,18 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 		return false, nil
 	}
 	if x.cacheable(p) {
-		if err := x.keep(ctx, p); err != nil {
-			x.out.Notes = append(x.out.Notes, "what was compiled could not be cached: "+err.Error())
+		x.awaitKept() // one at a time
+		if entry, err := x.take(ctx, p); err != nil {
+			x.notKept(err)
+		} else {
+			x.keep(entry)
 		}
 	}
 	return true, nil
+}
+
+func (x *execution) notKept(err error) {
+	x.note("what was compiled could not be cached: " + err.Error())
 }
 
 // maxHeld is how much of what a compiler says is held back. One that has so much to say has found something to say it of.
@@ -542,31 +552,53 @@ func (x *execution) check(ctx context.Context, p *Phase, suspects []string) (wro
 	return r.Verdict == sandbox.VerdictNonzeroExit, nil
 }
 
-// keep puts what a phase has made into the cache.
-func (x *execution) keep(ctx context.Context, p *Phase) error {
+// take copies what a phase has made into an entry of the cache. It is done before the program runs, which could change it.
+func (x *execution) take(ctx context.Context, p *Phase) (_ *entry, err error) {
 	// What was put into the sandbox was read after the digest was made.
 	if x.planned.mayChange() {
 		if now, err := x.planned.contents(); err != nil {
-			return err
+			return nil, err
 		} else if now != x.contents {
-			return errors.New("its files have changed meanwhile")
+			return nil, errors.New("its files have changed meanwhile")
 		}
 	}
 	entry, err := x.e.opts.Cache.begin(x.planned.key(x.planned.phaseOf(x.plan, p), x.contents))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer entry.abandon()
 	left, err := x.e.manager.Take(ctx, x.id, sandbox.Selection{Patterns: p.Produces, MaxFiles: maxCachedFiles, MaxBytes: x.e.opts.Cache.most()}, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
 		return entry.add(f, r)
 	})
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("%s: %s", left[0].Path, left[0].Reason)
+	}
 	if err != nil {
-		return err
+		entry.abandon()
+		return nil, err
 	}
-	if len(left) > 0 {
-		return fmt.Errorf("%s: %s", left[0].Path, left[0].Reason)
+	return entry, nil
+}
+
+// keep gives an entry its name, beside whatever comes next: nobody waits for the cache but awaitKept.
+func (x *execution) keep(e *entry) {
+	kept := make(chan error, 1)
+	x.keeping = kept
+	go func() {
+		err := e.commit()
+		e.abandon()
+		kept <- err
+	}()
+}
+
+// awaitKept waits for the cache. Twice is fine.
+func (x *execution) awaitKept() {
+	if x.keeping == nil {
+		return
 	}
-	return entry.commit()
+	if err := <-x.keeping; err != nil {
+		x.notKept(err)
+	}
+	x.keeping = nil
 }
 
 // takeOutputs brings back the files that were asked for, and the tables of a query.
