@@ -1,7 +1,11 @@
 package scratch
 
 import (
+	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -45,7 +49,7 @@ func TestMountErrors(t *testing.T) {
 			if err := f.Truncate(mib); err != nil {
 				return err
 			}
-			_, err = mountLoop(f) // zeroes are no file system
+			_, err = mountLoop(f, nil) // zeroes are no file system
 			return err
 		},
 		"mkfs.ext4 of 1 blocks": func() error {
@@ -69,4 +73,77 @@ func TestMountErrors(t *testing.T) {
 		t.Errorf("a loop device over nothing: %v", err)
 	}
 	noLoops(t, dir)
+}
+
+// Nothing is written to the host's disk until it has to be, so a full one has to be asked for.
+func TestHostFull(t *testing.T) {
+	needDisk(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m,mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	o := Options{Bytes: mib, Inodes: 100, CacheDir: dir}
+	make := func() error {
+		s, err := Disk(o)
+		if err != nil {
+			return err
+		}
+		return s.Close()
+	}
+	if err := make(); err != nil {
+		t.Fatal(err)
+	}
+	for size := 1 << 20; size >= blockSize; size /= 2 {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(size)), bytes.Repeat([]byte{1}, size), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	if err := make(); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "the host's disk is full: free some space") {
+		t.Errorf("on a full disk: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, strconv.Itoa(1<<20))); err != nil {
+		t.Fatal(err)
+	}
+	if err := make(); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	noLoops(t, dir)
+}
+
+// A disk that little is written to leaves the host's disk alone: no block of the file behind it is ever allocated.
+func TestStaysInMemory(t *testing.T) {
+	dir := needDisk(t)
+	c, err := cacheDirs.get(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl, err := c.template(8*mib, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	backing, err := c.unnamed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backing.Close()
+	if err := backing.Truncate(int64(tmpl.size)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := mountLoop(backing, tmpl.copyTo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Mkdir("a", 0o700, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(backing.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	// What the mount itself writes at once is little.
+	if used := uint64(st.Blocks) * 512; used >= tmpl.used() {
+		t.Errorf("%d bytes are on the host's disk, and the template has %d", used, tmpl.used())
+	}
 }

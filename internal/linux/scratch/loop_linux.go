@@ -71,7 +71,8 @@ func tryLoop(control, backing int) (*loopDevice, int, error) {
 	}
 	// Not LO_FLAGS_DIRECT_IO: it was measured to write no faster under a memory limit (the pages of the backing are charged
 	// to the writer too, but reclaimed as easily as the disk's own) and doubles the time of an fsync.
-	config := unix.LoopConfig{Fd: uint32(backing)}
+	// With blocks of another size than the file system's, mounting it would drop all that is in the device's pages.
+	config := unix.LoopConfig{Fd: uint32(backing), Size: blockSize}
 	config.Info.Flags = unix.LO_FLAGS_AUTOCLEAR
 	copy(config.Info.File_name[:], "sandbox-run scratch") // what losetup shows
 	if err := unix.IoctlLoopConfigure(fd, &config); err != nil {

@@ -102,12 +102,19 @@ func Disk(o Options) (*Scratch, error) {
 		return nil, err
 	}
 	defer backing.Close() // the loop device keeps it
-	if err := t.copyTo(int(backing.Fd())); err != nil {
+	fail := func(err error) (*Scratch, error) {
 		return nil, fmt.Errorf("scratch: write a file system of %d bytes below %s: %w%s", t.size, dir.path, err, hintFor(err))
 	}
-	s, err := mountLoop(backing)
+	free := hostFree(int(backing.Fd()))
+	if free < t.used() {
+		return fail(unix.ENOSPC) // nobody else would say so: see template.copyTo
+	}
+	if err := unix.Ftruncate(int(backing.Fd()), int64(t.size)); err != nil {
+		return fail(err)
+	}
+	s, err := mountLoop(backing, t.copyTo)
 	if err == nil {
-		s.hostFree = hostFree(int(backing.Fd()))
+		s.hostFree = free
 	}
 	return s, err
 }
@@ -125,8 +132,9 @@ func hostFree(fd int) uint64 {
 // less than the disk promises, what is written beyond that is lost, and a program that asks (fsync) is told EIO.
 func (s *Scratch) HostFree() (free uint64, onDisk bool) { return s.hostFree, s.loop != nil }
 
-// mountLoop turns a file that holds an ext4 into a mount. It does not take over backing.
-func mountLoop(backing *os.File) (*Scratch, error) {
+// mountLoop turns a file that holds an ext4 into a mount, or does so once fill, if it is not nil, has written one to its
+// device. It does not take over backing.
+func mountLoop(backing *os.File, fill func(device int) error) (*Scratch, error) {
 	loop, device, err := attachLoop(int(backing.Fd()))
 	if err != nil {
 		return nil, err
@@ -134,6 +142,11 @@ func mountLoop(backing *os.File) (*Scratch, error) {
 	// From the mount on, the mount keeps the device; until then this descriptor does. Either way it is gone with the last
 	// of them, whoever dies how.
 	defer unix.Close(device)
+	if fill != nil {
+		if err := fill(device); err != nil {
+			return nil, fmt.Errorf("scratch: write a file system to %s: %w", loop.path(), err)
+		}
+	}
 	fd, err := mount("ext4", append([]option{{"source", loop.path()}}, ext4Options...))
 	if err != nil {
 		return nil, fmt.Errorf("scratch: mount %s as ext4: %w", loop.path(), err)
