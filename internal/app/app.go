@@ -5,9 +5,10 @@
 // light, so that nothing else has to. A further one is one line in a table here. One that is heavy has its
 // name here, and is registered by the executables that link it.
 //
-// Lifecycle. Open makes a backend, which the caller closes.
+// Lifecycle. Open makes a backend, which the caller closes. OpenAhead begins to.
 //
-// Concurrency. Nothing here has state but the registered backends: Register is for main, before anything else.
+// Concurrency. Nothing here has state but the registered backends (Register is for main, before anything else) and an Ahead,
+// which is its caller's alone.
 //
 // Limits. native, process and oci exist on Linux only; elsewhere Open says so, and everything still
 // compiles.
@@ -15,6 +16,7 @@ package app
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -33,6 +35,7 @@ const (
 type Options struct {
 	Eager   bool   // it starts on its first sandbox before it is asked for
 	Runtime string // of a backend that drives another program; empty is its default
+	Ahead   *Ahead // what was begun before; nil is nothing
 }
 
 // Opener makes a backend.
@@ -93,7 +96,51 @@ func Open(name string, o Options) (sandbox.Backend, error) {
 	if open := registered[name]; open != nil {
 		return open(o)
 	}
+	if b, begun, err := o.Ahead.take(name); begun {
+		return b, err
+	}
 	return open(name, o)
+}
+
+// Ahead is the native backend being opened, while the caller finds out whether it needs one. It is not safe for concurrent use.
+type Ahead struct {
+	opened  chan struct{}
+	backend sandbox.Backend
+	err     error
+	over    bool // somebody has it, or nobody ever will
+}
+
+// OpenAhead begins to open the native backend, eagerly. The caller closes what comes of it, used or not.
+func OpenAhead() *Ahead {
+	a := &Ahead{opened: make(chan struct{})}
+	go func() {
+		defer close(a.opened)
+		a.backend, a.err = open(Native, Options{Eager: true})
+	}()
+	runtime.Gosched() // it has the longer way to go, and another thread takes a while to come
+	return a
+}
+
+// take gives away what was begun, if it is of that name and nobody has it yet.
+func (a *Ahead) take(name string) (b sandbox.Backend, begun bool, err error) {
+	if a == nil || a.over || name != Native {
+		return nil, false, nil
+	}
+	a.over = true
+	<-a.opened
+	return a.backend, true, a.err
+}
+
+// Close closes a backend that nobody has taken. Twice, and of nothing, is fine.
+func (a *Ahead) Close() error {
+	if a == nil || a.over {
+		return nil
+	}
+	a.over = true
+	if <-a.opened; a.backend == nil {
+		return nil
+	}
+	return a.backend.Close()
 }
 
 // Fact is something about this machine that helps to understand what it can enforce.

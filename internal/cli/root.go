@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -49,7 +50,8 @@ type cli struct {
 	colour string // when to use it; empty is auto
 	seq    uint64 // of the last event that was written
 
-	scouted *opened // a backend that was chosen before the command line was read; nil is none
+	scouted *opened    // a backend that was chosen before the command line was read; nil is none
+	ahead   *app.Ahead // where a sandbox will be needed; or nil
 }
 
 // Main is the whole of the thin executable: it ends the process.
@@ -72,6 +74,10 @@ func run(full *Full, args []string, std streams) int {
 	}
 	if runsSomething(args) {
 		app.Warm()
+	}
+	if runsByDefault(args) {
+		c.ahead = app.OpenAhead()
+		defer c.ahead.Close() // nobody needed it, and nobody waits to hear what became of it
 	}
 	root := c.newRoot()
 	if completes(args) {
@@ -180,6 +186,14 @@ func runsSomething(args []string) bool {
 		return false
 	}
 	return !completes(args) && !mentionsElsewhere(args)
+}
+
+// runsByDefault guesses whether that sandbox is one of the default backend, so that it can be begun while the command line is read.
+func runsByDefault(args []string) bool {
+	other := func(arg string) bool {
+		return arg == "-h" || arg == "--help" || arg == "--version" || strings.HasPrefix(arg, "--backend") || strings.HasPrefix(arg, "--runtime") || strings.HasPrefix(arg, "--require")
+	}
+	return runsSomething(args) && os.Getenv(environmentStem+"BACKEND") == "" && !slices.ContainsFunc(beforeDashes(args), other)
 }
 
 func helpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }

@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/delegate"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
@@ -25,8 +27,8 @@ const Name = "native"
 type Options struct {
 	// CacheDir holds the templates of scratch disks; default /var/cache/sandbox-run.
 	CacheDir string
-	// Eager starts the first sandbox's init before anybody asks for a sandbox: for callers who are
-	// sure to.
+	// Eager is for callers who are sure to make one sandbox, and soon. Its init and its disk are begun before they ask for it,
+	// and at its end it is Close that waits until its disk is gone.
 	Eager bool
 	// Delegate allows New to move this process into a cgroup of its own, or to have systemd do so, where it could not limit
 	// anything otherwise: for programs that own themselves, not for libraries.
@@ -44,12 +46,19 @@ type Backend struct {
 	place   *launch.Claim
 	warming sync.WaitGroup
 
+	dropping sync.WaitGroup // disks of an eager backend's sandboxes
+
 	self    who
 	counts  counts
 	mu      sync.Mutex
 	nursery *nursery
 	shop    workshop
+	ahead   *disk // begun for the first sandbox of an eager backend, or nil
+	begun   bool
 	filters map[seccomp.Policy][]byte
+
+	leftMu sync.Mutex
+	left   []error // of disks that could not be dropped
 }
 
 var (
@@ -88,8 +97,12 @@ func New(o Options) (*Backend, error) {
 	}
 	b.look = sync.OnceValue(b.probe)
 	if o.Eager {
-		b.warming.Go(func() { b.covers() })
-		b.warming.Go(func() { _, _, _ = b.claim() }) // Create claims too, and reports what is wrong
+		b.warming.Go(func() {
+			if _, _, err := b.claim(); err == nil { // Create claims too, and reports what is wrong
+				b.covers()
+			}
+		})
+		b.warming.Go(func() { b.look() })
 	}
 	return b, nil
 }
@@ -137,6 +150,9 @@ func (b *Backend) claim() (*supervisor.Supervisor, workshop, error) {
 		}
 	}
 	shop, err := b.workshopLocked()
+	if err == nil && b.opts.Eager {
+		b.beginDisk(shop)
+	}
 	return s, shop, err
 }
 
@@ -204,6 +220,7 @@ func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, 
 // Close gives up the claim and the workshop. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
 	b.warming.Wait()
+	b.takeDisk("", scratch.Options{}, 0) // nobody will need it any more
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.nursery != nil {
@@ -213,5 +230,9 @@ func (b *Backend) Close() error {
 		b.shop.close()
 		b.shop = nil
 	}
-	return b.place.Close()
+	err := b.place.Close()
+	b.dropping.Wait()
+	err = errors.Join(append(b.left, err)...)
+	b.left = nil
+	return err
 }

@@ -131,20 +131,19 @@ func (i *instance) prepare(ctx context.Context) error {
 	return err
 }
 
-func (i *instance) makeScratch() error {
-	o := scratch.Options{Bytes: uint64(i.spec.Limits.Disk), Inodes: uint64(i.spec.Limits.Inodes), CacheDir: i.b.opts.CacheDir}
-	mode, shared := i.spec.Scratch, ""
-	if mode == sandbox.ScratchAuto {
-		mode = sandbox.ScratchDisk
-		if err := scratch.DiskAvailable(i.b.opts.CacheDir); err != nil {
-			mode, shared = sandbox.ScratchMemory, err.Error()
+func (i *instance) makeScratch() (err error) {
+	o := i.b.diskOptions(i.spec.Limits)
+	var shared string
+	if d := i.b.takeDisk(i.spec.Scratch, o, i.id.owner); d != nil {
+		i.scratch, shared = d.scratch, d.shared
+	} else {
+		var mode sandbox.ScratchMode
+		mode, shared = i.b.scratchMode(i.spec.Scratch)
+		if i.scratch, err = i.shop.scratch(mode, o, i.id.owner); err != nil {
+			return err
 		}
 	}
-	s, err := i.shop.scratch(mode, o, i.id.owner)
-	if err != nil {
-		return err
-	}
-	i.scratch = s
+	s := i.scratch
 	if i.disk, err = unix.FcntlInt(s.File().Fd(), unix.F_DUPFD_CLOEXEC, 3); err != nil {
 		return failure("make scratch", "scratch", err)
 	}
@@ -357,18 +356,28 @@ func (i *instance) Destroy(ctx context.Context) error {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for _, fd := range []int{i.disk, i.writable} {
+	mounts := []int{i.disk, i.writable}
+	i.disk, i.writable = -1, -1
+	err := errors.Join(errs...)
+	if i.b.opts.Eager {
+		i.b.dropLater(func() error { return i.drop(mounts, err == nil) })
+		return err
+	}
+	return errors.Join(err, failure("drop scratch", "scratch", i.drop(mounts, err == nil)))
+}
+
+// drop ends the disk and, if nothing is left that has them, gives the ids back.
+func (i *instance) drop(mounts []int, clean bool) (err error) {
+	for _, fd := range mounts {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}
-	i.disk, i.writable = -1, -1
 	if i.scratch != nil {
-		errs = append(errs, failure("drop scratch", "scratch", i.scratch.Close()))
+		err = i.scratch.Close()
 	}
-	err := errors.Join(errs...)
-	if i.id != nil && err == nil {
-		i.supervisor.Release(i.id.root) // what is still there keeps its ids
+	if i.id != nil && clean && err == nil {
+		i.supervisor.Release(i.id.root)
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"runtime"
 	"sync"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
@@ -87,6 +88,7 @@ func (n *nursery) expect() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.keepLocked()
+	runtime.Gosched() // whoever expects one waits for nothing longer than for that
 }
 
 func (n *nursery) keepLocked() {
