@@ -23,45 +23,43 @@ policy and how it ended, each line chained to the one before by its hash. It is
 $XDG_STATE_HOME/sandbox-run/audit.jsonl (~/.local/state/…) unless --audit-log names
 another.`,
 		"  sandbox-run audit tail\n  sandbox-run audit query --since 24h --verdict time_limit\n  sandbox-run audit verify")
-	cmd.AddCommand(c.newAuditTail(), c.newAuditQuery(), c.newAuditVerify())
+	cmd.AddCommand(c.newAuditTail(), c.newAuditQuery(), c.newAuditVerify(), c.newAuditPrune())
 	return cmd
 }
 
-// auditFlags are those of every audit command; the function opens the log they name.
-func (c *cli) auditFlags(cmd *cobra.Command, json string) func() (*audit.Log, error) {
+// auditCommand completes a command that does something to a log, with the flags that all of them have.
+func (c *cli) auditCommand(cmd *cobra.Command, json string, do func(log *audit.Log) error) *cobra.Command {
 	var path string
-	cmd.Flags().StringVar(&path, "audit-log", "", "read this `file` instead of your own log")
+	cmd.Flags().StringVar(&path, "audit-log", "", "this `file` instead of your own log")
 	cmd.Flags().BoolVar(&c.json, "json", false, json)
-	return func() (*audit.Log, error) { return audit.Open(path, audit.Options{}) }
+	cmd.DisableFlagsInUseLine, cmd.Args = true, noArguments
+	cmd.RunE = func(*cobra.Command, []string) error {
+		log, err := audit.Open(path, audit.Options{})
+		if err != nil {
+			return err
+		}
+		return do(log)
+	}
+	return cmd
 }
+
+const entriesAsJSON = "print one JSON document per line, as they stand in the log"
 
 func (c *cli) newAuditTail() *cobra.Command {
 	const usual = 20
 	lines := usual
-	var open func() (*audit.Log, error)
 	cmd := &cobra.Command{
-		Use:                   "tail [flags]",
-		Short:                 "Show the newest entries",
-		Long:                  "Shows the newest entries of the audit log, the newest last.",
-		Example:               "  sandbox-run audit tail -n 5\n  sandbox-run audit tail --json",
-		DisableFlagsInUseLine: true,
-		Args:                  noArguments,
-		RunE: func(*cobra.Command, []string) error {
-			log, err := open()
-			if err != nil {
-				return err
-			}
-			return c.showEntries(log.Tail(lines))
-		},
+		Use:     "tail [flags]",
+		Short:   "Show the newest entries",
+		Long:    "Shows the newest entries of the audit log, the newest last.",
+		Example: "  sandbox-run audit tail -n 5\n  sandbox-run audit tail --json",
 	}
 	cmd.Flags().VarP(&parsed[int]{into: &lines, read: readPositive(readCount), text: strconv.Itoa(usual)}, "lines", "n", "show so `many`")
-	open = c.auditFlags(cmd, "print one JSON document per line, as they stand in the log")
-	return cmd
+	return c.auditCommand(cmd, entriesAsJSON, func(log *audit.Log) error { return c.showEntries(log.Tail(lines)) })
 }
 
 func (c *cli) newAuditQuery() *cobra.Command {
 	var filter audit.Filter
-	var open func() (*audit.Log, error)
 	cmd := &cobra.Command{
 		Use:   "query [flags]",
 		Short: "Show the entries that match",
@@ -69,16 +67,7 @@ func (c *cli) newAuditQuery() *cobra.Command {
 
 A time is a date (2026-01-31), a date and time (2026-01-31T15:04:05, with Z or an offset
 if it is not local), or how long ago it was (90m, 24h, 7d).`,
-		Example:               "  sandbox-run audit query --since 24h\n  sandbox-run audit query --language python --verdict memory_limit --json",
-		DisableFlagsInUseLine: true,
-		Args:                  noArguments,
-		RunE: func(*cobra.Command, []string) error {
-			log, err := open()
-			if err != nil {
-				return err
-			}
-			return c.showEntries(log.Query(filter))
-		},
+		Example: "  sandbox-run audit query --since 24h\n  sandbox-run audit query --language python --verdict memory_limit --json",
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
@@ -87,13 +76,11 @@ if it is not local), or how long ago it was (90m, 24h, 7d).`,
 	flags.StringVar(&filter.Language, "language", "", "in this `language`")
 	addParsed(flags, &filter.Verdict, "verdict", "", "that ended with this `verdict`: ok, time_limit, …", readVerdict)
 	flags.StringVar(&filter.User, "user", "", "by this `user`, name or uid")
-	open = c.auditFlags(cmd, "print one JSON document per line, as they stand in the log")
-	return cmd
+	return c.auditCommand(cmd, entriesAsJSON, func(log *audit.Log) error { return c.showEntries(log.Query(filter)) })
 }
 
 func (c *cli) newAuditVerify() *cobra.Command {
-	var open func() (*audit.Log, error)
-	cmd := &cobra.Command{
+	return c.auditCommand(&cobra.Command{
 		Use:   "verify [flags]",
 		Short: "Check that nothing in the log was changed",
 		Long: `Checks the whole audit log, older files included, and says where entries were edited,
@@ -101,30 +88,64 @@ inserted, deleted, reordered or cut off. Exits 0 if the chain holds, and 1 if it
 
 Who has your rights can write the log anew from its beginning. To hold against that,
 keep the hash that this prints where nobody else can write.`,
-		Example:               "  sandbox-run audit verify\n  sandbox-run audit verify --json",
-		DisableFlagsInUseLine: true,
-		Args:                  noArguments,
-		RunE: func(*cobra.Command, []string) error {
-			log, err := open()
-			if err != nil {
-				return err
-			}
-			report, err := log.Verify()
-			if err != nil {
-				return err
-			}
-			if !report.OK {
-				c.code = codeUnhealthy
-			}
-			if c.json {
-				return c.writeJSON(report)
-			}
-			_, err = io.WriteString(c.std.out, auditVerdict(report, c.palette(c.std.out)))
+		Example: "  sandbox-run audit verify\n  sandbox-run audit verify --json",
+	}, "print the findings as one JSON document", func(log *audit.Log) error {
+		report, err := log.Verify()
+		if err != nil {
 			return err
-		},
+		}
+		if !report.OK {
+			c.code = codeUnhealthy
+		}
+		if c.json {
+			return c.writeJSON(report)
+		}
+		_, err = io.WriteString(c.std.out, auditVerdict(report, c.palette(c.std.out)))
+		return err
+	})
+}
+
+func (c *cli) newAuditPrune() *cobra.Command {
+	var keep audit.Keep
+	cmd := &cobra.Command{
+		Use:   "prune [flags]",
+		Short: "Remove the oldest entries",
+		Long: `Removes the oldest files of the audit log: those that were moved aside when the log had
+grown to 64 MiB. The file that is being written stays. An entry says what was removed,
+so that the rest can still be verified.`,
+		Example: "  sandbox-run audit prune --older-than 365d\n  sandbox-run audit prune --keep 1g",
 	}
-	open = c.auditFlags(cmd, "print the findings as one JSON document")
-	return cmd
+	addParsed(cmd.Flags(), &keep.Size, "keep", "", "remove from the beginning until no more than this `size` is left", readPositive(sandbox.ParseSize))
+	addParsed(cmd.Flags(), &keep.Age, "older-than", "", "remove files whose newest entry is older than this `time`, like 90d", readAge)
+	return c.auditCommand(cmd, "print what was removed as one JSON document", func(log *audit.Log) error {
+		if keep == (audit.Keep{}) {
+			return &sandbox.Error{Op: "audit prune", Kind: sandbox.ErrInvalid, Err: errors.New("how much is to be kept?"), Hint: "--keep 1g or --older-than 365d"}
+		}
+		removed, err := log.Prune(keep, audit.DoorCLI)
+		if err != nil {
+			return err
+		}
+		if c.json {
+			return c.writeJSON(struct {
+				Removed []string `json:"removed"`
+			}{append([]string{}, removed...)})
+		}
+		text := "nothing was removed\n"
+		if len(removed) > 0 {
+			text = fmt.Sprintf("removed %s\n", strings.Join(removed, ", "))
+		}
+		_, err = io.WriteString(c.std.out, escaped(text))
+		return err
+	})
+}
+
+// readAge reads how long ago something may have been.
+func readAge(s string) (time.Duration, error) {
+	at, err := readMoment(s)
+	if age := time.Since(at); err == nil && age > 0 {
+		return age, nil
+	}
+	return 0, errors.New("not an age; write it like 90d or 24h, or the date before which")
 }
 
 // auditVerdict is the report for people.
@@ -202,8 +223,11 @@ func entryRow(e audit.Entry) []string {
 		who = strconv.Itoa(e.Who.UID)
 	}
 	row := []string{e.Time.Local().Format(time.DateTime), strconv.FormatUint(e.Seq, 10), who, string(e.Who.Door)}
-	if e.Kind == audit.KindRepaired {
+	switch e.Kind {
+	case audit.KindRepaired:
 		return append(row, "(log repaired)")
+	case audit.KindPruned:
+		return append(row, "(log pruned)")
 	}
 	what := strings.TrimSpace(e.Language + " " + e.Version)
 	if what == "" {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
 var shells = []string{"bash", "zsh", "fish"}
@@ -69,6 +71,18 @@ func addCompletions(root *cobra.Command) {
 		"lang":    languageNames(),
 		"base":    dockerfileBases,
 	}
+	// Names of what the user has are looked up only when they are asked for.
+	named := map[string]cobra.CompletionFunc{"template": once(templateNames), "workspace": once(workspaceNames)}
+	for flag, names := range named {
+		_ = root.RegisterFlagCompletionFunc(flag, names) // the flag exists
+	}
+	for _, group := range root.Commands() {
+		for _, cmd := range group.Commands() {
+			if names := named[group.Name()]; names != nil && (cmd.Name() == "show" || cmd.Name() == "rm") {
+				cmd.ValidArgsFunction = names
+			}
+		}
+	}
 	root.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return nil, cobra.ShellCompDirectiveDefault // files, besides the commands
 	}
@@ -94,6 +108,45 @@ func imageNames(*cobra.Command, []string, string) (names []string, _ cobra.Shell
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// once completes a word that is not there yet, and no files.
+func once(names func(ctx context.Context) []string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		left := slices.DeleteFunc(names(cmd.Context()), func(line string) bool {
+			name, _, _ := strings.Cut(line, "\t")
+			return slices.Contains(args, name)
+		})
+		return left, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// templateNames are those there are, once each: some are there for several languages.
+func templateNames(context.Context) []string {
+	store, err := templateStore("")
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, t := range store.List() {
+		name := t.Name + "\t" + t.Description
+		if t.Problem == "" && !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, t.Name+"\t") }) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func workspaceNames(ctx context.Context) []string {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	infos, _ := workspace.List(ctx, "") // those that can be read
+	var names []string
+	for _, i := range infos {
+		names = append(names, i.Name)
+	}
+	return names
 }
 
 func languageNames() []string {

@@ -16,7 +16,7 @@
 // one write at the end of the file, then one to the head. A writer that is killed in between leaves
 // the head one entry behind, or a torn line: the next one finds either, goes on with the chain, and
 // says so in an entry of kind "repaired". Nothing that was ever written is removed again, except by an Append
-// that fails, which takes its own bytes back.
+// that fails, which takes its own bytes back, and by Prune, which removes whole files from the beginning and has said so before.
 //
 // Concurrency. Any number of goroutines and processes may append to one log: a lock (flock of the
 // head) lets one in at a time, waited for no longer than Options.Wait. Readers take the lock only

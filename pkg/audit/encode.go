@@ -156,6 +156,12 @@ func (b *encoder) entry(e *Entry) {
 	if r := e.Repaired; r != nil {
 		b.object("repaired", func() { b.repaired(r) })
 	}
+	if p := e.Pruned; p != nil {
+		b.object("pruned", func() {
+			b.count("to", p.To)
+			b.text("hash", p.Hash)
+		})
+	}
 	b.text("prev", e.Prev)
 }
 

@@ -27,6 +27,7 @@ type Kind string
 const (
 	KindRun      Kind = "run"
 	KindRepaired Kind = "repaired" // written by the log itself: it found something amiss and went on
+	KindPruned   Kind = "pruned"   // the oldest entries were removed
 )
 
 // Door is the way a run was asked for.
@@ -65,6 +66,7 @@ type Entry struct {
 	Metrics  *monitor.Metrics `json:"metrics,omitempty"`
 
 	Repaired *Repaired `json:"repaired,omitempty"`
+	Pruned   *Pruned   `json:"pruned,omitempty"`
 
 	Prev string `json:"prev"`
 	Hash string `json:"hash,omitempty"`
@@ -235,6 +237,7 @@ type link struct {
 	Time     time.Time `json:"time"`
 	Prev     string    `json:"prev"`
 	Repaired *Repaired `json:"repaired"`
+	Pruned   *Pruned   `json:"pruned"`
 	Hash     string    `json:"hash"`
 }
 

@@ -111,6 +111,16 @@ func (l *Log) failed(err error) error {
 
 // Append writes an entry: all of it, or nothing and an error. Seq, Prev and Hash are filled in here.
 func (l *Log) Append(e Entry) error {
+	if e.Kind == "" {
+		e.Kind = KindRun
+	}
+	e.Repaired, e.Pruned = nil, nil // say what the log itself has found, or done
+	e = e.bounded(l.options.KeepCode)
+	return l.alone(func(w *writer) error { return w.append(&e) })
+}
+
+// alone lends the log to one writer at a time, of this process and of all others.
+func (l *Log) alone(write func(w *writer) error) error {
 	deadline := time.Now().Add(l.options.Wait)
 	select {
 	case l.turn <- struct{}{}:
@@ -130,12 +140,7 @@ func (l *Log) Append(e Entry) error {
 		return l.failed(err)
 	}
 	defer w.close()
-	if e.Kind == "" {
-		e.Kind = KindRun
-	}
-	e.Repaired = nil // says what the log itself has found
-	e = e.bounded(l.options.KeepCode)
-	if err := w.append(&e); err != nil {
+	if err := write(w); err != nil {
 		return l.failed(err)
 	}
 	return nil

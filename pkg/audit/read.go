@@ -56,26 +56,25 @@ func (e *LineError) Unwrap() error { return e.Err }
 // Query yields the entries a filter picks, oldest first. Beside a *LineError there is no entry, and more may
 // follow; any other error is the last.
 func (l *Log) Query(f Filter) iter.Seq2[Entry, error] {
-	return func(yield func(Entry, error) bool) {
-		s, err := l.snapshot()
-		if err != nil {
-			yield(Entry{}, l.failed(err))
-			return
-		}
-		defer s.close()
-		for _, p := range s.pieces {
-			if !s.each(p, 0, func(no int, text []byte) bool { return s.yieldLine(p, no, text, f, yield) }) {
-				return
-			}
-		}
-		if s.err != nil {
-			yield(Entry{}, l.failed(s.err))
-		}
-	}
+	return l.read(f, func(s *snapshot) (first int, offsets []int64) { return 0, make([]int64, len(s.pieces)) })
 }
 
 // Tail yields the newest n entries, oldest of them first; errors as in Query.
 func (l *Log) Tail(n int) iter.Seq2[Entry, error] {
+	return l.read(Filter{}, func(s *snapshot) (first int, offsets []int64) {
+		first, offsets = len(s.pieces), make([]int64, len(s.pieces))
+		for left := n; left > 0 && first > 0; {
+			first--
+			offset, lines := s.fromEnd(s.pieces[first], left)
+			offsets[first] = offset
+			left -= lines
+		}
+		return first, offsets
+	})
+}
+
+// read yields what a filter picks, from where begin says: the first piece, and the offset in each.
+func (l *Log) read(f Filter, begin func(s *snapshot) (first int, offsets []int64)) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		s, err := l.snapshot()
 		if err != nil {
@@ -83,16 +82,10 @@ func (l *Log) Tail(n int) iter.Seq2[Entry, error] {
 			return
 		}
 		defer s.close()
-		first, offsets := len(s.pieces), make([]int64, len(s.pieces))
-		for n > 0 && first > 0 {
-			first--
-			offset, lines := s.fromEnd(s.pieces[first], n)
-			offsets[first] = offset
-			n -= lines
-		}
+		first, offsets := begin(s)
 		for i := first; i < len(s.pieces); i++ {
 			p := s.pieces[i]
-			if !s.each(p, offsets[i], func(no int, text []byte) bool { return s.yieldLine(p, no, text, Filter{}, yield) }) {
+			if !s.each(p, offsets[i], func(no int, text []byte) bool { return s.yieldLine(p, no, text, f, yield) }) {
 				return
 			}
 		}

@@ -97,6 +97,8 @@ type verifier struct {
 	hashes  []string  // what the next one may remember of it: more than one where its number stands twice
 	atHead  string    // hash of the entry whose number the head names
 	strange []strange // the lines before that are no entries
+	first   link      // where the log begins
+	pruned  link      // the last entry that says that its beginning was removed on purpose
 }
 
 // strange is a line that is no entry, and may be one that a killed writer left.
@@ -137,7 +139,10 @@ func (v *verifier) line(no int, text []byte) {
 	v.acceptStrange(e, no)
 	v.report.Entries++
 	if v.report.First == 0 {
-		v.report.First = e.Seq
+		v.report.First, v.first = e.Seq, e
+	}
+	if e.Pruned != nil {
+		v.pruned = e
 	}
 	if err != nil {
 		v.fault(Fault{Kind: FaultEdited, Line: no, Seq: e.Seq, What: "its content does not match its hash"})
@@ -229,6 +234,20 @@ func (v *verifier) acceptStrange(e link, no int) {
 	v.strange = v.strange[:0]
 }
 
+// forgivePruned makes a note of a beginning that was removed on purpose, no further than was said, and by an entry that is whole.
+func (v *verifier) forgivePruned() {
+	p := v.pruned.Pruned
+	lost := slices.IndexFunc(v.report.Faults, func(f Fault) bool { return f.Kind == FaultDeleted && f.Seq == 1 && f.missing == v.first.Seq-1 })
+	edited := slices.ContainsFunc(v.report.Faults, func(f Fault) bool { return f.Kind == FaultEdited && f.Seq == v.pruned.Seq })
+	if p == nil || lost < 0 || edited || v.first.Seq-1 > p.To || v.first.Seq-1 == p.To && v.first.Prev != p.Hash {
+		return
+	}
+	f := v.report.Faults[lost]
+	v.report.Faults = slices.Delete(v.report.Faults, lost, lost+1)
+	v.report.Notes = slices.Insert(v.report.Notes, 0, Note{File: f.File, Line: f.Line, Seq: v.first.Seq,
+		What: fmt.Sprintf("entries 1 to %d were pruned, as entry %d says, %s", f.missing, v.pruned.Seq, v.pruned.Time.Format(time.RFC3339))})
+}
+
 func (v *verifier) giveUp(s strange) {
 	v.fault(Fault{Kind: FaultUnreadable, File: s.file, Line: s.line, What: fmt.Sprintf("its %d bytes are not an entry", s.Bytes)})
 }
@@ -237,6 +256,7 @@ func (v *verifier) giveUp(s strange) {
 func (v *verifier) finish(headFile string, headErr error) {
 	r := &v.report
 	r.Last, r.Hash = v.last.Seq, v.last.Hash
+	v.forgivePruned()
 	for _, s := range v.strange {
 		// Only at the very end can there be lines that nobody has had the time to mend.
 		if s.torn && s.file == r.Files[len(r.Files)-1] {

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -425,72 +423,6 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 
 func (x *execution) notKept(err error) {
 	x.note("what was compiled could not be cached: " + err.Error())
-}
-
-// maxHeld is how much of what a compiler says is held back. One that has so much to say has found something to say it of.
-const maxHeld = 1 << 20
-
-// runPhase runs a phase's command, or two of them: then what the first one said is held back until it is known to count.
-func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*sandbox.Result, error) {
-	if p.Again == nil {
-		return x.e.manager.Run(ctx, x.id, p.Process, io)
-	}
-	hold := &holding{to: io.OnEvent}
-	first := io
-	if io.OnEvent != nil {
-		first.OnEvent = hold.event
-	}
-	r, err := x.e.manager.Run(ctx, x.id, p.Process, first)
-	if err == nil && r.Verdict == sandbox.VerdictNonzeroExit && p.Misled(r.Stderr.Bytes()) && !hold.told() {
-		return x.e.manager.Run(ctx, x.id, *p.Again, io)
-	}
-	hold.tell()
-	return r, err
-}
-
-// holding keeps events back until it is told to tell them, or until they are too many.
-type holding struct {
-	to func(sandbox.Event)
-
-	mu    sync.Mutex // what was under way when the run was called off may come late
-	held  []sandbox.Event
-	size  int
-	loose bool
-}
-
-func (h *holding) event(ev sandbox.Event) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.loose {
-		h.to(ev)
-		return
-	}
-	ev.Data = bytes.Clone(ev.Data)
-	h.held = append(h.held, ev)
-	if h.size += len(ev.Data); h.size > maxHeld {
-		h.release()
-	}
-}
-
-// told reports whether anything has been passed on.
-func (h *holding) told() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.loose
-}
-
-func (h *holding) tell() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.release()
-}
-
-// release is called with mu held.
-func (h *holding) release() {
-	for _, ev := range h.held {
-		h.to(ev)
-	}
-	h.held, h.loose = nil, true
 }
 
 // note adds what is worth knowing, once: every phase says it of the sandbox they share.

@@ -28,6 +28,13 @@ func hasPackageClause(src []byte) bool {
 	return tok == token.PACKAGE || tok == token.EOF
 }
 
+// empty reports whether a file has nothing in it that would be run, or complained about.
+func empty(src []byte) bool {
+	s, _ := scanGo(src)
+	_, tok, _ := s.Scan()
+	return tok == token.EOF
+}
+
 // scanGo is a scanner without comments that minds no errors: the compiler will say them better.
 func scanGo(src []byte) (*scanner.Scanner, *token.File) {
 	var s scanner.Scanner

@@ -265,6 +265,9 @@ func readSingleGo(j *job) error {
 	if strings.ContainsAny(f.Path, "\n\r") {
 		return sandbox.Invalid("files", "name %q contains a line break", f.Path)
 	}
+	if empty(src) {
+		return &sandbox.Error{Op: "code", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is nothing in %s but comments", path.Base(f.Path)), Hint: "statements, or package main with a func main"}
+	}
 	shown := path.Base(f.Path)
 	out := File{Path: f.Path, Mode: f.Mode, Data: src}
 	if !hasPackageClause(src) {

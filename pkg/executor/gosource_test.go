@@ -2,6 +2,7 @@ package executor
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/format"
@@ -14,6 +15,8 @@ import (
 	"testing"
 
 	"golang.org/x/tools/txtar"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // Positions in a wrapped snippet are those of the snippet: each word of it that survives stands where it stood.
@@ -255,6 +258,21 @@ func TestGoFlags(t *testing.T) {
 	for version, pgo := range map[string]bool{"1.19.8": false, "1.20": false, "1.21": true, "1.26.1": true, "1.27rc1": true, "2.0": true, "": true} {
 		if got := slices.Contains(goFlags(version), "-pgo=off"); got != pgo {
 			t.Errorf("%s: %v", version, got)
+		}
+	}
+}
+
+// Nothing but comments is said to be that, instead of what the compiler makes of an empty main.
+func TestGoCommentsAlone(t *testing.T) {
+	for src, alone := range map[string]bool{
+		"// later": true, "/* a\nb */\n\n// c\n": true, "\n": true,
+		"// a\nfmt.Println()": false, "package main // a": false, "}": false,
+	} {
+		j := &job{req: &Request{}, files: []File{{Path: "main.go", Data: []byte(src)}}}
+		_, err := readGo(j)
+		said := err != nil && strings.Contains(err.Error(), "there is nothing in main.go but comments")
+		if said != alone || said && !errors.Is(err, sandbox.ErrInvalid) {
+			t.Errorf("%q: %v", src, err)
 		}
 	}
 }

@@ -52,6 +52,11 @@ func TestSQLite(t *testing.T) {
 		{name: "several statements", req: Request{Code: "create table t(id integer, name text);\ninsert into t values (1,'one'),(22,'zwei');\nselect * from t order by id;\nselect count(*) as n from t;"},
 			want: want{stdout: " id | name \n----+------\n  1 | one\n 22 | zwei\n(2 rows)\n\n n \n---\n 2\n(1 row)\n\n", silent: true},
 			more: tables(`[{"columns":["id","name"],"rows":[[1,"one"],[22,"zwei"]],"rows_total":2,"truncated":false},{"columns":["n"],"rows":[[2]],"rows_total":1,"truncated":false}]`)},
+		{name: "version", req: Request{Code: "select sqlite_version() as v"}, more: func(t *testing.T, r *Result) {
+			if len(r.Tables) != 1 || r.Tables[0].Rows[0][0] != r.Version || r.Version != sqliteVersion {
+				t.Errorf("the kit has %+v, and %q is what we say", r.Tables, r.Version)
+			}
+		}},
 		{name: "CSV files", req: Request{Code: "select city, sum(people) as people from cities group by city order by 1;", Inputs: tree("cities.csv", "city,people\nWien,3\nLinz,1\nWien,2\n")}, want: want{has: []string{"Linz", "Wien", "5"}},
 			more: tables(`[{"columns":["city","people"],"rows":[["Linz",1],["Wien",5]],"rows_total":2,"truncated":false}]`)},
 		{name: "CSV files of the program", req: Request{Files: tree("q.sql", "select count(*) as n from data", "data.csv", "a\n1\n2\n")}, want: want{has: []string{"2"}}},

@@ -21,6 +21,9 @@ const tablesFile = sandbox.TmpDir + "/.sandbox-run-tables.json"
 // sqlSyntaxExit is how the kit ends when a statement can not be parsed.
 const sqlSyntaxExit = 65
 
+// sqliteVersion is the SQLite that is built into the kit: a test asks it.
+const sqliteVersion = "3.54.1"
+
 // planSQLite runs scripts in a database of their own, or in the one that is among the files.
 func planSQLite(j *job) error {
 	kit, err := j.useKit()
@@ -41,7 +44,7 @@ func planSQLite(j *job) error {
 	}
 	run := j.run(append(append(args, "--"), scripts...)...)
 	run.SyntaxExit = sqlSyntaxExit
-	j.plan.Tables = tablesFile
+	j.plan.Version, j.plan.Tables = sqliteVersion, tablesFile
 	return nil
 }
 

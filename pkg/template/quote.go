@@ -46,6 +46,31 @@ type escaper struct {
 }
 
 func (e escaper) quote(s string) (string, error) {
+	return quoted(s, func(b *strings.Builder, r rune, at int) error {
+		switch {
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case isSurrogate(r) && !e.surrogates:
+			return fmt.Errorf("the lone surrogate U+%04X at %d", r, at)
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r <= 0xff:
+			fmt.Fprintf(b, e.unit, r)
+		case r <= 0xffff:
+			fmt.Fprintf(b, e.wide, r)
+		default:
+			fmt.Fprintf(b, e.astral, r)
+		}
+		return nil
+	})
+}
+
+// quoted puts a text between double quotes. Quotes and backslashes get a backslash; write is called for every other character.
+func quoted(s string, write func(b *strings.Builder, r rune, at int) error) (string, error) {
 	var b strings.Builder
 	b.WriteByte('"')
 	for i := 0; i < len(s); {
@@ -56,24 +81,12 @@ func (e escaper) quote(s string) (string, error) {
 		case r == '"' || r == '\\':
 			b.WriteByte('\\')
 			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case isSurrogate(r) && !e.surrogates:
-			return "", fmt.Errorf("the lone surrogate U+%04X at %d", r, i)
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		case r <= 0xff:
-			fmt.Fprintf(&b, e.unit, r)
-		case r <= 0xffff:
-			fmt.Fprintf(&b, e.wide, r)
 		default:
-			fmt.Fprintf(&b, e.astral, r)
+			if err := write(&b, r, i); err != nil {
+				return "", err
+			}
 		}
-		i += max(n, 1)
+		i += n
 	}
 	b.WriteByte('"')
 	return b.String(), nil
@@ -99,41 +112,31 @@ const maxJavaConstant = 65535
 // quoteJava keeps to ASCII, as older compilers read files in the encoding of the place they run at.
 // \u is replaced before the compiler sees lines and quotes, so controls are written in octal.
 func quoteJava(s string) (string, error) {
-	var b strings.Builder
-	b.WriteByte('"')
-	size := 0
-	for i := 0; i < len(s); {
-		r, n := decodeWTF8(s[i:])
+	size := len(s) // in UTF-8, from which this differs for two kinds of characters
+	text, err := quoted(s, func(b *strings.Builder, r rune, _ int) error {
 		switch {
-		case n == 0:
-			return "", fmt.Errorf("byte %#02x at %d, which is not UTF-8", s[i], i)
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
 		case r >= ' ' && r < 0x7f:
 			b.WriteRune(r)
 		case r < 0x80:
-			fmt.Fprintf(&b, `\%03o`, r)
+			fmt.Fprintf(b, `\%03o`, r)
+			if r == 0 {
+				size++
+			}
 		case r <= 0xffff:
-			fmt.Fprintf(&b, `\u%04x`, r)
+			fmt.Fprintf(b, `\u%04x`, r)
 		default:
-			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
-		}
-		switch {
-		case r == 0:
+			fmt.Fprintf(b, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
 			size += 2
-		case r > 0xffff:
-			size += 6
-		default:
-			size += n
 		}
-		i += n
+		return nil
+	})
+	if err == nil && size > maxJavaConstant {
+		err = fmt.Errorf("%d bytes; a class file has room for %d in one constant (chunks splits a text)", size, maxJavaConstant)
 	}
-	if size > maxJavaConstant {
-		return "", fmt.Errorf("%d bytes; a class file has room for %d in one constant (chunks splits a text)", size, maxJavaConstant)
+	if err != nil {
+		return "", err
 	}
-	b.WriteByte('"')
-	return b.String(), nil
+	return text, nil
 }
 
 // quoteShell uses single quotes, within which every POSIX shell leaves everything as it is.
