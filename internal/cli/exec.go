@@ -14,10 +14,6 @@ import (
 // exec runs the command, shows what it prints and what became of it, and leaves the exit code in
 // c.code. Its error is for failures of ours.
 func (c *cli) exec(o *execOptions) error {
-	log, unlogged, err := o.openAudit()
-	if err != nil {
-		return err
-	}
 	s, err := c.openStage(&o.boxOptions)
 	if err != nil {
 		return err
@@ -30,7 +26,7 @@ func (c *cli) exec(o *execOptions) error {
 	defer release() // the sandbox is gone by then
 	id, err := s.manager.Create(s.ctx, o.spec)
 	if err != nil {
-		return errors.Join(interrupted(s.ctx, err), o.record(log, "", nil, err))
+		return errors.Join(interrupted(s.ctx, err), o.record(s.log, "", nil, err))
 	}
 	show, streams := c.connect(&o.boxOptions, s.stop)
 	if o.stdin {
@@ -42,10 +38,11 @@ func (c *cli) exec(o *execOptions) error {
 	takeBack()
 	show.finish()
 	left := s.dismantle()
-	failed := o.record(log, id, result, err)
+	failed := o.record(s.log, id, result, err)
 	if err != nil {
 		return errors.Join(interrupted(s.ctx, err), left, failed)
 	}
+	unlogged := s.unlogged
 	if unlogged == nil {
 		unlogged = failed
 	}

@@ -13,17 +13,13 @@ import (
 // execute runs the program, shows what it prints and what became of it, and leaves the exit code in c.code. Its error is
 // for failures of ours.
 func (c *cli) execute(o *runOptions) error {
-	log, unlogged, err := o.openAudit()
-	if err != nil {
-		return err
-	}
 	s, err := c.openStage(&o.boxOptions)
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	show, streams := c.connect(&o.boxOptions, s.stop)
-	engine, err := app.NewExecutor(s.manager, app.Engine{Audit: log, Door: audit.DoorCLI, OnPrepare: func(what string) func() {
+	engine, err := app.NewExecutor(s.manager, app.Engine{Audit: s.log, Door: audit.DoorCLI, OnPrepare: func(what string) func() {
 		show.wait.start(what)
 		return show.wait.end
 	}})
@@ -68,7 +64,7 @@ func (c *cli) execute(o *runOptions) error {
 	if err != nil {
 		return errors.Join(interrupted(s.ctx, err), left)
 	}
-	result.Notes = appendNotes(result.Notes, left, unlogged)
+	result.Notes = appendNotes(result.Notes, left, s.unlogged)
 	judgeWorkspace(s, &result.Result)
 	if o.noStream {
 		c.printWhole(&o.boxOptions, &result.Result, show, result.Phases...)

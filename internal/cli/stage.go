@@ -7,11 +7,15 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// stage is where a run takes place: a backend with its manager, and a context that signals cancel.
+// stage is where a run takes place: a backend with its manager, the log it is written to, and a context that signals cancel.
 type stage struct {
+	log      *audit.Log // nil where nothing is to be written
+	unlogged error      // why nothing can be, though it was to be
+
 	manager *sandbox.Manager
 	ctx     context.Context
 	stop    context.CancelCauseFunc
@@ -21,11 +25,15 @@ type stage struct {
 }
 
 func (c *cli) openStage(o *boxOptions) (*stage, error) {
+	log, unlogged, err := o.openAudit()
+	if err != nil {
+		return nil, err
+	}
 	b, chosen, err := c.openBackend(o)
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{manager: sandbox.NewManager(b, sandbox.Options{Chosen: chosen})}
+	s := &stage{log: log, unlogged: unlogged, manager: sandbox.NewManager(b, sandbox.Options{Chosen: chosen})}
 	s.dismantle = sync.OnceValue(func() error { return errors.Join(s.manager.Close(), b.Close()) })
 	s.ctx, s.stop = onSignals(func() {
 		for _, box := range s.manager.List() {

@@ -2,7 +2,6 @@ package executor
 
 import (
 	"archive/zip"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -126,13 +125,11 @@ func (w *goWarmth) fill(ctx context.Context, on prepareHook) error {
 	if have := w.read(); len(w.missing(have)) == 0 && len(w.unread(have)) == 0 {
 		return nil
 	}
-	done := on.begin("compiling Go's standard library, once")
-	defer done()
-	lock, err := lockFile(ctx, filepath.Join(w.dir, warmLock), false)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
+	return fillWarm(ctx, w.dir, "compiling Go's standard library, once", on, func() error { return w.add(ctx) })
+}
+
+// add compiles what is missing, under the lock.
+func (w *goWarmth) add(ctx context.Context) error {
 	have := w.read() // another may have done it meanwhile
 	for _, m := range w.unread(have) {
 		w.packages = append(w.packages, m.imports()...)
@@ -201,14 +198,11 @@ func (w *goWarmth) unread(have map[string]bool) []goModule {
 func (w *goWarmth) build(ctx context.Context, packages []string) error {
 	ctx, cancel := context.WithTimeout(ctx, warmPatience)
 	defer cancel()
-	home := filepath.Join(w.dir, "home") // one at a time: this is under the lock
-	if err := removeTree(ctx, home); err != nil {
+	home, leave, err := workshop(ctx, w.dir)
+	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(home, 0o700); err != nil {
-		return err
-	}
-	defer func() { _ = removeTree(context.WithoutCancel(ctx), home) }() // the next one does
+	defer leave()
 	// A module of its own: none further up has a say. As a module, because only then the go command leaves the index of the
 	// packages that it will look for inside.
 	if err := os.WriteFile(filepath.Join(home, "go.mod"), []byte("module warm\n"), 0o600); err != nil {
@@ -217,23 +211,12 @@ func (w *goWarmth) build(ctx context.Context, packages []string) error {
 	// Sandboxes' users must be able to read it, whatever files of this user's are like.
 	args := slices.Concat([]string{"-c", `umask 022 && exec "$@"`, "go", onHost(w.tool, w.tool.Path), "build"}, goFlags(w.tool.Version), packages)
 	cmd := exec.Command("/bin/sh", args...)
-	cmd.Dir = home
-	cmd.WaitDelay = 5 * time.Second
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "TMPDIR=" + home, "GOPATH=" + home + "/go"}
+	cmd.Env = []string{"TMPDIR=" + home, "GOPATH=" + home + "/go"}
 	for k, v := range goEnv(w.buildDir()) {
 		cmd.Env = append(cmd.Env, k+"="+v)
 	}
-	for k, v := range w.tool.Env {
-		cmd.Env = append(cmd.Env, k+"="+onHost(w.tool, v))
-	}
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := toolchain.RunAlone(ctx, cmd); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
-		return fmt.Errorf("go build: %w: %s", err, first)
+	if err := runTool(ctx, w.tool, cmd, home); err != nil {
+		return fmt.Errorf("go build: %w", err)
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -115,25 +113,21 @@ func (w *javaWarmth) fill(ctx context.Context, on prepareHook) error {
 	if err := there(); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	done := on.begin("preparing the Java compiler, once")
-	defer done()
-	lock, err := lockFile(ctx, filepath.Join(w.dir, warmLock), false)
+	return fillWarm(ctx, w.dir, "preparing the Java compiler, once", on, func() error {
+		if err := there(); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		dropWarm(ctx, w.dir)
+		return w.make(ctx)
+	})
+}
+
+func (w *javaWarmth) make(ctx context.Context) error {
+	home, leave, err := workshop(ctx, w.dir)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
-	if err := there(); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	dropWarm(ctx, w.dir)
-	home := filepath.Join(w.dir, "home") // one at a time: this is under the lock
-	if err := removeTree(ctx, home); err != nil {
-		return err
-	}
-	if err := os.Mkdir(home, 0o700); err != nil {
-		return err
-	}
-	defer func() { _ = removeTree(context.WithoutCancel(ctx), home) }() // the next one does
+	defer leave()
 	made := filepath.Join(home, "javac.jsa")
 	if err := w.train(ctx, home, made); err != nil {
 		if ctx.Err() != nil {
@@ -155,16 +149,9 @@ func (w *javaWarmth) train(ctx context.Context, home, made string) error {
 	}
 	args := append(javacFlags(256*sandbox.MiB), "-J-XX:ArchiveClassesAtExit="+made, "-d", filepath.Join(home, "out"), source)
 	cmd := exec.Command(onHost(w.tool, w.tool.Programs["javac"]), args...)
-	cmd.Dir, cmd.WaitDelay = home, 5*time.Second
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "LANG=C.UTF-8"}
-	for k, v := range w.tool.Env {
-		cmd.Env = append(cmd.Env, k+"="+onHost(w.tool, v))
-	}
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := toolchain.RunAlone(ctx, cmd); err != nil {
-		first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
-		return fmt.Errorf("javac: %w: %s", err, first)
+	cmd.Env = []string{"LANG=C.UTF-8"}
+	if err := runTool(ctx, w.tool, cmd, home); err != nil {
+		return fmt.Errorf("javac: %w", err)
 	}
 	_, err := os.Stat(made)
 	return err

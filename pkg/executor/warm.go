@@ -1,10 +1,13 @@
 package executor
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -95,6 +98,47 @@ func useWarm(dir string) (release func(), err error) {
 		err = errLocked
 	}
 	return nil, err
+}
+
+// fillWarm announces what is about to be prepared and prepares it, in one process at a time.
+func fillWarm(ctx context.Context, dir, what string, on prepareHook, fill func() error) error {
+	done := on.begin(what)
+	defer done()
+	lock, err := lockFile(ctx, filepath.Join(dir, warmLock), false)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return fill()
+}
+
+// workshop is an empty directory for a toolchain to prepare something in. It is called under the lock: there is one at a time.
+func workshop(ctx context.Context, dir string) (home string, leave func(), err error) {
+	home = filepath.Join(dir, "home")
+	if err := removeTree(ctx, home); err != nil {
+		return "", nil, err
+	}
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return "", nil, err
+	}
+	return home, func() { _ = removeTree(context.WithoutCancel(ctx), home) }, nil // if not, the next one does
+}
+
+// runTool runs a program of a toolchain's on the host, at home in a directory. Its error has the first line of what it said.
+func runTool(ctx context.Context, t *toolchain.Toolchain, cmd *exec.Cmd, home string) error {
+	cmd.Dir, cmd.WaitDelay = home, 5*time.Second
+	cmd.Env = append(cmd.Env, "PATH=/usr/local/bin:/usr/bin:/bin", "HOME="+home)
+	for k, v := range t.Env {
+		cmd.Env = append(cmd.Env, k+"="+onHost(t, v))
+	}
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	err := toolchain.RunAlone(ctx, cmd)
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
+	return fmt.Errorf("%w: %s", err, first)
 }
 
 // isStill reports whether a file has its name: what was locked may have been removed while we waited.

@@ -161,6 +161,11 @@ func (m *Manager) filer(id, op string) (*container, Filer, error) {
 	return c, f, nil
 }
 
+// HostDirs are what a root of the host's own paths shows of the host, read-only, where they exist: links where they are links.
+func HostDirs() []string {
+	return []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ssl/certs"}
+}
+
 // ScratchDirs are the writable places of every sandbox.
 func ScratchDirs() []string { return []string{WorkspaceDir, TmpDir, HomeDir} }
 

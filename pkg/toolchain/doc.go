@@ -19,5 +19,5 @@
 // Limits. A program is asked with an environment of a few chosen variables, in the directory /, for ten seconds and 64 KiB
 // of answer at most, so that no project's files have a say and nothing is downloaded. Directories that others may write to
 // supply nothing. Whoever can change the user's own files can change what is found: that is the user's own business, not a
-// wall. Which directories every sandbox shows anyway is known here (see shownDirs) and has to be what the backends do.
+// wall. Which directories every sandbox shows anyway is known here (sandbox.HostDirs).
 package toolchain

@@ -14,9 +14,6 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// shownDirs are what every sandbox shows of the host, links and all.
-var shownDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ssl/certs"}
-
 // ownDirs are every sandbox's own: nothing of the host can be shown there.
 var ownDirs = []string{sandbox.TmpDir, sandbox.WorkspaceDir, sandbox.HomeDir, "/proc", "/dev", "/sys"}
 
@@ -26,7 +23,7 @@ const movedDir = "/opt/sandbox-run"
 // nixStore is shown as a whole: its entries need each other by paths that only Nix could list.
 const nixStore = "/nix/store"
 
-func shown(p string) bool { return withinAny(p, shownDirs) }
+func shown(p string) bool { return withinAny(p, sandbox.HostDirs()) }
 
 // view is what a sandbox has to show of the host.
 type view struct {

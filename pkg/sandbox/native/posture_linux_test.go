@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
 // declared is what a sandboxed process is to find itself in. It is written by hand: a line that changes is a
@@ -259,8 +258,8 @@ func mountsOf(text string) (lines []string) {
 		super = regexp.MustCompile(`(uid|gid|inode64)(=\d+)?,?`).ReplaceAllString(super, "")
 		lines = append(lines, fmt.Sprintf("%s %s %s %s", at, how, kind, strings.Trim(super, ",")))
 	}
-	for _, dir := range rootfs.ConfigDirs {
-		if _, err := os.Stat(dir); err != nil { // a host without it can show none
+	for _, dir := range sandbox.HostDirs() {
+		if _, err := os.Stat(dir); err != nil && strings.HasPrefix(dir, "/etc/") { // a host without it can show none
 			lines = append(lines, dir+" ro,nosuid,nodev the host's")
 		}
 	}

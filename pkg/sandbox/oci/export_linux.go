@@ -49,7 +49,7 @@ func Export(dir string, args []string) error {
 	}
 	root := filepath.Join(dir, rootfsDir)
 	places := []string{"/proc", "/dev", "/sys", "/etc", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir}
-	for _, p := range rootfs.SystemDirs {
+	for _, p := range sandbox.HostDirs() {
 		st, err := os.Lstat(p)
 		switch {
 		case err != nil:

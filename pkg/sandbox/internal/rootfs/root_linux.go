@@ -198,7 +198,7 @@ func (l *layout) layHostPaths(spec *sandbox.Spec, owner int) error {
 	required := spec.Root.HostPaths
 	dirs := required
 	if len(required) == 0 {
-		dirs = slices.Concat(SystemDirs, ConfigDirs)
+		dirs = sandbox.HostDirs()
 		if err := l.base.identity(spec); err != nil {
 			return err
 		}

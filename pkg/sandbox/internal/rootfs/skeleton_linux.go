@@ -187,13 +187,9 @@ func named(p string, err error) error {
 // baseDirs are where the init mounts what every sandbox has.
 var baseDirs = []string{"/proc", "/sys", "/dev", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir}
 
-// SystemDirs, ConfigDirs and configFiles of the host are shown in a root of host paths, where they exist. Of
-// /etc only what programs need to start: it is full of other people's business.
-var (
-	SystemDirs  = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
-	ConfigDirs  = []string{"/etc/alternatives", "/etc/ssl/certs"}
-	configFiles = []string{"/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
-)
+// configFiles of the host are shown in a root of host paths, where they exist, besides sandbox.HostDirs. Of /etc only what
+// programs need to start: it is full of other people's business.
+var configFiles = []string{"/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
 
 // maxConfigFile bounds what is copied into a root in memory.
 const maxConfigFile = 4 << 20
