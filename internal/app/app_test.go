@@ -99,3 +99,41 @@ func TestFacts(t *testing.T) {
 		t.Errorf("%v", seen)
 	}
 }
+
+// What was begun is the first one's who asks for it, and is closed if nobody does.
+func TestAhead(t *testing.T) {
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("needs root on Linux, to have a backend that opens")
+	}
+	a := OpenAhead()
+	other, err := a.Open(Process)
+	if err != nil || other.Name() != Process {
+		t.Fatalf("%v, %v", other, err)
+	}
+	first, err := a.Open(DefaultBackend)
+	if err != nil || first.Name() != DefaultBackend {
+		t.Fatalf("%v, %v", first, err)
+	}
+	second, err := a.Open(DefaultBackend)
+	if err != nil || second == first {
+		t.Errorf("%v, %v: somebody has it", second, err)
+	}
+	for _, b := range []sandbox.Backend{other, first, second} {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	unused := OpenAhead()
+	for range 2 {
+		if err := errors.Join(a.Close(), unused.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	if b, err := unused.Open("vmware"); b != nil || !errors.Is(err, sandbox.ErrInvalid) {
+		t.Errorf("%v, %v", b, err)
+	}
+	var none *Ahead
+	if b, err := none.Open(Process); err != nil || errors.Join(b.Close(), none.Close()) != nil {
+		t.Errorf("%v, %v", b, err)
+	}
+}
