@@ -111,6 +111,9 @@ func (w *work) command(d *Definition, s *sources) []string {
 	}
 	// Whether the packages are to be had is asked before anything is installed: the answer takes a second then, and a minute later.
 	args = append(args, `--extract-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --quiet --yes --simulate install `+strings.Join(d.Debian, " ")+` >/dev/null`)
+	for _, pattern := range d.Remove { // a pattern is of a form that needs no quoting
+		args = append(args, `--customize-hook=cd "$1" && rm -rf .`+pattern)
+	}
 	return append(args, `--customize-hook=umount "$1/var/cache/apt/archives"`, s.suite, "-", "-")
 }
 

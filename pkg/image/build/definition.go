@@ -27,7 +27,8 @@ const Repository = "sandbox-run/"
 //	debian: [python3]              # packages
 //	alpine: [python3]
 //	alpine_path: [/usr/lib/x/bin]  # where Alpine has programs that Debian has on the PATH
-//	exclude: [/usr/lib/jvm/*/jmods/*]  # files of Debian's packages that programs do without; * matches slashes, too
+//	exclude: [/usr/lib/jvm/*/jmods/*]  # files of Debian's packages that are not unpacked, programs do without; * matches slashes, too
+//	remove: [/usr/lib/*/tests]     # the same, but removed when all is installed: scripts of packages want to see them; * does not match slashes
 //	env: {MPLBACKEND: Agg}         # besides PATH and LANG
 //	cmd: [python3]                 # what is run where nothing else is asked for
 //
@@ -42,6 +43,7 @@ type Definition struct {
 	Alpine      []string          `json:"alpine"`
 	AlpinePath  []string          `json:"alpine_path,omitempty"`
 	Exclude     []string          `json:"exclude,omitempty"`
+	Remove      []string          `json:"remove,omitempty"`
 	Env         map[string]string `json:"env,omitempty"`
 	Cmd         []string          `json:"cmd"`
 }
@@ -77,7 +79,7 @@ func Lookup(name string) (*Definition, error) {
 	}
 	c := *d
 	c.Languages, c.Debian, c.Alpine = slices.Clone(d.Languages), slices.Clone(d.Debian), slices.Clone(d.Alpine)
-	c.AlpinePath, c.Exclude = slices.Clone(d.AlpinePath), slices.Clone(d.Exclude)
+	c.AlpinePath, c.Exclude, c.Remove = slices.Clone(d.AlpinePath), slices.Clone(d.Exclude), slices.Clone(d.Remove)
 	c.From, c.Cmd, c.Env = slices.Clone(d.From), slices.Clone(d.Cmd), maps.Clone(d.Env)
 	return &c, nil
 }
@@ -132,6 +134,7 @@ func gather(raw map[string]*Definition, name string, path []string, d *Definitio
 	d.Debian = join(d.Debian, own.Debian)
 	d.Alpine = join(d.Alpine, own.Alpine)
 	d.Exclude = join(d.Exclude, own.Exclude)
+	d.Remove = join(d.Remove, own.Remove)
 	d.AlpinePath = join(d.AlpinePath, own.AlpinePath)
 	for k, v := range own.Env {
 		if d.Env == nil {
@@ -195,6 +198,8 @@ func parse(name string, text []byte) (*Definition, error) {
 			d.AlpinePath, err = list(p.Value, directoryName)
 		case "exclude":
 			d.Exclude, err = list(p.Value, pattern)
+		case "remove":
+			d.Remove, err = list(p.Value, pattern)
 		case "env":
 			d.Env, err = environment(p.Value)
 		case "cmd":

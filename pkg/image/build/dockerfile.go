@@ -67,6 +67,9 @@ func (d *Definition) Dockerfile(base Base) (string, error) {
 		line("    apt-get update && \\")
 		line("    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \\")
 		line("        %s && \\", strings.Join(d.Debian, " \\\n        "))
+		for _, pattern := range d.Remove {
+			line("    rm -rf %s && \\", pattern)
+		}
 		line("    rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* && \\")
 		line("    groupadd -g %d %s && \\", userID, sandbox.UserName)
 		line("    useradd -u %d -g %d -d %s -M -s /bin/sh %s && \\", userID, userID, sandbox.HomeDir, sandbox.UserName)

@@ -26,6 +26,7 @@ var reasons = []struct {
 	{regexp.MustCompile(`(?m)NO_PUBKEY \S+|is not signed|The following signatures (?:couldn't be verified|were invalid).*`), ErrNetwork, "apt-get install debian-archive-keyring"},
 	{regexp.MustCompile(`(?m)Unable to locate package \S+|Package '\S+' has no installation candidate|Couldn't find any package by .*|has unmet dependencies|held broken packages`),
 		ErrPackage, "apt-get update; or --suite NAME of a Debian release that has them"},
+	{regexp.MustCompile(`(?m)^dpkg: error processing (?:package|archive) .*$`), ErrPackage, "the same with --verbose, for what the package says"},
 }
 
 // explain turns a failure into one that names what is wrong and what to do.
@@ -81,7 +82,7 @@ func lastLine(text []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
 		line := strings.TrimSpace(lines[i])
-		if strings.HasPrefix(line, "E: ") && !strings.Contains(line, "mmdebstrap failed to run") {
+		if strings.HasPrefix(line, "E: ") && !strings.Contains(line, "mmdebstrap failed to run") && !strings.HasPrefix(line, "E: rm failed") {
 			return shorten(line)
 		}
 	}

@@ -126,7 +126,8 @@ func TestExplain(t *testing.T) {
 		"tar: write error: No space left on device":                                                                 "no space left on device: tar: write error: No space left on device; try: sandbox-run image prune",
 		"newuidmap: uid range [1-65536) -> [1-65536) not allowed":                                                   ErrNamespaces.Error() + ": newuidmap: uid range",
 		"W: GPG error: http://x InRelease: NO_PUBKEY 0E98404D386FA1D9":                                              "try: apt-get install debian-archive-keyring",
-		"E: strange\nE: mmdebstrap failed to run":                                                                   "E: strange; try: the same with --verbose",
+		"dpkg: error processing package x (--configure):\n old script failed\nE: rm failed: 256":                    ErrPackage.Error() + ": dpkg: error processing package x (--configure):; try: the same with --verbose",
+		"E: strange\nE: rm failed: 256\nE: mmdebstrap failed to run":                                                "E: strange; try: the same with --verbose",
 	} {
 		err := d.explain(t.Context(), &failure{"mmdebstrap", os.ErrInvalid}, &tail{text: []byte(said)}, Options{})
 		if !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "image build python: ") {
