@@ -106,15 +106,15 @@ func TestAhead(t *testing.T) {
 		t.Skip("needs root on Linux, to have a backend that opens")
 	}
 	a := OpenAhead()
-	other, err := a.Open(Process)
+	other, err := Open(Process, Options{Ahead: a})
 	if err != nil || other.Name() != Process {
 		t.Fatalf("%v, %v", other, err)
 	}
-	first, err := a.Open(DefaultBackend)
-	if err != nil || first.Name() != DefaultBackend {
-		t.Fatalf("%v, %v", first, err)
+	first, choice, err := OpenAuto(t.Context(), Want{}, Options{Ahead: a})
+	if err != nil || first.Name() != Native || choice.Backend != Native || first != a.backend {
+		t.Fatalf("%v, %v, %v", first, choice, err)
 	}
-	second, err := a.Open(DefaultBackend)
+	second, err := Open(Native, Options{Ahead: a})
 	if err != nil || second == first {
 		t.Errorf("%v, %v: somebody has it", second, err)
 	}
@@ -124,16 +124,10 @@ func TestAhead(t *testing.T) {
 		}
 	}
 	unused := OpenAhead()
+	var none *Ahead
 	for range 2 {
-		if err := errors.Join(a.Close(), unused.Close()); err != nil {
+		if err := errors.Join(a.Close(), unused.Close(), none.Close()); err != nil {
 			t.Error(err)
 		}
-	}
-	if b, err := unused.Open("vmware"); b != nil || !errors.Is(err, sandbox.ErrInvalid) {
-		t.Errorf("%v, %v", b, err)
-	}
-	var none *Ahead
-	if b, err := none.Open(Process); err != nil || errors.Join(b.Close(), none.Close()) != nil {
-		t.Errorf("%v, %v", b, err)
 	}
 }
