@@ -76,7 +76,7 @@ func (r *remover) remove(ctx context.Context, name string) error {
 		if err := unix.Unlinkat(r.top, name, unix.AT_REMOVEDIR); err == nil || err == unix.ENOENT {
 			return nil
 		}
-		dir, err := unix.Openat(r.top, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		dir, err := openHere(r.top, name)
 		if errors.Is(err, unix.EACCES) { // its owner took the rights away; we are that owner, or root
 			if err = unix.Fchmodat(r.top, name, 0o700, 0); err == nil {
 				continue
@@ -91,6 +91,19 @@ func (r *remover) remove(ctx context.Context, name string) error {
 			return err
 		}
 	}
+}
+
+// openHere opens a directory that is no mount point: what is mounted there is somebody else's, perhaps the machine's own /proc or
+// /dev, and not even its mode is ours to change.
+func openHere(at int, name string) (int, error) {
+	fd, err := unix.Openat2(at, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
+	})
+	if errors.Is(err, unix.EXDEV) {
+		return -1, fmt.Errorf("something is mounted there, and stays: %w", unix.EBUSY)
+	}
+	return fd, err
 }
 
 // lift empties a directory one level: files go, directories move to the top.

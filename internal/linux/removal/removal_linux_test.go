@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -86,4 +87,42 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// What is mounted in a tree is not part of it: a directory of a killed builder may still show the machine's own /proc and /dev.
+func TestTreeKeepsWhatIsMountedInIt(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount")
+	}
+	dir, precious := filepath.Join(t.TempDir(), "tree"), filepath.Join(t.TempDir(), "precious")
+	must(t, os.MkdirAll(filepath.Join(dir, "root/proc"), 0o755))
+	must(t, os.MkdirAll(filepath.Join(precious, "below"), 0o555))
+	must(t, os.WriteFile(filepath.Join(precious, "file"), nil, 0o644))
+	for _, depth := range []string{"root/proc", "root"} {
+		done := make(chan error)
+		go func() {
+			runtime.LockOSThread() // and never let go: the thread ends with its mount namespace
+			err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+			if err == nil {
+				err = unix.Mount(precious, filepath.Join(dir, depth), "", unix.MS_BIND, "")
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			done <- Tree(t.Context(), dir)
+		}()
+		if err := <-done; !errors.Is(err, unix.EBUSY) {
+			t.Errorf("%s: %v", depth, err)
+		}
+		if _, err := os.Stat(filepath.Join(precious, "file")); err != nil {
+			t.Errorf("%s: %v", depth, err)
+		}
+		if st, err := os.Stat(filepath.Join(precious, "below")); err != nil || st.Mode().Perm() != 0o555 {
+			t.Errorf("%s: %v, %v", depth, st, err)
+		}
+		if st, err := os.Stat(precious); err != nil || st.Mode().Perm() != 0o555 {
+			t.Errorf("%s: %v, %v", depth, st, err)
+		}
+	}
+	must(t, Tree(t.Context(), dir)) // here nothing is mounted
 }
