@@ -19,6 +19,14 @@ func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []i
 	if m.Housed {
 		return nil, moveIn(found)
 	}
+	if m.Inner && !m.Namespaced {
+		if err := becomeRoot(m); err != nil {
+			return nil, err
+		}
+		if err := hide(); err != nil {
+			return nil, err
+		}
+	}
 	if !m.Namespaced {
 		return nil, adoptOrphans()
 	}
@@ -33,9 +41,8 @@ func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []i
 	if err := becomeRoot(m); err != nil {
 		return nil, err
 	}
-	// Nobody inside may look into this process.
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return nil, failed(initproto.StageNamespaces, "undumpable", err)
+	if err := hide(); err != nil {
+		return nil, err
 	}
 	if err := unix.Sethostname([]byte(m.Hostname)); err != nil {
 		return nil, failed(initproto.StageNamespaces, "set hostname", err)
@@ -82,8 +89,8 @@ func moveIn(found *initproto.Posture) error {
 		return failed(initproto.StageNamespaces, "pid namespace", errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
 	}
 	catchNothing()
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return failed(initproto.StageNamespaces, "undumpable", err)
+	if err := hide(); err != nil {
+		return err
 	}
 	*found = initproto.Posture{PID: 1, UID: uint32(unix.Getuid()), GID: uint32(unix.Getgid())}
 	nnp, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
@@ -113,6 +120,11 @@ func moveIn(found *initproto.Posture) error {
 	}
 	found.Release = unix.ByteSliceToString(name.Release[:])
 	return nil
+}
+
+// hide keeps everybody inside from looking into this process.
+func hide() error {
+	return failed(initproto.StageNamespaces, "undumpable", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
 // openPlaces opens directories for the supervisor to look at, and a socket to ask about this network namespace's.

@@ -64,6 +64,9 @@ type Setup struct {
 	// Housed: somebody else has built the world (a container runtime), and the init finds itself the first process in it, with
 	// the program's own id and no privilege. It says in its answer what it finds.
 	Housed bool
+	// Inner, of one that is not Namespaced, says that somebody else has put up the walls (a container's), and that the init
+	// was born in a user namespace of its own within them: it becomes root there, and nobody may look into it.
+	Inner bool
 	// HostMountNS and HostUserNS are the inodes of the supervisor's own namespaces: the init must
 	// not find itself in them.
 	HostMountNS, HostUserNS uint64
@@ -224,6 +227,7 @@ func (m *Setup) Encode() []byte {
 		w.uint(Version)
 		w.bool(m.Namespaced)
 		w.bool(m.Housed)
+		w.bool(m.Inner)
 		w.uint(m.HostMountNS)
 		w.uint(m.HostUserNS)
 		w.bool(m.Stay)
@@ -259,7 +263,7 @@ func (r *reader) setup() *Setup {
 	if r.uint() != Version {
 		r.fail()
 	}
-	m := &Setup{Namespaced: r.bool(), Housed: r.bool(), HostMountNS: r.uint(), HostUserNS: r.uint(), Stay: r.bool(), KeepGroups: r.bool()}
+	m := &Setup{Namespaced: r.bool(), Housed: r.bool(), Inner: r.bool(), HostMountNS: r.uint(), HostUserNS: r.uint(), Stay: r.bool(), KeepGroups: r.bool()}
 	r.list(func() {
 		m.Settings = append(m.Settings, Setting{Name: r.string(), Value: r.string()})
 	})

@@ -1,0 +1,282 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/api/types/system"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Name is what --backend calls this backend.
+const Name = "docker"
+
+// Options configure a Backend; the zero value serves where a daemon is found and every spec names an image.
+type Options struct {
+	// Host is the daemon's address, as in DOCKER_HOST; empty looks for one.
+	Host string
+	// Image is the root of sandboxes that name none.
+	Image string
+	// Runtime is one that the daemon has registered ("runsc"); empty is its default.
+	Runtime string
+	// Helper is the helper's executable for the daemon's architecture; empty looks for it.
+	Helper string
+	// Warm is how many containers of each shape are kept ready, once one of that shape was asked for.
+	Warm int
+	// Load gives an image that the daemon does not have, as `docker save` writes it. nil, or ErrNoImage: there is none.
+	Load func(ctx context.Context, ref string) (io.ReadCloser, error)
+	// Substitutors change image names before the daemon sees them, as in testcontainers.
+	Substitutors []testcontainers.ImageSubstitutor
+	// StateDir is where supervisors show that they live; empty is the user's cache directory.
+	StateDir string
+}
+
+// ErrNoImage is what Options.Load returns for an image it does not have either.
+var ErrNoImage = errors.New("no such image")
+
+// Backend makes containers.
+type Backend struct {
+	opts Options
+	life life
+	pool pool
+
+	mu      sync.Mutex
+	daemon  *daemon
+	closed  bool
+	closing context.Context
+	close   context.CancelFunc
+	beside  sync.WaitGroup // what goes on beside: collecting, making ahead
+	swept   bool
+}
+
+var (
+	_ sandbox.Backend  = (*Backend)(nil)
+	_ sandbox.Instance = (*instance)(nil)
+	_ sandbox.Filer    = (*instance)(nil)
+	_ sandbox.Freezer  = (*instance)(nil)
+)
+
+// New contacts nobody yet.
+func New(o Options) (*Backend, error) {
+	if o.Warm < 0 || o.Warm > maxWarm {
+		return nil, sandbox.Invalid("warm", "%d is outside 0…%d", o.Warm, maxWarm)
+	}
+	if err := checkHost(o.Host); err != nil {
+		return nil, err
+	}
+	b := &Backend{opts: o, life: life{dir: o.StateDir}}
+	b.closing, b.close = context.WithCancel(context.Background())
+	b.pool.b = b
+	return b, nil
+}
+
+// Name is "docker".
+func (b *Backend) Name() string { return Name }
+
+// daemon is what is known of the one we talk to.
+type daemon struct {
+	*client.Client
+	host   string
+	info   system.Info
+	podman bool
+	local  bool // it shares our file system
+	arch   string
+	remaps bool // its containers have a user namespace already
+	helper struct {
+		sync.Mutex        // held while it is put there
+		volume     string // that has it
+		doubted    bool   // a container has found its volume empty
+	}
+}
+
+// minAPI is the first that has cgroup namespaces: Docker 20.10, Podman 3.
+const minAPI = "1.41"
+
+// connectPatience is how long a daemon may take to say who it is.
+const connectPatience = 15 * time.Second
+
+// connect finds the daemon at first use. A daemon that could not be reached is looked for again the next time.
+func (b *Backend) connect(ctx context.Context) (*daemon, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
+	}
+	if b.daemon != nil {
+		return b.daemon, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, connectPatience, fmt.Errorf("the daemon has not answered within %v", connectPatience))
+	defer cancel()
+	d, err := dial(ctx, b.opts.Host)
+	if err != nil {
+		return nil, err
+	}
+	if r := b.opts.Runtime; r != "" {
+		if _, ok := d.info.Runtimes[r]; !ok && !d.podman {
+			_ = d.Close()
+			return nil, &sandbox.Error{
+				Backend: Name, Op: "runtime " + r, Stage: "daemon", Kind: sandbox.ErrUnsupported,
+				Err:  fmt.Errorf("the daemon at %s has %s", d.host, strings.Join(runtimes(d.info), ", ")),
+				Hint: "register it in the daemon's configuration (\"runtimes\" in /etc/docker/daemon.json)",
+			}
+		}
+	}
+	b.daemon = d
+	return d, nil
+}
+
+func runtimes(info system.Info) (names []string) {
+	for name := range info.Runtimes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// dial connects to a daemon and asks it who it is.
+func dial(ctx context.Context, host string) (*daemon, error) {
+	host, err := findHost(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	opts := []client.Opt{client.WithTLSClientConfigFromEnv(), client.WithHost(host)}
+	if strings.HasPrefix(host, "unix://") || strings.HasPrefix(host, "npipe://") {
+		opts = opts[1:]
+	}
+	c, err := client.New(opts...)
+	if err != nil {
+		return nil, &sandbox.Error{Backend: Name, Op: "connect to " + host, Stage: "daemon", Kind: sandbox.ErrInvalid, Err: err}
+	}
+	d := &daemon{Client: c, host: host, local: strings.HasPrefix(host, "unix://")}
+	fail := func(err error) (*daemon, error) {
+		_ = c.Close()
+		return nil, unreachable(ctx, host, err)
+	}
+	ping, err := c.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
+	if err != nil {
+		return fail(err)
+	}
+	if tooOld(ping.APIVersion) {
+		return fail(&oldDaemon{ping.APIVersion})
+	}
+	info, err := c.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return fail(err)
+	}
+	d.info = info.Info
+	version, err := c.ServerVersion(ctx, client.ServerVersionOptions{})
+	if err != nil {
+		return fail(err)
+	}
+	for _, part := range version.Components {
+		d.podman = d.podman || strings.HasPrefix(part.Name, "Podman")
+	}
+	for _, o := range d.info.SecurityOptions {
+		d.remaps = d.remaps || strings.HasPrefix(o, "name=userns") || strings.HasPrefix(o, "name=rootless")
+	}
+	if d.arch = goArch(d.info.Architecture); d.arch == "" {
+		d.arch = goArch(version.Arch)
+	}
+	return d, nil
+}
+
+// goArch is what Go calls an architecture that a daemon names.
+func goArch(name string) string {
+	switch name {
+	case "x86_64", "amd64":
+		return "amd64"
+	case "aarch64", "arm64":
+		return "arm64"
+	}
+	return ""
+}
+
+// Probe says what the daemon can enforce, by its own word. Each sandbox is looked at from inside when it is made.
+func (b *Backend) Probe(ctx context.Context) sandbox.Isolation {
+	iso := sandbox.NewIsolation(Name)
+	d, err := b.connect(ctx)
+	if err != nil {
+		iso.Tier = sandbox.TierNone
+		remedy := "sandbox-run setup docker"
+		if e := new(*sandbox.Error); errors.As(err, e) && (*e).Hint != "" {
+			remedy = (*e).Hint
+		}
+		for _, c := range sandbox.AllControls() {
+			iso.Lack(c, sandbox.Absent, err.Error(), remedy)
+		}
+		return iso
+	}
+	return d.promise(b.opts.Runtime)
+}
+
+// Create makes a container, or takes one that was made ahead.
+func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
+	d, err := b.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	shape, err := b.shape(d, spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.life.claim(); err != nil {
+		return nil, failure("register", "supervisor", err)
+	}
+	b.sweep()
+	c := b.pool.take(shape)
+	if c == nil {
+		if c, err = b.launch(ctx, d, shape); err != nil {
+			return nil, err
+		}
+	}
+	b.pool.fill(d, shape)
+	return newInstance(b, d, c, spec), nil
+}
+
+// sweep removes what dead supervisors left, once, beside the first sandbox.
+func (b *Backend) sweep() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.swept || b.closed {
+		return
+	}
+	b.swept = true
+	b.beside.Go(func() { _, _ = b.Collect(b.closing, false) })
+}
+
+// go runs something beside, unless the backend is closed.
+func (b *Backend) goBeside(do func(ctx context.Context)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.beside.Go(func() { do(b.closing) })
+	}
+}
+
+// Close ends the containers that were made ahead and lets go of the daemon. Every instance must be destroyed. Twice is fine.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	first := !b.closed
+	b.closed = true
+	d := b.daemon
+	b.mu.Unlock()
+	if !first {
+		return nil
+	}
+	b.close()
+	b.beside.Wait()
+	err := b.pool.empty()
+	if d != nil {
+		err = errors.Join(err, d.Close())
+	}
+	return errors.Join(err, b.life.release())
+}

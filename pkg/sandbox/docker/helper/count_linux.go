@@ -1,0 +1,222 @@
+package helper
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+)
+
+// groupDir is where a container sees its own cgroup.
+const groupDir = "/sys/fs/cgroup"
+
+// counter reads what the kernel counts of this container, of either version of cgroups.
+type counter struct {
+	version int
+	dirs    []string
+
+	mu       sync.Mutex
+	own      uint64 // memory of the helper and its first init
+	ownTasks int
+	memory   uint64 // highest seen
+	tasks    int
+	full     bool
+}
+
+// marks are where counters stood when a phase began.
+type marks struct {
+	cpuUser, cpuSystem, throttled time.Duration
+	oom, hits                     uint64
+	peak                          uint64
+	tasksPeak                     int
+}
+
+func newCounter(setup *wire.Setup) *counter {
+	c := &counter{}
+	for _, d := range setup.Dirs {
+		c.dirs = append(c.dirs, d.At)
+	}
+	switch {
+	case exists(groupDir + "/memory.current"):
+		c.version = 2
+	case exists(groupDir + "/memory/memory.usage_in_bytes"):
+		c.version = 1
+	}
+	return c
+}
+
+func exists(file string) bool { return unix.Access(file, unix.F_OK) == nil }
+
+// number reads a file with one; -1 is "max", or that there is none.
+func number(file string) int64 {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return -1
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// field reads one of a file's lines of a name and a number; 0 if there is none.
+func field(file, name string) uint64 {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.SplitSeq(string(text), "\n") {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			n, _ := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// limits are those in force; -1 is none.
+func (c *counter) limits() (memory, swap, pids, quota, period int64) {
+	switch c.version {
+	case 2:
+		memory, swap, pids = number(groupDir+"/memory.max"), number(groupDir+"/memory.swap.max"), number(groupDir+"/pids.max")
+		quota, period = -1, -1
+		if text, err := os.ReadFile(groupDir + "/cpu.max"); err == nil {
+			if f := strings.Fields(string(text)); len(f) == 2 && f[0] != "max" {
+				quota, _ = strconv.ParseInt(f[0], 10, 64)
+				period, _ = strconv.ParseInt(f[1], 10, 64)
+			}
+		}
+		return memory, swap, pids, quota, period
+	case 1:
+		return number(groupDir + "/memory/memory.limit_in_bytes"), number(groupDir + "/memory/memory.memsw.limit_in_bytes"),
+			number(groupDir + "/pids/pids.max"), number(groupDir + "/cpu/cpu.cfs_quota_us"), number(groupDir + "/cpu/cpu.cfs_period_us")
+	}
+	return -1, -1, -1, -1, -1
+}
+
+// reading is what the kernel says now.
+type reading struct {
+	marks
+	memory uint64
+	tasks  int
+}
+
+const clockTick = 10 * time.Millisecond // USER_HZ is 100 everywhere
+
+func (c *counter) read() (r reading) {
+	positive := func(n int64) uint64 { return uint64(max(n, 0)) }
+	switch c.version {
+	case 2:
+		r.cpuUser = time.Duration(field(groupDir+"/cpu.stat", "user_usec")) * time.Microsecond
+		r.cpuSystem = time.Duration(field(groupDir+"/cpu.stat", "system_usec")) * time.Microsecond
+		r.throttled = time.Duration(field(groupDir+"/cpu.stat", "throttled_usec")) * time.Microsecond
+		r.memory, r.peak = positive(number(groupDir+"/memory.current")), positive(number(groupDir+"/memory.peak"))
+		r.oom = field(groupDir+"/memory.events", "oom_kill")
+		r.tasks, r.tasksPeak = int(positive(number(groupDir+"/pids.current"))), int(positive(number(groupDir+"/pids.peak")))
+		r.hits = field(groupDir+"/pids.events", "max")
+	case 1:
+		r.cpuUser, r.cpuSystem = split(
+			time.Duration(positive(number(groupDir+"/cpuacct/cpuacct.usage"))),
+			time.Duration(field(groupDir+"/cpuacct/cpuacct.stat", "user"))*clockTick,
+			time.Duration(field(groupDir+"/cpuacct/cpuacct.stat", "system"))*clockTick)
+		r.throttled = time.Duration(field(groupDir+"/cpu/cpu.stat", "throttled_time"))
+		r.memory, r.peak = positive(number(groupDir+"/memory/memory.usage_in_bytes")), positive(number(groupDir+"/memory/memory.max_usage_in_bytes"))
+		r.oom = field(groupDir+"/memory/memory.oom_control", "oom_kill")
+		r.tasks, r.tasksPeak = int(positive(number(groupDir+"/pids/pids.current"))), int(positive(number(groupDir+"/pids/pids.peak")))
+		r.hits = field(groupDir+"/pids/pids.events", "max")
+	}
+	return r
+}
+
+// split divides an exact total as the coarse counts do.
+func split(total, user, system time.Duration) (time.Duration, time.Duration) {
+	if user+system <= 0 {
+		return total, 0
+	}
+	u := time.Duration(float64(total) * (float64(user) / float64(user+system)))
+	return u, total - u
+}
+
+// rest notes what the helper itself takes, before anything else has run.
+func (c *counter) rest() {
+	r := c.read()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.own, c.ownTasks = r.memory, r.tasks
+}
+
+// load brings the number of our own tasks to what the limit on processes has room for: a runtime's threads are as many as it
+// likes, and the program is to have exactly what it was given. Threads that the runtime adds later make that less, never more.
+func (c *counter) load(ballast int, first *spawn.Init) {
+	tasks := c.read().tasks
+	if tasks == 0 { // no cgroup is seen
+		list, _ := os.ReadDir("/proc/self/task")
+		tasks = len(list) + first.Threads()
+	}
+	for n := tasks; n < ballast; n++ {
+		up := make(chan struct{})
+		go func() {
+			runtime.LockOSThread()
+			close(up)
+			select {}
+		}()
+		<-up
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ownTasks = max(tasks, ballast)
+}
+
+func (c *counter) mark() marks {
+	m := c.read().marks
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.memory, c.tasks = 0, 0
+	return m
+}
+
+// since is what was used after a mark. Peaks are the kernel's where it has seen a new one since, else the highest that was
+// looked at.
+func (c *counter) since(m marks) (out wire.Counters) {
+	r := c.read()
+	used, full := c.scratch()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.memory, c.tasks = max(c.memory, r.memory), max(c.tasks, r.tasks)
+	peak, tasksPeak := c.memory, c.tasks
+	if r.peak > m.peak {
+		peak = max(peak, r.peak)
+	}
+	if r.tasksPeak > m.tasksPeak {
+		tasksPeak = max(tasksPeak, r.tasksPeak)
+	}
+	c.full = c.full || full
+	less := func(a, b uint64) uint64 { return a - min(a, b) }
+	return wire.Counters{
+		CPUUser: max(0, r.cpuUser-m.cpuUser), CPUSystem: max(0, r.cpuSystem-m.cpuSystem), Throttled: max(0, r.throttled-m.throttled),
+		Memory: less(r.memory, c.own), MemoryPeak: less(peak, c.own),
+		Processes: max(0, r.tasks-c.ownTasks), ProcessesPeak: max(0, tasksPeak-c.ownTasks),
+		OOMKills: less(r.oom, m.oom), ProcessLimitHits: less(r.hits, m.hits), DiskUsed: used, DiskFull: full,
+	}
+}
+
+// scratch is how much of it is used, and whether there is no room for another page or file.
+func (c *counter) scratch() (used uint64, full bool) {
+	for _, d := range c.dirs {
+		var st unix.Statfs_t
+		if unix.Statfs(d, &st) != nil {
+			continue
+		}
+		used += (st.Blocks - st.Bfree) * uint64(st.Bsize)
+		full = full || st.Blocks > 0 && st.Bfree == 0 || st.Files > 0 && st.Ffree == 0
+	}
+	return used, full
+}

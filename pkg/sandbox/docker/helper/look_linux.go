@@ -1,0 +1,122 @@
+package helper
+
+import (
+	"math"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+)
+
+// keptCapabilities are what the helper works with: to give inits their ids, to be the user when it opens files, and to end what
+// belongs to others.
+var keptCapabilities = []int{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL}
+
+// dropAllBut gives capabilities up, in all threads.
+func dropAllBut(kept ...int) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&header, &have[0]); err != nil {
+		return err
+	}
+	var want [2]unix.CapUserData
+	for _, c := range kept {
+		bit := uint32(1) << (c % 32)
+		want[c/32].Permitted |= have[c/32].Permitted & bit
+		want[c/32].Effective |= have[c/32].Permitted & bit
+	}
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&want[0])), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// lookAround finds out what walls and limits there are.
+func lookAround(r *wire.Ready, setup *wire.Setup, c *counter) {
+	status := map[string]string{}
+	text, _ := os.ReadFile("/proc/thread-self/status")
+	for line := range strings.SplitSeq(string(text), "\n") {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			status[name] = strings.TrimSpace(value)
+		}
+	}
+	r.NoNewPrivs = status["NoNewPrivs"] == "1"
+	r.Seccomp, _ = strconv.Atoi(status["Seccomp"])
+	r.CapBnd, _ = strconv.ParseUint(status["CapBnd"], 16, 64)
+	var st unix.Statfs_t
+	r.ReadOnly = unix.Statfs("/", &st) == nil && st.Flags&unix.ST_RDONLY != 0
+	if list, err := net.Interfaces(); err == nil {
+		for _, i := range list {
+			r.Interfaces = append(r.Interfaces, i.Name)
+		}
+	}
+	for _, d := range setup.Dirs {
+		room := wire.Room{At: d.At, Bytes: -1, Inodes: -1}
+		if unix.Statfs(d.At, &st) == nil {
+			room.Kind, room.NoSuid = st.Type, st.Flags&unix.ST_NOSUID != 0
+			room.Bytes, room.Inodes = int64(st.Blocks)*st.Bsize, clampInt(st.Files)
+		}
+		r.Scratch = append(r.Scratch, room)
+	}
+	r.Writable = unasked(setup)
+	r.Cgroup = c.version
+	r.Memory, r.Swap, r.Pids, r.CPUQuota, r.CPUPeriod = c.limits()
+	cgroups, err := os.ReadFile("/proc/self/cgroup")
+	r.CgroupNS = err == nil && cgroupIsRoot(string(cgroups))
+}
+
+// cgroupIsRoot reports whether the groups with limits are the roots of their hierarchies, as in a cgroup namespace.
+func cgroupIsRoot(text string) bool {
+	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+		parts := strings.SplitN(line, ":", 3)
+		if len(parts) == 3 && (parts[1] == "memory" || parts[1] == "pids") && parts[2] != "/" {
+			return false
+		}
+	}
+	return true
+}
+
+func clampInt(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+
+// engineFiles are what engines mount into every container: root's, and not the user's to write.
+var engineFiles = []string{"/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/run/.containerenv", "/run/secrets", "/.dockerenv"}
+
+// unasked are writable mounts that are neither the kernel's, nor the scratch's, nor the user's volumes: those that an image declares.
+func unasked(setup *wire.Setup) (list []string) {
+	text, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return []string{"? (" + err.Error() + ")"}
+	}
+	known := append(engineFiles[:len(engineFiles):len(engineFiles)], setup.Volumes...)
+	for _, d := range setup.Dirs {
+		known = append(known, d.At)
+	}
+	for line := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n") {
+		fields, rest, _ := strings.Cut(line, " - ")
+		f, kind := strings.Fields(fields), strings.Fields(rest)
+		if len(f) < 6 || len(kind) < 1 || strings.HasPrefix(f[5], "ro,") || f[5] == "ro" || f[4] == "/" {
+			continue
+		}
+		at := f[4]
+		if within(at, "/proc") || within(at, "/sys") || within(at, "/dev") || slices.Contains(known, unescape(at)) {
+			continue
+		}
+		list = append(list, unescape(at))
+	}
+	return list
+}
+
+func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+
+// unescape undoes what the kernel does to blanks in names.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}

@@ -1,0 +1,24 @@
+//go:build unix
+
+package docker
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// tryLock takes a file for this process alone, if nobody else has it.
+func tryLock(f *os.File) (held bool, err error) {
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return false, nil
+		case !errors.Is(err, syscall.EINTR):
+			return false, err
+		}
+	}
+}

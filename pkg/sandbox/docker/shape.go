@@ -1,0 +1,316 @@
+package docker
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/docker/go-units"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
+)
+
+const (
+	// ballast is what the helper and its inits have of the process limit, for themselves.
+	ballast = 32
+	// minMemory is the least that the helper and a small program live in.
+	minMemory = 16 * sandbox.MiB
+	// helperDir is where a container has the helper.
+	helperDir  = "/.sandbox-run"
+	helperFile = "sandbox-helper"
+)
+
+// shape is everything of a spec that a container is made of. Containers of equal shapes can stand in for each other until
+// something has run in them.
+type shape struct {
+	Image    string
+	Hostname string
+	User     sandbox.User
+	Owner    int // whom the user is to the daemon's machine, where a volume says so; 0: anybody
+	Volumes  []sandbox.Volume
+	Limits   sandbox.Limits // those the container has
+	Runtime  string
+}
+
+// key tells shapes apart.
+func (s *shape) key() string {
+	text, err := json.Marshal(s)
+	if err != nil { // plain data
+		panic(err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// perContainer are the limits that a container has; the others are each process's, or the manager's.
+func perContainer(l sandbox.Limits) sandbox.Limits {
+	return sandbox.Limits{Memory: l.Memory, CPUs: l.CPUs, Processes: l.Processes, Disk: l.Disk, Inodes: l.Inodes, OpenFiles: l.OpenFiles}
+}
+
+func unsupported(what, hint string) error {
+	return &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported, Err: errors.New(what), Hint: hint}
+}
+
+// shape says what container a spec needs, or why there can be none.
+func (b *Backend) shape(d *daemon, spec *sandbox.Spec) (*shape, error) {
+	s := &shape{
+		Image: spec.Root.Image, Hostname: spec.Hostname, User: spec.User, Volumes: spec.Volumes, Runtime: b.opts.Runtime,
+		Limits: perContainer(spec.Limits),
+	}
+	switch {
+	case spec.Root.Dir != "" || len(spec.Root.HostPaths) > 0 || len(spec.Root.Add) > 0:
+		return nil, unsupported("a root of the host's files: containers are made of images", "--image, or --backend native")
+	case spec.WritableRoot:
+		return nil, unsupported("a writable root", "--backend native; /workspace, /tmp and $HOME are writable")
+	case spec.Scratch == sandbox.ScratchDisk:
+		return nil, unsupported("a scratch disk: the scratch of a container is memory", "--scratch memory, or --backend native")
+	case spec.Limits.Memory < minMemory:
+		return nil, sandbox.Invalid("memory", "%s is less than the %s that a container's helper and a program need", spec.Limits.Memory, minMemory)
+	}
+	if s.Image == "" {
+		s.Image = b.opts.Image
+	}
+	if s.Image == "" {
+		return nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrInvalid, Err: errors.New("no image is named, and a container is made of one"), Hint: "--image python:3, or any image that the daemon has"}
+	}
+	for _, sub := range b.opts.Substitutors {
+		image, err := sub.Substitute(s.Image)
+		if err != nil {
+			return nil, failure("substitute image "+s.Image+" by "+sub.Description(), "image", err)
+		}
+		s.Image = image
+	}
+	var err error
+	s.Owner, err = d.checkVolumes(s.Volumes)
+	return s, err
+}
+
+// checkVolumes refuses sources that are not what they seem, and says whose the writable ones are: the sandbox's user is to be that
+// one's on the machine, and nobody else.
+func (d *daemon) checkVolumes(volumes []sandbox.Volume) (owner int, err error) {
+	for _, v := range volumes {
+		fail := func(kind error, err error, hint string) (int, error) {
+			return 0, &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Stage: "volumes", Kind: kind, Err: err, Hint: hint}
+		}
+		if !d.local {
+			return fail(sandbox.ErrUnsupported, fmt.Errorf("the daemon at %s has other files than this machine", d.host), "put the files into the sandbox instead (--file)")
+		}
+		real, err := filepath.EvalSymlinks(v.Source)
+		if err != nil {
+			return fail(sandbox.ErrInvalid, err, "a source that exists")
+		}
+		if real != filepath.Clean(v.Source) {
+			return fail(sandbox.ErrInvalid, fmt.Errorf("a symbolic link is on the way; it leads to %s", real), "name "+real)
+		}
+		st, err := os.Stat(real)
+		if err != nil {
+			return fail(sandbox.ErrInvalid, err, "")
+		}
+		if !st.IsDir() && !st.Mode().IsRegular() {
+			return fail(sandbox.ErrInvalid, errors.New("neither a directory nor a regular file"), "")
+		}
+		if strings.ContainsAny(v.Source+v.Target, ",\n") {
+			return fail(sandbox.ErrInvalid, errors.New("a comma or line break in its path, which the daemon would misread"), "")
+		}
+		if !v.Writable {
+			continue
+		}
+		uid := ownerOf(st)
+		switch {
+		case uid < 0: // desktops map owners themselves
+		case uid == 0:
+			return fail(sandbox.ErrUnsupported, errors.New("it belongs to root, and a container's user is never root on the machine"), "a directory of somebody else's (chown), or --backend native")
+		case owner != 0 && uid != owner:
+			return fail(sandbox.ErrUnsupported, fmt.Errorf("it belongs to user %d, another writable one to %d; a container has one user", uid, owner), "--backend native")
+		case d.remaps && uid != os.Getuid():
+			return fail(sandbox.ErrUnsupported, errors.New("the daemon maps users, and can not act as the owner"), "--backend native")
+		default:
+			owner = uid
+		}
+	}
+	return owner, nil
+}
+
+// Ids that nobody has: beyond those of users, of subordinate ranges as they are usually given out, and of systemd's containers.
+const (
+	firstNobody = 0x60000000
+	countNobody = 0x08000000
+	firstMapped = 20000 // where the daemon maps 65536 ids: beyond an image's own users
+	countMapped = 40000
+	idBytes     = 4
+)
+
+// ids are who the user and the init of one container are to the container's own user namespace.
+func (d *daemon) ids(s *shape) (user, init uint32) {
+	var b [idBytes]byte
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand aborts the program instead
+	n := binary.LittleEndian.Uint32(b[:])
+	if d.remaps || d.podman && os.Getuid() != 0 {
+		user = firstMapped + n%countMapped&^1
+	} else {
+		user = firstNobody + n%countNobody&^1
+	}
+	init = user + 1
+	if s.Owner != 0 {
+		user = uint32(s.Owner)
+	}
+	return user, init
+}
+
+// profile is what the daemon's own filter is to let through: what our policy allows, whatever the arguments, and what the
+// helper needs to put programs into namespaces and under the exact filter. x32 and foreign architectures are left out.
+func profile(arch string) (string, error) {
+	allowed, refused, err := seccomp.Names(seccomp.Policy{}, arch)
+	if err != nil {
+		return "", err
+	}
+	allowed = append(allowed, "unshare", "seccomp", "keyctl")
+	type rule struct {
+		Names    []string `json:"names"`
+		Action   string   `json:"action"`
+		ErrnoRet uint     `json:"errnoRet,omitempty"`
+	}
+	denied := refused[:0:0]
+	for _, name := range refused {
+		if name != "unshare" && name != "keyctl" && name != "seccomp" {
+			denied = append(denied, name)
+		}
+	}
+	text, err := json.Marshal(struct {
+		DefaultAction   string   `json:"defaultAction"`
+		DefaultErrnoRet uint     `json:"defaultErrnoRet"`
+		Architectures   []string `json:"architectures"`
+		Syscalls        []rule   `json:"syscalls"`
+	}{
+		"SCMP_ACT_ERRNO", 38, []string{map[string]string{"amd64": "SCMP_ARCH_X86_64", "arm64": "SCMP_ARCH_AARCH64"}[arch]},
+		[]rule{{Names: allowed, Action: "SCMP_ACT_ALLOW"}, {Names: denied, Action: "SCMP_ACT_ERRNO", ErrnoRet: 1}},
+	})
+	return string(text), err
+}
+
+// resources are the limits of a container.
+func resources(l sandbox.Limits) container.Resources {
+	pids := int64(l.Processes + ballast)
+	return container.Resources{
+		Memory: int64(l.Memory), MemorySwap: int64(l.Memory), // together: no swap
+		NanoCPUs: int64(l.CPUs * 1e9), PidsLimit: &pids,
+	}
+}
+
+// Labels of everything that is ours.
+const (
+	labelOwner  = "io.sandbox-run.owner"  // the supervisor
+	labelPlace  = "io.sandbox-run.place"  // where supervisors show that they live
+	labelHelper = "io.sandbox-run.helper" // of a volume: the helper's digest
+)
+
+// config is the container as the daemon is asked for it.
+func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config, *container.HostConfig, error) {
+	off := false
+	config := &container.Config{
+		Hostname: s.Hostname, User: "0:0", Image: s.Image, WorkingDir: "/",
+		AttachStdin: true, AttachStdout: true, AttachStderr: true, OpenStdin: true,
+		StdinOnce:  true, // its end is the supervisor's
+		Entrypoint: []string{helperDir + "/" + helperFile}, Cmd: []string{},
+		// Two processors and no look at the limits: what the helper does is little, and its threads count.
+		Env:         []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0,memprofilerate=0", "GOGC=50"},
+		Labels:      map[string]string{labelOwner: b.life.name, labelPlace: b.life.place()},
+		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+	}
+	openFiles := int64(max(s.Limits.OpenFiles, 4096)) // the helper's own streams have to fit in as well
+	host := &container.HostConfig{
+		AutoRemove: true, NetworkMode: "none", LogConfig: container.LogConfig{Type: "none"}, // or the daemon would keep all that is said
+		ReadonlyRootfs: true, CapDrop: []string{"ALL"}, CapAdd: []string{"SETUID", "SETGID", "KILL", "CHOWN"},
+		IpcMode: container.IPCModePrivate, CgroupnsMode: container.CgroupnsModePrivate, Runtime: s.Runtime, Init: &off,
+		Resources: resources(s.Limits), Tmpfs: map[string]string{}, ShmSize: int64(min(s.Limits.Memory, 64*sandbox.MiB)),
+	}
+	host.Ulimits = []*container.Ulimit{
+		(*container.Ulimit)(&units.Ulimit{Name: "core", Soft: 1, Hard: 1}), // 1, not 0: a core handler behind a pipe ignores 0
+		(*container.Ulimit)(&units.Ulimit{Name: "nofile", Soft: openFiles, Hard: openFiles}),
+	}
+	for _, part := range files.Parts {
+		host.Tmpfs[part.At] = d.tmpfs(s.Limits, part.Mode)
+	}
+	host.Mounts = []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: helperDir, ReadOnly: true, VolumeOptions: &mount.VolumeOptions{NoCopy: true}}}
+	for _, v := range s.Volumes {
+		host.Mounts = append(host.Mounts, mount.Mount{
+			Type: mount.TypeBind, Source: v.Source, Target: v.Target, ReadOnly: !v.Writable,
+			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate},
+		})
+	}
+	filter, err := b.securityFilter(d)
+	if err != nil {
+		return nil, nil, err
+	}
+	host.SecurityOpt = []string{"no-new-privileges", "seccomp=" + filter}
+	return config, host, nil
+}
+
+// tmpfs are the options of a directory of the scratch. Who owns it is set by the helper: not every engine takes that here.
+func (d *daemon) tmpfs(l sandbox.Limits, mode uint32) string {
+	options := []string{"rw", "exec", "nosuid", "nodev", "size=" + strconv.FormatUint(uint64(l.Disk), 10), "mode=" + strconv.FormatUint(uint64(mode), 8)}
+	if !d.podman {
+		options = append(options, "nr_inodes="+strconv.Itoa(l.Inodes))
+	}
+	return strings.Join(options, ",")
+}
+
+// securityFilter is how the daemon is told of the profile: Docker takes the text, Podman the name of a file of its own machine.
+func (b *Backend) securityFilter(d *daemon) (string, error) {
+	text, err := profile(d.arch)
+	if err != nil || !d.podman {
+		return text, failure("write system-call profile", "seccomp", err)
+	}
+	if !d.local {
+		return "unconfined", nil // of the helper; programs have the exact filter all the same, and the report says so
+	}
+	file := filepath.Join(b.life.dir, "seccomp-"+d.arch+".json")
+	if have, err := os.ReadFile(file); err == nil && string(have) == text {
+		return file, nil
+	}
+	tmp, err := os.CreateTemp(b.life.dir, "seccomp-*.tmp")
+	if err != nil {
+		return "", failure("write system-call profile", "seccomp", err)
+	}
+	_, err = tmp.WriteString(text)
+	err = errors.Join(err, tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), file)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name())
+	}
+	return file, failure("write system-call profile", "seccomp", err)
+}
+
+// setup is what the helper is told.
+func (d *daemon) setup(s *shape) *wire.Setup {
+	user, init := d.ids(s)
+	m := &wire.Setup{
+		Version: wire.Version, UID: uint32(s.User.UID), GID: uint32(s.User.GID), OuterUID: user, OuterGID: user, Init: init,
+		Ballast: ballast,
+	}
+	for _, part := range files.Parts {
+		m.Dirs = append(m.Dirs, wire.Dir{Name: part.Name, At: part.At, Mode: part.Mode})
+	}
+	for _, v := range s.Volumes {
+		m.Volumes = append(m.Volumes, v.Target)
+	}
+	if !d.local && !strings.HasPrefix(d.host, "npipe://") {
+		m.Heartbeat = supervisorSilence
+	}
+	return m
+}

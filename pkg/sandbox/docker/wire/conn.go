@@ -1,0 +1,338 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+)
+
+// Kind is the first byte of a frame.
+type Kind byte
+
+// The kinds of frame. The first four are the streams' own; no handler sees them.
+const (
+	KindData   Kind = iota + 1
+	KindCredit      // as many bytes more may be sent
+	KindClose       // no more will be sent
+	KindStop        // no more is wanted
+
+	KindSetup
+	KindReady
+	KindExec
+	KindStarted
+	KindFailed
+	KindExited
+	KindSignal
+	KindResize
+	KindKill
+	KindFinish
+	KindFinished
+	KindSample
+	KindSampled
+	KindRefusal
+	KindCreate
+	KindOpen
+	KindOpened
+	KindList
+	KindEntries
+	KindRemove
+	KindDone
+	KindBeat
+	kindEnd
+)
+
+// Version of the protocol. Both ends have the same, or do not talk.
+const Version = 1
+
+// Bounds.
+const (
+	headerSize = 9
+	MaxBody    = 4 << 20 // arguments and environment are the longest, at most 1 MiB
+	MaxData    = 32 << 10
+	Window     = 256 << 10 // bytes of one stream under way
+)
+
+// ErrMalformed is the error of a peer that does not keep to the protocol.
+var ErrMalformed = errors.New("malformed frame")
+
+// ErrClosed is what streams end with when their connection does.
+var ErrClosed = errors.New("the connection to the container's helper has ended")
+
+// Conn carries frames and streams. Make it with NewConn.
+type Conn struct {
+	writing sync.Mutex
+	w       io.Writer
+	out     []byte // guarded by writing
+
+	mu      sync.Mutex
+	inlets  map[uint32]*Inlet
+	outlets map[uint32]*Outlet
+	err     error // why it has ended
+}
+
+// NewConn writes frames to w. Serve reads them.
+func NewConn(w io.Writer) *Conn {
+	return &Conn{w: w, inlets: map[uint32]*Inlet{}, outlets: map[uint32]*Outlet{}}
+}
+
+// Send writes one frame.
+func (c *Conn) Send(kind Kind, number uint32, body []byte) error {
+	if len(body) > MaxBody {
+		return fmt.Errorf("a frame of %d bytes; the most is %d", len(body), MaxBody)
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	// One write a frame: the other end is not woken twice.
+	c.out = append(c.out[:0], byte(kind))
+	c.out = binary.LittleEndian.AppendUint32(c.out, number)
+	c.out = binary.LittleEndian.AppendUint32(c.out, uint32(len(body)))
+	c.out = append(c.out, body...)
+	_, err := c.w.Write(c.out)
+	if cap(c.out) > 2*MaxData {
+		c.out = nil // a long one is rare
+	}
+	return err
+}
+
+// Serve reads frames until r ends, and hands on those that are not a stream's. It returns nil at the end of r. handle must not
+// keep body.
+func (c *Conn) Serve(r io.Reader, handle func(kind Kind, number uint32, body []byte) error) (err error) {
+	defer func() { c.fail(err) }()
+	var header [headerSize]byte
+	var buf []byte
+	for {
+		if _, err := io.ReadFull(r, header[:]); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		kind, number, length := Kind(header[0]), binary.LittleEndian.Uint32(header[1:]), binary.LittleEndian.Uint32(header[5:])
+		if kind == 0 || kind >= kindEnd || length > MaxBody || kind == KindData && length > MaxData || kind == KindCredit && length != 4 {
+			return ErrMalformed
+		}
+		if int(length) > cap(buf) || cap(buf) > 4*MaxData {
+			buf = make([]byte, length, max(int(length), MaxData))
+		}
+		buf = buf[:length]
+		if _, err := io.ReadFull(r, buf); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		switch kind {
+		case KindData, KindCredit, KindClose, KindStop:
+			err = c.stream(kind, number, buf)
+		default:
+			err = handle(kind, number, buf)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// stream handles a frame of a stream. One that is for a stream nobody has any more is late, and harmless.
+func (c *Conn) stream(kind Kind, number uint32, body []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch kind {
+	case KindData:
+		if in := c.inlets[number]; in != nil {
+			if len(in.buf)+len(body) > Window {
+				return ErrMalformed
+			}
+			in.buf = append(in.buf, body...)
+			in.wake.Broadcast()
+		}
+	case KindClose:
+		if in := c.inlets[number]; in != nil {
+			in.ended = true
+			in.wake.Broadcast()
+		}
+	case KindCredit:
+		if out := c.outlets[number]; out != nil {
+			out.credit += int(binary.LittleEndian.Uint32(body))
+			if out.credit > Window || out.credit < 0 {
+				return ErrMalformed
+			}
+			out.wake.Broadcast()
+		}
+	case KindStop:
+		if out := c.outlets[number]; out != nil {
+			out.stopped = true
+			out.wake.Broadcast()
+		}
+	}
+	return nil
+}
+
+// fail ends every stream.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = errors.Join(ErrClosed, err)
+	}
+	for _, in := range c.inlets {
+		in.wake.Broadcast()
+	}
+	for _, out := range c.outlets {
+		out.wake.Broadcast()
+	}
+}
+
+// Inlet is the reading end of a stream.
+type Inlet struct {
+	c      *Conn
+	number uint32
+	wake   *sync.Cond
+
+	// guarded by Conn.mu
+	buf           []byte
+	ended, closed bool
+	owed          int // read, and not yet granted anew
+}
+
+// Inlet opens the reading end of a stream. It must be open before the peer sends.
+func (c *Conn) Inlet(number uint32) *Inlet {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	in := &Inlet{c: c, number: number, wake: sync.NewCond(&c.mu)}
+	c.inlets[number] = in
+	return in
+}
+
+// Read waits for data. At the end of the stream it is io.EOF; when the connection ends first, ErrClosed.
+func (in *Inlet) Read(p []byte) (int, error) {
+	c := in.c
+	c.mu.Lock()
+	for len(in.buf) == 0 && !in.ended && !in.closed && c.err == nil {
+		in.wake.Wait()
+	}
+	if in.closed {
+		c.mu.Unlock()
+		return 0, io.ErrClosedPipe
+	}
+	if len(in.buf) == 0 {
+		defer c.mu.Unlock()
+		if in.ended {
+			return 0, io.EOF
+		}
+		return 0, c.err
+	}
+	n := copy(p, in.buf)
+	if in.buf = in.buf[n:]; len(in.buf) == 0 {
+		in.buf = nil
+	}
+	grant := 0
+	if in.owed += n; in.owed >= Window/4 && !in.ended {
+		grant, in.owed = in.owed, 0
+	}
+	c.mu.Unlock()
+	if grant > 0 {
+		_ = c.Send(KindCredit, in.number, binary.LittleEndian.AppendUint32(nil, uint32(grant))) // or the next Read says what is wrong
+	}
+	return n, nil
+}
+
+// Close gives the stream up: the sender is told. Twice is fine.
+func (in *Inlet) Close() error {
+	c := in.c
+	c.mu.Lock()
+	tell := !in.closed && !in.ended && c.err == nil
+	in.closed = true
+	in.buf = nil
+	delete(c.inlets, in.number)
+	in.wake.Broadcast()
+	c.mu.Unlock()
+	if tell {
+		_ = c.Send(KindStop, in.number, nil)
+	}
+	return nil
+}
+
+// Outlet is the writing end of a stream.
+type Outlet struct {
+	c      *Conn
+	number uint32
+	wake   *sync.Cond
+	order  sync.Mutex // of writers
+
+	// guarded by Conn.mu
+	credit          int
+	stopped, closed bool
+}
+
+// Outlet opens the writing end of a stream.
+func (c *Conn) Outlet(number uint32) *Outlet {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := &Outlet{c: c, number: number, wake: sync.NewCond(&c.mu), credit: Window}
+	c.outlets[number] = out
+	return out
+}
+
+// Write sends p as the peer makes room for it. EPIPE: the peer wants no more.
+func (out *Outlet) Write(p []byte) (n int, err error) {
+	out.order.Lock()
+	defer out.order.Unlock()
+	c := out.c
+	for len(p) > 0 {
+		c.mu.Lock()
+		for out.credit == 0 && !out.stopped && !out.closed && c.err == nil {
+			out.wake.Wait()
+		}
+		switch {
+		case out.closed:
+			err = io.ErrClosedPipe
+		case out.stopped:
+			err = syscall.EPIPE
+		case c.err != nil:
+			err = c.err
+		}
+		some := min(len(p), out.credit, MaxData)
+		if err == nil {
+			out.credit -= some
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return n, err
+		}
+		if err := c.Send(KindData, out.number, p[:some]); err != nil {
+			return n, err
+		}
+		n, p = n+some, p[some:]
+	}
+	return n, nil
+}
+
+// Close ends the stream, and a Write that waits. Twice is fine.
+func (out *Outlet) Close() error {
+	c := out.c
+	c.mu.Lock()
+	if out.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	out.closed = true
+	delete(c.outlets, out.number)
+	out.wake.Broadcast()
+	failed := c.err
+	c.mu.Unlock()
+	if failed != nil {
+		return failed
+	}
+	return c.Send(KindClose, out.number, nil)
+}
+
+// Stopped reports whether the peer wants no more.
+func (out *Outlet) Stopped() bool {
+	out.c.mu.Lock()
+	defer out.c.mu.Unlock()
+	return out.stopped
+}

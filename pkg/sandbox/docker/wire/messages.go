@@ -1,0 +1,256 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+)
+
+// Stream is the number of one of a request's streams.
+func Stream(request uint32, n int) uint32 { return request<<2 | uint32(n) }
+
+// MaxRequest is the highest number of a request.
+const MaxRequest = 1<<30 - 1
+
+// Setup is the first thing that is said.
+type Setup struct {
+	Version int `json:"version"`
+	// UID and GID are who programs are; OuterUID and OuterGID who that is to the container, whose own user namespace may be
+	// the machine's. Init is who their init is, likewise.
+	UID      uint32 `json:"uid"`
+	GID      uint32 `json:"gid"`
+	OuterUID uint32 `json:"outer_uid"`
+	OuterGID uint32 `json:"outer_gid"`
+	Init     uint32 `json:"init"`
+	// Dirs are the scratch's directories, by their names in a scratch.
+	Dirs []Dir `json:"dirs"`
+	// Volumes are where the user's own are.
+	Volumes []string `json:"volumes"`
+	// Ballast is how many tasks of the helper's own the limit on processes has room for.
+	Ballast int `json:"ballast"`
+	// Heartbeat, unless it is 0, is after how long a silence the supervisor is taken to be gone.
+	Heartbeat time.Duration `json:"heartbeat"`
+}
+
+// Dir is a directory of the scratch.
+type Dir struct {
+	Name string `json:"name"`
+	At   string `json:"at"`
+	Mode uint32 `json:"mode"`
+}
+
+// Ready says what the helper finds itself in: the walls and limits as they are, for the backend to compare with what it has asked
+// for. What could not be found out is -1, or empty.
+type Ready struct {
+	Version    int      `json:"version"`
+	Problem    string   `json:"problem,omitempty"` // why nothing can be run
+	Stage      string   `json:"stage,omitempty"`
+	Arch       string   `json:"arch"`
+	PID        int      `json:"pid"`
+	UserNS     bool     `json:"user_ns"`      // programs have a user namespace that is not the machine's first
+	NoNewPrivs bool     `json:"no_new_privs"` // of the helper already
+	Seccomp    int      `json:"seccomp"`      // its mode
+	CapBnd     uint64   `json:"cap_bnd"`
+	ReadOnly   bool     `json:"read_only"` // the root
+	Interfaces []string `json:"interfaces"`
+	Cgroup     int      `json:"cgroup"` // version; 0: none is seen
+	CgroupNS   bool     `json:"cgroup_ns"`
+	Memory     int64    `json:"memory"`
+	Swap       int64    `json:"swap"` // memory and swap on v1, swap alone on v2
+	Pids       int64    `json:"pids"`
+	CPUQuota   int64    `json:"cpu_quota"`
+	CPUPeriod  int64    `json:"cpu_period"`
+	Scratch    []Room   `json:"scratch"`
+	Writable   []string `json:"writable"` // mounts that nobody has asked for, and that are not read-only
+}
+
+// Room is what a directory of the scratch has.
+type Room struct {
+	At     string `json:"at"`
+	Kind   int64  `json:"kind"` // the magic number of its file system
+	Bytes  int64  `json:"bytes"`
+	Inodes int64  `json:"inodes"`
+	NoSuid bool   `json:"no_suid"`
+}
+
+// Exec asks for a program.
+type Exec struct {
+	Phase  string
+	Policy seccomp.Policy
+	initproto.Exec
+}
+
+const (
+	denySetID = 1 << iota
+	denyUncounted
+	denyAffinity
+	notify
+)
+
+// Encode is the frame's body.
+func (e *Exec) Encode() []byte {
+	var flags byte
+	for bit, set := range map[byte]bool{denySetID: e.Policy.DenySetID, denyUncounted: e.Policy.DenyUncounted, denyAffinity: e.Policy.DenyAffinity, notify: e.Policy.Notify} {
+		if set {
+			flags |= bit
+		}
+	}
+	b := append([]byte{flags, byte(len(e.Phase))}, e.Phase...)
+	return append(b, e.Exec.Encode()[initproto.HeaderSize:]...)
+}
+
+// DecodeExec reads what Encode writes.
+func DecodeExec(b []byte) (*Exec, error) {
+	if len(b) < 2 || len(b) < 2+int(b[1]) {
+		return nil, ErrMalformed
+	}
+	e := &Exec{Phase: string(b[2 : 2+int(b[1])])}
+	flags := b[0]
+	e.Policy = seccomp.Policy{DenySetID: flags&denySetID != 0, DenyUncounted: flags&denyUncounted != 0, DenyAffinity: flags&denyAffinity != 0, Notify: flags&notify != 0}
+	m, err := initproto.Decode(append([]byte(nil), b[2+int(b[1]):]...)) // it keeps what it is given
+	if err != nil {
+		return nil, err
+	}
+	inner, ok := m.(*initproto.Exec)
+	if !ok {
+		return nil, ErrMalformed
+	}
+	e.Exec = *inner
+	return e, nil
+}
+
+// Exited says how a program ended.
+type Exited struct {
+	Code   int           `json:"code"`
+	Signal int           `json:"signal"`
+	Took   time.Duration `json:"took"`
+	Lost   bool          `json:"lost,omitempty"`
+}
+
+// Counters are what the container's programs have used, the helper's own share taken off.
+type Counters struct {
+	CPUUser, CPUSystem, Throttled time.Duration
+	Memory, MemoryPeak            uint64
+	IORead, IOWrite               uint64
+	Processes, ProcessesPeak      int
+	OOMKills, ProcessLimitHits    uint64
+	DiskUsed                      uint64
+	DiskFull                      bool
+}
+
+// Sample is the same, as the monitor has it.
+func (c *Counters) Sample() monitor.Sample {
+	return monitor.Sample{
+		CPUUser: c.CPUUser, CPUSystem: c.CPUSystem, Throttled: c.Throttled, Memory: c.Memory, MemoryPeak: c.MemoryPeak,
+		IORead: c.IORead, IOWrite: c.IOWrite, Processes: c.Processes, ProcessesPeak: c.ProcessesPeak,
+		OOMKills: c.OOMKills, ProcessLimitHits: c.ProcessLimitHits, DiskUsed: c.DiskUsed, DiskFull: c.DiskFull,
+	}
+}
+
+// Finished is the last word on a program.
+type Finished struct {
+	Counters  Counters          `json:"counters"`
+	Refusals  []seccomp.Refusal `json:"refusals,omitempty"`
+	Saturated bool              `json:"saturated,omitempty"`
+	Unknown   string            `json:"unknown,omitempty"` // why refusals were not counted
+	Problem   string            `json:"problem,omitempty"` // what could not be ended
+}
+
+// Message is a body as JSON: of what is said once or twice in the life of a container.
+func Message(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil { // of our own plain structs
+		panic(err)
+	}
+	return b
+}
+
+// Parse reads a Message.
+func Parse(b []byte, v any) error {
+	if json.Unmarshal(b, v) != nil {
+		return ErrMalformed
+	}
+	return nil
+}
+
+// Signal is the body of a signal.
+func Signal(num int, everyone bool) []byte {
+	b := []byte{byte(num), 0}
+	if everyone {
+		b[1] = 1
+	}
+	return b
+}
+
+// Size is the body of a resize.
+func Size(rows, cols uint16) []byte {
+	return binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, rows), cols)
+}
+
+// Path is the body of a request about a file: with the mode it is to have, where it is made.
+func Path(mode uint32, p string) []byte {
+	return append(binary.LittleEndian.AppendUint32(nil, mode), p...)
+}
+
+// ParsePath reads a Path.
+func ParsePath(b []byte) (mode uint32, p string, err error) {
+	if len(b) < 4 {
+		return 0, "", ErrMalformed
+	}
+	return binary.LittleEndian.Uint32(b), string(b[4:]), nil
+}
+
+// Done is the answer to a request about a file; 0 is success. The numbers are Linux's.
+func Done(errno syscall.Errno) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(errno)) }
+
+// ParseDone reads a Done.
+func ParseDone(b []byte) (syscall.Errno, error) {
+	if len(b) != 4 {
+		return 0, ErrMalformed
+	}
+	return syscall.Errno(binary.LittleEndian.Uint32(b)), nil
+}
+
+// Opened says what was opened.
+func Opened(mode fs.FileMode, size int64) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, uint32(mode)), uint64(size))
+}
+
+// ParseOpened reads an Opened.
+func ParseOpened(b []byte) (mode fs.FileMode, size int64, err error) {
+	if len(b) != 12 {
+		return 0, 0, ErrMalformed
+	}
+	size = int64(binary.LittleEndian.Uint64(b[4:]))
+	if size < 0 {
+		return 0, 0, ErrMalformed
+	}
+	return fs.FileMode(binary.LittleEndian.Uint32(b)), size, nil
+}
+
+// AppendEntry adds a directory's entry to a body.
+func AppendEntry(b []byte, mode fs.FileMode, name string) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(mode))
+	return append(append(b, byte(len(name))), name...)
+}
+
+// EachEntry reads what AppendEntry has written, until one is not wanted.
+func EachEntry(b []byte, want func(mode fs.FileMode, name string) bool) error {
+	for len(b) > 0 {
+		if len(b) < 5 || len(b) < 5+int(b[4]) {
+			return ErrMalformed
+		}
+		n := 5 + int(b[4])
+		if !want(fs.FileMode(binary.LittleEndian.Uint32(b)), string(b[5:n])) {
+			return nil
+		}
+		b = b[n:]
+	}
+	return nil
+}
