@@ -43,7 +43,9 @@ func (o *Options) mapIDs(pid int) error {
 			return err
 		}
 	}
-	return errors.Join(writeMap(pid, "uid_map", o.UIDs), writeMap(pid, "gid_map", o.GIDs))
+	// Users last: while the child is on its way through exec it may be hidden, if we are, and what the kernel has about it then
+	// belongs to the root of its namespace as soon as there is one.
+	return errors.Join(writeMap(pid, "gid_map", o.GIDs), writeMap(pid, "uid_map", o.UIDs))
 }
 
 // Error is what the init could not do.

@@ -47,7 +47,6 @@ type engine struct {
 	dir  string
 	host string
 	cmd  *exec.Cmd
-	log  *bytes.Buffer
 }
 
 var engines running
@@ -124,7 +123,7 @@ func (r *running) stop() {
 }
 
 func startEngine(name, dir string) (*engine, error) {
-	e := &engine{name: name, dir: dir, host: "unix://" + dir + "/s", log: &bytes.Buffer{}}
+	e := &engine{name: name, dir: dir, host: "unix://" + dir + "/s"}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -138,12 +137,16 @@ func (e *engine) run(extra ...string) error {
 		e.cmd = exec.Command("dockerd", append([]string{"--data-root", e.dir + "/data", "--exec-root", e.dir + "/exec", "--pidfile", e.dir + "/pid", "-H", e.host,
 			"--bridge", "none", "--iptables=false", "--ip6tables=false"}, extra...)...)
 	case "podman":
-		e.cmd = exec.Command("podman", append([]string{"--root", e.dir + "/root", "--runroot", e.dir + "/run", "--tmpdir", e.dir + "/tmp", "--cgroup-manager", "cgroupfs", "--events-backend", "file"},
+		e.cmd = exec.Command("podman", append([]string{"--root", e.dir + "/root", "--runroot", e.dir + "/run", "--tmpdir", e.dir + "/tmp", "--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc"},
 			append(extra, "system", "service", "--time", "0", e.host)...)...)
 	}
 	e.cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
-	e.log.Reset()
-	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
+	log, err := os.Create(e.dir + "/log") // a file, so that nobody has to copy
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	e.cmd.Stdout, e.cmd.Stderr = log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if err := e.cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w (scripts/deps.sh test installs it)", e.name, err)
@@ -161,9 +164,15 @@ func (e *engine) run(extra ...string) error {
 		}
 		if time.Now().After(deadline) {
 			e.stop()
-			return fmt.Errorf("%s does not answer: %w\n%s", e.name, err, e.log)
+			return fmt.Errorf("%s does not answer: %w\n%s", e.name, err, e.log())
 		}
 	}
+}
+
+// log is the end of what the daemon has said.
+func (e *engine) log() []byte {
+	text, _ := os.ReadFile(e.dir + "/log")
+	return text[max(0, len(text)-4000):]
 }
 
 // stop ends the daemon, and unmounts what it leaves mounted below its directory.
@@ -207,7 +216,7 @@ func (e *engine) load(image []byte) error {
 	defer cancel()
 	res, err := c.ImageImport(ctx, client.ImageImportSource{Source: bytes.NewReader(image), SourceName: "-"}, testImage, client.ImageImportOptions{})
 	if err != nil {
-		return fmt.Errorf("import: %w\n%s", err, e.log)
+		return fmt.Errorf("import: %w\n%s", err, e.log())
 	}
 	defer res.Close()
 	said, err := io.ReadAll(res)
@@ -364,6 +373,11 @@ func eachEngine(t *testing.T, test func(t *testing.T, e *engine)) {
 	for _, name := range []string{"docker", "podman"} {
 		t.Run(name, func(t *testing.T) {
 			e := engines.start(t, name)
+			defer func() {
+				if t.Failed() {
+					t.Logf("the daemon's log ends with\n%s", e.log())
+				}
+			}()
 			test(t, e)
 			e.nothingLeft(t)
 		})

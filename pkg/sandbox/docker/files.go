@@ -22,7 +22,7 @@ var _ files.Place = (*place)(nil)
 const filePatience = 30 * time.Second
 
 func (p *place) context() (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(context.Background(), filePatience, errors.New("the container's helper does not answer"))
+	return context.WithTimeoutCause(context.Background(), filePatience, errSilent)
 }
 
 // gone makes the end of the container what files.Scratch knows as one that is deleted.
@@ -159,6 +159,20 @@ type reader struct {
 	*wire.Inlet
 	p  *place
 	id uint32
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	deleted := &sandbox.Error{Backend: Name, Op: "take files", Kind: sandbox.ErrState, Err: errors.New("the sandbox is deleted")}
+	select {
+	case <-r.p.s.over: // also when all of it is here already: the same answer, however large the file is
+		return 0, deleted
+	default:
+	}
+	n, err := r.Inlet.Read(p)
+	if errors.Is(err, wire.ErrClosed) {
+		err = deleted
+	}
+	return n, err
 }
 
 func (r *reader) Close() error {

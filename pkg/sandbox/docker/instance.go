@@ -99,9 +99,28 @@ func (i *instance) limit(ctx context.Context, want sandbox.Limits) error {
 	if _, err := i.d.ContainerUpdate(ctx, i.id, client.ContainerUpdateOptions{Resources: &r}); err != nil {
 		return failure("set limits", "daemon", err)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errSilent)
+	defer cancel()
+	answer, err := i.session.ask(ctx, wire.KindLook, nil)
+	var now wire.Ready
+	if err == nil {
+		err = wire.Parse(answer.body, &now)
+	}
+	if err != nil {
+		return failure("look at limits", "protocol", err)
+	}
+	was := i.iso
+	shape := *i.shape
+	shape.Limits = want
+	iso := verify(i.d, &shape, &now)
+	if err := iso.Check(was.Tier, false); err != nil {
+		return err
+	}
 	i.limits = want
 	return nil
 }
+
+var errSilent = errors.New("the container's helper does not answer")
 
 func (i *instance) leave(phase string) {
 	i.mu.Lock()

@@ -189,7 +189,7 @@ func (c *box) start(ctx context.Context) error {
 		go c.session.beat()
 	}
 	c.made = time.Now()
-	c.iso = c.verify()
+	c.iso = verify(c.d, c.shape, &c.ready)
 	if c.ready.Problem != "" && c.ready.Stage != "namespaces" {
 		return &sandbox.Error{Backend: Name, Op: "set up helper", Stage: c.ready.Stage, Err: errors.New(c.ready.Problem), Hint: "sandbox-run doctor --backend docker"}
 	}

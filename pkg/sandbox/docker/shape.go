@@ -28,6 +28,8 @@ const (
 	ballast = 32
 	// minMemory is the least that the helper and a small program live in.
 	minMemory = 16 * sandbox.MiB
+	// tasksOfUser bounds nothing: the user of a container is nobody else, and the container has its own limit.
+	tasksOfUser = 32768
 	// helperDir is where a container has the helper.
 	helperDir  = "/.sandbox-run"
 	helperFile = "sandbox-helper"
@@ -112,18 +114,15 @@ func (d *daemon) checkVolumes(volumes []sandbox.Volume) (owner int, err error) {
 		if err != nil {
 			return fail(sandbox.ErrInvalid, err, "a source that exists")
 		}
-		if real != filepath.Clean(v.Source) {
-			return fail(sandbox.ErrInvalid, fmt.Errorf("a symbolic link is on the way; it leads to %s", real), "name "+real)
+		if real != v.Source {
+			return fail(sandbox.ErrRefused, fmt.Errorf("a symbolic link is on the way, or its path is not in its shortest form; it leads to %s", real), "name "+real)
 		}
 		st, err := os.Stat(real)
 		if err != nil {
 			return fail(sandbox.ErrInvalid, err, "")
 		}
 		if !st.IsDir() && !st.Mode().IsRegular() {
-			return fail(sandbox.ErrInvalid, errors.New("neither a directory nor a regular file"), "")
-		}
-		if strings.ContainsAny(v.Source+v.Target, ",\n") {
-			return fail(sandbox.ErrInvalid, errors.New("a comma or line break in its path, which the daemon would misread"), "")
+			return fail(sandbox.ErrRefused, errors.New("neither a directory nor a regular file"), "")
 		}
 		if !v.Writable {
 			continue
@@ -170,25 +169,20 @@ func (d *daemon) ids(s *shape) (user, init uint32) {
 	return user, init
 }
 
-// profile is what the daemon's own filter is to let through: what our policy allows, whatever the arguments, and what the
-// helper needs to put programs into namespaces and under the exact filter. x32 and foreign architectures are left out.
+// profile is what the daemon's own filter is to let through: what our policy knows, and what the helper needs besides to put
+// programs under the exact filter. All else (x32, foreign architectures, what is newer than our tables) does not exist. What our
+// policy refuses with EPERM is left to the filter of each program, which tells of it: where two filters speak, an errno wins
+// over a notification, and nobody would know.
 func profile(arch string) (string, error) {
 	allowed, refused, err := seccomp.Names(seccomp.Policy{}, arch)
 	if err != nil {
 		return "", err
 	}
-	allowed = append(allowed, "unshare", "seccomp", "keyctl")
 	type rule struct {
-		Names    []string `json:"names"`
-		Action   string   `json:"action"`
-		ErrnoRet uint     `json:"errnoRet,omitempty"`
+		Names  []string `json:"names"`
+		Action string   `json:"action"`
 	}
-	denied := refused[:0:0]
-	for _, name := range refused {
-		if name != "unshare" && name != "keyctl" && name != "seccomp" {
-			denied = append(denied, name)
-		}
-	}
+	names := append(append(allowed, refused...), "seccomp")
 	text, err := json.Marshal(struct {
 		DefaultAction   string   `json:"defaultAction"`
 		DefaultErrnoRet uint     `json:"defaultErrnoRet"`
@@ -196,7 +190,7 @@ func profile(arch string) (string, error) {
 		Syscalls        []rule   `json:"syscalls"`
 	}{
 		"SCMP_ACT_ERRNO", 38, []string{map[string]string{"amd64": "SCMP_ARCH_X86_64", "arm64": "SCMP_ARCH_AARCH64"}[arch]},
-		[]rule{{Names: allowed, Action: "SCMP_ACT_ALLOW"}, {Names: denied, Action: "SCMP_ACT_ERRNO", ErrnoRet: 1}},
+		[]rule{{Names: names, Action: "SCMP_ACT_ALLOW"}},
 	})
 	return string(text), err
 }
@@ -226,20 +220,30 @@ func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config,
 		StdinOnce:  true, // its end is the supervisor's
 		Entrypoint: []string{helperDir + "/" + helperFile}, Cmd: []string{},
 		// Two processors and no look at the limits: what the helper does is little, and its threads count.
-		Env:         []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0,memprofilerate=0", "GOGC=50"},
-		Labels:      map[string]string{labelOwner: b.life.name, labelPlace: b.life.place()},
-		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+		Env:    []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0,memprofilerate=0", "GOGC=50"},
+		Labels: map[string]string{labelOwner: b.life.name, labelPlace: b.life.place()},
+	}
+	if !d.podman { // which asks systemd for a timer whatever the check is
+		config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
 	}
 	openFiles := int64(max(s.Limits.OpenFiles, 4096)) // the helper's own streams have to fit in as well
 	host := &container.HostConfig{
 		AutoRemove: true, NetworkMode: "none", LogConfig: container.LogConfig{Type: "none"}, // or the daemon would keep all that is said
-		ReadonlyRootfs: true, CapDrop: []string{"ALL"}, CapAdd: []string{"SETUID", "SETGID", "KILL", "CHOWN"},
+		ReadonlyRootfs: true, CapDrop: []string{"ALL"}, CapAdd: []string{"SETUID", "SETGID", "KILL", "CHOWN", "DAC_OVERRIDE"},
 		IpcMode: container.IPCModePrivate, CgroupnsMode: container.CgroupnsModePrivate, Runtime: s.Runtime, Init: &off,
 		Resources: resources(s.Limits), Tmpfs: map[string]string{}, ShmSize: int64(min(s.Limits.Memory, 64*sandbox.MiB)),
 	}
 	host.Ulimits = []*container.Ulimit{
 		(*container.Ulimit)(&units.Ulimit{Name: "core", Soft: 1, Hard: 1}), // 1, not 0: a core handler behind a pipe ignores 0
 		(*container.Ulimit)(&units.Ulimit{Name: "nofile", Soft: openFiles, Hard: openFiles}),
+	}
+	if d.podman {
+		// With a read-only root it makes these writable, as large as they get, unless somebody else has a say.
+		for _, at := range []string{"/run", "/var/tmp"} {
+			host.Tmpfs[at] = "rw,noexec,nosuid,nodev,size=64k,mode=755"
+		}
+		// And it asks for higher limits than it may itself have.
+		host.Ulimits = append(host.Ulimits, (*container.Ulimit)(&units.Ulimit{Name: "nproc", Soft: tasksOfUser, Hard: tasksOfUser}))
 	}
 	for _, part := range files.Parts {
 		host.Tmpfs[part.At] = d.tmpfs(s.Limits, part.Mode)
@@ -251,13 +255,29 @@ func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config,
 			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate},
 		})
 	}
+	if d.podman {
+		host.SecurityOpt = append(host.SecurityOpt, "mask="+strings.Join(masked, ":"))
+	} else {
+		host.MaskedPaths, host.ReadonlyPaths = masked, readOnly
+	}
 	filter, err := b.securityFilter(d)
 	if err != nil {
 		return nil, nil, err
 	}
-	host.SecurityOpt = []string{"no-new-privileges", "seccomp=" + filter}
+	host.SecurityOpt = append(host.SecurityOpt, "no-new-privileges", "seccomp="+filter)
 	return config, host, nil
 }
+
+// What tells about the machine is covered, in addition to what engines cover by themselves; of /sys, only the cgroup is left, by which
+// the helper counts.
+var (
+	masked = []string{
+		"/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/config.gz", "/proc/iomem", "/proc/ioports", "/proc/kallsyms", "/proc/kcore", "/proc/key-users", "/proc/keys", "/proc/kmsg",
+		"/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo",
+		"/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/firmware", "/sys/kernel", "/sys/module", "/sys/power",
+	}
+	readOnly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
 
 // tmpfs are the options of a directory of the scratch. Who owns it is set by the helper: not every engine takes that here.
 func (d *daemon) tmpfs(l sandbox.Limits, mode uint32) string {

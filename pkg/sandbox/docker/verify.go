@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
 )
 
 // tiers of runtimes that put more than namespaces in between. Others are containers.
@@ -60,10 +61,10 @@ func (d *daemon) promise(runtime string) sandbox.Isolation {
 const tmpfsMagic = 0x01021994
 
 // verify compares what the helper finds itself in with what was asked for.
-func (c *box) verify() sandbox.Isolation {
+func verify(d *daemon, shape *shape, r *wire.Ready) sandbox.Isolation {
 	iso := sandbox.NewIsolation(Name)
 	common(&iso)
-	r, l := &c.ready, c.shape.Limits
+	l := shape.Limits
 	check := func(control sandbox.Control, holds bool, reason, remedy string) {
 		if holds {
 			iso.Enforce(control)
@@ -80,7 +81,7 @@ func (c *box) verify() sandbox.Isolation {
 	if r.Seccomp != 2 {
 		iso.Lack(sandbox.ControlSeccomp, sandbox.Enforced, "programs have our filter, but the container's helper has none: the daemon takes no profile from us", "a daemon on this machine")
 	}
-	c.verifyLimits(&iso, check)
+	verifyLimits(d, shape, r, &iso, check)
 	scratch := len(r.Scratch) > 0
 	for _, room := range r.Scratch {
 		scratch = scratch && room.Kind == tmpfsMagic && room.NoSuid && room.Bytes > 0 && room.Bytes <= roundUp(int64(l.Disk))
@@ -91,7 +92,7 @@ func (c *box) verify() sandbox.Isolation {
 	if !scratch {
 		iso.Lack(sandbox.ControlDisk, sandbox.Absent, fmt.Sprintf("the scratch is not what was asked for: %+v", r.Scratch), "a runtime that honours the sizes of tmpfs")
 	}
-	lift(&iso, c.shape.Runtime)
+	lift(&iso, shape.Runtime)
 	return iso
 }
 
@@ -111,11 +112,11 @@ func roundUp(n int64) int64 { return (n + page - 1) / page * page }
 
 // verifyLimits looks at the container's cgroup as the helper sees it. A runtime with a kernel of its own shows none; there the limits are
 // those of the whole, as the daemon has set them.
-func (c *box) verifyLimits(iso *sandbox.Isolation, check func(sandbox.Control, bool, string, string)) {
-	r, l := &c.ready, c.shape.Limits
+func verifyLimits(d *daemon, shape *shape, r *wire.Ready, iso *sandbox.Isolation, check func(sandbox.Control, bool, string, string)) {
+	l := shape.Limits
 	if r.Cgroup == 0 {
 		for _, t := range tiers {
-			if strings.Contains(c.shape.Runtime, t.part) && c.d.info.MemoryLimit && c.d.info.PidsLimit && c.d.info.CPUCfsQuota {
+			if strings.Contains(shape.Runtime, t.part) && d.info.MemoryLimit && d.info.PidsLimit && d.info.CPUCfsQuota {
 				iso.Enforce(sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU, sandbox.ControlSwap)
 				return
 			}

@@ -9,6 +9,7 @@ import (
 	"path"
 	"runtime"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -57,9 +58,23 @@ func (c *clerk) work(uid, gid int, hired chan<- error) {
 		return
 	}
 	hired <- nil
+	var once sync.Once // at the first job: what the helper drops for all its threads is gone by then
 	for job := range c.jobs {
+		once.Do(raise)
 		job()
 	}
+}
+
+// raise lets this thread pass modes, which a change of its file system id has taken from it: what it opens lies beneath the
+// scratch's directories, in their own file systems.
+func raise() {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if unix.Capget(&header, &have[0]) != nil {
+		return
+	}
+	have[0].Effective |= have[0].Permitted & (1 << unix.CAP_DAC_OVERRIDE)
+	_ = unix.Capset(&header, &have[0]) // without it, what is shut stays shut
 }
 
 // do has the clerk do something.

@@ -16,8 +16,8 @@ import (
 )
 
 // keptCapabilities are what the helper works with: to give inits their ids, to be the user when it opens files, and to end what
-// belongs to others.
-var keptCapabilities = []int{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL}
+// belongs to others. The clerk alone uses the last one: a user may have shut a directory of his own, which he could open again.
+var keptCapabilities = []int{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_DAC_OVERRIDE}
 
 // dropAllBut gives capabilities up, in all threads.
 func dropAllBut(kept ...int) error {
@@ -30,7 +30,9 @@ func dropAllBut(kept ...int) error {
 	for _, c := range kept {
 		bit := uint32(1) << (c % 32)
 		want[c/32].Permitted |= have[c/32].Permitted & bit
-		want[c/32].Effective |= have[c/32].Permitted & bit
+		if c != unix.CAP_DAC_OVERRIDE {
+			want[c/32].Effective |= have[c/32].Permitted & bit
+		}
 	}
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&want[0])), 0)
 	if errno != 0 {
@@ -89,6 +91,9 @@ func clampInt(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 // engineFiles are what engines mount into every container: root's, and not the user's to write.
 var engineFiles = []string{"/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/run/.containerenv", "/run/secrets", "/.dockerenv"}
 
+// littleRoom is what does not matter.
+const littleRoom = 64 << 10
+
 // unasked are writable mounts that are neither the kernel's, nor the scratch's, nor the user's volumes: those that an image declares.
 func unasked(setup *wire.Setup) (list []string) {
 	text, err := os.ReadFile("/proc/thread-self/mountinfo")
@@ -108,6 +113,10 @@ func unasked(setup *wire.Setup) (list []string) {
 		at := f[4]
 		if within(at, "/proc") || within(at, "/sys") || within(at, "/dev") || slices.Contains(known, unescape(at)) {
 			continue
+		}
+		var st unix.Statfs_t
+		if kind[0] == "tmpfs" && unix.Statfs(unescape(at), &st) == nil && st.Blocks*uint64(st.Bsize) <= littleRoom {
+			continue // the backend's own way to make something as good as read-only
 		}
 		list = append(list, unescape(at))
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -131,6 +130,12 @@ func (s *server) handle(kind wire.Kind, id uint32, body []byte) error {
 		go s.finish(id)
 	case wire.KindSample:
 		go func() { _ = s.conn.Send(wire.KindSampled, id, wire.Message(s.sample())) }()
+	case wire.KindLook:
+		go func() {
+			ready := wire.Ready{Version: wire.Version, Arch: runtime.GOARCH, PID: os.Getpid(), UserNS: true}
+			lookAround(&ready, &s.setup, s.counts)
+			_ = s.conn.Send(wire.KindReady, id, wire.Message(&ready))
+		}()
 	case wire.KindCreate, wire.KindOpen, wire.KindList, wire.KindRemove:
 		mode, p, err := wire.ParsePath(body)
 		if err != nil {
@@ -194,12 +199,15 @@ func (s *server) newInit(ctx context.Context) (*spawn.Init, error) {
 	if s.setup.GID != terminalGroup && s.setup.OuterGID != terminalGroup {
 		o.GIDs = append(o.GIDs, one(terminalGroup, terminalGroup))
 	}
+	// The helper is the last to go when memory runs out. To be likelier than one was takes no privilege, nor does it to be
+	// again as one was; what is born between is likelier for good.
+	mine, _ := os.ReadFile(oomScore)
+	_ = os.WriteFile(oomScore, []byte("500"), 0)
 	i, err := spawn.Start(o)
+	_ = os.WriteFile(oomScore, mine, 0)
 	if err != nil {
 		return nil, err
 	}
-	// The helper is the last to go when memory runs out. Less for itself takes a privilege; more for others none.
-	_ = os.WriteFile("/proc/"+strconv.Itoa(i.PID())+"/oom_score_adj", []byte("500"), 0)
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	if _, err := i.Setup(ctx, &initproto.Setup{Inner: true, Root: -1, Scratch: -1}, nil); err != nil {
@@ -207,6 +215,8 @@ func (s *server) newInit(ctx context.Context) (*spawn.Init, error) {
 	}
 	return i, nil
 }
+
+const oomScore = "/proc/self/oom_score_adj"
 
 const startPatience = 10 * time.Second
 

@@ -41,6 +41,7 @@ const (
 	KindRemove
 	KindDone
 	KindBeat
+	KindLook // around, again; the answer is another ready
 	kindEnd
 )
 

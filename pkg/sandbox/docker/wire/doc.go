@@ -24,6 +24,8 @@
 //	create{mode, path} data… close       ──►
 //	open{path}, list{path}, remove{path} ──►
 //	                                     ◄──   opened{mode, size} data… | entries… | done{errno}
+//	look                                 ──►                            when limits were changed
+//	                                     ◄──   ready
 //	beat                                 ──►                            every few seconds, if setup says so
 //	end of the stream                    ──►                            the supervisor is gone: so is the container
 //
