@@ -177,7 +177,7 @@ func tooOld(version string) bool {
 func unreachable(ctx context.Context, host string, err error) error {
 	e := &sandbox.Error{Backend: Name, Op: "connect to " + host, Stage: "daemon", Err: err}
 	if host == "" {
-		e.Op, e.Err = "find a daemon", errors.New("no socket of Docker or Podman was found")
+		e.Op, e.Err = "find a daemon", errNoSocket
 	}
 	socket := strings.TrimPrefix(host, "unix://")
 	switch old := new(*oldDaemon); {

@@ -43,8 +43,15 @@ func (i *instance) Isolation() sandbox.Isolation { return i.iso }
 
 // Linux's numbers of what a process is limited in: the client may run elsewhere.
 const (
-	rlimitCore  = 4
-	rlimitFiles = 7
+	rlimitCore       = 4
+	rlimitFiles      = 7
+	rlimitLocked     = 8
+	rlimitSigpending = 11
+	rlimitMsgqueue   = 12
+	rlimitNice       = 13
+	rlimitRTPriority = 14
+
+	mib = 1 << 20
 )
 
 // startPatience bounds the start of a program: longer, and its helper is stuck.
@@ -95,8 +102,7 @@ func (i *instance) enter(ctx context.Context, p *sandbox.Process) error {
 
 // limit changes the container's limits, and looks whether they changed. With mu held.
 func (i *instance) limit(ctx context.Context, want sandbox.Limits) error {
-	r := resources(want)
-	if _, err := i.d.ContainerUpdate(ctx, i.id, client.ContainerUpdateOptions{Resources: &r}); err != nil {
+	if err := i.d.update(ctx, i.id, want); err != nil {
 		return failure("set limits", "daemon", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errSilent)
@@ -141,6 +147,10 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 			Rlimits: []initproto.Rlimit{
 				{Resource: rlimitCore, Soft: 1, Max: 1},
 				{Resource: rlimitFiles, Soft: nofile, Max: nofile},
+				{Resource: rlimitLocked, Soft: 8 * mib, Max: 8 * mib},
+				{Resource: rlimitMsgqueue, Soft: 819200, Max: 819200},
+				{Resource: rlimitSigpending, Soft: 4096, Max: 4096},
+				{Resource: rlimitNice}, {Resource: rlimitRTPriority},
 			},
 			Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true, Birthplace: -1, Stdio: [3]int{-1, -1, -1},
 		},
@@ -223,10 +233,10 @@ const killPatience = 10 * time.Second
 func (i *instance) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), killPatience)
 	defer cancel()
-	_, err := i.d.ContainerKill(ctx, i.id, client.ContainerKillOptions{Signal: "SIGKILL"})
-	if i.frozen.Load() { // Podman leaves it frozen, and what is frozen does not die of signals on old cgroups
-		_, _ = i.d.ContainerUnpause(ctx, i.id, client.ContainerUnpauseOptions{})
+	if i.frozen.Load() && i.d.podman { // which kills nothing that is frozen
+		return i.d.force(ctx, i.id)
 	}
+	_, err := i.d.ContainerKill(ctx, i.id, client.ContainerKillOptions{Signal: "SIGKILL"})
 	if err != nil && !isGone(err) {
 		select {
 		case <-i.session.done: // it was gone before

@@ -193,6 +193,15 @@ func (c *box) start(ctx context.Context) error {
 	if c.ready.Problem != "" && c.ready.Stage != "namespaces" {
 		return &sandbox.Error{Backend: Name, Op: "set up helper", Stage: c.ready.Stage, Err: errors.New(c.ready.Problem), Hint: "sandbox-run doctor --backend docker"}
 	}
+	for n, want := range c.shape.idents {
+		// The daemon goes by names, and a name may have changed hands since it was looked at (F6).
+		if n >= len(c.ready.Volumes) || c.ready.Volumes[n] != want {
+			return &sandbox.Error{
+				Backend: Name, Op: "volume " + c.shape.Volumes[n].Source, Stage: "volumes", Kind: sandbox.ErrRefused,
+				Err: errors.New("it is not what the container has: somebody has put something else in its place meanwhile"),
+			}
+		}
+	}
 	if len(c.ready.Writable) > 0 {
 		return &sandbox.Error{
 			Backend: Name, Op: "create container of " + c.shape.Image, Stage: "volumes", Kind: sandbox.ErrRefused,

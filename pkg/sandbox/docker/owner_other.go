@@ -2,7 +2,11 @@
 
 package docker
 
-import "io/fs"
+import (
+	"io/fs"
 
-// ownerOf is not known: the daemon is in a virtual machine, which shows owners as it likes.
-func ownerOf(fs.FileInfo) int { return -1 }
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+)
+
+// identify knows neither: the daemon is in a virtual machine, which shows files as it likes.
+func identify(fs.FileInfo) (owner int, ident wire.Ident) { return -1, wire.Ident{} }

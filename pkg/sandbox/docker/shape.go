@@ -45,6 +45,8 @@ type shape struct {
 	Volumes  []sandbox.Volume
 	Limits   sandbox.Limits // those the container has
 	Runtime  string
+
+	idents []wire.Ident // of the volumes' sources when they were looked at; empty where that is not known
 }
 
 // key tells shapes apart.
@@ -96,16 +98,16 @@ func (b *Backend) shape(d *daemon, spec *sandbox.Spec) (*shape, error) {
 		s.Image = image
 	}
 	var err error
-	s.Owner, err = d.checkVolumes(s.Volumes)
+	s.Owner, s.idents, err = d.checkVolumes(s.Volumes)
 	return s, err
 }
 
 // checkVolumes refuses sources that are not what they seem, and says whose the writable ones are: the sandbox's user is to be that
 // one's on the machine, and nobody else.
-func (d *daemon) checkVolumes(volumes []sandbox.Volume) (owner int, err error) {
+func (d *daemon) checkVolumes(volumes []sandbox.Volume) (owner int, idents []wire.Ident, err error) {
 	for _, v := range volumes {
-		fail := func(kind error, err error, hint string) (int, error) {
-			return 0, &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Stage: "volumes", Kind: kind, Err: err, Hint: hint}
+		fail := func(kind error, err error, hint string) (int, []wire.Ident, error) {
+			return 0, nil, &sandbox.Error{Backend: Name, Op: "volume " + v.Source, Stage: "volumes", Kind: kind, Err: err, Hint: hint}
 		}
 		if !d.local {
 			return fail(sandbox.ErrUnsupported, fmt.Errorf("the daemon at %s has other files than this machine", d.host), "put the files into the sandbox instead (--file)")
@@ -124,10 +126,16 @@ func (d *daemon) checkVolumes(volumes []sandbox.Volume) (owner int, err error) {
 		if !st.IsDir() && !st.Mode().IsRegular() {
 			return fail(sandbox.ErrRefused, errors.New("neither a directory nor a regular file"), "")
 		}
+		if d.podman && strings.Contains(v.Source+v.Target, ":") {
+			return fail(sandbox.ErrUnsupported, errors.New("a colon in its path, which Podman would misread"), "another name")
+		}
+		uid, ident := identify(st)
+		if uid >= 0 {
+			idents = append(idents, ident)
+		}
 		if !v.Writable {
 			continue
 		}
-		uid := ownerOf(st)
 		switch {
 		case uid < 0: // desktops map owners themselves
 		case uid == 0:
@@ -140,7 +148,7 @@ func (d *daemon) checkVolumes(volumes []sandbox.Volume) (owner int, err error) {
 			owner = uid
 		}
 	}
-	return owner, nil
+	return owner, idents, nil
 }
 
 // Ids that nobody has: beyond those of users, of subordinate ranges as they are usually given out, and of systemd's containers.
@@ -248,6 +256,13 @@ func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config,
 	for _, part := range files.Parts {
 		host.Tmpfs[part.At] = d.tmpfs(s.Limits, part.Mode)
 	}
+	if d.podman { // it would read commas in paths of mounts as options
+		host.Binds = []string{volume + ":" + helperDir + ":ro"}
+		for _, v := range s.Volumes {
+			host.Binds = append(host.Binds, v.Source+":"+v.Target+map[bool]string{true: ":rw,rprivate", false: ":ro,rprivate"}[v.Writable])
+		}
+		return config, host, b.secure(d, host)
+	}
 	host.Mounts = []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: helperDir, ReadOnly: true, VolumeOptions: &mount.VolumeOptions{NoCopy: true}}}
 	for _, v := range s.Volumes {
 		host.Mounts = append(host.Mounts, mount.Mount{
@@ -255,6 +270,11 @@ func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config,
 			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate},
 		})
 	}
+	return config, host, b.secure(d, host)
+}
+
+// secure covers what is not for the program, and sets the filter.
+func (b *Backend) secure(d *daemon, host *container.HostConfig) error {
 	if d.podman {
 		host.SecurityOpt = append(host.SecurityOpt, "mask="+strings.Join(masked, ":"))
 	} else {
@@ -262,21 +282,21 @@ func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config,
 	}
 	filter, err := b.securityFilter(d)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	host.SecurityOpt = append(host.SecurityOpt, "no-new-privileges", "seccomp="+filter)
-	return config, host, nil
+	return nil
 }
 
 // What tells about the machine is covered, in addition to what engines cover by themselves; of /sys, only the cgroup is left, by which
 // the helper counts.
 var (
 	masked = []string{
-		"/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/config.gz", "/proc/iomem", "/proc/ioports", "/proc/kallsyms", "/proc/kcore", "/proc/key-users", "/proc/keys", "/proc/kmsg",
+		"/proc/acpi", "/proc/asound", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/cmdline", "/proc/config.gz", "/proc/iomem", "/proc/ioports", "/proc/kallsyms", "/proc/kcore", "/proc/key-users", "/proc/keys", "/proc/kmsg",
 		"/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo",
 		"/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/firmware", "/sys/kernel", "/sys/module", "/sys/power",
 	}
-	readOnly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+	readOnly = []string{"/proc/sys", "/proc/sysrq-trigger"}
 )
 
 // tmpfs are the options of a directory of the scratch. Who owns it is set by the helper: not every engine takes that here.

@@ -235,7 +235,7 @@ func TestPlainConformance(t *testing.T) {
 	tier, _ := asPlain(t)
 	has := []sandboxtest.Claim{
 		sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Bare, sandboxtest.Volumes, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Phases,
-		sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Disk, sandboxtest.Files,
+		sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.Files,
 	}
 	if tier == sandbox.TierContainer {
 		has = append(has, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Metrics, sandboxtest.Freeze)

@@ -119,7 +119,7 @@ var limitRows = []row{
 			e.ok(e.in(id, "rm", dir+"/x"))
 		}
 	}},
-	{"disk limit: inodes", []Claim{Disk}, false, func(e *env) { // F15
+	{"disk limit: inodes", []Claim{Disk, Inodes}, false, func(e *env) { // F15
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Inodes = 500 })
 		e.says(e.in(id, e.probe("touch", "/tmp", "100")...), "100 ok") // control
 		res := e.in(id, e.probe("touch", "/workspace", "5000")...)

@@ -42,6 +42,7 @@ const (
 	Memory    Claim = "memory"     // the limit is the kernel's
 	Processes Claim = "pids"       // the limit is the kernel's
 	Disk      Claim = "disk"       // bytes and inodes
+	Inodes    Claim = "inodes"     // the number of files is limited, too
 	DiskApart Claim = "disk apart" // from memory
 	OpenFiles Claim = "open files" // per process
 	CPUTime   Claim = "cpu time"   // CPU seconds of all processes together

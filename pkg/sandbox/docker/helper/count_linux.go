@@ -185,11 +185,17 @@ func (c *counter) mark() marks {
 
 // since is what was used after a mark. Peaks are the kernel's where it has seen a new one since, else the highest that was
 // looked at.
-func (c *counter) since(m marks) (out wire.Counters) {
+func (c *counter) since(m marks, inits []*spawn.Init) (out wire.Counters) {
 	r := c.read()
+	own, _ := os.ReadDir("/proc/self/task")
+	tasks := len(own)
+	for _, i := range inits {
+		tasks += i.Threads()
+	}
 	used, full := c.scratch()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.ownTasks = max(c.ownTasks, tasks) // a runtime adds threads, and ends none
 	c.memory, c.tasks = max(c.memory, r.memory), max(c.tasks, r.tasks)
 	peak, tasksPeak := c.memory, c.tasks
 	if r.peak > m.peak {

@@ -108,6 +108,14 @@ func (s *server) startOnce(id uint32, e *wire.Exec) (*program, error) {
 	}
 	m := e.Exec
 	m.ID, m.Seccomp = uint64(id)+1, filter // 0 is the setup's
+	for n := range m.Rlimits {             // more than the engine has given takes a capability that nobody here has
+		l := &m.Rlimits[n]
+		var own unix.Rlimit
+		if unix.Getrlimit(int(l.Resource), &own) == nil {
+			l.Max = min(l.Max, own.Max)
+			l.Soft = min(l.Soft, l.Max)
+		}
+	}
 	if len(m.Paths) == 0 && len(m.Args) > 0 {
 		m.Paths = spawn.Candidates(m.Args[0], searchPath(m.Env))
 	}
@@ -312,7 +320,7 @@ func (s *server) finish(id uint32) {
 			<-p.told
 			f.Refusals, f.Saturated = p.watch.Refusals()
 		}
-		f.Counters = s.counts.since(p.phase.began)
+		f.Counters = s.counts.since(p.phase.began, nil)
 		f.Counters.IORead, f.Counters.IOWrite = p.phase.read, p.phase.written
 		s.mu.Lock()
 		delete(s.programs, id)
@@ -326,12 +334,14 @@ func (s *server) sample() *wire.Counters {
 	s.mu.Lock()
 	var since marks
 	found := false
+	var inits []*spawn.Init
 	for _, p := range s.phases {
+		inits = append(inits, p.init)
 		if !found || p.began.cpuUser+p.began.cpuSystem < since.cpuUser+since.cpuSystem {
 			since, found = p.began, true
 		}
 	}
 	s.mu.Unlock()
-	c := s.counts.since(since)
+	c := s.counts.since(since, inits)
 	return &c
 }

@@ -144,8 +144,12 @@ func (c *Conn) stream(kind Kind, number uint32, body []byte) error {
 	switch kind {
 	case KindData:
 		if in := c.inlets[number]; in != nil {
-			if len(in.buf)+len(body) > Window {
+			if len(in.buf)-in.from+len(body) > Window {
 				return ErrMalformed
+			}
+			if in.from > 0 && len(in.buf)+len(body) > cap(in.buf) { // what was read makes room
+				in.buf = in.buf[:copy(in.buf, in.buf[in.from:])]
+				in.from = 0
 			}
 			in.buf = append(in.buf, body...)
 			in.wake.Broadcast()
@@ -195,6 +199,7 @@ type Inlet struct {
 
 	// guarded by Conn.mu
 	buf           []byte
+	from          int // what is before was read
 	ended, closed bool
 	owed          int // read, and not yet granted anew
 }
@@ -212,23 +217,23 @@ func (c *Conn) Inlet(number uint32) *Inlet {
 func (in *Inlet) Read(p []byte) (int, error) {
 	c := in.c
 	c.mu.Lock()
-	for len(in.buf) == 0 && !in.ended && !in.closed && c.err == nil {
+	for len(in.buf) == in.from && !in.ended && !in.closed && c.err == nil {
 		in.wake.Wait()
 	}
 	if in.closed {
 		c.mu.Unlock()
 		return 0, io.ErrClosedPipe
 	}
-	if len(in.buf) == 0 {
+	if len(in.buf) == in.from {
 		defer c.mu.Unlock()
 		if in.ended {
 			return 0, io.EOF
 		}
 		return 0, c.err
 	}
-	n := copy(p, in.buf)
-	if in.buf = in.buf[n:]; len(in.buf) == 0 {
-		in.buf = nil
+	n := copy(p, in.buf[in.from:])
+	if in.from += n; in.from == len(in.buf) {
+		in.buf, in.from = in.buf[:0], 0
 	}
 	grant := 0
 	if in.owed += n; in.owed >= Window/4 && !in.ended {
@@ -247,7 +252,7 @@ func (in *Inlet) Close() error {
 	c.mu.Lock()
 	tell := !in.closed && !in.ended && c.err == nil
 	in.closed = true
-	in.buf = nil
+	in.buf, in.from = nil, 0
 	delete(c.inlets, in.number)
 	in.wake.Broadcast()
 	c.mu.Unlock()

@@ -67,7 +67,14 @@ type Ready struct {
 	CPUQuota   int64    `json:"cpu_quota"`
 	CPUPeriod  int64    `json:"cpu_period"`
 	Scratch    []Room   `json:"scratch"`
+	Volumes    []Ident  `json:"volumes"`  // what is where the user's own are, in their order
 	Writable   []string `json:"writable"` // mounts that nobody has asked for, and that are not read-only
+}
+
+// Ident is what a file is, whatever its name.
+type Ident struct {
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
 }
 
 // Room is what a directory of the scratch has.
