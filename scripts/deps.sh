@@ -28,7 +28,7 @@ test,test-all        | cargo      | cargo, a toolchain                          
 test,test-all        | postgresql | initdb, postgres and psql                      | ls /usr/lib/postgresql/*/bin/initdb || command -v initdb
 test,test-all        | sqlite3    | the harness of SQL                             | command -v sqlite3
 test,test-all        | podman     | takes what images are exported as              | command -v podman
-test,test-all        | docker.io  | dockerd and docker, the same                   | command -v dockerd && command -v docker
+test,test-all,bench  | docker.io  | dockerd and docker                             | command -v dockerd && command -v docker
 test,test-all,bench  | runc       | an OCI runtime                                 | command -v runc
 test,test-all        | runsc      | gVisor, an OCI runtime                         | command -v runsc
 test,test-all        | crun       | an OCI runtime that refuses some machines      | command -v crun

@@ -150,7 +150,10 @@ func (e *engine) run(extra ...string) error {
 	}
 	defer log.Close()
 	e.cmd.Stdout, e.cmd.Stderr = log, log
-	e.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Pdeathsig:    syscall.SIGTERM,
+		Unshareflags: syscall.CLONE_NEWNS, // what it mounts is nobody else's: other tests look for mounts that were left behind
+	}
 	if err := e.cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w (scripts/deps.sh test installs it)", e.name, err)
 	}
@@ -178,7 +181,7 @@ func (e *engine) log() []byte {
 	return text[max(0, len(text)-4000):]
 }
 
-// stop ends the daemon, and unmounts what it leaves mounted below its directory.
+// stop ends the daemon; what it has mounted goes with its mount namespace.
 func (e *engine) stop() {
 	_ = e.cmd.Process.Signal(syscall.SIGTERM)
 	done := make(chan struct{})
@@ -188,12 +191,6 @@ func (e *engine) stop() {
 	case <-time.After(30 * time.Second):
 		_ = e.cmd.Process.Kill()
 		<-done
-	}
-	text, _ := os.ReadFile("/proc/self/mountinfo")
-	for _, line := range slices.Backward(strings.Split(string(text), "\n")) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], e.dir+"/") {
-			_ = syscall.Unmount(f[4], syscall.MNT_DETACH)
-		}
 	}
 }
 
@@ -384,8 +381,8 @@ func eachEngine(t *testing.T, test func(t *testing.T, e *engine)) {
 					t.Logf("the daemon's log ends with\n%s", e.log())
 				}
 			}()
+			t.Cleanup(func() { e.nothingLeft(t) }) // after all that the test itself cleans up
 			test(t, e)
-			e.nothingLeft(t)
 		})
 	}
 }

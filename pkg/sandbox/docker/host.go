@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -17,7 +18,9 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
+	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	tclog "github.com/testcontainers/testcontainers-go/log"
 
@@ -180,6 +183,16 @@ func unreachable(ctx context.Context, host string, err error) error {
 		e.Op, e.Err = "find a daemon", errNoSocket
 	}
 	socket := strings.TrimPrefix(host, "unix://")
+	if client.IsErrConnectionFailed(err) && socket != host {
+		// The client keeps the reason to itself.
+		c, dialErr := net.DialTimeout("unix", socket, dialPatience)
+		if dialErr == nil {
+			_ = c.Close()
+		} else {
+			err = dialErr
+			e.Err = dialErr
+		}
+	}
 	switch old := new(*oldDaemon); {
 	case errors.As(err, old):
 		e.Hint = "a newer Docker or Podman"
@@ -202,6 +215,8 @@ func unreachable(ctx context.Context, host string, err error) error {
 	}
 	return e
 }
+
+const dialPatience = 2 * time.Second
 
 // failure is an error of ours with the next step.
 func failure(op, stage string, err error) error {

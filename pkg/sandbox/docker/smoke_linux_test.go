@@ -1,0 +1,411 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
+)
+
+func managed(t testing.TB, b *Backend) *sandbox.Manager {
+	t.Helper()
+	m := sandbox.NewManager(b, sandbox.Options{})
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func create(t testing.TB, m *sandbox.Manager, change ...func(*sandbox.Spec)) string {
+	t.Helper()
+	spec := sandbox.Spec{Limits: sandbox.Limits{Memory: 128 * sandbox.MiB, Disk: 32 * sandbox.MiB, Inodes: 1000, Processes: 30, CPUs: 0.5}}
+	for _, c := range change {
+		c(&spec)
+	}
+	id, err := m.Create(context.Background(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func run(t testing.TB, m *sandbox.Manager, id string, script string, in io.Reader) *sandbox.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", script}}, sandbox.IO{Stdin: in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// What every machine with Docker or Podman should see: each limit from inside, exact streams, files, an exit code, nothing left.
+func TestSmoke(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *engine) {
+		m := managed(t, e.backend(t))
+		id := create(t, m)
+		info, err := m.Get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Isolation.Tier != sandbox.TierContainer {
+			t.Errorf("%+v", info.Isolation)
+		}
+		disk := slices.ContainsFunc(info.Isolation.Missing, func(g sandbox.Gap) bool {
+			return g.Control == sandbox.ControlDisk && strings.HasPrefix(g.Reason, "shared with memory")
+		})
+		if !disk {
+			t.Errorf("the scratch is said to be a disk: %+v", info.Isolation.Missing)
+		}
+		limits := run(t, m, id, `id -u; id -g; cd /sys/fs/cgroup
+cat memory/memory.limit_in_bytes memory/memory.memsw.limit_in_bytes pids/pids.max cpu/cpu.cfs_quota_us memory.max memory.swap.max pids.max cpu.max 2>/dev/null
+ulimit -Hn; ulimit -Hc
+for d in /workspace /tmp $HOME; do df -B1 --output=size,target $d | tail -1; done
+grep -E 'CapEff|CapBnd|NoNewPrivs|Seccomp:' /proc/self/status | tr -d '\t'
+touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/dev >/dev/null && grep -c : /proc/net/dev; uname -n`, nil)
+		got := strings.Fields(string(limits.Stdout.Bytes()))
+		size := fmt.Sprint(128 << 20)
+		for _, want := range []string{"1000", size, "62", "1024", "33554432", "/workspace", "/home/sandbox", "CapEff:0000000000000000", "CapBnd:0000000000000000", "NoNewPrivs:1", "Seccomp:2", "4", "sandbox"} {
+			if !slices.Contains(got, want) {
+				t.Errorf("%s is not among %q", want, got)
+			}
+		}
+		if !slices.Contains(got, "50000") || limits.Stderr.Total > 0 && limits.Verdict != sandbox.VerdictOK {
+			t.Errorf("%s, %q, %q", limits.Verdict, got, limits.Stderr.Bytes())
+		}
+
+		// Binary input of some size comes back as it was, on both streams.
+		sent := bytes.Repeat([]byte{0, 1, 2, 0xff, '\n', '\r', 0x1b}, 300_000)
+		both := run(t, m, id, "tee /dev/stderr", bytes.NewReader(sent))
+		sum := sha256.Sum256(sent)
+		for i, got := range [][]byte{both.Stdout.Bytes(), both.Stderr.Bytes()} {
+			if sha256.Sum256(got) != sum {
+				t.Errorf("stream %d: %d of %d bytes", i, len(got), len(sent))
+			}
+		}
+		if res := run(t, m, id, "exit 42", nil); res.Exit.Code != 42 || res.Verdict != sandbox.VerdictNonzeroExit {
+			t.Errorf("%+v", res.Exit)
+		}
+		if res := run(t, m, id, "python3 -c 'x = bytearray(300 << 20)'", nil); res.Verdict != sandbox.VerdictMemoryLimit || res.Metrics.OOMKills == 0 {
+			t.Errorf("%s, %+v, %q", res.Verdict, res.Metrics, res.Stderr.Bytes())
+		}
+		if res := run(t, m, id, "head -c 64000000 /dev/zero > /workspace/x", nil); res.Verdict != sandbox.VerdictDiskLimit {
+			t.Errorf("%s, %+v", res.Verdict, res.Metrics)
+		}
+		run(t, m, id, "rm /workspace/x", nil)
+
+		err = m.Put(context.Background(), id, []sandbox.File{{Path: "/workspace/in/main.py", Data: []byte("print(open('/tmp/data').read().upper())"), Mode: 0o600}, {Path: "/tmp/data", Data: []byte("text")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res := run(t, m, id, "python3 /workspace/in/main.py > /workspace/out; ln -s /etc/passwd /workspace/link; mkfifo /workspace/fifo", nil); res.Verdict != sandbox.VerdictOK {
+			t.Errorf("%s, %q", res.Verdict, res.Stderr.Bytes())
+		}
+		files := map[string]string{}
+		untaken, err := m.Take(context.Background(), id, sandbox.Selection{Patterns: []string{"/workspace/*"}}, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
+			text, err := io.ReadAll(r)
+			files[f.Path] = string(text)
+			return err
+		})
+		if err != nil || len(untaken) != 2 || files["/workspace/out"] != "TEXT\n" {
+			t.Errorf("%q, %+v, %v", files, untaken, err)
+		}
+		if err := m.Delete(context.Background(), id); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A supervisor that is killed takes its containers along; what was never started goes with the next.
+func TestCrash(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *engine) {
+		if e.name == "podman" && !sandboxtest.All() {
+			t.Skip("SANDBOX_RUN_TEST_ALL is not set: Podman takes its time")
+		}
+		t.Setenv(hostVariable, e.host)
+		b := e.backend(t)
+		t.Setenv(stateVariable, b.opts.StateDir)
+		if !sandboxtest.All() {
+			crashOnce(t, e, b)
+			return
+		}
+		sandboxtest.Crash(t, b, sandbox.TierContainer)
+	})
+}
+
+// crashOnce is the short form: one supervisor, killed while its program runs, and a container that was left half made.
+func crashOnce(t *testing.T, e *engine, b *Backend) {
+	m := managed(t, b)
+	survivor := create(t, m)
+	other := e.backend(t)
+	life := life{dir: b.opts.StateDir}
+	if err := life.claim(); err != nil {
+		t.Fatal(err)
+	}
+	d, err := other.connect(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.life.name, other.life.dir = life.name, life.dir
+	shape, err := other.shape(d, &sandbox.Spec{User: sandbox.DefaultUser, Hostname: "x", Limits: sandbox.DefaultLimits()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	volume, err := other.helperVolume(context.Background(), d, testImage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, host, err := other.config(d, shape, volume)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.create(context.Background(), d, config, host); err != nil {
+		t.Fatal(err)
+	}
+	// Its owner lives: it is not touched.
+	if found, err := b.Collect(context.Background(), false); err != nil || len(found) != 0 {
+		t.Errorf("of a supervisor that lives: %+v, %v", found, err)
+	}
+	_ = life.file.Close() // as the kernel does for whoever dies
+	if found, err := b.Collect(context.Background(), true); err != nil || len(found) != 2 || found[0].Removed {
+		t.Errorf("a look: %+v, %v", found, err)
+	}
+	found, err := b.Collect(context.Background(), false)
+	if err != nil || len(found) != 2 || found[0].Kind != "container" || !found[0].Removed || found[1].Kind != "lock" || !found[1].Removed {
+		t.Errorf("%+v, %v", found, err)
+	}
+	if res := run(t, m, survivor, "echo alive", nil); string(res.Stdout.Bytes()) != "alive\n" {
+		t.Errorf("%+v", res)
+	}
+}
+
+// Containers that were made ahead serve one sandbox each, have the posture of those that were not, and are replaced.
+func TestWarm(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *engine) {
+		b := e.backend(t, func(o *Options) { o.Warm = 2 })
+		m := managed(t, b)
+		const look = "cat /proc/self/status | grep -E 'Cap|NoNew|Seccomp|Groups|Sig'; ulimit -a; ls -A /workspace /tmp $HOME /dev/shm; env | sort; id; pwd; ls /proc/self/fd"
+		cold := create(t, m)
+		want := run(t, m, cold, look, nil)
+		b.beside.Wait()
+		ready := func() (n int) {
+			b.pool.mu.Lock()
+			defer b.pool.mu.Unlock()
+			for _, l := range b.pool.ready {
+				n += len(l)
+			}
+			return n
+		}
+		if n := ready(); n != 2 {
+			t.Fatalf("%d are ready", n)
+		}
+		// One of them is killed by somebody: nobody's request fails because of it.
+		b.pool.mu.Lock()
+		for _, l := range b.pool.ready {
+			l[0].session.close()
+			<-l[0].session.done
+		}
+		b.pool.mu.Unlock()
+		warm := create(t, m)
+		got := run(t, m, warm, look, nil)
+		if g, w := string(got.Stdout.Bytes()), string(want.Stdout.Bytes()); g != w {
+			t.Errorf("warm and cold differ:\n%s\n%s", g, w)
+		}
+		if res := run(t, m, warm, "echo x > /workspace/x; echo x > /dev/shm/x", nil); res.Verdict != sandbox.VerdictOK {
+			t.Errorf("%+v", res)
+		}
+		if res := run(t, m, create(t, m), "ls -A /workspace /dev/shm", nil); strings.Contains(string(res.Stdout.Bytes()), "x\n") {
+			t.Errorf("something of another sandbox: %q", res.Stdout.Bytes())
+		}
+		// Another shape is another container.
+		other := create(t, m, func(s *sandbox.Spec) { s.Limits.Memory = 64 * sandbox.MiB })
+		if res := run(t, m, other, "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null", nil); string(res.Stdout.Bytes()) != fmt.Sprintln(64<<20) {
+			t.Errorf("%q", res.Stdout.Bytes())
+		}
+	})
+}
+
+// What goes wrong is said, and leaves nothing.
+func TestTrouble(t *testing.T) {
+	e := engines.start(t, "docker")
+	ctx := context.Background()
+	t.Cleanup(func() { e.nothingLeft(t) })
+	wrong := func(name string, err error, kind error, words ...string) {
+		t.Helper()
+		if err == nil {
+			t.Errorf("%s: no error", name)
+			return
+		}
+		if kind != nil && !errors.Is(err, kind) {
+			t.Errorf("%s: %v is not of kind %v", name, err, kind)
+		}
+		for _, w := range words {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %v does not say %q", name, err, w)
+			}
+		}
+	}
+	try := func(o func(*Options), spec sandbox.Spec) error {
+		b := e.backend(t, o)
+		m := managed(t, b)
+		_, err := m.Create(ctx, spec)
+		return err
+	}
+	wrong("no image", try(func(o *Options) { o.Image = "" }, sandbox.Spec{}), sandbox.ErrInvalid, "--image")
+	wrong("image absent", try(func(o *Options) { o.Image = "nobody/has:this" }, sandbox.Spec{}), sandbox.ErrInvalid, "nobody/has:this", "docker pull")
+	wrong("runtime", try(func(o *Options) { o.Runtime = "vmware" }, sandbox.Spec{}), sandbox.ErrRefused, "vmware", "runtimes")
+	wrong("root", try(func(*Options) {}, sandbox.Spec{Root: sandbox.Root{Dir: "/srv"}}), sandbox.ErrUnsupported, "--image")
+	wrong("little memory", try(func(*Options) {}, sandbox.Spec{Limits: sandbox.Limits{Memory: 8 * sandbox.MiB}}), sandbox.ErrInvalid, "16 MiB")
+	wrong("disk", try(func(*Options) {}, sandbox.Spec{Scratch: sandbox.ScratchDisk}), sandbox.ErrUnsupported, "--backend native")
+	wrong("helper", try(func(o *Options) { o.Helper = "/etc/passwd" }, sandbox.Spec{}), nil, "/etc/passwd", "go build")
+	wrong("no daemon", try(func(o *Options) { o.Host = "unix://" + e.dir + "/none" }, sandbox.Spec{}), sandbox.ErrRefused, "none", "setup docker")
+	for _, host := range []string{"nonsense", "ssh://host", "ftp://x"} {
+		_, err := New(Options{Host: host})
+		wrong(host, err, sandbox.ErrInvalid, host)
+	}
+
+	// A daemon that takes the connection and says nothing does not hang anybody.
+	silent := filepath.Join(e.dir, "silent")
+	listener, err := listenUnix(silent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	b := e.backend(t, func(o *Options) { o.Host = "unix://" + silent })
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	h := b.HealthCheck(short, "")
+	if h.Trouble != Unreachable || time.Since(began) > 5*time.Second {
+		t.Errorf("silent: %+v after %v", h, time.Since(began))
+	}
+
+	// The ways in which there is no daemon are told apart.
+	refused := filepath.Join(e.dir, "refused")
+	if l, err := listenUnix(refused); err != nil {
+		t.Fatal(err)
+	} else {
+		l.SetUnlinkOnClose(false)
+		_ = l.Close()
+	}
+	for host, want := range map[string]Trouble{e.dir + "/none": NoSocket, refused: NoSocket} {
+		if h := e.backend(t, func(o *Options) { o.Host = "unix://" + host }).HealthCheck(ctx, ""); h.Trouble != want || h.Err == nil {
+			t.Errorf("%s: %+v", host, h)
+		}
+	}
+	if h := e.backend(t).HealthCheck(ctx, ""); h.Trouble != "" || h.Started <= 0 || h.Tier != sandbox.TierContainer || !strings.HasPrefix(h.Server, "Docker ") {
+		t.Errorf("%+v", h)
+	}
+	if h := e.backend(t).HealthCheck(ctx, "nobody/has:this"); h.Trouble != CannotRun || !strings.Contains(h.Err.Error(), "nobody/has:this") {
+		t.Errorf("%+v", h)
+	}
+	if trouble(unreachable(ctx, "unix:///x", &oldDaemon{"1.24"})) != TooOld || !tooOld("1.40") || tooOld("1.41") || tooOld("2.0") || !tooOld("") {
+		t.Error("an old daemon is not told")
+	}
+	if h := trouble(unreachable(ctx, "unix:///x", os.ErrPermission)); h == NoSocket {
+		t.Errorf("%v", h)
+	}
+}
+
+// An image that the daemon lacks is loaded, if somebody has it.
+func TestLoad(t *testing.T) {
+	e := engines.start(t, "docker")
+	t.Cleanup(func() { e.nothingLeft(t) })
+	ctx := context.Background()
+	c := e.client(t)
+	saved, err := c.ImageSave(ctx, []string{testImage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(saved)
+	_ = saved.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "sandbox-run-test/fresh:latest"
+	text = bytes.ReplaceAll(text, []byte("sandbox-run-test/small"), []byte("sandbox-run-test/fresh")) // as many bytes, or the archive would break
+	asked := 0
+	b := e.backend(t, func(o *Options) {
+		o.Load = func(_ context.Context, ref string) (io.ReadCloser, error) {
+			if asked++; ref != name {
+				return nil, ErrNoImage
+			}
+			return io.NopCloser(bytes.NewReader(text)), nil
+		}
+	})
+	m := managed(t, b)
+	id, err := m.Create(ctx, sandbox.Spec{Root: sandbox.Root{Image: name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Delete(ctx, id); err != nil || asked != 1 {
+		t.Errorf("asked %d times, %v", asked, err)
+	}
+	if _, err := m.Create(ctx, sandbox.Spec{Root: sandbox.Root{Image: "other:1"}}); !errors.Is(err, sandbox.ErrInvalid) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A daemon that is stopped while a program runs: the run ends, and says so; the next daemon is used again.
+func TestDaemonRestarts(t *testing.T) {
+	engines.start(t, "docker") // for the helper and the image
+	e, err := startEngine("docker", filepath.Join(engines.dir, "again"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.stop)
+	if err := e.load(engines.image); err != nil {
+		t.Fatal(err)
+	}
+	m := managed(t, e.backend(t))
+	id := create(t, m)
+	ended := make(chan *sandbox.Result, 1)
+	ready := make(chan struct{}, 1)
+	go func() {
+		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", "echo ready; sleep 60"}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
+			if ev.Kind == sandbox.EventStdout {
+				select {
+				case ready <- struct{}{}:
+				default:
+				}
+			}
+		}})
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- res
+	}()
+	<-ready
+	e.stop()
+	select {
+	case res := <-ended:
+		if res == nil || res.Exit.Signal != 9 || len(res.Notes) == 0 {
+			t.Errorf("%+v", res)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the run does not end")
+	}
+	if err := e.run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Delete(context.Background(), id); err != nil {
+		t.Error(err)
+	}
+	if res := run(t, m, create(t, m), "echo again", nil); string(res.Stdout.Bytes()) != "again\n" {
+		t.Errorf("%+v", res)
+	}
+}
