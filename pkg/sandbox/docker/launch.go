@@ -217,8 +217,7 @@ func (c *box) remove() error {
 	c.removing.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), removePatience)
 		defer cancel()
-		// The daemon is asked to tell before the container can be gone.
-		gone := c.d.ContainerWait(ctx, c.id, client.ContainerWaitOptions{Condition: container.WaitConditionRemoved})
+		gone := c.d.awaitRemoval(ctx, c.id) // before the container can be gone
 		if c.session != nil {
 			c.session.close()
 		}
@@ -226,10 +225,8 @@ func (c *box) remove() error {
 		defer graceful.Stop()
 		if c.session != nil && c.ready.Version != 0 { // the helper ends on the end of its input, and the daemon removes
 			select {
-			case <-gone.Result:
-				return
-			case err := <-gone.Error:
-				if isGone(err) {
+			case is := <-gone:
+				if is {
 					return
 				}
 			case <-graceful.C:
@@ -238,6 +235,21 @@ func (c *box) remove() error {
 		c.removed = c.d.force(ctx, c.id)
 	})
 	return c.removed
+}
+
+// awaitRemoval asks the daemon to tell when a container is removed. False: it can not tell.
+func (d *daemon) awaitRemoval(ctx context.Context, id string) <-chan bool {
+	gone := make(chan bool, 1)
+	wait := d.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionRemoved})
+	go func() { // until one of them has come, the client's own goroutine does not end; both end with ctx
+		select {
+		case <-wait.Result:
+			gone <- true
+		case err := <-wait.Error:
+			gone <- isGone(err)
+		}
+	}()
+	return gone
 }
 
 // removeByItself is how long a container has to go by itself.
