@@ -56,6 +56,9 @@ type Backend struct {
 	close   context.CancelFunc
 	beside  sync.WaitGroup // what goes on beside: collecting, making ahead
 	swept   bool
+
+	removals  sync.WaitGroup
+	unremoved []error // guarded by mu
 }
 
 var (
@@ -262,6 +265,17 @@ func (b *Backend) goBeside(do func(ctx context.Context)) {
 	}
 }
 
+// removeBeside sees to it that the daemon forgets a container in which nothing lives. What goes wrong, Close tells.
+func (b *Backend) removeBeside(c *box) {
+	b.removals.Go(func() {
+		if err := c.remove(); err != nil {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.unremoved = append(b.unremoved, err)
+		}
+	})
+}
+
 // Close ends the containers that were made ahead and lets go of the daemon. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
 	b.mu.Lock()
@@ -274,7 +288,8 @@ func (b *Backend) Close() error {
 	}
 	b.close()
 	b.beside.Wait()
-	err := b.pool.empty()
+	b.removals.Wait()
+	err := errors.Join(append(b.unremoved, b.pool.empty())...)
 	if d != nil {
 		err = errors.Join(err, d.Close())
 	}

@@ -248,7 +248,8 @@ func (i *instance) end() error {
 	return nil
 }
 
-// Destroy ends the container and waits until it is gone. It may be called in any state, twice.
+// Destroy ends the container and waits until nothing of it lives. What the daemon keeps about it goes beside: it removes that by
+// itself, and Close waits for it. It may be called in any state, twice.
 func (i *instance) Destroy(context.Context) error {
 	i.mu.Lock()
 	first := !i.destroyed
@@ -256,6 +257,10 @@ func (i *instance) Destroy(context.Context) error {
 	i.mu.Unlock()
 	if first && i.frozen.Load() {
 		_ = i.end() // a frozen helper does not see the end of its input
+	}
+	if first && !i.d.podman && i.session.hangUp(removeByItself) {
+		i.b.removeBeside(i.box)
+		return nil
 	}
 	return i.remove()
 }

@@ -124,6 +124,22 @@ func (s *session) explain(err error) error {
 
 const explainPatience = 200 * time.Millisecond
 
+// hangUp ends our side of the stream and waits until the helper has ended its own, which it does when nothing lives in the container
+// any more. False: it has not, in time.
+func (s *session) hangUp(patience time.Duration) bool {
+	half, ok := s.raw.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return false
+	}
+	select {
+	case <-s.done:
+		s.close()
+		return true
+	case <-time.After(patience):
+		return false
+	}
+}
+
 // close ends the stream; the container ends with it. Twice is fine.
 func (s *session) close() {
 	s.closed.Do(func() {

@@ -64,7 +64,11 @@ func Main() int {
 		_, _ = os.Stderr.WriteString(Name + ": " + err.Error() + "\n")
 		return exitProtocol
 	}
-	return 0 // the supervisor is gone, or is done with us; the kernel ends what is left
+	// The supervisor is gone, or is done with us. The kernel would end what is left, but only after our output is closed, and whoever
+	// reads that is to know that nobody lives.
+	_ = unix.Kill(-1, unix.SIGKILL)
+	buryStrays()
+	return 0
 }
 
 // listener notes when something was heard.
