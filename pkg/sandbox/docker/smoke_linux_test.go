@@ -410,3 +410,41 @@ func TestDaemonRestarts(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 }
+
+// A volume that somebody has put in the place of another since it was looked at is refused (F6).
+func TestVolumeIsSwapped(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *engine) {
+		b := e.backend(t)
+		ctx := context.Background()
+		d, err := b.connect(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(e.dir, "volume")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.life.claim(); err != nil {
+			t.Fatal(err)
+		}
+		shape, err := b.shape(d, &sandbox.Spec{User: sandbox.DefaultUser, Hostname: "x", Limits: sandbox.DefaultLimits(), Volumes: []sandbox.Volume{{Source: dir, Target: "/data"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := b.launch(ctx, d, shape) // control
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.remove(); err != nil {
+			t.Error(err)
+		}
+		for _, err := range []error{os.Rename(dir, dir+"-old"), os.Symlink("/etc", dir)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := b.launch(ctx, d, shape); !errors.Is(err, sandbox.ErrRefused) {
+			t.Errorf("%v", err)
+		}
+	})
+}

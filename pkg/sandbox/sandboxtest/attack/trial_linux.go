@@ -98,7 +98,7 @@ func (t *trial) note(format string, args ...any) {
 
 // judge records an attempt.
 func (t *trial) judge(held bool, name, got, control string) {
-	if instead := t.excuse(name); !held && instead != "" {
+	if instead := t.excuse(name + ": " + got); !held && instead != "" {
 		t.note("%s", instead)
 		return
 	}
