@@ -113,6 +113,13 @@ const clockTick = 10 * time.Millisecond // USER_HZ is 100 everywhere
 
 func (c *counter) read() (r reading) {
 	positive := func(n int64) uint64 { return uint64(max(n, 0)) }
+	defer func() { // what the helper itself has used is not the program's
+		var own unix.Rusage
+		if unix.Getrusage(unix.RUSAGE_SELF, &own) == nil {
+			r.cpuUser -= min(r.cpuUser, time.Duration(own.Utime.Nano()))
+			r.cpuSystem -= min(r.cpuSystem, time.Duration(own.Stime.Nano()))
+		}
+	}()
 	switch c.version {
 	case 2:
 		r.cpuUser = time.Duration(field(groupDir+"/cpu.stat", "user_usec")) * time.Microsecond
