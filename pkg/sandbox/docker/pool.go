@@ -13,6 +13,9 @@ const (
 	maxAge    = 10 * time.Minute // of one that nobody took
 )
 
+// refillPause is for whoever has just taken one: making the next would take the processors from what it runs.
+const refillPause = 150 * time.Millisecond
+
 // pool keeps containers ready, by shape. Each was made for one sandbox and serves one: what is taken never comes back.
 type pool struct {
 	b *Backend
@@ -67,7 +70,15 @@ func (p *pool) fill(d *daemon, s *shape) {
 	p.touch(key)
 	for len(p.ready[key])+p.coming[key] < p.b.opts.Warm {
 		p.coming[key]++
+		pause := time.Duration(0)
+		if len(p.ready[key]) > 0 {
+			pause = refillPause
+		}
 		p.b.goBeside(func(ctx context.Context) {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
 			c, err := p.b.launch(ctx, d, s)
 			p.mu.Lock()
 			defer p.mu.Unlock()
