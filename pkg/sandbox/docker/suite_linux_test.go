@@ -16,7 +16,7 @@ func claims(e *engine) sandboxtest.Claims {
 	c := sandboxtest.Claims{
 		Tier: sandbox.TierContainer,
 		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Volumes, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Freeze,
+			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Freeze,
 			sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Files, sandboxtest.Metrics,
 		},
 	}

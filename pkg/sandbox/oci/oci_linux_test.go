@@ -141,8 +141,8 @@ func claims(runtime, cache string) sandboxtest.Claims {
 	c := sandboxtest.Claims{
 		Tier: byName(runtime).tier, ScratchDir: cache,
 		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Freeze,
-			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
+			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Freeze,
+			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
 		},
 	}
 	if runtime == "runsc" {
