@@ -3,9 +3,13 @@
 package main
 
 import (
+	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/internal/cli"
 
 	_ "github.com/sandbox-run/sandbox-run/pkg/image/codec" // zstd, and a faster gzip
 )
 
-func main() { cli.MainFull(cli.Full{Registries: registries{}, Builder: builder{}}) }
+func main() {
+	app.Register(app.Docker, openDocker)
+	cli.MainFull(cli.Full{Registries: registries{}, Builder: builder{}, SetUpDocker: setUpDocker})
+}

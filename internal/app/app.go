@@ -36,6 +36,8 @@ type Options struct {
 	Eager   bool   // it starts on its first sandbox before it is asked for
 	Runtime string // of a backend that drives another program; empty is its default
 	Ahead   *Ahead // what was begun before; nil is nothing
+	// DockerHost is the address of Docker's daemon, or Podman's; empty looks for one.
+	DockerHost string
 }
 
 // Opener makes a backend.

@@ -34,7 +34,11 @@ func (c *cli) scout(cmd *cobra.Command) (elsewhere string) {
 	if app.Ordinary(w) {
 		return ""
 	}
-	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true, Ahead: c.ahead})
+	with := app.Options{Eager: true, Ahead: c.ahead}
+	if f := cmd.Flags().Lookup("docker-host"); f != nil {
+		with.DockerHost = f.Value.String()
+	}
+	b, choice, err := app.OpenAuto(context.Background(), w, with)
 	if away := new(app.ElsewhereError); errors.As(err, &away) {
 		return away.Backend
 	}
@@ -47,7 +51,7 @@ func (c *cli) scout(cmd *cobra.Command) (elsewhere string) {
 // openBackend opens the backend that was asked for, or the one that auto comes to; then it also says why.
 func (c *cli) openBackend(o *boxOptions) (b sandbox.Backend, chosen string, err error) {
 	if o.backend != app.Auto {
-		b, err = app.Open(o.backend, app.Options{Eager: true, Ahead: c.ahead, Runtime: o.runtime})
+		b, err = app.Open(o.backend, app.Options{Eager: true, Ahead: c.ahead, Runtime: o.runtime, DockerHost: o.dockerHost})
 		return b, "", err
 	}
 	if s := c.scouted; s != nil {
@@ -56,7 +60,7 @@ func (c *cli) openBackend(o *boxOptions) (b sandbox.Backend, chosen string, err 
 		return s.backend, s.choice.Why, nil
 	}
 	w := app.Want{Require: o.spec.Require, Strict: o.spec.Strict, Runtime: o.runtime}
-	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true, Ahead: c.ahead})
+	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true, Ahead: c.ahead, DockerHost: o.dockerHost})
 	if away := new(app.ElsewhereError); errors.As(err, &away) {
 		_, missing := findFull()
 		if missing == nil {

@@ -22,6 +22,7 @@ import (
 type boxOptions struct {
 	backend      string
 	runtime      string
+	dockerHost   string
 	spec         sandbox.Spec
 	killOnOutput bool
 	env          list
@@ -89,7 +90,8 @@ func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
 
 func (o *boxOptions) strengthFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...), ", "))
-	fs.StringVar(&o.runtime, "runtime", "", "OCI runtime of the oci backend, by `name` or path: runc, crun, runsc, kata, youki (default the first found)")
+	fs.StringVar(&o.runtime, "runtime", "", "OCI runtime of the oci backend, by `name` or path: runc, crun, runsc, kata, youki (default the first found); of docker, one that its daemon knows")
+	fs.StringVar(&o.dockerHost, "docker-host", "", "`address` of the daemon for the docker backend, such as unix:///run/docker.sock (default where Docker or Podman is found)")
 	addParsed(fs, &o.spec.Require, "require", string(sandbox.TierContainer),
 		"least `tier` to accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
 	fs.BoolVar(&o.spec.Strict, "strict", false, "refuse unless no control at all is missing")
@@ -134,7 +136,7 @@ func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
 		return sandbox.Invalid("tty", "a terminal is used while the program runs; leave out --no-stream")
 	}
 	// An empty value is a variable that was not set: it must not silently mean the default.
-	for _, name := range []string{"image", "workdir", "hostname", "spill", "audit-log", "runtime"} {
+	for _, name := range []string{"image", "workdir", "hostname", "spill", "audit-log", "runtime", "docker-host"} {
 		if err := notEmpty(flags, name); err != nil {
 			return err
 		}

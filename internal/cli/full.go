@@ -11,6 +11,8 @@ import (
 type Full struct {
 	Registries Registries
 	Builder    Builder
+	// SetUpDocker installs and starts Docker, after showing how and asking.
+	SetUpDocker func(ctx context.Context, yes bool, in io.Reader, out io.Writer) error
 }
 
 // Registries is where images come from.

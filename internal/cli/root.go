@@ -129,7 +129,7 @@ func (c *cli) newRoot() *cobra.Command {
 		}
 	})
 	root.AddCommand(
-		c.newExec(), c.newLanguages(), c.newTemplate(), c.newAudit(), c.newWorkspace(), c.newImage(), c.newDoctor(), c.newGC(),
+		c.newExec(), c.newLanguages(), c.newTemplate(), c.newAudit(), c.newWorkspace(), c.newImage(), c.newSetup(), c.newDoctor(), c.newGC(),
 		c.newCompletion(), c.newMan(), c.newVersion(),
 	)
 	addHelp(root)
@@ -182,7 +182,7 @@ func runsSomething(args []string) bool {
 		return false
 	}
 	switch args[0] {
-	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "workspace", "template", "image", "-h", "--help", "--version":
+	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "workspace", "template", "image", "setup", "-h", "--help", "--version":
 		return false
 	}
 	return !completes(args) && !mentionsElsewhere(args)

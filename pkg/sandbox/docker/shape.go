@@ -90,14 +90,10 @@ func (b *Backend) shape(d *daemon, spec *sandbox.Spec) (*shape, error) {
 	if s.Image == "" {
 		return nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrInvalid, Err: errors.New("no image is named, and a container is made of one"), Hint: "--image python:3, or any image that the daemon has"}
 	}
-	for _, sub := range b.opts.Substitutors {
-		image, err := sub.Substitute(s.Image)
-		if err != nil {
-			return nil, failure("substitute image "+s.Image+" by "+sub.Description(), "image", err)
-		}
-		s.Image = image
-	}
 	var err error
+	if s.Image, err = b.substitute(s.Image); err != nil {
+		return nil, err
+	}
 	s.Owner, s.idents, err = d.checkVolumes(s.Volumes)
 	return s, err
 }
