@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/client"
+
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -355,6 +357,18 @@ func TestLoad(t *testing.T) {
 	}
 	if err := m.Delete(ctx, id); err != nil || asked != 1 {
 		t.Errorf("asked %d times, %v", asked, err)
+	}
+	if _, err := c.ImageRemove(ctx, name, client.ImageRemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // loaded at the first look, and known at the second
+		info, err := b.LookUp(ctx, name)
+		if err != nil || info.Reference != name || !strings.HasPrefix(info.ID, "sha256:") || asked != 2 {
+			t.Errorf("%+v, asked %d times, %v", info, asked, err)
+		}
+	}
+	if _, err := b.LookUp(ctx, "other:1"); !errors.Is(err, sandbox.ErrNotFound) || !strings.Contains(err.Error(), "docker pull other:1") {
+		t.Errorf("%v", err)
 	}
 	if _, err := m.Create(ctx, sandbox.Spec{Root: sandbox.Root{Image: "other:1"}}); !errors.Is(err, sandbox.ErrInvalid) {
 		t.Errorf("%v", err)
