@@ -159,8 +159,14 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (*Report, error) {
 	if o.DryRun {
 		return report, nil
 	}
-	err = s.Collect(ctx)
-	report.Bytes = max(s.free()-before, 0)
+	left, err := s.Leftovers()
+	if err == nil {
+		err = s.Collect(ctx)
+	}
+	// Others use the disk, too: where nothing was removed, what it has more of is theirs.
+	if len(report.Images)+len(left) > 0 {
+		report.Bytes = max(s.free()-before, 0)
+	}
 	return report, err
 }
 

@@ -113,7 +113,8 @@ func (s *Store) spool(ctx context.Context, w *work, name string, r io.Reader) (*
 		return nil, err
 	}
 	if d, is := r.(interface{ SetReadDeadline(time.Time) error }); is { // a pipe into which nobody writes
-		defer context.AfterFunc(ctx, func() { _ = d.SetReadDeadline(time.Now()) })()
+		stop := context.AfterFunc(ctx, func() { _ = d.SetReadDeadline(time.Now()) })
+		defer stop()
 	}
 	limit := s.Limits.complete().Bytes
 	limit += limit/4 + 64<<20

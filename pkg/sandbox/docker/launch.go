@@ -70,8 +70,7 @@ func (b *Backend) tryLaunch(ctx context.Context, d *daemon, s *shape) (*box, err
 	}
 	c := &box{d: d, id: id, shape: s, setup: d.setup(s)}
 	if err := c.start(ctx); err != nil {
-		c.remove()
-		return nil, err
+		return nil, errors.Join(err, c.remove())
 	}
 	return c, nil
 }

@@ -10,7 +10,7 @@ import (
 // identify says who owns a file and which it is, on the machine that the daemon shares with us.
 func identify(info fs.FileInfo) (owner int, ident wire.Ident) {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(st.Uid), wire.Ident{Device: uint64(st.Dev), Inode: st.Ino}
+		return int(st.Uid), wire.Ident{Device: st.Dev, Inode: st.Ino}
 	}
 	return -1, wire.Ident{}
 }

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/docker/go-units"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 
@@ -108,7 +107,7 @@ func (d *daemon) checkVolumes(volumes []sandbox.Volume) (owner int, idents []wir
 		if !d.local {
 			return fail(sandbox.ErrUnsupported, fmt.Errorf("the daemon at %s has other files than this machine", d.host), "put the files into the sandbox instead (--file)")
 		}
-		real, err := filepath.EvalSymlinks(v.Source)
+		real, err := filepath.EvalSymlinks(v.Source) //nolint:forbidigo // it is the daemon that opens it; the helper looks inside whether it is this file (F6)
 		if err != nil {
 			return fail(sandbox.ErrInvalid, err, "a source that exists")
 		}
@@ -238,8 +237,8 @@ func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config,
 		Resources: resources(s.Limits), Tmpfs: map[string]string{}, ShmSize: int64(min(s.Limits.Memory, 64*sandbox.MiB)),
 	}
 	host.Ulimits = []*container.Ulimit{
-		(*container.Ulimit)(&units.Ulimit{Name: "core", Soft: 1, Hard: 1}), // 1, not 0: a core handler behind a pipe ignores 0
-		(*container.Ulimit)(&units.Ulimit{Name: "nofile", Soft: openFiles, Hard: openFiles}),
+		{Name: "core", Soft: 1, Hard: 1}, // 1, not 0: a core handler behind a pipe ignores 0
+		{Name: "nofile", Soft: openFiles, Hard: openFiles},
 	}
 	if d.podman {
 		// With a read-only root it makes these writable, as large as they get, unless somebody else has a say.
@@ -247,7 +246,7 @@ func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config,
 			host.Tmpfs[at] = "rw,noexec,nosuid,nodev,size=64k,mode=755"
 		}
 		// And it asks for higher limits than it may itself have.
-		host.Ulimits = append(host.Ulimits, (*container.Ulimit)(&units.Ulimit{Name: "nproc", Soft: tasksOfUser, Hard: tasksOfUser}))
+		host.Ulimits = append(host.Ulimits, &container.Ulimit{Name: "nproc", Soft: tasksOfUser, Hard: tasksOfUser})
 	}
 	for _, part := range files.Parts {
 		host.Tmpfs[part.At] = d.tmpfs(s.Limits, part.Mode)

@@ -77,11 +77,11 @@ func (b *Backend) obstacle() (reason, remedy string) {
 	if v := b.cgroups.Version(); r.unified && v != "v2" {
 		return fmt.Sprintf("%s needs cgroups v2, and this machine has %s ones", r.name, v), "boot with systemd.unified_cgroup_hierarchy=1, or use --runtime runc"
 	}
-	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); err != nil {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
 		return "the kernel refuses the mount calls of Linux 5.12: " + err.Error(), "use a newer kernel, or allow open_tree, fsopen, move_mount and mount_setattr"
-	} else {
-		_ = unix.Close(fd)
 	}
+	_ = unix.Close(fd)
 	return "", ""
 }
 

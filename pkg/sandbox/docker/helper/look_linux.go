@@ -71,7 +71,7 @@ func lookAround(r *wire.Ready, setup *wire.Setup, c *counter) {
 	for _, v := range setup.Volumes {
 		var st unix.Stat_t
 		_ = unix.Lstat(v, &st) // nothing is nothing's
-		r.Volumes = append(r.Volumes, wire.Ident{Device: uint64(st.Dev), Inode: st.Ino})
+		r.Volumes = append(r.Volumes, wire.Ident{Device: st.Dev, Inode: st.Ino})
 	}
 	r.Writable = unasked(setup)
 	r.Cgroup = c.version
