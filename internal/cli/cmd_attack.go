@@ -85,7 +85,11 @@ func conclusion(r *attack.Report, paint palette) string {
 		residue += len(res.Health.Residue)
 	}
 	n := r.Counts
-	fmt.Fprintf(&b, "\n%s, tier %s: %d held, %d breached, %d not applicable, %d errors, in %.1f s\n", r.Backend, r.Tier, n.Held, n.Breached, n.NotApplicable, n.Error, r.Seconds)
+	known := ""
+	if n.Known > 0 {
+		known = fmt.Sprintf("%d known to be open, ", n.Known)
+	}
+	fmt.Fprintf(&b, "\n%s, tier %s: %d held, %d breached, %s%d not applicable, %d errors, in %.1f s\n", r.Backend, r.Tier, n.Held, n.Breached, known, n.NotApplicable, n.Error, r.Seconds)
 	fmt.Fprintf(&b, "the host: at most %.0f ms late, %d things left behind\n", late, residue)
 	for _, g := range together(r.Isolation.Missing) {
 		fmt.Fprintf(&b, "missing: %s: %s\n", g.controls, escaped(g.Reason))

@@ -234,7 +234,7 @@ func plainBackend(t testing.TB) *Backend {
 func TestPlainConformance(t *testing.T) {
 	tier, _ := asPlain(t)
 	has := []sandboxtest.Claim{
-		sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Phases,
+		sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Phases,
 		sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.Files,
 	}
 	if tier == sandbox.TierContainer {

@@ -32,7 +32,9 @@ const (
 	Writable  Claim = "writable"   // those can be written to
 	Roots     Claim = "roots"      // another root than the host's, writable if asked for
 	HostRoot  Claim = "host root"  // the host's own root, writable if asked for
-	Bare      Claim = "bare"       // nothing is seen inside but the sandbox's own: no sysfs, no process of ours, every mount without set-uid
+	Bare      Claim = "bare"       // nothing is seen inside but the sandbox's own: no sysfs, no process of ours
+	NoSetUID  Claim = "no set-uid" // no mount inside lets set-uid count, not even an empty one
+	OneFilter Claim = "one filter" // on system calls: nobody has put another of his own before it
 	Anybody   Claim = "anybody"    // writable volumes may be anybody's, root's included
 	Nobody    Claim = "nobody"     // to the host, every sandbox is somebody whom nobody else is
 	Network   Claim = "network"    // none and localhost

@@ -28,6 +28,7 @@ type Outcome string
 const (
 	Held          Outcome = "held"
 	Breached      Outcome = "breached"
+	Known         Outcome = "known" // breached where docs/THREAT_MODEL.md says that this backend is open, and nowhere else
 	NotApplicable Outcome = "not_applicable"
 	Error         Outcome = "error" // it could not be carried out, or proves nothing
 )
@@ -38,6 +39,7 @@ type Probe struct {
 	Got     string `json:"got"`               // what it came to
 	Control string `json:"control,omitempty"` // what the same came to where it is allowed
 	Held    bool   `json:"held"`
+	Known   string `json:"known,omitempty"` // of one that got through where the backend is known to be open: what holds instead
 }
 
 // Health is how the host was after a case.
@@ -63,6 +65,7 @@ type Result struct {
 type Counts struct {
 	Held          int `json:"held"`
 	Breached      int `json:"breached"`
+	Known         int `json:"known"`
 	NotApplicable int `json:"not_applicable"`
 	Error         int `json:"error"`
 }
@@ -85,7 +88,7 @@ type Grade string
 // The grades, best first.
 const (
 	GradeA Grade = "A" // all that applies held, and no control is missing
-	GradeB Grade = "B" // all that applies held; a control is missing or only polled
+	GradeB Grade = "B" // all that applies held, but for what is known to be open; or a control is missing or only polled
 	GradeC Grade = "C" // nothing was breached, but not everything could be tried
 	GradeD Grade = "D" // all that applies held, but there are no walls: hardly anything applies
 	GradeF Grade = "F" // something was breached
@@ -97,7 +100,7 @@ func (g Grade) Meaning() string {
 	case GradeA:
 		return "every attack was held off, and no control is missing"
 	case GradeB:
-		return "every attack was held off; a control is missing or only polled"
+		return "every attack was held off, but for what is listed as known; or a control is missing or only polled"
 	case GradeC:
 		return "nothing was breached, but not every attack could be carried out"
 	case GradeD:
@@ -136,6 +139,8 @@ func (r *Report) grade() {
 			r.Counts.Held++
 		case Breached:
 			r.Counts.Breached++
+		case Known:
+			r.Counts.Known++
 		case NotApplicable:
 			r.Counts.NotApplicable++
 		default:
@@ -150,7 +155,7 @@ func (r *Report) grade() {
 		r.Grade = GradeC
 	case !r.Tier.AtLeast(sandbox.TierNamespace):
 		r.Grade = GradeD
-	case len(r.Isolation.Missing) > 0 || !r.Tier.AtLeast(sandbox.TierContainer):
+	case r.Counts.Known > 0 || len(r.Isolation.Missing) > 0 || !r.Tier.AtLeast(sandbox.TierContainer):
 		r.Grade = GradeB
 	default:
 		r.Grade = GradeA

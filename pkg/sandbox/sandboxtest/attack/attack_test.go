@@ -17,6 +17,9 @@ func TestGrade(t *testing.T) {
 	}{
 		{sandbox.TierContainer, sandbox.Isolation{}, []Outcome{Held, NotApplicable}, GradeA, true},
 		{sandbox.TierContainer, gap, []Outcome{Held}, GradeB, true},
+		{sandbox.TierContainer, sandbox.Isolation{}, []Outcome{Held, Known}, GradeB, true}, // never the best
+		{sandbox.TierContainer, sandbox.Isolation{}, []Outcome{Held, Known, Breached}, GradeF, false},
+		{sandbox.TierContainer, sandbox.Isolation{}, []Outcome{Known}, GradeC, false},
 		{sandbox.TierNamespace, sandbox.Isolation{}, []Outcome{Held}, GradeB, true},
 		{sandbox.TierProcess, gap, []Outcome{Held, NotApplicable}, GradeD, true},
 		{sandbox.TierContainer, sandbox.Isolation{}, []Outcome{Held, Error}, GradeC, false},
@@ -32,7 +35,7 @@ func TestGrade(t *testing.T) {
 		if r.Grade != test.want || r.OK != test.ok || r.Grade.Meaning() == "" {
 			t.Errorf("%+v: %s, %v", test, r.Grade, r.OK)
 		}
-		if n := r.Counts; n.Held+n.Breached+n.NotApplicable+n.Error != len(test.outcomes) {
+		if n := r.Counts; n.Held+n.Breached+n.Known+n.NotApplicable+n.Error != len(test.outcomes) {
 			t.Errorf("%+v", n)
 		}
 	}

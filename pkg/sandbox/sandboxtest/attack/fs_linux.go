@@ -45,7 +45,8 @@ func inheritDescriptors(t *trial) {
 	t.later(func() { unix.Close(fd) })
 	seen := t.outside("descriptors").of(fmt.Sprintf("fd %d", fd))
 	t.control(seen.OK(), "a child on the host inherits it", say(seen))
-	id := t.sandbox()
+	// The attacker's own runtime is not to open its cgroup's files, where it finds some.
+	id := t.sandbox(func(s *sandbox.Spec) { s.Env["GODEBUG"] = "containermaxprocs=0,updatemaxprocs=0" })
 	for _, tty := range []*sandbox.TTY{nil, {Rows: 24, Cols: 80}} {
 		p := t.process("descriptors")
 		p.TTY = tty
@@ -306,16 +307,49 @@ func setUID(t *trial) {
 	}
 	mounts := t.inside(id, "cat", "/proc/self/mountinfo")
 	t.control(len(mounts) > 3, "mounts are seen", fmt.Sprint(len(mounts)))
-	allow := 0
+	allow := map[string]int{} // by what they are
 	for _, a := range mounts {
-		// What a runtime covers a part of /proc with is empty, and stays so.
-		cover := strings.Contains(a.Detail, " /proc/") && strings.Contains(a.Detail, " - tmpfs tmpfs ro")
-		if !strings.Contains(a.Detail, "nosuid") && !cover {
-			allow++
+		if strings.Contains(a.Detail, "nosuid") {
+			continue
+		}
+		kind := t.mountKind(a.Detail)
+		allow[kind]++
+		if t.open(kind) == "" {
 			t.breach("set-uid counts on %s", a.Detail)
 		}
 	}
-	t.judge(allow == 0, "mounts on which set-uid counts", fmt.Sprintf("%d of %d", allow, len(mounts)), "")
+	for _, kind := range []string{anyMount, coverMount, engineMount} {
+		if kind == anyMount || allow[kind] > 0 {
+			t.judge(allow[kind] == 0, kind, fmt.Sprintf("%d of %d", allow[kind], len(mounts)), "")
+		}
+	}
+}
+
+// Kinds of mounts, as attempts are called.
+const (
+	anyMount    = "mounts on which set-uid counts"
+	coverMount  = "covers of /proc on which set-uid counts"
+	engineMount = "mounts of the engine on which set-uid counts"
+)
+
+// mountKind tells what a runtime or an engine has mounted from what is the sandbox's own to mount, by a line of mountinfo.
+func (t *trial) mountKind(line string) string {
+	fields := strings.Fields(line)
+	_, kind, _ := strings.Cut(line, " - ")
+	switch {
+	case len(fields) < 6:
+		return anyMount
+	case t.iso.Backend == "oci" && strings.HasPrefix(fields[4], "/proc/") && strings.HasPrefix(fields[5], "ro,") && strings.HasPrefix(kind, "tmpfs tmpfs ro"):
+		return coverMount
+	case t.iso.Backend != "docker":
+		return anyMount
+	}
+	for _, own := range []string{sandbox.WorkspaceDir, "/tmp", "/home", "/dev", "/proc/self"} { // what a program can write to is not excused
+		if fields[4] == own || strings.HasPrefix(fields[4], own+"/") {
+			return anyMount
+		}
+	}
+	return engineMount
 }
 
 func writeSystem(t *trial) {
@@ -356,12 +390,19 @@ func readSecrets(t *trial) {
 	seen := t.inside(id, "processes")
 	all := t.outside("processes")
 	t.control(len(all) > len(seen) && len(all) > 3, "processes are seen on the host", fmt.Sprint(len(all)))
-	strangers := 0
+	strangers, supervision := 0, 0
 	for _, a := range seen {
-		if a.Name != "1" && !strings.Contains(a.Detail, t.mark) {
+		switch {
+		case a.Name == "1" && t.iso.Backend != "docker" || strings.Contains(a.Detail, t.mark):
+		case t.iso.Backend == "docker" && slices.Contains([]string{"/.sandbox-run/sandbox-helper", "sandbox-init"}, strings.TrimSpace(a.Detail)):
+			supervision++
+		default:
 			strangers++
 			t.breach("sees the process %s", a.Detail)
 		}
+	}
+	if t.iso.Backend == "docker" {
+		t.judge(supervision == 0, "processes of the sandbox's own supervision", fmt.Sprint(supervision), "")
 	}
 	t.judge(strangers == 0, "processes of the host", fmt.Sprintf("%d", strangers), fmt.Sprint(len(all)))
 }

@@ -54,35 +54,31 @@ func notApplicable(id string, iso sandbox.Isolation) string {
 // ofEngine are the cases that a backend whose containers an engine makes does not claim as they are; what it does instead, its own
 // tests show.
 var ofEngine = map[string]string{
-	"F3":  "roots are images, which the engine unpacks and mounts",
-	"F4":  "the engine masks; roots are images",
-	"F5":  "the engine mounts /proc; roots are images",
-	"F6":  "the engine opens volumes by their names; what it has mounted is compared from inside, and refused if it is another file",
-	"R11": "cgroups are the engine's; its own is seen read-only",
-	"R13": "neighbours share the engine's daemon",
+	"F3": "roots are images, which the engine unpacks and mounts",
+	"F4": "the engine masks; roots are images",
+	"F5": "the engine mounts /proc; roots are images",
+	"F6": "the engine opens volumes by their names; what it has mounted is compared from inside, and refused if it is another file",
 }
 
-// unclaimed are attempts that an engine which mounts and shows things in its own way leaves open, and what holds instead;
-// docs/THREAT_MODEL.md lists them. Every other attempt of the same case counts.
-var unclaimed = map[string][]struct{ id, attempt, instead string }{
+// leftOpen are attempts that get through where an engine mounts and shows things in its own way, and what holds instead, by backend;
+// docs/THREAT_MODEL.md lists them. Such a case does not count as held. Every other attempt of the same case is a breach.
+var leftOpen = map[string][]struct{ id, attempt, instead string }{
 	"docker": {
-		{"F2", "descriptor 3 with pipes: /sys/fs/cgroup/", "the attacker's own runtime looks at its cgroup"},
-		{"F2", "descriptor 4 with pipes: /sys/fs/cgroup/", "the attacker's own runtime looks at its cgroup"},
-		{"F2", "descriptor 3 with a terminal: /sys/fs/cgroup/", "the attacker's own runtime looks at its cgroup"},
-		{"F2", "descriptor 4 with a terminal: /sys/fs/cgroup/", "the attacker's own runtime looks at its cgroup"},
 		{"F7", "open a device of a volume", "volumes are mounted without nodev; the devices cgroup lets through no more than null, zero and the like"},
-		{"F11", "set-uid counts on", "the engine's mounts are not nosuid; no_new_privs holds"},
-		{"F11", "mounts on which set-uid counts", "the engine's mounts are not nosuid; no_new_privs holds"},
-		{"F13", "sees the process", "the sandbox's own init is seen by its name"},
-		{"F13", "processes of the host", "the sandbox's own init is seen by its name"},
+		{"F11", "mounts of the engine on which set-uid counts", "no_new_privs, and an empty bounding set"},
+		{"F13", "processes of the sandbox's own supervision", "they can be neither read, signalled nor traced"},
+		{"R11", "cgroup file systems", "they are read-only, and show the sandbox's own only"},
+	},
+	"oci": {
+		{"F11", "covers of /proc on which set-uid counts", "they are empty and read-only; no_new_privs, and an empty bounding set"},
 	},
 }
 
-// excuse is what holds instead of an attempt's failing, or "".
-func (t *trial) excuse(attempt string) string {
-	for _, u := range unclaimed[t.iso.Backend] {
-		if u.id == t.id && strings.HasPrefix(attempt, u.attempt) {
-			return u.instead
+// open is what holds instead where an attempt is known to get through, or "".
+func (t *trial) open(attempt string) string {
+	for _, o := range leftOpen[t.iso.Backend] {
+		if o.id == t.id && o.attempt == attempt {
+			return o.instead
 		}
 	}
 	return ""
@@ -226,6 +222,8 @@ func (t *trial) conclude() (Outcome, string) {
 	switch {
 	case len(t.breaches) > 0:
 		return Breached, summary(t.breaches)
+	case len(t.known) > 0 && len(t.faults) == 0:
+		return Known, summary(t.known)
 	case t.skipped != "":
 		return NotApplicable, t.skipped
 	case len(t.faults) > 0:
