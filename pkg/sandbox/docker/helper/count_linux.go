@@ -168,15 +168,21 @@ func (c *counter) load(ballast int, first *spawn.Init) {
 		list, _ := os.ReadDir("/proc/self/task")
 		tasks = len(list) + first.Threads()
 	}
+	// The threads are made now, all at once, and then left idle: the runtime takes those before it makes another, and one that it
+	// can not make, because a program has used up the limit, is the end of it.
+	var up sync.WaitGroup
+	release := make(chan struct{})
 	for n := tasks; n < ballast; n++ {
-		up := make(chan struct{})
+		up.Add(1)
 		go func() {
 			runtime.LockOSThread()
-			close(up)
-			select {}
+			up.Done()
+			<-release
+			runtime.UnlockOSThread()
 		}()
-		<-up
 	}
+	up.Wait()
+	close(release)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ownTasks = max(tasks, ballast)
