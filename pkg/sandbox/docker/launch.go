@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -274,6 +275,34 @@ func (d *daemon) force(ctx context.Context, id string) error {
 		case <-ctx.Done():
 			return failure("remove container "+id[:min(len(id), 12)], "cleanup", err)
 		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// oomPatience is how long a daemon may take to hear from the kernel why a container has ended.
+const oomPatience = time.Second
+
+// ranOutOfMemory reports whether the daemon has seen the kernel end something in a container because its memory ran out. The
+// container itself may be removed already; what happened to it is kept a while. Podman does not tell.
+func (d *daemon) ranOutOfMemory(ctx context.Context, id string, since time.Time) bool {
+	ctx, cancel := context.WithTimeout(ctx, oomPatience)
+	defer cancel()
+	// No end is named: that would go by the daemon's clock. The end of the container is what ends this.
+	res := d.Events(ctx, client.EventsListOptions{
+		Since:   strconv.FormatInt(since.Add(-time.Minute).Unix(), 10),
+		Filters: client.Filters{}.Add("container", id).Add("event", "oom", "destroy"),
+	})
+	for {
+		select {
+		case m := <-res.Messages:
+			switch m.Action {
+			case "oom":
+				return true
+			case "destroy":
+				return false
+			}
+		case <-res.Err:
+			return false
 		}
 	}
 }

@@ -260,7 +260,8 @@ func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
 		t.sample = t.last.Sample() // unless something better comes
 		t.mu.Unlock()
 		if t.i.session.conn.Send(wire.KindFinish, t.id, nil) != nil {
-			return // the container is gone, and everything with it
+			t.askWhy(ctx) // the container is gone, and everything with it
+			return
 		}
 		select {
 		case <-t.finished:
@@ -269,11 +270,23 @@ func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
 				t.err = failure("end phase "+t.phase, "cleanup", errors.New(t.final.Problem))
 			}
 		case <-t.i.session.done:
+			t.askWhy(ctx)
 		case <-time.After(finishPatience):
 			t.err = failure("end phase "+t.phase, "cleanup", errors.Join(errors.New("the container's helper does not answer; the container was killed"), t.i.end()))
 		}
 	})
 	return t.sample, t.err
+}
+
+// askWhy asks the daemon whether memory ran out when a container has ended by itself. A program can be less likely than the helper to
+// be ended then, and nobody is left inside to tell.
+func (t *task) askWhy(ctx context.Context) {
+	t.mu.Lock()
+	killed := t.killed
+	t.mu.Unlock()
+	if !killed && t.sample.OOMKills == 0 && t.i.d.ranOutOfMemory(context.WithoutCancel(ctx), t.i.id, t.i.made) {
+		t.sample.OOMKills = 1
+	}
 }
 
 // samplePatience is how long a look may take.
