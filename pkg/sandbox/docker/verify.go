@@ -18,7 +18,12 @@ var tiers = []struct {
 
 // lift gives a container the tier of its runtime, if it has all that a container has.
 func lift(iso *sandbox.Isolation, runtime string) {
+	pids := iso.Controls[sandbox.ControlProcesses]
+	if pids == sandbox.Polled { // see verifyLimits
+		iso.Controls[sandbox.ControlProcesses] = sandbox.Enforced
+	}
 	iso.Grade()
+	iso.Controls[sandbox.ControlProcesses] = pids
 	for _, t := range tiers {
 		if strings.Contains(runtime, t.part) && iso.Tier.AtLeast(sandbox.TierContainer) {
 			iso.Tier = t.tier
@@ -74,6 +79,7 @@ func verify(d *daemon, shape *shape, r *wire.Ready) sandbox.Isolation {
 	}
 	check(sandbox.ControlUserNS, r.UserNS, "no user namespace could be made in the container: "+r.Problem, "allow user namespaces on the daemon's machine (sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)")
 	check(sandbox.ControlPidNS, r.PID == 1, "the helper is not the first process of the container", "a runtime that gives containers pid namespaces")
+	check(sandbox.ControlCgroupNS, r.CgroupNS, "the container sees where its cgroups are on the machine", "a runtime that honours the cgroup namespace mode private")
 	check(sandbox.ControlRoot, r.ReadOnly, "the container's root is writable", "a runtime that honours ReadonlyRootfs")
 	check(sandbox.ControlNoNewPrivs, r.NoNewPrivs, "no_new_privs is not set in the container", "a runtime that honours no-new-privileges")
 	only := !slices.ContainsFunc(r.Interfaces, func(name string) bool { return name != "lo" && !isFallback(name) })
@@ -92,8 +98,17 @@ func verify(d *daemon, shape *shape, r *wire.Ready) sandbox.Isolation {
 	if !scratch {
 		iso.Lack(sandbox.ControlDisk, sandbox.Absent, fmt.Sprintf("the scratch is not what was asked for: %+v", r.Scratch), "a runtime that honours the sizes of tmpfs")
 	}
-	lift(&iso, shape.Runtime)
+	runtime := shape.Runtime
+	if !d.another(r) {
+		runtime = "" // whatever it is called, nothing is in between
+	}
+	lift(&iso, runtime)
 	return iso
+}
+
+// another reports whether a container runs on another kernel than the daemon's machine does. A name is no proof of it.
+func (d *daemon) another(r *wire.Ready) bool {
+	return r.Release != "" && d.info.KernelVersion != "" && r.Release != d.info.KernelVersion
 }
 
 // isFallback: interfaces that the kernel makes in every network namespace when their modules are loaded; they are down.
@@ -116,8 +131,14 @@ func verifyLimits(d *daemon, shape *shape, r *wire.Ready, iso *sandbox.Isolation
 	l := shape.Limits
 	if r.Cgroup == 0 {
 		for _, t := range tiers {
-			if strings.Contains(shape.Runtime, t.part) && d.info.MemoryLimit && d.info.PidsLimit && d.info.CPUCfsQuota {
-				iso.Enforce(sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU, sandbox.ControlSwap)
+			if strings.Contains(shape.Runtime, t.part) && d.another(r) && d.info.MemoryLimit && d.info.PidsLimit && d.info.CPUCfsQuota {
+				iso.Enforce(sandbox.ControlMemory, sandbox.ControlCPU)
+				iso.Lack(sandbox.ControlProcesses, sandbox.Polled, "the runtime's kernel counts no processes: the machine's limit bounds what serves them, and whoever reaches it ends the sandbox", "another runtime, if that matters more")
+				if d.info.SwapLimit {
+					iso.Enforce(sandbox.ControlSwap)
+				} else {
+					iso.Lack(sandbox.ControlSwap, sandbox.Absent, "the kernel does not limit swap", "boot with swapaccount=1, or switch swap off")
+				}
 				return
 			}
 		}

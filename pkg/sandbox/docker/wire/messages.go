@@ -61,6 +61,7 @@ type Ready struct {
 	Interfaces []string `json:"interfaces"`
 	Cgroup     int      `json:"cgroup"` // version; 0: none is seen
 	CgroupNS   bool     `json:"cgroup_ns"`
+	Release    string   `json:"release"` // of the kernel that the container runs on
 	Memory     int64    `json:"memory"`
 	Swap       int64    `json:"swap"` // memory and swap on v1, swap alone on v2
 	Pids       int64    `json:"pids"`

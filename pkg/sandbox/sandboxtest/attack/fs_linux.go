@@ -314,7 +314,7 @@ func setUID(t *trial) {
 		}
 		kind := t.mountKind(a.Detail)
 		allow[kind]++
-		if t.open(kind) == "" {
+		if t.open(kind, "") == "" {
 			t.breach("set-uid counts on %s", a.Detail)
 		}
 	}

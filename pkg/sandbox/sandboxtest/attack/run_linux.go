@@ -62,22 +62,23 @@ var ofEngine = map[string]string{
 
 // leftOpen are attempts that get through where an engine mounts and shows things in its own way, and what holds instead, by backend;
 // docs/THREAT_MODEL.md lists them. Such a case does not count as held. Every other attempt of the same case is a breach.
-var leftOpen = map[string][]struct{ id, attempt, instead string }{
+var leftOpen = map[string][]struct{ id, attempt, got, instead string }{
 	"docker": {
-		{"F7", "open a device of a volume", "volumes are mounted without nodev; the devices cgroup lets through no more than null, zero and the like"},
-		{"F11", "mounts of the engine on which set-uid counts", "no_new_privs, and an empty bounding set"},
-		{"F13", "processes of the sandbox's own supervision", "they can be neither read, signalled nor traced"},
-		{"R11", "cgroup file systems", "they are read-only, and show the sandbox's own only"},
+		{"F7", "open a device of a volume", "ok", "volumes are mounted without nodev; the devices cgroup lets through no more than null, zero and the like"},
+		{"F11", "mounts of the engine on which set-uid counts", "", "no_new_privs, and an empty bounding set"},
+		{"F13", "read /var", `ok ("tmp")`, "a directory that Podman has made, and nothing of the host's"},
+		{"F13", "processes of the sandbox's own supervision", "", "they can be neither read, signalled nor traced"},
+		{"R11", "cgroup file systems", "", "they are read-only, and show the sandbox's own only"},
 	},
 	"oci": {
-		{"F11", "covers of /proc on which set-uid counts", "they are empty and read-only; no_new_privs, and an empty bounding set"},
+		{"F11", "covers of /proc on which set-uid counts", "", "they are empty and read-only; no_new_privs, and an empty bounding set"},
 	},
 }
 
 // open is what holds instead where an attempt is known to get through, or "".
-func (t *trial) open(attempt string) string {
+func (t *trial) open(attempt, got string) string {
 	for _, o := range leftOpen[t.iso.Backend] {
-		if o.id == t.id && o.attempt == attempt {
+		if o.id == t.id && o.attempt == attempt && (o.got == "" || o.got == got) {
 			return o.instead
 		}
 	}

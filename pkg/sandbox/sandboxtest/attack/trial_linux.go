@@ -99,7 +99,7 @@ func (t *trial) judge(held bool, name, got, control string) {
 	defer t.mu.Unlock()
 	p := Probe{Name: name, Got: got, Control: control, Held: held}
 	if !held {
-		p.Known = t.open(name)
+		p.Known = t.open(name, got)
 	}
 	t.probes = append(t.probes, p)
 	if p.Known != "" {
