@@ -134,7 +134,11 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		listening = r.tell(ctx, Event{Kind: EventViolation, Violation: &res.Violations[i]}, patience)
 	}
 	if t, ok := task.(Watched); ok && !cutShort && t.Lost() {
-		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], lostNote)
+		note := lostNote
+		if res.Isolation.Tier == TierGVisor {
+			note = lostOnGVisor
+		}
+		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], note)
 	}
 	if err := r.rec.Close(); err != nil {
 		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "output could not be spilled whole: "+err.Error())
@@ -147,6 +151,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 
 // lostNote tells a program that somebody on the host has ended from one that ended by a signal of its own.
 const lostNote = "the sandbox's init was killed from outside, and the program with it: by somebody on the host, or by the kernel when the host's memory ran out; look at the host's log"
+
+// lostOnGVisor is the same where a program can do it as well: that kernel lets it signal the first process, and ends with its limits.
+const lostOnGVisor = "the sandbox's init or its kernel was ended, and the program with it: by the program itself, by a limit on what the sandbox is made of, or by somebody on the host"
 
 // calledOff reports whether somebody wanted the run to end while it was being started.
 func (r *run) calledOff() bool {

@@ -92,6 +92,9 @@ func moveIn(found *initproto.Posture) error {
 	if err := hide(); err != nil {
 		return err
 	}
+	if err := silence(); err != nil {
+		return err
+	}
 	*found = initproto.Posture{PID: 1, UID: uint32(unix.Getuid()), GID: uint32(unix.Getgid())}
 	nnp, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
 	if err != nil {
@@ -125,6 +128,19 @@ func moveIn(found *initproto.Posture) error {
 // hide keeps everybody inside from looking into this process.
 func hide() error {
 	return failed(initproto.StageNamespaces, "undumpable", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+}
+
+// silence lets go of where the runtime prints to, which is a file of the host's: a kernel that shows this process's descriptors to
+// others of its id in spite of hide would let the program write there.
+func silence() error {
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	for fd := 1; fd <= 2 && err == nil; fd++ {
+		err = unix.Dup3(null, fd, 0)
+	}
+	if err == nil {
+		err = unix.Close(null)
+	}
+	return failed(initproto.StageRootfs, "let go of the runtime's output", err)
 }
 
 // openPlaces opens directories for the supervisor to look at, and a socket to ask about this network namespace's.

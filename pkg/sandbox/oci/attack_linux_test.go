@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
@@ -179,4 +180,43 @@ func descendants(pid int) (list []int) {
 func dead(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(text), ") Z ")
+}
+
+// A program that has the init's id, on a kernel that shows one to the other, can do no more than end its own sandbox: it reaches nothing
+// of the host's by way of the init, and is not blamed on the host.
+func TestInitWithinReach(t *testing.T) {
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			b, _ := newBackend(t, runtime)
+			m := sandbox.NewManager(b, sandbox.Options{})
+			defer m.Close()
+			run := func(script string) *sandbox.Result {
+				t.Helper()
+				id, err := m.Create(t.Context(), sandbox.Spec{Require: byName(runtime).tier})
+				if err != nil {
+					t.Fatal(err)
+				}
+				res, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"sh", "-c", script}, Limits: sandbox.Limits{Wall: 10 * time.Second}}, sandbox.IO{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := m.Delete(t.Context(), id); err != nil {
+					t.Error(err)
+				}
+				return res
+			}
+			// Each descriptor of the init that can be opened is the sandbox's own null.
+			res := run("for i in 0 1 2 3 4 5 6 7 8 9; do if (: > /proc/1/fd/$i) 2>/dev/null; then [ /proc/1/fd/$i -ef /dev/null ] || echo open $i; fi; done; (: > /proc/self/fd/1) && echo control")
+			if got := string(res.Stdout.Bytes()); got != "control\n" {
+				t.Errorf("%q", got)
+			}
+			res = run("kill -KILL 1; sleep 0.3; echo alive")
+			switch {
+			case runtime == "runc" && (res.Verdict != sandbox.VerdictOK || len(res.Notes) > 0):
+				t.Errorf("%s, %q", res.Verdict, res.Notes)
+			case runtime == "runsc" && (res.Verdict != sandbox.VerdictSignaled || !slices.ContainsFunc(res.Notes, func(n string) bool { return strings.Contains(n, "by the program itself") })):
+				t.Errorf("%s, %q", res.Verdict, res.Notes)
+			}
+		})
+	}
 }
