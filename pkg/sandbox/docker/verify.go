@@ -31,7 +31,8 @@ func lift(iso *sandbox.Isolation, runtime string) {
 	}
 }
 
-// common are what every container of ours has by construction.
+// common are what every container of ours has by construction. Programs have a cgroup namespace of their own, whatever the container
+// has (Podman gives none on cgroups v1): the init makes it, and starts nothing without.
 func common(iso *sandbox.Isolation) {
 	iso.Enforce(sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS, sandbox.ControlCgroupNS,
 		sandbox.ControlSeccomp, sandbox.ControlCapabilities, sandbox.ControlOpenFiles, sandbox.ControlWall, sandbox.ControlOutput, sandbox.ControlCleanup)
@@ -79,7 +80,6 @@ func verify(d *daemon, shape *shape, r *wire.Ready) sandbox.Isolation {
 	}
 	check(sandbox.ControlUserNS, r.UserNS, "no user namespace could be made in the container: "+r.Problem, "allow user namespaces on the daemon's machine (sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)")
 	check(sandbox.ControlPidNS, r.PID == 1, "the helper is not the first process of the container", "a runtime that gives containers pid namespaces")
-	check(sandbox.ControlCgroupNS, r.CgroupNS, "the container sees where its cgroups are on the machine", "a runtime that honours the cgroup namespace mode private")
 	check(sandbox.ControlRoot, r.ReadOnly, "the container's root is writable", "a runtime that honours ReadonlyRootfs")
 	check(sandbox.ControlNoNewPrivs, r.NoNewPrivs, "no_new_privs is not set in the container", "a runtime that honours no-new-privileges")
 	only := !slices.ContainsFunc(r.Interfaces, func(name string) bool { return name != "lo" && !isFallback(name) })

@@ -26,13 +26,12 @@ func TestVerify(t *testing.T) {
 		"called gVisor, says nothing":      {"runsc", func(r *wire.Ready) { r.Release = "" }, sandbox.TierContainer, ""},
 		"kata":                             {"kata", func(r *wire.Ready) { r.Release = guest }, sandbox.TierMicroVM, ""},
 		"called kata, the host's kernel":   {"kata", func(*wire.Ready) {}, sandbox.TierContainer, ""},
-		"no cgroup namespace":              {"", func(r *wire.Ready) { r.CgroupNS = false }, sandbox.TierNone, sandbox.ControlCgroupNS},
 		"no user namespace":                {"", func(r *wire.Ready) { r.UserNS = false }, sandbox.TierNone, sandbox.ControlUserNS},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &daemon{info: system.Info{KernelVersion: host, MemoryLimit: true, PidsLimit: true, CPUCfsQuota: true, SwapLimit: true}}
 			r := &wire.Ready{
-				PID: 1, UserNS: true, NoNewPrivs: true, Seccomp: 2, ReadOnly: true, Interfaces: []string{"lo"}, Cgroup: 2, CgroupNS: true, Release: host,
+				PID: 1, UserNS: true, NoNewPrivs: true, Seccomp: 2, ReadOnly: true, Interfaces: []string{"lo"}, Cgroup: 2, Release: host,
 				Memory: int64(limits.Memory), Pids: int64(limits.Processes) + ballast, CPUQuota: 100, CPUPeriod: 100,
 				Scratch: []wire.Room{{At: "/tmp", Kind: tmpfsMagic, NoSuid: true, Bytes: int64(limits.Disk), Inodes: 100}},
 			}

@@ -76,23 +76,10 @@ func lookAround(r *wire.Ready, setup *wire.Setup, c *counter) {
 	r.Writable = unasked(setup)
 	r.Cgroup = c.version
 	r.Memory, r.Swap, r.Pids, r.CPUQuota, r.CPUPeriod = c.limits()
-	cgroups, err := os.ReadFile("/proc/self/cgroup")
-	r.CgroupNS = err == nil && cgroupIsRoot(string(cgroups), c.version)
 	var name unix.Utsname
 	if unix.Uname(&name) == nil {
 		r.Release = unix.ByteSliceToString(name.Release[:])
 	}
-}
-
-// cgroupIsRoot reports whether the groups with limits are the roots of their hierarchies, as in a cgroup namespace.
-func cgroupIsRoot(text string, version int) bool {
-	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
-		parts := strings.SplitN(line, ":", 3)
-		if len(parts) == 3 && (parts[1] == "memory" || parts[1] == "pids" || parts[1] == "" && version == 2) && parts[2] != "/" {
-			return false
-		}
-	}
-	return true
 }
 
 func clampInt(n uint64) int64 { return int64(min(n, math.MaxInt64)) }

@@ -59,8 +59,7 @@ type Ready struct {
 	CapBnd     uint64   `json:"cap_bnd"`
 	ReadOnly   bool     `json:"read_only"` // the root
 	Interfaces []string `json:"interfaces"`
-	Cgroup     int      `json:"cgroup"` // version; 0: none is seen
-	CgroupNS   bool     `json:"cgroup_ns"`
+	Cgroup     int      `json:"cgroup"`  // version; 0: none is seen
 	Release    string   `json:"release"` // of the kernel that the container runs on
 	Memory     int64    `json:"memory"`
 	Swap       int64    `json:"swap"` // memory and swap on v1, swap alone on v2
