@@ -38,6 +38,7 @@ func common(iso *sandbox.Isolation) {
 		sandbox.ControlSeccomp, sandbox.ControlCapabilities, sandbox.ControlOpenFiles, sandbox.ControlWall, sandbox.ControlOutput, sandbox.ControlCleanup)
 	iso.Controls[sandbox.ControlCPUTime] = sandbox.Polled // to the millisecond; the kernel counts per process only
 	iso.Lack(sandbox.ControlLandlock, sandbox.Absent, "the docker backend applies no Landlock rules", "--backend native")
+	iso.Lack(sandbox.ControlMountNS, sandbox.Enforced, "volumes and the engine's own mounts are not nosuid and nodev: no_new_privs and the devices cgroup hold instead; the sandbox's own cgroups and its helper's name are seen", "--backend native")
 	iso.Lack(sandbox.ControlDisk, sandbox.Enforced, "shared with memory: the scratch of a container is memory, and /workspace, /tmp and $HOME have the limit each", "--backend native, or ask for --scratch memory")
 }
 
