@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,25 +22,26 @@ import (
 )
 
 // otherwise are the cases that do not come out as held, by runtime, and why that is no breach of what the tier promises.
-// docs/THREAT_MODEL.md says the same.
-var otherwise = map[string]map[string]string{
+// docs/THREAT_MODEL.md says the same. No other attempt of the same case may get through: all that do, and what the case came to, are
+// as the pattern says.
+var otherwise = map[string]map[string]struct{ what, why string }{
 	"runsc": {
-		"F1":  "the case looks at the program from outside, where gVisor has none",
-		"F2":  "gVisor calls a pipe of the host's host:[4], and the case does not know the name; there are three descriptors, and those are they",
-		"F5":  "gVisor's /proc is its own, and has another magic number",
-		"F6":  "gVisor can not exchange names, so the case's own race does not come about",
-		"F7":  "FIFOs and sockets in the scratch exist in gVisor only: there is nothing on the host to refuse",
-		"F11": "gVisor shows neither no_new_privs in /proc nor nosuid in its mounts; the init asks for the former with prctl, and verify holds it to that",
-		"F13": "gVisor's /proc/cmdline is invented, and the environment and maps of its first process are those of our init, which holds no secret",
-		"S7":  "there are no terminals",
-		"S9":  "gVisor shows no no_new_privs in /proc",
-		"S10": "refused calls are not told to anybody, so there is nothing to count",
-		"R1":  "gVisor has no limit on processes: the bomb ends its whole sandbox, at the host's limit on threads",
-		"R5":  "the start of gVisor's kernel counts as the program's processor time, and the case's windows are short",
-		"R6":  "gVisor does not limit timers; they are memory of the sandbox",
-		"R11": "the case looks at the program from outside, where gVisor has none",
-		"N1":  "the case looks at the program from outside, where gVisor has none",
-		"W6":  "the victim's programs are recognised from outside, where gVisor has none; TestDiesWithSupervisor looks at the runtime's own processes",
+		"F1":  {`not seen from outside`, "the case looks at the program from outside, where gVisor has none"},
+		"F2":  {`^descriptor [012] with (pipes|a terminal)`, "gVisor calls a pipe of the host's host:[4], and the case does not know the name; there are three descriptors, and those are they"},
+		"F5":  {`^/proc/sys is a procfs`, "gVisor's /proc is its own, and has another magic number"},
+		"F6":  {`the way to the target was swapped`, "gVisor can not exchange names, so the case's own race does not come about"},
+		"F7":  {`^say that its (fifo|socket) is not taken`, "FIFOs and sockets in the scratch exist in gVisor only: there is nothing on the host to refuse"},
+		"F11": {`^(no_new_privs|set-uid counts on|mounts on which set-uid counts)`, "gVisor shows neither no_new_privs in /proc nor nosuid in its mounts; the init asks for the former with prctl, and verify holds it to that"},
+		"F13": {`^read /proc/(cmdline|1/environ|1/maps)`, "gVisor's /proc/cmdline is invented, and the environment and maps of its first process are those of our init, which holds no secret"},
+		"S7":  {`a terminal can not be had`, "there are no terminals"},
+		"S9":  {`^NoNewPrivs at`, "gVisor shows no no_new_privs in /proc"},
+		"S10": {`calls that were refused`, "refused calls are not told to anybody, so there is nothing to count"},
+		"R1":  {`the same bomb with more room`, "gVisor has no limit on processes: the bomb ends its whole sandbox, at the host's limit on threads"},
+		"R5":  {`^4 threads that may use`, "the start of gVisor's kernel counts as the program's processor time, and the case's windows are short"},
+		"R6":  {`^timers`, "gVisor does not limit timers; they are memory of the sandbox"},
+		"R11": {`not seen from outside`, "the case looks at the program from outside, where gVisor has none"},
+		"N1":  {`not seen from outside`, "the case looks at the program from outside, where gVisor has none"},
+		"W6":  {`does not get to work`, "the victim's programs are recognised from outside, where gVisor has none; TestDiesWithSupervisor looks at the runtime's own processes"},
 	},
 }
 
@@ -74,7 +76,9 @@ func TestAttackSuite(t *testing.T) {
 				delete(known, res.ID)
 				switch {
 				case res.Outcome == attack.Held && expected:
-					t.Errorf("%s held, though it is said not to: %s", res.ID, why)
+					t.Errorf("%s held, though it is said not to: %s", res.ID, why.why)
+				case expected && slices.ContainsFunc(append(breaches(res), res.Detail), func(got string) bool { return !regexp.MustCompile(why.what).MatchString(got) }):
+					t.Errorf("%s %s in another way than %s: %s: %q", res.ID, res.Outcome, why.what, res.Detail, breaches(res))
 				case res.Outcome == attack.Known && res.ID == "F11" && runtime == "runc": // its attempts are named in package attack
 				case res.Outcome != attack.Held && !expected:
 					t.Errorf("%s %s: %s: %q", res.ID, res.Outcome, res.Detail, breaches(res))

@@ -54,10 +54,11 @@ func notApplicable(id string, iso sandbox.Isolation) string {
 // ofEngine are the cases that a backend whose containers an engine makes does not claim as they are; what it does instead, its own
 // tests show.
 var ofEngine = map[string]string{
-	"F3": "roots are images, which the engine unpacks and mounts",
-	"F4": "the engine masks; roots are images",
-	"F5": "the engine mounts /proc; roots are images",
-	"F6": "the engine opens volumes by their names; what it has mounted is compared from inside, and refused if it is another file",
+	"F3":  "roots are images, which the engine unpacks and mounts",
+	"F4":  "the engine masks; roots are images",
+	"F5":  "the engine mounts /proc; roots are images",
+	"F6":  "the engine opens volumes by their names; what it has mounted is compared from inside, and refused if it is another file",
+	"R13": "not measured: neighbours share the engine's daemon, and making as many containers as the case needs takes longer than it has",
 }
 
 // leftOpen are attempts that get through where an engine mounts and shows things in its own way, and what holds instead, by backend;
