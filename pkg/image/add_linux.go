@@ -193,6 +193,9 @@ func (s *Store) hasRoot(in *incoming) bool {
 		return false
 	}
 	_ = l.Close()
+	if len(old.Parts) != len(in.diffIDs) { // they are of one configuration
+		return false
+	}
 	in.record = *old
 	return true
 }
@@ -227,7 +230,7 @@ func (s *Store) fetchAll(ctx context.Context, layers []Layer, fetching *sync.Wai
 	return arrivals
 }
 
-// unpackAll unpacks layers in order, as they arrive. Without an unpacker it only waits for them.
+// unpackAll unpacks layers in order, as they arrive. Without an unpacker it only compares them with what is unpacked.
 func (s *Store) unpackAll(ctx context.Context, in *incoming, u *unpacker, arrivals []chan arrival) ([]part, error) {
 	var parts []part
 	for i, arrived := range arrivals {
@@ -249,12 +252,26 @@ func (s *Store) unpackAll(ctx context.Context, in *incoming, u *unpacker, arriva
 			if p, err = s.unpackPart(ctx, u, p); err != nil {
 				return nil, err
 			}
-		} else if i < len(in.record.Parts) {
-			p.Unpacked = in.record.Parts[i].Unpacked
+		} else {
+			var err error
+			if p, err = s.sameFiles(ctx, p, in.record.Parts[i]); err != nil {
+				return nil, err
+			}
 		}
 		parts = append(parts, p)
 	}
 	return parts, nil
+}
+
+// sameFiles makes sure that a layer of an image that is unpacked already is what was unpacked, as it is or packed another way: the
+// configuration of an image is no secret, and whoever has it could put other layers beside it.
+func (s *Store) sameFiles(ctx context.Context, p, old part) (part, error) {
+	if p.Digest == old.Digest {
+		p.Unpacked = old.Unpacked
+		return p, nil
+	}
+	limit := s.Limits.complete().Bytes
+	return s.readPart(ctx, p, limit+headroom(limit), func(*stream) error { return nil })
 }
 
 // describe stores configuration and manifest, written here where the image came without, and fills in the record.

@@ -211,6 +211,36 @@ func TestAddMismatches(t *testing.T) {
 	}
 }
 
+// Layers that come beside the configuration of an image that is here already are held to it, too: neither its digest nor what is exported
+// becomes a stranger's.
+func TestAddOtherLayersToAnImage(t *testing.T) {
+	layer, other := archive(t, file("f", "x")), archive(t, file("f", "y"))
+	for name, hostile := range map[string][]byte{"plain": other, "packed": gzipped(t, other), "junk": []byte("no archive"), "bomb": gzipped(t, make([]byte, 80<<20))} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			s.Limits.Bytes = 1 << 10
+			good, err := s.Add(t.Context(), described(t, sourceOf("good", gzipped(t, layer)), digest(layer)))
+			must(t, err)
+			if img, err := s.Add(t.Context(), described(t, sourceOf("evil", hostile), digest(layer))); !errors.Is(err, image.ErrInvalid) && !errors.Is(err, image.ErrTooLarge) {
+				t.Errorf("%+v, %v", img, err)
+			}
+			got, err := s.Lookup("good@" + good.Digest)
+			if err != nil || got.Digest != good.Digest || !slices.Equal(got.Layers, good.Layers) || len(got.Names) != 1 {
+				t.Errorf("%+v, %v", got, err)
+			}
+			again, err := newStore(t).Import(t.Context(), bytes.NewReader(exported(t, s, image.FormatOCI, "good")), image.ImportOptions{})
+			if err != nil || again[0].ID != good.ID {
+				t.Errorf("%+v, %v", again, err)
+			}
+			// The control: the same files, packed another way.
+			repacked, err := s.Add(t.Context(), described(t, sourceOf("repacked", zstded(t, layer)), digest(layer)))
+			if err != nil || repacked.ID != good.ID || repacked.Digest == good.Digest {
+				t.Errorf("%+v, %v", repacked, err)
+			}
+		})
+	}
+}
+
 // cutReader fails after so many bytes.
 type cutReader struct {
 	io.Reader

@@ -88,10 +88,12 @@ func (s *Store) newUnpacker(dir string) (_ *unpacker, err error) {
 		return nil, err
 	}
 	u.limits.Bytes = min(u.limits.Bytes, int64(disk.Bavail)*disk.Bsize/10*9)
-	// Headers and padding: a quarter again, and something for small limits.
-	u.stream = u.limits.Bytes + u.limits.Bytes/4 + 64<<20
+	u.stream = u.limits.Bytes + headroom(u.limits.Bytes)
 	return u, u.mark("", attributes{mode: 0o755})
 }
+
+// headroom is for the headers and the padding of archives: a quarter again, and something for small limits.
+func headroom(bytes int64) int64 { return bytes/4 + 64<<20 }
 
 func (u *unpacker) close() {
 	u.forgetDirs()
@@ -105,6 +107,15 @@ func (u *unpacker) close() {
 
 // unpackPart unpacks a layer from its blob, checks its diff id if it has one, and tells diff id and size.
 func (s *Store) unpackPart(ctx context.Context, u *unpacker, p part) (part, error) {
+	p, err := s.readPart(ctx, p, u.stream, func(str *stream) error { return u.layer(ctx, str) })
+	if err == nil {
+		u.stream -= p.Unpacked
+	}
+	return p, err
+}
+
+// readPart has somebody read a layer from its blob, up to a limit; it checks the layer's diff id if it has one, and tells diff id and size.
+func (s *Store) readPart(ctx context.Context, p part, limit int64, read func(*stream) error) (part, error) {
 	blob, err := s.openBlob(p.Digest)
 	if err != nil {
 		return p, err
@@ -112,7 +123,7 @@ func (s *Store) unpackPart(ctx context.Context, u *unpacker, p part) (part, erro
 	defer blob.Close()
 	fail := func(err error) (part, error) { return p, fmt.Errorf("layer %s: %w", p.Digest, err) }
 	known := p.DiffID == p.Digest // not compressed, and checked when it came
-	str, err := newStream(ctx, blob, u.stream, !known)
+	str, err := newStream(ctx, blob, limit, !known)
 	if err != nil {
 		return fail(err)
 	}
@@ -120,14 +131,13 @@ func (s *Store) unpackPart(ctx context.Context, u *unpacker, p part) (part, erro
 	if known && str.packed != Plain {
 		return fail(fmt.Errorf("%w: its diff id is that of its compressed form", ErrInvalid))
 	}
-	if err := u.layer(ctx, str); err != nil {
+	if err := read(str); err != nil {
 		return fail(err)
 	}
 	diffID, size, err := str.finish()
 	if err != nil {
 		return fail(broken(err))
 	}
-	u.stream -= size
 	if known {
 		diffID = p.DiffID
 	}
