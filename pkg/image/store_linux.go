@@ -20,7 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The store's directories. The last one is made last: with it, all are there.
+// The store's directories.
 const (
 	blobsDir   = "blobs"
 	imagesDir  = "images"
@@ -78,20 +78,61 @@ func Open(dir string) (*Store, error) {
 	if err := unix.Fstat(d.Fd(), &st); err != nil {
 		return nil, failed("image store", err)
 	}
+	isStore := true
+	for _, name := range storeDirs() {
+		var part unix.Stat_t
+		if err := unix.Fstatat(d.Fd(), name, &part, unix.AT_SYMLINK_NOFOLLOW); err != nil || part.Mode&unix.S_IFMT != unix.S_IFDIR {
+			isStore = false
+		}
+	}
+	if !isStore {
+		if err := unused(dir); err != nil {
+			return nil, failed("image store", err)
+		}
+	}
 	// What strangers' images hold is not for the other users of this machine to execute or to write to.
 	if st.Mode&0o077 != 0 {
 		if err := unix.Fchmod(d.Fd(), 0o700); err != nil {
 			return nil, failed("image store", fmt.Errorf("make %s private: %w", dir, err))
 		}
 	}
-	if err := unix.Fstatat(d.Fd(), workDir, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		for _, name := range []string{blobsDir, imagesDir, namesDir, rootsDir, partialDir, workDir} {
+	if !isStore {
+		for _, name := range storeDirs() {
 			if err := unix.Mkdirat(d.Fd(), name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 				return nil, failed("image store", fmt.Errorf("make %s: %w", filepath.Join(dir, name), err))
 			}
 		}
 	}
 	return &Store{dir: dir}, nil
+}
+
+// storeDirs are what a store is made of.
+func storeDirs() []string {
+	return []string{blobsDir, imagesDir, namesDir, rootsDir, partialDir, workDir}
+}
+
+// unused refuses a directory that holds what is not ours: a store closes its directory to others, and removes from it what belongs to no
+// image. A store that is being made, or was not finished, is fine.
+func unused(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	known := append(storeDirs(), contentLock, indexLock, "lost+found")
+	names, err := f.Readdirnames(len(known) + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return &sandbox.Error{
+				Op: "image store", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s holds %q and is no store of images", dir, shorten(name)),
+				Hint: "a directory that is new or empty",
+			}
+		}
+	}
+	return nil
 }
 
 // Dir is the store's directory.
@@ -368,6 +409,10 @@ func failed(op string, err error) error {
 		e.Kind = sandbox.ErrInvalid
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		e.Hint = "sandbox-run image prune, or a store on another disk"
+	case errors.Is(err, unix.EROFS):
+		e.Hint = "SANDBOX_RUN_IMAGES=DIRECTORY, for a store that can be written to"
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		e.Hint = "SANDBOX_RUN_IMAGES=DIRECTORY, for a store of your own"
 	}
 	return e
 }

@@ -471,6 +471,42 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// A directory that is somebody's for another purpose is left as it is: it is neither closed to others nor written to.
+func TestOpenLeavesOthersAlone(t *testing.T) {
+	for name, there := range map[string][]string{
+		"a file": {"passwd"}, "a name of ours": {"work/notes"}, "most names of ours": {"blobs/", "images/", "names/", "roots/", "work/", "passwd"}, "many": {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			top := t.TempDir()
+			must(t, os.Chmod(top, 0o755))
+			for _, p := range there {
+				must(t, os.MkdirAll(filepath.Join(top, filepath.Dir(p)), 0o755))
+				if !strings.HasSuffix(p, "/") {
+					must(t, os.WriteFile(filepath.Join(top, p), nil, 0o644))
+				}
+			}
+			if name == "a name of ours" {
+				must(t, os.WriteFile(filepath.Join(top, "mine"), nil, 0o644))
+			}
+			before := tree(t, top)
+			if _, err := image.Open(top); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "no store") {
+				t.Error(err)
+			}
+			if after := tree(t, top); !slices.Equal(before, after) || modeOf(t, top) != 0o755 {
+				t.Errorf("%o\n%q\n%q", modeOf(t, top), before, after)
+			}
+		})
+	}
+	// The control: one that was not finished, on a disk of its own.
+	top := t.TempDir()
+	for _, name := range []string{"blobs", "images", "lost+found"} {
+		must(t, os.Mkdir(filepath.Join(top, name), 0o700))
+	}
+	s, err := image.Open(top)
+	must(t, err)
+	added(t, s, "x", archive(t, file("f", "x")))
+}
+
 // Looking up an image and holding it is part of every run.
 func TestLookupIsQuick(t *testing.T) {
 	s := newStore(t)
