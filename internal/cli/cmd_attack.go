@@ -16,15 +16,21 @@ import (
 )
 
 // attackBackend runs the attack suite against a backend and shows what held.
-func (c *cli) attackBackend(only string) error {
+func (c *cli) attackBackend(only, runtime string) error {
+	if only == app.Auto {
+		only = ""
+	}
+	if err := onlyWithRuntime(only, runtime); err != nil {
+		return err
+	}
 	name := app.Native
-	if only != "" && only != app.Auto {
+	if only != "" {
 		name = only
 	}
 	if err := app.Known(name); err != nil {
 		return err
 	}
-	b, err := app.Open(name, app.Options{})
+	b, err := app.Open(name, app.Options{Runtime: runtime})
 	if err != nil {
 		return err
 	}
@@ -39,7 +45,7 @@ func (c *cli) attackBackend(only string) error {
 	show := &scoreboard{c: c, paint: c.palette(c.std.out), live: isTerminal(c.std.err) && !c.json}
 	report, err := attack.Run(ctx, attack.Options{
 		Backend: b, Executable: self, Escape: escaped,
-		Victim:  func(mark string) *exec.Cmd { return victim(self, name, tier, mark) },
+		Victim:  func(mark string) *exec.Cmd { return victim(self, name, runtime, tier, mark) },
 		OnStart: show.started, OnResult: show.ended,
 	})
 	show.clear()
@@ -50,9 +56,13 @@ func (c *cli) attackBackend(only string) error {
 }
 
 // victim is this very command as a supervisor that will be killed.
-func victim(self, backend string, tier sandbox.Tier, mark string) *exec.Cmd {
+func victim(self, backend, runtime string, tier sandbox.Tier, mark string) *exec.Cmd {
 	const inside = "/victim"
-	args := []string{"exec", "--backend", backend, "--require", string(tier), "--timeout", "1m", "--quiet", "--volume", self + ":" + inside, "--env", hostile.Variable + "=" + mark, "--"}
+	args := []string{"exec", "--backend", backend}
+	if runtime != "" {
+		args = append(args, "--runtime", runtime)
+	}
+	args = append(args, "--require", string(tier), "--timeout", "1m", "--quiet", "--volume", self+":"+inside, "--env", hostile.Variable+"="+mark, "--")
 	cmd := exec.Command(self, append(args, hostile.Args(inside, mark, "fork", "sessions", "4", "1m")...)...)
 	cmd.Env = []string{} // nobody's defaults
 	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"} {

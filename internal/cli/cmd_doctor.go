@@ -37,6 +37,7 @@ type backendFinding struct {
 func (c *cli) newDoctor() *cobra.Command {
 	var only string
 	var attacked bool
+	var runtime string
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Say what this machine can enforce",
@@ -54,21 +55,25 @@ is harmful bounds itself. Exits 0 only if all that applies held. Takes less than
 		Args:                  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if attacked {
-				return nameSource(cmd.Flags(), c.attackBackend(only), helpHint(cmd))
+				return nameSource(cmd.Flags(), c.attackBackend(only, runtime), helpHint(cmd))
 			}
-			return nameSource(cmd.Flags(), c.diagnose(cmd.Context(), only), helpHint(cmd))
+			return nameSource(cmd.Flags(), c.diagnose(cmd.Context(), only, runtime), helpHint(cmd))
 		},
 	}
 	cmd.Flags().StringVar(&only, "backend", "", "look at this `backend` only: "+strings.Join(app.AllBackends(), ", "))
+	cmd.Flags().StringVar(&runtime, "runtime", "", "with --backend oci or docker: look at this `runtime`, as runsc")
 	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and say what held")
 	cmd.Flags().BoolVar(&c.json, "json", false, "print the findings as one JSON document")
 	return cmd
 }
 
-func (c *cli) diagnose(ctx context.Context, only string) error {
+func (c *cli) diagnose(ctx context.Context, only, runtime string) error {
 	names := app.Backends()
 	if only == app.Auto {
 		only = ""
+	}
+	if err := onlyWithRuntime(only, runtime); err != nil {
+		return err
 	}
 	if only != "" {
 		if err := app.Known(only); err != nil {
@@ -79,7 +84,7 @@ func (c *cli) diagnose(ctx context.Context, only string) error {
 	d := diagnosis{Require: sandbox.TierContainer, Facts: append(app.Facts(), c.ownFacts()...)}
 	var found []app.Finding
 	for _, name := range names {
-		f := examine(ctx, name)
+		f := examine(ctx, name, runtime)
 		found = append(found, f.finding())
 		d.Backends = append(d.Backends, f)
 	}
@@ -138,8 +143,16 @@ func (f *backendFinding) finding() app.Finding {
 	return out
 }
 
-func examine(ctx context.Context, name string) backendFinding {
-	b, err := app.Open(name, app.Options{})
+// onlyWithRuntime refuses a runtime where no backend is named that could use it.
+func onlyWithRuntime(backend, runtime string) error {
+	if backend == "" && runtime != "" {
+		return sandbox.Invalid("runtime", "it is that of one backend; it goes with --backend %s or %s", app.OCI, app.Docker)
+	}
+	return app.TakesRuntime(backend, runtime)
+}
+
+func examine(ctx context.Context, name, runtime string) backendFinding {
+	b, err := app.Open(name, app.Options{Runtime: runtime})
 	if err != nil {
 		iso := sandbox.NewIsolation(name)
 		iso.Tier = sandbox.TierNone
