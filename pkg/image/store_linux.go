@@ -119,7 +119,7 @@ func unused(dir string) error {
 		return err
 	}
 	defer f.Close()
-	known := append(storeDirs(), contentLock, indexLock, "lost+found")
+	known := append(storeDirs(), contentLock, indexLock, "pulled", "lost+found") // notes of package remote; a disk of its own
 	names, err := f.Readdirnames(len(known) + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err

@@ -102,7 +102,7 @@ func (r *Refusal) Error() string {
 	case r.Require == TierGVisor:
 		fmt.Fprintf(&b, "\n  fix: install gVisor (runsc), and use --backend oci --runtime runsc or leave out --backend")
 	case r.Require == TierMicroVM:
-		fmt.Fprintf(&b, "\n  fix: install Kata Containers, and use --backend oci --runtime kata or leave out --backend")
+		fmt.Fprintf(&b, "\n  fix: install Kata Containers for Docker, and use --backend docker --runtime io.containerd.kata.v2")
 	}
 	r.explain(&b)
 	switch {
