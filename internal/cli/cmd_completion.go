@@ -70,6 +70,7 @@ func addCompletions(root *cobra.Command) {
 		"color":   {colourAuto, colourAlways, colourNever},
 		"lang":    languageNames(),
 		"base":    dockerfileBases,
+		"runtime": {"runc", "crun", "youki", "runsc", "kata"},
 	}
 	// Names of what the user has are looked up only when they are asked for.
 	named := map[string]cobra.CompletionFunc{"template": once(templateNames), "workspace": once(workspaceNames)}
@@ -90,6 +91,11 @@ func addCompletions(root *cobra.Command) {
 	for _, cmd := range slices.Concat([]*cobra.Command{root}, root.Commands(), images.Commands()) {
 		if slices.Contains([]string{"export", "inspect", "rm", "tag", "update"}, cmd.Name()) && cmd.Parent() == images {
 			cmd.ValidArgsFunction = imageNames
+		} else if cmd.Name() != "import" && cmd.Parent() == images {
+			cmd.ValidArgsFunction = cobra.NoFileCompletions
+		}
+		if cmd.Flags().Lookup("image") != nil {
+			_ = cmd.RegisterFlagCompletionFunc("image", imageNames) // the flag exists
 		}
 		for flag, values := range words {
 			if f := cmd.Flags().Lookup(flag); f != nil && len(f.Annotations[noVariable]) == 0 { // which has words of its own

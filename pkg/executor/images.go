@@ -119,14 +119,27 @@ type NoImage struct {
 
 // Get is the command that would get it, as arguments of sandbox-run; nil where another program has to.
 func (n *NoImage) Get() []string {
-	switch own, ours := strings.CutPrefix(n.Reference, ownImages); {
-	case n.Backend != "":
+	if n.Backend != "" {
 		return nil
-	case ours:
-		name, _, _ := strings.Cut(own, ":")
-		return []string{"image", "build", name}
+	}
+	if build := n.build(); build != nil {
+		return build
 	}
 	return []string{"image", "pull", n.Reference}
+}
+
+// build is the command that makes one of our own images, under the name by which it was asked for; nil for another's.
+func (n *NoImage) build() []string {
+	own, ours := strings.CutPrefix(n.Reference, ownImages)
+	if !ours {
+		return nil
+	}
+	own, _, pinned := strings.Cut(own, "@") // what is built is what it is, by digest or not
+	name, tag, _ := strings.Cut(own, ":")
+	if pinned || tag == "" || tag == "latest" {
+		return []string{"image", "build", name}
+	}
+	return []string{"image", "build", "--tag", n.Reference, name}
 }
 
 // How is that command as a person types it.
@@ -134,9 +147,8 @@ func (n *NoImage) How() string {
 	if get := n.Get(); get != nil {
 		return "sandbox-run " + strings.Join(get, " ")
 	}
-	if own, ours := strings.CutPrefix(n.Reference, ownImages); ours {
-		name, _, _ := strings.Cut(own, ":")
-		return fmt.Sprintf("sandbox-run image build %s && sandbox-run image export %s | docker load", name, n.Reference)
+	if build := n.build(); build != nil {
+		return fmt.Sprintf("sandbox-run %s && sandbox-run image export %s | docker load", strings.Join(build, " "), n.Reference)
 	}
 	return "docker pull " + n.Reference
 }

@@ -70,6 +70,22 @@ func TestPlansOnImages(t *testing.T) {
 	}
 }
 
+func TestHowToGetAnImage(t *testing.T) {
+	pin := "@sha256:" + strings.Repeat("0", 64)
+	for ref, want := range map[string][2]string{
+		"python":                  {"sandbox-run image pull python", "docker pull python"},
+		"sandbox-run/go":          {"sandbox-run image build go", "sandbox-run image build go && sandbox-run image export sandbox-run/go | docker load"},
+		"sandbox-run/go:latest":   {"sandbox-run image build go", "sandbox-run image build go && sandbox-run image export sandbox-run/go:latest | docker load"},
+		"sandbox-run/go:v2":       {"sandbox-run image build --tag sandbox-run/go:v2 go", "sandbox-run image build --tag sandbox-run/go:v2 go && sandbox-run image export sandbox-run/go:v2 | docker load"},
+		"sandbox-run/go" + pin:    {"sandbox-run image build go", "sandbox-run image build go && sandbox-run image export sandbox-run/go" + pin + " | docker load"},
+		"sandbox-run/go:v2" + pin: {"sandbox-run image build go", "sandbox-run image build go && sandbox-run image export sandbox-run/go:v2" + pin + " | docker load"},
+	} {
+		if got := [2]string{(&NoImage{Reference: ref}).How(), (&NoImage{Reference: ref, Backend: "docker"}).How()}; got != want {
+			t.Errorf("%s: %q", ref, got)
+		}
+	}
+}
+
 // What was compiled on one image is not used on another, nor on this machine.
 func TestCacheKeyNamesTheImage(t *testing.T) {
 	keys := map[string]string{}
