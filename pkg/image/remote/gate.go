@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,15 +46,37 @@ const (
 	zonePublic int32 = iota
 	zonePrivate
 	zoneLoopback
-	zoneNever // link-local, where cloud metadata lives; unspecified; multicast
+	zoneNever // link-local and the like, where cloud metadata lives; unspecified; multicast
+)
+
+// Addresses that look like others to net/netip than they are.
+var (
+	metadata = []netip.Prefix{ // outside of link-local: Azure's, Alibaba's, Oracle's, and Amazon's by IPv6
+		netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("100.100.100.200/32"),
+		netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("fd00:ec2::/32"),
+	}
+	shared = []netip.Prefix{ // behind carriers' translators, and in test beds
+		netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("fec0::/10"),
+	}
+	thisNetwork = netip.MustParsePrefix("0.0.0.0/8")
+	translated  = netip.MustParsePrefix("64:ff9b::/96") // IPv4 in its last four bytes
 )
 
 func zone(addr netip.Addr) int32 {
-	addr = addr.Unmap()
+	addr = addr.Unmap().WithZone("")
+	if translated.Contains(addr) {
+		b := addr.As16()
+		addr = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	in := func(all []netip.Prefix) bool {
+		return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) })
+	}
 	switch {
+	case in(metadata), thisNetwork.Contains(addr), addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return zoneNever
 	case addr.IsLoopback():
 		return zoneLoopback
-	case addr.IsPrivate():
+	case addr.IsPrivate(), in(shared):
 		return zonePrivate
 	case addr.IsLinkLocalUnicast(), addr.IsUnspecified(), addr.IsMulticast(), addr.IsInterfaceLocalMulticast():
 		return zoneNever

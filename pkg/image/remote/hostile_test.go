@@ -444,6 +444,9 @@ func TestAddressesFurtherInside(t *testing.T) {
 		"8.8.8.8": zonePublic, "10.1.2.3": zonePrivate, "192.168.0.1": zonePrivate, "fd00::1": zonePrivate,
 		"127.1.2.3": zoneLoopback, "::1": zoneLoopback, "::ffff:127.0.0.1": zoneLoopback, "::ffff:10.0.0.1": zonePrivate,
 		"169.254.169.254": zoneNever, "fe80::1": zoneNever, "0.0.0.0": zoneNever, "::": zoneNever, "224.0.0.1": zoneNever,
+		"168.63.129.16": zoneNever, "168.63.129.17": zonePublic, "100.100.100.200": zoneNever, "100.64.0.1": zonePrivate, "100.128.0.1": zonePublic,
+		"192.0.0.192": zoneNever, "fd00:ec2::254": zoneNever, "198.18.0.1": zonePrivate, "0.1.2.3": zoneNever, "255.255.255.255": zoneNever,
+		"64:ff9b::a9fe:a9fe": zoneNever, "64:ff9b::7f00:1": zoneLoopback, "64:ff9b::808:808": zonePublic, "fe80::1%eth0": zoneNever,
 	} {
 		if got := zone(netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s is in zone %d, want %d", text, got, want)
