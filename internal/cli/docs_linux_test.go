@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What the documents show is run: every command of every sh block, one after the other in one directory. A comment that is
@@ -67,8 +69,10 @@ func runDocumented(t *testing.T, dir, text string) {
 	if m := documentedCode.FindStringSubmatch(text); m != nil {
 		want, _ = strconv.Atoi(m[1])
 	}
-	cmd := command(t)
-	cmd.Path, cmd.Args = "/bin/bash", []string{"bash", "-c", text}
+	// Whoever is the first to compile waits for a whole standard library.
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/bin/bash", "-c", text)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+binDir+":"+os.Getenv("PATH"))
 	var stdout, stderr strings.Builder

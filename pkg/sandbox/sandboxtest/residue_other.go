@@ -24,3 +24,5 @@ func leftOf([]string) []string { return nil }
 func Left([]string) []string { return nil }
 
 func registered() []string { return nil }
+
+func rights() []string { return nil }

@@ -142,8 +142,13 @@ func Main(m *testing.M, newBackend ...func() (sandbox.Backend, error)) int {
 	if plan := os.Getenv(victimVariable); plan != "" && len(newBackend) > 0 {
 		return victim(plan, newBackend[0])
 	}
+	before := rights()
 	code := m.Run()
 	CleanUp()
+	if after := rights(); !slices.Equal(after, before) {
+		fmt.Fprintf(os.Stderr, "the machine is not as it was: %q, and it was %q\n", after, before)
+		return 1
+	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
