@@ -163,25 +163,33 @@ func (c *counter) rest() {
 // load brings the number of our own tasks to what the limit on processes has room for: a runtime's threads are as many as it
 // likes, and the program is to have exactly what it was given. Threads that the runtime adds later make that less, never more.
 func (c *counter) load(ballast int, first *spawn.Init) {
-	tasks := c.read().tasks
-	if tasks == 0 { // no cgroup is seen
-		list, _ := os.ReadDir("/proc/self/task")
-		tasks = len(list) + first.Threads()
+	count := func() int {
+		if tasks := c.read().tasks; tasks > 0 {
+			return tasks
+		}
+		list, _ := os.ReadDir("/proc/self/task") // no cgroup is seen
+		return len(list) + first.Threads()
 	}
 	// The threads are made now, all at once, and then left idle: the runtime takes those before it makes another, and one that it
 	// can not make, because a program has used up the limit, is the end of it.
 	var up sync.WaitGroup
 	release := make(chan struct{})
-	for n := tasks; n < ballast; n++ {
-		up.Add(1)
-		go func() {
-			runtime.LockOSThread()
-			up.Done()
-			<-release
-			runtime.UnlockOSThread()
-		}()
+	tasks := count()
+	for range ballast { // some take a thread that was there, and idle
+		for n := tasks; n < ballast; n++ {
+			up.Add(1)
+			go func() {
+				runtime.LockOSThread()
+				up.Done()
+				<-release
+				runtime.UnlockOSThread()
+			}()
+		}
+		up.Wait()
+		if tasks = count(); tasks >= ballast {
+			break
+		}
 	}
-	up.Wait()
 	close(release)
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -41,7 +41,6 @@ type server struct {
 	phases   map[string]*phase
 	spare    *spawn.Init // made ahead, for the first phase
 	programs map[uint32]*program
-	loaded   bool // ballast is on board
 	filters  map[seccomp.Policy][]byte
 }
 

@@ -221,8 +221,7 @@ func (s *server) enterLocked(name string) (*phase, error) {
 			return nil, err
 		}
 	}
-	if !s.loaded {
-		s.loaded = true
+	if len(s.phases) == 0 { // nobody else is counted
 		s.counts.load(s.setup.Ballast, i)
 	}
 	p := &phase{name: name, init: i, tasks: 1, began: s.counts.mark()}
