@@ -30,6 +30,10 @@ help: ## List the targets (default)
 build: ## Build the executables into bin/, static
 	@mkdir -p bin
 	$(GOBUILD_ENV) go build $(GOBUILD_FLAGS) -o bin/ ./cmd/...
+	@# Containers are Linux's wherever the command is, and the daemon's machine may be of either kind.
+	@[[ $$(go env GOOS) == linux ]] || for arch in amd64 arm64; do \
+		$(GOBUILD_ENV) GOOS=linux GOARCH=$$arch go build $(GOBUILD_FLAGS) -o bin/sandbox-helper-linux-$$arch ./cmd/sandbox-helper; \
+	done
 
 .PHONY: install
 install: ## Install the executables into $GOBIN (or $GOPATH/bin)

@@ -79,3 +79,7 @@ func (builder) Dockerfile(name, base string) (string, error) {
 	}
 	return d.Dockerfile(build.Base(base))
 }
+
+func (builder) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
+	return build.Collect(ctx, "", dryRun)
+}

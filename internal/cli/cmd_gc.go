@@ -32,8 +32,9 @@ func (c *cli) newGC() *cobra.Command {
 		Short: "Remove what a crash left behind",
 		Long: `Finds what sandbox-run left behind when it was killed, and removes it: control
 groups, directories, mounts; of images, downloads that nobody has gone on with for a
-day, and what belongs to no image. Sandboxes that are in use are never touched. Every
-start does the same for itself; this is for machines that will not start another one soon.`,
+day, builds that were killed, and what belongs to no image. What is in use is never
+touched. Every start does the same for sandboxes, and every build for builds; this is
+for machines that will not start another one soon.`,
 		Example:               "  sandbox-run gc --dry-run\n  sandbox-run gc",
 		DisableFlagsInUseLine: true,
 		Annotations:           map[string]string{runBy: bestTheFull},
@@ -66,6 +67,11 @@ func (c *cli) collect(ctx context.Context, dryRun bool) error {
 		return err
 	}
 	found, err := collectImages(ctx, dryRun)
+	if err == nil && c.full != nil {
+		var builds []sandbox.Residue
+		builds, err = c.full.Builder.Collect(ctx, dryRun)
+		found = append(found, builds...)
+	}
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/sandbox-run/sandbox-run/pkg/image"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // Full is what only the full executable has, for it takes libraries that are slow to start (D10).
@@ -74,6 +75,8 @@ type Builder interface {
 	Build(ctx context.Context, store *image.Store, name string, o Building) (*image.Image, error)
 	// Dockerfile is the recipe for those who build with Docker, on one of the bases.
 	Dockerfile(name, base string) (string, error)
+	// Collect finds what builds that were killed have left and, unless dryRun, removes it.
+	Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error)
 }
 
 // Recipe is an image that can be made.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/image"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // Build makes an image and puts it into a store, as sandbox-run/NAME:latest. When it returns, by success or failure or because ctx was
@@ -121,20 +122,40 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Collect removes what builds that were killed have left in a directory (empty: the default one). Build does so, too.
-func Collect(ctx context.Context, dir string) error {
-	dir, err := directory(dir)
+// Collect finds what builds that were killed have left in a directory (empty: the default one) and, unless dryRun, removes it. Build
+// does so, too.
+func Collect(ctx context.Context, dir string, dryRun bool) (found []sandbox.Residue, err error) {
+	dir, err = directory(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
-		return nil
+		return nil, nil
+	}
+	held, err := hold(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer held.Close()
+	works, err := abandoned(dir)
+	if err != nil || len(works) == 0 {
+		return nil, err
 	}
 	t, err := findTools()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return collect(ctx, t, dir)
+	for _, own := range works {
+		r := sandbox.Residue{Kind: "build", Name: own}
+		if !dryRun {
+			if err := removeTree(ctx, t, own); err != nil {
+				r.Problem = err.Error()
+			}
+			r.Removed = r.Problem == ""
+		}
+		found = append(found, r)
+	}
+	return found, nil
 }
 
 // directory is where builds work.

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 func play(dir string) int {
 	d, err := Lookup("python")
 	if collected, ok := strings.CutPrefix(dir, "collect:"); ok {
-		err = Collect(context.Background(), collected)
+		_, err = Collect(context.Background(), collected, false)
 	} else if err == nil {
 		_, err = d.build(context.Background(), func(_ context.Context, s image.Source) (*image.Image, error) {
 			fmt.Println("digest", s.Layers[0].Digest)
@@ -63,6 +63,9 @@ func need(t *testing.T) {
 	}
 	for _, program := range []string{"mmdebstrap", "apt-get"} {
 		if _, err := exec.LookPath(program); err != nil {
+			if os.Getenv("CI") != "" {
+				t.Fatal("needs " + program + ", which scripts/deps.sh test installs")
+			}
 			t.Skip("needs " + program + ", which scripts/deps.sh test installs")
 		}
 	}
@@ -436,7 +439,19 @@ func TestBuildKilled(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), exe)
 		cmd.Env = append(os.Environ(), victim+"="+dir)
 		killed(t, cmd, dir)
-		gone(t, dir, func() error { return Collect(t.Context(), dir) })
+		if found, err := Collect(t.Context(), dir, true); err != nil || len(found) != 1 || found[0].Removed {
+			t.Errorf("a dry run: %+v, %v", found, err)
+		}
+		gone(t, dir, func() error {
+			found, err := Collect(t.Context(), dir, false)
+			if len(found) != 1 || !found[0].Removed {
+				t.Errorf("%+v", found)
+			}
+			return err
+		})
+		if found, err := Collect(t.Context(), dir, true); err != nil || len(found) != 0 {
+			t.Errorf("again: %+v, %v", found, err)
+		}
 	})
 	t.Run("ordinary user", func(t *testing.T) {
 		if !sandboxtest.All() {

@@ -26,4 +26,4 @@ func Build(_ context.Context, _ *image.Store, name string, _ Options) (*image.Im
 }
 
 // Collect has nothing to do.
-func Collect(context.Context, string) error { return nil }
+func Collect(context.Context, string, bool) ([]sandbox.Residue, error) { return nil, nil }

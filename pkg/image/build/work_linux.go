@@ -108,20 +108,11 @@ func hold(ctx context.Context, dir string) (*os.File, error) {
 	}
 }
 
-func collect(ctx context.Context, t *tools, dir string) error {
-	held, err := hold(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer held.Close()
-	return collectHeld(ctx, t, dir)
-}
-
-// collectHeld removes works whose lock nobody holds. The directory's lock is held, so none is just being made.
-func collectHeld(ctx context.Context, t *tools, dir string) error {
+// abandoned lists works whose lock nobody holds. The directory's lock is held, so none is just being made.
+func abandoned(dir string) (works []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), workPrefix) || !e.IsDir() {
@@ -132,7 +123,7 @@ func collectHeld(ctx context.Context, t *tools, dir string) error {
 		switch {
 		case errors.Is(err, os.ErrNotExist): // killed before there was one, or half removed
 		case err != nil:
-			return err
+			return nil, err
 		default:
 			err := userdir.Lock(lock, false, 0)
 			_ = lock.Close() // nobody else can take it while the directory's is held
@@ -140,14 +131,23 @@ func collectHeld(ctx context.Context, t *tools, dir string) error {
 				continue
 			}
 			if err != nil {
-				return err
+				return nil, err
 			}
 		}
+		works = append(works, own)
+	}
+	return works, nil
+}
+
+// collectHeld removes what is abandoned. The directory's lock is held.
+func collectHeld(ctx context.Context, t *tools, dir string) error {
+	works, err := abandoned(dir)
+	for _, own := range works {
 		if err := removeTree(ctx, t, own); err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
 // remove ends the work. It does not wait for the directory's lock: a collector may be faster, and that is fine.

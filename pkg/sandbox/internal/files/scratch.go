@@ -69,10 +69,35 @@ type Scratch struct {
 	Full    string // what to do when no more goes in
 	// Failure names the next step where it is the host that has come to its end; nil knows none.
 	Failure func(op, stage string, err error) error
+	// Lives ends with the sandbox, and whatever is under way with it: files that are open would keep the scratch from going. nil
+	// is a scratch that files do not keep.
+	Lives context.Context
+}
+
+// begin is a context that ends with the sandbox, too.
+func (s *Scratch) begin(ctx context.Context) (context.Context, func(), error) {
+	if s.Lives == nil {
+		return ctx, func() {}, nil
+	}
+	gone := &sandbox.Error{Backend: s.Backend, Op: "files", Kind: sandbox.ErrState, Err: errors.New("the sandbox is deleted")}
+	if s.Lives.Err() != nil {
+		return nil, nil, gone
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.Lives, func() { cancel(gone) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}, nil
 }
 
 // Put makes files. It stops at the first that can not be made, of which nothing is left.
 func (s *Scratch) Put(ctx context.Context, files []sandbox.File) error {
+	ctx, done, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	for i := range files {
 		f := &files[i]
 		err := ctx.Err()

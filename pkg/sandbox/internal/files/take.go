@@ -23,6 +23,11 @@ const (
 
 // Take hands out what is selected.
 func (s *Scratch) Take(ctx context.Context, sel sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+	ctx, done, err := s.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	w := &walk{Scratch: s, sel: sel, each: each}
 	for _, part := range byPath() {
 		w.part, w.glob = part, nil
