@@ -17,9 +17,12 @@ test,test-all,attack | gcc        | a C compiler, for the race detector and prob
 test,test-all,attack | libc6-dev  | the C library's headers                        | echo '#include <stdlib.h>' | gcc -E -
 test,test-all,bench  | e2fsprogs  | mkfs.ext4, for the disk-backed scratch         | command -v mkfs.ext4
 test,test-all,bench  | python3    | a program to run in the sandbox                | test -x /usr/bin/python3
+test,test-all,bench  | python3-pandas     | modules that take long to load          | /usr/bin/python3 -c 'import pandas'
+test,test-all        | python3-matplotlib | modules that take long to load          | /usr/bin/python3 -c 'import matplotlib'
 test,test-all,bench  | nodejs     | node, for JavaScript and TypeScript            | node --version
 test,test-all        | g++        | a C++ compiler, for a language from a file     | command -v g++
 test,test-all        | zsh        | one of the shells                              | command -v zsh
+test,test-all        | openssl    | makes a certificate for a server               | command -v openssl
 test,test-all        | mawk       | a program behind links                         | command -v awk
 test,test-all        | busybox-static  | many programs in one file                 | test -x /usr/bin/busybox
 test,test-all        | default-jdk-headless | javac, a toolchain                  | javac -version
@@ -32,6 +35,7 @@ test,test-all,bench  | docker.io  | dockerd and docker                          
 test,test-all,bench  | runc       | an OCI runtime                                 | command -v runc
 test,test-all        | runsc      | gVisor, an OCI runtime                         | command -v runsc
 test,test-all        | crun       | an OCI runtime that refuses some machines      | command -v crun
+test-all             | prometheus | promtool, which checks alert rules             | command -v promtool
 bench,test-all       | bubblewrap | bwrap, the reference of the benchmark          | command -v bwrap
 guest,guest-systemd  | qemu-system-x86 | the virtual machine of guest.sh            | command -v qemu-system-x86_64
 guest,guest-systemd  | busybox-static  | its first programs                         | test -x /usr/bin/busybox

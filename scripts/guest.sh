@@ -52,7 +52,7 @@ copy() {
 
 root_tree() {
 	local tree=$1 file
-	mkdir -p "$tree"/usr/{bin,sbin,lib,lib64,lib/locale,local} "$tree"/{etc,root,home,tmp,var/tmp,var/cache,run,proc,sys,dev,mnt}
+	mkdir -p "$tree"/usr/{bin,sbin,lib,lib64,lib/locale,local,share/doc} "$tree"/{etc,root,home,tmp,var/tmp,var/cache,run,proc,sys,dev,mnt}
 	chmod 1777 "$tree/tmp" "$tree/var/tmp"
 	chmod 700 "$tree/root"
 	for file in bin sbin lib lib64; do ln -s "usr/$file" "$tree/$file"; done
@@ -72,6 +72,7 @@ root_tree() {
 	for file in passwd group shadow nsswitch.conf hosts alternatives mke2fs.conf os-release ld.so.conf ld.so.conf.d localtime; do
 		[[ ! -e /etc/$file ]] || cp -aL "/etc/$file" "$tree/etc/" 2>/dev/null || cp -a "/etc/$file" "$tree/etc/"
 	done
+	echo guest >"$tree/etc/hostname"
 	cp -a /usr/lib/locale/C.utf8 "$tree/usr/lib/locale/" 2>/dev/null || true
 	ldconfig -r "$tree"
 	cat >"$tree/guest-init" <<'INIT'

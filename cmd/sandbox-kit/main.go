@@ -9,5 +9,5 @@ import (
 )
 
 func main() {
-	os.Exit(command.Run(os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	os.Exit(command.Main())
 }

@@ -15,7 +15,7 @@ func Warm() { native.Warm() }
 // open returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.
 func open(name string, o Options) (sandbox.Backend, error) {
 	if name == OCI {
-		b, err := oci.New(oci.Options{Runtime: o.Runtime})
+		b, err := oci.New(oci.Options{Runtime: o.Runtime, Eager: o.Eager, Delegate: true})
 		if err != nil {
 			return nil, err
 		}

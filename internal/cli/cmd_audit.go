@@ -76,6 +76,9 @@ if it is not local), or how long ago it was (90m, 24h, 7d).`,
 	flags.StringVar(&filter.Language, "language", "", "in this `language`")
 	addParsed(flags, &filter.Verdict, "verdict", "", "that ended with this `verdict`: ok, time_limit, …", readVerdict)
 	flags.StringVar(&filter.User, "user", "", "by this `user`, name or uid")
+	addParsed(flags, &filter.Door, "door", "", "that came through this `door`: "+"cli, library, api", readOneOf(audit.Doors()...))
+	flags.StringVar(&filter.Key, "key-id", "", "with the API key of this `id`")
+	addParsed(flags, &filter.Kind, "kind", "", "of this `kind`: run, refused, key, server_started, …", readOneOf(audit.Kinds()...))
 	return c.auditCommand(cmd, entriesAsJSON, func(log *audit.Log) error { return c.showEntries(log.Query(filter)) })
 }
 
@@ -228,6 +231,18 @@ func entryRow(e audit.Entry) []string {
 		return append(row, "(log repaired)")
 	case audit.KindPruned:
 		return append(row, "(log pruned)")
+	case audit.KindServerStarted:
+		return append(row, "(server started)")
+	case audit.KindServerStopped:
+		return append(row, "(server stopped)")
+	case audit.KindKey:
+		return append(row, strings.TrimSpace("(key "+e.Who.Key+" "+e.Reason)+")")
+	case audit.KindRefused:
+		what := "(refused: " + e.Reason
+		if e.Count > 1 {
+			what += fmt.Sprintf(", %d times", e.Count)
+		}
+		return append(row, what+")", "(not run)", "", "", "", "", e.Run)
 	}
 	what := strings.TrimSpace(e.Language + " " + e.Version)
 	if what == "" {

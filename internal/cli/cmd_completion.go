@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/api/key"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -71,14 +73,20 @@ func addCompletions(root *cobra.Command) {
 		"lang":    languageNames(),
 		"base":    dockerfileBases,
 		"runtime": {"runc", "crun", "youki", "runsc", "kata"},
+
+		"log-level": {"debug", "info", "warn", "error"}, "allow-backend": app.AllBackends(),
 	}
 	// Names of what the user has are looked up only when they are asked for.
 	named := map[string]cobra.CompletionFunc{"template": once(templateNames), "workspace": once(workspaceNames)}
 	for flag, names := range named {
 		_ = root.RegisterFlagCompletionFunc(flag, names) // the flag exists
 	}
+	named["key"] = once(keyNames)
 	for _, group := range root.Commands() {
 		for _, cmd := range group.Commands() {
+			if cmd.Name() == "rotate" {
+				cmd.ValidArgsFunction = named[group.Name()]
+			}
 			if names := named[group.Name()]; names != nil && (cmd.Name() == "show" || cmd.Name() == "rm") {
 				cmd.ValidArgsFunction = names
 			}
@@ -151,6 +159,22 @@ func workspaceNames(ctx context.Context) []string {
 	var names []string
 	for _, i := range infos {
 		names = append(names, i.Name)
+	}
+	return names
+}
+
+// keyNames are those in the file that is the user's own, or named by the variable.
+func keyNames(ctx context.Context) (names []string) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	s, err := key.Open(os.Getenv(environmentName("keys")))
+	if err != nil {
+		return nil
+	}
+	keys, _ := s.List(ctx) // those that can be read
+	for _, k := range keys {
+		names = append(names, k.Name)
 	}
 	return names
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -131,7 +132,11 @@ func (c *cli) ownFacts() []app.Fact {
 		}
 		images = fmt.Sprintf("%d in %s, %s", len(found), dir, total)
 	}
-	return []app.Fact{{Name: fullName, Value: full}, {Name: "images", Value: images}}
+	facts := []app.Fact{{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "server", Value: c.nearFact()}}
+	for _, l := range executor.New(nil, executor.Options{}).Marked() {
+		facts = append(facts, app.Fact{Name: "slower starts", Value: l.String()})
+	}
+	return facts
 }
 
 // finding is the same, as auto reads it.

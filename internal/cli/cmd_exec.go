@@ -26,7 +26,9 @@ host's system directories read-only and writes to /workspace, /tmp and $HOME onl
 Its environment and its standard input are empty.
 
 With --image it sees an image instead, and the command is to the image what it is to
-docker run: arguments of its entrypoint, in place of its own command.`
+docker run: arguments of its entrypoint, in place of its own command.
+
+Commands are always run here: servers run code.`
 
 const execExample = `  sandbox-run exec -- ls -la /
   sandbox-run exec --memory 256m --timeout 5s --pids 20 -- ./a-strangers-script

@@ -17,6 +17,7 @@ import (
 // runOptions is the command line of a run.
 type runOptions struct {
 	boxOptions
+	serverOptions
 	lang     string
 	code     string
 	files    list
@@ -70,7 +71,7 @@ func (c *cli) addRunFlags(root *cobra.Command, version *bool) *runOptions {
 	o := &runOptions{commands: list{commas: true}, forbid: list{commas: true}}
 	flagGroups{
 		{"What is run", o.codeFlags}, {"Limits", o.limitFlags}, {"What it sees", o.worldFlags},
-		{"How strong", o.strengthFlags}, {"Input and output", func(fs *pflag.FlagSet) {
+		{"How strong", o.strengthFlags}, {"Where it runs", o.serverFlags}, {"Input and output", func(fs *pflag.FlagSet) {
 			o.outputFlags(fs, c)
 			fs.BoolVar(version, "version", false, "say which version this is")
 		}},
@@ -127,6 +128,9 @@ func (c *cli) run(cmd *cobra.Command, o *runOptions, args []string) error {
 		err = o.readProgram(c, cmd, args)
 	}
 	if err == nil {
+		err = c.executeAway(o, flags)
+	}
+	if errors.Is(err, errLocal) {
 		err = c.execute(o)
 	}
 	if errors.Is(err, errNothing) && len(c.args) == 0 {
@@ -139,6 +143,9 @@ func (c *cli) run(cmd *cobra.Command, o *runOptions, args []string) error {
 // complete reads what can only be read once all flags are known.
 func (o *runOptions) complete(c *cli, flags *pflag.FlagSet) error {
 	if err := o.boxOptions.complete(c, flags); err != nil {
+		return err
+	}
+	if err := o.serverOptions.complete(flags); err != nil {
 		return err
 	}
 	for _, name := range []string{"lang", "entry", "edition", "template"} {

@@ -24,12 +24,16 @@ const (
 )
 
 // readOneOf reads a word out of a few.
-func readOneOf(words ...string) func(string) (string, error) {
-	return func(s string) (string, error) {
-		if slices.Contains(words, s) {
-			return s, nil
+func readOneOf[T ~string](words ...T) func(string) (T, error) {
+	return func(s string) (T, error) {
+		if slices.Contains(words, T(s)) {
+			return T(s), nil
 		}
-		return "", errors.New("none of " + strings.Join(words, ", "))
+		var all []string
+		for _, w := range words {
+			all = append(all, string(w))
+		}
+		return "", errors.New("none of " + strings.Join(all, ", "))
 	}
 }
 

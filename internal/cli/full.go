@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 
+	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -14,6 +15,46 @@ type Full struct {
 	Builder    Builder
 	// SetUpDocker installs and starts Docker, after showing how and asking.
 	SetUpDocker func(ctx context.Context, yes bool, in io.Reader, out io.Writer) error
+	Server      Server
+	Web         Web
+}
+
+// Server is the HTTP API.
+type Server interface {
+	// Serve runs until it is told to end by a signal, and has then ended everything. ctx ends it, too.
+	Serve(ctx context.Context, s Serving) error
+	// Check finds out what Serve would do, and does nothing of it.
+	Check(ctx context.Context, s Serving) (*ServeReport, error)
+}
+
+// Serving says how to serve.
+type Serving struct {
+	Settings *operator.Settings
+	// Again reads the settings once more, for one who has changed their file.
+	Again   func() (*operator.Settings, error)
+	Version string
+	// Err is where logs go, as JSON, and the line that says it is ready.
+	Err io.Writer
+	// Exit ends the process at once, when it was asked to often enough.
+	Exit func(code int)
+}
+
+// ServeReport is what a server would be.
+type ServeReport struct {
+	Listen  []ServeAddress `json:"listen"`
+	Keys    int            `json:"keys"`
+	Backend string         `json:"backend"`
+	Tier    sandbox.Tier   `json:"tier"`
+	Require sandbox.Tier   `json:"require"`
+	Notes   []string       `json:"notes"`
+}
+
+// ServeAddress is one place it is reached at.
+type ServeAddress struct {
+	Address string `json:"address"`
+	Kind    string `json:"kind"` // unix, loopback or exposed
+	TLS     bool   `json:"tls"`
+	Keys    bool   `json:"keys"` // whether a key is needed there
 }
 
 // Registries is where images come from.

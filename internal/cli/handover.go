@@ -124,10 +124,26 @@ func (c *cli) lacks(cmd *cobra.Command) string {
 	if f := cmd.Flags().Lookup("backend"); f != nil && app.Elsewhere(f.Value.String()) {
 		return "--backend " + f.Value.String()
 	}
-	if c.from == "" && c.scout(cmd) != "" {
+	if f := cmd.Flags().Lookup("server"); f != nil && isWeb(f.Value.String()) {
+		return "--server " + f.Value.String()
+	}
+	if c.from == "" && !c.serverServes(cmd) && c.scout(cmd) != "" {
 		return bestTheFull
 	}
 	return cmd.Annotations[runBy] // the better one, or nothing
+}
+
+// serverServes reports whether a run is sure enough to take place at a server, and needs no backend of ours.
+func (c *cli) serverServes(cmd *cobra.Command) bool {
+	f := cmd.Flags().Lookup("server")
+	if f == nil || f.Value.String() == serverNever {
+		return false
+	}
+	auto := f.Value.String() == serverAuto
+	if flag, _ := staysFor(cmd.Flags(), auto); flag != "" && auto {
+		return false
+	}
+	return !auto || c.near != nil && c.near.serves(c)
 }
 
 var errNoFull = errors.New("it takes " + fullName + ", which is neither beside " + commandName + " nor on PATH")
@@ -167,11 +183,14 @@ func (c *cli) installFull() string {
 
 // mentionsElsewhere guesses, before anything is read, whether another executable will have to run this.
 func mentionsElsewhere(args []string) bool {
-	if app.Elsewhere(os.Getenv(environmentName("backend"))) {
+	if app.Elsewhere(os.Getenv(environmentName("backend"))) || isWeb(os.Getenv(environmentName("server"))) {
 		return true
 	}
 	for i, a := range beforeDashes(args) {
 		if name, ok := strings.CutPrefix(a, "--backend"); ok && (app.Elsewhere(strings.TrimPrefix(name, "=")) || i+1 < len(args) && app.Elsewhere(args[i+1])) {
+			return true
+		}
+		if address, ok := strings.CutPrefix(a, "--server"); ok && (isWeb(strings.TrimPrefix(address, "=")) || i+1 < len(args) && isWeb(args[i+1])) {
 			return true
 		}
 	}

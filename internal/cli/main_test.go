@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
 var update = flag.Bool("update", false, "write the golden files of the help texts")
@@ -70,6 +71,8 @@ func testMain(m *testing.M) int {
 	for _, name := range []string{"XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", app.ImagesVariable} {
 		os.Setenv(name, filepath.Join(own, name))
 	}
+	// A server of theirs is none of ours, either.
+	os.Setenv(wire.SocketVariable, filepath.Join(own, "none.sock"))
 	code := m.Run()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
@@ -124,7 +127,8 @@ func needRoot(t *testing.T) {
 // TestScript runs testdata/script/*.txtar against the real executable and the real backends.
 //
 //	exits CODE COMMAND…   like exec, and the exit code is CODE
-//	appends N             as after so many runs: entries to the audit log in $XDG_STATE_HOME
+//	signs FILE...         a receipt of the result in result.json and the request in body.json, with the key of $XDG_STATE_HOME
+//	appends N | api       as after so many runs, or by a server: entries to the audit log in $XDG_STATE_HOME
 //	holds NAME            takes that workspace of $XDG_DATA_HOME into use, until the script ends
 //	registry              starts an image registry, and sets $REGISTRY to its HOST:PORT
 //	offers NAME DIR…      puts an image there, with a layer for each directory
@@ -133,8 +137,13 @@ func needRoot(t *testing.T) {
 //	stores                puts the images test/box and test/python into $SANDBOX_RUN_IMAGES
 //	[root]                whether the native backend can be used here
 func TestScript(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	testscript.Run(t, scripts(nil, "testdata/script"))
+}
+
+// scripts runs those of a directory, or some files, with what setup does beside the usual.
+func scripts(setup func(*testscript.Env) error, dir string, files ...string) testscript.Params {
+	return testscript.Params{
+		Dir: dir, Files: files,
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", binDir+string(os.PathListSeparator)+os.Getenv("PATH"))
@@ -147,6 +156,10 @@ func TestScript(t *testing.T) {
 			if dir := os.Getenv("GOCOVERDIR"); dir != "" {
 				env.Setenv("GOCOVERDIR", dir)
 			}
+			env.Setenv(wire.SocketVariable, os.Getenv(wire.SocketVariable))
+			if setup != nil {
+				return setup(env)
+			}
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
@@ -157,6 +170,7 @@ func TestScript(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"appends":  appendEntries,
+			"signs":    signReceipt,
 			"holds":    holdWorkspace,
 			"registry": startRegistry,
 			"offers":   offerImage,
@@ -182,7 +196,7 @@ func TestScript(t *testing.T) {
 				}
 			},
 		},
-	})
+	}
 }
 
 // TestHelp holds the help texts; -update writes them.
@@ -192,13 +206,16 @@ func TestHelp(t *testing.T) {
 		"languages": {"languages", "-h"}, "completion": {"completion", "-h"}, "man": {"man", "-h"}, "page": {"man"},
 		"audit": {"audit", "-h"}, "audit-tail": {"audit", "tail", "-h"}, "audit-query": {"help", "audit", "query"}, "audit-verify": {"audit", "verify", "-h"},
 		"audit-prune": {"audit", "prune", "-h"},
-		"workspace":   {"workspace", "-h"}, "workspace-list": {"workspace", "list", "-h"}, "workspace-show": {"workspace", "show", "-h"},
+		"receipt":     {"receipt", "-h"}, "receipt-verify": {"receipt", "verify", "-h"},
+		"workspace": {"workspace", "-h"}, "workspace-list": {"workspace", "list", "-h"}, "workspace-show": {"workspace", "show", "-h"},
 		"workspace-rm": {"workspace", "rm", "--help"},
 		"template":     {"template", "-h"}, "template_new": {"template", "new", "--help"},
 		"image": {"image", "-h"}, "image-pull": {"image", "pull", "-h"}, "image-update": {"image", "update", "-h"}, "image-build": {"image", "build", "-h"},
 		"image-dockerfile": {"image", "dockerfile", "-h"}, "image-import": {"image", "import", "-h"}, "image-export": {"image", "export", "-h"},
 		"image-list": {"image", "ls", "-h"}, "image-inspect": {"help", "image", "inspect"}, "image-tag": {"image", "tag", "-h"},
 		"image-rm": {"image", "rm", "-h"}, "image-prune": {"image", "prune", "-h"},
+		"serve": {"serve", "-h"}, "key": {"key", "-h"}, "key-create": {"key", "create", "-h"}, "key-list": {"key", "list", "-h"}, "key-show": {"key", "show", "-h"},
+		"key-rotate": {"key", "rotate", "-h"}, "key-rm": {"help", "key", "rm"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := exec.Command(binary(), args...).Output()

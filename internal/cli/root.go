@@ -1,17 +1,20 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -50,6 +53,13 @@ type cli struct {
 	colour string // when to use it; empty is auto
 	seq    uint64 // of the last event that was written
 
+	near *near // the user's own server; nil is none, or nobody has looked
+
+	// What onSignals has made; nil before that.
+	signalled context.Context //nolint:containedctx // of the whole command
+	cancel    context.CancelCauseFunc
+	kill      atomic.Pointer[func()]
+
 	scouted *opened    // a backend that was chosen before the command line was read; nil is none
 	ahead   *app.Ahead // where a sandbox will be needed; or nil
 }
@@ -72,10 +82,14 @@ func run(full *Full, args []string, std streams) int {
 	if err := c.sameVersion(); err != nil {
 		return c.fail(err)
 	}
-	if runsSomething(args) {
+	if runsSomething(args) && mayUseNear(args) {
+		c.near = findNear()
+		defer func() { c.near.close() }()
+	}
+	if runsSomething(args) && c.near == nil {
 		app.Warm()
 	}
-	if runsByDefault(args) {
+	if runsByDefault(args) && c.near == nil {
 		c.ahead = app.OpenAhead()
 		defer c.ahead.Close() // nobody needed it, and nobody waits to hear what became of it
 	}
@@ -129,7 +143,7 @@ func (c *cli) newRoot() *cobra.Command {
 		}
 	})
 	root.AddCommand(
-		c.newExec(), c.newLanguages(), c.newTemplate(), c.newAudit(), c.newWorkspace(), c.newImage(), c.newSetup(), c.newDoctor(), c.newGC(),
+		c.newExec(), c.newLanguages(), c.newTemplate(), c.newAudit(), c.newReceipt(), c.newWorkspace(), c.newImage(), c.newServe(), c.newKey(), c.newSetup(), c.newDoctor(), c.newGC(),
 		c.newCompletion(), c.newMan(), c.newVersion(),
 	)
 	addHelp(root)
@@ -182,7 +196,7 @@ func runsSomething(args []string) bool {
 		return false
 	}
 	switch args[0] {
-	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "workspace", "template", "image", "setup", "-h", "--help", "--version":
+	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "receipt", "workspace", "template", "image", "setup", "serve", "key", "-h", "--help", "--version":
 		return false
 	}
 	return !completes(args) && !mentionsElsewhere(args)
@@ -275,7 +289,10 @@ func failureCode(err error) int {
 	var signal signalCause
 	var missing *toolchain.Missing
 	var none *executor.NoImage
+	var problem *client.Problem
 	switch {
+	case errors.As(err, &problem) && problem.Missing():
+		return codeNoProgram
 	case errors.As(err, &signal):
 		return codeSignalBase + int(signal)
 	case errors.As(err, &missing), errors.As(err, &none), errors.Is(err, sandbox.ErrNotStarted) && errors.Is(err, fs.ErrNotExist):
@@ -315,6 +332,10 @@ func failure(err error, code int) failureDocument {
 		if none.Missing == nil {
 			doc.Error.Code, doc.Error.Hint = "no_image", none.How()
 		}
+	}
+	var problem *client.Problem
+	if errors.As(err, &problem) && problem.Missing() {
+		doc.Error.Code = problem.Code
 	}
 	var refusal *sandbox.Refusal
 	if errors.As(err, &refusal) {

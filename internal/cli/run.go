@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -49,9 +50,11 @@ func (c *cli) execute(o *runOptions) error {
 	defer takeBack()
 	req.Stdin, req.OnEvent, req.Spill, req.Resize = streams.Stdin, streams.OnEvent, streams.Spill, streams.Resize
 
-	var plan *executor.Plan
-	req.OnPlan = func(p *executor.Plan) { plan = p }
-	show.begin = func() { c.header(o, plan, s.manager) }
+	var ready *wire.Ready
+	req.OnReady = func(p *executor.Plan, i sandbox.Isolation) {
+		ready = &wire.Ready{Language: p.Language, Version: p.Version, Image: p.Spec.Root.From.Reference, Isolation: i}
+	}
+	show.begin = func() { c.headline(o, ready) }
 	show.wait.start("preparing")
 	var result *executor.Result
 	err = c.providing(s.ctx, &o.boxOptions, show.wait.end, func() (err error) {
@@ -66,12 +69,17 @@ func (c *cli) execute(o *runOptions) error {
 	}
 	result.Notes = appendNotes(result.Notes, left, s.unlogged)
 	judgeWorkspace(s, &result.Result)
+	return c.present(s, o, result, show, s.manager.Machine())
+}
+
+// present shows what became of a program, wherever it was run, and brings its files back.
+func (c *cli) present(s *stage, o *runOptions, result *executor.Result, show *live, m sandbox.Machine) error {
 	if o.noStream {
 		c.printWhole(&o.boxOptions, &result.Result, show, result.Phases...)
 	}
 	brought := o.carry(result.Files, c.format != formatText)
-	err = c.conclude(s, &o.boxOptions, &result.Result, result, show, &story{
-		noun: "program", headed: true, phases: result.Phases, machine: s.manager.Machine(), whole: !o.noStream, wrote: brought.wrote, lost: brought.lost,
+	err := c.conclude(s, &o.boxOptions, &result.Result, result, show, &story{
+		noun: "program", headed: true, phases: result.Phases, machine: m, whole: !o.noStream, wrote: brought.wrote, lost: brought.lost,
 	})
 	if brought.failed && c.code == 0 {
 		c.code = codeOurs
@@ -79,21 +87,19 @@ func (c *cli) execute(o *runOptions) error {
 	return err
 }
 
-// header tells a person what is about to run, and behind which walls.
-func (c *cli) header(o *runOptions, plan *executor.Plan, m *sandbox.Manager) {
-	if c.format != formatText || o.quiet || !isTerminal(c.std.err) {
+// headline tells a person what is about to run, and behind which walls.
+func (c *cli) headline(o *runOptions, ready *wire.Ready) {
+	if c.format != formatText || o.quiet || !isTerminal(c.std.err) || ready == nil {
 		return
 	}
-	text := plan.Language
-	if plan.Version != "" {
-		text += " " + plan.Version
+	text := ready.Language
+	if ready.Version != "" {
+		text += " " + ready.Version
 	}
-	if plan.Spec.Root.From.Reference != "" {
-		text += " · image " + plan.Spec.Root.From.Reference
+	if ready.Image != "" {
+		text += " · image " + ready.Image
 	}
-	for _, box := range m.List() {
-		text += " · " + tierText(box.Isolation)
-	}
+	text += " · " + tierText(ready.Isolation)
 	fmt.Fprintln(c.std.err, c.palette(c.std.err).dim(escaped(text)))
 }
 

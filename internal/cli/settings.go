@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
+	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -137,7 +138,8 @@ func annotate(f *pflag.Flag, key, value string) {
 // nameSource turns the field an error is about into what the user wrote: a flag, or a variable.
 func nameSource(flags *pflag.FlagSet, err error, hint string) error {
 	var e *sandbox.Error
-	if !errors.As(err, &e) || !errors.Is(e.Kind, sandbox.ErrInvalid) {
+	var problem *client.Problem // a server names fields of what it refuses, too
+	if !errors.As(err, &e) || !errors.Is(e.Kind, sandbox.ErrInvalid) && !(errors.As(err, &problem) && len(problem.Errors) > 0 && !problem.Missing()) {
 		return err
 	}
 	named := *e

@@ -120,3 +120,25 @@ func TestBrief(t *testing.T) {
 		}
 	}
 }
+
+// A server is looked for where it may be of use, and nowhere else.
+func TestMayUseNear(t *testing.T) {
+	for args, want := range map[string]bool{
+		"x.py": true, "-l python -c 1": true, "--server auto x.py": true, "--server=auto x.py": true, "x.py -- --server never": true, "--memory 1g x.py": true,
+		"--server never x.py": false, "--server=never x.py": false, "--server unix:///x x.py": false, "exec -- ls": false, "--volume=a:/b x.py": false,
+		"--dry-run x.py": false, "x.py --backend native": false, "--strict x.py": false, "--require gvisor x.py": false, "--help": false,
+	} {
+		if got := mayUseNear(strings.Fields(args)); got != want {
+			t.Errorf("%s: %v", args, got)
+		}
+	}
+	t.Setenv("SANDBOX_RUN_SERVER", "never")
+	if mayUseNear([]string{"x.py"}) {
+		t.Error("the variable says never")
+	}
+	t.Setenv("SANDBOX_RUN_SERVER", "")
+	t.Setenv("SANDBOX_RUN_VOLUME", "/a:/b")
+	if mayUseNear([]string{"x.py"}) {
+		t.Error("a variable shows a volume")
+	}
+}

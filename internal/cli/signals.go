@@ -49,3 +49,13 @@ func onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	}()
 	return ctx, cancel
 }
+
+// onSignals is for a run, which may begin at a server and go on here: there is one listener to a command, and whoever asks again only has another
+// kill.
+func (c *cli) onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
+	c.kill.Store(&kill)
+	if c.signalled == nil {
+		c.signalled, c.cancel = onSignals(func() { (*c.kill.Load())() })
+	}
+	return c.signalled, c.cancel
+}

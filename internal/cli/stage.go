@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"io"
 	"sync"
 	"syscall"
 
@@ -35,7 +34,7 @@ func (c *cli) openStage(o *boxOptions) (*stage, error) {
 	}
 	s := &stage{log: log, unlogged: unlogged, manager: sandbox.NewManager(b, sandbox.Options{Chosen: chosen})}
 	s.dismantle = sync.OnceValue(func() error { return errors.Join(s.manager.Close(), b.Close()) })
-	s.ctx, s.stop = onSignals(func() {
+	s.ctx, s.stop = c.onSignals(func() {
 		for _, box := range s.manager.List() {
 			_ = s.manager.Kill(box.ID) // it is gone already, or Run reports what went wrong
 		}
@@ -88,7 +87,7 @@ func (c *cli) lend(o *boxOptions, streams *sandbox.IO) (size *sandbox.TTY, takeB
 	t := newTerminal(c.std)
 	streams.Resize = t.resized
 	ended := make(chan struct{})
-	streams.Stdin = &typed{from: c.std.in, interactive: isTerminal(c.std.in), ended: ended}
+	streams.Stdin = sandbox.TypedInput(c.std.in, isTerminal(c.std.in), ended)
 	show := streams.OnEvent
 	streams.OnEvent = func(e sandbox.Event) {
 		// A panic here would end the process from another goroutine, past our defers.
@@ -136,40 +135,4 @@ func interrupted(ctx context.Context, err error) error {
 		return signal
 	}
 	return err
-}
-
-// typed is what is fed to a terminal. A terminal has no end of input that can be closed without
-// hanging up, so the end of a file is typed, and then there is silence until the program ends.
-type typed struct {
-	from        io.Reader
-	interactive bool // a person types: the end of input is theirs to type
-	ended       <-chan struct{}
-	partial     bool // the last line has no newline yet
-	eof         bool
-}
-
-const endOfTransmission = 4 // Ctrl-D
-
-func (t *typed) Read(p []byte) (int, error) {
-	if t.eof {
-		<-t.ended
-		return 0, io.EOF
-	}
-	n, err := t.from.Read(p)
-	if n > 0 {
-		t.partial = p[n-1] != '\n'
-		return n, nil
-	}
-	if err == nil || len(p) < 2 {
-		return 0, nil
-	}
-	t.eof = true
-	if t.interactive {
-		return t.Read(p)
-	}
-	p[0], p[1] = endOfTransmission, endOfTransmission
-	if t.partial {
-		return 2, nil // the first only ends the line
-	}
-	return 1, nil
 }

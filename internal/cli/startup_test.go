@@ -87,7 +87,7 @@ func TestImports(t *testing.T) {
 		"google.golang.org", "github.com/google", "k8s.io", "modernc.org", "github.com/alecthomas",
 		"github.com/charmbracelet", "charm.land", "gvisor.dev", "github.com/danielgtaylor", "github.com/coder",
 		"github.com/evanw", "github.com/nats-io", "github.com/modelcontextprotocol", "github.com/testcontainers",
-		"github.com/vishvananda", "gopkg.in/yaml.v3",
+		"github.com/vishvananda", "gopkg.in/yaml.v3", "go.opentelemetry.io",
 	} {
 		for _, d := range deps {
 			if d == heavy || strings.HasPrefix(d, heavy+"/") {

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/receipt"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
@@ -20,11 +23,15 @@ import (
 // that was chosen to do harm.
 func appendEntries(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
-		ts.Fatalf("usage: appends N")
+		ts.Fatalf("usage: appends N | appends api")
+	}
+	log, err := audit.Open(filepath.Join(ts.Getenv("XDG_STATE_HOME"), "sandbox-run", "audit.jsonl"), audit.Options{})
+	ts.Check(err)
+	if args[0] == "api" {
+		appendOfAServer(ts, log)
+		return
 	}
 	n, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	log, err := audit.Open(filepath.Join(ts.Getenv("XDG_STATE_HOME"), "sandbox-run", "audit.jsonl"), audit.Options{})
 	ts.Check(err)
 	for i := range n {
 		e := audit.Entry{
@@ -44,6 +51,49 @@ func appendEntries(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		ts.Check(log.Append(e))
 	}
+}
+
+// appendOfAServer writes what a server has to say that was started, used and stopped.
+func appendOfAServer(ts *testscript.TestScript, log *audit.Log) {
+	for _, e := range []audit.Entry{
+		{Kind: audit.KindServerStarted},
+		{Kind: audit.KindKey, Reason: "created"},
+		{Run: "r-1", Language: "python", Version: "3.11.2", Verdict: sandbox.VerdictOK, Metrics: &monitor.Metrics{}},
+		{Kind: audit.KindRefused, Reason: "queue_full", Count: 7},
+		{Kind: audit.KindServerStopped},
+	} {
+		e.Time, e.Who = time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), audit.Who{UID: 0, User: "root", PID: 8, Door: audit.DoorAPI}
+		if e.Kind == "" || e.Reason != "" {
+			e.Who.Key = "k-1"
+		}
+		ts.Check(log.Append(e))
+	}
+}
+
+// signReceipt writes a receipt as a server of this user does, and a run's document with it.
+func signReceipt(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: signs RECEIPT RUN")
+	}
+	state := filepath.Join(ts.Getenv("XDG_STATE_HOME"), "sandbox-run")
+	signer, err := receipt.OpenSigner(filepath.Join(state, "server"))
+	ts.Check(err)
+	log, err := audit.Open(filepath.Join(state, "audit.jsonl"), audit.Options{})
+	ts.Check(err)
+	link, err := log.Record(audit.Entry{Run: "r-1"})
+	ts.Check(err)
+	result := ts.ReadFile("result.json")
+	outcome, err := receipt.Read([]byte(result))
+	ts.Check(err)
+	envelope, err := signer.Sign(receipt.Statement{
+		Run: "r-1", Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), RequestSHA256: receipt.Digest([]byte(ts.ReadFile("body.json"))),
+		CodeSHA256: receipt.Digest([]byte("print(1)")), Outcome: outcome, Audit: &link,
+	})
+	ts.Check(err)
+	text, err := json.Marshal(envelope)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), text, 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), fmt.Appendf(nil, `{"id":"r-1","result":%s,"receipt":%s}`, result, text), 0o600))
 }
 
 func holdWorkspace(ts *testscript.TestScript, neg bool, args []string) {

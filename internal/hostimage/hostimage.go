@@ -13,6 +13,7 @@ package hostimage
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,8 @@ type Contents struct {
 	Skip     func(string) bool // of trees; nil leaves nothing out
 	Files    map[string]string // by their paths inside; what begins with "-> " is a link to the rest
 	Config   image.Config
+	// Architecture is what it says it is for; empty is this machine's.
+	Architecture string
 }
 
 // Add puts an image into a store under a name.
@@ -53,7 +56,7 @@ func Add(ctx context.Context, store *image.Store, name string, c Contents) (_ *i
 		return nil, err
 	}
 	config, err := json.Marshal(map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux",
+		"architecture": cmp.Or(c.Architecture, runtime.GOARCH), "os": "linux",
 		"config": map[string]any{
 			"Env": c.Config.Env, "WorkingDir": c.Config.Workdir, "User": c.Config.User, "Entrypoint": c.Config.Entrypoint, "Cmd": c.Config.Cmd,
 		},

@@ -56,6 +56,7 @@ const (
 	Read   Purpose = iota // it must exist
 	Write                 // made when missing, private to the user
 	Append                // the same, and every write goes to the end
+	Trust                 // it must exist, and what it says is believed: so it must be the user's own, as what is written
 )
 
 // The pauses between two attempts to get a lock.

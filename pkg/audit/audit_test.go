@@ -133,8 +133,16 @@ func TestTailAndQuery(t *testing.T) {
 		}
 		if i%5 == 0 {
 			e.Who.UID, e.Who.User = 4242, "somebody"
+			e.Who.Door, e.Who.Key = DoorAPI, "k1"
 		}
-		must(t, l.Append(e))
+		if i == 10 {
+			e.Kind, e.Reason, e.Count = KindRefused, "queue_full", 7
+		}
+		link, err := l.Record(e)
+		must(t, err)
+		if link.Seq != uint64(i+1) || len(link.Hash) != hashLen {
+			t.Errorf("%+v", link)
+		}
 	}
 	if r := intact(t, l, 20); len(r.Files) < 4 {
 		t.Fatalf("rotated into %q only", r.Files)
@@ -163,6 +171,11 @@ func TestTailAndQuery(t *testing.T) {
 		"uid":      {Filter{User: "4242"}, 4},
 		"several":  {Filter{User: "somebody", Language: "go"}, 2},
 		"nobody":   {Filter{User: "nobody at all"}, 0},
+		"door":     {Filter{Door: DoorAPI}, 4},
+		"key":      {Filter{Key: "k1"}, 4},
+		"no key":   {Filter{Key: "k"}, 0},
+		"kind":     {Filter{Kind: KindRefused}, 1},
+		"runs":     {Filter{Kind: KindRun, Door: DoorAPI}, 3},
 	} {
 		if got := len(all(t, l, c.filter)); got != c.want {
 			t.Errorf("%s: %d entries, want %d", name, got, c.want)

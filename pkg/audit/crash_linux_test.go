@@ -291,3 +291,29 @@ func TestNothingStaysOpen(t *testing.T) {
 		t.Errorf("%d descriptors, then %d", before, after)
 	}
 }
+
+// A log that is verified while its first entry is written is not said to have been tampered with.
+func TestFirstEntryWhileVerified(t *testing.T) {
+	for range 300 {
+		l := newLog(t, Options{Wait: time.Minute})
+		var done sync.WaitGroup
+		done.Go(func() {
+			if err := l.Append(sample(0)); err != nil {
+				t.Error(err)
+			}
+		})
+		for {
+			r, err := l.Verify()
+			if err != nil || !r.OK {
+				t.Errorf("%+v, %v", r, err)
+			}
+			if t.Failed() || r.Entries == 1 {
+				break
+			}
+		}
+		done.Wait()
+		if t.Failed() {
+			return
+		}
+	}
+}

@@ -120,6 +120,7 @@ func (b *encoder) entry(e *Entry) {
 		b.optional("user", e.Who.User)
 		b.number("pid", int64(e.Who.PID))
 		b.optional("door", string(e.Who.Door))
+		b.optional("key", e.Who.Key)
 	})
 	b.optional("language", e.Language)
 	b.optional("language_version", e.Version)
@@ -149,6 +150,10 @@ func (b *encoder) entry(e *Entry) {
 	})
 	b.optional("verdict", string(e.Verdict))
 	b.number("exit_code", int64(e.ExitCode))
+	b.optional("reason", e.Reason)
+	if e.Count != 0 {
+		b.count("count", e.Count)
+	}
 	b.optional("error", e.Error)
 	if m := e.Metrics; m != nil {
 		b.object("metrics", func() { b.metrics(m) })

@@ -28,6 +28,11 @@ const (
 	KindRun      Kind = "run"
 	KindRepaired Kind = "repaired" // written by the log itself: it found something amiss and went on
 	KindPruned   Kind = "pruned"   // the oldest entries were removed
+
+	KindRefused       Kind = "refused"        // a server turned a request away; Reason says why
+	KindKey           Kind = "key"            // a key was made or withdrawn; Reason says which of them
+	KindServerStarted Kind = "server_started" // a server takes requests from here on
+	KindServerStopped Kind = "server_stopped" // and here no longer; one that was killed has no such entry
 )
 
 // Door is the way a run was asked for.
@@ -39,6 +44,14 @@ const (
 	DoorLibrary Door = "library"
 	DoorAPI     Door = "api"
 )
+
+// Kinds lists all kinds of entries.
+func Kinds() []Kind {
+	return []Kind{KindRun, KindRefused, KindKey, KindServerStarted, KindServerStopped, KindRepaired, KindPruned}
+}
+
+// Doors lists all doors.
+func Doors() []Door { return []Door{DoorCLI, DoorLibrary, DoorAPI} }
 
 // Entry is one line of the log. Its JSON names are a promise. Seq, Prev and Hash are Append's to fill
 // in, and Kind and Time where they are left open.
@@ -62,7 +75,9 @@ type Entry struct {
 	Policy   Policy           `json:"policy"`
 	Verdict  sandbox.Verdict  `json:"verdict,omitempty"`
 	ExitCode int              `json:"exit_code"`
-	Error    string           `json:"error,omitempty"` // our own failure, where there was no run
+	Reason   string           `json:"reason,omitempty"` // a word, of what is no run
+	Count    uint64           `json:"count,omitempty"`  // how often it happened, where one entry stands for many
+	Error    string           `json:"error,omitempty"`  // our own failure, where there was no run
 	Metrics  *monitor.Metrics `json:"metrics,omitempty"`
 
 	Repaired *Repaired `json:"repaired,omitempty"`
@@ -83,6 +98,7 @@ type Who struct {
 	User string `json:"user,omitempty"`
 	PID  int    `json:"pid"`
 	Door Door   `json:"door,omitempty"`
+	Key  string `json:"key,omitempty"` // id of the API key that was shown; never the key
 }
 
 // Policy is what was asked for, and what was reached.
@@ -183,7 +199,7 @@ func clipAll(args []string, most int) []string {
 // bounded is the entry with everything in it cut to size, and without its code unless that is kept.
 func (e Entry) bounded(keepCode bool) Entry {
 	for _, field := range []*string{
-		&e.Run, &e.Who.User, (*string)(&e.Who.Door), &e.Language, &e.Version, &e.CodeSHA256, &e.InputSHA256,
+		&e.Run, &e.Who.User, (*string)(&e.Who.Door), &e.Who.Key, &e.Reason, &e.Language, &e.Version, &e.CodeSHA256, &e.InputSHA256,
 		(*string)(&e.Policy.Network), (*string)(&e.Policy.Require), (*string)(&e.Policy.Tier), &e.Policy.Backend, &e.Policy.Image, &e.Policy.ImageDigest, (*string)(&e.Verdict),
 	} {
 		*field = clip(*field, maxWord)

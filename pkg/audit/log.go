@@ -111,12 +111,27 @@ func (l *Log) failed(err error) error {
 
 // Append writes an entry: all of it, or nothing and an error. Seq, Prev and Hash are filled in here.
 func (l *Log) Append(e Entry) error {
+	_, err := l.Record(e)
+	return err
+}
+
+// Link is one entry's place in the chain: who keeps it can tell later that the log still holds this very entry there.
+type Link struct {
+	Seq  uint64 `json:"seq"`
+	Hash string `json:"hash"`
+}
+
+// Record is Append for those who want to know where the entry stands.
+func (l *Log) Record(e Entry) (Link, error) {
 	if e.Kind == "" {
 		e.Kind = KindRun
 	}
 	e.Repaired, e.Pruned = nil, nil // say what the log itself has found, or done
 	e = e.bounded(l.options.KeepCode)
-	return l.alone(func(w *writer) error { return w.append(&e) })
+	if err := l.alone(func(w *writer) error { return w.append(&e) }); err != nil {
+		return Link{}, err
+	}
+	return Link{Seq: e.Seq, Hash: e.Hash}, nil
 }
 
 // alone lends the log to one writer at a time, of this process and of all others.

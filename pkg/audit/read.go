@@ -26,6 +26,9 @@ type Filter struct {
 	Language string
 	Verdict  sandbox.Verdict
 	User     string // name or uid
+	Door     Door
+	Key      string // id of an API key
+	Kind     Kind
 }
 
 func (f Filter) match(e *Entry) bool {
@@ -33,7 +36,10 @@ func (f Filter) match(e *Entry) bool {
 		(f.Until.IsZero() || e.Time.Before(f.Until)) &&
 		(f.Language == "" || strings.EqualFold(f.Language, e.Language)) &&
 		(f.Verdict == "" || f.Verdict == e.Verdict) &&
-		(f.User == "" || f.User == e.Who.User || f.User == strconv.Itoa(e.Who.UID))
+		(f.User == "" || f.User == e.Who.User || f.User == strconv.Itoa(e.Who.UID)) &&
+		(f.Door == "" || f.Door == e.Who.Door) &&
+		(f.Key == "" || f.Key == e.Who.Key) &&
+		(f.Kind == "" || f.Kind == e.Kind)
 }
 
 // LineError is a line that could not be read as an entry. Reading goes on after it.
@@ -124,7 +130,24 @@ type piece struct {
 	size int64
 }
 
-func (l *Log) snapshot() (_ *snapshot, err error) {
+func (l *Log) snapshot() (*snapshot, error) {
+	s, err := l.snapshotOnce()
+	if err != nil || !errors.Is(s.headErr, errHeadMissing) {
+		return s, err
+	}
+	// The log's first writer may have come in between: its entries were seen, and its head was looked for too early.
+	if headFile, err := s.dir.Open(l.headName(), userdir.Read); err == nil {
+		_ = headFile.Close()
+		s.close()
+		return l.snapshotOnce()
+	}
+	return s, nil
+}
+
+// errHeadMissing: it was removed, or there is no log yet.
+var errHeadMissing = errors.New("the head file is missing")
+
+func (l *Log) snapshotOnce() (_ *snapshot, err error) {
 	s := &snapshot{log: l}
 	defer func() {
 		if err != nil {
@@ -150,7 +173,7 @@ func (l *Log) snapshot() (_ *snapshot, err error) {
 			return nil, s.headErr
 		}
 	case errors.Is(err, fs.ErrNotExist):
-		s.headErr = errors.New("the head file is missing")
+		s.headErr = errHeadMissing
 	default:
 		return nil, err
 	}

@@ -258,6 +258,9 @@ func (l *Language) complete() error {
 	if len(c.toolchain.Programs) == 0 {
 		return errors.New("it names no program")
 	}
+	if len(c.compile) > 0 {
+		l.Working = 512 * sandbox.MiB // nobody knows
+	}
 	l.Directory = slices.Contains(c.compile, "{files}") && !strings.Contains(strings.Join(slices.Concat(c.compile, c.run), " "), "{file}")
 	return nil
 }

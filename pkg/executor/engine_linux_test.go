@@ -35,6 +35,12 @@ func runTests(m *testing.M) int {
 		_ = os.Setenv("SANDBOX_RUN_INIT", filepath.Join(dir, "sandbox-init"))
 	}
 	code := m.Run()
+	if pooled.manager != nil {
+		if err := cmp.Or(pooled.manager.Close(), pooled.pool.Close()); err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			code = max(code, 1)
+		}
+	}
 	if shared.manager != nil {
 		if err := cmp.Or(shared.manager.Close(), shared.backend.Close()); err != nil {
 			os.Stderr.WriteString(err.Error() + "\n")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,8 @@ type Options struct {
 	WarmDir string
 	// OnPrepare is told what is being prepared that takes a while, and calls done when that is over.
 	OnPrepare func(what string) (done func())
+	// OnLack is told what could not be prepared, once for each attempt: programs do without, and start later.
+	OnLack func(Lack)
 	// Audit is the log that every run is written to, and Door the way by which its runs come; nil writes nothing.
 	Audit *audit.Log
 	Door  audit.Door
@@ -38,6 +41,8 @@ type Options struct {
 	Languages []*Language
 	// Images is where Request.Image is looked up, and the image of a language that has no toolchain here; nil has none.
 	Images Images
+	// Ahead says of every sandbox what will be started in it (sandbox.Spec.Ahead): for a manager whose backend keeps sandboxes ready.
+	Ahead bool
 	// DefaultImages are the images of languages, by name, before those that are built in; "none" is no image.
 	DefaultImages map[string]string
 }
@@ -47,6 +52,12 @@ type Executor struct {
 	manager   *sandbox.Manager
 	opts      Options
 	languages []*Language
+
+	driversMu   sync.Mutex
+	driverFiles map[string]string // on the host, by name
+
+	lackingMu sync.Mutex
+	lacking   map[string]*lacking // by where it would be
 }
 
 // New makes an executor over a manager, which it does not own.
@@ -164,7 +175,7 @@ func (e *Executor) Execute(ctx context.Context, req Request) (*Result, error) {
 		req.OnPlan(plan)
 	}
 	x := &execution{e: e, req: &req, plan: plan}
-	if e.opts.Audit != nil && req.Stdin != nil {
+	if (e.opts.Audit != nil || req.Evidence) && req.Stdin != nil {
 		x.input = newWitnessed(req.Stdin)
 		req.Stdin = x.input
 	}
@@ -293,7 +304,9 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 		defer release()
 	}
 	defer x.awaitKept()
-	if x.id, err = m.Create(ctx, x.plan.Spec); err != nil {
+	spec := x.plan.Spec
+	spec.Ahead = x.ahead(phases)
+	if x.id, err = m.Create(ctx, spec); err != nil {
 		return nil, err
 	}
 	// What can not be removed is said beside what happened, and does not hide it.
@@ -308,6 +321,13 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	}()
 	if err := x.needsRoot(); err != nil {
 		return nil, err
+	}
+	if x.req.OnReady != nil {
+		info, err := m.Get(x.id)
+		if err != nil {
+			return nil, err
+		}
+		x.req.OnReady(x.plan, info.Isolation)
 	}
 	if err := x.put(ctx, phases, made); err != nil {
 		return nil, err
@@ -378,7 +398,7 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	io := sandbox.IO{Spill: x.req.Spill, Resize: x.req.Resize}
 	isRun := p.Process.Phase == PhaseRun
 	if isRun {
-		io.Stdin = x.req.Stdin
+		io.Stdin, io.Signals = x.req.Stdin, x.req.Signals
 	}
 	if x.req.OnEvent != nil {
 		before := x.seq

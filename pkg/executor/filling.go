@@ -9,7 +9,10 @@ import (
 // codeVariable is the variable of a template that a program's code is put into.
 const codeVariable = "code"
 
-// fill makes a request's program of its template, if it has one.
+// Fill makes a request's program of its template, if it has one. Plan and Execute do that themselves; it is for those who want to see or send
+// what becomes of a template.
+func (e *Executor) Fill(req *Request) error { return e.fill(req) }
+
 func (e *Executor) fill(req *Request) error {
 	t := req.Template
 	if t == nil {
@@ -54,6 +57,7 @@ func (e *Executor) fill(req *Request) error {
 	if len(made.Files) == 0 {
 		return sandbox.Invalid("template", "%s makes no files", t.Name)
 	}
+	req.Template, req.Variables = nil, nil
 	req.Language, req.Entry, req.Code, req.Name, req.Files = made.Language, made.Entry, "", "", nil
 	for _, f := range made.Files {
 		req.Files = append(req.Files, File{Path: f.Path, Data: f.Data})

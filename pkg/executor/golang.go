@@ -16,8 +16,9 @@ var golang = Language{
 	Extensions: []string{".go", ".txtar"}, Projects: []string{"go.mod", "go.work"},
 	Source: "main.go", Mains: []string{"main.go"}, Directory: true,
 	Toolchain: "go", Options: []string{"test"},
-	Limits: sandbox.Limits{Memory: 128 * sandbox.MiB},
-	look:   lookForModules, plan: planGo,
+	Limits:  sandbox.Limits{Memory: 128 * sandbox.MiB},
+	Working: 256 * sandbox.MiB, // 80 MiB were seen for one that uses net/http
+	look:    lookForModules, plan: planGo,
 }
 
 const (
@@ -26,6 +27,8 @@ const (
 	// goProxyDir is where modules lie that were in the user's module cache.
 	goProxyDir = sandbox.HomeDir + "/.sandbox-run/modules"
 	goBinary   = buildDir + "/main"
+	// goLinkFlags: what is debugged here is debugged by its traces, which need no DWARF.
+	goLinkFlags = "-ldflags=-w"
 )
 
 // goFlags decide what a compiled package looks like, and so whether one in the cache fits. Before 1.21 there is no profile that is taken
@@ -68,6 +71,9 @@ func planGo(j *job) error {
 		}
 		env["GOCACHE"] = goCacheDir
 		j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: w.buildDir(), Target: goCacheDir})
+		if p.direct && j.image == nil {
+			j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: w.directDir(), Target: goDirectDir})
+		}
 		j.plan.prepare = w.prepare
 	}
 	if j.image != nil { // which may say where its modules are, and nothing can be written there
@@ -83,16 +89,19 @@ func planGo(j *job) error {
 	j.plan.Files = append(j.plan.Files, sandbox.File{Path: sandbox.HomeDir + "/.config/go/telemetry/mode", Data: []byte("off")})
 
 	build := func(verb []string, binary, target string) {
-		// -w: what is debugged here is debugged by its traces, which need no DWARF.
-		args := slices.Concat([]string{j.tool.Path}, verb, goFlags(j.tool.Version), []string{"-ldflags=-w"})
+		args := slices.Concat([]string{j.tool.Path}, verb, goFlags(j.tool.Version), []string{goLinkFlags})
 		if p.vendored {
 			args = append(args, "-mod=vendor")
 		}
-		c := j.compile([]string{binary}, append(args, "-o", binary, target)...)
+		args = append(args, "-o", binary, target)
+		c := j.compile([]string{binary}, args...)
 		c.Process.Env = env
 		c.Process.Workdir = j.inside(p.root)
 		if warm != "" {
 			c.again(missesIndex, "GODEBUG", "goindex=0")
+			if p.direct && j.image == nil {
+				c.Process.Args = directly(binary, target, args)
+			}
 		}
 	}
 	var run *Phase

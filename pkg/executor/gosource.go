@@ -24,6 +24,7 @@ type goProgram struct {
 	tests    []goTest // instead of target
 	vendored bool
 	imports  []string // of all its files
+	direct   bool     // the compiler and the linker need no go command to be told of it
 }
 
 type goTest struct{ dir, target string }
@@ -92,6 +93,11 @@ func readGo(j *job) (*goProgram, error) {
 			}
 			p.tests = []goTest{{dir: path.Dir(files[0].path), target: p.target}}
 		}
+		src, err := find(j.files, files[0].path).content()
+		if err != nil {
+			return nil, err
+		}
+		p.direct = len(p.tests) == 0 && files[0].pkg == "main" && isDirect(files[0].path, src, j.req.Env)
 		return p, nil
 	}
 	return p, p.choose(j, files)

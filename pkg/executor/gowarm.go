@@ -77,9 +77,11 @@ func (w *goWarmth) prepare(ctx context.Context, p *Plan, compiling bool, on prep
 // layOut makes the directories of a build cache, which the go command would make: inside it can not.
 func (w *goWarmth) layOut() error {
 	if _, err := os.Stat(filepath.Join(w.buildDir(), "ff")); err == nil {
-		return nil
+		if _, err := os.Stat(w.directDir()); err == nil {
+			return nil
+		}
 	}
-	dirs := []string{w.buildDir()}
+	dirs := []string{w.buildDir(), w.directDir()}
 	for i := range 256 {
 		dirs = append(dirs, filepath.Join(w.buildDir(), fmt.Sprintf("%02x", i)))
 	}
@@ -111,8 +113,11 @@ func (w *goWarmth) keepFromTrimming() error {
 // without changes a plan so that it needs no cache of ours.
 func (w *goWarmth) without(p *Plan, why error) {
 	p.Notes = append(p.Notes, "Go's standard library is compiled anew: "+why.Error())
-	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add), func(m sandbox.Mount) bool { return m.Target == goCacheDir })
+	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add), func(m sandbox.Mount) bool { return m.Target == goCacheDir || m.Target == goDirectDir })
 	for i := range p.Phases {
+		if again := p.Phases[i].Again; again != nil {
+			p.Phases[i].Process.Args = again.Args
+		}
 		if env := p.Phases[i].Process.Env; env["GOCACHE"] != "" {
 			env = maps.Clone(env)
 			env["GOCACHE"] = sandbox.TmpDir + "/go-build"
@@ -122,7 +127,7 @@ func (w *goWarmth) without(p *Plan, why error) {
 }
 
 func (w *goWarmth) fill(ctx context.Context, on prepareHook) error {
-	if have := w.read(); len(w.missing(have)) == 0 && len(w.unread(have)) == 0 {
+	if have := w.read(); len(w.missing(have)) == 0 && len(w.unread(have)) == 0 && (w.image != nil || w.knowsDirect()) {
 		return nil
 	}
 	return fillWarm(ctx, w.dir, "compiling Go's standard library, once", on, func() error { return w.add(ctx) })
@@ -153,6 +158,11 @@ func (w *goWarmth) add(ctx context.Context) error {
 	}
 	for _, p := range missing {
 		have[p] = true
+	}
+	if w.image == nil {
+		if err := w.learnDirect(ctx, have); ctx.Err() != nil {
+			return err
+		} // without it, the go command is asked
 	}
 	return w.write(have)
 }
@@ -208,17 +218,21 @@ func (w *goWarmth) build(ctx context.Context, packages []string) error {
 	if err := os.WriteFile(filepath.Join(home, "go.mod"), []byte("module warm\n"), 0o600); err != nil {
 		return err
 	}
-	// Sandboxes' users must be able to read it, whatever files of this user's are like.
-	args := slices.Concat([]string{"-c", `umask 022 && exec "$@"`, "go", onHost(w.tool, w.tool.Path), "build"}, goFlags(w.tool.Version), packages)
-	cmd := exec.Command("/bin/sh", args...)
-	cmd.Env = []string{"TMPDIR=" + home, "GOPATH=" + home + "/go"}
-	for k, v := range goEnv(w.buildDir()) {
-		cmd.Env = append(cmd.Env, k+"="+v)
-	}
+	cmd := w.command(home, slices.Concat([]string{"build"}, goFlags(w.tool.Version), packages)...)
 	if err := runTool(ctx, w.tool, cmd, home); err != nil {
 		return fmt.Errorf("go build: %w", err)
 	}
 	return nil
+}
+
+// command is a go command that fills the cache. Sandboxes' users must be able to read it, whatever files of this user's are like.
+func (w *goWarmth) command(home string, args ...string) *exec.Cmd {
+	cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 022 && exec "$@"`, "go", onHost(w.tool, w.tool.Path)}, args...)...)
+	cmd.Env = []string{"TMPDIR=" + home, "GOPATH=" + home + "/go"}
+	for k, v := range goEnv(w.buildDir()) {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	return cmd
 }
 
 // read lists the packages that are in the cache, and the modules whose imports are.

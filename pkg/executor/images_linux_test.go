@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -145,6 +146,35 @@ func TestImageThatIsNotHere(t *testing.T) {
 		}
 	}
 	if _, err := e.Execute(t.Context(), Request{Image: "Not A Reference", Language: "python", Code: "1"}); !errors.Is(err, sandbox.ErrInvalid) && !errors.Is(err, sandbox.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+}
+
+// An image of another processor says so, and not what the kernel says of its programs.
+func TestImageOfAnotherMachine(t *testing.T) {
+	other := map[string]string{"amd64": "s390x"}[runtime.GOARCH]
+	if other == "" {
+		other = "amd64"
+	}
+	for _, platform := range []string{"windows/" + runtime.GOARCH, "linux/386", "linux/arm/v7", ""} {
+		if err := runsHere(platform); err == nil || !strings.Contains(err.Error(), "linux/"+runtime.GOARCH) {
+			t.Errorf("%s: %v", platform, err)
+		}
+	}
+	for _, platform := range []string{"linux/" + runtime.GOARCH, "linux/" + runtime.GOARCH + "/v8"} {
+		if err := runsHere(platform); err != nil {
+			t.Errorf("%s: %v", platform, err)
+		}
+	}
+	store, err := image.Open(filepath.Join(t.TempDir(), "images"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hostimage.Add(t.Context(), store, "other", hostimage.Contents{Architecture: other, Files: map[string]string{"x": "y"}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = StoredImages(func() (*image.Store, error) { return store, nil }).Image(t.Context(), "other")
+	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "linux/"+other) || !strings.Contains(err.Error(), "--platform") {
 		t.Errorf("%v", err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -37,6 +39,9 @@ func (s storedImages) Image(_ context.Context, ref string) (*Image, error) {
 	case err != nil:
 		return nil, &sandbox.Error{Op: "image", Kind: sandbox.ErrInvalid, Err: err}
 	}
+	if err := runsHere(img.Platform); err != nil {
+		return nil, &sandbox.Error{Op: "image " + ref, Kind: sandbox.ErrUnsupported, Err: err, Hint: "sandbox-run image pull --platform linux/" + runtime.GOARCH + " " + ref}
+	}
 	lease, err := store.Use(img)
 	if err != nil {
 		return nil, &sandbox.Error{Op: "image " + ref, Err: err}
@@ -49,6 +54,24 @@ func (s storedImages) Image(_ context.Context, ref string) (*Image, error) {
 		},
 		Dir: lease.Dir(), Release: func() { _ = lease.Close() }, // a lock that its file's end would give back too
 	}, nil
+}
+
+// emulators are what the kernel calls the programs that run those of another processor.
+var emulators = map[string]string{"amd64": "x86_64", "arm64": "aarch64", "riscv64": "riscv64", "s390x": "s390x", "ppc64le": "ppc64le", "loong64": "loongarch64"}
+
+// runsHere refuses an image whose programs this machine can not execute: all that would be seen of it is an exec format error.
+func runsHere(platform string) error {
+	system, rest, _ := strings.Cut(platform, "/")
+	arch, _, _ := strings.Cut(rest, "/")
+	switch {
+	case system == "linux" && arch == runtime.GOARCH:
+		return nil
+	case system == "linux" && emulators[arch] != "":
+		if _, err := os.Stat("/proc/sys/fs/binfmt_misc/qemu-" + emulators[arch]); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("it is for %s, and this machine is linux/%s", platform, runtime.GOARCH)
 }
 
 // userImages is the store of whoever runs this: where SANDBOX_RUN_IMAGES says, or in the usual place.

@@ -18,6 +18,7 @@ var java = Language{
 	Source: "Main.java", Mains: []string{"Main.java"}, Directory: true, NamedEntry: true,
 	Toolchain: "java",
 	Limits:    sandbox.Limits{Processes: 256}, // some twenty threads are the machine's own
+	Working:   256 * sandbox.MiB,              // 50 MiB were seen for a small program
 	plan:      planJava,
 }
 
@@ -33,11 +34,16 @@ const (
 // file for tools that watch it.
 func startupFlags() []string { return []string{"-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData"} }
 
-// javacFlags are for javac and its own virtual machine, which lives too shortly for the better compiler, and whose complaints
-// about its archive are nobody's business.
+// javacMachine are the flags of javac's virtual machine, which lives too shortly for the better compiler, and whose complaints about its archive
+// are nobody's business.
+func javacMachine(heap sandbox.Size) []string {
+	return append(startupFlags(), "-XX:TieredStopAtLevel=1", heapFlag(heap), "-Xlog:disable")
+}
+
+// javacFlags are for javac and its machine.
 func javacFlags(heap sandbox.Size) []string {
 	var flags []string
-	for _, f := range append(startupFlags(), "-XX:TieredStopAtLevel=1", heapFlag(heap), "-Xlog:disable") {
+	for _, f := range javacMachine(heap) {
 		flags = append(flags, "-J"+f)
 	}
 	return append(flags, "-encoding", "UTF-8", "-proc:none", "-nowarn", "-XDsuppressNotes")
@@ -70,8 +76,8 @@ func planJava(j *job) error {
 
 	args := append([]string{j.tool.Programs["javac"]}, javacFlags(javaHeap(j.compiling.Memory))...)
 	if warm := j.warmth(); warm != "" {
-		w := &javaWarmth{dir: warmDirOf(warm, j.tool), tool: j.tool}
-		j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: w.archive(), Target: javaArchive})
+		w := &javaWarmth{dir: warmDirOf(warm, j.tool), tool: j.tool, engine: j.engine, ahead: j.ahead()}
+		j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: w.made(), Target: javaDir})
 		j.plan.prepare = w.prepare
 		args = append(args, javaArchiveFlag)
 	}
@@ -109,6 +115,9 @@ func planJava(j *job) error {
 		said := bytes.Contains(r.Stdout.Bytes(), []byte(sign)) || bytes.Contains(r.Stderr.Bytes(), []byte(sign))
 		threads := []byte("unable to create native thread")
 		return r.Exit.Code == javaOutOfMemory && said && !bytes.Contains(r.Stdout.Bytes(), threads) && !bytes.Contains(r.Stderr.Bytes(), threads)
+	}
+	if j.warmth() != "" && j.ahead() {
+		j.javaAhead(sources, classPath)
 	}
 	return nil
 }
@@ -177,7 +186,7 @@ func readJava(j *job) ([]javaSource, error) {
 		if strings.HasPrefix(f.Path, "-") || strings.HasPrefix(f.Path, "@") {
 			return nil, sandbox.Invalid("files", "javac would not take %q for the name of a file", f.Path)
 		}
-		s.path, s.given = f.Path, given
+		s.path, s.given, s.gives = f.Path, given, givesAway(text)
 		if s.compact {
 			s.mains = []string{strings.TrimSuffix(path.Base(f.Path), ".java")}
 		}

@@ -83,7 +83,9 @@ func planJavaScript(j *job) error {
 			return err
 		}
 	}
-	run := j.run(append(args, j.inside(entry))...)
+	args = append(args, j.inside(entry))
+	run := j.run(args...)
+	run.Process.Warm = j.nodeWarm(len(args))
 	run.OutOfMemory = nodeOutOfMemory
 	run.Suspect = brokenJavaScript
 	run.Check = &sandbox.Process{Args: []string{j.tool.Path, "--no-warnings", "--experimental-vm-modules", "-e", javascriptCheck}}

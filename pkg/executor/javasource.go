@@ -16,6 +16,8 @@ type javaSource struct {
 	classes []string // at the top
 	mains   []string // those of them that have a main
 	compact bool     // a main without a class around it
+	classic bool     // every main is public, static, and takes arguments
+	gives   bool     // mentions what tells how its machine was started
 }
 
 // qualified is the whole name of one of its classes.
@@ -30,7 +32,7 @@ func (s *javaSource) qualified(class string) string {
 // a file that javac will refuse.
 func scanJava(src []byte) javaSource {
 	var (
-		s      javaSource
+		s      = javaSource{classic: true}
 		depth  int
 		parens int
 		recent []string  // words since the last ; { or }
@@ -72,6 +74,8 @@ func scanJava(src []byte) javaSource {
 		case "(":
 			// void main(…) in a class at the top, or beside all classes.
 			if prev == [2]string{"void", "main"} && parens == 0 {
+				// One without arguments is of the kind that only newer machines take.
+				s.classic = s.classic && slices.Contains(recent, "public") && slices.Contains(recent, "static") && !words.closes()
 				switch {
 				case depth == 0:
 					s.compact = true
@@ -144,6 +148,12 @@ func (j *javaWords) next() string {
 			return s[:n]
 		}
 	}
+}
+
+// closes reports whether the next word is a closing parenthesis.
+func (j *javaWords) closes() bool {
+	ahead := *j
+	return ahead.next() == ")"
 }
 
 func isJavaLetter(r rune) bool { return r == '_' || r == '$' || unicode.IsLetter(r) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,144 +14,240 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// javaWarmth is an archive of javac's own classes, as the virtual machine reads them fastest: it takes a third off what
-// compiling a small program costs. The user's own JDK makes it, from a program of ours; a machine that it does not fit ignores it.
+// javaWarmth is what makes Java start sooner: an archive of javac's own classes, as the virtual machine reads them fastest, which takes a
+// third off what compiling a small program costs; and, where programs are waited for, the driver by which machines do so (see javadriver.go),
+// with an archive of its own. The user's own JDK makes it all, from programs of ours; a machine that an archive does not fit ignores it.
+//
+//	WarmDir/java-0a1b2c…/jdk-2/javac.jsa         for a javac that is started cold
+//	                     jdk-2-ahead/javac.jsa   the same
+//	                                 driver.jar  what waits
+//	                                 driver.jsa  for a compiler that waits
+//	                                 burn        how many identity hash codes a runner has to take (see Runner)
+//	                                 …           what the driver reads
 type javaWarmth struct {
-	dir  string
-	tool *toolchain.Toolchain
+	dir     string
+	tool    *toolchain.Toolchain
+	engine  *Executor
+	ahead   bool         // with the driver
+	require sandbox.Tier // as little as the run accepts
 }
 
 const (
-	// javaArchive is where the archive is shown.
-	javaArchive = ToolDir + "/javac.jsa"
-	// javaArchiveFlag makes javac's machine use it.
-	javaArchiveFlag = "-J-XX:SharedArchiveFile=" + javaArchive
-	// javaArchivePatience bounds its making, which takes about a second.
-	javaArchivePatience = time.Minute
+	// javaDir is where it is shown.
+	javaDir     = ToolDir + "/java"
+	javaArchive = "javac.jsa"
+	// javaArchiveFlag makes javac's machine use the archive.
+	javaArchiveFlag = "-J-XX:SharedArchiveFile=" + javaDir + "/" + javaArchive
+	// javaPatience bounds the making of each part, which takes about a second, and a hundred times that where others have the processors.
+	javaPatience = 10 * time.Minute
 )
 
-// javaTraining uses what programs use, so that the classes which compile it are in the archive.
-const javaTraining = `import java.util.*;
-import java.util.function.*;
-import java.util.stream.*;
-
-public class Training {
-  interface Shape { double area(); }
-  enum Kind { ROUND, SQUARE }
-  static class Box<T extends Comparable<T>> implements Iterable<T> {
-    private final List<T> all = new ArrayList<>();
-    void add(T t) { all.add(t); }
-    @Override public Iterator<T> iterator() { return all.iterator(); }
-  }
-  static int count(String... words) throws IllegalArgumentException {
-    int n = 0;
-    for (String w : words) { if (w.isEmpty()) continue; n += w.length() > 3 ? 1 : 0; }
-    return n;
-  }
-  public static void main(String[] args) {
-    Map<String, Integer> m = new HashMap<>();
-    for (int i = 0; i < 10; i++) { m.merge("k" + i % 3, i, Integer::sum); }
-    Box<String> box = new Box<>();
-    box.add("x");
-    for (String s : box) System.out.printf("%s %d%n", s, count(s, "word"));
-    Function<Integer, Integer> twice = n -> 2 * n;
-    Shape shape = new Shape() { public double area() { return Math.PI; } };
-    var text = Stream.of(3, 1, 2).map(twice).filter(n -> n > 2).sorted().map(String::valueOf).collect(Collectors.joining(", "));
-    switch (Kind.valueOf("ROUND")) { case ROUND: System.out.println(text + shape.area()); break; default: break; }
-    try (Scanner in = new Scanner(System.in)) { while (in.hasNextLine()) System.out.println(in.nextLine()); }
-    catch (RuntimeException e) { throw new IllegalStateException("no", e); } finally { long[] a = {1L, 2L}; Arrays.sort(a); }
-  }
+// made is where it lies on the host. The number counts the ways in which we have made it.
+func (w *javaWarmth) made() string {
+	if w.ahead {
+		return filepath.Join(w.dir, "jdk-2-ahead")
+	}
+	return filepath.Join(w.dir, "jdk-2")
 }
-`
 
-func (w *javaWarmth) archive() string { return filepath.Join(w.dir, "javac.jsa") }
+// what it is, for people.
+func (w *javaWarmth) what() string {
+	if w.ahead {
+		return "Java machines that wait"
+	}
+	return "the Java compiler's archive"
+}
 
-// prepare makes the archive the first time. One that can not be made is done without.
+// prepare makes it the first time. What can not be made is done without.
 func (w *javaWarmth) prepare(ctx context.Context, p *Plan, compiling bool, on prepareHook) (func(), error) {
+	w.require = p.Spec.Require
 	release, err := useWarm(w.dir)
 	if err != nil {
+		if l := w.engine.lackOf(w.made()); l == nil || l.due(time.Now()) { // that is told now and then
+			w.engine.failed(w.made(), w.what(), err, w.again)
+		}
 		w.without(p)
 		return func() {}, nil
 	}
-	if compiling {
-		err = w.fill(ctx, on)
-	} else {
-		_, err = os.Stat(w.archive())
+	if compiling || slices.ContainsFunc(p.Phases, func(p Phase) bool { return p.Process.Warm != nil }) {
+		_ = w.fill(ctx, on, false) // whoever wants to know was told
 	}
-	if err == nil {
-		return release, nil
-	}
-	release()
-	if ctx.Err() != nil {
+	archive, driver := w.there()
+	switch {
+	case ctx.Err() != nil:
+		release()
 		return nil, ctx.Err()
+	case !archive:
+		release()
+		w.without(p)
+		return func() {}, nil
+	case !driver:
+		withoutWarm(p)
 	}
-	w.without(p)
-	return func() {}, nil
+	return release, nil
 }
 
-// without changes a plan so that it needs no archive.
+// without changes a plan so that it needs nothing of ours.
 func (w *javaWarmth) without(p *Plan) {
-	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add), func(m sandbox.Mount) bool { return m.Target == javaArchive })
+	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add), func(m sandbox.Mount) bool { return m.Target == javaDir })
 	for i := range p.Phases {
 		args := &p.Phases[i].Process.Args
 		*args = slices.DeleteFunc(slices.Clone(*args), func(a string) bool { return a == javaArchiveFlag })
 	}
+	withoutWarm(p)
 }
 
-// errNoArchive: it was tried before, and this JDK makes none.
-var errNoArchive = errors.New("this JDK makes no archive")
+// withoutWarm changes a plan so that all its processes are started cold.
+func withoutWarm(p *Plan) {
+	for i := range p.Phases {
+		p.Phases[i].Process.Warm = nil
+	}
+}
 
-func (w *javaWarmth) fill(ctx context.Context, on prepareHook) error {
-	there := func() error {
-		st, err := os.Stat(w.archive())
-		if err == nil && st.Size() == 0 {
-			return errNoArchive
+// there says what of it there is.
+func (w *javaWarmth) there() (archive, driver bool) {
+	st, err := os.Stat(w.made())
+	if err != nil || !st.IsDir() {
+		return false, false
+	}
+	_, err = os.Stat(filepath.Join(w.made(), javaDriver))
+	return true, err == nil
+}
+
+// whole reports whether there is all of it.
+func (w *javaWarmth) whole() bool {
+	archive, driver := w.there()
+	return archive && (driver || !w.ahead)
+}
+
+// again makes what could not be made before; see Executor.Retry.
+func (w *javaWarmth) again(ctx context.Context) error {
+	release, err := useWarm(w.dir)
+	if err != nil {
+		w.engine.failed(w.made(), w.what(), err, w.again)
+		return err
+	}
+	defer release()
+	return w.fill(ctx, nil, true)
+}
+
+// fill makes what is missing, unless that failed of late. Where machines wait, programs do not: what failed once is for Retry.
+func (w *javaWarmth) fill(ctx context.Context, on prepareHook, retry bool) error {
+	if w.whole() {
+		w.engine.found(w.made())
+		return nil
+	}
+	failedBefore := func() *Lack {
+		l := w.engine.lackOf(w.made())
+		if l == nil || l.due(time.Now()) && (retry || !w.ahead) {
+			return nil
 		}
-		return err
+		w.engine.lacks(w.made(), l, w.again)
+		return l
 	}
-	if err := there(); !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if l := failedBefore(); l != nil {
+		return errLacking(l)
 	}
-	return fillWarm(ctx, w.dir, "preparing the Java compiler, once", on, func() error {
-		if err := there(); !errors.Is(err, fs.ErrNotExist) {
-			return err
+	err := fillWarm(ctx, w.dir, "preparing the Java compiler, once", on, func() error {
+		if w.whole() {
+			return nil
+		}
+		if l := failedBefore(); l != nil { // while we waited
+			return errLacking(l)
 		}
 		dropWarm(ctx, w.dir)
-		return w.make(ctx)
+		if err := w.make(ctx); err != nil {
+			if ctx.Err() == nil {
+				w.engine.failed(w.made(), w.what(), err, w.again)
+			}
+			return err
+		}
+		return nil
 	})
+	if err == nil {
+		w.engine.made(w.made())
+	}
+	return err
 }
 
+// make makes what is missing: everything, or the driver only.
 func (w *javaWarmth) make(ctx context.Context) error {
 	home, leave, err := workshop(ctx, w.dir)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	made := filepath.Join(home, "javac.jsa")
-	if err := w.train(ctx, home, made); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		// An empty one says that it was tried.
-		return errors.Join(err, os.WriteFile(w.archive(), nil, 0o600))
-	}
-	return errors.Join(os.Chmod(made, 0o644), os.Rename(made, w.archive()))
-}
-
-// train compiles the program and has the machine write down which classes that took.
-func (w *javaWarmth) train(ctx context.Context, home, made string) error {
-	ctx, cancel := context.WithTimeout(ctx, javaArchivePatience)
-	defer cancel()
-	source := filepath.Join(home, "Training.java")
-	if err := os.WriteFile(source, []byte(javaTraining), 0o600); err != nil {
+	made := filepath.Join(home, "made")
+	if err := errors.Join(os.Mkdir(made, 0o755), os.CopyFS(filepath.Join(home, "src"), javaSources())); err != nil {
 		return err
 	}
-	args := append(javacFlags(256*sandbox.MiB), "-J-XX:ArchiveClassesAtExit="+made, "-d", filepath.Join(home, "out"), source)
-	cmd := exec.Command(onHost(w.tool, w.tool.Programs["javac"]), args...)
+	archive, _ := w.there()
+	if !archive {
+		if err := w.train(ctx, home, made); err != nil {
+			return err
+		}
+	}
+	var failed error
+	if w.ahead {
+		if failed = w.makeDriver(ctx, home, made); failed != nil {
+			_ = os.Remove(filepath.Join(made, javaDriver)) // everything is started cold, from the archive
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// Sandboxes' users must be able to read it, whatever files of this user's are like.
+	entries, err := os.ReadDir(made)
+	for _, e := range entries {
+		err = errors.Join(err, os.Chmod(filepath.Join(made, e.Name()), 0o644))
+	}
+	if err != nil {
+		return err
+	}
+	if archive {
+		return errors.Join(failed, w.add(made, entries))
+	}
+	_ = os.Remove(w.made()) // what marked a failure once
+	return errors.Join(failed, os.Chmod(made, 0o755), os.Rename(made, w.made()))
+}
+
+// add puts a driver to an archive that sandboxes may be shown already; the one file that says that it is there comes last.
+func (w *javaWarmth) add(made string, entries []os.DirEntry) error {
+	_, err := os.Stat(filepath.Join(made, javaDriver))
+	if err != nil {
+		return nil //nolint:nilerr // there is none, and whoever made it says why
+	}
+	for _, e := range entries {
+		if e.Name() != javaDriver {
+			err = errors.Join(err, os.Rename(filepath.Join(made, e.Name()), filepath.Join(w.made(), e.Name())))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(made, javaDriver), filepath.Join(w.made(), javaDriver))
+}
+
+// train compiles a program and has the machine write down which classes that took.
+func (w *javaWarmth) train(ctx context.Context, home, made string) error {
+	sources := filepath.Join(home, "src")
+	args := append(javacFlags(256*sandbox.MiB), "-J-XX:ArchiveClassesAtExit="+filepath.Join(made, javaArchive), "-d", filepath.Join(home, "out"),
+		filepath.Join(sources, "Training.java"))
+	if err := w.run(ctx, home, w.tool.Programs["javac"], args...); err != nil {
+		return err
+	}
+	_, err := os.Stat(filepath.Join(made, javaArchive))
+	return err
+}
+
+// run runs a program of the JDK.
+func (w *javaWarmth) run(ctx context.Context, home, program string, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, javaPatience)
+	defer cancel()
+	cmd := exec.Command(onHost(w.tool, program), args...)
 	cmd.Env = []string{"LANG=C.UTF-8"}
 	if err := runTool(ctx, w.tool, cmd, home); err != nil {
-		return fmt.Errorf("javac: %w", err)
+		return fmt.Errorf("%s: %w", filepath.Base(program), err)
 	}
-	_, err := os.Stat(made)
-	return err
+	return nil
 }

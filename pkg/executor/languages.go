@@ -39,6 +39,8 @@ type Language struct {
 	Options []string
 	// Limits and Compile are defaults where the language needs other ones than all.
 	Limits, Compile sandbox.Limits
+	// Working is the memory that compiling an ordinary program takes, counted generously; 0 where nothing is compiled. See Executor.Weight.
+	Working sandbox.Size
 
 	// entry, if the language has it, is what the project itself says starts it; "" is nothing.
 	entry func([]File) string

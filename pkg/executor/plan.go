@@ -140,13 +140,18 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		return nil, err
 	}
 	run, said := j.lang.Limits.Or(sandbox.DefaultLimits()).Clamp(m)
-	compile, _ := j.lang.Compile.Or(compileDefaults(m)).Clamp(m)
+	run = req.Limits.Or(run)
+	j.compiling, _ = j.lang.Compile.Or(compileDefaults(m)).Clamp(m)
+	j.compiling = req.CompileLimits.Or(j.compiling)
+	if req.Lower != nil {
+		j.notes = append(j.notes, req.Lower(&run, &j.compiling)...)
+	}
 	j.plan = &Plan{
 		Language: j.lang.Name,
 		language: j.lang,
 		Spec: sandbox.Spec{
 			Env: maps.Clone(req.Env), Volumes: slices.Clone(pol.Volumes), Workdir: pol.Workdir, WritableRoot: pol.WritableRoot,
-			Limits: req.Limits.Or(run), Network: pol.Network, Scratch: pol.Scratch, Hostname: pol.Hostname, User: pol.User,
+			Limits: run, Network: pol.Network, Scratch: pol.Scratch, Hostname: pol.Hostname, User: pol.User,
 			Require: pol.Require, Strict: pol.Strict, Labels: pol.Labels,
 		},
 	}
@@ -171,7 +176,6 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	if j.image != nil {
 		j.plan.toolchain += " image " + j.image.ID // it is all that compiles
 	}
-	j.compiling = req.CompileLimits.Or(compile)
 	if err := j.lang.plan(j); err != nil {
 		return nil, err
 	}

@@ -164,3 +164,38 @@ func TestPlanIsPure(t *testing.T) {
 		t.Errorf("%s\n%s\n%v", a, b, req.Env)
 	}
 }
+
+// What the operator lowers is lowered before flags follow it, and a language's own lower default stays.
+func TestLowered(t *testing.T) {
+	lower := func(most sandbox.Size) func(run, compile *sandbox.Limits) []string {
+		return func(run, compile *sandbox.Limits) []string {
+			run.Memory, compile.Memory = min(run.Memory, most), min(compile.Memory, most)
+			return []string{"lowered"}
+		}
+	}
+	for name, test := range map[string]struct {
+		most, run, compile sandbox.Size
+	}{
+		"below":          {64 * sandbox.MiB, 64 * sandbox.MiB, 64 * sandbox.MiB},
+		"between":        {256 * sandbox.MiB, 128 * sandbox.MiB, 256 * sandbox.MiB},
+		"above (normal)": {8 * sandbox.GiB, 128 * sandbox.MiB, 2 * sandbox.GiB},
+	} {
+		p, err := newPlan(fakeJob(t, Request{Language: "go", Code: "package main\nfunc main() {}", Lower: lower(test.most)}), bigMachine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Spec.Limits.Memory != test.run || p.Phases[0].Process.Limits.Memory != test.compile || !slices.Contains(p.Notes, "lowered") {
+			t.Errorf("%s: %s, %s, %q", name, p.Spec.Limits.Memory, p.Phases[0].Process.Limits.Memory, p.Notes)
+		}
+	}
+	heap := func(most sandbox.Size) string {
+		p, err := newPlan(fakeJob(t, Request{Language: "js", Code: "1", Lower: lower(most)}), bigMachine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(p.Phases[0].Process.Args, " ")
+	}
+	if small, large := heap(64*sandbox.MiB), heap(8*sandbox.GiB); small == large {
+		t.Errorf("%s either way", small)
+	}
+}

@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -45,8 +47,12 @@ func planPostgres(j *job) error {
 	w := &clusterTemplate{engine: j.engine, kit: j.kit, tool: j.tool, image: j.image, dir: warmDirOf(j.warmDir, j.tool)}
 	j.plan.Spec.Root.Add = append(j.plan.Spec.Root.Add, sandbox.Mount{Source: w.cluster(), Target: clusterInside})
 	j.plan.prepare = w.prepare
-	run := j.run(append([]string{kit, "postgres", "--bin", j.tool.Home, "--template", clusterInside, "--"}, scripts...)...)
+	server := []string{"--bin", j.tool.Home, "--template", clusterInside}
+	run := j.run(slices.Concat([]string{kit, "postgres"}, server, []string{"--"}, scripts)...)
 	run.SyntaxExit = sqlSyntaxExit
+	if j.image == nil && j.ahead() {
+		run.Process.Warm = &sandbox.Warm{Name: "postgres", Args: slices.Concat([]string{kit, "postgres", "--wait"}, server), Handshake: kitpath.Waiting}
+	}
 	return nil
 }
 

@@ -37,6 +37,7 @@ func planPython(j *job) error {
 		run = j.run(j.tool.Path, "-m", module)
 	} else {
 		run = j.run(j.tool.Path, j.inside(j.entry))
+		run.Process.Warm = j.pythonWarm()
 	}
 	run.Suspect = func(stderr []byte) []string { return brokenPython(stderr, j.dir) }
 	// Alone (-I) and without site-packages (-S): nothing of the program's runs here.

@@ -17,9 +17,43 @@ import (
 // record writes a run to the audit log. What keeps it from being there is said beside what happened, and does not hide it.
 func (x *execution) record(result *Result, failed error) error {
 	log := x.e.opts.Audit
-	if log == nil {
+	if log == nil && !x.req.Evidence {
 		return nil
 	}
+	code, digest, err := x.plan.code()
+	if err != nil {
+		return err
+	}
+	seen := Evidence{CodeSHA256: digest}
+	if x.input != nil {
+		seen.InputSHA256 = x.input.digest()
+	}
+	if log != nil {
+		if seen.Entry, err = log.Record(x.entry(result, failed, code, seen)); err != nil {
+			return err
+		}
+	}
+	if result != nil {
+		result.Evidence = &seen
+	}
+	return nil
+}
+
+// Evidence is what can be shown of a run to somebody who was not there, beyond its result.
+type Evidence struct {
+	CodeSHA256  string
+	InputSHA256 string     // of stdin; empty where nobody has read it to its end
+	Entry       audit.Link // of the audit log; the zero value where there is none
+}
+
+// Asker is who asked for a run, where a door knows more than this process's user.
+type Asker struct {
+	Run string // the door's own id of the run
+	Key string // id of the key that was shown; never the key
+}
+
+// entry is the run as the audit log has it.
+func (x *execution) entry(result *Result, failed error, code []byte, seen Evidence) audit.Entry {
 	var (
 		command []string
 		ended   *sandbox.Result
@@ -30,17 +64,11 @@ func (x *execution) record(result *Result, failed error) error {
 	if result != nil {
 		ended = &result.Result
 	}
-	entry := auditEntry(x.e.opts.Door, x.id, command, &x.plan.Spec, ended, failed)
+	entry := auditEntry(x.e.opts.Door, cmp.Or(x.req.Asker.Run, x.id), command, &x.plan.Spec, ended, failed)
+	entry.Who.Key = x.req.Asker.Key
 	entry.Language, entry.Version = x.plan.Language, x.plan.Version
-	code, digest, err := x.plan.code()
-	if err != nil {
-		return err
-	}
-	entry.Code, entry.CodeSHA256 = string(code), digest
-	if x.input != nil {
-		entry.InputSHA256 = x.input.digest()
-	}
-	return log.Append(entry)
+	entry.Code, entry.CodeSHA256, entry.InputSHA256 = string(code), seen.CodeSHA256, seen.InputSHA256
+	return entry
 }
 
 // auditEntry is what is written down of any run: what was asked for, and what became of it.

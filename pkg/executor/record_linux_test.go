@@ -20,10 +20,11 @@ func TestRecord(t *testing.T) {
 	o.Audit, o.Door = log, audit.DoorLibrary
 	e := New(real.manager, o)
 	const code = "import sys; sys.exit(len(sys.stdin.read()))"
-	r, err := e.Execute(t.Context(), Request{Language: "python", Code: code, Stdin: strings.NewReader("abc")})
+	r, err := e.Execute(t.Context(), Request{Language: "python", Code: code, Stdin: strings.NewReader("abc"), Asker: Asker{Run: "run-1", Key: "key-1"}})
 	if err != nil || r.Exit.Code != 3 {
 		t.Fatal(r, err)
 	}
+	evidence := r.Evidence
 	if _, err := e.Execute(t.Context(), Request{Language: "python", Code: code, Policy: Policy{Require: "microvm"}}); err == nil {
 		t.Error("a tier that is not there was not refused")
 	}
@@ -45,8 +46,37 @@ func TestRecord(t *testing.T) {
 		first.Verdict != "nonzero_exit" || first.ExitCode != 3 || first.Policy.Tier != "container" || first.Who.Door != audit.DoorLibrary || first.Metrics == nil {
 		t.Errorf("%s", first.Line())
 	}
+	if first.Run != "run-1" || first.Who.Key != "key-1" {
+		t.Errorf("who asked is not in it: %s", first.Line())
+	}
+	if want := (Evidence{CodeSHA256: first.CodeSHA256, InputSHA256: first.InputSHA256, Entry: audit.Link{Seq: first.Seq, Hash: first.Hash}}); evidence == nil || *evidence != want {
+		t.Errorf("%+v is not %+v", evidence, want)
+	}
+	if second.Run == "run-1" || second.Who.Key != "" {
+		t.Errorf("%s", second.Line())
+	}
 	if second.Error == "" || second.Verdict != "" || second.Policy.Require != "microvm" {
 		t.Errorf("%s", second.Line())
+	}
+}
+
+// What can be shown of a run does not need a log.
+func TestEvidenceWithoutALog(t *testing.T) {
+	e := realEngine(t)
+	for _, asked := range []bool{true, false} {
+		r, err := e.Execute(t.Context(), Request{Language: "python", Code: "input()", Stdin: strings.NewReader("abc\n"), Evidence: asked})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !asked {
+			if r.Evidence != nil {
+				t.Errorf("not asked for: %+v", r.Evidence)
+			}
+			continue
+		}
+		if r.Evidence == nil || r.Evidence.CodeSHA256 != audit.Digest([]byte("input()")) || r.Evidence.Entry != (audit.Link{}) {
+			t.Errorf("%+v", r.Evidence)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -52,12 +53,21 @@ type Request struct {
 	// NoCache compiles even what was compiled before, and keeps nothing.
 	NoCache bool
 
-	// OnPlan sees the plan before anything is made; OnEvent everything that happens, in order, of every phase.
-	OnPlan  func(*Plan)
+	// Asker is who asked, for the audit log. Evidence asks for Result.Evidence even where there is none.
+	Asker    Asker
+	Evidence bool
+
+	// Lower brings the limits of the run and of compilers down before a plan is made with them, defaults included, and says what it lowered.
+	Lower func(run, compile *sandbox.Limits) (notes []string)
+	// OnPlan sees the plan before anything is made; OnEvent is told everything that happens, in order, of every phase.
+	OnPlan func(*Plan)
+	// OnReady is told when the sandbox is made, and how strong it is; nothing has run in it yet.
+	OnReady func(*Plan, sandbox.Isolation)
 	OnEvent func(sandbox.Event)
 	Spill   *sandbox.Spill
 	TTY     *sandbox.TTY
 	Resize  <-chan sandbox.TTY
+	Signals <-chan syscall.Signal // for the program, while it runs
 }
 
 // Policy is what the program may see and reach, and how strong its walls must be. The zero value is the default.

@@ -15,6 +15,8 @@ type Result struct {
 	Phases   []PhaseResult
 	Files    []OutputFile
 	Tables   []Table // of SQL
+	// Evidence is there where there is an audit log, or Request.Evidence asked for it. It is no part of the JSON.
+	Evidence *Evidence
 }
 
 // PhaseResult is one phase of it. A phase that was cached took nothing.

@@ -20,6 +20,7 @@ var rust = Language{
 	Toolchain: "rust", Options: []string{"release", "edition", "test"},
 	Limits:  sandbox.Limits{Memory: 128 * sandbox.MiB},
 	Compile: sandbox.Limits{Wall: 2 * time.Minute}, // a project's crates are compiled with it
+	Working: 512 * sandbox.MiB,                     // 180 MiB were seen for a small program; crates take more
 	plan:    planRust,
 }
 
@@ -75,7 +76,9 @@ func planRustc(j *job) (*Phase, error) {
 	if strings.HasPrefix(entry, "-") {
 		entry = "./" + entry
 	}
-	j.compile([]string{binary}, append(args, entry)...).Process.Env = maps.Clone(j.tool.Env)
+	compile := &j.compile([]string{binary}, append(args, entry)...).Process
+	compile.Env = maps.Clone(j.tool.Env)
+	compile.Warm = j.compilerWarm("rustc", entry, compile.Args)
 	return j.run(binary), nil
 }
 

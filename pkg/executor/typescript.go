@@ -1,13 +1,18 @@
 package executor
 
-import "path"
+import (
+	"path"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
 
 var typescript = Language{
 	Name: "typescript", Title: "TypeScript", Aliases: []string{"ts", "tsx", "ts-node"},
 	Extensions: []string{".ts", ".tsx", ".mts", ".cts", ".jsx"}, Interpreters: []string{"ts-node", "tsx"}, Projects: []string{"tsconfig.json"},
 	Source: "main.ts", Mains: nodeMains(".ts", ".tsx", ".mts", ".cts"), Indexes: []string{"index.ts", "index.tsx", "index.mts", "index.cts"},
 	Toolchain: "node", entry: packageMain(".ts", ".tsx", ".mts", ".cts"),
-	plan: planTypeScript,
+	Working: 64 * sandbox.MiB, // 10 MiB were seen for a small program
+	plan:    planTypeScript,
 }
 
 // planTypeScript strips the types with a tool of ours, and runs what is left.
@@ -22,8 +27,11 @@ func planTypeScript(j *job) error {
 	}
 	dir := j.moduleDir(entry)
 	out := path.Join(dir, "main.mjs")
-	j.compile([]string{path.Join(dir, "*.mjs"), path.Join(dir, "*.mjs.map")}, kit, "typescript", "--entry", j.inside(entry), "--out", out)
-	run := j.run(append(append([]string{j.tool.Path, "--enable-source-maps"}, j.heapFlags()...), out)...)
+	compile := j.compile([]string{path.Join(dir, "*.mjs"), path.Join(dir, "*.mjs.map")}, kit, "typescript", "--entry", j.inside(entry), "--out", out)
+	compile.Process.Warm = j.kitWarm(2)
+	args := append(append([]string{j.tool.Path, "--enable-source-maps"}, j.heapFlags()...), out)
+	run := j.run(args...)
+	run.Process.Warm = j.nodeWarm(len(args))
 	run.OutOfMemory = nodeOutOfMemory
 	return nil
 }

@@ -126,6 +126,12 @@ func workshop(ctx context.Context, dir string) (home string, leave func(), err e
 
 // runTool runs a program of a toolchain's on the host, at home in a directory. Its error has the first line of what it said.
 func runTool(ctx context.Context, t *toolchain.Toolchain, cmd *exec.Cmd, home string) error {
+	_, err := hearTool(ctx, t, cmd, home)
+	return err
+}
+
+// hearTool does what runTool does, and returns what was said.
+func hearTool(ctx context.Context, t *toolchain.Toolchain, cmd *exec.Cmd, home string) (string, error) {
 	cmd.Dir, cmd.WaitDelay = home, 5*time.Second
 	cmd.Env = append(cmd.Env, "PATH=/usr/local/bin:/usr/bin:/bin", "HOME="+home)
 	for k, v := range t.Env {
@@ -135,10 +141,10 @@ func runTool(ctx context.Context, t *toolchain.Toolchain, cmd *exec.Cmd, home st
 	cmd.Stdout, cmd.Stderr = &said, &said
 	err := toolchain.RunAlone(ctx, cmd)
 	if err == nil || ctx.Err() != nil {
-		return ctx.Err()
+		return said.String(), ctx.Err()
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
-	return fmt.Errorf("%w: %s", err, first)
+	return "", fmt.Errorf("%w: %s", err, first)
 }
 
 // isStill reports whether a file has its name: what was locked may have been removed while we waited.

@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
-// Leftovers lists what Collect would remove now. Layers and downloads are left out while an image is on its way in: then nobody can
+// Leftovers lists what Collect would remove now. It makes nothing: the store may be on a disk that can only be read. Layers and downloads are left out while an image is on its way in: then nobody can
 // say to whom they belong, and Collect leaves them, too.
 func (s *Store) Leftovers() ([]Leftover, error) {
 	abandoned, err := s.abandoned()
@@ -28,11 +28,11 @@ func (s *Store) Leftovers() ([]Leftover, error) {
 
 // abandoned are work that nobody holds, and roots of no image. Whoever shows an image holds the index meanwhile.
 func (s *Store) abandoned() (found []Leftover, err error) {
-	index, err := s.lock(indexLock, false, indexPatience)
+	index, err := s.glimpse(indexLock, indexPatience)
 	if err != nil {
 		return nil, err
 	}
-	defer index.Close()
+	defer index.Close() // nil is fine
 	entries, err := os.ReadDir(s.path(workDir))
 	if err != nil {
 		return nil, err
@@ -61,14 +61,14 @@ func (s *Store) abandoned() (found []Leftover, err error) {
 
 // loose are blobs that belong to no image, and downloads that are too old to be gone on with.
 func (s *Store) loose() (found []Leftover, err error) {
-	content, err := s.lock(contentLock, false, 0)
+	content, err := s.glimpse(contentLock, 0)
 	if errors.Is(err, userdir.ErrBusy) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer content.Close()
+	defer content.Close() // nil is fine
 	records, err := s.records()
 	if err != nil {
 		return nil, err

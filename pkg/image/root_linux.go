@@ -146,6 +146,9 @@ func (s *Store) settle(hex string) error {
 		return fmt.Errorf("sync %s: %w", dir.Name(), err)
 	}
 	fd, err := unix.Openat(int(dir.Fd()), syncedName, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // removed meanwhile
+	}
 	if err != nil {
 		return fmt.Errorf("note that %s is on the disk: %w", dir.Name(), err)
 	}

@@ -30,26 +30,43 @@ type Sample struct {
 	DiskFull bool   // a write was refused for lack of scratch
 }
 
+// sampleJSON is a sample by the names that Metrics have.
+type sampleJSON struct {
+	CPUUser          Seconds `json:"cpu_user"`
+	CPUSystem        Seconds `json:"cpu_system"`
+	Throttled        Seconds `json:"throttled_time"`
+	Memory           uint64  `json:"memory_current"`
+	MemoryPeak       uint64  `json:"memory_peak"`
+	IORead           uint64  `json:"io_read_bytes"`
+	IOWrite          uint64  `json:"io_write_bytes"`
+	Processes        int     `json:"processes_current"`
+	ProcessesPeak    int     `json:"processes_peak"`
+	OOMKills         uint64  `json:"oom_kills"`
+	ProcessLimitHits uint64  `json:"process_limit_hits,omitempty"`
+	DiskUsed         uint64  `json:"disk_used_bytes,omitempty"`
+	DiskFull         bool    `json:"disk_full,omitempty"`
+}
+
 // MarshalJSON writes a sample by the names that Metrics have.
 func (s Sample) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		CPUUser          Seconds `json:"cpu_user"`
-		CPUSystem        Seconds `json:"cpu_system"`
-		Throttled        Seconds `json:"throttled_time"`
-		Memory           uint64  `json:"memory_current"`
-		MemoryPeak       uint64  `json:"memory_peak"`
-		IORead           uint64  `json:"io_read_bytes"`
-		IOWrite          uint64  `json:"io_write_bytes"`
-		Processes        int     `json:"processes_current"`
-		ProcessesPeak    int     `json:"processes_peak"`
-		OOMKills         uint64  `json:"oom_kills"`
-		ProcessLimitHits uint64  `json:"process_limit_hits,omitempty"`
-		DiskUsed         uint64  `json:"disk_used_bytes,omitempty"`
-		DiskFull         bool    `json:"disk_full,omitempty"`
-	}{
+	return json.Marshal(sampleJSON{
 		Seconds(s.CPUUser), Seconds(s.CPUSystem), Seconds(s.Throttled), s.Memory, s.MemoryPeak, s.IORead, s.IOWrite, s.Processes, s.ProcessesPeak,
 		s.OOMKills, s.ProcessLimitHits, s.DiskUsed, s.DiskFull,
 	})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes; when it was taken is not in it.
+func (s *Sample) UnmarshalJSON(b []byte) error {
+	var j sampleJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+	*s = Sample{
+		CPUUser: j.CPUUser.Duration(), CPUSystem: j.CPUSystem.Duration(), Throttled: j.Throttled.Duration(), Memory: j.Memory, MemoryPeak: j.MemoryPeak,
+		IORead: j.IORead, IOWrite: j.IOWrite, Processes: j.Processes, ProcessesPeak: j.ProcessesPeak, OOMKills: j.OOMKills,
+		ProcessLimitHits: j.ProcessLimitHits, DiskUsed: j.DiskUsed, DiskFull: j.DiskFull,
+	}
+	return nil
 }
 
 // Source gives samples. Sample should return quickly and may fail; it is called by one goroutine, and by those that call

@@ -92,6 +92,11 @@ type Witness interface {
 	Refused() (violations []Violation, unknown string)
 }
 
+// Resettable is what a Task is too when its peaks can be counted anew: what came before is then not part of them.
+type Resettable interface {
+	ResetPeaks() error
+}
+
 // Freezer is what an Instance is too when it can stop and continue everything in it. A frozen
 // sandbox can still be killed.
 type Freezer interface {
@@ -99,25 +104,54 @@ type Freezer interface {
 	Thaw(ctx context.Context) error
 }
 
-// Warm describes how a language is kept warm: an interpreter that was started, loaded what
-// programs will need, never saw foreign code, and forks a child per run.
+// Warm says how a process of a language can be made ready before anybody has asked for it, without having seen anything foreign. There
+// are two ways, and what is run is the same by both: the very command of a cold start.
+//
+// Started ahead: the process is started in a sandbox of its own with the variables of Env besides its own, by which its interpreter runs the
+// driver before it looks at the program. The driver loads what it can, writes Handshake to standard error, and waits for one message on
+// its standard input, of which it reads not one byte more:
+//
+//	pool → driver   length (4 bytes, big endian), JSON: {"args": […], "env": {…}, "dir": "…"}
+//
+// It then takes back every trace of itself, sets arguments, environment and directory to what the message says, and lets the interpreter
+// go on as if nothing had been. The process is used once.
+//
+// Forked: where the backend is a Forker, from an interpreter that waits in the same driver and forks for each run.
 type Warm struct {
-	Args      []string // the interpreter and its flags
-	Driver    []byte   // the program it runs: loads, says it is ready, forks on request
-	Handshake string   // what the driver writes when it is ready
-	Preload   []string // modules to load
+	// Name of the language and flavour, for metrics: python, python+pandas, node.
+	Name string `json:"name"`
+	// Args is the command that waits, where an interpreter can not be told of its program later: what runs is named by the message then, whose
+	// args are Process.Args. Empty is Process.Args.
+	Args []string `json:"args,omitempty"`
+	// Env is what makes the interpreter run the driver.
+	Env map[string]string `json:"env,omitempty"`
+	// Files are the driver: they are in the sandbox when the process starts, and are gone before the program's own are put there.
+	Files []File `json:"files,omitempty"`
+	// Handshake is what the driver writes when it is ready.
+	Handshake string `json:"handshake"`
+	// Fork: the driver can fork, too.
+	Fork bool `json:"fork,omitempty"`
+	// Preload are modules to load beforehand.
+	Preload []string `json:"preload,omitempty"`
+	// Fixed is how many of the process's arguments it is started with, its own name included; the rest comes by the message. 0 is all but
+	// those that the user gave to the program.
+	Fixed int `json:"fixed,omitempty"`
 }
 
 // Forker is what a Backend is too when it can start processes by forking a warm interpreter.
 type Forker interface {
-	// Prepare starts a zygote. The caller closes it.
-	Prepare(ctx context.Context, warm Warm) (Zygote, error)
+	// Prepare starts a zygote for processes like p, which has a Warm that can fork, in sandboxes like spec. The caller closes it.
+	Prepare(ctx context.Context, spec *Spec, p *Process) (Zygote, error)
 }
 
 // Zygote is a warm interpreter that serves any number of fresh sandboxes, one fork each.
 type Zygote interface {
-	// Fork starts p in a fresh sandbox made for spec, with the very posture a cold start has.
-	Fork(ctx context.Context, spec *Spec, p *Process) (Instance, Task, error)
+	// Start does what Instance.Start does, for an instance of the same backend that was made for a spec like the zygote's and in which nothing
+	// has been started in that phase: a fork of the interpreter becomes the process, with the very posture a cold start has. An error of kind
+	// ErrState says that it can not serve this one, or any more; nothing foreign has run then, and the caller starts it cold.
+	Start(ctx context.Context, in Instance, p *Process) (Task, error)
+	// Done is closed when the zygote has ended, for whatever reason.
+	Done() <-chan struct{}
 	// Close ends the zygote; forks that run go on. Twice is fine.
 	Close() error
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
@@ -99,6 +100,12 @@ type Info struct {
 	Limits    Limits            `json:"limits"`
 }
 
+// Complete fills in what a spec leaves open, as Create does: for who prepares for what is to be created.
+func (m *Manager) Complete(spec Spec) (Spec, error) {
+	spec, _, err := spec.complete(m.machine, m.opts.VolumeRoots)
+	return spec, err
+}
+
 // Create builds a sandbox and returns its id. It refuses, before anything is built, what would be
 // weaker than the spec requires.
 func (m *Manager) Create(ctx context.Context, spec Spec) (string, error) {
@@ -172,6 +179,8 @@ type IO struct {
 	Spill *Spill
 	// Resize carries new sizes of the terminal.
 	Resize <-chan TTY
+	// Signals are for the process itself, while it runs. What can not be delivered is dropped.
+	Signals <-chan syscall.Signal
 }
 
 // Run runs one process to its end and says what happened. The error is for our own failures; a

@@ -112,6 +112,9 @@ type Machine struct {
 	OpenFiles int // that this process could have; 0 is not known
 }
 
+// ThisMachine is what this process could use at the most.
+func ThisMachine() Machine { return thisMachine() }
+
 // openFiles is the most that can be asked for.
 func (m Machine) openFiles() int {
 	if m.OpenFiles == 0 {

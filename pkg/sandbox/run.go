@@ -234,6 +234,21 @@ func (r *run) connect(task Task) <-chan struct{} {
 			}
 		}()
 	}
+	if r.io.Signals != nil {
+		go func() {
+			for {
+				select {
+				case sig, ok := <-r.io.Signals:
+					if !ok {
+						return
+					}
+					_ = task.Signal(sig, Main) // it may be gone already
+				case <-r.over:
+					return
+				}
+			}
+		}()
+	}
 	var pumps sync.WaitGroup
 	for i, out := range []io.Reader{task.Stdout(), task.Stderr()} {
 		if out == nil {

@@ -24,6 +24,10 @@ type Spec struct {
 	Labels       map[string]string `json:"labels,omitempty"`
 	Require      Tier              `json:"require,omitempty"` // refuse below; default container
 	Strict       bool              `json:"strict,omitempty"`  // refuse unless nothing is missing
+	// Ahead are the processes that are sure to be started in the sandbox, in their order, where that is known. It changes nothing but
+	// how soon they start: a backend that keeps sandboxes ready may give one in which they wait (Process.Warm). What is ready may go to
+	// somebody else: nothing of the request is in them but what they would all have. Their Env is whole: the sandbox's is not added.
+	Ahead []Process `json:"-"`
 }
 
 // Root is what "/" is made of: paths of the host (its toolchains), a directory that holds a whole
@@ -35,7 +39,8 @@ type Root struct {
 	Image string `json:"image,omitempty"`
 	// Add is shown besides: toolchains that are not in a system directory.
 	Add []Mount `json:"add,omitempty"`
-	// From says which image Dir or Image is, where it is one. It changes nothing but what results report.
+	// From says which image Dir or Image is, where it is one: for what results and errors report; and links of an image are covered where the
+	// scratch belongs, which in another Dir are refused.
 	From ImageRef `json:"from,omitzero"`
 }
 
@@ -76,6 +81,8 @@ type Process struct {
 	Followed bool `json:"followed,omitempty"`
 	// KillOnOutput ends the run when a stream exceeds its limit instead of dropping the middle.
 	KillOnOutput bool `json:"kill_on_output,omitempty"`
+	// Warm says how such a process can be made ready beforehand; nil is not at all.
+	Warm *Warm `json:"-"`
 }
 
 // TTY is the size of a terminal.
@@ -139,7 +146,22 @@ func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) 
 	s.Env = maps.Clone(s.Env)
 	s.Volumes = slices.Clone(s.Volumes)
 	s.Root.Add = slices.Clone(s.Root.Add)
+	s.Ahead = s.completeAhead(m)
 	return s, said, s.validate(volumeRoots)
+}
+
+// completeAhead fills in what the processes that are to come leave to their sandbox. What is wrong with one is said when it is run.
+func (s Spec) completeAhead(m Machine) []Process {
+	s.Env = nil
+	var list []Process
+	for _, p := range s.Ahead {
+		p, err := p.complete(s, m)
+		if err != nil {
+			return nil
+		}
+		list = append(list, p)
+	}
+	return list
 }
 
 func (s Spec) validate(volumeRoots []string) error {

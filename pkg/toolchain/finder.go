@@ -160,6 +160,9 @@ var consulted = []string{
 	"ASDF_JAVA_VERSION", "MISE_DATA_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME",
 }
 
+// Consulted are the names of the variables that decide which toolchain a user means.
+func Consulted() []string { return slices.Clone(consulted) }
+
 func (f *Finder) environment() map[string]string {
 	environ := f.Environ
 	if environ == nil {

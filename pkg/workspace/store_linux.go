@@ -62,6 +62,11 @@ func Open(ctx context.Context, store, name string, o Options) (_ *Workspace, err
 	if w.store, err = openStore(store, userdir.Write); err != nil {
 		return nil, failed(name, err)
 	}
+	settle, err := reserve(w.store, name, o)
+	if err != nil {
+		return nil, err
+	}
+	defer settle()
 	if w.lock, err = acquire(ctx, w.store, name, o.Wait); err != nil {
 		return nil, err
 	}
@@ -90,6 +95,73 @@ func Open(ctx context.Context, store, name string, o Options) (_ *Workspace, err
 		return nil, failed(name, err)
 	}
 	return w, nil
+}
+
+const (
+	// storeLock is held by whoever adds to a store that has bounds.
+	storeLock     = ".store.lock"
+	storePatience = 10 * time.Second
+)
+
+// reserve refuses a workspace for which there is no room beside the others. Nobody else adds to the store until settle is called.
+func reserve(store *userdir.Dir, name string, o Options) (settle func(), err error) {
+	if o.Most == (Most{}) {
+		return func() {}, nil
+	}
+	f, err := store.Open(storeLock, userdir.Write)
+	if err != nil {
+		return nil, failed(name, err)
+	}
+	if err := userdir.Lock(f, false, storePatience); err != nil {
+		_ = f.Close()
+		return nil, failed(name, err)
+	}
+	settle = func() { _ = f.Close() }
+	if err := o.Most.fits(store, name, o.Cap); err != nil {
+		settle()
+		return nil, err
+	}
+	return settle, nil
+}
+
+// fits looks whether a workspace of that cap has room beside the others.
+func (m Most) fits(store *userdir.Dir, name string, most sandbox.Size) error {
+	names, err := store.Names()
+	if err != nil {
+		return failed(name, err)
+	}
+	others, taken, own := 0, sandbox.Size(0), sandbox.Size(0)
+	for _, other := range names {
+		if CheckName(other) != nil || !isDir(store, other) {
+			continue // not ours
+		}
+		meta, err := readMetadata(store, other)
+		switch {
+		case err != nil:
+			return failed(other, err)
+		case other == name:
+			own = meta.Cap
+		default:
+			others++
+			taken += meta.Cap
+		}
+	}
+	switch {
+	case most == 0 && own == 0:
+		most = DefaultCap
+	case most == 0:
+		most = own
+	}
+	refused := func(op, format string, args ...any) error {
+		return &sandbox.Error{Op: op, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%w: "+format, append([]any{ErrMost}, args...)...), Hint: "one of those that are there, or a smaller one"}
+	}
+	switch {
+	case own == 0 && m.Workspaces > 0 && others >= m.Workspaces:
+		return refused("workspace", "there are %d, as many as may be", others)
+	case most > own && m.Bytes > 0 && taken+most > m.Bytes:
+		return refused("workspace-cap", "%s beside the %s of %d others are above %s, the most of all together", most, taken, others, m.Bytes)
+	}
+	return nil
 }
 
 // refusal is the error of a workspace that holds too much.

@@ -32,7 +32,17 @@ type Options struct {
 	Cap    sandbox.Size  // most bytes; 0 is what it had, or DefaultCap for a new one. Kept with the workspace
 	Inodes int           // most files and directories; 0 likewise, DefaultInodes
 	Wait   time.Duration // for whoever uses it; 0 is not at all
+	Most   Most          // of all workspaces of the store together
 }
+
+// Most bounds a store. What is zero is not bounded. Those that are there already can be used, whatever there is.
+type Most struct {
+	Workspaces int
+	Bytes      sandbox.Size // that their caps may add up to
+}
+
+// ErrMost is of a workspace that would be one too many, or too large beside the others.
+var ErrMost = errors.New("more than may be in the store")
 
 func (o Options) validate() error {
 	if o.Cap != 0 && (o.Cap < minCap || o.Cap > maxCap) {

@@ -62,7 +62,7 @@ func (s *stage) hello(ctx context.Context, h hello) (rows []bench.Row, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, removal.Tree(context.WithoutCancel(ctx), dir)) }()
-	b := bare{stage: s, hello: h, dir: dir}
+	b := bare{stage: s, hello: h, dir: dir, base: int(time.Now().Unix()%2e6) * 1000} // of 31 bits
 	if err := b.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -101,8 +101,11 @@ type bare struct {
 	*stage
 	hello
 	dir   string
+	env   []string // of the command that makes the plan, on top of our own
 	steps []step
 	first int // the first step whose time counts
+	// base is what numbers are counted from. What was compiled is kept from one benchmark to the next: none may have another's numbers.
+	base int
 }
 
 type step struct {
@@ -116,7 +119,7 @@ type step struct {
 func (b *bare) source(side string) string { return filepath.Join(b.dir, side, b.file) }
 
 func (b *bare) write(side string, number int) error {
-	return os.WriteFile(b.source(side), fmt.Appendf(nil, b.text, number), 0o644)
+	return os.WriteFile(b.source(side), fmt.Appendf(nil, b.text, b.base+number), 0o644)
 }
 
 // prepare asks the command for its plan and makes it one of the host's.
@@ -130,10 +133,14 @@ func (b *bare) prepare(ctx context.Context) error {
 		return err
 	}
 	// A run first: what is made once per machine is made then.
-	if out, err := exec.CommandContext(ctx, b.cli, b.source("ours")).CombinedOutput(); err != nil {
+	first := exec.CommandContext(ctx, b.cli, b.source("ours"))
+	first.Env = append(os.Environ(), b.env...)
+	if out, err := first.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
-	text, err := exec.CommandContext(ctx, b.cli, "--dry-run", "--json", "--cpus", "2", b.source("ours")).Output()
+	dry := exec.CommandContext(ctx, b.cli, "--dry-run", "--json", "--cpus", "2", b.source("ours"))
+	dry.Env = first.Env
+	text, err := dry.Output()
 	if err != nil {
 		return fmt.Errorf("the plan: %w", err)
 	}

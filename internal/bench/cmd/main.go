@@ -58,6 +58,9 @@ type options struct {
 	rounds          int           // of the throughput, each with its order turned
 	each            time.Duration // of one throughput in one round
 	idle            int           // sandboxes that do nothing
+	crowdSize       int           // of those of a server
+	overloadFor     time.Duration
+	soakFor         time.Duration // 0: not at all
 	only            *regexp.Regexp
 	bin             string
 	json            string
@@ -67,7 +70,7 @@ type options struct {
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
-	o := &options{probes: 40, neighbourRounds: 24, traces: 25, warmup: 10, rounds: 4, each: time.Second, idle: 50}
+	o := &options{probes: 40, neighbourRounds: 24, traces: 25, warmup: 10, rounds: 4, each: time.Second, idle: 50, crowdSize: 500, overloadFor: time.Minute}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.IntVar(&o.pairs, "n", 200, "pairs of each latency, at least 60")
@@ -76,6 +79,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.StringVar(&o.json, "json", "", "also write the report to `FILE` as JSON")
 	fs.StringVar(&o.update, "update", "", "also put the table into the marked section of `FILE`")
 	fs.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	fs.DurationVar(&o.soakFor, "soak", 0, "also soak a server in mixed load for a `time`, such as 10m")
 	fs.BoolVar(&o.smoke, "smoke", false, "three of everything, to see that it works; bars are not judged")
 	if err := fs.Parse(args); err != nil {
 		return nil, err
@@ -90,9 +94,12 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	switch {
 	case o.smoke:
 		o.pairs, o.probes, o.neighbourRounds, o.traces, o.warmup, o.rounds, o.each, o.idle = 3, 3, 2, 3, 1, 1, 200*time.Millisecond, 3
+		o.crowdSize, o.overloadFor = 3, time.Second
 		if o.update != "" {
 			return nil, errors.New("-smoke measures nothing worth keeping: -update is refused")
 		}
+	case o.soakFor < 0:
+		return nil, fmt.Errorf("-soak %v: it can not be negative", o.soakFor)
 	case o.pairs < leastPairs:
 		return nil, fmt.Errorf("-n %d: at least %d pairs are needed for figures worth printing", o.pairs, leastPairs)
 	}

@@ -24,6 +24,18 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// built has the executables in a directory.
+func built(t *testing.T) string {
+	t.Helper()
+	bin := t.TempDir()
+	build := exec.Command("go", "build", "-tags", "thin", "-o", bin, "../../../cmd/...")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return bin
+}
+
 // TestSmoke runs every measure, three times each. Its figures mean nothing.
 func TestSmoke(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -35,12 +47,7 @@ func TestSmoke(t *testing.T) {
 	if os.Getenv("SANDBOXTEST_GUEST") != "" {
 		t.Skip("no Go toolchain in the virtual machine, and nothing to measure on an emulated processor")
 	}
-	bin := t.TempDir()
-	build := exec.Command("go", "build", "-tags", "thin", "-o", bin, "../../../cmd/...")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	bin := built(t)
 	report := filepath.Join(bin, "report.json")
 	var out, progress strings.Builder
 	if code := run(t.Context(), []string{"-smoke", "-bin", bin, "-json", report}, &out, &progress); code != exitMet {
@@ -65,12 +72,32 @@ func TestSmoke(t *testing.T) {
 			t.Errorf("%s: nothing was measured", row.Name)
 		}
 	}
-	if barred != 30 {
-		t.Errorf("%d rows have a bar; there are 9 of the sandbox alone, 5 of its neighbours 10 of languages, 2 of images, 2 of unpacking, one of an OCI runtime and one of the log", barred)
+	if barred != 47 {
+		t.Errorf("%d rows have a bar; there are 9 of the sandbox alone, 5 of its neighbours, 10 of languages, 2 of images, one of unpacking, 2 of Docker, one of an OCI runtime, "+
+			"one of the log, 8 of requests to a server, 6 of one under pressure, 2 of idle ones", barred)
 	}
 	if left, _ := filepath.Glob("/var/cache/sandbox-run-bench-*"); len(left) > 0 {
 		// Another one may be running; ours is told by nothing else.
 		t.Logf("left or in use: %v", left)
+	}
+}
+
+// TestSoakSmoke soaks for a moment: what has not grown is nought, and measured all the same.
+func TestSoakSmoke(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("native sandboxes need root")
+	}
+	if os.Getenv("SANDBOXTEST_GUEST") != "" {
+		t.Skip("no Go toolchain in the virtual machine")
+	}
+	var out, progress strings.Builder
+	if code := run(t.Context(), []string{"-smoke", "-only", "^soak$", "-soak", "2s", "-bin", built(t)}, &out, &progress); code != exitMet {
+		t.Fatalf("code %d\n%s", code, progress.String())
+	}
+	for _, what := range []string{"memory", "descriptors", "cgroups", "mounts"} {
+		if !strings.Contains(out.String(), "soak: growth of the server's "+what) {
+			t.Errorf("no %s:\n%s", what, out.String())
+		}
 	}
 }
 

@@ -204,6 +204,50 @@ func TestFakeV2(t *testing.T) {
 }
 
 // Parents made by a supervisor that died before it handed controllers down are put right.
+// From a reset on, the peak is what the descriptor that it was asked through shows, and nobody else's.
+func TestFakeV2ResetPeak(t *testing.T) {
+	f, tree := newFakeV2(t, false)
+	g := tree.Group("sup-1/8")
+	if err := g.Make(Limits{Memory: 64 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	leaf := g.Dirs()[0]
+	peak := func() uint64 {
+		t.Helper()
+		s, err := g.Final()
+		if err != nil || s.MemoryPeakPolled {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		return s.MemoryPeak
+	}
+	if got := peak(); got != 8192 {
+		t.Errorf("before: %d", got)
+	}
+	for range 2 {
+		if err := g.ResetPeak(); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.get(leaf, "memory.peak"); got != "reset" {
+			t.Errorf("the kernel was told %q", got)
+		}
+		f.put(leaf, "memory.peak", "6144\n")
+	}
+	held := g.ownPeak.Load()
+	if err := os.Remove(leaf + "/memory.peak"); err != nil {
+		t.Fatal(err)
+	}
+	f.put(leaf, "memory.peak", "8192\n") // what others see
+	if got := peak(); got != 6144 {
+		t.Errorf("after: %d", got)
+	}
+	if err := g.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Close(); !errors.Is(err, os.ErrClosed) || g.ownPeak.Load() != nil {
+		t.Errorf("still held: %v", err)
+	}
+}
+
 func TestFakeV2HalfEnabledParent(t *testing.T) {
 	f, tree := newFakeV2(t, false)
 	dir := filepath.Join(f.mount, "slice/sandbox-run/sup-1")

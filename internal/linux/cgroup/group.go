@@ -17,7 +17,7 @@ import (
 )
 
 // Group is one group, the same path in every hierarchy of its Tree (in the v2 tree of a hybrid machine, from its first
-// Freeze on). It is a handle: it owns nothing and needs no closing.
+// Freeze on). It is a handle: it owns nothing but, from ResetPeak to Remove, a descriptor, and needs no closing.
 // Whoever calls Make calls Remove.
 type Group struct {
 	tree *Tree
@@ -28,6 +28,8 @@ type Group struct {
 	pidsMax atomic.Int64  // the process limit last set through this handle
 	quota   atomic.Int64  // the least CPU quota ever set through this handle, µs per period; 0 for none
 	peak    atomic.Uint64 // highest memory use seen by Stat, for kernels that keep no peak themselves
+
+	ownPeak atomic.Pointer[os.File] // v2: memory.peak, which shows the peak since ResetPeak through this descriptor only
 }
 
 // Path is the group's path below `sandbox-run`, as given to Tree.Group.

@@ -126,6 +126,35 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
+// What was used before a reset is not in the peak any more; where the kernel can not do that, it says so, and the peak stays.
+func TestResetPeak(t *testing.T) {
+	tree := realTree(t, Memory)
+	g := realGroup(t, tree, Limits{Memory: 256 << 20})
+	use := func(mib string) uint64 {
+		t.Helper()
+		if out, state := start(t, g, "alloc "+mib).finish(); !strings.Contains(out, "allocated") || !state.Success() {
+			t.Fatalf("%s MiB: %q, %v", mib, out, state)
+		}
+		return mustStat(t, g).MemoryPeak
+	}
+	if peak := use("96"); peak < 96<<20 {
+		t.Fatalf("control: %d", peak)
+	}
+	err := g.ResetPeak()
+	unsupported := errors.Is(err, ErrUnsupported)
+	if err != nil && (!unsupported || tree.Version() != "v2") {
+		t.Fatal(err)
+	}
+	peak := use("32")
+	switch {
+	case unsupported && peak < 96<<20:
+		t.Errorf("not reset, and %d", peak)
+	case !unsupported && (peak < 32<<20 || peak > 80<<20):
+		t.Errorf("since the reset: %d", peak)
+	}
+	t.Logf("unsupported: %v, peak %d", unsupported, peak)
+}
+
 func TestMemorySetBothWays(t *testing.T) {
 	tree := realTree(t, Memory)
 	g := realGroup(t, tree, Limits{Memory: 64 << 20})

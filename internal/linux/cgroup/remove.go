@@ -27,6 +27,7 @@ func (g *Group) Remove(ctx context.Context) error {
 	if g.err != nil {
 		return g.err
 	}
+	defer g.forgetPeak() // last: until the group is gone, samples are to go on with the same peak
 	left := make([]int, len(g.tree.hierarchies))
 	for i := range left {
 		left[i] = i

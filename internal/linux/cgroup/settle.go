@@ -17,9 +17,31 @@ import (
 //
 // While it stands it says that the place held a process before, and so had no controllers switched on: that is how
 // whoever removes it knows to switch them off again, which has to be done or nobody could enter the place any more.
-// It is removed by the last Close in it; of a supervisor that was killed, by the next Prune of the roots it recorded;
+// It is removed by the last Close in it; of a supervisor that was killed, by the next Prune of the roots it recorded (Options.Record);
 // and of a systemd scope by systemd, which removes the scope and all below when the last process has ended.
 const leafName = "supervisor"
+
+// settleOnRecord is settle by a process that may be killed at any moment.
+func settleOnRecord(place, enable string, record func(string) (func(), error)) error {
+	forget := func() {}
+	if record != nil {
+		var err error
+		if forget, err = record(place + "/" + rootName); err != nil {
+			return &Error{Op: "settle", File: place, Err: err}
+		}
+	}
+	if err := settle(place, enable); err != nil {
+		forget()
+		return err
+	}
+	settled.Lock()
+	defer settled.Unlock()
+	if settled.forget == nil {
+		settled.forget = map[string][]func(){}
+	}
+	settled.forget[place] = append(settled.forget[place], forget)
+	return nil
+}
 
 // settle moves this process from place, which it is alone in, into the leaf, and switches the controllers on in place.
 func settle(place, enable string) error {
@@ -114,7 +136,8 @@ func (t *Tree) pruneLeaf(h *hierarchy) bool {
 // settled counts, by place, the Trees of this process that need it to stay in the leaf.
 var settled struct {
 	sync.Mutex
-	users map[string]int
+	users  map[string]int
+	forget map[string][]func() // by place, what undoes the record of it
 }
 
 // stay notes that this Tree's place is free of processes only because we are in its leaf.
@@ -147,7 +170,11 @@ func (t *Tree) leave() {
 		return
 	}
 	delete(settled.users, place)
-	if t.maySettle && filepath.Ext(place) != ".scope" {
-		_ = unsettle(place) // what is left is for the next Prune
+	if filepath.Ext(place) != ".scope" && (!t.maySettle || unsettle(place) != nil) {
+		return // what is left is for the next Prune, and the record stays until this process ends
 	}
+	for _, forget := range settled.forget[place] {
+		forget()
+	}
+	delete(settled.forget, place)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"math/bits"
+	"os"
 	"runtime"
 	"time"
 
@@ -166,7 +167,7 @@ func (g *Group) statV2(h *hierarchy, r *reader, s *Stat) {
 		})
 	}
 	if h.roles&roleMemory != 0 {
-		b, ok := r.optional("memory.peak")
+		b, ok := g.memoryPeak(r)
 		peak, _ := parseUint(b)
 		if !ok || !r.final {
 			s.MemoryCurrent = r.number("memory.current")
@@ -223,6 +224,87 @@ func (g *Group) neverThrottled(used time.Duration) bool {
 	const slice = 5 * time.Millisecond
 	quota := time.Duration(g.quota.Load()) * time.Microsecond
 	return quota == 0 || used+time.Duration(runtime.NumCPU())*slice < quota
+}
+
+// ResetPeak has the memory's peak begin at what is in use now. On v2 the kernel can do so since 6.12, for whoever holds the
+// file open: the Group does until Remove. Where it can not (ErrUnsupported) the peak stays.
+func (g *Group) ResetPeak() error {
+	if g.err != nil {
+		return g.err
+	}
+	g.peak.Store(0)
+	for i := range g.tree.joined() {
+		h := &g.tree.hierarchies[i]
+		if h.roles&roleMemory == 0 {
+			continue
+		}
+		if h.v2 {
+			return g.resetOwnPeak(i)
+		}
+		if err := writeFile(h.at, g.rel+"/memory.max_usage_in_bytes", "0"); err != nil {
+			return g.fail("reset peak", i, "memory.max_usage_in_bytes", err)
+		}
+	}
+	return nil
+}
+
+// resetOwnPeak is ResetPeak in a v2 hierarchy.
+func (g *Group) resetOwnPeak(i int) error {
+	path := g.rel + "/memory.peak"
+	f := g.ownPeak.Load()
+	if f == nil {
+		fd, err := openRetry(g.tree.hierarchies[i].at, path, unix.O_RDWR)
+		switch err {
+		case nil:
+		case unix.ENOENT: //nolint:errorlint // raw errno: Stat keeps the peak itself, and has just begun anew
+			return nil
+		case unix.EACCES, unix.EPERM: // it is for reading only
+			return ErrUnsupported
+		default:
+			return g.fail("reset peak", i, path, err)
+		}
+		f = os.NewFile(uintptr(fd), path)
+	}
+	_, err := f.WriteAt([]byte("reset"), 0)
+	if err == nil {
+		if old := g.ownPeak.Swap(f); old != nil && old != f {
+			_ = old.Close() // two at once: the later one counts
+		}
+		return nil
+	}
+	if g.ownPeak.Load() != f {
+		_ = f.Close()
+	}
+	if errors.Is(err, unix.EINVAL) { // before 6.12, where root may open it for writing all the same
+		return ErrUnsupported
+	}
+	return g.fail("reset peak", i, path, errno(err))
+}
+
+// memoryPeak reads the kernel's peak: since ResetPeak, or of the group's whole life.
+func (g *Group) memoryPeak(r *reader) ([]byte, bool) {
+	f := g.ownPeak.Load()
+	if f == nil || r.err != nil {
+		return r.optional("memory.peak")
+	}
+	n, err := f.ReadAt(*r.buf, 0)
+	switch {
+	case n > 0:
+		return (*r.buf)[:n], true
+	case errors.Is(err, os.ErrClosed): // by Remove, just now
+		return r.optional("memory.peak")
+	case errors.Is(err, unix.ENODEV):
+		err = unix.ENOENT // as get has it
+	}
+	r.err, r.file = errno(err), r.dir+"/memory.peak"
+	return nil, false
+}
+
+// forgetPeak lets go of what ResetPeak holds.
+func (g *Group) forgetPeak() {
+	if f := g.ownPeak.Swap(nil); f != nil {
+		_ = f.Close() // nothing is buffered
+	}
 }
 
 // raisePeak keeps the highest value it was given.

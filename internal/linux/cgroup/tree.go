@@ -75,6 +75,10 @@ type Options struct {
 	// Ask is called where no controller can be had otherwise. It is to move this process into a group that is delegated
 	// to it and that it is alone in; internal/linux/delegate has one. Its error becomes part of Missing. Needs Settle.
 	Ask func() error
+	// Record, if there is one, is called with the directory `sandbox-run` that settling is about to make: a process that is
+	// killed before it has said otherwise where its groups are leaves it, and nobody could enter the place any more. What it
+	// returns is called when the process has moved back. Without a record it does not settle.
+	Record func(root string) (forget func(), err error)
 }
 
 // Open finds the machine's cgroup layout and the place in it below which this process may make groups. Without Options
@@ -86,7 +90,7 @@ func Open(options ...Options) (*Tree, error) {
 	if len(options) > 0 {
 		o = options[0]
 	}
-	t, err := open(o.Settle)
+	t, err := open(o)
 	if err != nil || o.Ask == nil || !o.Settle || t.version != "v2" || t.serving(limits) != nil {
 		return t, err
 	}
@@ -95,10 +99,10 @@ func Open(options ...Options) (*Tree, error) {
 		return t, nil
 	}
 	t.Close()
-	return open(true)
+	return open(o)
 }
 
-func open(settling bool) (*Tree, error) {
+func open(o Options) (*Tree, error) {
 	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("cgroup: open: %w", err)
@@ -110,12 +114,12 @@ func open(settling bool) (*Tree, error) {
 		}
 		return detectFor(string(mountinfo), string(self), settling, realLooker{}), nil
 	}
-	l, err := look(settling)
+	l, err := look(o.Settle)
 	if err != nil {
 		return nil, err
 	}
 	if i := slices.IndexFunc(l.hierarchies, func(h hierarchy) bool { return h.settle }); i >= 0 {
-		problem := settle(l.hierarchies[i].place, l.hierarchies[i].enable)
+		problem := settleOnRecord(l.hierarchies[i].place, l.hierarchies[i].enable, o.Record)
 		// Look again: we are in the leaf now, or we are not and have to make do with what is above us.
 		if l, err = look(false); err != nil {
 			return nil, err
@@ -126,7 +130,7 @@ func open(settling bool) (*Tree, error) {
 	}
 	t, err := newTree(l, realLooker{})
 	if err == nil {
-		t.maySettle = settling
+		t.maySettle = o.Settle
 		t.stay()
 	}
 	return t, err

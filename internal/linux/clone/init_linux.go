@@ -41,6 +41,19 @@ type initLaunch struct {
 	errno      unix.Errno // the child's last word
 }
 
+// starting is held, by as many as like, while a child has copies of our descriptors.
+var starting sync.RWMutex
+
+// Settle returns when no child has a copy any more of a descriptor that was closed here before. Until it executes, a child has them
+// all; and a file that anybody may still write to is executed by nobody (ETXTBSY).
+func Settle() {
+	starting.Lock()
+	starting.Unlock() //nolint:staticcheck // to have had it is all
+	// Children of os/exec.
+	syscall.ForkLock.RLock()
+	syscall.ForkLock.RUnlock() //nolint:staticcheck // the same
+}
+
 // StartInit clones an init and returns once it was executed. In a user namespace of its own it has
 // all its capabilities, and no ids yet: the caller writes the maps. The caller owns the pidfd.
 func StartInit(d Init) (pid, pidfd int, err error) {
@@ -63,6 +76,8 @@ func StartInit(d Init) (pid, pidfd int, err error) {
 	}
 	l.files, l.binary = above[:len(d.Files)], above[len(d.Files)]
 	child, errno := uintptr(0), uintptr(unix.ENOSYS)
+	starting.RLock()
+	defer starting.RUnlock()
 	if d.Cgroup > 0 {
 		l.birth.into(d.Namespaces, d.Cgroup)
 		child, errno = forkInit(l)

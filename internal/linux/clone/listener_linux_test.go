@@ -213,7 +213,7 @@ func TestWithoutNotifications(t *testing.T) {
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | 38}, {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_KILL_PROCESS},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF}, // a number like another
 	}
-	plain := withoutNotifications(filter)
+	plain := WithoutNotifications(filter)
 	for i, in := range filter {
 		want := in
 		switch i {
@@ -229,7 +229,7 @@ func TestWithoutNotifications(t *testing.T) {
 	if filter[2].K != unix.SECCOMP_RET_USER_NOTIF|1 {
 		t.Error("the given filter was changed")
 	}
-	if same := withoutNotifications(plain); &same[0] != &plain[0] {
+	if same := WithoutNotifications(plain); &same[0] != &plain[0] {
 		t.Error("a filter that tells of nothing was copied")
 	}
 }

@@ -4,6 +4,7 @@ package clone
 
 import (
 	"runtime"
+	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -22,12 +23,17 @@ type Program struct {
 	// refused, the program joins.
 	Birthplace int
 	Isolated   bool // with a cgroup namespace and a keyring of its own
-	Terminal   bool // Stdio is a terminal, and becomes the controlling one
+	// Renamed: in a user namespace of its own, in which the one id that we have is UID and GID.
+	Renamed  bool
+	Terminal bool // Stdio is a terminal, and becomes the controlling one
+	Joined   bool // stays in our session, whose terminal Stdio is
 	// Housed: in a container that somebody else has built, whose filter refuses some calls, or whose kernel does not have them.
 	Housed   bool
 	Stdio    [3]int
 	Rlimits  []initproto.Rlimit
 	UID, GID uint32 // 0: stays who we are, with all we have
+	// Keep is a capability that the program has in spite of its UID, for one that is ours; 0 is none.
+	Keep uintptr
 	// KeepGroups: there is no right to drop the supplementary groups.
 	KeepGroups bool
 	Landlock   int    // a ruleset, or -1
@@ -46,10 +52,13 @@ type launch struct {
 	cgroups    []int
 	isolated   bool
 	housed     bool
+	renamed    []idFile // in this order
 	terminal   bool
+	joined     bool
 	stdio      [3]int
 	rlimits    []initproto.Rlimit
 	uid, gid   uintptr
+	keep       uintptr
 	keepGroups bool
 	landlock   int
 	filter     *unix.SockFprog
@@ -77,9 +86,15 @@ type launch struct {
 // stage at which it failed and why.
 func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	c := &launch{
-		cgroups: d.Cgroups, isolated: d.Isolated, housed: d.Housed, terminal: d.Terminal, stdio: d.Stdio, rlimits: d.Rlimits,
-		uid: uintptr(d.UID), gid: uintptr(d.GID), keepGroups: d.KeepGroups, landlock: d.Landlock,
+		cgroups: d.Cgroups, isolated: d.Isolated, housed: d.Housed, terminal: d.Terminal, joined: d.Joined, stdio: d.Stdio, rlimits: d.Rlimits,
+		uid: uintptr(d.UID), gid: uintptr(d.GID), keep: d.Keep, keepGroups: d.KeepGroups, landlock: d.Landlock,
 		how: unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS},
+	}
+	if d.Renamed {
+		if c.renamed, err = rename(d.UID, d.GID); err != nil {
+			return 0, initproto.StageIdentity, err
+		}
+		c.keepGroups = true
 	}
 	if len(d.Filter)%8 != 0 {
 		return 0, initproto.StageSeccomp, unix.EINVAL
@@ -90,7 +105,7 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 		if copy(unsafe.Slice((*byte)(unsafe.Pointer(&filter[0])), len(filter)*8), d.Filter) != len(d.Filter) {
 			return 0, initproto.StageSeccomp, unix.EINVAL
 		}
-		plain := withoutNotifications(filter)
+		plain := WithoutNotifications(filter)
 		c.filter = &unix.SockFprog{Len: uint16(len(plain)), Filter: &plain[0]}
 		if &plain[0] != &filter[0] && len(d.Listener) > 0 {
 			c.notifying = &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
@@ -148,6 +163,30 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	return int(child), 0, nil
 }
 
+// idFile is a file below /proc that says who somebody is in a user namespace, and what to write to it.
+type idFile struct {
+	path, text *byte
+	length     uintptr
+}
+
+// rename is how a process that has just made a user namespace calls its own ids by other numbers there. Whoever maps but their own id
+// has to give up the right to drop groups first.
+func rename(uid, gid uint32) (list []idFile, err error) {
+	for _, f := range [][2]string{
+		{"/proc/self/setgroups", "deny"},
+		{"/proc/self/gid_map", strconv.Itoa(int(gid)) + " " + strconv.Itoa(unix.Getegid()) + " 1"},
+		{"/proc/self/uid_map", strconv.Itoa(int(uid)) + " " + strconv.Itoa(unix.Geteuid()) + " 1"},
+	} {
+		path, err1 := syscall.BytePtrFromString(f[0])
+		text, err2 := syscall.BytePtrFromString(f[1])
+		if err1 != nil || err2 != nil {
+			return nil, unix.EINVAL
+		}
+		list = append(list, idFile{path, text, uintptr(len(f[1]))})
+	}
+	return list, nil
+}
+
 // rights is a control message with one descriptor.
 type rights struct {
 	header unix.Cmsghdr
@@ -168,9 +207,9 @@ func (c *launch) enclose(control int, message []byte) {
 	c.message.SetControllen(int(unsafe.Sizeof(c.rights)))
 }
 
-// withoutNotifications returns a filter that refuses by itself whatever the given one tells a listener of: with the errno
+// WithoutNotifications returns a filter that refuses by itself whatever the given one tells a listener of: with the errno
 // that stands in the low bits of the notification. It is the given one if that tells of nothing.
-func withoutNotifications(filter []unix.SockFilter) []unix.SockFilter {
+func WithoutNotifications(filter []unix.SockFilter) []unix.SockFilter {
 	const returns = unix.BPF_RET | unix.BPF_K
 	plain := filter
 	for i, in := range filter {
@@ -224,6 +263,30 @@ func becomeProgram(c *launch) {
 			goto fail
 		}
 	}
+	if len(c.renamed) > 0 {
+		stage = initproto.StageIdentity
+		// The number of processes is kept for all that the init ever starts, by what is the limit when the namespace is made.
+		for i = 0; i < len(c.rlimits); i++ {
+			if c.rlimits[i].Resource == unix.RLIMIT_NPROC {
+				if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&c.rlimits[i].Soft)), 0, 0, 0); errno != 0 {
+					goto fail
+				}
+			}
+		}
+		if _, _, errno = unix.RawSyscall(unix.SYS_UNSHARE, unix.CLONE_NEWUSER, 0, 0); errno != 0 {
+			goto fail
+		}
+		for i = 0; i < len(c.renamed); i++ {
+			if fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, atCWD, uintptr(unsafe.Pointer(c.renamed[i].path)), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0); errno != 0 {
+				goto fail
+			}
+			if _, _, errno = unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(c.renamed[i].text)), c.renamed[i].length); errno != 0 {
+				goto fail
+			}
+			_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+		}
+		stage = initproto.StageCgroup
+	}
 	if c.isolated {
 		if _, _, errno = unix.RawSyscall(unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP, 0, 0); errno != 0 {
 			goto fail
@@ -231,8 +294,10 @@ func becomeProgram(c *launch) {
 	}
 
 	stage = initproto.StageSession
-	if _, _, errno = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
-		goto fail
+	if !c.joined {
+		if _, _, errno = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
+			goto fail
+		}
 	}
 	if c.isolated {
 		// A session keyring of its own: the one inherited is the supervisor's. Kernels without
@@ -281,6 +346,9 @@ func becomeProgram(c *launch) {
 	if c.uid != 0 {
 		stage = initproto.StageIdentity
 		for i = 0; i <= unix.CAP_LAST_CAP; i++ {
+			if i != 0 && uintptr(i) == c.keep {
+				continue
+			}
 			_, _, errno = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(i), 0)
 			if errno != 0 && errno != unix.EINVAL { // EINVAL: this kernel has fewer
 				goto fail
@@ -294,12 +362,23 @@ func becomeProgram(c *launch) {
 		if _, _, errno = unix.RawSyscall(unix.SYS_SETRESGID, c.gid, c.gid, c.gid); errno != 0 {
 			goto fail
 		}
+		if c.keep != 0 {
+			if _, _, errno = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0, 0, 0, 0); errno != 0 {
+				goto fail
+			}
+			caps[c.keep/32*3], caps[c.keep/32*3+1], caps[c.keep/32*3+2] = 1<<(c.keep%32), 1<<(c.keep%32), 1<<(c.keep%32)
+		}
 		if _, _, errno = unix.RawSyscall(unix.SYS_SETRESUID, c.uid, c.uid, c.uid); errno != 0 {
 			goto fail
 		}
 		header.version = capVersion3
 		if _, _, errno = unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&caps)), 0); errno != 0 {
 			goto fail
+		}
+		if c.keep != 0 { // what is not ambient ends with the exec
+			if _, _, errno = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, c.keep, 0, 0, 0); errno != 0 {
+				goto fail
+			}
 		}
 	}
 	if _, _, errno = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {

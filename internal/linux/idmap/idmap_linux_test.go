@@ -92,6 +92,37 @@ func volume(t *testing.T, uid, gid int) string {
 	return dir
 }
 
+// Who makes files for the sandbox's user, and gives them away, needs to be somebody on the file system; nobody else becomes so.
+func TestKeep(t *testing.T) {
+	needRoot(t)
+	const maker, user = 500_000, 500_001
+	dir := volume(t, 1234, 1234)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	m := open(t, dir, Options{Writable: true, Owner: &Owner{UID: user, GID: user, Keep: maker}})
+	plain := open(t, dir, Options{Writable: true, Owner: &Owner{UID: user, GID: user}})
+	as(maker, maker, func() {
+		if err := create(m, "made"); err != nil {
+			t.Errorf("make: %v", err)
+		}
+		if err := create(plain, "control"); !errors.Is(err, unix.EOVERFLOW) {
+			t.Errorf("control: make without being kept: %v", err)
+		}
+	})
+	as(maker+7, maker+7, func() {
+		if err := create(m, "other"); !errors.Is(err, unix.EOVERFLOW) {
+			t.Errorf("somebody else: %v", err)
+		}
+	})
+	if err := unix.Fchownat(int(m.Fd()), "made", user, user, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		t.Errorf("give away: %v", err)
+	}
+	if got := owner(t, dir+"/made"); got != "1234:1234" {
+		t.Errorf("on the host the file belongs to %s", got)
+	}
+}
+
 func TestMapped(t *testing.T) {
 	needRoot(t)
 	for _, from := range []int{1234, 0} {
@@ -271,9 +302,9 @@ func TestUnsupported(t *testing.T) {
 	if _, _, err := Open("/proc/sys", Options{Map: m}); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("procfs: %v", err)
 	}
-	open(t, "/proc/sys", Options{})                          // without a mapping it goes
-	open(t, "/proc/sys", Options{Map: &Mapping{7, 7, 8, 8}}) // nothing to map
-	open(t, t.TempDir(), Options{Map: m})                    // and a file system that can, can
+	open(t, "/proc/sys", Options{})                             // without a mapping it goes
+	open(t, "/proc/sys", Options{Map: &Mapping{7, 7, 8, 8, 0}}) // nothing to map
+	open(t, t.TempDir(), Options{Map: m})                       // and a file system that can, can
 	if _, _, err := Open(t.TempDir(), Options{Map: &Mapping{ToUID: ^uint32(0)}}); err == nil || errors.Is(err, ErrUnsupported) {
 		t.Errorf("id -1: %v", err)
 	}

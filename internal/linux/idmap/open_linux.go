@@ -19,7 +19,11 @@ var ErrSource = errors.New("not a directory or regular file")
 
 // Mapping shows files that belong to From on the file system as belonging to To, and makes files that To creates belong to
 // From. All ids are the host's.
-type Mapping struct{ FromUID, ToUID, FromGID, ToGID uint32 }
+type Mapping struct {
+	FromUID, ToUID, FromGID, ToGID uint32
+	// Keep is a user and a group whose files are shown, and made, as their own; 0 is none. Who makes a file and gives it to To needs that.
+	Keep uint32
+}
 
 // identity maps nothing, and needs no support by the file system.
 func (m *Mapping) identity() bool { return m == nil || m.FromUID == m.ToUID && m.FromGID == m.ToGID }
@@ -34,7 +38,10 @@ type Options struct {
 }
 
 // Owner is a user and a group of the host.
-type Owner struct{ UID, GID uint32 }
+type Owner struct {
+	UID, GID uint32
+	Keep     uint32 // as in Mapping
+}
 
 // Open clones the mount tree at source, an absolute path without symlinks and dots. The descriptor is for move_mount; it is
 // opened with O_PATH, and the caller's to close. isFile says that it is a regular file, so that the place to attach it has
@@ -47,7 +54,7 @@ func Open(source string, o Options) (mount *os.File, isFile bool, err error) {
 	defer unix.Close(path)
 	isFile = st.Mode&unix.S_IFMT == unix.S_IFREG
 	if o.Owner != nil {
-		o.Map = &Mapping{FromUID: st.Uid, ToUID: o.Owner.UID, FromGID: st.Gid, ToGID: o.Owner.GID}
+		o.Map = &Mapping{FromUID: st.Uid, ToUID: o.Owner.UID, FromGID: st.Gid, ToGID: o.Owner.GID, Keep: o.Owner.Keep}
 	}
 	const flags = unix.AT_EMPTY_PATH | unix.AT_RECURSIVE
 	fd, err := unix.OpenTree(path, "", flags|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)

@@ -63,16 +63,22 @@ func newUserNamespace(m Mapping) (int, error) {
 	if err := spareDescriptors(); err != nil {
 		return -1, fmt.Errorf("make a user namespace for %+v: %w", m, err)
 	}
+	// On the file system's side is what a namespace has inside, on the side of processes what it has outside.
+	uids := []syscall.SysProcIDMap{{ContainerID: int(m.FromUID), HostID: int(m.ToUID), Size: 1}}
+	gids := []syscall.SysProcIDMap{{ContainerID: int(m.FromGID), HostID: int(m.ToGID), Size: 1}}
+	if m.Keep != 0 {
+		same := syscall.SysProcIDMap{ContainerID: int(m.Keep), HostID: int(m.Keep), Size: 1}
+		uids, gids = append(uids, same), append(gids, same)
+	}
 	runtime.LockOSThread() // the tracer is this very thread, and must live until the child is dead
 	defer runtime.UnlockOSThread()
 	pidfd := -1
 	child, err := os.StartProcess("/proc/self/exe", []string{"idmap"}, &os.ProcAttr{
 		Env: []string{},
 		Sys: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWUSER,
-			// On the file system's side is what a namespace has inside, on the side of processes what it has outside.
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(m.FromUID), HostID: int(m.ToUID), Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(m.FromGID), HostID: int(m.ToGID), Size: 1}},
+			Cloneflags:  unix.CLONE_NEWUSER,
+			UidMappings: uids,
+			GidMappings: gids,
 			Ptrace:      true,
 			Pdeathsig:   syscall.SIGKILL,
 			PidFD:       &pidfd,

@@ -6,7 +6,7 @@
 // or, where that is not at hand, in any program that links package spawn.
 //
 // Lifecycle. Prove the namespaces are fresh, build the root, answer ready; fork a program for
-// every exec; reap whatever dies; when the last program asked for has ended, or the supervisor's
+// every exec, or adopt the one that somebody else has forked into the sandbox; reap whatever dies; when the last program asked for has ended, or the supervisor's
 // end of the socket closes for whatever reason, exit. The exit of a pid namespace's first process
 // makes the kernel kill all the others, so there is nothing else to clean up.
 //

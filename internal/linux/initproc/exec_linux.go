@@ -25,6 +25,10 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 			return 0, -1, -1, err
 		}
 	}
+	if m.Console != "" && !s.console {
+		pid, err = s.callConsole(m, began)
+		return pid, -1, -1, err
+	}
 	at := func(i int) (int, error) {
 		if i < 0 || i >= len(fds) {
 			return -1, failed(initproto.StageProtocol, "exec", noDescriptor(i, len(fds)))
@@ -32,7 +36,7 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 		return fds[i], nil
 	}
 	c := clone.Program{
-		Isolated: m.NewCgroupNS, Housed: s.housed, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
+		Isolated: m.NewCgroupNS, Renamed: m.NewUserNS, Housed: s.housed, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
 		Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
 		Began: began, Control: s.socket.fd, Listener: (&initproto.Listener{ID: m.ID}).Encode(),
 	}
@@ -40,12 +44,19 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 	if len(m.Paths) == 0 || len(m.Args) == 0 {
 		return 0, -1, -1, failed(initproto.StageExec, "program", unix.ENOENT)
 	}
-	if m.Terminal {
-		if master, slave, err = openTerminal(m.Rows, m.Cols, m.UID); err != nil {
+	switch {
+	case s.console:
+		c.Stdio, c.Joined = [3]int{0, 1, 2}, true
+	case m.Terminal:
+		owner := m.UID
+		if m.NewUserNS { // another name for whom we are
+			owner = 0
+		}
+		if master, slave, err = openTerminal(m.Rows, m.Cols, owner); err != nil {
 			return 0, -1, -1, err
 		}
 		c.Stdio, c.Terminal = [3]int{slave, slave, slave}, true
-	} else {
+	default:
 		for i := range c.Stdio {
 			if c.Stdio[i], err = at(m.Stdio[i]); err != nil {
 				return 0, -1, -1, err

@@ -58,6 +58,9 @@ type server struct {
 	tree   tree // everything that runs in this sandbox
 	leave  func(code int)
 	housed bool // in a world that somebody else has built
+	// console: this is one, and the init is where.
+	console bool
+	where   string
 
 	bell int // an eventfd that wakes the reaper when there is a program
 
@@ -68,6 +71,7 @@ type server struct {
 	// terminals of programs, kept open while they live: one that lets go of its terminal, and opens it again, has
 	// not hung up.
 	terminals map[int]int
+	consoles  map[int]*socket // pid → where the console is that the program is on
 }
 
 // tree is everything that descends from this process.
@@ -81,7 +85,8 @@ type tree interface {
 // take after that one. (runtime.LockOSThread would do the first, at the price of a thread more.)
 func Main(leave func(code int)) {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&append([]byte(Name), 0)[0])), 0, 0, 0) // or ps shows a descriptor's number
-	s := &server{socket: &socket{fd: control()}, leave: leave, running: map[int]uint64{}, terminals: map[int]int{}}
+	s := &server{socket: &socket{fd: control()}, leave: leave, running: map[int]uint64{}, terminals: map[int]int{}, consoles: map[int]*socket{}}
+	s.where, s.console = syscall.Getenv(ConsoleVariable)
 	err := s.serve()
 	code := 0
 	if err != nil {
@@ -119,17 +124,40 @@ func (s *server) report(id uint64, err error) int {
 }
 
 func (s *server) serve() error {
-	if err := isSupervised(s.socket.fd); err != nil {
+	var err error
+	if s.console {
+		err = s.come()
+	} else {
+		err = isSupervised(s.socket.fd)
+	}
+	if err != nil {
 		return err
 	}
-	err := clone.Awaken()
-	if err != nil {
+	if err := clone.Awaken(); err != nil {
 		return failed(initproto.StageLimits, "awaken", err)
 	}
 	if s.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
 		return failed(initproto.StageProtocol, "wake reaper", err)
 	}
 	go s.reap()
+	if !s.console {
+		if err := s.setUp(); err != nil {
+			return err
+		}
+	}
+	for {
+		m, fds, err := s.socket.receive()
+		if err != nil {
+			return nil // the supervisor is gone, or is done with us: so are we
+		}
+		if err := s.handle(m, fds); err != nil {
+			return err
+		}
+	}
+}
+
+// setUp makes what the supervisor asks for first.
+func (s *server) setUp() error {
 	m, fds, err := s.socket.receive()
 	if err != nil {
 		return failed(initproto.StageProtocol, "receive setup", err)
@@ -153,16 +181,7 @@ func (s *server) serve() error {
 		return failed(initproto.StageProtocol, "send ready", err)
 	}
 	closeAll(ready)
-
-	for {
-		m, fds, err := s.socket.receive()
-		if err != nil {
-			return nil // the supervisor is gone, or is done with us: so are we
-		}
-		if err := s.handle(m, fds); err != nil {
-			return err
-		}
-	}
+	return nil
 }
 
 func (s *server) handle(m any, fds []int) error {
@@ -170,6 +189,10 @@ func (s *server) handle(m any, fds []int) error {
 	switch m := m.(type) {
 	case *initproto.Exec:
 		return s.start(m, fds)
+	case *initproto.Expect:
+		return s.expect(m)
+	case *initproto.Adopt:
+		return s.adopt(m)
 	case *initproto.Signal:
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -223,6 +246,8 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 	}
 	if end, ok := early[pid]; ok {
 		s.ended(pid, end)
+	} else if there := s.consoles[pid]; there != nil {
+		go s.follow(pid, there)
 	}
 	_, err = unix.Write(s.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	return failed(initproto.StageProtocol, "wake reaper", err)
@@ -234,7 +259,8 @@ type end struct {
 	at     uint64
 }
 
-// ended reports the end of a program that was asked for, and ends the sandbox with the last. With mu held.
+// ended reports the end of a program that was asked for, and ends the sandbox with the last; if that was on a console, the supervisor does: whoever
+// put it there must go first, or would say on the terminal that we have gone. With mu held.
 func (s *server) ended(pid int, e end) {
 	id := s.running[pid]
 	delete(s.running, pid)
@@ -243,7 +269,7 @@ func (s *server) ended(pid int, e end) {
 		delete(s.terminals, pid)
 	}
 	err := s.socket.send((&initproto.Exited{ID: id, Status: uint32(e.status), At: e.at}).Encode())
-	if err != nil || len(s.running) == 0 && !s.starting {
+	if err != nil || len(s.running) == 0 && !s.starting && s.consoles[pid] == nil {
 		s.exit(0)
 	}
 }
@@ -261,7 +287,14 @@ func (s *server) reap() {
 			continue
 		}
 		if err != nil { // no children, just now
-			_, _ = unix.Read(s.bell, bell)
+			s.mu.Lock()
+			more := len(s.consoles) > 0
+			s.mu.Unlock()
+			if more { // what a program leaves behind comes to us, whose child it was not, and nothing tells us
+				_ = unix.Nanosleep(&unix.Timespec{Nsec: orphanage}, nil)
+			} else {
+				_, _ = unix.Read(s.bell, bell)
+			}
 			continue
 		}
 		if status.Stopped() {
@@ -281,6 +314,9 @@ func (s *server) reap() {
 		s.mu.Unlock()
 	}
 }
+
+// orphanage is how long, in nanoseconds, the orphans of a program on a console may lie unburied.
+const orphanage = 50e6
 
 // goOn continues a child that was stopped before it was a program: by a neighbour, who could keep it from ever becoming
 // one. What stops a program is that program's affair.

@@ -95,7 +95,12 @@ func moveIn(found *initproto.Posture) error {
 	if err := silence(); err != nil {
 		return err
 	}
-	*found = initproto.Posture{PID: 1, UID: uint32(unix.Getuid()), GID: uint32(unix.Getgid())}
+	return look(found)
+}
+
+// look says what this process is.
+func look(found *initproto.Posture) error {
+	*found = initproto.Posture{PID: uint32(unix.Getpid()), UID: uint32(unix.Getuid()), GID: uint32(unix.Getgid())}
 	nnp, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
 	if err != nil {
 		return failed(initproto.StageIdentity, "ask for no_new_privs", err)

@@ -9,11 +9,16 @@
 //	host → setup{root, mounts, …}            once, with the descriptors of the mounts
 //	init → ready{}                           with a descriptor of the scratch for the next phase
 //	host → exec{id, argv, env, policy}       any number of times, with stdio and cgroup descriptors
-//	init → started{id, pid, at}              with the terminal's master, if one was asked for
+//	init → started{id, pid, at}              with the terminal's master, if one was asked for and exec names no console
+//	host → expect{id, policy}                in place of an exec: somebody else forks the program into this sandbox
+//	init → expected{id}                      with what only the init could make
+//	host → adopt{id, pid}                    the program is there, as the init's child
 //	host → signal{id or everyone, number}
 //	init → exited{id, status, at}            the last one is followed by the init's own exit
 //	init → failed{id, stage, errno, detail}  instead of ready or started
 //	(host closes)                            the init exits, and the kernel kills all the rest
+//
+// An init speaks the same with a console (initproc), from exec on, and hands on the answers.
 //
 // Concurrency. Values are plain data; encode and decode are pure.
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"reflect"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -49,12 +50,12 @@ func drawExec(t *rapid.T) *Exec {
 		LandlockFS: rapid.Uint64().Draw(t, "fs"), LandlockNet: rapid.Uint64().Draw(t, "net"),
 		Loopback: rapid.Bool().Draw(t, "lo"), Stdio: [3]int{descriptor.Draw(t, "0"), descriptor.Draw(t, "1"), descriptor.Draw(t, "2")}, Terminal: rapid.Bool().Draw(t, "tty"),
 		Rows: rapid.Uint16().Draw(t, "rows"), Cols: rapid.Uint16().Draw(t, "cols"), Cgroups: rapid.SliceOfN(descriptor, 0, 5).Draw(t, "cgroups"),
-		NewCgroupNS: rapid.Bool().Draw(t, "cg"),
+		NewCgroupNS: rapid.Bool().Draw(t, "cg"), NewUserNS: rapid.Bool().Draw(t, "user"), Console: text.Draw(t, "console"),
 	}
 }
 
 func drawMessage(t *rapid.T) encoder {
-	switch rapid.IntRange(0, 7).Draw(t, "kind") {
+	switch rapid.IntRange(0, 10).Draw(t, "kind") {
 	case 0:
 		return drawSetup(t)
 	case 1:
@@ -69,6 +70,15 @@ func drawMessage(t *rapid.T) encoder {
 		return &Failed{rapid.Uint64().Draw(t, "id"), Stage(rapid.Uint32().Draw(t, "stage")), rapid.Uint32().Draw(t, "errno"), text.Draw(t, "detail")}
 	case 6:
 		return &Listener{rapid.Uint64().Draw(t, "id")}
+	case 7:
+		return &Expect{
+			ID: rapid.Uint64().Draw(t, "id"), LandlockFS: rapid.Uint64().Draw(t, "fs"), LandlockNet: rapid.Uint64().Draw(t, "net"), Loopback: rapid.Bool().Draw(t, "lo"),
+			Landlock: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rule { return Rule{text.Draw(t, "p"), rapid.Uint64().Draw(t, "a")} }), 0, 4).Draw(t, "landlock"),
+		}
+	case 8:
+		return &Expected{rapid.Uint64().Draw(t, "id")}
+	case 9:
+		return &Adopt{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "pid")}
 	}
 	return &Ready{}
 }
@@ -145,7 +155,7 @@ func TestTruncated(t *testing.T) {
 
 // Every field is on the wire: changing one changes the frame.
 func TestEveryFieldTravels(t *testing.T) {
-	for _, m := range []encoder{&Setup{}, &Exec{}, &Signal{}, &Started{}, &Exited{}, &Failed{}} {
+	for _, m := range []encoder{&Setup{}, &Exec{}, &Signal{}, &Started{}, &Exited{}, &Failed{}, &Expect{}, &Expected{}, &Adopt{}} {
 		plain := m.Encode()
 		v := reflect.ValueOf(m).Elem()
 		for i := range v.NumField() {
@@ -180,7 +190,10 @@ func TestVersionMismatch(t *testing.T) {
 		t.Fatalf("the version is not where it was: % x", frame)
 	}
 	frame[HeaderSize+1]++
-	if m, err := Decode(frame[HeaderSize:]); !errors.Is(err, ErrMalformed) {
+	if m, err := Decode(frame[HeaderSize:]); !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), "different builds") {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if m, err := Decode(frame[HeaderSize : HeaderSize+1]); err != ErrMalformed { //nolint:errorlint // that, and no version
 		t.Errorf("%+v, %v", m, err)
 	}
 }
@@ -232,6 +245,7 @@ func FuzzDecode(f *testing.F) {
 		&Setup{Namespaced: true, Hostname: "h", Masked: []string{"a", "b"}, Binds: []Bind{{"a", "b"}}, Volumes: []Volume{{1, "x", true}}},
 		&Exec{ID: 1, Args: []string{"x"}, Rlimits: []Rlimit{{1, 2, 3}}, Seccomp: []byte{1}, Landlock: []Rule{{"/", 1}}, Cgroups: []int{3}},
 		&Signal{1, true, 9}, &Started{1, 2, 3}, &Exited{1, 2, 3}, &Failed{1, StageExec, 2, "x"}, &Ready{},
+		&Expect{ID: 1, Landlock: []Rule{{"/", 1}}, Loopback: true}, &Expected{1}, &Adopt{1, 2},
 	} {
 		f.Add(m.Encode()[HeaderSize:])
 	}

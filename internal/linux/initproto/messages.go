@@ -15,6 +15,9 @@ const (
 	KindExited
 	KindFailed
 	KindListener
+	KindExpect
+	KindExpected
+	KindAdopt
 )
 
 // Stage names the step of the init that failed.
@@ -131,7 +134,13 @@ type Exec struct {
 	Rows, Cols              uint16
 	Cgroups                 []int // descriptors of the files to join cgroups through
 	NewCgroupNS             bool
-	Birthplace              int // descriptor of the v2 group's directory to be born in, where that can be, in place of joining; -1 is none
+	// NewUserNS gives the program a user namespace of its own, in which the init's one id is UID and GID: where a container
+	// runtime insists that the id is called 0.
+	NewUserNS  bool
+	Birthplace int // descriptor of the v2 group's directory to be born in, where that can be, in place of joining; -1 is none
+	// Console names a socket of the sandbox's own, to which a process comes that has the terminal: the program is that one's child. Empty: the
+	// init makes the terminal.
+	Console string
 }
 
 // Rule grants rights below a path.
@@ -152,6 +161,25 @@ type Started struct {
 	ID  uint64
 	PID uint32 // in the sandbox's own pid namespace
 	At  uint64 // nanoseconds of the monotonic clock, which is the supervisor's too
+}
+
+// Expect tells an init that a program is going to be forked into its namespaces by somebody else, who has to be told what only
+// the init can make: the second wall, of paths as they are inside.
+type Expect struct {
+	ID                      uint64
+	Landlock                []Rule // as in Exec
+	LandlockFS, LandlockNet uint64
+	Loopback                bool
+}
+
+// Expected answers an Expect, with the ruleset's descriptor if rules were given.
+type Expected struct{ ID uint64 }
+
+// Adopt names the program that was expected. It is the init's child by now, and from here on like any that was executed; Started
+// does not follow. Nothing else may have been run before.
+type Adopt struct {
+	ID  uint64
+	PID uint32 // in the sandbox's own pid namespace
 }
 
 // Listener comes before Started, from the program's own process, with the descriptor that the kernel tells of its refused
@@ -260,7 +288,10 @@ func (m *Setup) Encode() []byte {
 }
 
 func (r *reader) setup() *Setup {
-	if r.uint() != Version {
+	if v := r.uint(); v != Version {
+		if !r.bad {
+			r.version = versionError(v)
+		}
 		r.fail()
 	}
 	m := &Setup{Namespaced: r.bool(), Housed: r.bool(), Inner: r.bool(), HostMountNS: r.uint(), HostUserNS: r.uint(), Stay: r.bool(), KeepGroups: r.bool()}
@@ -299,11 +330,7 @@ func (m *Exec) Encode() []byte {
 			w.uint(l.Max)
 		}
 		w.bytes(m.Seccomp)
-		w.uint(uint64(len(m.Landlock)))
-		for _, l := range m.Landlock {
-			w.string(l.Path)
-			w.uint(l.Access)
-		}
+		w.rules(m.Landlock)
 		w.uint(m.LandlockFS)
 		w.uint(m.LandlockNet)
 		w.bool(m.Loopback)
@@ -318,7 +345,9 @@ func (m *Exec) Encode() []byte {
 			w.int(int64(fd))
 		}
 		w.bool(m.NewCgroupNS)
+		w.bool(m.NewUserNS)
 		w.int(int64(m.Birthplace))
+		w.string(m.Console)
 	})
 }
 
@@ -328,9 +357,7 @@ func (r *reader) exec() *Exec {
 		m.Rlimits = append(m.Rlimits, Rlimit{Resource: r.uint32(), Soft: r.uint(), Max: r.uint()})
 	})
 	m.Seccomp = r.bytes()
-	r.list(func() {
-		m.Landlock = append(m.Landlock, Rule{Path: r.string(), Access: r.uint()})
-	})
+	m.Landlock = r.rules()
 	m.LandlockFS, m.LandlockNet = r.uint(), r.uint()
 	m.Loopback = r.bool()
 	for i := range m.Stdio {
@@ -342,7 +369,9 @@ func (r *reader) exec() *Exec {
 		m.Cgroups = append(m.Cgroups, r.fd())
 	})
 	m.NewCgroupNS = r.bool()
+	m.NewUserNS = r.bool()
 	m.Birthplace = r.fd()
+	m.Console = r.string()
 	return m
 }
 
@@ -384,6 +413,41 @@ func (m *Started) Encode() []byte {
 		w.uint(uint64(m.PID))
 		w.uint(m.At)
 	})
+}
+
+// Encode renders m as a frame, header included.
+func (m *Expect) Encode() []byte {
+	return frame(KindExpect, func(w *writer) {
+		w.uint(m.ID)
+		w.rules(m.Landlock)
+		w.uint(m.LandlockFS)
+		w.uint(m.LandlockNet)
+		w.bool(m.Loopback)
+	})
+}
+
+// Encode renders m as a frame, header included.
+func (m *Expected) Encode() []byte { return frame(KindExpected, func(w *writer) { w.uint(m.ID) }) }
+
+// Encode renders m as a frame, header included.
+func (m *Adopt) Encode() []byte {
+	return frame(KindAdopt, func(w *writer) {
+		w.uint(m.ID)
+		w.uint(uint64(m.PID))
+	})
+}
+
+func (w *writer) rules(list []Rule) {
+	w.uint(uint64(len(list)))
+	for _, l := range list {
+		w.string(l.Path)
+		w.uint(l.Access)
+	}
+}
+
+func (r *reader) rules() (list []Rule) {
+	r.list(func() { list = append(list, Rule{Path: r.string(), Access: r.uint()}) })
+	return list
 }
 
 // Encode renders m as a frame, header included.
@@ -442,6 +506,12 @@ func Decode(body []byte) (any, error) {
 		m = &Started{ID: r.uint(), PID: r.uint32(), At: r.uint()}
 	case KindListener:
 		m = &Listener{ID: r.uint()}
+	case KindExpect:
+		m = &Expect{ID: r.uint(), Landlock: r.rules(), LandlockFS: r.uint(), LandlockNet: r.uint(), Loopback: r.bool()}
+	case KindExpected:
+		m = &Expected{ID: r.uint()}
+	case KindAdopt:
+		m = &Adopt{ID: r.uint(), PID: r.uint32()}
 	case KindExited:
 		m = &Exited{ID: r.uint(), Status: r.uint32(), At: r.uint()}
 	case KindFailed:
@@ -449,7 +519,10 @@ func Decode(body []byte) (any, error) {
 	default:
 		return nil, ErrMalformed
 	}
-	if r.bad || len(r.b) != 0 {
+	switch {
+	case r.version != nil:
+		return nil, r.version
+	case r.bad || len(r.b) != 0:
 		return nil, ErrMalformed
 	}
 	return m, nil

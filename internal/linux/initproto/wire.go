@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"strconv"
 )
 
 // MaxFrame bounds a frame: arguments and environment of a program, and room to spare.
@@ -15,7 +16,7 @@ const HeaderSize = 5
 
 // Version is raised with every change to the messages, so that an init and a supervisor of
 // different builds find out before they misunderstand each other.
-const Version = 4
+const Version = 5
 
 // MaxDescriptors is how many descriptors travel with one frame at the most (the kernel's
 // SCM_MAX_FD is 253).
@@ -23,6 +24,16 @@ const MaxDescriptors = 200
 
 // ErrMalformed is the one error of a decoder.
 var ErrMalformed = errors.New("malformed init message")
+
+// versionError is a message of another version: the two ends are of different builds.
+type versionError uint64
+
+func (e versionError) Error() string {
+	return "sandbox-init speaks version " + strconv.Itoa(Version) + " of its protocol, and sandbox-run version " + strconv.FormatUint(uint64(e), 10) +
+		": they are of different builds; put the sandbox-init of the same release beside sandbox-run"
+}
+
+func (versionError) Is(target error) bool { return target == ErrMalformed }
 
 // This encoding is written by hand because the init decodes one message in its whole life: the
 // reflection of a general codec would cost it more time than building the root does.
@@ -52,8 +63,9 @@ func (w *writer) strings(list []string) {
 
 // reader takes values off a frame. After the first malformed one it yields zeros and keeps the error.
 type reader struct {
-	b   []byte
-	bad bool
+	b       []byte
+	bad     bool
+	version error // it is another one's; nothing else of it was read
 }
 
 func (r *reader) fail() { r.bad, r.b = true, nil }

@@ -145,6 +145,32 @@ func Register(dir string, record []byte) (*Entry, error) {
 	return &Entry{held: held{dir: at, file: file, path: dir, name: name(slot)}, slot: slot}, nil
 }
 
+// Adopt takes the slot of a supervisor that is registered no longer, and of which something was found: as an orphan whose record is empty. It
+// is nil where somebody has the slot, living or not, and where the name is none of ours.
+func Adopt(dir, file string) (*Orphan, error) {
+	slot, ok := slotOf(file)
+	if !ok {
+		return nil, nil
+	}
+	at, err := openDir(dir, true)
+	if err != nil {
+		return nil, err
+	}
+	locked, temporary, err := create(at, dir, nil)
+	if err == nil {
+		if err = unix.Renameat2(int(at.Fd()), temporary, int(at.Fd()), file, unix.RENAME_NOREPLACE); err == nil {
+			return &Orphan{held: held{dir: at, file: locked, path: dir, name: file}, Slot: slot, Name: file}, nil
+		}
+		_ = unix.Unlinkat(int(at.Fd()), temporary, 0)
+		_ = locked.Close()
+		if err = fmt.Errorf("registry: adopt %s/%s: %w%s", dir, file, err, hint(err)); errors.Is(err, unix.EEXIST) {
+			err = nil
+		}
+	}
+	_ = at.Close()
+	return nil, err
+}
+
 // create makes a file under a name that is nobody's, locks it and writes the record.
 func create(at *os.File, dir string, record []byte) (*os.File, string, error) {
 	for range createTries {

@@ -15,6 +15,8 @@ type Adopted struct {
 	Socket     int // our end of the init's socket, which is taken over
 	// Kill ends the init, or the runtime if there is none yet. It may be called at any time until Reap has returned true.
 	Kill func()
+	// Last is called when the runtime has ended, before it is waited for and its pid may become another's.
+	Last func()
 }
 
 // Adopt is the Init of another's making. The caller calls Setup, with Housed, and then Reap as ever.
@@ -28,7 +30,7 @@ func Adopt(a Adopted) (*Init, error) {
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
 	return &Init{
-		pid: a.PID, pidfd: a.PIDFD, conn: c, whole: true, keeper: a.Kill, done: make(chan struct{}),
+		pid: a.PID, pidfd: a.PIDFD, conn: c, whole: true, keeper: a.Kill, last: a.Last, done: make(chan struct{}),
 		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{}, listeners: map[uint64]*os.File{},
 	}, nil
 }
@@ -46,6 +48,9 @@ const Name = initproc.Name
 // ControlVariable tells an init where its socket is, if that is not descriptor 3.
 const ControlVariable = initproc.ControlVariable
 
+// ConsoleVariable tells an executable of ours that it is a console, and where its init is (initproto.Exec.Console).
+const ConsoleVariable = initproc.ConsoleVariable
+
 // Environ is the environment of an init.
 func Environ() []string {
 	// Two processors: one for the thread that listens to us, one for the one that waits for children;
@@ -53,4 +58,13 @@ func Environ() []string {
 	// cgroup files are to be kept open by a runtime that wants to follow its limits.
 	// The last one is for a test binary that is its own init: built with -race, it would sleep a second before it exits.
 	return []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0,memprofilerate=0", "GORACE=atexit_sleep_ms=0"}
+}
+
+// ConsoleEnviron is what an init on a terminal has: it may not say there that nobody has told it where to put what it measures.
+func ConsoleEnviron() []string {
+	env := Environ()
+	if measured {
+		env = append(env, "GOCOVERDIR=/tmp")
+	}
+	return env
 }

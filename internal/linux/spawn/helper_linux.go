@@ -50,9 +50,13 @@ func StartHelper(name string, o Options) (*Helper, error) {
 			files = append(files, int(f.Fd()))
 		}
 	}
-	pid, pidfd, err := clone.StartInit(clone.Init{
+	birth := clone.Init{
 		Binary: int(self.Fd()), Args: []string{name}, Env: env, Namespaces: o.Namespaces, Owner: o.Owner, Files: files,
-	})
+	}
+	if o.Cgroup != nil {
+		birth.Cgroup = int(o.Cgroup.Fd())
+	}
+	pid, pidfd, err := clone.StartInit(birth)
 	if err != nil {
 		unix.Close(pair[0])
 		return nil, fmt.Errorf("clone: %w", err)
@@ -71,6 +75,9 @@ func StartHelper(name string, o Options) (*Helper, error) {
 
 // Socket is our end. It is the helper's until Close.
 func (h *Helper) Socket() int { return h.socket }
+
+// Process is the helper itself. Who hands it to Adopt, whose it is from then on, closes the Socket in place of Close.
+func (h *Helper) Process() (pid, pidfd int) { return h.pid, h.pidfd }
 
 // Kill ends the helper as a stranger would; Close is still due.
 func (h *Helper) Kill() { _ = unix.PidfdSendSignal(h.pidfd, unix.SIGKILL, nil, 0) }

@@ -67,6 +67,19 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, b
 	return p, nil
 }
 
+// RunConsole executes a program on a terminal whose master is ours: m.Console says who has the other end. The master is the Program's to
+// close from here on.
+func (i *Init) RunConsole(ctx context.Context, m *initproto.Exec, master *os.File) (*Program, error) {
+	m.Stdio, m.Birthplace = [3]int{-1, -1, -1}, -1
+	r, err := i.exec(ctx, m, nil)
+	if err != nil {
+		_ = master.Close()
+		return nil, err
+	}
+	r.master = master
+	return &Program{running: r, init: i, id: m.ID}, nil
+}
+
 // openPipes makes the three pipes and returns the program's ends. Only our own ends are
 // non-blocking: a program that finds its stdout so would lose output.
 func (p *Program) openPipes() (theirs []int, err error) {

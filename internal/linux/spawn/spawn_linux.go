@@ -76,6 +76,7 @@ type Init struct {
 	whole bool // its pid namespace ends with it
 	// keeper is set if somebody else has started the init and pid is theirs: it ends what they keep. See Adopt.
 	keeper  func()
+	last    func()            // the same: called before the process is buried
 	posture initproto.Posture // once set up, of one that is housed
 	inmate  int               // the same: its pid
 
@@ -220,8 +221,11 @@ func devNull() (f *os.File, err error) {
 func (i *Init) PID() int { return i.pid }
 
 // Threads is how many threads the init has.
-func (i *Init) Threads() int {
-	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(i.pid) + "/task")
+func (i *Init) Threads() int { return Threads(i.pid) }
+
+// Threads is how many threads a process has, for an init that is another's child.
+func Threads(pid int) int {
+	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
 	if err != nil {
 		return 1
 	}
@@ -287,6 +291,8 @@ func (i *Init) listen() {
 		i.mu.Lock()
 		switch m := msg.(type) {
 		case *initproto.Started:
+			i.answerLocked(m.ID, msg, files)
+		case *initproto.Expected:
 			i.answerLocked(m.ID, msg, files)
 		case *initproto.Failed:
 			i.answerLocked(m.ID, msg, files)
@@ -552,6 +558,9 @@ func (i *Init) reap(deadline time.Time, look func(pid int)) bool {
 
 // wait buries the process and lets go of its descriptor.
 func (i *Init) wait() {
+	if i.last != nil {
+		i.last()
+	}
 	for {
 		_, err := unix.Wait4(i.pid, nil, unix.WALL, nil)
 		if err != unix.EINTR {

@@ -1,7 +1,7 @@
 // Package subid finds the subordinate ids that an ordinary user was granted, and maps them into a user
 // namespace.
 //
-// Place in the flow. The native backend asks for a Grant when it is not root; internal/linux/spawn calls
+// Place in the flow. Backends ask for a Grant when they are not root (pkg/sandbox/internal/rootless); internal/linux/spawn calls
 // its Map for every new user namespace.
 //
 // Lifecycle. Lookup reads /etc/subuid and /etc/subgid once; a Grant holds nothing open.

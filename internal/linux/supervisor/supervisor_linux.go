@@ -78,9 +78,9 @@ type Supervisor struct {
 	entry   *registry.Entry
 	groups  atomic.Uint64 // numbers groups and directories
 
-	mu      sync.Mutex
-	madeDir bool
-	taken   [MaxConcurrent / 64]uint64 // bitmap of id pairs in use
+	mu    sync.Mutex
+	dir   *os.File                   // the directory all of ours are in, held from the first of them on
+	taken [MaxConcurrent / 64]uint64 // bitmap of id pairs in use
 }
 
 // Open claims a place for this process.
@@ -90,6 +90,16 @@ func Open(tree *cgroup.Tree) (*Supervisor, error) {
 		return nil, err
 	}
 	return &Supervisor{Cgroups: tree, entry: e}, nil
+}
+
+// Record notes a directory of cgroups that this process is about to make, for whoever collects should it be killed before it
+// has a claim, or after. It is forgotten when the directory is gone.
+func Record(root string) (forget func(), err error) {
+	e, err := registry.Register(RuntimeDir(), []byte(root))
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = e.Close() }, nil // what is left of it the next collector removes
 }
 
 // NewGroup names a cgroup nobody else has; nothing is made yet.
@@ -129,23 +139,86 @@ func (s *Supervisor) Release(root int) {
 // dirName is where the directories of a claim are. Its place follows from its name, so that whoever
 // collects a dead supervisor finds it without being told where to look.
 func dirName(claim string) string {
-	return filepath.Join("/var/tmp", fmt.Sprintf("sandbox-run-%d-%s", os.Geteuid(), claim))
+	return filepath.Join(dirsAt, dirPrefix()+claim)
 }
+
+// dirsAt is where all of them are, and dirPrefix what the names of a user's begin with.
+const dirsAt = "/var/tmp"
+
+func dirPrefix() string { return fmt.Sprintf("sandbox-run-%d-", os.Geteuid()) }
 
 // NewDir makes a directory nobody else has. The caller removes it.
 func (s *Supervisor) NewDir() (string, error) {
 	parent := dirName(s.entry.Name())
 	s.mu.Lock()
-	if !s.madeDir {
-		if err := os.Mkdir(parent, 0o700); err != nil {
-			s.mu.Unlock()
-			return "", err // somebody else's, in a directory everybody may write to
+	defer s.mu.Unlock()
+	if s.dir == nil {
+		dir, err := makeHeld(parent)
+		if err != nil {
+			return "", err
 		}
-		s.madeDir = true
+		s.dir = dir
 	}
-	s.mu.Unlock()
 	dir := filepath.Join(parent, strconv.FormatUint(s.groups.Add(1), 10))
 	return dir, os.Mkdir(dir, 0o700)
+}
+
+// makeHeld makes a directory and holds it. What is there already is of one who had the name before, and goes; it stays if it is somebody else's, in a
+// directory everybody may write to.
+func makeHeld(name string) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), orphanTimeout)
+	defer cancel()
+	for {
+		made := os.Mkdir(name, 0o700)
+		if made != nil && !errors.Is(made, os.ErrExist) {
+			return nil, made
+		}
+		dir, err := hold(name)
+		switch {
+		case err == nil && made == nil:
+			return dir, nil
+		case err == nil:
+			err = removal.Tree(ctx, name)
+			_ = dir.Close()
+			if err != nil {
+				return nil, err
+			}
+		case (errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.ENOENT)) && ctx.Err() == nil:
+			time.Sleep(time.Millisecond) // a collector has it, and is done soon
+		default:
+			if made == nil {
+				_ = os.Remove(name)
+			}
+			return nil, errors.Join(made, err)
+		}
+	}
+}
+
+// hold takes a directory of ours that nobody else holds. A supervisor holds its own until it ends, so that whoever would remove it need not
+// know where it is registered: another environment of the same user has another runtime directory. ENOENT is of one that is gone, or another by now.
+func hold(name string) (*os.File, error) {
+	dir, err := os.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	fail := func(err error) (*os.File, error) {
+		_ = dir.Close()
+		return nil, &os.PathError{Op: "hold", Path: name, Err: err}
+	}
+	var held, named unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &held); err != nil {
+		return fail(err)
+	}
+	if int(held.Uid) != os.Geteuid() { // in a directory everybody may write to, only what is ours is ours
+		return fail(unix.EPERM)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fail(err)
+	}
+	if err := unix.Lstat(name, &named); err != nil || named.Dev != held.Dev || named.Ino != held.Ino {
+		return fail(unix.ENOENT)
+	}
+	return dir, nil
 }
 
 // Close gives up the claim. Every sandbox must be gone. What can not be removed is left for the next collector, and is an
@@ -157,11 +230,12 @@ func (s *Supervisor) Close() error {
 	// The directory all supervisors share goes with its last user; others may still be in it.
 	_ = s.Cgroups.Prune()
 	s.mu.Lock()
-	madeDir := s.madeDir
-	s.mu.Unlock()
-	if madeDir {
+	if s.dir != nil {
 		err = errors.Join(err, removal.Tree(ctx, dirName(s.entry.Name())))
+		_ = s.dir.Close()
+		s.dir = nil
 	}
+	s.mu.Unlock()
 	if err != nil {
 		return errors.Join(err, s.entry.Abandon()) // the next to collect finds it, and tries again
 	}
@@ -179,9 +253,19 @@ type Found struct {
 // Collect finds what dead supervisors left and, unless dryRun, removes it. Living ones are not touched.
 func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
 	orphans, err := registry.Dead(RuntimeDir()) // both, when some could not be looked at
+	var found []Found
+	for _, name := range forgotten() {
+		if dryRun {
+			found = append(found, Found{Kind: "directory", Name: dirName(name)})
+			continue
+		}
+		o, failed := registry.Adopt(RuntimeDir(), name)
+		if err = errors.Join(err, failed); o != nil {
+			orphans = append(orphans, o)
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
-	var found []Found
 	for _, o := range orphans {
 		// One that can not be removed must not use up the time of those that can.
 		own, done := context.WithTimeout(ctx, orphanTimeout)
@@ -189,6 +273,29 @@ func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
 		done()
 	}
 	return found, err
+}
+
+// forgotten are the names of claims that nobody has and that have a directory all the same. A program that a supervisor had started, and that was
+// still at work when everything was collected, may have made it again: runc makes its root, with all above it. Or the supervisor was registered where
+// nothing is any more, as of a user who has logged out.
+func forgotten() (names []string) {
+	at, err := os.Open(dirsAt)
+	if err != nil {
+		return nil // then there is none
+	}
+	defer at.Close()
+	files, _ := at.Readdirnames(-1)
+	for _, file := range files {
+		name, ok := strings.CutPrefix(file, dirPrefix())
+		if !ok || registry.Alive(RuntimeDir(), name) {
+			continue
+		}
+		if dir, err := hold(dirName(name)); err == nil {
+			_ = dir.Close()
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
@@ -210,14 +317,14 @@ func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
 		clean = f.Removed
 		found = append(found, f)
 	}
-	var st unix.Stat_t
-	// In a directory everybody may write to, only what is ours is ours.
-	if err := unix.Lstat(dirName(o.Name), &st); err == nil && int(st.Uid) == os.Geteuid() {
+	// One that somebody holds is of a supervisor that lives, and has the same name elsewhere.
+	if dir, err := hold(dirName(o.Name)); err == nil {
 		f := Found{Kind: "directory", Name: dirName(o.Name)}
 		if !dryRun {
 			f.Problem = removal.Tree(ctx, f.Name)
 			f.Removed = f.Problem == nil
 		}
+		_ = dir.Close()
 		clean = clean && f.Removed
 		found = append(found, f)
 	}

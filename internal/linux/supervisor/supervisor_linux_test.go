@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/registry"
+	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 )
 
 // victimVariable makes the test binary a supervisor that holds things until it is killed.
@@ -145,16 +148,153 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-// A directory of that name that is somebody else's is not used.
+// A directory of that name that is somebody else's is not used; one that is left of who had the name before is replaced.
 func TestForeignDirectory(t *testing.T) {
 	s := open(t)
-	if err := os.Mkdir(dirName(s.entry.Name()), 0o755); err != nil {
+	parent := dirName(s.entry.Name())
+	if err := os.Mkdir(parent, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	defer os.Remove(dirName(s.entry.Name()))
-	if d, err := s.NewDir(); err == nil {
-		t.Errorf("made %s", d)
+	defer os.RemoveAll(parent)
+	if os.Geteuid() == 0 {
+		if err := os.Chown(parent, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := s.NewDir(); err == nil {
+			t.Errorf("made %s", d)
+		}
+		if err := os.Chown(parent, 0, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
+	if err := errors.Join(os.Chmod(parent, 0o700), os.Mkdir(filepath.Join(parent, "state"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	held, err := hold(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := s.NewDir(); err == nil {
+		t.Errorf("made %s in another's", d)
+	}
+	if _, err := os.Stat(filepath.Join(parent, "state")); err != nil {
+		t.Error(err)
+	}
+	_ = held.Close()
+	d, err := s.NewDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(parent, "state")); filepath.Dir(d) != parent || err == nil {
+		t.Errorf("%s, %v", d, err)
+	}
+}
+
+// What was made under a name when everything of it had been collected is found, and nothing of who has a name.
+func TestForgotten(t *testing.T) {
+	living := open(t)
+	kept, err := living.NewDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := open(t)
+	name := gone.entry.Name()
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	late := filepath.Join(dirName(name), "state")
+	defer os.RemoveAll(dirName(name))
+	// One that lives may be registered elsewhere: another environment has another runtime directory. Of one of the same name some other may have
+	// died here.
+	elsewhere, namesake := open(t), open(t)
+	other, others := dirName(elsewhere.entry.Name()), dirName(namesake.entry.Name())
+	if err := errors.Join(elsewhere.Close(), namesake.entry.Abandon()); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{other, others} {
+		held, err := makeHeld(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = errors.Join(os.Remove(dir), held.Close()) })
+		if err := os.Chmod(dir, 0o711); err != nil { // the mode says nothing
+			t.Fatal(err)
+		}
+	}
+	told := func(found []Found) bool {
+		return slices.ContainsFunc(found, func(f Found) bool { return f.Name == dirName(name) })
+	}
+	for _, dryRun := range []bool{true, false} {
+		// Whoever else is on this machine may collect it first.
+		for tries := 1; ; tries++ {
+			if err := os.MkdirAll(late, 0o700); err != nil { // as runc and crun do
+				t.Fatal(err)
+			}
+			found, err := Collect(context.Background(), dryRun)
+			_, gone := os.Stat(late)
+			if err == nil && told(found) && (gone == nil) == dryRun && !registry.Alive(RuntimeDir(), name) {
+				break
+			}
+			if tries == 10 {
+				t.Fatalf("dry run %v: %+v, %v, %v", dryRun, found, err, gone)
+			}
+		}
+	}
+	if _, err := os.Lstat(dirName(name)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(RuntimeDir(), name)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a registration is left: %v", err)
+	}
+	for _, dir := range []string{kept, other, others} {
+		if _, err := os.Stat(dir); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Those who make directories of a name that collectors would remove get them all the same, and nobody's is taken from him.
+func TestDirectoryWhileCollected(t *testing.T) {
+	s := open(t)
+	name := dirName(s.entry.Name())
+	if err := s.Close(); err != nil { // registered here no longer, but elsewhere
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(name)
+	stop := make(chan struct{})
+	var collectors sync.WaitGroup
+	for range 2 {
+		collectors.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if dir, err := hold(name); err == nil {
+					_ = removal.Tree(context.Background(), name)
+					_ = dir.Close()
+				}
+			}
+		})
+	}
+	for range 300 {
+		dir, err := makeHeld(name)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if err := os.WriteFile(filepath.Join(name, "file"), nil, 0o600); err != nil {
+			t.Error(err)
+		}
+		runtime.Gosched()
+		if err := os.Remove(filepath.Join(name, "file")); err != nil {
+			t.Error(err)
+		}
+		_ = dir.Close()
+	}
+	close(stop)
+	collectors.Wait()
 }
 
 func TestCollect(t *testing.T) {

@@ -26,6 +26,6 @@ import (
 func init() {
 	kitpath.Linked = true
 	if len(os.Args) > 0 && filepath.Base(os.Args[0]) == kitpath.Name {
-		os.Exit(command.Run(os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+		os.Exit(command.Main())
 	}
 }

@@ -99,7 +99,7 @@ func attackOn(t *testing.T, e *engine, b *Backend, only []string) {
 		if res.ID == "S8" && strings.Contains(res.Detail, "node") { // the small image has no Node
 			continue
 		}
-		if res.Outcome == attack.Known && slices.Contains([]string{"F7", "F11", "F13", "R11"}, res.ID) { // each with its attempts, in package attack
+		if res.Outcome == attack.Known && (slices.Contains([]string{"F7", "F11", "F13", "R11"}, res.ID) || res.ID == "F15" && e.name == "podman") { // each with its attempts, in package attack
 			continue
 		}
 		if res.Outcome != attack.Held && res.Outcome != attack.NotApplicable {

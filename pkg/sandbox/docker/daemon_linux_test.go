@@ -143,7 +143,8 @@ func (e *engine) run(extra ...string) error {
 		e.cmd = exec.Command("podman", append([]string{"--root", e.dir + "/root", "--runroot", e.dir + "/run", "--tmpdir", e.dir + "/tmp", "--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc"},
 			append(extra, "system", "service", "--time", "0", e.host)...)...)
 	}
-	e.cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	// Podman leaves what it could not load in /var/tmp, or wherever it is told to.
+	e.cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin", "TMPDIR="+e.dir)
 	log, err := os.Create(e.dir + "/log") // a file, so that nobody has to copy
 	if err != nil {
 		return err

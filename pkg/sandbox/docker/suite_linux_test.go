@@ -2,6 +2,7 @@ package docker
 
 import (
 	"testing"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
@@ -14,9 +15,9 @@ import (
 //   - bare, anybody: an engine shows /sys and mounts in its own way, and acts as nobody but the user's owner
 func claims(e *engine) sandboxtest.Claims {
 	c := sandboxtest.Claims{
-		Tier: sandbox.TierContainer,
+		Tier: sandbox.TierContainer, Slack: 2 * time.Second,
 		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Freeze,
+			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
 			sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Files, sandboxtest.Metrics,
 		},
 	}

@@ -3,6 +3,7 @@ package native
 import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
 // disk is a scratch that is being made before anybody has said how large it should be: most want the default.
@@ -18,17 +19,17 @@ type disk struct {
 }
 
 // beginDisk makes the disk of the newborn that an eager backend keeps, once. With mu held.
-func (b *Backend) beginDisk(shop workshop) {
+func (b *Backend) beginDisk(shop rootless.Workshop) {
 	if b.begun || b.nursery.next == nil {
 		return
 	}
 	b.begun = true
-	d := &disk{wanted: b.diskOptions(sandbox.DefaultLimits()), owner: b.nursery.next.id.owner, made: make(chan struct{})}
+	d := &disk{wanted: b.diskOptions(sandbox.DefaultLimits()), owner: b.nursery.next.id.Owner, made: make(chan struct{})}
 	b.ahead = d
 	go func() {
 		defer close(d.made)
 		d.mode, d.shared = b.scratchMode(sandbox.ScratchAuto)
-		d.scratch, d.err = shop.scratch(d.mode, d.wanted, d.owner)
+		d.scratch, d.err = shop.Scratch(d.mode, d.wanted, d.owner)
 	}()
 }
 

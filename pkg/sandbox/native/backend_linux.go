@@ -9,8 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
-	"github.com/sandbox-run/sandbox-run/internal/linux/delegate"
-	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
@@ -18,6 +16,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"
 )
 
 // Name is what --backend calls this backend.
@@ -48,11 +48,11 @@ type Backend struct {
 
 	dropping sync.WaitGroup // disks of an eager backend's sandboxes
 
-	self    who
-	counts  counts
+	self    rootless.Self
+	counts  watch.Counts
 	mu      sync.Mutex
 	nursery *nursery
-	shop    workshop
+	shop    rootless.Workshop
 	ahead   *disk // begun for the first sandbox of an eager backend, or nil
 	begun   bool
 	filters map[seccomp.Policy][]byte
@@ -79,8 +79,8 @@ func Warm() {
 // New looks at the machine and claims nothing yet.
 func New(o Options) (*Backend, error) {
 	go spawn.Ready() // while we look
-	self := lookAtSelf()
-	tree, err := cgroup.Open(groupsFor(self, o))
+	self := rootless.Look()
+	tree, err := cgroup.Open(self.Groups(o.Delegate))
 	if err != nil {
 		return nil, failure("look at cgroups", "cgroup", err)
 	}
@@ -93,7 +93,7 @@ func New(o Options) (*Backend, error) {
 	}
 	b := &Backend{
 		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, covers: sync.OnceValue(rootfs.LookAtProc),
-		self: self, counts: lookAtCounts(tree), filters: map[seccomp.Policy][]byte{},
+		self: self, counts: watch.Look(tree), filters: map[seccomp.Policy][]byte{},
 	}
 	b.look = sync.OnceValue(b.probe)
 	if o.Eager {
@@ -105,15 +105,6 @@ func New(o Options) (*Backend, error) {
 		b.warming.Go(func() { b.look() })
 	}
 	return b, nil
-}
-
-// groupsFor says what may be done to have cgroups that limit. Root needs nobody's help.
-func groupsFor(self who, o Options) cgroup.Options {
-	groups := cgroup.Options{Settle: o.Delegate}
-	if !self.privileged {
-		groups.Ask = func() error { return delegate.Obtain(context.Background()) }
-	}
-	return groups
 }
 
 func failure(op, stage string, err error) error { return launch.Failure(Name, op, stage, err) }
@@ -136,7 +127,7 @@ func lookAtNamespaces() (h hostNamespaces, err error) {
 }
 
 // claim takes our place on the machine at first use, with what serves all sandboxes.
-func (b *Backend) claim() (*supervisor.Supervisor, workshop, error) {
+func (b *Backend) claim() (*supervisor.Supervisor, rootless.Workshop, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s, err := b.place.Take()
@@ -157,18 +148,18 @@ func (b *Backend) claim() (*supervisor.Supervisor, workshop, error) {
 }
 
 // workshopLocked opens the workshop at first use. With mu held.
-func (b *Backend) workshopLocked() (_ workshop, err error) {
+func (b *Backend) workshopLocked() (_ rootless.Workshop, err error) {
 	if b.shop != nil {
 		return b.shop, nil
 	}
-	// An untyped nil beside an error: a nil *bench in an interface is not nil.
-	if b.self.privileged {
-		if shop, e := newBench(false); e == nil {
+	// An untyped nil beside an error: a nil *rootfs.Bench in an interface is not nil.
+	if b.self.Privileged {
+		if shop, e := rootfs.NewBench(rootfs.Options{Backend: Name}); e == nil {
 			b.shop = shop
 		} else {
 			err = e
 		}
-	} else if shop, e := newSteward(b.self); e == nil {
+	} else if shop, e := rootless.NewSteward(Name, b.self); e == nil {
 		b.shop = shop
 	} else {
 		err = e
@@ -176,23 +167,10 @@ func (b *Backend) workshopLocked() (_ workshop, err error) {
 	return b.shop, err
 }
 
-// settings are parameters of a sandbox's own user namespace. As root every sandbox has an id of its own for the kernel
-// to count by. Otherwise what the kernel counts per user counts against whoever started the sandbox as well, and it
-// must not use up theirs (R6).
-func (b *Backend) settings() []initproto.Setting {
-	if b.self.privileged {
-		return nil
-	}
-	return []initproto.Setting{
-		{Name: "user/max_inotify_instances", Value: "32"}, {Name: "user/max_inotify_watches", Value: "8192"},
-		{Name: "user/max_fanotify_groups", Value: "0"}, {Name: "user/max_fanotify_marks", Value: "0"},
-	}
-}
-
 // policy is what sandboxes may call here; setID says that what they write is the host's.
 func (b *Backend) policy(setID bool) seccomp.Policy {
 	return seccomp.Policy{
-		DenySetID: setID, DenyUncounted: !b.counts.memory, DenyAffinity: !b.counts.cpu, Notify: seccomp.Notifiable() == nil,
+		DenySetID: setID, DenyUncounted: !b.counts.Memory, DenyAffinity: !b.counts.CPU, Notify: seccomp.Notifiable() == nil,
 	}
 }
 
@@ -227,7 +205,7 @@ func (b *Backend) Close() error {
 		b.nursery.close()
 	}
 	if b.shop != nil {
-		b.shop.close()
+		b.shop.Close()
 		b.shop = nil
 	}
 	err := b.place.Close()

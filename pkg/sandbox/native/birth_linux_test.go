@@ -73,7 +73,7 @@ func TestBornInGroup(t *testing.T) {
 			if got := groupOf(t, p.init.PID()); !strings.HasSuffix(nest+"/init", got) {
 				t.Errorf("the init is in %s, not in %s/init", got, nest)
 			}
-			if got, want := ownedBy(t, nest, b.last.id.init), []string{nest + "/cgroup.procs", run + "/cgroup.procs"}; !slices.Equal(got, want) {
+			if got, want := ownedBy(t, nest, b.last.id.Init), []string{nest + "/cgroup.procs", run + "/cgroup.procs"}; !slices.Equal(got, want) {
 				t.Errorf("the init's user owns %v, want %v", got, want)
 			}
 			if !c.born {

@@ -4,7 +4,7 @@
 // Place in the flow. It implements sandbox.Backend on top of internal/linux: supervisor (our claim
 // on the machine), spawn (the init), scratch and idmap (mounts), cgroup and seccomp.
 //
-// Whoever may mount has a bench for it; an ordinary user has a steward, this program once more in a user
+// Whoever may mount has a bench for it; an ordinary user has a steward (pkg/sandbox/internal/rootless), this program once more in a user
 // namespace, who makes the same mounts to order and opens files in them. All else is the same for both.
 //
 // Lifecycle. New claims nothing; the first Create registers this supervisor and collects what dead

@@ -435,7 +435,9 @@ func littleMemory(args []string) error {
 		return err
 	}
 	for n := range 5 {
-		tell(try(strconv.Itoa(n), smallSpec(), greeting))
+		// On v2 only a supervisor that may move itself has its inits and sandboxes below its own group; the others' are beside
+		// it, where its limit is not theirs.
+		tell(tryWith(Options{Delegate: true}, strconv.Itoa(n), smallSpec(), greeting))
 	}
 	return nil
 }
@@ -479,11 +481,43 @@ func TestFaultLittleMemory(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		if left != nil {
-			t.Errorf("%d MiB: %v", limit, left)
+			inside, _ := filepath.Glob(group + "/*/*/cgroup.procs")
+			t.Errorf("%d MiB: %v; there are %q", limit, left, inside)
 		}
 	}
 	if managed == 0 || ended == 0 {
 		t.Errorf("%d sizes were enough, at %d the kernel ended the supervisor: both must be seen", managed, ended)
+	}
+}
+
+// killedSettled: a supervisor that has moved into a leaf of its own group is killed before it has a claim.
+func killedSettled(args []string) error {
+	if err := os.WriteFile(filepath.Join(args[0], "cgroup.procs"), []byte("0"), 0); err != nil {
+		return err
+	}
+	if _, err := New(Options{CacheDir: os.Getenv(cacheVariable), Delegate: true}); err != nil {
+		return err
+	}
+	_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+	select {}
+}
+
+// Its group is as it was after the next start: others can enter it, and it can be removed.
+func TestFaultKilledSettled(t *testing.T) {
+	needRoot(t)
+	group := memoryGroup(t, 256<<20)
+	_, state := inTrouble(t, false, "killed-settled", group)
+	if ws := state.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != unix.SIGKILL {
+		t.Fatalf("%v", state)
+	}
+	if left, _ := filepath.Glob(group + "/*/"); slices.ContainsFunc(left, func(p string) bool { st, err := os.Stat(p); return err == nil && st.IsDir() }) {
+		t.Errorf("left: %q", left)
+	}
+	if on, err := os.ReadFile(group + "/cgroup.subtree_control"); err == nil && len(strings.TrimSpace(string(on))) > 0 {
+		t.Errorf("its children still have %s", on)
+	}
+	if err := os.Remove(group); err != nil {
+		t.Error(err)
 	}
 }
 

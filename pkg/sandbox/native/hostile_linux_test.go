@@ -336,11 +336,11 @@ func TestStillbornIsForgotten(t *testing.T) {
 	if err := make1(); err != nil {
 		t.Fatal(err)
 	}
-	id, err := b.self.identify(b.nursery.supervisor, sandbox.DefaultUser, false)
+	id, err := b.self.Identify(b.nursery.supervisor, sandbox.DefaultUser, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead := &newborn{id: id, nest: b.nursery.supervisor.NewNest(id.init), born: make(chan struct{}), err: unix.EMFILE}
+	dead := &newborn{id: id, nest: b.nursery.supervisor.NewNest(id.Init), born: make(chan struct{}), err: unix.EMFILE}
 	close(dead.born)
 	b.nursery.mu.Lock()
 	b.nursery.next = dead

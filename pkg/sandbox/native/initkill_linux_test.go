@@ -198,13 +198,21 @@ func TestFaultLaterInitKilled(t *testing.T) {
 	}
 }
 
-// groupsOf are the cgroups that a backend's sandboxes have now.
+// groupsOf are the cgroups that a backend's sandboxes have now. On v2 the init that is kept for the next sandbox has one
+// of its own already, which is nobody's yet and no residue.
 func groupsOf(b *Backend) (list []string) {
 	name := filepath.Dir(b.nursery.supervisor.NewGroup().Path())
+	kept := ""
+	b.nursery.mu.Lock()
+	if next := b.nursery.next; next != nil {
+		rest, _ := strings.CutPrefix(next.nest.Programs().Path(), name+"/")
+		kept, _, _ = strings.Cut(rest, "/")
+	}
+	b.nursery.mu.Unlock()
 	for _, root := range b.cgroups.Roots() {
 		entries, _ := os.ReadDir(filepath.Join(root, name))
 		for _, e := range entries {
-			if e.IsDir() {
+			if e.IsDir() && e.Name() != kept {
 				list = append(list, filepath.Join(root, name, e.Name()))
 			}
 		}

@@ -22,6 +22,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"
 )
 
 // cloneFlags are the namespaces an init is born into; the cgroup namespace is made by each
@@ -51,12 +53,12 @@ const cleanupPatience = 5 * time.Second
 type instance struct {
 	b          *Backend
 	supervisor *supervisor.Supervisor
-	shop       workshop
+	shop       rootless.Workshop
 	spec       *sandbox.Spec
 	iso        sandbox.Isolation
 	policy     seccomp.Policy // of system calls
 	filter     []byte         // the same, compiled
-	id         *identity
+	id         *rootless.Identity
 	scratch    *scratch.Scratch
 
 	mu        sync.Mutex
@@ -95,7 +97,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 
 // prepare gets an init, and makes what it will need while it comes up.
 func (i *instance) prepare(ctx context.Context) error {
-	b, err := i.b.nursery.take(i.spec.User, needsOwn(i.spec))
+	b, err := i.b.nursery.take(i.spec.User, rootless.NeedsOwn(i.spec))
 	if err != nil {
 		return err
 	}
@@ -109,7 +111,7 @@ func (i *instance) prepare(ctx context.Context) error {
 		go func() { made <- i.makeScratch() }()
 		go func() { made <- p.makeGroup() }()
 		if !i.spec.WritableRoot {
-			p.root, err = i.shop.root(i.spec)
+			p.root, err = i.shop.Root(i.spec)
 		}
 		err = errors.Join(err, <-made, <-made)
 		<-b.born
@@ -134,12 +136,12 @@ func (i *instance) prepare(ctx context.Context) error {
 func (i *instance) makeScratch() (err error) {
 	o := i.b.diskOptions(i.spec.Limits)
 	var shared string
-	if d := i.b.takeDisk(i.spec.Scratch, o, i.id.owner); d != nil {
+	if d := i.b.takeDisk(i.spec.Scratch, o, i.id.Owner); d != nil {
 		i.scratch, shared = d.scratch, d.shared
 	} else {
 		var mode sandbox.ScratchMode
 		mode, shared = i.b.scratchMode(i.spec.Scratch)
-		if i.scratch, err = i.shop.scratch(mode, o, i.id.owner); err != nil {
+		if i.scratch, err = i.shop.Scratch(mode, o, i.id.Owner); err != nil {
 			return err
 		}
 	}
@@ -179,7 +181,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 	covers := i.b.covers()
 	m := &initproto.Setup{
 		Namespaced: true, HostMountNS: i.b.host.mount, HostUserNS: i.b.host.user,
-		Stay: i.id.stay, KeepGroups: i.id.keepGroups, Settings: i.b.settings(), Census: i.b.watches(),
+		Stay: i.id.Stay, KeepGroups: i.id.KeepGroups, Settings: i.b.self.Settings(), Census: i.b.counts.Short(),
 		Hostname: i.spec.Hostname, Masked: covers.Masked, Hidden: covers.Hidden, ReadOnly: covers.ReadOnly,
 		ShmSize: uint64(i.spec.Limits.Memory) / 2,
 	}
@@ -213,7 +215,7 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
 	})
 	for _, v := range volumes {
-		f, isFile, err := i.shop.volume(v, i.id.owner)
+		f, isFile, err := i.shop.Volume(v, i.id.Owner, 0)
 		if err != nil {
 			return err
 		}
@@ -238,7 +240,10 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 		return failure("set up init", "protocol", initproto.ErrMalformed)
 	}
 	if m.Census {
-		p.watch = newWatch(p, got[1], got[2], got[3])
+		p.watch = watch.New(watch.Options{
+			Backend: Name, Counts: i.b.counts, NProc: i.b.self.NProc, Scratch: i.scratch, Init: p.init.PID(), Kill: func() { _ = p.Kill() },
+			Proc: got[1], Shm: got[2], Diag: got[3],
+		})
 	}
 	defer got[0].Close()
 	if !first {
@@ -256,10 +261,10 @@ func (i *instance) setUp(ctx context.Context, p *phase) error {
 // root returns a copy of the sandbox's root for one init.
 func (i *instance) root() (int, error) {
 	if !i.spec.WritableRoot {
-		return i.shop.root(i.spec)
+		return i.shop.Root(i.spec)
 	}
 	if i.writable < 0 {
-		root, rest, err := i.shop.writableRoot(i.spec, i.id.owner, i.disk)
+		root, rest, err := i.shop.WritableRoot(i.spec, i.id.Owner, i.disk)
 		if err != nil {
 			return -1, err
 		}
@@ -272,34 +277,12 @@ func (i *instance) root() (int, error) {
 // twin makes a second of a detached mount, which stays ours whatever becomes of the first: an init that dies takes along
 // what it was given.
 func (i *instance) twin(mount *int) (int, error) {
-	one, other, err := i.shop.again(*mount)
+	one, other, err := i.shop.Again(*mount)
 	if other >= 0 {
 		_ = unix.Close(*mount)
 		*mount = other
 	}
 	return one, err
-}
-
-// counts are the limits that cgroups keep here.
-type counts struct{ memory, pids, cpu, any bool }
-
-func lookAtCounts(t *cgroup.Tree) counts {
-	c := counts{memory: t.Has(cgroup.Memory), pids: t.Has(cgroup.Pids), cpu: t.Has(cgroup.CPU)}
-	c.any = c.memory || c.pids || c.cpu
-	return c
-}
-
-func (b *Backend) groupLimits(l sandbox.Limits) (g cgroup.Limits) {
-	if b.counts.memory {
-		g.Memory = uint64(l.Memory)
-	}
-	if b.counts.pids {
-		g.Pids = l.Processes
-	}
-	if b.counts.cpu {
-		g.CPU = l.CPUs
-	}
-	return g
 }
 
 // Isolation is what this sandbox really has.
@@ -377,7 +360,7 @@ func (i *instance) drop(mounts []int, clean bool) (err error) {
 		err = i.scratch.Close()
 	}
 	if i.id != nil && clean && err == nil {
-		i.supervisor.Release(i.id.root)
+		i.supervisor.Release(i.id.Root)
 	}
 	return err
 }

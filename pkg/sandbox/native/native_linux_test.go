@@ -18,7 +18,13 @@ func TestMain(m *testing.M) {
 	if fault := os.Getenv(faultVariable); fault != "" {
 		os.Exit(meet(fault))
 	}
-	code := sandboxtest.Main(m, func() (sandbox.Backend, error) { return New(Options{CacheDir: os.Getenv(cacheVariable)}) })
+	code := sandboxtest.Main(m, func() (sandbox.Backend, error) {
+		b, err := New(Options{CacheDir: os.Getenv(cacheVariable)})
+		if err == nil && os.Getenv(forksVariable) != "" {
+			return newForks(b)
+		}
+		return b, err
+	})
 	removeAttacker()
 	os.Exit(code)
 }
@@ -63,7 +69,7 @@ func TestConformance(t *testing.T) {
 	sandboxtest.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t, Options{CacheDir: dir}) }, sandboxtest.Claims{
 		Tier: sandbox.TierContainer, ScratchDir: dir,
 		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Freeze,
+			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
 			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
 		},
 	})

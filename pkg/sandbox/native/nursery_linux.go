@@ -9,12 +9,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
 // newborn is an init in fresh namespaces that knows nothing yet: no root, no scratch, no program. Its
 // ids are taken at once; the rest is there when born closes.
 type newborn struct {
-	id   *identity
+	id   *rootless.Identity
 	nest *cgroup.Nest
 	born chan struct{}
 	init *spawn.Init
@@ -26,7 +27,7 @@ type newborn struct {
 // other.
 type nursery struct {
 	supervisor *supervisor.Supervisor
-	self       who
+	self       rootless.Self
 
 	mu       sync.Mutex
 	next     *newborn // for whoever comes next, or nil
@@ -62,13 +63,13 @@ func (b *newborn) stillborn() bool {
 }
 
 func (n *nursery) startLocked(user sandbox.User, own bool) (*newborn, error) {
-	id, err := n.self.identify(n.supervisor, user, own)
+	id, err := n.self.Identify(n.supervisor, user, own)
 	if err != nil {
-		return nil, err
+		return nil, failure("take ids", "supervisor", err)
 	}
-	b := &newborn{id: id, nest: n.supervisor.NewNest(id.init), born: make(chan struct{})}
+	b := &newborn{id: id, nest: n.supervisor.NewNest(id.Init), born: make(chan struct{})}
 	n.inFlight.Go(func() {
-		b.init, b.err = id.start(b.nest)
+		b.init, b.err = start(id, b.nest)
 		close(b.born)
 	})
 	return b, nil
@@ -119,5 +120,18 @@ func (n *nursery) discard(b *newborn) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupPatience)
 	defer cancel()
 	_ = b.nest.Remove(ctx) // what is left goes with the claim
-	n.supervisor.Release(b.id.root)
+	n.supervisor.Release(b.id.Root)
+}
+
+// start clones an init into fresh namespaces, and into its nest.
+func start(id *rootless.Identity, nest *cgroup.Nest) (*spawn.Init, error) {
+	cradle, err := nest.Cradle()
+	if err != nil {
+		return nil, failure("make cgroup of init", "cgroup", err)
+	}
+	defer cradle.Close() // nil is fine
+	init, err := spawn.Start(spawn.Options{
+		Namespaces: cloneFlags, UIDs: id.UIDs, GIDs: id.GIDs, Owner: id.Namespaces, KeepGroups: id.KeepGroups, Map: id.Mapper, Cgroup: cradle,
+	})
+	return init, failure("start init", "namespaces", err)
 }

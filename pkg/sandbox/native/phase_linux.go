@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"
 )
 
 // phase is an init with its pid namespace and its cgroup. It lives as long as one of its processes.
@@ -28,11 +30,15 @@ type phase struct {
 	born   *os.File      // what it is born in instead, where the kernel lets it; or nil
 	root   int           // a copy of the root made ahead, or -1
 	limits sandbox.Limits
-	watch  *watch      // counts where no cgroup does, or nil
-	ready  bool        // Setup was called
-	failed bool        // Setup failed: the init is dead and buried
-	killed atomic.Bool // by us; an init that nobody killed ends with its last process
-	tasks  int         // guarded by instance.mu: processes that were started and not finished
+	watch  *watch.Watch // counts where no cgroup does, or nil
+	ready  bool         // Setup was called
+	failed bool         // Setup failed: the init is dead and buried
+	killed atomic.Bool  // by us; an init that nobody killed ends with its last process
+	tasks  int          // guarded by instance.mu: processes that were started and not finished
+
+	entry sync.RWMutex // written to while a fork comes in: nobody else may be there to see it
+	used  atomic.Bool  // something was started in it
+	held  []*os.File   // what a fork needs for as long as it lives
 
 	once  sync.Once
 	final monitor.Sample
@@ -42,9 +48,9 @@ type phase struct {
 // spawn starts the init.
 func (p *phase) spawn() (err error) {
 	if p.nest == nil {
-		p.nest = p.i.supervisor.NewNest(p.i.id.init)
+		p.nest = p.i.supervisor.NewNest(p.i.id.Init)
 	}
-	p.init, err = p.i.id.start(p.nest)
+	p.init, err = start(p.i.id, p.nest)
 	return err
 }
 
@@ -60,11 +66,11 @@ func (p *phase) takeRoot() (int, error) {
 // makeGroup makes the cgroup that the programs of the phase will live in; the init stays outside.
 func (p *phase) makeGroup() (err error) {
 	p.limits = p.i.spec.Limits
-	if !p.i.b.counts.any {
+	if !p.i.b.counts.Any {
 		return nil
 	}
 	group := p.nest.Programs()
-	if err := group.Make(p.i.b.groupLimits(p.limits)); err != nil {
+	if err := group.Make(p.i.b.counts.Limits(p.limits)); err != nil {
 		return failure("make cgroup", "cgroup", err)
 	}
 	p.group = group
@@ -188,14 +194,14 @@ func (i *instance) awaitSpare() {
 
 // limit puts limits in force, before the phase has its first program.
 func (p *phase) limit(l sandbox.Limits) error {
-	if want := p.i.b.groupLimits(l); p.group != nil && want != p.i.b.groupLimits(p.limits) {
+	if want := p.i.b.counts.Limits(l); p.group != nil && want != p.i.b.counts.Limits(p.limits) {
 		if err := p.group.Set(want); err != nil {
 			return failure("set limits", "cgroup", err)
 		}
 	}
 	p.limits = l
 	if p.watch != nil {
-		return p.watch.begin(l)
+		return p.watch.Begin(l)
 	}
 	return nil
 }
@@ -225,14 +231,14 @@ const initPatience = 500 * time.Millisecond
 // have been told to end, or be ending. Idempotent.
 func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	p.once.Do(func() {
-		for _, f := range append(p.join, p.born) {
+		for _, f := range slices.Concat(p.join, p.held, []*os.File{p.born}) {
 			_ = f.Close() // nil is fine
 		}
 		if p.root >= 0 {
 			_ = unix.Close(p.root)
 		}
 		if p.watch != nil {
-			p.watch.end()
+			p.watch.End()
 		}
 		var last usage
 		var stuck error
@@ -262,7 +268,7 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		p.err = errors.Join(stuck, err, remove(p.nest.Remove))
 		p.final.IORead, p.final.IOWrite = last.read, last.written // not the cgroup's: see launch.ProcessIO
 		if p.watch != nil {
-			p.watch.complete(&p.final, last)
+			p.watch.Complete(&p.final, last.user, last.system)
 		}
 	})
 	return p.final, p.err
@@ -319,6 +325,17 @@ func (p *phase) sample(st cgroup.Stat, err error) monitor.Sample {
 	return s
 }
 
+// ResetPeaks counts the peaks anew: what was used so far was not the program's.
+func (p *phase) ResetPeaks() error {
+	if p.watch != nil {
+		p.watch.ResetPeaks()
+	}
+	if p.group == nil {
+		return nil
+	}
+	return p.group.ResetPeak()
+}
+
 // maxIOProcesses bounds what a live sample looks at; the final one has everybody.
 const maxIOProcesses = 32
 
@@ -337,7 +354,7 @@ func (p *phase) Live() (monitor.Sample, error) {
 		s = p.sample(cgroup.Stat{}, nil)
 	}
 	if p.watch != nil {
-		if err := p.watch.look(&s); err != nil {
+		if err := p.watch.Look(&s); err != nil {
 			return monitor.Sample{}, err
 		}
 	}

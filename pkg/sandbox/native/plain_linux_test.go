@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // These tests run as a plain user: see rootless_linux_test.go.
@@ -35,7 +37,7 @@ func plainRun(t *testing.T, m *sandbox.Manager, spec sandbox.Spec, args ...strin
 
 func plainManager(t *testing.T) (*Backend, *sandbox.Manager, sandbox.Tier) {
 	t.Helper()
-	tier, _ := asPlain(t)
+	tier, _ := sandboxtest.AsPlain(t)
 	b := plainBackend(t)
 	m := sandbox.NewManager(b, sandbox.Options{})
 	t.Cleanup(func() {
@@ -48,9 +50,9 @@ func plainManager(t *testing.T) (*Backend, *sandbox.Manager, sandbox.Tier) {
 
 // Who a sandbox is to the host, with and without subordinate ids, and with a volume that is the user's own.
 func TestPlainIdentity(t *testing.T) {
-	_, subIDs := asPlain(t)
+	_, subIDs := sandboxtest.AsPlain(t)
 	b, m, tier := plainManager(t)
-	own, sub := fmt.Sprint(plainUID), fmt.Sprint(subFirst)[:5] // the rest depends on the slot
+	own, sub := fmt.Sprint(sandboxtest.PlainUID), fmt.Sprint(sandboxtest.SubFirst)[:5] // the rest depends on the slot
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/secret", []byte("mine\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -143,10 +145,7 @@ func TestPlainStewardKilled(t *testing.T) {
 		if res := plainRun(t, m, sandbox.Spec{Require: tier}, "/bin/echo", "hello"); string(res.Stdout.Bytes()) != "hello\n" {
 			t.Errorf("after %d: %s %q", n, res.Verdict, res.Stdout.Bytes())
 		}
-		s := b.shop.(*steward)
-		s.mu.Lock()
-		s.process.Kill()
-		s.mu.Unlock()
+		b.shop.(*rootless.Steward).Kill()
 	}
 }
 
@@ -194,7 +193,7 @@ func TestPlainPolled(t *testing.T) {
 		t.Fatal(tier)
 	}
 	const limit = 96 * sandbox.MiB
-	limits := sandbox.Limits{Memory: limit, Disk: 2 * sandbox.GiB, Processes: 40, Wall: 20 * time.Second}
+	limits := sandbox.Limits{Memory: limit, Disk: 2 * sandbox.GiB, Processes: 40, Wall: time.Minute}
 	py := func(t *testing.T, script string) *sandbox.Result {
 		t.Helper()
 		return plainRun(t, m, sandbox.Spec{Require: tier, Limits: limits}, "/usr/bin/python3", "-c", script)

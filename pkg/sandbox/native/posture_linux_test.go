@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // declared is what a sandboxed process is to find itself in. It is written by hand: a line that changes is a
@@ -67,10 +68,10 @@ func TestPosture(t *testing.T) {
 }
 
 func TestPlainPosture(t *testing.T) {
-	tier, _ := asPlain(t)
+	tier, _ := sandboxtest.AsPlain(t)
 	b := plainBackend(t)
 	defer b.Close()
-	checkPosture(t, b, tier, declaration(t, os.Getenv(plainVariable)))
+	checkPosture(t, b, tier, declaration(t, os.Getenv(sandboxtest.PlainVariable)))
 }
 
 func checkPosture(t *testing.T, b *Backend, tier sandbox.Tier, want []string) {
@@ -185,7 +186,7 @@ func idsOf(text string) (lines []string) {
 		switch {
 		case outside >= 0x70000000:
 			name = fmt.Sprintf("own+%d", outside-root)
-		case outside >= subFirst:
+		case outside >= sandboxtest.SubFirst:
 			name = "subordinate"
 		case outside == os.Geteuid():
 			name = "the user"

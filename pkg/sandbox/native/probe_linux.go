@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -59,8 +58,11 @@ func (b *Backend) probeNamespaces(iso *sandbox.Isolation) {
 		iso.Lack(sandbox.ControlRoot, sandbox.Absent, reason, remedy)
 		return
 	}
-	if !b.self.privileged {
-		b.probeRootless(iso)
+	if !b.self.Privileged {
+		iso.Enforce(sandbox.ControlRoot) // the steward has mounted
+		if reason, remedy := b.self.OneID(); reason != "" {
+			iso.Lack(sandbox.ControlUserNS, sandbox.Enforced, reason, remedy)
+		}
 		return
 	}
 	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); errors.Is(err, unix.EMFILE) {
@@ -118,7 +120,7 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 			continue
 		}
 		gap := gaps[c.name]
-		if c.controller == cgroup.Swap && !b.counts.memory {
+		if c.controller == cgroup.Swap && !b.counts.Memory {
 			gap = gaps["memory"] // one thing, and one reason
 		}
 		if gap.Reason == "" {
@@ -127,30 +129,17 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 		if gap.Remedy == "" {
 			gap.Remedy = c.remedy
 		}
-		state, instead := b.instead(c.controller)
+		state, instead := b.counts.Instead(c.controller, b.self.NProc)
 		iso.Lack(c.control, state, gap.Reason+instead, gap.Remedy)
 	}
 }
 
-func hasCapability(c int) bool {
-	var header unix.CapUserHeader
-	var data [2]unix.CapUserData
-	header.Version = unix.LINUX_CAPABILITY_VERSION_3
-	if unix.Capget(&header, &data[0]) != nil {
-		return false
-	}
-	return data[c/32].Effective&(1<<(c%32)) != 0
-}
-
-// readNumber reads a sysctl; -1 when there is none.
-func readNumber(file string) int {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return -1
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return -1
-	}
-	return n
+// obstacle says why sandboxes can not be made here at all, and what would change that; "" when they can.
+func (b *Backend) obstacle() (reason, remedy string) {
+	return b.self.Obstacle(func() error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		_, err := b.workshopLocked()
+		return err
+	})
 }

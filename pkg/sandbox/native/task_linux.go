@@ -35,9 +35,12 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 }
 
 func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (sandbox.Task, error) {
+	ph.entry.RLock()
+	ph.used.Store(true)
+	ph.entry.RUnlock()
 	m := &initproto.Exec{
 		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
-		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID), KeepGroups: i.id.keepGroups,
+		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID), KeepGroups: i.id.KeepGroups,
 		Rlimits: i.rlimits(ph, p.Limits), Seccomp: i.filter, Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true,
 	}
 	rootfs.Landlock(m, i.spec, p.Network, i.policy.DenyUncounted)
@@ -66,9 +69,9 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 // rlimits of every process; the number of processes is among them only where no cgroup counts it.
 func (i *instance) rlimits(ph *phase, l sandbox.Limits) []initproto.Rlimit {
 	limits := launch.Rlimits(l)
-	if !i.b.counts.pids && i.b.self.nproc {
+	if !i.b.counts.Pids && i.b.self.NProc {
 		n := uint64(l.Processes)
-		if i.id.stay {
+		if i.id.Stay {
 			n += uint64(ph.init.Threads()) // it has the same id
 		}
 		limits = append(limits, initproto.Rlimit{Resource: unix.RLIMIT_NPROC, Soft: n, Max: n})

@@ -50,6 +50,7 @@ var faults = map[string]func(args []string) error{
 	"few-descriptors":   fewDescriptors,
 	"fewer-later":       fewerLater,
 	"little-memory":     littleMemory,
+	"killed-settled":    killedSettled,
 	"collecting":        collecting,
 }
 
@@ -70,6 +71,10 @@ func tell(a attempt) {
 
 // try makes a sandbox, uses it and deletes it, however far it gets.
 func try(fault string, spec sandbox.Spec, script string) attempt {
+	return tryWith(Options{}, fault, spec, script)
+}
+
+func tryWith(o Options, fault string, spec sandbox.Spec, script string) attempt {
 	a := attempt{Fault: fault}
 	note := func(step string, err error) bool {
 		if err != nil && a.Step == "" {
@@ -77,7 +82,8 @@ func try(fault string, spec sandbox.Spec, script string) attempt {
 		}
 		return err == nil
 	}
-	b, err := New(Options{CacheDir: os.Getenv(cacheVariable)})
+	o.CacheDir = os.Getenv(cacheVariable)
+	b, err := New(o)
 	if !note("new", err) {
 		return a
 	}

@@ -8,14 +8,14 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"
 )
 
 // Name is what --backend calls this backend.
@@ -27,21 +27,35 @@ type Options struct {
 	Runtime string
 	// CacheDir holds the templates of scratch disks; default /var/cache/sandbox-run.
 	CacheDir string
+	// Eager is for callers who are sure to make one sandbox, and soon. The workplace is made before they ask for it, and at a
+	// sandbox's end it is Close that waits until its disk is gone.
+	Eager bool
+	// Delegate allows New to move this process into a cgroup of its own, or to have systemd do so, where it could not limit
+	// anything otherwise: for programs that own themselves, not for libraries.
+	Delegate bool
 }
 
 // Backend makes sandboxes with an OCI runtime. It owns its claim on the machine and its workplace.
 type Backend struct {
 	opts    Options
 	runtime *found
+	self    rootless.Self
 	cgroups *cgroup.Tree
+	counts  watch.Counts
 	place   *launch.Claim
 	covers  func() rootfs.Covers
 	look    func() sandbox.Isolation
+	lacking func() (reason, remedy string) // why no container can be had here at all, and what would change that
 
-	sweeping sync.WaitGroup
+	beside   sync.WaitGroup // what is done beside everything else
+	tidy     sync.Once
+	dropping sync.WaitGroup
+	leftMu   sync.Mutex
+	left     []error // of disks that were to be gone and are not
 
 	mu      sync.Mutex
 	work    *workplace
+	steward *rootless.Steward // a plain user's; nil before it is needed
 	filters map[seccomp.Policy]filters
 }
 
@@ -65,7 +79,8 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	tree, err := cgroup.Open()
+	self := rootless.Look()
+	tree, err := cgroup.Open(self.Groups(o.Delegate && !self.Privileged))
 	if err != nil {
 		return nil, failure("look at cgroups", "cgroup", err)
 	}
@@ -73,10 +88,18 @@ func New(o Options) (*Backend, error) {
 		o.CacheDir = "/var/cache/sandbox-run"
 	}
 	b := &Backend{
-		opts: o, runtime: f, cgroups: tree, place: launch.NewClaim(Name, tree), covers: sync.OnceValue(rootfs.LookAtProc),
+		opts: o, runtime: f, self: self, cgroups: tree, counts: watch.Look(tree), place: launch.NewClaim(Name, tree), covers: sync.OnceValue(rootfs.LookAtProc),
 		filters: map[seccomp.Policy]filters{},
 	}
-	b.look = sync.OnceValue(b.probe)
+	b.look, b.lacking = sync.OnceValue(b.probe), sync.OnceValues(b.obstacle)
+	if o.Eager {
+		b.beside.Go(func() {
+			if self.Privileged && f.reason == "" {
+				_, _, _ = b.claim() // Create claims too, and reports what is wrong
+				b.covers()
+			}
+		})
+	}
 	return b, nil
 }
 
@@ -85,11 +108,14 @@ func failure(op, stage string, err error) error { return launch.Failure(Name, op
 // Name is "oci".
 func (b *Backend) Name() string { return Name }
 
-// workplace is where bundles are made and runtimes run: a mount namespace that nobody else sees and that ends with this
+// workplace is where bundles are made and runtimes run, as root: a mount namespace that nobody else sees and that ends with this
 // process, with a file system in memory over the directory of our claim.
+//
+// A plain user has none: there, each container's lodge is one, and what is mounted there is made by a steward.
 type workplace struct {
-	bench *rootfs.Bench
-	ns    *os.File
+	shop  rootless.Workshop
+	bench *rootfs.Bench // root's, and the shop; nil of a plain user
+	ns    *os.File      // the same
 	dir   string
 	next  atomic.Uint64
 	// devices is our own group in the v1 hierarchy for devices; empty without one.
@@ -97,12 +123,23 @@ type workplace struct {
 }
 
 func (w *workplace) close() {
-	_ = w.ns.Close()
-	w.bench.Close()
+	_ = w.ns.Close() // nil is fine
+	w.shop.Close()
 }
 
 // stateDir is where the runtime keeps what it knows of its containers.
-func (w *workplace) stateDir() string { return filepath.Join(w.dir, "state") }
+func (w *workplace) stateDir() string { return stateDir(w.dir) }
+
+func stateDir(place string) string { return filepath.Join(place, "state") }
+
+// newPlainWorkplace is a plain user's, with their steward.
+func newPlainWorkplace(s *supervisor.Supervisor, steward *rootless.Steward) (*workplace, error) {
+	own, err := s.NewDir()
+	if err != nil {
+		return nil, failure("make directory", "rootfs", err)
+	}
+	return &workplace{dir: filepath.Dir(own), shop: steward}, nil
+}
 
 func newWorkplace(s *supervisor.Supervisor) (_ *workplace, err error) {
 	own, err := s.NewDir()
@@ -114,19 +151,23 @@ func newWorkplace(s *supervisor.Supervisor) (_ *workplace, err error) {
 	if w.bench, err = rootfs.NewBench(rootfs.Options{Backend: Name, Workbench: w.dir, Open: true}); err != nil {
 		return nil, err
 	}
-	if w.ns, err = w.bench.Namespace(); err == nil {
-		all := hierarchies()
-		for _, h := range all {
-			if h.name == "devices" {
-				w.devices = h.own
-			}
+	w.shop = w.bench
+	all := hierarchies()
+	for _, h := range all {
+		if h.name == "devices" {
+			w.devices = h.own
 		}
-		err = failure("make workplace", "rootfs", w.bench.Do(func() error { return errors.Join(os.Mkdir(w.stateDir(), 0o700), hide(all)) }))
 	}
+	err = w.bench.Do(func() (err error) {
+		if w.ns, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
+			return err
+		}
+		return errors.Join(os.Mkdir(w.stateDir(), 0o700), hide(all))
+	})
 	if err != nil {
 		_ = w.ns.Close() // nil is fine
 		w.bench.Close()
-		return nil, err
+		return nil, failure("make workplace", "rootfs", err)
 	}
 	return w, nil
 }
@@ -139,16 +180,30 @@ func (b *Backend) claim() (*supervisor.Supervisor, *workplace, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if b.work == nil {
+	if b.work == nil && b.self.Privileged {
 		if b.work, err = newWorkplace(s); err != nil {
 			return nil, nil, err
 		}
-		b.sweeping.Go(func() { sweep(false) }) // what runtimes left that were killed with their supervisors
+	} else if b.work == nil {
+		if err := b.stewardLocked(); err != nil {
+			return nil, nil, err
+		}
+		if b.work, err = newPlainWorkplace(s, b.steward); err != nil {
+			return nil, nil, err
+		}
 	}
 	return s, b.work, nil
 }
 
-// filter makes both shapes of a policy once.
+// stewardLocked starts a plain user's steward at first use. With mu held.
+func (b *Backend) stewardLocked() (err error) {
+	if b.steward == nil {
+		b.steward, err = rootless.NewSteward(Name, b.self)
+	}
+	return err
+}
+
+// filter makes both shapes of a policy once. An init that is to make a program of itself needs some calls more.
 func (b *Backend) filter(p seccomp.Policy) (filters, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -161,7 +216,11 @@ func (b *Backend) filter(p seccomp.Policy) (filters, error) {
 	}
 	f := filters{program: program}
 	if !b.runtime.kernel {
-		if f.bundle, err = newFilter(p); err != nil {
+		var also []string
+		if !b.self.Privileged {
+			also = inmateCalls
+		}
+		if f.bundle, err = newFilter(p, also...); err != nil {
 			return filters{}, failure("make profile", "seccomp", err)
 		}
 	}
@@ -171,25 +230,29 @@ func (b *Backend) filter(p seccomp.Policy) (filters, error) {
 
 // Collect finds what dead supervisors left behind and, unless dryRun, removes it.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
-	left := sweep(dryRun)
+	var left []sandbox.Residue
+	if b.self.Privileged { // a plain user's runtimes make no groups
+		left = sweep(dryRun)
+	}
 	more, err := b.place.Collect(ctx, dryRun)
 	return append(left, more...), err
 }
 
 // Close gives up the claim and the workplace. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
-	b.sweeping.Wait()
+	b.beside.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.work != nil {
 		b.work.close()
 		b.work = nil
 	}
-	return b.place.Close()
-}
-
-func hasCapability(c int) bool {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	return unix.Capget(&header, &data[0]) == nil && data[c/32].Effective&(1<<(c%32)) != 0
+	if b.steward != nil {
+		b.steward.Close()
+	}
+	err := b.place.Close()
+	b.dropping.Wait()
+	err = errors.Join(append(b.left, err)...)
+	b.left = nil
+	return err
 }

@@ -2,18 +2,23 @@ package oci
 
 import (
 	"encoding/json"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/internal/linux/subid"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
 // The part of the runtime specification that is used here. Its own Go package would do, and says in a thousand lines what these
@@ -42,7 +47,7 @@ type (
 		GID   int `json:"gid"`
 		Umask int `json:"umask"`
 	}
-	// capabilities are all empty, and said to be: a runtime might have defaults for what is left out.
+	// capabilities are all said, and empty where root has made the container: a runtime might have defaults for what is left out.
 	capabilities struct {
 		Bounding    []string `json:"bounding"`
 		Effective   []string `json:"effective"`
@@ -119,37 +124,182 @@ const initDir = "/.sandbox-run"
 type blueprint struct {
 	kind    *kind
 	spec    *sandbox.Spec
-	ids     ids
-	dir     string            // of the bundle
-	scratch string            // where it is mounted
-	parts   map[string]string // where those of the scratch are, by name
-	shm     string            // where it is mounted; empty if the runtime makes it
-	cgroup  string            // for the init, or empty
-	network string            // path of a network namespace
-	groups  string            // path of a cgroup namespace, or empty for one of its own
+	inmate  inmate
+	dir     string // of the bundle
+	scratch string // where it is mounted
+	cgroup  string // for the init, or empty
+	network string // path of a network namespace
+	groups  string // path of a cgroup namespace, or empty for one of its own
 	covers  rootfs.Covers
 	filter  *seccompFilter
 }
 
-// ids are who a sandbox's root and user are outside.
-type ids struct{ root, user int }
+// inmate is who the init of a container is: inside, and outside of it.
+type inmate struct {
+	uid, gid   int         // inside
+	uids, gids []idMapping // of the container, by what the runtime calls ids
+	caps       []string    // that it has, to make programs of itself that have none
+	renames    bool        // programs have another name for its one id
+	host       int         // its user id on the host
+}
 
-// rootfsDir is where a bundle has its root.
-const rootfsDir = "rootfs"
+// housed is the init of a container that root has made: the program's own id, and nothing that the program has not.
+func housed(u sandbox.User, root, user int) inmate {
+	return inmate{
+		uid: u.UID, gid: u.GID, host: user, caps: []string{},
+		uids: []idMapping{{0, root, 1}, {u.UID, user, 1}}, gids: []idMapping{{0, root, 1}, {u.GID, user, 1}},
+	}
+}
 
-func (b *blueprint) render() ([]byte, error) {
-	none := []string{}
+// plain is the init of a container that a plain user has made, in a lodge that has these maps: root of the container, because the
+// cgroups are that user's, with what it takes to make a program of itself that is neither.
+//
+// Where there is a kernel in between, that one is the container's root, and the init is who it is with root.
+func plain(self rootless.Self, id *rootless.Identity, u sandbox.User, kernel bool) (in inmate, lodge spawn.Options) {
+	host := func(maps []syscall.SysProcIDMap, inside int) int {
+		return maps[slices.IndexFunc(maps, func(m syscall.SysProcIDMap) bool { return m.ContainerID == inside })].HostID
+	}
+	lodge = spawn.Options{Map: id.Mapper, KeepGroups: id.KeepGroups}
+	in.uids, in.gids = []idMapping{{0, 0, 1}}, []idMapping{{0, 0, 1}}
+	one := func(inside, host int) syscall.SysProcIDMap {
+		return syscall.SysProcIDMap{ContainerID: inside, HostID: host, Size: 1}
+	}
+	if kernel {
+		in = inmate{uid: u.UID, gid: u.GID, host: host(id.UIDs, u.UID), caps: []string{}}
+		in.uids, lodge.UIDs = lodged(id.UIDs, self.UID, self.Grant.UIDs)
+		in.gids, lodge.GIDs = lodged(id.GIDs, self.GID, self.Grant.GIDs)
+		return in, lodge
+	}
+	if in.renames = id.Stay; in.renames {
+		in.host = host(id.UIDs, u.UID)
+		lodge.UIDs, lodge.GIDs = []syscall.SysProcIDMap{one(0, in.host)}, []syscall.SysProcIDMap{one(0, host(id.GIDs, u.GID))}
+		if !id.KeepGroups { // which newgidmap does not let whoever maps but their own
+			lodge.UIDs, lodge.GIDs = append(lodge.UIDs, one(1, host(id.UIDs, 0))), append(lodge.GIDs, one(1, host(id.GIDs, 0)))
+		}
+		in.caps = []string{"CAP_SETFCAP"} // the kernel's condition for a user namespace that maps a root
+		return in, lodge
+	}
+	in.host = host(id.UIDs, 0)
+	lodge.UIDs = []syscall.SysProcIDMap{one(0, in.host), one(1, host(id.UIDs, u.UID))}
+	lodge.GIDs = []syscall.SysProcIDMap{one(0, host(id.GIDs, 0)), one(1, host(id.GIDs, u.GID))}
+	in.uids, in.gids = append(in.uids, idMapping{u.UID, 1, 1}), append(in.gids, idMapping{u.GID, 1, 1})
+	in.caps = []string{"CAP_CHOWN", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN"}
+	return in, lodge
+}
+
+// nobody is whom gVisor's kernel runs as, wherever it finds itself root.
+const nobody = 65534
+
+// lodged splits a map of two ids, one of them our own, in two: the container's, and the lodge's that it is in, where we are root. The other
+// is of a range, and so is a nobody of the lodge's own: counted from the other end.
+func lodged(maps []syscall.SysProcIDMap, own int, all subid.Range) (inner []idMapping, outer []syscall.SysProcIDMap) {
+	outer = []syscall.SysProcIDMap{{ContainerID: 0, HostID: own, Size: 1}}
+	for _, m := range maps {
+		n := 0
+		if m.HostID != own {
+			n = 1
+			third := all.First + all.Count - 1 - (m.HostID - all.First)
+			if third == m.HostID { // the middle one
+				third = all.First
+			}
+			outer = append(outer, syscall.SysProcIDMap{ContainerID: n, HostID: m.HostID, Size: 1}, syscall.SysProcIDMap{ContainerID: nobody, HostID: third, Size: 1})
+		}
+		inner = append(inner, idMapping{m.ContainerID, n, 1})
+	}
+	return inner, outer
+}
+
+// capabilityNumbers are those that an init may have.
+var capabilityNumbers = map[string]int{
+	"CAP_CHOWN": unix.CAP_CHOWN, "CAP_SETGID": unix.CAP_SETGID, "CAP_SETUID": unix.CAP_SETUID, "CAP_SETPCAP": unix.CAP_SETPCAP,
+	"CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_SETFCAP": unix.CAP_SETFCAP,
+}
+
+// capabilities are those that the init is to have, as the kernel shows them.
+func (in inmate) capabilities() (set uint64) {
+	for _, name := range in.caps {
+		set |= 1 << capabilityNumbers[name]
+	}
+	return set
+}
+
+// inmateCalls are what such an init needs besides, for namespaces and a keyring of the program's own. No program may make them.
+var inmateCalls = []string{"unshare", "keyctl"}
+
+// What a bundle has in it.
+const (
+	rootfsDir = "rootfs"
+	shmDir    = "shm"
+)
+
+// furniture is what is in a bundle beside its root, and where the rest of it comes from. It is put in place at root's bench, or by a
+// lodge.
+type furniture struct {
+	Dir     string            `json:"dir"`     // of the bundle
+	Scratch string            `json:"scratch"` // where that is mounted
+	Parts   map[string]string `json:"parts"`   // where those of the scratch are, by name: there, or copies in the bundle that have volumes in them
+	Shm     uint64            `json:"shm"`     // size of /dev/shm; 0 if the runtime makes it
+	Targets []target          `json:"targets"` // of the volumes, in the order in which they are mounted
+	Config  []byte            `json:"config"`
+}
+
+// target is where a volume belongs.
+type target struct {
+	Path     string `json:"path"`            // inside
+	Apart    string `json:"apart,omitempty"` // its place in the bundle, if it is a mount of the runtime's own
+	File     bool   `json:"file,omitempty"`
+	Writable bool   `json:"writable,omitempty"`
+}
+
+// around is the innermost of the targets that are apart in which a path lies; nil is none.
+func around(targets []target, p string) *target {
+	for n, t := range slices.Backward(targets) {
+		if t.Apart != "" && strings.HasPrefix(p, t.Path+"/") {
+			return &targets[n]
+		}
+	}
+	return nil
+}
+
+// furnish plans a bundle.
+func (b *blueprint) furnish(volumes []volume) (*furniture, error) {
+	f := &furniture{Dir: b.dir, Scratch: b.scratch, Parts: map[string]string{}}
+	for _, p := range files.Parts {
+		f.Parts[p.Name] = filepath.Join(b.scratch, p.Name)
+	}
+	for n, v := range volumes {
+		t := target{Path: v.Target, File: v.isFile, Writable: v.Writable}
+		if inScratch, ok := files.Beneath(v.Target); ok {
+			part, _, _ := strings.Cut(inScratch, "/")
+			f.Parts[part] = filepath.Join(b.dir, part)
+		} else if b.kind.kernel && around(f.Targets, t.Path) == nil {
+			// Of the root's files gVisor remembers what they were, because nobody else changes them.
+			t.Apart = filepath.Join(b.dir, "v"+strconv.Itoa(n))
+		}
+		f.Targets = append(f.Targets, t)
+	}
+	// runc gives a file system in memory the mode of the directory it is mounted on, and not the one it was asked for.
+	if !b.kind.devices {
+		f.Shm = shmSize(b.spec)
+	}
+	var err error
+	f.Config, err = b.render(f)
+	return f, err
+}
+
+func (b *blueprint) render(f *furniture) ([]byte, error) {
+	all := b.inmate.caps
 	c := config{
 		Version: "1.0.2", Hostname: b.spec.Hostname,
 		Process: process{
-			User: user{UID: b.spec.User.UID, GID: b.spec.User.GID, Umask: 0o022}, Args: []string{spawn.Name}, Env: append(spawn.Environ(), "PATH="+initDir), Cwd: "/",
-			Capabilities: capabilities{none, none, none, none, none}, NoNewPrivileges: true, Rlimits: rlimits(b.spec.Limits),
+			User: user{UID: b.inmate.uid, GID: b.inmate.gid, Umask: 0o022}, Args: []string{spawn.Name}, Env: append(spawn.Environ(), "PATH="+initDir), Cwd: "/",
+			Capabilities: capabilities{all, all, all, all, all}, NoNewPrivileges: true, Rlimits: rlimits(b.spec.Limits),
 		},
 		// The root's mounts are read-only as they are. gVisor would make them so once more, and in a user namespace it may not.
 		Root: root{Path: rootfsDir, Readonly: !b.spec.WritableRoot && !b.kind.kernel},
 		Linux: linux{
-			UIDMappings: []idMapping{{0, b.ids.root, 1}, {b.spec.User.UID, b.ids.user, 1}},
-			GIDMappings: []idMapping{{0, b.ids.root, 1}, {b.spec.User.GID, b.ids.user, 1}},
+			UIDMappings: b.inmate.uids,
+			GIDMappings: b.inmate.gids,
 			CgroupsPath: b.cgroup,
 			Namespaces:  []namespace{{Type: "user"}, {Type: "pid"}, {Type: "mount"}, {Type: "ipc"}, {Type: "uts"}, {Type: "network", Path: b.network}, {Type: "cgroup", Path: b.groups}},
 			MaskedPaths: append(b.covers.Masked, b.covers.Hidden...), ReadonlyPaths: b.covers.ReadOnly,
@@ -168,20 +318,30 @@ func (b *blueprint) render() ([]byte, error) {
 		// A bind says that /dev is complete: there are no further devices, and the ones that are there were made by number.
 		c.Mounts = append(c.Mounts, mount{"/dev", "bind", b.dir + "/" + rootfsDir + "/dev", []string{"rbind", "ro", "nosuid", "noexec"}})
 	}
-	if b.shm != "" {
-		c.Mounts = append(c.Mounts, mount{"/dev/shm", "bind", b.shm, []string{"bind", "rw", "nosuid", "nodev", "noexec"}})
+	if f.Shm > 0 {
+		c.Mounts = append(c.Mounts, mount{"/dev/shm", "bind", filepath.Join(b.dir, shmDir), []string{"bind", "rw", "nosuid", "nodev", "noexec"}})
 	} else {
-		c.Mounts = append(c.Mounts, mount{"/dev/shm", "tmpfs", "shm", []string{"nosuid", "nodev", "noexec", "mode=1777", "size=" + shmSize(b.spec)}})
+		c.Mounts = append(c.Mounts, mount{"/dev/shm", "tmpfs", "shm", []string{"nosuid", "nodev", "noexec", "mode=1777", "size=" + strconv.FormatUint(shmSize(b.spec), 10)}})
 	}
 	c.Mounts = append(c.Mounts,
 		mount{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"}})
 	for _, p := range files.Parts {
-		c.Mounts = append(c.Mounts, mount{p.At, "bind", b.parts[p.Name], []string{"rbind", "rw", "nosuid", "nodev"}})
+		c.Mounts = append(c.Mounts, mount{p.At, "bind", f.Parts[p.Name], []string{"rbind", "rw", "nosuid", "nodev"}})
+	}
+	for _, t := range f.Targets {
+		if t.Apart == "" {
+			continue
+		}
+		access := "ro"
+		if t.Writable {
+			access = "rw"
+		}
+		c.Mounts = append(c.Mounts, mount{t.Path, "bind", t.Apart, []string{"rbind", access, "nosuid", "nodev"}})
 	}
 	return json.Marshal(c)
 }
 
-func shmSize(spec *sandbox.Spec) string { return strconv.FormatUint(uint64(spec.Limits.Memory)/2, 10) }
+func shmSize(spec *sandbox.Spec) uint64 { return uint64(spec.Limits.Memory) / 2 }
 
 // rlimitNames are those that are set, as the specification calls them.
 var rlimitNames = map[uint32]string{
@@ -205,9 +365,9 @@ func rlimits(l sandbox.Limits) (list []rlimit) {
 }
 
 // newFilter is the system-call policy as runtimes want it. The init needs two calls more than programs may have: to put the
-// policy's own program on top of this, and to look for paths without following links.
-func newFilter(p seccomp.Policy) (*seccompFilter, error) {
-	profile, err := seccomp.NewProfile(p, "", "seccomp", "openat2")
+// policy's own program on top of this, and to look for paths without following links; also are more of that kind.
+func newFilter(p seccomp.Policy, also ...string) (*seccompFilter, error) {
+	profile, err := seccomp.NewProfile(p, "", append([]string{"seccomp", "openat2"}, also...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -19,7 +20,6 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
@@ -28,14 +28,18 @@ type container struct {
 	work   *workplace
 	kind   *kind
 	id     string
-	bundle string
-	mounts []string // in the bundle, in the order in which they were made
-	names  []string // in the bundle, of what is no mount
+	dir    string  // of its bundle
+	bundle *bundle // root's; nil before there is any of it
+	lodge  *lodge  // that it is in, and its bundle with it; nil as root
 	// What it lives in was made ahead of it, and is held by these.
 	network, groups *os.File
 	device          string   // the group in the hierarchy for devices, if it was made
 	log             *os.File // what the runtime prints
 	runtime         string   // its path
+
+	// strip takes the bundle apart, once, or waits until that is done: a container that stands has copies of its mounts.
+	strip     func() error
+	announced chan struct{} // closed when announce is over; nil if it never began
 
 	pid, pidfd int          // the runtime's; pidfd is the Init's to close
 	inmate     atomic.Int64 // pidfd of the init, or of the kernel that it runs on; 0 is none yet
@@ -104,6 +108,31 @@ func (c *container) visitDevices() (leave func(), err error) {
 	return func() { _ = os.WriteFile(filepath.Join(home, "tasks"), []byte("0"), 0) }, nil // or it leaves with its end
 }
 
+// announce tells the kernel that a process is about to be moved between cgroups, by moving the runtime to where it is. On v1 a kernel
+// that was not asked for some time first waits until every processor has taken note, five milliseconds and more: that can be while
+// the runtime comes to its feet, and not when it moves its container. It waits with all groups locked, so ours are made before.
+func (c *container) announce() {
+	if c.work.devices == "" {
+		return
+	}
+	c.announced = make(chan struct{})
+	go func() {
+		defer close(c.announced)
+		_ = os.WriteFile(filepath.Join(c.work.devices, "cgroup.procs"), []byte(strconv.Itoa(c.pid)), 0) // if not, the runtime waits
+	}()
+}
+
+// last is called before the runtime is buried: its number must stay its own while it is being written.
+func (c *container) last() {
+	if c.announced == nil {
+		return
+	}
+	select {
+	case <-c.announced:
+	case <-time.After(cleanupPatience):
+	}
+}
+
 // onThread runs f on a thread that ends with it.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
@@ -135,135 +164,16 @@ func raiseLoopback() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }
 
-// furnish makes the bundle: a root, the volumes, a config. root is used up, and stays the caller's to close.
-func (c *container) furnish(b *blueprint, root int, volumes []volume) error {
-	err := c.work.bench.Do(func() error {
-		if err := os.Mkdir(c.bundle, 0o711); err != nil {
-			return err
-		}
-		at := filepath.Join(c.bundle, rootfsDir)
-		c.names = append(c.names, at)
-		if err := os.Mkdir(at, 0o711); err != nil {
-			return err
-		}
-		if err := unix.MoveMount(root, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-			return fmt.Errorf("mount root: %w", err)
-		}
-		c.mounts = append(c.mounts, at)
-		// runc gives a file system in memory the mode of the directory it is mounted on, and not the one it was asked for.
-		if !b.kind.devices {
-			if err := c.shareMemory(b); err != nil {
-				return fmt.Errorf("mount shared memory: %w", err)
-			}
-		}
-		if err := c.fillIn(b, volumes); err != nil {
-			return err
-		}
-		text, err := b.render()
-		if err != nil {
-			return err
-		}
-		file := filepath.Join(c.bundle, "config.json")
-		c.names = append(c.names, file)
-		return os.WriteFile(file, text, 0o600)
-	})
-	if said := new(*sandbox.Error); errors.As(err, said) {
-		return err
-	}
-	return failure("make bundle", "rootfs", err)
+// lay makes the bundle's directory, at root's bench.
+func (c *container) lay() error {
+	c.bundle = &bundle{furniture: &furniture{Dir: c.dir}}
+	return failure("make bundle", "rootfs", c.work.bench.Do(func() error { return c.bundle.lay(c.kind.ahead) }))
 }
 
-// fillIn puts volumes where they belong, in the root or in a copy of the scratch's mounts, so that the runtime has them with the
-// rest and looks up no path that a program may be changing (F6). On the bench's thread.
-func (c *container) fillIn(b *blueprint, volumes []volume) error {
-	root := filepath.Join(c.bundle, rootfsDir)
-	for _, d := range []string{"/proc", "/dev", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir} {
-		fd, err := place(root, d, unix.O_DIRECTORY) // in a root that may be changed, it may have been (F3)
-		if err != nil {
-			return fmt.Errorf("%s: %w", d, err)
-		}
-		_ = unix.Close(fd)
-	}
-	b.parts = map[string]string{}
-	for _, p := range files.Parts {
-		b.parts[p.Name] = filepath.Join(b.scratch, p.Name)
-	}
-	for _, v := range volumes {
-		top, rest := root, v.Target
-		if inScratch, ok := files.Beneath(v.Target); ok {
-			part, below, _ := strings.Cut(inScratch, "/")
-			own := filepath.Join(c.bundle, part)
-			if b.parts[part] != own {
-				if err := c.copyPart(b.parts[part], own); err != nil {
-					return fmt.Errorf("%s: %w", part, err)
-				}
-				b.parts[part] = own
-			}
-			top, rest = own, "/"+below
-		}
-		fd, err := place(top, rest, 0)
-		if err == nil {
-			err = unix.MoveMount(int(v.mount.Fd()), "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
-			_ = unix.Close(fd)
-		}
-		if err != nil {
-			return &sandbox.Error{Backend: Name, Op: "mount " + v.Target, Stage: "volumes", Err: err}
-		}
-	}
-	return nil
-}
-
-// place opens what is at a path below a directory, through no link.
-func place(top, p string, flags uint64) (int, error) {
-	dir, err := unix.Open(top, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	if p = strings.TrimPrefix(p, "/"); p == "" {
-		return dir, nil
-	}
-	defer unix.Close(dir)
-	return unix.Openat2(dir, p, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
-}
-
-// copyPart mounts a part of the scratch a second time, for this container to have something mounted in it.
-func (c *container) copyPart(from, to string) error {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if err := os.Mkdir(to, 0o711); err != nil {
-		return err
-	}
-	c.names = append(c.names, to)
-	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return err
-	}
-	c.mounts = append(c.mounts, to)
-	return nil
-}
-
-// shareMemory makes the container's /dev/shm. On the bench's thread.
-func (c *container) shareMemory(b *blueprint) error {
-	fd, err := rootfs.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
-		[2]string{"mode", "1777"}, [2]string{"size", shmSize(b.spec)}, [2]string{"nr_inodes", "16384"})
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	at := filepath.Join(c.bundle, "shm")
-	if err := os.Mkdir(at, 0o711); err != nil {
-		return err
-	}
-	c.names = append(c.names, at)
-	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return err
-	}
-	c.mounts, b.shm = append(c.mounts, at), at
-	return nil
+// furnish fills the bundle, at root's bench: a root, the volumes, a config. root is used up, and stays the caller's to close.
+func (c *container) furnish(f *furniture, root int, volumes []volume) error {
+	c.bundle.furniture = f
+	return failedToMake(c.work.bench.Do(func() error { return c.bundle.make(root, mounts(volumes)) }))
 }
 
 // volume is one that was opened and is mounted nowhere yet.
@@ -279,13 +189,16 @@ func (i *instance) openVolumes() (list []volume, err error) {
 	slices.SortStableFunc(all, func(a, b sandbox.Volume) int {
 		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
 	})
+	maker := 0
+	if i.b.runtime.kernel { // what writes for it is root of the sandbox, and gives the user what it has made
+		maker = i.root
+	}
 	for _, v := range all {
-		f, isFile, err := i.work.bench.Volume(v, i.ids.user)
+		f, isFile, err := i.work.shop.Volume(v, i.owner, maker)
 		if err == nil {
 			list = append(list, volume{v, f, isFile})
-			if v.Writable && i.b.runtime.kernel {
-				// What writes for it is root of the sandbox, and an id-mapped mount knows the user alone.
-				err = unsupported("a volume that can be written to", i.b.runtime.name)
+			if v.Writable && i.b.runtime.kernel && i.id != nil { // nobody maps what its kernel makes to the user
+				err = needsRoot("a volume that can be written to", i.b.runtime.name)
 			} else {
 				err = i.target(v.Target, isFile)
 			}
@@ -298,71 +211,23 @@ func (i *instance) openVolumes() (list []volume, err error) {
 	return list, nil
 }
 
+// mounts are the descriptors of volumes.
+func mounts(list []volume) (fds []int) {
+	for _, v := range list {
+		fds = append(fds, int(v.mount.Fd()))
+	}
+	return fds
+}
+
 func closeVolumes(list []volume) {
 	for _, v := range list {
 		_ = v.mount.Close()
 	}
 }
 
-// target makes the place for a volume that lies in the scratch, and refuses one that a program has put a link in the way of.
-func (i *instance) target(p string, isFile bool) error {
-	rest, inScratch := files.Beneath(p)
-	if !inScratch {
-		return nil
-	}
-	err := i.scratch.Use(func(at int) error { return makePlace(at, rest, isFile, i.ids.root) })
-	if err == nil {
-		return nil
-	}
-	return &sandbox.Error{Backend: Name, Op: "mount " + p, Stage: "volumes", Err: err, Hint: "another target, or a sandbox whose program has not been there"}
-}
-
-func makePlace(at int, p string, isFile bool, owner int) error {
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(at, p, how)
-	if err == nil {
-		defer unix.Close(fd)
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return err
-		}
-		if isFile == (st.Mode&unix.S_IFMT == unix.S_IFDIR) {
-			return errors.New("a directory goes on a directory, and a file on a file")
-		}
-		return nil
-	}
-	if !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	dir, name := filepath.Split(p)
-	dir = filepath.Clean(dir)
-	if dir != "." {
-		if err := makePlace(at, dir, false, owner); err != nil {
-			return err
-		}
-	}
-	parent, err := unix.Openat2(at, dir, how)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(parent)
-	if !isFile {
-		if err := unix.Mkdirat(parent, name, 0o755); err != nil {
-			return err
-		}
-	} else {
-		fd, err := unix.Openat(parent, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o644)
-		if err != nil {
-			return err
-		}
-		_ = unix.Close(fd)
-	}
-	return unix.Fchownat(parent, name, owner, owner, unix.AT_SYMLINK_NOFOLLOW)
-}
-
-// start has the runtime make the container, and returns its init before that has said anything. A group is given if the
-// runtime itself is to run in it.
-func (c *container) start(group *cgroup.Group) (*spawn.Init, error) {
+// start has the runtime make the container, and returns its init before that has said anything: launch executes the runtime with
+// that end of the init's socket.
+func (c *container) start(launch func(control int) error) (*spawn.Init, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, failure("make control socket", "protocol", err)
@@ -371,13 +236,16 @@ func (c *container) start(group *cgroup.Group) (*spawn.Init, error) {
 	fd, err := unix.MemfdCreate("runtime log", unix.MFD_CLOEXEC)
 	if err == nil {
 		c.log = os.NewFile(uintptr(fd), "runtime log")
-		err = c.launch(pair[1], group)
+		err = launch(pair[1])
 	}
 	if err != nil {
 		_ = unix.Close(pair[0])
+		if said := new(*sandbox.Error); errors.As(err, said) {
+			return nil, err
+		}
 		return nil, failure("start "+c.runtime, "runtime", err)
 	}
-	init, err := spawn.Adopt(spawn.Adopted{PID: c.pid, PIDFD: c.pidfd, Socket: pair[0], Kill: c.kill})
+	init, err := spawn.Adopt(spawn.Adopted{PID: c.pid, PIDFD: c.pidfd, Socket: pair[0], Kill: c.kill, Last: c.last})
 	if err != nil {
 		c.kill()
 		_, _ = unix.Wait4(c.pid, nil, 0, nil)
@@ -387,11 +255,15 @@ func (c *container) start(group *cgroup.Group) (*spawn.Init, error) {
 	return init, nil
 }
 
-// launch executes the runtime, in the workplace's mount namespace and, if there is one, in a group.
-func (c *container) launch(control int, group *cgroup.Group) error {
+// command has the runtime make the container, and stay.
+func (c *container) command() []string {
 	args := append([]string{c.runtime, "--root", c.work.stateDir()}, c.kind.global...)
 	args = append(append(args, "run"), c.kind.run...)
-	args = append(args, "--bundle", c.bundle, c.id)
+	return append(args, "--bundle", c.dir, c.id)
+}
+
+// launch executes the runtime, in the workplace's mount namespace and, if the runtime itself is to run in one, in a group.
+func (c *container) launch(control int, group *cgroup.Group) error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return err
@@ -405,25 +277,31 @@ func (c *container) launch(control int, group *cgroup.Group) error {
 	}
 	var pidfd int
 	// A session of its own: what a terminal sends to us is not for the runtime.
-	attr := &syscall.ProcAttr{Dir: "/", Env: environ(), Files: fds, Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
-	execute := func() (err error) {
-		c.pid, err = syscall.ForkExec(c.runtime, args, attr)
+	attr := &syscall.ProcAttr{Dir: "/", Env: append(environ(), c.kind.env...), Files: fds, Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
+	if err := c.enter(attr.Sys, group, func() (err error) {
+		c.pid, err = syscall.ForkExec(c.runtime, c.command(), attr)
 		return err
-	}
-	if group != nil {
-		if born := group.Birthplace(); born != nil {
-			defer born.Close()
-			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(born.Fd())
-		} else {
-			plain := execute
-			execute = func() error { return group.Visit(plain) }
-		}
-	}
-	if err := c.work.inside(execute); err != nil {
+	}); err != nil {
 		return err
 	}
 	c.pidfd = pidfd
 	return nil
+}
+
+// enter has execute start a process with attr in the workplace's mount namespace and, if there is one, in a group.
+func (c *container) enter(attr *syscall.SysProcAttr, group *cgroup.Group, execute func() error) error {
+	run := c.work.bench.Do
+	if group != nil {
+		if born := group.Birthplace(); born != nil {
+			defer born.Close()
+			attr.UseCgroupFD, attr.CgroupFD = true, int(born.Fd())
+		} else { // a thread that visits a group may not get back from there
+			plain := execute
+			execute = func() error { return group.Visit(plain) }
+			run = c.work.inside
+		}
+	}
+	return run(execute)
 }
 
 // inside runs f on a thread that stands in the workplace's mount namespace, and so does what f starts.
@@ -463,7 +341,15 @@ func (c *container) said() string {
 	return said(bytes.ToValidUTF8(text[:n], []byte("?")))
 }
 
-// clear removes what is left once the runtime has ended. Nothing is removed below a mount: a volume may be one.
+// unfurnish undoes lay and furnish.
+func (c *container) unfurnish() error {
+	if c.bundle == nil {
+		return nil
+	}
+	return c.work.bench.Do(c.bundle.remove)
+}
+
+// clear removes what is left once the runtime has ended.
 func (c *container) clear(ctx context.Context) error {
 	for _, f := range []*os.File{c.network, c.groups, c.log} {
 		_ = f.Close() // nil is fine
@@ -471,20 +357,13 @@ func (c *container) clear(ctx context.Context) error {
 	if fd := c.inmate.Swap(0); fd > 0 {
 		_ = unix.Close(int(fd))
 	}
-	err := c.work.bench.Do(func() error {
-		var errs []error
-		for _, at := range slices.Backward(c.mounts) {
-			errs = append(errs, unix.Unmount(at, unix.MNT_DETACH))
+	if c.work.bench == nil { // all that there was is gone with the lodge
+		if c.lodge != nil {
+			c.lodge.leave()
 		}
-		for _, name := range slices.Backward(c.names) {
-			errs = append(errs, os.Remove(name))
-		}
-		if err := os.Remove(c.bundle); !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
-	})
-	err = errors.Join(failure("remove bundle", "cleanup", err), c.forget(ctx))
+		return nil
+	}
+	err := errors.Join(failure("remove bundle", "cleanup", c.strip()), c.forget(ctx))
 	if c.device != "" { // the runtime has done it, unless it never came to that
 		if gone := unix.Rmdir(c.device); gone != nil && !errors.Is(gone, unix.ENOENT) {
 			err = errors.Join(err, failure("remove cgroup "+c.device, "cleanup", gone))
@@ -507,7 +386,7 @@ func (c *container) forget(ctx context.Context) error {
 	defer cancel()
 	args := append([]string{"--root", c.work.stateDir()}, c.kind.global...)
 	cmd := exec.CommandContext(ctx, c.runtime, append(args, "delete", "--force", c.id)...)
-	cmd.Env, cmd.Dir, cmd.WaitDelay = environ(), "/", time.Second
+	cmd.Env, cmd.Dir, cmd.WaitDelay = append(environ(), c.kind.env...), "/", time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := c.work.inside(cmd.Start)

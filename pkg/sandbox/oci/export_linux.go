@@ -21,19 +21,20 @@ func Export(dir string, args []string) error {
 	if err != nil {
 		return err
 	}
-	owner := ids{supervisor.FirstID, supervisor.FirstID + 1}
-	b := &blueprint{kind: byName("runc"), spec: spec, ids: owner, dir: dir, covers: rootfs.LookAtProc(), filter: filter, parts: map[string]string{}}
+	const owner = supervisor.FirstID + 1
+	b := &blueprint{kind: byName("runc"), spec: spec, inmate: housed(spec.User, supervisor.FirstID, owner), dir: dir, scratch: dir, covers: rootfs.LookAtProc(), filter: filter}
+	parts := map[string]string{}
 	for _, p := range files.Parts {
 		at := filepath.Join(dir, p.Name)
 		if err := os.Mkdir(at, 0o755); err != nil {
 			return err
 		}
-		if err := os.Chown(at, owner.user, owner.user); err != nil { //nolint:forbidigo // made a line ago, in a directory that nobody else has
+		if err := os.Chown(at, owner, owner); err != nil { //nolint:forbidigo // made a line ago, in a directory that nobody else has
 			return err
 		}
-		b.parts[p.Name] = at
+		parts[p.Name] = at
 	}
-	text, err := b.render()
+	text, err := b.render(&furniture{Parts: parts})
 	if err != nil {
 		return err
 	}

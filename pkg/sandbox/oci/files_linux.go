@@ -18,11 +18,9 @@ func (i *instance) Take(ctx context.Context, s sandbox.Selection, each func(f sa
 	return i.shelves().Take(ctx, s, each)
 }
 
-// shelves opens files by the scratch's own descriptor, which serves as long as the scratch does, whichever containers have it
-// mounted.
 func (i *instance) shelves() *files.Scratch {
 	return &files.Scratch{
-		Place: files.Tree{Opener: files.Held{Use: i.scratch.Use, Owner: i.ids.user}}, Backend: Name, Failure: failure,
+		Place: files.Tree{Opener: i.work.shop.Opener(i.scratch, i.owner)}, Backend: Name, Failure: failure,
 		Lives: i.lives, Full: "a larger --disk than " + i.spec.Limits.Disk.String() + ", or more --inodes",
 	}
 }

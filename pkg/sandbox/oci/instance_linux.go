@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
 // Bounds of waiting. A runtime needs some ten milliseconds, gVisor some hundred, and either seconds on a machine in trouble.
@@ -34,14 +36,22 @@ type instance struct {
 	supervisor *supervisor.Supervisor
 	work       *workplace
 	spec       *sandbox.Spec // with the init added to the root
-	iso        sandbox.Isolation
 	policy     seccomp.Policy
 	filters    filters
-	ids        ids
+	root       int                // what Release wants back; 0 before
+	nests      int                // whom the cgroups belong to, on the host
+	owner      int                // the sandbox's user, as the workshop numbers ids
+	places     int                // who owns what volumes are mounted on, on the host
+	id         *rootless.Identity // a plain user's; nil as root
+	inmate     inmate
+	lodging    spawn.Options // a plain user's
+	made       func() error  // makes the scratch, or waits until it is made
 	scratch    *scratch.Scratch
-	disk       string // where the scratch is mounted in the workplace; empty before
+	disk       string // where the scratch is mounted in root's workplace; empty before
 
 	mu        sync.Mutex
+	mount     int               // the scratch's mount for the next container of a plain user, or -1
+	inhabited bool              // a container has taken it over
 	writable  int               // the writable root's mount for the next container, or -1
 	phases    map[string]*phase // alive, by name
 	spare     *phase            // a container that is ready and has no name yet
@@ -49,13 +59,16 @@ type instance struct {
 
 	execs atomic.Uint64 // names the programs of an init
 
+	isoMu sync.Mutex
+	iso   sandbox.Isolation // changed in a copy: who was told of it may still be reading
+
 	lives context.Context // until Destroy: what carries files in or out meanwhile is to end
 	ends  context.CancelFunc
 }
 
 // Create makes the scratch and the first container, and looks at what it has got.
 func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
-	if reason, remedy := b.obstacle(); reason != "" {
+	if reason, remedy := b.lacking(); reason != "" {
 		return nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrRefused, Err: errors.New(reason), Hint: remedy}
 	}
 	writable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
@@ -63,35 +76,57 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{b: b, supervisor: sup, work: work, iso: b.Probe(ctx), writable: -1, phases: map[string]*phase{}}
-	i.lives, i.ends = context.WithCancel(context.Background())
+	i := &instance{b: b, supervisor: sup, work: work, iso: b.Probe(ctx), mount: -1, writable: -1, phases: map[string]*phase{}}
 	if i.spec, err = b.withInit(spec); err != nil {
 		return nil, err
 	}
 	i.policy = seccomp.Policy{
-		DenySetID: writable,
-		Notify:    !b.runtime.kernel && seccomp.Notifiable() == nil,
+		DenySetID: writable, DenyUncounted: !b.self.Privileged && !b.counts.Memory, DenyAffinity: !b.self.Privileged && !b.counts.CPU,
+		Notify: !b.runtime.kernel && seccomp.Notifiable() == nil,
 	}
-	if i.filters, err = b.filter(i.policy); err != nil {
-		return nil, err
-	}
-	if i.ids.root, i.ids.user, err = sup.IDs(); err != nil {
+	if err := i.identify(); err != nil {
 		return nil, failure("take ids", "supervisor", err)
 	}
-	err = i.makeScratch()
-	if err == nil {
-		i.spare, err = i.newPhase(ctx, spec.Network)
+	i.lives, i.ends = context.WithCancel(context.Background())
+	i.made = sync.OnceValue(i.makeScratch)
+	first := i.begin()
+	go func() { _ = i.made() }() // build waits for it
+	if i.filters, err = b.filter(i.policy); err == nil {
+		err = first.build(ctx, spec.Network)
 	}
 	if err != nil {
-		return nil, errors.Join(err, i.Destroy(context.WithoutCancel(ctx)))
+		_ = i.made() // if that was the error, it is told already
+		return nil, errors.Join(err, first.giveUp(ctx), i.Destroy(context.WithoutCancel(ctx)))
 	}
+	i.spare = first
+	// What runtimes left that were killed with their supervisors. There is time for it while the program runs.
+	b.tidy.Do(func() { b.beside.Go(func() { sweep(false) }) })
 	return i, nil
 }
 
-// unsupported is the error of what a runtime can not do.
-func unsupported(what, runtime string) error {
+// identify takes the ids of a sandbox.
+func (i *instance) identify() (err error) {
+	if self := i.b.self; !self.Privileged {
+		if i.id, err = self.Identify(i.supervisor, i.spec.User, rootless.NeedsOwn(i.spec)); err != nil {
+			return err
+		}
+		i.root, i.nests, i.owner, i.places = i.id.Root, i.id.Init, i.id.Owner, self.UID
+		i.inmate, i.lodging = plain(self, i.id, i.spec.User, i.b.runtime.kernel)
+		return nil
+	}
+	var user int
+	if i.root, user, err = i.supervisor.IDs(); err != nil {
+		return err
+	}
+	i.nests, i.owner, i.places = i.root, user, i.root
+	i.inmate = housed(i.spec.User, i.root, user)
+	return nil
+}
+
+// needsRoot is the error of what a runtime does for root alone.
+func needsRoot(what, runtime string) error {
 	return &sandbox.Error{
-		Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s can not be had with %s", what, runtime), Hint: "--runtime runc, or --backend native",
+		Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s can be had with %s as root only", what, runtime), Hint: "--runtime runc, or --backend native",
 	}
 }
 
@@ -122,7 +157,7 @@ func (i *instance) makeScratch() error {
 			mode, shared = sandbox.ScratchMemory, err.Error()
 		}
 	}
-	s, err := i.work.bench.Scratch(mode, o, i.ids.user)
+	s, err := i.work.shop.Scratch(mode, o, i.owner)
 	if err != nil {
 		return err
 	}
@@ -135,6 +170,10 @@ func (i *instance) makeScratch() error {
 	if free, onDisk := s.HostFree(); onDisk && free < uint64(i.spec.Limits.Disk) {
 		i.iso.Lack(sandbox.ControlDisk, sandbox.Enforced, fmt.Sprintf("the host has %v left for a disk of %v: what is written beyond that is lost", sandbox.Size(free), i.spec.Limits.Disk),
 			"free some space below "+i.b.opts.CacheDir+", or ask for a smaller --disk")
+	}
+	if i.id != nil {
+		i.mount, err = unix.FcntlInt(s.File().Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		return failure("make scratch", "scratch", err)
 	}
 	at := i.work.path("s")
 	err = i.work.bench.Do(func() error { return os.Mkdir(at, 0o711) })
@@ -151,7 +190,7 @@ func (i *instance) makeScratch() error {
 	return nil
 }
 
-// makeWritable puts a root together whose changes go to the scratch.
+// makeWritable puts a root together, as root, whose changes go to the scratch.
 func (i *instance) makeWritable() error {
 	var disk int
 	err := i.work.bench.Do(func() (err error) {
@@ -162,7 +201,7 @@ func (i *instance) makeWritable() error {
 		return failure("copy scratch", "scratch", err)
 	}
 	defer unix.Close(disk)
-	root, rest, err := i.work.bench.WritableRoot(i.spec, i.ids.user, disk)
+	root, rest, err := i.work.bench.WritableRoot(i.spec, i.owner, disk)
 	if err != nil {
 		return err
 	}
@@ -171,15 +210,29 @@ func (i *instance) makeWritable() error {
 	return nil
 }
 
-// root is a copy of the sandbox's root for one container.
-func (i *instance) root() (int, error) {
+// copyRoot is a copy of the sandbox's root for one container.
+func (i *instance) copyRoot() (int, error) {
 	if !i.spec.WritableRoot {
-		return i.work.bench.Root(i.spec)
+		return i.work.shop.Root(i.spec)
 	}
-	one, other, err := i.work.bench.Again(i.writable)
+	if i.writable < 0 { // a plain user's first
+		root, rest, err := i.work.shop.WritableRoot(i.spec, i.owner, i.mount)
+		if err != nil {
+			return -1, err
+		}
+		_ = unix.Close(i.mount)
+		i.writable, i.mount = root, rest
+	}
+	return i.twin(&i.writable)
+}
+
+// twin makes a second of a detached mount, which stays ours whatever becomes of the first: a container that dies takes along
+// what it was given.
+func (i *instance) twin(mount *int) (int, error) {
+	one, other, err := i.work.shop.Again(*mount)
 	if other >= 0 {
-		_ = unix.Close(i.writable)
-		i.writable = other
+		_ = unix.Close(*mount)
+		*mount = other
 	}
 	return one, err
 }
@@ -190,7 +243,24 @@ func (w *workplace) path(prefix string) string {
 }
 
 // Isolation is what this sandbox really has.
-func (i *instance) Isolation() sandbox.Isolation { return i.iso }
+func (i *instance) Isolation() sandbox.Isolation {
+	i.isoMu.Lock()
+	defer i.isoMu.Unlock()
+	return i.iso
+}
+
+// revise changes what is said of the isolation.
+func (i *instance) revise(change func(*sandbox.Isolation) error) error {
+	i.isoMu.Lock()
+	defer i.isoMu.Unlock()
+	iso := i.iso
+	iso.Controls, iso.Missing = maps.Clone(iso.Controls), slices.Clone(iso.Missing)
+	if err := change(&iso); err != nil {
+		return err
+	}
+	i.iso = iso
+	return nil
+}
 
 // Freeze stops every process of the sandbox. Frozen processes can still be killed.
 func (i *instance) Freeze(context.Context) error { return i.freeze(true) }
@@ -202,6 +272,10 @@ func (i *instance) freeze(on bool) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, p := range i.phases {
+		if p.group == nil {
+			return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: errors.New("freezing needs a cgroup, and none was delegated"), Hint: "sandbox-run doctor"}
+		}
+		p.frozen.Store(on)
 		if err := p.group.Freeze(on); err != nil {
 			if errors.Is(err, cgroup.ErrUnsupported) {
 				return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: err}
@@ -239,20 +313,38 @@ func (i *instance) Destroy(ctx context.Context) error {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.writable >= 0 {
-		_ = unix.Close(i.writable)
-		i.writable = -1
+	for _, fd := range []*int{&i.writable, &i.mount} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
+		}
 	}
 	if i.disk != "" {
-		errs = append(errs, failure("unmount scratch", "scratch", i.work.bench.Detach(i.disk)))
-		_ = i.work.bench.Do(func() error { return os.Remove(i.disk) })
-	}
-	if i.scratch != nil {
-		errs = append(errs, failure("drop scratch", "scratch", i.scratch.Close()))
+		errs = append(errs, failure("unmount scratch", "scratch", i.work.bench.Do(func() error {
+			return errors.Join(unix.Unmount(i.disk, unix.MNT_DETACH), os.Remove(i.disk))
+		})))
 	}
 	err := errors.Join(errs...)
-	if i.ids.root != 0 && err == nil {
-		i.supervisor.Release(i.ids.root) // what is still there keeps its ids
+	if i.b.opts.Eager {
+		i.b.dropping.Go(func() {
+			if err := i.drop(err == nil); err != nil {
+				i.b.leftMu.Lock()
+				defer i.b.leftMu.Unlock()
+				i.b.left = append(i.b.left, err)
+			}
+		})
+		return err
+	}
+	return errors.Join(err, i.drop(err == nil))
+}
+
+// drop ends the disk and, if nothing is left that has them, gives the ids back.
+func (i *instance) drop(clean bool) (err error) {
+	if i.scratch != nil {
+		err = failure("drop scratch", "scratch", i.scratch.Close())
+	}
+	if i.root != 0 && clean && err == nil {
+		i.supervisor.Release(i.root)
 	}
 	return err
 }

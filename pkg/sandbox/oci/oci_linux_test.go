@@ -1,15 +1,19 @@
 package oci
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/registry"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
@@ -53,11 +57,11 @@ var binaries = sync.OnceValues(func() (string, error) {
 	return dir, os.Chmod(dir, 0o755)
 })
 
-// newBackend is one with a cache directory of its own, so that loop devices over it are its alone.
-func newBackend(t *testing.T, runtime string) (b *Backend, cache string) {
+// needs skips a test where a runtime is missing, or root, who can become anybody else; it returns where our executables are.
+func needs(t *testing.T, runtime string) (bin string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: this backend has no other way")
+		t.Skip("needs root: for containers of its own, or to become a user whom it makes up")
 	}
 	if _, err := exec.LookPath(byName(runtime).file); err != nil {
 		t.Skipf("needs %s: %s", runtime, byName(runtime).get)
@@ -66,6 +70,13 @@ func newBackend(t *testing.T, runtime string) (b *Backend, cache string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return bin
+}
+
+// newBackend is one with a cache directory of its own, so that loop devices over it are its alone.
+func newBackend(t *testing.T, runtime string) (b *Backend, cache string) {
+	t.Helper()
+	bin := needs(t, runtime)
 	t.Setenv("SANDBOX_RUN_INIT", filepath.Join(bin, "sandbox-init"))
 	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-cache-")
 	if err != nil {
@@ -141,16 +152,16 @@ func claims(runtime, cache string) sandboxtest.Claims {
 	c := sandboxtest.Claims{
 		Tier: byName(runtime).tier, ScratchDir: cache,
 		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.Freeze,
+			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
 			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
 		},
 	}
 	if runtime == "runsc" {
 		// Its kernel counts otherwise: the sentry's own memory, threads and time are among what the host sees, there is no
-		// limit on processes, and when memory runs out it is the sentry that ends. What writes to volumes has an id of its own.
-		// Without a network it still has a loopback.
+		// limit on processes, and when memory runs out it is the sentry that ends.
+		// Without a network it still has a loopback. Its terminals have no name, and its /dev/tty opens for nobody.
 		c.Has = slices.DeleteFunc(c.Has, func(c sandboxtest.Claim) bool {
-			return slices.Contains([]sandboxtest.Claim{sandboxtest.Kernel, sandboxtest.HostRoot, sandboxtest.Writable, sandboxtest.Network, sandboxtest.Metrics, sandboxtest.Processes, sandboxtest.PTY}, c)
+			return slices.Contains([]sandboxtest.Claim{sandboxtest.Kernel, sandboxtest.HostRoot, sandboxtest.Network, sandboxtest.Metrics, sandboxtest.Processes, sandboxtest.DevTTY}, c)
 		})
 	}
 	return c
@@ -177,5 +188,191 @@ func TestCrash(t *testing.T) {
 			b, _ := newBackend(t, runtime)
 			sandboxtest.Crash(t, b, byName(runtime).tier)
 		})
+	}
+}
+
+// A group of a dead supervisor's is removed with whoever still waits in it: runc's own init does, for a runc that was killed.
+func TestSweepKills(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	var dirs []string
+	for _, h := range hierarchies() {
+		if slices.Contains(needed, h.name) {
+			dirs = append(dirs, filepath.Join(h.own, groupName("sdead/1")))
+		}
+	}
+	if len(dirs) == 0 {
+		t.Skip("there are no v1 hierarchies")
+	}
+	waits := exec.Command("sleep", "600")
+	if err := waits.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = waits.Wait()
+	}()
+	for _, dir := range dirs {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(dir) //nolint:revive // of a handful of directories
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(waits.Process.Pid)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found := sweep(true); len(found) < len(dirs) {
+		t.Errorf("found %+v", found)
+	}
+	select {
+	case <-ended:
+		t.Fatal("looking has ended it")
+	default:
+	}
+	sweep(false)
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		_ = waits.Process.Kill()
+		t.Error("it still waits")
+	}
+	for _, dir := range dirs {
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%s is still there", dir)
+		}
+	}
+}
+
+// A config reaches whoever has opened the pipe in its place, and whoever opens it later; of any size.
+func TestConfigOverPipe(t *testing.T) {
+	b, _ := newBackend(t, "runc")
+	_, work, err := b.claim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{10, 64 << 10, 300 << 10} {
+		c := &container{work: work, kind: byName("runc"), dir: work.path("b")}
+		if err := c.lay(); err != nil {
+			t.Fatal(err)
+		}
+		text := bytes.Repeat([]byte("x"), size)
+		var early *os.File
+		var late []byte
+		err := work.bench.Do(func() (err error) {
+			if early, err = os.Open(c.bundle.config()); err != nil {
+				return err
+			}
+			c.bundle.Config = text
+			if err := c.bundle.write(); err != nil {
+				return err
+			}
+			late, err = os.ReadFile(c.bundle.config())
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(early)
+		if err != nil || !bytes.Equal(got, text) || !bytes.Equal(late, text) {
+			t.Errorf("of %d bytes %d and %d came, %v", size, len(got), len(late), err)
+		}
+		if err := errors.Join(early.Close(), c.unfurnish()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A runtime that was started ahead of its bundle waits for it, and ends when there is none to come: because it could not be made, or
+// because whoever was to make it is gone.
+func TestAhead(t *testing.T) {
+	b, _ := newBackend(t, "runc")
+	sup, work, err := b.claim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := func() (names []string) {
+		_ = work.bench.Do(func() error {
+			for _, pattern := range []string{"b*", "s?*", "state/*"} {
+				found, _ := filepath.Glob(filepath.Join(work.dir, pattern))
+				names = append(names, found...)
+			}
+			return nil
+		})
+		return slices.DeleteFunc(names, func(n string) bool { return n == work.stateDir() })
+	}
+	within := func(what string, done func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal(what)
+			}
+		}
+	}
+	begin := func() *phase {
+		t.Helper()
+		i := &instance{b: b, supervisor: sup, work: work}
+		if i.root, _, err = sup.IDs(); err != nil {
+			t.Fatal(err)
+		}
+		i.nests = i.root
+		t.Cleanup(func() { sup.Release(i.root) })
+		p := i.begin()
+		if err := <-p.begun; err != nil {
+			t.Fatal(err)
+		}
+		p.begun = nil
+		within("it does not come to its config", func() bool {
+			fds, _ := filepath.Glob("/proc/" + strconv.Itoa(p.c.pid) + "/fd/*")
+			return slices.ContainsFunc(fds, func(fd string) bool {
+				at, _ := os.Readlink(fd)
+				return strings.HasSuffix(at, p.c.bundle.config())
+			})
+		})
+		if !p.init.Alive() || len(left()) == 0 {
+			t.Fatalf("it does not wait: %s", p.c.said())
+		}
+		return p
+	}
+	pid := func(p *phase) string { return "/proc/" + strconv.Itoa(p.c.pid) }
+
+	p := begin()
+	if err := p.giveUp(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(pid(p)); err == nil || len(left()) > 0 {
+		t.Errorf("%s: %v; left %q", pid(p), err, left())
+	}
+
+	p = begin()
+	if err := p.c.bundle.pipe.Close(); err != nil { // as it is when we are killed
+		t.Error(err)
+	}
+	within("it waits on", func() bool { return !p.init.Alive() })
+	if err := p.giveUp(t.Context()); err != nil || len(left()) > 0 {
+		t.Errorf("%v; left %q", err, left())
+	}
+
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for below, works := range map[string]bool{"/workspace/other": true, "/workspace/file/below": false} {
+		id, err := m.Create(t.Context(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/workspace/file"}, {Source: dir, Target: below}}})
+		if works != (err == nil) {
+			t.Errorf("%s: %v", below, err)
+		}
+		if err == nil {
+			err = m.Delete(t.Context(), id)
+		} else if errors.Is(err, errStuck) {
+			t.Error(err)
+		}
+		if len(left()) > 0 || len(descendants(os.Getpid())) > 0 {
+			t.Errorf("%s: %v; left %q, %v", below, err, left(), descendants(os.Getpid()))
+		}
 	}
 }

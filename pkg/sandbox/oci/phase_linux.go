@@ -20,6 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"
 )
 
 // phase is a container with the group that its programs are in. It lives as long as one of its processes.
@@ -28,49 +29,107 @@ type phase struct {
 	name    string
 	c       *container
 	init    *spawn.Init // nil until the runtime was started
+	begun   chan error  // what came of begin, once
 	nest    *cgroup.Nest
-	group   *cgroup.Group // nil until it was made
+	group   *cgroup.Group // nil until it was made, and where nothing is limited by one
+	watch   *watch.Watch  // counts where no cgroup does, or nil
+	before  usage         // what went on before the first program
 	join    []*os.File    // what a program writes to to enter the group; none if the runtime is in it
 	limits  sandbox.Limits
 	network sandbox.NetworkMode
-	failed  bool // Setup failed: the init is dead, and the runtime buried
+	asked   bool // Setup was called
+	failed  bool // and failed, or was not called: the init is dead, and the runtime buried
 	killed  atomic.Bool
+	frozen  atomic.Bool
 	tasks   int // guarded by instance.mu: processes that were started and not finished
+
+	opening  sync.Mutex
+	consoles []*console // that were opened, guarded by opening
 
 	once  sync.Once
 	final monitor.Sample
 	err   error
 }
 
-// newPhase makes a container, and holds what it has got against what the sandbox is to have.
-func (i *instance) newPhase(ctx context.Context, network sandbox.NetworkMode) (_ *phase, err error) {
+// begin has a place made for a bundle and, if that is all the runtime needs for now, has it started: it takes as long to get to its
+// bundle as we take to make one. What becomes of it is for build to wait for.
+func (i *instance) begin() *phase {
 	r := i.b.runtime
 	p := &phase{
-		i: i, limits: i.spec.Limits, network: network, nest: i.supervisor.NewNest(i.ids.root),
-		c: &container{work: i.work, kind: r.kind, runtime: r.path, bundle: i.work.path("b")},
+		i: i, nest: i.supervisor.NewNest(i.nests), begun: make(chan error, 1),
+		c: &container{work: i.work, kind: r.kind, runtime: r.path, dir: i.work.path("b")},
 	}
-	defer func() {
-		if err != nil {
-			_ = p.Kill()
-			_, finishErr := p.Finish(ctx)
-			err = errors.Join(err, finishErr)
+	p.c.strip = sync.OnceValue(p.c.unfurnish)
+	p.c.id = groupName(p.nest.Programs().Path())
+	if i.id != nil { // a lodge does all of it
+		p.begun <- nil
+		return p
+	}
+	go func() {
+		err := p.c.lay()
+		if err == nil && r.ahead {
+			p.init, err = p.c.start(func(control int) error { return p.c.launch(control, nil) })
 		}
+		p.begun <- err
 	}()
-	group := p.nest.Programs()
-	if err := group.Make(i.groupLimits(p.limits)); err != nil {
-		return nil, failure("make cgroup", "cgroup", err)
+	return p
+}
+
+// newPhase makes a container at once.
+func (i *instance) newPhase(ctx context.Context, network sandbox.NetworkMode) (*phase, error) {
+	p := i.begin()
+	if err := p.build(ctx, network); err != nil {
+		return nil, errors.Join(err, p.giveUp(ctx))
 	}
-	p.group = group
-	p.c.id = groupName(group.Path())
+	return p, nil
+}
+
+// giveUp ends a phase that was begun and not built.
+func (p *phase) giveUp(ctx context.Context) error {
+	if p.begun != nil {
+		<-p.begun
+		p.begun = nil
+	}
+	var stuck error
+	if p.init != nil && !p.asked { // the runtime still waits
+		p.failed = true
+		if !p.init.Abandon() {
+			stuck = failure("end "+p.c.kind.name, "cleanup", errStuck)
+		}
+	}
+	_ = p.Kill()
+	_, err := p.Finish(ctx)
+	return errors.Join(stuck, err)
+}
+
+// build makes a container, and holds what it has got against what the sandbox is to have.
+func (p *phase) build(ctx context.Context, network sandbox.NetworkMode) (err error) {
+	i, r := p.i, p.i.b.runtime
+	p.limits, p.network = i.spec.Limits, network
+	group := p.nest.Programs()
+	if i.id == nil || i.b.counts.Any {
+		if err := group.Make(i.groupLimits(p.limits)); err != nil {
+			return failure("make cgroup", "cgroup", err)
+		}
+		p.group = group
+	}
+	if i.id != nil {
+		return p.lodge(ctx)
+	}
 	v2 := i.b.cgroups.Version() == "v2"
 	if err := p.c.house(group, network == sandbox.NetworkLocalhost, v2); err != nil {
-		return nil, err
+		return err
 	}
-	filters := i.filters
-	print := &blueprint{
-		kind: r.kind, spec: i.spec, ids: i.ids, dir: p.c.bundle, scratch: i.disk, covers: i.b.covers(), filter: filters.bundle,
-		network: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.c.network.Fd()),
+	err = <-p.begun
+	p.begun = nil
+	if err != nil {
+		return err
 	}
+	if p.init != nil {
+		p.c.announce()
+	}
+	print := p.blueprint()
+	print.network = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.c.network.Fd())
 	if p.c.groups != nil {
 		print.groups = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.c.groups.Fd())
 	}
@@ -81,31 +140,55 @@ func (i *instance) newPhase(ctx context.Context, network sandbox.NetworkMode) (_
 	case v2:
 		print.cgroup, err = p.unified()
 	default:
-		print.cgroup = groupName(group.Path())
+		print.cgroup = p.c.id
 	}
 	if err == nil && !r.whole {
 		p.join, err = group.JoinFiles()
 	}
 	if err != nil {
-		return nil, failure("open cgroup", "cgroup", err)
+		return failure("open cgroup", "cgroup", err)
 	}
-	root, err := i.root()
+	if i.spec.WritableRoot {
+		err = i.made()
+	}
+	var root int
+	if err == nil {
+		root, err = i.copyRoot()
+	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unix.Close(root)
+	if err := i.made(); err != nil {
+		return err
+	}
+	print.scratch = i.disk
 	volumes, err := i.openVolumes()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer closeVolumes(volumes)
-	if err := p.c.furnish(print, root, volumes); err != nil {
-		return nil, err
+	f, err := print.furnish(volumes)
+	if err == nil {
+		err = p.c.furnish(f, root, volumes)
 	}
-	if p.init, err = p.c.start(inside); err != nil {
-		return nil, err
+	if err != nil {
+		return err
 	}
-	return p, p.setUp(ctx)
+	if p.init == nil {
+		if p.init, err = p.c.start(func(control int) error { return p.c.launch(control, inside) }); err != nil {
+			return err
+		}
+	}
+	return p.setUp(ctx)
+}
+
+// blueprint of the container. Namespaces that were made ahead are the caller's to add, and where the scratch is.
+func (p *phase) blueprint() *blueprint {
+	i := p.i
+	return &blueprint{
+		kind: p.c.kind, spec: i.spec, inmate: i.inmate, dir: p.c.dir, covers: i.b.covers(), filter: i.filters.bundle,
+	}
 }
 
 // unified is the path of the init's own group on a machine with v2 cgroups.
@@ -128,6 +211,7 @@ const unifiedMount = "/sys/fs/cgroup"
 func (p *phase) setUp(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
+	p.asked = true
 	_, err := p.init.Setup(bounded, &initproto.Setup{Housed: true, Root: -1, Scratch: -1}, nil)
 	if err != nil {
 		p.failed = true
@@ -160,6 +244,9 @@ const (
 
 func (i *instance) groupLimits(l sandbox.Limits) cgroup.Limits {
 	g := cgroup.Limits{Memory: uint64(l.Memory), Pids: l.Processes, CPU: l.CPUs}
+	if i.id != nil {
+		g = i.b.counts.Limits(l)
+	}
 	if i.b.runtime.kernel {
 		g.Pids = roomForKernel + threadsOfProcess*l.Processes
 	}
@@ -169,8 +256,12 @@ func (i *instance) groupLimits(l sandbox.Limits) cgroup.Limits {
 // Kill ends the container.
 func (p *phase) Kill() error {
 	p.killed.Store(true)
+	p.killConsoles()
 	if p.init != nil {
 		p.init.Kill()
+	}
+	if p.frozen.Swap(false) {
+		_ = p.group.Freeze(false) // a runtime of several processes ends only when all of them can
 	}
 	return nil
 }
@@ -232,7 +323,13 @@ func (p *phase) loopback(network sandbox.NetworkMode) error {
 	if p.c.kind.kernel {
 		return &sandbox.Error{Backend: Name, Op: "start", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s can not add a loopback to a container that was made without", p.c.kind.name), Hint: "another phase, or --network localhost for the whole sandbox"}
 	}
-	if err := p.c.raise(); err != nil {
+	var err error
+	if p.c.lodge != nil {
+		_, err = p.c.lodge.ask(&lodging{What: lodgeLoopback}, nil, 0)
+	} else {
+		err = p.c.raise()
+	}
+	if err != nil {
 		return err
 	}
 	p.network = network
@@ -241,12 +338,15 @@ func (p *phase) loopback(network sandbox.NetworkMode) error {
 
 // limit puts limits in force, before the phase has its first program.
 func (p *phase) limit(l sandbox.Limits) error {
-	if want := p.i.groupLimits(l); want != p.i.groupLimits(p.limits) {
+	if want := p.i.groupLimits(l); p.group != nil && want != p.i.groupLimits(p.limits) {
 		if err := p.group.Set(want); err != nil {
 			return failure("set limits", "cgroup", err)
 		}
 	}
 	p.limits = l
+	if p.watch != nil {
+		return p.watch.Begin(l)
+	}
 	return nil
 }
 
@@ -281,7 +381,12 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		for _, f := range p.join {
 			_ = f.Close()
 		}
-		read, written, stuck := p.bury()
+		stuck := p.closeConsoles()
+		if p.watch != nil {
+			p.watch.End()
+		}
+		read, written, spent, err := p.bury()
+		stuck = errors.Join(stuck, err)
 		remove := func(remove func(context.Context) error) error {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupPatience)
 			defer cancel()
@@ -291,9 +396,14 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		if p.group != nil {
 			p.final = p.sample(p.group.Final())
 			errs = append(errs, remove(p.group.Remove))
+		} else {
+			p.final = p.sample(cgroup.Stat{}, nil)
 		}
 		errs = append(errs, remove(p.nest.Remove))
 		p.final.IORead, p.final.IOWrite = read, written
+		if p.watch != nil {
+			p.watch.Complete(&p.final, max(0, spent.user-p.before.user), max(0, spent.system-p.before.system))
+		}
 		if stuck == nil {
 			errs = append(errs, p.c.clear(ctx))
 		}
@@ -302,25 +412,31 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	return p.final, p.err
 }
 
-// bury waits for the runtime's end, which comes after the container's, and returns what both have moved.
-func (p *phase) bury() (read, written uint64, err error) {
+// bury waits for the runtime's end, which comes after the container's, and returns what both have moved and spent.
+func (p *phase) bury() (read, written uint64, spent usage, err error) {
 	if p.init == nil {
-		return 0, 0, nil
+		return 0, 0, usage{}, nil
 	}
 	if p.failed { // Setup has done it
-		return 0, 0, nil
+		return 0, 0, usage{}, nil
 	}
-	look := func(pid int) { read, written = launch.ProcessIO(pid) }
+	look := func(pid int) {
+		read, written = launch.ProcessIO(pid)
+		var sum unix.Rusage // its own, and that of all it has buried
+		if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, &sum) == nil {
+			spent = usage{time.Duration(sum.Utime.Nano()), time.Duration(sum.Stime.Nano())}
+		}
+	}
 	insist := time.AfterFunc(initPatience, p.init.Kill)
 	defer insist.Stop()
 	if p.init.Reap(initPatience+cleanupPatience, look) {
-		return read, written, nil
+		return read, written, spent, nil
 	}
 	_ = unix.PidfdSendSignal(p.c.pidfd, unix.SIGKILL, nil, 0) // the runtime itself
 	if p.init.Reap(cleanupPatience, look) {
-		return read, written, nil
+		return read, written, spent, nil
 	}
-	return 0, 0, failure("end container", "cleanup", errStuck)
+	return 0, 0, usage{}, failure("end container", "cleanup", errStuck)
 }
 
 // sample turns counters into a sample. Counters that could not be read stay zero: the monitor keeps what it saw last.
@@ -343,12 +459,21 @@ const maxIOProcesses = 32
 
 // Live is a sample of a phase that runs.
 func (p *phase) Live() (monitor.Sample, error) {
-	st, err := p.group.Stat()
-	if err != nil {
-		return monitor.Sample{}, err
+	var st cgroup.Stat
+	var pids []int
+	if p.group != nil {
+		var err error
+		if st, err = p.group.Stat(); err != nil {
+			return monitor.Sample{}, err
+		}
+		pids, _ = p.group.Procs()
 	}
 	s := p.sample(st, nil)
-	pids, _ := p.group.Procs()
+	if p.watch != nil {
+		if err := p.watch.Look(&s); err != nil {
+			return monitor.Sample{}, err
+		}
+	}
 	if !p.c.kind.whole {
 		s.IORead, s.IOWrite = launch.ProcessIO(p.init.Inmate())
 	}
@@ -359,13 +484,26 @@ func (p *phase) Live() (monitor.Sample, error) {
 	return s, nil
 }
 
+// rlimits of a plain user's processes; their number is among them only where no cgroup counts it.
+func (i *instance) rlimits(ph *phase, l sandbox.Limits) []initproto.Rlimit {
+	limits := launch.Rlimits(l)
+	if !i.b.counts.Pids && i.b.self.NProc {
+		n := uint64(l.Processes)
+		if i.id.Stay {
+			n += uint64(spawn.Threads(ph.init.Inmate())) // it has the same id
+		}
+		limits = append(limits, initproto.Rlimit{Resource: unix.RLIMIT_NPROC, Soft: n, Max: n})
+	}
+	return launch.Within(limits)
+}
+
 // maxTries bounds how often a process may come too late for its phase.
 const maxTries = 16
 
 // Start runs a process in its phase.
 func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
-	if p.TTY != nil && i.b.runtime.kernel {
-		return nil, unsupported("a terminal", i.b.runtime.name) // its end of one can not be handed out
+	if p.TTY != nil && i.b.runtime.consoles && i.id != nil {
+		return nil, needsRoot("a terminal", i.b.runtime.name) // a lodge executes one runtime, and no second
 	}
 	for tries := 1; ; tries++ {
 		ph, err := i.enter(ctx, p)
@@ -388,28 +526,44 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
 		Rlimits: launch.Within(launch.Rlimits(p.Limits)), Seccomp: i.filters.program,
 	}
+	if i.id != nil && !i.b.runtime.kernel {
+		m.UID, m.GID, m.KeepGroups = uint32(i.spec.User.UID), uint32(i.spec.User.GID), i.id.KeepGroups
+		m.NewUserNS, m.NewCgroupNS = i.inmate.renames, true
+		m.Rlimits = i.rlimits(ph, p.Limits)
+	}
 	if i.b.runtime.kernel {
 		// Of the rest it knows only that they can not be changed: it dumps no core, has no priorities, and its queues are memory.
 		m.Rlimits = slices.DeleteFunc(m.Rlimits, func(r initproto.Rlimit) bool {
 			return r.Resource != unix.RLIMIT_NOFILE && r.Resource != unix.RLIMIT_STACK && r.Resource != unix.RLIMIT_MEMLOCK
 		})
 	} else {
-		rootfs.Landlock(m, i.spec, p.Network, false)
+		rootfs.Landlock(m, i.spec, p.Network, i.policy.DenyUncounted)
 	}
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}
 	bounded, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	program, err := ph.init.Run(bounded, m, ph.join, nil)
+	var program *spawn.Program
+	var err error
+	if m.Terminal && i.b.runtime.consoles {
+		program, err = ph.startOnConsole(bounded, m)
+	} else {
+		program, err = ph.init.Run(bounded, m, ph.join, nil)
+	}
 	if err != nil {
-		err = launch.StartFailure(Name, err)
+		if said := new(*sandbox.Error); !errors.As(err, said) {
+			err = launch.StartFailure(Name, err)
+		}
 		if ph.Leave() {
 			ph.init.Kill()
 			_, finishErr := ph.Finish(ctx)
 			err = errors.Join(err, finishErr)
 		}
 		return nil, err
+	}
+	if i.b.runtime.ahead {
+		go func() { _ = ph.c.strip() }() // clear waits for it
 	}
 	t := launch.New(program, ph)
 	if !i.b.runtime.kernel {

@@ -3,13 +3,13 @@ package oci
 import (
 	"context"
 	"fmt"
-	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
-	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
@@ -27,7 +27,7 @@ var walls = []sandbox.Control{
 func (b *Backend) probe() sandbox.Isolation {
 	iso := sandbox.NewIsolation(Name)
 	iso.Runtime = b.runtime.name
-	reason, remedy := b.obstacle()
+	reason, remedy := b.lacking()
 	for _, c := range walls {
 		if reason != "" {
 			iso.Lack(c, sandbox.Absent, reason, remedy)
@@ -37,6 +37,9 @@ func (b *Backend) probe() sandbox.Isolation {
 	}
 	if b.runtime.kernel && reason == "" {
 		iso.Lack(sandbox.ControlSeccomp, sandbox.Enforced, b.runtime.name+"'s kernel refuses what the policy does, and tells nobody: refused calls are not counted", "--runtime runc, if that matters more")
+	}
+	if one, remedy := b.self.OneID(); one != "" && reason == "" {
+		iso.Lack(sandbox.ControlUserNS, sandbox.Enforced, one, remedy)
 	}
 	b.probeLandlock(&iso)
 	b.probeCgroups(&iso)
@@ -65,17 +68,33 @@ func (b *Backend) grade(iso *sandbox.Isolation) {
 	}
 }
 
-// obstacle is why no container can be had here at all, and what would change that.
+// obstacle finds out what stands in the way of any container.
 func (b *Backend) obstacle() (reason, remedy string) {
 	r := b.runtime
 	if r.check(context.Background(), b.opts.CacheDir); r.reason != "" {
 		return r.reason, r.remedy
 	}
-	if os.Geteuid() != 0 || !hasCapability(unix.CAP_SYS_ADMIN) || !supervisor.FirstUserNS() {
-		return "this backend needs root: of the machine, not of a user namespace", "run as root, or use --backend native, which does without"
-	}
 	if v := b.cgroups.Version(); r.unified && v != "v2" {
 		return fmt.Sprintf("%s needs cgroups v2, and this machine has %s ones", r.name, v), "boot with systemd.unified_cgroup_hierarchy=1, or use --runtime runc"
+	}
+	if !b.self.Privileged {
+		if r.rooted != "" {
+			return r.name + " needs root: " + r.rooted, "run as root, or use --runtime runc or --backend native, which do without"
+		}
+		if one, more := b.self.OneID(); one != "" && r.kernel {
+			return fmt.Sprintf("%s's kernel is root of its container, and the program is not: a user without root needs a second id for that: %v", r.name, b.self.NoGrant), more + "; or use --runtime runc"
+		}
+		if r.kernel && min(b.self.Grant.UIDs.Count, b.self.Grant.GIDs.Count) < 3 {
+			return fmt.Sprintf("%s needs three subordinate ids of a user without root, and there are %d", r.name, min(b.self.Grant.UIDs.Count, b.self.Grant.GIDs.Count)), "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER; or use --runtime runc"
+		}
+		if b.counts.Short() && r.kernel {
+			return fmt.Sprintf("nothing but a cgroup limits what %s's kernel takes, and this user has none that limits memory, processes and processors: %s", r.name, b.lacks()), "delegate one (docs/OPERATING.md), run as root, or use --runtime runc"
+		}
+		return b.self.Obstacle(func() error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.stewardLocked()
+		})
 	}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -83,6 +102,17 @@ func (b *Backend) obstacle() (reason, remedy string) {
 	}
 	_ = unix.Close(fd)
 	return "", ""
+}
+
+// lacks are the reasons why cgroups do not limit.
+func (b *Backend) lacks() string {
+	var reasons []string
+	for _, gap := range b.cgroups.Missing() {
+		if gap.Reason != "" && !slices.Contains(reasons, gap.Reason) {
+			reasons = append(reasons, gap.Reason)
+		}
+	}
+	return strings.Join(reasons, "; ")
 }
 
 func (b *Backend) probeLandlock(iso *sandbox.Isolation) {
@@ -119,13 +149,20 @@ func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
 			continue
 		}
 		gap := gaps[c.name]
+		if c.controller == cgroup.Swap && !b.counts.Memory {
+			gap = gaps["memory"] // one thing, and one reason
+		}
 		if gap.Reason == "" {
 			gap.Reason = "no usable cgroup controller"
 		}
 		if gap.Remedy == "" {
 			gap.Remedy = "enable the cgroup controller and make it writable"
 		}
-		iso.Lack(c.control, sandbox.Absent, gap.Reason, gap.Remedy)
+		state, instead := sandbox.Absent, ""
+		if !b.self.Privileged && !b.runtime.kernel { // whose processes are not seen
+			state, instead = b.counts.Instead(c.controller, b.self.NProc)
+		}
+		iso.Lack(c.control, state, gap.Reason+instead, gap.Remedy)
 	}
 	if b.runtime.kernel && iso.Controls[sandbox.ControlProcesses] == sandbox.Enforced {
 		iso.Lack(sandbox.ControlProcesses, sandbox.Polled, fmt.Sprintf("%s counts no processes: the host's limit bounds what serves them, and whoever reaches it ends the sandbox", b.runtime.name), "--runtime runc, if that matters more")

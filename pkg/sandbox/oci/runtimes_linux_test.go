@@ -164,13 +164,14 @@ func TestBundle(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := &blueprint{
-			kind: byName(runtime), spec: &sandbox.Spec{User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits()}, ids: ids{5000, 5001},
-			dir: "/b", network: "/n", filter: filter, parts: map[string]string{"workspace": "/w", "tmp": "/t", "home": "/h"},
+			kind: byName(runtime), spec: &sandbox.Spec{User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits()}, inmate: housed(sandbox.DefaultUser, 5000, 5001),
+			dir: "/b", scratch: "/s", network: "/n", filter: filter,
 		}
-		text, err := b.render()
+		f, err := b.furnish(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
+		text := f.Config
 		var c config
 		if err := json.Unmarshal(text, &c); err != nil {
 			t.Fatal(err)

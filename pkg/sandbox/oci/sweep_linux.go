@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,7 +25,7 @@ const groupPrefix = "sandbox-run-oci-"
 func groupName(path string) string { return groupPrefix + strings.ReplaceAll(path, "/", "-") + "." }
 
 // sweep removes those groups whose supervisors are dead, and whose runtimes were killed before they could do it. On v2 there
-// are none: there, all groups are in the one tree that the supervisor's collector knows. A group with a process in it stays.
+// are none: there, all groups are in the one tree that the supervisor's collector knows.
 func sweep(dryRun bool) (list []sandbox.Residue) {
 	for _, h := range hierarchies() {
 		dir := h.own
@@ -42,6 +44,7 @@ func sweep(dryRun bool) (list []sandbox.Residue) {
 			}
 			r := sandbox.Residue{Kind: "cgroup", Name: filepath.Join(dir, e.Name())}
 			if !dryRun {
+				empty(r.Name)
 				err := unix.Rmdir(r.Name)
 				if errors.Is(err, unix.ENOENT) { // somebody else was faster
 					continue
@@ -54,6 +57,40 @@ func sweep(dryRun bool) (list []sandbox.Residue) {
 		}
 	}
 	return list
+}
+
+// sweepPatience bounds what the killed may take to die.
+const sweepPatience = 2 * time.Second
+
+// empty kills what is in a group: runc's own init waits for ever for a runc that was killed before it could say go.
+func empty(dir string) {
+	for deadline := time.Now().Add(sweepPatience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		pids := members(dir)
+		if len(pids) == 0 {
+			return
+		}
+		for _, pid := range pids {
+			fd, err := unix.PidfdOpen(pid, 0)
+			if err != nil {
+				continue
+			}
+			if slices.Contains(members(dir), pid) { // and not somebody who has got its number meanwhile
+				_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			}
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// members are the processes of a group.
+func members(dir string) (pids []int) {
+	text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")) // gone: nobody
+	for word := range strings.FieldsSeq(string(text)) {
+		if pid, err := strconv.Atoi(word); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // hierarchy is a v1 hierarchy, or the v2 tree.

@@ -15,8 +15,9 @@ import (
 
 // verify looks at what a container has really got: at its init from outside, and at what that found from inside. A wall that
 // is not there is said to be absent, in place of what the bundle asked for; the Manager then refuses what is too weak.
-func (p *phase) verify() error {
-	iso := &p.i.iso
+func (p *phase) verify() error { return p.i.revise(p.lookAtWalls) }
+
+func (p *phase) lookAtWalls(iso *sandbox.Isolation) error {
 	lack := func(c sandbox.Control, format string, args ...any) {
 		if iso.Controls[c] != sandbox.Absent {
 			iso.Lack(c, sandbox.Absent, fmt.Sprintf(format, args...), "another version of "+p.c.kind.name+", or --backend native")
@@ -44,11 +45,12 @@ func (p *phase) verify() error {
 	if found.PID != 1 {
 		lack(sandbox.ControlPidNS, "the container's init is process %d", found.PID)
 	}
-	if int(found.UID) != p.i.spec.User.UID || int(found.GID) != p.i.spec.User.GID {
-		return failure("look at init", "verify", fmt.Errorf("it is %d:%d, not %d:%d", found.UID, found.GID, p.i.spec.User.UID, p.i.spec.User.GID))
+	if in := p.i.inmate; int(found.UID) != in.uid || int(found.GID) != in.gid {
+		return failure("look at init", "verify", fmt.Errorf("it is %d:%d, not %d:%d", found.UID, found.GID, in.uid, in.gid))
 	}
-	if found.Capabilities != 0 || found.Bounding != 0 {
-		lack(sandbox.ControlCapabilities, "the container has capabilities %#x, and could have %#x", found.Capabilities, found.Bounding)
+	// A plain user's init has some, to make a program of itself that has none.
+	if caps := p.i.inmate.capabilities(); found.Capabilities&^caps != 0 || found.Bounding&^caps != 0 {
+		lack(sandbox.ControlCapabilities, "the container has capabilities %#x, and could have %#x; %#x are needed", found.Capabilities, found.Bounding, caps)
 	}
 	if !found.NoNewPrivs {
 		lack(sandbox.ControlNoNewPrivs, "%s has not set it", p.c.kind.name)
@@ -73,15 +75,16 @@ func (p *phase) verifyInit(pid int, lack func(c sandbox.Control, format string, 
 	if err != nil {
 		return failure("look at init", "verify", err)
 	}
+	caps := fmt.Sprintf("%016x", p.i.inmate.capabilities())
 	for field, want := range map[string]struct {
 		value   string
 		control sandbox.Control
 	}{
-		"CapEff":     {"0000000000000000", sandbox.ControlCapabilities},
-		"CapBnd":     {"0000000000000000", sandbox.ControlCapabilities},
+		"CapEff":     {caps, sandbox.ControlCapabilities},
+		"CapBnd":     {caps, sandbox.ControlCapabilities},
 		"NoNewPrivs": {"1", sandbox.ControlNoNewPrivs},
 		"Seccomp":    {"2", sandbox.ControlSeccomp},
-		"Uid":        {strings.TrimSuffix(strings.Repeat(strconv.Itoa(p.i.ids.user)+"\t", 4), "\t"), sandbox.ControlUserNS},
+		"Uid":        {strings.TrimSuffix(strings.Repeat(strconv.Itoa(p.i.inmate.host)+"\t", 4), "\t"), sandbox.ControlUserNS},
 	} {
 		if got := statusField(text, field); got != want.value {
 			lack(want.control, "the host says of the container's init: %s %q, not %q", field, got, want.value)
@@ -104,7 +107,11 @@ func (p *phase) verifyKernel(release string, lack func(c sandbox.Control, format
 	if unix.Uname(&own) == nil && unix.ByteSliceToString(own.Release[:]) == release {
 		lack(sandbox.ControlRoot, "the container runs on the host's own kernel %s, not on one of %s's", release, p.c.kind.name)
 	}
-	pids, err := p.group.Procs()
+	var pids []int
+	var err error
+	if p.group != nil {
+		pids, err = p.group.Procs()
+	}
 	inside := false
 	for _, pid := range pids {
 		inside = inside || pid == p.init.Inmate()

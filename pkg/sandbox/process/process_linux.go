@@ -313,10 +313,15 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	p.once.Do(func() {
 		if p.init != nil {
-			insist := time.AfterFunc(patience, p.init.Kill)
+			// Without a cgroup, what an init has not killed when it is killed itself lives on: on a slow machine it needs its time.
+			ends := patience
+			if p.group == nil {
+				ends = 5 * patience
+			}
+			insist := time.AfterFunc(ends, p.init.Kill)
 			defer insist.Stop()
 			p.init.HangUp()
-			if !p.init.Reap(2*patience, nil) {
+			if !p.init.Reap(ends+patience, nil) {
 				p.err = failure("end init", "cleanup", errors.New("it is in the kernel where no signal reaches it"))
 			}
 		}

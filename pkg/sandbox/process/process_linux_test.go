@@ -32,7 +32,7 @@ func newBackend(t testing.TB) *Backend {
 func TestConformance(t *testing.T) {
 	sandboxtest.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t) }, sandboxtest.Claims{
 		Tier: sandbox.TierProcess,
-		Has:  []sandboxtest.Claim{sandboxtest.Programs, sandboxtest.Kernel, sandboxtest.PTY, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Files},
+		Has:  []sandboxtest.Claim{sandboxtest.Programs, sandboxtest.Kernel, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Files},
 	})
 }
 

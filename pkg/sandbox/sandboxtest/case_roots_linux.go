@@ -218,6 +218,47 @@ var rootRows = []row{
 			e.Errorf("volume behind a link: %v", err)
 		}
 	}},
+	{"image with links where the scratch belongs", []Claim{Roots, Walls}, false, func(e *env) { // F3
+		of := sandbox.ImageRef{Reference: "hostile/image:1"}
+		outside := e.dirApart()
+		if err := os.Chmod(outside, 0o777); err != nil {
+			e.Fatal(err)
+		}
+		image := func(links map[string]string) func(*sandbox.Spec) {
+			dir := e.rootDir()
+			for at, to := range links {
+				if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, at)), 0o755); err != nil {
+					e.Fatal(err)
+				}
+				if err := os.Symlink(to, filepath.Join(dir, at)); err != nil {
+					e.Fatal(err)
+				}
+			}
+			return func(s *sandbox.Spec) { s.Root.Dir, s.Root.From = dir, of }
+		}
+		for _, writable := range []bool{false, true} {
+			for _, links := range []map[string]string{
+				{"tmp": outside, "workspace": "../../../../../../../../" + outside, "home": outside},
+				{"tmp": "/etc", "workspace": "tmp", "home/sandbox": "/bin"},
+			} {
+				id := e.create(image(links), func(s *sandbox.Spec) { s.WritableRoot = writable })
+				for _, place := range []string{sandbox.TmpDir, sandbox.WorkspaceDir, sandbox.HomeDir} {
+					e.says(e.in(id, "/bin/probe", "list", place), "ok")
+					e.says(e.in(id, "/bin/probe", "put", place+"/mine", "text"), "ok")
+				}
+				e.says(e.in(id, "/bin/probe", "get", "/etc/release"), `ok "my own"`) // control: it is that image
+			}
+		}
+		if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
+			e.Errorf("where the links lead, there is something: %v, %v", left, err)
+		}
+		for _, place := range []string{"proc", "dev", "sys"} {
+			err := e.cannotCreate(image(map[string]string{place: "/etc"}))
+			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "image hostile/image:1: /"+place+" is, or lies behind, a symbolic link: /"+place+` leads to "/etc"`) {
+				e.Errorf("%s: %v", place, err)
+			}
+		}
+	}},
 	{"root of chosen host paths", []Claim{Roots, Walls}, false, func(e *env) {
 		dir := e.dirApart()
 		write(e, filepath.Join(dir, "f"), "text")

@@ -230,7 +230,9 @@ var terminalRows = []row{
 		if got := e.ok(e.in(id, e.probe("terminal")...)); strings.Contains(got, "tty") { // control
 			e.Errorf("without one: %q", got)
 		}
-		got := e.ok(e.do(id, sandbox.Process{Args: e.sh("tty; echo $TERM; test -r /dev/tty && echo controlling > /dev/tty"), TTY: &sandbox.TTY{}}, sandbox.IO{}))
+	}},
+	{"terminal: its name, and /dev/tty", []Claim{PTY, DevTTY, Programs}, false, func(e *env) {
+		got := e.ok(e.do(e.create(), sandbox.Process{Args: e.sh("tty; echo $TERM; test -r /dev/tty && echo controlling > /dev/tty"), TTY: &sandbox.TTY{}}, sandbox.IO{}))
 		if !strings.Contains(got, "/dev/pts/") || !strings.Contains(got, "xterm-256color") || !strings.Contains(got, "controlling") {
 			e.Errorf("got %q", got)
 		}
@@ -261,7 +263,7 @@ var terminalRows = []row{
 		// No input at all ends at once.
 		e.ok(e.do(e.create(), sandbox.Process{Args: []string{"cat"}, TTY: &sandbox.TTY{}}, sandbox.IO{}))
 	}},
-	{"terminal: let go of, and taken up again", []Claim{PTY, Programs}, false, func(e *env) {
+	{"terminal: let go of, and taken up again", []Claim{PTY, DevTTY, Programs}, false, func(e *env) {
 		res := e.do(e.create(), sandbox.Process{Args: e.sh("echo first; exec <&- >&- 2>&-; sleep 0.3; echo later > /dev/tty; exit 6"), TTY: &sandbox.TTY{Rows: 24, Cols: 80}}, sandbox.IO{})
 		if got := string(res.Stdout.Bytes()); got != "first\r\nlater\r\n" || res.Exit.Code != 6 {
 			e.Errorf("%s, said %q", describe(res), got)

@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -95,6 +96,40 @@ func claimsOf(pid int) []string {
 		}
 	}
 	return names
+}
+
+// groupsOf are the cgroups of supervisors that are registered, by their names.
+func groupsOf(names []string) (dirs []string) {
+	for _, name := range names {
+		text, _ := os.ReadFile(filepath.Join(supervisor.RuntimeDir(), name))
+		for _, root := range strings.Fields(string(text)) {
+			dirs = append(dirs, filepath.Join(root, name))
+		}
+	}
+	return dirs
+}
+
+// inhabitants are the processes in cgroups and below them, and whether all of them are dead already: one whose first thread has
+// ended is there until the last of the others has.
+func inhabitants(groups []string) (pids []string, dead bool) {
+	dead = true
+	for _, g := range groups {
+		_ = filepath.WalkDir(g, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() {
+				return nil // removed just now
+			}
+			text, _ := os.ReadFile(path + "/cgroup.procs")
+			for _, pid := range strings.Fields(string(text)) {
+				pids = append(pids, pid)
+				stat, _ := os.ReadFile("/proc/" + pid + "/stat")
+				_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
+				dead = dead && (state == "" || state[0] == 'Z' || state[0] == 'X')
+			}
+			return nil
+		})
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), dead
 }
 
 // registered are the names of all supervisors, living and dead.

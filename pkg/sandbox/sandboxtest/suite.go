@@ -39,6 +39,7 @@ const (
 	Nobody    Claim = "nobody"     // to the host, every sandbox is somebody whom nobody else is
 	Network   Claim = "network"    // none and localhost
 	PTY       Claim = "pty"        // terminals
+	DevTTY    Claim = "dev tty"    // those have names, and can be opened by them
 	Freeze    Claim = "freeze"     // everything stops and goes on
 	Phases    Claim = "phases"     // a pid namespace and a cgroup per phase
 	Memory    Claim = "memory"     // the limit is the kernel's
@@ -62,6 +63,8 @@ type Claims struct {
 	Probe string
 	// ScratchDir is where the backend keeps its disks, if it does: nothing may be bound to it at the end.
 	ScratchDir string
+	// Slack is how much longer things may take where an engine of somebody else's does them.
+	Slack time.Duration
 }
 
 func (c Claims) missing(needs []Claim) []string {
@@ -439,6 +442,7 @@ func (e *env) within(limit time.Duration, what string, do func()) {
 	if emulated() {
 		limit *= 2
 	}
+	limit += e.claims.Slack
 	late := lateness()
 	began := time.Now()
 	do()

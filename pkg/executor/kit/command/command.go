@@ -48,7 +48,8 @@ func tools() []tool {
 	return []tool{
 		{"typescript", "--entry FILE --out FILE [--tsconfig FILE]", runTypeScript},
 		{"sqlite", "[--db FILE] [--data DIR] [--tables FILE] [FILE.sql…]", runSQLite},
-		{"postgres", "--bin DIR --template DIR [FILE.sql…]", runPostgres},
+		{"compiler", "--source FILE -- COMMAND…", runCompiler},
+		{"postgres", "--bin DIR --template DIR [--wait | FILE.sql…]", runPostgres},
 		{"postgres-template", "--bin DIR --out DIR", runPostgresTemplate},
 	}
 }

@@ -54,6 +54,7 @@ func TestStatus(t *testing.T) {
 		{"sqlite none.sql", "", 1, "none.sql: no such file"},
 		{"sqlite --tables none/t.json", "SELECT 1", 70, "none/t.json"},
 		{"sqlite --nonsense", "", 2, "nonsense"},
+		{"compiler --source x", "", 2, "usage"},
 		{"postgres", "", 2, "usage"},
 		{"postgres --bin /none --template /none", "", 70, "template cluster"},
 		{"postgres-template", "", 2, "usage"},

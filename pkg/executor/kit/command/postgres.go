@@ -3,6 +3,7 @@ package command
 import (
 	"errors"
 	"flag"
+	"fmt"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/postgres"
 )
@@ -11,14 +12,31 @@ func runPostgres(flags *flag.FlagSet, args []string, s Streams) int {
 	o := postgres.Options{In: s.In, Out: s.Out, Err: s.Err}
 	flags.StringVar(&o.Bin, "bin", "", "")
 	flags.StringVar(&o.Template, "template", "", "")
+	waits := flags.Bool("wait", false, "")
 	if flags.Parse(args) != nil {
 		return statusUsage
 	}
-	if o.Bin == "" || o.Template == "" {
+	if o.Bin == "" || o.Template == "" || *waits && flags.NArg() > 0 {
 		flags.Usage()
 		return statusUsage
 	}
 	o.Files = flags.Args()
+	if *waits {
+		o.Await = func() ([]string, error) {
+			o, err := wait(nil, s)
+			if err != nil {
+				return nil, err
+			}
+			args, err := o.become()
+			if err != nil {
+				return nil, err
+			}
+			if len(args) < 1 || flags.Parse(args[1:]) != nil { // past the tool
+				return nil, fmt.Errorf("an order that is not for PostgreSQL: %q", args)
+			}
+			return flags.Args(), nil
+		}
+	}
 	switch err := postgres.Run(o); {
 	case errors.Is(err, postgres.ErrSyntax):
 		return statusSyntax

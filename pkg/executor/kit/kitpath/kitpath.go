@@ -25,6 +25,12 @@ const Name = "sandbox-kit"
 // Variable names an executable to use instead of the one that would be found.
 const Variable = "SANDBOX_RUN_KIT"
 
+// Waits is the variable by which the kit is told to wait for its arguments, and Waiting what it says when it does.
+const (
+	Waits   = "SANDBOX_RUN_KIT_WAITS"
+	Waiting = "sandbox-run: kit waits\n"
+)
+
 // Linked says that the running executable can be the kit itself. Package kit sets it.
 var Linked bool
 

@@ -6,7 +6,7 @@
 // Place in the flow. `sandbox-kit postgres` calls Run inside the sandbox, with the cluster mounted read-only; `sandbox-kit
 // postgres-template` calls Make, and the executor keeps what it made.
 //
-// Lifecycle. One server per Run, gone when Run returns. The copy stays in the scratch, which goes with the sandbox.
+// Lifecycle. One server per Run, gone when Run returns; where there is a wait for the scripts, it has been there before them. The copy stays in the scratch, which goes with the sandbox.
 //
 // Concurrency. Run may be called several times at once: each has its own directory, and no server listens on a network.
 //
@@ -36,6 +36,8 @@ type Options struct {
 	Files    []string // scripts, in order; none means In
 	In       io.Reader
 	Out, Err io.Writer
+	// Await, where it is not nil, is called when the server is there, and returns the scripts.
+	Await func() ([]string, error)
 }
 
 // ErrFailed says that a script failed; psql has said why.

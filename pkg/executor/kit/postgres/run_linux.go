@@ -50,6 +50,12 @@ func Run(o Options) error {
 	if err != nil {
 		return err
 	}
+	if o.Await != nil {
+		if o.Files, err = o.Await(); err != nil {
+			server.stop()
+			return err
+		}
+	}
 	status, err := psql(o, dir)
 	server.stop()
 	switch {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -45,6 +46,12 @@ type Place interface {
 	Open(p string) (*Content, error)
 	// List hands on the entries of a directory, until one is not wanted.
 	List(p string, want func(Entry) bool) error
+}
+
+// Settler is what a Place is too where a file that was just closed may still be open elsewhere for a moment.
+type Settler interface {
+	// Settle returns when nobody has files open that were made here and closed.
+	Settle() error
 }
 
 // Content is something that was opened, and what it was then.
@@ -107,6 +114,18 @@ func (s *Scratch) Put(ctx context.Context, files []sandbox.File) error {
 		if err != nil {
 			return s.explain("put "+f.Path, err)
 		}
+	}
+	return s.settle(files)
+}
+
+// settle makes sure that what was put can be executed: a file that somebody may write to is not.
+func (s *Scratch) settle(files []sandbox.File) error {
+	place, ok := s.Place.(Settler)
+	if !ok || !slices.ContainsFunc(files, func(f sandbox.File) bool { return f.Mode&0o111 != 0 }) {
+		return nil
+	}
+	if err := place.Settle(); err != nil {
+		return s.explain("put files", err)
 	}
 	return nil
 }

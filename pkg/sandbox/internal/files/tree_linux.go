@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
 )
 
 // Opener opens what is in a directory, by paths that are relative to it and clean. Descriptors are the caller's.
@@ -20,6 +22,8 @@ type Opener interface {
 	Remove(p string) error
 	// Open opens a file or a directory for reading. It never waits.
 	Open(p string) (fd int, err error)
+	// Settle returns when nobody has files open that were made here and closed.
+	Settle() error
 }
 
 // Dir opens beneath a directory.
@@ -90,6 +94,12 @@ func (d Dir) Create(p string, mode uint32) (int, error) {
 		return fd, nil
 	}
 	return -1, unix.EEXIST // somebody makes it again and again
+}
+
+// Settle waits for children of this process that have not executed yet.
+func (d Dir) Settle() error {
+	clone.Settle()
+	return nil
 }
 
 // give makes a file its owner's, and then sets its mode: a change of owner may take bits away.
@@ -173,6 +183,9 @@ func (h Held) Open(p string) (fd int, err error) {
 func (h Held) Remove(p string) error {
 	return h.Use(func(dir int) error { return Dir{dir, h.Owner}.Remove(p) })
 }
+
+// Settle is Dir's.
+func (h Held) Settle() error { return Dir{}.Settle() }
 
 // Tree is a directory as a Place.
 type Tree struct {

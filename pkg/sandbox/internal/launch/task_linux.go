@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -50,11 +51,12 @@ type Task struct {
 }
 
 var (
-	_ sandbox.Task     = (*Task)(nil)
-	_ sandbox.Terminal = (*Task)(nil)
-	_ sandbox.Timed    = (*Task)(nil)
-	_ sandbox.Watched  = (*Task)(nil)
-	_ sandbox.Witness  = (*Task)(nil)
+	_ sandbox.Task       = (*Task)(nil)
+	_ sandbox.Terminal   = (*Task)(nil)
+	_ sandbox.Timed      = (*Task)(nil)
+	_ sandbox.Watched    = (*Task)(nil)
+	_ sandbox.Witness    = (*Task)(nil)
+	_ sandbox.Resettable = (*Task)(nil)
 )
 
 // New is the task of a program that was started in a phase.
@@ -160,6 +162,14 @@ func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
 // Sample is what the phase uses now.
 func (t *Task) Sample() (monitor.Sample, error) { return t.phase.Live() }
 
+// ResetPeaks counts the phase's peaks anew, where it can.
+func (t *Task) ResetPeaks() error {
+	if r, ok := t.phase.(sandbox.Resettable); ok {
+		return r.ResetPeaks()
+	}
+	return errors.ErrUnsupported
+}
+
 // Sample turns a cgroup's counters into a sample.
 func Sample(st cgroup.Stat) monitor.Sample {
 	return monitor.Sample{
@@ -260,6 +270,26 @@ func Within(limits []initproto.Rlimit) []initproto.Rlimit {
 		}
 	}
 	return limits
+}
+
+// ProcessTime is the processor time that a process has taken, with those that it has buried, by the kernel's ticks; 0 of one that is
+// gone.
+func ProcessTime(pid int) (user, system time.Duration) {
+	const tick = time.Second / 100 // what user space is told, on every architecture that there is a sandbox for
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, 0
+	}
+	// The name, in brackets, may be anything. utime, stime, cutime and cstime are the 14th to 17th field; the state is the 3rd.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 15 {
+		return 0, 0
+	}
+	var n [4]int
+	for i := range n {
+		n[i], _ = strconv.Atoi(fields[11+i])
+	}
+	return time.Duration(n[0]+n[2]) * tick, time.Duration(n[1]+n[3]) * tick
 }
 
 // ProcessIO is what a process and those of its children that were waited for have moved to and

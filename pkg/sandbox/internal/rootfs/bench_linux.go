@@ -156,11 +156,12 @@ func (b *Bench) Scratch(mode sandbox.ScratchMode, o scratch.Options, owner int) 
 
 // Volume opens a directory or file of the host for the sandbox. The sandbox's user acts as the owner of the source. A
 // file system that can not map ids is refused for writing; for reading its permissions simply hold as they are. A
-// confined bench maps nothing: there the sandbox's user is whoever asks, and has the rights that they have.
-func (b *Bench) Volume(v sandbox.Volume, owner int) (*os.File, bool, error) {
+// confined bench maps nothing: there the sandbox's user is whoever asks, and has the rights that they have. A maker, if not 0, may make files and
+// give them to the owner.
+func (b *Bench) Volume(v sandbox.Volume, owner, maker int) (*os.File, bool, error) {
 	o := idmap.Options{Writable: v.Writable}
 	if !b.confined {
-		o.Owner = &idmap.Owner{UID: uint32(owner), GID: uint32(owner)}
+		o.Owner = &idmap.Owner{UID: uint32(owner), GID: uint32(owner), Keep: uint32(maker)}
 	}
 	f, isFile, err := idmap.Open(v.Source, o)
 	if errors.Is(err, idmap.ErrUnsupported) && !v.Writable {
@@ -180,6 +181,12 @@ func (b *Bench) Volume(v sandbox.Volume, owner int) (*os.File, bool, error) {
 	return f, isFile, nil
 }
 
+// Opener opens the files of a scratch by its own descriptor, which serves as long as the scratch does, whoever has its mount, and
+// after the last of them.
+func (b *Bench) Opener(s *scratch.Scratch, owner int) files.Opener {
+	return files.Held{Use: s.Use, Owner: owner}
+}
+
 // Do runs f on the bench's thread, in its mount namespace.
 func (b *Bench) Do(f func() error) error { return b.keeper.do(f) }
 
@@ -188,15 +195,4 @@ func (b *Bench) Attach(mount int, at string) error {
 	return b.keeper.do(func() error {
 		return named(at, unix.MoveMount(mount, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH))
 	})
-}
-
-// Detach undoes Attach.
-func (b *Bench) Detach(at string) error {
-	return b.keeper.do(func() error { return named(at, unix.Unmount(at, unix.MNT_DETACH)) })
-}
-
-// Namespace opens the bench's mount namespace. The caller closes it.
-func (b *Bench) Namespace() (f *os.File, err error) {
-	err = b.keeper.do(func() (err error) { f, err = os.Open("/proc/thread-self/ns/mnt"); return err })
-	return f, b.failure("open mount namespace", "rootfs", err)
 }

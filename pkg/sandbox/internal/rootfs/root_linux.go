@@ -108,7 +108,7 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 		targets = append(targets, a.Target)
 	}
 	for _, t := range targets {
-		if err := plainTarget(l.lower, dir, t); err != nil {
+		if err := plainTarget(l.lower, &spec.Root, t); err != nil {
 			return err
 		}
 	}
@@ -179,19 +179,46 @@ func (l *layout) read(p string) ([]byte, error) {
 }
 
 // plainTarget refuses a root in which a place we mount on is, or lies behind, anything but a
-// directory (F3).
-func plainTarget(root int, dir, target string) error {
+// directory (F3). An image may have links where the scratch belongs, as some do: base has directories there, which lie above them, so that nobody
+// ever follows one. In a directory of the user's own, somebody would look in vain for what the link leads to.
+func plainTarget(root int, of *sandbox.Root, target string) error {
 	fd, err := beneath(root, target)
 	if err == nil {
 		return unix.Close(fd)
 	}
+	what := "root " + of.Dir
+	if of.From.Reference != "" {
+		what = "image " + of.From.Reference
+	}
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil // it will be made
+	case errors.Is(err, unix.ELOOP) && of.From.Reference != "" && inScratch(target):
+		return nil
 	case errors.Is(err, unix.ELOOP):
-		return &sandbox.Error{Op: "root " + dir, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s is, or lies behind, a symbolic link", target), Stage: "rootfs"}
+		link, leads := linkIn(root, target)
+		return &sandbox.Error{Op: what, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s is, or lies behind, a symbolic link: %s leads to %q", target, link, leads), Stage: "rootfs", Hint: "one in which it is a directory, or nothing"}
 	}
-	return &sandbox.Error{Op: "root " + dir, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s: %w", target, err), Stage: "rootfs"}
+	return &sandbox.Error{Op: what, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s: %w", target, err), Stage: "rootfs"}
+}
+
+// inScratch: it is a place that is mounted from the scratch, or lies in one.
+func inScratch(target string) bool {
+	return slices.ContainsFunc([]string{sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir}, func(d string) bool { return target == d || strings.HasPrefix(target, d+"/") })
+}
+
+// linkIn finds the link that is in the way, and where it leads. It is for the message only.
+func linkIn(root int, target string) (link, leads string) {
+	for i := 1; i <= len(target); i++ {
+		if i < len(target) && target[i] != '/' {
+			continue
+		}
+		text := make([]byte, unix.PathMax)
+		if n, err := unix.Readlinkat(root, rel(target[:i]), text); err == nil {
+			return target[:i], string(text[:n])
+		}
+	}
+	return target, ""
 }
 
 func (l *layout) layHostPaths(spec *sandbox.Spec, owner int) error {
@@ -330,13 +357,8 @@ func (l *layout) place(target string, isFile bool) error {
 // volumeTarget makes the place a volume is mounted on, unless it lies in the scratch, where the init
 // makes it, or in a part of the host, which must have it.
 func (l *layout) volumeTarget(v sandbox.Volume) error {
-	for _, scratch := range []string{sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir} {
-		if v.Target == scratch {
-			return nil
-		}
-		if strings.HasPrefix(v.Target, scratch+"/") {
-			return nil
-		}
+	if inScratch(v.Target) {
+		return nil
 	}
 	invalid := func(err error, hint string) error {
 		return &sandbox.Error{Backend: l.backend, Op: "volume " + v.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "volumes", Hint: hint}
@@ -354,7 +376,7 @@ func (l *layout) volumeTarget(v sandbox.Volume) error {
 // templateKey tells roots apart that are not alike. Writable ones are never shared.
 func templateKey(spec *sandbox.Spec) string {
 	var b strings.Builder
-	for _, p := range append(slices.Clone(spec.Root.HostPaths), "dir:"+spec.Root.Dir, spec.Hostname, strconv.Itoa(spec.User.UID), strconv.Itoa(spec.User.GID)) {
+	for _, p := range append(slices.Clone(spec.Root.HostPaths), "dir:"+spec.Root.Dir, strconv.FormatBool(spec.Root.From.Reference != ""), spec.Hostname, strconv.Itoa(spec.User.UID), strconv.Itoa(spec.User.GID)) {
 		b.WriteString(strconv.Quote(p))
 	}
 	shown := append(slices.Clone(spec.Root.HostPaths), spec.Root.Dir)

@@ -189,7 +189,7 @@ var baseDirs = []string{"/proc", "/sys", "/dev", sandbox.WorkspaceDir, sandbox.T
 
 // configFiles of the host are shown in a root of host paths, where they exist, besides sandbox.HostDirs. Of /etc only what
 // programs need to start: it is full of other people's business.
-var configFiles = []string{"/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
+var configFiles = []string{"/etc/fonts/fonts.conf", "/etc/ld.so.cache", "/etc/localtime", "/etc/matplotlibrc", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
 
 // maxConfigFile bounds what is copied into a root in memory.
 const maxConfigFile = 4 << 20

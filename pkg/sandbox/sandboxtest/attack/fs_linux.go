@@ -409,7 +409,7 @@ func readSecrets(t *trial) {
 
 func manyDirectories(t *trial) {
 	const count = 2000
-	id := t.sandbox()
+	id := t.sandbox(func(s *sandbox.Spec) { s.Limits.Wall = 20 * time.Second }) // making them is not what is tried
 	t.must(t.sh(id, "mkdir deep many"))
 	for _, verb := range []string{"deep", "many"} {
 		a := t.inside(id, verb, verb, fmt.Sprint(count)).of(verb)

@@ -18,11 +18,12 @@ import (
 // host is what there was before the first case. Other supervisors may live on this machine: only what is this
 // process's own is looked at.
 type host struct {
-	mounts []string
+	mounts []string // that were there before
+	groups []string // of cgroups, the same
 	canary *canary
 }
 
-func lookAtHost() *host { return &host{mounts: mounts(), canary: newCanary()} }
+func lookAtHost() *host { return &host{mounts: mounts(), groups: ownGroups(), canary: newCanary()} }
 
 func (h *host) close() { h.canary.stop() }
 
@@ -39,7 +40,9 @@ func (h *host) residue(marks ...string) (left []string) {
 			}
 		}
 		for _, g := range ownGroups() {
-			left = append(left, "cgroup "+g)
+			if !slices.Contains(h.groups, g) { // a backend may keep something of its own
+				left = append(left, "cgroup "+g)
+			}
 		}
 		for _, line := range mounts() {
 			if !slices.Contains(h.mounts, line) {

@@ -137,7 +137,7 @@ func resistEnding(t *trial) {
 }
 
 func manyZombies(t *trial) {
-	const count, limit = 300, 48
+	const count, limit = 150, 48
 	said := t.inside(t.sandbox(func(s *sandbox.Spec) { s.Limits.Processes = limit }), "zombies", fmt.Sprint(count))
 	t.control(said.number("own") >= 8, "children that nobody buries lie about", fmt.Sprint(said.number("own")))
 	t.judge(said.number("orphans") == count, fmt.Sprintf("%d orphans, where %d processes may be", count, limit), say(said.of("orphans")), "")

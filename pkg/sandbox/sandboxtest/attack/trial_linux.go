@@ -166,7 +166,7 @@ func (t *trial) attacker() string {
 func (t *trial) spec(change ...func(*sandbox.Spec)) sandbox.Spec {
 	s := sandbox.Spec{
 		Require: t.iso.Tier, Scratch: sandbox.ScratchMemory, Env: map[string]string{hostile.Variable: t.mark},
-		Limits: sandbox.Limits{Wall: 10 * time.Second, Grace: 200 * time.Millisecond, Memory: 256 * sandbox.MiB, Disk: 64 * sandbox.MiB, Inodes: 16 << 10, Processes: 64, Output: sandbox.MiB},
+		Limits: sandbox.Limits{Wall: 20 * time.Second, Grace: 200 * time.Millisecond, Memory: 256 * sandbox.MiB, Disk: 64 * sandbox.MiB, Inodes: 16 << 10, Processes: 64, Output: sandbox.MiB},
 	}
 	if t.walls() {
 		s.Volumes = append(s.Volumes, sandbox.Volume{Source: t.o.Executable, Target: attackerInside})

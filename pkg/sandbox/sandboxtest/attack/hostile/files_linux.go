@@ -66,7 +66,12 @@ func writable(p string) error {
 	}
 	fd, err := unix.Open(p, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err == nil {
-		return unix.Close(fd)
+		var device unix.Stat_t
+		covered := p != os.DevNull && unix.Fstat(fd, &device) == nil && device.Rdev == unix.Mkdev(1, 3)
+		if err = unix.Close(fd); covered {
+			return unix.ENODEV // what is covered by the null device takes everything, and keeps nothing
+		}
+		return err
 	}
 	if errors.Is(err, unix.ETXTBSY) {
 		return openForWriting(p)

@@ -1,11 +1,14 @@
 package hostile
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // play plays a part in this process, where it is allowed, and returns what was said.
@@ -34,6 +37,20 @@ func answer(list []Answer, name string) Answer {
 		return list[i]
 	}
 	return Answer{Name: name, Got: "no answer"}
+}
+
+// What is covered by the null device can be opened, and is no place to write to.
+func TestWriteToCovered(t *testing.T) {
+	cover := filepath.Join(t.TempDir(), "covered")
+	if err := unix.Mknod(cover, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+		t.Skipf("no device can be made: %v", err)
+	}
+	if err := writable(cover); !errors.Is(err, unix.ENODEV) {
+		t.Error(err)
+	}
+	if err := writable(os.DevNull); err != nil { // control
+		t.Error(err)
+	}
 }
 
 // Where nothing keeps them, attacks succeed: they are worth being kept off.

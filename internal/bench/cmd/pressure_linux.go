@@ -1,0 +1,413 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/bench"
+)
+
+// clients of the throughput, as those that others have measured with.
+const clients = 8
+
+// pressure are the rows of a server that has much to do: at its peak, near it, far beyond it.
+func (s *stage) pressure(ctx context.Context) (rows []bench.Row, err error) {
+	v, err := s.serve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, v.close()) }()
+	python := of("python")
+	ask := func(ctx context.Context, _ int) error { return v.hello(ctx, &python) }
+	if _, err := bench.Throughput(ctx, clients, s.each/5, ask); err != nil {
+		return nil, err
+	}
+	before, err := v.cpu()
+	if err != nil {
+		return nil, err
+	}
+	peak, err := bench.Throughput(ctx, clients, time.Duration(s.rounds)*s.each*2, ask)
+	if err != nil {
+		return nil, err
+	}
+	after, err := v.cpu()
+	if err != nil {
+		return nil, err
+	}
+	rate := peak.PerSecond()
+	rows = append(rows, bench.Row{
+		Name: fmt.Sprintf("throughput of Python hello, HTTP over the unix socket, %d clients", clients), Unit: "/s", Bar: &bench.Bar{Limit: 220, AtLeast: true},
+		Ours: bench.Stat{P50: rate, N: peak.Done, CPU: bench.Milliseconds(after-before) / float64(max(peak.Done, 1))},
+		Note: "the mean rate, higher is better; every source is new; the clients share the cores with the server",
+	})
+	near, err := s.near(ctx, v, 0.7*rate)
+	if err != nil {
+		return nil, err
+	}
+	beside, err := s.servedNeighbour(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	over, err := s.overload(ctx, v, 4*rate)
+	return append(append(rows, near, beside), over...), err
+}
+
+// near is the tail of latencies at 70 % of the peak.
+func (s *stage) near(ctx context.Context, v *server, rate float64) (bench.Row, error) {
+	python := of("python")
+	n := max(3, int(rate*float64(s.rounds)*s.each.Seconds()*2))
+	took, err := arrive(ctx, n, rate, func(ctx context.Context) error { return v.hello(ctx, &python) })
+	if err != nil {
+		return bench.Row{}, err
+	}
+	var ms []float64
+	for _, d := range took {
+		ms = append(ms, bench.Milliseconds(d))
+	}
+	p50, p99 := bench.Median(ms), bench.Quantile(ms, 0.99)
+	return bench.Row{
+		Name: "p99 / p50 of Python hello at 70 % of that rate", Unit: "×", Ours: bench.Stat{P50: p99 / p50, N: n}, Bar: &bench.Bar{Limit: 6},
+		Note: fmt.Sprintf("%.0f arrivals a second, latency from when a request was due: p50 %.1f ms, p99 %.1f ms", rate, p50, p99),
+	}, nil
+}
+
+// servedNeighbour is another's latency while a fork bomb does its worst, both of one server.
+func (s *stage) servedNeighbour(ctx context.Context, v *server) (row bench.Row, err error) {
+	python := of("python")
+	var bomb string
+	end := func(ctx context.Context) error {
+		if bomb == "" {
+			return nil
+		}
+		_, err := v.do(ctx, http.MethodDelete, "/v1/runs/"+bomb, nil)
+		bomb = ""
+		return err
+	}
+	defer func() { err = errors.Join(err, end(context.WithoutCancel(ctx))) }()
+	be := func(ctx context.Context, loud bool) error {
+		if loud == (bomb != "") {
+			return nil
+		}
+		if !loud {
+			err := end(ctx)
+			time.Sleep(thawed)
+			return err
+		}
+		a, err := v.do(ctx, http.MethodPost, "/v1/runs", map[string]any{
+			"language": "python", "code": fmt.Sprintf("import os\nn = %d\nwhile True:\n try: os.fork()\n except OSError: pass\n", v.number.Add(1)), "memory": "128MiB", "cpus": 1,
+		})
+		if err != nil {
+			return err
+		}
+		bomb = a.ID
+		for end := time.Now().Add(serverPatience); ; time.Sleep(10 * time.Millisecond) {
+			if a, err = v.get(ctx, "/v1/runs/"+bomb); err != nil || a.State == "running" {
+				time.Sleep(thawed)
+				return err
+			}
+			if a.State == "done" || time.Now().After(end) {
+				return fmt.Errorf("the nuisance is %s", a.State)
+			}
+		}
+	}
+	run := func(ctx context.Context, _ int) (bench.Sample, error) {
+		began := time.Now()
+		err := v.hello(ctx, &python)
+		wall := time.Since(began)
+		time.Sleep(pause)
+		return bench.Sample{Wall: wall}, err
+	}
+	loud, quiet, err := bench.Blocks(ctx, s.neighbourRounds, inABlock, be, run, run)
+	if err != nil {
+		return row, err
+	}
+	row = bench.Compare("Python hello over HTTP beside a fork bomb of the same server", "quiet", loud, quiet, neighbourBar)
+	row.Note = fmt.Sprintf("the other is limited to 1 core, started and ended in turns of %d requests", inABlock)
+	return row, nil
+}
+
+// overload is four times as much as the server can do, for a minute.
+func (s *stage) overload(ctx context.Context, v *server, rate float64) ([]bench.Row, error) {
+	python := of("python")
+	calm, err := bench.Series(ctx, 0, max(3, s.warmup), func(ctx context.Context, _ int) (bench.Sample, error) {
+		began := time.Now()
+		err := v.hello(ctx, &python)
+		return bench.Sample{Wall: time.Since(began)}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	usual := bench.Summarize(calm).P50
+	ownBefore, _, err := v.pss()
+	if err != nil {
+		return nil, err
+	}
+	var right, refused, wrong atomic.Int64
+	var first atomic.Pointer[string]
+	watch, stop := context.WithCancel(ctx)
+	highest := make(chan float64, 1)
+	go func() {
+		top := ownBefore
+		for watch.Err() == nil {
+			if own, err := pssOf(strconv.Itoa(v.cmd.Process.Pid)); err == nil {
+				top = max(top, own)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		highest <- top
+	}()
+	n := max(3, int(rate*s.overloadFor.Seconds()))
+	_, err = arrive(ctx, n, rate, func(ctx context.Context) error {
+		switch err := v.hello(ctx, &python); {
+		case err == nil:
+			right.Add(1)
+		case errors.Is(err, errBusy):
+			refused.Add(1)
+		default:
+			text := err.Error()
+			first.CompareAndSwap(nil, &text)
+			wrong.Add(1)
+		}
+		return nil
+	})
+	ended := time.Now()
+	stop()
+	top := <-highest
+	if err != nil {
+		return nil, err
+	}
+	// Normal again: three in a row that take no more than twice what they took before.
+	again := time.Duration(0)
+	for inARow := 0; inARow < 3 && time.Since(ended) < time.Minute; {
+		began := time.Now()
+		err := v.hello(ctx, &python)
+		if err == nil && bench.Milliseconds(time.Since(began)) <= max(2*usual, usual+5) {
+			if inARow++; inARow == 1 {
+				again = began.Sub(ended)
+			}
+			continue
+		}
+		inARow = 0
+		time.Sleep(pause)
+	}
+	answered := right.Load() + refused.Load() + wrong.Load()
+	note := fmt.Sprintf("%.0f arrivals a second for %v: %d ran and printed what they should, %d got 429 or 503, %d something else", rate, s.overloadFor, right.Load(), refused.Load(), wrong.Load())
+	if text := first.Load(); text != nil {
+		note += ": " + *text
+	}
+	return []bench.Row{
+		{
+			Name: "overload, 4 × capacity: requests that ran right or got 429 or 503", Unit: "%", Bar: &bench.Bar{Limit: 100, AtLeast: true}, Note: note,
+			Ours: bench.Stat{P50: 100 * float64(right.Load()+refused.Load()) / float64(max(answered, 1)), N: int(answered)},
+		},
+		{
+			Name: "overload: the server's own memory at the most", Unit: "MB", Ours: bench.Stat{P50: top, N: 1}, Bar: &bench.Bar{Limit: 512}, Note: fmt.Sprintf("%.1f MB before", ownBefore),
+		},
+		{
+			Name: "overload: normal again after", Unit: "s", Ours: bench.Stat{P50: max(again.Seconds(), 0.001), N: 1}, Bar: &bench.Bar{Limit: 5},
+			Note: fmt.Sprintf("the first of three in a row that take at most twice the usual %.1f ms", usual),
+		},
+	}, nil
+}
+
+// crowd is what a sandbox of a server costs that lives and does nothing.
+func (s *stage) crowd(ctx context.Context) (rows []bench.Row, err error) {
+	// More is promised than there is: that is what idle ones are about.
+	v, err := s.serve(ctx, "--promise-memory", "64g", "--promise-cpus", "1024")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, v.close()) }()
+	python := of("python")
+	if err := v.hello(ctx, &python); err != nil {
+		return nil, err
+	}
+	time.Sleep(settleTime)
+	ownBefore, othersBefore, err := v.pss()
+	if err != nil {
+		return nil, err
+	}
+	availableBefore, err := available()
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	defer func() {
+		for _, id := range ids {
+			_, gone := v.do(context.WithoutCancel(ctx), http.MethodDelete, "/v1/runs/"+id, nil)
+			err = errors.Join(err, gone)
+		}
+	}()
+	for range s.crowdSize {
+		a, err := v.do(ctx, http.MethodPost, "/v1/runs", map[string]any{
+			"language": "shell", "code": fmt.Sprintf("exec sleep 1%06d\n", v.number.Add(1)), "memory": "32MiB", "cpus": 0.1, "timeout": "5m",
+		})
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, a.ID)
+	}
+	for _, id := range ids {
+		for end := time.Now().Add(serverPatience); ; time.Sleep(20 * time.Millisecond) {
+			a, err := v.get(ctx, "/v1/runs/"+id)
+			if err != nil {
+				return nil, err
+			}
+			if a.State == "running" {
+				break
+			}
+			if a.State != "queued" || time.Now().After(end) {
+				return nil, fmt.Errorf("one of %d is %s", len(ids), a.State)
+			}
+		}
+	}
+	time.Sleep(settleTime)
+	own, others, err := v.pss()
+	if err != nil {
+		return nil, err
+	}
+	availableAfter, err := available()
+	if err != nil {
+		return nil, err
+	}
+	calm, err := bench.Series(ctx, 1, max(3, s.warmup), func(ctx context.Context, _ int) (bench.Sample, error) {
+		began := time.Now()
+		err := v.hello(ctx, &python)
+		return bench.Sample{Wall: time.Since(began)}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	n := float64(len(ids))
+	return []bench.Row{
+		{
+			Name: fmt.Sprintf("%d live idle sandboxes of a server: PSS of each", len(ids)), Unit: "MB", Bar: &bench.Bar{Limit: 6},
+			Ours: bench.Stat{P50: max(own-ownBefore+others-othersBefore, 0.001) / n, N: len(ids)},
+			Note: fmt.Sprintf("inits, programs and the server's growth of %.1f MB; a program that sleeps", own-ownBefore),
+		},
+		{
+			Name: "the same, the kernel's part included", Unit: "MB", Ours: bench.Stat{P50: (availableBefore - availableAfter) / n, N: len(ids)},
+			Note: "fall of MemAvailable; everything else on the machine is in it too",
+		},
+		{
+			Name: "Python hello over HTTP beside them", Unit: "ms", Ours: bench.Summarize(calm), Bar: &bench.Bar{Limit: 500}, Note: "the server is responsive",
+		},
+	}, nil
+}
+
+func available() (float64, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	return megabytes(text, "MemAvailable:")
+}
+
+// footing is what a server holds on to.
+type footing struct {
+	rss                         float64
+	descriptors, groups, mounts int
+}
+
+func (v *server) footing() (f footing, err error) {
+	pid := strconv.Itoa(v.cmd.Process.Pid)
+	if f.rss, err = pssOf(pid); err != nil {
+		return f, err
+	}
+	fds, err := os.ReadDir("/proc/" + pid + "/fd")
+	if err != nil {
+		return f, err
+	}
+	f.descriptors = len(fds)
+	for _, m := range []string{"/proc/self/mountinfo", "/proc/" + pid + "/mountinfo"} {
+		text, err := os.ReadFile(m)
+		if err != nil {
+			return f, err
+		}
+		f.mounts += strings.Count(string(text), "\n")
+	}
+	record := ""
+	for _, fd := range fds { // its registration lists the roots of its cgroups
+		target, err := os.Readlink("/proc/" + pid + "/fd/" + fd.Name())
+		if err == nil && strings.HasPrefix(target, registryDir+"s") {
+			record = target
+		}
+	}
+	if record == "" {
+		return f, fmt.Errorf("no registration of the server below %s", registryDir)
+	}
+	text, err := os.ReadFile(record)
+	if err != nil {
+		return f, err
+	}
+	for _, root := range strings.Fields(string(text)) {
+		names, err := filepath.Glob(filepath.Join(root, filepath.Base(record), "*"))
+		if err != nil {
+			return f, err
+		}
+		for _, n := range names {
+			if st, err := os.Stat(n); err == nil && st.IsDir() {
+				f.groups++
+			}
+		}
+	}
+	return f, nil
+}
+
+// soak is mixed load for a long while, after which the server holds on to no more than before. Only with -soak.
+func (s *stage) soak(ctx context.Context) (rows []bench.Row, err error) {
+	if s.soakFor == 0 {
+		return nil, nil
+	}
+	v, err := s.serve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, v.close()) }()
+	programs := []hello{of("python"), of("shell"), of("javascript"), of("python"), of("typescript"), of("python")}
+	var turn, done atomic.Int64
+	mixed := func(d time.Duration) error {
+		rate, err := bench.Throughput(ctx, 4, d, func(ctx context.Context, _ int) error {
+			h := programs[turn.Add(1)%int64(len(programs))]
+			return v.hello(ctx, &h)
+		})
+		done.Add(int64(rate.Done))
+		return err
+	}
+	rest := func() (footing, error) { // what is made ready at rest is there, what was asked for is gone
+		time.Sleep(min(s.soakFor/10, 30*time.Second))
+		return v.footing()
+	}
+	if err := mixed(s.soakFor / 10); err != nil {
+		return nil, err
+	}
+	before, err := rest()
+	if err != nil {
+		return nil, err
+	}
+	if err := mixed(s.soakFor); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, v.said())
+	}
+	after, err := rest()
+	if err != nil {
+		return nil, err
+	}
+	note := fmt.Sprintf("%d runs of mixed load in %v", done.Load(), s.soakFor)
+	row := func(what, unit string, grown, limit float64) bench.Row {
+		return bench.Row{Name: "soak: growth of the server's " + what, Unit: unit, Ours: bench.Stat{P50: grown, N: int(done.Load())}, Bar: &bench.Bar{Limit: limit}, Note: note}
+	}
+	return []bench.Row{
+		row("memory", "MB", after.rss-before.rss, 16), // what a garbage collector happens to hold
+		row("descriptors", "", float64(after.descriptors-before.descriptors), 8),
+		row("cgroups", "", float64(after.groups-before.groups), 4), // members that are kept ready come and go
+		row("mounts", "", float64(after.mounts-before.mounts), 0),
+	}, nil
+}

@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/internal/operator"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+const serveLong = `Serves the HTTP API: programs are run for whoever may ask, warm, and many at a time.
+
+It listens on a unix socket that is yours alone, $XDG_RUNTIME_DIR/sandbox-run/server.sock
+(root: /run/sandbox-run/server.sock), unless --listen names other places. Addresses that
+other machines can reach need API keys (sandbox-run key create) and TLS.
+
+Whatever requests ask for, they get no more than the ceilings below, and nothing of this
+machine but what is allowed here by name.
+
+Settings can stand in a file, too, under the names of the flags (max_memory: 4g). Flags
+beat variables, which beat the file. SIGHUP reads ceilings, log level, keys and
+certificates again; SIGTERM takes no more requests and ends when the runs have, or after
+--drain-timeout; a second one ends them at once.`
+
+const serveExample = `  sandbox-run serve
+  sandbox-run serve --listen 127.0.0.1:8080 --max-memory 1g --max-timeout 10s
+  sandbox-run serve --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem --host run.example.com
+  sandbox-run serve --config server.yaml --check`
+
+// serveOptions are the flags of serve.
+type serveOptions struct {
+	settings operator.Settings
+	config   string
+	check    bool
+	lists    struct {
+		listen, hosts, origins, volumes, backends, runtimes, env, images, webhookHosts, warm list
+	}
+}
+
+const defaultDrain = 30 * time.Second
+
+func (c *cli) newServe() *cobra.Command {
+	cmd, _ := c.serveCommand()
+	return cmd
+}
+
+func (c *cli) serveCommand() (*cobra.Command, *serveOptions) {
+	o := &serveOptions{}
+	cmd := &cobra.Command{
+		Use: "serve [flags]", Short: "Serve the HTTP API", Long: serveLong, Example: serveExample,
+		DisableFlagsInUseLine: true,
+		Annotations:           byTheFull(),
+		Args:                  noArguments,
+		RunE:                  func(cmd *cobra.Command, _ []string) error { return c.serve(cmd, o) },
+	}
+	flagGroups{
+		{"Where it is reached", o.reachFlags}, {"What sandboxes are made by", o.makerFlags}, {"What requests may ask for at the most", o.ceilingFlags},
+		{"What of this machine they may have", o.allowFlags}, {"How much at a time", o.loadFlags}, {"What is made ready beforehand", o.warmFlags},
+		{"What is kept", o.keepFlags}, {"Running it", func(fs *pflag.FlagSet) { o.runFlags(fs, c) }},
+	}.addTo(cmd)
+	return cmd, o
+}
+
+func (o *serveOptions) reachFlags(fs *pflag.FlagSet) {
+	s := &o.settings
+	fs.Var(&o.lists.listen, "listen", "`address`: unix:///path, 127.0.0.1:8080; repeatable (default your own socket)")
+	fs.StringVar(&s.TLSCert, "tls-cert", "", "certificate `file`, PEM; read again when it changes")
+	fs.StringVar(&s.TLSKey, "tls-key", "", "its private key, a `file` in PEM")
+	fs.BoolVar(&s.InsecureHTTP, "insecure-http", false, "plain HTTP even where other machines can read along")
+	fs.Var(&o.lists.hosts, "host", "`name` under which it is known, without a port; repeatable")
+	fs.Var(&o.lists.origins, "allow-origin", "`origin` whose pages may use it, such as https://app.example.com; repeatable")
+	fs.StringVar(&s.Keys, "keys", "", "`file` of keys (default your own)")
+	fs.BoolVar(&s.RequireKeys, "require-keys", false, "ask for a key even on the unix socket: a proxy may stand before it")
+	addParsed(fs, &s.MaxConnections, "max-connections", "4096", "`number` of TCP connections at a time", readPositive(readCount))
+}
+
+func (o *serveOptions) makerFlags(fs *pflag.FlagSet) {
+	s := &o.settings
+	fs.StringVar(&s.Backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...), ", "))
+	fs.StringVar(&s.Runtime, "runtime", "", "OCI runtime of the oci or docker backend, by `name`")
+	fs.StringVar(&s.DockerHost, "docker-host", "", "`address` of the daemon for the docker backend")
+	addParsed(fs, &s.Require, "require", string(sandbox.TierContainer), "least `tier` that a request may accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
+}
+
+func (o *serveOptions) ceilingFlags(fs *pflag.FlagSet) {
+	m, mc, d, dc := &o.settings.Max, &o.settings.MaxCompile, operator.DefaultMax(), operator.DefaultMaxCompile()
+	size, duration, count := readPositive(sandbox.ParseSize), readPositive(readDuration), readPositive(readCount)
+	addParsed(fs, &m.Wall, "max-timeout", d.Wall.String(), "wall `time`", duration)
+	addParsed(fs, &m.CPUs, "max-cpus", "", "`cores`, as a quota (default those of this machine)", readPositive(readCores))
+	addParsed(fs, &m.CPUTime, "max-cpu-time", "", "CPU `time` (default no limit)", duration)
+	addParsed(fs, &m.Memory, "max-memory", brief(d.Memory), "memory `size`", size)
+	addParsed(fs, &m.Disk, "max-disk", brief(d.Disk), "`size` of the scratch disk", size)
+	addParsed(fs, &m.Inodes, "max-inodes", strconv.Itoa(d.Inodes), "`number` of files on it", count)
+	addParsed(fs, &m.Processes, "max-pids", strconv.Itoa(d.Processes), "`number` of processes and threads", count)
+	addParsed(fs, &m.OpenFiles, "max-open-files", strconv.Itoa(d.OpenFiles), "`number` of open files per process", count)
+	addParsed(fs, &m.Output, "max-output-limit", brief(d.Output), "output `size` kept per stream", size)
+	addParsed(fs, &mc.Wall, "max-compile-timeout", dc.Wall.String(), "wall `time` of compiling", duration)
+	addParsed(fs, &mc.Memory, "max-compile-memory", brief(dc.Memory), "memory `size` of compiling", size)
+	addParsed(fs, &o.settings.MaxBody, "max-body", "32m", "`size` of a request", size)
+}
+
+func (o *serveOptions) allowFlags(fs *pflag.FlagSet) {
+	s := &o.settings
+	fs.Var(&o.lists.volumes, "allow-volume", "`directory` that volumes may show, with all in it; repeatable")
+	fs.BoolVar(&s.WritableVolumes, "allow-writable-volumes", false, "let them be writable")
+	fs.BoolVar(&s.Workspaces, "allow-workspaces", false, "let requests use your workspaces")
+	addParsed(fs, &s.MaxWorkspaces, "max-workspaces", "16", "`number` of them that one key may have", readPositive(readCount))
+	addParsed(fs, &s.WorkspacesSize, "max-workspaces-size", "16g", "`size` that the caps of one key's add up to", readPositive(sandbox.ParseSize))
+	fs.Var(&o.lists.backends, "allow-backend", "`name` of a backend that requests may choose; repeatable")
+	fs.Var(&o.lists.runtimes, "allow-runtime", "`name` of a runtime that they may choose; repeatable")
+	fs.Var(&o.lists.env, "allow-env", "`name` of a variable of ours that may be passed on; repeatable")
+	fs.Var(&o.lists.images, "allow-image", "`reference` that they may name, or its beginning and *; repeatable (default all that are here)")
+	fs.BoolVar(&s.Webhooks, "webhooks", false, "tell addresses that requests name of the end of runs; never private ones")
+	fs.Var(&o.lists.webhookHosts, "webhook-host", "`host` or prefix that may be private or plain http; repeatable")
+}
+
+func (o *serveOptions) loadFlags(fs *pflag.FlagSet) {
+	s := &o.settings
+	size, duration, count := readPositive(sandbox.ParseSize), readPositive(readDuration), readPositive(readCount)
+	addParsed(fs, &s.PromiseCPUs, "promise-cpus", "", "`cores` that runs may have together (default four times those of this machine)", readPositive(readCores))
+	addParsed(fs, &s.PromiseMemory, "promise-memory", "", "memory `size` that they may have together (default most of this machine's)", size)
+	addParsed(fs, &s.Queue, "queue", "256", "`number` of runs that may wait", count)
+	addParsed(fs, &s.QueuePerKey, "queue-per-key", "", "`number` of runs of one key that may wait (default --queue)", count)
+	addParsed(fs, &s.QueueWait, "queue-wait", "30s", "longest `time` that one waits", duration)
+	addParsed(fs, &s.Concurrency, "concurrency", "", "`number` of runs at a time of a key that has no such limit (default no limit)", count)
+	addParsed(fs, &s.Rate, "rate", "", "runs a second of a key that has no such limit, a `number` (default no limit)", readPositive(readCores))
+	addParsed(fs, &s.Burst, "burst", "", "`number` of runs at once that --rate does not hold up", count)
+}
+
+func (o *serveOptions) warmFlags(fs *pflag.FlagSet) {
+	s := &o.settings
+	o.lists.warm.commas = true
+	fs.Var(&o.lists.warm, "warm", "languages to make ready at the start: `names` with commas (default as they are asked for)")
+	addParsed(fs, &s.WarmMemory, "warm-memory", "1g", "memory `size` for what waits", readPositive(sandbox.ParseSize))
+	addParsed(fs, &s.WarmCPUs, "warm-cpus", "", "`cores` that making it may take (default half of this machine's)", readPositive(readCores))
+	fs.BoolVar(&s.WarmPerKey, "warm-per-key", false, "no two keys have programs forked from one interpreter")
+	fs.BoolVar(&s.NoWarm, "no-warm", false, "start everything cold")
+}
+
+func (o *serveOptions) keepFlags(fs *pflag.FlagSet) {
+	s := &o.settings
+	fs.StringVar(&s.Dir, "dir", "", "`directory` for runs that were accepted and their results (default below $XDG_STATE_HOME)")
+	addParsed(fs, &s.KeepFor, "keep", "1h", "`time` for which finished runs are kept", readPositive(readDuration))
+	addParsed(fs, &s.KeepRuns, "keep-runs", "10000", "`number` of finished runs that are kept", readPositive(readCount))
+	addParsed(fs, &s.KeepSize, "keep-size", "4g", "`size` of all that is kept", readPositive(sandbox.ParseSize))
+	fs.StringVar(&s.AuditLog, "audit-log", "", "write a line on every run to this `file` instead of your own log; off: nowhere")
+}
+
+func (o *serveOptions) runFlags(fs *pflag.FlagSet, c *cli) {
+	s := &o.settings
+	fs.StringVar(&o.config, "config", "", "`file` of settings, YAML or JSON")
+	fs.BoolVar(&o.check, "check", false, "say what is wrong with the settings, or what they come to; serve nothing")
+	fs.BoolVar(&c.json, "json", false, "with --check: print one JSON document")
+	addParsed(fs, &s.DrainTimeout, "drain-timeout", defaultDrain.String(), "`time` that runs have to end after SIGTERM", readPositive(readDuration))
+	addParsed(fs, &s.LogLevel, "log-level", "info", "least `level` of what is logged: debug, info, warn, error", operator.ParseLevel)
+	for _, name := range []string{"config", "check", "json"} {
+		annotate(fs.Lookup(name), noSetting, "it is about the command")
+	}
+	annotate(fs.Lookup("check"), noVariable, "it is about the command")
+}
+
+// complete reads the file, and makes settings of everything.
+func (o *serveOptions) complete(flags *pflag.FlagSet) error {
+	for _, name := range []string{"config", "keys", "tls-cert", "tls-key", "runtime", "docker-host", "dir", "audit-log"} {
+		if err := notEmpty(flags, name); err != nil {
+			return err
+		}
+	}
+	if o.config != "" {
+		if err := readSettings(flags, o.config); err != nil {
+			return err
+		}
+	}
+	s, l := &o.settings, &o.lists
+	s.Listen, s.Hosts, s.Origins, s.Env, s.Images, s.WebhookHosts, s.Warm = l.listen.values, l.hosts.values, l.origins.values, l.env.values, l.images.values, l.webhookHosts.values, l.warm.values
+	s.Volumes, s.Backends, s.Runtimes = l.volumes.values, l.backends.values, l.runtimes.values
+	if s.DrainTimeout == 0 {
+		s.DrainTimeout = defaultDrain
+	}
+	if err := app.Known(s.Backend); err != nil {
+		return err
+	}
+	for _, name := range s.Backends {
+		if err := app.Known(name); err != nil || name == app.Auto {
+			return sandbox.Invalid("allow-backend", "unknown backend %q; one of %s", name, strings.Join(app.AllBackends(), ", "))
+		}
+	}
+	if err := app.TakesRuntime(s.Backend, s.Runtime); err != nil {
+		return err
+	}
+	return s.Check()
+}
+
+func (c *cli) serve(cmd *cobra.Command, o *serveOptions) error {
+	if err := o.complete(cmd.Flags()); err != nil {
+		return nameSource(cmd.Flags(), err, helpHint(cmd))
+	}
+	serving := Serving{
+		Settings: &o.settings, Again: c.readAgain, Version: version(debug.ReadBuildInfo()), Err: c.std.err, Exit: os.Exit,
+	}
+	if !o.check {
+		if c.json {
+			return &sandbox.Error{Op: "--json", Kind: sandbox.ErrInvalid, Err: errors.New("it is for --check; a server's logs are JSON anyway"), Hint: helpHint(cmd)}
+		}
+		return nameSource(cmd.Flags(), c.full.Server.Serve(context.Background(), serving), helpHint(cmd))
+	}
+	report, err := c.full.Server.Check(cmd.Context(), serving)
+	if err != nil {
+		return nameSource(cmd.Flags(), err, helpHint(cmd))
+	}
+	if c.json {
+		return c.writeJSON(report)
+	}
+	_, err = fmt.Fprint(c.std.out, escaped(report.text()))
+	return err
+}
+
+// readAgain reads the command line, the environment and the file as they are now.
+func (c *cli) readAgain() (*operator.Settings, error) {
+	again := &cli{args: c.args, std: c.std, full: c.full}
+	_, rest, err := again.newRoot().Find(c.args)
+	if err != nil {
+		return nil, err
+	}
+	cmd, o := again.serveCommand()
+	if err := cmd.ParseFlags(rest); err != nil {
+		return nil, err
+	}
+	if err := fromEnvironment(cmd.Flags(), os.LookupEnv, helpHint(cmd)); err != nil {
+		return nil, err
+	}
+	if err := o.complete(cmd.Flags()); err != nil {
+		return nil, nameSource(cmd.Flags(), err, helpHint(cmd))
+	}
+	return &o.settings, nil
+}
+
+func (r *ServeReport) text() string {
+	var b strings.Builder
+	for _, a := range r.Listen {
+		how := "for this user and root"
+		switch {
+		case a.Keys:
+			how = "with a key"
+		case a.Kind != "unix":
+			how = "for every user of this machine"
+		}
+		if a.TLS {
+			how += ", TLS"
+		}
+		fmt.Fprintf(&b, "%-10s %s (%s)\n", "listen", a.Address, how)
+	}
+	fmt.Fprintf(&b, "%-10s %d\n%-10s %s, tier %s; requests may accept no less than %s\n", "keys", r.Keys, "backend", r.Backend, r.Tier, r.Require)
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "%-10s %s\n", "note", note)
+	}
+	return b.String()
+}

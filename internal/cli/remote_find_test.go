@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/client"
+)
+
+// far is a server that takes its time.
+type far struct {
+	client.Transport
+	takes time.Duration
+}
+
+func (f far) Dial(ctx context.Context, _, _ string) (client.Socket, client.Header, error) {
+	select {
+	case <-time.After(f.takes):
+		return nil, nil, errors.New("here")
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
+}
+
+// TestFarServers: a server that may be far away has more time than one of this machine, and silence is called by its name.
+func TestFarServers(t *testing.T) {
+	for server, far := range map[string]bool{"https://run.example.com": true, "http://localhost:8080": true, "unix:///run/s.sock": false} {
+		if p := (&serverOptions{server: server}).patience(); (p >= 20*time.Second) != far || p > time.Minute {
+			t.Errorf("%s: %v", server, p)
+		}
+	}
+	if _, err := talkTo(far{takes: time.Minute}, 10*time.Millisecond); !errors.Is(err, client.ErrSilent) {
+		t.Error(err)
+	}
+	if _, err := talkTo(far{}, time.Minute); err == nil || errors.Is(err, client.ErrSilent) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,258 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+)
+
+// impostor is a server that is none: it says that it is of our version and world, or something else, and then what it likes.
+type impostor struct {
+	socket string
+
+	mu    sync.Mutex
+	heard []string // first messages
+}
+
+func (i *impostor) said() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.heard)
+}
+
+// ownVersion is that of the executable under test.
+func ownVersion(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command(binary(), "version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimPrefix(strings.TrimSpace(string(out)), commandName+" ")
+}
+
+func newImpostor(t *testing.T, header map[string]string, talk func(context.Context, *websocket.Conn)) *impostor {
+	t.Helper()
+	needRoot(t)
+	i := &impostor{socket: filepath.Join(t.TempDir(), "s")}
+	l, err := net.Listen("unix", i.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(wire.HeaderVersion, ownVersion(t))
+		w.Header().Set(app.WorldHeader, app.World(filepath.Join(binDir, fullName)))
+		for name, value := range header {
+			w.Header().Set(name, value)
+		}
+		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{wire.Subprotocol}})
+		if err != nil {
+			return
+		}
+		defer c.CloseNow()
+		c.SetReadLimit(-1)
+		_, message, err := c.Read(r.Context())
+		if err != nil {
+			return
+		}
+		i.mu.Lock()
+		i.heard = append(i.heard, string(message))
+		i.mu.Unlock()
+		talk(r.Context(), c)
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l)
+	}()
+	t.Cleanup(func() {
+		_ = s.Close()
+		<-done
+	})
+	t.Setenv(wire.SocketVariable, i.socket)
+	return i
+}
+
+// say sends messages, and is silent then until the client goes.
+func say(messages ...string) func(context.Context, *websocket.Conn) {
+	return func(ctx context.Context, c *websocket.Conn) {
+		for _, m := range messages {
+			if c.Write(ctx, websocket.MessageText, []byte(m)) != nil {
+				return
+			}
+		}
+		_, _, _ = c.Read(ctx)
+	}
+}
+
+const (
+	phaseEvent = `{"seq":1,"time":"2026-01-01T00:00:00Z","kind":"phase","phase":"run"}`
+	weakReady  = `{"kind":"ready","run":"x","language":"python","language_version":"3","isolation":{"backend":"process","tier":"process","controls":{},"missing":[]}}`
+	goodReady  = `{"kind":"ready","run":"x","language":"python","language_version":"3","isolation":{"backend":"native","tier":"container","controls":{},"missing":[]}}`
+	weakResult = `{"seq":2,"time":"2026-01-01T00:00:00Z","kind":"result","result":{"success":true,"verdict":"ok","exit_code":0,"stdout":"","stderr":"","limits":{},"isolation":{"backend":"process","tier":"process","controls":{},"missing":[]},"violations":[],"language":"python","language_version":"3","phases":[],"files":[]}}`
+)
+
+// Who is of another version, of another world or somebody else's is not told anything.
+func TestOtherServers(t *testing.T) {
+	if _, ok := debug.ReadBuildInfo(); !ok {
+		t.Skip("needs build information")
+	}
+	for name, header := range map[string]map[string]string{
+		"other version": {wire.HeaderVersion: "v0.0.1"}, "no version": {wire.HeaderVersion: ""}, "other world": {app.WorldHeader: "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := newImpostor(t, header, say())
+			if got := upshotOf(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (upshot{"1\n", "", 0}) || i.said() != 0 {
+				t.Errorf("%+v, and it was told %d times", got, i.said())
+			}
+			if name == "other world" { // by name, that is one's own business
+				return
+			}
+			got := upshotOf(t, t.TempDir(), "", "--server", "unix://"+i.socket, "-l", "python", "-c", "print(1)")
+			if got.code != codeOurs || got.stdout != "" || !strings.Contains(got.stderr, "it is version") || i.said() != 0 {
+				t.Errorf("%+v, and it was told %d times", got, i.said())
+			}
+		})
+	}
+	t.Run("control", func(t *testing.T) {
+		i := newImpostor(t, nil, say(goodReady, phaseEvent, strings.ReplaceAll(weakResult, `"tier":"process"`, `"tier":"container"`)))
+		if got := upshotOf(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (upshot{"", "", 0}) || i.said() != 1 {
+			t.Errorf("%+v, and it was told %d times", got, i.said())
+		}
+	})
+}
+
+// Nobody is talked to who is somebody else (A2), whatever lies at the path.
+func TestStrangersSocket(t *testing.T) {
+	needRoot(t)
+	dir, err := os.MkdirTemp("", "sandbox-run-stranger-") // where a stranger can get to
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "s")
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	stranger := exec.Command("/usr/bin/python3", "-c", `
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print("ready", flush=True)
+while True:
+    c, _ = s.accept(); print("heard", len(c.recv(100)), flush=True); c.close()`, socket)
+	stranger.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := stranger.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stranger.Start(); err != nil {
+		t.Skip("needs python3: ", err)
+	}
+	defer func() {
+		_ = stranger.Process.Kill()
+		_ = stranger.Wait()
+	}()
+	words := bufio.NewReader(out)
+	if word, err := words.ReadString('\n'); err != nil || word != "ready\n" {
+		t.Fatal(word, err)
+	}
+	t.Setenv(wire.SocketVariable, socket)
+	if got := upshotOf(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (upshot{"1\n", "", 0}) {
+		t.Errorf("%+v", got)
+	}
+	if word, err := words.ReadString('\n'); word != "heard 0\n" {
+		t.Errorf("it %q, %v", word, err)
+	}
+	got := upshotOf(t, t.TempDir(), "", "--server", "unix://"+socket, "-l", "python", "-c", "print(1)")
+	if got.code != codeRefused || !strings.Contains(got.stderr, "it belongs to somebody else: uid 65534") {
+		t.Errorf("%+v", got)
+	}
+	if word, err := words.ReadString('\n'); word != "heard 0\n" {
+		t.Errorf("it %q, %v", word, err)
+	}
+}
+
+// Whatever a server answers, the command ends, and says nothing that is not true.
+func TestHostileServer(t *testing.T) {
+	const ours = codeOurs
+	for name, c := range map[string]struct {
+		talk func(context.Context, *websocket.Conn)
+		code int
+		out  string
+		says string
+	}{
+		"weaker than asked": {say(weakReady, phaseEvent, weakResult), 0, "1\n", ""}, // it is run here
+		"weaker in the end": {say(goodReady, phaseEvent, weakResult), codeRefused, "", `tier "container" is required`},
+		"gone at once":      {func(context.Context, *websocket.Conn) {}, ours, "", "may have run"},
+		"gone after the start": {func(ctx context.Context, c *websocket.Conn) {
+			_ = c.Write(ctx, websocket.MessageText, []byte(phaseEvent))
+		}, ours, "", "may have run"},
+		"closed politely": {func(ctx context.Context, c *websocket.Conn) {
+			_ = c.Write(ctx, websocket.MessageText, []byte(phaseEvent))
+			_ = c.Close(websocket.StatusNormalClosure, "")
+		}, ours, "", "may have run"},
+		"not JSON":        {say("\x1b[2Jhello"), ours, "", "no event"},
+		"no result":       {say(phaseEvent, `{"seq":2,"kind":"result"}`), ours, "", "without a result"},
+		"refused":         {say(`{"kind":"error","problem":{"title":"t","code":"refused","status":403}}`), 0, "1\n", ""},
+		"refused late":    {say(phaseEvent, `{"kind":"error","problem":{"title":"\u001b[2Jt","code":"internal_error","status":500}}`), ours, "", `\x1b[2Jt`},
+		"files elsewhere": {say(goodReady, phaseEvent, strings.NewReplacer(`"tier":"process"`, `"tier":"container"`, `"files":[]`, `"files":[{"path":"../evil","content":"x"},{"path":"/etc/evil","content":"x"}]`).Replace(weakResult)), 0, "", ""},
+		"binary":          {func(ctx context.Context, c *websocket.Conn) { _ = c.Write(ctx, websocket.MessageBinary, []byte{0xff}) }, ours, "", "no event"},
+		"very deep":       {say(strings.Repeat("[", 200_000)), ours, "", "no event"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			newImpostor(t, nil, c.talk)
+			dir := t.TempDir()
+			began := time.Now()
+			got := upshotOf(t, dir, "", "--out", "*", "-l", "python", "-c", "print(1)")
+			if got.code != c.code || got.stdout != c.out || !strings.Contains(got.stderr, c.says) || strings.Contains(got.stderr, "\x1b") {
+				t.Errorf("%+v", got)
+			}
+			if took := time.Since(began); took > time.Minute {
+				t.Errorf("it took %v", took)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "..", "evil")); err == nil {
+				t.Error("it wrote a file elsewhere")
+			}
+		})
+	}
+}
+
+// What a server sends for a terminal is made harmless, as what is run here is (A6).
+func TestEscapesFromServer(t *testing.T) {
+	newImpostor(t, nil, say(goodReady, phaseEvent, `{"seq":2,"time":"2026-01-01T00:00:00Z","kind":"stdout","phase":"run","data":"a\u001b[2Jb\n"}`,
+		strings.NewReplacer(`"tier":"process"`, `"tier":"container"`, `"violations":[]`, `"violations":[],"notes":["\u001b]0;x\u0007"]`).Replace(weakResult)))
+	_, shown := newScreen(t).run("-l", "python", "-c", "print(1)")
+	if strings.Contains(shown, "\x1b[2J") || strings.Contains(shown, "\x1b]0") || !strings.Contains(shown, `a\x1b[2Jb`) {
+		t.Errorf("%q", shown)
+	}
+}
+
+// Looking for a server that is not there costs next to nothing.
+func TestFindingCosts(t *testing.T) {
+	t.Setenv(wire.SocketVariable, filepath.Join(t.TempDir(), "none"))
+	best := time.Hour
+	for range 50 {
+		began := time.Now()
+		if findNear() != nil {
+			t.Fatal("there is one")
+		}
+		best = min(best, time.Since(began))
+	}
+	t.Logf("%v", best)
+	if best > 300*time.Microsecond {
+		t.Errorf("it takes %v", best)
+	}
+}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// followed is what a key has open at a server.
+type followed struct {
+	stream *http.Response
+	lines  *bufio.Scanner
+	socket *websocket.Conn
+}
+
+// openAt follows a run in both ways, and has seen its first event in each.
+func openAt(t *testing.T, s *served, id, token string) *followed {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), serveTime)
+	t.Cleanup(cancel)
+	base, header := "http://"+s.at[0]+"/v1/runs/"+id, http.Header{"Authorization": {"Bearer " + token}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = header
+	o := &followed{}
+	if o.stream, err = http.DefaultClient.Do(req); err != nil || o.stream.StatusCode != 200 {
+		t.Fatalf("%v, %v", o.stream, err)
+	}
+	t.Cleanup(func() { o.stream.Body.Close() })
+	if o.lines = bufio.NewScanner(o.stream.Body); !o.lines.Scan() {
+		t.Fatal(o.lines.Err())
+	}
+	if o.socket, _, err = websocket.Dial(ctx, base+"/ws", &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"sandbox-run.v1"}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = o.socket.CloseNow() })
+	if _, _, err := o.socket.Read(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// end reads both to their ends: the last line of the one, and how the other was closed.
+func (o *followed) end(t *testing.T) (last string, closed websocket.CloseError) {
+	t.Helper()
+	for o.lines.Scan() {
+		last = o.lines.Text()
+	}
+	if err := o.lines.Err(); err != nil {
+		t.Errorf("the stream was cut off: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), serveTime)
+	defer cancel()
+	for {
+		if _, _, err := o.socket.Read(ctx); err != nil {
+			if !errors.As(err, &closed) {
+				t.Errorf("the socket was cut off: %v", err)
+			}
+			return last, closed
+		}
+	}
+}
+
+// A2: what was followed with a key that is rotated, removed or expired by now ends, and says why; what the key had accepted goes on, and is the key's. With an
+// overlap nothing ends before that is over, and nothing of others ends at all.
+func TestServeKeysTakenAway(t *testing.T) {
+	needRoot(t)
+	dir, args := place(t)
+	keys := filepath.Join(dir, "keys", "keys.json")
+	rotated, removed, overlaps, other := newKey(t, dir, "--name", "rotated"), newKey(t, dir, "--name", "removed"), newKey(t, dir, "--name", "overlaps"), newKey(t, dir, "--name", "other")
+	s := startServer(t, append(args, "--listen", "127.0.0.1:0")...)
+	start := func(token string) (id string) {
+		t.Helper()
+		r := s.ask(0, "POST", "/v1/runs", `{"language":"shell","code":"echo begun; read go; echo $go","interactive":true}`, bearer(token)...)
+		if r.code != 202 {
+			t.Fatalf("%d %s", r.code, r.body)
+		}
+		return r.field(t, "id")
+	}
+	runs, open := map[string]string{}, map[string]*followed{}
+	for _, token := range []string{rotated, removed, overlaps, other} {
+		runs[token] = start(token)
+		open[token] = openAt(t, s, runs[token], token)
+	}
+	key := func(args ...string) string {
+		t.Helper()
+		out, err := command(t, append([]string{"key", args[0], "--keys", keys}, args[1:]...)...).Output()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	fresh := key("rotate", "rotated")
+	key("rm", "removed")
+	renewed := key("rotate", "--overlap", "10m", "overlaps")
+	for name, token := range map[string]string{"rotated": rotated, "removed": removed} {
+		began := time.Now()
+		last, closed := open[token].end(t)
+		if !strings.Contains(last, `"unauthorized"`) || closed.Code != websocket.StatusPolicyViolation || !strings.Contains(closed.Reason, name) {
+			t.Errorf("%s: the last line is %s, the socket was closed with %v", name, last, closed)
+		}
+		t.Log(name, time.Since(began))
+	}
+	// Those of the others are open still, and their programs hear what is said.
+	for token, now := range map[string]string{rotated: fresh, overlaps: renewed, other: other} {
+		o := open[token]
+		if token == rotated {
+			o = openAt(t, s, runs[token], now) // by the secret that it has now
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), serveTime)
+		if err := o.socket.Write(ctx, websocket.MessageText, []byte(`{"type":"stdin","data":"on\n"}`)); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if last, closed := o.end(t); !strings.Contains(last, `"verdict":"ok"`) || closed.Code != websocket.StatusNormalClosure {
+			t.Errorf("the last line is %s, the socket was closed with %v", last, closed)
+		}
+		if r := s.ask(0, "GET", "/v1/runs/"+runs[token], "", bearer(now)...); r.code != 200 || !strings.Contains(r.body, `on\n`) {
+			t.Errorf("%d %s", r.code, r.body)
+		}
+	}
+}

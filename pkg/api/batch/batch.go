@@ -1,0 +1,173 @@
+package batch
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api"
+	"github.com/sandbox-run/sandbox-run/pkg/api/webhook"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+)
+
+// Options of a Handler. What is zero is the default.
+type Options struct {
+	Items    int           // most of one batch; default 1000
+	Parallel int           // most at a time of one batch, and the default; default 4
+	Patience time.Duration // how long an item that is refused for now is tried again; default 5 min
+	// Webhooks is told of batches that ask for it; nil: asking is refused.
+	Webhooks *webhook.Sender
+	Log      *slog.Logger
+}
+
+// Server is what a batch needs of the API.
+type Server interface {
+	Do(ctx context.Context, p *api.Principal, run *wire.Run, c api.Call) (*api.Finished, error)
+	ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error)
+	Problem(ctx context.Context, err error) *wire.Problem
+	Fail(w http.ResponseWriter, r *http.Request, err error)
+}
+
+var _ Server = (*api.Server)(nil)
+
+// Handler is POST /v1/batch.
+type Handler struct {
+	o      Options
+	server Server
+}
+
+// New makes a handler.
+func New(s Server, o Options) *Handler {
+	fill(&o.Items, 1000)
+	fill(&o.Parallel, 4)
+	fill(&o.Patience, 5*time.Minute)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Handler{o, s}
+}
+
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Mount adds the route to a server, and to its document.
+func Mount(s *api.Server, o Options) {
+	s.Mount("POST "+wire.PathBatch, api.Access{Scope: api.ScopeRun}, New(s, o))
+	schemas := s.API().OpenAPI().Components.Schemas
+	schema := func(t reflect.Type) *huma.MediaType { return &huma.MediaType{Schema: schemas.Schema(t, true, "")} }
+	s.API().OpenAPI().AddOperation(&huma.Operation{
+		OperationID: "batch", Method: http.MethodPost, Path: wire.PathBatch, Tags: []string{"Runs"}, Summary: "Run many programs, or one with many inputs",
+		Description: "Every item has a result or a problem of its own. Items come in the order of the request or as they are done, as one document or, with Accept: application/x-ndjson or text/event-stream, " +
+			"a line each. A client that goes away cancels what is left.",
+		RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{wire.TypeJSON: schema(reflect.TypeFor[wire.Batch]())}},
+		Security:    []map[string][]string{{"token": {}}, {}},
+		Responses: map[string]*huma.Response{
+			"200": {Description: "The items, and a summary.", Content: map[string]*huma.MediaType{
+				wire.TypeJSON: schema(reflect.TypeFor[wire.BatchResult]()), wire.TypeNDJSON: schema(reflect.TypeFor[wire.BatchItem]()),
+				wire.TypeSSE: {Schema: &huma.Schema{Type: huma.TypeString}},
+			}},
+			"default": {Description: "A problem (RFC 9457).", Content: map[string]*huma.MediaType{wire.TypeProblem: schema(reflect.TypeFor[wire.Problem]())}},
+		},
+	})
+}
+
+// ServeHTTP runs a batch.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := h.serve(w, r); err != nil {
+		h.server.Fail(w, r, err)
+	}
+}
+
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
+	kind, err := api.Negotiate(r, wire.TypeJSON, wire.TypeNDJSON, wire.TypeSSE)
+	if err != nil {
+		return err
+	}
+	body, release, err := h.server.ReadBody(w, r)
+	if err != nil {
+		return err
+	}
+	defer release()
+	b, err := wire.DecodeBatch(body)
+	if err != nil {
+		return err
+	}
+	if err := h.check(b); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	t := &batch{
+		h: h, b: b, principal: api.PrincipalFrom(ctx), parallel: min(h.o.Parallel, b.Len()), out: newOut(w, kind, cancel),
+		summary: wire.BatchSummary{ID: newID(), Items: b.Len(), Verdicts: map[string]int{}},
+	}
+	if b.Parallel > 0 {
+		t.parallel = min(t.parallel, int(b.Parallel))
+	}
+	w.Header().Set(wire.HeaderRunID, t.summary.ID)
+	return t.run(ctx)
+}
+
+// check refuses a batch that no item could help.
+func (h *Handler) check(b *wire.Batch) error {
+	if n := b.Len(); n > h.o.Items {
+		field := "inputs"
+		if b.Run == nil {
+			field = "runs"
+		}
+		message := fmt.Sprintf("%d are above %d, the most that the operator allows", n, h.o.Items)
+		return &wire.Problem{
+			Type: wire.ProblemBase + wire.CodeCeiling, Code: wire.CodeCeiling, Title: "A limit is above what the operator allows", Status: http.StatusForbidden,
+			Detail: field + ": " + message, Hint: "send several batches", Errors: []wire.FieldError{{Field: field, Message: message, Ceiling: strconv.Itoa(h.o.Items)}},
+		}
+	}
+	if b.Webhook == nil {
+		return nil
+	}
+	wrong := func(status int, code, title, message string) error {
+		return &wire.Problem{
+			Type: wire.ProblemBase + code, Code: code, Title: title, Status: status, Detail: "webhook: " + message,
+			Errors: []wire.FieldError{{Field: "webhook", Message: message}},
+		}
+	}
+	if h.o.Webhooks == nil {
+		return wrong(http.StatusNotImplemented, wire.CodeUnsupported, "This server has no such ability", "this server tells nobody")
+	}
+	if err := h.o.Webhooks.Check(webhook.Hook(*b.Webhook)); err != nil {
+		return wrong(http.StatusUnprocessableEntity, wire.CodeInvalid, "A field of the request is wrong", err.Error())
+	}
+	return nil
+}
+
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// tell has the webhook hear of the end.
+func (t *batch) tell() {
+	if t.b.Webhook == nil {
+		return
+	}
+	body, err := json.Marshal(webhook.Message{Type: webhook.TypeBatch, Timestamp: time.Now(), Data: t.summary})
+	if err == nil {
+		err = t.h.o.Webhooks.Send(webhook.Delivery{ID: t.summary.ID, Owner: t.principal.ID, Hook: webhook.Hook(*t.b.Webhook), Body: body})
+	}
+	if err != nil {
+		t.h.o.Log.Error("a webhook will not hear of a batch", "batch", t.summary.ID, "error", err)
+	}
+}

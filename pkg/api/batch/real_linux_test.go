@@ -1,0 +1,62 @@
+package batch
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api"
+	"github.com/sandbox-run/sandbox-run/pkg/api/idempotency"
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/apitest"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+)
+
+// A batch over real sandboxes: a program is compiled once, whatever is compiled being a shell script that counts in its name.
+func TestCompiledOnce(t *testing.T) {
+	file := t.TempDir() + "/languages.yaml"
+	apitest.Must(t, os.WriteFile(file, []byte(`
+languages:
+  - name: shc
+    extensions: [.shc]
+    compile: [sh, -c, 'sleep 0.2; echo "echo compiled at $(date +%s%N); cat; echo \$1" >"$1"', "{file}", "{out}"]
+    run: [sh, "{out}"]
+`), 0o600))
+	languages, err := executor.LoadLanguages(file)
+	apitest.Must(t, err)
+	engine, manager := apitest.Real(t, languages...)
+	k := idempotency.New(idempotency.Options{})
+	c := apitest.New(t, api.Options{Engine: engine, Middleware: []func(http.Handler) http.Handler{k.Middleware}}, func(s *api.Server) {
+		k.Attach(s)
+		Mount(s, Options{})
+	})
+	body := `{"run":{"language":"shc","code":"x"},"inputs":[{"stdin":"a\n","args":["0"]},{"stdin":"b\n","args":["1"]},{"stdin":"c\n","args":["2"]},{"stdin":"d\n","args":["3"]},{"stdin":"e\n","args":["4"]}]}`
+	b, _ := c.Ask(200, wire.PathBatch, body, wire.HeaderIdempotencyKey, "once")
+	r := apitest.Decode[wire.BatchResult](t, b)
+	stamp := ""
+	for i, item := range r.Items {
+		at, rest, _ := strings.Cut(stdout(t, item), "\n")
+		if i == 0 {
+			stamp = at
+		}
+		if want := fmt.Sprintf("%c\n%d\n", 'a'+i, i); rest != want || at != stamp || !strings.HasPrefix(at, "compiled at ") {
+			t.Errorf("item %d: %q %q, the first was %q", i, at, rest, stamp)
+		}
+	}
+	if s := r.Summary; s.Succeeded != 5 || s.Cached != 4 {
+		t.Errorf("%+v", s)
+	}
+	// Compilers see variables, so one that is an input's own is part of what is compiled.
+	b2, _ := c.Ask(200, wire.PathBatch, `{"run":{"language":"shc","code":"x"},"inputs":[{"args":["0"]},{"args":["0"],"env":{"A":"1"}}]}`)
+	if s := apitest.Decode[wire.BatchResult](t, b2).Summary; s.Succeeded != 2 || s.Cached != 1 {
+		t.Errorf("%+v", s)
+	}
+	if again, h := c.Ask(200, wire.PathBatch, body, wire.HeaderIdempotencyKey, "once"); string(again) != string(b) || h.Get(idempotency.HeaderReplayed) != "true" {
+		t.Error("it was done again")
+	}
+	if n := len(manager.List()); n != 0 {
+		t.Errorf("%d sandboxes are left", n)
+	}
+}

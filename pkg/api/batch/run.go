@@ -1,0 +1,301 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+)
+
+// batch is one under way.
+type batch struct {
+	h         *Handler
+	b         *wire.Batch
+	principal *api.Principal
+	parallel  int
+	out       *out
+	summary   wire.BatchSummary // the writer's
+}
+
+// settled is an item that is done.
+type settled struct {
+	index int
+	name  string
+	f     *api.Finished
+	err   error
+	skip  bool
+}
+
+// run does all items and writes what became of them. Its error is for a batch of which nothing was written.
+func (t *batch) run(ctx context.Context) error {
+	begun := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer cancel()
+
+	done := make(chan settled)
+	// An item holds a place from its beginning until it is written: what is done and not yet written is bounded, too.
+	window := make(chan struct{}, 2*t.parallel)
+	workers.Go(func() { t.feed(ctx, &workers, window, done) })
+
+	stop := t.out.beats()
+	defer stop()
+	if err := t.write(ctx, done, window); err != nil {
+		return err
+	}
+	cancel()
+	t.summary.Took = time.Since(begun).Seconds()
+	_ = t.out.end(&t.summary) // who does not read on does not want it
+	t.tell()
+	return nil
+}
+
+// feed begins items in their order, each when there is a place for it.
+func (t *batch) feed(ctx context.Context, workers *sync.WaitGroup, window chan struct{}, done chan<- settled) {
+	failed := make(chan struct{})
+	fail := sync.OnceFunc(func() { close(failed) })
+	slots := make(chan struct{}, t.parallel)
+	compiled := t.compiles()
+	for i := range t.b.Len() {
+		select {
+		case window <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		run, name := t.b.Item(i)
+		if t.b.StopOnFailure && isClosed(failed) {
+			select {
+			case done <- settled{index: i, name: name, skip: true}:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		if i > 0 {
+			select {
+			case <-compiled.over:
+			case <-ctx.Done():
+				return
+			}
+		}
+		// It may have failed while this one waited for its place.
+		skip := t.b.StopOnFailure && isClosed(failed)
+		workers.Go(func() {
+			defer func() { <-slots }()
+			s := settled{index: i, name: name, skip: skip}
+			if !skip {
+				if s.f, s.err = t.safely(ctx, run, i, compiled); !s.success() {
+					fail() // before its slot is another's
+				}
+			}
+			if i == 0 {
+				compiled.release()
+			}
+			select {
+			case done <- s:
+			case <-ctx.Done():
+			}
+		})
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// compiling is the first item's compiling, for which the others wait.
+type compiling struct {
+	over    chan struct{}
+	release func()
+	seen    bool // a phase before the run
+	timer   *time.Timer
+}
+
+// grace is how long the first run may go on before the others no longer wait for it: what it compiled goes into the cache beside its beginning.
+const grace = time.Second
+
+// compiles says that nobody waits where items have nothing in common.
+func (t *batch) compiles() *compiling {
+	c := &compiling{over: make(chan struct{})}
+	c.release = sync.OnceFunc(func() { close(c.over) })
+	if t.b.Run == nil || t.b.Run.NoCache || t.b.Len() == 1 {
+		c.release()
+	}
+	return c
+}
+
+// event looks at the first item's events, which are one program's and come in order.
+func (c *compiling) event(line []byte) {
+	if isClosed(c.over) {
+		return
+	}
+	ev, err := wire.DecodeEvent(line)
+	if err != nil || ev.Kind != "phase" {
+		return
+	}
+	switch {
+	case ev.Phase != executor.PhaseRun:
+		c.seen = true
+	case !c.seen:
+		c.release() // it is not compiled, or was before
+	case c.timer == nil:
+		c.timer = time.AfterFunc(grace, c.release)
+	}
+}
+
+func (c *compiling) stop() {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+// safely runs one item. A panic is this item's failure: here is no server that would catch it.
+func (t *batch) safely(ctx context.Context, run *wire.Run, i int, c *compiling) (f *api.Finished, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			f, err = nil, fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	return t.do(ctx, run, i, c)
+}
+
+// do runs one item. One that is refused for now is tried again: the batch waits in its place, as a client would. That of the first is the batch's.
+func (t *batch) do(ctx context.Context, run *wire.Run, i int, c *compiling) (*api.Finished, error) {
+	call := api.Call{}
+	if i == 0 && !isClosed(c.over) {
+		call.OnEvent = c.event
+		defer c.stop()
+	}
+	patience := time.Now().Add(t.h.o.Patience)
+	for {
+		f, err := t.h.server.Do(ctx, t.principal, run, call)
+		if f != nil && f.Err != nil && f.Started.IsZero() {
+			err = f.Err // it was never let in
+		}
+		var refusal *api.Refusal
+		if !errors.As(err, &refusal) || refusal.Code == wire.CodeDraining || i == 0 && !t.out.started() || time.Now().After(patience) {
+			return f, err
+		}
+		wait := time.NewTimer(max(refusal.RetryAfter, 10*time.Millisecond))
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return f, err
+		}
+	}
+}
+
+// write writes items as they come or in their order, until all are written or there is nobody to write for.
+func (t *batch) write(ctx context.Context, done <-chan settled, window <-chan struct{}) error {
+	waiting := map[int]settled{}
+	for next, written := 0, 0; written < t.b.Len(); {
+		var s settled
+		select {
+		case s = <-done:
+		case <-ctx.Done():
+			t.summary.Cancelled = true
+			return nil
+		}
+		if !t.out.started() && t.hopeless(ctx, s) {
+			return s.err
+		}
+		ready := []settled{s}
+		if t.b.Order != "done" {
+			waiting[s.index] = s
+			ready = ready[:0]
+			for ; ; next++ {
+				s, ok := waiting[next]
+				if !ok {
+					break
+				}
+				delete(waiting, next)
+				ready = append(ready, s)
+			}
+		}
+		for _, s := range ready {
+			item := t.item(ctx, s)
+			if err := t.out.item(&item); err != nil {
+				t.summary.Cancelled = true
+				return nil
+			}
+			written++
+			<-window
+		}
+	}
+	return nil
+}
+
+// hopeless says whether what is wrong with the first item is wrong with the whole batch, so that the client can be told by a status: the server has no
+// room, or the program that all have in common is not one to run.
+func (t *batch) hopeless(ctx context.Context, s settled) bool {
+	if s.index != 0 || s.err == nil {
+		return false
+	}
+	p := t.h.server.Problem(ctx, s.err)
+	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
+		return true
+	}
+	return t.b.Run != nil && p.Status/100 == 4 && !slices.ContainsFunc(p.Errors, func(e wire.FieldError) bool {
+		name, _, _ := strings.Cut(e.Field, "[")
+		return slices.Contains([]string{"stdin", "stdin_encoding", "args", "env", "in"}, name)
+	})
+}
+
+func (s *settled) success() bool {
+	return s.err == nil && s.f != nil && s.f.Err == nil && s.f.Result != nil && s.f.Result.Verdict == "ok"
+}
+
+// item is what is written of one, and counts it.
+func (t *batch) item(ctx context.Context, s settled) wire.BatchItem {
+	item := wire.BatchItem{Index: s.index, Name: s.name, Skipped: s.skip}
+	err := s.err
+	if s.f != nil {
+		item.ID = s.f.ID
+		if err == nil {
+			err = s.f.Err
+		}
+	}
+	switch {
+	case s.skip:
+		t.summary.Skipped++
+	case err != nil:
+		item.Error = t.h.server.Problem(ctx, err)
+		t.summary.Errors++
+	default:
+		item.Result = s.f.Document
+		t.summary.Verdicts[string(s.f.Result.Verdict)]++
+		if s.success() {
+			t.summary.Succeeded++
+		} else {
+			t.summary.Failed++
+		}
+		for _, p := range s.f.Result.Phases {
+			if p.Cached {
+				t.summary.Cached++
+				break
+			}
+		}
+	}
+	return item
+}

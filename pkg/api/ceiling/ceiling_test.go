@@ -1,0 +1,130 @@
+package ceiling
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// ones are limits that are all the same small number.
+func ones(n int) (l sandbox.Limits) {
+	v := reflect.ValueOf(&l).Elem()
+	for i := range v.NumField() {
+		switch f := v.Field(i); f.Kind() {
+		case reflect.Float64:
+			f.SetFloat(float64(n))
+		case reflect.Uint64:
+			f.SetUint(uint64(n))
+		default:
+			f.SetInt(int64(n))
+		}
+	}
+	return l
+}
+
+// Every limit there is has a ceiling, which is named when it is passed.
+func TestEveryLimit(t *testing.T) {
+	set := Set{Run: ones(10), Compile: ones(10)}
+	n := reflect.TypeFor[sandbox.Limits]().NumField()
+	for _, compile := range []bool{false, true} {
+		for i := range n {
+			req := executor.Request{}
+			l := &req.Limits
+			if compile {
+				l = &req.CompileLimits
+			}
+			field := func() reflect.Value { return reflect.ValueOf(l).Elem().Field(i) }
+			one, over := reflect.ValueOf(ones(10)).Field(i), reflect.ValueOf(ones(11)).Field(i)
+			field().Set(one)
+			if err := set.Check(&req); err != nil {
+				t.Errorf("%s at its ceiling: %v", reflect.TypeFor[sandbox.Limits]().Field(i).Name, err)
+			}
+			field().Set(over)
+			var p *wire.Problem
+			err := set.Check(&req)
+			if !errors.As(err, &p) || p.Status != 403 || p.Code != wire.CodeCeiling || len(p.Errors) != 1 || p.Errors[0].Ceiling == "" || p.Errors[0].Field == "" ||
+				compile != strings.HasPrefix(p.Errors[0].Field, "compile_") {
+				t.Errorf("%s above its ceiling: %+v", reflect.TypeFor[sandbox.Limits]().Field(i).Name, err)
+			}
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	set := Set{Run: sandbox.Limits{Memory: sandbox.GiB, Wall: time.Minute, CPUs: 1.5}, Compile: sandbox.Limits{Memory: 2 * sandbox.GiB}, Files: 2}
+	req := executor.Request{
+		Limits: sandbox.Limits{Memory: 2 * sandbox.GiB, Wall: time.Hour, CPUs: 2, Disk: sandbox.TiB}, CompileLimits: sandbox.Limits{Memory: 3 * sandbox.GiB},
+		Files: make([]executor.File, 2), Inputs: make([]executor.File, 1),
+	}
+	var p *wire.Problem
+	if !errors.As(set.Check(&req), &p) {
+		t.Fatal("no problem")
+	}
+	got := map[string]string{}
+	for _, e := range p.Errors {
+		got[e.Field] = e.Ceiling
+	}
+	want := map[string]string{"memory": "1GiB", "timeout": "1m0s", "cpus": "1.5", "compile_memory": "2GiB", "files": "2"} // disk has no ceiling
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v", got)
+	}
+}
+
+// A default above a ceiling is lowered, and the plan's notes, which the result has, say so; the same for defaults that only the language knows.
+func TestDefaultsAreLowered(t *testing.T) {
+	set := Set{Run: sandbox.Limits{Memory: 100 * sandbox.MiB, Processes: 50, CPUTime: 7 * time.Second}, Compile: sandbox.Limits{Wall: 5 * time.Second}}
+	req := executor.Request{}
+	if err := set.Check(&req); err != nil || req.Limits != (sandbox.Limits{}) || req.CompileLimits != (sandbox.Limits{}) {
+		t.Fatal(err, req.Limits)
+	}
+	run, compile := sandbox.DefaultLimits(), sandbox.Limits{Wall: time.Minute, Memory: sandbox.GiB}
+	run.Memory = 200 * sandbox.MiB
+	notes := req.Lower(&run, &compile)
+	want := sandbox.DefaultLimits()
+	want.Memory, want.Processes, want.CPUTime = 100*sandbox.MiB, 50, 7*time.Second
+	if run != want || compile != (sandbox.Limits{Wall: 5 * time.Second, Memory: sandbox.GiB}) {
+		t.Errorf("%+v %+v", run, compile)
+	}
+	for _, want := range []string{"pids: the default of 100 lowered to 50", "cpu_time: 7s", "memory: the default of 200 MiB lowered to 100 MiB", "compile_timeout: the default of 1m0s lowered to 5s"} {
+		if !slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
+			t.Errorf("no note %q: %q", want, notes)
+		}
+	}
+	// A language's own default that is lower stays.
+	run.Memory = 64 * sandbox.MiB
+	if notes := req.Lower(&run, &compile); run.Memory != 64*sandbox.MiB || len(notes) > 0 {
+		t.Errorf("%+v %q", run, notes)
+	}
+}
+
+// A key's ceilings are lower than everybody's, never higher.
+func TestLower(t *testing.T) {
+	got := Set{Run: sandbox.Limits{Memory: 10, Wall: 10, Disk: 5}, Files: 3}.Lower(Set{Run: sandbox.Limits{Memory: 20, Wall: 5, Inodes: 7}, Compile: sandbox.Limits{Memory: 1}})
+	want := Set{Run: sandbox.Limits{Memory: 10, Wall: 5, Disk: 5, Inodes: 7}, Compile: sandbox.Limits{Memory: 1}, Files: 3}
+	if got != want {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The defaults of requests are within the default ceilings: who asks for nothing special is told nothing.
+func TestDefaultSetFits(t *testing.T) {
+	req := executor.Request{}
+	if err := Default().Check(&req); err != nil || req.Limits != (sandbox.Limits{}) || req.CompileLimits != (sandbox.Limits{}) {
+		t.Errorf("%v %+v", err, req.Limits)
+	}
+	run, compile := sandbox.DefaultLimits(), sandbox.Limits{Wall: time.Minute, Memory: 2 * sandbox.GiB}
+	if notes := req.Lower(&run, &compile); len(notes) > 0 {
+		t.Errorf("%q", notes)
+	}
+}

@@ -1,0 +1,113 @@
+package idempotency
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+)
+
+// answer is what was said.
+type answer struct {
+	status   int
+	header   http.Header
+	body     []byte
+	tooLarge bool
+}
+
+// size is about what it takes in memory.
+func (a *answer) size() int { return len(a.body) + 512 }
+
+// replay says it once more.
+func (a *answer) replay(w http.ResponseWriter, r *http.Request, server *api.Server) {
+	if a.tooLarge {
+		server.Fail(w, r, problem(http.StatusConflict, wire.CodeConflict, "Not possible in this state",
+			"it was answered, and the answer was too large to be kept; use a new key to have it done again"))
+		return
+	}
+	maps.Copy(w.Header(), a.header)
+	w.Header().Set(HeaderReplayed, "true")
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body) // who does not read on does not want it
+}
+
+// accepted is the answer of POST /v1/runs for a run that the server still knows.
+func accepted(info wire.RunInfo) *answer {
+	body, _ := json.Marshal(info) // plain values
+	return &answer{status: http.StatusAccepted, body: append(body, '\n'), header: http.Header{
+		"Content-Type": {wire.TypeJSON}, "Cache-Control": {"no-store"}, "Location": {wire.PathRuns + "/" + info.ID}, wire.HeaderRunID: {info.ID},
+	}}
+}
+
+// recorder passes an answer on and keeps what it was.
+type recorder struct {
+	http.ResponseWriter
+	most   int
+	status int
+	header http.Header
+	body   []byte
+	large  bool
+}
+
+// WriteHeader is http.ResponseWriter's.
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 && status >= 200 {
+		r.status, r.header = status, r.Header().Clone()
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Write is http.ResponseWriter's.
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.status == 0 {
+		r.WriteHeader(http.StatusOK)
+	}
+	if r.status/100 == 2 && !r.large {
+		if r.large = len(r.body)+len(b) > r.most; r.large {
+			r.body = nil
+		} else {
+			r.body = append(r.body, b...)
+		}
+	}
+	return r.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// keep says whether the answer is one that holds for a repetition.
+func (r *recorder) keep(clientGone bool) bool {
+	switch {
+	case r.status/100 != 2:
+		return false
+	case !clientGone:
+		return r.large || !failed(r.body)
+	case r.large:
+		return false
+	}
+	// The client may have gone when all was done. Then this is just what it comes back for; but if its going ended the run, it is not.
+	var result struct {
+		Verdict string `json:"verdict"`
+		ID      string `json:"id"`
+	}
+	whole := strings.HasPrefix(r.header.Get("Content-Type"), wire.TypeJSON) && json.Unmarshal(r.body, &result) == nil
+	return whole && (result.ID != "" || result.Verdict != "" && result.Verdict != "cancelled")
+}
+
+// failed says whether a stream ended in a problem of the server's.
+func failed(body []byte) bool {
+	last := bytes.TrimRight(body, "\n")
+	last = last[bytes.LastIndexByte(last, '\n')+1:]
+	last = bytes.TrimPrefix(last, []byte("data: "))
+	return wire.NoticeOf(last) != nil && bytes.HasPrefix(last, []byte(`{"kind":"`+wire.KindError+`"`))
+}
+
+func (r *recorder) answer() *answer {
+	h := r.header
+	h.Del("Date")
+	return &answer{status: r.status, header: h, body: r.body, tooLarge: r.large}
+}

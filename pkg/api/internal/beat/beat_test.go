@@ -1,0 +1,24 @@
+package beat
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		stop := Start(time.Second, func() { n++ })
+		time.Sleep(3500 * time.Millisecond)
+		stop()
+		stop()
+		if n != 3 {
+			t.Errorf("%d beats in three and a half", n)
+		}
+	})
+}

@@ -1,0 +1,530 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+)
+
+// journal keeps the events of one run, as lines numbered 1, 2, 3 …: in memory while they are few, then in files, and of very many only the newest. Readers come
+// and go, at any place, while it grows and afterwards.
+//
+//	segment 0 (in memory, then a file) │ segment 1 │ … │ segment n ◄── append
+//	  ▲ dropped when there are too many bytes, but not before a reader that is there has had it: append waits
+type journal struct {
+	dir     *userdir.Dir
+	name    string // segments are called name.e0, name.e1, …
+	memory  int    // that segment 0 may have before it becomes a file
+	most    int64  // bytes that are kept
+	segment int64  // bytes of a segment, but for a longer line
+
+	mu       sync.Mutex
+	segments []*segment // oldest first; never empty
+	made     int        // segments so far
+	next     uint64     // number of the next line
+	size     int64
+	out      *os.File // the last segment, where it is a file
+	closed   bool     // no line will follow
+	hidden   uint64   // lines at the end that are not shown before ended
+	ended    bool     // readers may know that it is closed
+	broken   error    // why there are no files: the newest lines are kept in memory, as far as there is room
+	readers  map[*reader]struct{}
+	changed  chan struct{} // closed when a line comes or a reader goes on, if somebody waits
+	waiting  bool
+}
+
+// segment is a stretch of lines: in memory, or in a file from base on. What is there never changes; it only grows.
+type segment struct {
+	first uint64
+	count uint64
+	size  int64
+	data  []byte // nil: in the file
+	file  string
+	base  int64
+}
+
+func (s *segment) end() uint64 { return s.first + s.count }
+
+// segments of a run; each is an eighth of what is kept, so that an eighth is dropped at a time.
+const segmentShare = 8
+
+func newJournal(dir *userdir.Dir, name string, k *Keep) *journal {
+	most := int64(k.Events)
+	return &journal{
+		dir: dir, name: name, memory: int(k.Memory), most: most, segment: max(most/segmentShare, 1),
+		segments: []*segment{{first: 1, data: []byte{}}}, made: 1, next: 1, readers: map[*reader]struct{}{}, changed: make(chan struct{}),
+	}
+}
+
+// takeUp is a journal of a run that is over, by what its record says.
+func takeUp(dir *userdir.Dir, name string, segments []*segment) *journal {
+	j := &journal{dir: dir, name: name, segments: segments, made: len(segments), next: 1, closed: true, ended: true, readers: map[*reader]struct{}{}, changed: make(chan struct{})}
+	if len(segments) == 0 {
+		j.segments = []*segment{{first: 1, data: []byte{}}}
+	}
+	j.next = j.segments[len(j.segments)-1].end()
+	for _, s := range segments {
+		j.size += s.size
+	}
+	return j
+}
+
+// tell wakes whoever waits. Called with mu held.
+func (j *journal) tell() {
+	if j.waiting {
+		close(j.changed)
+		j.changed, j.waiting = make(chan struct{}), false
+	}
+}
+
+// wait gives up mu until something changes, or ctx ends. Called with mu held.
+func (j *journal) wait(ctx context.Context) error {
+	j.waiting = true
+	changed := j.changed
+	j.mu.Unlock()
+	defer j.mu.Lock()
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// append adds a line, with its newline. It waits for readers that would miss something, until ctx ends: then they do.
+func (j *journal) append(ctx context.Context, line []byte) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return // what was under way when the run was called off may come late
+	}
+	j.add(line)
+	j.trim(ctx)
+}
+
+// add is called with mu held.
+func (j *journal) add(line []byte) {
+	last := j.segments[len(j.segments)-1]
+	if j.broken == nil {
+		if err := j.prepare(last, len(line)); err != nil {
+			j.fail(err)
+		}
+	}
+	if j.broken != nil && len(j.segments[len(j.segments)-1].data)+len(line) > j.memory {
+		j.restart()
+	}
+	last = j.segments[len(j.segments)-1]
+	if j.out != nil {
+		if _, err := j.out.WriteAt(line, last.size); err != nil {
+			j.fail(err)
+			last = j.segments[0]
+		}
+	}
+	if j.out == nil {
+		last.data = append(last.data, line...)
+	}
+	last.size += int64(len(line))
+	last.count++
+	j.next++
+	j.size += int64(len(line))
+	j.tell()
+}
+
+// close adds the last line, if there is one. Readers see neither it nor the end before end is called: whoever hears of a
+// result may rely on it.
+func (j *journal) close(last func(seq uint64) []byte) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return
+	}
+	if last != nil {
+		line := last(j.next)
+		j.hidden = 1
+		j.add(line)
+	}
+	j.closed = true
+	if j.out != nil {
+		_ = j.out.Close()
+		j.out = nil
+	}
+}
+
+// prepare makes room for a line: segment 0 becomes a file when it has outgrown memory, and a full one is followed by another.
+func (j *journal) prepare(last *segment, length int) error {
+	switch {
+	case j.out == nil && len(last.data)+length > j.memory:
+		out, err := j.create(last)
+		if err != nil {
+			return err
+		}
+		if _, err := out.WriteAt(last.data, 0); err != nil {
+			_ = out.Close()
+			return err
+		}
+		j.out, last.data = out, nil
+	case j.out != nil && last.size > 0 && last.size+int64(length) > j.segment:
+		next := &segment{first: j.next}
+		out, err := j.create(next)
+		if err != nil {
+			return err
+		}
+		_ = j.out.Close() // finish syncs it by its name
+		j.out = out
+		j.segments = append(j.segments, next)
+		j.made++
+	}
+	return nil
+}
+
+func (j *journal) create(s *segment) (*os.File, error) {
+	number := j.made
+	if s == j.segments[0] {
+		number = 0
+	}
+	s.file = segmentName(j.name, number)
+	return j.dir.Open(s.file, userdir.Write)
+}
+
+func segmentName(name string, n int) string { return fmt.Sprintf("%s.e%d", name, n) }
+
+// fail goes on without files: what was in them is gone, as readers will hear.
+func (j *journal) fail(err error) {
+	j.broken = err
+	if j.out != nil {
+		_ = j.out.Close()
+		j.out = nil
+	}
+	for _, s := range j.segments {
+		if s.file != "" {
+			_ = j.dir.Remove(s.file)
+		}
+	}
+	if j.segments[0].data != nil && len(j.segments) == 1 {
+		j.segments[0].file = "" // it never got into the file
+		return
+	}
+	j.restart()
+}
+
+// restart forgets every line so far.
+func (j *journal) restart() {
+	j.segments, j.size = []*segment{{first: j.next, data: []byte{}}}, 0
+}
+
+// trim drops the oldest segments while there is too much.
+func (j *journal) trim(ctx context.Context) {
+	for j.size > j.most && len(j.segments) > 1 {
+		oldest := j.segments[0]
+		for j.behind(oldest.end()) && len(j.segments) > 0 && j.segments[0] == oldest {
+			if j.wait(ctx) != nil {
+				break
+			}
+		}
+		if len(j.segments) < 2 || j.segments[0] != oldest {
+			return // somebody else was here meanwhile
+		}
+		j.segments = j.segments[1:]
+		j.size -= oldest.size
+		_ = j.dir.Remove(oldest.file) // one that stays is swept with the run
+	}
+}
+
+// behind reports whether a reader has not had all before that line.
+func (j *journal) behind(line uint64) bool {
+	for r := range j.readers {
+		if r.next < line {
+			return true
+		}
+	}
+	return false
+}
+
+// end shows everything, after close. Twice is fine.
+func (j *journal) end() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ended, j.hidden = true, 0
+	j.tell()
+}
+
+// kept says which lines there are: from first up to, not including, next.
+func (j *journal) kept() (first, next uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.segments[0].first, j.next - j.hidden
+}
+
+// settled is called after close: memory is what is to be written by whoever writes the record, nil if all is in files, which are synced then.
+func (j *journal) settled(sync bool) (memory []byte, segments []*segment, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.segments[0].data != nil {
+		return j.segments[0].data, slices.Clone(j.segments), nil
+	}
+	if sync {
+		for _, s := range j.segments {
+			if err := syncFile(j.dir, s.file); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return nil, slices.Clone(j.segments), nil
+}
+
+func syncFile(dir *userdir.Dir, name string) error {
+	f, err := dir.Open(name, userdir.Read)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// moved: what was in memory is now in a file, from base on.
+func (j *journal) moved(file string, base int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := *j.segments[0]
+	s.data, s.file, s.base = nil, file, base
+	j.segments[0] = &s // readers have the old one, with its data
+}
+
+// bytes is how much there is.
+func (j *journal) bytes() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.size
+}
+
+// forget removes the files. Readers that are there have theirs open and may end; or hear of a gap.
+func (j *journal) forget() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, s := range j.segments {
+		if s.file != "" {
+			_ = j.dir.Remove(s.file)
+		}
+	}
+	j.restart()
+	j.closed, j.ended, j.hidden = true, true, 0
+	j.tell()
+}
+
+// gap says that lines are no longer kept.
+type gap struct{ from, to uint64 }
+
+func (g *gap) Error() string {
+	return fmt.Sprintf("events %d to %d are no longer kept", g.from, g.to)
+}
+
+// reader is one place in a journal. It belongs to one goroutine; close it.
+type reader struct {
+	j    *journal
+	next uint64 // guarded by j.mu: append looks at it
+
+	// room is asked before so much is read that it may be one long line; nil: there is always room.
+	room func(ctx context.Context, size int64) error
+
+	seg  *segment
+	off  int64
+	file *os.File
+	buf  []byte
+}
+
+// from begins before the line of that number; 0 and 1 are the first.
+func (j *journal) from(line uint64) *reader {
+	r := &reader{j: j, next: max(line, 1)}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.ended {
+		j.readers[r] = struct{}{}
+	}
+	return r
+}
+
+func (r *reader) close() {
+	r.j.mu.Lock()
+	delete(r.j.readers, r)
+	r.j.tell()
+	r.j.mu.Unlock()
+	r.leave()
+}
+
+// leave lets go of the segment.
+func (r *reader) leave() {
+	if r.file != nil {
+		_ = r.file.Close()
+	}
+	r.seg, r.file, r.off = nil, nil, 0
+}
+
+// chunk is how much is read at a time, but for a longer line.
+const chunk = 64 << 10
+
+// longLine is longer than any but a large result.
+const longLine = 4 << 20
+
+// more waits for lines and returns them whole, with the number of the first. They are valid until the next call. The error is io.EOF at the end, a *gap where
+// lines are missing (those after it come next), or that of ctx.
+func (r *reader) more(ctx context.Context) (lines []byte, first uint64, err error) {
+	for {
+		seg, size, count, err := r.await(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		if rest := size - r.off; r.room != nil && rest > longLine {
+			if err := r.room(ctx, rest); err != nil {
+				return nil, 0, err
+			}
+		}
+		lines, err := r.read(seg, size, count)
+		if errors.Is(err, os.ErrNotExist) {
+			r.leave() // it was dropped meanwhile
+			continue
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		first := r.next
+		r.j.mu.Lock()
+		r.next += uint64(bytes.Count(lines, []byte("\n")))
+		r.j.tell()
+		r.j.mu.Unlock()
+		return lines, first, nil
+	}
+}
+
+// await finds the segment of the next line, and how far it goes.
+func (r *reader) await(ctx context.Context) (seg *segment, size int64, count uint64, err error) {
+	j := r.j
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for {
+		if oldest := j.segments[0]; r.next < oldest.first {
+			g := &gap{r.next, oldest.first - 1}
+			r.next = oldest.first
+			r.leave()
+			return nil, 0, 0, g
+		}
+		if r.next < j.next-j.hidden {
+			break
+		}
+		if j.ended {
+			return nil, 0, 0, io.EOF
+		}
+		if err := j.wait(ctx); err != nil {
+			return nil, 0, 0, err
+		}
+	}
+	i := len(j.segments) - 1
+	for j.segments[i].first > r.next {
+		i--
+	}
+	seg = j.segments[i]
+	if r.seg != nil && r.seg.first == seg.first {
+		// Where it was in memory and is in a file now, lines are at the same place from base on.
+		if r.seg != seg {
+			at := r.off
+			r.leave()
+			r.seg, r.off = seg, at
+		}
+		return seg, seg.size, 0, nil
+	}
+	r.leave()
+	r.seg = seg
+	return seg, seg.size, r.next - seg.first, nil
+}
+
+// read returns whole lines of a segment that has size bytes, after passing over so many.
+func (r *reader) read(seg *segment, size int64, pass uint64) ([]byte, error) {
+	r.j.mu.Lock()
+	data := seg.data
+	r.j.mu.Unlock()
+	if data == nil && r.file == nil {
+		var err error
+		if r.file, err = r.j.dir.Open(seg.file, userdir.Read); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		window, err := r.window(data, seg.base, size)
+		if err != nil {
+			return nil, err
+		}
+		for pass > 0 {
+			at := bytes.IndexByte(window, '\n')
+			if at < 0 {
+				break
+			}
+			window = window[at+1:]
+			r.off += int64(at + 1)
+			pass--
+		}
+		if pass == 0 && len(window) > 0 {
+			r.off += int64(len(window))
+			return window, nil
+		}
+		if r.off >= size {
+			return nil, fmt.Errorf("%s: it has fewer lines than it should", seg.file)
+		}
+	}
+}
+
+// window is at least one whole line from off on, and no part of one.
+func (r *reader) window(data []byte, base, size int64) ([]byte, error) {
+	if data != nil {
+		rest := data[r.off:min(size, int64(len(data)))]
+		if len(rest) <= chunk {
+			return rest, nil
+		}
+		if at := bytes.LastIndexByte(rest[:chunk], '\n'); at >= 0 {
+			return rest[:at+1], nil
+		}
+		return rest[:bytes.IndexByte(rest, '\n')+1], nil
+	}
+	for length := int64(chunk); ; length *= 2 {
+		length = min(length, size-r.off)
+		if int64(cap(r.buf)) < length {
+			r.buf = make([]byte, length)
+		}
+		buf := r.buf[:length]
+		if _, err := r.file.ReadAt(buf, base+r.off); err != nil {
+			return nil, err
+		}
+		if at := bytes.LastIndexByte(buf, '\n'); at >= 0 {
+			return buf[:at+1], nil
+		}
+		if length == size-r.off {
+			return nil, io.ErrUnexpectedEOF // lines are whole
+		}
+	}
+}
+
+// tail is how long the last line is at the most: a long one has a segment to itself.
+func (j *journal) tail() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.segments[len(j.segments)-1].size
+}
+
+// last is the last line; nil if there is none.
+func (j *journal) last() ([]byte, error) {
+	first, next := j.kept()
+	if next == first {
+		return nil, nil
+	}
+	r := j.from(next - 1)
+	defer r.close()
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	lines, _, err := r.more(over)
+	return lines, err // nobody else reads with this reader
+}

@@ -1,0 +1,463 @@
+package key
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/sandbox-run/sandbox-run/internal/nearest"
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Key is what is known of a key. The secret is not.
+type Key struct {
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	Scopes  []string  `json:"scopes"`
+	Limits  Limits    `json:"limits"`
+	Created time.Time `json:"created"`
+	Rotated time.Time `json:"rotated,omitzero"`
+	Expires time.Time `json:"expires,omitzero"` // zero is never
+	Used    time.Time `json:"used,omitzero"`    // last; not to the second
+	// Secret tells by which of its secrets it was found, for Ring.Good: a key that is rotated has another. It says nothing about the secret itself.
+	Secret string `json:"-"`
+}
+
+// Expired reports whether its time is over.
+func (k Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Before(k.Expires) }
+
+// Scopes, few, and the server's own words for them.
+const (
+	ScopeRun   = "run"   // run programs, and have one's own runs: follow, feed, fetch and cancel them
+	ScopeRead  = "read"  // see one's own runs, and which languages there are; start nothing
+	ScopeAdmin = "admin" // all of that, metrics, and health that runs a sandbox
+)
+
+// Scopes lists them all.
+func Scopes() []string { return []string{ScopeRun, ScopeRead, ScopeAdmin} }
+
+// New is what a key is made of.
+type New struct {
+	Name    string
+	Scopes  []string // empty is run alone
+	Expires time.Time
+	Limits  Limits
+}
+
+// record is a key as it is kept.
+type record struct {
+	Key
+	Hash string    `json:"hash"`
+	Old  string    `json:"old_hash,omitempty"` // of the token before it was rotated,
+	Till time.Time `json:"old_until,omitzero"` // which is good until then
+}
+
+type document struct {
+	Version int      `json:"version"`
+	Keys    []record `json:"keys"`
+}
+
+const (
+	version  = 1
+	patience = 10 * time.Second // for another process to finish its change
+	mostKeys = 10_000
+	mostFile = 32 << 20
+	mostName = 64
+)
+
+// Store is a file of keys.
+type Store struct{ path string }
+
+// DefaultPath is where this user's keys are: $XDG_DATA_HOME/sandbox-run/keys.json.
+func DefaultPath() (string, error) {
+	dir, err := userdir.Data()
+	if err != nil {
+		return "", &sandbox.Error{Op: "keys", Err: err, Hint: "--keys FILE"}
+	}
+	return filepath.Join(dir, "keys.json"), nil
+}
+
+// Open is the store in that file, which need not exist; an empty path is the default.
+func Open(path string) (*Store, error) {
+	if path == "" {
+		var err error
+		if path, err = DefaultPath(); err != nil {
+			return nil, err
+		}
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, &sandbox.Error{Op: "keys", Err: err}
+	}
+	return &Store{path: path}, nil
+}
+
+// Path is the file's.
+func (s *Store) Path() string { return s.path }
+
+// Create makes a key. The token is shown to nobody again.
+func (s *Store) Create(ctx context.Context, n New) (k Key, token string, err error) {
+	if err := n.complete(time.Now()); err != nil {
+		return Key{}, "", err
+	}
+	err = s.change(ctx, func(doc *document) error {
+		if len(doc.Keys) >= mostKeys {
+			return sandbox.Invalid("key", "there are %d already; remove some", len(doc.Keys))
+		}
+		if slices.ContainsFunc(doc.Keys, func(r record) bool { return r.Name == n.Name }) {
+			return &sandbox.Error{
+				Op: "key " + n.Name, Kind: sandbox.ErrInvalid, Err: errors.New("there is one of that name"),
+				Hint: "another name, or sandbox-run key rotate " + n.Name,
+			}
+		}
+		id := newID()
+		for slices.ContainsFunc(doc.Keys, func(r record) bool { return r.ID == id }) {
+			id = newID()
+		}
+		k = Key{ID: id, Name: n.Name, Scopes: n.Scopes, Limits: n.Limits, Created: time.Now().UTC().Truncate(time.Second), Expires: n.Expires}
+		r := record{Key: k}
+		token, r.Hash = newToken(id)
+		doc.Keys = append(doc.Keys, r)
+		return nil
+	})
+	if err != nil {
+		return Key{}, "", err
+	}
+	return k, token, nil
+}
+
+func (n *New) complete(now time.Time) error {
+	if err := checkName(n.Name); err != nil {
+		return err
+	}
+	if len(n.Scopes) == 0 {
+		n.Scopes = []string{ScopeRun}
+	}
+	for _, scope := range n.Scopes {
+		if !slices.Contains(Scopes(), scope) {
+			if like := nearest.Word(scope, Scopes()); like != "" {
+				return sandbox.Invalid("scopes", "unknown scope %q; %s?", scope, like)
+			}
+			return sandbox.Invalid("scopes", "unknown scope %q; one of %s", scope, strings.Join(Scopes(), ", "))
+		}
+	}
+	slices.Sort(n.Scopes)
+	n.Scopes = slices.Compact(n.Scopes)
+	if n.Expires = n.Expires.UTC().Truncate(time.Second); !n.Expires.IsZero() && !n.Expires.After(now) {
+		return sandbox.Invalid("expires", "%s is over", n.Expires.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// checkName accepts what can be said on a command line and in a log.
+func checkName(name string) error {
+	odd := func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-@+", r) || r == unicode.ReplacementChar
+	}
+	switch {
+	case name == "":
+		return &sandbox.Error{Op: "name", Kind: sandbox.ErrInvalid, Err: errors.New("a key needs one, to be told from others"), Hint: "--name NAME"}
+	case len(name) > mostName:
+		return sandbox.Invalid("name", "%d bytes are more than %d", len(name), mostName)
+	case strings.HasPrefix(name, "-"), strings.ContainsFunc(name, odd):
+		return sandbox.Invalid("name", "%q: letters, digits and . _ - @ + only, the first not a -", name)
+	}
+	return nil
+}
+
+// List gives all keys, in the order they were made.
+func (s *Store) List(ctx context.Context) ([]Key, error) {
+	doc, err := s.read(ctx, userdir.Read)
+	if err != nil {
+		return nil, err
+	}
+	used := s.readUsed()
+	keys := make([]Key, len(doc.Keys))
+	for i, r := range doc.Keys {
+		keys[i] = r.Key
+		keys[i].Used = used[r.ID]
+	}
+	return keys, nil
+}
+
+// Show gives one, by name or id.
+func (s *Store) Show(ctx context.Context, name string) (Key, error) {
+	keys, err := s.List(ctx)
+	if err != nil {
+		return Key{}, err
+	}
+	for _, k := range keys {
+		if k.Name == name || k.ID == name {
+			return k, nil
+		}
+	}
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = k.Name
+	}
+	return Key{}, noKey(name, names)
+}
+
+func noKey(name string, names []string) error {
+	hint := "sandbox-run key list"
+	if like := nearest.Word(name, names); like != "" {
+		hint = like + ", or " + hint
+	}
+	return &sandbox.Error{Op: fmt.Sprintf("key %q", name), Kind: sandbox.ErrInvalid, Err: errors.New("there is none of that name or id"), Hint: hint}
+}
+
+func (doc *document) find(name string) (int, error) {
+	if i := slices.IndexFunc(doc.Keys, func(r record) bool { return r.Name == name || r.ID == name }); i >= 0 {
+		return i, nil
+	}
+	names := make([]string, len(doc.Keys))
+	for i, r := range doc.Keys {
+		names[i] = r.Name
+	}
+	return 0, noKey(name, names)
+}
+
+// Remove removes one, by name or id. Servers refuse it from then on.
+func (s *Store) Remove(ctx context.Context, name string) (k Key, err error) {
+	err = s.change(ctx, func(doc *document) error {
+		i, err := doc.find(name)
+		if err != nil {
+			return err
+		}
+		k = doc.Keys[i].Key
+		doc.Keys = slices.Delete(doc.Keys, i, i+1)
+		return nil
+	})
+	return k, err
+}
+
+// Rotate gives a key a new secret. Its id stays, and so does all that belongs to it. The secret before is good for the overlap,
+// which may be none.
+func (s *Store) Rotate(ctx context.Context, name string, overlap time.Duration) (k Key, token string, err error) {
+	if overlap < 0 {
+		return Key{}, "", sandbox.Invalid("overlap", "%v is less than nothing", overlap)
+	}
+	err = s.change(ctx, func(doc *document) error {
+		i, err := doc.find(name)
+		if err != nil {
+			return err
+		}
+		r := &doc.Keys[i]
+		now := time.Now().UTC()
+		r.Old, r.Till = "", time.Time{}
+		if overlap > 0 {
+			r.Old, r.Till = r.Hash, now.Add(overlap)
+		}
+		token, r.Hash = newToken(r.ID)
+		r.Rotated = now.Truncate(time.Second)
+		k = r.Key
+		return nil
+	})
+	if err != nil {
+		return Key{}, "", err
+	}
+	return k, token, nil
+}
+
+// read gives the keys as they are. No file is no keys. Who lets somebody in by them has to trust them: root may look at anybody's, and must not
+// take them for its own.
+func (s *Store) read(ctx context.Context, purpose userdir.Purpose) (*document, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	dir, err := userdir.OpenDir(filepath.Dir(s.path), purpose)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &document{Version: version}, nil
+	}
+	if err != nil {
+		return nil, s.failed("read", err)
+	}
+	defer dir.Close()
+	doc, _, err := s.readIn(dir, purpose)
+	return doc, err
+}
+
+// readIn reads the file, and says which one it was.
+func (s *Store) readIn(dir *userdir.Dir, purpose userdir.Purpose) (*document, fs.FileInfo, error) {
+	f, err := dir.Open(filepath.Base(s.path), purpose)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &document{Version: version}, nil, nil
+	}
+	if err != nil {
+		return nil, nil, s.failed("read", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, s.failed("read", err)
+	}
+	// Whoever can write here can make themselves a key.
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, nil, &sandbox.Error{
+			Op: "keys in " + s.path, Err: fmt.Errorf("others can read or write them (mode %04o)", info.Mode().Perm()), Hint: "chmod 0600 " + s.path,
+		}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, mostFile+1))
+	if err == nil && len(data) > mostFile {
+		err = fmt.Errorf("more than %d bytes", mostFile)
+	}
+	if err != nil {
+		return nil, nil, s.failed("read", err)
+	}
+	doc, err := decode(data)
+	if err != nil {
+		return nil, nil, s.failed("read", err)
+	}
+	return doc, info, nil
+}
+
+// decode is strict: a field that is not understood may be one that takes something away.
+func decode(data []byte) (*document, error) {
+	in := json.NewDecoder(strings.NewReader(string(data)))
+	in.DisallowUnknownFields()
+	var doc document
+	if err := in.Decode(&doc); err != nil {
+		return nil, fmt.Errorf("not a file of keys: %w", err)
+	}
+	if doc.Version != version {
+		return nil, fmt.Errorf("version %d of the file is not known here; a newer sandbox-run has written it", doc.Version)
+	}
+	seen := map[string]bool{}
+	for _, r := range doc.Keys {
+		if !isID(r.ID) || len(r.Hash) != 64 || seen[r.ID] || seen[r.Name] {
+			return nil, fmt.Errorf("not a file of keys: key %q has no hash, or an id or name that is none or another's", r.ID)
+		}
+		seen[r.ID], seen[r.Name] = true, true
+	}
+	return &doc, nil
+}
+
+func (s *Store) failed(op string, err error) error {
+	return &sandbox.Error{Op: op + " keys in " + s.path, Err: err}
+}
+
+// change reads, changes and replaces the keys, with every other process that wants to held off.
+func (s *Store) change(ctx context.Context, change func(*document) error) error {
+	dir, unlock, err := s.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	doc, _, err := s.readIn(dir, userdir.Trust)
+	if err != nil {
+		return err
+	}
+	if err := change(doc); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return s.failed("write", err)
+	}
+	if err := replace(dir, filepath.Base(s.path), append(data, '\n'), true); err != nil {
+		return s.failed("write", err)
+	}
+	return nil
+}
+
+// lock holds other processes off until unlock is called.
+func (s *Store) lock(ctx context.Context) (dir *userdir.Dir, unlock func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	if dir, err = userdir.OpenDir(filepath.Dir(s.path), userdir.Write); err != nil {
+		return nil, nil, s.failed("write", err)
+	}
+	f, err := dir.Open(filepath.Base(s.path)+".lock", userdir.Write)
+	if err == nil {
+		if err = userdir.Lock(f, false, patience); err != nil {
+			f.Close()
+		}
+	}
+	if err != nil {
+		dir.Close()
+		return nil, nil, s.failed("write", err)
+	}
+	return dir, func() {
+		f.Close()
+		dir.Close()
+	}, nil
+}
+
+// replace puts a file in the place of another: whoever reads sees the one or the other, a power cut leaves the one or the other.
+func replace(dir *userdir.Dir, name string, data []byte, precious bool) error {
+	next := name + ".new"
+	if err := dir.Remove(next); err != nil { // what a crash left
+		return err
+	}
+	f, err := dir.Open(next, userdir.Write)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil && precious {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = dir.Remove(next)
+		return err
+	}
+	if err := dir.Rename(next, name); err != nil {
+		return err
+	}
+	if precious {
+		return dir.Sync()
+	}
+	return nil
+}
+
+// readUsed gives when keys were last used, as far as anybody has written it down.
+func (s *Store) readUsed() map[string]time.Time {
+	used := map[string]time.Time{}
+	data, err := os.ReadFile(s.path + ".used")
+	if err == nil {
+		_ = json.Unmarshal(data, &used) // half a file is what there is
+	}
+	return used
+}
+
+// writeUsed adds to what is written down. Keys that are gone are forgotten.
+func (s *Store) writeUsed(ctx context.Context, now map[string]time.Time) error {
+	dir, unlock, err := s.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	doc, _, err := s.readIn(dir, userdir.Trust)
+	if err != nil {
+		return err
+	}
+	before, after := s.readUsed(), map[string]time.Time{}
+	for _, r := range doc.Keys {
+		last := before[r.ID]
+		if now[r.ID].After(last) {
+			last = now[r.ID]
+		}
+		if !last.IsZero() {
+			after[r.ID] = last
+		}
+	}
+	data, err := json.Marshal(after)
+	if err == nil {
+		err = replace(dir, filepath.Base(s.path)+".used", data, false)
+	}
+	if err != nil {
+		return s.failed("write the use of", err)
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package observe
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"regexp"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// logs writes a line per run.
+type logs struct {
+	to        *slog.Logger
+	languages set
+}
+
+func (l *logs) Queued(context.Context, api.Info)  {}
+func (l *logs) Started(context.Context, api.Info) {}
+
+func (l *logs) Finished(ctx context.Context, f *api.Finished) {
+	attrs := []slog.Attr{
+		slog.String("run", f.ID), slog.String("key", keyOf(f.Principal)), slog.String("way", string(f.Way)), slog.String("language", l.languages.of(languageOf(f))),
+		slog.String("verdict", verdictOf(f)), seconds("total", f.Ended.Sub(f.Accepted)),
+	}
+	if !f.Started.IsZero() {
+		attrs = append(attrs, seconds("queue", f.Started.Sub(f.Accepted)))
+	}
+	level := slog.LevelInfo
+	if r := f.Result; r != nil {
+		attrs = append(attrs,
+			slog.Int("exit_code", r.Exit.Code), seconds("start", r.Metrics.StartupTime.Duration()), seconds("wall", r.Metrics.WallTime.Duration()),
+			seconds("cpu", r.Metrics.CPUTime.Duration()), slog.Uint64("memory", r.Metrics.MemoryPeak),
+			slog.String("backend", r.Isolation.Backend), slog.String("tier", string(r.Isolation.Tier)),
+		)
+	}
+	if f.Err != nil && ours(f.Err) {
+		level = slog.LevelError
+		attrs = append(attrs, slog.String("error", clip(f.Err.Error())))
+	}
+	l.to.LogAttrs(ctx, level, "run", attrs...)
+}
+
+// ours reports whether an error is the server's own failure. Others speak of what was asked for, in the words of who asked.
+func ours(err error) bool {
+	var refused *api.Refusal
+	switch {
+	case errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported), errors.Is(err, sandbox.ErrNotFound),
+		errors.Is(err, context.Canceled), errors.As(err, &refused):
+		return false
+	}
+	return true
+}
+
+func (l *logs) Refused(ctx context.Context, r api.Refused) {
+	level := slog.LevelInfo
+	if r.Status >= http.StatusInternalServerError && r.Code != wire.CodeBusy && r.Code != wire.CodeDraining {
+		level = slog.LevelError
+	}
+	l.to.LogAttrs(ctx, level, "refused", slog.String("key", keyOf(r.Principal)), slog.String("method", methods.of(r.Method)), slog.String("route", r.Route),
+		slog.Int("status", r.Status), slog.String("code", codes.of(r.Code)))
+}
+
+func keyOf(p *api.Principal) string {
+	if p == nil {
+		return ""
+	}
+	return p.ID
+}
+
+func seconds(name string, d time.Duration) slog.Attr { return slog.Float64(name, d.Seconds()) }
+
+// mostText bounds what is logged of an error.
+const mostText = 1000
+
+func clip(text string) string {
+	if len(text) > mostText {
+		return text[:mostText] + "…"
+	}
+	return text
+}
+
+// Access is the outermost handler of a server: it writes the access log, counts, and notes the trace that a request is part of.
+func (o *Observation) Access(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		seen := &watched{ResponseWriter: w}
+		defer func() {
+			where := route(r.URL.Path)
+			o.metrics.answered(where, r.Method, seen.status)
+			level := slog.LevelInfo
+			if where == wire.PathHealth || where == PathMetrics {
+				level = slog.LevelDebug // asked for every few seconds, for ever
+			}
+			o.log.LogAttrs(ctx, level, "request", slog.String("method", methods.of(r.Method)), slog.String("route", where), slog.Int("status", seen.status),
+				seconds("took", time.Since(began)), slog.Int64("bytes", seen.bytes), slog.String("run", runID(w.Header().Get(wire.HeaderRunID))), slog.String("remote", remote(r)))
+		}()
+		next.ServeHTTP(seen, r.WithContext(ctx))
+	})
+}
+
+var plainID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+func runID(id string) string {
+	if plainID.MatchString(id) {
+		return id
+	}
+	return ""
+}
+
+// remote is the address without its port; who comes by a unix socket has none.
+func remote(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return "unix"
+	}
+	return host
+}
+
+// watched notes what was answered, and is in nobody's way who streams or takes the connection over.
+type watched struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+}
+
+func (w *watched) WriteHeader(status int) {
+	if w.status == 0 || w.status < http.StatusOK { // an informational one comes before another
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *watched) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+func (w *watched) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil && w.status == 0 {
+		w.status = http.StatusSwitchingProtocols
+	}
+	return c, rw, err
+}

@@ -1,0 +1,214 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// newAPI is huma's side of the server: it makes schemas of our types, and documents of those.
+func newAPI(s *Server) huma.API {
+	schemas := huma.NewMapRegistry("#/components/schemas/", func(t reflect.Type, hint string) string {
+		name := huma.DefaultSchemaNamer(t, hint)
+		return strings.TrimSuffix(name, "Schema")
+	})
+	// Types that write themselves as JSON are described by what they write.
+	for t, as := range map[reflect.Type]reflect.Type{
+		reflect.TypeFor[wire.Size]():           reflect.TypeFor[sizeSchema](),
+		reflect.TypeFor[wire.Duration]():       reflect.TypeFor[durationSchema](),
+		reflect.TypeFor[wire.Count]():          reflect.TypeFor[countSchema](),
+		reflect.TypeFor[wire.Cores]():          reflect.TypeFor[coresSchema](),
+		reflect.TypeFor[monitor.Seconds]():     reflect.TypeFor[secondsSchema](),
+		reflect.TypeFor[sandbox.Limits]():      reflect.TypeFor[limitsSchema](),
+		reflect.TypeFor[executor.OutputFile](): reflect.TypeFor[outputFileSchema](),
+		reflect.TypeFor[monitor.Sample]():      reflect.TypeFor[sampleSchema](),
+	} {
+		schemas.RegisterTypeAlias(t, as)
+	}
+	config := huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "sandbox-run", Version: "1",
+				Description: "Runs code that nobody has vouched for in fresh, isolated, limited sandboxes, and says what became of it and which walls were up.",
+			},
+			Components: &huma.Components{Schemas: schemas, SecuritySchemes: map[string]*huma.SecurityScheme{
+				"token": {Type: "http", Scheme: "bearer", Description: "A key of the server, made by sandbox-run key create. A server on a unix socket of your own needs none."},
+			}},
+			Tags: []*huma.Tag{
+				{Name: "Runs", Description: "Programs that are run."},
+				{Name: "Files", Description: "What goes in and comes out besides."},
+				{Name: "Server", Description: "What it is and how it is."},
+			},
+		},
+		Formats:       map[string]huma.Format{wire.TypeJSON: huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
+		DefaultFormat: wire.TypeJSON,
+	}
+	return huma.NewAPI(config, adapter{s})
+}
+
+type (
+	sizeSchema     uint64
+	durationSchema float64
+	countSchema    int
+	coresSchema    float64
+	secondsSchema  float64
+)
+
+// Schema describes sizes.
+func (sizeSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Description: "A size: bytes as a number, or a text with a unit.",
+		OneOf:       []*huma.Schema{{Type: huma.TypeInteger, Minimum: ptr(1.0)}, {Type: huma.TypeString, Pattern: `^[0-9.]+ *([kKmMgGtT]([iI]?[bB])?|[bB])?$`}},
+	}
+}
+
+// Schema describes durations.
+func (durationSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Description: "A time: seconds as a number, or a text with units.",
+		OneOf:       []*huma.Schema{{Type: huma.TypeNumber, ExclusiveMinimum: ptr(0.0)}, {Type: huma.TypeString, Pattern: `^([0-9.]+(ns|us|µs|ms|s|m|h)?)+$`}},
+	}
+}
+
+// Schema describes counts.
+func (countSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeInteger, Minimum: ptr(1.0)}
+}
+
+// Schema describes shares of processors.
+func (coresSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeNumber, ExclusiveMinimum: ptr(0.0)}
+}
+
+// Schema describes seconds.
+func (secondsSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeNumber, Description: "Seconds."}
+}
+
+// limitsSchema is sandbox.Limits as JSON.
+type limitsSchema struct {
+	Wall      secondsSchema `json:"timeout"`
+	Grace     secondsSchema `json:"grace"`
+	CPUs      float64       `json:"cpus"`
+	CPUTime   secondsSchema `json:"cpu_time,omitempty"`
+	Memory    uint64        `json:"memory"`
+	Disk      uint64        `json:"disk"`
+	Inodes    int           `json:"inodes"`
+	Processes int           `json:"pids"`
+	OpenFiles int           `json:"open_files"`
+	Output    uint64        `json:"output_limit"`
+}
+
+// sampleSchema is monitor.Sample as JSON: by the names that metrics have.
+type sampleSchema struct{}
+
+// Schema describes samples.
+func (sampleSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeObject, Description: "What the run uses so far, by the names that metrics have.", AdditionalProperties: true}
+}
+
+// outputFileSchema is executor.OutputFile as JSON.
+type outputFileSchema struct {
+	Path     string `json:"path" doc:"Relative to /workspace where it lies in it, else absolute."`
+	Size     int    `json:"size"`
+	Mode     uint32 `json:"mode,omitempty"`
+	Content  string `json:"content,omitempty"`
+	Encoding string `json:"encoding,omitempty" enum:"base64" doc:"Left out for text."`
+	Reason   string `json:"not_taken,omitempty" doc:"Why it was not brought back."`
+}
+
+// resultSchema is executor.Result as JSON.
+type resultSchema struct {
+	sandbox.Document
+	Language string                 `json:"language"`
+	Version  string                 `json:"language_version"`
+	Phases   []executor.PhaseResult `json:"phases"`
+	Files    []executor.OutputFile  `json:"files"`
+	Tables   []executor.Table       `json:"tables,omitempty"`
+}
+
+// eventSchema is executor.Event as JSON, and what a stream says besides.
+type eventSchema struct {
+	Seq       uint64             `json:"seq,omitempty" doc:"1, 2, 3 … without gaps; left out of what is no event."`
+	Time      time.Time          `json:"time,omitzero"`
+	Kind      string             `json:"kind" enum:"stdout,stderr,phase,metric,violation,result,gap,error,receipt,ack" doc:"What it carries. gap, error, receipt and ack are no events and have no number."`
+	Offset    uint64             `json:"offset,omitempty" doc:"Of data in its stream."`
+	Phase     string             `json:"phase,omitempty"`
+	Data      string             `json:"data,omitempty" doc:"stdout and stderr: the bytes, exactly."`
+	Encoding  string             `json:"encoding,omitempty" enum:"base64" doc:"Of data; left out for text."`
+	Metric    *monitor.Sample    `json:"metric,omitempty"`
+	Violation *sandbox.Violation `json:"violation,omitempty"`
+	Result    *resultSchema      `json:"result,omitempty"`
+	From      uint64             `json:"from,omitempty" doc:"gap: the first event that is no longer kept."`
+	To        uint64             `json:"to,omitempty" doc:"gap: the last."`
+	Problem   *wire.Problem      `json:"problem,omitempty" doc:"error: why there is no result."`
+}
+
+// specification is the document in its forms, made when it is first asked for: others may register operations until then.
+type specification struct {
+	once             sync.Once
+	json, yaml, page []byte
+	err              error
+}
+
+func (s *Server) document() *specification {
+	s.spec.once.Do(func() {
+		doc := s.api.OpenAPI()
+		var compact []byte
+		if compact, s.spec.err = json.Marshal(doc); s.spec.err != nil {
+			return
+		}
+		var out bytes.Buffer
+		if s.spec.err = json.Indent(&out, compact, "", "  "); s.spec.err != nil {
+			return
+		}
+		out.WriteByte('\n')
+		s.spec.json = out.Bytes()
+		if s.spec.yaml, s.spec.err = doc.YAML(); s.spec.err != nil {
+			return
+		}
+		s.spec.page, s.spec.err = page(doc)
+	})
+	return &s.spec
+}
+
+// OpenAPI is the document as it is served.
+func (s *Server) OpenAPI() ([]byte, error) {
+	d := s.document()
+	return d.json, d.err
+}
+
+func (s *Server) openAPIJSON(w http.ResponseWriter, _ *http.Request) error {
+	return serveDocument(w, "application/openapi+json", s.document().json, s.document().err)
+}
+
+func (s *Server) openAPIYAML(w http.ResponseWriter, _ *http.Request) error {
+	return serveDocument(w, "application/openapi+yaml", s.document().yaml, s.document().err)
+}
+
+// docs is the same for people. It loads nothing, from nowhere.
+func (s *Server) docs(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	return serveDocument(w, "text/html; charset=utf-8", s.document().page, s.document().err)
+}
+
+func serveDocument(w http.ResponseWriter, kind string, b []byte, err error) error {
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", kind)
+	_, _ = w.Write(b) // who does not read on does not want it
+	return nil
+}

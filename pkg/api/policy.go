@@ -1,0 +1,154 @@
+package api
+
+import (
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/ceiling"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/workspace"
+)
+
+// withDefaults fills in what is left open.
+func (p Policy) withDefaults() Policy {
+	orElse(&p.MaxBody, 32*sandbox.MiB)
+	orElse(&p.BodyTimeout, 30*time.Second)
+	orElse(&p.Require, sandbox.TierContainer)
+	orElse(&p.MostWorkspaces, workspace.Most{Workspaces: 16, Bytes: 16 * sandbox.GiB})
+	if p.Ceilings == nil {
+		p.Ceilings = CeilingsOf(ceiling.Default())
+	}
+	return p
+}
+
+func orElse[T comparable](field *T, fallback T) {
+	var zero T
+	if *field == zero {
+		*field = fallback
+	}
+}
+
+// withDefaults fills in what is left open.
+func (k Keep) withDefaults(keys bool) Keep {
+	orElse(&k.For, time.Hour)
+	orElse(&k.Runs, 10_000)
+	orElse(&k.Open, 10_000)
+	orElse(&k.Memory, sandbox.MiB)
+	orElse(&k.Events, 64*sandbox.MiB)
+	orElse(&k.Total, 4*sandbox.GiB)
+	share := 1
+	if keys {
+		share = 2
+	}
+	orElse(&k.RunsPerKey, max(1, k.Runs/share))
+	orElse(&k.TotalPerKey, k.Total/sandbox.Size(share))
+	orElse(&k.Uploads, sandbox.GiB)
+	orElse(&k.Upload, 64*sandbox.MiB)
+	orElse(&k.UploadFor, time.Hour)
+	orElse(&k.Interactive, time.Minute)
+	return k
+}
+
+// check refuses what is the operator's to give and was not given (D12, A9). Each refusal names the field.
+func (p *Policy) check(run *wire.Run, req *executor.Request) error {
+	if err := p.checkHost(run, req); err != nil {
+		return err
+	}
+	if run.Backend != "" && !slices.Contains(p.Backends, run.Backend) {
+		return notAllowed("backend", "%.40q is not one that the operator lets requests choose", run.Backend)
+	}
+	if run.Runtime != "" && !slices.Contains(p.Runtimes, run.Runtime) {
+		return notAllowed("runtime", "%.40q is not one that the operator lets requests choose", run.Runtime)
+	}
+	if t := req.Policy.Require; t != "" && !t.AtLeast(p.Require) {
+		return notAllowed("require", "%q is weaker than %q, which the operator demands of every run", t, p.Require)
+	}
+	if req.Policy.Require == "" {
+		req.Policy.Require = p.Require
+	}
+	if run.Image != "" && p.Images != nil && !slices.ContainsFunc(p.Images, func(allowed string) bool { return covers(allowed, run.Image) }) {
+		return notAllowed("image", "%.80q is not one that the operator lets requests use", run.Image)
+	}
+	return nil
+}
+
+// checkHost is what is the host's: its files and its environment.
+func (p *Policy) checkHost(run *wire.Run, req *executor.Request) error {
+	for _, v := range req.Policy.Volumes {
+		switch {
+		case len(p.VolumeRoots) == 0:
+			return notAllowed("volumes", "the operator shows no directories of the server")
+		case !slices.ContainsFunc(p.VolumeRoots, func(root string) bool { return within(v.Source, root) }):
+			return notAllowed("volumes", "%.80q lies in no directory that the operator shows", v.Source)
+		case v.Writable && !p.WritableVolumes:
+			return notAllowed("volumes", "%.80q: the operator shows directories read-only; leave out rw", v.Source)
+		}
+	}
+	if run.Workspace != "" && !p.Workspaces {
+		return notAllowed("workspace", "the operator gives requests no workspaces of the server")
+	}
+	if run.Workspace == "" && (run.WorkspaceCap != 0 || run.WorkspaceInodes != 0) {
+		return wrongField(wire.CodeInvalid, "workspace_cap", "it is of no use without workspace")
+	}
+	for _, name := range run.PassEnv {
+		if !slices.Contains(p.PassEnv, name) {
+			return notAllowed("pass_env", "%.80q is not a variable that the operator passes on", name)
+		}
+	}
+	return nil
+}
+
+func notAllowed(field, format string, args ...any) error {
+	p := wrongField(wire.CodeRefused, field, format, args...)
+	p.Hint = "leave it out, or ask the operator of the server to allow it"
+	return p
+}
+
+// within reports whether a path that is in its shortest form lies in a directory. Links in it are refused where it is opened (F10).
+func within(source, root string) bool {
+	if path.Clean(source) != source {
+		return false
+	}
+	root = path.Clean(root)
+	return source == root || strings.HasPrefix(source, strings.TrimSuffix(root, "/")+"/")
+}
+
+// covers matches a reference with one that may end in *.
+func covers(allowed, reference string) bool {
+	if prefix, ok := strings.CutSuffix(allowed, "*"); ok {
+		return strings.HasPrefix(reference, prefix)
+	}
+	return allowed == reference
+}
+
+// passOn adds variables of the server that the policy allows. What the request sets itself stays.
+func passOn(run *wire.Run, req *executor.Request) {
+	if len(run.PassEnv) == 0 {
+		return
+	}
+	env := map[string]string{}
+	for _, name := range run.PassEnv {
+		if value, ok := os.LookupEnv(name); ok {
+			env[name] = value
+		}
+	}
+	for name, value := range req.Env {
+		env[name] = value
+	}
+	req.Env = env
+}
+
+// CeilingsOf are those of a set; a key's own can only be lower.
+func CeilingsOf(s ceiling.Set) Ceilings { return fixedCeilings{s} }
+
+type fixedCeilings struct{ set ceiling.Set }
+
+// Check refuses what is above a ceiling, and lowers defaults that are.
+func (c fixedCeilings) Check(req *executor.Request, key KeyLimits) error {
+	return c.set.Lower(ceiling.Set{Run: key.Limits, Compile: key.CompileLimits}).Check(req)
+}

@@ -1,0 +1,298 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+)
+
+// newID is 128 bits that nobody can guess.
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// run is one that was accepted to be run on its own.
+type run struct {
+	id       string
+	owner    string
+	accepted time.Time
+
+	journal *journal
+	stop    context.CancelCauseFunc // ends it; nil once it is over, and of one that an earlier server ran
+	over    chan struct{}           // closed when state is done or lost, and that is on disk
+	input   *input                  // nil: nobody can speak to it
+	request *wire.Run               // nil once it is over
+
+	mu       sync.Mutex
+	record   record
+	position int
+	expires  time.Time
+	size     int64 // on disk
+}
+
+// newRun is a run with its record, which from now on is guarded by mu.
+func newRun(c record, j *journal) *run {
+	return &run{id: c.ID, owner: c.Principal.ID, accepted: c.Accepted, journal: j, over: make(chan struct{}), record: c}
+}
+
+// registry knows the runs that were accepted, by their ids and by whose they are.
+type registry struct {
+	store *store
+	keep  Keep
+	now   func() time.Time
+
+	mu     sync.Mutex
+	runs   map[string]*run
+	owners map[string]*holding
+	done   []*run // in order of their end
+	size   int64  // of those that are done
+	open   int    // accepted, and not over
+}
+
+// holding is what an owner has here.
+type holding struct {
+	runs []*run // in order of acceptance
+	done int    // of these, over
+	size int64  // of those that are done
+}
+
+func newRegistry(s *store, k Keep) *registry {
+	return &registry{store: s, keep: k, now: time.Now, runs: map[string]*run{}, owners: map[string]*holding{}}
+}
+
+// add makes a run known. One that is over is counted among those.
+func (g *registry) add(r *run) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.runs[r.id] = r
+	own := g.owners[r.owner]
+	if own == nil {
+		own = &holding{}
+		g.owners[r.owner] = own
+	}
+	list := append(own.runs, r)
+	// Nearly always it is the newest.
+	for i := len(list) - 1; i > 0 && older(list[i], list[i-1]); i-- {
+		list[i], list[i-1] = list[i-1], list[i]
+	}
+	own.runs = list
+	if r.record.State.Over() {
+		g.finish(r)
+	} else {
+		g.open++
+	}
+}
+
+// finish counts a run among those that are over. mu is held.
+func (g *registry) finish(r *run) {
+	g.done = append(g.done, r)
+	g.size += r.size
+	own := g.owners[r.owner]
+	own.done++
+	own.size += r.size
+}
+
+// older orders runs by when they were accepted; ids, which never change, break ties.
+func older(a, b *run) bool { return compare(a, b.accepted, b.id) < 0 }
+
+func compare(r *run, at time.Time, id string) int {
+	return cmp.Or(r.accepted.Compare(at), strings.Compare(r.id, id))
+}
+
+// get finds a run of an owner. Others' do not exist (A2).
+func (g *registry) get(owner, id string) *run {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.runs[id]
+	if r == nil || r.owner != owner {
+		return nil
+	}
+	return r
+}
+
+// unfinished counts the runs that were accepted and are not over.
+func (g *registry) unfinished() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.open
+}
+
+// list is a page of an owner's runs, the newest first, from the cursor on.
+func (g *registry) list(owner, cursor string, limit int) (page []*run, next string, err error) {
+	at, id, err := readCursor(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var list []*run
+	if own := g.owners[owner]; own != nil {
+		list = own.runs
+	}
+	end := len(list)
+	if cursor != "" {
+		end, _ = slices.BinarySearchFunc(list, id, func(r *run, id string) int { return compare(r, at, id) })
+	}
+	for i := end - 1; i >= 0 && len(page) < limit; i-- {
+		page = append(page, list[i])
+	}
+	if end > len(page) {
+		last := page[len(page)-1]
+		next = base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(last.accepted.UnixNano(), 10) + "." + last.id))
+	}
+	return page, next, nil
+}
+
+// readCursor reads where a page begins: before the run that was accepted then and has that id.
+func readCursor(cursor string) (at time.Time, id string, err error) {
+	if cursor == "" {
+		return at, "", nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(cursor)
+	nanos, id, ok := strings.Cut(string(text), ".")
+	n, numberErr := strconv.ParseInt(nanos, 10, 64)
+	if err != nil || !ok || numberErr != nil {
+		return at, "", fmt.Errorf("it is none that this server gave out")
+	}
+	return time.Unix(0, n), id, nil
+}
+
+// ended counts a run among those that are over, and sees to what is kept.
+func (g *registry) ended(r *run) {
+	g.mu.Lock()
+	g.open--
+	if _, still := g.runs[r.id]; still {
+		g.finish(r)
+	}
+	g.mu.Unlock()
+	g.sweep()
+}
+
+// sweep forgets what is too old, and of what is too much the oldest of whoever has the most: nobody's runs are pushed out by somebody else's.
+func (g *registry) sweep() {
+	now := g.now()
+	for {
+		g.mu.Lock()
+		var victim *run
+		switch {
+		case len(g.done) == 0:
+		case g.done[0].expires.Before(now):
+			victim = g.done[0]
+		default:
+			victim = g.tooMany()
+		}
+		g.mu.Unlock()
+		if victim == nil {
+			return
+		}
+		g.forget(victim)
+	}
+}
+
+// tooMany is the run that goes because there are too many, or they are too large, in all or of one owner; nil is none. mu is held.
+func (g *registry) tooMany() *run {
+	many, large := len(g.done) > g.keep.Runs, g.size > int64(g.keep.Total)
+	var who string
+	most := &holding{}
+	for owner, own := range g.owners {
+		switch {
+		case own.done > g.keep.RunsPerKey, own.size > int64(g.keep.TotalPerKey):
+			return g.oldest(owner)
+		case large && own.size > most.size, many && !large && own.done > most.done:
+			who, most = owner, own
+		}
+	}
+	if who == "" {
+		return nil
+	}
+	return g.oldest(who)
+}
+
+// oldest is the one of an owner's runs that was over first. mu is held.
+func (g *registry) oldest(owner string) *run {
+	for _, r := range g.done {
+		if r.owner == owner {
+			return r
+		}
+	}
+	return nil
+}
+
+// forget removes a run that is over. Twice is fine.
+func (g *registry) forget(r *run) {
+	g.mu.Lock()
+	id, owner := r.id, r.owner
+	if g.runs[id] != r {
+		g.mu.Unlock()
+		return
+	}
+	delete(g.runs, id)
+	own := g.owners[owner]
+	if i := slices.Index(own.runs, r); i >= 0 {
+		own.runs = slices.Delete(own.runs, i, i+1)
+	}
+	if i := slices.Index(g.done, r); i >= 0 {
+		g.done = slices.Delete(g.done, i, i+1)
+		g.size -= r.size
+		own.done--
+		own.size -= r.size
+	}
+	if len(own.runs) == 0 {
+		delete(g.owners, owner)
+	}
+	g.mu.Unlock()
+	g.store.forget(id)
+	r.journal.forget()
+}
+
+// info is a run as its owner sees it, with or without its result.
+func (r *run) info(whole bool) (wire.RunInfo, error) {
+	r.mu.Lock()
+	c := r.record
+	info := wire.RunInfo{
+		ID: c.ID, State: c.State, Position: r.position, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started, Ended: c.Ended,
+		Verdict: c.Verdict, Error: c.Problem,
+	}
+	if c.State.Over() {
+		expires := r.expires
+		info.Expires = &expires
+	}
+	r.mu.Unlock()
+	if !whole {
+		return info, nil
+	}
+	info.Receipt = c.Receipt
+	first, next := r.journal.kept()
+	info.Events = &wire.Kept{First: first, Last: next - 1, Dropped: first - 1}
+	var err error
+	if c.State == wire.StateDone && c.Problem == nil {
+		info.Result, err = r.result()
+	}
+	return info, err
+}
+
+// result is the document of a run that is done.
+func (r *run) result() (json.RawMessage, error) {
+	line, err := r.journal.last()
+	if err != nil {
+		return nil, err
+	}
+	doc := resultOf(line)
+	if doc == nil {
+		return nil, fmt.Errorf("the last event of %s is no result", r.id)
+	}
+	return doc, nil
+}

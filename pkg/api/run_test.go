@@ -1,0 +1,311 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+func TestRun(t *testing.T) {
+	w := newWorld(t)
+	answer := w.request("POST", wire.PathRun, body("out hello\nerr oh\nexit 3", `"labels":{"a":"b"}`))
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != 200 || answer.Header.Get("Content-Type") != wire.TypeJSON {
+		t.Fatalf("%v %v: %s", err, answer, b)
+	}
+	if id := answer.Header.Get(wire.HeaderRunID); len(id) != 32 {
+		t.Errorf("id %q", id)
+	}
+	r, err := wire.DecodeResult(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Verdict != sandbox.VerdictNonzeroExit || r.Exit.Code != 3 || string(r.Stdout.Bytes()) != "hello\n" || string(r.Stderr.Bytes()) != "oh\n" || r.Language != "act" {
+		t.Errorf("%s", b)
+	}
+	// It is what the command line prints of it: the same document, with its newline.
+	if again := documentOf(r); !bytes.Equal(again, b) {
+		t.Errorf("the document is not the engine's own:\n%s%s", b, again)
+	}
+	if n := w.fake.Alive(); n != 0 {
+		t.Errorf("%d sandboxes are left", n)
+	}
+}
+
+// hostile output comes through byte for byte, whichever way it takes.
+const binary = "out plain\nhex 00ff1b5b324a0d0ae280a8c3\nhex a4\nout <&>\nflood 100000\nhex c3\nerr \u2028 z"
+
+// TestExact compares every way with the engine's own stream (A6).
+func TestExact(t *testing.T) {
+	w := newWorld(t)
+	var want [][2][]byte // per stream
+	collect := func(events []executor.Event) (out [2][]byte) {
+		for i, ev := range events {
+			if ev.Seq != uint64(i+1) {
+				t.Fatalf("event %d has the number %d", i+1, ev.Seq)
+			}
+			switch ev.Kind {
+			case sandbox.EventStdout:
+				if ev.Offset != uint64(len(out[0])) {
+					t.Fatalf("event %d begins at %d instead of %d", ev.Seq, ev.Offset, len(out[0]))
+				}
+				out[0] = append(out[0], ev.Data...)
+			case sandbox.EventStderr:
+				out[1] = append(out[1], ev.Data...)
+			}
+		}
+		if last := events[len(events)-1]; last.Kind != executor.EventResult || last.Result == nil {
+			t.Fatalf("the last event is %+v", last)
+		}
+		return out
+	}
+	var direct []executor.Event
+	for ev, err := range w.engine.Stream(t.Context(), executor.Request{Language: "act", Code: binary}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		direct = append(direct, ev)
+	}
+	want = append(want, collect(direct))
+	if len(want[0][0]) < 100_000 {
+		t.Fatal("the probe prints nothing")
+	}
+	read := func(all [][]byte) (events []executor.Event) {
+		for _, line := range all {
+			ev, err := wire.DecodeEvent(line)
+			if err != nil {
+				t.Fatal(err)
+			}
+			events = append(events, ev)
+		}
+		return events
+	}
+	compare := func(way string, all [][]byte) {
+		t.Helper()
+		events := read(all)
+		got := collect(events)
+		if !bytes.Equal(got[0], want[0][0]) || !bytes.Equal(got[1], want[0][1]) {
+			t.Errorf("%s: other bytes than the engine's", way)
+		}
+		result := events[len(events)-1].Result
+		if !bytes.Equal(result.Stdout.Bytes(), want[0][0]) {
+			t.Errorf("%s: the result has other bytes", way)
+		}
+	}
+	ndjson := w.request("POST", wire.PathRun, body(binary), "Accept", wire.TypeNDJSON)
+	compare("ndjson", lines(t, ndjson.Body))
+	ndjson.Body.Close()
+	sse := w.request("POST", wire.PathRun, body(binary), "Accept", wire.TypeSSE)
+	compare("sse", fromSSE(t, sse.Body))
+	sse.Body.Close()
+	id := w.start(binary)
+	w.await(id)
+	replay := w.request("GET", wire.PathRuns+"/"+id+"/events", "")
+	compare("replay", lines(t, replay.Body))
+	replay.Body.Close()
+	replay = w.request("GET", wire.PathRuns+"/"+id+"/events", "", "Accept", wire.TypeSSE)
+	compare("replay as sse", fromSSE(t, replay.Body))
+	replay.Body.Close()
+	r, err := wire.DecodeResult(w.ask(200, "POST", wire.PathRun, body(binary)))
+	if err != nil || !bytes.Equal(r.Stdout.Bytes(), want[0][0]) || !bytes.Equal(r.Stderr.Bytes(), want[0][1]) {
+		t.Errorf("whole: %v: other bytes than the engine's", err)
+	}
+}
+
+// fromSSE gives the data of server-sent events, and checks what is around it.
+func fromSSE(t testing.TB, r io.Reader) (all [][]byte) {
+	t.Helper()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, block := range strings.Split(strings.TrimSuffix(string(b), "\n\n"), "\n\n") {
+		if block == ":" {
+			continue
+		}
+		parts := strings.Split(block, "\n")
+		if len(parts) != 3 || parts[0] != fmt.Sprintf("id: %d", i+1) || !strings.HasPrefix(parts[2], "data: ") {
+			t.Fatalf("block %d: %.200q", i+1, block)
+		}
+		data := []byte(strings.TrimPrefix(parts[2], "data: ") + "\n")
+		if parts[1] != "event: "+kindOf(data) {
+			t.Fatalf("block %d: %s", i+1, parts[1])
+		}
+		all = append(all, data)
+	}
+	return all
+}
+
+// TestVanish: a client that goes away takes its run along, whole or streamed.
+func TestVanish(t *testing.T) {
+	for _, accept := range []string{wire.TypeJSON, wire.TypeNDJSON, wire.TypeSSE} {
+		t.Run(accept, func(t *testing.T) {
+			w := newWorld(t)
+			ctx, vanish := context.WithCancel(t.Context())
+			gone := make(chan error, 1)
+			go func() {
+				r, _ := http.NewRequestWithContext(ctx, "POST", "http://server"+wire.PathRun, strings.NewReader(body("out here\nwait", `"timeout":"300s"`)))
+				r.Header.Set("Content-Type", wire.TypeJSON)
+				r.Header.Set("Accept", accept)
+				answer, err := w.client.Do(r)
+				if err == nil {
+					_, err = io.Copy(io.Discard, answer.Body)
+					answer.Body.Close()
+				}
+				gone <- err
+			}()
+			eventually(t, "it runs", func() bool { return w.fake.Alive() == 1 })
+			vanish()
+			if err := <-gone; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			eventually(t, "nothing is left", func() bool { return w.fake.Alive() == 0 })
+		})
+	}
+}
+
+// TestLive: events come while they happen.
+func TestLive(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	answer := w.requestContext(ctx, "POST", wire.PathRun, strings.NewReader(body("out first\nwait", `"timeout":"300s"`)), "Accept", wire.TypeNDJSON)
+	defer answer.Body.Close()
+	buf := make([]byte, 4096)
+	var seen []byte
+	for !bytes.Contains(seen, []byte("first")) {
+		n, err := answer.Body.Read(buf)
+		if seen = append(seen, buf[:n]...); err != nil {
+			t.Fatalf("%v: %s", err, seen)
+		}
+	}
+	cancel()
+}
+
+// TestRefusedStream: what goes wrong before the first event has a status of its own.
+func TestRefusedStream(t *testing.T) {
+	w := newWorld(t)
+	w.fake.FailCreate(errors.New("no kernel today"))
+	for _, accept := range []string{wire.TypeJSON, wire.TypeNDJSON, wire.TypeSSE} {
+		p := w.problem(500, "POST", wire.PathRun, body("out hello"), "Accept", accept)
+		if !strings.Contains(p.Detail, "no kernel today") || p.Instance == "" {
+			t.Errorf("%+v", p)
+		}
+	}
+	w.fake.FailCreate(nil)
+	w.ask(200, "POST", wire.PathRun, body("out hello"))
+}
+
+// TestStdin: input is given as text and as base64; of a terminal it ends without hanging up.
+func TestStdin(t *testing.T) {
+	w := newWorld(t)
+	for _, fields := range []string{`"stdin":"x\u0000y"`, `"stdin":"eAB5","stdin_encoding":"base64"`} {
+		r, err := wire.DecodeResult(w.ask(200, "POST", wire.PathRun, body("cat", fields)))
+		if err != nil || string(r.Stdout.Bytes()) != "x\x00y" {
+			t.Errorf("%s: %v, %q", fields, err, r.Stdout.Bytes())
+		}
+	}
+	r, err := wire.DecodeResult(w.ask(200, "POST", wire.PathRun, body("out hi", `"tty":{"rows":24,"cols":80}`, `"timeout":"5s"`)))
+	if err != nil || !strings.Contains(string(r.Stdout.Bytes()), "hi") || r.Verdict != sandbox.VerdictOK {
+		t.Errorf("with a terminal: %v, %+v", err, r)
+	}
+}
+
+// TestFiles: what is brought back is in the result, and to be fetched.
+func TestFiles(t *testing.T) {
+	w := newWorld(t)
+	id := w.start("save /workspace/a/b.txt content\nsave /tmp/c other", `"out":["a/*","/tmp/c"]`)
+	w.await(id)
+	if b := w.ask(200, "GET", wire.PathRuns+"/"+id+"/files/a/b.txt", ""); string(b) != "content" {
+		t.Errorf("%q", b)
+	}
+	if b := w.ask(200, "GET", wire.PathRuns+"/"+id+"/files/tmp/c", ""); string(b) != "other" {
+		t.Errorf("%q", b)
+	}
+	w.problem(404, "GET", wire.PathRuns+"/"+id+"/files/a/none", "")
+	waiting := w.start("wait", `"timeout":"300s"`)
+	w.problem(409, "GET", wire.PathRuns+"/"+waiting+"/files/a", "")
+	w.ask(202, "DELETE", wire.PathRuns+"/"+waiting, "")
+}
+
+func TestUploads(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Keep.Upload, o.Keep.Uploads, o.Keep.UploadFor = 1000, 1500, time.Hour })
+	var u wire.Upload
+	decode(t, w.ask(201, "PUT", wire.PathFiles+"/input.csv", "out from a file"), &u)
+	if u.ID != "input.csv" || u.Size != 15 || len(u.SHA256) != 64 || time.Until(u.Expires) < 50*time.Minute {
+		t.Errorf("%+v", u)
+	}
+	if b := w.ask(200, "GET", wire.PathFiles+"/input.csv", ""); string(b) != "out from a file" {
+		t.Errorf("%q", b)
+	}
+	r, err := wire.DecodeResult(w.ask(200, "POST", wire.PathRun, `{"language":"act","files":[{"path":"main.act","id":"input.csv"}]}`))
+	if err != nil || string(r.Stdout.Bytes()) != "from a file\n" {
+		t.Errorf("%v: %+v", err, r)
+	}
+	w.ask(200, "PUT", wire.PathFiles+"/input.csv", "out replaced")
+	r, err = wire.DecodeResult(w.ask(200, "POST", wire.PathRun, `{"language":"act","files":[{"path":"main.act","id":"input.csv"}]}`))
+	if err != nil || string(r.Stdout.Bytes()) != "replaced\n" {
+		t.Errorf("%v: %+v", err, r)
+	}
+	if p := w.problem(422, "POST", wire.PathRun, `{"language":"act","files":[{"path":"main.act","id":"none"}]}`); p.Errors[0].Field != "files[0].id" {
+		t.Errorf("%+v", p)
+	}
+	w.problem(413, "PUT", wire.PathFiles+"/large", strings.Repeat("x", 1001))
+	answer := w.requestContext(t.Context(), "PUT", wire.PathFiles+"/chunked", io.MultiReader(strings.NewReader(strings.Repeat("x", 1001)))) // without a length
+	answer.Body.Close()
+	if answer.StatusCode != 413 {
+		t.Errorf("%d", answer.StatusCode)
+	}
+	w.ask(201, "PUT", wire.PathFiles+"/more", strings.Repeat("x", 1000))
+	w.problem(503, "PUT", wire.PathFiles+"/toomuch", strings.Repeat("x", 1000))
+	w.ask(204, "DELETE", wire.PathFiles+"/more", "")
+	w.problem(404, "DELETE", wire.PathFiles+"/more", "")
+	w.ask(201, "PUT", wire.PathFiles+"/fits", strings.Repeat("x", 1000))
+	for _, id := range []string{"%2e%2e", "a%00b", strings.Repeat("x", 129), "a%20b", "a%2Fb"} {
+		if answer := w.request("PUT", wire.PathFiles+"/"+id, "x"); answer.StatusCode != 422 {
+			t.Errorf("%s: %d", id, answer.StatusCode)
+		}
+	}
+	// What has expired is gone.
+	w.uploads.now = func() time.Time { return time.Now().Add(2 * time.Hour) }
+	w.problem(404, "GET", wire.PathFiles+"/fits", "")
+	w.uploads.sweep()
+	if w.uploads.size != 0 || len(w.uploads.files) != 0 {
+		t.Errorf("%d bytes and %d files are left", w.uploads.size, len(w.uploads.files))
+	}
+}
+
+// noting is an Admission that lets everybody in, and remembers what was asked for.
+type noting struct {
+	mu   sync.Mutex
+	asks []Ask
+}
+
+func (n *noting) Enter(_ context.Context, a Ask) (func(), error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asks = append(n.asks, a)
+	return func() {}, nil
+}
+
+// TestWeight: what admission counts a run for has its compiler in it, and what is kept of its output.
+func TestWeight(t *testing.T) {
+	n := &noting{}
+	w := newWorld(t, func(o *Options) { o.Admission = n })
+	w.ask(200, "POST", wire.PathRun, body("out x", `"memory":"64MiB"`, `"output_limit":"1MiB"`))
+	if len(n.asks) != 1 || n.asks[0].Memory != 68*sandbox.MiB {
+		t.Errorf("%+v", n.asks)
+	}
+}

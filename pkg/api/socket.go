@@ -1,0 +1,274 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// maxMessage bounds one message of a client; more is sent in several.
+const maxMessage = 1 << 20
+
+// socket is GET /v1/runs/{id}/ws: events out, input in. wire.Subprotocol says what is said.
+func (s *Server) socket(w http.ResponseWriter, r *http.Request) error {
+	from, err := readFrom(r)
+	if err != nil {
+		return err
+	}
+	run, err := s.find(r)
+	if err != nil {
+		return err
+	}
+	if err := wantSocket(r); err != nil {
+		return err
+	}
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{wire.Subprotocol}, CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		return nil //nolint:nilerr // it was answered, as the protocol of the handshake wants it
+	}
+	defer func() { _ = conn.CloseNow() }()
+	conn.SetReadLimit(maxMessage)
+	// The context of a request does not end with a connection that was taken over.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	defer cancel()
+	welcome := whenUnwelcome(r.Context(), func() {
+		time.AfterFunc(farewell, cancel) // whatever the client does
+		_ = conn.Close(websocket.StatusPolicyViolation, goodbye)
+		cancel()
+	})
+	defer welcome()
+	unhook := context.AfterFunc(s.closing, cancel)
+	defer unhook()
+	c := &conversation{server: s, run: run, conn: conn}
+	if in := run.input; in != nil {
+		in.come()
+		defer in.leave()
+	}
+	c.hold(ctx, cancel, from)
+	return nil
+}
+
+// wantSocket says what is missing from a handshake in words; the library's are for programmers.
+func wantSocket(r *http.Request) error {
+	p := newProblem(wire.CodeMalformed, "this is for WebSocket clients that offer the subprotocol %s", wire.Subprotocol)
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		p.Status = http.StatusUpgradeRequired
+		return p
+	}
+	for _, header := range r.Header.Values("Sec-WebSocket-Protocol") {
+		if slices.ContainsFunc(strings.Split(header, ","), func(name string) bool { return strings.TrimSpace(name) == wire.Subprotocol }) {
+			return nil
+		}
+	}
+	return p
+}
+
+// conversation is one WebSocket connection.
+type conversation struct {
+	server *Server
+	run    *run
+	conn   *websocket.Conn
+
+	mu     sync.Mutex
+	reason string // why the client is sent away; empty: it is not
+}
+
+// farewell is how long a client may take to hear that it is over.
+const farewell = 2 * time.Second
+
+// hold talks until the run is over or the client has gone.
+func (c *conversation) hold(ctx context.Context, cancel context.CancelFunc, from uint64) {
+	// The library cuts a connection off whose context ends. Who is told why it ends is told before that.
+	open, shut := context.WithCancel(context.WithoutCancel(ctx))
+	defer shut()
+	unhook := context.AfterFunc(ctx, func() { time.AfterFunc(farewell, shut) })
+	defer unhook()
+	var talking sync.WaitGroup
+	talking.Go(func() {
+		defer cancel()
+		c.listen(open)
+	})
+	if c.run.input != nil {
+		talking.Go(func() { c.acknowledge(open) })
+	}
+	talking.Go(func() { c.ping(open, cancel) })
+	whole := c.server.replay(ctx, c.run, from, func(_ uint64, lines []byte) error { return c.lines(open, lines) }, func(n wire.Notice) error { return c.notice(open, n) })
+	c.mu.Lock()
+	reason := c.reason
+	c.mu.Unlock()
+	switch {
+	case reason != "":
+		_ = c.conn.Close(websocket.StatusPolicyViolation, reason)
+	case whole:
+		_ = c.conn.Close(websocket.StatusNormalClosure, "")
+	case c.server.closing.Err() != nil:
+		_ = c.conn.Close(websocket.StatusGoingAway, "the server ends")
+	default:
+		_ = c.conn.CloseNow()
+	}
+	shut()
+	talking.Wait()
+}
+
+// lines sends events, one message each.
+func (c *conversation) lines(ctx context.Context, lines []byte) error {
+	for len(lines) > 0 {
+		line, rest, _ := bytes.Cut(lines, []byte("\n"))
+		if err := c.send(ctx, line); err != nil {
+			return err
+		}
+		lines = rest
+	}
+	return nil
+}
+
+func (c *conversation) notice(ctx context.Context, n wire.Notice) error {
+	return c.send(ctx, bytes.TrimSuffix(appendJSON(nil, n), []byte("\n")))
+}
+
+func (c *conversation) send(ctx context.Context, message []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, stallMost)
+	defer cancel()
+	return c.conn.Write(ctx, websocket.MessageText, message)
+}
+
+// ping finds out about clients that are gone without a word.
+func (c *conversation) ping(ctx context.Context, cancel context.CancelFunc) {
+	ticker := time.NewTicker(2 * beatEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			ctx, done := context.WithTimeout(ctx, stallMost)
+			err := c.conn.Ping(ctx)
+			done()
+			if err != nil {
+				cancel()
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// acknowledge says how much of the input was taken, so that a client knows how much it may send.
+func (c *conversation) acknowledge(ctx context.Context) {
+	var said uint64
+	for {
+		taken, changed := c.run.input.bytesTaken()
+		if taken != said {
+			said = taken
+			if c.notice(ctx, wire.Notice{Kind: wire.KindAck, Bytes: taken}) != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case <-changed:
+		case <-c.run.input.over:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// listen takes messages until the client goes, or says what is against the protocol.
+func (c *conversation) listen(ctx context.Context) {
+	for {
+		kind, message, err := c.conn.Read(ctx)
+		if err != nil {
+			return
+		}
+		if kind != websocket.MessageText {
+			c.dismiss("messages are texts")
+			return
+		}
+		var m wire.Message
+		if err := wire.DecodeStrict(message, &m); err != nil {
+			c.dismiss(err.Error())
+			return
+		}
+		err = c.take(ctx, &m)
+		var against protocolError
+		switch {
+		case errors.As(err, &against):
+			c.dismiss(err.Error())
+			return
+		case err != nil && ctx.Err() == nil:
+			if c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: newProblem(wire.CodeConflict, "%s: %s", m.Type, err)}) != nil {
+				return
+			}
+		}
+	}
+}
+
+// dismiss remembers why the client is sent away; a reason has at most 123 bytes.
+func (c *conversation) dismiss(reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reason = strings.ToValidUTF8(reason[:min(len(reason), 120)], "")
+}
+
+// protocolError is a message that no client of ours would send.
+type protocolError string
+
+func (e protocolError) Error() string { return string(e) }
+
+var errOver = errors.New("the run is over")
+
+// take does what a message says.
+func (c *conversation) take(ctx context.Context, m *wire.Message) error {
+	in := c.run.input
+	if m.Type == wire.MessageCancel {
+		c.run.cancel(errForgotten)
+		return nil
+	}
+	if in == nil || c.run.isOver() {
+		return errOver
+	}
+	switch m.Type {
+	case wire.MessageStdin:
+		data := []byte(m.Data)
+		switch m.Encoding {
+		case "", "text":
+		case "base64":
+			var err error
+			if data, err = base64.StdEncoding.DecodeString(m.Data); err != nil {
+				return protocolError("data: " + err.Error())
+			}
+		default:
+			return protocolError(fmt.Sprintf("unknown encoding %.20q", m.Encoding))
+		}
+		return in.write(ctx, data)
+	case wire.MessageStdinClose:
+		return in.end()
+	case wire.MessageSignal:
+		n := wire.SignalNumber(m.Signal)
+		if n == 0 {
+			return protocolError(fmt.Sprintf("unknown signal %.20q; write it like SIGINT", m.Signal))
+		}
+		in.signal(syscall.Signal(n))
+		return nil
+	case wire.MessageResize:
+		if m.Rows == 0 || m.Cols == 0 {
+			return protocolError("rows and cols must be more than zero")
+		}
+		return in.resized(sandbox.TTY{Rows: m.Rows, Cols: m.Cols})
+	}
+	return protocolError(fmt.Sprintf("unknown type %.20q", m.Type))
+}

@@ -1,0 +1,259 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// talk is a WebSocket client.
+type talk struct {
+	*websocket.Conn
+	t    *testing.T
+	out  string
+	last executor.Event
+	acks uint64
+	errs []string
+	why  string // it was sent away
+}
+
+func (w *world) dial(id, query string) *talk {
+	w.t.Helper()
+	return w.dialPath(wire.PathRuns + "/" + id + "/ws" + query)
+}
+
+func (w *world) dialPath(path string) *talk {
+	t := w.t.(*testing.T)
+	t.Helper()
+	header := http.Header{}
+	if w.token != "" {
+		header.Set("Authorization", "Bearer "+w.token)
+	}
+	conn, answer, err := websocket.Dial(t.Context(), "http://server"+path, &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: w.client.Transport}, HTTPHeader: header, Subprotocols: []string{wire.Subprotocol},
+	})
+	if err != nil {
+		t.Fatalf("%v %+v", err, answer)
+	}
+	conn.SetReadLimit(16 << 20)
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	return &talk{Conn: conn, t: t}
+}
+
+func (c *talk) say(m wire.Message) {
+	c.t.Helper()
+	b, _ := json.Marshal(m)
+	if err := c.Write(c.t.Context(), websocket.MessageText, b); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// hear takes messages until that holds, or the connection ends, whose code it returns.
+func (c *talk) hear(until func() bool) websocket.StatusCode {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	for until == nil || !until() {
+		_, b, err := c.Read(ctx)
+		if err != nil {
+			if ctx.Err() != nil || until != nil {
+				c.t.Fatalf("%v after %q", err, c.out)
+			}
+			var closed websocket.CloseError
+			if errors.As(err, &closed) {
+				c.why = closed.Reason
+			}
+			return websocket.CloseStatus(err)
+		}
+		if n := wire.NoticeOf(b); n != nil {
+			switch n.Kind {
+			case wire.KindAck:
+				c.acks = n.Bytes
+			case wire.KindError:
+				c.errs = append(c.errs, n.Problem.Detail)
+			}
+			continue
+		}
+		ev, err := wire.DecodeEvent(b)
+		if err != nil {
+			c.t.Fatalf("%v: %s", err, b)
+		}
+		if ev.Seq != c.last.Seq+1 && c.last.Seq != 0 {
+			c.t.Fatalf("%d follows %d", ev.Seq, c.last.Seq)
+		}
+		if c.last = ev; ev.Kind == sandbox.EventStdout {
+			c.out += string(ev.Data)
+		}
+	}
+	return -1
+}
+
+func TestSocket(t *testing.T) {
+	w := newWorld(t)
+	id := w.start("cat\nout bye", `"interactive":true`, `"stdin":"first "`)
+	c := w.dial(id, "")
+	c.say(wire.Message{Type: wire.MessageStdin, Data: "then "})
+	c.say(wire.Message{Type: wire.MessageStdin, Data: base64.StdEncoding.EncodeToString([]byte{0, 255}), Encoding: "base64"})
+	c.hear(func() bool { return strings.HasSuffix(c.out, "\xff") && c.acks == 7 })
+	// A lost connection is taken up where it was.
+	_ = c.CloseNow()
+	d := w.dial(id, fmt.Sprintf("?from=%d", c.last.Seq+1))
+	d.say(wire.Message{Type: wire.MessageStdin, Data: "again "})
+	d.say(wire.Message{Type: wire.MessageStdinClose})
+	d.say(wire.Message{Type: wire.MessageStdin, Data: "too late"})
+	if code := d.hear(nil); code != websocket.StatusNormalClosure {
+		t.Errorf("closed with %d", code)
+	}
+	if got := c.out + d.out; got != "first then \x00\xffagain bye\n" {
+		t.Errorf("%q", got)
+	}
+	// It is refused, or comes when nobody listens any more.
+	if len(d.errs) > 1 || len(d.errs) == 1 && !strings.Contains(d.errs[0], "ended") && !strings.Contains(d.errs[0], "over") {
+		t.Errorf("%q", d.errs)
+	}
+	if d.last.Result == nil || d.last.Result.Verdict != sandbox.VerdictOK {
+		t.Errorf("%+v", d.last)
+	}
+	// After the end it is a replay.
+	e := w.dial(id, "")
+	if code := e.hear(nil); code != websocket.StatusNormalClosure || !strings.HasPrefix(e.out, "first then ") || e.last.Result == nil {
+		t.Errorf("%d %q", code, e.out)
+	}
+}
+
+func TestSocketSignals(t *testing.T) {
+	w := newWorld(t)
+	id := w.start("trap", `"timeout":"200s"`)
+	c := w.dial(id, "")
+	c.hear(func() bool { return strings.Contains(c.out, "ready") })
+	c.say(wire.Message{Type: wire.MessageSignal, Signal: "SIGUSR1"})
+	c.hear(func() bool { return strings.Contains(c.out, "10\n") })
+	c.say(wire.Message{Type: wire.MessageStdin, Data: "x"})
+	c.say(wire.Message{Type: wire.MessageResize, Rows: 3, Cols: 4})
+	c.hear(func() bool { return len(c.errs) == 2 })
+	if !strings.Contains(c.errs[0], "interactive") || !strings.Contains(c.errs[1], "terminal") {
+		t.Errorf("%q", c.errs)
+	}
+	c.say(wire.Message{Type: wire.MessageSignal, Signal: "SIGTERM"})
+	c.hear(nil)
+	if c.last.Result == nil || c.last.Result.Exit.Code != 0 {
+		t.Errorf("%+v", c.last)
+	}
+	id = w.start("size", `"tty":{"rows":24,"cols":80}`, `"interactive":true`)
+	c = w.dial(id, "")
+	c.say(wire.Message{Type: wire.MessageResize, Rows: 30, Cols: 100})
+	c.hear(nil)
+	if !strings.Contains(c.out, "30×100") {
+		t.Errorf("%q", c.out)
+	}
+	id = w.start("wait", `"timeout":"200s"`)
+	c = w.dial(id, "")
+	c.hear(func() bool { return c.last.Seq > 0 }) // one that has not begun has no result
+	c.say(wire.Message{Type: wire.MessageCancel})
+	c.hear(nil)
+	if c.last.Result == nil || c.last.Result.Verdict != sandbox.VerdictCancelled {
+		t.Errorf("%+v", c.last)
+	}
+}
+
+// TestSocketProtocol: what no client of ours would say ends the connection, and the run goes on.
+func TestSocketProtocol(t *testing.T) {
+	w := newWorld(t)
+	id := w.start("wait", `"timeout":"200s"`, `"interactive":true`)
+	for _, message := range []string{
+		"x", "[]", "{}", `{"type":"dance"}`, `{"type":"stdin","data":"!","encoding":"base64"}`, `{"type":"stdin","encoding":"rot13"}`,
+		`{"type":"signal","signal":"KILL"}`, `{"type":"resize","rows":0,"cols":1}`, `{"type":"resize","rows":-1}`, `{"type":"stdin","more":1}`, `{"type":7}`,
+	} {
+		c := w.dial(id, "")
+		if err := c.Write(t.Context(), websocket.MessageText, []byte(message)); err != nil {
+			t.Fatal(err)
+		}
+		if code := c.hear(nil); code != websocket.StatusPolicyViolation {
+			t.Errorf("%s: closed with %d", message, code)
+		}
+	}
+	c := w.dial(id, "")
+	if err := c.Write(t.Context(), websocket.MessageBinary, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if code := c.hear(nil); code != websocket.StatusPolicyViolation {
+		t.Errorf("binary: closed with %d", code)
+	}
+	c = w.dial(id, "")
+	_ = c.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", maxMessage+1)))
+	if code := c.hear(nil); code != websocket.StatusMessageTooBig {
+		t.Errorf("too long: closed with %d", code)
+	}
+	w.problem(426, "GET", wire.PathRuns+"/"+id+"/ws", "")
+	_, answer, err := websocket.Dial(t.Context(), "http://server"+wire.PathRuns+"/"+id+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Transport: w.client.Transport}})
+	if err == nil || answer == nil || answer.StatusCode != 400 {
+		t.Errorf("without the subprotocol: %v", err)
+	}
+	if w.info(id).State != wire.StateRunning {
+		t.Error("the run is over")
+	}
+	w.ask(202, "DELETE", wire.PathRuns+"/"+id, "")
+	w.await(id)
+}
+
+// TestAlone: an interactive run that nobody comes to has an end of its input.
+func TestAlone(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Keep.Interactive = 50 * time.Millisecond })
+	id := w.start("cat\nout alone", `"interactive":true`, `"timeout":"200s"`)
+	if info := w.await(id); info.Verdict != "ok" {
+		t.Errorf("%+v", info)
+	}
+}
+
+// TestInputPressure: input that nobody reads is bounded, and whoever sends it waits.
+func TestInputPressure(t *testing.T) {
+	in := attach(t.Context(), &job{Info: Info{Way: WayAsync}, run: &wire.Run{Interactive: true}})
+	defer in.close()
+	block := make([]byte, maxTyped)
+	if err := in.write(t.Context(), block); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := in.write(ctx, []byte("x")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if n, err := in.Read(make([]byte, 10)); n != 10 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if err := in.write(t.Context(), []byte("0123456789")); err != nil {
+		t.Error(err)
+	}
+	in.close()
+	if err := in.write(t.Context(), []byte("x")); !errors.Is(err, errInputEnded) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestSocketEndsWithServer: a connection does not keep the server from ending.
+func TestSocketEndsWithServer(t *testing.T) {
+	w := newWorld(t)
+	id := w.start("wait", `"timeout":"200s"`)
+	c := w.dial(id, "")
+	answer := w.request("GET", wire.PathRuns+"/"+id+"/events", "")
+	defer answer.Body.Close()
+	c.hear(func() bool { return c.last.Seq > 0 })
+	go func() { _ = w.Close() }()
+	code := c.hear(nil)
+	if code != websocket.StatusGoingAway && code != websocket.StatusNormalClosure {
+		t.Errorf("closed with %d", code)
+	}
+	lines(t, answer.Body)
+}

@@ -1,0 +1,313 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+)
+
+// store is the directory in which accepted runs are kept:
+//
+//	ID.q      accepted: a record with the request; it is run, after a restart too
+//	ID.r      the same, begun: if nobody has ended it, it is lost
+//	ID.d      over: a record, then the events that were few enough to be in memory
+//	ID.e0 …   events that were not
+//	lock      held by the server that has the directory
+//
+// A file appears under its name when it is whole and on disk (written, synced, renamed); a run that was reported is therefore there after any crash.
+type store struct {
+	dir     *userdir.Dir
+	lock    *os.File
+	durable bool // it outlives the server, so it is synced
+}
+
+// record is what is written of a run.
+type record struct {
+	ID        string            `json:"id"`
+	Principal Principal         `json:"principal"`
+	Accepted  time.Time         `json:"accepted"`
+	Started   *time.Time        `json:"started,omitempty"`
+	Ended     *time.Time        `json:"ended,omitempty"`
+	State     wire.RunState     `json:"state"`
+	Language  string            `json:"language,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Verdict   string            `json:"verdict,omitempty"`
+	Problem   *wire.Problem     `json:"problem,omitempty"`
+	Receipt   json.RawMessage   `json:"receipt,omitempty"`
+	Digest    string            `json:"request_sha256"`
+	Key       string            `json:"idempotency_key,omitempty"`
+	Segments  []segmentRecord   `json:"segments,omitempty"`
+	Request   json.RawMessage   `json:"request,omitempty"` // until it is over
+}
+
+// segmentRecord is a segment of a journal; without a file it follows the record itself.
+type segmentRecord struct {
+	First uint64 `json:"first"`
+	Count uint64 `json:"count"`
+	Size  int64  `json:"size"`
+	File  string `json:"file,omitempty"`
+}
+
+const (
+	suffixQueued  = ".q"
+	suffixRunning = ".r"
+	suffixDone    = ".d"
+	temporary     = ".tmp"
+	lockName      = "lock"
+)
+
+func openStore(path string, durable bool) (*store, error) {
+	dir, err := userdir.OpenDir(path, userdir.Write)
+	if err != nil {
+		return nil, err
+	}
+	s := &store{dir: dir, durable: durable}
+	if s.lock, err = dir.Open(lockName, userdir.Write); err == nil {
+		err = userdir.Lock(s.lock, false, 0)
+	}
+	if errors.Is(err, userdir.ErrBusy) {
+		err = fmt.Errorf("another server has %s; give this one a directory of its own: %w", path, err)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *store) close() {
+	if s.lock != nil {
+		_ = s.lock.Close()
+	}
+	_ = s.dir.Close()
+}
+
+// write makes a file that is there whole, or not at all.
+func (s *store) write(name string, parts ...[]byte) error {
+	f, err := s.dir.Open(name+temporary, userdir.Write)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = f.Truncate(0) // a leftover of the same name
+	for _, p := range parts {
+		if err == nil {
+			_, err = f.Write(p)
+		}
+	}
+	if err == nil && s.durable {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = s.dir.Rename(name+temporary, name)
+	}
+	if err != nil {
+		_ = s.dir.Remove(name + temporary)
+		return err
+	}
+	if s.durable {
+		return s.dir.Sync()
+	}
+	return nil
+}
+
+func encodeRecord(r *record) []byte { return appendJSON(nil, r) }
+
+// accept writes a run that is to be run.
+func (s *store) accept(r *record) error { return s.write(r.ID+suffixQueued, encodeRecord(r)) }
+
+// begin says that it is being run. That much may be lost in a power cut: then it is run again.
+func (s *store) begin(id string) error { return s.dir.Rename(id+suffixQueued, id+suffixRunning) }
+
+// finish writes what became of it, with its journal, which has ended.
+func (s *store) finish(r *record, j *journal) error {
+	memory, segments, err := j.settled(s.durable)
+	if err != nil {
+		return err
+	}
+	r.Segments = nil
+	for _, seg := range segments {
+		r.Segments = append(r.Segments, segmentRecord{seg.first, seg.count, seg.size, seg.file})
+	}
+	head := encodeRecord(r)
+	if err := s.write(r.ID+suffixDone, head, memory); err != nil {
+		return err
+	}
+	if memory != nil {
+		j.moved(r.ID+suffixDone, int64(len(head)))
+	}
+	_ = s.dir.Remove(r.ID + suffixQueued)
+	_ = s.dir.Remove(r.ID + suffixRunning)
+	return nil
+}
+
+// forget removes a run. Its journal removes its own files.
+func (s *store) forget(id string) {
+	for _, suffix := range []string{suffixDone, suffixQueued, suffixRunning} {
+		_ = s.dir.Remove(id + suffix)
+	}
+}
+
+// found is a run that an earlier server left.
+type found struct {
+	record
+	journal *journal // nil: it is still to be run
+}
+
+// load finds what an earlier server left, the oldest first. What can not be read is set aside, not removed: problems tell of it.
+func (s *store) load() (runs []found, problems []error) {
+	names, err := s.dir.Names()
+	if err != nil {
+		return nil, []error{err}
+	}
+	slices.Sort(names)
+	all := map[string]bool{}
+	for _, n := range names {
+		all[n] = true
+	}
+	for _, n := range names {
+		id, suffix := strings.TrimSuffix(n, filepath.Ext(n)), filepath.Ext(n)
+		switch {
+		case suffix == temporary:
+			_ = s.dir.Remove(n)
+		case suffix == suffixDone, suffix == suffixRunning && !all[id+suffixDone], suffix == suffixQueued && !all[id+suffixDone] && !all[id+suffixRunning]:
+			f, err := s.read(id, suffix, all)
+			if err != nil {
+				problems = append(problems, fmt.Errorf("%s: %w", n, err))
+				_ = s.dir.Rename(n, n+".unreadable")
+				continue
+			}
+			runs = append(runs, f)
+		case suffix == suffixRunning, suffix == suffixQueued:
+			_ = s.dir.Remove(n) // its end was written, and that was the last thing done
+		}
+	}
+	slices.SortFunc(runs, func(a, b found) int { return a.Accepted.Compare(b.Accepted) })
+	s.sweep(names, runs)
+	return runs, problems
+}
+
+// sweep removes segments that belong to no run.
+func (s *store) sweep(names []string, runs []found) {
+	known := map[string]bool{}
+	for _, r := range runs {
+		known[r.ID] = true
+	}
+	for _, n := range names {
+		if id, ext, ok := strings.Cut(n, ".e"); ok && !known[id] && strings.Trim(ext, "0123456789") == "" {
+			_ = s.dir.Remove(n)
+		}
+	}
+}
+
+func (s *store) read(id, suffix string, all map[string]bool) (found, error) {
+	f := found{}
+	file, err := s.dir.Open(id+suffix, userdir.Read)
+	if err != nil {
+		return f, err
+	}
+	defer file.Close()
+	in := bufio.NewReader(file)
+	head, err := in.ReadBytes('\n')
+	if err != nil {
+		return f, err
+	}
+	if err := json.Unmarshal(head, &f.record); err != nil {
+		return f, err
+	}
+	if f.ID != id {
+		return f, fmt.Errorf("it is the record of %s", f.ID)
+	}
+	switch suffix {
+	case suffixQueued:
+		f.State = wire.StateQueued
+		return f, nil
+	case suffixRunning:
+		f.State = wire.StateLost
+		f.journal = takeUp(s.dir, id, s.salvage(id, all))
+		return f, nil
+	}
+	var segments []*segment
+	for _, r := range f.Segments {
+		seg := &segment{first: r.First, count: r.Count, size: r.Size, file: r.File}
+		if seg.file == "" {
+			seg.file, seg.base = id+suffixDone, int64(len(head))
+		}
+		segments = append(segments, seg)
+	}
+	f.journal = takeUp(s.dir, id, segments)
+	return f, nil
+}
+
+// salvage finds the segments of a run that nobody has ended, as far as their lines are whole and follow each other.
+func (s *store) salvage(id string, all map[string]bool) (segments []*segment) {
+	var numbers []int
+	for n := range all {
+		if text, ok := strings.CutPrefix(n, id+".e"); ok {
+			if number, err := strconv.Atoi(text); err == nil {
+				numbers = append(numbers, number)
+			}
+		}
+	}
+	slices.Sort(numbers)
+	for _, n := range numbers {
+		seg, err := s.measure(segmentName(id, n))
+		if err != nil || seg.count == 0 {
+			break
+		}
+		if len(segments) > 0 && segments[len(segments)-1].end() != seg.first {
+			break
+		}
+		segments = append(segments, seg)
+	}
+	return segments
+}
+
+// measure counts the lines of a segment.
+func (s *store) measure(name string) (*segment, error) {
+	f, err := s.dir.Open(name, userdir.Read)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	seg := &segment{file: name}
+	in := bufio.NewReaderSize(f, chunk)
+	for {
+		line, err := in.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return seg, nil // what does not end in a newline was being written
+		}
+		if err != nil {
+			return nil, err
+		}
+		if seg.count == 0 {
+			if seg.first, err = seqOf(line); err != nil {
+				return nil, err
+			}
+		}
+		seg.count++
+		seg.size += int64(len(line))
+	}
+}
+
+// seqOf is the number that a line begins with.
+func seqOf(line []byte) (uint64, error) {
+	rest, ok := bytes.CutPrefix(line, []byte(`{"seq":`))
+	digits, _, cut := bytes.Cut(rest, []byte(","))
+	if !ok || !cut {
+		return 0, errors.New("a line that is no event")
+	}
+	return strconv.ParseUint(string(digits), 10, 64)
+}

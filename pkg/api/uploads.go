@@ -1,0 +1,320 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// uploads are files that were sent beforehand, to be named by runs. Each lies in a file that is called after whose it is, its id and its content, so that what a run
+// was promised never changes: replaced or expired, it is gone.
+type uploads struct {
+	dir    *userdir.Dir
+	keep   Keep
+	shared bool // by several owners, each of whom leaves room for others
+	now    func() time.Time
+
+	mu     sync.Mutex
+	files  map[string]upload // by key
+	size   int64             // of all, and of those that are being sent
+	number int64             // the same in files: empty ones are not free
+	owners map[string]share  // both by owner; what an earlier server took in is nobody's
+}
+
+// share is what an owner's files take.
+type share struct{ size, number int64 }
+
+// perFile is how many bytes of what may be kept there are for each file that may be kept.
+const perFile = 4 << 10
+
+// mostFiles is how many files are kept at the most.
+func (u *uploads) mostFiles() int64 { return max(int64(u.keep.Uploads)/perFile, 64) }
+
+type upload struct {
+	name    string // of the file: key.digest
+	size    int64
+	digest  string
+	expires time.Time
+	owner   string
+}
+
+func openUploads(path string, k Keep, shared bool) (*uploads, error) {
+	dir, err := userdir.OpenDir(path, userdir.Write)
+	if err != nil {
+		return nil, err
+	}
+	u := &uploads{dir: dir, keep: k, shared: shared, now: time.Now, files: map[string]upload{}, owners: map[string]share{}}
+	names, err := dir.Names()
+	if err != nil {
+		u.close()
+		return nil, err
+	}
+	for _, n := range names {
+		key, digest, ok := strings.Cut(n, ".")
+		f, err := dir.Open(n, userdir.Read)
+		if err != nil {
+			continue
+		}
+		st, err := f.Stat()
+		_ = f.Close()
+		if _, twice := u.files[key]; err != nil || !ok || len(digest) != 2*sha256.Size || twice {
+			_ = dir.Remove(n) // half of one, or one that was being replaced
+			continue
+		}
+		u.files[key] = upload{name: n, size: st.Size(), digest: digest, expires: st.ModTime().Add(k.UploadFor)}
+		u.count("", st.Size(), 1)
+	}
+	u.sweep()
+	return u, nil
+}
+
+func (u *uploads) close() { _ = u.dir.Close() }
+
+// keyOf tells owners' ids apart.
+func keyOf(owner, id string) string {
+	sum := sha256.Sum256([]byte(owner + "\x00" + id))
+	return hex.EncodeToString(sum[:16])
+}
+
+func checkUploadID(id string) error {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+	if id == "" || len(id) > 128 || strings.Trim(id, letters) != "" || strings.Trim(id, ".") == "" {
+		return wrongField(wire.CodeInvalid, "id", "%.40q is not an id: 1 to 128 letters, digits, dots, dashes and underlines", id)
+	}
+	return nil
+}
+
+var errNoUpload = errors.New("there is no such file, or it has expired; send it by PUT " + wire.PathFiles + "/{id}")
+
+func (u *uploads) get(owner, id string) (upload, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f, ok := u.files[keyOf(owner, id)]
+	if !ok || f.expires.Before(u.now()) {
+		return f, errNoUpload
+	}
+	return f, nil
+}
+
+func (u *uploads) open(f upload) (*os.File, error) {
+	file, err := u.dir.Open(f.name, userdir.Read)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errNoUpload
+	}
+	return file, err
+}
+
+// finder is an owner's files, as runs name them.
+func (u *uploads) finder(owner string) wire.Uploads {
+	return func(id string) (func() (io.ReadCloser, error), error) {
+		f, err := u.get(owner, id)
+		if err != nil {
+			return nil, fmt.Errorf("%.40q: %w", id, err)
+		}
+		return func() (io.ReadCloser, error) {
+			file, err := u.open(f)
+			if err != nil {
+				return nil, sandbox.Invalid("files", "the uploaded file %.40q: %w", id, err)
+			}
+			return file, nil
+		}, nil
+	}
+}
+
+// reserve takes room for bytes and files, or says with a *Refusal that there is none. Where there are several owners, one may have as much as is left for the others.
+func (u *uploads) reserve(owner string, size, number int64) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	left, places, own := int64(u.keep.Uploads)-u.size-size, u.mostFiles()-u.number-number, u.owners[owner]
+	switch {
+	case left < 0, places < 0:
+		return &Refusal{Status: http.StatusServiceUnavailable, Reason: "there is no room for uploaded files", RetryAfter: time.Minute}
+	case u.shared && (own.size+size > left || own.number+number > places):
+		return &Refusal{
+			Status: http.StatusTooManyRequests, RetryAfter: time.Minute,
+			Reason: fmt.Sprintf("your uploaded files are %d with %s; you may have %d with %s now, as much as is left for the others; remove some",
+				own.number, sandbox.Size(own.size), (own.number+places+number)/2, sandbox.Size((own.size+left+size)/2)),
+		}
+	}
+	u.count(owner, size, number)
+	return nil
+}
+
+func (u *uploads) release(owner string, size, number int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.count(owner, -size, -number)
+}
+
+// count is called with mu held.
+func (u *uploads) count(owner string, size, number int64) {
+	u.size += size
+	u.number += number
+	own := u.owners[owner]
+	own.size += size
+	own.number += number
+	if u.owners[owner] = own; own == (share{}) {
+		delete(u.owners, owner)
+	}
+}
+
+// put reads a file to its end and keeps it.
+func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool, err error) {
+	key := keyOf(owner, id)
+	name := key + ".in-" + newID()
+	f.owner = owner
+	if err := u.reserve(owner, 0, 1); err != nil {
+		return f, false, err
+	}
+	held := int64(0)
+	defer func() {
+		if err != nil {
+			u.release(owner, held, 1)
+			_ = u.dir.Remove(name)
+		}
+	}()
+	out, err := u.dir.Open(name, userdir.Write)
+	if err != nil {
+		return f, false, err
+	}
+	defer out.Close()
+	sum := sha256.New()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if f.size += int64(n); f.size > int64(u.keep.Upload) {
+				return f, false, newProblem(wire.CodeTooLarge, "a file may have %s", u.keep.Upload)
+			}
+			if err := u.reserve(owner, int64(n), 0); err != nil {
+				return f, false, err
+			}
+			held += int64(n)
+			_, _ = sum.Write(buf[:n])
+			if _, err := out.Write(buf[:n]); err != nil {
+				return f, false, err
+			}
+		}
+		if errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return f, false, bodyError(err)
+		}
+	}
+	f.digest = hex.EncodeToString(sum.Sum(nil))
+	f.name, f.expires = key+"."+f.digest, u.now().Add(u.keep.UploadFor)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err := u.dir.Rename(name, f.name); err != nil {
+		return f, false, err
+	}
+	old, replaced := u.files[key]
+	if replaced {
+		u.count(old.owner, -old.size, -1)
+		if old.name != f.name {
+			_ = u.dir.Remove(old.name)
+		}
+	}
+	u.files[key] = f
+	return f, replaced, nil
+}
+
+// remove forgets a file, and says whether there was one.
+func (u *uploads) remove(key string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f, ok := u.files[key]
+	if ok {
+		delete(u.files, key)
+		u.count(f.owner, -f.size, -1)
+		_ = u.dir.Remove(f.name)
+	}
+	return ok
+}
+
+// sweep forgets what has expired.
+func (u *uploads) sweep() {
+	u.mu.Lock()
+	var expired []string
+	for key, f := range u.files {
+		if f.expires.Before(u.now()) {
+			expired = append(expired, key)
+		}
+	}
+	u.mu.Unlock()
+	for _, key := range expired {
+		u.remove(key)
+	}
+}
+
+// upload is PUT /v1/files/{id}.
+func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := checkUploadID(id); err != nil {
+		return err
+	}
+	most := s.opts.Keep.Upload
+	if r.ContentLength > int64(most) {
+		return newProblem(wire.CodeTooLarge, "the file has %d bytes; the most is %s", r.ContentLength, most)
+	}
+	control := http.NewResponseController(w)
+	// The whole of it at a pace that even a poor connection has.
+	_ = control.SetReadDeadline(time.Now().Add(s.opts.Policy.BodyTimeout + time.Duration(most/(64*sandbox.KiB))*time.Second))
+	f, replaced, err := s.uploads.put(PrincipalFrom(r.Context()).ID, id, r.Body)
+	if err != nil {
+		return err
+	}
+	_ = control.SetReadDeadline(time.Time{})
+	status := http.StatusCreated
+	if replaced {
+		status = http.StatusOK
+	}
+	answerJSON(w, status, appendJSON(nil, wire.Upload{ID: id, Size: f.size, SHA256: f.digest, Expires: f.expires}))
+	return nil
+}
+
+// download is GET /v1/files/{id}.
+func (s *Server) download(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := checkUploadID(id); err != nil {
+		return err
+	}
+	f, err := s.uploads.get(PrincipalFrom(r.Context()).ID, id)
+	if err != nil {
+		return newProblem(wire.CodeNotFound, "%s", err)
+	}
+	file, err := s.uploads.open(f)
+	if err != nil {
+		return newProblem(wire.CodeNotFound, "%s", err)
+	}
+	defer file.Close()
+	serveHead(w, id, f.size)
+	w.Header().Set("ETag", `"`+f.digest+`"`)
+	_, _ = io.Copy(w, file) // who does not read on does not want it
+	return nil
+}
+
+// discard is DELETE /v1/files/{id}.
+func (s *Server) discard(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := checkUploadID(id); err != nil {
+		return err
+	}
+	if !s.uploads.remove(keyOf(PrincipalFrom(r.Context()).ID, id)) {
+		return newProblem(wire.CodeNotFound, "%s", errNoUpload)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

@@ -1,0 +1,89 @@
+package webhook
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The headers of a delivery, as the Standard Webhooks specification names them.
+const (
+	HeaderID        = "Webhook-Id"        // the same for every attempt
+	HeaderTimestamp = "Webhook-Timestamp" // seconds since 1970, when this attempt was signed
+	HeaderSignature = "Webhook-Signature" // v1,BASE64 of HMAC-SHA256(secret, ID + "." + TIMESTAMP + "." + BODY); only with a secret
+)
+
+// secretPrefix marks a secret that is written in base64.
+const secretPrefix = "whsec_"
+
+// A secret shorter than that could be guessed.
+const minSecret, maxSecret = 16, 512
+
+// secretKey is the key that a secret stands for.
+func secretKey(secret string) ([]byte, error) {
+	key := []byte(secret)
+	if text, ok := strings.CutPrefix(secret, secretPrefix); ok {
+		var err error
+		if key, err = base64.StdEncoding.DecodeString(text); err != nil {
+			return nil, fmt.Errorf("after %s the secret must be base64", secretPrefix)
+		}
+	}
+	if len(key) < minSecret || len(key) > maxSecret {
+		return nil, fmt.Errorf("the secret is %d bytes long; it takes %d to %d", len(key), minSecret, maxSecret)
+	}
+	return key, nil
+}
+
+// Sign is the value of HeaderSignature for a body sent at that time.
+func Sign(secret, id string, at time.Time, body []byte) (string, error) {
+	key, err := secretKey(secret)
+	if err != nil {
+		return "", err
+	}
+	return "v1," + base64.StdEncoding.EncodeToString(mac(key, id, strconv.FormatInt(at.Unix(), 10), body)), nil
+}
+
+func mac(key []byte, id, timestamp string, body []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(id + "." + timestamp + "."))
+	h.Write(body)
+	return h.Sum(nil)
+}
+
+// Tolerance is how far the clocks of sender and receiver may differ in Verify, the way included.
+const Tolerance = 5 * time.Minute
+
+// ErrSignature is what Verify says of a request that is not ours, or not new.
+var ErrSignature = errors.New("webhook: the signature does not fit")
+
+// Verify says whether a request that a receiver got is signed with the secret, and not longer ago than Tolerance. A receiver must
+// compare webhook-id with those it has had, too: every attempt has the same.
+func Verify(header http.Header, body []byte, secret string, now time.Time) error {
+	key, err := secretKey(secret)
+	if err != nil {
+		return fmt.Errorf("webhook: %w", err)
+	}
+	timestamp := header.Get(HeaderTimestamp)
+	seconds, err := strconv.ParseInt(timestamp, 10, 64)
+	if err != nil {
+		return fmt.Errorf("%w: %s is %.40q", ErrSignature, HeaderTimestamp, timestamp)
+	}
+	if age := now.Sub(time.Unix(seconds, 0)); age > Tolerance || age < -Tolerance {
+		return fmt.Errorf("%w: it was made %v ago", ErrSignature, age.Round(time.Second))
+	}
+	want := mac(key, header.Get(HeaderID), timestamp, body)
+	for _, s := range strings.Fields(header.Get(HeaderSignature)) { // several while a secret is being replaced
+		text, ok := strings.CutPrefix(s, "v1,")
+		got, err := base64.StdEncoding.DecodeString(text)
+		if ok && err == nil && hmac.Equal(got, want) {
+			return nil
+		}
+	}
+	return ErrSignature
+}

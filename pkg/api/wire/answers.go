@@ -1,0 +1,118 @@
+package wire
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+)
+
+// Where things are.
+const (
+	PathRun       = "/v1/run"
+	PathRuns      = "/v1/runs"
+	PathFiles     = "/v1/files"
+	PathBatch     = "/v1/batch"
+	PathLanguages = "/v1/languages"
+	PathHealth    = "/v1/health"
+	PathOpenAPI   = "/openapi.json"
+)
+
+// Media types of answers.
+const (
+	TypeJSON    = "application/json"
+	TypeProblem = "application/problem+json"
+	TypeNDJSON  = "application/x-ndjson"     // one event per line
+	TypeSSE     = "text/event-stream"        // the same as id: SEQ, event: KIND, data: LINE
+	TypeBinary  = "application/octet-stream" // files
+)
+
+// Headers of our own.
+const (
+	HeaderRunID          = "Sandbox-Run-Id"      // of an answer: the run's id
+	HeaderReceipt        = "Sandbox-Run-Receipt" // of an answer: the receipt that was asked for, base64
+	HeaderVersion        = "Sandbox-Run-Version" // of every answer
+	HeaderIdempotencyKey = "Idempotency-Key"     // of a request
+)
+
+// RunState says how far a run is.
+type RunState string
+
+// The states of a run.
+const (
+	StateQueued  RunState = "queued" // accepted; Position says where it stands
+	StateRunning RunState = "running"
+	StateDone    RunState = "done" // with a result, or an error of ours
+	StateLost    RunState = "lost" // it was under way when the server ended; nobody knows what became of it
+)
+
+// Over reports whether nothing more will happen.
+func (s RunState) Over() bool { return s == StateDone || s == StateLost }
+
+// RunInfo is a run that was accepted: the answer of POST /v1/runs and GET /v1/runs/{id}.
+type RunInfo struct {
+	ID       string            `json:"id" doc:"Names the run; nobody else can guess it."`
+	State    RunState          `json:"state" enum:"queued,running,done,lost" doc:"How far it is."`
+	Position int               `json:"position,omitempty" doc:"Place in the queue; 1 is next."`
+	Language string            `json:"language,omitempty" doc:"As it was asked for, or found out."`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Accepted time.Time         `json:"accepted" doc:"When it was accepted."`
+	Started  *time.Time        `json:"started,omitempty" doc:"When it began to run."`
+	Ended    *time.Time        `json:"ended,omitempty" doc:"When it was over."`
+	Expires  *time.Time        `json:"expires,omitempty" doc:"Until when it is kept at the least, unless room is needed."`
+	Verdict  string            `json:"verdict,omitempty" doc:"Of a run that is done: how it ended."`
+	// Result is exactly what --json prints; Error why there is none.
+	Result json.RawMessage `json:"result,omitempty" doc:"Of a run that is done: the whole result."`
+	Error  *Problem        `json:"error,omitempty" doc:"Of a run that is done without a result, or lost: why."`
+	Events *Kept           `json:"events,omitempty" doc:"Which events can still be asked for."`
+	// Receipt is there if one was asked for.
+	Receipt json.RawMessage `json:"receipt,omitempty" doc:"The signed receipt that was asked for."`
+}
+
+// Kept says which events of a run can be asked for: those from First to Last.
+type Kept struct {
+	First   uint64 `json:"first" doc:"The oldest that is kept."`
+	Last    uint64 `json:"last" doc:"The newest so far; 0 is none."`
+	Dropped uint64 `json:"dropped,omitempty" doc:"How many older ones are no longer kept."`
+}
+
+// RunList is a page of GET /v1/runs, the newest first.
+type RunList struct {
+	Runs []RunInfo `json:"runs" doc:"Without their results."`
+	Next string    `json:"next,omitempty" doc:"Give it as cursor to have the next page; left out on the last."`
+}
+
+// Upload is a file that was uploaded: the answer of PUT /v1/files/{id}.
+type Upload struct {
+	ID      string    `json:"id" doc:"Names it in a run's files and in."`
+	Size    int64     `json:"size" doc:"Bytes."`
+	SHA256  string    `json:"sha256" doc:"Of its content."`
+	Expires time.Time `json:"expires" doc:"When it is forgotten."`
+}
+
+// Languages is the answer of GET /v1/languages.
+type Languages struct {
+	Languages []executor.Availability `json:"languages"`
+}
+
+// Health is the answer of GET /v1/health.
+type Health struct {
+	Live    bool   `json:"live" doc:"It answers."`
+	Ready   bool   `json:"ready" doc:"It takes runs."`
+	Version string `json:"version,omitempty"`
+	Reason  string `json:"reason,omitempty" doc:"Why it is not ready."`
+	Running int    `json:"running" doc:"Runs under way."`
+	Queued  int    `json:"queued" doc:"Runs that wait."`
+	Deep    *Deep  `json:"deep,omitempty" doc:"With deep=1: a sandbox that was really run."`
+}
+
+// Deep is what became of a sandbox that was run to see whether they can be.
+type Deep struct {
+	OK       bool    `json:"ok"`
+	Took     float64 `json:"took" doc:"Seconds."`
+	Language string  `json:"language,omitempty"`
+	Tier     string  `json:"tier,omitempty"`
+	Error    string  `json:"error,omitempty"`
+
+	Lacks []string `json:"lacks,omitempty" doc:"What would have programs start sooner and could not be made; they run all the same."`
+}

@@ -1,0 +1,330 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/sandbox-run/sandbox-run/internal/nearest"
+)
+
+// What a body may be, whatever is in it.
+const (
+	maxDepth  = 64 // no field of ours needs more; variables of templates are the deepest
+	maxErrors = 20 // that are told at a time
+)
+
+// Decode reads the body of a run as a stranger has sent it. Its error is a *Problem that names every field that is wrong.
+func Decode(body []byte) (*Run, error) {
+	run := new(Run)
+	if err := DecodeStrict(body, run); err != nil {
+		return nil, err
+	}
+	return run, nil
+}
+
+// DecodeStrict reads one JSON object into a struct, as Decode does: names must be known, spelt exactly and given once; nothing may follow. null leaves a
+// field out. The error is a *Problem.
+func DecodeStrict(body []byte, into any) error {
+	if err := scan(body); err != nil {
+		return malformed(err)
+	}
+	d := &strict{}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	if err := d.object(dec, "", reflect.ValueOf(into).Elem()); err != nil {
+		return malformed(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return malformed(fmt.Errorf("something follows the object, at byte %d", dec.InputOffset()))
+	}
+	if len(d.errors) == 0 {
+		return nil
+	}
+	p := &Problem{
+		Type: ProblemBase + CodeInvalid, Code: CodeInvalid, Title: "A field of the request is wrong", Status: 422,
+		Detail: d.errors[0].Field + ": " + d.errors[0].Message, Errors: d.errors,
+	}
+	if n := len(d.errors) - 1; n > 0 {
+		p.Title = "Some fields of the request are wrong"
+		p.Detail += fmt.Sprintf("; and %d more", n)
+	}
+	return p
+}
+
+func malformed(err error) error {
+	return &Problem{
+		Type: ProblemBase + CodeMalformed, Code: CodeMalformed, Title: "The body is not the JSON that is expected", Status: 400, Detail: plain(err).Error(),
+	}
+}
+
+// plain says what encoding/json has to say without speaking of Go.
+func plain(err error) error {
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("at byte %d: %s", syntax.Offset, syntax.Error())
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("it ends in the middle")
+	}
+	return err
+}
+
+// scan refuses what encoding/json would silently change, or follow too deep: text that is not UTF-8, halves of surrogate pairs, nesting.
+func scan(body []byte) error {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return errors.New("it is empty")
+	}
+	if !utf8.Valid(body) {
+		return errors.New(`it is not UTF-8; send bytes as base64 (encoding: "base64")`)
+	}
+	depth, inString := 0, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case inString && c == '\\':
+			i++
+			if i < len(body) && body[i] == 'u' {
+				n, err := escape(body[i+1:])
+				if err != nil {
+					return fmt.Errorf("at byte %d: %w", i, err)
+				}
+				i += n
+			}
+		case c == '"':
+			inString = !inString
+		case inString:
+			// A stretch of plain text is left in one go: code is long.
+			if n := bytes.IndexAny(body[i:], `"\`); n > 0 {
+				i += n - 1
+			}
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return fmt.Errorf("at byte %d: it is nested deeper than %d", i, maxDepth)
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return nil
+}
+
+// escape looks at what follows \u and says how long it is.
+func escape(b []byte) (int, error) {
+	code := func(b []byte) (uint64, bool) {
+		if len(b) < 4 {
+			return 0, false
+		}
+		n, err := strconv.ParseUint(string(b[:4]), 16, 16)
+		return n, err == nil
+	}
+	first, ok := code(b)
+	if !ok || first < 0xD800 || first > 0xDFFF {
+		return min(4, len(b)), nil // what is no escape at all the decoder says
+	}
+	if first < 0xDC00 && len(b) >= 10 && b[4] == '\\' && b[5] == 'u' {
+		if second, ok := code(b[6:]); ok && second >= 0xDC00 && second <= 0xDFFF {
+			return 10, nil
+		}
+	}
+	return 0, fmt.Errorf(`\u%s is half a character`, b[:4])
+}
+
+// strict decodes values and remembers what was wrong with them. Its methods return errors only for what is no JSON.
+type strict struct{ errors []FieldError }
+
+func (d *strict) wrong(field, format string, args ...any) {
+	if len(d.errors) < maxErrors {
+		d.errors = append(d.errors, FieldError{Field: strings.TrimSuffix(field, "."), Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+func (d *strict) object(dec *json.Decoder, at string, into reflect.Value) error {
+	begin, err := dec.Token()
+	if err != nil {
+		return err
+	}
+	if begin != json.Delim('{') {
+		if at == "" {
+			return errors.New("it is not an object")
+		}
+		d.wrong(strings.TrimSuffix(at, "."), "it is not an object")
+		return skip(dec, begin)
+	}
+	fields := fieldsOf(into.Type())
+	seen := make([]bool, into.NumField())
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		name := key.(string)
+		where := at + name
+		i, known := fields.index[name]
+		if !known {
+			d.wrong(clip(where), "%s", unknown(name, fields.names))
+			if err := skip(dec, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		if seen[i] {
+			d.wrong(where, "it is given twice")
+		}
+		seen[i] = true
+		if err := d.value(dec, where, into.Field(i)); err != nil {
+			return err
+		}
+	}
+	_, err = dec.Token()
+	return err
+}
+
+// value decodes into one field.
+func (d *strict) value(dec *json.Decoder, at string, into reflect.Value) error {
+	t := into.Type()
+	switch {
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
+		return d.list(dec, at, into)
+	case t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct:
+		var raw json.RawMessage
+		if err := dec.Decode(&raw); err != nil || isNull(raw) {
+			return err
+		}
+		into.Set(reflect.New(t.Elem()))
+		return d.object(json.NewDecoder(bytes.NewReader(raw)), at+".", into.Elem())
+	}
+	err := dec.Decode(into.Addr().Interface())
+	var syntax *json.SyntaxError
+	switch {
+	case err == nil:
+	case errors.As(err, &syntax), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return err
+	default:
+		d.wrong(at, "%s", mistake(err, t))
+		into.SetZero()
+	}
+	return nil
+}
+
+func (d *strict) list(dec *json.Decoder, at string, into reflect.Value) error {
+	begin, err := dec.Token()
+	if err != nil || begin == nil {
+		return err
+	}
+	if begin != json.Delim('[') {
+		d.wrong(at, "it is not a list")
+		return skip(dec, begin)
+	}
+	for i := 0; dec.More(); i++ {
+		into.Grow(1)
+		into.SetLen(i + 1)
+		if err := d.object(dec, at+"["+strconv.Itoa(i)+"].", into.Index(i)); err != nil {
+			return err
+		}
+	}
+	_, err = dec.Token()
+	return err
+}
+
+// skip passes over the rest of a value of which begin has been read; nil is a whole one.
+func skip(dec *json.Decoder, begin json.Token) error {
+	depth := 0
+	for {
+		if begin == nil {
+			var err error
+			if begin, err = dec.Token(); err != nil {
+				return err
+			}
+		}
+		switch begin {
+		case json.Delim('{'), json.Delim('['):
+			depth++
+		case json.Delim('}'), json.Delim(']'):
+			depth--
+		}
+		if depth == 0 {
+			return nil
+		}
+		begin = nil
+		if !dec.More() { // the end of this list or object
+			end, err := dec.Token()
+			if err != nil {
+				return err
+			}
+			begin = end
+		}
+	}
+}
+
+// mistake says what a value is and what it should be.
+func mistake(err error, t reflect.Type) string {
+	var typed *json.UnmarshalTypeError
+	if !errors.As(err, &typed) {
+		return strings.TrimPrefix(err.Error(), "json: ")
+	}
+	want := map[reflect.Kind]string{
+		reflect.String: "a text", reflect.Bool: "true or false", reflect.Slice: "a list of texts", reflect.Map: "an object of texts",
+	}[t.Kind()]
+	if t == reflect.TypeFor[map[string]any]() {
+		want = "an object"
+	}
+	if want == "" {
+		want = "a number in its range"
+	}
+	got, _, _ := strings.Cut(typed.Value, " ")
+	return fmt.Sprintf("it has to be %s, not %s", want, got)
+}
+
+func unknown(name string, names []string) string {
+	text := "there is no such field"
+	if near := nearest.Word(strings.ReplaceAll(strings.ToLower(clip(name)), "-", "_"), names); near != "" {
+		text += "; did you mean " + near + "?"
+	}
+	return text
+}
+
+func clip(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// fields are the names of a struct's fields in JSON.
+type fields struct {
+	index map[string]int
+	names []string
+}
+
+var known sync.Map // of *fields, by reflect.Type
+
+func fieldsOf(t reflect.Type) *fields {
+	if f, ok := known.Load(t); ok {
+		return f.(*fields)
+	}
+	f := &fields{index: map[string]int{}}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if name != "" && name != "-" {
+			f.index[name] = i
+			f.names = append(f.names, name)
+		}
+	}
+	slices.Sort(f.names)
+	known.Store(t, f)
+	return f
+}
+
+// IsField reports whether a Run has a field of that name.
+func IsField(name string) bool {
+	_, ok := fieldsOf(reflect.TypeFor[Run]()).index[name]
+	return ok
+}

@@ -1,0 +1,116 @@
+package wire
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// DecodeEvent reads one line of a stream of events. That of a result has it.
+func DecodeEvent(line []byte) (executor.Event, error) {
+	var doc struct {
+		sandbox.EventDocument
+		Result json.RawMessage `json:"result"`
+	}
+	if err := json.Unmarshal(line, &doc); err != nil {
+		return executor.Event{}, err
+	}
+	ev := executor.Event{Event: doc.Event}
+	var err error
+	if doc.Data != nil {
+		if ev.Data, err = decodeText(*doc.Data, doc.Encoding); err != nil {
+			return ev, fmt.Errorf("event %d: %w", ev.Seq, err)
+		}
+	}
+	if doc.Result != nil {
+		ev.Result, err = DecodeResult(doc.Result)
+	}
+	return ev, err
+}
+
+// DecodeResult reads a whole result, back into what the engine returned. Output is head and tail where it was cut.
+func DecodeResult(b []byte) (*executor.Result, error) {
+	var doc struct {
+		sandbox.Document
+		Language string                 `json:"language"`
+		Version  string                 `json:"language_version"`
+		Phases   []executor.PhaseResult `json:"phases"`
+		Files    []outputFile           `json:"files"`
+		Tables   []executor.Table       `json:"tables"`
+	}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		return nil, err
+	}
+	r := &executor.Result{
+		Language: doc.Language, Version: doc.Version, Phases: doc.Phases, Tables: doc.Tables,
+		Result: sandbox.Result{
+			Verdict: doc.Verdict, Exit: sandbox.Exit{Code: doc.ExitCode, Signal: SignalNumber(doc.Signal)}, Phase: doc.Phase, Metrics: doc.Metrics,
+			Limits: doc.Limits, Isolation: doc.Isolation, Image: doc.Image, Violations: doc.Violations, Notes: doc.Notes,
+		},
+	}
+	var err error
+	if r.Stdout, err = output(doc.Stdout, doc.StdoutEncoding, doc.StdoutHeadBytes, doc.StdoutDropped, doc.StdoutFile); err != nil {
+		return nil, fmt.Errorf("stdout: %w", err)
+	}
+	if r.Stderr, err = output(doc.Stderr, doc.StderrEncoding, doc.StderrHeadBytes, doc.StderrDropped, doc.StderrFile); err != nil {
+		return nil, fmt.Errorf("stderr: %w", err)
+	}
+	for _, f := range doc.Files {
+		data, err := decodeText(f.Content, f.Encoding)
+		if err != nil {
+			return nil, fmt.Errorf("file %q: %w", f.Path, err)
+		}
+		r.Files = append(r.Files, executor.OutputFile{Path: f.Path, Mode: f.Mode, Data: data, Reason: f.Reason})
+	}
+	return r, nil
+}
+
+// outputFile is executor.OutputFile as it is written.
+type outputFile struct {
+	Path     string `json:"path"`
+	Mode     uint32 `json:"mode"`
+	Content  string `json:"content"`
+	Encoding string `json:"encoding"`
+	Reason   string `json:"not_taken"`
+}
+
+func output(text, encoding string, head int, dropped uint64, file string) (sandbox.Output, error) {
+	data, err := decodeText(text, encoding)
+	if err != nil {
+		return sandbox.Output{}, err
+	}
+	o := sandbox.Output{Head: data, Dropped: dropped, Total: uint64(len(data)) + dropped, File: file}
+	if dropped > 0 {
+		if head < 0 || head > len(data) {
+			return o, fmt.Errorf("a head of %d bytes in %d", head, len(data))
+		}
+		o.Head, o.Tail = data[:head:head], data[head:]
+	}
+	return o, nil
+}
+
+func decodeText(text, encoding string) ([]byte, error) {
+	switch encoding {
+	case "":
+		return []byte(text), nil
+	case "base64":
+		return base64.StdEncoding.DecodeString(text)
+	}
+	return nil, fmt.Errorf("unknown encoding %q", encoding)
+}
+
+// SignalNumber is the number of a signal by the name that results have for it; 0 for none.
+func SignalNumber(name string) int {
+	if name == "" {
+		return 0
+	}
+	for n := 1; n <= 64; n++ {
+		if sandbox.SignalName(n) == name {
+			return n
+		}
+	}
+	return 0
+}

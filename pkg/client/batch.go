@@ -1,0 +1,82 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+)
+
+// Item is what became of one run of a batch: a result, an error, or it was skipped. The last of a batch has the summary, and nothing else.
+type Item struct {
+	Index   int
+	Name    string // of its input
+	ID      string
+	Result  *executor.Result
+	Err     error // a *Problem: why there is no result
+	Skipped bool
+	Summary *wire.BatchSummary
+}
+
+// Batch runs many inputs of one program, or many programs, and yields what became of each as the server answers it; the last item is the summary. Whoever
+// stops listening cancels the rest. The error of an item is in it; that of the sequence ends it.
+func (c *Client) Batch(ctx context.Context, batch *wire.Batch) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		resp, err := c.post(ctx, wire.PathBatch, batch, wire.TypeNDJSON, "")
+		if err != nil {
+			yield(Item{}, err)
+			return
+		}
+		defer resp.Body.Close()
+		for lines := bufio.NewReaderSize(resp.Body, 64<<10); ; {
+			line, err := readBounded(lines)
+			if err != nil {
+				yield(Item{}, fmt.Errorf("%w: %w", ErrBroken, err))
+				return
+			}
+			if len(bytes.TrimSpace(line)) == 0 { // a sign of life
+				continue
+			}
+			item, err := readItem(line)
+			if !yield(item, err) || err != nil || item.Summary != nil {
+				return
+			}
+		}
+	}
+}
+
+// readItem reads one line of a batch.
+func readItem(line []byte) (Item, error) {
+	var doc struct {
+		wire.BatchItem
+		Problem *wire.Problem `json:"problem"`
+	}
+	if err := json.Unmarshal(line, &doc); err != nil {
+		return Item{}, fmt.Errorf("the server sent what is no item: %w", err)
+	}
+	switch {
+	case doc.Kind == wire.KindSummary:
+		s := new(wire.BatchSummary)
+		return Item{Summary: s}, json.Unmarshal(line, s)
+	case doc.Kind == wire.KindError && doc.Problem != nil:
+		return Item{}, &Problem{*doc.Problem}
+	case doc.Kind != wire.KindItem:
+		return Item{}, fmt.Errorf("the server sent what is no item: %.40q", doc.Kind)
+	}
+	item := Item{Index: doc.Index, Name: doc.Name, ID: doc.ID, Skipped: doc.Skipped}
+	if doc.Error != nil {
+		item.Err = &Problem{*doc.Error}
+	}
+	if doc.BatchItem.Result != nil {
+		var err error
+		if item.Result, err = wire.DecodeResult(doc.BatchItem.Result); err != nil {
+			return item, fmt.Errorf("the result of item %d: %w", item.Index, err)
+		}
+	}
+	return item, nil
+}

@@ -1,0 +1,146 @@
+package client
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Limits of what is put into a request as a whole. Larger files are uploaded first.
+const (
+	// MaxInline is the most that the files of a request may have together.
+	MaxInline = 16 * sandbox.MiB
+	// maxInlineFiles bounds how many there are: more are slower to write down than to copy.
+	maxInlineFiles = 10_000
+)
+
+// ErrNotCarried is why a request can not be put into one to a server as it is.
+type ErrNotCarried struct {
+	Field  string // as the engine and its flags call it
+	Reason string
+}
+
+func (e *ErrNotCarried) Error() string { return e.Field + ": " + e.Reason }
+
+// NewRun writes the engine's request as one to a server: what comes back of wire.Run.Request is the same again. Its error is an
+// *ErrNotCarried for what can not be carried, or what happened when a file was read. Standard input, and those who are told of events, are
+// not part of it.
+func NewRun(req *executor.Request) (*wire.Run, error) {
+	if err := carried(req); err != nil {
+		return nil, err
+	}
+	l, p, o := &req.Limits, &req.Policy, &req.Options
+	run := &wire.Run{
+		Language: req.Language, Code: req.Code, Name: req.Name, Entry: req.Entry, Image: req.Image, Args: req.Args, Env: req.Env, NoCache: req.NoCache,
+		Timeout: wire.Duration(l.Wall), Grace: wire.Duration(l.Grace), CPUs: wire.Cores(l.CPUs), CPUTime: wire.Duration(l.CPUTime), Memory: wire.Size(l.Memory),
+		Disk: wire.Size(l.Disk), Inodes: wire.Count(l.Inodes), Pids: wire.Count(l.Processes), OpenFiles: wire.Count(l.OpenFiles), OutputLimit: wire.Size(l.Output),
+		CompileTimeout: wire.Duration(req.CompileLimits.Wall), CompileMemory: wire.Size(req.CompileLimits.Memory),
+		Network: string(p.Network), Workdir: p.Workdir, Scratch: string(p.Scratch), WritableRoot: p.WritableRoot, Hostname: p.Hostname,
+		UID: wire.Count(p.User.UID), GID: wire.Count(p.User.GID), Require: string(p.Require), Strict: p.Strict, KillOnOutput: p.KillOnOutput, Labels: p.Labels,
+		Commands: o.Commands, ForbidImports: o.ForbidImports, Release: o.Release, Edition: o.Edition, Test: o.Test, Setup: o.Setup, Out: req.Outputs.Patterns,
+	}
+	for _, v := range p.Volumes {
+		run.Volumes = append(run.Volumes, v.String())
+	}
+	if req.TTY != nil {
+		run.TTY = &wire.TTY{Rows: req.TTY.Rows, Cols: req.TTY.Cols}
+	}
+	room := int64(MaxInline)
+	var err error
+	if run.Files, err = inline("files", req.Files, &room); err != nil {
+		return nil, err
+	}
+	run.In, err = inline("in", req.Inputs, &room)
+	return run, err
+}
+
+// carried refuses what has no place in a request, and text that JSON would change.
+func carried(req *executor.Request) error {
+	compile := req.CompileLimits
+	compile.Wall, compile.Memory = 0, 0
+	switch {
+	case req.Template != nil || req.Variables != nil:
+		return &ErrNotCarried{"template", "a template has to be filled in first"}
+	case compile != (sandbox.Limits{}):
+		return &ErrNotCarried{"compile-limits", "only time and memory of compiling can be asked for"}
+	case req.Outputs.MaxFiles != 0 || req.Outputs.MaxBytes != 0:
+		return &ErrNotCarried{"out", "how much is brought back is the server's to say"}
+	case req.Spill != nil:
+		return &ErrNotCarried{"spill", "a server writes nothing to files of its client"}
+	}
+	texts := map[string][]string{
+		"code": {req.Code, req.Name}, "lang": {req.Language}, "entry": {req.Entry}, "args": req.Args, "image": {req.Image}, "workdir": {req.Policy.Workdir},
+		"hostname": {req.Policy.Hostname}, "commands": req.Options.Commands, "forbid-imports": req.Options.ForbidImports, "edition": {req.Options.Edition},
+		"setup": req.Options.Setup, "out": req.Outputs.Patterns,
+	}
+	for name, value := range req.Env {
+		texts["env"] = append(texts["env"], name, value)
+	}
+	for name, value := range req.Policy.Labels {
+		texts["labels"] = append(texts["labels"], name, value)
+	}
+	for field, all := range texts {
+		for _, text := range all {
+			if !utf8.ValidString(text) {
+				return &ErrNotCarried{field, fmt.Sprintf("%.40q is not UTF-8", text)}
+			}
+		}
+	}
+	return nil
+}
+
+// inline reads files into a request.
+func inline(field string, files []executor.File, room *int64) ([]wire.File, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	if len(files) > maxInlineFiles {
+		return nil, &ErrNotCarried{field, fmt.Sprintf("%d files are more than %d", len(files), maxInlineFiles)}
+	}
+	all := make([]wire.File, len(files))
+	for i, f := range files {
+		if !utf8.ValidString(f.Path) {
+			return nil, &ErrNotCarried{field, fmt.Sprintf("the name %q is not UTF-8", f.Path)}
+		}
+		data, err := content(f, *room+1)
+		if err != nil {
+			return nil, err
+		}
+		if *room -= int64(len(data)); *room < 0 {
+			return nil, &ErrNotCarried{field, fmt.Sprintf("the files have more than %s", MaxInline)}
+		}
+		all[i] = wire.NewFile(f.Path, f.Mode, data)
+	}
+	return all, nil
+}
+
+// content reads a file, but no more of it than that.
+func content(f executor.File, most int64) ([]byte, error) {
+	if f.Open == nil {
+		return f.Data, nil
+	}
+	r, err := f.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, most))
+}
+
+// SetStdin gives a run its whole standard input.
+func SetStdin(run *wire.Run, data []byte) {
+	run.Stdin, run.StdinEncoding = sandbox.EncodeText(data)
+}
+
+// flagOf is what the engine, and the command line, call a field of a request.
+func flagOf(field string) string {
+	if name, ok := map[string]string{"language": "lang", "files": "file", "volumes": "volume", "vars": "var"}[field]; ok {
+		return name
+	}
+	return strings.ReplaceAll(field, "_", "-")
+}

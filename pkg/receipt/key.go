@@ -1,0 +1,122 @@
+package receipt
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// The files of a server's directory. Both are the user's alone; the second is for convenience.
+const (
+	keyFile    = "receipt.key"
+	PublicFile = "receipt.pub"
+)
+
+// lockWait is the longest wait for another process that makes the same key.
+const lockWait = 10 * time.Second
+
+// DefaultDir is where a server of this user keeps its key: $XDG_STATE_HOME/sandbox-run/server.
+func DefaultDir() (string, error) {
+	dir, err := userdir.State()
+	if err != nil {
+		return "", &sandbox.Error{Op: "receipt key", Err: err}
+	}
+	return filepath.Join(dir, "server"), nil
+}
+
+// OpenSigner signs with the key of a directory, which is made the first time. Nobody else may be able to write there.
+func OpenSigner(path string) (*Signer, error) {
+	s, err := openSigner(path)
+	if err != nil {
+		return nil, &sandbox.Error{Op: "receipt key", Err: err, Hint: "another directory, which is yours alone"}
+	}
+	return s, nil
+}
+
+func openSigner(path string) (_ *Signer, err error) {
+	dir, err := userdir.OpenDir(path, userdir.Write)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	f, err := dir.Open(keyFile, userdir.Write)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := userdir.Lock(f, false, lockWait); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s: others may read it (mode %04o); chmod 600, or remove it for a new key", f.Name(), info.Mode().Perm())
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 4096))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > 0 {
+		s, err := parsePrivate(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		}
+		return s, nil
+	}
+	seed := make([]byte, ed25519.SeedSize)
+	_, _ = rand.Read(seed) // never fails
+	s, err := NewSigner(seed)
+	if err != nil {
+		return nil, err
+	}
+	// The public half first: a key that is there has it beside it.
+	if err := writeWhole(dir, PublicFile, []byte(s.Public().PEM())); err != nil {
+		return nil, err
+	}
+	if _, err := f.WriteAt(pem.EncodeToMemory(&pem.Block{Type: privateBlock, Bytes: append(bytes.Clone(pkcs8), seed...)}), 0); err != nil {
+		return nil, errors.Join(err, f.Truncate(0))
+	}
+	return s, errors.Join(f.Sync(), dir.Sync())
+}
+
+func writeWhole(dir *userdir.Dir, name string, text []byte) error {
+	f, err := dir.Open(name, userdir.Write)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(text, 0)
+	return errors.Join(err, f.Truncate(int64(len(text))), f.Close())
+}
+
+func parsePrivate(text []byte) (*Signer, error) {
+	block, _ := pem.Decode(text)
+	if block == nil || block.Type != privateBlock {
+		return nil, errors.New("no private key in it; remove it for a new one")
+	}
+	seed, ok := bytes.CutPrefix(block.Bytes, pkcs8)
+	if !ok {
+		return nil, errors.New("no private key of Ed25519 in it; remove it for a new one")
+	}
+	return NewSigner(seed)
+}
+
+// OwnKey is the public key of the server whose directory this is.
+func OwnKey(dir string) (PublicKey, error) {
+	text, err := os.ReadFile(filepath.Join(dir, PublicFile))
+	if err != nil {
+		return nil, &sandbox.Error{Op: "key", Err: err, Hint: "--key, with what GET /v1/receipt-key of the server gives"}
+	}
+	return ParsePublicKey(text)
+}

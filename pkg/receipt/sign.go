@@ -1,0 +1,252 @@
+package receipt
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// PayloadType says what is signed; a signature of it can not be one of anything else.
+const PayloadType = "application/vnd.sandbox-run.receipt.v1+json"
+
+// Envelope is a signed statement.
+type Envelope struct {
+	PayloadType string      `json:"payloadType"`
+	Payload     string      `json:"payload"`
+	Signatures  []Signature `json:"signatures"`
+}
+
+// Signature is one of an envelope's; ours have one.
+type Signature struct {
+	KeyID string `json:"keyid"`
+	Sig   string `json:"sig"`
+}
+
+// signed is what the signature is of, as DSSE has it: no two pairs of type and payload give the same bytes.
+func signed(payloadType string, payload []byte) []byte {
+	return fmt.Appendf(nil, "DSSEv1 %s %s %s %s", strconv.Itoa(len(payloadType)), payloadType, strconv.Itoa(len(payload)), payload)
+}
+
+// PublicKey is a server's key as others know it.
+type PublicKey ed25519.PublicKey
+
+// spki and pkcs8 are how Ed25519 keys begin where they are written as the rest of the world does (RFC 8410). The rest of such a file
+// is the 32 bytes of the key, so crypto/x509, which is slow to start, is not needed.
+var (
+	spki  = []byte{0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00}
+	pkcs8 = []byte{0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20}
+)
+
+const (
+	publicBlock  = "PUBLIC KEY"
+	privateBlock = "PRIVATE KEY"
+	idLength     = 16
+)
+
+// ID names a key in receipts; it is part of its digest.
+func (k PublicKey) ID() string { return Digest(append(bytes.Clone(spki), k...))[:idLength] }
+
+// PEM is the key as openssl and others read it.
+func (k PublicKey) PEM() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: publicBlock, Bytes: append(bytes.Clone(spki), k...)}))
+}
+
+// String is the key on one line: base64 of its 32 bytes.
+func (k PublicKey) String() string { return base64.StdEncoding.EncodeToString(k) }
+
+// ParsePublicKey reads what PEM and String write, and the document that GET /v1/receipt-key gives.
+func ParsePublicKey(text []byte) (PublicKey, error) {
+	bad := func(format string, args ...any) (PublicKey, error) {
+		return nil, &sandbox.Error{
+			Op: "key", Kind: sandbox.ErrInvalid, Err: fmt.Errorf(format, args...),
+			Hint: "a public key of Ed25519 as PEM, as base64, or what GET /v1/receipt-key gives",
+		}
+	}
+	text = bytes.TrimSpace(text)
+	if bytes.HasPrefix(text, []byte("{")) {
+		var doc KeyDocument
+		if err := json.Unmarshal(text, &doc); err != nil {
+			return bad("%w", err)
+		}
+		if doc.Algorithm != Algorithm {
+			return bad("a key for %q; ours are for %s", doc.Algorithm, Algorithm)
+		}
+		text = []byte(doc.PublicKey)
+	}
+	if block, rest := pem.Decode(text); block != nil {
+		switch raw, ok := bytes.CutPrefix(block.Bytes, spki); {
+		case block.Type == privateBlock:
+			return bad("this is a private key, which nobody else should have")
+		case block.Type != publicBlock || !ok || len(raw) != ed25519.PublicKeySize:
+			return bad("%s: no public key of Ed25519", block.Type)
+		case len(bytes.TrimSpace(rest)) > 0:
+			return bad("something follows the key")
+		default:
+			return PublicKey(raw), nil
+		}
+	}
+	raw, err := base64.StdEncoding.Strict().DecodeString(string(text))
+	if err != nil {
+		return bad("neither PEM nor base64")
+	}
+	if len(raw) != ed25519.PublicKeySize {
+		return bad("%d bytes; a key has %d", len(raw), ed25519.PublicKeySize)
+	}
+	return PublicKey(raw), nil
+}
+
+// Algorithm is what keys are for.
+const Algorithm = "ed25519"
+
+// KeyDocument is a public key as a server tells it.
+type KeyDocument struct {
+	KeyID     string `json:"key_id" doc:"Names the key in receipts"`
+	Algorithm string `json:"algorithm" doc:"ed25519"`
+	PublicKey string `json:"public_key" doc:"Base64 of the key's 32 bytes"`
+	PEM       string `json:"pem" doc:"The same as other tools read it"`
+}
+
+// Document is the key as a server tells it.
+func (k PublicKey) Document() KeyDocument {
+	return KeyDocument{KeyID: k.ID(), Algorithm: Algorithm, PublicKey: k.String(), PEM: k.PEM()}
+}
+
+// Signer signs with one server's key.
+type Signer struct {
+	key    ed25519.PrivateKey
+	public PublicKey
+}
+
+// NewSigner signs with the key that a seed of 32 bytes makes.
+func NewSigner(seed []byte) (*Signer, error) {
+	if len(seed) != ed25519.SeedSize {
+		return nil, sandbox.Invalid("receipt key", "a seed of %d bytes; it has %d", len(seed), ed25519.SeedSize)
+	}
+	key := ed25519.NewKeyFromSeed(seed)
+	public, _ := key.Public().(ed25519.PublicKey) // it is nothing else
+	return &Signer{key: key, public: PublicKey(public)}, nil
+}
+
+// Public is what receipts are checked with.
+func (s *Signer) Public() PublicKey { return s.public }
+
+// Sign makes a receipt. Server is filled in.
+func (s *Signer) Sign(st Statement) (*Envelope, error) {
+	st.Server = s.public.ID()
+	st.Time = st.Time.UTC()
+	payload, err := json.Marshal(st)
+	if err != nil {
+		return nil, &sandbox.Error{Op: "receipt", Err: err}
+	}
+	return &Envelope{
+		PayloadType: PayloadType, Payload: base64.StdEncoding.EncodeToString(payload),
+		Signatures: []Signature{{KeyID: st.Server, Sig: base64.StdEncoding.EncodeToString(ed25519.Sign(s.key, signed(PayloadType, payload)))}},
+	}, nil
+}
+
+// ErrForged is what Verify wraps where a receipt is not what its signer wrote.
+var ErrForged = errors.New("the signature does not match")
+
+// OtherKeyError is a receipt that was signed with another key than the one it was to be checked with.
+type OtherKeyError struct{ Signed, Have string }
+
+func (e *OtherKeyError) Error() string {
+	return fmt.Sprintf("receipt: it is signed with key %q, and this is key %s", e.Signed, e.Have)
+}
+
+// Extract finds the receipt in what a user has: an envelope, its base64 as it comes in a header, or a document with one in it. The
+// result is nil unless that document has it, too.
+func Extract(text []byte) (envelope, result []byte, err error) {
+	text = bytes.TrimSpace(text)
+	if len(text) > 0 && text[0] != '{' {
+		if text, err = base64.StdEncoding.Strict().DecodeString(string(text)); err != nil {
+			return nil, nil, invalid(errors.New("neither JSON nor base64"))
+		}
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil {
+		return nil, nil, invalid(fmt.Errorf("not a JSON document: %w", err))
+	}
+	switch {
+	case members["payloadType"] != nil:
+		return text, nil, nil
+	case members[memberReceipt] != nil && members["verdict"] != nil && members["stdout"] != nil:
+		return members[memberReceipt], text, nil
+	case members[memberReceipt] != nil:
+		return members[memberReceipt], members[memberResult], nil
+	}
+	return nil, nil, &sandbox.Error{
+		Op: "receipt", Kind: sandbox.ErrInvalid, Err: errors.New("neither a receipt nor a document with one in it"),
+		Hint: `ask the server for one: {"receipt": true}`,
+	}
+}
+
+func invalid(err error) error {
+	return &sandbox.Error{Op: "receipt", Kind: sandbox.ErrInvalid, Err: err}
+}
+
+// Verify opens an envelope with the key of the server that it is said to be from. White space apart, any byte that differs from what
+// was signed is an error.
+func Verify(envelope []byte, key PublicKey) (*Statement, error) {
+	if len(key) != ed25519.PublicKeySize {
+		return nil, sandbox.Invalid("key", "%d bytes; a key has %d", len(key), ed25519.PublicKeySize)
+	}
+	var e Envelope
+	strict := json.NewDecoder(bytes.NewReader(envelope))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&e); err != nil {
+		return nil, invalid(err)
+	}
+	// Names are told apart by their case, and come once: what we have read is what anybody else would.
+	again, err := json.Marshal(e)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	got, err := Canonical(envelope)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	if want, err := Canonical(again); err != nil || !bytes.Equal(got, want) {
+		return nil, invalid(errors.New("it is not written as receipts are"))
+	}
+	switch {
+	case e.PayloadType != PayloadType:
+		return nil, invalid(fmt.Errorf("a payload of type %q; ours is %s", e.PayloadType, PayloadType))
+	case len(e.Signatures) != 1:
+		return nil, invalid(fmt.Errorf("%d signatures; there should be one", len(e.Signatures)))
+	case e.Signatures[0].KeyID != key.ID():
+		return nil, &OtherKeyError{Signed: e.Signatures[0].KeyID, Have: key.ID()}
+	}
+	payload, err := strictBase64(e.Payload)
+	if err != nil {
+		return nil, invalid(fmt.Errorf("payload: %w", err))
+	}
+	sig, err := strictBase64(e.Signatures[0].Sig)
+	if err != nil {
+		return nil, invalid(fmt.Errorf("signature: %w", err))
+	}
+	if !ed25519.Verify(ed25519.PublicKey(key), signed(e.PayloadType, payload), sig) {
+		return nil, fmt.Errorf("receipt: %w", ErrForged)
+	}
+	var st Statement
+	if err := json.Unmarshal(payload, &st); err != nil {
+		return nil, invalid(fmt.Errorf("payload: %w", err))
+	}
+	return &st, nil
+}
+
+// strictBase64 takes the one way of writing bytes. The decoder itself ignores line ends.
+func strictBase64(text string) ([]byte, error) {
+	if strings.ContainsAny(text, "\r\n") {
+		return nil, errors.New("line ends in base64")
+	}
+	return base64.StdEncoding.Strict().DecodeString(text)
+}

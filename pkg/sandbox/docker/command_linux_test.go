@@ -1,0 +1,62 @@
+package docker
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// The whole command with either engine: the thin executable finds the full one, code goes in, output and files come back.
+func TestCommand(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *engine) {
+		bin := os.Getenv("SANDBOX_RUN_TEST_BIN")
+		if bin == "" {
+			bin = filepath.Join(engines.dir, "bin")
+			cmd := exec.Command("go", "build", "-tags", "thin", "-buildvcs=false", "-o", bin+"/", "github.com/sandbox-run/sandbox-run/cmd/...")
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		}
+		dir := t.TempDir()
+		run := func(stdin string, args ...string) (stdout, stderr string, code int) {
+			cmd := exec.Command(filepath.Join(bin, "sandbox-run"), args...)
+			cmd.Env = append(os.Environ(), "SANDBOX_RUN_BACKEND=docker", "SANDBOX_RUN_DOCKER_HOST="+e.host, "SANDBOX_RUN_IMAGE="+testImage)
+			cmd.Dir, cmd.Stdin = dir, bytes.NewReader([]byte(stdin))
+			var out, diagnostics bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &diagnostics
+			err := cmd.Run()
+			if cmd.ProcessState == nil {
+				t.Fatal(err)
+			}
+			return out.String(), diagnostics.String(), cmd.ProcessState.ExitCode()
+		}
+		program := "import sys\nopen('made.txt', 'w').write(sys.stdin.read().upper())\nprint('hello', sys.argv[1])\nsys.exit(3)\n"
+		if err := os.WriteFile(filepath.Join(dir, "main.py"), []byte(program), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stdout, stderr, code := run("typed", "--quiet", "--out", "made.txt", "main.py", "--", "you")
+		if made, err := os.ReadFile(filepath.Join(dir, "made.txt")); stdout != "hello you\n" || code != 3 || string(made) != "TYPED" {
+			t.Errorf("%q, %q, %d; made %q, %v", stdout, stderr, code, made, err)
+		}
+		stdout, stderr, _ = run("", "--json", "--memory", "64MiB", "--lang", "python", "--code", "x = bytearray(300 << 20)")
+		var doc struct {
+			Verdict   sandbox.Verdict `json:"verdict"`
+			Isolation struct {
+				Backend string       `json:"backend"`
+				Tier    sandbox.Tier `json:"tier"`
+			} `json:"isolation"`
+		}
+		if err := json.Unmarshal([]byte(stdout), &doc); err != nil || doc.Verdict != sandbox.VerdictMemoryLimit || doc.Isolation.Backend != Name || doc.Isolation.Tier != sandbox.TierContainer {
+			t.Errorf("%+v, %v: %s%s", doc, err, stdout, stderr)
+		}
+		if stdout, stderr, code = run("", "exec", "--quiet", "--", "id", "-u"); stdout != "1000\n" || code != 0 {
+			t.Errorf("%q, %q, %d", stdout, stderr, code)
+		}
+	})
+}

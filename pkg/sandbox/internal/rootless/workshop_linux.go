@@ -1,0 +1,37 @@
+package rootless
+
+import (
+	"os"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
+)
+
+// Workshop makes the mounts that sandboxes consist of. All of them are detached: visible nowhere on the host, and gone
+// with their last descriptor, which is the caller's. Who may mount has a bench for it; whoever may not has a steward,
+// who stands at a bench in a user namespace.
+//
+// Owners are ids as the workshop numbers them: see Identity.
+type Workshop interface {
+	// Root is a copy of the read-only root for a spec.
+	Root(spec *sandbox.Spec) (int, error)
+	// WritableRoot is a root whose changes go to the scratch with that mount, which is used up: rest takes its place.
+	WritableRoot(spec *sandbox.Spec, owner, disk int) (root, rest int, err error)
+	// Again makes two of one, which is used up; with an error, other may still be there.
+	Again(mount int) (one, other int, err error)
+	// Scratch is a writable disk with its directories in it.
+	Scratch(mode sandbox.ScratchMode, o scratch.Options, owner int) (*scratch.Scratch, error)
+	// Volume is a directory or a file of the host. A maker, if not 0, may make files and give them to the owner, where ids are mapped.
+	Volume(v sandbox.Volume, owner, maker int) (mount *os.File, isFile bool, err error)
+	// Opener opens the files of a scratch. It holds as long as that does.
+	Opener(s *scratch.Scratch, owner int) files.Opener
+	// Close lets go of everything that was kept. Twice is fine.
+	Close()
+}
+
+var (
+	_ Workshop = (*rootfs.Bench)(nil)
+	_ Workshop = (*Steward)(nil)
+)

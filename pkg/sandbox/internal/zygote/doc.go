@@ -1,0 +1,28 @@
+// Package zygote keeps warm interpreters and has them fork programs into sandboxes.
+//
+// Place in the flow. Between pkg/sandbox/native, which owns the sandboxes, and a driver that runs in the interpreter
+// (pkg/executor/driver): it speaks with the driver, and knows nothing of its language.
+//
+// Lifecycle. Start executes an interpreter on the read-only root that its sandboxes have, in a mount namespace of its own where the
+// driver's files lie besides, without network, with an id that nobody else has and with one capability: to join namespaces. The
+// driver loads what it can and says that it is ready. From then on it forks for every request:
+//
+//	driver → ready
+//	host → fork [a socket, the sandbox's namespaces]      at the control socket, the driver's standard input
+//	driver                             forks a child into the pid namespace
+//	child                              joins the other namespaces, forks, and exits
+//	its child                          is the sandbox's init's by that
+//	host → request [descriptors]       at that socket, and read there: the driver's own memory has nothing of anybody's
+//	its child                          puts up its walls, one system call after the other as the request lists them
+//	its child → began{pid, at} [listener]      and from there on it is the program
+//	any of them → failed{stage, errno}         in place of that
+//
+// That the program began is decided by one message: a host that does not wait any longer shuts the socket, and a process that can
+// not send ends.
+//
+// Concurrency. Any number of goroutines may call Fork; requests are served one after the other.
+//
+// Limits. The interpreter is executed outside of any sandbox, so it must be the machine's own: its file and all directories on the
+// way to it root's, and nobody else's to write. When the supervisor dies, however it dies, the kernel kills the interpreter: it is
+// bound to a pipe that closes then.
+package zygote

@@ -1,0 +1,280 @@
+package zygote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
+)
+
+// Options say what is executed, and on what.
+type Options struct {
+	Root    int            // detached mount of the sandboxes' root, which is used up
+	Scratch []string       // directories that are the zygote's own to write to, and empty
+	Files   []sandbox.File // the driver, somewhere in those
+	Args    []string
+	Env     []string // NAME=value
+	Dir     string
+	// Hostname is the sandboxes'. Modules ask for it when they are loaded, and forks have what they were told.
+	Hostname string
+	UID      int // of the zygote; nobody else's
+	Rlimits  []initproto.Rlimit
+	Cgroups  []*os.File // to join
+}
+
+// ForkVariable is set in the environment of an interpreter that is to fork: its control socket is its standard input.
+const ForkVariable = "SANDBOX_RUN_FORK"
+
+// readyMessage is what a driver says when it has loaded everything.
+const readyMessage = "ready"
+
+// maxSaid bounds what is kept of what a zygote prints: it should print nothing.
+const maxSaid = 4 << 10
+
+// Start executes an interpreter and waits until its driver is ready. The caller closes it.
+func Start(ctx context.Context, o Options) (*Zygote, error) {
+	z := &Zygote{done: make(chan struct{})}
+	files, err := z.connect()
+	defer func() {
+		for _, fd := range files {
+			_ = unix.Close(fd)
+		}
+	}()
+	if err != nil {
+		z.closeFiles()
+		return nil, err
+	}
+	type born struct {
+		pid   int
+		mount *os.File
+		err   error
+	}
+	came := make(chan born, 1)
+	rootfs.Apart(func() {
+		var b born
+		b.pid, b.mount, b.err = o.execute(files)
+		came <- b
+	})
+	b := <-came
+	if b.err != nil {
+		z.closeFiles()
+		return nil, b.err
+	}
+	z.Mounts = b.mount
+	if err := z.bind(b.pid, files[1]); err != nil {
+		z.closeFiles() // without anybody at its control socket it ends by itself
+		go func() { _, _ = unix.Wait4(b.pid, nil, unix.WALL, nil) }()
+		_ = z.Mounts.Close()
+		return nil, err
+	}
+	for n, fd := range files { // or its end would not be seen
+		_ = unix.Close(fd)
+		files[n] = -1
+	}
+	z.watch()
+	if err := z.awaitReady(ctx); err != nil {
+		z.Close()
+		if said := z.said(); said != "" {
+			err = fmt.Errorf("%w; it says: %s", err, said)
+		}
+		return nil, err
+	}
+	if said := z.said(); said != "" {
+		z.Close()
+		return nil, fmt.Errorf("the interpreter prints at its start, which every program would have to: %q", said)
+	}
+	return z, nil
+}
+
+// connect makes the three descriptors of a zygote and keeps their other ends: the control socket; a pipe that nobody ever writes to
+// or reads from, which binds its life to ours; and what it prints when something is wrong.
+func (z *Zygote) connect() (theirs []int, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	theirs = append(theirs, pair[1])
+	if z.control, err = pollable(pair[0], "zygote"); err != nil {
+		return theirs, err
+	}
+	for _, end := range []**os.File{&z.life, &z.stderr} {
+		var p [2]int
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+			return theirs, err
+		}
+		theirs = append(theirs, p[1])
+		if *end, err = pollable(p[0], "zygote"); err != nil {
+			return theirs, err
+		}
+	}
+	return theirs, nil
+}
+
+func pollable(fd int, name string) (*os.File, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// bind has the kernel kill the zygote when our end of the pipe closes, for whatever reason: the one event that there is at the other
+// end of a pipe that nobody reads.
+func (z *Zygote) bind(pid, life int) (err error) {
+	if z.pidfd, err = unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err != nil {
+		return fmt.Errorf("pidfd: %w", err)
+	}
+	z.pid = pid
+	flags, err := unix.FcntlInt(uintptr(life), unix.F_GETFL, 0)
+	for _, set := range [][2]int{{unix.F_SETOWN, pid}, {fSetSig, int(unix.SIGKILL)}, {unix.F_SETFL, flags | unix.O_ASYNC}} {
+		if err == nil {
+			_, err = unix.FcntlInt(uintptr(life), set[0], set[1])
+		}
+	}
+	if err != nil {
+		_ = unix.Close(z.pidfd)
+		return fmt.Errorf("bind to the supervisor: %w", err)
+	}
+	return nil
+}
+
+const fSetSig = 10 // F_SETSIG
+
+// execute builds the zygote's world on a thread that ends with it, and has the interpreter born from there.
+func (o *Options) execute(files []int) (pid int, mounts *os.File, err error) {
+	fail := func(what string, err error) (int, *os.File, error) {
+		return 0, nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS); err != nil {
+		return fail("new namespaces", err)
+	}
+	if err := unix.Sethostname([]byte(o.Hostname)); err != nil {
+		return fail("set hostname", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fail("make mounts private", err)
+	}
+	// Before the host's is gone. The zygote is told of nobody's processes but its own.
+	proc, err := rootfs.NewMount("proc", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"hidepid", "invisible"})
+	if err != nil {
+		return fail("make proc", err)
+	}
+	defer unix.Close(proc)
+	if mounts, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
+		return fail("hold mounts", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = mounts.Close()
+		}
+	}()
+	if err := o.enter(proc); err != nil {
+		return fail("build root", err)
+	}
+	if err := o.leaveFiles(); err != nil {
+		return fail("leave driver", err)
+	}
+	if err := trusted(o.Args[0]); err != nil {
+		return 0, nil, err
+	}
+	var join []int
+	for _, f := range o.Cgroups {
+		join = append(join, int(f.Fd()))
+	}
+	pid, stage, err := clone.StartProgram(clone.Program{
+		Cgroups: join, Isolated: true, Stdio: [3]int{files[0], files[1], files[2]}, Rlimits: o.Rlimits,
+		UID: uint32(o.UID), GID: uint32(o.UID), Keep: unix.CAP_SYS_ADMIN, Landlock: -1,
+		Dir: o.Dir, Paths: []string{o.Args[0]}, Args: o.Args, Env: o.Env,
+	})
+	if err != nil {
+		return fail("execute "+o.Args[0]+" (stage "+stage.String()+")", err)
+	}
+	return pid, mounts, nil
+}
+
+// enter makes the root this thread's, as an init does: see buildRoot in package initproc.
+func (o *Options) enter(proc int) error {
+	if err := unix.MoveMount(o.Root, "", unix.AT_FDCWD, "/", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return err
+	}
+	if err := unix.Fchdir(o.Root); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return err
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return err
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return err
+	}
+	if err := unix.MoveMount(proc, "", unix.AT_FDCWD, "/proc", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return err
+	}
+	for _, dir := range o.Scratch {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=1777,size=64m,nr_inodes=4096"); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// leaveFiles puts the driver where the zygote, and nobody else, finds it.
+func (o *Options) leaveFiles() error {
+	for _, f := range o.Files {
+		if err := os.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(f.Path, f.Data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errUntrusted is why an interpreter is not executed outside of a sandbox.
+var errUntrusted = errors.New("it would be executed outside of any sandbox, and somebody else than root may change it")
+
+// trusted makes sure that a file, and every directory and link on the way to it, is root's and nobody else's to write.
+func trusted(file string) error {
+	at, rest := "/", strings.TrimPrefix(path.Clean(file), "/")
+	for links := 0; ; {
+		var st unix.Stat_t
+		if err := unix.Lstat(at, &st); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+		link := st.Mode&unix.S_IFMT == unix.S_IFLNK
+		if st.Uid != 0 || !link && st.Mode&0o022 != 0 {
+			return fmt.Errorf("%s: %w", at, errUntrusted)
+		}
+		if link {
+			target, err := os.Readlink(at)
+			if links++; err != nil || links > maxLinks {
+				return fmt.Errorf("%s: %w", at, unix.ELOOP)
+			}
+			if !path.IsAbs(target) {
+				target = path.Join(path.Dir(at), target)
+			}
+			at, rest = "/", strings.TrimPrefix(path.Join(target, rest), "/")
+			continue
+		}
+		if rest == "" {
+			return nil
+		}
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		at = path.Join(at, name)
+	}
+}
+
+const maxLinks = 40

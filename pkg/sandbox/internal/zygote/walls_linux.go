@@ -1,0 +1,149 @@
+package zygote
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+)
+
+// Request is a program as a zygote can fork it. Descriptors stay the caller's.
+type Request struct {
+	PIDNS    int // of the sandbox
+	UserNS   int // of the sandbox
+	Init     int // pidfd of its init, whose other namespaces are joined
+	Stdio    [3]int
+	Cgroups  []int // to join, through files that are open for writing
+	Ruleset  int   // of Landlock, or -1
+	Rlimits  []initproto.Rlimit
+	UID, GID int
+	Filter   []byte // a BPF program
+	Args     []string
+	Env      []string // NAME=value
+	Dir      string
+}
+
+// descriptors of a request, by their order.
+const (
+	fdStdin = iota
+	fdStdout
+	fdStderr
+	fdRest // the ruleset, if there is one, and the files of the cgroups
+)
+
+// A call is list{stage, list{errno that is no failure…}, number, argument…}. An argument is an int, bytes that are passed by their
+// address, list{n} for the n-th descriptor of the request, or list{} for the result of the call before.
+func call(stage initproto.Stage, number int, args ...any) list {
+	return append(list{stage.String(), list{}, number}, args...)
+}
+
+// mayFail is a call whose failure with that errno is none.
+func mayFail(c list, errno unix.Errno) list {
+	c[1] = list{int(errno)}
+	return c
+}
+
+func fd(n int) list { return list{n} }
+
+// walls are the calls by which the process becomes what a program is that the init has executed: see becomeProgram in package
+// clone, whose order this is, and whose every step is here or is the exec's own doing.
+func (r *Request) walls() list {
+	var all list
+	add := func(stage initproto.Stage, number int, args ...any) { all = append(all, call(stage, number, args...)) }
+	rest := fdRest
+	if r.Ruleset >= 0 {
+		rest++
+	}
+	for n := range r.Cgroups {
+		add(initproto.StageCgroup, unix.SYS_WRITE, fd(rest+n), "0", 1)
+	}
+	add(initproto.StageCgroup, unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
+	add(initproto.StageSession, unix.SYS_SETSID)
+	all = append(all, mayFail(call(initproto.StageSession, unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0), unix.ENOSYS))
+	for n := range r.Stdio {
+		add(initproto.StageStdio, unix.SYS_DUP3, fd(fdStdin+n), n, 0)
+	}
+	for _, l := range r.Rlimits {
+		add(initproto.StageLimits, unix.SYS_PRLIMIT64, 0, int(l.Resource), binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, l.Soft), l.Max), 0)
+	}
+	add(initproto.StageLimits, unix.SYS_UMASK, 0o022)
+	for c := range unix.CAP_LAST_CAP + 1 {
+		all = append(all, mayFail(call(initproto.StageIdentity, unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c), unix.EINVAL)) // this kernel has fewer
+	}
+	add(initproto.StageIdentity, unix.SYS_SETGROUPS, 0, 0)
+	add(initproto.StageIdentity, unix.SYS_SETRESGID, r.GID, r.GID, r.GID)
+	add(initproto.StageIdentity, unix.SYS_SETRESUID, r.UID, r.UID, r.UID)
+	add(initproto.StageIdentity, unix.SYS_CAPSET, capHeader(), make([]byte, 24))
+	// What an exec does for whoever is executed: the kernel hides a process that changes its ids.
+	add(initproto.StageIdentity, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	add(initproto.StageIdentity, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	add(initproto.StageWorkdir, unix.SYS_OPENAT2, unix.AT_FDCWD, r.Dir+"\x00", openHow(), unix.SizeofOpenHow)
+	add(initproto.StageWorkdir, unix.SYS_FCHDIR, list{})
+	if r.Ruleset >= 0 {
+		add(initproto.StageLandlock, unix.SYS_LANDLOCK_RESTRICT_SELF, fd(fdRest), 0)
+	}
+	return all
+}
+
+// filters are the ways to put up the last wall, of which the first that the kernel takes is it: list{number, operation, flags,
+// program, whether a listener comes of it}.
+func (r *Request) filters() list {
+	const size = unix.SizeofSockFilter
+	if len(r.Filter) < size {
+		return nil
+	}
+	var program []unix.SockFilter
+	for in := r.Filter; len(in) >= size; in = in[size:] {
+		program = append(program, unix.SockFilter{Code: binary.NativeEndian.Uint16(in), Jt: in[2], Jf: in[3], K: binary.NativeEndian.Uint32(in[4:])})
+	}
+	var all list
+	plain := r.Filter
+	if quiet := clone.WithoutNotifications(program); &quiet[0] != &program[0] {
+		plain = nil
+		for _, in := range quiet {
+			plain = binary.NativeEndian.AppendUint32(append(binary.NativeEndian.AppendUint16(plain, in.Code), in.Jt, in.Jf), in.K)
+		}
+		for _, flags := range []int{unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER} {
+			all = append(all, list{unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, r.Filter, 1})
+		}
+	}
+	return append(all, list{unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, plain, 0})
+}
+
+// closing ends everything else that is open (F2).
+func closing() list {
+	return list{call(initproto.StageStdio, unix.SYS_CLOSE_RANGE, 3, 1<<32-1, 0)}
+}
+
+// encode is the request as the process reads it, and its descriptors.
+func (r *Request) encode() (body []byte, fds []int) {
+	strings := func(of []string) (l list) {
+		for _, s := range of {
+			l = append(l, s)
+		}
+		return l
+	}
+	body = encode(nil, list{
+		r.walls(), r.filters(), closing(), strings(r.Args), strings(r.Env),
+	})
+	fds = []int{r.Stdio[0], r.Stdio[1], r.Stdio[2]}
+	if r.Ruleset >= 0 {
+		fds = append(fds, r.Ruleset)
+	}
+	return body, append(fds, r.Cgroups...)
+}
+
+// capHeader is struct __user_cap_header_struct for this process.
+func capHeader() []byte {
+	return binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, unix.LINUX_CAPABILITY_VERSION_3), 0)
+}
+
+// openHow is struct open_how for a directory to be entered.
+func openHow() (how []byte) {
+	for _, field := range []uint64{unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, 0, unix.RESOLVE_NO_MAGICLINKS} {
+		how = binary.NativeEndian.AppendUint64(how, field)
+	}
+	return how
+}

@@ -1,0 +1,309 @@
+package zygote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Zygote is a warm interpreter. It owns the process and the supervisor's ends of what connects it.
+type Zygote struct {
+	// Mounts is the zygote's mount namespace. A program that is a fork shows the files it was loaded from as long as it exists.
+	Mounts *os.File
+
+	pid     int
+	pidfd   int // the watcher's
+	control *os.File
+	life    *os.File
+	stderr  *os.File
+
+	done    chan struct{}
+	closing sync.Once
+
+	mu      sync.Mutex
+	printed []byte
+}
+
+// maxRequest is more than a request can be.
+const maxRequest = 4 << 20
+
+// ErrGone is the error of a zygote that ended.
+var ErrGone = errors.New("the warm interpreter is gone")
+
+// Failure is what a fork could not do. Nothing of the program has run.
+type Failure struct {
+	Stage, Detail string
+	Errno         syscall.Errno
+}
+
+func (f *Failure) Error() string {
+	if f.Errno == 0 {
+		return fmt.Sprintf("fork: %s (stage %s)", f.Detail, f.Stage)
+	}
+	return fmt.Sprintf("fork: %s: %s (stage %s)", f.Detail, f.Errno.Error(), f.Stage)
+}
+
+// Child is a program that began.
+type Child struct {
+	PID      uint32   // in the sandbox
+	At       uint64   // nanoseconds of the monotonic clock
+	Listener *os.File // of its filter, or nil; the caller's
+}
+
+// PID is the zygote's number, until it is Done.
+func (z *Zygote) PID() int { return z.pid }
+
+// Done is closed when the zygote has ended.
+func (z *Zygote) Done() <-chan struct{} { return z.done }
+
+// Close ends the zygote; what it has forked goes on. It returns when it is gone, and may be called twice.
+func (z *Zygote) Close() {
+	z.Kill()
+	<-z.done
+}
+
+// Kill ends the zygote, even one that does not answer, and does not wait. It may be called twice.
+func (z *Zygote) Kill() {
+	z.closing.Do(func() {
+		_ = z.life.Close() // the kernel kills it
+		_ = z.control.Close()
+	})
+}
+
+func (z *Zygote) closeFiles() {
+	for _, f := range []*os.File{z.control, z.life, z.stderr} {
+		_ = f.Close() // nil is fine
+	}
+}
+
+// watch waits for the zygote's end, and for what it prints. The process is waited for by nobody else.
+func (z *Zygote) watch() {
+	ended := os.NewFile(uintptr(z.pidfd), "zygote")
+	var printing sync.WaitGroup
+	printing.Go(func() {
+		buf := make([]byte, 512)
+		for {
+			n, err := z.stderr.Read(buf)
+			z.mu.Lock()
+			z.printed = append(z.printed, buf[:min(n, maxSaid-len(z.printed))]...)
+			z.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	})
+	go func() {
+		if raw, err := ended.SyscallConn(); err == nil {
+			_ = raw.Read(func(fd uintptr) bool {
+				fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+				n, err := unix.Poll(fds, 0)
+				return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
+			})
+		}
+		for {
+			if _, err := unix.Wait4(z.pid, nil, unix.WALL, nil); !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		_ = ended.Close()
+		// A child of its that waits ends with it; one that is at work may take a moment, and has nothing to print.
+		_ = z.stderr.SetReadDeadline(time.Now().Add(lastWords))
+		printing.Wait()
+		z.closeFiles()
+		close(z.done)
+	}()
+}
+
+// lastWords is how long what a dead zygote has printed may take to come.
+const lastWords = 100 * time.Millisecond
+
+// said is what the zygote has printed.
+func (z *Zygote) said() string {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return strings.TrimSpace(string(z.printed))
+}
+
+// awaitReady waits for the driver's first word.
+func (z *Zygote) awaitReady(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = z.control.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	body, files, err := receive(z.control)
+	for _, f := range files {
+		_ = f.Close()
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET):
+		return ErrGone
+	case err != nil:
+		return err
+	case string(body) != readyMessage:
+		return fmt.Errorf("the driver says %q", body)
+	}
+	return nil
+}
+
+// Fork has the program forked, and returns when it began. With an error, nothing of it has run, and nothing of it will.
+func (z *Zygote) Fork(ctx context.Context, r *Request) (Child, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return Child{}, fmt.Errorf("socket: %w", err)
+	}
+	answers, err := pollable(pair[0], "fork")
+	if err != nil {
+		_ = unix.Close(pair[1])
+		return Child{}, err
+	}
+	defer answers.Close()
+	// One message has all arguments and variables of a program.
+	_ = unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, maxRequest)
+	body, fds := r.encode()
+	if err = send(answers, body, fds); err == nil {
+		err = z.ask(pair[1], r.PIDNS, r.UserNS, r.Init)
+	}
+	_ = unix.Close(pair[1])
+	if err != nil {
+		return Child{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = answers.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	answer, files, err := receive(answers)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		// From here on it can not begin; if it has, there is a message.
+		if answer, files, err = lastWord(answers); err != nil {
+			return Child{}, &Failure{Stage: "fork", Detail: "no answer in time"}
+		}
+	}
+	if err != nil {
+		return Child{}, errors.Join(ErrGone, err)
+	}
+	return understand(answer, files)
+}
+
+// lastWord shuts a socket and returns what has come before.
+func lastWord(answers *os.File) (body []byte, files []*os.File, err error) {
+	raw, err := answers.SyscallConn()
+	if err != nil {
+		return nil, nil, err
+	}
+	rawErr := raw.Control(func(fd uintptr) {
+		if err = unix.Shutdown(int(fd), unix.SHUT_RD); err == nil {
+			body, files, err = receiveFrom(int(fd))
+		}
+	})
+	return body, files, errors.Join(rawErr, err)
+}
+
+// understand reads a driver's answer.
+func understand(answer []byte, files []*os.File) (c Child, err error) {
+	if len(files) > 0 {
+		c.Listener = files[0]
+	}
+	for _, f := range files[min(1, len(files)):] {
+		_ = f.Close()
+	}
+	if _, err := fmt.Sscanf(string(answer), "began %d %d", &c.PID, &c.At); err == nil && c.PID > 1 {
+		return c, nil
+	}
+	if c.Listener != nil {
+		_ = c.Listener.Close()
+	}
+	f := &Failure{Stage: "protocol", Detail: fmt.Sprintf("the driver says %q", answer)}
+	if rest, ok := bytes.CutPrefix(answer, []byte("failed ")); ok {
+		var errno int
+		stage, rest, _ := bytes.Cut(rest, []byte(" "))
+		number, detail, _ := bytes.Cut(rest, []byte(" "))
+		if _, err := fmt.Sscan(string(number), &errno); err == nil {
+			*f = Failure{Stage: string(stage), Detail: string(detail), Errno: syscall.Errno(errno)}
+		}
+	}
+	return Child{}, f
+}
+
+// ask has the zygote fork somebody who takes a request. It does not wait: a zygote that has too much to do is of no use.
+func (z *Zygote) ask(fds ...int) error {
+	select {
+	case <-z.done:
+		return ErrGone
+	default:
+	}
+	err := send(z.control, []byte(forkMessage), fds)
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
+		err = errors.Join(ErrGone, err)
+	}
+	return err
+}
+
+// forkMessage is what a zygote is told.
+const forkMessage = "fork"
+
+// send does not wait.
+func send(f *os.File, body []byte, fds []int) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	rawErr := raw.Control(func(fd uintptr) {
+		for {
+			if err = unix.Sendmsg(int(fd), body, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT); !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	})
+	if err = errors.Join(rawErr, err); err != nil {
+		return fmt.Errorf("send request: %w", err)
+	}
+	return nil
+}
+
+// receive waits for a message.
+func receive(f *os.File) (body []byte, files []*os.File, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, nil, err
+	}
+	rawErr := raw.Read(func(fd uintptr) bool {
+		body, files, err = receiveFrom(int(fd))
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	return body, files, errors.Join(rawErr, err)
+}
+
+func receiveFrom(fd int) ([]byte, []*os.File, error) {
+	buf, oob := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4*4))
+	for {
+		n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		var files []*os.File
+		if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil {
+			for i := range messages {
+				if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
+					for _, fd := range fds {
+						_ = unix.SetNonblock(fd, true)
+						files = append(files, os.NewFile(uintptr(fd), "listener"))
+					}
+				}
+			}
+		}
+		if n == 0 {
+			return nil, files, io.EOF
+		}
+		return buf[:n], files, nil
+	}
+}

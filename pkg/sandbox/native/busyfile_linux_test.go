@@ -1,0 +1,71 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// What was put can be executed at once, whatever else is being started meanwhile: until it executes, every child of ours has a copy
+// of the descriptor by which a file was written, and the kernel executes no file that somebody may write to.
+func TestPutAndExecute(t *testing.T) {
+	b := newBackend(t, Options{})
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer func() {
+		if err := errors.Join(m.Close(), b.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // emulated, on a busy machine, it is slow
+	defer cancel()
+	var work, noise sync.WaitGroup
+	over := make(chan struct{})
+	for range 2 {
+		noise.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					_ = exec.Command("/bin/true").Run()
+				}
+			}
+		})
+	}
+	for range 6 {
+		work.Go(func() {
+			for range 8 {
+				id, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierNamespace, Scratch: sandbox.ScratchMemory})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				files := make([]sandbox.File, 20)
+				script := ""
+				for i := range files {
+					name := "/workspace/tool" + string(rune('a'+i))
+					files[i] = sandbox.File{Path: name, Mode: 0o755, Data: []byte("#!/bin/sh\n:\n")}
+					script = name + " || exit 9; " + script // the last that was written first
+				}
+				res, err := (*sandbox.Result)(nil), m.Put(ctx, id, files)
+				if err == nil {
+					res, err = m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}, Limits: sandbox.Limits{Wall: 10 * time.Minute}}, sandbox.IO{})
+				}
+				if err != nil || res.Verdict != sandbox.VerdictOK {
+					t.Errorf("%v, %+v, %s", err, res.Exit, res.Stderr.Bytes())
+				}
+				if err := m.Delete(ctx, id); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	close(over)
+	noise.Wait()
+}

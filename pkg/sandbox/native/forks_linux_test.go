@@ -1,0 +1,184 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
+)
+
+// forks is a backend whose processes are forks of a warm interpreter that execute the program, wherever that can be: so that what was
+// written for any program is tried on forks.
+type forks struct {
+	*Backend
+	launcher string // on the host
+
+	forked, cold atomic.Int64
+
+	mu      sync.Mutex
+	zygotes map[string]sandbox.Zygote // by what they serve; nil where there can be none
+}
+
+// launcherInside is where the interpreter finds what it runs. A test that looks for what is left has one of its own.
+var launcherInside = "/opt/sandboxtest-launch" + os.Getenv(forksVariable) + ".py"
+
+// launcherSource becomes the program, which is not to ignore what Python ignores.
+const launcherSource = `import os, signal, sys
+for s in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(s, signal.SIG_DFL)
+try:
+    os.execvpe(sys.argv[1], sys.argv[1:], os.environ)
+except OSError:
+    os._exit(127)
+`
+
+func newForks(b *Backend) (*forks, error) {
+	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-launch"+os.Getenv(forksVariable)+"-")
+	if err != nil {
+		return nil, err
+	}
+	f := &forks{Backend: b, launcher: filepath.Join(dir, "launch.py"), zygotes: map[string]sandbox.Zygote{}}
+	return f, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(f.launcher, []byte(launcherSource), 0o644))
+}
+
+func (f *forks) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for _, z := range f.zygotes {
+		if z != nil {
+			errs = append(errs, z.Close())
+		}
+	}
+	clear(f.zygotes)
+	return errors.Join(append(errs, f.Backend.Close(), os.RemoveAll(filepath.Dir(f.launcher)))...)
+}
+
+func (f *forks) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
+	own := *spec
+	own.Root.Add = append(own.Root.Add[:len(own.Root.Add):len(own.Root.Add)], sandbox.Mount{Source: f.launcher, Target: launcherInside})
+	in, err := f.Backend.Create(ctx, &own)
+	if err != nil {
+		return nil, err
+	}
+	return &forksInstance{in.(*instance), f}, nil
+}
+
+type forksInstance struct {
+	*instance
+	f *forks
+}
+
+func (i *forksInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
+	q := *p
+	q.Args = append([]string{pythonPath, launcherInside}, p.Args...)
+	q.Warm = driver.Python("python")
+	z, err := i.f.zygote(ctx, i.spec, &q)
+	if err == nil {
+		var t sandbox.Task
+		if t, err = z.Start(ctx, i.instance, &q); err == nil {
+			i.f.forked.Add(1)
+			return t, nil
+		}
+	}
+	if !errors.Is(err, sandbox.ErrState) && !errors.Is(err, sandbox.ErrUnsupported) {
+		return nil, err
+	}
+	i.f.cold.Add(1)
+	return i.instance.Start(ctx, p)
+}
+
+func (f *forks) zygote(ctx context.Context, spec *sandbox.Spec, p *sandbox.Process) (sandbox.Zygote, error) {
+	env := maps.Clone(p.Env)
+	maps.DeleteFunc(env, func(name, _ string) bool { return !looksAt(name) })
+	key := fmt.Sprint(spec.Root, spec.User, spec.WritableRoot, env)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if z, ok := f.zygotes[key]; ok {
+		if z == nil {
+			return nil, unsuited("there is none")
+		}
+		return z, nil
+	}
+	z, err := f.Prepare(ctx, spec, p)
+	if err != nil {
+		f.zygotes[key] = nil
+		return nil, err
+	}
+	f.zygotes[key] = z
+	return z, nil
+}
+
+// forksVariable has the victims of TestForkCrash fork, and marks what they have.
+const forksVariable = "SANDBOXTEST_FORKS"
+
+// Supervisors are killed at random instants while their programs are forks: of zygotes, of forks on their way and of those that run,
+// nothing is left (W6).
+func TestForkCrash(t *testing.T) {
+	needRoot(t)
+	dir := cacheDir(t)
+	t.Setenv(cacheVariable, dir)
+	mark := fmt.Sprintf("-%d-%x", os.Getpid(), time.Now().UnixNano())
+	t.Setenv(forksVariable, mark)
+	b := newBackend(t, Options{CacheDir: dir})
+	sandboxtest.Crash(t, b, sandbox.TierContainer)
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	launchers, _ := filepath.Glob("/var/tmp/sandboxtest-launch" + mark + "-*") // the test's own, of which its victims can not take care
+	for _, l := range launchers {
+		_ = os.RemoveAll(l)
+	}
+	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, p := range processes {
+		if line, _ := os.ReadFile(p); strings.Contains(string(line), mark) {
+			t.Errorf("%s is left: %q", p, line)
+		}
+	}
+}
+
+// Every attack is carried out by programs that are forks.
+func TestForkAttack(t *testing.T) {
+	needRoot(t)
+	if os.Getenv(testAllVariable) == "" {
+		t.Skip("takes minutes: " + testAllVariable + "=1 asks for it")
+	}
+	f, err := newForks(newBackend(t, Options{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	// The zygote is there before, so that nobody takes it for something that was left behind.
+	m := sandbox.NewManager(f, sandbox.Options{})
+	id, err := m.Create(context.Background(), sandbox.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"true"}}, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictOK {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if err := m.Delete(context.Background(), id); err != nil {
+		t.Fatal(err)
+	}
+	allHeld(t, f, attack.GradeA, attack.GradeB)
+	t.Logf("%d forks, %d cold starts", f.forked.Load(), f.cold.Load())
+	if f.forked.Load() < 5*f.cold.Load() { // terminals, and roots of one's own
+		t.Errorf("%d forks, %d cold starts", f.forked.Load(), f.cold.Load())
+	}
+}

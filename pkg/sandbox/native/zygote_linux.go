@@ -1,0 +1,306 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
+	zygotes "github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/zygote"
+)
+
+var (
+	_ sandbox.Forker = (*Backend)(nil)
+	_ sandbox.Zygote = (*zygote)(nil)
+)
+
+// zygote is a warm interpreter for sandboxes that are made for a spec like its own. What it was started with, it has for life:
+// its variables, as far as an interpreter looks at them when it starts, the secret of its hashes, where its memory lies. Who
+// wants others closes it and prepares another.
+type zygote struct {
+	b     *Backend
+	spec  *sandbox.Spec
+	args  []string          // interpreter and program
+	env   map[string]string // of a program like its own
+	exact bool              // it has modules loaded that may have looked at any variable
+	z     *zygotes.Zygote
+	group *cgroup.Group // or nil
+	id    int
+	once  sync.Once
+}
+
+// unsuited is a process that a zygote can not serve; the caller starts it cold.
+func unsuited(format string, args ...any) error {
+	return &sandbox.Error{Backend: Name, Op: "fork", Kind: sandbox.ErrState, Err: fmt.Errorf(format, args...), Hint: "start it cold"}
+}
+
+// Prepare starts an interpreter. The caller closes it, at the latest before the backend.
+func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Process) (sandbox.Zygote, error) {
+	unsupported := func(why string) error {
+		return &sandbox.Error{Backend: Name, Op: "prepare", Kind: sandbox.ErrUnsupported, Err: errors.New(why), Hint: "start it cold"}
+	}
+	switch {
+	case p.Warm == nil || !p.Warm.Fork:
+		return nil, unsupported("nothing says how such a process is forked")
+	case !b.self.Privileged:
+		return nil, unsupported("only root can fork a warm interpreter into sandboxes: an ordinary user's namespaces are each their own owner's")
+	case spec.Root.Dir != "" || spec.Root.Image != "":
+		return nil, unsupported("an image's interpreter is not to be trusted outside of a sandbox")
+	case spec.WritableRoot:
+		return nil, unsupported("with a writable root, every sandbox has an interpreter of its own")
+	case len(p.Args) < 2:
+		return nil, unsupported("only an interpreter that is given a file can be forked")
+	}
+	if err := suits(spec, p); err != nil {
+		return nil, err
+	}
+	s, shop, err := b.claim()
+	if err != nil {
+		return nil, err
+	}
+	z := &zygote{b: b, spec: spec, args: slices.Clone(p.Args[:2]), env: maps.Clone(p.Env), exact: len(p.Warm.Preload) > 0}
+	var join []*os.File
+	if b.counts.Any {
+		// So that whoever collects what a dead supervisor left finds it.
+		z.group = s.NewGroup()
+		if err = z.group.Make(cgroup.Limits{}); err != nil {
+			return nil, failure("make cgroup", "cgroup", err)
+		}
+		join, err = z.group.JoinFiles()
+	}
+	var user int
+	if err == nil {
+		z.id, user, err = s.IDs()
+	}
+	root := -1
+	if err == nil {
+		root, err = shop.Root(spec)
+	}
+	if err == nil {
+		started := *p
+		started.Env = maps.Clone(p.Env)
+		maps.Copy(started.Env, p.Warm.Env)
+		started.Env[zygotes.ForkVariable] = "1"
+		o := zygotes.Options{
+			Root: root, Files: p.Warm.Files, Args: z.args, Env: started.Environ(), Dir: sandbox.WorkspaceDir, Hostname: spec.Hostname, UID: user, Cgroups: join,
+		}
+		for _, part := range files.Parts {
+			o.Scratch = append(o.Scratch, part.At)
+		}
+		for _, l := range launch.Within(launch.Rlimits(p.Limits)) {
+			if l.Resource == unix.RLIMIT_STACK { // of what an exec looks at, the one that programs have another of than we may
+				o.Rlimits = append(o.Rlimits, l)
+			}
+		}
+		z.z, err = answered(ctx, func(ctx context.Context) (*zygotes.Zygote, error) { return zygotes.Start(ctx, o) })
+		err = failure("start zygote", "zygote", err)
+	}
+	for _, f := range join {
+		_ = f.Close()
+	}
+	if root >= 0 {
+		_ = unix.Close(root)
+	}
+	if err != nil {
+		return nil, errors.Join(err, z.release())
+	}
+	return z, nil
+}
+
+// Done is closed when the zygote has ended.
+func (z *zygote) Done() <-chan struct{} { return z.z.Done() }
+
+// Close ends the zygote. Forks that run go on. Twice is fine.
+func (z *zygote) Close() (err error) {
+	z.once.Do(func() {
+		z.z.Close()
+		err = errors.Join(z.release(), z.z.Mounts.Close())
+	})
+	return err
+}
+
+// release gives back what the zygote had of the machine.
+func (z *zygote) release() (err error) {
+	if z.group != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupPatience)
+		defer cancel()
+		err = failure("remove cgroup", "cgroup", z.group.Remove(ctx))
+	}
+	if z.id != 0 && err == nil {
+		if s, e := z.b.place.Take(); e == nil {
+			s.Release(z.id)
+		}
+	}
+	return err
+}
+
+// startVariables are those that an interpreter, its C library or its loader looks at when it starts: a fork has what the zygote
+// was given. Names that end in * are beginnings.
+var startVariables = []string{
+	"PYTHON*", "LD_*", "LC_*", "LANG", "LANGUAGE", "LOCPATH", "NLSPATH", "GCONV_PATH", "MALLOC_*", "GLIBC_TUNABLES", "TZ", "TZDIR", "HOME", "VIRTUAL_ENV",
+}
+
+func looksAt(name string) bool {
+	return slices.ContainsFunc(startVariables, func(v string) bool {
+		prefix, begins := strings.CutSuffix(v, "*")
+		return begins && strings.HasPrefix(name, prefix) || v == name
+	})
+}
+
+// suits says whether processes like this one can be forked at all.
+func suits(spec *sandbox.Spec, p *sandbox.Process) error {
+	if p.TTY != nil {
+		return unsuited("an interpreter finds out about its terminal when it starts")
+	}
+	for name := range p.Env {
+		if strings.HasPrefix(name, "PYTHON") && name != "PYTHONDONTWRITEBYTECODE" && name != "PYTHONUNBUFFERED" {
+			return unsuited("%s changes how an interpreter starts", name)
+		}
+	}
+	within := func(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+	parts := []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"}
+	for _, m := range spec.Root.Add {
+		parts = append(parts, m.Target)
+	}
+	for _, v := range spec.Volumes {
+		if slices.ContainsFunc(parts, func(dir string) bool { return within(v.Target, dir) || within(dir, v.Target) }) {
+			return unsuited("the volume at %s may hide what the interpreter is made of", v.Target)
+		}
+	}
+	return nil
+}
+
+// serves says whether this zygote can serve a process of a sandbox.
+func (z *zygote) serves(i *instance, p *sandbox.Process) error {
+	if i.b != z.b || i.spec.WritableRoot || !reflect.DeepEqual(i.spec.Root, z.spec.Root) || i.spec.User != z.spec.User || i.spec.Hostname != z.spec.Hostname {
+		return unsuited("the zygote was made for sandboxes of another kind")
+	}
+	if err := suits(i.spec, p); err != nil {
+		return err
+	}
+	if len(p.Args) < 2 || !slices.Equal(p.Args[:2], z.args) {
+		return unsuited("the zygote runs %q", z.args)
+	}
+	for _, env := range []map[string]string{p.Env, z.env} {
+		for name := range env {
+			mine, had := z.env[name]
+			theirs, have := p.Env[name]
+			if (had != have || mine != theirs) && (z.exact || looksAt(name)) {
+				return unsuited("%s is not what the zygote was started with", name)
+			}
+		}
+	}
+	return nil
+}
+
+// Start has a fork of the interpreter become the process.
+func (z *zygote) Start(ctx context.Context, in sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
+	i, ok := in.(*instance)
+	if !ok {
+		return nil, unsuited("the sandbox is another backend's")
+	}
+	if err := z.serves(i, p); err != nil {
+		return nil, err
+	}
+	select {
+	case <-z.z.Done():
+		return nil, unsuited("%w", zygotes.ErrGone)
+	default:
+	}
+	ph, err := i.enter(ctx, p.Phase, p.Limits)
+	if err != nil {
+		return nil, err
+	}
+	ph.entry.Lock()
+	defer ph.entry.Unlock()
+	var t sandbox.Task
+	if used := ph.used.Swap(true); used {
+		err = unsuited("something was started in phase %q before", p.Phase)
+	} else if t, err = z.startIn(ctx, i, ph, p); err == nil {
+		return t, nil
+	} else {
+		_ = ph.Kill() // whatever there is of it goes with its init, and a cold start gets another
+	}
+	if ph.Leave() {
+		_ = ph.Kill()
+		_, finishErr := ph.Finish(ctx)
+		err = errors.Join(err, finishErr)
+	}
+	return nil, err
+}
+
+// forkPatience bounds what a fork may take: it needs milliseconds.
+const forkPatience = 5 * time.Second
+
+// fork asks for a fork. A zygote that does not answer would have everybody wait that long who comes after: it ends, so that its owner makes
+// another (W5).
+func (z *zygote) fork(ctx context.Context, r *zygotes.Request) (zygotes.Child, error) {
+	bounded, cancel := context.WithTimeout(ctx, forkPatience)
+	defer cancel()
+	child, err := z.z.Fork(bounded, r)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		z.z.Kill()
+		err = fmt.Errorf("no answer within %v: %w", forkPatience, err)
+	}
+	return child, err
+}
+
+func (z *zygote) startIn(ctx context.Context, i *instance, ph *phase, p *sandbox.Process) (sandbox.Task, error) {
+	id := i.execs.Add(1)
+	second := &initproto.Exec{}
+	rootfs.Landlock(second, i.spec, p.Network, i.policy.DenyUncounted)
+	foreign, err := answered(ctx, func(ctx context.Context) (*spawn.Foreign, error) {
+		return ph.init.Expect(ctx, &initproto.Expect{
+			ID: id, Landlock: second.Landlock, LandlockFS: second.LandlockFS, LandlockNet: second.LandlockNet, Loopback: p.Network == sandbox.NetworkLocalhost,
+		})
+	})
+	if err != nil {
+		return nil, errors.Join(unsuited("the sandbox can not take a fork"), launch.StartFailure(Name, err))
+	}
+	defer foreign.Close()
+	r := &zygotes.Request{
+		PIDNS: int(foreign.PIDNS.Fd()), UserNS: int(foreign.UserNS.Fd()), Init: foreign.PIDFD, Stdio: foreign.Stdio, Ruleset: -1, Rlimits: i.rlimits(ph, p.Limits),
+		UID: i.spec.User.UID, GID: i.spec.User.GID, Filter: i.filter, Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
+	}
+	if foreign.Ruleset != nil {
+		r.Ruleset = int(foreign.Ruleset.Fd())
+	}
+	for _, f := range ph.join {
+		r.Cgroups = append(r.Cgroups, int(f.Fd()))
+	}
+	mounts, err := unix.FcntlInt(z.z.Mounts.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, unsuited("hold the interpreter's files: %w", err)
+	}
+	ph.held = append(ph.held, os.NewFile(uintptr(mounts), "mounts"))
+	child, err := z.fork(ctx, r)
+	if err != nil {
+		return nil, unsuited("%w", err)
+	}
+	program, err := foreign.Adopt(child.PID, child.At, child.Listener)
+	if err != nil {
+		return nil, launch.StartFailure(Name, err)
+	}
+	i.b.nursery.refill()
+	if p.Followed {
+		i.expect()
+	}
+	t := launch.New(program, ph)
+	t.Watch(i.policy)
+	return t, nil
+}

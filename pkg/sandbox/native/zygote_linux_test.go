@@ -1,0 +1,281 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+const pythonPath = "/usr/bin/python3"
+
+// warmProcess is a Python program's process as the executor plans it.
+func warmProcess(args ...string) *sandbox.Process {
+	return &sandbox.Process{
+		Phase: sandbox.DefaultPhase, Args: append([]string{pythonPath, "/workspace/main.py"}, args...), Workdir: sandbox.WorkspaceDir, Limits: sandbox.DefaultLimits(),
+		Network: sandbox.NetworkNone, Warm: driver.Python("python"),
+		Env: map[string]string{
+			"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": sandbox.HomeDir, "USER": sandbox.UserName, "LOGNAME": sandbox.UserName, "LANG": "C.UTF-8",
+			"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1",
+		},
+	}
+}
+
+func warmSpec() *sandbox.Spec {
+	return &sandbox.Spec{Limits: sandbox.DefaultLimits(), Workdir: sandbox.WorkspaceDir, Hostname: sandbox.UserName, User: sandbox.DefaultUser, Network: sandbox.NetworkNone}
+}
+
+// outcome is what there is to see of a run.
+type outcome struct {
+	Stdout, Stderr string
+	Exit           sandbox.Exit
+}
+
+// runIn runs a program in a fresh sandbox, cold or as a fork of z.
+func runIn(t testing.TB, b *Backend, z sandbox.Zygote, spec *sandbox.Spec, p *sandbox.Process, program, stdin string) (outcome, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	in, err := b.Create(ctx, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := in.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := in.(sandbox.Filer).Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte(program)}}); err != nil {
+		t.Fatal(err)
+	}
+	start := func() (sandbox.Task, error) { return in.Start(ctx, p) }
+	if z != nil {
+		start = func() (sandbox.Task, error) { return z.Start(ctx, in, p) }
+	}
+	task, err := start()
+	if err != nil {
+		return outcome{}, err
+	}
+	return follow(ctx, t, task, stdin), nil
+}
+
+// follow sees a task to its end.
+func follow(ctx context.Context, t testing.TB, task sandbox.Task, stdin string) (o outcome) {
+	t.Helper()
+	stop := context.AfterFunc(ctx, func() { _ = task.Kill() })
+	defer stop()
+	var out, errs bytes.Buffer
+	var reading sync.WaitGroup
+	reading.Go(func() { _, _ = io.Copy(&out, task.Stdout()) })
+	reading.Go(func() { _, _ = io.Copy(&errs, task.Stderr()) })
+	_, _ = io.WriteString(task.Stdin(), stdin)
+	_ = task.Stdin().Close()
+	exit, err := task.Wait()
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := task.Finish(context.Background()); err != nil {
+		t.Error(err)
+	}
+	reading.Wait()
+	return outcome{out.String(), errs.String(), exit}
+}
+
+func newZygote(t testing.TB, b *Backend, spec *sandbox.Spec, p *sandbox.Process) sandbox.Zygote {
+	t.Helper()
+	z, err := b.Prepare(context.Background(), spec, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := z.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return z
+}
+
+//go:embed testdata/warm/posture.py
+var pythonPosture string
+
+// A fork finds itself in the very posture of a cold start, byte for byte, and the interpreter in the same state.
+func TestForkPosture(t *testing.T) {
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	z := newZygote(t, b, warmSpec(), warmProcess())
+	p := warmProcess("an argument", "", "\xff\xfe", "--help")
+	p.Env["GREETING"], p.Env["ODD"] = "hello", "\xff=\n"
+	p.Workdir = sandbox.TmpDir
+	cold, err := runIn(t, b, nil, warmSpec(), p, pythonPosture, "")
+	if err != nil || cold.Exit != (sandbox.Exit{}) || len(cold.Stdout) < 4096 || cold.Stderr != "" {
+		t.Fatalf("%+v, %v", cold, err)
+	}
+	for range 2 {
+		warm, err := runIn(t, b, z, warmSpec(), p, pythonPosture, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+			t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
+		}
+	}
+}
+
+// Modules that are loaded before there is a sandbox know nothing but what they would have found in it: no name of the machine, no number of
+// a process outside, no time before the program's.
+func TestForkModules(t *testing.T) {
+	const program = `import logging, os, platform, threading, time, uuid
+print(platform.node(), os.uname().nodename, threading.main_thread().native_id == os.getpid() == threading.get_native_id())
+born = float(open("/proc/uptime").read().split()[0]) - int(open("/proc/self/stat").read().rpartition(") ")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+print(logging.LogRecord("", 0, "", 0, "", (), None).relativeCreated <= 1000 * born + 100)
+`
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	p := warmProcess()
+	p.Warm = driver.Python("modules", "uuid", "logging", "threading")
+	spec := warmSpec()
+	spec.Hostname = "box"
+	z := newZygote(t, b, spec, p)
+	time.Sleep(500 * time.Millisecond) // so that the zygote is older than any program
+	want := outcome{Stdout: "box box True\nTrue\n"}
+	for name, z := range map[string]sandbox.Zygote{"cold": nil, "fork": z} {
+		if got, err := runIn(t, b, z, spec, p, program, ""); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	if got, err := runIn(t, b, z, warmSpec(), p, program, ""); !errors.Is(err, sandbox.ErrState) {
+		t.Errorf("a sandbox of another name: %+v, %v", got, err)
+	}
+}
+
+// A program's own module is imported in place of one that a zygote has loaded: then it starts cold.
+func TestForkShadowedModules(t *testing.T) {
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	p := warmProcess()
+	p.Warm = driver.Python("modules", "queue")
+	z := newZygote(t, b, warmSpec(), p)
+	for name, refused := range map[string]bool{"queue.py": true, "queue/__init__.py": true, "heapq.py": true, "tools.py": false, "sub/queue.py": false, "myqueue.py": false} {
+		t.Run(name, func(t *testing.T) {
+			in, err := b.Create(t.Context(), warmSpec())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer in.Destroy(context.Background())
+			files := []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("import queue")}, {Path: "/workspace/" + name, Mode: 0o644}}
+			if err := in.(sandbox.Filer).Put(t.Context(), files); err != nil {
+				t.Fatal(err)
+			}
+			task, err := z.Start(t.Context(), in, p)
+			if refused != errors.Is(err, sandbox.ErrState) || !refused && err != nil {
+				t.Fatal(err)
+			}
+			if err == nil {
+				follow(t.Context(), t, task, "")
+			}
+		})
+	}
+}
+
+// runAhead runs a program in an interpreter that was started before anything was known of it, in a sandbox of its own.
+func runAhead(t *testing.T, b *Backend, spec *sandbox.Spec, p *sandbox.Process, program, stdin string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	in, err := b.Create(ctx, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Destroy(context.Background())
+	if err := in.(sandbox.Filer).Put(ctx, p.Warm.Files); err != nil {
+		t.Fatal(err)
+	}
+	waits := *warmProcess()
+	maps.Copy(waits.Env, p.Warm.Env)
+	task, err := in.Start(ctx, &waits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make([]byte, len(p.Warm.Handshake))
+	if _, err := io.ReadFull(task.Stderr(), said); err != nil || string(said) != p.Warm.Handshake {
+		t.Fatalf("%q, %v", said, err)
+	}
+	if err := in.(sandbox.Filer).Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte(program)}}); err != nil {
+		t.Fatal(err)
+	}
+	message, err := json.Marshal(map[string]any{"args": p.Args, "env": p.Env, "dir": p.Workdir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = task.Stdin().Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(message))), message...))
+	return follow(ctx, t, task, stdin)
+}
+
+// Started ahead, an interpreter runs the program in the posture of a cold start as well, and leaves its input to it.
+func TestAheadPosture(t *testing.T) {
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	for name, program := range map[string]string{"posture": pythonPosture, "input": "import sys\nprint(sys.stdin.read(), sys.argv)\nraise ValueError('x')", "files": "import os\nprint(os.listdir('/tmp'))"} {
+		p := warmProcess("an argument", "", "ä \u2603 \"quoted\\\"", "--help")
+		p.Env["GREETING"], p.Env["ODD"] = "hello", "ü=\n\t"
+		p.Workdir = sandbox.TmpDir
+		cold, err := runIn(t, b, nil, warmSpec(), p, program, "some input")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ahead := runAhead(t, b, warmSpec(), p, program, "some input")
+		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(ahead.Stdout, "\n")); diff != "" || ahead.Stderr != cold.Stderr || ahead.Exit != cold.Exit {
+			t.Errorf("%s: cold (-), ahead (+): %+v %q\n%s", name, ahead.Exit, ahead.Stderr, diff)
+		}
+	}
+}
+
+// Every version of Python that this machine has serves, its own at least.
+func TestForkVersions(t *testing.T) {
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	found, _ := filepath.Glob("/root/.pyenv/versions/3.*/bin/python3")
+	for _, interpreter := range append(found, pythonPath) {
+		home := filepath.Dir(filepath.Dir(interpreter))
+		if minor, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(home), "3."), "."); len(minor) == 1 && minor < "9" {
+			continue
+		}
+		t.Run(filepath.Base(home), func(t *testing.T) {
+			spec := warmSpec()
+			if interpreter != pythonPath {
+				spec.Root.Add = []sandbox.Mount{{Source: home, Target: home}}
+			}
+			process := func() *sandbox.Process {
+				p := warmProcess("x")
+				p.Args[0] = interpreter
+				return p
+			}
+			cold, err := runIn(t, b, nil, spec, process(), pythonPosture, "")
+			if err != nil || cold.Exit != (sandbox.Exit{}) {
+				t.Fatalf("%+v, %v", cold, err)
+			}
+			z := newZygote(t, b, spec, process())
+			warm, err := runIn(t, b, z, spec, process(), pythonPosture, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+				t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,290 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
+)
+
+// bundle is furniture that is being put in place, in the mount namespace of whoever does it.
+type bundle struct {
+	*furniture
+	mounts []string // in the order in which they were made
+	names  []string // of what is no mount
+	pipe   *os.File // what a runtime that was started ahead reads its config from
+}
+
+// lay makes the bundle's directory. A runtime that is started ahead finds a pipe there in place of its config: it has come as far
+// as it can without one when it reads from that, and then waits. It ends with us, should we be gone before there is one.
+func (b *bundle) lay(ahead bool) error {
+	if err := os.Mkdir(b.Dir, 0o711); err != nil {
+		return err
+	}
+	b.names = append(b.names, b.Dir)
+	if !ahead {
+		return nil
+	}
+	if err := unix.Mkfifo(b.config(), 0o600); err != nil {
+		return err
+	}
+	b.names = append(b.names, b.config())
+	fd, err := unix.Open(b.config(), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		b.pipe = os.NewFile(uintptr(fd), b.config())
+	}
+	return err
+}
+
+func (b *bundle) config() string { return filepath.Join(b.Dir, "config.json") }
+
+// write makes the config. With a pipe, a file takes its place before anything is written to it: so whoever has opened the pipe by
+// now has all of the config from there, and whoever opens it from now on has it from the file.
+func (b *bundle) write() error {
+	if b.pipe == nil {
+		b.names = append(b.names, b.config())
+		return os.WriteFile(b.config(), b.Config, 0o600)
+	}
+	next := b.config() + ".next"
+	err := os.WriteFile(next, b.Config, 0o600)
+	if err == nil {
+		err = os.Rename(next, b.config())
+	}
+	if err != nil {
+		_ = os.Remove(next)
+		return err
+	}
+	// There may be nobody yet to make room: all of it must fit.
+	if size, err := unix.FcntlInt(b.pipe.Fd(), unix.F_GETPIPE_SZ, 0); err == nil && size < len(b.Config) {
+		if _, err := unix.FcntlInt(b.pipe.Fd(), unix.F_SETPIPE_SZ, len(b.Config)); err != nil {
+			return fmt.Errorf("config of %d bytes: %w", len(b.Config), err)
+		}
+	}
+	n, err := unix.Write(int(b.pipe.Fd()), b.Config)
+	if err == nil && n < len(b.Config) {
+		err = io.ErrShortWrite
+	}
+	return errors.Join(err, b.pipe.Close())
+}
+
+// make puts everything in place, once there is a place: a root, the volumes, a config. root is used up, and stays the caller's to close.
+func (b *bundle) make(root int, volumes []int) error {
+	if len(volumes) != len(b.Targets) {
+		return fmt.Errorf("%d volumes for %d targets", len(volumes), len(b.Targets))
+	}
+	if err := b.put(root, rootfsDir); err != nil {
+		return fmt.Errorf("mount root: %w", err)
+	}
+	if b.Shm > 0 {
+		if err := b.shareMemory(); err != nil {
+			return fmt.Errorf("mount shared memory: %w", err)
+		}
+	}
+	if err := b.fillIn(volumes); err != nil {
+		return err
+	}
+	return b.write()
+}
+
+// put makes a directory in the bundle and mounts something there.
+func (b *bundle) put(mount int, name string) error {
+	at := filepath.Join(b.Dir, name)
+	if err := os.Mkdir(at, 0o711); err != nil {
+		return err
+	}
+	b.names = append(b.names, at)
+	if err := unix.MoveMount(mount, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return err
+	}
+	b.mounts = append(b.mounts, at)
+	return nil
+}
+
+// remove undoes lay and make, however far they have come. Nothing is removed below a mount: a volume may be one.
+func (b *bundle) remove() error {
+	_ = b.pipe.Close() // nil is fine, and so is twice
+	var errs []error
+	for _, at := range slices.Backward(b.mounts) {
+		errs = append(errs, unix.Unmount(at, unix.MNT_DETACH))
+	}
+	for _, name := range slices.Backward(b.names) {
+		if err := os.Remove(name); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fillIn puts volumes where they belong, in the root or in a copy of the scratch's mounts, so that the runtime has them with the
+// rest and looks up no path that a program may be changing (F6).
+func (b *bundle) fillIn(volumes []int) error {
+	root := filepath.Join(b.Dir, rootfsDir)
+	for _, d := range []string{"/proc", "/dev", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir} {
+		fd, err := place(root, d, unix.O_DIRECTORY) // in a root that may be changed, it may have been (F3)
+		if err != nil {
+			return fmt.Errorf("%s: %w", d, err)
+		}
+		_ = unix.Close(fd)
+	}
+	for _, p := range files.Parts {
+		if own := filepath.Join(b.Dir, p.Name); b.Parts[p.Name] == own {
+			if err := b.copyPart(filepath.Join(b.Scratch, p.Name), p.Name); err != nil {
+				return fmt.Errorf("%s: %w", p.Name, err)
+			}
+		}
+	}
+	for n := range b.Targets {
+		if err := b.fill(n, volumes[n]); err != nil {
+			return &sandbox.Error{Backend: Name, Op: "mount " + b.Targets[n].Path, Stage: "volumes", Err: err}
+		}
+	}
+	return nil
+}
+
+// fill puts the volume of a target where it belongs.
+func (b *bundle) fill(n, volume int) error {
+	t := b.Targets[n]
+	top, rest := filepath.Join(b.Dir, rootfsDir), t.Path
+	if inScratch, ok := files.Beneath(t.Path); ok {
+		part, below, _ := strings.Cut(inScratch, "/")
+		top, rest = b.Parts[part], "/"+below
+	} else if t.Apart != "" {
+		top, rest = t.Apart, ""
+		if err := t.make(); err != nil {
+			return err
+		}
+		b.names = append(b.names, t.Apart)
+	} else if outer := around(b.Targets[:n], t.Path); outer != nil {
+		top, rest = outer.Apart, strings.TrimPrefix(t.Path, outer.Path)
+	}
+	fd, err := place(top, rest, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.MoveMount(volume, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return err
+	}
+	if t.Apart != "" {
+		b.mounts = append(b.mounts, t.Apart)
+	}
+	return nil
+}
+
+// make makes the place of a volume that is apart.
+func (t *target) make() error {
+	if t.File {
+		return os.WriteFile(t.Apart, nil, 0o600)
+	}
+	return os.Mkdir(t.Apart, 0o711)
+}
+
+// place opens what is at a path below a directory, through no link.
+func place(top, p string, flags uint64) (int, error) {
+	dir, err := unix.Open(top, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if p = strings.TrimPrefix(p, "/"); p == "" {
+		return dir, nil
+	}
+	defer unix.Close(dir)
+	return unix.Openat2(dir, p, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// copyPart mounts a part of the scratch a second time, for this container to have something mounted in it.
+func (b *bundle) copyPart(from, name string) error {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return b.put(fd, name)
+}
+
+// shareMemory makes the container's /dev/shm.
+func (b *bundle) shareMemory() error {
+	fd, err := rootfs.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
+		[2]string{"mode", "1777"}, [2]string{"size", strconv.FormatUint(b.Shm, 10)}, [2]string{"nr_inodes", "16384"})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return b.put(fd, shmDir)
+}
+
+// failedToMake is the error of a bundle that could not be made.
+func failedToMake(err error) error {
+	if said := new(*sandbox.Error); errors.As(err, said) {
+		return err
+	}
+	return failure("make bundle", "rootfs", err)
+}
+
+// target makes the place for a volume that lies in the scratch, and refuses one that a program has put a link in the way of.
+func (i *instance) target(p string, isFile bool) error {
+	rest, inScratch := files.Beneath(p)
+	if !inScratch {
+		return nil
+	}
+	err := i.scratch.Use(func(at int) error { return makePlace(at, rest, isFile, i.places) })
+	if err == nil {
+		return nil
+	}
+	return &sandbox.Error{Backend: Name, Op: "mount " + p, Stage: "volumes", Err: err, Hint: "another target, or a sandbox whose program has not been there"}
+}
+
+func makePlace(at int, p string, isFile bool, owner int) error {
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(at, p, how)
+	if err == nil {
+		defer unix.Close(fd)
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
+		if isFile == (st.Mode&unix.S_IFMT == unix.S_IFDIR) {
+			return errors.New("a directory goes on a directory, and a file on a file")
+		}
+		return nil
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	dir, name := filepath.Split(p)
+	dir = filepath.Clean(dir)
+	if dir != "." {
+		if err := makePlace(at, dir, false, owner); err != nil {
+			return err
+		}
+	}
+	parent, err := unix.Openat2(at, dir, how)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(parent)
+	if !isFile {
+		if err := unix.Mkdirat(parent, name, 0o755); err != nil {
+			return err
+		}
+	} else {
+		fd, err := unix.Openat(parent, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o644)
+		if err != nil {
+			return err
+		}
+		_ = unix.Close(fd)
+	}
+	return unix.Fchownat(parent, name, owner, owner, unix.AT_SYMLINK_NOFOLLOW)
+}

@@ -1,0 +1,118 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// A terminal holds what it promises in every phase, whoever has the program as a child: bytes, ends, neighbours, keys.
+func TestTerminal(t *testing.T) {
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			b, _ := newBackend(t, runtime)
+			m := sandbox.NewManager(b, sandbox.Options{})
+			defer m.Close()
+			ctx := t.Context()
+			id, err := m.Create(ctx, sandbox.Spec{Require: byName(runtime).tier})
+			if err != nil {
+				t.Fatal(err)
+			}
+			noise := make([]byte, 300<<10)
+			for i := range noise {
+				noise[i] = byte(rand.Uint32())
+			}
+			if err := m.Put(ctx, id, []sandbox.File{{Path: "/workspace/noise", Mode: 0o644, Data: noise}}); err != nil {
+				t.Fatal(err)
+			}
+			on := func(phase, script string, tty bool, streams sandbox.IO) (*sandbox.Result, error) {
+				p := sandbox.Process{Phase: phase, Args: []string{"sh", "-c", script}, Limits: sandbox.Limits{Wall: time.Minute}}
+				if tty {
+					p.TTY = &sandbox.TTY{Rows: 24, Cols: 80}
+				}
+				return m.Run(ctx, id, p, streams)
+			}
+			run := func(script string) *sandbox.Result {
+				t.Helper()
+				res, err := on("", script, true, sandbox.IO{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return res
+			}
+			if res := run("stty raw -echo; cat noise; exit 130"); !bytes.Equal(res.Stdout.Bytes(), noise) || res.Verdict != sandbox.VerdictNonzeroExit || res.Exit.Code != 130 {
+				t.Errorf("%d bytes of %d, or others; %s, %+v", res.Stdout.Total, len(noise), res.Verdict, res.Exit)
+			}
+			if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"no-such-program"}, TTY: &sandbox.TTY{}}, sandbox.IO{}); err == nil || !strings.Contains(err.Error(), "no-such-program") {
+				t.Errorf("no such program: %v", err)
+			}
+			// Who ends its own group ends itself, and what serves its terminal; nobody is left waiting.
+			if res := run("kill -KILL 0; sleep 60"); res.Verdict != sandbox.VerdictSignaled || res.Exit.Signal != 9 {
+				t.Errorf("SIGKILL to all: %s, %+v", res.Verdict, res.Exit)
+			}
+			if runtime == "runsc" { // elsewhere that is the init, whom nobody inside can kill
+				if res := run("kill -KILL $PPID; sleep 0.3; exit 5"); res.Exit.Code != 5 {
+					t.Errorf("without a console: %s, %+v", res.Verdict, res.Exit)
+				}
+			}
+			// Job control: what is typed reaches who is in the foreground, and stops it. Orphans are buried.
+			typed, keys := io.Pipe()
+			defer keys.Close()
+			var said bytes.Buffer
+			step := 0
+			steps := []struct{ after, key string }{{"one\r\n", "\x1a"}, {"stopped\r\n", "x\x7fab\x04\x04"}, {"ab.two\r\n", "\x03"}}
+			const script = "for i in 1 2 3; do (true & exec true) & done; wait; sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status; set -m; (echo one; exec sleep 60); echo stopped; cat; echo .two; (exec sleep 60)"
+			res, err := on("", script, true, sandbox.IO{Stdin: typed, OnEvent: func(e sandbox.Event) {
+				said.Write(e.Data)
+				if step < len(steps) && strings.Contains(said.String(), steps[step].after) {
+					key := steps[step].key
+					step++
+					go func() {
+						time.Sleep(200 * time.Millisecond) // until the next one is there
+						_, _ = keys.Write([]byte(key))
+					}()
+				}
+			}})
+			if err != nil || said.String() != "one\r\n^Zstopped\r\nx\b \babab.two\r\n^C" || res.Exit.Signal != 2 {
+				t.Errorf("job control: %q, %+v, %v", said.String(), res, err)
+			}
+			// Neighbours, with a terminal and without: whoever ends first, the other goes on.
+			for _, first := range []bool{true, false} {
+				long := make(chan string, 1)
+				began := make(chan struct{})
+				go func() {
+					res, err := on("both", "echo began; sleep 1; echo through", first, sandbox.IO{OnEvent: func(e sandbox.Event) {
+						if e.Kind == sandbox.EventStdout && e.Offset == 0 {
+							close(began)
+						}
+					}})
+					if err != nil {
+						long <- err.Error()
+						return
+					}
+					long <- string(bytes.ReplaceAll(res.Stdout.Bytes(), []byte("\r"), nil))
+				}()
+				select {
+				case <-began:
+				case got := <-long:
+					t.Fatalf("%q", got)
+				}
+				if res, err := on("both", "exit 7", !first, sandbox.IO{}); err != nil || res.Exit.Code != 7 {
+					t.Errorf("%+v, %v", res, err)
+				}
+				if got := <-long; got != "began\nthrough\n" {
+					t.Errorf("terminal first: %v: %q", first, got)
+				}
+			}
+			if err := m.Delete(context.WithoutCancel(ctx), id); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

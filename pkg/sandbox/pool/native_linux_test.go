@@ -1,0 +1,216 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
+)
+
+// What a victim of TestCrash is told: where to keep its disks, and, by the suite, what to mark its processes with.
+const (
+	cacheVariable = "SANDBOXTEST_CACHE"
+	markVariable  = "SANDBOXTEST_VICTIM"
+)
+
+// waits is a process that says that it is ready and then waits, for ever if need be.
+func waits(phase, mark string) sandbox.Process {
+	return sandbox.Process{
+		Phase: phase, Args: []string{"/bin/sh", "-c", `printf 'ready\n' >&2; read message; echo "$message"; cat; exit 3`, mark},
+		Warm: &sandbox.Warm{Name: "sh", Env: map[string]string{"DRIVER": "1"}, Handshake: ready},
+	}
+}
+
+// victimBackend is a pool that is full before anything is asked of it.
+func victimBackend() (sandbox.Backend, error) {
+	b, err := native.New(native.Options{CacheDir: os.Getenv(cacheVariable)})
+	if err != nil {
+		return nil, err
+	}
+	p := New(b, Options{Parallel: 4})
+	m := sandbox.NewManager(p, sandbox.Options{})
+	mark, _, _ := strings.Cut(os.Getenv(markVariable), " ")
+	var full []*sandbox.Spec
+	for n := range 4 {
+		spec, err := m.Complete(sandbox.Spec{
+			Limits: sandbox.Limits{Memory: sandbox.Size(64+n) * sandbox.MiB, Disk: 64 * sandbox.MiB, Inodes: 4096},
+			Ahead:  []sandbox.Process{waits("compile", mark), waits("run", mark)},
+		})
+		if err != nil {
+			return nil, err
+		}
+		full = append(full, &spec)
+	}
+	return p, p.Warm(context.Background(), full...)
+}
+
+// Supervisors that are killed with full pools leave nothing (W6).
+func TestCrash(t *testing.T) {
+	dir := cacheDir(t)
+	t.Setenv(cacheVariable, dir)
+	b, err := native.New(native.Options{CacheDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandboxtest.Crash(t, b, sandbox.TierContainer)
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// realPool is a pool over the native backend.
+func realPool(t *testing.T, o Options) (*Pool, *sandbox.Manager) {
+	dir := cacheDir(t)
+	b, err := native.New(native.Options{CacheDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := New(b, o)
+	m := sandbox.NewManager(p, sandbox.Options{})
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(), p.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return p, m
+}
+
+// The message, what is left of the input, the output, the exit: through real pipes, and counted from the message on.
+func TestNativeHit(t *testing.T) {
+	p, m := realPool(t, Options{})
+	spec := sandbox.Spec{Ahead: []sandbox.Process{waits("compile", "x"), waits("run", "x")}}
+	if err := warmed(t, p, m, spec); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	ctx := context.Background()
+	id, err := m.Create(ctx, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Delete(ctx, id)
+	for _, phase := range []string{"compile", "run"} {
+		process := waits(phase, "x")
+		process.Args = append(process.Args, "more")
+		// The length has a NUL, which a shell's read drops; the text ends with a line.
+		res, err := m.Run(ctx, id, process, sandbox.IO{Stdin: strings.NewReader("rest of\nthe input")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := string(res.Stdout.Bytes())
+		if res.Exit.Code != 3 || !strings.HasSuffix(out, "}\nrest of\nthe input") || !strings.Contains(out, `"more"]`) || !strings.Contains(out, `"dir":"/workspace"`) || len(res.Stderr.Bytes()) > 0 {
+			t.Errorf("%+v %q %q", res.Exit, out, res.Stderr.Bytes())
+		}
+		if res.Metrics.WallTime.Duration() > 900*time.Millisecond {
+			t.Errorf("it took %v, and had waited for a second before", res.Metrics.WallTime.Duration())
+		}
+		if res.Metrics.MemoryPeak == 0 || res.Metrics.MemoryPeak > 16<<20 {
+			t.Errorf("%+v", res.Metrics)
+		}
+	}
+	if st := p.Stats(); st.Warm != 2 || st.Fallbacks != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A member that is killed or stopped while it waits is replaced, and the request does not notice (W5).
+func TestNativeUnwell(t *testing.T) {
+	for _, sig := range []string{"KILL", "STOP"} {
+		t.Run(sig, func(t *testing.T) {
+			p, m := realPool(t, Options{Answer: 300 * time.Millisecond})
+			spec := sandbox.Spec{Ahead: []sandbox.Process{waits("run", "x")}}
+			if err := warmed(t, p, m, spec); err != nil {
+				t.Fatal(err)
+			}
+			p.mu.Lock()
+			for _, s := range p.shapes {
+				for _, member := range s.ready {
+					for _, w := range member.waits {
+						number := map[string]syscall.Signal{"KILL": syscall.SIGKILL, "STOP": syscall.SIGSTOP}[sig]
+						if err := w.task.Signal(number, sandbox.Main); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			}
+			p.mu.Unlock()
+			time.Sleep(50 * time.Millisecond)
+			cold := waits("run", "x")
+			// Started cold, it says that it is ready like any other output.
+			res := run(t, m, spec, cold, "text\nrest")
+			if res.Exit.Code != 3 || string(res.Stdout.Bytes()) != "text\nrest" {
+				t.Errorf("%+v %q %q", res.Exit, res.Stdout.Bytes(), res.Stderr.Bytes())
+			}
+			if st := p.Stats(); st.Warm != 0 || st.Fallbacks+st.Unwell == 0 {
+				t.Errorf("%+v", st)
+			}
+		})
+	}
+}
+
+func cacheDir(t testing.TB) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: the native backend makes namespaces and cgroups as root")
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "pool-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "cache")
+}
+
+// A pool over the real backend keeps every promise of it.
+func TestNativeConformance(t *testing.T) {
+	dir := cacheDir(t)
+	sandboxtest.Run(t, func(t *testing.T) sandbox.Backend {
+		b, err := native.New(native.Options{CacheDir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return New(b, Options{})
+	}, sandboxtest.Claims{
+		Tier: sandbox.TierContainer, ScratchDir: dir,
+		Has: []sandboxtest.Claim{
+			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
+			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
+		},
+	})
+}
+
+// A program that is over before anybody looks has run, and is not run again.
+func TestNativeQuick(t *testing.T) {
+	p, m := realPool(t, Options{})
+	quick := sandbox.Process{
+		Args: []string{"/bin/sh", "-c", `printf 'ready\n' >&2; read message; echo ran >> /tmp/ran; cat /tmp/ran`},
+		Warm: &sandbox.Warm{Name: "sh", Env: map[string]string{"DRIVER": "1"}, Handshake: ready},
+	}
+	spec := sandbox.Spec{Ahead: []sandbox.Process{quick}}
+	for range 20 {
+		if err := warmed(t, p, m, spec); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for range 3 { // some of them cold
+			all.Go(func() {
+				if res := run(t, m, spec, quick, "a line\n"); string(res.Stdout.Bytes()) != "ran\n" {
+					t.Errorf("%q %q", res.Stdout.Bytes(), res.Stderr.Bytes())
+				}
+			})
+		}
+		all.Wait()
+	}
+	if st := p.Stats(); st.Fallbacks != 0 || st.Warm == 0 {
+		t.Errorf("%+v", st)
+	}
+}

@@ -1,0 +1,25 @@
+package pool
+
+import (
+	"io"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// unread is how many bytes of what was written to a pipe nobody has read; false where that can not be seen.
+func unread(in io.Writer) (int, bool) {
+	c, ok := in.(syscall.Conn)
+	if !ok {
+		return 0, false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	left := 0
+	if cerr := raw.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); cerr != nil || err != nil {
+		return 0, false
+	}
+	return left, true
+}

@@ -1,0 +1,117 @@
+package pool
+
+import (
+	"context"
+	"io"
+	"iter"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// task is a process that has waited, from its message on. What its driver used and met before that is not the program's.
+type task struct {
+	sandbox.Task
+	w     *waiting
+	began time.Time // when the message was read
+}
+
+var (
+	_ sandbox.Task    = (*task)(nil)
+	_ sandbox.Timed   = (*task)(nil)
+	_ sandbox.Watched = (*task)(nil)
+	_ sandbox.Witness = (*task)(nil)
+)
+
+// Stdout is what the program prints.
+func (t *task) Stdout() io.ReadCloser { return t.w.out }
+
+// Stderr is what the program prints.
+func (t *task) Stderr() io.ReadCloser { return t.w.err }
+
+// Took counts from the message on.
+func (t *task) Took() (time.Duration, bool) {
+	timed, ok := t.Task.(sandbox.Timed)
+	if !ok {
+		return 0, false
+	}
+	took, known := timed.Took()
+	return max(0, took-t.began.Sub(t.w.started)), known
+}
+
+// Lost is that of the task below.
+func (t *task) Lost() bool {
+	w, ok := t.Task.(sandbox.Watched)
+	return ok && w.Lost()
+}
+
+// Finish is that of the task below, less what the driver used.
+func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
+	s, err := t.Task.Finish(ctx)
+	return t.own(s), err
+}
+
+// Sample is that of the task below, less what the driver used.
+func (t *task) Sample() (monitor.Sample, error) {
+	s, err := t.Task.Sample()
+	return t.own(s), err
+}
+
+// own is what of a sample is the program's.
+func (t *task) own(s monitor.Sample) monitor.Sample {
+	d := &t.w.used
+	s.CPUUser, s.CPUSystem = less(s.CPUUser, d.CPUUser), less(s.CPUSystem, d.CPUSystem)
+	s.Throttled = less(s.Throttled, d.Throttled)
+	s.IORead, s.IOWrite = less(s.IORead, d.IORead), less(s.IOWrite, d.IOWrite)
+	s.OOMKills, s.ProcessLimitHits = less(s.OOMKills, d.OOMKills), less(s.ProcessLimitHits, d.ProcessLimitHits)
+	return s
+}
+
+// less never goes below zero: counters that could not be read are zero.
+func less[T time.Duration | uint64](all, before T) T {
+	if all < before {
+		return 0
+	}
+	return all - before
+}
+
+// Refusals yields what was refused to the program.
+func (t *task) Refusals() iter.Seq[sandbox.Violation] {
+	return func(yield func(sandbox.Violation) bool) {
+		w, ok := t.Task.(sandbox.Witness)
+		if !ok {
+			return
+		}
+		for v := range w.Refusals() {
+			if t.before(v) == 0 && !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// Refused is what was refused to the program.
+func (t *task) Refused() (violations []sandbox.Violation, unknown string) {
+	w, ok := t.Task.(sandbox.Witness)
+	if !ok {
+		return nil, ""
+	}
+	all, unknown := w.Refused()
+	for _, v := range all {
+		if v.Count = less(v.Count, t.before(v)); v.Count > 0 {
+			violations = append(violations, v)
+		}
+	}
+	return violations, unknown
+}
+
+// before is how often the same was refused to the driver.
+func (t *task) before(v sandbox.Violation) uint64 {
+	for _, b := range t.w.refused {
+		if b.Kind == v.Kind && b.Name == v.Name && b.Detail == v.Detail {
+			return b.Count
+		}
+	}
+	return 0
+}
