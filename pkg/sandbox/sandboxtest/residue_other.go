@@ -5,11 +5,11 @@ package sandboxtest
 // host can not be looked at from here: the sandboxes are on another machine.
 type host struct{}
 
-func lookAtHost(string) host  { return host{} }
-func (host) groups() []string { return nil }
-func (host) left() []string   { return nil }
-func marked(string) []string  { return nil }
-func threadsOf(int) []string  { return nil }
+func lookAtHost(string) host        { return host{} }
+func (host) groups() []string       { return nil }
+func (host) left([]string) []string { return nil }
+func marked(string) []string        { return nil }
+func threadsOf(int) []string        { return nil }
 
 // Marked lists the living processes that have a mark in their environment or command line.
 func Marked(string) []string { return nil }

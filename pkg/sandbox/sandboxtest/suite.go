@@ -119,6 +119,7 @@ func Run(t *testing.T, newBackend func(*testing.T) sandbox.Backend, claims Claim
 	if err := m.Close(); err != nil {
 		t.Errorf("closing the manager: %v", err)
 	}
+	names := claimsOf(os.Getpid())
 	if left := before.groups(); len(left) > 0 {
 		t.Errorf("cgroups left while the backend is open: %q", left)
 	}
@@ -127,7 +128,7 @@ func Run(t *testing.T, newBackend func(*testing.T) sandbox.Backend, claims Claim
 			t.Errorf("closing the backend: %v", err)
 		}
 	}
-	for _, left := range before.left() {
+	for _, left := range before.left(names) {
 		t.Errorf("left behind: %s", left)
 	}
 	if len(notApplicable) > 0 {
