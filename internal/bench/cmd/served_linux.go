@@ -55,6 +55,8 @@ const (
 	poolTimes    = 20 // arrivals are so many times what the pool holds, or more
 	mostInABlock = 20
 	settleTime   = time.Second // in which what was used up is made again, and counted
+	// refillTime follows a request of a pair, so that neither side shares the cores with what is made again.
+	refillTime = 200 * time.Millisecond
 )
 
 // served are the rows of the HTTP API: a request over the unix socket, until its whole answer is read, against the very programs and flags that run inside.
@@ -128,7 +130,7 @@ func (s *stage) request(ctx context.Context, v *server, r *request, env []string
 			began := time.Now()
 			err := v.hello(ctx, &r.program)
 			wall := time.Since(began)
-			time.Sleep(pause)
+			time.Sleep(refillTime)
 			return bench.Sample{Wall: wall}, err
 		}
 		ours, ref, err = bench.Pairs(ctx, min(3, s.warmup), s.probes, ask, b.sample)

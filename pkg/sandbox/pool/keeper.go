@@ -15,8 +15,9 @@ const (
 	lookEvery = time.Second
 	lookSoon  = 10 * time.Millisecond
 	holdBack  = 100 * time.Millisecond
-	// courtesy is how long a program that was started has the machine's cores before what it used up is made again.
-	courtesy = 40 * time.Millisecond
+	// courtesy is for how long a program that was started, or a compiler, has the machine's cores before what it used up is made again, unless it
+	// ends sooner.
+	courtesy = holdBack
 	// retryAfter is how soon what could not be made is tried again at first.
 	retryAfter = 100 * time.Millisecond
 )
