@@ -266,9 +266,9 @@ func (b *Backend) goBeside(do func(ctx context.Context)) {
 }
 
 // removeBeside sees to it that the daemon forgets a container in which nothing lives. What goes wrong, Close tells.
-func (b *Backend) removeBeside(c *box) {
+func (b *Backend) removeBeside(remove func() error) {
 	b.removals.Go(func() {
-		if err := c.remove(); err != nil {
+		if err := remove(); err != nil {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.unremoved = append(b.unremoved, err)

@@ -259,7 +259,7 @@ func (i *instance) Destroy(context.Context) error {
 		_ = i.end() // a frozen helper does not see the end of its input
 	}
 	if first && !i.d.podman && i.session.hangUp(removeByItself) {
-		i.b.removeBeside(i.box)
+		i.b.removeBeside(i.box.remove)
 		return nil
 	}
 	return i.remove()

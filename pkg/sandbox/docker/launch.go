@@ -80,10 +80,10 @@ func (b *Backend) tryLaunch(ctx context.Context, d *daemon, s *shape) (*box, err
 func (b *Backend) create(ctx context.Context, d *daemon, config *container.Config, host *container.HostConfig) (string, error) {
 	loaded := false
 	for tries := 1; ; tries++ {
-		res, err := d.ContainerCreate(ctx, client.ContainerCreateOptions{Config: config, HostConfig: host, Name: "sandbox-run-" + random(8)})
+		id, err := b.order(ctx, d, client.ContainerCreateOptions{Config: config, HostConfig: host, Name: "sandbox-run-" + random(8)})
 		switch {
 		case err == nil:
-			return res.ID, nil
+			return id, nil
 		case errdefs.IsConflict(err) && tries < maxNames: // of all names, this one is taken
 		case errdefs.IsNotFound(err) && !loaded && b.opts.Load != nil && strings.Contains(err.Error(), "image"):
 			loaded = true
@@ -94,6 +94,38 @@ func (b *Backend) create(ctx context.Context, d *daemon, config *container.Confi
 			return "", err
 		}
 	}
+}
+
+// order asks for a container once. A daemon that was asked makes it, whether anybody still waits or not: who does not wait any more has it removed
+// when it is there.
+func (b *Backend) order(ctx context.Context, d *daemon, o client.ContainerCreateOptions) (string, error) {
+	type answer struct {
+		id  string
+		err error
+	}
+	asking, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	answered := make(chan answer, 1)
+	go func() {
+		res, err := d.ContainerCreate(asking, o)
+		answered <- answer{res.ID, err}
+	}()
+	select {
+	case a := <-answered:
+		giveUp()
+		return a.id, a.err
+	case <-ctx.Done():
+	}
+	patience := time.AfterFunc(removePatience, giveUp)
+	b.removeBeside(func() error {
+		defer giveUp()
+		defer patience.Stop()
+		a := <-answered
+		if a.err != nil {
+			return nil
+		}
+		return (&box{d: d, id: a.id}).remove()
+	})
+	return "", context.Cause(ctx)
 }
 
 func random(bytes int) string {

@@ -248,6 +248,69 @@ func TestWarm(t *testing.T) {
 	})
 }
 
+// A daemon that was asked for a container makes it, even if nobody waits for it any more: when the backend is closed it is gone, too.
+func TestGivenUp(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *engine) {
+		b := e.backend(t)
+		m := managed(t, b)
+		create(t, m) // what is made once per daemon
+		gone := 0
+		for n := range 12 {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n)*3*time.Millisecond)
+			if _, err := m.Create(ctx, sandbox.Spec{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}}); err != nil {
+				gone++
+			}
+			cancel()
+		}
+		if gone == 0 {
+			t.Error("nobody went away")
+		}
+		if err := errors.Join(m.Close(), b.Close()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second) // in which what the daemon was asked for would come
+		if left := e.containers(t); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+	})
+}
+
+// seen is a backend whose last instance can be looked at.
+type seen struct {
+	*Backend
+	last *instance
+}
+
+func (s *seen) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
+	i, err := s.Backend.Create(ctx, spec)
+	s.last, _ = i.(*instance)
+	return i, err
+}
+
+// Who asks what is used when a program has just ended hears of that one, and not of all there were: one that ran out of memory before would be
+// held against the next.
+func TestLateSample(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *engine) {
+		b := &seen{Backend: e.backend(t)}
+		m := sandbox.NewManager(b, sandbox.Options{})
+		defer m.Close()
+		id := create(t, m)
+		for range 2 {
+			if res := run(t, m, id, "python3 -c 'x = bytearray(300 << 20)'", nil); res.Metrics.OOMKills != 1 {
+				t.Errorf("%s, %+v", res.Verdict, res.Metrics)
+			}
+		}
+		late := &task{i: b.last}
+		if s, err := late.Sample(); err != nil || s.OOMKills != 1 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		run(t, m, id, "true", nil)
+		if s, err := late.Sample(); err != nil || s.OOMKills != 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
 // What goes wrong is said, and leaves nothing.
 func TestTrouble(t *testing.T) {
 	e := engines.start(t, "docker")

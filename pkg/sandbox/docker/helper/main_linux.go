@@ -39,6 +39,7 @@ type server struct {
 
 	mu       sync.Mutex
 	phases   map[string]*phase
+	ended    marks       // where the last phase that has ended began
 	spare    *spawn.Init // made ahead, for the first phase
 	programs map[uint32]*program
 	filters  map[seccomp.Policy][]byte

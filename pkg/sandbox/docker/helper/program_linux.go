@@ -276,6 +276,7 @@ func (s *server) end(p *phase) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.ended = p.began
 		if s.phases[p.name] == p {
 			delete(s.phases, p.name)
 		}
@@ -331,7 +332,7 @@ func (s *server) finish(id uint32) {
 // sample is what the container uses now, since the oldest phase that lives began.
 func (s *server) sample() *wire.Counters {
 	s.mu.Lock()
-	var since marks
+	since := s.ended // where nothing runs, who asks is late, and means what has just ended
 	found := false
 	var inits []*spawn.Init
 	for _, p := range s.phases {
