@@ -84,6 +84,10 @@
     const console = new (require('console').Console)({ stdout: sink, stderr: sink, colorMode: false }); // else it opens the standard error
     console.log('%s', 1);
     console.log({ a: [1] });
+    // The standard output is a socket; this one has nothing behind it.
+    const done = () => 0;
+    const handle = { readStart: done, readStop: done, setBlocking: done, getAsyncId: done, close: done, writeLatin1String: done, writeUtf8String: done };
+    new (require('net').Socket)({ handle, readable: false, writable: true }).write('1\n');
     if (/\.mjs$/.test(process.argv[1])) { // a module, with a map of its sources; its file will be read by promises
       require('fs/promises');
       const map = Buffer.from('{"version":3,"sources":["a"],"names":[],"mappings":"AAAA"}').toString('base64');
