@@ -3,7 +3,7 @@
 #
 # The sibling of guest.sh for what needs a real service manager: the same kernel, emulated, with a
 # small Debian (mmdebstrap) and its systemd as process 1, cgroup v2 alone, no network. There is a plain
-# user, `plain`, with a range of subordinate ids. The package's directory, the executables under test and
+# user, `plain`, with a range of subordinate ids. The package's directory, deploy/, the executables under test and
 # what the tests leave for coverage are at the same paths inside, readable for everybody.
 #
 #   GUEST_USER=plain       who runs the binary; default: root, as a system service
@@ -145,7 +145,7 @@ printf '%s\n' "${results[@]}" | sed -n 's#^/##p' >"$run/files/guest-results"
 	printf ' %q' "$@"
 	echo
 } >"$run/files/guest-command"
-inputs=("${binary#/}" "${PWD#/}")
+inputs=("${binary#/}" "${PWD#/}" "${top#/}/deploy")
 [[ -z ${SANDBOX_RUN_TEST_BIN:-} ]] || inputs+=("${SANDBOX_RUN_TEST_BIN#/}")
 tar -cf "$run/in.tar" -C "$run/files" guest-command guest-settings guest-results -C / "${inputs[@]}"
 truncate -s %1M "$run/in.tar"

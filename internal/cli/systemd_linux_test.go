@@ -2,7 +2,11 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,4 +83,132 @@ func scopes() (names []string) {
 	}
 	walk("/sys/fs/cgroup", 0)
 	return names
+}
+
+// The units of deploy/, installed as they say: the first request starts the server, a reload keeps it, one that is killed is started anew and leaves
+// nothing of its sandboxes, and neither does the end. Run by `make test-all` on a machine that systemd runs and that is thrown away.
+func TestUnits(t *testing.T) {
+	if os.Getenv("SANDBOXTEST_GUEST") != "systemd" || os.Geteuid() != 0 {
+		t.Skip("installs services: for a machine that is thrown away")
+	}
+	sh := func(script string) string {
+		t.Helper()
+		out, err := exec.Command("bash", "-euc", script).CombinedOutput()
+		if err != nil {
+			status, _ := exec.Command("systemctl", "status", "--no-pager", "--full", "sandbox-run.service", "sandbox-run.socket").CombinedOutput()
+			t.Fatalf("%s: %v\n%s\n%s", script, err, out, status)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	bin := filepath.Dir(binary())
+	sh("cp " + bin + "/sandbox-* /usr/local/bin/")
+	service, err := os.ReadFile("../../deploy/systemd/sandbox-run.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed := 0
+	for line := range strings.Lines(string(service)) { // what the comment says is what is done
+		if do, ok := strings.CutPrefix(strings.TrimSpace(line), "#   "); ok {
+			sh("cd ../..; " + strings.ReplaceAll(do, "enable --now", "start")) // nothing is wanted at the next start
+			installed++
+		}
+	}
+	if installed != 3 {
+		t.Fatalf("%d lines say how to install it", installed)
+	}
+	if out := sh("systemd-analyze verify /etc/systemd/system/sandbox-run.{service,socket} 2>&1"); out != "" {
+		t.Errorf("systemd says: %s", out)
+	}
+	const socket = "/run/sandbox-run/server.sock"
+	if got := sh("stat -c %a%U " + socket + " /run/sandbox-run; systemctl is-active sandbox-run.service || true"); got != "600root\n700root\ninactive" {
+		t.Errorf("before the first request: %q", got)
+	}
+	run := func(args ...string) (r struct {
+		Verdict   sandbox.Verdict
+		Stdout    string
+		Isolation sandbox.Isolation
+	}) {
+		t.Helper()
+		out, err := command(t, append([]string{"--server", "unix://" + socket, "--json"}, args...)...).Output()
+		if json.Unmarshal(out, &r) != nil {
+			t.Fatalf("%q: %v, %q\n%s", args, err, out, sh("systemctl status --no-pager --full sandbox-run.service || true"))
+		}
+		return r
+	}
+	shell := func(code string) string {
+		t.Helper()
+		r := run("--lang", "shell", "--code", code)
+		if r.Verdict != sandbox.VerdictOK || r.Isolation.Tier != sandbox.TierContainer {
+			t.Errorf("%s: %+v", code, r)
+		}
+		return r.Stdout
+	}
+	if got := shell("id -u; echo hello"); got != "1000\nhello\n" {
+		t.Errorf("%q", got)
+	}
+	if r := run("--lang", "python", "--code", "print(6 * 7)"); r.Stdout != "42\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := run("--lang", "python", "--memory", "64m", "--code", "b = b'x' * (256 << 20)"); r.Verdict != sandbox.VerdictMemoryLimit {
+		t.Errorf("memory: %+v", r)
+	}
+	show := func(property string) string {
+		return sh("systemctl show --value -p " + property + " sandbox-run.service")
+	}
+	first := show("MainPID")
+	if state := show("ActiveState"); state != "active" {
+		t.Errorf("it is %s", state)
+	}
+	sh("systemctl reload sandbox-run.service")
+	if got := shell("echo again"); got != "again\n" || show("MainPID") != first {
+		t.Errorf("after a reload: %q, pid %s, was %s", got, show("MainPID"), first)
+	}
+
+	// Killed with a program inside.
+	group := "/sys/fs/cgroup" + show("ControlGroup")
+	long := command(t, "--server", "unix://"+socket, "--lang", "shell", "--code", "exec sleep 4711.5")
+	if err := long.Start(); err != nil {
+		t.Fatal(err)
+	}
+	sleeping := func() bool { return exec.Command("pgrep", "-f", "^sleep 4711.5$").Run() == nil }
+	await := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !is(); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: not within a minute\n%s", what, sh("systemctl status --no-pager --full sandbox-run.service || true"))
+			}
+		}
+	}
+	await("the program runs", sleeping)
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = long.Wait() // what became of it is not known, and that is what it says
+	await("the program is gone", func() bool { return !sleeping() })
+	await("another server", func() bool {
+		pid := show("MainPID")
+		return pid != first && pid != "0" && show("ActiveState") == "active"
+	})
+	if got := shell("echo anew"); got != "anew\n" || show("NRestarts") != "1" {
+		t.Errorf("after a kill: %q, %s restarts", got, show("NRestarts"))
+	}
+	sh("systemctl stop sandbox-run.socket sandbox-run.service")
+	if result := show("Result"); result != "success" {
+		t.Errorf("it ended with %s", result)
+	}
+	left, _ := filepath.Glob("/var/tmp/sandbox-run-*")
+	if _, err := os.Stat(group); err == nil || len(left) > 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+	if got := sh(fmt.Sprintf("stat -c %%a /var/lib/sandbox-run; ls -A /run/sandbox-run 2>/dev/null | grep -v %q || true", "^gc$")); got != "700" {
+		t.Errorf("places: %q", got)
+	}
 }
