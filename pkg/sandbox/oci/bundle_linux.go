@@ -183,7 +183,7 @@ func plain(self rootless.Self, id *rootless.Identity, u sandbox.User, kernel boo
 	lodge.UIDs = []syscall.SysProcIDMap{one(0, in.host), one(1, host(id.UIDs, u.UID))}
 	lodge.GIDs = []syscall.SysProcIDMap{one(0, host(id.GIDs, 0)), one(1, host(id.GIDs, u.GID))}
 	in.uids, in.gids = append(in.uids, idMapping{u.UID, 1, 1}), append(in.gids, idMapping{u.GID, 1, 1})
-	in.caps = []string{"CAP_CHOWN", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN"}
+	in.caps = []string{"CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN"} // KILL: programs have another id
 	return in, lodge
 }
 
@@ -211,7 +211,7 @@ func lodged(maps []syscall.SysProcIDMap, own int, all subid.Range) (inner []idMa
 
 // capabilityNumbers are those that an init may have.
 var capabilityNumbers = map[string]int{
-	"CAP_CHOWN": unix.CAP_CHOWN, "CAP_SETGID": unix.CAP_SETGID, "CAP_SETUID": unix.CAP_SETUID, "CAP_SETPCAP": unix.CAP_SETPCAP,
+	"CAP_CHOWN": unix.CAP_CHOWN, "CAP_KILL": unix.CAP_KILL, "CAP_SETGID": unix.CAP_SETGID, "CAP_SETUID": unix.CAP_SETUID, "CAP_SETPCAP": unix.CAP_SETPCAP,
 	"CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_SETFCAP": unix.CAP_SETFCAP,
 }
 

@@ -295,6 +295,12 @@ func TestPlainSmoke(t *testing.T) {
 	if runtime == "runc" {
 		smokeWalls(t, run)
 	}
+	// A program that is to end is asked to, before it is made to.
+	asked := sh("trap 'echo asked; exit 5' TERM; while :; do :; done")
+	asked.Limits.CPUTime = 500 * time.Millisecond
+	if res = run(asked, ""); string(res.Stdout.Bytes()) != "asked\n" || res.Exit.Code != 5 || res.Verdict != sandbox.VerdictCPULimit {
+		t.Errorf("asked to end: %q, %s, %+v", res.Stdout.Bytes(), res.Verdict, res.Exit)
+	}
 	// The scratch goes on, the processes do not; and a signal is the program's own.
 	if res = run(sh("cat out; kill -TERM $$"), ""); string(res.Stdout.Bytes()) != "kept\n" || res.Verdict != sandbox.VerdictSignaled || res.Exit.Signal != 15 {
 		t.Errorf("%q, %s, %+v", res.Stdout.Bytes(), res.Verdict, res.Exit)
