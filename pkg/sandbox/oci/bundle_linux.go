@@ -91,6 +91,10 @@ type (
 	}
 	resources struct {
 		Devices []deviceRule `json:"devices"`
+		Memory  *memory      `json:"memory,omitempty"`
+	}
+	memory struct {
+		Limit int64 `json:"limit"`
 	}
 	deviceRule struct {
 		Allow  bool   `json:"allow"`
@@ -306,6 +310,9 @@ func (b *blueprint) render(f *furniture) ([]byte, error) {
 			Seccomp: b.filter, Resources: &resources{Devices: []deviceRule{{Allow: false, Access: "rwm"}}},
 		},
 	}
+	if b.cgroup != "" {
+		c.Linux.Resources.Memory = &memory{initMemory}
+	}
 	if b.kind.stdin {
 		c.Process.Env = append(c.Process.Env, spawn.ControlVariable+"=0")
 	}
@@ -340,6 +347,10 @@ func (b *blueprint) render(f *furniture) ([]byte, error) {
 	}
 	return json.Marshal(c)
 }
+
+// initMemory is for the init, in a group beside the program's, and before that for the runtime's own, which reads files of the root: some
+// ten times of what both need.
+const initMemory = 256 << 20
 
 func shmSize(spec *sandbox.Spec) uint64 { return uint64(spec.Limits.Memory) / 2 }
 

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandbox-run/sandbox-run/internal/linux/registry"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -281,6 +283,77 @@ func TestConfigOverPipe(t *testing.T) {
 		if err := errors.Join(early.Close(), c.unfurnish()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A root whose files of names would keep a runtime reading for ever is refused, before it gets to see one.
+func TestEndlessNames(t *testing.T) {
+	b, _ := newBackend(t, "runc")
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	link := func(to string) func(string) error { return func(at string) error { return os.Symlink(to, at) } }
+	for what, c := range map[string]struct {
+		make func(at string) error
+		fits bool
+	}{
+		"nothing":        {func(string) error { return nil }, true},
+		"file":           {func(at string) error { return os.WriteFile(at, []byte("x:x:7:\n"), 0o644) }, true},
+		"link to a file": {link("/names"), true},
+		"FIFO":           {func(at string) error { return unix.Mkfifo(at, 0o644) }, false},
+		"no end":         {link("/dev/zero"), false},
+		"terminal":       {link("/dev/ptmx"), false},
+		"memory":         {link("/proc/self/pagemap"), false},
+		"huge":           {func(at string) error { return errors.Join(os.WriteFile(at, nil, 0o644), os.Truncate(at, 1<<40)) }, false},
+	} {
+		for _, p := range namesOfIDs {
+			root, err := os.MkdirTemp("/var/tmp", "sandboxtest-root-")
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = errors.Join(os.Chmod(root, 0o755), os.Mkdir(filepath.Join(root, "etc"), 0o755), os.WriteFile(filepath.Join(root, "names"), nil, 0o644), c.make(filepath.Join(root, p)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			id, err := m.Create(t.Context(), sandbox.Spec{Root: sandbox.Root{Dir: root}})
+			if took := time.Since(began); c.fits != (err == nil) || !c.fits && !errors.Is(err, sandbox.ErrRefused) || took > startPatience/2 {
+				t.Errorf("%s as %s: %v, after %v", what, p, err, took)
+			}
+			if err == nil {
+				err = m.Delete(t.Context(), id)
+			} else {
+				err = nil
+			}
+			if err := errors.Join(err, os.RemoveAll(root)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// What reads such files is limited besides: the program may change them, in a root of its own.
+func TestInitIsLimited(t *testing.T) {
+	b, _ := newBackend(t, "runc")
+	i, err := b.Create(t.Context(), &sandbox.Spec{Hostname: sandbox.UserName, User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller, file := "memory", "memory.limit_in_bytes"
+	if b.cgroups.Version() == "v2" {
+		controller, file = "", "memory.max"
+	}
+	groups, _ := os.ReadFile("/proc/" + strconv.Itoa(i.(*instance).spare.init.Inmate()) + "/cgroup")
+	_, path, _ := strings.Cut(string(groups), ":"+controller+":")
+	path, _, _ = strings.Cut(path, "\n")
+	for _, h := range hierarchies() {
+		if h.name == controller {
+			if text, err := os.ReadFile(filepath.Join(h.at, path, file)); strings.TrimSpace(string(text)) != strconv.Itoa(initMemory) {
+				t.Errorf("%s: %q, %v", path, text, err)
+			}
+		}
+	}
+	if err := i.Destroy(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -148,6 +148,50 @@ func (b *bundle) fillIn(volumes []int) error {
 			return &sandbox.Error{Backend: Name, Op: "mount " + b.Targets[n].Path, Stage: "volumes", Err: err}
 		}
 	}
+	for _, p := range namesOfIDs {
+		if err := plainFile(root, p); err != nil {
+			return &sandbox.Error{Backend: Name, Op: "look at " + p, Stage: "rootfs", Kind: sandbox.ErrRefused, Err: err, Hint: "a root in which it is a plain file, or nothing"}
+		}
+	}
+	return nil
+}
+
+// namesOfIDs are files of the root that a runtime reads to the end, even of a user who is given by number, in its own init: before there is a
+// limit around that. One that never ends would take the host's memory, and a FIFO all the patience there is.
+var namesOfIDs = []string{"/etc/passwd", "/etc/group"}
+
+// maxNames is more than any of them has.
+const maxNames = 16 << 20
+
+// plainFile refuses what is at a path of a root, or what a link there leads to, if it is there and not a plain file of reasonable size. Of a
+// link that leads nowhere as yet nobody knows what will be there in the container: /proc, and /dev/pts.
+func plainFile(root, p string) error {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat2(dir, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		there, direct := place(root, p, 0)
+		if direct == nil {
+			_ = unix.Close(there)
+		}
+		if errors.Is(direct, unix.ENOENT) || errors.Is(direct, unix.ENOTDIR) {
+			return nil
+		}
+		return fmt.Errorf("a link leads astray: %w", err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	switch err := unix.Fstat(fd, &st); {
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return errors.New("it is not a plain file")
+	case st.Size > maxNames:
+		return fmt.Errorf("it has %v, and %v would be read at most", sandbox.Size(st.Size), sandbox.Size(maxNames))
+	}
 	return nil
 }
 
