@@ -364,12 +364,26 @@ func (c *container) clear(ctx context.Context) error {
 		return nil
 	}
 	err := errors.Join(failure("remove bundle", "cleanup", c.strip()), c.forget(ctx))
-	if c.device != "" { // the runtime has done it, unless it never came to that
-		if gone := unix.Rmdir(c.device); gone != nil && !errors.Is(gone, unix.ENOENT) {
-			err = errors.Join(err, failure("remove cgroup "+c.device, "cleanup", gone))
+	if c.device != "" { // the runtime has done it, unless it never came to that, or was killed
+		if gone := unix.Rmdir(c.device); !errors.Is(gone, unix.ENOENT) {
+			err = errors.Join(err, c.dissolve())
 		}
 	}
 	return err
+}
+
+// dissolve removes the groups that a runtime which was killed has made on v1, with its own init, if that still waits in them. As long as
+// we live, nobody else does it.
+func (c *container) dissolve() error {
+	var errs []error
+	for _, h := range hierarchies() {
+		if dir := filepath.Join(h.own, c.id); h.name != "" {
+			if err := dissolve(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, failure("remove cgroup "+dir, "cleanup", err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // forget has the runtime clear away a container that it could not clear away itself, because it was killed.

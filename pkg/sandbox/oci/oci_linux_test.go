@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -354,6 +355,73 @@ func TestInitIsLimited(t *testing.T) {
 	}
 	if err := i.Destroy(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A runtime that somebody kills while it makes a container is missed soon, and leaves neither a process of its own nor a group, even while we live.
+func TestRuntimeKilled(t *testing.T) {
+	b, _ := newBackend(t, "runc")
+	sup, _, err := b.claim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim, _, _ := strings.Cut(sup.NewNest(0).Programs().Path(), "/")
+	left := func() (list []string) {
+		for _, h := range hierarchies() {
+			groups, _ := filepath.Glob(filepath.Join(h.own, groupName(claim+"/*")))
+			for _, g := range groups {
+				list = append(list, fmt.Sprint(g, members(g)))
+			}
+		}
+		return list
+	}
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	killed := 0
+	for n := range 30 { // milliseconds: it takes some forty
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			pid := 0
+			for pid == 0 {
+				for _, child := range descendants(os.Getpid()) {
+					if line, _ := os.ReadFile("/proc/" + strconv.Itoa(child) + "/cmdline"); bytes.Contains(line, []byte("/runc\x00--root\x00")) {
+						pid = child
+					}
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+			time.Sleep(time.Duration(n) * time.Millisecond)
+			if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+				if slices.Contains(descendants(os.Getpid()), pid) {
+					_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+				}
+				_ = unix.Close(fd)
+			}
+		}()
+		began := time.Now()
+		id, err := m.Create(t.Context(), sandbox.Spec{})
+		took := time.Since(began)
+		close(stop)
+		<-stopped
+		if err == nil {
+			err = m.Delete(t.Context(), id)
+		} else if killed++; errors.Is(err, errStuck) {
+			t.Error(err)
+		}
+		if took > startPatience/2 {
+			t.Errorf("after %d ms: %v, after %v", n, err, took)
+		}
+		if l := left(); len(l) > 0 {
+			t.Errorf("after %d ms: %v; left %q", n, err, l)
+		}
+	}
+	if killed == 0 { // control
+		t.Error("none was killed in time")
 	}
 }
 

@@ -209,13 +209,19 @@ const unifiedMount = "/sys/fs/cgroup"
 
 // setUp waits for the init's first word, and looks at where it is.
 func (p *phase) setUp(ctx context.Context) error {
-	bounded, cancel := context.WithTimeout(ctx, startPatience)
+	minded, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	bounded, cancel := context.WithTimeout(minded, startPatience)
 	defer cancel()
+	go p.mind(bounded, end)
 	p.asked = true
 	_, err := p.init.Setup(bounded, &initproto.Setup{Housed: true, Root: -1, Scratch: -1}, nil)
 	if err != nil {
 		p.failed = true
-		if bounded.Err() != nil && ctx.Err() == nil {
+		switch {
+		case errors.Is(err, context.Canceled) && errors.Is(context.Cause(minded), errKilled):
+			err = errKilled
+		case bounded.Err() != nil && ctx.Err() == nil:
 			err = fmt.Errorf("no answer within %v: %w", startPatience, err)
 		}
 		if ctx.Err() != nil {
@@ -234,6 +240,30 @@ func (p *phase) setUp(ctx context.Context) error {
 		return err
 	}
 	return p.verify()
+}
+
+// mindPause is how often a runtime is looked at that is making a container. Most have made it before the first look.
+const mindPause = 250 * time.Millisecond
+
+// errKilled is what somebody did to a runtime: one that ends by itself says why.
+var errKilled = errors.New("it was killed before its container stood")
+
+// mind calls end if the runtime ends before its container stands. When somebody kills it, its own init may live on, and wait for it for
+// ever, with our socket open: nothing would be heard from there.
+func (p *phase) mind(ctx context.Context, end context.CancelCauseFunc) {
+	tick := time.NewTicker(mindPause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if !p.init.Alive() {
+				end(errKilled)
+				return
+			}
+		}
+	}
 }
 
 // roomForKernel is what a kernel in between takes beside what it runs: threads of its own, and some for each process.

@@ -44,8 +44,7 @@ func sweep(dryRun bool) (list []sandbox.Residue) {
 			}
 			r := sandbox.Residue{Kind: "cgroup", Name: filepath.Join(dir, e.Name())}
 			if !dryRun {
-				empty(r.Name)
-				err := unix.Rmdir(r.Name)
+				err := dissolve(r.Name)
 				if errors.Is(err, unix.ENOENT) { // somebody else was faster
 					continue
 				}
@@ -57,6 +56,12 @@ func sweep(dryRun bool) (list []sandbox.Residue) {
 		}
 	}
 	return list
+}
+
+// dissolve removes a group, and whoever is in it.
+func dissolve(dir string) error {
+	empty(dir)
+	return unix.Rmdir(dir)
 }
 
 // sweepPatience bounds what the killed may take to die.
