@@ -277,13 +277,61 @@ func TestConfigOverPipe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := io.ReadAll(early)
+		got := make([]byte, size)
+		_, err = io.ReadFull(early, got)
 		if err != nil || !bytes.Equal(got, text) || !bytes.Equal(late, text) {
 			t.Errorf("of %d bytes %d and %d came, %v", size, len(got), len(late), err)
 		}
 		if err := errors.Join(early.Close(), c.unfurnish()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Who has found the pipe and comes to open it when the config was written has it all the same, and does not wait for ever.
+func TestConfigFoundEarly(t *testing.T) {
+	b, _ := newBackend(t, "runc")
+	_, work, err := b.claim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &container{work: work, kind: byName("runc"), dir: work.path("b")}
+	if err := c.lay(); err != nil {
+		t.Fatal(err)
+	}
+	const text = "{}"
+	var found int // the pipe, and not opened
+	err = work.bench.Do(func() (err error) {
+		if found, err = unix.Open(c.bundle.config(), unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+		c.bundle.Config = []byte(text)
+		return c.bundle.write()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(found)
+	read := make(chan string, 1)
+	go func() {
+		got := make([]byte, len(text))
+		f, err := os.Open("/proc/self/fd/" + strconv.Itoa(found))
+		if err == nil {
+			_, err = io.ReadFull(f, got)
+			_ = f.Close()
+		}
+		read <- fmt.Sprintf("%s, %v", got, err)
+	}()
+	select {
+	case got := <-read:
+		if got != text+", <nil>" {
+			t.Error(got)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for a writer")
+	}
+	if err := c.unfurnish(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -236,6 +236,9 @@ func (p *phase) setUp(ctx context.Context) error {
 		}
 		return failure(p.c.kind.name+" run", "runtime", err)
 	}
+	if b := p.c.bundle; b != nil {
+		_ = b.pipe.Close() // it has its config; nil is fine
+	}
 	if err := p.c.met(p.init.Inmate()); err != nil {
 		return err
 	}

@@ -48,8 +48,10 @@ func (b *bundle) lay(ahead bool) error {
 
 func (b *bundle) config() string { return filepath.Join(b.Dir, "config.json") }
 
-// write makes the config. With a pipe, a file takes its place before anything is written to it: so whoever has opened the pipe by
-// now has all of the config from there, and whoever opens it from now on has it from the file.
+// write makes the config. With a pipe, a file takes its place before anything is written to it: so whoever has found the pipe by
+// now has all of the config from there, and whoever looks from now on has it from the file. Who has found it may not have opened it
+// yet: our end stays open until the container stands, or that one would wait for a writer for ever. The config ends with its last
+// bracket, not with the pipe.
 func (b *bundle) write() error {
 	if b.pipe == nil {
 		b.names = append(b.names, b.config())
@@ -74,7 +76,7 @@ func (b *bundle) write() error {
 	if err == nil && n < len(b.Config) {
 		err = io.ErrShortWrite
 	}
-	return errors.Join(err, b.pipe.Close())
+	return err
 }
 
 // make puts everything in place, once there is a place: a root, the volumes, a config. root is used up, and stays the caller's to close.
