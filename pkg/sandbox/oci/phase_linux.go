@@ -313,8 +313,11 @@ func (i *instance) enter(ctx context.Context, p *sandbox.Process) (*phase, error
 		select {
 		case <-ph.init.Done(): // ended a moment ago; its last process is about to say so
 		default:
+			if err := ph.loopback(p.Network); err != nil {
+				return nil, err // it never had a place, and has none to give up
+			}
 			ph.tasks++
-			return ph, ph.loopback(p.Network)
+			return ph, nil
 		}
 	}
 	ph := i.spare

@@ -42,6 +42,9 @@ func (p *phase) startOnConsole(ctx context.Context, m *initproto.Exec) (*spawn.P
 	_ = slave.Close()
 	if err != nil {
 		_ = master.Close()
+		if p.ends(ctx) {
+			err = errors.Join(spawn.ErrGone, err)
+		}
 		return nil, err
 	}
 	m.Console = c.name
@@ -50,6 +53,18 @@ func (p *phase) startOnConsole(ctx context.Context, m *initproto.Exec) (*spawn.P
 		c.kill()
 	}
 	return program, err
+}
+
+// ends reports whether it was the container's end that kept a console from being opened: the init goes with the last of its programs, and
+// does not know yet that another one is to come. The runtime may hear of that end before we do.
+func (p *phase) ends(ctx context.Context) bool {
+	select {
+	case <-p.init.Done():
+		return true
+	case <-ctx.Done():
+	case <-time.After(initPatience):
+	}
+	return false
 }
 
 // openTerminal makes a terminal on the host. Our own end is non-blocking, to be read through the poller.

@@ -3,14 +3,86 @@ package oci
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
+
+// A program on a terminal that comes to a phase just when that ends gets one of its own, like any other.
+func TestTerminalComesLate(t *testing.T) {
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			b, _ := newBackend(t, runtime)
+			m := sandbox.NewManager(b, sandbox.Options{})
+			defer m.Close()
+			ctx := t.Context()
+			id, err := m.Create(ctx, sandbox.Spec{Require: byName(runtime).tier})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for n := range 6 { // by the time that the runtime needs to get to its container, a little more each time
+				began, ended := make(chan struct{}), make(chan error, 1)
+				go func() {
+					_, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", "echo; exec sleep 0.0" + strconv.Itoa(n)}}, sandbox.IO{OnEvent: func(e sandbox.Event) {
+						if e.Kind == sandbox.EventStdout && e.Offset == 0 {
+							close(began)
+						}
+					}})
+					ended <- err
+				}()
+				<-began
+				res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"echo", "late"}, TTY: &sandbox.TTY{Rows: 24, Cols: 80}}, sandbox.IO{})
+				if err != nil || string(res.Stdout.Bytes()) != "late\r\n" {
+					t.Errorf("%d: %+v, %v", n, res, err)
+				}
+				if err := <-ended; err != nil {
+					t.Errorf("%d: the first: %v", n, err)
+				}
+			}
+			if err := m.Delete(context.WithoutCancel(ctx), id); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A process that its phase can not have takes no place in it: with the others, the phase ends.
+func TestPhaseRefuses(t *testing.T) {
+	b, _ := newBackend(t, "runsc")
+	spec := &sandbox.Spec{Hostname: sandbox.UserName, User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone}
+	i, err := b.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &sandbox.Process{Args: []string{"/bin/sleep", "0.5"}, Phase: "run", Limits: spec.Limits, Network: sandbox.NetworkNone, Workdir: "/"}
+	task, err := i.Start(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := *p
+	other.Network = sandbox.NetworkLocalhost
+	if _, err := i.Start(t.Context(), &other); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("a loopback in a phase without: %v", err)
+	}
+	_, err1 := task.Wait()
+	_, err2 := task.Finish(t.Context())
+	if err := errors.Join(err1, err2); err != nil {
+		t.Error(err)
+	}
+	if left := descendants(os.Getpid()); len(left) > 0 {
+		t.Errorf("%v live on", left)
+	}
+	if err := i.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
 
 // A terminal holds what it promises in every phase, whoever has the program as a child: bytes, ends, neighbours, keys.
 func TestTerminal(t *testing.T) {
