@@ -32,7 +32,7 @@ while read -r package target; do
 	count=$((count + 1))
 done < <(awk '/^Fuzz/ { t[++n] = $1 } /^ok/ { for (i = 1; i <= n; i++) print $2, t[i]; n = 0 }' <<<"$listing")
 
-# On a machine that systemd runs, what it delegates to an ordinary user; then the groups as that user.
+# On a machine that systemd runs, what it delegates to an ordinary user; then the groups as that user; then the units of deploy/.
 if ((EUID == 0)); then
 	scripts/deps.sh guest-systemd
 	export CGO_ENABLED=0
@@ -40,6 +40,9 @@ if ((EUID == 0)); then
 	GUEST_USER=plain go test -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" ./internal/linux/cgroup
 	for login in manager session; do
 		GUEST_USER=plain GUEST_LOGIN=$login go test -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" -run '^TestOrdinaryUserUnderSystemd$' -v ./internal/cli
+	done
+	for cgroups in v2 hybrid; do
+		GUEST_CGROUP=$cgroups go test -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" -run '^TestUnits$' -v ./internal/cli
 	done
 fi
 echo "test-all: ok, $count fuzz targets"

@@ -76,7 +76,7 @@ func (c *cli) executeAway(o *runOptions, flags *pflag.FlagSet) (err error) {
 			return err
 		}
 		defer transport.Close()
-		if r.session, err = talkTo(transport, o.serverOptions.patience()); err != nil {
+		if r.session, err = talkTo(transport, namedPatience); err != nil {
 			return unreachable(r.name, err)
 		}
 	}

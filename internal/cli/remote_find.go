@@ -98,8 +98,9 @@ type near struct {
 const (
 	findPatience  = time.Second
 	helloPatience = 2 * time.Second
-	// webPatience is for one that may be far away: its name is looked up, and a connection made and secured, before it can say anything.
-	webPatience = 30 * time.Second
+	// namedPatience is for one that may be far away: its name is looked up, and a connection made and secured, before it can say anything. Or
+	// systemd, which holds its socket, starts it just now.
+	namedPatience = 30 * time.Second
 	// staleAfter is when a server may have stopped to wait for us.
 	staleAfter = 10 * time.Second
 )
@@ -136,14 +137,6 @@ func talkTo(t client.Transport, patience time.Duration) (*client.Session, error)
 		err = fmt.Errorf("%w (for %v)", client.ErrSilent, patience)
 	}
 	return s, err
-}
-
-// patience is how long the server that was named may take to say who it is.
-func (o *serverOptions) patience() time.Duration {
-	if isWeb(o.server) {
-		return webPatience
-	}
-	return helloPatience
 }
 
 // ownOnly: what root's server does for root is not what we would do.

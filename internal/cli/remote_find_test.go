@@ -24,13 +24,8 @@ func (f far) Dial(ctx context.Context, _, _ string) (client.Socket, client.Heade
 	}
 }
 
-// TestFarServers: a server that may be far away has more time than one of this machine, and silence is called by its name.
-func TestFarServers(t *testing.T) {
-	for server, far := range map[string]bool{"https://run.example.com": true, "http://localhost:8080": true, "unix:///run/s.sock": false} {
-		if p := (&serverOptions{server: server}).patience(); (p >= 20*time.Second) != far || p > time.Minute {
-			t.Errorf("%s: %v", server, p)
-		}
-	}
+// TestSilentServers: silence is called by its name.
+func TestSilentServers(t *testing.T) {
 	if _, err := talkTo(far{takes: time.Minute}, 10*time.Millisecond); !errors.Is(err, client.ErrSilent) {
 		t.Error(err)
 	}
