@@ -451,9 +451,13 @@ func (i *Init) Signal(m initproto.Signal) error {
 
 // Alive reports whether the init has not died yet.
 func (i *Init) Alive() bool {
-	fds := []unix.PollFd{{Fd: int32(i.pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 0)
-	return err == nil && n == 0
+	for {
+		fds := []unix.PollFd{{Fd: int32(i.pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		if !errors.Is(err, unix.EINTR) { // of our own runtime's signals, which end even a look that does not wait
+			return err == nil && n == 0
+		}
+	}
 }
 
 // Done closes when the init is exiting or dead.

@@ -303,6 +303,36 @@ func TestNotSpared(t *testing.T) {
 	}
 }
 
+// Who lives is not taken for dead because a signal came while one looked: Go sends itself many.
+func TestAliveAmongSignals(t *testing.T) {
+	self, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(self)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.PidfdSendSignal(self, unix.SIGURG, nil, 0)
+			}
+		}
+	}()
+	i := &Init{pidfd: self}
+	for n := range 200_000 {
+		if !i.Alive() {
+			t.Errorf("dead at look %d", n)
+			break
+		}
+	}
+	close(stop)
+	<-stopped
+}
+
 // Each failure says at which stage, and why, exactly; the init lives on while something else runs.
 func TestExecErrors(t *testing.T) {
 	i := plain(t)
