@@ -40,12 +40,12 @@ install: ## Install the executables into $GOBIN (or $GOPATH/bin)
 	$(GOBUILD_ENV) go install $(GOBUILD_FLAGS) ./cmd/...
 
 .PHONY: test
-test: ## Run the test suite with -race and coverage, some of it on cgroup v2; installs missing packages first (10 minutes or less)
+test: ## Run the test suite with -race and coverage, some of it on cgroup v2; installs missing packages first (20 to 30 minutes on two cores)
 	@scripts/deps.sh test
 	@scripts/test.sh
 
 .PHONY: test-all
-test-all: ## Run the whole matrix: long tests, cgroup v2 in a virtual machine, each fuzz target for FUZZTIME (75 minutes or less)
+test-all: ## Run the whole matrix: long tests, cgroup v2 in a virtual machine, each fuzz target for FUZZTIME (two hours and more on two cores)
 	@scripts/deps.sh test-all
 	@scripts/test-all.sh
 

@@ -159,7 +159,7 @@ while True:
 		t.Fatal(err)
 	}
 	if err := stranger.Start(); err != nil {
-		t.Skip("needs python3: ", err)
+		t.Fatal(err)
 	}
 	defer func() {
 		_ = stranger.Process.Kill()

@@ -32,6 +32,19 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	return s.takeOver(w, r, func(ctx context.Context, cancel context.CancelFunc, conn *websocket.Conn) {
+		conn.SetReadLimit(maxMessage)
+		c := &conversation{server: s, run: run, conn: conn}
+		if in := run.input; in != nil {
+			in.come()
+			defer in.leave()
+		}
+		c.hold(ctx, cancel, from)
+	})
+}
+
+// takeOver makes a WebSocket of a request and has it used, with a context that ends when its key is not welcome any more, or with the server.
+func (s *Server) takeOver(w http.ResponseWriter, r *http.Request, use func(context.Context, context.CancelFunc, *websocket.Conn)) error {
 	if err := wantSocket(r); err != nil {
 		return err
 	}
@@ -39,8 +52,7 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return nil //nolint:nilerr // it was answered, as the protocol of the handshake wants it
 	}
-	defer func() { _ = conn.CloseNow() }()
-	conn.SetReadLimit(maxMessage)
+	defer func() { _ = conn.CloseNow() }() // after a Close it has nothing to do
 	// The context of a request does not end with a connection that was taken over.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
@@ -52,12 +64,7 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) error {
 	defer welcome()
 	unhook := context.AfterFunc(s.closing, cancel)
 	defer unhook()
-	c := &conversation{server: s, run: run, conn: conn}
-	if in := run.input; in != nil {
-		in.come()
-		defer in.leave()
-	}
-	c.hold(ctx, cancel, from)
+	use(ctx, cancel, conn)
 	return nil
 }
 

@@ -26,39 +26,21 @@ func (s *Server) talk(w http.ResponseWriter, r *http.Request) error {
 	if _, err := readQuery(r); err != nil {
 		return err
 	}
-	if err := wantSocket(r); err != nil {
-		return err
-	}
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{wire.Subprotocol}, CompressionMode: websocket.CompressionDisabled})
-	if err != nil {
-		return nil //nolint:nilerr // it was answered, as the protocol of the handshake wants it
-	}
-	defer func() { _ = conn.CloseNow() }() // after a Close it has nothing to do
-	// The context of a request does not end with a connection that was taken over.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	defer cancel()
-	welcome := whenUnwelcome(r.Context(), func() {
-		time.AfterFunc(farewell, cancel) // whatever the client does
-		_ = conn.Close(websocket.StatusPolicyViolation, goodbye)
-		cancel()
-	})
-	defer welcome()
-	stop := context.AfterFunc(s.closing, cancel)
-	defer stop()
-	c := &conversation{server: s, conn: conn}
-	j, release, err := s.hear(ctx, conn, PrincipalFrom(ctx))
-	if err != nil {
+	return s.takeOver(w, r, func(ctx context.Context, _ context.CancelFunc, conn *websocket.Conn) {
+		c := &conversation{server: s, conn: conn}
+		j, release, err := s.hear(ctx, conn, PrincipalFrom(ctx))
+		if err == nil {
+			defer release()
+			s.hold(ctx, c, j)
+			return
+		}
 		if release != nil { // it was a run, and may not be
 			s.observer.Refused(ctx, s.refused(ctx, r, err))
 			_ = c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: s.Problem(ctx, err)})
 			_ = conn.Close(websocket.StatusNormalClosure, "")
 			release()
 		}
-		return nil
-	}
-	defer release()
-	s.hold(ctx, c, j)
-	return nil
+	})
 }
 
 func (s *Server) refused(ctx context.Context, r *http.Request, err error) Refused {

@@ -104,6 +104,9 @@ func TestRealGroup(t *testing.T) {
 		_ = os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+memory"), 0) // if not, there is no limit to set
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
 		t.Skip("no cgroup can be made here: ", err)
 	}
 	t.Cleanup(func() {

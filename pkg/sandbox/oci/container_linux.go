@@ -412,3 +412,27 @@ func (c *container) forget(ctx context.Context) error {
 	}
 	return nil
 }
+
+// mindPause is how often a runtime is looked at that is making a container. Most have made it before the first look.
+const mindPause = 250 * time.Millisecond
+
+// errKilled is what somebody did to a runtime: one that ends by itself says why.
+var errKilled = errors.New("it was killed before its container stood")
+
+// mind calls end if the runtime ends before its container stands. When somebody kills it, its own init may live on, and wait for it for
+// ever, with our socket open: nothing would be heard from there.
+func (p *phase) mind(ctx context.Context, end context.CancelCauseFunc) {
+	tick := time.NewTicker(mindPause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if !p.init.Alive() {
+				end(errKilled)
+				return
+			}
+		}
+	}
+}
