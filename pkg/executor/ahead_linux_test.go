@@ -148,7 +148,7 @@ tell("fd", fs.readdirSync("/proc/self/fd").map((n) => { try { return n + " " + f
 tell("threads", fs.readdirSync("/proc/self/task").map((t) => read("/proc/self/task/" + t + "/comm").trim()).sort().join(" "));
 tell("root", [fs.readlinkSync("/proc/self/root"), fs.readlinkSync("/proc/self/cwd"), fs.readlinkSync("/proc/self/exe")].join(" "));
 tell("stat", (() => { const f = read("/proc/self/stat"); const a = f.slice(f.lastIndexOf(")") + 2).split(" "); return ["tty", a[4], "flags", a[6], "prio", a[15], a[16], "threads", a[17], "signal", a[35], "policy", a[38]].join(" "); })());
-tell("sh", cp.execSync("ulimit -a; ulimit -Ha; umask; id; hostname; uname -sm; ls -lan / /dev /workspace /tmp /home/sandbox /opt /opt/sandbox-run | sed -E 's/[A-Z][a-z]{2} +[0-9]+ +[0-9:]+//; s/^total.*//; s/^(dr-xr-xr-x +)[0-9]+( .* proc)$/\\1N\\2/'; cat /proc/net/dev; ls /proc | grep -v '^[0-9]'; ls /sys; cat /proc/sys/kernel/hostname; grep -E '^Sig|^Cap|^Sec|^NoN' /proc/self/status", { stdio: ["ignore", "pipe", "pipe"] }).toString());
+tell("sh", cp.execSync("ulimit -a; ulimit -Ha; umask; id; hostname; uname -sm; ls -lan / /dev /workspace /tmp /home/sandbox /opt /opt/sandbox-run | sed -E 's/[A-Z][a-z]{2} +[0-9]+ +[0-9:]+//; s/^total.*//; s/^(dr-xr-xr-x +)[0-9]+( .* proc)$/\\1N\\2/; s/ +/ /g'; cat /proc/net/dev; ls /proc | grep -v '^[0-9]'; ls /sys; cat /proc/sys/kernel/hostname; grep -E '^Sig|^Cap|^Sec|^NoN' /proc/self/status", { stdio: ["ignore", "pipe", "pipe"] }).toString());
 `
 
 // A process that has waited stands in the very walls of one that has not (D11, W3).
