@@ -69,14 +69,14 @@ if ! filters_work; then
 	mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -vxF "$(printf '%s\n' "${guest[@]}")")
 fi
 # shellcheck disable=SC2086 # TESTFLAGS is a list
-CGO_ENABLED=1 go test -tags cover -race -count=1 -timeout 15m \
+CGO_ENABLED=1 go test -tags cover -race -count=1 -timeout 30m \
 	-covermode=atomic -coverpkg=./... -coverprofile=cover/tests.out \
 	-exec "env 'GOCOVERDIR=$children'" ${TESTFLAGS:-} "${packages[@]}" || status=$?
 if ((${#guest[@]})); then
 	# These two need a Go toolchain and a real processor, and no filter.
 	CGO_ENABLED=0 go test -count=1 -run '^(TestInitTime|TestImports)$' ./internal/cli || status=$?
 	# shellcheck disable=SC2086
-	CGO_ENABLED=0 go test -tags cover -p 1 -count=1 -timeout 15m \
+	CGO_ENABLED=0 go test -tags cover -p 1 -count=1 -timeout 30m \
 		-covermode=atomic -coverpkg=./... -coverprofile=cover/guest.out \
 		-exec "env 'GOCOVERDIR=$children' '$PWD/scripts/guest.sh'" ${TESTFLAGS:-} "${guest[@]}" || status=$?
 fi

@@ -2,15 +2,20 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
 // followed is what a key has open at a server.
@@ -70,6 +75,33 @@ func (o *followed) end(t *testing.T) (last string, closed websocket.CloseError) 
 	}
 }
 
+// expireNow has the time be over of the keys that have one, rather than wait for it.
+func expireNow(t *testing.T, keys string) {
+	t.Helper()
+	lock, err := os.OpenFile(keys+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close() // and with it, it is unlocked
+	if err := userdir.Lock(lock, false, serveTime); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := regexp.MustCompile(`("expires": *)"[^"]*"`).ReplaceAll(before, []byte(`$1"2001-02-03T04:05:06Z"`))
+	if bytes.Equal(before, after) {
+		t.Fatalf("no key has a time: %s", before)
+	}
+	if err := os.WriteFile(keys+".new", after, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(keys+".new", keys); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A2: what was followed with a key that is rotated, removed or expired by now ends, and says why; what the key had accepted goes on, and is the key's. With an
 // overlap nothing ends before that is over, and nothing of others ends at all.
 func TestServeKeysTakenAway(t *testing.T) {
@@ -77,6 +109,7 @@ func TestServeKeysTakenAway(t *testing.T) {
 	dir, args := place(t)
 	keys := filepath.Join(dir, "keys", "keys.json")
 	rotated, removed, overlaps, other := newKey(t, dir, "--name", "rotated"), newKey(t, dir, "--name", "removed"), newKey(t, dir, "--name", "overlaps"), newKey(t, dir, "--name", "other")
+	expired := newKey(t, dir, "--name", "expired", "--expires", "1h")
 	s := startServer(t, append(args, "--listen", "127.0.0.1:0")...)
 	start := func(token string) (id string) {
 		t.Helper()
@@ -87,7 +120,7 @@ func TestServeKeysTakenAway(t *testing.T) {
 		return r.field(t, "id")
 	}
 	runs, open := map[string]string{}, map[string]*followed{}
-	for _, token := range []string{rotated, removed, overlaps, other} {
+	for _, token := range []string{rotated, removed, expired, overlaps, other} {
 		runs[token] = start(token)
 		open[token] = openAt(t, s, runs[token], token)
 	}
@@ -102,7 +135,8 @@ func TestServeKeysTakenAway(t *testing.T) {
 	fresh := key("rotate", "rotated")
 	key("rm", "removed")
 	renewed := key("rotate", "--overlap", "10m", "overlaps")
-	for name, token := range map[string]string{"rotated": rotated, "removed": removed} {
+	expireNow(t, keys)
+	for name, token := range map[string]string{"rotated": rotated, "removed": removed, "expired": expired} {
 		began := time.Now()
 		last, closed := open[token].end(t)
 		if !strings.Contains(last, `"unauthorized"`) || closed.Code != websocket.StatusPolicyViolation || !strings.Contains(closed.Reason, name) {

@@ -217,35 +217,51 @@ func TestPidsLimit(t *testing.T) {
 
 func TestCPULimit(t *testing.T) {
 	tree := realTree(t, CPU)
+	// spin is what a program that never rests got, in cores.
+	spin := func(g *Group, ms string) (Stat, float64) {
+		t.Helper()
+		begin := time.Now()
+		if out, _ := start(t, g, "spin "+ms).finish(); !strings.Contains(out, "spun") {
+			t.Fatal(out)
+		}
+		s := mustStat(t, g)
+		return s, float64(s.CPUTotal) / float64(time.Since(begin))
+	}
+	const attempts = 20 // others may be so busy that it gets less than it could have
 
-	control := realGroup(t, tree, Limits{})
-	if out, _ := start(t, control, "spin 500").finish(); !strings.Contains(out, "spun") {
-		t.Fatal(out)
-	}
-	s := mustStat(t, control)
-	t.Logf("free: %v CPU in 0.5 s", s.CPUTotal)
-	if s.CPUTotal < 150*time.Millisecond || s.Throttled != 0 {
-		t.Errorf("control: %+v", s)
-	}
-	if s.CPUUser+s.CPUSystem > s.CPUTotal+time.Millisecond || s.CPUUser+s.CPUSystem < s.CPUTotal-time.Millisecond {
-		t.Errorf("user %v + system %v is not total %v", s.CPUUser, s.CPUSystem, s.CPUTotal)
+	for i := range attempts {
+		s, share := spin(realGroup(t, tree, Limits{}), "500")
+		t.Logf("free: %v CPU, %.3f cores", s.CPUTotal, share)
+		if s.Throttled != 0 {
+			t.Errorf("control: %+v", s)
+		}
+		if s.CPUUser+s.CPUSystem > s.CPUTotal+time.Millisecond || s.CPUUser+s.CPUSystem < s.CPUTotal-time.Millisecond {
+			t.Errorf("user %v + system %v is not total %v", s.CPUUser, s.CPUSystem, s.CPUTotal)
+		}
+		if share > 0.30 {
+			break
+		}
+		if i == attempts-1 {
+			t.Error("control: it never got more than the limit will be")
+		}
 	}
 
-	// A small share over several periods: a busy machine can still give it in full, so the lower bound holds too.
-	g := realGroup(t, tree, Limits{CPU: 0.25})
-	begin := time.Now()
-	if out, _ := start(t, g, "spin 1000").finish(); !strings.Contains(out, "spun") {
-		t.Fatal(out)
-	}
-	s = mustStat(t, g)
-	share := float64(s.CPUTotal) / float64(time.Since(begin))
-	t.Logf("limited to 0.25: %v CPU, %.3f cores, throttled %v in %d periods", s.CPUTotal, share, s.Throttled, s.ThrottledPeriods)
 	least := 0.20
 	if emulated {
 		least = 0.10 // its start-up counts
 	}
-	if share < least || share > 0.30 || s.Throttled == 0 || s.ThrottledPeriods == 0 {
-		t.Errorf("share %.3f of 0.25: %+v", share, s)
+	for i := range attempts {
+		s, share := spin(realGroup(t, tree, Limits{CPU: 0.25}), "1000") // several periods
+		t.Logf("limited to 0.25: %v CPU, %.3f cores, throttled %v in %d periods", s.CPUTotal, share, s.Throttled, s.ThrottledPeriods)
+		if share > 0.30 {
+			t.Errorf("share %.3f of 0.25: %+v", share, s)
+		}
+		if share >= least && s.Throttled > 0 && s.ThrottledPeriods > 0 {
+			break
+		}
+		if i == attempts-1 {
+			t.Errorf("it never got what it may have, and was held there: %+v", s)
+		}
 	}
 }
 

@@ -468,5 +468,12 @@ func TestGoodSecrets(t *testing.T) {
 	_, _, err = s.Rotate(t.Context(), "a", 0)
 	must(t, err)
 	good(k.ID, second.Secret, false)
+	brief, _, err := s.Create(t.Context(), New{Name: "brief", Expires: now.Add(3 * time.Hour)})
+	must(t, err)
+	good(brief.ID, "", true)
+	r.mu.Lock()
+	r.now = func() time.Time { return now.Add(4 * time.Hour) }
+	r.mu.Unlock()
+	good(brief.ID, "", false)
 	good(k.ID, "", true)
 }
