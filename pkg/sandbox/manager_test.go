@@ -325,6 +325,23 @@ func TestCPULimitSurvivesFailedSamples(t *testing.T) {
 	}
 }
 
+// A program that ends before anybody has looked has used what it has used.
+func TestCPULimitOfAQuickProgram(t *testing.T) {
+	quick := func(p *sandboxtest.FakeProcess) sandbox.Exit {
+		p.Use(monitor.Sample{CPUUser: 3 * time.Second, CPUSystem: 2 * time.Second})
+		return sandbox.Exit{}
+	}
+	m := sandbox.NewManager(sandboxtest.NewFake(map[string]sandboxtest.Script{"quick": quick}), sandbox.Options{SampleInterval: -1})
+	defer m.Close()
+	for limit, want := range map[time.Duration]sandbox.Verdict{4 * time.Second: sandbox.VerdictCPULimit, 5 * time.Second: sandbox.VerdictOK, 0: sandbox.VerdictOK} {
+		id := create(t, m, sandbox.Spec{Limits: sandbox.Limits{CPUTime: limit, Wall: 20 * time.Second}})
+		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"quick"}}, sandbox.IO{})
+		if err != nil || res.Verdict != want {
+			t.Errorf("%v: %+v, %v", limit, res, err)
+		}
+	}
+}
+
 // Whoever of several in a phase is told to end first takes the others along: they were all cancelled,
 // also one that hears of its end before it hears of the order.
 func TestNeighboursAreCancelledTogether(t *testing.T) {

@@ -93,6 +93,10 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 			f.wallHit = f.wallHit || took > r.p.Limits.Wall && !f.cancelled && !f.cpuHit && !f.outputKilled
 		}
 	}
+	// The same of its CPU time: it may have been spent, and the program have ended, before anybody could look.
+	if most := r.p.Limits.CPUTime; most > 0 && final.CPUUser+final.CPUSystem > most && !f.cancelled && !f.wallHit && !f.outputKilled {
+		f.cpuHit = true
+	}
 	summary := mon.Finish(final)
 	cutShort := f.cancelled || f.wallHit || f.cpuHit || f.outputKilled
 	listening := r.awaitOutput(ctx, task, drained, cutShort)
