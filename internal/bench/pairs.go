@@ -96,8 +96,8 @@ func (r Rate) PerSecond() float64 {
 	return float64(r.Done) / r.Elapsed.Seconds()
 }
 
-// Throughput has workers do one run after another for a while. The time counts until the last of
-// them is through, so nothing is counted that did not end within it.
+// Throughput has workers do one run after another for a while, and at least one each: a machine that is busy elsewhere
+// measures slowly, not nothing. The time counts until the last of them is through, so nothing is counted that did not end within it.
 func Throughput(ctx context.Context, workers int, d time.Duration, run func(ctx context.Context, worker int) error) (Rate, error) {
 	var done atomic.Int64
 	errs := make(chan error, workers)
@@ -105,7 +105,7 @@ func Throughput(ctx context.Context, workers int, d time.Duration, run func(ctx 
 	began := time.Now()
 	for w := range workers {
 		wg.Go(func() {
-			for time.Since(began) < d && len(errs) == 0 {
+			for first := true; first || time.Since(began) < d && len(errs) == 0; first = false {
 				if err := run(ctx, w); err != nil {
 					errs <- err
 					return

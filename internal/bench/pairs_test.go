@@ -69,6 +69,9 @@ func TestThroughput(t *testing.T) {
 	if want := float64(rate.Done) / rate.Elapsed.Seconds(); rate.PerSecond() != want {
 		t.Errorf("%v per second, want %v", rate.PerSecond(), want)
 	}
+	if rate, err := Throughput(t.Context(), 2, 0, func(context.Context, int) error { return nil }); err != nil || rate.Done != 2 {
+		t.Errorf("two workers in no time: %+v, %v", rate, err)
+	}
 	if (Rate{}).PerSecond() != 0 {
 		t.Error("nothing in no time is a rate")
 	}
