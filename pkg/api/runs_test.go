@@ -141,9 +141,11 @@ func TestGap(t *testing.T) {
 // TestSlowReader: one that is there misses nothing, however little is kept; the program waits for it.
 func TestSlowReader(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Keep.Memory, o.Keep.Events = 4<<10, 128<<10 })
-	id := w.start("sleep 300\nflood 3000000\nout end", `"timeout":"200s"`)
+	begin := filepath.Join(t.TempDir(), "begin")
+	id := w.start("until "+begin+"\nflood 3000000\nout end", `"timeout":"200s"`)
 	answer := w.request("GET", wire.PathRuns+"/"+id+"/events", "")
 	defer answer.Body.Close()
+	must(t, os.WriteFile(begin, nil, 0o600)) // its first event has come: it is there
 	in := bufio.NewReaderSize(answer.Body, 16)
 	var next uint64 = 1
 	for {
@@ -338,7 +340,8 @@ func TestAdmission(t *testing.T) {
 
 func TestDrain(t *testing.T) {
 	w := newWorld(t)
-	id := w.start("sleep 400\nout done", `"timeout":"100s"`)
+	end := filepath.Join(t.TempDir(), "end")
+	id := w.start("until "+end+"\nout done", `"timeout":"100s"`)
 	eventually(t, "it runs", func() bool { return w.info(id).State == wire.StateRunning })
 	drained := make(chan error, 1)
 	go func() { drained <- w.Drain(t.Context()) }()
@@ -352,6 +355,7 @@ func TestDrain(t *testing.T) {
 	w.problem(503, "PUT", wire.PathFiles+"/x", "x")
 	w.ask(503, "GET", wire.PathHealth, "")
 	w.ask(200, "GET", wire.PathHealth+"?check=live", "")
+	must(t, os.WriteFile(end, nil, 0o600))
 	if err := <-drained; err != nil {
 		t.Error(err)
 	}
@@ -465,6 +469,11 @@ func TestKeep(t *testing.T) {
 		w.await(id)
 		ids = append(ids, id)
 	}
+	eventually(t, "what is to be forgotten for the last of them is", func() bool { // a run is over before others go for it
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.active) == 1
+	})
 	for i, id := range ids {
 		answer := w.request("GET", wire.PathRuns+"/"+id, "")
 		answer.Body.Close()

