@@ -74,15 +74,31 @@ func TestManyProcesses(t *testing.T) {
 
 // Three writers at a time, each killed at a random moment, again and again: the chain holds.
 func TestKilledAtAnyInstant(t *testing.T) {
-	l := newLog(t, Options{Wait: 10 * time.Second})
+	l := newLog(t, Options{Wait: time.Minute})
+	written := func() int64 { // in all: files are moved aside
+		var all int64
+		names, _ := filepath.Glob(l.Path() + "*")
+		for _, name := range names {
+			if info, err := os.Stat(name); err == nil && name != l.Path()+".head" {
+				all += info.Size()
+			}
+		}
+		return all
+	}
 	for round := range 20 {
+		before := written()
 		var running []*exec.Cmd
 		for range 3 {
 			cmd := child(l, 0)
 			must(t, cmd.Start())
 			running = append(running, cmd)
 		}
-		time.Sleep(20*time.Millisecond + time.Duration(rand.IntN(30_000))*time.Microsecond)
+		if round%2 == 0 { // when they write; the others whenever that is, perhaps before they have begun
+			for end := time.Now().Add(time.Minute); written() < before+4<<10 && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		time.Sleep(time.Duration(rand.IntN(50_000)) * time.Microsecond)
 		for _, cmd := range running {
 			must(t, cmd.Process.Kill())
 			_ = cmd.Wait() // killed
