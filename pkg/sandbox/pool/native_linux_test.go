@@ -91,7 +91,8 @@ func TestNativeHit(t *testing.T) {
 	if err := warmed(t, p, m, spec); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	waited := time.Now()
+	time.Sleep(3 * time.Second)
 	ctx := context.Background()
 	id, err := m.Create(ctx, spec)
 	if err != nil {
@@ -110,8 +111,8 @@ func TestNativeHit(t *testing.T) {
 		if res.Exit.Code != 3 || !strings.HasSuffix(out, "}\nrest of\nthe input") || !strings.Contains(out, `"more"]`) || !strings.Contains(out, `"dir":"/workspace"`) || len(res.Stderr.Bytes()) > 0 {
 			t.Errorf("%+v %q %q", res.Exit, out, res.Stderr.Bytes())
 		}
-		if res.Metrics.WallTime.Duration() > 900*time.Millisecond {
-			t.Errorf("it took %v, and had waited for a second before", res.Metrics.WallTime.Duration())
+		if took := res.Metrics.WallTime.Duration(); took > 3*time.Second {
+			t.Errorf("it took %v, of which it had waited for most: it was ready %v ago", took, time.Since(waited))
 		}
 		if res.Metrics.MemoryPeak == 0 || res.Metrics.MemoryPeak > 16<<20 {
 			t.Errorf("%+v", res.Metrics)
@@ -147,11 +148,16 @@ func TestNativeUnwell(t *testing.T) {
 			cold := waits("run", "x")
 			// Started cold, it says that it is ready like any other output.
 			res := run(t, m, spec, cold, "text\nrest")
-			if res.Exit.Code != 3 || string(res.Stdout.Bytes()) != "text\nrest" {
-				t.Errorf("%+v %q %q", res.Exit, res.Stdout.Bytes(), res.Stderr.Bytes())
-			}
-			if st := p.Stats(); st.Warm != 0 || st.Fallbacks+st.Unwell == 0 {
+			st := p.Stats()
+			if st.Fallbacks+st.Unwell == 0 || st.Warm > st.Unwell {
 				t.Errorf("%+v", st)
+			}
+			out := string(res.Stdout.Bytes())
+			if st.Warm > 0 { // by one that was made meanwhile, which says its message first
+				_, out, _ = strings.Cut(out, "}\n")
+			}
+			if res.Exit.Code != 3 || out != "text\nrest" {
+				t.Errorf("%+v %q %q", res.Exit, res.Stdout.Bytes(), res.Stderr.Bytes())
 			}
 		})
 	}
