@@ -76,7 +76,7 @@ func (w *world) link(to, p string) {
 }
 
 func (w *world) finder() *Finder {
-	return &Finder{Store: w.at("cache/toolchains.json"), Environ: w.environ, Patience: 5 * time.Second}
+	return &Finder{Store: w.at("cache/toolchains.json"), Environ: w.environ, Patience: time.Minute}
 }
 
 // find looks for a language in this world alone: the real machine's places are left out.

@@ -28,9 +28,9 @@ func TestHangs(t *testing.T) {
 	w.nodeAt("good/bin/node", "20.0.0")
 	w.link(w.at("good/bin/node"), "bin2/node")
 	f := w.finder()
-	f.Patience = 300 * time.Millisecond
+	f.Patience = 3 * time.Second // in which the good one has to answer as well
 	got := w.mustFind(f, node())
-	if got.Version != "20.0.0" || len(got.Skipped) != 1 || !strings.Contains(got.Skipped[0], "did not answer within 300ms") {
+	if got.Version != "20.0.0" || len(got.Skipped) != 1 || !strings.Contains(got.Skipped[0], "did not answer within 3s") {
 		t.Errorf("found %+v", got)
 	}
 	said, err := os.ReadFile(w.at("child"))
@@ -38,7 +38,7 @@ func TestHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := strings.TrimSpace(string(said))
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			break

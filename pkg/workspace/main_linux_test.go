@@ -54,4 +54,4 @@ func opened(t *testing.T, store, name string, o Options) *Workspace {
 	return w
 }
 
-const soon = 10 * time.Second
+const soon = time.Minute

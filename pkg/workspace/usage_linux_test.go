@@ -103,7 +103,7 @@ func TestUsageF14(t *testing.T) {
 			if u := usage(t, w); u.Inodes != c.want || u.Partial || u.Hidden != 0 {
 				t.Errorf("%+v, want %d", u, c.want)
 			}
-			if after := openDescriptors(t); after != before {
+			if after := openDescriptors(t); after > before { // earlier tests' may be closed meanwhile
 				t.Errorf("%d descriptors, then %d", before, after)
 			}
 			must(t, w.Close())
