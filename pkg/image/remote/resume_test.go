@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -239,10 +240,15 @@ func TestKilledPullGoesOn(t *testing.T) {
 	}
 	select {
 	case <-sent:
-	case <-time.After(20 * time.Second):
-		t.Errorf("no download within 20 s: %s", out.String())
+	case <-time.After(time.Minute):
+		t.Errorf("no download within a minute: %s", out.String())
 	}
-	time.Sleep(300 * time.Millisecond) // what was sent reaches the file
+	part := filepath.Join(store.Dir(), "partial", strings.TrimPrefix(digest, "sha256:"))
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // what was sent reaches the file
+		if info, err := os.Stat(part); err == nil && info.Size() >= here/2 {
+			break
+		}
+	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +358,7 @@ func TestRetries(t *testing.T) {
 		start := time.Now()
 		err := pullFails(t, newStore(t), reg.ref("flaky:1"), quick())
 		says(t, err, "429", "24h0m0s", "docker login")
-		if time.Since(start) > 5*time.Second {
+		if time.Since(start) > 20*time.Second {
 			t.Errorf("it took %s", time.Since(start))
 		}
 	})
@@ -444,7 +450,7 @@ func TestStalledRegistryIsGivenUp(t *testing.T) {
 			opts.Stall, opts.Attempts = 200*time.Millisecond, 2
 			start := time.Now()
 			err := pullFails(t, newStore(t), reg.ref("stall:1"), opts)
-			if took := time.Since(start); took > 5*time.Second {
+			if took := time.Since(start); took > 20*time.Second {
 				t.Errorf("given up after %s", took)
 			}
 			says(t, err, reg.host(), "try: ")
@@ -464,6 +470,6 @@ func TestStalledRegistryIsGivenUp(t *testing.T) {
 		next.ServeHTTP(w, r)
 	}))
 	opts := quick()
-	opts.Stall = 300 * time.Millisecond
+	opts.Stall = time.Second
 	pullWorks(t, newStore(t), reg.ref("stall:1"), opts)
 }
