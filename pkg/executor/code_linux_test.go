@@ -115,7 +115,14 @@ func TestExecuteCommand(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(300*time.Millisecond, cancel)
+	defer cancel()
+	go func() { // when it runs, however long it took to be made
+		for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+			if slices.ContainsFunc(c.manager.List(), func(i sandbox.Info) bool { return i.State == sandbox.StateRunning }) {
+				cancel()
+			}
+		}
+	}()
 	if r, err := c.ExecuteCommand(ctx, "sleep 30", SandboxConfig{}); err != nil || r.Error == nil || !strings.Contains(r.Error.Error(), "cancelled") {
 		t.Errorf("%+v, %v", r, err)
 	}
