@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -128,9 +129,13 @@ func TestNativeUnwell(t *testing.T) {
 	for _, sig := range []string{"KILL", "STOP"} {
 		t.Run(sig, func(t *testing.T) {
 			p, m := realPool(t, Options{Answer: 300 * time.Millisecond})
-			spec := sandbox.Spec{Ahead: []sandbox.Process{waits("run", "x")}}
+			mark := fmt.Sprintf("unwell-%s-%d", sig, time.Now().UnixNano())
+			spec := sandbox.Spec{Ahead: []sandbox.Process{waits("run", mark)}}
 			if err := warmed(t, p, m, spec); err != nil {
 				t.Fatal(err)
+			}
+			if got := stateOf(mark); got == "" || got == "T" { // the control
+				t.Fatalf("it is in state %q before it is signalled", got)
 			}
 			p.mu.Lock()
 			for _, s := range p.shapes {
@@ -144,8 +149,14 @@ func TestNativeUnwell(t *testing.T) {
 				}
 			}
 			p.mu.Unlock()
-			time.Sleep(50 * time.Millisecond)
-			cold := waits("run", "x")
+			// A signal that comes when it has its message already is another matter.
+			want := map[string]string{"KILL": "", "STOP": "T"}[sig]
+			for end := time.Now().Add(time.Minute); stateOf(mark) != want; time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("it is in state %q", stateOf(mark))
+				}
+			}
+			cold := waits("run", mark)
 			// Started cold, it says that it is ready like any other output.
 			res := run(t, m, spec, cold, "text\nrest")
 			st := p.Stats()
@@ -161,6 +172,21 @@ func TestNativeUnwell(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stateOf is the state of the process that has a mark among its arguments, as the kernel writes it; "" is none, or one that has ended.
+func stateOf(mark string) string {
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, line := range lines {
+		if text, err := os.ReadFile(line); err != nil || !strings.Contains(string(text), mark) {
+			continue
+		}
+		text, _ := os.ReadFile(filepath.Join(filepath.Dir(line), "stat"))
+		if _, rest, ok := strings.Cut(string(text), ") "); ok {
+			return strings.Trim(rest[:1], "ZX")
+		}
+	}
+	return ""
 }
 
 func cacheDir(t testing.TB) string {
