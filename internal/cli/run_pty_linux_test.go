@@ -18,7 +18,7 @@ func (s *screen) colours() *screen {
 func TestRunShown(t *testing.T) {
 	needRoot(t)
 	// In between there is time for the first to be shown: they are two streams.
-	const both = `import sys, time; print("out", flush=True); time.sleep(0.5); print("err", file=sys.stderr)`
+	const both = `import sys, time; print("out", flush=True); time.sleep(1); print("err", file=sys.stderr)`
 	for name, test := range map[string]struct {
 		args []string
 		code int

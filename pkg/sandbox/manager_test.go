@@ -71,7 +71,7 @@ func launch(t *testing.T, m *sandbox.Manager, id string, p sandbox.Process) <-ch
 	}()
 	select {
 	case <-said:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no word")
 	}
 	return done
@@ -196,7 +196,9 @@ func (i *stubbedInstance) Start(ctx context.Context, p *sandbox.Process) (sandbo
 
 // A start that hangs is given up when the run is killed, deleted or cancelled, and that is a result.
 func TestStartThatHangs(t *testing.T) {
+	entered := make(chan struct{}, 1)
 	hangs := func(ctx context.Context, _ sandbox.Instance, _ *sandbox.Process) (sandbox.Task, error) {
+		entered <- struct{}{}
 		<-ctx.Done()
 		return nil, &sandbox.Error{Op: "start", Err: ctx.Err()}
 	}
@@ -211,11 +213,12 @@ func TestStartThatHangs(t *testing.T) {
 			id := create(t, m, sandbox.Spec{})
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
-			time.AfterFunc(50*time.Millisecond, func() {
+			go func() {
+				<-entered
 				if err := end(m, id, cancel); err != nil {
 					t.Error(err)
 				}
-			})
+			}()
 			res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"x"}}, sandbox.IO{})
 			if err != nil || res.Verdict != sandbox.VerdictCancelled {
 				t.Errorf("%+v, %v", res, err)

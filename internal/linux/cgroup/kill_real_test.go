@@ -76,7 +76,7 @@ func TestKill(t *testing.T) {
 }
 
 func waitEmpty(g *Group) error {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		pids, err := g.Procs()
 		if err != nil || len(pids) == 0 {
 			return err
@@ -154,7 +154,7 @@ func TestKillWithoutFirstThread(t *testing.T) {
 		tree.canKill = core && tree.v2() != nil
 		g := realGroup(t, tree, Limits{})
 		p := start(t, g, "headless")
-		for deadline := time.Now().Add(5 * time.Second); !strings.HasSuffix(describe(p.cmd.Process.Pid), "Z"); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); !strings.HasSuffix(describe(p.cmd.Process.Pid), "Z"); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal(describe(p.cmd.Process.Pid))
 			}
@@ -179,7 +179,7 @@ func TestKillForkBomb(t *testing.T) {
 		tree.canKill = core && tree.v2() != nil
 		g := realGroup(t, tree, Limits{Pids: 100})
 		p := start(t, g, "bomb")
-		for deadline := time.Now().Add(5 * time.Second); mustStat(t, g).PidsLimitHits == 0; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(bombTime * time.Second); mustStat(t, g).PidsLimitHits == 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("the bomb never reached its limit")
 			}

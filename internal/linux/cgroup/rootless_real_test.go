@@ -105,7 +105,7 @@ func runIn(g *Group, action string) (string, error) {
 	cmd.ExtraFiles = files
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr
-	cmd.WaitDelay = 100 * time.Millisecond // children of "fork" hold the pipe
+	cmd.WaitDelay = 10 * time.Second // should a child of "fork" hold the pipe
 	err = cmd.Run()
 	for _, f := range files {
 		_ = f.Close()

@@ -108,9 +108,12 @@ func TestBadServers(t *testing.T) {
 		{"is no D-Bus server", welcome, answer([]byte("HTTP/1.0 400 Bad Request\r\n\r\n")), errMalformed, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			began := time.Now()
+			began, patience := time.Now(), time.Minute // who is answered does not run out of it, however busy the machine
+			if errors.Is(c.want, ErrTimeout) {
+				patience = 300 * time.Millisecond
+			}
 			err := func() error {
-				conn, err := dial(server(t, c.greeting, c.serve), time.Now().Add(300*time.Millisecond))
+				conn, err := dial(server(t, c.greeting, c.serve), began.Add(patience))
 				if err != nil {
 					return excuse(err)
 				}
@@ -120,7 +123,7 @@ func TestBadServers(t *testing.T) {
 			if err == nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.words) {
 				t.Errorf("%v", err)
 			}
-			if took := time.Since(began); took > 3*time.Second {
+			if took := time.Since(began); took > 30*time.Second {
 				t.Errorf("it took %v", took)
 			}
 		})

@@ -158,7 +158,7 @@ func startIn(g *cgroup.Group, action string) (*exec.Cmd, error) {
 	cmd.Env = []string{childEnv + "=" + action, "GOMAXPROCS=1"}
 	cmd.ExtraFiles = files
 	cmd.Stdout, cmd.Stderr = new(strings.Builder), os.Stderr
-	cmd.WaitDelay = 100 * time.Millisecond // children of "fork" hold the pipe
+	cmd.WaitDelay = 10 * time.Second // should a child of "fork" hold the pipe
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	err = cmd.Start()
 	for _, f := range files {

@@ -103,11 +103,8 @@ func TestDescendants(t *testing.T) {
 	}
 	for _, pid := range all {
 		var line []byte
-		for range 100 { // one that executes just now has no command line
-			if line, _ = os.ReadFile("/proc/" + itoa(pid) + "/cmdline"); len(line) > 0 {
-				break
-			}
-			time.Sleep(time.Millisecond)
+		for end := time.Now().Add(25 * time.Second); len(line) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			line, _ = os.ReadFile("/proc/" + itoa(pid) + "/cmdline") // one that executes just now has none
 		}
 		if !strings.Contains(string(line), "sleep") {
 			t.Errorf("%d is %q", pid, line)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -103,7 +102,7 @@ func TestKilledAnywhere(t *testing.T) {
 		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		noLoops(t, dir)
+		loopsGo(t, dir)
 	}
 	if err := churn(dir, 3); err != nil {
 		t.Error(err)
@@ -125,20 +124,7 @@ func must[T any](v T, err error) T {
 // The host's disk is smaller than what was promised: an error inside, and nothing hangs.
 func TestHostIsFull(t *testing.T) {
 	dir := needDisk(t)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		runtime.LockOSThread() // the thread, with its mount namespace, ends with the goroutine
-		for _, err := range []error{
-			unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-			unix.Mount("tmpfs", dir, "tmpfs", 0, "size=20m,mode=0700"),
-		} {
-			if err != nil {
-				t.Error(err)
-				return
-			}
-		}
-		forget()
-		defer forget()
+	inSmallHost(t, dir, "20m", func() {
 		s, err := Disk(Options{Bytes: 100 * mib, Inodes: 100, CacheDir: dir})
 		if err != nil {
 			t.Error(err)
@@ -162,5 +148,4 @@ func TestHostIsFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	wg.Wait()
 }

@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -178,6 +180,37 @@ func noLoops(t testing.TB, dir string) {
 	if left := loopsOf(t, dir); len(left) > 0 {
 		t.Errorf("loop devices left: %q", left)
 	}
+}
+
+// loopsGo waits for loop devices to be gone whose last holder was not us: the kernel has him let go when it comes to it, and whoever looks for a free
+// device may have this one open meanwhile.
+func loopsGo(t testing.TB, dir string) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); len(loopsOf(t, dir)) > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	}
+	noLoops(t, dir)
+}
+
+// inSmallHost does something on a host whose disk, at dir, has so much room and nobody else's files.
+func inSmallHost(t *testing.T, dir, size string, do func()) {
+	t.Helper()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		runtime.LockOSThread() // the thread, with its mount namespace, ends with the goroutine
+		for _, err := range []error{
+			unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size+",mode=0700"),
+		} {
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		forget()
+		defer forget()
+		do()
+	})
+	wg.Wait()
 }
 
 // both runs a test against memory and disk.

@@ -307,6 +307,23 @@ func TestCollect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Whoever else is on this machine may collect it first.
+	for tries := 1; !collectVictim(t, living.entry.Name()) && !t.Failed(); tries++ {
+		if tries == 10 {
+			t.Fatal("others have collected it, each time")
+		}
+	}
+	if _, err := os.Stat(kept); err != nil || !g.Exists() {
+		t.Errorf("a supervisor that lives lost something: %v", err)
+	}
+	if err := g.Remove(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// collectVictim kills a supervisor and collects what it has left, unless somebody else does: that is false.
+func collectVictim(t *testing.T, living string) bool {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -331,7 +348,7 @@ func TestCollect(t *testing.T) {
 			if strings.HasSuffix(f.Name, name) {
 				mine = append(mine, f)
 			}
-			if strings.HasSuffix(f.Name, living.entry.Name()) {
+			if strings.HasSuffix(f.Name, living) {
 				t.Errorf("a supervisor that lives was collected: %+v", f)
 			}
 		}
@@ -344,27 +361,40 @@ func TestCollect(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	found, err := Collect(context.Background(), true)
-	if mine := of(found); err != nil || len(mine) != 3 || mine[0].Removed || mine[1].Removed || mine[2].Removed {
+	looked, err := Collect(context.Background(), true)
+	_, there := os.Stat(filepath.Join(dir, "f"))
+	began := time.Now()
+	found, collected := Collect(context.Background(), false)
+	took := time.Since(began)
+	var kinds []string
+	for _, f := range of(found) {
+		kinds = append(kinds, f.Kind)
+	}
+	if all := []string{"cgroup", "directory", "registration"}; len(of(looked)) != len(all) || !slices.Equal(kinds, all) {
+		t.Logf("looked at %+v, collected %+v; others may be at it", of(looked), of(found))
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if _, err := os.Lstat(filepath.Join(RuntimeDir(), name)); errors.Is(err, os.ErrNotExist) {
+				return false
+			}
+		}
+		t.Errorf("nobody has collected %s", name)
+		return false
+	}
+	if mine := of(looked); err != nil || mine[0].Removed || mine[1].Removed || mine[2].Removed {
 		t.Errorf("dry run: %+v, %v", mine, err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "f")); err != nil {
-		t.Errorf("a dry run removed it: %v", err)
+	if there != nil {
+		t.Errorf("a dry run removed it: %v", there)
 	}
-	began := time.Now()
-	found, err = Collect(context.Background(), false)
-	mine := of(found)
-	var kinds []string
-	for _, f := range mine {
-		kinds = append(kinds, f.Kind)
+	for _, f := range of(found) {
 		if !f.Removed || f.Problem != nil {
 			t.Errorf("%+v", f)
 		}
 	}
-	if err != nil || !slices.Equal(kinds, []string{"cgroup", "directory", "registration"}) {
-		t.Errorf("%q, %v", kinds, err)
+	if collected != nil {
+		t.Error(collected)
 	}
-	if took := time.Since(began); took > collectTimeout+time.Second {
+	if took > collectTimeout+10*time.Second {
 		t.Errorf("took %v", took)
 	}
 	if _, err := os.Lstat(filepath.Dir(dir)); !errors.Is(err, os.ErrNotExist) {
@@ -373,10 +403,5 @@ func TestCollect(t *testing.T) {
 	if again, _ := Collect(context.Background(), false); len(of(again)) > 0 {
 		t.Errorf("a second time: %+v", of(again))
 	}
-	if _, err := os.Stat(kept); err != nil || !g.Exists() {
-		t.Errorf("a supervisor that lives lost something: %v", err)
-	}
-	if err := g.Remove(context.Background()); err != nil {
-		t.Error(err)
-	}
+	return true
 }

@@ -364,7 +364,7 @@ func (e *engine) containers(t testing.TB) (list []string) {
 func (e *engine) nothingLeft(t testing.TB) {
 	t.Helper()
 	left := e.containers(t)
-	for deadline := time.Now().Add(5 * time.Second); len(left) > 0 && time.Now().Before(deadline); left = e.containers(t) {
+	for deadline := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(deadline); left = e.containers(t) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	if len(left) > 0 {

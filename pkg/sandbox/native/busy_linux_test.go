@@ -29,9 +29,11 @@ func TestProgramThatIsBusy(t *testing.T) {
 	}
 	run("make", "cp /bin/echo /tmp/busy && chmod +x /tmp/busy")
 	var held sync.WaitGroup
-	held.Go(func() { run("hold", "exec 3>>/tmp/busy; >/tmp/held; sleep 0.4") })
+	held.Go(func() {
+		run("hold", "exec 3>>/tmp/busy; >/tmp/held; while ! test -e /tmp/tried; do sleep 0.01; done; sleep 0.2")
+	})
 	// The control: while it is held, it can not be started.
-	if r := run("wait", "while ! test -e /tmp/held; do sleep 0.01; done; /tmp/busy started"); !strings.Contains(string(r.Stderr.Bytes()), "busy") {
+	if r := run("wait", "while ! test -e /tmp/held; do sleep 0.01; done; /tmp/busy started; >/tmp/tried"); !strings.Contains(string(r.Stderr.Bytes()), "busy") {
 		t.Errorf("it is not busy: %s%s", r.Stdout.Bytes(), r.Stderr.Bytes())
 	}
 	r, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"/tmp/busy", "started"}}, sandbox.IO{})

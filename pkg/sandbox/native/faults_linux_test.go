@@ -329,7 +329,7 @@ func fewDescriptors(args []string) error {
 			return err
 		}
 		now := openNow()
-		for end := time.Now().Add(5 * time.Second); (len(now) > len(base) || runtime.NumGoroutine() > goroutines) && time.Now().Before(end); now = openNow() {
+		for end := time.Now().Add(30 * time.Second); (len(now) > len(base) || runtime.NumGoroutine() > goroutines) && time.Now().Before(end); now = openNow() {
 			time.Sleep(time.Millisecond)
 		}
 		if len(now) > len(base) || runtime.NumGoroutine() > goroutines {

@@ -135,7 +135,7 @@ func TestFaultInitKilled(t *testing.T) {
 	if alive := sandboxtest.Marked(mark); len(alive) > 0 {
 		t.Errorf("alive: %q", alive)
 	}
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		if len(openNow()) <= files+2 && runtime.NumGoroutine() <= goroutines { // one init more or less is kept
 			break
 		}

@@ -109,10 +109,10 @@ func TestNoLeak(t *testing.T) {
 		once(n)
 	}
 	var after footprint
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		after = measure(t, b)
-		// One init is kept for the next sandbox, or is on its way; the runtime may need a thread more at its busiest moment.
-		if after.files <= before.files+2 && after.goroutines <= before.goroutines+1 && after.threads <= before.threads+2 && after.groups == 0 && after.mounts <= before.mounts {
+		// One init is kept for the next sandbox, or is on its way; the runtime may need some threads more at its busiest moment, and keeps them.
+		if after.files <= before.files+2 && after.goroutines <= before.goroutines+1 && after.threads <= before.threads+10 && after.groups == 0 && after.mounts <= before.mounts {
 			break
 		}
 		if time.Now().After(end) {

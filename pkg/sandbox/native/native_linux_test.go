@@ -87,7 +87,7 @@ func TestCrash(t *testing.T) {
 	// A device lets go of its disk when the last of a dead process's descriptors is closed, which the
 	// kernel may do after it has told of the death.
 	var left []string
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		left = nil
 		backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 		for _, f := range backing {
@@ -102,7 +102,7 @@ func TestCrash(t *testing.T) {
 			break
 		}
 	}
-	t.Errorf("left after 5 s: %q", left)
+	t.Errorf("left after 30 s: %q", left)
 }
 
 func TestProbe(t *testing.T) {

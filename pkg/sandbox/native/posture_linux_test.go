@@ -302,7 +302,7 @@ func cgroupFilesOf(t *testing.T, m *sandbox.Manager, id string) (lines []string)
 		done <- err
 	}()
 	var member string
-	for end := time.Now().Add(10 * time.Second); member == "" && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); member == "" && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, f := range files {
 			if line, _ := os.ReadFile(f); slices.Contains(strings.Split(string(line), "\x00"), mark) {

@@ -231,7 +231,7 @@ func TestRefusedCallsOfNeighbours(t *testing.T) {
 	}{
 		{script: "true", want: 0},
 		{script: "$P refuse 1; sleep 0.2", want: 1},
-		{script: "for i in 1 2 3 4 5; do ($P refuse 2 &) ; done; sleep 0.5; setsid sh -c '$P refuse 1'", want: 11},
+		{script: "for i in 1 2 3 4 5; do ( ($P refuse 2; >/tmp/through$i) & ) ; done; while [ $(ls /tmp | grep -c through) -lt 5 ]; do sleep 0.05; done; setsid sh -c '$P refuse 1'", want: 11},
 		{script: "$P refuse 7", tty: &sandbox.TTY{Rows: 24, Cols: 80}, want: 7},
 	} {
 		wg.Go(func() {

@@ -164,7 +164,7 @@ func weaknesses() []weakness {
 			victim := o.Victim
 			o.Victim = func(mark string) *exec.Cmd {
 				cmd := victim(mark)
-				return exec.Command("/bin/sh", append([]string{"-c", `LEFT=` + mark + ` setsid sleep 4 & exec "$@"`, "victim"}, cmd.Args...)...)
+				return exec.Command("/bin/sh", append([]string{"-c", `LEFT=` + mark + ` setsid sleep 20 & exec "$@"`, "victim"}, cmd.Args...)...)
 			}
 		}},
 	}
@@ -278,7 +278,7 @@ func TestAttackCancelled(t *testing.T) {
 	if err == nil || len(r.Results) != 1 || r.Results[0].Outcome != attack.Held {
 		t.Errorf("%v, %+v", err, r)
 	}
-	if took := time.Since(began); took > 15*time.Second {
+	if took := time.Since(began); took > 40*time.Second {
 		t.Errorf("took %v", took)
 	}
 }
@@ -299,6 +299,8 @@ type weakBackend struct {
 	finish    time.Duration
 
 	running atomic.Int32
+	crowded atomic.Bool
+	alone   atomic.Int64 // how long a sandbox took at most, before it was crowded
 }
 
 func (b *weakBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
@@ -311,18 +313,21 @@ func (b *weakBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.I
 		b.limits(&weaker.Limits)
 	}
 	if b.slow && b.running.Load() > 0 {
-		time.Sleep(700 * time.Millisecond)
+		b.crowded.Store(true)
+		time.Sleep(700*time.Millisecond + 5*time.Duration(b.alone.Load())) // slow on any machine
 	}
+	began := time.Now()
 	i, err := b.Backend.Create(ctx, &weaker)
 	if err != nil {
 		return nil, err
 	}
-	return &weakInstance{i.(*instance), b}, nil
+	return &weakInstance{i.(*instance), b, began}, nil
 }
 
 type weakInstance struct {
 	*instance
-	b *weakBackend
+	b     *weakBackend
+	began time.Time
 }
 
 var _ sandbox.Filer = (*weakInstance)(nil)
@@ -409,7 +414,11 @@ func (i *weakInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.T
 
 func (i *weakInstance) Destroy(ctx context.Context) error {
 	time.Sleep(i.b.linger)
-	return i.instance.Destroy(ctx)
+	err := i.instance.Destroy(ctx)
+	if took := int64(time.Since(i.began)); !i.b.crowded.Load() && took > i.b.alone.Load() {
+		i.b.alone.Store(took)
+	}
+	return err
 }
 
 type weakTask struct {

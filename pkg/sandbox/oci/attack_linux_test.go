@@ -159,7 +159,7 @@ func diesWithSupervisor(t *testing.T, b *Backend, runtime string) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	var left []int
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // a second, where nobody else works
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // a second, where nobody else works
 		if left = slices.DeleteFunc(tree, dead); len(left) == 0 {
 			break
 		}
@@ -167,13 +167,27 @@ func diesWithSupervisor(t *testing.T, b *Backend, runtime string) {
 	if len(left) > 0 {
 		t.Errorf("%v live on", left)
 	}
-	if _, err := b.Collect(context.Background(), false); err != nil {
-		t.Error(err)
-	}
-	found, err := b.Collect(context.Background(), true)
-	for _, f := range found {
-		if f.Kind == "cgroup" && strings.Contains(f.Name, groupPrefix) {
-			t.Errorf("left: %+v, %v", f, err)
+	leavesNothing(t, b, func(r sandbox.Residue) bool { return r.Kind == "cgroup" && strings.Contains(r.Name, groupPrefix) })
+}
+
+// leavesNothing fails unless what there is of such residue can be collected. Others on this machine may leave theirs just then, or be about to collect.
+func leavesNothing(t *testing.T, b *Backend, such func(sandbox.Residue) bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		if _, err := b.Collect(context.Background(), false); err != nil {
+			t.Error(err)
+		}
+		found, err := b.Collect(context.Background(), true)
+		if err != nil {
+			t.Error(err)
+		}
+		left := slices.DeleteFunc(found, func(r sandbox.Residue) bool { return !such(r) })
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("left: %+v", left)
+			return
 		}
 	}
 }
@@ -228,7 +242,11 @@ func TestInitWithinReach(t *testing.T) {
 			if got := string(res.Stdout.Bytes()); got != "control\n" {
 				t.Errorf("%q", got)
 			}
-			res = run("kill -KILL 1; sleep 0.3; echo alive")
+			nap := "0.3"
+			if runtime == "runsc" {
+				nap = "8" // in which it ends
+			}
+			res = run("kill -KILL 1; sleep " + nap + "; echo alive")
 			switch {
 			case runtime == "runc" && (res.Verdict != sandbox.VerdictOK || len(res.Notes) > 0):
 				t.Errorf("%s, %q", res.Verdict, res.Notes)

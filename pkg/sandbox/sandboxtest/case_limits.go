@@ -27,17 +27,25 @@ var limitRows = []row{
 		e.ok(e.do(id, sandbox.Process{Args: e.probe("sleep", "10ms"), Limits: sandbox.Limits{Wall: 5 * time.Second}}, sandbox.IO{}))
 	}},
 	{"wall limit lets a program say goodbye", nil, false, func(e *env) {
-		res := e.do(e.create(), sandbox.Process{Args: e.probe("polite"), Limits: sandbox.Limits{Wall: ample(500 * time.Millisecond), Grace: ample(10 * time.Second)}}, sandbox.IO{})
-		e.verdict(res, sandbox.VerdictTimeLimit)
+		id := e.create()
+		var res *sandbox.Result
+		// On a busy machine it may not have come to say that it is ready when its time is over: then there was nobody yet to say goodbye.
+		for wall := ample(500 * time.Millisecond); wall < patience/2; wall *= 2 {
+			res = e.do(id, sandbox.Process{Args: e.probe("polite"), Limits: sandbox.Limits{Wall: wall, Grace: ample(10 * time.Second)}}, sandbox.IO{})
+			if e.verdict(res, sandbox.VerdictTimeLimit); strings.Contains(string(res.Stdout.Bytes()), "ready") {
+				break
+			}
+		}
 		if res.Exit.Code != 7 || !strings.Contains(string(res.Stdout.Bytes()), "bye") {
 			e.Errorf("exit %+v, said %q", res.Exit, res.Stdout.Bytes())
 		}
 	}},
 	{"CPU time limit", []Claim{CPUTime}, false, func(e *env) { // R5
 		id := e.create()
+		late := lateness() // whoever looks at what is used may be late to
 		res := e.do(id, sandbox.Process{Args: e.probe("spin"), Limits: sandbox.Limits{CPUTime: 300 * time.Millisecond}}, sandbox.IO{})
 		e.verdict(res, sandbox.VerdictCPULimit)
-		if used := res.Metrics.CPUTime.Duration(); used < 300*time.Millisecond || used > 1500*time.Millisecond {
+		if used := res.Metrics.CPUTime.Duration(); used < 300*time.Millisecond || used > 1500*time.Millisecond+5*late() {
 			e.Errorf("stopped after %v of CPU time", used)
 		}
 		if !violated(res, "cpu_time") || violated(res, "timeout") {
@@ -162,21 +170,22 @@ var limitRows = []row{
 	}},
 	{"CPU quota", []Claim{Metrics}, true, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) { s.Limits.CPUs = 0.2 })
-		// spin runs for a while, and again as long as it gets too little: there may be nothing to be had just now.
-		spin := func(l sandbox.Limits, least, most float64) *sandbox.Result {
+		// spin runs for a while, and again as long as it gets too little to be held back: there may be nothing to be had just now.
+		spin := func(l sandbox.Limits, least, most float64, held bool) {
 			for tries := 1; ; tries++ {
 				res := e.do(id, sandbox.Process{Args: e.probe("spin"), Limits: l}, sandbox.IO{})
-				if p := res.Metrics.CPUPercent; p > most || p < least && tries == 10 {
-					e.Errorf("%v cores were %.1f %%", l.CPUs, p)
-				} else if p < least {
+				p, throttled := res.Metrics.CPUPercent, res.Metrics.ThrottledTime
+				short := p < least || held && throttled <= 0
+				if p > most || short && tries == 20 {
+					e.Errorf("%v cores were %.1f %%, throttled for %v", l.CPUs, p, throttled.Duration())
+				} else if short {
 					continue
 				}
-				return res
+				return
 			}
 		}
-		if res := spin(sandbox.Limits{Wall: 2 * time.Second, CPUs: 0.2}, 10, 26); res.Metrics.ThrottledTime <= 0 {
-			e.Errorf("throttled %v", res.Metrics.ThrottledTime)
-		}
-		spin(sandbox.Limits{Wall: time.Second, CPUs: 1}, 40, 110) // control
+		const most = 26
+		spin(sandbox.Limits{Wall: 2 * time.Second, CPUs: 0.2}, 10, most, true)
+		spin(sandbox.Limits{Wall: time.Second, CPUs: 1}, most+4, 110, false) // control: more than that can be had
 	}},
 }

@@ -47,7 +47,7 @@ var metricRows = []row{
 		}
 	}},
 	{"metrics: processes", []Claim{Metrics}, true, func(e *env) {
-		res := e.once(e.sh("sleep 0.5 & sleep 0.5 & sleep 0.5 & wait")...)
+		res := e.once(e.sh("sleep 2 & sleep 2 & sleep 2 & wait")...)
 		e.ok(res)
 		if got := res.Metrics.ProcessesPeak; got < 4 || got > 5 {
 			e.Errorf("measured %d, there were 4", got)

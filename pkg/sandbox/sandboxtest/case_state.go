@@ -86,11 +86,19 @@ var stateRows = []row{
 		if err := e.m.Freeze(e.Context(), id); err != nil {
 			e.Fatal(err)
 		}
-		time.Sleep(50 * time.Millisecond) // for what was in the pipe
+		// What was in the pipe may still arrive, as late as a busy machine likes; one that is not frozen goes on and on.
 		still, _ := j.out.get()
-		time.Sleep(300 * time.Millisecond)
-		if now, _ := j.out.get(); now != still {
-			e.Errorf("frozen, and it printed %q", now[len(still):])
+		for tries := 1; ; tries++ {
+			time.Sleep(300 * time.Millisecond)
+			now, _ := j.out.get()
+			if now == still {
+				break
+			}
+			if tries == 10 {
+				e.Errorf("frozen, and it printed %q", now[len(still):])
+				break
+			}
+			still = now
 		}
 		if err := e.m.Thaw(e.Context(), id); err != nil {
 			e.Fatal(err)
@@ -107,16 +115,18 @@ var stateRows = []row{
 			"delete": func(id string) { e.gone(e.m.Delete(context.Background(), id)) },
 			"wall":   func(string) {},
 		} {
+			bound := stopBound + time.Second
 			id := e.create(func(s *sandbox.Spec) {
 				if name == "wall" {
-					s.Limits.Wall = time.Second
+					s.Limits.Wall = 4 * time.Second // it has to be there, and frozen, before
+					bound += s.Limits.Wall
 				}
 			})
 			j := e.start(id, sandbox.Process{Args: e.probe("stubborn")}, sandbox.IO{}).ready()
 			if err := e.m.Freeze(e.Context(), id); err != nil {
 				e.Fatal(err)
 			}
-			e.within(stopBound+time.Second, name+" while frozen", func() { end(id); j.result() })
+			e.within(bound, name+" while frozen", func() { end(id); j.result() })
 		}
 	}},
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,6 +36,18 @@ func marked(mark string) []string {
 // Marked lists the living processes that have a mark in their environment or command line.
 func Marked(mark string) []string {
 	return slices.DeleteFunc(marked(mark), func(p string) bool { return strings.HasPrefix(p, strconv.Itoa(os.Getpid())+" ") })
+}
+
+// Outliving lists the processes with a mark that are there still a second after their supervisor's end, or as much later as the machine is late.
+func Outliving(mark string, ended time.Time) (alive []string) {
+	late := lateness()
+	for alive = Marked(mark); len(alive) > 0 && time.Since(ended) < time.Second; alive = Marked(mark) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for spare := 5 * late(); len(alive) > 0 && time.Since(ended) < time.Second+spare; alive = Marked(mark) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	return alive
 }
 
 // host is what there was before the suite. Other programs of this project may run on the machine: only

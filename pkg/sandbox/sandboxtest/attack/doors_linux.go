@@ -196,23 +196,29 @@ func (t *trial) killOnce(instant time.Duration) {
 	for _, c := range claims {
 		places[c] = append(groupOf(c), c)
 	}
-	killed := time.Now()
 	end()
+	killed := time.Now() // now that its last thread is gone
 	alive := look()
-	for ; len(alive) > 0 && time.Since(killed) < time.Second; alive = look() {
+	for ; len(alive) > 0 && time.Since(killed) < time.Second+t.host.canary.spare(); alive = look() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	t.judge(len(alive) == 0, "killed "+name+": processes a second later", fmt.Sprint(len(alive)), fmt.Sprintf("before: %d", len(inside)))
-	// What the next start does first.
-	if _, err := t.o.Backend.Collect(context.WithoutCancel(t.ctx), false); err != nil {
-		t.fault("collect: %v", err)
-	}
 	left := ""
-	for claim, where := range places {
-		for _, p := range where {
-			if _, err := os.Lstat(p); err == nil && !claimed(claim) {
-				left = p
+	// What the next start does first; and again, since another that starts may be at it at this moment.
+	for until := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := t.o.Backend.Collect(context.WithoutCancel(t.ctx), false); err != nil {
+			t.fault("collect: %v", err)
+		}
+		left = ""
+		for claim, where := range places {
+			for _, p := range where {
+				if _, err := os.Lstat(p); err == nil && !claimed(claim) {
+					left = p
+				}
 			}
+		}
+		if left == "" || time.Now().After(until) {
+			break
 		}
 	}
 	t.judge(left == "", "killed "+name+": what is left after collecting", map[bool]string{true: "nothing", false: left}[left == ""], fmt.Sprintf("before: %d registered", len(claims)))

@@ -27,12 +27,12 @@ func lookAtHost() *host { return &host{mounts: mounts(), groups: ownGroups(), ca
 
 func (h *host) close() { h.canary.stop() }
 
-// residuePatience is how long the kernel may take to bury what was killed.
+// residuePatience is how long the kernel may take to bury what was killed, where the host is not late itself.
 const residuePatience = 2 * time.Second
 
 // residue lists what is left of a case: processes with its marks, cgroups and loop devices of ours, mounts.
 func (h *host) residue(marks ...string) (left []string) {
-	for end := time.Now().Add(residuePatience); ; time.Sleep(20 * time.Millisecond) {
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		left = nil
 		for _, m := range marks {
 			for _, p := range marked(m) {
@@ -52,7 +52,7 @@ func (h *host) residue(marks ...string) (left []string) {
 		for _, f := range ownDisks() {
 			left = append(left, "disk "+f)
 		}
-		if len(left) == 0 || time.Now().After(end) {
+		if len(left) == 0 || time.Since(began) > residuePatience+h.canary.spare() {
 			return left
 		}
 	}
@@ -200,6 +200,10 @@ func (c *canary) most() time.Duration {
 	defer c.mu.Unlock()
 	return c.late
 }
+
+// spare is how much longer than on a host that is never late something may take in which several processes take turns: each of them may
+// have to wait for a processor as long as the canary had to.
+func (c *canary) spare() time.Duration { return 5 * c.most() }
 
 // claimed reports whether a registry entry belongs to somebody who lives: its name was given away anew.
 func claimed(file string) bool {

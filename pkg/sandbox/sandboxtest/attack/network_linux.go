@@ -56,7 +56,13 @@ func anyConnection(t *trial) {
 		}()
 		dial = append(dial, s.network, l.LocalAddr().String())
 	}
+	reachable := func(said answers) bool {
+		return !slices.ContainsFunc(pairs(dial), func(name string) bool { return !said.of(name).OK() })
+	}
 	control := t.outside("dial", dial...)
+	for tries := 1; tries < 5 && !reachable(control); tries++ { // they have half a second each, which a busy host may let pass
+		control = t.outside("dial", dial...)
+	}
 	for _, name := range pairs(dial) {
 		t.control(control.of(name).OK(), name+" from the host", control.of(name).Got)
 	}

@@ -119,7 +119,7 @@ func racingRenames(t *trial) {
 	}()
 	t.later(func() { close(stop); <-stopped })
 	fooled := false
-	for end := time.Now().Add(2 * time.Second); !fooled && time.Now().Before(end); {
+	for end := time.Now().Add(8 * time.Second); !fooled && time.Now().Before(end); {
 		text, _ := os.ReadFile(path + "/x/secret")
 		fooled = string(text) == "ours"
 	}

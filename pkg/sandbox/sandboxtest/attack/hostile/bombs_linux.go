@@ -133,14 +133,16 @@ func zombies(args []string) {
 			own = append(own, pid)
 		}
 	}
-	time.Sleep(50 * time.Millisecond)
+	for end := time.Now().Add(2 * time.Second); countZombies() < len(own) && time.Now().Before(end); {
+		time.Sleep(50 * time.Millisecond)
+	}
 	tellNumber("own", countZombies())
 	for _, pid := range own {
 		_, _ = unix.Wait4(pid, nil, 0, nil)
 	}
 	made := 0
 	var errno unix.Errno
-	for end := time.Now().Add(4 * time.Second); made < number(args, 0); {
+	for end := time.Now().Add(8 * time.Second); made < number(args, 0); {
 		pid, e := fork(childOrphans)
 		if errno = e; errno == 0 {
 			var status unix.WaitStatus
@@ -161,7 +163,7 @@ func zombies(args []string) {
 		}
 	}
 	left := countZombies()
-	for end := time.Now().Add(time.Second); left > 0 && time.Now().Before(end); left = countZombies() {
+	for end := time.Now().Add(8 * time.Second); left > 0 && time.Now().Before(end); left = countZombies() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	tell("orphans", strconv.Itoa(made), outcome(errno))
