@@ -80,7 +80,7 @@ while IFS='|' read -r package run; do
 	arguments=(-test.timeout=45m "-test.skip=$skip")
 	if [[ $mode == smoke ]]; then
 		[[ -n $run ]] || continue
-		arguments=(-test.timeout=3m "-test.run=$run")
+		arguments=(-test.timeout=10m "-test.run=$run")
 	fi
 	[[ -z ${GOCOVERDIR:-} ]] || arguments+=("-test.gocoverdir=$GOCOVERDIR")
 	packages+=("./$package")
@@ -93,6 +93,6 @@ chmod +x "$work/run"
 CGO_ENABLED=0 go test -c "${flags[@]}" -o "$work/" "${packages[@]}"
 
 seconds=5400 # only what hangs takes that long
-[[ $mode != smoke ]] || seconds=300
+[[ $mode != smoke ]] || seconds=1200
 cd "$work"
 GUEST_CGROUP=v2 GUEST_TIMEOUT=${GUEST_TIMEOUT:-$seconds} GUEST_FILES=$(printf '%s\n' "${directories[@]}") ../../scripts/guest.sh "$work/run"

@@ -109,6 +109,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	if o.Within <= 0 {
 		o.Within = defaultWithin
+		if measured { // what is promised is for an executable that does nothing else, on a machine where no tests run besides
+			o.Within = 5 * time.Minute
+		}
 	}
 	iso := o.Backend.Probe(ctx)
 	if iso.Tier == sandbox.TierNone {
