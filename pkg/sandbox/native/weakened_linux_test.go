@@ -300,7 +300,7 @@ type weakBackend struct {
 
 	running atomic.Int32
 	crowded atomic.Bool
-	alone   atomic.Int64 // how long a sandbox took at most, before it was crowded
+	alone   atomic.Int64 // how long the last sandbox took, before it was crowded
 }
 
 func (b *weakBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
@@ -314,7 +314,7 @@ func (b *weakBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.I
 	}
 	if b.slow && b.running.Load() > 0 {
 		b.crowded.Store(true)
-		time.Sleep(700*time.Millisecond + 5*time.Duration(b.alone.Load())) // slow on any machine
+		time.Sleep(min(700*time.Millisecond+5*time.Duration(b.alone.Load()), 2500*time.Millisecond)) // slow on a machine that is slow itself, too
 	}
 	began := time.Now()
 	i, err := b.Backend.Create(ctx, &weaker)
@@ -415,8 +415,8 @@ func (i *weakInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.T
 func (i *weakInstance) Destroy(ctx context.Context) error {
 	time.Sleep(i.b.linger)
 	err := i.instance.Destroy(ctx)
-	if took := int64(time.Since(i.began)); !i.b.crowded.Load() && took > i.b.alone.Load() {
-		i.b.alone.Store(took)
+	if !i.b.crowded.Load() {
+		i.b.alone.Store(int64(time.Since(i.began)))
 	}
 	return err
 }

@@ -112,7 +112,7 @@ func TestSmoke(t *testing.T) {
 				t.Fatal(err)
 			}
 			claim := claimOf(sup)
-			if len(groupsOf(claim)) == 0 && b.cgroups.Version() != "v2" { // where they are in the supervisor's own
+			if runtime == "runc" && len(groupsOf(claim)) == 0 && b.cgroups.Version() != "v2" { // elsewhere they come later, or are in the supervisor's own
 				t.Errorf("control: %s has no group", claim)
 			}
 			if err := m.Put(ctx, id, []sandbox.File{{Path: "/workspace/in", Mode: 0o644, Data: []byte("put")}}); err != nil {
