@@ -192,7 +192,7 @@ const markVariable = "SANDBOXTEST_MARK"
 
 // small are limits that let many cases run side by side.
 func small() sandbox.Limits {
-	return sandbox.Limits{Wall: ample(30 * time.Second), Grace: 500 * time.Millisecond, Memory: 192 * sandbox.MiB, Disk: 64 * sandbox.MiB, Inodes: 4096}
+	return sandbox.Limits{Wall: ample(60 * time.Second), Grace: 500 * time.Millisecond, Memory: 192 * sandbox.MiB, Disk: 64 * sandbox.MiB, Inodes: 4096}
 }
 
 func (e *env) spec(change ...func(*sandbox.Spec)) (sandbox.Spec, string) {
