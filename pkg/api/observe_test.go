@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/coder/websocket"
+
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
@@ -88,6 +90,15 @@ func TestObserved(t *testing.T) {
 		t.Errorf("%s", info.Receipt)
 	}
 	expect("async", "queued async", "started async", "finished async")
+	c := w.dialPath(wire.PathTalk)
+	if err := c.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	c.hear(nil)
+	if !strings.Contains(c.receipt, digestOf([]byte(text))) {
+		t.Errorf("talk: the receipt is %q", c.receipt)
+	}
+	expect("talk", "queued talk", "started talk", "finished talk")
 	w.problem(422, "POST", wire.PathRun, `{}`+" ", "Accept", wire.TypeJSON)
 	if got := see.told(); len(got) != 3 || got[2] != "finished run" { // that there is no code, the engine says
 		t.Errorf("%q", got)

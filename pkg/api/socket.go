@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -22,6 +23,9 @@ import (
 // maxMessage bounds one message of a client; more is sent in several.
 const maxMessage = 1 << 20
 
+// smallMessage is what a key, a signal or a new size takes, and far less than what would add up.
+const smallMessage = 4 << 10
+
 // socket is GET /v1/runs/{id}/ws: events out, input in. wire.Subprotocol says what is said.
 func (s *Server) socket(w http.ResponseWriter, r *http.Request) error {
 	from, err := readFrom(r)
@@ -34,7 +38,7 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) error {
 	}
 	return s.takeOver(w, r, func(ctx context.Context, cancel context.CancelFunc, conn *websocket.Conn) {
 		conn.SetReadLimit(maxMessage)
-		c := &conversation{server: s, run: run, conn: conn}
+		c := &conversation{server: s, owner: run.owner, run: run, conn: conn}
 		if in := run.input; in != nil {
 			in.come()
 			defer in.leave()
@@ -86,6 +90,7 @@ func wantSocket(r *http.Request) error {
 // conversation is one WebSocket connection.
 type conversation struct {
 	server *Server
+	owner  string
 	run    *run
 	conn   *websocket.Conn
 
@@ -196,32 +201,55 @@ func (c *conversation) acknowledge(ctx context.Context) {
 
 // listen takes messages until the client goes, or says what is against the protocol.
 func (c *conversation) listen(ctx context.Context) {
-	for {
-		kind, message, err := c.conn.Read(ctx)
-		if err != nil {
-			return
-		}
-		if kind != websocket.MessageText {
-			c.dismiss("messages are texts")
-			return
-		}
-		var m wire.Message
-		if err := wire.DecodeStrict(message, &m); err != nil {
-			c.dismiss(err.Error())
-			return
-		}
-		err = c.take(ctx, &m)
-		var against protocolError
-		switch {
-		case errors.As(err, &against):
-			c.dismiss(err.Error())
-			return
-		case err != nil && ctx.Err() == nil:
-			if c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: newProblem(wire.CodeConflict, "%s: %s", m.Type, err)}) != nil {
-				return
-			}
-		}
+	for c.hear(ctx) {
 	}
+}
+
+// hear takes one message, and reports whether there may be another.
+func (c *conversation) hear(ctx context.Context) bool {
+	kind, message, release, err := c.read(ctx)
+	defer release()
+	if err != nil {
+		return false
+	}
+	if kind != websocket.MessageText {
+		c.dismiss("messages are texts")
+		return false
+	}
+	var m wire.Message
+	if err := wire.DecodeStrict(message, &m); err != nil {
+		c.dismiss(err.Error())
+		return false
+	}
+	err = c.take(ctx, &m)
+	var against protocolError
+	switch {
+	case errors.As(err, &against):
+		c.dismiss(err.Error())
+		return false
+	case err != nil && ctx.Err() == nil:
+		return c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: newProblem(wire.CodeConflict, "%s: %s", m.Type, err)}) == nil
+	}
+	return true
+}
+
+// read reads one message. A large one counts among what its owner has in memory until release is called, because it may wait for a program for long and
+// there is no bound on connections but the listener's; while there is no room for it, the client is held up.
+func (c *conversation) read(ctx context.Context) (kind websocket.MessageType, message []byte, release func(), err error) {
+	release = func() {}
+	kind, in, err := c.conn.Reader(ctx)
+	if err != nil {
+		return kind, nil, release, err
+	}
+	message, err = io.ReadAll(io.LimitReader(in, smallMessage))
+	if err != nil || len(message) < smallMessage {
+		return kind, message, release, err
+	}
+	if release, err = c.server.held.await(ctx, c.owner, maxMessage); err != nil {
+		return kind, nil, release, err
+	}
+	rest, err := io.ReadAll(in)
+	return kind, append(message, rest...), release, err
 }
 
 // dismiss remembers why the client is sent away; a reason has at most 123 bytes.

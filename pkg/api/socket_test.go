@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -27,6 +28,8 @@ type talk struct {
 	acks uint64
 	errs []string
 	why  string // it was sent away
+
+	receipt string
 }
 
 func (w *world) dial(id, query string) *talk {
@@ -83,7 +86,12 @@ func (c *talk) hear(until func() bool) websocket.StatusCode {
 				c.acks = n.Bytes
 			case wire.KindError:
 				c.errs = append(c.errs, n.Problem.Detail)
+			case wire.KindReceipt:
+				c.receipt = string(n.Receipt)
 			}
+			continue
+		}
+		if bytes.HasPrefix(b, []byte(`{"kind":"`+wire.KindReady+`"`)) {
 			continue
 		}
 		ev, err := wire.DecodeEvent(b)
@@ -256,4 +264,36 @@ func TestSocketEndsWithServer(t *testing.T) {
 		t.Errorf("closed with %d", code)
 	}
 	lines(t, answer.Body)
+}
+
+// TestMessagesOfOne: what many connections have sent, and no program has read, counts among what their owner has in memory. Small messages get through.
+func TestMessagesOfOne(t *testing.T) {
+	w := newWorld(t)
+	id := w.start("wait", `"interactive":true`, `"timeout":"200s"`)
+	first, second := w.dial(id, ""), w.dial(id, "")
+	large := wire.Message{Type: wire.MessageStdin, Data: strings.Repeat("x", maxMessage-100)}
+	first.say(large)
+	first.say(large) // the program's side takes none, so that this one waits
+	eventually(t, "a message that waits is counted", func() bool { return w.held.total() >= maxMessage })
+	full := w.held.keep(owner.ID, maxHeld/2)
+	sent := make(chan error, 1)
+	go func() { // it is held up
+		b, _ := json.Marshal(large)
+		sent <- second.Write(t.Context(), websocket.MessageText, b)
+	}()
+	time.Sleep(50 * time.Millisecond)
+	if more := w.held.total() - maxHeld/2; more >= 2*maxMessage {
+		t.Errorf("%d bytes are held where there is no room", more)
+	}
+	third := w.dial(id, "")
+	third.say(wire.Message{Type: wire.MessageCancel})
+	if info := w.await(id); info.Verdict != string(sandbox.VerdictCancelled) {
+		t.Errorf("%+v", info)
+	}
+	full()
+	<-sent
+	for _, c := range []*talk{first, second, third} {
+		c.hear(nil)
+	}
+	eventually(t, "all is given back", func() bool { return w.held.total() == 0 })
 }

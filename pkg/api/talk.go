@@ -27,7 +27,7 @@ func (s *Server) talk(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.takeOver(w, r, func(ctx context.Context, _ context.CancelFunc, conn *websocket.Conn) {
-		c := &conversation{server: s, conn: conn}
+		c := &conversation{server: s, owner: PrincipalFrom(ctx).ID, conn: conn}
 		j, release, err := s.hear(ctx, conn, PrincipalFrom(ctx))
 		if err == nil {
 			defer release()
@@ -122,6 +122,9 @@ func (s *Server) hold(ctx context.Context, c *conversation, j *job) {
 		letGo := s.results.keep(j.Principal.ID, len(f.Document))
 		defer letGo()
 		_ = c.lines(ctx, appendResult(nil, next, time.Now(), f.Document))
+		if j.receipt != nil {
+			_ = c.notice(ctx, wire.Notice{Kind: wire.KindReceipt, Receipt: j.receipt})
+		}
 	}
 	c.mu.Lock()
 	reason := c.reason
