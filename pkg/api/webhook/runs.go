@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -37,19 +38,33 @@ func (r Runs) Check(_ context.Context, _ *api.Principal, hook *wire.Webhook) err
 	return nil
 }
 
-// Keep has a run told of once tell is called. A result that is too large to be sent is left out, and the message says so.
+// Keep has a run told of once tell is called. A result that is too large to be sent, or to be kept until it is, is left out, and the message says so.
 func (r Runs) Keep(owner string, hook *wire.Webhook, run wire.RunInfo) (tell func(), err error) {
+	n := len(run.Result)
+	if n > maxResult {
+		return r.keep(owner, hook, without(run, fmt.Sprintf("it has %d bytes, and a webhook is sent %d at the most", n, maxResult)))
+	}
+	tell, err = r.keep(owner, hook, run)
+	if errors.Is(err, ErrNoRoom) {
+		return r.keep(owner, hook, without(run, fmt.Sprintf("it has %d bytes, and too much waits for receivers that do not take it", n)))
+	}
+	return tell, err
+}
+
+// without is a run whose result is left out.
+func without(run wire.RunInfo, why string) wire.RunInfo {
+	run.Result = nil
+	run.Error = &wire.Problem{
+		Type: wire.ProblemBase + wire.CodeTooLarge, Code: wire.CodeTooLarge, Title: "The result is too large to be sent", Status: 413,
+		Detail: why, Hint: "GET " + wire.PathRuns + "/" + run.ID,
+	}
+	return run
+}
+
+func (r Runs) keep(owner string, hook *wire.Webhook, run wire.RunInfo) (tell func(), err error) {
 	m := Message{Type: TypeRun, Data: run}
 	if run.Ended != nil {
 		m.Timestamp = *run.Ended
-	}
-	if n := len(run.Result); n > maxResult {
-		run.Result = nil
-		run.Error = &wire.Problem{
-			Type: wire.ProblemBase + wire.CodeTooLarge, Code: wire.CodeTooLarge, Title: "The result is too large to be sent", Status: 413,
-			Detail: fmt.Sprintf("it has %d bytes, and a webhook is sent %d at the most", n, maxResult), Hint: "GET " + wire.PathRuns + "/" + run.ID,
-		}
-		m.Data = run
 	}
 	body, err := json.Marshal(m)
 	if err != nil {

@@ -55,6 +55,7 @@ type Options struct {
 	PerHost  int           // of them to one host; default 2
 	Queue    int           // deliveries that are kept at the most; default 10,000
 	PerOwner int           // of them by one owner; default a quarter of Queue
+	Disk     int64         // bytes of their bodies; default 1 GiB. An owner may have as much as is left for the others
 
 	RootCAs *x509.CertPool // default the system's
 	Agent   string         // the User-Agent; default sandbox-run
@@ -74,6 +75,7 @@ func (o *Options) complete() {
 	fill(&o.PerHost, 2)
 	fill(&o.Queue, 10_000)
 	fill(&o.PerOwner, max(1, o.Queue/4))
+	fill(&o.Disk, 1<<30)
 	fill(&o.Agent, "sandbox-run")
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -105,14 +107,23 @@ type Sender struct {
 	closed bool
 	items  map[string]*item
 	busy   int
+	size   int64          // of all bodies
 	hosts  map[string]int // requests that are being made to a host
-	owners map[string]int // deliveries that an owner has
+	owners map[string]*holding
+}
+
+// holding is what an owner has here.
+type holding struct {
+	number int   // of deliveries
+	size   int64 // of their bodies
+	busy   int   // of them, requests that are being made
 }
 
 // item is a delivery that is not done; the rest of it is on disk.
 type item struct {
 	head head
 	host string
+	size int64 // of the body
 	busy bool
 }
 
@@ -132,12 +143,11 @@ func New(o Options) (*Sender, error) {
 	}
 	s := &Sender{
 		o: o, policy: p, store: st, wake: make(chan struct{}, 1),
-		items: map[string]*item{}, hosts: map[string]int{}, owners: map[string]int{},
+		items: map[string]*item{}, hosts: map[string]int{}, owners: map[string]*holding{},
 	}
-	err = st.load(func(id string, h head) {
+	err = st.load(func(id string, h head, size int64) {
 		t, _ := parse(h.URL) // what is wrong with it is said when it is sent
-		s.items[id] = &item{head: h, host: t.host}
-		s.owners[h.Owner]++
+		s.add(id, &item{head: h, host: t.host, size: size})
 	})
 	if err != nil {
 		o.Log.Error("webhook: some deliveries can not be read", "error", err)
@@ -185,8 +195,11 @@ func (s *Sender) Check(h Hook) error {
 	return nil
 }
 
-// ErrFull is what Send says when as many deliveries are waiting as may.
-var ErrFull = errors.New("webhook: too many deliveries are waiting")
+// ErrFull is what Send says when as many deliveries are waiting as may, and ErrNoRoom when it is the body that is too large beside the others.
+var (
+	ErrFull   = errors.New("webhook: too many deliveries are waiting")
+	ErrNoRoom = errors.New("webhook: the deliveries that are waiting are too large")
+)
 
 // Send has a body delivered. When it returns nil, the delivery is on disk; sending an id again while it waits changes nothing.
 func (s *Sender) Send(d Delivery) error {
@@ -213,8 +226,12 @@ func (s *Sender) Hold(d Delivery) (release func(), err error) {
 		return nil, err
 	}
 	now := time.Now()
-	it := &item{head: head{Owner: d.Owner, URL: d.Hook.URL, Secret: d.Hook.Secret, Since: now, Next: now}, host: t.host, busy: true}
+	it := &item{head: head{Owner: d.Owner, URL: d.Hook.URL, Secret: d.Hook.Secret, Since: now, Next: now}, host: t.host, size: int64(len(d.Body)), busy: true}
 	s.mu.Lock()
+	own := holding{}
+	if h := s.owners[d.Owner]; h != nil {
+		own = *h
+	}
 	switch {
 	case s.closed:
 		s.mu.Unlock()
@@ -222,12 +239,14 @@ func (s *Sender) Hold(d Delivery) (release func(), err error) {
 	case s.items[d.ID] != nil:
 		s.mu.Unlock()
 		return func() {}, nil
-	case len(s.items) >= s.o.Queue, s.owners[d.Owner] >= s.o.PerOwner:
+	case len(s.items) >= s.o.Queue, own.number >= s.o.PerOwner:
 		s.mu.Unlock()
 		return nil, ErrFull
+	case it.size > smallBody && own.size+it.size > s.o.Disk-s.size-it.size:
+		s.mu.Unlock()
+		return nil, ErrNoRoom
 	}
-	s.items[d.ID] = it // busy: nobody sends it yet
-	s.owners[d.Owner]++
+	s.add(d.ID, it)  // busy: nobody sends it yet
 	s.running.Add(1) // the store stays open
 	s.mu.Unlock()
 	defer s.running.Done()
@@ -253,10 +272,30 @@ func (s *Sender) Waiting() int {
 	return len(s.items)
 }
 
-// forget takes a delivery off the table; mu is held.
+// smallBody always has room, so that whoever waits for a run hears of its end: Queue bounds how many of them there are.
+const smallBody = 16 << 10
+
+// add puts a delivery on the table, forget takes it off; mu is held, but by New.
+func (s *Sender) add(id string, it *item) {
+	own := s.owners[it.head.Owner]
+	if own == nil {
+		own = &holding{}
+		s.owners[it.head.Owner] = own
+	}
+	s.items[id] = it
+	s.size += it.size
+	own.size += it.size
+	own.number++
+}
+
 func (s *Sender) forget(id string, it *item) {
+	own := s.owners[it.head.Owner]
 	delete(s.items, id)
-	decrement(s.owners, it.head.Owner)
+	s.size -= it.size
+	own.size -= it.size
+	if own.number--; own.number == 0 {
+		delete(s.owners, it.head.Owner)
+	}
 }
 
 func decrement(m map[string]int, key string) {
@@ -293,34 +332,58 @@ func (s *Sender) start(ctx context.Context) (again time.Duration) {
 	defer s.mu.Unlock()
 	again = time.Hour
 	now := time.Now()
+	var due []string
 	for id, it := range s.items { // in no order, so that nobody is always last
-		if it.busy || ctx.Err() != nil {
-			continue
-		}
-		if wait := it.head.Next.Sub(now); wait > 0 {
+		switch wait := it.head.Next.Sub(now); {
+		case it.busy:
+		case wait > 0:
 			again = min(again, wait)
-			continue
+		default:
+			due = append(due, id)
 		}
-		if s.busy >= s.o.Parallel || s.hosts[it.host] >= s.o.PerHost {
-			continue // whoever ends pokes
+	}
+	for s.busy < s.o.Parallel && ctx.Err() == nil { // whoever ends pokes
+		// Owners take turns: many deliveries of one, to receivers that take their time, must not hold up another's.
+		next := -1
+		for i, id := range due {
+			it := s.items[id]
+			if !it.busy && s.hosts[it.host] < s.o.PerHost && (next < 0 || s.busyOf(it) < s.busyOf(s.items[due[next]])) {
+				next = i
+			}
 		}
-		it.busy = true
-		s.busy++
-		s.hosts[it.host]++
-		s.running.Go(func() {
-			s.attempt(ctx, id, it)
-			s.poke()
-		})
+		if next < 0 {
+			break
+		}
+		s.begin(ctx, due[next])
 	}
 	return again
 }
 
+func (s *Sender) busyOf(it *item) int { return s.owners[it.head.Owner].busy }
+
+// begin has an attempt made; mu is held.
+func (s *Sender) begin(ctx context.Context, id string) {
+	it := s.items[id]
+	it.busy = true
+	s.busy++
+	s.owners[it.head.Owner].busy++
+	s.hosts[it.host]++
+	s.running.Go(func() {
+		s.attempt(ctx, id, it)
+		s.poke()
+	})
+}
+
 // attempt makes one request, and writes down what became of it.
 func (s *Sender) attempt(ctx context.Context, id string, it *item) {
+	s.mu.Lock()
+	own := s.owners[it.head.Owner]
+	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		it.busy = false
 		s.busy--
+		own.busy--
 		decrement(s.hosts, it.host)
 		s.mu.Unlock()
 	}()

@@ -138,7 +138,7 @@ func (s *store) remove(id string) error {
 }
 
 // load gives what is to be delivered, and removes what a crash left half-made. What can not be read is said, and left for a human.
-func (s *store) load(each func(id string, h head)) error {
+func (s *store) load(each func(id string, h head, size int64)) error {
 	entries, err := fs.ReadDir(s.root.FS(), ".")
 	if err != nil {
 		return err
@@ -156,7 +156,11 @@ func (s *store) load(each func(id string, h head)) error {
 			errs = append(errs, fmt.Errorf("webhook: %s: %w", e.Name(), err))
 			continue
 		}
-		each(id, h)
+		size := int64(0)
+		if st, err := s.root.Stat(id + bodySuffix); err == nil { // that there is none is said when it is sent
+			size = st.Size()
+		}
+		each(id, h, size)
 	}
 	for _, e := range entries {
 		id, body := strings.CutSuffix(e.Name(), bodySuffix)
