@@ -206,7 +206,7 @@ func readAtStart(name string) bool {
 	switch name {
 	case "NODE_ENV":
 		return false
-	case "LANG", "LANGUAGE", "TZ", "TZDIR":
+	case "LANG", "LANGUAGE", "TZ", "TZDIR", "HOME": // where Node looks for modules, too
 		return true
 	}
 	for _, begin := range []string{"NODE", "LC_", "LD_", "UV_", "ICU_", "SSL_", "OPENSSL", "MALLOC_", "GLIBC_", "V8_"} {

@@ -153,6 +153,7 @@ func (z *zygote) release() (err error) {
 // was given. Names that end in * are beginnings.
 var startVariables = []string{
 	"PYTHON*", "LD_*", "LC_*", "LANG", "LANGUAGE", "LOCPATH", "NLSPATH", "GCONV_PATH", "MALLOC_*", "GLIBC_TUNABLES", "TZ", "TZDIR", "HOME", "VIRTUAL_ENV",
+	"__PYVENV_LAUNCHER__",
 }
 
 func looksAt(name string) bool {
