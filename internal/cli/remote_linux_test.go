@@ -375,7 +375,7 @@ func TestServerByName(t *testing.T) {
 	}
 }
 
-// The first Ctrl-C lets the program end in its own way, at a server as here.
+// The first Ctrl-C lets the program end in its own way, at a server as here, however much input the program has not read.
 func TestInterruptAtServer(t *testing.T) {
 	s := atServer(t)
 	const program = `
@@ -389,7 +389,8 @@ time.sleep(60)`
 	for _, c := range []struct {
 		signal syscall.Signal
 		code   int
-	}{{syscall.SIGINT, 130}, {syscall.SIGTERM, 143}} {
+		unread int
+	}{{syscall.SIGINT, 130, 0}, {syscall.SIGTERM, 143, 8 << 20}} {
 		var all []upshot
 		for _, where := range []string{"auto", "never"} {
 			cmd := command(t, "--server", where, "-l", "python", "-c", program)
@@ -410,6 +411,10 @@ time.sleep(60)`
 			first := make([]byte, 6)
 			if _, err := io.ReadFull(out, first); err != nil || string(first) != "ready\n" {
 				t.Fatalf("%q %v", first, err)
+			}
+			if c.unread > 0 {
+				go func() { _, _ = in.Write(make([]byte, c.unread)) }() // it ends with the command
+				time.Sleep(time.Second)                                 // by then it is stuck
 			}
 			if err := cmd.Process.Signal(c.signal); err != nil {
 				t.Fatal(err)

@@ -114,7 +114,9 @@ func (c *conversation) hold(ctx context.Context, cancel context.CancelFunc, from
 		c.listen(open)
 	})
 	if c.run.input != nil {
-		talking.Go(func() { c.acknowledge(open) })
+		talking.Go(func() {
+			c.acknowledge(open, 1, func(n wire.Notice) error { return c.notice(open, n) })
+		})
 	}
 	talking.Go(func() { c.ping(open, cancel) })
 	whole := c.server.replay(ctx, c.run, from, func(_ uint64, lines []byte) error { return c.lines(open, lines) }, func(n wire.Notice) error { return c.notice(open, n) })
@@ -177,14 +179,14 @@ func (c *conversation) ping(ctx context.Context, cancel context.CancelFunc) {
 	}
 }
 
-// acknowledge says how much of the input was taken, so that a client knows how much it may send.
-func (c *conversation) acknowledge(ctx context.Context) {
+// acknowledge says how much of the input was taken, whenever that is so much more than before, so that a client knows how much it may send.
+func (c *conversation) acknowledge(ctx context.Context, more uint64, say func(wire.Notice) error) {
 	var said uint64
 	for {
 		taken, changed := c.run.input.bytesTaken()
-		if taken != said {
+		if taken-said >= more {
 			said = taken
-			if c.notice(ctx, wire.Notice{Kind: wire.KindAck, Bytes: taken}) != nil {
+			if say(wire.Notice{Kind: wire.KindAck, Bytes: taken}) != nil {
 				return
 			}
 			continue

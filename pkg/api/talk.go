@@ -17,6 +17,10 @@ import (
 // WayTalk is GET /v1/run/ws: a run with a WebSocket of its own.
 const WayTalk Way = "talk"
 
+// window is how much input a client may send before it hears that some was taken: less than what waits for a program (maxTyped), so that a message that
+// comes after it, such as the one that ends the run, never waits for a program that does not read.
+const window = maxTyped - 64<<10
+
 // errGone ends a run whose client has gone.
 var errGone = errors.New("the client went away")
 
@@ -97,6 +101,11 @@ func (s *Server) hold(ctx context.Context, c *conversation, j *job) {
 		c.listen(listening)
 		a.stop(errGone)
 	})
+	if j.run.Interactive { // short inputs need no answer
+		talking.Go(func() {
+			c.acknowledge(listening, window/8, func(n wire.Notice) error { return c.conn.Write(writing, websocket.MessageText, appendJSON(nil, n)) })
+		})
+	}
 	// A client that does not read holds the program up, for as long as the program may run: there is no other bound, because there is none
 	// for who runs it himself.
 	feed := &live{to: func(_ uint64, line []byte) {
@@ -106,7 +115,7 @@ func (s *Server) hold(ctx context.Context, c *conversation, j *job) {
 	}}
 	j.req.OnEvent = feed.event
 	j.req.OnReady = func(p *executor.Plan, i sandbox.Isolation) {
-		ready := wire.Ready{Kind: wire.KindReady, Run: j.ID, Language: p.Language, Version: p.Version, Image: p.Spec.Root.From.Reference, Isolation: i}
+		ready := wire.Ready{Kind: wire.KindReady, Run: j.ID, Language: p.Language, Version: p.Version, Image: p.Spec.Root.From.Reference, Isolation: i, Window: window}
 		if err := c.conn.Write(writing, websocket.MessageText, appendJSON(nil, ready)); err != nil {
 			a.stop(errGone)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"sync"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
@@ -23,7 +24,50 @@ type Session struct {
 
 	socket Socket
 	state  Running // of the events
+	flow   flow
 }
+
+// flow holds up what is sent to a program that does not read, here rather than at the server: what is behind it there, a Cancel say, would wait too.
+type flow struct {
+	mu          sync.Mutex
+	window      uint64 // bytes that may be on their way; 0: the server does not say
+	sent, taken uint64
+	over        bool
+	changed     chan struct{} // closed when something has; nil: nobody waits
+}
+
+// tell changes something.
+func (f *flow) tell(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+	if f.changed != nil {
+		close(f.changed)
+		f.changed = nil
+	}
+}
+
+// pass waits until bytes may be sent, and counts them.
+func (f *flow) pass(n int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for !f.over && f.window > 0 && f.sent-f.taken+uint64(n) > f.window {
+		if f.changed == nil {
+			f.changed = make(chan struct{})
+		}
+		changed := f.changed
+		f.mu.Unlock()
+		<-changed
+		f.mu.Lock()
+	}
+	if f.over {
+		return ErrBroken
+	}
+	f.sent += uint64(n)
+	return nil
+}
+
+func (f *flow) end() { f.tell(func() { f.over = true }) }
 
 // Talk opens a connection on which Begin runs a program. The run ends with the session.
 func (c *Client) Talk(ctx context.Context) (*Session, error) {
@@ -58,6 +102,11 @@ func (c *Client) Attach(ctx context.Context, id string, from uint64) (*Session, 
 
 // Next gives the next event, as Running.Next does.
 func (s *Session) Next(ctx context.Context) (executor.Event, error) {
+	defer func() {
+		if s.state.over {
+			s.flow.end()
+		}
+	}()
 	if s.state.over {
 		return executor.Event{}, io.EOF
 	}
@@ -72,13 +121,20 @@ func (s *Session) Next(ctx context.Context) (executor.Event, error) {
 			if err := json.Unmarshal(message, ready); err != nil {
 				return executor.Event{}, fmt.Errorf("the server sent what is no message: %w", err)
 			}
+			s.flow.tell(func() { s.flow.window = ready.Window })
 			if s.ID = ready.Run; s.OnReady != nil {
 				s.OnReady(ready)
 			}
 			continue
 		}
-		if n := noticeOf(message); n != nil && n.Kind == wire.KindError && n.Problem != nil && n.Problem.Code == wire.CodeConflict {
-			continue // a message of ours came too late; the run goes on, or its result is on the way
+		if n := noticeOf(message); n != nil {
+			switch {
+			case n.Kind == wire.KindAck:
+				s.flow.tell(func() { s.flow.taken = min(max(s.flow.taken, n.Bytes), s.flow.sent) })
+				continue
+			case n.Kind == wire.KindError && n.Problem != nil && n.Problem.Code == wire.CodeConflict:
+				continue // a message of ours came too late; the run goes on, or its result is on the way
+			}
 		}
 		ev, skip, err := s.state.read(message)
 		if !skip {
@@ -90,12 +146,15 @@ func (s *Session) Next(ctx context.Context) (executor.Event, error) {
 // readyPrefix is how a Ready begins.
 var readyPrefix = []byte(`{"kind":"` + wire.KindReady + `"`)
 
-// Write sends bytes to the program's standard input. It waits while the program does not read.
+// Write sends bytes to the program's standard input. It waits while the program does not read; somebody has to call Next meanwhile.
 func (s *Session) Write(p []byte) (int, error) {
 	// A character that is cut in two makes both parts base64, which loses nothing.
 	const most = 32 << 10
 	for sent := 0; sent < len(p); {
 		part := p[sent:min(len(p), sent+most)]
+		if err := s.flow.pass(len(part)); err != nil {
+			return sent, err
+		}
 		m := wire.Message{Type: wire.MessageStdin}
 		m.Data, m.Encoding = sandbox.EncodeText(part)
 		if err := s.send(context.Background(), m); err != nil {
@@ -138,4 +197,7 @@ func (s *Session) send(ctx context.Context, m wire.Message) error {
 }
 
 // Close leaves the run alone. Twice is fine.
-func (s *Session) Close() error { return s.socket.Close() }
+func (s *Session) Close() error {
+	s.flow.end()
+	return s.socket.Close()
+}

@@ -17,4 +17,6 @@ type Ready struct {
 	Version   string            `json:"language_version"`
 	Image     string            `json:"image,omitempty"`
 	Isolation sandbox.Isolation `json:"isolation"`
+	// Window is how many bytes of stdin may be on their way, sent and not acknowledged, without holding up messages behind them; 0: nothing is acknowledged.
+	Window uint64 `json:"window,omitempty"`
 }
