@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -94,6 +95,8 @@ type conversation struct {
 	run    *run
 	conn   *websocket.Conn
 
+	holdsUp atomic.Bool // the client: a message is being done, and what comes after it not read
+
 	mu     sync.Mutex
 	reason string // why the client is sent away; empty: it is not
 }
@@ -118,7 +121,7 @@ func (c *conversation) hold(ctx context.Context, cancel context.CancelFunc, from
 			c.acknowledge(open, 1, func(n wire.Notice) error { return c.notice(open, n) })
 		})
 	}
-	talking.Go(func() { c.ping(open, cancel) })
+	talking.Go(func() { c.ping(open, cancel, 2*beatEvery, stallMost) })
 	whole := c.server.replay(ctx, c.run, from, func(_ uint64, lines []byte) error { return c.lines(open, lines) }, func(n wire.Notice) error { return c.notice(open, n) })
 	c.mu.Lock()
 	reason := c.reason
@@ -159,17 +162,17 @@ func (c *conversation) send(ctx context.Context, message []byte) error {
 	return c.conn.Write(ctx, websocket.MessageText, message)
 }
 
-// ping finds out about clients that are gone without a word.
-func (c *conversation) ping(ctx context.Context, cancel context.CancelFunc) {
-	ticker := time.NewTicker(2 * beatEvery)
+// ping finds out about clients that are gone without a word. One that is held up may have answered: nobody reads that now.
+func (c *conversation) ping(ctx context.Context, cancel context.CancelFunc, every, most time.Duration) {
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-			ctx, done := context.WithTimeout(ctx, stallMost)
-			err := c.conn.Ping(ctx)
+			answer, done := context.WithTimeout(ctx, most)
+			err := c.conn.Ping(answer)
 			done()
-			if err != nil {
+			if unread := errors.Is(err, context.DeadlineExceeded) && c.holdsUp.Load(); err != nil && !unread {
 				cancel()
 				return
 			}
@@ -210,6 +213,7 @@ func (c *conversation) listen(ctx context.Context) {
 // hear takes one message, and reports whether there may be another.
 func (c *conversation) hear(ctx context.Context) bool {
 	kind, message, release, err := c.read(ctx)
+	defer c.holdsUp.Store(false)
 	defer release()
 	if err != nil {
 		return false
@@ -243,6 +247,7 @@ func (c *conversation) read(ctx context.Context) (kind websocket.MessageType, me
 	if err != nil {
 		return kind, nil, release, err
 	}
+	c.holdsUp.Store(true)
 	message, err = io.ReadAll(io.LimitReader(in, smallMessage))
 	if err != nil || len(message) < smallMessage {
 		return kind, message, release, err

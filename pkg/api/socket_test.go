@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -296,4 +297,64 @@ func TestMessagesOfOne(t *testing.T) {
 		c.hear(nil)
 	}
 	eventually(t, "all is given back", func() bool { return w.held.total() == 0 })
+}
+
+// TestPings: a client that is held up is not taken for one that has gone, though nobody reads what it answers.
+func TestPings(t *testing.T) {
+	for name, heldUp := range map[string]bool{"held up": true, "has gone": false} {
+		t.Run(name, func(t *testing.T) {
+			in := attach(t.Context(), &job{Info: Info{Way: WayAsync}, run: &wire.Run{Interactive: true}})
+			defer in.close()
+			if err := in.write(t.Context(), make([]byte, maxTyped)); err != nil { // one more byte has to wait
+				t.Fatal(err)
+			}
+			given, heard := make(chan struct{}), make(chan struct{})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				conn, err := websocket.Accept(w, r, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() { _ = conn.CloseNow() }()
+				c := &conversation{run: &run{input: in, over: make(chan struct{})}, conn: conn}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go c.listen(ctx)
+				for heldUp && !c.holdsUp.Load() && ctx.Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
+				close(heard)
+				c.ping(ctx, func() { close(given) }, 10*time.Millisecond, 100*time.Millisecond)
+			}))
+			defer server.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			client, _, err := websocket.Dial(ctx, server.URL, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = client.CloseNow() }()
+			if heldUp { // it reads, and so answers; the other does not
+				client.CloseRead(ctx)
+				if err := client.Write(ctx, websocket.MessageText, []byte(`{"type":"stdin","data":"x"}`)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-heard
+			span := patience
+			if heldUp {
+				span = time.Second
+			}
+			select {
+			case <-given:
+				if heldUp {
+					t.Error("it was given up")
+				}
+			case <-time.After(span):
+				if !heldUp {
+					t.Error("it is waited for")
+				}
+			}
+		})
+	}
 }
