@@ -32,6 +32,7 @@ type request struct {
 
 var requests = []request{
 	{name: "Python hello", program: of("python"), rate: 20, ratio: 0.45},
+	{name: "Python hello, the distribution's", program: of("python"), rate: 20, ratio: 0.45, system: true}, // nothing but itself is loaded when it starts
 	{name: "Python import pandas + small frame", program: pandas, rate: 5, ratio: 0.08, system: true},
 	{name: "Node hello", program: of("javascript"), rate: 5, ratio: 0.35},
 	{name: "TypeScript hello", program: of("typescript"), rate: 5, ratio: 0.40},
