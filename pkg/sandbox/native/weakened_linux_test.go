@@ -270,7 +270,7 @@ func TestAttackCancelled(t *testing.T) {
 	o := attackOptions(t, b, "F2", "R1", "R5")
 	o.OnStart = func(id, _ string) {
 		if id == "R1" {
-			time.AfterFunc(500*time.Millisecond, cancel)
+			time.AfterFunc(50*time.Millisecond, cancel) // of 400 that it takes at the least
 		}
 	}
 	began := time.Now()
