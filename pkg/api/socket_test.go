@@ -31,6 +31,7 @@ type talk struct {
 	why  string // it was sent away
 
 	receipt string
+	ready   wire.Ready
 }
 
 func (w *world) dial(id, query string) *talk {
@@ -93,6 +94,9 @@ func (c *talk) hear(until func() bool) websocket.StatusCode {
 			continue
 		}
 		if bytes.HasPrefix(b, []byte(`{"kind":"`+wire.KindReady+`"`)) {
+			if err := json.Unmarshal(b, &c.ready); err != nil {
+				c.t.Fatal(err)
+			}
 			continue
 		}
 		ev, err := wire.DecodeEvent(b)
@@ -356,5 +360,26 @@ func TestPings(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWindow: who may send input is told how much of it may be on its way, and hears of what was taken; to others nothing is promised.
+func TestWindow(t *testing.T) {
+	w := newWorld(t)
+	for _, interactive := range []bool{true, false} {
+		c := w.dialPath(wire.PathTalk)
+		text := body("cat\nout x", fmt.Sprintf(`"interactive":%v`, interactive))
+		if err := c.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if interactive {
+			c.say(wire.Message{Type: wire.MessageStdin, Data: strings.Repeat("x", window/4)})
+			c.hear(func() bool { return c.acks >= window/8 }) // the last of it may go without a word
+			c.say(wire.Message{Type: wire.MessageStdinClose})
+		}
+		c.hear(nil)
+		if got := c.ready.Window; got != map[bool]uint64{true: window}[interactive] || !strings.HasSuffix(c.out, "x\n") {
+			t.Errorf("interactive %v: a window of %d, and it printed %d bytes", interactive, got, len(c.out))
+		}
 	}
 }

@@ -101,7 +101,7 @@ func (s *Server) hold(ctx context.Context, c *conversation, j *job) {
 		c.listen(listening)
 		a.stop(errGone)
 	})
-	if j.run.Interactive { // short inputs need no answer
+	if j.run.Interactive { // in large steps: short inputs need no answer
 		talking.Go(func() {
 			c.acknowledge(listening, window/8, func(n wire.Notice) error { return c.conn.Write(writing, websocket.MessageText, appendJSON(nil, n)) })
 		})
@@ -115,7 +115,10 @@ func (s *Server) hold(ctx context.Context, c *conversation, j *job) {
 	}}
 	j.req.OnEvent = feed.event
 	j.req.OnReady = func(p *executor.Plan, i sandbox.Isolation) {
-		ready := wire.Ready{Kind: wire.KindReady, Run: j.ID, Language: p.Language, Version: p.Version, Image: p.Spec.Root.From.Reference, Isolation: i, Window: window}
+		ready := wire.Ready{Kind: wire.KindReady, Run: j.ID, Language: p.Language, Version: p.Version, Image: p.Spec.Root.From.Reference, Isolation: i}
+		if j.run.Interactive { // of the others' input nothing is acknowledged
+			ready.Window = window
+		}
 		if err := c.conn.Write(writing, websocket.MessageText, appendJSON(nil, ready)); err != nil {
 			a.stop(errGone)
 		}

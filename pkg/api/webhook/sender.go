@@ -364,29 +364,25 @@ func (s *Sender) busyOf(it *item) int { return s.owners[it.head.Owner].busy }
 // begin has an attempt made; mu is held.
 func (s *Sender) begin(ctx context.Context, id string) {
 	it := s.items[id]
+	own := s.owners[it.head.Owner]
 	it.busy = true
 	s.busy++
-	s.owners[it.head.Owner].busy++
+	own.busy++
 	s.hosts[it.host]++
 	s.running.Go(func() {
 		s.attempt(ctx, id, it)
-		s.poke()
-	})
-}
-
-// attempt makes one request, and writes down what became of it.
-func (s *Sender) attempt(ctx context.Context, id string, it *item) {
-	s.mu.Lock()
-	own := s.owners[it.head.Owner]
-	s.mu.Unlock()
-	defer func() {
 		s.mu.Lock()
 		it.busy = false
 		s.busy--
 		own.busy--
 		decrement(s.hosts, it.host)
 		s.mu.Unlock()
-	}()
+		s.poke()
+	})
+}
+
+// attempt makes one request, and writes down what became of it.
+func (s *Sender) attempt(ctx context.Context, id string, it *item) {
 	h := it.head // busy is ours, so nobody else writes it
 	status, after, err := s.post(ctx, id, h)
 	if ctx.Err() != nil && !(err == nil && delivered(status)) {
