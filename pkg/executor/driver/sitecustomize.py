@@ -57,8 +57,13 @@ def _wait():
         _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
         _restype_ = c_long
 
-    class Object(_ctypes.CFuncPtr):
+    class Held(_ctypes.CFuncPtr):
+        """A function that is called with the interpreter's lock."""
         _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
+        _restype_ = None
+
+    class Object(_ctypes.CFuncPtr):
+        _flags_ = Held._flags_
         _argtypes_ = (py_object,)
         _restype_ = None
 
@@ -373,10 +378,85 @@ def _wait():
         blocks = sys.getallocatedblocks()
         return learn
 
+    def twice():
+        """Forks a process that is nobody's child, for the init of its namespace to find. True in that process, false in this one."""
+        child = os.fork()
+        if child == 0:
+            try:
+                if os.fork() == 0:
+                    return True
+            except OSError:
+                os._exit(1)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            raise OSError(11, "fork")  # EAGAIN
+        return False
+
+    def orphan():
+        """The same, for half the price: the process between borrows this one's memory instead of copying it, as vfork has it, and has nothing of
+        Python to do. C's own functions are strung together for it, by contexts, each of which is gone on to when a function returns:
+
+            begin: clone ─► between: raise ─► daemon, which forks and exits ─► in the new process: main, as if nothing had been
+                      └─► here, once the process between has ended: main
+
+        Should daemon not be able to fork, main must not be gone on to by the one between: on the way there, a signal is let through that only
+        that has waiting, for a fork has none. Without C's contexts, or where a trial does not go well, it is fork, twice."""
+        try:
+            offset = {"x86_64": 296, "aarch64": 40}[os.uname().machine]  # of the signals that are held back
+            places = {name: _ctypes.dlsym(program, name) for name in ("clone", "setcontext", "raise", "daemon")}
+            getcontext, makecontext, swapcontext, before, parent, child = (Held(_ctypes.dlsym(program, name)) for name in (
+                "getcontext", "makecontext", "swapcontext", "PyOS_BeforeFork", "PyOS_AfterFork_Parent", "PyOS_AfterFork_Child"))
+        except (OSError, AttributeError, KeyError):
+            return twice
+        for f, arguments in (getcontext, 1), (makecontext, 10), (swapcontext, 2), (before, 0), (parent, 0), (child, 0):
+            f.argtypes = (c_long,) * arguments
+        main, between, contexts, stacks = bytearray(8192), bytearray(16), [bytearray(8192) for _ in range(3)], [bytearray(65536) for _ in range(4)]
+        ended = 15  # SIGTERM
+
+        def context(n, then, held, name, *arguments):
+            at = address(contexts[n])
+            getcontext(at)
+            contexts[n][8:40] = pack(then, address(stacks[n]), 0, len(stacks[n]))
+            contexts[n][offset:offset + 8] = pack(held)
+            makecontext(at, places[name], len(arguments), *arguments, *(0,) * (7 - len(arguments)))
+            return at
+
+        def once():
+            held = 1 << ended - 1
+            forks = context(0, address(main), held, "daemon", 1, 1)
+            signals = context(1, forks, held, "raise", ended)
+            between[:] = pack(0, 1)
+            at = address(between)
+            # CLONE_VM, VFORK, PARENT_SETTID: its number; CHILD_CLEARTID: 1 until it has ended, and so for ever in the new process
+            begin = context(2, address(main), 0, "clone", places["setcontext"], address(stacks[3]) + len(stacks[3]), 0x304111, signals, at, 0, at + 8)
+            before()
+            swapcontext(address(main), begin)
+            number, new = (int.from_bytes(between[n:n + 4], little) for n in (0, 8))
+            if number and new:
+                child()
+                return True
+            parent()
+            if not number or os.waitpid(number, 0)[1] != 0:
+                raise OSError(11, "clone")
+            return False
+
+        trial = os.fork()
+        if trial == 0:
+            try:
+                if prctl(36, 1, 0, 0, 0) == 0 and once():  # PR_SET_CHILD_SUBREAPER
+                    os._exit(ended if os.getsid(0) == os.getpid() else 2)
+                if os.waitpid(-1, 0)[1] == ended << 8:
+                    os._exit(0)
+            finally:
+                os._exit(3)
+        well = os.waitpid(trial, 0)[1] == 0
+        return once if well and len(os.listdir("/proc/self/task")) == 1 else twice
+
     def serve():
         """Returns in the program's own process, and nowhere else. Of what is asked for, this process sees which namespaces it is for; the
         rest is read by the program's own."""
         own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        fork = orphan()
         if not watched:
             # A program that ends has the collector look at every object four times, and so copy every page. What lives as long as the
             # interpreter need not be looked at: all but the program's own names, which it holds its objects by.
@@ -400,28 +480,22 @@ def _wait():
             if not kind:
                 os._exit(0)
             answers, pids, users, init = fds
-            child = -1
             if setns(pids, 0x20000000) < 0:  # CLONE_NEWPID: of children
                 send(answers, b"failed namespaces %d join" % _ctypes.get_errno())
             else:
                 try:
-                    child = os.fork()
+                    if fork():
+                        break
                 except OSError as e:
                     send(answers, b"failed fork %d fork" % e.errno)
-            if child == 0:
-                break
             for fd in fds:
                 os.close(fd)
             if setns(own, 0x20000000) < 0:
                 os._exit(4)
-            if child > 0:
-                os.waitpid(child, 0)
         try:
             # The user namespace first: it gives the right to the others, of mounts, network, IPC and names.
             if setns(users, 0x10000000) < 0 or setns(init, 0x4C020000) < 0:
                 fail(b"namespaces", _ctypes.get_errno(), "join")
-            if os.fork() != 0:
-                os._exit(0)
             data, fds = receive(answers)
             walls, filters, closing, args, env = marshal.loads(data)
             run(walls, fds)

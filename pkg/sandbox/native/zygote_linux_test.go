@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -131,6 +132,67 @@ func TestForkPosture(t *testing.T) {
 		}
 		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
 			t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
+		}
+	}
+}
+
+// withDriver is a process whose driver is another in one place.
+func withDriver(t *testing.T, p *sandbox.Process, place, other string) *sandbox.Process {
+	t.Helper()
+	text := string(p.Warm.Files[0].Data)
+	if strings.Count(text, place) != 1 {
+		t.Fatalf("the driver has no such place, or several: %s", place)
+	}
+	p.Warm.Files[0].Data = []byte(strings.Replace(text, place, other, 1))
+	return p
+}
+
+// There are two ways to fork: one where C lets a process between borrow the interpreter's memory, as this machine's does, and one for wherever
+// it does not. A process can not tell.
+func TestForkWays(t *testing.T) {
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	cold, err := runIn(t, b, nil, warmSpec(), warmProcess(), pythonPosture, "")
+	if err != nil || cold.Exit != (sandbox.Exit{}) {
+		t.Fatalf("%+v, %v", cold, err)
+	}
+	for name, way := range map[string][2]string{
+		"borrows":     {"== 1 else twice", "== 1 else None"},
+		"no contexts": {`"makecontext", "swapcontext",`, `"makecontext", "no_such_function",`},
+		"trial fails": {`os._exit(ended if os.getsid(0)`, `os._exit(ended if 0 and os.getsid(0)`},
+		"trial is ill": {`before()
+            swapcontext(`, `before()
+            os.getpid() in (0,) or os.kill(os.getpid(), 9)
+            swapcontext(`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			z := newZygote(t, b, warmSpec(), withDriver(t, warmProcess(), way[0], way[1]))
+			warm, err := runIn(t, b, z, warmSpec(), warmProcess(), pythonPosture, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+				t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
+			}
+		})
+	}
+}
+
+// A fork that the machine has no room for is refused, at either step, and the interpreter goes on as if it had not been asked.
+func TestForkNoRoom(t *testing.T) {
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	for name, way := range map[string][2]string{"borrows": {"== 1 else twice", "== 1 else None"}, "twice": {"return once if well", "return twice if well"}} {
+		z := newZygote(t, b, warmSpec(), withDriver(t, warmProcess(), way[0], way[1]))
+		group := z.(*zygote).group
+		for _, room := range []int{1, 2, 1, 2, 100} {
+			if err := group.Set(cgroup.Limits{Pids: room}); err != nil {
+				t.Fatal(err)
+			}
+			got, err := runIn(t, b, z, warmSpec(), warmProcess(), "print('hello')", "")
+			if room < 3 && (!errors.Is(err, sandbox.ErrState) || !strings.Contains(err.Error(), "stage fork")) || room > 2 && (err != nil || got != outcome{Stdout: "hello\n"}) {
+				t.Errorf("%s: room for %d: %+v, %v", name, room, got, err)
+			}
 		}
 	}
 }

@@ -60,7 +60,8 @@ func (r *Request) walls() list {
 		add(initproto.StageCgroup, unix.SYS_WRITE, fd(rest+n), "0", 1)
 	}
 	add(initproto.StageCgroup, unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
-	add(initproto.StageSession, unix.SYS_SETSID)
+	// Refused to whoever leads a group, which the process does only if it was born with a session of its own.
+	all = append(all, mayFail(call(initproto.StageSession, unix.SYS_SETSID), unix.EPERM))
 	all = append(all, mayFail(call(initproto.StageSession, unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0), unix.ENOSYS))
 	for n := range r.Stdio {
 		add(initproto.StageStdio, unix.SYS_DUP3, fd(fdStdin+n), n, 0)

@@ -144,7 +144,7 @@ func (z *Zygote) awaitReady(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET):
+	case errors.Is(err, io.EOF):
 		return ErrGone
 	case err != nil:
 		return err
@@ -284,7 +284,8 @@ func receiveFrom(fd int) ([]byte, []*os.File, error) {
 	buf, oob := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4*4))
 	for {
 		n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
-		if errors.Is(err, unix.EINTR) {
+		// One that went without having read everything may have said something before: it comes after that error, which comes once.
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ECONNRESET) {
 			continue
 		}
 		if err != nil {
