@@ -18,6 +18,8 @@ def _wait():
     handshake = os.environ.get("SANDBOX_RUN_HANDSHAKE", "")
     preload = os.environ.get("SANDBOX_RUN_PRELOAD", "").split(",")
     watched = "SANDBOX_RUN_WATCHED" in os.environ  # the collector, by the program
+    for name in [n for n in os.environ if n == "PYTHONPATH" or n.startswith("SANDBOX_RUN_")]:
+        del os.environ[name]
 
     # The driver goes, and what a cold start would import under this name comes in its place.
     here = os.path.dirname(os.path.abspath(__file__))
@@ -124,8 +126,10 @@ def _wait():
             fields = f.read().rpartition(b") ")[2].split()
         layout = [int(fields[n]) for n in (23, 24, 42, 43, 44)]  # code, data, heap
         stack = int(fields[25])
+        with open("/proc/self/cmdline", "rb") as f:
+            command = f.read().split(b"\0")[:-1]
     except (OSError, IndexError, ValueError):
-        layout = None
+        layout, command = None, []
 
     def show(args, env):
         """What /proc shows of a process are the arguments and variables it was executed with. (Where the kernel can not be told
@@ -144,10 +148,8 @@ def _wait():
                             at, at + len(first), at + len(first), at + len(first) + len(second), 0) + bytes(4) + b"\xff" * 4)
         prctl(35, 14, address(where), len(where), 0)  # PR_SET_MM, PR_SET_MM_MAP
 
-    def become(args, env):
+    def appear(args, env):
         """Arguments and environment, as bytes; here and in C, and what /proc shows of them."""
-        import site
-
         show(args, env)
         text = [os.fsdecode(a) for a in args]
         sys.argv[:] = text[1:]
@@ -157,6 +159,18 @@ def _wait():
         for variable in env:
             name, _, value = variable.partition(b"=")
             os.environ[os.fsdecode(name)] = os.fsdecode(value)
+
+    # Most programs are given what everybody is given: then they have it.
+    usual = tuple(command), tuple(n + b"=" + v for n, v in os.environb.items())
+    if command:
+        appear(*usual)
+
+    def become(args, env):
+        """The process has these arguments and this environment now, and what an interpreter makes of them when it starts."""
+        import site
+
+        if (args, env) != usual:
+            appear(args, env)
         # What lies beside the program is imported in place of what has the same name elsewhere, unless that is loaded.
         if loaded:
             for entry in os.listdir(os.path.dirname(args[1]) or b"."):
@@ -549,7 +563,7 @@ def _wait():
         os.write(2, handshake.encode())
         text = read(int.from_bytes(read(4), "big")).decode("utf-8")
         what, _ = _json.make_scanner(Context)(text, 0)
-        become([os.fsencode(a) for a in what["args"]], sorted(os.fsencode(n + "=" + v) for n, v in what["env"].items()))
+        become(tuple(os.fsencode(a) for a in what["args"]), tuple(sorted(os.fsencode(n + "=" + v) for n, v in what["env"].items())))
         os.chdir(what["dir"])
 
     ends = last() if forking and not watched else None
