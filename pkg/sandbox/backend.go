@@ -150,9 +150,22 @@ type Zygote interface {
 	// has been started in that phase: a fork of the interpreter becomes the process, with the very posture a cold start has. An error of kind
 	// ErrState says that it can not serve this one, or any more; nothing foreign has run then, and the caller starts it cold.
 	Start(ctx context.Context, in Instance, p *Process) (Task, error)
+	// Fork does the first half of that: there is a fork in the sandbox, for a process like p of which nothing is known yet. Nothing is to be
+	// started in the sandbox while it waits but itself. The caller starts or closes it, before the instance is destroyed.
+	Fork(ctx context.Context, in Instance, p *Process) (Fork, error)
 	// Done is closed when the zygote has ended, for whatever reason.
 	Done() <-chan struct{}
 	// Close ends the zygote; forks that run go on. Twice is fine.
+	Close() error
+}
+
+// Fork is a fork of a warm interpreter that waits in a sandbox. It does not need its zygote any more.
+type Fork interface {
+	// Start has it become the process. Errors are those of Zygote.Start, and end it.
+	Start(ctx context.Context, p *Process) (Task, error)
+	// Alive says whether it still waits.
+	Alive() bool
+	// Close ends it, if it was not started. Twice is fine.
 	Close() error
 }
 

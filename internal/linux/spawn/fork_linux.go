@@ -128,6 +128,15 @@ func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File) (*Program, 
 	return p, nil
 }
 
+// Joined lets go of the namespaces: whoever was to join them has.
+func (f *Foreign) Joined() {
+	if f.PIDFD >= 0 {
+		_ = unix.Close(f.PIDFD)
+		f.PIDFD = -1
+	}
+	closeFiles([]*os.File{f.PIDNS, f.UserNS}) // nil is fine
+}
+
 // Close lets go of what was for the program, and of our ends of its pipes if it was not adopted. Twice is fine.
 func (f *Foreign) Close() {
 	for n, fd := range f.Stdio {
@@ -136,11 +145,8 @@ func (f *Foreign) Close() {
 			f.Stdio[n] = -1
 		}
 	}
-	if f.PIDFD >= 0 {
-		_ = unix.Close(f.PIDFD)
-		f.PIDFD = -1
-	}
-	closeFiles([]*os.File{f.PIDNS, f.UserNS, f.Ruleset}) // nil is fine
+	f.Joined()
+	closeFiles([]*os.File{f.Ruleset}) // nil is fine
 	if f.program != nil {
 		f.program.Close()
 	}

@@ -52,18 +52,18 @@ func (b *Backend) takeDisk(mode sandbox.ScratchMode, o scratch.Options, owner in
 		if <-d.made; d.err != nil {
 			return nil // whoever needs one tries again, and has somebody to tell
 		}
-		return d.scratch.Close()
+		return failure("drop scratch", "scratch", d.scratch.Close())
 	})
 	return nil
 }
 
-// dropLater has Close wait for the end of a disk, and tell what became of it.
+// dropLater has Close wait for the end of a disk and what goes with it, and tell what became of them.
 func (b *Backend) dropLater(drop func() error) {
 	b.dropping.Go(func() {
 		if err := drop(); err != nil {
 			b.leftMu.Lock()
 			defer b.leftMu.Unlock()
-			b.left = append(b.left, failure("drop scratch", "scratch", err))
+			b.left = append(b.left, err)
 		}
 	})
 }

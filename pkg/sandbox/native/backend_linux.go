@@ -28,7 +28,7 @@ type Options struct {
 	// CacheDir holds the templates of scratch disks; default /var/cache/sandbox-run.
 	CacheDir string
 	// Eager is for callers who are sure to make one sandbox, and soon. Its init and its disk are begun before they ask for it,
-	// and at its end it is Close that waits until its disk is gone.
+	// and at its end it is Close that waits until they are gone.
 	Eager bool
 	// Delegate allows New to move this process into a cgroup of its own, or to have systemd do so, where it could not limit
 	// anything otherwise: for programs that own themselves, not for libraries.
@@ -46,6 +46,7 @@ type Backend struct {
 	place   *launch.Claim
 	warming sync.WaitGroup
 
+	burying  sync.WaitGroup // inits whose sandboxes are done with them
 	dropping sync.WaitGroup // disks of an eager backend's sandboxes
 
 	self    rootless.Self
@@ -58,7 +59,7 @@ type Backend struct {
 	filters map[seccomp.Policy][]byte
 
 	leftMu sync.Mutex
-	left   []error // of disks that could not be dropped
+	left   []error // what could not be dropped
 }
 
 var (
@@ -208,6 +209,7 @@ func (b *Backend) Close() error {
 		b.shop.Close()
 		b.shop = nil
 	}
+	b.burying.Wait() // or their cgroups would go with the place
 	err := b.place.Close()
 	b.dropping.Wait()
 	err = errors.Join(append(b.left, err)...)

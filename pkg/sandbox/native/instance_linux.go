@@ -67,10 +67,14 @@ type instance struct {
 	inhabited bool              // an init has taken the scratch over; it may hold data from then on
 	phases    map[string]*phase // alive, by name
 	spare     *phase            // an init that is ready and has no name yet
+	aside     []*phase          // those in which forks wait
 	coming    chan struct{}     // closed when a spare that is being made is there, or is not to be; nil when none is
 	destroyed bool
 
 	execs atomic.Uint64 // names the programs of an init
+
+	burials sync.WaitGroup // of inits whose phase was finished before they were gone
+	regrets []error        // what came of them; guarded by mu
 
 	lives context.Context // until Destroy: what carries files in or out meanwhile is to end
 	ends  context.CancelFunc
@@ -321,7 +325,7 @@ func (i *instance) Destroy(ctx context.Context) error {
 	i.destroyed = true
 	i.ends()
 	i.awaitSpare()
-	alive := make([]*phase, 0, len(i.phases)+1)
+	alive := slices.Clone(i.aside)
 	for _, p := range i.phases {
 		alive = append(alive, p)
 	}
@@ -338,29 +342,45 @@ func (i *instance) Destroy(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	i.mu.Lock()
-	defer i.mu.Unlock()
 	mounts := []int{i.disk, i.writable}
 	i.disk, i.writable = -1, -1
+	i.mu.Unlock()
 	err := errors.Join(errs...)
 	if i.b.opts.Eager {
 		i.b.dropLater(func() error { return i.drop(mounts, err == nil) })
 		return err
 	}
-	return errors.Join(err, failure("drop scratch", "scratch", i.drop(mounts, err == nil)))
+	return errors.Join(err, i.drop(mounts, err == nil))
 }
 
-// drop ends the disk and, if nothing is left that has them, gives the ids back.
-func (i *instance) drop(mounts []int, clean bool) (err error) {
+// regret keeps what there is nobody to tell, until drop.
+func (i *instance) regret(err error) {
+	if err != nil {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.regrets = append(i.regrets, err)
+	}
+}
+
+// drop ends the disk when the inits are gone and, if nothing is left that has them, gives the ids back.
+func (i *instance) drop(mounts []int, clean bool) error {
 	for _, fd := range mounts {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}
+	i.burials.Wait()
+	i.mu.Lock()
+	err := errors.Join(i.regrets...)
+	i.mu.Unlock()
 	if i.scratch != nil {
-		err = i.scratch.Close()
+		err = errors.Join(err, failure("drop scratch", "scratch", i.scratch.Close()))
 	}
 	if i.id != nil && clean && err == nil {
 		i.supervisor.Release(i.id.Root)
+	}
+	if i.b.opts.Eager {
+		i.b.nursery.refill()
 	}
 	return err
 }

@@ -37,7 +37,6 @@ type phase struct {
 	tasks  int          // guarded by instance.mu: processes that were started and not finished
 
 	entry sync.RWMutex // written to while a fork comes in: nobody else may be there to see it
-	used  atomic.Bool  // something was started in it
 	held  []*os.File   // what a fork needs for as long as it lives
 
 	once  sync.Once
@@ -99,7 +98,7 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 		i.awaitSpare()
 	}
 	if i.destroyed {
-		return nil, &sandbox.Error{Backend: Name, Op: "start", Kind: sandbox.ErrState, Err: errors.New("the sandbox is destroyed")}
+		return nil, errDestroyed
 	}
 	if p := i.phases[name]; p != nil {
 		select {
@@ -109,16 +108,9 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 			return p, nil
 		}
 	}
-	p := i.spare
-	i.spare = nil
-	if p == nil {
-		var err error
-		if p, err = i.newPhase(); err == nil {
-			err = i.furnish(ctx, p)
-		}
-		if err != nil {
-			return nil, err
-		}
+	p, err := i.nextLocked(ctx)
+	if err != nil {
+		return nil, err
 	}
 	p.name, p.tasks = name, 1
 	i.phases[name] = p
@@ -128,6 +120,68 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 	}
 	return p, nil
 }
+
+// nextLocked is a phase that nothing has run in: the spare one, or another. With mu held.
+func (i *instance) nextLocked(ctx context.Context) (*phase, error) {
+	if p := i.spare; p != nil {
+		i.spare = nil
+		return p, nil
+	}
+	p, err := i.newPhase()
+	if err == nil {
+		err = i.furnish(ctx, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// setAside returns a phase that nobody else enters, for a fork. The caller settles or abandons it.
+func (i *instance) setAside(ctx context.Context) (*phase, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.spare == nil {
+		i.awaitSpare()
+	}
+	if i.destroyed {
+		return nil, errDestroyed
+	}
+	p, err := i.nextLocked(ctx)
+	if err == nil {
+		i.aside = append(i.aside, p)
+	}
+	return p, err
+}
+
+// settle gives a phase that was set aside its name. An error of kind ErrState says that there is one of that name, or no sandbox any more.
+func (i *instance) settle(p *phase, name string, l sandbox.Limits) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.destroyed {
+		return errDestroyed
+	}
+	if there := i.phases[name]; there != nil {
+		return unsuited("something was started in phase %q before", name)
+	}
+	i.aside = slices.DeleteFunc(i.aside, func(o *phase) bool { return o == p })
+	p.name, p.tasks = name, 1
+	i.phases[name] = p
+	return p.limit(l)
+}
+
+// abandon forgets a phase that was set aside, settled or not. The caller discards it.
+func (i *instance) abandon(p *phase) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.aside = slices.DeleteFunc(i.aside, func(o *phase) bool { return o == p })
+	if i.phases[p.name] == p {
+		delete(i.phases, p.name)
+	}
+}
+
+// errDestroyed is for who comes too late.
+var errDestroyed = &sandbox.Error{Backend: Name, Op: "start", Kind: sandbox.ErrState, Err: errors.New("the sandbox is destroyed")}
 
 // newPhase starts an init and makes a cgroup for what it will run.
 func (i *instance) newPhase() (*phase, error) {
@@ -227,8 +281,9 @@ func (p *phase) leaveLocked() (last bool) {
 // initPatience is how long an init may take to notice that it is done.
 const initPatience = 500 * time.Millisecond
 
-// Finish waits until the init and all it held are gone, and removes the cgroup. The init must
-// have been told to end, or be ending. Idempotent.
+// Finish removes the phase, and returns what it has used. The init must have been told to end, or be ending. When it
+// returns, everything that ran in the phase is gone; the init and the cgroups may be about to go: Destroy sees to it.
+// Idempotent.
 func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	p.once.Do(func() {
 		for _, f := range slices.Concat(p.join, p.held, []*os.File{p.born}) {
@@ -240,38 +295,56 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		if p.watch != nil {
 			p.watch.End()
 		}
-		var last usage
-		var stuck error
-		buried := make(chan struct{})
-		go func() {
-			last, stuck = p.bury()
-			close(buried)
-		}()
-		remove := func(remove func(context.Context) error) error {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupPatience)
-			defer cancel()
-			return failure("remove cgroup", "cgroup", remove(ctx))
-		}
-		var err error
-		if p.group != nil {
-			// A group without processes can go while the kernel still takes the namespaces apart; with
-			// stragglers in it, only afterwards.
-			if empty, err := p.group.Empty(); err != nil || !empty {
-				<-buried
-			}
+		if p.counted() {
+			// The kernel takes its time with the namespaces of an init. Nobody's result needs to wait for that.
 			p.final = p.sample(p.group.Final())
-			err = remove(p.group.Remove)
-		} else {
-			p.final = p.sample(cgroup.Stat{}, nil)
+			p.final.IORead, p.final.IOWrite = launch.ProcessIO(p.init.PID()) // not the cgroup's: see there
+			p.i.b.burying.Add(1)
+			p.i.burials.Go(func() {
+				defer p.i.b.burying.Done()
+				p.i.regret(errors.Join(p.bury(nil), p.remove(context.Background())))
+			})
+			return
 		}
-		<-buried
-		p.err = errors.Join(stuck, err, remove(p.nest.Remove))
-		p.final.IORead, p.final.IOWrite = last.read, last.written // not the cgroup's: see launch.ProcessIO
+		var last usage
+		stuck := p.bury(func(pid int) {
+			last.read, last.written = launch.ProcessIO(pid)
+			var sum unix.Rusage // its own, and that of all it has buried
+			if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, &sum) == nil {
+				last.user, last.system = time.Duration(sum.Utime.Nano()), time.Duration(sum.Stime.Nano())
+			}
+		})
+		p.final = p.sample(cgroup.Stat{}, nil)
+		if p.group != nil {
+			p.final = p.sample(p.group.Final())
+		}
+		p.err = errors.Join(stuck, p.remove(ctx))
+		p.final.IORead, p.final.IOWrite = last.read, last.written
 		if p.watch != nil {
 			p.watch.Complete(&p.final, last.user, last.system)
 		}
 	})
 	return p.final, p.err
+}
+
+// counted says whether all that ran in the phase is gone and was waited for, so that what it used is known: the init may be
+// there yet, and the kernel about to take it apart.
+func (p *phase) counted() bool {
+	if p.group == nil || p.watch != nil || !p.ready || p.failed || !p.i.b.counts.Pids {
+		return false
+	}
+	empty, err := p.group.Empty()
+	return empty && err == nil
+}
+
+// remove removes the cgroups, once the init is gone.
+func (p *phase) remove(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupPatience)
+	defer cancel()
+	if p.group != nil {
+		err = p.group.Remove(ctx)
+	}
+	return failure("remove cgroup", "cgroup", errors.Join(err, p.nest.Remove(ctx)))
 }
 
 // usage is what an init and all it has held used in the end.
@@ -280,8 +353,8 @@ type usage struct {
 	user, system  time.Duration
 }
 
-// bury waits for the init's end and returns what all it has held used.
-func (p *phase) bury() (last usage, err error) {
+// bury waits for the init's end, and has somebody look at it before it is forgotten.
+func (p *phase) bury(look func(pid int)) error {
 	gone := true
 	switch {
 	case p.init == nil || p.failed:
@@ -289,20 +362,14 @@ func (p *phase) bury() (last usage, err error) {
 		// It ends by itself with its last process; should it not, it is made to.
 		insist := time.AfterFunc(initPatience, p.init.Kill)
 		defer insist.Stop()
-		gone = p.init.Reap(initPatience+cleanupPatience, func(pid int) {
-			last.read, last.written = launch.ProcessIO(pid)
-			var sum unix.Rusage // its own, and that of all it has buried
-			if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, &sum) == nil {
-				last.user, last.system = time.Duration(sum.Utime.Nano()), time.Duration(sum.Stime.Nano())
-			}
-		})
+		gone = p.init.Reap(initPatience+cleanupPatience, look)
 	default:
 		gone = p.init.Abandon()
 	}
 	if !gone {
-		return usage{}, failure("end init", "cleanup", errStuck)
+		return failure("end init", "cleanup", errStuck)
 	}
-	return last, nil
+	return nil
 }
 
 // errStuck is what even a kill can not change. The init and its cgroup are seen to when they can be: by

@@ -36,8 +36,7 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 
 func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (sandbox.Task, error) {
 	ph.entry.RLock()
-	ph.used.Store(true)
-	ph.entry.RUnlock()
+	defer ph.entry.RUnlock()
 	m := &initproto.Exec{
 		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
 		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID), KeepGroups: i.id.KeepGroups,
@@ -57,13 +56,20 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		}
 		return nil, err
 	}
-	i.b.nursery.refill() // while the program runs
+	return i.begun(ph, p, program), nil
+}
+
+// begun is the task of a program that runs from now on.
+func (i *instance) begun(ph *phase, p *sandbox.Process, program *spawn.Program) sandbox.Task {
+	if !i.b.opts.Eager { // whose callers would have their programs to themselves: see drop
+		i.b.nursery.refill()
+	}
 	if p.Followed {
 		i.expect()
 	}
 	t := launch.New(program, ph)
 	t.Watch(i.policy)
-	return t, nil
+	return t
 }
 
 // rlimits of every process; the number of processes is among them only where no cgroup counts it.

@@ -27,6 +27,7 @@ import (
 var (
 	_ sandbox.Forker = (*Backend)(nil)
 	_ sandbox.Zygote = (*zygote)(nil)
+	_ sandbox.Fork   = (*fork)(nil)
 )
 
 // zygote is a warm interpreter for sandboxes that are made for a spec like its own. What it was started with, it has for life:
@@ -211,6 +212,26 @@ func (z *zygote) serves(i *instance, p *sandbox.Process) error {
 
 // Start has a fork of the interpreter become the process.
 func (z *zygote) Start(ctx context.Context, in sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
+	f, err := z.Fork(ctx, in, p)
+	if err != nil {
+		return nil, err
+	}
+	return f.Start(ctx, p)
+}
+
+// fork is a fork of an interpreter in a phase of its own, which nobody else enters before it has begun.
+type fork struct {
+	z       *zygote
+	i       *instance
+	ph      *phase
+	network sandbox.NetworkMode // what the second wall was made for
+	foreign *spawn.Foreign
+	process *zygotes.Fork
+	once    sync.Once
+}
+
+// Fork makes a fork of the interpreter for a process like p.
+func (z *zygote) Fork(ctx context.Context, in sandbox.Instance, p *sandbox.Process) (sandbox.Fork, error) {
 	i, ok := in.(*instance)
 	if !ok {
 		return nil, unsuited("the sandbox is another backend's")
@@ -223,85 +244,121 @@ func (z *zygote) Start(ctx context.Context, in sandbox.Instance, p *sandbox.Proc
 		return nil, unsuited("%w", zygotes.ErrGone)
 	default:
 	}
-	ph, err := i.enter(ctx, p.Phase, p.Limits)
+	ph, err := i.setAside(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ph.entry.Lock()
-	defer ph.entry.Unlock()
-	var t sandbox.Task
-	if used := ph.used.Swap(true); used {
-		err = unsuited("something was started in phase %q before", p.Phase)
-	} else if t, err = z.startIn(ctx, i, ph, p); err == nil {
-		return t, nil
-	} else {
-		_ = ph.Kill() // whatever there is of it goes with its init, and a cold start gets another
+	f := &fork{z: z, i: i, ph: ph, network: p.Network}
+	if err := f.make(ctx, p); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
-	if ph.Leave() {
-		_ = ph.Kill()
-		_, finishErr := ph.Finish(ctx)
-		err = errors.Join(err, finishErr)
-	}
-	return nil, err
+	return f, nil
 }
 
 // forkPatience bounds what a fork may take: it needs milliseconds.
 const forkPatience = 5 * time.Second
 
-// fork asks for a fork. A zygote that does not answer would have everybody wait that long who comes after: it ends, so that its owner makes
-// another (W5).
-func (z *zygote) fork(ctx context.Context, r *zygotes.Request) (zygotes.Child, error) {
+// make has the process forked. A zygote that does not answer would have everybody wait that long who comes after: it ends, so that its owner
+// makes another (W5).
+func (f *fork) make(ctx context.Context, p *sandbox.Process) (err error) {
+	i, ph := f.i, f.ph
+	second := &initproto.Exec{}
+	rootfs.Landlock(second, i.spec, p.Network, i.policy.DenyUncounted)
+	f.foreign, err = answered(ctx, func(ctx context.Context) (*spawn.Foreign, error) {
+		return ph.init.Expect(ctx, &initproto.Expect{
+			ID: i.execs.Add(1), Landlock: second.Landlock, LandlockFS: second.LandlockFS, LandlockNet: second.LandlockNet, Loopback: p.Network == sandbox.NetworkLocalhost,
+		})
+	})
+	if err != nil {
+		return errors.Join(unsuited("the sandbox can not take a fork"), launch.StartFailure(Name, err))
+	}
+	mounts, err := unix.FcntlInt(f.z.z.Mounts.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return unsuited("hold the interpreter's files: %w", err)
+	}
+	ph.held = append(ph.held, os.NewFile(uintptr(mounts), "mounts"))
+	place := &zygotes.Place{PIDNS: int(f.foreign.PIDNS.Fd()), UserNS: int(f.foreign.UserNS.Fd()), Init: f.foreign.PIDFD}
+	for _, file := range ph.join {
+		place.Cgroups = append(place.Cgroups, int(file.Fd()))
+	}
 	bounded, cancel := context.WithTimeout(ctx, forkPatience)
 	defer cancel()
-	child, err := z.z.Fork(bounded, r)
-	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		z.z.Kill()
-		err = fmt.Errorf("no answer within %v: %w", forkPatience, err)
+	if f.process, err = f.z.z.Fork(bounded, place); err != nil {
+		if bounded.Err() != nil && ctx.Err() == nil {
+			f.z.z.Kill()
+			err = fmt.Errorf("no answer within %v: %w", forkPatience, err)
+		}
+		return unsuited("%w", err)
+	}
+	f.foreign.Joined()
+	return nil
+}
+
+// Alive says whether the fork waits.
+func (f *fork) Alive() bool { return f.process.Alive() }
+
+// Start has the fork become the process.
+func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
+	err := f.z.serves(f.i, p)
+	if err == nil && p.Network != f.network {
+		err = unsuited("the fork was made for a network of another kind")
+	}
+	if err == nil {
+		// Whoever enters the phase from here on waits until the fork is a program like any other.
+		f.ph.entry.Lock()
+		defer f.ph.entry.Unlock()
+		err = f.i.settle(f.ph, p.Phase, p.Limits)
+	}
+	var child zygotes.Child
+	if err == nil {
+		child, err = f.begin(ctx, p)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener)
+	if err != nil {
+		return nil, errors.Join(launch.StartFailure(Name, err), f.Close())
+	}
+	f.once.Do(f.letGo)
+	return f.i.begun(f.ph, p, program), nil
+}
+
+// begin sends the request.
+func (f *fork) begin(ctx context.Context, p *sandbox.Process) (zygotes.Child, error) {
+	i := f.i
+	r := &zygotes.Request{
+		Stdio: f.foreign.Stdio, Ruleset: -1, Rlimits: i.rlimits(f.ph, p.Limits),
+		UID: i.spec.User.UID, GID: i.spec.User.GID, Filter: i.filter, Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
+	}
+	if f.foreign.Ruleset != nil {
+		r.Ruleset = int(f.foreign.Ruleset.Fd())
+	}
+	bounded, cancel := context.WithTimeout(ctx, forkPatience)
+	defer cancel()
+	child, err := f.process.Start(bounded, r)
+	if err != nil {
+		err = unsuited("%w", err)
 	}
 	return child, err
 }
 
-func (z *zygote) startIn(ctx context.Context, i *instance, ph *phase, p *sandbox.Process) (sandbox.Task, error) {
-	id := i.execs.Add(1)
-	second := &initproto.Exec{}
-	rootfs.Landlock(second, i.spec, p.Network, i.policy.DenyUncounted)
-	foreign, err := answered(ctx, func(ctx context.Context) (*spawn.Foreign, error) {
-		return ph.init.Expect(ctx, &initproto.Expect{
-			ID: id, Landlock: second.Landlock, LandlockFS: second.LandlockFS, LandlockNet: second.LandlockNet, Loopback: p.Network == sandbox.NetworkLocalhost,
-		})
+// letGo closes what only a fork that waits needs.
+func (f *fork) letGo() {
+	if f.process != nil {
+		f.process.Close()
+	}
+	if f.foreign != nil {
+		f.foreign.Close()
+	}
+}
+
+// Close ends a fork that has not begun, and its phase with it. Twice is fine.
+func (f *fork) Close() (err error) {
+	f.once.Do(func() {
+		f.letGo()
+		f.i.abandon(f.ph)
+		err = f.ph.discard(context.Background())
 	})
-	if err != nil {
-		return nil, errors.Join(unsuited("the sandbox can not take a fork"), launch.StartFailure(Name, err))
-	}
-	defer foreign.Close()
-	r := &zygotes.Request{
-		PIDNS: int(foreign.PIDNS.Fd()), UserNS: int(foreign.UserNS.Fd()), Init: foreign.PIDFD, Stdio: foreign.Stdio, Ruleset: -1, Rlimits: i.rlimits(ph, p.Limits),
-		UID: i.spec.User.UID, GID: i.spec.User.GID, Filter: i.filter, Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
-	}
-	if foreign.Ruleset != nil {
-		r.Ruleset = int(foreign.Ruleset.Fd())
-	}
-	for _, f := range ph.join {
-		r.Cgroups = append(r.Cgroups, int(f.Fd()))
-	}
-	mounts, err := unix.FcntlInt(z.z.Mounts.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	if err != nil {
-		return nil, unsuited("hold the interpreter's files: %w", err)
-	}
-	ph.held = append(ph.held, os.NewFile(uintptr(mounts), "mounts"))
-	child, err := z.fork(ctx, r)
-	if err != nil {
-		return nil, unsuited("%w", err)
-	}
-	program, err := foreign.Adopt(child.PID, child.At, child.Listener)
-	if err != nil {
-		return nil, launch.StartFailure(Name, err)
-	}
-	i.b.nursery.refill()
-	if p.Followed {
-		i.expect()
-	}
-	t := launch.New(program, ph)
-	t.Watch(i.policy)
-	return t, nil
+	return err
 }

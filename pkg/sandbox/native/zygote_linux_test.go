@@ -9,9 +9,12 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -176,6 +179,142 @@ func TestForkWays(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A fork can wait, before anything is known of its program, and be what a cold start is in the end: byte for byte, and in what it used.
+func TestForkWaits(t *testing.T) {
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	p := warmProcess("an argument")
+	p.Env["GREETING"] = "hello"
+	cold, err := runIn(t, b, nil, warmSpec(), p, pythonPosture, "")
+	if err != nil || cold.Exit != (sandbox.Exit{}) {
+		t.Fatalf("%+v, %v", cold, err)
+	}
+	z, err := b.Prepare(t.Context(), warmSpec(), warmProcess())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	wait := func(t *testing.T) (_ sandbox.Instance, _ sandbox.Fork, where string) {
+		in, err := b.Create(t.Context(), warmSpec())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := in.Destroy(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		f, err := z.Fork(t.Context(), in, warmProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		where, err = os.Readlink("/proc/" + strconv.Itoa(f.(*fork).ph.init.PID()) + "/ns/pid")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in, f, where
+	}
+	put := func(t *testing.T, in sandbox.Instance, program string) {
+		if err := in.(sandbox.Filer).Put(t.Context(), []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte(program)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	coldly := func(t *testing.T, in sandbox.Instance, waits string) {
+		put(t, in, "import os\nprint(os.readlink('/proc/self/ns/pid'))")
+		task, err := in.Start(t.Context(), warmProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := follow(t.Context(), t, task, ""); !strings.HasPrefix(got.Stdout, "pid:[") || got.Stdout == waits+"\n" {
+			t.Errorf("%+v, where a fork waits in %s", got, waits)
+		}
+	}
+	t.Run("posture", func(t *testing.T) {
+		in, f, _ := wait(t)
+		time.Sleep(50 * time.Millisecond)
+		if !f.Alive() {
+			t.Fatal("it does not wait")
+		}
+		put(t, in, pythonPosture)
+		task, err := f.Start(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		warm := follow(t.Context(), t, task, "")
+		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+			t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
+		}
+		if _, err := f.Start(t.Context(), p); !errors.Is(err, sandbox.ErrState) {
+			t.Errorf("twice: %v", err)
+		}
+	})
+	t.Run("killed", func(t *testing.T) {
+		in, f, where := wait(t)
+		pids, err := f.(*fork).ph.group.Procs()
+		if err != nil || len(pids) != 1 {
+			t.Fatalf("what waits is in the sandbox's cgroup: %v, %v", pids, err)
+		}
+		if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(10 * time.Second); f.Alive(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("nobody notices")
+			}
+		}
+		if _, err := f.Start(t.Context(), p); !errors.Is(err, sandbox.ErrState) {
+			t.Errorf("%v", err)
+		}
+		coldly(t, in, where)
+	})
+	t.Run("another kind", func(t *testing.T) {
+		in, f, where := wait(t)
+		other := warmProcess()
+		other.Network = sandbox.NetworkLocalhost
+		if _, err := f.Start(t.Context(), other); !errors.Is(err, sandbox.ErrState) {
+			t.Errorf("%v", err)
+		}
+		if f.Alive() {
+			t.Error("it still waits, after an error")
+		}
+		coldly(t, in, where)
+	})
+	t.Run("beside another", func(t *testing.T) {
+		in, f, where := wait(t)
+		coldly(t, in, where)
+		put(t, in, "print('late')")
+		task, err := f.Start(t.Context(), warmProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := follow(t.Context(), t, task, ""); got != (outcome{Stdout: "late\n"}) {
+			t.Errorf("%+v", got)
+		}
+	})
+	t.Run("without its zygote", func(t *testing.T) {
+		in, f, _ := wait(t)
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		put(t, in, "print('alone')")
+		task, err := f.Start(t.Context(), warmProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := follow(t.Context(), t, task, ""); got != (outcome{Stdout: "alone\n"}) {
+			t.Errorf("%+v", got)
+		}
+		if _, err := z.Fork(t.Context(), in, warmProcess()); !errors.Is(err, sandbox.ErrState) {
+			t.Errorf("a zygote that is gone: %v", err)
+		}
+	})
 }
 
 // A fork that the machine has no room for is refused, at either step, and the interpreter goes on as if it had not been asked.

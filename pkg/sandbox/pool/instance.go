@@ -32,10 +32,11 @@ var (
 func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
 	i.p.starting.Add(1)
 	defer i.p.starting.Add(-1)
+	f := i.takeFork(p) // in any case: nothing foreign runs beside a fork that waits
 	if t, err := i.wake(ctx, p); t != nil || err != nil {
 		return t, err
 	}
-	if t, err := i.fork(ctx, p); t != nil || err != nil {
+	if t, err := i.fork(ctx, p, f); t != nil || err != nil {
 		return t, err
 	}
 	return i.Instance.Start(ctx, p)
@@ -82,26 +83,36 @@ func (i *instance) takeWaiting(phase string) *waiting {
 	return nil
 }
 
-// fork starts p from its zygote, if there is one.
-func (i *instance) fork(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
-	if p.Warm == nil || !p.Warm.Fork {
-		return nil, nil
-	}
-	var like *sandbox.Process
-	for n := range i.m.t.fork {
-		if f := &i.m.t.fork[n]; f.Phase == p.Phase && serves(f, p) {
-			like = f
+// takeFork returns the fork that waits for p, and ends all others.
+func (i *instance) takeFork(p *sandbox.Process) (mine sandbox.Fork) {
+	i.mu.Lock()
+	forks := i.m.forks
+	i.m.forks = nil
+	i.mu.Unlock()
+	for n, f := range forks {
+		switch like := &i.m.t.fork[n]; {
+		case f == nil:
+		case like.Phase == p.Phase && serves(like, p):
+			mine = f
+		default:
+			_ = f.Close() // what is left of it, Destroy says
 		}
 	}
-	if like == nil {
-		return nil, nil
+	return mine
+}
+
+// fork starts p as the fork that waits for it, or from its zygote, if there is one.
+func (i *instance) fork(ctx context.Context, p *sandbox.Process, waits sandbox.Fork) (t sandbox.Task, err error) {
+	if waits != nil {
+		t, err = waits.Start(ctx, p)
+	} else {
+		z := i.p.borrow(i.s, i.m.t.forkedLike(p))
+		if z == nil {
+			return nil, nil
+		}
+		defer i.p.giveBack(z)
+		t, err = z.Start(ctx, i.Instance, p)
 	}
-	z := i.p.borrow(i.s, like.Phase)
-	if z == nil {
-		return nil, nil
-	}
-	defer i.p.giveBack(z)
-	t, err := z.Start(ctx, i.Instance, p)
 	if errors.Is(err, sandbox.ErrState) && ctx.Err() == nil {
 		i.p.fellBack(i.s)
 		return nil, nil
@@ -114,16 +125,12 @@ func (i *instance) fork(ctx context.Context, p *sandbox.Process) (sandbox.Task, 
 
 // Destroy ends what was never asked for, too.
 func (i *instance) Destroy(ctx context.Context) error {
-	i.leave()
+	time.AfterFunc(parting, i.leave)
 	i.mu.Lock()
-	waits := i.m.waits
-	i.m.waits = nil
+	left := member{inner: i.Instance, waits: i.m.waits, forks: i.m.forks}
+	i.m.waits, i.m.forks = nil, nil
 	i.mu.Unlock()
-	var errs []error
-	for _, w := range waits {
-		errs = append(errs, w.end(ctx))
-	}
-	return errors.Join(append(errs, i.Instance.Destroy(ctx))...)
+	return left.destroy(ctx)
 }
 
 // Put is that of the sandbox below.

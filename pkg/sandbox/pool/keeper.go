@@ -18,6 +18,8 @@ const (
 	// courtesy is for how long a program that was started, or a compiler, has the machine's cores before what it used up is made again, unless it
 	// ends sooner.
 	courtesy = holdBack
+	// parting is for how long it still has them then: somebody has to be told how it ended.
+	parting = 2 * time.Millisecond
 	// retryAfter is how soon what could not be made is tried again at first.
 	retryAfter = 100 * time.Millisecond
 )
@@ -275,6 +277,9 @@ func (p *Pool) fillLocked(s *shape, now time.Time) {
 // fill makes one member.
 func (p *Pool) fill(s *shape) {
 	m, c, err := s.t.make(p.lives, p.inner, p.opts.Patience)
+	if err == nil && s.forks {
+		p.conceive(s, m, &c)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.filling--

@@ -24,6 +24,7 @@ type member struct {
 	inner sandbox.Instance
 	t     *template
 	waits []*waiting
+	forks []sandbox.Fork // of template.fork, where there is one; nil where not
 	made  time.Time
 }
 
@@ -243,6 +244,11 @@ func (m *member) unwell(now time.Time, most time.Duration) string {
 			return why
 		}
 	}
+	for _, f := range m.forks {
+		if f != nil && !f.Alive() {
+			return "a fork has ended"
+		}
+	}
 	return ""
 }
 
@@ -371,6 +377,11 @@ func (m *member) destroy(ctx context.Context) error {
 	var errs []error
 	for _, w := range m.waits {
 		errs = append(errs, w.end(ctx))
+	}
+	for _, f := range m.forks {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
 	}
 	return errors.Join(append(errs, m.inner.Destroy(ctx))...)
 }

@@ -205,10 +205,11 @@ func TestRetries(t *testing.T) {
 // forker is a backend that forks: what it forks is told from what it starts by a variable.
 type forker struct {
 	*lab
-	prepared, forked, closedN, refuse atomic.Int64
-	fail                              atomic.Bool
-	mu                                sync.Mutex
-	live                              []*fakeZygote
+	prepared, forked, ahead, closedN, refuse atomic.Int64
+	fail                                     atomic.Bool
+	mu                                       sync.Mutex
+	live                                     []*fakeZygote
+	waiting                                  []*fakeFork
 }
 
 type fakeZygote struct {
@@ -247,6 +248,46 @@ func (z *fakeZygote) Start(ctx context.Context, in sandbox.Instance, p *sandbox.
 	return in.Start(ctx, p)
 }
 
+// fakeFork is refused, and dies, as its zygote is told to.
+type fakeFork struct {
+	z    *fakeZygote
+	in   sandbox.Instance
+	dead atomic.Bool
+	used atomic.Bool
+	at   atomic.Int64 // how many had been started when it was closed
+}
+
+func (z *fakeZygote) Fork(_ context.Context, in sandbox.Instance, _ *sandbox.Process) (sandbox.Fork, error) {
+	select {
+	case <-z.done:
+		return nil, &sandbox.Error{Op: "fork", Kind: sandbox.ErrState}
+	default:
+	}
+	f := &fakeFork{z: z, in: in}
+	z.f.mu.Lock()
+	defer z.f.mu.Unlock()
+	z.f.waiting = append(z.f.waiting, f)
+	return f, nil
+}
+
+func (f *fakeFork) Alive() bool { return !f.dead.Load() }
+
+func (f *fakeFork) Close() error {
+	if !f.used.Swap(true) {
+		f.at.Store(f.z.f.cold.Load())
+	}
+	return nil
+}
+
+func (f *fakeFork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
+	if f.used.Swap(true) || f.dead.Load() || f.z.f.refuse.Load() > 0 {
+		return nil, &sandbox.Error{Op: "fork", Kind: sandbox.ErrState}
+	}
+	f.z.f.forked.Add(1)
+	f.z.f.ahead.Add(1)
+	return f.in.Start(ctx, p)
+}
+
 func (z *fakeZygote) Done() <-chan struct{} { return z.done }
 func (z *fakeZygote) Close() error {
 	z.once.Do(func() { z.f.closedN.Add(1); close(z.done) })
@@ -272,6 +313,11 @@ func forking(t *testing.T, o Options, f func(t *testing.T, l *forker, p *Pool, m
 		closed(t, p, l.lab)
 		if l.prepared.Load() != l.closedN.Load() {
 			t.Errorf("%d zygotes, %d closed", l.prepared.Load(), l.closedN.Load())
+		}
+		for n, f := range l.waiting {
+			if !f.used.Load() {
+				t.Errorf("fork %d of %d waits for ever", n, len(l.waiting))
+			}
 		}
 	})
 }
@@ -316,6 +362,56 @@ func TestZygote(t *testing.T) {
 		l.refuse.Store(1)
 		if res := run(t, m, spec, forks(), "in"); res.Exit.Code != 3 || l.cold.Load() != before+1 {
 			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// A fork waits in a member before there is a request. One that has ended costs a member, and one that is not what is asked for goes before
+// anything else is started.
+func TestForkAhead(t *testing.T) {
+	forking(t, Options{}, func(t *testing.T, l *forker, p *Pool, m *sandbox.Manager) {
+		spec := warmSpec(0, forks())
+		if err := warmed(t, p, m, spec); err != nil {
+			t.Fatal(err)
+		}
+		ahead := func() int64 {
+			before := l.ahead.Load()
+			if res := run(t, m, spec, forks(), "in"); res.Exit.Code != 3 {
+				t.Errorf("%+v", res)
+			}
+			time.Sleep(time.Second)
+			return l.ahead.Load() - before
+		}
+		ahead() // the first member may be older than the zygote
+		for range 3 {
+			if ahead() != 1 {
+				t.Error("no fork waited")
+			}
+		}
+		l.mu.Lock()
+		last := l.waiting[len(l.waiting)-1]
+		l.mu.Unlock()
+		if last.used.Load() {
+			t.Fatal("no fork waits")
+		}
+		last.dead.Store(true)
+		unwell := p.Stats().Unwell
+		time.Sleep(2 * time.Second)
+		if st := p.Stats(); st.Unwell != unwell+1 || !last.used.Load() {
+			t.Errorf("%+v: the fork was ended: %v", st, last.used.Load())
+		}
+		if ahead() != 1 {
+			t.Error("no fork waits in the place of one that ended")
+		}
+		l.mu.Lock()
+		last = l.waiting[len(l.waiting)-1]
+		l.mu.Unlock()
+		other := interpreter()
+		other.Warm = nil
+		before := l.cold.Load()
+		run(t, m, spec, other, "")
+		if l.cold.Load() != before+1 || last.at.Load() != before {
+			t.Error("something else was started beside a fork that waits")
 		}
 	})
 }

@@ -43,8 +43,11 @@ type loan struct {
 	of *zygote
 }
 
-// borrow returns a shape's zygote of a phase, or nil.
-func (p *Pool) borrow(s *shape, phase string) *loan {
+// borrow returns a shape's zygote for a process, or nil.
+func (p *Pool) borrow(s *shape, like *sandbox.Process) *loan {
+	if like == nil {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	z := s.zygote
@@ -52,7 +55,7 @@ func (p *Pool) borrow(s *shape, phase string) *loan {
 		p.nudge()
 		return nil
 	}
-	each := z.phases[phase]
+	each := z.phases[like.Phase]
 	if each == nil {
 		return nil
 	}
@@ -87,6 +90,37 @@ func (p *Pool) closeZygoteLocked(z *zygote) {
 			_ = each.Close() // what is left is for the next start to find
 		}
 	})
+}
+
+// forkedLike is the template of a process that can be forked, or nil.
+func (t *template) forkedLike(p *sandbox.Process) *sandbox.Process {
+	for n := range t.fork {
+		if f := &t.fork[n]; f.Phase == p.Phase && serves(f, p) {
+			return f
+		}
+	}
+	return nil
+}
+
+// conceive has forks wait in a member. What there is no fork for is forked when it is asked for.
+func (p *Pool) conceive(s *shape, m *member, c *cost) {
+	began := time.Now()
+	m.forks = make([]sandbox.Fork, len(s.t.fork))
+	for n := range s.t.fork {
+		like := s.t.fork[n]
+		z := p.borrow(s, &like)
+		if z == nil {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(p.lives, p.opts.Patience)
+		if f, err := z.Fork(ctx, m.inner, &like); err == nil {
+			m.forks[n] = f
+			c.memory += 1 * sandbox.MiB // what it does not share with its zygote
+		}
+		cancel()
+		p.giveBack(z)
+	}
+	c.time += time.Since(began)
 }
 
 // prepare makes a zygote for each process of a shape that can be forked.

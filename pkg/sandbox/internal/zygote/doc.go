@@ -9,18 +9,19 @@
 //
 //	driver → ready
 //	host → fork [a socket, the sandbox's namespaces]      at the control socket, the driver's standard input
-//	driver                             forks a child into the pid namespace
-//	child                              joins the other namespaces, forks, and exits
-//	its child                          is the sandbox's init's by that
-//	host → request [descriptors]       at that socket, and read there: the driver's own memory has nothing of anybody's
-//	its child                          puts up its walls, one system call after the other as the request lists them
-//	its child → began{pid, at} [listener]      and from there on it is the program
+//	driver                             has a process born into the pid namespace, whose parent ends: it is the init's
+//	host → place [cgroups]             at that socket
+//	process                            joins the other namespaces, and puts up the walls that every program has
+//	process → waits
+//	host → request [descriptors]       whenever there is one, and read there: the driver's own memory has nothing of anybody's
+//	process                            puts up the rest, one system call after the other as the request lists them
+//	process → began{pid, at} [listener]        and from there on it is the program
 //	any of them → failed{stage, errno}         in place of that
 //
 // That the program began is decided by one message: a host that does not wait any longer shuts the socket, and a process that can
 // not send ends.
 //
-// Concurrency. Any number of goroutines may call Fork; requests are served one after the other.
+// Concurrency. Any number of goroutines may call Fork; they are served one after the other. A Fork is one caller's.
 //
 // Limits. The interpreter is executed outside of any sandbox, so it must be the machine's own: its file and all directories on the
 // way to it root's, and nobody else's to write. When the supervisor dies, however it dies, the kernel kills the interpreter: it is

@@ -9,14 +9,18 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Request is a program as a zygote can fork it. Descriptors stay the caller's.
+// Place is where a process is forked to. Descriptors stay the caller's.
+type Place struct {
+	PIDNS   int   // of the sandbox
+	UserNS  int   // of the sandbox
+	Init    int   // pidfd of its init, whose other namespaces are joined
+	Cgroups []int // to join, through files that are open for writing
+}
+
+// Request is a program as a process that was forked can become it. Descriptors stay the caller's.
 type Request struct {
-	PIDNS    int // of the sandbox
-	UserNS   int // of the sandbox
-	Init     int // pidfd of its init, whose other namespaces are joined
 	Stdio    [3]int
-	Cgroups  []int // to join, through files that are open for writing
-	Ruleset  int   // of Landlock, or -1
+	Ruleset  int // of Landlock, or -1
 	Rlimits  []initproto.Rlimit
 	UID, GID int
 	Filter   []byte // a BPF program
@@ -30,7 +34,7 @@ const (
 	fdStdin = iota
 	fdStdout
 	fdStderr
-	fdRest // the ruleset, if there is one, and the files of the cgroups
+	fdRuleset // if there is one
 )
 
 // A call is list{stage, list{errno that is no failure…}, number, argument…}. An argument is an int, bytes that are passed by their
@@ -48,32 +52,36 @@ func mayFail(c list, errno unix.Errno) list {
 func fd(n int) list { return list{n} }
 
 // walls are the calls by which the process becomes what a program is that the init has executed: see becomeProgram in package
-// clone, whose order this is, and whose every step is here or is the exec's own doing.
-func (r *Request) walls() list {
-	var all list
+// clone, whose every step is here or is the exec's own doing. The first ones can be made before anything is known of the program.
+func (p *Place) walls() (all list) {
 	add := func(stage initproto.Stage, number int, args ...any) { all = append(all, call(stage, number, args...)) }
-	rest := fdRest
-	if r.Ruleset >= 0 {
-		rest++
-	}
-	for n := range r.Cgroups {
-		add(initproto.StageCgroup, unix.SYS_WRITE, fd(rest+n), "0", 1)
+	for n := range p.Cgroups {
+		add(initproto.StageCgroup, unix.SYS_WRITE, fd(n), "0", 1)
 	}
 	add(initproto.StageCgroup, unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
 	// Refused to whoever leads a group, which the process does only if it was born with a session of its own.
 	all = append(all, mayFail(call(initproto.StageSession, unix.SYS_SETSID), unix.EPERM))
 	all = append(all, mayFail(call(initproto.StageSession, unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0), unix.ENOSYS))
+	add(initproto.StageLimits, unix.SYS_UMASK, 0o022)
+	for c := range unix.CAP_LAST_CAP + 1 {
+		all = append(all, mayFail(call(initproto.StageIdentity, unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c), unix.EINVAL)) // this kernel has fewer
+	}
+	add(initproto.StageIdentity, unix.SYS_SETGROUPS, 0, 0)
+	return all
+}
+
+// encode is the place as the process reads it, and its descriptors.
+func (p *Place) encode() (body []byte, fds []int) { return encode(nil, p.walls()), p.Cgroups }
+
+// walls are the rest of them, but for the last.
+func (r *Request) walls() (all list) {
+	add := func(stage initproto.Stage, number int, args ...any) { all = append(all, call(stage, number, args...)) }
 	for n := range r.Stdio {
 		add(initproto.StageStdio, unix.SYS_DUP3, fd(fdStdin+n), n, 0)
 	}
 	for _, l := range r.Rlimits {
 		add(initproto.StageLimits, unix.SYS_PRLIMIT64, 0, int(l.Resource), binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, l.Soft), l.Max), 0)
 	}
-	add(initproto.StageLimits, unix.SYS_UMASK, 0o022)
-	for c := range unix.CAP_LAST_CAP + 1 {
-		all = append(all, mayFail(call(initproto.StageIdentity, unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c), unix.EINVAL)) // this kernel has fewer
-	}
-	add(initproto.StageIdentity, unix.SYS_SETGROUPS, 0, 0)
 	add(initproto.StageIdentity, unix.SYS_SETRESGID, r.GID, r.GID, r.GID)
 	add(initproto.StageIdentity, unix.SYS_SETRESUID, r.UID, r.UID, r.UID)
 	add(initproto.StageIdentity, unix.SYS_CAPSET, capHeader(), make([]byte, 24))
@@ -83,7 +91,7 @@ func (r *Request) walls() list {
 	add(initproto.StageWorkdir, unix.SYS_OPENAT2, unix.AT_FDCWD, r.Dir+"\x00", openHow(), unix.SizeofOpenHow)
 	add(initproto.StageWorkdir, unix.SYS_FCHDIR, list{})
 	if r.Ruleset >= 0 {
-		add(initproto.StageLandlock, unix.SYS_LANDLOCK_RESTRICT_SELF, fd(fdRest), 0)
+		add(initproto.StageLandlock, unix.SYS_LANDLOCK_RESTRICT_SELF, fd(fdRuleset), 0)
 	}
 	return all
 }
@@ -133,7 +141,7 @@ func (r *Request) encode() (body []byte, fds []int) {
 	if r.Ruleset >= 0 {
 		fds = append(fds, r.Ruleset)
 	}
-	return body, append(fds, r.Cgroups...)
+	return body, fds
 }
 
 // capHeader is struct __user_cap_header_struct for this process.

@@ -154,41 +154,98 @@ func (z *Zygote) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// Fork has the program forked, and returns when it began. With an error, nothing of it has run, and nothing of it will.
-func (z *Zygote) Fork(ctx context.Context, r *Request) (Child, error) {
+// Fork is a process that was forked into a sandbox and waits there for what it is to be. Its owner closes it.
+type Fork struct{ answers *os.File }
+
+// Fork has a process forked, and returns when it waits.
+func (z *Zygote) Fork(ctx context.Context, p *Place) (_ *Fork, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return Child{}, fmt.Errorf("socket: %w", err)
+		return nil, fmt.Errorf("socket: %w", err)
 	}
 	answers, err := pollable(pair[0], "fork")
 	if err != nil {
 		_ = unix.Close(pair[1])
-		return Child{}, err
+		return nil, err
 	}
-	defer answers.Close()
+	f := &Fork{answers}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
 	// One message has all arguments and variables of a program.
 	_ = unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, maxRequest)
-	body, fds := r.encode()
+	body, fds := p.encode()
 	if err = send(answers, body, fds); err == nil {
-		err = z.ask(pair[1], r.PIDNS, r.UserNS, r.Init)
+		err = z.ask(pair[1], p.PIDNS, p.UserNS, p.Init)
 	}
 	_ = unix.Close(pair[1])
 	if err != nil {
+		return nil, err
+	}
+	answer, files, err := f.answer(ctx)
+	if err != nil || string(answer) == waitsMessage {
+		for _, f := range files {
+			_ = f.Close()
+		}
+		return f, err
+	}
+	_, err = understand(answer, files)
+	return nil, err
+}
+
+// waitsMessage is what a process says that was forked and has nothing to do yet.
+const waitsMessage = "waits"
+
+// Start has the process become the program, and returns when it began. With an error, nothing of it has run, and nothing of it will.
+func (f *Fork) Start(ctx context.Context, r *Request) (Child, error) {
+	body, fds := r.encode()
+	err := send(f.answers, body, fds)
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
+		err = errors.Join(ErrGone, err)
+	}
+	if err != nil {
 		return Child{}, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = answers.SetReadDeadline(time.Unix(1, 0)) })
+	answer, files, err := f.answer(ctx)
+	if err != nil {
+		return Child{}, err
+	}
+	return understand(answer, files)
+}
+
+// Alive says whether the process waits, before it was started.
+func (f *Fork) Alive() (alive bool) {
+	raw, err := f.answers.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		alive = n == 0 && err == nil || errors.Is(err, unix.EINTR)
+	})
+	return alive && err == nil
+}
+
+// Close ends a process that has not begun. Twice is fine.
+func (f *Fork) Close() { _ = f.answers.Close() }
+
+// answer waits for what the process says. When there is no time left it can not begin any more; if it has, that is the answer.
+func (f *Fork) answer(ctx context.Context) (body []byte, files []*os.File, err error) {
+	stop := context.AfterFunc(ctx, func() { _ = f.answers.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	answer, files, err := receive(answers)
+	body, files, err = receive(f.answers)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// From here on it can not begin; if it has, there is a message.
-		if answer, files, err = lastWord(answers); err != nil {
-			return Child{}, &Failure{Stage: "fork", Detail: "no answer in time"}
+		if body, files, err = lastWord(f.answers); err != nil {
+			return nil, nil, &Failure{Stage: "fork", Detail: "no answer in time"}
 		}
 	}
 	if err != nil {
-		return Child{}, errors.Join(ErrGone, err)
+		return nil, nil, errors.Join(ErrGone, err)
 	}
-	return understand(answer, files)
+	return body, files, nil
 }
 
 // lastWord shuts a socket and returns what has come before.
