@@ -54,7 +54,9 @@ func openEngine(ctx context.Context, s *operator.Settings, log *slog.Logger, bus
 func newEngine(ctx context.Context, s *operator.Settings, b sandbox.Backend, chosen string, trail *audit.Log, log *slog.Logger, busy func() bool) (*engine, error) {
 	e := &engine{settings: s, log: log, name: b.Name(), tier: b.Probe(ctx).Tier, backend: b, audit: trail, others: map[[2]string]*engine{}}
 	if _, keeps := b.(sandbox.ImageKeeper); !s.NoWarm && !keeps { // such a one has warm containers of its own
-		o := pool.Options{Memory: s.WarmMemory, CPU: s.WarmCPUs, Busy: busy}
+		o := pool.Options{Memory: s.WarmMemory, CPU: s.WarmCPUs, Busy: busy, OnFailure: func(name string, err error) {
+			log.Warn("nothing could be made ready for programs of a kind; they start cold", "kind", name, "error", err.Error())
+		}}
 		if s.WarmPerKey {
 			o.PerTenant = keyLabel
 		}

@@ -140,6 +140,8 @@ type Warm struct {
 
 // Forker is what a Backend is too when it can start processes by forking a warm interpreter.
 type Forker interface {
+	// Forks says whether processes like p can be forked into sandboxes like spec at all; an error of kind ErrUnsupported says why not.
+	Forks(spec *Spec, p *Process) error
 	// Prepare starts a zygote for processes like p, which has a Warm that can fork, in sandboxes like spec. The caller closes it.
 	Prepare(ctx context.Context, spec *Spec, p *Process) (Zygote, error)
 }

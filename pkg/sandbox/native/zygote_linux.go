@@ -50,24 +50,29 @@ func unsuited(format string, args ...any) error {
 	return &sandbox.Error{Backend: Name, Op: "fork", Kind: sandbox.ErrState, Err: fmt.Errorf(format, args...), Hint: "start it cold"}
 }
 
-// Prepare starts an interpreter. The caller closes it, at the latest before the backend.
-func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Process) (sandbox.Zygote, error) {
+// Forks says whether there can be a zygote for processes like p.
+func (b *Backend) Forks(spec *sandbox.Spec, p *sandbox.Process) error {
 	unsupported := func(why string) error {
 		return &sandbox.Error{Backend: Name, Op: "prepare", Kind: sandbox.ErrUnsupported, Err: errors.New(why), Hint: "start it cold"}
 	}
 	switch {
 	case p.Warm == nil || !p.Warm.Fork:
-		return nil, unsupported("nothing says how such a process is forked")
+		return unsupported("nothing says how such a process is forked")
 	case !b.self.Privileged:
-		return nil, unsupported("only root can fork a warm interpreter into sandboxes: an ordinary user's namespaces are each their own owner's")
+		return unsupported("only root can fork a warm interpreter into sandboxes: an ordinary user's namespaces are each their own owner's")
 	case spec.Root.Dir != "" || spec.Root.Image != "":
-		return nil, unsupported("an image's interpreter is not to be trusted outside of a sandbox")
+		return unsupported("an image's interpreter is not to be trusted outside of a sandbox")
 	case spec.WritableRoot:
-		return nil, unsupported("with a writable root, every sandbox has an interpreter of its own")
+		return unsupported("with a writable root, every sandbox has an interpreter of its own")
 	case len(p.Args) < 2:
-		return nil, unsupported("only an interpreter that is given a file can be forked")
+		return unsupported("only an interpreter that is given a file can be forked")
 	}
-	if err := suits(spec, p); err != nil {
+	return suits(spec, p)
+}
+
+// Prepare starts an interpreter. The caller closes it, at the latest before the backend.
+func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Process) (sandbox.Zygote, error) {
+	if err := b.Forks(spec, p); err != nil {
 		return nil, err
 	}
 	s, shop, err := b.claim()

@@ -327,7 +327,9 @@ func (p *Pool) failedLocked(s *shape, err error) bool {
 		return true // nobody is to blame
 	}
 	s.count.failures++
-	s.failures++
+	if s.failures++; s.failures == 1 && p.opts.OnFailure != nil {
+		p.work.Go(func() { p.opts.OnFailure(s.names, err) })
+	}
 	s.failed = err
 	s.retry = time.Now().Add(min(retryAfter<<min(s.failures-1, 10), time.Minute))
 	return true

@@ -36,6 +36,8 @@ type Options struct {
 	Answer time.Duration
 	// Busy reports that requests wait for the machine: members are then made one at a time, and slowly. nil is never.
 	Busy func() bool
+	// OnFailure is told why something of that name could not be made ready, once until it could: requests are served cold meanwhile. May be nil.
+	OnFailure func(name string, err error)
 }
 
 func (o Options) complete() Options {

@@ -43,7 +43,7 @@ func (p *Pool) templateOf(spec *sandbox.Spec) (*template, bool) {
 		process.KillOnOutput = false // the Manager's affair
 		impersonal(&process.Limits)
 		names = append(names, process.Warm.Name)
-		if p.forker != nil && process.Warm.Fork {
+		if process.Warm.Fork && p.forker != nil && p.forker.Forks(&t.spec, &process) == nil {
 			t.fork = append(t.fork, process)
 		} else {
 			t.ahead = append(t.ahead, process)

@@ -206,7 +206,7 @@ func TestRetries(t *testing.T) {
 type forker struct {
 	*lab
 	prepared, forked, ahead, closedN, refuse atomic.Int64
-	fail                                     atomic.Bool
+	fail, unable                             atomic.Bool
 	mu                                       sync.Mutex
 	live                                     []*fakeZygote
 	waiting                                  []*fakeFork
@@ -217,6 +217,13 @@ type fakeZygote struct {
 	spec *sandbox.Spec
 	once sync.Once
 	done chan struct{}
+}
+
+func (f *forker) Forks(*sandbox.Spec, *sandbox.Process) error {
+	if f.unable.Load() {
+		return &sandbox.Error{Op: "prepare", Kind: sandbox.ErrUnsupported}
+	}
+	return nil
 }
 
 func (f *forker) Prepare(_ context.Context, spec *sandbox.Spec, p *sandbox.Process) (sandbox.Zygote, error) {
@@ -455,9 +462,14 @@ func TestZygoteSuccession(t *testing.T) {
 	})
 }
 
-// Zygotes that can not be made cost nothing but warmth.
+// Zygotes that can not be made cost nothing but warmth, and somebody is told why, once.
 func TestNoZygote(t *testing.T) {
-	forking(t, Options{}, func(t *testing.T, l *forker, p *Pool, m *sandbox.Manager) {
+	var told atomic.Int64
+	forking(t, Options{OnFailure: func(name string, err error) {
+		if told.Add(1); name != forks().Warm.Name || err == nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}}, func(t *testing.T, l *forker, p *Pool, m *sandbox.Manager) {
 		l.fail.Store(true)
 		spec := warmSpec(0, forks())
 		if err := warmed(t, p, m, spec); err == nil {
@@ -467,6 +479,27 @@ func TestNoZygote(t *testing.T) {
 			if res := run(t, m, spec, forks(), "in"); res.Exit.Code != 3 {
 				t.Errorf("%+v", res)
 			}
+		}
+		time.Sleep(5 * time.Minute)
+		if told.Load() != 1 {
+			t.Errorf("told %d times", told.Load())
+		}
+	})
+}
+
+// What can not be forked waits as it does everywhere else.
+func TestUnable(t *testing.T) {
+	forking(t, Options{}, func(t *testing.T, l *forker, p *Pool, m *sandbox.Manager) {
+		l.unable.Store(true)
+		spec := warmSpec(0, forks())
+		if err := warmed(t, p, m, spec); err != nil {
+			t.Error(err)
+		}
+		if res := run(t, m, spec, forks(), "in"); res.Exit.Code != 3 {
+			t.Errorf("%+v", res)
+		}
+		if st := p.Stats(); st.Warm != 1 || st.Zygotes != 0 || st.Failures != 0 {
+			t.Errorf("%+v", st)
 		}
 	})
 }
