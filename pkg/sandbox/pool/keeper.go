@@ -58,7 +58,7 @@ func (p *Pool) look(now time.Time) (more bool) {
 		if s == nil {
 			return false
 		}
-		if p.filling >= p.opts.Parallel || !p.budget.has(now) || p.busyLocked(now) {
+		if p.filling >= p.opts.Parallel || !p.budget.has(now) || p.busyLocked(now) && !s.short(now, &p.opts) {
 			return true
 		}
 		if !p.makeRoomLocked(s, now) {
@@ -68,6 +68,11 @@ func (p *Pool) look(now time.Time) (more bool) {
 		p.held = time.Time{}
 		p.fillLocked(s, now)
 	}
+}
+
+// short reports whether requests are about to have nothing that waits for them, and to make it themselves.
+func (s *shape) short(now time.Time, o *Options) bool {
+	return 2*len(s.ready) < s.wants(now, o)
 }
 
 // busyLocked: requests come first, but not for ever: without members they only take longer. Making one more takes about a core, so half of them
