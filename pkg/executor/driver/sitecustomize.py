@@ -507,6 +507,8 @@ def _wait():
             if setns(own, 0x20000000) < 0:
                 os._exit(4)
         try:
+            for fd in range(3):  # the zygote's: whoever has the other ends is to see when that ends, however long this process waits
+                os.dup2(answers, fd)
             # The user namespace first: it gives the right to the others, of mounts, network, IPC and names.
             if setns(users, 0x10000000) < 0 or setns(init, 0x4C020000) < 0:
                 fail(b"namespaces", _ctypes.get_errno(), "join")

@@ -98,7 +98,7 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 		i.awaitSpare()
 	}
 	if i.destroyed {
-		return nil, errDestroyed
+		return nil, destroyed()
 	}
 	if p := i.phases[name]; p != nil {
 		select {
@@ -145,7 +145,7 @@ func (i *instance) setAside(ctx context.Context) (*phase, error) {
 		i.awaitSpare()
 	}
 	if i.destroyed {
-		return nil, errDestroyed
+		return nil, destroyed()
 	}
 	p, err := i.nextLocked(ctx)
 	if err == nil {
@@ -159,7 +159,7 @@ func (i *instance) settle(p *phase, name string, l sandbox.Limits) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.destroyed {
-		return errDestroyed
+		return destroyed()
 	}
 	if there := i.phases[name]; there != nil {
 		return unsuited("something was started in phase %q before", name)
@@ -180,8 +180,10 @@ func (i *instance) abandon(p *phase) {
 	}
 }
 
-// errDestroyed is for who comes too late.
-var errDestroyed = &sandbox.Error{Backend: Name, Op: "start", Kind: sandbox.ErrState, Err: errors.New("the sandbox is destroyed")}
+// destroyed is for who comes too late.
+func destroyed() error {
+	return &sandbox.Error{Backend: Name, Op: "start", Kind: sandbox.ErrState, Err: errors.New("the sandbox is destroyed")}
+}
 
 // newPhase starts an init and makes a cgroup for what it will run.
 func (i *instance) newPhase() (*phase, error) {

@@ -300,6 +300,13 @@ func TestForkWaits(t *testing.T) {
 	})
 	t.Run("without its zygote", func(t *testing.T) {
 		in, f, _ := wait(t)
+		if err := syscall.Kill(z.(*zygote).z.PID(), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := z.Fork(t.Context(), in, warmProcess()); !errors.Is(err, sandbox.ErrState) || time.Since(began) >= forkPatience {
+			t.Errorf("a zygote that was killed: %v after %v", err, time.Since(began))
+		}
 		if err := z.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -58,7 +58,7 @@ func (p *Pool) look(now time.Time) (more bool) {
 		if s == nil {
 			return false
 		}
-		if p.filling >= p.opts.Parallel || !p.budget.has(now) || p.busyLocked(now) && !s.short(now, &p.opts) {
+		if p.filling >= p.opts.Parallel || !p.budget.has(now) || p.busyLocked(now) && !s.short(now) {
 			return true
 		}
 		if !p.makeRoomLocked(s, now) {
@@ -70,10 +70,9 @@ func (p *Pool) look(now time.Time) (more bool) {
 	}
 }
 
-// short reports whether requests are about to have nothing that waits for them, and to make it themselves.
-func (s *shape) short(now time.Time, o *Options) bool {
-	return 2*len(s.ready) < s.wants(now, o)
-}
+// short reports whether requests come faster than members are made, and there is none: to wait for a quiet moment is no use, the next
+// request makes its sandbox itself.
+func (s *shape) short(now time.Time) bool { return len(s.ready) == 0 && s.used(now) >= 1 }
 
 // busyLocked: requests come first, but not for ever: without members they only take longer. Making one more takes about a core, so half of them
 // have to be free of programs that have just begun.

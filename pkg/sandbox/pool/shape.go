@@ -226,9 +226,12 @@ func (s *shape) wants(now time.Time, o *Options) int {
 	if !s.pinned && (s.sightings < 2 || now.Sub(s.seen) > o.Keep) {
 		return 0
 	}
-	used := s.rate(now) * s.madeIn().Seconds()
+	used := s.used(now)
 	return min(max(1, int(math.Ceil(used+2*math.Sqrt(used)))), o.PerShape)
 }
+
+// used is how many are used up while one is made.
+func (s *shape) used(now time.Time) float64 { return s.rate(now) * s.madeIn().Seconds() }
 
 func (s *shape) madeIn() time.Duration {
 	if s.takes == 0 {
