@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -232,6 +233,7 @@ type fork struct {
 	network sandbox.NetworkMode // what the second wall was made for
 	foreign *spawn.Foreign
 	process *zygotes.Fork
+	started atomic.Bool
 	once    sync.Once
 }
 
@@ -304,6 +306,9 @@ func (f *fork) Alive() bool { return f.process.Alive() }
 
 // Start has the fork become the process.
 func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
+	if f.started.Swap(true) {
+		return nil, unsuited("the fork was started before")
+	}
 	err := f.z.serves(f.i, p)
 	if err == nil && p.Network != f.network {
 		err = unsuited("the fork was made for a network of another kind")
