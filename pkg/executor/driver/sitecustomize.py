@@ -406,6 +406,30 @@ def _wait():
             raise OSError(11, "fork")  # EAGAIN
         return False
 
+    def restartable():
+        """The call by which C has told the kernel where it keeps its restartable sequences (rseq), since glibc 2.35; () if it has not. One that
+        borrows another's memory has none, nor have its forks: until they call again, C takes them to be on the processor that this one was on."""
+        def value(name, size):
+            data = bytearray(size)
+            memcpy(address(data), _ctypes.dlsym(program, name), size)
+            return int.from_bytes(data, little, signed=True)
+
+        try:
+            size, offset = value("__rseq_size", 4), value("__rseq_offset", 8)
+        except (OSError, AttributeError):
+            return ()
+        if size == 0:
+            return ()
+        number, mark, above = {"x86_64": (334, 0x53053053, False), "aarch64": (293, 0xd428bc00, True)}[os.uname().machine]
+        at = function("pthread_self", 0)() + offset
+        if above:  # what C knows of a thread lies below what it counts from
+            at += value("_thread_db_sizeof_pthread", 4)
+        for length in 32, -(-size // 32) * 32:
+            call = number, at, length, 0, mark, 0, 0
+            if syscall(*call) == -1 and _ctypes.get_errno() == 16:  # EBUSY: it is just this that the kernel was told
+                return call
+        raise OSError(38, "rseq")
+
     def orphan():
         """The same, for half the price: the process between borrows this one's memory instead of copying it, as vfork has it, and has nothing of
         Python to do. C's own functions are strung together for it, by contexts, each of which is gone on to when a function returns:
@@ -424,6 +448,10 @@ def _wait():
             return twice
         for f, arguments in (getcontext, 1), (makecontext, 10), (swapcontext, 2), (before, 0), (parent, 0), (child, 0):
             f.argtypes = (c_long,) * arguments
+        try:
+            sequences = restartable()
+        except (OSError, AttributeError, KeyError):
+            return twice
         main, between, contexts, stacks = bytearray(8192), bytearray(16), [bytearray(8192) for _ in range(3)], [bytearray(65536) for _ in range(4)]
         ended = 15  # SIGTERM
 
@@ -447,6 +475,8 @@ def _wait():
             swapcontext(address(main), begin)
             number, new = (int.from_bytes(between[n:n + 4], little) for n in (0, 8))
             if number and new:
+                if sequences:
+                    syscall(*sequences)
                 child()
                 return True
             parent()
@@ -458,7 +488,7 @@ def _wait():
         if trial == 0:
             try:
                 if prctl(36, 1, 0, 0, 0) == 0 and once():  # PR_SET_CHILD_SUBREAPER
-                    os._exit(ended if os.getsid(0) == os.getpid() else 2)
+                    os._exit(ended if os.getsid(0) == os.getpid() and restartable() == sequences else 2)
                 if os.waitpid(-1, 0)[1] == ended << 8:
                     os._exit(0)
             finally:

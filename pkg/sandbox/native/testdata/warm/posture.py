@@ -75,6 +75,11 @@ libc.prctl(37, ctypes.byref(number))
 section("more", ("subreaper", number.value), [libc.prctl(23, n, 0, 0, 0) for n in range(41)], [libc.prctl(47, 1, n, 0, 0) for n in range(41)])
 libc.syscall.restype = ctypes.c_long
 section("ioprio", libc.syscall(252 if os.uname().machine == "x86_64" else 31, 1, 0))
+where = []
+for cpu in sorted(os.sched_getaffinity(0)):
+    os.sched_setaffinity(0, {cpu})
+    where.append((cpu, libc.sched_getcpu()))
+section("processor", *where)
 section("threads", [t.name for t in threading.enumerate()], threading.main_thread().ident == threading.get_ident(), threading.get_native_id() == os.getpid(), threading.stack_size())
 section("state", gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.garbage, locale.setlocale(locale.LC_ALL), time.tzname, faulthandler.is_enabled())
 section("interpreter", sys.getwindowsversion() if hasattr(sys, "getwindowsversion") else "", sys.hash_info, sys.thread_info, sys.implementation.cache_tag, len(sys._current_frames()))
