@@ -310,6 +310,15 @@ func TestForkWaits(t *testing.T) {
 		if err := z.Close(); err != nil {
 			t.Fatal(err)
 		}
+		// The next sandbox is given the ids that the zygote had: nobody may have them any more.
+		pids, err := f.(*fork).ph.group.Procs()
+		if err != nil || len(pids) != 1 {
+			t.Fatalf("%v, %v", pids, err)
+		}
+		status, err := os.ReadFile("/proc/" + strconv.Itoa(pids[0]) + "/status")
+		if root := "\t" + strconv.Itoa(in.(*instance).id.Root); err != nil || !strings.Contains(string(status), "\nUid:"+strings.Repeat(root, 4)+"\nGid:"+strings.Repeat(root, 4)+"\n") {
+			t.Errorf("who waits is not its sandbox's%s: %s, %v", root, status, err)
+		}
 		put(t, in, "print('alone')")
 		task, err := f.Start(t.Context(), warmProcess())
 		if err != nil {

@@ -55,6 +55,9 @@ func fd(n int) list { return list{n} }
 // clone, whose every step is here or is the exec's own doing. The first ones can be made before anything is known of the program.
 func (p *Place) walls() (all list) {
 	add := func(stage initproto.Stage, number int, args ...any) { all = append(all, call(stage, number, args...)) }
+	// Whoever is born by the init is root there. The zygote's ids are somebody else's when it is gone, and the process may wait longer than that.
+	add(initproto.StageIdentity, unix.SYS_SETRESGID, 0, 0, 0)
+	add(initproto.StageIdentity, unix.SYS_SETRESUID, 0, 0, 0)
 	for n := range p.Cgroups {
 		add(initproto.StageCgroup, unix.SYS_WRITE, fd(n), "0", 1)
 	}

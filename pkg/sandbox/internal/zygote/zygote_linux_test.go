@@ -41,7 +41,7 @@ func TestWalls(t *testing.T) {
 		walls list
 		want  []string
 	}{
-		{p.walls(), []string{"cgroup", "session", "limits", "identity"}},
+		{p.walls(), []string{"identity", "cgroup", "session", "limits", "identity"}},
 		{r.walls(), []string{"stdio", "limits", "identity", "workdir", "landlock"}},
 	} {
 		var stages []string
