@@ -34,6 +34,7 @@ type phase struct {
 	ready  bool         // Setup was called
 	failed bool         // Setup failed: the init is dead and buried
 	killed atomic.Bool  // by us; an init that nobody killed ends with its last process
+	lost   atomic.Bool  // a fork did not begin in it: what came after that goes elsewhere
 	tasks  int          // guarded by instance.mu: processes that were started and not finished
 
 	entry sync.RWMutex // written to while a fork comes in: nobody else may be there to see it
@@ -174,6 +175,7 @@ func (i *instance) settle(p *phase, name string, l sandbox.Limits) error {
 func (i *instance) abandon(p *phase) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	p.lost.Store(true)
 	i.aside = slices.DeleteFunc(i.aside, func(o *phase) bool { return o == p })
 	if i.phases[p.name] == p {
 		delete(i.phases, p.name)

@@ -24,9 +24,9 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 			return nil, err
 		}
 		t, err := i.startIn(ctx, ph, p)
-		// The last of its processes ended, and the init with it, just when this one came: it has not
-		// run, and gets a phase of its own.
-		if errors.Is(err, spawn.ErrGone) && !ph.killed.Load() && ctx.Err() == nil && tries < maxTries {
+		// The last of its processes ended, and the init with it, just when this one came, or a fork did not become the first: it
+		// has not run, and gets a phase of its own.
+		if errors.Is(err, spawn.ErrGone) && (!ph.killed.Load() || ph.lost.Load()) && ctx.Err() == nil && tries < maxTries {
 			<-ph.init.Done() // its socket has ended; now everybody knows
 			continue
 		}

@@ -274,6 +274,50 @@ func TestForkWaits(t *testing.T) {
 		}
 		coldly(t, in, where)
 	})
+	// Who came into the phase while it was about to begin is not to suffer when it does not.
+	t.Run("killed with company", func(t *testing.T) {
+		in, f, where := wait(t)
+		pids, err := f.(*fork).ph.group.Procs()
+		if err != nil || len(pids) != 1 {
+			t.Fatalf("%v, %v", pids, err)
+		}
+		if err := syscall.Kill(pids[0], syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		tasks := func() int {
+			in := in.(*instance)
+			in.mu.Lock()
+			defer in.mu.Unlock()
+			return f.(*fork).ph.tasks
+		}
+		put(t, in, "import os\nprint(os.readlink('/proc/self/ns/pid'))")
+		var beginning sync.WaitGroup
+		beginning.Go(func() {
+			if _, err := f.Start(t.Context(), p); !errors.Is(err, sandbox.ErrState) {
+				t.Errorf("%v", err)
+			}
+		})
+		for tasks() != 1 {
+			time.Sleep(time.Millisecond)
+		}
+		beginning.Go(func() {
+			task, err := in.Start(t.Context(), warmProcess())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if got := follow(t.Context(), t, task, ""); !strings.HasPrefix(got.Stdout, "pid:[") || got.Stdout == where+"\n" {
+				t.Errorf("%+v, where a fork waited in %s", got, where)
+			}
+		})
+		for tasks() != 2 {
+			time.Sleep(time.Millisecond)
+		}
+		if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		beginning.Wait()
+	})
 	t.Run("another kind", func(t *testing.T) {
 		in, f, where := wait(t)
 		other := warmProcess()
