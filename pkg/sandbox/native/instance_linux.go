@@ -73,7 +73,7 @@ type instance struct {
 
 	execs atomic.Uint64 // names the programs of an init
 
-	burials sync.WaitGroup // of inits whose phase was finished before they were gone
+	burials sync.WaitGroup // of phases that nobody finds any more, and of inits whose phase was finished before they were gone
 	regrets []error        // what came of them; guarded by mu
 
 	lives context.Context // until Destroy: what carries files in or out meanwhile is to end

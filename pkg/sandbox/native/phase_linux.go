@@ -37,6 +37,8 @@ type phase struct {
 	lost   atomic.Bool  // a fork did not begin in it: what came after that goes elsewhere
 	tasks  int          // guarded by instance.mu: processes that were started and not finished
 
+	leaves bool // guarded by instance.mu until it is finished: nobody finds it any more, and Destroy waits until it is
+
 	entry sync.RWMutex // written to while a fork comes in: nobody else may be there to see it
 	held  []*os.File   // what a fork needs for as long as it lives
 
@@ -176,6 +178,16 @@ func (i *instance) abandon(p *phase) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	p.lost.Store(true)
+	p.forgetLocked()
+}
+
+// forgetLocked has nobody find a phase any more, which is about to be finished. Destroy has found it, or waits for that.
+func (p *phase) forgetLocked() {
+	i := p.i
+	if !i.destroyed {
+		p.leaves = true
+		i.burials.Add(1)
+	}
 	i.aside = slices.DeleteFunc(i.aside, func(o *phase) bool { return o == p })
 	if i.phases[p.name] == p {
 		delete(i.phases, p.name)
@@ -276,9 +288,7 @@ func (p *phase) leaveLocked() (last bool) {
 	if p.tasks > 0 {
 		return false
 	}
-	if p.i.phases[p.name] == p {
-		delete(p.i.phases, p.name)
-	}
+	p.forgetLocked()
 	return true
 }
 
@@ -290,6 +300,9 @@ const initPatience = 500 * time.Millisecond
 // Idempotent.
 func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	p.once.Do(func() {
+		if p.leaves {
+			defer p.i.burials.Done()
+		}
 		for _, f := range slices.Concat(p.join, p.held, []*os.File{p.born}) {
 			_ = f.Close() // nil is fine
 		}
