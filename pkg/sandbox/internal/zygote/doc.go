@@ -11,7 +11,7 @@
 //	host → fork [a socket, the sandbox's namespaces]      at the control socket, the driver's standard input
 //	driver                             has a process born into the pid namespace, whose parent ends: it is the init's
 //	host → place [cgroups]             at that socket
-//	process                            joins the other namespaces, and puts up the walls that every program has
+//	process                            joins the other namespaces, is root there, and puts up the walls that every program has
 //	process → waits
 //	host → request [descriptors]       whenever there is one, and read there: the driver's own memory has nothing of anybody's
 //	process                            puts up the rest, one system call after the other as the request lists them
