@@ -75,6 +75,7 @@ type instance struct {
 
 	burials sync.WaitGroup // of phases that nobody finds any more, and of inits whose phase was finished before they were gone
 	regrets []error        // what came of them; guarded by mu
+	stuck   atomic.Bool    // one of its inits is not gone, and has its ids
 
 	lives context.Context // until Destroy: what carries files in or out meanwhile is to end
 	ends  context.CancelFunc
@@ -376,7 +377,7 @@ func (i *instance) drop(mounts []int, clean bool) error {
 	if i.scratch != nil {
 		err = errors.Join(err, failure("drop scratch", "scratch", i.scratch.Close()))
 	}
-	if i.id != nil && clean && err == nil {
+	if i.id != nil && clean && err == nil && !i.stuck.Load() {
 		i.supervisor.Release(i.id.Root)
 	}
 	if i.b.opts.Eager {

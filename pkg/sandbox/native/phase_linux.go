@@ -184,7 +184,7 @@ func (i *instance) abandon(p *phase) {
 // forgetLocked has nobody find a phase any more, which is about to be finished. Destroy has found it, or waits for that.
 func (p *phase) forgetLocked() {
 	i := p.i
-	if !i.destroyed {
+	if !i.destroyed && !p.leaves {
 		p.leaves = true
 		i.burials.Add(1)
 	}
@@ -384,6 +384,7 @@ func (p *phase) bury(look func(pid int)) error {
 		gone = p.init.Abandon()
 	}
 	if !gone {
+		p.i.stuck.Store(true)
 		return failure("end init", "cleanup", errStuck)
 	}
 	return nil

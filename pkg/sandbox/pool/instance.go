@@ -32,11 +32,13 @@ var (
 func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
 	i.p.starting.Add(1)
 	defer i.p.starting.Add(-1)
-	f := i.takeFork(p) // in any case: nothing foreign runs beside a fork that waits
-	if t, err := i.wake(ctx, p); t != nil || err != nil {
-		return t, err
+	waits := i.takeFork(p) // in any case: nothing foreign runs beside a fork that waits
+	if waits == nil {
+		if t, err := i.wake(ctx, p); t != nil || err != nil {
+			return t, err
+		}
 	}
-	if t, err := i.fork(ctx, p, f); t != nil || err != nil {
+	if t, err := i.fork(ctx, p, waits); t != nil || err != nil {
 		return t, err
 	}
 	return i.Instance.Start(ctx, p)
