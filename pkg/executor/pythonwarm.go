@@ -24,6 +24,9 @@ var pythonFlavours = []struct {
 // Warm Python is 3.9 or newer: the driver is tried with these.
 const pythonMajor, pythonMinor = 3, 9
 
+// pythonReads are further variables that Python, or the C library for it, looks at when it starts.
+var pythonReads = []string{"VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LOCPATH", "NLSPATH", "GCONV_PATH"}
+
 // pythonWarm says how a program that is a file waits in an interpreter; nil where it can not, because variables of the user's would
 // change how that starts.
 func (j *job) pythonWarm() *sandbox.Warm {
@@ -31,7 +34,7 @@ func (j *job) pythonWarm() *sandbox.Warm {
 		return nil
 	}
 	for name := range j.req.Env {
-		if strings.HasPrefix(name, "PYTHON") {
+		if strings.HasPrefix(name, "PYTHON") || readAtStart(name) || slices.Contains(pythonReads, name) {
 			return nil
 		}
 	}
@@ -47,7 +50,8 @@ func (j *job) pythonWarm() *sandbox.Warm {
 	}
 	w := driver.Python("python")
 	for _, f := range pythonFlavours {
-		if slices.ContainsFunc(f.wants, func(name string) bool { return imports[name] }) {
+		// What is loaded may have looked at any variable.
+		if len(j.req.Env) == 0 && slices.ContainsFunc(f.wants, func(name string) bool { return imports[name] }) {
 			w = driver.Python(f.name, f.preload...)
 			break
 		}
