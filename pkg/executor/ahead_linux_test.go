@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -245,6 +246,51 @@ func TestAheadNotAtAll(t *testing.T) {
 			}
 			if after := p.Stats(); after.Warm != before.Warm {
 				t.Errorf("%+v", after)
+			}
+		})
+	}
+}
+
+// Where no interpreter can be forked, as for an ordinary user, one waits in each sandbox. Variables that it has looked at when it started, and those of a
+// request that it has not, make no difference to a cold start.
+func TestAheadPythonVariables(t *testing.T) {
+	cold := realEngine(t)
+	b, err := native.New(native.Options{CacheDir: filepath.Join(shared.dir, "disks")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pool.New(struct{ sandbox.Backend }{b}, pool.Options{Answer: 30 * time.Second, Patience: 2 * time.Minute})
+	m := sandbox.NewManager(p, sandbox.Options{})
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(), p.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	warm := New(m, Options{Toolchains: &toolchain.Finder{Store: filepath.Join(shared.dir, "toolchains")}, WarmDir: filepath.Join(shared.dir, "warm"), Ahead: true})
+	readied(t, warm, p, "python")
+	for name, waits := range map[string]bool{"": true, "COLOUR": true, "TZ": false, "LC_ALL": false, "HOME": false, "PYTHONHASHSEED": false, "__PYVENV_LAUNCHER__": false} {
+		t.Run(name, func(t *testing.T) {
+			req := Request{Language: "python", Code: "import locale, os, site, sys, time\nprint(time.tzname, time.localtime(0).tm_hour, locale.setlocale(locale.LC_CTYPE), site.USER_SITE, sys.flags, sorted(os.environ.items()))\n"}
+			if value, ok := map[string]string{"COLOUR": "red", "TZ": "Asia/Tokyo", "LC_ALL": "POSIX", "HOME": "/tmp", "PYTHONHASHSEED": "0", "__PYVENV_LAUNCHER__": "/bin/x"}[name]; ok {
+				req.Env = map[string]string{name: value}
+			}
+			if waits {
+				have(t, warm, p, req)
+			}
+			before := p.Stats()
+			got, err := warm.Execute(context.Background(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after := p.Stats(); waits != (after.Warm == before.Warm+1) {
+				t.Errorf("it waited: %v", after.Warm != before.Warm)
+			}
+			want, err := cold.Execute(context.Background(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got.Stdout.Bytes()) != string(want.Stdout.Bytes()) || got.ExitCode != want.ExitCode {
+				t.Errorf("%s\ncold: %s", outcome(got), outcome(want))
 			}
 		})
 	}

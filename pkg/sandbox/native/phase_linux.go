@@ -331,9 +331,10 @@ func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
 				last.user, last.system = time.Duration(sum.Utime.Nano()), time.Duration(sum.Stime.Nano())
 			}
 		})
-		p.final = p.sample(cgroup.Stat{}, nil)
 		if p.group != nil {
 			p.final = p.sample(p.group.Final())
+		} else {
+			p.final = p.sample(cgroup.Stat{}, nil)
 		}
 		p.err = errors.Join(stuck, p.remove(ctx))
 		p.final.IORead, p.final.IOWrite = last.read, last.written

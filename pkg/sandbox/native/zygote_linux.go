@@ -369,6 +369,7 @@ func (f *fork) Close() (err error) {
 		f.letGo()
 		f.i.abandon(f.ph)
 		err = f.ph.discard(context.Background())
+		f.i.regret(err) // its ids are not to be anybody's, whoever is told
 	})
 	return err
 }

@@ -91,10 +91,11 @@ func (i *instance) takeFork(p *sandbox.Process) (mine sandbox.Fork) {
 	forks := i.m.forks
 	i.m.forks = nil
 	i.mu.Unlock()
+	like := i.m.t.forkedLike(p)
 	for n, f := range forks {
-		switch like := &i.m.t.fork[n]; {
+		switch {
 		case f == nil:
-		case like.Phase == p.Phase && serves(like, p):
+		case like == &i.m.t.fork[n]:
 			mine = f
 		default:
 			_ = f.Close() // what is left of it, Destroy says
