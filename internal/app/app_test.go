@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -102,9 +103,7 @@ func TestFacts(t *testing.T) {
 
 // What was begun is the first one's who asks for it, and is closed if nobody does.
 func TestAhead(t *testing.T) {
-	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		t.Skip("needs root on Linux, to have a backend that opens")
-	}
+	testenv.NeedRoot(t)
 	a := OpenAhead()
 	other, err := Open(Process, Options{Ahead: a})
 	if err != nil || other.Name() != Process {

@@ -3,12 +3,11 @@ package app
 import (
 	"errors"
 	"maps"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -110,9 +109,7 @@ func TestCandidatesOfRuntime(t *testing.T) {
 }
 
 func TestOpenAuto(t *testing.T) {
-	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		t.Skip("needs Linux and root, for what native gives")
-	}
+	testenv.NeedRoot(t)
 	b, choice, err := OpenAuto(t.Context(), Want{}, Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // The examples are what they say they are: every command of their README prints what is written beside the program.
 func TestExamples(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("native sandboxes of the default tier need root, or delegated cgroups")
-	}
+	testenv.NeedRoot(t)
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)

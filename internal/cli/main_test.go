@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
@@ -119,9 +120,7 @@ func needRoot(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("needs Linux: there is no backend elsewhere")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: what an ordinary user gets is tested in pkg/sandbox/native")
-	}
+	testenv.NeedRoot(t)
 }
 
 // TestScript runs testdata/script/*.txtar against the real executable and the real backends.

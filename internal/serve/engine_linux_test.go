@@ -2,19 +2,17 @@ package serve
 
 import (
 	"log/slog"
-	"os"
 	"os/exec"
 	"testing"
 
 	"github.com/sandbox-run/sandbox-run/internal/operator"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
 // Keys share no zygote where the operator says so, whatever requests say of whose they are (W7).
 func TestWarmPerKey(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("native sandboxes need root")
-	}
+	testenv.NeedRoot(t)
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("there is no Python")
 	}

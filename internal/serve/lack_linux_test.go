@@ -3,13 +3,13 @@ package serve
 import (
 	"bytes"
 	"log/slog"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/sandbox-run/sandbox-run/internal/operator"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
@@ -33,9 +33,7 @@ func (l *lines) String() string {
 
 // That Java starts cold because nothing could be prepared is in the log, once, and is counted; programs run.
 func TestLackIsSaid(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("native sandboxes need root")
-	}
+	testenv.NeedRoot(t)
 	if _, err := exec.LookPath("javac"); err != nil {
 		t.Skip("there is no JDK")
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/cli"
 	"github.com/sandbox-run/sandbox-run/internal/operator"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/api/key"
 	"github.com/sandbox-run/sandbox-run/pkg/api/observe"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
@@ -59,9 +60,7 @@ type observedServer struct {
 
 func startObserved(t *testing.T) *observedServer {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("native sandboxes need root")
-	}
+	testenv.NeedRoot(t)
 	s := &observedServer{t: t, dir: t.TempDir()}
 	must(t, os.Chmod(s.dir, 0o700))
 	socket := filepath.Join(s.dir, "s.sock")

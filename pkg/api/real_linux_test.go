@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	_ "github.com/sandbox-run/sandbox-run/pkg/executor/kit" // the test is its own kit
@@ -69,9 +70,7 @@ func closeReal() {
 // realWorld is a server over real sandboxes.
 func realWorld(t testing.TB, change ...func(*Options)) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, for sandboxes of the tier container")
-	}
+	testenv.NeedRoot(t)
 	real.once.Do(real.make)
 	if real.err != nil {
 		t.Fatal(real.err)

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
@@ -122,9 +123,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 
 // A full disk: Append fails with ENOSPC, what was written before stays whole, and it goes on when there is room.
 func TestFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: a small disk has to be mounted")
-	}
+	testenv.NeedRoot(t)
 	dir := t.TempDir()
 	must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=64k,mode=700"))
 	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
@@ -217,15 +216,11 @@ func TestWhatIsNotTheUsersOwnIsRefused(t *testing.T) {
 		"others can read the log":    {func(_ *testing.T, l *Log) error { return os.WriteFile(l.Path(), nil, 0o644) }, "chmod 0600", false},
 		"others can write beside it": {func(_ *testing.T, l *Log) error { return os.Chmod(filepath.Dir(l.Path()), 0o777) }, "chmod go-w", false},
 		"the log is somebody else's": {func(t *testing.T, l *Log) error {
-			if os.Geteuid() != 0 {
-				t.Skip("needs root: a file has to be given away")
-			}
+			testenv.NeedRoot(t)
 			return errors.Join(os.WriteFile(l.Path(), nil, 0o600), os.Chown(l.Path(), 4242, 4242))
 		}, "belongs to user 4242", false},
 		"the directory is somebody else's": {func(t *testing.T, l *Log) error {
-			if os.Geteuid() != 0 {
-				t.Skip("needs root: a directory has to be given away")
-			}
+			testenv.NeedRoot(t)
 			return os.Chown(filepath.Dir(l.Path()), 4242, 4242)
 		}, "belongs to user 4242", false},
 	} {

@@ -10,15 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 func codeExecutor(t *testing.T, timeout time.Duration) *CodeExecutor {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the native backend makes namespaces and cgroups as root")
-	}
+	testenv.NeedRoot(t)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	c := NewCodeExecutor(timeout)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	_ "github.com/sandbox-run/sandbox-run/pkg/executor/kit" // the test is its own kit
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -175,9 +176,7 @@ const (
 // TestOrdinaryUser runs the matrix without privileges and without cgroups, in a copy of this very binary. PostgreSQL is not in it: a
 // server needs shared memory, which that tier refuses. Nor is Rust, which mostly lies in the home of whoever installed it.
 func TestOrdinaryUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to become somebody else")
-	}
+	testenv.NeedRoot(t)
 	dir, err := os.MkdirTemp("/var/tmp", "executor-plain-")
 	if err != nil {
 		t.Fatal(err)

@@ -10,14 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
 // Who only looks needs a store that can be read, and changes nothing in it: not even a lock is made.
 func TestReadOnlyStore(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: a disk is made read-only, in a mount namespace of its own")
-	}
+	testenv.NeedRoot(t)
 	s := newStore(t)
 	named := added(t, s, "named", archive(t, file("f", "1")))
 	loose := filepath.Join(s.Dir(), "blobs", digest([]byte("loose"))[len("sha256:"):])

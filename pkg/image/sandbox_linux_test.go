@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
@@ -59,9 +60,7 @@ func testInASandbox(t *testing.T, tier sandbox.Tier) {
 }
 
 func TestInASandbox(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: as an ordinary user there is TestInASandboxAsUser")
-	}
+	testenv.NeedRoot(t)
 	testInASandbox(t, sandbox.TierContainer)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -135,9 +136,7 @@ func comparable(t *testing.T, root string) []string {
 
 // An image unpacked here equals what tar makes of it.
 func TestUnpackEqualsTar(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: owners are compared")
-	}
+	testenv.NeedRoot(t)
 	layers := ordinaryLayers(t)
 	want := comparable(t, tarExtracted(t, layers))
 	for name, pack := range map[string]func(testing.TB, []byte) []byte{"gzip": gzipped, "zstd": zstded, "plain": func(_ testing.TB, d []byte) []byte { return d }} {
@@ -175,9 +174,7 @@ func modeOf(t testing.TB, elem ...string) uint32 {
 
 // The same with the files of a real system.
 func TestUnpackRealFiles(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: owners are compared")
-	}
+	testenv.NeedRoot(t)
 	pack := func(args ...string) []byte {
 		cmd := exec.Command("tar", append([]string{"-c", "--numeric-owner", "--sparse", "-C", "/"}, args...)...)
 		var out, said bytes.Buffer
@@ -250,9 +247,7 @@ func isEmpty(t testing.TB, s *image.Store) {
 
 // Files that others may not read are the sandbox user's where the image says so.
 func TestUnpackForTheSandboxUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: an ordinary user owns everything")
-	}
+	testenv.NeedRoot(t)
 	s := newStore(t)
 	root := used(t, s, added(t, s, "x", archive(t,
 		owned(withMode(file("theirs", "x"), 0o640), 1000, 1000), owned(withMode(file("group", "x"), 0o640), 0, 1000),

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
@@ -22,9 +23,7 @@ func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m)) }
 
 func manager(t *testing.T) *sandbox.Manager {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the native backend makes namespaces and cgroups as root")
-	}
+	testenv.NeedRoot(t)
 	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-cache-") // private, so that loop devices over it are ours alone
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -105,9 +106,7 @@ func TestPlainEnvironment(t *testing.T) {
 
 // Directories that others may write to, or that depend on where one stands, supply nothing.
 func TestUntrustedPath(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: files of other users are made")
-	}
+	testenv.NeedRoot(t)
 	for name, spoil := range map[string]func(w *world){
 		"writable by everybody": func(w *world) { os.Chmod(w.at("bin"), 0o777) },
 		"is writable by everybody": func(w *world) { // as /tmp is: anybody may add to it
@@ -147,9 +146,7 @@ func throughLink(w *world) {
 
 // A group that the administrator lets write to a directory of theirs, as Debian does with /usr/local, is their choice.
 func TestGroupWritable(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: files of other groups are made")
-	}
+	testenv.NeedRoot(t)
 	w := newWorld(t)
 	w.nodeAt("bin/node", "20.0.0")
 	os.Chown(w.at("bin"), 0, 50)

@@ -2,20 +2,18 @@ package workspace
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 )
 
 // A real sandbox: it finds what was put, leaves what the next one finds, and is ended when it writes too much.
 func TestInASandbox(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the native backend makes namespaces and cgroups as root")
-	}
+	testenv.NeedRoot(t)
 	backend, err := native.New(native.Options{CacheDir: filepath.Join(t.TempDir(), "cache")})
 	must(t, err)
 	defer backend.Close()

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandbox-run/sandbox-run/internal/bench"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // TestMain lets the test executable be the probe, as the command is.
@@ -38,9 +39,7 @@ func built(t *testing.T) string {
 
 // TestSmoke runs every measure, three times each. Its figures mean nothing.
 func TestSmoke(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("native sandboxes need root")
-	}
+	testenv.NeedRoot(t)
 	if os.Getenv("SANDBOXTEST_GUEST") != "" {
 		t.Skip("no Go toolchain in the virtual machine, and nothing to measure on an emulated processor")
 	}
@@ -81,9 +80,7 @@ func TestSmoke(t *testing.T) {
 
 // TestSoakSmoke soaks for a moment: what has not grown is nought, and measured all the same.
 func TestSoakSmoke(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("native sandboxes need root")
-	}
+	testenv.NeedRoot(t)
 	if os.Getenv("SANDBOXTEST_GUEST") != "" {
 		t.Skip("no Go toolchain in the virtual machine")
 	}
@@ -99,9 +96,7 @@ func TestSoakSmoke(t *testing.T) {
 }
 
 func TestMeasureRefuses(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("without root it refuses for another reason")
-	}
+	testenv.NeedRoot(t)
 	o, err := parse([]string{"-smoke", "-bin", t.TempDir()}, os.Stderr)
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,9 +51,7 @@ func FuzzParse(f *testing.F) {
 
 // A namespace of its own, with a process that holds memory and one that burns time.
 func TestTake(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to make a pid namespace")
-	}
+	testenv.NeedRoot(t)
 	cmd := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c",
 		`/usr/bin/python3 -c 'b = bytearray(64 << 20); print("held", flush=True); import time; time.sleep(60)' &
 		/usr/bin/python3 -c 'while True: pass' & wait`)

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // bear is a probe's work: as another user, it has a child born in the group that descriptor 3 is.
@@ -37,9 +39,7 @@ func bear(uid int) int {
 // An init that is nobody on the host may have programs born in its own nest, and in no other; and nothing is left, whoever
 // clears up.
 func TestNest(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to be several users")
-	}
+	testenv.NeedRoot(t)
 	tree := realTree(t)
 	const owner, stranger = 0x7ffffff0, 0x7ffffff2
 	sup := realGroup(t, tree, Limits{})

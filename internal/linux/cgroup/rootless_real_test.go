@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // An ordinary user in groups that root has given it, or not. Root makes the groups and starts the test binary in them, as
@@ -220,9 +222,7 @@ func enforced(t *testing.T, out string) {
 // handMade makes groups below the root of the v2 tree, removed with the test, and gives some of their files away.
 func handMade(t *testing.T, names []string, given ...string) (top string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to give groups to a user")
-	}
+	testenv.NeedRoot(t)
 	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
@@ -403,9 +403,7 @@ func TestRootlessUselessPlaces(t *testing.T) {
 
 // v1 has no rule about where a process comes from: a directory per controller is enough.
 func TestRootlessV1(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to give groups to a user")
-	}
+	testenv.NeedRoot(t)
 	tree := realTree(t, Memory, Pids, CPU)
 	if tree.Version() == "v2" {
 		t.Skip("needs v1 controllers")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // refused is a program that makes a call that is refused, under a filter that notifies. ours is where its listener
@@ -100,9 +101,7 @@ const (
 
 func TestListener(t *testing.T) {
 	t.Run("control", func(t *testing.T) {
-		if os.Getuid() != 0 {
-			t.Skip("the kernel refuses chroot to anybody but root")
-		}
+		testenv.NeedRoot(t)
 		p := newRefused(t)
 		p.Filter = nil
 		pid, _, err := StartProgram(p.Program)

@@ -14,15 +14,15 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("cloning mounts needs root")
-	}
+	testenv.NeedRoot(t)
 }
 
 func open(t testing.TB, source string, o Options) *os.File {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 const mib = 1 << 20
@@ -95,9 +97,7 @@ func TestMain(m *testing.M) {
 
 // In a real cgroup of 512 MiB (the race detector needs some) that is what there is, and what is taken is gone.
 func TestRealGroup(t *testing.T) {
-	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		t.Skip("cgroups are made by root, on Linux")
-	}
+	testenv.NeedRoot(t)
 	dir, limit := filepath.Join("/sys/fs/cgroup/memory", fmt.Sprint("sandbox-run-test-", os.Getpid())), "memory.limit_in_bytes"
 	if _, err := os.Stat("/sys/fs/cgroup/memory"); err != nil {
 		dir, limit = filepath.Join("/sys/fs/cgroup", filepath.Base(dir)), "memory.max"

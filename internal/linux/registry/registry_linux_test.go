@@ -18,6 +18,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 const childEnv = "SANDBOX_RUN_REGISTRY_CHILD"
@@ -371,9 +373,7 @@ func TestDirRefused(t *testing.T) {
 }
 
 func TestFullAndReadOnly(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("mounting a small tmpfs needs root")
-	}
+	testenv.NeedRoot(t)
 	dir := t.TempDir()
 	var wg sync.WaitGroup
 	wg.Go(func() {

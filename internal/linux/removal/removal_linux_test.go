@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 func TestTreeRemovesWhatAProgramCanMake(t *testing.T) {
@@ -91,9 +93,7 @@ func must(t *testing.T, err error) {
 
 // What is mounted in a tree is not part of it: a directory of a killed builder may still show the machine's own /proc and /dev.
 func TestTreeKeepsWhatIsMountedInIt(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to mount")
-	}
+	testenv.NeedRoot(t)
 	dir, precious := filepath.Join(t.TempDir(), "tree"), filepath.Join(t.TempDir(), "precious")
 	must(t, os.MkdirAll(filepath.Join(dir, "root/proc"), 0o755))
 	must(t, os.MkdirAll(filepath.Join(precious, "below"), 0o555))

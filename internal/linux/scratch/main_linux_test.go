@@ -17,6 +17,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // childEnv turns the test binary into a process of its own that does what the value says.
@@ -154,9 +156,7 @@ func needDisk(t testing.TB) string {
 
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("mounting needs root")
-	}
+	testenv.NeedRoot(t)
 }
 
 // loopsOf lists the loop devices whose backing is below dir: ours and nobody else's.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -31,9 +32,7 @@ func TestMain(m *testing.M) {
 
 func needRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: inits are started in namespaces whose maps only root may write")
-	}
+	testenv.NeedRoot(t)
 }
 
 // mounts is what the host's mount table says. A test of an init that must not mount compares it.

@@ -20,6 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/registry"
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // victimVariable makes the test binary a supervisor that holds things until it is killed.
@@ -64,9 +65,7 @@ func victim() int {
 
 func open(t *testing.T) *Supervisor {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: registers in /run and makes cgroups")
-	}
+	testenv.NeedRoot(t)
 	tree, err := cgroup.Open()
 	if err != nil {
 		t.Fatal(err)

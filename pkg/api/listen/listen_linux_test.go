@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -117,9 +118,7 @@ func TestPeer(t *testing.T) {
 
 // A3: others are not let in, even if the socket's mode would let them.
 func TestStrangersAreRefused(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: to be somebody else")
-	}
+	testenv.NeedRoot(t)
 	dir, err := os.MkdirTemp("", "listen-test-")
 	must(t, err)
 	defer os.RemoveAll(dir)

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
@@ -29,9 +30,7 @@ type world struct {
 
 func newWorld(t *testing.T, volumes ...sandbox.Volume) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: what an ordinary user's sandboxes have is tested in pkg/sandbox/native")
-	}
+	testenv.NeedRoot(t)
 	path, err := kitpath.Find()
 	if err != nil {
 		t.Fatal(err)

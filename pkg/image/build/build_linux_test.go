@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
@@ -58,9 +59,7 @@ func must(t *testing.T, err error) {
 // need skips where nothing can be built.
 func need(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: what is tested runs as root, and as an ordinary user that root chooses")
-	}
+	testenv.NeedRoot(t)
 	for _, program := range []string{"mmdebstrap", "apt-get"} {
 		if _, err := exec.LookPath(program); err != nil {
 			if os.Getenv("CI") != "" {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -68,9 +69,7 @@ func (r *running) start(t testing.TB, name string) *engine {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the tests start daemons of their own")
-	}
+	testenv.NeedRoot(t)
 	if e := r.all[name]; e != nil {
 		return e
 	}

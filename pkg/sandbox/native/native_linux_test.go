@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -34,9 +35,7 @@ const cacheVariable = "SANDBOXTEST_CACHE"
 
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the native backend makes namespaces and cgroups as root")
-	}
+	testenv.NeedRoot(t)
 }
 
 // cacheDir is a private one, so that loop devices over it are ours alone.

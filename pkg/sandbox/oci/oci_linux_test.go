@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -62,9 +63,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 // needs skips a test where a runtime is missing, or root, who can become anybody else; it returns where our executables are.
 func needs(t *testing.T, runtime string) (bin string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: for containers of its own, or to become a user whom it makes up")
-	}
+	testenv.NeedRoot(t)
 	if _, err := exec.LookPath(byName(runtime).file); err != nil {
 		t.Skipf("needs %s: %s", runtime, byName(runtime).get)
 	}
@@ -210,9 +209,7 @@ func TestCrash(t *testing.T) {
 
 // A group of a dead supervisor's is removed with whoever still waits in it: runc's own init does, for a runc that was killed.
 func TestSweepKills(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testenv.NeedRoot(t)
 	var dirs []string
 	for _, h := range hierarchies() {
 		if slices.Contains(needed, h.name) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -126,9 +127,7 @@ func TestVersions(t *testing.T) {
 
 // What a machine can not do is said, with the way out; nothing is made.
 func TestRefusals(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: a supervisor's place is claimed")
-	}
+	testenv.NeedRoot(t)
 	for name, want := range map[string]string{"crun": "cgroups v2", "kata": "containerd", "youki": "not on PATH"} {
 		if _, err := os.Stat("/usr/local/bin/youki"); name == "youki" && err == nil {
 			continue

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
@@ -191,9 +192,7 @@ func stateOf(mark string) string {
 
 func cacheDir(t testing.TB) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the native backend makes namespaces and cgroups as root")
-	}
+	testenv.NeedRoot(t)
 	dir, err := os.MkdirTemp("/var/tmp", "pool-test-")
 	if err != nil {
 		t.Fatal(err)

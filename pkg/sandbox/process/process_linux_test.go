@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -19,9 +20,7 @@ func TestMain(m *testing.M) {
 
 func newBackend(t testing.TB) *Backend {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: cgroups of its own")
-	}
+	testenv.NeedRoot(t)
 	b, err := New(Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -47,9 +48,7 @@ const PlainUID, SubFirst = 61234, 1610612736
 // rest, as root, or inner to one that the user starts it with.
 func (p Plain) Run(t *testing.T, bin, obstacle, test string, more ...string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to become a user whom it makes up")
-	}
+	testenv.NeedRoot(t)
 	if p.SubIDs {
 		if _, err := exec.LookPath("newuidmap"); err != nil {
 			t.Skip("needs newuidmap (package uidmap)")

@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // What a test that was killed midway left goes with the next one's start; what a living one has stays.
 func TestSweepPlain(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: cgroups are made")
-	}
+	testenv.NeedRoot(t)
 	tree, err := cgroup.Open()
 	if err != nil {
 		t.Fatal(err)

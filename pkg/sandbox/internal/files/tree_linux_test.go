@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -193,9 +194,7 @@ func TestTakeChanging(t *testing.T) {
 
 // Nothing that is not asked for is changed, whoever owns what was there.
 func TestPutOwner(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: ids of others")
-	}
+	testenv.NeedRoot(t)
 	s, dir := newTree(t)
 	fd := s.Place.(Tree).Opener.(Dir).FD
 	s.Place = Tree{Opener: Dir{FD: fd, Owner: 4242}}

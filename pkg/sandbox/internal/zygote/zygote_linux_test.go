@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -132,9 +133,7 @@ func FuzzUnderstand(f *testing.F) {
 
 // Only root's own files, by way of root's own directories, are trusted.
 func TestTrusted(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, whose files are to be trusted")
-	}
+	testenv.NeedRoot(t)
 	for _, file := range []string{"/usr/bin/python3", "/bin/sh"} {
 		if err := trusted(file); err != nil {
 			t.Error(err)

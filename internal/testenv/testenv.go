@@ -1,0 +1,48 @@
+// Package testenv says what a test may expect of this machine and of this run of the suite.
+//
+// The suite has three sizes:
+//
+//	make check     go test -short            unit tests: no root, no toolchain, no daemon
+//	make test      go test                   one real run of everything that matters
+//	make test-all  SANDBOX_RUN_TEST_ALL=1    matrices, crash instants, every backend with every case
+//
+// A test states what it needs in its first lines: [NeedRoot], [NeedSystem], [NeedAll]. A test whose amount of work depends on the size asks [All].
+// The package imports nothing of ours, so that tests of every layer can use it. All functions may be called from any goroutine.
+package testenv
+
+import (
+	"os"
+	"runtime"
+	"testing"
+)
+
+// AllVariable is the environment variable that asks for the largest size of the suite.
+const AllVariable = "SANDBOX_RUN_TEST_ALL"
+
+// All reports whether make test-all is running.
+func All() bool { return os.Getenv(AllVariable) != "" }
+
+// NeedAll skips a test that only repeats, with more cases or more often, what another test of make test shows. shorter names that test.
+func NeedAll(t testing.TB, shorter string) {
+	t.Helper()
+	if !All() {
+		t.Skipf("for make test-all (%s=1); in make test: %s", AllVariable, shorter)
+	}
+}
+
+// NeedSystem skips a test that starts programs which unit tests do without: sandboxes, toolchains, daemons, our own executables.
+func NeedSystem(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("not a unit test (-short)")
+	}
+}
+
+// NeedRoot is NeedSystem for a test that needs root on Linux as well.
+func NeedRoot(t testing.TB) {
+	t.Helper()
+	NeedSystem(t)
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("needs root on Linux")
+	}
+}
