@@ -10,6 +10,7 @@ export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
 # One place for versions of tools that are built from source.
 export GOLANGCI_LINT_VERSION := v2.14.0
 export GOVULNCHECK_VERSION   := v1.8.0
+export GOTESTSUM_VERSION     := v1.13.0
 
 # May be set on the command line.
 export FUZZTIME   ?= 60s# time per fuzz target in test-all

@@ -1,41 +1,50 @@
 #!/usr/bin/env bash
-# The test suite, with the race detector, and with coverage of the executables that tests start.
+# make test: one real run of everything that matters, and the one place where coverage is measured.
 #
-#   go test ──────────► cover/tests.out     every package of ./..., also those without tests
-#   bin/cover/* ──────► GOCOVERDIR ──► cover/children.out
-#   v2.sh smoke ──────► GOCOVERDIR      on cgroup v2 alone, in a virtual machine
-#   both, summed up ──► cover/cover.out     made by cover.sh
+#   system   packages whose tests start sandboxes, toolchains and daemons ──► cover/system.out   ┐
+#   race     all other packages, with the race detector                   ──► cover/race.out     ├─► cover.sh: the gate
+#   guest    a selection on cgroup v2 alone, in a virtual machine (v2.sh) ──► GOCOVERDIR         │
+#   bin/cover/*, the executables that all of them start                   ──► cover/children.out ┘
 #
-# Tests find the executables through SANDBOX_RUN_TEST_BIN. TESTFLAGS is handed on to go test.
+# The three run side by side: most tests wait most of the time. Tests find the executables through SANDBOX_RUN_TEST_BIN.
+# TESTFLAGS is handed on to go test; with it the guest is left out, and the result does not count for the gate.
 #
 # A host whose kernel can not install a system-call filter (a known deadlock of its workers leaves it so
 # until it is restarted) runs the packages that need one in a virtual machine instead: guest.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+: "${GOTESTSUM_VERSION:?run me by make test}"
+began=$SECONDS
 
 rm -rf cover bin/cover
 mkdir -p cover bin/cover
-: >cover/guest.out # stays empty unless a virtual machine is needed
 
-# Children write here under many user ids, and from below a home directory they could not.
+# Child processes write here under many user ids, and from below a home directory they could not.
 children=$(mktemp -d "${TMPDIR:-/tmp}/sandbox-run-cover.XXXXXXXX")
 trap 'rm -rf "$children"' EXIT
 chmod 1777 "$children"
 
-# What changes from here on makes the result stale (see cover.sh).
+# A source that changes from here on makes the result stale (see cover.sh).
 touch cover/started
 
+((EUID == 0)) || echo "test: not root: tests that need root are skipped, and say so"
+gotestsum=$(scripts/tool.sh gotestsum gotest.tools/gotestsum "$GOTESTSUM_VERSION")
+
 # -race implies the mode atomic, and only equal modes can be merged.
-CGO_ENABLED=0 go build -buildvcs=false -tags cover,thin -cover -covermode=atomic -coverpkg=./... -o bin/cover/ ./cmd/...
+cover=(-covermode=atomic -coverpkg=./...)
+CGO_ENABLED=0 go build -buildvcs=false -tags cover,thin -cover "${cover[@]}" -o bin/cover/ ./cmd/...
+scripts/probe.sh bin/cover/probe
+export SANDBOX_RUN_TEST_BIN=$PWD/bin/cover
 
-# Not being root is legal, but nobody should take the result for the whole.
-((EUID == 0)) || echo "test: not root: tests that need root will be skipped, and say so"
-
-# The probe of the conformance suite, for machines without a compiler.
-probe=$(mktemp -d "${TMPDIR:-/tmp}/sandbox-run-probe.XXXXXXXX")
-cp pkg/sandbox/sandboxtest/testdata/probe/main.go.txt "$probe/main.go"
-CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/cover/probe "$probe/main.go"
-rm -rf "$probe"
+# Slow packages come first, so that none of them is left over at the end. A package whose tests are mostly end to end belongs here.
+system=(
+	pkg/executor pkg/sandbox/native internal/cli pkg/sandbox/docker pkg/image pkg/image/build pkg/sandbox/oci pkg/template
+	pkg/executor/kit pkg/executor/kit/sqlite pkg/executor/kit/typescript pkg/toolchain internal/serve internal/bench/cmd internal/linux/seccomp
+	pkg/sandbox/process pkg/sandbox/pool pkg/workspace
+)
+module=$(go list -m)
+mapfile -t race < <(go list ./... | grep -vxF "$(printf "$module/%s\n" "${system[@]}")")
+system=("${system[@]/#/$module/}")
 
 # filters_work installs a filter that allows everything. A process that hangs in it can not be killed,
 # so it is not waited for, and holds nothing of ours open.
@@ -57,32 +66,44 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(progra
 	return 1
 }
 
+# run_tests NAME FLAG… -- PACKAGE…: a part of the suite, with its coverage. go vet is `make lint`'s.
 # go test overwrites GOCOVERDIR for the test binaries; -exec sets it back, for what they start.
-export SANDBOX_RUN_TEST_BIN=$PWD/bin/cover
+run_tests() {
+	local name=$1 flags=()
+	shift
+	while [[ $1 != -- ]]; do flags+=("$1"); shift; done
+	# shellcheck disable=SC2086 # TESTFLAGS is a list
+	"$gotestsum" --format pkgname --format-hide-empty-pkg --hide-summary=skipped --jsonfile "cover/$name.json" -- \
+		-tags cover -vet=off -count=1 -timeout 20m "${cover[@]}" -coverprofile="cover/$name.out" "${flags[@]}" ${TESTFLAGS:-} "${@:2}"
+}
+exec_env="env GOCOVERDIR=$children"
+
+# Parts that run in the background print when they have ended.
 status=0
-mapfile -t packages < <(go list ./...)
-guest=()
+parts=()
+background() {
+	local name=$1
+	shift
+	"$@" >"cover/$name.log" 2>&1 &
+	parts+=("$name $!")
+}
 if ! filters_work; then
-	echo "test: this host's kernel can not install a system-call filter: what needs one runs in a virtual machine, without -race"
+	echo "test: this host's kernel can not install a system-call filter: what needs one runs in a virtual machine"
 	scripts/deps.sh guest
-	mapfile -t guest < <(printf '%s\n' "${packages[@]}" | grep -E '/(internal/(cli|bench/cmd)|internal/linux/(seccomp|spawn|clone|initproc|supervisor)|pkg/(executor/kit|sandbox/(native|process)))$')
-	mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -vxF "$(printf '%s\n' "${guest[@]}")")
-fi
-# shellcheck disable=SC2086 # TESTFLAGS is a list
-CGO_ENABLED=1 go test -tags cover -race -count=1 -timeout 30m \
-	-covermode=atomic -coverpkg=./... -coverprofile=cover/tests.out \
-	-exec "env 'GOCOVERDIR=$children'" ${TESTFLAGS:-} "${packages[@]}" || status=$?
-if ((${#guest[@]})); then
+	mapfile -t guest < <(printf '%s\n' "${system[@]}" "${race[@]}" | grep -E '/(internal/(cli|bench/cmd)|internal/linux/(seccomp|spawn|clone|initproc|supervisor)|pkg/(executor/kit|sandbox/(native|process)))$')
+	mapfile -t system < <(printf '%s\n' "${system[@]}" | grep -vxF "$(printf '%s\n' "${guest[@]}")")
+	mapfile -t race < <(printf '%s\n' "${race[@]}" | grep -vxF "$(printf '%s\n' "${guest[@]}")")
+	CGO_ENABLED=0 background emulated run_tests emulated -p 1 -exec "$exec_env $PWD/scripts/guest.sh" -- "${guest[@]}"
 	# These two need a Go toolchain and a real processor, and no filter.
 	CGO_ENABLED=0 go test -count=1 -run '^(TestInitTime|TestImports)$' ./internal/cli || status=$?
-	# shellcheck disable=SC2086
-	CGO_ENABLED=0 go test -tags cover -p 1 -count=1 -timeout 30m \
-		-covermode=atomic -coverpkg=./... -coverprofile=cover/guest.out \
-		-exec "env 'GOCOVERDIR=$children' '$PWD/scripts/guest.sh'" ${TESTFLAGS:-} "${guest[@]}" || status=$?
 fi
-
-# A selection is the host's; a whole run has a look at a machine with cgroup v2 alone.
-[[ -n ${TESTFLAGS:-} ]] || GOCOVERDIR=$children scripts/v2.sh smoke || status=$?
+CGO_ENABLED=1 background race run_tests race -race -p 2 -exec "$exec_env" -- "${race[@]}"
+[[ -n ${TESTFLAGS:-} ]] || GOCOVERDIR=$children background guest scripts/v2.sh smoke
+CGO_ENABLED=0 run_tests system -p 3 -exec "$exec_env" -- "${system[@]}" || status=$?
+for part in "${parts[@]}"; do
+	wait "${part#* }" || status=$?
+	cat "cover/${part% *}.log"
+done
 
 # A child killed while it wrote leaves half a file, which covdata refuses: leave out just that one.
 dropped=0
@@ -95,6 +116,9 @@ while ! message=$(go tool covdata textfmt -i="$children" -o cover/children.out 2
 	dropped=$((dropped + 1))
 done
 ((dropped == 0)) || echo "test: $dropped child processes were killed while they wrote their coverage; not counted"
+
+scripts/slowest.sh cover/*.json
+echo "test: status $status after $((SECONDS - began)) s"
 
 # Only a whole and successful run counts for the gate.
 if ((status == 0)) && [[ -z ${TESTFLAGS:-} ]]; then mv cover/started cover/complete; fi

@@ -51,11 +51,7 @@ TABLE
 work=$PWD/bin/v2
 rm -rf "$work"
 mkdir -p "$work"
-if [[ ! -x $SANDBOX_RUN_TEST_BIN/probe ]]; then
-	cp pkg/sandbox/sandboxtest/testdata/probe/main.go.txt "$work/main.go"
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$SANDBOX_RUN_TEST_BIN/probe" "$work/main.go"
-	rm "$work/main.go"
-fi
+[[ -x $SANDBOX_RUN_TEST_BIN/probe ]] || scripts/probe.sh "$SANDBOX_RUN_TEST_BIN/probe"
 
 cat >"$work/run" <<'RUN'
 #!/bin/bash
