@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
 )
@@ -24,7 +25,7 @@ func TestAttackCommand(t *testing.T) {
 	needRoot(t)
 	began := time.Now()
 	var stderr bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), binary(), "doctor", "--attack", "--json")
+	cmd := exec.CommandContext(t.Context(), binary(t), "doctor", "--attack", "--json")
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	took := time.Since(began)
@@ -117,7 +118,8 @@ func TestAttackInterrupted(t *testing.T) {
 // Somebody without root, and so without cgroups, ends what a fork bomb leaves just as well (R1).
 func TestAttackNotRoot(t *testing.T) {
 	needRoot(t)
-	cmd := exec.CommandContext(t.Context(), binary(), "doctor", "--attack", "--json", "--backend", "process")
+	testenv.NeedAll(t, "TestScript/doctor_attack, as root")
+	cmd := exec.CommandContext(t.Context(), binary(t), "doctor", "--attack", "--json", "--backend", "process")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	cmd.Dir = "/"
 	out, err := cmd.Output()

@@ -16,7 +16,7 @@ import (
 // facts of doctor, as a command would say them.
 func factOf(t *testing.T, name string, env []string, as *syscall.Credential) string {
 	t.Helper()
-	cmd := exec.Command(binary(), "doctor", "--json", "--backend", "process")
+	cmd := exec.Command(binary(t), "doctor", "--json", "--backend", "process")
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
@@ -54,8 +54,8 @@ func TestDoctorServer(t *testing.T) {
 	expect(nil, []string{"SANDBOX_RUN_SERVER=never"}, "not used", "never")
 	expect(nil, []string{"GOPATH=/elsewhere"}, "not used", "differ")
 	stranger := &syscall.Credential{Uid: 65534, Gid: 65534}
-	if out, err := (&exec.Cmd{Path: binary(), Args: []string{"sandbox-run", "version"}, SysProcAttr: &syscall.SysProcAttr{Credential: stranger}}).CombinedOutput(); err != nil {
-		t.Logf("another user can not execute %s (%v: %s): that part is not tried", binary(), err, out)
+	if out, err := (&exec.Cmd{Path: binary(t), Args: []string{"sandbox-run", "version"}, SysProcAttr: &syscall.SysProcAttr{Credential: stranger}}).CombinedOutput(); err != nil {
+		t.Logf("another user can not execute %s (%v: %s): that part is not tried", binary(t), err, out)
 	} else {
 		expect(stranger, nil, "not used", "may not connect")
 	}

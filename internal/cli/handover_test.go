@@ -8,11 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // copied puts an executable under test into a directory, under a name of the test's.
 func copied(t *testing.T, executable, dir, name string) string {
 	t.Helper()
+	testenv.NeedSystem(t)
 	content, err := os.ReadFile(filepath.Join(binDir, executable))
 	if err != nil {
 		t.Fatal(err)

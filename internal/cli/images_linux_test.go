@@ -26,7 +26,7 @@ func standIn(t *testing.T, images string) (command string) {
 		}
 	}
 	// A link would lead back to where the real one is.
-	if err := errors.Join(os.Remove(filepath.Join(dir, "sandbox-run")), os.Link(binary(), filepath.Join(dir, "sandbox-run"))); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(dir, "sandbox-run")), os.Link(binary(t), filepath.Join(dir, "sandbox-run"))); err != nil {
 		t.Fatal(err)
 	}
 	script := "#!/bin/sh\necho \"getting: $*\"\n[ \"$3\" = test/gone ] && exit 3\ncp -a " + prepared + " " + images + "\n"

@@ -34,7 +34,7 @@ func testMain(m *testing.M) int {
 	if worker := flag.Lookup("test.fuzzworker"); worker != nil && worker.Value.String() == "true" {
 		return m.Run() // what is fuzzed needs no executables, and is in a hurry
 	}
-	if binDir = os.Getenv("SANDBOX_RUN_TEST_BIN"); binDir == "" {
+	if binDir = os.Getenv("SANDBOX_RUN_TEST_BIN"); binDir == "" && !testing.Short() {
 		dir, err := os.MkdirTemp("", "sandbox-run-test-")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -112,14 +112,14 @@ func cutVariable(entry string) (name, value string, ours bool) {
 }
 
 // binary is the executable under test.
-func binary() string { return filepath.Join(binDir, commandName) }
+func binary(t testing.TB) string {
+	testenv.NeedSystem(t)
+	return filepath.Join(binDir, commandName)
+}
 
 // needRoot skips what is to be shown with everything root can have.
 func needRoot(t *testing.T) {
 	t.Helper()
-	if runtime.GOOS != "linux" {
-		t.Skip("needs Linux: there is no backend elsewhere")
-	}
 	testenv.NeedRoot(t)
 }
 
@@ -136,6 +136,7 @@ func needRoot(t *testing.T) {
 //	stores                puts the images test/box and test/python into $SANDBOX_RUN_IMAGES
 //	[root]                whether the native backend can be used here
 func TestScript(t *testing.T) {
+	testenv.NeedSystem(t)
 	testscript.Run(t, scripts(nil, "testdata/script"))
 }
 
@@ -217,7 +218,7 @@ func TestHelp(t *testing.T) {
 		"key-rotate": {"key", "rotate", "-h"}, "key-rm": {"help", "key", "rm"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := exec.Command(binary(), args...).Output()
+			got, err := exec.Command(binary(t), args...).Output()
 			if err != nil {
 				t.Fatal(err)
 			}

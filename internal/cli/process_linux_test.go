@@ -27,7 +27,7 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	return exec.CommandContext(ctx, binary(), args...)
+	return exec.CommandContext(ctx, binary(t), args...)
 }
 
 func exitCode(t *testing.T, err error) int {
@@ -123,7 +123,7 @@ func TestSignals(t *testing.T) {
 // A job started with nohup goes on after the terminal is gone.
 func TestIgnoredSignalStaysIgnored(t *testing.T) {
 	needRoot(t)
-	cmd := exec.Command("nohup", binary(), "exec", "--", "sh", "-c", "echo ready; sleep 0.5; echo done")
+	cmd := exec.Command("nohup", binary(t), "exec", "--", "sh", "-c", "echo ready; sleep 0.5; echo done")
 	cmd.Stdin = strings.NewReader("")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -380,7 +380,7 @@ func TestOddHosts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			out, err := exec.CommandContext(ctx, "unshare", "-m", "--propagation", "private", "bash", "-c", host+look, binary()).CombinedOutput()
+			out, err := exec.CommandContext(ctx, "unshare", "-m", "--propagation", "private", "bash", "-c", host+look, binary(t)).CombinedOutput()
 			if err != nil || string(out) != "/etc/passwd\n" {
 				t.Errorf("%v: %s", err, out)
 			}

@@ -100,7 +100,7 @@ func (s *screen) typeIn(keys string) {
 // start runs the command in the foreground of the screen.
 func (s *screen) start(args ...string) *exec.Cmd {
 	s.t.Helper()
-	return s.startAs(binary(), args...)
+	return s.startAs(binary(s.t), args...)
 }
 
 // startAs is start of another executable.

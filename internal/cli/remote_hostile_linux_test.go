@@ -38,7 +38,7 @@ func (i *impostor) said() int {
 // ownVersion is that of the executable under test.
 func ownVersion(t *testing.T) string {
 	t.Helper()
-	out, err := exec.Command(binary(), "version").Output()
+	out, err := exec.Command(binary(t), "version").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

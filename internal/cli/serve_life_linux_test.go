@@ -230,7 +230,7 @@ func TestServeActivated(t *testing.T) {
 		}
 		return string(buf[:n])
 	}
-	cmd := exec.Command("/bin/sh", append([]string{"-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$@"`, "sh", binary(), "serve"}, args...)...)
+	cmd := exec.Command("/bin/sh", append([]string{"-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$@"`, "sh", binary(t), "serve"}, args...)...)
 	cmd.ExtraFiles = []*os.File{held}
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+filepath.Join(dir, "notify"), "WATCHDOG_USEC=600000")
 	s := startCommand(t, cmd)
@@ -274,7 +274,7 @@ func TestServeOfAnotherUser(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		return cmd
 	}
-	s := startCommand(t, as(user, binary(), "serve", "--backend", "process", "--require", "process"))
+	s := startCommand(t, as(user, binary(t), "serve", "--backend", "process", "--require", "process"))
 	socket := filepath.Join(dir, "sandbox-run", "server.sock")
 	if s.at[0] != "unix://"+socket {
 		t.Fatalf("%q", s.at)

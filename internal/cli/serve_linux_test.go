@@ -46,7 +46,7 @@ func place(t *testing.T) (dir string, args []string) {
 func startServer(t *testing.T, args ...string) *served {
 	t.Helper()
 	// What whoever runs the tests ignores (nohup) the server would ignore too.
-	return startCommand(t, exec.Command("/usr/bin/env", append([]string{"--default-signal=HUP,INT,QUIT,TERM", binary(), "serve"}, args...)...))
+	return startCommand(t, exec.Command("/usr/bin/env", append([]string{"--default-signal=HUP,INT,QUIT,TERM", binary(t), "serve"}, args...)...))
 }
 
 func startCommand(t *testing.T, cmd *exec.Cmd) *served {
@@ -436,7 +436,7 @@ func TestServeAllowances(t *testing.T) {
 	strict.signal(syscall.SIGTERM)
 	strict.end()
 	given := append([]string{
-		"--default-signal=TERM", "SECRET_OF_THE_SERVER=s3cret", "XDG_DATA_HOME=" + filepath.Join(dir, "data"), binary(), "serve",
+		"--default-signal=TERM", "SECRET_OF_THE_SERVER=s3cret", "XDG_DATA_HOME=" + filepath.Join(dir, "data"), binary(t), "serve",
 		"--listen", "unix://" + filepath.Join(dir, "b", "s"), "--allow-volume", shown, "--allow-workspaces", "--allow-backend", "oci", "--allow-env", "SECRET_OF_THE_SERVER", "--require", "namespace",
 	}, args...)
 	open := startCommand(t, exec.Command("/usr/bin/env", given...))

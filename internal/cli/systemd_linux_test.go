@@ -99,7 +99,7 @@ func TestUnits(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	bin := filepath.Dir(binary())
+	bin := filepath.Dir(binary(t))
 	sh("cp " + bin + "/sandbox-* /usr/local/bin/")
 	service, err := os.ReadFile("../../deploy/systemd/sandbox-run.service")
 	if err != nil {

@@ -2,7 +2,6 @@ package executor
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -122,7 +122,7 @@ func shellWords(s string) (words []string) {
 
 // Programs do, say and end the same by a machine that waited for them as by one that was started for them.
 func TestJavaAhead(t *testing.T) {
-	whole := os.Getenv("SANDBOX_RUN_TEST_ALL") != ""
+	whole := testenv.All()
 	w := newTwice(t)
 	cached := &Cache{Dir: filepath.Join(t.TempDir(), "compiled")}
 	n := 0

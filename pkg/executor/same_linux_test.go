@@ -6,7 +6,6 @@ import (
 	"embed"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/pool"
 )
@@ -208,7 +208,7 @@ func same(t *testing.T, file, language string, step int) {
 	e, p := pooledEngine(t)
 	cold := unpooledEngine(t)
 	for i, program := range readSame(t, file, language) {
-		if os.Getenv("SANDBOX_RUN_TEST_ALL") == "" && i%step != 0 {
+		if !testenv.All() && i%step != 0 {
 			continue
 		}
 		t.Run(program.name, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -60,9 +61,10 @@ func TestLeaseOfAnother(t *testing.T) {
 // Several processes add, use, tag, remove and prune the same images; some of them are killed at any instant. Whatever is visible is whole, and what
 // is left is removed.
 func TestConcurrentAndKilled(t *testing.T) {
+	testenv.NeedSystem(t)
 	s := newStore(t)
 	rounds, kills := "6", 5
-	if os.Getenv("SANDBOX_RUN_TEST_ALL") != "" {
+	if testenv.All() {
 		rounds, kills = "100", 60
 	}
 	var steady []*exec.Cmd

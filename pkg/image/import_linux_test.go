@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -277,9 +278,10 @@ func busyRoot(t testing.TB) []byte {
 
 // podman takes what is exported, runs it, and what it saves is taken.
 func TestPodman(t *testing.T) {
+	testenv.NeedRoot(t)
 	podman, err := exec.LookPath("podman")
-	if err != nil || os.Geteuid() != 0 {
-		t.Skip("needs podman, and root")
+	if err != nil {
+		t.Skip("needs podman")
 	}
 	top, err := os.MkdirTemp("/var/tmp", "image-podman-")
 	must(t, err)
@@ -329,9 +331,10 @@ func TestPodman(t *testing.T) {
 
 // dockerd, of its own and apart from any other: `docker load` takes what is exported, and `docker save` is taken.
 func TestDocker(t *testing.T) {
+	testenv.NeedRoot(t)
 	dockerd, err := exec.LookPath("dockerd")
-	if err != nil || os.Geteuid() != 0 {
-		t.Skip("needs dockerd (package docker.io), and root")
+	if err != nil {
+		t.Skip("needs dockerd (package docker.io)")
 	}
 	top, err := os.MkdirTemp("/var/tmp", "image-docker-")
 	must(t, err)

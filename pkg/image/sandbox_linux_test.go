@@ -65,6 +65,7 @@ func TestInASandbox(t *testing.T) {
 }
 
 func TestInASandboxAsUser(t *testing.T) {
+	testenv.NeedSystem(t)
 	if !asUser(t) {
 		testInASandbox(t, sandbox.TierNamespace)
 	}

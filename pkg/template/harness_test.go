@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // toolchain runs what was rendered, as the executor does in a sandbox.
@@ -49,6 +51,7 @@ var toolchains = map[string]toolchain{
 // runHarness renders a built-in template and really runs it.
 func runHarness(t *testing.T, name, language string, vars map[string]any) (output string, code int) {
 	t.Helper()
+	testenv.NeedSystem(t)
 	tools := toolchains[language]
 	if _, err := exec.LookPath(tools.needs); err != nil {
 		t.Skipf("%s is not installed", tools.needs)

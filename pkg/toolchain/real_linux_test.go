@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // tempStore is a finder over this machine whose findings nobody else sees.
@@ -16,6 +18,7 @@ func tempStore(t testing.TB) *Finder {
 
 // The toolchains of this very machine: scripts/deps.sh sees to it that there is one of each.
 func TestRealToolchains(t *testing.T) {
+	testenv.NeedSystem(t)
 	f := tempStore(t)
 	for _, found := range f.All(context.Background()) {
 		t.Run(found.Name, func(t *testing.T) {

@@ -3,12 +3,13 @@ package seccomp
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"testing"
 
 	"golang.org/x/net/bpf"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 var everyPolicy = []Policy{
@@ -193,7 +194,7 @@ func constAllow(prog []bpf.RawInstruction, arch, nr uint32) (bool, int) {
 // Every number against every argument that its rule mentions, and its neighbours, two at a time; and against all that others mention,
 // where all tests run two at a time as well.
 func TestProgramAgreesWithTable(t *testing.T) {
-	whole := os.Getenv("SANDBOX_RUN_TEST_ALL") != ""
+	whole := testenv.All()
 	mentioned := func(steps []step) (values []uint64) {
 		for _, s := range steps {
 			for _, v := range append([]uint32{s.mask, 0}, s.set...) {

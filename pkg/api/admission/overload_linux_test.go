@@ -15,15 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/api"
 	"github.com/sandbox-run/sandbox-run/pkg/api/admission"
 	"github.com/sandbox-run/sandbox-run/pkg/api/internal/apitest"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
-
-// long says whether there is time for everything.
-func long() bool { return os.Getenv("SANDBOX_RUN_TEST_ALL") == "1" }
 
 // server is the API over real sandboxes and a queue, on a socket.
 func server(t *testing.T, o admission.Options, keys apitest.Tokens) (*apitest.Client, *admission.Queue, *sandbox.Manager) {
@@ -96,7 +94,7 @@ func TestOverload(t *testing.T) {
 	}
 	before := resident(t)
 	lasts := 4 * time.Second
-	if long() {
+	if testenv.All() {
 		lasts = time.Minute
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
@@ -182,7 +180,7 @@ func TestMisbehavingNeighbour(t *testing.T) {
 	}
 	apitest.Eventually(t, "the hog has filled the queue", func() bool { return q.Load().Waiting >= 12 && refused.Load() > 0 })
 	rounds := 10
-	if long() {
+	if testenv.All() {
 		rounds = 60
 	}
 	var took []time.Duration

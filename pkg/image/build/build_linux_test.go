@@ -250,7 +250,7 @@ func TestBuild(t *testing.T) {
 	online(t)
 	m := manager(t)
 	names, bin := []string{"python"}, ""
-	if sandboxtest.All() {
+	if testenv.All() {
 		names, bin = Names(), executables(t)
 	}
 	// SANDBOX_RUN_TEST_IMAGES is a store to leave the images in, for whoever wants to look at them.
@@ -285,9 +285,7 @@ func TestBuild(t *testing.T) {
 // An image is the same whoever builds it, and when: once more, as an ordinary user, in another directory.
 func TestReproducible(t *testing.T) {
 	online(t)
-	if !sandboxtest.All() {
-		t.Skip("the long form only: SANDBOX_RUN_TEST_ALL=1")
-	}
+	testenv.NeedAll(t, "TestBuild")
 	d, err := Lookup("python")
 	must(t, err)
 	digest := ""
@@ -464,9 +462,7 @@ func TestBuildKilled(t *testing.T) {
 		}
 	})
 	t.Run("ordinary user", func(t *testing.T) {
-		if !sandboxtest.All() {
-			t.Skip("the long form only: SANDBOX_RUN_TEST_ALL=1")
-		}
+		testenv.NeedAll(t, "TestBuild")
 		home := plainHome(t, true)
 		dir := filepath.Join(home, "build")
 		killed(t, plain(t, home, dir), dir)

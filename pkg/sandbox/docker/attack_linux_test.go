@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
 )
@@ -67,7 +67,7 @@ func printable(r rune) rune {
 func TestAttackSuite(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
 		var only []string
-		if !sandboxtest.All() { // a few, of each kind
+		if !testenv.All() { // a few, of each kind
 			only = []string{"F2", "F7", "F11", "F12", "F13", "S1", "R1", "R4", "R11", "N1", "W6"}
 		}
 		attackOn(t, e, e.backend(t), only)

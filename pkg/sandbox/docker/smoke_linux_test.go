@@ -16,6 +16,7 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -135,17 +136,17 @@ touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/
 // A supervisor that is killed takes its containers along; what was never started goes with the next.
 func TestCrash(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
-		if e.name == "podman" && !sandboxtest.All() {
-			t.Skip("SANDBOX_RUN_TEST_ALL is not set: Podman takes its time")
+		if e.name == "podman" {
+			testenv.NeedAll(t, "Docker Engine")
 		}
 		t.Setenv(hostVariable, e.host)
 		b := e.backend(t)
 		t.Setenv(stateVariable, b.opts.StateDir)
-		if !sandboxtest.All() {
+		if !testenv.All() {
 			crashOnce(t, e, b)
 			return
 		}
-		t.Setenv("SANDBOX_RUN_TEST_ALL", "") // as often as in ordinary tests: containers take their time
+		t.Setenv(testenv.AllVariable, "") // as often as in ordinary tests: containers take their time
 		sandboxtest.Crash(t, b, sandbox.TierContainer)
 		// A daemon that is busy may still make what a supervisor has asked for that is dead by now: the start after that finds it.
 		for deadline := time.Now().Add(30 * time.Second); len(e.containers(t)) > 0 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {

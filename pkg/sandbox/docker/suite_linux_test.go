@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -29,11 +30,9 @@ func claims(e *engine) sandboxtest.Claims {
 
 func TestConformance(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
-		if !sandboxtest.All() {
-			t.Skip("SANDBOX_RUN_TEST_ALL is not set: the whole suite takes minutes; TestSmoke has what it is made of")
-		}
+		testenv.NeedAll(t, "TestSmoke")
 		// The long variants are for sandboxes that take milliseconds.
-		t.Setenv("SANDBOX_RUN_TEST_ALL", "")
+		t.Setenv(testenv.AllVariable, "")
 		sandboxtest.Run(t, func(t *testing.T) sandbox.Backend { return e.backend(t) }, claims(e))
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
@@ -91,6 +92,7 @@ func breaches(r attack.Result) (list []string) {
 // Every attack is carried out against this machine's sandboxes, and held off.
 func TestAttackSuite(t *testing.T) {
 	needRoot(t)
+	testenv.NeedAll(t, "TestAttackCommand (internal/cli), the same attacks by doctor --attack")
 	b, _ := managed(t, Options{})
 	allHeld(t, b, attack.GradeA, attack.GradeB)
 }

@@ -3,7 +3,6 @@ package native
 import (
 	"context"
 	"embed"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -151,11 +151,8 @@ func observe(t *testing.T, m *sandbox.Manager, p program, warm *sandbox.Warm) se
 
 var addresses = regexp.MustCompile(`0x[0-9a-f]{8,16}\b`)
 
-// testAllVariable asks for the long tests, too.
-const testAllVariable = "SANDBOX_RUN_TEST_ALL"
-
-// Every program does the same as a fork as it does after a cold start. Of a corpus of some hundred, every seventh is enough for
-// most days.
+// Every program does the same as a fork as it does after a cold start. make test has every seventh of the corpus, and every fourth of those
+// about garbage and endings, which forks handle differently.
 func TestForkDifferential(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -163,11 +160,15 @@ func TestForkDifferential(t *testing.T) {
 	if len(all) < 200 {
 		t.Errorf("the corpus has %d programs", len(all))
 	}
-	if os.Getenv(testAllVariable) == "" {
+	if !testenv.All() {
 		n := -1
 		all = slices.DeleteFunc(all, func(p program) bool {
 			n++
-			return n%7 != 0 && p.archive != garbagePrograms && p.archive != lastPrograms
+			every := 7
+			if p.archive == garbagePrograms || p.archive == lastPrograms {
+				every = 4
+			}
+			return n%every != 0
 		})
 	}
 	watches := func(p program) bool {
@@ -229,7 +230,7 @@ func TestForkDifferentialData(t *testing.T) {
 	if out, err := exec.Command(pythonPath, "-c", "import "+strings.Join(modules, ", ")).CombinedOutput(); err != nil {
 		t.Skipf("%s lacks python3-pandas or python3-matplotlib: %s", pythonPath, out)
 	}
-	if os.Getenv(testAllVariable) == "" {
+	if !testenv.All() {
 		all = slices.DeleteFunc(all, func(p program) bool { return !slices.Contains([]string{"numpy-blas", "pandas", "matplotlib"}, p.name) })
 	}
 	differential(t, b, all, driver.Python("python+matplotlib", modules...))

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 const greeting = "echo hello > $HOME/x; cat $HOME/x"
@@ -210,7 +210,7 @@ func TestFaultFullRuntimeDirectory(t *testing.T) {
 func fullCache([]string) error {
 	top := filepath.Dir(os.Getenv(cacheVariable))
 	rooms := []int64{0, 16 << 10, 48 << 10, 64 << 10, 128 << 10, 64 << 20}
-	if sandboxtest.All() {
+	if testenv.All() {
 		rooms = []int64{0, 4 << 10, 16 << 10, 48 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 384 << 10, 512 << 10, 1 << 20, 4 << 20, 64 << 20}
 	}
 	for _, room := range rooms {

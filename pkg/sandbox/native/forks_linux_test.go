@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
@@ -152,9 +153,7 @@ func TestForkCrash(t *testing.T) {
 // Every attack is carried out by programs that are forks.
 func TestForkAttack(t *testing.T) {
 	needRoot(t)
-	if os.Getenv(testAllVariable) == "" {
-		t.Skip("takes minutes: " + testAllVariable + "=1 asks for it")
-	}
+	testenv.NeedAll(t, "TestAttackCommand (internal/cli), on cold sandboxes")
 	f, err := newForks(newBackend(t, Options{}))
 	if err != nil {
 		t.Fatal(err)

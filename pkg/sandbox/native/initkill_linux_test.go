@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -51,7 +52,7 @@ func killChild(pid int) bool {
 // program, watch over it. The run says so or has not suffered; and nothing is left, neither on the host nor in us.
 func TestFaultInitKilled(t *testing.T) {
 	kills := int64(60)
-	if sandboxtest.All() {
+	if testenv.All() {
 		kills = 600
 	}
 	b, m := managed(t, Options{})

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // footprint is what a process has, and must not have more of after a thousand runs.
@@ -60,7 +60,7 @@ func measure(t *testing.T, b *Backend) (f footprint) {
 func TestNoLeak(t *testing.T) {
 	b, m := managed(t, Options{})
 	runs := 60
-	if sandboxtest.All() {
+	if testenv.All() {
 		runs = 1000
 	}
 	once := func(n int) {
@@ -132,7 +132,7 @@ func TestNoLeak(t *testing.T) {
 // Many sandboxes live side by side, and each is itself: it answers with what only it was told.
 func TestManyAtOnce(t *testing.T) {
 	count := 20
-	if sandboxtest.All() {
+	if testenv.All() {
 		count = 200
 	}
 	b, m := managed(t, Options{})
@@ -248,7 +248,7 @@ func collecting([]string) error {
 // Supervisors side by side, one of which collects without pause, never touch each other's sandboxes.
 func TestSupervisorsSideBySide(t *testing.T) {
 	rounds := 15
-	if sandboxtest.All() {
+	if testenv.All() {
 		rounds = 200
 	}
 	needRoot(t)

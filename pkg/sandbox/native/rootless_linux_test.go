@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -38,8 +39,8 @@ func TestRootlessWalls(t *testing.T) {
 
 func TestRootlessAttack(t *testing.T) {
 	sandboxtest.EveryPlain(t, func(t *testing.T, p sandboxtest.Plain) {
-		if p.SubIDs && !sandboxtest.All() {
-			t.Skip("the long form only: SANDBOX_RUN_TEST_ALL=1")
+		if !p.Cgroups {
+			testenv.NeedAll(t, "the user with cgroups")
 		}
 		run(t, p, "^TestPlainAttack$")
 	})
@@ -51,8 +52,8 @@ func TestRootlessPolled(t *testing.T) {
 
 func TestRootlessCrash(t *testing.T) {
 	sandboxtest.EveryPlain(t, func(t *testing.T, p sandboxtest.Plain) {
-		if p.SubIDs && !sandboxtest.All() {
-			t.Skip("the long form only: SANDBOX_RUN_TEST_ALL=1")
+		if !p.Cgroups {
+			testenv.NeedAll(t, "the user with cgroups")
 		}
 		run(t, p, "^TestPlainCrash$")
 	})

@@ -21,6 +21,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
@@ -207,8 +208,8 @@ func TestAttackWeakened(t *testing.T) {
 	needRoot(t)
 	for _, w := range weaknesses() {
 		t.Run(w.name, func(t *testing.T) {
-			if w.all && os.Getenv("SANDBOX_RUN_TEST_ALL") == "" {
-				t.Skip("slow: a part of make test-all")
+			if w.all {
+				testenv.NeedAll(t, "the other walls")
 			}
 			w.takeDown(t)
 			real := newBackend(t, Options{})

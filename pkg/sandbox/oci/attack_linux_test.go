@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
 )
@@ -47,9 +47,7 @@ var otherwise = map[string]map[string]struct{ what, why string }{
 
 // Every attack is carried out against each runtime's sandboxes.
 func TestAttackSuite(t *testing.T) {
-	if !sandboxtest.All() {
-		t.Skip("the whole suite is for SANDBOX_RUN_TEST_ALL")
-	}
+	testenv.NeedAll(t, "TestSmoke")
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			b, _ := newBackend(t, runtime)

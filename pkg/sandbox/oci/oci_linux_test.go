@@ -184,9 +184,7 @@ func claims(runtime, cache string) sandboxtest.Claims {
 }
 
 func TestConformance(t *testing.T) {
-	if !sandboxtest.All() {
-		t.Skip("the whole suite is for SANDBOX_RUN_TEST_ALL; TestSmoke is its short form")
-	}
+	testenv.NeedAll(t, "TestSmoke")
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			b, cache := newBackend(t, runtime)
@@ -196,9 +194,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestCrash(t *testing.T) {
-	if !sandboxtest.All() {
-		t.Skip("for SANDBOX_RUN_TEST_ALL")
-	}
+	testenv.NeedAll(t, "TestSmoke")
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			b, _ := newBackend(t, runtime)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
@@ -22,16 +23,13 @@ func asPlainUser(t *testing.T, p sandboxtest.Plain, runtime, obstacle, test stri
 	p.Run(t, needs(t, runtime), obstacle, test, runtimeVariable+"="+runtime)
 }
 
-// everyPlain runs a test as each kind of plain user that can have a runtime. The long form has all of them, the short one those that differ most.
+// everyPlain runs a test as each kind of plain user that can have a runtime. A long test is for make test-all.
 func everyPlain(t *testing.T, long bool, test string) {
 	t.Helper()
-	if long && !sandboxtest.All() {
-		t.Skip("for SANDBOX_RUN_TEST_ALL; TestRootless is the short form")
+	if long {
+		testenv.NeedAll(t, "TestRootless")
 	}
 	sandboxtest.EveryPlain(t, func(t *testing.T, p sandboxtest.Plain) {
-		if p.Cgroups != p.SubIDs && !sandboxtest.All() {
-			t.Skip("for SANDBOX_RUN_TEST_ALL")
-		}
 		t.Run("runc", func(t *testing.T) { asPlainUser(t, p, "runc", "", test) })
 		if p.Cgroups && p.SubIDs { // others are refused: TestPlainRefusals
 			t.Run("runsc", func(t *testing.T) { asPlainUser(t, p, "runsc", "", test) })

@@ -11,13 +11,14 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 var stateRows = []row{
 	{"random walks through the states", nil, false, func(e *env) {
 		walks := 12
-		if All() {
+		if testenv.All() {
 			walks = 300
 		}
 		g := rapid.SliceOfN(rapid.SampledFrom(moves), 2, 8)

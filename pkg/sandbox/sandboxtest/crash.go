@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -74,9 +75,9 @@ func live(m *sandbox.Manager, spec sandbox.Spec, remove bool) error {
 // a second, by itself; what else is left must be gone after the next Collect; and a supervisor that lives
 // is not touched (W6). The test's Main must know newBackend.
 func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
-	instants := 16
-	if All() {
-		instants = 240
+	instants := 6
+	if testenv.All() {
+		instants = 120
 	}
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer m.Close()

@@ -89,9 +89,6 @@ func rows() []row {
 	return slices.Concat(basicRows, ioRows, outputRows, limitRows, treeRows, stateRows, fileRows, plantedRows, phaseRows, terminalRows, wallRows, rootRows, addedRows, metricRows)
 }
 
-// All reports whether the long variants were asked for.
-func All() bool { return os.Getenv("SANDBOX_RUN_TEST_ALL") != "" }
-
 // Run holds a backend to what it claims. newBackend is called once; Run closes what it returns.
 func Run(t *testing.T, newBackend func(*testing.T) sandbox.Backend, claims Claims) {
 	probe := claims.Probe
