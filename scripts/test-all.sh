@@ -1,48 +1,95 @@
 #!/usr/bin/env bash
-# The whole matrix: the suite with its long tests (SANDBOX_RUN_TEST_ALL=1), what has to do with cgroups on a
-# machine with cgroup v2 alone (v2.sh), each fuzz target for FUZZTIME, and what only a machine with systemd can show.
+# make test-all: everything that make test leaves out because it only repeats, in two lanes side by side.
+#
+#   this machine   every test in its long form (SANDBOX_RUN_TEST_ALL=1), with the race detector; growth of memory without it; each fuzz target
+#                  for FUZZTIME
+#   guests         virtual machines: cgroup v2 alone (v2.sh), a clock that jumps, and what only systemd can show
+#
+# All steps run even when one fails; each prints its result and its time, and the output of a failed one follows at the end.
+# shellcheck disable=SC2317,SC2016 # steps are called by their names, and the inner shell expands what it is given
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+: "${GOTESTSUM_VERSION:?run me by make test-all}"
 
-mkdir -p bin/test
+logs=bin/test-all
+rm -rf "$logs"
+mkdir -p "$logs" bin/test
 CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin -o bin/test/ ./cmd/...
+scripts/probe.sh bin/test/probe
 export SANDBOX_RUN_TEST_BIN=$PWD/bin/test
+gotestsum=$(scripts/tool.sh gotestsum gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
-((EUID == 0)) || echo "test-all: not root: tests that need root will be skipped, and say so"
-# shellcheck disable=SC2086 # TESTFLAGS is a list
-SANDBOX_RUN_TEST_ALL=1 CGO_ENABLED=1 go test -race -count=1 -timeout 45m ${TESTFLAGS:-} ./...
+((EUID == 0)) || echo "test-all: not root: tests that need root are skipped, and say so"
+
+# step NAME COMMAND…: one step of a lane. Its output goes to a file.
+step() {
+	local name=$1 began=$SECONDS result=ok
+	shift
+	"$@" >"$logs/$name.log" 2>&1 </dev/null || { result=FAIL && touch "$logs/$name.failed"; }
+	printf '%-4s  %-24s %5d s\n' "$result" "$name" $((SECONDS - began))
+}
+
+long_suite() {
+	local packages
+	mapfile -t packages < <(scripts/packages.sh system race)
+	# shellcheck disable=SC2086 # TESTFLAGS is a list
+	SANDBOX_RUN_TEST_ALL=1 CGO_ENABLED=1 "$gotestsum" --format pkgname --format-hide-empty-pkg --hide-summary=skipped --jsonfile "$logs/suite.json" -- \
+		-race -vet=off -p 3 -count=1 -timeout 60m ${TESTFLAGS:-} "${packages[@]}"
+}
 
 # The race detector takes memory for every goroutine there ever was: memory is judged without it.
-SANDBOX_RUN_TEST_ALL=1 CGO_ENABLED=0 go test -count=1 -timeout 10m -run '^TestNoLeak$' ./pkg/sandbox/native
+no_leak() {
+	SANDBOX_RUN_TEST_ALL=1 CGO_ENABLED=0 go test -vet=off -count=1 -timeout 10m -run '^TestNoLeak$' ./pkg/sandbox/native
+}
 
-# What needs a machine of its own: a clock to set.
-if scripts/v2.sh able; then
-	CGO_ENABLED=0 go test -count=1 -timeout 20m -exec "$PWD/scripts/guest.sh" -run '^TestFaultClockJumps$' ./pkg/sandbox/native
-fi
+# Two targets at a time, with a worker each. go test -list prints a package's names and then a line with the package.
+fuzz() {
+	go test -vet=off -run '^$' -list '^Fuzz' ./... |
+		awk '/^Fuzz/ { t[++n] = $1 } /^ok/ { for (i = 1; i <= n; i++) print $2, t[i]; n = 0 }' |
+		xargs -P 2 -n 2 bash -c '
+			output=$(go test -vet=off -run "^$" -fuzz "^$1\$" -fuzztime "$FUZZTIME" -parallel 1 "$0" 2>&1 </dev/null) && result=ok || result=FAIL
+			echo "$result fuzz $0 $1"
+			[[ $result == ok ]] || { echo "$output"; exit 1; }'
+}
 
-# And cgroup v2 alone.
-scripts/v2.sh all
+guest_test() { CGO_ENABLED=0 go test -vet=off -p 1 -count=1 -timeout 30m -exec "$@"; }
 
-# go test -list prints a package's names and then a line with the package.
-listing=$(go test -run '^$' -list '^Fuzz' ./...)
-count=0
-while read -r package target; do
-	echo "fuzz $package $target for ${FUZZTIME:-60s}"
-	go test -run '^$' -fuzz "^$target\$" -fuzztime "${FUZZTIME:-60s}" "$package" </dev/null
-	count=$((count + 1))
-done < <(awk '/^Fuzz/ { t[++n] = $1 } /^ok/ { for (i = 1; i <= n; i++) print $2, t[i]; n = 0 }' <<<"$listing")
+here() {
+	step suite long_suite
+	step no-leak no_leak
+	step fuzz fuzz
+}
 
-# On a machine that systemd runs, what it delegates to an ordinary user; then the groups as that user; then the units of deploy/.
-if ((EUID == 0)); then
-	scripts/deps.sh guest-systemd
-	export CGO_ENABLED=0
-	go test -p 1 -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" ./internal/linux/delegate ./internal/linux/cgroup
-	GUEST_USER=plain go test -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" ./internal/linux/cgroup
+guests() {
+	step cgroup-v2 scripts/v2.sh all
+	if scripts/v2.sh able >/dev/null 2>&1; then
+		step clock-jumps guest_test "$PWD/scripts/guest.sh" -run '^TestFaultClockJumps$' ./pkg/sandbox/native
+	fi
+	((EUID == 0)) || return 0
+	# What systemd delegates to an ordinary user; then cgroups as that user; then the units of deploy/.
+	step systemd-packages scripts/deps.sh guest-systemd
+	local systemd=$PWD/scripts/guest-systemd.sh login cgroups
+	step systemd-root guest_test "$systemd" ./internal/linux/delegate ./internal/linux/cgroup
+	GUEST_USER=plain step systemd-plain guest_test "$systemd" ./internal/linux/cgroup
 	for login in manager session; do
-		GUEST_USER=plain GUEST_LOGIN=$login go test -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" -run '^TestOrdinaryUserUnderSystemd$' -v ./internal/cli
+		GUEST_USER=plain GUEST_LOGIN=$login step "systemd-$login" guest_test "$systemd" -run '^TestOrdinaryUserUnderSystemd$' -v ./internal/cli
 	done
 	for cgroups in v2 hybrid; do
-		GUEST_CGROUP=$cgroups go test -count=1 -timeout 30m -exec "$PWD/scripts/guest-systemd.sh" -run '^TestUnits$' -v ./internal/cli
+		GUEST_CGROUP=$cgroups step "systemd-units-$cgroups" guest_test "$systemd" -run '^TestUnits$' -v ./internal/cli
 	done
-fi
-echo "test-all: ok, $count fuzz targets"
+}
+
+guests &
+here
+wait
+
+scripts/slowest.sh "$logs/suite.json"
+status=0
+for failed in "$logs"/*.failed; do
+	[[ -e $failed ]] || continue
+	echo "==== ${failed##*/}"
+	cat "${failed%.failed}.log"
+	status=1
+done
+echo "test-all: status $status after $((SECONDS / 60)) min, $(grep -c '^ok fuzz' "$logs/fuzz.log") fuzz targets for $FUZZTIME each"
+exit "$status"

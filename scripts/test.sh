@@ -36,15 +36,8 @@ CGO_ENABLED=0 go build -buildvcs=false -tags cover,thin -cover "${cover[@]}" -o 
 scripts/probe.sh bin/cover/probe
 export SANDBOX_RUN_TEST_BIN=$PWD/bin/cover
 
-# Slow packages come first, so that none of them is left over at the end. A package whose tests are mostly end to end belongs here.
-system=(
-	pkg/executor pkg/sandbox/native internal/cli pkg/sandbox/docker pkg/image pkg/image/build pkg/sandbox/oci pkg/template
-	pkg/executor/kit pkg/executor/kit/sqlite pkg/executor/kit/typescript pkg/toolchain internal/serve internal/bench/cmd internal/linux/seccomp
-	pkg/sandbox/process pkg/sandbox/pool pkg/workspace
-)
-module=$(go list -m)
-mapfile -t race < <(go list ./... | grep -vxF "$(printf "$module/%s\n" "${system[@]}")")
-system=("${system[@]/#/$module/}")
+mapfile -t system < <(scripts/packages.sh system)
+mapfile -t race < <(scripts/packages.sh race)
 
 # filters_work installs a filter that allows everything. A process that hangs in it can not be killed,
 # so it is not waited for, and holds nothing of ours open.
@@ -76,6 +69,8 @@ run_tests() {
 	"$gotestsum" --format pkgname --format-hide-empty-pkg --hide-summary=skipped --jsonfile "cover/$name.json" -- \
 		-tags cover -vet=off -count=1 -timeout 20m "${cover[@]}" -coverprofile="cover/$name.out" "${flags[@]}" ${TESTFLAGS:-} "${@:2}"
 }
+# The race detector sleeps for a second at the end of every process unless told otherwise.
+export GORACE=atexit_sleep_ms=10
 exec_env="env GOCOVERDIR=$children"
 
 # Parts that run in the background print when they have ended.
