@@ -17,6 +17,8 @@ mkdir -p "$logs" bin/test
 CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin -o bin/test/ ./cmd/...
 scripts/probe.sh bin/test/probe
 export SANDBOX_RUN_TEST_BIN=$PWD/bin/test
+mkdir -p bin/warm
+export SANDBOX_RUN_TEST_WARM=$PWD/bin/warm # what toolchains prepare once is prepared once
 gotestsum=$(scripts/tool.sh gotestsum gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
 ((EUID == 0)) || echo "test-all: not root: tests that need root are skipped, and say so"

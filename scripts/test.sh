@@ -28,6 +28,8 @@ chmod 1777 "$children"
 touch cover/started
 
 ((EUID == 0)) || echo "test: not root: tests that need root are skipped, and say so"
+mkdir -p bin/warm
+export SANDBOX_RUN_TEST_WARM=$PWD/bin/warm # what toolchains prepare once is prepared once
 gotestsum=$(scripts/tool.sh gotestsum gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
 # -race implies the mode atomic, and only equal modes can be merged.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -52,9 +53,9 @@ func testMain(m *testing.M) int {
 		}
 		binDir = dir
 	}
-	// Variables of whoever runs the tests must not change what they test.
+	// The user's own variables must not change what is tested. Those of the suite stay.
 	for _, entry := range os.Environ() {
-		if name, _, _ := cutVariable(entry); name != "" {
+		if name, _, _ := cutVariable(entry); name != "" && !strings.HasPrefix(name, environmentStem+"TEST_") {
 			os.Unsetenv(name)
 		}
 	}
@@ -71,6 +72,13 @@ func testMain(m *testing.M) int {
 	defer os.RemoveAll(own)
 	for _, name := range []string{"XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", app.ImagesVariable} {
 		os.Setenv(name, filepath.Join(own, name))
+	}
+	cache := filepath.Join(os.Getenv("XDG_CACHE_HOME"), "sandbox-run")
+	if warm := testenv.WarmDir(""); warm != "" {
+		if err := errors.Join(os.MkdirAll(cache, 0o755), os.Symlink(warm, filepath.Join(cache, "warm"))); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
 	// A server of theirs is none of ours, either.
 	os.Setenv(wire.SocketVariable, filepath.Join(own, "none.sock"))

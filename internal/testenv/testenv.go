@@ -11,6 +11,7 @@
 package testenv
 
 import (
+	"cmp"
 	"os"
 	"runtime"
 	"testing"
@@ -21,6 +22,12 @@ const AllVariable = "SANDBOX_RUN_TEST_ALL"
 
 // All reports whether make test-all is running.
 func All() bool { return os.Getenv(AllVariable) != "" }
+
+// WarmDir is a directory where toolchains keep what they prepare once (executor.Options.WarmDir) for all packages and runs of the suite:
+// Go's standard library takes half a minute to compile. It is own, a directory of the caller's, where the scripts have named none.
+func WarmDir(own string) string {
+	return cmp.Or(os.Getenv("SANDBOX_RUN_TEST_WARM"), own)
+}
 
 // NeedAll skips a test that only repeats, with more cases or more often, what another test of make test shows. shorter names that test.
 func NeedAll(t testing.TB, shorter string) {

@@ -77,7 +77,7 @@ func realEngine(t testing.TB) *Executor {
 			Toolchains: &toolchain.Finder{Store: filepath.Join(shared.dir, "toolchains")},
 			Cache:      &Cache{Dir: filepath.Join(shared.dir, "compiled")},
 			Kit:        kit,
-			WarmDir:    filepath.Join(shared.dir, "warm"),
+			WarmDir:    testenv.WarmDir(filepath.Join(shared.dir, "warm")),
 		})
 	})
 	if shared.err != nil {

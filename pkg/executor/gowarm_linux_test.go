@@ -13,12 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 func goTool(t *testing.T) *toolchain.Toolchain {
 	t.Helper()
+	testenv.NeedSystem(t)
 	tool, err := (&toolchain.Finder{NoStore: true}).Find(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)

@@ -122,13 +122,15 @@ func shellWords(s string) (words []string) {
 
 // Programs do, say and end the same by a machine that waited for them as by one that was started for them.
 func TestJavaAhead(t *testing.T) {
-	whole := testenv.All()
 	w := newTwice(t)
 	cached := &Cache{Dir: filepath.Join(t.TempDir(), "compiled")}
-	n := 0
+	n, short := 0, 0
 	for _, c := range javaTrials(t) {
 		n++
-		if !whole && !c.short {
+		if c.short {
+			short++
+		}
+		if !testenv.All() && !(c.short && short%3 == 1) { // make test: every third of those that are marked as short
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

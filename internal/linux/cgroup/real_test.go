@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // These tests make real groups. They need the controllers they test, as root or delegated, and say so when they skip.
@@ -29,6 +31,7 @@ var emulated = os.Getenv("SANDBOXTEST_GUEST") != ""
 
 func realTree(t testing.TB, needs ...Controller) *Tree {
 	t.Helper()
+	testenv.NeedSystem(t)
 	tree, err := Open()
 	if err != nil {
 		t.Fatal(err)
@@ -227,9 +230,9 @@ func TestCPULimit(t *testing.T) {
 		s := mustStat(t, g)
 		return s, float64(s.CPUTotal) / float64(time.Since(begin))
 	}
-	const attempts = 20 // others may be so busy that it gets less than it could have
-
-	for i := range attempts {
+	// The limit is far below a fair share of a busy machine, so that the program reaches it whatever else runs here.
+	const limit, clearlyMore = 0.05, 0.15
+	for attempt := 1; ; attempt++ {
 		s, share := spin(realGroup(t, tree, Limits{}), "500")
 		t.Logf("free: %v CPU, %.3f cores", s.CPUTotal, share)
 		if s.Throttled != 0 {
@@ -238,30 +241,17 @@ func TestCPULimit(t *testing.T) {
 		if s.CPUUser+s.CPUSystem > s.CPUTotal+time.Millisecond || s.CPUUser+s.CPUSystem < s.CPUTotal-time.Millisecond {
 			t.Errorf("user %v + system %v is not total %v", s.CPUUser, s.CPUSystem, s.CPUTotal)
 		}
-		if share > 0.30 {
+		if share > clearlyMore {
 			break
 		}
-		if i == attempts-1 {
-			t.Error("control: it never got more than the limit will be")
+		if attempt == 20 {
+			t.Fatal("control: without a limit it never got clearly more than the limit will be")
 		}
 	}
-
-	least := 0.20
-	if emulated {
-		least = 0.10 // its start-up counts
-	}
-	for i := range attempts {
-		s, share := spin(realGroup(t, tree, Limits{CPU: 0.25}), "1000") // several periods
-		t.Logf("limited to 0.25: %v CPU, %.3f cores, throttled %v in %d periods", s.CPUTotal, share, s.Throttled, s.ThrottledPeriods)
-		if share > 0.30 {
-			t.Errorf("share %.3f of 0.25: %+v", share, s)
-		}
-		if share >= least && s.Throttled > 0 && s.ThrottledPeriods > 0 {
-			break
-		}
-		if i == attempts-1 {
-			t.Errorf("it never got what it may have, and was held there: %+v", s)
-		}
+	s, share := spin(realGroup(t, tree, Limits{CPU: limit}), "1000") // several periods
+	t.Logf("limited to %v: %v CPU, %.3f cores, throttled %v in %d periods", limit, s.CPUTotal, share, s.Throttled, s.ThrottledPeriods)
+	if share > clearlyMore || s.Throttled == 0 || s.ThrottledPeriods == 0 {
+		t.Errorf("share %.3f of %v: %+v", share, limit, s)
 	}
 }
 

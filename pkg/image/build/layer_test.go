@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 var (
@@ -263,6 +265,7 @@ func TestKeystore(t *testing.T) {
 
 // A store that was settled is one that Java reads.
 func TestKeystoreOfJava(t *testing.T) {
+	testenv.NeedSystem(t)
 	if _, err := exec.LookPath("keytool"); err != nil {
 		t.Skip("needs keytool, of a Java runtime")
 	}

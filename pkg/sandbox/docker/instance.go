@@ -165,14 +165,26 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fmt.Errorf("the container's helper has not answered within %v", startPatience))
 	defer cancel()
-	select {
-	case f := <-t.started:
+	started := func(f *initproto.Failed) (*task, error) {
 		if f != nil {
 			t.abandon()
 			return nil, startFailure(f)
 		}
 		return t, nil
+	}
+	select {
+	case f := <-t.started:
+		return started(f)
 	case <-i.session.done:
+		select {
+		case f := <-t.started: // the answer came before the end of the stream
+			return started(f)
+		default:
+		}
+		// A program that takes all memory at once can end the helper before the helper has said that it started: then it has run.
+		if i.d.ranOutOfMemory(context.WithoutCancel(ctx), i.id, i.made) {
+			return t, nil
+		}
 		t.abandon()
 		return nil, failure("talk to helper", "protocol", i.session.explain(nil))
 	case <-ctx.Done():
