@@ -156,7 +156,7 @@ case ${GUEST_CGROUP:-v2} in
 v2) append+=" cgroup_no_v1=all systemd.unified_cgroup_hierarchy=1" ;;
 hybrid) append+=" systemd.unified_cgroup_hierarchy=0" ;;
 esac
-timeout -k 5 "${GUEST_TIMEOUT:-1200}" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 4G \
+timeout -k 5 "${GUEST_TIMEOUT:-1200}" qemu-system-x86_64 -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 4G \
 	-nodefaults -no-user-config -display none -nic none -no-reboot -serial stdio -device virtio-rng-pci \
 	-kernel "$kernel/vmlinuz" -initrd "$kernel/ramdisk.cpio" -append "$append" \
 	-drive "file=$cache/root.img,if=virtio,format=raw,snapshot=on" \

@@ -147,7 +147,7 @@ func weaknesses() []weakness {
 		}},
 		{name: "work outside for what is inside", ids: []string{"S10"}, weak: func(b *weakBackend) { b.busy = true }},
 		{name: "late killing", ids: []string{"R2"}, weak: func(b *weakBackend) { b.patient = true }, all: true},
-		{name: "slow neighbours", ids: []string{"R13"}, weak: func(b *weakBackend) { b.slow = true }},
+		{name: "slow neighbours", ids: []string{"R13"}, weak: func(b *weakBackend) { b.slow = true }, all: true},
 		{name: "kill(0)", ids: []string{"R12"}, weak: func(b *weakBackend) { b.everybody = true }, also: ownGroup},
 		{name: "waiting for a pipe", ids: []string{"F7", "F10"}, weak: func(b *weakBackend) {
 			b.spec = func(s *sandbox.Spec) {
