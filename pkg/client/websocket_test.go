@@ -67,7 +67,7 @@ func TestSocket(t *testing.T) {
 			data := make([]byte, size)
 			for i := range data {
 				if data[i] = byte(rand.IntN(256)); !isBinary {
-					data[i] = "abc\n"[data[i]%4]
+					data[i] = "abcdefghijklmnopqrstuvwxyz01234\n"[data[i]%32]
 				}
 			}
 			sent := make(chan error, 1)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -18,6 +19,7 @@ import (
 // program is a case of a compiled language: what its compiler says and what it says itself are looked at together.
 type program struct {
 	name string
+	all  bool // uses much processor time: for make test-all
 	req  Request
 	in   string // stdin
 
@@ -38,6 +40,9 @@ func runProgramsOn(t *testing.T, e *Executor, language string, all []program) {
 	t.Helper()
 	for _, p := range all {
 		t.Run(p.name, func(t *testing.T) {
+			if p.all {
+				testenv.NeedAll(t, "the other programs")
+			}
 			pick(&p.req.Language, language)
 			if p.in != "" {
 				p.req.Stdin = strings.NewReader(p.in)
@@ -184,7 +189,7 @@ func main() {
 			verdict: sandbox.VerdictMemoryLimit,
 		},
 		{
-			name: "much garbage", req: Request{Code: "package main\n\nimport \"fmt\"\n\nvar keep []byte\n\nfunc main() {\n\tlive := make([][]byte, 50)\n\tfor i := range 6000 {\n\t\tkeep = make([]byte, 1<<20)\n\t\tkeep[i] = 1\n\t\tlive[i%50] = keep\n\t}\n\tfmt.Println(\"done\")\n}\n"},
+			name: "much garbage", all: true, req: Request{Code: "package main\n\nimport \"fmt\"\n\nvar keep []byte\n\nfunc main() {\n\tlive := make([][]byte, 50)\n\tfor i := range 6000 {\n\t\tkeep = make([]byte, 1<<20)\n\t\tkeep[i] = 1\n\t\tlive[i%50] = keep\n\t}\n\tfmt.Println(\"done\")\n}\n"},
 			out: "done\n",
 		},
 		{
@@ -434,7 +439,7 @@ fn main() {
 			name: "more memory than there is", req: Request{Code: "fn main() {\n    let n: usize = std::env::args().count() << 50;\n    let v: Vec<u8> = Vec::with_capacity(n);\n    println!(\"{}\", v.capacity());\n}\n"}, verdict: sandbox.VerdictMemoryLimit,
 		},
 		{
-			name: "much garbage", req: Request{Code: "fn main() {\n    let mut n = 0usize;\n    for i in 0..5000 { let v = vec![i as u8; 1 << 20]; n += v[i] as usize; }\n    println!(\"{}\", n > 0);\n}\n"}, out: "true\n",
+			name: "much garbage", all: true, req: Request{Code: "fn main() {\n    let mut n = 0usize;\n    for i in 0..5000 { let v = vec![i as u8; 1 << 20]; n += v[i] as usize; }\n    println!(\"{}\", n > 0);\n}\n"}, out: "true\n",
 		},
 		{name: "too long", req: Request{Code: "fn main() { loop { std::hint::spin_loop() } }\n", Limits: sandbox.Limits{Wall: time.Second}}, verdict: sandbox.VerdictTimeLimit},
 	})
@@ -532,7 +537,7 @@ public class Main {
 			name: "little memory, and enough", req: Request{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}, Code: "public class Main { public static void main(String[] a) { System.out.println(\"fits\"); } }\n"}, out: "fits\n",
 		},
 		{
-			name: "much garbage", req: Request{Code: "public class Main { static byte[] keep; public static void main(String[] a) { var live = new byte[100][]; for (int i = 0; i < 3000; i++) { keep = new byte[1 << 20]; live[i % 100] = keep; } System.out.println(\"done\"); } }\n"}, out: "done\n",
+			name: "much garbage", all: true, req: Request{Code: "public class Main { static byte[] keep; public static void main(String[] a) { var live = new byte[100][]; for (int i = 0; i < 3000; i++) { keep = new byte[1 << 20]; live[i % 100] = keep; } System.out.println(\"done\"); } }\n"}, out: "done\n",
 		},
 		{
 			name: "many threads are not memory", req: Request{Code: "public class Main { public static void main(String[] a) { for (int i = 0; i < 500; i++) { var t = new Thread(() -> { try { Thread.sleep(100000); } catch (InterruptedException e) {} }); t.setDaemon(true); t.start(); } } }\n"},

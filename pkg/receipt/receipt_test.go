@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -85,7 +86,11 @@ func TestEveryChangedByteIsFound(t *testing.T) {
 	if _, err := Verify(good, key); err != nil {
 		t.Fatal(err)
 	}
-	for i := range good {
+	step := 5
+	if testenv.All() {
+		step = 1
+	}
+	for i := 0; i < len(good); i += step {
 		for _, bit := range []int{0, i % 8, 5} { // the least, the one that makes another letter case, and one of the rest
 			bad := bytes.Clone(good)
 			bad[i] ^= 1 << bit

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // Whatever is written, in whatever pieces: what is kept is the head and the tail of it, the live reader
@@ -154,6 +156,9 @@ func TestRecorderMergesMarks(t *testing.T) {
 		"first, other": func(i int) int { return map[bool]int{true: 1}[i > maxMarks/2] },
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "alternating" && name != "mostly one" {
+				testenv.NeedAll(t, "alternating streams")
+			}
 			const writes = 5 * maxMarks / 2
 			r := NewRecorder(64*MiB, nil, nil, nil)
 			var all [2]strings.Builder

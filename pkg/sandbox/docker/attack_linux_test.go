@@ -66,6 +66,9 @@ func printable(r rune) rune {
 // Every attack is carried out against containers of either engine; see docs/THREAT_MODEL.md for what does not apply.
 func TestAttackSuite(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
+		if e.name == "podman" {
+			testenv.NeedAll(t, "Docker Engine")
+		}
 		var only []string
 		if !testenv.All() { // a few, of each kind
 			only = []string{"F2", "F7", "F11", "F12", "F13", "S1", "R1", "R4", "R11", "N1", "W6"}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -12,6 +13,9 @@ import (
 // and its limit on processes.
 func TestHelperUnderSiege(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
+		if e.name == "podman" {
+			testenv.NeedAll(t, "Docker Engine")
+		}
 		b := e.backend(t)
 		m := sandbox.NewManager(b, sandbox.Options{})
 		defer m.Close()
