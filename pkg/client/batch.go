@@ -52,29 +52,40 @@ func (c *Client) Batch(ctx context.Context, batch *wire.Batch) iter.Seq2[Item, e
 
 // readItem reads one line of a batch.
 func readItem(line []byte) (Item, error) {
-	var doc struct {
-		wire.BatchItem
+	// The kind decides what the other names mean: "skipped" is a bool in an item and a number in the summary.
+	var head struct {
+		Kind    string        `json:"kind"`
 		Problem *wire.Problem `json:"problem"`
 	}
-	if err := json.Unmarshal(line, &doc); err != nil {
+	broken := func(err error) (Item, error) {
 		return Item{}, fmt.Errorf("the server sent what is no item: %w", err)
 	}
+	if err := json.Unmarshal(line, &head); err != nil {
+		return broken(err)
+	}
 	switch {
-	case doc.Kind == wire.KindSummary:
+	case head.Kind == wire.KindSummary:
 		s := new(wire.BatchSummary)
-		return Item{Summary: s}, json.Unmarshal(line, s)
-	case doc.Kind == wire.KindError && doc.Problem != nil:
-		return Item{}, &Problem{*doc.Problem}
-	case doc.Kind != wire.KindItem:
-		return Item{}, fmt.Errorf("the server sent what is no item: %.40q", doc.Kind)
+		if err := json.Unmarshal(line, s); err != nil {
+			return broken(err)
+		}
+		return Item{Summary: s}, nil
+	case head.Kind == wire.KindError && head.Problem != nil:
+		return Item{}, &Problem{*head.Problem}
+	case head.Kind != wire.KindItem:
+		return broken(fmt.Errorf("kind %.40q", head.Kind))
+	}
+	var doc wire.BatchItem
+	if err := json.Unmarshal(line, &doc); err != nil {
+		return broken(err)
 	}
 	item := Item{Index: doc.Index, Name: doc.Name, ID: doc.ID, Skipped: doc.Skipped}
 	if doc.Error != nil {
 		item.Err = &Problem{*doc.Error}
 	}
-	if doc.BatchItem.Result != nil {
+	if doc.Result != nil {
 		var err error
-		if item.Result, err = wire.DecodeResult(doc.BatchItem.Result); err != nil {
+		if item.Result, err = wire.DecodeResult(doc.Result); err != nil {
 			return item, fmt.Errorf("the result of item %d: %w", item.Index, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
@@ -14,9 +15,7 @@ import (
 // Real is an engine over the native backend, with a compile cache of its own, and such languages as a languages.yaml defines them.
 func Real(t testing.TB, languages ...*executor.Language) (*executor.Executor, *sandbox.Manager) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, for sandboxes of the tier container")
-	}
+	testenv.NeedRoot(t)
 	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
 		_ = os.Setenv("SANDBOX_RUN_INIT", filepath.Join(dir, "sandbox-init"))
 	}
