@@ -46,6 +46,8 @@ func Call(arch string, nr uint32, args [6]uint64) string {
 		detail = "MAP_SHARED|MAP_ANONYMOUS"
 	case "fcntl":
 		detail = constant(low[1], fileCommands)
+	case "sendto", "sendmsg", "sendmmsg":
+		detail = "MSG_OOB"
 	case "chmod", "fchmod", "mkdir", "mknod", "creat":
 		detail = flags(low[1]&setIDBits, modeBits)
 	case "fchmodat", "fchmodat2", "mkdirat", "mknodat", "open":

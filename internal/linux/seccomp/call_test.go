@@ -39,7 +39,7 @@ func TestCall(t *testing.T) {
 // Written by hand: what is refused and told nobody, because ordinary programs try it.
 const (
 	goldenQuiet = `clone3 io_setup io_submit io_getevents io_pgetevents io_cancel io_destroy file_getattr file_setattr listns rseq_slice_yield
-		io_uring_setup get_mempolicy set_mempolicy mbind`
+		io_uring_setup get_mempolicy set_mempolicy mbind sync syncfs`
 	goldenQuietAMD64 = goldenQuiet + ` uprobe`
 )
 

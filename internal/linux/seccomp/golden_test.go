@@ -16,7 +16,7 @@ const (
 		io_uring_setup io_uring_enter io_uring_register userfaultfd bpf perf_event_open
 		keyctl add_key request_key kexec_load kexec_file_load init_module finit_module delete_module
 		open_by_handle_at name_to_handle_at quotactl quotactl_fd swapon swapoff reboot syslog acct vhangup
-		settimeofday clock_settime adjtimex clock_adjtime
+		settimeofday clock_settime adjtimex clock_adjtime sync syncfs
 		ptrace process_vm_readv process_vm_writev process_madvise pidfd_getfd kcmp
 		fanotify_init lsm_get_self_attr lsm_set_self_attr lsm_list_modules lookup_dcookie nfsservctl
 		mbind get_mempolicy set_mempolicy set_mempolicy_home_node migrate_pages move_pages`
@@ -25,7 +25,7 @@ const (
 		getpmsg putpmsg afs_syscall tuxcall security vserver`
 	goldenAbsent      = `clone3 seccomp io_setup io_submit io_getevents io_pgetevents io_cancel io_destroy file_getattr file_setattr listns rseq_slice_yield`
 	goldenAbsentAMD64 = goldenAbsent + ` uprobe`
-	goldenPartly      = `clone socket socketpair personality ioctl prctl setsockopt fcntl prlimit64`
+	goldenPartly      = `clone socket socketpair personality ioctl prctl setsockopt fcntl prlimit64 sendto sendmsg sendmmsg`
 	goldenSetID       = `fchmod fchmodat fchmodat2 mknodat mkdirat openat`
 	goldenSetIDAMD64  = goldenSetID + ` chmod mknod mkdir open creat`
 )
@@ -148,7 +148,14 @@ func TestGoldenArguments(t *testing.T) {
 		{call: "socket", args: [6]uint64{1, 1, 0}},
 		{call: "socket", args: [6]uint64{1, 5 | 0o2000000 | 0o4000, 0}},
 		{call: "socket", args: [6]uint64{2, 1 | 0o2000000, 6}},
-		{call: "socket", args: [6]uint64{2, 1, 262}},
+		{call: "socket", args: [6]uint64{2, 1, 262}, want: ePROTONOSUPPORT}, // MPTCP
+		{call: "sendto", args: [6]uint64{3, 0, 1, 0x4040}},                  // MSG_NOSIGNAL | MSG_DONTWAIT
+		{call: "sendto", args: [6]uint64{3, 0, 1, 1}, want: eOPNOTSUPP},     // MSG_OOB
+		{call: "sendto", args: [6]uint64{3, 0, 1, high | 0x4001}, want: eOPNOTSUPP},
+		{call: "sendmsg", args: [6]uint64{3, 0, 0x4000, 1}},
+		{call: "sendmsg", args: [6]uint64{3, 0, 0x4001}, want: eOPNOTSUPP},
+		{call: "sendmmsg", args: [6]uint64{3, 0, 1, 0x4000}},
+		{call: "sendmmsg", args: [6]uint64{3, 0, 1, 1}, want: eOPNOTSUPP},
 		{call: "socket", args: [6]uint64{10, 2 | 0o4000, 17}},
 		{call: "socket", args: [6]uint64{10, 2, 58}},
 		{call: "socket", args: [6]uint64{high | 2, high | 1, high | 6}},
@@ -243,7 +250,7 @@ func TestGoldenAllowed(t *testing.T) {
 		exit exit_group wait4 waitid kill tgkill getpid gettid newfstatat statx getdents64 pipe2 dup3 epoll_create1 epoll_ctl
 		epoll_pwait eventfd2 inotify_init1 timerfd_create timer_create clock_gettime clock_nanosleep nanosleep getrandom
 		memfd_create rseq membarrier sched_yield sched_getaffinity sched_setaffinity set_robust_list
-		madvise connect bind listen accept4 sendmsg recvmsg sendto recvfrom getsockopt
+		madvise connect bind listen accept4 recvmsg recvfrom getsockopt
 		faccessat2 close_range pidfd_open pidfd_send_signal copy_file_range sendfile splice landlock_create_ruleset
 		openat mkdirat fchmod fchmodat renameat2 unlinkat linkat symlinkat utimensat umask setsid setpgid`
 	for _, arch := range []string{"amd64", "arm64"} {

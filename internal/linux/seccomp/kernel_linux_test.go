@@ -212,6 +212,10 @@ var probes = slices.Concat([]probe{
 	{name: "raw6", want: unix.EPERM, run: sock(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6)},
 	{name: "sock-packet", want: unix.EPERM, run: sock(unix.AF_INET, unix.SOCK_PACKET, 0x0300)},
 	{name: "sctp", want: unix.EPROTONOSUPPORT, run: sock(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP), lacking: unix.EPROTONOSUPPORT},
+	{name: "mptcp", want: unix.EPROTONOSUPPORT, run: sock(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP), lacking: unix.EPROTONOSUPPORT},
+	{name: "oob-sendto", want: unix.EOPNOTSUPP, run: raw(unix.SYS_SENDTO, bad, bad, 1, unix.MSG_OOB)},
+	{name: "oob-sendmsg", want: unix.EOPNOTSUPP, run: raw(unix.SYS_SENDMSG, bad, bad, unix.MSG_OOB|unix.MSG_NOSIGNAL)},
+	{name: "oob-sendmmsg", want: unix.EOPNOTSUPP, run: raw(unix.SYS_SENDMMSG, bad, bad, 1, unix.MSG_OOB)},
 	{name: "socketpair-netlink", want: unix.EAFNOSUPPORT, run: raw(unix.SYS_SOCKETPAIR, unix.AF_NETLINK, unix.SOCK_RAW, 0, bad)},
 	// S5
 	{name: "io_uring_setup", want: unix.EPERM, run: raw(unix.SYS_IO_URING_SETUP, 0, bad)},
@@ -242,6 +246,8 @@ var probes = slices.Concat([]probe{
 	{name: "syslog", want: unix.EPERM, run: raw(unix.SYS_SYSLOG, bad, 0, 0)},
 	{name: "acct", want: unix.EPERM, run: raw(unix.SYS_ACCT, bad)}, // null would switch accounting off
 	{name: "vhangup", want: unix.EPERM, run: raw(unix.SYS_VHANGUP)},
+	{name: "sync", want: unix.EPERM, run: raw(unix.SYS_SYNC)},
+	{name: "syncfs", want: unix.EPERM, run: raw(unix.SYS_SYNCFS, bad)},
 	{name: "lookup_dcookie", want: unix.EPERM, run: raw(unix.SYS_LOOKUP_DCOOKIE, 0, bad, 0)},
 	{name: "fanotify_init", want: unix.EPERM, run: raw(unix.SYS_FANOTIFY_INIT, bad, bad)},
 	{name: "mbind", want: unix.EPERM, run: raw(unix.SYS_MBIND, 0, 0, bad, 0, 0, bad)},

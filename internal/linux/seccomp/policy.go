@@ -41,6 +41,7 @@ const (
 	eINVAL           = 22
 	eNOSYS           = 38
 	eNOPROTOOPT      = 92
+	eOPNOTSUPP       = 95
 	ePROTONOSUPPORT  = 93
 	eSOCKTNOSUPPORT  = 94
 	eAFNOSUPPORT     = 97
@@ -51,6 +52,7 @@ const (
 	noSuchFamily     = retErrno | eAFNOSUPPORT
 	noSuchSocketType = retErrno | eSOCKTNOSUPPORT
 	noSuchProtocol   = retErrno | ePROTONOSUPPORT
+	notSupported     = retErrno | eOPNOTSUPP
 )
 
 // Errno returns the errno the call fails with, or 0 if a does not make it fail.
@@ -85,13 +87,14 @@ func (p Policy) encode(a Action, quiet bool) uint32 {
 
 // quietly reports whether a call is refused by a plain errno whatever the policy: those that ordinary programs try as a
 // matter of course, and do without. libc asks for clone3 at every thread; what does not exist is asked for by whatever is
-// newer than its kernel; libuv (Node) makes an io_uring for every loop; numerical libraries look for memory nodes.
+// newer than its kernel; libuv (Node) makes an io_uring for every loop; numerical libraries look for memory nodes; package managers
+// and databases write file systems back.
 // Seccomp is told of, though it does not exist here: filters are refused for a reason.
 func quietly(name string, a Action) bool {
 	switch name {
 	case "seccomp":
 		return false
-	case "io_uring_setup", "get_mempolicy", "set_mempolicy", "mbind":
+	case "io_uring_setup", "get_mempolicy", "set_mempolicy", "mbind", "sync", "syncfs":
 		return true
 	}
 	return a == noSys
@@ -123,6 +126,8 @@ const (
 	ruleSharedMemory             // the same, its size in argument 1
 	ruleSemaphores               // the same, their number in argument 1
 	ruleAffinity                 // processors to run on
+	ruleSend2                    // flags of a message in argument 2
+	ruleSend3                    // flags of a message in argument 3
 	ruleCount
 )
 
@@ -189,9 +194,10 @@ var (
 		{arg: 1, op: opIn, mask: sockTypeMask, set: []uint32{3, 10}, then: notPermitted},
 		// SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET.
 		{arg: 1, op: opNotIn, mask: sockTypeMask, set: []uint32{1, 2, 5}, then: noSuchSocketType},
-		// 0, ICMP (and PF_UNIX), TCP, UDP, ICMPv6, MPTCP (Go listens with it by
-		// default). SCTP, L2TP, DCCP and SMC would load kernel modules on demand.
-		{arg: 2, op: opNotIn, mask: whole, set: []uint32{0, 1, 6, 17, 58, 262}, then: noSuchProtocol},
+		// MPTCP, which Go asks for by default when it listens, and does without.
+		{arg: 2, op: opIn, mask: whole, set: []uint32{262}, then: noSuchProtocol, quiet: true},
+		// 0, ICMP (and PF_UNIX), TCP, UDP, ICMPv6. SCTP, L2TP, DCCP and SMC would load kernel modules on demand.
+		{arg: 2, op: opNotIn, mask: whole, set: []uint32{0, 1, 6, 17, 58}, then: noSuchProtocol},
 	}
 	stepsPersonality = []step{
 		{arg: 0, op: opNotIn, mask: whole, set: []uint32{0, 0x8, 0x20000, 0x20008, 0xffffffff}, then: notPermitted},
@@ -219,6 +225,9 @@ var (
 	stepsFcntl = []step{
 		{arg: 1, op: opIn, mask: whole, set: []uint32{1024, 1026, 1040}, then: invalid},
 	}
+	// MSG_OOB: out-of-band data on Unix sockets has led to use after free (CVE-2025-38236), and nothing here needs it on TCP.
+	stepsSend2 = []step{{arg: 2, op: opAny, mask: 1, then: notSupported}}
+	stepsSend3 = []step{{arg: 3, op: opAny, mask: 1, then: notSupported}}
 	stepsMode1 = []step{{arg: 1, op: opAny, mask: setIDBits, then: notPermitted}}
 	stepsMode2 = []step{{arg: 2, op: opAny, mask: setIDBits, then: notPermitted}}
 	// PostgreSQL wants a few bytes of it. 4096 segments (kernel.shmmni) of this size are 256 MiB.
@@ -278,6 +287,10 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 		return stepsPrlimit, 0
 	case ruleFcntl:
 		return stepsFcntl, 0
+	case ruleSend2:
+		return stepsSend2, 0
+	case ruleSend3:
+		return stepsSend3, 0
 	case ruleMemoryFile:
 		if p.DenyUncounted {
 			return nil, notPermitted

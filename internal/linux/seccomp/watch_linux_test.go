@@ -110,7 +110,7 @@ func watch(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refusal) {
 
 // Every refusal that is watched is the very errno of the filter that is not, and is counted by name unless it is quiet.
 func TestWatchRefuses(t *testing.T) {
-	quiet := strings.Fields(`clone3 netlink-route netlink-generic socketpair-netlink io_uring_setup mbind io_setup future
+	quiet := strings.Fields(`clone3 netlink-route netlink-generic socketpair-netlink io_uring_setup mbind io_setup future mptcp sync syncfs
 		x32-getpid x32-mount x32-ptrace`)
 	names := map[string]string{ // where the probe's name is not the call's
 		"umount2": "umount2", "seccomp-filter": "seccomp", "seccomp-listener": "seccomp", "prctl-filter": "prctl(PR_SET_SECCOMP)",
@@ -122,6 +122,7 @@ func TestWatchRefuses(t *testing.T) {
 		"sctp": "socket(IPPROTO_SCTP)", "tiocsti": "ioctl(TIOCSTI)", "tiocsti-high": "ioctl(TIOCSTI)", "tioclinux": "ioctl(TIOCLINUX)",
 		"tiocsetd": "ioctl(TIOCSETD)", "lease": "fcntl(F_SETLEASE)", "notify": "fcntl(F_NOTIFY)", "personality-aslr": "personality(0x40000)",
 		"socket-filter": "setsockopt(SO_ATTACH_FILTER)", "socket-reuseport-filter": "setsockopt(SO_ATTACH_REUSEPORT_CBPF)", "ptrace": "ptrace(2)",
+		"oob-sendto": "sendto(MSG_OOB)", "oob-sendmsg": "sendmsg(MSG_OOB)", "oob-sendmmsg": "sendmmsg(MSG_OOB)",
 	}
 	const step = 50 // fewer than are answered
 	for from := 0; from < len(probes); from += step {

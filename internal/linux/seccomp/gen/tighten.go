@@ -19,6 +19,8 @@ var refused = []string{
 	"open_by_handle_at", "name_to_handle_at",
 	"quotactl", "quotactl_fd", "swapon", "swapoff", "reboot", "syslog", "acct", "vhangup",
 	"settimeofday", "clock_settime",
+	// These write back every file system, or a shared one, of the machine: a program could hold up all others with them. fsync stays.
+	"sync", "syncfs",
 	// moby allows these two for reading the clock's state; whether they write is
 	// behind a pointer.
 	"adjtimex", "clock_adjtime",
@@ -52,6 +54,9 @@ var byArguments = map[string]string{
 	"setsockopt":  "ruleSockopt",
 	"fcntl":       "ruleFcntl",
 	"prlimit64":   "rulePrlimit",
+	"sendmsg":     "ruleSend2",
+	"sendto":      "ruleSend3",
+	"sendmmsg":    "ruleSend3",
 
 	"chmod":     "ruleMode1",
 	"fchmod":    "ruleMode1",
