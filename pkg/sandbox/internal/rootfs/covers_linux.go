@@ -24,8 +24,9 @@ func LookAtProc() Covers {
 	}
 	return Covers{
 		Masked: readable("kcore", "keys", "key-users", "kallsyms", "kmsg", "sched_debug", "timer_list", "timer_stats", "latency_stats",
-			"sysrq-trigger", "config.gz", "cmdline", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports"),
-		Hidden:   readable("acpi", "asound", "scsi", "bus", "fs", "irq"),
+			"sysrq-trigger", "config.gz", "cmdline", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports",
+			"interrupts", "softirqs"), // what neighbours do, to the millisecond
+		Hidden:   readable("acpi", "asound", "scsi", "bus", "fs", "irq", "pressure"),
 		ReadOnly: []string{"/proc/sys"},
 	}
 }

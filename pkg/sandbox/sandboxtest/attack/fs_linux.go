@@ -381,7 +381,7 @@ func readSecrets(t *trial) {
 	for _, a := range t.inside(id, "read",
 		planted, "/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/sudoers", "/etc/machine-id", "/root", "/root/.ssh", "/home/../root/.ssh/id_rsa", "/run", "/var", "/var/run/docker.sock", "/run/docker.sock",
 		"/boot", "/srv", "/mnt", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kallsyms", "/proc/sched_debug", "/proc/timer_list", "/proc/kmsg", "/proc/cmdline", "/proc/config.gz",
-		"/proc/vmallocinfo", "/proc/iomem", "/proc/ioports", "/proc/latency_stats", "/proc/acpi", "/proc/asound", "/proc/scsi", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger", "/proc/1/environ", "/proc/1/maps", "/proc/1/root/etc/shadow", "/proc/1/cwd", "/sys/class/dmi/id", "/sys/kernel/debug", "/sys/firmware", "/dev/mem", "/dev/kmsg", "/dev/sda",
+		"/proc/vmallocinfo", "/proc/iomem", "/proc/ioports", "/proc/latency_stats", "/proc/interrupts", "/proc/softirqs", "/proc/pressure", "/proc/pressure/cpu", "/proc/acpi", "/proc/asound", "/proc/scsi", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger", "/proc/1/environ", "/proc/1/maps", "/proc/1/root/etc/shadow", "/proc/1/cwd", "/sys/class/dmi/id", "/sys/kernel/debug", "/sys/firmware", "/dev/mem", "/dev/kmsg", "/dev/sda",
 	) {
 		t.judge(!a.OK() || a.Detail == "", "read "+a.Name, say(a), control.of(planted).Got)
 	}
