@@ -182,11 +182,11 @@ func (p *policy) dialled(ap netip.AddrPort, named bool) error {
 	if p.listed(netip.AddrPortFrom(a, ap.Port())) {
 		return nil
 	}
-	special := !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() || slices.Contains(metadata, a)
+	special := !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() || carriesIPv4(a) || slices.Contains(metadata, a)
 	if named && !special {
 		return nil
 	}
-	if special || slices.ContainsFunc(notPublic, func(x netip.Prefix) bool { return x.Contains(a) }) {
+	if special || !public(a) {
 		return fmt.Errorf("%s: %w", a, errPrivate)
 	}
 	own, err := p.own()
@@ -217,13 +217,35 @@ func (p *policy) control(named bool) func(network, address string, _ syscall.Raw
 	}
 }
 
-// notPublic are the ranges that the registries of IANA do not give out for the internet, and those that carry an IPv4 address within
-// an IPv6 one, where the former could be any of the same.
+// public reports whether an address is globally reachable unicast, as far as the registries of IANA tell.
+func public(a netip.Addr) bool {
+	return (a.Is4() || globalUnicast.Contains(a)) && !slices.ContainsFunc(notPublic, func(x netip.Prefix) bool { return x.Contains(a) })
+}
+
+// carriesIPv4 reports whether an IPv6 address may stand for an IPv4 one on the way: 6to4, Teredo, ISATAP (an interface id of 5efe behind any
+// prefix), and whatever lies outside of the ranges for hosts, such as ::ffff:0:127.0.0.1 and the prefixes of NAT64.
+func carriesIPv4(a netip.Addr) bool {
+	if a.Is4() {
+		return false
+	}
+	b := a.As16()
+	isatap := b[8]&^0x02 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe
+	host := globalUnicast.Contains(a) || uniqueLocal.Contains(a) || a.IsLoopback()
+	return !host || isatap || sixToFour.Contains(a) || teredo.Contains(a)
+}
+
+var (
+	globalUnicast = netip.MustParsePrefix("2000::/3")
+	uniqueLocal   = netip.MustParsePrefix("fc00::/7")
+	sixToFour     = netip.MustParsePrefix("2002::/16")
+	teredo        = netip.MustParsePrefix("2001::/32")
+)
+
+// notPublic are the ranges among IPv4 and global unicast that IANA does not give out for the internet.
 var notPublic = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
 	"192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-	"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16",
-	"fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
+	"2001::/23", "2001:db8::/32", "3fff::/20",
 )
 
 // metadata are where clouds answer their machines, beyond the link-local address that most use.

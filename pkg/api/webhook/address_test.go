@@ -94,6 +94,7 @@ func TestDialled(t *testing.T) {
 		"100.64.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192", "198.18.0.1", "203.0.113.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",
 		"::", "::1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "fe80::1", "fe80::1%lo", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1",
 		"64:ff9b::7f00:1", "64:ff9b:1::a00:1", "2002:7f00:1::", "2001:0:1::1", "2001:db8::1", "100::1", "93.184.215.14", "::ffff:93.184.215.14",
+		"::ffff:0:127.0.0.1", "::5efe:7f00:1", "2606:4700::5efe:7f00:1", "2606:4700::200:5efe:a00:1", "2002:a00:1::1", "2002:808:808::1", "2001:0:808:808::1", "64:ff9b::808:808", "5f00::1", "4000::1",
 	}
 	for _, a := range private {
 		if err := p.dialled(netip.AddrPortFrom(netip.MustParseAddr(a), 443), false); !errors.Is(err, errPrivate) {
@@ -103,7 +104,8 @@ func TestDialled(t *testing.T) {
 	// A name that is allowed may be at home, and never where credentials are.
 	for a, want := range map[string]bool{
 		"10.0.0.1": true, "127.0.0.1": true, "93.184.215.14": true, "fd00::1": true, "169.254.169.254": false, "168.63.129.16": false,
-		"fd00:ec2::254": false, "0.0.0.0": false, "224.0.0.1": false, "fe80::1": false,
+		"fd00:ec2::254": false, "0.0.0.0": false, "224.0.0.1": false, "fe80::1": false, "::1": true,
+		"::ffff:0:169.254.169.254": false, "64:ff9b::a9fe:a9fe": false, "2002:a9fe:a9fe::": false, "2606:4700::5efe:a9fe:a9fe": false,
 	} {
 		if err := p.dialled(netip.AddrPortFrom(netip.MustParseAddr(a), 443), true); (err == nil) != want {
 			t.Errorf("%s by an allowed name: %v", a, err)
