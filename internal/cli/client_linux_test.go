@@ -114,9 +114,9 @@ func TestClientMethods(t *testing.T) {
 			}
 		},
 		"Start": func(t *testing.T) {
-			first, err := c.Start(t.Context(), shell("echo once"), "a key")
+			first, err := c.Start(t.Context(), shell("echo once"), "a-key")
 			must(t, err)
-			again, err := c.Start(t.Context(), shell("echo once"), "a key")
+			again, err := c.Start(t.Context(), shell("echo once"), "a-key")
 			must(t, err)
 			if first.ID == "" || again.ID != first.ID {
 				t.Errorf("%+v, then %+v", first, again)
@@ -223,7 +223,7 @@ func TestClientMethods(t *testing.T) {
 			out, r := collect(t, func() (executor.Event, error) {
 				ev, err := session.Next(t.Context())
 				if ev.Kind == sandbox.EventStdout && strings.Contains(string(ev.Data), "ready") {
-					must(t, session.Signal(t.Context(), "USR1"))
+					must(t, session.Signal(t.Context(), "SIGUSR1"))
 				}
 				return ev, err
 			})

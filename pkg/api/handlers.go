@@ -110,6 +110,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer s.discharge(a)
+	s.onTheSpot(a, j)
 	in := attach(ctx, j)
 	defer in.close()
 	w.Header().Set(wire.HeaderRunID, j.ID)

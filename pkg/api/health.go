@@ -58,7 +58,7 @@ func (c *deepCheck) look(ctx context.Context, e Engine) *wire.Deep {
 	return deep
 }
 
-// health is GET /v1/health: 200 if it is what was asked for, else 503. Nobody needs a token for it, but to have something run.
+// health is GET /v1/health: 200 if it is what was asked for, else 503. Without a token the answer says that the server lives, and no more.
 func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	query, err := readQuery(r, "check", "deep")
 	if err != nil {
@@ -77,10 +77,10 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	if !h.Ready {
 		h.Reason = "it drains, and takes no more runs"
 	}
+	p, stranger := s.authenticate(r)
 	if deep == "1" {
-		p, err := s.authenticate(r)
-		if err != nil {
-			return err
+		if stranger != nil {
+			return stranger
 		}
 		if !p.may(ScopeAdmin) {
 			return newProblem(wire.CodeForbidden, "it needs the scope %s", ScopeAdmin)
@@ -93,6 +93,11 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	status := http.StatusOK
 	if !h.Ready && check != "live" {
 		status = http.StatusServiceUnavailable
+	}
+	if stranger != nil {
+		w.Header().Del(wire.HeaderVersion)
+		answerJSON(w, status, []byte(`{"live":true}`))
+		return nil
 	}
 	answerJSON(w, status, appendJSON(nil, h))
 	return nil

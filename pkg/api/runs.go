@@ -347,6 +347,10 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 
 // remove is DELETE /v1/runs/{id}: it calls off a run that is under way (202), and forgets one that is over (204).
 func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
+	if j := s.callOff(r.PathValue("id"), PrincipalFrom(r.Context()).ID); j != nil {
+		answerJSON(w, http.StatusAccepted, appendJSON(nil, &wire.RunInfo{ID: j.ID, State: wire.StateRunning, Language: j.Language, Accepted: j.Accepted}))
+		return nil
+	}
 	run, err := s.find(r)
 	if err != nil {
 		return err

@@ -209,6 +209,29 @@ func (k keys) Authenticate(_ context.Context, token string) (*Principal, error) 
 	return nil, ErrUnauthorized
 }
 
+// TestCallOffWhileWaitedFor: a run that is answered on the spot can be called off by its id, by its owner and nobody else (A2).
+func TestCallOffWhileWaitedFor(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Auth = keys{"a": {ID: "a"}, "b": {ID: "b"}} })
+	w.token = "a"
+	answer := w.request("POST", wire.PathRun, body("out begun\nwait", `"timeout":"300s"`), "Accept", wire.TypeNDJSON)
+	defer answer.Body.Close()
+	lines := bufio.NewReader(answer.Body)
+	if line, err := lines.ReadString('\n'); err != nil {
+		t.Fatal(line, err)
+	}
+	path := wire.PathRuns + "/" + answer.Header.Get(wire.HeaderRunID)
+	w.token = "b"
+	w.problem(404, "DELETE", path, "")
+	w.token = "a"
+	var info wire.RunInfo
+	decode(t, w.ask(202, "DELETE", path, ""), &info)
+	rest, err := io.ReadAll(lines)
+	if err != nil || !strings.Contains(string(rest), `"verdict":"cancelled"`) || info.State != wire.StateRunning || info.Accepted.IsZero() {
+		t.Errorf("%v, %+v: %s", err, info, rest)
+	}
+	w.problem(404, "DELETE", path, "")
+}
+
 // TestOwners: runs and files of one principal do not exist for another (A2).
 func TestOwners(t *testing.T) {
 	w := newWorld(t, func(o *Options) {
@@ -251,8 +274,18 @@ func TestOwners(t *testing.T) {
 	if said = slices.Compact(said); len(said) != 1 {
 		t.Errorf("an oracle: %q", said)
 	}
-	w.ask(200, "GET", wire.PathHealth, "")
 	w.problem(401, "GET", wire.PathHealth+"?deep=1", "")
+	// Without a key, health says that the server lives; with one, how it is.
+	answer := w.request("GET", wire.PathHealth, "")
+	text, _ := io.ReadAll(answer.Body)
+	answer.Body.Close()
+	if string(text) != `{"live":true}` || answer.StatusCode != 200 || answer.Header.Get(wire.HeaderVersion) != "" {
+		t.Errorf("%d %s %v", answer.StatusCode, text, answer.Header)
+	}
+	w.token = "a"
+	if b := w.ask(200, "GET", wire.PathHealth, ""); !strings.Contains(string(b), `"version":"test"`) || !strings.Contains(string(b), `"running":0`) {
+		t.Errorf("%s", b)
+	}
 	// Our own failures are told to nobody but the owner.
 	w.token = "a"
 	w.fake.FailCreate(errors.New("secret path /root/x"))

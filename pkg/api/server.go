@@ -68,7 +68,10 @@ type Server struct {
 }
 
 // active is a run under way, from its acceptance to its end.
-type active struct{ stop context.CancelCauseFunc }
+type active struct {
+	stop context.CancelCauseFunc
+	job  *job // of a run that is answered on the spot; nil: the registry has it
+}
 
 // New makes a server and takes up what an earlier one left in Options.Dir.
 func New(o Options) (*Server, error) {
@@ -345,7 +348,7 @@ func (s *Server) isDraining() bool {
 // enlist counts a run among those under way. Its context ends with the caller's, or when the server wants it to end.
 func (s *Server) enlist(ctx context.Context) (context.Context, *active, error) {
 	ctx, stop := context.WithCancelCause(ctx)
-	a := &active{stop}
+	a := &active{stop: stop}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining {
@@ -354,6 +357,26 @@ func (s *Server) enlist(ctx context.Context) (context.Context, *active, error) {
 	}
 	s.active[a] = struct{}{}
 	return ctx, a, nil
+}
+
+// onTheSpot lets a run be called off by its id while its client waits for the answer.
+func (s *Server) onTheSpot(a *active, j *job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a.job = j
+}
+
+// callOff ends such a run, if there is one of that id and owner, and returns it.
+func (s *Server) callOff(id, owner string) *job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for a := range s.active {
+		if a.job != nil && a.job.ID == id && a.job.Principal.ID == owner {
+			a.stop(errForgotten)
+			return a.job
+		}
+	}
+	return nil
 }
 
 func (s *Server) discharge(a *active) {
