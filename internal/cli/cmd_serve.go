@@ -144,6 +144,7 @@ func (o *serveOptions) warmFlags(fs *pflag.FlagSet) {
 	addParsed(fs, &s.WarmMemory, "warm-memory", "1g", "memory `size` for what waits", readPositive(sandbox.ParseSize))
 	addParsed(fs, &s.WarmCPUs, "warm-cpus", "", "`cores` that making it may take (default half of this machine's)", readPositive(readCores))
 	fs.BoolVar(&s.WarmPerKey, "warm-per-key", false, "no two keys have programs forked from one interpreter")
+	fs.BoolVar(&s.ShareCompiled, "share-compiled", false, "keys use each other's compiled programs, which tells one what another has compiled")
 	fs.BoolVar(&s.NoWarm, "no-warm", false, "start everything cold")
 }
 

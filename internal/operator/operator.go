@@ -77,6 +77,8 @@ type Settings struct {
 	WarmCPUs   float64
 	WarmPerKey bool // keys share no interpreter that forks
 
+	ShareCompiled bool // keys share what compilers made
+
 	// What is kept, and where.
 	Dir      string
 	KeepFor  time.Duration
@@ -177,7 +179,7 @@ func Changes(before, after *Settings) (names []string) {
 		{"queue", before.Queue, after.Queue}, {"queue-per-key", before.QueuePerKey, after.QueuePerKey}, {"queue-wait", before.QueueWait, after.QueueWait},
 		{"concurrency", before.Concurrency, after.Concurrency}, {"rate", before.Rate, after.Rate}, {"burst", before.Burst, after.Burst},
 		{"no-warm", before.NoWarm, after.NoWarm}, {"warm-memory", before.WarmMemory, after.WarmMemory}, {"warm-cpus", before.WarmCPUs, after.WarmCPUs},
-		{"warm-per-key", before.WarmPerKey, after.WarmPerKey},
+		{"warm-per-key", before.WarmPerKey, after.WarmPerKey}, {"share-compiled", before.ShareCompiled, after.ShareCompiled},
 		{"dir", before.Dir, after.Dir}, {"keep", before.KeepFor, after.KeepFor}, {"keep-runs", before.KeepRuns, after.KeepRuns}, {"keep-size", before.KeepSize, after.KeepSize},
 		{"audit-log", before.AuditLog, after.AuditLog}, {"drain-timeout", before.DrainTimeout, after.DrainTimeout},
 	} {

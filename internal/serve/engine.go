@@ -65,7 +65,7 @@ func newEngine(ctx context.Context, s *operator.Settings, b sandbox.Backend, cho
 	}
 	e.manager = sandbox.NewManager(e.backend, sandbox.Options{Chosen: chosen})
 	var err error
-	if e.Executor, err = app.NewExecutor(e.manager, app.Engine{Audit: trail, Door: audit.DoorAPI, Ahead: e.pool != nil, OnLack: e.lacks}); err != nil {
+	if e.Executor, err = app.NewExecutor(e.manager, app.Engine{Audit: trail, Door: audit.DoorAPI, Ahead: e.pool != nil, SharedCache: s.ShareCompiled, OnLack: e.lacks}); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
 	return e, nil

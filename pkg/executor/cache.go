@@ -56,10 +56,11 @@ func (c *Cache) most() sandbox.Size { return c.limit() / 4 }
 func (p *Plan) key(phase *Phase, contents string) string {
 	h := sha256.New()
 	field := fieldsOf(h)
-	field("sandbox-run compile 2")
+	field("sandbox-run compile 3")
 	field(p.Language)
 	field(p.Version)
 	field(p.toolchain)
+	field(p.tenant)
 	for _, list := range [][]string{phase.Process.Args, phase.Produces} {
 		field(strconv.Itoa(len(list)))
 		for _, s := range list {

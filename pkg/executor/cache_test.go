@@ -326,6 +326,7 @@ func TestKey(t *testing.T) {
 		"language":  func(p *Plan) { p.Language = "d" },
 		"version":   func(p *Plan) { p.Version = "2" },
 		"toolchain": func(p *Plan) { p.toolchain = "other" },
+		"tenant":    func(p *Plan) { p.tenant = "key" },
 		"variable":  func(p *Plan) { p.Spec.Env["A"] = "2" },
 		"variables": func(p *Plan) { p.Spec.Env["B"] = "" },
 		"content":   func(p *Plan) { p.Files[0].Data = []byte("z") },

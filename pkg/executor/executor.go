@@ -25,6 +25,9 @@ type Options struct {
 	Toolchains *toolchain.Finder
 	// Cache keeps what compilers made; nil keeps nothing.
 	Cache *Cache
+	// SharedCache lets requests of different keys (Asker.Key) use each other's compiled programs. One key could then learn by the clock what
+	// another has had compiled.
+	SharedCache bool
 	// Kit is the path of our own tools on this machine, for languages that need them.
 	Kit string
 	// WarmDir is where toolchains keep what they prepare once, such as Go's standard library compiled; by default a directory of
@@ -99,6 +102,9 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 		}
 	}
 	plan, err := newPlan(j, e.manager.Machine())
+	if err == nil && !e.opts.SharedCache {
+		plan.tenant = req.Asker.Key
+	}
 	return plan, j.image.release, err
 }
 

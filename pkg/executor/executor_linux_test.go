@@ -80,11 +80,28 @@ func TestCachedPhases(t *testing.T) {
 		"mode":     {Language: "slow", Files: []File{{Path: "main.slow", Mode: 0o755, Data: []byte("# cached")}}},
 		"file":     {Language: "slow", Files: append(tree("main.slow", "# cached"), named("z")...)},
 		"no cache": {Language: "slow", Code: "# cached", NoCache: true},
+		"key":      {Language: "slow", Code: "# cached", Asker: Asker{Key: "a"}},
 	} {
 		if cached(other) {
 			t.Errorf("another %s makes no difference", name)
 		}
 	}
+	// One key's compiled programs are its own, unless the operator shares them.
+	mine := Request{Language: "slow", Code: "# cached", Asker: Asker{Key: "a"}}
+	if !cached(mine) {
+		t.Error("a key's own program is not cached")
+	}
+	theirs := mine
+	theirs.Asker.Key = "b"
+	if cached(theirs) {
+		t.Error("one key has what another has compiled")
+	}
+	e.opts.SharedCache = true
+	theirs.Asker.Key = "c"
+	if !cached(theirs) {
+		t.Error("shared, and not cached")
+	}
+	e.opts.SharedCache = false
 	// What does not go into a compiler does not count.
 	for name, same := range map[string]Request{
 		"args":   {Language: "slow", Code: "# cached", Args: []string{"x"}},

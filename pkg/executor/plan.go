@@ -31,6 +31,7 @@ type Plan struct {
 
 	program   int    // that many of Files are the program; the rest is input
 	toolchain string // its ID
+	tenant    string // whose compiled programs it may use and adds to; "" is one pool for all
 	language  *Language
 	// prepare makes ready on the host what the sandbox is shown, before it is made; compiling is false when the cache has what the
 	// compiler would make. It may change the plan. release is called when the sandbox is gone.
