@@ -25,6 +25,7 @@ func Facts() []Fact {
 		{"cgroups", cgroups()},
 		{"user namespaces", userNamespaces()},
 		{"landlock", landlock()},
+		{"core dumps", coreDumps(firstLine("/proc/sys/kernel/core_pattern"))},
 	}
 }
 
@@ -59,6 +60,20 @@ func user() string {
 		return fmt.Sprintf("uid %d, not root", uid)
 	}
 	return "root"
+}
+
+// coreDumps says where the kernel sends core dumps. A socket is sent those of sandboxed programs, too: RLIMIT_CORE does not count there.
+func coreDumps(pattern string) string {
+	switch {
+	case strings.HasPrefix(pattern, "@"):
+		return "to the socket " + pattern + ", also those of sandboxed programs (without their memory, unless a program adds its own); " +
+			"try: sysctl kernel.core_pattern=core, or a handler behind a pipe"
+	case strings.HasPrefix(pattern, "|"):
+		return "to a handler behind a pipe; not those of sandboxed programs"
+	case pattern == unknown:
+		return unknown
+	}
+	return "to files; not those of sandboxed programs"
 }
 
 func memory() string {

@@ -16,6 +16,7 @@ import (
 // owns fds and closes them. In a world that is there already it says what that is like.
 func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []int, err error) {
 	defer func() { closeAll(fds) }()
+	emptyCoreDumps() // before this process gives up the id that /proc/self belongs to
 	if m.Housed {
 		return nil, moveIn(found)
 	}
@@ -128,6 +129,18 @@ func look(found *initproto.Posture) error {
 	}
 	found.Release = unix.ByteSliceToString(name.Release[:])
 	return nil
+}
+
+// emptyCoreDumps leaves all memory out of the core dumps of this process and, by inheritance, of every program. A core_pattern that is a
+// socket (Linux 6.16) is sent dumps whatever RLIMIT_CORE says. A kernel without core dumps has no such file. Each program can change it
+// back for its own memory, which is its own to give away.
+func emptyCoreDumps() {
+	fd, err := unix.Open("/proc/self/coredump_filter", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	_, _ = unix.Write(fd, []byte("0"))
+	_ = unix.Close(fd)
 }
 
 // hide keeps everybody inside from looking into this process.

@@ -108,6 +108,7 @@ func checkPosture(t *testing.T, b *Backend, tier sandbox.Tier, want []string) {
 	section("root", strings.Split(strings.TrimSpace(run("sh", "-c", "cd /; stat -c '%A %U %N' * | grep -v '/lib32\\|/libx32'")), "\n"))
 	section("devices", strings.Split(strings.TrimSpace(run("sh", "-c", "cd /dev; stat -c '%A %t:%T %N' *")), "\n"))
 	section("other", []string{
+		"coredump_filter " + strings.TrimSpace(run("cat", "/proc/self/coredump_filter")),
 		"oom_score_adj " + strings.TrimSpace(run("cat", "/proc/self/oom_score_adj")),
 		"personality " + strings.TrimSpace(run("cat", "/proc/self/personality")),
 		"timerslack " + strings.TrimSpace(run("cat", "/proc/self/timerslack_ns")),

@@ -88,6 +88,11 @@ func Start(ctx context.Context, o Options) (*Zygote, error) {
 		}
 		return nil, err
 	}
+	// As every init does for its programs: forks inherit it. A kernel without core dumps has no such file.
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/coredump_filter", z.pid), []byte("0"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+		z.Close()
+		return nil, fmt.Errorf("leave memory out of core dumps: %w", err)
+	}
 	if said := z.said(); said != "" {
 		z.Close()
 		return nil, fmt.Errorf("the interpreter prints at its start, which every program would have to: %q", said)
