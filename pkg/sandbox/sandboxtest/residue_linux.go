@@ -38,13 +38,11 @@ func Marked(mark string) []string {
 	return slices.DeleteFunc(marked(mark), func(p string) bool { return strings.HasPrefix(p, strconv.Itoa(os.Getpid())+" ") })
 }
 
-// Outliving lists the processes with a mark that are there still a second after their supervisor's end, or as much later as the machine is late.
+// Outliving lists the processes with a mark that are there still a second after their supervisor's end, or as much later as the machine is busy.
 func Outliving(mark string, ended time.Time) (alive []string) {
-	late := lateness()
-	for alive = Marked(mark); len(alive) > 0 && time.Since(ended) < time.Second; alive = Marked(mark) {
-		time.Sleep(5 * time.Millisecond)
-	}
-	for spare := 5 * late(); len(alive) > 0 && time.Since(ended) < time.Second+spare; alive = Marked(mark) {
+	spare, stop := busyness(time.Second)
+	defer stop()
+	for alive = Marked(mark); len(alive) > 0 && time.Since(ended) < time.Second+spare(); alive = Marked(mark) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	return alive

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -441,39 +442,49 @@ func (e *env) within(limit time.Duration, what string, do func()) {
 		limit *= 2
 	}
 	limit += e.claims.Slack
-	late := lateness()
+	spare, stop := busyness(limit)
+	defer stop()
 	began := time.Now()
 	do()
 	took := time.Since(began)
-	// Several processes take turns before something ends; each may have to wait as long for a processor.
-	if spare := 5 * late(); took > limit+spare {
-		e.Errorf("%s took %v; at most %v, and %v for what the machine is late", what, took, limit, spare)
+	if more := spare(); took > limit+more {
+		e.Errorf("%s took %v; at most %v, and %v because the machine is busy", what, took, limit, more)
 	}
 }
 
-// lateness watches how much longer than asked for somebody sleeps who only sleeps, until the function it returns is
-// called: that is the machine's doing, not ours.
-func lateness() (longest func() time.Duration) {
+// busyness watches how busy the machine is until stop is called. spare says how much longer than on an idle machine something that may take
+// so long can have taken since: as long as tasks of this machine had to wait for a processor (/proc/pressure/cpu), up to four times the
+// limit; or five times as long as a sleeper overslept, if that is more. On an idle machine it is next to nothing.
+func busyness(limit time.Duration) (spare func() time.Duration, stop func()) {
 	const nap = 10 * time.Millisecond
-	stop, done := make(chan struct{}), make(chan time.Duration)
+	var most atomic.Int64
+	over := make(chan struct{})
 	go func() {
-		var most time.Duration
 		for {
 			select {
-			case <-stop:
-				done <- most
+			case <-over:
 				return
 			default:
 			}
 			began := time.Now()
 			time.Sleep(nap)
-			most = max(most, time.Since(began)-nap)
+			most.Store(max(most.Load(), int64(time.Since(began)-nap)))
 		}
 	}()
-	return func() time.Duration {
-		close(stop)
-		return <-done
+	before := waitedForCPU()
+	spare = func() time.Duration {
+		return max(5*time.Duration(most.Load()), min(waitedForCPU()-before, 4*limit))
 	}
+	return spare, func() { close(over) }
+}
+
+// waitedForCPU is for how long, since the machine was started, some task has waited for a processor; 0 where the kernel does not tell.
+func waitedForCPU() time.Duration {
+	var microseconds int64
+	if _, total, ok := strings.Cut(string(readFile("/proc/pressure/cpu")), "total="); ok {
+		_, _ = fmt.Sscan(total, &microseconds)
+	}
+	return time.Duration(microseconds) * time.Microsecond
 }
 
 func readFile(name string) []byte {
