@@ -13,9 +13,9 @@ func (s *server) expect(m *initproto.Expect) error {
 	if m.Loopback {
 		err = raiseLoopback()
 	}
-	if err == nil && len(m.Landlock) > 0 {
+	if err == nil && len(m.Landlock.Rules) > 0 {
 		var fd int
-		if fd, err = landlockRuleset(&initproto.Exec{Landlock: m.Landlock, LandlockFS: m.LandlockFS, LandlockNet: m.LandlockNet}); err == nil {
+		if fd, err = landlockRuleset(m.Landlock); err == nil {
 			ruleset = []int{fd}
 		}
 	}

@@ -75,8 +75,8 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 			return 0, master, slave, err
 		}
 	}
-	if len(m.Landlock) > 0 {
-		if c.Landlock, err = landlockRuleset(m); err != nil {
+	if len(m.Landlock.Rules) > 0 {
+		if c.Landlock, err = landlockRuleset(m.Landlock); err != nil {
 			return 0, master, slave, err
 		}
 		defer unix.Close(c.Landlock)
@@ -132,18 +132,21 @@ const fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_REA
 
 // landlockRuleset builds the second wall. A path that is not in this root, or that the program has put a
 // link in, gets no rule: nothing is granted there.
-func landlockRuleset(m *initproto.Exec) (int, error) {
+func landlockRuleset(m initproto.Ruleset) (int, error) {
 	fail := func(what string, err error) (int, error) { return -1, failed(initproto.StageLandlock, what, err) }
-	attr := unix.LandlockRulesetAttr{Handled_access_fs: m.LandlockFS, Handled_access_net: m.LandlockNet}
+	attr := unix.LandlockRulesetAttr{Handled_access_fs: m.FS, Handled_access_net: m.Net, Scoped: m.Scoped}
 	size := unsafe.Offsetof(attr.Handled_access_net) // older kernels refuse more than they know
-	if m.LandlockNet != 0 {
-		size += unsafe.Sizeof(attr.Handled_access_net)
+	switch {
+	case m.Scoped != 0:
+		size = unsafe.Offsetof(attr.Scoped) + unsafe.Sizeof(attr.Scoped)
+	case m.Net != 0:
+		size = unsafe.Offsetof(attr.Scoped)
 	}
 	ruleset, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
 	if errno != 0 {
 		return fail("create ruleset", errno)
 	}
-	for _, r := range m.Landlock {
+	for _, r := range m.Rules {
 		fd, err := target(r.Path)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) {
 			continue

@@ -38,6 +38,14 @@ func drawSetup(t *rapid.T) *Setup {
 	}
 }
 
+func drawRuleset(t *rapid.T) Ruleset {
+	rule := rapid.Custom(func(t *rapid.T) Rule { return Rule{text.Draw(t, "p"), rapid.Uint64().Draw(t, "a")} })
+	return Ruleset{
+		Rules: rapid.SliceOfN(rule, 0, 4).Draw(t, "landlock"),
+		FS:    rapid.Uint64().Draw(t, "fs"), Net: rapid.Uint64().Draw(t, "net"), Scoped: rapid.Uint64().Draw(t, "scoped"),
+	}
+}
+
 func drawExec(t *rapid.T) *Exec {
 	return &Exec{
 		ID: rapid.Uint64().Draw(t, "id"), Paths: texts.Draw(t, "paths"), Args: texts.Draw(t, "args"), Env: texts.Draw(t, "env"), Dir: text.Draw(t, "dir"),
@@ -45,9 +53,8 @@ func drawExec(t *rapid.T) *Exec {
 		Rlimits: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rlimit {
 			return Rlimit{rapid.Uint32().Draw(t, "r"), rapid.Uint64().Draw(t, "s"), rapid.Uint64().Draw(t, "m")}
 		}), 0, 4).Draw(t, "rlimits"),
-		Seccomp:    rapid.SliceOfN(rapid.Byte(), 0, 64).Draw(t, "seccomp"),
-		Landlock:   rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rule { return Rule{text.Draw(t, "p"), rapid.Uint64().Draw(t, "a")} }), 0, 4).Draw(t, "landlock"),
-		LandlockFS: rapid.Uint64().Draw(t, "fs"), LandlockNet: rapid.Uint64().Draw(t, "net"),
+		Seccomp:  rapid.SliceOfN(rapid.Byte(), 0, 64).Draw(t, "seccomp"),
+		Landlock: drawRuleset(t),
 		Loopback: rapid.Bool().Draw(t, "lo"), Stdio: [3]int{descriptor.Draw(t, "0"), descriptor.Draw(t, "1"), descriptor.Draw(t, "2")}, Terminal: rapid.Bool().Draw(t, "tty"),
 		Rows: rapid.Uint16().Draw(t, "rows"), Cols: rapid.Uint16().Draw(t, "cols"), Cgroups: rapid.SliceOfN(descriptor, 0, 5).Draw(t, "cgroups"),
 		NewCgroupNS: rapid.Bool().Draw(t, "cg"), NewUserNS: rapid.Bool().Draw(t, "user"), Console: text.Draw(t, "console"),
@@ -72,8 +79,7 @@ func drawMessage(t *rapid.T) encoder {
 		return &Listener{rapid.Uint64().Draw(t, "id")}
 	case 7:
 		return &Expect{
-			ID: rapid.Uint64().Draw(t, "id"), LandlockFS: rapid.Uint64().Draw(t, "fs"), LandlockNet: rapid.Uint64().Draw(t, "net"), Loopback: rapid.Bool().Draw(t, "lo"),
-			Landlock: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rule { return Rule{text.Draw(t, "p"), rapid.Uint64().Draw(t, "a")} }), 0, 4).Draw(t, "landlock"),
+			ID: rapid.Uint64().Draw(t, "id"), Landlock: drawRuleset(t), Loopback: rapid.Bool().Draw(t, "lo"),
 		}
 	case 8:
 		return &Expected{rapid.Uint64().Draw(t, "id")}
@@ -157,10 +163,9 @@ func TestTruncated(t *testing.T) {
 func TestEveryFieldTravels(t *testing.T) {
 	for _, m := range []encoder{&Setup{}, &Exec{}, &Signal{}, &Started{}, &Exited{}, &Failed{}, &Expect{}, &Expected{}, &Adopt{}} {
 		plain := m.Encode()
-		v := reflect.ValueOf(m).Elem()
-		for i := range v.NumField() {
-			changed := reflect.New(v.Type())
-			f := changed.Elem().Field(i)
+		for _, path := range fieldsOf(t, reflect.TypeOf(m).Elem()) {
+			changed := reflect.New(reflect.TypeOf(m).Elem())
+			f := changed.Elem().FieldByIndex(path)
 			switch f.Kind() {
 			case reflect.Bool:
 				f.SetBool(true)
@@ -178,10 +183,25 @@ func TestEveryFieldTravels(t *testing.T) {
 				t.Fatalf("%s", f.Kind())
 			}
 			if bytes.Equal(changed.Interface().(encoder).Encode(), plain) {
-				t.Errorf("%T.%s is not sent", m, v.Type().Field(i).Name)
+				t.Errorf("%T: field %v is not sent", m, path)
 			}
 		}
 	}
+}
+
+// fieldsOf are the indices of all fields, those of structs among them included.
+func fieldsOf(t *testing.T, message reflect.Type) (paths [][]int) {
+	t.Helper()
+	for i := range message.NumField() {
+		if inner := message.Field(i).Type; inner.Kind() == reflect.Struct {
+			for _, path := range fieldsOf(t, inner) {
+				paths = append(paths, append([]int{i}, path...))
+			}
+			continue
+		}
+		paths = append(paths, []int{i})
+	}
+	return paths
 }
 
 func TestVersionMismatch(t *testing.T) {
@@ -243,9 +263,9 @@ func TestStageNames(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for _, m := range []encoder{
 		&Setup{Namespaced: true, Hostname: "h", Masked: []string{"a", "b"}, Binds: []Bind{{"a", "b"}}, Volumes: []Volume{{1, "x", true}}},
-		&Exec{ID: 1, Args: []string{"x"}, Rlimits: []Rlimit{{1, 2, 3}}, Seccomp: []byte{1}, Landlock: []Rule{{"/", 1}}, Cgroups: []int{3}},
+		&Exec{ID: 1, Args: []string{"x"}, Rlimits: []Rlimit{{1, 2, 3}}, Seccomp: []byte{1}, Landlock: Ruleset{Rules: []Rule{{"/", 1}}, FS: 1, Scoped: 2}, Cgroups: []int{3}},
 		&Signal{1, true, 9}, &Started{1, 2, 3}, &Exited{1, 2, 3}, &Failed{1, StageExec, 2, "x"}, &Ready{},
-		&Expect{ID: 1, Landlock: []Rule{{"/", 1}}, Loopback: true}, &Expected{1}, &Adopt{1, 2},
+		&Expect{ID: 1, Landlock: Ruleset{Rules: []Rule{{"/", 1}}, FS: 1, Scoped: 2}, Loopback: true}, &Expected{1}, &Adopt{1, 2},
 	} {
 		f.Add(m.Encode()[HeaderSize:])
 	}

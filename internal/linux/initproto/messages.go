@@ -122,18 +122,16 @@ type Exec struct {
 	Dir      string
 	UID, GID uint32
 	// KeepGroups is as in Setup.
-	KeepGroups bool
-	Rlimits    []Rlimit
-	Seccomp    []byte // a BPF program; empty is none. One that notifies is answered with a Listener, too, if the kernel has one
-	Landlock   []Rule // empty is none
-	// LandlockFS and LandlockNet are the rights the kernel handles (0 where it can't).
-	LandlockFS, LandlockNet uint64
-	Loopback                bool
-	Stdio                   [3]int // descriptors; all -1 with a terminal
-	Terminal                bool
-	Rows, Cols              uint16
-	Cgroups                 []int // descriptors of the files to join cgroups through
-	NewCgroupNS             bool
+	KeepGroups  bool
+	Rlimits     []Rlimit
+	Seccomp     []byte // a BPF program; empty is none. One that notifies is answered with a Listener, too, if the kernel has one
+	Landlock    Ruleset
+	Loopback    bool
+	Stdio       [3]int // descriptors; all -1 with a terminal
+	Terminal    bool
+	Rows, Cols  uint16
+	Cgroups     []int // descriptors of the files to join cgroups through
+	NewCgroupNS bool
 	// NewUserNS gives the program a user namespace of its own, in which the init's one id is UID and GID: where a container
 	// runtime insists that the id is called 0.
 	NewUserNS  bool
@@ -141,6 +139,13 @@ type Exec struct {
 	// Console names a socket of the sandbox's own, to which a process comes that has the terminal: the program is that one's child. Empty: the
 	// init makes the terminal.
 	Console string
+}
+
+// Ruleset is what Landlock enforces; without rules there is none. FS and Net are the rights that the kernel handles, and Scoped what a program
+// may do only with programs of the same ruleset; each is 0 where the kernel can not.
+type Ruleset struct {
+	Rules           []Rule
+	FS, Net, Scoped uint64
 }
 
 // Rule grants rights below a path.
@@ -166,10 +171,9 @@ type Started struct {
 // Expect tells an init that a program is going to be forked into its namespaces by somebody else, who has to be told what only
 // the init can make: the second wall, of paths as they are inside.
 type Expect struct {
-	ID                      uint64
-	Landlock                []Rule // as in Exec
-	LandlockFS, LandlockNet uint64
-	Loopback                bool
+	ID       uint64
+	Landlock Ruleset // as in Exec
+	Loopback bool
 }
 
 // Expected answers an Expect, with the ruleset's descriptor if rules were given.
@@ -330,9 +334,7 @@ func (m *Exec) Encode() []byte {
 			w.uint(l.Max)
 		}
 		w.bytes(m.Seccomp)
-		w.rules(m.Landlock)
-		w.uint(m.LandlockFS)
-		w.uint(m.LandlockNet)
+		w.ruleset(m.Landlock)
 		w.bool(m.Loopback)
 		for _, fd := range m.Stdio {
 			w.int(int64(fd))
@@ -357,8 +359,7 @@ func (r *reader) exec() *Exec {
 		m.Rlimits = append(m.Rlimits, Rlimit{Resource: r.uint32(), Soft: r.uint(), Max: r.uint()})
 	})
 	m.Seccomp = r.bytes()
-	m.Landlock = r.rules()
-	m.LandlockFS, m.LandlockNet = r.uint(), r.uint()
+	m.Landlock = r.ruleset()
 	m.Loopback = r.bool()
 	for i := range m.Stdio {
 		m.Stdio[i] = r.fd()
@@ -419,9 +420,7 @@ func (m *Started) Encode() []byte {
 func (m *Expect) Encode() []byte {
 	return frame(KindExpect, func(w *writer) {
 		w.uint(m.ID)
-		w.rules(m.Landlock)
-		w.uint(m.LandlockFS)
-		w.uint(m.LandlockNet)
+		w.ruleset(m.Landlock)
 		w.bool(m.Loopback)
 	})
 }
@@ -437,17 +436,21 @@ func (m *Adopt) Encode() []byte {
 	})
 }
 
-func (w *writer) rules(list []Rule) {
-	w.uint(uint64(len(list)))
-	for _, l := range list {
+func (w *writer) ruleset(s Ruleset) {
+	w.uint(uint64(len(s.Rules)))
+	for _, l := range s.Rules {
 		w.string(l.Path)
 		w.uint(l.Access)
 	}
+	for _, n := range []uint64{s.FS, s.Net, s.Scoped} {
+		w.uint(n)
+	}
 }
 
-func (r *reader) rules() (list []Rule) {
-	r.list(func() { list = append(list, Rule{Path: r.string(), Access: r.uint()}) })
-	return list
+func (r *reader) ruleset() (s Ruleset) {
+	r.list(func() { s.Rules = append(s.Rules, Rule{Path: r.string(), Access: r.uint()}) })
+	s.FS, s.Net, s.Scoped = r.uint(), r.uint(), r.uint()
+	return s
 }
 
 // Encode renders m as a frame, header included.
@@ -507,7 +510,7 @@ func Decode(body []byte) (any, error) {
 	case KindListener:
 		m = &Listener{ID: r.uint()}
 	case KindExpect:
-		m = &Expect{ID: r.uint(), Landlock: r.rules(), LandlockFS: r.uint(), LandlockNet: r.uint(), Loopback: r.bool()}
+		m = &Expect{ID: r.uint(), Landlock: r.ruleset(), Loopback: r.bool()}
 	case KindExpected:
 		m = &Expected{ID: r.uint()}
 	case KindAdopt:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
 // managed is a backend and its manager, gone with the test.
@@ -353,6 +354,8 @@ func TestStillbornIsForgotten(t *testing.T) {
 // A process that stops its neighbours, also those that are just being started, does not keep its own end from
 // being heard of.
 func TestAttackNeighbourThatStops(t *testing.T) {
+	needRoot(t)
+	weakness{exec: noLandlock}.takeDown(t) // whose scope of signals would keep it from them
 	_, m := managed(t, Options{})
 	id, err := m.Create(context.Background(), sandbox.Spec{})
 	if err != nil {
@@ -382,6 +385,64 @@ func TestAttackNeighbourThatStops(t *testing.T) {
 		default:
 			_, _ = m.Run(context.Background(), id, sandbox.Process{Args: []string{"/bin/true"}}, sandbox.IO{})
 		}
+	}
+}
+
+// Programs of one phase, which share a pid and a network namespace, reach each other neither by signals nor by abstract sockets where Landlock has
+// scopes (S6, N1). Without Landlock they do.
+func TestLandlockScopes(t *testing.T) {
+	needRoot(t)
+	if abi := rootfs.LandlockABI(); abi < 6 {
+		t.Skipf("this kernel's Landlock (ABI %d) has no scopes", abi)
+	}
+	const server = `import os, socket
+s = socket.socket(socket.AF_UNIX)
+s.bind("\0neighbour")
+s.listen()
+print(os.getpid(), flush=True)
+s.accept()`
+	const client = `import os, socket, sys
+def tried(what):
+    try:
+        what()
+        return "ok"
+    except OSError as e:
+        return str(e.errno)
+print(tried(lambda: os.kill(int(sys.argv[1]), 0)), tried(lambda: socket.socket(socket.AF_UNIX).connect("\0neighbour")), tried(lambda: os.kill(os.getpid(), 0)))`
+	for name, test := range map[string]struct {
+		weakness
+		want string
+	}{
+		"with Landlock": {want: "1 1 ok\n"}, "without": {weakness{exec: noLandlock}, "ok ok ok\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.takeDown(t)
+			_, m := managed(t, Options{})
+			id, err := m.Create(t.Context(), sandbox.Spec{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pid, ended := make(chan string, 1), make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, _ = m.Run(context.Background(), id, sandbox.Process{Args: []string{"/usr/bin/python3", "-c", server}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
+					if ev.Kind == sandbox.EventStdout {
+						pid <- strings.TrimSpace(string(ev.Data))
+					}
+				}})
+			}()
+			select {
+			case n := <-pid:
+				res, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"/usr/bin/python3", "-c", client, n}}, sandbox.IO{})
+				if err != nil || string(res.Stdout.Bytes()) != test.want {
+					t.Errorf("%v: %q, want %q; %s", err, res.Stdout.Bytes(), test.want, res.Stderr.Bytes())
+				}
+			case <-ended:
+				t.Error("the neighbour has ended")
+			}
+			_ = m.Kill(id)
+			<-ended
+		})
 	}
 }
 
@@ -419,6 +480,8 @@ func TestBackendLeavesNoDescriptors(t *testing.T) {
 // A neighbour in the phase that stops whoever it finds does not keep a start from going through: what is stopped before it is
 // a program goes on. (Stopped afterwards, it is the neighbour's to stop.)
 func TestAttackNeighbourThatStopsStarts(t *testing.T) {
+	needRoot(t)
+	weakness{exec: noLandlock}.takeDown(t) // whose scope of signals would keep it from them
 	_, m := managed(t, Options{})
 	ctx := context.Background()
 	for n := range 6 {

@@ -42,7 +42,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID), KeepGroups: i.id.KeepGroups,
 		Rlimits: i.rlimits(ph, p.Limits), Seccomp: i.filter, Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true,
 	}
-	rootfs.Landlock(m, i.spec, p.Network, i.policy.DenyUncounted)
+	m.Landlock = rootfs.Landlock(i.spec, p.Network, i.policy.DenyUncounted)
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}

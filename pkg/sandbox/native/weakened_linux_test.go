@@ -65,7 +65,7 @@ func clearFlags(flags uint64, which ...int) func(*initproto.Setup, []int) []int 
 }
 
 func noLandlock(m *initproto.Exec, files []int) []int {
-	m.Landlock, m.LandlockFS, m.LandlockNet = nil, 0, 0
+	m.Landlock = initproto.Ruleset{}
 	return files
 }
 

@@ -269,11 +269,9 @@ const forkPatience = 5 * time.Second
 // makes another (W5).
 func (f *fork) make(ctx context.Context, p *sandbox.Process) (err error) {
 	i, ph := f.i, f.ph
-	second := &initproto.Exec{}
-	rootfs.Landlock(second, i.spec, p.Network, i.policy.DenyUncounted)
 	f.foreign, err = answered(ctx, func(ctx context.Context) (*spawn.Foreign, error) {
 		return ph.init.Expect(ctx, &initproto.Expect{
-			ID: i.execs.Add(1), Landlock: second.Landlock, LandlockFS: second.LandlockFS, LandlockNet: second.LandlockNet, Loopback: p.Network == sandbox.NetworkLocalhost,
+			ID: i.execs.Add(1), Landlock: rootfs.Landlock(i.spec, p.Network, i.policy.DenyUncounted), Loopback: p.Network == sandbox.NetworkLocalhost,
 		})
 	})
 	if err != nil {

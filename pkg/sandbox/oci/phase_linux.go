@@ -549,7 +549,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 			return r.Resource != unix.RLIMIT_NOFILE && r.Resource != unix.RLIMIT_STACK && r.Resource != unix.RLIMIT_MEMLOCK
 		})
 	} else {
-		rootfs.Landlock(m, i.spec, p.Network, i.policy.DenyUncounted)
+		m.Landlock = rootfs.Landlock(i.spec, p.Network, i.policy.DenyUncounted)
 	}
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols

@@ -21,11 +21,11 @@ const (
 	landNet     = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
 )
 
-// Landlock fills in the second wall of a process, as far as this kernel has it.
-func Landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) {
+// Landlock is the second wall of a process, as far as this kernel has it; empty where it has none.
+func Landlock(spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) (m initproto.Ruleset) {
 	abi := LandlockABI()
 	if abi < MinLandlockABI {
-		return // the isolation report says so
+		return m // the isolation report says so
 	}
 	var known uint64 = landRead | landMake | landDevices | unix.LANDLOCK_ACCESS_FS_WRITE_FILE
 	if abi >= 3 {
@@ -35,11 +35,14 @@ func Landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode
 		known |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 	}
 	if abi >= 4 && network == sandbox.NetworkNone {
-		m.LandlockNet = landNet // with no rule, nothing of it is granted
+		m.Net = landNet // with no rule, nothing of it is granted
 	}
-	m.LandlockFS = known
+	if abi >= 6 { // the network and pid namespaces are the first wall
+		m.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
+	}
+	m.FS = known
 	grant := func(path string, access uint64) {
-		m.Landlock = append(m.Landlock, initproto.Rule{Path: path, Access: access & known})
+		m.Rules = append(m.Rules, initproto.Rule{Path: path, Access: access & known})
 	}
 	everywhere := uint64(landRead)
 	if spec.WritableRoot {
@@ -66,6 +69,7 @@ func Landlock(m *initproto.Exec, spec *sandbox.Spec, network sandbox.NetworkMode
 			grant(v.Target, landRead|landMake|landWrite)
 		}
 	}
+	return m
 }
 
 // MinLandlockABI is the first that lets programs rename across directories.
