@@ -29,6 +29,7 @@ touch cover/started
 
 ((EUID == 0)) || echo "test: not root: tests that need root are skipped, and say so"
 mkdir -p bin/warm
+rm -f bin/warm/*/*.failed # a failure of an earlier run is tried again
 export SANDBOX_RUN_TEST_WARM=$PWD/bin/warm # what toolchains prepare once is prepared once
 gotestsum=$(scripts/tool.sh gotestsum gotest.tools/gotestsum "$GOTESTSUM_VERSION")
 
@@ -64,16 +65,17 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(progra
 # run_tests NAME FLAG… -- PACKAGE…: a part of the suite, with its coverage. go vet is `make lint`'s.
 # go test overwrites GOCOVERDIR for the test binaries; -exec sets it back, for what they start.
 run_tests() {
-	local name=$1 flags=()
+	local name=$1 flags=() format=pkgname
 	shift
+	[[ -z ${TESTFLAGS:-} ]] || format=standard-verbose
 	while [[ $1 != -- ]]; do flags+=("$1"); shift; done
 	# shellcheck disable=SC2086 # TESTFLAGS is a list
-	"$gotestsum" --format pkgname --format-hide-empty-pkg --hide-summary=skipped --jsonfile "cover/$name.json" -- \
+	"$gotestsum" --format "$format" --format-hide-empty-pkg --hide-summary=skipped --jsonfile "cover/$name.json" -- \
 		-tags cover -vet=off -count=1 -timeout 20m "${cover[@]}" -coverprofile="cover/$name.out" "${flags[@]}" ${TESTFLAGS:-} "${@:2}"
 }
 # The race detector sleeps for a second at the end of every process unless told otherwise.
 export GORACE=atexit_sleep_ms=10
-exec_env="env GOCOVERDIR=$children"
+exec_env="env 'GOCOVERDIR=$children'"
 
 # Parts that run in the background print when they have ended.
 status=0
@@ -90,7 +92,7 @@ if ! filters_work; then
 	mapfile -t guest < <(printf '%s\n' "${system[@]}" "${race[@]}" | grep -E '/(internal/(cli|bench/cmd)|internal/linux/(seccomp|spawn|clone|initproc|supervisor)|pkg/(executor/kit|sandbox/(native|process)))$')
 	mapfile -t system < <(printf '%s\n' "${system[@]}" | grep -vxF "$(printf '%s\n' "${guest[@]}")")
 	mapfile -t race < <(printf '%s\n' "${race[@]}" | grep -vxF "$(printf '%s\n' "${guest[@]}")")
-	CGO_ENABLED=0 background emulated run_tests emulated -p 1 -exec "$exec_env $PWD/scripts/guest.sh" -- "${guest[@]}"
+	CGO_ENABLED=0 background emulated run_tests emulated -p 1 -exec "$exec_env '$PWD/scripts/guest.sh'" -- "${guest[@]}"
 	# These two need a Go toolchain and a real processor, and no filter.
 	CGO_ENABLED=0 go test -count=1 -run '^(TestInitTime|TestImports)$' ./internal/cli || status=$?
 fi

@@ -70,7 +70,7 @@ while IFS='|' read -r package run; do
 	read -r run <<<"$run"
 	# As a plain user: what is kept without cgroups is the same on any machine, and one kind of user will do for the rest.
 	# How long a neighbour may hold one up says nothing where everything is this slow.
-	skip='^TestRootless/^namespace|^TestRootless$/subids$|^TestAttackWeakened$/^slow_neighbours$'
+	skip='^TestRootless/^namespace|^TestAttackWeakened$/^slow_neighbours$'
 	# What needs programs and documents that the guest does not have, or a faster machine: the attacks are among the backend's tests.
 	[[ $package != internal/cli ]] || skip='^Test(AttackCommand|AttackNotRoot|Documents|Examples|ServeExposed|ServeAllowances)$|^TestScript$/^(image|doctor|run_compiled)$|^TestSameEitherWay$/^go'
 	arguments=(-test.timeout=45m "-test.skip=$skip")

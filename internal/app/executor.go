@@ -20,7 +20,8 @@ type Engine struct {
 	OnLack    func(executor.Lack)             // see executor.Options
 	Ahead     bool                            // see executor.Options
 
-	SharedCache bool // see executor.Options
+	SharedCache bool   // see executor.Options
+	OwnKey      string // see executor.Options
 }
 
 // NewExecutor makes the engine over a manager: the machine's toolchains, our own tools, the user's own languages and cache of
@@ -31,7 +32,7 @@ func NewExecutor(m *sandbox.Manager, e Engine) (*executor.Executor, error) {
 		return nil, err
 	}
 	o := executor.Options{
-		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, Door: e.Door, OnPrepare: e.OnPrepare, OnLack: e.OnLack, Ahead: e.Ahead, SharedCache: e.SharedCache, Images: Images(),
+		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, Door: e.Door, OnPrepare: e.OnPrepare, OnLack: e.OnLack, Ahead: e.Ahead, SharedCache: e.SharedCache, OwnKey: e.OwnKey, Images: Images(),
 	}
 	if o.DefaultImages, err = defaultImages(os.Environ()); err != nil {
 		return nil, err

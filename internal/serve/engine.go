@@ -15,6 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 	"github.com/sandbox-run/sandbox-run/pkg/api"
+	"github.com/sandbox-run/sandbox-run/pkg/api/guard"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -65,7 +66,7 @@ func newEngine(ctx context.Context, s *operator.Settings, b sandbox.Backend, cho
 	}
 	e.manager = sandbox.NewManager(e.backend, sandbox.Options{Chosen: chosen})
 	var err error
-	if e.Executor, err = app.NewExecutor(e.manager, app.Engine{Audit: trail, Door: audit.DoorAPI, Ahead: e.pool != nil, SharedCache: s.ShareCompiled, OnLack: e.lacks}); err != nil {
+	if e.Executor, err = app.NewExecutor(e.manager, app.Engine{Audit: trail, Door: audit.DoorAPI, Ahead: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: guard.Owner, OnLack: e.lacks}); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
 	return e, nil
@@ -211,11 +212,13 @@ func (e *engine) close() (err error) {
 	return errors.Join(err, e.manager.Close(), e.backend.Close())
 }
 
-// inWorld says in every answer in which world this server lives.
+// inWorld says in which world this server lives, in every answer to a client that has been let in.
 func inWorld(world string) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set(app.WorldHeader, world)
+			if api.PrincipalFrom(r.Context()) != nil {
+				w.Header().Set(app.WorldHeader, world)
+			}
 			next.ServeHTTP(w, r)
 		})
 	}

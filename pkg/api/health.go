@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -58,7 +59,7 @@ func (c *deepCheck) look(ctx context.Context, e Engine) *wire.Deep {
 	return deep
 }
 
-// health is GET /v1/health: 200 if it is what was asked for, else 503. Without a token the answer says that the server lives, and no more.
+// health is GET /v1/health: 200 if it is what was asked for, else 503. Without a token the answer says no more than that the server lives and takes runs.
 func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	query, err := readQuery(r, "check", "deep")
 	if err != nil {
@@ -72,16 +73,23 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 		return wrongField(wire.CodeInvalid, "deep", "it is neither 0 nor 1")
 	}
 	s.mu.Lock()
-	h := wire.Health{Live: true, Ready: !s.draining, Version: s.opts.Version, Queued: s.queued, Running: len(s.active) - s.queued}
+	queued, running := s.queued, len(s.active)-s.queued
+	h := wire.Health{Live: true, Ready: !s.draining, Version: s.opts.Version, Queued: &queued, Running: &running}
 	s.mu.Unlock()
 	if !h.Ready {
 		h.Reason = "it drains, and takes no more runs"
 	}
-	p, stranger := s.authenticate(r)
+	p, err := s.authenticate(r)
+	var refused *wire.Problem
+	switch {
+	case err == nil:
+		s.introduce(w)
+	case deep == "1" || !errors.As(err, &refused) || refused.Code != wire.CodeUnauthorized:
+		return err
+	default: // without a key: that it lives, and whether it takes runs, as the status says anyway
+		h = wire.Health{Live: true, Ready: h.Ready}
+	}
 	if deep == "1" {
-		if stranger != nil {
-			return stranger
-		}
 		if !p.may(ScopeAdmin) {
 			return newProblem(wire.CodeForbidden, "it needs the scope %s", ScopeAdmin)
 		}
@@ -93,11 +101,6 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	status := http.StatusOK
 	if !h.Ready && check != "live" {
 		status = http.StatusServiceUnavailable
-	}
-	if stranger != nil {
-		w.Header().Del(wire.HeaderVersion)
-		answerJSON(w, status, []byte(`{"live":true}`))
-		return nil
 	}
 	answerJSON(w, status, appendJSON(nil, h))
 	return nil

@@ -122,7 +122,7 @@ func (s *Server) table(schemas huma.Registry) []route {
 		},
 		{
 			method: "DELETE", path: wire.PathRuns + "/{id}", id: "delete-run", tag: "Runs", summary: "Call off a run, or forget it", access: Access{Scope: ScopeRun, Draining: true}, params: []*huma.Param{runID},
-			description: "A run that is under way is cancelled; its result is kept, or goes to the client that waits for it (POST /v1/run). One that is over is forgotten, with all that is kept of it.",
+			description: "A run that is under way is cancelled; its result is kept, or goes to the client that reads its events (POST /v1/run). One that is over is forgotten, with all that is kept of it.",
 			answers:     map[string]*huma.Response{"202": answer("It is being called off.", reflect.TypeFor[wire.RunInfo]()), "204": nothing("It is forgotten.")}, handle: s.remove,
 		},
 		{

@@ -154,9 +154,6 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.depart()
-	if s.opts.Version != "" {
-		w.Header().Set(wire.HeaderVersion, s.opts.Version)
-	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -285,6 +282,7 @@ func (s *Server) guard(a Access, h http.Handler) http.Handler {
 				s.fail(w, r, err)
 				return
 			}
+			s.introduce(w)
 			var leave func()
 			r, leave = s.begin(r, p)
 			defer leave()
@@ -295,6 +293,13 @@ func (s *Server) guard(a Access, h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// introduce says which version this is, to clients that may know.
+func (s *Server) introduce(w http.ResponseWriter) {
+	if s.opts.Version != "" {
+		w.Header().Set(wire.HeaderVersion, s.opts.Version)
+	}
 }
 
 // owner is whoever reaches a server without keys.

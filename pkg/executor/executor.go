@@ -28,6 +28,8 @@ type Options struct {
 	// SharedCache lets requests of different keys (Asker.Key) use each other's compiled programs. One key could then learn by the clock what
 	// another has had compiled.
 	SharedCache bool
+	// OwnKey is the Asker.Key of this process's own user, who shares compiled programs with requests that have no key.
+	OwnKey string
 	// Kit is the path of our own tools on this machine, for languages that need them.
 	Kit string
 	// WarmDir is where toolchains keep what they prepare once, such as Go's standard library compiled; by default a directory of
@@ -102,7 +104,7 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 		}
 	}
 	plan, err := newPlan(j, e.manager.Machine())
-	if err == nil && !e.opts.SharedCache {
+	if err == nil && !e.opts.SharedCache && req.Asker.Key != e.opts.OwnKey {
 		plan.tenant = req.Asker.Key
 	}
 	return plan, j.image.release, err

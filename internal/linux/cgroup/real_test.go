@@ -27,8 +27,6 @@ import (
 var groupCount atomic.Int64
 
 // emulated is a machine on which a moment is not as short.
-var emulated = os.Getenv("SANDBOXTEST_GUEST") != ""
-
 func realTree(t testing.TB, needs ...Controller) *Tree {
 	t.Helper()
 	testenv.NeedSystem(t)
@@ -250,7 +248,7 @@ func TestCPULimit(t *testing.T) {
 	}
 	s, share := spin(realGroup(t, tree, Limits{CPU: limit}), "1000") // several periods
 	t.Logf("limited to %v: %v CPU, %.3f cores, throttled %v in %d periods", limit, s.CPUTotal, share, s.Throttled, s.ThrottledPeriods)
-	if share > clearlyMore || s.Throttled == 0 || s.ThrottledPeriods == 0 {
+	if share > 1.6*limit || s.Throttled == 0 || s.ThrottledPeriods == 0 {
 		t.Errorf("share %.3f of %v: %+v", share, limit, s)
 	}
 }

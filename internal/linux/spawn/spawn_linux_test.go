@@ -383,8 +383,12 @@ func TestExecErrors(t *testing.T) {
 		}, "true"), nil, initproto.StageLimits, unix.EINVAL, ""},
 		{change(func(m *initproto.Exec) { m.Seccomp = []byte{1, 2, 3} }, "true"), nil, initproto.StageSeccomp, unix.EINVAL, "install filter"},
 		{change(func(m *initproto.Exec) { m.Seccomp = make([]byte, 8) }, "true"), nil, initproto.StageSeccomp, unix.EINVAL, "install filter"},
-		{change(func(m *initproto.Exec) { m.Landlock = initproto.Ruleset{Rules: []initproto.Rule{{Path: "/", Access: 1}}, FS: 1 << 60} }, "true"), nil, initproto.StageLandlock, unix.EINVAL, "create ruleset"},
-		{change(func(m *initproto.Exec) { m.Landlock = initproto.Ruleset{Rules: []initproto.Rule{{Path: "/", Access: 1 << 60}}, FS: 1} }, "true"), nil, initproto.StageLandlock, unix.EINVAL, "rule for /"},
+		{change(func(m *initproto.Exec) {
+			m.Landlock = initproto.Ruleset{Rules: []initproto.Rule{{Path: "/", Access: 1}}, FS: 1 << 60}
+		}, "true"), nil, initproto.StageLandlock, unix.EINVAL, "create ruleset"},
+		{change(func(m *initproto.Exec) {
+			m.Landlock = initproto.Ruleset{Rules: []initproto.Rule{{Path: "/", Access: 1 << 60}}, FS: 1}
+		}, "true"), nil, initproto.StageLandlock, unix.EINVAL, "rule for /"},
 	} {
 		p, err := i.Run(context.Background(), c.m, c.join, nil)
 		var e *Error

@@ -31,7 +31,7 @@ const (
 const (
 	HeaderRunID          = "Sandbox-Run-Id"      // of an answer: the run's id
 	HeaderReceipt        = "Sandbox-Run-Receipt" // of an answer: the receipt that was asked for, base64
-	HeaderVersion        = "Sandbox-Run-Version" // of every answer
+	HeaderVersion        = "Sandbox-Run-Version" // of every answer to a client with a key, where one is needed
 	HeaderIdempotencyKey = "Idempotency-Key"     // of a request
 )
 
@@ -101,8 +101,8 @@ type Health struct {
 	Ready   bool   `json:"ready" doc:"It takes runs."`
 	Version string `json:"version,omitempty"`
 	Reason  string `json:"reason,omitempty" doc:"Why it is not ready."`
-	Running int    `json:"running" doc:"Runs under way."`
-	Queued  int    `json:"queued" doc:"Runs that wait."`
+	Running *int   `json:"running,omitempty" doc:"Runs under way; only with a key."`
+	Queued  *int   `json:"queued,omitempty" doc:"Runs that wait; only with a key."`
 	Deep    *Deep  `json:"deep,omitempty" doc:"With deep=1: a sandbox that was really run."`
 }
 

@@ -159,6 +159,7 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}
 	t := newTask(i, p)
+	asked := time.Now()
 	if err := i.session.conn.Send(wire.KindExec, t.id, m.Encode()); err != nil {
 		t.abandon()
 		return nil, failure("talk to helper", "protocol", i.session.explain(err))
@@ -182,7 +183,7 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 		default:
 		}
 		// A program that takes all memory at once can end the helper before the helper has said that it started: then it has run.
-		if i.d.ranOutOfMemory(context.WithoutCancel(ctx), i.id, i.made) {
+		if i.d.ranOutOfMemory(context.WithoutCancel(ctx), i.id, asked) {
 			return t, nil
 		}
 		t.abandon()

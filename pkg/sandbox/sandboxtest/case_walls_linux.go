@@ -219,7 +219,7 @@ var wallRows = []row{
 	}},
 	{"/proc is masked", []Claim{Walls, Kernel}, false, func(e *env) { // F13
 		id := e.create()
-		for _, f := range []string{"kcore", "keys", "key-users", "kallsyms", "kmsg", "timer_list", "sysrq-trigger", "cmdline", "config.gz", "vmallocinfo", "iomem"} {
+		for _, f := range []string{"kcore", "keys", "key-users", "kallsyms", "kmsg", "timer_list", "sysrq-trigger", "cmdline", "config.gz", "vmallocinfo", "iomem", "interrupts", "softirqs", "pressure/cpu"} {
 			got := e.ok(e.in(id, e.probe("get", "/proc/"+f)...))
 			masked := got == "ok \"\"\n" || strings.HasPrefix(got, "EACCES") || strings.HasPrefix(got, "ENOENT") || strings.HasPrefix(got, "EPERM")
 			if !masked {

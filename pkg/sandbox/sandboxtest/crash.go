@@ -75,7 +75,7 @@ func live(m *sandbox.Manager, spec sandbox.Spec, remove bool) error {
 // a second, by itself; what else is left must be gone after the next Collect; and a supervisor that lives
 // is not touched (W6). The test's Main must know newBackend.
 func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
-	instants := 6
+	instants := 8
 	if testenv.All() {
 		instants = 120
 	}
@@ -106,7 +106,7 @@ func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
 			break
 		}
 	}
-	if t.Logf("%d of %d supervisors had programs running when they were killed", hit, instants); hit < instants/6 { // a machine that is busy takes its time to start them
+	if t.Logf("%d of %d supervisors had programs running when they were killed", hit, instants); hit < instants/2 {
 		t.Error("they were killed too early to leave anything")
 	}
 	// Whoever collects from many must not run out of descriptors.
@@ -165,6 +165,10 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n int) (hit b
 		if line != "creating" && line != "ran" {
 			t.Errorf("the victim says %q", line)
 		}
+	}
+	// A machine that is busy takes its time to start the program that is to be left behind.
+	for end := time.Now().Add(5 * time.Second); n%4 != 0 && tier != sandbox.TierGVisor && len(marked(mark)) < 2 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(instant)
 	hit = len(marked(mark)) > 1 // the supervisor itself is one

@@ -25,7 +25,7 @@ func LookAtProc() Covers {
 	return Covers{
 		Masked: readable("kcore", "keys", "key-users", "kallsyms", "kmsg", "sched_debug", "timer_list", "timer_stats", "latency_stats",
 			"sysrq-trigger", "config.gz", "cmdline", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports",
-			"interrupts", "softirqs"), // what neighbours do, to the millisecond
+			"interrupts", "softirqs"), // per processor and device; /proc/stat has their sums
 		Hidden:   readable("acpi", "asound", "scsi", "bus", "fs", "irq", "pressure"),
 		ReadOnly: []string{"/proc/sys"},
 	}
