@@ -75,7 +75,7 @@ func (s *skeleton) parent(p string) (fd int, name string, err error) {
 }
 
 // sealPatience is how long seal waits for copies of descriptors it has written through.
-const sealPatience = time.Second
+const sealPatience = 10 * time.Second // a machine may be so busy that a child does not come to execute for long
 
 // seal makes the mount read-only, with further attributes. A process that was cloned while a file of
 // the skeleton was open for writing holds it until it executes, and that keeps the mount busy.
