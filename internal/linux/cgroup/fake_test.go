@@ -186,6 +186,8 @@ func TestFakeV2(t *testing.T) {
 	if err := g.Freeze(false); err != nil || f.get(leaf, "cgroup.freeze") != "0" {
 		t.Errorf("thaw: %v", err)
 	}
+	defer func(before time.Duration) { freezeTime = before }(freezeTime)
+	freezeTime = 100 * time.Millisecond
 	if err := g.Freeze(true); !errors.Is(err, unix.ETIMEDOUT) || f.get(leaf, "cgroup.freeze") != "0" { // the fake never freezes
 		t.Errorf("freeze: %v, then %q", err, f.get(leaf, "cgroup.freeze"))
 	}

@@ -13,8 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// freezeTime is how long Freeze waits for processes to stop: milliseconds will do, but on a machine that is busy elsewhere. Tests shorten it.
+var freezeTime = 5 * time.Second
+
 const (
-	freezeTime = time.Second     // how long Freeze waits for processes to stop
 	gatherTime = 5 * time.Second // how long it chases, on a hybrid machine, a group that keeps forking
 )
 
