@@ -16,11 +16,10 @@ import (
 // freezeTime is how long Freeze waits for processes to stop: milliseconds will do, but on a machine that is busy elsewhere. Tests shorten it.
 var freezeTime = 5 * time.Second
 
-const (
-	gatherTime = 5 * time.Second // how long it chases, on a hybrid machine, a group that keeps forking
-)
+// gatherTime is how long Freeze chases, on a hybrid machine, a group that keeps forking.
+const gatherTime = 5 * time.Second
 
-// Freeze stops every process in the group, or lets them go on, and waits until that is so (at most a second: a process
+// Freeze stops every process in the group, or lets them go on, and waits until that is so (at most freezeTime: a process
 // that sleeps in the kernel can not be frozen). A frozen group can be killed and removed. When freezing fails, what was
 // stopped goes on again.
 //
