@@ -38,6 +38,8 @@ type Options struct {
 	Ahead   *Ahead // what was begun before; nil is nothing
 	// DockerHost is the address of Docker's daemon, or Podman's; empty looks for one.
 	DockerHost string
+	// DiskFloor is the free space that the disk below scratches keeps; 0 is the backend's default.
+	DiskFloor sandbox.Size
 }
 
 // Opener makes a backend.

@@ -15,7 +15,7 @@ func Warm() { native.Warm() }
 // open returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.
 func open(name string, o Options) (sandbox.Backend, error) {
 	if name == OCI {
-		b, err := oci.New(oci.Options{Runtime: o.Runtime, Eager: o.Eager, Delegate: true})
+		b, err := oci.New(oci.Options{Runtime: o.Runtime, Eager: o.Eager, Delegate: true, DiskFloor: o.DiskFloor})
 		if err != nil {
 			return nil, err
 		}
@@ -28,7 +28,7 @@ func open(name string, o Options) (sandbox.Backend, error) {
 		}
 		return b, nil
 	}
-	b, err := native.New(native.Options{Eager: o.Eager, Delegate: true})
+	b, err := native.New(native.Options{Eager: o.Eager, Delegate: true, DiskFloor: o.DiskFloor})
 	if err != nil {
 		return nil, err
 	}

@@ -89,6 +89,7 @@ func (o *serveOptions) makerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...), ", "))
 	fs.StringVar(&s.Runtime, "runtime", "", "OCI runtime of the oci or docker backend, by `name`")
 	fs.StringVar(&s.DockerHost, "docker-host", "", "`address` of the daemon for the docker backend")
+	addParsed(fs, &s.DiskFloor, "disk-floor", "", "`size` that the disk below scratches keeps free: runs are stopped below it (default the smaller of 1g and 5 % of it)", readPositive(sandbox.ParseSize))
 	addParsed(fs, &s.Require, "require", string(sandbox.TierContainer), "least `tier` that a request may accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
 }
 

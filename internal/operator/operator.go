@@ -40,6 +40,7 @@ type Settings struct {
 	Backend    string
 	Runtime    string
 	DockerHost string
+	DiskFloor  sandbox.Size // free space that the disk below scratches keeps
 
 	// What requests may ask for at the most.
 	Max        sandbox.Limits
@@ -172,6 +173,7 @@ func Changes(before, after *Settings) (names []string) {
 		{"tls-cert", before.TLSCert, after.TLSCert}, {"tls-key", before.TLSKey, after.TLSKey}, {"insecure-http", before.InsecureHTTP, after.InsecureHTTP},
 		{"max-connections", before.MaxConnections, after.MaxConnections}, {"keys", before.Keys, after.Keys}, {"require-keys", before.RequireKeys, after.RequireKeys},
 		{"backend", before.Backend, after.Backend}, {"runtime", before.Runtime, after.Runtime}, {"docker-host", before.DockerHost, after.DockerHost},
+		{"disk-floor", before.DiskFloor, after.DiskFloor},
 		{"max-body", before.MaxBody, after.MaxBody}, {"require", before.Require, after.Require},
 		{"allow-writable-volumes", before.WritableVolumes, after.WritableVolumes}, {"allow-workspaces", before.Workspaces, after.Workspaces},
 		{"max-workspaces", before.MaxWorkspaces, after.MaxWorkspaces}, {"max-workspaces-size", before.WorkspacesSize, after.WorkspacesSize},

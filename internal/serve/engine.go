@@ -134,7 +134,7 @@ func (e *engine) makeReady(ctx context.Context, log *slog.Logger) {
 
 // openBackend opens what the operator has chosen, and refuses what is too weak: requests would all be refused.
 func openBackend(ctx context.Context, s *operator.Settings) (b sandbox.Backend, chosen string, err error) {
-	with := app.Options{Eager: true, Runtime: s.Runtime, DockerHost: s.DockerHost}
+	with := app.Options{Eager: true, Runtime: s.Runtime, DockerHost: s.DockerHost, DiskFloor: s.DiskFloor}
 	if s.Backend == app.Auto {
 		b, choice, err := app.OpenAuto(ctx, app.Want{Require: s.Require, Runtime: s.Runtime}, with)
 		return b, choice.Why, err
@@ -191,7 +191,7 @@ func (e *engine) engineFor(backend, runtime string) (api.Engine, error) {
 	}
 	s := *e.settings
 	s.Backend, s.Runtime, s.NoWarm = backend, runtime, true
-	b, err := app.Open(backend, app.Options{Runtime: runtime, DockerHost: s.DockerHost})
+	b, err := app.Open(backend, app.Options{Runtime: runtime, DockerHost: s.DockerHost, DiskFloor: s.DiskFloor})
 	if err != nil {
 		return nil, err
 	}

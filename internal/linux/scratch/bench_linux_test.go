@@ -32,3 +32,18 @@ func BenchmarkDisk(b *testing.B) {
 	o := Options{Bytes: 1 << 30, Inodes: 65536, CacheDir: needDisk(b)}
 	benchmark(b, func() (*Scratch, error) { return Disk(o) })
 }
+
+// What the end of a run pays for the check and for the report.
+func BenchmarkCheckBacking(b *testing.B) {
+	s, err := Disk(Options{Bytes: 1 << 30, Inodes: 65536, CacheDir: needDisk(b)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	for b.Loop() {
+		if err := s.CheckBacking(); err != nil {
+			b.Fatal(err)
+		}
+		s.Overcommitted()
+	}
+}

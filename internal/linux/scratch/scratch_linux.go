@@ -3,11 +3,11 @@ package scratch
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +25,9 @@ type Options struct {
 	Inodes uint64
 	// CacheDir keeps templates and backs disks while they exist; DefaultCacheDir when empty. Only Disk uses it.
 	CacheDir string
+	// Floor is the free space that the file system of CacheDir is to keep, in bytes; 0 is the smaller of 1 GiB and 5 % of it.
+	// Only Disk uses it.
+	Floor uint64
 }
 
 // Usage is how full a scratch is, as an unprivileged user sees it.
@@ -43,7 +46,12 @@ type Scratch struct {
 	loop *loopDevice // nil for memory
 	// emptyBytes and emptyInodes are what the disk offered when it was new; the file system's own needs are not in them.
 	emptyBytes, emptyInodes uint64
-	hostFree                uint64 // of the file system the disk lies on, when it was made
+
+	// Of a disk alone. The loop device is held for what it tells of failed writes.
+	device *os.File
+	host   *hostDisk
+	share  *share
+	lost   atomic.Bool // the backing store has reported an error
 
 	mu     sync.RWMutex // guards closed; read-locked while the descriptor is in use, so that its number is not another's
 	closed bool
@@ -66,13 +74,13 @@ func Memory(o Options) (*Scratch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scratch: mount tmpfs: %w; mounting needs CAP_SYS_ADMIN in the user namespace", err)
 	}
-	return newScratch(fd, nil)
+	return newScratch(fd)
 }
 
 // Mounted is a scratch of memory that somebody else has made with these options and put directories in. It takes over the
 // descriptor.
 func Mounted(fd int, o Options) (*Scratch, error) {
-	s, err := newScratch(fd, nil)
+	s, err := newScratch(fd)
 	if err == nil {
 		s.emptyInodes = o.Inodes
 	}
@@ -101,36 +109,23 @@ func Disk(o Options) (*Scratch, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer backing.Close() // the loop device keeps it
-	fail := func(err error) (*Scratch, error) {
-		return nil, fmt.Errorf("scratch: write a file system of %d bytes below %s: %w%s", t.size, dir.path, err, hintFor(err))
-	}
-	free := hostFree(int(backing.Fd()))
-	if free < t.used() {
-		return fail(unix.ENOSPC) // nobody else would say so: see template.copyTo
+	host, share, err := admit(backing, t.size, t.used(), o.Floor) // nobody else would say that there is no room: see template.copyTo
+	if err != nil {
+		_ = backing.Close()
+		return nil, fmt.Errorf("%w%s", err, hintFor(err))
 	}
 	if err := unix.Ftruncate(int(backing.Fd()), int64(t.size)); err != nil {
-		return fail(err)
+		host.leave(share)
+		return nil, fmt.Errorf("scratch: size a file of %d bytes below %s: %w%s", t.size, dir.path, err, hintFor(err))
 	}
 	s, err := mountLoop(backing, t.copyTo)
-	if err == nil {
-		s.hostFree = free
+	if err != nil {
+		host.leave(share)
+		return nil, err
 	}
-	return s, err
+	s.host, s.share = host, share
+	return s, nil
 }
-
-// hostFree is the space below a file that an unprivileged user could take; all there could be when nobody knows.
-func hostFree(fd int) uint64 {
-	var st unix.Statfs_t
-	if unix.Fstatfs(fd, &st) != nil {
-		return math.MaxUint64
-	}
-	return st.Bavail * uint64(st.Bsize)
-}
-
-// HostFree is what was free on the host's disk when this one was made there. The file behind it is sparse: when the host has
-// less than the disk promises, what is written beyond that is lost, and a program that asks (fsync) is told EIO.
-func (s *Scratch) HostFree() (free uint64, onDisk bool) { return s.hostFree, s.loop != nil }
 
 // mountLoop turns a file that holds an ext4 into a mount, or does so once fill, if it is not nil, has written one to its
 // device. It does not take over backing.
@@ -139,19 +134,24 @@ func mountLoop(backing *os.File, fill func(device int) error) (*Scratch, error) 
 	if err != nil {
 		return nil, err
 	}
-	// From the mount on, the mount keeps the device; until then this descriptor does. Either way it is gone with the last
-	// of them, whoever dies how.
-	defer unix.Close(device)
+	// The mount keeps the device, and so does this descriptor. The device is gone with the last of them, whoever dies how.
+	s := &Scratch{loop: loop, device: os.NewFile(uintptr(device), loop.path())}
 	if fill != nil {
 		if err := fill(device); err != nil {
+			_ = s.device.Close()
 			return nil, fmt.Errorf("scratch: write a file system to %s: %w", loop.path(), err)
 		}
 	}
 	fd, err := mount("ext4", append([]option{{"source", loop.path()}}, ext4Options...))
 	if err != nil {
+		_ = s.device.Close()
 		return nil, fmt.Errorf("scratch: mount %s as ext4: %w", loop.path(), err)
 	}
-	return newScratch(fd, loop)
+	if err := s.open(fd); err != nil {
+		_ = s.device.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // ext4Options are for a disk that nobody will ever read again: whatever only serves to survive a crash is off. Delayed
@@ -176,15 +176,24 @@ func (o Options) check() error {
 	return nil
 }
 
-func newScratch(fd int, loop *loopDevice) (*Scratch, error) {
-	s := &Scratch{file: os.NewFile(uintptr(fd), "scratch"), loop: loop}
+func newScratch(fd int) (*Scratch, error) {
+	s := &Scratch{}
+	if err := s.open(fd); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// open takes over the descriptor of a new mount.
+func (s *Scratch) open(fd int) error {
+	s.file = os.NewFile(uintptr(fd), "scratch")
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
 		_ = s.file.Close()
-		return nil, fmt.Errorf("scratch: statfs of the new mount: %w", err)
+		return fmt.Errorf("scratch: statfs of the new mount: %w", err)
 	}
 	s.emptyBytes, s.emptyInodes = st.Bavail*uint64(st.Bsize), st.Ffree
-	return s, nil
+	return nil
 }
 
 // File is the mount's descriptor, opened with O_PATH: for move_mount, for the *at calls, for a message to the init. It
@@ -280,14 +289,21 @@ func (s *Scratch) Close() error {
 		return nil
 	}
 	s.closed = true
+	if s.share != nil {
+		s.checkBacking(int(s.file.Fd())) // for a run that ends beside this
+	}
 	if s.loop != nil {
 		s.dropDirty()
 	}
-	if err := s.file.Close(); err != nil {
-		return fmt.Errorf("scratch: close the mount: %w", err)
+	if s.share != nil {
+		defer s.host.leave(s.share) // last: the space is free when the file behind the disk is closed
 	}
+	err := s.file.Close()
 	if s.loop == nil {
-		return nil
+		return err
+	}
+	if err = errors.Join(err, s.device.Close()); err != nil {
+		return fmt.Errorf("scratch: close the mount: %w", err)
 	}
 	pause := 50 * time.Microsecond
 	for end := time.Now().Add(heldWait); s.loop.bound(); pause *= 2 {

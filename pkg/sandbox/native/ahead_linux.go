@@ -69,7 +69,7 @@ func (b *Backend) dropLater(drop func() error) {
 }
 
 func (b *Backend) diskOptions(l sandbox.Limits) scratch.Options {
-	return scratch.Options{Bytes: uint64(l.Disk), Inodes: uint64(l.Inodes), CacheDir: b.opts.CacheDir}
+	return scratch.Options{Bytes: uint64(l.Disk), Inodes: uint64(l.Inodes), CacheDir: b.opts.CacheDir, Floor: uint64(b.opts.DiskFloor)}
 }
 
 // scratchMode is what a scratch is made of where it was left to us, and why it is not a disk.

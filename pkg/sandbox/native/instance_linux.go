@@ -159,10 +159,7 @@ func (i *instance) makeScratch() (err error) {
 	if shared != "" {
 		lackDisk(&i.iso, shared)
 	}
-	if free, onDisk := s.HostFree(); onDisk && free < uint64(i.spec.Limits.Disk) {
-		i.iso.Lack(sandbox.ControlDisk, sandbox.Enforced, fmt.Sprintf("the host has %v left for a disk of %v: what is written beyond that is lost", sandbox.Size(free), i.spec.Limits.Disk),
-			"free some space below "+i.b.opts.CacheDir+", or ask for a smaller --disk")
-	}
+	s.OnFloor(i.stopAll)
 	return nil
 }
 
@@ -291,7 +288,11 @@ func (i *instance) twin(mount *int) (int, error) {
 }
 
 // Isolation is what this sandbox really has.
-func (i *instance) Isolation() sandbox.Isolation { return i.iso }
+func (i *instance) Isolation() sandbox.Isolation {
+	iso := i.iso.Clone()
+	launch.LackRoom(&iso, i.scratch, i.b.opts.CacheDir)
+	return iso
+}
 
 // Freeze stops every process of the sandbox. Frozen processes can still be killed.
 func (i *instance) Freeze(context.Context) error { return i.freeze(true) }

@@ -21,21 +21,22 @@ import (
 
 // phase is an init with its pid namespace and its cgroup. It lives as long as one of its processes.
 type phase struct {
-	i      *instance
-	name   string
-	init   *spawn.Init
-	nest   *cgroup.Nest  // of the init and its programs
-	group  *cgroup.Group // nil until set up has got that far
-	join   []*os.File    // what a program writes to to enter the group, one per hierarchy
-	born   *os.File      // what it is born in instead, where the kernel lets it; or nil
-	root   int           // a copy of the root made ahead, or -1
-	limits sandbox.Limits
-	watch  *watch.Watch // counts where no cgroup does, or nil
-	ready  bool         // Setup was called
-	failed bool         // Setup failed: the init is dead and buried
-	killed atomic.Bool  // by us; an init that nobody killed ends with its last process
-	lost   atomic.Bool  // a fork did not begin in it: what came after that goes elsewhere
-	tasks  int          // guarded by instance.mu: processes that were started and not finished
+	i       *instance
+	name    string
+	init    *spawn.Init
+	nest    *cgroup.Nest  // of the init and its programs
+	group   *cgroup.Group // nil until set up has got that far
+	join    []*os.File    // what a program writes to to enter the group, one per hierarchy
+	born    *os.File      // what it is born in instead, where the kernel lets it; or nil
+	root    int           // a copy of the root made ahead, or -1
+	limits  sandbox.Limits
+	watch   *watch.Watch          // counts where no cgroup does, or nil
+	ready   bool                  // Setup was called
+	failed  bool                  // Setup failed: the init is dead and buried
+	floored atomic.Pointer[error] // why it was ended, if the host's disk has reached its floor
+	killed  atomic.Bool           // by us; an init that nobody killed ends with its last process
+	lost    atomic.Bool           // a fork did not begin in it: what came after that goes elsewhere
+	tasks   int                   // guarded by instance.mu: processes that were started and not finished
 
 	leaves bool // guarded by instance.mu until it is finished: nobody finds it any more, and Destroy waits until it is
 
@@ -88,6 +89,29 @@ func (p *phase) Kill() error {
 		p.init.Kill()
 	}
 	return nil
+}
+
+// Sound reports that the host's disk has reached its floor while the phase ran, or has lost what a program wrote.
+func (p *phase) Sound() error {
+	if err := p.floored.Load(); err != nil {
+		return *err
+	}
+	return launch.DiskFailure(Name, p.i.b.opts.CacheDir, p.i.scratch.CheckBacking())
+}
+
+// stopAll ends what runs in the sandbox because the host's disk has reached its floor. While a program is being started nothing
+// is ended: whoever watches the disk calls again.
+func (i *instance) stopAll(err error) {
+	err = launch.DiskFailure(Name, i.b.opts.CacheDir, err)
+	if !i.mu.TryLock() {
+		return
+	}
+	defer i.mu.Unlock()
+	for _, p := range i.phases {
+		if p.floored.CompareAndSwap(nil, &err) {
+			_ = p.Kill()
+		}
+	}
 }
 
 // Killed reports whether it was us who ended it.

@@ -27,6 +27,9 @@ type Options struct {
 	Runtime string
 	// CacheDir holds the templates of scratch disks; default /var/cache/sandbox-run.
 	CacheDir string
+	// DiskFloor is the free space that the file system of CacheDir keeps; 0 is the smaller of 1 GiB and 5 % of it. A sandbox
+	// that would take from it is refused, and what runs when it is reached is stopped.
+	DiskFloor sandbox.Size
 	// Eager is for callers who are sure to make one sandbox, and soon. The workplace is made before they ask for it, and at a
 	// sandbox's end it is Close that waits until its disk is gone.
 	Eager bool

@@ -21,6 +21,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
@@ -149,7 +150,7 @@ func (b *Backend) withInit(spec *sandbox.Spec) (*sandbox.Spec, error) {
 }
 
 func (i *instance) makeScratch() error {
-	o := scratch.Options{Bytes: uint64(i.spec.Limits.Disk), Inodes: uint64(i.spec.Limits.Inodes), CacheDir: i.b.opts.CacheDir}
+	o := scratch.Options{Bytes: uint64(i.spec.Limits.Disk), Inodes: uint64(i.spec.Limits.Inodes), CacheDir: i.b.opts.CacheDir, Floor: uint64(i.b.opts.DiskFloor)}
 	mode, shared := i.spec.Scratch, ""
 	if mode == sandbox.ScratchAuto {
 		mode = sandbox.ScratchDisk
@@ -167,10 +168,7 @@ func (i *instance) makeScratch() error {
 	if shared != "" {
 		lackDisk(&i.iso, shared)
 	}
-	if free, onDisk := s.HostFree(); onDisk && free < uint64(i.spec.Limits.Disk) {
-		i.iso.Lack(sandbox.ControlDisk, sandbox.Enforced, fmt.Sprintf("the host has %v left for a disk of %v: what is written beyond that is lost", sandbox.Size(free), i.spec.Limits.Disk),
-			"free some space below "+i.b.opts.CacheDir+", or ask for a smaller --disk")
-	}
+	s.OnFloor(i.stopAll)
 	if i.id != nil {
 		i.mount, err = unix.FcntlInt(s.File().Fd(), unix.F_DUPFD_CLOEXEC, 3)
 		return failure("make scratch", "scratch", err)
@@ -246,7 +244,9 @@ func (w *workplace) path(prefix string) string {
 func (i *instance) Isolation() sandbox.Isolation {
 	i.isoMu.Lock()
 	defer i.isoMu.Unlock()
-	return i.iso
+	iso := i.iso.Clone()
+	launch.LackRoom(&iso, i.scratch, i.b.opts.CacheDir)
+	return iso
 }
 
 // revise changes what is said of the isolation.

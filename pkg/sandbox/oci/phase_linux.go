@@ -40,6 +40,7 @@ type phase struct {
 	asked   bool // Setup was called
 	failed  bool // and failed, or was not called: the init is dead, and the runtime buried
 	killed  atomic.Bool
+	floored atomic.Pointer[error] // why it was ended, if the host's disk has reached its floor
 	frozen  atomic.Bool
 	tasks   int // guarded by instance.mu: processes that were started and not finished
 
@@ -273,6 +274,29 @@ func (p *phase) Kill() error {
 		_ = p.group.Freeze(false) // a runtime of several processes ends only when all of them can
 	}
 	return nil
+}
+
+// Sound reports that the host's disk has reached its floor while the phase ran, or has lost what a program wrote.
+func (p *phase) Sound() error {
+	if err := p.floored.Load(); err != nil {
+		return *err
+	}
+	return launch.DiskFailure(Name, p.i.b.opts.CacheDir, p.i.scratch.CheckBacking())
+}
+
+// stopAll ends what runs in the sandbox because the host's disk has reached its floor. While a program is being started nothing
+// is ended: whoever watches the disk calls again.
+func (i *instance) stopAll(err error) {
+	err = launch.DiskFailure(Name, i.b.opts.CacheDir, err)
+	if !i.mu.TryLock() {
+		return
+	}
+	defer i.mu.Unlock()
+	for _, p := range i.phases {
+		if p.floored.CompareAndSwap(nil, &err) {
+			_ = p.Kill()
+		}
+	}
 }
 
 // Killed reports whether it was us who ended it.

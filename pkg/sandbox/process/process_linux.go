@@ -364,6 +364,9 @@ func (p *phase) Kill() error {
 // Killed reports whether it was us who ended it.
 func (p *phase) Killed() bool { return p.killed.Load() }
 
+// Sound: its files are on the host's own file system, which tells the program itself of errors.
+func (p *phase) Sound() error { return nil }
+
 // Destroy kills whatever runs and removes everything. It may be called in any state, twice.
 func (i *instance) Destroy(ctx context.Context) error {
 	i.mu.Lock()

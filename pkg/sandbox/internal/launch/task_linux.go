@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
@@ -36,6 +38,8 @@ type Phase interface {
 	Kill() error
 	// Killed reports whether Kill was called, by whomever.
 	Killed() bool
+	// Sound reports why nothing that ran in the phase can be trusted: the host's disk has failed it. Called before Finish.
+	Sound() error
 }
 
 // Task is one process of a phase.
@@ -150,10 +154,13 @@ func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
 		if t.watch != nil {
 			defer t.watch.Close()
 		}
+		sound := t.phase.Sound() // while the scratch is there: it may go with the phase
 		if t.phase.Leave() {
 			t.final, t.err = t.phase.Finish(ctx)
+			t.err = errors.Join(t.err, sound)
 			return
 		}
+		t.err = sound
 		t.final, _ = t.phase.Live() // neighbours go on; a failed look is not worth failing the run
 	})
 	return t.final, t.err
@@ -185,6 +192,31 @@ func Failure(backend, op, stage string, err error) error {
 		return nil
 	}
 	return &sandbox.Error{Backend: backend, Op: op, Stage: stage, Err: err, Hint: hint(stage, err)}
+}
+
+// DiskFailure is the error of a sandbox whose scratch the host's disk, at dir, can not keep.
+func DiskFailure(backend, dir string, err error) error {
+	if err == nil {
+		return nil
+	}
+	hint := "free some space below " + dir
+	if errors.Is(err, scratch.ErrFloor) {
+		hint += ", or lower the server's --disk-floor"
+	}
+	return &sandbox.Error{Backend: backend, Op: "keep scratch", Stage: "scratch", Err: err, Hint: hint}
+}
+
+// LackRoom reports in an isolation that disks may take more than the host has, as a gap of the disk limit.
+func LackRoom(iso *sandbox.Isolation, s *scratch.Scratch, dir string) {
+	over, floor := s.Overcommitted()
+	if over == 0 {
+		return
+	}
+	iso.Lack(sandbox.ControlDisk, sandbox.Enforced,
+		fmt.Sprintf("overcommitted: the scratches on the host's disk may take %v more than it has above its floor of %v;"+
+			" sandboxes are stopped when it is reached",
+			sandbox.Size(over), sandbox.Size(floor)),
+		"free some space below "+dir+", or ask for a smaller --disk")
 }
 
 // hint is the next step: what a host has run out of, somebody can give it more of. Else the one every user has.
