@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -64,6 +65,9 @@ func (c *cli) execute(o *runOptions) error {
 	takeBack()
 	show.finish()
 	left := errors.Join(s.dismantle(), leave())
+	if failed := (unwatched{}); errors.As(context.Cause(s.ctx), &failed) {
+		return errors.Join(failed.error, left)
+	}
 	if err != nil {
 		return errors.Join(interrupted(s.ctx, err), left)
 	}

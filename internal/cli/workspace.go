@@ -86,11 +86,14 @@ func (o *runOptions) enterWorkspace(s *stage, req *executor.Request) (leave func
 			s.stop(overfull{w.Name(), most, inodes})
 		})
 		if err != nil {
-			s.stop(&sandbox.Error{Op: "workspace " + w.Name(), Err: fmt.Errorf("nobody can look at what it holds: %w", err)})
+			s.stop(unwatched{err})
 		}
 	})
 	return leave, nil
 }
+
+// unwatched ends a run whose workspace can not be watched, or is on a disk that is full: a failure of ours.
+type unwatched struct{ error }
 
 // overfull ends a run whose workspace holds more than it may.
 type overfull struct {

@@ -246,7 +246,7 @@ func (r *running) options() (api.Options, error) {
 		EngineFor:  r.engine.engineFor,
 		Auth:       r.door.keys,
 		Policy: api.Policy{
-			Ceilings: r.ceilings, Require: floor(s), VolumeRoots: s.Volumes, WritableVolumes: s.WritableVolumes, Workspaces: s.Workspaces, MostWorkspaces: workspace.Most{Workspaces: s.MaxWorkspaces, Bytes: s.WorkspacesSize},
+			Ceilings: r.ceilings, Require: floor(s), VolumeRoots: s.Volumes, WritableVolumes: s.WritableVolumes, Workspaces: s.Workspaces, DiskFloor: s.DiskFloor, MostWorkspaces: workspace.Most{Workspaces: s.MaxWorkspaces, Bytes: s.WorkspacesSize},
 			Backends: s.Backends, Runtimes: s.Runtimes, PassEnv: s.Env, Images: s.Images, MaxBody: s.MaxBody,
 		},
 		Audit: r.engine.audit, Log: r.log,

@@ -154,6 +154,8 @@ type Policy struct {
 	WorkspaceStore string
 	// MostWorkspaces is what one principal may have of them; the zero value is 16, of 16 GiB together.
 	MostWorkspaces workspace.Most
+	// DiskFloor is the free space that the disk below workspaces keeps; 0 is the smaller of 1 GiB and 5 % of it.
+	DiskFloor sandbox.Size
 	// Backends and Runtimes are what requests may choose of; none: the server's own.
 	Backends []string
 	Runtimes []string

@@ -26,7 +26,7 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 		}
 		store = filepath.Join(store, keyOf(j.Principal.ID, "workspaces"))
 	}
-	w, err := workspace.Open(ctx, store, j.run.Workspace, workspace.Options{Cap: j.space.Disk, Inodes: j.space.Inodes, Most: s.opts.Policy.MostWorkspaces})
+	w, err := workspace.Open(ctx, store, j.run.Workspace, workspace.Options{Cap: j.space.Disk, Inodes: j.space.Inodes, Floor: s.opts.Policy.DiskFloor, Most: s.opts.Policy.MostWorkspaces})
 	if errors.Is(err, workspace.ErrMost) {
 		return nil, aboveCeiling(err)
 	}
@@ -58,10 +58,13 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 			stop(overfullError{w.Name(), most, inodes})
 		})
 		if err != nil {
-			stop(fmt.Errorf("nobody can look at what the workspace %s holds: %w", w.Name(), err))
+			stop(unwatchedError{err})
 		}
 	})
 	result, err := j.engine.Execute(ctx, req)
+	if failed := (unwatchedError{}); errors.As(context.Cause(ctx), &failed) {
+		return nil, errors.Join(failed.error, err)
+	}
 	var full overfullError
 	if err == nil && result.Verdict == sandbox.VerdictCancelled && errors.As(context.Cause(ctx), &full) {
 		result.Verdict = sandbox.VerdictDiskLimit
@@ -105,6 +108,9 @@ func (s *Server) workspaceLimits(run *wire.Run, p *Principal) (sandbox.Limits, e
 	}
 	return limits, nil
 }
+
+// unwatchedError ends a run whose workspace can not be watched, or is on a disk that is full: a failure of the server's.
+type unwatchedError struct{ error }
 
 // overfullError ends a run whose workspace holds more than it may.
 type overfullError struct {

@@ -129,12 +129,12 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := instance.Isolation().Check(spec.Require, spec.Strict); err != nil {
-		return "", errors.Join(err, instance.Destroy(context.WithoutCancel(ctx)))
-	}
 	c := &container{
 		id: newID(), spec: spec, notes: notes, chosen: m.opts.Chosen, instance: instance, created: time.Now(),
 		state: StateReady, runs: map[*run]struct{}{}, deleted: make(chan struct{}),
+	}
+	if err := c.isolation().Check(spec.Require, spec.Strict); err != nil {
+		return "", errors.Join(err, instance.Destroy(context.WithoutCancel(ctx)))
 	}
 	m.mu.Lock()
 	closed := m.closed
@@ -408,6 +408,11 @@ func (m *Manager) Get(id string) (Info, error) {
 func (c *container) isolation() Isolation {
 	iso := c.instance.Isolation().Clone()
 	iso.Chosen = c.chosen
+	if most := c.spec.VolumeCap(); most > 0 {
+		iso.Lack(ControlDisk, Polled, fmt.Sprintf("the cap of %v on the workspace is polled: what is written between two looks,"+
+			" or to files that are deleted and still open, is over it", most),
+			"run without a workspace: the scratch has a limit that the kernel enforces")
+	}
 	return iso
 }
 

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -104,7 +105,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		return nil, err
 	}
 
-	f.oomKills, f.diskFull = summary.OOMKills, summary.DiskFull
+	// A file that is larger than the cap of a volume ends its writer by SIGXFSZ.
+	overCap := f.exit.Signal == signalFileSize && r.c.spec.VolumeCap() > 0
+	f.oomKills, f.diskFull = summary.OOMKills, summary.DiskFull || overCap
 	if r.p.KillOnOutput {
 		select {
 		case <-r.full: // also when the program ended before it could be ended
@@ -119,6 +122,11 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		Notes: r.c.notes,
 	}
 	res.Violations = violationsOf(f, summary, r.p.Limits, res.Stdout, res.Stderr)
+	if overCap {
+		res.Violations = append(res.Violations, Violation{
+			Kind: "disk", Count: 1, Allow: "--workspace-cap", Detail: fmt.Sprintf("a file would have been larger than the cap of %s", r.c.spec.VolumeCap()),
+		})
+	}
 	touched := len(res.Violations)
 	if w, ok := task.(Witness); ok {
 		refused, unknown := w.Refused()
@@ -152,6 +160,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	r.c.mu.Unlock()
 	return res, nil
 }
+
+// signalFileSize is SIGXFSZ, which not every system has that this compiles for.
+const signalFileSize = 25
 
 // lostNote tells a program that somebody on the host has ended from one that ended by a signal of its own.
 const lostNote = "the sandbox's init was killed from outside, and the program with it: by somebody on the host, or by the kernel when the host's memory ran out; look at the host's log"

@@ -14,6 +14,20 @@ type Volume struct {
 	Source   string `json:"source"` // absolute, without symlinks or ".."
 	Target   string `json:"target"` // absolute
 	Writable bool   `json:"writable"`
+	// Cap is the most that a writable volume may hold, which its owner looks after again and again. The sandbox helps: no process
+	// makes a file larger than it (RLIMIT_FSIZE, which holds for files elsewhere as well) or takes space ahead of writing it
+	// (fallocate). 0 is none.
+	Cap Size `json:"-"`
+}
+
+// VolumeCap is the smallest cap of the volumes; 0 where none has one.
+func (s *Spec) VolumeCap() (least Size) {
+	for _, v := range s.Volumes {
+		if v.Cap > 0 && (least == 0 || v.Cap < least) {
+			least = v.Cap
+		}
+	}
+	return least
 }
 
 // ParseVolume reads host:dest[:ro|rw]; read-only unless rw is said.

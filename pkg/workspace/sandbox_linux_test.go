@@ -3,6 +3,7 @@ package workspace
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,6 +56,21 @@ func TestInASandbox(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), store, "w", Options{}); err == nil || !strings.Contains(err.Error(), "--workspace-cap") {
 		t.Errorf("%v", err)
+	}
+	must(t, Remove(t.Context(), store, "w"))
+	// Space that is taken at once would be past the cap before anybody looks. Within the cap it is refused as well: it is the control
+	// that the program was able to ask.
+	for _, args := range []string{"-l 64m", "-n -l 64m", "-z -l 64m", "-l 1m"} {
+		r, _ = run("command -v fallocate >/dev/null || exit 99; touch big; fallocate "+args+" big; stat -c %b big; rm big", Options{Cap: 16 * sandbox.MiB})
+		if string(r.Stdout.Bytes()) != "0\n" || !strings.Contains(string(r.Stderr.Bytes()), "supported") {
+			t.Errorf("fallocate %s: %s %q %q", args, r.Verdict, r.Stdout.Bytes(), r.Stderr.Bytes())
+		}
+	}
+	if r, over = run("head -c 64m /dev/zero >big; stat -c %s big", Options{Cap: 16 * sandbox.MiB}); over || string(r.Stdout.Bytes()) != "16777216\n" {
+		t.Errorf("a file larger than the cap: %s %q %q", r.Verdict, r.Stdout.Bytes(), r.Stderr.Bytes())
+	}
+	if !slices.ContainsFunc(r.Isolation.Missing, func(g sandbox.Gap) bool { return g.Control == sandbox.ControlDisk && g.State == sandbox.Polled }) {
+		t.Errorf("the cap is polled, and the report does not say so: %+v", r.Isolation.Missing)
 	}
 	must(t, Remove(t.Context(), store, "w"))
 }

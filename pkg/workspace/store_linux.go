@@ -27,6 +27,8 @@ type Workspace struct {
 	name string
 	path string // without symlinks
 	dir  *os.File
+	// floor is the free space that its file system keeps while it is watched; 0 is the default.
+	floor uint64
 
 	mu     sync.Mutex // guards what follows
 	store  *userdir.Dir
@@ -41,7 +43,7 @@ func (w *Workspace) Name() string { return w.name }
 
 // Volume shows it to a sandbox, writable, as /workspace.
 func (w *Workspace) Volume() sandbox.Volume {
-	return sandbox.Volume{Source: w.path, Target: sandbox.WorkspaceDir, Writable: true}
+	return sandbox.Volume{Source: w.path, Target: sandbox.WorkspaceDir, Writable: true, Cap: w.meta.Cap}
 }
 
 // Cap is the most it may hold.
@@ -53,7 +55,7 @@ func Open(ctx context.Context, store, name string, o Options) (_ *Workspace, err
 	if err := errors.Join(CheckName(name), o.validate()); err != nil {
 		return nil, err
 	}
-	w := &Workspace{name: name}
+	w := &Workspace{name: name, floor: uint64(o.Floor)}
 	defer func() {
 		if err != nil {
 			w.release()

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -27,23 +28,48 @@ func (w *Workspace) Usage(ctx context.Context) (Usage, error) {
 const (
 	leastPause   = 250 * time.Millisecond
 	pausePerLook = 20 // a look may cost a twentieth of the time
+	hurryPerLook = 3  // and a quarter of it while the file system fills quickly
 	blindLooks   = 8
+	// spacePause is how often the free space of the file system is asked for. That costs two microseconds.
+	spacePause = 10 * time.Millisecond
 )
 
 // Watch looks at the workspace again and again until ctx ends, and calls over once, the first time it holds more than its
-// cap, or hides what it holds for several looks in a row. It returns after that call, or when ctx ends; an error means that it
-// could not look, and that nobody watches any more.
+// cap, or hides what it holds for several looks in a row. It looks at once when the file system has lost more space than was left below the
+// cap. It returns after that call, or when ctx ends; an error means that it could not look, or that the file system is
+// below its floor of free space (scratch.ErrFloor), by whatever filled it, and that nothing is watched any more: the run is to end.
 func (w *Workspace) Watch(ctx context.Context, over func(Usage)) error {
-	timer := time.NewTimer(leastPause)
-	defer timer.Stop()
+	ticker := time.NewTicker(spacePause)
+	defer ticker.Stop()
+	before, _, err := scratch.Space(int(w.dir.Fd()))
+	if err != nil {
+		return failed(w.name, err)
+	}
+	w.mu.Lock()
+	left := uint64(w.meta.Cap - min(w.meta.Cap, w.used.Bytes))
+	w.mu.Unlock()
 	failures, hidden := 0, 0
+	due, hurry := time.Now().Add(leastPause), time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-timer.C:
+		case <-ticker.C:
+		}
+		free, floor, err := scratch.Space(int(w.dir.Fd()))
+		if err != nil {
+			return failed(w.name, err)
+		}
+		if w.floor != 0 {
+			floor = w.floor
 		}
 		begin := time.Now()
+		switch {
+		case free < floor:
+			return failed(w.name, fmt.Errorf("%w: %d bytes are free, the disk floor is %d", scratch.ErrFloor, free, floor))
+		case begin.Before(due) && (begin.Before(hurry) || before-min(before, free) <= left):
+			continue
+		}
 		u, err := w.Usage(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -53,7 +79,7 @@ func (w *Workspace) Watch(ctx context.Context, over func(Usage)) error {
 				return err
 			}
 		default:
-			failures = 0
+			failures, before, left = 0, free, uint64(w.meta.Cap-min(w.meta.Cap, u.Bytes))
 			if hidden++; u.Hidden == 0 {
 				hidden = 0
 			}
@@ -62,7 +88,8 @@ func (w *Workspace) Watch(ctx context.Context, over func(Usage)) error {
 				return nil
 			}
 		}
-		timer.Reset(max(leastPause, pausePerLook*time.Since(begin)))
+		took := time.Since(begin)
+		due, hurry = time.Now().Add(max(leastPause, pausePerLook*took)), time.Now().Add(hurryPerLook*took)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
+	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -241,4 +242,14 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	must(t, w.Watch(ctx, func(Usage) { t.Error("over, though nobody looked") }))
+}
+
+// A file system that is nearly full ends the watching with an error, whoever filled it.
+func TestWatchKeepsTheFloor(t *testing.T) {
+	w := opened(t, newStore(t), "w", Options{Floor: 1 << 60})
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if err := w.Watch(ctx, func(Usage) { t.Error("over its cap") }); !errors.Is(err, scratch.ErrFloor) {
+		t.Error(err)
+	}
 }

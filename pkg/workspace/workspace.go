@@ -32,6 +32,7 @@ type Options struct {
 	Cap    sandbox.Size  // most bytes; 0 is what it had, or DefaultCap for a new one. Kept with the workspace
 	Inodes int           // most files and directories; 0 likewise, DefaultInodes
 	Wait   time.Duration // for whoever uses it; 0 is not at all
+	Floor  sandbox.Size  // free space that its file system keeps while it is watched; 0 is the smaller of 1 GiB and 5 %
 	Most   Most          // of all workspaces of the store together
 }
 

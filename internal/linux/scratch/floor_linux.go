@@ -50,8 +50,8 @@ type share struct {
 	stop        func(error)
 }
 
-// space is what a file system has free, and its floor where nobody has set one.
-func space(fd int) (free, floor uint64, err error) {
+// Space is what the file system of a descriptor has free, and its floor where none was set.
+func Space(fd int) (free, floor uint64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
 		return 0, 0, fmt.Errorf("scratch: statfs of the host's disk: %w", err)
@@ -69,7 +69,7 @@ func admit(backing *os.File, size, first, floor uint64) (*hostDisk, *share, erro
 	}
 	hostDisks.Lock()
 	defer hostDisks.Unlock()
-	free, usual, err := space(int(backing.Fd()))
+	free, usual, err := Space(int(backing.Fd()))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -144,7 +144,7 @@ func (s *Scratch) Overcommitted() (bytes, floor uint64) {
 	_ = s.Use(func(int) error {
 		hostDisks.Lock()
 		defer hostDisks.Unlock()
-		free, _, err := space(int(s.share.backing.Fd()))
+		free, _, err := Space(int(s.share.backing.Fd()))
 		if err != nil {
 			return err
 		}
@@ -225,7 +225,7 @@ func (h *hostDisk) look(quit chan struct{}) (next time.Duration, stops []func())
 	for d := range h.disks {
 		if !known {
 			var err error
-			if free, _, err = space(int(d.backing.Fd())); err != nil {
+			if free, _, err = Space(int(d.backing.Fd())); err != nil {
 				return next, nil
 			}
 			known = true

@@ -13,8 +13,8 @@ import (
 )
 
 var everyPolicy = []Policy{
-	{}, {DenySetID: true}, {DenyUncounted: true}, {DenyAffinity: true}, {DenySetID: true, DenyUncounted: true, DenyAffinity: true},
-	{Notify: true}, {DenySetID: true, Notify: true}, {DenySetID: true, DenyUncounted: true, DenyAffinity: true, Notify: true},
+	{}, {DenySetID: true}, {DenyUncounted: true}, {DenyAffinity: true}, {DenyAllocate: true}, {DenySetID: true, DenyUncounted: true, DenyAffinity: true, DenyAllocate: true},
+	{Notify: true}, {DenySetID: true, Notify: true}, {DenySetID: true, DenyUncounted: true, DenyAffinity: true, DenyAllocate: true, Notify: true},
 }
 
 // plain is a notification as the errno it stands for, and any other action as it is.

@@ -56,6 +56,9 @@ func TestGoldenRefusals(t *testing.T) {
 					list("memfd_create memfd_secret vmsplice msgget", "EPERM")
 					list("shmget semget mmap", "partly")
 				}
+				if p.DenyAllocate {
+					list("fallocate", "EOPNOTSUPP")
+				}
 				if p.DenyAffinity {
 					list("sched_setaffinity", "EPERM")
 				}
@@ -77,6 +80,8 @@ func TestGoldenRefusals(t *testing.T) {
 						got[c.name] = "partly"
 					case act.Errno() == ePERM:
 						got[c.name] = "EPERM"
+					case act.Errno() == eOPNOTSUPP:
+						got[c.name] = "EOPNOTSUPP"
 					case act.Errno() == eNOSYS:
 						got[c.name] = "ENOSYS"
 					case act != Allow:

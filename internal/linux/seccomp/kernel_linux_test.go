@@ -34,7 +34,7 @@ func child(mode string) {
 		if strings.HasPrefix(policy, "watched") {
 			set = installWatched
 		}
-		if err := set(Policy{DenySetID: strings.HasSuffix(policy, "setid")}); err != nil {
+		if err := set(Policy{DenySetID: strings.HasSuffix(policy, "setid"), DenyAllocate: policy == "allocate"}); err != nil {
 			fmt.Fprintln(os.Stderr, "install:", err)
 			os.Exit(99)
 		}
@@ -50,6 +50,10 @@ func child(mode string) {
 		}
 	case "setid":
 		for _, p := range setIDProbes {
+			fmt.Printf("%s %d\n", p.name, int(p.run()))
+		}
+	case "allocate":
+		for _, p := range allocateProbes {
 			fmt.Printf("%s %d\n", p.name, int(p.run()))
 		}
 	case "ordinary":
@@ -397,9 +401,63 @@ func TestKernelRefusesSetID(t *testing.T) {
 	}
 }
 
+// allocateProbes take space for a file of the child's own.
+var allocateProbes = []probe{
+	{name: "write", run: func() unix.Errno { return errnoOf(os.WriteFile("f", []byte("x"), 0o644)) }},
+	{name: "fallocate", want: unix.EOPNOTSUPP, run: func() unix.Errno {
+		return onFile(func(fd int) error { return unix.Fallocate(fd, 0, 0, 1<<20) })
+	}},
+	{name: "fallocate-keep", want: unix.EOPNOTSUPP, run: func() unix.Errno {
+		return onFile(func(fd int) error { return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, 1<<20) })
+	}},
+	{name: "resvsp", want: unix.EOPNOTSUPP, run: func() unix.Errno { return reserve(0x40305828) }},
+	{name: "resvsp64", want: unix.EOPNOTSUPP, run: func() unix.Errno { return reserve(0x4030582a) }},
+	{name: "zero-range", want: unix.EOPNOTSUPP, run: func() unix.Errno { return reserve(0x40305839) }},
+}
+
+func onFile(do func(fd int) error) unix.Errno {
+	f, err := os.OpenFile("f", os.O_RDWR, 0)
+	if err != nil {
+		return errnoOf(err)
+	}
+	defer f.Close()
+	return errnoOf(do(int(f.Fd())))
+}
+
+// reserve asks for the first MiB of a file by an ioctl.
+func reserve(request uint) unix.Errno {
+	space := struct {
+		kind, whence int16
+		start, size  int64
+		sysid        int32
+		pid          uint32
+		pad          [4]int32
+	}{size: 1 << 20}
+	return onFile(func(fd int) error {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(unsafe.Pointer(&space)))
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	})
+}
+
+func TestKernelRefusesAllocation(t *testing.T) {
+	with := answers(t, "allocate", "allocate")
+	without := answers(t, "allocate", "default")
+	for _, p := range allocateProbes {
+		if got := with[p.name]; got != p.want {
+			t.Errorf("%s under DenyAllocate: %v, want %v", p.name, got, p.want)
+		}
+		if control := without[p.name]; control != 0 {
+			t.Errorf("%s under the default policy: %v, want success", p.name, control)
+		}
+	}
+}
+
 // The kernel takes every program, not only the default one.
 func TestKernelAcceptsEveryPolicy(t *testing.T) {
-	for _, policy := range []string{"default", "setid"} {
+	for _, policy := range []string{"default", "setid", "allocate"} {
 		cmd := childCommand(t, "exec", policy, "/bin/sh", "-c", "grep Seccomp: /proc/self/status")
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "2") {

@@ -16,6 +16,9 @@ type Policy struct {
 	DenyUncounted bool
 	// DenyAffinity refuses to choose processors: needed where being bound to some is the only limit on using all.
 	DenyAffinity bool
+	// DenyAllocate refuses to take space for a file ahead of writing it, by fallocate or by the ioctls that do the same: needed
+	// where a cap on a host directory is kept by looking at it. Callers of posix_fallocate write zeroes instead.
+	DenyAllocate bool
 	// Notify has the kernel tell a listener of refused calls instead of refusing them by itself, for a [Watch] to count
 	// and refuse. Without a listener they fail with ENOSYS. See quietly for those that are left out.
 	Notify bool
@@ -88,13 +91,13 @@ func (p Policy) encode(a Action, quiet bool) uint32 {
 // quietly reports whether a call is refused by a plain errno whatever the policy: those that ordinary programs try as a
 // matter of course, and do without. libc asks for clone3 at every thread; what does not exist is asked for by whatever is
 // newer than its kernel; libuv (Node) makes an io_uring for every loop; numerical libraries look for memory nodes; package managers
-// and databases write file systems back.
+// and databases write file systems back, and take space ahead.
 // Seccomp is told of, though it does not exist here: filters are refused for a reason.
 func quietly(name string, a Action) bool {
 	switch name {
 	case "seccomp":
 		return false
-	case "io_uring_setup", "get_mempolicy", "set_mempolicy", "mbind", "sync", "syncfs":
+	case "io_uring_setup", "get_mempolicy", "set_mempolicy", "mbind", "sync", "syncfs", "fallocate":
 		return true
 	}
 	return a == noSys
@@ -126,6 +129,7 @@ const (
 	ruleSharedMemory             // the same, its size in argument 1
 	ruleSemaphores               // the same, their number in argument 1
 	ruleAffinity                 // processors to run on
+	ruleAllocate                 // space ahead of writing
 	ruleSend2                    // flags of a message in argument 2
 	ruleSend3                    // flags of a message in argument 3
 	ruleCount
@@ -207,6 +211,11 @@ var (
 		// host; TIOCSETD reaches line disciplines no program here needs.
 		{arg: 1, op: opIn, mask: whole, set: []uint32{0x5412, 0x541c, 0x5423}, then: notPermitted},
 	}
+	// FS_IOC_RESVSP, FS_IOC_RESVSP64 and FS_IOC_ZERO_RANGE besides: fallocate by other names, on every file system.
+	stepsIoctlAllocate = []step{
+		{arg: 1, op: opIn, mask: whole, set: []uint32{0x5412, 0x541c, 0x5423}, then: notPermitted},
+		{arg: 1, op: opIn, mask: whole, set: []uint32{0x40305828, 0x4030582a, 0x40305839}, then: notSupported},
+	}
 	// Filters of the program's own are compiled and freed by kernel workers, outside of its CPU
 	// limit, and a few thousand freed at once have been seen to deadlock a kernel (6.18: the
 	// workers wait for a lock whose holder waits for a worker). So there are none: the
@@ -275,7 +284,15 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 	case rulePersonality:
 		return stepsPersonality, 0
 	case ruleIoctl:
+		if p.DenyAllocate {
+			return stepsIoctlAllocate, 0
+		}
 		return stepsIoctl, 0
+	case ruleAllocate:
+		if p.DenyAllocate {
+			return nil, notSupported
+		}
+		return nil, Allow
 	case rulePrctl:
 		return stepsPrctl, 0
 	case ruleSockopt:

@@ -51,7 +51,7 @@ var callsAArch64 = [...]call{
 	44:  {"fstatfs", ruleAllow},
 	45:  {"truncate", ruleAllow},
 	46:  {"ftruncate", ruleAllow},
-	47:  {"fallocate", ruleAllow},
+	47:  {"fallocate", ruleAllocate},
 	48:  {"faccessat", ruleAllow},
 	49:  {"chdir", ruleAllow},
 	50:  {"fchdir", ruleAllow},

@@ -289,7 +289,7 @@ var callsX8664 = [...]call{
 	282: {"signalfd", ruleAllow},
 	283: {"timerfd_create", ruleAllow},
 	284: {"eventfd", ruleAllow},
-	285: {"fallocate", ruleAllow},
+	285: {"fallocate", ruleAllocate},
 	286: {"timerfd_settime", ruleAllow},
 	287: {"timerfd_gettime", ruleAllow},
 	288: {"accept4", ruleAllow},

@@ -43,6 +43,7 @@ func (i *instance) Isolation() sandbox.Isolation { return i.iso }
 
 // Linux's numbers of what a process is limited in: the client may run elsewhere.
 const (
+	rlimitFileSize   = 1
 	rlimitCore       = 4
 	rlimitFiles      = 7
 	rlimitLocked     = 8
@@ -141,7 +142,7 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 	nofile := uint64(p.Limits.OpenFiles)
 	m := &wire.Exec{
 		Phase:  p.Phase,
-		Policy: seccomp.Policy{DenySetID: i.hasWritable(), Notify: true},
+		Policy: seccomp.Policy{DenySetID: i.hasWritable(), DenyAllocate: i.spec.VolumeCap() > 0, Notify: true},
 		Exec: initproto.Exec{
 			Args: p.Args, Env: p.Environ(), Dir: p.Workdir, UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID),
 			Rlimits: []initproto.Rlimit{
@@ -154,6 +155,9 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 			},
 			Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true, Birthplace: -1, Stdio: [3]int{-1, -1, -1},
 		},
+	}
+	if most := uint64(i.spec.VolumeCap()); most > 0 {
+		m.Rlimits = append(m.Rlimits, initproto.Rlimit{Resource: rlimitFileSize, Soft: most, Max: most})
 	}
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols

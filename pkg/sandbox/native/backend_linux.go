@@ -171,10 +171,10 @@ func (b *Backend) workshopLocked() (_ rootless.Workshop, err error) {
 	return b.shop, err
 }
 
-// policy is what sandboxes may call here; setID says that what they write is the host's.
-func (b *Backend) policy(setID bool) seccomp.Policy {
+// policy is what sandboxes may call here. setID: what they write is the host's; capped: there is a cap on it that is polled.
+func (b *Backend) policy(setID, capped bool) seccomp.Policy {
 	return seccomp.Policy{
-		DenySetID: setID, DenyUncounted: !b.counts.Memory, DenyAffinity: !b.counts.CPU, Notify: seccomp.Notifiable() == nil,
+		DenySetID: setID, DenyAllocate: capped, DenyUncounted: !b.counts.Memory, DenyAffinity: !b.counts.CPU, Notify: seccomp.Notifiable() == nil,
 	}
 }
 

@@ -90,7 +90,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	i := &instance{b: b, supervisor: sup, shop: shop, spec: spec, iso: b.Probe(ctx), disk: -1, writable: -1, phases: map[string]*phase{}}
 	i.lives, i.ends = context.WithCancel(context.Background())
 	hostsWritable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
-	i.policy = b.policy(hostsWritable)
+	i.policy = b.policy(hostsWritable, spec.VolumeCap() > 0)
 	if i.filter, err = b.filter(i.policy); err != nil {
 		return nil, err
 	}

@@ -82,7 +82,7 @@ func lackDisk(iso *sandbox.Isolation, why string) {
 
 func (b *Backend) probeFilters(iso *sandbox.Isolation) {
 	iso.Enforce(sandbox.ControlNoNewPrivs, sandbox.ControlCapabilities)
-	if _, err := b.filter(b.policy(false)); err != nil {
+	if _, err := b.filter(b.policy(false, false)); err != nil {
 		iso.Lack(sandbox.ControlSeccomp, sandbox.Absent, err.Error(), "use a supported architecture")
 	} else if err := unix.Prctl(unix.PR_GET_SECCOMP, 0, 0, 0, 0); err != nil {
 		iso.Lack(sandbox.ControlSeccomp, sandbox.Absent, "this kernel has no seccomp", "use a kernel with CONFIG_SECCOMP_FILTER")

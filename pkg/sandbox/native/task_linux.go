@@ -74,7 +74,7 @@ func (i *instance) begun(ph *phase, p *sandbox.Process, program *spawn.Program) 
 
 // rlimits of every process; the number of processes is among them only where no cgroup counts it.
 func (i *instance) rlimits(ph *phase, l sandbox.Limits) []initproto.Rlimit {
-	limits := launch.Rlimits(l)
+	limits := launch.Rlimits(l, i.spec.VolumeCap())
 	if !i.b.counts.Pids && i.b.self.NProc {
 		n := uint64(l.Processes)
 		if i.id.Stay {

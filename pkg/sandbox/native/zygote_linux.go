@@ -109,7 +109,7 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 		for _, part := range files.Parts {
 			o.Scratch = append(o.Scratch, part.At)
 		}
-		for _, l := range launch.Within(launch.Rlimits(p.Limits)) {
+		for _, l := range launch.Within(launch.Rlimits(p.Limits, 0)) {
 			if l.Resource == unix.RLIMIT_STACK { // of what an exec looks at, the one that programs have another of than we may
 				o.Rlimits = append(o.Rlimits, l)
 			}

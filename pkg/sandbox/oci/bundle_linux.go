@@ -363,7 +363,7 @@ var rlimitNames = map[uint32]string{
 // rlimits of the init. Programs lower them further, each to its own; so the number of files is not limited here beyond what we
 // have ourselves.
 func rlimits(l sandbox.Limits) (list []rlimit) {
-	all := launch.Rlimits(l)
+	all := launch.Rlimits(l, 0)
 	for i := range all {
 		if all[i].Resource == unix.RLIMIT_NOFILE {
 			all[i] = initproto.Rlimit{Resource: unix.RLIMIT_NOFILE, Soft: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}

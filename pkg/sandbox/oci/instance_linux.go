@@ -82,7 +82,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 		return nil, err
 	}
 	i.policy = seccomp.Policy{
-		DenySetID: writable, DenyUncounted: !b.self.Privileged && !b.counts.Memory, DenyAffinity: !b.self.Privileged && !b.counts.CPU,
+		DenySetID: writable, DenyAllocate: spec.VolumeCap() > 0, DenyUncounted: !b.self.Privileged && !b.counts.Memory, DenyAffinity: !b.self.Privileged && !b.counts.CPU,
 		Notify: !b.runtime.kernel && seccomp.Notifiable() == nil,
 	}
 	if err := i.identify(); err != nil {

@@ -522,7 +522,7 @@ func (p *phase) Live() (monitor.Sample, error) {
 
 // rlimits of a plain user's processes; their number is among them only where no cgroup counts it.
 func (i *instance) rlimits(ph *phase, l sandbox.Limits) []initproto.Rlimit {
-	limits := launch.Rlimits(l)
+	limits := launch.Rlimits(l, i.spec.VolumeCap())
 	if !i.b.counts.Pids && i.b.self.NProc {
 		n := uint64(l.Processes)
 		if i.id.Stay {
@@ -560,7 +560,7 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (sandbox.Task, error) {
 	m := &initproto.Exec{
 		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
-		Rlimits: launch.Within(launch.Rlimits(p.Limits)), Seccomp: i.filters.program,
+		Rlimits: launch.Within(launch.Rlimits(p.Limits, i.spec.VolumeCap())), Seccomp: i.filters.program,
 	}
 	if i.id != nil && !i.b.runtime.kernel {
 		m.UID, m.GID, m.KeepGroups = uint32(i.spec.User.UID), uint32(i.spec.User.GID), i.id.KeepGroups

@@ -71,6 +71,7 @@ var byArguments = map[string]string{
 	"openat":    "ruleOpen2",
 	"openat2":   "ruleOpenHow",
 
+	"fallocate":         "ruleAllocate",
 	"memfd_create":      "ruleMemoryFile",
 	"memfd_secret":      "ruleMemoryFile",
 	"vmsplice":          "ruleMemoryFile",

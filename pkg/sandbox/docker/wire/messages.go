@@ -97,13 +97,14 @@ const (
 	denySetID = 1 << iota
 	denyUncounted
 	denyAffinity
+	denyAllocate
 	notify
 )
 
 // Encode is the frame's body.
 func (e *Exec) Encode() []byte {
 	var flags byte
-	for bit, set := range map[byte]bool{denySetID: e.Policy.DenySetID, denyUncounted: e.Policy.DenyUncounted, denyAffinity: e.Policy.DenyAffinity, notify: e.Policy.Notify} {
+	for bit, set := range map[byte]bool{denySetID: e.Policy.DenySetID, denyUncounted: e.Policy.DenyUncounted, denyAffinity: e.Policy.DenyAffinity, denyAllocate: e.Policy.DenyAllocate, notify: e.Policy.Notify} {
 		if set {
 			flags |= bit
 		}
@@ -119,7 +120,8 @@ func DecodeExec(b []byte) (*Exec, error) {
 	}
 	e := &Exec{Phase: string(b[2 : 2+int(b[1])])}
 	flags := b[0]
-	e.Policy = seccomp.Policy{DenySetID: flags&denySetID != 0, DenyUncounted: flags&denyUncounted != 0, DenyAffinity: flags&denyAffinity != 0, Notify: flags&notify != 0}
+	e.Policy = seccomp.Policy{DenySetID: flags&denySetID != 0, DenyUncounted: flags&denyUncounted != 0, DenyAffinity: flags&denyAffinity != 0,
+		DenyAllocate: flags&denyAllocate != 0, Notify: flags&notify != 0}
 	m, err := initproto.Decode(append([]byte(nil), b[2+int(b[1]):]...)) // it keeps what it is given
 	if err != nil {
 		return nil, err

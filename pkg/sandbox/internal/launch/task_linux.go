@@ -274,11 +274,11 @@ func residue(found []supervisor.Found) []sandbox.Residue {
 }
 
 // Rlimits of every process. The cgroup counts processes and memory better than these could; they
-// bound what cgroups do not.
-func Rlimits(l sandbox.Limits) []initproto.Rlimit {
+// bound what cgroups do not. largest is the most that a file may have; 0 is no limit but the disk's.
+func Rlimits(l sandbox.Limits, largest sandbox.Size) []initproto.Rlimit {
 	files := uint64(l.OpenFiles)
 	const mib = 1 << 20
-	return []initproto.Rlimit{
+	limits := []initproto.Rlimit{
 		// 1, not 0: a core handler behind a pipe ignores 0 (R10).
 		{Resource: unix.RLIMIT_CORE, Soft: 1, Max: 1},
 		{Resource: unix.RLIMIT_NOFILE, Soft: files, Max: files},
@@ -289,6 +289,10 @@ func Rlimits(l sandbox.Limits) []initproto.Rlimit {
 		{Resource: unix.RLIMIT_RTPRIO, Soft: 0, Max: 0},
 		{Resource: unix.RLIMIT_STACK, Soft: 8 * mib, Max: unix.RLIM_INFINITY},
 	}
+	if largest > 0 {
+		limits = append(limits, initproto.Rlimit{Resource: unix.RLIMIT_FSIZE, Soft: uint64(largest), Max: uint64(largest)})
+	}
+	return limits
 }
 
 // Within lowers limits to what this process has itself: more takes a capability that root need not have.
