@@ -177,6 +177,8 @@ type IO struct {
 	OnEvent func(Event)
 	// Spill keeps on disk what outgrows memory.
 	Spill *Spill
+	// OutputSpace holds kept output beyond OutputMemory; nil: it is held in memory. Whoever gives it closes the Result.
+	OutputSpace *OutputSpace
 	// Resize carries new sizes of the terminal.
 	Resize <-chan TTY
 	// Signals are for the process itself, while it runs. What can not be delivered is dropped.

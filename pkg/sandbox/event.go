@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -72,17 +74,26 @@ type Spill struct {
 	Limit Size   // per stream; 0 is 1 GiB
 }
 
-// Output is what is left of one stream at the end of a run: all of it, or its head and its tail.
+// Output is what is left of one stream at the end of a run: all of it, or its head and its tail. Of a run with an OutputSpace that kept more
+// than OutputMemory, Head is only the beginning of the head and Tail is empty: WriteTo has everything, and Close returns the space.
 type Output struct {
 	Head    []byte
 	Tail    []byte // what came after the dropped middle
 	Dropped uint64 // bytes between Head and Tail
 	Total   uint64
 	File    string // where the whole was spilled, if it was asked for and needed
+	kept    *kept  // has a spill file; nil: Head and Tail are everything
 }
 
-// Bytes is the kept output, head and tail joined.
+// Bytes is the kept output, head and tail joined, in memory. After Close it is what Head holds.
 func (o Output) Bytes() []byte {
+	if o.kept != nil {
+		b := bytes.NewBuffer(make([]byte, 0, o.Len()))
+		if o.writeTo(b, 0) != nil {
+			return o.Head
+		}
+		return b.Bytes()
+	}
 	if len(o.Tail) == 0 {
 		return o.Head
 	}
@@ -100,7 +111,6 @@ func (o Output) Truncated() bool { return o.Dropped > 0 }
 // state and is only ever held for a moment, so that a result can be read while a reader blocks.
 type Recorder struct {
 	live  func(Event)
-	keep  Size // per stream
 	spill *Spill
 	// The directory is opened before the program starts: one that can reach it may put a link in its place.
 	spillDir    *os.Root
@@ -112,43 +122,32 @@ type Recorder struct {
 	mu      sync.Mutex
 	seq     uint64
 	streams [2]stream
-	index   []mark // in order of Seq
+	keep    Size // per stream
 	dropped bool
+	sealed  bool // no more output is recorded
 	closed  bool
 }
 
-// mark remembers where the bytes of an event are. Neighbours are merged when there are too many,
-// which costs a replay some granularity and never a byte.
-type mark struct {
-	first, last uint64 // sequence numbers
-	at          time.Time
-	stream      uint8
-	offset      uint64
-	length      uint64
-}
-
-const maxMarks = 1 << 16
-
-// stream is one of stdout and stderr. Tail grows to twice its cap before it is cut, so that
-// keeping the last bytes costs a copy per cap, not per write.
+// stream is one of stdout and stderr.
 type stream struct {
-	head, tail []byte
-	headCap    int
-	tailCap    int
-	total      uint64
-	file       *os.File
-	spilled    uint64
-	spillErr   error
+	kept
+	whole    *os.File // Spill's
+	spilled  uint64
+	spillErr error
 }
 
 var streamKinds = [2]EventKind{EventStdout, EventStderr}
 
-// NewRecorder keeps up to keep bytes per stream. live, spill and full may be nil.
+// NewRecorder keeps up to keep bytes per stream, in memory. live, spill and full may be nil.
 func NewRecorder(keep Size, live func(Event), spill *Spill, full func()) *Recorder {
+	return newRecorder(keep, live, spill, nil, full)
+}
+
+// newRecorder has space for what is more than OutputMemory; nil: everything is in memory.
+func newRecorder(keep Size, live func(Event), spill *Spill, space *OutputSpace, full func()) *Recorder {
 	r := &Recorder{live: live, keep: keep, spill: spill, full: full}
 	for i := range r.streams {
-		r.streams[i].headCap = int(keep+1) / 2
-		r.streams[i].tailCap = int(keep) - r.streams[i].headCap
+		r.streams[i].init(keep, space)
 	}
 	if spill != nil {
 		r.spillDir, r.spillDirErr = os.OpenRoot(spill.Dir)
@@ -162,14 +161,13 @@ func (r *Recorder) Write(stream int, data []byte) {
 	r.emitting.Lock()
 	defer r.emitting.Unlock()
 	r.mu.Lock()
-	if r.closed {
+	if r.closed || r.sealed {
 		r.mu.Unlock()
 		return
 	}
 	r.seq++
 	s := &r.streams[stream]
 	ev := Event{Seq: r.seq, Time: time.Now(), Kind: streamKinds[stream], Offset: s.total, Data: data}
-	r.noteLocked(mark{first: r.seq, last: r.seq, at: ev.Time, stream: uint8(stream), offset: s.total, length: uint64(len(data))})
 	firstDrop := r.keepLocked(stream, data)
 	r.mu.Unlock()
 	if firstDrop && r.full != nil {
@@ -203,53 +201,15 @@ func (r *Recorder) Emit(ev Event, wait bool) {
 	r.live(ev)
 }
 
-func (r *Recorder) noteLocked(m mark) {
-	if len(r.index) >= maxMarks {
-		r.index = halve(r.index)
-	}
-	r.index = append(r.index, m)
-}
-
-// halve merges each mark with the one before it in the same stream. The order, by last, stays.
-func halve(index []mark) []mark {
-	var open [2]*mark // a mark that can take in the one before it
-	kept := len(index)
-	for i := len(index) - 1; i >= 0; i-- {
-		m := index[i]
-		if later := open[m.stream]; later != nil {
-			later.first, later.at, later.offset, later.length = m.first, m.at, m.offset, later.length+m.length
-			open[m.stream] = nil
-			continue
-		}
-		kept--
-		index[kept] = m
-		open[m.stream] = &index[kept]
-	}
-	return index[:copy(index, index[kept:])]
-}
-
-// keepLocked reports whether these bytes were the first to be dropped.
+// keepLocked reports whether these bytes were the first beyond what was to be kept. That there was no space for as much does not count: it is not
+// the program's doing.
 func (r *Recorder) keepLocked(i int, data []byte) bool {
 	s := &r.streams[i]
-	before := s.total
-	s.total += uint64(len(data))
-	overflows := s.total > uint64(s.headCap+s.tailCap)
+	overflows := s.total+uint64(len(data)) > uint64(r.keep)
 	if overflows && r.spill != nil {
-		s.spillOver(r, string(streamKinds[i]), before, data)
+		s.spillOver(r, string(streamKinds[i]), data)
 	}
-	if room := s.headCap - len(s.head); room > 0 {
-		n := min(room, len(data))
-		s.head = append(s.head, data[:n]...)
-		data = data[n:]
-	}
-	if len(data) > s.tailCap {
-		s.tail = append(s.tail[:0], data[len(data)-s.tailCap:]...)
-	} else {
-		s.tail = append(s.tail, data...)
-		if len(s.tail) > 2*s.tailCap {
-			s.tail = append(s.tail[:0], s.tail[len(s.tail)-s.tailCap:]...)
-		}
-	}
+	s.write(data)
 	first := overflows && !r.dropped
 	r.dropped = r.dropped || overflows
 	return first
@@ -257,51 +217,67 @@ func (r *Recorder) keepLocked(i int, data []byte) bool {
 
 // spillOver appends data to the stream's file, which it makes on first use from all that was kept
 // so far: until something overflows, that is everything.
-func (s *stream) spillOver(r *Recorder, name string, before uint64, data []byte) {
+func (s *stream) spillOver(r *Recorder, name string, data []byte) {
 	limit := uint64(r.spill.Limit)
 	if limit == 0 {
 		limit = uint64(GiB)
 	}
-	if s.file == nil && s.spillErr == nil {
+	if s.whole == nil && s.spillErr == nil {
 		if s.spillErr = r.spillDirErr; s.spillErr == nil {
-			s.file, s.spillErr = r.spillDir.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+			s.whole, s.spillErr = r.spillDir.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		}
-		if s.spillErr == nil && before > 0 {
-			s.appendFile(s.head, limit)
-			s.appendFile(s.tail, limit)
+		if s.spillErr == nil {
+			for !s.flush() {
+			}
+			err := s.kept.writeTo(writerFunc(func(b []byte) (int, error) { s.appendFile(b, limit); return len(b), nil }), 0)
+			if s.dropped() > 0 {
+				err = errors.New("there was no space for what was to be kept")
+			}
+			s.spillErr = cmp.Or(s.spillErr, err)
 		}
 	}
 	s.appendFile(data, limit)
 }
 
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
 func (s *stream) appendFile(data []byte, limit uint64) {
-	if s.file == nil || s.spillErr != nil {
+	if s.whole == nil || s.spillErr != nil {
 		return
 	}
 	room := limit - s.spilled
-	n, err := s.file.Write(data[:min(uint64(len(data)), room)])
+	n, err := s.whole.Write(data[:min(uint64(len(data)), room)])
 	s.spilled += uint64(n)
 	if s.spillErr = err; err == nil && uint64(len(data)) > room {
-		s.spillErr = fmt.Errorf("%s: only the first %s are kept", s.file.Name(), Size(limit))
+		s.spillErr = fmt.Errorf("%s: only the first %s are kept", s.whole.Name(), Size(limit))
 	}
 }
 
-// Output returns what is kept of a stream.
-func (r *Recorder) Output(i int) Output {
+// Output returns a copy of what is kept of a stream.
+func (r *Recorder) Output(i int) Output { return r.output(i, false) }
+
+// handOver ends the recording of both streams and returns what is kept of them, uncopied. Events that are no output may still be emitted.
+func (r *Recorder) handOver() (stdout, stderr Output) { return r.output(0, true), r.output(1, true) }
+
+func (r *Recorder) output(i int, handOver bool) Output {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.streams[i]
-	tail := s.tail[max(0, len(s.tail)-s.tailCap):]
-	out := Output{
-		Head:  append([]byte(nil), s.head...),
-		Tail:  append([]byte(nil), tail...),
-		Total: s.total,
-	}
-	out.Dropped = s.total - uint64(len(out.Head)+len(out.Tail))
-	if s.file != nil {
-		out.File = s.file.Name()
+	r.sealed = r.sealed || handOver
+	out := s.output(handOver)
+	if s.whole != nil {
+		out.File = s.whole.Name()
 	}
 	return out
+}
+
+// short reports whether there was no space for all that was to be kept.
+func (r *Recorder) short() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.streams[0].kept.short || r.streams[1].kept.short
 }
 
 // busy reports whether the live reader is at work.
@@ -320,41 +296,6 @@ func (r *Recorder) written() uint64 {
 	return r.streams[0].total + r.streams[1].total
 }
 
-// Since returns the output events after seq that are still kept, in order. Bytes that were dropped
-// are counted in the event they belonged to. Of very many events neighbours come back as one, which
-// may then begin with bytes the reader has had already: Offset tells.
-func (r *Recorder) Since(seq uint64) []Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var events []Event
-	for _, m := range r.index {
-		if m.last <= seq {
-			continue
-		}
-		data := r.streams[m.stream].bytes(m.offset, m.length)
-		events = append(events, Event{
-			Seq: m.last, Time: m.at, Kind: streamKinds[m.stream],
-			Offset: m.offset, Data: data, Dropped: m.length - uint64(len(data)),
-		})
-	}
-	return events
-}
-
-// bytes copies what is kept of a stretch of the stream.
-func (s *stream) bytes(offset, length uint64) []byte {
-	var data []byte
-	if offset < uint64(len(s.head)) {
-		data = append(data, s.head[offset:min(uint64(len(s.head)), offset+length)]...)
-	}
-	tail := s.tail[max(0, len(s.tail)-s.tailCap):]
-	tailStart := s.total - uint64(len(tail))
-	if end := offset + length; end > tailStart {
-		from := max(offset, tailStart)
-		data = append(data, tail[from-tailStart:end-tailStart]...)
-	}
-	return data
-}
-
 // Close ends the recording: what is written later is ignored. It closes the spill files and
 // returns the first error that kept one from being whole. Twice is fine.
 func (r *Recorder) Close() error {
@@ -367,8 +308,11 @@ func (r *Recorder) Close() error {
 	var errs []error
 	for i := range r.streams {
 		s := &r.streams[i]
-		if s.file != nil {
-			if err := s.file.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		if !r.sealed {
+			s.kept.close()
+		}
+		if s.whole != nil {
+			if err := s.whole.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 				errs = append(errs, err)
 			}
 		}

@@ -2,20 +2,16 @@ package sandbox
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // Whatever is written, in whatever pieces: what is kept is the head and the tail of it, the live reader
-// had it all, a replay from any point has what is kept after it, and the spilled file is the whole.
+// had it all, and the spilled file is the whole.
 func TestRecorder(t *testing.T) { rapid.Check(t, recorderKeeps) }
 
 func FuzzRecorder(f *testing.F) {
@@ -89,8 +85,6 @@ func recorderKeeps(t *rapid.T) {
 			t.Fatalf("bytes %q", out.Bytes())
 		}
 	}
-	since := uint64(rapid.IntRange(0, len(live)+1).Draw(t, "since"))
-	checkReplay(t, r, live, all, since, keep)
 	cut := spill != nil && slices.ContainsFunc(all[:], func(b []byte) bool { return len(b) > max(keep, limit) })
 	if err := r.Close(); cut != (err != nil) {
 		t.Fatal(err)
@@ -112,93 +106,6 @@ func recorderKeeps(t *rapid.T) {
 		if err != nil || !bytes.Equal(got, all[s][:min(limit, len(all[s]))]) {
 			t.Fatalf("spilled %q of %q (%v)", got, all[s], err)
 		}
-	}
-}
-
-func checkReplay(t *rapid.T, r *Recorder, live []Event, all [2][]byte, since uint64, keep int) {
-	replay := r.Since(since)
-	var want []Event
-	for _, ev := range live {
-		if ev.Seq > since && slices.Contains(streamKinds[:], ev.Kind) {
-			want = append(want, ev)
-		}
-	}
-	if len(replay) != len(want) {
-		t.Fatalf("%d events since %d, want %d", len(replay), since, len(want))
-	}
-	head := (keep + 1) / 2
-	for i, ev := range replay {
-		w := want[i]
-		s := slices.Index(streamKinds[:], w.Kind)
-		if ev.Seq != w.Seq || ev.Kind != w.Kind || ev.Offset != w.Offset || !ev.Time.Equal(w.Time) {
-			t.Fatalf("replayed %+v, want %+v", ev, w)
-		}
-		var kept []byte
-		for j, b := range w.Data {
-			at := int(w.Offset) + j
-			if at < head || at >= max(head, len(all[s])-(keep-head)) {
-				kept = append(kept, b)
-			}
-		}
-		if !bytes.Equal(ev.Data, kept) || ev.Dropped != uint64(len(w.Data)-len(kept)) {
-			t.Fatalf("replayed %q (%d dropped) of %q, want %q", ev.Data, ev.Dropped, w.Data, kept)
-		}
-	}
-}
-
-// Of very many events some come back as one; never is a byte missing, and numbers only rise.
-func TestRecorderMergesMarks(t *testing.T) {
-	for name, stream := range map[string]func(int) int{
-		"one stream":   func(int) int { return 0 },
-		"alternating":  func(i int) int { return i % 2 },
-		"mostly one":   func(i int) int { return map[bool]int{true: 1}[i%1000 == 0] },
-		"two by two":   func(i int) int { return i / 2 % 2 },
-		"first, other": func(i int) int { return map[bool]int{true: 1}[i > maxMarks/2] },
-	} {
-		t.Run(name, func(t *testing.T) {
-			if name != "alternating" && name != "mostly one" {
-				testenv.NeedAll(t, "alternating streams")
-			}
-			const writes = 5 * maxMarks / 2
-			r := NewRecorder(64*MiB, nil, nil, nil)
-			var all [2]strings.Builder
-			for i := range writes {
-				text := fmt.Sprint(i, " ")
-				all[stream(i)].WriteString(text)
-				r.Write(stream(i), []byte(text))
-			}
-			if len(r.index) > maxMarks {
-				t.Errorf("%d marks", len(r.index))
-			}
-			for _, since := range []uint64{0, 1, writes / 3, writes - 5, writes} {
-				var got [2]strings.Builder
-				last := since
-				var began [2]bool
-				for _, ev := range r.Since(since) {
-					if ev.Seq <= last {
-						t.Fatalf("event %d after %d", ev.Seq, last)
-					}
-					last = ev.Seq
-					s := slices.Index(streamKinds[:], ev.Kind)
-					if !began[s] { // a merged one may begin earlier than asked for
-						began[s] = true
-						got[s].WriteString(all[s].String()[:ev.Offset])
-					}
-					if ev.Offset != uint64(got[s].Len()) || ev.Dropped != 0 {
-						t.Fatalf("since %d: event %d at %d, want %d", since, ev.Seq, ev.Offset, got[s].Len())
-					}
-					got[s].Write(ev.Data)
-				}
-				for s := range got {
-					if began[s] && got[s].String() != all[s].String() {
-						t.Errorf("since %d: stream %d has %d bytes, want %d", since, s, got[s].Len(), all[s].Len())
-					}
-				}
-				if since < writes && last != writes {
-					t.Errorf("since %d: ends with %d", since, last)
-				}
-			}
-		})
 	}
 }
 

@@ -29,6 +29,12 @@ type Result struct {
 // Success reports whether the program ran to its end and said so.
 func (r *Result) Success() bool { return r.Verdict == VerdictOK }
 
+// Close returns the disk space of the result's output. Without an OutputSpace there is none. Twice is fine.
+func (r *Result) Close() {
+	r.Stdout.Close()
+	r.Stderr.Close()
+}
+
 // Document is a result as JSON. Its names are a promise; what has more to say embeds it.
 type Document struct {
 	Success         bool            `json:"success"`
@@ -60,15 +66,20 @@ type Document struct {
 
 // Document gives the promised names. Output that is not UTF-8 is written as base64, and says so.
 func (r *Result) Document() Document {
-	stdout, stdoutEncoding := EncodeText(r.Stdout.Bytes())
-	stderr, stderrEncoding := EncodeText(r.Stderr.Bytes())
+	d := r.outline()
+	d.Stdout, d.StdoutEncoding = EncodeText(r.Stdout.Bytes())
+	d.Stderr, d.StderrEncoding = EncodeText(r.Stderr.Bytes())
+	return d
+}
+
+// outline is the document without the outputs.
+func (r *Result) outline() Document {
 	violations := r.Violations
 	if violations == nil {
 		violations = []Violation{}
 	}
 	return Document{
 		Success: r.Success(), Verdict: r.Verdict, ExitCode: r.Exit.Code, Signal: SignalName(r.Exit.Signal),
-		Stdout: stdout, StdoutEncoding: stdoutEncoding, Stderr: stderr, StderrEncoding: stderrEncoding,
 		StdoutTruncated: r.Stdout.Truncated(), StdoutHeadBytes: headIfCut(r.Stdout), StdoutDropped: r.Stdout.Dropped, StdoutFile: r.Stdout.File,
 		StderrTruncated: r.Stderr.Truncated(), StderrHeadBytes: headIfCut(r.Stderr), StderrDropped: r.Stderr.Dropped, StderrFile: r.Stderr.File,
 		ExecutionTime: r.Metrics.WallTime.Duration().Seconds(), MemoryUsed: r.Metrics.MemoryPeak,
@@ -82,7 +93,7 @@ func (r *Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.Document(
 // headIfCut says where a truncated output was cut: the head's length, so a reader can split it.
 func headIfCut(o Output) int {
 	if o.Truncated() {
-		return len(o.Head)
+		return int(o.HeadLen())
 	}
 	return 0
 }

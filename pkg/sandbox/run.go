@@ -39,7 +39,7 @@ type run struct {
 func newRun(ctx context.Context, c *container, p Process, io IO) *run {
 	r := &run{c: c, p: p, io: io, full: make(chan struct{}), stopped: make(chan struct{}), killed: make(chan struct{}), over: make(chan struct{})}
 	r.starting, r.abandonStart = context.WithCancel(ctx)
-	r.rec = NewRecorder(p.Limits.Output, io.OnEvent, io.Spill, func() { close(r.full) })
+	r.rec = newRecorder(p.Limits.Output, io.OnEvent, io.Spill, io.OutputSpace, func() { close(r.full) })
 	return r
 }
 
@@ -115,9 +115,10 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		default:
 		}
 	}
+	stdout, stderr := r.rec.handOver()
 	res := &Result{
 		Verdict: judge(f), Exit: f.exit, Phase: r.p.Phase,
-		Stdout: r.rec.Output(0), Stderr: r.rec.Output(1),
+		Stdout: stdout, Stderr: stderr,
 		Metrics: summary, Limits: r.p.Limits, Isolation: r.c.isolation(), Image: r.c.image(),
 		Notes: r.c.notes,
 	}
@@ -154,6 +155,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	}
 	if err := r.rec.Close(); err != nil {
 		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "output could not be spilled whole: "+err.Error())
+	}
+	if r.rec.short() {
+		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "less output was kept than output_limit allows: there was no disk space left for it")
 	}
 	r.c.mu.Lock()
 	r.c.last = summary

@@ -1,0 +1,224 @@
+package sandbox
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"unicode/utf8"
+)
+
+// streamedOutput is how much output a result may have before it is encoded while it is written, and not before.
+const streamedOutput = 64 << 10
+
+// JSON is the encoded form of a result. Large outputs are encoded while it is written; until then they stay where they are. It can be written
+// until the result is closed.
+type JSON struct {
+	pieces []piece
+}
+
+// piece is text as it is, or the inside of a JSON string that an output becomes.
+type piece struct {
+	text   []byte
+	out    Output
+	base64 bool
+	size   int64
+}
+
+// NewJSON is a document that was encoded before.
+func NewJSON(text []byte) *JSON { return &JSON{[]piece{{text: text, size: int64(len(text))}}} }
+
+// Encode encodes the result, or what contains it: value gets the document and returns what is to be encoded.
+func (r *Result) Encode(value func(Document) any) (*JSON, error) {
+	var marks []string
+	var large []piece
+	mark := func(o Output) (text, encoding string, err error) {
+		if o.Len() <= streamedOutput {
+			text, encoding = EncodeText(o.Bytes())
+			return text, encoding, nil
+		}
+		p := piece{out: o}
+		if err := p.measure(); err != nil {
+			return "", "", err
+		}
+		if p.base64 {
+			encoding = "base64"
+		}
+		marks, large = append(marks, rand.Text()), append(large, p)
+		return marks[len(marks)-1], encoding, nil
+	}
+	d := r.outline()
+	var err error
+	if d.Stdout, d.StdoutEncoding, err = mark(r.Stdout); err != nil {
+		return nil, err
+	}
+	if d.Stderr, d.StderrEncoding, err = mark(r.Stderr); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(value(d))
+	if err != nil {
+		return nil, err
+	}
+	return split(text, marks, large), nil
+}
+
+// split puts pieces where their marks are.
+func split(text []byte, marks []string, large []piece) *JSON {
+	j := &JSON{}
+	for i, m := range marks {
+		before, after, _ := bytes.Cut(text, []byte(m))
+		j.pieces = append(j.pieces, piece{text: before, size: int64(len(before))}, large[i])
+		text = after
+	}
+	j.pieces = append(j.pieces, piece{text: text, size: int64(len(text))})
+	return j
+}
+
+// Size is how many bytes WriteTo writes.
+func (j *JSON) Size() (n int64) {
+	for i := range j.pieces {
+		n += j.pieces[i].size
+	}
+	return n
+}
+
+// Memory is about how many bytes it holds in memory.
+func (j *JSON) Memory() (n int) {
+	for i := range j.pieces {
+		n += len(j.pieces[i].text)
+		if j.pieces[i].out.Total > 0 {
+			n += int(min(Size(j.pieces[i].out.Len()), OutputMemory))
+		}
+	}
+	return n
+}
+
+// Spans says where in the document outputs are that are encoded while it is written: offset and length of each.
+func (j *JSON) Spans() (spans [][2]int64) {
+	var at int64
+	for i := range j.pieces {
+		if p := &j.pieces[i]; p.out.Total > 0 {
+			spans = append(spans, [2]int64{at, p.size})
+		}
+		at += j.pieces[i].size
+	}
+	return spans
+}
+
+// Bytes is the whole document in memory.
+func (j *JSON) Bytes() ([]byte, error) {
+	if len(j.pieces) == 1 {
+		return j.pieces[0].text, nil
+	}
+	b := bytes.NewBuffer(make([]byte, 0, j.Size()))
+	_, err := j.WriteTo(b)
+	return b.Bytes(), err
+}
+
+// WriteTo writes the document, without a newline. It may be called again, and from several goroutines.
+func (j *JSON) WriteTo(w io.Writer) (int64, error) {
+	counted := &countingWriter{to: w}
+	for i := range j.pieces {
+		if err := j.pieces[i].writeTo(counted); err != nil {
+			return counted.n, err
+		}
+	}
+	return counted.n, nil
+}
+
+func (p *piece) writeTo(w io.Writer) error {
+	if p.out.Total == 0 {
+		_, err := w.Write(p.text)
+		return err
+	}
+	buffered := bufio.NewWriterSize(w, 32<<10)
+	var err error
+	if p.base64 {
+		encoder := base64.NewEncoder(base64.StdEncoding, buffered)
+		if err = p.out.writeTo(encoder, 0); err == nil {
+			err = encoder.Close()
+		}
+	} else {
+		err = p.out.writeTo(&runes{to: func(text []byte) error {
+			encoded, err := json.Marshal(string(text))
+			if err == nil {
+				_, err = buffered.Write(encoded[1 : len(encoded)-1])
+			}
+			return err
+		}}, 0)
+	}
+	if err != nil {
+		return err
+	}
+	return buffered.Flush()
+}
+
+// measure finds out how an output is encoded, and how long it is then.
+func (p *piece) measure() error {
+	check := &runes{to: func(text []byte) error {
+		if !utf8.Valid(text) {
+			return errNotText
+		}
+		p.size += escapedLen(text)
+		return nil
+	}}
+	err := p.out.writeTo(check, 0)
+	if err == errNotText || err == nil && len(check.rest) > 0 { //nolint:errorlint // it comes back as it is
+		p.base64, p.size, err = true, int64(base64.StdEncoding.EncodedLen(int(p.out.Len()))), nil
+	}
+	return err
+}
+
+var errNotText = &Error{Op: "output", Kind: ErrInvalid}
+
+// runes passes text on in pieces that end at the end of a character, as far as there are characters.
+type runes struct {
+	to   func([]byte) error
+	rest []byte // the beginning of a character
+}
+
+func (r *runes) Write(p []byte) (int, error) {
+	const most = 32 << 10
+	for text := p; len(text) > 0; {
+		part := text[:min(most, len(text))]
+		text = text[len(part):]
+		if len(r.rest) > 0 {
+			part = append(r.rest, part...)
+			r.rest = nil
+		}
+		end := len(part)
+		for i := end - 1; i >= max(0, end-utf8.UTFMax); i-- {
+			if utf8.RuneStart(part[i]) {
+				if !utf8.FullRune(part[i:]) {
+					end = i
+				}
+				break
+			}
+		}
+		r.rest = append(r.rest, part[end:]...)
+		if end > 0 {
+			if err := r.to(part[:end]); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return len(p), nil
+}
+
+// escapedLen is how long encoding/json makes a text, without its quotes.
+func escapedLen(text []byte) (n int64) {
+	n = int64(len(text))
+	for i, c := range text {
+		switch {
+		case c == '"', c == '\\', c == '\b', c == '\f', c == '\n', c == '\r', c == '\t':
+			n++
+		case c < ' ', c == '<', c == '>', c == '&':
+			n += 5
+		case c == 0xE2 && text[i+1] == 0x80 && text[i+2]&^1 == 0xA8: // U+2028 and U+2029
+			n += 3
+		}
+	}
+	return n
+}
