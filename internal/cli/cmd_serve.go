@@ -155,6 +155,7 @@ func (o *serveOptions) keepFlags(fs *pflag.FlagSet) {
 	addParsed(fs, &s.KeepFor, "keep", "1h", "`time` for which finished runs are kept", readPositive(readDuration))
 	addParsed(fs, &s.KeepRuns, "keep-runs", "10000", "`number` of finished runs that are kept", readPositive(readCount))
 	addParsed(fs, &s.KeepSize, "keep-size", "4g", "`size` of all that is kept", readPositive(sandbox.ParseSize))
+	addParsed(fs, &s.SpillSize, "spill-size", "4g", "disk `size` for output of runs under way; without room less of it is kept", readPositive(sandbox.ParseSize))
 	fs.StringVar(&s.AuditLog, "audit-log", "", "write a line on every run to this `file` instead of your own log; off: nowhere")
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
@@ -84,10 +85,46 @@ func (c *cli) guessFormat() {
 
 // writeResult writes a result: a document, or the last line of many.
 func (c *cli) writeResult(doc any) error {
+	if large, err := encodeResult(doc); large != nil && !isTerminal(c.std.out) {
+		return c.writeLarge(large)
+	} else if err != nil {
+		return err
+	}
 	if c.format == formatNDJSON {
 		return c.writeLine(lastLine{Seq: c.seq + 1, Time: time.Now(), Kind: executor.EventResult, Result: doc})
 	}
 	return c.writeJSON(doc)
+}
+
+// encodeResult encodes the result of a run, whose output may be large; nil for other documents.
+func encodeResult(doc any) (*sandbox.JSON, error) {
+	switch r := doc.(type) {
+	case *executor.Result:
+		return r.Encode()
+	case *sandbox.Result:
+		return r.Encode(func(d sandbox.Document) any { return d })
+	}
+	return nil, nil
+}
+
+// writeLarge writes a result as writeLine and writeJSON do, without holding its output in memory.
+func (c *cli) writeLarge(result *sandbox.JSON) error {
+	before, after := "", "\n"
+	if c.format == formatNDJSON {
+		const mark = `"result"`
+		line, err := json.Marshal(lastLine{Seq: c.seq + 1, Time: time.Now(), Kind: executor.EventResult, Result: json.RawMessage(mark)})
+		if err != nil {
+			return err
+		}
+		before, after = strings.TrimSuffix(string(line), mark+"}"), "}\n"
+	}
+	out := bufio.NewWriterSize(c.std.out, 64<<10) // a short one is written at once
+	_, _ = out.WriteString(before)                // Flush says what went wrong
+	if _, err := result.WriteTo(out); err != nil {
+		return err
+	}
+	_, _ = out.WriteString(after)
+	return out.Flush()
 }
 
 // lastLine ends a stream of events.

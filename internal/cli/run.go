@@ -50,6 +50,7 @@ func (c *cli) execute(o *runOptions) error {
 	req.TTY, takeBack = c.lend(&o.boxOptions, &streams)
 	defer takeBack()
 	req.Stdin, req.OnEvent, req.Spill, req.Resize = streams.Stdin, streams.OnEvent, streams.Spill, streams.Resize
+	req.OutputSpace = streams.OutputSpace
 
 	var ready *wire.Ready
 	req.OnReady = func(p *executor.Plan, i sandbox.Isolation) {
@@ -107,6 +108,34 @@ func (c *cli) headline(o *runOptions, ready *wire.Ready) {
 	fmt.Fprintln(c.std.err, c.palette(c.std.err).dim(escaped(text)))
 }
 
+// writeKept shows an output that was kept, and on a terminal what is missing.
+func (l *live) writeKept(to *sink, o sandbox.Output) {
+	head := o.HeadLen()
+	notice := func() {
+		if o.Truncated() && to.terminal {
+			l.writeTo(to, fmt.Appendf(nil, "\n… %d bytes are left out here …\n", o.Dropped))
+		}
+		head = -1
+	}
+	_, err := o.WriteTo(writerFunc(func(b []byte) (int, error) {
+		n := max(0, min(head, int64(len(b))))
+		l.writeTo(to, b[:n])
+		if head -= n; head == 0 {
+			notice()
+		}
+		l.writeTo(to, b[n:])
+		return len(b), nil
+	}))
+	if head == 0 {
+		notice()
+	}
+	l.lose(err)
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
 // printWhole shows at the end what was kept: standard output, then standard error.
 func (c *cli) printWhole(o *boxOptions, r *sandbox.Result, show *live, phases ...executor.PhaseResult) {
 	if c.format != formatText {
@@ -126,11 +155,7 @@ func (c *cli) printWhole(o *boxOptions, r *sandbox.Result, show *live, phases ..
 		to  *sink
 		out sandbox.Output
 	}{{stdout, r.Stdout}, {show.err, r.Stderr}} {
-		show.writeTo(stream.to, stream.out.Head)
-		if stream.out.Truncated() && stream.to.terminal {
-			show.writeTo(stream.to, fmt.Appendf(nil, "\n… %d bytes are left out here …\n", stream.out.Dropped))
-		}
-		show.writeTo(stream.to, stream.out.Tail)
+		show.writeKept(stream.to, stream.out)
 	}
 	show.flush()
 }

@@ -50,7 +50,7 @@ func (s *stage) close() {
 
 // connect decides where the program's output goes.
 func (c *cli) connect(o *boxOptions, stop context.CancelCauseFunc) (*live, sandbox.IO) {
-	streams := sandbox.IO{}
+	streams := sandbox.IO{OutputSpace: new(sandbox.OutputStore).For("")} // which ends with the process
 	if o.spill != "" {
 		streams.Spill = &sandbox.Spill{Dir: o.spill}
 	}

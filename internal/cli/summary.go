@@ -203,7 +203,7 @@ func (s *story) whyEnded(r *sandbox.Result) string {
 	case sandbox.VerdictOutputLimit:
 		return fmt.Sprintf("the %s printed more than %s; to allow more: --output-limit, or leave out --kill-on-output", who, l.Output)
 	case sandbox.VerdictCompileError:
-		if bytes.Contains(r.Stderr.Bytes(), []byte(": lint: import of ")) {
+		if bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte(": lint: import of ")) {
 			return "the program imports what --forbid-imports names, and was not run"
 		}
 		return fmt.Sprintf("the %s does not compile", s.noun)

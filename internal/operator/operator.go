@@ -85,7 +85,9 @@ type Settings struct {
 	KeepFor  time.Duration
 	KeepRuns int
 	KeepSize sandbox.Size
-	AuditLog string // file; "off" is none, empty the user's own
+	// SpillSize is disk space for the output of runs under way, in all.
+	SpillSize sandbox.Size
+	AuditLog  string // file; "off" is none, empty the user's own
 
 	DrainTimeout time.Duration
 	LogLevel     slog.Level
@@ -183,6 +185,7 @@ func Changes(before, after *Settings) (names []string) {
 		{"no-warm", before.NoWarm, after.NoWarm}, {"warm-memory", before.WarmMemory, after.WarmMemory}, {"warm-cpus", before.WarmCPUs, after.WarmCPUs},
 		{"warm-per-key", before.WarmPerKey, after.WarmPerKey}, {"share-compiled", before.ShareCompiled, after.ShareCompiled},
 		{"dir", before.Dir, after.Dir}, {"keep", before.KeepFor, after.KeepFor}, {"keep-runs", before.KeepRuns, after.KeepRuns}, {"keep-size", before.KeepSize, after.KeepSize},
+		{"spill-size", before.SpillSize, after.SpillSize},
 		{"audit-log", before.AuditLog, after.AuditLog}, {"drain-timeout", before.DrainTimeout, after.DrainTimeout},
 	} {
 		differ(d.name, d.a == d.b)

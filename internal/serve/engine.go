@@ -250,7 +250,7 @@ func (r *running) options() (api.Options, error) {
 			Backends: s.Backends, Runtimes: s.Runtimes, PassEnv: s.Env, Images: s.Images, MaxBody: s.MaxBody,
 		},
 		Audit: r.engine.audit, Log: r.log,
-		Dir: dir, Keep: api.Keep{For: s.KeepFor, Runs: s.KeepRuns, Total: s.KeepSize},
+		Dir: dir, Keep: api.Keep{For: s.KeepFor, Runs: s.KeepRuns, Total: s.KeepSize, Spill: s.SpillSize},
 		Version: r.serving.Version,
 	}, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/memory"
@@ -24,6 +26,19 @@ const (
 	pressureEvery = 500 * time.Millisecond
 	stallsMost    = 0.1 // of the time
 )
+
+// limitMemory has the garbage collector keep below nine tenths of the cgroup's memory limit, unless GOMEMLIMIT says otherwise: a server that grows to
+// the limit is killed, with all its runs. restore takes it back.
+func limitMemory(log *slog.Logger) (restore func()) {
+	most, ok := memory.Limit()
+	if !ok || os.Getenv("GOMEMLIMIT") != "" {
+		return func() {}
+	}
+	limit := int64(most / 10 * 9)
+	before := debug.SetMemoryLimit(limit)
+	log.Info("memory limit set from the cgroup", "cgroup", sandbox.Size(most).String(), "limit", sandbox.Size(limit).String())
+	return func() { debug.SetMemoryLimit(before) }
+}
 
 // level is how short memory is.
 type level int

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"io"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -114,28 +115,71 @@ const (
 	resultEnd   = "}\n"
 )
 
-// appendResult appends the last line of a stream: document is the result, with or without its newline.
-func appendResult(b []byte, seq uint64, at time.Time, document []byte) []byte {
-	b = append(b, `{"seq":`...)
+// resultLine is the last line of a stream, with its newline. It may be large, and is encoded while it is written.
+type resultLine struct {
+	before   []byte
+	document *sandbox.JSON
+}
+
+func newResultLine(seq uint64, at time.Time, document *sandbox.JSON) *resultLine {
+	b := append(make([]byte, 0, 128), `{"seq":`...)
 	b = strconv.AppendUint(b, seq, 10)
 	b = append(b, `,"time":"`...)
 	b = at.AppendFormat(b, time.RFC3339Nano)
 	b = append(b, '"')
-	b = append(b, resultField...)
-	b = append(b, bytes.TrimSuffix(document, []byte("\n"))...)
-	return append(b, resultEnd...)
+	return &resultLine{append(b, resultField...), document}
 }
 
-// resultOf is the document in the last line of a stream; nil if that is no result.
-func resultOf(line []byte) json.RawMessage {
+func (l *resultLine) size() int64 { return int64(len(l.before)+len(resultEnd)) + l.document.Size() }
+
+// WriteTo writes it to w.
+func (l *resultLine) WriteTo(w io.Writer) (int64, error) {
+	head, err := w.Write(l.before)
+	n := int64(head)
+	if err == nil {
+		var length int64
+		length, err = l.document.WriteTo(w)
+		n += length
+	}
+	if err == nil {
+		var end int
+		end, err = io.WriteString(w, resultEnd)
+		n += int64(end)
+	}
+	return n, err
+}
+
+// send writes it in portions; a short line is one.
+func (l *resultLine) send(seq uint64, to func(portion) error) error {
+	left := l.size()
+	if left <= chunk {
+		var b bytes.Buffer
+		if _, err := l.WriteTo(&b); err != nil {
+			return err
+		}
+		return to(portion{first: seq, data: b.Bytes()})
+	}
+	p := portion{first: seq}
+	_, err := l.WriteTo(writerFunc(func(b []byte) (int, error) {
+		left -= int64(len(b))
+		p.data, p.open = b, left > 0
+		err := to(p)
+		p.continued = true
+		return len(b), err
+	}))
+	return err
+}
+
+// resultAt is where the document begins in the last line of a stream, by the beginning of the line; -1 if that is no result.
+func resultAt(line []byte) int {
 	if kindOf(line) != string(executor.EventResult) {
-		return nil
+		return -1
 	}
-	at := bytes.Index(line, []byte(resultField))
-	if at < 0 || !bytes.HasSuffix(line, []byte(resultEnd)) {
-		return nil
+	at := bytes.Index(line[:min(len(line), 256)], []byte(resultField))
+	if at < 0 {
+		return -1
 	}
-	return json.RawMessage(line[at+len(resultField) : len(line)-len(resultEnd)])
+	return at + len(resultField)
 }
 
 // kindOf is the kind of an event by its line. Only its number and its time stand before it.
@@ -153,6 +197,3 @@ func kindOf(line []byte) string {
 	}
 	return string(rest[:end])
 }
-
-// documentOf is a result as `--json` prints it.
-func documentOf(r *executor.Result) []byte { return appendJSON(nil, r) }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -38,15 +39,24 @@ func FuzzEncode(f *testing.F) {
 func TestResultLine(t *testing.T) {
 	r := &executor.Result{Language: "x"}
 	at := time.Now()
-	got := appendResult(nil, 9, at, documentOf(r))
+	doc, err := r.Encode()
+	must(t, err)
+	var line bytes.Buffer
+	l := newResultLine(9, at, doc)
+	if n, err := l.WriteTo(&line); err != nil || n != l.size() {
+		t.Errorf("%d bytes of %d, %v", n, l.size(), err)
+	}
+	got := line.Bytes()
 	want := appendJSON(nil, executor.Event{Event: sandbox.Event{Seq: 9, Time: at, Kind: executor.EventResult}, Result: r})
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s instead of %s", got, want)
 	}
-	if doc := resultOf(got); string(doc)+"\n" != string(documentOf(r)) {
-		t.Errorf("%s", doc)
+	text, err := json.Marshal(r)
+	must(t, err)
+	if from := resultAt(got); string(got[from:]) != string(text)+resultEnd {
+		t.Errorf("%s", got[from:])
 	}
-	if resultOf([]byte(`{"seq":1,"time":"x","kind":"stdout","data":",\"kind\":\"result\",\"result\":{}"}`+"\n")) != nil {
+	if resultAt([]byte(`{"seq":1,"time":"x","kind":"stdout","data":",\"kind\":\"result\",\"result\":{}"}`+"\n")) >= 0 {
 		t.Error("output is no result")
 	}
 }
@@ -87,17 +97,18 @@ func TestJournal(t *testing.T) {
 			if n == 250 {
 				line = appendEvent(nil, &sandbox.Event{Seq: uint64(n), Kind: sandbox.EventStdout, Data: bytes.Repeat([]byte("y"), 3*chunk)})
 			}
-			all = append(all, line)
 			if n < 500 {
+				all = append(all, line)
 				j.append(t.Context(), line)
 			}
 		}
-		j.close(func(seq uint64) []byte {
-			if seq != 500 {
-				t.Errorf("the last is %d", seq)
-			}
-			return all[499]
-		})
+		must(t, j.close(func(seq uint64) *resultLine {
+			l := newResultLine(seq, time.Now(), sandbox.NewJSON([]byte(`{"z":"`+strings.Repeat("z", 5*chunk)+`"}`)))
+			var b bytes.Buffer
+			_, _ = l.WriteTo(&b)
+			all = append(all, b.Bytes())
+			return l
+		}))
 		if _, next := j.kept(); next != 500 {
 			t.Errorf("the last line shows before the end: %d", next)
 		}
@@ -109,8 +120,16 @@ func TestJournal(t *testing.T) {
 		for from := uint64(0); from <= 502; from++ {
 			r := j.from(from)
 			at := max(from, 1)
+			var lines []byte
 			for {
-				lines, n, err := r.more(t.Context())
+				p, err := r.more(t.Context())
+				n := p.first
+				if len(p.data) > chunk && k.Memory == 1 {
+					t.Fatalf("%d bytes at a time", len(p.data))
+				}
+				if p.continued != (len(lines) > 0) && err == nil {
+					t.Fatalf("from %d: continued %v after %d bytes", from, p.continued, len(lines))
+				}
 				var g *gap
 				if errors.As(err, &g) {
 					if g.from != at || g.to != first-1 {
@@ -125,7 +144,7 @@ func TestJournal(t *testing.T) {
 				if err != nil || n != at {
 					t.Fatalf("from %d: %d, %v", from, n, err)
 				}
-				for len(lines) > 0 {
+				for lines = append(lines, p.data...); len(lines) > 0 && !p.open; {
 					end := bytes.IndexByte(lines, '\n') + 1
 					if !bytes.Equal(lines[:end], all[at-1]) {
 						t.Fatalf("from %d: line %d differs", from, at)
@@ -139,9 +158,12 @@ func TestJournal(t *testing.T) {
 				t.Fatalf("from %d it ends at %d", from, at)
 			}
 		}
-		if last, err := j.last(); err != nil || !bytes.Equal(last, all[499]) {
+		last, err := j.last()
+		must(t, err)
+		if text, err := io.ReadAll(io.NewSectionReader(last, 0, last.size)); err != nil || !bytes.Equal(text, all[499]) {
 			t.Errorf("the last line: %v", err)
 		}
+		last.reader.close()
 		j.forget()
 		if names, _ := dir.Names(); len(names) != 0 {
 			t.Errorf("%v is left", names)
@@ -164,16 +186,22 @@ func TestJournalWithoutDisk(t *testing.T) {
 	if j.broken == nil {
 		t.Fatal("the disk works")
 	}
-	j.close(func(uint64) []byte { return []byte("last\n") })
+	must(t, j.close(func(seq uint64) *resultLine { return newResultLine(seq, time.Now(), sandbox.NewJSON([]byte("{}"))) }))
 	j.end()
 	r := j.from(1)
 	defer r.close()
 	var g *gap
-	if _, _, err := r.more(t.Context()); !errors.As(err, &g) || g.from != 1 {
+	if _, err := r.more(t.Context()); !errors.As(err, &g) || g.from != 1 {
 		t.Errorf("%v", err)
 	}
-	if last, err := j.last(); err != nil || string(last) != "last\n" {
-		t.Errorf("%q, %v", last, err)
+	if last, err := j.last(); err != nil || last.size < 50 {
+		t.Errorf("%v, %v", last, err)
+	}
+	long := newJournal(dir, "y", &Keep{Memory: 100, Events: 1000})
+	if err := long.close(func(seq uint64) *resultLine {
+		return newResultLine(seq, time.Now(), sandbox.NewJSON(make([]byte, 2*chunk)))
+	}); err == nil {
+		t.Error("a long line is kept in memory")
 	}
 }
 

@@ -27,10 +27,11 @@ type stream struct {
 	control *http.ResponseController
 	sse     bool
 
-	mu    sync.Mutex
-	begun bool
-	err   error
-	buf   []byte
+	mu     sync.Mutex
+	begun  bool
+	inLine bool // a line was sent in part
+	err    error
+	buf    []byte
 
 	deadline sync.Mutex // for what comes while mu is held by one who writes
 	leaving  bool
@@ -85,17 +86,48 @@ func (o *stream) write(first uint64, lines []byte) error {
 	o.buf = o.buf[:0]
 	for len(lines) > 0 {
 		line, rest, _ := bytes.Cut(lines, []byte("\n"))
-		o.buf = append(o.buf, "id: "...)
-		o.buf = strconv.AppendUint(o.buf, first, 10)
-		o.buf = append(o.buf, "\nevent: "...)
-		o.buf = append(o.buf, kindOf(line)...)
-		o.buf = append(o.buf, "\ndata: "...)
-		o.buf = append(o.buf, line...)
+		o.buf = append(appendField(o.buf, first, kindOf(line)), line...)
 		o.buf = append(o.buf, "\n\n"...)
 		lines = rest
 		first++
 	}
 	return o.send(o.buf)
+}
+
+// appendField appends what stands before an event's line among server-sent events.
+func appendField(b []byte, seq uint64, kind string) []byte {
+	b = append(b, "id: "...)
+	b = strconv.AppendUint(b, seq, 10)
+	b = append(b, "\nevent: "...)
+	b = append(b, kind...)
+	return append(b, "\ndata: "...)
+}
+
+// portion sends lines that a reader has read, of which the first and the last may be parts.
+func (o *stream) portion(p portion) error {
+	if !p.continued && !p.open {
+		return o.write(p.first, p.data)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.inLine = p.open
+	if !o.sse {
+		return o.send(p.data)
+	}
+	o.buf = o.buf[:0]
+	if !p.continued {
+		o.buf = appendField(o.buf, p.first, kindOf(p.data))
+	}
+	o.buf = append(o.buf, p.data...)
+	if !p.open {
+		o.buf = append(o.buf, '\n')
+	}
+	return o.send(o.buf)
+}
+
+// writeResult sends the last line.
+func (o *stream) writeResult(seq uint64, line *resultLine) error {
+	return line.send(seq, o.portion)
 }
 
 // notice sends what is no event.
@@ -143,7 +175,7 @@ func (o *stream) beats() (stop func()) {
 	return beat.Start(beatEvery, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		if o.begun {
+		if o.begun && !o.inLine {
 			_ = o.send([]byte(":\n\n")) // the next event hears of it
 		}
 	})
@@ -208,7 +240,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	defer welcome()
 	quiet := out.beats()
 	defer quiet()
-	s.replay(ctx, run, from, out.write, out.notice)
+	s.replay(ctx, run, from, out.portion, out.notice)
 	return nil
 }
 
@@ -223,26 +255,19 @@ func (s *Server) until(ctx context.Context) (context.Context, context.CancelFunc
 }
 
 // replay passes the events of a run on, from that number to the last, and says what is missing. It reports whether it got to the end.
-func (s *Server) replay(ctx context.Context, r *run, from uint64, write func(first uint64, lines []byte) error, notice func(wire.Notice) error) bool {
+func (s *Server) replay(ctx context.Context, r *run, from uint64, write func(portion) error, notice func(wire.Notice) error) bool {
 	reader := r.journal.from(from)
 	defer reader.close()
-	release := func() {}
-	defer func() { release() }()
-	reader.room = func(ctx context.Context, size int64) (err error) {
-		release() // what was read and could not be used
-		release, err = s.results.await(ctx, r.owner, size)
-		return err
-	}
 	for {
-		lines, first, err := reader.more(ctx)
+		p, err := reader.more(ctx)
 		var g *gap
 		switch {
 		case err == nil:
-			failed := write(first, lines)
-			release()
-			if failed != nil {
+			if write(p) != nil {
 				return false
 			}
+		case reader.within:
+			return false // the client sees that the line does not end
 		case errors.As(err, &g):
 			if notice(wire.Notice{Kind: wire.KindGap, From: g.from, To: g.to}) != nil {
 				return false

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/base64"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -41,6 +42,32 @@ func answerJSON(w http.ResponseWriter, status int, document ...[]byte) {
 		}
 	}
 }
+
+// answerDocument answers with a document that may be large and is written in parts, which have so many bytes together. A client may take its time for
+// all of it, but not for any part.
+func answerDocument(w http.ResponseWriter, size int64, parts ...io.WriterTo) {
+	h := w.Header()
+	h.Set("Content-Type", wire.TypeJSON)
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.FormatInt(size, 10))
+	control := http.NewResponseController(w)
+	out := writerFunc(func(b []byte) (int, error) {
+		_ = control.SetWriteDeadline(time.Now().Add(stallMost)) // there is no connection in some tests
+		return w.Write(b)
+	})
+	w.WriteHeader(http.StatusOK)
+	for _, p := range parts {
+		if _, err := p.WriteTo(out); err != nil {
+			return // the client has gone, or hears by the length that this is not all
+		}
+	}
+	_ = control.Flush()
+	_ = control.SetWriteDeadline(time.Time{}) // the connection may serve others
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // readQuery reads the query and refuses what is not known, or given twice.
 func readQuery(r *http.Request, known ...string) (url.Values, error) {
@@ -121,14 +148,11 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	if f.Err != nil {
 		return &ranError{f.Err}
 	}
-	letGo := s.results.keep(j.Principal.ID, len(f.Document))
+	defer f.Close()
+	letGo := s.results.keep(j.Principal.ID, f.Document.Memory())
 	defer letGo()
 	setReceipt(w, j)
-	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Now().Add(stallMost)) // there is no connection in some tests
-	answerJSON(w, http.StatusOK, f.Document)
-	_ = control.Flush()
-	_ = control.SetWriteDeadline(time.Time{}) // the connection may serve others
+	answerDocument(w, f.Document.Size()+1, f.Document, strings.NewReader("\n"))
 	return nil
 }
 
@@ -160,9 +184,10 @@ func (s *Server) runStream(ctx context.Context, w http.ResponseWriter, kind stri
 	case f.Err != nil:
 		_ = out.notice(wire.Notice{Kind: wire.KindError, Problem: s.Problem(ctx, f.Err)})
 	default:
-		letGo := s.results.keep(j.Principal.ID, len(f.Document))
+		defer f.Close()
+		letGo := s.results.keep(j.Principal.ID, f.Document.Memory())
 		defer letGo()
-		_ = out.write(next, appendResult(nil, next, time.Now(), f.Document))
+		_ = out.writeResult(next, newResultLine(next, time.Now(), f.Document))
 		if j.receipt != nil {
 			_ = out.notice(wire.Notice{Kind: wire.KindReceipt, Receipt: j.receipt})
 		}

@@ -393,9 +393,11 @@ func TestDo(t *testing.T) {
 		t.Fatalf("%v: %+v", err, f)
 	}
 	got := lines(t, bytes.NewReader(all))
-	if kindOf(got[len(got)-1]) != "result" || !bytes.Equal(resultOf(got[len(got)-1]), bytes.TrimSpace(f.Document)) {
-		t.Errorf("%s", all)
+	text, err := f.Document.Bytes()
+	if kindOf(got[len(got)-1]) == "result" || err != nil || string(text)+"\n" != string(appendJSON(nil, f.Result)) {
+		t.Errorf("%s, %s, %v", all, text, err)
 	}
+	f.Close()
 	if _, err := w.Do(t.Context(), owner, &wire.Run{Language: "act", Code: "out x", Backend: "process"}, Call{}); err == nil || w.Problem(t.Context(), err).Status != 403 {
 		t.Errorf("%v", err)
 	}

@@ -138,23 +138,55 @@ func (j *journal) add(line []byte) {
 }
 
 // close adds the last line, if there is one. Readers see neither it nor the end before end is called: whoever hears of a
-// result may rely on it.
-func (j *journal) close(last func(seq uint64) []byte) {
+// result may rely on it. The error is for a line that could not be kept.
+func (j *journal) close(last func(seq uint64) *resultLine) (err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {
-		return
+		return nil
 	}
 	if last != nil {
-		line := last(j.next)
-		j.hidden = 1
-		j.add(line)
+		if err = j.addLast(last(j.next)); err == nil {
+			j.hidden = 1
+		}
 	}
 	j.closed = true
 	if j.out != nil {
 		_ = j.out.Close()
 		j.out = nil
 	}
+	return err
+}
+
+// addLast adds a line that may be large: then it is written to a file while it is encoded, or not kept. Called with mu held.
+func (j *journal) addLast(line *resultLine) error {
+	size := line.size()
+	if size <= max(int64(j.memory), chunk) {
+		var b bytes.Buffer
+		if _, err := line.WriteTo(&b); err != nil {
+			return err
+		}
+		j.add(b.Bytes())
+		return nil
+	}
+	if j.broken == nil {
+		if err := j.prepare(j.segments[len(j.segments)-1], int(size)); err != nil {
+			j.fail(err)
+		}
+	}
+	if j.broken != nil {
+		return j.broken
+	}
+	last := j.segments[len(j.segments)-1]
+	if _, err := line.WriteTo(io.NewOffsetWriter(j.out, last.size)); err != nil {
+		_ = j.out.Truncate(last.size)
+		return err
+	}
+	last.size += size
+	last.count++
+	j.next++
+	j.size += size
+	return nil
 }
 
 // prepare makes room for a line: segment 0 becomes a file when it has outgrown memory, and a full one is followed by another.
@@ -330,13 +362,20 @@ type reader struct {
 	j    *journal
 	next uint64 // guarded by j.mu: append looks at it
 
-	// room is asked before so much is read that it may be one long line; nil: there is always room.
-	room func(ctx context.Context, size int64) error
+	seg    *segment
+	off    int64
+	size   int64 // of seg, as far as it is known
+	file   *os.File
+	buf    []byte
+	within bool // a line was read in part
+}
 
-	seg  *segment
-	off  int64
-	file *os.File
-	buf  []byte
+// portion is what a reader has read: whole lines, or a part of one.
+type portion struct {
+	first     uint64 // number of the first line
+	data      []byte // valid until the next call
+	continued bool   // it begins within a line
+	open      bool   // it ends within one
 }
 
 // from begins before the line of that number; 0 and 1 are the first.
@@ -369,36 +408,35 @@ func (r *reader) leave() {
 // chunk is how much is read at a time, but for a longer line.
 const chunk = 64 << 10
 
-// longLine is longer than any but a large result.
-const longLine = 4 << 20
-
-// more waits for lines and returns them whole, with the number of the first. They are valid until the next call. The error is io.EOF at the end, a *gap where
-// lines are missing (those after it come next), or that of ctx.
-func (r *reader) more(ctx context.Context) (lines []byte, first uint64, err error) {
+// more waits for lines and returns them, with the number of the first. A line that is longer than a chunk comes in parts, which nothing else comes
+// between. The error is io.EOF at the end, a *gap where lines are missing (those after it come next), or that of ctx.
+func (r *reader) more(ctx context.Context) (p portion, err error) {
 	for {
-		seg, size, count, err := r.await(ctx)
-		if err != nil {
-			return nil, 0, err
-		}
-		if rest := size - r.off; r.room != nil && rest > longLine {
-			if err := r.room(ctx, rest); err != nil {
-				return nil, 0, err
+		var seg *segment
+		var pass uint64
+		if !r.within { // the rest of a line is in the file that is open, even if it was dropped meanwhile
+			if seg, r.size, pass, err = r.await(ctx); err != nil {
+				return p, err
 			}
+		} else {
+			seg = r.seg
 		}
-		lines, err := r.read(seg, size, count)
+		p = portion{first: r.next, continued: r.within}
+		p.data, err = r.read(seg, pass)
 		if errors.Is(err, os.ErrNotExist) {
 			r.leave() // it was dropped meanwhile
 			continue
 		}
 		if err != nil {
-			return nil, 0, err
+			return p, err
 		}
-		first := r.next
+		p.open = p.data[len(p.data)-1] != '\n'
+		r.within = p.open
 		r.j.mu.Lock()
-		r.next += uint64(bytes.Count(lines, []byte("\n")))
+		r.next += uint64(bytes.Count(p.data, []byte("\n")))
 		r.j.tell()
 		r.j.mu.Unlock()
-		return lines, first, nil
+		return p, nil
 	}
 }
 
@@ -443,8 +481,8 @@ func (r *reader) await(ctx context.Context) (seg *segment, size int64, count uin
 	return seg, seg.size, r.next - seg.first, nil
 }
 
-// read returns whole lines of a segment that has size bytes, after passing over so many.
-func (r *reader) read(seg *segment, size int64, pass uint64) ([]byte, error) {
+// read returns whole lines of a segment, or a part of a long one, after passing over so many lines.
+func (r *reader) read(seg *segment, pass uint64) ([]byte, error) {
 	r.j.mu.Lock()
 	data := seg.data
 	r.j.mu.Unlock()
@@ -455,13 +493,15 @@ func (r *reader) read(seg *segment, size int64, pass uint64) ([]byte, error) {
 		}
 	}
 	for {
-		window, err := r.window(data, seg.base, size)
+		window, err := r.window(data, seg.base)
 		if err != nil {
 			return nil, err
 		}
-		for pass > 0 {
+		for pass > 0 && len(window) > 0 {
 			at := bytes.IndexByte(window, '\n')
 			if at < 0 {
+				r.off += int64(len(window))
+				window = nil
 				break
 			}
 			window = window[at+1:]
@@ -472,16 +512,16 @@ func (r *reader) read(seg *segment, size int64, pass uint64) ([]byte, error) {
 			r.off += int64(len(window))
 			return window, nil
 		}
-		if r.off >= size {
+		if r.off >= r.size {
 			return nil, fmt.Errorf("%s: it has fewer lines than it should", seg.file)
 		}
 	}
 }
 
-// window is at least one whole line from off on, and no part of one.
-func (r *reader) window(data []byte, base, size int64) ([]byte, error) {
+// window is what is next in the segment: whole lines from memory, of a file a chunk at the most, up to the end of a line if there is one.
+func (r *reader) window(data []byte, base int64) ([]byte, error) {
 	if data != nil {
-		rest := data[r.off:min(size, int64(len(data)))]
+		rest := data[r.off:min(r.size, int64(len(data)))]
 		if len(rest) <= chunk {
 			return rest, nil
 		}
@@ -490,41 +530,46 @@ func (r *reader) window(data []byte, base, size int64) ([]byte, error) {
 		}
 		return rest[:bytes.IndexByte(rest, '\n')+1], nil
 	}
-	for length := int64(chunk); ; length *= 2 {
-		length = min(length, size-r.off)
-		if int64(cap(r.buf)) < length {
-			r.buf = make([]byte, length)
-		}
-		buf := r.buf[:length]
-		if _, err := r.file.ReadAt(buf, base+r.off); err != nil {
-			return nil, err
-		}
-		if at := bytes.LastIndexByte(buf, '\n'); at >= 0 {
-			return buf[:at+1], nil
-		}
-		if length == size-r.off {
-			return nil, io.ErrUnexpectedEOF // lines are whole
-		}
+	if r.buf == nil {
+		r.buf = make([]byte, chunk)
 	}
+	buf := r.buf[:min(chunk, r.size-r.off)]
+	if _, err := r.file.ReadAt(buf, base+r.off); err != nil {
+		return nil, err
+	}
+	if at := bytes.LastIndexByte(buf, '\n'); at >= 0 {
+		return buf[:at+1], nil
+	}
+	if r.off+int64(len(buf)) == r.size {
+		return nil, io.ErrUnexpectedEOF // lines are whole
+	}
+	return buf, nil
 }
 
-// tail is how long the last line is at the most: a long one has a segment to itself.
-func (j *journal) tail() int64 {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.segments[len(j.segments)-1].size
-}
-
-// last is the last line; nil if there is none.
-func (j *journal) last() ([]byte, error) {
+// last opens the last line, which has size bytes; nil if there is none. What it returns is to be closed.
+func (j *journal) last() (line *lastLine, err error) {
 	first, next := j.kept()
 	if next == first {
 		return nil, nil
 	}
 	r := j.from(next - 1)
-	defer r.close()
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
-	lines, _, err := r.more(over)
-	return lines, err // nobody else reads with this reader
+	p, err := r.more(over)
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	if r.file == nil { // memory that readers have does not change
+		return &lastLine{bytes.NewReader(p.data), int64(len(p.data)), r}, nil
+	}
+	start := r.off - int64(len(p.data))
+	return &lastLine{io.NewSectionReader(r.file, r.seg.base+start, r.size-start), r.size - start, r}, nil
+}
+
+// lastLine is the last line of a journal, with its newline.
+type lastLine struct {
+	io.ReaderAt
+	size   int64
+	reader *reader
 }

@@ -29,8 +29,7 @@ func (s *Server) Keyed(owner, key string) (info wire.RunInfo, digest string, ok 
 	r.mu.Lock()
 	digest = r.record.Digest
 	r.mu.Unlock()
-	info, err := r.info(false)
-	return info, digest, err == nil
+	return r.info(false), digest, true
 }
 
 // keyed looks through an owner's runs: whoever asks has not found it in memory, which is rare.

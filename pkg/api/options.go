@@ -185,6 +185,7 @@ type Keep struct {
 	Open      int           // accepted ones that are not over; more are refused; default 10,000
 	Memory    sandbox.Size  // of events per run in memory, before they go to disk; default 1 MiB
 	Events    sandbox.Size  // per run on disk; the oldest go first; default 64 MiB
+	Spill     sandbox.Size  // of the output of runs under way and of answers being sent, on disk in all; without room less is kept; default 4 GiB
 	Total     sandbox.Size  // of everything on disk; the oldest finished runs of whoever has the most go first; default 4 GiB
 	Uploads   sandbox.Size  // of uploaded files, in all; default 1 GiB
 	Upload    sandbox.Size  // of one; default 64 MiB
@@ -220,12 +221,19 @@ type Finished struct {
 	Ended   time.Time
 	// RequestSHA256 is the digest of the body as it was received.
 	RequestSHA256 string
-	// Result is what became of it, and Document the same as it was sent; Err is why there is none.
+	// Result is what became of it, and Document the same as it is sent; Err is why there is none. Both can be read until Close.
 	Result   *executor.Result
-	Document json.RawMessage
+	Document *sandbox.JSON
 	Err      error
 	// Run is the request. It is not to be changed, nor logged.
 	Run *wire.Run
+}
+
+// Close returns the disk space of the run's output. Whoever called Server.Do calls it; nothing can be read of the output afterwards.
+func (f *Finished) Close() {
+	if f.Result != nil {
+		f.Result.Close()
+	}
 }
 
 // Refused is a request that was not let in.
@@ -293,7 +301,8 @@ type Webhooks interface {
 	Check(ctx context.Context, p *Principal, hook *wire.Webhook) error
 	// Keep takes over telling of a run that is over. What it was given is on disk when it returns, and is told once tell is called, or after a restart:
 	// nobody hears of a run before he can ask for it, and no crash has one forgotten.
-	Keep(owner string, hook *wire.Webhook, run wire.RunInfo) (tell func(), err error)
+	// Its result is not in run but in result, which may be large and is nil where there is none.
+	Keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (tell func(), err error)
 }
 
 type principalKey struct{}

@@ -41,6 +41,7 @@ func (k Keep) withDefaults(keys bool) Keep {
 	orElse(&k.Memory, sandbox.MiB)
 	orElse(&k.Events, 64*sandbox.MiB)
 	orElse(&k.Total, 4*sandbox.GiB)
+	orElse(&k.Spill, 4*sandbox.GiB)
 	share := 1
 	if keys {
 		share = 2

@@ -6,8 +6,9 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -258,8 +259,8 @@ func (g *registry) forget(r *run) {
 	r.journal.forget()
 }
 
-// info is a run as its owner sees it, with or without its result.
-func (r *run) info(whole bool) (wire.RunInfo, error) {
+// info is a run as its owner sees it, or as lists have it. Its result is not in it.
+func (r *run) info(whole bool) wire.RunInfo {
 	r.mu.Lock()
 	c := r.record
 	info := wire.RunInfo{
@@ -272,27 +273,38 @@ func (r *run) info(whole bool) (wire.RunInfo, error) {
 	}
 	r.mu.Unlock()
 	if !whole {
-		return info, nil
+		return info
 	}
 	info.Receipt = c.Receipt
 	first, next := r.journal.kept()
 	info.Events = &wire.Kept{First: first, Last: next - 1, Dropped: first - 1}
-	var err error
-	if c.State == wire.StateDone && c.Problem == nil {
-		info.Result, err = r.result()
-	}
-	return info, err
+	return info
 }
 
-// result is the document of a run that is done.
-func (r *run) result() (json.RawMessage, error) {
+// result opens the document of a run that is done; nil if it has none. leave closes it.
+func (r *run) result() (document *io.SectionReader, leave func(), err error) {
+	r.mu.Lock()
+	none := r.record.State != wire.StateDone || r.record.Problem != nil
+	r.mu.Unlock()
+	if none {
+		return nil, func() {}, nil
+	}
 	line, err := r.journal.last()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	doc := resultOf(line)
-	if doc == nil {
-		return nil, fmt.Errorf("the last event of %s is no result", r.id)
+	at := -1
+	if line != nil {
+		head := make([]byte, min(line.size, 256))
+		if _, err := line.ReadAt(head, 0); err == nil || errors.Is(err, io.EOF) {
+			at = resultAt(head)
+		}
 	}
-	return doc, nil
+	if at < 0 {
+		if line != nil {
+			line.reader.close()
+		}
+		return nil, nil, fmt.Errorf("the last event of %s is no result", r.id)
+	}
+	return io.NewSectionReader(line, int64(at), line.size-int64(at+len(resultEnd))), line.reader.close, nil
 }

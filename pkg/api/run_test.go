@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("%s", b)
 	}
 	// It is what the command line prints of it: the same document, with its newline.
-	if again := documentOf(r); !bytes.Equal(again, b) {
+	if again := appendJSON(nil, r); !bytes.Equal(again, b) {
 		t.Errorf("the document is not the engine's own:\n%s%s", b, again)
 	}
 	if n := w.fake.Alive(); n != 0 {

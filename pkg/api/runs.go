@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net/http"
 	"path"
@@ -51,10 +52,7 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("keep the run: %w", err)
 	}
 	s.start(ctx, a, run, j, letGo)
-	info, err := run.info(false)
-	if err != nil {
-		return err
-	}
+	info := run.info(false)
 	w.Header().Set("Location", wire.PathRuns+"/"+j.ID)
 	w.Header().Set(wire.HeaderRunID, j.ID)
 	answerJSON(w, http.StatusAccepted, appendJSON(nil, info))
@@ -104,7 +102,7 @@ func (s *Server) async(ctx context.Context, r *run, j *job) {
 		f.Err = context.Cause(ctx) // rather than that something was cancelled
 	}
 	if f.Started.IsZero() && errors.Is(f.Err, errDraining) && s.registry.store.durable {
-		r.journal.close(nil)
+		_ = r.journal.close(nil)
 		r.journal.end()
 		return // the next server runs it
 	}
@@ -122,25 +120,29 @@ func (s *Server) conclude(ctx context.Context, r *run, f *Finished, receipt json
 		if c.Problem = s.Problem(ctx, f.Err); c.Problem.Code == wire.CodeCancelled {
 			c.Verdict = string(sandbox.VerdictCancelled) // as if it had begun
 		}
-		r.journal.close(nil)
+		_ = r.journal.close(nil)
 	} else {
-		c.Verdict, c.Language = string(f.Result.Verdict), f.Result.Language
-		r.journal.close(func(seq uint64) []byte { return appendResult(nil, seq, ended, f.Document) })
+		defer f.Close()
+		c.Verdict, c.Language, c.Outputs = string(f.Result.Verdict), f.Result.Language, f.Document.Spans()
+		if err := r.journal.close(func(seq uint64) *resultLine { return newResultLine(seq, ended, f.Document) }); err != nil {
+			c.Problem, c.Outputs, f.Document = s.Problem(ctx, fmt.Errorf("keep the result: %w", err)), nil, nil
+		}
 	}
 	tell := s.tells(ctx, c, f.Run, f.Document)
 	s.settle(ctx, r, c)
+	f.Close() // it can be read from the journal
 	tell()
 }
 
 // tells has a run's webhook hear of its end, once tell is called.
-func (s *Server) tells(ctx context.Context, c record, run *wire.Run, document json.RawMessage) (tell func()) {
+func (s *Server) tells(ctx context.Context, c record, run *wire.Run, document *sandbox.JSON) (tell func()) {
 	if run == nil || run.Webhook == nil || s.opts.Webhooks == nil {
 		return func() {}
 	}
 	tell, err := s.opts.Webhooks.Keep(c.Principal.ID, run.Webhook, wire.RunInfo{
 		ID: c.ID, State: c.State, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started, Ended: c.Ended, Verdict: c.Verdict,
-		Result: document, Error: c.Problem, Receipt: c.Receipt,
-	})
+		Error: c.Problem, Receipt: c.Receipt,
+	}, document)
 	if err != nil {
 		s.log.ErrorContext(ctx, "a webhook will not hear of a run", "run", c.ID, "error", err)
 		return func() {}
@@ -286,32 +288,47 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	release, err := s.results.result(run.owner, run.journal.tail())
+	release, err := s.results.result(run.owner, chunk)
 	if err != nil {
 		return err
 	}
 	defer release()
-	info, err := run.info(true)
+	info := run.info(true)
+	document, leave, err := run.result()
 	if err != nil {
 		if _, gone := s.find(r); gone != nil {
 			return gone // it was forgotten meanwhile
 		}
 		return err
 	}
-	answerJSON(w, http.StatusOK, around(&info)...)
+	defer leave()
+	if document == nil {
+		answerJSON(w, http.StatusOK, appendJSON(nil, info))
+		return nil
+	}
+	before, after := around(info)
+	answerDocument(w, int64(len(before))+document.Size()+int64(len(after)), bytes.NewReader(before), sectionWriter{document}, bytes.NewReader(after))
 	return nil
 }
 
-// around is a run as JSON, in pieces of which its result is one, as it is: it may be large, and needs no second copy.
-func around(info *wire.RunInfo) [][]byte {
-	if info.Result == nil {
-		return [][]byte{appendJSON(nil, info)}
-	}
+// around is a run as JSON, before and after its result, which may be large.
+func around(info wire.RunInfo) (before, after []byte) {
 	place, _ := json.Marshal(newID()) // a text; nobody can have guessed it
-	with := *info
-	with.Result = place
-	before, after, _ := bytes.Cut(appendJSON(nil, with), place)
-	return [][]byte{before, info.Result, after}
+	info.Result = place
+	before, after, _ = bytes.Cut(appendJSON(nil, info), place)
+	return before, after
+}
+
+// sectionWriter writes a part of a file.
+type sectionWriter struct{ *io.SectionReader }
+
+// WriteTo writes it to w.
+func (s sectionWriter) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{s.SectionReader}, make([]byte, min(chunk, s.Size())))
+	if err == nil && n < s.Size() {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
 }
 
 // Pages of lists.
@@ -338,8 +355,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 	}
 	page := wire.RunList{Runs: make([]wire.RunInfo, 0, len(runs)), Next: next}
 	for _, run := range runs {
-		info, _ := run.info(false) // fails only for results
-		page.Runs = append(page.Runs, info)
+		page.Runs = append(page.Runs, run.info(false))
 	}
 	answerJSON(w, http.StatusOK, appendJSON(nil, page))
 	return nil
@@ -361,7 +377,7 @@ func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	run.cancel(errForgotten)
-	info, _ := run.info(false)
+	info := run.info(false)
 	answerJSON(w, http.StatusAccepted, appendJSON(nil, info))
 	return nil
 }
@@ -378,22 +394,34 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 	if p := run.problem(); p != nil {
 		return newProblem(wire.CodeNotFound, "the run has no result: %s", p.Detail)
 	}
-	release, err := s.results.result(run.owner, run.journal.tail())
+	document, leave, err := run.result()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	size := document.Size()
+	run.mu.Lock()
+	outputs := run.record.Outputs
+	run.mu.Unlock()
+	for _, o := range outputs {
+		size -= o[1]
+	}
+	release, err := s.results.result(run.owner, size)
 	if err != nil {
 		return err
 	}
 	defer release()
-	document, err := run.result()
+	text, err := without(document, size, outputs)
 	if err != nil {
 		return err
 	}
-	result, err := wire.DecodeResult(document)
+	files, err := wire.DecodeFiles(text)
 	if err != nil {
 		return err
 	}
 	name := r.PathValue("path")
 	for _, candidate := range []string{name, "/" + name} {
-		for _, f := range result.Files {
+		for _, f := range files {
 			switch {
 			case f.Path != candidate:
 			case f.Reason != "":
@@ -407,6 +435,21 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 	p := newProblem(wire.CodeNotFound, "the run brought back no file %.200q", name)
 	p.Hint = "name it in out, such as *.png or results/**"
 	return p
+}
+
+// without reads a result without its large outputs.
+func without(document *io.SectionReader, size int64, outputs [][2]int64) (json.RawMessage, error) {
+	text := make([]byte, 0, size)
+	var at int64
+	for _, o := range append(outputs[:len(outputs):len(outputs)], [2]int64{document.Size(), 0}) {
+		n := len(text)
+		text = text[:n+int(o[0]-at)]
+		if _, err := document.ReadAt(text[n:], at); err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		at = o[0] + o[1]
+	}
+	return text, nil
 }
 
 // serveBytes sends foreign bytes so that no browser takes them for a page.

@@ -335,7 +335,7 @@ func TestAdmission(t *testing.T) {
 	if info := w.await(id); info.Verdict != "ok" || info.Position != 0 {
 		t.Errorf("%+v", info)
 	}
-	if a := g.asks[0]; a.Memory != 132*sandbox.MiB /* and what is kept of its output */ || a.CPUs != 0.5 || a.Key != owner.ID || !a.Accepted {
+	if a := g.asks[0]; a.Memory != 104*sandbox.MiB /* and what is held of its output */ || a.CPUs != 0.5 || a.Key != owner.ID || !a.Accepted {
 		t.Errorf("%+v", a)
 	}
 	// One that is called off while it waits never began.

@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // ErrUnauthorized is an Authenticator's word for a token that nobody has.
@@ -49,6 +50,7 @@ type Server struct {
 	uploads  *uploads
 	held     held // bodies
 	results  held // and results, which others may be slow to take
+	outputs  sandbox.OutputStore
 	deep     deepCheck
 	scratch  string // a directory of our own to remove at the end; empty: none
 
@@ -103,6 +105,10 @@ func New(o Options) (*Server, error) {
 		st.close()
 		s.tidy()
 		return nil, err
+	}
+	s.outputs.Limit, s.outputs.Dir = o.Keep.Spill, dir
+	if !durable {
+		s.outputs.Dir = "" // the directory for temporary files may be in memory
 	}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.registry = newRegistry(st, o.Keep)

@@ -97,6 +97,10 @@ type conversation struct {
 
 	holdsUp atomic.Bool // the client: a message is being done, and what comes after it not read
 
+	long    io.WriteCloser // a message that is sent in parts
+	stalled *time.Timer    // ends it when a part takes too long
+	ended   context.CancelFunc
+
 	mu     sync.Mutex
 	reason string // why the client is sent away; empty: it is not
 }
@@ -122,7 +126,7 @@ func (c *conversation) hold(ctx context.Context, cancel context.CancelFunc, from
 		})
 	}
 	talking.Go(func() { c.ping(open, cancel, 2*beatEvery, stallMost) })
-	whole := c.server.replay(ctx, c.run, from, func(_ uint64, lines []byte) error { return c.lines(open, lines) }, func(n wire.Notice) error { return c.notice(open, n) })
+	whole := c.server.replay(ctx, c.run, from, func(p portion) error { return c.portion(open, p) }, func(n wire.Notice) error { return c.notice(open, n) })
 	c.mu.Lock()
 	reason := c.reason
 	c.mu.Unlock()
@@ -138,6 +142,38 @@ func (c *conversation) hold(ctx context.Context, cancel context.CancelFunc, from
 	}
 	shut()
 	talking.Wait()
+}
+
+// portion sends lines that a reader has read. A line that comes in parts is one message all the same.
+func (c *conversation) portion(ctx context.Context, p portion) error {
+	if !p.continued && !p.open {
+		return c.lines(ctx, p.data)
+	}
+	if !p.continued {
+		ctx, cancel := context.WithCancel(ctx)
+		c.stalled = time.AfterFunc(stallMost, cancel)
+		var err error
+		if c.long, err = c.conn.Writer(ctx, websocket.MessageText); err != nil {
+			cancel()
+			return err
+		}
+		c.ended = cancel
+	}
+	c.stalled.Reset(stallMost)
+	_, err := c.long.Write(bytes.TrimSuffix(p.data, []byte("\n")))
+	if err == nil && !p.open {
+		err = c.long.Close()
+	}
+	if err != nil || !p.open {
+		c.stalled.Stop()
+		c.ended()
+	}
+	return err
+}
+
+// result sends the last line.
+func (c *conversation) result(ctx context.Context, line *resultLine) error {
+	return line.send(0, func(p portion) error { return c.portion(ctx, p) })
 }
 
 // lines sends events, one message each.

@@ -49,6 +49,7 @@ type record struct {
 	Digest    string            `json:"request_sha256"`
 	Key       string            `json:"idempotency_key,omitempty"`
 	Segments  []segmentRecord   `json:"segments,omitempty"`
+	Outputs   [][2]int64        `json:"outputs,omitempty"` // where in the result large outputs are: offset and length
 	Request   json.RawMessage   `json:"request,omitempty"` // until it is over
 }
 

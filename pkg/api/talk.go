@@ -131,9 +131,10 @@ func (s *Server) hold(ctx context.Context, c *conversation, j *job) {
 	if f.Err != nil {
 		_ = c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: s.Problem(ctx, f.Err)})
 	} else {
-		letGo := s.results.keep(j.Principal.ID, len(f.Document))
+		defer f.Close()
+		letGo := s.results.keep(j.Principal.ID, f.Document.Memory())
 		defer letGo()
-		_ = c.lines(ctx, appendResult(nil, next, time.Now(), f.Document))
+		_ = c.result(ctx, newResultLine(next, time.Now(), f.Document))
 		if j.receipt != nil {
 			_ = c.notice(ctx, wire.Notice{Kind: wire.KindReceipt, Receipt: j.receipt})
 		}

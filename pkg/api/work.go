@@ -57,6 +57,7 @@ func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.R
 		return nil, err
 	}
 	j.req.Asker, j.req.Evidence = executor.Asker{Run: j.ID, Key: p.ID}, run.Receipt
+	j.req.OutputSpace = s.outputs.For(p.ID)
 	policy := &s.opts.Policy
 	if err := policy.check(run, &j.req); err != nil {
 		return nil, err
@@ -126,6 +127,7 @@ func (s *Server) perform(ctx context.Context, j *job) (f *Finished) {
 	s.observer.Queued(ctx, j.Info)
 	defer func() {
 		if cause := recover(); cause != nil {
+			f.Close()
 			f.Result, f.Document = nil, nil
 			f.Err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
 		}
@@ -159,11 +161,12 @@ func (s *Server) perform(ctx context.Context, j *job) (f *Finished) {
 	s.observer.Started(ctx, j.Info)
 	f.Result, f.Err = s.execute(ctx, j)
 	if p := sentAway(ctx); p != nil && (f.Err != nil || f.Result.Verdict == sandbox.VerdictCancelled) {
-		f.Result, f.Err = nil, p // nobody is there any more for whom it would be
+		f.Close() // the client has gone
+		f.Result, f.Err = nil, p
 	}
 	if f.Err == nil {
 		f.Language = f.Result.Language
-		f.Document = documentOf(f.Result)
+		f.Document, f.Err = f.Result.Encode()
 	}
 	return f
 }
@@ -201,13 +204,13 @@ func (s *Server) execute(ctx context.Context, j *job) (*executor.Result, error) 
 // Call says how Do runs a program.
 type Call struct {
 	RequestSHA256 string            // see Finished
-	OnEvent       func(line []byte) // each event as a line of ndjson, with its newline, in order; it may block, which holds the program up
+	OnEvent       func(line []byte) // each event but the result as a line of ndjson, with its newline, in order; it may block, which holds the program up
 	OnPosition    func(int)         // see Ask
 }
 
 // Do runs one program for a principal to its end, and meets everything that a request of its own would: policy, ceilings, admission, observers. It is for
 // those who mount routes, such as batches. Its error is for a run that was not let in; Finished.Err is for one that was and has no result. Problem
-// makes an answer of either.
+// makes an answer of either. Its caller closes what it gets.
 func (s *Server) Do(ctx context.Context, p *Principal, run *wire.Run, c Call) (*Finished, error) {
 	j, err := s.prepare(ctx, p, WayBatch, run, c.RequestSHA256)
 	if err != nil {
@@ -226,8 +229,6 @@ func (s *Server) Do(ctx context.Context, p *Principal, run *wire.Run, c Call) (*
 	stdin := attach(ctx, j)
 	defer stdin.close()
 	f := s.perform(ctx, j)
-	if next := feed.end(); c.OnEvent != nil && f.Err == nil {
-		c.OnEvent(appendResult(nil, next, time.Now(), f.Document))
-	}
+	feed.end()
 	return f, nil
 }

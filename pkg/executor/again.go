@@ -24,10 +24,11 @@ func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*san
 		first.OnEvent = hold.event
 	}
 	r, err := x.e.manager.Run(ctx, x.id, p.Process, first)
-	if err == nil && r.Verdict == sandbox.VerdictNonzeroExit && p.Misled(r.Stderr.Bytes()) && !hold.told() {
+	if err == nil && r.Verdict == sandbox.VerdictNonzeroExit && p.Misled(r.Stderr.Edges(sandbox.OutputMemory)) && !hold.told() {
 		again, left := p.rest(r)
 		if left {
 			second, err := x.e.manager.Run(ctx, x.id, again, io)
+			r.Close()
 			if err != nil {
 				return nil, err
 			}

@@ -187,7 +187,11 @@ func (e *Executor) Execute(ctx context.Context, req Request) (*Result, error) {
 		x.input = newWitnessed(req.Stdin)
 		req.Stdin = x.input
 	}
-	return x.conclude(x.do(ctx))
+	result, err := x.conclude(x.do(ctx))
+	if err != nil {
+		x.out.Close()
+	}
+	return result, err
 }
 
 // Event is one thing that happened while a program ran, or at the end its result.
@@ -401,9 +405,13 @@ func (x *execution) cacheable(p *Phase) bool {
 	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0 && len(x.plan.Spec.Volumes) == 0 && !nameless
 }
 
+// phaseOutput is what PhaseResult has of each stream of a phase at the most, where output has a space of its own: its first and its last bytes. A phase that
+// kept the program from running has all of it in the result itself.
+const phaseOutput = 256 * sandbox.KiB
+
 // phase runs one phase and reports whether the next may follow.
 func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
-	io := sandbox.IO{Spill: x.req.Spill, Resize: x.req.Resize}
+	io := sandbox.IO{Spill: x.req.Spill, OutputSpace: x.req.OutputSpace, Resize: x.req.Resize}
 	isRun := p.Process.Phase == PhaseRun
 	if isRun {
 		io.Stdin, io.Signals = x.req.Stdin, x.req.Signals
@@ -423,6 +431,7 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	}
 	x.seq = x.last.Load()
 	notes := x.out.Notes
+	x.out.Close() // of the phase before
 	x.out.Result = *r
 	x.out.Notes = notes
 	x.note(r.Notes...)
@@ -431,8 +440,12 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	}
 	said := PhaseResult{Name: p.Process.Phase, Verdict: x.out.Verdict, ExitCode: r.Exit.Code, Metrics: r.Metrics, Limits: r.Limits}
 	if !isRun {
-		said.Stdout, said.Stderr = strings.ToValidUTF8(string(r.Stdout.Bytes()), "\uFFFD"), strings.ToValidUTF8(string(r.Stderr.Bytes()), "\uFFFD")
-		said.Truncated = r.Stdout.Truncated() || r.Stderr.Truncated()
+		most := sandbox.Size(max(r.Stdout.Len(), r.Stderr.Len()))
+		if x.req.OutputSpace != nil {
+			most = min(most, phaseOutput)
+		}
+		said.Stdout, said.Stderr = strings.ToValidUTF8(string(r.Stdout.Edges(most)), "\uFFFD"), strings.ToValidUTF8(string(r.Stderr.Edges(most)), "\uFFFD")
+		said.Truncated = r.Stdout.Truncated() || r.Stderr.Truncated() || sandbox.Size(max(r.Stdout.Len(), r.Stderr.Len())) > most
 	}
 	x.out.Phases = append(x.out.Phases, said)
 	if x.out.Verdict != sandbox.VerdictOK {
@@ -474,11 +487,11 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 		r.Verdict = sandbox.VerdictMemoryLimit
 	case !failed:
 	case r.Exit.Code == kitFailed && (p.Process.Args[0] == kitInside || p.Process.Args[0] == kitCopied):
-		return errKit(p.Process.Phase, r.Stderr.Bytes())
+		return errKit(p.Process.Phase, r.Stderr.Edges(sandbox.OutputMemory))
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError
 	case p.Check != nil:
-		suspects := p.Suspect(r.Stderr.Bytes())
+		suspects := p.Suspect(r.Stderr.Edges(sandbox.OutputMemory))
 		if len(suspects) == 0 || !x.plan.has(suspects[len(suspects)-1]) {
 			break
 		}

@@ -133,7 +133,7 @@ func planGo(j *job) error {
 
 // goOutOfMemory recognises that the runtime was refused memory. Which words it has depends on where its heap happens to lie.
 func goOutOfMemory(r *sandbox.Result) bool {
-	said := r.Stderr.Bytes()
+	said := r.Stderr.Edges(sandbox.OutputMemory)
 	return r.Exit.Code == 2 && (bytes.Contains(said, []byte("fatal error: runtime: out of memory")) || bytes.Contains(said, []byte("fatal error: out of memory")))
 }
 

@@ -97,7 +97,7 @@ func planJava(j *job) error {
 	c := j.compile([]string{classDir}, append(args, names...)...)
 	c.Process.Env = maps.Clone(j.tool.Env)
 	c.OutOfMemory = func(r *sandbox.Result) bool {
-		return r.Exit.Code == javaOutOfMemory && bytes.Contains(r.Stderr.Bytes(), []byte("java.lang.OutOfMemoryError"))
+		return r.Exit.Code == javaOutOfMemory && bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte("java.lang.OutOfMemoryError"))
 	}
 
 	args = append([]string{j.tool.Path}, startupFlags()...)
@@ -112,9 +112,9 @@ func planJava(j *job) error {
 	run.Process.Env = maps.Clone(j.tool.Env)
 	run.OutOfMemory = func(r *sandbox.Result) bool {
 		const sign = "Terminating due to java.lang.OutOfMemoryError"
-		said := bytes.Contains(r.Stdout.Bytes(), []byte(sign)) || bytes.Contains(r.Stderr.Bytes(), []byte(sign))
+		said := bytes.Contains(r.Stdout.Edges(sandbox.OutputMemory), []byte(sign)) || bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte(sign))
 		threads := []byte("unable to create native thread")
-		return r.Exit.Code == javaOutOfMemory && said && !bytes.Contains(r.Stdout.Bytes(), threads) && !bytes.Contains(r.Stderr.Bytes(), threads)
+		return r.Exit.Code == javaOutOfMemory && said && !bytes.Contains(r.Stdout.Edges(sandbox.OutputMemory), threads) && !bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), threads)
 	}
 	if j.warmth() != "" && j.ahead() {
 		j.javaAhead(sources, classPath)

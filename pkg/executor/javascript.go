@@ -234,7 +234,7 @@ func (j *job) heapFlags() []string {
 
 // nodeOutOfMemory knows how V8 ends when its heap is full, and how the thread of a worker does.
 func nodeOutOfMemory(r *sandbox.Result) bool {
-	said := r.Stderr.Bytes()
+	said := r.Stderr.Edges(sandbox.OutputMemory)
 	if r.Exit.Signal == int(syscall.SIGABRT) || r.Exit.Code == 128+int(syscall.SIGABRT) {
 		return bytes.Contains(said, []byte("heap out of memory")) || bytes.Contains(said, []byte("process out of memory"))
 	}

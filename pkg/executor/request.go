@@ -65,9 +65,11 @@ type Request struct {
 	OnReady func(*Plan, sandbox.Isolation)
 	OnEvent func(sandbox.Event)
 	Spill   *sandbox.Spill
-	TTY     *sandbox.TTY
-	Resize  <-chan sandbox.TTY
-	Signals <-chan syscall.Signal // for the program, while it runs
+	// OutputSpace holds kept output beyond sandbox.OutputMemory; nil: it is held in memory. Whoever gives it closes the Result.
+	OutputSpace *sandbox.OutputSpace
+	TTY         *sandbox.TTY
+	Resize      <-chan sandbox.TTY
+	Signals     <-chan syscall.Signal // for the program, while it runs
 }
 
 // Policy is what the program may see and reach, and how strong its walls must be. The zero value is the default.

@@ -66,17 +66,22 @@ type Table struct {
 }
 
 // MarshalJSON writes one document: a sandbox's result, and what a language adds to it.
-func (r *Result) MarshalJSON() ([]byte, error) {
+func (r *Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.with(r.Document())) }
+
+// Encode is MarshalJSON for output that may be large: it is encoded when it is written.
+func (r *Result) Encode() (*sandbox.JSON, error) { return r.Result.Encode(r.with) }
+
+func (r *Result) with(d sandbox.Document) any {
 	files := r.Files
 	if files == nil {
 		files = []OutputFile{}
 	}
-	return json.Marshal(struct {
+	return struct {
 		sandbox.Document
 		Language string        `json:"language"`
 		Version  string        `json:"language_version"`
 		Phases   []PhaseResult `json:"phases"`
 		Files    []OutputFile  `json:"files"`
 		Tables   []Table       `json:"tables,omitempty"`
-	}{r.Document(), r.Language, r.Version, r.Phases, files, r.Tables})
+	}{d, r.Language, r.Version, r.Phases, files, r.Tables}
 }

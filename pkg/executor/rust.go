@@ -39,7 +39,7 @@ func planRust(j *job) error {
 		return err
 	}
 	run.OutOfMemory = func(r *sandbox.Result) bool {
-		return r.Exit.Signal == int(syscall.SIGABRT) && bytes.Contains(r.Stderr.Bytes(), []byte("memory allocation of "))
+		return r.Exit.Signal == int(syscall.SIGABRT) && bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte("memory allocation of "))
 	}
 	return nil
 }

@@ -8,8 +8,12 @@ type Weight struct {
 	CPUs   float64
 }
 
-// copies is how often what is kept of each of the two streams is in our own memory at the most: as it was printed, and in the document that is made of it.
+// copies is how often what is kept of each of the two streams is in our own memory at the most where it has no space on disk: as it was printed,
+// and in the document that is made of it.
 const copies = 2 * 2
+
+// ownMemory is what a run takes of our own memory where output has space on disk: both streams, the compilers' output, and buffers.
+const ownMemory = 2*sandbox.OutputMemory + 2*sandbox.MiB
 
 // Weight is what a request may take, without planning it: the larger of what its phases do, and what we keep of its output meanwhile.
 //
@@ -39,6 +43,10 @@ func (e *Executor) Weight(req Request) Weight {
 		}
 		w.Memory = max(w.Memory, most)
 	}
-	w.Memory += copies * run.Output
+	if req.OutputSpace != nil {
+		w.Memory += min(copies*run.Output, ownMemory)
+	} else {
+		w.Memory += copies * run.Output
+	}
 	return w
 }

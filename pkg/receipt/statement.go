@@ -1,7 +1,10 @@
 package receipt
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,15 +65,18 @@ const (
 )
 
 // Read says what a result's JSON says; a receipt in it does not count.
-func Read(result []byte) (Outcome, error) {
-	o, err := read(result)
+func Read(result []byte) (Outcome, error) { return ReadJSON(sandbox.NewJSON(result)) }
+
+// ReadJSON is Read for a result whose output may be large: it is not held in memory.
+func ReadJSON(result *sandbox.JSON) (Outcome, error) {
+	o, err := read(result.Outline())
 	if err != nil {
 		return Outcome{}, &sandbox.Error{Op: "result", Kind: sandbox.ErrInvalid, Err: err}
 	}
 	return o, nil
 }
 
-func read(result []byte) (o Outcome, err error) {
+func read(result []byte, large []sandbox.LargeOutput) (o Outcome, err error) {
 	c, err := Canonical(result) // what is read from here on can be read in one way only
 	if err != nil {
 		return o, err
@@ -104,10 +110,10 @@ func read(result []byte) (o Outcome, err error) {
 		Language: doc.Language, LanguageVersion: doc.Version, Verdict: doc.Verdict, ExitCode: doc.ExitCode, Signal: doc.Signal,
 		StdoutTruncated: doc.StdoutTruncated, StderrTruncated: doc.StderrTruncated, Isolation: doc.Isolation, Files: []File{},
 	}
-	if o.StdoutSHA256, _, err = digestText(doc.Stdout, doc.StdoutEncoding); err != nil {
+	if o.StdoutSHA256, err = digestOutput(doc.Stdout, doc.StdoutEncoding, large); err != nil {
 		return o, fmt.Errorf("stdout: %w", err)
 	}
-	if o.StderrSHA256, _, err = digestText(doc.Stderr, doc.StderrEncoding); err != nil {
+	if o.StderrSHA256, err = digestOutput(doc.Stderr, doc.StderrEncoding, large); err != nil {
 		return o, fmt.Errorf("stderr: %w", err)
 	}
 	for _, f := range doc.Files {
@@ -124,8 +130,44 @@ func read(result []byte) (o Outcome, err error) {
 		}
 		o.Files = append(o.Files, File{Path: f.Path, Size: size, SHA256: sum})
 	}
-	o.ResultSHA256, err = DigestJSON(c)
+	if c, err = Canonical(c); err != nil {
+		return o, err
+	}
+	o.ResultSHA256, err = digestAround(c, large)
 	return o, err
+}
+
+// digestOutput is digestText for what may be large.
+func digestOutput(text, encoding string, large []sandbox.LargeOutput) (string, error) {
+	for i := range large {
+		if large[i].Mark == text {
+			h := sha256.New()
+			_, err := large[i].WriteTo(h)
+			return hex.EncodeToString(h.Sum(nil)), err
+		}
+	}
+	sum, _, err := digestText(text, encoding)
+	return sum, err
+}
+
+// digestAround is the digest of a canonical document with large outputs in place of their marks, of which each comes once.
+func digestAround(c []byte, large []sandbox.LargeOutput) (string, error) {
+	h := sha256.New()
+	for range large {
+		at, next := len(c), 0
+		for i := range large {
+			if found := bytes.Index(c, []byte(large[i].Mark)); found >= 0 && found < at {
+				at, next = found, i
+			}
+		}
+		h.Write(c[:at])
+		if err := large[next].EncodeWith(h, func(text string) ([]byte, error) { return appendScalar(nil, text) }); err != nil {
+			return "", err
+		}
+		c = c[at+len(large[next].Mark):]
+	}
+	h.Write(c)
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // digestText is the digest of the bytes that stand in a result as text or as base64.

@@ -133,6 +133,11 @@ func (p *piece) writeTo(w io.Writer) error {
 		_, err := w.Write(p.text)
 		return err
 	}
+	return p.encode(w, func(text string) ([]byte, error) { return json.Marshal(text) })
+}
+
+// encode writes the inside of the string, with text encoded in pieces by marshal.
+func (p *piece) encode(w io.Writer, marshal func(string) ([]byte, error)) error {
 	buffered := bufio.NewWriterSize(w, 32<<10)
 	var err error
 	if p.base64 {
@@ -142,7 +147,7 @@ func (p *piece) writeTo(w io.Writer) error {
 		}
 	} else {
 		err = p.out.writeTo(&runes{to: func(text []byte) error {
-			encoded, err := json.Marshal(string(text))
+			encoded, err := marshal(string(text))
 			if err == nil {
 				_, err = buffered.Write(encoded[1 : len(encoded)-1])
 			}
@@ -153,6 +158,31 @@ func (p *piece) writeTo(w io.Writer) error {
 		return err
 	}
 	return buffered.Flush()
+}
+
+// LargeOutput is an output that is encoded when its document is written.
+type LargeOutput struct {
+	Output
+	Mark  string // stands in its place in the outline
+	piece *piece
+}
+
+// EncodeWith writes the inside of the JSON string that the output becomes. marshal encodes a piece of text as a JSON string.
+func (l *LargeOutput) EncodeWith(w io.Writer, marshal func(text string) ([]byte, error)) error {
+	return l.piece.encode(w, marshal)
+}
+
+// Outline is the document with marks in place of large outputs.
+func (j *JSON) Outline() (text []byte, large []LargeOutput) {
+	for i := range j.pieces {
+		p := &j.pieces[i]
+		if p.out.Total > 0 {
+			large = append(large, LargeOutput{p.out, rand.Text(), p})
+			text = append(text, large[len(large)-1].Mark...)
+		}
+		text = append(text, p.text...)
+	}
+	return text, large
 }
 
 // measure finds out how an output is encoded, and how long it is then.

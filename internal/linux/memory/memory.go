@@ -55,6 +55,18 @@ func read(root string) (Reading, error) {
 	return r, nil
 }
 
+// Limit is the smallest memory limit of the cgroups around us; false if there is none below the machine's memory.
+func Limit() (bytes uint64, ok bool) { return limit("/") }
+
+func limit(root string) (uint64, bool) {
+	r, err := read(root)
+	info, infoErr := fields(filepath.Join(root, "proc/meminfo"))
+	if err != nil || infoErr != nil {
+		return 0, false
+	}
+	return r.Total, r.Total < info["MemTotal:"]<<10
+}
+
 // within narrows it down to what the cgroups from a path upwards leave.
 func (r *Reading) within(mount, path, limit, usage, idle string) {
 	for at := filepath.Clean("/" + path); ; at = filepath.Dir(at) {

@@ -61,6 +61,9 @@ func TestRead(t *testing.T) {
 		if got, err := read(root); err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
 		}
+		if most, ok := limit(root); ok != (c.want.Total < 4096*mib) || most != c.want.Total {
+			t.Errorf("%s: limit %d, %v", name, most, ok)
+		}
 	}
 	if _, err := read(t.TempDir()); err == nil {
 		t.Error("there is no /proc, and it says nothing")

@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/internal/beat"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 const (
@@ -46,34 +48,44 @@ func (o *out) started() bool {
 }
 
 // item writes one.
-func (o *out) item(i *wire.BatchItem) error {
+func (o *out) item(i *wire.BatchItem, result *sandbox.JSON) error {
 	if o.kind != wire.TypeJSON {
 		i.Kind = wire.KindItem
 	}
-	result := bytes.TrimSpace(i.Result)
-	i.Result = nil
 	data, err := marshal(i)
 	if err != nil {
 		return err
 	}
-	if result != nil { // it is JSON already, and may be large: the encoder would read all of it again
-		data = append(append(append(data[:len(data)-1], `,"result":`...), result...), '}')
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.begin()
-	if o.kind == wire.TypeJSON {
-		separator := ","
-		if o.n == 0 {
-			separator = ""
-		}
-		data = append([]byte(separator+"\n"), data...)
-	} else {
-		data = o.line(i.Kind, data)
+	before, after := "\n", ""
+	if o.kind != wire.TypeJSON {
+		before, after = o.line(i.Kind)
+	} else if o.n > 0 {
+		before = ",\n"
 	}
 	o.n++
-	return o.send(data)
+	b := bufio.NewWriterSize(writerFunc(o.write), 32<<10)
+	_, _ = b.WriteString(before)
+	if result == nil {
+		_, _ = b.Write(data)
+	} else { // it may be large, and is encoded while it is written
+		_, _ = b.Write(data[:len(data)-1])
+		_, _ = b.WriteString(`,"result":`)
+		if _, err := result.WriteTo(b); err != nil && o.err == nil {
+			o.err = err
+		}
+		_ = b.WriteByte('}')
+	}
+	_, _ = b.WriteString(after)
+	_ = b.Flush() // o.err has what went wrong
+	return o.send(nil)
 }
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // end writes the summary.
 func (o *out) end(s *wire.BatchSummary) error {
@@ -90,7 +102,8 @@ func (o *out) end(s *wire.BatchSummary) error {
 	if o.kind == wire.TypeJSON {
 		data = append(append([]byte("\n],\"summary\":"), data...), "}\n"...)
 	} else {
-		data = o.line(s.Kind, data)
+		before, after := o.line(s.Kind)
+		data = append(append([]byte(before), data...), after...)
 	}
 	return o.send(data)
 }
@@ -104,12 +117,12 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-func (o *out) line(kind string, data []byte) []byte {
+// line is what stands before and after a document.
+func (o *out) line(kind string) (before, after string) {
 	if o.kind == wire.TypeNDJSON {
-		return append(data, '\n')
+		return "", "\n"
 	}
-	head := "id: " + strconv.Itoa(o.n+1) + "\nevent: " + kind + "\ndata: "
-	return append(append([]byte(head), data...), "\n\n"...)
+	return "id: " + strconv.Itoa(o.n+1) + "\nevent: " + kind + "\ndata: ", "\n\n"
 }
 
 // begin sends the head. mu is held.
@@ -130,10 +143,7 @@ func (o *out) begin() {
 
 // send writes what there is at once. mu is held.
 func (o *out) send(b []byte) error {
-	if o.err == nil {
-		_ = o.control.SetWriteDeadline(time.Now().Add(stall)) // there is no connection in some tests
-		_, o.err = o.w.Write(b)
-	}
+	_, _ = o.write(b) // o.err has what went wrong
 	if o.err == nil {
 		if err := o.control.Flush(); !errors.Is(err, http.ErrNotSupported) {
 			o.err = err
@@ -143,6 +153,15 @@ func (o *out) send(b []byte) error {
 		o.cancel()
 	}
 	return o.err
+}
+
+// write writes, unless something went wrong before. mu is held.
+func (o *out) write(b []byte) (n int, err error) {
+	if o.err == nil && len(b) > 0 {
+		_ = o.control.SetWriteDeadline(time.Now().Add(stall)) // there is no connection in some tests
+		n, o.err = o.w.Write(b)
+	}
+	return n, o.err
 }
 
 // beats sends comments while nothing happens, for server-sent events. stop waits until that is over.

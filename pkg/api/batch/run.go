@@ -14,6 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // batch is one under way.
@@ -109,6 +110,7 @@ func (t *batch) feed(ctx context.Context, workers *sync.WaitGroup, window chan s
 			select {
 			case done <- s:
 			case <-ctx.Done():
+				s.close()
 			}
 		})
 	}
@@ -209,6 +211,11 @@ func (t *batch) do(ctx context.Context, run *wire.Run, i int, c *compiling) (*ap
 // write writes items as they come or in their order, until all are written or there is nobody to write for.
 func (t *batch) write(ctx context.Context, done <-chan settled, window <-chan struct{}) error {
 	waiting := map[int]settled{}
+	defer func() {
+		for _, s := range waiting {
+			s.close()
+		}
+	}()
 	for next, written := 0, 0; written < t.b.Len(); {
 		var s settled
 		select {
@@ -234,8 +241,10 @@ func (t *batch) write(ctx context.Context, done <-chan settled, window <-chan st
 			}
 		}
 		for _, s := range ready {
-			item := t.item(ctx, s)
-			if err := t.out.item(&item); err != nil {
+			item, result := t.item(ctx, s)
+			err := t.out.item(&item, result)
+			s.close()
+			if err != nil {
 				t.summary.Cancelled = true
 				return nil
 			}
@@ -266,9 +275,16 @@ func (s *settled) success() bool {
 	return s.err == nil && s.f != nil && s.f.Err == nil && s.f.Result != nil && s.f.Result.Verdict == "ok"
 }
 
+// close returns the disk space of the item's output.
+func (s *settled) close() {
+	if s.f != nil {
+		s.f.Close()
+	}
+}
+
 // item is what is written of one, and counts it.
-func (t *batch) item(ctx context.Context, s settled) wire.BatchItem {
-	item := wire.BatchItem{Index: s.index, Name: s.name, Skipped: s.skip}
+func (t *batch) item(ctx context.Context, s settled) (item wire.BatchItem, result *sandbox.JSON) {
+	item = wire.BatchItem{Index: s.index, Name: s.name, Skipped: s.skip}
 	err := s.err
 	if s.f != nil {
 		item.ID = s.f.ID
@@ -283,7 +299,7 @@ func (t *batch) item(ctx context.Context, s settled) wire.BatchItem {
 		item.Error = t.h.server.Problem(ctx, err)
 		t.summary.Errors++
 	default:
-		item.Result = s.f.Document
+		result = s.f.Document
 		t.summary.Verdicts[string(s.f.Result.Verdict)]++
 		if s.success() {
 			t.summary.Succeeded++
@@ -297,5 +313,5 @@ func (t *batch) item(ctx context.Context, s settled) wire.BatchItem {
 			}
 		}
 	}
-	return item
+	return item, result
 }

@@ -34,12 +34,12 @@ func sign(by *receipt.Signer, f *api.Finished) (json.RawMessage, error) {
 	switch {
 	case by == nil:
 		return nil, ErrNoReceipts
-	case f.Result == nil:
+	case f.Result == nil || f.Document == nil:
 		return nil, errors.New("receipt: there is no result to sign")
 	case f.Result.Evidence == nil:
 		return nil, errors.New("receipt: nothing is known of the code that was run")
 	}
-	outcome, err := receipt.Read(f.Document)
+	outcome, err := receipt.ReadJSON(f.Document)
 	if err != nil {
 		return nil, err
 	}

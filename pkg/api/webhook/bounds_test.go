@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // TestRoom: bodies that nobody takes have a bound in bytes; one owner leaves room for others, and what is small has room always.
@@ -39,7 +40,7 @@ func TestRoom(t *testing.T) {
 	must(t, send("a2", "a", 16<<10))
 	must(t, send("b0", "b", 20<<10))
 	result := json.RawMessage(`"` + strings.Repeat("x", 40<<10) + `"`)
-	tell, err := Runs{s}.Keep("a", &wire.Webhook{URL: rc.URL}, wire.RunInfo{ID: "run", State: wire.StateDone, Verdict: "ok", Result: result})
+	tell, err := Runs{s}.Keep("a", &wire.Webhook{URL: rc.URL}, wire.RunInfo{ID: "run", State: wire.StateDone, Verdict: "ok"}, sandbox.NewJSON(result))
 	must(t, err)
 	tell()
 	up.Store(true)

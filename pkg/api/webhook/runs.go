@@ -1,7 +1,9 @@
 package webhook
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,21 +41,23 @@ func (r Runs) Check(_ context.Context, _ *api.Principal, hook *wire.Webhook) err
 }
 
 // Keep has a run told of once tell is called. A result that is too large to be sent, or to be kept until it is, is left out, and the message says so.
-func (r Runs) Keep(owner string, hook *wire.Webhook, run wire.RunInfo) (tell func(), err error) {
-	n := len(run.Result)
-	if n > maxResult {
-		return r.keep(owner, hook, without(run, fmt.Sprintf("it has %d bytes, and a webhook is sent %d at the most", n, maxResult)))
+func (r Runs) Keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (tell func(), err error) {
+	if result == nil {
+		return r.keep(owner, hook, run, nil)
 	}
-	tell, err = r.keep(owner, hook, run)
+	n := result.Size()
+	if n > maxResult {
+		return r.keep(owner, hook, without(run, fmt.Sprintf("it has %d bytes, and a webhook is sent %d at the most", n, maxResult)), nil)
+	}
+	tell, err = r.keep(owner, hook, run, result)
 	if errors.Is(err, ErrNoRoom) {
-		return r.keep(owner, hook, without(run, fmt.Sprintf("it has %d bytes, and too much waits for receivers that do not take it", n)))
+		return r.keep(owner, hook, without(run, fmt.Sprintf("it has %d bytes, and too much waits for receivers that do not take it", n)), nil)
 	}
 	return tell, err
 }
 
 // without is a run whose result is left out.
 func without(run wire.RunInfo, why string) wire.RunInfo {
-	run.Result = nil
 	run.Error = &wire.Problem{
 		Type: wire.ProblemBase + wire.CodeTooLarge, Code: wire.CodeTooLarge, Title: "The result is too large to be sent", Status: 413,
 		Detail: why, Hint: "GET " + wire.PathRuns + "/" + run.ID,
@@ -61,7 +65,12 @@ func without(run wire.RunInfo, why string) wire.RunInfo {
 	return run
 }
 
-func (r Runs) keep(owner string, hook *wire.Webhook, run wire.RunInfo) (tell func(), err error) {
+func (r Runs) keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (tell func(), err error) {
+	var place []byte
+	if result != nil {
+		place = []byte(`"` + rand.Text() + `"`)
+		run.Result = place
+	}
 	m := Message{Type: TypeRun, Data: run}
 	if run.Ended != nil {
 		m.Timestamp = *run.Ended
@@ -70,7 +79,12 @@ func (r Runs) keep(owner string, hook *wire.Webhook, run wire.RunInfo) (tell fun
 	if err != nil {
 		return nil, err
 	}
-	return r.Hold(Delivery{ID: run.ID, Owner: owner, Hook: Hook(*hook), Body: body})
+	d := Delivery{ID: run.ID, Owner: owner, Hook: Hook(*hook), Body: body}
+	if result != nil {
+		d.Body, d.after, _ = bytes.Cut(body, place)
+		d.large = result
+	}
+	return r.Hold(d)
 }
 
 // maxResult is what a receiver can be expected to take.

@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -16,6 +15,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // Hook is what a client asks for: where to send the result, and what to sign it with.
@@ -30,6 +31,28 @@ type Delivery struct {
 	Owner string // whose it is; bounds how many one may have waiting
 	Hook  Hook
 	Body  []byte // JSON
+
+	large *sandbox.JSON // follows Body, and after follows it; nil: Body is all
+	after []byte
+}
+
+func (d *Delivery) size() int64 {
+	n := int64(len(d.Body) + len(d.after))
+	if d.large != nil {
+		n += d.large.Size()
+	}
+	return n
+}
+
+func (d *Delivery) writeTo(w io.Writer) error {
+	_, err := w.Write(d.Body)
+	if err == nil && d.large != nil {
+		_, err = d.large.WriteTo(w)
+	}
+	if err == nil {
+		_, err = w.Write(d.after)
+	}
+	return err
 }
 
 // Outcome is how a delivery ended.
@@ -215,8 +238,9 @@ func (s *Sender) Hold(d Delivery) (release func(), err error) {
 	if !validID(d.ID) {
 		return nil, fmt.Errorf("webhook: %.40q can not be an id", d.ID)
 	}
-	if len(d.Body) > maxBody {
-		return nil, fmt.Errorf("webhook: a body of %d bytes; the most is %d", len(d.Body), maxBody)
+	size := d.size()
+	if size > maxBody {
+		return nil, fmt.Errorf("webhook: a body of %d bytes; the most is %d", size, maxBody)
 	}
 	if err := s.Check(d.Hook); err != nil {
 		return nil, err
@@ -226,7 +250,7 @@ func (s *Sender) Hold(d Delivery) (release func(), err error) {
 		return nil, err
 	}
 	now := time.Now()
-	it := &item{head: head{Owner: d.Owner, URL: d.Hook.URL, Secret: d.Hook.Secret, Since: now, Next: now}, host: t.host, size: int64(len(d.Body)), busy: true}
+	it := &item{head: head{Owner: d.Owner, URL: d.Hook.URL, Secret: d.Hook.Secret, Since: now, Next: now}, host: t.host, size: size, busy: true}
 	s.mu.Lock()
 	own := holding{}
 	if h := s.owners[d.Owner]; h != nil {
@@ -251,7 +275,7 @@ func (s *Sender) Hold(d Delivery) (release func(), err error) {
 	s.mu.Unlock()
 	defer s.running.Done()
 
-	if err := s.store.put(d.ID, it.head, d.Body); err != nil {
+	if err := s.store.put(d.ID, it.head, d.writeTo); err != nil {
 		s.mu.Lock()
 		s.forget(d.ID, it)
 		s.mu.Unlock()
@@ -445,21 +469,25 @@ func (s *Sender) post(ctx context.Context, id string, h head) (status int, after
 	if err != nil {
 		return 0, 0, err
 	}
-	body, err := s.store.body(id)
+	body, size, err := s.store.body(id)
 	if err != nil {
 		return 0, 0, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url.String(), bytes.NewReader(body))
+	defer body.Close()
+	again := func() (io.ReadCloser, error) { return io.NopCloser(io.NewSectionReader(body, 0, size)), nil }
+	content, _ := again()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url.String(), content)
 	if err != nil {
 		return 0, 0, err
 	}
+	req.ContentLength, req.GetBody = size, again
 	now := time.Now()
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", s.o.Agent)
 	req.Header.Set(HeaderID, id)
 	req.Header.Set(HeaderTimestamp, strconv.FormatInt(now.Unix(), 10))
 	if h.Secret != "" {
-		signature, err := Sign(h.Secret, id, now, body)
+		signature, err := sign(h.Secret, id, now, io.NewSectionReader(body, 0, size))
 		if err != nil {
 			return 0, 0, err
 		}

@@ -1,11 +1,13 @@
 package webhook
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -42,18 +44,23 @@ func secretKey(secret string) ([]byte, error) {
 
 // Sign is the value of HeaderSignature for a body sent at that time.
 func Sign(secret, id string, at time.Time, body []byte) (string, error) {
+	return sign(secret, id, at, bytes.NewReader(body))
+}
+
+func sign(secret, id string, at time.Time, body io.Reader) (string, error) {
 	key, err := secretKey(secret)
 	if err != nil {
 		return "", err
 	}
-	return "v1," + base64.StdEncoding.EncodeToString(mac(key, id, strconv.FormatInt(at.Unix(), 10), body)), nil
+	sum, err := mac(key, id, strconv.FormatInt(at.Unix(), 10), body)
+	return "v1," + base64.StdEncoding.EncodeToString(sum), err
 }
 
-func mac(key []byte, id, timestamp string, body []byte) []byte {
+func mac(key []byte, id, timestamp string, body io.Reader) ([]byte, error) {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(id + "." + timestamp + "."))
-	h.Write(body)
-	return h.Sum(nil)
+	_, err := io.Copy(h, body)
+	return h.Sum(nil), err
 }
 
 // Tolerance is how far the clocks of sender and receiver may differ in Verify, the way included.
@@ -77,8 +84,8 @@ func Verify(header http.Header, body []byte, secret string, now time.Time) error
 	if age := now.Sub(time.Unix(seconds, 0)); age > Tolerance || age < -Tolerance {
 		return fmt.Errorf("%w: it was made %v ago", ErrSignature, age.Round(time.Second))
 	}
-	want := mac(key, header.Get(HeaderID), timestamp, body)
-	for _, s := range strings.Fields(header.Get(HeaderSignature)) { // several while a secret is being replaced
+	want, _ := mac(key, header.Get(HeaderID), timestamp, bytes.NewReader(body)) // memory can be read
+	for _, s := range strings.Fields(header.Get(HeaderSignature)) {             // several while a secret is being replaced
 		text, ok := strings.CutPrefix(s, "v1,")
 		got, err := base64.StdEncoding.DecodeString(text)
 		if ok && err == nil && hmac.Equal(got, want) {

@@ -61,7 +61,7 @@ func validID(id string) bool {
 }
 
 // put keeps a delivery; when it returns, no crash loses it.
-func (s *store) put(id string, h head, body []byte) error {
+func (s *store) put(id string, h head, body func(io.Writer) error) error {
 	if err := s.write(id+bodySuffix, body); err != nil {
 		return err
 	}
@@ -73,17 +73,17 @@ func (s *store) putHead(id string, h head) error {
 	if err != nil {
 		return err
 	}
-	return s.write(id+headSuffix, data)
+	return s.write(id+headSuffix, func(w io.Writer) error { _, err := w.Write(data); return err })
 }
 
 // write replaces a file, as one step.
-func (s *store) write(name string, data []byte) (err error) {
+func (s *store) write(name string, content func(io.Writer) error) (err error) {
 	temp := name + tempSuffix
 	f, err := s.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
+	err = content(f)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
 		err = s.root.Rename(temp, name)
@@ -116,7 +116,21 @@ func (s *store) head(id string) (h head, err error) {
 	return h, err
 }
 
-func (s *store) body(id string) ([]byte, error) { return s.read(id+bodySuffix, maxBody) }
+// body opens a body, which is to be closed.
+func (s *store) body(id string) (f *os.File, size int64, err error) {
+	if f, err = s.root.Open(id + bodySuffix); err != nil {
+		return nil, 0, err
+	}
+	st, err := f.Stat()
+	if err == nil && st.Size() > maxBody {
+		err = fmt.Errorf("webhook: %s is larger than %d bytes", id+bodySuffix, maxBody)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, 0, err
+	}
+	return f, st.Size(), nil
+}
 
 func (s *store) read(name string, most int64) ([]byte, error) {
 	f, err := s.root.Open(name)

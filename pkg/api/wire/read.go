@@ -58,14 +58,30 @@ func DecodeResult(b []byte) (*executor.Result, error) {
 	if r.Stderr, err = output(doc.Stderr, doc.StderrEncoding, doc.StderrHeadBytes, doc.StderrDropped, doc.StderrFile); err != nil {
 		return nil, fmt.Errorf("stderr: %w", err)
 	}
-	for _, f := range doc.Files {
+	r.Files, err = readFiles(doc.Files)
+	return r, err
+}
+
+// DecodeFiles reads only the files of a result. Its outputs may be missing.
+func DecodeFiles(b []byte) ([]executor.OutputFile, error) {
+	var doc struct {
+		Files []outputFile `json:"files"`
+	}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		return nil, err
+	}
+	return readFiles(doc.Files)
+}
+
+func readFiles(files []outputFile) (read []executor.OutputFile, err error) {
+	for _, f := range files {
 		data, err := decodeText(f.Content, f.Encoding)
 		if err != nil {
 			return nil, fmt.Errorf("file %q: %w", f.Path, err)
 		}
-		r.Files = append(r.Files, executor.OutputFile{Path: f.Path, Mode: f.Mode, Data: data, Reason: f.Reason})
+		read = append(read, executor.OutputFile{Path: f.Path, Mode: f.Mode, Data: data, Reason: f.Reason})
 	}
-	return r, nil
+	return read, nil
 }
 
 // outputFile is executor.OutputFile as it is written.

@@ -84,7 +84,7 @@ func TestEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := map[string]bool{"Files": true, "Asker": true, "Evidence": true, "Template": true, "Variables": true, "Lower": true, "OnPlan": true, "OnReady": true, "OnEvent": true, "Spill": true, "Resize": true, "Signals": true}
+	elsewhere := map[string]bool{"Files": true, "Asker": true, "Evidence": true, "Template": true, "Variables": true, "Lower": true, "OnPlan": true, "OnReady": true, "OnEvent": true, "Spill": true, "OutputSpace": true, "Resize": true, "Signals": true}
 	v := reflect.ValueOf(req)
 	for i := range v.NumField() {
 		if name := v.Type().Field(i).Name; v.Field(i).IsZero() && !elsewhere[name] {
