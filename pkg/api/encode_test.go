@@ -103,7 +103,7 @@ func TestJournal(t *testing.T) {
 			}
 		}
 		must(t, j.close(func(seq uint64) *resultLine {
-			l := newResultLine(seq, time.Now(), sandbox.NewJSON([]byte(`{"z":"`+strings.Repeat("z", 5*chunk)+`"}`)))
+			l := newResultLine(seq, time.Now(), sandbox.NewJSON([]byte(`{"z":"`+strings.Repeat("z", 2*chunk)+`"}`)))
 			var b bytes.Buffer
 			_, _ = l.WriteTo(&b)
 			all = append(all, b.Bytes())

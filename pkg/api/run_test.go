@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -45,7 +47,7 @@ func TestRun(t *testing.T) {
 }
 
 // hostile output comes through byte for byte, whichever way it takes.
-const binary = "out plain\nhex 00ff1b5b324a0d0ae280a8c3\nhex a4\nout <&>\nflood 100000\nhex c3\nerr \u2028 z"
+const binary = "out plain\nhex 00ff1b5b324a0d0ae280a8c3\nhex a4\nout <&>\nflood 1500000\nhex c3\nerr \u2028 z\nsave /workspace/f file"
 
 // TestExact compares every way with the engine's own stream (A6).
 func TestExact(t *testing.T) {
@@ -79,7 +81,7 @@ func TestExact(t *testing.T) {
 		direct = append(direct, ev)
 	}
 	want = append(want, collect(direct))
-	if len(want[0][0]) < 100_000 {
+	if len(want[0][0]) < 1_500_000 {
 		t.Fatal("the probe prints nothing")
 	}
 	read := func(all [][]byte) (events []executor.Event) {
@@ -110,8 +112,19 @@ func TestExact(t *testing.T) {
 	sse := w.request("POST", wire.PathRun, body(binary), "Accept", wire.TypeSSE)
 	compare("sse", fromSSE(t, sse.Body))
 	sse.Body.Close()
-	id := w.start(binary)
+	id := w.start(binary, `"out":["f"]`)
 	w.await(id)
+	if b := w.ask(200, "GET", wire.PathRuns+"/"+id+"/files/f", ""); string(b) != "file" {
+		t.Errorf("a file beside large output: %q", b)
+	}
+	for way, c := range map[string]*talk{"socket": w.dial(id, ""), "talk": w.dialPath(wire.PathTalk)} {
+		if way == "talk" {
+			must(t, c.Write(t.Context(), websocket.MessageText, []byte(body(binary))))
+		}
+		if code := c.hear(nil); code != websocket.StatusNormalClosure || c.out != string(want[0][0]) || !bytes.Equal(c.last.Result.Stdout.Bytes(), want[0][0]) {
+			t.Errorf("%s: closed with %d, other bytes than the engine's", way, code)
+		}
+	}
 	replay := w.request("GET", wire.PathRuns+"/"+id+"/events", "")
 	compare("replay", lines(t, replay.Body))
 	replay.Body.Close()
@@ -122,6 +135,11 @@ func TestExact(t *testing.T) {
 	if err != nil || !bytes.Equal(r.Stdout.Bytes(), want[0][0]) || !bytes.Equal(r.Stderr.Bytes(), want[0][1]) {
 		t.Errorf("whole: %v: other bytes than the engine's", err)
 	}
+	info := w.info(id)
+	if r, err := wire.DecodeResult(info.Result); err != nil || !bytes.Equal(r.Stdout.Bytes(), want[0][0]) {
+		t.Errorf("fetched: %v: other bytes than the engine's", err)
+	}
+	eventually(t, "all spill space is returned", func() bool { return w.outputs.Used() == 0 })
 }
 
 // fromSSE gives the data of server-sent events, and checks what is around it.
