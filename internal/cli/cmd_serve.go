@@ -121,6 +121,7 @@ func (o *serveOptions) allowFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.lists.runtimes, "allow-runtime", "`name` of a runtime that they may choose; repeatable")
 	fs.Var(&o.lists.env, "allow-env", "`name` of a variable of ours that may be passed on; repeatable")
 	fs.Var(&o.lists.images, "allow-image", "`reference` that they may name, or its beginning and *; repeatable (default all that are here)")
+	fs.BoolVar(&s.WritableRoot, "allow-writable-root", false, "let them change an image's files for the time of a run")
 	fs.BoolVar(&s.Webhooks, "webhooks", false, "tell addresses that requests name of the end of runs; never private ones")
 	fs.Var(&o.lists.webhookHosts, "webhook-host", "`host` or prefix that may be private or plain http; repeatable")
 }

@@ -80,7 +80,7 @@ func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.env, "env", "set a variable: `NAME=value`; NAME alone passes ours on; repeatable")
 	fs.Var(&o.volumes, "volume", "show `host:dest[:ro|rw]`, read-only unless rw; repeatable")
 	fs.StringVar(&s.Workdir, "workdir", sandbox.WorkspaceDir, "working `directory` inside")
-	fs.BoolVar(&s.WritableRoot, "writable-root", false, "let it write anywhere; changes are thrown away")
+	fs.BoolVar(&s.WritableRoot, "writable-root", false, "let it write anywhere on an image; changes are thrown away")
 	addParsed(fs, &s.Network, "network", string(sandbox.NetworkNone), "network `mode`: none, localhost", sandbox.ParseNetwork)
 	addParsed(fs, &s.Scratch, "scratch", string(sandbox.ScratchAuto), "`kind` of scratch disk: auto, disk, memory", sandbox.ParseScratch)
 	fs.StringVar(&s.Hostname, "hostname", sandbox.UserName, "host `name` inside")

@@ -280,6 +280,8 @@ func staysFor(flags *pflag.FlagSet, auto bool) (flag, why string) {
 	switch {
 	case auto && value("require") != string(sandbox.TierContainer):
 		return "require", "another tier may take another backend"
+	case auto && value("writable-root") == "true":
+		return "writable-root", "a server allows it only if its operator does"
 	case auto && value("strict") == "true":
 		return "strict", "it may take another backend"
 	}

@@ -424,7 +424,7 @@ func TestServeAllowances(t *testing.T) {
 			t.Errorf("%s: %d %s", test.name, r.code, r.body)
 		}
 	}
-	for _, more := range []string{`"require":"process"`, `"runtime":"runc"`} {
+	for _, more := range []string{`"require":"process"`, `"runtime":"runc"`, `"writable_root":true`} {
 		if r := strict.ask(0, "POST", "/v1/run", program("true", more)); r.code != 403 {
 			t.Errorf("%s: %d %s", more, r.code, r.body)
 		}
@@ -437,7 +437,7 @@ func TestServeAllowances(t *testing.T) {
 	strict.end()
 	given := append([]string{
 		"--default-signal=TERM", "SECRET_OF_THE_SERVER=s3cret", "XDG_DATA_HOME=" + filepath.Join(dir, "data"), binary(t), "serve",
-		"--listen", "unix://" + filepath.Join(dir, "b", "s"), "--allow-volume", shown, "--allow-workspaces", "--allow-backend", "oci", "--allow-env", "SECRET_OF_THE_SERVER", "--require", "namespace",
+		"--listen", "unix://" + filepath.Join(dir, "b", "s"), "--allow-volume", shown, "--allow-workspaces", "--allow-backend", "oci", "--allow-writable-root", "--allow-env", "SECRET_OF_THE_SERVER", "--require", "namespace",
 	}, args...)
 	open := startCommand(t, exec.Command("/usr/bin/env", given...))
 	for _, test := range tests {
@@ -456,5 +456,9 @@ func TestServeAllowances(t *testing.T) {
 		if r := open.ask(0, "POST", "/v1/run", body); r.code < 400 || r.code >= 500 {
 			t.Errorf("%s: %d %s", name, r.code, r.body)
 		}
+	}
+	// F12: allowed, but only on an image
+	if r := open.ask(0, "POST", "/v1/run", program("true", `"writable_root":true`)); r.code != 501 || !strings.Contains(r.body, "only an image's root") {
+		t.Errorf("writable root of the host: %d %s", r.code, r.body)
 	}
 }

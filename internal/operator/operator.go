@@ -57,6 +57,7 @@ type Settings struct {
 	Backends        []string
 	Runtimes        []string
 	Env             []string // names of variables
+	WritableRoot    bool     // of images
 	Images          []string // references or beginnings that end in *; none is all that are here
 	Webhooks        bool
 	WebhookHosts    []string // that may be private, or plain http
@@ -178,6 +179,7 @@ func Changes(before, after *Settings) (names []string) {
 		{"disk-floor", before.DiskFloor, after.DiskFloor},
 		{"max-body", before.MaxBody, after.MaxBody}, {"require", before.Require, after.Require},
 		{"allow-writable-volumes", before.WritableVolumes, after.WritableVolumes}, {"allow-workspaces", before.Workspaces, after.Workspaces},
+		{"allow-writable-root", before.WritableRoot, after.WritableRoot},
 		{"max-workspaces", before.MaxWorkspaces, after.MaxWorkspaces}, {"max-workspaces-size", before.WorkspacesSize, after.WorkspacesSize},
 		{"webhooks", before.Webhooks, after.Webhooks}, {"promise-cpus", before.PromiseCPUs, after.PromiseCPUs}, {"promise-memory", before.PromiseMemory, after.PromiseMemory},
 		{"queue", before.Queue, after.Queue}, {"queue-per-key", before.QueuePerKey, after.QueuePerKey}, {"queue-wait", before.QueueWait, after.QueueWait},

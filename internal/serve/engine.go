@@ -247,7 +247,7 @@ func (r *running) options() (api.Options, error) {
 		Auth:       r.door.keys,
 		Policy: api.Policy{
 			Ceilings: r.ceilings, Require: floor(s), VolumeRoots: s.Volumes, WritableVolumes: s.WritableVolumes, Workspaces: s.Workspaces, DiskFloor: s.DiskFloor, MostWorkspaces: workspace.Most{Workspaces: s.MaxWorkspaces, Bytes: s.WorkspacesSize},
-			Backends: s.Backends, Runtimes: s.Runtimes, PassEnv: s.Env, Images: s.Images, MaxBody: s.MaxBody,
+			Backends: s.Backends, Runtimes: s.Runtimes, PassEnv: s.Env, Images: s.Images, WritableRoot: s.WritableRoot, MaxBody: s.MaxBody,
 		},
 		Audit: r.engine.audit, Log: r.log,
 		Dir: dir, Keep: api.Keep{For: s.KeepFor, Runs: s.KeepRuns, Total: s.KeepSize, Spill: s.SpillSize},

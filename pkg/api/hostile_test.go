@@ -130,6 +130,8 @@ func TestPolicy(t *testing.T) {
 		"runtime":   `"runtime":"runc"`,
 		"pass_env":  `"pass_env":["HOME"]`,
 		"require":   `"require":"namespace"`,
+
+		"writable_root": `"writable_root":true`,
 	}
 	w := newWorld(t)
 	for field, text := range cases {
@@ -147,11 +149,11 @@ func TestPolicy(t *testing.T) {
 			return engine, nil
 		}
 		o.Policy = Policy{
-			VolumeRoots: []string{filepath.Dir(shown)}, Backends: []string{"process"}, Runtimes: []string{"runc"}, PassEnv: []string{"API_TEST_PASSED"}, Require: sandbox.TierProcess,
+			VolumeRoots: []string{filepath.Dir(shown)}, Backends: []string{"process"}, Runtimes: []string{"runc"}, PassEnv: []string{"API_TEST_PASSED"}, Require: sandbox.TierProcess, WritableRoot: true,
 			Images: []string{"ours/*"},
 		}
 	})
-	for _, text := range []string{cases["volumes"], cases["require"], `"pass_env":["API_TEST_PASSED"]`, cases["backend"] + "," + cases["runtime"]} {
+	for _, text := range []string{cases["volumes"], cases["require"], cases["writable_root"], `"pass_env":["API_TEST_PASSED"]`, cases["backend"] + "," + cases["runtime"]} {
 		allowing.ask(200, "POST", wire.PathRun, body("out x", text))
 	}
 	if used != "process,runc" {

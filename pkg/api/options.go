@@ -149,6 +149,8 @@ type Policy struct {
 	// VolumeRoots are directories of the host that volumes may show, with what is in them; none: no volumes. WritableVolumes lets them be rw.
 	VolumeRoots     []string
 	WritableVolumes bool
+	// WritableRoot lets requests change an image's files for the time of a run.
+	WritableRoot bool
 	// Workspaces lets requests name workspaces of the server's user, WorkspaceStore where they are ("" is the user's own).
 	Workspaces     bool
 	WorkspaceStore string

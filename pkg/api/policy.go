@@ -75,6 +75,9 @@ func (p *Policy) check(run *wire.Run, req *executor.Request) error {
 	if run.Image != "" && p.Images != nil && !slices.ContainsFunc(p.Images, func(allowed string) bool { return covers(allowed, run.Image) }) {
 		return notAllowed("image", "%.80q is not one that the operator lets requests use", run.Image)
 	}
+	if req.Policy.WritableRoot && !p.WritableRoot {
+		return notAllowed("writable_root", "the operator lets no root be changed (allow-writable-root is off)")
+	}
 	return nil
 }
 

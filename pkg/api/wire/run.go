@@ -52,7 +52,7 @@ type Run struct {
 	Network      string            `json:"network,omitempty" enum:"none,localhost" doc:"Network mode."`
 	Workdir      string            `json:"workdir,omitempty" doc:"Working directory inside."`
 	Scratch      string            `json:"scratch,omitempty" enum:"auto,disk,memory" doc:"Kind of scratch disk."`
-	WritableRoot bool              `json:"writable_root,omitempty" doc:"Let it write anywhere; changes are thrown away."`
+	WritableRoot bool              `json:"writable_root,omitempty" doc:"Let it write anywhere on an image; changes are thrown away. Refused unless the operator allows it."`
 	Hostname     string            `json:"hostname,omitempty" doc:"Host name inside."`
 	UID          Count             `json:"uid,omitempty" doc:"User id inside; never root."`
 	GID          Count             `json:"gid,omitempty" doc:"Group id inside; never root."`

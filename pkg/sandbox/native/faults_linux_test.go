@@ -317,13 +317,20 @@ func fewDescriptors(args []string) error {
 		tell(try("enough", spec, greeting)) // whatever is opened once
 	}
 	base, goroutines := openNow(), runtime.NumGoroutine()
+	image, err := shellImage()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(image.Dir)
 	inARow := 0
 	for n := range 400 {
 		limit := uint64(3 + n)
 		if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit, Max: before.Max}); err != nil {
 			return err
 		}
-		spec.WritableRoot = n%2 == 1
+		if spec.Root, spec.WritableRoot = (sandbox.Root{}), n%2 == 1; spec.WritableRoot {
+			spec.Root = image
+		}
 		a := try(fmt.Sprintf("%d descriptors", limit), spec, greeting)
 		if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: before.Cur, Max: before.Max}); err != nil {
 			return err
@@ -360,9 +367,14 @@ func fewerLater([]string) error {
 	}
 	m := sandbox.NewManager(b, sandbox.Options{})
 	ctx := context.Background()
-	for _, writable := range []bool{false, true} {
+	image, err := shellImage()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(image.Dir)
+	for _, root := range []sandbox.Root{{}, image} {
 		spec := smallSpec()
-		spec.WritableRoot = writable
+		spec.Root, spec.WritableRoot = root, root.Dir != ""
 		id, err := m.Create(ctx, spec)
 		if err != nil {
 			return err

@@ -71,7 +71,7 @@ func TestAttackLinksInWritableRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, place := range []string{"/sys", "/media", "/opt", "/run", "/srv", "/mnt"} {
-		run := newSandbox(t, sandbox.Spec{WritableRoot: true})
+		run := newSandbox(t, writable(t, sandbox.Spec{}))
 		// The control: it is its root to spoil.
 		if res := run("one", "rm -rf "+place+" && ln -s /.."+outside+" "+place+" && readlink "+place); string(res.Stdout.Bytes()) != "/.."+outside+"\n" {
 			t.Fatalf("%s: %s %q", place, res.Verdict, res.Stderr.Bytes())
@@ -252,10 +252,10 @@ func TestAttackWorkdirByDescriptor(t *testing.T) {
 func TestUmask(t *testing.T) {
 	needRoot(t)
 	defer unix.Umask(unix.Umask(0o077))
-	for _, writable := range []bool{false, true} {
-		run := newSandbox(t, sandbox.Spec{WritableRoot: writable})
+	for _, spec := range []sandbox.Spec{{}, writable(t, sandbox.Spec{})} {
+		run := newSandbox(t, spec)
 		if res := run("run", "stat -c '%a' / /etc /etc/passwd /home /workspace /tmp; echo x > $HOME/x"); string(res.Stdout.Bytes()) != "755\n755\n644\n755\n755\n1777\n" || res.Verdict != sandbox.VerdictOK {
-			t.Errorf("writable %v: %s %q %q", writable, res.Verdict, res.Stdout.Bytes(), res.Stderr.Bytes())
+			t.Errorf("writable %v: %s %q %q", spec.WritableRoot, res.Verdict, res.Stdout.Bytes(), res.Stderr.Bytes())
 		}
 	}
 }
@@ -301,11 +301,16 @@ func TestCloseWhileCreating(t *testing.T) {
 	for n := range 12 {
 		b := newBackend(t, Options{})
 		m := sandbox.NewManager(b, sandbox.Options{})
+		spec := sandbox.Spec{}
+		if n%2 == 0 {
+			spec = writable(t, spec)
+		}
+		spec.Scratch = sandbox.ScratchMemory
 		var making sync.WaitGroup
 		for range 3 {
 			making.Go(func() {
 				for {
-					id, err := m.Create(context.Background(), sandbox.Spec{WritableRoot: n%2 == 0, Scratch: sandbox.ScratchMemory})
+					id, err := m.Create(context.Background(), spec)
 					if err != nil {
 						if !errors.Is(err, sandbox.ErrState) {
 							t.Error(err)

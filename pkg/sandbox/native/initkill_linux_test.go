@@ -152,11 +152,9 @@ func TestFaultInitKilled(t *testing.T) {
 
 // An init that dies while it takes over a later phase does not take the sandbox's files along.
 func TestFaultLaterInitKilled(t *testing.T) {
-	for _, writable := range []bool{false, true} {
+	for _, spec := range []sandbox.Spec{smallSpec(), writable(t, smallSpec())} {
 		_, m := managed(t, Options{})
 		ctx := context.Background()
-		spec := smallSpec()
-		spec.WritableRoot = writable
 		id, err := m.Create(ctx, spec)
 		if err != nil {
 			t.Fatal(err)
@@ -189,7 +187,7 @@ func TestFaultLaterInitKilled(t *testing.T) {
 			t.Error("no run was hit")
 		}
 		want := "kept\n"
-		if writable {
+		if spec.WritableRoot {
 			want += "/y\n"
 		}
 		t.Logf("%d of 60 were hit", hit)

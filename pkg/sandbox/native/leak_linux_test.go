@@ -65,12 +65,15 @@ func TestNoLeak(t *testing.T) {
 	}
 	once := func(n int) {
 		ctx := context.Background()
-		spec := sandbox.Spec{Scratch: []sandbox.ScratchMode{sandbox.ScratchMemory, sandbox.ScratchDisk}[n%2], WritableRoot: n%5 == 0}
+		spec := sandbox.Spec{Scratch: []sandbox.ScratchMode{sandbox.ScratchMemory, sandbox.ScratchDisk}[n%2]}
+		if n%5 == 0 {
+			spec = writable(t, spec)
+		}
 		if n%4 == 0 {
 			spec.Volumes = []sandbox.Volume{{Source: "/usr/lib", Target: "/lib2"}}
 		}
 		if n%6 == 0 {
-			spec.Root.Add = []sandbox.Mount{{Source: "/usr/lib", Target: "/opt/lib"}}
+			spec.Root.Add = append(spec.Root.Add, sandbox.Mount{Source: "/usr/lib", Target: "/opt/lib"})
 		}
 		id, err := m.Create(ctx, spec)
 		if err != nil {

@@ -62,13 +62,36 @@ func newBackend(t testing.TB, o Options) *Backend {
 	return b
 }
 
+// shellImage makes the root of an image in a new directory: a shell, with the host's /usr added read-only.
+func shellImage() (sandbox.Root, error) {
+	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-image-")
+	for _, link := range []string{"bin", "lib", "lib64"} {
+		if err == nil {
+			err = os.Symlink("usr/"+link, filepath.Join(dir, link))
+		}
+	}
+	return sandbox.Root{Dir: dir, From: sandbox.ImageRef{Reference: "test/shell:1"}, Add: []sandbox.Mount{{Source: "/usr", Target: "/usr"}}}, err
+}
+
+// writable returns a spec with the writable root of an image.
+func writable(t *testing.T, spec sandbox.Spec) sandbox.Spec {
+	t.Helper()
+	root, err := shellImage()
+	t.Cleanup(func() { os.RemoveAll(root.Dir) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Root, spec.WritableRoot = root, true
+	return spec
+}
+
 func TestConformance(t *testing.T) {
 	needRoot(t)
 	dir := cacheDir(t)
 	sandboxtest.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t, Options{CacheDir: dir}) }, sandboxtest.Claims{
 		Tier: sandbox.TierContainer, ScratchDir: dir,
 		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
+			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
 			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
 		},
 	})

@@ -156,7 +156,7 @@ func TestPlainRefusals(t *testing.T) {
 		spec sandbox.Spec
 		want string
 	}{
-		{sandbox.Spec{WritableRoot: true}, "only root can show the host's own files"},
+		{sandbox.Spec{WritableRoot: true}, "only an image's root can be writable"},
 		{sandbox.Spec{Scratch: sandbox.ScratchDisk}, "a scratch disk needs a loop device"},
 	} {
 		c.spec.Require = tier

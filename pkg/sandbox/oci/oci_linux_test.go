@@ -168,7 +168,7 @@ func claims(runtime, cache string) sandboxtest.Claims {
 	c := sandboxtest.Claims{
 		Tier: byName(runtime).tier, ScratchDir: cache,
 		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
+			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
 			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
 		},
 	}
@@ -177,7 +177,7 @@ func claims(runtime, cache string) sandboxtest.Claims {
 		// limit on processes, and when memory runs out it is the sentry that ends.
 		// Without a network it still has a loopback. Its terminals have no name, and its /dev/tty opens for nobody.
 		c.Has = slices.DeleteFunc(c.Has, func(c sandboxtest.Claim) bool {
-			return slices.Contains([]sandboxtest.Claim{sandboxtest.Kernel, sandboxtest.HostRoot, sandboxtest.Network, sandboxtest.Metrics, sandboxtest.Processes, sandboxtest.DevTTY}, c)
+			return slices.Contains([]sandboxtest.Claim{sandboxtest.Kernel, sandboxtest.Network, sandboxtest.Metrics, sandboxtest.Processes, sandboxtest.DevTTY}, c)
 		})
 	}
 	return c

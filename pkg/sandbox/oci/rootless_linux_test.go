@@ -74,7 +74,7 @@ func TestPlainConformance(t *testing.T) {
 	// What only root can do: a disk of its own, the host's root to be changed in a copy, ids that nobody has.
 	c := claims(runtime, "")
 	c.Tier = tier
-	drop := []sandboxtest.Claim{sandboxtest.DiskApart, sandboxtest.HostRoot, sandboxtest.Nobody}
+	drop := []sandboxtest.Claim{sandboxtest.DiskApart, sandboxtest.Nobody}
 	if tier == sandbox.TierNamespace {
 		drop = append(drop, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Metrics, sandboxtest.Freeze)
 	}
@@ -191,8 +191,8 @@ func TestPlainRefusals(t *testing.T) {
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer m.Close()
 	for want, spec := range map[string]sandbox.Spec{
-		"only root can show the host's own files": {WritableRoot: true},
-		"a scratch disk needs a loop device":      {Scratch: sandbox.ScratchDisk},
+		"only an image's root can be writable": {WritableRoot: true},
+		"a scratch disk needs a loop device":   {Scratch: sandbox.ScratchDisk},
 	} {
 		spec.Require = tier
 		if _, err := m.Create(t.Context(), spec); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), want) {

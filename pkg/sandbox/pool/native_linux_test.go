@@ -213,7 +213,7 @@ func TestNativeConformance(t *testing.T) {
 	}, sandboxtest.Claims{
 		Tier: sandbox.TierContainer, ScratchDir: dir,
 		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.HostRoot, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
+			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
 			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
 		},
 	})

@@ -178,10 +178,8 @@ var addedRows = []row{
 				s.Root.Dir = e.rootDir()
 			},
 			"writable": func(s *sandbox.Spec) {
+				e.image(e.rootDir())(s)
 				s.WritableRoot = true
-				if !e.has(HostRoot) {
-					s.Root.Dir = e.rootDir()
-				}
 			},
 		} {
 			id := e.create(change, func(s *sandbox.Spec) {

@@ -141,32 +141,53 @@ var rootRows = []row{
 			}
 		}
 	}},
-	{"writable root is thrown away", []Claim{Roots, Walls, HostRoot}, false, func(e *env) {
-		change := func(s *sandbox.Spec) { s.WritableRoot = true }
+	{"writable root is thrown away", []Claim{Roots, Walls}, false, func(e *env) {
+		image := e.image(e.rootDir())
+		change := func(s *sandbox.Spec) { image(s); s.WritableRoot = true }
 		id := e.create(change)
-		e.says(e.in(id, e.sh("mkdir /mine && echo 1 > /mine/f && echo 2 > /usr/local/two && echo 3 > /etc/three && echo changed >> /etc/hosts && cat /mine/f /usr/local/two /etc/three")...), "1\n2\n3")
-		e.says(e.do(id, sandbox.Process{Phase: "next", Args: e.sh("cat /mine/f /usr/local/two /etc/three; tail -n 1 /etc/hosts")}, sandbox.IO{}), "1\n2\n3\nchanged")
-		for _, p := range []string{"/mine", "/usr/local/two", "/etc/three"} {
-			if _, err := os.Lstat(p); err == nil {
+		for _, c := range [][]string{
+			{"mkdir", "/mine"}, {"put", "/mine/f", "1"}, {"put", "/bin/two", "2"}, {"put", "/etc/three", "3"}, {"put", "/etc/release", "changed"}, {"remove", "/bin/old"},
+		} {
+			e.says(e.in(id, append([]string{"/bin/probe"}, c...)...), "ok")
+		}
+		for p, want := range map[string]string{"/mine/f": `ok "1"`, "/bin/two": `ok "2"`, "/etc/three": `ok "3"`, "/etc/release": `ok "changed"`, "/bin/old": `ENOENT ""`} {
+			e.says(e.do(id, sandbox.Process{Phase: "next", Args: []string{"/bin/probe", "get", p}}, sandbox.IO{}), want)
+			if _, err := os.Lstat(p); err == nil && p != "/etc/release" {
 				e.Errorf("%s is on the host", p)
 			}
-			if got := e.ok(e.in(e.create(change), e.probe("stat", p)...)); !strings.HasPrefix(got, "ENOENT") {
-				e.Errorf("%s is in the next sandbox: %q", p, got)
-			}
 		}
-		if res := e.in(id, e.sh("rm -rf /usr/bin/env /usr/share; test ! -e /usr/bin/env && echo gone")...); !strings.Contains(string(res.Stdout.Bytes()), "gone") {
-			e.Errorf("%s %q", describe(res), res.Stderr.Bytes())
-		}
-		if _, err := os.Stat("/usr/bin/env"); err != nil {
-			e.Errorf("the host lost it: %v", err)
+		other := e.create(change)
+		for p, want := range map[string]string{"/mine/f": `ENOENT ""`, "/bin/two": `ENOENT ""`, "/etc/three": `ENOENT ""`, "/etc/release": `ok "my own"`, "/bin/old": `ok "old"`} {
+			e.says(e.in(other, "/bin/probe", "get", p), want)
 		}
 		// What is written counts as disk.
-		e.verdict(e.in(id, e.probe("write", "/mine/big", "128")...), sandbox.VerdictDiskLimit)
+		e.verdict(e.in(id, "/bin/probe", "write", "/mine/big", "128"), sandbox.VerdictDiskLimit)
+	}},
+	{"writable root makes nothing readable", []Claim{Roots, Walls}, false, func(e *env) { // F12: a file that only root may read
+		const secret = "etc/secret"
+		dir := e.rootDir()
+		write(e, filepath.Join(dir, secret), "root only")
+		if err := os.Chmod(filepath.Join(dir, secret), 0o600); err != nil {
+			e.Fatal(err)
+		}
+		shown := map[string]func(*sandbox.Spec){"host": func(*sandbox.Spec) {}, "host paths": func(s *sandbox.Spec) { s.Root.HostPaths = []string{"/usr"} }}
+		if os.Geteuid() == 0 { // an ordinary user's directory is readable by that user's sandboxes anyway
+			shown["directory"] = func(s *sandbox.Spec) { s.Root.Dir = dir }
+			e.says(e.in(e.create(shown["directory"]), "/bin/probe", "get", "/"+secret), `EACCES ""`) // control: a read-only root
+		}
+		for name, change := range shown {
+			err := e.cannotCreate(change, func(s *sandbox.Spec) { s.WritableRoot = true })
+			if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "only an image's root can be writable") {
+				e.Errorf("%s: %v", name, err)
+			}
+		}
+		// The control: whoever may run an image may read all of it.
+		e.says(e.in(e.create(e.image(dir), func(s *sandbox.Spec) { s.WritableRoot = true }), "/bin/probe", "get", "/"+secret), `ok "root only"`)
 	}},
 	{"root from a directory", []Claim{Roots, Walls}, false, func(e *env) {
 		for _, writable := range []bool{false, true} {
 			dir := e.rootDir()
-			id := e.create(func(s *sandbox.Spec) { s.Root.Dir, s.WritableRoot = dir, writable })
+			id := e.create(e.image(dir), func(s *sandbox.Spec) { s.WritableRoot = writable })
 			e.says(e.in(id, "/bin/probe", "get", "/etc/release"), `ok "my own"`)
 			e.says(e.in(id, "/bin/probe", "stat", "/usr"), "ENOENT 0 0 0")
 			e.says(e.in(id, "/bin/probe", "put", "/tmp/x", "x"), "ok")
@@ -317,6 +338,13 @@ func (e *env) rootDir() string {
 	return dir
 }
 
+// image makes a directory the root, as an image's.
+func (e *env) image(dir string) func(*sandbox.Spec) {
+	return func(s *sandbox.Spec) {
+		s.Root.Dir, s.Root.From = dir, sandbox.ImageRef{Reference: "sandboxtest/root:1"}
+	}
+}
+
 func fillRoot(e *env, dir string) {
 	e.Helper()
 	for _, d := range []string{"bin", "etc"} {
@@ -328,6 +356,7 @@ func fillRoot(e *env, dir string) {
 		e.Fatal(err)
 	}
 	write(e, filepath.Join(dir, "etc/release"), "my own")
+	write(e, filepath.Join(dir, "bin/old"), "old")
 }
 
 func ownerOf(st os.FileInfo) int { return int(st.Sys().(*syscall.Stat_t).Uid) }

@@ -32,7 +32,6 @@ const (
 	Volumes   Claim = "volumes"    // shows paths of the host inside
 	Writable  Claim = "writable"   // those can be written to
 	Roots     Claim = "roots"      // another root than the host's, writable if asked for
-	HostRoot  Claim = "host root"  // the host's own root, writable if asked for
 	Bare      Claim = "bare"       // nothing is seen inside but the sandbox's own: no sysfs, no process of ours
 	NoSetUID  Claim = "no set-uid" // no mount inside lets set-uid count, not even an empty one
 	OneFilter Claim = "one filter" // on system calls: nobody has put another of his own before it

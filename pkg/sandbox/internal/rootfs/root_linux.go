@@ -21,8 +21,7 @@ import (
 // part is something that is mounted into a root: a directory of the host, or /dev.
 type part struct {
 	at    string
-	mount int  // detached
-	fixed bool // stays as it is in a root that may be changed
+	mount int // detached
 }
 
 // layout is a root before it is put together.
@@ -45,14 +44,23 @@ func (l *layout) close() {
 	}
 }
 
-// lay collects what a spec's root is made of, for a backend of that name. owner is the host id the sandbox's user has: with a
-// writable root the files of the host are shown as that user's own, so that changing them (in a
-// layer that is thrown away) is allowed; -1 leaves them as they are.
+// lay collects what a spec's root is made of, for a backend of that name. With a writable root, owner is the host id of the
+// sandbox's user: the files of an image are shown as that user's own, so that the user may change them (in a layer that is
+// thrown away). -1 is a root that is read-only.
 func lay(backend string, spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
 	if spec.Root.Image != "" {
 		return nil, &sandbox.Error{
 			Backend: backend, Op: "lay out root", Kind: sandbox.ErrUnsupported, Stage: "rootfs",
 			Err: fmt.Errorf("image %q: this backend keeps no images, and is given the directory of an unpacked one", spec.Root.Image),
+		}
+	}
+	// Only an image's files may be shown as the user's own: the host's, and a given directory's, would become readable
+	// where only root may read them. A confined bench shows a directory's files with the owners that they have.
+	if owner >= 0 && spec.Root.From.Reference == "" && (!confined || spec.Root.Dir == "") {
+		return nil, &sandbox.Error{
+			Backend: backend, Op: "writable root", Kind: sandbox.ErrUnsupported, Stage: "rootfs",
+			Err:  errors.New("only an image's root can be writable: files of this host that only root may read would become readable"),
+			Hint: "an image (--image REF), or a read-only root; /workspace, /tmp and $HOME are always writable",
 		}
 	}
 	l := &layout{backend: backend, lower: -1, confined: confined}
@@ -79,7 +87,7 @@ func lay(backend string, spec *sandbox.Spec, owner int, confined bool) (_ *layou
 	if spec.Root.Dir != "" {
 		err = l.layDir(spec, owner)
 	} else {
-		err = l.layHostPaths(spec, owner)
+		err = l.layHostPaths(spec)
 	}
 	if err == nil {
 		err = l.layAdded(spec.Root.Add)
@@ -221,7 +229,7 @@ func linkIn(root int, target string) (link, leads string) {
 	return target, ""
 }
 
-func (l *layout) layHostPaths(spec *sandbox.Spec, owner int) error {
+func (l *layout) layHostPaths(spec *sandbox.Spec) error {
 	required := spec.Root.HostPaths
 	dirs := required
 	if len(required) == 0 {
@@ -236,7 +244,7 @@ func (l *layout) layHostPaths(spec *sandbox.Spec, owner int) error {
 		}
 	}
 	for _, p := range dirs {
-		err := l.layHostPath(p, owner)
+		err := l.layHostPath(p)
 		if errors.Is(err, unix.ENOENT) && len(required) == 0 {
 			continue
 		}
@@ -251,7 +259,7 @@ func (l *layout) layHostPaths(spec *sandbox.Spec, owner int) error {
 }
 
 // layHostPath shows one path of the host: a link as the link it is, all else as a mount.
-func (l *layout) layHostPath(p string, owner int) error {
+func (l *layout) layHostPath(p string) error {
 	st, err := os.Lstat(p)
 	if err != nil {
 		return &sandbox.Error{Op: "root", Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs"}
@@ -263,7 +271,7 @@ func (l *layout) layHostPath(p string, owner int) error {
 		}
 		return l.base.symlink(target, p)
 	}
-	fd, isFile, err := l.openHost(p, owner)
+	fd, isFile, err := l.openHost(p, -1)
 	if err != nil {
 		return err
 	}
@@ -294,8 +302,7 @@ func (l *layout) openHost(p string, owner int) (fd int, isFile bool, err error) 
 	return fd, isFile, err
 }
 
-// layAdded shows what is added to a root, outer places before those that lie in them. It is nobody's to change, not even in
-// a layer that is thrown away.
+// layAdded shows what is added to a root, outer places before those that lie in them. It stays read-only in a writable root.
 func (l *layout) layAdded(added []sandbox.Mount) error {
 	added = slices.Clone(added)
 	slices.SortStableFunc(added, func(a, b sandbox.Mount) int {
@@ -312,7 +319,7 @@ func (l *layout) layAdded(added []sandbox.Mount) error {
 				err = fmt.Errorf("%s: it would cover %s, which the root has already", m.Target, p.at)
 			}
 		}
-		l.parts = append(l.parts, part{at: m.Target, mount: fd, fixed: true})
+		l.parts = append(l.parts, part{at: m.Target, mount: fd})
 		if err != nil {
 			return &sandbox.Error{Backend: l.backend, Op: "root " + m.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs", Hint: "another target"}
 		}
@@ -525,51 +532,26 @@ func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest
 	if err := unix.Mkdir(layers, 0o700); err != nil {
 		return -1, -1, named("scratch", err)
 	}
-	n := 0
-	newLayer := func() (string, error) {
-		n++
-		dir := path.Join(layers, strconv.Itoa(n))
-		for _, d := range []string{dir, path.Join(dir, "upper"), path.Join(dir, "work")} {
-			if err := unix.Mkdir(d, 0o755); err != nil {
-				return "", named(d, err)
-			}
+	for _, d := range []string{path.Join(layers, "upper"), path.Join(layers, "work")} {
+		if err := unix.Mkdir(d, 0o755); err != nil {
+			return -1, -1, named(d, err)
 		}
-		// The root of each layer is what the user sees as the directory itself.
-		fd, err := unix.Open(path.Join(dir, "upper"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return "", named(dir, err)
-		}
-		defer unix.Close(fd)
-		if err := unix.Fchmod(fd, 0o755); err != nil {
-			return "", named(dir, err)
-		}
-		return dir, unix.Fchown(fd, owner, owner)
 	}
-	layer, err := newLayer()
-	if err != nil {
+	// The upper layer's own directory is what the user sees as /.
+	if err := giveDir(path.Join(layers, "upper"), owner); err != nil {
 		return -1, -1, err
 	}
 	base, err := k.hold(l.base.fd)
 	if err != nil {
 		return -1, -1, err
 	}
-	at, err := k.overlay(base, l.lower, layer, l.confined)
+	at, err := k.overlay(base, l.lower, layers, l.confined)
 	if err != nil {
 		return -1, -1, err
 	}
 	defer k.drop(at)
 	for _, p := range l.parts {
-		layered := p
-		if p.at != "/dev" && !p.fixed {
-			if layered, err = k.writablePart(p, newLayer, l.confined); err != nil {
-				return -1, -1, err
-			}
-		}
-		err := k.attach(at, layered)
-		if layered.mount != p.mount {
-			_ = unix.Close(layered.mount)
-		}
-		if err != nil {
+		if err := k.attach(at, p); err != nil {
 			return -1, -1, err
 		}
 	}
@@ -583,27 +565,15 @@ func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest
 	return root, rest, nil
 }
 
-// writablePart lays a layer over a directory of the host. A file stays as it is, read-only.
-func (k *keeper) writablePart(p part, newLayer func() (string, error), confined bool) (part, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(p.mount, &st); err != nil {
-		return p, named(p.at, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return p, nil
-	}
-	layer, err := newLayer()
+// giveDir makes a directory that everybody may read its owner's, whatever the umask is.
+func giveDir(dir string, owner int) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return p, err
+		return named(dir, err)
 	}
-	at, err := k.overlay("", p.mount, layer, confined)
-	if err != nil {
-		return p, named(p.at, err)
+	defer unix.Close(fd)
+	if err := unix.Fchmod(fd, 0o755); err != nil {
+		return named(dir, err)
 	}
-	defer k.drop(at)
-	mount, err := copyTree(at)
-	if err != nil {
-		return p, named(p.at, err)
-	}
-	return part{at: p.at, mount: mount}, nil
+	return named(dir, unix.Fchown(fd, owner, owner))
 }

@@ -246,13 +246,6 @@ func (s *Steward) Root(spec *sandbox.Spec) (int, error) {
 
 // WritableRoot is a root whose changes go to the scratch with that mount, which is used up: rest takes its place.
 func (s *Steward) WritableRoot(spec *sandbox.Spec, owner, disk int) (root, rest int, err error) {
-	if spec.Root.Dir == "" {
-		return -1, -1, &sandbox.Error{
-			Backend: s.backend, Op: "writable root", Kind: sandbox.ErrUnsupported, Stage: "rootfs",
-			Err:  errors.New("only root can show the host's own files as the sandbox's, to be changed in a copy"),
-			Hint: "run as root, or give a root of your own (--root DIR)",
-		}
-	}
 	_, fds, err := s.ask(orderFor(orderWritable, spec, owner), []int{disk}, 2)
 	if err != nil {
 		return -1, -1, err
