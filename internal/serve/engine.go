@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -55,9 +56,7 @@ func openEngine(ctx context.Context, s *operator.Settings, log *slog.Logger, bus
 func newEngine(ctx context.Context, s *operator.Settings, b sandbox.Backend, chosen string, trail *audit.Log, log *slog.Logger, busy func() bool) (*engine, error) {
 	e := &engine{settings: s, log: log, name: b.Name(), tier: b.Probe(ctx).Tier, backend: b, audit: trail, others: map[[2]string]*engine{}}
 	if _, keeps := b.(sandbox.ImageKeeper); !s.NoWarm && !keeps { // such a one has warm containers of its own
-		o := pool.Options{Memory: s.WarmMemory, CPU: s.WarmCPUs, Busy: busy, OnFailure: func(name string, err error) {
-			log.Warn("nothing could be made ready for programs of a kind; they start cold", "kind", name, "error", err.Error())
-		}}
+		o := pool.Options{Memory: s.WarmMemory, CPU: s.WarmCPUs, Busy: busy, OnFailure: logColdStarts(log)}
 		if s.WarmPerKey {
 			o.PerTenant = keyLabel
 		}
@@ -70,6 +69,17 @@ func newEngine(ctx context.Context, s *operator.Settings, b sandbox.Backend, cho
 		return nil, errors.Join(err, e.close())
 	}
 	return e, nil
+}
+
+// logColdStarts returns what tells the operator why programs of a kind start cold.
+func logColdStarts(log *slog.Logger) func(kind string, err error) {
+	return func(kind string, err error) {
+		attrs := []any{"kind", kind, "error", err.Error()}
+		if u := new(sandbox.Untrusted); errors.As(err, &u) {
+			attrs = append(attrs, "path", u.Path, "owner", fmt.Sprintf("%d:%d", u.UID, u.GID), "mode", fmt.Sprintf("%04o", u.Mode))
+		}
+		log.Warn("nothing could be made ready for programs of a kind; they start cold", attrs...)
+	}
 }
 
 // keyLabel is whose a sandbox is, where keys share no interpreter that forks (W7).

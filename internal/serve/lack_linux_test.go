@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os/exec"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // lines is a log that several write to.
@@ -29,6 +31,17 @@ func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
+}
+
+// Why there is no warm interpreter is one message, with the file as attributes.
+func TestUntrustedIsSaid(t *testing.T) {
+	var log lines
+	logColdStarts(slog.New(slog.NewTextHandler(&log, nil)))("python", fmt.Errorf("start: %w", &sandbox.Untrusted{Path: "/opt/x", UID: 4242, GID: 7, Mode: 0o775}))
+	for _, want := range []string{`msg="nothing could be made ready for programs of a kind; they start cold"`, " kind=python ", " path=/opt/x ", " owner=4242:7 ", " mode=0775\n"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s is not in %s", want, log.String())
+		}
+	}
 }
 
 // That Java starts cold because nothing could be prepared is in the log, once, and is counted; programs run.

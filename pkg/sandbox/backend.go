@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"iter"
 	"syscall"
@@ -144,6 +145,18 @@ type Forker interface {
 	Forks(spec *Spec, p *Process) error
 	// Prepare starts a zygote for processes like p, which has a Warm that can fork, in sandboxes like spec. The caller closes it.
 	Prepare(ctx context.Context, spec *Spec, p *Process) (Zygote, error)
+}
+
+// Untrusted is a file of an interpreter that a user other than root may change. Forker.Prepare makes no zygote of such an interpreter: it would
+// be executed outside of any sandbox.
+type Untrusted struct {
+	Path     string
+	UID, GID uint32 // owner and group
+	Mode     uint32 // permission bits
+}
+
+func (u *Untrusted) Error() string {
+	return fmt.Sprintf("%s (owner %d:%d, mode %04o): a user other than root may change it, and a warm interpreter would load it outside of any sandbox", u.Path, u.UID, u.GID, u.Mode)
 }
 
 // Zygote is a warm interpreter that serves any number of fresh sandboxes, one fork each.

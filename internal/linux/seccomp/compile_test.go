@@ -14,12 +14,12 @@ import (
 
 var everyPolicy = []Policy{
 	{}, {DenySetID: true}, {DenyUncounted: true}, {DenyAffinity: true}, {DenyAllocate: true}, {DenySetID: true, DenyUncounted: true, DenyAffinity: true, DenyAllocate: true},
-	{Notify: true}, {DenySetID: true, Notify: true}, {DenySetID: true, DenyUncounted: true, DenyAffinity: true, DenyAllocate: true, Notify: true},
+	{Zygote: true}, {Notify: true}, {DenySetID: true, Notify: true}, {DenySetID: true, DenyUncounted: true, DenyAffinity: true, DenyAllocate: true, Notify: true},
 }
 
-// plain is a notification as the errno it stands for, and any other action as it is.
+// plain is a notification, or a refusal of a zygote's, as the errno it stands for, and any other action as it is.
 func plain(a Action) Action {
-	if a&actionMask == retNotify {
+	if a&actionMask == retNotify || a&actionMask == retTrace {
 		return retErrno | a&^actionMask
 	}
 	return a

@@ -42,7 +42,7 @@ func Decide(p Policy, arch string, nr uint32, args [6]uint64) (Action, error) {
 	}
 	r := ruleAbsent
 	if uint64(nr) < uint64(len(a.calls)) {
-		r = a.calls[nr].rule
+		r = p.ruleOf(a.calls[nr])
 	}
 	steps, act := p.resolve(r)
 	if steps == nil {

@@ -22,6 +22,10 @@ type Policy struct {
 	// Notify has the kernel tell a listener of refused calls instead of refusing them by itself, for a [Watch] to count
 	// and refuse. Without a listener they fail with ENOSYS. See quietly for those that are left out.
 	Notify bool
+	// Zygote is the policy of a zygote: what a program may do, and the calls by which its forks enter a sandbox and put up
+	// their walls. Forks keep this filter below their own. So it refuses by SECCOMP_RET_TRACE, which is ENOSYS where no
+	// process traces, and which the refusals of a fork's own filter, notifications included, take precedence over.
+	Zygote bool
 }
 
 // Action is what the kernel does with a system call: a SECCOMP_RET_* value.
@@ -32,6 +36,7 @@ const (
 	KillProcess Action = 0x80000000 // SECCOMP_RET_KILL_PROCESS
 	Allow       Action = 0x7fff0000 // SECCOMP_RET_ALLOW
 
+	retTrace   Action = 0x7ff00000 // SECCOMP_RET_TRACE
 	retNotify  Action = 0x7fc00000 // SECCOMP_RET_USER_NOTIF; the kernel ignores the low 16 bits
 	retErrno   Action = 0x00050000 // SECCOMP_RET_ERRNO; the low 16 bits are the errno
 	actionMask Action = 0xffff0000
@@ -82,6 +87,9 @@ func (a Action) String() string {
 // encode is the one place where a decision becomes the value the kernel acts on. A notification keeps the errno in
 // the bits that the kernel ignores: whoever gets no listener makes a filter of plain errnos of it (internal/linux/clone).
 func (p Policy) encode(a Action, quiet bool) uint32 {
+	if p.Zygote && a&actionMask == retErrno {
+		return uint32(retTrace | a&^actionMask)
+	}
 	if p.Notify && !quiet && a&actionMask == retErrno {
 		a = retNotify | a&^actionMask
 	}
@@ -132,6 +140,10 @@ const (
 	ruleAllocate                 // space ahead of writing
 	ruleSend2                    // flags of a message in argument 2
 	ruleSend3                    // flags of a message in argument 3
+	ruleSetns                    // zygote: the namespaces of a sandbox, in its order
+	ruleUnshare                  // zygote: a cgroup namespace
+	ruleKeyctl                   // zygote: a session keyring of its own
+	ruleSeccomp                  // zygote: a fork's own filter
 	ruleCount
 )
 
@@ -237,8 +249,15 @@ var (
 	// MSG_OOB: out-of-band data on Unix sockets has led to use after free (CVE-2025-38236), and nothing here needs it on TCP.
 	stepsSend2 = []step{{arg: 2, op: opAny, mask: 1, then: notSupported}}
 	stepsSend3 = []step{{arg: 3, op: opAny, mask: 1, then: notSupported}}
-	stepsMode1 = []step{{arg: 1, op: opAny, mask: setIDBits, then: notPermitted}}
-	stepsMode2 = []step{{arg: 2, op: opAny, mask: setIDBits, then: notPermitted}}
+	stepsSetns = []step{
+		// CLONE_NEWPID; CLONE_NEWUSER; CLONE_NEWNS, NEWUTS, NEWIPC and NEWNET together
+		{arg: 1, op: opNotIn, mask: whole, set: []uint32{0x20000000, 0x10000000, 0x4c020000}, then: notPermitted},
+	}
+	stepsUnshare = []step{{arg: 0, op: opNotIn, mask: whole, set: []uint32{0x02000000}, then: notPermitted}} // CLONE_NEWCGROUP
+	stepsKeyctl  = []step{{arg: 0, op: opNotIn, mask: whole, set: []uint32{1}, then: notPermitted}}          // JOIN_SESSION_KEYRING
+	stepsSeccomp = []step{{arg: 0, op: opNotIn, mask: whole, set: []uint32{1}, then: notPermitted}}          // SET_MODE_FILTER
+	stepsMode1   = []step{{arg: 1, op: opAny, mask: setIDBits, then: notPermitted}}
+	stepsMode2   = []step{{arg: 2, op: opAny, mask: setIDBits, then: notPermitted}}
 	// PostgreSQL wants a few bytes of it. 4096 segments (kernel.shmmni) of this size are 256 MiB.
 	stepsSharedMemory = []step{
 		{arg: 1, high: true, op: opAny, mask: whole, then: notPermitted},
@@ -268,6 +287,23 @@ var (
 		{arg: 3, op: opAny, mask: setIDBits, then: notPermitted},
 	}
 )
+
+// ruleOf returns the rule of a call under p.
+func (p Policy) ruleOf(c call) rule {
+	if p.Zygote {
+		switch c.name {
+		case "setns":
+			return ruleSetns
+		case "unshare":
+			return ruleUnshare
+		case "keyctl":
+			return ruleKeyctl
+		case "seccomp":
+			return ruleSeccomp
+		}
+	}
+	return c.rule
+}
 
 // resolve returns what r means under p: the steps to take, or, when there are
 // none, the action that needs no look at arguments.
@@ -304,6 +340,14 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 		return stepsPrlimit, 0
 	case ruleFcntl:
 		return stepsFcntl, 0
+	case ruleSetns:
+		return stepsSetns, 0
+	case ruleUnshare:
+		return stepsUnshare, 0
+	case ruleKeyctl:
+		return stepsKeyctl, 0
+	case ruleSeccomp:
+		return stepsSeccomp, 0
 	case ruleSend2:
 		return stepsSend2, 0
 	case ruleSend3:

@@ -18,6 +18,19 @@ def _wait():
     handshake = os.environ.get("SANDBOX_RUN_HANDSHAKE", "")
     preload = os.environ.get("SANDBOX_RUN_PRELOAD", "").split(",")
     watched = "SANDBOX_RUN_WATCHED" in os.environ  # the collector, by the program
+    if "SANDBOX_RUN_PATHS" in os.environ:
+        # What this interpreter is made of and imports from, for the supervisor to see whose it is: see pkg/sandbox/internal/zygote.
+        import importlib.util
+
+        found = {sys.executable, *sys.path, *sys.path_importer_cache, *(getattr(m, "__file__", None) for m in list(sys.modules.values()))}
+        for name in preload:
+            spec = importlib.util.find_spec(name.partition(".")[0]) if name else None
+            if spec is not None:
+                found.update((spec.origin, *(spec.submodule_search_locations or ())))
+        with open("/proc/self/maps", "rb") as f:
+            found.update(os.fsdecode(line[line.index(b"/"):-1]) for line in f if b"/" in line)
+        os.write(1, b"\0" + b"".join(os.fsencode(p) + b"\0" for p in found if p and p != "built-in" and p != "frozen"))
+        os._exit(0)
     for name in [n for n in os.environ if n == "PYTHONPATH" or n.startswith("SANDBOX_RUN_")]:
         del os.environ[name]
 

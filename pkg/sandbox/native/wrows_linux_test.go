@@ -326,7 +326,7 @@ func TestForkUnsuited(t *testing.T) {
 		"another program":   func(_ *sandbox.Spec, p *sandbox.Process) { p.Args[1] = "/workspace/other.py" },
 		"option":            func(_ *sandbox.Spec, p *sandbox.Process) { p.Args = []string{pythonPath, "-m", "this"} },
 		"no program":        func(_ *sandbox.Spec, p *sandbox.Process) { p.Args = p.Args[:1] },
-		"writable root":     func(s *sandbox.Spec, _ *sandbox.Process) { s.WritableRoot = true },
+		"writable root":     func(s *sandbox.Spec, _ *sandbox.Process) { *s = writable(t, *s) },
 		"another root": func(s *sandbox.Spec, _ *sandbox.Process) {
 			s.Root.HostPaths = []string{"/usr", "/bin", "/lib", "/lib64"}
 		},
@@ -440,10 +440,66 @@ func TestForkBadInterpreter(t *testing.T) {
 		"does not wait for us":  {"#!/bin/sh\nsleep 300\n", 0o755, 0, "deadline"},
 		"can not be executed":   {"#!/no/such/shell\n", 0o755, 0, "execute"},
 		"is not to be executed": {python, 0o644, 0, "execute"},
-		"says something else":   {"#!/bin/sh\nexec " + pythonPath + " -I -c 'import socket; socket.socket(fileno=0).send(b\"what\")'\n", 0o755, 0, "what"},
+		"says something else":   {"#!/bin/sh\n[ $SANDBOX_RUN_PATHS ] && exec " + pythonPath + " \"$@\"\nexec " + pythonPath + " -I -c 'import socket; socket.socket(fileno=0).send(b\"what\")'\n", 0o755, 0, "what"},
 	} {
 		if err := prepare(c.script, c.mode, c.owner); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// An interpreter that imports from where another user may write is executed nowhere but in a sandbox: modules, .pth files and what those add.
+func TestForkUntrustedImports(t *testing.T) {
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	home := publicDir(t) // of an interpreter with site-packages of its own
+	for _, step := range []struct {
+		name, change string
+		path, mode   string // that is named; none is the control
+		owner        int
+	}{
+		{name: "root's"},
+		{name: "a directory that another user owns", change: "chown 4242 $site/pkg", path: "/site-packages/pkg", mode: "0755", owner: 4242},
+		{name: "a directory that a group may write to", change: "chmod 775 $site", path: "/site-packages", mode: "0775"},
+		{name: "a module that everybody may write to", change: "chmod 666 $site/pkg/__init__.py", path: "/site-packages/pkg/__init__.py", mode: "0666"},
+		{name: "a .pth file that another user owns", change: "chown 4242 $site/more.pth", path: "/site-packages/more.pth", mode: "0644", owner: 4242},
+		{name: "a directory that a .pth file adds", change: "chown 4242 $home/more", path: "/more", mode: "0755", owner: 4242},
+		{name: "a directory on the way", change: "chmod 777 $home/lib", path: "/lib", mode: "0777"},
+		{name: "a link to where another user may write", change: "ln -s $home/more/open $site/link", path: "/more/open", mode: "0777"},
+	} {
+		if err := os.RemoveAll(home); err != nil {
+			t.Fatal(err)
+		}
+		script := `set -e; umask 022; home=$0; mkdir -p $home/bin $home/lib $home/more/open; chmod 777 $home/more/open
+			ln -s $(readlink -f ` + pythonPath + `) $home/bin/python; printf 'home = /usr/bin\n' > $home/pyvenv.cfg
+			site=$home/lib/$($home/bin/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')/site-packages
+			mkdir -p $site/pkg; echo > $site/pkg/__init__.py; echo $home/more > $site/more.pth; [ "$1" = link ] || rmdir $home/more/open; ` + step.change
+		kind := ""
+		if strings.Contains(step.change, "ln -s") {
+			kind = "link"
+		}
+		if out, err := exec.Command("sh", "-c", script, home, kind).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v %s", step.name, err, out)
+		}
+		spec, p := warmSpec(), warmProcess()
+		spec.Root.Add = []sandbox.Mount{{Source: home, Target: home}}
+		p.Args[0] = home + "/bin/python"
+		z, err := b.Prepare(context.Background(), spec, p)
+		untrusted := new(sandbox.Untrusted)
+		switch {
+		case step.path == "" && err != nil:
+			t.Errorf("%s: %v", step.name, err)
+		case step.path != "" && !errors.As(err, &untrusted):
+			t.Errorf("%s: %v", step.name, err)
+		case step.path != "" && (!strings.HasSuffix(untrusted.Path, step.path) || untrusted.UID != uint32(step.owner) || fmt.Sprintf("%04o", untrusted.Mode) != step.mode):
+			t.Errorf("%s: %+v", step.name, untrusted)
+		}
+		if err == nil {
+			_ = z.Close()
+		}
+		// A cold start takes what is there.
+		if got, err := runIn(t, b, nil, spec, p, "import pkg; print('cold')", ""); err != nil || got.Stdout != "cold\n" {
+			t.Errorf("%s: %+v, %v", step.name, got, err)
 		}
 	}
 }
@@ -453,13 +509,17 @@ func TestZygotePosture(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
 	z := newZygote(t, b, warmSpec(), warmProcess())
-	mustFork(t, b, z, "pass")
+	// A fork has the zygote's filter below its own.
+	const filters = "print(*[l for l in open('/proc/self/status') if 'filters' in l], end='')"
+	if got := mustFork(t, b, z, filters); got != "Seccomp_filters:\t2\n" {
+		t.Errorf("%q", got)
+	}
 	proc := "/proc/" + strconv.Itoa(zygotePID(t, z))
 	status, err := os.ReadFile(proc + "/status")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"CapEff:\t0000000000200000", "CapPrm:\t0000000000200000", "CapBnd:\t0000000000200000", "NoNewPrivs:\t1", "Threads:\t1", "Groups:\t \n"} {
+	for _, want := range []string{"CapEff:\t0000000000200000", "CapPrm:\t0000000000200000", "CapBnd:\t0000000000200000", "NoNewPrivs:\t1", "Seccomp:\t2", "Seccomp_filters:\t1", "Threads:\t1", "Groups:\t \n"} {
 		if !strings.Contains(string(status), want) {
 			t.Errorf("%s is not in %s", want, status)
 		}
@@ -486,6 +546,44 @@ func TestZygotePosture(t *testing.T) {
 	environ, err := os.ReadFile(proc + "/environ")
 	if err != nil || strings.Contains(string(environ), "GO") {
 		t.Errorf("%q, %v", environ, err)
+	}
+}
+
+// What CAP_SYS_ADMIN is good for besides joining namespaces is refused to a zygote. Its driver makes the calls here and prints what came of them,
+// which is then the reason why there is no zygote.
+func TestZygoteFilter(t *testing.T) {
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	p := warmProcess()
+	const calls = `
+import ctypes, errno, os
+if "SANDBOX_RUN_PATHS" in os.environ:
+    os.write(1, b"\0/usr/bin/env\0")
+    os._exit(0)
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *args):
+    ctypes.set_errno(0)
+    getattr(libc, name)(*args)
+    os.write(2, b"%s=%s " % (name.encode(), errno.errorcode.get(ctypes.get_errno(), "ok").encode()))
+call("mount", b"none", b"/tmp", b"tmpfs", 0, None)
+call("umount2", b"/tmp", 2)
+call("sethostname", b"mine", 4)
+call("unshare", 0x00020000)  # CLONE_NEWNS
+call("setns", 0, 0)
+call("ptrace", 0, 0, 0, 0)
+call("unshare", 0x02000000)  # control: CLONE_NEWCGROUP
+call("setns", 0, 0x20000000)  # control: it comes as far as to see that this is no namespace
+call("getppid")
+`
+	p.Warm.Files[0].Data = []byte(calls)
+	z, err := b.Prepare(context.Background(), warmSpec(), p)
+	if err == nil {
+		_ = z.Close()
+		t.Fatal("it is a zygote")
+	}
+	const want = "mount=ENOSYS umount2=ENOSYS sethostname=ENOSYS unshare=ENOSYS setns=ENOSYS ptrace=ENOSYS unshare=ok setns=EINVAL getppid=ok"
+	if !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 

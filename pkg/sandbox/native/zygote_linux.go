@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
@@ -95,6 +96,10 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 		z.id, user, err = s.IDs()
 	}
 	root := -1
+	var filter []byte
+	if err == nil {
+		filter, err = b.filter(seccomp.Policy{Zygote: true})
+	}
 	if err == nil {
 		root, err = shop.Root(spec)
 	}
@@ -104,7 +109,10 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 		maps.Copy(started.Env, p.Warm.Env)
 		started.Env[zygotes.ForkVariable] = "1"
 		o := zygotes.Options{
-			Root: root, Files: p.Warm.Files, Args: z.args, Env: started.Environ(), Dir: sandbox.WorkspaceDir, Hostname: spec.Hostname, UID: user, Cgroups: join,
+			Root: root, Files: p.Warm.Files, Args: z.args, Env: started.Environ(), Dir: sandbox.WorkspaceDir, Hostname: spec.Hostname, UID: user, Cgroups: join, Filter: filter,
+		}
+		for _, m := range spec.Root.Add {
+			o.Sources = append(o.Sources, m.Source)
 		}
 		for _, part := range files.Parts {
 			o.Scratch = append(o.Scratch, part.At)

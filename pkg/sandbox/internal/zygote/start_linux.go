@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -29,6 +28,8 @@ type Options struct {
 	UID      int // of the zygote; nobody else's
 	Rlimits  []initproto.Rlimit
 	Cgroups  []*os.File // to join
+	Sources  []string   // paths of the host that Root shows elsewhere
+	Filter   []byte     // BPF program of the zygote; its forks keep it
 }
 
 // ForkVariable is set in the environment of an interpreter that is to fork: its control socket is its standard input.
@@ -42,6 +43,11 @@ const maxSaid = 4 << 10
 
 // Start executes an interpreter and waits until its driver is ready. The caller closes it.
 func Start(ctx context.Context, o Options) (*Zygote, error) {
+	for _, p := range o.Sources {
+		if err := trusted(p); err != nil {
+			return nil, err
+		}
+	}
 	z := &Zygote{done: make(chan struct{})}
 	files, err := z.connect()
 	defer func() {
@@ -61,7 +67,7 @@ func Start(ctx context.Context, o Options) (*Zygote, error) {
 	came := make(chan born, 1)
 	rootfs.Apart(func() {
 		var b born
-		b.pid, b.mount, b.err = o.execute(files)
+		b.pid, b.mount, b.err = o.execute(ctx, files)
 		came <- b
 	})
 	b := <-came
@@ -155,7 +161,7 @@ func (z *Zygote) bind(pid, life int) (err error) {
 const fSetSig = 10 // F_SETSIG
 
 // execute builds the zygote's world on a thread that ends with it, and has the interpreter born from there.
-func (o *Options) execute(files []int) (pid int, mounts *os.File, err error) {
+func (o *Options) execute(ctx context.Context, files []int) (pid int, mounts *os.File, err error) {
 	fail := func(what string, err error) (int, *os.File, error) {
 		return 0, nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -191,19 +197,28 @@ func (o *Options) execute(files []int) (pid int, mounts *os.File, err error) {
 	if err := trusted(o.Args[0]); err != nil {
 		return 0, nil, err
 	}
-	var join []int
-	for _, f := range o.Cgroups {
-		join = append(join, int(f.Fd()))
+	if err := o.trustedImports(ctx); err != nil {
+		return 0, nil, err
 	}
-	pid, stage, err := clone.StartProgram(clone.Program{
-		Cgroups: join, Isolated: true, Stdio: [3]int{files[0], files[1], files[2]}, Rlimits: o.Rlimits,
-		UID: uint32(o.UID), GID: uint32(o.UID), Keep: unix.CAP_SYS_ADMIN, Landlock: -1,
-		Dir: o.Dir, Paths: []string{o.Args[0]}, Args: o.Args, Env: o.Env,
-	})
+	program := o.program()
+	program.Stdio, program.Keep = [3]int{files[0], files[1], files[2]}, unix.CAP_SYS_ADMIN
+	pid, stage, err := clone.StartProgram(program)
 	if err != nil {
 		return fail("execute "+o.Args[0]+" (stage "+stage.String()+")", err)
 	}
 	return pid, mounts, nil
+}
+
+// program is the interpreter without any capability.
+func (o *Options) program() clone.Program {
+	p := clone.Program{
+		Isolated: true, Rlimits: o.Rlimits, UID: uint32(o.UID), GID: uint32(o.UID), Landlock: -1, Filter: o.Filter,
+		Dir: o.Dir, Paths: []string{o.Args[0]}, Args: o.Args, Env: o.Env,
+	}
+	for _, f := range o.Cgroups {
+		p.Cgroups = append(p.Cgroups, int(f.Fd()))
+	}
+	return p
 }
 
 // enter makes the root this thread's, as an init does: see buildRoot in package initproc.
@@ -246,40 +261,3 @@ func (o *Options) leaveFiles() error {
 	}
 	return nil
 }
-
-// errUntrusted is why an interpreter is not executed outside of a sandbox.
-var errUntrusted = errors.New("it would be executed outside of any sandbox, and somebody else than root may change it")
-
-// trusted makes sure that a file, and every directory and link on the way to it, is root's and nobody else's to write.
-func trusted(file string) error {
-	at, rest := "/", strings.TrimPrefix(path.Clean(file), "/")
-	for links := 0; ; {
-		var st unix.Stat_t
-		if err := unix.Lstat(at, &st); err != nil {
-			return fmt.Errorf("%s: %w", at, err)
-		}
-		link := st.Mode&unix.S_IFMT == unix.S_IFLNK
-		if st.Uid != 0 || !link && st.Mode&0o022 != 0 {
-			return fmt.Errorf("%s: %w", at, errUntrusted)
-		}
-		if link {
-			target, err := os.Readlink(at)
-			if links++; err != nil || links > maxLinks {
-				return fmt.Errorf("%s: %w", at, unix.ELOOP)
-			}
-			if !path.IsAbs(target) {
-				target = path.Join(path.Dir(at), target)
-			}
-			at, rest = "/", strings.TrimPrefix(path.Join(target, rest), "/")
-			continue
-		}
-		if rest == "" {
-			return nil
-		}
-		var name string
-		name, rest, _ = strings.Cut(rest, "/")
-		at = path.Join(at, name)
-	}
-}
-
-const maxLinks = 40

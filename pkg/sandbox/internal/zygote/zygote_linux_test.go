@@ -1,6 +1,7 @@
 package zygote
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -139,15 +140,21 @@ func TestTrusted(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-trusted-") // which everybody may write to
+	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-trusted-") // whose sticky bit keeps other users from replacing it
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	if err := os.Symlink("/bin/sh", dir+"/sh"); err != nil {
+	if err := errors.Join(os.Symlink("/bin/sh", dir+"/sh"), os.Mkdir(dir+"/open", 0o755), os.Symlink("/bin/sh", dir+"/open/sh")); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{dir + "/sh", dir + "/none", "/no/such/file"} {
+	if err := errors.Join(trusted(dir+"/sh"), trusted(dir+"/open/sh")); err != nil {
+		t.Error(err)
+	}
+	if err := os.Chmod(dir+"/open", 0o775); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{dir + "/open/sh", dir + "/open", "/var/tmp", dir + "/none", "/no/such/file"} {
 		if err := trusted(file); err == nil {
 			t.Errorf("%s is trusted", file)
 		}

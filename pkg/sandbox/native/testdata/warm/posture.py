@@ -33,6 +33,7 @@ for name in ("Pid", "Tgid", "NStgid", "NSpid", "NSpgid", "NSsid"):
 for name in list(status):
     if name.startswith(("Vm", "Rss", "voluntary", "nonvoluntary")) or name in ("FDSize", "HugetlbPages", "State"):
         del status[name]
+status.pop("Seccomp_filters", None)  # a fork has its zygote's besides: TestZygotePosture
 section("status", *("%s %s" % s for s in status.items()))
 for name in ("limits", "uid_map", "gid_map", "setgroups", "oom_score_adj", "oom_score_adj", "timerslack_ns", "loginuid", "sessionid", "coredump_filter", "cgroup", "personality", "attr/current"):
     try:
