@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -37,7 +38,10 @@ func Call(arch string, nr uint32, args [6]uint64) string {
 	case "personality":
 		detail = hex(low[0])
 	case "ioctl":
-		detail = constant(low[1], terminalRequests)
+		detail = hex(low[1])
+		if i := slices.IndexFunc(terminalRequests, func(n named) bool { return n.value == low[1] }); i >= 0 {
+			detail = terminalRequests[i].name
+		}
 	case "prctl":
 		detail = constant(low[0], prctlOptions)
 	case "setsockopt":
@@ -95,7 +99,7 @@ var (
 	socketTypes      = []named{{3, "SOCK_RAW"}, {4, "SOCK_RDM"}, {6, "SOCK_DCCP"}, {10, "SOCK_PACKET"}}
 	protocols        = []named{{33, "IPPROTO_DCCP"}, {115, "IPPROTO_L2TP"}, {132, "IPPROTO_SCTP"}, {136, "IPPROTO_UDPLITE"}, {256, "IPPROTO_SMC"}}
 	ptraceRequests   = []named{{0, "PTRACE_TRACEME"}, {16, "PTRACE_ATTACH"}, {0x4206, "PTRACE_SEIZE"}}
-	terminalRequests = []named{{0x5412, "TIOCSTI"}, {0x541c, "TIOCLINUX"}, {0x5423, "TIOCSETD"}}
+	terminalRequests = []named{{0x5412, "TIOCSTI"}, {0x541c, "TIOCLINUX"}, {0x541d, "TIOCCONS"}, {0x5423, "TIOCSETD"}}
 	prctlOptions     = []named{{22, "PR_SET_SECCOMP"}}
 	socketOptions    = []named{{26, "SO_ATTACH_FILTER"}, {50, "SO_ATTACH_BPF"}, {51, "SO_ATTACH_REUSEPORT_CBPF"}, {52, "SO_ATTACH_REUSEPORT_EBPF"}}
 	fileCommands     = []named{{1024, "F_SETLEASE"}, {1026, "F_NOTIFY"}, {1040, "F_SETDELEG"}}

@@ -201,6 +201,22 @@ func TestGoldenArguments(t *testing.T) {
 		{call: "fcntl", args: [6]uint64{0, 1024}, want: eINVAL},              // F_SETLEASE
 		{call: "fcntl", args: [6]uint64{0, high | 1026}, want: eINVAL},       // F_NOTIFY
 		{call: "ioctl", args: [6]uint64{0, high | 0x5423}, want: ePERM},      // TIOCSETD
+		{call: "ioctl", args: [6]uint64{0, 0x541d}, want: ePERM},             // TIOCCONS
+		{call: "ioctl", args: [6]uint64{0, 0xae01}, want: ePERM},             // KVM_CREATE_VM
+		{call: "ioctl", args: [6]uint64{0, 0x4c00}, want: ePERM},             // LOOP_SET_FD
+		{call: "ioctl", args: [6]uint64{0, 0x2285}, want: ePERM},             // SG_IO
+		{call: "ioctl", args: [6]uint64{0, high | 0xb701}, want: ePERM},      // NS_GET_USERNS
+		{call: "ioctl", args: [6]uint64{0, 0xc0502100}, want: ePERM},         // SECCOMP_IOCTL_NOTIF_RECV
+		{call: "ioctl", args: [6]uint64{0, 0x4b46}, want: ePERM},             // KDGKBENT
+		{call: "ioctl", args: [6]uint64{0, 0x400454ca}, want: eNOTTY},        // TUNSETIFF
+		{call: "ioctl", args: [6]uint64{0, 0x40086602}, want: eNOTTY},        // FS_IOC_SETFLAGS
+		{call: "ioctl", args: [6]uint64{0, 0xc0045877}, want: eNOTTY},        // FIFREEZE
+		{call: "ioctl", args: [6]uint64{0, 0x40049409}, want: eNOTTY},        // FICLONE
+		{call: "ioctl", args: [6]uint64{0, 0x8914}, want: eNOTTY},            // SIOCSIFFLAGS
+		{call: "ioctl", args: [6]uint64{0, 0x89f0}, want: eNOTTY},            // SIOCDEVPRIVATE
+		{call: "ioctl", args: [6]uint64{0, 0x541b}},                          // FIONREAD
+		{call: "ioctl", args: [6]uint64{0, high | 0x802c542a}},               // TCGETS2
+		{call: "ioctl", args: [6]uint64{0, 0x8912}},                          // SIOCGIFCONF
 		{call: "seccomp", args: [6]uint64{1, 0}, want: eNOSYS},
 		{call: "seccomp", args: [6]uint64{1, high | 1<<3}, want: eNOSYS},   // NEW_LISTENER
 		{call: "prctl", args: [6]uint64{15}},                               // PR_SET_NAME

@@ -267,6 +267,8 @@ var probes = slices.Concat([]probe{
 	{name: "tiocsti", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, unix.TIOCSTI, 0)},
 	{name: "tiocsti-high", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, 1<<32|unix.TIOCSTI, 0)},
 	{name: "tioclinux", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, 0x541c, 0)},
+	{name: "nsgetuserns", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, unix.NS_GET_USERNS, 0)},
+	{name: "setflags", want: unix.ENOTTY, run: raw(unix.SYS_IOCTL, bad, unix.FS_IOC_SETFLAGS, 0)},
 	{name: "tiocsetd", want: unix.EPERM, run: raw(unix.SYS_IOCTL, bad, 0x5423, 0)},
 	{name: "lease", want: unix.EINVAL, run: raw(unix.SYS_FCNTL, bad, unix.F_SETLEASE, 0)},
 	{name: "notify", want: unix.EINVAL, run: raw(unix.SYS_FCNTL, bad, unix.F_NOTIFY, 0)},

@@ -217,6 +217,41 @@ var ordinary = []struct {
 		return err
 	}},
 	{"terminal size", passes(unix.SYS_IOCTL, bad, unix.TIOCGWINSZ, 0)},
+	{"terminal", func() error {
+		master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(master)
+		if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+			return err
+		}
+		peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+		if errno != 0 {
+			return errno
+		}
+		defer unix.Close(int(peer))
+		_, err1 := unix.IoctlGetInt(master, unix.TIOCGPTN)
+		_, err2 := unix.IoctlGetInt(int(peer), unix.TIOCINQ) // FIONREAD
+		attributes, err := unix.IoctlGetTermios(int(peer), unix.TCGETS2)
+		if err == nil {
+			err = errors.Join(unix.IoctlSetTermios(int(peer), unix.TCSETSW2, attributes), unix.IoctlSetTermios(int(peer), unix.TCSETSF, attributes))
+		}
+		return errors.Join(err, err1, err2, unix.IoctlSetWinsize(master, unix.TIOCSWINSZ, &unix.Winsize{Row: 5, Col: 7}))
+	}},
+	{"interfaces by ioctl", func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		lo, err := unix.NewIfreq("lo")
+		if err == nil {
+			err = errors.Join(unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, lo), unix.IoctlIfreq(fd, unix.SIOCGIFMTU, lo), unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, lo))
+		}
+		return err
+	}},
+	{"copy that would rather clone", func() error { return exec.Command("cp", "--reflink=auto", "/etc/passwd", "copied").Run() }},
 	{"personality query", passes(unix.SYS_PERSONALITY, 0xffffffff)},
 	{"landlock", passes(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1)},
 	{"close_range", passes(unix.SYS_CLOSE_RANGE, 9000, 9001, 0)},

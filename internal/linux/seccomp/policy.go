@@ -47,6 +47,7 @@ const (
 const (
 	ePERM            = 1
 	eINVAL           = 22
+	eNOTTY           = 25
 	eNOSYS           = 38
 	eNOPROTOOPT      = 92
 	eOPNOTSUPP       = 95
@@ -56,6 +57,7 @@ const (
 	noSys            = retErrno | eNOSYS
 	notPermitted     = retErrno | ePERM
 	invalid          = retErrno | eINVAL
+	noSuchRequest    = retErrno | eNOTTY
 	noSuchOption     = retErrno | eNOPROTOOPT
 	noSuchFamily     = retErrno | eAFNOSUPPORT
 	noSuchSocketType = retErrno | eSOCKTNOSUPPORT
@@ -122,7 +124,7 @@ const (
 	ruleClone                    // no new namespaces
 	ruleSocket                   // families, types and protocols of socket and socketpair
 	rulePersonality              // the execution domains moby lists
-	ruleIoctl                    // no terminal injection
+	ruleIoctl                    // requests by number
 	rulePrctl                    // no filters of its own
 	ruleSockopt                  // nor on sockets
 	ruleFcntl                    // no leases
@@ -193,6 +195,28 @@ const (
 	createBits = 0x40 | 0x400000 // O_CREAT | __O_TMPFILE, equal on both architectures
 )
 
+// requests are those of ioctl that programs may make. Numbers are equal on both architectures.
+var requests = []uint32{
+	// Terminals: TCGETS, TCSETS, TCSETSW, TCSETSF, TCGETA, TCSETA, TCSETAW, TCSETAF, TCSBRK, TCXONC, TCFLSH, TIOCEXCL, TIOCNXCL, TIOCSCTTY, TIOCGPGRP,
+	// TIOCSPGRP, TIOCOUTQ, TIOCGWINSZ, TIOCSWINSZ, TIOCPKT, TIOCNOTTY, TIOCGETD, TCSBRKP, TIOCGSID
+	0x5401, 0x5402, 0x5403, 0x5404, 0x5405, 0x5406, 0x5407, 0x5408, 0x5409, 0x540a, 0x540b, 0x540c, 0x540d, 0x540e, 0x540f,
+	0x5410, 0x5411, 0x5413, 0x5414, 0x5420, 0x5422, 0x5424, 0x5425, 0x5429,
+	// TCGETS2, TCSETS2, TCSETSW2, TCSETSF2
+	0x802c542a, 0x402c542b, 0x402c542c, 0x402c542d,
+	// TIOCGPTN, TIOCSPTLCK, TIOCGPTLCK, TIOCGPKT, TIOCGEXCL, TIOCSIG, TIOCGPTPEER
+	0x80045430, 0x40045431, 0x80045439, 0x80045438, 0x80045440, 0x40045436, 0x5441,
+	// Any descriptor: FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC, FIOQSIZE
+	0x541b, 0x5421, 0x5450, 0x5451, 0x5452, 0x5460,
+	// Files: FIGETBSZ, FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR
+	0x2, 0x80086601, 0x801c581f,
+	// Sockets: FIOSETOWN, SIOCSPGRP, FIOGETOWN, SIOCGPGRP, SIOCATMARK, SIOCGSTAMP, SIOCGSTAMPNS, and the last two with 64 bits; SIOCOUTQNSD
+	0x8901, 0x8902, 0x8903, 0x8904, 0x8905, 0x8906, 0x8907, 0x80108906, 0x80108907, 0x894b,
+	// Interfaces, to look at: SIOCGIFNAME, CONF, FLAGS, ADDR, DSTADDR, BRDADDR, NETMASK, METRIC, MTU, HWADDR, INDEX, TXQLEN, MAP
+	0x8910, 0x8912, 0x8913, 0x8915, 0x8917, 0x8919, 0x891b, 0x891d, 0x8921, 0x8927, 0x8933, 0x8942, 0x8970,
+	// RNDGETENTCNT: libraries make sure by it that /dev/urandom is what it is called
+	0x80045200,
+}
+
 // Read-only after link time: composed of constants only, so that the package
 // has no initialiser.
 var (
@@ -219,9 +243,17 @@ var (
 		{arg: 0, op: opNotIn, mask: whole, set: []uint32{0, 0x8, 0x20000, 0x20008, 0xffffffff}, then: notPermitted},
 	}
 	stepsIoctl = []step{
-		// TIOCSTI and TIOCLINUX type into a terminal that may be shared with the
-		// host; TIOCSETD reaches line disciplines no program here needs.
-		{arg: 1, op: opIn, mask: whole, set: []uint32{0x5412, 0x541c, 0x5423}, then: notPermitted},
+		// TIOCSTI and TIOCLINUX type into a terminal that may be shared with the host, TIOCCONS takes the console's output;
+		// TIOCSETD reaches line disciplines no program here needs.
+		{arg: 1, op: opIn, mask: whole, set: []uint32{0x5412, 0x541c, 0x541d, 0x5423}, then: notPermitted},
+		// Groups of requests that no program here has a device for, by the byte that tells drivers apart: seccomp's listeners,
+		// SCSI, perf, evdev, consoles, loop devices, CD-ROMs, USB, virtual terminals, DRM, userfaultfd, KVM, vhost, namespaces.
+		{arg: 1, op: opIn, mask: 0xff00, then: notPermitted, set: []uint32{
+			0x2100, 0x2200, 0x2400, 0x4500, 0x4b00, 0x4c00, 0x5300, 0x5500, 0x5600, 0x6400, 0xaa00, 0xae00, 0xaf00, 0xb700,
+		}},
+		// Whatever is not listed is answered as by a file that does not know it, which programs that try their luck (cp, with
+		// FICLONE) take for an answer.
+		{arg: 1, op: opNotIn, mask: whole, set: requests, then: noSuchRequest, quiet: true},
 	}
 	// FS_IOC_RESVSP, FS_IOC_RESVSP64 and FS_IOC_ZERO_RANGE besides: fallocate by other names, on every file system.
 	stepsIoctlAllocate = []step{

@@ -110,7 +110,7 @@ func watch(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refusal) {
 
 // Every refusal that is watched is the very errno of the filter that is not, and is counted by name unless it is quiet.
 func TestWatchRefuses(t *testing.T) {
-	quiet := strings.Fields(`clone3 netlink-route netlink-generic socketpair-netlink io_uring_setup mbind io_setup future mptcp sync syncfs
+	quiet := strings.Fields(`clone3 netlink-route netlink-generic socketpair-netlink io_uring_setup mbind io_setup future mptcp sync syncfs setflags
 		x32-getpid x32-mount x32-ptrace`)
 	names := map[string]string{ // where the probe's name is not the call's
 		"umount2": "umount2", "seccomp-filter": "seccomp", "seccomp-listener": "seccomp", "prctl-filter": "prctl(PR_SET_SECCOMP)",
@@ -120,7 +120,7 @@ func TestWatchRefuses(t *testing.T) {
 		"packet": "socket(AF_PACKET)", "alg": "socket(AF_ALG)", "alg-high": "socket(AF_ALG)", "vsock": "socket(AF_VSOCK)", "xdp": "socket(AF_XDP)",
 		"raw4": "socket(SOCK_RAW)", "raw4-flags": "socket(SOCK_RAW)", "raw6": "socket(SOCK_RAW)", "sock-packet": "socket(SOCK_PACKET)",
 		"sctp": "socket(IPPROTO_SCTP)", "tiocsti": "ioctl(TIOCSTI)", "tiocsti-high": "ioctl(TIOCSTI)", "tioclinux": "ioctl(TIOCLINUX)",
-		"tiocsetd": "ioctl(TIOCSETD)", "lease": "fcntl(F_SETLEASE)", "notify": "fcntl(F_NOTIFY)", "personality-aslr": "personality(0x40000)",
+		"tiocsetd": "ioctl(TIOCSETD)", "nsgetuserns": "ioctl(0xb701)", "lease": "fcntl(F_SETLEASE)", "notify": "fcntl(F_NOTIFY)", "personality-aslr": "personality(0x40000)",
 		"socket-filter": "setsockopt(SO_ATTACH_FILTER)", "socket-reuseport-filter": "setsockopt(SO_ATTACH_REUSEPORT_CBPF)", "ptrace": "ptrace(2)",
 		"oob-sendto": "sendto(MSG_OOB)", "oob-sendmsg": "sendmsg(MSG_OOB)", "oob-sendmmsg": "sendmmsg(MSG_OOB)",
 	}
