@@ -61,7 +61,8 @@ func (b *Backend) tryLaunch(ctx context.Context, d *daemon, s *shape) (*box, err
 	if err != nil {
 		return nil, err
 	}
-	config, host, err := b.config(d, s, volume)
+	setup := d.setup(s)
+	config, host, err := b.config(d, s, setup, volume)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +70,7 @@ func (b *Backend) tryLaunch(ctx context.Context, d *daemon, s *shape) (*box, err
 	if err != nil {
 		return nil, explainCreate(s, err)
 	}
-	c := &box{d: d, id: id, shape: s, setup: d.setup(s)}
+	c := &box{d: d, id: id, shape: s, setup: setup}
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(err, c.remove())
 	}

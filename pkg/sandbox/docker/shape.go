@@ -215,7 +215,7 @@ const (
 )
 
 // config is the container as the daemon is asked for it.
-func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config, *container.HostConfig, error) {
+func (b *Backend) config(d *daemon, s *shape, setup *wire.Setup, volume string) (*container.Config, *container.HostConfig, error) {
 	off := false
 	config := &container.Config{
 		Hostname: s.Hostname, User: "0:0", Image: s.Image, WorkingDir: "/",
@@ -232,7 +232,7 @@ func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config,
 	openFiles := int64(max(s.Limits.OpenFiles, 4096)) // the helper's own streams have to fit in as well
 	host := &container.HostConfig{
 		AutoRemove: true, NetworkMode: "none", LogConfig: container.LogConfig{Type: "none"}, // or the daemon would keep all that is said
-		ReadonlyRootfs: true, CapDrop: []string{"ALL"}, CapAdd: []string{"SETUID", "SETGID", "KILL", "CHOWN", "DAC_OVERRIDE"},
+		ReadonlyRootfs: true, CapDrop: []string{"ALL"}, CapAdd: []string{"SETUID", "SETGID", "KILL", "DAC_OVERRIDE"},
 		IpcMode: container.IPCModePrivate, CgroupnsMode: container.CgroupnsModePrivate, Runtime: s.Runtime, Init: &off,
 		Resources: resources(s.Limits), Tmpfs: map[string]string{}, ShmSize: int64(min(s.Limits.Memory, 64*sandbox.MiB)),
 	}
@@ -241,6 +241,8 @@ func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config,
 		{Name: "nofile", Soft: openFiles, Hard: openFiles},
 	}
 	if d.podman {
+		// Its scratch is root's at first: see tmpfs. The helper gives up the capability before there is a program.
+		host.CapAdd = append(host.CapAdd, "CHOWN")
 		// With a read-only root it makes these writable, as large as they get, unless somebody else has a say.
 		for _, at := range []string{"/run", "/var/tmp"} {
 			host.Tmpfs[at] = "rw,noexec,nosuid,nodev,size=64k,mode=755"
@@ -249,7 +251,7 @@ func (b *Backend) config(d *daemon, s *shape, volume string) (*container.Config,
 		host.Ulimits = append(host.Ulimits, &container.Ulimit{Name: "nproc", Soft: tasksOfUser, Hard: tasksOfUser})
 	}
 	for _, part := range files.Parts {
-		host.Tmpfs[part.At] = d.tmpfs(s.Limits, part.Mode)
+		host.Tmpfs[part.At] = d.tmpfs(s.Limits, setup, part.Mode)
 	}
 	if d.podman { // it would read commas in paths of mounts as options
 		host.Binds = []string{volume + ":" + helperDir + ":ro"}
@@ -294,11 +296,11 @@ var (
 	readOnly = []string{"/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// tmpfs are the options of a directory of the scratch. Who owns it is set by the helper: not every engine takes that here.
-func (d *daemon) tmpfs(l sandbox.Limits, mode uint32) string {
+// tmpfs are the options of a directory of the scratch. Podman takes no owner here: there the helper sets it.
+func (d *daemon) tmpfs(l sandbox.Limits, setup *wire.Setup, mode uint32) string {
 	options := []string{"rw", "exec", "nosuid", "nodev", "size=" + strconv.FormatUint(uint64(l.Disk), 10), "mode=" + strconv.FormatUint(uint64(mode), 8)}
 	if !d.podman {
-		options = append(options, "nr_inodes="+strconv.Itoa(l.Inodes))
+		options = append(options, fmt.Sprintf("nr_inodes=%d,uid=%d,gid=%d", l.Inodes, setup.OuterUID, setup.OuterGID))
 	}
 	return strings.Join(options, ",")
 }

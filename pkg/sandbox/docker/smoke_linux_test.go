@@ -179,7 +179,7 @@ func crashOnce(t *testing.T, e *engine, b *Backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, host, err := other.config(d, shape, volume)
+	config, host, err := other.config(d, shape, d.setup(shape), volume)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -171,4 +172,21 @@ func FuzzDemux(f *testing.F) {
 			t.Errorf("%d bytes out of %d", total, len(text))
 		}
 	})
+}
+
+// The helper's container may give files away only where the engine can not mount the scratch as the user's own.
+func TestContainerCapabilities(t *testing.T) {
+	b := &Backend{life: life{dir: t.TempDir()}}
+	for _, podman := range []bool{false, true} {
+		d, s := &daemon{arch: "amd64", podman: podman, local: true}, &shape{Limits: sandbox.DefaultLimits()}
+		setup := d.setup(s)
+		_, host, err := b.config(d, s, setup, "volume")
+		if err != nil {
+			t.Fatal(err)
+		}
+		owned := strings.Contains(host.Tmpfs[sandbox.WorkspaceDir], fmt.Sprintf("uid=%d,gid=%d", setup.OuterUID, setup.OuterGID))
+		if gives := slices.Contains(host.CapAdd, "CHOWN"); gives != podman || owned == podman || !slices.Equal(host.CapDrop, []string{"ALL"}) {
+			t.Errorf("podman %v: %q, %q", podman, host.CapAdd, host.Tmpfs)
+		}
+	}
 }

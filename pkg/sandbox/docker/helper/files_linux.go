@@ -32,21 +32,23 @@ func newClerk(setup *wire.Setup) (*clerk, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open %s: %w", d.At, err)
 		}
-		// The mode first: afterwards it is another's directory.
-		if err := unix.Fchmod(fd, d.Mode); err != nil {
-			return nil, fmt.Errorf("chmod %s: %w", d.At, err)
+		// Docker mounts them so; Podman can not, and lets us.
+		var st unix.Stat_t
+		if err = unix.Fstat(fd, &st); err == nil && (st.Uid != setup.OuterUID || st.Gid != setup.OuterGID) {
+			err = unix.Fchown(fd, int(setup.OuterUID), int(setup.OuterGID))
 		}
-		if err := unix.Fchown(fd, int(setup.OuterUID), int(setup.OuterGID)); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("chown %s: %w", d.At, err)
 		}
 		c.dirs[d.Name] = fd
 	}
 	hired := make(chan error)
-	go c.work(int(setup.OuterUID), int(setup.OuterGID), hired)
+	go c.work(setup, hired)
 	return c, <-hired
 }
 
-func (c *clerk) work(uid, gid int, hired chan<- error) {
+func (c *clerk) work(setup *wire.Setup, hired chan<- error) {
+	uid, gid := int(setup.OuterUID), int(setup.OuterGID)
 	runtime.LockOSThread() // for good: nobody else is to have this thread
 	_, _ = unix.SetfsgidRetGid(gid)
 	_, _ = unix.SetfsuidRetUid(uid)
@@ -56,6 +58,13 @@ func (c *clerk) work(uid, gid int, hired chan<- error) {
 	if err := errors.Join(errGID, errUID); err != nil || nowGID != gid || nowUID != uid {
 		hired <- fmt.Errorf("become user %d for files: %w", uid, errors.Join(unix.EPERM, err))
 		return
+	}
+	// Engines give a mount the mode that the directory has in the image. Its owner, whom this thread is for files, may change that.
+	for _, d := range setup.Dirs {
+		if err := unix.Fchmod(c.dirs[d.Name], d.Mode); err != nil {
+			hired <- fmt.Errorf("chmod %s: %w", d.At, err)
+			return
+		}
 	}
 	hired <- nil
 	var once sync.Once // at the first job: what the helper drops for all its threads is gone by then
