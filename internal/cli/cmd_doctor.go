@@ -214,7 +214,7 @@ func (d diagnosis) text(paint palette) string {
 	for _, control := range sandbox.AllControls() {
 		row(string(control), func(f backendFinding) string { return paint.state(f.Controls[control], stateWidth) })
 	}
-	b.WriteString("\nenforced: by the kernel, at once   polled: by sandbox-run, looking again and again   absent: not at all\n")
+	b.WriteString("\nenforced: by the kernel, at once   declared: asked for, not observable   polled: by sandbox-run, looking again and again   absent: not at all\n")
 	for _, f := range d.Backends {
 		f.gaps(&b, paint)
 	}

@@ -290,7 +290,7 @@ func (p palette) state(s sandbox.ControlState, width int) string {
 	switch s {
 	case sandbox.Enforced:
 		return p.green(text)
-	case sandbox.Polled:
+	case sandbox.Declared, sandbox.Polled:
 		return p.yellow(text)
 	}
 	return p.red(text)

@@ -93,6 +93,13 @@ type Witness interface {
 	Refused() (violations []Violation, unknown string)
 }
 
+// Measured is what a Task is too when its backend has looked at the started program.
+type Measured interface {
+	// Isolation is what the program was found to have; after Finish, with the limits that were in force at its end. False when it was not
+	// looked at.
+	Isolation() (iso Isolation, measured bool)
+}
+
 // Resettable is what a Task is too when its peaks can be counted anew: what came before is then not part of them.
 type Resettable interface {
 	ResetPeaks() error

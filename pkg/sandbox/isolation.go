@@ -43,7 +43,8 @@ type ControlState string
 
 // The states of a control.
 const (
-	Enforced ControlState = "enforced" // by the kernel, at once
+	Enforced ControlState = "enforced" // by the kernel, at once; in a run's report: measured on the started program
+	Declared ControlState = "declared" // asked for, and not observable here: enough for a tier, and a gap for --strict
 	Polled   ControlState = "polled"   // by us, looking again and again; overshoot is possible
 	Absent   ControlState = "absent"
 )
@@ -77,8 +78,8 @@ const (
 	ControlCleanup      Control = "dies_with_supervisor"
 )
 
-// containerControls must all be enforced for a sandbox to call itself a container; namespace-tier
-// sandboxes may merely poll the last three.
+// The controls of both lists must be enforced or declared for a sandbox to call itself a container; namespace-tier
+// sandboxes may merely poll the limits.
 var (
 	wallControls = []Control{
 		ControlUserNS, ControlPidNS, ControlMountNS, ControlNetNS, ControlIPCNS, ControlUTSNS, ControlCgroupNS,
@@ -86,6 +87,9 @@ var (
 	}
 	kernelLimits = []Control{ControlMemory, ControlProcesses, ControlCPU}
 )
+
+// WallControls lists the walls that every container has; Landlock is one more, where the kernel has it.
+func WallControls() []Control { return slices.Clone(wallControls) }
 
 // AllControls lists every control, in the order reports use.
 func AllControls() []Control {
@@ -128,6 +132,15 @@ func (iso *Isolation) Enforce(controls ...Control) {
 	}
 }
 
+// Declare turns controls that were enforced into declared ones, for one reason.
+func (iso *Isolation) Declare(reason, remedy string, controls ...Control) {
+	for _, c := range controls {
+		if iso.Controls[c] == Enforced {
+			iso.Lack(c, Declared, reason, remedy)
+		}
+	}
+}
+
 // Lack records a control that is weaker than it could be.
 func (iso *Isolation) Lack(c Control, state ControlState, reason, remedy string) {
 	iso.Controls[c] = state
@@ -146,9 +159,9 @@ func (iso *Isolation) Grade() {
 		return true
 	}
 	switch {
-	case has(wallControls, Enforced) && has(kernelLimits, Enforced):
+	case has(wallControls, Enforced, Declared) && has(kernelLimits, Enforced, Declared):
 		iso.Tier = TierContainer
-	case has(wallControls, Enforced) && has(kernelLimits, Enforced, Polled):
+	case has(wallControls, Enforced, Declared) && has(kernelLimits, Enforced, Declared, Polled):
 		iso.Tier = TierNamespace
 	default:
 		iso.Tier = TierNone

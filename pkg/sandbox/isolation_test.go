@@ -40,12 +40,16 @@ func TestGrade(t *testing.T) {
 	walls := []Control{"user_namespace", "pid_namespace", "mount_namespace", "network_namespace", "ipc_namespace", "uts_namespace", "cgroup_namespace", "private_root", "seccomp", "no_new_privileges", "no_capabilities"}
 	limits := []Control{"memory", "pids", "cpus"}
 	for _, c := range AllControls() {
-		for _, state := range []ControlState{Absent, Polled} {
+		for _, state := range []ControlState{Absent, Polled, Declared} {
 			iso := full.Clone()
 			iso.Lack(c, state, "because", "")
 			iso.Grade()
 			want := TierContainer
 			switch {
+			case state == Declared: // enough for a tier, and never for --strict
+				if iso.Check(TierContainer, true) == nil {
+					t.Errorf("%s is declared, and --strict takes it", c)
+				}
 			case slices.Contains(walls, c), slices.Contains(limits, c) && state == Absent:
 				want = TierNone
 			case slices.Contains(limits, c):
@@ -62,11 +66,11 @@ func TestGrade(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		iso := NewIsolation("x")
 		for _, c := range AllControls() {
-			iso.Controls[c] = rapid.SampledFrom([]ControlState{Enforced, Polled, Absent}).Draw(t, string(c))
+			iso.Controls[c] = rapid.SampledFrom([]ControlState{Enforced, Declared, Polled, Absent}).Draw(t, string(c))
 		}
 		iso.Grade()
 		for _, c := range walls {
-			if iso.Tier != TierNone && iso.Controls[c] != Enforced {
+			if iso.Tier != TierNone && iso.Controls[c] != Enforced && iso.Controls[c] != Declared {
 				t.Fatalf("%s without %s", iso.Tier, c)
 			}
 		}

@@ -71,6 +71,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		}
 		return nil, err
 	}
+	if err := r.check(ctx, task); err != nil {
+		return nil, err
+	}
 	started := time.Now()
 	mon := monitor.Start(task, monitor.Options{
 		Interval: interval, Begin: started, Startup: started.Sub(began),
@@ -119,7 +122,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	res := &Result{
 		Verdict: judge(f), Exit: f.exit, Phase: r.p.Phase,
 		Stdout: stdout, Stderr: stderr,
-		Metrics: summary, Limits: r.p.Limits, Isolation: r.c.isolation(), Image: r.c.image(),
+		Metrics: summary, Limits: r.p.Limits, Isolation: r.isolation(task), Image: r.c.image(),
 		Notes: r.c.notes,
 	}
 	res.Violations = violationsOf(f, summary, r.p.Limits, res.Stdout, res.Stderr)
@@ -167,6 +170,32 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 
 // signalFileSize is SIGXFSZ, which not every system has that this compiles for.
 const signalFileSize = 25
+
+// isolation is what the program was found to have or, where its backend looks at none, what its sandbox has.
+func (r *run) isolation(task Task) Isolation {
+	if m, ok := task.(Measured); ok {
+		if iso, measured := m.Isolation(); measured {
+			iso.Chosen = r.c.chosen
+			return iso
+		}
+	}
+	return r.c.isolation()
+}
+
+// check ends a program that was found to have less than its sandbox must have.
+func (r *run) check(ctx context.Context, task Task) error {
+	err := r.isolation(task).Check(r.c.spec.Require, r.c.spec.Strict)
+	if err == nil {
+		return nil
+	}
+	if r.isolation(task).Check(r.c.spec.Require, false) != nil { // nothing that the caller could accept
+		err = &Error{Op: "measure the started program", Stage: "isolation", Err: errors.New(err.Error())}
+	}
+	_ = task.Kill()
+	_, waitErr := task.Wait()
+	_, finishErr := task.Finish(context.WithoutCancel(ctx))
+	return errors.Join(err, waitErr, finishErr)
+}
 
 // lostNote tells a program that somebody on the host has ended from one that ended by a signal of its own.
 const lostNote = "the sandbox's init was killed from outside, and the program with it: by somebody on the host, or by the kernel when the host's memory ran out; look at the host's log"

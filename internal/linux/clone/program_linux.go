@@ -41,10 +41,13 @@ type Program struct {
 	// Control is where a Filter that notifies of refused calls sends its listener, with the message Listener.
 	Control  int
 	Listener []byte
-	Dir      string
-	Paths    []string // tried in order
-	Args     []string
-	Env      []string
+	// Probe and Forbidden are as in initproto.Exec.
+	Probe     bool
+	Forbidden string
+	Dir       string
+	Paths     []string // tried in order
+	Args      []string
+	Env       []string
 }
 
 // launch is a Program as the child can use it.
@@ -67,6 +70,8 @@ type launch struct {
 	message    unix.Msghdr // to control, with the listener
 	payload    unix.Iovec
 	rights     rights
+	probe      bool
+	forbidden  *byte // or nil
 	dir        *byte
 	how        unix.OpenHow // to open it
 	paths      []*byte
@@ -87,7 +92,7 @@ type launch struct {
 func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	c := &launch{
 		cgroups: d.Cgroups, isolated: d.Isolated, housed: d.Housed, terminal: d.Terminal, joined: d.Joined, stdio: d.Stdio, rlimits: d.Rlimits,
-		uid: uintptr(d.UID), gid: uintptr(d.GID), keep: d.Keep, keepGroups: d.KeepGroups, landlock: d.Landlock,
+		uid: uintptr(d.UID), gid: uintptr(d.GID), keep: d.Keep, keepGroups: d.KeepGroups, landlock: d.Landlock, probe: d.Probe,
 		how: unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS},
 	}
 	if d.Renamed {
@@ -110,6 +115,11 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 		if &plain[0] != &filter[0] && len(d.Listener) > 0 {
 			c.notifying = &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 			c.enclose(d.Control, d.Listener)
+		}
+	}
+	if d.Forbidden != "" {
+		if c.forbidden, err = syscall.BytePtrFromString(d.Forbidden); err != nil {
+			return 0, initproto.StageProbe, err
 		}
 	}
 	if c.dir, err = syscall.BytePtrFromString(d.Dir); err != nil {
@@ -256,6 +266,7 @@ func becomeProgram(c *launch) {
 		pid     int32
 	}
 	var caps [6]uint32
+	var tried, answer uintptr
 
 	stage = initproto.StageCgroup
 	for i = 0; i < len(c.cgroups); i++ {
@@ -404,12 +415,15 @@ func becomeProgram(c *launch) {
 			goto fail
 		}
 	}
+	if c.forbidden != nil {
+		_, _, errno = unix.RawSyscall6(unix.SYS_MKNODAT, atCWD, uintptr(unsafe.Pointer(c.forbidden)), unix.S_IFCHR|0o600, 0, 0, 0)
+		tried = uintptr(errno)
+	}
 	// What somebody up the line chose to ignore is not the program's choice (W3). Handlers go with the exec.
 	for i = 1; i <= 64; i++ {
 		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(i), uintptr(unsafe.Pointer(&c.defaultAction)), 0, 8, 0, 0) // SIGKILL and SIGSTOP have no other
 	}
 	setMask(&zero, nil)
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&c.began)), 0) // can not fail with this clock
 	if c.filter != nil {
 		stage = initproto.StageSeccomp
 		if c.notifying != nil {
@@ -421,7 +435,17 @@ func becomeProgram(c *launch) {
 			if errno == 0 {
 				// Unsent, it ends with the exec: refused calls are then not counted, and refused.
 				c.rights.fd = int32(fd)
-				_, _, _ = unix.RawSyscall(unix.SYS_SENDMSG, uintptr(c.control), uintptr(unsafe.Pointer(&c.message)), unix.MSG_NOSIGNAL)
+				_, _, errno = unix.RawSyscall(unix.SYS_SENDMSG, uintptr(c.control), uintptr(unsafe.Pointer(&c.message)), unix.MSG_NOSIGNAL)
+				if c.probe {
+					stage = initproto.StageProbe
+					if errno != 0 { // nobody would answer
+						goto fail
+					}
+					answer, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, initproto.ProbeMark, tried, 0)
+					if answer != initproto.ProbeGo {
+						goto fail
+					}
+				}
 				goto execute
 			}
 			// No listener (an old kernel, or one that has another up the line): the same refusals, uncounted.
@@ -430,8 +454,15 @@ func becomeProgram(c *launch) {
 			goto fail
 		}
 	}
+	if c.probe {
+		stage = initproto.StageProbe
+		if _, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, initproto.ProbeMark, tried, 0); errno != unix.ENOSYS {
+			goto fail
+		}
+	}
 
 execute:
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&c.began)), 0) // can not fail with this clock
 	stage = initproto.StageExec
 	{
 		worst := unix.ENOENT

@@ -37,7 +37,7 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 	}
 	c := clone.Program{
 		Isolated: m.NewCgroupNS, Renamed: m.NewUserNS, Housed: s.housed, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
-		Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
+		Probe: m.Probe, Forbidden: m.Forbidden, Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
 		Began: began, Control: s.socket.fd, Listener: (&initproto.Listener{ID: m.ID}).Encode(),
 	}
 	initproto.Accompany(c.Listener, 1)
@@ -200,6 +200,8 @@ func describe(m *initproto.Exec, stage initproto.Stage) string {
 		return "restrict file access"
 	case initproto.StageSeccomp:
 		return "install filter"
+	case initproto.StageProbe:
+		return "seccomp: the filter is not in force"
 	}
 	return "start"
 }

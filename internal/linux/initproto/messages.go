@@ -41,6 +41,7 @@ const (
 	StageIdentity
 	StageSeccomp
 	StageWorkdir
+	StageProbe
 	StageExec
 )
 
@@ -48,7 +49,7 @@ var stageNames = [...]string{
 	StageProtocol: "protocol", StageNamespaces: "namespaces", StageRootfs: "rootfs", StageScratch: "scratch",
 	StageVolumes: "volumes", StageNetwork: "network", StageLandlock: "landlock", StageTerminal: "terminal",
 	StageFork: "fork", StageCgroup: "cgroup", StageSession: "session", StageStdio: "stdio", StageLimits: "limits",
-	StageIdentity: "identity", StageSeccomp: "seccomp", StageWorkdir: "workdir", StageExec: "exec",
+	StageIdentity: "identity", StageSeccomp: "seccomp", StageWorkdir: "workdir", StageProbe: "probe", StageExec: "exec",
 }
 
 func (s Stage) String() string {
@@ -139,6 +140,11 @@ type Exec struct {
 	// Console names a socket of the sandbox's own, to which a process comes that has the terminal: the program is that one's child. Empty: the
 	// init makes the terminal.
 	Console string
+	// Probe: between the last wall and the program, the process makes the call of [ProbeMark], and there is no program unless that is refused
+	// as the filter refuses it or, if the filter has a listener, answered with [ProbeGo].
+	Probe bool
+	// Forbidden is a path, or "". With Probe, the process tries to make a device there that every user may make, which nothing but Landlock refuses.
+	Forbidden string
 }
 
 // Ruleset is what Landlock enforces; without rules there is none. FS and Net are the rights that the kernel handles, and Scoped what a program
@@ -147,6 +153,13 @@ type Ruleset struct {
 	Rules           []Rule
 	FS, Net, Scoped uint64
 }
+
+// The probe is seccomp(ProbeMark, errno), where errno is what came of the attempt at Exec.Forbidden (0: it succeeded, or was not made). No
+// kernel knows such an operation: without a filter the call fails with EINVAL, and every filter of ours refuses it.
+const (
+	ProbeMark = 0x70726f62
+	ProbeGo   = 1
+)
 
 // Rule grants rights below a path.
 type Rule struct {
@@ -350,6 +363,8 @@ func (m *Exec) Encode() []byte {
 		w.bool(m.NewUserNS)
 		w.int(int64(m.Birthplace))
 		w.string(m.Console)
+		w.bool(m.Probe)
+		w.string(m.Forbidden)
 	})
 }
 
@@ -373,6 +388,7 @@ func (r *reader) exec() *Exec {
 	m.NewUserNS = r.bool()
 	m.Birthplace = r.fd()
 	m.Console = r.string()
+	m.Probe, m.Forbidden = r.bool(), r.string()
 	return m
 }
 

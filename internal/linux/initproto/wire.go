@@ -16,7 +16,7 @@ const HeaderSize = 5
 
 // Version is raised with every change to the messages, so that an init and a supervisor of
 // different builds find out before they misunderstand each other.
-const Version = 6
+const Version = 7
 
 // MaxDescriptors is how many descriptors travel with one frame at the most (the kernel's
 // SCM_MAX_FD is 253).

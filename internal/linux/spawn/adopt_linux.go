@@ -31,7 +31,7 @@ func Adopt(a Adopted) (*Init, error) {
 	}
 	return &Init{
 		pid: a.PID, pidfd: a.PIDFD, conn: c, whole: true, keeper: a.Kill, last: a.Last, done: make(chan struct{}),
-		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{}, listeners: map[uint64]*os.File{},
+		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{}, listeners: map[uint64]*os.File{}, examiners: map[uint64]chan *os.File{},
 	}, nil
 }
 

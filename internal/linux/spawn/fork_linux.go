@@ -23,11 +23,12 @@ type Foreign struct {
 	UserNS  *os.File // the init's
 	PIDFD   int      // the init's, by which its other namespaces are joined
 	Ruleset *os.File // the second wall, or nil
+	Probe   bool     // as in initproto.Exec
 }
 
 // Expect makes ready for a program that is forked by somebody else. The caller calls Adopt or Close.
 func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err error) {
-	f := &Foreign{program: &Program{init: i, id: m.ID}, PIDFD: -1, Stdio: [3]int{-1, -1, -1}}
+	f := &Foreign{program: &Program{init: i, id: m.ID}, Probe: measures(), PIDFD: -1, Stdio: [3]int{-1, -1, -1}}
 	defer func() {
 		if err != nil {
 			f.Close()
@@ -102,11 +103,20 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 }
 
 // Adopt has the init take on the program, which is its child and began at that time of the monotonic clock. The listener is
-// the program's from here on, and may be nil. Close is still due.
-func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File) (*Program, error) {
+// the program's from here on, and may be nil. With one, the process is looked at before it goes on, as by Run. Close is still due.
+func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File, examine Examine) (*Program, error) {
 	p, i := f.program, f.program.init
 	status := make(chan exit, 1)
 	p.running = running{ended: status, began: began, listener: listener}
+	if listener != nil && f.Probe {
+		var refusal error
+		if p.examined, refusal = answerProbe(listener, examine); refusal != nil {
+			return nil, refusal
+		}
+		var now unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // can not fail with this clock
+		p.began = uint64(now.Nano())
+	}
 	i.mu.Lock()
 	select {
 	case <-i.done:

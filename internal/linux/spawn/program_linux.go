@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 )
 
 // Program is one program an init runs, with the supervisor's ends of its pipes or its terminal.
@@ -33,10 +34,15 @@ type Program struct {
 // ErrNoTerminal is the error of resizing what is not there.
 var ErrNoTerminal = errors.New("the program has no terminal")
 
+// Examine looks at a process that waits between its last wall and its program. An error ends the process, and is the error of the start. Examine
+// does not answer the probe.
+type Examine func(*seccomp.Probe) error
+
 // Run executes a program. m names everything but the descriptors, which Run makes: pipes unless a
 // terminal is asked for, and the given cgroups to join or, where the kernel lets it, the one to be born in (nil is none).
+// With examine, the program is not executed before its process was looked at, if the kernel has a listener for its filter: see Examined.
 // The caller closes the Program.
-func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, birthplace *os.File) (*Program, error) {
+func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, birthplace *os.File, examine Examine) (*Program, error) {
 	p := &Program{init: i, id: m.ID}
 	var fds []int
 	m.Stdio = [3]int{-1, -1, -1}
@@ -60,7 +66,7 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, b
 		fds = append(fds, int(birthplace.Fd()))
 	}
 	var err error
-	if p.running, err = i.exec(ctx, m, fds); err != nil {
+	if p.running, err = i.exec(ctx, m, fds, examine); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -71,7 +77,7 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, b
 // close from here on.
 func (i *Init) RunConsole(ctx context.Context, m *initproto.Exec, master *os.File) (*Program, error) {
 	m.Stdio, m.Birthplace = [3]int{-1, -1, -1}, -1
-	r, err := i.exec(ctx, m, nil)
+	r, err := i.exec(ctx, m, nil, nil)
 	if err != nil {
 		_ = master.Close()
 		return nil, err
@@ -129,6 +135,9 @@ func (p *Program) TakeListener() *os.File {
 	p.listener = nil
 	return f
 }
+
+// Examined reports whether the process was looked at before it was executed.
+func (p *Program) Examined() bool { return p.examined }
 
 // CloseInput ends the program's input, and any write to it that is under way.
 func (p *Program) CloseInput() {

@@ -16,6 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 )
 
 // Options say in what the init is born.
@@ -88,7 +89,8 @@ type Init struct {
 	reaped  bool
 	lost    error // why it can not be understood any more, or nil
 
-	listeners map[uint64]*os.File // by exec id: of programs that are being started
+	listeners map[uint64]*os.File      // by exec id: of programs that are being started
+	examiners map[uint64]chan *os.File // by exec id: where the listener goes at once
 }
 
 // exit is how a program ended, and when by the monotonic clock.
@@ -153,7 +155,7 @@ func Start(o Options) (*Init, error) {
 	c, err := newConn(pair[0])
 	i := &Init{
 		pid: pid, pidfd: pidfd, conn: c, whole: o.Namespaces&unix.CLONE_NEWPID != 0, done: make(chan struct{}),
-		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{}, listeners: map[uint64]*os.File{},
+		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{}, listeners: map[uint64]*os.File{}, examiners: map[uint64]chan *os.File{},
 	}
 	if err == nil && o.Namespaces&unix.CLONE_NEWUSER != 0 {
 		err = o.mapIDs(pid)
@@ -328,6 +330,9 @@ func (i *Init) lose(err error) {
 func (i *Init) keepLocked(id uint64, files []*os.File) {
 	if len(files) == 1 && i.waiting[id] != nil && i.listeners[id] == nil {
 		i.listeners[id] = files[0]
+		if c := i.examiners[id]; c != nil { // it has room for one, and gets no more
+			c <- files[0]
+		}
 		return
 	}
 	closeFiles(files)
@@ -374,11 +379,16 @@ type running struct {
 	began    uint64
 	master   *os.File // the terminal's, if one was asked for
 	listener *os.File // non-blocking; nil if its filter does not notify, or the kernel has none
+	examined bool
 }
 
 // exec has the init run a program. It returns when the program was executed. The descriptors stay the caller's.
-func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (running, error) {
+func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examine Examine) (running, error) {
 	ans, status := make(chan answer, 1), make(chan exit, 1)
+	var waits chan *os.File
+	if m.Probe = examine != nil && measures(); m.Probe {
+		waits = make(chan *os.File, 1)
+	}
 	i.mu.Lock()
 	select {
 	case <-i.done:
@@ -387,12 +397,16 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (running,
 	default:
 	}
 	i.waiting[m.ID], i.exits[m.ID] = ans, status
+	if waits != nil {
+		i.examiners[m.ID] = waits
+	}
 	i.mu.Unlock()
 	forget := func() {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		delete(i.waiting, m.ID)
 		delete(i.exits, m.ID)
+		delete(i.examiners, m.ID)
 	}
 	if Weaken.Exec != nil {
 		fds = Weaken.Exec(m, fds)
@@ -401,25 +415,42 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (running,
 		forget()
 		return running{}, errors.Join(ErrGone, err)
 	}
+	r := running{ended: status}
 	var a answer
 	var ok bool
-	select {
-	case a, ok = <-ans:
-	case <-ctx.Done():
-		// What it was about to start must not run unwatched.
-		i.end()
-		forget()
+	var refusal error // by examine
+	for answered := false; !answered; {
 		select {
-		case a = <-ans: // just now
-			closeFiles(a.files)
-			closeFiles([]*os.File{a.listener})
-		default:
+		case a, ok = <-ans:
+			answered = true
+		case l := <-waits:
+			stop := context.AfterFunc(ctx, i.end) // a process that is gone keeps nobody waiting
+			r.examined, refusal = answerProbe(l, examine)
+			stop()
+		case <-ctx.Done():
+			// What it was about to start must not run unwatched.
+			i.end()
+			forget()
+			select {
+			case a = <-ans: // just now
+				closeFiles(a.files)
+				closeFiles([]*os.File{a.listener})
+			default:
+			}
+			return running{}, ctx.Err()
 		}
-		return running{}, ctx.Err()
 	}
+	i.mu.Lock()
+	delete(i.examiners, m.ID)
+	i.mu.Unlock()
 	switch m := a.msg.(type) {
 	case *initproto.Started:
-		r := running{ended: status, began: m.At, listener: a.listener}
+		if refusal != nil { // the process was killed before it could be told
+			forget()
+			closeFiles(append(a.files, a.listener))
+			return running{}, refusal
+		}
+		r.began, r.listener = m.At, a.listener
 		if len(a.files) > 0 {
 			r.master = a.files[0]
 			closeFiles(a.files[1:])
@@ -428,6 +459,9 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (running,
 	case *initproto.Failed:
 		forget()
 		closeFiles(a.files)
+		if refusal != nil {
+			return running{}, refusal
+		}
 		return running{}, &Error{Stage: m.Stage, Detail: m.Detail, Errno: syscall.Errno(m.Errno)}
 	}
 	if !ok {
@@ -439,6 +473,22 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int) (running,
 		return running{}, ErrGone
 	}
 	return running{}, initproto.ErrMalformed
+}
+
+// measures reports whether programs are looked at, as they are but for tests.
+func measures() bool { return !Weaken.Unmeasured }
+
+// answerProbe has a process that waits at a listener looked at, and lets it go on or has it end. A process that is gone was not looked at, which
+// is no error: the init says what became of it.
+func answerProbe(listener *os.File, examine Examine) (examined bool, refusal error) {
+	probe, err := seccomp.AwaitProbe(listener)
+	if err != nil {
+		_ = listener.Close() // a process that did something else must not wait for an answer
+		return false, nil
+	}
+	refusal = examine(probe)
+	err = probe.Answer(refusal == nil)
+	return err == nil && refusal == nil, refusal
 }
 
 // Signal reaches one program, or everyone.

@@ -82,7 +82,7 @@ var ids atomic.Uint64
 // run runs a program to its end and returns its output.
 func run(t *testing.T, i *Init, m *initproto.Exec) (out string, code, signal int) {
 	t.Helper()
-	p, err := i.Run(context.Background(), m, nil, nil)
+	p, err := i.Run(context.Background(), m, nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestMalformedSetup(t *testing.T) {
 // Garbage later on ends the init, and what it runs.
 func TestMalformedLater(t *testing.T) {
 	i := plain(t)
-	p, err := i.Run(context.Background(), program("sleep", "60"), nil, nil)
+	p, err := i.Run(context.Background(), program("sleep", "60"), nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestMalformedLater(t *testing.T) {
 
 func TestRun(t *testing.T) {
 	i := plain(t)
-	keep, err := i.Run(context.Background(), program("sleep", "60"), nil, nil) // an init ends with its last program
+	keep, err := i.Run(context.Background(), program("sleep", "60"), nil, nil, nil) // an init ends with its last program
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestRun(t *testing.T) {
 	if out, _, _ := run(t, i, program("cat", "/proc/self/timerslack_ns")); out != "50000\n" {
 		t.Errorf("timer slack %q", out)
 	}
-	p, err := i.Run(context.Background(), program("cat"), nil, nil)
+	p, err := i.Run(context.Background(), program("cat"), nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("signal %d", signal)
 	}
 	<-i.Done()
-	if _, err := i.Run(context.Background(), program("true"), nil, nil); !errors.Is(err, ErrGone) {
+	if _, err := i.Run(context.Background(), program("true"), nil, nil, nil); !errors.Is(err, ErrGone) {
 		t.Errorf("after its end: %v", err)
 	}
 }
@@ -335,7 +335,7 @@ func TestAliveAmongSignals(t *testing.T) {
 // Each failure says at which stage, and why, exactly; the init lives on while something else runs.
 func TestExecErrors(t *testing.T) {
 	i := plain(t)
-	keep, err := i.Run(context.Background(), program("sleep", "60"), nil, nil)
+	keep, err := i.Run(context.Background(), program("sleep", "60"), nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +390,7 @@ func TestExecErrors(t *testing.T) {
 			m.Landlock = initproto.Ruleset{Rules: []initproto.Rule{{Path: "/", Access: 1 << 60}}, FS: 1}
 		}, "true"), nil, initproto.StageLandlock, unix.EINVAL, "rule for /"},
 	} {
-		p, err := i.Run(context.Background(), c.m, c.join, nil)
+		p, err := i.Run(context.Background(), c.m, c.join, nil, nil)
 		var e *Error
 		if err == nil {
 			p.Close()
@@ -405,7 +405,7 @@ func TestExecErrors(t *testing.T) {
 	// Descriptors that did not come.
 	m := program("true")
 	m.Stdio = [3]int{0, 1, 7}
-	if _, err := i.exec(context.Background(), m, []int{int(null.Fd()), int(null.Fd())}); err == nil {
+	if _, err := i.exec(context.Background(), m, []int{int(null.Fd()), int(null.Fd())}, nil); err == nil {
 		t.Error("descriptors that do not exist are taken")
 	}
 	if out, code, _ := run(t, i, program("echo", "control")); out != "control\n" || code != 0 {
@@ -417,7 +417,7 @@ func TestExecErrors(t *testing.T) {
 func TestOnlyProgramFails(t *testing.T) {
 	i := plain(t)
 	var e *Error
-	if _, err := i.Run(context.Background(), program("no-such-program"), nil, nil); !errors.As(err, &e) || e.Stage != initproto.StageExec {
+	if _, err := i.Run(context.Background(), program("no-such-program"), nil, nil, nil); !errors.As(err, &e) || e.Stage != initproto.StageExec {
 		t.Error(err)
 	}
 	select {
@@ -462,7 +462,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 		for n := range 30 {
 			i := plain(t)
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n)*100*time.Microsecond)
-			p, err := i.Run(ctx, program("sleep", "62"), nil, nil)
+			p, err := i.Run(ctx, program("sleep", "62"), nil, nil, nil)
 			if err == nil { // it was faster; then it is a program like any other
 				p.Close()
 				i.end()
@@ -482,7 +482,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() {
-					p, err := i.Run(context.Background(), program("sleep", "60"), nil, nil)
+					p, err := i.Run(context.Background(), program("sleep", "60"), nil, nil, nil)
 					if err != nil {
 						if !errors.Is(err, ErrGone) {
 							t.Error(err)
@@ -507,7 +507,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 	})
 	t.Run("hung up on", func(t *testing.T) {
 		i := plain(t)
-		p, err := i.Run(context.Background(), program("sh", "-c", "setsid sleep 61 & echo on; sleep 61"), nil, nil)
+		p, err := i.Run(context.Background(), program("sh", "-c", "setsid sleep 61 & echo on; sleep 61"), nil, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -554,7 +554,7 @@ func TestLeavesNothing(t *testing.T) {
 		}
 		m := program("echo", "x")
 		m.Terminal = ids.Load()%2 == 0
-		p, err := i.Run(context.Background(), m, nil, nil)
+		p, err := i.Run(context.Background(), m, nil, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

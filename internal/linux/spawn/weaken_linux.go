@@ -9,4 +9,6 @@ var Weaken struct {
 	Start func(*Options)
 	Setup func(m *initproto.Setup, files []int) []int
 	Exec  func(m *initproto.Exec, files []int) []int
+	// Unmeasured starts programs without looking at them, which would end what was weakened.
+	Unmeasured bool
 }

@@ -35,7 +35,7 @@ func TestNobodyWeakens(t *testing.T) {
 	if err != nil || seen != 2 { // the variable, and its one user
 		t.Errorf("seen in %d files, %v", seen, err)
 	}
-	if Weaken.Start != nil || Weaken.Setup != nil || Weaken.Exec != nil {
+	if Weaken.Start != nil || Weaken.Setup != nil || Weaken.Exec != nil || Weaken.Unmeasured {
 		t.Error("it is not empty")
 	}
 }

@@ -24,7 +24,7 @@ type footprint struct {
 	rss, heap                                  uint64 // bytes
 }
 
-func measure(t *testing.T, b *Backend) (f footprint) {
+func countHeld(t *testing.T, b *Backend) (f footprint) {
 	t.Helper()
 	runtime.GC() // closes what only a finalizer would
 	debug.FreeOSMemory()
@@ -107,13 +107,13 @@ func TestNoLeak(t *testing.T) {
 	for n := range 50 { // whatever is made once, of every kind
 		once(n)
 	}
-	before := measure(t, b)
+	before := countHeld(t, b)
 	for n := range runs {
 		once(n)
 	}
 	var after footprint
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		after = measure(t, b)
+		after = countHeld(t, b)
 		// One init is kept for the next sandbox, or is on its way; the runtime may need some threads more at its busiest moment, and keeps them.
 		if after.files <= before.files+2 && after.goroutines <= before.goroutines+1 && after.threads <= before.threads+10 && after.groups == 0 && after.mounts <= before.mounts {
 			break

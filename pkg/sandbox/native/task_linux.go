@@ -10,6 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
@@ -46,9 +47,15 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}
-	program, err := answered(ctx, func(ctx context.Context) (*spawn.Program, error) { return ph.init.Run(ctx, m, ph.join, ph.born) })
+	walls := i.walls(ph, m.Rlimits)
+	m.Forbidden = i.forbidden()
+	program, err := answered(ctx, func(ctx context.Context) (*spawn.Program, error) {
+		return ph.init.Run(ctx, m, ph.join, ph.born, walls.Examine)
+	})
 	if err != nil {
-		err = launch.StartFailure(Name, err)
+		if told := new(*sandbox.Error); !errors.As(err, told) {
+			err = launch.StartFailure(Name, err)
+		}
 		if ph.Leave() {
 			ph.init.Kill()
 			_, finishErr := ph.Finish(ctx)
@@ -56,11 +63,32 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		}
 		return nil, err
 	}
-	return i.begun(ph, p, program), nil
+	return i.begun(ph, p, program, walls), nil
+}
+
+// walls are what every program of a phase is to have.
+func (i *instance) walls(ph *phase, rlimits []initproto.Rlimit) *measure.Program {
+	w := &measure.Program{
+		Backend: Name, Asked: i.iso, Group: ph.group, Limits: i.b.counts.Limits(ph.limits), WritableRoot: i.spec.WritableRoot, Grade: (*sandbox.Isolation).Grade,
+	}
+	for _, l := range rlimits {
+		if l.Resource == unix.RLIMIT_NOFILE {
+			w.OpenFiles = l.Soft
+		}
+	}
+	return w
+}
+
+// forbidden is what Landlock must refuse to a program; "" where there is no Landlock.
+func (i *instance) forbidden() string {
+	if i.iso.Controls[sandbox.ControlLandlock] != sandbox.Enforced {
+		return ""
+	}
+	return measure.Forbidden
 }
 
 // begun is the task of a program that runs from now on.
-func (i *instance) begun(ph *phase, p *sandbox.Process, program *spawn.Program) sandbox.Task {
+func (i *instance) begun(ph *phase, p *sandbox.Process, program *spawn.Program, walls *measure.Program) sandbox.Task {
 	if !i.b.opts.Eager { // whose callers would have their programs to themselves: see drop
 		i.b.nursery.refill()
 	}
@@ -69,6 +97,7 @@ func (i *instance) begun(ph *phase, p *sandbox.Process, program *spawn.Program) 
 	}
 	t := launch.New(program, ph)
 	t.Watch(i.policy)
+	t.Measured(walls.Isolation(program.Examined()), walls.Reread)
 	return t
 }
 

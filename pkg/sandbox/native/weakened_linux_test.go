@@ -173,8 +173,10 @@ func weaknesses() []weakness {
 
 // takeDown is called before a backend is made, and undone when that is closed: it starts inits ahead of time.
 func (w weakness) takeDown(t *testing.T) {
-	spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = w.start, w.setup, w.exec
-	t.Cleanup(func() { spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec = nil, nil, nil })
+	spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec, spawn.Weaken.Unmeasured = w.start, w.setup, w.exec, true
+	t.Cleanup(func() {
+		spawn.Weaken.Start, spawn.Weaken.Setup, spawn.Weaken.Exec, spawn.Weaken.Unmeasured = nil, nil, nil, false
+	})
 }
 
 // ownGroup makes this process the only one in its group, and deaf to what is about to be sent to it.

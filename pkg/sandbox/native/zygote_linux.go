@@ -332,12 +332,17 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener)
-	if err != nil {
-		return nil, errors.Join(launch.StartFailure(Name, err), f.Close())
+	walls := f.i.walls(f.ph, f.i.rlimits(f.ph, p.Limits))
+	stop := context.AfterFunc(ctx, func() { _ = f.ph.Kill() })
+	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener, walls.Examine)
+	if stop(); err != nil {
+		if told := new(*sandbox.Error); !errors.As(err, told) {
+			err = launch.StartFailure(Name, err)
+		}
+		return nil, errors.Join(err, f.Close())
 	}
 	f.once.Do(f.letGo)
-	return f.i.begun(f.ph, p, program), nil
+	return f.i.begun(f.ph, p, program, walls), nil
 }
 
 // begin sends the request.
@@ -345,7 +350,7 @@ func (f *fork) begin(ctx context.Context, p *sandbox.Process) (zygotes.Child, er
 	i := f.i
 	r := &zygotes.Request{
 		Stdio: f.foreign.Stdio, Ruleset: -1, Rlimits: i.rlimits(f.ph, p.Limits),
-		UID: i.spec.User.UID, GID: i.spec.User.GID, Filter: i.filter, Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
+		UID: i.spec.User.UID, GID: i.spec.User.GID, Filter: i.filter, Probe: f.foreign.Probe, Forbidden: i.forbidden(), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
 	}
 	if f.foreign.Ruleset != nil {
 		r.Ruleset = int(f.foreign.Ruleset.Fd())
@@ -353,6 +358,9 @@ func (f *fork) begin(ctx context.Context, p *sandbox.Process) (zygotes.Child, er
 	bounded, cancel := context.WithTimeout(ctx, forkPatience)
 	defer cancel()
 	child, err := f.process.Start(bounded, r)
+	if failed := new(zygotes.Failure); errors.As(err, &failed) && failed.Stage == initproto.StageProbe.String() {
+		return child, failure("measure the started program", "isolation", err) // a cold start would hide it
+	}
 	if err != nil {
 		err = unsuited("%w", err)
 	}

@@ -585,7 +585,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	if m.Terminal && i.b.runtime.consoles {
 		program, err = ph.startOnConsole(bounded, m)
 	} else {
-		program, err = ph.init.Run(bounded, m, ph.join, nil)
+		program, err = ph.init.Run(bounded, m, ph.join, nil, nil)
 	}
 	if err != nil {
 		if said := new(*sandbox.Error); !errors.As(err, said) {

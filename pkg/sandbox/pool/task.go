@@ -22,6 +22,8 @@ var (
 	_ sandbox.Timed   = (*task)(nil)
 	_ sandbox.Watched = (*task)(nil)
 	_ sandbox.Witness = (*task)(nil)
+
+	_ sandbox.Measured = (*task)(nil)
 )
 
 // Stdout is what the program prints.
@@ -44,6 +46,15 @@ func (t *task) Took() (time.Duration, bool) {
 func (t *task) Lost() bool {
 	w, ok := t.Task.(sandbox.Watched)
 	return ok && w.Lost()
+}
+
+// Isolation is that of the task below: the program is the process that was measured when it was made ready.
+func (t *task) Isolation() (sandbox.Isolation, bool) {
+	m, ok := t.Task.(sandbox.Measured)
+	if !ok {
+		return sandbox.Isolation{}, false
+	}
+	return m.Isolation()
 }
 
 // Finish is that of the task below, less what the driver used.

@@ -296,7 +296,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}
-	program, err := ph.init.Run(ctx, m, ph.join, ph.born)
+	program, err := ph.init.Run(ctx, m, ph.join, ph.born, nil)
 	if err != nil {
 		err = launch.StartFailure(Name, err)
 		if ph.Leave() {

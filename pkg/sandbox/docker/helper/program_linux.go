@@ -121,7 +121,7 @@ func (s *server) startOnce(id uint32, e *wire.Exec) (*program, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
 	defer cancel()
-	started, err := ph.init.Run(ctx, &m, nil, nil)
+	started, err := ph.init.Run(ctx, &m, nil, nil, nil)
 	if err != nil {
 		if errors.Is(err, spawn.ErrGone) {
 			<-ph.init.Done() // its socket has ended; now everybody knows

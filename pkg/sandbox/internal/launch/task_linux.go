@@ -48,6 +48,8 @@ type Task struct {
 	phase   Phase
 	watch   *seccomp.Watch // of refused calls; nil when nobody counts
 	unknown string         // why not, if somebody should
+	iso     *sandbox.Isolation
+	reread  func(*sandbox.Isolation)
 
 	finishing sync.Once
 	final     monitor.Sample
@@ -60,6 +62,7 @@ var (
 	_ sandbox.Timed      = (*Task)(nil)
 	_ sandbox.Watched    = (*Task)(nil)
 	_ sandbox.Witness    = (*Task)(nil)
+	_ sandbox.Measured   = (*Task)(nil)
 	_ sandbox.Resettable = (*Task)(nil)
 )
 
@@ -79,6 +82,20 @@ func (t *Task) Watch(p seccomp.Policy) {
 	if err != nil {
 		t.unknown = err.Error()
 	}
+}
+
+// Measured keeps what the program was found to have; reread, if given, looks at its limits when it has ended. It is called before the task is
+// anybody else's.
+func (t *Task) Measured(iso sandbox.Isolation, reread func(*sandbox.Isolation)) {
+	t.iso, t.reread = &iso, reread
+}
+
+// Isolation is what the program was found to have; false if its backend looks at nothing.
+func (t *Task) Isolation() (iso sandbox.Isolation, known bool) {
+	if t.iso == nil {
+		return iso, false
+	}
+	return t.iso.Clone(), true
 }
 
 // Refusals yields each kind of refused call when it is first seen.
@@ -155,6 +172,9 @@ func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
 			defer t.watch.Close()
 		}
 		sound := t.phase.Sound() // while the scratch is there: it may go with the phase
+		if t.reread != nil {
+			t.reread(t.iso)
+		}
 		if t.phase.Leave() {
 			t.final, t.err = t.phase.Finish(ctx)
 			t.err = errors.Join(t.err, sound)

@@ -24,9 +24,12 @@ type Request struct {
 	Rlimits  []initproto.Rlimit
 	UID, GID int
 	Filter   []byte // a BPF program
-	Args     []string
-	Env      []string // NAME=value
-	Dir      string
+	// Probe and Forbidden are as in initproto.Exec.
+	Probe     bool
+	Forbidden string
+	Args      []string
+	Env       []string // NAME=value
+	Dir       string
 }
 
 // descriptors of a request, by their order.
@@ -124,6 +127,19 @@ func (r *Request) filters() list {
 	return append(all, list{unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, plain, 0})
 }
 
+// probes are calls that show that the walls are there: list{attempt, probe, go}. The attempt, which may be empty, is made before the filter; its errno is
+// the last argument of the probe, which is made after the filter and returns go if there is a listener.
+func (r *Request) probes() list {
+	if !r.Probe {
+		return list{}
+	}
+	tries := list{}
+	if r.Forbidden != "" {
+		tries = list{unix.SYS_MKNODAT, unix.AT_FDCWD, r.Forbidden + "\x00", unix.S_IFCHR | 0o600, 0}
+	}
+	return list{tries, list{unix.SYS_SECCOMP, initproto.ProbeMark}, initproto.ProbeGo}
+}
+
 // closing ends everything else that is open (F2).
 func closing() list {
 	return list{call(initproto.StageStdio, unix.SYS_CLOSE_RANGE, 3, 1<<32-1, 0)}
@@ -138,7 +154,7 @@ func (r *Request) encode() (body []byte, fds []int) {
 		return l
 	}
 	body = encode(nil, list{
-		r.walls(), r.filters(), closing(), strings(r.Args), strings(r.Env),
+		r.walls(), r.filters(), r.probes(), closing(), strings(r.Args), strings(r.Env),
 	})
 	fds = []int{r.Stdio[0], r.Stdio[1], r.Stdio[2]}
 	if r.Ruleset >= 0 {

@@ -1,0 +1,189 @@
+// Package procstate reads what the kernel shows of a process: its filters, privileges, namespaces, cgroups and root.
+//
+// Place in the flow. Backends call Read for a process that is held between its last wall and its program (internal/linux/seccomp.Probe).
+//
+// Lifecycle. A State is a value; nothing stays open.
+//
+// Concurrency. Everything may be called from any goroutine.
+//
+// Limits. The caller makes sure that the number is that process's for as long as Read takes. Namespaces and root are shown to callers
+// that may trace the process.
+package procstate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Namespaces are the kinds that are looked at, by their names below /proc/PID/ns.
+var Namespaces = [...]string{"user", "pid", "mnt", "net", "ipc", "uts", "cgroup"}
+
+// State is what the kernel shows of a process.
+type State struct {
+	Seccomp      int    // mode: 2 is a filter
+	Filters      int    // how many; 0 where the kernel does not say
+	NoNewPrivs   bool   // PR_SET_NO_NEW_PRIVS
+	Capabilities uint64 // in any of its sets: inheritable, permitted, effective, bounding or ambient
+	Cgroups      []byte // /proc/PID/cgroup
+	OpenFiles    uint64 // RLIMIT_NOFILE, the soft limit
+
+	// Hidden says why namespaces and root are not known; nil when they are.
+	Hidden     error
+	Namespaces [len(Namespaces)]uint64 // inodes, in the order of Namespaces
+	Root       Root
+}
+
+// Root is the root directory of a process.
+type Root struct {
+	Device, Inode           uint64
+	ReadOnly, NoSuid, NoDev bool
+	SharedMemory            bool // its /dev/shm is a tmpfs that every user may write to
+}
+
+// Self is the state of this process, read once.
+var Self = sync.OnceValues(func() (State, error) { return Read(unix.Getpid()) })
+
+// Read looks at a process. An error says that it is gone, or that /proc is of no use.
+func Read(pid int) (s State, err error) {
+	proc, err := open(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return s, fmt.Errorf("look at process %d: %w", pid, err)
+	}
+	defer unix.Close(proc)
+	var buf [8 << 10]byte
+	text, err := read(proc, "status", buf[:])
+	if err == nil {
+		err = s.parseStatus(text)
+	}
+	if err == nil {
+		if text, err = read(proc, "cgroup", buf[:]); err == nil {
+			s.Cgroups = bytes.Clone(text)
+			text, err = read(proc, "limits", buf[:]) // prlimit would need a capability
+		}
+	}
+	if err == nil {
+		s.OpenFiles, err = parseOpenFiles(text)
+	}
+	if err != nil {
+		return s, fmt.Errorf("look at process %d: %w", pid, err)
+	}
+	for n, name := range Namespaces {
+		var st unix.Stat_t
+		if err := unix.Fstatat(proc, "ns/"+name, &st, 0); err != nil {
+			s.Hidden = err
+			return s, nil
+		}
+		s.Namespaces[n] = st.Ino
+	}
+	if err := s.Root.look(proc); err != nil {
+		s.Hidden = err
+	}
+	return s, nil
+}
+
+// look reads the root of a process by its directory below /proc.
+func (r *Root) look(proc int) error {
+	root, err := open(proc, "root", unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	if err := errors.Join(unix.Fstat(root, &st), unix.Fstatfs(root, &fs)); err != nil {
+		return err
+	}
+	r.Device, r.Inode = st.Dev, st.Ino
+	r.ReadOnly, r.NoSuid, r.NoDev = fs.Flags&unix.ST_RDONLY != 0, fs.Flags&unix.ST_NOSUID != 0, fs.Flags&unix.ST_NODEV != 0
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS}
+	shm, err := unix.Openat2(root, "dev/shm", &how)
+	if err != nil {
+		return nil //nolint:nilerr // a root without one
+	}
+	defer unix.Close(shm)
+	if unix.Fstat(shm, &st) == nil && unix.Fstatfs(shm, &fs) == nil {
+		r.SharedMemory = fs.Type == unix.TMPFS_MAGIC && st.Mode&0o777 == 0o777 && fs.Flags&unix.ST_RDONLY == 0
+	}
+	return nil
+}
+
+// parseStatus reads /proc/PID/status.
+func (s *State) parseStatus(text []byte) error {
+	seen := 0
+	for line := range bytes.Lines(text) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimSpace(value)
+		var err error
+		switch string(name) {
+		case "Seccomp":
+			s.Seccomp, err = strconv.Atoi(string(value))
+			seen++
+		case "Seccomp_filters": // since Linux 5.9
+			s.Filters, err = strconv.Atoi(string(value))
+		case "NoNewPrivs":
+			s.NoNewPrivs = string(value) == "1"
+			seen++
+		case "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb":
+			var set uint64
+			set, err = strconv.ParseUint(string(value), 16, 64)
+			s.Capabilities |= set
+			seen++
+		}
+		if err != nil {
+			return fmt.Errorf("status: %s: %w", name, err)
+		}
+	}
+	if seen != 7 {
+		return errors.New("status: fields are missing")
+	}
+	return nil
+}
+
+// parseOpenFiles reads /proc/PID/limits.
+func parseOpenFiles(text []byte) (uint64, error) {
+	const name = "\nMax open files"
+	_, after, _ := bytes.Cut(text, []byte(name))
+	fields := bytes.Fields(after)
+	if len(fields) == 0 {
+		return 0, errors.New("limits: open files are missing")
+	}
+	if string(fields[0]) == "unlimited" {
+		return 1<<64 - 1, nil
+	}
+	return strconv.ParseUint(string(fields[0]), 10, 64)
+}
+
+func open(at int, name string, flags int) (int, error) {
+	for {
+		fd, err := unix.Openat(at, name, flags|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+// read returns a file of /proc, which must fit into buf.
+func read(at int, name string, buf []byte) ([]byte, error) {
+	fd, err := open(at, name, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	n := 0
+	for n < len(buf) {
+		m, err := unix.Read(fd, buf[n:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || m == 0 {
+			return buf[:n], err
+		}
+		n += m
+	}
+	return nil, unix.EFBIG
+}

@@ -1,0 +1,172 @@
+package measure
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Forbidden is where a program's process tries to make a character device with the number 0, which every user may make where they may write (the
+// kernel calls it a whiteout). Only Landlock refuses it: /dev/shm is a tmpfs that every user may write to.
+const Forbidden = "/dev/shm/.sandbox-run-probe"
+
+// Program says what a program is to have.
+type Program struct {
+	Backend      string
+	Asked        sandbox.Isolation // of its sandbox; what is not enforced there is not looked for
+	Group        *cgroup.Group     // its cgroup, or nil
+	Limits       cgroup.Limits     // that its cgroup keeps; zero is none
+	OpenFiles    uint64            // RLIMIT_NOFILE
+	WritableRoot bool
+	// Grade derives the tier of a report that has changed.
+	Grade func(*sandbox.Isolation)
+
+	found sandbox.Isolation
+}
+
+// namespaces are the controls in the order of procstate.Namespaces.
+var namespaces = [len(procstate.Namespaces)]sandbox.Control{
+	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS, sandbox.ControlCgroupNS,
+}
+
+// Measurable are the controls that are looked at.
+func Measurable() []sandbox.Control {
+	return append(sandbox.WallControls(), sandbox.ControlLandlock, sandbox.ControlMemory, sandbox.ControlSwap, sandbox.ControlProcesses, sandbox.ControlCPU,
+		sandbox.ControlOpenFiles)
+}
+
+// findings are walls that are not there, with what was found in their place.
+type findings []string
+
+func (f *findings) check(iso *sandbox.Isolation, c sandbox.Control, holds bool, format string, args ...any) {
+	if !holds && iso.Controls[c] == sandbox.Enforced {
+		*f = append(*f, fmt.Sprintf("%s: %s", c, fmt.Sprintf(format, args...)))
+	}
+}
+
+// Examine looks at the program's process. An error names the walls that were asked for and are not there.
+func (p *Program) Examine(probe *seccomp.Probe) error {
+	iso := p.Asked.Clone()
+	own, err := procstate.Self()
+	var s procstate.State
+	if err == nil {
+		s, err = procstate.Read(probe.PID)
+	}
+	if err != nil {
+		iso.Declare("the kernel does not show the program's process: "+err.Error(), "a /proc that shows all processes", Measurable()...)
+		p.settle(iso)
+		return nil
+	}
+	var missing findings
+	missing.check(&iso, sandbox.ControlSeccomp, s.Seccomp == unix.SECCOMP_MODE_FILTER && (s.Filters == 0 || s.Filters > own.Filters),
+		"mode %d with %d filters, of which %d are the supervisor's", s.Seccomp, s.Filters, own.Filters)
+	missing.check(&iso, sandbox.ControlNoNewPrivs, s.NoNewPrivs, "not set")
+	missing.check(&iso, sandbox.ControlCapabilities, s.Capabilities == 0, "%#x", s.Capabilities)
+	if s.Hidden != nil {
+		iso.Declare("the kernel does not show it: "+s.Hidden.Error(), "", append(namespaces[:], sandbox.ControlRoot, sandbox.ControlLandlock, sandbox.ControlOpenFiles)...)
+	}
+	for n, c := range namespaces {
+		missing.check(&iso, c, s.Namespaces[n] != own.Namespaces[n], "it is the supervisor's own")
+	}
+	r := s.Root
+	missing.check(&iso, sandbox.ControlRoot, r.Device != own.Root.Device || r.Inode != own.Root.Inode, "it is the supervisor's own")
+	missing.check(&iso, sandbox.ControlRoot, (r.ReadOnly || p.WritableRoot) && r.NoSuid && r.NoDev, "read-only %v, nosuid %v, nodev %v", r.ReadOnly, r.NoSuid, r.NoDev)
+	missing.check(&iso, sandbox.ControlLandlock, probe.Tried != 0, "%s could be made", Forbidden)
+	if probe.Tried != unix.EACCES || !r.SharedMemory {
+		iso.Declare(fmt.Sprintf("the attempt that only Landlock refuses could not be made: %v", probe.Tried), "", sandbox.ControlLandlock)
+	}
+	missing.check(&iso, sandbox.ControlOpenFiles, s.OpenFiles <= p.OpenFiles, "%d, not %d", s.OpenFiles, p.OpenFiles)
+	if p.Group != nil {
+		for _, c := range limited {
+			missing.check(&iso, c, p.Group.Holds(s.Cgroups), "the program is not in its cgroup")
+		}
+		for _, o := range p.overruns() {
+			missing.check(&iso, o.control, false, "%s", o.text)
+		}
+	}
+	if len(missing) > 0 {
+		return &sandbox.Error{Backend: p.Backend, Op: "measure the started program", Stage: "isolation", Hint: "sandbox-run doctor",
+			Err: errors.New(strings.Join(slices.Compact(missing), "; "))}
+	}
+	p.settle(iso)
+	return nil
+}
+
+// limited are the controls that a cgroup keeps.
+var limited = []sandbox.Control{sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU, sandbox.ControlSwap}
+
+// settle keeps a report.
+func (p *Program) settle(iso sandbox.Isolation) {
+	p.Grade(&iso)
+	p.found = iso
+}
+
+// Isolation is what was found. examined is false for a program that was not looked at: what was asked for is declared, then.
+func (p *Program) Isolation(examined bool) sandbox.Isolation {
+	if !examined {
+		iso := p.Asked.Clone()
+		iso.Declare("the program was not looked at: it ended before, or the kernel has no listener for its filter", "use Linux 5.9 or newer", Measurable()...)
+		p.settle(iso)
+	}
+	return p.found
+}
+
+// Reread looks at the limits once more, for a program that has ended: a limit that is not the one that was asked for any more was not there.
+func (p *Program) Reread(iso *sandbox.Isolation) {
+	if p.Group == nil {
+		return
+	}
+	for _, o := range p.overruns() {
+		if iso.Controls[o.control] == sandbox.Enforced {
+			iso.Lack(o.control, sandbox.Absent, "changed while the program ran: "+o.text, "find out who writes to the cgroups of sandbox-run")
+			p.Grade(iso)
+		}
+	}
+}
+
+// overrun is a limit that is not what was asked for.
+type overrun struct {
+	control sandbox.Control
+	text    string
+}
+
+// overruns reads the limits back from the kernel, which may have rounded them down.
+func (p *Program) overruns() (list []overrun) {
+	now, swap, err := p.Group.InForce()
+	if err != nil {
+		for _, c := range limited {
+			list = append(list, overrun{c, err.Error()})
+		}
+		return list
+	}
+	check := func(c sandbox.Control, want, got float64, show func(float64) any) {
+		switch {
+		case want == 0 || got > 0 && got <= want:
+		case got == 0:
+			list = append(list, overrun{c, fmt.Sprintf("there is no limit, %v was asked for", show(want))})
+		default:
+			list = append(list, overrun{c, fmt.Sprintf("the limit is %v, %v was asked for", show(got), show(want))})
+		}
+	}
+	number := func(n float64) any { return n }
+	const least = 0.01 // of a processor, the kernel's
+	check(sandbox.ControlMemory, float64(p.Limits.Memory), float64(now.Memory), func(n float64) any { return sandbox.Size(n) })
+	check(sandbox.ControlProcesses, float64(p.Limits.Pids), float64(now.Pids), number)
+	cpus := p.Limits.CPU
+	if cpus > 0 {
+		cpus = max(cpus+0.5e-5, least) // it is set in steps
+	}
+	check(sandbox.ControlCPU, cpus, now.CPU, number)
+	if p.Limits.Memory > 0 && !swap {
+		list = append(list, overrun{sandbox.ControlSwap, "swap is not limited"})
+	}
+	return list
+}

@@ -1,0 +1,247 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
+)
+
+// lowered is a wall that is taken down, and the control that the error must name.
+type lowered struct {
+	name    string
+	control sandbox.Control
+	weakness
+	created func(t *testing.T, i *instance) // changes a sandbox before its program is started
+	forked  func(f *fork)                   // changes a fork before it is started
+}
+
+// changeLimit writes to those of the files, each followed by its value, that the phase's cgroup has on this machine.
+func changeLimit(t *testing.T, ph *phase, files ...string) {
+	t.Helper()
+	written := 0
+	for n := 0; n < len(files); n += 2 {
+		for _, dir := range ph.group.Dirs() {
+			f, err := os.OpenFile(filepath.Join(dir, files[n]), os.O_WRONLY, 0)
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err == nil {
+				_, err = f.WriteString(files[n+1])
+				_ = f.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			written++
+		}
+	}
+	if written == 0 {
+		t.Fatalf("there is none of %q", files)
+	}
+}
+
+func changeExec(change func(m *initproto.Exec)) weakness {
+	return weakness{exec: func(m *initproto.Exec, files []int) []int {
+		change(m)
+		return files
+	}}
+}
+
+// everything is a filter that allows every call.
+var everything = []byte{0x06, 0, 0, 0, 0, 0, 0xff, 0x7f}
+
+// both are walls of cold programs and forks alike.
+func both() []lowered {
+	return []lowered{
+		{name: "a writable root", control: sandbox.ControlRoot, weakness: weakness{setup: clearFlags(unix.MOUNT_ATTR_RDONLY, 0)}},
+		{name: "set-uid counts", control: sandbox.ControlRoot, weakness: weakness{setup: clearFlags(unix.MOUNT_ATTR_NOSUID, 0)}},
+		{name: "devices count", control: sandbox.ControlRoot, weakness: weakness{setup: clearFlags(unix.MOUNT_ATTR_NODEV, 0)}},
+		{name: "no filter", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.filter = nil }},
+		{name: "a filter that allows everything", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.filter = everything }},
+		{name: "no memory limit", control: sandbox.ControlMemory, created: func(t *testing.T, i *instance) {
+			changeLimit(t, i.spare, "memory.memsw.limit_in_bytes", "-1", "memory.limit_in_bytes", "-1", "memory.max", "max")
+		}},
+		{name: "no process limit", control: sandbox.ControlProcesses, created: func(t *testing.T, i *instance) { changeLimit(t, i.spare, "pids.max", "max") }},
+		{name: "no share of processors", control: sandbox.ControlCPU, created: func(t *testing.T, i *instance) {
+			changeLimit(t, i.spare, "cpu.cfs_quota_us", "-1", "cpu.max", "max")
+		}},
+		{name: "the supervisor's cgroup", control: sandbox.ControlMemory, created: func(t *testing.T, i *instance) { i.spare.join, i.spare.born = nil, nil }},
+	}
+}
+
+// ours checks that an error is ours, and names the control.
+func ours(t *testing.T, err error, control sandbox.Control) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("the program was started")
+	}
+	if info := sandbox.Describe(err); info.Code != "internal_error" || !strings.Contains(info.Message, string(control)) {
+		t.Errorf("%s does not name %s as an error of ours", info, control)
+	}
+}
+
+// allMeasured checks a report that has nothing missing.
+func allMeasured(t *testing.T, task sandbox.Task) {
+	t.Helper()
+	iso, measured := task.(sandbox.Measured).Isolation()
+	if !measured || iso.Tier != sandbox.TierContainer {
+		t.Errorf("measured %v: %+v", measured, iso)
+	}
+	for _, c := range measure.Measurable() {
+		if iso.Controls[c] != sandbox.Enforced {
+			t.Errorf("%s is %s: %+v", c, iso.Controls[c], iso.Missing)
+		}
+	}
+}
+
+func (l lowered) create(t *testing.T) (b *Backend, i *instance, p *sandbox.Process) {
+	t.Helper()
+	l.weakness.takeDown(t)
+	spawn.Weaken.Unmeasured = false
+	b = newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	in, err := b.Create(context.Background(), warmSpec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := in.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if l.created != nil {
+		l.created(t, in.(*instance))
+	}
+	return b, in.(*instance), warmProcess()
+}
+
+// A program that lacks a wall is not started: the run fails as an error of ours, which names the wall. One that lacks none is measured.
+func TestMeasuredCold(t *testing.T) {
+	needRoot(t)
+	for _, l := range append(both(), []lowered{
+		{name: "nothing"},
+		{name: "the host's network", control: sandbox.ControlNetNS, weakness: weakness{start: func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWNET }}},
+		{name: "the host's System V objects", control: sandbox.ControlIPCNS, weakness: weakness{start: func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWIPC }}},
+		{name: "no Landlock", control: sandbox.ControlLandlock, weakness: weakness{exec: noLandlock}},
+		{name: "capabilities kept", control: sandbox.ControlCapabilities, weakness: changeExec(func(m *initproto.Exec) { m.UID, m.GID = 0, 0 })},
+		{name: "the host's cgroups", control: sandbox.ControlCgroupNS, weakness: changeExec(func(m *initproto.Exec) { m.NewCgroupNS = false })},
+		{name: "open files", control: sandbox.ControlOpenFiles, weakness: changeExec(func(m *initproto.Exec) {
+			m.Rlimits = []initproto.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 1025, Max: 1025}}
+		})},
+	}...) {
+		t.Run(l.name, func(t *testing.T) {
+			_, i, p := l.create(t)
+			p.Args = []string{"/usr/bin/touch", "/workspace/ran"}
+			task, err := i.Start(context.Background(), p)
+			if l.control != "" {
+				ours(t, err, l.control)
+				_, _ = i.Take(context.Background(), sandbox.Selection{Patterns: []string{"/workspace/ran"}}, func(sandbox.File, sandbox.Size, io.Reader) error {
+					t.Error("foreign code ran")
+					return nil
+				})
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			follow(context.Background(), t, task, "")
+			allMeasured(t, task)
+		})
+	}
+}
+
+// The same of forks of a warm interpreter, which the kernel does not let join namespaces of the host.
+func TestMeasuredForks(t *testing.T) {
+	needRoot(t)
+	for _, l := range append(both(), []lowered{
+		{name: "nothing"},
+		{name: "no Landlock", control: sandbox.ControlLandlock, forked: func(f *fork) {
+			_ = f.foreign.Ruleset.Close()
+			f.foreign.Ruleset = nil
+		}},
+	}...) {
+		t.Run(l.name, func(t *testing.T) {
+			b, i, p := l.create(t)
+			z := newZygote(t, b, warmSpec(), p)
+			ctx := context.Background()
+			if err := i.Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("open('/workspace/ran', 'w')")}}); err != nil {
+				t.Fatal(err)
+			}
+			f, err := z.Fork(ctx, i, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.forked != nil {
+				l.forked(f.(*fork))
+			}
+			task, err := f.Start(ctx, p)
+			if l.control != "" {
+				ours(t, err, l.control)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			follow(ctx, t, task, "")
+			allMeasured(t, task)
+		})
+	}
+}
+
+// A limit that somebody changes while the program runs is reported as it was read back.
+func TestMeasuredLimitChanged(t *testing.T) {
+	_, i, p := lowered{}.create(t)
+	p.Args = []string{"/bin/cat"}
+	task, err := i.Start(context.Background(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allMeasured(t, task)
+	changeLimit(t, i.phases[p.Phase], "pids.max", "4242")
+	follow(context.Background(), t, task, "")
+	iso, _ := task.(sandbox.Measured).Isolation()
+	if iso.Controls[sandbox.ControlProcesses] != sandbox.Absent || len(iso.Missing) != 1 || !strings.Contains(iso.Missing[0].Reason, "4242") || iso.Tier != sandbox.TierNone {
+		t.Errorf("%+v", iso)
+	}
+}
+
+// A process without any walls: every one is named.
+func TestMeasuredNothing(t *testing.T) {
+	asked := sandbox.NewIsolation("x")
+	asked.Enforce(measure.Measurable()...)
+	w := measure.Program{Asked: asked, Grade: (*sandbox.Isolation).Grade, OpenFiles: 1}
+	err := w.Examine(&seccomp.Probe{PID: os.Getpid()})
+	if err == nil {
+		t.Fatal("this process is taken for a sandboxed one")
+	}
+	for _, c := range append(sandbox.WallControls(), sandbox.ControlLandlock, sandbox.ControlOpenFiles) {
+		if c == sandbox.ControlSeccomp || c == sandbox.ControlNoNewPrivs || c == sandbox.ControlCapabilities {
+			continue // a test may be run in a container
+		}
+		if !strings.Contains(err.Error(), string(c)+": ") {
+			t.Errorf("%s is not named: %v", c, err)
+		}
+	}
+	// One that was not looked at is not reported as measured, and is still a container.
+	iso := w.Isolation(false)
+	if iso.Check(sandbox.TierContainer, false) != nil || iso.Check(sandbox.TierContainer, true) == nil {
+		t.Errorf("%+v", iso)
+	}
+	for _, c := range measure.Measurable() {
+		if iso.Controls[c] != sandbox.Declared {
+			t.Errorf("%s is %s", c, iso.Controls[c])
+		}
+	}
+}
