@@ -127,7 +127,7 @@ func (r *Refusal) explain(b *strings.Builder) {
 	controls := map[cause][]string{}
 	for _, gap := range r.Got.Missing {
 		// Of a tier that is too weak, what makes it so; what is merely different does not.
-		if !r.Got.Tier.AtLeast(r.Require) && gap.State == Enforced {
+		if !r.Got.Tier.AtLeast(r.Require) && (gap.State == Enforced || gap.State == Declared) {
 			continue
 		}
 		c := cause{gap.State, gap.Reason}

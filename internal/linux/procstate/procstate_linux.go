@@ -45,11 +45,13 @@ type Root struct {
 	SharedMemory            bool // its /dev/shm is a tmpfs that every user may write to
 }
 
-// Self is the state of this process, read once.
-var Self = sync.OnceValues(func() (State, error) { return Read(unix.Getpid()) })
+// Self is the state of this process, read once, without its cgroups and limits.
+var Self = sync.OnceValues(func() (State, error) { return look(unix.Getpid(), false) })
 
 // Read looks at a process. An error says that it is gone, or that /proc is of no use.
-func Read(pid int) (s State, err error) {
+func Read(pid int) (State, error) { return look(pid, true) }
+
+func look(pid int, whole bool) (s State, err error) {
 	proc, err := open(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return s, fmt.Errorf("look at process %d: %w", pid, err)
@@ -60,14 +62,14 @@ func Read(pid int) (s State, err error) {
 	if err == nil {
 		err = s.parseStatus(text)
 	}
-	if err == nil {
+	if err == nil && whole {
 		if text, err = read(proc, "cgroup", buf[:]); err == nil {
 			s.Cgroups = bytes.Clone(text)
 			text, err = read(proc, "limits", buf[:]) // prlimit would need a capability
 		}
-	}
-	if err == nil {
-		s.OpenFiles, err = parseOpenFiles(text)
+		if err == nil {
+			s.OpenFiles, err = parseOpenFiles(text)
+		}
 	}
 	if err != nil {
 		return s, fmt.Errorf("look at process %d: %w", pid, err)
@@ -98,7 +100,7 @@ func (r *Root) look(proc int) error {
 	if err := errors.Join(unix.Fstat(root, &st), unix.Fstatfs(root, &fs)); err != nil {
 		return err
 	}
-	r.Device, r.Inode = st.Dev, st.Ino
+	r.Device, r.Inode = uint64(st.Dev), st.Ino
 	r.ReadOnly, r.NoSuid, r.NoDev = fs.Flags&unix.ST_RDONLY != 0, fs.Flags&unix.ST_NOSUID != 0, fs.Flags&unix.ST_NODEV != 0
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS}
 	shm, err := unix.Openat2(root, "dev/shm", &how)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -32,6 +33,7 @@ type task struct {
 	finished chan struct{}          // closed when final is known
 
 	mu       sync.Mutex
+	seen     wire.Started
 	exit     wire.Exited
 	final    wire.Finished
 	refusals []sandbox.Violation // each kind when it was first seen
@@ -50,6 +52,7 @@ var (
 	_ sandbox.Timed    = (*task)(nil)
 	_ sandbox.Watched  = (*task)(nil)
 	_ sandbox.Witness  = (*task)(nil)
+	_ sandbox.Measured = (*task)(nil)
 )
 
 func newTask(i *instance, p *sandbox.Process) *task {
@@ -66,6 +69,24 @@ func newTask(i *instance, p *sandbox.Process) *task {
 	return t
 }
 
+// Isolation is that of the container, in which what the helper has not seen on the program's process is declared.
+func (t *task) Isolation() (sandbox.Isolation, bool) {
+	iso := t.i.Isolation().Clone()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range ofProgram {
+		if !slices.Contains(t.seen.Measured, string(c)) {
+			iso.Declare("the helper could not look at the program's process", "--backend native", c)
+		}
+	}
+	return iso, true
+}
+
+// ofProgram are the controls that each program has for itself; the rest is the container's.
+var ofProgram = []sandbox.Control{
+	sandbox.ControlSeccomp, sandbox.ControlNoNewPrivs, sandbox.ControlCapabilities, sandbox.ControlOpenFiles, sandbox.ControlUserNS, sandbox.ControlCgroupNS,
+}
+
 // maxKinds bounds how many kinds of refusals are kept; the helper has no more.
 const maxKinds = 128
 
@@ -75,6 +96,7 @@ func (t *task) hear(kind wire.Kind, body []byte) {
 	defer t.mu.Unlock()
 	switch kind {
 	case wire.KindStarted:
+		_ = wire.Parse(body, &t.seen) // what is not understood was not seen
 		t.begin(nil)
 	case wire.KindFailed:
 		m, err := initproto.Decode(append([]byte(nil), body...))

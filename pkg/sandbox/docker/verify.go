@@ -42,6 +42,12 @@ func common(iso *sandbox.Isolation) {
 	iso.Lack(sandbox.ControlDisk, sandbox.Enforced, "shared with memory: the scratch of a container is memory, and /workspace, /tmp and $HOME have the limit each", "--backend native, or ask for --scratch memory")
 }
 
+// declareEngine: that the namespaces and the root of a container are not those of the engine's machine is seen there, and nowhere else.
+func declareEngine(iso *sandbox.Isolation) {
+	iso.Declare("the engine was asked for it; only its machine shows whether it is the container's own", "--backend native",
+		sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS, sandbox.ControlRoot)
+}
+
 // promise is what a daemon says of itself.
 func (d *daemon) promise(runtime string) sandbox.Isolation {
 	iso := sandbox.NewIsolation(Name)
@@ -61,6 +67,7 @@ func (d *daemon) promise(runtime string) sandbox.Isolation {
 			iso.Lack(c.control, sandbox.Absent, "the daemon says that its kernel has no "+c.name+" limits", "docker info says what is missing (cgroup controllers, or delegation where the daemon is rootless)")
 		}
 	}
+	declareEngine(&iso)
 	lift(&iso, runtime)
 	return iso
 }
@@ -103,6 +110,7 @@ func verify(d *daemon, shape *shape, r *wire.Ready) sandbox.Isolation {
 	if !d.another(r) {
 		runtime = "" // whatever it is called, nothing is in between
 	}
+	declareEngine(&iso)
 	lift(&iso, runtime)
 	return iso
 }

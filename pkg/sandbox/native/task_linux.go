@@ -48,6 +48,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}
 	walls := i.walls(ph, m.Rlimits)
+	go measure.Ready() // while the init is at work
 	m.Forbidden = i.forbidden()
 	program, err := answered(ctx, func(ctx context.Context) (*spawn.Program, error) {
 		return ph.init.Run(ctx, m, ph.join, ph.born, walls.Examine)

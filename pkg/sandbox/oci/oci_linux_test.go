@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -588,5 +590,59 @@ func TestAhead(t *testing.T) {
 		if len(left()) > 0 || len(descendants(os.Getpid())) > 0 {
 			t.Errorf("%s: %v; left %q, %v", below, err, left(), descendants(os.Getpid()))
 		}
+	}
+}
+
+// A program that lacks a wall is not started, and the error names the wall; one that has all is measured. What gVisor hides is declared.
+func TestMeasured(t *testing.T) {
+	for _, c := range []struct {
+		name, runtime string
+		control       sandbox.Control
+		exec          func(*initproto.Exec)
+	}{
+		{"nothing", "runc", "", nil},
+		{"no filter", "runc", sandbox.ControlSeccomp, func(m *initproto.Exec) { m.Seccomp = nil }},
+		{"no Landlock", "runc", sandbox.ControlLandlock, func(m *initproto.Exec) { m.Landlock = initproto.Ruleset{} }},
+		{"the runtime's cgroup", "runc", sandbox.ControlMemory, func(m *initproto.Exec) { m.Cgroups = nil }},
+		{"a kernel in between", "runsc", "", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, _ := newBackend(t, c.runtime)
+			m := sandbox.NewManager(b, sandbox.Options{})
+			defer m.Close()
+			if c.exec != nil {
+				spawn.Weaken.Exec = func(m *initproto.Exec, files []int) []int {
+					c.exec(m)
+					return files
+				}
+				defer func() { spawn.Weaken.Exec = nil }()
+			}
+			id, err := m.Create(t.Context(), sandbox.Spec{Require: byName(c.runtime).tier})
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"true"}}, sandbox.IO{})
+			if c.control != "" {
+				if info := sandbox.Describe(err); info == nil || info.Code != "internal_error" || !strings.Contains(info.Message, string(c.control)) {
+					t.Errorf("%+v does not name %s", info, c.control)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := sandbox.Enforced
+			if byName(c.runtime).kernel {
+				want = sandbox.Declared
+			}
+			for _, control := range sandbox.WallControls() {
+				if got := res.Isolation.Controls[control]; got != want {
+					t.Errorf("%s is %s: %+v", control, got, res.Isolation.Missing)
+				}
+			}
+			if res.Isolation.Controls[sandbox.ControlMemory] != sandbox.Enforced || res.Isolation.Tier != byName(c.runtime).tier {
+				t.Errorf("%+v", res.Isolation)
+			}
+		})
 	}
 }

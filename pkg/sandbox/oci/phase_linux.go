@@ -19,6 +19,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"
 )
@@ -580,12 +581,19 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	}
 	bounded, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
+	walls := i.walls(ph, m)
+	examine := spawn.Examine(walls.Examine)
 	var program *spawn.Program
 	var err error
-	if m.Terminal && i.b.runtime.consoles {
+	if i.b.runtime.kernel { // it has no listeners, and its programs are no processes of the host's
+		examine, err = nil, walls.ExamineLimits()
+	}
+	if err != nil {
+		// Nothing was started.
+	} else if m.Terminal && i.b.runtime.consoles {
 		program, err = ph.startOnConsole(bounded, m)
 	} else {
-		program, err = ph.init.Run(bounded, m, ph.join, nil, nil)
+		program, err = ph.init.Run(bounded, m, ph.join, nil, examine)
 	}
 	if err != nil {
 		if said := new(*sandbox.Error); !errors.As(err, said) {
@@ -605,5 +613,22 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	if !i.b.runtime.kernel {
 		t.Watch(i.policy)
 	}
+	t.Measured(walls.Isolation(program.Examined() || i.b.runtime.kernel), walls.Reread)
 	return t, nil
+}
+
+// walls are what every program of a phase is to have.
+func (i *instance) walls(ph *phase, m *initproto.Exec) *measure.Program {
+	w := &measure.Program{
+		Backend: Name, Asked: i.Isolation(), Group: ph.group, Limits: i.groupLimits(ph.limits), WritableRoot: i.spec.WritableRoot, Grade: i.b.grade,
+	}
+	for _, l := range m.Rlimits {
+		if l.Resource == unix.RLIMIT_NOFILE {
+			w.OpenFiles = l.Soft
+		}
+	}
+	if w.Asked.Controls[sandbox.ControlLandlock] == sandbox.Enforced && !i.b.runtime.kernel {
+		m.Forbidden = measure.Forbidden
+	}
+	return w
 }

@@ -36,7 +36,8 @@ func (b *Backend) probe() sandbox.Isolation {
 		}
 	}
 	if b.runtime.kernel && reason == "" {
-		iso.Lack(sandbox.ControlSeccomp, sandbox.Enforced, b.runtime.name+"'s kernel refuses what the policy does, and tells nobody: refused calls are not counted", "--runtime runc, if that matters more")
+		iso.Lack(sandbox.ControlSeccomp, sandbox.Declared, b.runtime.name+"'s kernel does not show the host what its programs have; refused calls are not counted", "--runtime runc, if that matters more")
+		iso.Declare(b.runtime.name+"'s kernel does not show the host what its programs have", "--runtime runc, if that matters more", walls...)
 	}
 	if one, remedy := b.self.OneID(); one != "" && reason == "" {
 		iso.Lack(sandbox.ControlUserNS, sandbox.Enforced, one, remedy)
@@ -48,7 +49,10 @@ func (b *Backend) probe() sandbox.Isolation {
 	} else {
 		iso.Enforce(sandbox.ControlDisk)
 	}
-	iso.Enforce(sandbox.ControlOpenFiles, sandbox.ControlWall, sandbox.ControlOutput, sandbox.ControlCleanup)
+	if iso.Enforce(sandbox.ControlOpenFiles); b.runtime.kernel {
+		iso.Declare(b.runtime.name+"'s kernel does not show the host what its programs have", "--runtime runc, if that matters more", sandbox.ControlOpenFiles)
+	}
+	iso.Enforce(sandbox.ControlWall, sandbox.ControlOutput, sandbox.ControlCleanup)
 	iso.Controls[sandbox.ControlCPUTime] = sandbox.Polled
 	b.grade(&iso)
 	return iso

@@ -37,6 +37,7 @@ type program struct {
 	watch   *seccomp.Watch
 	told    chan struct{} // closed when all kinds of refusals were told of
 	unknown string
+	seen    wire.Started
 	finish  sync.Once
 }
 
@@ -51,7 +52,7 @@ func (s *server) exec(id uint32, e *wire.Exec) {
 		return
 	}
 	in := s.conn.Inlet(wire.Stream(id, 0))
-	if s.conn.Send(wire.KindStarted, id, nil) != nil {
+	if s.conn.Send(wire.KindStarted, id, wire.Message(&p.seen)) != nil {
 		return // the supervisor is gone: so are we
 	}
 	go feed(p, in)
@@ -121,7 +122,15 @@ func (s *server) startOnce(id uint32, e *wire.Exec) (*program, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
 	defer cancel()
-	started, err := ph.init.Run(ctx, &m, nil, nil, nil)
+	var seen wire.Started
+	var examine spawn.Examine
+	if e.Policy.Notify { // else nothing would hold the process
+		examine = func(probe *seccomp.Probe) (err error) {
+			seen.Measured, err = look(probe.PID, m.Rlimits)
+			return err
+		}
+	}
+	started, err := ph.init.Run(ctx, &m, nil, nil, examine)
 	if err != nil {
 		if errors.Is(err, spawn.ErrGone) {
 			<-ph.init.Done() // its socket has ended; now everybody knows
@@ -132,6 +141,9 @@ func (s *server) startOnce(id uint32, e *wire.Exec) (*program, error) {
 		return nil, err
 	}
 	p := &program{Program: started, phase: ph, told: make(chan struct{})}
+	if started.Examined() {
+		p.seen = seen
+	}
 	if e.Policy.Notify {
 		p.listen(e.Policy)
 	}

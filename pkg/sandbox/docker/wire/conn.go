@@ -46,7 +46,7 @@ const (
 )
 
 // Version of the protocol. Both ends have the same, or do not talk.
-const Version = 1
+const Version = 2
 
 // Bounds.
 const (

@@ -86,6 +86,12 @@ type Room struct {
 	NoSuid bool   `json:"no_suid"`
 }
 
+// Started says that a program runs.
+type Started struct {
+	// Measured are the controls (package sandbox) that the helper has seen on the program's process before it was executed.
+	Measured []string `json:"measured"`
+}
+
 // Exec asks for a program.
 type Exec struct {
 	Phase  string

@@ -52,6 +52,9 @@ func (f *findings) check(iso *sandbox.Isolation, c sandbox.Control, holds bool, 
 	}
 }
 
+// Ready reads once what programs are compared with: this process's own state.
+func Ready() { _, _ = procstate.Self() }
+
 // Examine looks at the program's process. An error names the walls that were asked for and are not there.
 func (p *Program) Examine(probe *seccomp.Probe) error {
 	iso := p.Asked.Clone()
@@ -92,12 +95,29 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 			missing.check(&iso, o.control, false, "%s", o.text)
 		}
 	}
+	return p.conclude(iso, missing)
+}
+
+// conclude keeps a report that lacks nothing.
+func (p *Program) conclude(iso sandbox.Isolation, missing findings) error {
 	if len(missing) > 0 {
 		return &sandbox.Error{Backend: p.Backend, Op: "measure the started program", Stage: "isolation", Hint: "sandbox-run doctor",
 			Err: errors.New(strings.Join(slices.Compact(missing), "; "))}
 	}
 	p.settle(iso)
 	return nil
+}
+
+// ExamineLimits is Examine for a program that the host does not see: only the limits around it are read back.
+func (p *Program) ExamineLimits() error {
+	iso := p.Asked.Clone()
+	var missing findings
+	if p.Group != nil {
+		for _, o := range p.overruns() {
+			missing.check(&iso, o.control, false, "%s", o.text)
+		}
+	}
+	return p.conclude(iso, missing)
 }
 
 // limited are the controls that a cgroup keeps.

@@ -1,0 +1,48 @@
+package helper
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// look names the controls that a program's process is seen to have. It is an error if one is seen to be missing.
+func look(pid int, rlimits []initproto.Rlimit) (seen []string, err error) {
+	own, err := procstate.Self()
+	if err != nil {
+		return nil, nil //nolint:nilerr // nothing is seen, which is what the answer says
+	}
+	s, err := procstate.Read(pid)
+	if err != nil {
+		return nil, nil //nolint:nilerr // the same
+	}
+	files := uint64(0)
+	for _, l := range rlimits {
+		if l.Resource == unix.RLIMIT_NOFILE {
+			files = l.Soft
+		}
+	}
+	for _, c := range []struct {
+		control      sandbox.Control
+		shown, holds bool
+	}{
+		{sandbox.ControlSeccomp, true, s.Seccomp == unix.SECCOMP_MODE_FILTER && (s.Filters == 0 || s.Filters > own.Filters)},
+		{sandbox.ControlNoNewPrivs, true, s.NoNewPrivs},
+		{sandbox.ControlCapabilities, true, s.Capabilities == 0},
+		{sandbox.ControlOpenFiles, files > 0, s.OpenFiles <= files},
+		{sandbox.ControlUserNS, s.Hidden == nil, s.Namespaces[0] != own.Namespaces[0]},
+		{sandbox.ControlCgroupNS, s.Hidden == nil, s.Namespaces[len(s.Namespaces)-1] != own.Namespaces[len(s.Namespaces)-1]},
+	} {
+		switch {
+		case !c.shown:
+		case !c.holds:
+			return nil, &spawn.Error{Stage: initproto.StageProbe, Detail: string(c.control) + ": the started program does not have it", Errno: unix.ECANCELED}
+		default:
+			seen = append(seen, string(c.control))
+		}
+	}
+	return seen, nil
+}
