@@ -90,6 +90,16 @@ touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/
 		if !slices.Contains(got, "50000") || limits.Stderr.Total > 0 && limits.Verdict != sandbox.VerdictOK {
 			t.Errorf("%s, %q, %q", limits.Verdict, got, limits.Stderr.Bytes())
 		}
+		// What the helper sees on the program is measured, what only the engine's machine shows is declared; strict takes none of it.
+		for _, c := range sandbox.WallControls() {
+			want := sandbox.Declared
+			if slices.Contains(ofProgram, c) {
+				want = sandbox.Enforced
+			}
+			if got := limits.Isolation.Controls[c]; got != want {
+				t.Errorf("%s is %s: %+v", c, got, limits.Isolation.Missing)
+			}
+		}
 
 		// Binary input of some size comes back as it was, on both streams.
 		sent := bytes.Repeat([]byte{0, 1, 2, 0xff, '\n', '\r', 0x1b}, 300_000)

@@ -72,7 +72,8 @@ func (b *Backend) Probe(context.Context) sandbox.Isolation {
 	for _, c := range sandbox.AllControls() {
 		iso.Controls[c] = sandbox.Absent
 	}
-	iso.Enforce(sandbox.ControlNoNewPrivs, sandbox.ControlOpenFiles, sandbox.ControlOutput)
+	iso.Enforce(sandbox.ControlOutput)
+	iso.Controls[sandbox.ControlNoNewPrivs], iso.Controls[sandbox.ControlOpenFiles] = sandbox.Declared, sandbox.Declared
 	// These hold for a program that does not resist. One that does has the ids of whoever started it: it can end
 	// the process that watches it and, as root, leave its cgroup.
 	polled := []sandbox.Control{sandbox.ControlWall}
@@ -90,6 +91,8 @@ func (b *Backend) Probe(context.Context) sandbox.Isolation {
 		switch gap.State {
 		case sandbox.Absent:
 			gap.Reason = "the process backend runs on the host itself"
+		case sandbox.Declared:
+			gap.Reason = "the process backend does not look at what it has started"
 		case sandbox.Polled:
 			gap.Reason = "the program has the ids of whoever started it, and could get out of the way"
 		default:
