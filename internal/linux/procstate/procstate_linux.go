@@ -31,6 +31,7 @@ type State struct {
 	Capabilities uint64 // in any of its sets: inheritable, permitted, effective, bounding or ambient
 	Cgroups      []byte // /proc/PID/cgroup
 	OpenFiles    uint64 // RLIMIT_NOFILE, the soft limit
+	Processes    uint64 // RLIMIT_NPROC, the soft limit
 
 	// Hidden says why namespaces and root are not known; nil when they are.
 	Hidden     error
@@ -68,7 +69,10 @@ func look(pid int, whole bool) (s State, err error) {
 			text, err = read(proc, "limits", buf[:]) // prlimit would need a capability
 		}
 		if err == nil {
-			s.OpenFiles, err = parseOpenFiles(text)
+			s.OpenFiles, err = parseLimit(text, "open files")
+		}
+		if err == nil {
+			s.Processes, err = parseLimit(text, "processes")
 		}
 	}
 	if err != nil {
@@ -146,13 +150,12 @@ func (s *State) parseStatus(text []byte) error {
 	return nil
 }
 
-// parseOpenFiles reads /proc/PID/limits.
-func parseOpenFiles(text []byte) (uint64, error) {
-	const name = "\nMax open files"
-	_, after, _ := bytes.Cut(text, []byte(name))
+// parseLimit reads a line of /proc/PID/limits.
+func parseLimit(text []byte, name string) (uint64, error) {
+	_, after, _ := bytes.Cut(text, []byte("\nMax "+name))
 	fields := bytes.Fields(after)
 	if len(fields) == 0 {
-		return 0, errors.New("limits: open files are missing")
+		return 0, fmt.Errorf("limits: %s are missing", name)
 	}
 	if string(fields[0]) == "unlimited" {
 		return 1<<64 - 1, nil

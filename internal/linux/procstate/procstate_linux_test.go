@@ -23,6 +23,9 @@ func TestRead(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || s.OpenFiles != files.Cur {
 		t.Errorf("%d open files, %v: %+v", files.Cur, err, s)
 	}
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &files); err != nil || s.Processes != files.Cur {
+		t.Errorf("%d processes, %v: %+v", files.Cur, err, s)
+	}
 	var st unix.Stat_t
 	if err := unix.Stat("/", &st); err != nil || s.Root.Inode != st.Ino || s.Root.Device != st.Dev {
 		t.Errorf("%v: %+v", err, s.Root)

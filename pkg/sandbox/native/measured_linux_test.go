@@ -221,7 +221,7 @@ func TestMeasuredLimitChanged(t *testing.T) {
 func TestMeasuredNothing(t *testing.T) {
 	asked := sandbox.NewIsolation("x")
 	asked.Enforce(measure.Measurable()...)
-	w := measure.Program{Asked: asked, Grade: (*sandbox.Isolation).Grade, OpenFiles: 1}
+	w := measure.Program{Asked: asked, Grade: (*sandbox.Isolation).Grade}
 	err := w.Examine(&seccomp.Probe{PID: os.Getpid()})
 	if err == nil {
 		t.Fatal("this process is taken for a sandboxed one")

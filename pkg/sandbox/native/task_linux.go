@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -47,8 +48,8 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}
-	walls := i.walls(ph, m.Rlimits)
-	go measure.Ready() // while the init is at work
+	walls := i.walls(ph, slices.Clone(m.Rlimits)) // not changed by whoever changes the message
+	go measure.Ready()                            // while the init is at work
 	m.Forbidden = i.forbidden()
 	program, err := answered(ctx, func(ctx context.Context) (*spawn.Program, error) {
 		return ph.init.Run(ctx, m, ph.join, ph.born, walls.Examine)
@@ -69,15 +70,10 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 
 // walls are what every program of a phase is to have.
 func (i *instance) walls(ph *phase, rlimits []initproto.Rlimit) *measure.Program {
-	w := &measure.Program{
-		Backend: Name, Asked: i.iso, Group: ph.group, Limits: i.b.counts.Limits(ph.limits), WritableRoot: i.spec.WritableRoot, Grade: (*sandbox.Isolation).Grade,
+	return &measure.Program{
+		Backend: Name, Asked: i.iso, Group: ph.group, Limits: i.b.counts.Limits(ph.limits), Rlimits: rlimits,
+		WritableRoot: i.spec.WritableRoot, Grade: (*sandbox.Isolation).Grade,
 	}
-	for _, l := range rlimits {
-		if l.Resource == unix.RLIMIT_NOFILE {
-			w.OpenFiles = l.Soft
-		}
-	}
-	return w
 }
 
 // forbidden is what Landlock must refuse to a program; "" where there is no Landlock.

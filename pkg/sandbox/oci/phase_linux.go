@@ -620,12 +620,8 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 // walls are what every program of a phase is to have.
 func (i *instance) walls(ph *phase, m *initproto.Exec) *measure.Program {
 	w := &measure.Program{
-		Backend: Name, Asked: i.Isolation(), Group: ph.group, Limits: i.groupLimits(ph.limits), WritableRoot: i.spec.WritableRoot, Grade: i.b.grade,
-	}
-	for _, l := range m.Rlimits {
-		if l.Resource == unix.RLIMIT_NOFILE {
-			w.OpenFiles = l.Soft
-		}
+		Backend: Name, Asked: i.Isolation(), Group: ph.group, Limits: i.groupLimits(ph.limits), Rlimits: slices.Clone(m.Rlimits),
+		WritableRoot: i.spec.WritableRoot, Grade: i.b.grade,
 	}
 	if w.Asked.Controls[sandbox.ControlLandlock] == sandbox.Enforced && !i.b.runtime.kernel {
 		m.Forbidden = measure.Forbidden

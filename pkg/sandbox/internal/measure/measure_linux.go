@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -24,7 +25,7 @@ type Program struct {
 	Asked        sandbox.Isolation // of its sandbox; what is not enforced there is not looked for
 	Group        *cgroup.Group     // its cgroup, or nil
 	Limits       cgroup.Limits     // that its cgroup keeps; zero is none
-	OpenFiles    uint64            // RLIMIT_NOFILE
+	Rlimits      []initproto.Rlimit
 	WritableRoot bool
 	// Grade derives the tier of a report that has changed.
 	Grade func(*sandbox.Isolation)
@@ -86,7 +87,11 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 	if probe.Tried != unix.EACCES || !r.SharedMemory {
 		iso.Declare(fmt.Sprintf("the attempt that only Landlock refuses could not be made: %v", probe.Tried), "", sandbox.ControlLandlock)
 	}
-	missing.check(&iso, sandbox.ControlOpenFiles, s.OpenFiles <= p.OpenFiles, "%d, not %d", s.OpenFiles, p.OpenFiles)
+	files, processes := p.rlimit(unix.RLIMIT_NOFILE), p.rlimit(unix.RLIMIT_NPROC)
+	missing.check(&iso, sandbox.ControlOpenFiles, s.OpenFiles <= files, "%d, %d were asked for", s.OpenFiles, files)
+	if p.Limits.Pids == 0 { // no cgroup limits them
+		missing.check(&iso, sandbox.ControlProcesses, s.Processes <= processes, "%d, %d were asked for", s.Processes, processes)
+	}
 	if p.Group != nil {
 		for _, c := range limited {
 			missing.check(&iso, c, p.Group.Holds(s.Cgroups), "the program is not in its cgroup")
@@ -96,6 +101,16 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 		}
 	}
 	return p.conclude(iso, missing)
+}
+
+// rlimit is the soft limit that was asked for; 0 is none.
+func (p *Program) rlimit(resource uint32) uint64 {
+	for _, l := range p.Rlimits {
+		if l.Resource == resource {
+			return l.Soft
+		}
+	}
+	return 0
 }
 
 // conclude keeps a report that lacks nothing.
