@@ -74,14 +74,24 @@ func (o *Options) importPaths(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("execute %s (stage %s): %w", o.Args[0], stage, err)
 	}
 	_ = theirs.Close()
-	defer context.AfterFunc(ctx, func() { _ = ours.SetReadDeadline(time.Unix(1, 0)) })()
+	stop := context.AfterFunc(ctx, func() { _ = ours.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
 	text, err := io.ReadAll(io.LimitReader(ours, maxPaths))
-	_ = unix.Kill(pid, unix.SIGKILL) // it is not waited for yet, so the number is still its own
-	for {
-		if _, err := unix.Wait4(pid, nil, unix.WALL, nil); !errors.Is(err, unix.EINTR) {
-			break
+	wait := func() {
+		for {
+			if _, err := unix.Wait4(pid, nil, unix.WALL, nil); !errors.Is(err, unix.EINTR) {
+				return
+			}
 		}
 	}
+	pidfd, pidErr := unix.PidfdOpen(pid, 0) // it is not waited for yet, so the number is still its own
+	if pidErr != nil {
+		go wait() // its cgroup is removed with all that is in it
+		return nil, fmt.Errorf("pidfd: %w", pidErr)
+	}
+	_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+	_ = unix.Close(pidfd)
+	wait()
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -120,7 +130,7 @@ func (t *tree) check(p string) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("%s: %w", p, err)
 	}
-	id := [2]uint64{uint64(st.Dev), st.Ino}
+	id := [2]uint64{st.Dev, st.Ino}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || t.seen[id] {
 		return nil
 	}
