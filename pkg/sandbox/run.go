@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -171,24 +172,45 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 // signalFileSize is SIGXFSZ, which not every system has that this compiles for.
 const signalFileSize = 25
 
-// isolation is what the program was found to have or, where its backend looks at none, what its sandbox has.
-func (r *run) isolation(task Task) Isolation {
+// measured is what the program was found to have; not every backend looks at its programs.
+func measured(task Task) (iso Isolation, known bool) {
 	if m, ok := task.(Measured); ok {
-		if iso, measured := m.Isolation(); measured {
-			iso.Chosen = r.c.chosen
-			return iso
+		return m.Isolation()
+	}
+	return iso, false
+}
+
+// isolation is what the program was found to have or, where its backend looks at none, what its sandbox has. The disk is the
+// sandbox's, and is judged by how the host's disk is now.
+func (r *run) isolation(task Task) Isolation {
+	whole := r.c.isolation()
+	iso, known := measured(task)
+	if !known {
+		return whole
+	}
+	iso.Chosen = whole.Chosen
+	iso.Controls[ControlDisk] = whole.Controls[ControlDisk]
+	ofDisk := func(g Gap) bool { return g.Control == ControlDisk }
+	iso.Missing = slices.DeleteFunc(iso.Missing, ofDisk)
+	for _, g := range whole.Missing {
+		if ofDisk(g) {
+			iso.Missing = append(iso.Missing, g)
 		}
 	}
-	return r.c.isolation()
+	return iso
 }
 
 // check ends a program that was found to have less than its sandbox must have.
 func (r *run) check(ctx context.Context, task Task) error {
-	err := r.isolation(task).Check(r.c.spec.Require, r.c.spec.Strict)
+	iso, known := measured(task)
+	if !known {
+		return nil // the sandbox was checked when it was made
+	}
+	err := iso.Check(r.c.spec.Require, r.c.spec.Strict)
 	if err == nil {
 		return nil
 	}
-	if r.isolation(task).Check(r.c.spec.Require, false) != nil { // nothing that the caller could accept
+	if iso.Check(r.c.spec.Require, false) != nil { // nothing that the caller could accept
 		err = &Error{Op: "measure the started program", Stage: "isolation", Err: errors.New(err.Error())}
 	}
 	_ = task.Kill()
