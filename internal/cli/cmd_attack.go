@@ -46,7 +46,7 @@ func (c *cli) attackBackend(only, runtime string) error {
 	report, err := attack.Run(ctx, attack.Options{
 		Backend: b, Executable: self, Escape: escaped,
 		Victim:  func(mark string) *exec.Cmd { return victim(self, name, runtime, tier, mark) },
-		OnStart: show.started, OnResult: show.ended,
+		OnStart: show.started, OnResult: show.ended, Only: weakenCases(),
 	})
 	show.clear()
 	if err != nil {

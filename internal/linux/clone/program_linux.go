@@ -310,7 +310,7 @@ func becomeProgram(c *launch) {
 			goto fail
 		}
 	}
-	if c.isolated {
+	if c.isolated && !weakenKeyring {
 		// A session keyring of its own: the one inherited is the supervisor's. Kernels without
 		// keyrings have nothing to share.
 		if _, _, errno = unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 && errno != unix.ENOSYS {

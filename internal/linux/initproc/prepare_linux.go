@@ -75,6 +75,7 @@ func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []i
 			return nil, err
 		}
 	}
+	weakenRoot()
 	if !m.Census {
 		return []int{baton}, nil
 	}
@@ -145,7 +146,7 @@ func emptyCoreDumps() {
 
 // hide keeps everybody inside from looking into this process.
 func hide() error {
-	return failed(initproto.StageNamespaces, "undumpable", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+	return failed(initproto.StageNamespaces, "undumpable", unix.Prctl(unix.PR_SET_DUMPABLE, dumpable, 0, 0, 0))
 }
 
 // silence lets go of where the runtime prints to, which is a file of the host's: a kernel that shows this process's descriptors to
@@ -265,7 +266,7 @@ const anywhere = "/proc"
 func buildRoot(m *initproto.Setup, tree int) error {
 	fail := func(what string, err error) error { return failed(initproto.StageRootfs, what, err) }
 	// The new /proc is made while the host's is still there: the kernel insists on that.
-	proc, err := newMount("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, "hidepid", "invisible")
+	proc, err := newMount("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, "hidepid", hidepid)
 	if err != nil {
 		return fail("make proc", err)
 	}

@@ -108,7 +108,7 @@ func (asm *assembler) collect(calls []call) {
 	for nr := range len(calls) + 1 {
 		r, name := ruleAbsent, ""
 		if nr < len(calls) {
-			r, name = asm.policy.ruleOf(calls[nr]), calls[nr].name
+			r, name = weakenRule(calls[nr].name, asm.policy.ruleOf(calls[nr])), calls[nr].name
 		}
 		s := span{start: uint32(nr)}
 		steps, act := asm.policy.resolve(r)

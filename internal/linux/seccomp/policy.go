@@ -348,7 +348,7 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 	case ruleClone:
 		return stepsClone, 0
 	case ruleSocket:
-		return stepsSocket, 0
+		return weakenSocket(stepsSocket), 0
 	case rulePersonality:
 		return stepsPersonality, 0
 	case ruleIoctl:

@@ -60,6 +60,7 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 	if err != nil {
 		return nil, fmt.Errorf("open namespaces: %w", err)
 	}
+	weakenExpect(m)
 	if err := i.conn.send(m.Encode(), nil); err != nil {
 		return nil, errors.Join(ErrGone, err)
 	}

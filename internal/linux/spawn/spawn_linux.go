@@ -131,9 +131,7 @@ func Start(o Options) (*Init, error) {
 			files = append(files, int(f.Fd()))
 		}
 	}
-	if Weaken.Start != nil {
-		Weaken.Start(&o)
-	}
+	env = append(env, weakenStart(&o)...)
 	birth := clone.Init{
 		Binary: int(binary.Fd()), Args: []string{initproc.Name}, Env: env,
 		Namespaces: o.Namespaces, Owner: o.Owner, Files: files, Alone: alone,
@@ -242,9 +240,7 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 		i.conn.close() // one that no signal reaches must not keep us waiting
 	})
 	defer stop()
-	if Weaken.Setup != nil {
-		files = Weaken.Setup(m, files)
-	}
+	files = weakenSetup(m, files)
 	err := i.conn.send(m.Encode(), files)
 	var msg any
 	var got []*os.File
@@ -408,9 +404,7 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examine E
 		delete(i.exits, m.ID)
 		delete(i.examiners, m.ID)
 	}
-	if Weaken.Exec != nil {
-		fds = Weaken.Exec(m, fds)
-	}
+	fds = weakenExec(m, fds)
 	if err := i.conn.send(m.Encode(), fds); err != nil {
 		forget()
 		return running{}, errors.Join(ErrGone, err)
@@ -475,8 +469,6 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examine E
 	return running{}, initproto.ErrMalformed
 }
 
-// measures reports whether programs are looked at, as they are but for tests.
-func measures() bool { return !Weaken.Unmeasured }
 
 // answerProbe has a process that waits at a listener looked at, and lets it go on or has it end. A process that is gone was not looked at, which
 // is no error: the init says what became of it.

@@ -122,6 +122,9 @@ func (s *Supervisor) IDs() (root, user int, err error) {
 			bit := bits.TrailingZeros64(free)
 			s.taken[w] |= 1 << bit
 			root = FirstID + s.entry.Slot()*idsPerClaim + (w*64+bit)*idsPerSandbox
+			if weakenIDs {
+				root = FirstID + s.entry.Slot()*idsPerClaim
+			}
 			return root, root + 1, nil
 		}
 	}

@@ -6,7 +6,7 @@ import "golang.org/x/sys/unix"
 type Covers struct{ Masked, Hidden, ReadOnly []string }
 
 // LookAtProc leaves out what only root may read: that is out of reach for a program that is nobody outside, and
-// every cover costs each sandbox a mount. It looks at a procfs like the one a sandbox will have, not at the one that
+// every cover costs each sandbox a mount; two whose harm is the greatest are covered all the same. It looks at a procfs like the one a sandbox will have, not at the one that
 // we were given, which may show less. What is not there may come, with a module; the init does without it.
 func LookAtProc() Covers {
 	proc, err := NewMount("proc", 0)
@@ -23,9 +23,10 @@ func LookAtProc() Covers {
 		return list
 	}
 	return Covers{
-		Masked: readable("kcore", "keys", "key-users", "kallsyms", "kmsg", "sched_debug", "timer_list", "timer_stats", "latency_stats",
-			"sysrq-trigger", "config.gz", "cmdline", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports",
+		Masked: append(readable("keys", "key-users", "kallsyms", "kmsg", "sched_debug", "timer_list", "timer_stats", "latency_stats",
+			"config.gz", "cmdline", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports",
 			"interrupts", "softirqs"), // per processor and device; /proc/stat has their sums
+			"/proc/kcore", "/proc/sysrq-trigger"), // the machine's memory, and its restart: whatever their modes
 		Hidden:   readable("acpi", "asound", "scsi", "bus", "fs", "irq", "pressure"),
 		ReadOnly: []string{"/proc/sys"},
 	}

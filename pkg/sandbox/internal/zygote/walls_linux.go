@@ -67,7 +67,9 @@ func (p *Place) walls() (all list) {
 	add(initproto.StageCgroup, unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
 	// Refused to whoever leads a group, which the process does only if it was born with a session of its own.
 	all = append(all, mayFail(call(initproto.StageSession, unix.SYS_SETSID), unix.EPERM))
-	all = append(all, mayFail(call(initproto.StageSession, unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0), unix.ENOSYS))
+	if !weakenKeyring {
+		all = append(all, mayFail(call(initproto.StageSession, unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0), unix.ENOSYS))
+	}
 	add(initproto.StageLimits, unix.SYS_UMASK, 0o022)
 	for c := range unix.CAP_LAST_CAP + 1 {
 		all = append(all, mayFail(call(initproto.StageIdentity, unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c), unix.EINVAL)) // this kernel has fewer
@@ -106,7 +108,7 @@ func (r *Request) walls() (all list) {
 // program, whether a listener comes of it}.
 func (r *Request) filters() list {
 	const size = unix.SizeofSockFilter
-	if len(r.Filter) < size {
+	if len(r.Filter) < size || weakenFilter {
 		return nil
 	}
 	var program []unix.SockFilter

@@ -87,8 +87,8 @@ func (t *trial) open(attempt, got string) string {
 	return ""
 }
 
-// defaultWithin leaves room, in a minute, for a last case that hangs.
-const defaultWithin = time.Minute - hangPatience
+// defaultWithin leaves room, in a minute and a half, for a last case that hangs.
+const defaultWithin = 90*time.Second - hangPatience
 
 // casePatience is far beyond what any case needs.
 const casePatience = 25 * time.Second

@@ -131,7 +131,7 @@ func tryStat(paths []string) {
 		err := unix.Stat(p, &st)
 		var fs unix.Statfs_t
 		_ = unix.Statfs(p, &fs)
-		tell(p, outcome(err), fmt.Sprintf("mode %o device %d:%d magic %x", st.Mode, unix.Major(st.Rdev), unix.Minor(st.Rdev), uint64(fs.Type)))
+		tell(p, outcome(err), fmt.Sprintf("mode %o device %d:%d read-only %v magic %x", st.Mode, unix.Major(st.Rdev), unix.Minor(st.Rdev), fs.Flags&unix.ST_RDONLY != 0, uint64(fs.Type)))
 	}
 }
 

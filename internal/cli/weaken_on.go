@@ -1,0 +1,14 @@
+//go:build weaken
+
+package cli
+
+import (
+	"os"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/weaken"
+)
+
+func weakenCases() []string {
+	return strings.FieldsFunc(os.Getenv(weaken.Cases), func(r rune) bool { return r == ',' })
+}

@@ -1,0 +1,79 @@
+// Package weaken names the walls that variants of the executables take down, to show that the attack suite notices.
+//
+// Place in the flow. Only files with the build tag weaken and tests import it. A build without the tag has none of it: the
+// packages whose walls are taken down have a file for each of the two builds, and the one without the tag is empty functions.
+//
+// Lifecycle. Variable names the mutation of a variant, which is one for the life of the process and of all its inits.
+//
+// Concurrency. Everything is read-only.
+package weaken
+
+import "syscall"
+
+// Variable is the environment variable that names the mutation of an executable that was built with the tag weaken, and Cases the
+// one with the ids of the attack cases to carry out, separated by commas; default all. A variant with a mutation does not look at the
+// programs that it starts, unless Measured is set.
+const (
+	Variable = "SANDBOX_WEAKEN"
+	Cases    = "SANDBOX_WEAKEN_CASES"
+	Measured = "SANDBOX_WEAKEN_MEASURED"
+)
+
+// Mutation is a wall that is taken down.
+type Mutation struct {
+	Name  string
+	Wall  string   // the wall
+	Cases []string // of the attack suite: each of them notices
+	Quick bool     // make test carries it out, too
+}
+
+// On reports whether this process runs with a mutation.
+func On(name string) bool {
+	value, _ := syscall.Getenv(Variable)
+	return value == name
+}
+
+// All lists the mutations. docs/THREAT_MODEL.md has the same table.
+func All() []Mutation {
+	return []Mutation{
+		{"no-filter", "the system-call filter", []string{"S1", "S2", "S3", "S4", "S5", "S6", "S7", "S9"}, true},
+		{"call-filters", "refusal of seccomp(2), PR_SET_SECCOMP and filters on sockets", []string{"S5"}, false},
+		{"call-group", "refusal of modify_ldt, mbind, move_pages, iopl and quotactl_fd", []string{"S5"}, true},
+		{"call-leases", "refusal of leases", []string{"S5"}, false},
+		{"call-aio", "refusal of kernel AIO", []string{"S5"}, false},
+		{"call-personality", "refusal of execution domains", []string{"S5"}, false},
+		{"socket-protocols", "refusal of DCCP, L2TP and UDPLITE", []string{"S4"}, true},
+		{"socket-families", "refusal of SMC, TIPC, CAN, RDS and KCM", []string{"S4"}, false},
+		{"fork-bare", "filter and Landlock of warm forks", []string{"W3"}, true},
+		{"fork-no-filter", "filter of warm forks", []string{"W3"}, false},
+		{"fork-no-landlock", "Landlock of warm forks", []string{"W3"}, false},
+		{"no-landlock", "Landlock", []string{"F12", "N1", "S6"}, true},
+		{"landlock-no-network", "Landlock's rules for TCP", []string{"N1"}, false},
+		{"landlock-no-scope", "Landlock's scopes of signals and abstract sockets", []string{"S6"}, false},
+		{"one-id-pair", "host ids of each sandbox's own", []string{"W1"}, true},
+		{"no-keyring", "session keyring of each program's own", []string{"W1", "W3"}, false},
+		{"root-unsealed", "read-only root", []string{"F12"}, false},
+		{"dev-unsealed", "read-only /dev", []string{"F12"}, false},
+		{"proc-sys-writable", "read-only /proc/sys", []string{"F12"}, false},
+		{"no-hidepid", "hidepid of /proc", []string{"F13"}, false},
+		{"init-dumpable", "an init that can not be looked into", []string{"F13"}, false},
+		{"sysrq-kcore", "masks of /proc/sysrq-trigger and /proc/kcore", []string{"F13"}, false},
+		{"proc-uncovered", "all masks of /proc", []string{"F4", "F12", "F13"}, false},
+		{"devices", "nodev", []string{"F7"}, false},
+		{"set-uid", "nosuid", []string{"F11"}, false},
+		{"writable-root", "read-only root, and Landlock", []string{"F9", "F12"}, false},
+		{"writable-volumes", "read-only volumes, and Landlock", []string{"F1", "F12"}, false},
+		{"capabilities", "dropping of capabilities", []string{"F11"}, false},
+		{"groups", "dropping of groups", []string{"F11"}, false},
+		{"descriptor", "closing of descriptors", []string{"F2"}, false},
+		{"host-network", "network namespace, and Landlock", []string{"N1"}, true},
+		{"host-ipc", "IPC namespace", []string{"S6"}, false},
+		{"host-proc", "/proc of the sandbox's own", []string{"F13", "S6"}, false},
+		{"fake-proc", "a procfs at /proc", []string{"F5"}, false},
+		{"other-null", "the null device at /dev/null", []string{"F4"}, false},
+		{"cgroup-fs", "absence of the cgroup file system", []string{"R11"}, false},
+		{"no-rlimits", "resource limits", []string{"R6", "R10"}, false},
+		{"no-file-size", "ordinary programs that work", []string{"S8"}, false},
+		{"no-pid-namespace", "pid namespace: no sandbox comes up without", []string{"F12", "S1"}, false},
+	}
+}
