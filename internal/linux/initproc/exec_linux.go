@@ -82,6 +82,7 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 		defer unix.Close(c.Landlock)
 	}
 	pid, stage, err := clone.StartProgram(c)
+	weakenStarted()
 	return pid, master, slave, failed(stage, describe(m, stage), err)
 }
 

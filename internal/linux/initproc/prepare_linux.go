@@ -146,7 +146,7 @@ func emptyCoreDumps() {
 
 // hide keeps everybody inside from looking into this process.
 func hide() error {
-	return failed(initproto.StageNamespaces, "undumpable", unix.Prctl(unix.PR_SET_DUMPABLE, dumpable, 0, 0, 0))
+	return failed(initproto.StageNamespaces, "undumpable", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
 // silence lets go of where the runtime prints to, which is a file of the host's: a kernel that shows this process's descriptors to

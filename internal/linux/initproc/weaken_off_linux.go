@@ -2,10 +2,11 @@
 
 package initproc
 
-// With the build tag weaken these are others, for tests (package weaken).
-const (
-	dumpable = 0           // the init: its memory is not to be read by the program's id
-	hidepid  = "invisible" // of /proc: a program is not told of processes that are not its own
-)
+// With the build tag weaken these take walls down, for tests (package weaken).
+
+// hidepid is the option of /proc that keeps programs from being told of processes that are not their own.
+const hidepid = "invisible"
 
 func weakenRoot() {}
+
+func weakenStarted() {}

@@ -8,10 +8,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/weaken"
 )
 
-var (
-	dumpable = map[bool]uintptr{true: 1}[weaken.On("init-dumpable")]
-	hidepid  = map[bool]string{true: "off", false: "invisible"}[weaken.On("no-hidepid")]
-)
+var hidepid = map[bool]string{true: "off", false: "invisible"}[weaken.On("no-hidepid")]
+
+// weakenStarted lets others look into the init. It is hidden anew by each program that it has forked, which shares its memory when it changes
+// its ids.
+func weakenStarted() {
+	if weaken.On("init-dumpable") {
+		_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	}
+}
 
 // weakenRoot changes mounts of the root that is built: the supervisor has the first of them only.
 func weakenRoot() {

@@ -22,6 +22,8 @@ func doorCases() []attackCase {
 	return []attackCase{
 		{"A6", "terminal escapes in output", terminalEscapes},
 		{"A7", "hostile names", hostileNames},
+		{"W1", "what another sandbox has, or has left", earlierRuns},
+		{"W3", "warm forks and pooled sandboxes with fewer walls", warmStarts},
 		{"W6", "the supervisor is killed", killedSupervisor},
 	}
 }

@@ -366,6 +366,9 @@ func writeSystem(t *trial) {
 	for _, a := range t.inside(id, "write", paths...) {
 		t.judge(isShut(a.Got), "write to "+a.Name, a.Got, "/workspace: "+control.of("/workspace").Got)
 	}
+	inside := func(verb string, args ...string) answers { return t.inside(id, verb, args...) }
+	t.sealedMounts("", inside)
+	t.landlockedFiles("", inside)
 }
 
 func readSecrets(t *trial) {
@@ -405,6 +408,8 @@ func readSecrets(t *trial) {
 		t.judge(supervision == 0, "processes of the sandbox's own supervision", fmt.Sprint(supervision), "")
 	}
 	t.judge(strangers == 0, "processes of the host", fmt.Sprintf("%d", strangers), fmt.Sprint(len(all)))
+	t.coveredFiles("", func(verb string, args ...string) answers { return t.inside(id, verb, args...) })
+	t.hiddenInit(id)
 }
 
 func manyDirectories(t *trial) {

@@ -96,6 +96,7 @@ func anyConnection(t *trial) {
 		}
 		t.judge(links == 0, "network "+string(mode)+": interfaces beside lo", fmt.Sprint(links), fmt.Sprintf("host: %d", len(control.all("interface"))))
 	}
+	t.landlockedNetwork("", func(verb string, args ...string) answers { return t.inside(t.sandbox(), verb, args...) })
 	own, _ := os.Readlink("/proc/self/ns/net")
 	pid, end := t.background(t.sandbox(), t.process("sleep", "1m"))
 	defer end()

@@ -144,6 +144,10 @@ func part(verb string) func([]string) {
 		return outside
 	case "threads":
 		return threads
+	case "restricted":
+		return restricted
+	case "neighbour":
+		return neighbour
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package hostile
 import (
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -83,6 +84,16 @@ func outside(args []string) {
 			tellErr("pidfd_open "+value, err)
 			_, err = readSome("/proc/" + value + "/cmdline")
 			tellErr("/proc/"+value, err)
+		case "signal":
+			tellErr("signal", unix.Kill(n, 0))
+		case "abstract":
+			tellErr("abstract socket", reach("unix", value))
+		case "shmid":
+			_, err := unix.SysvShmAttach(n, 0, unix.SHM_RDONLY)
+			tellErr("shmat", err)
+		case "file":
+			_, err := os.Stat(value)
+			tellErr("file in "+filepath.Dir(value), err)
 		case "shm":
 			_, err := unix.SysvShmGet(n, 0, 0)
 			tellErr("shmget", err)
