@@ -13,7 +13,7 @@ import (
 
 // openDocker opens the backend whose containers are a daemon's. An image that the daemon lacks and our own store has, it is given.
 func openDocker(o app.Options) (sandbox.Backend, error) {
-	b, err := docker.New(docker.Options{Host: o.DockerHost, Runtime: o.Runtime, Load: fromStore})
+	b, err := docker.New(docker.Options{Host: o.DockerHost, Runtime: o.Runtime, Image: o.Image, Load: fromStore})
 	if err != nil {
 		return nil, err // an untyped nil: a nil *docker.Backend in an interface is not nil
 	}

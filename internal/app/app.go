@@ -40,6 +40,8 @@ type Options struct {
 	DockerHost string
 	// DiskFloor is the free space that the disk below scratches keeps; 0 is the backend's default.
 	DiskFloor sandbox.Size
+	// Image is the root of sandboxes that name none, for a backend that makes them of images.
+	Image string
 }
 
 // Opener makes a backend.

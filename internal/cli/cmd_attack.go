@@ -16,7 +16,7 @@ import (
 )
 
 // attackBackend runs the attack suite against a backend and shows what held.
-func (c *cli) attackBackend(only, runtime string) error {
+func (c *cli) attackBackend(only, runtime, image string) error {
 	if only == app.Auto {
 		only = ""
 	}
@@ -30,7 +30,10 @@ func (c *cli) attackBackend(only, runtime string) error {
 	if err := app.Known(name); err != nil {
 		return err
 	}
-	b, err := app.Open(name, app.Options{Runtime: runtime})
+	if (image != "") != (name == app.Docker) {
+		return sandbox.Invalid("image", "containers of %s are attacked in one that has a shell; it goes with --attack --backend %s, and with no other", app.Docker, app.Docker)
+	}
+	b, err := app.Open(name, app.Options{Runtime: runtime, Image: image})
 	if err != nil {
 		return err
 	}
@@ -45,7 +48,7 @@ func (c *cli) attackBackend(only, runtime string) error {
 	show := &scoreboard{c: c, paint: c.palette(c.std.out), live: isTerminal(c.std.err) && !c.json}
 	report, err := attack.Run(ctx, attack.Options{
 		Backend: b, Executable: self, Escape: escaped,
-		Victim:  func(mark string) *exec.Cmd { return victim(self, name, runtime, tier, mark) },
+		Victim:  func(mark string) *exec.Cmd { return victim(self, name, runtime, image, tier, mark) },
 		OnStart: show.started, OnResult: show.ended, Only: weakenCases(),
 	})
 	show.clear()
@@ -56,11 +59,14 @@ func (c *cli) attackBackend(only, runtime string) error {
 }
 
 // victim is this very command as a supervisor that will be killed.
-func victim(self, backend, runtime string, tier sandbox.Tier, mark string) *exec.Cmd {
+func victim(self, backend, runtime, image string, tier sandbox.Tier, mark string) *exec.Cmd {
 	const inside = "/victim"
 	args := []string{"exec", "--backend", backend}
 	if runtime != "" {
 		args = append(args, "--runtime", runtime)
+	}
+	if image != "" {
+		args = append(args, "--image", image)
 	}
 	args = append(args, "--require", string(tier), "--timeout", "1m", "--quiet", "--volume", self+":"+inside, "--env", hostile.Variable+"="+mark, "--")
 	cmd := exec.Command(self, append(args, hostile.Args(inside, mark, "fork", "sessions", "4", "1m")...)...)

@@ -38,7 +38,7 @@ type backendFinding struct {
 func (c *cli) newDoctor() *cobra.Command {
 	var only string
 	var attacked bool
-	var runtime string
+	var runtime, image string
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Say what this machine can enforce",
@@ -49,20 +49,24 @@ otherwise.
 
 With --attack it attacks the sandboxes of one backend instead: each threat they are to
 withstand is tried for real, beside a control that shows the attempt can succeed. What
-is harmful bounds itself. Exits 0 only if all that applies held. Takes less than a minute.`,
-		Example:               "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack",
+is harmful bounds itself. Exits 0 only if all that applies held. Takes less than 90 seconds.`,
+		Example:               "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack\n  sandbox-run doctor --attack --backend docker --image debian",
 		DisableFlagsInUseLine: true,
 		Annotations:           map[string]string{runBy: bestTheFull},
 		Args:                  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if attacked {
-				return nameSource(cmd.Flags(), c.attackBackend(only, runtime), helpHint(cmd))
+				return nameSource(cmd.Flags(), c.attackBackend(only, runtime, image), helpHint(cmd))
+			}
+			if image != "" {
+				return sandbox.Invalid("image", "it goes with --attack --backend %s", app.Docker)
 			}
 			return nameSource(cmd.Flags(), c.diagnose(cmd.Context(), only, runtime), helpHint(cmd))
 		},
 	}
 	cmd.Flags().StringVar(&only, "backend", "", "look at this `backend` only: "+strings.Join(app.AllBackends(), ", "))
 	cmd.Flags().StringVar(&runtime, "runtime", "", "with --backend oci or docker: look at this `runtime`, as runsc")
+	cmd.Flags().StringVar(&image, "image", "", "with --attack --backend docker: attack containers of this `image`")
 	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and say what held")
 	cmd.Flags().BoolVar(&c.json, "json", false, "print the findings as one JSON document")
 	return cmd

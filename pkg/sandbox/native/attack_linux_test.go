@@ -147,5 +147,5 @@ func threatIDs() (ids []string) {
 			ids = append(ids, group.letter+strconv.Itoa(n+1))
 		}
 	}
-	return append(ids, "N1", "A6", "A7", "W6")
+	return append(ids, "N1", "A6", "A7", "W1", "W3", "W6")
 }

@@ -77,6 +77,11 @@ func (f *forks) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instanc
 	return &forksInstance{in.(*instance), f}, nil
 }
 
+// Forks says no: a pool over this backend would fork into its instances, which are not the native backend's own.
+func (f *forks) Forks(*sandbox.Spec, *sandbox.Process) error {
+	return unsuited("every process is a fork already")
+}
+
 type forksInstance struct {
 	*instance
 	f *forks

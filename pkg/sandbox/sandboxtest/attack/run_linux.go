@@ -90,6 +90,9 @@ func (t *trial) open(attempt, got string) string {
 // defaultWithin leaves room, in a minute and a half, for a last case that hangs.
 const defaultWithin = 90*time.Second - hangPatience
 
+// engineWithin is for backends whose sandboxes another program makes, each of which takes that program's time.
+const engineWithin = 10 * time.Minute
+
 // casePatience is far beyond what any case needs.
 const casePatience = 25 * time.Second
 
@@ -109,6 +112,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	if o.Within <= 0 {
 		o.Within = defaultWithin
+		if name := o.Backend.Name(); name != "native" && name != "process" {
+			o.Within = engineWithin
+		}
 		if measured { // what is promised is for an executable that does nothing else, on a machine where no tests run besides
 			o.Within = 5 * time.Minute
 		}

@@ -83,11 +83,11 @@ func (t *trial) hiddenInit(id string) {
 	if t.iso.Backend == "docker" { // whose /proc is the engine's: processes of the supervision are counted by F13
 		return
 	}
-	said := t.inside(id, "stat", "/proc/self", "/proc/1")
-	t.control(said.of("/proc/self").OK(), "/proc has its own process", say(said.of("/proc/self")))
-	t.judge(said.of("/proc/1").Got == "ENOENT", "the init in /proc", say(said.of("/proc/1")), "its own: "+said.of("/proc/self").Got)
 	pid, end := t.background(id, t.process("sleep", "1m"))
 	defer end()
+	said := t.inside(id, "stat", "/proc/self", "/proc/1") // by the same init, which has thus started the other
+	t.control(said.of("/proc/self").OK(), "/proc has its own process", say(said.of("/proc/self")))
+	t.judge(said.of("/proc/1").Got == "ENOENT", "the init in /proc", say(said.of("/proc/1")), "its own: "+said.of("/proc/self").Got)
 	init := parentOf(pid)
 	// The kernel gives the files of a process that can not be looked into to the root of its user namespace, and those of any other to its own
 	// ids. Threads of the init that still have the supervisor's group show which it is.

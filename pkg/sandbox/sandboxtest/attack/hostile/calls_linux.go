@@ -47,8 +47,12 @@ var quiet = []string{
 
 // calls is a function and not a variable: the table is made when it is asked for, not at every start.
 func calls() (list []call) {
-	add := func(id, name, record string, run func() unix.Errno) { list = append(list, call{id: id, name: name, record: record, run: run}) }
-	load := func(name, record string, run func() unix.Errno) { list = append(list, call{"S4", name, "socket(" + record + ")", run, true}) }
+	add := func(id, name, record string, run func() unix.Errno) {
+		list = append(list, call{id: id, name: name, record: record, run: run})
+	}
+	load := func(name, record string, run func() unix.Errno) {
+		list = append(list, call{"S4", name, "socket(" + record + ")", run, true})
+	}
 	plain := func(id, name string, nr uintptr, args ...uintptr) {
 		record := name
 		if slices.Contains(quiet, name) {
