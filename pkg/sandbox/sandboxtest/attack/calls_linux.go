@@ -82,6 +82,8 @@ func (t *trial) callsOf(threat, where string, attack func(args ...string) *sandb
 				if held = held && records[a.Detail] > 0; held {
 					records[a.Detail]--
 					got += ", recorded"
+				} else if held = t.iso.Backend != "native" && isRefusal(a.Got) && a.Got != c; held {
+					got += ", by a filter of the runtime's" // which the kernel asks as well, and which records nothing
 				} else {
 					got += ", and the filter has not recorded it"
 				}

@@ -58,6 +58,7 @@ var ofEngine = map[string]string{
 	"F4":  "the engine masks; roots are images",
 	"F5":  "the engine mounts /proc; roots are images",
 	"F6":  "the engine opens volumes by their names; what it has mounted is compared from inside, and refused if it is another file",
+	"W3":  "a container that is made ahead shows nothing of the host's, and so no attacker",
 	"R13": "not measured: neighbours share the engine's daemon, and making as many containers as the case needs takes longer than it has",
 }
 
@@ -67,6 +68,7 @@ var leftOpen = map[string][]struct{ id, attempt, got, instead string }{
 	"docker": {
 		{"F7", "open a device of a volume", "ok", "volumes are mounted without nodev; the devices cgroup lets through no more than null, zero and the like"},
 		{"F11", "mounts of the engine on which set-uid counts", "", "no_new_privs, and an empty bounding set"},
+		{"F12", "/dev is mounted read-only", "", "the engine's /dev is in memory, and only root may write to its directory: a program has no capability"},
 		{"F13", "read /var", `ok ("tmp")`, "a directory that Podman has made, and nothing of the host's"},
 		{"F13", "processes of the sandbox's own supervision", "", "they can be neither read, signalled nor traced"},
 		{"F15", "inodes", "ok after 4096 of 4096; verdict ok", "Podman's file systems in memory know no number of inodes, and isolation.missing says so; their size holds"},

@@ -61,6 +61,12 @@ func warmStarts(t *trial) {
 	})
 	full, err := m.Complete(spec)
 	if err == nil {
+		if forks = forks && forker.Forks(&full, &full.Ahead[0]) == nil; !forks { // the sandbox alone is made ready
+			spec.Ahead = []sandbox.Process{{Args: waits.Args}}
+			full, err = m.Complete(spec)
+		}
+	}
+	if err == nil {
 		err = p.Warm(t.ctx, &full)
 	}
 	if err != nil {
@@ -83,7 +89,7 @@ func warmStarts(t *trial) {
 	t.wallsOf(" in a pooled sandbox", func(verb string, args ...string) *sandbox.Result {
 		return run(sandbox.Process{Args: hostile.Args(attackerInside, t.mark, verb, args...)})
 	})
-	if forks && forker.Forks(&full, &full.Ahead[0]) == nil {
+	if forks {
 		warm := p.Stats().Warm
 		n := uint64(0)
 		t.wallsOf(" of a warm fork", func(verb string, args ...string) *sandbox.Result {
