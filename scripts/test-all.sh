@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # make test-all: everything that make test leaves out because it only repeats, in two lanes side by side.
 #
-#   this machine   every test in its long form (SANDBOX_RUN_TEST_ALL=1), with the race detector; growth of memory without it; each fuzz target
-#                  for FUZZTIME
+#   this machine   every test in its long form (SANDBOX_RUN_TEST_ALL=1), with the race detector, among them the attack suite against variants
+#                  with one wall taken down each (TestWeakened); growth of memory without it; each fuzz target for FUZZTIME
 #   guests         virtual machines: cgroup v2 alone (v2.sh), a clock that jumps, and what only systemd can show
 #
 # All steps run even when one fails; each prints its result and its time, and the output of a failed one follows at the end.
@@ -15,6 +15,7 @@ logs=bin/test-all
 rm -rf "$logs"
 mkdir -p "$logs" bin/test
 CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin -o bin/test/ ./cmd/...
+CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o bin/test/weakened/ ./cmd/sandbox-run ./cmd/sandbox-init # for TestWeakened only
 scripts/probe.sh bin/test/probe
 export SANDBOX_RUN_TEST_BIN=$PWD/bin/test
 mkdir -p bin/warm
