@@ -8,21 +8,51 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
 )
+
+// executables is where the commands are.
+func executables(t *testing.T) string {
+	t.Helper()
+	bin := os.Getenv("SANDBOX_RUN_TEST_BIN")
+	if bin == "" {
+		bin = filepath.Join(engines.dir, "bin")
+		cmd := exec.Command("go", "build", "-tags", "thin", "-buildvcs=false", "-o", bin+"/", "github.com/sandbox-run/sandbox-run/cmd/...")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	return bin
+}
+
+// An operator attacks containers of an image.
+func TestDoctorAttack(t *testing.T) {
+	testenv.NeedAll(t, "TestAttackSuite")
+	e := engines.start(t, "docker")
+	t.Cleanup(func() { e.nothingLeft(t) })
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), filepath.Join(executables(t), "sandbox-run"), "doctor", "--attack", "--json", "--backend", "docker", "--image", testImage)
+	cmd.Env, cmd.Stderr = append(os.Environ(), "DOCKER_HOST="+e.host), &stderr
+	out, err := cmd.Output()
+	var r attack.Report
+	if jsonErr := json.Unmarshal(out, &r); jsonErr != nil || r.Backend != Name || len(r.Results) != len(attack.IDs()) || r.Counts.Breached > 0 {
+		t.Errorf("%v, %v: %s %+v, %d results: %.300s %s", err, jsonErr, r.Grade, r.Counts, len(r.Results), out, stderr.String())
+	}
+	for _, res := range r.Results {
+		t.Logf("%-4s %s (%.2f s): %s", res.ID, res.Outcome, res.Seconds, res.Detail)
+		if res.Outcome == attack.Error {
+			t.Errorf("%s: %s", res.ID, res.Detail)
+		}
+	}
+}
 
 // The whole command with either engine: the thin executable finds the full one, code goes in, output and files come back.
 func TestCommand(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
-		bin := os.Getenv("SANDBOX_RUN_TEST_BIN")
-		if bin == "" {
-			bin = filepath.Join(engines.dir, "bin")
-			cmd := exec.Command("go", "build", "-tags", "thin", "-buildvcs=false", "-o", bin+"/", "github.com/sandbox-run/sandbox-run/cmd/...")
-			cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-		}
+		bin := executables(t)
 		dir := t.TempDir()
 		run := func(stdin string, args ...string) (stdout, stderr string, code int) {
 			cmd := exec.Command(filepath.Join(bin, "sandbox-run"), args...)

@@ -32,7 +32,9 @@ var otherwise = map[string]map[string]struct{ what, why string }{
 		"F6":  {`the way to the target was swapped`, "gVisor can not exchange names, so the case's own race does not come about"},
 		"F7":  {`^say that its (fifo|socket) is not taken`, "FIFOs and sockets in the scratch exist in gVisor only: there is nothing on the host to refuse"},
 		"F11": {`^(no_new_privs|set-uid counts on|mounts on which set-uid counts)`, "gVisor shows neither no_new_privs in /proc nor nosuid in its mounts; the init asks for the former with prctl, and verify holds it to that"},
+		"F12": {`^/(dev|usr|etc|proc/sys)? ?is mounted read-only`, "gVisor's statfs tells nothing of read-only mounts; every attempt to write is refused"},
 		"F13": {`^read /proc/(cmdline|1/environ|1/maps)`, "gVisor's /proc/cmdline is invented, and the environment and maps of its first process are those of our init, which holds no secret"},
+		"S6":  {`not seen from outside`, "the case looks at the program from outside, where gVisor has none"},
 		"S7":  {`^a session of its own`, "the session is that of our console, which is the program's parent and has the terminal; nobody else is in it"},
 		"S9":  {`^NoNewPrivs at`, "gVisor shows no no_new_privs in /proc"},
 		"S10": {`calls that were refused`, "gVisor answers calls too slowly for the case to be a flood, but on a fast machine"},
@@ -41,6 +43,8 @@ var otherwise = map[string]map[string]struct{ what, why string }{
 		"R6":  {`^timers`, "gVisor does not limit timers; they are memory of the sandbox"},
 		"R11": {`not seen from outside`, "the case looks at the program from outside, where gVisor has none"},
 		"N1":  {`not seen from outside`, "the case looks at the program from outside, where gVisor has none"},
+		"W1":  {`not seen from outside`, "the case looks at the program from outside, where gVisor has none"},
+		"W3":  {`^(NoNewPrivs|/(dev|usr|etc|proc/sys)? ?is mounted read-only) ?in a pooled sandbox`, "as F11 and F12"},
 		"W6":  {`does not get to work`, "the victim's programs are recognised from outside, where gVisor has none; TestDiesWithSupervisor looks at the runtime's own processes"},
 	},
 }

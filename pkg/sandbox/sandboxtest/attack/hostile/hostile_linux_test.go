@@ -79,7 +79,7 @@ func TestAttacksSucceed(t *testing.T) {
 		{[]string{"write", file}, file, "ok", ""},
 		{[]string{"write", dir}, dir, "ok", ""},
 		{[]string{"write", dir + "/none/x"}, dir + "/none/x", "ENOENT", ""},
-		{[]string{"stat", "/dev/null"}, "/dev/null", "ok", "mode 20666 device 1:3 magic 1021994"},
+		{[]string{"stat", "/dev/null"}, "/dev/null", "ok", "mode 20666 device 1:3 read-only false magic 1021994"},
 		{[]string{"executable", file}, file, "ok", ""},
 		{[]string{"plant", sub("plant"), file}, "fifo", "ok", ""},
 		{[]string{"deep", sub("deep"), "50"}, "deep", "ok", "50"},
