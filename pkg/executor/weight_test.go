@@ -22,6 +22,7 @@ func TestWeight(t *testing.T) {
 		"python":                    {Request{Language: "python", Code: "1"}, 512*mib + kept},
 		"python, small":             {Request{Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * mib}}, 64*mib + kept},
 		"much output":               {Request{Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * mib, Output: 64 * mib}}, 64*mib + 256*mib},
+		"much output, on disk":      {Request{Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * mib, Output: 64 * mib}, OutputSpace: new(sandbox.OutputStore).For("")}, 68 * mib},
 		"go, whose default is less": {Request{Language: "go", Code: "package main"}, 256*mib + kept},
 		"a large one of Go's":       {Request{Language: "go", Code: "package main", Limits: sandbox.Limits{Memory: 400 * mib}}, 400*mib + kept},
 		"rust, small":               {Request{Language: "rust", Code: "fn", Limits: sandbox.Limits{Memory: 64 * mib}}, 512*mib + kept},
