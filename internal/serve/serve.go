@@ -71,7 +71,8 @@ func (Server) Serve(ctx context.Context, s cli.Serving) (err error) {
 	if os.Getenv("GOGC") == "" {
 		defer debug.SetGCPercent(debug.SetGCPercent(garbage))
 	}
-	defer limitMemory(r.log)()
+	restore := limitMemory(r.log)
+	defer restore()
 	// A log that nobody reads any more must not end us.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
