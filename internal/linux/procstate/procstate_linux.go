@@ -104,7 +104,7 @@ func (r *Root) look(proc int) error {
 	if err := errors.Join(unix.Fstat(root, &st), unix.Fstatfs(root, &fs)); err != nil {
 		return err
 	}
-	r.Device, r.Inode = uint64(st.Dev), st.Ino
+	r.Device, r.Inode = st.Dev, st.Ino
 	r.ReadOnly, r.NoSuid, r.NoDev = fs.Flags&unix.ST_RDONLY != 0, fs.Flags&unix.ST_NOSUID != 0, fs.Flags&unix.ST_NODEV != 0
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS}
 	shm, err := unix.Openat2(root, "dev/shm", &how)

@@ -42,7 +42,7 @@ func AwaitProbe(listener *os.File) (*Probe, error) {
 		for {
 			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 			n, err := unix.Poll(ready, 0)
-			if err == unix.EINTR { //nolint:errorlint // a raw errno
+			if err == unix.EINTR {
 				continue
 			}
 			if err != nil || n > 0 && ready[0].Revents&unix.POLLIN == 0 {

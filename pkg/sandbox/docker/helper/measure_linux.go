@@ -6,7 +6,6 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // look names the controls that a program's process is seen to have. It is an error if one is seen to be missing.
@@ -26,22 +25,22 @@ func look(pid int, rlimits []initproto.Rlimit) (seen []string, err error) {
 		}
 	}
 	for _, c := range []struct {
-		control      sandbox.Control
+		control      string // as in package sandbox, which is not linked here
 		shown, holds bool
 	}{
-		{sandbox.ControlSeccomp, true, s.Seccomp == unix.SECCOMP_MODE_FILTER && (s.Filters == 0 || s.Filters > own.Filters)},
-		{sandbox.ControlNoNewPrivs, true, s.NoNewPrivs},
-		{sandbox.ControlCapabilities, true, s.Capabilities == 0},
-		{sandbox.ControlOpenFiles, files > 0, s.OpenFiles <= files},
-		{sandbox.ControlUserNS, s.Hidden == nil, s.Namespaces[0] != own.Namespaces[0]},
-		{sandbox.ControlCgroupNS, s.Hidden == nil, s.Namespaces[len(s.Namespaces)-1] != own.Namespaces[len(s.Namespaces)-1]},
+		{"seccomp", true, s.Seccomp == unix.SECCOMP_MODE_FILTER && (s.Filters == 0 || s.Filters > own.Filters)},
+		{"no_new_privileges", true, s.NoNewPrivs},
+		{"no_capabilities", true, s.Capabilities == 0},
+		{"open_files", files > 0, s.OpenFiles <= files},
+		{"user_namespace", s.Hidden == nil, s.Namespaces[0] != own.Namespaces[0]},
+		{"cgroup_namespace", s.Hidden == nil, s.Namespaces[len(s.Namespaces)-1] != own.Namespaces[len(s.Namespaces)-1]},
 	} {
 		switch {
 		case !c.shown:
 		case !c.holds:
-			return nil, &spawn.Error{Stage: initproto.StageProbe, Detail: string(c.control) + ": the started program does not have it", Errno: unix.ECANCELED}
+			return nil, &spawn.Error{Stage: initproto.StageProbe, Detail: c.control + ": the started program does not have it", Errno: unix.ECANCELED}
 		default:
-			seen = append(seen, string(c.control))
+			seen = append(seen, c.control)
 		}
 	}
 	return seen, nil
