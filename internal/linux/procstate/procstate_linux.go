@@ -86,14 +86,14 @@ func look(pid int, whole bool) (s State, err error) {
 		}
 		s.Namespaces[n] = st.Ino
 	}
-	if err := s.Root.look(proc); err != nil {
+	if err := s.Root.look(proc, whole); err != nil {
 		s.Hidden = err
 	}
 	return s, nil
 }
 
 // look reads the root of a process by its directory below /proc.
-func (r *Root) look(proc int) error {
+func (r *Root) look(proc int, whole bool) error {
 	root, err := open(proc, "root", unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return err
@@ -106,6 +106,9 @@ func (r *Root) look(proc int) error {
 	}
 	r.Device, r.Inode = st.Dev, st.Ino
 	r.ReadOnly, r.NoSuid, r.NoDev = fs.Flags&unix.ST_RDONLY != 0, fs.Flags&unix.ST_NOSUID != 0, fs.Flags&unix.ST_NODEV != 0
+	if !whole {
+		return nil
+	}
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS}
 	shm, err := unix.Openat2(root, "dev/shm", &how)
 	if err != nil {
@@ -172,23 +175,23 @@ func open(at int, name string, flags int) (int, error) {
 	}
 }
 
-// read returns a file of /proc, which must fit into buf.
+// read returns a file of /proc. These come whole in the first read, if there is room: the read that would only say so is saved.
 func read(at int, name string, buf []byte) ([]byte, error) {
 	fd, err := open(at, name, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	n := 0
-	for n < len(buf) {
-		m, err := unix.Read(fd, buf[n:])
-		if errors.Is(err, unix.EINTR) {
+	for {
+		n, err := unix.Read(fd, buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
 			continue
+		case err != nil:
+			return nil, err
+		case n == len(buf):
+			return nil, unix.EFBIG
 		}
-		if err != nil || m == 0 {
-			return buf[:n], err
-		}
-		n += m
+		return buf[:n], nil
 	}
-	return nil, unix.EFBIG
 }
