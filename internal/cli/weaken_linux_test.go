@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -165,6 +166,41 @@ func TestWeakened(t *testing.T) {
 			t.Errorf("grade %s: %+v", r.Grade, r.Results)
 		}
 	})
+}
+
+// A program that lacks a wall is not started: the run fails as an error of ours, which names the wall.
+func TestWeakenedMeasured(t *testing.T) {
+	needRoot(t)
+	binary(t)
+	if os.Getenv("SANDBOXTEST_GUEST") != "" {
+		t.Skip("no Go toolchain in the virtual machine, and no variants")
+	}
+	dir, err := variantDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(mutation string, flags ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, commandName), append(append([]string{"exec", "--quiet"}, flags...), "--", "echo", "ran")...)
+		cmd.Env = append(os.Environ(), weaken.Variable+"="+mutation, weaken.Measured+"=1")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for _, backend := range []string{"native", "oci"} {
+		t.Run(backend, func(t *testing.T) {
+			if out, err := run("", "--backend", backend); err != nil || !strings.Contains(out, "ran") { // control
+				t.Fatalf("%v: %s", err, out)
+			}
+			for _, m := range weaken.All() {
+				if m.Control == "" || backend == "oci" && !slices.Contains([]string{"no-filter", "no-landlock"}, m.Name) { // the runtime has made the rest
+					continue
+				}
+				out, err := run(m.Name, "--backend", backend)
+				if status := new(exec.ExitError); !errors.As(err, &status) || status.ExitCode() != 125 || strings.Contains(out, "ran") || !strings.Contains(out, m.Control) {
+					t.Errorf("%s: %v, not an error of ours that names %s: %s", m.Name, err, m.Control, out)
+				}
+			}
+		})
+	}
 }
 
 // docs/THREAT_MODEL.md has the table of mutations.

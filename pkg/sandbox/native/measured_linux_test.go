@@ -9,11 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
-	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
 )
@@ -22,7 +18,6 @@ import (
 type lowered struct {
 	name    string
 	control sandbox.Control
-	weakness
 	created func(t *testing.T, i *instance) // changes a sandbox before its program is started
 	forked  func(f *fork)                   // changes a fork before it is started
 }
@@ -52,22 +47,12 @@ func changeLimit(t *testing.T, ph *phase, files ...string) {
 	}
 }
 
-func changeExec(change func(m *initproto.Exec)) weakness {
-	return weakness{exec: func(m *initproto.Exec, files []int) []int {
-		change(m)
-		return files
-	}}
-}
-
 // everything is a filter that allows every call.
 var everything = []byte{0x06, 0, 0, 0, 0, 0, 0xff, 0x7f}
 
 // both are walls of cold programs and forks alike.
 func both() []lowered {
 	return []lowered{
-		{name: "a writable root", control: sandbox.ControlRoot, weakness: weakness{setup: clearFlags(unix.MOUNT_ATTR_RDONLY, 0)}},
-		{name: "set-uid counts", control: sandbox.ControlRoot, weakness: weakness{setup: clearFlags(unix.MOUNT_ATTR_NOSUID, 0)}},
-		{name: "devices count", control: sandbox.ControlRoot, weakness: weakness{setup: clearFlags(unix.MOUNT_ATTR_NODEV, 0)}},
 		{name: "no filter", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.filter = nil }},
 		{name: "a filter that allows everything", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.filter = everything }},
 		{name: "no memory limit", control: sandbox.ControlMemory, created: func(t *testing.T, i *instance) {
@@ -108,8 +93,6 @@ func allMeasured(t *testing.T, task sandbox.Task) {
 
 func (l lowered) create(t *testing.T) (b *Backend, i *instance, p *sandbox.Process) {
 	t.Helper()
-	l.weakness.takeDown(t)
-	spawn.Weaken.Unmeasured = false
 	b = newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
 	in, err := b.Create(context.Background(), warmSpec())
@@ -128,19 +111,10 @@ func (l lowered) create(t *testing.T) (b *Backend, i *instance, p *sandbox.Proce
 }
 
 // A program that lacks a wall is not started: the run fails as an error of ours, which names the wall. One that lacks none is measured.
+// TestWeakenedMeasured (internal/cli) has the walls that only a build with the tag weaken can take down.
 func TestMeasuredCold(t *testing.T) {
 	needRoot(t)
-	for _, l := range append(both(), []lowered{
-		{name: "nothing"},
-		{name: "the host's network", control: sandbox.ControlNetNS, weakness: weakness{start: func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWNET }}},
-		{name: "the host's System V objects", control: sandbox.ControlIPCNS, weakness: weakness{start: func(o *spawn.Options) { o.Namespaces &^= unix.CLONE_NEWIPC }}},
-		{name: "no Landlock", control: sandbox.ControlLandlock, weakness: weakness{exec: noLandlock}},
-		{name: "capabilities kept", control: sandbox.ControlCapabilities, weakness: changeExec(func(m *initproto.Exec) { m.UID, m.GID = 0, 0 })},
-		{name: "the host's cgroups", control: sandbox.ControlCgroupNS, weakness: changeExec(func(m *initproto.Exec) { m.NewCgroupNS = false })},
-		{name: "open files", control: sandbox.ControlOpenFiles, weakness: changeExec(func(m *initproto.Exec) {
-			m.Rlimits = []initproto.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 1025, Max: 1025}}
-		})},
-	}...) {
+	for _, l := range append(both(), lowered{name: "nothing"}) {
 		t.Run(l.name, func(t *testing.T) {
 			_, i, p := l.create(t)
 			p.Args = []string{"/usr/bin/touch", "/workspace/ran"}

@@ -2,6 +2,7 @@ package zygote
 
 import (
 	"encoding/binary"
+	"math"
 
 	"golang.org/x/sys/unix"
 
@@ -129,8 +130,9 @@ func (r *Request) filters() list {
 	return append(all, list{unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, plain, 0})
 }
 
-// probes are calls that show that the walls are there: list{attempt, probe, go}. The attempt, which may be empty, is made before the filter; its errno is
-// the last argument of the probe, which is made after the filter and returns go if there is a listener.
+// probes are calls that show that the walls are there: list{attempt, probe, go, refused}. The attempt, which may be empty, is made before the filter;
+// its errno is the last argument of the probe, which is made after the filter and returns go if there is a listener. Without one, refused is called instead
+// and fails with EPERM: the filter of the zygote, which a fork keeps, answers ENOSYS, and the kernel EBADF.
 func (r *Request) probes() list {
 	if !r.Probe {
 		return list{}
@@ -139,7 +141,7 @@ func (r *Request) probes() list {
 	if r.Forbidden != "" {
 		tries = list{unix.SYS_MKNODAT, unix.AT_FDCWD, r.Forbidden + "\x00", unix.S_IFCHR | 0o600, 0}
 	}
-	return list{tries, list{unix.SYS_SECCOMP, initproto.ProbeMark}, initproto.ProbeGo}
+	return list{tries, list{unix.SYS_SECCOMP, initproto.ProbeMark}, initproto.ProbeGo, list{unix.SYS_SETNS, math.MaxInt32, 0}}
 }
 
 // closing ends everything else that is open (F2).
