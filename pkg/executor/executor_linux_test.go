@@ -37,7 +37,7 @@ func slowEngine(t *testing.T) *Executor {
 func TestPhases(t *testing.T) {
 	e := slowEngine(t)
 	var plan *Plan
-	r := expectOn(t, e, Request{Language: "slow", Code: "RUN='exit 3'", OnPlan: func(p *Plan) { plan = p }}, want{verdict: nonzero, exit: 3, stdout: "ran\n"})
+	r := expectOn(t, e, Request{Language: "slow", Code: "RUN='exit 3'", CompileLimits: sandbox.Limits{Wall: time.Minute}, OnPlan: func(p *Plan) { plan = p }}, want{verdict: nonzero, exit: 3, stdout: "ran\n"})
 	if len(r.Phases) != 2 || r.Phases[0].Name != PhaseCompile || r.Phases[1].Name != PhaseRun || r.Phases[1].ExitCode != 3 || r.Phases[0].Verdict != sandbox.VerdictOK {
 		t.Errorf("%+v", r.Phases)
 	}

@@ -54,7 +54,7 @@ type share struct {
 func Space(fd int) (free, floor uint64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
-		return 0, 0, fmt.Errorf("scratch: statfs of the host's disk: %w", err)
+		return 0, 0, fmt.Errorf("statfs of the host's disk: %w", err)
 	}
 	unit := uint64(st.Bsize)
 	return st.Bavail * unit, min(floorBytes, st.Blocks*unit/floorFraction), nil
@@ -65,7 +65,7 @@ func Space(fd int) (free, floor uint64, err error) {
 func admit(backing *os.File, size, first, floor uint64) (*hostDisk, *share, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(backing.Fd()), &st); err != nil {
-		return nil, nil, fmt.Errorf("scratch: stat the backing file: %w", err)
+		return nil, nil, fmt.Errorf("stat the backing file: %w", err)
 	}
 	hostDisks.Lock()
 	defer hostDisks.Unlock()
@@ -77,7 +77,7 @@ func admit(backing *os.File, size, first, floor uint64) (*hostDisk, *share, erro
 		floor = usual
 	}
 	if free < first || free-first < floor {
-		return nil, nil, fmt.Errorf("scratch: %w: %d bytes are free, the disk floor is %d: %w", ErrFloor, free, floor, unix.ENOSPC)
+		return nil, nil, fmt.Errorf("%w: %d bytes are free, the disk floor is %d: %w", ErrFloor, free, floor, unix.ENOSPC)
 	}
 	h := hostDisks.open[st.Dev]
 	if h == nil {

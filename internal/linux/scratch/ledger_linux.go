@@ -35,7 +35,7 @@ func openLedger() (*ledger, error) {
 	defer dir.Close()
 	fd, err := unix.Openat(int(dir.Fd()), ledgerName, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("scratch: open %s/%s: %w%s", ledgerDir, ledgerName, err, hintFor(err))
+		return nil, fmt.Errorf("open %s/%s: %w%s", ledgerDir, ledgerName, err, hintFor(err))
 	}
 	return &ledger{file: os.NewFile(uintptr(fd), ledgerName), own: map[uint64]int64{}}, nil
 }
@@ -65,7 +65,7 @@ func (l *ledger) lock(command int, kind int16, at int64) (free bool, err error) 
 // other living processes may.
 func (l *ledger) exchange(dev, left uint64) (others uint64, err error) {
 	fail := func(err error) (uint64, error) {
-		return 0, fmt.Errorf("scratch: use %s/%s: %w", ledgerDir, ledgerName, err)
+		return 0, fmt.Errorf("use %s/%s: %w", ledgerDir, ledgerName, err)
 	}
 	if _, err := l.lock(unix.F_OFD_SETLKW, unix.F_WRLCK, 0); err != nil {
 		return fail(err)

@@ -112,7 +112,7 @@ func Disk(o Options) (*Scratch, error) {
 	host, share, err := admit(backing, t.size, t.used(), o.Floor) // nobody else would say that there is no room: see template.copyTo
 	if err != nil {
 		_ = backing.Close()
-		return nil, fmt.Errorf("%w%s", err, hintFor(err))
+		return nil, fmt.Errorf("scratch: make a disk below %s: %w%s", dir.path, err, hintFor(err))
 	}
 	if err := unix.Ftruncate(int(backing.Fd()), int64(t.size)); err != nil {
 		host.leave(share)

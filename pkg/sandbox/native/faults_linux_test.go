@@ -263,7 +263,7 @@ func tooLargeDisk([]string) error {
 	return nil
 }
 
-// A host that has less room than it promises says so beforehand, and a program that asks whether its data is safe is not lied to.
+// A host that has less room than it promises says so beforehand, and a run for which it does not suffice is an error of ours.
 func TestFaultHostDiskFillsUp(t *testing.T) {
 	dir := cacheDir(t)
 	t.Setenv(cacheVariable, dir)
@@ -271,10 +271,12 @@ func TestFaultHostDiskFillsUp(t *testing.T) {
 	if len(told) != 2 {
 		t.Fatalf("%+v", told)
 	}
-	for n, want := range []string{"0\n", "1\n"} {
-		if a := told[n]; a.Step != "" || a.Output != want || !strings.Contains(strings.Join(a.Gaps, "|"), "left for a disk of 64 MiB") {
-			t.Errorf("%+v, want %q", a, want)
-		}
+	if a := told[0]; a.Step != "" || a.Output != "0\n" || !strings.Contains(strings.Join(a.Gaps, "|"), "overcommitted") {
+		t.Errorf("%+v", a)
+	}
+	// Whether the watch or the failed write is first is the machine's choice.
+	if a := told[1]; a.Step != "run" || !strings.Contains(a.Error, "floor of free space") && !strings.Contains(a.Error, "lost what was written") {
+		t.Errorf("%+v", a)
 	}
 }
 
