@@ -45,8 +45,9 @@ type hostDisk struct {
 type share struct {
 	backing     *os.File
 	size, floor uint64
-	left        uint64 // that it may still take, when it was last looked at
-	over        uint64 // the most by which the file system was overcommitted
+	left        uint64    // that it may still take, when it was last looked at
+	over        uint64    // the most by which the file system was overcommitted
+	seen        time.Time // when that was looked at
 	stop        func(error)
 }
 
@@ -90,7 +91,7 @@ func admit(backing *os.File, size, first, floor uint64) (*hostDisk, *share, erro
 	}
 	h.left += size
 	h.disks[d] = struct{}{}
-	d.over = overcommit(free, floor, h.left, others)
+	d.over, d.seen = overcommit(free, floor, h.left, others), time.Now()
 	if hostDisks.open == nil {
 		hostDisks.open = map[uint64]*hostDisk{}
 	}
@@ -136,28 +137,33 @@ func (h *hostDisk) leave(d *share) {
 }
 
 // Overcommitted is by how much the disks that are on the same file system, those of other processes included, may still take
-// more than it has above its floor: the most that was seen when the disk was made and whenever this was called.
+// more than it has above its floor: the most that was seen when the disk was made, and now. What was seen less than a second ago is not
+// looked at again.
 func (s *Scratch) Overcommitted() (bytes, floor uint64) {
 	if s.share == nil {
 		return 0, 0
 	}
+	d := s.share
 	_ = s.Use(func(int) error {
 		hostDisks.Lock()
 		defer hostDisks.Unlock()
-		free, _, err := Space(int(s.share.backing.Fd()))
+		if time.Since(d.seen) < refreshPeriod {
+			return nil
+		}
+		free, _, err := Space(int(d.backing.Fd()))
 		if err != nil {
 			return err
 		}
 		s.host.refresh()
 		others, err := s.host.note(s.host.left)
 		if err == nil {
-			s.share.over = max(s.share.over, overcommit(free, s.share.floor, s.host.left, others))
+			d.over, d.seen = max(d.over, overcommit(free, d.floor, s.host.left, others)), time.Now()
 		}
 		return err
 	})
 	hostDisks.Lock()
 	defer hostDisks.Unlock()
-	return s.share.over, s.share.floor
+	return d.over, d.floor
 }
 
 // OnFloor has stop called whenever the file system below the disk is found to have less free space than the floor, until

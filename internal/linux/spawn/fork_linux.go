@@ -105,13 +105,13 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 
 // Adopt has the init take on the program, which is its child and began at that time of the monotonic clock. The listener is
 // the program's from here on, and may be nil. With one, the process is looked at before it goes on, as by Run. Close is still due.
-func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File, examine Examine) (*Program, error) {
+func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File, examiner Examiner) (*Program, error) {
 	p, i := f.program, f.program.init
 	status := make(chan exit, 1)
 	p.running = running{ended: status, began: began, listener: listener}
 	if listener != nil && f.Probe {
 		var refusal error
-		if p.examined, refusal = answerProbe(listener, examine); refusal != nil {
+		if p.examined, refusal = answerProbe(listener, examiner); refusal != nil {
 			return nil, refusal
 		}
 		var now unix.Timespec

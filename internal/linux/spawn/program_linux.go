@@ -34,15 +34,19 @@ type Program struct {
 // ErrNoTerminal is the error of resizing what is not there.
 var ErrNoTerminal = errors.New("the program has no terminal")
 
-// Examine looks at a process that waits between its last wall and its program. An error ends the process, and is the error of the start. Examine
-// does not answer the probe.
-type Examine func(*seccomp.Probe) error
+// Examiner looks at processes that wait between their last wall and their program.
+type Examiner interface {
+	// Prepare is called while the init starts the process, for what can be read without it.
+	Prepare()
+	// Examine looks at the process, and does not answer the probe. An error ends the process, and is the error of the start.
+	Examine(*seccomp.Probe) error
+}
 
 // Run executes a program. m names everything but the descriptors, which Run makes: pipes unless a
 // terminal is asked for, and the given cgroups to join or, where the kernel lets it, the one to be born in (nil is none).
-// With examine, the program is not executed before its process was looked at, if the kernel has a listener for its filter: see Examined.
+// With an examiner, the program is not executed before its process was looked at, if the kernel has a listener for its filter: see Examined.
 // The caller closes the Program.
-func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, birthplace *os.File, examine Examine) (*Program, error) {
+func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, birthplace *os.File, examiner Examiner) (*Program, error) {
 	p := &Program{init: i, id: m.ID}
 	var fds []int
 	m.Stdio = [3]int{-1, -1, -1}
@@ -66,7 +70,7 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, b
 		fds = append(fds, int(birthplace.Fd()))
 	}
 	var err error
-	if p.running, err = i.exec(ctx, m, fds, examine); err != nil {
+	if p.running, err = i.exec(ctx, m, fds, examiner); err != nil {
 		p.Close()
 		return nil, err
 	}

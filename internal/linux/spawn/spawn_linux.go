@@ -379,10 +379,10 @@ type running struct {
 }
 
 // exec has the init run a program. It returns when the program was executed. The descriptors stay the caller's.
-func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examine Examine) (running, error) {
+func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner Examiner) (running, error) {
 	ans, status := make(chan answer, 1), make(chan exit, 1)
 	var waits chan *os.File
-	if m.Probe = examine != nil && measures(); m.Probe {
+	if m.Probe = examiner != nil && measures(); m.Probe {
 		waits = make(chan *os.File, 1)
 	}
 	i.mu.Lock()
@@ -409,17 +409,20 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examine E
 		forget()
 		return running{}, errors.Join(ErrGone, err)
 	}
+	if m.Probe {
+		examiner.Prepare()
+	}
 	r := running{ended: status}
 	var a answer
 	var ok bool
-	var refusal error // by examine
+	var refusal error // by the examiner
 	for answered := false; !answered; {
 		select {
 		case a, ok = <-ans:
 			answered = true
 		case l := <-waits:
 			stop := context.AfterFunc(ctx, i.end) // a process that is gone keeps nobody waiting
-			r.examined, refusal = answerProbe(l, examine)
+			r.examined, refusal = answerProbe(l, examiner)
 			stop()
 		case <-ctx.Done():
 			// What it was about to start must not run unwatched.
@@ -471,13 +474,13 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examine E
 
 // answerProbe has a process that waits at a listener looked at, and lets it go on or has it end. A process that is gone was not looked at, which
 // is no error: the init says what became of it.
-func answerProbe(listener *os.File, examine Examine) (examined bool, refusal error) {
+func answerProbe(listener *os.File, examiner Examiner) (examined bool, refusal error) {
 	probe, err := seccomp.AwaitProbe(listener)
 	if err != nil {
 		_ = listener.Close() // a process that did something else must not wait for an answer
 		return false, nil
 	}
-	refusal = examine(probe)
+	refusal = examiner.Examine(probe)
 	err = probe.Answer(refusal == nil)
 	return err == nil && refusal == nil, refusal
 }

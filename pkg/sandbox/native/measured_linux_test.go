@@ -174,23 +174,6 @@ func TestMeasuredForks(t *testing.T) {
 	}
 }
 
-// A limit that somebody changes while the program runs is reported as it was read back.
-func TestMeasuredLimitChanged(t *testing.T) {
-	_, i, p := lowered{}.create(t)
-	p.Args = []string{"/bin/cat"}
-	task, err := i.Start(context.Background(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	allMeasured(t, task)
-	changeLimit(t, i.phases[p.Phase], "pids.max", "4242")
-	follow(context.Background(), t, task, "")
-	iso, _ := task.(sandbox.Measured).Isolation()
-	if iso.Controls[sandbox.ControlProcesses] != sandbox.Absent || len(iso.Missing) != 1 || !strings.Contains(iso.Missing[0].Reason, "4242") || iso.Tier != sandbox.TierNone {
-		t.Errorf("%+v", iso)
-	}
-}
-
 // A process without any walls: every one is named.
 func TestMeasuredNothing(t *testing.T) {
 	asked := sandbox.NewIsolation("x")

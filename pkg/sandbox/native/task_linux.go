@@ -49,10 +49,9 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}
 	walls := i.walls(ph, slices.Clone(m.Rlimits)) // not changed by whoever changes the message
-	go measure.Ready()                            // while the init is at work
 	m.Forbidden = i.forbidden()
 	program, err := answered(ctx, func(ctx context.Context) (*spawn.Program, error) {
-		return ph.init.Run(ctx, m, ph.join, ph.born, walls.Examine)
+		return ph.init.Run(ctx, m, ph.join, ph.born, walls)
 	})
 	if err != nil {
 		if told := new(*sandbox.Error); !errors.As(err, told) {
@@ -94,7 +93,7 @@ func (i *instance) begun(ph *phase, p *sandbox.Process, program *spawn.Program, 
 	}
 	t := launch.New(program, ph)
 	t.Watch(i.policy)
-	t.Measured(walls.Isolation(program.Examined()), walls.Reread)
+	t.Measured(walls.Isolation(program.Examined()))
 	return t
 }
 

@@ -334,7 +334,7 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 	}
 	walls := f.i.walls(f.ph, f.i.rlimits(f.ph, p.Limits))
 	stop := context.AfterFunc(ctx, func() { _ = f.ph.Kill() })
-	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener, walls.Examine)
+	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener, walls)
 	if stop(); err != nil {
 		if told := new(*sandbox.Error); !errors.As(err, told) {
 			err = launch.StartFailure(Name, err)

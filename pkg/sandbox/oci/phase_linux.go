@@ -582,18 +582,18 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	bounded, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	walls := i.walls(ph, m)
-	examine := spawn.Examine(walls.Examine)
+	examiner := spawn.Examiner(walls)
 	var program *spawn.Program
 	var err error
 	if i.b.runtime.kernel { // it has no listeners, and its programs are no processes of the host's
-		examine, err = nil, walls.ExamineLimits()
+		examiner, err = nil, walls.ExamineLimits()
 	}
 	if err != nil {
 		// Nothing was started.
 	} else if m.Terminal && i.b.runtime.consoles {
 		program, err = ph.startOnConsole(bounded, m)
 	} else {
-		program, err = ph.init.Run(bounded, m, ph.join, nil, examine)
+		program, err = ph.init.Run(bounded, m, ph.join, nil, examiner)
 	}
 	if err != nil {
 		if said := new(*sandbox.Error); !errors.As(err, said) {
@@ -613,7 +613,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	if !i.b.runtime.kernel {
 		t.Watch(i.policy)
 	}
-	t.Measured(walls.Isolation(program.Examined() || i.b.runtime.kernel), walls.Reread)
+	t.Measured(walls.Isolation(program.Examined() || i.b.runtime.kernel))
 	return t, nil
 }
 

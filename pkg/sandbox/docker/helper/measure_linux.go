@@ -5,23 +5,33 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 )
 
-// look names the controls that a program's process is seen to have. It is an error if one is seen to be missing.
-func look(pid int, rlimits []initproto.Rlimit) (seen []string, err error) {
+// look names the controls that a program's process is seen to have.
+type look struct {
+	rlimits []initproto.Rlimit
+	seen    []string
+}
+
+// Prepare reads the state of this process, once.
+func (l *look) Prepare() { _, _ = procstate.Self() }
+
+// Examine fails if a control is seen to be missing.
+func (l *look) Examine(probe *seccomp.Probe) error {
 	own, err := procstate.Self()
 	if err != nil {
-		return nil, nil //nolint:nilerr // nothing is seen, which is what the answer says
+		return nil //nolint:nilerr // nothing is seen, which is what the answer says
 	}
-	s, err := procstate.Read(pid)
+	s, err := procstate.Read(probe.PID)
 	if err != nil {
-		return nil, nil //nolint:nilerr // the same
+		return nil //nolint:nilerr // the same
 	}
 	files := uint64(0)
-	for _, l := range rlimits {
-		if l.Resource == unix.RLIMIT_NOFILE {
-			files = l.Soft
+	for _, r := range l.rlimits {
+		if r.Resource == unix.RLIMIT_NOFILE {
+			files = r.Soft
 		}
 	}
 	for _, c := range []struct {
@@ -38,10 +48,11 @@ func look(pid int, rlimits []initproto.Rlimit) (seen []string, err error) {
 		switch {
 		case !c.shown:
 		case !c.holds:
-			return nil, &spawn.Error{Stage: initproto.StageProbe, Detail: c.control + ": the started program does not have it", Errno: unix.ECANCELED}
+			l.seen = nil
+			return &spawn.Error{Stage: initproto.StageProbe, Detail: c.control + ": the started program does not have it", Errno: unix.ECANCELED}
 		default:
-			seen = append(seen, c.control)
+			l.seen = append(l.seen, c.control)
 		}
 	}
-	return seen, nil
+	return nil
 }

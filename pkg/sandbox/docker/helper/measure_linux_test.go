@@ -4,11 +4,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 )
 
 // A process without walls of its own is not taken for a program: the error names what is missing. TestSmoke is the positive control.
 func TestLookAtNoProgram(t *testing.T) {
-	if seen, err := look(os.Getpid(), nil); err == nil || !strings.Contains(err.Error(), "seccomp: ") {
-		t.Errorf("%q, %v", seen, err)
+	l := new(look)
+	if err := l.Examine(&seccomp.Probe{PID: os.Getpid()}); err == nil || !strings.Contains(err.Error(), "seccomp: ") {
+		t.Errorf("%q, %v", l.seen, err)
 	}
 }

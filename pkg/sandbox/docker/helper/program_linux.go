@@ -122,15 +122,12 @@ func (s *server) startOnce(id uint32, e *wire.Exec) (*program, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
 	defer cancel()
-	var seen wire.Started
-	var examine spawn.Examine
+	var examiner spawn.Examiner
+	look := &look{rlimits: m.Rlimits}
 	if e.Policy.Notify { // else nothing would hold the process
-		examine = func(probe *seccomp.Probe) (err error) {
-			seen.Measured, err = look(probe.PID, m.Rlimits)
-			return err
-		}
+		examiner = look
 	}
-	started, err := ph.init.Run(ctx, &m, nil, nil, examine)
+	started, err := ph.init.Run(ctx, &m, nil, nil, examiner)
 	if err != nil {
 		if errors.Is(err, spawn.ErrGone) {
 			<-ph.init.Done() // its socket has ended; now everybody knows
@@ -142,7 +139,7 @@ func (s *server) startOnce(id uint32, e *wire.Exec) (*program, error) {
 	}
 	p := &program{Program: started, phase: ph, told: make(chan struct{})}
 	if started.Examined() {
-		p.seen = seen
+		p.seen = wire.Started{Measured: look.seen}
 	}
 	if e.Policy.Notify {
 		p.listen(e.Policy)

@@ -49,7 +49,6 @@ type Task struct {
 	watch   *seccomp.Watch // of refused calls; nil when nobody counts
 	unknown string         // why not, if somebody should
 	iso     *sandbox.Isolation
-	reread  func(*sandbox.Isolation)
 
 	finishing sync.Once
 	final     monitor.Sample
@@ -84,11 +83,8 @@ func (t *Task) Watch(p seccomp.Policy) {
 	}
 }
 
-// Measured keeps what the program was found to have; reread, if given, looks at its limits when it has ended. It is called before the task is
-// anybody else's.
-func (t *Task) Measured(iso sandbox.Isolation, reread func(*sandbox.Isolation)) {
-	t.iso, t.reread = &iso, reread
-}
+// Measured keeps what the program was found to have. It is called before the task is anybody else's.
+func (t *Task) Measured(iso sandbox.Isolation) { t.iso = &iso }
 
 // Isolation is what the program was found to have; false if its backend looks at nothing.
 func (t *Task) Isolation() (iso sandbox.Isolation, known bool) {
@@ -172,9 +168,6 @@ func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
 			defer t.watch.Close()
 		}
 		sound := t.phase.Sound() // while the scratch is there: it may go with the phase
-		if t.reread != nil {
-			t.reread(t.iso)
-		}
 		if t.phase.Leave() {
 			t.final, t.err = t.phase.Finish(ctx)
 			t.err = errors.Join(t.err, sound)

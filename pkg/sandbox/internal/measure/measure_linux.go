@@ -30,7 +30,9 @@ type Program struct {
 	// Grade derives the tier of a report that has changed.
 	Grade func(*sandbox.Isolation)
 
-	found sandbox.Isolation
+	prepared bool
+	over     []overrun
+	found    sandbox.Isolation
 }
 
 // namespaces are the controls in the order of procstate.Namespaces.
@@ -53,11 +55,20 @@ func (f *findings) check(iso *sandbox.Isolation, c sandbox.Control, holds bool, 
 	}
 }
 
-// Ready reads once what programs are compared with: this process's own state.
-func Ready() { _, _ = procstate.Self() }
+// Prepare reads what is compared with the program's process: the state of this one, and the limits of the cgroup, which were set before.
+func (p *Program) Prepare() {
+	_, _ = procstate.Self()
+	if p.Group != nil {
+		p.over = p.overruns()
+	}
+	p.prepared = true
+}
 
 // Examine looks at the program's process. An error names the walls that were asked for and are not there.
 func (p *Program) Examine(probe *seccomp.Probe) error {
+	if !p.prepared {
+		p.Prepare()
+	}
 	iso := p.Asked.Clone()
 	own, err := procstate.Self()
 	var s procstate.State
@@ -96,7 +107,7 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 		for _, c := range limited {
 			missing.check(&iso, c, p.Group.Holds(s.Cgroups), "the program is not in its cgroup")
 		}
-		for _, o := range p.overruns() {
+		for _, o := range p.over {
 			missing.check(&iso, o.control, false, "%s", o.text)
 		}
 	}
@@ -152,19 +163,6 @@ func (p *Program) Isolation(examined bool) sandbox.Isolation {
 		p.settle(iso)
 	}
 	return p.found
-}
-
-// Reread looks at the limits once more, for a program that has ended: a limit that is not the one that was asked for any more was not there.
-func (p *Program) Reread(iso *sandbox.Isolation) {
-	if p.Group == nil {
-		return
-	}
-	for _, o := range p.overruns() {
-		if iso.Controls[o.control] == sandbox.Enforced {
-			iso.Lack(o.control, sandbox.Absent, "changed while the program ran: "+o.text, "find out who writes to the cgroups of sandbox-run")
-			p.Grade(iso)
-		}
-	}
 }
 
 // overrun is a limit that is not what was asked for.
