@@ -16,7 +16,7 @@ type Policy struct {
 	DenyUncounted bool
 	// DenyAffinity refuses to choose processors: needed where being bound to some is the only limit on using all.
 	DenyAffinity bool
-	// DenyAllocate refuses to take space for a file ahead of writing it, by fallocate or by the ioctls that do the same: needed
+	// DenyAllocate refuses to take space for a file ahead of writing it (the ioctls that do the same are never allowed): needed
 	// where a cap on a host directory is kept by looking at it. Callers of posix_fallocate write zeroes instead.
 	DenyAllocate bool
 	// Notify has the kernel tell a listener of refused calls instead of refusing them by itself, for a [Watch] to count
@@ -255,11 +255,6 @@ var (
 		// FICLONE) take for an answer.
 		{arg: 1, op: opNotIn, mask: whole, set: requests, then: noSuchRequest, quiet: true},
 	}
-	// FS_IOC_RESVSP, FS_IOC_RESVSP64 and FS_IOC_ZERO_RANGE besides: fallocate by other names, on every file system.
-	stepsIoctlAllocate = []step{
-		{arg: 1, op: opIn, mask: whole, set: []uint32{0x5412, 0x541c, 0x5423}, then: notPermitted},
-		{arg: 1, op: opIn, mask: whole, set: []uint32{0x40305828, 0x4030582a, 0x40305839}, then: notSupported},
-	}
 	// Filters of the program's own are compiled and freed by kernel workers, outside of its CPU
 	// limit, and a few thousand freed at once have been seen to deadlock a kernel (6.18: the
 	// workers wait for a lock whose holder waits for a worker). So there are none: the
@@ -352,9 +347,6 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 	case rulePersonality:
 		return stepsPersonality, 0
 	case ruleIoctl:
-		if p.DenyAllocate {
-			return stepsIoctlAllocate, 0
-		}
 		return stepsIoctl, 0
 	case ruleAllocate:
 		if p.DenyAllocate {
