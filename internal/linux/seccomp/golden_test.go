@@ -260,6 +260,12 @@ func TestGoldenArguments(t *testing.T) {
 			if tc.want == 0 && act != Allow || tc.want != 0 && act.Errno() != tc.want {
 				t.Errorf("%s %s(%#x) %+v: %v, want errno %d", arch, tc.call, tc.args, tc.p, act, tc.want)
 			}
+			for _, p := range everyPolicy { // none allows what the default policy refuses, but for the calls of a zygote
+				act, err := Decide(p, arch, uint32(nr), tc.args)
+				if zygotes := p.Zygote && tc.call == "seccomp"; err != nil || tc.p == (Policy{}) && tc.want != 0 && act == Allow && !zygotes {
+					t.Errorf("%s %s(%#x) %+v: %v, %v, want a refusal", arch, tc.call, tc.args, p, act, err)
+				}
+			}
 		}
 	}
 }

@@ -16,8 +16,8 @@ type Policy struct {
 	DenyUncounted bool
 	// DenyAffinity refuses to choose processors: needed where being bound to some is the only limit on using all.
 	DenyAffinity bool
-	// DenyAllocate refuses to take space for a file ahead of writing it (the ioctls that do the same are never allowed): needed
-	// where a cap on a host directory is kept by looking at it. Callers of posix_fallocate write zeroes instead.
+	// DenyAllocate refuses to take space for a file ahead of writing it by fallocate: needed where a cap on a host directory is kept by
+	// looking at it. Callers of posix_fallocate write zeroes instead. No policy has the ioctls that do the same (FS_IOC_RESVSP).
 	DenyAllocate bool
 	// Notify has the kernel tell a listener of refused calls instead of refusing them by itself, for a [Watch] to count
 	// and refuse. Without a listener they fail with ENOSYS. See quietly for those that are left out.
