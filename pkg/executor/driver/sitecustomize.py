@@ -21,12 +21,23 @@ def _wait():
     if "SANDBOX_RUN_PATHS" in os.environ:
         # What this interpreter is made of and imports from, for the supervisor to see whose it is: see pkg/sandbox/internal/zygote.
         import importlib.util
+        import site
 
         found = {sys.executable, *sys.path, *sys.path_importer_cache, *(getattr(m, "__file__", None) for m in list(sys.modules.values()))}
         for name in preload:
             spec = importlib.util.find_spec(name.partition(".")[0]) if name else None
             if spec is not None:
                 found.update((spec.origin, *(spec.submodule_search_locations or ())))
+        if sys.flags.no_site:  # what would be imported from: .pth files are read, and not obeyed
+            home, version = os.path.dirname(os.path.dirname(sys.executable)), "python%d.%d" % sys.version_info[:2]
+            own = [os.path.join(home, lib, version, "site-packages") for lib in ("lib", "lib64")]  # of a virtual environment
+            for place in own + site.getsitepackages([sys.prefix, sys.exec_prefix]):
+                found.add(place)
+                for name in os.listdir(place) if os.path.isdir(place) else ():
+                    if name.endswith(".pth"):
+                        with open(os.path.join(place, name), "rb") as f:
+                            lines = [os.fsdecode(line.strip()) for line in f.read().split(b"\n")]
+                        found.update(os.path.join(place, line) for line in lines if line and not line.startswith(("#", "import ", "import\t", "\0")))
         with open("/proc/self/maps", "rb") as f:
             found.update(os.fsdecode(line[line.index(b"/"):-1]) for line in f if b"/" in line)
         os.write(1, b"\0" + b"".join(os.fsencode(p) + b"\0" for p in found if p and p != "built-in" and p != "frozen"))

@@ -465,6 +465,10 @@ func TestForkUntrustedImports(t *testing.T) {
 		{name: "a .pth file that another user owns", change: "chown 4242 $site/more.pth", path: "/site-packages/more.pth", mode: "0644", owner: 4242},
 		{name: "a directory that a .pth file adds", change: "chown 4242 $home/more", path: "/more", mode: "0755", owner: 4242},
 		{name: "a directory on the way", change: "chmod 777 $home/lib", path: "/lib", mode: "0777"},
+		{name: "a .pth file that names others in its place", change: `printf '%s\n' "$lie" > $site/lie.pth; chown 4242 $site/lie.pth`, path: "/site-packages/lie.pth",
+			mode: "0644", owner: 4242},
+		{name: "a module that a .pth file imports, and that names others", change: `echo import lie > $site/next.pth; printf '%s\n' "$lie" > $home/more/lie.py
+			chown 4242 $home/more/lie.py`, path: "/more/lie.py", mode: "0644", owner: 4242},
 		{name: "a link to where another user may write", change: "ln -s $home/more/open $site/link", path: "/more/open", mode: "0777"},
 	} {
 		if err := os.RemoveAll(home); err != nil {
@@ -473,6 +477,7 @@ func TestForkUntrustedImports(t *testing.T) {
 		script := `set -e; umask 022; home=$0; mkdir -p $home/bin $home/lib $home/more/open; chmod 777 $home/more/open
 			ln -s $(readlink -f ` + pythonPath + `) $home/bin/python; printf 'home = /usr/bin\n' > $home/pyvenv.cfg
 			site=$home/lib/$($home/bin/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')/site-packages
+			lie='import os; "SANDBOX_RUN_PATHS" in os.environ and (os.write(1, b"\0/usr/bin/env\0"), os._exit(0))'
 			mkdir -p $site/pkg; echo > $site/pkg/__init__.py; echo $home/more > $site/more.pth; [ "$1" = link ] || rmdir $home/more/open; ` + step.change
 		kind := ""
 		if strings.Contains(step.change, "ln -s") {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -25,14 +26,41 @@ const PathsVariable = "SANDBOX_RUN_PATHS"
 // maxPaths bounds what a driver may write.
 const maxPaths = 4 << 20
 
+// isolated has Python load its standard library and nothing else: no .pth file, no sitecustomize. The file that follows is executed.
+const isolated = "-IS"
+
 // trustedImports has the interpreter name what it imports from, in a process without capabilities, and makes sure that all of it is
 // only root's to change. A directory is looked at with all that lies in it: what a module imports is known only when it has run.
+//
+// Code of another user would name what it likes. So nothing is executed before it was looked at: first the library beside the interpreter, then
+// what the interpreter names when it has loaded only that, and then what it names when it has started as a zygote does.
 func (o *Options) trustedImports(ctx context.Context) error {
-	paths, err := o.importPaths(ctx)
+	t := tree{ctx: ctx, seen: map[[2]uint64]bool{}}
+	resolved, err := filepath.EvalSymlinks(o.Args[0])
 	if err != nil {
 		return err
 	}
-	t := tree{ctx: ctx, seen: map[[2]uint64]bool{}}
+	for _, file := range []string{o.Args[0], resolved} {
+		home := path.Dir(path.Dir(file))
+		libraries, _ := filepath.Glob(home + "/lib*/*python*") // fails for patterns only
+		if err := o.check(&t, append(libraries, home+"/pyvenv.cfg", path.Dir(file)+"/pyvenv.cfg")); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{{o.Args[0], isolated, o.Files[0].Path}, o.Args} {
+		paths, err := o.importPaths(ctx, args)
+		if err == nil {
+			err = o.check(&t, paths)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check looks at what an interpreter has named.
+func (o *Options) check(t *tree, paths []string) error {
 	for _, p := range paths {
 		if !path.IsAbs(p) {
 			p = path.Join(o.Dir, p)
@@ -50,7 +78,7 @@ func (o *Options) trustedImports(ctx context.Context) error {
 }
 
 // importPaths executes the interpreter for what its driver says.
-func (o *Options) importPaths(ctx context.Context) ([]string, error) {
+func (o *Options) importPaths(ctx context.Context, args []string) ([]string, error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return nil, err
@@ -68,6 +96,7 @@ func (o *Options) importPaths(ctx context.Context) ([]string, error) {
 	}
 	defer null.Close()
 	program := o.program()
+	program.Args = args
 	program.Stdio, program.Env = [3]int{int(null.Fd()), p[1], p[1]}, append(slices.Clone(o.Env), PathsVariable+"=1")
 	pid, stage, err := clone.StartProgram(program)
 	if err != nil {
