@@ -41,8 +41,9 @@ type Program struct {
 	// Control is where a Filter that notifies of refused calls sends its listener, with the message Listener.
 	Control  int
 	Listener []byte
-	// Probe and Forbidden are as in initproto.Exec.
+	// Probe, Held and Forbidden are as in initproto.Exec.
 	Probe     bool
+	Held      bool
 	Forbidden string
 	Dir       string
 	Paths     []string // tried in order
@@ -71,6 +72,7 @@ type launch struct {
 	payload    unix.Iovec
 	rights     rights
 	probe      bool
+	held       bool
 	forbidden  *byte // or nil
 	dir        *byte
 	how        unix.OpenHow // to open it
@@ -92,7 +94,7 @@ type launch struct {
 func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	c := &launch{
 		cgroups: d.Cgroups, isolated: d.Isolated, housed: d.Housed, terminal: d.Terminal, joined: d.Joined, stdio: d.Stdio, rlimits: d.Rlimits,
-		uid: uintptr(d.UID), gid: uintptr(d.GID), keep: d.Keep, keepGroups: d.KeepGroups, landlock: d.Landlock, probe: d.Probe,
+		uid: uintptr(d.UID), gid: uintptr(d.GID), keep: d.Keep, keepGroups: d.KeepGroups, landlock: d.Landlock, probe: d.Probe, held: d.Held,
 		how: unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS},
 	}
 	if d.Renamed {
@@ -456,6 +458,9 @@ func becomeProgram(c *launch) {
 	}
 	if c.probe {
 		stage = initproto.StageProbe
+		if errno = unix.EOPNOTSUPP; c.held {
+			goto fail
+		}
 		if _, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, initproto.ProbeMark, tried, 0); errno != unix.ENOSYS {
 			goto fail
 		}

@@ -143,6 +143,8 @@ type Exec struct {
 	// Probe: between the last wall and the program, the process makes the call of [ProbeMark], and there is no program unless that is refused
 	// as the filter refuses it or, if the filter has a listener, answered with [ProbeGo].
 	Probe bool
+	// Held: with Probe, there is no program either if the filter has no listener.
+	Held bool
 	// Forbidden is a path, or "". With Probe, the process tries to make a device there that every user may make, which nothing but Landlock refuses.
 	Forbidden string
 }
@@ -364,6 +366,7 @@ func (m *Exec) Encode() []byte {
 		w.int(int64(m.Birthplace))
 		w.string(m.Console)
 		w.bool(m.Probe)
+		w.bool(m.Held)
 		w.string(m.Forbidden)
 	})
 }
@@ -388,7 +391,7 @@ func (r *reader) exec() *Exec {
 	m.NewUserNS = r.bool()
 	m.Birthplace = r.fd()
 	m.Console = r.string()
-	m.Probe, m.Forbidden = r.bool(), r.string()
+	m.Probe, m.Held, m.Forbidden = r.bool(), r.bool(), r.string()
 	return m
 }
 

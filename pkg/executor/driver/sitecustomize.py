@@ -603,8 +603,8 @@ def _wait():
                 if filters:
                     fail(b"seccomp", _ctypes.get_errno(), "install filter")
             # Without a listener: EPERM is this filter's, not that of the interpreter that was forked (ENOSYS) nor the kernel's (EBADF).
-            if probes and listener < 0 and make(*probes[3]) != -1:
-                fail(b"probe", 0, "seccomp: the filter is not in force")
+            if probes and listener < 0 and not (probes[3] and make(*probes[3]) == -1):
+                fail(b"probe", 0, "seccomp: the filter is not in force, or has no listener")
             began = b"began %d %d" % (os.getpid(), time.monotonic_ns())
         except BaseException as e:
             if not isinstance(e, Failed):

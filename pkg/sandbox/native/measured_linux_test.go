@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -121,7 +122,7 @@ func TestMeasuredCold(t *testing.T) {
 			task, err := i.Start(context.Background(), p)
 			if l.control != "" {
 				ours(t, err, l.control)
-				_, _ = i.Take(context.Background(), sandbox.Selection{Patterns: []string{"/workspace/ran"}}, func(sandbox.File, sandbox.Size, io.Reader) error {
+				_, _ = i.Take(context.Background(), sandbox.Selection{Patterns: []string{"/workspace/ran"}, MaxFiles: 1, MaxBytes: 1}, func(sandbox.File, sandbox.Size, io.Reader) error {
 					t.Error("foreign code ran")
 					return nil
 				})
@@ -199,6 +200,50 @@ func TestMeasuredNothing(t *testing.T) {
 	for _, c := range measure.Measurable() {
 		if iso.Controls[c] != sandbox.Declared {
 			t.Errorf("%s is %s", c, iso.Controls[c])
+		}
+	}
+}
+
+// With --strict, a program that nothing can hold to be measured is refused before it runs, cold or forked; else it runs, and its walls are declared.
+func TestMeasuredStrict(t *testing.T) {
+	needRoot(t)
+	for _, strict := range []bool{true, false} {
+		for _, warm := range []bool{false, true} {
+			t.Run(fmt.Sprintf("strict %v warm %v", strict, warm), func(t *testing.T) {
+				b, i, p := lowered{created: func(t *testing.T, i *instance) {
+					i.spec.Strict, i.policy.Notify = strict, false
+					var err error
+					if i.filter, err = i.b.filter(i.policy); err != nil {
+						t.Fatal(err)
+					}
+				}}.create(t)
+				ctx := context.Background()
+				if err := i.Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("open('/workspace/ran', 'w')")}}); err != nil {
+					t.Fatal(err)
+				}
+				start := i.Start
+				if warm {
+					z := newZygote(t, b, warmSpec(), p)
+					start = func(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) { return z.Start(ctx, i, p) }
+				}
+				task, err := start(ctx, p)
+				if err == nil {
+					follow(ctx, t, task, "")
+					if iso, _ := task.(sandbox.Measured).Isolation(); iso.Controls[sandbox.ControlSeccomp] != sandbox.Declared {
+						t.Errorf("%+v", iso)
+					}
+				} else if !warm && !errors.Is(err, sandbox.ErrRefused) {
+					t.Error(err)
+				}
+				ran := false
+				_, _ = i.Take(ctx, sandbox.Selection{Patterns: []string{"/workspace/ran"}, MaxFiles: 1, MaxBytes: 1}, func(sandbox.File, sandbox.Size, io.Reader) error {
+					ran = true
+					return nil
+				})
+				if ran == strict || (err != nil) != strict {
+					t.Errorf("ran %v, error %v", ran, err)
+				}
+			})
 		}
 	}
 }

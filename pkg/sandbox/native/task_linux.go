@@ -49,14 +49,12 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}
 	walls := i.walls(ph, slices.Clone(m.Rlimits)) // not changed by whoever changes the message
-	m.Forbidden = i.forbidden()
+	m.Forbidden, m.Held = i.forbidden(), i.spec.Strict
 	program, err := answered(ctx, func(ctx context.Context) (*spawn.Program, error) {
 		return ph.init.Run(ctx, m, ph.join, ph.born, walls)
 	})
 	if err != nil {
-		if told := new(*sandbox.Error); !errors.As(err, told) {
-			err = launch.StartFailure(Name, err)
-		}
+		err = walls.Failure(err)
 		if ph.Leave() {
 			ph.init.Kill()
 			_, finishErr := ph.Finish(ctx)
@@ -71,7 +69,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 func (i *instance) walls(ph *phase, rlimits []initproto.Rlimit) *measure.Program {
 	return &measure.Program{
 		Backend: Name, Asked: i.iso, Group: ph.group, Limits: i.b.counts.Limits(ph.limits), Rlimits: rlimits,
-		WritableRoot: i.spec.WritableRoot, Grade: (*sandbox.Isolation).Grade,
+		WritableRoot: i.spec.WritableRoot, Require: i.spec.Require, Strict: i.spec.Strict, Grade: (*sandbox.Isolation).Grade,
 	}
 }
 

@@ -336,10 +336,7 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 	stop := context.AfterFunc(ctx, func() { _ = f.ph.Kill() })
 	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener, walls)
 	if stop(); err != nil {
-		if told := new(*sandbox.Error); !errors.As(err, told) {
-			err = launch.StartFailure(Name, err)
-		}
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(walls.Failure(err), f.Close())
 	}
 	f.once.Do(f.letGo)
 	return f.i.begun(f.ph, p, program, walls), nil
@@ -350,7 +347,7 @@ func (f *fork) begin(ctx context.Context, p *sandbox.Process) (zygotes.Child, er
 	i := f.i
 	r := &zygotes.Request{
 		Stdio: f.foreign.Stdio, Ruleset: -1, Rlimits: i.rlimits(f.ph, p.Limits),
-		UID: i.spec.User.UID, GID: i.spec.User.GID, Filter: i.filter, Probe: f.foreign.Probe, Forbidden: i.forbidden(), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
+		UID: i.spec.User.UID, GID: i.spec.User.GID, Filter: i.filter, Probe: f.foreign.Probe, Held: i.spec.Strict, Forbidden: i.forbidden(), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
 	}
 	if f.foreign.Ruleset != nil {
 		r.Ruleset = int(f.foreign.Ruleset.Fd())

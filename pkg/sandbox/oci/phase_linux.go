@@ -590,15 +590,13 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 	}
 	if err != nil {
 		// Nothing was started.
-	} else if m.Terminal && i.b.runtime.consoles {
+	} else if m.Terminal && i.b.runtime.consoles { // which nothing holds
 		program, err = ph.startOnConsole(bounded, m)
 	} else {
 		program, err = ph.init.Run(bounded, m, ph.join, nil, examiner)
 	}
 	if err != nil {
-		if said := new(*sandbox.Error); !errors.As(err, said) {
-			err = launch.StartFailure(Name, err)
-		}
+		err = walls.Failure(err)
 		if ph.Leave() {
 			ph.init.Kill()
 			_, finishErr := ph.Finish(ctx)
@@ -619,9 +617,10 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 
 // walls are what every program of a phase is to have.
 func (i *instance) walls(ph *phase, m *initproto.Exec) *measure.Program {
+	m.Held = i.spec.Strict
 	w := &measure.Program{
 		Backend: Name, Asked: i.Isolation(), Group: ph.group, Limits: i.groupLimits(ph.limits), Rlimits: slices.Clone(m.Rlimits),
-		WritableRoot: i.spec.WritableRoot, Grade: i.b.grade,
+		WritableRoot: i.spec.WritableRoot, Require: i.spec.Require, Strict: i.spec.Strict, Grade: i.b.grade,
 	}
 	if w.Asked.Controls[sandbox.ControlLandlock] == sandbox.Enforced && !i.b.runtime.kernel {
 		m.Forbidden = measure.Forbidden

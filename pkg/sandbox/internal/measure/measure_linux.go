@@ -12,7 +12,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 )
 
 // Forbidden is where a program's process tries to make a character device with the number 0, which every user may make where they may write (the
@@ -27,6 +29,9 @@ type Program struct {
 	Limits       cgroup.Limits     // that its cgroup keeps; zero is none
 	Rlimits      []initproto.Rlimit
 	WritableRoot bool
+	// Require and Strict are the sandbox's. A program that is found to have less is not executed.
+	Require sandbox.Tier
+	Strict  bool
 	// Grade derives the tier of a report that has changed.
 	Grade func(*sandbox.Isolation)
 
@@ -77,8 +82,7 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 	}
 	if err != nil {
 		iso.Declare("the kernel does not show the program's process: "+err.Error(), "a /proc that shows all processes", Measurable()...)
-		p.settle(iso)
-		return nil
+		return p.settle(iso)
 	}
 	var missing findings
 	missing.check(&iso, sandbox.ControlSeccomp, s.Seccomp == unix.SECCOMP_MODE_FILTER && (s.Filters == 0 || s.Filters > own.Filters),
@@ -130,8 +134,20 @@ func (p *Program) conclude(iso sandbox.Isolation, missing findings) error {
 		return &sandbox.Error{Backend: p.Backend, Op: "measure the started program", Stage: "isolation", Hint: "sandbox-run doctor",
 			Err: errors.New(strings.Join(slices.Compact(missing), "; "))}
 	}
-	p.settle(iso)
-	return nil
+	return p.settle(iso)
+}
+
+// Failure is the error of a start for the caller.
+func (p *Program) Failure(err error) error {
+	if told := new(*sandbox.Error); errors.As(err, told) || errors.Is(err, sandbox.ErrRefused) {
+		return err
+	}
+	if e := new(*spawn.Error); p.Strict && errors.As(err, e) && (*e).Stage == initproto.StageProbe && errors.Is((*e).Errno, unix.EOPNOTSUPP) {
+		if iso := p.Isolation(false); iso.Check(p.Require, true) != nil {
+			return iso.Check(p.Require, true)
+		}
+	}
+	return launch.StartFailure(p.Backend, err)
 }
 
 // ExamineLimits is Examine for a program that the host does not see: only the limits around it are read back.
@@ -149,10 +165,14 @@ func (p *Program) ExamineLimits() error {
 // limited are the controls that a cgroup keeps.
 var limited = []sandbox.Control{sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU, sandbox.ControlSwap}
 
-// settle keeps a report.
-func (p *Program) settle(iso sandbox.Isolation) {
+// settle keeps a report. An error says that it is not enough for --strict.
+func (p *Program) settle(iso sandbox.Isolation) error {
 	p.Grade(&iso)
 	p.found = iso
+	if !p.Strict {
+		return nil
+	}
+	return iso.Check(p.Require, true)
 }
 
 // Isolation is what was found. examined is false for a program that was not looked at: what was asked for is declared, then.
@@ -160,7 +180,7 @@ func (p *Program) Isolation(examined bool) sandbox.Isolation {
 	if !examined {
 		iso := p.Asked.Clone()
 		iso.Declare("the program was not looked at: it ended before, or the kernel has no listener for its filter", "use Linux 5.9 or newer", Measurable()...)
-		p.settle(iso)
+		_ = p.settle(iso) // the caller checks
 	}
 	return p.found
 }

@@ -25,8 +25,9 @@ type Request struct {
 	Rlimits  []initproto.Rlimit
 	UID, GID int
 	Filter   []byte // a BPF program
-	// Probe and Forbidden are as in initproto.Exec.
+	// Probe, Held and Forbidden are as in initproto.Exec.
 	Probe     bool
+	Held      bool
 	Forbidden string
 	Args      []string
 	Env       []string // NAME=value
@@ -132,7 +133,7 @@ func (r *Request) filters() list {
 
 // probes are calls that show that the walls are there: list{attempt, probe, go, refused}. The attempt, which may be empty, is made before the filter;
 // its errno is the last argument of the probe, which is made after the filter and returns go if there is a listener. Without one, refused is called instead
-// and fails with EPERM: the filter of the zygote, which a fork keeps, answers ENOSYS, and the kernel EBADF.
+// and fails with EPERM: the filter of the zygote, which a fork keeps, answers ENOSYS, and the kernel EBADF. If refused is empty, there must be a listener.
 func (r *Request) probes() list {
 	if !r.Probe {
 		return list{}
@@ -141,7 +142,11 @@ func (r *Request) probes() list {
 	if r.Forbidden != "" {
 		tries = list{unix.SYS_MKNODAT, unix.AT_FDCWD, r.Forbidden + "\x00", unix.S_IFCHR | 0o600, 0}
 	}
-	return list{tries, list{unix.SYS_SECCOMP, initproto.ProbeMark}, initproto.ProbeGo, list{unix.SYS_SETNS, math.MaxInt32, 0}}
+	refused := list{unix.SYS_SETNS, math.MaxInt32, 0}
+	if r.Held {
+		refused = list{}
+	}
+	return list{tries, list{unix.SYS_SECCOMP, initproto.ProbeMark}, initproto.ProbeGo, refused}
 }
 
 // closing ends everything else that is open (F2).
