@@ -247,3 +247,29 @@ func TestMeasuredStrict(t *testing.T) {
 		}
 	}
 }
+
+// A program can not take the name that the next program of its phase tries Landlock with.
+func TestMeasuredNameTaken(t *testing.T) {
+	needRoot(t)
+	_, i, p := lowered{}.create(t)
+	ctx := context.Background()
+	p.Args = []string{"/bin/sh", "-c", "touch /dev/shm/.sandbox-run-probe; echo; exec cat"}
+	first, err := i.Start(ctx, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Stdout().Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	second := *p
+	second.Args = []string{"/bin/ls", "/dev/shm/.sandbox-run-probe"}
+	task, err := i.Start(ctx, &second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := follow(ctx, t, task, ""); got.Exit.Code != 0 {
+		t.Errorf("the programs share no /dev/shm: %+v", got)
+	}
+	allMeasured(t, task)
+	follow(ctx, t, first, "")
+}

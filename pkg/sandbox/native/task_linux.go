@@ -78,7 +78,7 @@ func (i *instance) forbidden() string {
 	if i.iso.Controls[sandbox.ControlLandlock] != sandbox.Enforced {
 		return ""
 	}
-	return measure.Forbidden
+	return measure.Forbidden()
 }
 
 // begun is the task of a program that runs from now on.

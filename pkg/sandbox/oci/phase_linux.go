@@ -623,7 +623,7 @@ func (i *instance) walls(ph *phase, m *initproto.Exec) *measure.Program {
 		WritableRoot: i.spec.WritableRoot, Require: i.spec.Require, Strict: i.spec.Strict, Grade: i.b.grade,
 	}
 	if w.Asked.Controls[sandbox.ControlLandlock] == sandbox.Enforced && !i.b.runtime.kernel {
-		m.Forbidden = measure.Forbidden
+		m.Forbidden = measure.Forbidden()
 	}
 	return w
 }

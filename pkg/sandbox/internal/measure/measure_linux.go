@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,8 +19,9 @@ import (
 )
 
 // Forbidden is where a program's process tries to make a character device with the number 0, which every user may make where they may write (the
-// kernel calls it a whiteout). Only Landlock refuses it: /dev/shm is a tmpfs that every user may write to.
-const Forbidden = "/dev/shm/.sandbox-run-probe"
+// kernel calls it a whiteout). Only Landlock refuses it: /dev/shm is a tmpfs that every user may write to. The name is another each time: programs of the
+// same phase could take one that they know.
+func Forbidden() string { return "/dev/shm/.sandbox-run-probe-" + rand.Text() }
 
 // Program says what a program is to have.
 type Program struct {
@@ -98,7 +100,7 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 	r := s.Root
 	missing.check(&iso, sandbox.ControlRoot, r.Device != own.Root.Device || r.Inode != own.Root.Inode, "it is the supervisor's own")
 	missing.check(&iso, sandbox.ControlRoot, (r.ReadOnly || p.WritableRoot) && r.NoSuid && r.NoDev, "read-only %v, nosuid %v, nodev %v", r.ReadOnly, r.NoSuid, r.NoDev)
-	missing.check(&iso, sandbox.ControlLandlock, probe.Tried != 0, "%s could be made", Forbidden)
+	missing.check(&iso, sandbox.ControlLandlock, probe.Tried != 0, "a device could be made in /dev/shm")
 	if probe.Tried != unix.EACCES || !r.SharedMemory {
 		iso.Declare(fmt.Sprintf("the attempt that only Landlock refuses could not be made: %v", probe.Tried), "", sandbox.ControlLandlock)
 	}
