@@ -214,6 +214,7 @@ func TestGoldenArguments(t *testing.T) {
 		{call: "ioctl", args: [6]uint64{0, 0x40049409}, want: eNOTTY},        // FICLONE
 		{call: "ioctl", args: [6]uint64{0, 0x8914}, want: eNOTTY},            // SIOCSIFFLAGS
 		{call: "ioctl", args: [6]uint64{0, 0x89f0}, want: eNOTTY},            // SIOCDEVPRIVATE
+		{call: "ioctl", args: [6]uint64{0, 0x8946}, want: eOPNOTSUPP},        // SIOCETHTOOL
 		{call: "ioctl", args: [6]uint64{0, 0x541b}},                          // FIONREAD
 		{call: "ioctl", args: [6]uint64{0, high | 0x802c542a}},               // TCGETS2
 		{call: "ioctl", args: [6]uint64{0, 0x8912}},                          // SIOCGIFCONF

@@ -251,6 +251,8 @@ var (
 		{arg: 1, op: opIn, mask: 0xff00, then: notPermitted, set: []uint32{
 			0x2100, 0x2200, 0x2400, 0x4500, 0x4b00, 0x4c00, 0x5300, 0x5500, 0x5600, 0x6400, 0xaa00, 0xae00, 0xaf00, 0xb700,
 		}},
+		// SIOCETHTOOL, as lo answers it: psutil takes no other error for an answer.
+		{arg: 1, op: opIn, mask: whole, set: []uint32{0x8946}, then: notSupported, quiet: true},
 		// Whatever is not listed is answered as by a file that does not know it, which programs that try their luck (cp, with
 		// FICLONE) take for an answer.
 		{arg: 1, op: opNotIn, mask: whole, set: requests, then: noSuchRequest, quiet: true},
