@@ -200,15 +200,19 @@ func rootsOwn(p string, st *unix.Stat_t) error {
 // trusted makes sure that a file, and every directory and link on the way to it, is root's and nobody else's to write.
 func trusted(file string) error {
 	at, rest := "/", strings.TrimPrefix(path.Clean(file), "/")
+	var open error // why the directory before is not only root's
 	for links := 0; ; {
 		var st unix.Stat_t
 		if err := unix.Lstat(at, &st); err != nil {
+			if open != nil { // any user can put something there
+				return open
+			}
 			return fmt.Errorf("%s: %w", at, err)
 		}
 		// In a directory with the sticky bit, other users can neither remove nor rename what is root's.
 		sticky := st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Uid == 0 && st.Mode&unix.S_ISVTX != 0 && rest != ""
-		if err := rootsOwn(at, &st); err != nil && !sticky {
-			return err
+		if open = rootsOwn(at, &st); open != nil && !sticky {
+			return open
 		}
 		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 			target, err := os.Readlink(at)

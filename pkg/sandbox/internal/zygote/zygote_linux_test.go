@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -139,6 +140,13 @@ func TestTrusted(t *testing.T) {
 		if err := trusted(file); err != nil {
 			t.Error(err)
 		}
+	}
+	// Where there is nothing, only root may be able to put something.
+	if err := trusted("/usr/sandboxtest-none/x"); !errors.Is(err, unix.ENOENT) {
+		t.Error(err)
+	}
+	if untrusted := new(sandbox.Untrusted); !errors.As(trusted("/var/tmp/sandboxtest-none/x"), &untrusted) || untrusted.Path != "/var/tmp" {
+		t.Errorf("what any user may make is trusted: %+v", untrusted)
 	}
 	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-trusted-") // whose sticky bit keeps other users from replacing it
 	if err != nil {
