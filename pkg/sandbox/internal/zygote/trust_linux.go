@@ -36,7 +36,7 @@ const isolated = "-IS"
 // what the interpreter names when it has loaded only that, and then what it names when it has started as a zygote does.
 func (o *Options) trustedImports(ctx context.Context) error {
 	t := tree{ctx: ctx, seen: map[[2]uint64]bool{}}
-	resolved, err := filepath.EvalSymlinks(o.Args[0])
+	resolved, err := follow(o.Args[0])
 	if err != nil {
 		return err
 	}
@@ -199,25 +199,31 @@ func rootsOwn(p string, st *unix.Stat_t) error {
 
 // trusted makes sure that a file, and every directory and link on the way to it, is root's and nobody else's to write.
 func trusted(file string) error {
+	_, err := follow(file)
+	return err
+}
+
+// follow is trusted, and returns the path without links.
+func follow(file string) (string, error) {
 	at, rest := "/", strings.TrimPrefix(path.Clean(file), "/")
 	var open error // why the directory before is not only root's
 	for links := 0; ; {
 		var st unix.Stat_t
 		if err := unix.Lstat(at, &st); err != nil {
 			if open != nil { // any user can put something there
-				return open
+				return "", open
 			}
-			return fmt.Errorf("%s: %w", at, err)
+			return "", fmt.Errorf("%s: %w", at, err)
 		}
 		// In a directory with the sticky bit, other users can neither remove nor rename what is root's.
 		sticky := st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Uid == 0 && st.Mode&unix.S_ISVTX != 0 && rest != ""
 		if open = rootsOwn(at, &st); open != nil && !sticky {
-			return open
+			return "", open
 		}
 		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 			target, err := os.Readlink(at)
 			if links++; err != nil || links > maxLinks {
-				return fmt.Errorf("%s: %w", at, unix.ELOOP)
+				return "", fmt.Errorf("%s: %w", at, unix.ELOOP)
 			}
 			if !path.IsAbs(target) {
 				target = path.Join(path.Dir(at), target)
@@ -226,7 +232,7 @@ func trusted(file string) error {
 			continue
 		}
 		if rest == "" {
-			return nil
+			return at, nil
 		}
 		var name string
 		name, rest, _ = strings.Cut(rest, "/")
