@@ -225,10 +225,10 @@ func follow(file string) (string, error) {
 			if links++; err != nil || links > maxLinks {
 				return "", fmt.Errorf("%s: %w", at, unix.ELOOP)
 			}
-			if !path.IsAbs(target) {
-				target = path.Join(path.Dir(at), target)
+			if at = path.Dir(at); path.IsAbs(target) {
+				at = "/"
 			}
-			at, rest = "/", strings.TrimPrefix(path.Join(target, rest), "/")
+			rest = strings.TrimLeft(target+"/"+rest, "/") // not cleaned: .. leads out of where a link leads
 			continue
 		}
 		if rest == "" {
@@ -236,7 +236,8 @@ func follow(file string) (string, error) {
 		}
 		var name string
 		name, rest, _ = strings.Cut(rest, "/")
-		at = path.Join(at, name)
+		rest = strings.TrimLeft(rest, "/")
+		at = path.Join(at, name) // which has no links, so that .. is the one above
 	}
 }
 

@@ -153,16 +153,17 @@ func TestTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	if err := errors.Join(os.Symlink("/bin/sh", dir+"/sh"), os.Mkdir(dir+"/open", 0o755), os.Symlink("/bin/sh", dir+"/open/sh")); err != nil {
+	if err := errors.Join(os.Symlink("/bin/sh", dir+"/sh"), os.Mkdir(dir+"/open", 0o755), os.Symlink("/bin/sh", dir+"/open/sh"),
+		os.Mkdir(dir+"/open/deep", 0o755), os.Symlink("open/deep", dir+"/deep"), os.Symlink("deep/../sh", dir+"/up"), os.Symlink("/var/tmp//", dir+"/tmp")); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(trusted(dir+"/sh"), trusted(dir+"/open/sh")); err != nil {
+	if err := errors.Join(trusted(dir+"/sh"), trusted(dir+"/open/sh"), trusted(dir+"/up")); err != nil {
 		t.Error(err)
 	}
 	if err := os.Chmod(dir+"/open", 0o775); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{dir + "/open/sh", dir + "/open", "/var/tmp", dir + "/none", "/no/such/file"} {
+	for _, file := range []string{dir + "/open/sh", dir + "/open", dir + "/up", dir + "/tmp", "/var/tmp", dir + "/none", "/no/such/file"} {
 		if err := trusted(file); err == nil {
 			t.Errorf("%s is trusted", file)
 		}
