@@ -475,14 +475,18 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner 
 // answerProbe has a process that waits at a listener looked at, and lets it go on or has it end. A process that is gone was not looked at, which
 // is no error: the init says what became of it.
 func answerProbe(listener *os.File, examiner Examiner) (examined bool, refusal error) {
-	probe, err := seccomp.AwaitProbe(listener)
-	if err != nil {
-		_ = listener.Close() // a process that did something else must not wait for an answer
-		return false, nil
+	for {
+		probe, err := seccomp.AwaitProbe(listener)
+		if err != nil {
+			_ = listener.Close() // a process that did something else must not wait for an answer
+			return false, nil
+		}
+		refusal = examiner.Examine(probe)
+		if err = probe.Answer(refusal == nil); err == nil || refusal != nil {
+			return err == nil && refusal == nil, refusal
+		}
+		// The process is gone, or a signal has interrupted its call, which it makes again: kernels before 5.19 let signals do that.
 	}
-	refusal = examiner.Examine(probe)
-	err = probe.Answer(refusal == nil)
-	return err == nil && refusal == nil, refusal
 }
 
 // Signal reaches one program, or everyone.
