@@ -537,7 +537,11 @@ func (r *reader) window(data []byte, base int64) ([]byte, error) {
 	if _, err := r.file.ReadAt(buf, base+r.off); err != nil {
 		return nil, err
 	}
-	if at := bytes.LastIndexByte(buf, '\n'); at >= 0 {
+	end := bytes.LastIndexByte
+	if r.within {
+		end = bytes.IndexByte // the rest of a line comes alone: a message or a server-sent event ends with it
+	}
+	if at := end(buf, '\n'); at >= 0 {
 		return buf[:at+1], nil
 	}
 	if r.off+int64(len(buf)) == r.size {
