@@ -125,7 +125,8 @@ func (s *Server) conclude(ctx context.Context, r *run, f *Finished, receipt json
 		defer f.Close()
 		c.Verdict, c.Language, c.Outputs = string(f.Result.Verdict), f.Result.Language, f.Document.Spans()
 		if err := r.journal.close(func(seq uint64) *resultLine { return newResultLine(seq, ended, f.Document) }); err != nil {
-			c.Problem, c.Outputs, f.Document = s.Problem(ctx, fmt.Errorf("keep the result: %w", err)), nil, nil
+			c.Problem = s.Problem(ctx, fmt.Errorf("keep the result: %w", err))
+			c.Verdict, c.Receipt, c.Outputs, f.Document = "", nil, nil, nil // of a result that is lost
 		}
 	}
 	tell := s.tells(ctx, c, f.Run, f.Document)

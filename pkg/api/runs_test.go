@@ -60,6 +60,26 @@ func TestCallOff(t *testing.T) {
 	}
 }
 
+// TestLostResult: a result that can not be kept is an error, and leaves no verdict that reads as if there were one.
+func TestLostResult(t *testing.T) {
+	w := newWorld(t)
+	id := w.start("flood 1500000\nwait", `"timeout":"300s"`)
+	run := w.registry.runs[id] // no other run changes the map
+	eventually(t, "it has said everything", func() bool {
+		run.journal.mu.Lock()
+		defer run.journal.mu.Unlock()
+		return run.journal.size > 1_500_000
+	})
+	run.journal.mu.Lock()
+	run.journal.fail(errors.New("the disk is full"))
+	run.journal.mu.Unlock()
+	w.ask(202, "DELETE", wire.PathRuns+"/"+id, "")
+	if info := w.await(id); info.Error == nil || info.Verdict != "" || info.Result != nil {
+		t.Errorf("%+v", info)
+	}
+	eventually(t, "all spill space is returned", func() bool { return w.outputs.Used() == 0 })
+}
+
 // TestResume: whoever lost its connection gets each event once, in order, wherever it was cut off, while it runs and after the end.
 func TestResume(t *testing.T) {
 	w := newWorld(t)
