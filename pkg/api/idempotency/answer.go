@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api"
@@ -50,6 +51,7 @@ type recorder struct {
 	status int
 	header http.Header
 	body   []byte
+	sent   int64
 	large  bool
 }
 
@@ -73,7 +75,9 @@ func (r *recorder) Write(b []byte) (int, error) {
 			r.body = append(r.body, b...)
 		}
 	}
-	return r.ResponseWriter.Write(b)
+	n, err := r.ResponseWriter.Write(b)
+	r.sent += int64(n)
+	return n, err
 }
 
 // Unwrap is for http.ResponseController.
@@ -86,8 +90,8 @@ func (r *recorder) keep(clientGone bool) bool {
 		return false
 	case !clientGone:
 		return r.large || !failed(r.body)
-	case r.large:
-		return false
+	case r.large: // a client that has all of it closes its connection, and may do so before the route returns
+		return r.header.Get("Content-Length") == strconv.FormatInt(r.sent, 10)
 	}
 	// The client may have gone when all was done. Then this is just what it comes back for; but if its going ended the run, it is not.
 	var result struct {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -197,6 +198,20 @@ func TestKeys(t *testing.T) {
 	// The body is still looked at as it always is.
 	c.Problem(415, wire.PathRun, `{"code":"x"}`, header, "k", "Content-Encoding", "gzip")
 	c.Problem(400, wire.PathRun, `{`, header, "k")
+}
+
+// A client that closes its connection when it has all of a large answer has had it.
+func TestLargeAndGone(t *testing.T) {
+	for sent, keep := range map[int]bool{20: true, 15: false} {
+		rec := &recorder{ResponseWriter: httptest.NewRecorder(), most: 10}
+		rec.Header().Set("Content-Length", "20")
+		for range sent / 5 {
+			_, _ = rec.Write([]byte("12345"))
+		}
+		if rec.keep(true) != keep || !rec.keep(false) {
+			t.Errorf("%d of 20 bytes sent: kept %v", sent, !keep)
+		}
+	}
 }
 
 func TestBounds(t *testing.T) {
