@@ -112,6 +112,10 @@ func TestObserved(t *testing.T) {
 // TestUnsigned: a receipt that can not be signed is a failure, not silence.
 func TestUnsigned(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Receipts = signer{errors.New("no key")} })
+	w.problem(500, "POST", wire.PathRun, body("flood 1500000", `"receipt":true`))
+	if used := w.outputs.Used(); used != 0 {
+		t.Errorf("%v of spill space are kept for a result that was not sent", used)
+	}
 	if p := w.problem(500, "POST", wire.PathRun, body("out x", `"receipt":true`)); !strings.Contains(p.Detail, "no key") {
 		t.Errorf("%+v", p)
 	}

@@ -139,6 +139,9 @@ func (s *Server) perform(ctx context.Context, j *job) (f *Finished) {
 			}
 		}
 		s.observer.Finished(context.WithoutCancel(ctx), f)
+		if f.Err != nil {
+			f.Close() // a result that is not answered with
+		}
 	}()
 	leave, err := s.enter(ctx, j)
 	if err != nil {

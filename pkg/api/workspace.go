@@ -63,6 +63,9 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 	})
 	result, err := j.engine.Execute(ctx, req)
 	if failed := (unwatchedError{}); errors.As(context.Cause(ctx), &failed) {
+		if result != nil {
+			result.Close()
+		}
 		return nil, errors.Join(failed.error, err)
 	}
 	var full overfullError
