@@ -373,7 +373,7 @@ func complaint(fs int) string {
 func hintFor(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return "; the host's disk is full: free some space or use another cache directory"
+		return "; the host's disk is full: free some space"
 	case errors.Is(err, unix.EROFS):
 		return "; use a cache directory on a writable file system"
 	case errors.Is(err, unix.EFBIG):

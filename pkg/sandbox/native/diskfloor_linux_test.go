@@ -125,8 +125,14 @@ func TestDiskFloor(t *testing.T) {
 	if !errors.Is(err, scratch.ErrFloor) || !strings.Contains(err.Error(), "disk floor") || !strings.Contains(err.Error(), "--disk-floor") {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, err := create(16*sandbox.MiB, false); !errors.Is(err, scratch.ErrFloor) {
+	if _, err := create(16*sandbox.MiB, false); !errors.Is(err, scratch.ErrFloor) || !strings.Contains(err.Error(), "--scratch memory") {
 		t.Errorf("below the floor: %v", err)
+	}
+	memory, err := m.Create(context.Background(), sandbox.Spec{Scratch: sandbox.ScratchMemory})
+	if err != nil {
+		t.Errorf("what the error proposes: %v", err)
+	} else if r, err := run(memory, "echo >file", nil); err != nil || !r.Success() {
+		t.Errorf("what the error proposes: %+v, %v", r, err)
 	}
 	if err := full.Truncate(0); err != nil {
 		t.Fatal(err)

@@ -243,6 +243,8 @@ func hint(stage string, err error) string {
 		return "free some memory, or raise the memory limit that sandbox-run itself runs under"
 	case errors.Is(err, unix.EAGAIN) && stage == "namespaces":
 		return "raise the limit on processes that sandbox-run itself runs under (ulimit -u, or its service's)"
+	case errors.Is(err, unix.ENOSPC) && stage == "scratch":
+		return "--scratch memory, or free some space (a server: lower --disk-floor)"
 	case errors.Is(err, unix.ENOSPC) && stage == "namespaces": // not a disk: it is what the kernel says of too many
 		return "raise the limits in /proc/sys/user that are used up"
 	case errors.Is(err, unix.EROFS) && stage == "cgroup":
