@@ -199,6 +199,11 @@ func (s *story) whyEnded(r *sandbox.Result) string {
 		if full := (overfull{}); errors.As(s.cause, &full) {
 			return full.Error()
 		}
+		for _, v := range r.Violations {
+			if v.Kind == "disk" && v.Allow == "--workspace-cap" {
+				return v.Detail + "; to allow more: " + v.Allow
+			}
+		}
 		return fmt.Sprintf("the %s filled its scratch disk of %s and %d files; to allow more: --disk, --inodes", who, l.Disk, l.Inodes)
 	case sandbox.VerdictOutputLimit:
 		return fmt.Sprintf("the %s printed more than %s; to allow more: --output-limit, or leave out --kill-on-output", who, l.Output)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -297,6 +298,14 @@ func TestCompilerMeetsItsLimits(t *testing.T) {
 		t.Run(language, func(t *testing.T) {
 			memory := 8 * sandbox.MiB
 			expect(t, Request{Language: language, Code: code, NoCache: true, CompileLimits: sandbox.Limits{Memory: memory}}, want{verdict: sandbox.VerdictMemoryLimit})
+			if language != "java" { // whose files are small
+				volume := sandbox.Volume{Source: t.TempDir(), Target: "/data", Writable: true, Cap: 256 * sandbox.KiB}
+				r := expect(t, Request{Language: language, Code: code, NoCache: true, Policy: Policy{Volumes: []sandbox.Volume{volume}}},
+					want{verdict: sandbox.VerdictDiskLimit, exit: 1})
+				if !slices.ContainsFunc(r.Violations, func(v sandbox.Violation) bool { return v.Allow == "--workspace-cap" }) {
+					t.Errorf("%+v", r.Violations)
+				}
+			}
 			expect(t, Request{Language: language, Code: code, NoCache: true}, want{})
 		})
 	}

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -488,6 +489,9 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	case !failed:
 	case r.Exit.Code == kitFailed && (p.Process.Args[0] == kitInside || p.Process.Args[0] == kitCopied):
 		return errKit(p.Process.Phase, r.Stderr.Edges(sandbox.OutputMemory))
+	case p.Process.Phase == PhaseCompile && x.overCap():
+		r.Verdict = sandbox.VerdictDiskLimit
+		r.Violations = append(r.Violations, x.plan.Spec.OverCap())
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError
 	case p.Check != nil:
@@ -504,6 +508,12 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 		}
 	}
 	return nil
+}
+
+// overCap reports whether a compiler has failed because it could make no file larger than the cap of a volume: it is not the program that is wrong.
+func (x *execution) overCap() bool {
+	said := x.out.Stderr.Edges(sandbox.OutputMemory)
+	return x.plan.Spec.VolumeCap() > 0 && (bytes.Contains(said, []byte("ile too large")) || bytes.Contains(said, []byte("File size limit exceeded")))
 }
 
 // has reports whether a path inside is a file of the program.

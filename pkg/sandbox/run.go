@@ -3,7 +3,6 @@ package sandbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -128,9 +127,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	}
 	res.Violations = violationsOf(f, summary, r.p.Limits, res.Stdout, res.Stderr)
 	if overCap {
-		res.Violations = append(res.Violations, Violation{
-			Kind: "disk", Count: 1, Allow: "--workspace-cap", Detail: fmt.Sprintf("a file would have been larger than the cap of %s", r.c.spec.VolumeCap()),
-		})
+		res.Violations = append(res.Violations, r.c.spec.OverCap())
 	}
 	touched := len(res.Violations)
 	if w, ok := task.(Witness); ok {

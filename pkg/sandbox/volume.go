@@ -30,6 +30,11 @@ func (s *Spec) VolumeCap() (least Size) {
 	return least
 }
 
+// OverCap is the violation of a process that would have made a file larger than VolumeCap.
+func (s *Spec) OverCap() Violation {
+	return Violation{Kind: "disk", Count: 1, Allow: "--workspace-cap", Detail: fmt.Sprintf("a file would have been larger than the cap of %s", s.VolumeCap())}
+}
+
 // ParseVolume reads host:dest[:ro|rw]; read-only unless rw is said.
 func ParseVolume(s string) (Volume, error) {
 	parts := strings.Split(s, ":")
