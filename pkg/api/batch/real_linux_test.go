@@ -3,6 +3,7 @@ package batch
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/internal/apitest"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // A batch over real sandboxes: a program is compiled once, whatever is compiled being a shell script that counts in its name.
@@ -60,3 +62,35 @@ languages:
 		t.Errorf("%d sandboxes are left", n)
 	}
 }
+
+// A client that goes away while the first of several items is written: the others return their spill space as well.
+func TestSpillSpaceOfUnwrittenItems(t *testing.T) {
+	engine, _ := apitest.Real(t)
+	store := &sandbox.OutputStore{Dir: t.TempDir()}
+	finished := func() *api.Finished {
+		r, err := engine.Execute(t.Context(), executor.Request{
+			Language: "shell", Code: "head -c 1500000 /dev/zero", Limits: sandbox.Limits{Output: 4 * sandbox.MiB}, OutputSpace: store.For(""),
+		})
+		apitest.Must(t, err)
+		document, err := r.Encode()
+		apitest.Must(t, err)
+		return &api.Finished{Result: r, Document: document}
+	}
+	b := &batch{b: &wire.Batch{Runs: make([]wire.Run, 3)}, out: newOut(goneWriter{httptest.NewRecorder()}, wire.TypeNDJSON, func() {})}
+	b.summary.Verdicts = map[string]int{}
+	done := make(chan settled, 2)
+	done <- settled{index: 1, f: finished()}
+	done <- settled{index: 0, f: finished()}
+	if store.Used() == 0 {
+		t.Fatal("nothing is spilled")
+	}
+	apitest.Must(t, b.write(t.Context(), done, nil))
+	if used := store.Used(); used != 0 {
+		t.Errorf("%v are not returned", used)
+	}
+}
+
+// goneWriter is a client that has gone away.
+type goneWriter struct{ http.ResponseWriter }
+
+func (goneWriter) Write([]byte) (int, error) { return 0, os.ErrClosed }

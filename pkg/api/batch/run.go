@@ -240,11 +240,14 @@ func (t *batch) write(ctx context.Context, done <-chan settled, window <-chan st
 				ready = append(ready, s)
 			}
 		}
-		for _, s := range ready {
+		for i, s := range ready {
 			item, result := t.item(ctx, s)
 			err := t.out.item(&item, result)
 			s.close()
 			if err != nil {
+				for _, s := range ready[i+1:] {
+					s.close()
+				}
 				t.summary.Cancelled = true
 				return nil
 			}
