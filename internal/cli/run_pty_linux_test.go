@@ -28,7 +28,7 @@ func TestRunShown(t *testing.T) {
 		"ok": {[]string{"-l", "python", "-c", both}, 0,
 			[]string{"\x1b[2mpython 3.", " · tier container (native)\x1b[0m\r\n", "out\r\n\x1b[31merr", "sandbox-run: \x1b[32mok\x1b[0m  ", "exit 0", "wall ", "cpu ", "memory "},
 			[]string{"why:", "tier container (native)  "}},
-		"no colour": {[]string{"--color", "never", "-l", "python", "-c", both}, 0, []string{"python 3.", "out\r\nerr\r\nsandbox-run: ok "}, []string{"\x1b"}},
+		"no colour": {[]string{"--color", "never", "-l", "python", "-c", both}, 0, []string{"python 3.", "out\r\nerr\r\nsandbox-run: ok "}, []string{"\x1b[0", "\x1b[1", "\x1b[2", "\x1b[3"}}, // a line of progress is erased by \x1b[K
 		"always":    {[]string{"--color", "always", "-l", "python", "-c", both}, 0, []string{"\x1b[31merr"}, nil},
 		"raw":       {[]string{"--raw", "-l", "python", "-c", `print("\x1b[1mbold")`}, 0, []string{"\x1b[1mbold"}, nil},
 		"escaped":   {[]string{"-l", "python", "-c", `import sys; print("\x1b[2J"); print("\x1b]0;t\a", file=sys.stderr)`}, 0, []string{`\x1b[2J`, `\x1b]0;t\x07`}, []string{"\x1b[2J", "\x1b]0"}},

@@ -16,6 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"
 )
 
@@ -97,6 +98,15 @@ func (p *phase) Sound() error {
 		return *err
 	}
 	return launch.DiskFailure(Name, p.i.b.opts.CacheDir, p.i.scratch.CheckBacking())
+}
+
+// startFailure is the error of a program that could not be started. One whose init was ended because the disk has reached its floor fails for
+// that reason.
+func (p *phase) startFailure(walls *measure.Program, err error) error {
+	if floored := p.floored.Load(); floored != nil {
+		return *floored
+	}
+	return walls.Failure(err)
 }
 
 // stopAll ends what runs in the sandbox because the host's disk has reached its floor. While a program is being started nothing

@@ -54,7 +54,7 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		return ph.init.Run(ctx, m, ph.join, ph.born, walls)
 	})
 	if err != nil {
-		err = walls.Failure(err)
+		err = ph.startFailure(walls, err)
 		if ph.Leave() {
 			ph.init.Kill()
 			_, finishErr := ph.Finish(ctx)

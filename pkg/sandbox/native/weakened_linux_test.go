@@ -34,6 +34,7 @@ type weakness struct {
 	weak func(*weakBackend)
 	also func(t *testing.T, o *attack.Options)
 	all  bool // takes long: for the whole matrix only
+	busy bool // a busy machine may hide it for a while
 }
 
 func weaknesses() []weakness {
@@ -43,8 +44,8 @@ func weaknesses() []weakness {
 		{name: "no disk limit", ids: []string{"F9", "F15"}, weak: func(b *weakBackend) {
 			b.spec = func(s *sandbox.Spec) { s.Limits.Disk, s.Limits.Inodes = 512*sandbox.MiB, 1<<16 }
 		}},
-		{name: "no limit of processor time", ids: []string{"R5"}, weak: func(b *weakBackend) { b.blind = true }},
-		{name: "no share of processors", ids: []string{"R5"}, weak: func(b *weakBackend) {
+		{name: "no limit of processor time", ids: []string{"R5"}, busy: true, weak: func(b *weakBackend) { b.blind = true }},
+		{name: "no share of processors", ids: []string{"R5"}, busy: true, weak: func(b *weakBackend) {
 			b.limits = func(l *sandbox.Limits) { l.CPUs = max(l.CPUs, 1) }
 		}},
 		{name: "roots that are not looked at", ids: []string{"F3"}, weak: func(b *weakBackend) { b.spec = func(s *sandbox.Spec) { s.Root.Dir = "" } }},
@@ -118,6 +119,9 @@ func TestAttackWeakened(t *testing.T) {
 				w.also(t, &o)
 			}
 			r := carryOut(t, o)
+			for n := 0; w.busy && r.OK && n < 20; n++ { // a machine that is busy gave it no more than the limit
+				r = carryOut(t, o)
+			}
 			if r.OK || r.Grade != attack.GradeF {
 				t.Errorf("grade %s, ok %v", r.Grade, r.OK)
 			}

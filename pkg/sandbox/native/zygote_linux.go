@@ -336,7 +336,10 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 	stop := context.AfterFunc(ctx, func() { _ = f.ph.Kill() })
 	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener, walls)
 	if stop(); err != nil {
-		return nil, errors.Join(walls.Failure(err), f.Close())
+		if ctx.Err() != nil { // which has ended the init
+			err = ctx.Err()
+		}
+		return nil, errors.Join(f.ph.startFailure(walls, err), f.Close())
 	}
 	f.once.Do(f.letGo)
 	return f.i.begun(f.ph, p, program, walls), nil

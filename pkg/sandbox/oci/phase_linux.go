@@ -596,7 +596,11 @@ func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (
 		program, err = ph.init.Run(bounded, m, ph.join, nil, examiner)
 	}
 	if err != nil {
-		err = walls.Failure(err)
+		if floored := ph.floored.Load(); floored != nil { // which has ended the init
+			err = *floored
+		} else {
+			err = walls.Failure(err)
+		}
 		if ph.Leave() {
 			ph.init.Kill()
 			_, finishErr := ph.Finish(ctx)
