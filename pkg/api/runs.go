@@ -161,8 +161,8 @@ func (s *Server) settle(ctx context.Context, r *run, c record) {
 	r.record, r.position, r.request, r.stop = c, 0, nil, nil
 	r.expires = c.Ended.Add(s.opts.Keep.For)
 	r.size = r.journal.bytes() + recordSize
+	r.journal.end() // with mu held: a run that is done has its last event
 	r.mu.Unlock()
-	r.journal.end()
 	close(r.over)
 	s.registry.ended(r)
 }
