@@ -170,6 +170,7 @@ func TestDiskSizes(t *testing.T) {
 		{Bytes: 10 * mib, Inodes: 200_000},
 		{Bytes: 100 * mib, Inodes: 1},
 		{Bytes: 127 * mib, Inodes: 1000}, {Bytes: 128 * mib, Inodes: 1000}, {Bytes: 129 * mib, Inodes: 1000}, // around a block group
+		{Bytes: 200 * mib, Inodes: 65536}, {Bytes: 300 * mib, Inodes: 65536}, {Bytes: 700 * mib, Inodes: 65536}, // where mkfs rounds
 		{Bytes: 512 * mib, Inodes: 65536},
 		{Bytes: 1 << 30, Inodes: 65536},
 		{Bytes: 10 << 30, Inodes: 1 << 20},

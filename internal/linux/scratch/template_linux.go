@@ -217,6 +217,7 @@ func (d *cacheDir) build(bytes, inodes uint64) (*template, error) {
 	// A first guess, so good that it mostly needs no second: what the kernel keeps back for its own metadata (2 %, at most
 	// 4096 blocks), bitmaps and descriptors, inode tables.
 	blocks := wanted + min(wanted/49, 4096) + wanted/8192 + (inodes+reservedInodes+15)/16 + 16
+	further := uint64(0) // mkfs rounds: a few blocks more may be none more, so each step is longer than the last
 	for range 12 {
 		t, available, err := d.format(mkfs, blocks, inodes)
 		if err != nil {
@@ -229,7 +230,8 @@ func (d *cacheDir) build(bytes, inodes uint64) (*template, error) {
 			blocks -= available - wanted
 			continue
 		}
-		blocks += wanted - available
+		blocks += wanted - available + further
+		further = 2*further + 1
 	}
 	return nil, fmt.Errorf("scratch: format a disk of %d bytes and %d inodes: no image size gives that: %w; ask for another size",
 		bytes, inodes, unix.EINVAL)
