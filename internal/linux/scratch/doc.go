@@ -27,7 +27,7 @@
 // still take. [Scratch.Overcommitted] is by how much that is more than there is; the result of a run reports it, and
 // --strict refuses it.
 //
-// A floor of free space. A disk that would begin below it is refused ([ErrFloor]). One goroutine per file system looks at
+// A floor of free space. A disk that would begin below it is refused ([ErrFloor]). A timer per file system looks at
 // the free space while this process has disks there, every 250 ms, and every millisecond close to the floor; below it, it
 // calls what [Scratch.OnFloor] was given, which stops the sandbox. The kernel reserves space when a loop device writes to
 // the file, so that free space falls at the rate of the writes, which the floor is large against.

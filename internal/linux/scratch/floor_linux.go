@@ -38,7 +38,7 @@ type hostDisk struct {
 	disks     map[*share]struct{}
 	left      uint64 // the sum of theirs
 	refreshed time.Time
-	quit      chan struct{} // ends the goroutine that looks; there is one while there are disks
+	timer     *time.Timer // looks at the free space; nil without disks
 }
 
 // share is what one disk has of its host's.
@@ -96,9 +96,8 @@ func admit(backing *os.File, size, first, floor uint64) (*hostDisk, *share, erro
 		hostDisks.open = map[uint64]*hostDisk{}
 	}
 	hostDisks.open[st.Dev] = h
-	if h.quit == nil {
-		h.refreshed, h.quit = time.Now(), make(chan struct{})
-		go h.watch(h.quit, pause(free, floor))
+	if h.timer == nil {
+		h.refreshed, h.timer = time.Now(), time.AfterFunc(pause(free, floor), h.watch)
 	}
 	return h, d, nil
 }
@@ -129,8 +128,8 @@ func (h *hostDisk) leave(d *share) {
 	h.left -= d.left
 	delete(h.disks, d)
 	if len(h.disks) == 0 {
-		close(h.quit)
-		h.quit = nil
+		h.timer.Stop()
+		h.timer = nil
 	}
 	_, _ = h.note(h.left) // at worst others count it until this process notes something else, or ends
 	_ = d.backing.Close()
@@ -201,38 +200,28 @@ func pause(free, floor uint64) time.Duration {
 	return min(max(left, lookSoonest), lookLatest)
 }
 
-// watch looks at the free space of a file system while there are disks on it.
-func (h *hostDisk) watch(quit chan struct{}, first time.Duration) {
-	timer := time.NewTimer(first)
-	defer timer.Stop()
-	for {
-		select {
-		case <-quit:
-			return
-		case <-timer.C:
-		}
-		next, stops := h.look(quit)
-		for _, stop := range stops {
-			stop()
-		}
-		timer.Reset(next)
+// watch looks at the free space of a file system, and has itself called again while there are disks on it.
+func (h *hostDisk) watch() {
+	for _, stop := range h.look() {
+		stop()
 	}
 }
 
 // look finds the disks whose floor was crossed, and says when to look again.
-func (h *hostDisk) look(quit chan struct{}) (next time.Duration, stops []func()) {
+func (h *hostDisk) look() (stops []func()) {
 	hostDisks.Lock()
 	defer hostDisks.Unlock()
-	next = lookLatest
-	if h.quit != quit {
-		return next, nil // the last disk is gone
+	if h.timer == nil {
+		return nil // the last disk is gone
 	}
+	next := lookLatest
+	defer func() { h.timer.Reset(next) }()
 	free, known := uint64(0), false
 	for d := range h.disks {
 		if !known {
 			var err error
 			if free, _, err = Space(int(d.backing.Fd())); err != nil {
-				return next, nil
+				return nil
 			}
 			known = true
 		}
@@ -245,7 +234,7 @@ func (h *hostDisk) look(quit chan struct{}) (next time.Duration, stops []func())
 	if h.refresh() {
 		_, _ = h.note(h.left) // admission counts too much until the next time
 	}
-	return next, stops
+	return stops
 }
 
 // CheckBacking returns an error that wraps ErrLost when something that was written to the disk did not reach the host's. Nothing is
