@@ -231,7 +231,7 @@ type Finished struct {
 	Run *wire.Run
 }
 
-// Close returns the disk space of the run's output. Whoever called Server.Do calls it; nothing can be read of the output afterwards.
+// Close returns the disk space of the run's output. The caller of Server.Do calls it; the output can not be read afterwards.
 func (f *Finished) Close() {
 	if f.Result != nil {
 		f.Result.Close()

@@ -65,7 +65,7 @@ type Request struct {
 	OnReady func(*Plan, sandbox.Isolation)
 	OnEvent func(sandbox.Event)
 	Spill   *sandbox.Spill
-	// OutputSpace holds kept output beyond sandbox.OutputMemory; nil: it is held in memory. Whoever gives it closes the Result.
+	// OutputSpace holds kept output beyond sandbox.OutputMemory; nil: it is held in memory. A caller that sets it closes the Result.
 	OutputSpace *sandbox.OutputSpace
 	TTY         *sandbox.TTY
 	Resize      <-chan sandbox.TTY

@@ -440,7 +440,7 @@ func becomeProgram(c *launch) {
 				_, _, errno = unix.RawSyscall(unix.SYS_SENDMSG, uintptr(c.control), uintptr(unsafe.Pointer(&c.message)), unix.MSG_NOSIGNAL)
 				if c.probe {
 					stage = initproto.StageProbe
-					if errno != 0 { // nobody would answer
+					if errno != 0 { // the supervisor has no listener to answer by
 						goto fail
 					}
 					answer, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, initproto.ProbeMark, tried, 0)

@@ -109,7 +109,7 @@ func Disk(o Options) (*Scratch, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, share, err := admit(backing, t.size, t.used(), o.Floor) // nobody else would say that there is no room: see template.copyTo
+	host, share, err := admit(backing, t.size, t.used(), o.Floor) // a write to the device does not report a full disk: see template.copyTo
 	if err != nil {
 		_ = backing.Close()
 		return nil, fmt.Errorf("scratch: make a disk below %s: %w%s", dir.path, err, hintFor(err))
@@ -134,7 +134,7 @@ func mountLoop(backing *os.File, fill func(device int) error) (*Scratch, error) 
 	if err != nil {
 		return nil, err
 	}
-	// The mount keeps the device, and so does this descriptor. The device is gone with the last of them, whoever dies how.
+	// The mount keeps the device, and so does this descriptor. The kernel removes the device when both are closed, even by a crash.
 	s := &Scratch{loop: loop, device: os.NewFile(uintptr(device), loop.path())}
 	if fill != nil {
 		if err := fill(device); err != nil {

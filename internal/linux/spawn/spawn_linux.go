@@ -421,7 +421,7 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner 
 		case a, ok = <-ans:
 			answered = true
 		case l := <-waits:
-			stop := context.AfterFunc(ctx, i.end) // a process that is gone keeps nobody waiting
+			stop := context.AfterFunc(ctx, i.end) // ends the process, and with it the wait for its probe
 			r.examined, refusal = answerProbe(l, examiner)
 			stop()
 		case <-ctx.Done():

@@ -30,11 +30,14 @@ func ownMounts(t *testing.T) bool {
 	cmd.Env = append(os.Environ(), variable+"=1")
 	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
-	if t.Logf("%s", out); err != nil {
+	t.Logf("%s", out)
+	switch {
+	case err != nil:
 		t.Error(err)
-	}
-	if strings.Contains(string(out), "--- SKIP") {
+	case strings.Contains(string(out), "--- SKIP: "+t.Name()):
 		t.Skip("see above")
+	case !strings.Contains(string(out), "--- PASS: "+t.Name()):
+		t.Error("the test did not run in a mount namespace of its own")
 	}
 	return false
 }
