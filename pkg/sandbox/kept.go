@@ -276,7 +276,8 @@ func (o Output) Edges(most Size) []byte {
 	return b.Bytes()
 }
 
-// Close removes the spill file, if there is one, and returns its space. The output can not be read afterwards. Twice is fine.
+// Close removes the spill file, if there is one, and returns its space. The output can not be read afterwards, nor beside it: the caller sees to the
+// order. Close may be called twice.
 func (o Output) Close() {
 	if o.kept != nil {
 		o.kept.close()

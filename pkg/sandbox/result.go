@@ -29,7 +29,7 @@ type Result struct {
 // Success reports whether the program ran to its end and said so.
 func (r *Result) Success() bool { return r.Verdict == VerdictOK }
 
-// Close returns the disk space of the result's output. Without an OutputSpace there is none. Twice is fine.
+// Close returns the disk space of the output, as Output.Close does. Without an OutputSpace there is none.
 func (r *Result) Close() {
 	r.Stdout.Close()
 	r.Stderr.Close()
