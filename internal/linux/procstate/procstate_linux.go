@@ -29,9 +29,14 @@ type State struct {
 	Filters      int    // how many; 0 where the kernel does not say
 	NoNewPrivs   bool   // PR_SET_NO_NEW_PRIVS
 	Capabilities uint64 // in any of its sets: inheritable, permitted, effective, bounding or ambient
-	Cgroups      []byte // /proc/PID/cgroup
 	OpenFiles    uint64 // RLIMIT_NOFILE, the soft limit
 	Processes    uint64 // RLIMIT_NPROC, the soft limit
+	Place
+}
+
+// Place is where a process is. A process without privileges can not leave it.
+type Place struct {
+	Cgroups []byte // /proc/PID/cgroup
 
 	// Hidden says why namespaces and root are not known; nil when they are.
 	Hidden     error
@@ -46,54 +51,96 @@ type Root struct {
 	SharedMemory            bool // its /dev/shm is a tmpfs that every user may write to
 }
 
-// Self is the state of this process, read once, without its cgroups and limits.
-var Self = sync.OnceValues(func() (State, error) { return look(unix.Getpid(), false) })
+// Self is the state of this process, read once.
+var Self = sync.OnceValues(func() (State, error) { return Read(unix.Getpid(), nil) })
 
-// Read looks at a process. An error says that it is gone, or that /proc is of no use.
-func Read(pid int) (State, error) { return look(pid, true) }
+// Read looks at a process. Its place need not be looked at again where the caller has it; nil is unknown. An error says that the process is
+// gone, or that /proc is of no use.
+func Read(pid int, known *Place) (s State, err error) {
+	err = in(pid, func(proc int) error {
+		if s, err = readStatus(proc); err == nil {
+			err = s.readLimits(proc)
+		}
+		if known != nil {
+			s.Place = *known
+		} else if err == nil {
+			err = s.Place.read(proc)
+		}
+		return err
+	})
+	return s, err
+}
 
-func look(pid int, whole bool) (s State, err error) {
+// ReadPlace looks where a process is.
+func ReadPlace(pid int) (p Place, err error) {
+	err = in(pid, func(proc int) error { return p.read(proc) })
+	return p, err
+}
+
+// in calls look with the directory of a process below /proc.
+func in(pid int, look func(proc int) error) error {
 	proc, err := open(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY)
-	if err != nil {
-		return s, fmt.Errorf("look at process %d: %w", pid, err)
+	if err == nil {
+		err = look(proc)
+		_ = unix.Close(proc)
 	}
-	defer unix.Close(proc)
-	var buf [8 << 10]byte
+	if err != nil {
+		return fmt.Errorf("look at process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// bufferSize has room for a file of a process.
+const bufferSize = 8 << 10
+
+func readStatus(proc int) (s State, err error) {
+	var buf [bufferSize]byte
 	text, err := read(proc, "status", buf[:])
 	if err == nil {
 		err = s.parseStatus(text)
 	}
-	if err == nil && whole {
-		if text, err = read(proc, "cgroup", buf[:]); err == nil {
-			s.Cgroups = bytes.Clone(text)
-			text, err = read(proc, "limits", buf[:]) // prlimit would need a capability
-		}
-		if err == nil {
-			s.OpenFiles, err = parseLimit(text, "open files")
-		}
-		if err == nil {
-			s.Processes, err = parseLimit(text, "processes")
-		}
+	return s, err
+}
+
+// readLimits reads a file, as prlimit would need a capability.
+func (s *State) readLimits(proc int) error {
+	var buf [bufferSize]byte
+	text, err := read(proc, "limits", buf[:])
+	if err == nil {
+		s.OpenFiles, err = parseLimit(text, "open files")
 	}
+	if err == nil {
+		s.Processes, err = parseLimit(text, "processes")
+	}
+	return err
+}
+
+func (p *Place) read(proc int) error {
+	var buf [bufferSize]byte
+	text, err := read(proc, "cgroup", buf[:])
 	if err != nil {
-		return s, fmt.Errorf("look at process %d: %w", pid, err)
+		return err
 	}
+	p.Cgroups = bytes.Clone(text)
+	if p.Hidden = p.readNamespaces(proc); p.Hidden == nil {
+		p.Hidden = p.Root.read(proc)
+	}
+	return nil
+}
+
+func (p *Place) readNamespaces(proc int) error {
 	for n, name := range Namespaces {
 		var st unix.Stat_t
 		if err := unix.Fstatat(proc, "ns/"+name, &st, 0); err != nil {
-			s.Hidden = err
-			return s, nil
+			return err
 		}
-		s.Namespaces[n] = st.Ino
+		p.Namespaces[n] = st.Ino
 	}
-	if err := s.Root.look(proc, whole); err != nil {
-		s.Hidden = err
-	}
-	return s, nil
+	return nil
 }
 
-// look reads the root of a process by its directory below /proc.
-func (r *Root) look(proc int, whole bool) error {
+// read reads the root of a process by its directory below /proc.
+func (r *Root) read(proc int) error {
 	root, err := open(proc, "root", unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return err
@@ -106,9 +153,6 @@ func (r *Root) look(proc int, whole bool) error {
 	}
 	r.Device, r.Inode = st.Dev, st.Ino
 	r.ReadOnly, r.NoSuid, r.NoDev = fs.Flags&unix.ST_RDONLY != 0, fs.Flags&unix.ST_NOSUID != 0, fs.Flags&unix.ST_NODEV != 0
-	if !whole {
-		return nil
-	}
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS}
 	shm, err := unix.Openat2(root, "dev/shm", &how)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 // The state of this process is what its own system calls say of it.
 func TestRead(t *testing.T) {
-	s, err := Read(os.Getpid())
+	s, err := Read(os.Getpid(), nil)
 	if err != nil || s.Hidden != nil {
 		t.Fatal(err, s.Hidden)
 	}
@@ -46,13 +46,13 @@ func TestReadGone(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := Read(cmd.Process.Pid); err == nil || !strings.Contains(err.Error(), "look at process") {
+	if s, err := Read(cmd.Process.Pid, nil); err == nil || !strings.Contains(err.Error(), "look at process") {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
 
 func BenchmarkRead(b *testing.B) {
 	for b.Loop() {
-		_, _ = Read(os.Getppid())
+		_, _ = Read(os.Getppid(), nil)
 	}
 }

@@ -325,14 +325,17 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 		defer f.ph.entry.Unlock()
 		err = f.i.settle(f.ph, p.Phase, p.Limits)
 	}
-	var child zygotes.Child
-	if err == nil {
-		child, err = f.begin(ctx, p)
-	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	walls := f.i.walls(f.ph, f.i.rlimits(f.ph, p.Limits))
+	rlimits := f.i.rlimits(f.ph, p.Limits)
+	walls := f.i.walls(f.ph, rlimits)
+	var prepared sync.WaitGroup
+	prepared.Go(func() { walls.PrepareFork(f.process.PID) }) // while the fork makes itself ready
+	child, err := f.begin(ctx, p, rlimits)
+	if prepared.Wait(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	stop := context.AfterFunc(ctx, func() { _ = f.ph.Kill() })
 	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener, walls)
 	if stop(); err != nil {
@@ -346,10 +349,10 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 }
 
 // begin sends the request.
-func (f *fork) begin(ctx context.Context, p *sandbox.Process) (zygotes.Child, error) {
+func (f *fork) begin(ctx context.Context, p *sandbox.Process, rlimits []initproto.Rlimit) (zygotes.Child, error) {
 	i := f.i
 	r := &zygotes.Request{
-		Stdio: f.foreign.Stdio, Ruleset: -1, Rlimits: i.rlimits(f.ph, p.Limits),
+		Stdio: f.foreign.Stdio, Ruleset: -1, Rlimits: rlimits,
 		UID: i.spec.User.UID, GID: i.spec.User.GID, Filter: i.filter, Probe: f.foreign.Probe, Held: i.spec.Strict, Forbidden: i.forbidden(), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
 	}
 	if f.foreign.Ruleset != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -215,6 +216,11 @@ func TestForkWaits(t *testing.T) {
 				t.Error(err)
 			}
 		})
+		// Its number is known, so that its place can be read before it is started.
+		place, err := procstate.ReadPlace(f.(*fork).process.PID)
+		if err != nil || place.Hidden != nil || !f.(*fork).ph.group.Holds(place.Cgroups) {
+			t.Fatalf("process %d: %+v, %v", f.(*fork).process.PID, place, err)
+		}
 		where, err = os.Readlink("/proc/" + strconv.Itoa(f.(*fork).ph.init.PID()) + "/ns/pid")
 		if err != nil {
 			t.Fatal(err)

@@ -24,7 +24,7 @@ func (l *look) Examine(probe *seccomp.Probe) error {
 	if err != nil {
 		return nil //nolint:nilerr // nothing is seen, which is what the answer says
 	}
-	s, err := procstate.Read(probe.PID)
+	s, err := procstate.Read(probe.PID, nil)
 	if err != nil {
 		return nil //nolint:nilerr // the same
 	}

@@ -39,6 +39,8 @@ type Program struct {
 
 	prepared bool
 	over     []overrun
+	waits    int              // the process whose place was read ahead
+	place    *procstate.Place // of it
 	found    sandbox.Isolation
 }
 
@@ -71,6 +73,15 @@ func (p *Program) Prepare() {
 	p.prepared = true
 }
 
+// PrepareFork is Prepare for a fork that waits for its program: where it is, which it can not change any more, is read ahead as well. pid is
+// its number, or 0.
+func (p *Program) PrepareFork(pid int) {
+	p.Prepare()
+	if place, err := procstate.ReadPlace(pid); err == nil {
+		p.waits, p.place = pid, &place
+	}
+}
+
 // Examine looks at the program's process. An error names the walls that were asked for and are not there.
 func (p *Program) Examine(probe *seccomp.Probe) error {
 	if !p.prepared {
@@ -80,7 +91,11 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 	own, err := procstate.Self()
 	var s procstate.State
 	if err == nil {
-		s, err = procstate.Read(probe.PID)
+		var known *procstate.Place
+		if probe.PID == p.waits {
+			known = p.place
+		}
+		s, err = procstate.Read(probe.PID, known)
 	}
 	if err != nil {
 		iso.Declare("the kernel does not show the program's process: "+err.Error(), "a /proc that shows all processes", Measurable()...)

@@ -137,10 +137,8 @@ func (z *Zygote) said() string {
 func (z *Zygote) awaitReady(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = z.control.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	body, files, err := receive(z.control)
-	for _, f := range files {
-		_ = f.Close()
-	}
+	m, err := receive(z.control)
+	m.close()
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -148,14 +146,17 @@ func (z *Zygote) awaitReady(ctx context.Context) error {
 		return ErrGone
 	case err != nil:
 		return err
-	case string(body) != readyMessage:
-		return fmt.Errorf("the driver says %q", body)
+	case string(m.body) != readyMessage:
+		return fmt.Errorf("the driver says %q", m.body)
 	}
 	return nil
 }
 
 // Fork is a process that was forked into a sandbox and waits there for what it is to be. Its owner closes it.
-type Fork struct{ answers *os.File }
+type Fork struct {
+	PID     int // of the process that waits, as this process sees it; 0 is unknown
+	answers *os.File
+}
 
 // Fork has a process forked, and returns when it waits.
 func (z *Zygote) Fork(ctx context.Context, p *Place) (_ *Fork, err error) {
@@ -168,7 +169,7 @@ func (z *Zygote) Fork(ctx context.Context, p *Place) (_ *Fork, err error) {
 		_ = unix.Close(pair[1])
 		return nil, err
 	}
-	f := &Fork{answers}
+	f := &Fork{answers: answers}
 	defer func() {
 		if err != nil {
 			f.Close()
@@ -178,20 +179,21 @@ func (z *Zygote) Fork(ctx context.Context, p *Place) (_ *Fork, err error) {
 	_ = unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, maxRequest)
 	body, fds := p.encode()
 	if err = send(answers, body, fds); err == nil {
+		_ = unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_PASSCRED, 1) // for the first answer only: what is sent with it needs an address
 		err = z.ask(pair[1], p.PIDNS, p.UserNS, p.Init)
 	}
 	_ = unix.Close(pair[1])
 	if err != nil {
 		return nil, err
 	}
-	answer, files, err := f.answer(ctx)
-	if err != nil || string(answer) == waitsMessage {
-		for _, f := range files {
-			_ = f.Close()
-		}
+	answer, err := f.answer(ctx)
+	_ = unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_PASSCRED, 0)
+	if err != nil || string(answer.body) == waitsMessage {
+		answer.close()
+		f.PID = answer.sender
 		return f, err
 	}
-	_, err = understand(answer, files)
+	_, err = understand(answer)
 	return nil, err
 }
 
@@ -208,11 +210,11 @@ func (f *Fork) Start(ctx context.Context, r *Request) (Child, error) {
 	if err != nil {
 		return Child{}, err
 	}
-	answer, files, err := f.answer(ctx)
+	answer, err := f.answer(ctx)
 	if err != nil {
 		return Child{}, err
 	}
-	return understand(answer, files)
+	return understand(answer)
 }
 
 // Alive says whether the process waits, before it was started.
@@ -233,43 +235,42 @@ func (f *Fork) Alive() (alive bool) {
 func (f *Fork) Close() { _ = f.answers.Close() }
 
 // answer waits for what the process says. When there is no time left it can not begin any more; if it has, that is the answer.
-func (f *Fork) answer(ctx context.Context) (body []byte, files []*os.File, err error) {
+func (f *Fork) answer(ctx context.Context) (m message, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = f.answers.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	body, files, err = receive(f.answers)
+	m, err = receive(f.answers)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		if body, files, err = lastWord(f.answers); err != nil {
-			return nil, nil, &Failure{Stage: "fork", Detail: "no answer in time"}
+		if m, err = lastWord(f.answers); err != nil {
+			return message{}, &Failure{Stage: "fork", Detail: "no answer in time"}
 		}
 	}
 	if err != nil {
-		return nil, nil, errors.Join(ErrGone, err)
+		return message{}, errors.Join(ErrGone, err)
 	}
-	return body, files, nil
+	return m, nil
 }
 
 // lastWord shuts a socket and returns what has come before.
-func lastWord(answers *os.File) (body []byte, files []*os.File, err error) {
+func lastWord(answers *os.File) (m message, err error) {
 	raw, err := answers.SyscallConn()
 	if err != nil {
-		return nil, nil, err
+		return m, err
 	}
 	rawErr := raw.Control(func(fd uintptr) {
 		if err = unix.Shutdown(int(fd), unix.SHUT_RD); err == nil {
-			body, files, err = receiveFrom(int(fd))
+			m, err = receiveFrom(int(fd))
 		}
 	})
-	return body, files, errors.Join(rawErr, err)
+	return m, errors.Join(rawErr, err)
 }
 
 // understand reads a driver's answer.
-func understand(answer []byte, files []*os.File) (c Child, err error) {
-	if len(files) > 0 {
-		c.Listener = files[0]
+func understand(m message) (c Child, err error) {
+	if len(m.files) > 0 {
+		c.Listener, m.files = m.files[0], m.files[1:]
 	}
-	for _, f := range files[min(1, len(files)):] {
-		_ = f.Close()
-	}
+	m.close()
+	answer := m.body
 	if _, err := fmt.Sscanf(string(answer), "began %d %d", &c.PID, &c.At); err == nil && c.PID > 1 {
 		return c, nil
 	}
@@ -324,21 +325,34 @@ func send(f *os.File, body []byte, fds []int) error {
 	return nil
 }
 
-// receive waits for a message.
-func receive(f *os.File) (body []byte, files []*os.File, err error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return nil, nil, err
-	}
-	rawErr := raw.Read(func(fd uintptr) bool {
-		body, files, err = receiveFrom(int(fd))
-		return !errors.Is(err, unix.EAGAIN)
-	})
-	return body, files, errors.Join(rawErr, err)
+// message is what came over a socket.
+type message struct {
+	body   []byte
+	files  []*os.File
+	sender int // its number, if the socket was asked for it
 }
 
-func receiveFrom(fd int) ([]byte, []*os.File, error) {
-	buf, oob := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4*4))
+func (m *message) close() {
+	for _, f := range m.files {
+		_ = f.Close()
+	}
+}
+
+// receive waits for a message.
+func receive(f *os.File) (m message, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return m, err
+	}
+	rawErr := raw.Read(func(fd uintptr) bool {
+		m, err = receiveFrom(int(fd))
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	return m, errors.Join(rawErr, err)
+}
+
+func receiveFrom(fd int) (m message, err error) {
+	buf, oob := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4*4)+unix.CmsgSpace(unix.SizeofUcred))
 	for {
 		n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 		// One that went without having read everything may have said something before: it comes after that error, which comes once.
@@ -346,22 +360,25 @@ func receiveFrom(fd int) ([]byte, []*os.File, error) {
 			continue
 		}
 		if err != nil {
-			return nil, nil, err
+			return m, err
 		}
-		var files []*os.File
 		if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil {
 			for i := range messages {
+				if sender, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
+					m.sender = int(sender.Pid)
+				}
 				if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
 					for _, fd := range fds {
 						_ = unix.SetNonblock(fd, true)
-						files = append(files, os.NewFile(uintptr(fd), "listener"))
+						m.files = append(m.files, os.NewFile(uintptr(fd), "listener"))
 					}
 				}
 			}
 		}
 		if n == 0 {
-			return nil, files, io.EOF
+			return m, io.EOF
 		}
-		return buf[:n], files, nil
+		m.body = buf[:n]
+		return m, nil
 	}
 }
