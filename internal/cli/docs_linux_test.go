@@ -10,32 +10,35 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // What the documents show is run: every command of every sh block, one after the other in one directory. A comment that is
 // a number, or ends in "code" and one, is the exit code; without one it is 0. What a comment says it prints, it prints.
 func TestDocuments(t *testing.T) {
 	needRoot(t)
-	for _, doc := range []string{"README.md", "docs/SANDBOX_RUN.md"} {
+	found := 0
+	for _, doc := range append(testenv.GuidePages(t), "../../README.md") {
 		t.Run(filepath.Base(doc), func(t *testing.T) {
-			text, err := os.ReadFile(filepath.Join("..", "..", doc))
+			text, err := os.ReadFile(doc)
 			if err != nil {
 				t.Fatal(err)
 			}
-			dir, ran := t.TempDir(), 0
+			dir := t.TempDir()
 			for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
 				for _, c := range shellCommands(t, block[1]) {
 					if elsewhere.MatchString(c) {
 						continue
 					}
-					ran++
+					found++
 					runDocumented(t, dir, c)
 				}
 			}
-			if ran < 12 {
-				t.Errorf("only %d commands were found", ran)
-			}
 		})
+	}
+	if found < 24 {
+		t.Errorf("only %d commands were found", found)
 	}
 }
 

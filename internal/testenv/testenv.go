@@ -12,8 +12,11 @@ package testenv
 
 import (
 	"cmp"
+	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -52,4 +55,35 @@ func NeedRoot(t testing.TB) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("needs root on Linux")
 	}
+}
+
+// GuidePages returns the paths of the user guide: docs/SANDBOX_RUN.md and the pages in docs/guide. A test runs in its package's directory.
+func GuidePages(t testing.TB) []string {
+	t.Helper()
+	root, err := filepath.Abs(".")
+	for err == nil && root != "/" {
+		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
+			break
+		}
+		root = filepath.Dir(root)
+	}
+	pages, globErr := filepath.Glob(filepath.Join(root, "docs/guide/*.md"))
+	if err := errors.Join(err, globErr); err != nil {
+		t.Fatal(err)
+	}
+	return append(pages, filepath.Join(root, "docs/SANDBOX_RUN.md"))
+}
+
+// Guide returns the text of all pages of the user guide.
+func Guide(t testing.TB) string {
+	t.Helper()
+	var text strings.Builder
+	for _, page := range GuidePages(t) {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(content)
+	}
+	return text.String()
 }

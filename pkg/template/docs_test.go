@@ -1,19 +1,17 @@
 package template
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // TestDocs runs what the user guide shows: its template, and its cases with their table.
 func TestDocs(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/SANDBOX_RUN.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(guide), "\n## Templates\n")
+	guide := testenv.Guide(t)
+	_, section, _ := strings.Cut(guide, "\n## Templates\n")
 	block := func(start string) string {
 		_, text, ok := strings.Cut(section, start)
 		text, _, closed := strings.Cut(text, "\n```")

@@ -15,6 +15,8 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/images"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 var update = flag.Bool("update", false, "write golden files anew")
@@ -176,13 +178,10 @@ func TestWrongBase(t *testing.T) {
 
 // Every image is in the guide, with its sizes.
 func TestDocumented(t *testing.T) {
-	guide, err := os.ReadFile("../../../docs/SANDBOX_RUN.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	guide := testenv.Guide(t)
 	for _, name := range Names() {
 		row := regexp.MustCompile(`(?m)^\| ` + "`" + Repository + name + "`" + ` \| [^|]+ \| \d+ \| \d+ \|$`)
-		if !row.Match(guide) {
+		if !row.MatchString(guide) {
 			t.Errorf("%s has no row with its sizes in the table of images", name)
 		}
 	}

@@ -20,8 +20,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
