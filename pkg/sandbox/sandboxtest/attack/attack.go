@@ -124,7 +124,8 @@ type Options struct {
 	// Only are the ids to carry out; default all.
 	Only []string
 	// Within is the time for all cases; default what lets Run end within 90 seconds, and ten minutes where another
-	// program makes the sandboxes. A case that has none left is an error.
+	// program makes the sandboxes. On a busy machine there is more: as much as its tasks wait for a processor, up to five minutes.
+	// A case that has none left is an error.
 	Within time.Duration
 	// OnStart and OnResult are told of cases, one at a time.
 	OnStart  func(id, title string)
