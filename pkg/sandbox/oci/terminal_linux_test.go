@@ -129,9 +129,17 @@ func TestTerminal(t *testing.T) {
 				t.Errorf("SIGKILL to all: %s, %+v", res.Verdict, res.Exit)
 			}
 			if runtime == "runsc" { // elsewhere that is the init, whom nobody inside can kill
-				if res := run("kill -KILL $PPID; sleep 0.3; exit 5"); res.Exit.Code != 5 {
-					t.Errorf("without a console: %s, %+v", res.Verdict, res.Exit)
+				// It says that it runs, and is told to go on: without its console it could not have been started.
+				typed, keys := io.Pipe()
+				res, err := on("", "echo; read go; kill -KILL $PPID; sleep 0.3; exit 5", true, sandbox.IO{Stdin: typed, OnEvent: func(e sandbox.Event) {
+					if e.Kind == sandbox.EventStdout && e.Offset == 0 {
+						go func() { _, _ = keys.Write([]byte("go\n")) }()
+					}
+				}})
+				if err != nil || res.Exit.Code != 5 {
+					t.Errorf("without a console: %+v, %v", res, err)
 				}
+				_ = keys.Close()
 			}
 			// Job control: what is typed reaches who is in the foreground, and stops it. Orphans are buried.
 			typed, keys := io.Pipe()
