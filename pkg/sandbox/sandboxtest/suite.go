@@ -19,7 +19,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
 )
 
 // Claim is an ability a backend says it has. What it does not claim is not tested, and listed.
@@ -471,11 +470,20 @@ func busyness(limit time.Duration) (spare func() time.Duration, stop func()) {
 			most.Store(max(most.Load(), int64(time.Since(began)-nap)))
 		}
 	}()
-	before := attack.WaitedForCPU()
+	before := waitedForCPU()
 	spare = func() time.Duration {
-		return max(5*time.Duration(most.Load()), min(attack.WaitedForCPU()-before, 2*limit))
+		return max(5*time.Duration(most.Load()), min(waitedForCPU()-before, 2*limit))
 	}
 	return spare, func() { close(over) }
+}
+
+// waitedForCPU is for how long, since the machine was started, some task has waited for a processor; 0 where the kernel does not tell.
+func waitedForCPU() time.Duration {
+	var microseconds int64
+	if _, total, ok := strings.Cut(string(readFile("/proc/pressure/cpu")), "total="); ok {
+		_, _ = fmt.Sscan(total, &microseconds)
+	}
+	return time.Duration(microseconds) * time.Microsecond
 }
 
 func readFile(name string) []byte {

@@ -122,7 +122,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if iso.Tier == sandbox.TierNone {
 		return nil, iso.Check(sandbox.TierContainer, false)
 	}
-	s := &suite{o: o, iso: iso, end: began.Add(o.Within), waited: WaitedForCPU(), manager: sandbox.NewManager(o.Backend, sandbox.Options{})}
+	s := &suite{o: o, iso: iso, end: began.Add(o.Within), waited: waitedForCPU(), manager: sandbox.NewManager(o.Backend, sandbox.Options{})}
 	r := &Report{Backend: o.Backend.Name(), Tier: iso.Tier, Isolation: iso, Results: []Result{}}
 	removeStale()
 	s.host = lookAtHost()
@@ -170,7 +170,7 @@ const busyWithin = 5 * time.Minute
 
 // left is how much time there is for cases. Time in which tasks of this machine waited for a processor does not count.
 func (s *suite) left() time.Duration {
-	return time.Until(s.end.Add(min(WaitedForCPU()-s.waited, busyWithin)))
+	return time.Until(s.end.Add(min(waitedForCPU()-s.waited, busyWithin)))
 }
 
 // close deletes what is left, unless that hangs, too: then a case has said so.

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// WaitedForCPU is for how long, since the machine was started, some task has waited for a processor (/proc/pressure/cpu); 0 where the kernel does
+// waitedForCPU is for how long, since the machine was started, some task has waited for a processor (/proc/pressure/cpu); 0 where the kernel does
 // not tell.
-func WaitedForCPU() time.Duration {
+func waitedForCPU() time.Duration {
 	text, err := os.ReadFile("/proc/pressure/cpu")
 	if err != nil {
 		return 0
