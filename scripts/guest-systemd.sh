@@ -159,7 +159,7 @@ esac
 # What runs in it has time limits, and an emulated processor is slow enough: it goes before the tests of the host.
 prefer=()
 ((EUID)) || prefer=(nice -n -10)
-timeout -k 5 "${GUEST_TIMEOUT:-1200}" "${prefer[@]}" qemu-system-x86_64 -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 4G \
+timeout --foreground -k 5 "${GUEST_TIMEOUT:-1200}" "${prefer[@]}" qemu-system-x86_64 -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 4G \
 	-nodefaults -no-user-config -display none -nic none -no-reboot -serial stdio -device virtio-rng-pci \
 	-kernel "$kernel/vmlinuz" -initrd "$kernel/ramdisk.cpio" -append "$append" \
 	-drive "file=$cache/root.img,if=virtio,format=raw,snapshot=on" \

@@ -183,7 +183,7 @@ append="console=ttyS0 quiet loglevel=3 panic=-1 lsm=landlock swapaccount=1"
 # What runs in it has time limits, and an emulated processor is slow enough: it goes before the tests of the host.
 prefer=()
 ((EUID)) || prefer=(nice -n -10)
-timeout -k 5 "${GUEST_TIMEOUT:-1200}" "${prefer[@]}" qemu-system-x86_64 -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 6G \
+timeout --foreground -k 5 "${GUEST_TIMEOUT:-1200}" "${prefer[@]}" qemu-system-x86_64 -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 6G \
 	-nodefaults -no-user-config -display none -nic none -no-reboot -serial stdio -device virtio-rng-pci \
 	-kernel "$cache/vmlinuz" -initrd "$cache/ramdisk.cpio" -append "$append" \
 	-drive "file=$cache/root.img,if=virtio,format=raw,snapshot=on" \

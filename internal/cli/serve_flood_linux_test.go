@@ -199,7 +199,7 @@ const period = "\200\201\202\203\204\205\206"
 func floodProgram(n int64) string {
 	code, _ := json.Marshal(fmt.Sprintf(`f() { yes abcdef | tr 'abcdef\n' '\200\201\202\203\204\205\206' | head -c %d; }
 f >&2 & f; wait`, n))
-	return fmt.Sprintf(`{"language":"shell","code":%s,"output_limit":"%d","memory":"64MiB","timeout":"60s"}`, code, floodKeep)
+	return fmt.Sprintf(`{"language":"shell","code":%s,"output_limit":"%d","memory":"64MiB","timeout":"5m"}`, code, floodKeep)
 }
 
 // floodAnswer is an answer, with the place of each output in outputs instead of its text.
