@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 )
 
 // place is a container's scratch: its helper opens what is there, as the sandbox's user.

@@ -10,11 +10,11 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"github.com/sandbox-run/sandbox-run/internal/files"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 )
 
 // instance is a container that serves a sandbox.

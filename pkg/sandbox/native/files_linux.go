@@ -5,8 +5,8 @@ import (
 	"errors"
 	"io"
 
+	"github.com/sandbox-run/sandbox-run/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 )
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/files"
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
@@ -20,7 +21,6 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"

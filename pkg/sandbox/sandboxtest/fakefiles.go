@@ -9,8 +9,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/sandbox-run/sandbox-run/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 )
 
 // fakePlace is the fake's scratch: a map, in which a directory is what the names of files have in common.

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 )
 
 // clerk opens the files of the scratch as the sandbox's user: on a thread of its own whose file system id is that user's, so that

@@ -5,9 +5,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/files"
 	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/files"
 )
 
 // delivery is a scratch whose files the steward opens: it is root where their owner's id means something. The descriptors
