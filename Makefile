@@ -89,7 +89,7 @@ bench: build ## Measure start-up, throughput and overhead against the reference 
 attack: build ## Attack this machine's sandboxes (doctor --attack), and run the tests that show the attacks can succeed
 	@scripts/deps.sh test
 	bin/sandbox-run doctor --attack
-	SANDBOX_RUN_TEST_BIN=$(CURDIR)/bin go test -count=1 -timeout 10m -run 'Attack|Threat|Weakens' $(TESTFLAGS) ./pkg/sandbox/... ./internal/linux/spawn
+	SANDBOX_RUN_TEST_BIN=$(CURDIR)/bin go test -count=1 -timeout 10m -run 'Attack|Threat|Weakens' $(TESTFLAGS) ./internal/attack/... ./internal/conformance ./pkg/sandbox/... ./internal/linux/spawn
 
 .PHONY: clean
 clean: ## Remove what the targets above have made, the built lint tools included

@@ -7,7 +7,7 @@ export LC_ALL=C.UTF-8 # lengths of lines are in characters
 most_files=40
 most_columns=140
 
-mapfile -t files < <(find . \( -name .git -o -name bin -o -name testdata -o -path ./pkg/sandbox/sandboxtest -o -path ./internal/bench \) -prune \
+mapfile -t files < <(find . \( -name .git -o -name bin -o -name testdata -o -path ./internal/attack -o -path ./internal/conformance -o -path ./internal/bench \) -prune \
 	-o -name '*.go' ! -name '*_test.go' -print | sort)
 mapfile -t files < <(grep -L '^// Code generated .* DO NOT EDIT\.$' "${files[@]}")
 

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/internal/attack"
+	"github.com/sandbox-run/sandbox-run/internal/attack/hostile"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
 )
 
 // attackBackend runs the attack suite against a backend and shows what held.

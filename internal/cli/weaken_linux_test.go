@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/attack"
 	"github.com/sandbox-run/sandbox-run/internal/linux/weaken"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
 )
 
 // variantDir has the executables with the build tag weaken: those that the scripts have built, or new ones.

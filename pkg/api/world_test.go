@@ -19,10 +19,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // patience is generous: tests run beside others.
@@ -32,14 +32,14 @@ const patience = 60 * time.Second
 type world struct {
 	*Server
 	t      testing.TB
-	fake   *sandboxtest.Fake
+	fake   *conformance.Fake
 	engine *executor.Executor
 	client *http.Client
 	token  string
 }
 
 // fakeEngine is an engine whose one language, act, is played.
-func fakeEngine(t testing.TB) (*executor.Executor, *sandboxtest.Fake) {
+func fakeEngine(t testing.TB) (*executor.Executor, *conformance.Fake) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "languages.yaml")
 	if err := os.WriteFile(file, []byte("languages:\n  - name: act\n    extensions: [.act]\n    run: [sh, '{file}']\n"), 0o600); err != nil {
@@ -49,11 +49,11 @@ func fakeEngine(t testing.TB) (*executor.Executor, *sandboxtest.Fake) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scripts := map[string]sandboxtest.Script{}
+	scripts := map[string]conformance.Script{}
 	for _, sh := range []string{"sh", "/bin/sh", "/usr/bin/sh", "/bin/dash", "/usr/bin/dash"} {
 		scripts[sh] = act
 	}
-	fake := sandboxtest.NewFake(scripts)
+	fake := conformance.NewFake(scripts)
 	manager := sandbox.NewManager(fake, sandbox.Options{})
 	t.Cleanup(func() {
 		if n := fake.Alive(); n != 0 {
@@ -264,7 +264,7 @@ func lines(t testing.TB, r io.Reader) [][]byte {
 //	until FILE           of this machine's is there
 //	trap                 print signals until SIGTERM       size                print sizes of the terminal until end of input
 //	save PATH TEXT       make a file         exit N        panic               of the backend
-func act(p *sandboxtest.FakeProcess) sandbox.Exit {
+func act(p *conformance.FakeProcess) sandbox.Exit {
 	code, _ := p.Files.Load(p.Args[len(p.Args)-1])
 	text, _ := code.(string)
 	for line := range strings.SplitSeq(text, "\n") {

@@ -13,23 +13,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // wait plays a program that ends when it is killed, or by SIGTERM.
-func wait(p *sandboxtest.FakeProcess) sandbox.Exit {
+func wait(p *conformance.FakeProcess) sandbox.Exit {
 	_, _ = io.WriteString(p.Stdout, "ready\n")
 	<-p.Killed
 	return sandbox.Exit{}
 }
 
-func exit(p *sandboxtest.FakeProcess) sandbox.Exit { return sandbox.Exit{} }
+func exit(p *conformance.FakeProcess) sandbox.Exit { return sandbox.Exit{} }
 
-func newManager(t *testing.T, scripts map[string]sandboxtest.Script) (*sandbox.Manager, *sandboxtest.Fake) {
+func newManager(t *testing.T, scripts map[string]conformance.Script) (*sandbox.Manager, *conformance.Fake) {
 	t.Helper()
-	f := sandboxtest.NewFake(scripts)
+	f := conformance.NewFake(scripts)
 	m := sandbox.NewManager(f, sandbox.Options{SampleInterval: 5 * time.Millisecond})
 	t.Cleanup(func() {
 		for range 2 {
@@ -107,7 +107,7 @@ func TestRefusesWhatIsWeaker(t *testing.T) {
 }
 
 func TestClosedManager(t *testing.T) {
-	m, _ := newManager(t, map[string]sandboxtest.Script{"wait": wait})
+	m, _ := newManager(t, map[string]conformance.Script{"wait": wait})
 	id := create(t, m, sandbox.Spec{})
 	done := launch(t, m, id, sandbox.Process{Args: []string{"wait"}})
 	if err := m.Close(); err != nil {
@@ -149,11 +149,11 @@ func TestList(t *testing.T) {
 }
 
 func TestMetricsAreSummedOverPhases(t *testing.T) {
-	use := func(p *sandboxtest.FakeProcess) sandbox.Exit {
+	use := func(p *conformance.FakeProcess) sandbox.Exit {
 		p.Use(monitor.Sample{CPUUser: time.Second, Memory: 100, MemoryPeak: 150, Processes: 2, IOWrite: 10, DiskUsed: 5})
 		return wait(p)
 	}
-	m, _ := newManager(t, map[string]sandboxtest.Script{"use": use})
+	m, _ := newManager(t, map[string]conformance.Script{"use": use})
 	id := create(t, m, sandbox.Spec{})
 	var all []<-chan *sandbox.Result
 	for _, phase := range []string{"a", "b", "b"} { // the two of b share its counters
@@ -208,7 +208,7 @@ func TestStartThatHangs(t *testing.T) {
 		"cancel": func(_ *sandbox.Manager, _ string, cancel func()) error { cancel(); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := sandbox.NewManager(&stubbed{sandboxtest.NewFake(nil), hangs}, sandbox.Options{})
+			m := sandbox.NewManager(&stubbed{conformance.NewFake(nil), hangs}, sandbox.Options{})
 			defer m.Close()
 			id := create(t, m, sandbox.Spec{})
 			ctx, cancel := context.WithCancel(context.Background())
@@ -229,7 +229,7 @@ func TestStartThatHangs(t *testing.T) {
 
 func TestStartThatFails(t *testing.T) {
 	boom := errors.New("boom")
-	m := sandbox.NewManager(&stubbed{sandboxtest.NewFake(nil), func(context.Context, sandbox.Instance, *sandbox.Process) (sandbox.Task, error) { return nil, boom }}, sandbox.Options{})
+	m := sandbox.NewManager(&stubbed{conformance.NewFake(nil), func(context.Context, sandbox.Instance, *sandbox.Process) (sandbox.Task, error) { return nil, boom }}, sandbox.Options{})
 	defer m.Close()
 	id := create(t, m, sandbox.Spec{})
 	if _, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"x"}}, sandbox.IO{}); !errors.Is(err, boom) {
@@ -273,7 +273,7 @@ func (w *witness) Refused() ([]sandbox.Violation, string) {
 func TestRefusals(t *testing.T) {
 	saw := []sandbox.Violation{{Kind: sandbox.ViolationSyscall, Name: "mount", Detail: "mount", Count: 2}, {Kind: sandbox.ViolationSyscall, Name: "socket", Detail: "socket(AF_ALG)", Count: 1}}
 	for _, w := range []witness{{}, {refused: saw}, {unknown: "old kernel"}} {
-		b := &stubbed{sandboxtest.NewFake(map[string]sandboxtest.Script{"full": func(p *sandboxtest.FakeProcess) sandbox.Exit {
+		b := &stubbed{conformance.NewFake(map[string]conformance.Script{"full": func(p *conformance.FakeProcess) sandbox.Exit {
 			p.Use(monitor.Sample{DiskFull: true})
 			return sandbox.Exit{}
 		}}), nil}
@@ -309,7 +309,7 @@ func TestRefusals(t *testing.T) {
 // A look at the counters that fails does not switch the CPU limit off.
 func TestCPULimitSurvivesFailedSamples(t *testing.T) {
 	var looks atomic.Int32
-	b := &stubbed{sandboxtest.NewFake(map[string]sandboxtest.Script{"wait": wait}), nil}
+	b := &stubbed{conformance.NewFake(map[string]conformance.Script{"wait": wait}), nil}
 	b.start = func(ctx context.Context, i sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
 		task, err := i.Start(ctx, p)
 		return &sampled{task, func() (monitor.Sample, error) {
@@ -330,11 +330,11 @@ func TestCPULimitSurvivesFailedSamples(t *testing.T) {
 
 // A program that ends before anybody has looked has used what it has used.
 func TestCPULimitOfAQuickProgram(t *testing.T) {
-	quick := func(p *sandboxtest.FakeProcess) sandbox.Exit {
+	quick := func(p *conformance.FakeProcess) sandbox.Exit {
 		p.Use(monitor.Sample{CPUUser: 3 * time.Second, CPUSystem: 2 * time.Second})
 		return sandbox.Exit{}
 	}
-	m := sandbox.NewManager(sandboxtest.NewFake(map[string]sandboxtest.Script{"quick": quick}), sandbox.Options{SampleInterval: -1})
+	m := sandbox.NewManager(conformance.NewFake(map[string]conformance.Script{"quick": quick}), sandbox.Options{SampleInterval: -1})
 	defer m.Close()
 	for limit, want := range map[time.Duration]sandbox.Verdict{4 * time.Second: sandbox.VerdictCPULimit, 5 * time.Second: sandbox.VerdictOK, 0: sandbox.VerdictOK} {
 		id := create(t, m, sandbox.Spec{Limits: sandbox.Limits{CPUTime: limit, Wall: 20 * time.Second}})
@@ -348,7 +348,7 @@ func TestCPULimitOfAQuickProgram(t *testing.T) {
 // Whoever of several in a phase is told to end first takes the others along: they were all cancelled,
 // also one that hears of its end before it hears of the order.
 func TestNeighboursAreCancelledTogether(t *testing.T) {
-	b := &stubbed{sandboxtest.NewFake(map[string]sandboxtest.Script{"wait": wait, "late": wait}), nil}
+	b := &stubbed{conformance.NewFake(map[string]conformance.Script{"wait": wait, "late": wait}), nil}
 	b.start = func(ctx context.Context, i sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
 		task, err := i.Start(ctx, p)
 		if err != nil || p.Args[0] != "late" {
@@ -385,7 +385,7 @@ func TestNeighboursAreCancelledTogether(t *testing.T) {
 // Limits that belong to a phase are those of whoever came first: the next one has them too, or asks for
 // others and is refused.
 func TestNeighboursShareLimits(t *testing.T) {
-	m, _ := newManager(t, map[string]sandboxtest.Script{"wait": wait, "exit": exit})
+	m, _ := newManager(t, map[string]conformance.Script{"wait": wait, "exit": exit})
 	id := create(t, m, sandbox.Spec{})
 	first := launch(t, m, id, sandbox.Process{Args: []string{"wait"}, Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}})
 	for name, p := range map[string]sandbox.Process{
@@ -420,7 +420,7 @@ func TestNeighboursShareLimits(t *testing.T) {
 // A clean-up that failed is our failure, not a result.
 func TestFinishThatFails(t *testing.T) {
 	boom := errors.New("cgroup is busy")
-	b := &stubbed{sandboxtest.NewFake(map[string]sandboxtest.Script{"exit": exit}), nil}
+	b := &stubbed{conformance.NewFake(map[string]conformance.Script{"exit": exit}), nil}
 	b.start = func(ctx context.Context, i sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
 		task, err := i.Start(ctx, p)
 		return &sampled{task, task.Sample, boom}, err
@@ -438,7 +438,7 @@ func TestVerdictsOfTouchedLimits(t *testing.T) {
 	for want, s := range map[sandbox.Verdict]monitor.Sample{
 		sandbox.VerdictMemoryLimit: {OOMKills: 1}, sandbox.VerdictDiskLimit: {DiskFull: true}, sandbox.VerdictNonzeroExit: {ProcessLimitHits: 3},
 	} {
-		m, _ := newManager(t, map[string]sandboxtest.Script{"fail": func(p *sandboxtest.FakeProcess) sandbox.Exit {
+		m, _ := newManager(t, map[string]conformance.Script{"fail": func(p *conformance.FakeProcess) sandbox.Exit {
 			p.Use(s)
 			return sandbox.Exit{Code: 1}
 		}})
@@ -451,7 +451,7 @@ func TestVerdictsOfTouchedLimits(t *testing.T) {
 
 // Defaults that were lowered are noted in each result, and shared by none.
 func TestNotes(t *testing.T) {
-	m, _ := newManager(t, map[string]sandboxtest.Script{"exit": exit})
+	m, _ := newManager(t, map[string]conformance.Script{"exit": exit})
 	res, err := m.Run(context.Background(), create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{"exit"}}, sandbox.IO{})
 	if err != nil {
 		t.Fatal(err)

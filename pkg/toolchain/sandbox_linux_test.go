@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(conformance.Main(m)) }
 
 func manager(t *testing.T) *sandbox.Manager {
 	t.Helper()

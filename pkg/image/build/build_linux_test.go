@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // With this variable the test binary is a build and nothing else: its value is the directory. With collect before it, it only collects there.
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(victim); dir != "" {
 		os.Exit(play(dir))
 	}
-	os.Exit(sandboxtest.Main(m))
+	os.Exit(conformance.Main(m))
 }
 
 // play builds python, and says on stdout how far it is and what it got.

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/attack"
+	"github.com/sandbox-run/sandbox-run/internal/attack/hostile"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
 )
 
 // victimVariable makes the test binary a supervisor that W6 kills. It holds the mark and the attacker's path.

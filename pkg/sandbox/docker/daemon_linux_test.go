@@ -20,9 +20,9 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // Variables by which a victim of TestCrash finds the daemon that its test has started.
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	if plan := os.Getenv(victimVariable); plan != "" {
 		os.Exit(beVictim(plan))
 	}
-	code := sandboxtest.Main(m, func() (sandbox.Backend, error) {
+	code := conformance.Main(m, func() (sandbox.Backend, error) {
 		return New(Options{Host: os.Getenv(hostVariable), Image: testImage, StateDir: os.Getenv(stateVariable), Helper: os.Getenv(helperVariable)})
 	})
 	engines.stop()

@@ -16,9 +16,9 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 func managed(t testing.TB, b *Backend) *sandbox.Manager {
@@ -157,7 +157,7 @@ func TestCrash(t *testing.T) {
 			return
 		}
 		t.Setenv(testenv.AllVariable, "") // as often as in ordinary tests: containers take their time
-		sandboxtest.Crash(t, b, sandbox.TierContainer)
+		conformance.Crash(t, b, sandbox.TierContainer)
 		// A daemon that is busy may still make what a supervisor has asked for that is dead by now: the start after that finds it.
 		for deadline := time.Now().Add(30 * time.Second); len(e.containers(t)) > 0 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 			if _, err := b.Collect(context.Background(), false); err != nil {

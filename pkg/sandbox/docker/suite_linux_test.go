@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // claims are what a container of either engine has. Not claimed:
@@ -14,16 +14,16 @@ import (
 //   - phases: they share the container's pid namespace and cgroup
 //   - disk apart: the scratch is memory
 //   - bare, anybody: an engine shows /sys and mounts in its own way, and acts as nobody but the user's owner
-func claims(e *engine) sandboxtest.Claims {
-	c := sandboxtest.Claims{
+func claims(e *engine) conformance.Claims {
+	c := conformance.Claims{
 		Tier: sandbox.TierContainer, Slack: 2 * time.Second,
-		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
-			sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Files, sandboxtest.Metrics,
+		Has: []conformance.Claim{
+			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Volumes, conformance.Writable, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY, conformance.Freeze,
+			conformance.Memory, conformance.Processes, conformance.Disk, conformance.OpenFiles, conformance.CPUTime, conformance.Files, conformance.Metrics,
 		},
 	}
 	if e.name == "docker" { // Podman's tmpfs knows no number of inodes
-		c.Has = append(c.Has, sandboxtest.Inodes)
+		c.Has = append(c.Has, conformance.Inodes)
 	}
 	return c
 }
@@ -33,6 +33,6 @@ func TestConformance(t *testing.T) {
 		testenv.NeedAll(t, "TestSmoke")
 		// The long variants are for sandboxes that take milliseconds.
 		t.Setenv(testenv.AllVariable, "")
-		sandboxtest.Run(t, func(t *testing.T) sandbox.Backend { return e.backend(t) }, claims(e))
+		conformance.Run(t, func(t *testing.T) sandbox.Backend { return e.backend(t) }, claims(e))
 	})
 }

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // The kernel has budgets that all of the machine shares. What a program takes of them must be bounded,
@@ -25,7 +25,7 @@ func inProbed(t *testing.T, spec sandbox.Spec, onEvent func(sandbox.Event), args
 	defer b.Close()
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer m.Close()
-	probe := sandboxtest.Probe(t)
+	probe := conformance.Probe(t)
 	spec.Volumes = []sandbox.Volume{{Source: filepath.Dir(probe), Target: "/probe"}}
 	id, err := m.Create(context.Background(), spec)
 	if err != nil {
@@ -41,7 +41,7 @@ func inProbed(t *testing.T, spec sandbox.Spec, onEvent func(sandbox.Event), args
 // onHost is the positive control: the same probe, outside.
 func onHost(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(sandboxtest.Probe(t), args...).Output()
+	out, err := exec.Command(conformance.Probe(t), args...).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/attack"
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
 )
 
 // forks is a backend whose processes are forks of a warm interpreter that execute the program, wherever that can be: so that what was
@@ -143,7 +143,7 @@ func TestForkCrash(t *testing.T) {
 	mark := fmt.Sprintf("-%d-%x", os.Getpid(), time.Now().UnixNano())
 	t.Setenv(forksVariable, mark)
 	b := newBackend(t, Options{CacheDir: dir})
-	sandboxtest.Crash(t, b, sandbox.TierContainer)
+	conformance.Crash(t, b, sandbox.TierContainer)
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}

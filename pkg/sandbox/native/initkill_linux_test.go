@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // inits are the children of this process that are inits: of sandboxes, and the one that is kept for the next.
@@ -133,7 +133,7 @@ func TestFaultInitKilled(t *testing.T) {
 	b.nursery.mu.Lock()
 	b.nursery.inFlight.Wait()
 	b.nursery.mu.Unlock()
-	if alive := sandboxtest.Marked(mark); len(alive) > 0 {
+	if alive := conformance.Marked(mark); len(alive) > 0 {
 		t.Errorf("alive: %q", alive)
 	}
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {

@@ -10,16 +10,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
 	if fault := os.Getenv(faultVariable); fault != "" {
 		os.Exit(meet(fault))
 	}
-	code := sandboxtest.Main(m, func() (sandbox.Backend, error) {
+	code := conformance.Main(m, func() (sandbox.Backend, error) {
 		b, err := New(Options{CacheDir: os.Getenv(cacheVariable)})
 		if err == nil && os.Getenv(forksVariable) != "" {
 			return newForks(b)
@@ -88,11 +88,11 @@ func writable(t *testing.T, spec sandbox.Spec) sandbox.Spec {
 func TestConformance(t *testing.T) {
 	needRoot(t)
 	dir := cacheDir(t)
-	sandboxtest.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t, Options{CacheDir: dir}) }, sandboxtest.Claims{
+	conformance.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t, Options{CacheDir: dir}) }, conformance.Claims{
 		Tier: sandbox.TierContainer, ScratchDir: dir,
-		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
-			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
+		Has: []conformance.Claim{
+			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.Anybody, conformance.Roots, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY, conformance.Freeze,
+			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart, conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	})
 }
@@ -102,7 +102,7 @@ func TestCrash(t *testing.T) {
 	dir := cacheDir(t)
 	t.Setenv(cacheVariable, dir)
 	b := newBackend(t, Options{CacheDir: dir})
-	sandboxtest.Crash(t, b, sandbox.TierContainer)
+	conformance.Crash(t, b, sandbox.TierContainer)
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}

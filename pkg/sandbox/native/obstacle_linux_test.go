@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // filtered executes a command behind a system-call filter that answers the numbers in its first argument with the errno in
@@ -79,13 +79,13 @@ func TestRootlessObstacles(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "off"), []byte(off), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			runBehind(t, sandboxtest.Plain{}, c.obstacle, "^TestPlainObstacle$", "SANDBOXTEST_REASON="+c.reason, "SANDBOXTEST_REMEDY="+c.remedy)
+			runBehind(t, conformance.Plain{}, c.obstacle, "^TestPlainObstacle$", "SANDBOXTEST_REASON="+c.reason, "SANDBOXTEST_REMEDY="+c.remedy)
 		})
 	}
 }
 
 func TestPlainObstacle(t *testing.T) {
-	sandboxtest.AsPlain(t)
+	conformance.AsPlain(t)
 	reason, remedy := os.Getenv("SANDBOXTEST_REASON"), os.Getenv("SANDBOXTEST_REMEDY")
 	b := plainBackend(t)
 	m := sandbox.NewManager(b, sandbox.Options{})

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // These tests run as a plain user: see rootless_linux_test.go.
@@ -37,7 +37,7 @@ func plainRun(t *testing.T, m *sandbox.Manager, spec sandbox.Spec, args ...strin
 
 func plainManager(t *testing.T) (*Backend, *sandbox.Manager, sandbox.Tier) {
 	t.Helper()
-	tier, _ := sandboxtest.AsPlain(t)
+	tier, _ := conformance.AsPlain(t)
 	b := plainBackend(t)
 	m := sandbox.NewManager(b, sandbox.Options{})
 	t.Cleanup(func() {
@@ -50,9 +50,9 @@ func plainManager(t *testing.T) (*Backend, *sandbox.Manager, sandbox.Tier) {
 
 // Who a sandbox is to the host, with and without subordinate ids, and with a volume that is the user's own.
 func TestPlainIdentity(t *testing.T) {
-	_, subIDs := sandboxtest.AsPlain(t)
+	_, subIDs := conformance.AsPlain(t)
 	b, m, tier := plainManager(t)
-	own, sub := fmt.Sprint(sandboxtest.PlainUID), fmt.Sprint(sandboxtest.SubFirst)[:5] // the rest depends on the slot
+	own, sub := fmt.Sprint(conformance.PlainUID), fmt.Sprint(conformance.SubFirst)[:5] // the rest depends on the slot
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/secret", []byte("mine\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // declared is what a sandboxed process is to find itself in. It is written by hand: a line that changes is a
@@ -68,10 +68,10 @@ func TestPosture(t *testing.T) {
 }
 
 func TestPlainPosture(t *testing.T) {
-	tier, _ := sandboxtest.AsPlain(t)
+	tier, _ := conformance.AsPlain(t)
 	b := plainBackend(t)
 	defer b.Close()
-	checkPosture(t, b, tier, declaration(t, os.Getenv(sandboxtest.PlainVariable)))
+	checkPosture(t, b, tier, declaration(t, os.Getenv(conformance.PlainVariable)))
 }
 
 func checkPosture(t *testing.T, b *Backend, tier sandbox.Tier, want []string) {
@@ -187,7 +187,7 @@ func idsOf(text string) (lines []string) {
 		switch {
 		case outside >= 0x70000000:
 			name = fmt.Sprintf("own+%d", outside-root)
-		case outside >= sandboxtest.SubFirst:
+		case outside >= conformance.SubFirst:
 			name = "subordinate"
 		case outside == os.Geteuid():
 			name = "the user"

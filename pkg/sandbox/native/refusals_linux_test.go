@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 func needNotifications(t *testing.T) {
@@ -217,7 +217,7 @@ with cf.ProcessPoolExecutor(2) as e: assert list(e.map(abs, [-1, -2])) == [1, 2]
 func TestRefusedCallsOfNeighbours(t *testing.T) {
 	needNotifications(t)
 	_, m := managed(t, Options{})
-	probe := sandboxtest.Probe(t)
+	probe := conformance.Probe(t)
 	id, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: filepath.Dir(probe), Target: "/probe"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func TestRefusedCallsOfNeighbours(t *testing.T) {
 func TestListenersAreLetGo(t *testing.T) {
 	needNotifications(t)
 	_, m := managed(t, Options{})
-	probe := sandboxtest.Probe(t)
+	probe := conformance.Probe(t)
 	id, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: filepath.Dir(probe), Target: "/probe"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -309,7 +309,7 @@ func TestRefusedCallsUncounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.filters[seccomp.Policy{Notify: true}] = plain // as if this kernel had none
-	probe := sandboxtest.Probe(t)
+	probe := conformance.Probe(t)
 	id, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: filepath.Dir(probe), Target: "/probe"}}})
 	if err != nil {
 		t.Fatal(err)

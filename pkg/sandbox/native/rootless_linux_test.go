@@ -5,19 +5,19 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // run starts a test of this very binary as a plain user.
-func run(t *testing.T, p sandboxtest.Plain, test string, more ...string) {
+func run(t *testing.T, p conformance.Plain, test string, more ...string) {
 	t.Helper()
 	runBehind(t, p, "", test, more...)
 }
 
 // runBehind does so behind an obstacle.
-func runBehind(t *testing.T, p sandboxtest.Plain, obstacle, test string, more ...string) {
+func runBehind(t *testing.T, p conformance.Plain, obstacle, test string, more ...string) {
 	t.Helper()
 	needRoot(t)
 	command, err := attackerPath()
@@ -28,17 +28,17 @@ func runBehind(t *testing.T, p sandboxtest.Plain, obstacle, test string, more ..
 }
 
 func TestRootless(t *testing.T) {
-	sandboxtest.EveryPlain(t, func(t *testing.T, p sandboxtest.Plain) { run(t, p, "^TestPlainConformance$") })
+	conformance.EveryPlain(t, func(t *testing.T, p conformance.Plain) { run(t, p, "^TestPlainConformance$") })
 }
 
 func TestRootlessWalls(t *testing.T) {
-	sandboxtest.EveryPlain(t, func(t *testing.T, p sandboxtest.Plain) {
+	conformance.EveryPlain(t, func(t *testing.T, p conformance.Plain) {
 		run(t, p, "^(TestPlainIdentity|TestPlainInitIsSafe|TestPlainRefusals|TestPlainPosture|TestPlainStewardKilled)$")
 	})
 }
 
 func TestRootlessAttack(t *testing.T) {
-	sandboxtest.EveryPlain(t, func(t *testing.T, p sandboxtest.Plain) {
+	conformance.EveryPlain(t, func(t *testing.T, p conformance.Plain) {
 		if !p.Cgroups {
 			testenv.NeedAll(t, "the user with cgroups")
 		}
@@ -47,11 +47,11 @@ func TestRootlessAttack(t *testing.T) {
 }
 
 func TestRootlessPolled(t *testing.T) {
-	run(t, sandboxtest.Plain{}, "^TestPlainPolled$")
+	run(t, conformance.Plain{}, "^TestPlainPolled$")
 }
 
 func TestRootlessCrash(t *testing.T) {
-	sandboxtest.EveryPlain(t, func(t *testing.T, p sandboxtest.Plain) {
+	conformance.EveryPlain(t, func(t *testing.T, p conformance.Plain) {
 		if !p.Cgroups {
 			testenv.NeedAll(t, "the user with cgroups")
 		}
@@ -69,27 +69,27 @@ func plainBackend(t testing.TB) *Backend {
 }
 
 func TestPlainConformance(t *testing.T) {
-	tier, _ := sandboxtest.AsPlain(t)
-	has := []sandboxtest.Claim{
-		sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Phases,
-		sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.Files,
+	tier, _ := conformance.AsPlain(t)
+	has := []conformance.Claim{
+		conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.Anybody, conformance.Roots, conformance.Network, conformance.PTY, conformance.DevTTY, conformance.Phases,
+		conformance.OpenFiles, conformance.CPUTime, conformance.Disk, conformance.Inodes, conformance.Files,
 	}
 	if tier == sandbox.TierContainer {
-		has = append(has, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Metrics, sandboxtest.Freeze)
+		has = append(has, conformance.Memory, conformance.Processes, conformance.Metrics, conformance.Freeze)
 	}
-	sandboxtest.Run(t, func(t *testing.T) sandbox.Backend {
+	conformance.Run(t, func(t *testing.T) sandbox.Backend {
 		b := plainBackend(t)
 		if iso := b.Probe(context.Background()); iso.Tier != tier {
 			t.Fatalf("%+v", iso)
 		}
 		return b
-	}, sandboxtest.Claims{Tier: tier, Has: has})
+	}, conformance.Claims{Tier: tier, Has: has})
 }
 
 func TestPlainCrash(t *testing.T) {
-	tier, _ := sandboxtest.AsPlain(t)
+	tier, _ := conformance.AsPlain(t)
 	b := plainBackend(t)
-	sandboxtest.Crash(t, b, tier)
+	conformance.Crash(t, b, tier)
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}

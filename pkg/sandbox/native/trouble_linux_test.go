@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // faultVariable makes the test binary a supervisor that something happens to: the fault's name and its arguments. A
@@ -158,7 +158,7 @@ func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]atte
 		}
 		told = append(told, a)
 	}
-	if alive := sandboxtest.Outliving(mark, ended); len(alive) > 0 {
+	if alive := conformance.Outliving(mark, ended); len(alive) > 0 {
 		t.Errorf("%s %q: alive a second after their supervisor: %q", fault, args, alive)
 	}
 	next, err := New(Options{CacheDir: cacheDir(t)})
@@ -170,14 +170,14 @@ func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]atte
 		if _, err := next.Collect(context.Background(), false); err != nil {
 			t.Error(err)
 		}
-		if len(sandboxtest.Left(claims)) == 0 || time.Now().After(end) {
+		if len(conformance.Left(claims)) == 0 || time.Now().After(end) {
 			break
 		}
 	}
 	if err := next.Close(); err != nil {
 		t.Error(err)
 	}
-	if left := sandboxtest.Left(claims); len(left) > 0 {
+	if left := conformance.Left(claims); len(left) > 0 {
 		t.Errorf("%s %q: left after the next start: %q", fault, args, left)
 	}
 	return told, cmd.ProcessState

@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/attack"
+	"github.com/sandbox-run/sandbox-run/internal/attack/hostile"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack/hostile"
 )
 
 // otherwise are the cases that do not come out as held, by runtime, and why that is no breach of what the tier promises.

@@ -18,10 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // Victims of the crash tests are told by these which runtime to use, and where to keep their disks.
@@ -31,7 +31,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	code := sandboxtest.Main(m, func() (sandbox.Backend, error) {
+	code := conformance.Main(m, func() (sandbox.Backend, error) {
 		return New(Options{Runtime: os.Getenv(runtimeVariable), CacheDir: os.Getenv(cacheVariable)})
 	})
 	if binDir != "" {
@@ -164,20 +164,20 @@ func groupsOf(claim string) (list []string) {
 }
 
 // claims are what each runtime is held to.
-func claims(runtime, cache string) sandboxtest.Claims {
-	c := sandboxtest.Claims{
+func claims(runtime, cache string) conformance.Claims {
+	c := conformance.Claims{
 		Tier: byName(runtime).tier, ScratchDir: cache,
-		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
-			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
+		Has: []conformance.Claim{
+			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Bare, conformance.Volumes, conformance.Writable, conformance.Anybody, conformance.Roots, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY, conformance.Freeze,
+			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart, conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	}
 	if runtime == "runsc" {
 		// Its kernel counts otherwise: the sentry's own memory, threads and time are among what the host sees, there is no
 		// limit on processes, and when memory runs out it is the sentry that ends.
 		// Without a network it still has a loopback. Its terminals have no name, and its /dev/tty opens for nobody.
-		c.Has = slices.DeleteFunc(c.Has, func(c sandboxtest.Claim) bool {
-			return slices.Contains([]sandboxtest.Claim{sandboxtest.Kernel, sandboxtest.Network, sandboxtest.Metrics, sandboxtest.Processes, sandboxtest.DevTTY}, c)
+		c.Has = slices.DeleteFunc(c.Has, func(c conformance.Claim) bool {
+			return slices.Contains([]conformance.Claim{conformance.Kernel, conformance.Network, conformance.Metrics, conformance.Processes, conformance.DevTTY}, c)
 		})
 	}
 	return c
@@ -188,7 +188,7 @@ func TestConformance(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			b, cache := newBackend(t, runtime)
-			sandboxtest.Run(t, func(*testing.T) sandbox.Backend { return b }, claims(runtime, cache))
+			conformance.Run(t, func(*testing.T) sandbox.Backend { return b }, claims(runtime, cache))
 		})
 	}
 }
@@ -198,7 +198,7 @@ func TestCrash(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			b, _ := newBackend(t, runtime)
-			sandboxtest.Crash(t, b, byName(runtime).tier)
+			conformance.Crash(t, b, byName(runtime).tier)
 		})
 	}
 }

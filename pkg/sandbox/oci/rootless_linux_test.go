@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
-// asPlainUser starts a test of this very binary as a plain user. It may be behind an obstacle: see sandboxtest.Plain.
-func asPlainUser(t *testing.T, p sandboxtest.Plain, runtime, obstacle, test string) {
+// asPlainUser starts a test of this very binary as a plain user. It may be behind an obstacle: see conformance.Plain.
+func asPlainUser(t *testing.T, p conformance.Plain, runtime, obstacle, test string) {
 	t.Helper()
 	p.Run(t, needs(t, runtime), obstacle, test, runtimeVariable+"="+runtime)
 }
@@ -29,7 +29,7 @@ func everyPlain(t *testing.T, long bool, test string) {
 	if long {
 		testenv.NeedAll(t, "TestRootless")
 	}
-	sandboxtest.EveryPlain(t, func(t *testing.T, p sandboxtest.Plain) {
+	conformance.EveryPlain(t, func(t *testing.T, p conformance.Plain) {
 		t.Run("runc", func(t *testing.T) { asPlainUser(t, p, "runc", "", test) })
 		if p.Cgroups && p.SubIDs { // others are refused: TestPlainRefusals
 			t.Run("runsc", func(t *testing.T) { asPlainUser(t, p, "runsc", "", test) })
@@ -40,7 +40,7 @@ func everyPlain(t *testing.T, long bool, test string) {
 // plainBackend is one of the plain user who runs this.
 func plainBackend(t *testing.T) (b *Backend, runtime string, tier sandbox.Tier) {
 	t.Helper()
-	tier, _ = sandboxtest.AsPlain(t)
+	tier, _ = conformance.AsPlain(t)
 	t.Setenv("SANDBOX_RUN_INIT", os.Getenv("SANDBOX_RUN_TEST_BIN")+"/sandbox-init")
 	runtime = os.Getenv(runtimeVariable)
 	b, err := New(Options{Runtime: runtime})
@@ -74,20 +74,20 @@ func TestPlainConformance(t *testing.T) {
 	// What only root can do: a disk of its own, the host's root to be changed in a copy, ids that nobody has.
 	c := claims(runtime, "")
 	c.Tier = tier
-	drop := []sandboxtest.Claim{sandboxtest.DiskApart, sandboxtest.Nobody}
+	drop := []conformance.Claim{conformance.DiskApart, conformance.Nobody}
 	if tier == sandbox.TierNamespace {
-		drop = append(drop, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Metrics, sandboxtest.Freeze)
+		drop = append(drop, conformance.Memory, conformance.Processes, conformance.Metrics, conformance.Freeze)
 	}
 	if runtime == "runsc" { // which does these for root: TestPlainRefusals
-		drop = append(drop, sandboxtest.PTY, sandboxtest.Writable)
+		drop = append(drop, conformance.PTY, conformance.Writable)
 	}
-	c.Has = slices.DeleteFunc(c.Has, func(c sandboxtest.Claim) bool { return slices.Contains(drop, c) })
-	sandboxtest.Run(t, func(*testing.T) sandbox.Backend { return b }, c)
+	c.Has = slices.DeleteFunc(c.Has, func(c conformance.Claim) bool { return slices.Contains(drop, c) })
+	conformance.Run(t, func(*testing.T) sandbox.Backend { return b }, c)
 }
 
 func TestPlainCrash(t *testing.T) {
 	b, _, tier := plainBackend(t)
-	sandboxtest.Crash(t, b, tier)
+	conformance.Crash(t, b, tier)
 }
 
 func TestPlainAttack(t *testing.T) {
@@ -114,7 +114,7 @@ func TestPlainDies(t *testing.T) {
 // Who a sandbox is to the host, with and without subordinate ids, and with a volume that is the user's own.
 func TestPlainIdentity(t *testing.T) {
 	b, runtime, tier := plainBackend(t)
-	_, subIDs := sandboxtest.AsPlain(t)
+	_, subIDs := conformance.AsPlain(t)
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer m.Close()
 	dir := t.TempDir()
@@ -175,7 +175,7 @@ func seenAs(t *testing.T, m *sandbox.Manager, id string, subIDs bool) {
 			if text, _ := os.ReadFile(file); string(text) == "sleep\x00"+mark+"\x00" {
 				status, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "status"))
 				uid, _, _ := strings.Cut(statusField(status, "Uid"), "\t")
-				if own := uid == strconv.Itoa(sandboxtest.PlainUID); own == subIDs {
+				if own := uid == strconv.Itoa(conformance.PlainUID); own == subIDs {
 					t.Errorf("to the host it is %s", uid)
 				}
 				return
@@ -216,7 +216,7 @@ func TestPlainRefusals(t *testing.T) {
 		}
 		return
 	}
-	_, subIDs := sandboxtest.AsPlain(t)
+	_, subIDs := conformance.AsPlain(t)
 	for name, want := range map[string]string{"runsc": "needs a second id", "crun": "", "youki": "", "kata": "containerd"} {
 		switch cgroups := tier == sandbox.TierContainer; {
 		case name == "runsc" && subIDs && cgroups:
@@ -243,11 +243,11 @@ func TestPlainRefusals(t *testing.T) {
 
 // What keeps a plain user from having containers at all is told apart.
 func TestRootlessObstacle(t *testing.T) {
-	asPlainUser(t, sandboxtest.Plain{}, "runc", "mount -t tmpfs tmpfs /proc/sys/kernel", "^TestPlainObstacle$")
+	asPlainUser(t, conformance.Plain{}, "runc", "mount -t tmpfs tmpfs /proc/sys/kernel", "^TestPlainObstacle$")
 }
 
 func TestPlainObstacle(t *testing.T) {
-	sandboxtest.AsPlain(t)
+	conformance.AsPlain(t)
 	b, err := New(Options{Runtime: "runc"})
 	if err != nil {
 		t.Fatal(err)

@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m, victimBackend)) }
+func TestMain(m *testing.M) { os.Exit(conformance.Main(m, victimBackend)) }
 
 const ready = "ready\n"
 
@@ -42,7 +42,7 @@ const (
 
 // lab is a fake backend with an interpreter that has a driver: the program it runs is to say who and what it is.
 type lab struct {
-	*sandboxtest.Fake
+	*conformance.Fake
 	mood       atomic.Value // of those that are started
 	cold, warm atomic.Int64
 	used       atomic.Int64 // milliseconds that a driver uses
@@ -53,7 +53,7 @@ type lab struct {
 func newLab() *lab {
 	l := &lab{}
 	l.mood.Store(well)
-	l.Fake = sandboxtest.NewFake(map[string]sandboxtest.Script{"interpreter": l.interpret, "compiler": l.interpret})
+	l.Fake = conformance.NewFake(map[string]conformance.Script{"interpreter": l.interpret, "compiler": l.interpret})
 	return l
 }
 
@@ -62,7 +62,7 @@ func (l *lab) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance,
 	return l.Fake.Create(ctx, spec)
 }
 
-func (l *lab) interpret(p *sandboxtest.FakeProcess) sandbox.Exit {
+func (l *lab) interpret(p *conformance.FakeProcess) sandbox.Exit {
 	m := message{Args: p.Args, Env: p.Env, Dir: p.Workdir}
 	if p.Env["DRIVER"] == "" {
 		l.cold.Add(1)
@@ -122,7 +122,7 @@ func (l *lab) interpret(p *sandboxtest.FakeProcess) sandbox.Exit {
 }
 
 // program says what it is and copies its input.
-func (l *lab) program(p *sandboxtest.FakeProcess, m message, used time.Duration) sandbox.Exit {
+func (l *lab) program(p *conformance.FakeProcess, m message, used time.Duration) sandbox.Exit {
 	said, _ := json.Marshal(m)
 	fmt.Fprintf(p.Stdout, "%s\n", said)
 	_, _ = io.Copy(p.Stdout, p.Stdin)
@@ -471,8 +471,8 @@ func TestFiles(t *testing.T) {
 
 // What needs no member goes through unchanged.
 func TestConforms(t *testing.T) {
-	f := sandboxtest.NewFake(nil)
-	sandboxtest.Run(t, func(*testing.T) sandbox.Backend { return New(f, Options{}) }, sandboxtest.Claims{Tier: sandbox.TierContainer, Probe: "probe", Has: []sandboxtest.Claim{sandboxtest.Files}})
+	f := conformance.NewFake(nil)
+	conformance.Run(t, func(*testing.T) sandbox.Backend { return New(f, Options{}) }, conformance.Claims{Tier: sandbox.TierContainer, Probe: "probe", Has: []conformance.Claim{conformance.Files}})
 }
 
 // Many at once, on a pool whose members are often unwell: every request is served, and nothing is left.

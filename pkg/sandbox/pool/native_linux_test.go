@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 // What a victim of TestCrash is told: where to keep its disks, and, by the suite, what to mark its processes with.
@@ -63,7 +63,7 @@ func TestCrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sandboxtest.Crash(t, b, sandbox.TierContainer)
+	conformance.Crash(t, b, sandbox.TierContainer)
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
@@ -204,17 +204,17 @@ func cacheDir(t testing.TB) string {
 // A pool over the real backend keeps every promise of it.
 func TestNativeConformance(t *testing.T) {
 	dir := cacheDir(t)
-	sandboxtest.Run(t, func(t *testing.T) sandbox.Backend {
+	conformance.Run(t, func(t *testing.T) sandbox.Backend {
 		b, err := native.New(native.Options{CacheDir: dir})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return New(b, Options{})
-	}, sandboxtest.Claims{
+	}, conformance.Claims{
 		Tier: sandbox.TierContainer, ScratchDir: dir,
-		Has: []sandboxtest.Claim{
-			sandboxtest.Programs, sandboxtest.Walls, sandboxtest.Kernel, sandboxtest.Bare, sandboxtest.NoSetUID, sandboxtest.OneFilter, sandboxtest.Volumes, sandboxtest.Writable, sandboxtest.Anybody, sandboxtest.Roots, sandboxtest.Nobody, sandboxtest.Network, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Freeze,
-			sandboxtest.Phases, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.Disk, sandboxtest.Inodes, sandboxtest.DiskApart, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Metrics, sandboxtest.Files,
+		Has: []conformance.Claim{
+			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.Anybody, conformance.Roots, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY, conformance.Freeze,
+			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart, conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	})
 }

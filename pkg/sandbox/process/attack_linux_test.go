@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest/attack"
+	"github.com/sandbox-run/sandbox-run/internal/attack"
 )
 
 // The few things that this backend claims it keeps; the rest is said not to apply.

@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(sandboxtest.Main(m, func() (sandbox.Backend, error) { return New(Options{}) }))
+	os.Exit(conformance.Main(m, func() (sandbox.Backend, error) { return New(Options{}) }))
 }
 
 func newBackend(t testing.TB) *Backend {
@@ -29,16 +29,16 @@ func newBackend(t testing.TB) *Backend {
 }
 
 func TestConformance(t *testing.T) {
-	sandboxtest.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t) }, sandboxtest.Claims{
+	conformance.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t) }, conformance.Claims{
 		Tier: sandbox.TierProcess,
-		Has:  []sandboxtest.Claim{sandboxtest.Programs, sandboxtest.Kernel, sandboxtest.PTY, sandboxtest.DevTTY, sandboxtest.Memory, sandboxtest.Processes, sandboxtest.OpenFiles, sandboxtest.CPUTime, sandboxtest.Files},
+		Has:  []conformance.Claim{conformance.Programs, conformance.Kernel, conformance.PTY, conformance.DevTTY, conformance.Memory, conformance.Processes, conformance.OpenFiles, conformance.CPUTime, conformance.Files},
 	})
 }
 
 func TestCrash(t *testing.T) {
 	b := newBackend(t)
 	defer b.Close()
-	sandboxtest.Crash(t, b, sandbox.TierProcess)
+	conformance.Crash(t, b, sandbox.TierProcess)
 }
 
 // What only a wall could give is refused, not ignored; and the report says how little there is.

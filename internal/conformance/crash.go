@@ -1,0 +1,237 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// victimVariable makes the test binary a supervisor that is about to be killed. It holds the mark of
+// its processes and the tier to ask for.
+const victimVariable = "SANDBOXTEST_VICTIM"
+
+// victimWorkers make sandboxes side by side, more of them than most machines have cores to spare.
+const victimWorkers = 3
+
+// victim makes, uses and deletes sandboxes until it is killed.
+func victim(plan string, newBackend func() (sandbox.Backend, error)) int {
+	mark, tier, _ := strings.Cut(plan, " ")
+	b, err := newBackend()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	m := sandbox.NewManager(b, sandbox.Options{})
+	spec := sandbox.Spec{Limits: small(), Require: sandbox.Tier(tier), Env: map[string]string{markVariable: mark}}
+	failed := make(chan error)
+	for worker := range victimWorkers {
+		go func() {
+			for n := worker; ; n++ {
+				if err := live(m, spec, n%2 == 1); err != nil {
+					failed <- err
+				}
+			}
+		}()
+	}
+	fmt.Println(<-failed)
+	return 1
+}
+
+// live is one sandbox of a victim.
+func live(m *sandbox.Manager, spec sandbox.Spec, remove bool) error {
+	ctx := context.Background()
+	fmt.Println("creating")
+	id, err := m.Create(ctx, spec)
+	if err != nil {
+		return err
+	}
+	// One that stays, with children in sessions of their own that want to stay as well.
+	go func() {
+		// The mark is in their command lines, too: an environment is not everybody's to read.
+		const stay = `trap '' TERM HUP INT; setsid sh -c 'sleep 300; :' "$0" & sh -c 'sleep 300; :' "$0" & head -c 1000000 /dev/zero > $HOME/x; while :; do sleep 1; done`
+		_, _ = m.Run(ctx, id, sandbox.Process{Phase: "stays", Args: []string{"/bin/sh", "-c", stay, spec.Env[markVariable]}}, sandbox.IO{})
+	}()
+	if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/true"}}, sandbox.IO{}); err != nil {
+		return err
+	}
+	fmt.Println("ran")
+	if remove {
+		return m.Delete(ctx, id)
+	}
+	return nil
+}
+
+// Crash kills supervisors at random instants of their lives, under load. What they ran must be gone within
+// a second, by itself; what else is left must be gone after the next Collect; and a supervisor that lives
+// is not touched (W6). The test's Main must know newBackend.
+func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
+	instants := 8
+	if testenv.All() {
+		instants = 120
+	}
+	m := sandbox.NewManager(b, sandbox.Options{})
+	defer m.Close()
+	ctx := context.Background()
+	id, err := m.Create(ctx, sandbox.Spec{Limits: sandbox.Limits{Wall: time.Hour}, Require: tier})
+	if err != nil {
+		t.Fatal(err)
+	}
+	survivor := make(chan *sandbox.Result, 1)
+	go func() {
+		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", "while :; do :; done"}}, sandbox.IO{}) // the load
+		if err != nil {
+			t.Error(err)
+		}
+		survivor <- res
+	}()
+	hit, files := 0, 0
+	for n := range instants {
+		if crashOnce(t, b, tier, n) {
+			hit++
+		}
+		if n == 0 {
+			files = open() // the load runs by now
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	if t.Logf("%d of %d supervisors had programs running when they were killed", hit, instants); hit < instants/2 {
+		t.Error("they were killed too early to leave anything")
+	}
+	// Whoever collects from many must not run out of descriptors.
+	if now := open(); now > files+8 {
+		t.Errorf("%d descriptors after %d crashes, %d before", now, instants, files)
+	}
+	select {
+	case res := <-survivor:
+		t.Fatalf("a supervisor that lives was touched: %+v", res)
+	default:
+	}
+	if err := m.Kill(id); err != nil {
+		t.Error(err)
+	}
+	<-survivor
+}
+
+func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n int) (hit bool) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := fmt.Sprintf("victim-%d-%d-%d", os.Getpid(), n, time.Now().UnixNano())
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), victimVariable+"="+mark+" "+string(tier))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	mounts := ourMounts()
+	earlier := registered() // what the victim itself collects, it holds as well
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// A quarter of them dies in its first sandbox, the others anywhere.
+	said := make(chan string, 1000)
+	go func() {
+		defer close(said)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			select {
+			case said <- s.Text():
+			default:
+			}
+		}
+	}()
+	awaited, instant := "creating", rand.N(30*time.Millisecond)
+	if n%4 != 0 {
+		awaited, instant = "ran", rand.N(150*time.Millisecond)
+	}
+	for line := range said {
+		if line == awaited {
+			break
+		}
+		if line != "creating" && line != "ran" {
+			t.Errorf("the victim says %q", line)
+		}
+	}
+	// A machine that is busy takes its time to start the program that is to be left behind.
+	for end := time.Now().Add(5 * time.Second); n%4 != 0 && tier != sandbox.TierGVisor && len(marked(mark)) < 2 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(instant)
+	hit = len(marked(mark)) > 1 // the supervisor itself is one
+	names := slices.DeleteFunc(claimsOf(cmd.Process.Pid), func(n string) bool { return slices.Contains(earlier, n) })
+	groups := groupsOf(names)
+	if tier == sandbox.TierGVisor { // whose programs are not seen from outside; its kernel is, which is there for them only
+		pids, _ := inhabitants(groups)
+		hit = len(pids) > 0
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	// It is dead when its last thread is: one that waits in the kernel for a disk, or for a worker that a machine under load takes its
+	// time to start, keeps the whole process's descriptors open.
+	ordered := time.Now()
+	spare, stop := busyness(time.Second)
+	defer stop()
+	_ = cmd.Wait()
+	killed := time.Now()
+	if took := killed.Sub(ordered); took > time.Second {
+		t.Logf("instant %d: the kernel took %v to end the supervisor", n, took)
+	}
+	alive := marked(mark)
+	for ; len(alive) > 0 && time.Since(killed) < time.Second+spare(); alive = marked(mark) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if len(alive) > 0 {
+		for left := alive; len(left) > 0 && time.Since(killed) < 30*time.Second; left = marked(mark) {
+			time.Sleep(20 * time.Millisecond)
+		}
+		t.Errorf("instant %d, %v after %q: alive a second after their supervisor, and gone after %v: %q", n, instant, awaited, time.Since(killed), alive)
+	}
+	for range said { // until it ends
+	}
+	// Collecting ends who lives on, and waits a second for them. It can not hurry those who are dead and whose many threads the
+	// kernel has not come to yet, as those of a gVisor on a busy machine.
+	for ; time.Since(killed) < 30*time.Second; time.Sleep(5 * time.Millisecond) {
+		if pids, dead := inhabitants(groups); len(pids) == 0 || !dead && time.Since(killed) > time.Second+spare() {
+			break
+		}
+	}
+	found, err := b.Collect(context.Background(), false)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, r := range found {
+		if !r.Removed && slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(r.Name, n) }) {
+			t.Errorf("instant %d: %+v", n, r)
+		}
+	}
+	// Another collector may be at it at this moment; and a runtime that was at work still may have made something anew, for the next to find.
+	for end := time.Now().Add(10 * time.Second); len(leftOf(names)) > 0 && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if _, err := b.Collect(context.Background(), false); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, left := range leftOf(names) {
+		t.Errorf("instant %d, %v after %q: left after Collect: %s", n, instant, awaited, left)
+	}
+	for line := range ourMounts() {
+		if !mounts[line] {
+			t.Errorf("instant %d, %v after %q: a mount: %s", n, instant, awaited, line)
+		}
+	}
+	return hit
+}
