@@ -15,7 +15,7 @@ logs=bin/test-all
 rm -rf "$logs"
 mkdir -p "$logs" bin/test
 CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin -o bin/test/ ./cmd/...
-CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o bin/test/weakened/ ./cmd/sandbox-run ./cmd/sandbox-init # for TestWeakened only
+CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o bin/test/weakened/ ./cmd/sandbox-{run,rund,init} # for TestWeakened only
 scripts/probe.sh bin/test/probe
 export SANDBOX_RUN_TEST_BIN=$PWD/bin/test
 mkdir -p bin/warm

@@ -36,7 +36,7 @@ gotestsum=$(scripts/tool.sh gotestsum gotest.tools/gotestsum "$GOTESTSUM_VERSION
 # -race implies the mode atomic, and only equal modes can be merged.
 cover=(-covermode=atomic -coverpkg=./...)
 CGO_ENABLED=0 go build -buildvcs=false -tags cover,thin -cover "${cover[@]}" -o bin/cover/ ./cmd/...
-CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o bin/cover/weakened/ ./cmd/sandbox-run ./cmd/sandbox-init # for TestWeakened only
+CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o bin/cover/weakened/ ./cmd/sandbox-{run,rund,init} # for TestWeakened only
 scripts/probe.sh bin/cover/probe
 export SANDBOX_RUN_TEST_BIN=$PWD/bin/cover
 

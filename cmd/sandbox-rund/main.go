@@ -1,9 +1,10 @@
-// Command sandbox-rund is sandbox-run with all that takes heavy libraries: the HTTP API, what reaches image registries, and the Docker
-// backend. sandbox-run executes it in its own place where it is needed; the command line is the same.
+// Command sandbox-rund is sandbox-run with all that takes heavy libraries: the HTTP API, what reaches image registries, the Docker
+// backend and the attack suite. sandbox-run executes it in its own place where it is needed; the command line is the same.
 package main
 
 import (
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/internal/attack/hostile"
 	"github.com/sandbox-run/sandbox-run/internal/cli"
 	"github.com/sandbox-run/sandbox-run/internal/serve"
 
@@ -11,6 +12,9 @@ import (
 )
 
 func main() {
+	hostile.Play() // if doctor --attack has started this process as an attacker
 	app.Register(app.Docker, openDocker)
-	cli.MainFull(cli.Full{Registries: registries{}, Builder: builder{}, SetUpDocker: setUpDocker, Server: serve.Server{}, Web: dialWeb})
+	cli.MainFull(cli.Full{
+		Registries: registries{}, Builder: builder{}, SetUpDocker: setUpDocker, Server: serve.Server{}, Web: dialWeb, Attack: runAttack,
+	})
 }

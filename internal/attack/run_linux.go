@@ -112,6 +112,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 		o.Executable = exe
 	}
+	if o.Only == nil {
+		o.Only = weakenCases()
+	}
 	if o.Within <= 0 {
 		o.Within = defaultWithin
 		if name := o.Backend.Name(); name != "native" && name != "process" {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/internal/attack"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -140,60 +142,29 @@ func TestAttackNotRoot(t *testing.T) {
 	}
 }
 
-func report(outcomes ...attack.Outcome) *attack.Report {
-	r := &attack.Report{Backend: "native", Tier: sandbox.TierContainer, Grade: attack.GradeA, OK: true}
-	for i, o := range outcomes {
-		r.Results = append(r.Results, attack.Result{ID: fmt.Sprintf("F%d", i+1), Title: "a title", Outcome: o, Detail: "a \x1b detail", Health: attack.Health{Lateness: 3}})
-		if o == attack.Breached || o == attack.Error {
-			r.OK, r.Grade = false, attack.GradeF
+// A breach, or an attack that could not be carried out, is in the exit code.
+func TestAttackReport(t *testing.T) {
+	out, err := os.CreateTemp(t.TempDir(), "out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	for _, test := range []struct {
+		held, json bool
+		code       int
+	}{{true, false, 0}, {false, false, codeUnhealthy}, {true, true, 0}, {false, true, codeUnhealthy}} {
+		c := &cli{std: streams{out: out, err: out}, json: test.json, full: &Full{Attack: func(_ context.Context, a Attack) (bool, error) {
+			if a.Backend.Name() != app.Process || (a.WriteJSON != nil) != test.json || !slices.Equal(a.Flags, []string{"--backend", app.Process}) {
+				t.Errorf("%s, %q, JSON %v", a.Backend.Name(), a.Flags, a.WriteJSON != nil)
+			}
+			return test.held, nil
+		}}}
+		if err := c.attackBackend(app.Process, "", ""); err != nil || c.code != test.code {
+			t.Errorf("%+v: exit code %d, %v", test, c.code, err)
 		}
 	}
-	return r
-}
-
-// A breach, or an attack that could not be carried out, is in the exit code; and no text of a stranger's steers a terminal.
-func TestAttackReport(t *testing.T) {
-	for _, test := range []struct {
-		outcomes []attack.Outcome
-		code     int
-	}{
-		{[]attack.Outcome{attack.Held, attack.NotApplicable}, 0}, {[]attack.Outcome{attack.Held, attack.Breached}, codeUnhealthy}, {[]attack.Outcome{attack.Error}, codeUnhealthy},
-	} {
-		for _, asJSON := range []bool{false, true} {
-			out, err := os.CreateTemp(t.TempDir(), "out")
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := &cli{std: streams{out: out, err: out}, json: asJSON}
-			show := &scoreboard{c: c}
-			r := report(test.outcomes...)
-			for _, res := range r.Results {
-				show.started(res.ID, res.Title)
-				show.ended(res)
-			}
-			if err := c.reportAttack(r, false); err != nil {
-				t.Fatal(err)
-			}
-			out.Close()
-			text, err := os.ReadFile(out.Name())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if c.code != test.code || bytes.ContainsRune(text, 0x1b) {
-				t.Errorf("%v: exit code %d, want %d: %q", test.outcomes, c.code, test.code, text)
-			}
-			if asJSON {
-				var back attack.Report
-				if err := json.Unmarshal(text, &back); err != nil || back.OK != (test.code == 0) || len(back.Results) != len(test.outcomes) {
-					t.Errorf("%v: %+v", err, back)
-				}
-				continue
-			}
-			for _, res := range r.Results {
-				if !strings.Contains(string(text), res.ID+"   "+strings.ReplaceAll(string(res.Outcome), "_", " ")) {
-					t.Errorf("%s is not in %q", res.ID, text)
-				}
-			}
-		}
+	gaps := []sandbox.Gap{{Control: sandbox.ControlSwap, Reason: "a \x1b reason"}, {Control: sandbox.ControlDisk, Reason: "a \x1b reason"}}
+	if got := missingLines(gaps); strings.ContainsRune(got, 0x1b) || !strings.HasPrefix(got, "missing: swap, disk: a ") {
+		t.Errorf("%q", got)
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,6 +71,57 @@ is harmful bounds itself. Exits 0 only if all that applies held. Takes less than
 	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and say what held")
 	cmd.Flags().BoolVar(&c.json, "json", false, "print the findings as one JSON document")
 	return cmd
+}
+
+// attackBackend has the attack suite carried out against a backend. A breach is in the exit code.
+func (c *cli) attackBackend(only, runtime, image string) error {
+	if only == app.Auto {
+		only = ""
+	}
+	if err := onlyWithRuntime(only, runtime); err != nil {
+		return err
+	}
+	name := cmp.Or(only, app.Native)
+	if err := app.Known(name); err != nil {
+		return err
+	}
+	if (image != "") != (name == app.Docker) {
+		return sandbox.Invalid("image", "containers of %s are attacked in one that has a shell; it goes with --attack --backend %s, and with no other", app.Docker, app.Docker)
+	}
+	b, err := app.Open(name, app.Options{Runtime: runtime, Image: image})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	ctx, cancel := onSignals(func() {}) // a case ends with its context, and what it made with it
+	defer cancel(nil)
+	a := Attack{
+		Backend: b, Flags: []string{"--backend", name}, Out: c.std.out, Err: c.std.err,
+		Live: isTerminal(c.std.err) && !c.json, Colour: bool(c.palette(c.std.out)), Escape: escaped, Missing: missingLines,
+	}
+	if runtime != "" {
+		a.Flags = append(a.Flags, "--runtime", runtime)
+	}
+	if image != "" {
+		a.Flags = append(a.Flags, "--image", image)
+	}
+	if c.json {
+		a.WriteJSON = c.writeJSON
+	}
+	held, err := c.full.Attack(ctx, a)
+	if err == nil && !held {
+		c.code = codeUnhealthy
+	}
+	return err
+}
+
+// missingLines are the lines of a report of attacks about controls that the backend lacks.
+func missingLines(gaps []sandbox.Gap) string {
+	var b strings.Builder
+	for _, g := range together(gaps) {
+		fmt.Fprintf(&b, "missing: %s: %s\n", g.controls, escaped(g.Reason))
+	}
+	return b.String()
 }
 
 func (c *cli) diagnose(ctx context.Context, only, runtime string) error {

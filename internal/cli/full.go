@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"os"
 
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
@@ -17,6 +18,21 @@ type Full struct {
 	SetUpDocker func(ctx context.Context, yes bool, in io.Reader, out io.Writer) error
 	Server      Server
 	Web         Web
+	// Attack carries out the attack suite, writes the results, and reports whether everything that applies held.
+	Attack func(ctx context.Context, a Attack) (held bool, err error)
+}
+
+// Attack says which backend doctor --attack attacks, and how results are written.
+type Attack struct {
+	Backend  sandbox.Backend
+	Flags    []string // those that choose the backend on a command line
+	Out, Err *os.File
+	// WriteJSON writes the report to Out; nil is text.
+	WriteJSON func(report any) error
+	Live      bool // Err is a terminal that can show the case under way
+	Colour    bool // Out shows colours
+	Escape    func(string) string
+	Missing   func([]sandbox.Gap) string // lines about what the backend lacks
 }
 
 // Server is the HTTP API.

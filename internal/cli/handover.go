@@ -121,6 +121,9 @@ func (c *cli) lacks(cmd *cobra.Command) string {
 	if cmd.Annotations[runBy] == onlyTheFull {
 		return strings.TrimPrefix(cmd.CommandPath(), commandName+" ")
 	}
+	if f := cmd.Flags().Lookup("attack"); f != nil && f.Value.String() == "true" {
+		return "doctor --attack"
+	}
 	if f := cmd.Flags().Lookup("backend"); f != nil && app.Elsewhere(f.Value.String()) {
 		return "--backend " + f.Value.String()
 	}

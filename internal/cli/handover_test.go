@@ -62,6 +62,7 @@ func TestHandOver(t *testing.T) {
 			"unknown flag: --nonsense"},
 		"backend":                    {alone, []string{"exec", "--backend", "docker", "--", "true"}, "/nonexistent", "", 125, "--backend docker: it takes sandbox-rund"},
 		"backend by name":            {alone, []string{"exec", "--", "true"}, "/nonexistent", "SANDBOX_RUN_BACKEND=docker", 125, "--backend docker: it takes sandbox-rund"},
+		"attack":                     {alone, []string{"doctor", "--attack"}, "/nonexistent", "", 125, "doctor --attack: it takes sandbox-rund"},
 		"of a run":                   {alone, []string{"--backend=docker", "-l", "python", "-c", "1"}, "/nonexistent", "", 125, "--backend docker: it takes sandbox-rund"},
 		"another version":            {filepath.Join(together, fullName), heavy, "/nonexistent", handedOver + "=v0.0.7 go1.99", 125, "and sandbox-run is version v0.0.7 go1.99"},
 		"better, of another version": {filepath.Join(together, fullName), []string{"gc", "--dry-run", "--json"}, "/nonexistent", handedOver + "=v0.0.7\n" + beside, 0, `"dry_run":true`},

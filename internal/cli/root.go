@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
-	"github.com/sandbox-run/sandbox-run/internal/attack/hostile"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
@@ -71,7 +70,6 @@ func Main() { start(nil) }
 func MainFull(f Full) { start(&f) }
 
 func start(full *Full) {
-	hostile.Play() // if that is what doctor --attack has started us for
 	os.Exit(run(full, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
 }
 

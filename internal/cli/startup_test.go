@@ -63,24 +63,30 @@ func sumInits(t *testing.T, trace *bytes.Buffer) (sum float64, packages int) {
 	return sum, packages
 }
 
-// TestImports keeps out of the thin executable what is heavy to start or to carry. text/template
+// TestImports keeps out of the thin executable what is heavy to start or to carry, and what only tests sandboxes. text/template
 // comes with cobra and is never used: ours are plain functions, so the linker drops nearly all of it. Reading Go's syntax
 // (go/parser) costs 0.03 ms at the start.
 func TestImports(t *testing.T) {
 	if os.Getenv("SANDBOXTEST_GUEST") != "" {
 		t.Skip("no Go toolchain in the virtual machine; test.sh runs this on the host")
 	}
-	cmd := exec.Command("go", "list", "-deps", "-tags", "thin", "../../cmd/sandbox-run")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOFLAGS=-buildvcs=false")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
+	linked := func(executable string) []string {
+		cmd := exec.Command("go", "list", "-deps", "-tags", "thin", "../../cmd/"+executable)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOFLAGS=-buildvcs=false")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(out))
 	}
-	deps := strings.Fields(string(out))
-	if !slices.Contains(deps, "github.com/sandbox-run/sandbox-run/pkg/sandbox/native") {
-		t.Error("native is not linked: this test looks at the wrong thing")
+	deps, full := linked(commandName), linked(fullName)
+	for name, all := range map[string][]string{module + "/pkg/sandbox/native": deps, module + "/internal/attack": full} { // control
+		if !slices.Contains(all, name) {
+			t.Errorf("%s is not linked: this test looks at the wrong thing", name)
+		}
 	}
 	for _, heavy := range []string{
+		module + "/internal/attack", module + "/internal/conformance", module + "/internal/bench",
 		"net/http", "crypto/tls", "crypto/x509", "html/template", "expvar", "net/rpc", "log/syslog",
 		"encoding/xml", "encoding/gob", "go/types", "go/doc", "database/sql", "testing", "plugin",
 		"github.com/docker", "github.com/moby", "github.com/opencontainers", "github.com/prometheus",

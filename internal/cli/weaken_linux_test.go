@@ -23,12 +23,12 @@ import (
 // variantDir has the executables with the build tag weaken: those that the scripts have built, or new ones.
 var variantDir = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
-		if dir = filepath.Join(dir, "weakened"); hasFile(dir, commandName) {
+		if dir = filepath.Join(dir, "weakened"); hasFile(dir, fullName) {
 			return dir, nil
 		}
 	}
 	dir := filepath.Join(binDir, "weakened")
-	return dir, buildTagged(dir, "thin,weaken", commandName, "sandbox-init")
+	return dir, buildTagged(dir, "thin,weaken", commandName, fullName, "sandbox-init")
 })
 
 func hasFile(dir, name string) bool {
@@ -72,6 +72,7 @@ func weakening(t *testing.T, file string) (names []string) {
 
 // No shipped executable has code that takes walls down. A variant has.
 func TestShippedWithoutWeakening(t *testing.T) {
+	testenv.NeedSystem(t)
 	if os.Getenv("SANDBOXTEST_GUEST") != "" {
 		t.Skip("no Go toolchain in the virtual machine")
 	}
@@ -92,7 +93,7 @@ func TestShippedWithoutWeakening(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{commandName, "sandbox-init"} { // control
+	for _, name := range []string{commandName, fullName, "sandbox-init"} { // control
 		if len(weakening(t, filepath.Join(variants, name))) == 0 {
 			t.Errorf("the variant of %s takes no walls down", name)
 		}

@@ -41,13 +41,13 @@ func beVictim(plan string) int {
 	return 0
 }
 
-// attackerPath is a static executable that plays attackers: the command itself.
+// attackerPath is a static executable that plays attackers: the full command.
 var attackerPath = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
-		return filepath.Join(dir, "sandbox-run"), nil
+		return filepath.Join(dir, "sandbox-rund"), nil
 	}
 	exe := filepath.Join(engines.dir, "attacker")
-	cmd := exec.Command("go", "build", "-tags", "thin", "-buildvcs=false", "-o", exe, "github.com/sandbox-run/sandbox-run/cmd/sandbox-run")
+	cmd := exec.Command("go", "build", "-tags", "thin", "-buildvcs=false", "-o", exe, "github.com/sandbox-run/sandbox-run/cmd/sandbox-rund")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.New(string(out))

@@ -21,22 +21,22 @@ import (
 
 var attackerDir string // made by attackerPath
 
-// attackerPath is a static executable that plays attackers and victims: the command itself.
+// attackerPath is a static executable that plays attackers and victims: the full command.
 var attackerPath = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
-		return filepath.Join(dir, "sandbox-run"), nil
+		return filepath.Join(dir, "sandbox-rund"), nil
 	}
 	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-attacker-")
 	if err != nil {
 		return "", err
 	}
 	attackerDir = dir
-	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-init")
+	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund", "../../../cmd/sandbox-init")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.New(string(out))
 	}
-	return filepath.Join(dir, "sandbox-run"), os.Chmod(dir, 0o755)
+	return filepath.Join(dir, "sandbox-rund"), os.Chmod(dir, 0o755)
 })
 
 func removeAttacker() {

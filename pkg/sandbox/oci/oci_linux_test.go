@@ -52,7 +52,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	binDir = dir
-	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-init")
+	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund", "../../../cmd/sandbox-init")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.New(string(out))

@@ -17,7 +17,7 @@ func TestAttackSuite(t *testing.T) {
 	defer b.Close()
 	o := attack.Options{Backend: b, Within: 10 * time.Minute} // perhaps emulated
 	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
-		o.Executable = filepath.Join(dir, "sandbox-run")
+		o.Executable = filepath.Join(dir, "sandbox-rund")
 	}
 	r, err := attack.Run(context.Background(), o)
 	if err != nil {

@@ -1,6 +1,6 @@
 //go:build !weaken
 
-package cli
+package attack
 
 // weakenCases are the cases that an executable with the build tag weaken carries out (package weaken); nil is all.
 func weakenCases() []string { return nil }

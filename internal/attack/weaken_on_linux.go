@@ -1,6 +1,6 @@
 //go:build weaken
 
-package cli
+package attack
 
 import (
 	"os"
