@@ -8,8 +8,8 @@
 // a sandbox.Spec), hands it to the engine that internal/app puts together, and shows what came of it. No
 // logic of sandboxes or languages lives here.
 //
-//	cmd_run.go ──► source.go, tree.go, filling.go ──► run.go ──► stage.go, live.go ──► summary.go, format.go
-//	 flags          the code, and what is copied in     engine     what it prints       what became of it; bring.go: files
+//	cmd_run.go ──► source.go, cmd_template.go ──► cmd_run.go ──► backend.go, live.go ──► summary.go, format.go
+//	 flags          the code, and what is copied in   engine      what it prints          what became of it; bring.go: files
 //
 // Lifecycle. One sandbox per run, gone before the command returns. Main alone ends the process;
 // everything else returns errors and exit codes.

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -344,4 +348,97 @@ func failure(err error, code int) failureDocument {
 		doc.Verdict, doc.Error.Code = sandbox.VerdictCancelled, string(sandbox.VerdictCancelled)
 	}
 	return doc
+}
+
+func (c *cli) newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Say which version this is", Args: noArguments, DisableFlagsInUseLine: true,
+		RunE: func(*cobra.Command, []string) error { return c.printVersion() },
+	}
+}
+
+func (c *cli) printVersion() error {
+	_, err := fmt.Fprintln(c.std.out, c.executable(), version(debug.ReadBuildInfo()))
+	return err
+}
+
+// executable is the name of the one that runs.
+func (c *cli) executable() string {
+	if c.full != nil {
+		return fullName
+	}
+	return commandName
+}
+
+// version is what the build knows of itself: a release, or the commit it was made from.
+func version(info *debug.BuildInfo, ok bool) string {
+	if !ok {
+		return "unknown"
+	}
+	text := info.Main.Version
+	if text == "" {
+		text = "(devel)"
+	}
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision" && len(s.Value) >= 12:
+			text += " " + s.Value[:12]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			text += " modified"
+		}
+	}
+	return fmt.Sprintf("%s %s %s/%s", text, info.GoVersion, runtime.GOOS, runtime.GOARCH)
+}
+
+// signalCause is the signal that cancelled a run.
+type signalCause syscall.Signal
+
+func (s signalCause) Error() string {
+	name := map[syscall.Signal]string{syscall.SIGINT: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGQUIT: "SIGQUIT"}[syscall.Signal(s)]
+	return "cancelled by " + name
+}
+
+// onSignals ends a run in three steps: the first SIGINT, SIGTERM, SIGHUP or SIGQUIT cancels the context,
+// which ends the program gracefully; the second calls kill; the third ends us, and the sandbox
+// with us, in case something is stuck. Cancelling with any cause ends the listening too.
+func onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	// With a reader of SIGPIPE, writing to a closed pipe is an error like any other; without one
+	// it would end us with the sandbox still standing. Nobody needs to read the channel.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+
+	signals := make(chan os.Signal, 3)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(s) { // nohup, and background jobs of scripts, ask to be left alone
+			signal.Notify(signals, s)
+		}
+	}
+	go func() {
+		for count := 0; ; {
+			s, ok := (<-signals).(syscall.Signal)
+			if !ok {
+				continue
+			}
+			switch count++; count {
+			case 1:
+				cancel(signalCause(s))
+			case 2:
+				go kill()
+			default:
+				restoreTerminal()
+				os.Exit(codeSignalBase + int(s))
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
+// onSignals is for a run, which may begin at a server and go on here: there is one listener to a command, and whoever asks again only has another
+// kill.
+func (c *cli) onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
+	c.kill.Store(&kill)
+	if c.signalled == nil {
+		c.signalled, c.cancel = onSignals(func() { (*c.kill.Load())() })
+	}
+	return c.signalled, c.cancel
 }

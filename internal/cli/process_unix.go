@@ -37,3 +37,12 @@ func watchSize(changed func()) (stop func()) {
 		close(done)
 	})
 }
+
+// beforeReplace is called before this process becomes another executable.
+var beforeReplace = func() {}
+
+// replace makes another executable of this process. Every descriptor that we were given is still open in it. It returns only if it fails.
+func replace(path string, args, env []string) (int, error) {
+	beforeReplace()
+	return 0, syscall.Exec(path, args, env)
+}

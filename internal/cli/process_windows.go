@@ -7,6 +7,12 @@ import (
 	"os/signal"
 )
 
+// watchSize does nothing: there is no signal for it here, and no backend with a terminal either.
+func watchSize(func()) (stop func()) { return func() {} }
+
+// inForeground has no meaning here.
+func inForeground(*os.File) bool { return true }
+
 // replace runs another executable in our place and returns its exit code: a process here can not become another.
 func replace(path string, args, env []string) (int, error) {
 	// Ctrl-C reaches both of us; what it means is for the other to say.

@@ -1,5 +1,0 @@
-//go:build !cover && !windows
-
-package cli
-
-func lastWords() {}
