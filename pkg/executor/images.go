@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -346,4 +352,131 @@ func (i *Image) Command(entrypoint *string, args []string) ([]string, error) {
 		}
 	}
 	return command, nil
+}
+
+// StoredImages are those of a store, which is opened when one is asked for; nil without an error is no store yet.
+func StoredImages(open func() (*image.Store, error)) Images { return storedImages{open} }
+
+type storedImages struct {
+	open func() (*image.Store, error)
+}
+
+// Image leases an image of the store.
+func (s storedImages) Image(_ context.Context, ref string) (*Image, error) {
+	store, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	var img *image.Image
+	if store == nil {
+		err = image.ErrNotFound
+	} else {
+		img, err = store.Lookup(ref)
+	}
+	switch {
+	case errors.Is(err, image.ErrNotFound):
+		return nil, &sandbox.Error{Op: "image", Kind: sandbox.ErrNotFound, Err: fmt.Errorf("image %q is not here", ref)}
+	case err != nil:
+		return nil, &sandbox.Error{Op: "image", Kind: sandbox.ErrInvalid, Err: err}
+	}
+	if err := runsHere(img.Platform); err != nil {
+		return nil, &sandbox.Error{Op: "image " + ref, Kind: sandbox.ErrUnsupported, Err: err, Hint: "sandbox-run image pull --platform linux/" + runtime.GOARCH + " " + ref}
+	}
+	lease, err := store.Use(img)
+	if err != nil {
+		return nil, &sandbox.Error{Op: "image " + ref, Err: err}
+	}
+	c := &img.Config
+	return &Image{
+		ImageInfo: sandbox.ImageInfo{
+			ImageRef: sandbox.ImageRef{Reference: ref, ID: img.ID, Digest: img.Digest},
+			Env:      c.Env, Workdir: c.Workdir, Entrypoint: c.Entrypoint, Cmd: c.Cmd,
+		},
+		Dir: lease.Dir(), Release: func() { _ = lease.Close() }, // a lock that its file's end would give back too
+	}, nil
+}
+
+// emulators are what the kernel calls the programs that run those of another processor.
+var emulators = map[string]string{"amd64": "x86_64", "arm64": "aarch64", "riscv64": "riscv64", "s390x": "s390x", "ppc64le": "ppc64le", "loong64": "loongarch64"}
+
+// runsHere refuses an image whose programs this machine can not execute: all that would be seen of it is an exec format error.
+func runsHere(platform string) error {
+	system, rest, _ := strings.Cut(platform, "/")
+	arch, _, _ := strings.Cut(rest, "/")
+	switch {
+	case system == "linux" && arch == runtime.GOARCH:
+		return nil
+	case system == "linux" && emulators[arch] != "":
+		if _, err := os.Stat("/proc/sys/fs/binfmt_misc/qemu-" + emulators[arch]); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("it is for %s, and this machine is linux/%s", platform, runtime.GOARCH)
+}
+
+// userImages is the store of whoever runs this: where SANDBOX_RUN_IMAGES says, or in the usual place.
+func userImages() (*image.Store, error) {
+	dir := os.Getenv("SANDBOX_RUN_IMAGES")
+	if dir == "" {
+		var err error
+		if dir, err = image.DefaultDir(); err != nil {
+			return nil, err
+		}
+	} else if !filepath.IsAbs(dir) {
+		return nil, sandbox.Invalid("SANDBOX_RUN_IMAGES", "%q is not an absolute path", dir)
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // looking makes nothing
+	}
+	return image.Open(dir)
+}
+
+// asker runs programs of an image, to be told what they are: in one sandbox, which is made when the first is asked.
+type asker struct {
+	manager *sandbox.Manager
+	spec    sandbox.Spec
+	begin   func() (done func()) // told that it takes a while
+
+	once sync.Once
+	id   string
+	err  error
+	done func()
+}
+
+// askLimits are what a program may use to say what it is.
+func askLimits(m sandbox.Machine) sandbox.Limits {
+	l, _ := sandbox.Limits{Wall: 20 * time.Second, Memory: 512 * sandbox.MiB, Processes: 256, CPUs: float64(m.CPUs), Output: 64 * sandbox.KiB}.Clamp(m)
+	return l
+}
+
+func (a *asker) ask(ctx context.Context, args ...string) (toolchain.Answer, error) {
+	a.once.Do(func() {
+		if a.begin != nil {
+			a.done = a.begin()
+		}
+		a.id, a.err = a.manager.Create(ctx, a.spec)
+	})
+	if a.err != nil {
+		return toolchain.Answer{}, a.err
+	}
+	r, err := a.manager.Run(ctx, a.id, sandbox.Process{Args: args}, sandbox.IO{})
+	if err != nil {
+		return toolchain.Answer{}, err
+	}
+	said := toolchain.Answer{Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()), Exit: r.Exit.Code}
+	if !r.Success() && (r.Verdict != sandbox.VerdictNonzeroExit || said.Exit == 0) {
+		said.Exit = sandbox.CLICode(r.Verdict, r.Exit)
+		said.Stderr = strings.TrimSpace(failure(r).Error()) + "\n" + said.Stderr
+	}
+	return said, ctx.Err()
+}
+
+// close removes the sandbox. What can not be removed, the manager's Close finds and reports.
+func (a *asker) close(ctx context.Context) {
+	if a.id != "" {
+		_ = a.manager.Delete(context.WithoutCancel(ctx), a.id)
+	}
+	if a.done != nil {
+		a.done()
+	}
 }

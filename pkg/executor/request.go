@@ -3,6 +3,7 @@ package executor
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -227,4 +228,88 @@ func find(files []File, p string) *File {
 		return nil
 	}
 	return &files[i]
+}
+
+// understands refuses options that the language would ignore: a restriction that is not kept must not be accepted.
+func (l *Language) understands(o LanguageOptions) error {
+	for _, opt := range []struct {
+		name  string
+		given bool
+	}{
+		{"commands", len(o.Commands) > 0}, {"forbid-imports", len(o.ForbidImports) > 0}, {"release", o.Release},
+		{"edition", o.Edition != ""}, {"test", o.Test}, {"setup", len(o.Setup) > 0},
+	} {
+		if opt.given && !slices.Contains(l.Options, opt.name) {
+			return sandbox.Invalid(opt.name, "%s has no such option", l.Title)
+		}
+	}
+	return nil
+}
+
+func errNoKit(language string) error {
+	return &sandbox.Error{
+		Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", language),
+		Hint: "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
+	}
+}
+
+// errKit is what kept the kit from doing its work, as it says it.
+func errKit(op string, stderr []byte) error {
+	said := strings.TrimSpace(string(stderr))
+	if strings.Contains(said, "could not map anonymous shared memory") {
+		return &sandbox.Error{
+			Op: op, Kind: sandbox.ErrUnsupported, Err: errors.New("a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)"),
+			Hint: "sandbox-run doctor, which says how to have cgroups",
+		}
+	}
+	return &sandbox.Error{Op: op, Err: errors.New(said)}
+}
+
+// Weight is what a run counts for where it is decided how many there may be at a time.
+type Weight struct {
+	Memory sandbox.Size
+	CPUs   float64
+}
+
+// copies is how often what is kept of each of the two streams is in our own memory at the most where it has no space on disk: as it was printed,
+// and in the document that is made of it.
+const copies = 2 * 2
+
+// ownMemory is what a run takes of our own memory where output has space on disk: both streams, the compilers' output, and buffers.
+const ownMemory = 2*sandbox.OutputMemory + 2*sandbox.MiB
+
+// Weight is what a request may take, without planning it: the larger of what its phases do, and what we keep of its output meanwhile.
+//
+// A program may use all of its memory, and is counted for that. A compiler may use far more than it ever does: its limit is there for the one in a
+// thousand. It is counted for what compilers of its language are seen to need, unless the request itself says how much it is to have. Otherwise a small
+// machine would compile one program at a time and be idle for the rest; what the one in a thousand takes beyond, the server finds out by looking at
+// what the machine has left.
+func (e *Executor) Weight(req Request) Weight {
+	lang := &Language{}
+	if l, err := e.lookUp(req.Language); err == nil && req.Language != "" {
+		lang = l
+	} else if j, err := e.newJob(&req); err == nil {
+		lang = j.lang // of a request that is wrong, whoever runs it says so
+	}
+	m := e.manager.Machine()
+	run, _ := lang.Limits.Or(sandbox.DefaultLimits()).Clamp(m)
+	compile, _ := lang.Compile.Or(compileDefaults(m)).Clamp(m)
+	run, compile = req.Limits.Or(run), req.CompileLimits.Or(compile)
+	if req.Lower != nil {
+		req.Lower(&run, &compile)
+	}
+	w := Weight{run.Memory, run.CPUs}
+	if lang.Working > 0 {
+		most := compile.Memory
+		if req.CompileLimits.Memory == 0 {
+			most = min(most, lang.Working)
+		}
+		w.Memory = max(w.Memory, most)
+	}
+	if req.OutputSpace != nil {
+		w.Memory += min(copies*run.Output, ownMemory)
+	} else {
+		w.Memory += copies * run.Output
+	}
+	return w
 }

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 )
 
 func tryLock(f *os.File, shared bool) error {
@@ -59,4 +61,13 @@ func othersWrite(dir string) error {
 		return fmt.Errorf("%s can be written to by others; try: chmod go-w %s", dir, dir)
 	}
 	return nil
+}
+
+// openDefault is the backend of those who choose none.
+func openDefault() (sandbox.Backend, error) {
+	b, err := native.New(native.Options{})
+	if err != nil {
+		return nil, err // not the nil *native.Backend: in an interface it is not nil
+	}
+	return b, nil
 }
