@@ -1,0 +1,133 @@
+package spawn
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Alive reports whether the init has not died yet.
+func (i *Init) Alive() bool {
+	for {
+		fds := []unix.PollFd{{Fd: int32(i.pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		if !errors.Is(err, unix.EINTR) { // of our own runtime's signals, which end even a look that does not wait
+			return err == nil && n == 0
+		}
+	}
+}
+
+// Done closes when the init is exiting or dead.
+func (i *Init) Done() <-chan struct{} { return i.done }
+
+// end ends the init and everything it has started. Without a pid namespace that is the init's own
+// work: a signal that it can not catch would orphan its programs.
+func (i *Init) end() {
+	if i.whole {
+		i.kill()
+	} else {
+		i.HangUp()
+	}
+}
+
+// Kill ends the init, and with it everything in its pid namespace. It may be called in any state, twice.
+func (i *Init) Kill() { i.kill() }
+
+func (i *Init) kill() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.reaped {
+		return
+	}
+	if i.keeper != nil {
+		i.keeper()
+		return
+	}
+	_ = unix.PidfdSendSignal(i.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it is dead already
+}
+
+// HangUp closes our end of the socket: the init takes that as its end, and ends its descendants.
+// Twice is fine.
+func (i *Init) HangUp() { i.conn.close() }
+
+// Abandon ends and buries an init that Setup was never called on, or has failed on.
+func (i *Init) Abandon() bool {
+	i.kill()
+	close(i.done)
+	return i.Reap(abandonPatience, nil)
+}
+
+// abandonPatience is how long an init that was killed may take to be gone.
+const abandonPatience = 2 * time.Second
+
+// Reap waits until the init has ended, lets look read what /proc still says about it, and releases it.
+// The init must have been told to end. When it has not ended within patience, because the kernel holds
+// one of its processes where no signal reaches, Reap returns false and goes on in the background. Twice
+// is fine.
+func (i *Init) Reap(patience time.Duration, look func(pid int)) bool {
+	deadline := time.Now().Add(patience)
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-i.done:
+		if i.reap(deadline, look) {
+			return true
+		}
+	case <-t.C:
+	}
+	go func() {
+		<-i.done
+		for !i.reap(time.Now().Add(time.Minute), nil) {
+			i.kill()
+		}
+	}()
+	return false
+}
+
+// reap waits for the process until the deadline. The socket has closed, so the kernel is at work and
+// this does not block for long.
+func (i *Init) reap(deadline time.Time, look func(pid int)) bool {
+	for {
+		i.mu.Lock()
+		if i.reaped {
+			i.mu.Unlock()
+			return true
+		}
+		fds := []unix.PollFd{{Fd: int32(i.pidfd), Events: unix.POLLIN}}
+		i.mu.Unlock()
+		n, err := unix.Poll(fds, max(1, int(time.Until(deadline).Milliseconds())))
+		if err != nil && err != unix.EINTR || n == 0 && time.Now().After(deadline) {
+			return false
+		}
+		if n > 0 {
+			break
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.reaped {
+		return true
+	}
+	if look != nil {
+		look(i.pid)
+	}
+	i.reaped = true
+	i.wait()
+	i.conn.close()
+	return true
+}
+
+// wait buries the process and lets go of its descriptor.
+func (i *Init) wait() {
+	if i.last != nil {
+		i.last()
+	}
+	for {
+		_, err := unix.Wait4(i.pid, nil, unix.WALL, nil)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	_ = unix.Close(i.pidfd)
+}
