@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -49,7 +50,7 @@ func (c *cli) languages(cmd *cobra.Command) error {
 	t := c.newTable(c.std.out, "LANGUAGE", "STATE", "VERSION", "PROGRAM")
 	var lacking strings.Builder
 	for _, a := range all {
-		if err := t.add(a.Name, string(a.State), orDefault(a.Version, "-"), program(a)); err != nil {
+		if err := t.add(a.Name, string(a.State), cmp.Or(a.Version, "-"), program(a)); err != nil {
 			return err
 		}
 		if a.State == executor.Ready {
@@ -76,5 +77,5 @@ func program(a executor.Availability) string {
 	if a.Image != "" {
 		return "image " + a.Image
 	}
-	return orDefault(a.Path, "-")
+	return cmp.Or(a.Path, "-")
 }

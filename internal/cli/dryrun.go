@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -24,9 +25,9 @@ func (c *cli) printPlan(p *executor.Plan, backend string) error {
 func inForce(p *executor.Plan) *executor.Plan {
 	whole := *p
 	s := &whole.Spec
-	s.Require = sandbox.Tier(orDefault(string(s.Require), string(sandbox.TierContainer)))
-	s.Network = sandbox.NetworkMode(orDefault(string(s.Network), string(sandbox.NetworkNone)))
-	s.Workdir = orDefault(s.Workdir, sandbox.WorkspaceDir)
+	s.Require = sandbox.Tier(cmp.Or(string(s.Require), string(sandbox.TierContainer)))
+	s.Network = sandbox.NetworkMode(cmp.Or(string(s.Network), string(sandbox.NetworkNone)))
+	s.Workdir = cmp.Or(s.Workdir, sandbox.WorkspaceDir)
 	if s.User == (sandbox.User{}) {
 		s.User = sandbox.DefaultUser
 	}
@@ -58,11 +59,11 @@ func planText(p *executor.Plan, backend string) string {
 	fmt.Fprintf(&b, "\nsandbox\n")
 	row("backend", "%s", backend)
 	if from := s.Root.From; from.Reference != "" {
-		row("image", "%s (%s)", from.Reference, orDefault(from.Digest, orDefault(from.ID, "of unknown digest")))
+		row("image", "%s (%s)", from.Reference, cmp.Or(from.Digest, from.ID, "of unknown digest"))
 	}
-	row("require", "%s", orDefault(string(s.Require), string(sandbox.TierContainer)))
-	row("network", "%s", orDefault(string(s.Network), string(sandbox.NetworkNone)))
-	row("directory", "%s", orDefault(s.Workdir, sandbox.WorkspaceDir))
+	row("require", "%s", cmp.Or(string(s.Require), string(sandbox.TierContainer)))
+	row("network", "%s", cmp.Or(string(s.Network), string(sandbox.NetworkNone)))
+	row("directory", "%s", cmp.Or(s.Workdir, sandbox.WorkspaceDir))
 	for _, m := range s.Root.Add {
 		if m.Source == m.Target {
 			row("shows", "%s", m.Target)
@@ -151,11 +152,4 @@ func commandLine(args []string) string {
 		}
 	}
 	return strings.Join(words, " ")
-}
-
-func orDefault(value, fallback string) string {
-	if value == "" {
-		return fallback
-	}
-	return value
 }

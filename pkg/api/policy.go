@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"os"
 	"path"
 	"slices"
@@ -16,42 +17,35 @@ import (
 
 // withDefaults fills in what is left open.
 func (p Policy) withDefaults() Policy {
-	orElse(&p.MaxBody, 32*sandbox.MiB)
-	orElse(&p.BodyTimeout, 30*time.Second)
-	orElse(&p.Require, sandbox.TierContainer)
-	orElse(&p.MostWorkspaces, workspace.Most{Workspaces: 16, Bytes: 16 * sandbox.GiB})
+	p.MaxBody = cmp.Or(p.MaxBody, 32*sandbox.MiB)
+	p.BodyTimeout = cmp.Or(p.BodyTimeout, 30*time.Second)
+	p.Require = cmp.Or(p.Require, sandbox.TierContainer)
+	p.MostWorkspaces = cmp.Or(p.MostWorkspaces, workspace.Most{Workspaces: 16, Bytes: 16 * sandbox.GiB})
 	if p.Ceilings == nil {
 		p.Ceilings = CeilingsOf(ceiling.Default())
 	}
 	return p
 }
 
-func orElse[T comparable](field *T, fallback T) {
-	var zero T
-	if *field == zero {
-		*field = fallback
-	}
-}
-
 // withDefaults fills in what is left open.
 func (k Keep) withDefaults(keys bool) Keep {
-	orElse(&k.For, time.Hour)
-	orElse(&k.Runs, 10_000)
-	orElse(&k.Open, 10_000)
-	orElse(&k.Memory, sandbox.MiB)
-	orElse(&k.Events, 64*sandbox.MiB)
-	orElse(&k.Total, 4*sandbox.GiB)
-	orElse(&k.Spill, 4*sandbox.GiB)
+	k.For = cmp.Or(k.For, time.Hour)
+	k.Runs = cmp.Or(k.Runs, 10_000)
+	k.Open = cmp.Or(k.Open, 10_000)
+	k.Memory = cmp.Or(k.Memory, sandbox.MiB)
+	k.Events = cmp.Or(k.Events, 64*sandbox.MiB)
+	k.Total = cmp.Or(k.Total, 4*sandbox.GiB)
+	k.Spill = cmp.Or(k.Spill, 4*sandbox.GiB)
 	share := 1
 	if keys {
 		share = 2
 	}
-	orElse(&k.RunsPerKey, max(1, k.Runs/share))
-	orElse(&k.TotalPerKey, k.Total/sandbox.Size(share))
-	orElse(&k.Uploads, sandbox.GiB)
-	orElse(&k.Upload, 64*sandbox.MiB)
-	orElse(&k.UploadFor, time.Hour)
-	orElse(&k.Interactive, time.Minute)
+	k.RunsPerKey = cmp.Or(k.RunsPerKey, max(1, k.Runs/share))
+	k.TotalPerKey = cmp.Or(k.TotalPerKey, k.Total/sandbox.Size(share))
+	k.Uploads = cmp.Or(k.Uploads, sandbox.GiB)
+	k.Upload = cmp.Or(k.Upload, 64*sandbox.MiB)
+	k.UploadFor = cmp.Or(k.UploadFor, time.Hour)
+	k.Interactive = cmp.Or(k.Interactive, time.Minute)
 	return k
 }
 

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,7 @@ func (c *CodeExecutor) Execute(ctx context.Context, req ExecutionRequest) (*Exec
 		return nil, err
 	}
 	timeout := req.Timeout
-	pick(&timeout, c.timeout)
+	timeout = cmp.Or(timeout, c.timeout)
 	r, err := c.engine.Execute(ctx, Request{Language: req.Language, Code: req.Code, Limits: sandbox.Limits{Wall: timeout}})
 	if err != nil {
 		return nil, err
@@ -222,7 +223,7 @@ func (config SandboxConfig) spec(files []MountedFile, m sandbox.Machine) (sandbo
 	defaults, _ := sandbox.Limits{Wall: commandTimeout, Memory: commandMemory, CPUs: 1}.Clamp(m)
 	spec := sandbox.Spec{Limits: limits.Or(defaults), Workdir: config.Workdir}
 	dir := spec.Workdir
-	pick(&dir, sandbox.WorkspaceDir)
+	dir = cmp.Or(dir, sandbox.WorkspaceDir)
 	if config.Image == "" || len(files) > 0 { // of an image it is the image's own, but for a command that has files
 		spec.Workdir = dir
 	}

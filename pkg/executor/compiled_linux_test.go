@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -44,7 +45,7 @@ func runProgramsOn(t *testing.T, e *Executor, language string, all []program) {
 			if p.all {
 				testenv.NeedAll(t, "the other programs")
 			}
-			pick(&p.req.Language, language)
+			p.req.Language = cmp.Or(p.req.Language, language)
 			if p.in != "" {
 				p.req.Stdin = strings.NewReader(p.in)
 			}

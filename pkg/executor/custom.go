@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -236,7 +237,7 @@ func (l *Language) complete() error {
 	if len(c.compile) > 0 && !slices.ContainsFunc(c.compile, func(w string) bool { return strings.Contains(w, "{out}") }) {
 		return errors.New(`compile does not say {out}: where is what it makes?`)
 	}
-	pick(&l.Title, l.Name)
+	l.Title = cmp.Or(l.Title, l.Name)
 	if l.Source == "" {
 		l.Source = "main"
 		if len(l.Extensions) > 0 {

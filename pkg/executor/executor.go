@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -136,7 +137,7 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	if req.Code != "" {
 		code := File{Path: req.Name, Data: []byte(req.Code)}
 		if j.lang == nil {
-			pick(&code.Path, "code")
+			code.Path = cmp.Or(code.Path, "code")
 			if j.lang, err = e.detect([]File{code}, code.Path); err != nil {
 				return nil, err
 			}

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -163,7 +164,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	}
 	j.plan.Notes = append(j.plan.Notes, j.notes...)
 	if j.image != nil {
-		pick(&j.plan.Spec.Workdir, sandbox.WorkspaceDir) // where the program is, not where the image would start
+		j.plan.Spec.Workdir = cmp.Or(j.plan.Spec.Workdir, sandbox.WorkspaceDir) // where the program is, not where the image would start
 		j.plan.Notes = append(j.plan.Notes, j.image.Apply(&j.plan.Spec)...)
 	}
 	j.dir = sandbox.WorkspaceDir
@@ -209,7 +210,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		}
 		limits := j.compiling
 		limits.Disk, limits.Inodes = 0, 0 // the sandbox's
-		pick(&limits.Output, j.plan.Spec.Limits.Output)
+		limits.Output = cmp.Or(limits.Output, j.plan.Spec.Limits.Output)
 		p.Limits, p.Network = limits, sandbox.NetworkNone
 		if phase.Again != nil {
 			phase.Again.Limits, phase.Again.Network, phase.Again.Followed = p.Limits, p.Network, p.Followed
@@ -222,13 +223,6 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 func lowered(note string, l sandbox.Limits) bool {
 	return strings.HasPrefix(note, "cpus") && l.CPUs != 0 || strings.HasPrefix(note, "memory") && l.Memory != 0 ||
 		strings.HasPrefix(note, "open-files") && l.OpenFiles != 0
-}
-
-func pick[T comparable](field *T, fallback T) {
-	var zero T
-	if *field == zero {
-		*field = fallback
-	}
 }
 
 // inside is where a file of the program lies.

@@ -78,8 +78,8 @@ func auditEntry(door audit.Door, id string, command []string, s *sandbox.Spec, r
 		Policy: audit.Policy{Network: s.Network, Require: s.Require, Limits: &s.Limits},
 	}
 	entry.Policy.Image, entry.Policy.ImageDigest = s.Root.From.Reference, cmp.Or(s.Root.From.Digest, s.Root.From.ID)
-	pick(&entry.Policy.Network, sandbox.NetworkNone)
-	pick(&entry.Policy.Require, sandbox.TierContainer)
+	entry.Policy.Network = cmp.Or(entry.Policy.Network, sandbox.NetworkNone)
+	entry.Policy.Require = cmp.Or(entry.Policy.Require, sandbox.TierContainer)
 	if r != nil {
 		entry.Verdict, entry.ExitCode, entry.Metrics = r.Verdict, r.Exit.Code, &r.Metrics
 		entry.Policy.Tier, entry.Policy.Backend, entry.Policy.Limits = r.Isolation.Tier, r.Isolation.Backend, &r.Limits

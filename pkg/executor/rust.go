@@ -2,6 +2,7 @@ package executor
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -57,7 +58,7 @@ func planRustc(j *job) (*Phase, error) {
 		}
 	}
 	edition := j.req.Options.Edition
-	pick(&edition, defaultEdition)
+	edition = cmp.Or(edition, defaultEdition)
 	if !slices.Contains([]string{"2015", "2018", "2021", "2024"}, edition) {
 		return nil, sandbox.Invalid("edition", "%q is none of 2015, 2018, 2021, 2024", edition)
 	}

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -125,24 +126,17 @@ func (m Machine) openFiles() int {
 
 // Or fills what l leaves open from base.
 func (l Limits) Or(base Limits) Limits {
-	pick(&l.Wall, base.Wall)
-	pick(&l.Grace, base.Grace)
-	pick(&l.CPUs, base.CPUs)
-	pick(&l.CPUTime, base.CPUTime)
-	pick(&l.Memory, base.Memory)
-	pick(&l.Disk, base.Disk)
-	pick(&l.Inodes, base.Inodes)
-	pick(&l.Processes, base.Processes)
-	pick(&l.OpenFiles, base.OpenFiles)
-	pick(&l.Output, base.Output)
+	l.Wall = cmp.Or(l.Wall, base.Wall)
+	l.Grace = cmp.Or(l.Grace, base.Grace)
+	l.CPUs = cmp.Or(l.CPUs, base.CPUs)
+	l.CPUTime = cmp.Or(l.CPUTime, base.CPUTime)
+	l.Memory = cmp.Or(l.Memory, base.Memory)
+	l.Disk = cmp.Or(l.Disk, base.Disk)
+	l.Inodes = cmp.Or(l.Inodes, base.Inodes)
+	l.Processes = cmp.Or(l.Processes, base.Processes)
+	l.OpenFiles = cmp.Or(l.OpenFiles, base.OpenFiles)
+	l.Output = cmp.Or(l.Output, base.Output)
 	return l
-}
-
-func pick[T comparable](field *T, fallback T) {
-	var zero T
-	if *field == zero {
-		*field = fallback
-	}
 }
 
 // Validate refuses limits no machine could honour. Only fields that are set are looked at.

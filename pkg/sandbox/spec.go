@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -68,7 +69,7 @@ const (
 
 // Process is one command to run in a sandbox.
 type Process struct {
-	// Phase names the pid namespace and cgroup the process lives in ("install", "compile", "run").
+	// Phase names the pid namespace and cgroup the process lives in ("compile", "run").
 	// Processes that name a phase which is alive join it, and its limits; otherwise it is made.
 	Phase   string            `json:"phase,omitempty"` // default "run"
 	Args    []string          `json:"args"`
@@ -137,11 +138,11 @@ func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) 
 		}
 	}
 	s.Limits = s.Limits.Or(defaults)
-	pick(&s.Network, NetworkNone)
-	pick(&s.Scratch, ScratchAuto)
-	pick(&s.Require, TierContainer)
-	pick(&s.Workdir, WorkspaceDir)
-	pick(&s.Hostname, UserName)
+	s.Network = cmp.Or(s.Network, NetworkNone)
+	s.Scratch = cmp.Or(s.Scratch, ScratchAuto)
+	s.Require = cmp.Or(s.Require, TierContainer)
+	s.Workdir = cmp.Or(s.Workdir, WorkspaceDir)
+	s.Hostname = cmp.Or(s.Hostname, UserName)
 	s.User = s.User.orDefault()
 	s.Env = maps.Clone(s.Env)
 	s.Volumes = slices.Clone(s.Volumes)
@@ -343,9 +344,9 @@ func (p Process) complete(s Spec, m Machine) (Process, error) {
 		return p, Invalid("limits", "disk and inodes belong to the sandbox, not to one of its processes")
 	}
 	p.Limits = p.Limits.Or(s.Limits)
-	pick(&p.Phase, DefaultPhase)
-	pick(&p.Workdir, s.Workdir)
-	pick(&p.Network, s.Network)
+	p.Phase = cmp.Or(p.Phase, DefaultPhase)
+	p.Workdir = cmp.Or(p.Workdir, s.Workdir)
+	p.Network = cmp.Or(p.Network, s.Network)
 	if len(p.Args) == 0 || p.Args[0] == "" {
 		return p, Invalid("command", "no program is named")
 	}

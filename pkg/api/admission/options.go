@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -43,10 +44,10 @@ func (o *Options) complete() error {
 			return fmt.Errorf("admission: %s: %d is less than zero", name, n)
 		}
 	}
-	fill(&o.Overcommit, 4)
-	fill(&o.CPUs, float64(o.Machine.CPUs)*o.Overcommit)
+	o.Overcommit = cmp.Or(o.Overcommit, 4)
+	o.CPUs = cmp.Or(o.CPUs, float64(o.Machine.CPUs)*o.Overcommit)
 	if o.Memory == 0 {
-		fill(&o.Reserve, min(max(o.Machine.Memory/8, 256*sandbox.MiB), 4*sandbox.GiB))
+		o.Reserve = cmp.Or(o.Reserve, min(max(o.Machine.Memory/8, 256*sandbox.MiB), 4*sandbox.GiB))
 		if o.Reserve >= o.Machine.Memory {
 			return fmt.Errorf("admission: a reserve of %s leaves nothing of the %s of this machine; set a smaller one", o.Reserve, o.Machine.Memory)
 		}
@@ -55,18 +56,11 @@ func (o *Options) complete() error {
 	if o.CPUs < 0.001 {
 		return fmt.Errorf("admission: %v cpus can not be promised to anybody", o.CPUs)
 	}
-	fill(&o.Queue, 256)
-	fill(&o.QueuePerKey, o.Queue)
-	fill(&o.Wait, 30*time.Second)
-	fill(&o.Overtake, 16)
+	o.Queue = cmp.Or(o.Queue, 256)
+	o.QueuePerKey = cmp.Or(o.QueuePerKey, o.Queue)
+	o.Wait = cmp.Or(o.Wait, 30*time.Second)
+	o.Overtake = cmp.Or(o.Overtake, 16)
 	return nil
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // promise is what a run may use, or all runs together. Cores are counted in thousandths, so that sums are exact.
@@ -80,7 +74,7 @@ func cores(f float64) int64 { return int64(math.Ceil(min(f, 1e6) * 1000)) }
 // of is the promise of an ask within a budget: what is larger than all of it takes all of it.
 func (budget promise) of(memory sandbox.Size, cpus float64) promise {
 	d := sandbox.DefaultLimits()
-	fill(&memory, d.Memory)
+	memory = cmp.Or(memory, d.Memory)
 	if !(cpus > 0) { // NaN, too
 		cpus = d.CPUs
 	}

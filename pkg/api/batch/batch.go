@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -47,20 +48,13 @@ type Handler struct {
 
 // New makes a handler.
 func New(s Server, o Options) *Handler {
-	fill(&o.Items, 1000)
-	fill(&o.Parallel, 4)
-	fill(&o.Patience, 5*time.Minute)
+	o.Items = cmp.Or(o.Items, 1000)
+	o.Parallel = cmp.Or(o.Parallel, 4)
+	o.Patience = cmp.Or(o.Patience, 5*time.Minute)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Handler{o, s}
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Mount adds the route to a server, and to its document.

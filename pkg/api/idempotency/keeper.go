@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"crypto/sha256"
@@ -66,21 +67,14 @@ type entry struct {
 
 // New makes a keeper.
 func New(o Options) *Keeper {
-	fill(&o.For, time.Hour)
-	fill(&o.Keys, 10_000)
-	fill(&o.PerOwner, max(1, o.Keys/4))
-	fill(&o.Memory, 64*sandbox.MiB)
-	fill(&o.OfOwner, o.Memory/2)
-	fill(&o.Answer, 8*sandbox.MiB)
-	fill(&o.Waiting, 16)
+	o.For = cmp.Or(o.For, time.Hour)
+	o.Keys = cmp.Or(o.Keys, 10_000)
+	o.PerOwner = cmp.Or(o.PerOwner, max(1, o.Keys/4))
+	o.Memory = cmp.Or(o.Memory, 64*sandbox.MiB)
+	o.OfOwner = cmp.Or(o.OfOwner, o.Memory/2)
+	o.Answer = cmp.Or(o.Answer, 8*sandbox.MiB)
+	o.Waiting = cmp.Or(o.Waiting, 16)
 	return &Keeper{o: o, entries: map[id]*entry{}, done: list.New(), owners: map[string]*holding{}}
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Attach has the keeper look for asynchronous runs in what the server keeps.

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -90,28 +91,21 @@ type Options struct {
 const maxBody = 64 << 20
 
 func (o *Options) complete() {
-	fill(&o.Attempts, 8)
-	fill(&o.First, 5*time.Second)
-	fill(&o.Longest, 15*time.Minute)
-	fill(&o.Timeout, 10*time.Second)
-	fill(&o.Parallel, 8)
-	fill(&o.PerHost, 2)
-	fill(&o.Queue, 10_000)
-	fill(&o.PerOwner, max(1, o.Queue/4))
-	fill(&o.Disk, 1<<30)
-	fill(&o.Agent, "sandbox-run")
+	o.Attempts = cmp.Or(o.Attempts, 8)
+	o.First = cmp.Or(o.First, 5*time.Second)
+	o.Longest = cmp.Or(o.Longest, 15*time.Minute)
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
+	o.Parallel = cmp.Or(o.Parallel, 8)
+	o.PerHost = cmp.Or(o.PerHost, 2)
+	o.Queue = cmp.Or(o.Queue, 10_000)
+	o.PerOwner = cmp.Or(o.PerOwner, max(1, o.Queue/4))
+	o.Disk = cmp.Or(o.Disk, 1<<30)
+	o.Agent = cmp.Or(o.Agent, "sandbox-run")
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Ended == nil {
 		o.Ended = func(Outcome) {}
-	}
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
 	}
 }
 

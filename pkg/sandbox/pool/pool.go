@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
@@ -42,25 +43,18 @@ type Options struct {
 
 func (o Options) complete() Options {
 	cpus := runtime.NumCPU()
-	pick(&o.Memory, 1*sandbox.GiB)
-	pick(&o.CPU, float64(cpus)/2)
-	pick(&o.Members, 64)
-	pick(&o.PerShape, 16)
-	pick(&o.Parallel, max(1, cpus/2))
-	pick(&o.MaxAge, 10*time.Minute)
-	pick(&o.Keep, 10*time.Minute)
-	pick(&o.ZygoteAge, 5*time.Minute)
-	pick(&o.ZygoteForks, 1000)
-	pick(&o.Patience, 30*time.Second)
-	pick(&o.Answer, 5*time.Second)
+	o.Memory = cmp.Or(o.Memory, 1*sandbox.GiB)
+	o.CPU = cmp.Or(o.CPU, float64(cpus)/2)
+	o.Members = cmp.Or(o.Members, 64)
+	o.PerShape = cmp.Or(o.PerShape, 16)
+	o.Parallel = cmp.Or(o.Parallel, max(1, cpus/2))
+	o.MaxAge = cmp.Or(o.MaxAge, 10*time.Minute)
+	o.Keep = cmp.Or(o.Keep, 10*time.Minute)
+	o.ZygoteAge = cmp.Or(o.ZygoteAge, 5*time.Minute)
+	o.ZygoteForks = cmp.Or(o.ZygoteForks, 1000)
+	o.Patience = cmp.Or(o.Patience, 30*time.Second)
+	o.Answer = cmp.Or(o.Answer, 5*time.Second)
 	return o
-}
-
-func pick[T comparable](field *T, fallback T) {
-	var zero T
-	if *field == zero {
-		*field = fallback
-	}
 }
 
 // Pool is a backend whose sandboxes are often there already. It owns the backend below.
