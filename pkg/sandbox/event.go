@@ -103,13 +103,13 @@ func (o Output) Bytes() []byte {
 // Truncated reports whether something was dropped.
 func (o Output) Truncated() bool { return o.Dropped > 0 }
 
-// Recorder numbers the events of a run, hands them to a live reader one by one, and keeps the head
+// recorder numbers the events of a run, hands them to a live reader one by one, and keeps the head
 // and tail of each stream. The live reader is exact and may block: the program then waits. What
 // is kept is bounded.
 //
 // emitting is held while the live reader is called and orders everything; mu guards the kept
 // state and is only ever held for a moment, so that a result can be read while a reader blocks.
-type Recorder struct {
+type recorder struct {
 	live  func(Event)
 	spill *Spill
 	// The directory is opened before the program starts: one that can reach it may put a link in its place.
@@ -138,14 +138,10 @@ type stream struct {
 
 var streamKinds = [2]EventKind{EventStdout, EventStderr}
 
-// NewRecorder keeps up to keep bytes per stream, in memory. live, spill and full may be nil.
-func NewRecorder(keep Size, live func(Event), spill *Spill, full func()) *Recorder {
-	return newRecorder(keep, live, spill, nil, full)
-}
-
-// newRecorder has space for what is more than OutputMemory; nil: everything is in memory.
-func newRecorder(keep Size, live func(Event), spill *Spill, space *OutputSpace, full func()) *Recorder {
-	r := &Recorder{live: live, keep: keep, spill: spill, full: full}
+// newRecorder keeps up to keep bytes per stream. It has space for what is more than OutputMemory; nil: everything is in memory. live, spill and
+// full may be nil.
+func newRecorder(keep Size, live func(Event), spill *Spill, space *OutputSpace, full func()) *recorder {
+	r := &recorder{live: live, keep: keep, spill: spill, full: full}
 	for i := range r.streams {
 		r.streams[i].init(keep, space)
 	}
@@ -157,7 +153,7 @@ func newRecorder(keep Size, live func(Event), spill *Spill, space *OutputSpace, 
 
 // Write records bytes of a stream (0 stdout, 1 stderr) and hands them to the live reader, which
 // may keep the event but not the slice behind Data.
-func (r *Recorder) Write(stream int, data []byte) {
+func (r *recorder) Write(stream int, data []byte) {
 	r.emitting.Lock()
 	defer r.emitting.Unlock()
 	r.mu.Lock()
@@ -180,7 +176,7 @@ func (r *Recorder) Write(stream int, data []byte) {
 
 // Emit hands an event that is not output to the live reader. When the reader is busy with an
 // earlier event and wait is false, the event is left out: samples are not worth waiting for.
-func (r *Recorder) Emit(ev Event, wait bool) {
+func (r *recorder) Emit(ev Event, wait bool) {
 	if r.live == nil {
 		return
 	}
@@ -203,7 +199,7 @@ func (r *Recorder) Emit(ev Event, wait bool) {
 
 // keepLocked reports whether these bytes were the first beyond what was to be kept. That there was no space for as much does not count: it is not
 // the program's doing.
-func (r *Recorder) keepLocked(i int, data []byte) bool {
+func (r *recorder) keepLocked(i int, data []byte) bool {
 	s := &r.streams[i]
 	overflows := s.total+uint64(len(data)) > uint64(r.keep)
 	if overflows && r.spill != nil {
@@ -217,7 +213,7 @@ func (r *Recorder) keepLocked(i int, data []byte) bool {
 
 // spillOver appends data to the stream's file, which it makes on first use from all that was kept
 // so far: until something overflows, that is everything.
-func (s *stream) spillOver(r *Recorder, name string, data []byte) {
+func (s *stream) spillOver(r *recorder, name string, data []byte) {
 	limit := uint64(r.spill.Limit)
 	if limit == 0 {
 		limit = uint64(GiB)
@@ -256,12 +252,12 @@ func (s *stream) appendFile(data []byte, limit uint64) {
 }
 
 // Output returns a copy of what is kept of a stream.
-func (r *Recorder) Output(i int) Output { return r.output(i, false) }
+func (r *recorder) Output(i int) Output { return r.output(i, false) }
 
 // handOver ends the recording of both streams and returns what is kept of them, uncopied. Events that are no output may still be emitted.
-func (r *Recorder) handOver() (stdout, stderr Output) { return r.output(0, true), r.output(1, true) }
+func (r *recorder) handOver() (stdout, stderr Output) { return r.output(0, true), r.output(1, true) }
 
-func (r *Recorder) output(i int, handOver bool) Output {
+func (r *recorder) output(i int, handOver bool) Output {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.streams[i]
@@ -274,14 +270,14 @@ func (r *Recorder) output(i int, handOver bool) Output {
 }
 
 // short reports whether there was no space for all that was to be kept.
-func (r *Recorder) short() bool {
+func (r *recorder) short() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.streams[0].kept.short || r.streams[1].kept.short
 }
 
 // busy reports whether the live reader is at work.
-func (r *Recorder) busy() bool {
+func (r *recorder) busy() bool {
 	if r.emitting.TryLock() {
 		r.emitting.Unlock()
 		return false
@@ -290,7 +286,7 @@ func (r *Recorder) busy() bool {
 }
 
 // written is how many bytes both streams have had so far.
-func (r *Recorder) written() uint64 {
+func (r *recorder) written() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.streams[0].total + r.streams[1].total
@@ -298,7 +294,7 @@ func (r *Recorder) written() uint64 {
 
 // Close ends the recording: what is written later is ignored. It closes the spill files and
 // returns the first error that kept one from being whole. Twice is fine.
-func (r *Recorder) Close() error {
+func (r *recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true

@@ -34,7 +34,7 @@ func recorderKeeps(t *rapid.T) {
 	}
 	var live []Event
 	full := 0
-	r := NewRecorder(Size(keep), func(ev Event) { ev.Data = slices.Clone(ev.Data); live = append(live, ev) }, spill, func() { full++ })
+	r := newRecorder(Size(keep), func(ev Event) { ev.Data = slices.Clone(ev.Data); live = append(live, ev) }, spill, nil, func() { full++ })
 	var all [2][]byte
 	dropped := false
 	for i := range rapid.IntRange(0, 40).Draw(t, "writes") {
@@ -114,7 +114,7 @@ func TestRecorderSpillFails(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "stdout"), []byte("somebody else's"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := NewRecorder(4, nil, &Spill{Dir: dir}, nil)
+	r := newRecorder(4, nil, &Spill{Dir: dir}, nil, nil)
 	r.Write(0, []byte("0123456789"))
 	r.Write(1, []byte("0123456789"))
 	if out := r.Output(0); out.File != "" || string(out.Bytes()) != "0189" {
@@ -138,13 +138,13 @@ func TestRecorderSpillFails(t *testing.T) {
 func TestRecorderSkipsSamples(t *testing.T) {
 	inside, release := make(chan struct{}), make(chan struct{})
 	var kinds []EventKind
-	r := NewRecorder(100, func(ev Event) {
+	r := newRecorder(100, func(ev Event) {
 		kinds = append(kinds, ev.Kind)
 		if ev.Kind == EventStdout {
 			close(inside)
 			<-release
 		}
-	}, nil, nil)
+	}, nil, nil, nil)
 	done := make(chan struct{})
 	go func() { defer close(done); r.Write(0, []byte("x")) }()
 	<-inside
@@ -175,7 +175,7 @@ func TestRecorderSpillFollowsNoLink(t *testing.T) {
 	if err := os.Symlink(filepath.Join(outside, "stderr"), filepath.Join(dir, "stderr")); err != nil {
 		t.Skip("no symbolic links here: ", err)
 	}
-	r := NewRecorder(4, nil, &Spill{Dir: dir}, nil)
+	r := newRecorder(4, nil, &Spill{Dir: dir}, nil, nil)
 	if err := os.Rename(dir, filepath.Join(base, "moved")); err != nil {
 		t.Skip("a directory that is open can not be moved here: ", err)
 	}

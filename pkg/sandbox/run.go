@@ -22,7 +22,7 @@ type run struct {
 	c    *container
 	p    Process
 	io   IO
-	rec  *Recorder
+	rec  *recorder
 	full chan struct{} // closed when output was first dropped
 
 	ordered            atomic.Bool // to end, by a stop, a kill or a neighbour; set before any run hears of it

@@ -339,14 +339,6 @@ func (g *Group) Empty() (bool, error) {
 	return len(pids) == 0 && err == nil, err
 }
 
-// Children names the groups directly below this one, in any hierarchy.
-func (g *Group) Children() ([]string, error) {
-	if g.err != nil {
-		return nil, g.err
-	}
-	return g.tree.union(g.rel)
-}
-
 // Exists says whether the group is there in any hierarchy.
 func (g *Group) Exists() bool {
 	return g.err == nil && slices.ContainsFunc(g.tree.hierarchies, func(h hierarchy) bool { return existsAt(h.at, g.rel) })

@@ -487,7 +487,7 @@ func TestConcurrentMakeRemove(t *testing.T) {
 	}
 	wg.Wait()
 	top := tree.Group(sup)
-	if children, err := top.Children(); err != nil || len(children) != 0 {
+	if children, err := tree.union(top.rel); err != nil || len(children) != 0 {
 		t.Errorf("left: %v (%v)", children, err)
 	}
 	if err := top.Remove(t.Context()); err != nil {

@@ -126,10 +126,3 @@ next:
 	}
 	return out
 }
-
-// Allows reports whether a call passes.
-func (f *Profile) Allows(name string, args [6]uint64) bool {
-	return slices.ContainsFunc(f.Allowed, func(a Allowance) bool {
-		return slices.Contains(a.Names, name) && !slices.ContainsFunc(a.When, func(c Condition) bool { return args[c.Arg]&c.Mask != c.Value })
-	})
-}

@@ -6,6 +6,13 @@ import (
 	"testing"
 )
 
+// allows reports whether a call passes.
+func (f *Profile) allows(name string, args [6]uint64) bool {
+	return slices.ContainsFunc(f.Allowed, func(a Allowance) bool {
+		return slices.Contains(a.Names, name) && !slices.ContainsFunc(a.When, func(c Condition) bool { return args[c.Arg]&c.Mask != c.Value })
+	})
+}
+
 // A profile never refuses what its policy allows, and refuses what the policy refuses whatever the arguments.
 func TestProfile(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -22,7 +29,7 @@ func TestProfile(t *testing.T) {
 					continue
 				}
 				steps, act := p.resolve(c.rule)
-				if steps == nil && (act == Allow) != f.Allows(c.name, [6]uint64{}) {
+				if steps == nil && (act == Allow) != f.allows(c.name, [6]uint64{}) {
 					t.Errorf("%s: %s: the policy says %v, the profile %v", arch, c.name, act, act != Allow)
 				}
 				if steps == nil && act == notPermitted != slices.Contains(f.Refused, c.name) {
@@ -41,7 +48,7 @@ func TestProfile(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if passes := f.Allows(c.name, args); got == Allow && !passes {
+					if passes := f.allows(c.name, args); got == Allow && !passes {
 						t.Fatalf("%s: %s(%x) is allowed, and the profile refuses it", arch, c.name, args)
 					} else if passes {
 						allowed++
@@ -50,7 +57,7 @@ func TestProfile(t *testing.T) {
 					}
 				}
 			}
-			if !f.Allows("seccomp", [6]uint64{}) || allowed == 0 || refused == 0 {
+			if !f.allows("seccomp", [6]uint64{}) || allowed == 0 || refused == 0 {
 				t.Errorf("%s: %d allowed, %d refused", arch, allowed, refused)
 			}
 			for _, w := range f.Allowed {
@@ -76,7 +83,7 @@ func TestProfile(t *testing.T) {
 		{"socket", [6]uint64{1, 1, 0}, true}, {"socket", [6]uint64{38, 5, 0}, false}, {"socket", [6]uint64{2, 3, 1}, false}, {"socket", [6]uint64{1<<32 | 40, 1, 0}, false},
 		{"mount", [6]uint64{}, false}, {"clone3", [6]uint64{}, false}, {"seccomp", [6]uint64{}, false}, {"read", [6]uint64{}, true},
 	} {
-		if got := f.Allows(c.name, c.args); got != c.passes {
+		if got := f.allows(c.name, c.args); got != c.passes {
 			t.Errorf("%s(%x): %v", c.name, c.args, got)
 		}
 	}
@@ -85,7 +92,7 @@ func TestProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, passes := range map[string]bool{"mount": true, "read": true, "clone3": false, "io_uring_setup": false} {
-		if got := f.Allows(name, [6]uint64{}); got != passes {
+		if got := f.allows(name, [6]uint64{}); got != passes {
 			t.Errorf("told: %s: %v", name, got)
 		}
 	}

@@ -49,7 +49,7 @@ var (
 		sandbox.VerdictCPULimit, sandbox.VerdictMemoryLimit, sandbox.VerdictDiskLimit, sandbox.VerdictOutputLimit,
 		sandbox.VerdictCancelled, sandbox.VerdictInternalError, failed,
 	)
-	phases = newSet(executor.PhaseCompile, executor.PhaseRun, "install")
+	phases = newSet(executor.PhaseCompile, executor.PhaseRun)
 	ways   = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayTalk)
 	tiers  = newSet(sandbox.TierProcess, sandbox.TierNamespace, sandbox.TierContainer, sandbox.TierGVisor, sandbox.TierMicroVM)
 	engine = newSet("native", "oci", "docker", "process")

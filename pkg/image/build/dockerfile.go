@@ -19,9 +19,6 @@ const (
 	BaseAlpine Base = "alpine"
 )
 
-// Bases lists them.
-func Bases() []Base { return []Base{BaseDebian, BaseSlim, BaseAlpine} }
-
 // The releases that Dockerfiles name.
 const (
 	DefaultSuite  = "bookworm"
