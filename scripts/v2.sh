@@ -41,7 +41,7 @@ table() {
 	cat <<'TABLE'
 internal/linux/clone  | ^Test(InitBornInGroup|BornInGroup)$
 internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|Nest|KillByTheKernel|KillWithoutFirstThread|RemoveWithLiveProcesses)$
-pkg/sandbox/native    | ^Test(BornInGroup|Conformance)$/^(born|refused,_joins|cases)$/^(hello|memory_limit|process_limit|cgroup_is_the_root_of_its_world|freeze_and_thaw)$
+pkg/sandbox/native    | ^Test(BornInGroup|Conformance)$/^(born|refused,_joins|cases)$/^(hello|memory_limit|process_limit|cgroup_is_the_root_of_its_world)$
 internal/linux/spawn  |
 pkg/sandbox/process   |
 internal/cli          |

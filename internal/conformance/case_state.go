@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -79,55 +78,6 @@ var stateRows = []row{
 		res := j.result()
 		if m, err := e.m.GetMetrics(id); err != nil || m != res.Metrics {
 			e.Errorf("afterwards %+v, %v; the result says %+v", m, err, res.Metrics)
-		}
-	}},
-	{"freeze and thaw", []Claim{Freeze}, false, func(e *env) {
-		id := e.create()
-		j := e.start(id, sandbox.Process{Args: e.probe("tick", "5ms")}, sandbox.IO{}).says("3\n")
-		if err := e.m.Freeze(e.Context(), id); err != nil {
-			e.Fatal(err)
-		}
-		// What was in the pipe may still arrive, as late as a busy machine likes; one that is not frozen goes on and on.
-		still, _ := j.out.get()
-		for tries := 1; ; tries++ {
-			time.Sleep(300 * time.Millisecond)
-			now, _ := j.out.get()
-			if now == still {
-				break
-			}
-			if tries == 10 {
-				e.Errorf("frozen, and it printed %q", now[len(still):])
-				break
-			}
-			still = now
-		}
-		if err := e.m.Thaw(e.Context(), id); err != nil {
-			e.Fatal(err)
-		}
-		n := strings.Count(still, "\n")
-		j.says("\n" + strconv.Itoa(n+5) + "\n") // control: it goes on where it was
-		e.stop(id)
-		e.verdict(j.result(), sandbox.VerdictCancelled)
-	}},
-	{"stop, kill and time limit while frozen", []Claim{Freeze}, false, func(e *env) {
-		for name, end := range map[string]func(string){
-			"stop":   e.stop,
-			"kill":   func(id string) { e.gone(e.m.Kill(id)) },
-			"delete": func(id string) { e.gone(e.m.Delete(context.Background(), id)) },
-			"wall":   func(string) {},
-		} {
-			bound := stopBound + time.Second
-			id := e.create(func(s *sandbox.Spec) {
-				if name == "wall" {
-					s.Limits.Wall = 4 * time.Second // it has to be there, and frozen, before
-					bound += s.Limits.Wall
-				}
-			})
-			j := e.start(id, sandbox.Process{Args: e.probe("stubborn")}, sandbox.IO{}).ready()
-			if err := e.m.Freeze(e.Context(), id); err != nil {
-				e.Fatal(err)
-			}
-			e.within(bound, name+" while frozen", func() { end(id); j.result() })
 		}
 	}},
 }

@@ -57,7 +57,6 @@ type Fake struct {
 var (
 	_ sandbox.Backend  = (*Fake)(nil)
 	_ sandbox.Instance = (*fakeInstance)(nil)
-	_ sandbox.Freezer  = (*fakeInstance)(nil)
 	_ sandbox.Filer    = (*fakeInstance)(nil)
 	_ sandbox.Task     = (*fakeTask)(nil)
 	_ sandbox.Terminal = (*fakeTask)(nil)
@@ -181,9 +180,6 @@ type fakePhase struct {
 func (p *fakePhase) kill() { p.once.Do(func() { close(p.killed) }) }
 
 func (i *fakeInstance) Isolation() sandbox.Isolation { return i.iso }
-
-func (i *fakeInstance) Freeze(context.Context) error { return nil }
-func (i *fakeInstance) Thaw(context.Context) error   { return nil }
 
 func (i *fakeInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
 	if err := ctx.Err(); err != nil {

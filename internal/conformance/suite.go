@@ -40,7 +40,6 @@ const (
 	Network   Claim = "network"    // none and localhost
 	PTY       Claim = "pty"        // terminals
 	DevTTY    Claim = "dev tty"    // those have names, and can be opened by them
-	Freeze    Claim = "freeze"     // everything stops and goes on
 	Phases    Claim = "phases"     // a pid namespace and a cgroup per phase
 	Memory    Claim = "memory"     // the limit is the kernel's
 	Processes Claim = "pids"       // the limit is the kernel's

@@ -35,9 +35,8 @@ func (u *understudy) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.In
 	inst := in.(interface {
 		sandbox.Instance
 		sandbox.Filer
-		sandbox.Freezer
 	})
-	r := &rehearsed{Instance: inst, Filer: inst, Freezer: inst, u: u, waits: map[string]sandbox.Task{}}
+	r := &rehearsed{Instance: inst, Filer: inst, u: u, waits: map[string]sandbox.Task{}}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !u.ahead {
@@ -80,7 +79,6 @@ func awaitDriver(ctx context.Context, in sandbox.Instance, p sandbox.Process) (s
 type rehearsed struct {
 	sandbox.Instance
 	sandbox.Filer
-	sandbox.Freezer
 	u     *understudy
 	waits map[string]sandbox.Task
 }

@@ -105,13 +105,6 @@ type Resettable interface {
 	ResetPeaks() error
 }
 
-// Freezer is what an Instance is too when it can stop and continue everything in it. A frozen
-// sandbox can still be killed.
-type Freezer interface {
-	Freeze(ctx context.Context) error
-	Thaw(ctx context.Context) error
-}
-
 // Warm says how a process of a language can be made ready before anybody has asked for it, without having seen anything foreign. There
 // are two ways, and what is run is the same by both: the very command of a cold start.
 //

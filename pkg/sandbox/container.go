@@ -83,7 +83,6 @@ type container struct {
 
 	mu      sync.Mutex
 	state   State
-	frozen  bool
 	runs    map[*run]struct{}
 	idle    chan struct{} // closed when the last run ends; nil while none runs
 	last    monitor.Metrics
@@ -213,9 +212,6 @@ func (c *container) begin(r *run, asked Process) error {
 	defer c.mu.Unlock()
 	if c.state != StateReady && c.state != StateRunning {
 		return &Error{Op: "run in sandbox " + c.id, Kind: ErrState, Err: fmt.Errorf("it is %s", c.state)}
-	}
-	if c.frozen {
-		return &Error{Op: "run in sandbox " + c.id, Kind: ErrState, Err: errors.New("it is frozen")}
 	}
 	for n := range c.runs {
 		if n.p.Phase != r.p.Phase {
@@ -447,52 +443,6 @@ func (m *Manager) List() []Info {
 		infos[i] = c.info()
 	}
 	return infos
-}
-
-// Freeze stops everything in the sandbox until Thaw; until then nothing new is run in it. Limits of time go on
-// counting.
-func (m *Manager) Freeze(ctx context.Context, id string) error {
-	c, f, err := m.freezer(id)
-	if err != nil {
-		return err
-	}
-	c.setFrozen(true)
-	if err := f.Freeze(ctx); err != nil {
-		c.setFrozen(false)
-		return err
-	}
-	return nil
-}
-
-// Thaw continues a frozen sandbox.
-func (m *Manager) Thaw(ctx context.Context, id string) error {
-	c, f, err := m.freezer(id)
-	if err != nil {
-		return err
-	}
-	if err := f.Thaw(ctx); err != nil {
-		return err
-	}
-	c.setFrozen(false)
-	return nil
-}
-
-func (c *container) setFrozen(on bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.frozen = on
-}
-
-func (m *Manager) freezer(id string) (*container, Freezer, error) {
-	c, err := m.find(id)
-	if err != nil {
-		return nil, nil, err
-	}
-	f, ok := c.instance.(Freezer)
-	if !ok {
-		return nil, nil, &Error{Backend: m.backend.Name(), Op: "freeze", Kind: ErrUnsupported}
-	}
-	return c, f, nil
 }
 
 // Close deletes every sandbox that is left and refuses new ones. Twice is fine.

@@ -120,7 +120,7 @@ func TestClosedManager(t *testing.T) {
 		t.Error(err)
 	}
 	for name, err := range map[string]error{
-		"stop": m.Stop(context.Background(), id), "kill": m.Kill(id), "freeze": m.Freeze(context.Background(), id), "thaw": m.Thaw(context.Background(), id),
+		"stop": m.Stop(context.Background(), id), "kill": m.Kill(id),
 	} {
 		if !errors.Is(err, sandbox.ErrNotFound) {
 			t.Errorf("%s: %v", name, err)
@@ -178,8 +178,8 @@ type stubbed struct {
 }
 
 type stubbedInstance struct {
-	sandbox.Instance // hides the Freezer
-	b                *stubbed
+	sandbox.Instance
+	b *stubbed
 }
 
 func (b *stubbed) Create(ctx context.Context, s *sandbox.Spec) (sandbox.Instance, error) {
@@ -237,9 +237,6 @@ func TestStartThatFails(t *testing.T) {
 	}
 	if info, err := m.Get(id); err != nil || info.State != sandbox.StateReady {
 		t.Errorf("%+v, %v", info, err)
-	}
-	if err := m.Freeze(context.Background(), id); !errors.Is(err, sandbox.ErrUnsupported) {
-		t.Error(err)
 	}
 }
 

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -77,7 +81,7 @@ func refused() error {
 	}
 }
 
-// nuisanceAlive is one at work, frozen or not.
+// nuisanceAlive is one at work, stopped or not.
 type nuisanceAlive struct {
 	s    *stage
 	id   string
@@ -85,9 +89,9 @@ type nuisanceAlive struct {
 	over chan struct{}
 	err  error
 
-	frozen bool
-	used   struct {
-		cpu, wall time.Duration // while it was not frozen
+	quiet bool
+	used  struct {
+		cpu, wall time.Duration // while it was not stopped
 	}
 	since struct {
 		cpu  time.Duration
@@ -115,17 +119,17 @@ func (s *stage) nuisance(ctx context.Context, n nuisance) (*nuisanceAlive, error
 	return a, nil
 }
 
-// A nuisance that was thawed first spends what it was not allowed to use while it was frozen, on all cores: the kernel
+// A nuisance that goes on first spends what it was not allowed to use while it was stopped, on all cores: the kernel
 // hands out CPU time by periods of 100 ms. What it has set off needs less to calm down.
 const (
-	thawed   = 150 * time.Millisecond
+	resumed  = 150 * time.Millisecond
 	calmed   = 20 * time.Millisecond
 	inABlock = 5
 )
 
 // await waits until it is at its worst.
 func (a *nuisanceAlive) await(worst func(monitor.Metrics) error) error {
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(thawed) {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(resumed) {
 		m, err := a.s.manager.GetMetrics(a.id)
 		if err == nil {
 			err = worst(m)
@@ -142,13 +146,13 @@ func (a *nuisanceAlive) await(worst func(monitor.Metrics) error) error {
 }
 
 // be makes it quiet or loud.
-func (a *nuisanceAlive) be(ctx context.Context, quiet bool) error {
+func (a *nuisanceAlive) be(quiet bool) error {
 	select {
 	case <-a.over:
 		return errors.Join(errors.New("the nuisance has ended"), a.err)
 	default:
 	}
-	if quiet == a.frozen {
+	if quiet == a.quiet {
 		return nil
 	}
 	m, err := a.s.manager.GetMetrics(a.id)
@@ -158,21 +162,73 @@ func (a *nuisanceAlive) be(ctx context.Context, quiet bool) error {
 	if quiet {
 		a.used.cpu += m.CPUTime.Duration() - a.since.cpu
 		a.used.wall += time.Since(a.since.wall)
-		err = a.s.manager.Freeze(ctx, a.id)
-	} else {
-		err = a.s.manager.Thaw(ctx, a.id)
 	}
-	a.frozen = quiet
+	err = signalBelow(quiet)
+	a.quiet = quiet
 	if quiet {
 		time.Sleep(calmed)
 		return err
 	}
-	time.Sleep(thawed)
+	time.Sleep(resumed)
 	// Only what it uses from here on counts.
 	if m, metricsErr := a.s.manager.GetMetrics(a.id); metricsErr == nil {
 		a.since.cpu, a.since.wall = m.CPUTime.Duration(), time.Now()
 	}
 	return err
+}
+
+// signalBelow stops every process below this one, or lets all of them go on. Between two measured runs these are the nuisance's.
+func signalBelow(stop bool) error {
+	signal := unix.SIGCONT
+	if stop {
+		signal = unix.SIGSTOP
+	}
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		active := 0 // processes that may have forked since: their children are looked for again
+		for pid, state := range processesBelow(os.Getpid()) {
+			if state == "Z" || stop == (state == "T") {
+				continue
+			}
+			fd, err := unix.PidfdOpen(pid, 0)
+			if err != nil {
+				continue // gone
+			}
+			active++
+			err = unix.PidfdSendSignal(fd, signal, nil, 0)
+			_ = unix.Close(fd)
+			if err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("signal the nuisance: %w", err)
+			}
+		}
+		if active == 0 || !stop {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d processes of the nuisance do not stop", active)
+		}
+	}
+}
+
+// processesBelow lists the descendants of a process with their states, as in /proc/PID/stat.
+func processesBelow(top int) map[int]string {
+	states, children := map[int]string{}, map[int][]int{}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range stats {
+		text, _ := os.ReadFile(name) // empty: gone
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if err != nil || len(fields) < 2 {
+			continue
+		}
+		parent, _ := strconv.Atoi(fields[1])
+		states[pid], children[parent] = fields[0], append(children[parent], pid)
+	}
+	below := map[int]string{}
+	for next := children[top]; len(next) > 0; next = next[1:] {
+		below[next[0]] = states[next[0]]
+		next = append(next, children[next[0]]...)
+	}
+	return below
 }
 
 // end stops it for good. Twice is fine.
@@ -186,7 +242,7 @@ func (a *nuisanceAlive) end() (err error) {
 	return err
 }
 
-// neighbours is row R13: a fresh sandbox while another one does its worst, against the same while that one is frozen.
+// neighbours is row R13: a fresh sandbox while another one does its worst, against the same while that one is stopped.
 func (s *stage) neighbours(ctx context.Context) ([]bench.Row, error) {
 	if _, err := os.Stat(python3); err != nil {
 		return nil, fmt.Errorf("%w; try: scripts/deps.sh bench", err)
@@ -217,7 +273,7 @@ func (s *stage) neighbour(ctx context.Context, n nuisance) (row bench.Row, err e
 			return err
 		}, nil)
 	}
-	be := func(ctx context.Context, loud bool) error { return a.be(ctx, !loud) }
+	be := func(_ context.Context, loud bool) error { return a.be(!loud) }
 	loud, quiet, err := bench.Blocks(ctx, s.neighbourRounds, inABlock, be, run, run)
 	if err != nil {
 		return row, err
@@ -231,6 +287,6 @@ func (s *stage) neighbour(ctx context.Context, n nuisance) (row bench.Row, err e
 		return row, err
 	}
 	row = bench.Compare("fresh sandbox + true + gone beside "+n.name, "quiet", loud, quiet, neighbourBar)
-	row.Note = fmt.Sprintf("both of one supervisor, each limited to 1 core; the other one is frozen and thawed in turns of %d runs, and used %.2f cores while it was not", inABlock, a.used.cpu.Seconds()/a.used.wall.Seconds())
+	row.Note = fmt.Sprintf("both of one supervisor, each limited to 1 core; the other one is stopped and goes on in turns of %d runs, and used %.2f cores while it was not", inABlock, a.used.cpu.Seconds()/a.used.wall.Seconds())
 	return row, nil
 }

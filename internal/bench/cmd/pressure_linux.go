@@ -135,7 +135,7 @@ func (s *stage) servedNeighbour(ctx context.Context, v *server) (row bench.Row, 
 		}
 		if !loud {
 			err := end(ctx)
-			time.Sleep(thawed)
+			time.Sleep(resumed)
 			return err
 		}
 		a, err := v.do(ctx, http.MethodPost, "/v1/runs", map[string]any{
@@ -147,7 +147,7 @@ func (s *stage) servedNeighbour(ctx context.Context, v *server) (row bench.Row, 
 		bomb = a.ID
 		for end := time.Now().Add(serverPatience); ; time.Sleep(10 * time.Millisecond) {
 			if a, err = v.get(ctx, "/v1/runs/"+bomb); err != nil || a.State == "running" {
-				time.Sleep(thawed)
+				time.Sleep(resumed)
 				return err
 			}
 			if a.State == "done" || time.Now().After(end) {

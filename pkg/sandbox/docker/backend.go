@@ -65,7 +65,6 @@ var (
 	_ sandbox.Backend  = (*Backend)(nil)
 	_ sandbox.Instance = (*instance)(nil)
 	_ sandbox.Filer    = (*instance)(nil)
-	_ sandbox.Freezer  = (*instance)(nil)
 )
 
 // New contacts nobody yet.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -23,8 +22,6 @@ type instance struct {
 	b     *Backend
 	spec  *sandbox.Spec
 	files files.Scratch
-
-	frozen atomic.Bool
 
 	mu        sync.Mutex
 	limits    sandbox.Limits // that the container has now
@@ -224,35 +221,13 @@ func startFailure(f *initproto.Failed) error {
 	return out
 }
 
-// Freeze pauses the container, helper and all.
-func (i *instance) Freeze(ctx context.Context) error {
-	i.frozen.Store(true)
-	if _, err := i.d.ContainerPause(ctx, i.id, client.ContainerPauseOptions{}); err != nil {
-		i.frozen.Store(false)
-		return failure("freeze", "daemon", err)
-	}
-	return nil
-}
-
-// Thaw continues it.
-func (i *instance) Thaw(ctx context.Context) error {
-	if _, err := i.d.ContainerUnpause(ctx, i.id, client.ContainerUnpauseOptions{}); err != nil {
-		return failure("thaw", "daemon", err)
-	}
-	i.frozen.Store(false)
-	return nil
-}
-
 // killPatience is how long the daemon may take to kill.
 const killPatience = 10 * time.Second
 
-// end kills the whole container: it is frozen, or its helper does not answer.
+// end kills the whole container: its helper does not answer.
 func (i *instance) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), killPatience)
 	defer cancel()
-	if i.frozen.Load() && i.d.podman { // which kills nothing that is frozen
-		return i.d.force(ctx, i.id)
-	}
 	_, err := i.d.ContainerKill(ctx, i.id, client.ContainerKillOptions{Signal: "SIGKILL"})
 	if err != nil && !isGone(err) {
 		select {
@@ -272,9 +247,6 @@ func (i *instance) Destroy(context.Context) error {
 	first := !i.destroyed
 	i.destroyed = true
 	i.mu.Unlock()
-	if first && i.frozen.Load() {
-		_ = i.end() // a frozen helper does not see the end of its input
-	}
 	if first && !i.d.podman && i.session.hangUp(removeByItself) {
 		i.b.removeBeside(i.box.remove)
 		return nil

@@ -18,7 +18,7 @@ func claims(e *engine) conformance.Claims {
 	c := conformance.Claims{
 		Tier: sandbox.TierContainer, Slack: 2 * time.Second,
 		Has: []conformance.Claim{
-			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Volumes, conformance.Writable, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY, conformance.Freeze,
+			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Volumes, conformance.Writable, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY,
 			conformance.Memory, conformance.Processes, conformance.Disk, conformance.OpenFiles, conformance.CPUTime, conformance.Files, conformance.Metrics,
 		},
 	}

@@ -203,7 +203,7 @@ func (t *task) Resize(size sandbox.TTY) error {
 // insistAfter is how long the helper has to kill a phase before the daemon kills the container.
 const insistAfter = 3 * time.Second
 
-// Kill ends the whole phase at once. A helper that is frozen, or does not manage, is killed with all it has.
+// Kill ends the whole phase at once. A helper that does not manage is killed with all it has.
 func (t *task) Kill() error {
 	t.mu.Lock()
 	first := !t.killed
@@ -216,7 +216,7 @@ func (t *task) Kill() error {
 		return nil
 	default:
 	}
-	if t.i.frozen.Load() || t.i.session.conn.Send(wire.KindKill, t.id, nil) != nil {
+	if t.i.session.conn.Send(wire.KindKill, t.id, nil) != nil {
 		return t.i.end()
 	}
 	if first {
@@ -314,14 +314,8 @@ func (t *task) askWhy(ctx context.Context) {
 // samplePatience is how long a look may take.
 const samplePatience = 2 * time.Second
 
-// Sample is what the container uses now; of a frozen one, what it used last.
+// Sample is what the container uses now.
 func (t *task) Sample() (monitor.Sample, error) {
-	t.mu.Lock()
-	last := t.last
-	t.mu.Unlock()
-	if t.i.frozen.Load() {
-		return last.Sample(), nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), samplePatience)
 	defer cancel()
 	r, err := t.i.session.ask(ctx, wire.KindSample, nil)

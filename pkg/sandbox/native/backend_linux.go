@@ -68,7 +68,6 @@ type Backend struct {
 var (
 	_ sandbox.Backend  = (*Backend)(nil)
 	_ sandbox.Instance = (*instance)(nil)
-	_ sandbox.Freezer  = (*instance)(nil)
 	_ sandbox.Filer    = (*instance)(nil)
 	_ launch.Phase     = (*phase)(nil)
 )

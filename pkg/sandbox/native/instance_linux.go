@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/files"
-	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
@@ -292,29 +291,6 @@ func (i *instance) Isolation() sandbox.Isolation {
 	iso := i.iso.Clone()
 	launch.LackRoom(&iso, i.scratch, i.b.opts.CacheDir)
 	return iso
-}
-
-// Freeze stops every process of the sandbox. Frozen processes can still be killed.
-func (i *instance) Freeze(context.Context) error { return i.freeze(true) }
-
-// Thaw continues them.
-func (i *instance) Thaw(context.Context) error { return i.freeze(false) }
-
-func (i *instance) freeze(on bool) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for _, p := range i.phases {
-		if p.group == nil {
-			return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: errors.New("freezing needs a cgroup, and none was delegated"), Hint: "sandbox-run doctor"}
-		}
-		if err := p.group.Freeze(on); err != nil {
-			if errors.Is(err, cgroup.ErrUnsupported) {
-				return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: err}
-			}
-			return failure("freeze", "cgroup", err)
-		}
-	}
-	return nil
 }
 
 // Destroy kills whatever runs and removes everything. It may be called in any state, twice.

@@ -75,7 +75,7 @@ func TestPlainConformance(t *testing.T) {
 		conformance.OpenFiles, conformance.CPUTime, conformance.Disk, conformance.Inodes, conformance.Files,
 	}
 	if tier == sandbox.TierContainer {
-		has = append(has, conformance.Memory, conformance.Processes, conformance.Metrics, conformance.Freeze)
+		has = append(has, conformance.Memory, conformance.Processes, conformance.Metrics)
 	}
 	conformance.Run(t, func(t *testing.T) sandbox.Backend {
 		b := plainBackend(t)

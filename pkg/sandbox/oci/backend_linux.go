@@ -71,7 +71,6 @@ type filters struct {
 var (
 	_ sandbox.Backend  = (*Backend)(nil)
 	_ sandbox.Instance = (*instance)(nil)
-	_ sandbox.Freezer  = (*instance)(nil)
 	_ sandbox.Filer    = (*instance)(nil)
 	_ launch.Phase     = (*phase)(nil)
 )

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
@@ -259,30 +258,6 @@ func (i *instance) revise(change func(*sandbox.Isolation) error) error {
 		return err
 	}
 	i.iso = iso
-	return nil
-}
-
-// Freeze stops every process of the sandbox. Frozen processes can still be killed.
-func (i *instance) Freeze(context.Context) error { return i.freeze(true) }
-
-// Thaw continues them.
-func (i *instance) Thaw(context.Context) error { return i.freeze(false) }
-
-func (i *instance) freeze(on bool) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for _, p := range i.phases {
-		if p.group == nil {
-			return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: errors.New("freezing needs a cgroup, and none was delegated"), Hint: "sandbox-run doctor"}
-		}
-		p.frozen.Store(on)
-		if err := p.group.Freeze(on); err != nil {
-			if errors.Is(err, cgroup.ErrUnsupported) {
-				return &sandbox.Error{Backend: Name, Op: "freeze", Kind: sandbox.ErrUnsupported, Err: err}
-			}
-			return failure("freeze", "cgroup", err)
-		}
-	}
 	return nil
 }
 

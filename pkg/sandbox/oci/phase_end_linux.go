@@ -19,9 +19,6 @@ func (p *phase) Kill() error {
 	if p.init != nil {
 		p.init.Kill()
 	}
-	if p.frozen.Swap(false) {
-		_ = p.group.Freeze(false) // a runtime of several processes ends only when all of them can
-	}
 	return nil
 }
 

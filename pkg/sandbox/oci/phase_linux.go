@@ -38,8 +38,7 @@ type phase struct {
 	failed  bool // and failed, or was not called: the init is dead, and the runtime buried
 	killed  atomic.Bool
 	floored atomic.Pointer[error] // why it was ended, if the host's disk has reached its floor
-	frozen  atomic.Bool
-	tasks   int // guarded by instance.mu: processes that were started and not finished
+	tasks   int                   // guarded by instance.mu: processes that were started and not finished
 
 	opening  sync.Mutex
 	consoles []*console // that were opened, guarded by opening

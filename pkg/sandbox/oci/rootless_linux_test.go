@@ -76,7 +76,7 @@ func TestPlainConformance(t *testing.T) {
 	c.Tier = tier
 	drop := []conformance.Claim{conformance.DiskApart, conformance.Nobody}
 	if tier == sandbox.TierNamespace {
-		drop = append(drop, conformance.Memory, conformance.Processes, conformance.Metrics, conformance.Freeze)
+		drop = append(drop, conformance.Memory, conformance.Processes, conformance.Metrics)
 	}
 	if runtime == "runsc" { // which does these for root: TestPlainRefusals
 		drop = append(drop, conformance.PTY, conformance.Writable)

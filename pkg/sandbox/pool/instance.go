@@ -25,7 +25,6 @@ type instance struct {
 var (
 	_ sandbox.Instance = (*instance)(nil)
 	_ sandbox.Filer    = (*instance)(nil)
-	_ sandbox.Freezer  = (*instance)(nil)
 )
 
 // Start has the process that waits for p become p, or forks it, or starts it as if nothing had been made ready.
@@ -152,24 +151,6 @@ func (i *instance) Take(ctx context.Context, s sandbox.Selection, each func(f sa
 		return nil, i.unsupported("take files")
 	}
 	return f.Take(ctx, s, each)
-}
-
-// Freeze is that of the sandbox below.
-func (i *instance) Freeze(ctx context.Context) error {
-	f, ok := i.Instance.(sandbox.Freezer)
-	if !ok {
-		return i.unsupported("freeze")
-	}
-	return f.Freeze(ctx)
-}
-
-// Thaw is that of the sandbox below.
-func (i *instance) Thaw(ctx context.Context) error {
-	f, ok := i.Instance.(sandbox.Freezer)
-	if !ok {
-		return i.unsupported("freeze")
-	}
-	return f.Thaw(ctx)
 }
 
 // unsupported is what the Manager says of a backend that can not.
