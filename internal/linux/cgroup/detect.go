@@ -16,7 +16,7 @@ const (
 	roleMemory
 	rolePids
 	roleIO   // v2 only: v1 blkio counts nothing without a throttle rule
-	roleCore // v2 core files: cgroup.kill, cgroup.freeze, cgroup.events, the base cpu.stat
+	roleCore // v2 core files: cgroup.kill, cgroup.events, the base cpu.stat
 )
 
 // controllerRoles is the one table of names the kernel uses in mount options and in cgroup.controllers.
@@ -42,7 +42,6 @@ type hierarchy struct {
 	mount  string // mount point: the highest directory of this hierarchy we can see
 	own    string // the directory of the cgroup that holds this process
 	memsw  bool   // v1 memory: memory.memsw.limit_in_bytes exists
-	lazy   bool   // hybrid: the v2 tree, which no run joins; a group is made in it by its first Freeze. Always the last
 	settle bool   // v2: place is our own group, which we have to leave for a leaf before its children can have controllers
 	enable string // v2: what is written to cgroup.subtree_control on the way down, "+cpu +memory +pids"; "" for none
 }
@@ -259,11 +258,15 @@ func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout 
 		// JoinFiles). So where v1 has the limits and the CPU time, a run keeps out of it. Bytes read and written are not
 		// worth the wait.
 		var p placing
+		apart := false
 		if served&roleCPUAcct != 0 {
 			p = placeV2(v2.mount, v2.own, served|roleIO, false, look)
-			v2.lazy = p.dir != "" && p.roles == 0
+			apart = p.dir != "" && p.roles == 0
 		}
-		if !v2.lazy {
+		if apart {
+			p.dir = ""
+			reasons[roleCore] = trouble{reason: "a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one"}
+		} else {
 			p = placeV2(v2.mount, v2.own, served, settling && !anyV1, look)
 		}
 		for r, t := range p.why {
@@ -277,7 +280,7 @@ func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout 
 			v2.settle = p.settle
 			served |= p.roles | roleCore
 			v2.enable = enableWords(p.roles)
-			if !v2.lazy && look.exists(v2.own+"/cpu.stat") {
+			if look.exists(v2.own + "/cpu.stat") {
 				// The base cpu.stat counts CPU time in every v2 group, controller or not. So when the tree is joined anyway,
 				// a v1 cpuacct mount of its own is one directory to make, join and drop per run for a number that is
 				// already there: leave it out.
@@ -312,9 +315,9 @@ func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout 
 	if served&roleCore == 0 {
 		t := reasons[roleCore]
 		if t.reason == "" {
-			t.reason = "no v2 tree is mounted: processes are killed one by one, and a sandbox can not be frozen"
+			t.reason = "no v2 tree is mounted: processes are killed one by one"
 		}
-		l.missing = append(l.missing, Gap{"kill", t.reason, t.remedy}, Gap{"freeze", t.reason, t.remedy})
+		l.missing = append(l.missing, Gap{"kill", t.reason, t.remedy})
 	}
 	return l
 }

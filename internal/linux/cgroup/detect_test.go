@@ -71,9 +71,6 @@ func (l layout) summary() string {
 	b.WriteString(l.version)
 	for _, h := range l.hierarchies {
 		fmt.Fprintf(&b, "\n%s %s", h.label, h.place)
-		if h.lazy {
-			b.WriteString(" (lazy)")
-		}
 		if h.enable != "" {
 			b.WriteString(" " + h.enable)
 		}
@@ -96,12 +93,12 @@ func TestDetect(t *testing.T) {
 		{
 			"hybrid", hybridMounts + unified, hybridSelf,
 			machine{files: map[string]string{root + "/unified/cgroup.controllers": "\n", root + "/unified/a:b/cpu.stat": ""}},
-			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\nv2 " + root + "/unified/a:b (lazy)",
+			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\n- kill: a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one",
 		},
 		{
 			"hybrid, io in v2: no reason to join", hybridMounts + unified, hybridSelf,
 			machine{files: map[string]string{root + "/unified/cgroup.controllers": "io\n", root + "/unified/a:b/cgroup.controllers": "io", root + "/unified/a:b/cpu.stat": ""}},
-			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\nv2 " + root + "/unified/a:b (lazy)",
+			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\n- kill: a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one",
 		},
 		{
 			"hybrid, CPU time only in v2", strings.ReplaceAll(hybridMounts, "rw,cpuacct", "rw,net_cls") + unified, hybridSelf,
@@ -116,12 +113,12 @@ func TestDetect(t *testing.T) {
 		{
 			"v1 in a container that sees its own part", "1 2 0:1 /docker/ab /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n3 2 0:2 /docker/ab /m\\040em rw - cgroup cgroup rw,memory\n",
 			"2:cpu,cpuacct:/docker/ab/x\n3:memory:/docker/ab\n", machine{},
-			"v1\ncpu,cpuacct /sys/fs/cgroup/cpu,cpuacct/x\nmemory /m em\n- pids: controller pids is not mounted\n- kill: no v2 tree is mounted: processes are killed one by one, and a sandbox can not be frozen\n- freeze: no v2 tree is mounted: processes are killed one by one, and a sandbox can not be frozen",
+			"v1\ncpu,cpuacct /sys/fs/cgroup/cpu,cpuacct/x\nmemory /m em\n- pids: controller pids is not mounted\n- kill: no v2 tree is mounted: processes are killed one by one",
 		},
 		{
 			"v1, refused in every way", "1 2 0:1 / /c rw - cgroup cgroup rw,cpu\n3 2 0:2 /docker/ab /m rw - cgroup cgroup rw,memory\n4 2 0:3 / /p ro - cgroup cgroup rw,pids\n5 2 0:4 / /u rw - cgroup2 cgroup2 rw\n",
 			"2:cpu:/\n3:memory:/docker/abc\n4:pids:/\n0::/../x\n", machine{locked: []string{"/c"}},
-			"hybrid\n- memory: this process's own group \"/docker/abc\" is not visible below /m\n- pids: cgroup tree /p is read-only\n- cpu: cannot create groups in /c: permission denied\n- kill: this process's own group \"/../x\" is not visible below /u\n- freeze: this process's own group \"/../x\" is not visible below /u",
+			"hybrid\n- memory: this process's own group \"/docker/abc\" is not visible below /m\n- pids: cgroup tree /p is read-only\n- cpu: cannot create groups in /c: permission denied\n- kill: this process's own group \"/../x\" is not visible below /u",
 		},
 		{
 			"v2, a service: the nearest ancestor without processes", v2Mount, "0::/system.slice/x.service\n",
@@ -147,11 +144,11 @@ func TestDetect(t *testing.T) {
 		},
 		{
 			"v2 read-only", strings.Replace(v2Mount, "rw,nosuid", "ro,nosuid", 1), "0::/\n", machine{},
-			"v2\n- memory: cgroup tree /sys/fs/cgroup is read-only\n- pids: cgroup tree /sys/fs/cgroup is read-only\n- cpu: cgroup tree /sys/fs/cgroup is read-only\n- kill: cgroup tree /sys/fs/cgroup is read-only\n- freeze: cgroup tree /sys/fs/cgroup is read-only",
+			"v2\n- memory: cgroup tree /sys/fs/cgroup is read-only\n- pids: cgroup tree /sys/fs/cgroup is read-only\n- cpu: cgroup tree /sys/fs/cgroup is read-only\n- kill: cgroup tree /sys/fs/cgroup is read-only",
 		},
 		{
 			"nothing", "", "", machine{},
-			"none\n- memory: controller memory is not mounted\n- pids: controller pids is not mounted\n- cpu: controller cpu is not mounted\n- kill: no v2 tree is mounted: processes are killed one by one, and a sandbox can not be frozen\n- freeze: no v2 tree is mounted: processes are killed one by one, and a sandbox can not be frozen",
+			"none\n- memory: controller memory is not mounted\n- pids: controller pids is not mounted\n- cpu: controller cpu is not mounted\n- kill: no v2 tree is mounted: processes are killed one by one",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -225,7 +222,7 @@ func TestBadPaths(t *testing.T) {
 		_, fdErr := g.CgroupFD()
 		_, procsErr := g.Procs()
 		_, emptyErr := g.Empty()
-		for i, err := range []error{g.Make(Limits{}), g.Set(Limits{}), g.Add(1), g.Kill(), g.Freeze(true), g.Remove(t.Context()), statErr, joinErr, fdErr, procsErr, emptyErr} {
+		for i, err := range []error{g.Make(Limits{}), g.Set(Limits{}), g.Add(1), g.Kill(), g.Remove(t.Context()), statErr, joinErr, fdErr, procsErr, emptyErr} {
 			if err == nil {
 				t.Errorf("%q: call %d accepted it", path, i)
 			}

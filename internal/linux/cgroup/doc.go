@@ -19,7 +19,7 @@
 //	v1      <mount>/<own cgroup>/sandbox-run/<path>              one directory per controller mount
 //	v2      <mount>/<nearest free ancestor>/sandbox-run/<path>   see placeV2
 //	        <mount>/<own cgroup>/sandbox-run/<path>              settled: this process is in …/sandbox-run/supervisor
-//	hybrid  limits and CPU time in the v1 directories; <v2 mount>/<own cgroup>/sandbox-run/<path> from the first Freeze on
+//	hybrid  limits and CPU time in the v1 directories
 //
 // A run joins by writing to the v1 files `tasks`, and keeps out of a hybrid machine's v2 tree, for one reason: any other
 // way in waits for an RCU grace period, up to 11 ms on a machine that was idle ([Group.JoinFiles]). Where v1 lacks a limit
@@ -44,10 +44,8 @@
 // another's Prune took away. No goroutine is ever started.
 //
 // Limits. On v1, only a process with the user's own id can be moved by the user: a subordinate id has to be taken on after
-// joining. The v1 freezer is not used (a task frozen
-// by it can not be killed). v1 counts OOM kills for the very group the victim was in, v2 for its descendants too, and
+// joining. v1 counts OOM kills for the very group the victim was in, v2 for its descendants too, and
 // v1 has no usable I/O counter (Stat.HasIO). Nothing outside a directory called `sandbox-run` on a cgroup file system is
-// ever written, with two exceptions: on pure v2, controllers are switched on in the parent of that directory (and off, when
-// the last who settled in it leaves, and moves back there); and on a
-// hybrid machine, a stranger that a Freeze moved because it had got a member's number is put into that parent.
+// ever written, with one exception: on pure v2, controllers are switched on in the parent of that directory (and off, when
+// the last who settled in it leaves, and moves back there).
 package cgroup

@@ -45,7 +45,7 @@ func (f *fakeV2) get(dir, name string) string {
 // fill leaves files that are written empty: a regular file would keep the end of what was longer before.
 func (f *fakeV2) fill(dir, controllers string) {
 	f.put(dir, "cgroup.controllers", controllers)
-	for _, name := range []string{"cgroup.procs", "cgroup.subtree_control", "cgroup.freeze"} {
+	for _, name := range []string{"cgroup.procs", "cgroup.subtree_control"} {
 		f.put(dir, name, "")
 	}
 	f.put(dir, "cgroup.events", "populated 0\nfrozen 0\n")
@@ -183,14 +183,6 @@ func TestFakeV2(t *testing.T) {
 		t.Errorf("kill: %v", err)
 	}
 	f.put(leaf, "cgroup.procs", "")
-	if err := g.Freeze(false); err != nil || f.get(leaf, "cgroup.freeze") != "0" {
-		t.Errorf("thaw: %v", err)
-	}
-	defer func(before time.Duration) { freezeTime = before }(freezeTime)
-	freezeTime = 100 * time.Millisecond
-	if err := g.Freeze(true); !errors.Is(err, unix.ETIMEDOUT) || f.get(leaf, "cgroup.freeze") != "0" { // the fake never freezes
-		t.Errorf("freeze: %v, then %q", err, f.get(leaf, "cgroup.freeze"))
-	}
 	if err := tree.Prune(); err != nil || !g.Exists() {
 		t.Errorf("prune took a group in use: %v", err)
 	}
@@ -267,8 +259,8 @@ func TestFakeV2HalfEnabledParent(t *testing.T) {
 
 func TestFakeV2OldKernel(t *testing.T) {
 	f, tree := newFakeV2(t, true)
-	if tree.Has(Kill) || tree.Has(Swap) || !tree.Has(Freeze) || len(tree.Missing()) != 3 || tree.why("peak") == "no hierarchy has it" {
-		t.Errorf("kill %v, swap %v, freeze %v, missing %v", tree.Has(Kill), tree.Has(Swap), tree.Has(Freeze), tree.Missing())
+	if tree.Has(Kill) || tree.Has(Swap) || len(tree.Missing()) != 3 || tree.why("peak") == "no hierarchy has it" {
+		t.Errorf("kill %v, swap %v, missing %v", tree.Has(Kill), tree.Has(Swap), tree.Missing())
 	}
 	g := tree.Group("run")
 	if err := g.Make(Limits{Memory: 1 << 20}); err != nil {
@@ -316,9 +308,6 @@ func TestUnsupportedLimitsAreRefused(t *testing.T) {
 			t.Errorf("%+v: %v", l, err)
 		}
 	}
-	if err := tree.Group("x").Freeze(true); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("freeze on v1: %v", err)
-	}
 	if err := tree.Group("x").Add(0); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("add 0: %v", err)
 	}
@@ -363,7 +352,7 @@ func TestFakeV1(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tree.Close()
-	if tree.Version() != "v1" || tree.Has(Swap) || tree.Has(Kill) || tree.Has(Freeze) || !tree.Has(Memory) {
+	if tree.Version() != "v1" || tree.Has(Swap) || tree.Has(Kill) || !tree.Has(Memory) {
 		t.Errorf("%v", tree.Missing())
 	}
 	f := &fakeV2{t: t}

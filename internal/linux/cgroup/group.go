@@ -16,8 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Group is one group, the same path in every hierarchy of its Tree (in the v2 tree of a hybrid machine, from its first
-// Freeze on). It is a handle: it owns nothing but, from ResetPeak to Remove, a descriptor, and needs no closing.
+// Group is one group, the same path in every hierarchy of its Tree. It is a handle: it owns nothing but, from ResetPeak to Remove, a descriptor, and needs no closing.
 // Whoever calls Make calls Remove.
 type Group struct {
 	tree *Tree
@@ -40,7 +39,7 @@ func (g *Group) Dirs() []string {
 	if g.err != nil {
 		return nil
 	}
-	dirs := g.tree.Roots()[:len(g.tree.joined())]
+	dirs := g.tree.Roots()
 	for i := range dirs {
 		dirs[i] += "/" + g.path
 	}
@@ -52,15 +51,14 @@ func (g *Group) fail(op string, i int, file string, err error) error {
 	return &Error{Op: op, Group: g.path, Hierarchy: h.label, File: filepath.Join(h.place, file), Err: err}
 }
 
-// Make makes the group, with any missing parents, in every hierarchy (but not the v2 tree of a hybrid machine: see
-// Freeze) and sets its limits. The group must not exist yet
+// Make makes the group, with any missing parents, in every hierarchy, and sets its limits. The group must not exist yet
 // (fs.ErrExist): counters of an earlier life would be taken for the new one's. When anything fails, all that this call
 // made is removed again. A limit that no hierarchy can enforce is ErrUnsupported, never left out.
 func (g *Group) Make(l Limits) error {
 	if g.err != nil {
 		return g.err
 	}
-	if g.tree.gcOnly || len(g.tree.joined()) == 0 {
+	if g.tree.gcOnly || len(g.tree.hierarchies) == 0 {
 		return &Error{Op: "make", Group: g.path, Err: fmt.Errorf("%w: no place to make groups", ErrUnsupported)}
 	}
 	if err := g.checkLimits(l); err != nil {
@@ -96,7 +94,7 @@ func (t *Tree) takeBack(made []madeDir) {
 }
 
 func (g *Group) makeDirs(made *[]madeDir) error {
-	for i := range g.tree.joined() {
+	for i := range g.tree.hierarchies {
 		if file, err := g.makeIn(i, made); err != nil {
 			return g.fail("make", i, file, err)
 		}
@@ -189,15 +187,14 @@ func (g *Group) JoinFiles() ([]*os.File, error) {
 	if g.err != nil {
 		return nil, g.err
 	}
-	joined := g.tree.joined()
-	files := make([]*os.File, 0, len(joined))
+	files := make([]*os.File, 0, len(g.tree.hierarchies))
 	tasks, procs := g.rel+"/tasks", g.rel+"/cgroup.procs"
-	for i := range joined {
+	for i, h := range g.tree.hierarchies {
 		path := tasks
-		if joined[i].v2 {
+		if h.v2 {
 			path = procs
 		}
-		fd, err := openRetry(joined[i].at, path, unix.O_WRONLY)
+		fd, err := openRetry(h.at, path, unix.O_WRONLY)
 		if err != nil {
 			for _, f := range files {
 				_ = f.Close()
@@ -216,7 +213,7 @@ func (g *Group) CgroupFD() (*os.File, error) {
 	if g.err != nil {
 		return nil, g.err
 	}
-	for i := range g.tree.joined() {
+	for i := range g.tree.hierarchies {
 		h := &g.tree.hierarchies[i]
 		if !h.v2 {
 			continue
@@ -240,7 +237,7 @@ func (g *Group) Add(pid int) error {
 		return &Error{Op: "add", Group: g.path, Err: fmt.Errorf("pid %d: %w", pid, unix.EINVAL)}
 	}
 	path := g.rel + "/cgroup.procs"
-	for i := range g.tree.joined() {
+	for i := range g.tree.hierarchies {
 		if err := writeFile(g.tree.hierarchies[i].at, path, strconv.Itoa(pid)); err != nil {
 			return g.fail("add pid "+strconv.Itoa(pid), i, path, err)
 		}
@@ -256,7 +253,7 @@ func (g *Group) Visit(f func() error) (err error) {
 		return g.err
 	}
 	move := func(dir string) error {
-		for i := range g.tree.joined() {
+		for i := range g.tree.hierarchies {
 			h := &g.tree.hierarchies[i]
 			if h.v2 {
 				return &Error{Op: "visit", Group: g.path, Err: fmt.Errorf("%w: a thread can not enter a v2 group by itself", ErrUnsupported)}
@@ -281,15 +278,10 @@ func (g *Group) Procs() ([]int, error) {
 	if g.err != nil {
 		return nil, g.err
 	}
-	return g.procs(0, len(g.tree.hierarchies))
-}
-
-// procs is Procs over some of the hierarchies.
-func (g *Group) procs(first, end int) ([]int, error) {
 	buf := buffers.Get().(*[]byte)
 	defer putBuffer(buf)
 	var pids []int
-	for i := first; i < end; i++ {
+	for i := range g.tree.hierarchies {
 		at := g.tree.hierarchies[i].at
 		dirs, err := descend(at, g.rel)
 		if err != nil {
@@ -314,7 +306,7 @@ func (g *Group) Empty() (bool, error) {
 	}
 	buf := buffers.Get().(*[]byte)
 	defer putBuffer(buf)
-	for i := range g.tree.joined() {
+	for i := range g.tree.hierarchies {
 		h := &g.tree.hierarchies[i]
 		switch {
 		case h.roles&rolePids != 0: // joined first, so who is in any is in this one
@@ -323,7 +315,7 @@ func (g *Group) Empty() (bool, error) {
 					return n == 0, nil
 				}
 			}
-		case len(g.tree.joined()) == 1 && h.v2:
+		case len(g.tree.hierarchies) == 1 && h.v2:
 			if b, err := readCounter(h.at, g.rel+"/cgroup.events", buf); err == nil {
 				populated := uint64(1)
 				flatKeyed(b, func(name []byte, v uint64) {

@@ -20,8 +20,8 @@ const (
 )
 
 // Kill sends SIGKILL to every process in the group and in groups below it, in every hierarchy, until no process appears
-// that has not had one. It does not wait for them to be gone (Remove does), may be called in any state and twice, and
-// ends a frozen group too. A killed group is for removal: a group without cgroup.kill that outruns us by forking has its
+// that has not had one. It does not wait for them to be gone (Remove does), and may be called in any state and twice. A
+// killed group is for removal: a group without cgroup.kill that outruns us by forking has its
 // process limit set to 0.
 func (g *Group) Kill() error {
 	if g.err != nil {
@@ -47,8 +47,7 @@ func (g *Group) kill(deadline time.Time) error {
 	}
 	// The lists are gone through even after cgroup.kill, for those it does not reach:
 	//   - A process can be in a v1 group and not in the v2 one: a join is several writes, and the joiner may have been
-	//     stopped in between; on a hybrid machine only those are in the v2 group that were there at the last Freeze, if
-	//     there was one.
+	//     stopped in between.
 	//   - A process whose first thread has ended: cgroup.kill signals that thread, which no longer takes signals, and not
 	//     the process (seen with Linux 6.1).
 	return g.killListed(whole, deadline)

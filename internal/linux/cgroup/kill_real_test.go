@@ -16,22 +16,14 @@ import (
 
 func TestKill(t *testing.T) {
 	for _, kill := range []struct {
-		name        string
-		core        bool
-		freeze      bool
-		lateJoiners bool
+		name string
+		core bool
 	}{
 		{name: "as it is", core: true},
 		{name: "one by one"},
-		{name: "frozen", core: true, freeze: true},
-		{name: "frozen, one by one", freeze: true},
-		{name: "frozen and joined since", core: true, freeze: true, lateJoiners: true},
 	} {
 		t.Run(kill.name, func(t *testing.T) {
 			tree := realTree(t)
-			if kill.freeze && !tree.Has(Freeze) {
-				t.Skipf("no cgroup.freeze here: %v", tree.Missing())
-			}
 			tree.canKill = tree.canKill && kill.core
 			g := realGroup(t, tree, Limits{})
 			below := tree.Group(g.Path() + "/below")
@@ -42,15 +34,6 @@ func TestKill(t *testing.T) {
 			p, q, other := start(t, holder(t, g), "fork 70"), start(t, below, "sleep"), start(t, bystander, "sleep")
 			for !strings.Contains(p.output, "\nforked") {
 				p.output += p.read()
-			}
-			if kill.freeze {
-				if err := g.Freeze(true); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if h := tree.v2(); kill.lateJoiners && h.lazy {
-				late := start(t, g, "sleep")
-				defer late.finish()
 			}
 			if err := g.Kill(); err != nil {
 				t.Fatal(err)

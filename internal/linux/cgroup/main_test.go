@@ -71,8 +71,6 @@ func probe(args []string) int {
 		fmt.Println("spun")
 	case "bomb":
 		bomb()
-	case "relay":
-		relay()
 	case "headless":
 		headless()
 	case "bear": // uid
@@ -111,18 +109,6 @@ func rawSeconds() int64 {
 	var ts unix.Timespec
 	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&ts)), 0)
 	return ts.Sec
-}
-
-// relay forks, and the parent ends, again and again: there is always one process, never the same for long.
-//
-//go:norace
-func relay() {
-	for end := rawSeconds() + bombTime; rawSeconds() < end; {
-		if pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 && errno == 0 {
-			unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
-		}
-	}
-	unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 }
 
 func init() {

@@ -49,8 +49,7 @@ func (t *Tree) Nest(path string, owner int) *Nest {
 
 // bears says whether programs can be born in groups of this tree: all of a group, and all its limits, are in v2.
 func (t *Tree) bears() bool {
-	joined := t.joined()
-	return len(joined) == 1 && joined[0].v2 && joined[0].roles&(roleMemory|rolePids|roleCPU) != 0 && !t.gcOnly
+	return len(t.hierarchies) == 1 && t.hierarchies[0].v2 && t.hierarchies[0].roles&(roleMemory|rolePids|roleCPU) != 0 && !t.gcOnly
 }
 
 // Programs is the group that the programs live in. The caller makes it, with its limits, and may remove it before the rest.
@@ -105,7 +104,7 @@ func (g *Group) Birthplace() *os.File {
 
 // give makes the init's user the owner of a group's cgroup.procs, and of nothing else.
 func (n *Nest) give(dir string) error {
-	h := &n.tree.joined()[0]
+	h := &n.tree.hierarchies[0]
 	return unix.Fchownat(h.at, dir+"/cgroup.procs", n.owner, -1, unix.AT_SYMLINK_NOFOLLOW)
 }
 
@@ -119,6 +118,6 @@ func (n *Nest) Remove(ctx context.Context) error {
 		return n.programs.err
 	}
 	// Nearly always everybody is gone, and so nothing needs to be listed.
-	_ = n.tree.rmdir(&n.tree.joined()[0], rootName+"/"+n.path+"/"+nestInit)
+	_ = n.tree.rmdir(&n.tree.hierarchies[0], rootName+"/"+n.path+"/"+nestInit)
 	return n.tree.Group(n.path).Remove(ctx)
 }

@@ -131,7 +131,7 @@ func placeV2(mount, own string, served role, settling bool, look looker) placing
 		}
 	}
 	if p.dir == "" {
-		// Kill and freeze still work below our own group: they are no controllers.
+		// Kill still works below our own group: it is no controller.
 		if err := look.writable(own); err != nil {
 			p.why[roleCore] = trouble{fmt.Sprintf("cannot create groups in %s: %v", own, err), remedyV2(look, 0)}
 			return p

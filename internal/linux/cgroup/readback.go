@@ -12,7 +12,7 @@ func (g *Group) InForce() (l Limits, swap bool, err error) {
 	}
 	buf := buffers.Get().(*[]byte)
 	defer putBuffer(buf)
-	for i := range g.tree.joined() {
+	for i := range g.tree.hierarchies {
 		h := &g.tree.hierarchies[i]
 		r := reader{at: h.at, dir: g.rel, buf: buf}
 		if h.roles&roleCPU != 0 {
@@ -81,5 +81,5 @@ func (g *Group) Holds(text []byte) bool {
 			in++
 		}
 	}
-	return in >= len(g.tree.joined()) && in > 0
+	return in >= len(g.tree.hierarchies) && in > 0
 }

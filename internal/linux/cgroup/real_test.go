@@ -35,7 +35,7 @@ func realTree(t testing.TB, needs ...Controller) *Tree {
 		t.Fatal(err)
 	}
 	t.Cleanup(tree.Close)
-	if os.Geteuid() != 0 && (len(tree.joined()) == 0 || len(needs) == 0 && !tree.Has(Memory)) {
+	if os.Geteuid() != 0 && (len(tree.hierarchies) == 0 || len(needs) == 0 && !tree.Has(Memory)) {
 		t.Skipf("needs root or a delegated group: %v", tree.Missing())
 	}
 	for _, c := range needs {
@@ -300,7 +300,7 @@ func TestCgroupFD(t *testing.T) {
 	tree := realTree(t)
 	g := realGroup(t, tree, Limits{})
 	dir, err := g.CgroupFD()
-	if h := tree.v2(); h == nil || h.lazy {
+	if tree.v2() == nil {
 		if !errors.Is(err, ErrUnsupported) {
 			t.Fatal(err)
 		}
@@ -330,11 +330,6 @@ func TestRemoveHalfMade(t *testing.T) {
 	tree := realTree(t)
 	for i := range tree.hierarchies {
 		g := realGroup(t, tree, Limits{})
-		if tree.hierarchies[i].lazy { // as after a Freeze
-			if err := g.makeLazily(i); err != nil {
-				t.Fatal(err)
-			}
-		}
 		for j, dir := range g.Dirs() {
 			if j != i {
 				if err := unix.Rmdir(dir); err != nil {
@@ -384,43 +379,6 @@ func TestRemoveIsBounded(t *testing.T) {
 		!strings.Contains(err.Error(), tree.hierarchies[0].label) {
 		t.Errorf("error does not say what remains: %v", err)
 	}
-}
-
-// Who is in the v2 directory alone has nothing to do with the group, and is put out unharmed.
-func TestExpelStrangers(t *testing.T) {
-	tree := realTree(t, Freeze)
-	if !tree.v2().lazy {
-		t.Skipf("runs join the v2 tree here (%s)", tree.Version())
-	}
-	g := realGroup(t, tree, Limits{})
-	p := start(t, g, "sleep")
-	if err := g.Freeze(true); err != nil {
-		t.Fatal(err)
-	}
-	stranger := exec.Command("/bin/sleep", "60")
-	if err := stranger.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer stranger.Wait()         // killed
-	defer stranger.Process.Kill() // ours
-	dir, _ := v2Dir(tree, g)
-	if err := writeFile(unix.AT_FDCWD, dir+"/cgroup.procs", fmt.Sprint(stranger.Process.Pid)); err != nil {
-		t.Fatal(err)
-	}
-	v2 := len(tree.hierarchies) - 1
-	if err := g.expelStrangers(v2); err != nil {
-		t.Fatal(err)
-	}
-	if pids, err := g.procs(v2, v2+1); err != nil || !slices.Equal(pids, []int{p.cmd.Process.Pid}) {
-		t.Errorf("in the v2 group: %v (%v), want %d", pids, err, p.cmd.Process.Pid)
-	}
-	if err := g.Kill(); err != nil {
-		t.Error(err)
-	}
-	if err := unix.Kill(stranger.Process.Pid, 0); err != nil {
-		t.Errorf("stranger: %v", err)
-	}
-	p.finish()
 }
 
 func TestEmpty(t *testing.T) {
@@ -521,7 +479,7 @@ func TestMakeAgainstPrune(t *testing.T) {
 func TestMakeFailureLeavesNothing(t *testing.T) {
 	tree := realTree(t, Memory)
 	g := tree.Group(uniquePath() + "/run")
-	last := &tree.hierarchies[len(tree.joined())-1]
+	last := &tree.hierarchies[len(tree.hierarchies)-1]
 	tree.mkdir = func(h *hierarchy, path string) error {
 		if h == last {
 			return unix.ENOSPC // as with cgroup.max.descendants, or no css ids left

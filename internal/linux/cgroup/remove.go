@@ -96,8 +96,6 @@ func (g *Group) removeIn(hierarchies []int) (left []int, retry bool, errs []erro
 			left = append(left, i)
 			retry = retry || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY)
 			errs = append(errs, g.fail("rmdir", i, g.rel, err))
-		} else if h.lazy && len(left) > 0 {
-			left = append(left, i) // while the others stand, a Freeze may make it anew: see makeLazily
 		}
 	}
 	return left, retry, errs
@@ -107,9 +105,7 @@ func (g *Group) removeIn(hierarchies []int) (left []int, retry bool, errs []erro
 func (g *Group) remains(left []int) string {
 	var names []string
 	for _, i := range left {
-		if h := &g.tree.hierarchies[i]; !h.lazy || existsAt(h.at, g.rel) {
-			names = append(names, h.label)
-		}
+		names = append(names, g.tree.hierarchies[i].label)
 	}
 	text := "in " + strings.Join(names, ", ")
 	pids, err := g.Procs()

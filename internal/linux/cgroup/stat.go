@@ -55,7 +55,7 @@ func (g *Group) stat(final bool) (Stat, error) {
 	}
 	buf := buffers.Get().(*[]byte)
 	defer putBuffer(buf)
-	for i := range g.tree.joined() {
+	for i := range g.tree.hierarchies {
 		h := &g.tree.hierarchies[i]
 		r := reader{at: h.at, dir: g.rel, buf: buf, final: final}
 		if h.v2 {
@@ -233,7 +233,7 @@ func (g *Group) ResetPeak() error {
 		return g.err
 	}
 	g.peak.Store(0)
-	for i := range g.tree.joined() {
+	for i := range g.tree.hierarchies {
 		h := &g.tree.hierarchies[i]
 		if h.roles&roleMemory == 0 {
 			continue

@@ -34,13 +34,12 @@ const (
 	Pids                     // limit the number of tasks
 	Swap                     // a memory limit includes swap
 	Kill                     // cgroup.kill: the kernel kills all of any group at once
-	Freeze                   // cgroup.freeze: stop a group, still killable
 	IO                       // count bytes read and written
 )
 
 // Gap is one thing this machine's cgroups lack.
 type Gap struct {
-	Control string // memory, pids, cpu, swap, kill, freeze, peak
+	Control string // memory, pids, cpu, swap, kill, peak
 	Reason  string // in words, for doctor
 	Remedy  string // what to do about it on this machine; "" where nothing can be said
 }
@@ -52,7 +51,6 @@ type Tree struct {
 	version     string
 	missing     []Gap
 	canKill     bool
-	canFreeze   bool
 	gcOnly      bool   // made by At: groups can be found and removed, not made
 	maySettle   bool   // Options.Settle
 	settledIn   string // the place that is free of processes only because we are in its leaf; "" for none
@@ -165,14 +163,8 @@ func newTree(l layout, look looker) (*Tree, error) {
 	}
 	if h := t.v2(); h != nil {
 		t.canKill = v2File(h, "cgroup.events", "cgroup.kill", 5, 14, look)
-		t.canFreeze = v2File(h, "cgroup.events", "cgroup.freeze", 5, 2, look)
-		if h.lazy {
-			t.missing = append(t.missing, Gap{Control: "kill", Reason: "a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one"})
-		} else if !t.canKill {
+		if !t.canKill {
 			t.missing = append(t.missing, Gap{Control: "kill", Reason: "the kernel is older than 5.14 and has no cgroup.kill: processes are killed one by one"})
-		}
-		if !t.canFreeze {
-			t.missing = append(t.missing, Gap{Control: "freeze", Reason: "the kernel is older than 5.2 and has no cgroup.freeze"})
 		}
 		if h.roles&roleMemory != 0 && !v2File(h, "memory.max", "memory.peak", 5, 19, look) {
 			t.missing = append(t.missing, Gap{Control: "peak", Reason: "the kernel is older than 5.19 and keeps no peak of memory: it is the highest that was seen at times"})
@@ -272,10 +264,7 @@ func (t *Tree) Has(c Controller) bool {
 	case Swap:
 		return t.serving(roleMemory) != nil && !t.noSwapLimit.Load()
 	case Kill:
-		h := t.v2()
-		return h != nil && !h.lazy && t.canKill
-	case Freeze:
-		return t.v2() != nil && t.canFreeze
+		return t.v2() != nil && t.canKill
 	case IO:
 		return t.serving(roleIO) != nil
 	}
@@ -286,8 +275,8 @@ func (t *Tree) Has(c Controller) bool {
 // Probe tries it.
 func (t *Tree) Missing() []Gap { return slices.Clone(t.missing) }
 
-// Roots are the absolute directories, each named `sandbox-run`, that all groups of this tree are made below; the v2 one
-// of a hybrid machine too, though only a frozen group is in it. A supervisor records them for At.
+// Roots are the absolute directories, each named `sandbox-run`, that all groups of this tree are made below. A
+// supervisor records them for At.
 func (t *Tree) Roots() []string {
 	roots := make([]string, len(t.hierarchies))
 	for i := range t.hierarchies {
@@ -369,18 +358,8 @@ func (t *Tree) serving(r role) *hierarchy {
 
 func (t *Tree) v2() *hierarchy { return t.serving(roleCore) }
 
-// joined are the hierarchies that every group is made in: all but a lazy one, which is the last.
-func (t *Tree) joined() []hierarchy {
-	if n := len(t.hierarchies); n > 0 && t.hierarchies[n-1].lazy {
-		return t.hierarchies[:n-1]
-	}
-	return t.hierarchies
-}
-
 func (h *hierarchy) rank() int {
 	switch {
-	case h.lazy:
-		return 3
 	case h.roles&rolePids != 0:
 		return 0
 	case h.roles&roleCPUAcct != 0:
