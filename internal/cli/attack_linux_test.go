@@ -153,7 +153,8 @@ func TestAttackReport(t *testing.T) {
 		held, json bool
 		code       int
 	}{{true, false, 0}, {false, false, codeUnhealthy}, {true, true, 0}, {false, true, codeUnhealthy}} {
-		c := &cli{std: streams{out: out, err: out}, json: test.json, full: &Full{Attack: func(_ context.Context, a Attack) (bool, error) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		c := &cli{std: streams{out: out, err: out}, json: test.json, signalled: ctx, cancel: cancel, full: &Full{Attack: func(_ context.Context, a Attack) (bool, error) {
 			if a.Backend.Name() != app.Process || (a.WriteJSON != nil) != test.json || !slices.Equal(a.Flags, []string{"--backend", app.Process}) {
 				t.Errorf("%s, %q, JSON %v", a.Backend.Name(), a.Flags, a.WriteJSON != nil)
 			}

@@ -93,7 +93,7 @@ func (c *cli) attackBackend(only, runtime, image string) error {
 		return err
 	}
 	defer b.Close()
-	ctx, cancel := onSignals(func() {}) // a case ends with its context, and what it made with it
+	ctx, cancel := c.onSignals(func() {}) // a case ends with its context, and what it made with it
 	defer cancel(nil)
 	a := Attack{
 		Backend: b, Flags: []string{"--backend", name}, Out: c.std.out, Err: c.std.err,
