@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -88,6 +89,22 @@ func TestForeignTextCanNotBreakLinesOrTerminals(t *testing.T) {
 		t.Errorf("code that is no UTF-8: %q %q", got.CodeEncoding, got.Code)
 	}
 	intact(t, l, 2)
+}
+
+func TestWhatJSONDoesNotHave(t *testing.T) {
+	l := newLog(t, Options{})
+	e := sample(0)
+	e.Metrics.CPUPercent = math.NaN()
+	if err := l.Append(e); err == nil || !strings.Contains(err.Error(), "NaN") {
+		t.Errorf("%v", err)
+	}
+	e = sample(0)
+	e.Time = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+	if err := l.Append(e); err == nil || !strings.Contains(err.Error(), "year 10000") {
+		t.Errorf("%v", err)
+	}
+	must(t, l.Append(sample(0)))
+	intact(t, l, 1)
 }
 
 func TestHugeTextIsCut(t *testing.T) {

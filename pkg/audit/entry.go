@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
@@ -227,18 +228,40 @@ const (
 	hashLen   = 2 * sha256.Size
 )
 
-// line encodes the entry, sets its hash and ends it with a newline. It is plain ASCII.
+// line encodes the entry, sets its hash and ends it with a newline. It is plain ASCII: no text in it can break a line, move a cursor
+// or reorder what a terminal shows.
 func (e *Entry) line() ([]byte, error) {
-	b := encoder{out: make([]byte, 0, 2048)}
-	if b.entry(e); b.bad != nil {
-		return nil, b.bad
+	e.Hash = "" // the hash is of a line without one
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(e); err != nil {
+		return nil, fmt.Errorf("encode the entry: %w", err)
 	}
-	e.Hash = Digest(b.out)
-	line := append(b.out, hashField+e.Hash+hashEnd+"\n"...)
+	line := escapeNonASCII(bytes.TrimSuffix(text.Bytes(), []byte("}\n")))
+	e.Hash = Digest(line)
+	line = append(line, hashField+e.Hash+hashEnd+"\n"...)
 	if len(line) > maxLine {
 		return nil, fmt.Errorf("encode the entry: %d bytes; the most is %d", len(line), maxLine)
 	}
 	return line, nil
+}
+
+// escapeNonASCII writes the characters of JSON text from DEL on as escapes. Outside of strings, JSON has none of them.
+func escapeNonASCII(text []byte) []byte {
+	out := make([]byte, 0, len(text)+256)
+	for _, r := range string(text) {
+		switch {
+		case r < 0x7f:
+			out = append(out, byte(r))
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
 }
 
 // Why a line is not what was written.
