@@ -2,10 +2,15 @@
 // templates.
 //
 // It stands below everything that reads such files, beside encoding/json, and imports nothing of
-// ours. Libraries were measured first: the initialisers of go.yaml.in/yaml/v3 cost every start of
-// the thin executable more than 0.1 ms, and goccy/go-yaml needs quadratic time for nested brackets
-// (a minute for 128 KiB), which a hostile file could use. This reader costs nothing until used,
-// and its time is linear.
+// ours. Libraries were measured first (2026-11):
+//
+//   - go.yaml.in/yaml v3.0.6 and v4.0.0-rc.6 need 412 and 1932 MiB of memory for a hostile file of 4 MiB (this reader 136).
+//     Both read YAML 1.1: JSON's escapes \/ and \ud83d\ude00 are errors, U+0085 and U+2028 end lines. Errors of v3 name a
+//     wrong line in 7 of 18 broken files; v4 is not released yet. Their initialisers take 0.1 ms at every start of the
+//     thin executable, all others together 0.4 ms.
+//   - goccy/go-yaml 1.19.2 needs time by the square of nested brackets and of nested "- ": 1.4 s for 64 KiB.
+//
+// This reader costs nothing until used, and its time is linear.
 //
 // Decode is a pure function and may be called by several goroutines at once.
 //

@@ -136,7 +136,7 @@ func (r *reader) flowPlain(at int) (any, int, error) {
 
 // flowText reads a plain scalar between brackets; it stays on its line.
 func (r *reader) flowText(at int) (string, int, error) {
-	if err := r.plainStart(r.lineOf(at), firstLine(r.src[at:])); err != nil {
+	if err := r.plainStart(r.lineOf(at), r.src[at:min(at+2, len(r.src))]); err != nil { // the first character decides
 		return "", 0, err
 	}
 	end := at
