@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"sync"
@@ -43,12 +44,12 @@ func (o Options) complete() (Options, error) {
 			return o, fmt.Errorf("pull: %s is negative", n.name)
 		}
 	}
-	setDefault(&o.Platform, "linux/"+runtime.GOARCH)
-	setDefault(&o.Parallel, 4)
-	setDefault(&o.Stall, 30*time.Second)
-	setDefault(&o.Attempts, 5)
-	setDefault(&o.Backoff, 500*time.Millisecond)
-	setDefault(&o.UserAgent, "sandbox-run")
+	o.Platform = cmp.Or(o.Platform, "linux/"+runtime.GOARCH)
+	o.Parallel = cmp.Or(o.Parallel, 4)
+	o.Stall = cmp.Or(o.Stall, 30*time.Second)
+	o.Attempts = cmp.Or(o.Attempts, 5)
+	o.Backoff = cmp.Or(o.Backoff, 500*time.Millisecond)
+	o.UserAgent = cmp.Or(o.UserAgent, "sandbox-run")
 	if tell := o.Progress; tell != nil {
 		var mu sync.Mutex // Update has several images under way
 		o.Progress = func(p Progress) {
@@ -61,13 +62,6 @@ func (o Options) complete() (Options, error) {
 		o.CertDirs = defaultCertDirs()
 	}
 	return o, nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // State is how far a layer, or the whole image, has come.
