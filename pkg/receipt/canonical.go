@@ -16,7 +16,8 @@ import (
 const maxDepth = 200
 
 // Canonical writes a JSON document in the one form that is digested: names sorted, no white space, numbers as they are. What two
-// readers could read in two ways, such as a name that comes twice, is refused.
+// readers could read in two ways, such as a name that comes twice, is refused. It is not JCS (RFC 8785), which rounds integers beyond 2^53:
+// two results that differ would have one digest.
 func Canonical(doc []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(doc))
 	d.UseNumber()

@@ -30,7 +30,8 @@ type Signature struct {
 	Sig   string `json:"sig"`
 }
 
-// signed is what the signature is of, as DSSE has it: no two pairs of type and payload give the same bytes.
+// signed is what the signature is of, as DSSE has it: no two pairs of type and payload give the same bytes. (go-securesystemslib's package
+// dsse imports golang.org/x/crypto/ssh, thus crypto/x509, which the thin executable must not link, and takes two spellings of base64.)
 func signed(payloadType string, payload []byte) []byte {
 	return fmt.Appendf(nil, "DSSEv1 %s %s %s %s", strconv.Itoa(len(payloadType)), payloadType, strconv.Itoa(len(payload)), payload)
 }

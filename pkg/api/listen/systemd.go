@@ -18,6 +18,9 @@ import (
 //	LISTEN_PID=our pid, LISTEN_FDS=n, LISTEN_FDNAMES=a:b   sockets are descriptors 3 … 3+n-1
 //	NOTIFY_SOCKET=/path or @abstract                       datagrams of lines: READY=1, STATUS=…, STOPPING=1, WATCHDOG=1
 //	WATCHDOG_USEC=µs, WATCHDOG_PID=our pid                 a WATCHDOG=1 is due within that time
+//
+// coreos/go-systemd takes an LISTEN_FDS that is no number for none, writes without a deadline, and reads NOTIFY_SOCKET at every message, so
+// that it would have to stay in the environment, where runc and other children find it. The rest of it would save 20 lines.
 const firstInherited = 3
 
 // Inherited is a listener that somebody has opened for us.

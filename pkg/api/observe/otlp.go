@@ -23,8 +23,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// exporter sends spans as OTLP over HTTP. OpenTelemetry's own one links gRPC: 5 MB and 60 package initialisers for a POST. The format is
-// the published opentelemetry-proto, of which a test reads back what is written here with the generated code.
+// exporter sends spans as OTLP over HTTP. OpenTelemetry's own one (otlptracehttp 1.44) links gRPC: the server's executable grows by
+// 2.2 MB (8.6 %), its start by 53 initialised packages (6 % of its CPU time). It would save half of this file only: it ignores
+// variables that are wrong, such as a certificate that can not be read, and does not try again where a connection is refused. The
+// format is the published opentelemetry-proto; a test reads what is written here with the generated code.
 type exporter struct {
 	client  *http.Client
 	url     string

@@ -21,8 +21,9 @@ import (
 )
 
 // The credentials of a user are where `docker login` and `podman login` put them. The registry
-// library has a reader of its own, which asks Podman's file only when Docker has none, and waits for
-// a credential helper for ever; this one asks every file in turn and gives a helper helperWait.
+// library has a reader of its own (authn.DefaultKeychain), which asks Podman's file only when Docker has
+// none, knows no entries for a part of a registry but the repository itself, and waits for a credential helper for
+// ever. This one asks every file in turn and ends a helper after helperWait.
 const (
 	maxCredentials = 1 << 20 // bytes of a file, and of what a helper prints
 
