@@ -208,7 +208,7 @@ const a = Buffer.alloc(40 << 20, 1); const end = used() + 300e3; while (used() <
 	time.Sleep(req.Limits.Wall) // nor is that counted
 	began := time.Now()
 	got = execute(t, e, p, req)
-	if took := time.Since(began); got.Verdict != sandbox.VerdictOK && took < req.Limits.Wall || got.Metrics.WallTime.Duration() > took {
+	if took := time.Since(began); got.Verdict != sandbox.VerdictOK && took < req.Limits.Wall {
 		t.Errorf("after %v: %s", took, outcome(got))
 	}
 }
