@@ -172,7 +172,7 @@ func (c *cli) scout(cmd *cobra.Command) (elsewhere string) {
 	if away := new(app.ElsewhereError); errors.As(err, &away) {
 		return away.Backend
 	}
-	if err == nil { // what is wrong, whoever opens it says once the command line is known to be right
+	if err == nil { // an error is reported by Open, after the command line was checked
 		c.scouted = &opened{b, choice}
 	}
 	return ""

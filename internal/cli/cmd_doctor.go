@@ -50,7 +50,8 @@ otherwise.
 
 With --attack it attacks the sandboxes of one backend instead: each threat they are to
 withstand is tried for real, beside a control that shows the attempt can succeed. What
-is harmful bounds itself. Exits 0 only if all that applies held. Takes less than 90 seconds.`,
+is harmful bounds itself. Exits 0 only if all that applies held. Takes less than 90
+seconds, and longer on a busy machine.`,
 		Example:               "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack\n  sandbox-run doctor --attack --backend docker --image debian",
 		DisableFlagsInUseLine: true,
 		Annotations:           map[string]string{runBy: bestTheFull},

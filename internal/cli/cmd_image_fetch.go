@@ -387,7 +387,7 @@ func (c *cli) newImageDockerfile() *cobra.Command {
 }
 
 // providing does something that may find out that an image is not here. If its user wants that, the image is got, and it is
-// done once more. Nothing is ever downloaded that nobody has asked for: --pull asks, and so does a person who says yes.
+// done once more. An image is downloaded only on request: by --pull, or by a user who answers yes.
 func (c *cli) providing(ctx context.Context, o *boxOptions, pause func(), do func() error) error {
 	err := do()
 	var none *executor.NoImage

@@ -28,9 +28,9 @@ Whatever requests ask for, they get no more than the ceilings below, and nothing
 machine but what is allowed here by name.
 
 Settings can stand in a file, too, under the names of the flags (max_memory: 4g). Flags
-beat variables, which beat the file. SIGHUP reads ceilings, log level, keys and
-certificates again; SIGTERM takes no more requests and ends when the runs have, or after
---drain-timeout; a second one ends them at once.`
+beat variables, which beat the file. SIGHUP reads ceilings, log level and certificates
+again; keys are read again when their file changes. SIGTERM takes no more requests and
+ends when the runs have, or after --drain-timeout; a second one ends them at once.`
 
 const serveExample = `  sandbox-run serve
   sandbox-run serve --listen 127.0.0.1:8080 --max-memory 1g --max-timeout 10s

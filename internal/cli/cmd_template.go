@@ -185,7 +185,7 @@ func (o *runOptions) readTemplate(flags *pflag.FlagSet) (*filling, error) {
 		return nil, sandbox.Invalid("entry", "a template says itself what starts it")
 	}
 	var dirs []string
-	if dir, err := template.UserDir(); err == nil { // nobody's home: the built-in ones are there all the same
+	if dir, err := template.UserDir(); err == nil { // without a home directory there are only the built-in templates
 		dirs = append(dirs, dir)
 	}
 	lang := o.lang

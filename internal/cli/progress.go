@@ -65,7 +65,7 @@ func (p *progress) spin(what string, stop, idle chan struct{}) {
 	ticker := time.NewTicker(spinEvery)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
-		// A terminal that is gone is noticed by whoever writes what matters.
+		// A terminal that is gone is noticed when the result is written.
 		fmt.Fprintf(p.to, "%s%c %s, %ds", clearLine, spinner[i%len(spinner)], what, int(time.Since(began).Seconds()))
 		select {
 		case <-stop:
@@ -113,7 +113,7 @@ const (
 	clearBelow = "\x1b[J"
 )
 
-// newBars shows progress on stderr. Whoever makes them ends them.
+// newBars shows progress on stderr. The caller ends them.
 func (c *cli) newBars(quiet bool) *bars {
 	b := &bars{to: c.std.err, lines: !quiet && !c.json}
 	if drawsOn(c.std.err) && !quiet {
@@ -127,7 +127,7 @@ func (c *cli) newBars(quiet bool) *bars {
 	return b
 }
 
-// add begins another one. total is 0 if nobody knows.
+// add begins another one. total is 0 if it is unknown.
 func (b *bars) add(name string, total int64) *bar {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -175,7 +175,7 @@ func (one *bar) conclude(verdict string, whole bool) {
 	}
 	one.verdict, one.whole = verdict, whole
 	if b.size == nil && b.lines && whole {
-		// A reader that is gone is noticed by whoever writes what matters.
+		// A reader that is gone is noticed when the result is written.
 		fmt.Fprintln(b.to, strings.TrimRight(one.text(barWidth, time.Now()), " "))
 	}
 }

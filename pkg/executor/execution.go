@@ -27,7 +27,7 @@ type execution struct {
 	last     atomic.Uint64 // of the last event; one that comes late writes it still
 	out      Result
 
-	input *witnessed // nil where nobody asks what it was
+	input *witnessed // nil where its digest is not recorded
 
 	keeping chan error // of what is being put into the cache while the next phase runs; or nil
 }

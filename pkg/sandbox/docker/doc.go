@@ -4,7 +4,7 @@
 // labelled volume of the daemon and mounted read-only; it is spoken to over the container's attached standard input and
 // output (package wire, which draws the protocol). Nothing of the host is mounted but volumes that the user names.
 //
-//	Spec ──► container: read-only root, three tmpfs, no network, no capabilities but the helper's three, no-new-privileges,
+//	Spec ──► container: read-only root, three tmpfs, no network, no capabilities but the helper's four, no-new-privileges,
 //	         our system-call profile, memory without swap, processes, CPU, open files
 //	helper ──► ready{what it finds itself in} ──► compared with what was asked for ──► Isolation
 //

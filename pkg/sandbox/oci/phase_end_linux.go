@@ -31,7 +31,7 @@ func (p *phase) Sound() error {
 }
 
 // stopAll ends what runs in the sandbox because the host's disk has reached its floor. While a program is being started nothing
-// is ended: whoever watches the disk calls again.
+// is ended: the watch of the disk calls again.
 func (i *instance) stopAll(err error) {
 	err = launch.DiskFailure(Name, i.b.opts.CacheDir, err)
 	if !i.mu.TryLock() {
