@@ -13,11 +13,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 logs=bin/test-all
 rm -rf "$logs"
-mkdir -p "$logs" bin/test
-CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin -o bin/test/ ./cmd/...
-CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o bin/test/weakened/ ./cmd/sandbox-{run,rund,init} # for TestWeakened only
-scripts/probe.sh bin/test/probe
-export SANDBOX_RUN_TEST_BIN=$PWD/bin/test
+mkdir -p "$logs"
+# Tests run executables as other users, who can not enter a checkout below a home directory of mode 0700.
+bin=$(mktemp -d "${TMPDIR:-/tmp}/sandbox-run-test.XXXXXXXX")
+trap 'rm -rf "$bin"' EXIT
+chmod 755 "$bin"
+CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin -o "$bin/" ./cmd/...
+CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o "$bin/weakened/" ./cmd/sandbox-{run,rund,init} # for TestWeakened only
+scripts/probe.sh "$bin/probe"
+export SANDBOX_RUN_TEST_BIN=$bin
 mkdir -p bin/warm
 rm -f bin/warm/*/*.failed # a failure of an earlier run is tried again
 export SANDBOX_RUN_TEST_WARM=$PWD/bin/warm # what toolchains prepare once is prepared once

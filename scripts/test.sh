@@ -4,7 +4,7 @@
 #   system   packages whose tests start sandboxes, toolchains and daemons ──► cover/system.out   ┐
 #   race     all other packages, with the race detector                   ──► cover/race.out     ├─► cover.sh: the gate
 #   guest    a selection on cgroup v2 alone, in a virtual machine (v2.sh) ──► GOCOVERDIR         │
-#   bin/cover/*, the executables that all of them start                   ──► cover/children.out ┘
+#   the executables that all of them start                                ──► cover/children.out ┘
 #
 # The three run side by side: most tests wait most of the time. Tests find the executables through SANDBOX_RUN_TEST_BIN.
 # TESTFLAGS is handed on to go test; with it the guest is left out, and the result does not count for the gate.
@@ -16,12 +16,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${GOTESTSUM_VERSION:?run me by make test}"
 began=$SECONDS
 
-rm -rf cover bin/cover
-mkdir -p cover bin/cover
+rm -rf cover
+mkdir -p cover
 
-# Child processes write here under many user ids, and from below a home directory they could not.
-children=$(mktemp -d "${TMPDIR:-/tmp}/sandbox-run-cover.XXXXXXXX")
-trap 'rm -rf "$children"' EXIT
+# Tests run executables, which write their coverage, under many user ids: a checkout below a home directory of mode 0700 has no place for either.
+shared=$(mktemp -d "${TMPDIR:-/tmp}/sandbox-run-test.XXXXXXXX")
+trap 'rm -rf "$shared"' EXIT
+bin=$shared/bin children=$shared/cover
+mkdir "$bin" "$children"
+chmod 755 "$shared" "$bin"
 chmod 1777 "$children"
 
 # A source that changes from here on makes the result stale (see cover.sh).
@@ -35,10 +38,10 @@ gotestsum=$(scripts/tool.sh gotestsum gotest.tools/gotestsum "$GOTESTSUM_VERSION
 
 # -race implies the mode atomic, and only equal modes can be merged.
 cover=(-covermode=atomic -coverpkg=./...)
-CGO_ENABLED=0 go build -buildvcs=false -tags cover,thin -cover "${cover[@]}" -o bin/cover/ ./cmd/...
-CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o bin/cover/weakened/ ./cmd/sandbox-{run,rund,init} # for TestWeakened only
-scripts/probe.sh bin/cover/probe
-export SANDBOX_RUN_TEST_BIN=$PWD/bin/cover
+CGO_ENABLED=0 go build -buildvcs=false -tags cover,thin -cover "${cover[@]}" -o "$bin/" ./cmd/...
+CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o "$bin/weakened/" ./cmd/sandbox-{run,rund,init} # for TestWeakened only
+scripts/probe.sh "$bin/probe"
+export SANDBOX_RUN_TEST_BIN=$bin
 
 mapfile -t system < <(scripts/packages.sh system)
 mapfile -t race < <(scripts/packages.sh race)
