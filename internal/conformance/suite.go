@@ -451,8 +451,8 @@ func (e *env) within(limit time.Duration, what string, do func()) {
 }
 
 // busyness watches how busy the machine is until stop is called. spare says how much longer than on an idle machine something that may take
-// so long can have taken since: as long as tasks of this machine had to wait for a processor (/proc/pressure/cpu), up to twice the
-// limit; or five times as long as a sleeper overslept, if that is more. On an idle machine it is next to nothing.
+// so long can have taken since: as long as tasks of this machine had to wait for a processor (/proc/pressure/cpu), up to nine times the
+// limit (with 25 runnable tasks on two processors each gets less than a tenth); or five times as long as a sleeper overslept, if that is more. On an idle machine it is next to nothing.
 func busyness(limit time.Duration) (spare func() time.Duration, stop func()) {
 	const nap = 10 * time.Millisecond
 	var most atomic.Int64
@@ -471,7 +471,7 @@ func busyness(limit time.Duration) (spare func() time.Duration, stop func()) {
 	}()
 	before := waitedForCPU()
 	spare = func() time.Duration {
-		return max(5*time.Duration(most.Load()), min(waitedForCPU()-before, 2*limit))
+		return max(5*time.Duration(most.Load()), min(waitedForCPU()-before, 9*limit))
 	}
 	return spare, func() { close(over) }
 }

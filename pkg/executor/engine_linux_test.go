@@ -205,7 +205,7 @@ func TestOrdinaryUser(t *testing.T) {
 		tests += "|TestGo|TestJava|TestJavaScript|TestTypeScript|TestZsh|TestCustomLanguages"
 	}
 	cmd := exec.CommandContext(t.Context(), "setpriv", "--reuid", strconv.Itoa(plainUID), "--regid", strconv.Itoa(plainUID), "--clear-groups",
-		binary, "-test.run", "^("+tests+")$", "-test.v", "-test.timeout", "8m")
+		binary, "-test.run", "^("+tests+")$", "-test.v", "-test.timeout", "50m")
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + home, "TMPDIR=" + home, plainVariable + "=1", "CI=" + os.Getenv("CI"), testenv.AllVariable + "=" + os.Getenv(testenv.AllVariable), "SANDBOX_RUN_INIT=" + os.Getenv("SANDBOX_RUN_INIT")}
 	out, err := cmd.CombinedOutput()

@@ -270,9 +270,12 @@ const (
 	// it, urgently enough for the console, which a small disk is not worth. Dropping 300 MB takes 10 ms with it and 100 to
 	// 500 without.
 	shutdownFrom = 16 << 20
-	// heldWait is how long Close waits for a process that was forked just now and has not yet reached exec, where its
-	// copy of the descriptor ends; on a busy machine that takes its time. Nothing else should hold a disk that is being closed.
-	heldWait = 2 * time.Second
+	// heldWait is how long Close waits for the kernel to finish the unmount, and for a process that was forked just now and has not yet
+	// reached exec, where its copy of the descriptor ends. Both need milliseconds, and seconds on a machine with 25 runnable tasks on two
+	// processors. Nothing else should hold a disk that is being closed.
+	heldWait = 10 * time.Second
+	// heldPause is the longest pause between two looks.
+	heldPause = 20 * time.Millisecond
 
 	// FS_IOC_SHUTDOWN, with EXT4_GOING_FLAGS_NOLOGFLUSH: from here on nothing is written any more.
 	fsIocShutdown     = 0x8004587d
@@ -306,7 +309,7 @@ func (s *Scratch) Close() error {
 		return fmt.Errorf("scratch: close the mount: %w", err)
 	}
 	pause := 50 * time.Microsecond
-	for end := time.Now().Add(heldWait); s.loop.bound(); pause *= 2 {
+	for end := time.Now().Add(heldWait); s.loop.bound(); pause = min(2*pause, heldPause) {
 		if time.Now().After(end) {
 			return fmt.Errorf("scratch: drop %s: %w; end every process of the sandbox first", s.loop.path(), ErrHeld)
 		}

@@ -358,6 +358,7 @@ func TestKilledHolder(t *testing.T) {
 }
 
 func TestCloseWhileHeld(t *testing.T) {
+	t.Parallel() // Close waits
 	dir := needDisk(t)
 	s, err := Disk(Options{Bytes: mib, Inodes: 10, CacheDir: dir})
 	if err != nil {
