@@ -21,9 +21,9 @@ func (i *Init) Alive() bool {
 // Done closes when the init is exiting or dead.
 func (i *Init) Done() <-chan struct{} { return i.done }
 
-// end ends the init and everything it has started. Without a pid namespace that is the init's own
+// End ends the init and everything it has started, in any state, twice. Without a pid namespace that is the init's own
 // work: a signal that it can not catch would orphan its programs.
-func (i *Init) end() {
+func (i *Init) End() {
 	if i.whole {
 		i.kill()
 	} else {

@@ -74,7 +74,7 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 	select {
 	case a, ok = <-ans:
 	case <-ctx.Done():
-		i.end()
+		i.End()
 		i.mu.Lock()
 		delete(i.waiting, m.ID)
 		i.mu.Unlock()

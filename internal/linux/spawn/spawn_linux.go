@@ -316,7 +316,7 @@ func (i *Init) lose(err error) {
 	i.mu.Lock()
 	i.lost = err
 	i.mu.Unlock()
-	i.end()
+	i.End()
 }
 
 // keepLocked keeps the listener of a program until it was started, or was not. There is one at the most, and only for

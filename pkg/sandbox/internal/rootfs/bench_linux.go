@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/idmap"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
 
 // maxTemplates bounds what unusual specs make a bench keep.
@@ -52,13 +52,13 @@ func NewBench(o Options) (*Bench, error) {
 	}
 	k, err := newKeeper(o.Backend, o.Workbench, mode)
 	if err != nil {
-		return nil, launch.Failure(o.Backend, "start keeper", "rootfs", err)
+		return nil, faults.Wrap(o.Backend, "start keeper", "rootfs", err)
 	}
 	return &Bench{backend: o.Backend, keeper: k, confined: o.Confined, templates: map[string]string{}}, nil
 }
 
 func (b *Bench) failure(op, stage string, err error) error {
-	return launch.Failure(b.backend, op, stage, err)
+	return faults.Wrap(b.backend, op, stage, err)
 }
 
 // Close lets go of everything that was kept, and of the bench's mount namespace. Once only.

@@ -15,7 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/idmap"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/etc"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
 
 // part is something that is mounted into a root: a directory of the host, or /dev.
@@ -65,7 +65,7 @@ func lay(backend string, spec *sandbox.Spec, owner int, confined bool) (_ *layou
 	}
 	l := &layout{backend: backend, lower: -1, confined: confined}
 	if l.base, err = newSkeleton(); err != nil {
-		return nil, launch.Failure(backend, "lay out root", "rootfs", err)
+		return nil, faults.Wrap(backend, "lay out root", "rootfs", err)
 	}
 	l.base.owner = owner
 	if confined {
@@ -75,7 +75,7 @@ func lay(backend string, spec *sandbox.Spec, owner int, confined bool) (_ *layou
 		if err != nil {
 			l.close()
 			if said := new(*sandbox.Error); !errors.As(err, said) {
-				err = launch.Failure(backend, "lay out root", "rootfs", err)
+				err = faults.Wrap(backend, "lay out root", "rootfs", err)
 			}
 		}
 	}()
@@ -295,7 +295,7 @@ func (l *layout) openHost(p string, owner int) (fd int, isFile bool, err error) 
 				Backend: l.backend, Op: "root " + p, Stage: "rootfs", Kind: sandbox.ErrInvalid, Err: err, Hint: "a directory that exists, by a path without symbolic links",
 			}
 		}
-		return -1, false, launch.Failure(l.backend, "root "+p, "rootfs", err)
+		return -1, false, faults.Wrap(l.backend, "root "+p, "rootfs", err)
 	}
 	defer f.Close()
 	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)

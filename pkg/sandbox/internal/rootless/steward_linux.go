@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
@@ -151,7 +151,7 @@ func NewSteward(backend string, self Self) (*Steward, error) {
 }
 
 func (s *Steward) failure(op, stage string, err error) error {
-	return launch.Failure(s.backend, op, stage, err)
+	return faults.Wrap(s.backend, op, stage, err)
 }
 
 // Kill ends the process as a stranger would: for those who want to see it replaced.
@@ -351,7 +351,7 @@ func fill(b *rootfs.Bench, o *order, fds []int) (out []int, isFile bool, err err
 	out = []int{-1, -1}
 	switch o.What {
 	case orderReady:
-		return nil, false, launch.Failure(stewardName, "mount", "rootfs", rootfs.Mountable())
+		return nil, false, faults.Wrap(stewardName, "mount", "rootfs", rootfs.Mountable())
 	case orderSettle: // to have come to it is all
 		return nil, false, nil
 	case orderRoot:

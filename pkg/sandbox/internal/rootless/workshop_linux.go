@@ -35,3 +35,20 @@ var (
 	_ Workshop = (*rootfs.Bench)(nil)
 	_ Workshop = (*Steward)(nil)
 )
+
+// NewWorkshop starts the one that this process can have: its own, or a helper process. The caller closes it.
+func NewWorkshop(self Self, o rootfs.Options) (Workshop, error) {
+	// An untyped nil beside an error: a nil pointer in an interface is not nil.
+	if self.Privileged {
+		b, err := rootfs.NewBench(o)
+		if err != nil {
+			return nil, err
+		}
+		return b, nil
+	}
+	s, err := NewSteward(o.Backend, self)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}

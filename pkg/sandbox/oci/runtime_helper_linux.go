@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,32 +18,31 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"
 )
 
-// A lodge is where a plain user's container lives: this very program in another process, the first one of a pid namespace, and root of a
-// user namespace in which it has mounts, a network and a runtime of its own.
+// A runtime helper is this very program in another process, in whose namespaces an ordinary user's container is: the first process of a pid
+// namespace, and root of a user namespace in which it has mounts, a network and a runtime of its own.
 //
-//	supervisor → open{…} [control, log, root, scratch, volumes…];  lodge → told{…} [scratch, and for a census: shm, diag]
-//	supervisor → loopback{};                                       lodge → told{…}
+//	supervisor → open{…} [control, log, root, scratch, volumes…];  helper → answer{…} [scratch, and for a limit poller: shm, diag]
+//	supervisor → loopback{};                                       helper → answer{…}
 //
 // It ends when its runtime does, or its socket: with the supervisor, however that ends. Then the kernel ends whatever is in its pid
-// namespace, the container's in it, and its mounts and the runtime's state with them: a lodge leaves nothing.
-const lodgeName = "sandbox-lodge"
+// namespace, the container's in it, and its mounts and the runtime's state with them: a runtime helper leaves nothing.
+const helperName = "sandbox-runtime-helper"
 
-// lodging is an order to a lodge. What names which.
-type lodging struct {
+// helperOrder is an order to a runtime helper. What names which.
+type helperOrder struct {
 	What string `json:"what"`
 
-	HostMountNS uint64              `json:"host_mount_ns,omitempty"` // the supervisor's own, which a lodge must not find itself in
+	HostMountNS uint64              `json:"host_mount_ns,omitempty"` // the supervisor's own, which a helper must not find itself in
 	Place       string              `json:"place,omitempty"`         // a directory that may be covered there
 	KeepGroups  bool                `json:"keep_groups,omitempty"`   // there is no right to drop them
 	Settings    []initproto.Setting `json:"settings,omitempty"`      // of its namespaces
-	Furniture   *furniture          `json:"furniture,omitempty"`
+	Parts       *bundleParts        `json:"parts,omitempty"`
 	Loopback    bool                `json:"loopback,omitempty"`
-	Census      bool                `json:"census,omitempty"` // somebody has to count by looking
+	Census      bool                `json:"census,omitempty"` // limits are polled
 	Runtime     string              `json:"runtime,omitempty"`
 	Command     []string            `json:"command,omitempty"`
 	Stdin       bool                `json:"stdin,omitempty"` // the init's socket is the runtime's standard input
@@ -52,61 +50,57 @@ type lodging struct {
 
 // The orders there are.
 const (
-	lodgeOpen     = "open"
-	lodgeLoopback = "loopback"
+	orderOpen     = "open"
+	orderLoopback = "loopback"
 )
 
-// told is a lodge's answer.
-type told struct {
+// helperAnswer is a runtime helper's answer.
+type helperAnswer struct {
 	Error *rootless.Packed `json:"error,omitempty"`
 }
 
-// cgroupMount is where every runtime looks for cgroups.
-const cgroupMount = "/sys/fs/cgroup"
-
-// lodge is the supervisor's end.
-type lodge struct {
+// runtimeHelper is the supervisor's end.
+type runtimeHelper struct {
 	mu     sync.Mutex // one order at a time
 	helper *spawn.Helper
 	gone   bool
 }
 
-// newLodge starts one.
-func newLodge(o spawn.Options) (*lodge, error) {
+func startRuntimeHelper(o spawn.Options) (*runtimeHelper, error) {
 	o.Namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET
-	h, err := spawn.StartHelper(lodgeName, o)
+	h, err := spawn.StartHelper(helperName, o)
 	if err != nil {
-		return nil, failure("start lodge", "namespaces", err)
+		return nil, failure("start runtime helper", "namespaces", err)
 	}
-	return &lodge{helper: h}, nil
+	return &runtimeHelper{helper: h}, nil
 }
 
 // ask sends an order and waits for what comes of it: that many descriptors, which are the caller's.
-func (l *lodge) ask(o *lodging, send []int, want int) ([]int, error) {
+func (l *runtimeHelper) ask(o *helperOrder, send []int, want int) ([]int, error) {
 	text, err := json.Marshal(o)
 	if err != nil {
-		return nil, failure("ask lodge", "rootfs", err)
+		return nil, failure("ask runtime helper", "rootfs", err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.gone {
-		return nil, failure("ask lodge", "rootfs", spawn.ErrGone)
+		return nil, failure("ask runtime helper", "rootfs", spawn.ErrGone)
 	}
 	if err := rootless.SendMessage(l.helper.Socket(), text, send); err != nil {
-		return nil, failure("ask lodge", "rootfs", err)
+		return nil, failure("ask runtime helper", "rootfs", err)
 	}
 	reply, fds, err := rootless.ReceiveMessage(l.helper.Socket(), make([]byte, 64<<10))
-	var a told
+	var a helperAnswer
 	if err == nil {
 		err = json.Unmarshal(reply, &a)
 	}
 	switch {
 	case err != nil:
-		err = failure("ask lodge", "rootfs", err)
+		err = failure("ask runtime helper", "rootfs", err)
 	case a.Error != nil:
 		err = a.Error.Unpack(Name)
 	case len(fds) != want:
-		err = failure("ask lodge", "rootfs", fmt.Errorf("%d descriptors came, not %d", len(fds), want))
+		err = failure("ask runtime helper", "rootfs", fmt.Errorf("%d descriptors came, not %d", len(fds), want))
 	default:
 		return fds, nil
 	}
@@ -114,8 +108,8 @@ func (l *lodge) ask(o *lodging, send []int, want int) ([]int, error) {
 	return nil, err
 }
 
-// leave hangs up on one whose process somebody else buries. Twice is fine.
-func (l *lodge) leave() {
+// hangUp closes the socket of a helper whose process is reaped as the init's. Twice is fine.
+func (l *runtimeHelper) hangUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.gone {
@@ -124,34 +118,34 @@ func (l *lodge) leave() {
 	}
 }
 
-// init makes every program that links this package able to be its own lodge, with no word in its main.
+// init makes every program that links this package able to be its own runtime helper, without a line in its main.
 func init() {
-	if len(os.Args) == 1 && os.Args[0] == lodgeName {
-		keepLodge(spawn.HelperSocket, os.Exit) //nolint:forbidigo // a lodge has no main to return to
+	if len(os.Args) == 1 && os.Args[0] == helperName {
+		serveHelper(spawn.HelperSocket, os.Exit) //nolint:forbidigo // a helper has no main to return to
 	}
 }
 
-// keepLodge is the whole life of a lodge. It does not return: leave is to exit.
-func keepLodge(socket int, leave func(code int)) {
+// serveHelper is the whole life of a runtime helper. It does not return: exit is os.Exit.
+func serveHelper(socket int, exit func(code int)) {
 	if kind, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET || os.Getpid() != 1 {
-		fmt.Fprintln(os.Stderr, lodgeName+": this program is started by sandbox-run only, as the first process of a pid namespace")
-		leave(126)
+		fmt.Fprintln(os.Stderr, helperName+": this program is started by sandbox-run only, as the first process of a pid namespace")
+		exit(126)
 	}
 	buf := make([]byte, rootless.MaxMessage)
 	runtime := 0
 	for {
 		text, fds, err := rootless.ReceiveMessage(socket, buf)
 		if err != nil {
-			leave(0) // the supervisor is gone: so are we, and all that is here
+			exit(0) // the supervisor is gone
 		}
-		var o lodging
-		var a told
+		var o helperOrder
+		var a helperAnswer
 		var out []int
 		if err = json.Unmarshal(text, &o); err == nil {
 			switch {
-			case o.What == lodgeLoopback && runtime != 0:
+			case o.What == orderLoopback && runtime != 0:
 				err = failure("raise loopback", "network", raiseLoopback())
-			case o.What == lodgeOpen && runtime == 0:
+			case o.What == orderOpen && runtime == 0:
 				out, runtime, err = o.open(fds)
 			default:
 				err = fmt.Errorf("unknown order %q", o.What)
@@ -165,19 +159,19 @@ func keepLodge(socket int, leave func(code int)) {
 		err = rootless.SendMessage(socket, text, out)
 		rootless.CloseFDs(out)
 		if err != nil {
-			leave(0)
+			exit(0)
 		}
-		if o.What == lodgeOpen && runtime != 0 {
+		if o.What == orderOpen && runtime != 0 {
 			go func() {
-				bury(runtime)
-				leave(0)
+				reapUntil(runtime)
+				exit(0)
 			}()
 		}
 	}
 }
 
-// bury waits for the end of the runtime, and meanwhile for that of everybody who has lost their parent.
-func bury(runtime int) {
+// reapUntil reaps every process that has lost its parent, until the runtime ends.
+func reapUntil(runtime int) {
 	for {
 		switch pid, err := unix.Wait4(-1, nil, unix.WALL, nil); {
 		case errors.Is(err, unix.EINTR):
@@ -188,10 +182,10 @@ func bury(runtime int) {
 }
 
 // open does everything up to the runtime's start. The descriptors are the caller's.
-func (o *lodging) open(fds []int) (out []int, runtime int, err error) {
+func (o *helperOrder) open(fds []int) (out []int, runtime int, err error) {
 	const control, log, root, disk, volumes = 0, 1, 2, 3, 4
-	if len(fds) < volumes || o.Furniture == nil || len(o.Command) == 0 {
-		return nil, 0, failure("open lodge", "protocol", fmt.Errorf("%d descriptors came", len(fds)))
+	if len(fds) < volumes || o.Parts == nil || len(o.Command) == 0 {
+		return nil, 0, failure("make container", "protocol", fmt.Errorf("%d descriptors came", len(fds)))
 	}
 	defer func() {
 		if err != nil {
@@ -199,10 +193,10 @@ func (o *lodging) open(fds []int) (out []int, runtime int, err error) {
 			out = nil
 		}
 	}()
-	if err := o.settle(); err != nil {
+	if err := o.prepareNamespaces(); err != nil {
 		return nil, 0, err
 	}
-	b := &bundle{furniture: o.Furniture}
+	b := &bundle{bundleParts: o.Parts}
 	if err := os.Mkdir(b.Scratch, 0o711); err != nil {
 		return nil, 0, failure("make bundle", "rootfs", err)
 	}
@@ -214,16 +208,16 @@ func (o *lodging) open(fds []int) (out []int, runtime int, err error) {
 		return nil, 0, failure("copy scratch", "scratch", err)
 	}
 	out = append(out, again)
-	err = b.lay(false)
+	err = b.makeDir(false)
 	if err == nil {
-		err = b.make(fds[root], fds[volumes:])
+		err = b.fill(fds[root], fds[volumes:])
 	}
 	if err != nil {
-		return out, 0, failedToMake(err)
+		return out, 0, bundleFailure(err)
 	}
 	if o.Census {
-		if out, err = look(out, filepath.Join(b.Dir, shmDir)); err != nil {
-			return out, 0, failure("prepare census", "limits", err)
+		if out, err = openForPoller(out, filepath.Join(b.Dir, shmDir)); err != nil {
+			return out, 0, failure("prepare limit poller", "limits", err)
 		}
 	}
 	if o.Loopback {
@@ -244,8 +238,8 @@ func (o *lodging) open(fds []int) (out []int, runtime int, err error) {
 	return out, runtime, failure("start "+o.Runtime, "runtime", err)
 }
 
-// look opens what somebody needs who counts from outside.
-func look(out []int, shm string) ([]int, error) {
+// openForPoller opens what a limit poller counts by.
+func openForPoller(out []int, shm string) ([]int, error) {
 	fd, err := unix.Open(shm, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return out, err
@@ -257,8 +251,8 @@ func look(out []int, shm string) ([]int, error) {
 	return append(out, fd), nil
 }
 
-// settle makes the namespaces a place to work in. Nothing is mounted before it is clear that they are the lodge's own.
-func (o *lodging) settle() error {
+// prepareNamespaces makes the mounts that a runtime needs. Nothing is mounted before it is clear that the namespaces are the helper's own.
+func (o *helperOrder) prepareNamespaces() error {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {
 		return failure("look at own mount namespace", "namespaces", err)
@@ -289,7 +283,7 @@ func (o *lodging) settle() error {
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) { // the latter: there are none
 		return failure("protect "+cgroupMount, "rootfs", err)
 	}
-	if err := unix.Mount("tmpfs", o.Place, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711,size="+strconv.Itoa(lodgeRoom)); err != nil {
+	if err := unix.Mount("tmpfs", o.Place, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711,size="+strconv.Itoa(helperRoom)); err != nil {
 		return failure("mount "+o.Place, "rootfs", err)
 	}
 	if err := os.Mkdir(stateDir(o.Place), 0o700); err != nil {
@@ -298,33 +292,33 @@ func (o *lodging) settle() error {
 	return nil
 }
 
-// lodgeRoom is what a bundle and the runtime's state may take: some ten kilobytes, and what a runtime of tomorrow may want.
-const lodgeRoom = 16 << 20
+// helperRoom is what a bundle and the runtime's state may take: some ten kilobytes, and what a runtime of tomorrow may want.
+const helperRoom = 16 << 20
 
-// lodge makes a plain user's container.
-func (p *phase) lodge(ctx context.Context) (err error) {
-	i := p.i
+// buildInHelper makes an ordinary user's container.
+func (c *container) buildInHelper(ctx context.Context) (err error) {
+	i := c.i
 	if err := i.made(); err != nil {
 		return err
 	}
-	print := p.blueprint()
-	// The lodge has an empty network, and the container is to have that very one.
-	print.scratch, print.network = filepath.Join(i.work.dir, "scratch"), "/proc/self/ns/net"
-	if p.group != nil && !p.c.kind.whole {
-		if p.join, err = p.group.JoinFiles(); err != nil {
-			return failure("open cgroup", "cgroup", err)
+	plan := c.plan()
+	// The helper has an empty network, and the container is to have that very one.
+	plan.scratch, plan.network = filepath.Join(i.ns.dir, "scratch"), "/proc/self/ns/net"
+	if c.Group != nil && !c.kind.whole {
+		if err := c.OpenJoinFiles(); err != nil {
+			return err
 		}
 	}
-	root, err := i.copyRoot()
+	root, err := i.CopyRoot()
 	if err != nil {
 		return err
 	}
 	defer unix.Close(root)
-	disk, first := i.mount, !i.inhabited
+	disk, first, err := i.CopyDisk()
+	if err != nil {
+		return err
+	}
 	if !first {
-		if disk, err = i.twin(&i.mount); err != nil {
-			return err
-		}
 		defer unix.Close(disk)
 	}
 	volumes, err := i.openVolumes()
@@ -332,56 +326,57 @@ func (p *phase) lodge(ctx context.Context) (err error) {
 		return err
 	}
 	defer closeVolumes(volumes)
-	f, err := print.furnish(volumes)
+	parts, err := plan.bundleParts(volumes)
 	if err != nil {
 		return failure("make bundle", "rootfs", err)
 	}
-	order := &lodging{
-		What: lodgeOpen, Place: i.work.dir, KeepGroups: i.lodging.KeepGroups, Settings: i.b.self.Settings(), Furniture: f,
-		Loopback: p.network == sandbox.NetworkLocalhost, Census: i.b.counts.Short(), Runtime: p.c.runtime, Command: p.c.command(), Stdin: p.c.kind.stdin,
+	order := &helperOrder{
+		What: orderOpen, Place: i.ns.dir, KeepGroups: i.helper.KeepGroups, Settings: i.Host.Self.Settings(), Parts: parts,
+		Loopback: c.Network == sandbox.NetworkLocalhost, Census: i.Host.Counts.Short(),
+		Runtime: c.runtime, Command: c.command(), Stdin: c.kind.stdin,
 	}
 	if order.HostMountNS, err = inode("self", "mnt"); err != nil {
 		return failure("look at own mount namespace", "namespaces", err)
 	}
 	var got []int
 	defer func() { rootless.CloseFDs(got) }()
-	p.init, err = p.c.start(func(control int) (err error) {
-		got, err = p.open(order, append([]int{control, int(p.c.log.Fd()), root, disk}, mounts(volumes)...))
+	c.Init, err = c.startRuntime(func(control int) (err error) {
+		got, err = c.openHelper(order, append([]int{control, int(c.log.Fd()), root, disk}, mounts(volumes)...))
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if first {
-		_ = unix.Close(i.mount)
-		i.mount, i.inhabited = got[0], true
+		i.KeepDisk(got[0])
 	} else {
 		_ = unix.Close(got[0])
 	}
 	got = got[1:]
-	if err := p.setUp(ctx); err != nil {
+	if err := c.setUp(ctx); err != nil {
 		return err
 	}
-	p.before = p.usage()
+	// What the runtime and the helper have used so far is not the program's.
+	for _, pid := range []int{c.pid, parent(c.InitPID)} {
+		u := box.ProcessUsage(pid)
+		c.Before.User, c.Before.System = c.Before.User+u.User, c.Before.System+u.System
+	}
 	if !order.Census {
 		return nil
 	}
 	// The container's own /proc: by its init, which has not ended since, or this fails.
-	proc, err := os.Open("/proc/" + strconv.Itoa(p.init.Inmate()) + "/root/proc")
+	proc, err := os.Open("/proc/" + strconv.Itoa(c.InitPID) + "/root/proc")
 	if err != nil {
 		return failure("look into container", "limits", err)
 	}
-	p.watch = watch.New(watch.Options{
-		Backend: Name, Counts: i.b.counts, NProc: i.b.self.NProc, Scratch: i.scratch, Init: p.init.Inmate(), Kill: func() { _ = p.Kill() },
-		Proc: proc, Shm: os.NewFile(uintptr(got[0]), "shm"), Diag: os.NewFile(uintptr(got[1]), "diag"),
-	})
+	c.NewPoller(proc, os.NewFile(uintptr(got[0]), "shm"), os.NewFile(uintptr(got[1]), "diag"))
 	got = nil
 	return nil
 }
 
-// open starts a lodge and has it make the container. The descriptors are the caller's.
-func (p *phase) open(order *lodging, send []int) ([]int, error) {
-	l, err := p.startLodge()
+// openHelper starts a runtime helper and has it make the container. The descriptors are the caller's.
+func (c *container) openHelper(order *helperOrder, send []int) ([]int, error) {
+	h, err := c.startHelper()
 	if err != nil {
 		return nil, err
 	}
@@ -389,31 +384,31 @@ func (p *phase) open(order *lodging, send []int) ([]int, error) {
 	if order.Census {
 		want = 3
 	}
-	got, err := l.ask(order, send, want)
+	got, err := h.ask(order, send, want)
 	if err != nil {
-		l.helper.Close()
+		h.helper.Close()
 		return nil, err
 	}
-	p.c.lodge = l
-	p.c.pid, p.c.pidfd = l.helper.Process()
+	c.helper = h
+	c.pid, c.pidfd = h.helper.Process()
 	return got, nil
 }
 
-// startLodge starts one, in the group of its own that an init has, or in the one that limits the runtime and all that it runs.
-func (p *phase) startLodge() (l *lodge, err error) {
-	o := p.i.lodging
-	if !p.c.kind.whole {
-		if o.Cgroup, err = p.nest.Cradle(); err != nil {
+// startHelper starts a runtime helper, in the group of its own that an init has, or in the one that limits the runtime and all that it runs.
+func (c *container) startHelper() (h *runtimeHelper, err error) {
+	o := c.i.helper
+	if !c.kind.whole {
+		if o.Cgroup, err = c.Cgroup.Cradle(); err != nil {
 			return nil, failure("make cgroup of init", "cgroup", err)
 		}
-	} else if o.Cgroup = p.group.Birthplace(); o.Cgroup == nil {
+	} else if o.Cgroup = c.Group.Birthplace(); o.Cgroup == nil {
 		err = onThread(func() error {
-			return p.group.Visit(func() (err error) { l, err = newLodge(o); return err })
+			return c.Group.Visit(func() (err error) { h, err = startRuntimeHelper(o); return err })
 		})
-		return l, err
+		return h, err
 	}
 	defer o.Cgroup.Close() // nil is fine
-	return newLodge(o)
+	return startRuntimeHelper(o)
 }
 
 // parent of a process; 0 of one that is gone.
@@ -421,16 +416,4 @@ func parent(pid int) int {
 	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	n, _ := strconv.Atoi(statusField(text, "PPid"))
 	return n
-}
-
-// usage is processor time.
-type usage struct{ user, system time.Duration }
-
-// usage of a plain user's runtime and lodge so far, by the kernel's ticks: it is not the program's.
-func (p *phase) usage() (sum usage) {
-	for _, pid := range []int{p.c.pid, parent(p.init.Inmate())} {
-		user, system := launch.ProcessTime(pid)
-		sum.user, sum.system = sum.user+user, sum.system+system
-	}
-	return sum
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// Export writes a bundle to an empty directory that runc can run by hand, with a sandbox's namespaces, ids, mounts, covers and
-// filter, and a program in place of our init: what a sandbox costs can be held against it. What the bench makes ahead is the
+// Export writes a bundle to an empty directory that runc can run by hand, with a sandbox's namespaces, ids, mounts, masks and
+// filter, and a program in place of our init: what a sandbox costs can be compared with it. What the mount helper makes early is the
 // runtime's to mount here, and the scratch is plain directories.
 func Export(dir string, args []string) error {
 	spec := &sandbox.Spec{Hostname: sandbox.UserName, User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits()}
@@ -22,7 +22,7 @@ func Export(dir string, args []string) error {
 		return err
 	}
 	const owner = supervisor.FirstID + 1
-	b := &blueprint{kind: byName("runc"), spec: spec, inmate: housed(spec.User, supervisor.FirstID, owner), dir: dir, scratch: dir, covers: rootfs.LookAtProc(), filter: filter}
+	b := &bundlePlan{kind: byName("runc"), spec: spec, init: rootInit(spec.User, supervisor.FirstID, owner), dir: dir, scratch: dir, masks: rootfs.LookAtProc(), filter: filter}
 	parts := map[string]string{}
 	for _, p := range files.Parts {
 		at := filepath.Join(dir, p.Name)
@@ -34,7 +34,7 @@ func Export(dir string, args []string) error {
 		}
 		parts[p.Name] = at
 	}
-	text, err := b.render(&furniture{Parts: parts})
+	text, err := b.render(&bundleParts{Parts: parts})
 	if err != nil {
 		return err
 	}

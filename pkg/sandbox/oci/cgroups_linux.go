@@ -20,13 +20,13 @@ import (
 // our own in each of them, so that the runtime leaves nothing above it.
 const groupPrefix = "sandbox-run-oci-"
 
-// groupName is the name of such a group, and of its container, after the group that its programs are in: the claim's name, and
-// a number. None is the beginning of another: runsc takes that for an abbreviation.
+// groupName is the name of such a group, and of its container, after the group that its programs are in: the registration's
+// name, and a number. None is the beginning of another: runsc takes that for an abbreviation.
 func groupName(path string) string { return groupPrefix + strings.ReplaceAll(path, "/", "-") + "." }
 
-// sweep removes those groups whose supervisors are dead, and whose runtimes were killed before they could do it. On v2 there
+// collectGroups removes those groups whose supervisors are dead, and whose runtimes were killed before they could do it. On v2 there
 // are none: there, all groups are in the one tree that the supervisor's collector knows.
-func sweep(dryRun bool) (list []sandbox.Residue) {
+func collectGroups(dryRun bool) (list []sandbox.Residue) {
 	for _, h := range hierarchies() {
 		dir := h.own
 		if h.name == "" {
@@ -38,14 +38,14 @@ func sweep(dryRun bool) (list []sandbox.Residue) {
 		}
 		for _, e := range entries {
 			rest, ours := strings.CutPrefix(e.Name(), groupPrefix)
-			claim, _, _ := strings.Cut(rest, "-")
-			if !ours || registry.Alive(supervisor.RuntimeDir(), claim) {
+			name, _, _ := strings.Cut(rest, "-")
+			if !ours || registry.Alive(supervisor.RuntimeDir(), name) {
 				continue
 			}
 			r := sandbox.Residue{Kind: "cgroup", Name: filepath.Join(dir, e.Name())}
 			if !dryRun {
-				err := dissolve(r.Name)
-				if errors.Is(err, unix.ENOENT) { // somebody else was faster
+				err := removeGroup(r.Name)
+				if errors.Is(err, unix.ENOENT) { // another collector was faster
 					continue
 				}
 				if r.Removed = err == nil; err != nil {
@@ -58,18 +58,18 @@ func sweep(dryRun bool) (list []sandbox.Residue) {
 	return list
 }
 
-// dissolve removes a group, and whoever is in it.
-func dissolve(dir string) error {
-	empty(dir)
+// removeGroup removes a group, and kills the processes in it.
+func removeGroup(dir string) error {
+	killMembers(dir)
 	return unix.Rmdir(dir)
 }
 
-// sweepPatience bounds what the killed may take to die.
-const sweepPatience = 2 * time.Second
+// killTimeout bounds what the killed may take to die.
+const killTimeout = 2 * time.Second
 
-// empty kills what is in a group: runc's own init waits for ever for a runc that was killed before it could say go.
-func empty(dir string) {
-	for deadline := time.Now().Add(sweepPatience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+// killMembers kills what is in a group: runc's own init waits for ever for a runc that was killed before it could say go.
+func killMembers(dir string) {
+	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		pids := members(dir)
 		if len(pids) == 0 {
 			return
@@ -79,7 +79,7 @@ func empty(dir string) {
 			if err != nil {
 				continue
 			}
-			if slices.Contains(members(dir), pid) { // and not somebody who has got its number meanwhile
+			if slices.Contains(members(dir), pid) { // and its number is not another process's by now
 				_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			}
 			_ = unix.Close(fd)
@@ -89,7 +89,7 @@ func empty(dir string) {
 
 // members are the processes of a group.
 func members(dir string) (pids []int) {
-	text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")) // gone: nobody
+	text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")) // gone: no processes
 	for word := range strings.FieldsSeq(string(text)) {
 		if pid, err := strconv.Atoi(word); err == nil && pid > 0 {
 			pids = append(pids, pid)
