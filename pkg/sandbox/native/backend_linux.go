@@ -44,7 +44,7 @@ type Backend struct {
 
 	mu     sync.Mutex
 	inits  *initStarter
-	mounts rootless.Workshop
+	mounts rootless.MountHelper
 }
 
 var (
@@ -106,7 +106,7 @@ func lookAtNamespaces() (h hostNamespaces, err error) {
 }
 
 // register registers this process at first use, and makes what serves all sandboxes.
-func (b *Backend) register() (*supervisor.Supervisor, rootless.Workshop, error) {
+func (b *Backend) register() (*supervisor.Supervisor, rootless.MountHelper, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s, err := b.host.Register()
@@ -127,9 +127,9 @@ func (b *Backend) register() (*supervisor.Supervisor, rootless.Workshop, error) 
 }
 
 // mountHelperLocked starts the mount helper at first use. With mu held.
-func (b *Backend) mountHelperLocked() (_ rootless.Workshop, err error) {
+func (b *Backend) mountHelperLocked() (_ rootless.MountHelper, err error) {
 	if b.mounts == nil {
-		b.mounts, err = rootless.NewWorkshop(b.host.Self, rootfs.Options{Backend: Name})
+		b.mounts, err = rootless.NewMountHelper(b.host.Self, rootfs.Options{Backend: Name})
 	}
 	return b.mounts, err
 }

@@ -58,7 +58,7 @@ type Backend struct {
 
 	mu      sync.Mutex
 	ns      *runtimeNamespace
-	helper  *rootless.Steward // an ordinary user's; nil before it is needed
+	helper  *rootless.HelperProcess // an ordinary user's; nil before it is needed
 	filters map[seccomp.Policy]*seccompFilter
 }
 
@@ -106,9 +106,9 @@ func (b *Backend) Name() string { return Name }
 //
 // An ordinary user has none: there, each container's runtime helper is one, and what is mounted there is made by a mount helper.
 type runtimeNamespace struct {
-	mounts rootless.Workshop
-	bench  *rootfs.Bench // root's, and the same; nil of an ordinary user
-	mnt    *os.File      // the mount namespace; nil of an ordinary user
+	mounts rootless.MountHelper
+	bench  *rootfs.MountHelper // root's, and the same; nil of an ordinary user
+	mnt    *os.File            // the mount namespace; nil of an ordinary user
 	dir    string
 	next   atomic.Uint64
 	// devices is our own group in the v1 hierarchy for devices; empty without one.
@@ -131,7 +131,7 @@ func (n *runtimeNamespace) stateDir() string { return stateDir(n.dir) }
 func stateDir(dir string) string { return filepath.Join(dir, "state") }
 
 // newRuntimeNamespace makes root's or, with a mount helper, an ordinary user's.
-func newRuntimeNamespace(s *supervisor.Supervisor, helper *rootless.Steward) (_ *runtimeNamespace, err error) {
+func newRuntimeNamespace(s *supervisor.Supervisor, helper *rootless.HelperProcess) (_ *runtimeNamespace, err error) {
 	own, err := s.NewDir()
 	if err != nil {
 		return nil, failure("make directory", "rootfs", err)
@@ -142,7 +142,7 @@ func newRuntimeNamespace(s *supervisor.Supervisor, helper *rootless.Steward) (_ 
 		return n, nil
 	}
 	// Users who are root of a container only must get through to its root.
-	if n.bench, err = rootfs.NewBench(rootfs.Options{Backend: Name, Workbench: n.dir, Open: true}); err != nil {
+	if n.bench, err = rootfs.NewMountHelper(rootfs.Options{Backend: Name, Dir: n.dir, Open: true}); err != nil {
 		return nil, err
 	}
 	n.mounts = n.bench
@@ -187,7 +187,7 @@ func (b *Backend) register() (*supervisor.Supervisor, *runtimeNamespace, error) 
 // startHelperLocked starts an ordinary user's mount helper at first use. With mu held.
 func (b *Backend) startHelperLocked() (err error) {
 	if b.helper == nil {
-		b.helper, err = rootless.NewSteward(Name, b.host.Self)
+		b.helper, err = rootless.StartHelperProcess(Name, b.host.Self)
 	}
 	return err
 }

@@ -134,7 +134,7 @@ type bundlePlan struct {
 	cgroup   string // for the init, or empty
 	network  string // path of a network namespace
 	cgroupNS string // path of a cgroup namespace, or empty for one of its own
-	masks    rootfs.Covers
+	masks    rootfs.Masks
 	filter   *seccompFilter
 }
 

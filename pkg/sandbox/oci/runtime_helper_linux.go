@@ -54,11 +54,6 @@ const (
 	orderLoopback = "loopback"
 )
 
-// helperAnswer is a runtime helper's answer.
-type helperAnswer struct {
-	Error *rootless.Packed `json:"error,omitempty"`
-}
-
 // runtimeHelper is the supervisor's end.
 type runtimeHelper struct {
 	mu     sync.Mutex // one order at a time
@@ -75,46 +70,23 @@ func startRuntimeHelper(o spawn.Options) (*runtimeHelper, error) {
 	return &runtimeHelper{helper: h}, nil
 }
 
-// ask sends an order and waits for what comes of it: that many descriptors, which are the caller's.
-func (l *runtimeHelper) ask(o *helperOrder, send []int, want int) ([]int, error) {
-	text, err := json.Marshal(o)
-	if err != nil {
-		return nil, failure("ask runtime helper", "rootfs", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.gone {
+// ask sends an order and waits for the answer, which must come with that many descriptors. They are the caller's.
+func (h *runtimeHelper) ask(o *helperOrder, send []int, want int) ([]int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone {
 		return nil, failure("ask runtime helper", "rootfs", spawn.ErrGone)
 	}
-	if err := rootless.SendMessage(l.helper.Socket(), text, send); err != nil {
-		return nil, failure("ask runtime helper", "rootfs", err)
-	}
-	reply, fds, err := rootless.ReceiveMessage(l.helper.Socket(), make([]byte, 64<<10))
-	var a helperAnswer
-	if err == nil {
-		err = json.Unmarshal(reply, &a)
-	}
-	switch {
-	case err != nil:
-		err = failure("ask runtime helper", "rootfs", err)
-	case a.Error != nil:
-		err = a.Error.Unpack(Name)
-	case len(fds) != want:
-		err = failure("ask runtime helper", "rootfs", fmt.Errorf("%d descriptors came, not %d", len(fds), want))
-	default:
-		return fds, nil
-	}
-	rootless.CloseFDs(fds)
-	return nil, err
+	return rootless.Ask(h.helper.Socket(), Name, o, send, want)
 }
 
 // hangUp closes the socket of a helper whose process is reaped as the init's. Twice is fine.
-func (l *runtimeHelper) hangUp() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.gone {
-		l.gone = true
-		_ = unix.Close(l.helper.Socket())
+func (h *runtimeHelper) hangUp() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.gone {
+		h.gone = true
+		_ = unix.Close(h.helper.Socket())
 	}
 }
 
@@ -131,43 +103,27 @@ func serveHelper(socket int, exit func(code int)) {
 		fmt.Fprintln(os.Stderr, helperName+": this program is started by sandbox-run only, as the first process of a pid namespace")
 		exit(126)
 	}
-	buf := make([]byte, rootless.MaxMessage)
 	runtime := 0
-	for {
-		text, fds, err := rootless.ReceiveMessage(socket, buf)
-		if err != nil {
-			exit(0) // the supervisor is gone
-		}
+	rootless.Serve(socket, exit, func(text []byte, fds []int) (a rootless.Answer, out []int, then func(), err error) {
 		var o helperOrder
-		var a helperAnswer
-		var out []int
-		if err = json.Unmarshal(text, &o); err == nil {
-			switch {
-			case o.What == orderLoopback && runtime != 0:
-				err = failure("raise loopback", "network", raiseLoopback())
-			case o.What == orderOpen && runtime == 0:
-				out, runtime, err = o.open(fds)
-			default:
-				err = fmt.Errorf("unknown order %q", o.What)
+		switch err = json.Unmarshal(text, &o); {
+		case err != nil:
+		case o.What == orderLoopback && runtime != 0:
+			err = failure("raise loopback", "network", raiseLoopback())
+		case o.What == orderOpen && runtime == 0:
+			if out, runtime, err = o.open(fds); err == nil {
+				then = func() { // not before the supervisor has its answer
+					go func() {
+						reapUntil(runtime)
+						exit(0)
+					}()
+				}
 			}
+		default:
+			err = fmt.Errorf("unknown order %q", o.What)
 		}
-		if err != nil {
-			a.Error = rootless.Pack(err)
-		}
-		rootless.CloseFDs(fds)
-		text, _ = json.Marshal(a) // strings and numbers
-		err = rootless.SendMessage(socket, text, out)
-		rootless.CloseFDs(out)
-		if err != nil {
-			exit(0)
-		}
-		if o.What == orderOpen && runtime != 0 {
-			go func() {
-				reapUntil(runtime)
-				exit(0)
-			}()
-		}
-	}
+		return a, out, then, err
+	})
 }
 
 // reapUntil reaps every process that has lost its parent, until the runtime ends.

@@ -34,7 +34,7 @@ type Host struct {
 	Self    rootless.Self
 	Cgroups *cgroup.Tree
 	Counts  Counts
-	Masks   func() rootfs.Covers // looked up once
+	Masks   func() rootfs.Masks // looked up once
 	// Timeout bounds what an init may take to answer: it needs milliseconds, and seconds only on a machine in trouble.
 	Timeout time.Duration
 	// Limits are those that the cgroup of a phase's programs keeps.
@@ -68,7 +68,7 @@ func NewHost(name string, o Options, self rootless.Self, groups cgroup.Options) 
 	}
 	h := &Host{
 		Name: name, Options: o, Self: self, Cgroups: tree, Counts: lookAtCounts(tree),
-		Masks: sync.OnceValue(rootfs.LookAtProc), Timeout: 20 * time.Second, filters: map[seccomp.Policy][]byte{},
+		Masks: sync.OnceValue(rootfs.FindMasks), Timeout: 20 * time.Second, filters: map[seccomp.Policy][]byte{},
 	}
 	h.Limits = h.Counts.Limits
 	return h, nil

@@ -40,7 +40,7 @@ type Instance struct {
 	Host       *Host
 	Kind       Kind
 	Supervisor *supervisor.Supervisor
-	Mounts     rootless.Workshop // nil where the sandbox has no mounts of its own
+	Mounts     rootless.MountHelper // nil where the sandbox has no mounts of its own
 	Spec       *sandbox.Spec
 	Policy     seccomp.Policy     // of system calls
 	Filter     []byte             // the same, compiled
@@ -75,7 +75,7 @@ type Instance struct {
 }
 
 // NewInstance returns an Instance with nothing made yet.
-func NewInstance(h *Host, s *supervisor.Supervisor, mounts rootless.Workshop, spec *sandbox.Spec, iso sandbox.Isolation) *Instance {
+func NewInstance(h *Host, s *supervisor.Supervisor, mounts rootless.MountHelper, spec *sandbox.Spec, iso sandbox.Isolation) *Instance {
 	i := &Instance{
 		Host: h, Supervisor: s, Mounts: mounts, Spec: spec, Disk: -1, WritableRoot: -1, phases: map[string]*Phase{}, iso: iso,
 	}

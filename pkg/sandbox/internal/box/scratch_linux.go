@@ -39,7 +39,7 @@ type earlyScratch struct {
 }
 
 // MakeEarlyScratch makes the scratch of an eager backend's first sandbox, in the background and once, for the user with that id.
-func (h *Host) MakeEarlyScratch(mounts rootless.Workshop, owner int) {
+func (h *Host) MakeEarlyScratch(mounts rootless.MountHelper, owner int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.begun {
@@ -176,7 +176,7 @@ func (i *Instance) KeepDisk(clone int) {
 // cloneMount makes a second mount of a detached one, which stays ours whatever becomes of the first: an init that dies takes along what it
 // was given.
 func (i *Instance) cloneMount(mount *int) (int, error) {
-	one, other, err := i.Mounts.Again(*mount)
+	one, other, err := i.Mounts.CloneMount(*mount)
 	if other >= 0 {
 		_ = unix.Close(*mount)
 		*mount = other

@@ -2,13 +2,13 @@ package rootfs
 
 import "golang.org/x/sys/unix"
 
-// Covers are the parts of /proc that tell about the host, by how they are covered.
-type Covers struct{ Masked, Hidden, ReadOnly []string }
+// Masks are the parts of /proc that tell about the host, by how they are masked.
+type Masks struct{ Masked, Hidden, ReadOnly []string }
 
-// LookAtProc leaves out what only root may read: that is out of reach for a program that is nobody outside, and
-// every cover costs each sandbox a mount; two whose harm is the greatest are covered all the same. It looks at a procfs like the one a sandbox will have, not at the one that
+// FindMasks leaves out what only root may read: a program whose ids are no user's outside can not read it, and every mask costs each sandbox
+// a mount; two whose harm is the greatest are masked all the same. It looks at a procfs like the one a sandbox will have, not at the one that
 // we were given, which may show less. What is not there may come, with a module; the init does without it.
-func LookAtProc() Covers {
+func FindMasks() Masks {
 	proc, err := NewMount("proc", 0)
 	if err == nil {
 		defer unix.Close(proc)
@@ -22,7 +22,7 @@ func LookAtProc() Covers {
 		}
 		return list
 	}
-	return Covers{
+	return Masks{
 		Masked: append(readable("keys", "key-users", "kallsyms", "kmsg", "sched_debug", "timer_list", "timer_stats", "latency_stats",
 			"config.gz", "cmdline", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports",
 			"interrupts", "softirqs"), // per processor and device; /proc/stat has their sums

@@ -12,24 +12,24 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// keeper is a thread in a mount namespace of its own, in which roots are put together and kept.
+// mountThread is a thread in a mount namespace of its own, in which roots are put together and kept.
 // Nothing of it is visible on the host, and all of it is gone when this process is, however it
 // ends: the namespace dies with its last thread.
 //
 // A thread is needed because the kernel copies mount trees only from the caller's own namespace.
-type keeper struct {
-	backend   string
-	workbench string // a directory that is covered, in this namespace, with our own
-	mode      string // of that
-	work      chan func()
-	quit      chan struct{}
-	next      int // number of the next place
+type mountThread struct {
+	backend string
+	dir     string // a directory that is covered, in this namespace, with our own
+	mode    string // of that
+	work    chan func()
+	quit    chan struct{}
+	next    int // number of the next place
 }
 
-func newKeeper(backend, workbench, mode string) (*keeper, error) {
-	k := &keeper{backend: backend, workbench: workbench, mode: mode, work: make(chan func()), quit: make(chan struct{})}
+func startMountThread(backend, dir, mode string) (*mountThread, error) {
+	k := &mountThread{backend: backend, dir: dir, mode: mode, work: make(chan func()), quit: make(chan struct{})}
 	ready := make(chan error)
-	Apart(func() { k.keep(ready) })
+	Apart(func() { k.run(ready) })
 	if err := <-ready; err != nil {
 		return nil, fmt.Errorf("private mount namespace: %w", err)
 	}
@@ -57,13 +57,13 @@ func Apart(f func()) {
 	}()
 }
 
-func (k *keeper) keep(ready chan<- error) {
+func (k *mountThread) run(ready chan<- error) {
 	err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
 	if err == nil {
 		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	}
 	if err == nil {
-		err = unix.Mount("tmpfs", k.workbench, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode="+k.mode)
+		err = unix.Mount("tmpfs", k.dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode="+k.mode)
 	}
 	ready <- err
 	if err != nil {
@@ -79,10 +79,10 @@ func (k *keeper) keep(ready chan<- error) {
 	}
 }
 
-func (k *keeper) close() { close(k.quit) }
+func (k *mountThread) close() { close(k.quit) }
 
-// do runs f on the keeper's thread, in its namespace.
-func (k *keeper) do(f func() error) error {
+// do runs f on the thread, in its namespace.
+func (k *mountThread) do(f func() error) error {
 	done := make(chan error, 1)
 	select {
 	case k.work <- func() { done <- f() }:
@@ -92,15 +92,15 @@ func (k *keeper) do(f func() error) error {
 	}
 }
 
-// place makes an empty directory to mount something on. Only on the keeper's thread.
-func (k *keeper) place() (string, error) {
+// place makes an empty directory to mount something on. Only on the mount thread.
+func (k *mountThread) place() (string, error) {
 	k.next++
-	p := path.Join(k.workbench, strconv.Itoa(k.next))
+	p := path.Join(k.dir, strconv.Itoa(k.next))
 	return p, unix.Mkdir(p, 0o700)
 }
 
-// hold attaches a detached mount somewhere in the namespace. Only on the keeper's thread.
-func (k *keeper) hold(mount int) (string, error) {
+// attachAnywhere attaches a detached mount somewhere in the namespace. Only on the mount thread.
+func (k *mountThread) attachAnywhere(mount int) (string, error) {
 	p, err := k.place()
 	if err != nil {
 		return "", err
@@ -108,13 +108,13 @@ func (k *keeper) hold(mount int) (string, error) {
 	return p, unix.MoveMount(mount, "", unix.AT_FDCWD, p, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// drop lets go of what hold attached. Only on the keeper's thread.
-func (k *keeper) drop(p string) {
+// drop unmounts what attachAnywhere attached. Only on the mount thread.
+func (k *mountThread) drop(p string) {
 	_ = unix.Unmount(p, unix.MNT_DETACH)
 	_ = unix.Rmdir(p)
 }
 
-// copyTree makes a detached copy of everything mounted at p. Only on the keeper's thread.
+// copyTree makes a detached copy of everything mounted at p. Only on the mount thread.
 func copyTree(p string) (int, error) {
 	return unix.OpenTree(unix.AT_FDCWD, p, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 }

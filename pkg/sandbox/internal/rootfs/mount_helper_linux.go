@@ -14,58 +14,58 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
 
-// maxTemplates bounds what unusual specs make a bench keep.
+// maxTemplates bounds how many roots of unusual specs are kept.
 const maxTemplates = 64
 
-// Options say whose bench it is, and where it stands.
+// Options of a MountHelper.
 type Options struct {
 	Backend string // for errors
-	// Workbench is a directory that may be covered in the bench's own mount namespace; default one that every Linux has and
-	// nobody at the bench needs: /proc.
-	Workbench string
-	// Open lets others than root pass through the workbench, to what is mounted there.
+	// Dir is a directory that may be covered in the helper's own mount namespace; default one that every Linux has and the helper does not
+	// need: /proc.
+	Dir string
+	// Open lets other users than root pass through Dir, to what is mounted there.
 	Open bool
-	// Confined: root of a user namespace only. Such a root can neither make devices nor show anybody's files as
-	// somebody else's.
+	// Confined: root of a user namespace only. Such a root can neither make devices nor show the files of one
+	// user as those of another.
 	Confined bool
 }
 
-// Bench makes the mounts that sandboxes consist of, for whoever may mount. It keeps the roots it has put together. All that it
+// MountHelper makes the mounts that sandboxes consist of, in a thread. It keeps the roots it has put together. All that it
 // hands out is detached: visible nowhere on the host, and gone with its last descriptor, which is the caller's.
-type Bench struct {
+type MountHelper struct {
 	backend  string
-	keeper   *keeper
+	thread   *mountThread
 	confined bool
 
 	mu        sync.Mutex
-	templates map[string]string // root by key → where it stands in the keeper's namespace
+	templates map[string]string // root by key → where it stands in the thread's namespace
 }
 
-// NewBench starts the bench's own thread. The caller closes it.
-func NewBench(o Options) (*Bench, error) {
-	if o.Workbench == "" {
-		o.Workbench = "/proc"
+// NewMountHelper starts the thread. The caller closes the helper.
+func NewMountHelper(o Options) (*MountHelper, error) {
+	if o.Dir == "" {
+		o.Dir = "/proc"
 	}
 	mode := "0700"
 	if o.Open {
 		mode = "0711"
 	}
-	k, err := newKeeper(o.Backend, o.Workbench, mode)
+	k, err := startMountThread(o.Backend, o.Dir, mode)
 	if err != nil {
-		return nil, faults.Wrap(o.Backend, "start keeper", "rootfs", err)
+		return nil, faults.Wrap(o.Backend, "start mount thread", "rootfs", err)
 	}
-	return &Bench{backend: o.Backend, keeper: k, confined: o.Confined, templates: map[string]string{}}, nil
+	return &MountHelper{backend: o.Backend, thread: k, confined: o.Confined, templates: map[string]string{}}, nil
 }
 
-func (b *Bench) failure(op, stage string, err error) error {
+func (b *MountHelper) failure(op, stage string, err error) error {
 	return faults.Wrap(b.backend, op, stage, err)
 }
 
-// Close lets go of everything that was kept, and of the bench's mount namespace. Once only.
-func (b *Bench) Close() { b.keeper.close() }
+// Close drops everything that was kept, and the thread's mount namespace. Once only.
+func (b *MountHelper) Close() { b.thread.close() }
 
 // Root is a copy of the read-only root for a spec.
-func (b *Bench) Root(spec *sandbox.Spec) (fd int, err error) {
+func (b *MountHelper) Root(spec *sandbox.Spec) (fd int, err error) {
 	key := templateKey(spec)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,15 +76,15 @@ func (b *Bench) Root(spec *sandbox.Spec) (fd int, err error) {
 			return -1, err
 		}
 		defer l.close()
-		err = b.keeper.do(func() (err error) {
+		err = b.thread.do(func() (err error) {
 			if len(b.templates) >= maxTemplates {
 				for key, at := range b.templates {
-					b.keeper.drop(at)
+					b.thread.drop(at)
 					delete(b.templates, key)
 					break
 				}
 			}
-			at, err = b.keeper.assemble(l)
+			at, err = b.thread.assemble(l)
 			return err
 		})
 		if err != nil {
@@ -92,19 +92,19 @@ func (b *Bench) Root(spec *sandbox.Spec) (fd int, err error) {
 		}
 		b.templates[key] = at
 	}
-	err = b.keeper.do(func() (err error) { fd, err = copyTree(at); return err })
+	err = b.thread.do(func() (err error) { fd, err = copyTree(at); return err })
 	return fd, b.failure("copy root", "rootfs", err)
 }
 
 // WritableRoot is a root whose changes go to the scratch with that mount, which is used up: rest takes its place.
-func (b *Bench) WritableRoot(spec *sandbox.Spec, owner, disk int) (root, rest int, err error) {
+func (b *MountHelper) WritableRoot(spec *sandbox.Spec, owner, disk int) (root, rest int, err error) {
 	l, err := lay(b.backend, spec, owner, b.confined)
 	if err != nil {
 		return -1, -1, err
 	}
 	defer l.close()
-	err = b.keeper.do(func() (err error) {
-		root, rest, err = b.keeper.assembleWritable(l, disk, owner)
+	err = b.thread.do(func() (err error) {
+		root, rest, err = b.thread.assembleWritable(l, disk, owner)
 		return err
 	})
 	if err != nil {
@@ -113,21 +113,21 @@ func (b *Bench) WritableRoot(spec *sandbox.Spec, owner, disk int) (root, rest in
 	return root, rest, nil
 }
 
-// Again makes two of one mount, which is used up; with an error, other may still be there.
-func (b *Bench) Again(mount int) (one, other int, err error) {
+// CloneMount makes two of one mount, which is used up; with an error, other may still be there.
+func (b *MountHelper) CloneMount(mount int) (one, other int, err error) {
 	one, other = -1, -1
-	err = b.keeper.do(func() error {
+	err = b.thread.do(func() error {
 		// Halfway there is no way back: the mount would be gone. So the descriptor that is needed there is taken before.
 		spare, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
-		at, err := b.keeper.hold(mount)
+		at, err := b.thread.attachAnywhere(mount)
 		_ = unix.Close(spare)
 		if err != nil {
 			return err
 		}
-		defer b.keeper.drop(at)
+		defer b.thread.drop(at)
 		if other, err = copyTree(at); err == nil {
 			one, err = copyTree(at)
 		}
@@ -137,7 +137,7 @@ func (b *Bench) Again(mount int) (one, other int, err error) {
 }
 
 // Scratch is a writable disk with its directories in it.
-func (b *Bench) Scratch(mode sandbox.ScratchMode, o scratch.Options, owner int) (s *scratch.Scratch, err error) {
+func (b *MountHelper) Scratch(mode sandbox.ScratchMode, o scratch.Options, owner int) (s *scratch.Scratch, err error) {
 	if mode == sandbox.ScratchMemory {
 		s, err = scratch.Memory(o)
 	} else {
@@ -156,9 +156,9 @@ func (b *Bench) Scratch(mode sandbox.ScratchMode, o scratch.Options, owner int) 
 
 // Volume opens a directory or file of the host for the sandbox. The sandbox's user acts as the owner of the source. A
 // file system that can not map ids is refused for writing; for reading its permissions simply hold as they are. A
-// confined bench maps nothing: there the sandbox's user is whoever asks, and has the rights that they have. A maker, if not 0, may make files and
+// confined helper maps nothing: there the sandbox's user is the supervisor's own, and has its rights. A maker, if not 0, may make files and
 // give them to the owner.
-func (b *Bench) Volume(v sandbox.Volume, owner, maker int) (*os.File, bool, error) {
+func (b *MountHelper) Volume(v sandbox.Volume, owner, maker int) (*os.File, bool, error) {
 	o := idmap.Options{Writable: v.Writable}
 	if !b.confined {
 		o.Owner = &idmap.Owner{UID: uint32(owner), GID: uint32(owner), Keep: uint32(maker)}
@@ -181,18 +181,18 @@ func (b *Bench) Volume(v sandbox.Volume, owner, maker int) (*os.File, bool, erro
 	return f, isFile, nil
 }
 
-// Opener opens the files of a scratch by its own descriptor, which serves as long as the scratch does, whoever has its mount, and
+// Opener opens the files of a scratch by its own descriptor, which serves as long as the scratch does, whichever init has its mount, and
 // after the last of them.
-func (b *Bench) Opener(s *scratch.Scratch, owner int) files.Opener {
+func (b *MountHelper) Opener(s *scratch.Scratch, owner int) files.Opener {
 	return files.Held{Use: s.Use, Owner: owner}
 }
 
-// Do runs f on the bench's thread, in its mount namespace.
-func (b *Bench) Do(f func() error) error { return b.keeper.do(f) }
+// Do runs f on the mount thread, in its mount namespace.
+func (b *MountHelper) Do(f func() error) error { return b.thread.do(f) }
 
-// Attach puts a detached mount at an existing place in the bench's namespace. The mount's descriptor stays the caller's.
-func (b *Bench) Attach(mount int, at string) error {
-	return b.keeper.do(func() error {
+// Attach puts a detached mount at an existing place in the thread's namespace. The mount's descriptor stays the caller's.
+func (b *MountHelper) Attach(mount int, at string) error {
+	return b.thread.do(func() error {
 		return named(at, unix.MoveMount(mount, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH))
 	})
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // Whatever an order for a file says, what is opened lies in the scratch that came with it, and nothing else is touched.
-func FuzzStewardFiles(f *testing.F) {
+func FuzzMountHelperFiles(f *testing.F) {
 	for _, p := range []string{"workspace/f", "workspace/a/b/f", "workspace/link/f", "workspace/link", "../outside/secret", "/etc/passwd", "", ".", "..", "workspace/../../outside/f", "workspace/\xff", "a\x00b"} {
 		for _, what := range []string{orderCreate, orderOpen, orderRemove} {
 			text, err := json.Marshal(order{What: what, Path: []byte(p), Perm: 0o644, Owner: -1})
@@ -50,8 +50,8 @@ func FuzzStewardFiles(f *testing.F) {
 		}
 		o.Owner = -1
 		_ = os.Symlink(outside, filepath.Join(scratch, "workspace", "link")) // again, if it was replaced
-		out, _, err := fill(new(rootfs.Bench), &o, []int{fd})
-		if err != nil && Pack(err).Unpack("test").Error() == "" {
+		out, _, err := carryOut(new(rootfs.MountHelper), &o, []int{fd})
+		if err != nil && packError(err).unpack("test").Error() == "" {
 			t.Errorf("%v comes through as nothing", err)
 		}
 		for _, got := range out {
