@@ -70,8 +70,8 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 		}
 		c.Cgroups = append(c.Cgroups, fd)
 	}
-	if m.Birthplace >= 0 {
-		if c.Birthplace, err = at(m.Birthplace); err != nil {
+	if m.IntoCgroup >= 0 {
+		if c.IntoCgroup, err = at(m.IntoCgroup); err != nil {
 			return 0, master, slave, err
 		}
 	}

@@ -136,7 +136,7 @@ type Exec struct {
 	// NewUserNS gives the program a user namespace of its own, in which the init's one id is UID and GID: where a container
 	// runtime insists that the id is called 0.
 	NewUserNS  bool
-	Birthplace int // descriptor of the v2 group's directory to be born in, where that can be, in place of joining; -1 is none
+	IntoCgroup int // descriptor of the v2 group's directory to be born in, where that can be, in place of joining; -1 is none
 	// Console names a socket of the sandbox's own, to which a process comes that has the terminal: the program is that one's child. Empty: the
 	// init makes the terminal.
 	Console string
@@ -363,7 +363,7 @@ func (m *Exec) Encode() []byte {
 		}
 		w.bool(m.NewCgroupNS)
 		w.bool(m.NewUserNS)
-		w.int(int64(m.Birthplace))
+		w.int(int64(m.IntoCgroup))
 		w.string(m.Console)
 		w.bool(m.Probe)
 		w.bool(m.Held)
@@ -389,7 +389,7 @@ func (r *reader) exec() *Exec {
 	})
 	m.NewCgroupNS = r.bool()
 	m.NewUserNS = r.bool()
-	m.Birthplace = r.fd()
+	m.IntoCgroup = r.fd()
 	m.Console = r.string()
 	m.Probe, m.Held, m.Forbidden = r.bool(), r.bool(), r.string()
 	return m

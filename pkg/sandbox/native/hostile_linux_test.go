@@ -346,7 +346,7 @@ func TestStillbornIsForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead := &spareInit{id: id, cgroup: b.inits.supervisor.NewNest(id.Init), started: make(chan struct{}), err: unix.EMFILE}
+	dead := &spareInit{id: id, cgroup: b.inits.supervisor.NewPhaseCgroup(id.Init), started: make(chan struct{}), err: unix.EMFILE}
 	close(dead.started)
 	b.inits.mu.Lock()
 	b.inits.spare = dead

@@ -105,14 +105,14 @@ func makeGroup(p *box.Phase) error {
 	if err := p.MakeGroup(p.Cgroup.Programs()); err != nil {
 		return err
 	}
-	p.Born = p.Cgroup.Birthplace()
+	p.Born = p.Cgroup.OpenProgramLeaf()
 	return p.OpenJoinFiles()
 }
 
 // NewPhase starts an init and makes a cgroup for what it will run.
 func (i *instance) NewPhase() (p *box.Phase, err error) {
 	p = box.NewPhase(i.Instance)
-	p.Cgroup = i.Supervisor.NewNest(i.ID.Init)
+	p.Cgroup = i.Supervisor.NewPhaseCgroup(i.ID.Init)
 	if p.Init, err = startInit(i.ID, p.Cgroup); err == nil {
 		err = makeGroup(p)
 	}

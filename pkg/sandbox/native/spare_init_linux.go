@@ -26,7 +26,7 @@ const cleanupTimeout = 5 * time.Second
 // when started closes.
 type spareInit struct {
 	id      *rootless.Identity
-	cgroup  *cgroup.Nest
+	cgroup  *cgroup.Phase
 	started chan struct{}
 	init    *spawn.Init
 	err     error
@@ -75,7 +75,7 @@ func (n *initStarter) startLocked(user sandbox.User, own bool) (*spareInit, erro
 	if err != nil {
 		return nil, failure("take ids", "supervisor", err)
 	}
-	s := &spareInit{id: id, cgroup: n.supervisor.NewNest(id.Init), started: make(chan struct{})}
+	s := &spareInit{id: id, cgroup: n.supervisor.NewPhaseCgroup(id.Init), started: make(chan struct{})}
 	n.inFlight.Go(func() {
 		s.init, s.err = startInit(id, s.cgroup)
 		close(s.started)
@@ -132,8 +132,8 @@ func (n *initStarter) discard(s *spareInit) {
 }
 
 // startInit clones an init into fresh namespaces, and into its leaf of the phase cgroup.
-func startInit(id *rootless.Identity, phase *cgroup.Nest) (*spawn.Init, error) {
-	leaf, err := phase.Cradle()
+func startInit(id *rootless.Identity, phase *cgroup.Phase) (*spawn.Init, error) {
+	leaf, err := phase.OpenInitLeaf()
 	if err != nil {
 		return nil, failure("make cgroup of init", "cgroup", err)
 	}

@@ -58,7 +58,7 @@ func (i *instance) newContainer() *container {
 	r := i.b.runtime
 	c := &container{Phase: box.NewPhase(i.Instance), i: i, ns: i.ns, kind: r.kind, runtime: r.path, dir: i.ns.path("b"), begun: make(chan error, 1)}
 	c.removeBundle = sync.OnceValue(c.undoBundle)
-	c.Container, c.Cgroup = c, i.Supervisor.NewNest(i.ID.Init)
+	c.Container, c.Cgroup = c, i.Supervisor.NewPhaseCgroup(i.ID.Init)
 	c.NetworkFixed, c.InitInGroup = r.kernel, r.whole
 	c.id = groupName(c.Cgroup.Programs().Path())
 	if i.ns.bench == nil { // a runtime helper does all of it

@@ -149,7 +149,7 @@ func TestSmoke(t *testing.T) {
 
 // claimOf is the name that a supervisor is registered under.
 func claimOf(sup *supervisor.Supervisor) string {
-	claim, _, _ := strings.Cut(sup.NewNest(0).Programs().Path(), "/")
+	claim, _, _ := strings.Cut(sup.NewPhaseCgroup(0).Programs().Path(), "/")
 	return claim
 }
 

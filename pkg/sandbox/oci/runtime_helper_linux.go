@@ -354,10 +354,10 @@ func (c *container) openHelper(order *helperOrder, send []int) ([]int, error) {
 func (c *container) startHelper() (h *runtimeHelper, err error) {
 	o := c.i.helper
 	if !c.kind.whole {
-		if o.Cgroup, err = c.Cgroup.Cradle(); err != nil {
+		if o.Cgroup, err = c.Cgroup.OpenInitLeaf(); err != nil {
 			return nil, failure("make cgroup of init", "cgroup", err)
 		}
-	} else if o.Cgroup = c.Group.Birthplace(); o.Cgroup == nil {
+	} else if o.Cgroup = c.Group.OpenForClone(); o.Cgroup == nil {
 		err = onThread(func() error {
 			return c.Group.Visit(func() (err error) { h, err = startRuntimeHelper(o); return err })
 		})

@@ -85,7 +85,7 @@ func (c *container) execRuntime(control int, group *cgroup.Group) error {
 func (c *container) enter(attr *syscall.SysProcAttr, group *cgroup.Group, execute func() error) error {
 	run := c.ns.bench.Do
 	if group != nil {
-		if born := group.Birthplace(); born != nil {
+		if born := group.OpenForClone(); born != nil {
 			defer born.Close()
 			attr.UseCgroupFD, attr.CgroupFD = true, int(born.Fd())
 		} else { // a thread that visits a group may not get back from there

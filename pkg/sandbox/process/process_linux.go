@@ -171,7 +171,7 @@ func (i *instance) NewPhase() (p *box.Phase, err error) {
 		if err := p.MakeGroup(group); err != nil {
 			return p, err
 		}
-		p.Born = group.Birthplace()
+		p.Born = group.OpenForClone()
 		if err := p.OpenJoinFiles(); err != nil {
 			return p, err
 		}

@@ -41,7 +41,7 @@ type Phase struct {
 	Container Container     // nil where the init is our own child
 	Init      *spawn.Init   // nil before it is started
 	InitPID   int           // the init in our pid namespace, from the end of SetUp on
-	Cgroup    *cgroup.Nest  // of the init and its programs; nil where programs have a group alone
+	Cgroup    *cgroup.Phase // of the init and its programs; nil where programs have a group alone
 	Group     *cgroup.Group // the programs'; nil until it is made, and where nothing is limited by one
 	Join      []*os.File    // what a program writes to to enter the group, one per hierarchy
 	Born      *os.File      // what it is born in instead, where the kernel lets it; or nil

@@ -36,36 +36,36 @@ func bear(uid int) int {
 	return 0
 }
 
-// An init that is nobody on the host may have programs born in its own nest, and in no other; and nothing is left, whoever
+// An init that is nobody on the host may have programs born in its own phase, and in no other; and nothing is left, whoever
 // clears up.
-func TestNest(t *testing.T) {
+func TestPhase(t *testing.T) {
 	testenv.NeedRoot(t)
 	tree := realTree(t)
 	const owner, stranger = 0x7ffffff0, 0x7ffffff2
 	sup := realGroup(t, tree, Limits{})
-	n := tree.Nest(sup.Path()+"/7", owner)
-	cradle, err := n.Cradle()
+	n := tree.Phase(sup.Path()+"/7", owner)
+	initLeaf, err := n.OpenInitLeaf()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Programs().Make(Limits{}); err != nil {
 		t.Fatal(err)
 	}
-	place := n.Birthplace()
-	if !tree.bears() {
-		if cradle != nil || place != nil || n.Programs().Path() != sup.Path()+"/7" || n.Remove(t.Context()) != nil || !n.Programs().Exists() {
-			t.Errorf("a nest where limits are in %s: %v, %v, %s", tree.Version(), cradle, place, n.Programs().Path())
+	place := n.OpenProgramLeaf()
+	if !tree.clonesIntoGroups() {
+		if initLeaf != nil || place != nil || n.Programs().Path() != sup.Path()+"/7" || n.Remove(t.Context()) != nil || !n.Programs().Exists() {
+			t.Errorf("a phase where limits are in %s: %v, %v, %s", tree.Version(), initLeaf, place, n.Programs().Path())
 		}
 		return
 	}
-	defer cradle.Close()
+	defer initLeaf.Close()
 	defer place.Close()
-	again, err := n.Cradle()
+	again, err := n.OpenInitLeaf()
 	if err != nil {
 		t.Errorf("for a second init: %v", err)
 	}
 	again.Close()
-	tryBirths(t, n, cradle, place, owner, stranger)
+	tryBirths(t, n, initLeaf, place, owner, stranger)
 	top := tree.Roots()[0] + "/" + sup.Path() + "/7"
 	for _, clear := range []func() error{
 		func() error { return errors.Join(n.Programs().Remove(t.Context()), n.Remove(t.Context())) },
@@ -76,7 +76,7 @@ func TestNest(t *testing.T) {
 			return gc.Group(sup.Path()).Remove(t.Context())
 		},
 	} {
-		cradle, err := n.Cradle()
+		initLeaf, err := n.OpenInitLeaf()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,9 +84,9 @@ func TestNest(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.Command("/bin/sleep", "60")
-		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cradle.Fd())}
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(initLeaf.Fd())}
 		err = cmd.Start()
-		cradle.Close()
+		initLeaf.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,14 +101,14 @@ func TestNest(t *testing.T) {
 }
 
 // tryBirths has inits of two nests try whom they may have born where.
-func tryBirths(t *testing.T, n *Nest, cradle, place *os.File, owner, stranger int) {
+func tryBirths(t *testing.T, n *Phase, initLeaf, place *os.File, owner, stranger int) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := n.tree.Nest(filepath.Dir(n.path)+"/8", stranger)
-	elsewhere, err := other.Cradle()
+	other := n.tree.Phase(filepath.Dir(n.path)+"/8", stranger)
+	elsewhere, err := other.OpenInitLeaf()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func tryBirths(t *testing.T, n *Nest, cradle, place *os.File, owner, stranger in
 	if err := other.Programs().Make(Limits{}); err != nil {
 		t.Fatal(err)
 	}
-	foreign := other.Birthplace()
+	foreign := other.OpenProgramLeaf()
 	defer foreign.Close()
 	for _, c := range []struct {
 		what     string
@@ -124,10 +124,10 @@ func tryBirths(t *testing.T, n *Nest, cradle, place *os.File, owner, stranger in
 		uid      int
 		want     string
 	}{
-		{"its own nest", cradle, place, owner, "bore"},
-		{"its own nest, as somebody else", cradle, place, stranger, "permission denied"},
-		{"the neighbour's", cradle, foreign, owner, "permission denied"},
-		{"the neighbour's, as the neighbour, from outside", cradle, foreign, stranger, "permission denied"},
+		{"its own phase", initLeaf, place, owner, "bore"},
+		{"its own phase, as somebody else", initLeaf, place, stranger, "permission denied"},
+		{"the neighbour's", initLeaf, foreign, owner, "permission denied"},
+		{"the neighbour's, as the neighbour, from outside", initLeaf, foreign, stranger, "permission denied"},
 		{"from the neighbour's", elsewhere, place, owner, "permission denied"},
 		{"the neighbour's own", elsewhere, foreign, stranger, "bore"},
 	} {
