@@ -59,24 +59,24 @@ func (s Stage) String() string {
 	return "unknown"
 }
 
-// Setup tells the init what world to build. Descriptors are indices into those of the frame; -1
+// Setup tells the init what file system to build. Descriptors are indices into those of the frame; -1
 // is none.
 type Setup struct {
 	// Namespaced is false for the process backend: then nothing is mounted and only the reaping,
 	// limiting and watching part of the init is used.
 	Namespaced bool
-	// Housed: somebody else has built the world (a container runtime), and the init finds itself the first process in it, with
+	// Housed: a container runtime has built the file system, and the init is the first process in it, with
 	// the program's own id and no privilege. It says in its answer what it finds.
 	Housed bool
-	// Inner, of one that is not Namespaced, says that somebody else has put up the walls (a container's), and that the init
-	// was born in a user namespace of its own within them: it becomes root there, and nobody may look into it.
+	// Inner, of one that is not Namespaced, says that the init is in a container of another runtime, and
+	// was born in a user namespace of its own there: it becomes root in it, and no process may look into it.
 	Inner bool
 	// HostMountNS and HostUserNS are the inodes of the supervisor's own namespaces: the init must
 	// not find itself in them.
 	HostMountNS, HostUserNS uint64
 	// Stay says that the init has the program's own id, for want of a second one, and remains who it is.
 	Stay bool
-	// KeepGroups says that the user namespace was made by somebody who may not drop groups.
+	// KeepGroups says that the user namespace was made by a user who may not drop groups.
 	KeepGroups bool
 	// Settings are parameters of its own namespaces that the init sets, below /proc/sys.
 	Settings []Setting
@@ -137,9 +137,9 @@ type Exec struct {
 	// runtime insists that the id is called 0.
 	NewUserNS  bool
 	IntoCgroup int // descriptor of the v2 group's directory to be born in, where that can be, in place of joining; -1 is none
-	// Console names a socket of the sandbox's own, to which a process comes that has the terminal: the program is that one's child. Empty: the
+	// Relay names a socket of the sandbox's own, to which a process comes that has the terminal: the program is that one's child. Empty: the
 	// init makes the terminal.
-	Console string
+	Relay string
 	// Probe: between the last wall and the program, the process makes the call of [ProbeMark], and there is no program unless that is refused
 	// as the filter refuses it or, if the filter has a listener, answered with [ProbeGo].
 	Probe bool
@@ -183,7 +183,7 @@ type Started struct {
 	At  uint64 // nanoseconds of the monotonic clock, which is the supervisor's too
 }
 
-// Expect tells an init that a program is going to be forked into its namespaces by somebody else, who has to be told what only
+// Expect tells an init that a program is going to be forked into its namespaces by a zygote, which has to be given what only
 // the init can make: the second wall, of paths as they are inside.
 type Expect struct {
 	ID       uint64
@@ -364,7 +364,7 @@ func (m *Exec) Encode() []byte {
 		w.bool(m.NewCgroupNS)
 		w.bool(m.NewUserNS)
 		w.int(int64(m.IntoCgroup))
-		w.string(m.Console)
+		w.string(m.Relay)
 		w.bool(m.Probe)
 		w.bool(m.Held)
 		w.string(m.Forbidden)
@@ -390,7 +390,7 @@ func (r *reader) exec() *Exec {
 	m.NewCgroupNS = r.bool()
 	m.NewUserNS = r.bool()
 	m.IntoCgroup = r.fd()
-	m.Console = r.string()
+	m.Relay = r.string()
 	m.Probe, m.Held, m.Forbidden = r.bool(), r.bool(), r.string()
 	return m
 }

@@ -218,7 +218,7 @@ func (c *container) setUp(ctx context.Context) error {
 	if b := c.bundle; b != nil {
 		_ = b.pipe.Close() // it has its config; nil is fine
 	}
-	c.InitPID = c.Init.Inmate()
+	c.InitPID = c.Init.ContainerPID()
 	fd, err := unix.PidfdOpen(c.InitPID, 0)
 	if err != nil {
 		return failure("find init", "protocol", err)

@@ -48,8 +48,8 @@ func (c *container) RunOnTerminal(ctx context.Context, m *initproto.Exec) (*spaw
 		}
 		return nil, err
 	}
-	m.Console = relay.name
-	program, err := c.Init.RunConsole(ctx, m, master)
+	m.Relay = relay.name
+	program, err := c.Init.RunOnTerminal(ctx, m, master)
 	if err != nil {
 		relay.kill()
 	}
@@ -110,7 +110,7 @@ func (c *container) openRelay(ctx context.Context, id uint64, master, slave *os.
 	none := []string{}
 	text, err := json.Marshal(process{
 		Terminal: true, User: user{UID: c.i.Spec.User.UID, GID: c.i.Spec.User.GID, Umask: 0o022}, Args: []string{spawn.Name},
-		Env: append(spawn.ConsoleEnviron(), "PATH="+initDir, spawn.ConsoleVariable+"="+name), Cwd: "/",
+		Env: append(spawn.RelayEnviron(), "PATH="+initDir, spawn.RelayVariable+"="+name), Cwd: "/",
 		Capabilities: capabilities{none, none, none, none, none}, NoNewPrivileges: true,
 	})
 	if err != nil {

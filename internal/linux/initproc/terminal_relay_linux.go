@@ -10,17 +10,17 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Where a terminal can be handed neither into a sandbox nor out of it, somebody else puts a process on it: this executable once more,
-// which is then a console. It comes to the init, in the sandbox, and has the one program as its child that is to be on
+// Where a terminal can be handed neither into a sandbox nor out of it, the runtime puts a process on it: this executable once more,
+// which is then a terminal relay. It comes to the init, in the sandbox, and has the one program as its child that is to be on
 // its terminal. To the supervisor that is a program like others: the init stands between.
 
-// ConsoleVariable tells an executable of ours that it is a console, and the name of the abstract socket where its init is.
-const ConsoleVariable = "SANDBOX_INIT_CONSOLE"
+// RelayVariable tells an executable of ours that it is a terminal relay, and the name of the abstract socket where its init is.
+const RelayVariable = "SANDBOX_INIT_CONSOLE"
 
-// consolePatience is how long, in milliseconds, a console and its init wait for each other. The supervisor waits longer.
-const consolePatience = 20_000
+// relayTimeout is how long, in milliseconds, a terminal relay and its init wait for each other. The supervisor waits longer.
+const relayTimeout = 20_000
 
-// come makes a console of this process: it finds its init. The program will be in this session and in this process group, which have the
+// come makes a terminal relay of this process: it finds its init. The program will be in this session and in this process group, which have the
 // terminal; what is typed there to interrupt the program must not end this process.
 func (s *server) come() error {
 	ignoreAll()
@@ -32,31 +32,31 @@ func (s *server) come() error {
 		return err
 	}
 	if found.Capabilities|found.Bounding != 0 {
-		return failed(initproto.StageIdentity, "console", errors.New("it has capabilities"))
+		return failed(initproto.StageIdentity, "terminal relay", errors.New("it has capabilities"))
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return failed(initproto.StageProtocol, "console", err)
+		return failed(initproto.StageProtocol, "terminal relay", err)
 	}
 	const pause = 2 // milliseconds
 	for waited := 0; ; waited += pause {
 		if err = unix.Connect(fd, address(s.where)); err == nil {
 			break
 		}
-		if err != unix.ECONNREFUSED && err != unix.EINTR || waited > consolePatience {
+		if err != unix.ECONNREFUSED && err != unix.EINTR || waited > relayTimeout {
 			return failed(initproto.StageProtocol, "find the init", err)
 		}
 		_ = unix.Nanosleep(&unix.Timespec{Nsec: pause * 1e6}, nil)
 	}
-	s.socket, s.housed, s.tree = &socket{fd: fd}, true, bystander{}
+	s.socket, s.housed, s.tree = &socket{fd: fd}, true, noTree{}
 	return nil
 }
 
-// bystander is the tree of a console: none. Its init has them all.
-type bystander struct{}
+// noTree is the tree of a terminal relay: none. Its init has them all.
+type noTree struct{}
 
-func (bystander) signal(syscall.Signal) {}
-func (bystander) kill()                 {}
+func (noTree) signal(syscall.Signal) {}
+func (noTree) kill()                 {}
 
 func address(name string) unix.Sockaddr { return &unix.SockaddrUnix{Name: "@" + name} }
 
@@ -70,11 +70,11 @@ func ignoreAll() {
 	}
 }
 
-// callConsole has a console run a program, and returns what exec does.
-func (s *server) callConsole(m *initproto.Exec, began *unix.Timespec) (int, error) {
-	fd, err := await(m.Console)
+// runOnRelay has a terminal relay run a program, and returns what exec does.
+func (s *server) runOnRelay(m *initproto.Exec, began *unix.Timespec) (int, error) {
+	fd, err := await(m.Relay)
 	if err != nil {
-		return 0, failed(initproto.StageTerminal, "wait for the console", err)
+		return 0, failed(initproto.StageTerminal, "wait for the terminal relay", err)
 	}
 	there := &socket{fd: fd}
 	if err = there.send(m.Encode()); err == nil {
@@ -89,7 +89,7 @@ func (s *server) callConsole(m *initproto.Exec, began *unix.Timespec) (int, erro
 		*began = unix.NsecToTimespec(int64(a.At))
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.consoles[int(a.PID)] = there
+		s.relays[int(a.PID)] = there
 		return int(a.PID), nil
 	case *initproto.Failed:
 		err = &failure{a.Stage, a.Detail, syscall.Errno(a.Errno)}
@@ -97,7 +97,7 @@ func (s *server) callConsole(m *initproto.Exec, began *unix.Timespec) (int, erro
 		if err == nil {
 			err = initproto.ErrMalformed
 		}
-		err = failed(initproto.StageTerminal, "console", err)
+		err = failed(initproto.StageTerminal, "terminal relay", err)
 	}
 	unix.Close(fd)
 	return 0, err
@@ -126,7 +126,7 @@ func await(name string) (int, error) {
 // readable waits until there is something to read.
 func readable(fd int) error {
 	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, consolePatience)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, relayTimeout)
 		switch {
 		case err == unix.EINTR:
 		case err == nil && n == 0:
@@ -137,7 +137,7 @@ func readable(fd int) error {
 	}
 }
 
-// follow waits for the end of a program on a console. A console can be killed, by its neighbours or by its own program: then the program comes
+// follow waits for the end of a program on a terminal relay. A terminal relay can be killed, by its neighbours or by its own program: then the program comes
 // to us, and the reaper hears of its end, unless it is over already.
 func (s *server) follow(pid int, there *socket) {
 	m, _, err := there.receive()
@@ -145,7 +145,7 @@ func (s *server) follow(pid int, there *socket) {
 	defer s.mu.Unlock()
 	defer func() {
 		unix.Close(there.fd)
-		delete(s.consoles, pid)
+		delete(s.relays, pid)
 		_, _ = unix.Write(s.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	}()
 	if _, ok := s.running[pid]; !ok {
