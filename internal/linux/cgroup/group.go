@@ -247,7 +247,7 @@ func (g *Group) Add(pid int) error {
 
 // Visit has the calling thread stand in the group while f runs: what f clones is born there, and a cgroup namespace that f
 // makes has the group as its root. The caller has locked the thread. On v2 threads do not move alone, and it is
-// ErrUnsupported: see Birthplace.
+// ErrUnsupported: see OpenForClone.
 func (g *Group) Visit(f func() error) (err error) {
 	if g.err != nil {
 		return g.err

@@ -63,9 +63,9 @@ func member(t *testing.T, pid int) string {
 func TestBornInGroup(t *testing.T) {
 	dir, fd := group(t)
 	p := shell(t, "exec sleep 60")
-	check := func(what string, birthplace int, inside bool) {
+	check := func(what string, intoCgroup int, inside bool) {
 		t.Helper()
-		p.Birthplace = birthplace
+		p.IntoCgroup = intoCgroup
 		pid, stage, err := StartProgram(p)
 		if err != nil {
 			t.Fatalf("%s: %s, %v", what, stage, err)
@@ -95,8 +95,8 @@ func TestBornInGroup(t *testing.T) {
 	}
 }
 
-func (p Program) with(birthplace int) Program {
-	p.Birthplace = birthplace
+func (p Program) with(intoCgroup int) Program {
+	p.IntoCgroup = intoCgroup
 	return p
 }
 

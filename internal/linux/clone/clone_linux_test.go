@@ -72,7 +72,7 @@ func TestStartProgram(t *testing.T) {
 		{func(p *Program) { p.Stdio[1] = 9999 }, initproto.StageStdio, unix.EBADF},
 		{func(p *Program) { p.Terminal = true }, initproto.StageStdio, unix.ENOTTY},
 		{func(p *Program) { p.Cgroups = []int{9999} }, initproto.StageCgroup, unix.EBADF},
-		{func(p *Program) { p.Birthplace = 9999 }, initproto.StageCgroup, unix.EBADF},
+		{func(p *Program) { p.IntoCgroup = 9999 }, initproto.StageCgroup, unix.EBADF},
 		{func(p *Program) { p.Landlock = 9999 }, initproto.StageLandlock, unix.EBADF},
 		{func(p *Program) { p.Rlimits = []initproto.Rlimit{{Resource: 99}} }, initproto.StageLimits, unix.EINVAL},
 		{func(p *Program) { p.Filter = []byte{1} }, initproto.StageSeccomp, unix.EINVAL},

@@ -19,9 +19,9 @@ type Program struct {
 	// Began, if given, is set to the moment before the program was executed: the parent's own clock would be read
 	// when it has a processor again.
 	Began *unix.Timespec
-	// Birthplace is the open directory of the v2 group to be born in, in place of joining it; 0 is none. Where that is
+	// IntoCgroup is the open directory of the v2 group to be born in, in place of joining it; 0 is none. Where that is
 	// refused, the program joins.
-	Birthplace int
+	IntoCgroup int
 	Isolated   bool // with a cgroup namespace and a keyring of its own
 	// Renamed: in a user namespace of its own, in which the one id that we have is UID and GID.
 	Renamed  bool
@@ -141,9 +141,9 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 		return 0, initproto.StageExec, err
 	}
 	child, errno := uintptr(0), uintptr(unix.ENOSYS)
-	if d.Birthplace > 0 {
+	if d.IntoCgroup > 0 {
 		c.cgroups = nil
-		c.birth.into(0, d.Birthplace)
+		c.birth.into(0, d.IntoCgroup)
 		if child, errno = forkProgram(c); errno != 0 && len(d.Cgroups) == 0 { // no other way in
 			return 0, initproto.StageCgroup, unix.Errno(errno)
 		}

@@ -6,7 +6,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// expect makes what a program needs that is going to be forked into this sandbox by somebody else.
+// expect makes what a program needs that is going to be forked into this sandbox by a zygote.
 func (s *server) expect(m *initproto.Expect) error {
 	var ruleset []int
 	var err error
@@ -27,7 +27,7 @@ func (s *server) expect(m *initproto.Expect) error {
 	return failed(initproto.StageProtocol, "send expected", s.socket.send((&initproto.Expected{ID: m.ID}).Encode(), ruleset...))
 }
 
-// adopt takes on a program that somebody else has forked, and whose parent has ended. The reaper has slept until now, because
+// adopt takes on a program that a zygote has forked, and whose parent has ended. The reaper has slept until now, because
 // nothing was run before, so that the program is still there to be waited for even if it has ended meanwhile.
 func (s *server) adopt(m *initproto.Adopt) error {
 	s.mu.Lock()

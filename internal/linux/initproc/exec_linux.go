@@ -25,8 +25,8 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 			return 0, -1, -1, err
 		}
 	}
-	if m.Console != "" && !s.console {
-		pid, err = s.callConsole(m, began)
+	if m.Relay != "" && !s.relay {
+		pid, err = s.runOnRelay(m, began)
 		return pid, -1, -1, err
 	}
 	at := func(i int) (int, error) {
@@ -45,7 +45,7 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 		return 0, -1, -1, failed(initproto.StageExec, "program", unix.ENOENT)
 	}
 	switch {
-	case s.console:
+	case s.relay:
 		c.Stdio, c.Joined = [3]int{0, 1, 2}, true
 	case m.Terminal:
 		owner := m.UID
@@ -70,8 +70,8 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 		}
 		c.Cgroups = append(c.Cgroups, fd)
 	}
-	if m.Birthplace >= 0 {
-		if c.Birthplace, err = at(m.Birthplace); err != nil {
+	if m.IntoCgroup >= 0 {
+		if c.IntoCgroup, err = at(m.IntoCgroup); err != nil {
 			return 0, master, slave, err
 		}
 	}

@@ -57,10 +57,10 @@ type server struct {
 	socket *socket
 	tree   tree // everything that runs in this sandbox
 	leave  func(code int)
-	housed bool // in a world that somebody else has built
-	// console: this is one, and the init is where.
-	console bool
-	where   string
+	housed bool // in a container that a runtime has made
+	// relay: this process is a terminal relay, and the init is where.
+	relay bool
+	where string
 
 	bell int // an eventfd that wakes the reaper when there is a program
 
@@ -71,7 +71,7 @@ type server struct {
 	// terminals of programs, kept open while they live: one that lets go of its terminal, and opens it again, has
 	// not hung up.
 	terminals map[int]int
-	consoles  map[int]*socket // pid → where the console is that the program is on
+	relays    map[int]*socket // pid → where the terminal relay is that the program is on
 }
 
 // tree is everything that descends from this process.
@@ -85,8 +85,8 @@ type tree interface {
 // take after that one. (runtime.LockOSThread would do the first, at the price of a thread more.)
 func Main(leave func(code int)) {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&append([]byte(Name), 0)[0])), 0, 0, 0) // or ps shows a descriptor's number
-	s := &server{socket: &socket{fd: control()}, leave: leave, running: map[int]uint64{}, terminals: map[int]int{}, consoles: map[int]*socket{}}
-	s.where, s.console = syscall.Getenv(ConsoleVariable)
+	s := &server{socket: &socket{fd: control()}, leave: leave, running: map[int]uint64{}, terminals: map[int]int{}, relays: map[int]*socket{}}
+	s.where, s.relay = syscall.Getenv(RelayVariable)
 	err := s.serve()
 	code := 0
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *server) exit(code int) {
 	s.leave(code)
 }
 
-// report tells the supervisor of a failure; without a supervisor it tells whoever runs us by hand.
+// report tells the supervisor of a failure; without a supervisor it prints it, for a user who runs it by hand.
 func (s *server) report(id uint64, err error) int {
 	msg := initproto.Failed{ID: id, Stage: initproto.StageProtocol, Errno: uint32(unix.EPROTO), Detail: err.Error()}
 	var f *failure
@@ -125,7 +125,7 @@ func (s *server) report(id uint64, err error) int {
 
 func (s *server) serve() error {
 	var err error
-	if s.console {
+	if s.relay {
 		err = s.come()
 	} else {
 		err = isSupervised(s.socket.fd)
@@ -140,7 +140,7 @@ func (s *server) serve() error {
 		return failed(initproto.StageProtocol, "wake reaper", err)
 	}
 	go s.reap()
-	if !s.console {
+	if !s.relay {
 		if err := s.setUp(); err != nil {
 			return err
 		}
@@ -211,7 +211,7 @@ func (s *server) handle(m any, fds []int) error {
 	return failed(initproto.StageProtocol, "request", initproto.ErrMalformed)
 }
 
-// start runs a program and answers. While it is on its way nobody else waits: a neighbour could stop it there
+// start runs a program and answers. While it is on its way no other program is started: a neighbour could stop it there
 // (SIGSTOP), and the reaper has others to report.
 func (s *server) start(m *initproto.Exec, fds []int) error {
 	s.mu.Lock()
@@ -246,7 +246,7 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 	}
 	if end, ok := early[pid]; ok {
 		s.ended(pid, end)
-	} else if there := s.consoles[pid]; there != nil {
+	} else if there := s.relays[pid]; there != nil {
 		go s.follow(pid, there)
 	}
 	_, err = unix.Write(s.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
@@ -259,7 +259,7 @@ type end struct {
 	at     uint64
 }
 
-// ended reports the end of a program that was asked for, and ends the sandbox with the last; if that was on a console, the supervisor does: whoever
+// ended reports the end of a program that was asked for, and ends the sandbox with the last; if that was on a terminal relay, the supervisor does: whoever
 // put it there must go first, or would say on the terminal that we have gone. With mu held.
 func (s *server) ended(pid int, e end) {
 	id := s.running[pid]
@@ -269,12 +269,12 @@ func (s *server) ended(pid int, e end) {
 		delete(s.terminals, pid)
 	}
 	err := s.socket.send((&initproto.Exited{ID: id, Status: uint32(e.status), At: e.at}).Encode())
-	if err != nil || len(s.running) == 0 && !s.starting && s.consoles[pid] == nil {
+	if err != nil || len(s.running) == 0 && !s.starting && s.relays[pid] == nil {
 		s.exit(0)
 	}
 }
 
-// reap waits for children, whoever they are: programs asked for, and orphans that are ours to bury.
+// reap waits for all children: programs asked for, and orphans.
 // It ends the sandbox with the last program. It runs from the beginning: by the time there is a child
 // its thread sleeps in the kernel, and nothing depends on when the Go scheduler would start one.
 func (s *server) reap() {
@@ -288,10 +288,10 @@ func (s *server) reap() {
 		}
 		if err != nil { // no children, just now
 			s.mu.Lock()
-			more := len(s.consoles) > 0
+			more := len(s.relays) > 0
 			s.mu.Unlock()
 			if more { // what a program leaves behind comes to us, whose child it was not, and nothing tells us
-				_ = unix.Nanosleep(&unix.Timespec{Nsec: orphanage}, nil)
+				_ = unix.Nanosleep(&unix.Timespec{Nsec: orphanReapInterval}, nil)
 			} else {
 				_, _ = unix.Read(s.bell, bell)
 			}
@@ -315,8 +315,8 @@ func (s *server) reap() {
 	}
 }
 
-// orphanage is how long, in nanoseconds, the orphans of a program on a console may lie unburied.
-const orphanage = 50e6
+// orphanReapInterval is how long, in nanoseconds, the orphans of a program on a terminal relay may stay zombies.
+const orphanReapInterval = 50e6
 
 // goOn continues a child that was stopped before it was a program: by a neighbour, who could keep it from ever becoming
 // one. What stops a program is that program's affair.
@@ -336,7 +336,7 @@ func monotonic() uint64 {
 	return uint64(t.Nano())
 }
 
-// isSupervised refuses to go on when nobody is at the other end: run by hand, an init that mounts
+// isSupervised refuses to go on when there is no supervisor at the other end: run by hand, an init that mounts
 // and pivots would swap away the root of the machine it runs on.
 func isSupervised(fd int) error {
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)

@@ -12,13 +12,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// prepare builds the world the setup describes and returns the descriptors to answer with. It
-// owns fds and closes them. In a world that is there already it says what that is like.
+// prepare builds the file system that the setup describes and returns the descriptors to answer with. It
+// owns fds and closes them. In a container it reports what the runtime has made.
 func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []int, err error) {
 	defer func() { closeAll(fds) }()
 	emptyCoreDumps() // before this process gives up the id that /proc/self belongs to
 	if m.Housed {
-		return nil, moveIn(found)
+		return nil, inspectContainer(found)
 	}
 	if m.Inner && !m.Namespaced {
 		if err := becomeRoot(m); err != nil {
@@ -53,13 +53,13 @@ func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []i
 		return nil, err
 	}
 	defer closeAll(parts)
-	baton, err := unix.Dup(parts[len(parts)-1])
+	scratchMount, err := unix.Dup(parts[len(parts)-1])
 	if err != nil {
 		return nil, failed(initproto.StageScratch, "keep for the next phase", err)
 	}
 	defer func() {
 		if err != nil {
-			unix.Close(baton)
+			unix.Close(scratchMount)
 		}
 	}()
 	if err := buildRoot(m, fds[m.Root]); err != nil {
@@ -77,16 +77,16 @@ func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []i
 	}
 	weakenRoot()
 	if !m.Census {
-		return []int{baton}, nil
+		return []int{scratchMount}, nil
 	}
 	places, err := openPlaces("/proc", "/dev/shm")
-	return append([]int{baton}, places...), err
+	return append([]int{scratchMount}, places...), err
 }
 
-// moveIn makes sure that a world which somebody else has built is one, and looks at it. The program will have the id that this
-// process has, so nobody inside may look into it, and it catches no signals: those of a pid namespace's own do not reach
+// inspectContainer makes sure that this process is in a container that a runtime has made, and looks at it. The program will have the id that this
+// process has, so no process inside may look into it, and it catches no signals: those of a pid namespace's own do not reach
 // its first process then.
-func moveIn(found *initproto.Posture) error {
+func inspectContainer(found *initproto.Posture) error {
 	if pid := unix.Getpid(); pid != 1 {
 		return failed(initproto.StageNamespaces, "pid namespace", errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
 	}
@@ -144,7 +144,7 @@ func emptyCoreDumps() {
 	_ = unix.Close(fd)
 }
 
-// hide keeps everybody inside from looking into this process.
+// hide keeps processes inside from looking into this one.
 func hide() error {
 	return failed(initproto.StageNamespaces, "undumpable", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
@@ -218,12 +218,12 @@ func standsInFreshNamespaces(m *initproto.Setup) error {
 // becomeRoot makes this thread, which does all the work and has all the children, root of its user
 // namespace: the supervisor has written the maps by now. The uid was the sandbox's own from birth; the
 // gid and the groups were still the supervisor's, and for the runtime's own threads they stay that. Those
-// may wait for children and write to the socket, and have no more rights outside than anybody in a user
+// may wait for children and write to the socket, and have no more rights outside than any process in a user
 // namespace has. (Changing them too takes a signal to each and three rounds of it: a tenth of a
 // sandbox's whole cost.)
 //
 // Where a supervisor that is not root has no id to spare, the init keeps the program's own, and has only its
-// capabilities ahead of it. A program may signal whoever has its id: not the first process of its namespace, though,
+// capabilities ahead of it. A program may signal processes that have its id: not the first process of its namespace, though,
 // as long as that catches no signals.
 func becomeRoot(m *initproto.Setup) error {
 	if m.Stay {

@@ -18,13 +18,13 @@ func (namespaceTree) signal(sig syscall.Signal) {
 	if unix.Getpid() != 1 {
 		return // -1 would mean the whole machine
 	}
-	_ = unix.Kill(-1, sig) // in a pid namespace of its own, -1 is everybody but us
+	_ = unix.Kill(-1, sig) // in a pid namespace of its own, -1 is every other process
 }
 
 // kill has nothing to do: the kernel ends a pid namespace with its first process.
 func (namespaceTree) kill() {}
 
-// descendants are the children of a process that is nobody's namespace: found by walking.
+// descendants are the children of a process without a pid namespace of its own: found by walking.
 type descendants struct{}
 
 // adoptOrphans makes whatever the program leaves behind come to us, however often it forks and
@@ -115,7 +115,7 @@ func (d descendants) signal(sig syscall.Signal) {
 const signalBatch = 256
 
 // kill stops everything first, so that a fork bomb can not outrun the killing, then kills until
-// nobody is left. The reaper goroutine buries them.
+// none is left. The reaper goroutine waits for them.
 func (d descendants) kill() {
 	for deadline := time.Now().Add(900 * time.Millisecond); time.Now().Before(deadline); {
 		if len(d.of(unix.Getpid())) == 0 {

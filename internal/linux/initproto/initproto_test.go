@@ -57,7 +57,7 @@ func drawExec(t *rapid.T) *Exec {
 		Landlock: drawRuleset(t),
 		Loopback: rapid.Bool().Draw(t, "lo"), Stdio: [3]int{descriptor.Draw(t, "0"), descriptor.Draw(t, "1"), descriptor.Draw(t, "2")}, Terminal: rapid.Bool().Draw(t, "tty"),
 		Rows: rapid.Uint16().Draw(t, "rows"), Cols: rapid.Uint16().Draw(t, "cols"), Cgroups: rapid.SliceOfN(descriptor, 0, 5).Draw(t, "cgroups"),
-		NewCgroupNS: rapid.Bool().Draw(t, "cg"), NewUserNS: rapid.Bool().Draw(t, "user"), Console: text.Draw(t, "console"),
+		NewCgroupNS: rapid.Bool().Draw(t, "cg"), NewUserNS: rapid.Bool().Draw(t, "user"), Relay: text.Draw(t, "console"),
 		Probe: rapid.Bool().Draw(t, "probe"), Forbidden: text.Draw(t, "forbidden"),
 	}
 }

@@ -59,24 +59,24 @@ func (s Stage) String() string {
 	return "unknown"
 }
 
-// Setup tells the init what world to build. Descriptors are indices into those of the frame; -1
+// Setup tells the init what file system to build. Descriptors are indices into those of the frame; -1
 // is none.
 type Setup struct {
 	// Namespaced is false for the process backend: then nothing is mounted and only the reaping,
 	// limiting and watching part of the init is used.
 	Namespaced bool
-	// Housed: somebody else has built the world (a container runtime), and the init finds itself the first process in it, with
+	// Housed: a container runtime has built the file system, and the init is the first process in it, with
 	// the program's own id and no privilege. It says in its answer what it finds.
 	Housed bool
-	// Inner, of one that is not Namespaced, says that somebody else has put up the walls (a container's), and that the init
-	// was born in a user namespace of its own within them: it becomes root there, and nobody may look into it.
+	// Inner, of one that is not Namespaced, says that the init is in a container of another runtime, and
+	// was born in a user namespace of its own there: it becomes root in it, and no process may look into it.
 	Inner bool
 	// HostMountNS and HostUserNS are the inodes of the supervisor's own namespaces: the init must
 	// not find itself in them.
 	HostMountNS, HostUserNS uint64
 	// Stay says that the init has the program's own id, for want of a second one, and remains who it is.
 	Stay bool
-	// KeepGroups says that the user namespace was made by somebody who may not drop groups.
+	// KeepGroups says that the user namespace was made by a user who may not drop groups.
 	KeepGroups bool
 	// Settings are parameters of its own namespaces that the init sets, below /proc/sys.
 	Settings []Setting
@@ -136,10 +136,10 @@ type Exec struct {
 	// NewUserNS gives the program a user namespace of its own, in which the init's one id is UID and GID: where a container
 	// runtime insists that the id is called 0.
 	NewUserNS  bool
-	Birthplace int // descriptor of the v2 group's directory to be born in, where that can be, in place of joining; -1 is none
-	// Console names a socket of the sandbox's own, to which a process comes that has the terminal: the program is that one's child. Empty: the
+	IntoCgroup int // descriptor of the v2 group's directory to be born in, where that can be, in place of joining; -1 is none
+	// Relay names a socket of the sandbox's own, to which a process comes that has the terminal: the program is that one's child. Empty: the
 	// init makes the terminal.
-	Console string
+	Relay string
 	// Probe: between the last wall and the program, the process makes the call of [ProbeMark], and there is no program unless that is refused
 	// as the filter refuses it or, if the filter has a listener, answered with [ProbeGo].
 	Probe bool
@@ -183,7 +183,7 @@ type Started struct {
 	At  uint64 // nanoseconds of the monotonic clock, which is the supervisor's too
 }
 
-// Expect tells an init that a program is going to be forked into its namespaces by somebody else, who has to be told what only
+// Expect tells an init that a program is going to be forked into its namespaces by a zygote, which has to be given what only
 // the init can make: the second wall, of paths as they are inside.
 type Expect struct {
 	ID       uint64
@@ -220,13 +220,13 @@ type Failed struct {
 	Detail string
 }
 
-// frame finishes a message: header, kind, body.
-func frame(kind Kind, body func(*writer)) []byte {
-	w := writer{b: make([]byte, HeaderSize, 512)}
-	w.b = append(w.b, byte(kind))
-	body(&w)
-	binary.LittleEndian.PutUint32(w.b, uint32(len(w.b)-HeaderSize))
-	return w.b
+// frame makes a frame of a message: header, kind, fields.
+func frame(kind Kind, m message) []byte {
+	c := codec{b: make([]byte, HeaderSize, 512)}
+	c.b = append(c.b, byte(kind))
+	m.fields(&c)
+	binary.LittleEndian.PutUint32(c.b, uint32(len(c.b)-HeaderSize))
+	return c.b
 }
 
 // Accompany notes in a frame's header how many descriptors travel with it.
@@ -268,230 +268,147 @@ func (b *Inbox[D]) Take() (m any, descriptors []D, err error) {
 	return m, descriptors, err
 }
 
-// Encode renders m as a frame, header included.
-func (m *Setup) Encode() []byte {
-	return frame(KindSetup, func(w *writer) {
-		w.uint(Version)
-		w.bool(m.Namespaced)
-		w.bool(m.Housed)
-		w.bool(m.Inner)
-		w.uint(m.HostMountNS)
-		w.uint(m.HostUserNS)
-		w.bool(m.Stay)
-		w.bool(m.KeepGroups)
-		w.uint(uint64(len(m.Settings)))
-		for _, s := range m.Settings {
-			w.string(s.Name)
-			w.string(s.Value)
-		}
-		w.bool(m.Census)
-		w.string(m.Hostname)
-		w.int(int64(m.Root))
-		w.strings(m.Masked)
-		w.strings(m.Hidden)
-		w.strings(m.ReadOnly)
-		w.int(int64(m.Scratch))
-		w.uint(uint64(len(m.Binds)))
-		for _, b := range m.Binds {
-			w.string(b.From)
-			w.string(b.To)
-		}
-		w.uint(uint64(len(m.Volumes)))
-		for _, v := range m.Volumes {
-			w.int(int64(v.FD))
-			w.string(v.To)
-			w.bool(v.File)
-		}
-		w.uint(m.ShmSize)
-	})
+// message has its fields in one order, for Encode and Decode.
+type message interface{ fields(c *codec) }
+
+// newMessage makes a message of each kind.
+var newMessage = [...]func() message{
+	KindSetup: func() message { return new(Setup) }, KindExec: func() message { return new(Exec) },
+	KindSignal: func() message { return new(Signal) }, KindReady: func() message { return new(Ready) },
+	KindStarted: func() message { return new(Started) }, KindExited: func() message { return new(Exited) },
+	KindFailed: func() message { return new(Failed) }, KindListener: func() message { return new(Listener) },
+	KindExpect: func() message { return new(Expect) }, KindExpected: func() message { return new(Expected) },
+	KindAdopt: func() message { return new(Adopt) },
 }
 
-func (r *reader) setup() *Setup {
-	if v := r.uint(); v != Version {
-		if !r.bad {
-			r.version = versionError(v)
+// Encode renders m as a frame, header included.
+func (m *Setup) Encode() []byte { return frame(KindSetup, m) }
+
+func (m *Setup) fields(c *codec) {
+	version := uint64(Version)
+	if c.uint(&version); version != Version {
+		if !c.bad {
+			c.version = versionError(version)
 		}
-		r.fail()
+		c.fail()
 	}
-	m := &Setup{Namespaced: r.bool(), Housed: r.bool(), Inner: r.bool(), HostMountNS: r.uint(), HostUserNS: r.uint(), Stay: r.bool(), KeepGroups: r.bool()}
-	r.list(func() {
-		m.Settings = append(m.Settings, Setting{Name: r.string(), Value: r.string()})
-	})
-	m.Census = r.bool()
-	m.Hostname, m.Root = r.string(), r.fd()
-	m.Masked, m.Hidden, m.ReadOnly = r.strings(), r.strings(), r.strings()
-	m.Scratch = r.fd()
-	r.list(func() {
-		m.Binds = append(m.Binds, Bind{From: r.string(), To: r.string()})
-	})
-	r.list(func() {
-		m.Volumes = append(m.Volumes, Volume{FD: r.fd(), To: r.string(), File: r.bool()})
-	})
-	m.ShmSize = r.uint()
-	return m
+	c.bool(&m.Namespaced)
+	c.bool(&m.Housed)
+	c.bool(&m.Inner)
+	c.uint(&m.HostMountNS)
+	c.uint(&m.HostUserNS)
+	c.bool(&m.Stay)
+	c.bool(&m.KeepGroups)
+	list(c, &m.Settings, func(s *Setting) { c.string(&s.Name); c.string(&s.Value) })
+	c.bool(&m.Census)
+	c.string(&m.Hostname)
+	c.fd(&m.Root)
+	c.strings(&m.Masked)
+	c.strings(&m.Hidden)
+	c.strings(&m.ReadOnly)
+	c.fd(&m.Scratch)
+	list(c, &m.Binds, func(b *Bind) { c.string(&b.From); c.string(&b.To) })
+	list(c, &m.Volumes, func(v *Volume) { c.fd(&v.FD); c.string(&v.To); c.bool(&v.File) })
+	c.uint(&m.ShmSize)
 }
 
 // Encode renders m as a frame, header included.
-func (m *Exec) Encode() []byte {
-	return frame(KindExec, func(w *writer) {
-		w.uint(m.ID)
-		w.strings(m.Paths)
-		w.strings(m.Args)
-		w.strings(m.Env)
-		w.string(m.Dir)
-		w.uint(uint64(m.UID))
-		w.uint(uint64(m.GID))
-		w.bool(m.KeepGroups)
-		w.uint(uint64(len(m.Rlimits)))
-		for _, l := range m.Rlimits {
-			w.uint(uint64(l.Resource))
-			w.uint(l.Soft)
-			w.uint(l.Max)
-		}
-		w.bytes(m.Seccomp)
-		w.ruleset(m.Landlock)
-		w.bool(m.Loopback)
-		for _, fd := range m.Stdio {
-			w.int(int64(fd))
-		}
-		w.bool(m.Terminal)
-		w.uint(uint64(m.Rows))
-		w.uint(uint64(m.Cols))
-		w.uint(uint64(len(m.Cgroups)))
-		for _, fd := range m.Cgroups {
-			w.int(int64(fd))
-		}
-		w.bool(m.NewCgroupNS)
-		w.bool(m.NewUserNS)
-		w.int(int64(m.Birthplace))
-		w.string(m.Console)
-		w.bool(m.Probe)
-		w.bool(m.Held)
-		w.string(m.Forbidden)
-	})
-}
+func (m *Exec) Encode() []byte { return frame(KindExec, m) }
 
-func (r *reader) exec() *Exec {
-	m := &Exec{ID: r.uint(), Paths: r.strings(), Args: r.strings(), Env: r.strings(), Dir: r.string(), UID: r.uint32(), GID: r.uint32(), KeepGroups: r.bool()}
-	r.list(func() {
-		m.Rlimits = append(m.Rlimits, Rlimit{Resource: r.uint32(), Soft: r.uint(), Max: r.uint()})
-	})
-	m.Seccomp = r.bytes()
-	m.Landlock = r.ruleset()
-	m.Loopback = r.bool()
+func (m *Exec) fields(c *codec) {
+	c.uint(&m.ID)
+	c.strings(&m.Paths)
+	c.strings(&m.Args)
+	c.strings(&m.Env)
+	c.string(&m.Dir)
+	c.uint32(&m.UID)
+	c.uint32(&m.GID)
+	c.bool(&m.KeepGroups)
+	list(c, &m.Rlimits, func(l *Rlimit) { c.uint32(&l.Resource); c.uint(&l.Soft); c.uint(&l.Max) })
+	c.bytes(&m.Seccomp)
+	m.Landlock.fields(c)
+	c.bool(&m.Loopback)
 	for i := range m.Stdio {
-		m.Stdio[i] = r.fd()
+		c.fd(&m.Stdio[i])
 	}
-	m.Terminal = r.bool()
-	m.Rows, m.Cols = uint16(r.uint32()), uint16(r.uint32())
-	r.list(func() {
-		m.Cgroups = append(m.Cgroups, r.fd())
-	})
-	m.NewCgroupNS = r.bool()
-	m.NewUserNS = r.bool()
-	m.Birthplace = r.fd()
-	m.Console = r.string()
-	m.Probe, m.Held, m.Forbidden = r.bool(), r.bool(), r.string()
-	return m
+	c.bool(&m.Terminal)
+	c.uint16(&m.Rows)
+	c.uint16(&m.Cols)
+	list(c, &m.Cgroups, c.fd)
+	c.bool(&m.NewCgroupNS)
+	c.bool(&m.NewUserNS)
+	c.fd(&m.IntoCgroup)
+	c.string(&m.Relay)
+	c.bool(&m.Probe)
+	c.bool(&m.Held)
+	c.string(&m.Forbidden)
+}
+
+func (s *Ruleset) fields(c *codec) {
+	list(c, &s.Rules, func(r *Rule) { c.string(&r.Path); c.uint(&r.Access) })
+	c.uint(&s.FS)
+	c.uint(&s.Net)
+	c.uint(&s.Scoped)
 }
 
 // Encode renders m as a frame, header included.
-func (m *Signal) Encode() []byte {
-	return frame(KindSignal, func(w *writer) {
-		w.uint(m.ID)
-		w.bool(m.All)
-		w.uint(uint64(m.Num))
-	})
+func (m *Signal) Encode() []byte { return frame(KindSignal, m) }
+
+func (m *Signal) fields(c *codec) { c.uint(&m.ID); c.bool(&m.All); c.uint32(&m.Num) }
+
+// Encode renders m as a frame, header included.
+func (m *Ready) Encode() []byte { return frame(KindReady, m) }
+
+func (m *Ready) fields(c *codec) {
+	p := &m.Posture
+	c.uint32(&p.PID)
+	c.uint32(&p.UID)
+	c.uint32(&p.GID)
+	c.bool(&p.NoNewPrivs)
+	c.uint32(&p.Seccomp)
+	c.uint(&p.Capabilities)
+	c.uint(&p.Bounding)
+	c.string(&p.Release)
 }
 
 // Encode renders m as a frame, header included.
-func (m *Ready) Encode() []byte {
-	return frame(KindReady, func(w *writer) {
-		p := &m.Posture
-		w.uint(uint64(p.PID))
-		w.uint(uint64(p.UID))
-		w.uint(uint64(p.GID))
-		w.bool(p.NoNewPrivs)
-		w.uint(uint64(p.Seccomp))
-		w.uint(p.Capabilities)
-		w.uint(p.Bounding)
-		w.string(p.Release)
-	})
-}
+func (m *Started) Encode() []byte { return frame(KindStarted, m) }
 
-func (r *reader) ready() *Ready {
-	return &Ready{Posture{
-		PID: r.uint32(), UID: r.uint32(), GID: r.uint32(), NoNewPrivs: r.bool(), Seccomp: r.uint32(),
-		Capabilities: r.uint(), Bounding: r.uint(), Release: r.string(),
-	}}
-}
+func (m *Started) fields(c *codec) { c.uint(&m.ID); c.uint32(&m.PID); c.uint(&m.At) }
 
 // Encode renders m as a frame, header included.
-func (m *Started) Encode() []byte {
-	return frame(KindStarted, func(w *writer) {
-		w.uint(m.ID)
-		w.uint(uint64(m.PID))
-		w.uint(m.At)
-	})
-}
+func (m *Expect) Encode() []byte { return frame(KindExpect, m) }
+
+func (m *Expect) fields(c *codec) { c.uint(&m.ID); m.Landlock.fields(c); c.bool(&m.Loopback) }
 
 // Encode renders m as a frame, header included.
-func (m *Expect) Encode() []byte {
-	return frame(KindExpect, func(w *writer) {
-		w.uint(m.ID)
-		w.ruleset(m.Landlock)
-		w.bool(m.Loopback)
-	})
-}
+func (m *Expected) Encode() []byte { return frame(KindExpected, m) }
+
+func (m *Expected) fields(c *codec) { c.uint(&m.ID) }
 
 // Encode renders m as a frame, header included.
-func (m *Expected) Encode() []byte { return frame(KindExpected, func(w *writer) { w.uint(m.ID) }) }
+func (m *Adopt) Encode() []byte { return frame(KindAdopt, m) }
+
+func (m *Adopt) fields(c *codec) { c.uint(&m.ID); c.uint32(&m.PID) }
 
 // Encode renders m as a frame, header included.
-func (m *Adopt) Encode() []byte {
-	return frame(KindAdopt, func(w *writer) {
-		w.uint(m.ID)
-		w.uint(uint64(m.PID))
-	})
-}
+func (m *Listener) Encode() []byte { return frame(KindListener, m) }
 
-func (w *writer) ruleset(s Ruleset) {
-	w.uint(uint64(len(s.Rules)))
-	for _, l := range s.Rules {
-		w.string(l.Path)
-		w.uint(l.Access)
-	}
-	for _, n := range []uint64{s.FS, s.Net, s.Scoped} {
-		w.uint(n)
-	}
-}
-
-func (r *reader) ruleset() (s Ruleset) {
-	r.list(func() { s.Rules = append(s.Rules, Rule{Path: r.string(), Access: r.uint()}) })
-	s.FS, s.Net, s.Scoped = r.uint(), r.uint(), r.uint()
-	return s
-}
+func (m *Listener) fields(c *codec) { c.uint(&m.ID) }
 
 // Encode renders m as a frame, header included.
-func (m *Listener) Encode() []byte { return frame(KindListener, func(w *writer) { w.uint(m.ID) }) }
+func (m *Exited) Encode() []byte { return frame(KindExited, m) }
+
+func (m *Exited) fields(c *codec) { c.uint(&m.ID); c.uint32(&m.Status); c.uint(&m.At) }
 
 // Encode renders m as a frame, header included.
-func (m *Exited) Encode() []byte {
-	return frame(KindExited, func(w *writer) {
-		w.uint(m.ID)
-		w.uint(uint64(m.Status))
-		w.uint(m.At)
-	})
-}
+func (m *Failed) Encode() []byte { return frame(KindFailed, m) }
 
-// Encode renders m as a frame, header included.
-func (m *Failed) Encode() []byte {
-	return frame(KindFailed, func(w *writer) {
-		w.uint(m.ID)
-		w.uint(uint64(m.Stage))
-		w.uint(uint64(m.Errno))
-		w.string(m.Detail)
-	})
+func (m *Failed) fields(c *codec) {
+	c.uint(&m.ID)
+	c.uint32((*uint32)(&m.Stage))
+	c.uint32(&m.Errno)
+	c.string(&m.Detail)
 }
 
 // Ready is the answer to a setup.
@@ -510,41 +427,16 @@ type Posture struct {
 // Decode reads the body of a frame (without its header) and returns a pointer to one of the
 // message types. Slices may share memory with body.
 func Decode(body []byte) (any, error) {
-	if len(body) == 0 {
+	if len(body) == 0 || body[0] == 0 || int(body[0]) >= len(newMessage) {
 		return nil, ErrMalformed
 	}
-	r := &reader{b: body[1:]}
-	var m any
-	switch Kind(body[0]) {
-	case KindSetup:
-		m = r.setup()
-	case KindExec:
-		m = r.exec()
-	case KindSignal:
-		m = &Signal{ID: r.uint(), All: r.bool(), Num: r.uint32()}
-	case KindReady:
-		m = r.ready()
-	case KindStarted:
-		m = &Started{ID: r.uint(), PID: r.uint32(), At: r.uint()}
-	case KindListener:
-		m = &Listener{ID: r.uint()}
-	case KindExpect:
-		m = &Expect{ID: r.uint(), Landlock: r.ruleset(), Loopback: r.bool()}
-	case KindExpected:
-		m = &Expected{ID: r.uint()}
-	case KindAdopt:
-		m = &Adopt{ID: r.uint(), PID: r.uint32()}
-	case KindExited:
-		m = &Exited{ID: r.uint(), Status: r.uint32(), At: r.uint()}
-	case KindFailed:
-		m = &Failed{ID: r.uint(), Stage: Stage(r.uint32()), Errno: r.uint32(), Detail: r.string()}
-	default:
-		return nil, ErrMalformed
-	}
+	c := &codec{b: body[1:], decoding: true}
+	m := newMessage[body[0]]()
+	m.fields(c)
 	switch {
-	case r.version != nil:
-		return nil, r.version
-	case r.bad || len(r.b) != 0:
+	case c.version != nil:
+		return nil, c.version
+	case c.bad || len(c.b) != 0:
 		return nil, ErrMalformed
 	}
 	return m, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Adopted is an init that somebody else starts: a container runtime, which is a child of ours and stays until the init and
+// Adopted is an init that a container runtime starts, which is a child of ours and stays until the init and
 // all in its pid namespace have ended.
 type Adopted struct {
 	PID, PIDFD int // the runtime's; Reap waits for it
@@ -19,7 +19,7 @@ type Adopted struct {
 	Last func()
 }
 
-// Adopt is the Init of another's making. The caller calls Setup, with Housed, and then Reap as ever.
+// Adopt wraps an init process that an OCI runtime started. Call Setup with Housed set, then Reap, as for Start.
 func Adopt(a Adopted) (*Init, error) {
 	c, err := newConn(a.Socket)
 	if err != nil {
@@ -30,14 +30,14 @@ func Adopt(a Adopted) (*Init, error) {
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
 	return &Init{
-		pid: a.PID, pidfd: a.PIDFD, conn: c, whole: true, keeper: a.Kill, last: a.Last, done: make(chan struct{}),
+		pid: a.PID, pidfd: a.PIDFD, conn: c, whole: true, killAdopted: a.Kill, last: a.Last, done: make(chan struct{}),
 		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{}, listeners: map[uint64]*os.File{}, examiners: map[uint64]chan *os.File{},
 	}, nil
 }
 
-// Inmate is the init itself in our pid namespace, as the kernel says; of a kernel that is a program, that program. It is 0
+// ContainerPID is the init itself in our pid namespace, as the kernel says; of a kernel that is a program, that program. It is 0
 // before Setup has returned, and valid while the init lives.
-func (i *Init) Inmate() int { return i.inmate }
+func (i *Init) ContainerPID() int { return i.containerPID }
 
 // Posture is what an init that is housed found itself to be.
 func (i *Init) Posture() initproto.Posture { return i.posture }
@@ -48,8 +48,8 @@ const Name = initproc.Name
 // ControlVariable tells an init where its socket is, if that is not descriptor 3.
 const ControlVariable = initproc.ControlVariable
 
-// ConsoleVariable tells an executable of ours that it is a console, and where its init is (initproto.Exec.Console).
-const ConsoleVariable = initproc.ConsoleVariable
+// RelayVariable tells an executable of ours that it is a terminal relay, and where its init is (initproto.Exec.Relay).
+const RelayVariable = initproc.RelayVariable
 
 // Environ is the environment of an init.
 func Environ() []string {
@@ -60,8 +60,8 @@ func Environ() []string {
 	return []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0,memprofilerate=0", "GORACE=atexit_sleep_ms=0"}
 }
 
-// ConsoleEnviron is what an init on a terminal has: it may not say there that nobody has told it where to put what it measures.
-func ConsoleEnviron() []string {
+// RelayEnviron is what an init on a terminal has: it may not complain there that no directory was named for its coverage data.
+func RelayEnviron() []string {
 	env := Environ()
 	if measured {
 		env = append(env, "GOCOVERDIR=/tmp")

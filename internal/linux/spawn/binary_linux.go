@@ -113,7 +113,7 @@ func findBinary() string {
 }
 
 // File is where the init is on the host, by a path without links, and whether it needs no other file to start: for those who
-// have it started by somebody else.
+// have a runtime start it.
 func File() (file string, alone bool, err error) {
 	if file, err = filepath.EvalSymlinks(findBinary()); err == nil { //nolint:forbidigo // our own executable, where no sandbox can write
 		file, err = filepath.Abs(file)
@@ -136,8 +136,8 @@ func Ready() { _, _, _ = protectedInit() }
 // that such a process can do without.
 func OneShot() { oneShot.Store(true) }
 
-// pin gives the file a read-only mount of its own, attached nowhere. Whom the init runs as when it is executed is
-// nobody to the host: the file must be everybody's to execute.
+// pin gives the file a read-only mount of its own, attached nowhere. The init's id when it is executed is no user
+// of the host: every user must be allowed to execute the file.
 func pin(path string) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -160,7 +160,7 @@ func pin(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), initproc.Name), nil
 }
 
-// seal copies the file to memory, where nobody can change it any more, an upgrade included.
+// seal copies the file to memory, where no process can change it any more, an upgrade included.
 func seal(path string) (*os.File, error) {
 	fail := func(what string, err error) (*os.File, error) {
 		return nil, fmt.Errorf("seal init %s: %s: %w", path, what, err)

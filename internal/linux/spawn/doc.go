@@ -4,7 +4,7 @@
 // with internal/linux/initproc at the other end.
 //
 // Lifecycle. Start clones a process into fresh namespaces from a sealed copy of the init; Setup
-// hands it the world to build; Exec, Signal and Kill act on it; Reap waits until the kernel has
+// tells it what file system to build; Exec, Signal and Kill act on it; Reap waits until the kernel has
 // let go of all of it. The caller always calls Reap. When the supervisor dies, however it dies, its
 // end of the socket closes and the init follows, and with it every process of the namespace.
 //

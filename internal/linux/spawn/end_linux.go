@@ -21,9 +21,9 @@ func (i *Init) Alive() bool {
 // Done closes when the init is exiting or dead.
 func (i *Init) Done() <-chan struct{} { return i.done }
 
-// end ends the init and everything it has started. Without a pid namespace that is the init's own
+// End ends the init and everything it has started, in any state, twice. Without a pid namespace that is the init's own
 // work: a signal that it can not catch would orphan its programs.
-func (i *Init) end() {
+func (i *Init) End() {
 	if i.whole {
 		i.kill()
 	} else {
@@ -40,8 +40,8 @@ func (i *Init) kill() {
 	if i.reaped {
 		return
 	}
-	if i.keeper != nil {
-		i.keeper()
+	if i.killAdopted != nil {
+		i.killAdopted()
 		return
 	}
 	_ = unix.PidfdSendSignal(i.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it is dead already
@@ -51,23 +51,23 @@ func (i *Init) kill() {
 // Twice is fine.
 func (i *Init) HangUp() { i.conn.close() }
 
-// Abandon ends and buries an init that Setup was never called on, or has failed on.
+// Abandon ends and reaps an init that Setup was never called on, or has failed on.
 func (i *Init) Abandon() bool {
 	i.kill()
 	close(i.done)
-	return i.Reap(abandonPatience, nil)
+	return i.Reap(abandonTimeout, nil)
 }
 
-// abandonPatience is how long an init that was killed may take to be gone.
-const abandonPatience = 2 * time.Second
+// abandonTimeout is how long an init that was killed may take to be gone.
+const abandonTimeout = 2 * time.Second
 
 // Reap waits until the init has ended, lets look read what /proc still says about it, and releases it.
-// The init must have been told to end. When it has not ended within patience, because the kernel holds
+// The init must have been told to end. When it has not ended within timeout, because the kernel holds
 // one of its processes where no signal reaches, Reap returns false and goes on in the background. Twice
 // is fine.
-func (i *Init) Reap(patience time.Duration, look func(pid int)) bool {
-	deadline := time.Now().Add(patience)
-	t := time.NewTimer(patience)
+func (i *Init) Reap(timeout time.Duration, look func(pid int)) bool {
+	deadline := time.Now().Add(timeout)
+	t := time.NewTimer(timeout)
 	defer t.Stop()
 	select {
 	case <-i.done:
@@ -118,7 +118,7 @@ func (i *Init) reap(deadline time.Time, look func(pid int)) bool {
 	return true
 }
 
-// wait buries the process and lets go of its descriptor.
+// wait waits for the process and closes its descriptor.
 func (i *Init) wait() {
 	if i.last != nil {
 		i.last()

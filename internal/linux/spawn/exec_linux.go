@@ -62,12 +62,12 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner 
 		case a, ok = <-ans:
 			answered = true
 		case l := <-waits:
-			stop := context.AfterFunc(ctx, i.end) // ends the process, and with it the wait for its probe
+			stop := context.AfterFunc(ctx, i.End) // ends the process, and with it the wait for its probe
 			r.examined, refusal = answerProbe(l, examiner)
 			stop()
 		case <-ctx.Done():
 			// What it was about to start must not run unwatched.
-			i.end()
+			i.End()
 			forget()
 			select {
 			case a = <-ans: // just now

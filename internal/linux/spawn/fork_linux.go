@@ -13,7 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Foreign is a program of an init that somebody else forks into its namespaces: a zygote. Whoever does so is handed the
+// Foreign is a program of an init that a zygote forks into its namespaces. The zygote is given the
 // descriptors; once the program is there, and its parent is not any more, it is like any other.
 type Foreign struct {
 	program *Program
@@ -26,7 +26,7 @@ type Foreign struct {
 	Probe   bool     // as in initproto.Exec
 }
 
-// Expect makes ready for a program that is forked by somebody else. The caller calls Adopt or Close.
+// Expect makes ready for a program that a zygote forks. The caller calls Adopt or Close.
 func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err error) {
 	f := &Foreign{program: &Program{init: i, id: m.ID}, Probe: measures(), PIDFD: -1, Stdio: [3]int{-1, -1, -1}}
 	defer func() {
@@ -74,7 +74,7 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 	select {
 	case a, ok = <-ans:
 	case <-ctx.Done():
-		i.end()
+		i.End()
 		i.mu.Lock()
 		delete(i.waiting, m.ID)
 		i.mu.Unlock()
@@ -139,7 +139,7 @@ func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File, examiner Ex
 	return p, nil
 }
 
-// Joined lets go of the namespaces: whoever was to join them has.
+// Joined closes the namespaces: the fork has joined them.
 func (f *Foreign) Joined() {
 	if f.PIDFD >= 0 {
 		_ = unix.Close(f.PIDFD)

@@ -14,8 +14,8 @@ import (
 // HelperSocket is the descriptor at which a helper finds its supervisor.
 const HelperSocket = 3
 
-// helperPatience bounds an answer of a helper, and its end.
-const helperPatience = 20 * time.Second
+// helperTimeout bounds an answer of a helper, and its end.
+const helperTimeout = 20 * time.Second
 
 // Helper is this very program, started once more in namespaces of its own to do what this process may not. It
 // holds nothing of ours but its socket, and ends with it.
@@ -62,8 +62,8 @@ func StartHelper(name string, o Options) (*Helper, error) {
 		return nil, fmt.Errorf("clone: %w", err)
 	}
 	h := &Helper{pid: pid, pidfd: pidfd, socket: pair[0]}
-	patience := unix.NsecToTimeval(helperPatience.Nanoseconds())
-	if err = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience); err == nil {
+	timeout := unix.NsecToTimeval(helperTimeout.Nanoseconds())
+	if err = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err == nil {
 		err = o.mapIDs(pid)
 	}
 	if err != nil {

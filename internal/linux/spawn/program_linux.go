@@ -46,7 +46,7 @@ type Examiner interface {
 // terminal is asked for, and the given cgroups to join or, where the kernel lets it, the one to be born in (nil is none).
 // With an examiner, the program is not executed before its process was looked at, if the kernel has a listener for its filter: see Examined.
 // The caller closes the Program.
-func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, birthplace *os.File, examiner Examiner) (*Program, error) {
+func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, intoCgroup *os.File, examiner Examiner) (*Program, error) {
 	p := &Program{init: i, id: m.ID}
 	var fds []int
 	m.Stdio = [3]int{-1, -1, -1}
@@ -64,10 +64,10 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, b
 		m.Cgroups = append(m.Cgroups, len(fds))
 		fds = append(fds, int(f.Fd()))
 	}
-	m.Birthplace = -1
-	if birthplace != nil {
-		m.Birthplace = len(fds)
-		fds = append(fds, int(birthplace.Fd()))
+	m.IntoCgroup = -1
+	if intoCgroup != nil {
+		m.IntoCgroup = len(fds)
+		fds = append(fds, int(intoCgroup.Fd()))
 	}
 	var err error
 	if p.running, err = i.exec(ctx, m, fds, examiner); err != nil {
@@ -77,10 +77,10 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, b
 	return p, nil
 }
 
-// RunConsole executes a program on a terminal whose master is ours: m.Console says who has the other end. The master is the Program's to
+// RunOnTerminal executes a program on a terminal whose master is ours: m.Relay says who has the other end. The master is the Program's to
 // close from here on.
-func (i *Init) RunConsole(ctx context.Context, m *initproto.Exec, master *os.File) (*Program, error) {
-	m.Stdio, m.Birthplace = [3]int{-1, -1, -1}, -1
+func (i *Init) RunOnTerminal(ctx context.Context, m *initproto.Exec, master *os.File) (*Program, error) {
+	m.Stdio, m.IntoCgroup = [3]int{-1, -1, -1}, -1
 	r, err := i.exec(ctx, m, nil, nil)
 	if err != nil {
 		_ = master.Close()
@@ -103,7 +103,7 @@ func (p *Program) openPipes() (theirs []int, err error) {
 			ours, other = fd[1], fd[0]
 		}
 		theirs = append(theirs, other)
-		// The program is another user, and opens /dev/stdin and /dev/stdout by their names: nobody else can reach them.
+		// The program is another user, and opens /dev/stdin and /dev/stdout by their names: no other process can reach them.
 		if err := unix.Fchmod(other, 0o666); err != nil {
 			_ = unix.Close(ours)
 			return theirs, err
@@ -226,13 +226,13 @@ func (p *Program) Wait() (code, signal int) {
 	return p.code, p.signal
 }
 
-// Lost: the init went first, and nobody saw how the program ended.
+// Lost: the init ended first, and how the program ended is not known.
 func (p *Program) Lost() bool {
 	p.Wait()
 	return p.lost
 }
 
-// Took is how long the program ran, from its execution to its end; false when nobody saw it end.
+// Took is how long the program ran, from its execution to its end; false when its end was not seen.
 func (p *Program) Took() (time.Duration, bool) {
 	p.Wait()
 	return p.took, p.took > 0

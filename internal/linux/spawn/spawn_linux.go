@@ -26,7 +26,7 @@ type Options struct {
 	Owner uint32
 	// Cgroup is the open directory of the v2 group to be born in where the kernel lets us, or nil.
 	Cgroup *os.File
-	// KeepGroups gives up the right to drop groups, as the kernel asks of whoever writes a map without privilege.
+	// KeepGroups gives up the right to drop groups, as the kernel requires of a process that writes a map without privilege.
 	KeepGroups bool
 	// Map writes the maps of a user namespace; nil writes them with the rights that this process has.
 	Map func(pid int, uids, gids []syscall.SysProcIDMap) error
@@ -73,11 +73,11 @@ type Init struct {
 	pidfd int
 	conn  *conn
 	whole bool // its pid namespace ends with it
-	// keeper is set if somebody else has started the init and pid is theirs: it ends what they keep. See Adopt.
-	keeper  func()
-	last    func()            // the same: called before the process is buried
-	posture initproto.Posture // once set up, of one that is housed
-	inmate  int               // the same: its pid
+	// killAdopted is set if a runtime has started the init and pid is the runtime's: it ends both. See Adopt.
+	killAdopted  func()
+	last         func()            // the same: called before the process is waited for
+	posture      initproto.Posture // once set up, of one that is housed
+	containerPID int               // the same: its pid
 
 	done chan struct{} // closed when the socket has ended: the init is exiting or dead
 
@@ -249,8 +249,8 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 	case *initproto.Ready:
 		if stop() {
 			i.posture = m.Posture
-			if i.keeper != nil {
-				i.inmate = i.conn.peer
+			if i.killAdopted != nil {
+				i.containerPID = i.conn.peer
 				_ = i.conn.identify(0) // what it costs is all that is left of it
 			}
 			go i.listen()
@@ -281,7 +281,7 @@ func (i *Init) listen() {
 	for {
 		msg, files, err := i.conn.receive()
 		if err != nil {
-			i.lose(err)
+			i.markUnreadable(err)
 			return
 		}
 		i.mu.Lock()
@@ -307,16 +307,16 @@ func (i *Init) listen() {
 	}
 }
 
-// lose notes why an init that lives can not be understood any more, and ends it: nobody watches what it runs. One that is
+// markUnreadable notes why an init that lives can not be understood any more, and ends it: its programs are not supervised. One that is
 // gone needs no reason.
-func (i *Init) lose(err error) {
+func (i *Init) markUnreadable(err error) {
 	if !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE) && !errors.Is(err, initproto.ErrMalformed) {
 		return
 	}
 	i.mu.Lock()
 	i.lost = err
 	i.mu.Unlock()
-	i.end()
+	i.End()
 }
 
 // keepLocked keeps the listener of a program until it was started, or was not. There is one at the most, and only for

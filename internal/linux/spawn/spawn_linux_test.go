@@ -465,7 +465,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 			p, err := i.Run(ctx, program("sleep", "62"), nil, nil, nil)
 			if err == nil { // it was faster; then it is a program like any other
 				p.Close()
-				i.end()
+				i.End()
 			} else if !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
@@ -496,7 +496,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 				})
 			}
 			time.Sleep(time.Duration(n) * 200 * time.Microsecond)
-			i.end()
+			i.End()
 			wg.Wait()
 			<-i.Done()
 			i.Reap(10*time.Second, nil)

@@ -27,11 +27,11 @@ const FirstID = 0x70000000
 
 // How it is cut.
 const (
-	idsPerClaim    = 1 << 12
-	idsPerSandbox  = 2
-	MaxConcurrent  = idsPerClaim / idsPerSandbox // sandboxes of one supervisor alive at a time
-	collectTimeout = 5 * time.Second
-	orphanTimeout  = time.Second // of the former, for each
+	idsPerSupervisor = 1 << 12
+	idsPerSandbox    = 2
+	MaxConcurrent    = idsPerSupervisor / idsPerSandbox // sandboxes of one supervisor alive at a time
+	collectTimeout   = 5 * time.Second
+	orphanTimeout    = time.Second // of the former, for each
 )
 
 // RuntimeDir is where supervisors of this user register.
@@ -42,12 +42,12 @@ func RuntimeDir() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "sandbox-run")
 	}
-	// In a user namespace anybody may be called anything, and all share this directory.
+	// In a user namespace any user may be called anything, and all share this directory.
 	return filepath.Join(os.TempDir(), fmt.Sprintf("sandbox-run-%d", OuterID(os.Geteuid())))
 }
 
 // OuterID is what an id of this process's user namespace is in the one around it; -1 if it is nothing there. The namespace
-// around may call its own root 0 too: whoever is told 0 can not know.
+// around may call its own root 0 too: a process that reads 0 can not know.
 func OuterID(id int) int {
 	text, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
@@ -72,7 +72,7 @@ var FirstUserNS = sync.OnceValue(func() bool {
 	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 })
 
-// Supervisor is a claim. It owns its registry entry.
+// Supervisor is a registration. It owns its registry entry.
 type Supervisor struct {
 	Cgroups *cgroup.Tree
 	entry   *registry.Entry
@@ -83,7 +83,7 @@ type Supervisor struct {
 	taken [MaxConcurrent / 64]uint64 // bitmap of id pairs in use
 }
 
-// Open claims a place for this process.
+// Open registers this process.
 func Open(tree *cgroup.Tree) (*Supervisor, error) {
 	e, err := registry.Register(RuntimeDir(), []byte(strings.Join(tree.Roots(), "\n")))
 	if err != nil {
@@ -92,8 +92,8 @@ func Open(tree *cgroup.Tree) (*Supervisor, error) {
 	return &Supervisor{Cgroups: tree, entry: e}, nil
 }
 
-// Record notes a directory of cgroups that this process is about to make, for whoever collects should it be killed before it
-// has a claim, or after. It is forgotten when the directory is gone.
+// Record notes a directory of cgroups that this process is about to make, for the collector, should it be killed before it
+// is registered, or after. It is forgotten when the directory is gone.
 func Record(root string) (forget func(), err error) {
 	e, err := registry.Register(RuntimeDir(), []byte(root))
 	if err != nil {
@@ -102,14 +102,14 @@ func Record(root string) (forget func(), err error) {
 	return func() { _ = e.Close() }, nil // what is left of it the next collector removes
 }
 
-// NewGroup names a cgroup nobody else has; nothing is made yet.
+// NewGroup names a cgroup that no other sandbox has; nothing is made yet.
 func (s *Supervisor) NewGroup() *cgroup.Group {
 	return s.Cgroups.Group(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)))
 }
 
-// NewNest names a place nobody else has for an init that is owner and its programs; nothing is made yet.
-func (s *Supervisor) NewNest(owner int) *cgroup.Nest {
-	return s.Cgroups.Nest(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)), owner)
+// NewPhaseCgroup names a phase cgroup that no other sandbox has, for an init with the id owner and its programs; nothing is made yet.
+func (s *Supervisor) NewPhaseCgroup(owner int) *cgroup.Phase {
+	return s.Cgroups.Phase(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)), owner)
 }
 
 // IDs takes a pair of host ids that no other living sandbox has: for the root and the user of its
@@ -121,9 +121,9 @@ func (s *Supervisor) IDs() (root, user int, err error) {
 		if free := ^word; free != 0 {
 			bit := bits.TrailingZeros64(free)
 			s.taken[w] |= 1 << bit
-			root = FirstID + s.entry.Slot()*idsPerClaim + (w*64+bit)*idsPerSandbox
+			root = FirstID + s.entry.Slot()*idsPerSupervisor + (w*64+bit)*idsPerSandbox
 			if weakenIDs {
-				root = FirstID + s.entry.Slot()*idsPerClaim
+				root = FirstID + s.entry.Slot()*idsPerSupervisor
 			}
 			return root, root + 1, nil
 		}
@@ -133,16 +133,15 @@ func (s *Supervisor) IDs() (root, user int, err error) {
 
 // Release gives back a pair of ids.
 func (s *Supervisor) Release(root int) {
-	n := (root - FirstID - s.entry.Slot()*idsPerClaim) / idsPerSandbox
+	n := (root - FirstID - s.entry.Slot()*idsPerSupervisor) / idsPerSandbox
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken[n/64] &^= 1 << (n % 64)
 }
 
-// dirName is where the directories of a claim are. Its place follows from its name, so that whoever
-// collects a dead supervisor finds it without being told where to look.
-func dirName(claim string) string {
-	return filepath.Join(dirsAt, dirPrefix()+claim)
+// dirName is where the directories of a supervisor are. It follows from its name, so that a collector finds those of a dead one.
+func dirName(name string) string {
+	return filepath.Join(dirsAt, dirPrefix()+name)
 }
 
 // dirsAt is where all of them are, and dirPrefix what the names of a user's begin with.
@@ -150,7 +149,7 @@ const dirsAt = "/var/tmp"
 
 func dirPrefix() string { return fmt.Sprintf("sandbox-run-%d-", os.Geteuid()) }
 
-// NewDir makes a directory nobody else has. The caller removes it.
+// NewDir makes a directory with a new name. The caller removes it.
 func (s *Supervisor) NewDir() (string, error) {
 	parent := dirName(s.entry.Name())
 	s.mu.Lock()
@@ -224,7 +223,7 @@ func hold(name string) (*os.File, error) {
 	return dir, nil
 }
 
-// Close gives up the claim. Every sandbox must be gone. What can not be removed is left for the next collector, and is an
+// Close ends the registration. Every sandbox must be gone. What can not be removed is left for the next collector, and is an
 // error. Twice is fine.
 func (s *Supervisor) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
@@ -278,7 +277,7 @@ func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
 	return found, err
 }
 
-// forgotten are the names of claims that nobody has and that have a directory all the same. A program that a supervisor had started, and that was
+// forgotten are the names that no supervisor has and that have a directory all the same. A program that a supervisor had started, and that was
 // still at work when everything was collected, may have made it again: runc makes its root, with all above it. Or the supervisor was registered where
 // nothing is any more, as of a user who has logged out.
 func forgotten() (names []string) {
@@ -320,7 +319,7 @@ func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
 		clean = f.Removed
 		found = append(found, f)
 	}
-	// One that somebody holds is of a supervisor that lives, and has the same name elsewhere.
+	// One that is locked is of a supervisor that lives, and has the same name elsewhere.
 	if dir, err := hold(dirName(o.Name)); err == nil {
 		f := Found{Kind: "directory", Name: dirName(o.Name)}
 		if !dryRun {
@@ -335,7 +334,7 @@ func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
 	if dryRun || !clean {
 		f.Problem = o.Release()
 	} else {
-		_ = tree.Prune() // the directory they shared, if nobody else is in it
+		_ = tree.Prune() // the directory they shared, if no other supervisor is in it
 		f.Problem = o.Remove()
 		f.Removed = f.Problem == nil
 	}

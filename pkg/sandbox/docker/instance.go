@@ -150,7 +150,7 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 				{Resource: rlimitSigpending, Soft: 4096, Max: 4096},
 				{Resource: rlimitNice}, {Resource: rlimitRTPriority},
 			},
-			Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true, Birthplace: -1, Stdio: [3]int{-1, -1, -1},
+			Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true, IntoCgroup: -1, Stdio: [3]int{-1, -1, -1},
 		},
 	}
 	if most := uint64(i.spec.VolumeCap()); most > 0 {

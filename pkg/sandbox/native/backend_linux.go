@@ -2,22 +2,19 @@ package native
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
-	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"
 )
 
 // Name is what --backend calls this backend.
@@ -38,38 +35,23 @@ type Options struct {
 	Delegate bool
 }
 
-// Backend makes native sandboxes. It owns its claim on the machine and its workshop.
+// Backend makes native sandboxes. It owns its registration on the machine and its mount helper.
 type Backend struct {
-	opts    Options
-	cgroups *cgroup.Tree
-	host    hostNamespaces
-	covers  func() rootfs.Covers     // looked up once
-	look    func() sandbox.Isolation // what the machine can do, looked at once
+	host       *box.Host
+	namespaces hostNamespaces
+	look       func() sandbox.Isolation // what the machine can do, looked at once
+	warming    sync.WaitGroup
 
-	place   *launch.Claim
-	warming sync.WaitGroup
-
-	burying  sync.WaitGroup // inits whose sandboxes are done with them
-	dropping sync.WaitGroup // disks of an eager backend's sandboxes
-
-	self    rootless.Self
-	counts  watch.Counts
-	mu      sync.Mutex
-	nursery *nursery
-	shop    rootless.Workshop
-	ahead   *disk // begun for the first sandbox of an eager backend, or nil
-	begun   bool
-	filters map[seccomp.Policy][]byte
-
-	leftMu sync.Mutex
-	left   []error // what could not be dropped
+	mu     sync.Mutex
+	inits  *initStarter
+	mounts rootless.MountHelper
 }
 
 var (
 	_ sandbox.Backend  = (*Backend)(nil)
 	_ sandbox.Instance = (*instance)(nil)
 	_ sandbox.Filer    = (*instance)(nil)
-	_ launch.Phase     = (*phase)(nil)
+	_ box.Kind         = (*instance)(nil)
 )
 
 // Warm makes ready, in the background, what does not depend on any option: for a program that is about
@@ -79,30 +61,24 @@ func Warm() {
 	go spawn.Ready()
 }
 
-// New looks at the machine and claims nothing yet.
+// New looks at the machine and registers nothing yet.
 func New(o Options) (*Backend, error) {
-	go spawn.Ready() // while we look
+	go spawn.Ready() // meanwhile
 	self := rootless.Look()
-	tree, err := cgroup.Open(self.Groups(o.Delegate))
+	h, err := box.NewHost(Name, box.Options(o), self, self.Groups(o.Delegate))
 	if err != nil {
-		return nil, failure("look at cgroups", "cgroup", err)
+		return nil, err
 	}
-	if o.CacheDir == "" {
-		o.CacheDir = "/var/cache/sandbox-run"
-	}
-	host, err := lookAtNamespaces()
-	if err != nil {
+	h.Grade = (*sandbox.Isolation).Grade
+	b := &Backend{host: h}
+	if b.namespaces, err = lookAtNamespaces(); err != nil {
 		return nil, failure("look at own namespaces", "namespaces", err)
-	}
-	b := &Backend{
-		opts: o, cgroups: tree, place: launch.NewClaim(Name, tree), host: host, covers: sync.OnceValue(rootfs.LookAtProc),
-		self: self, counts: watch.Look(tree), filters: map[seccomp.Policy][]byte{},
 	}
 	b.look = sync.OnceValue(b.probe)
 	if o.Eager {
 		b.warming.Go(func() {
-			if _, _, err := b.claim(); err == nil { // Create claims too, and reports what is wrong
-				b.covers()
+			if _, _, err := b.register(); err == nil { // Create registers too, and reports what is wrong
+				h.Masks()
 			}
 		})
 		b.warming.Go(func() { b.look() })
@@ -110,7 +86,7 @@ func New(o Options) (*Backend, error) {
 	return b, nil
 }
 
-func failure(op, stage string, err error) error { return launch.Failure(Name, op, stage, err) }
+func failure(op, stage string, err error) error { return faults.Wrap(Name, op, stage, err) }
 
 // Name is "native".
 func (b *Backend) Name() string { return Name }
@@ -129,92 +105,61 @@ func lookAtNamespaces() (h hostNamespaces, err error) {
 	return h, nil
 }
 
-// claim takes our place on the machine at first use, with what serves all sandboxes.
-func (b *Backend) claim() (*supervisor.Supervisor, rootless.Workshop, error) {
+// register registers this process at first use, and makes what serves all sandboxes.
+func (b *Backend) register() (*supervisor.Supervisor, rootless.MountHelper, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s, err := b.place.Take()
+	s, err := b.host.Register()
 	if err != nil {
 		return nil, nil, err
 	}
-	if b.nursery == nil {
-		b.nursery = &nursery{supervisor: s, self: b.self}
-		if b.opts.Eager {
-			b.nursery.expect()
+	if b.inits == nil {
+		b.inits = &initStarter{supervisor: s, self: b.host.Self}
+		if b.host.Options.Eager {
+			b.inits.expect()
 		}
 	}
-	shop, err := b.workshopLocked()
-	if err == nil && b.opts.Eager {
-		b.beginDisk(shop)
+	mounts, err := b.mountHelperLocked()
+	if spare := b.inits.spare; err == nil && b.host.Options.Eager && spare != nil {
+		b.host.MakeEarlyScratch(mounts, spare.id.Owner)
 	}
-	return s, shop, err
+	return s, mounts, err
 }
 
-// workshopLocked opens the workshop at first use. With mu held.
-func (b *Backend) workshopLocked() (_ rootless.Workshop, err error) {
-	if b.shop != nil {
-		return b.shop, nil
+// mountHelperLocked starts the mount helper at first use. With mu held.
+func (b *Backend) mountHelperLocked() (_ rootless.MountHelper, err error) {
+	if b.mounts == nil {
+		b.mounts, err = rootless.NewMountHelper(b.host.Self, rootfs.Options{Backend: Name})
 	}
-	// An untyped nil beside an error: a nil *rootfs.Bench in an interface is not nil.
-	if b.self.Privileged {
-		if shop, e := rootfs.NewBench(rootfs.Options{Backend: Name}); e == nil {
-			b.shop = shop
-		} else {
-			err = e
-		}
-	} else if shop, e := rootless.NewSteward(Name, b.self); e == nil {
-		b.shop = shop
-	} else {
-		err = e
-	}
-	return b.shop, err
+	return b.mounts, err
 }
 
 // policy is what sandboxes may call here. setID: what they write is the host's; capped: there is a cap on it that is polled.
 func (b *Backend) policy(setID, capped bool) seccomp.Policy {
 	return seccomp.Policy{
-		DenySetID: setID, DenyAllocate: capped, DenyUncounted: !b.counts.Memory, DenyAffinity: !b.counts.CPU, Notify: seccomp.Notifiable() == nil,
+		DenySetID: setID, DenyAllocate: capped, DenyUncounted: !b.host.Counts.Memory, DenyAffinity: !b.host.Counts.CPU,
+		Notify: seccomp.Notifiable() == nil,
 	}
-}
-
-// filter compiles a system-call policy once.
-func (b *Backend) filter(p seccomp.Policy) ([]byte, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if f, ok := b.filters[p]; ok {
-		return f, nil
-	}
-	f, err := seccomp.Compile(p, "")
-	if err != nil {
-		return nil, failure("compile filter", "seccomp", err)
-	}
-	b.filters[p] = f
-	return f, nil
 }
 
 // Collect finds what dead supervisors left behind and, unless dryRun, removes it.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	b.warming.Wait()
-	return b.place.Collect(ctx, dryRun)
+	return b.host.Collect(ctx, dryRun)
 }
 
-// Close gives up the claim and the workshop. Every instance must be destroyed. Twice is fine.
+// Close ends the registration and the mount helper. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
 	b.warming.Wait()
-	b.takeDisk("", scratch.Options{}, 0) // nobody will need it any more
+	b.host.DropEarlyScratch()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.nursery != nil {
-		b.nursery.close()
+	if b.inits != nil {
+		b.inits.close()
 	}
-	if b.shop != nil {
-		b.shop.Close()
-		b.shop = nil
+	if b.mounts != nil {
+		b.mounts.Close()
+		b.mounts = nil
 	}
-	b.burying.Wait() // or their cgroups would go with the place
-	err := b.place.Close()
-	b.dropping.Wait()
-	err = errors.Join(append(b.left, err)...)
-	b.left = nil
-	return err
+	return b.host.Close()
 }

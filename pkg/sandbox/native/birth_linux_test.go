@@ -64,33 +64,33 @@ func TestBornInGroup(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := b.last.spare
-			run := p.group.Dirs()[0]
-			nest := filepath.Dir(run)
-			if p.born == nil || filepath.Base(run) != "run" {
+			p := b.last.Spare()
+			run := p.Group.Dirs()[0]
+			phaseDir := filepath.Dir(run)
+			if p.Born == nil || filepath.Base(run) != "run" {
 				t.Fatalf("nothing to be born in: %s", run)
 			}
-			if got := groupOf(t, p.init.PID()); !strings.HasSuffix(nest+"/init", got) {
-				t.Errorf("the init is in %s, not in %s/init", got, nest)
+			if got := groupOf(t, p.Init.PID()); !strings.HasSuffix(phaseDir+"/init", got) {
+				t.Errorf("the init is in %s, not in %s/init", got, phaseDir)
 			}
-			if got, want := ownedBy(t, nest, b.last.id.Init), []string{nest + "/cgroup.procs", run + "/cgroup.procs"}; !slices.Equal(got, want) {
+			if got, want := ownedBy(t, phaseDir, b.last.ID.Init), []string{phaseDir + "/cgroup.procs", run + "/cgroup.procs"}; !slices.Equal(got, want) {
 				t.Errorf("the init's user owns %v, want %v", got, want)
 			}
 			if !c.born {
-				if err := os.Chown(nest+"/cgroup.procs", 0, 0); err != nil {
+				if err := os.Chown(phaseDir+"/cgroup.procs", 0, 0); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if !c.join {
-				for _, f := range p.join {
+				for _, f := range p.Join {
 					_ = f.Close()
 				}
-				p.join = nil
+				p.Join = nil
 			}
 			var members []int
 			res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", fullAtTen}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
 				if ev.Kind == sandbox.EventStdout && members == nil {
-					members, _ = p.group.Procs()
+					members, _ = p.Group.Procs()
 				}
 			}})
 			if !c.born && !c.join {
@@ -105,8 +105,8 @@ func TestBornInGroup(t *testing.T) {
 			if err := m.Delete(context.Background(), id); err != nil {
 				t.Error(err)
 			}
-			if _, err := os.Lstat(nest); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("%s is left: %v", nest, err)
+			if _, err := os.Lstat(phaseDir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s is left: %v", phaseDir, err)
 			}
 		})
 	}

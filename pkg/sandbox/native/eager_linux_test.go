@@ -48,13 +48,9 @@ func TestEager(t *testing.T) {
 				t.Skip(err)
 			}
 			b.warming.Wait()
-			begun := b.ahead
-			if begun == nil {
-				t.Fatal("no disk was begun")
-			}
-			<-begun.made
-			if begun.err != nil || boundTo(t, dir) != 1 {
-				t.Fatalf("%v, %d devices", begun.err, boundTo(t, dir))
+			early := b.host.EarlyScratch()
+			if early == nil || boundTo(t, dir) != 1 {
+				t.Fatalf("%v, %d devices", early, boundTo(t, dir))
 			}
 			id, err := m.Create(t.Context(), sandbox.Spec{Limits: c.limits, Scratch: c.mode, User: c.user})
 			if err != nil {
@@ -64,7 +60,7 @@ func TestEager(t *testing.T) {
 			if err != nil || r.Verdict != sandbox.VerdictOK {
 				t.Fatalf("%+v, %v", r, err)
 			}
-			_, err = begun.scratch.Usage()
+			_, err = early.Usage()
 			if used := err == nil; used != c.used {
 				t.Errorf("the disk that was begun is in use: %v; %s", used, r.Stdout.Bytes())
 			}

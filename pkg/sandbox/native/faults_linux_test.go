@@ -108,8 +108,8 @@ func readOnlyMidway([]string) error {
 		return err
 	}
 	var groups []string
-	for _, root := range b.cgroups.Roots() {
-		groups = append(groups, filepath.Join(root, filepath.Dir(b.nursery.supervisor.NewGroup().Path())))
+	for _, root := range b.host.Cgroups.Roots() {
+		groups = append(groups, filepath.Join(root, filepath.Dir(b.inits.supervisor.NewGroup().Path())))
 	}
 	if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/true"}}, sandbox.IO{}); err != nil {
 		return err

@@ -36,10 +36,7 @@ func TestFollowed(t *testing.T) {
 		}
 		run(t, id, "compile", true, "sh", "-c", "echo made > /workspace/x; sleep 0.2")
 		i := b.last
-		i.mu.Lock()
-		i.awaitSpare()
-		spare := i.spare
-		i.mu.Unlock()
+		spare := i.Spare()
 		if spare == nil {
 			t.Fatal("no init was made ready")
 		}
@@ -69,10 +66,7 @@ func TestFollowed(t *testing.T) {
 		}
 		run(t, id, "compile", true, "sleep", "0.2")
 		i := b.last
-		i.mu.Lock()
-		i.awaitSpare()
-		i.spare.init.Kill()
-		i.mu.Unlock()
+		i.Spare().Init.Kill()
 		time.Sleep(20 * time.Millisecond)
 		if res := run(t, id, "run", false, "true"); !res.Success() {
 			t.Error(res.Verdict)

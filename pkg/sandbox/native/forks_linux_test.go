@@ -88,14 +88,14 @@ type forksInstance struct {
 }
 
 func (i *forksInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
-	if len(i.spec.Root.Add) > 1 { // W3's own, whose zygote would outlive the case
+	if len(i.Spec.Root.Add) > 1 { // W3's own, whose zygote would outlive the case
 		i.f.cold.Add(1)
 		return i.instance.Start(ctx, p)
 	}
 	q := *p
 	q.Args = append([]string{pythonPath, launcherInside}, p.Args...)
 	q.Warm = driver.Python("python")
-	z, err := i.f.zygote(ctx, i.spec, &q)
+	z, err := i.f.zygote(ctx, i.Spec, &q)
 	if err == nil {
 		var t sandbox.Task
 		if t, err = z.Start(ctx, i.instance, &q); err == nil {

@@ -342,15 +342,15 @@ func TestStillbornIsForgotten(t *testing.T) {
 	if err := make1(); err != nil {
 		t.Fatal(err)
 	}
-	id, err := b.self.Identify(b.nursery.supervisor, sandbox.DefaultUser, false)
+	id, err := b.host.Self.Identify(b.inits.supervisor, sandbox.DefaultUser, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead := &newborn{id: id, nest: b.nursery.supervisor.NewNest(id.Init), born: make(chan struct{}), err: unix.EMFILE}
-	close(dead.born)
-	b.nursery.mu.Lock()
-	b.nursery.next = dead
-	b.nursery.mu.Unlock()
+	dead := &spareInit{id: id, cgroup: b.inits.supervisor.NewPhaseCgroup(id.Init), started: make(chan struct{}), err: unix.EMFILE}
+	close(dead.started)
+	b.inits.mu.Lock()
+	b.inits.spare = dead
+	b.inits.mu.Unlock()
 	if err := make1(); err != nil {
 		t.Error(err)
 	}

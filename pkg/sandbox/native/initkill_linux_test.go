@@ -130,9 +130,9 @@ func TestFaultInitKilled(t *testing.T) {
 	if ended.Load() == 0 {
 		t.Error("no run was hit")
 	}
-	b.nursery.mu.Lock()
-	b.nursery.inFlight.Wait()
-	b.nursery.mu.Unlock()
+	b.inits.mu.Lock()
+	b.inits.inFlight.Wait()
+	b.inits.mu.Unlock()
 	if alive := conformance.Marked(mark); len(alive) > 0 {
 		t.Errorf("alive: %q", alive)
 	}
@@ -200,15 +200,15 @@ func TestFaultLaterInitKilled(t *testing.T) {
 // groupsOf are the cgroups that a backend's sandboxes have now. On v2 the init that is kept for the next sandbox has one
 // of its own already, which is nobody's yet and no residue.
 func groupsOf(b *Backend) (list []string) {
-	name := filepath.Dir(b.nursery.supervisor.NewGroup().Path())
+	name := filepath.Dir(b.inits.supervisor.NewGroup().Path())
 	kept := ""
-	b.nursery.mu.Lock()
-	if next := b.nursery.next; next != nil {
-		rest, _ := strings.CutPrefix(next.nest.Programs().Path(), name+"/")
+	b.inits.mu.Lock()
+	if next := b.inits.spare; next != nil {
+		rest, _ := strings.CutPrefix(next.cgroup.Programs().Path(), name+"/")
 		kept, _, _ = strings.Cut(rest, "/")
 	}
-	b.nursery.mu.Unlock()
-	for _, root := range b.cgroups.Roots() {
+	b.inits.mu.Unlock()
+	for _, root := range b.host.Cgroups.Roots() {
 		entries, _ := os.ReadDir(filepath.Join(root, name))
 		for _, e := range entries {
 			if e.IsDir() && e.Name() != kept {

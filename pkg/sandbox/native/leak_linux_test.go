@@ -271,7 +271,7 @@ func TestSupervisorsSideBySide(t *testing.T) {
 		}
 		long <- res
 	}()
-	mine := filepath.Dir(b.nursery.supervisor.NewGroup().Path())
+	mine := filepath.Dir(b.inits.supervisor.NewGroup().Path())
 	theirs := ""
 	for n := range rounds {
 		for _, each := range []*sandbox.Manager{m, others} {
@@ -287,7 +287,7 @@ func TestSupervisorsSideBySide(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		theirs = filepath.Dir(other.nursery.supervisor.NewGroup().Path())
+		theirs = filepath.Dir(other.inits.supervisor.NewGroup().Path())
 		if n%10 == 9 { // we collect too
 			if _, err := b.Collect(ctx, false); err != nil {
 				t.Error(err)

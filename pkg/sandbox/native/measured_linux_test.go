@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
 )
 
@@ -24,11 +25,11 @@ type lowered struct {
 }
 
 // changeLimit writes to those of the files, each followed by its value, that the phase's cgroup has on this machine.
-func changeLimit(t *testing.T, ph *phase, files ...string) {
+func changeLimit(t *testing.T, ph *box.Phase, files ...string) {
 	t.Helper()
 	written := 0
 	for n := 0; n < len(files); n += 2 {
-		for _, dir := range ph.group.Dirs() {
+		for _, dir := range ph.Group.Dirs() {
 			f, err := os.OpenFile(filepath.Join(dir, files[n]), os.O_WRONLY, 0)
 			if errors.Is(err, os.ErrNotExist) {
 				continue
@@ -54,16 +55,16 @@ var everything = []byte{0x06, 0, 0, 0, 0, 0, 0xff, 0x7f}
 // both are walls of cold programs and forks alike.
 func both() []lowered {
 	return []lowered{
-		{name: "no filter", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.filter = nil }},
-		{name: "a filter that allows everything", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.filter = everything }},
+		{name: "no filter", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.Filter = nil }},
+		{name: "a filter that allows everything", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.Filter = everything }},
 		{name: "no memory limit", control: sandbox.ControlMemory, created: func(t *testing.T, i *instance) {
-			changeLimit(t, i.spare, "memory.memsw.limit_in_bytes", "-1", "memory.limit_in_bytes", "-1", "memory.max", "max")
+			changeLimit(t, i.Spare(), "memory.memsw.limit_in_bytes", "-1", "memory.limit_in_bytes", "-1", "memory.max", "max")
 		}},
-		{name: "no process limit", control: sandbox.ControlProcesses, created: func(t *testing.T, i *instance) { changeLimit(t, i.spare, "pids.max", "max") }},
+		{name: "no process limit", control: sandbox.ControlProcesses, created: func(t *testing.T, i *instance) { changeLimit(t, i.Spare(), "pids.max", "max") }},
 		{name: "no share of processors", control: sandbox.ControlCPU, created: func(t *testing.T, i *instance) {
-			changeLimit(t, i.spare, "cpu.cfs_quota_us", "-1", "cpu.max", "max")
+			changeLimit(t, i.Spare(), "cpu.cfs_quota_us", "-1", "cpu.max", "max")
 		}},
-		{name: "the supervisor's cgroup", control: sandbox.ControlMemory, created: func(t *testing.T, i *instance) { i.spare.join, i.spare.born = nil, nil }},
+		{name: "the supervisor's cgroup", control: sandbox.ControlMemory, created: func(t *testing.T, i *instance) { i.Spare().Join, i.Spare().Born = nil, nil }},
 	}
 }
 
@@ -211,9 +212,9 @@ func TestMeasuredStrict(t *testing.T) {
 		for _, warm := range []bool{false, true} {
 			t.Run(fmt.Sprintf("strict %v warm %v", strict, warm), func(t *testing.T) {
 				b, i, p := lowered{created: func(t *testing.T, i *instance) {
-					i.spec.Strict, i.policy.Notify = strict, false
+					i.Spec.Strict, i.Policy.Notify = strict, false
 					var err error
-					if i.filter, err = i.b.filter(i.policy); err != nil {
+					if i.Filter, err = i.Host.Filter(i.Policy); err != nil {
 						t.Fatal(err)
 					}
 				}}.create(t)

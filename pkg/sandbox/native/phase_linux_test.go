@@ -17,6 +17,7 @@ func TestDestroyWaitsForPhases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ph := in.(*instance).Spare() // becomes the process's
 	task, err := in.Start(t.Context(), &sandbox.Process{
 		Phase: sandbox.DefaultPhase, Args: []string{"/bin/true"}, Workdir: sandbox.WorkspaceDir, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone,
 	})
@@ -28,7 +29,6 @@ func TestDestroyWaitsForPhases(t *testing.T) {
 	if _, err := task.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	ph := in.(*instance).phases[sandbox.DefaultPhase]
 	if !ph.Leave() { // the first half of what finishing the task is
 		t.Fatal("it was not the last")
 	}
@@ -47,7 +47,7 @@ func TestDestroyWaitsForPhases(t *testing.T) {
 		t.Error(err)
 	}
 	select {
-	case <-ph.init.Done():
+	case <-ph.Init.Done():
 	default:
 		t.Error("destroyed before its init was gone")
 	}

@@ -145,7 +145,7 @@ func TestPlainStewardKilled(t *testing.T) {
 		if res := plainRun(t, m, sandbox.Spec{Require: tier}, "/bin/echo", "hello"); string(res.Stdout.Bytes()) != "hello\n" {
 			t.Errorf("after %d: %s %q", n, res.Verdict, res.Stdout.Bytes())
 		}
-		b.shop.(*rootless.Steward).Kill()
+		b.mounts.(*rootless.HelperProcess).Kill()
 	}
 }
 

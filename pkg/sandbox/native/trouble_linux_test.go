@@ -40,8 +40,8 @@ type attempt struct {
 	Claim   string   // nothing but the name under which the supervisor is registered: a line of its own
 }
 
-// faults are the ways a supervisor can get into trouble, by name.
-var faults = map[string]func(args []string) error{
+// troubles are the ways a supervisor can get into trouble, by name.
+var troubles = map[string]func(args []string) error{
 	"read-only-cgroups": readOnlyCgroups,
 	"read-only-midway":  readOnlyMidway,
 	"full-runtime":      fullRuntime,
@@ -57,7 +57,7 @@ var faults = map[string]func(args []string) error{
 // meet is the supervisor's life.
 func meet(fault string) int {
 	args := strings.Fields(fault)
-	if err := faults[args[0]](args[1:]); err != nil {
+	if err := troubles[args[0]](args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "setting up", fault+":", err)
 		return 3
 	}
@@ -91,8 +91,8 @@ func tryWith(o Options, fault string, spec sandbox.Spec, script string) attempt 
 	ctx := context.Background()
 	spec.Env = map[string]string{"SANDBOXTEST_MARK": os.Getenv("SANDBOXTEST_MARK")}
 	id, err := m.Create(ctx, spec)
-	if b.nursery != nil {
-		tell(attempt{Claim: filepath.Dir(b.nursery.supervisor.NewGroup().Path())})
+	if b.inits != nil {
+		tell(attempt{Claim: filepath.Dir(b.inits.supervisor.NewGroup().Path())})
 	}
 	if note("create", err) {
 		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}}, sandbox.IO{})

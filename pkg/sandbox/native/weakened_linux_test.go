@@ -209,7 +209,7 @@ var _ sandbox.Filer = (*weakInstance)(nil)
 // carelessly is a path of the scratch as somebody would use it who thinks no ill.
 func (i *weakInstance) carelessly(p string) string {
 	rest, _ := files.Beneath(p)
-	return filepath.Join("/proc/self/fd", strconv.Itoa(int(i.scratch.File().Fd())), rest)
+	return filepath.Join("/proc/self/fd", strconv.Itoa(int(i.Scratch.File().Fd())), rest)
 }
 
 func (i *weakInstance) Put(ctx context.Context, list []sandbox.File) error {

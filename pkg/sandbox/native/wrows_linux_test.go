@@ -209,7 +209,7 @@ func TestForkStuck(t *testing.T) {
 	t.Cleanup(func() { b.Close() })
 	z := newZygote(t, b, warmSpec(), warmProcess())
 	_ = unix.Kill(zygotePID(t, z), unix.SIGSTOP)
-	for _, patience := range []time.Duration{time.Minute, forkPatience} {
+	for _, patience := range []time.Duration{time.Minute, forkTimeout} {
 		began := time.Now()
 		if got, err := runIn(t, b, z, warmSpec(), warmProcess(), "", ""); !errors.Is(err, sandbox.ErrState) || time.Since(began) > patience {
 			t.Errorf("%+v, %v after %v", got, err, time.Since(began))

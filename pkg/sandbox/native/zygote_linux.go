@@ -21,7 +21,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 	zygotes "github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/zygote"
 )
@@ -60,7 +61,7 @@ func (b *Backend) Forks(spec *sandbox.Spec, p *sandbox.Process) error {
 	switch {
 	case p.Warm == nil || !p.Warm.Fork:
 		return unsupported("nothing says how such a process is forked")
-	case !b.self.Privileged:
+	case !b.host.Self.Privileged:
 		return unsupported("only root can fork a warm interpreter into sandboxes: an ordinary user's namespaces are each their own owner's")
 	case spec.Root.Dir != "" || spec.Root.Image != "":
 		return unsupported("an image's interpreter is not to be trusted outside of a sandbox")
@@ -77,13 +78,13 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 	if err := b.Forks(spec, p); err != nil {
 		return nil, err
 	}
-	s, shop, err := b.claim()
+	s, mounts, err := b.register()
 	if err != nil {
 		return nil, err
 	}
 	z := &zygote{b: b, spec: spec, args: slices.Clone(p.Args[:2]), env: maps.Clone(p.Env), exact: len(p.Warm.Preload) > 0}
 	var join []*os.File
-	if b.counts.Any {
+	if b.host.Counts.Any {
 		// So that whoever collects what a dead supervisor left finds it.
 		z.group = s.NewGroup()
 		if err = z.group.Make(cgroup.Limits{}); err != nil {
@@ -98,10 +99,10 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 	root := -1
 	var filter []byte
 	if err == nil {
-		filter, err = b.filter(seccomp.Policy{Zygote: true})
+		filter, err = b.host.Filter(seccomp.Policy{Zygote: true})
 	}
 	if err == nil {
-		root, err = shop.Root(spec)
+		root, err = mounts.Root(spec)
 	}
 	if err == nil {
 		started := *p
@@ -117,12 +118,12 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 		for _, part := range files.Parts {
 			o.Scratch = append(o.Scratch, part.At)
 		}
-		for _, l := range launch.Within(launch.Rlimits(p.Limits, 0)) {
+		for _, l := range box.Within(box.Rlimits(p.Limits, 0)) {
 			if l.Resource == unix.RLIMIT_STACK { // of what an exec looks at, the one that programs have another of than we may
 				o.Rlimits = append(o.Rlimits, l)
 			}
 		}
-		z.z, err = answered(ctx, func(ctx context.Context) (*zygotes.Zygote, error) { return zygotes.Start(ctx, o) })
+		z.z, err = box.Answered(ctx, b.host.Timeout, func(ctx context.Context) (*zygotes.Zygote, error) { return zygotes.Start(ctx, o) })
 		err = failure("start zygote", "zygote", err)
 	}
 	for _, f := range join {
@@ -152,12 +153,12 @@ func (z *zygote) Close() (err error) {
 // release gives back what the zygote had of the machine.
 func (z *zygote) release() (err error) {
 	if z.group != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupPatience)
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
 		err = failure("remove cgroup", "cgroup", z.group.Remove(ctx))
 	}
 	if z.id != 0 && err == nil {
-		if s, e := z.b.place.Take(); e == nil {
+		if s, e := z.b.host.Register(); e == nil {
 			s.Release(z.id)
 		}
 	}
@@ -203,10 +204,10 @@ func suits(spec *sandbox.Spec, p *sandbox.Process) error {
 
 // serves says whether this zygote can serve a process of a sandbox.
 func (z *zygote) serves(i *instance, p *sandbox.Process) error {
-	if i.b != z.b || i.spec.WritableRoot || !reflect.DeepEqual(i.spec.Root, z.spec.Root) || i.spec.User != z.spec.User || i.spec.Hostname != z.spec.Hostname {
+	if i.b != z.b || i.Spec.WritableRoot || !reflect.DeepEqual(i.Spec.Root, z.spec.Root) || i.Spec.User != z.spec.User || i.Spec.Hostname != z.spec.Hostname {
 		return unsuited("the zygote was made for sandboxes of another kind")
 	}
-	if err := suits(i.spec, p); err != nil {
+	if err := suits(i.Spec, p); err != nil {
 		return err
 	}
 	if len(p.Args) < 2 || !slices.Equal(p.Args[:2], z.args) {
@@ -237,8 +238,8 @@ func (z *zygote) Start(ctx context.Context, in sandbox.Instance, p *sandbox.Proc
 type fork struct {
 	z       *zygote
 	i       *instance
-	ph      *phase
-	network sandbox.NetworkMode // what the second wall was made for
+	ph      *box.Phase
+	network sandbox.NetworkMode // what the Landlock rules were made for
 	foreign *spawn.Foreign
 	process *zygotes.Fork
 	started atomic.Bool
@@ -259,7 +260,7 @@ func (z *zygote) Fork(ctx context.Context, in sandbox.Instance, p *sandbox.Proce
 		return nil, unsuited("%w", zygotes.ErrGone)
 	default:
 	}
-	ph, err := i.setAside(ctx)
+	ph, err := i.SetAside(ctx, p.Network)
 	if err != nil {
 		return nil, err
 	}
@@ -270,36 +271,37 @@ func (z *zygote) Fork(ctx context.Context, in sandbox.Instance, p *sandbox.Proce
 	return f, nil
 }
 
-// forkPatience bounds what a fork may take: it needs milliseconds.
-const forkPatience = 5 * time.Second
+// forkTimeout bounds what a fork may take: it needs milliseconds.
+const forkTimeout = 5 * time.Second
 
 // make has the process forked. A zygote that does not answer would have everybody wait that long who comes after: it ends, so that its owner
 // makes another (W5).
 func (f *fork) make(ctx context.Context, p *sandbox.Process) (err error) {
 	i, ph := f.i, f.ph
-	f.foreign, err = answered(ctx, func(ctx context.Context) (*spawn.Foreign, error) {
-		return ph.init.Expect(ctx, &initproto.Expect{
-			ID: i.execs.Add(1), Landlock: rootfs.Landlock(i.spec, p.Network, i.policy.DenyUncounted), Loopback: p.Network == sandbox.NetworkLocalhost,
+	f.foreign, err = box.Answered(ctx, i.Host.Timeout, func(ctx context.Context) (*spawn.Foreign, error) {
+		return ph.Init.Expect(ctx, &initproto.Expect{
+			ID: i.NextExec(), Landlock: rootfs.Landlock(i.Spec, p.Network, i.Policy.DenyUncounted),
+			Loopback: p.Network == sandbox.NetworkLocalhost,
 		})
 	})
 	if err != nil {
-		return errors.Join(unsuited("the sandbox can not take a fork"), launch.StartFailure(Name, err))
+		return errors.Join(unsuited("the sandbox can not take a fork"), faults.Start(Name, err))
 	}
 	mounts, err := unix.FcntlInt(f.z.z.Mounts.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return unsuited("hold the interpreter's files: %w", err)
 	}
-	ph.held = append(ph.held, os.NewFile(uintptr(mounts), "mounts"))
+	ph.Held = append(ph.Held, os.NewFile(uintptr(mounts), "mounts"))
 	place := &zygotes.Place{PIDNS: int(f.foreign.PIDNS.Fd()), UserNS: int(f.foreign.UserNS.Fd()), Init: f.foreign.PIDFD}
-	for _, file := range ph.join {
+	for _, file := range ph.Join {
 		place.Cgroups = append(place.Cgroups, int(file.Fd()))
 	}
-	bounded, cancel := context.WithTimeout(ctx, forkPatience)
+	bounded, cancel := context.WithTimeout(ctx, forkTimeout)
 	defer cancel()
 	if f.process, err = f.z.z.Fork(bounded, place); err != nil {
 		if bounded.Err() != nil && ctx.Err() == nil {
 			f.z.z.Kill()
-			err = fmt.Errorf("no answer within %v: %w", forkPatience, err)
+			err = fmt.Errorf("no answer within %v: %w", forkTimeout, err)
 		}
 		return unsuited("%w", err)
 	}
@@ -321,31 +323,31 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 	}
 	if err == nil {
 		// Whoever enters the phase from here on waits until the fork is a program like any other.
-		f.ph.entry.Lock()
-		defer f.ph.entry.Unlock()
-		err = f.i.settle(f.ph, p.Phase, p.Limits)
+		f.ph.Entry.Lock()
+		defer f.ph.Entry.Unlock()
+		err = f.i.NamePhase(f.ph, p.Phase, p.Limits)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	rlimits := f.i.rlimits(f.ph, p.Limits)
-	walls := f.i.walls(f.ph, rlimits)
+	rlimits := f.ph.Rlimits(p.Limits)
+	expected := f.i.Expected(f.ph, rlimits)
 	var prepared sync.WaitGroup
-	prepared.Go(func() { walls.PrepareFork(f.process.PID) }) // while the fork makes itself ready
+	prepared.Go(func() { expected.PrepareFork(f.process.PID) }) // while the fork makes itself ready
 	child, err := f.begin(ctx, p, rlimits)
 	if prepared.Wait(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	stop := context.AfterFunc(ctx, func() { _ = f.ph.Kill() })
-	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener, walls)
+	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener, expected)
 	if stop(); err != nil {
 		if ctx.Err() != nil { // which has ended the init
 			err = ctx.Err()
 		}
-		return nil, errors.Join(f.ph.startFailure(walls, err), f.Close())
+		return nil, errors.Join(f.ph.StartFailure(expected, err), f.Close())
 	}
 	f.once.Do(f.letGo)
-	return f.i.begun(f.ph, p, program, walls), nil
+	return f.i.NewTask(f.ph, p, program, expected), nil
 }
 
 // begin sends the request.
@@ -353,12 +355,13 @@ func (f *fork) begin(ctx context.Context, p *sandbox.Process, rlimits []initprot
 	i := f.i
 	r := &zygotes.Request{
 		Stdio: f.foreign.Stdio, Ruleset: -1, Rlimits: rlimits,
-		UID: i.spec.User.UID, GID: i.spec.User.GID, Filter: i.filter, Probe: f.foreign.Probe, Held: i.spec.Strict, Forbidden: i.forbidden(), Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
+		UID: i.Spec.User.UID, GID: i.Spec.User.GID, Filter: i.Filter, Probe: f.foreign.Probe, Held: i.Spec.Strict, Forbidden: i.Forbidden(),
+		Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
 	}
 	if f.foreign.Ruleset != nil {
 		r.Ruleset = int(f.foreign.Ruleset.Fd())
 	}
-	bounded, cancel := context.WithTimeout(ctx, forkPatience)
+	bounded, cancel := context.WithTimeout(ctx, forkTimeout)
 	defer cancel()
 	child, err := f.process.Start(bounded, r)
 	if failed := new(zygotes.Failure); errors.As(err, &failed) && failed.Stage == initproto.StageProbe.String() {
@@ -384,9 +387,7 @@ func (f *fork) letGo() {
 func (f *fork) Close() (err error) {
 	f.once.Do(func() {
 		f.letGo()
-		f.i.abandon(f.ph)
-		err = f.ph.discard(context.Background())
-		f.i.regret(err) // its ids are not to be anybody's, whoever is told
+		err = f.i.Abandon(context.Background(), f.ph)
 	})
 	return err
 }

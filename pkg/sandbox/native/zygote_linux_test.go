@@ -218,10 +218,10 @@ func TestForkWaits(t *testing.T) {
 		})
 		// Its number is known, so that its place can be read before it is started.
 		place, err := procstate.ReadPlace(f.(*fork).process.PID)
-		if err != nil || place.Hidden != nil || !f.(*fork).ph.group.Holds(place.Cgroups) {
+		if err != nil || place.Hidden != nil || !f.(*fork).ph.Group.Holds(place.Cgroups) {
 			t.Fatalf("process %d: %+v, %v", f.(*fork).process.PID, place, err)
 		}
-		where, err = os.Readlink("/proc/" + strconv.Itoa(f.(*fork).ph.init.PID()) + "/ns/pid")
+		where, err = os.Readlink("/proc/" + strconv.Itoa(f.(*fork).ph.Init.PID()) + "/ns/pid")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +263,7 @@ func TestForkWaits(t *testing.T) {
 	})
 	t.Run("killed", func(t *testing.T) {
 		in, f, where := wait(t)
-		pids, err := f.(*fork).ph.group.Procs()
+		pids, err := f.(*fork).ph.Group.Procs()
 		if err != nil || len(pids) != 1 {
 			t.Fatalf("what waits is in the sandbox's cgroup: %v, %v", pids, err)
 		}
@@ -283,19 +283,14 @@ func TestForkWaits(t *testing.T) {
 	// Who came into the phase while it was about to begin is not to suffer when it does not.
 	t.Run("killed with company", func(t *testing.T) {
 		in, f, where := wait(t)
-		pids, err := f.(*fork).ph.group.Procs()
+		pids, err := f.(*fork).ph.Group.Procs()
 		if err != nil || len(pids) != 1 {
 			t.Fatalf("%v, %v", pids, err)
 		}
 		if err := syscall.Kill(pids[0], syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		tasks := func() int {
-			in := in.(*instance)
-			in.mu.Lock()
-			defer in.mu.Unlock()
-			return f.(*fork).ph.tasks
-		}
+		tasks := f.(*fork).ph.Tasks
 		put(t, in, "import os\nprint(os.readlink('/proc/self/ns/pid'))")
 		var beginning sync.WaitGroup
 		beginning.Go(func() {
@@ -354,19 +349,19 @@ func TestForkWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if _, err := z.Fork(t.Context(), in, warmProcess()); !errors.Is(err, sandbox.ErrState) || time.Since(began) >= forkPatience {
+		if _, err := z.Fork(t.Context(), in, warmProcess()); !errors.Is(err, sandbox.ErrState) || time.Since(began) >= forkTimeout {
 			t.Errorf("a zygote that was killed: %v after %v", err, time.Since(began))
 		}
 		if err := z.Close(); err != nil {
 			t.Fatal(err)
 		}
 		// The next sandbox is given the ids that the zygote had: nobody may have them any more.
-		pids, err := f.(*fork).ph.group.Procs()
+		pids, err := f.(*fork).ph.Group.Procs()
 		if err != nil || len(pids) != 1 {
 			t.Fatalf("%v, %v", pids, err)
 		}
 		status, err := os.ReadFile("/proc/" + strconv.Itoa(pids[0]) + "/status")
-		if root := "\t" + strconv.Itoa(in.(*instance).id.Root); err != nil || !strings.Contains(string(status), "\nUid:"+strings.Repeat(root, 4)+"\nGid:"+strings.Repeat(root, 4)+"\n") {
+		if root := "\t" + strconv.Itoa(in.(*instance).ID.Root); err != nil || !strings.Contains(string(status), "\nUid:"+strings.Repeat(root, 4)+"\nGid:"+strings.Repeat(root, 4)+"\n") {
 			t.Errorf("who waits is not its sandbox's%s: %s, %v", root, status, err)
 		}
 		put(t, in, "print('alone')")

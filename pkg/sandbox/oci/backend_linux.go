@@ -5,17 +5,19 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/watch"
 )
 
 // Name is what --backend calls this backend.
@@ -30,7 +32,7 @@ type Options struct {
 	// DiskFloor is the free space that the file system of CacheDir keeps; 0 is the smaller of 1 GiB and 5 % of it. A sandbox
 	// that would take from it is refused, and what runs when it is reached is stopped.
 	DiskFloor sandbox.Size
-	// Eager is for callers who are sure to make one sandbox, and soon. The workplace is made before they ask for it, and at a
+	// Eager is for callers who are sure to make one sandbox, and soon. The runtime namespace is made before they ask for it, and at a
 	// sandbox's end it is Close that waits until its disk is gone.
 	Eager bool
 	// Delegate allows New to move this process into a cgroup of its own, or to have systemd do so, where it could not limit
@@ -38,223 +40,216 @@ type Options struct {
 	Delegate bool
 }
 
-// Backend makes sandboxes with an OCI runtime. It owns its claim on the machine and its workplace.
-type Backend struct {
-	opts    Options
-	runtime *found
-	self    rootless.Self
-	cgroups *cgroup.Tree
-	counts  watch.Counts
-	place   *launch.Claim
-	covers  func() rootfs.Covers
-	look    func() sandbox.Isolation
-	lacking func() (reason, remedy string) // why no container can be had here at all, and what would change that
+// startTimeout bounds a start. A runtime needs some ten milliseconds, gVisor some hundred, and either seconds on a machine in trouble.
+const startTimeout = 30 * time.Second
 
-	beside   sync.WaitGroup // what is done beside everything else
-	tidy     sync.Once
-	dropping sync.WaitGroup
-	leftMu   sync.Mutex
-	left     []error // of disks that were to be gone and are not
+// cleanupTimeout bounds the end of a runtime.
+const cleanupTimeout = 5 * time.Second
+
+// Backend makes sandboxes with an OCI runtime. It owns its registration on the machine and its runtime namespace.
+type Backend struct {
+	host     *box.Host
+	runtime  *found
+	look     func() sandbox.Isolation
+	obstacle func() (reason, remedy string) // why no container can be had here at all, and what would change that
+
+	background sync.WaitGroup
+	collect    sync.Once
 
 	mu      sync.Mutex
-	work    *workplace
-	steward *rootless.Steward // a plain user's; nil before it is needed
-	filters map[seccomp.Policy]filters
-}
-
-// filters are a policy in both its shapes.
-type filters struct {
-	program []byte         // on top of the program
-	bundle  *seccompFilter // around the container
+	ns      *runtimeNamespace
+	helper  *rootless.HelperProcess // an ordinary user's; nil before it is needed
+	filters map[seccomp.Policy]*seccompFilter
 }
 
 var (
 	_ sandbox.Backend  = (*Backend)(nil)
 	_ sandbox.Instance = (*instance)(nil)
 	_ sandbox.Filer    = (*instance)(nil)
-	_ launch.Phase     = (*phase)(nil)
+	_ box.Kind         = (*instance)(nil)
+	_ box.Container    = (*container)(nil)
 )
 
-// New looks for the runtime and claims nothing yet. One that is missing or unfit is for Probe to tell.
+// New looks for the runtime and registers nothing yet. One that is missing or unfit is for Probe to tell.
 func New(o Options) (*Backend, error) {
 	f, err := find(o.Runtime)
 	if err != nil {
 		return nil, err
 	}
 	self := rootless.Look()
-	tree, err := cgroup.Open(self.Groups(o.Delegate && !self.Privileged))
+	common := box.Options{CacheDir: o.CacheDir, DiskFloor: o.DiskFloor, Eager: o.Eager}
+	h, err := box.NewHost(Name, common, self, self.Groups(o.Delegate && !self.Privileged))
 	if err != nil {
-		return nil, failure("look at cgroups", "cgroup", err)
+		return nil, err
 	}
-	if o.CacheDir == "" {
-		o.CacheDir = "/var/cache/sandbox-run"
-	}
-	b := &Backend{
-		opts: o, runtime: f, self: self, cgroups: tree, counts: watch.Look(tree), place: launch.NewClaim(Name, tree), covers: sync.OnceValue(rootfs.LookAtProc),
-		filters: map[seccomp.Policy]filters{},
-	}
-	b.look, b.lacking = sync.OnceValue(b.probe), sync.OnceValues(b.obstacle)
+	b := &Backend{host: h, runtime: f, filters: map[seccomp.Policy]*seccompFilter{}}
+	h.Timeout, h.Opaque, h.TerminalRelay, h.Limits, h.Grade = startTimeout, f.kernel, f.relays, b.groupLimits, b.grade
+	b.look, b.obstacle = sync.OnceValue(b.probe), sync.OnceValues(b.findObstacle)
 	if o.Eager {
-		b.beside.Go(func() {
+		b.background.Go(func() {
 			if self.Privileged && f.reason == "" {
-				_, _, _ = b.claim() // Create claims too, and reports what is wrong
-				b.covers()
+				_, _, _ = b.register() // Create registers too, and reports what is wrong
+				h.Masks()
 			}
 		})
 	}
 	return b, nil
 }
 
-func failure(op, stage string, err error) error { return launch.Failure(Name, op, stage, err) }
+func failure(op, stage string, err error) error { return faults.Wrap(Name, op, stage, err) }
 
 // Name is "oci".
 func (b *Backend) Name() string { return Name }
 
-// workplace is where bundles are made and runtimes run, as root: a mount namespace that nobody else sees and that ends with this
-// process, with a file system in memory over the directory of our claim.
+// runtimeNamespace is where bundles are made and runtimes run, as root: a mount namespace that no other process sees and that ends with
+// this one, with a file system in memory over the directory of our registration.
 //
-// A plain user has none: there, each container's lodge is one, and what is mounted there is made by a steward.
-type workplace struct {
-	shop  rootless.Workshop
-	bench *rootfs.Bench // root's, and the shop; nil of a plain user
-	ns    *os.File      // the same
-	dir   string
-	next  atomic.Uint64
+// An ordinary user has none: there, each container's runtime helper is one, and what is mounted there is made by a mount helper.
+type runtimeNamespace struct {
+	mounts rootless.MountHelper
+	bench  *rootfs.MountHelper // root's, and the same; nil of an ordinary user
+	mnt    *os.File            // the mount namespace; nil of an ordinary user
+	dir    string
+	next   atomic.Uint64
 	// devices is our own group in the v1 hierarchy for devices; empty without one.
 	devices string
 }
 
-func (w *workplace) close() {
-	_ = w.ns.Close() // nil is fine
-	w.shop.Close()
+func (n *runtimeNamespace) close() {
+	_ = n.mnt.Close() // nil is fine
+	n.mounts.Close()
 }
 
-// stateDir is where the runtime keeps what it knows of its containers.
-func (w *workplace) stateDir() string { return stateDir(w.dir) }
+// path returns a name in the namespace that is used once.
+func (n *runtimeNamespace) path(prefix string) string {
+	return filepath.Join(n.dir, prefix+strconv.FormatUint(n.next.Add(1), 10))
+}
 
-func stateDir(place string) string { return filepath.Join(place, "state") }
+// stateDir is where the runtime keeps the state of its containers.
+func (n *runtimeNamespace) stateDir() string { return stateDir(n.dir) }
 
-// newPlainWorkplace is a plain user's, with their steward.
-func newPlainWorkplace(s *supervisor.Supervisor, steward *rootless.Steward) (*workplace, error) {
+func stateDir(dir string) string { return filepath.Join(dir, "state") }
+
+// newRuntimeNamespace makes root's or, with a mount helper, an ordinary user's.
+func newRuntimeNamespace(s *supervisor.Supervisor, helper *rootless.HelperProcess) (_ *runtimeNamespace, err error) {
 	own, err := s.NewDir()
 	if err != nil {
 		return nil, failure("make directory", "rootfs", err)
 	}
-	return &workplace{dir: filepath.Dir(own), shop: steward}, nil
-}
-
-func newWorkplace(s *supervisor.Supervisor) (_ *workplace, err error) {
-	own, err := s.NewDir()
-	if err != nil {
-		return nil, failure("make directory", "rootfs", err)
+	n := &runtimeNamespace{dir: filepath.Dir(own)}
+	if helper != nil {
+		n.mounts = helper
+		return n, nil
 	}
-	w := &workplace{dir: filepath.Dir(own)}
-	// Those who are root of a container only must get through to its root.
-	if w.bench, err = rootfs.NewBench(rootfs.Options{Backend: Name, Workbench: w.dir, Open: true}); err != nil {
+	// Users who are root of a container only must get through to its root.
+	if n.bench, err = rootfs.NewMountHelper(rootfs.Options{Backend: Name, Dir: n.dir, Open: true}); err != nil {
 		return nil, err
 	}
-	w.shop = w.bench
+	n.mounts = n.bench
 	all := hierarchies()
 	for _, h := range all {
 		if h.name == "devices" {
-			w.devices = h.own
+			n.devices = h.own
 		}
 	}
-	err = w.bench.Do(func() (err error) {
-		if w.ns, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
+	err = n.bench.Do(func() (err error) {
+		if n.mnt, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
 			return err
 		}
-		return errors.Join(os.Mkdir(w.stateDir(), 0o700), hide(all))
+		return errors.Join(os.Mkdir(n.stateDir(), 0o700), hide(all))
 	})
 	if err != nil {
-		_ = w.ns.Close() // nil is fine
-		w.bench.Close()
-		return nil, failure("make workplace", "rootfs", err)
+		n.close()
+		return nil, failure("make runtime namespace", "rootfs", err)
 	}
-	return w, nil
+	return n, nil
 }
 
-// claim takes our place on the machine at first use.
-func (b *Backend) claim() (*supervisor.Supervisor, *workplace, error) {
+// register registers this process at first use, and makes the runtime namespace.
+func (b *Backend) register() (*supervisor.Supervisor, *runtimeNamespace, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s, err := b.place.Take()
+	s, err := b.host.Register()
+	if err == nil && b.ns == nil {
+		if !b.host.Self.Privileged {
+			err = b.startHelperLocked()
+		}
+		if err == nil {
+			b.ns, err = newRuntimeNamespace(s, b.helper)
+		}
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	if b.work == nil && b.self.Privileged {
-		if b.work, err = newWorkplace(s); err != nil {
-			return nil, nil, err
-		}
-	} else if b.work == nil {
-		if err := b.stewardLocked(); err != nil {
-			return nil, nil, err
-		}
-		if b.work, err = newPlainWorkplace(s, b.steward); err != nil {
-			return nil, nil, err
-		}
-	}
-	return s, b.work, nil
+	return s, b.ns, nil
 }
 
-// stewardLocked starts a plain user's steward at first use. With mu held.
-func (b *Backend) stewardLocked() (err error) {
-	if b.steward == nil {
-		b.steward, err = rootless.NewSteward(Name, b.self)
+// startHelperLocked starts an ordinary user's mount helper at first use. With mu held.
+func (b *Backend) startHelperLocked() (err error) {
+	if b.helper == nil {
+		b.helper, err = rootless.StartHelperProcess(Name, b.host.Self)
 	}
 	return err
 }
 
-// filter makes both shapes of a policy once. An init that is to make a program of itself needs some calls more.
-func (b *Backend) filter(p seccomp.Policy) (filters, error) {
+// bundleFilter makes the filter around a container once; nil for a runtime that brings a kernel along. An init that is to make a program
+// of itself needs some calls more.
+func (b *Backend) bundleFilter(p seccomp.Policy) (f *seccompFilter, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if f, ok := b.filters[p]; ok {
+	if f, ok := b.filters[p]; ok || b.runtime.kernel {
 		return f, nil
 	}
-	program, err := seccomp.Compile(p, "")
-	if err != nil {
-		return filters{}, failure("compile filter", "seccomp", err)
+	var also []string
+	if !b.host.Self.Privileged {
+		also = initCalls
 	}
-	f := filters{program: program}
-	if !b.runtime.kernel {
-		var also []string
-		if !b.self.Privileged {
-			also = inmateCalls
-		}
-		if f.bundle, err = newFilter(p, also...); err != nil {
-			return filters{}, failure("make profile", "seccomp", err)
-		}
+	if f, err = newFilter(p, also...); err != nil {
+		return nil, failure("make profile", "seccomp", err)
 	}
 	b.filters[p] = f
 	return f, nil
 }
 
+// What a kernel in between takes beside what it runs: threads of its own, and some for each process.
+const (
+	roomForKernel    = 64
+	threadsOfProcess = 4
+)
+
+// groupLimits are those of the cgroup that the programs of a container are in.
+func (b *Backend) groupLimits(l sandbox.Limits) cgroup.Limits {
+	g := cgroup.Limits{Memory: uint64(l.Memory), Pids: l.Processes, CPU: l.CPUs}
+	if !b.host.Self.Privileged {
+		g = b.host.Counts.Limits(l)
+	}
+	if b.runtime.kernel {
+		g.Pids = roomForKernel + threadsOfProcess*l.Processes
+	}
+	return g
+}
+
 // Collect finds what dead supervisors left behind and, unless dryRun, removes it.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	var left []sandbox.Residue
-	if b.self.Privileged { // a plain user's runtimes make no groups
-		left = sweep(dryRun)
+	if b.host.Self.Privileged { // an ordinary user's runtimes make no groups
+		left = collectGroups(dryRun)
 	}
-	more, err := b.place.Collect(ctx, dryRun)
+	more, err := b.host.Collect(ctx, dryRun)
 	return append(left, more...), err
 }
 
-// Close gives up the claim and the workplace. Every instance must be destroyed. Twice is fine.
+// Close ends the registration and the runtime namespace. Every instance must be destroyed. Twice is fine.
 func (b *Backend) Close() error {
-	b.beside.Wait()
+	b.background.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.work != nil {
-		b.work.close()
-		b.work = nil
+	if b.ns != nil {
+		b.ns.close()
+		b.ns = nil
 	}
-	if b.steward != nil {
-		b.steward.Close()
+	if b.helper != nil {
+		b.helper.Close()
 	}
-	err := b.place.Close()
-	b.dropping.Wait()
-	err = errors.Join(append(b.left, err)...)
-	b.left = nil
-	return err
+	return b.host.Close()
 }

@@ -1,409 +1,386 @@
 package oci
 
 import (
-	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/files"
-	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
-	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
-	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
-	"github.com/sandbox-run/sandbox-run/internal/linux/subid"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// The part of the runtime specification that is used here. Its own Go package would do, and says in a thousand lines what these
-// say in a page.
-type (
-	config struct {
-		Version  string  `json:"ociVersion"`
-		Process  process `json:"process"`
-		Root     root    `json:"root"`
-		Hostname string  `json:"hostname,omitempty"`
-		Mounts   []mount `json:"mounts"`
-		Linux    linux   `json:"linux"`
-	}
-	process struct {
-		Terminal        bool         `json:"terminal"`
-		User            user         `json:"user"`
-		Args            []string     `json:"args"`
-		Env             []string     `json:"env"`
-		Cwd             string       `json:"cwd"`
-		Capabilities    capabilities `json:"capabilities"`
-		Rlimits         []rlimit     `json:"rlimits,omitempty"`
-		NoNewPrivileges bool         `json:"noNewPrivileges"`
-	}
-	user struct {
-		UID   int `json:"uid"`
-		GID   int `json:"gid"`
-		Umask int `json:"umask"`
-	}
-	// capabilities are all said, and empty where root has made the container: a runtime might have defaults for what is left out.
-	capabilities struct {
-		Bounding    []string `json:"bounding"`
-		Effective   []string `json:"effective"`
-		Inheritable []string `json:"inheritable"`
-		Permitted   []string `json:"permitted"`
-		Ambient     []string `json:"ambient"`
-	}
-	rlimit struct {
-		Type string `json:"type"`
-		Hard uint64 `json:"hard"`
-		Soft uint64 `json:"soft"`
-	}
-	root struct {
-		Path     string `json:"path"`
-		Readonly bool   `json:"readonly"`
-	}
-	mount struct {
-		Destination string   `json:"destination"`
-		Type        string   `json:"type"`
-		Source      string   `json:"source"`
-		Options     []string `json:"options,omitempty"`
-	}
-	linux struct {
-		UIDMappings   []idMapping    `json:"uidMappings,omitempty"`
-		GIDMappings   []idMapping    `json:"gidMappings,omitempty"`
-		CgroupsPath   string         `json:"cgroupsPath,omitempty"`
-		Namespaces    []namespace    `json:"namespaces"`
-		Resources     *resources     `json:"resources,omitempty"`
-		Seccomp       *seccompFilter `json:"seccomp,omitempty"`
-		MaskedPaths   []string       `json:"maskedPaths,omitempty"`
-		ReadonlyPaths []string       `json:"readonlyPaths,omitempty"`
-	}
-	idMapping struct {
-		ContainerID int `json:"containerID"`
-		HostID      int `json:"hostID"`
-		Size        int `json:"size"`
-	}
-	namespace struct {
-		Type string `json:"type"`
-		Path string `json:"path,omitempty"`
-	}
-	resources struct {
-		Devices []deviceRule `json:"devices"`
-		Memory  *memory      `json:"memory,omitempty"`
-	}
-	memory struct {
-		Limit int64 `json:"limit"`
-	}
-	deviceRule struct {
-		Allow  bool   `json:"allow"`
-		Access string `json:"access"`
-	}
-	seccompFilter struct {
-		DefaultAction   string           `json:"defaultAction"`
-		DefaultErrnoRet uint             `json:"defaultErrnoRet"`
-		Architectures   []string         `json:"architectures"`
-		Syscalls        []seccompSyscall `json:"syscalls"`
-	}
-	seccompSyscall struct {
-		Names    []string     `json:"names"`
-		Action   string       `json:"action"`
-		ErrnoRet *uint        `json:"errnoRet,omitempty"`
-		Args     []seccompArg `json:"args,omitempty"`
-	}
-	seccompArg struct {
-		Index    uint   `json:"index"`
-		Value    uint64 `json:"value"`
-		ValueTwo uint64 `json:"valueTwo"`
-		Op       string `json:"op"`
-	}
-)
-
-// initDir is where a container has its init. It is found along PATH, because its name is what tells an executable that it is
-// to be one.
-const initDir = "/.sandbox-run"
-
-// blueprint is what a bundle is made from.
-type blueprint struct {
-	kind    *kind
-	spec    *sandbox.Spec
-	inmate  inmate
-	dir     string // of the bundle
-	scratch string // where it is mounted
-	cgroup  string // for the init, or empty
-	network string // path of a network namespace
-	groups  string // path of a cgroup namespace, or empty for one of its own
-	covers  rootfs.Covers
-	filter  *seccompFilter
+// bundle is a bundle that is being made, in the mount namespace of its maker: root's thread or a runtime helper.
+type bundle struct {
+	*bundleParts
+	mounts []string // in the order in which they were made
+	names  []string // of what is no mount
+	pipe   *os.File // what a runtime that was started early reads its config from
 }
 
-// inmate is who the init of a container is: inside, and outside of it.
-type inmate struct {
-	uid, gid   int         // inside
-	uids, gids []idMapping // of the container, by what the runtime calls ids
-	caps       []string    // that it has, to make programs of itself that have none
-	renames    bool        // programs have another name for its one id
-	host       int         // its user id on the host
+// makeDir makes the bundle's directory. A runtime that is started early finds a pipe there in place of its config: it has come as far
+// as it can without one when it reads from that, and then waits. It ends with us, should we be gone before there is one.
+func (b *bundle) makeDir(early bool) error {
+	if err := os.Mkdir(b.Dir, 0o711); err != nil {
+		return err
+	}
+	b.names = append(b.names, b.Dir)
+	if !early {
+		return nil
+	}
+	if err := unix.Mkfifo(b.config(), 0o600); err != nil {
+		return err
+	}
+	b.names = append(b.names, b.config())
+	fd, err := unix.Open(b.config(), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		b.pipe = os.NewFile(uintptr(fd), b.config())
+	}
+	return err
 }
 
-// housed is the init of a container that root has made: the program's own id, and nothing that the program has not.
-func housed(u sandbox.User, root, user int) inmate {
-	return inmate{
-		uid: u.UID, gid: u.GID, host: user, caps: []string{},
-		uids: []idMapping{{0, root, 1}, {u.UID, user, 1}}, gids: []idMapping{{0, root, 1}, {u.GID, user, 1}},
-	}
-}
+func (b *bundle) config() string { return filepath.Join(b.Dir, "config.json") }
 
-// plain is the init of a container that a plain user has made, in a lodge that has these maps: root of the container, because the
-// cgroups are that user's, with what it takes to make a program of itself that is neither.
-//
-// Where there is a kernel in between, that one is the container's root, and the init is who it is with root.
-func plain(self rootless.Self, id *rootless.Identity, u sandbox.User, kernel bool) (in inmate, lodge spawn.Options) {
-	host := func(maps []syscall.SysProcIDMap, inside int) int {
-		return maps[slices.IndexFunc(maps, func(m syscall.SysProcIDMap) bool { return m.ContainerID == inside })].HostID
+// write makes the config. With a pipe, a file takes its place before anything is written to it: so whoever has found the pipe by
+// now has all of the config from there, and whoever looks from now on has it from the file. Who has found it may not have opened it
+// yet: our end stays open until the container stands, or that one would wait for a writer for ever. The config ends with its last
+// bracket, not with the pipe.
+func (b *bundle) write() error {
+	if b.pipe == nil {
+		b.names = append(b.names, b.config())
+		return os.WriteFile(b.config(), b.Config, 0o600)
 	}
-	lodge = spawn.Options{Map: id.Mapper, KeepGroups: id.KeepGroups}
-	in.uids, in.gids = []idMapping{{0, 0, 1}}, []idMapping{{0, 0, 1}}
-	one := func(inside, host int) syscall.SysProcIDMap {
-		return syscall.SysProcIDMap{ContainerID: inside, HostID: host, Size: 1}
+	next := b.config() + ".next"
+	err := os.WriteFile(next, b.Config, 0o600)
+	if err == nil {
+		err = os.Rename(next, b.config())
 	}
-	if kernel {
-		in = inmate{uid: u.UID, gid: u.GID, host: host(id.UIDs, u.UID), caps: []string{}}
-		in.uids, lodge.UIDs = lodged(id.UIDs, self.UID, self.Grant.UIDs)
-		in.gids, lodge.GIDs = lodged(id.GIDs, self.GID, self.Grant.GIDs)
-		return in, lodge
+	if err != nil {
+		_ = os.Remove(next)
+		return err
 	}
-	if in.renames = id.Stay; in.renames {
-		in.host = host(id.UIDs, u.UID)
-		lodge.UIDs, lodge.GIDs = []syscall.SysProcIDMap{one(0, in.host)}, []syscall.SysProcIDMap{one(0, host(id.GIDs, u.GID))}
-		if !id.KeepGroups { // which newgidmap does not let whoever maps but their own
-			lodge.UIDs, lodge.GIDs = append(lodge.UIDs, one(1, host(id.UIDs, 0))), append(lodge.GIDs, one(1, host(id.GIDs, 0)))
+	// There may be no reader yet to make room: all of it must fit.
+	if size, err := unix.FcntlInt(b.pipe.Fd(), unix.F_GETPIPE_SZ, 0); err == nil && size < len(b.Config) {
+		if _, err := unix.FcntlInt(b.pipe.Fd(), unix.F_SETPIPE_SZ, len(b.Config)); err != nil {
+			return fmt.Errorf("config of %d bytes: %w", len(b.Config), err)
 		}
-		in.caps = []string{"CAP_SETFCAP"} // the kernel's condition for a user namespace that maps a root
-		return in, lodge
 	}
-	in.host = host(id.UIDs, 0)
-	lodge.UIDs = []syscall.SysProcIDMap{one(0, in.host), one(1, host(id.UIDs, u.UID))}
-	lodge.GIDs = []syscall.SysProcIDMap{one(0, host(id.GIDs, 0)), one(1, host(id.GIDs, u.GID))}
-	in.uids, in.gids = append(in.uids, idMapping{u.UID, 1, 1}), append(in.gids, idMapping{u.GID, 1, 1})
-	in.caps = []string{"CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN"} // KILL: programs have another id
-	return in, lodge
+	n, err := unix.Write(int(b.pipe.Fd()), b.Config)
+	if err == nil && n < len(b.Config) {
+		err = io.ErrShortWrite
+	}
+	return err
 }
 
-// nobody is whom gVisor's kernel runs as, wherever it finds itself root.
-const nobody = 65534
+// fill puts everything in place, once there is a directory: a root, the volumes, a config. root is used up, and stays the caller's to
+// close.
+func (b *bundle) fill(root int, volumes []int) error {
+	if len(volumes) != len(b.Targets) {
+		return fmt.Errorf("%d volumes for %d targets", len(volumes), len(b.Targets))
+	}
+	if err := b.put(root, rootfsDir); err != nil {
+		return fmt.Errorf("mount root: %w", err)
+	}
+	if b.Shm > 0 {
+		if err := b.shareMemory(); err != nil {
+			return fmt.Errorf("mount shared memory: %w", err)
+		}
+	}
+	if err := b.mountVolumes(volumes); err != nil {
+		return err
+	}
+	return b.write()
+}
 
-// lodged splits a map of two ids, one of them our own, in two: the container's, and the lodge's that it is in, where we are root. The other
-// is of a range, and so is a nobody of the lodge's own: counted from the other end.
-func lodged(maps []syscall.SysProcIDMap, own int, all subid.Range) (inner []idMapping, outer []syscall.SysProcIDMap) {
-	outer = []syscall.SysProcIDMap{{ContainerID: 0, HostID: own, Size: 1}}
-	for _, m := range maps {
-		n := 0
-		if m.HostID != own {
-			n = 1
-			third := all.First + all.Count - 1 - (m.HostID - all.First)
-			if third == m.HostID { // the middle one
-				third = all.First
+// put makes a directory in the bundle and mounts something there.
+func (b *bundle) put(mount int, name string) error {
+	at := filepath.Join(b.Dir, name)
+	if err := os.Mkdir(at, 0o711); err != nil {
+		return err
+	}
+	b.names = append(b.names, at)
+	if err := unix.MoveMount(mount, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return err
+	}
+	b.mounts = append(b.mounts, at)
+	return nil
+}
+
+// remove undoes makeDir and fill, however far they have come. Nothing is removed below a mount: a volume may be one.
+func (b *bundle) remove() error {
+	_ = b.pipe.Close() // nil is fine, and so is twice
+	var errs []error
+	for _, at := range slices.Backward(b.mounts) {
+		errs = append(errs, unix.Unmount(at, unix.MNT_DETACH))
+	}
+	for _, name := range slices.Backward(b.names) {
+		if err := os.Remove(name); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mountVolumes puts volumes where they belong, in the root or in a copy of the scratch's mounts, so that the runtime has them with the
+// rest and looks up no path that a program may be changing (F6).
+func (b *bundle) mountVolumes(volumes []int) error {
+	root := filepath.Join(b.Dir, rootfsDir)
+	for _, d := range []string{"/proc", "/dev", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir} {
+		fd, err := place(root, d, unix.O_DIRECTORY) // in a root that may be changed, it may have been (F3)
+		if err != nil {
+			return fmt.Errorf("%s: %w", d, err)
+		}
+		_ = unix.Close(fd)
+	}
+	for _, p := range files.Parts {
+		if own := filepath.Join(b.Dir, p.Name); b.Parts[p.Name] == own {
+			if err := b.copyPart(filepath.Join(b.Scratch, p.Name), p.Name); err != nil {
+				return fmt.Errorf("%s: %w", p.Name, err)
 			}
-			outer = append(outer, syscall.SysProcIDMap{ContainerID: n, HostID: m.HostID, Size: 1}, syscall.SysProcIDMap{ContainerID: nobody, HostID: third, Size: 1})
 		}
-		inner = append(inner, idMapping{m.ContainerID, n, 1})
 	}
-	return inner, outer
-}
-
-// capabilityNumbers are those that an init may have.
-var capabilityNumbers = map[string]int{
-	"CAP_CHOWN": unix.CAP_CHOWN, "CAP_KILL": unix.CAP_KILL, "CAP_SETGID": unix.CAP_SETGID, "CAP_SETUID": unix.CAP_SETUID, "CAP_SETPCAP": unix.CAP_SETPCAP,
-	"CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_SETFCAP": unix.CAP_SETFCAP,
-}
-
-// capabilities are those that the init is to have, as the kernel shows them.
-func (in inmate) capabilities() (set uint64) {
-	for _, name := range in.caps {
-		set |= 1 << capabilityNumbers[name]
+	for n := range b.Targets {
+		if err := b.mountVolume(n, volumes[n]); err != nil {
+			return &sandbox.Error{Backend: Name, Op: "mount " + b.Targets[n].Path, Stage: "volumes", Err: err}
+		}
 	}
-	return set
-}
-
-// inmateCalls are what such an init needs besides, for namespaces and a keyring of the program's own. No program may make them.
-var inmateCalls = []string{"unshare", "keyctl"}
-
-// What a bundle has in it.
-const (
-	rootfsDir = "rootfs"
-	shmDir    = "shm"
-)
-
-// furniture is what is in a bundle beside its root, and where the rest of it comes from. It is put in place at root's bench, or by a
-// lodge.
-type furniture struct {
-	Dir     string            `json:"dir"`     // of the bundle
-	Scratch string            `json:"scratch"` // where that is mounted
-	Parts   map[string]string `json:"parts"`   // where those of the scratch are, by name: there, or copies in the bundle that have volumes in them
-	Shm     uint64            `json:"shm"`     // size of /dev/shm; 0 if the runtime makes it
-	Targets []target          `json:"targets"` // of the volumes, in the order in which they are mounted
-	Config  []byte            `json:"config"`
-}
-
-// target is where a volume belongs.
-type target struct {
-	Path     string `json:"path"`            // inside
-	Apart    string `json:"apart,omitempty"` // its place in the bundle, if it is a mount of the runtime's own
-	File     bool   `json:"file,omitempty"`
-	Writable bool   `json:"writable,omitempty"`
-}
-
-// around is the innermost of the targets that are apart in which a path lies; nil is none.
-func around(targets []target, p string) *target {
-	for n, t := range slices.Backward(targets) {
-		if t.Apart != "" && strings.HasPrefix(p, t.Path+"/") {
-			return &targets[n]
+	for _, p := range namesOfIDs {
+		if err := plainFile(root, p); err != nil {
+			return &sandbox.Error{Backend: Name, Op: "look at " + p, Stage: "rootfs", Kind: sandbox.ErrRefused, Err: err, Hint: "a root in which it is a plain file, or nothing"}
 		}
 	}
 	return nil
 }
 
-// furnish plans a bundle.
-func (b *blueprint) furnish(volumes []volume) (*furniture, error) {
-	f := &furniture{Dir: b.dir, Scratch: b.scratch, Parts: map[string]string{}}
-	for _, p := range files.Parts {
-		f.Parts[p.Name] = filepath.Join(b.scratch, p.Name)
-	}
-	for n, v := range volumes {
-		t := target{Path: v.Target, File: v.isFile, Writable: v.Writable}
-		if inScratch, ok := files.Beneath(v.Target); ok {
-			part, _, _ := strings.Cut(inScratch, "/")
-			f.Parts[part] = filepath.Join(b.dir, part)
-		} else if b.kind.kernel && around(f.Targets, t.Path) == nil {
-			// Of the root's files gVisor remembers what they were, because nobody else changes them.
-			t.Apart = filepath.Join(b.dir, "v"+strconv.Itoa(n))
-		}
-		f.Targets = append(f.Targets, t)
-	}
-	// runc gives a file system in memory the mode of the directory it is mounted on, and not the one it was asked for.
-	if !b.kind.devices {
-		f.Shm = shmSize(b.spec)
-	}
-	var err error
-	f.Config, err = b.render(f)
-	return f, err
-}
+// namesOfIDs are files of the root that a runtime reads to the end, even of a user who is given by number, in its own init: before there is a
+// limit around that. One that never ends would take the host's memory, and a FIFO would block it.
+var namesOfIDs = []string{"/etc/passwd", "/etc/group"}
 
-func (b *blueprint) render(f *furniture) ([]byte, error) {
-	all := b.inmate.caps
-	c := config{
-		Version: "1.0.2", Hostname: b.spec.Hostname,
-		Process: process{
-			User: user{UID: b.inmate.uid, GID: b.inmate.gid, Umask: 0o022}, Args: []string{spawn.Name}, Env: append(spawn.Environ(), "PATH="+initDir), Cwd: "/",
-			Capabilities: capabilities{all, all, all, all, all}, NoNewPrivileges: true, Rlimits: rlimits(b.spec.Limits),
-		},
-		// The root's mounts are read-only as they are. gVisor would make them so once more, and in a user namespace it may not.
-		Root: root{Path: rootfsDir, Readonly: !b.spec.WritableRoot && !b.kind.kernel},
-		Linux: linux{
-			UIDMappings: b.inmate.uids,
-			GIDMappings: b.inmate.gids,
-			CgroupsPath: b.cgroup,
-			Namespaces:  []namespace{{Type: "user"}, {Type: "pid"}, {Type: "mount"}, {Type: "ipc"}, {Type: "uts"}, {Type: "network", Path: b.network}, {Type: "cgroup", Path: b.groups}},
-			MaskedPaths: append(b.covers.Masked, b.covers.Hidden...), ReadonlyPaths: b.covers.ReadOnly,
-			Seccomp: b.filter, Resources: &resources{Devices: []deviceRule{{Allow: false, Access: "rwm"}}},
-		},
-	}
-	if b.cgroup != "" {
-		c.Linux.Resources.Memory = &memory{initMemory}
-	}
-	if b.kind.stdin {
-		c.Process.Env = append(c.Process.Env, spawn.ControlVariable+"=0")
-	}
-	c.Mounts = []mount{{"/proc", "proc", "proc", []string{"nosuid", "nodev", "noexec", "hidepid=2"}}}
-	if b.kind.devices {
-		c.Mounts[0].Options = []string{"nosuid", "nodev", "noexec"}
-		// It would add a sysfs, if there were nothing in its place.
-		c.Mounts = append(c.Mounts, mount{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "mode=755"}}, mount{"/sys", "tmpfs", "tmpfs", []string{"ro", "nosuid", "nodev", "noexec", "mode=555"}})
-	} else {
-		// A bind says that /dev is complete: there are no further devices, and the ones that are there were made by number.
-		c.Mounts = append(c.Mounts, mount{"/dev", "bind", b.dir + "/" + rootfsDir + "/dev", []string{"rbind", "ro", "nosuid", "noexec"}})
-	}
-	if f.Shm > 0 {
-		c.Mounts = append(c.Mounts, mount{"/dev/shm", "bind", filepath.Join(b.dir, shmDir), []string{"bind", "rw", "nosuid", "nodev", "noexec"}})
-	} else {
-		c.Mounts = append(c.Mounts, mount{"/dev/shm", "tmpfs", "shm", []string{"nosuid", "nodev", "noexec", "mode=1777", "size=" + strconv.FormatUint(shmSize(b.spec), 10)}})
-	}
-	c.Mounts = append(c.Mounts,
-		mount{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"}})
-	for _, p := range files.Parts {
-		c.Mounts = append(c.Mounts, mount{p.At, "bind", f.Parts[p.Name], []string{"rbind", "rw", "nosuid", "nodev"}})
-	}
-	for _, t := range f.Targets {
-		if t.Apart == "" {
-			continue
-		}
-		access := "ro"
-		if t.Writable {
-			access = "rw"
-		}
-		c.Mounts = append(c.Mounts, mount{t.Path, "bind", t.Apart, []string{"rbind", access, "nosuid", "nodev"}})
-	}
-	return json.Marshal(c)
-}
+// maxNames is more than any of them has.
+const maxNames = 16 << 20
 
-// initMemory is for the init, in a group beside the program's, and before that for the runtime's own, which reads files of the root: some
-// ten times of what both need.
-const initMemory = 256 << 20
-
-func shmSize(spec *sandbox.Spec) uint64 { return uint64(spec.Limits.Memory) / 2 }
-
-// rlimitNames are those that are set, as the specification calls them.
-var rlimitNames = map[uint32]string{
-	unix.RLIMIT_CORE: "RLIMIT_CORE", unix.RLIMIT_NOFILE: "RLIMIT_NOFILE", unix.RLIMIT_MEMLOCK: "RLIMIT_MEMLOCK", unix.RLIMIT_MSGQUEUE: "RLIMIT_MSGQUEUE",
-	unix.RLIMIT_SIGPENDING: "RLIMIT_SIGPENDING", unix.RLIMIT_NICE: "RLIMIT_NICE", unix.RLIMIT_RTPRIO: "RLIMIT_RTPRIO", unix.RLIMIT_STACK: "RLIMIT_STACK",
-}
-
-// rlimits of the init. Programs lower them further, each to its own; so the number of files is not limited here beyond what we
-// have ourselves.
-func rlimits(l sandbox.Limits) (list []rlimit) {
-	all := launch.Rlimits(l, 0)
-	for i := range all {
-		if all[i].Resource == unix.RLIMIT_NOFILE {
-			all[i] = initproto.Rlimit{Resource: unix.RLIMIT_NOFILE, Soft: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
-		}
-	}
-	for _, r := range launch.Within(all) {
-		list = append(list, rlimit{rlimitNames[r.Resource], r.Max, r.Soft})
-	}
-	return list
-}
-
-// newFilter is the system-call policy as runtimes want it. The init needs two calls more than programs may have: to put the
-// policy's own program on top of this, and to look for paths without following links; also are more of that kind.
-func newFilter(p seccomp.Policy, also ...string) (*seccompFilter, error) {
-	profile, err := seccomp.NewProfile(p, "", append([]string{"seccomp", "openat2"}, also...)...)
+// plainFile refuses what is at a path of a root, or what a link there leads to, if it is there and not a plain file of reasonable size. Of a
+// link that leads nowhere as yet nobody knows what will be there in the container: /proc, and /dev/pts.
+func plainFile(root, p string) error {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	eperm := uint(unix.EPERM)
-	f := &seccompFilter{
-		DefaultAction: "SCMP_ACT_ERRNO", DefaultErrnoRet: uint(profile.Default), Architectures: []string{profile.Arch},
-		Syscalls: []seccompSyscall{{Names: profile.Refused, Action: "SCMP_ACT_ERRNO", ErrnoRet: &eperm}},
-	}
-	for _, a := range profile.Allowed {
-		s := seccompSyscall{Names: a.Names, Action: "SCMP_ACT_ALLOW"}
-		for _, c := range a.When {
-			s.Args = append(s.Args, seccompArg{Index: c.Arg, Value: c.Mask, ValueTwo: c.Value, Op: "SCMP_CMP_MASKED_EQ"})
+	defer unix.Close(dir)
+	fd, err := unix.Openat2(dir, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		there, direct := place(root, p, 0)
+		if direct == nil {
+			_ = unix.Close(there)
 		}
-		f.Syscalls = append(f.Syscalls, s)
+		if errors.Is(direct, unix.ENOENT) || errors.Is(direct, unix.ENOTDIR) {
+			return nil
+		}
+		return fmt.Errorf("a link leads astray: %w", err)
 	}
-	return f, nil
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	switch err := unix.Fstat(fd, &st); {
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return errors.New("it is not a plain file")
+	case st.Size > maxNames:
+		return fmt.Errorf("it has %v, and %v would be read at most", sandbox.Size(st.Size), sandbox.Size(maxNames))
+	}
+	return nil
 }
 
-// said is the end of what a runtime printed, in a line.
-func said(text []byte) string {
-	const most = 600
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	out := strings.Join(lines[max(0, len(lines)-4):], "; ")
-	if len(out) > most {
-		out = "…" + out[len(out)-most:]
+// mountVolume puts the volume of a target where it belongs.
+func (b *bundle) mountVolume(n, volume int) error {
+	t := b.Targets[n]
+	top, rest := filepath.Join(b.Dir, rootfsDir), t.Path
+	if inScratch, ok := files.Beneath(t.Path); ok {
+		part, below, _ := strings.Cut(inScratch, "/")
+		top, rest = b.Parts[part], "/"+below
+	} else if t.Apart != "" {
+		top, rest = t.Apart, ""
+		if err := t.make(); err != nil {
+			return err
+		}
+		b.names = append(b.names, t.Apart)
+	} else if outer := around(b.Targets[:n], t.Path); outer != nil {
+		top, rest = outer.Apart, strings.TrimPrefix(t.Path, outer.Path)
 	}
-	return out
+	fd, err := place(top, rest, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.MoveMount(volume, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return err
+	}
+	if t.Apart != "" {
+		b.mounts = append(b.mounts, t.Apart)
+	}
+	return nil
+}
+
+// make makes the place of a volume that is apart.
+func (t *target) make() error {
+	if t.File {
+		return os.WriteFile(t.Apart, nil, 0o600)
+	}
+	return os.Mkdir(t.Apart, 0o711)
+}
+
+// place opens what is at a path below a directory, through no link.
+func place(top, p string, flags uint64) (int, error) {
+	dir, err := unix.Open(top, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if p = strings.TrimPrefix(p, "/"); p == "" {
+		return dir, nil
+	}
+	defer unix.Close(dir)
+	return unix.Openat2(dir, p, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// copyPart mounts a part of the scratch a second time, for this container to have something mounted in it.
+func (b *bundle) copyPart(from, name string) error {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return b.put(fd, name)
+}
+
+// shareMemory makes the container's /dev/shm.
+func (b *bundle) shareMemory() error {
+	fd, err := rootfs.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
+		[2]string{"mode", "1777"}, [2]string{"size", strconv.FormatUint(b.Shm, 10)}, [2]string{"nr_inodes", "16384"})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return b.put(fd, shmDir)
+}
+
+// bundleFailure is the error of a bundle that could not be made.
+func bundleFailure(err error) error {
+	if said := new(*sandbox.Error); errors.As(err, said) {
+		return err
+	}
+	return failure("make bundle", "rootfs", err)
+}
+
+// makeTarget makes the place for a volume that lies in the scratch, and refuses one that a program has put a link in the way of.
+func (i *instance) makeTarget(p string, isFile bool) error {
+	rest, inScratch := files.Beneath(p)
+	if !inScratch {
+		return nil
+	}
+	err := i.Scratch.Use(func(at int) error { return makePlace(at, rest, isFile, i.targets) })
+	if err == nil {
+		return nil
+	}
+	return &sandbox.Error{Backend: Name, Op: "mount " + p, Stage: "volumes", Err: err, Hint: "another target, or a sandbox whose program has not been there"}
+}
+
+func makePlace(at int, p string, isFile bool, owner int) error {
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(at, p, how)
+	if err == nil {
+		defer unix.Close(fd)
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
+		if isFile == (st.Mode&unix.S_IFMT == unix.S_IFDIR) {
+			return errors.New("a directory goes on a directory, and a file on a file")
+		}
+		return nil
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	dir, name := filepath.Split(p)
+	dir = filepath.Clean(dir)
+	if dir != "." {
+		if err := makePlace(at, dir, false, owner); err != nil {
+			return err
+		}
+	}
+	parent, err := unix.Openat2(at, dir, how)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(parent)
+	if !isFile {
+		if err := unix.Mkdirat(parent, name, 0o755); err != nil {
+			return err
+		}
+	} else {
+		fd, err := unix.Openat(parent, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o644)
+		if err != nil {
+			return err
+		}
+		_ = unix.Close(fd)
+	}
+	return unix.Fchownat(parent, name, owner, owner, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// volume is one that was opened and is mounted nowhere yet.
+type volume struct {
+	sandbox.Volume
+	mount  *os.File
+	isFile bool
+}
+
+// openVolumes opens all of them, those first that others lie in.
+func (i *instance) openVolumes() (list []volume, err error) {
+	all := slices.Clone(i.Spec.Volumes)
+	slices.SortStableFunc(all, func(a, b sandbox.Volume) int {
+		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
+	})
+	maker := 0
+	if i.b.runtime.kernel { // what writes for it is root of the sandbox, and gives the user what it has made
+		maker = i.ID.Root
+	}
+	for _, v := range all {
+		f, isFile, err := i.Mounts.Volume(v, i.ID.Owner, maker)
+		if err == nil {
+			list = append(list, volume{v, f, isFile})
+			if v.Writable && i.b.runtime.kernel && i.ns.bench == nil { // what its kernel makes is not mapped to the user
+				err = needsRoot("a volume that can be written to", i.b.runtime.name)
+			} else {
+				err = i.makeTarget(v.Target, isFile)
+			}
+		}
+		if err != nil {
+			closeVolumes(list)
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// mounts are the descriptors of volumes.
+func mounts(list []volume) (fds []int) {
+	for _, v := range list {
+		fds = append(fds, int(v.mount.Fd()))
+	}
+	return fds
+}
+
+func closeVolumes(list []volume) {
+	for _, v := range list {
+		_ = v.mount.Close()
+	}
 }

@@ -4,123 +4,93 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// Bounds of waiting. A runtime needs some ten milliseconds, gVisor some hundred, and either seconds on a machine in trouble.
-const (
-	startPatience   = 30 * time.Second
-	cleanupPatience = 5 * time.Second
-)
-
-// instance is one sandbox: a scratch disk, and a container for each phase that is alive.
+// instance is one sandbox: a scratch disk, and a container for each phase that is alive. It is its own box.Kind. Its spec has the init added
+// to the root.
 type instance struct {
+	*box.Instance
 	b          *Backend
-	supervisor *supervisor.Supervisor
-	work       *workplace
-	spec       *sandbox.Spec // with the init added to the root
-	policy     seccomp.Policy
-	filters    filters
-	root       int                // what Release wants back; 0 before
-	nests      int                // whom the cgroups belong to, on the host
-	owner      int                // the sandbox's user, as the workshop numbers ids
-	places     int                // who owns what volumes are mounted on, on the host
-	id         *rootless.Identity // a plain user's; nil as root
-	inmate     inmate
-	lodging    spawn.Options // a plain user's
+	ns         *runtimeNamespace
+	filter     *seccompFilter // around the containers
+	targets    int            // who owns what volumes are mounted on, on the host
+	init       initUser
+	helper     spawn.Options // of an ordinary user's runtime helpers
 	made       func() error  // makes the scratch, or waits until it is made
-	scratch    *scratch.Scratch
-	disk       string // where the scratch is mounted in root's workplace; empty before
+	scratchDir string        // where the scratch is mounted in root's runtime namespace; empty before
+}
 
-	mu        sync.Mutex
-	mount     int               // the scratch's mount for the next container of a plain user, or -1
-	inhabited bool              // a container has taken it over
-	writable  int               // the writable root's mount for the next container, or -1
-	phases    map[string]*phase // alive, by name
-	spare     *phase            // a container that is ready and has no name yet
-	destroyed bool
-
-	execs atomic.Uint64 // names the programs of an init
-
-	isoMu sync.Mutex
-	iso   sandbox.Isolation // changed in a copy: who was told of it may still be reading
-
-	lives context.Context // until Destroy: what carries files in or out meanwhile is to end
-	ends  context.CancelFunc
+// newInstance takes the ids of a sandbox.
+func (b *Backend) newInstance(s *supervisor.Supervisor, ns *runtimeNamespace, spec *sandbox.Spec) (*instance, error) {
+	self := b.host.Self
+	id, err := self.Identify(s, spec.User, rootless.NeedsOwn(spec))
+	if err != nil {
+		return nil, failure("take ids", "supervisor", err)
+	}
+	i := &instance{Instance: box.NewInstance(b.host, s, ns.mounts, spec, b.look().Clone()), b: b, ns: ns}
+	i.ID, i.Kind, i.Cleanup, i.made = id, i, i.unmountScratch, sync.OnceValue(i.makeScratch)
+	if self.Privileged {
+		i.targets, i.init = id.Root, rootInit(spec.User, id.Root, id.Owner)
+	} else {
+		i.targets = self.UID
+		i.init, i.helper = ordinaryInit(self, id, spec.User, b.runtime.kernel)
+	}
+	return i, nil
 }
 
 // Create makes the scratch and the first container, and looks at what it has got.
 func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
-	if reason, remedy := b.lacking(); reason != "" {
+	if reason, remedy := b.obstacle(); reason != "" {
 		return nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrRefused, Err: errors.New(reason), Hint: remedy}
 	}
-	writable := slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable })
-	sup, work, err := b.claim()
+	sup, ns, err := b.register()
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{b: b, supervisor: sup, work: work, iso: b.Probe(ctx), mount: -1, writable: -1, phases: map[string]*phase{}}
-	if i.spec, err = b.withInit(spec); err != nil {
+	if spec, err = b.withInit(spec); err != nil {
 		return nil, err
 	}
-	i.policy = seccomp.Policy{
-		DenySetID: writable, DenyAllocate: spec.VolumeCap() > 0, DenyUncounted: !b.self.Privileged && !b.counts.Memory, DenyAffinity: !b.self.Privileged && !b.counts.CPU,
+	i, err := b.newInstance(sup, ns, spec)
+	if err != nil {
+		return nil, err
+	}
+	ordinary := !b.host.Self.Privileged
+	i.Policy = seccomp.Policy{
+		DenySetID:    slices.ContainsFunc(spec.Volumes, func(v sandbox.Volume) bool { return v.Writable }),
+		DenyAllocate: spec.VolumeCap() > 0, DenyUncounted: ordinary && !b.host.Counts.Memory, DenyAffinity: ordinary && !b.host.Counts.CPU,
 		Notify: !b.runtime.kernel && seccomp.Notifiable() == nil,
 	}
-	if err := i.identify(); err != nil {
-		return nil, failure("take ids", "supervisor", err)
+	first := i.newContainer()
+	go func() { _ = i.made() }() // SetUp waits for it
+	if i.Filter, err = b.host.Filter(i.Policy); err == nil {
+		i.filter, err = b.bundleFilter(i.Policy)
 	}
-	i.lives, i.ends = context.WithCancel(context.Background())
-	i.made = sync.OnceValue(i.makeScratch)
-	first := i.begin()
-	go func() { _ = i.made() }() // build waits for it
-	if i.filters, err = b.filter(i.policy); err == nil {
-		err = first.build(ctx, spec.Network)
+	if err == nil {
+		err = i.SetUp(ctx, first.Phase, spec.Network)
 	}
 	if err != nil {
 		_ = i.made() // if that was the error, it is told already
-		return nil, errors.Join(err, first.giveUp(ctx), i.Destroy(context.WithoutCancel(ctx)))
+		_ = first.waitForRuntime()
+		return nil, errors.Join(err, first.Discard(ctx), i.Destroy(context.WithoutCancel(ctx)))
 	}
-	i.spare = first
+	i.SetSpare(first.Phase)
 	// What runtimes left that were killed with their supervisors. There is time for it while the program runs.
-	b.tidy.Do(func() { b.beside.Go(func() { sweep(false) }) })
+	b.collect.Do(func() { b.background.Go(func() { collectGroups(false) }) })
 	return i, nil
-}
-
-// identify takes the ids of a sandbox.
-func (i *instance) identify() (err error) {
-	if self := i.b.self; !self.Privileged {
-		if i.id, err = self.Identify(i.supervisor, i.spec.User, rootless.NeedsOwn(i.spec)); err != nil {
-			return err
-		}
-		i.root, i.nests, i.owner, i.places = i.id.Root, i.id.Init, i.id.Owner, self.UID
-		i.inmate, i.lodging = plain(self, i.id, i.spec.User, i.b.runtime.kernel)
-		return nil
-	}
-	var user int
-	if i.root, user, err = i.supervisor.IDs(); err != nil {
-		return err
-	}
-	i.nests, i.owner, i.places = i.root, user, i.root
-	i.inmate = housed(i.spec.User, i.root, user)
-	return nil
 }
 
 // needsRoot is the error of what a runtime does for root alone.
@@ -148,178 +118,111 @@ func (b *Backend) withInit(spec *sandbox.Spec) (*sandbox.Spec, error) {
 	return &mine, nil
 }
 
+// makeScratch makes the scratch, and mounts it in root's runtime namespace.
 func (i *instance) makeScratch() error {
-	o := scratch.Options{Bytes: uint64(i.spec.Limits.Disk), Inodes: uint64(i.spec.Limits.Inodes), CacheDir: i.b.opts.CacheDir, Floor: uint64(i.b.opts.DiskFloor)}
-	mode, shared := i.spec.Scratch, ""
-	if mode == sandbox.ScratchAuto {
-		mode = sandbox.ScratchDisk
-		if err := scratch.DiskAvailable(i.b.opts.CacheDir); err != nil {
-			mode, shared = sandbox.ScratchMemory, err.Error()
-		}
-	}
-	s, err := i.work.shop.Scratch(mode, o, i.owner)
-	if err != nil {
+	if err := i.MakeScratch(); err != nil {
 		return err
 	}
-	i.scratch = s
-	// What was asked for by name is not missing; and what the machine had when it was looked at may be gone.
-	i.iso.Missing = slices.DeleteFunc(i.iso.Missing, func(g sandbox.Gap) bool { return g.Control == sandbox.ControlDisk })
-	if shared != "" {
-		lackDisk(&i.iso, shared)
+	bench := i.ns.bench
+	if bench == nil {
+		return i.OpenDisk()
 	}
-	s.OnFloor(i.stopAll)
-	if i.id != nil {
-		i.mount, err = unix.FcntlInt(s.File().Fd(), unix.F_DUPFD_CLOEXEC, 3)
-		return failure("make scratch", "scratch", err)
-	}
-	at := i.work.path("s")
-	err = i.work.bench.Do(func() error { return os.Mkdir(at, 0o711) })
+	at := i.ns.path("s")
+	err := bench.Do(func() error { return os.Mkdir(at, 0o711) })
 	if err == nil {
-		err = s.Use(func(fd int) error { return i.work.bench.Attach(fd, at) })
+		err = i.Scratch.Use(func(fd int) error { return bench.Attach(fd, at) })
 	}
 	if err != nil {
 		return failure("mount scratch", "scratch", err)
 	}
-	i.disk = at
-	if i.spec.WritableRoot {
-		return i.makeWritable()
-	}
-	return nil
-}
-
-// makeWritable puts a root together, as root, whose changes go to the scratch.
-func (i *instance) makeWritable() error {
-	var disk int
-	err := i.work.bench.Do(func() (err error) {
-		disk, err = unix.OpenTree(unix.AT_FDCWD, i.disk, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-		return err
-	})
-	if err != nil {
-		return failure("copy scratch", "scratch", err)
-	}
-	defer unix.Close(disk)
-	root, rest, err := i.work.bench.WritableRoot(i.spec, i.owner, disk)
-	if err != nil {
-		return err
-	}
-	_ = unix.Close(rest)
-	i.writable = root
-	return nil
-}
-
-// copyRoot is a copy of the sandbox's root for one container.
-func (i *instance) copyRoot() (int, error) {
-	if !i.spec.WritableRoot {
-		return i.work.shop.Root(i.spec)
-	}
-	if i.writable < 0 { // a plain user's first
-		root, rest, err := i.work.shop.WritableRoot(i.spec, i.owner, i.mount)
-		if err != nil {
-			return -1, err
-		}
-		_ = unix.Close(i.mount)
-		i.writable, i.mount = root, rest
-	}
-	return i.twin(&i.writable)
-}
-
-// twin makes a second of a detached mount, which stays ours whatever becomes of the first: a container that dies takes along
-// what it was given.
-func (i *instance) twin(mount *int) (int, error) {
-	one, other, err := i.work.shop.Again(*mount)
-	if other >= 0 {
-		_ = unix.Close(*mount)
-		*mount = other
-	}
-	return one, err
-}
-
-// path is a name in the workplace that nobody else has.
-func (w *workplace) path(prefix string) string {
-	return filepath.Join(w.dir, prefix+strconv.FormatUint(w.next.Add(1), 10))
-}
-
-// Isolation is what this sandbox really has.
-func (i *instance) Isolation() sandbox.Isolation {
-	i.isoMu.Lock()
-	defer i.isoMu.Unlock()
-	iso := i.iso.Clone()
-	launch.LackRoom(&iso, i.scratch, i.b.opts.CacheDir)
-	return iso
-}
-
-// revise changes what is said of the isolation.
-func (i *instance) revise(change func(*sandbox.Isolation) error) error {
-	i.isoMu.Lock()
-	defer i.isoMu.Unlock()
-	iso := i.iso
-	iso.Controls, iso.Missing = maps.Clone(iso.Controls), slices.Clone(iso.Missing)
-	if err := change(&iso); err != nil {
-		return err
-	}
-	i.iso = iso
-	return nil
-}
-
-// Destroy kills whatever runs and removes everything. It may be called in any state, twice.
-func (i *instance) Destroy(ctx context.Context) error {
-	i.mu.Lock()
-	if i.destroyed {
-		i.mu.Unlock()
+	if i.scratchDir = at; !i.Spec.WritableRoot {
 		return nil
 	}
-	i.destroyed = true
-	i.ends()
-	alive := make([]*phase, 0, len(i.phases)+1)
-	for _, p := range i.phases {
-		alive = append(alive, p)
-	}
-	if i.spare != nil {
-		alive = append(alive, i.spare)
-	}
-	i.mu.Unlock()
-	var errs []error
-	for _, p := range alive {
-		_ = p.Kill()
-	}
-	for _, p := range alive {
-		_, err := p.Finish(ctx)
-		errs = append(errs, err)
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for _, fd := range []*int{&i.writable, &i.mount} {
-		if *fd >= 0 {
-			_ = unix.Close(*fd)
-			*fd = -1
-		}
-	}
-	if i.disk != "" {
-		errs = append(errs, failure("unmount scratch", "scratch", i.work.bench.Do(func() error {
-			return errors.Join(unix.Unmount(i.disk, unix.MNT_DETACH), os.Remove(i.disk))
-		})))
-	}
-	err := errors.Join(errs...)
-	if i.b.opts.Eager {
-		i.b.dropping.Go(func() {
-			if err := i.drop(err == nil); err != nil {
-				i.b.leftMu.Lock()
-				defer i.b.leftMu.Unlock()
-				i.b.left = append(i.b.left, err)
-			}
-		})
+	err = bench.Do(func() (err error) {
+		i.Disk, err = unix.OpenTree(unix.AT_FDCWD, at, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 		return err
-	}
-	return errors.Join(err, i.drop(err == nil))
+	})
+	return failure("copy scratch", "scratch", err) // CopyRoot puts a root together from it
 }
 
-// drop ends the disk and, if nothing is left that has them, gives the ids back.
-func (i *instance) drop(clean bool) (err error) {
-	if i.scratch != nil {
-		err = failure("drop scratch", "scratch", i.scratch.Close())
+// unmountScratch ends what makeScratch mounted.
+func (i *instance) unmountScratch(context.Context) error {
+	if i.scratchDir == "" {
+		return nil
 	}
-	if i.root != 0 && clean && err == nil {
-		i.supervisor.Release(i.root)
+	return failure("unmount scratch", "scratch", i.ns.bench.Do(func() error {
+		return errors.Join(unix.Unmount(i.scratchDir, unix.MNT_DETACH), os.Remove(i.scratchDir))
+	}))
+}
+
+// NewPhase begins a container.
+func (i *instance) NewPhase() (*box.Phase, error) { return i.newContainer().Phase, nil }
+
+// SetUp makes the container of a phase, and compares what it has got with what the sandbox must have.
+func (i *instance) SetUp(ctx context.Context, p *box.Phase, network sandbox.NetworkMode) error {
+	c := p.Container.(*container)
+	err := c.build(ctx, network)
+	if err != nil {
+		_ = c.waitForRuntime() // whose init is then known, to be ended
 	}
 	return err
+}
+
+// Start runs a process in its phase.
+func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
+	if p.TTY != nil && i.b.runtime.relays && i.ns.bench == nil {
+		return nil, needsRoot("a terminal", i.b.runtime.name) // a runtime helper executes one runtime, and no second
+	}
+	return i.Instance.Start(ctx, p)
+}
+
+// Admit brings up the loopback for a process that is to have it.
+func (i *instance) Admit(p *box.Phase, process *sandbox.Process) error {
+	if process.Network != sandbox.NetworkLocalhost || p.Network == sandbox.NetworkLocalhost {
+		return nil
+	}
+	c := p.Container.(*container)
+	if c.kind.kernel {
+		return &sandbox.Error{
+			Backend: Name, Op: "start", Kind: sandbox.ErrUnsupported,
+			Err:  fmt.Errorf("%s can not add a loopback to a container that was made without", c.kind.name),
+			Hint: "another phase, or --network localhost for the whole sandbox",
+		}
+	}
+	var err error
+	if c.helper != nil {
+		_, err = c.helper.ask(&helperOrder{What: orderLoopback}, nil, 0)
+	} else {
+		err = c.raiseLoopback()
+	}
+	if err != nil {
+		return err
+	}
+	p.Network = process.Network
+	return nil
+}
+
+// Describe completes the message by which an init starts a process. The init of a container that root has made has the program's ids
+// already.
+func (i *instance) Describe(p *box.Phase, process *sandbox.Process, m *initproto.Exec) {
+	m.Rlimits = p.Rlimits(process.Limits)
+	if i.b.runtime.kernel {
+		// Of the rest it knows only that they can not be changed: it dumps no core, has no priorities, and its queues are memory.
+		m.Rlimits = slices.DeleteFunc(m.Rlimits, func(r initproto.Rlimit) bool {
+			return r.Resource != unix.RLIMIT_NOFILE && r.Resource != unix.RLIMIT_STACK && r.Resource != unix.RLIMIT_MEMLOCK
+		})
+		return
+	}
+	m.Landlock = rootfs.Landlock(i.Spec, process.Network, i.Policy.DenyUncounted)
+	if i.ns.bench == nil {
+		m.UID, m.GID, m.KeepGroups = uint32(i.Spec.User.UID), uint32(i.Spec.User.GID), i.ID.KeepGroups
+		m.NewUserNS, m.NewCgroupNS = i.init.renames, true
+	}
+}
+
+// Started takes the bundle apart where the container needs nothing of it any more.
+func (i *instance) Started(p *box.Phase, _ *sandbox.Process) {
+	if i.b.runtime.early {
+		go func() { _ = p.Container.(*container).removeBundle() }() // Remove waits for it
+	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 )
 
 // Victims of the crash tests are told by these which runtime to use, and where to keep their disks.
@@ -106,12 +107,12 @@ func TestSmoke(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sup, _, err := b.claim()
+			sup, _, err := b.register()
 			if err != nil {
 				t.Fatal(err)
 			}
 			claim := claimOf(sup)
-			if runtime == "runc" && len(groupsOf(claim)) == 0 && b.cgroups.Version() != "v2" { // elsewhere they come later, or are in the supervisor's own
+			if runtime == "runc" && len(groupsOf(claim)) == 0 && b.host.Cgroups.Version() != "v2" { // elsewhere they come later, or are in the supervisor's own
 				t.Errorf("control: %s has no group", claim)
 			}
 			if err := m.Put(ctx, id, []sandbox.File{{Path: "/workspace/in", Mode: 0o644, Data: []byte("put")}}); err != nil {
@@ -148,7 +149,7 @@ func TestSmoke(t *testing.T) {
 
 // claimOf is the name that a supervisor is registered under.
 func claimOf(sup *supervisor.Supervisor) string {
-	claim, _, _ := strings.Cut(sup.NewNest(0).Programs().Path(), "/")
+	claim, _, _ := strings.Cut(sup.NewPhaseCgroup(0).Programs().Path(), "/")
 	return claim
 }
 
@@ -252,7 +253,7 @@ func sweepWaiting(t *testing.T, dirs []string) bool {
 			return false
 		}
 	}
-	found := sweep(true)
+	found := collectGroups(true)
 	for _, dir := range dirs {
 		if _, err := os.Stat(dir); err != nil {
 			t.Logf("somebody else: %v", err)
@@ -268,7 +269,7 @@ func sweepWaiting(t *testing.T, dirs []string) bool {
 		return false
 	default:
 	}
-	sweep(false)
+	collectGroups(false)
 	select {
 	case <-ended:
 	case <-time.After(30 * time.Second):
@@ -285,19 +286,19 @@ func sweepWaiting(t *testing.T, dirs []string) bool {
 // A config reaches whoever has opened the pipe in its place, and whoever opens it later; of any size.
 func TestConfigOverPipe(t *testing.T) {
 	b, _ := newBackend(t, "runc")
-	_, work, err := b.claim()
+	_, ns, err := b.register()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{10, 64 << 10, 300 << 10} {
-		c := &container{work: work, kind: byName("runc"), dir: work.path("b")}
-		if err := c.lay(); err != nil {
+		c := &container{ns: ns, kind: byName("runc"), dir: ns.path("b")}
+		if err := c.makeBundleDir(); err != nil {
 			t.Fatal(err)
 		}
 		text := bytes.Repeat([]byte("x"), size)
 		var early *os.File
 		var late []byte
-		err := work.bench.Do(func() (err error) {
+		err := ns.bench.Do(func() (err error) {
 			if early, err = os.Open(c.bundle.config()); err != nil {
 				return err
 			}
@@ -316,7 +317,7 @@ func TestConfigOverPipe(t *testing.T) {
 		if err != nil || !bytes.Equal(got, text) || !bytes.Equal(late, text) {
 			t.Errorf("of %d bytes %d and %d came, %v", size, len(got), len(late), err)
 		}
-		if err := errors.Join(early.Close(), c.unfurnish()); err != nil {
+		if err := errors.Join(early.Close(), c.undoBundle()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -325,17 +326,17 @@ func TestConfigOverPipe(t *testing.T) {
 // Who has found the pipe and comes to open it when the config was written has it all the same, and does not wait for ever.
 func TestConfigFoundEarly(t *testing.T) {
 	b, _ := newBackend(t, "runc")
-	_, work, err := b.claim()
+	_, ns, err := b.register()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &container{work: work, kind: byName("runc"), dir: work.path("b")}
-	if err := c.lay(); err != nil {
+	c := &container{ns: ns, kind: byName("runc"), dir: ns.path("b")}
+	if err := c.makeBundleDir(); err != nil {
 		t.Fatal(err)
 	}
 	const text = "{}"
 	var found int // the pipe, and not opened
-	err = work.bench.Do(func() (err error) {
+	err = ns.bench.Do(func() (err error) {
 		if found, err = unix.Open(c.bundle.config(), unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -364,7 +365,7 @@ func TestConfigFoundEarly(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("it waits for a writer")
 	}
-	if err := c.unfurnish(); err != nil {
+	if err := c.undoBundle(); err != nil {
 		t.Error(err)
 	}
 }
@@ -399,7 +400,7 @@ func TestEndlessNames(t *testing.T) {
 			}
 			began := time.Now()
 			id, err := m.Create(t.Context(), sandbox.Spec{Root: sandbox.Root{Dir: root}})
-			if took := time.Since(began); c.fits != (err == nil) || !c.fits && !errors.Is(err, sandbox.ErrRefused) || took > startPatience/2 {
+			if took := time.Since(began); c.fits != (err == nil) || !c.fits && !errors.Is(err, sandbox.ErrRefused) || took > startTimeout/2 {
 				t.Errorf("%s as %s: %v, after %v", what, p, err, took)
 			}
 			if err == nil {
@@ -422,10 +423,10 @@ func TestInitIsLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	controller, file := "memory", "memory.limit_in_bytes"
-	if b.cgroups.Version() == "v2" {
+	if b.host.Cgroups.Version() == "v2" {
 		controller, file = "", "memory.max"
 	}
-	groups, _ := os.ReadFile("/proc/" + strconv.Itoa(i.(*instance).spare.init.Inmate()) + "/cgroup")
+	groups, _ := os.ReadFile("/proc/" + strconv.Itoa(i.(*instance).Spare().InitPID) + "/cgroup")
 	_, path, _ := strings.Cut(string(groups), ":"+controller+":")
 	path, _, _ = strings.Cut(path, "\n")
 	for _, h := range hierarchies() {
@@ -443,7 +444,7 @@ func TestInitIsLimited(t *testing.T) {
 // A runtime that somebody kills while it makes a container is missed soon, and leaves neither a process of its own nor a group, even while we live.
 func TestRuntimeKilled(t *testing.T) {
 	b, _ := newBackend(t, "runc")
-	sup, _, err := b.claim()
+	sup, _, err := b.register()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -483,10 +484,10 @@ func TestRuntimeKilled(t *testing.T) {
 		<-stopped
 		if err == nil {
 			err = m.Delete(t.Context(), id)
-		} else if killed++; errors.Is(err, errStuck) {
+		} else if killed++; errors.Is(err, box.ErrStuck) {
 			t.Error(err)
 		}
-		if took > startPatience/2 {
+		if took > startTimeout/2 {
 			t.Errorf("after %d ms: %v, after %v", n, err, took)
 		}
 		if l := groupsOf(claim); len(l) > 0 {
@@ -502,19 +503,19 @@ func TestRuntimeKilled(t *testing.T) {
 // because whoever was to make it is gone.
 func TestAhead(t *testing.T) {
 	b, _ := newBackend(t, "runc")
-	sup, work, err := b.claim()
+	sup, ns, err := b.register()
 	if err != nil {
 		t.Fatal(err)
 	}
 	left := func() (names []string) {
-		_ = work.bench.Do(func() error {
+		_ = ns.bench.Do(func() error {
 			for _, pattern := range []string{"b*", "s?*", "state/*"} {
-				found, _ := filepath.Glob(filepath.Join(work.dir, pattern))
+				found, _ := filepath.Glob(filepath.Join(ns.dir, pattern))
 				names = append(names, found...)
 			}
 			return nil
 		})
-		return slices.DeleteFunc(names, func(n string) bool { return n == work.stateDir() })
+		return slices.DeleteFunc(names, func(n string) bool { return n == ns.stateDir() })
 	}
 	within := func(what string, done func() bool) {
 		t.Helper()
@@ -524,35 +525,33 @@ func TestAhead(t *testing.T) {
 			}
 		}
 	}
-	begin := func() *phase {
+	begin := func() *container {
 		t.Helper()
-		i := &instance{b: b, supervisor: sup, work: work}
-		if i.root, _, err = sup.IDs(); err != nil {
+		i, err := b.newInstance(sup, ns, &sandbox.Spec{})
+		if err != nil {
 			t.Fatal(err)
 		}
-		i.nests = i.root
-		t.Cleanup(func() { sup.Release(i.root) })
-		p := i.begin()
-		if err := <-p.begun; err != nil {
+		t.Cleanup(func() { sup.Release(i.ID.Root) })
+		p := i.newContainer()
+		if err := p.waitForRuntime(); err != nil {
 			t.Fatal(err)
 		}
-		p.begun = nil
 		within("it does not come to its config", func() bool {
-			fds, _ := filepath.Glob("/proc/" + strconv.Itoa(p.c.pid) + "/fd/*")
+			fds, _ := filepath.Glob("/proc/" + strconv.Itoa(p.pid) + "/fd/*")
 			return slices.ContainsFunc(fds, func(fd string) bool {
 				at, _ := os.Readlink(fd)
-				return strings.HasSuffix(at, p.c.bundle.config())
+				return strings.HasSuffix(at, p.bundle.config())
 			})
 		})
-		if !p.init.Alive() || len(left()) == 0 {
-			t.Fatalf("it does not wait: %s", p.c.said())
+		if !p.Init.Alive() || len(left()) == 0 {
+			t.Fatalf("it does not wait: %s", p.printed())
 		}
 		return p
 	}
-	pid := func(p *phase) string { return "/proc/" + strconv.Itoa(p.c.pid) }
+	pid := func(p *container) string { return "/proc/" + strconv.Itoa(p.pid) }
 
 	p := begin()
-	if err := p.giveUp(t.Context()); err != nil {
+	if err := p.Discard(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(pid(p)); err == nil || len(left()) > 0 {
@@ -560,11 +559,11 @@ func TestAhead(t *testing.T) {
 	}
 
 	p = begin()
-	if err := p.c.bundle.pipe.Close(); err != nil { // as it is when we are killed
+	if err := p.bundle.pipe.Close(); err != nil { // as it is when we are killed
 		t.Error(err)
 	}
-	within("it waits on", func() bool { return !p.init.Alive() })
-	if err := p.giveUp(t.Context()); err != nil || len(left()) > 0 {
+	within("it waits on", func() bool { return !p.Init.Alive() })
+	if err := p.Discard(t.Context()); err != nil || len(left()) > 0 {
 		t.Errorf("%v; left %q", err, left())
 	}
 
@@ -582,7 +581,7 @@ func TestAhead(t *testing.T) {
 		}
 		if err == nil {
 			err = m.Delete(t.Context(), id)
-		} else if errors.Is(err, errStuck) {
+		} else if errors.Is(err, box.ErrStuck) {
 			t.Error(err)
 		}
 		if len(left()) > 0 || len(descendants(os.Getpid())) > 0 {

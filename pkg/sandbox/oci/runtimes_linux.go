@@ -22,15 +22,15 @@ type kind struct {
 	env []string
 	// stdin: the init's socket is its standard input. Others hand on descriptor 3.
 	stdin bool
-	// ahead: it can be started before its bundle is made, waits for its config, and needs nothing of it once the init runs.
-	ahead bool
+	// early: it can be started before its bundle is made, waits for its config, and needs nothing of it once the init runs.
+	early bool
 	// whole: the runtime itself, and the kernel it brings along, run in the cgroup that limits the program. With others the init
 	// stays outside, and the program joins.
 	whole bool
 	// kernel: it brings one along. Walls of the host's kernel are then not the program's.
 	kernel bool
-	// consoles: its kernel hands out no end of a terminal, and takes one from the runtime's exec only.
-	consoles bool
+	// relays: its kernel hands out no end of a terminal, and takes one from the runtime's exec only.
+	relays bool
 	// devices: it makes /dev itself.
 	devices bool
 	// unified: of machines that have v1 hierarchies it refuses some (those with a v2 tree besides), and puts containers at the
@@ -38,19 +38,19 @@ type kind struct {
 	unified bool
 	oldest  version // that will do
 	get     string  // how to get it
-	// rooted says why a plain user can not have it.
+	// rooted says why an ordinary user can not have it.
 	rooted string
 	// unfit says why it can not be driven at all.
 	unfit string
 }
 
-// notSeen: nobody has looked at what it does there.
+// notSeen: what it does there is not known.
 const notSeen = "this backend has not been tried with it in a user namespace"
 
 // runtimes that are known, in the order in which they are looked for.
 var runtimes = []kind{
 	{
-		name: "runc", file: "runc", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, ahead: true,
+		name: "runc", file: "runc", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, early: true,
 		// It does one thing after the other, and little of that before it only waits.
 		env:    []string{"GOMAXPROCS=1", "GOGC=800"},
 		oldest: version{1, 1}, get: "apt-get install runc",
@@ -58,7 +58,7 @@ var runtimes = []kind{
 	{name: "crun", file: "crun", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, rooted: notSeen, oldest: version{1, 0}, get: "apt-get install crun"},
 	{name: "youki", file: "youki", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, rooted: notSeen, oldest: version{0, 3}, get: "a release of https://github.com/youki-dev/youki on PATH"},
 	{
-		name: "runsc", file: "runsc", tier: sandbox.TierGVisor, stdin: true, whole: true, kernel: true, consoles: true, devices: true,
+		name: "runsc", file: "runsc", tier: sandbox.TierGVisor, stdin: true, whole: true, kernel: true, relays: true, devices: true,
 		// Its network is a loopback and nothing else; the namespace that it is given is empty in any case. Its cgroup is the one
 		// that it is started in.
 		global: []string{"--network", "none", "--ignore-cgroups", "--overlay2", "none"},

@@ -136,7 +136,7 @@ func TestRefusals(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v := b.cgroups.Version(); name == "crun" && v == "v2" {
+		if v := b.host.Cgroups.Version(); name == "crun" && v == "v2" {
 			t.Logf("%s suits this machine's cgroups", name)
 		} else {
 			m := sandbox.NewManager(b, sandbox.Options{})
@@ -162,11 +162,11 @@ func TestBundle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := &blueprint{
-			kind: byName(runtime), spec: &sandbox.Spec{User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits()}, inmate: housed(sandbox.DefaultUser, 5000, 5001),
+		b := &bundlePlan{
+			kind: byName(runtime), spec: &sandbox.Spec{User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits()}, init: rootInit(sandbox.DefaultUser, 5000, 5001),
 			dir: "/b", scratch: "/s", network: "/n", filter: filter,
 		}
-		f, err := b.furnish(nil)
+		f, err := b.bundleParts(nil)
 		if err != nil {
 			t.Fatal(err)
 		}

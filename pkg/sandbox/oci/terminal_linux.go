@@ -18,51 +18,55 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 )
 
-// console is a terminal in a container whose kernel can take one from the runtime only: the runtime's exec puts our init's
-// executable on it a second time, and that runs the program. The runtime hands on what the terminal says: that somebody typed Ctrl-C, that it has
-// another size.
-type console struct {
+// terminalRelay is a terminal in a container whose kernel can take one from the runtime only: the runtime's exec puts our init's
+// executable on it a second time, and that runs the program. The runtime hands on what the terminal says: that Ctrl-C was typed, that it
+// has another size.
+type terminalRelay struct {
 	name  string        // of the socket where the container's init is found
 	ended chan struct{} // closes with the runtime's exec
 	kill  func()        // ends it
 }
 
-// pollPause is how often a file is looked for that the runtime is about to write.
-const pollPause = 2 * time.Millisecond
+// pollInterval is how often a file is looked for that the runtime is about to write.
+const pollInterval = 2 * time.Millisecond
 
-// startOnConsole runs a program on a terminal of its own.
-func (p *phase) startOnConsole(ctx context.Context, m *initproto.Exec) (*spawn.Program, error) {
+// RunOnTerminal runs a program on a terminal of its own.
+func (c *container) RunOnTerminal(ctx context.Context, m *initproto.Exec) (*spawn.Program, error) {
 	master, slave, err := openTerminal(m.Rows, m.Cols)
 	if err != nil {
 		return nil, failure("open terminal", "terminal", err)
 	}
-	c, err := p.openConsole(ctx, m.ID, master, slave)
+	relay, err := c.openRelay(ctx, m.ID, master, slave)
 	_ = slave.Close()
 	if err != nil {
 		_ = master.Close()
-		if p.ends(ctx) {
+		if c.isEnding(ctx) {
 			err = errors.Join(spawn.ErrGone, err)
 		}
 		return nil, err
 	}
-	m.Console = c.name
-	program, err := p.init.RunConsole(ctx, m, master)
+	m.Relay = relay.name
+	program, err := c.Init.RunOnTerminal(ctx, m, master)
 	if err != nil {
-		c.kill()
+		relay.kill()
 	}
 	return program, err
 }
 
-// ends reports whether it was the container's end that kept a console from being opened: the init goes with the last of its programs, and
-// does not know yet that another one is to come. The runtime may hear of that end before we do.
-func (p *phase) ends(ctx context.Context) bool {
+// endingTimeout is how long an init may take to notice that it is done.
+const endingTimeout = 500 * time.Millisecond
+
+// isEnding reports whether it was the container's end that kept a relay from being opened: the init goes with the last of its programs,
+// and does not know yet that another one is to come. The runtime may find out about that end before we do.
+func (c *container) isEnding(ctx context.Context) bool {
 	select {
-	case <-p.init.Done():
+	case <-c.Init.Done():
 		return true
 	case <-ctx.Done():
-	case <-time.After(initPatience):
+	case <-time.After(endingTimeout):
 	}
 	return false
 }
@@ -99,61 +103,61 @@ func openTerminal(rows, cols uint16) (master, slave *os.File, err error) {
 	return master, slave, nil
 }
 
-// openConsole has the runtime put a console on a terminal, and returns when the runtime hands on what that says.
-func (p *phase) openConsole(ctx context.Context, id uint64, master, slave *os.File) (*console, error) {
-	file := filepath.Join(p.c.dir, "console"+strconv.FormatUint(id, 10))
-	name := "console-" + rand.Text()
+// openRelay has the runtime put a relay on a terminal, and returns when the runtime hands on what that says.
+func (c *container) openRelay(ctx context.Context, id uint64, master, slave *os.File) (*terminalRelay, error) {
+	file := filepath.Join(c.dir, "relay"+strconv.FormatUint(id, 10))
+	name := "relay-" + rand.Text()
 	none := []string{}
 	text, err := json.Marshal(process{
-		Terminal: true, User: user{UID: p.i.spec.User.UID, GID: p.i.spec.User.GID, Umask: 0o022}, Args: []string{spawn.Name},
-		Env: append(spawn.ConsoleEnviron(), "PATH="+initDir, spawn.ConsoleVariable+"="+name), Cwd: "/",
+		Terminal: true, User: user{UID: c.i.Spec.User.UID, GID: c.i.Spec.User.GID, Umask: 0o022}, Args: []string{spawn.Name},
+		Env: append(spawn.RelayEnviron(), "PATH="+initDir, spawn.RelayVariable+"="+name), Cwd: "/",
 		Capabilities: capabilities{none, none, none, none, none}, NoNewPrivileges: true,
 	})
 	if err != nil {
-		return nil, failure("make console", "terminal", err)
+		return nil, failure("make terminal relay", "terminal", err)
 	}
-	if err := p.c.work.bench.Do(func() error { return os.WriteFile(file, text, 0o600) }); err != nil {
-		return nil, failure("make console", "terminal", err)
+	if err := c.ns.bench.Do(func() error { return os.WriteFile(file, text, 0o600) }); err != nil {
+		return nil, failure("make terminal relay", "terminal", err)
 	}
-	args := append([]string{"--root", p.c.work.stateDir()}, p.c.kind.global...)
-	cmd := exec.Command(p.c.runtime, append(args, "exec", "--process", file, "--pid-file", file+".pid", p.c.id)...)
+	args := append([]string{"--root", c.ns.stateDir()}, c.kind.global...)
+	cmd := exec.Command(c.runtime, append(args, "exec", "--process", file, "--pid-file", file+".pid", c.id)...)
 	cmd.Env, cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ(), "/", slave, slave, slave
-	// It is who hears what is typed.
+	// It gets the signals of what is typed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := p.c.enter(cmd.SysProcAttr, p.group, cmd.Start); err != nil {
-		return nil, failure("start "+p.c.runtime, "terminal", err)
+	if err := c.enter(cmd.SysProcAttr, c.Group, cmd.Start); err != nil {
+		return nil, failure("start "+c.runtime, "terminal", err)
 	}
-	c := &console{name: name, ended: make(chan struct{}), kill: func() { _ = cmd.Process.Kill() }}
-	p.opening.Lock()
-	p.consoles = append(p.consoles, c)
-	p.opening.Unlock()
+	relay := &terminalRelay{name: name, ended: make(chan struct{}), kill: func() { _ = cmd.Process.Kill() }}
+	c.opening.Lock()
+	c.relays = append(c.relays, relay)
+	c.opening.Unlock()
 	go func() {
-		defer close(c.ended)
+		defer close(relay.ended)
 		_ = cmd.Wait() // how the program ended, the init knows better
 	}()
-	err = p.awaitConsole(ctx, c, file+".pid")
-	_ = p.c.work.bench.Do(func() error { return errors.Join(os.Remove(file), os.Remove(file+".pid")) })
+	err = c.waitForRelay(ctx, relay, file+".pid")
+	_ = c.ns.bench.Do(func() error { return errors.Join(os.Remove(file), os.Remove(file+".pid")) })
 	if err == nil {
-		return c, nil
+		return relay, nil
 	}
-	c.kill()
-	<-c.ended
+	relay.kill()
+	<-relay.ended
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	said := make([]byte, maxSaid)
+	printed := make([]byte, maxPrinted)
 	_ = master.SetReadDeadline(time.Now().Add(time.Second)) // what it printed is there by now, and then the terminal hangs up
-	n, _ := master.Read(said)
-	return nil, failure(p.c.kind.name+" exec", "terminal", fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(said[:n]), []byte("?"))))
+	n, _ := master.Read(printed)
+	return nil, failure(c.kind.name+" exec", "terminal", fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(printed[:n]), []byte("?"))))
 }
 
-// awaitConsole waits for the file that the runtime writes when all is in place.
-func (p *phase) awaitConsole(ctx context.Context, c *console, file string) error {
-	tick := time.NewTicker(pollPause)
+// waitForRelay waits for the file that the runtime writes when all is in place.
+func (c *container) waitForRelay(ctx context.Context, relay *terminalRelay, file string) error {
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		var text []byte
-		_ = p.c.work.bench.Do(func() (err error) {
+		_ = c.ns.bench.Do(func() (err error) {
 			text, err = os.ReadFile(file)
 			return err
 		})
@@ -161,7 +165,7 @@ func (p *phase) awaitConsole(ctx context.Context, c *console, file string) error
 			return nil
 		}
 		select {
-		case <-c.ended:
+		case <-relay.ended:
 			return errors.New("it has ended")
 		case <-ctx.Done():
 			return ctx.Err()
@@ -170,29 +174,31 @@ func (p *phase) awaitConsole(ctx context.Context, c *console, file string) error
 	}
 }
 
-// killConsoles ends those who put programs on terminals. It comes before the end of the container, of which they would complain, on the terminal.
-func (p *phase) killConsoles() (list []*console) {
-	p.opening.Lock()
-	defer p.opening.Unlock()
-	for _, c := range p.consoles {
-		c.kill()
+// KillRelays ends the relays. It comes before the end of the container, of which they would complain, on the terminal.
+func (c *container) KillRelays() {
+	c.opening.Lock()
+	defer c.opening.Unlock()
+	for _, relay := range c.relays {
+		relay.kill()
 	}
-	return p.consoles
 }
 
-// closeConsoles waits until they are gone, and then ends the init, which with them has not ended by itself.
-func (p *phase) closeConsoles() error {
-	list := p.killConsoles()
-	late := time.After(cleanupPatience)
-	for _, c := range list {
+// CloseRelays waits until they are gone, and then ends the init, which with them has not ended by itself.
+func (c *container) CloseRelays() error {
+	c.KillRelays()
+	c.opening.Lock()
+	list := c.relays
+	c.opening.Unlock()
+	late := time.After(cleanupTimeout)
+	for _, relay := range list {
 		select {
-		case <-c.ended:
+		case <-relay.ended:
 		case <-late:
-			return failure("end console", "cleanup", errStuck)
+			return failure("end terminal relay", "cleanup", box.ErrStuck)
 		}
 	}
-	if len(list) > 0 && p.init != nil {
-		p.init.Kill()
+	if len(list) > 0 && c.Init != nil {
+		c.Init.Kill()
 	}
 	return nil
 }

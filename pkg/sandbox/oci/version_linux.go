@@ -58,13 +58,13 @@ func parseVersion(text string) (version, bool) {
 	return v, len(v) > 0
 }
 
-// check finds out whether a runtime is new enough. Asking it takes as long as a small sandbox, so what it said is kept for as long
-// as its file stays what it is.
+// check finds out whether a runtime is new enough. The query takes as long as a small sandbox, so the answer is kept for as long as the
+// file stays what it is.
 func (f *found) check(ctx context.Context, cacheDir string) {
 	if f.reason != "" || f.version != "" {
 		return
 	}
-	text, err := f.askOnce(ctx, cacheDir)
+	text, err := f.queryVersionOnce(ctx, cacheDir)
 	if err != nil {
 		f.reason, f.remedy = fmt.Sprintf("%s does not say its version: %v", f.path, err), f.get
 		return
@@ -79,8 +79,8 @@ func (f *found) check(ctx context.Context, cacheDir string) {
 	}
 }
 
-// answer is what is kept of a runtime's answer.
-type answer struct {
+// versionAnswer is what is kept of a runtime's answer.
+type versionAnswer struct {
 	Path, Stamp, Text string
 }
 
@@ -93,7 +93,7 @@ func stamp(path string) (string, error) {
 	return fmt.Sprintf("%x.%x.%x.%x.%x", st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano()), nil
 }
 
-func (f *found) askOnce(ctx context.Context, cacheDir string) (string, error) {
+func (f *found) queryVersionOnce(ctx context.Context, cacheDir string) (string, error) {
 	now, err := stamp(f.path)
 	if err != nil {
 		return "", err
@@ -102,31 +102,31 @@ func (f *found) askOnce(ctx context.Context, cacheDir string) (string, error) {
 	if a, ok := readAnswer(file); ok && a.Path == f.path && a.Stamp == now {
 		return a.Text, nil
 	}
-	text, err := ask(ctx, f.path)
+	text, err := queryVersion(ctx, f.path)
 	if err != nil {
 		return "", err
 	}
-	if b, err := json.Marshal(answer{f.path, now, text}); err == nil {
-		keep(file, b) // or it is asked again
+	if b, err := json.Marshal(versionAnswer{f.path, now, text}); err == nil {
+		writeAnswer(file, b) // on an error the runtime is queried again
 	}
 	return text, nil
 }
 
-// readAnswer believes what nobody but us could have written.
-func readAnswer(file string) (a answer, ok bool) {
+// readAnswer believes what only this user could have written.
+func readAnswer(file string) (a versionAnswer, ok bool) {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return a, false
 	}
 	defer f.Close()
 	var st unix.Stat_t
-	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 || st.Size > maxSaid {
+	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 || st.Size > maxPrinted {
 		return a, false
 	}
 	return a, json.NewDecoder(f).Decode(&a) == nil
 }
 
-func keep(file string, b []byte) {
+func writeAnswer(file string, b []byte) {
 	f, err := os.CreateTemp(filepath.Dir(file), "runtime-*.tmp")
 	if err != nil {
 		return
@@ -143,14 +143,14 @@ func keep(file string, b []byte) {
 	}
 }
 
-// askPatience is how long a runtime may take to say what it is; maxSaid is how much it may say.
+// versionTimeout is how long a runtime may take to print its version; maxPrinted is how much it may print.
 const (
-	askPatience = 10 * time.Second
-	maxSaid     = 8 << 10
+	versionTimeout = 10 * time.Second
+	maxPrinted     = 8 << 10
 )
 
-func ask(ctx context.Context, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askPatience)
+func queryVersion(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "--version")
 	cmd.Env = environ()
@@ -159,7 +159,7 @@ func ask(ctx context.Context, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return string(out[:min(len(out), maxSaid)]), nil
+	return string(out[:min(len(out), maxPrinted)]), nil
 }
 
 // environ is the runtime's own environment: nothing of ours is its business, nor that of the log it may write.

@@ -12,14 +12,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// shelf opens the files of a private directory. A program that does not keep to it can move the directory away: what was
-// opened once stays it.
-type shelf struct {
+// privateDir opens the files of a private directory. A program that does not keep to it can move the directory away: the descriptor stays
+// that of the directory.
+type privateDir struct {
 	mu  sync.RWMutex
 	top int // descriptor; -1 once closed
 }
 
-func (s *shelf) use(f func(fd int) error) error {
+func (s *privateDir) use(f func(fd int) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.top < 0 {
@@ -28,7 +28,7 @@ func (s *shelf) use(f func(fd int) error) error {
 	return f(s.top)
 }
 
-func (s *shelf) close() {
+func (s *privateDir) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.top >= 0 {
@@ -37,17 +37,17 @@ func (s *shelf) close() {
 	s.top = -1
 }
 
-// scratch is shared with the whole host, which hard links may lead to.
-func (i *instance) scratch() *files.Scratch {
+// scratchFiles are shared with the whole host, which hard links may lead to.
+func (i *instance) scratchFiles() *files.Scratch {
 	return &files.Scratch{Place: files.Tree{Opener: files.Held{Use: i.files.use, Owner: -1}, Shared: true}, Backend: Name, Failure: failure, Full: "free some space on the host's disk"}
 }
 
 // Put makes files in the private directory.
 func (i *instance) Put(ctx context.Context, list []sandbox.File) error {
-	return i.scratch().Put(ctx, list)
+	return i.scratchFiles().Put(ctx, list)
 }
 
 // Take hands out files of the private directory.
 func (i *instance) Take(ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
-	return i.scratch().Take(ctx, s, each)
+	return i.scratchFiles().Take(ctx, s, each)
 }

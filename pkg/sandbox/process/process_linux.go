@@ -7,9 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,51 +15,45 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
-	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
-	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
 // Name is what --backend calls this backend.
 const Name = "process"
 
-// patience bounds the removal of what a process leaves.
-const patience = time.Second
-
 // Options configure a Backend; the zero value serves.
 type Options struct{}
 
 // Backend runs processes on the host.
-type Backend struct {
-	cgroups *cgroup.Tree
-	place   *launch.Claim
-}
+type Backend struct{ host *box.Host }
 
 var (
 	_ sandbox.Backend  = (*Backend)(nil)
 	_ sandbox.Instance = (*instance)(nil)
 	_ sandbox.Filer    = (*instance)(nil)
-	_ launch.Phase     = (*phase)(nil)
+	_ box.Kind         = (*instance)(nil)
 )
 
-// New looks at the machine and claims nothing yet.
+// New looks at the machine and registers nothing yet.
 func New(Options) (*Backend, error) {
-	tree, err := cgroup.Open()
+	h, err := box.NewHost(Name, box.Options{}, rootless.Self{}, cgroup.Options{})
 	if err != nil {
-		return nil, failure("look at cgroups", "cgroup", err)
+		return nil, err
 	}
-	return &Backend{tree, launch.NewClaim(Name, tree)}, nil
+	return &Backend{h}, nil
 }
 
-func failure(op, stage string, err error) error { return launch.Failure(Name, op, stage, err) }
+func failure(op, stage string, err error) error { return faults.Wrap(Name, op, stage, err) }
 
 // Name is "process".
 func (b *Backend) Name() string { return Name }
 
 // hasCgroups reports whether all three limits can be the kernel's.
 func (b *Backend) hasCgroups() bool {
-	return b.cgroups.Has(cgroup.Memory) && b.cgroups.Has(cgroup.Pids) && b.cgroups.Has(cgroup.CPU)
+	return !b.host.Counts.Short()
 }
 
 // Probe says how little this backend promises.
@@ -79,7 +70,7 @@ func (b *Backend) Probe(context.Context) sandbox.Isolation {
 	polled := []sandbox.Control{sandbox.ControlWall}
 	if b.hasCgroups() {
 		polled = append(polled, sandbox.ControlCPUTime, sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU)
-		if b.cgroups.Has(cgroup.Swap) {
+		if b.host.Cgroups.Has(cgroup.Swap) {
 			polled = append(polled, sandbox.ControlSwap)
 		}
 	}
@@ -131,7 +122,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	if err := refuse(spec); err != nil {
 		return nil, err
 	}
-	sup, err := b.place.Take()
+	sup, err := b.host.Register()
 	if err != nil {
 		return nil, err
 	}
@@ -139,8 +130,8 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	if err != nil {
 		return nil, failure("make directory", "scratch", err)
 	}
-	i := &instance{b: b, supervisor: sup, spec: spec, dir: dir, iso: b.Probe(ctx), phases: map[string]*phase{}}
-	i.files.top = -1
+	i := &instance{Instance: box.NewInstance(b.host, sup, nil, spec, b.Probe(ctx)), b: b, dir: dir, files: privateDir{top: -1}}
+	i.Kind, i.Cleanup = i, i.removeDir
 	for _, d := range files.Parts {
 		if err == nil {
 			err = os.Mkdir(filepath.Join(dir, d.Name), 0o700)
@@ -157,102 +148,51 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 
 // Collect finds what dead supervisors left behind and, unless dryRun, removes it.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
-	return b.place.Collect(ctx, dryRun)
+	return b.host.Collect(ctx, dryRun)
 }
 
-// Close gives up the claim. Every instance must be destroyed. Twice is fine.
-func (b *Backend) Close() error { return b.place.Close() }
+// Close ends the registration. Every instance must be destroyed. Twice is fine.
+func (b *Backend) Close() error { return b.host.Close() }
 
-// instance is a private directory and the inits that run in it.
+// instance is a private directory and the inits that run in it. It is its own box.Kind.
 type instance struct {
-	b          *Backend
-	supervisor *supervisor.Supervisor
-	spec       *sandbox.Spec
-	iso        sandbox.Isolation
-	dir        string
-	files      shelf
-	execs      atomic.Uint64
-
-	mu        sync.Mutex
-	phases    map[string]*phase
-	destroyed bool
+	*box.Instance
+	b     *Backend
+	dir   string
+	files privateDir
 }
 
-// phase is an init, the processes it has started, and their cgroup if there is one.
-type phase struct {
-	i      *instance
-	name   string
-	init   *spawn.Init
-	group  *cgroup.Group
-	join   []*os.File
-	born   *os.File    // what programs are born in instead, where the kernel lets them; or nil
-	tasks  int         // guarded by instance.mu
-	killed atomic.Bool // by us; an init that nobody killed ends with its last process
-
-	once  sync.Once
-	final monitor.Sample
-	err   error
-}
-
-// Isolation is what this sandbox really has.
-func (i *instance) Isolation() sandbox.Isolation { return i.iso }
-
-// enter finds the phase a process belongs to, or makes it.
-func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*phase, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.destroyed {
-		return nil, &sandbox.Error{Backend: Name, Op: "start", Kind: sandbox.ErrState, Err: errors.New("the sandbox is destroyed")}
-	}
-	if p := i.phases[name]; p != nil {
-		select {
-		case <-p.init.Done():
-		default:
-			p.tasks++
-			return p, nil
-		}
-	}
-	p := &phase{i: i, name: name, tasks: 1}
+// NewPhase starts an init and, where all three limits can be the kernel's, makes a cgroup for what it will run.
+func (i *instance) NewPhase() (p *box.Phase, err error) {
+	p = box.NewPhase(i.Instance)
+	p.NoPIDNS = true
 	if i.b.hasCgroups() {
-		group := i.supervisor.NewGroup()
-		if err := group.Make(cgroup.Limits{CPU: l.CPUs, Memory: uint64(l.Memory), Pids: l.Processes}); err != nil {
-			return nil, failure("make cgroup", "cgroup", err)
+		group := i.Supervisor.NewGroup()
+		if err := p.MakeGroup(group); err != nil {
+			return p, err
 		}
-		p.group = group
-		p.born = group.Birthplace()
-		var err error
-		if p.join, err = group.JoinFiles(); err != nil {
-			_, cleanErr := p.Finish(ctx)
-			return nil, errors.Join(failure("open cgroup", "cgroup", err), cleanErr)
+		p.Born = group.OpenForClone()
+		if err := p.OpenJoinFiles(); err != nil {
+			return p, err
 		}
 	}
-	init, err := spawn.Start(spawn.Options{})
-	if err == nil {
-		if _, err = init.Setup(ctx, &initproto.Setup{Root: -1, Scratch: -1}, nil); err == nil {
-			p.init = init
-		}
-	}
-	if err != nil {
-		_, cleanErr := p.Finish(ctx)
-		return nil, errors.Join(failure("start init", "process", err), cleanErr)
-	}
-	i.phases[name] = p
-	return p, nil
+	p.Init, err = spawn.Start(spawn.Options{})
+	return p, failure("start init", "process", err)
 }
 
-// Leave gives up a process's place and reports whether it was the last.
-func (p *phase) Leave() (last bool) {
-	p.i.mu.Lock()
-	defer p.i.mu.Unlock()
-	p.tasks--
-	if p.tasks > 0 {
-		return false
-	}
-	if p.i.phases[p.name] == p {
-		delete(p.i.phases, p.name)
-	}
-	return true
+// SetUp tells the init that there is nothing to build.
+func (i *instance) SetUp(ctx context.Context, p *box.Phase, _ sandbox.NetworkMode) error {
+	p.Asked, p.InitPID = true, p.Init.PID()
+	_, err := p.Init.Setup(ctx, &initproto.Setup{Root: -1, Scratch: -1}, nil)
+	p.Failed = err != nil
+	return failure("start init", "process", err)
 }
+
+// Admit: a phase takes any process.
+func (i *instance) Admit(*box.Phase, *sandbox.Process) error { return nil }
+
+// Started: nothing is prepared for the next process.
+func (i *instance) Started(*box.Phase, *sandbox.Process) {}
 
 // inside is where a place of the sandbox is on the host.
 func (i *instance) inside(p string) string {
@@ -262,132 +202,23 @@ func (i *instance) inside(p string) string {
 	return p
 }
 
-// maxTries bounds how often a process may come too late for its phase.
-const maxTries = 16
-
-// Start runs a process in its phase.
-func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
-	for tries := 1; ; tries++ {
-		ph, err := i.enter(ctx, p.Phase, p.Limits)
-		if err != nil {
-			return nil, err
-		}
-		t, err := i.startIn(ctx, ph, p)
-		// The last of its processes ended, and the init with it, just when this one came.
-		if errors.Is(err, spawn.ErrGone) && !ph.killed.Load() && ctx.Err() == nil && tries < maxTries {
-			<-ph.init.Done() // its socket has ended; now everybody knows
-			continue
-		}
-		return t, err
-	}
-}
-
-func (i *instance) startIn(ctx context.Context, ph *phase, p *sandbox.Process) (sandbox.Task, error) {
+// Describe has the process find the private directory in place of the scratch.
+func (i *instance) Describe(_ *box.Phase, p *sandbox.Process, m *initproto.Exec) {
 	here := *p
 	here.Env = maps.Clone(p.Env)
 	here.Env["HOME"] = i.inside(p.Env["HOME"])
 	here.Env["TMPDIR"] = i.inside(sandbox.TmpDir)
-	files := uint64(p.Limits.OpenFiles)
-	m := &initproto.Exec{
-		ID: i.execs.Add(1), Paths: spawn.Candidates(p.Args[0], p.Env["PATH"]), Args: p.Args, Env: here.Environ(), Dir: i.inside(p.Workdir),
-		Rlimits: launch.Within([]initproto.Rlimit{
-			{Resource: unix.RLIMIT_CORE, Soft: 1, Max: 1}, // 1, not 0: a core handler behind a pipe ignores 0
-			{Resource: unix.RLIMIT_NOFILE, Soft: files, Max: files},
-			{Resource: unix.RLIMIT_FSIZE, Soft: uint64(i.spec.Limits.Disk), Max: uint64(i.spec.Limits.Disk)},
-		}),
-	}
-	if p.TTY != nil {
-		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
-	}
-	program, err := ph.init.Run(ctx, m, ph.join, ph.born, nil)
-	if err != nil {
-		err = launch.StartFailure(Name, err)
-		if ph.Leave() {
-			_, finishErr := ph.Finish(ctx)
-			err = errors.Join(err, finishErr)
-		}
-		return nil, err
-	}
-	return launch.New(program, ph), nil
-}
-
-// Finish ends the init, which ends all that descends from it, and removes the cgroup with whatever
-// has got away from it. Idempotent.
-func (p *phase) Finish(ctx context.Context) (monitor.Sample, error) {
-	p.once.Do(func() {
-		if p.init != nil {
-			// Without a cgroup, what an init has not killed when it is killed itself lives on: on a slow machine it needs its time.
-			ends := patience
-			if p.group == nil {
-				ends = 5 * patience
-			}
-			insist := time.AfterFunc(ends, p.init.Kill)
-			defer insist.Stop()
-			p.init.HangUp()
-			if !p.init.Reap(ends+patience, nil) {
-				p.err = failure("end init", "cleanup", errors.New("it is in the kernel where no signal reaches it"))
-			}
-		}
-		for _, f := range append(p.join, p.born) {
-			_ = f.Close() // nil is fine
-		}
-		if p.group == nil {
-			return
-		}
-		if st, err := p.group.Final(); err == nil {
-			p.final = launch.Sample(st)
-		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-		defer cancel()
-		p.err = errors.Join(p.err, failure("remove cgroup", "cgroup", p.group.Remove(ctx)))
+	m.Env, m.Dir = here.Environ(), i.inside(p.Workdir)
+	open, disk := uint64(p.Limits.OpenFiles), uint64(i.Spec.Limits.Disk)
+	m.Rlimits = box.Within([]initproto.Rlimit{
+		{Resource: unix.RLIMIT_CORE, Soft: 1, Max: 1}, // 1, not 0: a core handler behind a pipe ignores 0
+		{Resource: unix.RLIMIT_NOFILE, Soft: open, Max: open},
+		{Resource: unix.RLIMIT_FSIZE, Soft: disk, Max: disk},
 	})
-	return p.final, p.err
 }
 
-// Live is what the phase uses now.
-func (p *phase) Live() (monitor.Sample, error) {
-	if p.group == nil {
-		return monitor.Sample{}, errors.New("no cgroup to count in")
-	}
-	st, err := p.group.Stat()
-	return launch.Sample(st), err
-}
-
-// Kill ends the whole phase: the init, on losing its supervisor, kills its descendants; the cgroup
-// holds those it can not find.
-func (p *phase) Kill() error {
-	p.killed.Store(true)
-	p.init.HangUp()
-	if p.group != nil {
-		return failure("kill cgroup", "cgroup", p.group.Kill())
-	}
-	return nil
-}
-
-// Killed reports whether it was us who ended it.
-func (p *phase) Killed() bool { return p.killed.Load() }
-
-// Sound: its files are on the host's own file system, which tells the program itself of errors.
-func (p *phase) Sound() error { return nil }
-
-// Destroy kills whatever runs and removes everything. It may be called in any state, twice.
-func (i *instance) Destroy(ctx context.Context) error {
-	i.mu.Lock()
-	if i.destroyed {
-		i.mu.Unlock()
-		return nil
-	}
-	i.destroyed = true
-	alive := make([]*phase, 0, len(i.phases))
-	for _, p := range i.phases {
-		alive = append(alive, p)
-	}
-	i.mu.Unlock()
-	var errs []error
-	for _, p := range alive {
-		_, err := p.Finish(ctx)
-		errs = append(errs, err)
-	}
+// removeDir removes the private directory.
+func (i *instance) removeDir(ctx context.Context) error {
 	i.files.close()
-	return errors.Join(append(errs, failure("remove directory", "scratch", removal.Tree(ctx, i.dir)))...)
+	return failure("remove directory", "scratch", removal.Tree(ctx, i.dir))
 }

@@ -142,7 +142,7 @@ func TestMalformed(t *testing.T) {
 }
 
 func TestMessages(t *testing.T) {
-	e := &Exec{Phase: "run", Policy: seccomp.Policy{Notify: true, DenySetID: true}, Exec: initproto.Exec{Args: []string{"a\xff\x00b", ""}, Env: []string{"X=\xfe"}, Dir: "/workspace", UID: 1000, Birthplace: -1, Stdio: [3]int{-1, -1, -1}}}
+	e := &Exec{Phase: "run", Policy: seccomp.Policy{Notify: true, DenySetID: true}, Exec: initproto.Exec{Args: []string{"a\xff\x00b", ""}, Env: []string{"X=\xfe"}, Dir: "/workspace", UID: 1000, IntoCgroup: -1, Stdio: [3]int{-1, -1, -1}}}
 	got, err := DecodeExec(e.Encode())
 	if err != nil || got.Phase != "run" || got.Policy != e.Policy || !slices.Equal(got.Args, e.Args) || !slices.Equal(got.Env, e.Env) || got.UID != 1000 {
 		t.Errorf("%+v, %v", got, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
 
 // Forbidden is where a program's process tries to make a character device with the number 0, which every user may make where they may write (the
@@ -164,7 +164,7 @@ func (p *Program) Failure(err error) error {
 			return iso.Check(p.Require, true)
 		}
 	}
-	return launch.StartFailure(p.Backend, err)
+	return faults.Start(p.Backend, err)
 }
 
 // ExamineLimits is Examine for a program that the host does not see: only the limits around it are read back.

@@ -53,7 +53,7 @@ func Landlock(spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) (
 		grant(p, landRead|landMake|landWrite)
 	}
 	if uncounted {
-		// Whoever may write to it gets shared memory of /dev/zero that no process shows as its own: see seccomp.Policy.
+		// A program that may write to it gets shared memory of /dev/zero that no process shows as its own: see seccomp.Policy.
 		for _, d := range Devices {
 			if d.Name != "zero" {
 				grant("/dev/"+d.Name, landWrite|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)

@@ -15,7 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/idmap"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/etc"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/launch"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
 
 // part is something that is mounted into a root: a directory of the host, or /dev.
@@ -55,7 +55,7 @@ func lay(backend string, spec *sandbox.Spec, owner int, confined bool) (_ *layou
 		}
 	}
 	// Only an image's files may be shown as the user's own: the host's, and a given directory's, would become readable
-	// where only root may read them. A confined bench shows a directory's files with the owners that they have.
+	// where only root may read them. A confined helper shows a directory's files with the owners that they have.
 	if owner >= 0 && spec.Root.From.Reference == "" && (!confined || spec.Root.Dir == "") {
 		return nil, &sandbox.Error{
 			Backend: backend, Op: "writable root", Kind: sandbox.ErrUnsupported, Stage: "rootfs",
@@ -65,17 +65,17 @@ func lay(backend string, spec *sandbox.Spec, owner int, confined bool) (_ *layou
 	}
 	l := &layout{backend: backend, lower: -1, confined: confined}
 	if l.base, err = newSkeleton(); err != nil {
-		return nil, launch.Failure(backend, "lay out root", "rootfs", err)
+		return nil, faults.Wrap(backend, "lay out root", "rootfs", err)
 	}
 	l.base.owner = owner
 	if confined {
-		owner = -1 // it can not show what is anybody's as somebody else's
+		owner = -1 // it can not show the files of one user as those of another
 	}
 	defer func() {
 		if err != nil {
 			l.close()
 			if said := new(*sandbox.Error); !errors.As(err, said) {
-				err = launch.Failure(backend, "lay out root", "rootfs", err)
+				err = faults.Wrap(backend, "lay out root", "rootfs", err)
 			}
 		}
 	}()
@@ -127,7 +127,7 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 	if !l.confined {
 		return l.base.opaque("/sys")
 	}
-	// The mark of an opaque directory is not for everybody to set; an empty one is.
+	// The mark of an opaque directory can not be set by every user; an empty one can be made.
 	empty, err := NewMount("tmpfs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"mode", "0755"})
 	if err != nil {
 		return err
@@ -187,8 +187,8 @@ func (l *layout) read(p string) ([]byte, error) {
 }
 
 // plainTarget refuses a root in which a place we mount on is, or lies behind, anything but a
-// directory (F3). An image may have links where the scratch belongs, as some do: base has directories there, which lie above them, so that nobody
-// ever follows one. In a directory of the user's own, somebody would look in vain for what the link leads to.
+// directory (F3). An image may have links where the scratch belongs, as some do: base has directories there, which lie above them, so that no link
+// is ever followed. In a directory of the user's own, what the link leads to would not be found.
 func plainTarget(root int, of *sandbox.Root, target string) error {
 	fd, err := beneath(root, target)
 	if err == nil {
@@ -295,7 +295,7 @@ func (l *layout) openHost(p string, owner int) (fd int, isFile bool, err error) 
 				Backend: l.backend, Op: "root " + p, Stage: "rootfs", Kind: sandbox.ErrInvalid, Err: err, Hint: "a directory that exists, by a path without symbolic links",
 			}
 		}
-		return -1, false, launch.Failure(l.backend, "root "+p, "rootfs", err)
+		return -1, false, faults.Wrap(l.backend, "root "+p, "rootfs", err)
 	}
 	defer f.Close()
 	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -407,12 +407,12 @@ func templateKey(spec *sandbox.Spec) string {
 	return b.String()
 }
 
-// assemble puts a read-only root together in the keeper's namespace and returns where it stands.
-func (k *keeper) assemble(l *layout) (string, error) {
+// assemble puts a read-only root together in the thread's namespace and returns where it stands.
+func (k *mountThread) assemble(l *layout) (string, error) {
 	if err := l.base.seal(unix.MOUNT_ATTR_NODEV); err != nil {
 		return "", err
 	}
-	at, err := k.hold(l.base.fd)
+	at, err := k.attachAnywhere(l.base.fd)
 	if err != nil {
 		return "", err
 	}
@@ -430,7 +430,7 @@ func (k *keeper) assemble(l *layout) (string, error) {
 	return at, nil
 }
 
-func (k *keeper) attach(root string, p part) error {
+func (k *mountThread) attach(root string, p part) error {
 	fd, err := openBeneath(root, p.at)
 	if err != nil {
 		return named(p.at, err)
@@ -459,11 +459,11 @@ func openBeneath(root, p string) (int, error) {
 
 // overlay lays what stands at top, and a layer to write to if there is one, over a whole root.
 // What stood at top is gone afterwards: the overlay keeps what it needs of it.
-func (k *keeper) overlay(top string, lower int, layer string, confined bool) (string, error) {
+func (k *mountThread) overlay(top string, lower int, layer string, confined bool) (string, error) {
 	under := ""
 	if lower >= 0 {
 		var err error
-		if under, err = k.hold(lower); err != nil {
+		if under, err = k.attachAnywhere(lower); err != nil {
 			return "", err
 		}
 		defer k.drop(under)
@@ -476,7 +476,7 @@ func (k *keeper) overlay(top string, lower int, layer string, confined bool) (st
 		return "", err
 	}
 	defer unix.Close(fd)
-	return k.hold(fd)
+	return k.attachAnywhere(fd)
 }
 
 func newOverlay(top, under, layer string, confined bool) (int, error) {
@@ -488,7 +488,7 @@ func newOverlay(top, under, layer string, confined bool) (int, error) {
 		options = append(options, [2]string{"upperdir", path.Join(layer, "upper")}, [2]string{"workdir", path.Join(layer, "work")})
 	}
 	if confined {
-		options = append(options, [2]string{"userxattr", ""}) // the marks that anybody may set
+		options = append(options, [2]string{"userxattr", ""}) // the marks that every user may set
 	}
 	return NewMount("overlay", attrs, options...)
 }
@@ -522,8 +522,8 @@ const layersDir = ".root"
 
 // assembleWritable puts together a root whose changes go to the scratch. It returns a detached copy
 // of the root and one of the scratch, because the given one is used up.
-func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest int, err error) {
-	disk, err := k.hold(scratch)
+func (k *mountThread) assembleWritable(l *layout, scratch int, owner int) (root, rest int, err error) {
+	disk, err := k.attachAnywhere(scratch)
 	if err != nil {
 		return -1, -1, named("scratch", err)
 	}
@@ -541,7 +541,7 @@ func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest
 	if err := giveDir(path.Join(layers, "upper"), owner); err != nil {
 		return -1, -1, err
 	}
-	base, err := k.hold(l.base.fd)
+	base, err := k.attachAnywhere(l.base.fd)
 	if err != nil {
 		return -1, -1, err
 	}
@@ -565,7 +565,7 @@ func (k *keeper) assembleWritable(l *layout, scratch int, owner int) (root, rest
 	return root, rest, nil
 }
 
-// giveDir makes a directory that everybody may read its owner's, whatever the umask is.
+// giveDir makes a directory that every user may read its owner's, whatever the umask is.
 func giveDir(dir string, owner int) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

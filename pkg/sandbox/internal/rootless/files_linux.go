@@ -10,48 +10,48 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 )
 
-// delivery is a scratch whose files the steward opens: it is root where their owner's id means something. The descriptors
-// come back, and what is in the files never goes through the steward.
-type delivery struct {
-	steward *Steward
+// remoteFiles is a scratch whose files the mount helper opens: it is root where their owner's id means something. The descriptors
+// come back, and what is in the files never goes through the helper.
+type remoteFiles struct {
+	helper  *HelperProcess
 	scratch *scratch.Scratch
 	owner   int
 }
 
 // Opener opens the files of a scratch. It holds as long as that does.
-func (s *Steward) Opener(disk *scratch.Scratch, owner int) files.Opener {
-	return delivery{s, disk, owner}
+func (s *HelperProcess) Opener(disk *scratch.Scratch, owner int) files.Opener {
+	return remoteFiles{s, disk, owner}
 }
 
-func (d delivery) ask(o order, want int) (fds []int, err error) {
+func (d remoteFiles) ask(o order, want int) (fds []int, err error) {
 	o.Owner = d.owner
 	err = d.scratch.Use(func(fd int) (err error) {
-		_, fds, err = d.steward.ask(o, []int{fd}, want)
+		_, fds, err = d.helper.ask(o, []int{fd}, want)
 		return err
 	})
 	var errno unix.Errno
 	if errors.As(err, &errno) {
-		err = errno // the rest is told by who asked
+		err = errno // the caller adds the rest
 	}
 	return fds, err
 }
 
-func (d delivery) Create(p string, mode uint32) (int, error) {
+func (d remoteFiles) Create(p string, mode uint32) (int, error) {
 	return one(d.ask(order{What: orderCreate, Path: []byte(p), Perm: mode}, 1))
 }
 
-func (d delivery) Open(p string) (int, error) {
+func (d remoteFiles) Open(p string) (int, error) {
 	return one(d.ask(order{What: orderOpen, Path: []byte(p)}, 1))
 }
 
-func (d delivery) Remove(p string) error {
+func (d remoteFiles) Remove(p string) error {
 	_, err := d.ask(order{What: orderRemove, Path: []byte(p)}, 0)
 	return err
 }
 
-// Settle: the steward closes what it has opened when it has handed that over, and before it takes the next order.
-func (d delivery) Settle() error {
-	_, _, err := d.steward.ask(order{What: orderSettle}, nil, 0)
+// Settle: the helper closes what it has opened when it has sent that, and before it takes the next order.
+func (d remoteFiles) Settle() error {
+	_, _, err := d.helper.ask(order{What: orderSettle}, nil, 0)
 	clone.Settle()
 	return err
 }

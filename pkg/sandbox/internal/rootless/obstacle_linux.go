@@ -12,7 +12,7 @@ import (
 )
 
 // Obstacle says why sandboxes can not be made here at all, and what would change that; "" when they can. Without
-// root, only an attempt can tell: start starts a steward, who is needed anyway.
+// root, only an attempt can tell: start starts a mount helper, which is needed anyway.
 func (w Self) Obstacle(start func() error) (reason, remedy string) {
 	if readNumber("/proc/sys/user/max_user_namespaces") == 0 {
 		return "user namespaces are switched off (user.max_user_namespaces is 0)", "as root: sysctl user.max_user_namespaces=15000"
@@ -90,7 +90,7 @@ func (w Self) OneID() (reason, remedy string) {
 }
 
 // Settings are parameters of a sandbox's own user namespace. As root every sandbox has an id of its own for the kernel
-// to count by. Otherwise what the kernel counts per user counts against whoever started the sandbox as well, and it
+// to count by. Otherwise what the kernel counts per user counts against the user who started the sandbox as well, and it
 // must not use up theirs (R6).
 func (w Self) Settings() []initproto.Setting {
 	if w.Privileged {

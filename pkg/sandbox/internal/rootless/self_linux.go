@@ -18,7 +18,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Identity is who a sandbox's root and user are outside. As root, two ids that nobody else has:
+// Identity is who a sandbox's root and user are outside. As root, two ids that no other sandbox and no user has:
 //
 //	inside   root   user
 //	host     a      a+1      as root
@@ -31,8 +31,8 @@ type Identity struct {
 	Root       int // what Release wants back: as root, the host id of the sandbox's root
 	UIDs, GIDs []syscall.SysProcIDMap
 	Init       int    // the init, on the host
-	Owner      int    // the sandbox's user, as the workshop numbers ids
-	Namespaces uint32 // host id that the namespaces belong to; 0: whoever makes them
+	Owner      int    // the sandbox's user, as the mount helper numbers ids
+	Namespaces uint32 // host id that the namespaces belong to; 0: their maker's
 	Stay       bool   // the init has the user's id
 	KeepGroups bool   // groups can not be dropped
 	Mapper     func(pid int, uids, gids []syscall.SysProcIDMap) error
@@ -101,9 +101,8 @@ func (w Self) Identify(s *supervisor.Supervisor, user sandbox.User, own bool) (*
 	return id, nil
 }
 
-// stewardMaps are the ids of a steward's user namespace: it is root there, and has every id that one of our sandboxes
-// may have.
-func (w Self) stewardMaps() (o spawn.Options) {
+// helperMaps are the ids of a mount helper's user namespace: it is root there, and has every id that one of our sandboxes may have.
+func (w Self) helperMaps() (o spawn.Options) {
 	o.UIDs = []syscall.SysProcIDMap{{ContainerID: 0, HostID: w.UID, Size: 1}}
 	o.GIDs = []syscall.SysProcIDMap{{ContainerID: 0, HostID: w.GID, Size: 1}}
 	if w.Grant == nil {
@@ -153,7 +152,7 @@ func readNumber(file string) int {
 	return n
 }
 
-// Groups says what may be done to have cgroups that limit; move allows this process to be moved for it. Root needs nobody's help.
+// Groups says what may be done to have cgroups that limit; move allows this process to be moved for it. Root needs no help.
 func (w Self) Groups(move bool) cgroup.Options {
 	groups := cgroup.Options{Settle: move, Record: supervisor.Record}
 	if !w.Privileged {

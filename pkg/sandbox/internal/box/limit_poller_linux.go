@@ -1,0 +1,287 @@
+package box
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/census"
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
+)
+
+// How often limits are polled. A core fills memory at a few GiB a second: the less there is left, the sooner the poller looks
+// again, and the overshoot is what is filled between two polls.
+const (
+	fillRate    = 4 << 30 // bytes a second
+	pollSoonest = time.Millisecond
+	pollLatest  = 20 * time.Millisecond
+)
+
+// Counts are the limits that cgroups keep on this machine.
+type Counts struct{ Memory, Pids, CPU, Any bool }
+
+func lookAtCounts(t *cgroup.Tree) Counts {
+	c := Counts{Memory: t.Has(cgroup.Memory), Pids: t.Has(cgroup.Pids), CPU: t.Has(cgroup.CPU)}
+	c.Any = c.Memory || c.Pids || c.CPU
+	return c
+}
+
+// Limits are those that a group keeps.
+func (c Counts) Limits(l sandbox.Limits) (g cgroup.Limits) {
+	if c.Memory {
+		g.Memory = uint64(l.Memory)
+	}
+	if c.Pids {
+		g.Pids = l.Processes
+	}
+	if c.CPU {
+		g.CPU = l.CPUs
+	}
+	return g
+}
+
+// Short reports whether cgroups leave a limit to the poller.
+func (c Counts) Short() bool { return !c.Memory || !c.Pids || !c.CPU }
+
+// instead says how a limit is kept without its cgroup controller. nproc: by RLIMIT_NPROC, if it is the one on processes.
+func (c Counts) instead(controller cgroup.Controller, nproc bool) (sandbox.ControlState, string) {
+	switch controller {
+	case cgroup.Memory, cgroup.Swap:
+		if c.Memory {
+			return sandbox.Absent, ""
+		}
+		unseen := "pipes, and sockets whose sender is closed,"
+		if !census.SeesSockets() {
+			unseen = "pipes and sockets" // a module that is missing: unix_diag
+		}
+		more := ""
+		if rootfs.LandlockABI() < rootfs.MinLandlockABI {
+			more = ", nor is what is mapped from /dev/zero and shared"
+		}
+		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead: what is filled in between is over the limit "+
+			"(a few MiB for one process, some 200 MiB for dozens at once), and what %s buffer is not seen%s", pollSoonest, pollLatest, unseen, more)
+	case cgroup.Pids:
+		if nproc {
+			return sandbox.Enforced, "; RLIMIT_NPROC of its user namespace instead: what it refuses is not counted"
+		}
+		return sandbox.Polled, fmt.Sprintf("; looked at every %v to %v instead", pollSoonest, pollLatest)
+	case cgroup.CPU:
+		return sandbox.Polled, "; bound to that many processors instead: a fraction of one is not kept"
+	}
+	return sandbox.Absent, ""
+}
+
+// LimitPoller keeps the limits of a phase that no cgroup keeps, by looking at its processes again and again. What is filled between two
+// polls is over the limit. It may be used from several goroutines.
+type LimitPoller struct {
+	phase  *Phase
+	census *census.Census
+	limits atomic.Pointer[sandbox.Limits]
+
+	started sync.Once
+	quit    chan struct{}
+	done    chan struct{} // closed when the polling has ended
+
+	mu            sync.Mutex
+	peak          uint64
+	processesPeak int
+	last          census.Count
+	over          bool // the memory limit was exceeded
+	crowded       bool // the process limit was
+}
+
+// NewPoller gives the phase a poller, which begins with the phase's first program. proc and shm are the sandbox's own, diag tells of its
+// sockets; they are taken over. InitPID must be set: it is the process, our child or a descendant that was not waited for, whose first
+// thread forks all the others.
+func (p *Phase) NewPoller(proc, shm, diag *os.File) {
+	p.Poller = &LimitPoller{phase: p, census: census.Open(proc, shm, diag), quit: make(chan struct{}), done: make(chan struct{})}
+}
+
+// turn goes round, so that sandboxes that are bound to processors are not all bound to the same ones.
+var turn atomic.Uint32
+
+func (w *LimitPoller) host() *Host { return w.phase.Instance.Host }
+
+// bind has everything that a phase will start run on as many processors as its limit allows.
+func (w *LimitPoller) bind(cpus float64) error {
+	var all, some unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return faults.Wrap(w.host().Name, "look at processors", "limits", err)
+	}
+	var usable []int
+	for cpu := range len(all) * 64 {
+		if all.IsSet(cpu) {
+			usable = append(usable, cpu)
+		}
+	}
+	want := int(cpus)
+	if float64(want) < cpus {
+		want++
+	}
+	if want >= len(usable) {
+		return nil
+	}
+	first := int(turn.Add(uint32(want)))
+	for n := range want {
+		some.Set(usable[(first+n)%len(usable)])
+	}
+	// The thread that forks: children take after it.
+	return faults.Wrap(w.host().Name, "bind to processors", "limits", unix.SchedSetaffinity(w.phase.InitPID, &some))
+}
+
+// begin starts the polling, with the limits of a phase that is about to have a program.
+func (w *LimitPoller) begin(l sandbox.Limits) (err error) {
+	w.limits.Store(&l)
+	w.started.Do(func() {
+		if !w.host().Counts.CPU {
+			err = w.bind(l.CPUs)
+		}
+		go w.poll()
+	})
+	return err
+}
+
+// end stops the polling. The phase's init has ended, or was told to. Once only.
+func (w *LimitPoller) end() {
+	close(w.quit)
+	w.started.Do(func() { close(w.done) }) // it never began
+	<-w.done
+	_ = w.census.Close()
+}
+
+func (w *LimitPoller) poll() {
+	defer close(w.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.quit:
+			return
+		case <-timer.C:
+		}
+		began := time.Now()
+		pause, over := w.compare()
+		if over {
+			_ = w.phase.Kill() // its end is handled like any other
+			return
+		}
+		// Polling is not worth more than a quarter of a processor.
+		timer.Reset(max(pause, 3*time.Since(began)))
+	}
+}
+
+// compare counts once and says when to count again, or that a limit was exceeded.
+func (w *LimitPoller) compare() (pause time.Duration, over bool) {
+	n, used, err := w.count()
+	if err != nil { // the namespace ends
+		return pollLatest, false
+	}
+	counts, limits := w.host().Counts, w.limits.Load()
+	limit := uint64(limits.Memory)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.noteLocked(n, used)
+	w.crowded = !counts.Pids && !w.host().Self.NProc && n.Tasks > limits.Processes
+	w.over = !counts.Memory && used > limit
+	if w.crowded || w.over {
+		return 0, true
+	}
+	left := time.Duration(float64(limit-min(limit, used)) / fillRate * float64(time.Second))
+	return min(max(left, pollSoonest), pollLatest), false
+}
+
+// noteLocked notes what was counted. With mu held.
+func (w *LimitPoller) noteLocked(n census.Count, used uint64) {
+	w.last = n
+	w.peak, w.processesPeak = max(w.peak, used), max(w.processesPeak, n.Tasks)
+}
+
+// count adds up all processes. What several processes share counts once where it would make a difference.
+func (w *LimitPoller) count() (n census.Count, used uint64, err error) {
+	if n, err = w.census.Take(); err != nil {
+		return n, 0, err
+	}
+	used = n.Memory + w.inScratch()
+	// A child that is born meanwhile was counted with its parent's memory: what is too much is so at every count.
+	for look := 0; look < 3 && used > uint64(w.limits.Load().Memory) && !w.host().Counts.Memory; look++ {
+		if exact, err := w.census.Memory(); err == nil {
+			used = min(used, exact+w.inScratch())
+		}
+	}
+	return n, used, nil
+}
+
+// inScratch is what files in memory take.
+func (w *LimitPoller) inScratch() uint64 {
+	if s := w.phase.Instance.Scratch; s != nil {
+		if u, err := s.Usage(); err == nil && s.InMemory() {
+			return u.BytesUsed
+		}
+	}
+	return 0
+}
+
+// resetPeaks forgets the highest counts.
+func (w *LimitPoller) resetPeaks() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.peak, w.processesPeak = 0, 0
+}
+
+// addTo adds what is used now to a sample.
+func (w *LimitPoller) addTo(s *monitor.Sample) error {
+	n, used, err := w.count()
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.noteLocked(n, used)
+	w.addLocked(s)
+	if !w.host().Counts.Memory {
+		s.Memory = used
+	}
+	if !w.host().Counts.Pids {
+		s.Processes = n.Tasks
+	}
+	return nil
+}
+
+// addLocked fills in what cgroups did not count. With mu held.
+func (w *LimitPoller) addLocked(s *monitor.Sample) {
+	c := w.host().Counts
+	if !c.Memory {
+		s.MemoryPeak = w.peak
+		if w.over {
+			s.OOMKills = 1
+		}
+	}
+	if !c.Pids {
+		s.ProcessesPeak = w.processesPeak
+		if w.crowded {
+			s.ProcessLimitHits = 1
+		}
+	}
+	if s.CPUUser+s.CPUSystem == 0 {
+		s.CPUUser, s.CPUSystem = w.last.CPUUser, w.last.CPUSystem
+	}
+}
+
+// complete fills in a final sample, with the CPU time that the kernel has counted in the end: it is exact, and includes the
+// init's own.
+func (w *LimitPoller) complete(s *monitor.Sample, spent Usage) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.addLocked(s)
+	if !w.host().Counts.Any {
+		s.CPUUser, s.CPUSystem = max(spent.User, w.last.CPUUser), max(spent.System, w.last.CPUSystem)
+	}
+}

@@ -1,0 +1,205 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
+)
+
+// enter finds the phase a process belongs to, or makes it. The process has a place in the phase that is returned.
+func (i *Instance) enter(ctx context.Context, process *sandbox.Process) (*Phase, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	name := process.Phase
+	if i.phases[name] == nil && i.spare == nil {
+		i.waitForSpareLocked()
+	}
+	if i.destroyed {
+		return nil, faults.Destroyed(i.Host.Name)
+	}
+	if p := i.phases[name]; p != nil {
+		select {
+		case <-p.Init.Done(): // ended a moment ago; its last process is about to say so
+		default:
+			if err := i.Kind.Admit(p, process); err != nil {
+				return nil, err // it never had a place, and has none to give up
+			}
+			p.tasks++
+			return p, nil
+		}
+	}
+	p, err := i.nextLocked(ctx, process.Network)
+	if err != nil {
+		return nil, err
+	}
+	err = i.nameLocked(p, name, process.Limits)
+	if err == nil {
+		err = i.Kind.Admit(p, process)
+	}
+	if err != nil {
+		p.leaveLocked()
+		return nil, errors.Join(err, p.Discard(ctx))
+	}
+	return p, nil
+}
+
+// nextLocked returns a phase that nothing has run in: the spare one, or another. With mu held.
+func (i *Instance) nextLocked(ctx context.Context, network sandbox.NetworkMode) (*Phase, error) {
+	p := i.spare
+	i.spare = nil
+	if p != nil && p.NetworkFixed && p.Network != network {
+		if err := p.Discard(ctx); err != nil {
+			return nil, err
+		}
+		p = nil
+	}
+	if p != nil {
+		return p, nil
+	}
+	p, err := i.Kind.NewPhase()
+	if err == nil {
+		err = i.Kind.SetUp(ctx, p, network)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Discard(ctx))
+	}
+	return p, nil
+}
+
+// nameLocked gives a phase its name and its limits, before its first process. With mu held.
+func (i *Instance) nameLocked(p *Phase, name string, l sandbox.Limits) error {
+	p.name, p.tasks = name, 1
+	i.phases[name] = p
+	return p.limit(l)
+}
+
+// SetSpare keeps the first phase of the sandbox, which was set up, for the first process.
+func (i *Instance) SetSpare(p *Phase) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.spare = p
+}
+
+// Spare returns the spare phase, or nil, and waits for one that is being made.
+func (i *Instance) Spare() *Phase {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.waitForSpareLocked()
+	return i.spare
+}
+
+// SetAside returns a phase that no process enters, for a fork. The caller names or abandons it.
+func (i *Instance) SetAside(ctx context.Context, network sandbox.NetworkMode) (*Phase, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.spare == nil {
+		i.waitForSpareLocked()
+	}
+	if i.destroyed {
+		return nil, faults.Destroyed(i.Host.Name)
+	}
+	p, err := i.nextLocked(ctx, network)
+	if err == nil {
+		i.aside = append(i.aside, p)
+	}
+	return p, err
+}
+
+// NamePhase gives a phase that was set aside its name and limits. An error of kind ErrState says that there is one of that name, or no
+// sandbox any more.
+func (i *Instance) NamePhase(p *Phase, name string, l sandbox.Limits) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.destroyed {
+		return faults.Destroyed(i.Host.Name)
+	}
+	if i.phases[name] != nil {
+		return &sandbox.Error{
+			Backend: i.Host.Name, Op: "fork", Kind: sandbox.ErrState, Hint: "start it cold",
+			Err: fmt.Errorf("something was started in phase %q before", name),
+		}
+	}
+	i.aside = slices.DeleteFunc(i.aside, func(o *Phase) bool { return o == p })
+	return i.nameLocked(p, name, l)
+}
+
+// Abandon ends a phase that was set aside, named or not.
+func (i *Instance) Abandon(ctx context.Context, p *Phase) error {
+	i.mu.Lock()
+	p.abandoned.Store(true)
+	p.forgetLocked()
+	i.mu.Unlock()
+	err := p.Discard(ctx)
+	i.addEndError(err) // its ids stay taken, whether or not the caller reports it
+	return err
+}
+
+// ExpectPhase makes the phase that is to follow while a program runs in another.
+func (i *Instance) ExpectPhase() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.destroyed || i.spare != nil || i.coming != nil {
+		return
+	}
+	i.coming = make(chan struct{})
+	go func() {
+		p, err := i.Kind.NewPhase()
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		defer func() {
+			close(i.coming)
+			i.coming = nil
+		}()
+		if err == nil {
+			err = i.Kind.SetUp(i.lives, p, i.Spec.Network)
+		}
+		if err != nil { // the next process tries again, and its caller is told
+			_ = p.Discard(i.lives)
+			return
+		}
+		i.spare = p
+	}()
+}
+
+// waitForSpareLocked waits for a spare phase that is being made. With mu held, which it releases meanwhile.
+func (i *Instance) waitForSpareLocked() {
+	for i.coming != nil {
+		coming := i.coming
+		i.mu.Unlock()
+		<-coming
+		i.mu.Lock()
+	}
+}
+
+// Leave gives up a process's place and reports whether it was the last.
+func (p *Phase) Leave() (last bool) {
+	p.Instance.mu.Lock()
+	defer p.Instance.mu.Unlock()
+	return p.leaveLocked()
+}
+
+func (p *Phase) leaveLocked() (last bool) {
+	p.tasks--
+	if p.tasks > 0 {
+		return false
+	}
+	p.forgetLocked()
+	return true
+}
+
+// forgetLocked has no process find a phase any more, which is about to be finished. Destroy has found it, or waits for it.
+func (p *Phase) forgetLocked() {
+	i := p.Instance
+	if !i.destroyed && !p.leaves {
+		p.leaves = true
+		i.ending.Add(1)
+	}
+	i.aside = slices.DeleteFunc(i.aside, func(o *Phase) bool { return o == p })
+	if i.phases[p.name] == p {
+		delete(i.phases, p.name)
+	}
+}

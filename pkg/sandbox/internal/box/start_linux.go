@@ -1,0 +1,114 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
+)
+
+// maxTries bounds how often a process may come too late for its phase.
+const maxTries = 16
+
+// Start runs a process in its phase.
+func (i *Instance) Start(ctx context.Context, process *sandbox.Process) (sandbox.Task, error) {
+	for tries := 1; ; tries++ {
+		p, err := i.enter(ctx, process)
+		if err != nil {
+			return nil, err
+		}
+		t, err := i.startIn(ctx, p, process)
+		// The last of its processes ended, and the init with it, just when this one came, or a fork did not become the first: it
+		// has not run, and gets a phase of its own.
+		if errors.Is(err, spawn.ErrGone) && (!p.killed.Load() || p.abandoned.Load()) && ctx.Err() == nil && tries < maxTries {
+			<-p.Init.Done() // its socket has ended; now enter finds out
+			continue
+		}
+		return t, err
+	}
+}
+
+func (i *Instance) startIn(ctx context.Context, p *Phase, process *sandbox.Process) (sandbox.Task, error) {
+	p.Entry.RLock()
+	defer p.Entry.RUnlock()
+	m := &initproto.Exec{
+		ID: i.NextExec(), Paths: spawn.Candidates(process.Args[0], process.Env["PATH"]), Args: process.Args, Env: process.Environ(),
+		Dir: process.Workdir, Seccomp: i.Filter, Held: i.Spec.Strict, Forbidden: i.Forbidden(),
+	}
+	if process.TTY != nil {
+		m.Terminal, m.Rows, m.Cols = true, process.TTY.Rows, process.TTY.Cols
+	}
+	i.Kind.Describe(p, process, m)
+	expected := i.Expected(p, m.Rlimits)
+	program, err := Answered(ctx, i.Host.Timeout, func(ctx context.Context) (*spawn.Program, error) { return p.run(ctx, m, expected) })
+	if err != nil {
+		err = p.StartFailure(expected, err)
+		if p.Leave() {
+			p.Init.End()
+			_, finishErr := p.Finish(ctx)
+			err = errors.Join(err, finishErr)
+		}
+		return nil, err
+	}
+	return i.NewTask(p, process, program, expected), nil
+}
+
+// run has the init start a program, which is measured before it is executed if its process is one of the host's.
+func (p *Phase) run(ctx context.Context, m *initproto.Exec, expected *measure.Program) (*spawn.Program, error) {
+	h := p.Instance.Host
+	var examiner spawn.Examiner
+	switch {
+	case h.Opaque:
+		if err := expected.ExamineLimits(); err != nil {
+			return nil, err
+		}
+	case expected != nil:
+		examiner = expected
+	}
+	if m.Terminal && h.TerminalRelay { // its program is not held by anything
+		return p.Container.RunOnTerminal(ctx, m)
+	}
+	return p.Init.Run(ctx, m, p.Join, p.Born, examiner)
+}
+
+// NextExec numbers the programs of the sandbox.
+func (i *Instance) NextExec() uint64 { return i.execs.Add(1) }
+
+// Expected is the isolation that a program of a phase must have; nil where programs are not measured. The limits are copied: the message
+// that they come from may be changed.
+func (i *Instance) Expected(p *Phase, rlimits []initproto.Rlimit) *measure.Program {
+	if i.Host.Grade == nil {
+		return nil
+	}
+	return &measure.Program{
+		Backend: i.Host.Name, Asked: i.claimed(), Group: p.Group, Limits: i.Host.Limits(p.limits), Rlimits: slices.Clone(rlimits),
+		WritableRoot: i.Spec.WritableRoot, Require: i.Spec.Require, Strict: i.Spec.Strict, Grade: i.Host.Grade,
+	}
+}
+
+// Forbidden is what Landlock must refuse to a program; "" where there is no Landlock.
+func (i *Instance) Forbidden() string {
+	if i.Host.Opaque || i.claimed().Controls[sandbox.ControlLandlock] != sandbox.Enforced {
+		return ""
+	}
+	return measure.Forbidden()
+}
+
+// NewTask returns the task of a program that runs from now on.
+func (i *Instance) NewTask(p *Phase, process *sandbox.Process, program *spawn.Program, expected *measure.Program) *Task {
+	i.Kind.Started(p, process)
+	t := &Task{program: program, phase: p}
+	if expected == nil {
+		return t
+	}
+	if !i.Host.Opaque {
+		t.countRefusals(i.Policy)
+	}
+	iso := expected.Isolation(program.Examined() || i.Host.Opaque)
+	t.iso = &iso
+	return t
+}

@@ -1,0 +1,152 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Task is one process of a phase.
+type Task struct {
+	program   *spawn.Program
+	phase     *Phase
+	refusals  *seccomp.Watch // nil when refused calls are not counted
+	uncounted string         // why not, where they should be
+	iso       *sandbox.Isolation
+
+	finishing sync.Once
+	final     monitor.Sample
+	err       error
+}
+
+var (
+	_ sandbox.Task       = (*Task)(nil)
+	_ sandbox.Terminal   = (*Task)(nil)
+	_ sandbox.Timed      = (*Task)(nil)
+	_ sandbox.Watched    = (*Task)(nil)
+	_ sandbox.Witness    = (*Task)(nil)
+	_ sandbox.Measured   = (*Task)(nil)
+	_ sandbox.Resettable = (*Task)(nil)
+)
+
+// countRefusals counts the calls that the program's filter refuses, which was made from p.
+func (t *Task) countRefusals(p seccomp.Policy) {
+	err := seccomp.Notifiable()
+	if err == nil {
+		err = errors.New("the kernel gave no listener to their filter")
+		if l := t.program.TakeListener(); l != nil {
+			t.refusals, err = seccomp.NewWatch(l, p)
+		}
+	}
+	if err != nil {
+		t.uncounted = err.Error()
+	}
+}
+
+// Isolation is what the program was found to have; false if its backend does not measure programs.
+func (t *Task) Isolation() (iso sandbox.Isolation, known bool) {
+	if t.iso == nil {
+		return iso, false
+	}
+	return t.iso.Clone(), true
+}
+
+// Refusals yields each kind of refused call when it is first seen.
+func (t *Task) Refusals() iter.Seq[sandbox.Violation] {
+	return func(yield func(sandbox.Violation) bool) {
+		if t.refusals == nil {
+			return
+		}
+		for r := range t.refusals.First() {
+			if !yield(violation(r, false)) {
+				return
+			}
+		}
+	}
+}
+
+// Refused is what was refused, or why that is not known.
+func (t *Task) Refused() (list []sandbox.Violation, unknown string) {
+	if t.refusals == nil {
+		return nil, t.uncounted
+	}
+	refusals, saturated := t.refusals.Refusals()
+	for _, r := range refusals {
+		list = append(list, violation(r, saturated))
+	}
+	if saturated && len(list) == 0 { // all of them were interrupted before the counter read what they were
+		unknown = "too many were interrupted by signals"
+	}
+	return list, unknown
+}
+
+// violation: no flag allows any of these calls.
+func violation(r seccomp.Refusal, saturated bool) sandbox.Violation {
+	return sandbox.Violation{Kind: sandbox.ViolationSyscall, Name: r.Name, Detail: r.Call, Count: r.Count, Saturated: saturated}
+}
+
+// Stdin is where the process reads from; with a terminal, what is typed.
+func (t *Task) Stdin() io.WriteCloser { return t.program.Stdin() }
+
+// Stdout is what the process prints; with a terminal, the terminal.
+func (t *Task) Stdout() io.ReadCloser { return t.program.Stdout() }
+
+// Stderr is nil with a terminal.
+func (t *Task) Stderr() io.ReadCloser { return t.program.Stderr() }
+
+// Signal reaches the process, or everything in its phase.
+func (t *Task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
+	return t.program.Signal(sig, scope == sandbox.Tree)
+}
+
+// Kill ends the whole phase at once.
+func (t *Task) Kill() error { return t.phase.Kill() }
+
+// Resize tells the terminal its size.
+func (t *Task) Resize(size sandbox.TTY) error { return t.program.Resize(size.Rows, size.Cols) }
+
+// Wait blocks until the process has ended.
+func (t *Task) Wait() (sandbox.Exit, error) {
+	code, signal := t.program.Wait()
+	return sandbox.Exit{Code: code, Signal: signal}, nil
+}
+
+// Took is how long the process ran, as its init saw it.
+func (t *Task) Took() (time.Duration, bool) { return t.program.Took() }
+
+// Lost reports that the init ended before the process did, and not by us.
+func (t *Task) Lost() bool { return t.program.Lost() && !t.phase.killed.Load() }
+
+// Finish ends the phase if this was its last process, and returns what the phase has used.
+func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
+	t.finishing.Do(func() {
+		t.program.CloseInput()
+		if t.refusals != nil {
+			defer t.refusals.Close()
+		}
+		diskErr := t.phase.checkDisk() // while the scratch is there: it may go with the phase
+		if t.phase.Leave() {
+			t.final, t.err = t.phase.Finish(ctx)
+			t.err = errors.Join(t.err, diskErr)
+			return
+		}
+		t.err = diskErr
+		t.final, _ = t.phase.sampleLive() // other processes of the phase go on; a failed sample is not worth failing the run
+	})
+	return t.final, t.err
+}
+
+// Sample is what the phase uses now.
+func (t *Task) Sample() (monitor.Sample, error) { return t.phase.sampleLive() }
+
+// ResetPeaks counts the phase's peaks anew: what was used so far was not the program's.
+func (t *Task) ResetPeaks() error { return t.phase.resetPeaks() }

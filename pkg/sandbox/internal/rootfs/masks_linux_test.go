@@ -1,0 +1,19 @@
+package rootfs
+
+import (
+	"slices"
+	"testing"
+)
+
+// Some files of /proc are masked in every sandbox, on every kernel: whether this one has them, or for whom, does not matter.
+func TestCovers(t *testing.T) {
+	masks := FindMasks()
+	for _, file := range []string{"/proc/kcore", "/proc/sysrq-trigger"} {
+		if !slices.Contains(masks.Masked, file) {
+			t.Errorf("%s is not masked: %q", file, masks.Masked)
+		}
+	}
+	if !slices.Contains(masks.ReadOnly, "/proc/sys") {
+		t.Errorf("/proc/sys is not read-only: %q", masks.ReadOnly)
+	}
+}

@@ -1,0 +1,145 @@
+package native
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
+)
+
+// cloneFlags are the namespaces an init is born into; the cgroup namespace is made by each
+// program's child, once it stands in its cgroup.
+const cloneFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+
+// cleanupTimeout bounds the removal of a cgroup that no sandbox has.
+const cleanupTimeout = 5 * time.Second
+
+// spareInit is an init in fresh namespaces without a root, a scratch and a program. Its ids are taken at once; init and err are there
+// when started closes.
+type spareInit struct {
+	id      *rootless.Identity
+	cgroup  *cgroup.Phase
+	started chan struct{}
+	init    *spawn.Init
+	err     error
+}
+
+// initStarter starts inits. Once a backend has shown that it makes more than one sandbox, a spare init is kept, so that the next sandbox
+// does not wait for a process to start. A spare init is used once, like any other.
+type initStarter struct {
+	supervisor *supervisor.Supervisor
+	self       rootless.Self
+
+	mu       sync.Mutex
+	spare    *spareInit // for the next sandbox, or nil
+	taken    int
+	closed   bool
+	inFlight sync.WaitGroup
+}
+
+// take returns the spare init, or one that is being started. It belongs to the caller's sandbox from then on.
+func (n *initStarter) take(user sandbox.User, own bool) (*spareInit, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.taken++
+	if s := n.spare; s != nil && user == sandbox.DefaultUser && !own {
+		n.spare = nil
+		if !s.failed() {
+			return s, nil
+		}
+		n.discard(s)
+	}
+	return n.startLocked(user, own)
+}
+
+// failed says that the init could not be started. The reason may be gone by now: it is not the next sandbox's.
+func (s *spareInit) failed() bool {
+	select {
+	case <-s.started:
+		return s.err != nil
+	default:
+		return false
+	}
+}
+
+func (n *initStarter) startLocked(user sandbox.User, own bool) (*spareInit, error) {
+	id, err := n.self.Identify(n.supervisor, user, own)
+	if err != nil {
+		return nil, failure("take ids", "supervisor", err)
+	}
+	s := &spareInit{id: id, cgroup: n.supervisor.NewPhaseCgroup(id.Init), started: make(chan struct{})}
+	n.inFlight.Go(func() {
+		s.init, s.err = startInit(id, s.cgroup)
+		close(s.started)
+	})
+	return s, nil
+}
+
+// refill starts a spare init for the next sandbox. A lone sandbox does not pay for a second.
+func (n *initStarter) refill() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.taken >= 2 {
+		n.keepLocked()
+	}
+}
+
+// expect starts a spare init for a sandbox that is sure to come.
+func (n *initStarter) expect() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.keepLocked()
+	runtime.Gosched() // that sandbox waits for nothing longer than for its init
+}
+
+func (n *initStarter) keepLocked() {
+	if n.closed || n.spare != nil {
+		return
+	}
+	// On an error the next sandbox tries again, and its caller is told.
+	n.spare, _ = n.startLocked(sandbox.DefaultUser, false)
+}
+
+// close ends a spare init that no sandbox needed. Twice is fine.
+func (n *initStarter) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	n.inFlight.Wait()
+	if s := n.spare; s != nil {
+		n.spare = nil
+		if s.init != nil {
+			_ = s.init.Abandon() // one that does not die is for the next collector
+		}
+		n.discard(s)
+	}
+}
+
+// discard releases what a spare init had.
+func (n *initStarter) discard(s *spareInit) {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	_ = s.cgroup.Remove(ctx) // what is left goes with the registration
+	n.supervisor.Release(s.id.Root)
+}
+
+// startInit clones an init into fresh namespaces, and into its leaf of the phase cgroup.
+func startInit(id *rootless.Identity, phase *cgroup.Phase) (*spawn.Init, error) {
+	leaf, err := phase.OpenInitLeaf()
+	if err != nil {
+		return nil, failure("make cgroup of init", "cgroup", err)
+	}
+	defer leaf.Close() // nil is fine
+	init, err := spawn.Start(spawn.Options{
+		Namespaces: cloneFlags, UIDs: id.UIDs, GIDs: id.GIDs, Owner: id.Namespaces, KeepGroups: id.KeepGroups, Map: id.Mapper, Cgroup: leaf,
+	})
+	return init, failure("start init", "namespaces", err)
+}
