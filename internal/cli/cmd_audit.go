@@ -284,16 +284,12 @@ func readMoment(s string) (time.Time, error) {
 }
 
 func readVerdict(s string) (sandbox.Verdict, error) {
-	known := []sandbox.Verdict{
-		sandbox.VerdictOK, sandbox.VerdictNonzeroExit, sandbox.VerdictSignaled, sandbox.VerdictCompileError, sandbox.VerdictTimeLimit,
-		sandbox.VerdictCPULimit, sandbox.VerdictMemoryLimit, sandbox.VerdictDiskLimit, sandbox.VerdictOutputLimit,
-		sandbox.VerdictCancelled, sandbox.VerdictInternalError,
-	}
-	names := make([]string, len(known))
-	for i, v := range known {
-		if names[i] = string(v); names[i] == s {
+	var names []string
+	for _, v := range sandbox.Verdicts() {
+		if string(v) == s {
 			return v, nil
 		}
+		names = append(names, string(v))
 	}
 	return "", fmt.Errorf("unknown verdict; one of %s", strings.Join(names, ", "))
 }
