@@ -73,31 +73,6 @@ type Request struct {
 	Signals     <-chan syscall.Signal // for the program, while it runs
 }
 
-// Policy is what the program may see and reach, and how strong its walls must be. The zero value is the default.
-type Policy struct {
-	Network      sandbox.NetworkMode
-	Volumes      []sandbox.Volume
-	Workdir      string // default /workspace
-	Scratch      sandbox.ScratchMode
-	WritableRoot bool
-	Hostname     string
-	User         sandbox.User
-	Require      sandbox.Tier
-	Strict       bool
-	KillOnOutput bool
-	Labels       map[string]string
-}
-
-// LanguageOptions are what only some languages understand. Giving one to a language that does not is an error.
-type LanguageOptions struct {
-	Commands      []string // shell: the only programs there are
-	ForbidImports []string // python: refuse a program whose syntax tree imports these
-	Release       bool     // rust: optimise
-	Edition       string   // rust
-	Test          bool     // go, rust: run the tests even if there is a main
-	Setup         []string // sql, postgres: files to run first
-}
-
 // File is one file of a program.
 type File struct {
 	Path string
@@ -230,22 +205,6 @@ func find(files []File, p string) *File {
 	return &files[i]
 }
 
-// understands refuses options that the language would ignore: a restriction that is not kept must not be accepted.
-func (l *Language) understands(o LanguageOptions) error {
-	for _, opt := range []struct {
-		name  string
-		given bool
-	}{
-		{"commands", len(o.Commands) > 0}, {"forbid-imports", len(o.ForbidImports) > 0}, {"release", o.Release},
-		{"edition", o.Edition != ""}, {"test", o.Test}, {"setup", len(o.Setup) > 0},
-	} {
-		if opt.given && !slices.Contains(l.Options, opt.name) {
-			return sandbox.Invalid(opt.name, "%s has no such option", l.Title)
-		}
-	}
-	return nil
-}
-
 func errNoKit(language string) error {
 	return &sandbox.Error{
 		Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", language),
@@ -291,13 +250,7 @@ func (e *Executor) Weight(req Request) Weight {
 	} else if j, err := e.newJob(&req); err == nil {
 		lang = j.lang // of a request that is wrong, whoever runs it says so
 	}
-	m := e.manager.Machine()
-	run, _ := lang.Limits.Or(sandbox.DefaultLimits()).Clamp(m)
-	compile, _ := lang.Compile.Or(compileDefaults(m)).Clamp(m)
-	run, compile = req.Limits.Or(run), req.CompileLimits.Or(compile)
-	if req.Lower != nil {
-		req.Lower(&run, &compile)
-	}
+	run, compile, _ := completeLimits(&req, lang, e.manager.Machine())
 	w := Weight{run.Memory, run.CPUs}
 	if lang.Working > 0 {
 		most := compile.Memory
