@@ -94,19 +94,6 @@ type Settings struct {
 	LogLevel     slog.Level
 }
 
-// DefaultMax are the ceilings of a run where the operator has set none: some times the defaults. Cores and CPU time have none but the machine's.
-func DefaultMax() sandbox.Limits {
-	return sandbox.Limits{
-		Wall: 5 * time.Minute, Grace: 10 * time.Second, Memory: 2 * sandbox.GiB, Disk: 4 * sandbox.GiB, Inodes: 1 << 20,
-		Processes: 1000, OpenFiles: 16 << 10, Output: 64 * sandbox.MiB,
-	}
-}
-
-// DefaultMaxCompile are those of compiling.
-func DefaultMaxCompile() sandbox.Limits {
-	return sandbox.Limits{Wall: 10 * time.Minute, Memory: 4 * sandbox.GiB}
-}
-
 // Check refuses what contradicts itself.
 func (s *Settings) Check() error {
 	if (s.TLSCert == "") != (s.TLSKey == "") {
