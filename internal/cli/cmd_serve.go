@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,8 +96,8 @@ func (o *serveOptions) makerFlags(fs *pflag.FlagSet) {
 func (o *serveOptions) ceilingFlags(fs *pflag.FlagSet) {
 	run, compile := sandbox.DefaultCeilings()
 	for _, row := range sandbox.AllLimits() {
-		if row.CeilingUsage != "" {
-			addLimit(fs, row, "max-", row.CeilingUsage, &o.settings.Max, &run)
+		if !row.NoCeiling {
+			addLimit(fs, row, "max-", cmp.Or(row.CeilingUsage, row.Usage), &o.settings.Max, &run)
 		}
 	}
 	addCompileLimits(fs, "max-", &o.settings.MaxCompile, &compile)

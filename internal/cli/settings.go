@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -215,7 +216,7 @@ func addLimit(fs *pflag.FlagSet, row *sandbox.Limit, prefix, usage string, into,
 func addCompileLimits(fs *pflag.FlagSet, prefix string, into, defaults *sandbox.Limits) {
 	for _, row := range sandbox.AllLimits() {
 		if row.CompileDoc != "" {
-			addLimit(fs, row, prefix+"compile-", row.CeilingUsage+" of compiling", into, defaults)
+			addLimit(fs, row, prefix+"compile-", cmp.Or(row.CeilingUsage, row.Usage)+" of compiling", into, defaults)
 		}
 	}
 }
@@ -226,22 +227,25 @@ func addFields(fs *pflag.FlagSet, group executor.Group, fields []executor.Field)
 		if f.Group != group || f.Usage == "" {
 			continue
 		}
-		name := f.Flag()
+		name, usage := f.Flag(), f.Usage
+		if f.Words != "" {
+			usage += ": " + f.Words
+		}
 		switch v := f.Value.(type) {
 		case *bool:
-			fs.BoolVar(v, name, false, f.Usage)
+			fs.BoolVar(v, name, false, usage)
 		case *string:
-			fs.StringVar(v, name, f.Shown, f.Usage)
+			fs.StringVar(v, name, f.Shown, usage)
 		case *[]string:
-			fs.Var(&list{into: v, commas: true}, name, f.Usage)
+			fs.Var(&list{into: v, commas: true}, name, usage)
 		case *int:
-			addParsed(fs, v, name, f.Shown, f.Usage, readCount)
+			addParsed(fs, v, name, f.Shown, usage, readCount)
 		case *sandbox.NetworkMode:
-			addParsed(fs, v, name, f.Shown, f.Usage, sandbox.ParseNetwork)
+			addParsed(fs, v, name, f.Shown, usage, sandbox.ParseNetwork)
 		case *sandbox.ScratchMode:
-			addParsed(fs, v, name, f.Shown, f.Usage, sandbox.ParseScratch)
+			addParsed(fs, v, name, f.Shown, usage, sandbox.ParseScratch)
 		case *sandbox.Tier:
-			addParsed(fs, v, name, f.Shown, f.Usage, sandbox.ParseTier)
+			addParsed(fs, v, name, f.Shown, usage, sandbox.ParseTier)
 		default:
 			panic(fmt.Sprintf("flag %s: no way to read %T", name, v))
 		}

@@ -173,17 +173,15 @@ func tierText(i sandbox.Isolation) string { return fmt.Sprintf("tier %s (%s)", i
 // whyEnded explains an end that the program did not choose; it is empty otherwise. Where a flag
 // would have allowed more, it is named.
 func (s *story) whyEnded(r *sandbox.Result) string {
-	e := sandbox.Ending{Result: r, Who: s.noun, Flags: "--"}
+	who, flags := s.noun, "--"
 	if r.Phase == executor.PhaseCompile && r.Verdict != sandbox.VerdictCompileError {
-		e.Who, e.Flags = "compiler", "--compile-"
+		who, flags = "compiler", "--compile-"
 	}
-	why := r.Verdict.Info().Why
-	if why == nil {
-		return ""
-	}
+	info := r.Verdict.Info()
+	why := info.Explain(r, who, flags)
 	switch r.Verdict {
 	case sandbox.VerdictMemoryLimit:
-		return why(e) + s.more(r.Limits.Memory)
+		return why + s.more(r.Limits.Memory)
 	case sandbox.VerdictDiskLimit:
 		if full := (overfull{}); errors.As(s.cause, &full) {
 			return full.Error()
@@ -202,7 +200,7 @@ func (s *story) whyEnded(r *sandbox.Result) string {
 			return s.cause.Error()
 		}
 	}
-	return why(e)
+	return why
 }
 
 // more is a limit that would do where this one did not: the next power of two. How much a program wanted when it was ended nobody

@@ -130,10 +130,8 @@ func (runSchema) TransformSchema(schemas huma.Registry, s *huma.Schema) *huma.Sc
 		if f.Example != "" {
 			p.Examples = []any{json.RawMessage(f.Example)}
 		}
-		for word := range strings.SplitSeq(f.Words, ",") {
-			if word != "" {
-				p.Enum = append(p.Enum, word)
-			}
+		for _, word := range strings.FieldsFunc(f.Words, func(r rune) bool { return strings.ContainsRune(", ", r) }) {
+			p.Enum = append(p.Enum, word)
 		}
 		s.Properties[f.Name] = p
 	}

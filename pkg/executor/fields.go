@@ -44,10 +44,10 @@ type Field struct {
 	Value   any    // pointer to it
 	Group   Group  // of the flag, in help
 	Usage   string // help of the flag; empty: there is none, or the command line reads it in a way of its own
+	Words   string // that the value may be, with commas between, which help adds; empty: any
 	Shown   string // default that help shows
-	Doc     string // in the OpenAPI document
+	Doc     string // in the OpenAPI document; empty: Usage as a sentence
 	Example string // there, as JSON
-	Words   string // that the value may be, with commas between; empty: any
 }
 
 // Group is the title under which help lists a flag.
@@ -64,53 +64,37 @@ const (
 // Fields is the table of settings, with the values of these two, in the order of help.
 func Fields(p *Policy, o *LanguageOptions) []Field {
 	return []Field{
-		{
-			Name: "kill_on_output", Value: &p.KillOnOutput, Group: GroupLimits,
-			Usage: "end the program when it prints more than that", Doc: "End the program when it prints more than that.",
-		},
-		{
-			Name: "volumes", Value: &p.Volumes,
-			Doc: "host:dest[:ro|rw] of the server's own paths. Refused unless the operator allows it.",
-		},
-		{
-			Name: "workdir", Value: &p.Workdir, Group: GroupSees, Shown: sandbox.WorkspaceDir,
-			Usage: "working `directory` inside", Doc: "Working directory inside.",
-		},
+		{Name: "kill_on_output", Value: &p.KillOnOutput, Group: GroupLimits, Usage: "end the program when it prints more than that"},
+		{Name: "volumes", Value: &p.Volumes, Doc: "host:dest[:ro|rw] of the server's own paths. Refused unless the operator allows it."},
+		{Name: "workdir", Value: &p.Workdir, Group: GroupSees, Shown: sandbox.WorkspaceDir, Usage: "working `directory` inside"},
 		{
 			Name: "writable_root", Value: &p.WritableRoot, Group: GroupSees,
 			Usage: "let it write anywhere on an image; changes are thrown away",
 			Doc:   "Let it write anywhere on an image; changes are thrown away. Refused unless the operator allows it.",
 		},
 		{
-			Name: "network", Value: &p.Network, Group: GroupSees, Shown: string(sandbox.NetworkNone), Words: "none,localhost",
-			Usage: "network `mode`: none, localhost", Doc: "Network mode.",
+			Name: "network", Value: &p.Network, Group: GroupSees, Shown: string(sandbox.NetworkNone), Words: "none, localhost",
+			Usage: "network `mode`",
 		},
 		{
-			Name: "scratch", Value: &p.Scratch, Group: GroupSees, Shown: string(sandbox.ScratchAuto), Words: "auto,disk,memory",
-			Usage: "`kind` of scratch disk: auto, disk, memory", Doc: "Kind of scratch disk.",
+			Name: "scratch", Value: &p.Scratch, Group: GroupSees, Shown: string(sandbox.ScratchAuto), Words: "auto, disk, memory",
+			Usage: "`kind` of scratch disk",
 		},
-		{
-			Name: "hostname", Value: &p.Hostname, Group: GroupSees, Shown: sandbox.UserName,
-			Usage: "host `name` inside", Doc: "Host name inside.",
-		},
+		{Name: "hostname", Value: &p.Hostname, Group: GroupSees, Shown: sandbox.UserName, Usage: "host `name` inside"},
 		{
 			Name: "uid", Value: &p.User.UID, Group: GroupSees, Shown: strconv.Itoa(sandbox.DefaultUser.UID),
-			Usage: "user `id` inside; never root", Doc: "User id inside; never root.",
+			Usage: "user `id` inside; never root",
 		},
 		{
 			Name: "gid", Value: &p.User.GID, Group: GroupSees, Shown: strconv.Itoa(sandbox.DefaultUser.GID),
-			Usage: "group `id` inside; never root", Doc: "Group id inside; never root.",
+			Usage: "group `id` inside; never root",
 		},
 		{
 			Name: "require", Value: &p.Require, Group: GroupStrength, Shown: string(sandbox.TierContainer),
-			Words: "process,namespace,container,gvisor,microvm",
-			Usage: "least `tier` to accept: process, namespace, container, gvisor, microvm",
-			Doc:   "Least tier to accept; not below the server's own floor.",
+			Words: "process, namespace, container, gvisor, microvm",
+			Usage: "least `tier` to accept", Doc: "Least tier to accept; not below the server's own floor.",
 		},
-		{
-			Name: "strict", Value: &p.Strict, Group: GroupStrength,
-			Usage: "refuse unless no control at all is missing", Doc: "Refuse unless no control at all is missing.",
-		},
+		{Name: "strict", Value: &p.Strict, Group: GroupStrength, Usage: "refuse unless no control at all is missing"},
 		{Name: "labels", Value: &p.Labels, Doc: "Labels of the sandbox, for whoever looks at it."},
 		{
 			Name: "commands", Value: &o.Commands, Group: GroupLanguages,
@@ -122,10 +106,7 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Doc:   "python: refuse a program that imports these; a lint, not a wall.",
 		},
 		{Name: "release", Value: &o.Release, Group: GroupLanguages, Usage: "rust: optimise", Doc: "rust: optimise."},
-		{
-			Name: "edition", Value: &o.Edition, Group: GroupLanguages,
-			Usage: "rust: `year` of the edition", Doc: "rust: year of the edition.",
-		},
+		{Name: "edition", Value: &o.Edition, Group: GroupLanguages, Usage: "rust: `year` of the edition", Doc: "rust: year of the edition."},
 		{
 			Name: "test", Value: &o.Test, Group: GroupLanguages,
 			Usage: "go, rust: run the tests, even if there is a main", Doc: "go, rust: run the tests, even if there is a main.",

@@ -32,10 +32,11 @@ type Limits struct {
 type Limit struct {
 	Name         string // in JSON; flags have dashes for underscores
 	Usage        string // help of the flag
-	CeilingUsage string // help of the server's flag for the most that requests may ask for; empty: neither servers nor keys can set it
-	Doc          string // in the OpenAPI document
+	CeilingUsage string // help of the server's flag for the most that requests may ask for; empty: Usage
+	NoCeiling    bool   // neither servers nor keys can set the most
+	Doc          string // in the OpenAPI document; empty: Usage as a sentence
 	Example      string // there, as JSON
-	CompileDoc   string // the same for the limit of compilers; empty: a request can not set that
+	CompileDoc   string // there, of the limit of compilers; empty: a request can not set that
 	scope        limitScope
 	amount
 }
@@ -43,13 +44,19 @@ type Limit struct {
 // Flag is the name of the limit's flag, and of the limit in errors.
 func (l *Limit) Flag() string { return strings.ReplaceAll(l.Name, "_", "-") }
 
+// Sentence makes the help of a flag a sentence of documentation.
+func Sentence(usage string) string {
+	usage, _, _ = strings.Cut(strings.ReplaceAll(usage, "`", ""), " (default")
+	return strings.ToUpper(usage[:1]) + usage[1:] + "."
+}
+
 // limitScope says what shares a limit.
 type limitScope int
 
 const (
-	eachProcess limitScope = iota // every process has its own
-	wholePhase                    // the processes of a phase share one
-	wholeBox                      // the phases of a sandbox share one
+	eachProcess  limitScope = iota // every process has its own
+	wholePhase                     // the processes of a phase share one
+	wholeSandbox                   // the phases of a sandbox share one
 )
 
 // The least that still lets a program start; anything below could only fail in confusing ways.
@@ -67,32 +74,24 @@ const (
 // limitTable has one row per field of Limits, in the order of help and of JSON.
 var limitTable = []*Limit{
 	{
-		Name: "timeout", Usage: "wall `time`", CeilingUsage: "wall `time`", Doc: "Wall time of the run.", Example: `"10s"`,
-		CompileDoc: "Wall time of compiling.",
+		Name: "timeout", Usage: "wall `time`", Doc: "Wall time of the run.", Example: `"10s"`, CompileDoc: "Wall time of compiling.",
 		amount: &amountOf[time.Duration]{
 			at: func(l *Limits) *time.Duration { return &l.Wall }, unit: &durations, most: maxDuration,
 			standard: 30 * time.Second, ceiling: 5 * time.Minute, compile: time.Minute, compileCeiling: 10 * time.Minute,
 		},
 	},
+	{Name: "grace", Usage: "`time` between SIGTERM and SIGKILL", NoCeiling: true, amount: &amountOf[time.Duration]{
+		at: func(l *Limits) *time.Duration { return &l.Grace }, unit: &durations, most: maxDuration, standard: 2 * time.Second, ceiling: 10 * time.Second,
+	}},
 	{
-		Name: "grace", Usage: "`time` between SIGTERM and SIGKILL", Doc: "Time between SIGTERM and SIGKILL.",
-		amount: &amountOf[time.Duration]{
-			at: func(l *Limits) *time.Duration { return &l.Grace }, unit: &durations, most: maxDuration,
-			standard: 2 * time.Second, ceiling: 10 * time.Second,
-		},
-	},
-	{
-		Name: "cpus", Usage: "`cores`, as a quota", CeilingUsage: "`cores`, as a quota (default those of this machine)", Doc: "Cores, as a quota.",
-		scope: wholePhase,
+		Name: "cpus", Usage: "`cores`, as a quota", CeilingUsage: "`cores`, as a quota (default those of this machine)", scope: wholePhase,
 		amount: &amountOf[float64]{
-			at: func(l *Limits) *float64 { return &l.CPUs }, unit: &cores, least: minCPUs,
+			at: func(l *Limits) *float64 { return &l.CPUs }, unit: &cores, least: minCPUs, standard: 1, compile: math.Inf(1),
 			machine: func(m Machine) float64 { return float64(m.CPUs) }, why: ", the cores of this machine", lowered: " cores of this machine",
-			standard: 1, compile: math.Inf(1), // all that the machine has
 		},
 	},
 	{
-		Name: "cpu_time", Usage: "CPU `time` of all processes together (default no limit)", CeilingUsage: "CPU `time` (default no limit)",
-		Doc: "CPU time of all processes together.", scope: wholePhase,
+		Name: "cpu_time", Usage: "CPU `time` of all processes together (default no limit)", CeilingUsage: "CPU `time` (default no limit)", scope: wholePhase,
 		amount: &amountOf[time.Duration]{at: func(l *Limits) *time.Duration { return &l.CPUTime }, unit: &durations, most: maxDuration},
 	},
 	{
@@ -105,35 +104,23 @@ var limitTable = []*Limit{
 		},
 	},
 	{
-		Name: "disk", Usage: "`size` of /workspace, /tmp and $HOME together", CeilingUsage: "`size` of the scratch disk",
-		Doc: "Size of /workspace, /tmp and $HOME together.", scope: wholeBox,
+		Name: "disk", Usage: "`size` of /workspace, /tmp and $HOME together", CeilingUsage: "`size` of the scratch disk", scope: wholeSandbox,
 		amount: &amountOf[Size]{
 			at: func(l *Limits) *Size { return &l.Disk }, unit: &sizes, least: minDisk, most: 4 * TiB, why: ", the largest scratch disk",
 			standard: 1 * GiB, ceiling: 4 * GiB,
 		},
 	},
-	{
-		Name: "inodes", Usage: "`number` of files there", CeilingUsage: "`number` of files on it", Doc: "Number of files there.", scope: wholeBox,
-		amount: &amountOf[int]{
-			at: func(l *Limits) *int { return &l.Inodes }, unit: &counts, least: minInodes, most: 1 << 28, standard: 64 << 10, ceiling: 1 << 20,
-		},
-	},
-	{
-		Name: "pids", Usage: "`number` of processes and threads", CeilingUsage: "`number` of processes and threads",
-		Doc: "Number of processes and threads.", scope: wholePhase,
-		amount: &amountOf[int]{
-			at: func(l *Limits) *int { return &l.Processes }, unit: &counts, least: 1, most: maxProcesses, standard: 100, ceiling: 1000, compile: 500,
-		},
-	},
-	{
-		Name: "open_files", Usage: "`number` of open files per process", CeilingUsage: "`number` of open files per process",
-		Doc: "Number of open files per process.",
-		amount: &amountOf[int]{
-			at: func(l *Limits) *int { return &l.OpenFiles }, unit: &counts, least: minOpenFiles, most: maxOpenFiles,
-			machine: func(m Machine) int { return cmp.Or(m.OpenFiles, maxOpenFiles) }, lowered: " that sandbox-run itself may open",
-			standard: 1024, ceiling: 16 << 10, compile: 4096,
-		},
-	},
+	{Name: "inodes", Usage: "`number` of files there", CeilingUsage: "`number` of files on it", scope: wholeSandbox, amount: &amountOf[int]{
+		at: func(l *Limits) *int { return &l.Inodes }, unit: &counts, least: minInodes, most: 1 << 28, standard: 64 << 10, ceiling: 1 << 20,
+	}},
+	{Name: "pids", Usage: "`number` of processes and threads", scope: wholePhase, amount: &amountOf[int]{
+		at: func(l *Limits) *int { return &l.Processes }, unit: &counts, least: 1, most: maxProcesses, standard: 100, ceiling: 1000, compile: 500,
+	}},
+	{Name: "open_files", Usage: "`number` of open files per process", amount: &amountOf[int]{
+		at: func(l *Limits) *int { return &l.OpenFiles }, unit: &counts, least: minOpenFiles, most: maxOpenFiles,
+		machine: func(m Machine) int { return cmp.Or(m.OpenFiles, maxOpenFiles) }, lowered: " that sandbox-run itself may open",
+		standard: 1024, ceiling: 16 << 10, compile: 4096,
+	}},
 	{
 		Name: "output_limit", Usage: "output `size` kept per stream for the result, head and tail", CeilingUsage: "output `size` kept per stream",
 		Doc: "Output kept per stream for the result, head and tail.",
@@ -319,7 +306,7 @@ func (l Limits) Clamp(m Machine) (Limits, []string) { return Limits{}.OrDefaults
 // OfProcess is l without what belongs to the sandbox as a whole.
 func (l Limits) OfProcess() Limits {
 	for _, row := range limitTable {
-		if row.scope == wholeBox {
+		if row.scope == wholeSandbox {
 			row.Copy(&l, &Limits{})
 		}
 	}

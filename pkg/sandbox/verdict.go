@@ -1,8 +1,8 @@
 package sandbox
 
 import (
-	"fmt"
 	"slices"
+	"strings"
 )
 
 // Verdict says in one word how a run ended. The set is closed: verdictTable has a row for each.
@@ -30,17 +30,19 @@ type VerdictInfo struct {
 	Code      int    // exit code of the command line; 0: the program's own
 	Violation string // kind of the violation that the verdict already tells of
 	Chosen    bool   // the program, or its user, chose this end
-	// Why explains an end that the program did not choose; nil: there is nothing to explain.
-	Why func(e Ending) string
+	// Why explains an end that the program did not choose, with {placeholders} of Explain; empty: there is nothing to explain.
+	Why string
 	// applies judges a process that ended; nil: the verdict is given elsewhere.
 	applies func(f *facts) bool
 }
 
-// Ending is what a summary knows about the end of a run.
-type Ending struct {
-	*Result
-	Who   string // that ran: program, command, compiler
-	Flags string // how flags of limits of this phase begin: "--" or "--compile-"
+// Explain fills in Why: {who} is what ran, such as a program or a compiler, {flags} how the flags of its limits begin, {memory} the limit of that name.
+func (v *VerdictInfo) Explain(r *Result, who, flags string) string {
+	words := []string{"{who}", who, "{flags}", flags, "{peak}", Size(r.Metrics.MemoryPeak).String(), "{signal}", SignalName(r.Exit.Signal)}
+	for _, row := range limitTable {
+		words = append(words, "{"+row.Name+"}", row.Text(&r.Limits))
+	}
+	return strings.NewReplacer(words...).Replace(v.Why)
 }
 
 // facts are what a run's end is judged by.
@@ -57,58 +59,30 @@ func (f *facts) failed() bool { return f.exit != Exit{} }
 // the program succeeded all the same, the verdict is ok and the touch is left to violations.
 var verdictTable = []VerdictInfo{
 	{Verdict: VerdictInternalError, Code: 125},
+	{Verdict: VerdictCancelled, Code: 130, Chosen: true, Why: "cancelled", applies: func(f *facts) bool { return f.cancelled }},
 	{
-		Verdict: VerdictCancelled, Code: 130, Chosen: true,
-		applies: func(f *facts) bool { return f.cancelled },
-		Why:     func(Ending) string { return "cancelled" },
+		Verdict: VerdictTimeLimit, Code: 124, Violation: "timeout", applies: func(f *facts) bool { return f.wallHit },
+		Why: "the {who} ran longer than {timeout}; to allow more: {flags}timeout",
 	},
 	{
-		Verdict: VerdictTimeLimit, Code: 124, Violation: "timeout",
-		applies: func(f *facts) bool { return f.wallHit },
-		Why: func(e Ending) string {
-			return fmt.Sprintf("the %s ran longer than %v; to allow more: %stimeout", e.Who, e.Limits.Wall, e.Flags)
-		},
+		Verdict: VerdictCPULimit, Code: 124, Violation: "cpu_time", applies: func(f *facts) bool { return f.cpuHit },
+		Why: "the {who} used more than {cpu_time} of CPU time; to allow more: --cpu-time",
 	},
 	{
-		Verdict: VerdictCPULimit, Code: 124, Violation: "cpu_time",
-		applies: func(f *facts) bool { return f.cpuHit },
-		Why: func(e Ending) string {
-			return fmt.Sprintf("the %s used more than %v of CPU time; to allow more: --cpu-time", e.Who, e.Limits.CPUTime)
-		},
+		Verdict: VerdictMemoryLimit, Code: 137, Violation: "memory", applies: func(f *facts) bool { return f.failed() && f.oomKills > 0 },
+		Why: "the {who} needed more than {memory} of memory (peak {peak}); to allow more: {flags}memory",
 	},
 	{
-		Verdict: VerdictMemoryLimit, Code: 137, Violation: "memory",
-		applies: func(f *facts) bool { return f.failed() && f.oomKills > 0 },
-		Why: func(e Ending) string {
-			return fmt.Sprintf("the %s needed more than %s of memory (peak %s); to allow more: %smemory",
-				e.Who, e.Limits.Memory, Size(e.Metrics.MemoryPeak), e.Flags)
-		},
+		Verdict: VerdictDiskLimit, Violation: "disk", applies: func(f *facts) bool { return f.failed() && f.diskFull },
+		Why: "the {who} filled its scratch disk of {disk} and {inodes} files; to allow more: --disk, --inodes",
 	},
 	{
-		Verdict: VerdictDiskLimit, Violation: "disk",
-		applies: func(f *facts) bool { return f.failed() && f.diskFull },
-		Why: func(e Ending) string {
-			return fmt.Sprintf("the %s filled its scratch disk of %s and %d files; to allow more: --disk, --inodes",
-				e.Who, e.Limits.Disk, e.Limits.Inodes)
-		},
+		// The code is that of the SIGTERM that the program is sent, whatever it makes of that.
+		Verdict: VerdictOutputLimit, Code: 143, Violation: ViolationOutput, applies: func(f *facts) bool { return f.outputKilled },
+		Why: "the {who} printed more than {output_limit}; to allow more: --output-limit, or leave out --kill-on-output",
 	},
-	{
-		Verdict: VerdictOutputLimit, Violation: ViolationOutput,
-		Code:    143, // as by the SIGTERM that the program is sent, whatever it makes of that
-		applies: func(f *facts) bool { return f.outputKilled },
-		Why: func(e Ending) string {
-			return fmt.Sprintf("the %s printed more than %s; to allow more: --output-limit, or leave out --kill-on-output", e.Who, e.Limits.Output)
-		},
-	},
-	{
-		Verdict: VerdictCompileError, Code: 1, // the executor gives it
-		Why: func(e Ending) string { return fmt.Sprintf("the %s does not compile", e.Who) },
-	},
-	{
-		Verdict: VerdictSignaled,
-		applies: func(f *facts) bool { return f.exit.Signal != 0 },
-		Why:     func(e Ending) string { return fmt.Sprintf("the %s was ended by %s", e.Who, SignalName(e.Exit.Signal)) },
-	},
+	{Verdict: VerdictCompileError, Code: 1, Why: "the {who} does not compile"}, // the executor gives it
+	{Verdict: VerdictSignaled, Why: "the {who} was ended by {signal}", applies: func(f *facts) bool { return f.exit.Signal != 0 }},
 	{Verdict: VerdictNonzeroExit, Chosen: true, applies: (*facts).failed},
 	{Verdict: VerdictOK, Chosen: true, applies: func(*facts) bool { return true }},
 }

@@ -51,12 +51,12 @@ func TestVerdictTable(t *testing.T) {
 		if info.Violation == "" {
 			continue
 		}
-		why := info.Why(Ending{Result: &Result{Limits: DefaultLimits()}, Who: "program", Flags: "--"})
-		if !strings.Contains(why, "the program ") || !strings.Contains(why, "to allow more: --") {
+		why := info.Explain(&Result{Limits: DefaultLimits()}, "program", "--")
+		if !strings.Contains(why, "the program ") || !strings.Contains(why, "to allow more: --") || strings.ContainsAny(why, "{}") {
 			t.Errorf("%s: %q", v, why)
 		}
 	}
-	if unknown := Verdict("unknown").Info(); unknown.Why != nil || unknown.Code != 0 || seen["unknown"] || !seen[VerdictOK] {
+	if unknown := Verdict("unknown").Info(); unknown.Why != "" || unknown.Code != 0 || seen["unknown"] || !seen[VerdictOK] {
 		t.Errorf("%+v", unknown)
 	}
 }

@@ -83,7 +83,7 @@ func showRate(l *Limits) string {
 // allLimits are the ceilings that keys can have, and what only keys have.
 func allLimits() (all []limit) {
 	for _, row := range sandbox.AllLimits() {
-		if row.CeilingUsage != "" {
+		if !row.NoCeiling {
 			all = append(all, ceiling("", row, func(l *Limits) *sandbox.Limits { return &l.Max }))
 		}
 	}

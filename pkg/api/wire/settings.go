@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
@@ -13,12 +14,15 @@ import (
 func (r *Run) Settings() []executor.Field {
 	fields := executor.Fields(&r.Policy, &r.Options)
 	for _, l := range sandbox.AllLimits() {
-		fields = append(fields, executor.Field{Name: l.Name, Doc: l.Doc, Example: l.Example, Value: l.Field(&r.Limits)})
+		fields = append(fields, executor.Field{Name: l.Name, Usage: l.Usage, Doc: l.Doc, Example: l.Example, Value: l.Field(&r.Limits)})
 		if l.CompileDoc != "" {
 			fields = append(fields, executor.Field{Name: "compile_" + l.Name, Doc: l.CompileDoc, Value: l.Field(&r.CompileLimits)})
 		}
 	}
 	for i := range fields {
+		if fields[i].Doc == "" {
+			fields[i].Doc = sandbox.Sentence(fields[i].Usage)
+		}
 		switch v := fields[i].Value.(type) {
 		case *time.Duration:
 			fields[i].Value = (*Duration)(v)
@@ -37,27 +41,25 @@ func (r *Run) Settings() []executor.Field {
 
 // MarshalJSON writes what is set.
 func (r Run) MarshalJSON() ([]byte, error) {
+	set := map[string]any{}
+	for _, f := range r.Settings() {
+		if f.IsSet() {
+			set[f.Name] = f.Value
+		}
+	}
 	type tagged Run
 	b, err := json.Marshal(tagged(r))
-	if err != nil {
-		return nil, err
+	settings, failed := json.Marshal(set)
+	switch {
+	case err != nil || failed != nil:
+		return nil, errors.Join(err, failed)
+	case len(set) == 0:
+		return b, nil
+	case len(b) > len("{}"):
+		settings[0] = ','
+		return append(b[:len(b)-1], settings...), nil
 	}
-	b = b[:len(b)-1]
-	for _, f := range r.Settings() {
-		if !f.IsSet() {
-			continue
-		}
-		value, err := json.Marshal(f.Value)
-		if err != nil {
-			return nil, err
-		}
-		if len(b) > 1 {
-			b = append(b, ',')
-		}
-		b = append(append(append(b, '"'), f.Name...), '"', ':')
-		b = append(b, value...)
-	}
-	return append(b, '}'), nil
+	return settings, nil
 }
 
 // UnmarshalJSON reads a run as [Decode] does.
