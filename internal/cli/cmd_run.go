@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -207,22 +205,6 @@ func misplaced(root *cobra.Command, err *sandbox.Error) error {
 		err.Hint = fmt.Sprintf("sandbox-run %s -- …, if it is the program's", words[0])
 	}
 	return err
-}
-
-// patterns of the sandbox's own directories, as executor.Request takes them.
-func checkPattern(pattern string) error {
-	if _, err := path.Match(pattern, ""); err != nil {
-		return sandbox.Invalid("out", "%q: %w", pattern, err)
-	}
-	inside := pattern
-	if !path.IsAbs(inside) {
-		inside = path.Join(sandbox.WorkspaceDir, inside)
-	}
-	if pattern == "" || slices.Contains(strings.Split(pattern, "/"), "..") ||
-		!slices.ContainsFunc(sandbox.ScratchDirs(), func(d string) bool { return strings.HasPrefix(inside, d+"/") }) {
-		return sandbox.Invalid("out", "%q names no files below %s; write it like *.png or results/**", pattern, strings.Join(sandbox.ScratchDirs(), ", "))
-	}
-	return nil
 }
 
 // execute runs the program, shows what it prints and what became of it, and leaves the exit code in c.code. Its error is

@@ -42,9 +42,6 @@ type serveOptions struct {
 	settings operator.Settings
 	config   string
 	check    bool
-	lists    struct {
-		listen, hosts, origins, volumes, backends, runtimes, env, images, webhookHosts, warm list
-	}
 }
 
 const defaultDrain = 30 * time.Second
@@ -73,12 +70,12 @@ func (c *cli) serveCommand() (*cobra.Command, *serveOptions) {
 
 func (o *serveOptions) reachFlags(fs *pflag.FlagSet) {
 	s := &o.settings
-	fs.Var(&o.lists.listen, "listen", "`address`: unix:///path, 127.0.0.1:8080; repeatable (default your own socket)")
+	fs.Var(&list{into: &s.Listen}, "listen", "`address`: unix:///path, 127.0.0.1:8080; repeatable (default your own socket)")
 	fs.StringVar(&s.TLSCert, "tls-cert", "", "certificate `file`, PEM; read again when it changes")
 	fs.StringVar(&s.TLSKey, "tls-key", "", "its private key, a `file` in PEM")
 	fs.BoolVar(&s.InsecureHTTP, "insecure-http", false, "plain HTTP even where other machines can read along")
-	fs.Var(&o.lists.hosts, "host", "`name` under which it is known, without a port; repeatable")
-	fs.Var(&o.lists.origins, "allow-origin", "`origin` whose pages may use it, such as https://app.example.com; repeatable")
+	fs.Var(&list{into: &s.Hosts}, "host", "`name` under which it is known, without a port; repeatable")
+	fs.Var(&list{into: &s.Origins}, "allow-origin", "`origin` whose pages may use it, such as https://app.example.com; repeatable")
 	fs.StringVar(&s.Keys, "keys", "", "`file` of keys (default your own)")
 	fs.BoolVar(&s.RequireKeys, "require-keys", false, "ask for a key even on the unix socket: a proxy may stand before it")
 	addParsed(fs, &s.MaxConnections, "max-connections", "4096", "`number` of TCP connections at a time", readCount)
@@ -106,18 +103,18 @@ func (o *serveOptions) ceilingFlags(fs *pflag.FlagSet) {
 
 func (o *serveOptions) allowFlags(fs *pflag.FlagSet) {
 	s := &o.settings
-	fs.Var(&o.lists.volumes, "allow-volume", "`directory` that volumes may show, with all in it; repeatable")
+	fs.Var(&list{into: &s.Volumes}, "allow-volume", "`directory` that volumes may show, with all in it; repeatable")
 	fs.BoolVar(&s.WritableVolumes, "allow-writable-volumes", false, "let them be writable")
 	fs.BoolVar(&s.Workspaces, "allow-workspaces", false, "let requests use your workspaces")
 	addParsed(fs, &s.MaxWorkspaces, "max-workspaces", "16", "`number` of them that one key may have", readCount)
 	addParsed(fs, &s.WorkspacesSize, "max-workspaces-size", "16g", "`size` that the caps of one key's add up to", readSize)
-	fs.Var(&o.lists.backends, "allow-backend", "`name` of a backend that requests may choose; repeatable")
-	fs.Var(&o.lists.runtimes, "allow-runtime", "`name` of a runtime that they may choose; repeatable")
-	fs.Var(&o.lists.env, "allow-env", "`name` of a variable of ours that may be passed on; repeatable")
-	fs.Var(&o.lists.images, "allow-image", "`reference` that they may name, or its beginning and *; repeatable (default all that are here)")
+	fs.Var(&list{into: &s.Backends}, "allow-backend", "`name` of a backend that requests may choose; repeatable")
+	fs.Var(&list{into: &s.Runtimes}, "allow-runtime", "`name` of a runtime that they may choose; repeatable")
+	fs.Var(&list{into: &s.Env}, "allow-env", "`name` of a variable of ours that may be passed on; repeatable")
+	fs.Var(&list{into: &s.Images}, "allow-image", "`reference` that they may name, or its beginning and *; repeatable (default all that are here)")
 	fs.BoolVar(&s.WritableRoot, "allow-writable-root", false, "let them change an image's files for the time of a run")
 	fs.BoolVar(&s.Webhooks, "webhooks", false, "tell addresses that requests name of the end of runs; never private ones")
-	fs.Var(&o.lists.webhookHosts, "webhook-host", "`host` or prefix that may be private or plain http; repeatable")
+	fs.Var(&list{into: &s.WebhookHosts}, "webhook-host", "`host` or prefix that may be private or plain http; repeatable")
 }
 
 func (o *serveOptions) loadFlags(fs *pflag.FlagSet) {
@@ -134,8 +131,7 @@ func (o *serveOptions) loadFlags(fs *pflag.FlagSet) {
 
 func (o *serveOptions) warmFlags(fs *pflag.FlagSet) {
 	s := &o.settings
-	o.lists.warm.commas = true
-	fs.Var(&o.lists.warm, "warm", "languages to make ready at the start: `names` with commas (default as they are asked for)")
+	fs.Var(&list{into: &s.Warm, commas: true}, "warm", "languages to make ready at the start: `names` with commas (default as they are asked for)")
 	addParsed(fs, &s.WarmMemory, "warm-memory", "1g", "memory `size` for what waits", readSize)
 	addParsed(fs, &s.WarmCPUs, "warm-cpus", "", "`cores` that making it may take (default half of this machine's)", readCores)
 	fs.BoolVar(&s.WarmPerKey, "warm-per-key", false, "no two keys have programs forked from one interpreter")
@@ -178,9 +174,7 @@ func (o *serveOptions) complete(flags *pflag.FlagSet) error {
 			return err
 		}
 	}
-	s, l := &o.settings, &o.lists
-	s.Listen, s.Hosts, s.Origins, s.Env, s.Images, s.WebhookHosts, s.Warm = l.listen.values, l.hosts.values, l.origins.values, l.env.values, l.images.values, l.webhookHosts.values, l.warm.values
-	s.Volumes, s.Backends, s.Runtimes = l.volumes.values, l.backends.values, l.runtimes.values
+	s := &o.settings
 	if s.DrainTimeout == 0 {
 		s.DrainTimeout = defaultDrain
 	}

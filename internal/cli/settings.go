@@ -48,18 +48,18 @@ type list struct {
 }
 
 func (l *list) Set(s string) error {
-	if !l.commas {
-		l.values = append(l.values, s)
-		return nil
-	}
-	if l.into != nil {
-		defer func() { *l.into = l.values }()
-	}
-	for _, v := range strings.Split(s, ",") {
-		if v = strings.TrimSpace(v); v == "" {
-			return errors.New("there is a name missing; write it like ls,find,grep")
+	given := []string{s}
+	if l.commas {
+		given = strings.Split(s, ",")
+		for i := range given {
+			if given[i] = strings.TrimSpace(given[i]); given[i] == "" {
+				return errors.New("there is a name missing; write it like ls,find,grep")
+			}
 		}
-		l.values = append(l.values, v)
+	}
+	l.values = append(l.values, given...)
+	if l.into != nil {
+		*l.into = l.values
 	}
 	return nil
 }

@@ -1,8 +1,6 @@
 package executor
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,10 +8,8 @@ import (
 	"math"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
-	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/template"
@@ -81,57 +77,6 @@ type File struct {
 	Open func() (io.ReadCloser, error) // where Data is nil
 }
 
-type fileJSON struct {
-	Path     string `json:"path"`
-	Content  string `json:"content"`
-	Encoding string `json:"encoding,omitempty"` // "base64"; text without
-	Mode     string `json:"mode,omitempty"`     // octal
-}
-
-// MarshalJSON writes text as it is, and everything else as base64.
-func (f File) MarshalJSON() ([]byte, error) {
-	data, err := f.content()
-	if err != nil {
-		return nil, err
-	}
-	j := fileJSON{Path: f.Path, Content: string(data)}
-	if !utf8.Valid(data) {
-		j.Content, j.Encoding = base64.StdEncoding.EncodeToString(data), "base64"
-	}
-	if f.Mode != 0 {
-		j.Mode = fmt.Sprintf("%04o", f.Mode.Perm())
-	}
-	return json.Marshal(j)
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (f *File) UnmarshalJSON(b []byte) error {
-	var j fileJSON
-	if err := json.Unmarshal(b, &j); err != nil {
-		return err
-	}
-	*f = File{Path: j.Path, Data: []byte(j.Content)}
-	switch j.Encoding {
-	case "", "text", "utf-8":
-	case "base64":
-		data, err := base64.StdEncoding.DecodeString(j.Content)
-		if err != nil {
-			return sandbox.Invalid("files", "%q: %w", j.Path, err)
-		}
-		f.Data = data
-	default:
-		return sandbox.Invalid("files", "%q: unknown encoding %q; one of text, base64", j.Path, j.Encoding)
-	}
-	if j.Mode != "" {
-		mode, err := strconv.ParseUint(j.Mode, 8, 32)
-		if err != nil || fs.FileMode(mode)&^fs.ModePerm != 0 {
-			return sandbox.Invalid("files", "%q: mode %q is not octal permission bits", j.Path, j.Mode)
-		}
-		f.Mode = fs.FileMode(mode)
-	}
-	return nil
-}
-
 // content is the whole of the file.
 func (f File) content() ([]byte, error) { return f.head(math.MaxInt64) }
 
@@ -146,6 +91,20 @@ func (f File) head(most int64) ([]byte, error) {
 	}
 	defer r.Close()
 	return io.ReadAll(io.LimitReader(r, most))
+}
+
+// ValidateOutput refuses a pattern of outputs, relative to /workspace or absolute, that could only fail once the program has run.
+func ValidateOutput(pattern string) error {
+	inside := pattern
+	if !path.IsAbs(inside) {
+		inside = path.Join(sandbox.WorkspaceDir, inside)
+	}
+	if pattern == "" || slices.Contains(strings.Split(pattern, "/"), "..") ||
+		!slices.ContainsFunc(sandbox.ScratchDirs(), func(d string) bool { return strings.HasPrefix(inside+"/", d+"/") }) {
+		return sandbox.Invalid("out", "%.80q names no files below %s; write it like *.png or results/**",
+			pattern, strings.Join(sandbox.ScratchDirs(), ", "))
+	}
+	return sandbox.ValidatePattern(inside)
 }
 
 // maxFiles bounds a tree; the disk limit bounds its size.

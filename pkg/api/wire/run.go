@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path"
 	"strconv"
 	"strings"
 
@@ -111,7 +110,7 @@ func (r *Run) RequestWith(uploads Uploads) (executor.Request, error) {
 		return req, err
 	}
 	for _, p := range r.Out {
-		if err := checkPattern(p); err != nil {
+		if err := executor.ValidateOutput(p); err != nil {
 			return req, err
 		}
 	}
@@ -224,16 +223,4 @@ func (f *File) content(at string, into *executor.File, uploads Uploads) (err err
 		return sandbox.Invalid(at+".encoding", "unknown encoding %.40q; one of text, base64", f.Encoding)
 	}
 	return nil
-}
-
-// checkPattern refuses a pattern that the engine would only refuse once the program has run.
-func checkPattern(pattern string) error {
-	inside := pattern
-	if !path.IsAbs(inside) {
-		inside = path.Join(sandbox.WorkspaceDir, inside)
-	}
-	if pattern == "" || strings.Contains("/"+pattern+"/", "/../") {
-		return sandbox.Invalid("out", "%.80q names no files below %s; write it like *.png or results/**", pattern, strings.Join(sandbox.ScratchDirs(), ", "))
-	}
-	return sandbox.ValidatePattern(inside)
 }
