@@ -28,7 +28,7 @@ func run(ctx context.Context) error {
 		Language: "python",
 		Code:     "import sys\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)",
 		Stdin:    "olleh\ndlrow\n",
-		Timeout:  wire.Duration(10 * time.Second),
+		Limits:   sandbox.Limits{Wall: 10 * time.Second},
 	}) {
 		var problem *client.Problem
 		switch {

@@ -189,7 +189,7 @@ func (c *cli) openBackend(o *boxOptions) (b sandbox.Backend, chosen string, err 
 		o.backend = s.choice.Backend
 		return s.backend, s.choice.Why, nil
 	}
-	w := app.Want{Require: o.spec.Require, Strict: o.spec.Strict, Runtime: o.runtime}
+	w := app.Want{Require: o.policy.Require, Strict: o.policy.Strict, Runtime: o.runtime}
 	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true, Ahead: c.ahead, DockerHost: o.dockerHost})
 	if away := new(app.ElsewhereError); errors.As(err, &away) {
 		_, missing := findFull()

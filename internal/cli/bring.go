@@ -30,7 +30,7 @@ func readBringing(text string) (bringing, error) {
 			return b, sandbox.Invalid("out", "%q names no directory after the colon", text)
 		}
 	}
-	return b, checkPattern(b.pattern)
+	return b, executor.ValidateOutput(b.pattern)
 }
 
 // covers reports whether a pattern means a file; both are relative to /workspace, or absolute.

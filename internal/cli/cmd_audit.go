@@ -54,7 +54,7 @@ func (c *cli) newAuditTail() *cobra.Command {
 		Long:    "Shows the newest entries of the audit log, the newest last.",
 		Example: "  sandbox-run audit tail -n 5\n  sandbox-run audit tail --json",
 	}
-	cmd.Flags().VarP(&parsed[int]{into: &lines, read: readPositive(readCount), text: strconv.Itoa(usual)}, "lines", "n", "show so `many`")
+	cmd.Flags().VarP(&parsed[int]{into: &lines, read: readCount, text: strconv.Itoa(usual)}, "lines", "n", "show so `many`")
 	return c.auditCommand(cmd, entriesAsJSON, func(log *audit.Log) error { return c.showEntries(log.Tail(lines)) })
 }
 
@@ -118,7 +118,7 @@ grown to 64 MiB. The file that is being written stays. An entry says what was re
 so that the rest can still be verified.`,
 		Example: "  sandbox-run audit prune --older-than 365d\n  sandbox-run audit prune --keep 1g",
 	}
-	addParsed(cmd.Flags(), &keep.Size, "keep", "", "remove from the beginning until no more than this `size` is left", readPositive(sandbox.ParseSize))
+	addParsed(cmd.Flags(), &keep.Size, "keep", "", "remove from the beginning until no more than this `size` is left", readSize)
 	addParsed(cmd.Flags(), &keep.Age, "older-than", "", "remove files whose newest entry is older than this `time`, like 90d", readAge)
 	return c.auditCommand(cmd, "print what was removed as one JSON document", func(log *audit.Log) error {
 		if keep == (audit.Keep{}) {
@@ -271,7 +271,7 @@ func readMoment(s string) (time.Time, error) {
 			return at, nil
 		}
 	}
-	if days, ok := strings.CutSuffix(s, "d"); ok && isDecimal(days) {
+	if days, ok := strings.CutSuffix(s, "d"); ok && sandbox.IsDecimal(days) {
 		if n, err := strconv.ParseFloat(days, 64); err == nil && n < 100*365 {
 			return time.Now().Add(-time.Duration(n * 24 * float64(time.Hour))), nil
 		}
@@ -284,16 +284,12 @@ func readMoment(s string) (time.Time, error) {
 }
 
 func readVerdict(s string) (sandbox.Verdict, error) {
-	known := []sandbox.Verdict{
-		sandbox.VerdictOK, sandbox.VerdictNonzeroExit, sandbox.VerdictSignaled, sandbox.VerdictCompileError, sandbox.VerdictTimeLimit,
-		sandbox.VerdictCPULimit, sandbox.VerdictMemoryLimit, sandbox.VerdictDiskLimit, sandbox.VerdictOutputLimit,
-		sandbox.VerdictCancelled, sandbox.VerdictInternalError,
-	}
-	names := make([]string, len(known))
-	for i, v := range known {
-		if names[i] = string(v); names[i] == s {
+	var names []string
+	for _, v := range sandbox.Verdicts() {
+		if string(v) == s {
 			return v, nil
 		}
+		names = append(names, string(v))
 	}
 	return "", fmt.Errorf("unknown verdict; one of %s", strings.Join(names, ", "))
 }

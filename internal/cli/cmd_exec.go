@@ -19,6 +19,7 @@ import (
 // execOptions is the command line of exec.
 type execOptions struct {
 	boxOptions
+	spec       sandbox.Spec
 	args       []string
 	stdin      bool
 	entrypoint *string // in place of the image's; nil is the image's own
@@ -78,8 +79,8 @@ func (c *cli) newExec() *cobra.Command {
 	// The command's own flags are the command's: `exec ls -la` needs no dashes in between.
 	cmd.Flags().SetInterspersed(false)
 	flagGroups{
-		{"Limits", o.limitFlags}, {"What it sees", o.worldFlags},
-		{"How strong", o.strengthFlags}, {"Input and output", func(fs *pflag.FlagSet) { o.outputFlags(fs, c) }},
+		{string(executor.GroupLimits), o.limitFlags}, {string(executor.GroupSees), o.worldFlags},
+		{string(executor.GroupStrength), o.strengthFlags}, {"Input and output", func(fs *pflag.FlagSet) { o.outputFlags(fs, c) }},
 	}.addTo(cmd)
 	return cmd
 }
@@ -100,6 +101,8 @@ func (o *execOptions) complete(c *cli, flags *pflag.FlagSet) error {
 	if err := o.boxOptions.complete(c, flags); err != nil {
 		return err
 	}
+	o.policy.Apply(&o.spec)
+	o.spec.Env, o.spec.Limits = o.environ, o.limits
 	o.stdin = o.stdin || o.tty
 	if err := notEmpty(flags, "root"); err != nil {
 		return err
@@ -157,7 +160,7 @@ func (c *cli) exec(o *execOptions) error {
 	}
 	size, takeBack := c.lend(&o.boxOptions, &streams)
 	defer takeBack()
-	result, err := s.manager.Run(s.ctx, id, sandbox.Process{Args: o.args, TTY: size, KillOnOutput: o.killOnOutput}, streams)
+	result, err := s.manager.Run(s.ctx, id, sandbox.Process{Args: o.args, TTY: size, KillOnOutput: o.policy.KillOnOutput}, streams)
 	takeBack()
 	show.finish()
 	left := s.dismantle()

@@ -361,7 +361,7 @@ belongs to no image. What sandboxes use is never removed.`,
 		},
 	}
 	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "images with names, too, unless sandboxes use them")
-	addParsed(cmd.Flags(), &o.Older, "older", "", "only what was added longer ago than this `time`", readPositive(readDuration))
+	addParsed(cmd.Flags(), &o.Older, "older", "", "only what was added longer ago than this `time`", readDuration)
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only say what would be removed")
 	cmd.Flags().BoolVar(&c.json, "json", false, "print what was removed as one JSON document")
 	return cmd

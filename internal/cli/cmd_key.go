@@ -123,7 +123,7 @@ func readEnd(s string) (time.Time, error) {
 		}
 	}
 	in, err := time.ParseDuration(s)
-	if days, ok := strings.CutSuffix(s, "d"); ok && isDecimal(days) {
+	if days, ok := strings.CutSuffix(s, "d"); ok && sandbox.IsDecimal(days) {
 		in, err = readDuration(days)
 		if in > 100*365*time.Second { // of what are days
 			err = errors.New("too far off")
@@ -284,7 +284,7 @@ belong to it. The old secret ends at once, or after --overlap.`,
 			return c.showToken(k, token)
 		},
 	}
-	addParsed(cmd.Flags(), &overlap, "overlap", "", "`time` for which the old secret is good, too (default none)", readPositive(readDuration))
+	addParsed(cmd.Flags(), &overlap, "overlap", "", "`time` for which the old secret is good, too (default none)", readDuration)
 	c.keyFlags(cmd.Flags(), &path)
 	return cmd
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,19 +20,16 @@ import (
 type runOptions struct {
 	boxOptions
 	serverOptions
-	lang     string
-	code     string
-	files    list
-	entry    string
-	compile  sandbox.Limits
-	in       list
-	out      list
-	options  executor.LanguageOptions
-	commands list
-	forbid   list
-	setup    list
-	noCache  bool
-	dryRun   bool
+	lang    string
+	code    string
+	files   list
+	entry   string
+	compile sandbox.Limits
+	in      list
+	out     list
+	setup   list
+	noCache bool
+	dryRun  bool
 
 	workspace workspaceOptions
 	template  string
@@ -72,14 +67,14 @@ Exit codes:
 
 // addRunFlags gives the root command what it needs to run code.
 func (c *cli) addRunFlags(root *cobra.Command, version *bool) *runOptions {
-	o := &runOptions{commands: list{commas: true}, forbid: list{commas: true}}
+	o := &runOptions{}
 	flagGroups{
-		{"What is run", o.codeFlags}, {"Limits", o.limitFlags}, {"What it sees", o.worldFlags},
-		{"How strong", o.strengthFlags}, {"Where it runs", o.serverFlags}, {"Input and output", func(fs *pflag.FlagSet) {
+		{"What is run", o.codeFlags}, {string(executor.GroupLimits), o.limitFlags}, {string(executor.GroupSees), o.worldFlags},
+		{string(executor.GroupStrength), o.strengthFlags}, {"Where it runs", o.serverFlags}, {"Input and output", func(fs *pflag.FlagSet) {
 			o.outputFlags(fs, c)
 			fs.BoolVar(version, "version", false, "say which version this is")
 		}},
-		{"Of some languages", o.languageFlags},
+		{string(executor.GroupLanguages), o.languageFlags},
 	}.addTo(root)
 	return o
 }
@@ -99,8 +94,8 @@ func (o *runOptions) limitFlags(fs *pflag.FlagSet) {
 	o.boxOptions.limitFlags(fs)
 	fs.Lookup("memory").Usage += "; Go and Rust start with 128m"
 	fs.Lookup("pids").Usage += "; Java starts with 256"
-	addParsed(fs, &o.compile.Wall, "compile-timeout", "60s", "wall `time` of compiling", readPositive(readDuration))
-	addParsed(fs, &o.compile.Memory, "compile-memory", "2g", "memory `size` of compiling", readPositive(sandbox.ParseSize))
+	defaults := sandbox.DefaultCompileLimits()
+	addCompileLimits(fs, "", &o.compile, &defaults)
 }
 
 func (o *runOptions) worldFlags(fs *pflag.FlagSet) {
@@ -111,11 +106,7 @@ func (o *runOptions) worldFlags(fs *pflag.FlagSet) {
 }
 
 func (o *runOptions) languageFlags(fs *pflag.FlagSet) {
-	fs.Var(&o.commands, "commands", "shell: the only `programs` there are, with commas between")
-	fs.Var(&o.forbid, "forbid-imports", "python: refuse a program that imports these `modules`; a lint, not a wall")
-	fs.BoolVar(&o.options.Release, "release", false, "rust: optimise")
-	fs.StringVar(&o.options.Edition, "edition", "", "rust: `year` of the edition")
-	fs.BoolVar(&o.options.Test, "test", false, "go, rust: run the tests, even if there is a main")
+	addFields(fs, executor.GroupLanguages, o.fields())
 	fs.Var(&o.setup, "setup", "sql, postgres: a `file` to run first; repeatable")
 }
 
@@ -152,12 +143,11 @@ func (o *runOptions) complete(c *cli, flags *pflag.FlagSet) error {
 	if err := o.serverOptions.complete(flags); err != nil {
 		return err
 	}
-	for _, name := range []string{"lang", "entry", "edition", "template"} {
+	for _, name := range []string{"lang", "entry", "template"} {
 		if err := notEmpty(flags, name); err != nil {
 			return err
 		}
 	}
-	o.options.Commands, o.options.ForbidImports = o.commands.values, o.forbid.values
 	for _, text := range o.in.values {
 		files, err := readInput(text)
 		if err != nil {
@@ -185,15 +175,10 @@ func (o *runOptions) complete(c *cli, flags *pflag.FlagSet) error {
 
 // request is the command line as the engine reads it.
 func (o *runOptions) request() executor.Request {
-	s := &o.spec
 	req := executor.Request{
 		Language: o.lang, Code: o.program.code, Name: o.program.name, Files: o.program.files, Entry: o.program.entry,
-		Image: o.image, Args: o.program.args, Stdin: o.program.stdin, Env: s.Env,
-		Limits: s.Limits, CompileLimits: o.compile, Options: o.options, Inputs: o.inputs, NoCache: o.noCache,
-		Policy: executor.Policy{
-			Network: s.Network, Volumes: s.Volumes, Workdir: s.Workdir, Scratch: s.Scratch, WritableRoot: s.WritableRoot,
-			Hostname: s.Hostname, User: s.User, Require: s.Require, Strict: s.Strict, KillOnOutput: o.killOnOutput,
-		},
+		Image: o.image, Args: o.program.args, Stdin: o.program.stdin, Env: o.environ,
+		Limits: o.limits, CompileLimits: o.compile, Policy: o.policy, Options: o.options, Inputs: o.inputs, NoCache: o.noCache,
 	}
 	if f := o.program.filling; f != nil {
 		req.Template, req.Variables = f.template, f.values
@@ -220,22 +205,6 @@ func misplaced(root *cobra.Command, err *sandbox.Error) error {
 		err.Hint = fmt.Sprintf("sandbox-run %s -- …, if it is the program's", words[0])
 	}
 	return err
-}
-
-// patterns of the sandbox's own directories, as executor.Request takes them.
-func checkPattern(pattern string) error {
-	if _, err := path.Match(pattern, ""); err != nil {
-		return sandbox.Invalid("out", "%q: %w", pattern, err)
-	}
-	inside := pattern
-	if !path.IsAbs(inside) {
-		inside = path.Join(sandbox.WorkspaceDir, inside)
-	}
-	if pattern == "" || slices.Contains(strings.Split(pattern, "/"), "..") ||
-		!slices.ContainsFunc(sandbox.ScratchDirs(), func(d string) bool { return strings.HasPrefix(inside, d+"/") }) {
-		return sandbox.Invalid("out", "%q names no files below %s; write it like *.png or results/**", pattern, strings.Join(sandbox.ScratchDirs(), ", "))
-	}
-	return nil
 }
 
 // execute runs the program, shows what it prints and what became of it, and leaves the exit code in c.code. Its error is

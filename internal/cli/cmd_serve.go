@@ -1,12 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"time"
 
@@ -42,9 +42,6 @@ type serveOptions struct {
 	settings operator.Settings
 	config   string
 	check    bool
-	lists    struct {
-		listen, hosts, origins, volumes, backends, runtimes, env, images, webhookHosts, warm list
-	}
 }
 
 const defaultDrain = 30 * time.Second
@@ -73,15 +70,15 @@ func (c *cli) serveCommand() (*cobra.Command, *serveOptions) {
 
 func (o *serveOptions) reachFlags(fs *pflag.FlagSet) {
 	s := &o.settings
-	fs.Var(&o.lists.listen, "listen", "`address`: unix:///path, 127.0.0.1:8080; repeatable (default your own socket)")
+	fs.Var(&list{into: &s.Listen}, "listen", "`address`: unix:///path, 127.0.0.1:8080; repeatable (default your own socket)")
 	fs.StringVar(&s.TLSCert, "tls-cert", "", "certificate `file`, PEM; read again when it changes")
 	fs.StringVar(&s.TLSKey, "tls-key", "", "its private key, a `file` in PEM")
 	fs.BoolVar(&s.InsecureHTTP, "insecure-http", false, "plain HTTP even where other machines can read along")
-	fs.Var(&o.lists.hosts, "host", "`name` under which it is known, without a port; repeatable")
-	fs.Var(&o.lists.origins, "allow-origin", "`origin` whose pages may use it, such as https://app.example.com; repeatable")
+	fs.Var(&list{into: &s.Hosts}, "host", "`name` under which it is known, without a port; repeatable")
+	fs.Var(&list{into: &s.Origins}, "allow-origin", "`origin` whose pages may use it, such as https://app.example.com; repeatable")
 	fs.StringVar(&s.Keys, "keys", "", "`file` of keys (default your own)")
 	fs.BoolVar(&s.RequireKeys, "require-keys", false, "ask for a key even on the unix socket: a proxy may stand before it")
-	addParsed(fs, &s.MaxConnections, "max-connections", "4096", "`number` of TCP connections at a time", readPositive(readCount))
+	addParsed(fs, &s.MaxConnections, "max-connections", "4096", "`number` of TCP connections at a time", readCount)
 }
 
 func (o *serveOptions) makerFlags(fs *pflag.FlagSet) {
@@ -89,62 +86,54 @@ func (o *serveOptions) makerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...), ", "))
 	fs.StringVar(&s.Runtime, "runtime", "", "OCI runtime of the oci or docker backend, by `name`")
 	fs.StringVar(&s.DockerHost, "docker-host", "", "`address` of the daemon for the docker backend")
-	addParsed(fs, &s.DiskFloor, "disk-floor", "", "`size` that the disk below scratches keeps free: runs are stopped below it (default the smaller of 1g and 5 % of it)", readPositive(sandbox.ParseSize))
+	addParsed(fs, &s.DiskFloor, "disk-floor", "", "`size` that the disk below scratches keeps free: runs are stopped below it (default the smaller of 1g and 5 % of it)", readSize)
 	addParsed(fs, &s.Require, "require", string(sandbox.TierContainer), "least `tier` that a request may accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
 }
 
 func (o *serveOptions) ceilingFlags(fs *pflag.FlagSet) {
-	m, mc, d, dc := &o.settings.Max, &o.settings.MaxCompile, operator.DefaultMax(), operator.DefaultMaxCompile()
-	size, duration, count := readPositive(sandbox.ParseSize), readPositive(readDuration), readPositive(readCount)
-	addParsed(fs, &m.Wall, "max-timeout", d.Wall.String(), "wall `time`", duration)
-	addParsed(fs, &m.CPUs, "max-cpus", "", "`cores`, as a quota (default those of this machine)", readPositive(readCores))
-	addParsed(fs, &m.CPUTime, "max-cpu-time", "", "CPU `time` (default no limit)", duration)
-	addParsed(fs, &m.Memory, "max-memory", brief(d.Memory), "memory `size`", size)
-	addParsed(fs, &m.Disk, "max-disk", brief(d.Disk), "`size` of the scratch disk", size)
-	addParsed(fs, &m.Inodes, "max-inodes", strconv.Itoa(d.Inodes), "`number` of files on it", count)
-	addParsed(fs, &m.Processes, "max-pids", strconv.Itoa(d.Processes), "`number` of processes and threads", count)
-	addParsed(fs, &m.OpenFiles, "max-open-files", strconv.Itoa(d.OpenFiles), "`number` of open files per process", count)
-	addParsed(fs, &m.Output, "max-output-limit", brief(d.Output), "output `size` kept per stream", size)
-	addParsed(fs, &mc.Wall, "max-compile-timeout", dc.Wall.String(), "wall `time` of compiling", duration)
-	addParsed(fs, &mc.Memory, "max-compile-memory", brief(dc.Memory), "memory `size` of compiling", size)
-	addParsed(fs, &o.settings.MaxBody, "max-body", "32m", "`size` of a request", size)
+	run, compile := sandbox.DefaultCeilings()
+	for _, row := range sandbox.AllLimits() {
+		if !row.NoCeiling {
+			addLimit(fs, row, "max-", cmp.Or(row.CeilingUsage, row.Usage), &o.settings.Max, &run)
+		}
+	}
+	addCompileLimits(fs, "max-", &o.settings.MaxCompile, &compile)
+	addParsed(fs, &o.settings.MaxBody, "max-body", "32m", "`size` of a request", readSize)
 }
 
 func (o *serveOptions) allowFlags(fs *pflag.FlagSet) {
 	s := &o.settings
-	fs.Var(&o.lists.volumes, "allow-volume", "`directory` that volumes may show, with all in it; repeatable")
+	fs.Var(&list{into: &s.Volumes}, "allow-volume", "`directory` that volumes may show, with all in it; repeatable")
 	fs.BoolVar(&s.WritableVolumes, "allow-writable-volumes", false, "let them be writable")
 	fs.BoolVar(&s.Workspaces, "allow-workspaces", false, "let requests use your workspaces")
-	addParsed(fs, &s.MaxWorkspaces, "max-workspaces", "16", "`number` of them that one key may have", readPositive(readCount))
-	addParsed(fs, &s.WorkspacesSize, "max-workspaces-size", "16g", "`size` that the caps of one key's add up to", readPositive(sandbox.ParseSize))
-	fs.Var(&o.lists.backends, "allow-backend", "`name` of a backend that requests may choose; repeatable")
-	fs.Var(&o.lists.runtimes, "allow-runtime", "`name` of a runtime that they may choose; repeatable")
-	fs.Var(&o.lists.env, "allow-env", "`name` of a variable of ours that may be passed on; repeatable")
-	fs.Var(&o.lists.images, "allow-image", "`reference` that they may name, or its beginning and *; repeatable (default all that are here)")
+	addParsed(fs, &s.MaxWorkspaces, "max-workspaces", "16", "`number` of them that one key may have", readCount)
+	addParsed(fs, &s.WorkspacesSize, "max-workspaces-size", "16g", "`size` that the caps of one key's add up to", readSize)
+	fs.Var(&list{into: &s.Backends}, "allow-backend", "`name` of a backend that requests may choose; repeatable")
+	fs.Var(&list{into: &s.Runtimes}, "allow-runtime", "`name` of a runtime that they may choose; repeatable")
+	fs.Var(&list{into: &s.Env}, "allow-env", "`name` of a variable of ours that may be passed on; repeatable")
+	fs.Var(&list{into: &s.Images}, "allow-image", "`reference` that they may name, or its beginning and *; repeatable (default all that are here)")
 	fs.BoolVar(&s.WritableRoot, "allow-writable-root", false, "let them change an image's files for the time of a run")
 	fs.BoolVar(&s.Webhooks, "webhooks", false, "tell addresses that requests name of the end of runs; never private ones")
-	fs.Var(&o.lists.webhookHosts, "webhook-host", "`host` or prefix that may be private or plain http; repeatable")
+	fs.Var(&list{into: &s.WebhookHosts}, "webhook-host", "`host` or prefix that may be private or plain http; repeatable")
 }
 
 func (o *serveOptions) loadFlags(fs *pflag.FlagSet) {
 	s := &o.settings
-	size, duration, count := readPositive(sandbox.ParseSize), readPositive(readDuration), readPositive(readCount)
-	addParsed(fs, &s.PromiseCPUs, "promise-cpus", "", "`cores` that runs may have together (default four times those of this machine)", readPositive(readCores))
-	addParsed(fs, &s.PromiseMemory, "promise-memory", "", "memory `size` that they may have together (default most of this machine's)", size)
-	addParsed(fs, &s.Queue, "queue", "256", "`number` of runs that may wait", count)
-	addParsed(fs, &s.QueuePerKey, "queue-per-key", "", "`number` of runs of one key that may wait (default --queue)", count)
-	addParsed(fs, &s.QueueWait, "queue-wait", "30s", "longest `time` that one waits", duration)
-	addParsed(fs, &s.Concurrency, "concurrency", "", "`number` of runs at a time of a key that has no such limit (default no limit)", count)
-	addParsed(fs, &s.Rate, "rate", "", "runs a second of a key that has no such limit, a `number` (default no limit)", readPositive(readCores))
-	addParsed(fs, &s.Burst, "burst", "", "`number` of runs at once that --rate does not hold up", count)
+	addParsed(fs, &s.PromiseCPUs, "promise-cpus", "", "`cores` that runs may have together (default four times those of this machine)", readCores)
+	addParsed(fs, &s.PromiseMemory, "promise-memory", "", "memory `size` that they may have together (default most of this machine's)", readSize)
+	addParsed(fs, &s.Queue, "queue", "256", "`number` of runs that may wait", readCount)
+	addParsed(fs, &s.QueuePerKey, "queue-per-key", "", "`number` of runs of one key that may wait (default --queue)", readCount)
+	addParsed(fs, &s.QueueWait, "queue-wait", "30s", "longest `time` that one waits", readDuration)
+	addParsed(fs, &s.Concurrency, "concurrency", "", "`number` of runs at a time of a key that has no such limit (default no limit)", readCount)
+	addParsed(fs, &s.Rate, "rate", "", "runs a second of a key that has no such limit, a `number` (default no limit)", readCores)
+	addParsed(fs, &s.Burst, "burst", "", "`number` of runs at once that --rate does not hold up", readCount)
 }
 
 func (o *serveOptions) warmFlags(fs *pflag.FlagSet) {
 	s := &o.settings
-	o.lists.warm.commas = true
-	fs.Var(&o.lists.warm, "warm", "languages to make ready at the start: `names` with commas (default as they are asked for)")
-	addParsed(fs, &s.WarmMemory, "warm-memory", "1g", "memory `size` for what waits", readPositive(sandbox.ParseSize))
-	addParsed(fs, &s.WarmCPUs, "warm-cpus", "", "`cores` that making it may take (default half of this machine's)", readPositive(readCores))
+	fs.Var(&list{into: &s.Warm, commas: true}, "warm", "languages to make ready at the start: `names` with commas (default as they are asked for)")
+	addParsed(fs, &s.WarmMemory, "warm-memory", "1g", "memory `size` for what waits", readSize)
+	addParsed(fs, &s.WarmCPUs, "warm-cpus", "", "`cores` that making it may take (default half of this machine's)", readCores)
 	fs.BoolVar(&s.WarmPerKey, "warm-per-key", false, "no two keys have programs forked from one interpreter")
 	fs.BoolVar(&s.ShareCompiled, "share-compiled", false, "keys use each other's compiled programs, which tells one what another has compiled")
 	fs.BoolVar(&s.NoWarm, "no-warm", false, "start everything cold")
@@ -153,10 +142,10 @@ func (o *serveOptions) warmFlags(fs *pflag.FlagSet) {
 func (o *serveOptions) keepFlags(fs *pflag.FlagSet) {
 	s := &o.settings
 	fs.StringVar(&s.Dir, "dir", "", "`directory` for runs that were accepted and their results (default below $XDG_STATE_HOME)")
-	addParsed(fs, &s.KeepFor, "keep", "1h", "`time` for which finished runs are kept", readPositive(readDuration))
-	addParsed(fs, &s.KeepRuns, "keep-runs", "10000", "`number` of finished runs that are kept", readPositive(readCount))
-	addParsed(fs, &s.KeepSize, "keep-size", "4g", "`size` of all that is kept", readPositive(sandbox.ParseSize))
-	addParsed(fs, &s.SpillSize, "spill-size", "4g", "disk `size` for output of runs under way; without room less of it is kept", readPositive(sandbox.ParseSize))
+	addParsed(fs, &s.KeepFor, "keep", "1h", "`time` for which finished runs are kept", readDuration)
+	addParsed(fs, &s.KeepRuns, "keep-runs", "10000", "`number` of finished runs that are kept", readCount)
+	addParsed(fs, &s.KeepSize, "keep-size", "4g", "`size` of all that is kept", readSize)
+	addParsed(fs, &s.SpillSize, "spill-size", "4g", "disk `size` for output of runs under way; without room less of it is kept", readSize)
 	fs.StringVar(&s.AuditLog, "audit-log", "", "write a line on every run to this `file` instead of your own log; off: nowhere")
 }
 
@@ -165,7 +154,7 @@ func (o *serveOptions) runFlags(fs *pflag.FlagSet, c *cli) {
 	fs.StringVar(&o.config, "config", "", "`file` of settings, YAML or JSON")
 	fs.BoolVar(&o.check, "check", false, "say what is wrong with the settings, or what they come to; serve nothing")
 	fs.BoolVar(&c.json, "json", false, "with --check: print one JSON document")
-	addParsed(fs, &s.DrainTimeout, "drain-timeout", defaultDrain.String(), "`time` that runs have to end after SIGTERM", readPositive(readDuration))
+	addParsed(fs, &s.DrainTimeout, "drain-timeout", defaultDrain.String(), "`time` that runs have to end after SIGTERM", readDuration)
 	addParsed(fs, &s.LogLevel, "log-level", "info", "least `level` of what is logged: debug, info, warn, error", operator.ParseLevel)
 	for _, name := range []string{"config", "check", "json"} {
 		annotate(fs.Lookup(name), noSetting, "it is about the command")
@@ -185,9 +174,7 @@ func (o *serveOptions) complete(flags *pflag.FlagSet) error {
 			return err
 		}
 	}
-	s, l := &o.settings, &o.lists
-	s.Listen, s.Hosts, s.Origins, s.Env, s.Images, s.WebhookHosts, s.Warm = l.listen.values, l.hosts.values, l.origins.values, l.env.values, l.images.values, l.webhookHosts.values, l.warm.values
-	s.Volumes, s.Backends, s.Runtimes = l.volumes.values, l.backends.values, l.runtimes.values
+	s := &o.settings
 	if s.DrainTimeout == 0 {
 		s.DrainTimeout = defaultDrain
 	}

@@ -189,8 +189,8 @@ type workspaceOptions struct {
 
 func (o *workspaceOptions) workspaceFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.name, "workspace", "", "show the workspace of this `name` as /workspace: it survives the run")
-	addParsed(fs, &o.cap, "workspace-cap", "", "most that it may hold, as a `size` (default what it had, or 1g)", readPositive(sandbox.ParseSize))
-	addParsed(fs, &o.inodes, "workspace-inodes", "", "`number` of files it may hold (default what it had, or 65536)", readPositive(readCount))
+	addParsed(fs, &o.cap, "workspace-cap", "", "most that it may hold, as a `size` (default what it had, or 1g)", readSize)
+	addParsed(fs, &o.inodes, "workspace-inodes", "", "`number` of files it may hold (default what it had, or 65536)", readCount)
 }
 
 // checkWorkspace refuses what could not be kept: a volume in the place of /workspace hides what is copied there.
@@ -199,7 +199,7 @@ func (o *runOptions) checkWorkspace(flags *pflag.FlagSet) error {
 		return err
 	}
 	taken := ""
-	for _, v := range o.spec.Volumes {
+	for _, v := range o.policy.Volumes {
 		if v.Target == sandbox.WorkspaceDir {
 			taken = v.Source
 		}

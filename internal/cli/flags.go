@@ -20,21 +20,23 @@ import (
 // boxOptions are what every command that makes a sandbox lets its user decide: how large it is, what is seen in it, how
 // strong it has to be, and where its output goes.
 type boxOptions struct {
-	backend      string
-	runtime      string
-	dockerHost   string
-	spec         sandbox.Spec
-	killOnOutput bool
-	env          list
-	volumes      list
-	spill        string
-	tty          bool
-	raw          bool
-	quiet        bool
-	noStream     bool
-	auditLog     string
-	image        string
-	pull         bool
+	backend    string
+	runtime    string
+	dockerHost string
+	limits     sandbox.Limits
+	policy     executor.Policy
+	options    executor.LanguageOptions
+	environ    map[string]string // of the program
+	env        list
+	volumes    list
+	spill      string
+	tty        bool
+	raw        bool
+	quiet      bool
+	noStream   bool
+	auditLog   string
+	image      string
+	pull       bool
 }
 
 // flagGroups are the titles under which help lists flags, with what adds them.
@@ -55,46 +57,30 @@ func (groups flagGroups) addTo(cmd *cobra.Command) {
 	}
 }
 
+// fields are the settings of the request that have flags.
+func (o *boxOptions) fields() []executor.Field { return executor.Fields(&o.policy, &o.options) }
+
 func (o *boxOptions) limitFlags(fs *pflag.FlagSet) {
-	l, d := &o.spec.Limits, sandbox.DefaultLimits()
-	size := readPositive(sandbox.ParseSize)
-	duration := readPositive(readDuration)
-	count := readPositive(readCount)
-	addParsed(fs, &l.Wall, "timeout", d.Wall.String(), "wall `time`", duration)
-	addParsed(fs, &l.Grace, "grace", d.Grace.String(), "`time` between SIGTERM and SIGKILL", duration)
-	addParsed(fs, &l.CPUs, "cpus", strconv.FormatFloat(d.CPUs, 'g', -1, 64), "`cores`, as a quota", readPositive(readCores))
-	addParsed(fs, &l.CPUTime, "cpu-time", "", "CPU `time` of all processes together (default no limit)", duration)
-	addParsed(fs, &l.Memory, "memory", brief(d.Memory), "memory `size`; swap is off", size)
-	addParsed(fs, &l.Disk, "disk", brief(d.Disk), "`size` of /workspace, /tmp and $HOME together", size)
-	addParsed(fs, &l.Inodes, "inodes", strconv.Itoa(d.Inodes), "`number` of files there", count)
-	addParsed(fs, &l.Processes, "pids", strconv.Itoa(d.Processes), "`number` of processes and threads", count)
-	addParsed(fs, &l.OpenFiles, "open-files", strconv.Itoa(d.OpenFiles), "`number` of open files per process", count)
-	addParsed(fs, &l.Output, "output-limit", brief(d.Output), "output `size` kept per stream for the result, head and tail", size)
-	fs.BoolVar(&o.killOnOutput, "kill-on-output", false, "end the program when it prints more than that")
+	defaults := sandbox.DefaultLimits()
+	for _, row := range sandbox.AllLimits() {
+		addLimit(fs, row, "", row.Usage, &o.limits, &defaults)
+	}
+	addFields(fs, executor.GroupLimits, o.fields())
 }
 
 func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
-	s := &o.spec
 	fs.StringVar(&o.image, "image", "", "`reference` of an image to run on, in place of this machine's programs")
 	fs.BoolVar(&o.pull, "pull", false, "get the image that is needed, if it is not here")
 	fs.Var(&o.env, "env", "set a variable: `NAME=value`; NAME alone passes ours on; repeatable")
 	fs.Var(&o.volumes, "volume", "show `host:dest[:ro|rw]`, read-only unless rw; repeatable")
-	fs.StringVar(&s.Workdir, "workdir", sandbox.WorkspaceDir, "working `directory` inside")
-	fs.BoolVar(&s.WritableRoot, "writable-root", false, "let it write anywhere on an image; changes are thrown away")
-	addParsed(fs, &s.Network, "network", string(sandbox.NetworkNone), "network `mode`: none, localhost", sandbox.ParseNetwork)
-	addParsed(fs, &s.Scratch, "scratch", string(sandbox.ScratchAuto), "`kind` of scratch disk: auto, disk, memory", sandbox.ParseScratch)
-	fs.StringVar(&s.Hostname, "hostname", sandbox.UserName, "host `name` inside")
-	addParsed(fs, &s.User.UID, "uid", strconv.Itoa(sandbox.DefaultUser.UID), "user `id` inside; never root", readPositive(readCount))
-	addParsed(fs, &s.User.GID, "gid", strconv.Itoa(sandbox.DefaultUser.GID), "group `id` inside; never root", readPositive(readCount))
+	addFields(fs, executor.GroupSees, o.fields())
 }
 
 func (o *boxOptions) strengthFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...), ", "))
 	fs.StringVar(&o.runtime, "runtime", "", "OCI runtime of the oci backend, by `name` or path: runc, crun, runsc, kata, youki (default the first found); of docker, one that its daemon knows")
 	fs.StringVar(&o.dockerHost, "docker-host", "", "`address` of the daemon for the docker backend, such as unix:///run/docker.sock (default where Docker or Podman is found)")
-	addParsed(fs, &o.spec.Require, "require", string(sandbox.TierContainer),
-		"least `tier` to accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
-	fs.BoolVar(&o.spec.Strict, "strict", false, "refuse unless no control at all is missing")
+	addFields(fs, executor.GroupStrength, o.fields())
 }
 
 func (o *boxOptions) outputFlags(fs *pflag.FlagSet, c *cli) {
@@ -125,7 +111,6 @@ func brief(s sandbox.Size) string {
 
 // complete reads what can only be read once all flags are known.
 func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
-	s := &o.spec
 	if err := c.chooseFormat(flags); err != nil {
 		return err
 	}
@@ -136,30 +121,28 @@ func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
 		return sandbox.Invalid("tty", "a terminal is used while the program runs; leave out --no-stream")
 	}
 	// An empty value is a variable that was not set: it must not silently mean the default.
-	for _, name := range []string{"image", "workdir", "hostname", "spill", "audit-log", "runtime", "docker-host"} {
+	for _, name := range []string{"image", "spill", "audit-log", "runtime", "docker-host"} {
 		if err := notEmpty(flags, name); err != nil {
 			return err
+		}
+	}
+	for _, f := range o.fields() {
+		if _, text := f.Value.(*string); text && flags.Lookup(f.Flag()) != nil {
+			if err := notEmpty(flags, f.Flag()); err != nil {
+				return err
+			}
 		}
 	}
 	if err := app.TakesRuntime(o.backend, o.runtime); err != nil {
 		return err
 	}
-	s.Env = environment(o.env.values)
+	o.environ = environment(o.env.values)
 	for _, text := range o.volumes.values {
 		v, err := readVolume(text)
 		if err != nil {
 			return err
 		}
-		s.Volumes = append(s.Volumes, v)
-	}
-	// One id alone leaves the other at its default; a zero would mean root.
-	if flags.Changed("uid") || flags.Changed("gid") {
-		if s.User.UID == 0 {
-			s.User.UID = sandbox.DefaultUser.UID
-		}
-		if s.User.GID == 0 {
-			s.User.GID = sandbox.DefaultUser.GID
-		}
+		o.policy.Volumes = append(o.policy.Volumes, v)
 	}
 	if o.spill != "" {
 		return o.prepareSpill()

@@ -120,7 +120,7 @@ func (r *away) execute() error {
 	run.Interactive = true
 	r.session.OnReady = func(ready *wire.Ready) {
 		// Whatever a server says that it will do, what it has made decides, before the program runs in it.
-		if r.ready, r.weak = ready, ready.Isolation.Check(o.spec.Require, o.spec.Strict); r.weak != nil {
+		if r.ready, r.weak = ready, ready.Isolation.Check(o.policy.Require, o.policy.Strict); r.weak != nil {
 			r.hangUp()
 		}
 	}
@@ -233,7 +233,7 @@ func (r *away) cancel(gaveUp chan<- struct{}) {
 	if r.session.Cancel(ctx) != nil {
 		r.hangUp()
 	}
-	grace := r.o.spec.Limits.Grace
+	grace := r.o.limits.Grace
 	if grace == 0 {
 		grace = sandbox.DefaultLimits().Grace
 	}
@@ -242,7 +242,7 @@ func (r *away) cancel(gaveUp chan<- struct{}) {
 
 // conclude shows what became of the program, as if it had been run here.
 func (r *away) conclude(result *executor.Result, show *live) error {
-	if err := result.Isolation.Check(r.o.spec.Require, r.o.spec.Strict); err != nil {
+	if err := result.Isolation.Check(r.o.policy.Require, r.o.policy.Strict); err != nil {
 		return err
 	}
 	s := &stage{ctx: r.ctx, stop: r.stop}

@@ -1,9 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -42,19 +43,23 @@ func addParsed[T any](fs *pflag.FlagSet, into *T, name, shown, usage string, rea
 // list is a flag that may be given several times.
 type list struct {
 	values []string
-	commas bool // one text may hold several values
+	into   *[]string // gets the values as well; nil: nothing does
+	commas bool      // one text may hold several values
 }
 
 func (l *list) Set(s string) error {
-	if !l.commas {
-		l.values = append(l.values, s)
-		return nil
-	}
-	for _, v := range strings.Split(s, ",") {
-		if v = strings.TrimSpace(v); v == "" {
-			return errors.New("there is a name missing; write it like ls,find,grep")
+	given := []string{s}
+	if l.commas {
+		given = strings.Split(s, ",")
+		for i := range given {
+			if given[i] = strings.TrimSpace(given[i]); given[i] == "" {
+				return errors.New("there is a name missing; write it like ls,find,grep")
+			}
 		}
-		l.values = append(l.values, v)
+	}
+	l.values = append(l.values, given...)
+	if l.into != nil {
+		*l.into = l.values
 	}
 	return nil
 }
@@ -162,61 +167,89 @@ func nameSource(flags *pflag.FlagSet, err error, hint string) error {
 	return &named
 }
 
-var errNotPositive = errors.New("must be more than zero")
+// Parsers of what has to be more than zero.
+var (
+	readSize     = sandbox.Positive(sandbox.ParseSize)
+	readDuration = sandbox.Positive(sandbox.ParseDuration)
+	readCount    = sandbox.Positive(sandbox.ParseCount)
+	readCores    = sandbox.Positive(sandbox.ParseCores)
+)
 
-// readPositive wraps the reading of a limit: a zero would mean "the default" further in, and nobody
-// who writes a zero wants that.
-func readPositive[T int | float64 | time.Duration | sandbox.Size](read func(string) (T, error)) func(string) (T, error) {
-	return func(s string) (T, error) {
-		if strings.HasPrefix(strings.TrimSpace(s), "-") {
-			return 0, errNotPositive
+// limitFlag is a flag that sets a limit.
+type limitFlag struct {
+	row  *sandbox.Limit
+	into *sandbox.Limits
+	text string // as given; before that, the default that help shows
+}
+
+func (f *limitFlag) Set(s string) error {
+	if err := f.row.Parse(f.into, s); err != nil {
+		return err
+	}
+	f.text = s
+	return nil
+}
+
+func (f *limitFlag) String() string { return f.text }
+func (f *limitFlag) Type() string   { return "" }
+
+// addLimit adds the flag of a limit. Help shows its value in defaults.
+func addLimit(fs *pflag.FlagSet, row *sandbox.Limit, prefix, usage string, into, defaults *sandbox.Limits) {
+	f := &limitFlag{row: row, into: into}
+	switch v := row.Field(defaults).(type) {
+	case *sandbox.Size:
+		f.text = brief(*v)
+	case *time.Duration:
+		if f.text = v.String(); *v < 2*time.Minute {
+			f.text = strconv.FormatFloat(v.Seconds(), 'f', -1, 64) + "s"
 		}
-		v, err := read(s)
-		if err == nil && v <= 0 {
-			err = errNotPositive
+	default:
+		f.text = row.Plain(defaults)
+	}
+	if !row.IsSet(defaults) {
+		f.text = ""
+	}
+	fs.Var(f, prefix+row.Flag(), usage)
+}
+
+// addCompileLimits adds the flags of limits of compiling that can be set.
+func addCompileLimits(fs *pflag.FlagSet, prefix string, into, defaults *sandbox.Limits) {
+	for _, row := range sandbox.AllLimits() {
+		if row.CompileDoc != "" {
+			addLimit(fs, row, prefix+"compile-", cmp.Or(row.CeilingUsage, row.Usage)+" of compiling", into, defaults)
 		}
-		return v, err
 	}
 }
 
-// isDecimal reports whether s is digits with at most one point: no signs, exponents, NaN or Inf.
-func isDecimal(s string) bool {
-	return s != "" && s != "." && strings.Trim(s, "0123456789.") == "" && strings.Count(s, ".") <= 1
-}
-
-// readDuration accepts Go's forms and plain seconds.
-func readDuration(s string) (time.Duration, error) {
-	wrong := fmt.Errorf("not a duration; write it like 5, 1.5s, 500ms or 2m")
-	if isDecimal(s) {
-		seconds, err := strconv.ParseFloat(s, 64)
-		if err != nil || seconds >= float64(math.MaxInt64)/float64(time.Second) {
-			return 0, errors.New("longer than this machine can count")
+// addFields adds the flags of a group of a request's settings.
+func addFields(fs *pflag.FlagSet, group executor.Group, fields []executor.Field) {
+	for _, f := range fields {
+		if f.Group != group || f.Usage == "" {
+			continue
 		}
-		return time.Duration(seconds * float64(time.Second)), nil
+		name, usage := f.Flag(), f.Usage
+		if f.Words != "" {
+			usage += ": " + f.Words
+		}
+		switch v := f.Value.(type) {
+		case *bool:
+			fs.BoolVar(v, name, false, usage)
+		case *string:
+			fs.StringVar(v, name, f.Shown, usage)
+		case *[]string:
+			fs.Var(&list{into: v, commas: true}, name, usage)
+		case *int:
+			addParsed(fs, v, name, f.Shown, usage, readCount)
+		case *sandbox.NetworkMode:
+			addParsed(fs, v, name, f.Shown, usage, sandbox.ParseNetwork)
+		case *sandbox.ScratchMode:
+			addParsed(fs, v, name, f.Shown, usage, sandbox.ParseScratch)
+		case *sandbox.Tier:
+			addParsed(fs, v, name, f.Shown, usage, sandbox.ParseTier)
+		default:
+			panic(fmt.Sprintf("flag %s: no way to read %T", name, v))
+		}
 	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, wrong
-	}
-	return d, nil
-}
-
-func readCores(s string) (float64, error) {
-	if !isDecimal(s) {
-		return 0, errors.New("not a number of cores; write it like 1, 0.5 or 2")
-	}
-	return strconv.ParseFloat(s, 64)
-}
-
-func readCount(s string) (int, error) {
-	n, err := strconv.Atoi(s)
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		return 0, errors.New("more than this machine can count")
-	case err != nil || strings.HasPrefix(s, "+"):
-		return 0, errors.New("not a whole number")
-	}
-	return n, nil
 }
 
 // nearestFlag finds the flag somebody probably meant.

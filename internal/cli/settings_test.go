@@ -16,7 +16,7 @@ func TestReadDuration(t *testing.T) {
 		"5": 5 * time.Second, "1.5": 1500 * time.Millisecond, "1.5s": 1500 * time.Millisecond,
 		"500ms": 500 * time.Millisecond, "2m": 2 * time.Minute, "1h30m": 90 * time.Minute, ".5": 500 * time.Millisecond,
 	} {
-		if got, err := readPositive(readDuration)(text); err != nil || got != want {
+		if got, err := readDuration(text); err != nil || got != want {
 			t.Errorf("%q: %v, %v; want %v", text, got, err, want)
 		}
 	}
@@ -24,7 +24,7 @@ func TestReadDuration(t *testing.T) {
 		"", ".", "0", "0s", "-1", "-5s", "NaN", "nan", "Inf", "+Inf", "1e3", "0x10", "9223372036854775808", "1e400",
 		"5 s", "five", "1.2.3", "0.0000000001", "99999999999999999999h", "5s\x00",
 	} {
-		if got, err := readPositive(readDuration)(text); err == nil {
+		if got, err := readDuration(text); err == nil {
 			t.Errorf("%q was read as %v", text, got)
 		}
 	}
@@ -32,24 +32,24 @@ func TestReadDuration(t *testing.T) {
 
 func TestReadNumbers(t *testing.T) {
 	for _, text := range []string{"", "0", "0.0", "-1", "NaN", "Inf", "1e1", "0x1p4", "1,5", "one", "1 "} {
-		if got, err := readPositive(readCores)(text); err == nil {
+		if got, err := readCores(text); err == nil {
 			t.Errorf("cores %q were read as %v", text, got)
 		}
 	}
 	for _, text := range []string{"", "0", "-1", "+5", "9223372036854775808", "NaN", "1.5", "0x10", "1_000", " 1"} {
-		if got, err := readPositive(readCount)(text); err == nil {
+		if got, err := readCount(text); err == nil {
 			t.Errorf("count %q was read as %v", text, got)
 		}
 	}
 	for _, text := range []string{"", "0", "0m", "-1", "-5g", "NaN", "9223372036854775808", "1e3", "lots", "5x"} {
-		if got, err := readPositive(sandbox.ParseSize)(text); err == nil {
+		if got, err := readSize(text); err == nil {
 			t.Errorf("size %q was read as %v", text, got)
 		}
 	}
-	if n, err := readPositive(readCount)("100"); err != nil || n != 100 {
+	if n, err := readCount("100"); err != nil || n != 100 {
 		t.Error(n, err)
 	}
-	if n, err := readPositive(readCores)("0.5"); err != nil || n != 0.5 {
+	if n, err := readCores("0.5"); err != nil || n != 0.5 {
 		t.Error(n, err)
 	}
 }
@@ -60,16 +60,16 @@ func FuzzLimits(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if d, err := readPositive(readDuration)(s); err == nil && d <= 0 {
+		if d, err := readDuration(s); err == nil && d <= 0 {
 			t.Errorf("duration %q: %v", s, d)
 		}
-		if n, err := readPositive(readCores)(s); err == nil && !(n > 0 && !math.IsInf(n, 0)) {
+		if n, err := readCores(s); err == nil && !(n > 0 && !math.IsInf(n, 0)) {
 			t.Errorf("cores %q: %v", s, n)
 		}
-		if n, err := readPositive(readCount)(s); err == nil && n <= 0 {
+		if n, err := readCount(s); err == nil && n <= 0 {
 			t.Errorf("count %q: %v", s, n)
 		}
-		if n, err := readPositive(sandbox.ParseSize)(s); err == nil && (n == 0 || n > math.MaxInt64) {
+		if n, err := readSize(s); err == nil && (n == 0 || n > math.MaxInt64) {
 			t.Errorf("size %q: %v", s, n)
 		}
 	})
@@ -80,7 +80,7 @@ func TestFromEnvironment(t *testing.T) {
 	var workdir string
 	var env list
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	addParsed(flags, &timeout, "timeout", "30s", "", readPositive(readDuration))
+	addParsed(flags, &timeout, "timeout", "30s", "", readDuration)
 	flags.StringVar(&workdir, "workdir", "/workspace", "")
 	flags.Var(&env, "env", "")
 	variables := map[string]string{

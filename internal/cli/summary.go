@@ -52,9 +52,9 @@ func (c *cli) summarise(r *sandbox.Result, s *story, midLine bool) {
 		}
 		text := v.Detail
 		switch {
-		case v.Kind == violationOutput && s.whole:
+		case v.Kind == sandbox.ViolationOutput && s.whole:
 			text += "; what was shown is complete; to keep more: " + v.Allow
-		case v.Kind == violationOutput:
+		case v.Kind == sandbox.ViolationOutput:
 			text += toSeeTheRest
 		case v.Allow != "":
 			text += "; to allow more: " + v.Allow
@@ -89,9 +89,6 @@ func (c *cli) summarise(r *sandbox.Result, s *story, midLine bool) {
 	}
 }
 
-// violationOutput is the kind of output that was not kept.
-const violationOutput = "output_limit"
-
 const toSeeTheRest = "; to see the rest: --output-limit, --spill, or leave out --no-stream"
 
 // warn says to whoever reads a log what the exit code alone does not.
@@ -102,7 +99,7 @@ func (c *cli) warn(r *sandbox.Result, s *story) {
 		}
 	}
 	for _, v := range r.Violations {
-		if v.Kind == violationOutput && !s.whole && !explains(v, r.Verdict) {
+		if v.Kind == sandbox.ViolationOutput && !s.whole && !explains(v, r.Verdict) {
 			c.complain(v.Kind + ": " + v.Detail + toSeeTheRest)
 		}
 	}
@@ -114,15 +111,9 @@ func (c *cli) warn(r *sandbox.Result, s *story) {
 	}
 }
 
-// explains reports whether a limit that was touched is what the verdict says already.
+// explains reports whether a limit that was reached is what the verdict says already.
 func explains(v sandbox.Violation, verdict sandbox.Verdict) bool {
-	switch verdict {
-	case sandbox.VerdictTimeLimit:
-		return v.Kind == "timeout"
-	case sandbox.VerdictCPULimit:
-		return v.Kind == "cpu_time"
-	}
-	return v.Kind+"_limit" == string(verdict) || v.Kind == string(verdict)
+	return v.Kind == verdict.Info().Violation
 }
 
 // maxRefused is how many kinds of refused calls a person is told of; JSON has all.
@@ -182,19 +173,15 @@ func tierText(i sandbox.Isolation) string { return fmt.Sprintf("tier %s (%s)", i
 // whyEnded explains an end that the program did not choose; it is empty otherwise. Where a flag
 // would have allowed more, it is named.
 func (s *story) whyEnded(r *sandbox.Result) string {
-	l := r.Limits
-	who, timeout, memory := s.noun, "--timeout", "--memory"
-	if r.Phase == executor.PhaseCompile {
-		who, timeout, memory = "compiler", "--compile-timeout", "--compile-memory"
+	who, flags := s.noun, "--"
+	if r.Phase == executor.PhaseCompile && r.Verdict != sandbox.VerdictCompileError {
+		who, flags = "compiler", "--compile-"
 	}
+	info := r.Verdict.Info()
+	why := info.Explain(r, who, flags)
 	switch r.Verdict {
-	case sandbox.VerdictTimeLimit:
-		return fmt.Sprintf("the %s ran longer than %v; to allow more: %s", who, l.Wall, timeout)
-	case sandbox.VerdictCPULimit:
-		return fmt.Sprintf("the %s used more than %v of CPU time; to allow more: --cpu-time", who, l.CPUTime)
 	case sandbox.VerdictMemoryLimit:
-		return fmt.Sprintf("the %s needed more than %s of memory (peak %s); to allow more: %s%s",
-			who, l.Memory, sandbox.Size(r.Metrics.MemoryPeak), memory, s.more(l.Memory))
+		return why + s.more(r.Limits.Memory)
 	case sandbox.VerdictDiskLimit:
 		if full := (overfull{}); errors.As(s.cause, &full) {
 			return full.Error()
@@ -204,23 +191,16 @@ func (s *story) whyEnded(r *sandbox.Result) string {
 				return v.Detail + "; to allow more: " + v.Allow
 			}
 		}
-		return fmt.Sprintf("the %s filled its scratch disk of %s and %d files; to allow more: --disk, --inodes", who, l.Disk, l.Inodes)
-	case sandbox.VerdictOutputLimit:
-		return fmt.Sprintf("the %s printed more than %s; to allow more: --output-limit, or leave out --kill-on-output", who, l.Output)
 	case sandbox.VerdictCompileError:
 		if bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte(": lint: import of ")) {
 			return "the program imports what --forbid-imports names, and was not run"
 		}
-		return fmt.Sprintf("the %s does not compile", s.noun)
-	case sandbox.VerdictSignaled:
-		return fmt.Sprintf("the %s was ended by %s", who, sandbox.SignalName(r.Exit.Signal))
 	case sandbox.VerdictCancelled:
 		if s.cause != nil {
 			return s.cause.Error()
 		}
-		return "cancelled"
 	}
-	return ""
+	return why
 }
 
 // more is a limit that would do where this one did not: the next power of two. How much a program wanted when it was ended nobody
@@ -281,10 +261,10 @@ func (p palette) yellow(s string) string { return p.in("33", s) }
 func (p palette) red(s string) string    { return p.in(colourRed, s) }
 
 func (p palette) verdict(v sandbox.Verdict) string {
-	switch v {
-	case sandbox.VerdictOK:
+	switch {
+	case v == sandbox.VerdictOK:
 		return p.green(string(v))
-	case sandbox.VerdictNonzeroExit, sandbox.VerdictCancelled:
+	case v.Info().Chosen:
 		return p.yellow(string(v))
 	}
 	return p.red(string(v))

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -21,90 +22,77 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Settings are an operator's decisions. What is zero is a default.
+// Settings are an operator's decisions. What is zero is a default. The tag flag names the flag of a setting that a running server can not take over.
 type Settings struct {
 	// Where it is reached.
-	Listen         []string // addresses; none is the user's own socket, or what systemd hands over
-	TLSCert        string   // files in PEM
-	TLSKey         string
-	InsecureHTTP   bool     // plain HTTP where other machines can listen in
-	Hosts          []string // names under which it is known
-	Origins        []string // whose pages may use it
-	MaxConnections int      // over TCP
+	Listen         []string `flag:"listen"`   // addresses; none is the user's own socket, or what systemd hands over
+	TLSCert        string   `flag:"tls-cert"` // files in PEM
+	TLSKey         string   `flag:"tls-key"`
+	InsecureHTTP   bool     `flag:"insecure-http"`   // plain HTTP where other machines can listen in
+	Hosts          []string `flag:"host"`            // names under which it is known
+	Origins        []string `flag:"allow-origin"`    // whose pages may use it
+	MaxConnections int      `flag:"max-connections"` // over TCP
 
 	// Who comes in.
-	Keys        string // file of keys; empty is the user's own
-	RequireKeys bool   // even on the unix socket
+	Keys        string `flag:"keys"`         // file of keys; empty is the user's own
+	RequireKeys bool   `flag:"require-keys"` // even on the unix socket
 
 	// What makes its sandboxes.
-	Backend    string
-	Runtime    string
-	DockerHost string
-	DiskFloor  sandbox.Size // free space that the disk below scratches keeps
+	Backend    string       `flag:"backend"`
+	Runtime    string       `flag:"runtime"`
+	DockerHost string       `flag:"docker-host"`
+	DiskFloor  sandbox.Size `flag:"disk-floor"` // free space that the disk below scratches keeps
 
 	// What requests may ask for at the most.
 	Max        sandbox.Limits
 	MaxCompile sandbox.Limits
-	MaxBody    sandbox.Size
-	Require    sandbox.Tier // least tier that a request may accept
+	MaxBody    sandbox.Size `flag:"max-body"`
+	Require    sandbox.Tier `flag:"require"` // least tier that a request may accept
 
 	// What of the host they may have (D12). None is nothing.
-	Volumes         []string // directories
-	WritableVolumes bool
-	Workspaces      bool
-	MaxWorkspaces   int          // of one key
-	WorkspacesSize  sandbox.Size // that they may hold together
-	Backends        []string
-	Runtimes        []string
-	Env             []string // names of variables
-	WritableRoot    bool     // of images
-	Images          []string // references or beginnings that end in *; none is all that are here
-	Webhooks        bool
-	WebhookHosts    []string // that may be private, or plain http
+	Volumes         []string     `flag:"allow-volume"` // directories
+	WritableVolumes bool         `flag:"allow-writable-volumes"`
+	Workspaces      bool         `flag:"allow-workspaces"`
+	MaxWorkspaces   int          `flag:"max-workspaces"`      // of one key
+	WorkspacesSize  sandbox.Size `flag:"max-workspaces-size"` // that they may hold together
+	Backends        []string     `flag:"allow-backend"`
+	Runtimes        []string     `flag:"allow-runtime"`
+	Env             []string     `flag:"allow-env"`           // names of variables
+	WritableRoot    bool         `flag:"allow-writable-root"` // of images
+	Images          []string     `flag:"allow-image"`         // references or beginnings that end in *; none is all that are here
+	Webhooks        bool         `flag:"webhooks"`
+	WebhookHosts    []string     `flag:"webhook-host"` // that may be private, or plain http
 
 	// How much at a time.
-	PromiseCPUs   float64 // cores and memory that may be promised to runs
-	PromiseMemory sandbox.Size
-	Queue         int // runs that wait
-	QueuePerKey   int
-	QueueWait     time.Duration
-	Concurrency   int // of a key that has no limit of its own
-	Rate          float64
-	Burst         int
+	PromiseCPUs   float64       `flag:"promise-cpus"` // cores and memory that may be promised to runs
+	PromiseMemory sandbox.Size  `flag:"promise-memory"`
+	Queue         int           `flag:"queue"` // runs that wait
+	QueuePerKey   int           `flag:"queue-per-key"`
+	QueueWait     time.Duration `flag:"queue-wait"`
+	Concurrency   int           `flag:"concurrency"` // of a key that has no limit of its own
+	Rate          float64       `flag:"rate"`
+	Burst         int           `flag:"burst"`
 
 	// What is made ready beforehand.
-	NoWarm     bool
-	Warm       []string // languages that are made ready at the start
-	WarmMemory sandbox.Size
-	WarmCPUs   float64
-	WarmPerKey bool // keys share no interpreter that forks
+	NoWarm     bool         `flag:"no-warm"`
+	Warm       []string     `flag:"warm"` // languages that are made ready at the start
+	WarmMemory sandbox.Size `flag:"warm-memory"`
+	WarmCPUs   float64      `flag:"warm-cpus"`
+	WarmPerKey bool         `flag:"warm-per-key"` // keys share no interpreter that forks
 
-	ShareCompiled bool // keys share what compilers made
+	ShareCompiled bool `flag:"share-compiled"` // keys share what compilers made
 
 	// What is kept, and where.
-	Dir      string
-	KeepFor  time.Duration
-	KeepRuns int
-	KeepSize sandbox.Size
+	Dir      string        `flag:"dir"`
+	KeepFor  time.Duration `flag:"keep"`
+	KeepRuns int           `flag:"keep-runs"`
+	KeepSize sandbox.Size  `flag:"keep-size"`
 	// SpillSize is disk space for the output of runs under way, in all.
-	SpillSize sandbox.Size
-	AuditLog  string // file; "off" is none, empty the user's own
+	SpillSize sandbox.Size `flag:"spill-size"`
+	AuditLog  string       `flag:"audit-log"` // file; "off" is none, empty the user's own
 
-	DrainTimeout time.Duration
+	DrainTimeout time.Duration `flag:"drain-timeout"`
 	LogLevel     slog.Level
-}
-
-// DefaultMax are the ceilings of a run where the operator has set none: some times the defaults. Cores and CPU time have none but the machine's.
-func DefaultMax() sandbox.Limits {
-	return sandbox.Limits{
-		Wall: 5 * time.Minute, Grace: 10 * time.Second, Memory: 2 * sandbox.GiB, Disk: 4 * sandbox.GiB, Inodes: 1 << 20,
-		Processes: 1000, OpenFiles: 16 << 10, Output: 64 * sandbox.MiB,
-	}
-}
-
-// DefaultMaxCompile are those of compiling.
-func DefaultMaxCompile() sandbox.Limits {
-	return sandbox.Limits{Wall: 10 * time.Minute, Memory: 4 * sandbox.GiB}
 }
 
 // Check refuses what contradicts itself.
@@ -164,44 +152,12 @@ func plainDirectory(field, dir string) error {
 
 // Changes names what differs between two settings, as flags are called, without what a running server can take over.
 func Changes(before, after *Settings) (names []string) {
-	differ := func(name string, same bool) {
-		if !same {
+	b, a := reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem()
+	for i := range b.NumField() {
+		name := b.Type().Field(i).Tag.Get("flag")
+		if name != "" && !reflect.DeepEqual(b.Field(i).Interface(), a.Field(i).Interface()) {
 			names = append(names, name)
 		}
-	}
-	for _, d := range []struct {
-		name string
-		a, b any
-	}{
-		{"tls-cert", before.TLSCert, after.TLSCert}, {"tls-key", before.TLSKey, after.TLSKey}, {"insecure-http", before.InsecureHTTP, after.InsecureHTTP},
-		{"max-connections", before.MaxConnections, after.MaxConnections}, {"keys", before.Keys, after.Keys}, {"require-keys", before.RequireKeys, after.RequireKeys},
-		{"backend", before.Backend, after.Backend}, {"runtime", before.Runtime, after.Runtime}, {"docker-host", before.DockerHost, after.DockerHost},
-		{"disk-floor", before.DiskFloor, after.DiskFloor},
-		{"max-body", before.MaxBody, after.MaxBody}, {"require", before.Require, after.Require},
-		{"allow-writable-volumes", before.WritableVolumes, after.WritableVolumes}, {"allow-workspaces", before.Workspaces, after.Workspaces},
-		{"allow-writable-root", before.WritableRoot, after.WritableRoot},
-		{"max-workspaces", before.MaxWorkspaces, after.MaxWorkspaces}, {"max-workspaces-size", before.WorkspacesSize, after.WorkspacesSize},
-		{"webhooks", before.Webhooks, after.Webhooks}, {"promise-cpus", before.PromiseCPUs, after.PromiseCPUs}, {"promise-memory", before.PromiseMemory, after.PromiseMemory},
-		{"queue", before.Queue, after.Queue}, {"queue-per-key", before.QueuePerKey, after.QueuePerKey}, {"queue-wait", before.QueueWait, after.QueueWait},
-		{"concurrency", before.Concurrency, after.Concurrency}, {"rate", before.Rate, after.Rate}, {"burst", before.Burst, after.Burst},
-		{"no-warm", before.NoWarm, after.NoWarm}, {"warm-memory", before.WarmMemory, after.WarmMemory}, {"warm-cpus", before.WarmCPUs, after.WarmCPUs},
-		{"warm-per-key", before.WarmPerKey, after.WarmPerKey}, {"share-compiled", before.ShareCompiled, after.ShareCompiled},
-		{"dir", before.Dir, after.Dir}, {"keep", before.KeepFor, after.KeepFor}, {"keep-runs", before.KeepRuns, after.KeepRuns}, {"keep-size", before.KeepSize, after.KeepSize},
-		{"spill-size", before.SpillSize, after.SpillSize},
-		{"audit-log", before.AuditLog, after.AuditLog}, {"drain-timeout", before.DrainTimeout, after.DrainTimeout},
-	} {
-		differ(d.name, d.a == d.b)
-	}
-	for _, d := range []struct {
-		name string
-		a, b []string
-	}{
-		{"listen", before.Listen, after.Listen}, {"host", before.Hosts, after.Hosts}, {"allow-origin", before.Origins, after.Origins},
-		{"allow-volume", before.Volumes, after.Volumes}, {"allow-backend", before.Backends, after.Backends}, {"allow-runtime", before.Runtimes, after.Runtimes},
-		{"allow-env", before.Env, after.Env}, {"allow-image", before.Images, after.Images}, {"webhook-host", before.WebhookHosts, after.WebhookHosts},
-		{"warm", before.Warm, after.Warm},
-	} {
-		differ(d.name, slices.Equal(d.a, d.b))
 	}
 	return names
 }

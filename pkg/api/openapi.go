@@ -31,6 +31,8 @@ func newAPI(s *Server) huma.API {
 		reflect.TypeFor[wire.Cores]():          reflect.TypeFor[coresSchema](),
 		reflect.TypeFor[monitor.Seconds]():     reflect.TypeFor[secondsSchema](),
 		reflect.TypeFor[sandbox.Limits]():      reflect.TypeFor[limitsSchema](),
+		reflect.TypeFor[wire.Run]():            reflect.TypeFor[runSchema](),
+		reflect.TypeFor[wire.Volumes]():        reflect.TypeFor[[]string](),
 		reflect.TypeFor[executor.OutputFile](): reflect.TypeFor[outputFileSchema](),
 		reflect.TypeFor[monitor.Sample]():      reflect.TypeFor[sampleSchema](),
 	} {
@@ -98,17 +100,42 @@ func (secondsSchema) Schema(huma.Registry) *huma.Schema {
 }
 
 // limitsSchema is sandbox.Limits as JSON.
-type limitsSchema struct {
-	Wall      secondsSchema `json:"timeout"`
-	Grace     secondsSchema `json:"grace"`
-	CPUs      float64       `json:"cpus"`
-	CPUTime   secondsSchema `json:"cpu_time,omitempty"`
-	Memory    uint64        `json:"memory"`
-	Disk      uint64        `json:"disk"`
-	Inodes    int           `json:"inodes"`
-	Processes int           `json:"pids"`
-	OpenFiles int           `json:"open_files"`
-	Output    uint64        `json:"output_limit"`
+type limitsSchema struct{}
+
+// TransformSchema adds the limits, which their table describes.
+func (limitsSchema) TransformSchema(schemas huma.Registry, s *huma.Schema) *huma.Schema {
+	s.Properties = map[string]*huma.Schema{}
+	defaults := sandbox.DefaultLimits()
+	for _, row := range sandbox.AllLimits() {
+		t := reflect.TypeOf(row.Field(&defaults)).Elem()
+		if t == reflect.TypeFor[time.Duration]() {
+			t = reflect.TypeFor[secondsSchema]()
+		}
+		s.Properties[row.Name] = schemas.Schema(t, true, "")
+		if row.IsSet(&defaults) {
+			s.Required = append(s.Required, row.Name)
+		}
+	}
+	return s
+}
+
+// runSchema is wire.Run as JSON.
+type runSchema struct{ wire.Run }
+
+// TransformSchema adds the settings, which tables describe.
+func (runSchema) TransformSchema(schemas huma.Registry, s *huma.Schema) *huma.Schema {
+	for _, f := range new(wire.Run).Settings() {
+		p := schemas.Schema(reflect.TypeOf(f.Value).Elem(), true, "")
+		p.Description = f.Doc
+		if f.Example != "" {
+			p.Examples = []any{json.RawMessage(f.Example)}
+		}
+		for _, word := range strings.FieldsFunc(f.Words, func(r rune) bool { return strings.ContainsRune(", ", r) }) {
+			p.Enum = append(p.Enum, word)
+		}
+		s.Properties[f.Name] = p
+	}
+	return s
 }
 
 // sampleSchema is monitor.Sample as JSON: by the names that metrics have.

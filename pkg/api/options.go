@@ -142,7 +142,7 @@ func (r *Refusal) Error() string { return r.Reason }
 
 // Policy is what requests may ask for. The zero value allows nothing of the host, and gives ceilings that are some times the defaults.
 type Policy struct {
-	// Ceilings compares the limits of requests with the operator's; nil: those of ceiling.Default.
+	// Ceilings compares the limits of requests with the operator's; nil: DefaultCeilings.
 	Ceilings Ceilings
 	// Require is the least tier that a request may accept; empty is container.
 	Require sandbox.Tier

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sandbox-run/sandbox-run/pkg/api/ceiling"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -22,7 +21,7 @@ func (p Policy) withDefaults() Policy {
 	p.Require = cmp.Or(p.Require, sandbox.TierContainer)
 	p.MostWorkspaces = cmp.Or(p.MostWorkspaces, workspace.Most{Workspaces: 16, Bytes: 16 * sandbox.GiB})
 	if p.Ceilings == nil {
-		p.Ceilings = CeilingsOf(ceiling.Default())
+		p.Ceilings = DefaultCeilings()
 	}
 	return p
 }
@@ -139,14 +138,4 @@ func passOn(run *wire.Run, req *executor.Request) {
 		env[name] = value
 	}
 	req.Env = env
-}
-
-// CeilingsOf are those of a set; a key's own can only be lower.
-func CeilingsOf(s ceiling.Set) Ceilings { return fixedCeilings{s} }
-
-type fixedCeilings struct{ set ceiling.Set }
-
-// Check refuses what is above a ceiling, and lowers defaults that are.
-func (c fixedCeilings) Check(req *executor.Request, key KeyLimits) error {
-	return c.set.Lower(ceiling.Set{Run: key.Limits, Compile: key.CompileLimits}).Check(req)
 }

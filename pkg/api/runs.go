@@ -62,7 +62,7 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 // newRunOf makes the run of a job that nobody knows of yet.
 func (s *Server) newRunOf(ctx context.Context, a *active, j *job, body []byte) *run {
 	r := newRun(record{
-		ID: j.ID, Principal: *j.Principal, Accepted: j.Accepted, State: wire.StateQueued, Language: j.Language, Labels: j.run.Labels, Digest: j.digest,
+		ID: j.ID, Principal: *j.Principal, Accepted: j.Accepted, State: wire.StateQueued, Language: j.Language, Labels: j.run.Policy.Labels, Digest: j.digest,
 		Request: json.RawMessage(body), Key: j.key,
 	}, newJournal(s.registry.store.dir, j.ID, &s.opts.Keep))
 	r.stop, r.input, r.request = a.stop, attach(ctx, j), j.run

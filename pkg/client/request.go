@@ -3,6 +3,9 @@ package client
 import (
 	"fmt"
 	"io"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -34,18 +37,12 @@ func NewRun(req *executor.Request) (*wire.Run, error) {
 	if err := carried(req); err != nil {
 		return nil, err
 	}
-	l, p, o := &req.Limits, &req.Policy, &req.Options
 	run := &wire.Run{
 		Language: req.Language, Code: req.Code, Name: req.Name, Entry: req.Entry, Image: req.Image, Args: req.Args, Env: req.Env, NoCache: req.NoCache,
-		Timeout: wire.Duration(l.Wall), Grace: wire.Duration(l.Grace), CPUs: wire.Cores(l.CPUs), CPUTime: wire.Duration(l.CPUTime), Memory: wire.Size(l.Memory),
-		Disk: wire.Size(l.Disk), Inodes: wire.Count(l.Inodes), Pids: wire.Count(l.Processes), OpenFiles: wire.Count(l.OpenFiles), OutputLimit: wire.Size(l.Output),
-		CompileTimeout: wire.Duration(req.CompileLimits.Wall), CompileMemory: wire.Size(req.CompileLimits.Memory),
-		Network: string(p.Network), Workdir: p.Workdir, Scratch: string(p.Scratch), WritableRoot: p.WritableRoot, Hostname: p.Hostname,
-		UID: wire.Count(p.User.UID), GID: wire.Count(p.User.GID), Require: string(p.Require), Strict: p.Strict, KillOnOutput: p.KillOnOutput, Labels: p.Labels,
-		Commands: o.Commands, ForbidImports: o.ForbidImports, Release: o.Release, Edition: o.Edition, Test: o.Test, Setup: o.Setup, Out: req.Outputs.Patterns,
+		Limits: req.Limits, CompileLimits: req.CompileLimits, Policy: req.Policy, Options: req.Options, Out: req.Outputs.Patterns,
 	}
-	for _, v := range p.Volumes {
-		run.Volumes = append(run.Volumes, v.String())
+	if err := checkText(run); err != nil {
+		return nil, err
 	}
 	if req.TTY != nil {
 		run.TTY = &wire.TTY{Rows: req.TTY.Rows, Cols: req.TTY.Cols}
@@ -59,36 +56,53 @@ func NewRun(req *executor.Request) (*wire.Run, error) {
 	return run, err
 }
 
-// carried refuses what has no place in a request, and text that JSON would change.
+// carried refuses what has no place in a request.
 func carried(req *executor.Request) error {
-	compile := req.CompileLimits
-	compile.Wall, compile.Memory = 0, 0
 	switch {
 	case req.Template != nil || req.Variables != nil:
 		return &ErrNotCarried{"template", "a template has to be filled in first"}
-	case compile != (sandbox.Limits{}):
-		return &ErrNotCarried{"compile-limits", "only time and memory of compiling can be asked for"}
 	case req.Outputs.MaxFiles != 0 || req.Outputs.MaxBytes != 0:
 		return &ErrNotCarried{"out", "how much is brought back is the server's to say"}
 	case req.Spill != nil:
 		return &ErrNotCarried{"spill", "a server writes nothing to files of its client"}
 	}
-	texts := map[string][]string{
-		"code": {req.Code, req.Name}, "lang": {req.Language}, "entry": {req.Entry}, "args": req.Args, "image": {req.Image}, "workdir": {req.Policy.Workdir},
-		"hostname": {req.Policy.Hostname}, "commands": req.Options.Commands, "forbid-imports": req.Options.ForbidImports, "edition": {req.Options.Edition},
-		"setup": req.Options.Setup, "out": req.Outputs.Patterns,
+	for _, l := range sandbox.AllLimits() {
+		if l.CompileDoc == "" && l.IsSet(&req.CompileLimits) {
+			return &ErrNotCarried{"compile-limits", "only time and memory of compiling can be asked for"}
+		}
 	}
-	for name, value := range req.Env {
-		texts["env"] = append(texts["env"], name, value)
-	}
-	for name, value := range req.Policy.Labels {
-		texts["labels"] = append(texts["labels"], name, value)
-	}
-	for field, all := range texts {
-		for _, text := range all {
+	return nil
+}
+
+// checkText refuses text that JSON would change.
+func checkText(run *wire.Run) error {
+	check := func(name string, value any) error {
+		var texts []string
+		switch v := value.(type) {
+		case *string:
+			texts = []string{*v}
+		case *[]string:
+			texts = *v
+		case *map[string]string:
+			texts = slices.AppendSeq(slices.Collect(maps.Keys(*v)), maps.Values(*v))
+		}
+		for _, text := range texts {
 			if !utf8.ValidString(text) {
-				return &ErrNotCarried{field, fmt.Sprintf("%.40q is not UTF-8", text)}
+				return &ErrNotCarried{flagOf(name), fmt.Sprintf("%.40q is not UTF-8", text)}
 			}
+		}
+		return nil
+	}
+	v := reflect.ValueOf(run).Elem()
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		if err := check(name, v.Field(i).Addr().Interface()); err != nil {
+			return err
+		}
+	}
+	for _, f := range run.Settings() {
+		if err := check(f.Name, f.Value); err != nil {
+			return err
 		}
 	}
 	return nil

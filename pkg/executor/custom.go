@@ -2,7 +2,6 @@ package executor
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/yamlite"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -388,28 +386,21 @@ func limitsOf(p yamlite.Pair) (l sandbox.Limits, err error) {
 	if !ok {
 		return l, fmt.Errorf("it is %s, and must be a mapping; write it like {memory: 128m, timeout: 10s}", yamlite.Kind(p.Value))
 	}
-	for i, field := range m {
+	for _, field := range m {
+		var text string
 		switch v := field.Value.(type) {
 		case yamlite.Number:
-			if strings.HasPrefix(string(v), "-") || strings.Trim(string(v), "0.") == "" {
-				return l, fmt.Errorf("line %d: %s: %s is no limit", field.Line, field.Key, v)
-			}
-			continue
+			text = string(v)
 		case string:
-			if d, err := time.ParseDuration(v); err == nil && d > 0 && slices.Contains([]string{"timeout", "grace", "cpu_time"}, field.Key) {
-				m[i].Value = d.Seconds()
-				continue
-			}
-			if size, err := sandbox.ParseSize(v); err == nil && size > 0 && slices.Contains([]string{"memory", "disk", "output_limit"}, field.Key) {
-				m[i].Value = uint64(size)
-				continue
-			}
+			text = v
 		}
-		return l, fmt.Errorf("line %d: %s: %v is no such limit", field.Line, field.Key, field.Value)
+		row := sandbox.FindLimit(field.Key)
+		if row == nil || row.Name != field.Key || text == "" {
+			return l, fmt.Errorf("line %d: %s: %v is no such limit", field.Line, field.Key, field.Value)
+		}
+		if err := row.Parse(&l, text); err != nil {
+			return l, fmt.Errorf("line %d: %s: %v is no such limit: %w", field.Line, field.Key, field.Value, err)
+		}
 	}
-	data, err := json.Marshal(m)
-	if err != nil {
-		return l, err
-	}
-	return l, l.UnmarshalJSON(data)
+	return l, nil
 }

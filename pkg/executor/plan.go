@@ -3,14 +3,11 @@ package executor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"io"
 	"maps"
 	"os"
 	"path"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
@@ -121,11 +118,15 @@ type job struct {
 	modules []goModule // that the program needs and the user has
 }
 
-// compileDefaults are what a compiler may use unless somebody says otherwise: all processors, and more memory.
-func compileDefaults(m sandbox.Machine) sandbox.Limits {
-	return sandbox.Limits{
-		Wall: 60 * time.Second, CPUs: float64(m.CPUs), Memory: 2 * sandbox.GiB, Processes: 500, OpenFiles: 4096,
+// completeLimits fills in what a request leaves open of the limits of its run and of compiling: the language's defaults, then the sandbox's, no
+// more than the machine has and the request's ceilings allow. The notes say what was lowered.
+func completeLimits(req *Request, lang *Language, m sandbox.Machine) (run, compile sandbox.Limits, notes []string) {
+	run, notes = req.Limits.OrDefaults(lang.Limits.Or(sandbox.DefaultLimits()), m)
+	compile, _ = req.CompileLimits.OrDefaults(lang.Compile.Or(sandbox.DefaultCompileLimits()), m)
+	if req.Lower != nil {
+		notes = append(notes, req.Lower(&run, &compile)...)
 	}
+	return run, compile, notes
 }
 
 // newPlan turns a request into a plan. It is pure.
@@ -134,35 +135,18 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	if err := req.Limits.Validate(m); err != nil {
 		return nil, err
 	}
-	if err := req.CompileLimits.Validate(m); err != nil {
-		var e *sandbox.Error
-		if errors.As(err, &e) {
-			e.Op = "compile-" + e.Op
-		}
+	if err := req.CompileLimits.ValidateAs("compile-", m); err != nil {
 		return nil, err
 	}
-	run, said := j.lang.Limits.Or(sandbox.DefaultLimits()).Clamp(m)
-	run = req.Limits.Or(run)
-	j.compiling, _ = j.lang.Compile.Or(compileDefaults(m)).Clamp(m)
-	j.compiling = req.CompileLimits.Or(j.compiling)
-	if req.Lower != nil {
-		j.notes = append(j.notes, req.Lower(&run, &j.compiling)...)
-	}
+	run, compiling, notes := completeLimits(req, j.lang, m)
+	j.compiling = compiling
 	j.plan = &Plan{
 		Language: j.lang.Name,
 		language: j.lang,
-		Spec: sandbox.Spec{
-			Env: maps.Clone(req.Env), Volumes: slices.Clone(pol.Volumes), Workdir: pol.Workdir, WritableRoot: pol.WritableRoot,
-			Limits: run, Network: pol.Network, Scratch: pol.Scratch, Hostname: pol.Hostname, User: pol.User,
-			Require: pol.Require, Strict: pol.Strict, Labels: pol.Labels,
-		},
+		Spec:     sandbox.Spec{Env: maps.Clone(req.Env), Limits: run},
+		Notes:    append(notes, j.notes...),
 	}
-	for _, s := range said {
-		if !lowered(s, req.Limits) {
-			j.plan.Notes = append(j.plan.Notes, s)
-		}
-	}
-	j.plan.Notes = append(j.plan.Notes, j.notes...)
+	pol.Apply(&j.plan.Spec)
 	if j.image != nil {
 		j.plan.Spec.Workdir = cmp.Or(j.plan.Spec.Workdir, sandbox.WorkspaceDir) // where the program is, not where the image would start
 		j.plan.Notes = append(j.plan.Notes, j.image.Apply(&j.plan.Spec)...)
@@ -208,8 +192,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 			p.TTY, p.KillOnOutput = req.TTY, pol.KillOnOutput
 			continue
 		}
-		limits := j.compiling
-		limits.Disk, limits.Inodes = 0, 0 // the sandbox's
+		limits := j.compiling.OfProcess()
 		limits.Output = cmp.Or(limits.Output, j.plan.Spec.Limits.Output)
 		p.Limits, p.Network = limits, sandbox.NetworkNone
 		if phase.Again != nil {
@@ -217,12 +200,6 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		}
 	}
 	return j.plan, nil
-}
-
-// lowered reports whether a default that was lowered is of no interest, because the user has set that limit.
-func lowered(note string, l sandbox.Limits) bool {
-	return strings.HasPrefix(note, "cpus") && l.CPUs != 0 || strings.HasPrefix(note, "memory") && l.Memory != 0 ||
-		strings.HasPrefix(note, "open-files") && l.OpenFiles != 0
 }
 
 // inside is where a file of the program lies.

@@ -1,8 +1,6 @@
 package executor
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,10 +8,8 @@ import (
 	"math"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
-	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/template"
@@ -73,88 +69,12 @@ type Request struct {
 	Signals     <-chan syscall.Signal // for the program, while it runs
 }
 
-// Policy is what the program may see and reach, and how strong its walls must be. The zero value is the default.
-type Policy struct {
-	Network      sandbox.NetworkMode
-	Volumes      []sandbox.Volume
-	Workdir      string // default /workspace
-	Scratch      sandbox.ScratchMode
-	WritableRoot bool
-	Hostname     string
-	User         sandbox.User
-	Require      sandbox.Tier
-	Strict       bool
-	KillOnOutput bool
-	Labels       map[string]string
-}
-
-// LanguageOptions are what only some languages understand. Giving one to a language that does not is an error.
-type LanguageOptions struct {
-	Commands      []string // shell: the only programs there are
-	ForbidImports []string // python: refuse a program whose syntax tree imports these
-	Release       bool     // rust: optimise
-	Edition       string   // rust
-	Test          bool     // go, rust: run the tests even if there is a main
-	Setup         []string // sql, postgres: files to run first
-}
-
 // File is one file of a program.
 type File struct {
 	Path string
 	Mode fs.FileMode // permission bits; 0 is 0644
 	Data []byte
 	Open func() (io.ReadCloser, error) // where Data is nil
-}
-
-type fileJSON struct {
-	Path     string `json:"path"`
-	Content  string `json:"content"`
-	Encoding string `json:"encoding,omitempty"` // "base64"; text without
-	Mode     string `json:"mode,omitempty"`     // octal
-}
-
-// MarshalJSON writes text as it is, and everything else as base64.
-func (f File) MarshalJSON() ([]byte, error) {
-	data, err := f.content()
-	if err != nil {
-		return nil, err
-	}
-	j := fileJSON{Path: f.Path, Content: string(data)}
-	if !utf8.Valid(data) {
-		j.Content, j.Encoding = base64.StdEncoding.EncodeToString(data), "base64"
-	}
-	if f.Mode != 0 {
-		j.Mode = fmt.Sprintf("%04o", f.Mode.Perm())
-	}
-	return json.Marshal(j)
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (f *File) UnmarshalJSON(b []byte) error {
-	var j fileJSON
-	if err := json.Unmarshal(b, &j); err != nil {
-		return err
-	}
-	*f = File{Path: j.Path, Data: []byte(j.Content)}
-	switch j.Encoding {
-	case "", "text", "utf-8":
-	case "base64":
-		data, err := base64.StdEncoding.DecodeString(j.Content)
-		if err != nil {
-			return sandbox.Invalid("files", "%q: %w", j.Path, err)
-		}
-		f.Data = data
-	default:
-		return sandbox.Invalid("files", "%q: unknown encoding %q; one of text, base64", j.Path, j.Encoding)
-	}
-	if j.Mode != "" {
-		mode, err := strconv.ParseUint(j.Mode, 8, 32)
-		if err != nil || fs.FileMode(mode)&^fs.ModePerm != 0 {
-			return sandbox.Invalid("files", "%q: mode %q is not octal permission bits", j.Path, j.Mode)
-		}
-		f.Mode = fs.FileMode(mode)
-	}
-	return nil
 }
 
 // content is the whole of the file.
@@ -171,6 +91,20 @@ func (f File) head(most int64) ([]byte, error) {
 	}
 	defer r.Close()
 	return io.ReadAll(io.LimitReader(r, most))
+}
+
+// ValidateOutput refuses a pattern of outputs, relative to /workspace or absolute, that could only fail once the program has run.
+func ValidateOutput(pattern string) error {
+	inside := pattern
+	if !path.IsAbs(inside) {
+		inside = path.Join(sandbox.WorkspaceDir, inside)
+	}
+	if pattern == "" || slices.Contains(strings.Split(pattern, "/"), "..") ||
+		!slices.ContainsFunc(sandbox.ScratchDirs(), func(d string) bool { return strings.HasPrefix(inside+"/", d+"/") }) {
+		return sandbox.Invalid("out", "%.80q names no files below %s; write it like *.png or results/**",
+			pattern, strings.Join(sandbox.ScratchDirs(), ", "))
+	}
+	return sandbox.ValidatePattern(inside)
 }
 
 // maxFiles bounds a tree; the disk limit bounds its size.
@@ -230,22 +164,6 @@ func find(files []File, p string) *File {
 	return &files[i]
 }
 
-// understands refuses options that the language would ignore: a restriction that is not kept must not be accepted.
-func (l *Language) understands(o LanguageOptions) error {
-	for _, opt := range []struct {
-		name  string
-		given bool
-	}{
-		{"commands", len(o.Commands) > 0}, {"forbid-imports", len(o.ForbidImports) > 0}, {"release", o.Release},
-		{"edition", o.Edition != ""}, {"test", o.Test}, {"setup", len(o.Setup) > 0},
-	} {
-		if opt.given && !slices.Contains(l.Options, opt.name) {
-			return sandbox.Invalid(opt.name, "%s has no such option", l.Title)
-		}
-	}
-	return nil
-}
-
 func errNoKit(language string) error {
 	return &sandbox.Error{
 		Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", language),
@@ -291,13 +209,7 @@ func (e *Executor) Weight(req Request) Weight {
 	} else if j, err := e.newJob(&req); err == nil {
 		lang = j.lang // of a request that is wrong, whoever runs it says so
 	}
-	m := e.manager.Machine()
-	run, _ := lang.Limits.Or(sandbox.DefaultLimits()).Clamp(m)
-	compile, _ := lang.Compile.Or(compileDefaults(m)).Clamp(m)
-	run, compile = req.Limits.Or(run), req.CompileLimits.Or(compile)
-	if req.Lower != nil {
-		req.Lower(&run, &compile)
-	}
+	run, compile, _ := completeLimits(&req, lang, e.manager.Machine())
 	w := Weight{run.Memory, run.CPUs}
 	if lang.Working > 0 {
 		most := compile.Memory

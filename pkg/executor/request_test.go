@@ -1,10 +1,7 @@
 package executor
 
 import (
-	"encoding/json"
 	"errors"
-	"io"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -77,34 +74,5 @@ func TestBadRequests(t *testing.T) {
 	// The control: what is allowed, strange as it is.
 	if _, err := e.newJob(&Request{Files: named("ä b\n.py", "...py", "-x.py", "a.py.d/x"), Entry: "-x.py"}); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestFileJSON(t *testing.T) {
-	for _, f := range []File{
-		{Path: "a.py", Data: []byte("text ü")},
-		{Path: "b.bin", Data: []byte{0xff, 0, 1}, Mode: 0o755},
-		{Path: "c", Data: []byte{}},
-	} {
-		text, err := json.Marshal(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var back File
-		if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(f, back) {
-			t.Errorf("%s is %+v (%v) instead of %+v", text, back, err, f)
-		}
-	}
-	opened := File{Path: "x", Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("opened")), nil }}
-	if text, err := json.Marshal(opened); err != nil || !strings.Contains(string(text), "opened") {
-		t.Errorf("%s, %v", text, err)
-	}
-	for _, bad := range []string{
-		`{"path":"x","content":"%","encoding":"base64"}`, `{"path":"x","encoding":"rot13"}`, `{"path":"x","mode":"9"}`, `{"path":"x","mode":"7x"}`, `{"path":"x","mode":"4755"}`, `{"path":"x","mode":"rwx"}`, `[]`,
-	} {
-		var f File
-		if err := json.Unmarshal([]byte(bad), &f); err == nil {
-			t.Errorf("%s was taken for %+v", bad, f)
-		}
 	}
 }

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -13,65 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
-// Size is a number of bytes.
-type Size uint64
-
-// Units of Size.
-const (
-	KiB Size = 1 << 10
-	MiB Size = 1 << 20
-	GiB Size = 1 << 30
-	TiB Size = 1 << 40
-)
-
-var sizeUnits = map[string]Size{
-	"": 1, "b": 1,
-	"k": KiB, "kb": KiB, "kib": KiB,
-	"m": MiB, "mb": MiB, "mib": MiB,
-	"g": GiB, "gb": GiB, "gib": GiB,
-	"t": TiB, "tb": TiB, "tib": TiB,
-}
-
-// ParseSize reads "512m", "256mb", "1g", "1.5GiB", "1t" or plain bytes. Units are powers of 1024,
-// as everywhere in this field.
-func ParseSize(s string) (Size, error) {
-	text := strings.ToLower(strings.TrimSpace(s))
-	split := strings.LastIndexAny(text, "0123456789.") + 1
-	number, unit := text[:split], strings.TrimSpace(text[split:])
-	factor, known := sizeUnits[unit]
-	if !known || number == "" || strings.ContainsAny(number, "+-eExX_ ") {
-		return 0, fmt.Errorf("%q is not a size; write it like 512m, 256mb, 1g or 1073741824", s)
-	}
-	if !strings.Contains(number, ".") {
-		n, err := strconv.ParseUint(number, 10, 64)
-		if err != nil || n > math.MaxInt64/uint64(factor) {
-			return 0, fmt.Errorf("%q is not a size this machine can count", s)
-		}
-		return Size(n) * factor, nil
-	}
-	f, err := strconv.ParseFloat(number, 64)
-	if err != nil || f*float64(factor) >= math.MaxInt64 {
-		return 0, fmt.Errorf("%q is not a size; write it like 512m, 256mb, 1g or 1073741824", s)
-	}
-	return Size(f * float64(factor)), nil
-}
-
-// String writes the largest unit that is exact to two decimals.
-func (s Size) String() string {
-	for _, u := range []struct {
-		unit Size
-		name string
-	}{{TiB, "TiB"}, {GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}} {
-		if s >= u.unit {
-			text := strconv.FormatFloat(float64(s)/float64(u.unit), 'f', 2, 64)
-			return strings.TrimSuffix(strings.TrimRight(text, "0"), ".") + " " + u.name
-		}
-	}
-	return strconv.FormatUint(uint64(s), 10) + " B"
-}
-
-// Limits bound one phase of a sandbox; disk and inodes bound the sandbox as a whole. A zero field
-// means "the default"; that a user wrote an explicit zero is for the door to refuse.
+// Limits bound one phase of a sandbox; disk and inodes bound the sandbox as a whole. A zero field means "the default"; the entry points refuse
+// an explicit zero of a user. Every field has a row in limitTable.
 type Limits struct {
 	Wall      time.Duration // from start to end
 	Grace     time.Duration // between SIGTERM and SIGKILL
@@ -85,14 +27,37 @@ type Limits struct {
 	Output    Size // kept per stream, half head and half tail
 }
 
-// DefaultLimits are what a run gets when nobody says otherwise.
-func DefaultLimits() Limits {
-	return Limits{
-		Wall: 30 * time.Second, Grace: 2 * time.Second, CPUs: 1,
-		Memory: 512 * MiB, Disk: 1 * GiB, Inodes: 64 << 10,
-		Processes: 100, OpenFiles: 1024, Output: 8 * MiB,
-	}
+// Limit is one row of the table of limits. The flags of runs and servers, their variables and settings, the JSON of requests and results, the
+// OpenAPI document, validation, and the ceilings of servers and keys are derived from it.
+type Limit struct {
+	Name         string // in JSON; flags have dashes for underscores
+	Usage        string // help of the flag
+	CeilingUsage string // help of the server's flag for the most that requests may ask for; empty: Usage
+	NoCeiling    bool   // neither servers nor keys can set the most
+	Doc          string // in the OpenAPI document; empty: Usage as a sentence
+	Example      string // there, as JSON
+	CompileDoc   string // there, of the limit of compilers; empty: a request can not set that
+	scope        limitScope
+	amount
 }
+
+// Flag is the name of the limit's flag, and of the limit in errors.
+func (l *Limit) Flag() string { return strings.ReplaceAll(l.Name, "_", "-") }
+
+// Sentence makes the help of a flag a sentence of documentation.
+func Sentence(usage string) string {
+	usage, _, _ = strings.Cut(strings.ReplaceAll(usage, "`", ""), " (default")
+	return strings.ToUpper(usage[:1]) + usage[1:] + "."
+}
+
+// limitScope says what shares a limit.
+type limitScope int
+
+const (
+	eachProcess  limitScope = iota // every process has its own
+	wholePhase                     // the processes of a phase share one
+	wholeSandbox                   // the phases of a sandbox share one
+)
 
 // The least that still lets a program start; anything below could only fail in confusing ways.
 const (
@@ -106,6 +71,201 @@ const (
 	maxDuration  = 365 * 24 * time.Hour
 )
 
+// limitTable has one row per field of Limits, in the order of help and of JSON.
+var limitTable = []*Limit{
+	{
+		Name: "timeout", Usage: "wall `time`", Doc: "Wall time of the run.", Example: `"10s"`, CompileDoc: "Wall time of compiling.",
+		amount: &amountOf[time.Duration]{
+			at: func(l *Limits) *time.Duration { return &l.Wall }, unit: &durations, most: maxDuration,
+			standard: 30 * time.Second, ceiling: 5 * time.Minute, compile: time.Minute, compileCeiling: 10 * time.Minute,
+		},
+	},
+	{Name: "grace", Usage: "`time` between SIGTERM and SIGKILL", NoCeiling: true, amount: &amountOf[time.Duration]{
+		at: func(l *Limits) *time.Duration { return &l.Grace }, unit: &durations, most: maxDuration, standard: 2 * time.Second, ceiling: 10 * time.Second,
+	}},
+	{
+		Name: "cpus", Usage: "`cores`, as a quota", CeilingUsage: "`cores`, as a quota (default those of this machine)", scope: wholePhase,
+		amount: &amountOf[float64]{
+			at: func(l *Limits) *float64 { return &l.CPUs }, unit: &cores, least: minCPUs, standard: 1, compile: math.Inf(1),
+			machine: func(m Machine) float64 { return float64(m.CPUs) }, why: ", the cores of this machine", lowered: " cores of this machine",
+		},
+	},
+	{
+		Name: "cpu_time", Usage: "CPU `time` of all processes together (default no limit)", CeilingUsage: "CPU `time` (default no limit)", scope: wholePhase,
+		amount: &amountOf[time.Duration]{at: func(l *Limits) *time.Duration { return &l.CPUTime }, unit: &durations, most: maxDuration},
+	},
+	{
+		Name: "memory", Usage: "memory `size`; swap is off", CeilingUsage: "memory `size`", Doc: "Memory; swap is off.", Example: `"256MiB"`,
+		CompileDoc: "Memory of compiling.", scope: wholePhase,
+		amount: &amountOf[Size]{
+			at: func(l *Limits) *Size { return &l.Memory }, unit: &sizes, least: minMemory,
+			machine: func(m Machine) Size { return m.Memory }, why: ", the memory of this machine", lowered: " of this machine",
+			standard: 512 * MiB, ceiling: 2 * GiB, compile: 2 * GiB, compileCeiling: 4 * GiB,
+		},
+	},
+	{
+		Name: "disk", Usage: "`size` of /workspace, /tmp and $HOME together", CeilingUsage: "`size` of the scratch disk", scope: wholeSandbox,
+		amount: &amountOf[Size]{
+			at: func(l *Limits) *Size { return &l.Disk }, unit: &sizes, least: minDisk, most: 4 * TiB, why: ", the largest scratch disk",
+			standard: 1 * GiB, ceiling: 4 * GiB,
+		},
+	},
+	{Name: "inodes", Usage: "`number` of files there", CeilingUsage: "`number` of files on it", scope: wholeSandbox, amount: &amountOf[int]{
+		at: func(l *Limits) *int { return &l.Inodes }, unit: &counts, least: minInodes, most: 1 << 28, standard: 64 << 10, ceiling: 1 << 20,
+	}},
+	{Name: "pids", Usage: "`number` of processes and threads", scope: wholePhase, amount: &amountOf[int]{
+		at: func(l *Limits) *int { return &l.Processes }, unit: &counts, least: 1, most: maxProcesses, standard: 100, ceiling: 1000, compile: 500,
+	}},
+	{Name: "open_files", Usage: "`number` of open files per process", amount: &amountOf[int]{
+		at: func(l *Limits) *int { return &l.OpenFiles }, unit: &counts, least: minOpenFiles, most: maxOpenFiles,
+		machine: func(m Machine) int { return cmp.Or(m.OpenFiles, maxOpenFiles) }, lowered: " that sandbox-run itself may open",
+		standard: 1024, ceiling: 16 << 10, compile: 4096,
+	}},
+	{
+		Name: "output_limit", Usage: "output `size` kept per stream for the result, head and tail", CeilingUsage: "output `size` kept per stream",
+		Doc: "Output kept per stream for the result, head and tail.",
+		amount: &amountOf[Size]{
+			at: func(l *Limits) *Size { return &l.Output }, unit: &sizes, least: 1, most: GiB, why: ", the most that is kept in memory",
+			standard: 8 * MiB, ceiling: 64 * MiB,
+		},
+	},
+}
+
+// AllLimits is the table of limits. Callers do not change it.
+func AllLimits() []*Limit { return limitTable }
+
+// FindLimit is the row of a name, with dashes or underscores; nil for none.
+func FindLimit(name string) *Limit {
+	name = strings.ReplaceAll(name, "-", "_")
+	for _, row := range limitTable {
+		if row.Name == name {
+			return row
+		}
+	}
+	return nil
+}
+
+// amount is what can be done with the value of a limit, whatever its type.
+type amount interface {
+	// Field points to the value: a *time.Duration, *float64, *Size or *int.
+	Field(l *Limits) any
+	IsSet(l *Limits) bool
+	Equal(a, b *Limits) bool
+	// Exceeds reports whether l has more than most allows. Without a value in most everything is allowed.
+	Exceeds(l, most *Limits) bool
+	Copy(to, from *Limits)
+	// Parse reads a value that is more than zero: what flags, settings and keys hold.
+	Parse(into *Limits, text string) error
+	Text(l *Limits) string  // for people
+	Plain(l *Limits) string // exactly, as Parse reads it
+	validate(name string, l *Limits, m Machine) error
+	clamp(name string, l *Limits, m Machine) (note string)
+	fill(l *Limits, p preset)
+}
+
+// preset is a column of the table.
+type preset int
+
+const (
+	presetRun preset = iota
+	presetCompile
+	presetCeiling
+	presetCompileCeiling
+)
+
+// unit is how values of a type are read and written.
+type unit[T quantity] struct {
+	parse       func(string) (T, error)
+	text, plain func(T) string
+}
+
+var (
+	durations = unit[time.Duration]{Positive(ParseDuration), time.Duration.String, time.Duration.String}
+	cores     = unit[float64]{Positive(ParseCores), formatCores, formatCores}
+	sizes     = unit[Size]{Positive(ParseSize), Size.String, Size.plain}
+	counts    = unit[int]{Positive(ParseCount), strconv.Itoa, strconv.Itoa}
+)
+
+// amountOf is the typed part of a row.
+type amountOf[T quantity] struct {
+	at   func(*Limits) *T
+	unit *unit[T]
+
+	least, most T               // that make sense; most 0: machine alone decides
+	machine     func(Machine) T // what the machine has
+	why         string          // after the range, in errors
+	lowered     string          // after what the machine has, in notes on lowered defaults
+
+	standard, compile       T // defaults of a run and of compiling; 0: none
+	ceiling, compileCeiling T // what a server allows unless its operator says otherwise; 0: no less than the machine has
+}
+
+func (a *amountOf[T]) Field(l *Limits) any          { return a.at(l) }
+func (a *amountOf[T]) IsSet(l *Limits) bool         { return *a.at(l) != 0 }
+func (a *amountOf[T]) Equal(l, other *Limits) bool  { return *a.at(l) == *a.at(other) }
+func (a *amountOf[T]) Exceeds(l, most *Limits) bool { return a.IsSet(most) && *a.at(l) > *a.at(most) }
+func (a *amountOf[T]) Copy(to, from *Limits)        { *a.at(to) = *a.at(from) }
+func (a *amountOf[T]) Text(l *Limits) string        { return a.unit.text(*a.at(l)) }
+func (a *amountOf[T]) Plain(l *Limits) string       { return a.unit.plain(*a.at(l)) }
+func (a *amountOf[T]) fill(l *Limits, p preset) {
+	*a.at(l) = [...]T{a.standard, a.compile, a.ceiling, a.compileCeiling}[p]
+}
+
+func (a *amountOf[T]) Parse(into *Limits, text string) error {
+	v, err := a.unit.parse(text)
+	if err == nil {
+		*a.at(into) = v
+	}
+	return err
+}
+
+// bound is the most that the machine can give.
+func (a *amountOf[T]) bound(m Machine) T {
+	switch {
+	case a.machine == nil:
+		return a.most
+	case a.most == 0:
+		return a.machine(m)
+	}
+	return min(a.most, a.machine(m))
+}
+
+func (a *amountOf[T]) validate(name string, l *Limits, m Machine) error {
+	v, most := *a.at(l), a.bound(m)
+	if v == 0 || v >= a.least && v <= most { // NaN is neither
+		return nil
+	}
+	return Invalid(name, "%s is outside %s…%s%s", a.unit.text(v), a.unit.text(a.least), a.unit.text(most), a.why)
+}
+
+func (a *amountOf[T]) clamp(name string, l *Limits, m Machine) string {
+	v, most := a.at(l), a.bound(m)
+	if a.machine == nil || *v <= most {
+		return ""
+	}
+	note := fmt.Sprintf("%s: default %s lowered to the %s%s", name, a.unit.text(*v), a.unit.text(most), a.lowered)
+	*v = most
+	return note
+}
+
+func presetLimits(p preset) (l Limits) {
+	for _, row := range limitTable {
+		row.fill(&l, p)
+	}
+	return l
+}
+
+// DefaultLimits are those of a run that sets none.
+func DefaultLimits() Limits { return presetLimits(presetRun) }
+
+// DefaultCompileLimits are those of compiling: all processors, and more memory. OrDefaults lowers them to what the machine has.
+func DefaultCompileLimits() Limits { return presetLimits(presetCompile) }
+
+// DefaultCeilings are the most that requests to a server may ask for, for the run and for compiling, unless its operator says otherwise.
+func DefaultCeilings() (run, compile Limits) {
+	return presetLimits(presetCeiling), presetLimits(presetCompileCeiling)
+}
+
 // Machine is what there is to share out.
 type Machine struct {
 	CPUs      int
@@ -116,126 +276,102 @@ type Machine struct {
 // ThisMachine is what this process could use at the most.
 func ThisMachine() Machine { return thisMachine() }
 
-// openFiles is the most that can be asked for.
-func (m Machine) openFiles() int {
-	if m.OpenFiles == 0 {
-		return maxOpenFiles
-	}
-	return min(m.OpenFiles, maxOpenFiles)
-}
-
 // Or fills what l leaves open from base.
 func (l Limits) Or(base Limits) Limits {
-	l.Wall = cmp.Or(l.Wall, base.Wall)
-	l.Grace = cmp.Or(l.Grace, base.Grace)
-	l.CPUs = cmp.Or(l.CPUs, base.CPUs)
-	l.CPUTime = cmp.Or(l.CPUTime, base.CPUTime)
-	l.Memory = cmp.Or(l.Memory, base.Memory)
-	l.Disk = cmp.Or(l.Disk, base.Disk)
-	l.Inodes = cmp.Or(l.Inodes, base.Inodes)
-	l.Processes = cmp.Or(l.Processes, base.Processes)
-	l.OpenFiles = cmp.Or(l.OpenFiles, base.OpenFiles)
-	l.Output = cmp.Or(l.Output, base.Output)
+	for _, row := range limitTable {
+		if !row.IsSet(&l) {
+			row.Copy(&l, &base)
+		}
+	}
+	return l
+}
+
+// OrDefaults fills what l leaves open from defaults, lowered to what the machine has, and says which were lowered.
+func (l Limits) OrDefaults(defaults Limits, m Machine) (filled Limits, notes []string) {
+	for _, row := range limitTable {
+		if row.IsSet(&l) {
+			continue
+		}
+		row.Copy(&l, &defaults)
+		if note := row.clamp(row.Flag(), &l, m); note != "" {
+			notes = append(notes, note)
+		}
+	}
+	return l, notes
+}
+
+// Clamp lowers defaults that exceed the machine, and says so.
+func (l Limits) Clamp(m Machine) (Limits, []string) { return Limits{}.OrDefaults(l, m) }
+
+// OfProcess is l without what belongs to the sandbox as a whole.
+func (l Limits) OfProcess() Limits {
+	for _, row := range limitTable {
+		if row.scope == wholeSandbox {
+			row.Copy(&l, &Limits{})
+		}
+	}
 	return l
 }
 
 // Validate refuses limits no machine could honour. Only fields that are set are looked at.
-func (l Limits) Validate(m Machine) error {
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{{"timeout", l.Wall}, {"grace", l.Grace}, {"cpu-time", l.CPUTime}} {
-		if d.value < 0 || d.value > maxDuration {
-			return Invalid(d.name, "%v is outside 0…%v", d.value, maxDuration)
-		}
-	}
-	if math.IsNaN(l.CPUs) || l.CPUs != 0 && (l.CPUs < minCPUs || l.CPUs > float64(m.CPUs)) {
-		return Invalid("cpus", "%v is outside %v…%d, the cores of this machine", l.CPUs, minCPUs, m.CPUs)
-	}
-	for _, s := range []struct {
-		name     string
-		value    Size
-		min, max Size
-		why      string
-	}{
-		{"memory", l.Memory, minMemory, m.Memory, "the memory of this machine"},
-		{"disk", l.Disk, minDisk, 4 * TiB, "the largest scratch disk"},
-		{"output-limit", l.Output, 1, GiB, "the most that is kept in memory"},
-	} {
-		if s.value != 0 && (s.value < s.min || s.value > s.max) {
-			return Invalid(s.name, "%s is outside %s…%s, %s", s.value, s.min, s.max, s.why)
-		}
-	}
-	for _, n := range []struct {
-		name            string
-		value, min, max int
-	}{
-		{"pids", l.Processes, 1, maxProcesses},
-		{"open-files", l.OpenFiles, minOpenFiles, m.openFiles()},
-		{"inodes", l.Inodes, minInodes, 1 << 28},
-	} {
-		if n.value != 0 && (n.value < n.min || n.value > n.max) {
-			return Invalid(n.name, "%d is outside %d…%d", n.value, n.min, n.max)
+func (l Limits) Validate(m Machine) error { return l.ValidateAs("", m) }
+
+// ValidateAs is Validate for limits whose names have a prefix, such as "max-".
+func (l Limits) ValidateAs(prefix string, m Machine) error {
+	for _, row := range limitTable {
+		if err := row.validate(prefix+row.Flag(), &l, m); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// Clamp lowers defaults that exceed the machine, and says so.
-func (l Limits) Clamp(m Machine) (Limits, []string) {
-	var said []string
-	if l.CPUs > float64(m.CPUs) {
-		said = append(said, fmt.Sprintf("cpus: default %v lowered to the %d cores of this machine", l.CPUs, m.CPUs))
-		l.CPUs = float64(m.CPUs)
+// document is the field of l in the form that results have: times are seconds.
+func (row *Limit) document(l *Limits) any {
+	if d, ok := row.Field(l).(*time.Duration); ok {
+		return (*monitor.Seconds)(d)
 	}
-	if l.Memory > m.Memory {
-		said = append(said, fmt.Sprintf("memory: default %s lowered to the %s of this machine", l.Memory, m.Memory))
-		l.Memory = m.Memory
-	}
-	if l.OpenFiles > m.openFiles() {
-		said = append(said, fmt.Sprintf("open-files: default %d lowered to the %d that sandbox-run itself may open", l.OpenFiles, m.openFiles()))
-		l.OpenFiles = m.openFiles()
-	}
-	return l, said
+	return row.Field(l)
 }
 
-// limitsJSON are limits under the names of their flags: seconds and bytes.
-type limitsJSON struct {
-	Wall      monitor.Seconds `json:"timeout"`
-	Grace     monitor.Seconds `json:"grace"`
-	CPUs      float64         `json:"cpus"`
-	CPUTime   monitor.Seconds `json:"cpu_time,omitempty"`
-	Memory    Size            `json:"memory"`
-	Disk      Size            `json:"disk"`
-	Inodes    int             `json:"inodes"`
-	Processes int             `json:"pids"`
-	OpenFiles int             `json:"open_files"`
-	Output    Size            `json:"output_limit"`
-}
-
-// MarshalJSON writes limits under the names of their flags: seconds and bytes.
+// MarshalJSON writes limits under the names of their flags: seconds and bytes. A limit that is not set is left out if it has no default.
 func (l Limits) MarshalJSON() ([]byte, error) {
-	return json.Marshal(limitsJSON{
-		monitor.Seconds(l.Wall), monitor.Seconds(l.Grace), l.CPUs, monitor.Seconds(l.CPUTime), l.Memory, l.Disk,
-		l.Inodes, l.Processes, l.OpenFiles, l.Output,
-	})
+	defaults := DefaultLimits()
+	b := []byte{'{'}
+	for _, row := range limitTable {
+		if !row.IsSet(&l) && !row.IsSet(&defaults) {
+			continue
+		}
+		value, err := json.Marshal(row.document(&l))
+		if err != nil {
+			return nil, err
+		}
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), row.Name...), '"', ':')
+		b = append(b, value...)
+	}
+	return append(b, '}'), nil
 }
 
 // UnmarshalJSON reads what MarshalJSON writes. What is left out stays as it is; a name that is no limit is an error,
 // because a limit that is misspelt would not be enforced.
 func (l *Limits) UnmarshalJSON(b []byte) error {
-	j := limitsJSON{
-		monitor.Seconds(l.Wall), monitor.Seconds(l.Grace), l.CPUs, monitor.Seconds(l.CPUTime), l.Memory, l.Disk,
-		l.Inodes, l.Processes, l.OpenFiles, l.Output,
-	}
-	in := json.NewDecoder(bytes.NewReader(b))
-	in.DisallowUnknownFields()
-	if err := in.Decode(&j); err != nil {
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(b, &given); err != nil {
 		return Invalid("limits", "%w", err)
 	}
-	*l = Limits{
-		j.Wall.Duration(), j.Grace.Duration(), j.CPUs, j.CPUTime.Duration(), j.Memory, j.Disk,
-		j.Inodes, j.Processes, j.OpenFiles, j.Output,
+	for _, row := range limitTable {
+		if value, ok := given[row.Name]; ok {
+			if err := json.Unmarshal(value, row.document(l)); err != nil {
+				return Invalid("limits", "%s: %w", row.Name, err)
+			}
+			delete(given, row.Name)
+		}
+	}
+	for name := range given {
+		return Invalid("limits", "unknown field %q", name)
 	}
 	return nil
 }

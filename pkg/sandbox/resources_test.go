@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,36 @@ func TestSizeString(t *testing.T) {
 			t.Fatalf("%d became %q became %d", s, s, back)
 		}
 	})
+}
+
+// Every field of Limits has exactly one row in the table, under a name of its own, and what the row writes it reads back.
+func TestLimitTable(t *testing.T) {
+	names := map[string]bool{}
+	for i := range reflect.TypeFor[Limits]().NumField() {
+		var l, back Limits
+		field := reflect.ValueOf(&l).Elem().Field(i)
+		field.Set(reflect.ValueOf(7).Convert(field.Type()))
+		rows := 0
+		for _, row := range AllLimits() {
+			if !row.IsSet(&l) {
+				continue
+			}
+			rows++
+			if names[row.Name] || FindLimit(row.Flag()) != row || row.Usage == "" || row.Doc == "" {
+				t.Errorf("row %q: its name is taken, or it lacks a text", row.Name)
+			}
+			names[row.Name] = true
+			if err := row.Parse(&back, row.Plain(&l)); err != nil || back != l || !row.Equal(&l, &back) {
+				t.Errorf("%s: %q is read as %+v (%v)", row.Name, row.Plain(&l), back, err)
+			}
+		}
+		if rows != 1 {
+			t.Errorf("%s has %d rows in the table", reflect.TypeFor[Limits]().Field(i).Name, rows)
+		}
+	}
+	if len(names) != len(AllLimits()) {
+		t.Errorf("%d rows for %d limits", len(AllLimits()), len(names))
+	}
 }
 
 func TestLimitsValidate(t *testing.T) {

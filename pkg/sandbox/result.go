@@ -106,8 +106,11 @@ func EncodeText(b []byte) (text, encoding string) {
 	return base64.StdEncoding.EncodeToString(b), "base64"
 }
 
-// ViolationSyscall is the kind of refused system calls.
-const ViolationSyscall = "syscall"
+// Kinds of violations that are reported in a way of their own.
+const (
+	ViolationSyscall = "syscall"      // refused system calls
+	ViolationOutput  = "output_limit" // output that was not kept
+)
 
 // violationsOf lists the limits that were touched, whether or not they decided the verdict.
 func violationsOf(f facts, final monitor.Metrics, l Limits, stdout, stderr Output) []Violation {
@@ -146,7 +149,7 @@ func violationsOf(f facts, final monitor.Metrics, l Limits, stdout, stderr Outpu
 	}{{"stdout", stdout}, {"stderr", stderr}} {
 		if s.out.Truncated() {
 			v = append(v, Violation{
-				Kind: "output_limit", Count: s.out.Dropped, Allow: "--output-limit",
+				Kind: ViolationOutput, Count: s.out.Dropped, Allow: "--output-limit",
 				Detail: fmt.Sprintf("%d of %d bytes of %s were not kept%s", s.out.Dropped, s.out.Total, s.name, elsewhere(s.out)),
 			})
 		}

@@ -128,16 +128,8 @@ func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) 
 	if err := s.Limits.Validate(m); err != nil {
 		return s, nil, err
 	}
-	defaults, clamped := DefaultLimits().Clamp(m)
-	var said []string
-	for _, c := range clamped {
-		// A clamped default only matters where the default is used.
-		if strings.HasPrefix(c, "cpus") && s.Limits.CPUs == 0 || strings.HasPrefix(c, "memory") && s.Limits.Memory == 0 ||
-			strings.HasPrefix(c, "open-files") && s.Limits.OpenFiles == 0 {
-			said = append(said, c)
-		}
-	}
-	s.Limits = s.Limits.Or(defaults)
+	limits, said := s.Limits.OrDefaults(DefaultLimits(), m)
+	s.Limits = limits
 	s.Network = cmp.Or(s.Network, NetworkNone)
 	s.Scratch = cmp.Or(s.Scratch, ScratchAuto)
 	s.Require = cmp.Or(s.Require, TierContainer)
@@ -317,20 +309,18 @@ func (p *Process) join(neighbour, asked *Process) error {
 			Hint: "another phase",
 		}
 	}
-	has, own := neighbour.Limits, asked.Limits
-	switch {
-	case own.CPUs != 0 && own.CPUs != has.CPUs:
-		return conflict("cpus", has.CPUs)
-	case own.CPUTime != 0 && own.CPUTime != has.CPUTime:
-		return conflict("cpu_time", has.CPUTime)
-	case own.Memory != 0 && own.Memory != has.Memory:
-		return conflict("memory", has.Memory)
-	case own.Processes != 0 && own.Processes != has.Processes:
-		return conflict("pids", has.Processes)
-	case asked.Network != "" && asked.Network != neighbour.Network:
+	for _, row := range limitTable {
+		if row.scope != wholePhase {
+			continue
+		}
+		if row.IsSet(&asked.Limits) && !row.Equal(&asked.Limits, &neighbour.Limits) {
+			return conflict(row.Name, row.Text(&neighbour.Limits))
+		}
+		row.Copy(&p.Limits, &neighbour.Limits)
+	}
+	if asked.Network != "" && asked.Network != neighbour.Network {
 		return conflict("network", neighbour.Network)
 	}
-	p.Limits.CPUs, p.Limits.CPUTime, p.Limits.Memory, p.Limits.Processes = has.CPUs, has.CPUTime, has.Memory, has.Processes
 	p.Network = neighbour.Network
 	return nil
 }
@@ -340,7 +330,7 @@ func (p Process) complete(s Spec, m Machine) (Process, error) {
 	if err := p.Limits.Validate(m); err != nil {
 		return p, err
 	}
-	if p.Limits.Disk != 0 || p.Limits.Inodes != 0 {
+	if p.Limits != p.Limits.OfProcess() {
 		return p, Invalid("limits", "disk and inodes belong to the sandbox, not to one of its processes")
 	}
 	p.Limits = p.Limits.Or(s.Limits)

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -35,6 +36,28 @@ func TestJudge(t *testing.T) {
 		if got := judge(c.f); got != c.want {
 			t.Errorf("%+v is %s, want %s", c.f, got, c.want)
 		}
+	}
+}
+
+// Every verdict stands once in the table, and a limit's verdict says which and how to allow more.
+func TestVerdictTable(t *testing.T) {
+	seen := map[Verdict]bool{}
+	for _, v := range Verdicts() {
+		info := v.Info()
+		if seen[v] || info.Verdict != v {
+			t.Errorf("%q stands twice in the table", v)
+		}
+		seen[v] = true
+		if info.Violation == "" {
+			continue
+		}
+		why := info.Explain(&Result{Limits: DefaultLimits()}, "program", "--")
+		if !strings.Contains(why, "the program ") || !strings.Contains(why, "to allow more: --") || strings.ContainsAny(why, "{}") {
+			t.Errorf("%s: %q", v, why)
+		}
+	}
+	if unknown := Verdict("unknown").Info(); unknown.Why != "" || unknown.Code != 0 || seen["unknown"] || !seen[VerdictOK] {
+		t.Errorf("%+v", unknown)
 	}
 }
 

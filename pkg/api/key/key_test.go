@@ -382,8 +382,8 @@ func TestLimits(t *testing.T) {
 		t.Errorf("%+v", same)
 	}
 	for text, says := range map[string]string{
-		"": "is no limit", "memory": "is no limit", "memory=": "size", "memory=0": "more than zero", "memory=-1": "not a size", "memmory=1g": "memory?",
-		"nonsense=1": "one of timeout", "rate=5/y": "5/s", "rate=NaN": "not a number", "rate=0": "more than zero", "rate=1e9": "not a number", "cpus=1/s": "rate",
+		"": "is no limit", "memory": "is no limit", "memory=": "size", "memory=0": "more than zero", "memory=-1": "more than zero", "memmory=1g": "memory?",
+		"nonsense=1": "one of timeout", "rate=5/y": "5/s", "rate=NaN": "not a number", "rate=0": "more than zero", "rate=1e9": "not a number", "cpus=1/s": "number of cores",
 		"timeout=NaN": "duration", "timeout=Inf": "duration", "timeout=-1s": "more than zero", "timeout=9e99": "duration", "burst=1.5": "whole", "pids=0": "more than zero",
 	} {
 		if l, err := ParseLimits(text); err == nil || !strings.Contains(err.Error(), says) {

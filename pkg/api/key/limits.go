@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -26,126 +24,81 @@ type Limits struct {
 type limit struct {
 	name string
 	read func(l *Limits, text string) error
-	show func(l Limits) string // as read takes it; empty where it is not set
+	show func(l *Limits) string // as read takes it; empty where it is not set
 }
 
-const notPositive = "must be more than zero"
-
-func duration(name string, of func(*Limits) *time.Duration) limit {
-	return limit{name, func(l *Limits, text string) error {
-		d, err := time.ParseDuration(text)
-		if seconds, number := strconv.ParseFloat(text, 64); number == nil && seconds < math.MaxInt64/float64(time.Second) {
-			d, err = time.Duration(seconds*float64(time.Second)), nil
-		}
-		switch {
-		case err != nil:
-			return errors.New("not a duration; write it like 5, 1.5s, 500ms or 2m")
-		case d <= 0:
-			return errors.New(notPositive)
-		}
-		*of(l) = d
-		return nil
-	}, func(l Limits) string {
-		if d := *of(&l); d != 0 {
-			return d.String()
-		}
-		return ""
-	}}
-}
-
-func size(name string, of func(*Limits) *sandbox.Size) limit {
-	return limit{name, func(l *Limits, text string) error {
-		s, err := sandbox.ParseSize(text)
-		if err == nil && s == 0 {
-			err = errors.New(notPositive)
-		}
-		if err == nil {
-			*of(l) = s
-		}
-		return err
-	}, func(l Limits) string {
-		if s := *of(&l); s != 0 {
-			return strings.ReplaceAll(exactly(s), " ", "")
-		}
-		return ""
-	}}
-}
-
-// exactly is a size that reads as the very same again: Size's own text is rounded.
-func exactly(s sandbox.Size) string {
-	if text := s.String(); !strings.Contains(text, ".") {
-		return text
+// ceiling is a limit of runs, or of compiling.
+func ceiling(prefix string, row *sandbox.Limit, of func(*Limits) *sandbox.Limits) limit {
+	return limit{
+		name: prefix + row.Name,
+		read: func(l *Limits, text string) error { return row.Parse(of(l), text) },
+		show: func(l *Limits) string {
+			if !row.IsSet(of(l)) {
+				return ""
+			}
+			return row.Plain(of(l))
+		},
 	}
-	return strconv.FormatUint(uint64(s), 10)
 }
 
 func count(name string, of func(*Limits) *int) limit {
-	return limit{name, func(l *Limits, text string) error {
-		n, err := strconv.Atoi(text)
-		switch {
-		case err != nil:
-			return errors.New("not a whole number")
-		case n <= 0:
-			return errors.New(notPositive)
+	return limit{name, func(l *Limits, text string) (err error) {
+		*of(l), err = sandbox.Positive(sandbox.ParseCount)(text)
+		return err
+	}, func(l *Limits) string {
+		if *of(l) == 0 {
+			return ""
 		}
-		*of(l) = n
-		return nil
-	}, func(l Limits) string {
-		if n := *of(&l); n != 0 {
-			return strconv.Itoa(n)
-		}
-		return ""
+		return strconv.Itoa(*of(l))
 	}}
 }
 
-func number(name string, of func(*Limits) *float64, units map[string]float64) limit {
-	return limit{name, func(l *Limits, text string) error {
-		digits, unit, per := strings.Cut(text, "/")
-		factor := 1.0
-		if per {
-			if factor = units[unit]; factor == 0 {
-				return errors.New("not a rate; write it like 5/s, 30/m or 100/h")
-			}
+// readRate reads runs a second, or with a unit: 30/m.
+func readRate(l *Limits, text string) error {
+	digits, unit, per := strings.Cut(text, "/")
+	factor := 1.0
+	if per {
+		if factor = map[string]float64{"s": 1, "m": 60, "h": 3600}[unit]; factor == 0 {
+			return errors.New("not a rate; write it like 5/s, 30/m or 100/h")
 		}
-		f, err := strconv.ParseFloat(digits, 64)
-		switch {
-		case err != nil || strings.Trim(digits, "0123456789.") != "":
-			return errors.New("not a number")
-		case f <= 0:
-			return errors.New(notPositive)
-		}
-		*of(l) = f / factor
-		return nil
-	}, func(l Limits) string {
-		if f := *of(&l); f != 0 {
-			return strconv.FormatFloat(f, 'f', -1, 64)
-		}
-		return ""
-	}}
+	}
+	f, err := strconv.ParseFloat(digits, 64)
+	switch {
+	case err != nil || !sandbox.IsDecimal(digits):
+		return errors.New("not a number")
+	case f <= 0:
+		return errors.New("must be more than zero")
+	}
+	l.Rate = f / factor
+	return nil
 }
 
-var rates = map[string]float64{"s": 1, "m": 60, "h": 3600}
+func showRate(l *Limits) string {
+	if l.Rate == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(l.Rate, 'f', -1, 64)
+}
 
-var limits = []limit{
-	duration("timeout", func(l *Limits) *time.Duration { return &l.Max.Wall }),
-	number("cpus", func(l *Limits) *float64 { return &l.Max.CPUs }, nil),
-	duration("cpu_time", func(l *Limits) *time.Duration { return &l.Max.CPUTime }),
-	size("memory", func(l *Limits) *sandbox.Size { return &l.Max.Memory }),
-	size("disk", func(l *Limits) *sandbox.Size { return &l.Max.Disk }),
-	count("inodes", func(l *Limits) *int { return &l.Max.Inodes }),
-	count("pids", func(l *Limits) *int { return &l.Max.Processes }),
-	count("open_files", func(l *Limits) *int { return &l.Max.OpenFiles }),
-	size("output_limit", func(l *Limits) *sandbox.Size { return &l.Max.Output }),
-	duration("compile_timeout", func(l *Limits) *time.Duration { return &l.MaxCompile.Wall }),
-	size("compile_memory", func(l *Limits) *sandbox.Size { return &l.MaxCompile.Memory }),
-	number("rate", func(l *Limits) *float64 { return &l.Rate }, rates),
-	count("burst", func(l *Limits) *int { return &l.Burst }),
-	count("concurrency", func(l *Limits) *int { return &l.Concurrency }),
+// allLimits are the ceilings that keys can have, and what only keys have.
+func allLimits() (all []limit) {
+	for _, row := range sandbox.AllLimits() {
+		if !row.NoCeiling {
+			all = append(all, ceiling("", row, func(l *Limits) *sandbox.Limits { return &l.Max }))
+		}
+	}
+	for _, row := range sandbox.AllLimits() {
+		if row.CompileDoc != "" {
+			all = append(all, ceiling("compile_", row, func(l *Limits) *sandbox.Limits { return &l.MaxCompile }))
+		}
+	}
+	return append(all, limit{"rate", readRate, showRate}, count("burst", func(l *Limits) *int { return &l.Burst }),
+		count("concurrency", func(l *Limits) *int { return &l.Concurrency }))
 }
 
 // LimitNames lists what a key's limits are called.
 func LimitNames() (names []string) {
-	for _, l := range limits {
+	for _, l := range allLimits() {
 		names = append(names, l.name)
 	}
 	return names
@@ -154,7 +107,7 @@ func LimitNames() (names []string) {
 // Set reads one limit. Names may be written with dashes, as flags are.
 func (l *Limits) Set(name, text string) error {
 	name = strings.ReplaceAll(strings.TrimSpace(name), "-", "_")
-	for _, one := range limits {
+	for _, one := range allLimits() {
 		if one.name == name {
 			if err := one.read(l, strings.TrimSpace(text)); err != nil {
 				return fmt.Errorf("%s %q: %w", name, text, err)
@@ -185,8 +138,8 @@ func ParseLimits(text string) (l Limits, err error) {
 // String is what ParseLimits reads; empty where there are none.
 func (l Limits) String() string {
 	var parts []string
-	for _, one := range limits {
-		if text := one.show(l); text != "" {
+	for _, one := range allLimits() {
+		if text := one.show(&l); text != "" {
 			parts = append(parts, one.name+"="+text)
 		}
 	}
@@ -196,8 +149,8 @@ func (l Limits) String() string {
 // MarshalJSON writes those that are set, as Set reads them.
 func (l Limits) MarshalJSON() ([]byte, error) {
 	set := map[string]string{}
-	for _, one := range limits {
-		if text := one.show(l); text != "" {
+	for _, one := range allLimits() {
+		if text := one.show(&l); text != "" {
 			set[one.name] = text
 		}
 	}

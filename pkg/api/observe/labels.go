@@ -44,16 +44,12 @@ const (
 var (
 	builtinLanguages = []string{"go", "java", "javascript", "postgres", "python", "rust", "shell", "sql", "typescript"}
 
-	verdicts = newSet(
-		sandbox.VerdictOK, sandbox.VerdictNonzeroExit, sandbox.VerdictSignaled, sandbox.VerdictCompileError, sandbox.VerdictTimeLimit,
-		sandbox.VerdictCPULimit, sandbox.VerdictMemoryLimit, sandbox.VerdictDiskLimit, sandbox.VerdictOutputLimit,
-		sandbox.VerdictCancelled, sandbox.VerdictInternalError, failed,
-	)
-	phases = newSet(executor.PhaseCompile, executor.PhaseRun)
-	ways   = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayTalk)
-	tiers  = newSet(sandbox.TierProcess, sandbox.TierNamespace, sandbox.TierContainer, sandbox.TierGVisor, sandbox.TierMicroVM)
-	engine = newSet("native", "oci", "docker", "process")
-	codes  = newSet(
+	verdicts = newSet(append(sandbox.Verdicts(), failed)...)
+	phases   = newSet(executor.PhaseCompile, executor.PhaseRun)
+	ways     = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayTalk)
+	tiers    = newSet(sandbox.TierProcess, sandbox.TierNamespace, sandbox.TierContainer, sandbox.TierGVisor, sandbox.TierMicroVM)
+	engine   = newSet("native", "oci", "docker", "process")
+	codes    = newSet(
 		wire.CodeInvalid, wire.CodeMalformed, wire.CodeTooLarge, wire.CodeTooSlow, wire.CodeMediaType, wire.CodeUnauthorized, wire.CodeForbidden,
 		wire.CodeRefused, wire.CodeCeiling, wire.CodeNotFound, wire.CodeMethod, wire.CodeNotAccepted, wire.CodeConflict, wire.CodeGone,
 		wire.CodeTooMany, wire.CodeBusy, wire.CodeDraining, wire.CodeUnsupported, wire.CodeMissing, wire.CodeNotStarted, wire.CodeInternal, wire.CodeCancelled, wire.CodeLost,

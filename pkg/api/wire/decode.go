@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
 // What a body may be, whatever is in it.
@@ -157,8 +159,8 @@ func (d *strict) object(dec *json.Decoder, at string, into reflect.Value) error 
 		d.wrong(strings.TrimSuffix(at, "."), "it is not an object")
 		return skip(dec, begin)
 	}
-	fields := fieldsOf(into.Type())
-	seen := make([]bool, into.NumField())
+	fields := fieldsIn(into)
+	seen := map[string]bool{}
 	for dec.More() {
 		key, err := dec.Token()
 		if err != nil {
@@ -166,19 +168,19 @@ func (d *strict) object(dec *json.Decoder, at string, into reflect.Value) error 
 		}
 		name := key.(string)
 		where := at + name
-		i, known := fields.index[name]
-		if !known {
-			d.wrong(clip(where), "%s", unknown(name, fields.names))
+		target := fields.find(name)
+		if !target.IsValid() {
+			d.wrong(clip(where), "%s", unknown(name, fields.names()))
 			if err := skip(dec, nil); err != nil {
 				return err
 			}
 			continue
 		}
-		if seen[i] {
+		if seen[name] {
 			d.wrong(where, "it is given twice")
 		}
-		seen[i] = true
-		if err := d.value(dec, where, into.Field(i)); err != nil {
+		seen[name] = true
+		if err := d.value(dec, where, target); err != nil {
 			return err
 		}
 	}
@@ -189,7 +191,9 @@ func (d *strict) object(dec *json.Decoder, at string, into reflect.Value) error 
 // value decodes into one field.
 func (d *strict) value(dec *json.Decoder, at string, into reflect.Value) error {
 	t := into.Type()
+	_, itself := into.Addr().Interface().(json.Unmarshaler)
 	switch {
+	case itself: // it reads its own JSON
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
 		return d.list(dec, at, into)
 	case t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct:
@@ -298,33 +302,60 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// fields are the names of a struct's fields in JSON.
+// fields are those of a struct by their names in JSON: those with tags, and the settings of a run.
 type fields struct {
-	index map[string]int
-	names []string
+	into     reflect.Value
+	tagged   map[string]int
+	settings []executor.Field
 }
 
-var known sync.Map // of *fields, by reflect.Type
+var tagged sync.Map // of map[string]int, by reflect.Type
 
-func fieldsOf(t reflect.Type) *fields {
-	if f, ok := known.Load(t); ok {
-		return f.(*fields)
+func fieldsIn(into reflect.Value) fields {
+	f := fields{into: into}
+	if run, ok := into.Addr().Interface().(*Run); ok {
+		f.settings = run.Settings()
 	}
-	f := &fields{index: map[string]int{}}
+	t := into.Type()
+	if index, ok := tagged.Load(t); ok {
+		f.tagged = index.(map[string]int)
+		return f
+	}
+	f.tagged = map[string]int{}
 	for i := range t.NumField() {
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
 		if name != "" && name != "-" {
-			f.index[name] = i
-			f.names = append(f.names, name)
+			f.tagged[name] = i
 		}
 	}
-	slices.Sort(f.names)
-	known.Store(t, f)
+	tagged.Store(t, f.tagged)
 	return f
+}
+
+// find gives the field of a name; the zero Value for none.
+func (f *fields) find(name string) reflect.Value {
+	if i, ok := f.tagged[name]; ok {
+		return f.into.Field(i)
+	}
+	for i := range f.settings {
+		if f.settings[i].Name == name {
+			return reflect.ValueOf(f.settings[i].Value).Elem()
+		}
+	}
+	return reflect.Value{}
+}
+
+func (f *fields) names() []string {
+	names := slices.Collect(maps.Keys(f.tagged))
+	for i := range f.settings {
+		names = append(names, f.settings[i].Name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // IsField reports whether a Run has a field of that name.
 func IsField(name string) bool {
-	_, ok := fieldsOf(reflect.TypeFor[Run]()).index[name]
-	return ok
+	f := fieldsIn(reflect.ValueOf(&Run{}).Elem())
+	return f.find(name).IsValid()
 }

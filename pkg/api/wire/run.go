@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -16,7 +14,7 @@ import (
 )
 
 // Run is a program to run and what it may use: the body of POST /v1/run and POST /v1/runs. Only code, files or a template must be given;
-// what is left out is the default. Its tags are read by [Decode] and by the server's OpenAPI.
+// what is left out is the default. Its tags and [Run.Settings] are read by [Decode] and by the server's OpenAPI document.
 type Run struct {
 	Language string `json:"language,omitempty" doc:"Language by name or alias; found out from file names, a shebang or project files without it." example:"python"`
 	Code     string `json:"code,omitempty" doc:"The program, in one file." example:"print('hello')"`
@@ -33,40 +31,15 @@ type Run struct {
 	StdinEncoding string            `json:"stdin_encoding,omitempty" enum:"text,base64" doc:"How stdin is written here."`
 	Env           map[string]string `json:"env,omitempty" doc:"Variables, on top of a clean environment."`
 
-	Timeout        Duration `json:"timeout,omitempty" doc:"Wall time of the run." example:"\"10s\""`
-	Grace          Duration `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL."`
-	CPUs           Cores    `json:"cpus,omitempty" doc:"Cores, as a quota."`
-	CPUTime        Duration `json:"cpu_time,omitempty" doc:"CPU time of all processes together."`
-	Memory         Size     `json:"memory,omitempty" doc:"Memory; swap is off." example:"\"256MiB\""`
-	Disk           Size     `json:"disk,omitempty" doc:"Size of /workspace, /tmp and $HOME together."`
-	Inodes         Count    `json:"inodes,omitempty" doc:"Number of files there."`
-	Pids           Count    `json:"pids,omitempty" doc:"Number of processes and threads."`
-	OpenFiles      Count    `json:"open_files,omitempty" doc:"Number of open files per process."`
-	OutputLimit    Size     `json:"output_limit,omitempty" doc:"Output kept per stream for the result, head and tail."`
-	KillOnOutput   bool     `json:"kill_on_output,omitempty" doc:"End the program when it prints more than that."`
-	CompileTimeout Duration `json:"compile_timeout,omitempty" doc:"Wall time of compiling."`
-	CompileMemory  Size     `json:"compile_memory,omitempty" doc:"Memory of compiling."`
+	// The settings have the names and forms that their tables give: sandbox.AllLimits and executor.Fields. See [Run.Settings].
+	Limits        sandbox.Limits           `json:"-"`
+	CompileLimits sandbox.Limits           `json:"-"`
+	Policy        executor.Policy          `json:"-"`
+	Options       executor.LanguageOptions `json:"-"`
 
-	In           []File            `json:"in,omitempty" doc:"Further files in the working directory, which are not part of the program."`
-	Out          []string          `json:"out,omitempty" doc:"Patterns of files to bring back, such as *.png or results/**."`
-	Network      string            `json:"network,omitempty" enum:"none,localhost" doc:"Network mode."`
-	Workdir      string            `json:"workdir,omitempty" doc:"Working directory inside."`
-	Scratch      string            `json:"scratch,omitempty" enum:"auto,disk,memory" doc:"Kind of scratch disk."`
-	WritableRoot bool              `json:"writable_root,omitempty" doc:"Let it write anywhere on an image; changes are thrown away. Refused unless the operator allows it."`
-	Hostname     string            `json:"hostname,omitempty" doc:"Host name inside."`
-	UID          Count             `json:"uid,omitempty" doc:"User id inside; never root."`
-	GID          Count             `json:"gid,omitempty" doc:"Group id inside; never root."`
-	Require      string            `json:"require,omitempty" enum:"process,namespace,container,gvisor,microvm" doc:"Least tier to accept; not below the server's own floor."`
-	Strict       bool              `json:"strict,omitempty" doc:"Refuse unless no control at all is missing."`
-	Labels       map[string]string `json:"labels,omitempty" doc:"Labels of the sandbox, for whoever looks at it."`
-
-	NoCache       bool     `json:"no_cache,omitempty" doc:"Compile even what was compiled before, and keep nothing."`
-	Commands      []string `json:"commands,omitempty" doc:"shell: the only programs there are."`
-	ForbidImports []string `json:"forbid_imports,omitempty" doc:"python: refuse a program that imports these; a lint, not a wall."`
-	Release       bool     `json:"release,omitempty" doc:"rust: optimise."`
-	Edition       string   `json:"edition,omitempty" doc:"rust: year of the edition."`
-	Test          bool     `json:"test,omitempty" doc:"go, rust: run the tests, even if there is a main."`
-	Setup         []string `json:"setup,omitempty" doc:"sql, postgres: which of files and in to run first."`
+	In      []File   `json:"in,omitempty" doc:"Further files in the working directory, which are not part of the program."`
+	Out     []string `json:"out,omitempty" doc:"Patterns of files to bring back, such as *.png or results/**."`
+	NoCache bool     `json:"no_cache,omitempty" doc:"Compile even what was compiled before, and keep nothing."`
 
 	TTY         *TTY `json:"tty,omitempty" doc:"Give it a terminal of this size."`
 	Interactive bool `json:"interactive,omitempty" doc:"POST /v1/runs: standard input stays open for what WebSocket clients send."`
@@ -75,7 +48,6 @@ type Run struct {
 	Webhook *Webhook `json:"webhook,omitempty" doc:"POST /v1/runs: address that is told when the run is over, where the server does so."`
 
 	// What is the operator's to give (D12). It is refused unless the server's configuration names it.
-	Volumes         []string `json:"volumes,omitempty" doc:"host:dest[:ro|rw] of the server's own paths. Refused unless the operator allows it."`
 	Workspace       string   `json:"workspace,omitempty" doc:"Name of a workspace of the server to have as /workspace. Refused unless the operator allows it."`
 	WorkspaceCap    Size     `json:"workspace_cap,omitempty" doc:"Most that it may hold."`
 	WorkspaceInodes Count    `json:"workspace_inodes,omitempty" doc:"Number of files it may hold."`
@@ -125,19 +97,7 @@ func (r *Run) Request() (executor.Request, error) { return r.RequestWith(nil) }
 func (r *Run) RequestWith(uploads Uploads) (executor.Request, error) {
 	req := executor.Request{
 		Language: r.Language, Code: r.Code, Name: r.Name, Entry: r.Entry, Image: r.Image, Args: r.Args, Env: r.Env, NoCache: r.NoCache,
-		Limits: sandbox.Limits{
-			Wall: time.Duration(r.Timeout), Grace: time.Duration(r.Grace), CPUs: float64(r.CPUs), CPUTime: time.Duration(r.CPUTime),
-			Memory: sandbox.Size(r.Memory), Disk: sandbox.Size(r.Disk), Inodes: int(r.Inodes), Processes: int(r.Pids),
-			OpenFiles: int(r.OpenFiles), Output: sandbox.Size(r.OutputLimit),
-		},
-		CompileLimits: sandbox.Limits{Wall: time.Duration(r.CompileTimeout), Memory: sandbox.Size(r.CompileMemory)},
-		Policy: executor.Policy{
-			Workdir: r.Workdir, WritableRoot: r.WritableRoot, Hostname: r.Hostname, Strict: r.Strict,
-			KillOnOutput: r.KillOnOutput, Labels: r.Labels,
-		},
-		Options: executor.LanguageOptions{
-			Commands: r.Commands, ForbidImports: r.ForbidImports, Release: r.Release, Edition: r.Edition, Test: r.Test, Setup: r.Setup,
-		},
+		Limits: r.Limits, CompileLimits: r.CompileLimits, Policy: r.Policy, Options: r.Options,
 	}
 	var err error
 	if req.Files, err = files("files", r.Files, uploads); err != nil {
@@ -146,11 +106,11 @@ func (r *Run) RequestWith(uploads Uploads) (executor.Request, error) {
 	if req.Inputs, err = files("in", r.In, uploads); err != nil {
 		return req, err
 	}
-	if err := r.policy(&req); err != nil {
+	if err := checkWords(&req.Policy); err != nil {
 		return req, err
 	}
 	for _, p := range r.Out {
-		if err := checkPattern(p); err != nil {
+		if err := executor.ValidateOutput(p); err != nil {
 			return req, err
 		}
 	}
@@ -167,39 +127,16 @@ func (r *Run) RequestWith(uploads Uploads) (executor.Request, error) {
 	return req, r.template(&req)
 }
 
-// policy reads what has a closed set of words.
-func (r *Run) policy(req *executor.Request) (err error) {
-	p := &req.Policy
-	if r.Network != "" {
-		if p.Network, err = sandbox.ParseNetwork(r.Network); err != nil {
-			return err
-		}
+// checkWords refuses a word that is not in its closed set.
+func checkWords(p *executor.Policy) error {
+	if _, err := sandbox.ParseNetwork(string(p.Network)); p.Network != "" && err != nil {
+		return err
 	}
-	if r.Scratch != "" {
-		if p.Scratch, err = sandbox.ParseScratch(r.Scratch); err != nil {
-			return err
-		}
+	if _, err := sandbox.ParseScratch(string(p.Scratch)); p.Scratch != "" && err != nil {
+		return err
 	}
-	if r.Require != "" {
-		if p.Require, err = sandbox.ParseTier(r.Require); err != nil {
-			return err
-		}
-	}
-	for _, text := range r.Volumes {
-		v, err := sandbox.ParseVolume(text)
-		if err != nil {
-			return err
-		}
-		p.Volumes = append(p.Volumes, v)
-	}
-	if r.UID != 0 || r.GID != 0 { // one alone leaves the other at its default; a zero would mean root
-		p.User = sandbox.DefaultUser
-		if r.UID != 0 {
-			p.User.UID = int(r.UID)
-		}
-		if r.GID != 0 {
-			p.User.GID = int(r.GID)
-		}
+	if _, err := sandbox.ParseTier(string(p.Require)); p.Require != "" && err != nil {
+		return err
 	}
 	return nil
 }
@@ -286,16 +223,4 @@ func (f *File) content(at string, into *executor.File, uploads Uploads) (err err
 		return sandbox.Invalid(at+".encoding", "unknown encoding %.40q; one of text, base64", f.Encoding)
 	}
 	return nil
-}
-
-// checkPattern refuses a pattern that the engine would only refuse once the program has run.
-func checkPattern(pattern string) error {
-	inside := pattern
-	if !path.IsAbs(inside) {
-		inside = path.Join(sandbox.WorkspaceDir, inside)
-	}
-	if pattern == "" || strings.Contains("/"+pattern+"/", "/../") {
-		return sandbox.Invalid("out", "%.80q names no files below %s; write it like *.png or results/**", pattern, strings.Join(sandbox.ScratchDirs(), ", "))
-	}
-	return sandbox.ValidatePattern(inside)
 }

@@ -2,9 +2,7 @@ package wire
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -24,9 +22,7 @@ type Count int
 // Cores are a share of the processors. Zero is left out.
 type Cores float64
 
-var errNotPositive = errors.New("must be more than zero")
-
-// number tells a JSON number from a text in quotes, which it unquotes.
+// number tells a JSON number from a text in quotes, which it unquotes. Numbers come back without exponents, as the parsers of flags take them.
 func number(b []byte) (text string, isNumber bool, err error) {
 	if len(b) > 0 && b[0] == '"' {
 		err = json.Unmarshal(b, &text)
@@ -35,10 +31,17 @@ func number(b []byte) (text string, isNumber bool, err error) {
 	if len(b) == 0 || b[0] != '-' && (b[0] < '0' || b[0] > '9') {
 		return "", false, fmt.Errorf("%s is neither a number nor a text", brief(b))
 	}
-	return string(b), true, nil
+	if text = string(b); strings.ContainsAny(text, ".eE") {
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return "", true, fmt.Errorf("%s is not a number that this machine can count", brief(b))
+		}
+		text = strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return text, true, nil
 }
 
-// brief shows the beginning of what somebody has sent.
+// brief shows the beginning of a value from a client.
 func brief(b []byte) string {
 	const most = 40
 	if len(b) > most {
@@ -49,33 +52,22 @@ func brief(b []byte) string {
 
 func isNull(b []byte) bool { return string(b) == "null" }
 
-// UnmarshalJSON reads bytes or a text; it refuses zero, which nobody wants who writes it.
+// UnmarshalJSON reads bytes or a text; it refuses zero.
 func (s *Size) UnmarshalJSON(b []byte) error {
-	if isNull(b) {
-		return nil
-	}
 	text, isNumber, err := number(b)
-	if err != nil {
+	switch {
+	case isNull(b):
+		return nil
+	case err != nil:
 		return err
+	case isNumber && strings.Contains(text, "."):
+		return fmt.Errorf("%s is not a whole number of bytes", brief(b))
 	}
-	if strings.HasPrefix(strings.TrimSpace(text), "-") {
-		return errNotPositive
+	size, err := sandbox.Positive(sandbox.ParseSize)(text)
+	if err == nil {
+		*s = Size(size)
 	}
-	var size sandbox.Size
-	if isNumber && strings.ContainsAny(text, ".eE") {
-		f, err := strconv.ParseFloat(text, 64)
-		if err != nil || f != math.Trunc(f) || f >= math.MaxInt64 {
-			return fmt.Errorf("%s is not a whole number of bytes that this machine can count", brief(b))
-		}
-		size = sandbox.Size(f)
-	} else if size, err = sandbox.ParseSize(text); err != nil {
-		return err
-	}
-	if size == 0 {
-		return errNotPositive
-	}
-	*s = Size(size)
-	return nil
+	return err
 }
 
 // MarshalJSON writes bytes.
@@ -83,36 +75,18 @@ func (s Size) MarshalJSON() ([]byte, error) { return strconv.AppendUint(nil, uin
 
 // UnmarshalJSON reads seconds or a text; it refuses zero.
 func (d *Duration) UnmarshalJSON(b []byte) error {
-	if isNull(b) {
+	text, _, err := number(b)
+	switch {
+	case isNull(b):
 		return nil
-	}
-	text, isNumber, err := number(b)
-	if err != nil {
+	case err != nil:
 		return err
 	}
-	if strings.HasPrefix(strings.TrimSpace(text), "-") {
-		return errNotPositive
+	value, err := sandbox.Positive(sandbox.ParseDuration)(text)
+	if err == nil {
+		*d = Duration(value)
 	}
-	var value time.Duration
-	if isNumber || isDecimal(text) {
-		seconds, err := strconv.ParseFloat(text, 64)
-		if err != nil || seconds >= float64(math.MaxInt64)/float64(time.Second) {
-			return errors.New("longer than this machine can count")
-		}
-		value = time.Duration(math.Round(seconds * float64(time.Second)))
-	} else if value, err = time.ParseDuration(text); err != nil {
-		return fmt.Errorf("%.40q is not a duration; write it like 5, \"1.5s\", \"500ms\" or \"2m\"", text)
-	}
-	if value <= 0 {
-		return errNotPositive
-	}
-	*d = Duration(value)
-	return nil
-}
-
-// isDecimal reports whether s is digits with at most one point: no signs, exponents, NaN or Inf.
-func isDecimal(s string) bool {
-	return s != "" && s != "." && strings.Trim(s, "0123456789.") == "" && strings.Count(s, ".") <= 1
+	return err
 }
 
 // MarshalJSON writes seconds; what is no multiple of a microsecond is written as a text, which loses nothing.
@@ -129,31 +103,25 @@ func (c *Count) UnmarshalJSON(b []byte) error {
 	if isNull(b) {
 		return nil
 	}
-	n, err := strconv.ParseInt(string(b), 10, 0)
-	switch {
-	case errors.Is(err, strconv.ErrRange) && n > 0:
-		return errors.New("more than this machine can count")
-	case err == nil && n <= 0, errors.Is(err, strconv.ErrRange):
-		return errNotPositive
-	case err != nil:
-		return fmt.Errorf("%s is not a whole number", brief(b))
+	n, err := sandbox.Positive(sandbox.ParseCount)(string(b))
+	if err == nil {
+		*c = Count(n)
 	}
-	*c = Count(n)
-	return nil
+	return err
 }
 
 // UnmarshalJSON reads a number; it refuses zero.
 func (c *Cores) UnmarshalJSON(b []byte) error {
-	if isNull(b) {
-		return nil
-	}
-	f, err := strconv.ParseFloat(string(b), 64)
+	text, isNumber, err := number(b)
 	switch {
-	case err != nil || math.IsNaN(f) || math.IsInf(f, 0):
+	case isNull(b):
+		return nil
+	case err != nil || !isNumber:
 		return fmt.Errorf("%s is not a number of cores; write it like 1, 0.5 or 2", brief(b))
-	case f <= 0:
-		return errNotPositive
 	}
-	*c = Cores(f)
-	return nil
+	f, err := sandbox.Positive(sandbox.ParseCores)(text)
+	if err == nil {
+		*c = Cores(f)
+	}
+	return err
 }

@@ -52,7 +52,7 @@ func TestRequest(t *testing.T) {
 		CompileLimits: sandbox.Limits{Wall: 4 * time.Second, Memory: sandbox.GiB},
 		Policy: executor.Policy{
 			Network: sandbox.NetworkLocalhost, Volumes: []sandbox.Volume{{Source: "/a", Target: "/b", Writable: true}}, Workdir: "/tmp", Scratch: sandbox.ScratchMemory,
-			WritableRoot: true, Hostname: "h", User: sandbox.User{UID: 2000, GID: sandbox.DefaultUser.GID}, Require: sandbox.TierGVisor, Strict: true, KillOnOutput: true,
+			WritableRoot: true, Hostname: "h", User: sandbox.User{UID: 2000}, Require: sandbox.TierGVisor, Strict: true, KillOnOutput: true,
 			Labels: map[string]string{"l": "m"},
 		},
 		Options: executor.LanguageOptions{Commands: []string{"ls"}, ForbidImports: []string{"os"}, Release: true, Edition: "2021", Test: true, Setup: []string{"s.sql"}},
@@ -265,8 +265,16 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
+		type tagged Run // without its own UnmarshalJSON
 		var plain Run
-		if err := json.Unmarshal(b, &plain); err != nil || !reflect.DeepEqual(*run, plain) {
+		var settings map[string]json.RawMessage
+		err = errors.Join(json.Unmarshal(b, (*tagged)(&plain)), json.Unmarshal(b, &settings))
+		for _, s := range plain.Settings() {
+			if text, given := settings[s.Name]; given {
+				err = errors.Join(err, json.Unmarshal(text, s.Value))
+			}
+		}
+		if err != nil || !reflect.DeepEqual(*run, plain) {
 			t.Fatalf("%q: %v\n%+v\n%+v", b, err, *run, plain)
 		}
 		_, _ = run.Request()

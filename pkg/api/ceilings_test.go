@@ -1,4 +1,4 @@
-package ceiling
+package api
 
 import (
 	"errors"
@@ -8,14 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // ones are limits that are all the same small number.
 func ones(n int) (l sandbox.Limits) {
@@ -34,8 +30,8 @@ func ones(n int) (l sandbox.Limits) {
 }
 
 // Every limit there is has a ceiling, which is named when it is passed.
-func TestEveryLimit(t *testing.T) {
-	set := Set{Run: ones(10), Compile: ones(10)}
+func TestEveryLimitHasACeiling(t *testing.T) {
+	set := CeilingSet{Run: ones(10), Compile: ones(10)}
 	n := reflect.TypeFor[sandbox.Limits]().NumField()
 	for _, compile := range []bool{false, true} {
 		for i := range n {
@@ -47,12 +43,12 @@ func TestEveryLimit(t *testing.T) {
 			field := func() reflect.Value { return reflect.ValueOf(l).Elem().Field(i) }
 			one, over := reflect.ValueOf(ones(10)).Field(i), reflect.ValueOf(ones(11)).Field(i)
 			field().Set(one)
-			if err := set.Check(&req); err != nil {
+			if err := set.Check(&req, KeyLimits{}); err != nil {
 				t.Errorf("%s at its ceiling: %v", reflect.TypeFor[sandbox.Limits]().Field(i).Name, err)
 			}
 			field().Set(over)
 			var p *wire.Problem
-			err := set.Check(&req)
+			err := set.Check(&req, KeyLimits{})
 			if !errors.As(err, &p) || p.Status != 403 || p.Code != wire.CodeCeiling || len(p.Errors) != 1 || p.Errors[0].Ceiling == "" || p.Errors[0].Field == "" ||
 				compile != strings.HasPrefix(p.Errors[0].Field, "compile_") {
 				t.Errorf("%s above its ceiling: %+v", reflect.TypeFor[sandbox.Limits]().Field(i).Name, err)
@@ -61,14 +57,14 @@ func TestEveryLimit(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
-	set := Set{Run: sandbox.Limits{Memory: sandbox.GiB, Wall: time.Minute, CPUs: 1.5}, Compile: sandbox.Limits{Memory: 2 * sandbox.GiB}, Files: 2}
+func TestCeilingNames(t *testing.T) {
+	set := CeilingSet{Run: sandbox.Limits{Memory: sandbox.GiB, Wall: time.Minute, CPUs: 1.5}, Compile: sandbox.Limits{Memory: 2 * sandbox.GiB}, Files: 2}
 	req := executor.Request{
 		Limits: sandbox.Limits{Memory: 2 * sandbox.GiB, Wall: time.Hour, CPUs: 2, Disk: sandbox.TiB}, CompileLimits: sandbox.Limits{Memory: 3 * sandbox.GiB},
 		Files: make([]executor.File, 2), Inputs: make([]executor.File, 1),
 	}
 	var p *wire.Problem
-	if !errors.As(set.Check(&req), &p) {
+	if !errors.As(set.Check(&req, KeyLimits{}), &p) {
 		t.Fatal("no problem")
 	}
 	got := map[string]string{}
@@ -83,9 +79,9 @@ func TestNames(t *testing.T) {
 
 // A default above a ceiling is lowered, and the plan's notes, which the result has, say so; the same for defaults that only the language knows.
 func TestDefaultsAreLowered(t *testing.T) {
-	set := Set{Run: sandbox.Limits{Memory: 100 * sandbox.MiB, Processes: 50, CPUTime: 7 * time.Second}, Compile: sandbox.Limits{Wall: 5 * time.Second}}
+	set := CeilingSet{Run: sandbox.Limits{Memory: 100 * sandbox.MiB, Processes: 50, CPUTime: 7 * time.Second}, Compile: sandbox.Limits{Wall: 5 * time.Second}}
 	req := executor.Request{}
-	if err := set.Check(&req); err != nil || req.Limits != (sandbox.Limits{}) || req.CompileLimits != (sandbox.Limits{}) {
+	if err := set.Check(&req, KeyLimits{}); err != nil || req.Limits != (sandbox.Limits{}) || req.CompileLimits != (sandbox.Limits{}) {
 		t.Fatal(err, req.Limits)
 	}
 	run, compile := sandbox.DefaultLimits(), sandbox.Limits{Wall: time.Minute, Memory: sandbox.GiB}
@@ -109,18 +105,27 @@ func TestDefaultsAreLowered(t *testing.T) {
 }
 
 // A key's ceilings are lower than everybody's, never higher.
-func TestLower(t *testing.T) {
-	got := Set{Run: sandbox.Limits{Memory: 10, Wall: 10, Disk: 5}, Files: 3}.Lower(Set{Run: sandbox.Limits{Memory: 20, Wall: 5, Inodes: 7}, Compile: sandbox.Limits{Memory: 1}})
-	want := Set{Run: sandbox.Limits{Memory: 10, Wall: 5, Disk: 5, Inodes: 7}, Compile: sandbox.Limits{Memory: 1}, Files: 3}
-	if got != want {
-		t.Errorf("%+v", got)
+func TestKeyLowersCeilings(t *testing.T) {
+	server, key := sandbox.Limits{Memory: 10, Wall: 10, Disk: 5}, sandbox.Limits{Memory: 20, Wall: 5, Inodes: 7}
+	lower(&server, &key)
+	if want := (sandbox.Limits{Memory: 10, Wall: 5, Disk: 5, Inodes: 7}); server != want {
+		t.Errorf("%+v", server)
+	}
+	// Of compiling as well, and in the server's own answers.
+	for name, req := range map[string]executor.Request{"memory": {Limits: sandbox.Limits{Memory: 2}}, "compile_memory": {CompileLimits: sandbox.Limits{Memory: 2}}} {
+		var p *wire.Problem
+		one := sandbox.Limits{Memory: 1}
+		err := CeilingSet{Run: sandbox.Limits{Memory: 3}}.Check(&req, KeyLimits{Limits: one, CompileLimits: one})
+		if !errors.As(err, &p) || len(p.Errors) != 1 || p.Errors[0].Field != name {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
 // The defaults of requests are within the default ceilings: who asks for nothing special is told nothing.
 func TestDefaultSetFits(t *testing.T) {
 	req := executor.Request{}
-	if err := Default().Check(&req); err != nil || req.Limits != (sandbox.Limits{}) || req.CompileLimits != (sandbox.Limits{}) {
+	if err := DefaultCeilings().Check(&req, KeyLimits{}); err != nil || req.Limits != (sandbox.Limits{}) || req.CompileLimits != (sandbox.Limits{}) {
 		t.Errorf("%v %+v", err, req.Limits)
 	}
 	run, compile := sandbox.DefaultLimits(), sandbox.Limits{Wall: time.Minute, Memory: 2 * sandbox.GiB}

@@ -1,0 +1,93 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// CeilingSet is the most that requests may ask for. A field that is zero has no ceiling but the machine. A set is not changed once it is in use.
+//
+//	explicit limit ──► above? ── yes ──► 403 above_ceiling {field, ceiling}
+//	no limit given ──► default above? ── yes ──► the ceiling, and a note
+//	the language's own default, known with the plan ──► above? ── yes ──► the ceiling, and a note
+type CeilingSet struct {
+	Run     sandbox.Limits
+	Compile sandbox.Limits // Disk and Inodes are the run's
+	Files   int            // of a program and its inputs together
+}
+
+var _ Ceilings = CeilingSet{}
+
+// DefaultCeilings are the ceilings where the operator has set none: some times the defaults.
+func DefaultCeilings() CeilingSet {
+	run, compile := sandbox.DefaultCeilings()
+	return CeilingSet{Run: run, Compile: compile, Files: 5000}
+}
+
+// Check refuses a request with a limit above its ceiling, of the server or the key. The error is a *wire.Problem that has every such field. Defaults
+// above a ceiling are lowered when they are known: each language has its own.
+func (s CeilingSet) Check(req *executor.Request, key KeyLimits) error {
+	lower(&s.Run, &key.Limits)
+	lower(&s.Compile, &key.CompileLimits)
+	above := append(exceeding("", &req.Limits, &s.Run), exceeding("compile_", &req.CompileLimits, &s.Compile)...)
+	if n := len(req.Files) + len(req.Inputs); s.Files > 0 && n > s.Files {
+		above = append(above, wire.FieldError{
+			Field: "files", Ceiling: strconv.Itoa(s.Files),
+			Message: fmt.Sprintf("%d files, with those of in, are above %d, the most that the operator allows", n, s.Files),
+		})
+	}
+	if len(above) > 0 {
+		return &wire.Problem{
+			Type: wire.ProblemBase + wire.CodeCeiling, Code: wire.CodeCeiling, Title: "A limit is above what the operator allows", Status: http.StatusForbidden,
+			Detail: above[0].Field + ": " + above[0].Message, Errors: above, Hint: "ask for less, or ask the operator of the server to allow more",
+		}
+	}
+	req.Lower = func(run, compile *sandbox.Limits) []string {
+		return append(lowerDefaults("", run, &s.Run), lowerDefaults("compile_", compile, &s.Compile)...)
+	}
+	return nil
+}
+
+// lower takes over the ceilings of a key that are lower than the server's. A key's are never higher.
+func lower(server, key *sandbox.Limits) {
+	for _, row := range sandbox.AllLimits() {
+		if row.IsSet(key) && !row.IsSet(server) || row.Exceeds(server, key) {
+			row.Copy(server, key)
+		}
+	}
+}
+
+// exceeding lists limits that were given and are above their ceiling.
+func exceeding(prefix string, l, most *sandbox.Limits) (above []wire.FieldError) {
+	for _, row := range sandbox.AllLimits() {
+		if row.Exceeds(l, most) {
+			above = append(above, wire.FieldError{
+				Field: prefix + row.Name, Ceiling: row.Plain(most),
+				Message: fmt.Sprintf("%s is above %s, the most that the operator allows", row.Text(l), row.Text(most)),
+			})
+		}
+	}
+	return above
+}
+
+// lowerDefaults lowers what is above a ceiling, a default since nothing else is, and says so. A limit without a default gets its ceiling.
+func lowerDefaults(prefix string, l, most *sandbox.Limits) (notes []string) {
+	for _, row := range sandbox.AllLimits() {
+		switch {
+		case row.IsSet(most) && !row.IsSet(l):
+			notes = append(notes, fmt.Sprintf("%s: %s, the most that the operator allows", prefix+row.Name, row.Text(most)))
+		case row.Exceeds(l, most):
+			notes = append(notes, fmt.Sprintf("%s: the default of %s lowered to %s, the most that the operator allows",
+				prefix+row.Name, row.Text(l), row.Text(most)))
+		default:
+			continue
+		}
+		row.Copy(l, most)
+	}
+	return notes
+}

@@ -1,0 +1,95 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Settings are the fields of a run that tables describe: its limits, those of compiling, and what executor.Fields lists. Each Value points into
+// the run, as a type that reads and writes its JSON.
+func (r *Run) Settings() []executor.Field {
+	fields := executor.Fields(&r.Policy, &r.Options)
+	for _, l := range sandbox.AllLimits() {
+		fields = append(fields, executor.Field{Name: l.Name, Usage: l.Usage, Doc: l.Doc, Example: l.Example, Value: l.Field(&r.Limits)})
+		if l.CompileDoc != "" {
+			fields = append(fields, executor.Field{Name: "compile_" + l.Name, Doc: l.CompileDoc, Value: l.Field(&r.CompileLimits)})
+		}
+	}
+	for i := range fields {
+		if fields[i].Doc == "" {
+			fields[i].Doc = sandbox.Sentence(fields[i].Usage)
+		}
+		switch v := fields[i].Value.(type) {
+		case *time.Duration:
+			fields[i].Value = (*Duration)(v)
+		case *sandbox.Size:
+			fields[i].Value = (*Size)(v)
+		case *int:
+			fields[i].Value = (*Count)(v)
+		case *float64:
+			fields[i].Value = (*Cores)(v)
+		case *[]sandbox.Volume:
+			fields[i].Value = (*Volumes)(v)
+		}
+	}
+	return fields
+}
+
+// MarshalJSON writes what is set.
+func (r Run) MarshalJSON() ([]byte, error) {
+	set := map[string]any{}
+	for _, f := range r.Settings() {
+		if f.IsSet() {
+			set[f.Name] = f.Value
+		}
+	}
+	type tagged Run
+	b, err := json.Marshal(tagged(r))
+	settings, failed := json.Marshal(set)
+	switch {
+	case err != nil || failed != nil:
+		return nil, errors.Join(err, failed)
+	case len(set) == 0:
+		return b, nil
+	case len(b) > len("{}"):
+		settings[0] = ','
+		return append(b[:len(b)-1], settings...), nil
+	}
+	return settings, nil
+}
+
+// UnmarshalJSON reads a run as [Decode] does.
+func (r *Run) UnmarshalJSON(b []byte) error { return DecodeStrict(b, r) }
+
+// Volumes are directories of the server. In JSON each is a text as the flag takes it: host:dest[:ro|rw].
+type Volumes []sandbox.Volume
+
+// UnmarshalJSON reads a list of texts.
+func (v *Volumes) UnmarshalJSON(b []byte) error {
+	var texts []string
+	if err := json.Unmarshal(b, &texts); err != nil {
+		return err
+	}
+	*v = nil
+	for _, text := range texts {
+		volume, err := sandbox.ParseVolume(text)
+		if err != nil {
+			return err
+		}
+		*v = append(*v, volume)
+	}
+	return nil
+}
+
+// MarshalJSON writes a list of texts.
+func (v Volumes) MarshalJSON() ([]byte, error) {
+	texts := make([]string, len(v))
+	for i, volume := range v {
+		texts[i] = volume.String()
+	}
+	return json.Marshal(texts)
+}

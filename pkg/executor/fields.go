@@ -1,0 +1,147 @@
+package executor
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Policy is what the program may see and reach, and how strong its isolation must be. The zero value is the default. Every field has a row in
+// Fields.
+type Policy struct {
+	Network      sandbox.NetworkMode
+	Volumes      []sandbox.Volume
+	Workdir      string // default /workspace
+	Scratch      sandbox.ScratchMode
+	WritableRoot bool
+	Hostname     string
+	User         sandbox.User // one id alone leaves the other at its default
+	Require      sandbox.Tier
+	Strict       bool
+	KillOnOutput bool
+	Labels       map[string]string
+}
+
+// LanguageOptions are what only some languages understand. Giving one to a language that does not is an error. Every field has a row in Fields.
+type LanguageOptions struct {
+	Commands      []string // shell: the only programs there are
+	ForbidImports []string // python: refuse a program whose syntax tree imports these
+	Release       bool     // rust: optimise
+	Edition       string   // rust
+	Test          bool     // go, rust: run the tests even if there is a main
+	Setup         []string // sql, postgres: files to run first
+}
+
+// Field is one setting of requests, where it is kept and what it is called. The flags of the command line with their variables, the JSON of the
+// HTTP API, its OpenAPI document and its clients are derived from it.
+type Field struct {
+	Name    string // in JSON; the flag has dashes for underscores
+	Value   any    // pointer to it
+	Group   Group  // of the flag, in help
+	Usage   string // help of the flag; empty: there is none, or the command line reads it in a way of its own
+	Words   string // that the value may be, with commas between, which help adds; empty: any
+	Shown   string // default that help shows
+	Doc     string // in the OpenAPI document; empty: Usage as a sentence
+	Example string // there, as JSON
+}
+
+// Group is the title under which help lists a flag.
+type Group string
+
+// The groups of flags of settings.
+const (
+	GroupLimits    Group = "Limits"
+	GroupSees      Group = "What it sees"
+	GroupStrength  Group = "How strong"
+	GroupLanguages Group = "Of some languages"
+)
+
+// Fields is the table of settings, with the values of these two, in the order of help.
+func Fields(p *Policy, o *LanguageOptions) []Field {
+	return []Field{
+		{Name: "kill_on_output", Value: &p.KillOnOutput, Group: GroupLimits, Usage: "end the program when it prints more than that"},
+		{Name: "volumes", Value: &p.Volumes, Doc: "host:dest[:ro|rw] of the server's own paths. Refused unless the operator allows it."},
+		{Name: "workdir", Value: &p.Workdir, Group: GroupSees, Shown: sandbox.WorkspaceDir, Usage: "working `directory` inside"},
+		{
+			Name: "writable_root", Value: &p.WritableRoot, Group: GroupSees,
+			Usage: "let it write anywhere on an image; changes are thrown away",
+			Doc:   "Let it write anywhere on an image; changes are thrown away. Refused unless the operator allows it.",
+		},
+		{
+			Name: "network", Value: &p.Network, Group: GroupSees, Shown: string(sandbox.NetworkNone), Words: "none, localhost",
+			Usage: "network `mode`",
+		},
+		{
+			Name: "scratch", Value: &p.Scratch, Group: GroupSees, Shown: string(sandbox.ScratchAuto), Words: "auto, disk, memory",
+			Usage: "`kind` of scratch disk",
+		},
+		{Name: "hostname", Value: &p.Hostname, Group: GroupSees, Shown: sandbox.UserName, Usage: "host `name` inside"},
+		{
+			Name: "uid", Value: &p.User.UID, Group: GroupSees, Shown: strconv.Itoa(sandbox.DefaultUser.UID),
+			Usage: "user `id` inside; never root",
+		},
+		{
+			Name: "gid", Value: &p.User.GID, Group: GroupSees, Shown: strconv.Itoa(sandbox.DefaultUser.GID),
+			Usage: "group `id` inside; never root",
+		},
+		{
+			Name: "require", Value: &p.Require, Group: GroupStrength, Shown: string(sandbox.TierContainer),
+			Words: "process, namespace, container, gvisor, microvm",
+			Usage: "least `tier` to accept", Doc: "Least tier to accept; not below the server's own floor.",
+		},
+		{Name: "strict", Value: &p.Strict, Group: GroupStrength, Usage: "refuse unless no control at all is missing"},
+		{Name: "labels", Value: &p.Labels, Doc: "Labels of the sandbox, for whoever looks at it."},
+		{
+			Name: "commands", Value: &o.Commands, Group: GroupLanguages,
+			Usage: "shell: the only `programs` there are, with commas between", Doc: "shell: the only programs there are.",
+		},
+		{
+			Name: "forbid_imports", Value: &o.ForbidImports, Group: GroupLanguages,
+			Usage: "python: refuse a program that imports these `modules`; a lint, not a wall",
+			Doc:   "python: refuse a program that imports these; a lint, not a wall.",
+		},
+		{Name: "release", Value: &o.Release, Group: GroupLanguages, Usage: "rust: optimise", Doc: "rust: optimise."},
+		{Name: "edition", Value: &o.Edition, Group: GroupLanguages, Usage: "rust: `year` of the edition", Doc: "rust: year of the edition."},
+		{
+			Name: "test", Value: &o.Test, Group: GroupLanguages,
+			Usage: "go, rust: run the tests, even if there is a main", Doc: "go, rust: run the tests, even if there is a main.",
+		},
+		{Name: "setup", Value: &o.Setup, Group: GroupLanguages, Doc: "sql, postgres: which of files and in to run first."},
+	}
+}
+
+// Flag is the name of the field's flag, and of the field in errors.
+func (f *Field) Flag() string { return strings.ReplaceAll(f.Name, "_", "-") }
+
+// IsSet reports whether the field has a value.
+func (f *Field) IsSet() bool {
+	v := reflect.ValueOf(f.Value).Elem()
+	if v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
+		return v.Len() > 0
+	}
+	return !v.IsZero()
+}
+
+// Apply writes the policy into the description of a sandbox. KillOnOutput is the process's.
+func (p *Policy) Apply(s *sandbox.Spec) {
+	s.Network, s.Volumes, s.Workdir, s.Scratch, s.WritableRoot = p.Network, slices.Clone(p.Volumes), p.Workdir, p.Scratch, p.WritableRoot
+	s.Hostname, s.Require, s.Strict, s.Labels = p.Hostname, p.Require, p.Strict, maps.Clone(p.Labels)
+	if s.User = p.User; s.User != (sandbox.User{}) { // a zero beside an id would mean root
+		s.User.UID, s.User.GID = cmp.Or(p.User.UID, sandbox.DefaultUser.UID), cmp.Or(p.User.GID, sandbox.DefaultUser.GID)
+	}
+}
+
+// understands refuses options that the language would ignore: a restriction that is not kept must not be accepted.
+func (l *Language) understands(o LanguageOptions) error {
+	for _, f := range Fields(&Policy{}, &o) {
+		if f.Group == GroupLanguages && f.IsSet() && !slices.Contains(l.Options, f.Flag()) {
+			return sandbox.Invalid(f.Flag(), "%s has no such option", l.Title)
+		}
+	}
+	return nil
+}
