@@ -166,7 +166,8 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxTemplate+1))
 }
 
-// includeMark in a built-in template stands for a file of builtin/part: the harness that both templates of a language use.
+// includeMark in a built-in template stands for a file of builtin/part: the harness that both templates of a language use. It is source code as it
+// stands, without placeholders; the template adds the cases and the call of the snippet.
 const includeMark = "\n#include "
 
 func readBuiltIn(file string) ([]byte, error) {
@@ -175,8 +176,9 @@ func readBuiltIn(file string) ([]byte, error) {
 	if err != nil || !ok {
 		return data, err
 	}
-	part, err := builtin.ReadFile("builtin/part/" + strings.TrimSpace(rest) + ".tmpl")
-	return []byte(before + "\n" + string(part)), err
+	name, after, _ := strings.Cut(rest, "\n")
+	part, err := builtin.ReadFile("builtin/part/" + name)
+	return []byte(before + "\n" + string(part) + after), err
 }
 
 // Create writes a commented starter into a directory, which it makes if there is none, and returns the file's name. It never overwrites a file.

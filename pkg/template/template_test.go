@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"go/format"
 	"os"
 	"path/filepath"
 	"strings"
@@ -261,6 +262,17 @@ func TestWidth(t *testing.T) {
 		if got := width(s); got != want {
 			t.Errorf("width(%q) = %d, want %d", s, got, want)
 		}
+	}
+}
+
+// TestHarnessSource checks that the harness of Go is formatted source code; the other tools of its language only see it in harness_test.go.
+func TestHarnessSource(t *testing.T) {
+	source, err := builtin.ReadFile("builtin/part/harness.go.tmpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if formatted, err := format.Source(source); err != nil || strings.TrimSpace(string(formatted)) != strings.TrimSpace(string(source)) {
+		t.Errorf("not formatted: %v\n%s", err, formatted)
 	}
 }
 
