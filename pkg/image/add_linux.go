@@ -37,12 +37,12 @@ func (s *Store) add(ctx context.Context, src Source) (img *Image, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	content, err := s.lock(contentLock, true, contentPatience)
+	content, err := s.lock(contentLock, true, contentTimeout)
 	if err != nil {
 		return nil, err
 	}
 	defer content.Close()
-	_ = s.sweep(ctx) // what others have left; what is still left is the next one's
+	_ = s.collectDead(ctx) // what others have left; what is still left is the next one's
 	for range 3 {
 		if err := s.takeIn(ctx, in); err != nil {
 			return nil, err
@@ -54,7 +54,7 @@ func (s *Store) add(ctx context.Context, src Source) (img *Image, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return &in.record.Image, s.settleAll()
+	return &in.record.Image, s.syncRoots()
 }
 
 func normalizeAll(names []string) ([]string, error) {
@@ -348,7 +348,7 @@ var errRootGone = errors.New("the unpacked image was removed meanwhile")
 // show makes an image visible: its root, then its record, then its names.
 func (s *Store) show(in *incoming, names []string) error {
 	defer in.drop()
-	index, err := s.lock(indexLock, false, indexPatience)
+	index, err := s.lock(indexLock, false, indexTimeout)
 	if err != nil {
 		return err
 	}

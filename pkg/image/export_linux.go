@@ -84,7 +84,7 @@ func (s *Store) export(ctx context.Context, refs []string, to sink, f Format) er
 		records, names = append(records, r), append(names, of)
 	}
 	// Its layers must not go while they are copied.
-	content, err := s.lock(contentLock, true, contentPatience)
+	content, err := s.lock(contentLock, true, contentTimeout)
 	if err != nil {
 		return err
 	}

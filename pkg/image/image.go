@@ -145,3 +145,17 @@ type PruneOptions struct {
 	Older  time.Duration // only those added longer ago
 	DryRun bool
 }
+
+// Leftover is a file or directory of a store that belongs to no image: Collect removes it.
+type Leftover struct {
+	Kind string // "download", "unpacking", "root" or "layer"
+	Path string
+}
+
+// The kinds of leftovers.
+const (
+	LeftoverDownload  = "download"  // a part of a blob that was not continued for a day
+	LeftoverUnpacking = "unpacking" // work of a process that is gone
+	LeftoverRoot      = "root"      // unpacked, and of no image
+	LeftoverLayer     = "layer"     // or any other blob of no image
+)

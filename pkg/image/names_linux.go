@@ -164,7 +164,7 @@ func (s *Store) Tag(ref, name string) (*Image, error) {
 }
 
 func (s *Store) tag(ref, name string) error {
-	index, err := s.lock(indexLock, false, indexPatience)
+	index, err := s.lock(indexLock, false, indexTimeout)
 	if err != nil {
 		return err
 	}

@@ -33,11 +33,11 @@ const (
 	indexLock   = "index.lock"
 )
 
-// Patience with locks. The index is held for moments; content is held alone only while blobs are removed.
+// Timeouts of locks. The index is held for moments; content is held alone only while blobs are removed.
 const (
-	indexPatience   = 10 * time.Second
-	contentPatience = time.Minute
-	rootPatience    = 2 * time.Second
+	indexTimeout   = 10 * time.Second
+	contentTimeout = time.Minute
+	rootTimeout    = 2 * time.Second
 )
 
 // Store is a directory of images. It holds nothing open between calls, and is never closed.
@@ -143,28 +143,25 @@ func (s *Store) path(elem ...string) string {
 }
 
 // lock takes one of the store's two locks. Closing the file gives it back.
-func (s *Store) lock(name string, shared bool, patience time.Duration) (*os.File, error) {
+func (s *Store) lock(name string, shared bool, timeout time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(s.path(name), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := userdir.Lock(f, shared, patience); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
+	return lockOpened(f, err, shared, timeout)
 }
 
-// glimpse is a lock for who only looks: where there is no file to lock, nobody has ever changed anything, and nil is returned.
-func (s *Store) glimpse(name string, patience time.Duration) (*os.File, error) {
+// lockExisting takes a lock for a caller that only reads: if there is no file to lock, the store was never changed, and nil is returned.
+func (s *Store) lockExisting(name string, timeout time.Duration) (*os.File, error) {
 	f, err := os.Open(s.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	return lockOpened(f, err, false, timeout)
+}
+
+func lockOpened(f *os.File, err error, shared bool, timeout time.Duration) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := userdir.Lock(f, false, patience); err != nil {
+	if err := userdir.Lock(f, shared, timeout); err != nil {
 		_ = f.Close()
 		return nil, err
 	}

@@ -2,13 +2,12 @@ package remote
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +23,6 @@ import (
 const (
 	maxRedirects  = 5
 	maxRetryAfter = time.Minute // a registry that wants us gone for longer is told of, not waited for
-	maxErrorBody  = 64 << 10
 )
 
 // reference is an image's name, taken apart.
@@ -190,10 +188,8 @@ func (c *client) send(ctx context.Context, path string, header http.Header, want
 		if err != nil {
 			return nil, tidy(err)
 		}
-		for _, status := range want {
-			if resp.StatusCode == status {
-				return resp, nil
-			}
+		if slices.Contains(want, resp.StatusCode) {
+			return resp, nil
 		}
 		err = readStatus(resp)
 		resp.Body.Close()
@@ -251,28 +247,12 @@ func (c *client) renew(ctx context.Context, old http.RoundTripper) error {
 	return nil
 }
 
-// readStatus makes an error of an answer, with the words of the registry.
+// readStatus makes an error of an answer, with the words of the registry if they are short enough to be read.
 func readStatus(resp *http.Response) error {
-	out := &statusError{status: resp.StatusCode, host: resp.Request.URL.Host, retryAfter: retryAfter(resp.Header.Get("Retry-After"))}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-	if err != nil {
-		return out
-	}
-	var said struct {
-		Errors []struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
-		} `json:"errors"`
-	}
-	if json.Unmarshal(body, &said) != nil {
-		return out
-	}
-	var words []string
-	for _, e := range said.Errors {
-		words = append(words, e.Code+": "+e.Message)
-	}
-	out.message = plain(strings.Join(words, "; "))
-	return out
+	status := &statusError{status: resp.StatusCode, host: resp.Request.URL.Host}
+	_ = errors.As(tidy(transport.CheckError(resp)), &status)
+	status.retryAfter = retryAfter(resp.Header.Get("Retry-After"))
+	return status
 }
 
 func retryAfter(header string) time.Duration {
