@@ -183,7 +183,7 @@ func (f authFile) lookup(ctx context.Context, registry, repository string) (*aut
 				return nil, fmt.Errorf("entry %q: %w; log in again", key, err)
 			}
 			auth.Auth, auth.Password = "", strings.TrimRight(auth.Password, "\x00") // as the helpers of old pad it
-			if auth != (authn.AuthConfig{}) { // `docker login` leaves an empty one when a helper has the secret
+			if auth != (authn.AuthConfig{}) {                                       // `docker login` leaves an empty one when a helper has the secret
 				return &auth, nil
 			}
 		}
