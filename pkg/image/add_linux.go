@@ -264,7 +264,7 @@ func (s *Store) unpackAll(ctx context.Context, in *incoming, u *unpacker, arriva
 }
 
 // sameFiles makes sure that a layer of an image that is unpacked already is what was unpacked, as it is or packed another way: the
-// configuration of an image is no secret, and whoever has it could put other layers beside it.
+// configuration of an image is no secret, so a source could put other layers beside it.
 func (s *Store) sameFiles(ctx context.Context, p, old part) (part, error) {
 	if p.Digest == old.Digest {
 		p.Unpacked = old.Unpacked
@@ -389,7 +389,7 @@ func (s *Store) show(in *incoming, names []string) error {
 			return err
 		}
 	}
-	// As it is now: by the time the caller looks, somebody may have changed it again.
+	// As it is now: another process may change it before the caller looks.
 	if in.record.Names, err = s.namesOf(id); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ const (
 	// attempts is how often a layer that is cut off is asked for again without another byte of it.
 	attempts   = 5
 	firstPause = 200 * time.Millisecond
-	// partialAge is how long the beginning of a layer is kept for whoever asks for it again.
+	// partialAge is how long the beginning of a layer is kept for the next attempt.
 	partialAge = 24 * time.Hour
 )
 
@@ -46,7 +46,7 @@ func (s *Store) fetch(ctx context.Context, l Layer) (part, error) {
 	if found, err := s.foundBlob(&p); found || err != nil {
 		return p, err
 	}
-	// Whoever has the lock fetches; others wait, and find it done.
+	// The process that has the lock fetches; others wait, and find it done.
 	f, err := s.lockPartial(ctx, name)
 	if err != nil {
 		return p, err
@@ -100,7 +100,7 @@ func (s *Store) foundBlob(p *part) (bool, error) {
 	return true, nil
 }
 
-// fetchUnknown brings a layer in whose digest nobody knows yet.
+// fetchUnknown brings a layer in whose digest is not known yet.
 func (s *Store) fetchUnknown(ctx context.Context, l Layer, p part) (part, error) {
 	f, err := s.lockPartial(ctx, rand.Text())
 	if err != nil {
@@ -147,7 +147,7 @@ func (s *Store) lockPartial(ctx context.Context, name string) (*os.File, error) 
 			return nil, err
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("wait for whoever fetches %s: %w", filepath.Base(path), context.Cause(ctx))
+			return nil, fmt.Errorf("wait for the process that fetches %s: %w", filepath.Base(path), context.Cause(ctx))
 		}
 	}
 }

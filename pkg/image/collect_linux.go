@@ -15,12 +15,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Remove takes a name away, and the image with its last one. Given an id or a digest it takes the image with all of its
-// names; with more than one, only by force. An image that a sandbox stands on stays, and so does its name (ErrInUse). removed is whether the image itself is gone.
+// Remove takes a name away, and the image with its last one. Given an id or a digest it takes the image with all of its names; with more
+// than one, only by force. An image that a sandbox stands on stays, and so does its name (ErrInUse). removed is whether the image itself
+// is gone.
 func (s *Store) Remove(ref string, force bool) (img *Image, removed bool, err error) {
 	img, removed, err = s.remove(ref, func(r *record, named bool) error {
 		if !named && len(r.Names) > 1 && !force {
-			return sandbox.Invalid("image "+shorten(ref), "it has %d names (%s); name one of them, or use --force to remove it with all", len(r.Names), strings.Join(r.Names, ", "))
+			return sandbox.Invalid("image "+shorten(ref), "it has %d names (%s); name one of them, or use --force to remove it with all",
+				len(r.Names), strings.Join(r.Names, ", "))
 		}
 		return nil
 	})
@@ -77,7 +79,7 @@ func (s *Store) nameIn(ref, id string) string {
 	return parsed.String()
 }
 
-// removeImage removes names, record and root of an image that nobody uses. The caller holds the index.
+// removeImage removes names, record and root of an image that is not in use. The caller holds the index.
 func (s *Store) removeImage(w *work, r *record) error {
 	hex := r.ID[len(digestPrefix):]
 	root, err := s.lockRoot(hex)
@@ -289,8 +291,8 @@ func (s *Store) removeUnnamed(dir string) error {
 	return nil
 }
 
-// collectBlobs removes blobs that belong to no image and old beginnings of downloads, unless an image is on its way in: it may be about to use
-// one. Then the next call removes them.
+// collectBlobs removes blobs that belong to no image and old beginnings of downloads, unless an image is on its way in: it may be about
+// to use one. Then the next call removes them.
 func (s *Store) collectBlobs() error {
 	content, err := s.lock(contentLock, false, 0)
 	if errors.Is(err, userdir.ErrBusy) {
@@ -349,8 +351,8 @@ func (s *Store) looseFiles() (found []Leftover, err error) {
 	return found, nil
 }
 
-// Leftovers lists what Collect would remove now. It writes nothing: the store may be on a disk that can only be read. Layers and downloads are
-// left out while an image is on its way in: then it is not known to which image they belong, and Collect leaves them, too.
+// Leftovers lists what Collect would remove now. It writes nothing: the store may be on a disk that can only be read. Layers and
+// downloads are left out while an image is on its way in: then it is not known to which image they belong, and Collect leaves them, too.
 func (s *Store) Leftovers() ([]Leftover, error) {
 	found, err := s.abandoned()
 	if err != nil {

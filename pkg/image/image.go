@@ -60,11 +60,11 @@ type Source struct {
 
 // Layer is an archive on its way in.
 type Layer struct {
-	// Digest is sha256:…, or empty where there is no manifest and nobody knows yet.
+	// Digest is sha256:…, or empty where there is no manifest and it is not known yet.
 	Digest string
 	// MediaType may be empty. What the bytes are is seen in the bytes.
 	MediaType string
-	// Size in bytes; 0 where there is no manifest and nobody knows yet.
+	// Size in bytes; 0 where there is no manifest and it is not known yet.
 	Size int64
 	// Open begins at an offset: what was cut off goes on from there. It is not called for a layer the store has. It may be called
 	// by several goroutines, for several layers.
@@ -127,7 +127,8 @@ type ImportOptions struct {
 // Format is how an image leaves the store.
 type Format string
 
-// The formats of Export: an OCI layout in an archive, with the layers as they came; and what `docker load` takes, every version of it. podman takes either.
+// The formats of Export: an OCI layout in an archive, with the layers as they came; and what `docker load` takes, every version of it.
+// podman takes either.
 const (
 	FormatOCI    Format = "oci"
 	FormatDocker Format = "docker"

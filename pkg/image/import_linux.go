@@ -112,7 +112,7 @@ func (s *Store) spool(ctx context.Context, w *work, name string, r io.Reader) (*
 	if err != nil {
 		return nil, err
 	}
-	if d, is := r.(interface{ SetReadDeadline(time.Time) error }); is { // a pipe into which nobody writes
+	if d, is := r.(interface{ SetReadDeadline(time.Time) error }); is { // a pipe into which no process writes
 		stop := context.AfterFunc(ctx, func() { _ = d.SetReadDeadline(time.Now()) })
 		defer stop()
 	}

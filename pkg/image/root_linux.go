@@ -30,7 +30,7 @@ type Lease struct {
 	close error
 }
 
-// Dir is the image's root: for sandboxes to read, for nobody to write.
+// Dir is the image's root: sandboxes may read it, and no process may write to it.
 func (l *Lease) Dir() string { return l.dir }
 
 // Close lets go. It may be called twice. The end of the process does the same.
@@ -203,7 +203,7 @@ func (s *Store) showRoot(w *work, id string) error {
 	}
 	path := s.path(rootsDir, hex)
 	if l, err := s.lease(hex); err == nil {
-		return l.Close() // somebody else was first
+		return l.Close() // another process was first
 	} else if !errors.Is(err, ErrNotFound) {
 		return err
 	}

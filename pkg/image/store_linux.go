@@ -47,7 +47,7 @@ type Store struct {
 	dir    string
 }
 
-// DefaultDir is where images are kept: /var/lib/sandbox-run/images for root, below XDG_DATA_HOME for everybody else.
+// DefaultDir is where images are kept: /var/lib/sandbox-run/images for root, below XDG_DATA_HOME for other users.
 func DefaultDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/sandbox-run/images", nil
@@ -56,7 +56,7 @@ func DefaultDir() (string, error) {
 	return filepath.Join(data, "images"), err
 }
 
-// Open opens a store, and makes it where there is none. It must be the user's own, with nobody else able to write to it.
+// Open opens a store, and makes it where there is none. It must belong to the user, and no other user may be able to write to it.
 // An empty dir is DefaultDir.
 func Open(dir string) (*Store, error) {
 	if dir == "" {
@@ -90,7 +90,7 @@ func Open(dir string) (*Store, error) {
 			return nil, failed("image store", err)
 		}
 	}
-	// What strangers' images hold is not for the other users of this machine to execute or to write to.
+	// Other users of this machine may not execute or write the files of untrusted images.
 	if st.Mode&0o077 != 0 {
 		if err := unix.Fchmod(d.Fd(), 0o700); err != nil {
 			return nil, failed("image store", fmt.Errorf("make %s private: %w", dir, err))
@@ -202,7 +202,7 @@ func (s *Store) readRecord(id string) (*record, error) {
 	return &r, nil
 }
 
-// writeFile replaces a small file: a reader finds the old one or the new one, and so does whoever comes after a power cut.
+// writeFile replaces a small file: a reader finds the old one or the new one, also after a power cut.
 func writeFile(path string, text []byte) error {
 	fresh := filepath.Join(filepath.Dir(path), "."+rand.Text())
 	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -230,7 +230,7 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Has reports whether a blob is here already, so that nobody needs to fetch it.
+// Has reports whether a blob is here already, so that it need not be fetched.
 func (s *Store) Has(digest string) bool {
 	hex, err := digestHex(digest)
 	if err != nil {

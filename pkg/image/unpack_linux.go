@@ -19,7 +19,7 @@ import (
 )
 
 // unpacker lays the layers of one image over each other in one directory. All it does is relative to the descriptor of that
-// directory, which nobody else writes to; links are followed as the image's own programs would, with that directory as their root.
+// directory, which no other process writes to; links are followed as the image's own programs would, with that directory as their root.
 //
 // While it works, every directory is 0700 and its own: modes, owners and times of directories are given at the end (seal).
 type unpacker struct {
@@ -114,7 +114,7 @@ func (s *Store) unpackPart(ctx context.Context, u *unpacker, p part) (part, erro
 	return p, err
 }
 
-// readPart has somebody read a layer from its blob, up to a limit; it checks the layer's diff id if it has one, and tells diff id and size.
+// readPart lets read read a layer from its blob, up to a limit; it checks the layer's diff id if it has one, and tells diff id and size.
 func (s *Store) readPart(ctx context.Context, p part, limit int64, read func(*stream) error) (part, error) {
 	blob, err := s.openBlob(p.Digest)
 	if err != nil {
@@ -433,7 +433,7 @@ func (u *unpacker) sealDir(d dirMark) error {
 	}
 	mode := u.mode(d.attributes)
 	if d.name == "" {
-		mode |= 0o555 // nobody but root could use an image without
+		mode |= 0o555 // only root could use an image without
 	}
 	return unix.Fchmod(fd, mode)
 }

@@ -32,8 +32,8 @@ var caseKeys = map[string][]string{
 	kindQuery: {"name", "tables", "want", "ordered"},
 }
 
-// readCases reads a file of cases: a list of cases, or a mapping of cases and defaults for them. As data of a template every case has all keys of its
-// kind, checked, and moreover:
+// readCases reads a file of cases: a list of cases, or a mapping of cases and defaults for them. As data of a template every case has all
+// keys of its kind, checked, and moreover:
 //
 //	label       the name, padded to the width of the longest
 //	heading     CASE, padded likewise
@@ -118,7 +118,8 @@ func readCase(kind, language string, defaults yamlite.Map, item any, number int)
 	if language == "javascript" || language == "typescript" {
 		for _, key := range []string{"args", "want"} {
 			if n := inexact(c[key]); n != "" {
-				return nil, fmt.Errorf("%s: %s: %s is beyond what a number of %s holds exactly; a BigInt is compared as a string of digits", where, key, n, language)
+				return nil, fmt.Errorf("%s: %s: %s is beyond what a number of %s holds exactly; a BigInt is compared as a string of digits",
+					where, key, n, language)
 			}
 		}
 	}
@@ -237,7 +238,8 @@ func width(s string) int {
 	n := 0
 	for _, r := range s {
 		switch {
-		case r >= 0x0300 && r <= 0x036f, r >= 0x200b && r <= 0x200f, r >= 0x20d0 && r <= 0x20ff, r >= 0xfe00 && r <= 0xfe0f, r >= 0xfe20 && r <= 0xfe2f:
+		case r >= 0x0300 && r <= 0x036f, r >= 0x200b && r <= 0x200f, r >= 0x20d0 && r <= 0x20ff,
+			r >= 0xfe00 && r <= 0xfe0f, r >= 0xfe20 && r <= 0xfe2f:
 		case r >= 0x1100 && r <= 0x115f, r >= 0x2e80 && r <= 0xa4cf && r != 0x303f, r >= 0xac00 && r <= 0xd7a3, r >= 0xf900 && r <= 0xfaff,
 			r >= 0xfe30 && r <= 0xfe6f, r >= 0xff00 && r <= 0xff60, r >= 0xffe0 && r <= 0xffe6,
 			r >= 0x1f300 && r <= 0x1f64f, r >= 0x1f680 && r <= 0x1f6ff, r >= 0x1f900 && r <= 0x1f9ff, r >= 0x20000 && r <= 0x3fffd:

@@ -8,8 +8,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/yamlite"
 )
 
-// cutHead splits a file at its head, YAML between two lines of three dashes, and reports in which line the body begins. A file without a head
-// is all body.
+// cutHead splits a file at its head, YAML between two lines of three dashes, and reports in which line the body begins. A file without a
+// head is all body.
 func cutHead(text string) (head, body string, line int, err error) {
 	first, rest, _ := strings.Cut(text, "\n")
 	if strings.TrimRight(first, " \t\r") != "---" {

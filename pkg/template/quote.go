@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// quote writes s as a string literal of a language, exactly: the program gets s. A lone surrogate is three bytes, as in WTF-8. Text that the
-// language can not express is refused.
+// quote writes s as a string literal of a language, exactly: the program gets s. A lone surrogate is three bytes, as in WTF-8. Text that
+// the language can not express is refused.
 func quote(language, s string) (string, error) {
 	l := findLanguage(language)
 	if l.quote == nil {
@@ -29,8 +29,8 @@ func quoteJavaScript(s string) (string, error) {
 	return escaper{unit: `\x%02x`, wide: `\u%04x`, astral: `\u{%x}`, surrogates: true}.quote(s)
 }
 
-// escaper is a family of languages with double quotes and backslashes. Characters that can not be printed are written by their number, so that
-// no editor, terminal or compiler sees them otherwise.
+// escaper is a family of languages with double quotes and backslashes. Characters that can not be printed are written by their number, so
+// that no editor, terminal or compiler sees them otherwise.
 type escaper struct {
 	unit, wide, astral string // formats of an escape up to U+00FF, U+FFFF and beyond
 	surrogates         bool   // a lone surrogate can be written
@@ -100,7 +100,8 @@ func isSurrogate(r rune) bool { return r >= 0xd800 && r <= 0xdfff }
 // maxJavaConstant is the size of the largest constant of a class file, in modified UTF-8.
 const maxJavaConstant = 65535
 
-// quoteJava keeps to ASCII, because older compilers read files in the encoding of the locale. \u is replaced before the compiler sees lines and quotes, so controls are written in octal.
+// quoteJava keeps to ASCII, because older compilers read files in the encoding of the locale. \u is replaced before the compiler sees
+// lines and quotes, so controls are written in octal.
 func quoteJava(s string) (string, error) {
 	size := len(s) // in UTF-8, from which this differs for two kinds of characters
 	text, err := quoted(s, func(b *strings.Builder, r rune, _ int) error {
@@ -134,8 +135,8 @@ func quoteShell(s string) (string, error) {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'", nil
 }
 
-// quoteSQL writes standard SQL, and SQLite's for texts that standard SQL has no literal for. One with a carriage return is among them: a program
-// that reads scripts line by line loses it.
+// quoteSQL writes standard SQL, and SQLite's for texts that standard SQL has no literal for. One with a carriage return is among them: a
+// program that reads scripts line by line loses it.
 func quoteSQL(s string) (string, error) {
 	if utf8.ValidString(s) && !strings.ContainsAny(s, "\x00\r") {
 		return "'" + strings.ReplaceAll(s, "'", "''") + "'", nil

@@ -122,9 +122,9 @@ func weight(values ...any) int {
 	return size / bytesPerStep
 }
 
-// addChecks changes a tree so that text/template can not run without end ({{range 1000000000}}{{end}} prints nothing and takes a minute) and
-// prints no list as Go would, and collects in fields the names that the tree looks up in the variables: fields of the dot, while dotIsRoot, and of $.
-// It returns the number of nodes outside of loops.
+// addChecks changes a tree so that text/template can not run without end ({{range 1000000000}}{{end}} prints nothing and takes a minute)
+// and prints no list as Go would, and collects in fields the names that the tree looks up in the variables: fields of the dot, while
+// dotIsRoot, and of $. It returns the number of nodes outside of loops.
 func addChecks(node parse.Node, dotIsRoot bool, fields map[string]bool) int {
 	count := 1
 	each := func(dotIsRoot bool, nodes ...parse.Node) {

@@ -13,8 +13,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/goimports"
 )
 
-// snippet fits a user's code in beside a harness, line for line: no change moves a line, so traces name the user's own. The result has path (the
-// file's name), code, and what the language's harness must know.
+// snippet fits a user's code in beside a harness, line for line: no change moves a line, so traces name the user's own. The result has
+// path (the file's name), code, and what the language's harness must know.
 func snippet(language, code string) (map[string]any, error) {
 	if strings.TrimSpace(code) == "" {
 		return nil, errors.New("the code is empty")
@@ -29,8 +29,8 @@ func snippet(language, code string) (map[string]any, error) {
 	return out, err
 }
 
-// goSnippet puts code into package main, and reports whether the code has a main function. Code without a package clause need not import the
-// standard library either.
+// goSnippet puts code into package main, and reports whether the code has a main function. Code without a package clause need not import
+// the standard library either.
 func goSnippet(code string) (map[string]any, error) {
 	var s scanner.Scanner
 	files := token.NewFileSet()

@@ -19,8 +19,8 @@ import (
 //go:embed builtin
 var builtin embed.FS
 
-// Store finds templates: those of the user's directories, the first before the second, and then the built-in ones. A Store holds no file open
-// and keeps nothing, so it sees changes on disk.
+// Store finds templates: those of the user's directories, the first before the second, and then the built-in ones. A Store holds no file
+// open and keeps nothing, so it sees changes on disk.
 type Store struct{ dirs []string }
 
 // Open makes a Store. Directories that do not exist hold no templates.
@@ -166,8 +166,8 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxTemplate+1))
 }
 
-// includeMark in a built-in template stands for a file of builtin/part: the harness that both templates of a language use. It is source code as it
-// stands, without placeholders; the template adds the cases and the call of the snippet.
+// includeMark in a built-in template stands for a file of builtin/part: the harness that both templates of a language use. It is source
+// code as it stands, without placeholders; the template adds the cases and the call of the snippet.
 const includeMark = "\n#include "
 
 func readBuiltIn(file string) ([]byte, error) {
@@ -181,7 +181,8 @@ func readBuiltIn(file string) ([]byte, error) {
 	return []byte(before + "\n" + string(part) + after), err
 }
 
-// Create writes a commented starter into a directory, which it makes if there is none, and returns the file's name. It never overwrites a file.
+// Create writes a commented starter into a directory, which it makes if there is none, and returns the file's name. It never overwrites a
+// file.
 func Create(dir, name, language string) (string, error) {
 	l := findLanguage(language)
 	if l.name == "" {

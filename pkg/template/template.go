@@ -110,8 +110,8 @@ func (t *Template) parse() error {
 	return nil
 }
 
-// parseFiles finds the files in the body: each begins at a line "-- PATH --". Without such a line the body is one file. The body is cut before
-// it is rendered, so no variable can begin a file.
+// parseFiles finds the files in the body: each begins at a line "-- PATH --". Without such a line the body is one file. The body is cut
+// before it is rendered, so no variable can begin a file.
 func (t *Template) parseFiles(body string, line int, used map[string]bool) error {
 	main := t.entry
 	if main == "" {

@@ -54,7 +54,7 @@ func (d *Definition) Reference() string { return Repository + d.Name + ":latest"
 // ErrUnknown is what Lookup wraps when there is no definition of that name.
 var ErrUnknown = errors.New("no such image definition")
 
-// definitions are all that there are, read when first asked for: nobody else pays for it.
+// definitions are all that there are, read at first use: other commands do not pay for it.
 var definitions = sync.OnceValues(func() (map[string]*Definition, error) { return load(images.Files) })
 
 // Names lists what can be built.

@@ -16,7 +16,7 @@ import (
 const (
 	// A download that has brought this much since it was last cut is well, and its attempts begin to count anew.
 	wellAfter = 256 << 10
-	// Even so, nobody is followed for ever; the next pull goes on from here.
+	// Even so, the number of attempts is bounded; the next pull goes on from here.
 	maxResumes = 100
 )
 
@@ -33,7 +33,7 @@ type blob struct {
 	body   io.ReadCloser
 	closed bool
 
-	// Of whoever reads.
+	// Of the goroutine that reads.
 	offset  int64 // of the next byte
 	broken  error // why the last body ended early; seen to when more is asked for
 	noRange bool  // the registry does not do ranges: read from the start, and skip
@@ -95,7 +95,7 @@ func (b *blob) Read(p []byte) (int, error) {
 	}
 }
 
-// Close may be called twice, and while somebody reads.
+// Close may be called twice, and during a Read.
 func (b *blob) Close() error {
 	b.mu.Lock()
 	b.closed = true
@@ -165,7 +165,7 @@ func (b *blob) pause(err error) error {
 	b.mark = b.offset
 	b.failed++
 	b.resumes++
-	wait, again := b.client.patience(b.failed, err)
+	wait, again := b.client.nextWait(b.failed, err)
 	worth := passing(err)
 	if b.offset > 0 {
 		worth = mend(err)

@@ -20,9 +20,10 @@ import (
 )
 
 // The credentials of a user are in the files that `docker login` and `podman login` write. The registry library has a reader of its own
-// (authn.DefaultKeychain, as of v0.22), which reads Podman's file only if Docker has none and prefers ~/.docker to $DOCKER_CONFIG, finds entries
-// for the registry and the repository but none for the parts between, reads no DOCKER_AUTH_CONFIG, and waits for a credential helper without
-// end. This reader uses the library's entries (authn.AuthConfig), asks every file in turn, and ends a helper after helperWait.
+// (authn.DefaultKeychain, as of v0.22), which reads Podman's file only if Docker has none and prefers ~/.docker to $DOCKER_CONFIG, finds
+// entries for the registry and the repository but none for the parts between, reads no DOCKER_AUTH_CONFIG, and waits for a credential
+// helper without end. This reader uses the library's entries (authn.AuthConfig), asks every file in turn, and ends a helper after
+// helperWait.
 const (
 	maxCredentials = 1 << 20 // bytes of a file, and of what a helper prints
 
@@ -182,8 +183,9 @@ func (f authFile) lookup(ctx context.Context, registry, repository string) (*aut
 			if err := decodeSecret(f.Auths[key], &auth); err != nil {
 				return nil, fmt.Errorf("entry %q: %w; log in again", key, err)
 			}
-			auth.Auth, auth.Password = "", strings.TrimRight(auth.Password, "\x00") // as the helpers of old pad it
-			if auth != (authn.AuthConfig{}) {                                       // `docker login` leaves an empty one when a helper has the secret
+			// Older tools pad the password. An entry is empty when a helper has the secret.
+			auth.Auth, auth.Password = "", strings.TrimRight(auth.Password, "\x00")
+			if auth != (authn.AuthConfig{}) {
 				return &auth, nil
 			}
 		}

@@ -178,7 +178,7 @@ func (d *download) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close may be called twice, and while somebody reads.
+// Close may be called twice, and during a Read.
 func (d *download) Close() error {
 	err := d.blob.Close()
 	d.once.Do(func() { <-d.layer.slots })
