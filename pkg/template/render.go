@@ -16,6 +16,7 @@ const (
 	// maxSteps bounds the work: one step per node within loops and named templates, and one per 256 bytes that a function reads or makes.
 	maxSteps     = 1 << 22
 	bytesPerStep = 256
+	stepsPerPass = 6 // what a pass of a loop costs besides its nodes
 	maxNesting   = 100
 )
 
@@ -153,7 +154,7 @@ func addChecks(node parse.Node, dotIsRoot bool, fields map[string]bool) int {
 	case *parse.RangeNode:
 		each(dotIsRoot, n.Pipe, n.ElseList)
 		body := addChecks(n.List, false, fields)
-		n.List.Nodes = append([]parse.Node{newAction(spendFunction, n.Pos, 1+body)}, n.List.Nodes...)
+		n.List.Nodes = append([]parse.Node{newAction(spendFunction, n.Pos, stepsPerPass+body)}, n.List.Nodes...)
 	case *parse.TemplateNode:
 		each(dotIsRoot, n.Pipe)
 	case *parse.PipeNode:
