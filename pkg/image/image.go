@@ -69,6 +69,9 @@ type Layer struct {
 	// Open begins at an offset: what was cut off goes on from there. It is not called for a layer the store has. It may be called
 	// by several goroutines, for several layers.
 	Open func(ctx context.Context, offset int64) (io.ReadCloser, error)
+	// Retry is called when Open has failed or its reader has ended early. It returns nil, after a pause, if Open is to be called again with the
+	// offset, or the final error. Nil stands for five attempts without another byte, and none after a failed Open.
+	Retry func(ctx context.Context, offset int64, err error) error
 }
 
 // Limits is what one image may use up. A zero field has its default.
