@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,8 +12,8 @@ import (
 	"time"
 )
 
-// parallel is how many layers are fetched at a time.
-const parallel = 4
+// maxParallel is how many layers are fetched at a time.
+const maxParallel = 4
 
 // Add takes an image in: fetches the layers that the store lacks, several at a time; checks digests, sizes and diff ids; unpacks each as
 // soon as those below it are; and only then shows the image under its names. An image that is there already gets the names.
@@ -143,7 +144,7 @@ func (s *Store) takeIn(ctx context.Context, in *incoming) (err error) {
 	var fetching sync.WaitGroup
 	defer fetching.Wait()
 	defer cancel()
-	arrivals := s.fetchAll(ctx, in.Layers, &fetching)
+	arrivals := s.fetchAll(ctx, in.Layers, min(cmp.Or(max(in.Parallel, 0), maxParallel), maxParallel), &fetching)
 
 	var u *unpacker
 	if in.work == nil && !s.hasRoot(in) {
@@ -207,7 +208,7 @@ type arrival struct {
 }
 
 // fetchAll fetches layers, the lowest first, and hands out each as it is here.
-func (s *Store) fetchAll(ctx context.Context, layers []Layer, fetching *sync.WaitGroup) []chan arrival {
+func (s *Store) fetchAll(ctx context.Context, layers []Layer, parallel int, fetching *sync.WaitGroup) []chan arrival {
 	arrivals := make([]chan arrival, len(layers))
 	slots := make(chan struct{}, parallel)
 	for i := range layers {

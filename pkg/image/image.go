@@ -56,6 +56,8 @@ type Source struct {
 	// Config as it was served. Without a manifest, rootfs.diff_ids may be missing and is filled in; nil is an empty one.
 	Config []byte
 	Layers []Layer // lowest first; with a manifest, those that it lists
+	// Parallel is how many layers are fetched at a time; 0 is 4, and so is more.
+	Parallel int
 }
 
 // Layer is an archive on its way in.

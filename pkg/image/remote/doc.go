@@ -10,7 +10,7 @@
 //
 //	Pull ─► parseReference ─► credentials ─► login ─► resolve: index ─► manifest ─► configuration
 //	                                                                                      │
-//	     Progress ◄── reporter ◄── blob: Range, retries ◄── Layer.Open(offset) ◄── Store.Add
+//	     Progress ◄── reporter ◄── layer: Range, pauses ◄── Layer.Open(offset), Layer.Retry ◄── Store.Add
 //	                                  │
 //	                                egress ─► network
 //

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -25,7 +24,6 @@ const (
 // calls open and retry.
 type layer struct {
 	image *remoteImage
-	slots chan struct{} // one for each download that may run
 	index int
 	desc  v1.Descriptor
 
@@ -41,28 +39,21 @@ func (l *layer) note(state State, done int64, reason string, wait time.Duration)
 	l.image.report.layer(l.index, state, done, reason, wait)
 }
 
-// open waits for a slot and makes a connection whose next byte is the one at the offset. Closing the reader gives the slot back.
+// open makes a connection whose next byte is the one at the offset.
 func (l *layer) open(ctx context.Context, offset int64) (io.ReadCloser, error) {
 	if offset < 0 || offset > l.desc.Size {
 		return nil, l.image.fail(l.op(), fmt.Errorf("%w: %d bytes are here of a layer of %d", ErrInvalid, offset, l.desc.Size))
 	}
-	select {
-	case l.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	d := &download{layer: l, body: http.NoBody, offset: offset}
 	if offset == l.desc.Size {
 		l.note(Downloaded, offset, "", 0)
-		return d, nil
+		return http.NoBody, nil
 	}
-	var err error
-	if d.body, err = l.connect(asLayer(ctx), offset); err != nil {
-		<-l.slots
+	body, err := l.connect(asLayer(ctx), offset)
+	if err != nil {
 		return nil, err
 	}
 	l.note(Downloading, offset, "", 0)
-	return d, nil
+	return &download{body, l, offset}, nil
 }
 
 // retry waits after a failure, or returns it if there is nothing to wait for.
@@ -157,10 +148,9 @@ func continues(header string, offset, size int64) bool {
 // download is one reading of a layer, by one connection. It hands out no byte beyond the size that the manifest states; whether they are the
 // right ones is for the store to say, which knows those before the offset as well.
 type download struct {
-	layer  *layer
-	body   io.ReadCloser
-	offset int64 // of the next byte
-	once   sync.Once
+	io.ReadCloser // the body; it may be closed twice, and during a Read
+	layer         *layer
+	offset        int64 // of the next byte
 }
 
 func (d *download) Read(p []byte) (int, error) {
@@ -168,7 +158,7 @@ func (d *download) Read(p []byte) (int, error) {
 	if d.offset == size {
 		return 0, io.EOF
 	}
-	n, err := d.body.Read(p[:min(int64(len(p)), size-d.offset)])
+	n, err := d.ReadCloser.Read(p[:min(int64(len(p)), size-d.offset)])
 	d.offset += int64(n)
 	switch {
 	case d.offset == size:
@@ -178,11 +168,4 @@ func (d *download) Read(p []byte) (int, error) {
 		d.layer.note(Downloading, d.offset, "", 0)
 	}
 	return n, cut(err)
-}
-
-// Close may be called twice, and during a Read.
-func (d *download) Close() error {
-	err := d.body.Close()
-	d.once.Do(func() { <-d.layer.slots })
-	return err
 }

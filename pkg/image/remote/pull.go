@@ -88,6 +88,7 @@ func (r *remoteImage) add(ctx context.Context, store *image.Store) (*image.Image
 		Manifest: r.bytes,
 		Config:   config,
 		Layers:   r.layers(store),
+		Parallel: r.opts.Parallel,
 	})
 	var ours *Error
 	switch {
@@ -103,7 +104,6 @@ func (r *remoteImage) add(ctx context.Context, store *image.Store) (*image.Image
 
 // layers announces the layers and says how each is opened. The store decides which it needs, and in how many goroutines.
 func (r *remoteImage) layers(store *image.Store) []image.Layer {
-	slots := make(chan struct{}, r.opts.Parallel)
 	reports := make([]layerReport, len(r.manifest.Layers))
 	layers := make([]image.Layer, len(r.manifest.Layers))
 	first := map[string]int{} // a layer may occur twice, and is fetched once
@@ -115,7 +115,7 @@ func (r *remoteImage) layers(store *image.Store) []image.Layer {
 		} else {
 			first[digest] = i
 		}
-		from := &layer{image: r, slots: slots, index: i, desc: l}
+		from := &layer{image: r, index: i, desc: l}
 		layers[i] = image.Layer{Digest: digest, MediaType: string(l.MediaType), Size: l.Size, Open: from.open, Retry: from.retry}
 	}
 	r.report.announce(r.digest, reports)
