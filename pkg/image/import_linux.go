@@ -221,7 +221,8 @@ type saved struct {
 	Layers   []string
 }
 
-// layout is where the files of images lie: a directory, or an archive.
+// layout is where the files of images lie: a directory, or an archive. The readers of go-containerregistry (layout, tarball; v0.22) are not
+// used: they read documents of any size into memory, follow links out of a directory, and read an archive anew for every layer.
 type layout interface {
 	// open opens a regular file to be read at any offset; close it if it is an io.Closer.
 	open(name string) (at io.ReaderAt, size int64, err error)
