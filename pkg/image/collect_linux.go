@@ -182,14 +182,7 @@ func (s *Store) free() int64 {
 
 // Collect removes what killed processes have left, and what belongs to no image.
 func (s *Store) Collect(ctx context.Context) error {
-	return failedOrNil("image store", errors.Join(s.collectDead(ctx), s.collectBlobs(), s.syncRoots()))
-}
-
-func failedOrNil(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return failed(op, err)
+	return failed("image store", errors.Join(s.collectDead(ctx), s.collectBlobs(), s.syncRoots()))
 }
 
 // collectDead removes the work of dead processes, roots without an image, and files that were never given their name.

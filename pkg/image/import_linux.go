@@ -22,13 +22,13 @@ import (
 // by gzip or zstd. What is read from a pipe is kept in the store until it is done.
 func (s *Store) Import(ctx context.Context, r io.Reader, o ImportOptions) ([]*Image, error) {
 	images, err := s.importFrom(ctx, r, o)
-	return images, failedOrNil("import image", err)
+	return images, failed("import image", err)
 }
 
 // ImportPath is Import of a file, or of a directory with an OCI layout.
 func (s *Store) ImportPath(ctx context.Context, name string, o ImportOptions) ([]*Image, error) {
 	images, err := s.importPath(ctx, name, o)
-	return images, failedOrNil("import "+name, err)
+	return images, failed("import "+name, err)
 }
 
 func (s *Store) importPath(ctx context.Context, name string, o ImportOptions) ([]*Image, error) {

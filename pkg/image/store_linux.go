@@ -406,10 +406,10 @@ func (s *Store) records() ([]*record, error) {
 	return records, nil
 }
 
-// failed says what failed, once.
+// failed names the operation that failed, once. Without an error it is nil.
 func failed(op string, err error) error {
 	var e *sandbox.Error
-	if errors.As(err, &e) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || errors.As(err, &e) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	e = &sandbox.Error{Op: op, Err: err}

@@ -199,49 +199,22 @@ func (u *unpacker) cleanName(name string) (string, error) {
 	if len(name) > maxPath {
 		return "", fmt.Errorf("%w: its name has %d bytes", ErrInvalid, len(name))
 	}
-	if isClean(name) { // the usual case costs nothing
-		if depth := strings.Count(name, "/"); depth > u.limits.Depth {
-			return "", fmt.Errorf("%w: it lies %d directories deep", ErrInvalid, depth)
-		}
-		return name, nil
+	if strings.IndexByte(name, 0) >= 0 {
+		return "", fmt.Errorf("%w: its name has a zero byte", ErrInvalid)
 	}
-	var parts []string
 	for part := range strings.SplitSeq(name, "/") {
-		switch {
-		case part == "", part == ".":
-			continue
-		case part == "..":
+		if part == ".." {
 			return "", fmt.Errorf("%w: its name climbs out of its directory", ErrInvalid)
-		case len(part) > maxName:
+		}
+		if len(part) > maxName {
 			return "", fmt.Errorf("%w: a part of its name has %d bytes", ErrInvalid, len(part))
-		case strings.IndexByte(part, 0) >= 0:
-			return "", fmt.Errorf("%w: its name has a zero byte", ErrInvalid)
 		}
-		parts = append(parts, part)
 	}
-	if len(parts) > u.limits.Depth+1 {
-		return "", fmt.Errorf("%w: it lies %d directories deep", ErrInvalid, len(parts)-1)
+	name = path.Clean("/" + name)[1:]
+	if depth := strings.Count(name, "/"); depth > u.limits.Depth {
+		return "", fmt.Errorf("%w: it lies %d directories deep", ErrInvalid, depth)
 	}
-	return strings.Join(parts, "/"), nil
-}
-
-// isClean is whether cleanName would change nothing and refuse nothing but depth.
-func isClean(name string) bool {
-	start := 0
-	for i := 0; i <= len(name); i++ {
-		if i < len(name) && name[i] != '/' {
-			if name[i] == 0 {
-				return false
-			}
-			continue
-		}
-		part := name[start:i]
-		if part == "" || part == "." || part == ".." || len(part) > maxName {
-			return false
-		}
-		start = i + 1
-	}
-	return true
+	return name, nil
 }
 
 // note remembers that a name, and the directories on its way, are of this layer.
