@@ -18,6 +18,6 @@ golangci_lint=$(scripts/tool.sh golangci-lint github.com/golangci/golangci-lint/
 "$golangci_lint" run ./... || status=1
 
 echo "shellcheck"
-shellcheck scripts/*.sh .ci/run || status=1
+shellcheck scripts/*.sh .ci/run pkg/template/builtin/part/harness.sh || status=1
 
 exit "$status"

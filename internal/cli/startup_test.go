@@ -64,8 +64,8 @@ func sumInits(t *testing.T, trace *bytes.Buffer) (sum float64, packages int) {
 }
 
 // TestImports keeps out of the thin executable what is heavy to start or to carry, and what only tests sandboxes. text/template
-// comes with cobra and is never used: ours are plain functions, so the linker drops nearly all of it. Reading Go's syntax
-// (go/parser) costs 0.03 ms at the start.
+// renders templates; it keeps the linker from dropping methods, which costs 1.7 MB and no measurable time. Reading Go's syntax (go/parser)
+// costs 0.03 ms at the start.
 func TestImports(t *testing.T) {
 	if os.Getenv("SANDBOXTEST_GUEST") != "" {
 		t.Skip("no Go toolchain in the virtual machine; test.sh runs this on the host")

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,8 +12,8 @@ import (
 	"time"
 )
 
-// parallel is how many layers are fetched at a time.
-const parallel = 4
+// maxParallel is how many layers are fetched at a time.
+const maxParallel = 4
 
 // Add takes an image in: fetches the layers that the store lacks, several at a time; checks digests, sizes and diff ids; unpacks each as
 // soon as those below it are; and only then shows the image under its names. An image that is there already gets the names.
@@ -37,12 +38,12 @@ func (s *Store) add(ctx context.Context, src Source) (img *Image, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	content, err := s.lock(contentLock, true, contentPatience)
+	content, err := s.lock(contentLock, true, contentTimeout)
 	if err != nil {
 		return nil, err
 	}
 	defer content.Close()
-	_ = s.sweep(ctx) // what others have left; what is still left is the next one's
+	_ = s.collectDead(ctx) // what others have left; what is still left is the next one's
 	for range 3 {
 		if err := s.takeIn(ctx, in); err != nil {
 			return nil, err
@@ -54,7 +55,7 @@ func (s *Store) add(ctx context.Context, src Source) (img *Image, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return &in.record.Image, s.settleAll()
+	return &in.record.Image, s.syncRoots()
 }
 
 func normalizeAll(names []string) ([]string, error) {
@@ -143,7 +144,7 @@ func (s *Store) takeIn(ctx context.Context, in *incoming) (err error) {
 	var fetching sync.WaitGroup
 	defer fetching.Wait()
 	defer cancel()
-	arrivals := s.fetchAll(ctx, in.Layers, &fetching)
+	arrivals := s.fetchAll(ctx, in.Layers, min(cmp.Or(max(in.Parallel, 0), maxParallel), maxParallel), &fetching)
 
 	var u *unpacker
 	if in.work == nil && !s.hasRoot(in) {
@@ -207,7 +208,7 @@ type arrival struct {
 }
 
 // fetchAll fetches layers, the lowest first, and hands out each as it is here.
-func (s *Store) fetchAll(ctx context.Context, layers []Layer, fetching *sync.WaitGroup) []chan arrival {
+func (s *Store) fetchAll(ctx context.Context, layers []Layer, parallel int, fetching *sync.WaitGroup) []chan arrival {
 	arrivals := make([]chan arrival, len(layers))
 	slots := make(chan struct{}, parallel)
 	for i := range layers {
@@ -264,7 +265,7 @@ func (s *Store) unpackAll(ctx context.Context, in *incoming, u *unpacker, arriva
 }
 
 // sameFiles makes sure that a layer of an image that is unpacked already is what was unpacked, as it is or packed another way: the
-// configuration of an image is no secret, and whoever has it could put other layers beside it.
+// configuration of an image is no secret, so a source could put other layers beside it.
 func (s *Store) sameFiles(ctx context.Context, p, old part) (part, error) {
 	if p.Digest == old.Digest {
 		p.Unpacked = old.Unpacked
@@ -348,7 +349,7 @@ var errRootGone = errors.New("the unpacked image was removed meanwhile")
 // show makes an image visible: its root, then its record, then its names.
 func (s *Store) show(in *incoming, names []string) error {
 	defer in.drop()
-	index, err := s.lock(indexLock, false, indexPatience)
+	index, err := s.lock(indexLock, false, indexTimeout)
 	if err != nil {
 		return err
 	}
@@ -389,7 +390,7 @@ func (s *Store) show(in *incoming, names []string) error {
 			return err
 		}
 	}
-	// As it is now: by the time the caller looks, somebody may have changed it again.
+	// As it is now: another process may change it before the caller looks.
 	if in.record.Names, err = s.namesOf(id); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ const (
 	// attempts is how often a layer that is cut off is asked for again without another byte of it.
 	attempts   = 5
 	firstPause = 200 * time.Millisecond
-	// partialAge is how long the beginning of a layer is kept for whoever asks for it again.
+	// partialAge is how long the beginning of a layer is kept for the next attempt.
 	partialAge = 24 * time.Hour
 )
 
@@ -46,7 +46,7 @@ func (s *Store) fetch(ctx context.Context, l Layer) (part, error) {
 	if found, err := s.foundBlob(&p); found || err != nil {
 		return p, err
 	}
-	// Whoever has the lock fetches; others wait, and find it done.
+	// The process that has the lock fetches; others wait, and find it done.
 	f, err := s.lockPartial(ctx, name)
 	if err != nil {
 		return p, err
@@ -100,7 +100,7 @@ func (s *Store) foundBlob(p *part) (bool, error) {
 	return true, nil
 }
 
-// fetchUnknown brings a layer in whose digest nobody knows yet.
+// fetchUnknown brings a layer in whose digest is not known yet.
 func (s *Store) fetchUnknown(ctx context.Context, l Layer, p part) (part, error) {
 	f, err := s.lockPartial(ctx, rand.Text())
 	if err != nil {
@@ -147,7 +147,7 @@ func (s *Store) lockPartial(ctx context.Context, name string) (*os.File, error) 
 			return nil, err
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("wait for whoever fetches %s: %w", filepath.Base(path), context.Cause(ctx))
+			return nil, fmt.Errorf("wait for the process that fetches %s: %w", filepath.Base(path), context.Cause(ctx))
 		}
 	}
 }
@@ -168,31 +168,48 @@ func (s *Store) receive(ctx context.Context, l Layer, f *os.File) (digest string
 	if size, err = io.CopyBuffer(sum, onlyReader{f}, make([]byte, readAhead)); err != nil {
 		return "", 0, err
 	}
-	pause := firstPause
-	for failures := 0; l.Size == 0 || size < l.Size; {
+	retry := l.Retry
+	if retry == nil {
+		retry = newRetry(size)
+	}
+	for l.Size == 0 || size < l.Size {
 		n, err := s.receiveOnce(ctx, l, f, sum, size, limit)
 		size += n
 		if err == nil {
 			break
 		}
-		if n > 0 {
-			failures, pause = 0, firstPause
-		}
 		var again *cutOff
-		if failures++; !errors.As(err, &again) || failures >= attempts {
+		if !errors.As(err, &again) {
 			return "", size, err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return "", size, context.Cause(ctx)
+		if err := retry(ctx, size, again.error); err != nil {
+			return "", size, err
 		}
-		pause *= 2
 	}
 	if size > limit || l.Size > 0 && size != l.Size {
 		return "", size, fmt.Errorf("%w: %d bytes came, and %d were announced", ErrInvalid, size, l.Size)
 	}
 	return digestPrefix + hex.EncodeToString(sum.Sum(nil)), size, nil
+}
+
+// newRetry makes the Retry of a layer that has none.
+func newRetry(last int64) func(context.Context, int64, error) error {
+	failures, pause := 0, firstPause
+	return func(ctx context.Context, offset int64, err error) error {
+		if offset > last {
+			last, failures, pause = offset, 0, firstPause
+		}
+		if failures++; failures >= attempts {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		pause *= 2
+		return nil
+	}
 }
 
 // onlyReader keeps io.Copy from finding a shorter way than the buffer it is given.
@@ -206,6 +223,9 @@ func (c *cutOff) Unwrap() error { return c.error }
 // receiveOnce reads from an offset to the end, and one byte beyond the limit at most.
 func (s *Store) receiveOnce(ctx context.Context, l Layer, f *os.File, sum hash.Hash, offset, limit int64) (n int64, err error) {
 	from, err := l.Open(ctx, offset)
+	if err != nil && l.Retry != nil {
+		return 0, &cutOff{err}
+	}
 	if err != nil {
 		return 0, err
 	}

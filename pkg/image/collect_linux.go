@@ -15,12 +15,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Remove takes a name away, and the image with its last one. Given an id or a digest it takes the image with all of its
-// names; with more than one, only by force. An image that a sandbox stands on stays, and so does its name (ErrInUse). removed is whether the image itself is gone.
+// Remove takes a name away, and the image with its last one. Given an id or a digest it takes the image with all of its names; with more
+// than one, only by force. An image that a sandbox stands on stays, and so does its name (ErrInUse). removed is whether the image itself
+// is gone.
 func (s *Store) Remove(ref string, force bool) (img *Image, removed bool, err error) {
 	img, removed, err = s.remove(ref, func(r *record, named bool) error {
 		if !named && len(r.Names) > 1 && !force {
-			return sandbox.Invalid("image "+shorten(ref), "it has %d names (%s); name one of them, or use --force to remove it with all", len(r.Names), strings.Join(r.Names, ", "))
+			return sandbox.Invalid("image "+shorten(ref), "it has %d names (%s); name one of them, or use --force to remove it with all",
+				len(r.Names), strings.Join(r.Names, ", "))
 		}
 		return nil
 	})
@@ -40,7 +42,7 @@ func (s *Store) remove(ref string, may func(r *record, named bool) error) (*Imag
 		return nil, false, err
 	}
 	defer w.close()
-	index, err := s.lock(indexLock, false, indexPatience)
+	index, err := s.lock(indexLock, false, indexTimeout)
 	if err != nil {
 		return nil, false, err
 	}
@@ -77,7 +79,7 @@ func (s *Store) nameIn(ref, id string) string {
 	return parsed.String()
 }
 
-// removeImage removes names, record and root of an image that nobody uses. The caller holds the index.
+// removeImage removes names, record and root of an image that is not in use. The caller holds the index.
 func (s *Store) removeImage(w *work, r *record) error {
 	hex := r.ID[len(digestPrefix):]
 	root, err := s.lockRoot(hex)
@@ -180,24 +182,17 @@ func (s *Store) free() int64 {
 
 // Collect removes what killed processes have left, and what belongs to no image.
 func (s *Store) Collect(ctx context.Context) error {
-	return failedOrNil("image store", errors.Join(s.sweep(ctx), s.sweepBlobs(), s.settleAll()))
+	return failed("image store", errors.Join(s.collectDead(ctx), s.collectBlobs(), s.syncRoots()))
 }
 
-func failedOrNil(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return failed(op, err)
-}
-
-// sweep removes the work of the dead, roots without an image, and what is left of files that were being replaced.
-func (s *Store) sweep(ctx context.Context) error {
+// collectDead removes the work of dead processes, roots without an image, and files that were never given their name.
+func (s *Store) collectDead(ctx context.Context) error {
 	orphans, err := s.newWork()
 	if err != nil {
 		return err
 	}
 	defer orphans.close()
-	dead, err := s.gather(orphans)
+	dead, err := s.claimLeftovers(orphans)
 	for _, w := range dead {
 		if ctx.Err() == nil {
 			w.close()
@@ -208,24 +203,38 @@ func (s *Store) sweep(ctx context.Context) error {
 	return errors.Join(err, ctx.Err())
 }
 
-// gather claims what is to be removed, while nobody shows or removes an image.
-func (s *Store) gather(orphans *work) (dead []*work, err error) {
-	index, err := s.lock(indexLock, false, indexPatience)
+// claimLeftovers claims what collectDead removes, while no process shows or removes an image.
+func (s *Store) claimLeftovers(orphans *work) (dead []*work, err error) {
+	index, err := s.lock(indexLock, false, indexTimeout)
 	if err != nil {
 		return nil, err
 	}
 	defer index.Close()
-	entries, err := os.ReadDir(s.path(workDir))
-	if err != nil {
+	if dead, err = s.claimDead(); err != nil {
 		return nil, err
 	}
+	if err := s.eachOrphanRoot(orphans.discard); err != nil {
+		return dead, err
+	}
+	return dead, s.collectIndex()
+}
+
+// claimDead locks the work directories whose makers are dead. The caller holds the index.
+func (s *Store) claimDead() (dead []*work, err error) {
+	entries, err := os.ReadDir(s.path(workDir))
 	for _, e := range entries {
 		if w, err := claim(s.path(workDir, e.Name())); err == nil {
 			dead = append(dead, w)
 		}
 	}
-	if entries, err = os.ReadDir(s.path(rootsDir)); err != nil {
-		return dead, err
+	return dead, err
+}
+
+// eachOrphanRoot visits the roots of no image on which no sandbox stands, each while it is locked. The caller holds the index.
+func (s *Store) eachOrphanRoot(visit func(path string) error) error {
+	entries, err := os.ReadDir(s.path(rootsDir))
+	if err != nil {
+		return err
 	}
 	for _, e := range entries {
 		if _, err := s.readRecord(digestPrefix + e.Name()); !errors.Is(err, ErrNotFound) {
@@ -235,17 +244,17 @@ func (s *Store) gather(orphans *work) (dead []*work, err error) {
 		if err != nil || root == nil {
 			continue
 		}
-		err = orphans.discard(s.path(rootsDir, e.Name()))
+		err = visit(s.path(rootsDir, e.Name()))
 		_ = root.Close()
 		if err != nil {
-			return dead, err
+			return err
 		}
 	}
-	return dead, s.sweepIndex()
+	return nil
 }
 
-// sweepIndex removes names of images that are not there, and files that were never given their name. The caller holds the index.
-func (s *Store) sweepIndex() error {
+// collectIndex removes names of images that are not there, and files that were never given their name. The caller holds the index.
+func (s *Store) collectIndex() error {
 	for _, dir := range []string{namesDir, imagesDir} {
 		if err := s.removeUnnamed(dir); err != nil {
 			return err
@@ -275,8 +284,9 @@ func (s *Store) removeUnnamed(dir string) error {
 	return nil
 }
 
-// sweepBlobs removes blobs that belong to no image, unless an image is on its way in: it may be about to use one. Then the next one removes them.
-func (s *Store) sweepBlobs() error {
+// collectBlobs removes blobs that belong to no image and old beginnings of downloads, unless an image is on its way in: it may be about
+// to use one. Then the next call removes them.
+func (s *Store) collectBlobs() error {
 	content, err := s.lock(contentLock, false, 0)
 	if errors.Is(err, userdir.ErrBusy) {
 		return nil
@@ -285,9 +295,24 @@ func (s *Store) sweepBlobs() error {
 		return err
 	}
 	defer content.Close()
+	loose, err := s.looseFiles()
+	if err != nil {
+		return err // a record that can not be read may use any of them
+	}
+	for _, l := range loose {
+		if err := os.Remove(l.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// looseFiles lists blobs that belong to no image, and downloads that are too old to be continued. The caller holds content alone, so no
+// process fetches.
+func (s *Store) looseFiles() (found []Leftover, err error) {
 	records, err := s.records()
 	if err != nil {
-		return err // whatever can not be read may be in use
+		return nil, err
 	}
 	used := map[string]bool{}
 	for _, r := range records {
@@ -296,37 +321,68 @@ func (s *Store) sweepBlobs() error {
 			used[p.Digest] = true
 		}
 	}
-	entries, err := os.ReadDir(s.path(blobsDir))
+	blobs, err := os.ReadDir(s.path(blobsDir))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, e := range entries {
+	for _, e := range blobs {
 		if !used[digestPrefix+e.Name()] {
-			if err := os.Remove(s.path(blobsDir, e.Name())); err != nil {
-				return err
-			}
+			found = append(found, Leftover{LeftoverLayer, s.path(blobsDir, e.Name())})
 		}
 	}
-	return s.sweepPartial()
+	partial, err := os.ReadDir(s.path(partialDir))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range partial {
+		info, err := e.Info()
+		if err != nil || len(e.Name()) == 64 && isHex(e.Name()) && time.Since(info.ModTime()) < partialAge {
+			continue
+		}
+		found = append(found, Leftover{LeftoverDownload, s.path(partialDir, e.Name())})
+	}
+	return found, nil
 }
 
-// sweepPartial removes beginnings of layers that nobody has come back for. The caller holds content alone, so nobody fetches.
-func (s *Store) sweepPartial() error {
-	entries, err := os.ReadDir(s.path(partialDir))
+// Leftovers lists what Collect would remove now. It writes nothing: the store may be on a disk that can only be read. Layers and
+// downloads are left out while an image is on its way in: then it is not known to which image they belong, and Collect leaves them, too.
+func (s *Store) Leftovers() ([]Leftover, error) {
+	found, err := s.abandoned()
 	if err != nil {
-		return err
+		return nil, failed("image store", err)
 	}
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil {
-			continue
-		}
-		if known := len(e.Name()) == 64 && isHex(e.Name()); known && time.Since(info.ModTime()) < partialAge {
-			continue
-		}
-		if err := os.Remove(s.path(partialDir, e.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
+	content, err := s.lockExisting(contentLock, 0)
+	if err == nil {
+		var loose []Leftover
+		loose, err = s.looseFiles()
+		found = append(found, loose...)
+		_ = content.Close() // nil is fine
 	}
-	return nil
+	if err != nil && !errors.Is(err, userdir.ErrBusy) {
+		return nil, failed("image store", err)
+	}
+	slices.SortFunc(found, func(a, b Leftover) int { return strings.Compare(a.Path, b.Path) })
+	return found, nil
+}
+
+// abandoned lists the work of dead processes and the roots of no image. A process that shows an image holds the index.
+func (s *Store) abandoned() (found []Leftover, err error) {
+	index, err := s.lockExisting(indexLock, indexTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer index.Close() // nil is fine
+	dead, err := s.claimDead()
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range dead {
+		_ = w.lock.Close()
+		found = append(found, Leftover{LeftoverUnpacking, w.dir})
+	}
+	err = s.eachOrphanRoot(func(path string) error {
+		found = append(found, Leftover{LeftoverRoot, path})
+		return nil
+	})
+	return found, err
 }

@@ -373,9 +373,9 @@ func (u *unpacker) own(at int, base string, a attributes) error {
 	return unix.Fchownat(at, base, a.uid, a.gid, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// mode is what an entry's permissions become, so that the user inside may do what the image allows that user. An ordinary user
-// owns everything, and is that user: the owner gets what anybody has. Root's sandboxes know only ids of their own, so that user is a
-// stranger to every file, and gets as a stranger what the image gives to id 1000.
+// mode is what an entry's permissions become, so that the user inside may do what the image allows that user. An ordinary user owns
+// everything, and is that user: the owner gets the rights of group and others, too. Root's sandboxes know only ids of their own, so that
+// user owns no file, and gets as one of the others what the image gives to id 1000.
 func (u *unpacker) mode(a attributes) uint32 {
 	if !u.owners {
 		return a.mode | a.mode&0o070<<3 | a.mode&0o007<<6

@@ -23,12 +23,12 @@ func (s *Store) Export(ctx context.Context, refs []string, w io.Writer, f Format
 	if err == nil {
 		err = a.tar.Close()
 	}
-	return failedOrNil("export image", err)
+	return failed("export image", err)
 }
 
 // ExportDir writes images as an OCI layout in a directory that does not exist or is empty. What an error leaves there is the caller's.
 func (s *Store) ExportDir(ctx context.Context, refs []string, dir string) error {
-	return failedOrNil("export image", s.exportDir(ctx, refs, dir))
+	return failed("export image", s.exportDir(ctx, refs, dir))
 }
 
 func (s *Store) exportDir(ctx context.Context, refs []string, dir string) error {
@@ -84,7 +84,7 @@ func (s *Store) export(ctx context.Context, refs []string, to sink, f Format) er
 		records, names = append(records, r), append(names, of)
 	}
 	// Its layers must not go while they are copied.
-	content, err := s.lock(contentLock, true, contentPatience)
+	content, err := s.lock(contentLock, true, contentTimeout)
 	if err != nil {
 		return err
 	}

@@ -56,19 +56,24 @@ type Source struct {
 	// Config as it was served. Without a manifest, rootfs.diff_ids may be missing and is filled in; nil is an empty one.
 	Config []byte
 	Layers []Layer // lowest first; with a manifest, those that it lists
+	// Parallel is how many layers are fetched at a time; 0 is 4, and so is more.
+	Parallel int
 }
 
 // Layer is an archive on its way in.
 type Layer struct {
-	// Digest is sha256:…, or empty where there is no manifest and nobody knows yet.
+	// Digest is sha256:…, or empty where there is no manifest and it is not known yet.
 	Digest string
 	// MediaType may be empty. What the bytes are is seen in the bytes.
 	MediaType string
-	// Size in bytes; 0 where there is no manifest and nobody knows yet.
+	// Size in bytes; 0 where there is no manifest and it is not known yet.
 	Size int64
 	// Open begins at an offset: what was cut off goes on from there. It is not called for a layer the store has. It may be called
 	// by several goroutines, for several layers.
 	Open func(ctx context.Context, offset int64) (io.ReadCloser, error)
+	// Retry is called when Open has failed or its reader has ended early. It returns nil, after a pause, if Open is to be called again with the
+	// offset, or the final error. Nil stands for five attempts without another byte, and none after a failed Open.
+	Retry func(ctx context.Context, offset int64, err error) error
 }
 
 // Limits is what one image may use up. A zero field has its default.
@@ -127,7 +132,8 @@ type ImportOptions struct {
 // Format is how an image leaves the store.
 type Format string
 
-// The formats of Export: an OCI layout in an archive, with the layers as they came; and what `docker load` takes, every version of it. podman takes either.
+// The formats of Export: an OCI layout in an archive, with the layers as they came; and what `docker load` takes, every version of it.
+// podman takes either.
 const (
 	FormatOCI    Format = "oci"
 	FormatDocker Format = "docker"
@@ -145,3 +151,17 @@ type PruneOptions struct {
 	Older  time.Duration // only those added longer ago
 	DryRun bool
 }
+
+// Leftover is a file or directory of a store that belongs to no image: Collect removes it.
+type Leftover struct {
+	Kind string // "download", "unpacking", "root" or "layer"
+	Path string
+}
+
+// The kinds of leftovers.
+const (
+	LeftoverDownload  = "download"  // a part of a blob that was not continued for a day
+	LeftoverUnpacking = "unpacking" // work of a process that is gone
+	LeftoverRoot      = "root"      // unpacked, and of no image
+	LeftoverLayer     = "layer"     // or any other blob of no image
+)

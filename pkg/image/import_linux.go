@@ -22,13 +22,13 @@ import (
 // by gzip or zstd. What is read from a pipe is kept in the store until it is done.
 func (s *Store) Import(ctx context.Context, r io.Reader, o ImportOptions) ([]*Image, error) {
 	images, err := s.importFrom(ctx, r, o)
-	return images, failedOrNil("import image", err)
+	return images, failed("import image", err)
 }
 
 // ImportPath is Import of a file, or of a directory with an OCI layout.
 func (s *Store) ImportPath(ctx context.Context, name string, o ImportOptions) ([]*Image, error) {
 	images, err := s.importPath(ctx, name, o)
-	return images, failedOrNil("import "+name, err)
+	return images, failed("import "+name, err)
 }
 
 func (s *Store) importPath(ctx context.Context, name string, o ImportOptions) ([]*Image, error) {
@@ -112,7 +112,7 @@ func (s *Store) spool(ctx context.Context, w *work, name string, r io.Reader) (*
 	if err != nil {
 		return nil, err
 	}
-	if d, is := r.(interface{ SetReadDeadline(time.Time) error }); is { // a pipe into which nobody writes
+	if d, is := r.(interface{ SetReadDeadline(time.Time) error }); is { // a pipe into which no process writes
 		stop := context.AfterFunc(ctx, func() { _ = d.SetReadDeadline(time.Now()) })
 		defer stop()
 	}
@@ -221,7 +221,8 @@ type saved struct {
 	Layers   []string
 }
 
-// layout is where the files of images lie: a directory, or an archive.
+// layout is where the files of images lie: a directory, or an archive. The readers of go-containerregistry (layout, tarball; v0.22) are not
+// used: they read documents of any size into memory, follow links out of a directory, and read an archive anew for every layer.
 type layout interface {
 	// open opens a regular file to be read at any offset; close it if it is an io.Closer.
 	open(name string) (at io.ReaderAt, size int64, err error)

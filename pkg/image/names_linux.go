@@ -120,7 +120,7 @@ func (s *Store) eachName(visit func(id, name string) error) error {
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e, ".") {
-			continue // being made, or left by somebody who was killed
+			continue // being made, or left by a process that was killed
 		}
 		id, name, err := readLinkAt(int(dir.Fd()), e)
 		if errors.Is(err, ErrNotFound) {
@@ -164,7 +164,7 @@ func (s *Store) Tag(ref, name string) (*Image, error) {
 }
 
 func (s *Store) tag(ref, name string) error {
-	index, err := s.lock(indexLock, false, indexPatience)
+	index, err := s.lock(indexLock, false, indexTimeout)
 	if err != nil {
 		return err
 	}

@@ -218,7 +218,7 @@ func isHex(s string) bool {
 	return strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// shorten keeps what a stranger wrote from filling a message.
+// shorten keeps untrusted text from filling a message.
 func shorten(s string) string {
 	const most = 200
 	if len(s) > most {

@@ -30,7 +30,7 @@ type Lease struct {
 	close error
 }
 
-// Dir is the image's root: for sandboxes to read, for nobody to write.
+// Dir is the image's root: sandboxes may read it, and no process may write to it.
 func (l *Lease) Dir() string { return l.dir }
 
 // Close lets go. It may be called twice. The end of the process does the same.
@@ -67,7 +67,7 @@ func (s *Store) lease(hex string) (*Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	err = userdir.Lock(held, true, rootPatience)
+	err = userdir.Lock(held, true, rootTimeout)
 	if err == nil && !sameDir(path, held) || errors.Is(err, userdir.ErrBusy) {
 		err = ErrNotFound // being removed, or just removed
 	}
@@ -111,22 +111,22 @@ func isWhole(dir *os.File) bool {
 
 func thisBoot() ([]byte, error) { return os.ReadFile("/proc/sys/kernel/random/boot_id") }
 
-// settleAll waits until all roots are on the disk, and notes it: this one, and those whose makers were killed before they could.
-func (s *Store) settleAll() error {
+// syncRoots waits until all roots are on the disk, and notes it: this one, and those whose makers were killed before they could.
+func (s *Store) syncRoots() error {
 	entries, err := os.ReadDir(s.path(rootsDir))
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if err := s.settle(e.Name()); err != nil {
+		if err := s.syncRoot(e.Name()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// settle waits until a root is on the disk, and notes it.
-func (s *Store) settle(hex string) error {
+// syncRoot waits until a root is on the disk, and notes it.
+func (s *Store) syncRoot(hex string) error {
 	dir, err := openDir(s.path(rootsDir, hex))
 	if errors.Is(err, unix.ENOENT) {
 		return nil // removed meanwhile
@@ -161,7 +161,7 @@ func (s *Store) restore(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	content, err := s.lock(contentLock, true, contentPatience)
+	content, err := s.lock(contentLock, true, contentTimeout)
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (s *Store) restore(ctx context.Context, id string) error {
 	if err := u.seal(ctx); err != nil {
 		return err
 	}
-	index, err := s.lock(indexLock, false, indexPatience)
+	index, err := s.lock(indexLock, false, indexTimeout)
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (s *Store) showRoot(w *work, id string) error {
 	}
 	path := s.path(rootsDir, hex)
 	if l, err := s.lease(hex); err == nil {
-		return l.Close() // somebody else was first
+		return l.Close() // another process was first
 	} else if !errors.Is(err, ErrNotFound) {
 		return err
 	}

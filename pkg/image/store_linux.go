@@ -33,11 +33,11 @@ const (
 	indexLock   = "index.lock"
 )
 
-// Patience with locks. The index is held for moments; content is held alone only while blobs are removed.
+// Timeouts of locks. The index is held for moments; content is held alone only while blobs are removed.
 const (
-	indexPatience   = 10 * time.Second
-	contentPatience = time.Minute
-	rootPatience    = 2 * time.Second
+	indexTimeout   = 10 * time.Second
+	contentTimeout = time.Minute
+	rootTimeout    = 2 * time.Second
 )
 
 // Store is a directory of images. It holds nothing open between calls, and is never closed.
@@ -47,7 +47,7 @@ type Store struct {
 	dir    string
 }
 
-// DefaultDir is where images are kept: /var/lib/sandbox-run/images for root, below XDG_DATA_HOME for everybody else.
+// DefaultDir is where images are kept: /var/lib/sandbox-run/images for root, below XDG_DATA_HOME for other users.
 func DefaultDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/sandbox-run/images", nil
@@ -56,7 +56,7 @@ func DefaultDir() (string, error) {
 	return filepath.Join(data, "images"), err
 }
 
-// Open opens a store, and makes it where there is none. It must be the user's own, with nobody else able to write to it.
+// Open opens a store, and makes it where there is none. It must belong to the user, and no other user may be able to write to it.
 // An empty dir is DefaultDir.
 func Open(dir string) (*Store, error) {
 	if dir == "" {
@@ -90,7 +90,7 @@ func Open(dir string) (*Store, error) {
 			return nil, failed("image store", err)
 		}
 	}
-	// What strangers' images hold is not for the other users of this machine to execute or to write to.
+	// Other users of this machine may not execute or write the files of untrusted images.
 	if st.Mode&0o077 != 0 {
 		if err := unix.Fchmod(d.Fd(), 0o700); err != nil {
 			return nil, failed("image store", fmt.Errorf("make %s private: %w", dir, err))
@@ -143,28 +143,25 @@ func (s *Store) path(elem ...string) string {
 }
 
 // lock takes one of the store's two locks. Closing the file gives it back.
-func (s *Store) lock(name string, shared bool, patience time.Duration) (*os.File, error) {
+func (s *Store) lock(name string, shared bool, timeout time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(s.path(name), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := userdir.Lock(f, shared, patience); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
+	return lockOpened(f, err, shared, timeout)
 }
 
-// glimpse is a lock for who only looks: where there is no file to lock, nobody has ever changed anything, and nil is returned.
-func (s *Store) glimpse(name string, patience time.Duration) (*os.File, error) {
+// lockExisting takes a lock for a caller that only reads: if there is no file to lock, the store was never changed, and nil is returned.
+func (s *Store) lockExisting(name string, timeout time.Duration) (*os.File, error) {
 	f, err := os.Open(s.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	return lockOpened(f, err, false, timeout)
+}
+
+func lockOpened(f *os.File, err error, shared bool, timeout time.Duration) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := userdir.Lock(f, false, patience); err != nil {
+	if err := userdir.Lock(f, shared, timeout); err != nil {
 		_ = f.Close()
 		return nil, err
 	}
@@ -205,7 +202,7 @@ func (s *Store) readRecord(id string) (*record, error) {
 	return &r, nil
 }
 
-// writeFile replaces a small file: a reader finds the old one or the new one, and so does whoever comes after a power cut.
+// writeFile replaces a small file: a reader finds the old one or the new one, also after a power cut.
 func writeFile(path string, text []byte) error {
 	fresh := filepath.Join(filepath.Dir(path), "."+rand.Text())
 	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -233,7 +230,7 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Has reports whether a blob is here already, so that nobody needs to fetch it.
+// Has reports whether a blob is here already, so that it need not be fetched.
 func (s *Store) Has(digest string) bool {
 	hex, err := digestHex(digest)
 	if err != nil {
@@ -409,10 +406,10 @@ func (s *Store) records() ([]*record, error) {
 	return records, nil
 }
 
-// failed says what failed, once.
+// failed names the operation that failed, once. Without an error it is nil.
 func failed(op string, err error) error {
 	var e *sandbox.Error
-	if errors.As(err, &e) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || errors.As(err, &e) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	e = &sandbox.Error{Op: op, Err: err}

@@ -63,6 +63,9 @@ func (*Store) Prune(context.Context, PruneOptions) (*Report, error) { return nil
 // Collect refuses.
 func (*Store) Collect(context.Context) error { return unsupported() }
 
+// Leftovers finds nothing: there is no store here.
+func (*Store) Leftovers() ([]Leftover, error) { return nil, nil }
+
 // Import refuses.
 func (*Store) Import(context.Context, io.Reader, ImportOptions) ([]*Image, error) {
 	return nil, unsupported()

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// stream reads a layer in three places at once: one goroutine decompresses, one computes the diff id, and whoever
-// calls Read makes files.
+// stream reads a layer in three places at once: one goroutine decompresses, one computes the diff id, and the
+// caller of Read makes files.
 //
 //	blob ─► decompress ─► chunks ─┬─► Read
 //	                              └─► SHA-256
@@ -51,7 +51,7 @@ func (c *chunk) release() {
 // chunksAhead is how far decompression may be ahead of the files.
 const chunksAhead = 8
 
-// newStream starts reading. Where the digest is known already, nobody needs to hash.
+// newStream starts reading. Where the digest is known already, nothing is hashed.
 func newStream(ctx context.Context, r io.Reader, limit int64, hashing bool) (*stream, error) {
 	unpacked, packed, err := decompress(r)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 )
 
 // unpacker lays the layers of one image over each other in one directory. All it does is relative to the descriptor of that
-// directory, which nobody else writes to; links are followed as the image's own programs would, with that directory as their root.
+// directory, which no other process writes to; links are followed as the image's own programs would, with that directory as their root.
 //
 // While it works, every directory is 0700 and its own: modes, owners and times of directories are given at the end (seal).
 type unpacker struct {
@@ -114,7 +114,7 @@ func (s *Store) unpackPart(ctx context.Context, u *unpacker, p part) (part, erro
 	return p, err
 }
 
-// readPart has somebody read a layer from its blob, up to a limit; it checks the layer's diff id if it has one, and tells diff id and size.
+// readPart lets read read a layer from its blob, up to a limit; it checks the layer's diff id if it has one, and tells diff id and size.
 func (s *Store) readPart(ctx context.Context, p part, limit int64, read func(*stream) error) (part, error) {
 	blob, err := s.openBlob(p.Digest)
 	if err != nil {
@@ -199,49 +199,22 @@ func (u *unpacker) cleanName(name string) (string, error) {
 	if len(name) > maxPath {
 		return "", fmt.Errorf("%w: its name has %d bytes", ErrInvalid, len(name))
 	}
-	if isClean(name) { // the usual case costs nothing
-		if depth := strings.Count(name, "/"); depth > u.limits.Depth {
-			return "", fmt.Errorf("%w: it lies %d directories deep", ErrInvalid, depth)
-		}
-		return name, nil
+	if strings.IndexByte(name, 0) >= 0 {
+		return "", fmt.Errorf("%w: its name has a zero byte", ErrInvalid)
 	}
-	var parts []string
 	for part := range strings.SplitSeq(name, "/") {
-		switch {
-		case part == "", part == ".":
-			continue
-		case part == "..":
+		if part == ".." {
 			return "", fmt.Errorf("%w: its name climbs out of its directory", ErrInvalid)
-		case len(part) > maxName:
+		}
+		if len(part) > maxName {
 			return "", fmt.Errorf("%w: a part of its name has %d bytes", ErrInvalid, len(part))
-		case strings.IndexByte(part, 0) >= 0:
-			return "", fmt.Errorf("%w: its name has a zero byte", ErrInvalid)
 		}
-		parts = append(parts, part)
 	}
-	if len(parts) > u.limits.Depth+1 {
-		return "", fmt.Errorf("%w: it lies %d directories deep", ErrInvalid, len(parts)-1)
+	name = path.Clean("/" + name)[1:]
+	if depth := strings.Count(name, "/"); depth > u.limits.Depth {
+		return "", fmt.Errorf("%w: it lies %d directories deep", ErrInvalid, depth)
 	}
-	return strings.Join(parts, "/"), nil
-}
-
-// isClean is whether cleanName would change nothing and refuse nothing but depth.
-func isClean(name string) bool {
-	start := 0
-	for i := 0; i <= len(name); i++ {
-		if i < len(name) && name[i] != '/' {
-			if name[i] == 0 {
-				return false
-			}
-			continue
-		}
-		part := name[start:i]
-		if part == "" || part == "." || part == ".." || len(part) > maxName {
-			return false
-		}
-		start = i + 1
-	}
-	return true
+	return name, nil
 }
 
 // note remembers that a name, and the directories on its way, are of this layer.
@@ -433,7 +406,7 @@ func (u *unpacker) sealDir(d dirMark) error {
 	}
 	mode := u.mode(d.attributes)
 	if d.name == "" {
-		mode |= 0o555 // nobody but root could use an image without
+		mode |= 0o555 // only root could use an image without
 	}
 	return unix.Fchmod(fd, mode)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // work is a directory in which something is made or removed. It is locked for as long as its maker lives; one whose lock can be
-// had was left by somebody who was killed.
+// had was left by a process that was killed.
 type work struct {
 	dir  string
 	lock *os.File
@@ -54,7 +54,7 @@ func (s *Store) newWork() (*work, error) {
 	return nil, fmt.Errorf("no directory in %s can be kept", s.path(workDir))
 }
 
-// claim locks a work directory, if nobody has it.
+// claim locks a work directory, unless another process has it.
 func claim(dir string) (*work, error) {
 	f, err := openDir(dir)
 	if err != nil {

@@ -1,8 +1,10 @@
 package template
 
 import (
+	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/yamlite"
 )
 
-// Kinds of cases: for each, which keys a case may have.
+// Kinds of cases.
 const (
 	kindCall  = "call"  // args are given to a function, and its result is compared
 	kindStdio = "stdio" // stdin is given to a program, and its stdout and exit code are compared
@@ -23,34 +25,24 @@ const (
 	maxTimeout     = time.Hour
 )
 
-func caseKeys(kind string) []string {
-	switch kind {
-	case kindCall:
-		return []string{"name", "args", "want", "tolerance", "ignore_trailing_space", "timeout"}
-	case kindStdio:
-		return []string{"name", "stdin", "args", "want", "exit_code", "ignore_trailing_space", "timeout"}
-	case kindQuery:
-		return []string{"name", "tables", "want", "ordered"}
-	}
-	return nil
+// caseKeys lists the keys that a case of each kind may have.
+var caseKeys = map[string][]string{
+	kindCall:  {"name", "args", "want", "tolerance", "ignore_trailing_space", "timeout"},
+	kindStdio: {"name", "stdin", "args", "want", "exit_code", "ignore_trailing_space", "timeout"},
+	kindQuery: {"name", "tables", "want", "ordered"},
 }
 
-// A case file is a list of cases, or a mapping of cases and defaults for them. As data of a
-// template every case has all keys of its kind, checked, and moreover:
+// readCases reads a file of cases: a list of cases, or a mapping of cases and defaults for them. As data of a template every case has all
+// keys of its kind, checked, and moreover:
 //
 //	label       the name, padded to the width of the longest
 //	heading     CASE, padded likewise
 //	timeout_ms  the timeout in milliseconds
-func callCases(m *machine, args []any) (any, error) {
-	t, err := texts(args)
-	if err != nil {
-		return nil, err
-	}
-	kind := t[0]
-	if caseKeys(kind) == nil {
+func readCases(kind, language, text string) (any, error) {
+	if caseKeys[kind] == nil {
 		return nil, fmt.Errorf("kind %q is none of %s, %s and %s", kind, kindCall, kindStdio, kindQuery)
 	}
-	doc, err := yamlite.Decode([]byte(t[1]))
+	doc, err := yamlite.Decode([]byte(text))
 	if err != nil {
 		return nil, err
 	}
@@ -59,50 +51,37 @@ func callCases(m *machine, args []any) (any, error) {
 		return nil, err
 	}
 	out := make([]any, len(list))
-	widest := 4 // of the heading
+	widest := width("CASE")
 	for i, item := range list {
-		c, err := readCase(kind, m.language, defaults, item, i+1)
+		c, err := readCase(kind, language, defaults, item, i+1)
 		if err != nil {
 			return nil, err
 		}
 		out[i] = c
 		widest = max(widest, width(c["name"].(string)))
 	}
+	pad := func(s string) string { return s + strings.Repeat(" ", widest-width(s)) }
 	for _, c := range out {
 		object := c.(map[string]any)
-		name := object["name"].(string)
-		object["heading"] = "CASE" + strings.Repeat(" ", widest-4)
-		object["label"] = name + strings.Repeat(" ", widest-width(name))
+		object["heading"], object["label"] = pad("CASE"), pad(object["name"].(string))
 	}
 	return out, nil
 }
 
 func caseList(doc any) (defaults yamlite.Map, list []any, err error) {
-	if m, ok := doc.(yamlite.Map); ok {
-		for _, p := range m {
-			var good bool
-			switch p.Key {
-			case "cases":
-				list, good = p.Value.([]any)
-			case "defaults":
-				defaults, good = p.Value.(yamlite.Map)
-			default:
-				return nil, nil, fmt.Errorf("unknown key %s; a file of cases has cases, and may have defaults", withNear([]string{p.Key}, []string{"cases", "defaults"}))
-			}
-			if !good {
-				return nil, nil, fmt.Errorf("%s can not be %s", p.Key, yamlite.Kind(p.Value))
-			}
-		}
+	if _, ok := doc.(yamlite.Map); ok {
+		err = readMapping(doc, map[string]func(yamlite.Pair) error{"cases": setTo(&list), "defaults": setTo(&defaults)})
 	} else if list, ok = doc.([]any); !ok {
-		return nil, nil, fmt.Errorf("%s where a list of cases belongs", yamlite.Kind(doc))
+		err = fmt.Errorf("%s where a list of cases belongs", yamlite.Kind(doc))
 	}
 	switch {
+	case err != nil:
 	case len(list) == 0:
-		return nil, nil, fmt.Errorf("there are no cases")
+		err = errors.New("there are no cases")
 	case len(list) > maxCases:
-		return nil, nil, fmt.Errorf("%d cases are more than %d", len(list), maxCases)
+		err = fmt.Errorf("%d cases are more than %d", len(list), maxCases)
 	}
-	return defaults, list, nil
+	return defaults, list, err
 }
 
 func readCase(kind, language string, defaults yamlite.Map, item any, number int) (map[string]any, error) {
@@ -111,8 +90,8 @@ func readCase(kind, language string, defaults yamlite.Map, item any, number int)
 		return nil, fmt.Errorf("case %d is %s, and must be a mapping", number, yamlite.Kind(item))
 	}
 	c := map[string]any{
-		"name": fmt.Sprintf("case %d", number), "args": []any{}, "stdin": "", "tolerance": int64(0), "exit_code": int64(0),
-		"ignore_trailing_space": false, "ordered": true, "tables": map[string]any{}, "timeout_ms": defaultTimeout.Milliseconds(),
+		"name": fmt.Sprintf("case %d", number), "args": []any{}, "stdin": "", "tolerance": 0, "exit_code": 0,
+		"ignore_trailing_space": false, "ordered": true, "tables": map[string]any{}, "timeout_ms": int(defaultTimeout.Milliseconds()),
 	}
 	if name, ok := given.Get("name"); ok {
 		s, err := asText(name)
@@ -122,9 +101,9 @@ func readCase(kind, language string, defaults yamlite.Map, item any, number int)
 		c["name"] = visible(s)
 	}
 	where := fmt.Sprintf("case %d (%s)", number, c["name"])
-	for _, p := range append(append(yamlite.Map{}, defaults...), given...) {
-		if !contains(caseKeys(kind), p.Key) {
-			return nil, fmt.Errorf("%s: unknown key %s; there are: %s", where, withNear([]string{p.Key}, caseKeys(kind)), strings.Join(caseKeys(kind), ", "))
+	for _, p := range slices.Concat(defaults, given) {
+		if keys := caseKeys[kind]; !slices.Contains(keys, p.Key) {
+			return nil, fmt.Errorf("%s: unknown key %s; there are: %s", where, suggest([]string{p.Key}, keys), strings.Join(keys, ", "))
 		}
 		if p.Key == "name" {
 			continue
@@ -139,7 +118,8 @@ func readCase(kind, language string, defaults yamlite.Map, item any, number int)
 	if language == "javascript" || language == "typescript" {
 		for _, key := range []string{"args", "want"} {
 			if n := inexact(c[key]); n != "" {
-				return nil, fmt.Errorf("%s: %s: %s is beyond what a number of %s holds exactly; a BigInt is compared as a string of digits", where, key, n, language)
+				return nil, fmt.Errorf("%s: %s: %s is beyond what a number of %s holds exactly; a BigInt is compared as a string of digits",
+					where, key, n, language)
 			}
 		}
 	}
@@ -153,7 +133,7 @@ func readCase(kind, language string, defaults yamlite.Map, item any, number int)
 
 // setCase checks one entry of a case.
 func setCase(c map[string]any, kind string, p yamlite.Pair) error {
-	v, err := plain(p.Value, 0)
+	v, err := toData(p.Value)
 	if err != nil {
 		return err
 	}
@@ -165,11 +145,11 @@ func setCase(c map[string]any, kind string, p yamlite.Pair) error {
 			return wrong("a list")
 		}
 		if kind == kindStdio {
-			words, err := texts(list)
+			words, err := asTexts(list)
 			if err != nil {
 				return err
 			}
-			v, _ = plain(words, 0)
+			v, _ = toData(words)
 		}
 	case "stdin":
 		if _, ok := v.(string); !ok {
@@ -193,11 +173,8 @@ func setCase(c map[string]any, kind string, p yamlite.Pair) error {
 		}
 	case "timeout":
 		d, err := caseTimeout(v)
-		if err != nil {
-			return err
-		}
-		c["timeout_ms"] = d.Milliseconds()
-		return nil
+		c["timeout_ms"] = int(d.Milliseconds())
+		return err
 	}
 	c[p.Key] = v
 	return nil
@@ -223,12 +200,15 @@ func caseTimeout(v any) (time.Duration, error) {
 
 // inexact finds a whole number that a 64-bit float would change.
 func inexact(v any) string {
+	const most = 1 << 53
 	switch v := v.(type) {
-	case yamlite.Number:
-		if n, ok := new(big.Int).SetString(string(v), 10); ok {
-			if f, accuracy := new(big.Float).SetInt(n).Float64(); accuracy != big.Exact || f > 1<<53 || f < -(1<<53) {
-				return string(v)
-			}
+	case int:
+		if v > most || v < -most {
+			return strconv.Itoa(v)
+		}
+	case yamlite.Number: // whole numbers of up to 64 bits are int
+		if _, ok := new(big.Int).SetString(string(v), 10); ok {
+			return string(v)
 		}
 	case []any:
 		for _, item := range v {
@@ -258,7 +238,8 @@ func width(s string) int {
 	n := 0
 	for _, r := range s {
 		switch {
-		case r >= 0x0300 && r <= 0x036f, r >= 0x200b && r <= 0x200f, r >= 0x20d0 && r <= 0x20ff, r >= 0xfe00 && r <= 0xfe0f, r >= 0xfe20 && r <= 0xfe2f:
+		case r >= 0x0300 && r <= 0x036f, r >= 0x200b && r <= 0x200f, r >= 0x20d0 && r <= 0x20ff,
+			r >= 0xfe00 && r <= 0xfe0f, r >= 0xfe20 && r <= 0xfe2f:
 		case r >= 0x1100 && r <= 0x115f, r >= 0x2e80 && r <= 0xa4cf && r != 0x303f, r >= 0xac00 && r <= 0xd7a3, r >= 0xf900 && r <= 0xfaff,
 			r >= 0xfe30 && r <= 0xfe6f, r >= 0xff00 && r <= 0xff60, r >= 0xffe0 && r <= 0xffe6,
 			r >= 0x1f300 && r <= 0x1f64f, r >= 0x1f680 && r <= 0x1f6ff, r >= 0x1f900 && r <= 0x1f9ff, r >= 0x20000 && r <= 0x3fffd:

@@ -151,7 +151,7 @@ func expect(t *testing.T, output string, code int, want map[string]string) {
 	}
 }
 
-func itoa(n int) string { s, _ := asText(int64(n)); return s }
+func itoa(n int) string { s, _ := asText(n); return s }
 
 // mischief: one function, and what it does depends on its argument.
 var mischief = map[string]string{

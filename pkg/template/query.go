@@ -2,9 +2,9 @@ package template
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
-
-	"github.com/sandbox-run/sandbox-run/internal/yamlite"
 )
 
 // queryCase turns the tables and rows of a case into SQL: with is the list of common table
@@ -54,6 +54,7 @@ func queryCase(c map[string]any) error {
 func tableExpression(name string, v any) (string, error) {
 	var columns []string
 	var rows [][]any
+	var err error
 	switch t := v.(type) {
 	case map[string]any:
 		for _, key := range sortedKeys(t) {
@@ -61,15 +62,13 @@ func tableExpression(name string, v any) (string, error) {
 			if key != "columns" && key != "rows" || !ok {
 				return "", fmt.Errorf("%s: a table has columns and rows, both lists", key)
 			}
-			for i, item := range list {
-				if key == "columns" {
-					s, err := asText(item)
-					if err != nil {
-						return "", err
-					}
-					columns = append(columns, s)
-					continue
+			if key == "columns" {
+				if columns, err = asTexts(list); err != nil {
+					return "", err
 				}
+				continue
+			}
+			for i, item := range list {
 				row, ok := item.([]any)
 				if !ok {
 					return "", fmt.Errorf("row %d is %s, and must be a list", i+1, kindOf(item))
@@ -86,11 +85,12 @@ func tableExpression(name string, v any) (string, error) {
 			if i == 0 {
 				columns = sortedKeys(object)
 			}
+			if !slices.Equal(columns, sortedKeys(object)) {
+				return "", fmt.Errorf("row %d must have the columns of the first: %s", i+1, strings.Join(columns, ", "))
+			}
 			row := make([]any, len(columns))
 			for j, key := range columns {
-				if row[j], ok = object[key]; !ok || len(object) != len(columns) {
-					return "", fmt.Errorf("row %d must have the columns of the first: %s", i+1, strings.Join(columns, ", "))
-				}
+				row[j] = object[key]
 			}
 			rows = append(rows, row)
 		}
@@ -104,18 +104,11 @@ func tableExpression(name string, v any) (string, error) {
 }
 
 func expression(name string, columns []string, rows [][]any) (string, error) {
-	var b strings.Builder
 	names := make([]string, len(columns))
-	nulls := make([]string, len(columns))
 	for i, c := range columns {
-		names[i], nulls[i] = sqlName(c), "NULL"
+		names[i] = sqlName(c)
 	}
-	fmt.Fprintf(&b, "%s(%s) AS (", sqlName(name), strings.Join(names, ", "))
-	if len(rows) == 0 {
-		fmt.Fprintf(&b, "SELECT %s WHERE 1 = 0", strings.Join(nulls, ", "))
-	} else {
-		b.WriteString("VALUES ")
-	}
+	values := make([]string, len(rows))
 	for i, row := range rows {
 		if len(row) != len(columns) {
 			return "", fmt.Errorf("row %d has %d values for %d columns", i+1, len(row), len(columns))
@@ -124,13 +117,13 @@ func expression(name string, columns []string, rows [][]any) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("row %d: %w", i+1, err)
 		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "(%s)", text)
+		values[i] = "(" + text + ")"
 	}
-	b.WriteByte(')')
-	return b.String(), nil
+	selection := "VALUES " + strings.Join(values, ", ")
+	if len(rows) == 0 {
+		selection = "SELECT NULL" + strings.Repeat(", NULL", len(columns)-1) + " WHERE 1 = 0"
+	}
+	return fmt.Sprintf("%s(%s) AS (%s)", sqlName(name), strings.Join(names, ", "), selection), nil
 }
 
 func sqlName(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
@@ -138,24 +131,21 @@ func sqlName(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + 
 func sqlRow(cells []any) (string, error) {
 	out := make([]string, len(cells))
 	for i, cell := range cells {
+		var err error
 		switch v := cell.(type) {
 		case nil:
 			out[i] = "NULL"
 		case bool:
-			out[i] = "0"
-			if v {
-				out[i] = "1"
-			}
+			out[i] = strconv.Itoa(rank(v))
 		case string:
-			s, err := quoteSQL(v)
-			if err != nil {
-				return "", err
-			}
-			out[i] = s
-		case yamlite.Number:
-			out[i] = string(v)
+			out[i], err = quoteSQL(v)
+		case []any, map[string]any:
+			err = fmt.Errorf("%s is no value of a column", kindOf(cell))
 		default:
-			return "", fmt.Errorf("%s is no value of a column", kindOf(cell))
+			out[i], err = asText(v)
+		}
+		if err != nil {
+			return "", err
 		}
 	}
 	return strings.Join(out, ", "), nil

@@ -9,37 +9,28 @@ import (
 	"unicode/utf8"
 )
 
-// quote writes s as a string literal of a language, exactly: what the program gets is s. A lone
-// surrogate is three bytes, as in WTF-8. What the language can not express is refused.
+// quote writes s as a string literal of a language, exactly: the program gets s. A lone surrogate is three bytes, as in WTF-8. Text that
+// the language can not express is refused.
 func quote(language, s string) (string, error) {
-	var text string
-	var err error
-	switch language {
-	case "go":
-		text = strconv.Quote(s)
-	case "python":
-		text, err = escaper{unit: `\x%02x`, wide: `\u%04x`, astral: `\U%08x`, surrogates: true}.quote(s)
-	case "javascript", "typescript":
-		text, err = escaper{unit: `\x%02x`, wide: `\u%04x`, astral: `\u{%x}`, surrogates: true}.quote(s)
-	case "rust":
-		text, err = escaper{unit: `\u{%x}`, wide: `\u{%x}`, astral: `\u{%x}`}.quote(s)
-	case "java":
-		text, err = quoteJava(s)
-	case "shell":
-		text, err = quoteShell(s)
-	case "sql":
-		text, err = quoteSQL(s)
-	default:
+	l := findLanguage(language)
+	if l.quote == nil {
 		return "", fmt.Errorf("no rule for string literals of %s", language)
 	}
+	text, err := l.quote(s)
 	if err != nil {
 		return "", fmt.Errorf("a string literal of %s can not hold %w", language, err)
 	}
 	return text, nil
 }
 
-// escaper is a family of languages with double quotes and backslashes; what can not be printed
-// is written by its number, so that no editor, terminal or compiler sees it otherwise.
+func quoteGo(s string) (string, error) { return strconv.Quote(s), nil }
+
+func quoteJavaScript(s string) (string, error) {
+	return escaper{unit: `\x%02x`, wide: `\u%04x`, astral: `\u{%x}`, surrogates: true}.quote(s)
+}
+
+// escaper is a family of languages with double quotes and backslashes. Characters that can not be printed are written by their number, so
+// that no editor, terminal or compiler sees them otherwise.
 type escaper struct {
 	unit, wide, astral string // formats of an escape up to U+00FF, U+FFFF and beyond
 	surrogates         bool   // a lone surrogate can be written
@@ -106,11 +97,11 @@ func decodeWTF8(s string) (r rune, n int) {
 
 func isSurrogate(r rune) bool { return r >= 0xd800 && r <= 0xdfff }
 
-// maxJavaConstant is what a class file can hold of one constant, in modified UTF-8.
+// maxJavaConstant is the size of the largest constant of a class file, in modified UTF-8.
 const maxJavaConstant = 65535
 
-// quoteJava keeps to ASCII, as older compilers read files in the encoding of the place they run at.
-// \u is replaced before the compiler sees lines and quotes, so controls are written in octal.
+// quoteJava keeps to ASCII, because older compilers read files in the encoding of the locale. \u is replaced before the compiler sees
+// lines and quotes, so controls are written in octal.
 func quoteJava(s string) (string, error) {
 	size := len(s) // in UTF-8, from which this differs for two kinds of characters
 	text, err := quoted(s, func(b *strings.Builder, r rune, _ int) error {
@@ -133,10 +124,7 @@ func quoteJava(s string) (string, error) {
 	if err == nil && size > maxJavaConstant {
 		err = fmt.Errorf("%d bytes; a class file has room for %d in one constant (chunks splits a text)", size, maxJavaConstant)
 	}
-	if err != nil {
-		return "", err
-	}
-	return text, nil
+	return text, err
 }
 
 // quoteShell uses single quotes, within which every POSIX shell leaves everything as it is.
@@ -147,8 +135,8 @@ func quoteShell(s string) (string, error) {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'", nil
 }
 
-// quoteSQL writes standard SQL, and SQLite's for what standard SQL has no literal for. A carriage
-// return is one of those: who reads scripts line by line loses it.
+// quoteSQL writes standard SQL, and SQLite's for texts that standard SQL has no literal for. One with a carriage return is among them: a
+// program that reads scripts line by line loses it.
 func quoteSQL(s string) (string, error) {
 	if utf8.ValidString(s) && !strings.ContainsAny(s, "\x00\r") {
 		return "'" + strings.ReplaceAll(s, "'", "''") + "'", nil

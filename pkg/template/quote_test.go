@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -201,7 +202,7 @@ func TestQuoteRefuses(t *testing.T) {
 	} {
 		for _, s := range []string{lone, raw, nul, strings.Repeat("x", 65536), ""} {
 			_, err := quote(language, s)
-			want := contains(refused, s) || language == "cobol"
+			want := slices.Contains(refused, s) || language == "cobol"
 			if (err != nil) != want {
 				t.Errorf("%s: %.10q: %v, refused should be %v", language, s, err, want)
 			}

@@ -5,50 +5,33 @@ import (
 	"fmt"
 	"go/scanner"
 	"go/token"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/sandbox-run/sandbox-run/internal/goimports"
 )
 
-// callSnippet fits a user's code in beside a harness, line for line: what changes never moves a
-// line, so traces name the user's own. The result has path (the file's name), code, and what the
-// language's harness must know.
-func callSnippet(m *machine, args []any) (any, error) {
-	code, err := asText(args[0])
-	if err != nil {
-		return nil, err
-	}
+// snippet fits a user's code in beside a harness, line for line: no change moves a line, so traces name the user's own. The result has
+// path (the file's name), code, and what the language's harness must know.
+func snippet(language, code string) (map[string]any, error) {
 	if strings.TrimSpace(code) == "" {
 		return nil, errors.New("the code is empty")
 	}
-	out := map[string]any{"path": "snippet." + extensionOf(m.language), "code": code}
-	switch m.language {
-	case "go":
-		out["code"], out["main"] = goSnippet(code)
-	case "javascript":
-		out["path"] = "snippet.cjs"
-		if isModule(code) {
-			out["path"] = "snippet.mjs"
-		}
-	case "rust":
-		out["code"], out["main"] = rustSnippet(code)
-	case "java":
-		return javaSnippet(code)
-	case "sql":
-		query, err := sqlSnippet(code)
-		if err != nil {
-			return nil, err
-		}
-		out["code"] = query
+	l := findLanguage(language)
+	out := map[string]any{"path": "snippet." + l.extension, "code": code}
+	if l.snippet == nil {
+		return out, nil
 	}
-	return out, nil
+	changed, err := l.snippet(code)
+	maps.Copy(out, changed)
+	return out, err
 }
 
-// goSnippet puts code into package main, and says whether it has a main function. Code without a package clause need not import the
-// standard library either.
-func goSnippet(code string) (string, bool) {
+// goSnippet puts code into package main, and reports whether the code has a main function. Code without a package clause need not import
+// the standard library either.
+func goSnippet(code string) (map[string]any, error) {
 	var s scanner.Scanner
 	files := token.NewFileSet()
 	src := []byte(code)
@@ -85,10 +68,17 @@ func goSnippet(code string) (string, bool) {
 	if packaged == "" {
 		packaged = code
 	}
-	return packaged, main
+	return map[string]any{"code": packaged, "main": main}, nil
 }
 
-// isModule says whether JavaScript is an ES module: whether a line begins with import or export.
+func javascriptSnippet(code string) (map[string]any, error) {
+	if isModule(code) {
+		return map[string]any{"path": "snippet.mjs"}, nil
+	}
+	return map[string]any{"path": "snippet.cjs"}, nil
+}
+
+// isModule reports whether JavaScript is an ES module: whether a line begins with import or export.
 func isModule(code string) bool {
 	for line := range strings.SplitSeq(code, "\n") {
 		line = strings.TrimSpace(line)
@@ -102,21 +92,16 @@ func isModule(code string) bool {
 	return false
 }
 
-// rustSnippet takes attributes of the whole crate out, which can not stand in an included file,
-// and says whether there is a main function.
-func rustSnippet(code string) (string, bool) {
-	lines := strings.SplitAfter(code, "\n")
-	main := false
-	for i, line := range lines {
-		trimmed := strings.TrimSpace(line)
-		if strings.HasPrefix(trimmed, "#![") {
-			lines[i] = strings.Replace(line, "#![", "//[", 1)
+// rustSnippet takes attributes of the whole crate out, which can not stand in an included file.
+func rustSnippet(code string) (map[string]any, error) {
+	var b strings.Builder
+	for line := range strings.Lines(code) {
+		if strings.HasPrefix(strings.TrimSpace(line), "#![") {
+			line = strings.Replace(line, "#![", "//[", 1)
 		}
-		for _, start := range []string{"fn main(", "pub fn main(", "fn main ("} {
-			main = main || strings.HasPrefix(trimmed, start)
-		}
+		b.WriteString(line)
 	}
-	return strings.Join(lines, ""), main
+	return map[string]any{"code": b.String()}, nil
 }
 
 // javaSnippet finds the package and the top-level types, of which the public one names the file.
@@ -146,7 +131,7 @@ func javaSnippet(code string) (map[string]any, error) {
 		case "public":
 			isPublic = depth == 0
 		case "class", "interface", "enum", "record":
-			if depth != 0 || next == "" || i > 0 && words[i-1] == "." || !isJavaName(next) {
+			if depth != 0 || next == "" || i > 0 && words[i-1] == "." || !isName(next, '_', '$') {
 				continue
 			}
 			types = append(types, next)
@@ -156,7 +141,7 @@ func javaSnippet(code string) (map[string]any, error) {
 		}
 	}
 	if len(types) == 0 {
-		if pkg != "" || contains(words, "import") {
+		if pkg != "" || slices.Contains(words, "import") {
 			return nil, errors.New("no class: code with a package or imports needs one")
 		}
 		return map[string]any{"path": "Snippet.java", "code": "class Snippet { " + code + "\n}", "classes": []any{"Snippet"}}, nil
@@ -178,15 +163,6 @@ func javaSnippet(code string) (map[string]any, error) {
 		}
 	}
 	return map[string]any{"path": dir + public + ".java", "code": code, "classes": classes}, nil
-}
-
-func isJavaName(s string) bool {
-	for i, r := range s {
-		if r != '_' && r != '$' && !unicode.IsLetter(r) && (i == 0 || !unicode.IsDigit(r)) {
-			return false
-		}
-	}
-	return true
 }
 
 // javaWords are the names and braces of a source, without comments, strings and characters. A
@@ -241,7 +217,7 @@ func upTo(s, end string) int {
 }
 
 // sqlSnippet is one query, without the semicolon, that can stand in brackets.
-func sqlSnippet(code string) (string, error) {
+func sqlSnippet(code string) (map[string]any, error) {
 	var end byte
 	query := code
 	for i := 0; i < len(code); i++ {
@@ -259,8 +235,8 @@ func sqlSnippet(code string) (string, error) {
 			}
 			end = c
 		case end != 0 && c != ' ' && c != '\t' && c != '\n' && c != '\r':
-			return "", errors.New("more than one statement; the harness of SQL runs one query against each case")
+			return nil, errors.New("more than one statement; the harness of SQL runs one query against each case")
 		}
 	}
-	return query, nil
+	return map[string]any{"code": query}, nil
 }

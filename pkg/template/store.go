@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
@@ -8,7 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
@@ -18,15 +19,14 @@ import (
 //go:embed builtin
 var builtin embed.FS
 
-// Store finds templates: those of the user's directories, the first before the second, and then
-// the built-in ones. It holds no file open and keeps nothing, so what changes on disk is seen.
+// Store finds templates: those of the user's directories, the first before the second, and then the built-in ones. A Store holds no file
+// open and keeps nothing, so it sees changes on disk.
 type Store struct{ dirs []string }
 
 // Open makes a Store. Directories that do not exist hold no templates.
 func Open(dirs ...string) *Store { return &Store{dirs} }
 
-// UserDir is where a user's templates are: $XDG_CONFIG_HOME/sandbox-run/templates, or what the
-// system has instead.
+// UserDir is the directory of a user's templates: $XDG_CONFIG_HOME/sandbox-run/templates, or what the system has instead.
 func UserDir() (string, error) {
 	config, err := os.UserConfigDir()
 	if err != nil {
@@ -42,59 +42,37 @@ type candidate struct {
 	read           func() ([]byte, error)
 }
 
-// List names every template, by name, language and source; one that can not be read has a Problem.
+// List names every template, by name, language and source. A template that can not be read has a Problem.
 func (s *Store) List() []Info {
-	var all []Info
+	var found []Info
 	for _, c := range s.candidates() {
-		t, err := c.parse()
 		info := Info{Name: c.name, Language: c.language, Source: c.source}
-		if err == nil {
+		if t, err := c.parse(); err == nil {
 			info = t.Info
 		} else {
-			info.Problem = cause(err)
-		}
-		all = append(all, info)
-	}
-	// What is found first hides what is found later.
-	var seen []Info
-	for _, info := range all {
-		hidden := false
-		for i := range seen {
-			if seen[i].Name == info.Name && seen[i].Language == info.Language {
-				hidden = true
-				if seen[i].Shadows == "" {
-					seen[i].Shadows = info.Source
-				}
+			info.Problem = err.Error()
+			if e := (*sandbox.Error)(nil); errors.As(err, &e) && e.Err != nil {
+				info.Problem = e.Err.Error() // the source is there already
 			}
 		}
-		if !hidden {
-			seen = append(seen, info)
+		// A template that is found first hides those that are found later.
+		i := slices.IndexFunc(found, func(f Info) bool { return f.Name == info.Name && f.Language == info.Language })
+		if i < 0 {
+			found = append(found, info)
+		} else if found[i].Shadows == "" {
+			found[i].Shadows = info.Source
 		}
 	}
-	sort.SliceStable(seen, func(i, j int) bool {
-		if seen[i].Name != seen[j].Name {
-			return seen[i].Name < seen[j].Name
-		}
-		return seen[i].Language < seen[j].Language
-	})
-	return seen
+	slices.SortFunc(found, func(a, b Info) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Language, b.Language)) })
+	return found
 }
 
-// cause is an error without the file it names, where that is said anyway.
-func cause(err error) string {
-	var e *sandbox.Error
-	if errors.As(err, &e) && e.Err != nil {
-		return e.Err.Error()
-	}
-	return err.Error()
-}
-
-// Get finds a template. Language may be empty where the name has one only.
+// Get finds a template. Language may be empty if the name has only one.
 func (s *Store) Get(name, language string) (*Template, error) {
 	invalid := func(hint, format string, args ...any) error {
 		return &sandbox.Error{Op: fmt.Sprintf("template %q", name), Kind: sandbox.ErrInvalid, Err: fmt.Errorf(format, args...), Hint: hint}
 	}
-	wanted := canonical(language)
+	wanted := findLanguage(language).name
 	var found []*Template
 	var names, others []string
 	for _, c := range s.candidates() {
@@ -114,14 +92,12 @@ func (s *Store) Get(name, language string) (*Template, error) {
 			return nil, err
 		case wanted != "":
 			return t, nil
-		default:
-			if !contains(others, got) {
-				others = append(others, got)
-				found = append(found, t)
-			}
+		case !slices.Contains(others, got):
+			others = append(others, got)
+			found = append(found, t)
 		}
 	}
-	sort.Strings(others)
+	slices.Sort(others)
 	switch {
 	case len(found) == 1:
 		return found[0], nil
@@ -145,36 +121,30 @@ func (c candidate) parse() (*Template, error) {
 	return Parse(c.name, c.language, c.source, string(data))
 }
 
-// candidates are all files that may be templates, those that hide others first.
+// candidates lists all files that may be templates, those that hide others first.
 func (s *Store) candidates() []candidate {
 	var all []candidate
+	add := func(file, source string, read func() ([]byte, error)) {
+		all = append(all, candidate{strings.TrimSuffix(file, filepath.Ext(file)), languageOf(file), source, read})
+	}
 	for _, dir := range s.dirs {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			all = append(all, candidate{name: filepath.Base(dir), source: dir, read: func() ([]byte, error) { return nil, err }})
 		}
 		for _, e := range entries {
-			file := e.Name()
-			if strings.HasPrefix(file, ".") || e.IsDir() || filepath.Ext(file) == "" {
-				continue
+			if file := e.Name(); !strings.HasPrefix(file, ".") && !e.IsDir() && filepath.Ext(file) != "" {
+				path := filepath.Join(dir, file)
+				add(file, path, func() ([]byte, error) { return readFile(path) })
 			}
-			path := filepath.Join(dir, file)
-			all = append(all, candidate{strings.TrimSuffix(file, filepath.Ext(file)), languageOf(file), path, func() ([]byte, error) { return readFile(path) }})
 		}
 	}
-	entries, err := builtin.ReadDir("builtin")
-	if err != nil {
-		return all // embedded: it is there
-	}
+	entries, _ := builtin.ReadDir("builtin") // embedded: it is there
 	for _, e := range entries {
-		if e.IsDir() { // parts of templates
-			continue
+		if !e.IsDir() { // harnesses and starters
+			// The names end in .tmpl, or the Go tool would take some of the files for its own.
+			add(strings.TrimSuffix(e.Name(), ".tmpl"), BuiltIn, func() ([]byte, error) { return readBuiltIn("builtin/" + e.Name()) })
 		}
-		file := "builtin/" + e.Name()
-		// Their names end in .tmpl, or the Go tool would take some of them for its own.
-		source := strings.TrimSuffix(e.Name(), ".tmpl")
-		name := strings.TrimSuffix(source, filepath.Ext(source))
-		all = append(all, candidate{name, languageOf(source), BuiltIn, func() ([]byte, error) { return readBuiltIn(file) }})
 	}
 	return all
 }
@@ -185,7 +155,7 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() { // a FIFO would have us wait
+	if !info.Mode().IsRegular() { // opening a FIFO would block
 		return nil, errors.New("no regular file")
 	}
 	f, err := os.Open(path)
@@ -196,26 +166,52 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxTemplate+1))
 }
 
-// includeMark in a built-in template stands for another embedded file: what the languages, or the
-// two kinds of a language, have in common is written once.
+// includeMark in a built-in template stands for a file of builtin/part: the harness that both templates of a language use. It is source
+// code as it stands, without placeholders; the template adds the cases and the call of the snippet.
 const includeMark = "\n#include "
 
 func readBuiltIn(file string) ([]byte, error) {
 	data, err := builtin.ReadFile(file)
+	before, rest, ok := strings.Cut(string(data), includeMark)
+	if err != nil || !ok {
+		return data, err
+	}
+	name, after, _ := strings.Cut(rest, "\n")
+	part, err := builtin.ReadFile("builtin/part/" + name)
+	return []byte(before + "\n" + string(part) + after), err
+}
+
+// Create writes a commented starter into a directory, which it makes if there is none, and returns the file's name. It never overwrites a
+// file.
+func Create(dir, name, language string) (string, error) {
+	l := findLanguage(language)
+	if l.name == "" {
+		return "", sandbox.Invalid("--lang", "a template needs a language: %s", strings.Join(languageNames(), ", "))
+	}
+	head, err := builtin.ReadFile("builtin/starter/head.tmpl")
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	text := string(data)
-	for {
-		before, rest, ok := strings.Cut(text, includeMark)
-		if !ok {
-			return []byte(text), nil
-		}
-		name, after, _ := strings.Cut(rest, "\n")
-		part, err := builtin.ReadFile("builtin/part/" + name + ".tmpl")
-		if err != nil {
-			return nil, err
-		}
-		text = before + "\n" + string(part) + after
+	body, err := builtin.ReadFile("builtin/starter/" + l.name + ".tmpl")
+	if err != nil {
+		return "", sandbox.Invalid(fmt.Sprintf("--lang %q", language), "no such language: %s; there are: %s",
+			suggest([]string{language}, languageNames()), strings.Join(languageNames(), ", "))
 	}
+	if !isName(name, '_', '-') {
+		return "", sandbox.Invalid(fmt.Sprintf("template %q", name), "a template's name is made of letters, digits, - and _")
+	}
+	path := filepath.Join(dir, name+"."+l.extension)
+	failed := func(err error) (string, error) { return "", &sandbox.Error{Op: "template " + path, Err: err} }
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return failed(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return "", &sandbox.Error{Op: "template " + path, Kind: sandbox.ErrInvalid, Err: errors.New("it is there already"), Hint: "another name"}
+	}
+	if err != nil {
+		return failed(err)
+	}
+	_, err = fmt.Fprintf(f, string(head)+"%s", name, l.name, body)
+	return path, errors.Join(err, f.Close())
 }

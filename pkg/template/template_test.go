@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"go/format"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,18 +76,18 @@ func TestRender(t *testing.T) {
 func TestRenderRefuses(t *testing.T) {
 	bomb := "{{range 100000}}{{range 100000}}{{end}}{{end}}"
 	for _, c := range []struct{ body, want string }{
-		{"\n{{.m.nope}}", `line 5: no field "nope"`},
+		{"\n{{.m.nope}}", `line 5: <.m.nope>: map has no entry for key "nope"`},
 		{"{{.m}}", "can not be printed"},
-		{"{{.s.x}}", "has no field"},
+		{"{{.s.x}}", "can't evaluate field x"},
 		{"{{quote .m}}", "quote: "},
 		{"{{indent 500 .s}}", "between 0 and 200"},
 		{"{{index .l 2}}", "item 2 of a list of 2"},
 		{"{{ident \"a;b\"}}", "no name"},
 		{"{{eq .s .n}}", "can not be compared"},
 		{"{{quote}}", "it is used as: quote TEXT"},
-		{"{{.n 1}}", "no function"},
-		{"{{range .s}}{{end}}", "range over a string"},
-		{"{{template \"none\"}}", `"none" is not defined`},
+		{"{{.n 1}}", "not a method but has arguments"},
+		{"{{range .s}}{{end}}", "range can't iterate over s"},
+		{"{{template \"none\"}}", `"none" not defined`},
 		{"{{define \"a\"}}{{template \"a\"}}{{end}}{{template \"a\"}}", "more than 100 deep"},
 		{bomb, "on and on"},
 		{"{{range 1000000}}xxxxxxxxxx{{end}}", "larger than 4 MiB"},
@@ -135,7 +136,7 @@ func TestVariables(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"---\nname: x\n", "no end"}, {"---\nnam: x\n---\nb", "line 2: unknown key nam (name?)"}, {"---\n- x\n---\nb", "a list"},
-		{"---\nname: 1\n---\nb", "must be a string"}, {"---\nname: y\n---\nb", "is called x"}, {"---\nvariables: [a]\n---\nb", "mapping of names"},
+		{"---\nname: 1\n---\nb", "line 2: name: it can not be a number"}, {"---\nname: y\n---\nb", "is called x"}, {"---\nvariables: [a]\n---\nb", "mapping of names"},
 		{"---\nvariables: {a-b: }\n---\nb", "can not name"}, {"---\nvariables: {a: {defult: 1}}\n---\nb", "defult (default?)"},
 		{"---\nvariables: {a: {required: 1}}\n---\nb", "can not be a number"}, {"---\nvariables: {a: {required: true, default: 1}}\n---\nb", "never hold"},
 		{"---\nentry: ../x\n---\nb", "relative"}, {"---\n---\n", "empty"}, {"{{", "x:1"}, {"---\n\n---\n\n{{nope}}", `x:5: function "nope"`},
@@ -249,7 +250,7 @@ func TestCases(t *testing.T) {
 		{"query", "sql", "- {want: [[1], [1, 2]]}", "row 2 has 2 columns"}, {"query", "sql", "- {want: [[1]], tables: {t: {columns: [a], rows: [[1, 2]]}}}", "2 values for 1"},
 		{"other", "python", "[]", "none of"}, {"call", "python", "a: [", "missing"},
 	} {
-		_, err := callCases(&machine{language: c.language}, []any{c.kind, c.text})
+		_, err := readCases(c.kind, c.language, c.text)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v; want %q", c.text, err, c.want)
 		}
@@ -261,6 +262,17 @@ func TestWidth(t *testing.T) {
 		if got := width(s); got != want {
 			t.Errorf("width(%q) = %d, want %d", s, got, want)
 		}
+	}
+}
+
+// TestHarnessSource checks that the harness of Go is formatted source code; the other tools of its language only see it in harness_test.go.
+func TestHarnessSource(t *testing.T) {
+	source, err := builtin.ReadFile("builtin/part/harness.go.tmpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if formatted, err := format.Source(source); err != nil || strings.TrimSpace(string(formatted)) != strings.TrimSpace(string(source)) {
+		t.Errorf("not formatted: %v\n%s", err, formatted)
 	}
 }
 
@@ -354,9 +366,9 @@ func FuzzCases(f *testing.F) {
 	f.Add(`{"defaults": {"timeout": 1}, "cases": [{"want": "x"}]}`, "stdio", "javascript")
 	f.Add("- {tables: {t: [{a: 1}]}, want: [[1]]}", "query", "sql")
 	f.Fuzz(func(_ *testing.T, text, kind, language string) {
-		_, _ = callCases(&machine{language: language}, []any{kind, text})
+		_, _ = readCases(kind, language, text)
 		for _, l := range languageNames() {
-			_, _ = callSnippet(&machine{language: l}, []any{text})
+			_, _ = snippet(l, text)
 		}
 	})
 }

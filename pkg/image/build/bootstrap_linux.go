@@ -91,7 +91,7 @@ func (w *work) command(d *Definition, s *sources) []string {
 		`--aptopt=APT::Install-Recommends "false"`,
 	)
 	if !w.tools.root {
-		// The user that apt downloads as can not reach into somebody's home directory.
+		// The user that apt downloads as can not reach into a home directory.
 		args = append(args, `--aptopt=APT::Sandbox::User "root"`)
 	}
 	for _, c := range s.conf {
@@ -167,7 +167,7 @@ func (f *failure) Error() string { return f.program + ": " + f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
 // environ is what the programs of a build see. Nothing of it gets into the image. SOURCE_DATE_EPOCH is not in it: Python would compile its
-// library so that every import hashes the source anew. Times are settled when the layer is written.
+// library so that every import hashes the source anew. Times are normalised when the layer is written.
 func (w *work) environ() []string {
 	env := []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8", "TZ=UTC", "TERM=dumb",

@@ -4,11 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -70,37 +74,19 @@ func (d *Definition) configuration(l *layer, suite string) ([]byte, error) {
 	labels := d.labels()
 	labels[labelSuite] = suite
 	var packages []string
-	for _, name := range sortedKeys(l.packages) {
+	for _, name := range slices.Sorted(maps.Keys(l.packages)) {
 		packages = append(packages, name+"="+l.packages[name])
 	}
 	labels[labelPackages] = strings.Join(packages, " ")
-	type process struct {
-		User       string            `json:"User"`
-		Env        []string          `json:"Env"`
-		Cmd        []string          `json:"Cmd"`
-		WorkingDir string            `json:"WorkingDir"`
-		Labels     map[string]string `json:"Labels"`
+	diffID, err := v1.NewHash(l.diffID)
+	if err != nil {
+		return nil, err
 	}
-	type rootfs struct {
-		Type    string   `json:"type"`
-		DiffIDs []string `json:"diff_ids"`
-	}
-	type history struct {
-		Created   time.Time `json:"created"`
-		CreatedBy string    `json:"created_by"`
-	}
-	created := l.epoch.UTC()
-	return json.Marshal(struct {
-		Created      time.Time `json:"created"`
-		Architecture string    `json:"architecture"`
-		OS           string    `json:"os"`
-		Config       process   `json:"config"`
-		RootFS       rootfs    `json:"rootfs"`
-		History      []history `json:"history"`
-	}{
-		created, runtime.GOARCH, "linux",
-		process{"1000:1000", d.environ(), d.Cmd, sandbox.WorkspaceDir, labels},
-		rootfs{"layers", []string{l.diffID}},
-		[]history{{created, "sandbox-run image build " + d.Name}},
+	created := v1.Time{Time: l.epoch.UTC()}
+	return json.Marshal(v1.ConfigFile{
+		Created: created, Architecture: runtime.GOARCH, OS: "linux",
+		Config:  v1.Config{User: "1000:1000", Env: d.environ(), Cmd: d.Cmd, WorkingDir: sandbox.WorkspaceDir, Labels: labels},
+		RootFS:  v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{diffID}},
+		History: []v1.History{{Created: created, CreatedBy: "sandbox-run image build " + d.Name}},
 	})
 }

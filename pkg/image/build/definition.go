@@ -54,7 +54,7 @@ func (d *Definition) Reference() string { return Repository + d.Name + ":latest"
 // ErrUnknown is what Lookup wraps when there is no definition of that name.
 var ErrUnknown = errors.New("no such image definition")
 
-// definitions are all that there are, read when first asked for: nobody else pays for it.
+// definitions are all that there are, read at first use: other commands do not pay for it.
 var definitions = sync.OnceValues(func() (map[string]*Definition, error) { return load(images.Files) })
 
 // Names lists what can be built.
@@ -166,11 +166,11 @@ var (
 )
 
 // parse reads one definition.
-func parse(name string, text []byte) (*Definition, error) {
+func parse(name string, source []byte) (*Definition, error) {
 	if !imageName.MatchString(name) {
 		return nil, fmt.Errorf("%q is no name of an image: small letters, digits and dashes", name)
 	}
-	doc, err := yamlite.Decode(text)
+	doc, err := yamlite.Decode(source)
 	if err != nil {
 		return nil, err
 	}
@@ -179,33 +179,17 @@ func parse(name string, text []byte) (*Definition, error) {
 		return nil, fmt.Errorf("%s where a mapping belongs", yamlite.Kind(doc))
 	}
 	d := &Definition{Name: name}
+	settings := map[string]setter{
+		"title": text(&d.Title, sentence), "description": text(&d.Description, sentence),
+		"from": list(&d.From, imageName), "languages": list(&d.Languages, imageName),
+		"debian": list(&d.Debian, packageName), "alpine": list(&d.Alpine, packageName), "alpine_path": list(&d.AlpinePath, directoryName),
+		"exclude": list(&d.Exclude, pattern), "remove": list(&d.Remove, pattern),
+		"env": environment(&d.Env), "cmd": list(&d.Cmd, word),
+	}
 	for _, p := range m {
-		var err error
-		switch p.Key {
-		case "title":
-			d.Title, err = one(p.Value, sentence)
-		case "description":
-			d.Description, err = one(p.Value, sentence)
-		case "from":
-			d.From, err = list(p.Value, imageName)
-		case "languages":
-			d.Languages, err = list(p.Value, imageName)
-		case "debian":
-			d.Debian, err = list(p.Value, packageName)
-		case "alpine":
-			d.Alpine, err = list(p.Value, packageName)
-		case "alpine_path":
-			d.AlpinePath, err = list(p.Value, directoryName)
-		case "exclude":
-			d.Exclude, err = list(p.Value, pattern)
-		case "remove":
-			d.Remove, err = list(p.Value, pattern)
-		case "env":
-			d.Env, err = environment(p.Value)
-		case "cmd":
-			d.Cmd, err = list(p.Value, word)
-		default:
-			err = errors.New("no such setting")
+		set, err := settings[p.Key], errors.New("no such setting")
+		if set != nil {
+			err = set(p.Value)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %s: %w", p.Line, p.Key, err)
@@ -222,50 +206,58 @@ func parse(name string, text []byte) (*Definition, error) {
 	return d, nil
 }
 
-func one(v any, form *regexp.Regexp) (string, error) {
-	s, ok := v.(string)
-	if !ok {
-		return "", fmt.Errorf("it is %s, and must be a text", yamlite.Kind(v))
+// setter stores the value of a setting, if it has the right form.
+type setter func(v any) error
+
+func text(to *string, form *regexp.Regexp) setter {
+	return func(v any) error {
+		s, ok := v.(string)
+		if !ok {
+			return fmt.Errorf("it is %s, and must be a text", yamlite.Kind(v))
+		}
+		if !form.MatchString(s) {
+			return fmt.Errorf("%q is not of the form %s", s, form)
+		}
+		*to = s
+		return nil
 	}
-	if !form.MatchString(s) {
-		return "", fmt.Errorf("%q is not of the form %s", s, form)
-	}
-	return s, nil
 }
 
-func list(v any, form *regexp.Regexp) ([]string, error) {
-	items, ok := v.([]any)
-	if !ok {
-		return nil, fmt.Errorf("it is %s, and must be a list", yamlite.Kind(v))
-	}
-	var all []string
-	for _, item := range items {
-		s, err := one(item, form)
-		if err != nil {
-			return nil, err
+func list(to *[]string, form *regexp.Regexp) setter {
+	return func(v any) error {
+		items, ok := v.([]any)
+		if !ok {
+			return fmt.Errorf("it is %s, and must be a list", yamlite.Kind(v))
 		}
-		all = append(all, s)
+		*to = make([]string, len(items))
+		for i, item := range items {
+			if err := text(&(*to)[i], form)(item); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	return all, nil
 }
 
-func environment(v any) (map[string]string, error) {
-	m, ok := v.(yamlite.Map)
-	if !ok {
-		return nil, fmt.Errorf("it is %s, and must be a mapping", yamlite.Kind(v))
-	}
-	env := map[string]string{}
-	for _, p := range m {
-		if !variable.MatchString(p.Key) || p.Key == "PATH" || p.Key == "LANG" {
-			return nil, fmt.Errorf("%q is no name of a variable, or not one to change", p.Key)
+func environment(to *map[string]string) setter {
+	return func(v any) error {
+		m, ok := v.(yamlite.Map)
+		if !ok {
+			return fmt.Errorf("it is %s, and must be a mapping", yamlite.Kind(v))
 		}
-		s, err := one(p.Value, word)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.Key, err)
+		*to = map[string]string{}
+		for _, p := range m {
+			if !variable.MatchString(p.Key) || p.Key == "PATH" || p.Key == "LANG" {
+				return fmt.Errorf("%q is no name of a variable, or not one to change", p.Key)
+			}
+			var s string
+			if err := text(&s, word)(p.Value); err != nil {
+				return fmt.Errorf("%s: %w", p.Key, err)
+			}
+			(*to)[p.Key] = s
 		}
-		env[p.Key] = s
+		return nil
 	}
-	return env, nil
 }
 
 // dpkgOptions say which files are not installed.

@@ -14,6 +14,6 @@
 // Concurrency. Builds may run side by side, in one process or several.
 //
 // Limits. Linux, with mmdebstrap, apt and unshare (util-linux 2.38); an ordinary user needs a range of subordinate ids. Maintainer scripts of
-// packages run as root of the namespaces, so whoever signs the packages is trusted, as by every installation of them. An
+// packages run as root of the namespaces, so the signers of the packages are trusted, as by every installation of them. An
 // image depends on the versions of its packages, the definition and this program only: not on the time, the machine, or who builds it.
 package build

@@ -3,6 +3,7 @@ package build
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -93,7 +94,7 @@ func (d *Definition) Dockerfile(base Base) (string, error) {
 		}
 	}
 	labels := d.labels()
-	for _, k := range sortedKeys(labels) {
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		line("LABEL %s=%q", k, labels[k])
 	}
 	line("WORKDIR %s", sandbox.WorkspaceDir)
@@ -124,13 +125,4 @@ func (d *Definition) labels() map[string]string {
 		labelName:                              d.Name,
 		labelLanguages:                         strings.Join(d.Languages, ","),
 	}
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

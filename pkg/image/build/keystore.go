@@ -25,21 +25,21 @@ const (
 	storePhrase   = "Mighty Aphrodite"
 )
 
-// settle makes files the same whenever they are made.
-func settle(from io.ReaderAt, entries map[string]*entry, epoch time.Time) error {
+// normalizeKeystore makes the key store the same whenever it is made.
+func normalizeKeystore(from io.ReaderAt, entries map[string]*entry, epoch time.Time) error {
 	return rewrite(from, entries, keystore, func(text []byte) ([]byte, error) {
-		settled, err := settleKeystore(text, epoch)
+		sorted, err := sortKeystore(text, epoch)
 		if err != nil {
 			return text, nil // another kind of store, in a suite that we do not know: it works, and differs from build to build
 		}
-		return settled, nil
+		return sorted, nil
 	})
 }
 
 var errKeystore = errors.New("not a Java key store of trusted certificates")
 
-// settleKeystore puts a store's entries in order, each as of epoch.
-func settleKeystore(text []byte, epoch time.Time) ([]byte, error) {
+// sortKeystore puts a store's entries in order, each as of epoch.
+func sortKeystore(text []byte, epoch time.Time) ([]byte, error) {
 	if len(text) < 12+sha1.Size {
 		return nil, errKeystore
 	}

@@ -35,7 +35,7 @@ type entry struct {
 	text   []byte // its content, where it is ours
 }
 
-// Of what a root holds after installing, all this is of the machine, of the moment, or of use to nobody. A path means what is
+// Of what a root holds after installing, all this is of the machine, of the moment, or of no use. A path means what is
 // below it, and stays itself.
 var (
 	emptied = []string{
@@ -84,7 +84,7 @@ func writeLayer(ctx context.Context, from *os.File, to io.Writer, started, epoch
 	if err := addUser(from, entries); err != nil {
 		return nil, err
 	}
-	if err := settle(from, entries, l.epoch); err != nil {
+	if err := normalizeKeystore(from, entries, l.epoch); err != nil {
 		return nil, err
 	}
 

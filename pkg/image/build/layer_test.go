@@ -243,11 +243,11 @@ func jks(now time.Time, aliases ...string) []byte {
 }
 
 func TestKeystore(t *testing.T) {
-	one, err := settleKeystore(jks(began, "a", "b"), packaged)
+	one, err := sortKeystore(jks(began, "a", "b"), packaged)
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := settleKeystore(jks(newest, "b", "a"), packaged)
+	two, err := sortKeystore(jks(newest, "b", "a"), packaged)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestKeystore(t *testing.T) {
 	bad := jks(began, "a")
 	bad[20]++
 	for _, text := range [][]byte{nil, bad, []byte("PK"), make([]byte, 100)} {
-		if _, err := settleKeystore(text, packaged); err == nil {
+		if _, err := sortKeystore(text, packaged); err == nil {
 			t.Errorf("%q is a key store", text)
 		}
 	}
@@ -287,7 +287,7 @@ func TestKeystoreOfJava(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	settled, err := settleKeystore(text, packaged)
+	settled, err := sortKeystore(text, packaged)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,11 +308,11 @@ func FuzzSettleKeystore(f *testing.F) {
 			body := text[:len(text)-20]
 			text = append(bytes.Clone(body), storeSum(body)...)
 		}
-		settled, err := settleKeystore(text, packaged)
+		settled, err := sortKeystore(text, packaged)
 		if err != nil {
 			return
 		}
-		again, err := settleKeystore(settled, packaged)
+		again, err := sortKeystore(settled, packaged)
 		if err != nil || !bytes.Equal(settled, again) || len(settled) != len(text) {
 			t.Errorf("%v: %x became %x", err, text, settled)
 		}

@@ -33,7 +33,7 @@ const (
 var suiteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,40}$`)
 
 // findSources takes the machine's own sources of Debian packages, where it has any for the suite; others that it has (for Docker, say) are
-// left out, so that an image is Debian's and nobody else's.
+// left out, so that an image has Debian's packages only.
 func findSources(ctx context.Context, t *tools, o Options) (*sources, error) {
 	if o.Suite != "" && !suiteName.MatchString(o.Suite) {
 		return nil, sandbox.Invalid("suite", "%q is no name of a Debian release, like %s", o.Suite, DefaultSuite)
@@ -151,7 +151,7 @@ func parseTargets(text []byte) []target {
 }
 
 // debianRepos picks what belongs to a release of Debian, by the names of its suites: the release, its updates, its security updates. An archive
-// of somebody else's that calls itself the same is shut out by its origin, when packages are chosen.
+// of another origin that calls itself the same is shut out by its origin, when packages are chosen.
 func debianRepos(targets []target, suite string) []repo {
 	var repos []repo
 	base := false

@@ -21,7 +21,7 @@ import (
 
 // What lies in the directory of builds:
 //
-//	lock                 held for moments, by whoever makes or collects works, or changes what follows
+//	lock                 held for moments, by a process that makes or collects works, or changes what follows
 //	packages/*.deb       as they were downloaded and checked by apt
 //	NAME.list            of the image that was built last: digest and file name of each package
 //	work-RANDOM/         a build that is under way: lock, archives/, tmp/, root.tar, layer.tar.gz
@@ -30,8 +30,8 @@ const (
 	packagesName = "packages"
 	listSuffix   = ".list"
 	workPrefix   = "work-"
-	// patience is how long others may take to look at their packages, or to remove what a dead build has left.
-	patience = 10 * time.Minute
+	// lockTimeout is how long others may take to look at their packages, or to remove what a dead build has left.
+	lockTimeout = 10 * time.Minute
 	// removing is how long the end of a build may take: it is not ctx's, which may be cancelled.
 	removing = 2 * time.Minute
 )
@@ -96,7 +96,7 @@ func hold(ctx context.Context, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(lockTimeout); ; {
 		err := userdir.Lock(f, false, time.Second)
 		if err == nil {
 			return f, nil
@@ -108,7 +108,7 @@ func hold(ctx context.Context, dir string) (*os.File, error) {
 	}
 }
 
-// abandoned lists works whose lock nobody holds. The directory's lock is held, so none is just being made.
+// abandoned lists works whose lock is free. The directory's lock is held, so none is just being made.
 func abandoned(dir string) (works []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -126,7 +126,7 @@ func abandoned(dir string) (works []string, err error) {
 			return nil, err
 		default:
 			err := userdir.Lock(lock, false, 0)
-			_ = lock.Close() // nobody else can take it while the directory's is held
+			_ = lock.Close() // no other process can take it while the directory's is held
 			if errors.Is(err, userdir.ErrBusy) {
 				continue
 			}
@@ -224,7 +224,7 @@ func (w *work) sums() (map[string]string, error) {
 	for _, file := range lists {
 		list, err := readList(file)
 		if err != nil {
-			continue // written by somebody else's hand; its packages are downloaded again
+			continue // not written by keep; its packages are downloaded again
 		}
 		for name, sum := range list {
 			all[name] = sum

@@ -2,13 +2,12 @@ package remote
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +23,6 @@ import (
 const (
 	maxRedirects  = 5
 	maxRetryAfter = time.Minute // a registry that wants us gone for longer is told of, not waited for
-	maxErrorBody  = 64 << 10
 )
 
 // reference is an image's name, taken apart.
@@ -77,7 +75,7 @@ func (r reference) String() string {
 type client struct {
 	ref    reference
 	opts   Options
-	gate   *gate
+	egress *egress
 	target name.Repository
 	auth   authn.Authenticator
 	source string // where the credentials are from; empty without any
@@ -101,7 +99,7 @@ func newClient(ctx context.Context, ref reference, opts Options) (*client, error
 		return nil, c.fail("connect", err)
 	}
 	c.target = registry.Repo(ref.repository)
-	if c.gate, err = newGate(ref.host, opts.Insecure, opts.Stall, opts.CertDirs); err != nil {
+	if c.egress, err = newEgress(ref.host, opts.Insecure, opts.Stall, opts.CertDirs); err != nil {
 		return nil, c.fail("connect", err)
 	}
 	if c.auth, c.source, err = credentials(ctx, ref.registry, ref.repository); err != nil {
@@ -118,15 +116,15 @@ func newClient(ctx context.Context, ref reference, opts Options) (*client, error
 	return c, nil
 }
 
-func (c *client) close() { c.gate.close() }
+func (c *client) close() { c.egress.close() }
 
 // login asks the registry how it wants to be talked to, and gets a token if that is how.
 func (c *client) login(ctx context.Context) (http.RoundTripper, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*c.opts.Stall)
 	defer cancel()
-	base := transport.NewUserAgent(c.gate, c.opts.UserAgent)
+	base := transport.NewUserAgent(c.egress, c.opts.UserAgent)
 	session, err := transport.NewWithContext(ctx, c.target.Registry, c.auth, base, []string{c.target.Scope(transport.PullScope)})
-	if failure := c.gate.plainFailure.Load(); failure != nil && errors.Is(err, http.ErrSchemeMismatch) {
+	if failure := c.egress.plainFailure.Load(); failure != nil && errors.Is(err, http.ErrSchemeMismatch) {
 		// Both schemes were tried. That it does not speak HTTPS is no news; what plain HTTP came to is.
 		return nil, tidy(*failure)
 	}
@@ -143,7 +141,7 @@ func (c *client) retry(ctx context.Context, attempt func(context.Context) error)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		wait, again := c.patience(n, err)
+		wait, again := c.nextWait(n, err)
 		if !again || !passing(err) {
 			return err
 		}
@@ -153,8 +151,8 @@ func (c *client) retry(ctx context.Context, attempt func(context.Context) error)
 	}
 }
 
-// patience is how long to wait after the nth failure, and whether to try again at all.
-func (c *client) patience(n int, err error) (time.Duration, bool) {
+// nextWait is how long to wait after the nth failure, and whether to try again at all.
+func (c *client) nextWait(n int, err error) (time.Duration, bool) {
 	if n >= c.opts.Attempts {
 		return 0, false
 	}
@@ -190,10 +188,8 @@ func (c *client) send(ctx context.Context, path string, header http.Header, want
 		if err != nil {
 			return nil, tidy(err)
 		}
-		for _, status := range want {
-			if resp.StatusCode == status {
-				return resp, nil
-			}
+		if slices.Contains(want, resp.StatusCode) {
+			return resp, nil
 		}
 		err = readStatus(resp)
 		resp.Body.Close()
@@ -236,7 +232,7 @@ func (c *client) current() http.RoundTripper {
 	return c.session
 }
 
-// renew logs in again, unless somebody else has since the session was looked up.
+// renew logs in again, unless another goroutine has since the session was looked up.
 func (c *client) renew(ctx context.Context, old http.RoundTripper) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,28 +247,12 @@ func (c *client) renew(ctx context.Context, old http.RoundTripper) error {
 	return nil
 }
 
-// readStatus makes an error of an answer, with the words of the registry.
+// readStatus makes an error of an answer, with the words of the registry if they are short enough to be read.
 func readStatus(resp *http.Response) error {
-	out := &statusError{status: resp.StatusCode, host: resp.Request.URL.Host, retryAfter: retryAfter(resp.Header.Get("Retry-After"))}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-	if err != nil {
-		return out
-	}
-	var said struct {
-		Errors []struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
-		} `json:"errors"`
-	}
-	if json.Unmarshal(body, &said) != nil {
-		return out
-	}
-	var words []string
-	for _, e := range said.Errors {
-		words = append(words, e.Code+": "+e.Message)
-	}
-	out.message = plain(strings.Join(words, "; "))
-	return out
+	status := &statusError{status: resp.StatusCode, host: resp.Request.URL.Host}
+	_ = errors.As(tidy(transport.CheckError(resp)), &status)
+	status.retryAfter = retryAfter(resp.Header.Get("Retry-After"))
+	return status
 }
 
 func retryAfter(header string) time.Duration {

@@ -10,9 +10,9 @@
 //
 //	Pull ─► parseReference ─► credentials ─► login ─► resolve: index ─► manifest ─► configuration
 //	                                                                                      │
-//	     Progress ◄── reporter ◄── blob: Range, retries ◄── Layer.Open(offset) ◄── Store.Add
+//	     Progress ◄── reporter ◄── layer: Range, pauses ◄── Layer.Open(offset), Layer.Retry ◄── Store.Add
 //	                                  │
-//	                                gate ─► network
+//	                                egress ─► network
 //
 // Lifecycle. Everything lives within one call. Connections are closed when it returns. What stays is in the store: the image, the parts of
 // layers that have arrived, and a note of which names were pulled.
@@ -21,7 +21,7 @@
 // kept apart by the store. Options.Progress is called by one goroutine at a time, though Update resolves several images at once. A cancelled context
 // ends a call soon; what has arrived is kept.
 //
-// Limits. A registry is a stranger: it can not make us speak plain HTTP to anything but this machine, nor to addresses further inside than itself;
+// Limits. A registry is not trusted: it can not make us speak plain HTTP to anything but this machine, nor to addresses further inside than itself;
 // it is never given credentials meant for another, manifests and configurations have 4 MiB, an answer has to make progress (Options.Stall), and
 // attempts are counted. Foreign layers, images of schema 1, digests other than SHA-256 and what is not an image are refused. Mirrors are named in the
 // reference, like any other registry.

@@ -187,7 +187,7 @@ func tidy(err error) error {
 	return fmt.Errorf("%s: %w", host, at.Err)
 }
 
-// plain is a stranger's text made fit for a message: one line, nothing that moves a cursor, not long.
+// plain makes untrusted text fit for a message: one line, nothing that moves a cursor, not long.
 func plain(text string) string {
 	const most = 300
 	var b strings.Builder
@@ -258,7 +258,7 @@ func (c *client) hint(err error) string {
 	case errors.As(err, &authority):
 		return fmt.Sprintf("put the certificate of its authority into /etc/docker/certs.d/%s/ca.crt", c.ref.host)
 	case errors.As(err, &wrongName), errors.As(err, &expired):
-		return "ask whoever runs the registry for a valid certificate, and check this machine's clock"
+		return "ask the operator of the registry for a valid certificate, and check this machine's clock"
 	case errors.As(err, &dns):
 		return "check the registry's name and this machine's network; without one, bring the image as a file: sandbox-run image import"
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
@@ -266,7 +266,7 @@ func (c *client) hint(err error) string {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Sprintf("check that a registry listens at %s", c.ref.host)
 	case errors.Is(err, image.ErrInvalid):
-		return "the same image from another registry, and tell whoever runs this one"
+		return "the same image from another registry, and tell the operator of this one"
 	case errors.As(err, &status) && status.status >= 500:
 		return "again later; what has arrived is kept"
 	case mend(err):

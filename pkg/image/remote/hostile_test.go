@@ -413,7 +413,7 @@ func TestAddressesFurtherInside(t *testing.T) {
 	isolate(t)
 	for _, inside := range []int32{zonePublic, zonePrivate, zoneLoopback} {
 		for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]"} { // localhost: a name that resolves to the inside (N4)
-			g, err := newGate("registry.example", false, time.Second, nil)
+			g, err := newEgress("registry.example", false, time.Second, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

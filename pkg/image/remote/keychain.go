@@ -3,7 +3,6 @@ package remote
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,10 +19,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 )
 
-// The credentials of a user are where `docker login` and `podman login` put them. The registry
-// library has a reader of its own (authn.DefaultKeychain), which asks Podman's file only when Docker has
-// none, knows no entries for a part of a registry but the repository itself, and waits for a credential helper for
-// ever. This one asks every file in turn and ends a helper after helperWait.
+// The credentials of a user are in the files that `docker login` and `podman login` write. The registry library has a reader of its own
+// (authn.DefaultKeychain, as of v0.22), which reads Podman's file only if Docker has none and prefers ~/.docker to $DOCKER_CONFIG, finds
+// entries for the registry and the repository but none for the parts between, reads no DOCKER_AUTH_CONFIG, and waits for a credential
+// helper without end. This reader uses the library's entries (authn.AuthConfig), asks every file in turn, and ends a helper after
+// helperWait.
 const (
 	maxCredentials = 1 << 20 // bytes of a file, and of what a helper prints
 
@@ -39,17 +39,9 @@ var helperName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // authFile is the part of config.json and auth.json that has to do with credentials.
 type authFile struct {
-	Auths       map[string]authEntry `json:"auths"`
-	CredHelpers map[string]string    `json:"credHelpers"`
-	CredsStore  string               `json:"credsStore"`
-}
-
-type authEntry struct {
-	Auth          string `json:"auth"`
-	Username      string `json:"username"`
-	Password      string `json:"password"`
-	IdentityToken string `json:"identitytoken"`
-	RegistryToken string `json:"registrytoken"`
+	Auths       map[string]json.RawMessage `json:"auths"` // each is read only if it is looked up: others may be damaged
+	CredHelpers map[string]string          `json:"credHelpers"`
+	CredsStore  string                     `json:"credsStore"`
 }
 
 // credentials looks up what the user has for a repository: the most specific entry of the first
@@ -147,24 +139,25 @@ func readSmall(path string) ([]byte, error) {
 	return data, nil
 }
 
-// parseAuthFile never quotes what it read: it is full of secrets.
-func parseAuthFile(data []byte) (authFile, error) {
-	var file authFile
-	if len(bytes.TrimSpace(data)) == 0 {
-		return file, nil
+func parseAuthFile(data []byte) (file authFile, err error) {
+	if len(bytes.TrimSpace(data)) > 0 {
+		err = decodeSecret(data, &file)
 	}
-	if err := json.Unmarshal(data, &file); err != nil {
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
-			return authFile{}, fmt.Errorf("not JSON at byte %d", syntax.Offset)
-		}
-		var kind *json.UnmarshalTypeError
-		if errors.As(err, &kind) {
-			return authFile{}, fmt.Errorf("field %q has the wrong type", kind.Field)
-		}
-		return authFile{}, errors.New("not the JSON of a Docker configuration")
+	return file, err
+}
+
+// decodeSecret reads JSON. Its errors never quote what it read: it is full of secrets.
+func decodeSecret(data []byte, v any) error {
+	err := json.Unmarshal(data, v)
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("not JSON at byte %d", syntax.Offset)
+	case errors.As(err, &kind):
+		return fmt.Errorf("field %q has the wrong type", kind.Field)
 	}
-	return file, nil
+	return err // of the library, which says what is wrong with base64 and at which byte
 }
 
 // lookup returns nil without an error when the file has nothing for the repository.
@@ -186,12 +179,14 @@ func (f authFile) lookup(ctx context.Context, registry, repository string) (*aut
 			if authKey(key) != scope {
 				continue
 			}
-			auth, err := f.Auths[key].config()
-			if err != nil {
-				return nil, fmt.Errorf("entry %q: %w", key, err)
+			var auth authn.AuthConfig
+			if err := decodeSecret(f.Auths[key], &auth); err != nil {
+				return nil, fmt.Errorf("entry %q: %w; log in again", key, err)
 			}
-			if auth != nil {
-				return auth, nil
+			// Older tools pad the password. An entry is empty when a helper has the secret.
+			auth.Auth, auth.Password = "", strings.TrimRight(auth.Password, "\x00")
+			if auth != (authn.AuthConfig{}) {
+				return &auth, nil
 			}
 		}
 	}
@@ -255,28 +250,6 @@ func helperServer(registry string) string {
 		return hubKey
 	}
 	return registry
-}
-
-func (e authEntry) config() (*authn.AuthConfig, error) {
-	config := authn.AuthConfig{
-		Username: e.Username, Password: e.Password,
-		IdentityToken: e.IdentityToken, RegistryToken: e.RegistryToken,
-	}
-	if e.Auth != "" {
-		pair, err := base64.StdEncoding.DecodeString(e.Auth)
-		if err != nil {
-			return nil, errors.New("field auth is not base64; log in again")
-		}
-		user, password, found := strings.Cut(strings.TrimRight(string(pair), "\x00"), ":")
-		if !found {
-			return nil, errors.New("field auth is not NAME:PASSWORD in base64; log in again")
-		}
-		config.Username, config.Password = user, password
-	}
-	if config == (authn.AuthConfig{}) {
-		return nil, nil // as `docker login` leaves it when a helper has the secret
-	}
-	return &config, nil
 }
 
 // askHelper speaks Docker's credential helper protocol: the server's name on standard input, JSON on

@@ -93,7 +93,7 @@ func (c *client) fetchSmall(ctx context.Context, path string, most int64, header
 	}
 	defer resp.Body.Close()
 	if encoding := resp.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		// Nobody asked for it, and what a small answer unpacks to nobody knows.
+		// It was not asked for, and the size that a small answer unpacks to is unknown.
 		return nil, nil, fmt.Errorf("%w: it came compressed (%s)", ErrInvalid, plain(encoding))
 	}
 	tooLarge := fmt.Errorf("%w: larger than %d bytes", ErrInvalid, most)

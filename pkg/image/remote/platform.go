@@ -105,7 +105,7 @@ func fit(has, want v1.Platform) int {
 	case hasVariant == wantVariant:
 		return 100
 	case wantVariant == "" && want.Variant == "":
-		// Nobody asked for a variant: the lowest is the one that runs everywhere.
+		// No variant was asked for: the lowest is the one that runs everywhere.
 		return 50 - level(hasVariant)
 	case want.Architecture == "arm" && level(hasVariant) < level(wantVariant):
 		return 10 + level(hasVariant) // a 32-bit ARM runs what was made for its predecessors

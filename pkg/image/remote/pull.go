@@ -3,8 +3,6 @@ package remote
 import (
 	"context"
 	"errors"
-	"io"
-	"sync"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -90,6 +88,7 @@ func (r *remoteImage) add(ctx context.Context, store *image.Store) (*image.Image
 		Manifest: r.bytes,
 		Config:   config,
 		Layers:   r.layers(store),
+		Parallel: r.opts.Parallel,
 	})
 	var ours *Error
 	switch {
@@ -105,7 +104,6 @@ func (r *remoteImage) add(ctx context.Context, store *image.Store) (*image.Image
 
 // layers announces the layers and says how each is opened. The store decides which it needs, and in how many goroutines.
 func (r *remoteImage) layers(store *image.Store) []image.Layer {
-	slots := make(chan struct{}, r.opts.Parallel)
 	reports := make([]layerReport, len(r.manifest.Layers))
 	layers := make([]image.Layer, len(r.manifest.Layers))
 	first := map[string]int{} // a layer may occur twice, and is fetched once
@@ -117,70 +115,9 @@ func (r *remoteImage) layers(store *image.Store) []image.Layer {
 		} else {
 			first[digest] = i
 		}
-		layers[i] = image.Layer{
-			Digest: digest, MediaType: string(l.MediaType), Size: l.Size,
-			Open: (&layer{image: r, slots: slots, index: i, desc: l}).open,
-		}
+		from := &layer{image: r, index: i, desc: l}
+		layers[i] = image.Layer{Digest: digest, MediaType: string(l.MediaType), Size: l.Size, Open: from.open, Retry: from.retry}
 	}
 	r.report.announce(r.digest, reports)
 	return layers
-}
-
-// layer is a layer on its way. The store opens it again when it was cut; once it was given up here, that is final.
-type layer struct {
-	image *remoteImage
-	slots chan struct{} // one for each download that may run
-	index int
-	desc  v1.Descriptor
-
-	mu     sync.Mutex
-	failed error
-}
-
-// open waits for its turn; closing the reader is the next one's.
-func (l *layer) open(ctx context.Context, offset int64) (io.ReadCloser, error) {
-	l.mu.Lock()
-	failed := l.failed
-	l.mu.Unlock()
-	if failed != nil {
-		return nil, failed
-	}
-	select {
-	case l.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	note := func(state State, done int64, reason string, wait time.Duration) {
-		l.image.report.layer(l.index, state, done, reason, wait)
-	}
-	b, err := l.image.openBlob(ctx, l.desc.Digest.String(), l.desc.Size, offset, note)
-	if err != nil {
-		<-l.slots
-		return nil, err
-	}
-	return &download{blob: b, layer: l}, nil
-}
-
-// download is one reading of a layer. It gives its slot back when it is closed.
-type download struct {
-	blob  *blob
-	layer *layer
-	once  sync.Once
-}
-
-func (d *download) Read(p []byte) (int, error) {
-	n, err := d.blob.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		d.layer.mu.Lock()
-		d.layer.failed = err
-		d.layer.mu.Unlock()
-	}
-	return n, err
-}
-
-// Close may be called twice, and while somebody reads.
-func (d *download) Close() error {
-	err := d.blob.Close()
-	d.once.Do(func() { <-d.layer.slots })
-	return err
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
-// pulled is what is remembered of a pull, so that Update asks registries for their own names only. Anybody may publish an image
-// under the name of one that was built here; without this, updating would fetch it. One file a name in the store's directory
+// pulled is what is remembered of a pull, so that Update asks registries for their own names only. Any user of a registry may publish an
+// image under the name of one that was built here; without this, updating would fetch it. One file a name in the store's directory
 // "pulled"; it counts as long as the name still stands for the image that was pulled.
 type pulled struct {
 	Name     string    `json:"name"`   // normalised
@@ -33,7 +33,7 @@ func recordPath(store *image.Store, name string) string {
 	return filepath.Join(recordDir(store), hex.EncodeToString(sum[:16])+".json")
 }
 
-// remember writes a record; whoever reads meanwhile sees the old or the new one.
+// remember writes a record; a reader sees the old or the new one.
 func remember(store *image.Store, p pulled) error {
 	data, err := json.Marshal(p)
 	if err != nil {

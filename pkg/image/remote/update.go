@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
@@ -50,9 +51,15 @@ func Update(ctx context.Context, store *image.Store, refs []string, opts Options
 	}
 	changes := make([]Change, len(records))
 	found := make([]*remoteImage, len(records))
-	each(len(records), checks, func(i int) {
-		changes[i], found[i] = check(ctx, records[i], opts)
-	})
+	var checking errgroup.Group
+	checking.SetLimit(checks)
+	for i := range records {
+		checking.Go(func() error {
+			changes[i], found[i] = check(ctx, records[i], opts)
+			return nil
+		})
+	}
+	_ = checking.Wait() // what fails is in the changes
 	for i, r := range found {
 		if r == nil {
 			continue
@@ -128,18 +135,4 @@ func check(ctx context.Context, record pulled, opts Options) (Change, *remoteIma
 func (c Change) failed(err error) Change {
 	c.Outcome, c.Err, c.Message = NotDone, err, err.Error()
 	return c
-}
-
-// each calls f for 0 to n-1, a few at a time.
-func each(n, parallel int, f func(int)) {
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, parallel)
-	for i := range n {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			f(i)
-		})
-	}
-	wg.Wait()
 }

@@ -1,3 +1,22 @@
+import java.io.File;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.lang.reflect.Array;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
+import java.lang.reflect.ParameterizedType;
+import java.lang.reflect.Type;
+import java.math.BigDecimal;
+import java.math.BigInteger;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.*;
+import java.util.concurrent.TimeUnit;
+
+/** Runs the snippet against cases, which the template puts into SandboxHarnessCases. */
+public class SandboxHarness {
   static final int MOST_LINES = 200;
 
   // JSON: null, Boolean, BigDecimal, String, List and Map. The text was written by the harness's
@@ -203,9 +222,9 @@
 
   /** The method: of the named class (Solution.solve), or of the first that has it. */
   static Method method() throws ReflectiveOperationException {
-    int dot = FUNCTION.lastIndexOf('.');
-    String name = FUNCTION.substring(dot + 1), owner = dot < 0 ? "" : FUNCTION.substring(0, dot);
-    for (String className : CLASSES) {
+    int dot = SandboxHarnessCases.FUNCTION.lastIndexOf('.');
+    String name = SandboxHarnessCases.FUNCTION.substring(dot + 1), owner = dot < 0 ? "" : SandboxHarnessCases.FUNCTION.substring(0, dot);
+    for (String className : SandboxHarnessCases.CLASSES) {
       if (!owner.isEmpty() && !className.equals(owner) && !className.endsWith("." + owner)) continue;
       for (Method m : Class.forName(className).getDeclaredMethods())
         if (m.getName().equals(name) && !m.isSynthetic()) {
@@ -213,7 +232,7 @@
           return m;
         }
     }
-    throw new NoSuchMethodException("the snippet has no method " + FUNCTION);
+    throw new NoSuchMethodException("the snippet has no method " + SandboxHarnessCases.FUNCTION);
   }
 
   static Object owner(Method m) throws ReflectiveOperationException {
@@ -270,7 +289,7 @@
     Files.writeString(in.toPath(), (String) test.get("stdin"));
     List<String> command = new ArrayList<>(List.of(System.getProperty("java.home") + "/bin/java", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"));
     command.addAll(List.of("-cp", System.getProperty("java.class.path"), "SandboxHarness"));
-    if (KIND.equals("stdio")) for (Object arg : (List<?>) test.get("args")) command.add((String) arg);
+    if (SandboxHarnessCases.KIND.equals("stdio")) for (Object arg : (List<?>) test.get("args")) command.add((String) arg);
     ProcessBuilder builder = new ProcessBuilder(command).redirectInput(in).redirectOutput(out).redirectError(err);
     builder.environment().put("SANDBOX_CASE", String.valueOf(number));
     builder.environment().put("SANDBOX_RESULT", result.toString());
@@ -282,7 +301,7 @@
     String stdout = read(out), stderr = read(err);
     int code = process.exitValue();
     if (!ended) return new String[] {"timed out after " + limit + " ms", null, stdout, stderr};
-    if (KIND.equals("call")) {
+    if (SandboxHarnessCases.KIND.equals("call")) {
       if (!Files.exists(result)) return new String[] {"exited with code " + code + " before the function returned", null, stdout, stderr};
       String[] report = Files.readString(result).split("\n", 2);
       if (report[0].equals("pass")) return new String[] {"", null, "", ""};
@@ -345,11 +364,11 @@
   }
 
   public static void main(String[] args) throws Throwable {
-    text = CASES;
+    text = SandboxHarnessCases.CASES;
     List<?> cases = (List<?>) value();
     String number = System.getenv("SANDBOX_CASE");
     if (number != null) {
-      if (KIND.equals("call")) child((Map<?, ?>) cases.get(Integer.parseInt(number)), System.getenv("SANDBOX_RESULT"));
+      if (SandboxHarnessCases.KIND.equals("call")) child((Map<?, ?>) cases.get(Integer.parseInt(number)), System.getenv("SANDBOX_RESULT"));
       Method m = method();
       try {
         m.invoke(owner(m), m.getParameterCount() == 0 ? new Object[0] : new Object[] {args});
@@ -388,3 +407,4 @@
     System.exit(failed == 0 ? 0 : 1);
   }
 }
+

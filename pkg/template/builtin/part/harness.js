@@ -1,3 +1,10 @@
+// Runs the snippet against cases. KIND, FUNCTION, SNIPPET, CASES, PROGRAM and load come from the template.
+import { spawn } from "node:child_process"
+import * as fs from "node:fs"
+import { createRequire } from "node:module"
+import * as os from "node:os"
+import * as path from "node:path"
+import { pathToFileURL } from "node:url"
 
 const MOST_BYTES = 8 << 20
 const MOST_LINES = 200

@@ -1,3 +1,6 @@
+// Runs snippet.rs against cases. The module snippet, KIND and CASES come from the template.
+#![allow(dead_code, unused)]
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Write as _;
 use std::fs;
@@ -588,3 +591,4 @@ fn main() -> ExitCode {
     println!("{}", details.join("\n"));
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
+

@@ -1,3 +1,5 @@
+# Runs the function run_case on each case of all_cases; both come from the template, and so do heading and wanted.
+# shellcheck shell=bash disable=SC2154,SC2178,SC2128 # functions share names of local variables
 work=${TMPDIR:-/tmp}/cases-$$
 passed=0 failed=0 details='' last='the table'
 exec {pause}<> <(:) # nothing ever comes from there: to wait without a program that sleeps

@@ -23,7 +23,7 @@ const (
 	leastRate   = 256 // bytes per second below which a connection is called stalled
 )
 
-// gate is the one way out to the network. Whatever the layers above it were talked into (a redirect,
+// egress is the one way out to the network. Whatever the layers above it were talked into (a redirect,
 // a token server's address, a fallback to http://), it passes only
 //
 //	https to the registry                   home    any address: the user named it
@@ -31,7 +31,7 @@ const (
 //	http  with Insecure, loopback only      plain   the dialled address is checked, not the name
 //
 // and it ends what stalls, and what does not end.
-type gate struct {
+type egress struct {
 	registry string // host[:port]
 	insecure bool
 	stall    time.Duration
@@ -84,8 +84,8 @@ func zone(addr netip.Addr) int32 {
 	return zonePublic
 }
 
-func newGate(registry string, insecure bool, stall time.Duration, certDirs []string) (*gate, error) {
-	g := &gate{registry: registry, insecure: insecure, stall: stall}
+func newEgress(registry string, insecure bool, stall time.Duration, certDirs []string) (*egress, error) {
+	g := &egress{registry: registry, insecure: insecure, stall: stall}
 	trust, err := trustOf(registry, certDirs)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func newGate(registry string, insecure bool, stall time.Duration, certDirs []str
 	return g, nil
 }
 
-func (g *gate) transport(check func(addr netip.Addr) error) *http.Transport {
+func (g *egress) transport(check func(addr netip.Addr) error) *http.Transport {
 	dialer := &net.Dialer{Timeout: connectWait, KeepAlive: 30 * time.Second}
 	dialer.Control = func(_, address string, _ syscall.RawConn) error {
 		host, err := netip.ParseAddrPort(address)
@@ -126,7 +126,7 @@ func (g *gate) transport(check func(addr netip.Addr) error) *http.Transport {
 }
 
 // arrive notes how far inside the registry is.
-func (g *gate) arrive(z int32) {
+func (g *egress) arrive(z int32) {
 	if z == zoneNever {
 		return
 	}
@@ -135,7 +135,7 @@ func (g *gate) arrive(z int32) {
 }
 
 // stayOut keeps a registry from sending us to places that it could not reach itself.
-func (g *gate) stayOut(addr netip.Addr) error {
+func (g *egress) stayOut(addr netip.Addr) error {
 	if z := zone(addr); z > g.inside.Load() {
 		return fmt.Errorf("%w: the registry sends us to %s, an address of this machine or its network", ErrInvalid, addr)
 	}
@@ -149,14 +149,14 @@ func onlyLoopback(addr netip.Addr) error {
 	return nil
 }
 
-func (g *gate) close() {
+func (g *egress) close() {
 	for _, t := range []*http.Transport{g.home, g.abroad, g.plain} {
 		t.CloseIdleConnections()
 	}
 }
 
 // choose returns the transport a request may use.
-func (g *gate) choose(req *http.Request) (*http.Transport, error) {
+func (g *egress) choose(req *http.Request) (*http.Transport, error) {
 	host := req.URL.Host
 	switch req.URL.Scheme {
 	case "https":
@@ -195,7 +195,7 @@ func loopbackName(host string) bool {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
+func (g *egress) RoundTrip(req *http.Request) (*http.Response, error) {
 	via, err := g.choose(req)
 	if err != nil {
 		return nil, err
