@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -155,7 +156,7 @@ func closeFiles(files []sandbox.File) {
 
 // get returns an entry's files, open. One that is damaged is no entry.
 func (c *Cache) get(key string) ([]sandbox.File, bool) {
-	if othersWrite(c.Dir) != nil {
+	if prepared.CheckOwned(c.Dir) != nil {
 		return nil, false // whoever would keep something says why
 	}
 	dir := c.dir(key)
@@ -170,7 +171,7 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	var files []sandbox.File
 	for i, f := range m.Files {
 		// Opened now: another process may remove the entry at any time.
-		content, err := openPlain(filepath.Join(dir, strconv.Itoa(i)))
+		content, err := prepared.OpenRegular(filepath.Join(dir, strconv.Itoa(i)))
 		if err != nil {
 			closeFiles(files)
 			return nil, false
@@ -190,7 +191,7 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 const maxManifest = 4 << 20
 
 func readManifestFile(name string) ([]byte, error) {
-	f, err := openPlain(name)
+	f, err := prepared.OpenRegular(name)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +212,7 @@ func (c *Cache) begin(key string) (*entry, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := othersWrite(c.Dir); err != nil {
+	if err := prepared.CheckOwned(c.Dir); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp(c.Dir, "new-")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -101,19 +102,8 @@ func (c *CodeExecutor) Execute(ctx context.Context, req ExecutionRequest) (*Exec
 	}
 	return &ExecutionResult{
 		Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()), ExitCode: sandbox.CLICode(r.Verdict, r.Exit),
-		ExecutionTime: r.Metrics.WallTime.Duration(), Error: failure(&r.Result), Notes: r.Notes,
+		ExecutionTime: r.Metrics.WallTime.Duration(), Error: language.VerdictError(&r.Result), Notes: r.Notes,
 	}, nil
-}
-
-// failure puts a verdict into words.
-func failure(r *sandbox.Result) error {
-	if r.Success() {
-		return nil
-	}
-	if r.Exit.Signal != 0 {
-		return fmt.Errorf("%s (%s)", r.Verdict, sandbox.SignalName(r.Exit.Signal))
-	}
-	return fmt.Errorf("%s (exit code %d)", r.Verdict, r.Exit.Code)
 }
 
 // SandboxConfig is how a command is run by ExecuteCommand. What is zero has the default beside it.
@@ -170,7 +160,7 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 		if err != nil {
 			return nil, err
 		}
-		defer img.release() // the sandbox is gone by then
+		defer img.Close() // the sandbox is gone by then
 		said = img.Apply(&spec)
 	}
 	id, err := c.manager.Create(ctx, spec)
@@ -197,7 +187,7 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 	const mb = float64(sandbox.MiB)
 	return &CommandResult{
 		ExitCode: sandbox.CLICode(r.Verdict, r.Exit), Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()),
-		Duration: r.Metrics.WallTime.Duration(), Error: failure(r), Notes: r.Notes,
+		Duration: r.Metrics.WallTime.Duration(), Error: language.VerdictError(r), Notes: r.Notes,
 		ResourceUsage: ResourceStats{
 			CPUUsagePercent: r.Metrics.CPUPercent, MemoryUsageMB: float64(r.Metrics.MemoryPeak) / mb, MaxMemoryMB: float64(r.Limits.Memory) / mb,
 		},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -41,13 +42,13 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	}
 	defer closeFiles(made)
 	x.planned = x.plan
-	if x.plan.prepare != nil {
+	if x.plan.Prepare != nil {
 		changed := *x.plan
 		changed.Phases = slices.Clone(x.plan.Phases)
 		phases = changed.Phases[len(changed.Phases)-len(phases):]
 		compiling := slices.ContainsFunc(phases, func(p Phase) bool { return p.Process.Phase == PhaseCompile })
 		x.plan = &changed
-		release, err := x.plan.prepare(ctx, x.plan, compiling, x.e.opts.OnPrepare)
+		release, err := x.plan.Prepare(ctx, &x.plan.Plan, compiling, x.e.opts.OnPrepare)
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +56,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	}
 	defer x.awaitKept()
 	spec := x.plan.Spec
-	spec.Ahead = x.ahead(phases)
+	spec.Ahead = x.prestarted(phases)
 	if x.id, err = m.Create(ctx, spec); err != nil {
 		return nil, err
 	}
@@ -213,9 +214,6 @@ func (x *execution) note(notes ...string) {
 	}
 }
 
-// kitFailed is how the kit ends when it is to blame itself.
-const kitFailed = 70
-
 // judge refines the sandbox's verdict by what only a language knows.
 func (x *execution) judge(ctx context.Context, p *Phase) error {
 	r := &x.out.Result
@@ -224,8 +222,8 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	case (failed || r.Verdict == sandbox.VerdictSignaled) && p.OutOfMemory != nil && p.OutOfMemory(r):
 		r.Verdict = sandbox.VerdictMemoryLimit
 	case !failed:
-	case r.Exit.Code == kitFailed && (p.Process.Args[0] == kitInside || p.Process.Args[0] == kitCopied):
-		return errKit(p.Process.Phase, r.Stderr.Edges(sandbox.OutputMemory))
+	case r.Exit.Code == language.KitFailed && (p.Process.Args[0] == language.KitPath || p.Process.Args[0] == language.KitCopy):
+		return language.KitError(p.Process.Phase, r.Stderr.Edges(sandbox.OutputMemory))
 	case p.Process.Phase == PhaseCompile && x.overCap():
 		r.Verdict = sandbox.VerdictDiskLimit
 		r.Violations = append(r.Violations, x.plan.Spec.OverCap())

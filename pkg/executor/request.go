@@ -1,20 +1,10 @@
 package executor
 
 import (
-	"encoding/base64"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
-	"math"
-	"path"
-	"slices"
-	"strconv"
-	"strings"
 	"syscall"
-	"unicode/utf8"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/template"
 )
@@ -88,182 +78,11 @@ type Policy struct {
 	Labels       map[string]string
 }
 
-// LanguageOptions are what only some languages understand. Giving one to a language that does not is an error.
-type LanguageOptions struct {
-	Commands      []string // shell: the only programs there are
-	ForbidImports []string // python: refuse a program whose syntax tree imports these
-	Release       bool     // rust: optimise
-	Edition       string   // rust
-	Test          bool     // go, rust: run the tests even if there is a main
-	Setup         []string // sql, postgres: files to run first
-}
+// LanguageOptions are settings that only some languages understand. Giving one to a language that does not is an error.
+type LanguageOptions = language.Options
 
 // File is one file of a program.
-type File struct {
-	Path string
-	Mode fs.FileMode // permission bits; 0 is 0644
-	Data []byte
-	Open func() (io.ReadCloser, error) // where Data is nil
-}
-
-type fileJSON struct {
-	Path     string `json:"path"`
-	Content  string `json:"content"`
-	Encoding string `json:"encoding,omitempty"` // "base64"; text without
-	Mode     string `json:"mode,omitempty"`     // octal
-}
-
-// MarshalJSON writes text as it is, and everything else as base64.
-func (f File) MarshalJSON() ([]byte, error) {
-	data, err := f.content()
-	if err != nil {
-		return nil, err
-	}
-	j := fileJSON{Path: f.Path, Content: string(data)}
-	if !utf8.Valid(data) {
-		j.Content, j.Encoding = base64.StdEncoding.EncodeToString(data), "base64"
-	}
-	if f.Mode != 0 {
-		j.Mode = fmt.Sprintf("%04o", f.Mode.Perm())
-	}
-	return json.Marshal(j)
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (f *File) UnmarshalJSON(b []byte) error {
-	var j fileJSON
-	if err := json.Unmarshal(b, &j); err != nil {
-		return err
-	}
-	*f = File{Path: j.Path, Data: []byte(j.Content)}
-	switch j.Encoding {
-	case "", "text", "utf-8":
-	case "base64":
-		data, err := base64.StdEncoding.DecodeString(j.Content)
-		if err != nil {
-			return sandbox.Invalid("files", "%q: %w", j.Path, err)
-		}
-		f.Data = data
-	default:
-		return sandbox.Invalid("files", "%q: unknown encoding %q; one of text, base64", j.Path, j.Encoding)
-	}
-	if j.Mode != "" {
-		mode, err := strconv.ParseUint(j.Mode, 8, 32)
-		if err != nil || fs.FileMode(mode)&^fs.ModePerm != 0 {
-			return sandbox.Invalid("files", "%q: mode %q is not octal permission bits", j.Path, j.Mode)
-		}
-		f.Mode = fs.FileMode(mode)
-	}
-	return nil
-}
-
-// content is the whole of the file.
-func (f File) content() ([]byte, error) { return f.head(math.MaxInt64) }
-
-// head is at most that much of its beginning.
-func (f File) head(most int64) ([]byte, error) {
-	if f.Open == nil {
-		return f.Data[:min(int64(len(f.Data)), most)], nil
-	}
-	r, err := f.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, most))
-}
-
-// maxFiles bounds a tree; the disk limit bounds its size.
-const maxFiles = 50_000
-
-// checkNames refuses names that could mean another place than they say (A7).
-func checkNames(field string, files []File) error {
-	if len(files) > maxFiles {
-		return sandbox.Invalid(field, "%d files; the most is %d", len(files), maxFiles)
-	}
-	seen := make(map[string]bool, len(files))
-	for _, f := range files {
-		if err := checkName(field, f.Path); err != nil {
-			return err
-		}
-		if seen[f.Path] {
-			return sandbox.Invalid(field, "two files are called %q", f.Path)
-		}
-		seen[f.Path] = true
-	}
-	// A file that is also a directory of another.
-	for _, f := range files {
-		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
-			if seen[dir] {
-				return sandbox.Invalid(field, "%q is a file, and a directory of %q", dir, f.Path)
-			}
-		}
-	}
-	return nil
-}
-
-func checkName(field, p string) error {
-	switch {
-	case p == "":
-		return sandbox.Invalid(field, "a file has no name")
-	case strings.ContainsRune(p, 0):
-		return sandbox.Invalid(field, "name %q contains a NUL byte", p)
-	case len(p) > 3800: // with the directory it goes to, a path of the kernel's length
-		return sandbox.Invalid(field, "name %.40q… is %d bytes long; the most is 3800", p, len(p))
-	case path.IsAbs(p), !fs.ValidPath(p), p == ".":
-		return sandbox.Invalid(field, "name %q is not relative and in its shortest form, without . and ..", p)
-	}
-	for _, part := range strings.Split(p, "/") {
-		if len(part) > 255 {
-			return sandbox.Invalid(field, "name %.40q… has a part of %d bytes; the most is 255", p, len(part))
-		}
-	}
-	return nil
-}
-
-// find returns the file of that path.
-func find(files []File, p string) *File {
-	i := slices.IndexFunc(files, func(f File) bool { return f.Path == p })
-	if i < 0 {
-		return nil
-	}
-	return &files[i]
-}
-
-// understands refuses options that the language would ignore: a restriction that is not kept must not be accepted.
-func (l *Language) understands(o LanguageOptions) error {
-	for _, opt := range []struct {
-		name  string
-		given bool
-	}{
-		{"commands", len(o.Commands) > 0}, {"forbid-imports", len(o.ForbidImports) > 0}, {"release", o.Release},
-		{"edition", o.Edition != ""}, {"test", o.Test}, {"setup", len(o.Setup) > 0},
-	} {
-		if opt.given && !slices.Contains(l.Options, opt.name) {
-			return sandbox.Invalid(opt.name, "%s has no such option", l.Title)
-		}
-	}
-	return nil
-}
-
-func errNoKit(language string) error {
-	return &sandbox.Error{
-		Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", language),
-		Hint: "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
-	}
-}
-
-// errKit is what kept the kit from doing its work, as it says it.
-func errKit(op string, stderr []byte) error {
-	said := strings.TrimSpace(string(stderr))
-	if strings.Contains(said, "could not map anonymous shared memory") {
-		return &sandbox.Error{
-			Op: op, Kind: sandbox.ErrUnsupported, Err: errors.New("a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)"),
-			Hint: "sandbox-run doctor, which says how to have cgroups",
-		}
-	}
-	return &sandbox.Error{Op: op, Err: errors.New(said)}
-}
+type File = language.File
 
 // Weight is what a run counts for where it is decided how many there may be at a time.
 type Weight struct {
@@ -289,7 +108,7 @@ func (e *Executor) Weight(req Request) Weight {
 	if l, err := e.lookUp(req.Language); err == nil && req.Language != "" {
 		lang = l
 	} else if j, err := e.newJob(&req); err == nil {
-		lang = j.lang // of a request that is wrong, whoever runs it says so
+		lang = j.Language // of a request that is wrong, the run says so
 	}
 	m := e.manager.Machine()
 	run, _ := lang.Limits.Or(sandbox.DefaultLimits()).Clamp(m)

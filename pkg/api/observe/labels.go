@@ -42,8 +42,6 @@ const (
 )
 
 var (
-	builtinLanguages = []string{"go", "java", "javascript", "postgres", "python", "rust", "shell", "sql", "typescript"}
-
 	verdicts = newSet(
 		sandbox.VerdictOK, sandbox.VerdictNonzeroExit, sandbox.VerdictSignaled, sandbox.VerdictCompileError, sandbox.VerdictTimeLimit,
 		sandbox.VerdictCPULimit, sandbox.VerdictMemoryLimit, sandbox.VerdictDiskLimit, sandbox.VerdictOutputLimit,

@@ -1,0 +1,67 @@
+package prepared
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+)
+
+// File writes a file of ours, such as a driver, where sandboxes can be shown it, and returns its path; "" where that fails. It is a file of the host, not of the
+// scratch: threads and later phases may open it again.
+func (s *Store) File(name string, text []byte) string {
+	s.filesMu.Lock()
+	defer s.filesMu.Unlock()
+	if file, ok := s.files[name]; ok {
+		if _, err := os.Stat(file); err == nil {
+			return file
+		}
+	}
+	file, err := writeFile(s.Dir(), name, text)
+	if err != nil {
+		return "" // the program starts cold
+	}
+	if s.files == nil {
+		s.files = map[string]string{}
+	}
+	s.files[name] = file
+	return file
+}
+
+// writeFile makes the file, named after its content. Any number of processes may do so at once.
+func writeFile(dir, name string, text []byte) (string, error) {
+	if dir == "" {
+		return "", os.ErrNotExist
+	}
+	dir = filepath.Join(dir, "drivers")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if err := CheckOwned(dir); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	file := filepath.Join(dir, hex.EncodeToString(sum[:8])+"-"+name)
+	if there, err := OpenRegular(file); err == nil {
+		defer there.Close()
+		if st, err := there.Stat(); err == nil && st.Size() == int64(len(text)) {
+			return file, nil
+		}
+	}
+	temporary, err := os.CreateTemp(dir, "new-")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(temporary.Name()) // renamed by then
+	_, err = temporary.Write(text)
+	if err == nil {
+		err = temporary.Chmod(0o644) // the sandbox's user is another one
+	}
+	if closed := temporary.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return "", err
+	}
+	return file, os.Rename(temporary.Name(), file)
+}
