@@ -66,7 +66,8 @@ func newEngine(ctx context.Context, s *operator.Settings, b sandbox.Backend, cho
 	e.manager = sandbox.NewManager(e.backend, sandbox.Options{Chosen: chosen})
 	var err error
 	if e.Executor, err = app.NewExecutor(e.manager, app.Engine{
-		Audit: trail, Door: audit.DoorAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: guard.Owner, OnPreparationFailure: e.logFailure,
+		Audit: trail, Door: audit.DoorAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: guard.Owner,
+		OnPreparationFailure: e.logFailure,
 	}); err != nil {
 		return nil, errors.Join(err, e.close())
 	}

@@ -32,7 +32,7 @@ const (
 	defaultCacheLimit = 1 * sandbox.GiB
 	maxCachedFiles    = 256 // each is open while it is put into a sandbox
 	manifestName      = "manifest.json"
-	// abandoned is how old an entry under way is before somebody removes it.
+	// abandoned is how old an entry under way is before it is removed.
 	abandoned = time.Hour
 	// addedName is a file that grows with what is added; see grew.
 	addedName = "added"
@@ -45,7 +45,7 @@ func (c *Cache) limit() sandbox.Size {
 	return c.Limit
 }
 
-// slack is how much may be added before somebody looks at the whole again, which costs more than most compilers' products
+// slack is how much may be added before the whole is looked at again, which costs more than most compilers' products
 // do: every entry is looked at. So much is kept free, and the limit holds in between.
 func (c *Cache) slack() sandbox.Size { return c.limit() / 32 }
 
@@ -157,7 +157,7 @@ func closeFiles(files []sandbox.File) {
 // get returns an entry's files, open. One that is damaged is no entry.
 func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	if prepared.CheckOwned(c.Dir) != nil {
-		return nil, false // whoever would keep something says why
+		return nil, false // adding an entry reports why
 	}
 	dir := c.dir(key)
 	text, err := readManifestFile(filepath.Join(dir, manifestName))
@@ -273,7 +273,7 @@ func (e *entry) commit() error {
 	return e.c.grew(size)
 }
 
-// grew counts what was added since somebody last looked at the whole: a byte in a file for each part of the slack that was begun.
+// grew counts what was added since the whole was last looked at: a byte in a file for each part of the slack that was begun.
 // Appending needs no lock, however many processes do it. It trims when the slack is used up.
 func (c *Cache) grew(size int64) error {
 	f, err := os.OpenFile(filepath.Join(c.Dir, addedName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)

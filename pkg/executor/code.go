@@ -19,9 +19,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// CodeExecutor is the engine with everything chosen: the default backend, the machine's toolchains, no cache, and the user's own
-// images and audit log (where there is one to write to; SANDBOX_RUN_AUDIT_LOG names another, or is off). It is for programs that want one line;
-// New is for those that want to choose. It opens its backend when it is first needed, and Close gives it back.
+// CodeExecutor is the engine with everything chosen: the default backend, the machine's toolchains, no cache, and the user's own images
+// and audit log (where there is one to write to; SANDBOX_RUN_AUDIT_LOG names another, or is off). It is for programs that want one
+// line; New is for those that want to choose. It opens its backend when it is first needed, and Close gives it back.
 type CodeExecutor struct {
 	timeout time.Duration
 
@@ -59,7 +59,7 @@ func (c *CodeExecutor) ready() error {
 		if c.backend, c.err = openDefault(); c.err == nil {
 			c.manager = sandbox.NewManager(c.backend, sandbox.Options{})
 			c.log, c.err = userLog()
-			kit, _ := kitpath.Find() // who needs it says what to do when it is missing
+			kit, _ := kitpath.Find() // a language that needs it says what to do when it is missing
 			c.engine = New(c.manager, Options{Kit: kit, Audit: c.log, Door: audit.DoorLibrary, Images: StoredImages(userImages)})
 		}
 	})
@@ -74,7 +74,7 @@ func userLog() (*audit.Log, error) {
 	}
 	log, err := audit.Open(path, audit.Options{})
 	if err != nil && path == "" {
-		return nil, nil // nobody's home
+		return nil, nil // a user without a home
 	}
 	return log, err
 }

@@ -258,7 +258,7 @@ func (c *custom) complete(l *Language) error {
 		return errors.New("it names no program")
 	}
 	if len(c.compile) > 0 {
-		l.Working = 512 * sandbox.MiB // nobody knows
+		l.Working = 512 * sandbox.MiB // a guess
 	}
 	var err error
 	if l.Toolchain, err = c.toolchain.Description(); err != nil {

@@ -19,7 +19,7 @@ type execution struct {
 	e    *Executor
 	req  *Request
 	plan *Plan
-	// planned is the plan before it was prepared: what is asked of the cache and what is given to it have one key.
+	// planned is the plan before it was prepared: a look-up in the cache and an entry have one key.
 	planned *Plan
 	// contents is the digest of the plan's files before they were put into the sandbox; "" where nothing is cached.
 	contents string
@@ -104,8 +104,8 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	return &x.out, nil
 }
 
-// put puts the files into the sandbox that the first phase finds. Compilers never see the inputs: what they make is kept for whoever
-// has the same program, and must not tell of somebody's inputs (D8).
+// put puts the files of the first phase into the sandbox. Compilers never see the inputs: their products are cached for every caller
+// that has the same program, and must not reveal inputs (D8).
 func (x *execution) put(ctx context.Context, phases []Phase, made []sandbox.File) error {
 	files := x.plan.Files
 	if phases[0].Process.Phase != PhaseRun {
@@ -137,15 +137,15 @@ func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) 
 	return phases, made, nil
 }
 
-// cacheable reports whether a phase's products are those of what the key covers. A volume is before the compiler's eyes too, and nobody
-// knows what is in it.
+// cacheable reports whether a phase's products depend on nothing but what the key covers. The compiler also sees volumes, whose content
+// is unknown.
 func (x *execution) cacheable(p *Phase) bool {
-	nameless := x.plan.Spec.Root.From != sandbox.ImageRef{} && x.plan.Spec.Root.From.ID == "" // who knows what it is
+	nameless := x.plan.Spec.Root.From != sandbox.ImageRef{} && x.plan.Spec.Root.From.ID == "" // its content is unknown
 	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0 && len(x.plan.Spec.Volumes) == 0 && !nameless
 }
 
-// phaseOutput is what PhaseResult has of each stream of a phase at the most, where output has a space of its own: its first and its last bytes. A phase that
-// kept the program from running has all of it in the result itself.
+// phaseOutput is what PhaseResult has of each stream of a phase at the most, where output has a space of its own: its first and its
+// last bytes. A phase that kept the program from running has all of it in the result itself.
 const phaseOutput = 256 * sandbox.KiB
 
 // phase runs one phase and reports whether the next may follow.
@@ -245,7 +245,8 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	return nil
 }
 
-// overCap reports whether a compiler has failed because it could make no file larger than the cap of a volume: it is not the program that is wrong.
+// overCap reports whether a compiler has failed because it could make no file larger than the cap of a volume: it is not the program
+// that is wrong.
 func (x *execution) overCap() bool {
 	said := x.out.Stderr.Edges(sandbox.OutputMemory)
 	return x.plan.Spec.VolumeCap() > 0 && (bytes.Contains(said, []byte("ile too large")) || bytes.Contains(said, []byte("File size limit exceeded")))
@@ -297,7 +298,7 @@ func (x *execution) take(ctx context.Context, p *Phase) (_ *entry, err error) {
 	return entry, nil
 }
 
-// keep gives an entry its name, beside whatever comes next: nobody waits for the cache but awaitKept.
+// keep gives an entry its name, while the next phase runs; awaitKept waits for it.
 func (x *execution) keep(e *entry) {
 	kept := make(chan error, 1)
 	x.keeping = kept
@@ -319,7 +320,7 @@ func (x *execution) awaitKept() {
 	x.keeping = nil
 }
 
-// takeOutputs brings back the files that were asked for, and the tables of a query.
+// takeOutputs copies out the requested files, and the tables of a query.
 func (x *execution) takeOutputs(ctx context.Context) error {
 	if x.plan.Tables != "" {
 		if err := x.takeTables(ctx); err != nil {
@@ -341,7 +342,8 @@ func (x *execution) takeOutputs(ctx context.Context) error {
 	return err
 }
 
-// needsRoot refuses a sandbox in which the program would not be where its command line says. Only who asks for the least can get one.
+// needsRoot refuses a sandbox in which the program would not be where its command line says. Only a request for the lowest tier can get
+// one.
 func (x *execution) needsRoot() error {
 	if x.plan.Spec.Require != sandbox.TierProcess {
 		return nil

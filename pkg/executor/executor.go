@@ -26,7 +26,7 @@ type Options struct {
 	// SharedCache lets requests of different keys (Asker.Key) use each other's compiled programs. One key could then learn by the clock what
 	// another has had compiled.
 	SharedCache bool
-	// OwnKey is the Asker.Key of this process's own user, who shares compiled programs with requests that have no key.
+	// OwnKey is the Asker.Key of this process's own user, which shares compiled programs with requests that have no key.
 	OwnKey string
 	// Kit is the path of our own tools on this machine, for languages that need them.
 	Kit string
@@ -110,19 +110,20 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 func stampOf(file string) string {
 	st, err := os.Stat(file)
 	if err != nil {
-		return "" // whoever shows it says so
+		return "" // mounting it reports that
 	}
 	return fmt.Sprintf("%d %d", st.Size(), st.ModTime().UnixNano())
 }
 
-// newJob finds out what is to be run.
+// newJob finds the language, the files and the entry of a request.
 func (e *Executor) newJob(req *Request) (*job, error) {
 	if err := e.Fill(req); err != nil {
 		return nil, err
 	}
 	j := &job{req: req, Job: language.Job{
 		Request: language.Request{
-			Language: req.Language, Code: req.Code, Name: req.Name, Entry: req.Entry, Args: req.Args, Env: req.Env, Options: req.Options, Inputs: req.Inputs,
+			Language: req.Language, Code: req.Code, Name: req.Name, Entry: req.Entry,
+			Args: req.Args, Env: req.Env, Options: req.Options, Inputs: req.Inputs,
 		},
 		Files: append([]File(nil), req.Files...), Manager: e.manager, Store: &e.prepared, Prestart: e.opts.Prestart,
 	}}
@@ -165,7 +166,7 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	if err := j.Language.CheckOptions(req.Options); err != nil {
 		return nil, err
 	}
-	// What is run first does not compete for being what was asked for.
+	// Setup scripts are no candidates for the entry.
 	candidates := slices.DeleteFunc(slices.Clone(j.Files), func(f File) bool { return slices.Contains(req.Options.Setup, f.Path) })
 	j.Entry, err = findEntry(j.Language, candidates, req.Entry)
 	return j, err

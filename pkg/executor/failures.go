@@ -15,6 +15,6 @@ func (e *Executor) PreparationFailures() []PreparationFailure { return e.prepare
 // MarkedFailures are the failures that earlier processes of this user have left on disk.
 func (e *Executor) MarkedFailures() []PreparationFailure { return e.prepared.Marked() }
 
-// RetryPreparations repeats the failed preparations that are due, and reports whether one succeeded. An executor with Options.Prestart leaves that to a
-// caller that does so from time to time: no program waits for it.
+// RetryPreparations repeats the failed preparations that are due, and reports whether one succeeded. An executor with Options.Prestart
+// leaves that to a caller that does so from time to time: no program waits for it.
 func (e *Executor) RetryPreparations(ctx context.Context) (made bool) { return e.prepared.Retry(ctx) }

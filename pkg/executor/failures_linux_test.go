@@ -21,8 +21,8 @@ func fine(t *testing.T, err error) {
 	}
 }
 
-// A driver that could not be made is reported, programs start without it, and it is made later, ever more rarely tried; nothing else that is prepared is lost by
-// it.
+// A driver that could not be made is reported, programs start without it, and it is made later, ever more rarely tried; nothing else
+// that is prepared is lost by it.
 func TestJavaDriverThatFails(t *testing.T) {
 	pooledEngine(t) // real sandboxes
 	ctx := context.Background()

@@ -25,8 +25,8 @@ const ownImages = "sandbox-run/"
 // noDefault in the place of an image means that a language has none.
 const noDefault = "none"
 
-// defaultImage is the image that a language runs on where the machine has no toolchain for it, and with backends that show nothing of the host; "" where it has
-// none. Options.DefaultImages goes first.
+// defaultImage is the image that a language runs on where the machine has no toolchain for it, and with backends that show nothing of
+// the host; "" where it has none. Options.DefaultImages goes first.
 func (e *Executor) defaultImage(l *Language) string {
 	ref, own := e.opts.DefaultImages[l.Name]
 	switch {
@@ -85,12 +85,12 @@ func keptBy(m *sandbox.Manager) string {
 	return ""
 }
 
-// NoImage is the error for an image that is not here: one that was asked for, or the one that would stand in for a toolchain
+// NoImage is the error for an image that is not here: a requested one, or the one that would replace a toolchain
 // that this machine does not have.
 type NoImage struct {
 	Reference string
 	Backend   string // that keeps its own; "" is the store
-	Missing   error  // what it would stand in for; nil for an image that was asked for
+	Missing   error  // what it would replace; nil for a requested image
 	Err       error
 }
 
@@ -105,7 +105,7 @@ func (n *NoImage) Get() []string {
 	return []string{"image", "pull", n.Reference}
 }
 
-// build is the command that makes one of our own images, under the name by which it was asked for; nil for another's.
+// build is the command that makes one of our own images, under the requested name; nil for an image of another origin.
 func (n *NoImage) build() []string {
 	own, ours := strings.CutPrefix(n.Reference, ownImages)
 	if !ours {
@@ -152,7 +152,7 @@ func (n *NoImage) Unwrap() []error {
 	return errs
 }
 
-// chooseRoot decides what a job runs on: the image that was asked for; the machine's own toolchain; or, where there is none, the
+// chooseRoot decides what a job runs on: the requested image; the machine's own toolchain; or, where there is none, the
 // language's image if it is here. The caller releases the job's image.
 func (e *Executor) chooseRoot(ctx context.Context, j *job) error {
 	ref := j.req.Image
@@ -173,8 +173,8 @@ func (e *Executor) chooseRoot(ctx context.Context, j *job) error {
 		if ref = e.defaultImage(j.Language); ref == "" || keeper == "" && e.opts.Images == nil {
 			if missing == nil {
 				missing = &sandbox.Error{
-					Op: "image", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s shows nothing of this machine, and %s has no image of its own", keeper, j.Language.Title),
-					Hint: "--image REF",
+					Op: "image", Kind: sandbox.ErrUnsupported, Hint: "--image REF",
+					Err: fmt.Errorf("%s shows nothing of this machine, and %s has no image of its own", keeper, j.Language.Title),
 				}
 			}
 			return missing
@@ -216,7 +216,7 @@ func (e *Executor) toolchainIn(ctx context.Context, j *job) (*toolchain.Toolchai
 	return e.opts.Toolchains.FindIn(ctx, j.Language.Toolchain, img)
 }
 
-// StoredImages are those of a store, which is opened when one is asked for; nil without an error is no store yet.
+// StoredImages are those of a store, which is opened for the first image; nil without an error is no store yet.
 func StoredImages(open func() (*image.Store, error)) Images { return storedImages{open} }
 
 type storedImages struct {
@@ -276,7 +276,7 @@ func runsHere(platform string) error {
 	return fmt.Errorf("it is for %s, and this machine is linux/%s", platform, runtime.GOARCH)
 }
 
-// userImages is the store of whoever runs this: where SANDBOX_RUN_IMAGES says, or in the usual place.
+// userImages is the store of this process's user: where SANDBOX_RUN_IMAGES says, or in the usual place.
 func userImages() (*image.Store, error) {
 	dir := os.Getenv("SANDBOX_RUN_IMAGES")
 	if dir == "" {

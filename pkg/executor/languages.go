@@ -59,7 +59,8 @@ func ToolchainVariables() []string {
 // Languages lists what this executor runs.
 func (e *Executor) Languages() []*Language { return e.languages }
 
-// Toolchain finds the toolchain of a language on this machine; nil for a language that needs none. Its error says how to install what is missing.
+// Toolchain finds the toolchain of a language on this machine; nil for a language that needs none. Its error says how to install what
+// is missing.
 func (e *Executor) Toolchain(ctx context.Context, l *Language) (*toolchain.Toolchain, error) {
 	if l.Toolchain == nil {
 		return nil, nil
@@ -91,8 +92,8 @@ func (e *Executor) lookUp(name string) (*Language, error) {
 	return nil, err
 }
 
-// detect finds the language of a program: by the name of its entry, its shebang, the files that only projects of one language have, and at last by the
-// extensions of its files.
+// detect finds the language of a program: by the name of its entry, its shebang, the files that only projects of one language have, and
+// at last by the extensions of its files.
 func (e *Executor) detect(files []File, entry string) (*Language, error) {
 	if entry == "" && len(files) == 1 {
 		entry = files[0].Path
@@ -206,11 +207,12 @@ func (e *Executor) byShebang(f *File) *Language {
 func findEntry(l *Language, files []File, asked string) (string, error) {
 	if asked != "" {
 		asked = path.Clean(asked)
-		if language.Find(files, asked) != nil || l.Directory && language.HasDirectory(files, asked) || l.Index(files, asked) != "" || l.NamedEntry {
+		isFile, isDir := language.Find(files, asked) != nil, language.HasDirectory(files, asked)
+		if isFile || l.Directory && isDir || l.Index(files, asked) != "" || l.NamedEntry {
 			return asked, nil
 		}
 		err := &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no file %q in the program", asked)}
-		if language.HasDirectory(files, asked) {
+		if isDir {
 			err.Err = fmt.Errorf("directory %q has nothing that starts it", asked)
 			if len(l.Indexes) > 0 {
 				err.Err = fmt.Errorf("directory %q has none of %s", asked, strings.Join(l.Indexes, ", "))

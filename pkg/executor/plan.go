@@ -13,7 +13,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Plan is a request made ready: a sandbox, the files in it, and the commands that run there one after the other. It is data: making it has no side effects.
+// Plan is a request made ready: a sandbox, the files in it, and the commands that run there one after the other. It is data: making it
+// has no side effects.
 type Plan struct {
 	language.Plan
 
@@ -53,7 +54,7 @@ type job struct {
 	notes []string // for the plan
 }
 
-// compileDefaults are what a compiler may use unless somebody says otherwise: all processors, and more memory.
+// compileDefaults are the limits of compilers unless the request has others: all processors, and more memory.
 func compileDefaults(m sandbox.Machine) sandbox.Limits {
 	return sandbox.Limits{
 		Wall: 60 * time.Second, CPUs: float64(m.CPUs), Memory: 2 * sandbox.GiB, Processes: 500, OpenFiles: 4096,

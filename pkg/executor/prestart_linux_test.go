@@ -251,8 +251,8 @@ func TestAheadNotAtAll(t *testing.T) {
 	}
 }
 
-// Where no interpreter can be forked, as for an ordinary user, one waits in each sandbox. Variables that it has looked at when it started, and those of a
-// request that it has not, make no difference to a cold start.
+// Where no interpreter can be forked, as for an ordinary user, one waits in each sandbox. Variables that it has looked at when it
+// started, and those of a request that it has not, make no difference to a cold start.
 func TestAheadPythonVariables(t *testing.T) {
 	cold := realEngine(t)
 	b, err := native.New(native.Options{CacheDir: filepath.Join(shared.dir, "disks")})

@@ -90,8 +90,8 @@ type Weight struct {
 	CPUs   float64
 }
 
-// copies is how often what is kept of each of the two streams is in our own memory at the most where it has no space on disk: as it was printed,
-// and in the document that is made of it.
+// copies is how often what is kept of each of the two streams is in our own memory at the most where it has no space on disk: as it was
+// printed, and in the document that is made of it.
 const copies = 2 * 2
 
 // ownMemory is what a run takes of our own memory where output has space on disk: both streams, the compilers' output, and buffers.
@@ -99,10 +99,10 @@ const ownMemory = 2*sandbox.OutputMemory + 2*sandbox.MiB
 
 // Weight is what a request may take, without planning it: the larger of what its phases do, and what we keep of its output meanwhile.
 //
-// A program may use all of its memory, and is counted for that. A compiler may use far more than it ever does: its limit is there for the one in a
-// thousand. It is counted for what compilers of its language are seen to need, unless the request itself says how much it is to have. Otherwise a small
-// machine would compile one program at a time and be idle for the rest; what the one in a thousand takes beyond, the server finds out by looking at
-// what the machine has left.
+// A program may use all of its memory, and is counted for that. A compiler may use far more than it ever does: its limit is there for
+// the one in a thousand. It is counted for what compilers of its language are seen to need, unless the request itself says how much it
+// is to have. Otherwise a small machine would compile one program at a time and be idle for the rest; what the one in a thousand takes
+// beyond, the server finds out by looking at what the machine has left.
 func (e *Executor) Weight(req Request) Weight {
 	lang := &Language{}
 	if l, err := e.lookUp(req.Language); err == nil && req.Language != "" {

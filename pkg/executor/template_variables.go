@@ -9,7 +9,8 @@ import (
 // codeVariable is the variable of a template that a program's code is put into.
 const codeVariable = "code"
 
-// Fill makes a request's program of its template, if it has one. Plan and Execute do that themselves; Fill is for callers that show or send the program.
+// Fill makes a request's program of its template, if it has one. Plan and Execute do that themselves; Fill is for callers that show or
+// send the program.
 func (e *Executor) Fill(req *Request) error {
 	t := req.Template
 	if t == nil {

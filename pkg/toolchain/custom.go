@@ -27,7 +27,8 @@ func (c *Custom) Description() (*Description, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	d := &Description{Name: c.Name, Detail: fmt.Sprintf("%q %q %q", c.Programs, c.VersionCommand, c.Paths), Programs: c.Programs[:1], Query: c.query}
+	d := &Description{Name: c.Name, Programs: c.Programs[:1], Query: c.query}
+	d.Detail = fmt.Sprintf("%q %q %q", c.Programs, c.VersionCommand, c.Paths)
 	if main := c.Programs[0]; filepath.IsAbs(main) {
 		d.Places = []string{main}
 	} else {

@@ -4,8 +4,8 @@ package toolchain
 type Description struct {
 	Name     string
 	Programs []string // names of the program that is looked for, the best first
-	// First and Places are patterns of paths to look at before and after the directories of PATH. ~ is the home directory, $X a variable; a place whose variable
-	// is unset is left out. An image has no home and no variables.
+	// First and Places are patterns of paths to look at before and after the directories of PATH. ~ is the home directory, $X a variable;
+	// a place whose variable is unset is left out. An image has no home and no variables.
 	First, Places []string
 	// Variables of the user's environment decide which toolchain is meant, beside CommonVariables. Queried programs see them too.
 	Variables []string

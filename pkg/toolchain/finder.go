@@ -26,7 +26,8 @@ type Finder struct {
 	busy  map[string]chan struct{} // by key; full during a search
 }
 
-// Find finds a toolchain on this machine. It takes what is known if that still holds, and searches otherwise. The error is a *Missing if there is none.
+// Find finds a toolchain on this machine. It takes what is known if that still holds, and searches otherwise. The error is a *Missing
+// if there is none.
 func (f *Finder) Find(ctx context.Context, d *Description) (*Toolchain, error) {
 	env := f.environment(d.Variables)
 	key := keyOf(d, env)
@@ -86,8 +87,8 @@ func (f *Finder) lockKey(ctx context.Context, key string) (release func(), err e
 	}
 }
 
-// commonVariables decide, with those of a description, which toolchain a user means. Everything else in the environment, the variables of a project's tools
-// included, has no influence.
+// commonVariables decide, with those of a description, which toolchain a user means. Everything else in the environment, the variables
+// of a project's tools included, has no influence.
 var commonVariables = []string{"PATH", "HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "ASDF_DIR", "ASDF_DATA_DIR", "MISE_DATA_DIR"}
 
 // CommonVariables are the names of the variables that decide, with those of a description, which toolchain a user means.
@@ -101,7 +102,8 @@ func (f *Finder) environment(own []string) map[string]string {
 	}
 	env := make(map[string]string, len(commonVariables)+len(own))
 	for _, line := range environ {
-		if k, v, ok := strings.Cut(line, "="); ok && (slices.Contains(commonVariables, k) || slices.Contains(own, k)) && !strings.ContainsRune(v, 0) {
+		k, v, ok := strings.Cut(line, "=")
+		if counts := slices.Contains(commonVariables, k) || slices.Contains(own, k); ok && counts && !strings.ContainsRune(v, 0) {
 			env[k] = v
 		}
 	}

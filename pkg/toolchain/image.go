@@ -15,8 +15,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Image is a root in which toolchains are looked for instead of on this machine. Its programs are untrusted: they run through Query only, in a sandbox. Their
-// answers decide what is run in sandboxes of that image and nothing else.
+// Image is a root in which toolchains are looked for instead of on this machine. Its programs are untrusted: they run through Query
+// only, in a sandbox. Their answers decide what is run in sandboxes of that image and nothing else.
 type Image struct {
 	// ID is the digest of the image: what was found in it once stays valid. Without one it is searched each time.
 	ID   string
@@ -89,7 +89,8 @@ type imageRoot struct {
 	root *os.Root // nil: only a backend can read it
 }
 
-// candidates are the paths at which a program is, along the image's PATH and then in the usual places. Where no file can be seen, they are its names.
+// candidates are the paths at which a program is, along the image's PATH and then in the usual places. Where no file can be seen, they
+// are its names.
 func (i *imageRoot) candidates(d *Description) (found []string) {
 	if i.root == nil {
 		return d.Programs
@@ -141,7 +142,8 @@ func (i *imageRoot) dirs() (dirs []string) {
 	return dirs
 }
 
-// named is the first program of one of the names; "" if there is none. Where no file can be seen, it is the first name that runs with the arguments.
+// named is the first program of one of the names; "" if there is none. Where no file can be seen, it is the first name that runs with
+// the arguments.
 func (i *imageRoot) named(s *Search, args []string, names ...string) string {
 	for _, name := range names {
 		if i.root == nil {
@@ -196,7 +198,8 @@ func (i *imageRoot) isDir(p string) bool {
 	return err == nil && info.IsDir()
 }
 
-// StatIn looks at what a path of an image leads to. It follows links as the kernel does for a process that has the image for its root: none leads out of it.
+// StatIn looks at what a path of an image leads to. It follows links as the kernel does for a process that has the image for its root:
+// none leads out of it.
 func StatIn(root *os.Root, p string) (fs.FileInfo, error) {
 	done, rest, links := ".", strings.TrimPrefix(path.Clean(p), "/"), 0
 	for rest != "" {

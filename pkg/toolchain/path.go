@@ -18,7 +18,7 @@ type Program struct {
 	// links are where the links themselves are.
 	links []string
 	info  fs.FileInfo
-	// doubt says who else could change what lies there, if anybody.
+	// doubt names another user who could change the file; nil is none.
 	doubt error
 }
 

@@ -24,8 +24,8 @@ type Answer struct {
 	Exit           int
 }
 
-// Query runs a program to learn what it is: on the host outside any sandbox, with arguments of ours, no input, the plain environment, in /; of an image in a
-// sandbox. The error of a program that fails has the first line of its output.
+// Query runs a program to learn what it is: on the host outside any sandbox, with arguments of ours, no input, the plain environment,
+// in /; of an image in a sandbox. The error of a program that fails has the first line of its output.
 func (s *Search) Query(program string, args ...string) (Answer, error) {
 	if s.image != nil {
 		return s.image.query(s.ctx, program, args)

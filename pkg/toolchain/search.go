@@ -72,8 +72,8 @@ func (s *Search) unusable(dir string) string {
 	return ""
 }
 
-// plainEnv is the environment of queried programs: enough for a shim to find its home and the user's choice, and nothing by which a project or a network has
-// an influence.
+// plainEnv is the environment of queried programs: enough for a shim to find its home and the user's choice, and nothing by which a
+// project or a network has an influence.
 func (s *Search) plainEnv() []string {
 	dirs := slices.Clone(s.dirs)
 	for _, d := range []string{"/usr/local/bin", "/usr/bin", "/bin"} { // shims are scripts

@@ -110,7 +110,8 @@ type incomplete struct {
 
 func (i *incomplete) Error() string { return i.why }
 
-// Incomplete is the error of a Query for a toolchain that lacks something. fix are commands that would help, where installing the language would not.
+// Incomplete is the error of a Query for a toolchain that lacks something. fix are commands that would help, where installing the
+// language would not.
 func (s *Search) Incomplete(t *Toolchain, why string, fix ...string) error {
 	if s.image != nil {
 		fix = nil

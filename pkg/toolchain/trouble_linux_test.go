@@ -245,7 +245,9 @@ func TestStore(t *testing.T) {
 		"empty":     func() { os.WriteFile(path, nil, 0o600) },
 		"cut short": func() { os.WriteFile(path, good[:len(good)/2], 0o600) },
 		"binary":    func() { os.WriteFile(path, bytes.Repeat([]byte{0, 0xff}, 5000), 0o600) },
-		"too large": func() { os.WriteFile(path, append(slices.Clone(good), bytes.Repeat([]byte(" "), toolchain.MaxStore)...), 0o600) },
+		"too large": func() {
+			os.WriteFile(path, append(slices.Clone(good), bytes.Repeat([]byte(" "), toolchain.MaxStore)...), 0o600)
+		},
 		"another version": func() {
 			os.WriteFile(path, bytes.Replace(good, []byte(`toolchains":1`), []byte(`toolchains":2`), 1), 0o600)
 		},

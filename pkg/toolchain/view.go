@@ -132,8 +132,8 @@ func (v *View) inside(p string) string {
 	return p
 }
 
-// Broad reports whether a directory holds more than a toolchain: broad directories hold other people's things, or other things of the user's: homes, what lies above them, and places
-// where everything is installed.
+// Broad reports whether a directory holds more than a toolchain: broad directories hold other people's things, or other things of the
+// user's: homes, what lies above them, and places where everything is installed.
 func (v *View) Broad(dir string) bool {
 	parent, base := filepath.Split(dir)
 	parent = filepath.Clean(parent)
@@ -174,7 +174,7 @@ const maxWalk = 300_000
 
 var errWalked = errors.New("walked enough")
 
-// unreadable finds what the sandbox's user, who is nobody to the host, could not read.
+// unreadable lists paths that the sandbox's user, who has no rights on the host, could not read.
 func (v *View) unreadable() (paths []string) {
 	entries := 0
 	for _, m := range v.list() {
@@ -227,7 +227,8 @@ func (s *Search) Finish(t *Toolchain, v *View, found Program, libraries []string
 			return nil, err
 		}
 		if link, to := r.stranded(); p != r.real && link != "" {
-			return nil, s.Incomplete(t, fmt.Sprintf("%s is a link to %s, which is the sandbox's own inside", link, to), "another place for it, or a link that is relative")
+			why := fmt.Sprintf("%s is a link to %s, which is the sandbox's own inside", link, to)
+			return nil, s.Incomplete(t, why, "another place for it, or a link that is relative")
 		}
 		libraries = append(libraries, r.real)
 		info := r.info

@@ -28,7 +28,7 @@ func (i *Image) Close() {
 }
 
 // Apply makes a sandbox stand on the image: its root, the variables of its that are harmless, and its directory unless the spec
-// names one. What the spec has goes first. It reports what it left out that somebody might miss.
+// names one. What the spec has goes first. It reports settings of the image that it left out.
 func (i *Image) Apply(s *sandbox.Spec) (notes []string) {
 	s.Root.Dir, s.Root.From = i.Dir, i.ImageRef
 	if i.Dir == "" {
@@ -49,7 +49,7 @@ func (i *Image) Apply(s *sandbox.Spec) (notes []string) {
 	return notes
 }
 
-// workdir is the image's directory, or why it can not be used by who has the sandbox's user.
+// workdir is the image's directory, or why the sandbox's user can not use it.
 func (i *Image) workdir() (dir, why string) {
 	dir = path.Clean(i.Workdir)
 	if !path.IsAbs(dir) {
@@ -108,7 +108,7 @@ const (
 	maxImageVariables = 256
 )
 
-// withheld are variables that are the sandbox's own: who its user is, and where that one may write. GLIBC_TUNABLES is for the
+// withheld are variables that are the sandbox's own: its user, and the directories that the user may write to. GLIBC_TUNABLES is for the
 // loader what LD_… are.
 func withheld() []string {
 	return []string{"HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "HOSTNAME", "TERM", "TMPDIR", "TMP", "TEMP", "GLIBC_TUNABLES"}

@@ -122,8 +122,8 @@ func Abs(dir, name string) string {
 func (j *Job) UseKit() (string, error) {
 	if j.Kit == "" {
 		return "", &sandbox.Error{
-			Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", j.Language.Title),
-			Hint: "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
+			Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Hint: "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
+			Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", j.Language.Title),
 		}
 	}
 	j.ToolID += " kit " + j.KitID // it is part of what compiles
@@ -144,8 +144,8 @@ func KitError(op string, stderr []byte) error {
 	text := strings.TrimSpace(string(stderr))
 	if strings.Contains(text, "could not map anonymous shared memory") {
 		return &sandbox.Error{
-			Op: op, Kind: sandbox.ErrUnsupported, Err: errors.New("a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)"),
-			Hint: "sandbox-run doctor, which says how to have cgroups",
+			Op: op, Kind: sandbox.ErrUnsupported, Hint: "sandbox-run doctor, which says how to have cgroups",
+			Err: errors.New("a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)"),
 		}
 	}
 	return &sandbox.Error{Op: op, Err: errors.New(text)}
@@ -162,7 +162,8 @@ func (j *Job) HostWarmDir() string {
 	return j.WarmDir
 }
 
-// MayPrestart reports whether a process of the plan may be started before the program is there. It may not on an image on which nothing of the host can be shown.
+// MayPrestart reports whether a process of the plan may be started before the program is there. It may not on an image on which nothing
+// of the host can be shown.
 func (j *Job) MayPrestart() bool { return j.Prestart && !j.OnForeignRoot() }
 
 // ShowDriver shows a driver inside and returns its path there; "" where no process is started before the program is there.
@@ -187,14 +188,16 @@ func (j *Job) WarmKit(fixed int) *sandbox.Warm {
 	return &sandbox.Warm{Name: "kit", Env: map[string]string{kitpath.Waits: "1"}, Handshake: kitpath.Waiting, Fixed: fixed}
 }
 
-// WarmCompiler is the warm start of a compiler that reads its source once and from its start to its end: see runCompiler of the kit. Its arguments can not be
-// changed later: it is nil where one of them is the request's own.
+// WarmCompiler is the warm start of a compiler that reads its source once and from its start to its end: see runCompiler of the kit.
+// Its arguments can not be changed later: it is nil where one of them is the request's own.
 func (j *Job) WarmCompiler(name, source string, args []string) *sandbox.Warm {
-	if !j.MayPrestart() || j.Kit == "" || j.Image != nil || len(j.Request.Env) > 0 || j.Dir != sandbox.WorkspaceDir || strings.Contains(source, "/") {
+	own := len(j.Request.Env) > 0 || j.Dir != sandbox.WorkspaceDir || strings.Contains(source, "/")
+	if own || !j.MayPrestart() || j.Kit == "" || j.Image != nil {
 		return nil
 	}
 	j.Mount(j.Kit, KitPath) // not by UseKit: it has no part in what comes out
-	return &sandbox.Warm{Name: name, Args: slices.Concat([]string{KitPath, "compiler", "--source", source, "--"}, args), Handshake: kitpath.Waiting}
+	args = slices.Concat([]string{KitPath, "compiler", "--source", source, "--"}, args)
+	return &sandbox.Warm{Name: name, Args: args, Handshake: kitpath.Waiting}
 }
 
 // ReadAtStart reports whether an interpreter or the C library reads a variable before any program runs.

@@ -1,9 +1,10 @@
 // Package language has the type of a language, and all that the package of a language builds a plan with.
 //
-// What. A [Language] is data and a few functions: names, file names, toolchain, image, limits, and how a [Job] becomes a [Plan]. Each language is one value of
-// this type in a directory of its own, pkg/executor/lang/NAME.
+// What. A [Language] is data and a few functions: names, file names, toolchain, image, limits, and how a [Job] becomes a [Plan]. Each
+// language is one value of this type in a directory of its own, pkg/executor/lang/NAME.
 //
-// Place in the flow. A leaf: packages of languages import it, the executor's table imports them. It imports toolchains, what they have prepared, and sandbox types.
+// Place in the flow. A leaf: packages of languages import it, the executor's table imports them. It imports toolchains, what they have
+// prepared, and sandbox types.
 //
 //	Request ──► Job{Files, Entry, Tool, …} ──► Language.Inspect ──► Language.Plan ──► Plan ──► executor
 //	                                           reads the host       pure
@@ -12,8 +13,8 @@
 //
 // Concurrency. Languages are never changed. A Job belongs to one goroutine.
 //
-// Limits. Values of languages are initialised at every start of the everyday executable: they are composite literals that the linker lays out, without maps,
-// closures or function calls.
+// Limits. Values of languages are initialised at every start of the everyday executable: they are composite literals that the linker
+// lays out, without maps, closures or function calls.
 package language
 
 import (

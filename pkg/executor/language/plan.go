@@ -21,8 +21,8 @@ type Plan struct {
 	Tables string   `json:"tables,omitempty"`
 	Notes  []string `json:"notes,omitempty"`
 
-	// Prepare makes ready on the host what the sandbox is shown, before the sandbox is made; compiling is false when the cache has what the compiler would make.
-	// It may change the plan. release is called when the sandbox is gone.
+	// Prepare makes ready on the host what the sandbox is shown, before the sandbox is made; compiling is false when the cache has what
+	// the compiler would make. It may change the plan. release is called when the sandbox is gone.
 	Prepare func(ctx context.Context, p *Plan, compiling bool, on prepared.Hook) (release func(), err error) `json:"-"`
 }
 
@@ -37,9 +37,9 @@ type Phase struct {
 	Process sandbox.Process `json:"process"`
 	// Produces are the files a compiler makes, or directories of them: what later phases need, and all that is kept in the cache.
 	Produces []string `json:"produces,omitempty"`
-	// Check, when the phase failed, tells a program that never compiled from one that failed: it fails for the former. It sees the program as it was given.
-	// Suspect reads from the phase's output which file is to be checked, and how: its last word is the file, and all are added to Check's arguments. Without a
-	// file of the program there is no check.
+	// Check, when the phase failed, tells a program that never compiled from one that failed: it fails for the former. It sees the program
+	// as it was given. Suspect reads from the phase's output which file is to be checked, and how: its last word is the file, and all are
+	// added to Check's arguments. Without a file of the program there is no check.
 	Check   *sandbox.Process             `json:"check,omitempty"`
 	Suspect func(stderr []byte) []string `json:"-"`
 	// Again is the second command of the phase. It runs when the first failed and Misled finds that this may be for a reason of ours.

@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// Failure is a preparation that failed: a full disk, a busy machine, a broken JDK. Programs start without what it would have made, and later. The failure is
-// written beside the place of the missing thing, so that every process knows of it, and the preparation is repeated ever more rarely.
+// Failure is a preparation that failed: a full disk, a busy machine, a broken JDK. Programs start without what it would have made, and
+// later. The failure is written beside the place of the missing thing, so that every process knows of it, and the preparation is
+// repeated ever more rarely.
 type Failure struct {
 	What     string    `json:"what"`
 	Error    string    `json:"error"`
@@ -25,7 +26,8 @@ type Failure struct {
 
 const (
 	failureSuffix = ".failed"
-	// The second attempt follows the first after firstPause, each later one after pauseGrowth times as long as the one before, up to longestPause.
+	// The second attempt follows the first after firstPause, each later one after pauseGrowth times as long as the one before, up to
+	// longestPause.
 	firstPause   = time.Minute
 	pauseGrowth  = 4
 	longestPause = 6 * time.Hour

@@ -1,14 +1,22 @@
 package prepared
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
 	"os"
+	"path"
 	"path/filepath"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// File writes a file of ours, such as a driver, where sandboxes can be shown it, and returns its path; "" where that fails. It is a file of the host, not of the
-// scratch: threads and later phases may open it again.
+// File writes a file of ours, such as a driver, where sandboxes can be shown it, and returns its path; "" where that fails. It is a
+// file of the host, not of the scratch: threads and later phases may open it again.
 func (s *Store) File(name string, text []byte) string {
 	s.filesMu.Lock()
 	defer s.filesMu.Unlock()
@@ -64,4 +72,40 @@ func writeFile(dir, name string, text []byte) (string, error) {
 		return "", err
 	}
 	return file, os.Rename(temporary.Name(), file)
+}
+
+// Take copies what a sandbox has made, a file or all files below a directory, into a directory of the host. The copies are readable by
+// every user a sandbox may have: they hold no secrets. keep, where there is one, chooses files by their names below from. The caller
+// holds the lock. incomplete is for files that could not be taken.
+func Take(
+	ctx context.Context, m *sandbox.Manager, id string, from sandbox.Selection, dir string, keep func(string) bool,
+) (incomplete, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	left, err := m.Take(ctx, id, from, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
+		name, below := strings.CutPrefix(f.Path, from.Patterns[0]+"/")
+		if !below {
+			name = path.Base(f.Path)
+		}
+		if keep != nil && !keep(name) {
+			return nil
+		}
+		half := path.Join(path.Dir(name), ".new") // a file has its name when it is whole
+		out, err := root.OpenFile(half, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(out, r)
+		if err = errors.Join(err, out.Chmod(0o644), out.Close()); err != nil {
+			return err
+		}
+		return root.Rename(half, name)
+	})
+	if len(left) > 0 {
+		incomplete = fmt.Errorf("%s: %s", left[0].Path, left[0].Reason)
+	}
+	return incomplete, err
 }

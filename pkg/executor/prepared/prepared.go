@@ -8,8 +8,8 @@
 //	                   NAME.failed    a Failure
 //	        drivers/0a1b2c…-NAME      files of ours that sandboxes show
 //
-// Place in the flow. Packages of pkg/executor/lang fill the directories when a plan is prepared; sandboxes mount them read-only. The content is made from the
-// toolchain's own parts and nothing else (D8).
+// Place in the flow. Packages of pkg/executor/lang fill the directories when a plan is prepared; sandboxes mount them read-only. The
+// content is made from the toolchain's own parts and nothing else (D8).
 //
 // Lifecycle. [Use] keeps a directory from being removed until it is released. [DropOthers] removes the least recently used ones.
 //
@@ -146,8 +146,8 @@ func WorkDir(ctx context.Context, dir string) (work string, remove func(), err e
 	return work, func() { _ = RemoveTree(context.WithoutCancel(ctx), work) }, nil // on failure the next call removes it
 }
 
-// RunTool runs a toolchain's program on the host with work as its directory and HOME, and returns its output. The error of a program that fails has the
-// first line of its output.
+// RunTool runs a toolchain's program on the host with work as its directory and HOME, and returns its output. The error of a program
+// that fails has the first line of its output.
 func RunTool(ctx context.Context, t *toolchain.Toolchain, cmd *exec.Cmd, work string) (string, error) {
 	cmd.Dir, cmd.WaitDelay = work, 5*time.Second
 	cmd.Env = append(cmd.Env, "PATH=/usr/local/bin:/usr/bin:/bin", "HOME="+work)

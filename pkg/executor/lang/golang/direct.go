@@ -16,9 +16,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Most programs are one file that imports the standard library. What the go command does for them is to look for packages that are where they
-// always are, and to call the compiler and the linker in a way that is always the same: half of the time goes there. So it is asked once, when
-// the cache is filled, and its answer is kept:
+// Most programs are one file that imports the standard library. What the go command does for them is to look for packages that are
+// where they always are, and to call the compiler and the linker in a way that is always the same: half of the time goes there. So it
+// is asked once, when the cache is filled, and its answer is kept:
 //
 //	WarmDir/go-0a1b2c…/direct/build            what is run, for a shell
 //	                          importcfg        where the packages are that a program may import
@@ -33,9 +33,9 @@ const (
 	goDirectly = `if [ -r ` + goDirectDir + `/build ]; then . ` + goDirectDir + `/build; else shift 2; fi; exec "$@"`
 )
 
-func (w *goWarmth) directDir() string { return filepath.Join(w.dir, "direct") }
+func (w *libraryCache) directDir() string { return filepath.Join(w.dir, "direct") }
 
-func (w *goWarmth) knowsDirect() bool {
+func (w *libraryCache) knowsDirect() bool {
 	_, err := os.Stat(filepath.Join(w.directDir(), "build"))
 	return err == nil
 }
@@ -63,15 +63,15 @@ func isDirect(name string, src []byte, env map[string]string) bool {
 	return !slices.ContainsFunc(goDirectives, func(d string) bool { return bytes.Contains(src, []byte(d)) })
 }
 
-// learnDirect asks the go command how it builds a program that imports all packages there are.
-func (w *goWarmth) learnDirect(ctx context.Context, have map[string]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, warmPatience)
+// learnDirect reads from the go command how it builds a program that imports all packages there are.
+func (w *libraryCache) learnDirect(ctx context.Context, have map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
-	home, leave, err := prepared.WorkDir(ctx, w.dir)
+	home, remove, err := prepared.WorkDir(ctx, w.dir)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer remove()
 	var src bytes.Buffer
 	fmt.Fprintf(&src, "package main // %d\n\n", time.Now().UnixNano()) // no other is like it: none is in the cache
 	for p := range have {
@@ -104,7 +104,7 @@ func (w *goWarmth) learnDirect(ctx context.Context, have map[string]bool) error 
 // direct is how a program is built.
 type direct struct {
 	compile, link  []string // with their flags
-	imports, links string   // what they are told of packages
+	imports, links string   // their lists of packages
 }
 
 // script is read by a shell: $1 is the file and $2 the program to make. It ends the shell if there is a program.
@@ -168,8 +168,8 @@ func readDirect(said, cache, home, homeInside string) (*direct, error) {
 	return d, nil
 }
 
-// withoutFlags is a command without some flags and their values, and without the file at its end. One with anything in it that a shell would have
-// to read is not understood.
+// withoutFlags is a command without some flags and their values, and without the file at its end. One with anything in it that a shell
+// would have to read is not understood.
 func withoutFlags(words []string, inside func(string) string, flags ...string) []string {
 	out := []string{inside(words[0])}
 	for i := 1; i < len(words)-1; i++ {

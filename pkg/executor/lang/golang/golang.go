@@ -1,3 +1,5 @@
+// Package golang is the language Go: files, snippets, archives, modules and tests, compiled with a standard library that was compiled
+// once (warm.go).
 package golang
 
 import (
@@ -69,7 +71,7 @@ func plan(j *language.Job) error {
 		warm = "" // it could not be shown
 	}
 	if warm != "" {
-		w := &goWarmth{
+		w := &libraryCache{
 			dir: prepared.ToolchainDir(warm, j.Tool), tool: j.Tool, packages: p.imports, modules: modules, manager: j.Manager, image: j.Image,
 		}
 		if len(p.tests) > 0 {

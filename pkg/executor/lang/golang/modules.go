@@ -115,7 +115,8 @@ func findModules(cache *os.Root, dir string, wanted []goModule) []goModule {
 	return found
 }
 
-// missingModule says which module the program imports that nobody has. What only its modules import, the go command will miss.
+// missingModule is the error for a module that the program imports and that is neither vendored nor in the cache. Modules that only
+// other modules import, the go command reports.
 func missingModule(files []language.File, have []goModule, required map[string]string) error {
 	for _, f := range files {
 		if path.Ext(f.Path) != ".go" || !isPackageDir(path.Dir(f.Path)) {

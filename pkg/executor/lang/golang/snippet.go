@@ -212,7 +212,7 @@ func wrapSnippet(name string, src []byte) []byte {
 	}
 	compose := func(found string) []byte {
 		text := "package main\n" + found + imports.String() + top.String()
-		// Without statements there is nothing to wrap: the snippet has a main of its own, or is to be told that it lacks one.
+		// Without statements there is nothing to wrap: the snippet has a main of its own, or the compiler reports that it has none.
 		if body.Len() > 0 || !main && !strings.Contains(top.String(), "func Test") {
 			text += "\n" + first + "func main() {" + body.String() + "\n}\n"
 		}

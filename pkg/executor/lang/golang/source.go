@@ -18,14 +18,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// goProgram is a program as the go command has to be told of it.
+// goProgram is what the go command needs to know of a program.
 type goProgram struct {
 	root     string   // directory of its module, relative
 	target   string   // what is built, seen from root
 	tests    []goTest // instead of target
 	vendored bool
 	imports  []string // of all its files
-	direct   bool     // the compiler and the linker need no go command to be told of it
+	direct   bool     // the compiler and the linker can be called without the go command
 }
 
 type goTest struct{ dir, target string }
@@ -46,7 +46,7 @@ type goFile struct {
 // longer one only what it imports is read.
 const maxGoLook = 1 << 20
 
-// readGo finds out what a program consists of. It changes the job's files: archives are unpacked, snippets completed.
+// readGo reads what a program consists of. It changes the job's files: archives are unpacked, snippets completed.
 func readGo(j *language.Job) (*goProgram, error) {
 	if len(j.Files) == 1 {
 		if err := readSingleGo(j); err != nil {
@@ -170,7 +170,8 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 		p.root = "."
 		if language.Find(j.Files, "go.work") == nil {
 			// As the Go playground calls it.
-			j.Files = append(j.Files, language.File{Path: "go.mod", Data: []byte("module play.ground\n\ngo " + languageVersion(j.Tool.Version) + "\n")})
+			module := "module play.ground\n\ngo " + languageVersion(j.Tool.Version) + "\n"
+			j.Files = append(j.Files, language.File{Path: "go.mod", Data: []byte(module)})
 		}
 	}
 	p.vendored = language.Find(j.Files, path.Join(p.root, "vendor/modules.txt")) != nil

@@ -23,10 +23,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// goWarmth is a build cache with the packages of the standard library that programs have needed so far. The user's own go
-// command fills it from its own sources; sandboxes see it read-only, so that a program compiles itself and nothing more.
-// Whatever is missing from it, or damaged, is compiled in the sandbox: slower, and no different.
-type goWarmth struct {
+// libraryCache is a build cache with the packages of the standard library that programs have needed so far. The user's own go
+// command fills it from its own sources; sandboxes see it read-only, so that only the program itself is compiled.
+// A package that is missing from it, or damaged, is compiled in the sandbox: slower, with the same result.
+type libraryCache struct {
 	dir      string
 	tool     *toolchain.Toolchain
 	packages []string   // that the program imports
@@ -41,17 +41,17 @@ type goWarmth struct {
 // goFirst are compiled with the first program: nearly all need most of them.
 const goFirst = "bufio bytes context encoding/json errors fmt io maps math math/rand os slices sort strconv strings sync time unicode/utf8"
 
-// warmPatience bounds one filling. All of the standard library takes a slow machine some minutes.
-const warmPatience = 15 * time.Minute
+// fillTimeout bounds one preparation. All of the standard library takes a slow machine some minutes.
+const fillTimeout = 15 * time.Minute
 
 // trimmedEvery is how often the go command puts its cache in order.
 const trimmedEvery = 24 * time.Hour
 
-func (w *goWarmth) buildDir() string { return filepath.Join(w.dir, "build") }
-func (w *goWarmth) listFile() string { return filepath.Join(w.dir, "warmed") }
+func (w *libraryCache) buildDir() string { return filepath.Join(w.dir, "build") }
+func (w *libraryCache) listFile() string { return filepath.Join(w.dir, "warmed") }
 
-// prepare fills the cache with what the program needs. A cache that can not be had is done without.
-func (w *goWarmth) prepare(ctx context.Context, p *language.Plan, compiling bool, on prepared.Hook) (func(), error) {
+// prepare fills the cache with the packages that the program needs. Without a cache the program is compiled all the same.
+func (w *libraryCache) prepare(ctx context.Context, p *language.Plan, compiling bool, on prepared.Hook) (func(), error) {
 	w.require = p.Spec.Require
 	release, err := prepared.Use(w.dir)
 	if err == nil {
@@ -77,7 +77,7 @@ func (w *goWarmth) prepare(ctx context.Context, p *language.Plan, compiling bool
 }
 
 // layOut makes the directories of a build cache, which the go command would make: inside it can not.
-func (w *goWarmth) layOut() error {
+func (w *libraryCache) layOut() error {
 	if _, err := os.Stat(filepath.Join(w.buildDir(), "ff")); err == nil {
 		if _, err := os.Stat(w.directDir()); err == nil {
 			return nil
@@ -98,9 +98,9 @@ func (w *goWarmth) layOut() error {
 	return nil
 }
 
-// keepFromTrimming tells the go command that its cache was put in order not long ago. Outside it would remove what was not used for
-// some days, and can not know what sandboxes use; inside it would look through all of it, each time, to no avail.
-func (w *goWarmth) keepFromTrimming() error {
+// keepFromTrimming marks the cache as trimmed a short while ago. Outside, the go command would remove entries that were not used for
+// some days, and can not know which ones sandboxes use; inside it would read all of the cache, each time, to no avail.
+func (w *libraryCache) keepFromTrimming() error {
 	name := filepath.Join(w.buildDir(), "trim.txt")
 	if st, err := os.Stat(name); err == nil && time.Since(st.ModTime()).Abs() < trimmedEvery/2 {
 		return nil
@@ -113,7 +113,7 @@ func (w *goWarmth) keepFromTrimming() error {
 }
 
 // without changes a plan so that it needs no cache of ours.
-func (w *goWarmth) without(p *language.Plan, why error) {
+func (w *libraryCache) without(p *language.Plan, why error) {
 	p.Notes = append(p.Notes, "Go's standard library is compiled anew: "+why.Error())
 	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add), func(m sandbox.Mount) bool { return m.Target == goCacheDir || m.Target == goDirectDir })
 	for i := range p.Phases {
@@ -128,7 +128,7 @@ func (w *goWarmth) without(p *language.Plan, why error) {
 	}
 }
 
-func (w *goWarmth) fill(ctx context.Context, on prepared.Hook) error {
+func (w *libraryCache) fill(ctx context.Context, on prepared.Hook) error {
 	if have := w.read(); len(w.missing(have)) == 0 && len(w.unread(have)) == 0 && (w.image != nil || w.knowsDirect()) {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (w *goWarmth) fill(ctx context.Context, on prepared.Hook) error {
 }
 
 // add compiles what is missing, under the lock.
-func (w *goWarmth) add(ctx context.Context) error {
+func (w *libraryCache) add(ctx context.Context) error {
 	have := w.read() // another may have done it meanwhile
 	for _, m := range w.unread(have) {
 		w.packages = append(w.packages, m.imports()...)
@@ -164,13 +164,13 @@ func (w *goWarmth) add(ctx context.Context) error {
 	if w.image == nil {
 		if err := w.learnDirect(ctx, have); ctx.Err() != nil {
 			return err
-		} // without it, the go command is asked
+		} // on failure the go command builds
 	}
 	return w.write(have)
 }
 
 // missing are the packages of the standard library that are not in the cache yet. Its sources say which those are.
-func (w *goWarmth) missing(have map[string]bool) []string {
+func (w *libraryCache) missing(have map[string]bool) []string {
 	var all []string
 	for _, p := range w.packages {
 		if have[p] || slices.Contains(all, p) || !isStandardName(p) {
@@ -196,7 +196,7 @@ func isStandardName(p string) bool {
 	return p != "unsafe" && p != "C" && strings.Trim(p, "abcdefghijklmnopqrstuvwxyz0123456789/") == ""
 }
 
-func (w *goWarmth) unread(have map[string]bool) []goModule {
+func (w *libraryCache) unread(have map[string]bool) []goModule {
 	var all []goModule
 	for _, m := range w.modules {
 		if !have[m.id()] && m.archive() != nil {
@@ -207,14 +207,14 @@ func (w *goWarmth) unread(have map[string]bool) []goModule {
 }
 
 // build compiles packages of the standard library into the cache.
-func (w *goWarmth) build(ctx context.Context, packages []string) error {
-	ctx, cancel := context.WithTimeout(ctx, warmPatience)
+func (w *libraryCache) build(ctx context.Context, packages []string) error {
+	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
-	home, leave, err := prepared.WorkDir(ctx, w.dir)
+	home, remove, err := prepared.WorkDir(ctx, w.dir)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer remove()
 	// A module of its own: none further up has a say. As a module, because only then the go command leaves the index of the
 	// packages that it will look for inside.
 	if err := os.WriteFile(filepath.Join(home, "go.mod"), []byte("module warm\n"), 0o600); err != nil {
@@ -228,7 +228,7 @@ func (w *goWarmth) build(ctx context.Context, packages []string) error {
 }
 
 // command is a go command that fills the cache. Sandboxes' users must be able to read it, whatever files of this user's are like.
-func (w *goWarmth) command(home string, args ...string) *exec.Cmd {
+func (w *libraryCache) command(home string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 022 && exec "$@"`, "go", prepared.HostPath(w.tool, w.tool.Path)}, args...)...)
 	cmd.Env = []string{"TMPDIR=" + home, "GOPATH=" + home + "/go"}
 	for k, v := range goEnv(w.buildDir()) {
@@ -238,7 +238,7 @@ func (w *goWarmth) command(home string, args ...string) *exec.Cmd {
 }
 
 // read lists the packages that are in the cache, and the modules whose imports are.
-func (w *goWarmth) read() map[string]bool {
+func (w *libraryCache) read() map[string]bool {
 	have := map[string]bool{}
 	text, err := os.ReadFile(w.listFile())
 	if err != nil {
@@ -250,7 +250,7 @@ func (w *goWarmth) read() map[string]bool {
 	return have
 }
 
-func (w *goWarmth) write(have map[string]bool) error {
+func (w *libraryCache) write(have map[string]bool) error {
 	text := strings.Join(slices.Sorted(maps.Keys(have)), "\n") + "\n"
 	half := w.listFile() + ".new" // under the lock
 	if err := os.WriteFile(half, []byte(text), 0o644); err != nil {
@@ -316,14 +316,15 @@ const (
 	maxGoCacheFiles = 20_000
 )
 
-// buildInside has the go command of an image compile packages of its own standard library, in a sandbox of that image, and takes what it made
-// out of it. It is shown to sandboxes of that very image and no others (D8): they could have made it themselves.
-func (w *goWarmth) buildInside(ctx context.Context, packages []string) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, warmPatience)
+// buildInside has the go command of an image compile packages of its own standard library, in a sandbox of that image, and takes what
+// it made out of it. It is shown to sandboxes of that very image and no others (D8): they could have made it themselves.
+func (w *libraryCache) buildInside(ctx context.Context, packages []string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
 	m := w.manager
 	limits, _ := sandbox.Limits{
-		Wall: warmPatience, CPUs: float64(m.Machine().CPUs), Memory: 2 * sandbox.GiB, Disk: 2 * sandbox.GiB, Inodes: 256 << 10, Processes: 500, OpenFiles: 4096,
+		Wall: fillTimeout, CPUs: float64(m.Machine().CPUs), Memory: 2 * sandbox.GiB, Disk: 2 * sandbox.GiB,
+		Inodes: 256 << 10, Processes: 500, OpenFiles: 4096,
 	}.Clamp(m.Machine())
 	spec := sandbox.Spec{Require: w.require, Workdir: sandbox.WorkspaceDir, Limits: limits}
 	w.image.Apply(&spec)
@@ -352,33 +353,11 @@ func (w *goWarmth) buildInside(ctx context.Context, packages []string) (err erro
 		first, _, _ := strings.Cut(strings.TrimSpace(string(r.Stderr.Bytes())), "\n")
 		return fmt.Errorf("go build: %w: %s", language.VerdictError(r), first)
 	}
-	return w.takeOut(ctx, id)
-}
-
-// takeOut adds to the cache what was compiled. An entry that is there already is the same: its name is a digest of what it is made of.
-func (w *goWarmth) takeOut(ctx context.Context, id string) error {
-	root, err := os.OpenRoot(w.buildDir())
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	_, err = w.manager.Take(ctx, id, sandbox.Selection{Patterns: []string{goCacheMade}, MaxFiles: maxGoCacheFiles, MaxBytes: maxGoCache}, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
-		name := strings.TrimPrefix(f.Path, goCacheMade+"/")
-		if !isGoCacheEntry(name) {
-			return nil
-		}
-		half := path.Join(path.Dir(name), ".new") // one at a time: this is under the lock
-		out, err := root.OpenFile(half, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(out, r)
-		if err = errors.Join(err, out.Chmod(0o644), out.Close()); err != nil {
-			return err
-		}
-		return root.Rename(half, name)
-	})
-	return err // an entry that could not be taken is compiled anew
+	// An entry that is there already is the same: its name is a digest of what it is made of. An entry that could not be taken is compiled
+	// anew.
+	made := sandbox.Selection{Patterns: []string{goCacheMade}, MaxFiles: maxGoCacheFiles, MaxBytes: maxGoCache}
+	_, err = prepared.Take(ctx, m, id, made, w.buildDir(), isGoCacheEntry)
+	return err
 }
 
 // isGoCacheEntry: two digits, a directory; sixty-four, and what kind of entry it is.
@@ -389,7 +368,7 @@ func isGoCacheEntry(name string) bool {
 }
 
 // hasSource reports whether a package's sources are in the toolchain's standard library.
-func (w *goWarmth) hasSource(p string) bool {
+func (w *libraryCache) hasSource(p string) bool {
 	at := path.Join(w.tool.Home, "src", p)
 	var st fs.FileInfo
 	if w.image == nil {

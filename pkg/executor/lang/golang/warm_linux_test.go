@@ -49,7 +49,7 @@ func TestPreparingIsGivenUp(t *testing.T) {
 			}
 		}
 	}()
-	w := goWarmth{dir: dir, tool: &toolchain.Toolchain{Path: program}}
+	w := libraryCache{dir: dir, tool: &toolchain.Toolchain{Path: program}}
 	if err := w.build(ctx, []string{"errors"}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
@@ -69,11 +69,11 @@ func TestPreparingIsGivenUp(t *testing.T) {
 }
 
 // Several at once do the work once, each sees what it needs, and who was in the way is not hurt.
-func TestWarmthIsMadeOnce(t *testing.T) {
+func TestLibraryIsCompiledOnce(t *testing.T) {
 	// Of a user who keeps things to themselves; sandboxes' users see it all the same.
 	before := syscall.Umask(0o077)
 	defer syscall.Umask(before)
-	w := goWarmth{dir: filepath.Join(t.TempDir(), "go-x"), tool: goTool(t), packages: []string{"errors", "unsafe", "no/such", "example.com/x", "cmd/go", "-x"}}
+	w := libraryCache{dir: filepath.Join(t.TempDir(), "go-x"), tool: goTool(t), packages: []string{"errors", "unsafe", "no/such", "example.com/x", "cmd/go", "-x"}}
 	// A small standard library for the first time, or this would take long.
 	if err := os.MkdirAll(w.dir, 0o755); err != nil {
 		t.Fatal(err)

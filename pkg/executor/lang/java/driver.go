@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -20,6 +19,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -61,12 +61,13 @@ var javaGiveaways = []string{
 	"/proc/", "QUIT", "jstack", "jcmd",
 }
 
-// prestart lets the machines of a plan be started ahead, where nothing that a message can not change is the program's own.
+// prestart lets the virtual machines of a plan be started before the program is there, where a message can change all that is the
+// program's own.
 func prestart(j *language.Job, sources []javaSource, classPath string) {
 	compile, run := &j.Plan.Phases[0].Process, &j.Plan.Phases[1].Process
 	major, _, _ := strings.Cut(j.Tool.Version, ".")
 	n, err := strconv.Atoi(major)
-	own := len(j.Request.Env) > 0 || j.Plan.Spec.Workdir != "" && j.Plan.Spec.Workdir != sandbox.WorkspaceDir // neither can be changed from within
+	own := len(j.Request.Env) > 0 || j.Workdir() != sandbox.WorkspaceDir // neither can be changed from within
 	if err != nil || n < javaSince || own || j.Dir != sandbox.WorkspaceDir {
 		return
 	}
@@ -99,7 +100,7 @@ func givesAway(src []byte) bool {
 }
 
 // makeDriver compiles the driver, and makes what belongs to it.
-func (w *javaWarmth) makeDriver(ctx context.Context, home, made string) error {
+func (w *jdkFiles) makeDriver(ctx context.Context, home, made string) error {
 	sources, classes := filepath.Join(home, "src"), filepath.Join(home, "driver")
 	files, err := filepath.Glob(filepath.Join(sources, "*.java"))
 	if err != nil {
@@ -164,11 +165,11 @@ func copyPlain(from, to string) error {
 
 // tryDriver runs the driver as it will be run, in a sandbox, and takes from there what depends on how it is run: an archive of what the
 // compiler consists of, which fits a driver of the same name only, and how the runner differs from the launcher.
-func (w *javaWarmth) tryDriver(ctx context.Context, made string) (err error) {
+func (w *jdkFiles) tryDriver(ctx context.Context, made string) (err error) {
 	m := w.manager
-	ctx, cancel := context.WithTimeout(ctx, javaPatience)
+	ctx, cancel := context.WithTimeout(ctx, makeTimeout)
 	defer cancel()
-	limits, _ := sandbox.Limits{Wall: javaPatience, Memory: 1 * sandbox.GiB, Processes: 256, CPUs: float64(m.Machine().CPUs)}.Clamp(m.Machine())
+	limits, _ := sandbox.Limits{Wall: makeTimeout, Memory: 1 * sandbox.GiB, Processes: 256, CPUs: float64(m.Machine().CPUs)}.Clamp(m.Machine())
 	add := append(slices.Clone(w.tool.Mounts), sandbox.Mount{Source: made, Target: javaDir})
 	id, err := m.Create(ctx, sandbox.Spec{Root: sandbox.Root{Add: add}, Require: w.require, Limits: limits})
 	if err != nil {
@@ -181,7 +182,11 @@ func (w *javaWarmth) tryDriver(ctx context.Context, made string) (err error) {
 	if _, err := w.runInside(ctx, id, nil, compiler); err != nil {
 		return err
 	}
-	if err := w.takeArchive(ctx, id, archive, filepath.Join(made, javaDriverArchive)); err != nil {
+	taken := sandbox.Selection{Patterns: []string{archive}, MaxFiles: 1, MaxBytes: maxJavaArchive}
+	if err := errors.Join(prepared.Take(ctx, m, id, taken, made, nil)); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(made, javaDriverArchive)); err != nil {
 		return err
 	}
 	burn, err := w.calibrate(ctx, id)
@@ -193,7 +198,7 @@ func (w *javaWarmth) tryDriver(ctx context.Context, made string) (err error) {
 
 // calibrate counts how many identity hash codes the launcher takes beyond those that the driver does, by a program that prints those which
 // follow. More than the launcher takes can not be given back: then the codes that programs print differ from a cold start's.
-func (w *javaWarmth) calibrate(ctx context.Context, id string) (int, error) {
+func (w *jdkFiles) calibrate(ctx context.Context, id string) (int, error) {
 	machine := append([]string{w.tool.Path}, startupFlags()...)
 	cold := append(slices.Clone(machine), "-cp", sandbox.WorkspaceDir, "Probe")
 	warm := append(slices.Clone(machine), javaBoot, "-cp", sandbox.WorkspaceDir, javaPackage+"Runner", javaDir, sandbox.WorkspaceDir)
@@ -223,7 +228,7 @@ func (w *javaWarmth) calibrate(ctx context.Context, id string) (int, error) {
 }
 
 // runInside runs a command and returns the words that it printed.
-func (w *javaWarmth) runInside(ctx context.Context, id string, stdin []byte, args []string) ([]string, error) {
+func (w *jdkFiles) runInside(ctx context.Context, id string, stdin []byte, args []string) ([]string, error) {
 	r, err := w.manager.Run(ctx, id, sandbox.Process{Args: args, Env: w.tool.Env}, sandbox.IO{Stdin: bytes.NewReader(stdin)})
 	switch {
 	case err != nil:
@@ -236,21 +241,3 @@ func (w *javaWarmth) runInside(ctx context.Context, id string, stdin []byte, arg
 
 // maxJavaArchive bounds an archive; they have about 12 MiB.
 const maxJavaArchive = 128 * sandbox.MiB
-
-func (w *javaWarmth) takeArchive(ctx context.Context, id, from, to string) error {
-	left, err := w.manager.Take(ctx, id, sandbox.Selection{Patterns: []string{from}, MaxFiles: 1, MaxBytes: maxJavaArchive}, func(_ sandbox.File, _ sandbox.Size, r io.Reader) error {
-		out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(out, r)
-		return errors.Join(err, out.Close())
-	})
-	if err == nil && len(left) > 0 {
-		err = fmt.Errorf("%s: %s", left[0].Path, left[0].Reason)
-	}
-	if err == nil {
-		_, err = os.Stat(to)
-	}
-	return err
-}

@@ -1,3 +1,5 @@
+// Package java is the language Java: javac and java, with an archive of the compiler's classes and virtual machines that wait for a
+// program (warm.go).
 package java
 
 import (
@@ -38,8 +40,8 @@ const (
 // file for tools that watch it.
 func startupFlags() []string { return []string{"-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData"} }
 
-// javacMachine are the flags of javac's virtual machine, which lives too shortly for the better compiler, and whose complaints about its archive
-// are nobody's business.
+// javacMachine are the flags of javac's virtual machine, which runs too shortly for the better compiler. Its messages about its archive
+// are suppressed.
 func javacMachine(heap sandbox.Size) []string {
 	return append(startupFlags(), "-XX:TieredStopAtLevel=1", heapFlag(heap), "-Xlog:disable")
 }
@@ -80,7 +82,7 @@ func plan(j *language.Job) error {
 
 	args := append([]string{j.Tool.Programs["javac"]}, javacFlags(javaHeap(j.CompileLimits.Memory))...)
 	if warm := j.HostWarmDir(); warm != "" {
-		w := &javaWarmth{dir: prepared.ToolchainDir(warm, j.Tool), tool: j.Tool, manager: j.Manager, store: j.Store, driver: j.MayPrestart()}
+		w := &jdkFiles{dir: prepared.ToolchainDir(warm, j.Tool), tool: j.Tool, manager: j.Manager, store: j.Store, driver: j.MayPrestart()}
 		j.Mount(w.made(), javaDir)
 		j.Plan.Prepare = w.prepare
 		args = append(args, javaArchiveFlag)
@@ -156,8 +158,8 @@ func previewFlags(j *language.Job, sources []javaSource) ([]string, error) {
 		return []string{"--enable-preview", "--release", major}, nil
 	}
 	return nil, &sandbox.Error{
-		Op: "java", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no class around main, which needs JDK 21 or later; this is %s", j.Tool.Version),
-		Hint: "public class Main { … }",
+		Op: "java", Kind: sandbox.ErrInvalid, Hint: "public class Main { … }",
+		Err: fmt.Errorf("there is no class around main, which needs JDK 21 or later; this is %s", j.Tool.Version),
 	}
 }
 
@@ -177,7 +179,7 @@ func readJava(j *language.Job) ([]javaSource, error) {
 		s, given := scanJava(text), f.Path
 		name := s.public
 		if name == "" && len(s.mains) == 1 && j.Request.Code != "" && j.Request.Name == "" {
-			name = s.mains[0] // nobody has named it: its traces name it as its author does
+			name = s.mains[0] // code without a name: its traces name it as its author does
 		}
 		if name += ".java"; name != ".java" && path.Base(f.Path) != name {
 			if renamed := path.Join(path.Dir(f.Path), name); language.Find(j.Files, renamed) == nil {
@@ -231,7 +233,10 @@ func javaMain(j *language.Job, sources []javaSource) (string, error) {
 	case len(chosen) > 1:
 		return "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("several classes have a main: %s", strings.Join(chosen, ", ")), Hint: "--entry " + chosen[0]}
 	case len(all) > 0:
-		return "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%q has no main; these classes do: %s", j.Request.Entry, strings.Join(all, ", ")), Hint: "--entry " + all[0]}
+		return "", &sandbox.Error{
+			Op: "entry", Kind: sandbox.ErrInvalid, Hint: "--entry " + all[0],
+			Err: fmt.Errorf("%q has no main; these classes do: %s", j.Request.Entry, strings.Join(all, ", ")),
+		}
 	}
 	// Perhaps something else is wrong with it, which javac says better; if not, java says that there is no main.
 	for _, s := range sources {

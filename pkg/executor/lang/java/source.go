@@ -17,7 +17,7 @@ type javaSource struct {
 	mains   []string // those of them that have a main
 	compact bool     // a main without a class around it
 	classic bool     // every main is public, static, and takes arguments
-	gives   bool     // mentions what tells how its machine was started
+	gives   bool     // mentions what shows how its machine was started
 }
 
 // qualified is the whole name of one of its classes.

@@ -16,9 +16,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// javaWarmth is what makes Java start sooner: an archive of javac's own classes, as the virtual machine reads them fastest, which takes a
-// third off what compiling a small program costs; and, where programs are waited for, the driver by which machines do so (see javadriver.go),
-// with an archive of its own. The user's own JDK makes it all, from programs of ours; a machine that an archive does not fit ignores it.
+// jdkFiles is what makes Java start sooner: an archive of javac's own classes, as the virtual machine reads them fastest, which takes
+// a third off what compiling a small program costs; and, where programs are waited for, the driver by which machines do so (see
+// javadriver.go), with an archive of its own. The user's own JDK makes it all, from programs of ours; a machine that an archive does
+// not fit ignores it.
 //
 //	WarmDir/java-0a1b2c…/jdk-2/javac.jsa         for a javac that is started cold
 //	                     jdk-2-ahead/javac.jsa   the same
@@ -26,7 +27,7 @@ import (
 //	                                 driver.jsa  for a compiler that waits
 //	                                 burn        how many identity hash codes a runner has to take (see Runner)
 //	                                 …           what the driver reads
-type javaWarmth struct {
+type jdkFiles struct {
 	dir     string
 	tool    *toolchain.Toolchain
 	manager *sandbox.Manager
@@ -41,12 +42,12 @@ const (
 	javaArchive = "javac.jsa"
 	// javaArchiveFlag makes javac's machine use the archive.
 	javaArchiveFlag = "-J-XX:SharedArchiveFile=" + javaDir + "/" + javaArchive
-	// javaPatience bounds the making of each part, which takes about a second, and a hundred times that where others have the processors.
-	javaPatience = 10 * time.Minute
+	// makeTimeout bounds the making of each part, which takes about a second, and a hundred times that where others have the processors.
+	makeTimeout = 10 * time.Minute
 )
 
 // made is where it lies on the host. The number counts the ways in which we have made it.
-func (w *javaWarmth) made() string {
+func (w *jdkFiles) made() string {
 	if w.driver {
 		return filepath.Join(w.dir, "jdk-2-ahead")
 	}
@@ -54,26 +55,26 @@ func (w *javaWarmth) made() string {
 }
 
 // what it is, for people.
-func (w *javaWarmth) what() string {
+func (w *jdkFiles) what() string {
 	if w.driver {
 		return "Java machines that wait"
 	}
 	return "the Java compiler's archive"
 }
 
-// prepare makes it the first time. What can not be made is done without.
-func (w *javaWarmth) prepare(ctx context.Context, p *language.Plan, compiling bool, on prepared.Hook) (func(), error) {
+// prepare makes the files the first time. Without them programs start cold.
+func (w *jdkFiles) prepare(ctx context.Context, p *language.Plan, compiling bool, on prepared.Hook) (func(), error) {
 	w.require = p.Spec.Require
 	release, err := prepared.Use(w.dir)
 	if err != nil {
-		if l := w.store.FailureOf(w.made()); l == nil || l.Due(time.Now()) { // that is told now and then
+		if l := w.store.FailureOf(w.made()); l == nil || l.Due(time.Now()) { // reported once per interval
 			w.store.Fail(w.made(), w.what(), err, w.retry)
 		}
 		w.without(p)
 		return func() {}, nil
 	}
 	if compiling || slices.ContainsFunc(p.Phases, func(p language.Phase) bool { return p.Process.Warm != nil }) {
-		_ = w.fill(ctx, on, false) // whoever wants to know was told
+		_ = w.fill(ctx, on, false) // Fill has reported it
 	}
 	archive, driver := w.there()
 	switch {
@@ -91,7 +92,7 @@ func (w *javaWarmth) prepare(ctx context.Context, p *language.Plan, compiling bo
 }
 
 // without changes a plan so that it needs nothing of ours.
-func (w *javaWarmth) without(p *language.Plan) {
+func (w *jdkFiles) without(p *language.Plan) {
 	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add), func(m sandbox.Mount) bool { return m.Target == javaDir })
 	for i := range p.Phases {
 		args := &p.Phases[i].Process.Args
@@ -101,7 +102,7 @@ func (w *javaWarmth) without(p *language.Plan) {
 }
 
 // there says what of it there is.
-func (w *javaWarmth) there() (archive, driver bool) {
+func (w *jdkFiles) there() (archive, driver bool) {
 	st, err := os.Stat(w.made())
 	if err != nil || !st.IsDir() {
 		return false, false
@@ -111,13 +112,13 @@ func (w *javaWarmth) there() (archive, driver bool) {
 }
 
 // whole reports whether there is all of it.
-func (w *javaWarmth) whole() bool {
+func (w *jdkFiles) whole() bool {
 	archive, driver := w.there()
 	return archive && (driver || !w.driver)
 }
 
 // retry makes what could not be made before; see Executor.Retry.
-func (w *javaWarmth) retry(ctx context.Context) error {
+func (w *jdkFiles) retry(ctx context.Context) error {
 	release, err := prepared.Use(w.dir)
 	if err != nil {
 		w.store.Fail(w.made(), w.what(), err, w.retry)
@@ -128,7 +129,7 @@ func (w *javaWarmth) retry(ctx context.Context) error {
 }
 
 // fill makes what is missing, unless that failed of late. Where machines wait, programs do not: what failed once is for Retry.
-func (w *javaWarmth) fill(ctx context.Context, on prepared.Hook, retry bool) error {
+func (w *jdkFiles) fill(ctx context.Context, on prepared.Hook, retry bool) error {
 	if w.whole() {
 		w.store.Forget(w.made())
 		return nil
@@ -167,12 +168,12 @@ func (w *javaWarmth) fill(ctx context.Context, on prepared.Hook, retry bool) err
 }
 
 // make makes what is missing: everything, or the driver only.
-func (w *javaWarmth) make(ctx context.Context) error {
-	home, leave, err := prepared.WorkDir(ctx, w.dir)
+func (w *jdkFiles) make(ctx context.Context) error {
+	home, remove, err := prepared.WorkDir(ctx, w.dir)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer remove()
 	made := filepath.Join(home, "made")
 	if err := errors.Join(os.Mkdir(made, 0o755), os.CopyFS(filepath.Join(home, "src"), javaSources())); err != nil {
 		return err
@@ -208,10 +209,10 @@ func (w *javaWarmth) make(ctx context.Context) error {
 }
 
 // add puts a driver to an archive that sandboxes may be shown already; the one file that says that it is there comes last.
-func (w *javaWarmth) add(made string, entries []os.DirEntry) error {
+func (w *jdkFiles) add(made string, entries []os.DirEntry) error {
 	_, err := os.Stat(filepath.Join(made, javaDriver))
 	if err != nil {
-		return nil //nolint:nilerr // there is none, and whoever made it says why
+		return nil //nolint:nilerr // there is none; makeDriver has reported why
 	}
 	for _, e := range entries {
 		if e.Name() != javaDriver {
@@ -225,7 +226,7 @@ func (w *javaWarmth) add(made string, entries []os.DirEntry) error {
 }
 
 // train compiles a program and has the machine write down which classes that took.
-func (w *javaWarmth) train(ctx context.Context, home, made string) error {
+func (w *jdkFiles) train(ctx context.Context, home, made string) error {
 	sources := filepath.Join(home, "src")
 	args := append(javacFlags(256*sandbox.MiB), "-J-XX:ArchiveClassesAtExit="+filepath.Join(made, javaArchive), "-d", filepath.Join(home, "out"),
 		filepath.Join(sources, "Training.java"))
@@ -237,8 +238,8 @@ func (w *javaWarmth) train(ctx context.Context, home, made string) error {
 }
 
 // run runs a program of the JDK.
-func (w *javaWarmth) run(ctx context.Context, home, program string, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, javaPatience)
+func (w *jdkFiles) run(ctx context.Context, home, program string, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, makeTimeout)
 	defer cancel()
 	cmd := exec.Command(prepared.HostPath(w.tool, program), args...)
 	cmd.Env = []string{"LANG=C.UTF-8"}

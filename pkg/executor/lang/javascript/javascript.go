@@ -1,3 +1,4 @@
+// Package javascript is the language JavaScript, run by Node. TypeScript shares the toolchain, the heap flags and the warm start.
 package javascript
 
 import (
@@ -20,7 +21,8 @@ var Language = language.Language{
 	Extensions: []string{".js", ".mjs", ".cjs"}, Interpreters: []string{"node", "nodejs"}, Projects: []string{packageFile},
 	Source: "main.js", Indexes: []string{"index.js", "index.mjs", "index.cjs"},
 	Mains: []string{
-		"index.js", "index.mjs", "index.cjs", "main.js", "main.mjs", "main.cjs", "app.js", "app.mjs", "app.cjs", "server.js", "server.mjs", "server.cjs",
+		"index.js", "index.mjs", "index.cjs", "main.js", "main.mjs", "main.cjs",
+		"app.js", "app.mjs", "app.cjs", "server.js", "server.mjs", "server.cjs",
 		"src/index.js", "src/index.mjs", "src/index.cjs", "src/main.js", "src/main.mjs", "src/main.cjs",
 	},
 	Toolchain: &Node, Image: "sandbox-run/node", FindEntry: findEntry,
@@ -33,7 +35,8 @@ func findEntry(files []language.File) string {
 
 const packageFile = "package.json"
 
-// PackageMain reads from package.json which file starts the program. As Node does, it lets the extension be left out, and a directory stand for its index.
+// PackageMain reads from package.json which file starts the program. As Node does, it lets the extension be left out, and a directory
+// stand for its index.
 func PackageMain(files []language.File, exts ...string) string {
 	main := path.Clean(strings.TrimPrefix(readPackage(files, packageFile).Main, "./"))
 	if main == "." {
@@ -76,7 +79,7 @@ func plan(j *language.Job) error {
 	if language.Find(j.Files, packageFile) != nil && isAtLeast(j, [2]int{20, 11}, [2]int{21, 3}) {
 		args = append(args, "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON") // detecting is what we want of it
 	}
-	if !isAtLeast(j, [2]int{20, 19}, [2]int{22, 7}) { // they tell modules by their syntax
+	if !isAtLeast(j, [2]int{20, 19}, [2]int{22, 7}) { // newer ones recognise modules by their syntax
 		if err := declareModule(j, entry); err != nil {
 			return err
 		}
@@ -129,7 +132,7 @@ func declareModule(j *language.Job, entry string) error {
 	return nil
 }
 
-// looksLikeModule reads line by line. It need not be exact: it is asked for versions of Node that do not look themselves.
+// looksLikeModule reads line by line. It need not be exact: it serves versions of Node that do not look at the syntax.
 func looksLikeModule(text string) bool {
 	for line := range strings.Lines(text) {
 		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -145,7 +148,7 @@ func looksLikeModule(text string) bool {
 	return false
 }
 
-// checkScript parses a file as Node did: node --check would not look into modules it tells by their syntax.
+// checkScript parses a file as Node did: node --check does not parse files that are modules by their syntax only.
 const checkScript = `const [goal, file] = process.argv.slice(1), vm = require("vm");
 const text = require("fs").readFileSync(file, "utf8").replace(/^\ufeff/, "").replace(/^#!.*/, "");
 try {
@@ -244,8 +247,8 @@ func OutOfMemory(r *sandbox.Result) bool {
 //go:embed node.cjs
 var driver []byte
 
-// WarmStart is how Node is started before its program is there, with its first arguments, fixed of them; nil where Node reads a variable of the request before
-// the driver could set it.
+// WarmStart is how Node is started before its program is there, with its first arguments, fixed of them; nil where Node reads a
+// variable of the request before the driver could set it.
 func WarmStart(j *language.Job, fixed int) *sandbox.Warm {
 	if _, own := j.Plan.Spec.Env["NODE_OPTIONS"]; own || !isAtLeast(j, [2]int{16, 0}) {
 		return nil

@@ -23,7 +23,8 @@ var Node = toolchain.Description{
 	Packages:  toolchain.Packages{Apt: "nodejs", Dnf: "nodejs", Apk: "nodejs", Pacman: "nodejs", Brew: "node"},
 }
 
-const queryScript = `process.stdout.write("` + toolchain.Mark + `version=" + process.versions.node + "\n` + toolchain.Mark + `executable=" + process.execPath + "\n")`
+const queryScript = `process.stdout.write("` + toolchain.Mark + `version=" + process.versions.node + "\n` +
+	toolchain.Mark + `executable=" + process.execPath + "\n")`
 
 func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, error) {
 	answer, err := s.Query(found.Name(), "-e", queryScript)
@@ -45,7 +46,8 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 	s.BehindShim(found, real.Real(), "$VOLTA_HOME/tools/user/platform.json", "~/.volta/tools/user/platform.json")
 	v := s.View()
 	// Node is one file; npm and the like lie beside it, in an installation that is Node's own.
-	ownPrefix := toolchain.Exists(filepath.Join(t.Home, "include", "node")) || toolchain.Exists(filepath.Join(t.Home, "lib", "node_modules", "npm"))
+	ownPrefix := toolchain.Exists(filepath.Join(t.Home, "include", "node")) ||
+		toolchain.Exists(filepath.Join(t.Home, "lib", "node_modules", "npm"))
 	switch {
 	case toolchain.Shown(t.Home):
 	case ownPrefix && !v.Broad(t.Home):

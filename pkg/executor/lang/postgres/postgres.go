@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -125,9 +124,8 @@ const listDirectories = `walk() { for d in "$1"/*/; do if [ -d "$d" ]; then prin
 // make makes the cluster with the lock held. It has its name only when it is whole.
 func (w *cluster) make(ctx context.Context) (err error) {
 	m := w.manager
-	spec := sandbox.Spec{
-		Root: sandbox.Root{Add: append([]sandbox.Mount{{Source: w.kit, Target: language.KitPath}}, w.tool.Mounts...)}, Require: w.require, Workdir: sandbox.WorkspaceDir,
-	}
+	add := append([]sandbox.Mount{{Source: w.kit, Target: language.KitPath}}, w.tool.Mounts...)
+	spec := sandbox.Spec{Root: sandbox.Root{Add: add}, Require: w.require, Workdir: sandbox.WorkspaceDir}
 	if w.image != nil {
 		w.image.Apply(&spec)
 	}
@@ -178,19 +176,6 @@ func (w *cluster) takeOut(ctx context.Context, id, to, directories string) error
 			return err
 		}
 	}
-	left, err := w.manager.Take(ctx, id, sandbox.Selection{Patterns: []string{clusterMade}, MaxFiles: maxClusterFiles, MaxBytes: maxCluster}, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
-		out, err := root.OpenFile(filepath.FromSlash(strings.TrimPrefix(f.Path, clusterMade+"/")), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(out, r)
-		return errors.Join(err, out.Close())
-	})
-	if err != nil {
-		return err
-	}
-	if len(left) > 0 {
-		return fmt.Errorf("%s: %s", left[0].Path, left[0].Reason)
-	}
-	return nil
+	made := sandbox.Selection{Patterns: []string{clusterMade}, MaxFiles: maxClusterFiles, MaxBytes: maxCluster}
+	return errors.Join(prepared.Take(ctx, w.manager, id, made, to, nil))
 }

@@ -39,7 +39,9 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 		}
 		bin = filepath.Clean(strings.TrimSpace(answer.Stdout))
 	}
-	t := &toolchain.Toolchain{Version: toolchain.Version(after), Path: filepath.Join(bin, "postgres"), Home: bin, Programs: map[string]string{}}
+	t := &toolchain.Toolchain{
+		Version: toolchain.Version(after), Path: filepath.Join(bin, "postgres"), Home: bin, Programs: map[string]string{},
+	}
 	if !s.InImage() {
 		t.Path = found.Real() // whatever its name is
 		t.Programs["postgres"] = t.Path

@@ -1,3 +1,4 @@
+// Package python is the language Python: scripts, packages and directories, forked from a loaded interpreter where the backend can.
 package python
 
 import (
@@ -25,7 +26,7 @@ const mainFile = "__main__.py"
 
 func plan(j *language.Job) error {
 	j.SetToolEnv()                           // a virtual environment's
-	j.Setenv("PYTHONDONTWRITEBYTECODE", "1") // nobody reads what would be written
+	j.Setenv("PYTHONDONTWRITEBYTECODE", "1") // the scratch is gone before it could be read again
 	j.Setenv("PYTHONUNBUFFERED", "1")        // what it prints is seen when it prints it
 	if err := addLint(j); err != nil {
 		return err
@@ -125,7 +126,7 @@ func lastAfter(text []byte, mark string) string {
 	return string(text[i+len(mark):])
 }
 
-// lintScript walks the syntax trees of a program. It sees what is written, not what runs: a lint, never a wall.
+// lintScript walks the syntax trees of a program. It sees the source, not what runs: a lint, never a control.
 const lintScript = `import ast, sys, traceback
 n = int(sys.argv[1])
 bad, files, found = set(sys.argv[2:2 + n]), sys.argv[2 + n:], 0
@@ -186,10 +187,9 @@ func addLint(j *language.Job) error {
 	return nil
 }
 
-// pythonFlavours are interpreters with modules loaded that take long to load, the fullest first. A program gets the first that has
-// something it imports; one that imports nothing of the kind gets an interpreter with nothing loaded. Modules that are not installed are
-// left out by the driver.
-var pythonFlavours = []struct {
+// preloadSets are interpreters with modules loaded that take long to load, the fullest first. A program gets the first that has a
+// module which it imports, or else an interpreter with nothing loaded. The driver leaves out modules that are not installed.
+var preloadSets = []struct {
 	name           string
 	wants, preload []string
 }{
@@ -225,7 +225,7 @@ func warmStart(j *language.Job) *sandbox.Warm {
 		}
 	}
 	w := driver.Python("python")
-	for _, f := range pythonFlavours {
+	for _, f := range preloadSets {
 		// What is loaded may have looked at any variable.
 		if len(j.Request.Env) == 0 && slices.ContainsFunc(f.wants, func(name string) bool { return imports[name] }) {
 			w = driver.Python(f.name, f.preload...)
@@ -247,8 +247,8 @@ func isAtLeast(version string, major, minor int) bool {
 	return err == nil && err2 == nil && (a > major || a == major && b >= minor)
 }
 
-// importsOf are the modules that a source names in import statements, as far as a glance tells: one that is not one, in a text,
-// costs nothing but the wrong interpreter's time.
+// importsOf are the modules that a source names in import statements. It reads line by line: a line of a text that looks like an import
+// costs nothing but the wrong interpreter.
 func importsOf(source []byte) (modules []string) {
 	add := func(name []byte) {
 		name = bytes.TrimSpace(name)

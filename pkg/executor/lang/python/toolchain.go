@@ -14,8 +14,8 @@ var description = toolchain.Description{
 		"$PYENV_ROOT/versions/*/bin/python3", "~/.pyenv/versions/*/bin/python3",
 		"$ASDF_DATA_DIR/installs/python/*/bin/python3", "~/.asdf/installs/python/*/bin/python3", "~/.local/share/mise/installs/python/*/bin/python3",
 		"~/.local/share/uv/python/*/bin/python3",
-		"$CONDA_PREFIX/bin/python3", "~/miniforge3/bin/python3", "~/mambaforge/bin/python3", "~/miniconda3/bin/python3", "~/anaconda3/bin/python3",
-		"/opt/conda/bin/python3", "/usr/local/bin/python3", "/usr/bin/python3", "/usr/bin/python3.*[0-9]",
+		"$CONDA_PREFIX/bin/python3", "~/miniforge3/bin/python3", "~/mambaforge/bin/python3", "~/miniconda3/bin/python3",
+		"~/anaconda3/bin/python3", "/opt/conda/bin/python3", "/usr/local/bin/python3", "/usr/bin/python3", "/usr/bin/python3.*[0-9]",
 		"/home/linuxbrew/.linuxbrew/bin/python3", "~/.linuxbrew/bin/python3", "/opt/homebrew/bin/python3",
 		"~/.nix-profile/bin/python3", "/nix/var/nix/profiles/default/bin/python3", "/run/current-system/sw/bin/python3",
 	},
@@ -102,8 +102,8 @@ func showEnvironment(v *toolchain.View, dir string) error {
 	return nil
 }
 
-// showPrefix shows an installation's own directory as a whole. Of a directory that it shares with others (a home, ~/.local, an installation of conda with its
-// packages and environments) it shows what an interpreter needs.
+// showPrefix shows an installation's own directory as a whole. Of a directory that it shares with others (a home, ~/.local, an
+// installation of conda with its packages and environments) it shows what an interpreter needs.
 func showPrefix(v *toolchain.View, prefix, program, library string) error {
 	real, err := toolchain.Real(prefix)
 	if err != nil {

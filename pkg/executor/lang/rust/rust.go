@@ -1,3 +1,4 @@
+// Package rust is the language Rust: single files by rustc, projects by cargo without a registry.
 package rust
 
 import (
@@ -55,8 +56,8 @@ func planRustc(j *language.Job) (*language.Phase, error) {
 		entry = rustMain(j, entry)
 		if entry == "" {
 			return nil, &sandbox.Error{
-				Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("which file starts this Rust program? There is none of %s", strings.Join(j.Language.Mains, ", ")),
-				Hint: "--entry FILE",
+				Op: "entry", Kind: sandbox.ErrInvalid, Hint: "--entry FILE",
+				Err: fmt.Errorf("which file starts this Rust program? There is none of %s", strings.Join(j.Language.Mains, ", ")),
 			}
 		}
 	}
@@ -106,14 +107,17 @@ func rustMain(j *language.Job, dir string) string {
 	return ""
 }
 
-// planCargo builds a project with what is in it: there is no registry to ask.
+// planCargo builds a project with what is in it: there is no registry of packages.
 func planCargo(j *language.Job) (*language.Phase, error) {
 	if j.Request.Options.Edition != "" {
 		return nil, sandbox.Invalid("edition", "the project's Cargo.toml says which edition it is written in")
 	}
 	cargo := j.Tool.Programs["cargo"]
 	if cargo == "" {
-		return nil, &sandbox.Error{Op: "rust", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("this is a Cargo project, and there is no cargo beside %s", j.Tool.Path), Hint: "rustup component add cargo"}
+		return nil, &sandbox.Error{
+			Op: "rust", Kind: sandbox.ErrUnsupported, Hint: "rustup component add cargo",
+			Err: fmt.Errorf("this is a Cargo project, and there is no cargo beside %s", j.Tool.Path),
+		}
 	}
 	env := map[string]string{
 		"CARGO_HOME": sandbox.HomeDir + "/.cargo", "CARGO_TARGET_DIR": language.BuildDir, "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0",
@@ -260,7 +264,7 @@ func chooseBinary(j *language.Job) (dir, bin string, err error) {
 	return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("this project makes no program: there is neither src/main.rs nor a file in src/bin"), Hint: "--test, to run its tests"}
 }
 
-// readManifest reads the few lines of a manifest that matter here, one key to a line, as everybody writes it; cargo reads the rest.
+// readManifest reads the few lines of a manifest that matter here, one key to a line, as is usual; cargo reads the rest.
 func readManifest(dir, text string) cargoManifest {
 	m := cargoManifest{dir: dir}
 	section := ""

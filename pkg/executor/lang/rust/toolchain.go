@@ -21,7 +21,8 @@ var description = toolchain.Description{
 	},
 	Variables: []string{"RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "CARGO_HOME", "ASDF_RUST_VERSION"},
 	Settings: []string{
-		"RUSTUP_AUTO_INSTALL=0", "RUSTUP_DIST_SERVER=http://127.0.0.1:9", "RUSTUP_UPDATE_ROOT=http://127.0.0.1:9", // older rustups do not know the first
+		"RUSTUP_AUTO_INSTALL=0",
+		"RUSTUP_DIST_SERVER=http://127.0.0.1:9", "RUSTUP_UPDATE_ROOT=http://127.0.0.1:9", // older rustups do not know the first
 	},
 	Packages: toolchain.Packages{
 		Apt: "rustc cargo gcc libc6-dev", Dnf: "rust cargo gcc glibc-devel", Apk: "rust cargo gcc musl-dev", Pacman: "rust gcc", Brew: "rust gcc",
@@ -61,11 +62,10 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 	if t.Version = release; release == "" {
 		return nil, errors.New("does not answer as rustc does")
 	}
-	if cargo, ok := s.Named([]string{"--version"}, filepath.Join(filepath.Dir(t.Path), "cargo"), "cargo"); ok && filepath.Base(cargo.Real()) != "rustup" {
-		t.Programs["cargo"] = cargo.Name()
-		if filepath.Dir(cargo.Name()) != filepath.Dir(t.Path) {
-			t.Programs["cargo"] = cargo.Real()
-		}
+	if p := s.At(filepath.Join(filepath.Dir(t.Path), "cargo"), "--version"); p != "" {
+		t.Programs["cargo"] = p
+	} else if cargo, ok := s.Named([]string{"--version"}, "cargo"); ok && filepath.Base(cargo.Real()) != "rustup" {
+		t.Programs["cargo"] = cargo.Real()
 	}
 	if host != "" && !s.HasDir(filepath.Join(sysroot, "lib", "rustlib", host, "lib")) {
 		return nil, s.Incomplete(t, fmt.Sprintf("no standard library for %s in %s", host, sysroot), "rustup component add rust-std")
@@ -83,7 +83,8 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 	// A compiler's driver goes by its name: a link in a directory that is shown is called as that.
 	t.Programs["cc"] = linker.Inside()
 	if crt, err := s.Query(t.Programs["cc"], "-print-file-name=crt1.o"); err == nil && strings.TrimSpace(crt.Stdout) == "crt1.o" {
-		return nil, s.Incomplete(t, "rustc needs the C library's start files to link with, and there is no crt1.o", s.Install(cLibraryPackages)...)
+		why := "rustc needs the C library's start files to link with, and there is no crt1.o"
+		return nil, s.Incomplete(t, why, s.Install(cLibraryPackages)...)
 	}
 	if s.InImage() {
 		return t, nil

@@ -1,3 +1,4 @@
+// Package shell is the shell as a language: bash, sh and zsh, with all programs of the machine or only the ones that a request names.
 package shell
 
 import (
@@ -27,8 +28,8 @@ var Language = language.Language{
 	Plan:    plan,
 }
 
-// plan runs a script by its shell. Which one: what was asked for by name, else by the first line, else by the extension; .sh
-// is bash where there is one, because that is what people write.
+// plan runs a script by its shell: the one that the request names, else that of the first line, else that of the extension. Files that
+// end in .sh are run by bash where there is one, because most are written for it.
 func plan(j *language.Job) error {
 	which, err := whichShell(j)
 	if err != nil {
@@ -40,7 +41,7 @@ func plan(j *language.Job) error {
 		j.Plan.Notes = append(j.Plan.Notes, c.notes...)
 	}
 	if j.Tool.Programs[which] != j.Tool.Path {
-		j.Plan.Version = "" // it is another shell's, and nobody has asked this one
+		j.Plan.Version = "" // it is another shell's; this one was not queried
 	}
 	run := j.AddRun(j.Tool.Programs[which], j.Inside(j.Entry))
 	run.Suspect = func(stderr []byte) []string { return suspectFile(stderr, j.Dir) }

@@ -44,7 +44,8 @@ func plan(j *language.Job) error {
 	case 1:
 		args = append(args, "--db", databases[0])
 	default:
-		j.Plan.Notes = append(j.Plan.Notes, "there are several databases ("+language.Listed(databases)+"), and none was opened; ATTACH DATABASE opens one")
+		several := "there are several databases (" + language.Listed(databases) + "), and none was opened; ATTACH DATABASE opens one"
+		j.Plan.Notes = append(j.Plan.Notes, several)
 	}
 	run := j.AddRun(append(append(args, "--"), scripts...)...)
 	run.SyntaxExit = SyntaxExit

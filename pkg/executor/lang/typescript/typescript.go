@@ -1,3 +1,4 @@
+// Package typescript is the language TypeScript: the kit removes the types, and Node runs the rest.
 package typescript
 
 import (
@@ -14,9 +15,9 @@ var Language = language.Language{
 	Extensions: []string{".ts", ".tsx", ".mts", ".cts", ".jsx"}, Interpreters: []string{"ts-node", "tsx"}, Projects: []string{"tsconfig.json"},
 	Source: "main.ts", Dialects: []language.Dialect{{Alias: "tsx", Source: "main.tsx"}}, // the file's name decides about the syntax
 	Mains: []string{
-		"index.ts", "index.tsx", "index.mts", "index.cts", "main.ts", "main.tsx", "main.mts", "main.cts", "app.ts", "app.tsx", "app.mts", "app.cts",
-		"server.ts", "server.tsx", "server.mts", "server.cts", "src/index.ts", "src/index.tsx", "src/index.mts", "src/index.cts",
-		"src/main.ts", "src/main.tsx", "src/main.mts", "src/main.cts",
+		"index.ts", "index.tsx", "index.mts", "index.cts", "main.ts", "main.tsx", "main.mts", "main.cts",
+		"app.ts", "app.tsx", "app.mts", "app.cts", "server.ts", "server.tsx", "server.mts", "server.cts",
+		"src/index.ts", "src/index.tsx", "src/index.mts", "src/index.cts", "src/main.ts", "src/main.tsx", "src/main.mts", "src/main.cts",
 	},
 	Indexes:   []string{"index.ts", "index.tsx", "index.mts", "index.cts"},
 	Toolchain: &javascript.Node, Image: "sandbox-run/typescript", FindEntry: findEntry,
@@ -40,7 +41,8 @@ func plan(j *language.Job) error {
 	}
 	dir := moduleDir(j, entry)
 	out := path.Join(dir, "main.mjs")
-	compile := j.AddCompile([]string{path.Join(dir, "*.mjs"), path.Join(dir, "*.mjs.map")}, kit, "typescript", "--entry", j.Inside(entry), "--out", out)
+	produces := []string{path.Join(dir, "*.mjs"), path.Join(dir, "*.mjs.map")}
+	compile := j.AddCompile(produces, kit, "typescript", "--entry", j.Inside(entry), "--out", out)
 	compile.Process.Warm = j.WarmKit(2)
 	args := append(append([]string{j.Tool.Path, "--enable-source-maps"}, javascript.HeapFlags(j)...), out)
 	run := j.AddRun(args...)

@@ -28,7 +28,7 @@ const Dir = sandbox.TmpDir + "/.sandbox-run"
 // Handshake is what a driver prints when it is ready.
 const Handshake = "sandbox-run: ready\n"
 
-// Python is the warmth of a Python interpreter that is given a file to run, with those modules loaded.
+// Python is the warm start of a Python interpreter that is given a file to run, with those modules loaded.
 func Python(name string, preload ...string) *sandbox.Warm {
 	return &sandbox.Warm{
 		Name: name, Fork: true, Preload: preload, Handshake: Handshake,
