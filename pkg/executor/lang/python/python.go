@@ -189,12 +189,16 @@ func addLint(j *language.Job) error {
 
 // preloadSets are interpreters with modules loaded that take long to load, the fullest first. A program gets the first that has a
 // module which it imports, or else an interpreter with nothing loaded. The driver leaves out modules that are not installed.
-var preloadSets = []struct {
+func preloadSets() []preloadSet {
+	return []preloadSet{
+		{"python+matplotlib", []string{"matplotlib", "seaborn", "pylab"}, driver.Matplotlib()},
+		{"python+pandas", []string{"pandas", "numpy", "scipy", "sklearn", "statsmodels"}, driver.Pandas()},
+	}
+}
+
+type preloadSet struct {
 	name           string
 	wants, preload []string
-}{
-	{"python+matplotlib", []string{"matplotlib", "seaborn", "pylab"}, driver.Matplotlib()},
-	{"python+pandas", []string{"pandas", "numpy", "scipy", "sklearn", "statsmodels"}, driver.Pandas()},
 }
 
 // Warm Python is 3.9 or newer: the driver is tried with these.
@@ -225,7 +229,7 @@ func warmStart(j *language.Job) *sandbox.Warm {
 		}
 	}
 	w := driver.Python("python")
-	for _, f := range preloadSets {
+	for _, f := range preloadSets() {
 		// What is loaded may have looked at any variable.
 		if len(j.Request.Env) == 0 && slices.ContainsFunc(f.wants, func(name string) bool { return imports[name] }) {
 			w = driver.Python(f.name, f.preload...)
