@@ -163,7 +163,7 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 			return nil, err
 		}
 	}
-	if err := j.Language.CheckOptions(req.Options); err != nil {
+	if err := checkOptions(j.Language, req.Options); err != nil {
 		return nil, err
 	}
 	// Setup scripts are no candidates for the entry.

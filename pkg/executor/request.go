@@ -2,6 +2,7 @@ package executor
 
 import (
 	"io"
+	"slices"
 	"syscall"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
@@ -83,6 +84,22 @@ type LanguageOptions = language.Options
 
 // File is one file of a program.
 type File = language.File
+
+// checkOptions refuses options that the language would ignore: a restriction that is not enforced must not be accepted.
+func checkOptions(l *Language, o LanguageOptions) error {
+	for _, opt := range []struct {
+		name  string
+		given bool
+	}{
+		{"commands", len(o.Commands) > 0}, {"forbid-imports", len(o.ForbidImports) > 0}, {"release", o.Release},
+		{"edition", o.Edition != ""}, {"test", o.Test}, {"setup", len(o.Setup) > 0},
+	} {
+		if opt.given && !slices.Contains(l.Options, opt.name) {
+			return sandbox.Invalid(opt.name, "%s has no such option", l.Title)
+		}
+	}
+	return nil
+}
 
 // Weight is what a run counts for where it is decided how many there may be at a time.
 type Weight struct {

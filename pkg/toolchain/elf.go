@@ -173,7 +173,7 @@ func (s *Search) showLibraries(v *View, files []string) {
 				if !filepath.IsAbs(at) || !Exists(at) {
 					continue
 				}
-				if r, err := resolve(at); err != nil || shown(r.real) && shown(r.via[0]) {
+				if r, err := resolve(at); err != nil || Shown(r.real) && Shown(r.via[0]) {
 					break
 				}
 				if v.Show(at) == nil {

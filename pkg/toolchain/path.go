@@ -30,7 +30,7 @@ func (r *Program) Real() string { return r.real }
 
 // Inside is the program's path in a sandbox: the one it was found by where a sandbox shows that, its file otherwise.
 func (r *Program) Inside() string {
-	if shown(r.via[0]) && shown(r.real) {
+	if Shown(r.via[0]) && Shown(r.real) {
 		return r.via[0]
 	}
 	return r.real

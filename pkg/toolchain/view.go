@@ -23,10 +23,8 @@ const movedDir = "/opt/sandbox-run"
 // nixStore is shown as a whole: its entries need each other by paths that only Nix could list.
 const nixStore = "/nix/store"
 
-func shown(p string) bool { return withinAny(p, sandbox.HostDirs()) }
-
 // Shown reports whether every sandbox shows a path of the host anyway.
-func Shown(p string) bool { return shown(p) }
+func Shown(p string) bool { return withinAny(p, sandbox.HostDirs()) }
 
 // View is what a sandbox has to show of the host for a toolchain to work.
 type View struct {
@@ -53,16 +51,16 @@ func (v *View) Show(p string) error {
 		if !v.covers(v.nix) {
 			v.mount(v.nix, v.nix, true)
 		}
-	} else if real == "/" || !shown(real) && r.info.IsDir() && v.Broad(real) {
+	} else if real == "/" || !Shown(real) && r.info.IsDir() && v.Broad(real) {
 		return fmt.Errorf("%s holds more than a toolchain", real)
 	}
 	isDir := r.info.IsDir()
-	if !shown(real) && !v.covers(real) {
+	if !Shown(real) && !v.covers(real) {
 		v.mount(real, v.place(real, isDir), isDir)
 	}
 	for _, name := range r.via {
 		// A name inside of what is shown is the link that it is on the host.
-		if !shown(name) && !withinAny(name, ownDirs) && !v.covers(name) {
+		if !Shown(name) && !withinAny(name, ownDirs) && !v.covers(name) {
 			v.mount(real, name, isDir)
 		}
 	}
@@ -179,7 +177,7 @@ func (v *View) unreadable() (paths []string) {
 	entries := 0
 	for _, m := range v.list() {
 		// What is shown anyway is as it is. Secrets in a configuration are not for the sandbox, and no language needs them.
-		if m.Source == v.nix || shown(m.Source) || within(m.Source, "/etc") {
+		if m.Source == v.nix || Shown(m.Source) || within(m.Source, "/etc") {
 			continue
 		}
 		_ = filepath.WalkDir(m.Source, func(p string, d fs.DirEntry, err error) error {
@@ -284,7 +282,7 @@ func LinksOut(dir string) (targets []string) {
 		if err != nil || d.Type()&fs.ModeSymlink == 0 {
 			return nil
 		}
-		if r, err := resolve(p); err == nil && !shown(r.real) && !within(r.real, dir) {
+		if r, err := resolve(p); err == nil && !Shown(r.real) && !within(r.real, dir) {
 			targets = append(targets, r.real)
 		}
 		return nil

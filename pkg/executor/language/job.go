@@ -107,10 +107,7 @@ func (j *Job) Workdir() string {
 	return j.Plan.Spec.Workdir
 }
 
-// Abs is a file name that a program has printed, as a path inside.
-func (j *Job) Abs(name string) string { return Abs(j.Dir, name) }
-
-// Abs is a name relative to a directory as a path inside.
+// Abs is a file name that a program has printed, relative to a directory, as a path inside.
 func Abs(dir, name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)

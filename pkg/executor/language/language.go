@@ -108,19 +108,3 @@ type Options struct {
 	Test          bool     // go, rust: run the tests even if there is a main
 	Setup         []string // sql, postgres: files to run first
 }
-
-// CheckOptions refuses options that the language would ignore: a restriction that is not enforced must not be accepted.
-func (l *Language) CheckOptions(o Options) error {
-	for _, opt := range []struct {
-		name  string
-		given bool
-	}{
-		{"commands", len(o.Commands) > 0}, {"forbid-imports", len(o.ForbidImports) > 0}, {"release", o.Release},
-		{"edition", o.Edition != ""}, {"test", o.Test}, {"setup", len(o.Setup) > 0},
-	} {
-		if opt.given && !slices.Contains(l.Options, opt.name) {
-			return sandbox.Invalid(opt.name, "%s has no such option", l.Title)
-		}
-	}
-	return nil
-}

@@ -11,6 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // Language is Python.
@@ -210,7 +211,7 @@ var startVariables = []string{"VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LOCPATH", "
 // warmStart says how a program that is a file waits in an interpreter; nil where it can not, because variables of the user's would
 // change how that starts.
 func warmStart(j *language.Job) *sandbox.Warm {
-	if !j.MayPrestart() || !isAtLeast(j.Tool.Version, warmMajor, warmMinor) {
+	if old, err := toolchain.OlderThan(j.Tool.Version, warmMajor, warmMinor); err != nil || old || !j.MayPrestart() {
 		return nil
 	}
 	for name := range j.Request.Env {
@@ -240,15 +241,6 @@ func warmStart(j *language.Job) *sandbox.Warm {
 		w = driver.Watched(w)
 	}
 	return w
-}
-
-// isAtLeast compares a version like 3.11.2.
-func isAtLeast(version string, major, minor int) bool {
-	first, rest, _ := strings.Cut(version, ".")
-	second, _, _ := strings.Cut(rest, ".")
-	a, err := strconv.Atoi(first)
-	b, err2 := strconv.Atoi(second)
-	return err == nil && err2 == nil && (a > major || a == major && b >= minor)
 }
 
 // importsOf are the modules that a source names in import statements. It reads line by line: a line of a text that looks like an import
