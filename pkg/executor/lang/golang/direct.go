@@ -16,18 +16,18 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Most programs are one file that imports the standard library. What the go command does for them is to look for packages that are
-// where they always are, and to call the compiler and the linker in a way that is always the same: half of the time goes there. So it
-// is asked once, when the cache is filled, and its answer is kept:
+// Most programs are one file that imports the standard library. For them the go command looks for packages that are where they always are,
+// and calls the compiler and the linker in a way that is always the same, which takes half of the time. So its commands are read once, when
+// the cache is filled, and kept:
 //
-//	WarmDir/go-0a1b2c…/direct/build            what is run, for a shell
-//	                          importcfg        where the packages are that a program may import
-//	                          importcfg.link   and those that they consist of
+//	WarmDir/go-0a1b2c…/direct/build            commands of a shell
+//	                          importcfg        paths of the packages that a program may import
+//	                          importcfg.link   paths of these and of those that they import
 //
-// Whatever fails is given to the go command as if nothing had been: what is wrong with a program, it says in its own words.
+// A program that fails to build in this way is built by the go command, whose messages are then printed.
 
 const (
-	// goDirectDir is where that is shown.
+	// goDirectDir is where these files are shown.
 	goDirectDir = language.ToolDir + "/go"
 	// goDirectly takes the file, the program to make, and the go command.
 	goDirectly = `if [ -r ` + goDirectDir + `/build ]; then . ` + goDirectDir + `/build; else shift 2; fi; exec "$@"`
@@ -40,7 +40,7 @@ func (w *libraryCache) knowsDirect() bool {
 	return err == nil
 }
 
-// directly is a command that does without the go command, if that can be.
+// directly is a command that builds without the go command, if that is possible.
 func directly(binary, target string, args []string) []string {
 	return slices.Concat([]string{"/bin/sh", "-c", goDirectly, "go", target, binary}, args)
 }
@@ -123,7 +123,7 @@ func (d *direct) script() string {
 		"code=$?\nrm -rf \"$w\"\n[ $code = 0 ] && exit 0\nshift 2\n"
 }
 
-// errDirect: it was answered in a way that we do not understand.
+// errDirect: the output of go build -x has another form than the known one.
 var errDirect = errors.New("the go command builds in a way that is not known")
 
 // readDirect reads what go build -x says. Paths in the cache are written as they are inside, and so are those of the toolchain.

@@ -55,12 +55,12 @@ func (w *libraryCache) prepare(ctx context.Context, p *language.Plan, compiling 
 	w.require = p.Spec.Require
 	release, err := prepared.Use(w.dir)
 	if err == nil {
-		if err = w.layOut(); err != nil {
+		if err = w.makeDirs(); err != nil {
 			release()
 		}
 	}
 	if err != nil {
-		w.without(p, err)
+		w.removeFrom(p, err)
 		return func() {}, nil
 	}
 	if !compiling {
@@ -76,8 +76,8 @@ func (w *libraryCache) prepare(ctx context.Context, p *language.Plan, compiling 
 	return release, nil
 }
 
-// layOut makes the directories of a build cache, which the go command would make: inside it can not.
-func (w *libraryCache) layOut() error {
+// makeDirs makes the directories of a build cache, which the go command would make: inside it can not.
+func (w *libraryCache) makeDirs() error {
 	if _, err := os.Stat(filepath.Join(w.buildDir(), "ff")); err == nil {
 		if _, err := os.Stat(w.directDir()); err == nil {
 			return nil
@@ -91,7 +91,7 @@ func (w *libraryCache) layOut() error {
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		if err := os.Chmod(dir, 0o755); err != nil { // whatever this user's files are like
+		if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask is
 			return err
 		}
 	}
@@ -112,8 +112,8 @@ func (w *libraryCache) keepFromTrimming() error {
 	return errors.Join(os.Chmod(name, 0o644), os.Chtimes(name, now, now))
 }
 
-// without changes a plan so that it needs no cache of ours.
-func (w *libraryCache) without(p *language.Plan, why error) {
+// removeFrom changes a plan so that it needs no cache of ours.
+func (w *libraryCache) removeFrom(p *language.Plan, why error) {
 	p.Notes = append(p.Notes, "Go's standard library is compiled anew: "+why.Error())
 	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add), func(m sandbox.Mount) bool { return m.Target == goCacheDir || m.Target == goDirectDir })
 	for i := range p.Phases {
@@ -132,12 +132,12 @@ func (w *libraryCache) fill(ctx context.Context, on prepared.Hook) error {
 	if have := w.read(); len(w.missing(have)) == 0 && len(w.unread(have)) == 0 && (w.image != nil || w.knowsDirect()) {
 		return nil
 	}
-	return prepared.Fill(ctx, w.dir, "compiling Go's standard library, once", on, func() error { return w.add(ctx) })
+	return prepared.Fill(ctx, w.dir, "compiling Go's standard library, once", on, func() error { return w.compileMissing(ctx) })
 }
 
-// add compiles what is missing, under the lock.
-func (w *libraryCache) add(ctx context.Context) error {
-	have := w.read() // another may have done it meanwhile
+// compileMissing compiles the missing packages. The caller holds the lock.
+func (w *libraryCache) compileMissing(ctx context.Context) error {
+	have := w.read() // another process may have done it meanwhile
 	for _, m := range w.unread(have) {
 		w.packages = append(w.packages, m.imports()...)
 		have[m.id()] = true
@@ -150,7 +150,7 @@ func (w *libraryCache) add(ctx context.Context) error {
 	build := w.build
 	if w.image != nil {
 		build = w.buildInside
-		// What is not whole in older versions would fail all of it.
+		// A package without sources, as in older versions, would fail the whole build.
 		missing = slices.DeleteFunc(missing, func(p string) bool { return !w.hasSource(p) })
 	}
 	if len(missing) > 0 {
@@ -215,7 +215,7 @@ func (w *libraryCache) build(ctx context.Context, packages []string) error {
 		return err
 	}
 	defer remove()
-	// A module of its own: none further up has a say. As a module, because only then the go command leaves the index of the
+	// A module of its own: none further up counts. As a module, because only then the go command leaves the index of the
 	// packages that it will look for inside.
 	if err := os.WriteFile(filepath.Join(home, "go.mod"), []byte("module warm\n"), 0o600); err != nil {
 		return err
@@ -227,7 +227,7 @@ func (w *libraryCache) build(ctx context.Context, packages []string) error {
 	return nil
 }
 
-// command is a go command that fills the cache. Sandboxes' users must be able to read it, whatever files of this user's are like.
+// command is a go command that fills the cache. Users of sandboxes must be able to read it, whatever the umask is.
 func (w *libraryCache) command(home string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 022 && exec "$@"`, "go", prepared.HostPath(w.tool, w.tool.Path)}, args...)...)
 	cmd.Env = []string{"TMPDIR=" + home, "GOPATH=" + home + "/go"}

@@ -23,13 +23,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Machines that wait for a program run a driver: one in which javac is loaded and has compiled something, and one that goes on to run the
-// program as the launcher would. It is compiled once, with what else is prepared (javawarm.go); its sources say how it leaves no trace.
+// Prestarted virtual machines run a driver until the program is there: one in which javac is loaded and has compiled something, and one
+// that then runs the program as the launcher would. The driver is compiled once (warm.go); its sources say how it leaves no trace.
 
 //go:embed driver/*.java
 var driverSources embed.FS
 
-// javaSources are the driver's sources and what it practises on.
+// javaSources are the driver's sources and the programs that it compiles for practice.
 func javaSources() fs.FS {
 	sub, err := fs.Sub(driverSources, "driver")
 	if err != nil { // the name is well-formed
@@ -46,16 +46,17 @@ const (
 	javaBurn          = "burn"
 	javaBoot          = "-Xbootclasspath/a:" + javaDir + "/" + javaDriver
 	javaPackage       = "run.sandbox.warm."
-	// javaPractice is how often a compiler practises before it waits: each time takes it a fifth of a second at first, and saves less
-	// than the one before.
+	// javaPractice is how often a prestarted compiler compiles for practice: the first time takes a fifth of a second, and each saves
+	// less than the one before.
 	javaPractice = "4"
-	// javaPracticeDir is where, and is gone when it waits.
+	// javaPracticeDir is where it does so; it is removed before the compiler is ready.
 	javaPracticeDir = sandbox.TmpDir + "/.sandbox-run-javac"
 	// javaSince is the first JDK that hides a method of ours from traces.
 	javaSince = 17
 )
 
-// javaGiveaways are names of what shows a program how its machine was started, or all of a stack. Programs that have them are started cold.
+// javaGiveaways are names of APIs that show a program how its virtual machine was started, or all of a stack. Programs that mention them
+// are started cold.
 var javaGiveaways = []string{
 	"ManagementFactory", "MXBean", "getAllStackTraces", "SHOW_HIDDEN_FRAMES", "SHOW_REFLECT_FRAMES", "ProcessHandle", "VirtualMachine", "HotSpotDiagnostic",
 	"/proc/", "QUIT", "jstack", "jcmd",
@@ -99,7 +100,7 @@ func givesAway(src []byte) bool {
 	return slices.ContainsFunc(javaGiveaways, has) || has("getStackTrace") && has("Thread") // the stack of another thread
 }
 
-// makeDriver compiles the driver, and makes what belongs to it.
+// makeDriver compiles the driver, and makes its archive.
 func (w *jdkFiles) makeDriver(ctx context.Context, home, made string) error {
 	sources, classes := filepath.Join(home, "src"), filepath.Join(home, "driver")
 	files, err := filepath.Glob(filepath.Join(sources, "*.java"))
@@ -109,7 +110,7 @@ func (w *jdkFiles) makeDriver(ctx context.Context, home, made string) error {
 	files = slices.DeleteFunc(files, func(f string) bool { return filepath.Base(f) == "Training.java" || filepath.Base(f) == "Wrong.java" })
 	// Without a class of the JDK's for each string that is put together.
 	args := append(javacFlags(256*sandbox.MiB), "-XDstringConcat=inline", "--add-exports", "java.base/jdk.internal.vm.annotation=ALL-UNNAMED", "-d", classes)
-	if err := w.run(ctx, home, w.tool.Programs["javac"], append(args, files...)...); err != nil {
+	if err := w.runTool(ctx, home, w.tool.Programs["javac"], append(args, files...)...); err != nil {
 		return err
 	}
 	if err := packDriver(classes, made); err != nil {

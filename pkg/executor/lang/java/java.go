@@ -83,7 +83,7 @@ func plan(j *language.Job) error {
 	args := append([]string{j.Tool.Programs["javac"]}, javacFlags(javaHeap(j.CompileLimits.Memory))...)
 	if warm := j.HostWarmDir(); warm != "" {
 		w := &jdkFiles{dir: prepared.ToolchainDir(warm, j.Tool), tool: j.Tool, manager: j.Manager, store: j.Store, driver: j.MayPrestart()}
-		j.Mount(w.made(), javaDir)
+		j.Mount(w.path(), javaDir)
 		j.Plan.Prepare = w.prepare
 		args = append(args, javaArchiveFlag)
 	}
