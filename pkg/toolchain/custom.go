@@ -79,8 +79,8 @@ func (c *Custom) query(s *Search, found Program) (*Toolchain, error) {
 		}
 		t.Programs[filepath.Base(p)] = r.Inside()
 	}
-	if err := c.queryVersion(s, found, t); err != nil || s.InImage() {
-		return t, err // paths of the host have no place in an image
+	if err := c.queryVersion(s, found, t); err != nil || s.InImage() { // paths of the host have no place in an image
+		return t, err
 	}
 	v := s.View()
 	for _, p := range c.Paths {

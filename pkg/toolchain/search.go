@@ -210,7 +210,7 @@ func (s *Search) expand(place string) []string {
 	return paths
 }
 
-// InImage reports whether the search is in an image: then the toolchain has no mounts, and Finish has nothing to do.
+// InImage reports whether the search is in an image: then the toolchain has no mounts, and View and Finish do nothing.
 func (s *Search) InImage() bool { return s.image != nil }
 
 // Sees reports whether files can be looked at. In an image that only a backend can read, programs are known by name and by their answers.

@@ -28,6 +28,7 @@ func Shown(p string) bool { return withinAny(p, sandbox.HostDirs()) }
 
 // View is what a sandbox has to show of the host for a toolchain to work.
 type View struct {
+	image      bool // shows nothing of the host
 	name, home string
 	nix        string // nixStore; a test has another
 	mounts     []sandbox.Mount
@@ -35,13 +36,16 @@ type View struct {
 	moved      []sandbox.Mount // directories of ownDirs, and where what lies in them is shown
 }
 
-// View is an empty view.
+// View is an empty view. One of an image stays empty: a sandbox shows all of an image anyway.
 func (s *Search) View() *View {
-	return &View{name: s.d.Name, home: s.env["HOME"], nix: nixStore, dirs: map[string]bool{}}
+	return &View{image: s.image != nil, name: s.d.Name, home: s.env["HOME"], nix: nixStore, dirs: map[string]bool{}}
 }
 
 // Show adds a path under each of its names. What it leads to is shown, however many links that takes.
 func (v *View) Show(p string) error {
+	if v.image {
+		return nil
+	}
 	r, err := resolve(p)
 	if err != nil {
 		return err
@@ -69,7 +73,7 @@ func (v *View) Show(p string) error {
 
 // ShowIfExists adds a path if there is something at it.
 func (v *View) ShowIfExists(p string) error {
-	if !Exists(p) {
+	if v.image || !Exists(p) {
 		return nil
 	}
 	return v.Show(p)
@@ -210,6 +214,9 @@ func (v *View) unreadable() (paths []string) {
 // Finish completes a toolchain whose paths are the host's: libraries of its programs, mounts, names inside, its ID, and
 // what has to stay as it is.
 func (s *Search) Finish(t *Toolchain, v *View, found Program, libraries []string, detail ...string) (*Toolchain, error) {
+	if s.image != nil {
+		return t, nil
+	}
 	t.Name, t.Found = s.d.Name, found.via[0]
 	programs := []string{t.Path}
 	for _, p := range t.Programs {
@@ -290,8 +297,11 @@ func LinksOut(dir string) (targets []string) {
 	return targets
 }
 
-// Glob is filepath.Glob of a pattern below a directory whose name is no pattern.
-func Glob(dir string, pattern ...string) []string {
+// Glob is filepath.Glob of a pattern below a directory whose name is no pattern; nothing in an image.
+func (s *Search) Glob(dir string, pattern ...string) []string {
+	if s.image != nil {
+		return nil
+	}
 	quoted := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
 	paths, _ := filepath.Glob(filepath.Join(append([]string{quoted}, pattern...)...)) // its only error is that of a bad pattern
 	return paths

@@ -46,9 +46,6 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 	if p := s.At(filepath.Join(root, "bin", "gofmt"), "-h"); p != "" {
 		t.Programs["gofmt"] = p
 	}
-	if s.InImage() {
-		return t, nil
-	}
 	v := s.View()
 	if err := v.Show(root); err != nil {
 		return nil, err

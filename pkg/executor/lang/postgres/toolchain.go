@@ -86,5 +86,5 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 			break
 		}
 	}
-	return s.Finish(t, v, found, toolchain.Glob(prefix, "lib", "*.so"))
+	return s.Finish(t, v, found, s.Glob(prefix, "lib", "*.so"))
 }

@@ -87,7 +87,7 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 		}
 	}
 	// Extension modules of the standard library have libraries of their own.
-	modules := toolchain.Glob(library, "lib-dynload", "*.so")
+	modules := s.Glob(library, "lib-dynload", "*.so")
 	return s.Finish(t, v, found, append(modules, real.Real()))
 }
 

@@ -71,10 +71,8 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 		return nil, s.Incomplete(t, fmt.Sprintf("no standard library for %s in %s", host, sysroot), "rustup component add rust-std")
 	}
 	v := s.View()
-	if !s.InImage() {
-		if err := v.Show(sysroot); err != nil {
-			return nil, err
-		}
+	if err := v.Show(sysroot); err != nil {
+		return nil, err
 	}
 	linker, ok := s.Named([]string{"--version"}, "cc", "gcc", "clang")
 	if !ok {
@@ -86,10 +84,7 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 		why := "rustc needs the C library's start files to link with, and there is no crt1.o"
 		return nil, s.Incomplete(t, why, s.Install(cLibraryPackages)...)
 	}
-	if s.InImage() {
-		return t, nil
-	}
-	libraries := toolchain.Glob(sysroot, "lib", "librustc_driver*.so")
+	libraries := s.Glob(sysroot, "lib", "librustc_driver*.so")
 	s.Watch(libraries...)
 	return s.Finish(t, v, found, append(libraries, real.Real()), build)
 }

@@ -44,8 +44,5 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 	if isBash || s.InImage() {
 		t.Programs[filepath.Base(found.Name())] = t.Path
 	}
-	if s.InImage() {
-		return t, nil
-	}
 	return s.Finish(t, s.View(), found, nil)
 }
