@@ -16,12 +16,12 @@ import (
 type Engine struct {
 	Audit     *audit.Log // nil writes nothing
 	Door      audit.Door
-	OnPrepare func(what string) (done func()) // see executor.Options
-	OnLack    func(executor.Lack)             // see executor.Options
-	Ahead     bool                            // see executor.Options
-
-	SharedCache bool   // see executor.Options
-	OwnKey      string // see executor.Options
+	// As in executor.Options.
+	OnPrepare            func(what string) (done func())
+	OnPreparationFailure func(executor.PreparationFailure)
+	Prestart             bool
+	SharedCache          bool
+	OwnKey               string
 }
 
 // NewExecutor makes the engine over a manager: the machine's toolchains, our own tools, the user's own languages and cache of
@@ -32,12 +32,13 @@ func NewExecutor(m *sandbox.Manager, e Engine) (*executor.Executor, error) {
 		return nil, err
 	}
 	o := executor.Options{
-		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, Door: e.Door, OnPrepare: e.OnPrepare, OnLack: e.OnLack, Ahead: e.Ahead, SharedCache: e.SharedCache, OwnKey: e.OwnKey, Images: Images(),
+		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, Door: e.Door, OnPrepare: e.OnPrepare,
+		OnPreparationFailure: e.OnPreparationFailure, Prestart: e.Prestart, SharedCache: e.SharedCache, OwnKey: e.OwnKey, Images: Images(),
 	}
 	if o.DefaultImages, err = defaultImages(os.Environ()); err != nil {
 		return nil, err
 	}
-	if dir, err := os.UserCacheDir(); err == nil { // nobody's home: nothing is kept
+	if dir, err := os.UserCacheDir(); err == nil { // without a home nothing is kept
 		o.Cache = &executor.Cache{Dir: filepath.Join(dir, "sandbox-run", "compiled")}
 	}
 	// Only some languages need it, and those say what to do when it is missing.

@@ -11,16 +11,13 @@ import (
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
-	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // WorldHeader is how a server says in which world it lives.
 const WorldHeader = "Sandbox-Run-World"
 
-// worldVariables decide, beside those that toolchain.Consulted names, what becomes of a run.
-var worldVariables = []string{
-	ImagesVariable, "SANDBOX_RUN_KIT", "SANDBOX_RUN_INIT", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "GOPATH", "GOMODCACHE", "GOENV",
-}
+// worldVariables decide, beside executor.ToolchainVariables, what becomes of a run.
+var worldVariables = []string{ImagesVariable, "SANDBOX_RUN_KIT", "SANDBOX_RUN_INIT", "XDG_CONFIG_HOME", "XDG_STATE_HOME"}
 
 // World is a digest of what this process would run programs with: its user, the executable, the files it sees, and the variables that decide
 // which toolchains, images and languages there are. Two processes of one world do the same with one request; so a command lets a
@@ -38,7 +35,7 @@ func world(full string, getenv func(string) string, environ []string) string {
 	for _, file := range []string{full, executor.LanguagesFile()} {
 		fmt.Fprintf(h, "stamp %s\n", stampOf(file))
 	}
-	for _, name := range slices.Concat(toolchain.Consulted(), worldVariables) {
+	for _, name := range slices.Concat(executor.ToolchainVariables(), worldVariables) {
 		value := getenv(name)
 		if name == "PATH" {
 			value = plainPath(value)

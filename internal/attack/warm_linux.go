@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/internal/attack/hostile"
-	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/pool"
 )

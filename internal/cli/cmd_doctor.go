@@ -190,8 +190,8 @@ func (c *cli) ownFacts() []app.Fact {
 		images = fmt.Sprintf("%d in %s, %s", len(found), dir, total)
 	}
 	facts := []app.Fact{{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "server", Value: c.nearFact()}}
-	for _, l := range executor.New(nil, executor.Options{}).Marked() {
-		facts = append(facts, app.Fact{Name: "slower starts", Value: l.String()})
+	for _, f := range executor.New(nil, executor.Options{}).MarkedFailures() {
+		facts = append(facts, app.Fact{Name: "slower starts", Value: f.String()})
 	}
 	return facts
 }

@@ -41,7 +41,7 @@ func (c *cli) languages(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	all := engine.Survey(cmd.Context())
+	all := engine.CheckLanguages(cmd.Context())
 	if c.json {
 		return c.writeJSON(struct {
 			Languages []executor.Availability `json:"languages"`

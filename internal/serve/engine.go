@@ -65,7 +65,10 @@ func newEngine(ctx context.Context, s *operator.Settings, b sandbox.Backend, cho
 	}
 	e.manager = sandbox.NewManager(e.backend, sandbox.Options{Chosen: chosen})
 	var err error
-	if e.Executor, err = app.NewExecutor(e.manager, app.Engine{Audit: trail, Door: audit.DoorAPI, Ahead: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: guard.Owner, OnLack: e.lacks}); err != nil {
+	if e.Executor, err = app.NewExecutor(e.manager, app.Engine{
+		Audit: trail, Door: audit.DoorAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: guard.Owner,
+		OnPreparationFailure: e.logFailure,
+	}); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
 	return e, nil
@@ -98,9 +101,9 @@ func (e *engine) Execute(ctx context.Context, req executor.Request) (*executor.R
 	return e.Executor.Execute(ctx, req)
 }
 
-// lacks tells the operator that programs start later than they could.
-func (e *engine) lacks(l executor.Lack) {
-	e.log.Warn("something that has programs start sooner could not be made; they do without", "what", l.What, "error", l.Error, "attempts", l.Attempts, "again", l.Next())
+// logFailure tells the operator that programs start later than they could.
+func (e *engine) logFailure(f executor.PreparationFailure) {
+	e.log.Warn("warm start unavailable, starting cold", "what", f.What, "error", f.Error, "attempts", f.Attempts, "again", f.Next())
 }
 
 // retryEvery is how often it is looked whether something that could not be made is to be tried again; how often that is, the executor says.
@@ -116,7 +119,7 @@ func (e *engine) warm(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if e.Retry(ctx) {
+			if e.RetryPreparations(ctx) {
 				e.log.Info("what could not be made before was made")
 				e.makeReady(ctx, e.log)
 			}
@@ -129,7 +132,7 @@ func (e *engine) makeReady(ctx context.Context, log *slog.Logger) {
 	if e.pool == nil || len(e.settings.Warm) == 0 {
 		return
 	}
-	specs, err := e.Ahead(ctx, e.settings.Warm...)
+	specs, err := e.PrestartSpecs(ctx, e.settings.Warm...)
 	if err == nil {
 		err = e.pool.Warm(ctx, specs...)
 	}

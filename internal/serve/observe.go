@@ -32,7 +32,9 @@ func (r *running) observed(o *api.Options) error {
 		languages = append(languages, l.Name)
 	}
 	r.seen = observe.New(observe.Options{
-		Pool: r.engine.poolStats(), Lacks: func() int { return len(r.engine.Lacks()) }, Log: r.log, Audit: r.engine.audit, Signer: signer, Traces: traces, Languages: languages, Backend: r.engine.name, Tier: r.engine.tier, Version: r.serving.Version,
+		Pool: r.engine.poolStats(), Lacks: func() int { return len(r.engine.PreparationFailures()) },
+		Log: r.log, Audit: r.engine.audit, Signer: signer, Traces: traces, Languages: languages,
+		Backend: r.engine.name, Tier: r.engine.tier, Version: r.serving.Version,
 	})
 	o.Observer = r.seen
 	if signer != nil {

@@ -50,9 +50,11 @@ func (c *deepCheck) look(ctx context.Context, e Engine) *wire.Deep {
 	if result != nil {
 		deep.Tier = string(result.Isolation.Tier)
 	}
-	if l, ok := e.(interface{ Lacks() []executor.Lack }); ok {
-		for _, lack := range l.Lacks() {
-			deep.Lacks = append(deep.Lacks, lack.String())
+	if p, ok := e.(interface {
+		PreparationFailures() []executor.PreparationFailure
+	}); ok {
+		for _, f := range p.PreparationFailures() {
+			deep.Lacks = append(deep.Lacks, f.String())
 		}
 	}
 	c.last, c.at = deep, time.Now()
@@ -111,7 +113,7 @@ func (s *Server) languages(w http.ResponseWriter, r *http.Request) error {
 	if _, err := readQuery(r); err != nil {
 		return err
 	}
-	found := s.opts.Engine.Survey(r.Context())
+	found := s.opts.Engine.CheckLanguages(r.Context())
 	if s.opts.Auth != nil {
 		for i := range found {
 			found[i].Path = "" // where things are on the server is its owner's business

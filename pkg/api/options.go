@@ -50,7 +50,7 @@ type Options struct {
 // Engine is what runs programs.
 type Engine interface {
 	Execute(ctx context.Context, req executor.Request) (*executor.Result, error)
-	Survey(ctx context.Context) []executor.Availability
+	CheckLanguages(ctx context.Context) []executor.Availability
 }
 
 // Weigher is what an Engine is too when it knows what a request counts for where it is decided how many there may be at a time.

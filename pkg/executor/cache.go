@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -31,7 +32,7 @@ const (
 	defaultCacheLimit = 1 * sandbox.GiB
 	maxCachedFiles    = 256 // each is open while it is put into a sandbox
 	manifestName      = "manifest.json"
-	// abandoned is how old an entry under way is before somebody removes it.
+	// abandoned is how old an entry under way is before it is removed.
 	abandoned = time.Hour
 	// addedName is a file that grows with what is added; see grew.
 	addedName = "added"
@@ -44,7 +45,7 @@ func (c *Cache) limit() sandbox.Size {
 	return c.Limit
 }
 
-// slack is how much may be added before somebody looks at the whole again, which costs more than most compilers' products
+// slack is how much may be added before the whole is looked at again, which costs more than most compilers' products
 // do: every entry is looked at. So much is kept free, and the limit holds in between.
 func (c *Cache) slack() sandbox.Size { return c.limit() / 32 }
 
@@ -155,8 +156,8 @@ func closeFiles(files []sandbox.File) {
 
 // get returns an entry's files, open. One that is damaged is no entry.
 func (c *Cache) get(key string) ([]sandbox.File, bool) {
-	if othersWrite(c.Dir) != nil {
-		return nil, false // whoever would keep something says why
+	if prepared.CheckOwned(c.Dir) != nil {
+		return nil, false // adding an entry reports why
 	}
 	dir := c.dir(key)
 	text, err := readManifestFile(filepath.Join(dir, manifestName))
@@ -170,7 +171,7 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	var files []sandbox.File
 	for i, f := range m.Files {
 		// Opened now: another process may remove the entry at any time.
-		content, err := openPlain(filepath.Join(dir, strconv.Itoa(i)))
+		content, err := prepared.OpenRegular(filepath.Join(dir, strconv.Itoa(i)))
 		if err != nil {
 			closeFiles(files)
 			return nil, false
@@ -190,7 +191,7 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 const maxManifest = 4 << 20
 
 func readManifestFile(name string) ([]byte, error) {
-	f, err := openPlain(name)
+	f, err := prepared.OpenRegular(name)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +212,7 @@ func (c *Cache) begin(key string) (*entry, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := othersWrite(c.Dir); err != nil {
+	if err := prepared.CheckOwned(c.Dir); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp(c.Dir, "new-")
@@ -272,7 +273,7 @@ func (e *entry) commit() error {
 	return e.c.grew(size)
 }
 
-// grew counts what was added since somebody last looked at the whole: a byte in a file for each part of the slack that was begun.
+// grew counts what was added since the whole was last looked at: a byte in a file for each part of the slack that was begun.
 // Appending needs no lock, however many processes do it. It trims when the slack is used up.
 func (c *Cache) grew(size int64) error {
 	f, err := os.OpenFile(filepath.Join(c.Dir, addedName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)

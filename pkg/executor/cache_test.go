@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -287,10 +288,10 @@ func TestCacheSideBySide(t *testing.T) {
 // Everything that goes into a compiler is in the key.
 func TestKey(t *testing.T) {
 	base := func() *Plan {
-		return &Plan{
-			Language: "c", Version: "1", toolchain: "id", program: 1, Spec: sandbox.Spec{Env: map[string]string{"A": "1"}},
+		return &Plan{toolchain: "id", program: 1, Plan: language.Plan{
+			Language: "c", Version: "1", Spec: sandbox.Spec{Env: map[string]string{"A": "1"}},
 			Files: []sandbox.File{{Path: "/workspace/a.c", Data: []byte("x")}, {Path: "/workspace/in", Data: []byte("y")}},
-		}
+		}}
 	}
 	phase := Phase{Process: sandbox.Process{Args: []string{"cc", "a"}, Workdir: "/workspace"}, Produces: []string{"/tmp/p"}}
 	key := func(p *Plan, ph Phase) string {

@@ -15,12 +15,13 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// CodeExecutor is the engine with everything chosen: the default backend, the machine's toolchains, no cache, and the user's own
-// images and audit log (where there is one to write to; SANDBOX_RUN_AUDIT_LOG names another, or is off). It is for programs that want one line;
-// New is for those that want to choose. It opens its backend when it is first needed, and Close gives it back.
+// CodeExecutor is the engine with everything chosen: the default backend, the machine's toolchains, no cache, and the user's own images
+// and audit log (where there is one to write to; SANDBOX_RUN_AUDIT_LOG names another, or is off). It is for programs that want one
+// line; New is for those that want to choose. It opens its backend when it is first needed, and Close gives it back.
 type CodeExecutor struct {
 	timeout time.Duration
 
@@ -58,7 +59,7 @@ func (c *CodeExecutor) ready() error {
 		if c.backend, c.err = openDefault(); c.err == nil {
 			c.manager = sandbox.NewManager(c.backend, sandbox.Options{})
 			c.log, c.err = userLog()
-			kit, _ := kitpath.Find() // who needs it says what to do when it is missing
+			kit, _ := kitpath.Find() // a language that needs it says what to do when it is missing
 			c.engine = New(c.manager, Options{Kit: kit, Audit: c.log, Door: audit.DoorLibrary, Images: StoredImages(userImages)})
 		}
 	})
@@ -73,7 +74,7 @@ func userLog() (*audit.Log, error) {
 	}
 	log, err := audit.Open(path, audit.Options{})
 	if err != nil && path == "" {
-		return nil, nil // nobody's home
+		return nil, nil // a user without a home
 	}
 	return log, err
 }
@@ -101,19 +102,8 @@ func (c *CodeExecutor) Execute(ctx context.Context, req ExecutionRequest) (*Exec
 	}
 	return &ExecutionResult{
 		Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()), ExitCode: sandbox.CLICode(r.Verdict, r.Exit),
-		ExecutionTime: r.Metrics.WallTime.Duration(), Error: failure(&r.Result), Notes: r.Notes,
+		ExecutionTime: r.Metrics.WallTime.Duration(), Error: language.VerdictError(&r.Result), Notes: r.Notes,
 	}, nil
-}
-
-// failure puts a verdict into words.
-func failure(r *sandbox.Result) error {
-	if r.Success() {
-		return nil
-	}
-	if r.Exit.Signal != 0 {
-		return fmt.Errorf("%s (%s)", r.Verdict, sandbox.SignalName(r.Exit.Signal))
-	}
-	return fmt.Errorf("%s (exit code %d)", r.Verdict, r.Exit.Code)
 }
 
 // SandboxConfig is how a command is run by ExecuteCommand. What is zero has the default beside it.
@@ -170,7 +160,7 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 		if err != nil {
 			return nil, err
 		}
-		defer img.release() // the sandbox is gone by then
+		defer img.Close() // the sandbox is gone by then
 		said = img.Apply(&spec)
 	}
 	id, err := c.manager.Create(ctx, spec)
@@ -197,7 +187,7 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 	const mb = float64(sandbox.MiB)
 	return &CommandResult{
 		ExitCode: sandbox.CLICode(r.Verdict, r.Exit), Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()),
-		Duration: r.Metrics.WallTime.Duration(), Error: failure(r), Notes: r.Notes,
+		Duration: r.Metrics.WallTime.Duration(), Error: language.VerdictError(r), Notes: r.Notes,
 		ResourceUsage: ResourceStats{
 			CPUUsagePercent: r.Metrics.CPUPercent, MemoryUsageMB: float64(r.Metrics.MemoryPeak) / mb, MaxMemoryMB: float64(r.Limits.Memory) / mb,
 		},

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/java"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -272,20 +273,20 @@ func TestBuildScriptRunsEachTime(t *testing.T) {
 }
 
 // A compiler with very much to say is passed on while it says it: nothing is kept back without end.
-func TestHoldingLetsGo(t *testing.T) {
+func TestEventBufferIsBounded(t *testing.T) {
 	n := 0
-	h := &holding{to: func(sandbox.Event) { n++ }}
-	one := sandbox.Event{Data: make([]byte, maxHeld/4)}
+	h := &eventBuffer{to: func(sandbox.Event) { n++ }}
+	one := sandbox.Event{Data: make([]byte, maxBuffered/4)}
 	for range 4 {
-		h.event(one)
+		h.add(one)
 	}
-	if n != 0 || h.told() {
+	if n != 0 || h.passedOn() {
 		t.Errorf("%d were passed on", n)
 	}
-	h.event(one)
-	h.event(one)
-	if n != 6 || !h.told() || h.held != nil {
-		t.Errorf("%d of 6 were passed on, %d are kept", n, len(h.held))
+	h.add(one)
+	h.add(one)
+	if n != 6 || !h.passedOn() || h.events != nil {
+		t.Errorf("%d of 6 were passed on, %d are kept", n, len(h.events))
 	}
 }
 
@@ -317,7 +318,7 @@ func TestJavaWithoutAClass(t *testing.T) {
 	homes, _ := filepath.Glob("/usr/lib/jvm/*")
 	for _, home := range homes {
 		finder := &toolchain.Finder{NoStore: true, Environ: []string{"JAVA_HOME=" + home, "PATH=" + home + "/bin"}}
-		tool, err := finder.Find(t.Context(), "java")
+		tool, err := finder.Find(t.Context(), java.Language.Toolchain)
 		if err != nil || tool.Home != home {
 			continue
 		}

@@ -3,7 +3,6 @@ package executor
 import (
 	"errors"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +19,7 @@ const (
 func compiledPlan(t *testing.T, req Request) (*Plan, error) {
 	t.Helper()
 	j := fakeJob(t, req)
-	j.warmDir = "/var/cache/warm"
+	j.WarmDir = "/var/cache/warm"
 	return newPlan(j, bigMachine)
 }
 
@@ -96,50 +95,5 @@ func TestPlansRefused(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestJavaIsRead(t *testing.T) {
-	for _, c := range []struct {
-		src     string
-		pkg     string
-		public  string
-		mains   []string
-		compact bool
-	}{
-		{src: javaHello, public: "Hello", mains: []string{"Hello"}},
-		{src: "package a . b; /* class X { */ // class Y {\n@Deprecated(since=\"class Z {\") public final class Q<T extends Comparable<T>> extends P<T> { public static final void main(final String... a) {} }", pkg: "a.b", public: "Q", mains: []string{"Q"}},
-		{src: "class A { void f() { main(); } static void g() {} }\nclass B { static void main(String[] a) { class C { void main(String[] a) {} } } }", mains: []string{"B"}},
-		{src: "public record P(int x, int y) { static void main(String[] a) {} }", public: "P", mains: []string{"P"}},
-		{src: "@SuppressWarnings({\"a\", \"b\"})\npublic enum E { A, B; public static void main(String[] a) {} }", public: "E", mains: []string{"E"}},
-		{src: "public @interface N {}", public: "N"},
-		{src: "class S { String s = \"\"\"\n } class X { \\\"\"\" \"\"\"; char c = '{'; char d = '\\''; public static void main(String[] a) {} }", mains: []string{"S"}},
-		{src: "void main() { System.out.println(1); }", compact: true},
-		{src: "String hi() { return \"hi\"; }\nvoid main(String[] a) {}", compact: true},
-		{src: "class Unended { public static void main(String[] a) { \"", mains: []string{"Unended"}},
-		{src: ""},
-	} {
-		s := scanJava([]byte(c.src))
-		if s.pkg != c.pkg || s.public != c.public || !slices.Equal(s.mains, c.mains) || s.compact != c.compact {
-			t.Errorf("%q: %+v", c.src, s)
-		}
-	}
-}
-
-func TestHeapLeavesRoom(t *testing.T) {
-	for _, memory := range []sandbox.Size{2 * sandbox.MiB, 64 * sandbox.MiB, 128 * sandbox.MiB, 512 * sandbox.MiB, 8 * sandbox.GiB, 1 << 50} {
-		heap := javaHeap(memory)
-		if heap < 8*sandbox.MiB || memory >= 64*sandbox.MiB && (heap > memory-memory/8 || heap < memory/4) {
-			t.Errorf("of %s the heap gets %s", memory, heap)
-		}
-	}
-}
-
-func TestManifestIsRead(t *testing.T) {
-	m := readManifest("a", "[package] # p\nname = \"x\" # the name\ndefault-run='y'\n[dependencies]\nname = \"no\"\n[[bin]]\nname = \"y\"\npath = \"src/y.rs\"\n[[ bin ]]\nname = \"../z\"\n")
-	m.findBins(tree("a/src/main.rs", "", "a/src/bin/b.rs", "", "a/src/bin/c/main.rs", "", "a/src/bin/c/d.rs", "", "b/src/bin/e.rs", ""))
-	wanted := []cargoBin{{"y", "a/src/y.rs"}, {"x", "a/src/main.rs"}, {"b", "a/src/bin/b.rs"}, {"c", "a/src/bin/c/main.rs"}}
-	if m.name != "x" || m.defaultRun != "y" || !slices.Equal(m.bins, wanted) {
-		t.Errorf("%+v", m)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/internal/yamlite"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -152,8 +153,7 @@ func parseLanguages(text []byte) ([]*Language, error) {
 
 func parseLanguage(m yamlite.Map) (*Language, error) {
 	c := &custom{}
-	l := &Language{custom: c, plan: planCustom}
-	var version []string
+	l := &Language{Plan: c.plan}
 	for _, p := range m {
 		var err error
 		switch p.Key {
@@ -178,7 +178,7 @@ func parseLanguage(m yamlite.Map) (*Language, error) {
 		case "run":
 			c.run, err = texts(p)
 		case "version":
-			version, err = texts(p)
+			c.toolchain.VersionCommand, err = texts(p)
 		case "programs":
 			c.toolchain.Programs, err = texts(p)
 		case "paths":
@@ -196,8 +196,7 @@ func parseLanguage(m yamlite.Map) (*Language, error) {
 			return nil, fmt.Errorf("line %d: %s: %w", p.Line, p.Key, err)
 		}
 	}
-	c.toolchain.VersionCommand = version
-	if err := l.complete(); err != nil {
+	if err := c.complete(l); err != nil {
 		line := 0
 		if len(m) > 0 {
 			line = m[0].Line
@@ -208,8 +207,7 @@ func parseLanguage(m yamlite.Map) (*Language, error) {
 }
 
 // complete checks a language that was defined, and fills in what it leaves open.
-func (l *Language) complete() error {
-	c := l.custom
+func (c *custom) complete(l *Language) error {
 	if l.Name == "" {
 		return errors.New("it has no name")
 	}
@@ -242,7 +240,7 @@ func (l *Language) complete() error {
 			l.Source += l.Extensions[0]
 		}
 	}
-	if err := checkName("source", l.Source); err != nil {
+	if err := language.CheckName("source", l.Source); err != nil {
 		return err
 	}
 	if len(l.Mains) == 0 {
@@ -258,7 +256,11 @@ func (l *Language) complete() error {
 		return errors.New("it names no program")
 	}
 	if len(c.compile) > 0 {
-		l.Working = 512 * sandbox.MiB // nobody knows
+		l.Working = 512 * sandbox.MiB // a guess
+	}
+	var err error
+	if l.Toolchain, err = c.toolchain.Description(); err != nil {
+		return err
 	}
 	l.Directory = slices.Contains(c.compile, "{files}") && !strings.Contains(strings.Join(slices.Concat(c.compile, c.run), " "), "{file}")
 	return nil
@@ -296,37 +298,36 @@ func checkCommand(words []string, compiled bool) error {
 // customOut is where a user's compiler leaves what it makes.
 const customOut = sandbox.TmpDir + "/program"
 
-func planCustom(j *job) error {
-	c := j.lang.custom
+func (c *custom) plan(j *language.Job) error {
 	for k, v := range c.env {
-		j.env(k, v)
+		j.Setenv(k, v)
 	}
-	j.toolEnv()
-	if j.image != nil && len(c.toolchain.Paths) > 0 {
-		j.plan.Notes = append(j.plan.Notes, "paths of this machine that "+j.lang.Title+" asks for are not shown on an image")
+	j.SetToolEnv()
+	if j.Image != nil && len(c.toolchain.Paths) > 0 {
+		j.Plan.Notes = append(j.Plan.Notes, "paths of this machine that "+j.Language.Title+" asks for are not shown on an image")
 	}
 	if len(c.compile) > 0 {
-		j.compile([]string{customOut}, j.fill(c.compile)...)
+		j.AddCompile([]string{customOut}, fillCommand(j, c.compile)...)
 	}
-	j.run(j.fill(c.run)...)
+	j.AddRun(fillCommand(j, c.run)...)
 	return nil
 }
 
-// fill puts a command's words in, and its program where the toolchain has it.
-func (j *job) fill(words []string) []string {
-	file := j.inside(j.entry)
-	put := strings.NewReplacer("{file}", file, "{dir}", j.dir, "{out}", customOut)
+// fillCommand puts a command's words in, and its program where the toolchain has it.
+func fillCommand(j *language.Job, words []string) []string {
+	file := j.Inside(j.Entry)
+	put := strings.NewReplacer("{file}", file, "{dir}", j.Dir, "{out}", customOut)
 	var args []string
 	for i, w := range words {
 		switch {
 		case w == "{files}":
-			for _, f := range j.files {
-				if j.lang.owns(f.Path) || f.Path == j.entry {
-					args = append(args, j.inside(f.Path))
+			for _, f := range j.Files {
+				if j.Language.Owns(f.Path) || f.Path == j.Entry {
+					args = append(args, j.Inside(f.Path))
 				}
 			}
-		case i == 0 && j.tool.Programs[path.Base(w)] != "":
-			args = append(args, j.tool.Programs[path.Base(w)])
+		case i == 0 && j.Tool.Programs[path.Base(w)] != "":
+			args = append(args, j.Tool.Programs[path.Base(w)])
 		default:
 			args = append(args, put.Replace(w))
 		}

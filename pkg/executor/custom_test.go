@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -104,7 +105,7 @@ func TestCustomPlans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			j.tool = &toolchain.Toolchain{Name: j.lang.Name, Version: "12.2.0", Path: "/usr/bin/gcc", ID: "id", Programs: map[string]string{"gcc": "/usr/bin/gcc", "g++": "/usr/bin/g++", "awk": "/usr/bin/awk"}}
+			j.Tool = &toolchain.Toolchain{Name: j.Language.Name, Version: "12.2.0", Path: "/usr/bin/gcc", ID: "id", Programs: map[string]string{"gcc": "/usr/bin/gcc", "g++": "/usr/bin/g++", "awk": "/usr/bin/awk"}}
 			plan, err := newPlan(j, bigMachine)
 			if err != nil {
 				t.Fatal(err)
@@ -127,11 +128,16 @@ func FuzzLanguages(f *testing.F) {
 			return
 		}
 		for _, l := range languages {
-			if l.Name == "" || len(l.custom.run) == 0 || l.Source == "" {
+			if l.Name == "" || l.Source == "" {
 				t.Errorf("%q was taken for %+v", text, l)
 			}
-			j := &job{req: &Request{}, files: tree(l.Source, ""), entry: l.Source, lang: l, tool: &toolchain.Toolchain{}, dir: sandbox.WorkspaceDir}
-			for _, w := range j.fill(l.custom.run) {
+			j := &language.Job{
+				Files: tree(l.Source, ""), Entry: l.Source, Language: l, Tool: &toolchain.Toolchain{}, Dir: sandbox.WorkspaceDir, Plan: &language.Plan{},
+			}
+			if err := l.Plan(j); err != nil || len(j.Plan.Phases) == 0 {
+				t.Fatalf("%q: %v", text, err)
+			}
+			for _, w := range j.Plan.Phases[len(j.Plan.Phases)-1].Process.Args {
 				if strings.Contains(w, "{out}") && !strings.Contains(l.Source, "{out}") {
 					t.Errorf("%q is left", w)
 				}

@@ -1,9 +1,9 @@
-// Package executor runs code: it is given a language and a program, and says what became of it.
+// Package executor runs code in a language and reports the result.
 //
 // What. A [Request] names code and what it may use; [Executor.Execute] returns a [Result]: verdict, output, figures,
-// and which walls were up. Program errors are results; an error means that we failed, or that the request is wrong.
+// and which controls were in force. Program errors are results; an error means that we failed, or that the request is wrong.
 //
-// Place in the flow. Doors (command line, HTTP, library) build a Request. Everything below plan is pkg/sandbox's:
+// Place in the flow. Entry points (command line, HTTP, library) build a Request. Everything below the plan is done by pkg/sandbox:
 //
 //	Request ──► detect ──► toolchain ──► Plan ──────────────► sandbox.Manager
 //	            language    (host paths)   files, phases        Create, Put files
@@ -12,9 +12,9 @@
 //	                                                            Delete
 //
 // plan.go is pure: a Request, a language and a toolchain make a [Plan] without looking at the machine, so plans are
-// compared with golden files. A language is one entry in languages.go and one file. What a plan has to know of the machine, its
-// language's look reads beforehand; what has to be ready on the host, such as a compiled standard library, the plan's prepare
-// makes afterwards, once per toolchain (warm.go).
+// compared with golden files. A language is one value in a directory of its own (lang/NAME) and one line of the table in languages.go.
+// What a plan has to know of the machine, Language.Inspect reads beforehand; what has to be ready on the host, such as a compiled
+// standard library, Plan.Prepare makes afterwards, once per toolchain (package prepared).
 //
 // Lifecycle. New makes an Executor over a Manager that the caller owns; it holds nothing that must be closed. Each
 // Execute makes one sandbox and has deleted it when it returns.

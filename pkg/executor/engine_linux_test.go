@@ -178,9 +178,9 @@ const (
 	plainUID      = 61235
 )
 
-// TestOrdinaryUser runs the matrix (make test: an interpreter, a shell and a tool of ours) without privileges and without cgroups, in a copy of
-// this very binary. PostgreSQL is not in it: a server needs shared memory, which that tier refuses. Nor is Rust, which mostly lies in
-// the home of the user who installed it.
+// TestOrdinaryUser runs the matrix (make test: an interpreter, a shell and a tool of ours) without privileges and without cgroups, in a
+// copy of this very binary. PostgreSQL is not in it: a server needs shared memory, which that tier refuses. Nor is Rust, which mostly
+// lies in the home of the user who installed it.
 func TestOrdinaryUser(t *testing.T) {
 	testenv.NeedRoot(t)
 	dir, err := os.MkdirTemp("/var/tmp", "executor-plain-")

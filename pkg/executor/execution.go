@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -18,7 +19,7 @@ type execution struct {
 	e    *Executor
 	req  *Request
 	plan *Plan
-	// planned is the plan before it was prepared: what is asked of the cache and what is given to it have one key.
+	// planned is the plan before it was prepared: a look-up in the cache and an entry have one key.
 	planned *Plan
 	// contents is the digest of the plan's files before they were put into the sandbox; "" where nothing is cached.
 	contents string
@@ -41,13 +42,13 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	}
 	defer closeFiles(made)
 	x.planned = x.plan
-	if x.plan.prepare != nil {
+	if x.plan.Prepare != nil {
 		changed := *x.plan
 		changed.Phases = slices.Clone(x.plan.Phases)
 		phases = changed.Phases[len(changed.Phases)-len(phases):]
 		compiling := slices.ContainsFunc(phases, func(p Phase) bool { return p.Process.Phase == PhaseCompile })
 		x.plan = &changed
-		release, err := x.plan.prepare(ctx, x.plan, compiling, x.e.opts.OnPrepare)
+		release, err := x.plan.Prepare(ctx, &x.plan.Plan, compiling, x.e.opts.OnPrepare)
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +56,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	}
 	defer x.awaitKept()
 	spec := x.plan.Spec
-	spec.Ahead = x.ahead(phases)
+	spec.Ahead = x.prestarted(phases)
 	if x.id, err = m.Create(ctx, spec); err != nil {
 		return nil, err
 	}
@@ -103,8 +104,8 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	return &x.out, nil
 }
 
-// put puts the files into the sandbox that the first phase finds. Compilers never see the inputs: what they make is kept for whoever
-// has the same program, and must not tell of somebody's inputs (D8).
+// put puts the files of the first phase into the sandbox. Compilers never see the inputs: their products are cached for every caller
+// that has the same program, and must not reveal inputs (D8).
 func (x *execution) put(ctx context.Context, phases []Phase, made []sandbox.File) error {
 	files := x.plan.Files
 	if phases[0].Process.Phase != PhaseRun {
@@ -136,15 +137,15 @@ func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) 
 	return phases, made, nil
 }
 
-// cacheable reports whether a phase's products are those of what the key covers. A volume is before the compiler's eyes too, and nobody
-// knows what is in it.
+// cacheable reports whether a phase's products depend on nothing but what the key covers. The compiler also sees volumes, whose content
+// is unknown.
 func (x *execution) cacheable(p *Phase) bool {
-	nameless := x.plan.Spec.Root.From != sandbox.ImageRef{} && x.plan.Spec.Root.From.ID == "" // who knows what it is
+	nameless := x.plan.Spec.Root.From != sandbox.ImageRef{} && x.plan.Spec.Root.From.ID == "" // its content is unknown
 	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0 && len(x.plan.Spec.Volumes) == 0 && !nameless
 }
 
-// phaseOutput is what PhaseResult has of each stream of a phase at the most, where output has a space of its own: its first and its last bytes. A phase that
-// kept the program from running has all of it in the result itself.
+// phaseOutput is what PhaseResult has of each stream of a phase at the most, where output has a space of its own: its first and its
+// last bytes. A phase that kept the program from running has all of it in the result itself.
 const phaseOutput = 256 * sandbox.KiB
 
 // phase runs one phase and reports whether the next may follow.
@@ -213,9 +214,6 @@ func (x *execution) note(notes ...string) {
 	}
 }
 
-// kitFailed is how the kit ends when it is to blame itself.
-const kitFailed = 70
-
 // judge refines the sandbox's verdict by what only a language knows.
 func (x *execution) judge(ctx context.Context, p *Phase) error {
 	r := &x.out.Result
@@ -224,8 +222,8 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	case (failed || r.Verdict == sandbox.VerdictSignaled) && p.OutOfMemory != nil && p.OutOfMemory(r):
 		r.Verdict = sandbox.VerdictMemoryLimit
 	case !failed:
-	case r.Exit.Code == kitFailed && (p.Process.Args[0] == kitInside || p.Process.Args[0] == kitCopied):
-		return errKit(p.Process.Phase, r.Stderr.Edges(sandbox.OutputMemory))
+	case r.Exit.Code == language.KitFailed && (p.Process.Args[0] == language.KitPath || p.Process.Args[0] == language.KitCopy):
+		return language.KitError(p.Process.Phase, r.Stderr.Edges(sandbox.OutputMemory))
 	case p.Process.Phase == PhaseCompile && x.overCap():
 		r.Verdict = sandbox.VerdictDiskLimit
 		r.Violations = append(r.Violations, x.plan.Spec.OverCap())
@@ -247,7 +245,8 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	return nil
 }
 
-// overCap reports whether a compiler has failed because it could make no file larger than the cap of a volume: it is not the program that is wrong.
+// overCap reports whether a compiler has failed because it could make no file larger than the cap of a volume: it is not the program
+// that is wrong.
 func (x *execution) overCap() bool {
 	said := x.out.Stderr.Edges(sandbox.OutputMemory)
 	return x.plan.Spec.VolumeCap() > 0 && (bytes.Contains(said, []byte("ile too large")) || bytes.Contains(said, []byte("File size limit exceeded")))
@@ -299,7 +298,7 @@ func (x *execution) take(ctx context.Context, p *Phase) (_ *entry, err error) {
 	return entry, nil
 }
 
-// keep gives an entry its name, beside whatever comes next: nobody waits for the cache but awaitKept.
+// keep gives an entry its name, while the next phase runs; awaitKept waits for it.
 func (x *execution) keep(e *entry) {
 	kept := make(chan error, 1)
 	x.keeping = kept
@@ -321,7 +320,7 @@ func (x *execution) awaitKept() {
 	x.keeping = nil
 }
 
-// takeOutputs brings back the files that were asked for, and the tables of a query.
+// takeOutputs copies out the requested files, and the tables of a query.
 func (x *execution) takeOutputs(ctx context.Context) error {
 	if x.plan.Tables != "" {
 		if err := x.takeTables(ctx); err != nil {
@@ -343,7 +342,8 @@ func (x *execution) takeOutputs(ctx context.Context) error {
 	return err
 }
 
-// needsRoot refuses a sandbox in which the program would not be where its command line says. Only who asks for the least can get one.
+// needsRoot refuses a sandbox in which the program would not be where its command line says. Only a request for the lowest tier can get
+// one.
 func (x *execution) needsRoot() error {
 	if x.plan.Spec.Require != sandbox.TierProcess {
 		return nil

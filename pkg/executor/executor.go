@@ -8,10 +8,11 @@ import (
 	"iter"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -25,17 +26,17 @@ type Options struct {
 	// SharedCache lets requests of different keys (Asker.Key) use each other's compiled programs. One key could then learn by the clock what
 	// another has had compiled.
 	SharedCache bool
-	// OwnKey is the Asker.Key of this process's own user, who shares compiled programs with requests that have no key.
+	// OwnKey is the Asker.Key of this process's own user, which shares compiled programs with requests that have no key.
 	OwnKey string
 	// Kit is the path of our own tools on this machine, for languages that need them.
 	Kit string
 	// WarmDir is where toolchains keep what they prepare once, such as Go's standard library compiled; by default a directory of
 	// the user's cache.
 	WarmDir string
-	// OnPrepare is told what is being prepared that takes a while, and calls done when that is over.
+	// OnPrepare is called before a preparation that takes a while, and done after it.
 	OnPrepare func(what string) (done func())
-	// OnLack is told what could not be prepared, once for each attempt: programs do without, and start later.
-	OnLack func(Lack)
+	// OnPreparationFailure is called once for each attempt to prepare something that failed: programs start without it, and later.
+	OnPreparationFailure func(PreparationFailure)
 	// Audit is the log that every run is written to, and Door the way by which its runs come; nil writes nothing.
 	Audit *audit.Log
 	Door  audit.Door
@@ -43,8 +44,8 @@ type Options struct {
 	Languages []*Language
 	// Images is where Request.Image is looked up, and the image of a language that has no toolchain here; nil has none.
 	Images Images
-	// Ahead says of every sandbox what will be started in it (sandbox.Spec.Ahead): for a manager whose backend keeps sandboxes ready.
-	Ahead bool
+	// Prestart says of every sandbox what will be started in it (sandbox.Spec.Ahead): for a manager whose backend has sandboxes ready.
+	Prestart bool
 	// DefaultImages are the images of languages, by name, before those that are built in; "none" is no image.
 	DefaultImages map[string]string
 }
@@ -54,12 +55,7 @@ type Executor struct {
 	manager   *sandbox.Manager
 	opts      Options
 	languages []*Language
-
-	driversMu   sync.Mutex
-	driverFiles map[string]string // on the host, by name
-
-	lackingMu sync.Mutex
-	lacking   map[string]*lacking // by where it would be
+	prepared  prepared.Store // what toolchains prepare once
 }
 
 // New makes an executor over a manager, which it does not own.
@@ -67,7 +63,10 @@ func New(m *sandbox.Manager, o Options) *Executor {
 	if o.Toolchains == nil {
 		o.Toolchains = &toolchain.Finder{}
 	}
-	return &Executor{manager: m, opts: o, languages: append(slices.Clip(o.Languages), builtin()...)}
+	return &Executor{
+		manager: m, opts: o, languages: append(slices.Clip(o.Languages), builtin()...),
+		prepared: prepared.Store{Root: o.WarmDir, OnFailure: o.OnPreparationFailure},
+	}
 }
 
 // Plan says what Execute would do, without doing it.
@@ -88,15 +87,15 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 	}
 	defer func() {
 		if err != nil {
-			j.image.release()
+			j.Image.Close()
 		}
 	}()
-	if err := e.provide(ctx, j); err != nil {
+	if err := e.chooseRoot(ctx, j); err != nil {
 		return nil, nil, err
 	}
-	j.kit, j.kitID, j.warmDir = e.opts.Kit, stampOf(e.opts.Kit), e.warmDir()
-	if j.lang.look != nil {
-		if err := j.lang.look(ctx, j); err != nil {
+	j.Kit, j.KitID, j.WarmDir = e.opts.Kit, stampOf(e.opts.Kit), e.prepared.Dir()
+	if j.Language.Inspect != nil {
+		if err := j.Language.Inspect(ctx, &j.Job); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -104,24 +103,30 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 	if err == nil && !e.opts.SharedCache && req.Asker.Key != e.opts.OwnKey {
 		plan.tenant = req.Asker.Key
 	}
-	return plan, j.image.release, err
+	return plan, j.Image.Close, err
 }
 
 // stampOf tells a file from the one that takes its place.
 func stampOf(file string) string {
 	st, err := os.Stat(file)
 	if err != nil {
-		return "" // whoever shows it says so
+		return "" // mounting it reports that
 	}
 	return fmt.Sprintf("%d %d", st.Size(), st.ModTime().UnixNano())
 }
 
-// newJob finds out what is to be run.
+// newJob finds the language, the files and the entry of a request.
 func (e *Executor) newJob(req *Request) (*job, error) {
-	if err := e.fill(req); err != nil {
+	if err := e.Fill(req); err != nil {
 		return nil, err
 	}
-	j := &job{engine: e, req: req, files: append([]File(nil), req.Files...)}
+	j := &job{req: req, Job: language.Job{
+		Request: language.Request{
+			Language: req.Language, Code: req.Code, Name: req.Name, Entry: req.Entry,
+			Args: req.Args, Env: req.Env, Options: req.Options, Inputs: req.Inputs,
+		},
+		Files: append([]File(nil), req.Files...), Manager: e.manager, Store: &e.prepared, Prestart: e.opts.Prestart,
+	}}
 	switch {
 	case req.Code == "" && len(req.Files) == 0:
 		return nil, sandbox.Invalid("code", "there is no code")
@@ -130,40 +135,40 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	}
 	var err error
 	if req.Language != "" {
-		if j.lang, err = e.lookUp(req.Language); err != nil {
+		if j.Language, err = e.lookUp(req.Language); err != nil {
 			return nil, err
 		}
 	}
 	if req.Code != "" {
 		code := File{Path: req.Name, Data: []byte(req.Code)}
-		if j.lang == nil {
+		if j.Language == nil {
 			code.Path = cmp.Or(code.Path, "code")
-			if j.lang, err = e.detect([]File{code}, code.Path); err != nil {
+			if j.Language, err = e.detect([]File{code}, code.Path); err != nil {
 				return nil, err
 			}
 		}
 		if req.Name == "" {
-			code.Path = j.lang.source(req.Language)
+			code.Path = j.Language.SourceOf(req.Language)
 		}
-		j.files = []File{code}
+		j.Files = []File{code}
 	}
-	if err := checkNames("files", j.files); err != nil {
+	if err := language.CheckNames("files", j.Files); err != nil {
 		return nil, err
 	}
-	if err := checkNames("in", req.Inputs); err != nil {
+	if err := language.CheckNames("in", req.Inputs); err != nil {
 		return nil, err
 	}
-	if j.lang == nil {
-		if j.lang, err = e.detect(j.files, req.Entry); err != nil {
+	if j.Language == nil {
+		if j.Language, err = e.detect(j.Files, req.Entry); err != nil {
 			return nil, err
 		}
 	}
-	if err := j.lang.understands(req.Options); err != nil {
+	if err := checkOptions(j.Language, req.Options); err != nil {
 		return nil, err
 	}
-	// What is run first does not compete for being what was asked for.
-	candidates := slices.DeleteFunc(slices.Clone(j.files), func(f File) bool { return slices.Contains(req.Options.Setup, f.Path) })
-	j.entry, err = findEntry(j.lang, candidates, req.Entry)
+	// Setup scripts are no candidates for the entry.
+	candidates := slices.DeleteFunc(slices.Clone(j.Files), func(f File) bool { return slices.Contains(req.Options.Setup, f.Path) })
+	j.Entry, err = findEntry(j.Language, candidates, req.Entry)
 	return j, err
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -27,15 +28,9 @@ type Policy struct {
 	Labels       map[string]string
 }
 
-// LanguageOptions are what only some languages understand. Giving one to a language that does not is an error. Every field has a row in Fields.
-type LanguageOptions struct {
-	Commands      []string // shell: the only programs there are
-	ForbidImports []string // python: refuse a program whose syntax tree imports these
-	Release       bool     // rust: optimise
-	Edition       string   // rust
-	Test          bool     // go, rust: run the tests even if there is a main
-	Setup         []string // sql, postgres: files to run first
-}
+// LanguageOptions are settings that only some languages understand. Giving one to a language that does not is an error. Every field has a
+// row in Fields.
+type LanguageOptions = language.Options
 
 // Field is one setting of requests, where it is kept and what it is called. The flags of the command line with their variables, the JSON of the
 // HTTP API, its OpenAPI document and its clients are derived from it.
@@ -136,8 +131,8 @@ func (p *Policy) Apply(s *sandbox.Spec) {
 	}
 }
 
-// understands refuses options that the language would ignore: a restriction that is not kept must not be accepted.
-func (l *Language) understands(o LanguageOptions) error {
+// checkOptions refuses options that the language would ignore: a restriction that is not enforced must not be accepted.
+func checkOptions(l *Language, o LanguageOptions) error {
 	for _, f := range Fields(&Policy{}, &o) {
 		if f.Group == GroupLanguages && f.IsSet() && !slices.Contains(l.Options, f.Flag()) {
 			return sandbox.Invalid(f.Flag(), "%s has no such option", l.Title)

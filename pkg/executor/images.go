@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
@@ -22,25 +22,11 @@ import (
 // ownImages begins the names of the images that this project defines; what follows is what `image build` calls them.
 const ownImages = "sandbox-run/"
 
-// defaultImages are what languages are run on where the machine has no toolchain for them, and with backends that show nothing
-// of the host. Options.DefaultImages goes first.
-func defaultImages() map[string]string {
-	return map[string]string{
-		"python":     ownImages + "python",
-		"javascript": ownImages + "node",
-		"typescript": ownImages + "typescript",
-		"go":         ownImages + "go",
-		"rust":       ownImages + "rust",
-		"java":       ownImages + "java",
-		"shell":      ownImages + "polyglot",
-		"sql":        ownImages + "polyglot",
-	}
-}
-
 // noDefault in the place of an image means that a language has none.
 const noDefault = "none"
 
-// defaultImage is the image of a language; "" where it has none.
+// defaultImage is the image that a language runs on where the machine has no toolchain for it, and with backends that show nothing of
+// the host; "" where it has none. Options.DefaultImages goes first.
 func (e *Executor) defaultImage(l *Language) string {
 	ref, own := e.opts.DefaultImages[l.Name]
 	switch {
@@ -48,12 +34,8 @@ func (e *Executor) defaultImage(l *Language) string {
 		return ""
 	case own && ref != "":
 		return ref
-	case l.Image != "":
-		return l.Image
-	case l.custom != nil:
-		return ""
 	}
-	return defaultImages()[l.Name]
+	return l.Image
 }
 
 // Images is where references are looked up.
@@ -63,19 +45,8 @@ type Images interface {
 	Image(ctx context.Context, ref string) (*Image, error)
 }
 
-// Image is one that sandboxes can stand on, for as long as it is held.
-type Image struct {
-	sandbox.ImageInfo
-	Dir string // where it lies unpacked; empty for one that the backend keeps
-	// Release lets go of it. Sandboxes that stand on it are gone by then. Nil has nothing to do.
-	Release func()
-}
-
-func (i *Image) release() {
-	if i != nil && i.Release != nil {
-		i.Release()
-	}
-}
+// Image is one that sandboxes can have for their root, for as long as it is held.
+type Image = language.Image
 
 // LookUpImage finds an image for sandboxes of a manager: with the backend, if that keeps its own, or else among images.
 func LookUpImage(ctx context.Context, m *sandbox.Manager, images Images, ref string) (*Image, error) {
@@ -114,12 +85,12 @@ func keptBy(m *sandbox.Manager) string {
 	return ""
 }
 
-// NoImage is the error for an image that is not here: one that was asked for, or the one that would stand in for a toolchain
+// NoImage is the error for an image that is not here: a requested one, or the one that would replace a toolchain
 // that this machine does not have.
 type NoImage struct {
 	Reference string
 	Backend   string // that keeps its own; "" is the store
-	Missing   error  // what it would stand in for; nil for an image that was asked for
+	Missing   error  // what it would replace; nil for a requested image
 	Err       error
 }
 
@@ -134,7 +105,7 @@ func (n *NoImage) Get() []string {
 	return []string{"image", "pull", n.Reference}
 }
 
-// build is the command that makes one of our own images, under the name by which it was asked for; nil for another's.
+// build is the command that makes one of our own images, under the requested name; nil for an image of another origin.
 func (n *NoImage) build() []string {
 	own, ours := strings.CutPrefix(n.Reference, ownImages)
 	if !ours {
@@ -181,29 +152,29 @@ func (n *NoImage) Unwrap() []error {
 	return errs
 }
 
-// provide decides what a job runs on: the image that was asked for; the machine's own toolchain; or, where there is none, the
+// chooseRoot decides what a job runs on: the requested image; the machine's own toolchain; or, where there is none, the
 // language's image if it is here. The caller releases the job's image.
-func (e *Executor) provide(ctx context.Context, j *job) error {
+func (e *Executor) chooseRoot(ctx context.Context, j *job) error {
 	ref := j.req.Image
 	var missing error
 	if ref == "" {
 		keeper := keptBy(e.manager)
 		if keeper == "" {
-			tool, err := e.Toolchain(ctx, j.lang)
+			tool, err := e.Toolchain(ctx, j.Language)
 			if err == nil {
-				j.tool = tool
+				j.Tool = tool
 				return nil
 			}
-			if lacks := new(toolchain.Missing); !errors.As(err, &lacks) {
+			if none := new(toolchain.Missing); !errors.As(err, &none) {
 				return err
 			}
 			missing = err
 		}
-		if ref = e.defaultImage(j.lang); ref == "" || keeper == "" && e.opts.Images == nil {
+		if ref = e.defaultImage(j.Language); ref == "" || keeper == "" && e.opts.Images == nil {
 			if missing == nil {
 				missing = &sandbox.Error{
-					Op: "image", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s shows nothing of this machine, and %s has no image of its own", keeper, j.lang.Title),
-					Hint: "--image REF",
+					Op: "image", Kind: sandbox.ErrUnsupported, Hint: "--image REF",
+					Err: fmt.Errorf("%s shows nothing of this machine, and %s has no image of its own", keeper, j.Language.Title),
 				}
 			}
 			return missing
@@ -218,143 +189,34 @@ func (e *Executor) provide(ctx context.Context, j *job) error {
 		}
 		return err
 	}
-	j.image = img
+	j.Image = img
 	if missing != nil {
-		j.notes = append(j.notes, fmt.Sprintf("there is no %s on this machine; it ran on the image %s", j.lang.Title, img.Reference))
+		j.notes = append(j.notes, fmt.Sprintf("there is no %s on this machine; it ran on the image %s", j.Language.Title, img.Reference))
 	}
-	j.tool, err = e.toolchainIn(ctx, j)
+	j.Tool, err = e.toolchainIn(ctx, j)
 	return err
 }
 
-// toolchainIn finds what a language is run by in an image; nil for one that needs nothing.
+// toolchainIn finds the toolchain of a language in an image; nil for a language that needs none.
 func (e *Executor) toolchainIn(ctx context.Context, j *job) (*toolchain.Toolchain, error) {
-	if j.lang.custom == nil && j.lang.Toolchain == "" {
+	if j.Language.Toolchain == nil {
 		return nil, nil
 	}
-	a := &asker{manager: e.manager, spec: sandbox.Spec{Require: j.req.Policy.Require, Scratch: sandbox.ScratchMemory, Limits: askLimits(e.manager.Machine())}}
-	j.image.Apply(&a.spec)
-	a.spec.Workdir = "/"
-	defer a.close(ctx)
-	img := toolchain.Image{ID: j.image.ID, Name: j.image.Reference, Dir: j.image.Dir, Path: a.spec.Env["PATH"], Ask: a.ask}
-	a.begin = func() func() {
-		return prepareHook(e.opts.OnPrepare).begin("looking for " + j.lang.Title + " in the image " + j.image.Reference)
+	q := &imageQuery{
+		manager: e.manager,
+		spec:    sandbox.Spec{Require: j.req.Policy.Require, Scratch: sandbox.ScratchMemory, Limits: queryLimits(e.manager.Machine())},
 	}
-	if j.lang.custom != nil {
-		return e.opts.Toolchains.CustomIn(ctx, j.lang.custom.toolchain, img)
+	j.Image.Apply(&q.spec)
+	q.spec.Workdir = "/"
+	defer q.close(ctx)
+	q.begin = func() func() {
+		return prepared.Hook(e.opts.OnPrepare).Begin("looking for " + j.Language.Title + " in the image " + j.Image.Reference)
 	}
-	return e.opts.Toolchains.FindIn(ctx, j.lang.Toolchain, img)
+	img := toolchain.Image{ID: j.Image.ID, Name: j.Image.Reference, Dir: j.Image.Dir, Path: q.spec.Env["PATH"], Query: q.run}
+	return e.opts.Toolchains.FindIn(ctx, j.Language.Toolchain, img)
 }
 
-// Apply makes a sandbox stand on the image: its root, the variables of its that are harmless, and its directory unless the spec
-// names one. What the spec has goes first. It reports what it left out that somebody might miss.
-func (i *Image) Apply(s *sandbox.Spec) (notes []string) {
-	s.Root.Dir, s.Root.From = i.Dir, i.ImageRef
-	if i.Dir == "" {
-		s.Root.Image = i.Reference
-	}
-	env := imageEnv(i.Env)
-	for k, v := range s.Env {
-		env[k] = v
-	}
-	s.Env = env
-	if s.Workdir == "" && i.Workdir != "" && path.Clean(i.Workdir) != "/" {
-		if dir, why := i.workdir(); why == "" {
-			s.Workdir = dir
-		} else {
-			notes = append(notes, fmt.Sprintf("the image's directory %s: %s; the working directory is %s", i.Workdir, why, sandbox.WorkspaceDir))
-		}
-	}
-	return notes
-}
-
-// workdir is the image's directory, or why it can not be used by who has the sandbox's user.
-func (i *Image) workdir() (dir, why string) {
-	dir = path.Clean(i.Workdir)
-	if !path.IsAbs(dir) {
-		return "", "it is not an absolute path"
-	}
-	if i.Dir == "" {
-		return dir, "" // the backend knows
-	}
-	for _, own := range append(sandbox.ScratchDirs(), "/proc", "/dev", "/sys") {
-		if dir == own {
-			return dir, ""
-		}
-	}
-	root, err := os.OpenRoot(i.Dir)
-	if err != nil {
-		return "", err.Error()
-	}
-	defer root.Close()
-	for at := dir; at != "/"; at = path.Dir(at) {
-		st, err := toolchain.StatIn(root, at)
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-			return "", "it does not exist"
-		case err != nil:
-			return "", err.Error()
-		case !st.IsDir():
-			return "", "it is not a directory"
-		case st.Mode()&0o001 == 0:
-			return "", "it is closed to the sandbox's user"
-		}
-	}
-	return dir, ""
-}
-
-// imageEnv are the variables of an image that its sandboxes get. Left out is what the sandbox says better itself, and what
-// would have the loader run something before the program.
-func imageEnv(all []string) map[string]string {
-	env := map[string]string{}
-	for _, entry := range all {
-		k, v, ok := strings.Cut(entry, "=")
-		if !ok || k == "" || strings.ContainsRune(entry, 0) || len(entry) > maxImageVariable || len(env) == maxImageVariables {
-			continue
-		}
-		if slices.Contains(withheld(), k) || slices.ContainsFunc([]string{"LD_", "SANDBOX_RUN_", "XDG_"}, func(stem string) bool {
-			return strings.HasPrefix(k, stem) && k != "LD_LIBRARY_PATH"
-		}) {
-			continue
-		}
-		env[k] = v
-	}
-	return env
-}
-
-const (
-	maxImageVariable  = 32 << 10
-	maxImageVariables = 256
-)
-
-// withheld are variables that are the sandbox's own: who its user is, and where that one may write. GLIBC_TUNABLES is for the
-// loader what LD_… are.
-func withheld() []string {
-	return []string{"HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "HOSTNAME", "TERM", "TMPDIR", "TMP", "TEMP", "GLIBC_TUNABLES"}
-}
-
-// Command is what is run on the image, as Docker has it: arguments follow the image's entrypoint; without any, the image's own
-// command does. An entrypoint that is given takes the place of both; an empty one leaves the arguments alone.
-func (i *Image) Command(entrypoint *string, args []string) ([]string, error) {
-	first, rest := i.Entrypoint, args
-	if entrypoint != nil {
-		first = nil
-		if *entrypoint != "" {
-			first = []string{*entrypoint}
-		}
-	} else if len(args) == 0 {
-		rest = i.Cmd
-	}
-	command := slices.Concat(first, rest)
-	if len(command) == 0 {
-		return nil, &sandbox.Error{
-			Op: "command", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("none is given, and the image %s has none of its own", i.Reference),
-			Hint: "sandbox-run exec --image " + i.Reference + " -- ls -la /",
-		}
-	}
-	return command, nil
-}
-
-// StoredImages are those of a store, which is opened when one is asked for; nil without an error is no store yet.
+// StoredImages are those of a store, which is opened for the first image; nil without an error is no store yet.
 func StoredImages(open func() (*image.Store, error)) Images { return storedImages{open} }
 
 type storedImages struct {
@@ -414,7 +276,7 @@ func runsHere(platform string) error {
 	return fmt.Errorf("it is for %s, and this machine is linux/%s", platform, runtime.GOARCH)
 }
 
-// userImages is the store of whoever runs this: where SANDBOX_RUN_IMAGES says, or in the usual place.
+// userImages is the store of this process's user: where SANDBOX_RUN_IMAGES says, or in the usual place.
 func userImages() (*image.Store, error) {
 	dir := os.Getenv("SANDBOX_RUN_IMAGES")
 	if dir == "" {
@@ -431,11 +293,11 @@ func userImages() (*image.Store, error) {
 	return image.Open(dir)
 }
 
-// asker runs programs of an image, to be told what they are: in one sandbox, which is made when the first is asked.
-type asker struct {
+// imageQuery runs programs of an image to learn what they are: in one sandbox, which is made for the first of them.
+type imageQuery struct {
 	manager *sandbox.Manager
 	spec    sandbox.Spec
-	begin   func() (done func()) // told that it takes a while
+	begin   func() (done func()) // called before the sandbox is made
 
 	once sync.Once
 	id   string
@@ -443,40 +305,40 @@ type asker struct {
 	done func()
 }
 
-// askLimits are what a program may use to say what it is.
-func askLimits(m sandbox.Machine) sandbox.Limits {
+// queryLimits are the limits of a queried program.
+func queryLimits(m sandbox.Machine) sandbox.Limits {
 	l, _ := sandbox.Limits{Wall: 20 * time.Second, Memory: 512 * sandbox.MiB, Processes: 256, CPUs: float64(m.CPUs), Output: 64 * sandbox.KiB}.Clamp(m)
 	return l
 }
 
-func (a *asker) ask(ctx context.Context, args ...string) (toolchain.Answer, error) {
-	a.once.Do(func() {
-		if a.begin != nil {
-			a.done = a.begin()
+func (q *imageQuery) run(ctx context.Context, args ...string) (toolchain.Answer, error) {
+	q.once.Do(func() {
+		if q.begin != nil {
+			q.done = q.begin()
 		}
-		a.id, a.err = a.manager.Create(ctx, a.spec)
+		q.id, q.err = q.manager.Create(ctx, q.spec)
 	})
-	if a.err != nil {
-		return toolchain.Answer{}, a.err
+	if q.err != nil {
+		return toolchain.Answer{}, q.err
 	}
-	r, err := a.manager.Run(ctx, a.id, sandbox.Process{Args: args}, sandbox.IO{})
+	r, err := q.manager.Run(ctx, q.id, sandbox.Process{Args: args}, sandbox.IO{})
 	if err != nil {
 		return toolchain.Answer{}, err
 	}
-	said := toolchain.Answer{Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()), Exit: r.Exit.Code}
-	if !r.Success() && (r.Verdict != sandbox.VerdictNonzeroExit || said.Exit == 0) {
-		said.Exit = sandbox.CLICode(r.Verdict, r.Exit)
-		said.Stderr = strings.TrimSpace(failure(r).Error()) + "\n" + said.Stderr
+	answer := toolchain.Answer{Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()), Exit: r.Exit.Code}
+	if !r.Success() && (r.Verdict != sandbox.VerdictNonzeroExit || answer.Exit == 0) {
+		answer.Exit = sandbox.CLICode(r.Verdict, r.Exit)
+		answer.Stderr = strings.TrimSpace(language.VerdictError(r).Error()) + "\n" + answer.Stderr
 	}
-	return said, ctx.Err()
+	return answer, ctx.Err()
 }
 
 // close removes the sandbox. What can not be removed, the manager's Close finds and reports.
-func (a *asker) close(ctx context.Context) {
-	if a.id != "" {
-		_ = a.manager.Delete(context.WithoutCancel(ctx), a.id)
+func (q *imageQuery) close(ctx context.Context) {
+	if q.id != "" {
+		_ = q.manager.Delete(context.WithoutCancel(ctx), q.id)
 	}
-	if a.done != nil {
-		a.done()
+	if q.done != nil {
+		q.done()
 	}
 }

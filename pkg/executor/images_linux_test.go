@@ -186,8 +186,12 @@ func TestImageInTheToolchainsPlace(t *testing.T) {
 		for _, l := range e.languages { // a language that no place of this machine has
 			if l.Name == "python" {
 				hidden := *l
-				hidden.Toolchain, hidden.custom = "", &custom{run: []string{"no-such-python", "{file}"}, toolchain: toolchain.Custom{Name: "python", Programs: []string{"no-such-python"}}}
-				hidden.plan = planCustom
+				c := &custom{run: []string{"no-such-python", "{file}"}, toolchain: toolchain.Custom{Name: "python", Programs: []string{"no-such-python"}}}
+				var err error
+				if hidden.Toolchain, err = c.toolchain.Description(); err != nil {
+					t.Fatal(err)
+				}
+				hidden.Plan = c.plan
 				e.languages = append([]*Language{&hidden}, e.languages...)
 				break
 			}
@@ -217,9 +221,13 @@ func TestImageInTheToolchainsPlace(t *testing.T) {
 		}
 	}
 	e := imageEngine(t, bare, Options{DefaultImages: map[string]string{"lisp": pythonImage}, Audit: log})
+	c := &custom{run: []string{"/opt/hello", "{file}"}, toolchain: toolchain.Custom{Name: "lisp", Programs: []string{"/opt/hello"}}}
+	description, err := c.toolchain.Description()
+	if err != nil {
+		t.Fatal(err)
+	}
 	e.languages = append(e.languages, &Language{
-		Name: "lisp", Title: "Lisp", Source: "main.lisp", Mains: []string{"main.lisp"}, plan: planCustom,
-		custom: &custom{run: []string{"/opt/hello", "{file}"}, toolchain: toolchain.Custom{Name: "lisp", Programs: []string{"/opt/hello"}}},
+		Name: "lisp", Title: "Lisp", Source: "main.lisp", Mains: []string{"main.lisp"}, Toolchain: description, Plan: c.plan,
 	})
 	r := expectOn(t, e, Request{Language: "lisp", Code: "x"}, want{stdout: "hello /workspace/main.lisp\n"})
 	if r.Image == nil || r.Image.Reference != pythonImage || !strings.Contains(strings.Join(r.Notes, "\n"), "no Lisp on this machine") {
@@ -238,7 +246,7 @@ func TestImageApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer img.release()
+	defer img.Close()
 	for dir, c := range map[string]struct{ want, note string }{
 		"/srv/app": {"/srv/app", ""}, "/srv//app/": {"/srv/app", ""}, "": {"", ""}, "/": {"", ""}, "/tmp": {"/tmp", ""}, "/workspace": {"/workspace", ""},
 		"/nowhere": {"", "does not exist"}, "/opt/marker": {"", "not a directory"}, "relative": {"", "not an absolute path"}, "/bin/..": {"", ""}, "/../../../etc": {"/etc", ""},

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -42,9 +43,9 @@ func TestPlansOnImages(t *testing.T) {
 			}
 			t.Run(file, func(t *testing.T) {
 				j := fakeJob(t, req)
-				j.image = fakeImage(kept)
-				if j.tool != nil {
-					j.tool.Mounts = nil
+				j.Image = fakeImage(kept)
+				if j.Tool != nil {
+					j.Tool.Mounts = nil
 				}
 				plan, err := newPlan(j, bigMachine)
 				if kept && name == "postgres" {
@@ -60,7 +61,7 @@ func TestPlansOnImages(t *testing.T) {
 					t.Errorf("of the host: %+v", plan.Spec.Root)
 				}
 				for i := range plan.Files { // the kit of no machine has no content
-					if plan.Files[i].Path == kitCopied {
+					if plan.Files[i].Path == language.KitCopy {
 						plan.Files[i].Open = nil
 					}
 				}
@@ -90,8 +91,8 @@ func TestHowToGetAnImage(t *testing.T) {
 func TestCacheKeyNamesTheImage(t *testing.T) {
 	keys := map[string]string{}
 	for name, change := range map[string]func(*job){
-		"host": func(*job) {}, "image": func(j *job) { j.image = fakeImage(false) },
-		"another": func(j *job) { j.image = fakeImage(false); j.image.ID = "sha256:2e" }, "kept": func(j *job) { j.image = fakeImage(true) },
+		"host": func(*job) {}, "image": func(j *job) { j.Image = fakeImage(false) },
+		"another": func(j *job) { j.Image = fakeImage(false); j.Image.ID = "sha256:2e" }, "kept": func(j *job) { j.Image = fakeImage(true) },
 	} {
 		j := fakeJob(t, Request{Language: "rust", Code: "fn main() {}"})
 		change(j)
@@ -111,63 +112,6 @@ func TestCacheKeyNamesTheImage(t *testing.T) {
 	delete(keys, "kept")
 	if distinct := slices.Compact(slices.Sorted(maps.Values(keys))); len(distinct) != len(keys) {
 		t.Errorf("%v", keys)
-	}
-}
-
-func TestImageEnv(t *testing.T) {
-	got := imageEnv([]string{
-		"PATH=/a:/b", "LANG=de", "EMPTY=", "A=b=c", "LD_LIBRARY_PATH=/opt/lib", // these are honoured
-		"LD_PRELOAD=/x.so", "LD_AUDIT=/x.so", "GLIBC_TUNABLES=x", "HOME=/root", "USER=root", "LOGNAME=root", "TMPDIR=/x", "HOSTNAME=h", "PWD=/", "SHELL=/bin/x",
-		"XDG_CACHE_HOME=/x", "SANDBOX_RUN_KIT=/x", "TERM=x", "=x", "nothing", "N\x00L=x", "V=\x00", "LONG=" + strings.Repeat("x", maxImageVariable),
-	})
-	if want := map[string]string{"PATH": "/a:/b", "LANG": "de", "EMPTY": "", "A": "b=c", "LD_LIBRARY_PATH": "/opt/lib"}; !maps.Equal(got, want) {
-		t.Errorf("%v", got)
-	}
-	var many []string
-	for i := range 1000 {
-		many = append(many, strings.Repeat("x", i+1)+"=")
-	}
-	if n := len(imageEnv(many)); n != maxImageVariables {
-		t.Errorf("%d variables", n)
-	}
-}
-
-// FuzzImageEnv: whatever an image says, its sandboxes can be made, and have their own say.
-func FuzzImageEnv(f *testing.F) {
-	f.Add("PATH=/x\nLD_PRELOAD=y")
-	f.Add("=\n==\n\x00\nHOME")
-	f.Fuzz(func(t *testing.T, text string) {
-		for k, v := range imageEnv(strings.Split(text, "\n")) {
-			if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) || slices.Contains(withheld(), k) || k == "LD_PRELOAD" {
-				t.Errorf("%q=%q", k, v)
-			}
-		}
-	})
-}
-
-func TestImageCommand(t *testing.T) {
-	text := func(s string) *string { return &s }
-	for name, c := range map[string]struct {
-		entrypoint, cmd []string
-		own             *string
-		args            []string
-		want            string
-	}{
-		"its own":            {[]string{"/e", "x"}, []string{"c"}, nil, nil, "/e x c"},
-		"command":            {nil, []string{"c", "d"}, nil, nil, "c d"},
-		"arguments":          {[]string{"/e"}, []string{"c"}, nil, []string{"a", "b"}, "/e a b"},
-		"no entrypoint":      {nil, []string{"c"}, nil, []string{"a"}, "a"},
-		"another":            {[]string{"/e"}, []string{"c"}, text("/o"), nil, "/o"},
-		"another, arguments": {[]string{"/e"}, []string{"c"}, text("/o"), []string{"a"}, "/o a"},
-		"none of it":         {[]string{"/e"}, []string{"c"}, text(""), []string{"a"}, "a"},
-		"nothing":            {nil, nil, nil, nil, ""},
-		"nothing left":       {[]string{"/e"}, []string{"c"}, text(""), nil, ""},
-	} {
-		i := &Image{ImageInfo: sandbox.ImageInfo{Entrypoint: c.entrypoint, Cmd: c.cmd}}
-		got, err := i.Command(c.own, c.args)
-		if strings.Join(got, " ") != c.want || (err != nil) != (c.want == "") || err != nil && !errors.Is(err, sandbox.ErrInvalid) {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
 	}
 }
 
@@ -196,14 +140,6 @@ func TestDefaultImage(t *testing.T) {
 	for _, text := range []string{"images: [a]\n", "images: {python: [a]}\n", "images: python\n"} {
 		if _, err := parseImages([]byte(text)); err == nil {
 			t.Errorf("%q is taken", text)
-		}
-	}
-	for _, l := range builtin() { // whatever the table names is a language
-		delete(e.opts.DefaultImages, l.Name)
-	}
-	for name := range defaultImages() {
-		if _, err := e.lookUp(name); err != nil {
-			t.Error(err)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func TestJavaMachinesThatWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.req.Language = "java"
 			j := fakeJob(t, c.req)
-			j.warmDir, j.engine.opts.Ahead = "/var/cache/warm", true
+			j.WarmDir, j.Prestart = "/var/cache/warm", true
 			plan, err := newPlan(j, bigMachine)
 			if err != nil {
 				t.Fatal(err)
@@ -68,10 +68,10 @@ func TestJavaMachinesThatWait(t *testing.T) {
 // An old JDK hides nothing, and so nothing waits in it; nor does anything of an image's.
 func TestJavaMachinesThatCanNotWait(t *testing.T) {
 	j := fakeJob(t, Request{Language: "java", Code: javaHello})
-	j.warmDir = "/var/cache/warm"
-	tool := *j.tool
+	j.WarmDir = "/var/cache/warm"
+	tool := *j.Tool
 	tool.Version = "11.0.2"
-	j.tool = &tool
+	j.Tool = &tool
 	plan, err := newPlan(j, bigMachine)
 	if err != nil {
 		t.Fatal(err)

@@ -8,68 +8,64 @@ import (
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/golang"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/java"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/javascript"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/postgres"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/rust"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/shell"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/sql"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/typescript"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// Language is one entry of the table: how it is recognised, what it needs, and how a request becomes a plan.
-type Language struct {
-	Name    string // as requests and results call it
-	Title   string // as people write it
-	Aliases []string
-	// How a program is recognised.
-	Extensions   []string // of file names, with the dot
-	Interpreters []string // in a shebang
-	Projects     []string // files that only a project of this language has
-	// Source is what a piece of code is called that has no name.
-	Source string
-	// Mains are what starts a tree of files, the likeliest first.
-	Mains []string
-	// Indexes make an entry of the directory they lie in: python -m has __main__.py.
-	Indexes []string
-	// Directory: the tree itself is what is compiled; no file of it needs to be named.
-	Directory bool
-	// NamedEntry: what starts it may also be named as the language does, such as a class.
-	NamedEntry bool
-	// Toolchain is what it is called by pkg/toolchain; empty for a language that needs none.
-	Toolchain string
-	// Image is what it is run on where there is no toolchain here; empty is that of the table in images.go.
-	Image string
-	// Options are the names of the LanguageOptions that it understands.
-	Options []string
-	// Limits and Compile are defaults where the language needs other ones than all.
-	Limits, Compile sandbox.Limits
-	// Working is the memory that compiling an ordinary program takes, counted generously; 0 where nothing is compiled. See Executor.Weight.
-	Working sandbox.Size
+// Language is everything that is known of a language.
+type Language = language.Language
 
-	// entry, if the language has it, is what the project itself says starts it; "" is nothing.
-	entry func([]File) string
-	// look, where there is one, tells the job what its plan has to know of the machine. It only reads.
-	look func(context.Context, *job) error
-	// plan is pure.
-	plan   func(*job) error
-	custom *custom // what a file says of it
-}
-
-// builtin is the table. A further language is one entry here, and one file.
+// builtin is the table of languages. A further language is one line here, and its own directory below lang.
 func builtin() []*Language {
 	return []*Language{
-		&python, &typescript, &javascript, &golang, &rust, &java, &shell, &sqlite, &postgres,
+		&python.Language,
+		&typescript.Language,
+		&javascript.Language,
+		&golang.Language,
+		&rust.Language,
+		&java.Language,
+		&shell.Language,
+		&sql.Language,
+		&postgres.Language,
 	}
+}
+
+// BuiltinLanguages are the names of the languages that need no languages.yaml.
+func BuiltinLanguages() []string { return languageNames(builtin()) }
+
+// ToolchainVariables are the variables of the environment that decide which toolchains a user means, and what they do.
+func ToolchainVariables() []string {
+	names := toolchain.CommonVariables()
+	for _, l := range builtin() {
+		if l.Toolchain != nil {
+			names = append(names, l.Toolchain.Variables...)
+		}
+		names = append(names, l.Variables...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // Languages lists what this executor runs.
 func (e *Executor) Languages() []*Language { return e.languages }
 
-// Toolchain finds what a language is run by on this machine; nil for one that needs nothing. Its error says how to get what is missing.
+// Toolchain finds the toolchain of a language on this machine; nil for a language that needs none. Its error says how to install what
+// is missing.
 func (e *Executor) Toolchain(ctx context.Context, l *Language) (*toolchain.Toolchain, error) {
-	switch {
-	case l.custom != nil:
-		return e.opts.Toolchains.Custom(ctx, l.custom.toolchain)
-	case l.Toolchain != "":
-		return e.opts.Toolchains.Find(ctx, l.Toolchain)
+	if l.Toolchain == nil {
+		return nil, nil
 	}
-	return nil, nil
+	return e.opts.Toolchains.Find(ctx, l.Toolchain)
 }
 
 // lookUp finds a language by a name of its own, or says which ones there are.
@@ -96,8 +92,8 @@ func (e *Executor) lookUp(name string) (*Language, error) {
 	return nil, err
 }
 
-// detect finds out what language a program is in: by the name of its entry, its shebang, the files only one language's projects
-// have, and at last by what its files are.
+// detect finds the language of a program: by the name of its entry, its shebang, the files that only projects of one language have, and
+// at last by the extensions of its files.
 func (e *Executor) detect(files []File, entry string) (*Language, error) {
 	if entry == "" && len(files) == 1 {
 		entry = files[0].Path
@@ -107,32 +103,32 @@ func (e *Executor) detect(files []File, entry string) (*Language, error) {
 		if l := e.byExtension(entry); l != nil {
 			return l, nil
 		}
-		if f := find(files, entry); f != nil {
+		if f := language.Find(files, entry); f != nil {
 			if l := e.byShebang(f); l != nil {
 				return l, nil
 			}
 		}
 		for _, l := range e.languages {
-			if l.index(files, entry) != "" {
+			if l.Index(files, entry) != "" {
 				return l, nil
 			}
 		}
 	}
 	for _, l := range e.languages {
 		// A project file alone is none: JavaScript may have a tsconfig.json, and every language a package.json for its tools.
-		named := slices.ContainsFunc(l.Projects, func(p string) bool { return find(files, p) != nil })
-		if named && slices.ContainsFunc(files, func(f File) bool { return l.owns(f.Path) && !foreign(f.Path) }) {
+		named := slices.ContainsFunc(l.Projects, func(p string) bool { return language.Find(files, p) != nil })
+		if named && slices.ContainsFunc(files, func(f File) bool { return l.Owns(f.Path) && !foreign(f.Path) }) {
 			return l, nil
 		}
 	}
 	for _, l := range e.languages {
 		for _, m := range l.Mains {
-			if find(files, m) != nil {
+			if language.Find(files, m) != nil {
 				return l, nil
 			}
 		}
 	}
-	// What lies at the top counts first: below there may be anybody's.
+	// Files at the top count first: those below may be installed packages.
 	seen := e.languagesOf(files, func(p string) bool { return !strings.Contains(p, "/") })
 	if len(seen) == 0 {
 		seen = e.languagesOf(files, func(p string) bool { return !foreign(p) })
@@ -185,33 +181,9 @@ func foreign(p string) bool {
 	return false
 }
 
-// source is what a piece of code is called. Who says tsx means the syntax that is known by the file's name.
-func (l *Language) source(asked string) string {
-	if strings.EqualFold(strings.TrimSpace(asked), "tsx") {
-		return "main.tsx"
-	}
-	return l.Source
-}
-
-// owns reports whether a file's name is one of the language's.
-func (l *Language) owns(name string) bool {
-	ext := strings.ToLower(path.Ext(name))
-	return ext != "" && slices.Contains(l.Extensions, ext)
-}
-
-// index is the file that makes an entry of a directory, or "".
-func (l *Language) index(files []File, dir string) string {
-	for _, i := range l.Indexes {
-		if p := path.Join(dir, i); find(files, p) != nil {
-			return p
-		}
-	}
-	return ""
-}
-
 func (e *Executor) byExtension(name string) *Language {
 	for _, l := range e.languages {
-		if l.owns(name) {
+		if l.Owns(name) {
 			return l
 		}
 	}
@@ -219,7 +191,7 @@ func (e *Executor) byExtension(name string) *Language {
 }
 
 func (e *Executor) byShebang(f *File) *Language {
-	name := shebang(f)
+	name := f.Interpreter()
 	if name == "" {
 		return nil
 	}
@@ -231,42 +203,16 @@ func (e *Executor) byShebang(f *File) *Language {
 	return nil
 }
 
-// maxShebang is as much of a first line as the kernel reads.
-const maxShebang = 256
-
-// shebang is the interpreter that a file's first line names: for #!/usr/bin/env -S python3 -u it is python3.
-func shebang(f *File) string {
-	data, err := f.head(maxShebang)
-	if err != nil {
-		return ""
-	}
-	line, _, _ := strings.Cut(string(data), "\n")
-	rest, ok := strings.CutPrefix(line, "#!")
-	if !ok {
-		return ""
-	}
-	for i, word := range strings.Fields(rest) {
-		name := path.Base(word)
-		if i == 0 && name != "env" {
-			return name
-		}
-		if i == 0 || strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
-			continue
-		}
-		return name
-	}
-	return ""
-}
-
 // findEntry decides which file of a tree starts it.
 func findEntry(l *Language, files []File, asked string) (string, error) {
 	if asked != "" {
 		asked = path.Clean(asked)
-		if find(files, asked) != nil || l.Directory && hasDirectory(files, asked) || l.index(files, asked) != "" || l.NamedEntry {
+		isFile, isDir := language.Find(files, asked) != nil, language.HasDirectory(files, asked)
+		if isFile || l.Directory && isDir || l.Index(files, asked) != "" || l.NamedEntry {
 			return asked, nil
 		}
 		err := &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no file %q in the program", asked)}
-		if hasDirectory(files, asked) {
+		if isDir {
 			err.Err = fmt.Errorf("directory %q has nothing that starts it", asked)
 			if len(l.Indexes) > 0 {
 				err.Err = fmt.Errorf("directory %q has none of %s", asked, strings.Join(l.Indexes, ", "))
@@ -281,13 +227,13 @@ func findEntry(l *Language, files []File, asked string) (string, error) {
 	if l.Directory {
 		return ".", nil
 	}
-	if l.entry != nil {
-		if own := l.entry(files); own != "" {
+	if l.FindEntry != nil {
+		if own := l.FindEntry(files); own != "" {
 			return own, nil
 		}
 	}
 	for _, m := range l.Mains {
-		if find(files, m) != nil {
+		if language.Find(files, m) != nil {
 			return m, nil
 		}
 	}
@@ -295,7 +241,7 @@ func findEntry(l *Language, files []File, asked string) (string, error) {
 	for _, f := range files {
 		dir, name := path.Split(f.Path)
 		switch {
-		case dir == "" && l.owns(name):
+		case dir == "" && l.Owns(name):
 			own = append(own, f.Path)
 		case strings.Count(dir, "/") == 1 && slices.Contains(l.Indexes, name) && !foreign(dir):
 			dirs = append(dirs, path.Clean(dir))
@@ -311,7 +257,7 @@ func findEntry(l *Language, files []File, asked string) (string, error) {
 	switch {
 	case len(own) > 1:
 		slices.Sort(own)
-		err.Err = fmt.Errorf("which file starts this %s program? It has %s", l.Title, listed(own))
+		err.Err = fmt.Errorf("which file starts this %s program? It has %s", l.Title, language.Listed(own))
 		err.Hint = "--entry " + own[0]
 	case len(l.Mains) > 0:
 		err.Err = fmt.Errorf("which file starts this %s program? There is none of %s", l.Title, strings.Join(l.Mains, ", "))
@@ -319,17 +265,4 @@ func findEntry(l *Language, files []File, asked string) (string, error) {
 		err.Err = fmt.Errorf("which file starts this %s program?", l.Title)
 	}
 	return "", err
-}
-
-// listed names a few of many.
-func listed(names []string) string {
-	const most = 5
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d others", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
-}
-
-func hasDirectory(files []File, dir string) bool {
-	return slices.ContainsFunc(files, func(f File) bool { return strings.HasPrefix(f.Path, dir+"/") })
 }

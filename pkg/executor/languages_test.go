@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -105,13 +107,13 @@ func TestNoEntry(t *testing.T) {
 		asked string
 		says  []string
 	}{
-		{"several", &python, named("a.py", "b.py"), "", []string{"a.py, b.py", "--entry a.py"}},
-		{"very many", &python, named("a.py", "b.py", "c.py", "d.py", "e.py", "f.py", "g.py"), "", []string{"and 2 others"}},
-		{"none", &python, named("a.txt", "b.txt"), "", []string{"__main__.py, main.py", "--entry"}},
-		{"not there", &python, named("a.py"), "b.py", []string{`no file "b.py"`}},
-		{"a directory without a main", &python, named("a/x.py", "b.py"), "a", []string{`"a" has none of __main__.py`}},
-		{"outside", &python, named("a.py"), "../a.py", []string{`no file "../a.py"`}},
-		{"two packages", &python, named("a/__main__.py", "b/__main__.py"), "", []string{"--entry"}},
+		{"several", &python.Language, named("a.py", "b.py"), "", []string{"a.py, b.py", "--entry a.py"}},
+		{"very many", &python.Language, named("a.py", "b.py", "c.py", "d.py", "e.py", "f.py", "g.py"), "", []string{"and 2 others"}},
+		{"none", &python.Language, named("a.txt", "b.txt"), "", []string{"__main__.py, main.py", "--entry"}},
+		{"not there", &python.Language, named("a.py"), "b.py", []string{`no file "b.py"`}},
+		{"a directory without a main", &python.Language, named("a/x.py", "b.py"), "a", []string{`"a" has none of __main__.py`}},
+		{"outside", &python.Language, named("a.py"), "../a.py", []string{`no file "../a.py"`}},
+		{"two packages", &python.Language, named("a/__main__.py", "b/__main__.py"), "", []string{"--entry"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := findEntry(c.l, c.files, c.asked)
@@ -154,7 +156,7 @@ func TestLookUp(t *testing.T) {
 			}
 			seen[x] = l.Name
 		}
-		if l.Title == "" || l.Source == "" || l.plan == nil {
+		if l.Title == "" || l.Source == "" || l.Plan == nil {
 			t.Errorf("%s is incomplete", l.Name)
 		}
 	}
@@ -164,11 +166,11 @@ func TestLookUp(t *testing.T) {
 func TestShebangReadsLittle(t *testing.T) {
 	var read int
 	f := File{Path: "x", Open: func() (io.ReadCloser, error) { return io.NopCloser(counter{&read}), nil }}
-	if s := shebang(&f); s != "" || read > 4096 {
+	if s := f.Interpreter(); s != "" || read > 4096 {
 		t.Errorf("%q after %d bytes", s, read)
 	}
 	failing := File{Path: "x", Open: func() (io.ReadCloser, error) { return nil, errors.New("gone") }}
-	if s := shebang(&failing); s != "" {
+	if s := failing.Interpreter(); s != "" {
 		t.Error(s)
 	}
 }
@@ -200,12 +202,12 @@ func FuzzDetect(f *testing.F) {
 			}
 			return
 		}
-		if !slices.Contains(e.languages, j.lang) {
-			t.Errorf("%v is no language", j.lang)
+		if !slices.Contains(e.languages, j.Language) {
+			t.Errorf("%v is no language", j.Language)
 		}
 		// What starts it is a file of the program, or a directory of one.
-		if find(files, j.entry) == nil && j.entry != "." && !hasDirectory(files, j.entry) {
-			t.Errorf("entry %q is not in %q", j.entry, names)
+		if language.Find(files, j.Entry) == nil && j.Entry != "." && !language.HasDirectory(files, j.Entry) {
+			t.Errorf("entry %q is not in %q", j.Entry, names)
 		}
 	})
 }

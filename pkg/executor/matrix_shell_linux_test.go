@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/shell"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -64,7 +65,7 @@ func TestZsh(t *testing.T) {
 
 func TestMissingShell(t *testing.T) {
 	j := fakeJob(t, Request{Language: "zsh", Code: "x"})
-	delete(j.tool.Programs, "zsh")
+	delete(j.Tool.Programs, "zsh")
 	if _, err := newPlan(j, bigMachine); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "zsh") {
 		t.Errorf("%v", err)
 	}
@@ -127,7 +128,7 @@ func scriptIn(t *testing.T, language string) (names []string) {
 	}
 	for _, p := range paths {
 		data, err := os.ReadFile(p)
-		if err == nil && strings.Contains(shebang(&File{Data: data}), language) {
+		if err == nil && strings.Contains(File{Data: data}.Interpreter(), language) {
 			return append(names, filepath.Base(p))
 		}
 	}
@@ -157,9 +158,9 @@ func TestRestrictedMultiCall(t *testing.T) {
 	if err := errors.Join(os.Mkdir(dir, 0o755), os.Symlink(busybox, filepath.Join(dir, "uname")), os.Symlink(busybox, filepath.Join(dir, "nproc"))); err != nil {
 		t.Fatal(err)
 	}
-	usual := commandDirs
-	t.Cleanup(func() { commandDirs = usual })
-	commandDirs = append([]string{dir}, usual...)
+	usual := shell.CommandDirs
+	t.Cleanup(func() { shell.CommandDirs = usual })
+	shell.CommandDirs = append([]string{dir}, usual...)
 	r := expect(t, Request{Language: "bash", Code: "PATH=" + dir + "; uname -s; for p in " + busybox + " " + dir + "/nproc; do test -e $p && echo $p is there; done; exit 0", Options: LanguageOptions{Commands: []string{"uname"}}}, want{stdout: "Linux\n"})
 	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "busybox") {
 		t.Errorf("notes are %q", r.Notes)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/sql"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -53,7 +54,7 @@ func TestSQLite(t *testing.T) {
 			want: want{stdout: " id | name \n----+------\n  1 | one\n 22 | zwei\n(2 rows)\n\n n \n---\n 2\n(1 row)\n\n", silent: true},
 			more: tables(`[{"columns":["id","name"],"rows":[[1,"one"],[22,"zwei"]],"rows_total":2,"truncated":false},{"columns":["n"],"rows":[[2]],"rows_total":1,"truncated":false}]`)},
 		{name: "version", req: Request{Code: "select sqlite_version() as v"}, more: func(t *testing.T, r *Result) {
-			if len(r.Tables) != 1 || r.Tables[0].Rows[0][0] != r.Version || r.Version != sqliteVersion {
+			if len(r.Tables) != 1 || r.Tables[0].Rows[0][0] != r.Version || r.Version != sql.Version {
 				t.Errorf("the kit has %+v, and %q is what we say", r.Tables, r.Version)
 			}
 		}},

@@ -36,15 +36,15 @@ func fakeJob(t *testing.T, req Request) *job {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j.lang.Toolchain != "" {
-		tool, ok := fakeTools[j.lang.Toolchain]
+	if j.Language.Toolchain != nil {
+		tool, ok := fakeTools[j.Language.Toolchain.Name]
 		if !ok {
-			t.Fatalf("there is no fake toolchain %q", j.lang.Toolchain)
+			t.Fatalf("there is no fake toolchain %q", j.Language.Toolchain.Name)
 		}
 		tool.Programs = maps.Clone(tool.Programs)
-		j.tool = &tool
+		j.Tool = &tool
 	}
-	j.kit, j.warmDir = "/opt/kit/sandbox-kit", "/var/cache/warm"
+	j.Kit, j.WarmDir = "/opt/kit/sandbox-kit", "/var/cache/warm"
 	return j
 }
 

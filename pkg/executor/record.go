@@ -39,10 +39,10 @@ func (x *execution) record(result *Result, failed error) error {
 	return nil
 }
 
-// Evidence is what can be shown of a run to somebody who was not there, beyond its result.
+// Evidence is what proves a run to a third party, beyond its result.
 type Evidence struct {
 	CodeSHA256  string
-	InputSHA256 string     // of stdin; empty where nobody has read it to its end
+	InputSHA256 string     // of stdin; empty where it was not read to its end
 	Entry       audit.Link // of the audit log; the zero value where there is none
 }
 
@@ -144,7 +144,7 @@ func (w *witnessed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// digest is empty where nobody has seen the whole.
+// digest is empty where the input was not read to its end.
 func (w *witnessed) digest() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -86,7 +86,7 @@ func TestSurvey(t *testing.T) {
 	o := real.opts
 	o.Kit = ""
 	states := map[string]Availability{}
-	for _, a := range New(real.manager, o).Survey(t.Context()) {
+	for _, a := range New(real.manager, o).CheckLanguages(t.Context()) {
 		states[a.Name] = a
 	}
 	if p := states["python"]; p.State != Ready || p.Version == "" || p.Path == "" {
@@ -95,7 +95,7 @@ func TestSurvey(t *testing.T) {
 	if s := states["sql"]; s.State != Incomplete || !strings.Contains(s.Reason, "sandbox-kit") || len(s.Install) == 0 {
 		t.Errorf("without the kit: %+v", s)
 	}
-	for _, a := range real.Survey(t.Context()) {
+	for _, a := range real.CheckLanguages(t.Context()) {
 		if a.Name == "sql" && a.State != Ready {
 			t.Errorf("with the kit: %+v", a)
 		}

@@ -1,16 +1,13 @@
 package executor
 
 import (
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
-	"math"
 	"path"
 	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/template"
 )
@@ -70,28 +67,7 @@ type Request struct {
 }
 
 // File is one file of a program.
-type File struct {
-	Path string
-	Mode fs.FileMode // permission bits; 0 is 0644
-	Data []byte
-	Open func() (io.ReadCloser, error) // where Data is nil
-}
-
-// content is the whole of the file.
-func (f File) content() ([]byte, error) { return f.head(math.MaxInt64) }
-
-// head is at most that much of its beginning.
-func (f File) head(most int64) ([]byte, error) {
-	if f.Open == nil {
-		return f.Data[:min(int64(len(f.Data)), most)], nil
-	}
-	r, err := f.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, most))
-}
+type File = language.File
 
 // ValidateOutput refuses a pattern of outputs, relative to /workspace or absolute, that could only fail once the program has run.
 func ValidateOutput(pattern string) error {
@@ -107,90 +83,14 @@ func ValidateOutput(pattern string) error {
 	return sandbox.ValidatePattern(inside)
 }
 
-// maxFiles bounds a tree; the disk limit bounds its size.
-const maxFiles = 50_000
-
-// checkNames refuses names that could mean another place than they say (A7).
-func checkNames(field string, files []File) error {
-	if len(files) > maxFiles {
-		return sandbox.Invalid(field, "%d files; the most is %d", len(files), maxFiles)
-	}
-	seen := make(map[string]bool, len(files))
-	for _, f := range files {
-		if err := checkName(field, f.Path); err != nil {
-			return err
-		}
-		if seen[f.Path] {
-			return sandbox.Invalid(field, "two files are called %q", f.Path)
-		}
-		seen[f.Path] = true
-	}
-	// A file that is also a directory of another.
-	for _, f := range files {
-		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
-			if seen[dir] {
-				return sandbox.Invalid(field, "%q is a file, and a directory of %q", dir, f.Path)
-			}
-		}
-	}
-	return nil
-}
-
-func checkName(field, p string) error {
-	switch {
-	case p == "":
-		return sandbox.Invalid(field, "a file has no name")
-	case strings.ContainsRune(p, 0):
-		return sandbox.Invalid(field, "name %q contains a NUL byte", p)
-	case len(p) > 3800: // with the directory it goes to, a path of the kernel's length
-		return sandbox.Invalid(field, "name %.40q… is %d bytes long; the most is 3800", p, len(p))
-	case path.IsAbs(p), !fs.ValidPath(p), p == ".":
-		return sandbox.Invalid(field, "name %q is not relative and in its shortest form, without . and ..", p)
-	}
-	for _, part := range strings.Split(p, "/") {
-		if len(part) > 255 {
-			return sandbox.Invalid(field, "name %.40q… has a part of %d bytes; the most is 255", p, len(part))
-		}
-	}
-	return nil
-}
-
-// find returns the file of that path.
-func find(files []File, p string) *File {
-	i := slices.IndexFunc(files, func(f File) bool { return f.Path == p })
-	if i < 0 {
-		return nil
-	}
-	return &files[i]
-}
-
-func errNoKit(language string) error {
-	return &sandbox.Error{
-		Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", language),
-		Hint: "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
-	}
-}
-
-// errKit is what kept the kit from doing its work, as it says it.
-func errKit(op string, stderr []byte) error {
-	said := strings.TrimSpace(string(stderr))
-	if strings.Contains(said, "could not map anonymous shared memory") {
-		return &sandbox.Error{
-			Op: op, Kind: sandbox.ErrUnsupported, Err: errors.New("a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)"),
-			Hint: "sandbox-run doctor, which says how to have cgroups",
-		}
-	}
-	return &sandbox.Error{Op: op, Err: errors.New(said)}
-}
-
 // Weight is what a run counts for where it is decided how many there may be at a time.
 type Weight struct {
 	Memory sandbox.Size
 	CPUs   float64
 }
 
-// copies is how often what is kept of each of the two streams is in our own memory at the most where it has no space on disk: as it was printed,
-// and in the document that is made of it.
+// copies is how often what is kept of each of the two streams is in our own memory at the most where it has no space on disk: as it was
+// printed, and in the document that is made of it.
 const copies = 2 * 2
 
 // ownMemory is what a run takes of our own memory where output has space on disk: both streams, the compilers' output, and buffers.
@@ -198,16 +98,16 @@ const ownMemory = 2*sandbox.OutputMemory + 2*sandbox.MiB
 
 // Weight is what a request may take, without planning it: the larger of what its phases do, and what we keep of its output meanwhile.
 //
-// A program may use all of its memory, and is counted for that. A compiler may use far more than it ever does: its limit is there for the one in a
-// thousand. It is counted for what compilers of its language are seen to need, unless the request itself says how much it is to have. Otherwise a small
-// machine would compile one program at a time and be idle for the rest; what the one in a thousand takes beyond, the server finds out by looking at
-// what the machine has left.
+// A program may use all of its memory, and is counted for that. A compiler may use far more than it ever does: its limit is there for
+// the one in a thousand. It is counted for what compilers of its language are seen to need, unless the request itself says how much it
+// is to have. Otherwise a small machine would compile one program at a time and be idle for the rest; what the one in a thousand takes
+// beyond, the server finds out by looking at what the machine has left.
 func (e *Executor) Weight(req Request) Weight {
 	lang := &Language{}
 	if l, err := e.lookUp(req.Language); err == nil && req.Language != "" {
 		lang = l
 	} else if j, err := e.newJob(&req); err == nil {
-		lang = j.lang // of a request that is wrong, whoever runs it says so
+		lang = j.Language // of a request that is wrong, the run says so
 	}
 	run, compile, _ := completeLimits(&req, lang, e.manager.Machine())
 	w := Weight{run.Memory, run.CPUs}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -38,7 +39,7 @@ func TestBadRequests(t *testing.T) {
 		"input up":           {Request{Language: "python", Code: "1", Inputs: named("../x")}, "../x"},
 		"input absolute":     {Request{Language: "python", Code: "1", Inputs: named("/x")}, `"/x"`},
 		"name up":            {Request{Language: "python", Code: "1", Name: "../../etc/cron.d/x"}, "../../etc"},
-		"too many":           {Request{Files: make([]File, maxFiles+1)}, "most is"},
+		"too many":           {Request{Files: make([]File, language.MaxFiles+1)}, "most is"},
 		"entry not there":    {Request{Files: named("a.py", "b.py"), Entry: "c.py"}, "c.py"},
 		"foreign option":     {Request{Language: "python", Code: "1", Options: LanguageOptions{Commands: []string{"ls"}}}, "commands"},
 		"foreign setup":      {Request{Language: "shell", Code: "1", Options: LanguageOptions{Setup: []string{"x"}}}, "setup"},

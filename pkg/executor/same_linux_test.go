@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/pool"
 )
@@ -37,7 +38,7 @@ type sameProgram struct {
 }
 
 // readSame reads the programs of a file of testdata/same.
-func readSame(t testing.TB, file, language string) (list []sameProgram) {
+func readSame(t testing.TB, file, lang string) (list []sameProgram) {
 	t.Helper()
 	text, err := samePrograms.ReadFile("testdata/same/" + file)
 	if err != nil {
@@ -46,8 +47,8 @@ func readSame(t testing.TB, file, language string) (list []sameProgram) {
 	for _, section := range strings.Split("\n"+string(text), "\n=== ")[1:] {
 		head, body, _ := strings.Cut(section, "\n")
 		words := splitWords(head)
-		p := sameProgram{name: words[0], req: Request{Language: language}}
-		main := map[string]string{"ts": "main.ts", "typescript": "main.ts", "python": "main.py", "rust": "main.rs"}[language]
+		p := sameProgram{name: words[0], req: Request{Language: lang}}
+		main := map[string]string{"ts": "main.ts", "typescript": "main.ts", "python": "main.py", "rust": "main.rs"}[lang]
 		if main == "" {
 			main = "main.js"
 		}
@@ -74,7 +75,7 @@ func readSame(t testing.TB, file, language string) (list []sameProgram) {
 					p.req.Env = map[string]string{}
 				}
 				p.req.Env[name] = value
-				p.cold = p.cold || readAtStart(name)
+				p.cold = p.cold || language.ReadAtStart(name)
 			case "timeout":
 				n, _ := strconv.Atoi(v)
 				p.req.Limits.Wall, p.req.Limits.Grace = time.Duration(n)*time.Second, 3*time.Second
@@ -165,7 +166,7 @@ func have(t testing.TB, e *Executor, p *pool.Pool, req Request) {
 	defer release()
 	x := &execution{e: e, req: &req, plan: plan}
 	spec := plan.Spec
-	spec.Ahead = x.ahead(plan.Phases)
+	spec.Ahead = x.prestarted(plan.Phases)
 	if spec, err = e.manager.Complete(spec); err != nil {
 		t.Fatal(err)
 	}

@@ -125,7 +125,7 @@ func newTwice(t *testing.T) *twice {
 	})
 	opts := e.opts
 	opts.Cache = nil
-	opts.Ahead = true
+	opts.Prestart = true
 	return &twice{u, New(m, opts)}
 }
 

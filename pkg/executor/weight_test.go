@@ -3,12 +3,13 @@ package executor
 import (
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 func TestWeight(t *testing.T) {
 	const mib = sandbox.MiB
-	e := New(sandbox.NewManager(nil, sandbox.Options{}), Options{Languages: []*Language{{Name: "own", Extensions: []string{".own"}, Working: 512 * mib, plan: func(*job) error { return nil }}}})
+	e := New(sandbox.NewManager(nil, sandbox.Options{}), Options{Languages: []*Language{{Name: "own", Extensions: []string{".own"}, Working: 512 * mib, Plan: func(*language.Job) error { return nil }}}})
 	d := sandbox.DefaultLimits()
 	kept := 4 * d.Output
 	lower := func(run, compile *sandbox.Limits) []string {

@@ -47,7 +47,7 @@ type closure struct {
 }
 
 // add shows a file and the links to it, and reports whether it is new.
-func (c *closure) add(r resolved) bool {
+func (c *closure) add(r Program) bool {
 	for _, l := range r.links {
 		c.paths[l] = true
 	}
@@ -59,7 +59,7 @@ func (c *closure) add(r resolved) bool {
 const maxInterpreters = 4 // the kernel's own bound on scripts that are run by scripts
 
 // needs adds what a file can not be started without.
-func (c *closure) needs(r resolved, search []string, depth int) error {
+func (c *closure) needs(r Program, search []string, depth int) error {
 	if interpreter, ok := scriptOf(r.real); ok {
 		if depth++; depth > maxInterpreters {
 			return fmt.Errorf("its interpreters have interpreters")

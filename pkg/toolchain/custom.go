@@ -1,7 +1,7 @@
 package toolchain
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Custom is a language of a user's own.
+// Custom is a toolchain that a languages.yaml describes.
 type Custom struct {
 	Name string
 	// Programs are names to look for on PATH, or absolute paths. The first is the main one; all must be there.
@@ -22,21 +22,21 @@ type Custom struct {
 	Paths []string
 }
 
-// Custom finds a toolchain that is described by its user.
-func (f *Finder) Custom(ctx context.Context, c Custom) (*Toolchain, error) {
+// Description is how the toolchain is found. Its error is of kind sandbox.ErrInvalid.
+func (c *Custom) Description() (*Description, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	l := language{name: c.Name, ask: c.ask}
+	d := &Description{Name: c.Name, Programs: c.Programs[:1], Query: c.query}
+	d.Detail = fmt.Sprintf("%q %q %q", c.Programs, c.VersionCommand, c.Paths)
 	if main := c.Programs[0]; filepath.IsAbs(main) {
-		l.places = []string{main}
+		d.Places = []string{main}
 	} else {
-		l.names = []string{main}
 		for _, dir := range []string{"/usr/local/bin/", "/usr/bin/", "/bin/"} {
-			l.places = append(l.places, dir+main)
+			d.Places = append(d.Places, dir+main)
 		}
 	}
-	return f.find(ctx, l, fmt.Sprintf("%q %q %q", c.Programs, c.VersionCommand, c.Paths))
+	return d, nil
 }
 
 func (c *Custom) validate() error {
@@ -65,56 +65,59 @@ func (c *Custom) validate() error {
 	return nil
 }
 
-func (c *Custom) ask(h *hunt, found resolved) (*Toolchain, error) {
-	t := &Toolchain{Name: c.Name, Path: nameInside(found), Home: filepath.Dir(found.real), Programs: map[string]string{}}
+func (c *Custom) query(s *Search, found Program) (*Toolchain, error) {
+	t := &Toolchain{Path: found.Inside(), Home: filepath.Dir(found.real), Programs: map[string]string{}}
 	t.Programs[filepath.Base(c.Programs[0])] = t.Path
 	for _, p := range c.Programs[1:] {
-		r, ok := h.named(p)
+		if !s.Sees() { // whether it is there shows when it is run
+			t.Programs[filepath.Base(p)] = p
+			continue
+		}
+		r, ok := s.Named(nil, p)
 		if !ok {
-			return nil, &incomplete{t, p + " is not there", nil}
+			return nil, s.Incomplete(t, p+" is not there")
 		}
-		t.Programs[filepath.Base(p)] = nameInside(r)
+		t.Programs[filepath.Base(p)] = r.Inside()
 	}
-	if len(c.VersionCommand) > 0 {
-		asked, ok := h.named(c.VersionCommand[0])
-		if slices.Contains(c.Programs[:1], c.VersionCommand[0]) {
-			asked, ok = found, true
-		}
-		if !ok {
-			return nil, &incomplete{t, c.VersionCommand[0] + ", which would say the version, is not there", nil}
-		}
-		said, err := h.ask(asked.via[0], c.VersionCommand[1:]...)
-		if err != nil {
-			return nil, err
-		}
-		if t.Version = versionIn(said.stdout); t.Version == "" {
-			t.Version = versionIn(said.stderr) // many say it there
-		}
-		if t.Version == "" {
-			return nil, errors.New("prints no version")
-		}
+	if err := c.queryVersion(s, found, t); err != nil || s.InImage() { // paths of the host have no place in an image
+		return t, err
 	}
-	v := h.view(c.Name)
+	v := s.View()
 	for _, p := range c.Paths {
 		if rest, ok := strings.CutPrefix(p, "~/"); ok {
-			p = filepath.Join(h.env["HOME"], rest)
+			p = s.Home(rest)
 		}
-		if !exists(p) {
-			h.trail.add(p)
-			return nil, &incomplete{t, p + " is not there", nil}
+		if !Exists(p) {
+			s.Watch(p)
+			return nil, s.Incomplete(t, p+" is not there")
 		}
-		if err := v.show(p); err != nil {
+		if err := v.Show(p); err != nil {
 			return nil, err
 		}
 	}
-	return h.finish(t, v, found, nil)
+	return s.Finish(t, v, found, nil)
 }
 
-// named is a program by its absolute path or its name on PATH.
-func (h *hunt) named(p string) (resolved, bool) {
-	if filepath.IsAbs(p) {
-		r, err := h.probe(p)
-		return r, err == nil
+func (c *Custom) queryVersion(s *Search, found Program, t *Toolchain) error {
+	if len(c.VersionCommand) == 0 {
+		return nil
 	}
-	return h.onPath(p)
+	program, ok := s.Named(nil, c.VersionCommand[0])
+	switch {
+	case slices.Contains(c.Programs[:1], c.VersionCommand[0]):
+		program, ok = found, true
+	case !s.Sees():
+		program, ok = Program{via: c.VersionCommand[:1]}, true
+	}
+	if !ok {
+		return s.Incomplete(t, c.VersionCommand[0]+", which would say the version, is not there")
+	}
+	answer, err := s.Query(program.Name(), c.VersionCommand[1:]...)
+	if err != nil {
+		return err
+	}
+	if t.Version = cmp.Or(Version(answer.Stdout), Version(answer.Stderr)); t.Version == "" { // many print it on standard error
+		return errors.New("prints no version")
+	}
+	return nil
 }

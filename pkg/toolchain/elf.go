@@ -130,7 +130,7 @@ const maxLibraries = 4096
 
 // showLibraries adds the shared libraries of files, and theirs, that no sandbox shows anyway. A library that is nowhere
 // is left to the loader, which names it better.
-func (h *hunt) showLibraries(v *view, files []string) {
+func (s *Search) showLibraries(v *View, files []string) {
 	type file struct {
 		path   string
 		search []string // of those that need it
@@ -152,7 +152,7 @@ func (h *hunt) showLibraries(v *view, files []string) {
 			continue
 		}
 		if l.interpreter != "" && filepath.IsAbs(l.interpreter) {
-			_ = v.show(l.interpreter)
+			_ = v.Show(l.interpreter)
 		}
 		own := make([]string, 0, len(l.search)+len(queue[i].search))
 		for _, dir := range l.search {
@@ -170,13 +170,13 @@ func (h *hunt) showLibraries(v *view, files []string) {
 				if strings.ContainsRune(name, '/') {
 					at = name
 				}
-				if !filepath.IsAbs(at) || !exists(at) {
+				if !filepath.IsAbs(at) || !Exists(at) {
 					continue
 				}
-				if r, err := resolve(at); err != nil || shown(r.real) && shown(r.via[0]) {
+				if r, err := resolve(at); err != nil || Shown(r.real) && Shown(r.via[0]) {
 					break
 				}
-				if v.show(at) == nil {
+				if v.Show(at) == nil {
 					queue = append(queue, file{at, own})
 				}
 				break

@@ -1,4 +1,4 @@
-package toolchain
+package toolchain_test
 
 import (
 	"context"
@@ -10,7 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/golang"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/java"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/javascript"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/postgres"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/rust"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/shell"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // world is a directory with a home and version managers of a test's own making. Its programs are shell scripts that
@@ -75,37 +83,55 @@ func (w *world) link(to, p string) {
 	}
 }
 
-func (w *world) finder() *Finder {
-	return &Finder{Store: w.at("cache/toolchains.json"), Environ: w.environ, Patience: time.Minute}
+func (w *world) finder() *toolchain.Finder {
+	return &toolchain.Finder{Store: w.at("cache/toolchains.json"), Environ: w.environ, Timeout: time.Minute}
 }
 
 // find looks for a language in this world alone: the real machine's places are left out.
-func (w *world) find(f *Finder, l language) (*Toolchain, error) {
-	l.places = slices.DeleteFunc(slices.Clone(l.places), filepath.IsAbs)
-	return f.find(context.Background(), l, "")
+func (w *world) find(f *toolchain.Finder, d *toolchain.Description) (*toolchain.Toolchain, error) {
+	own := *d
+	own.Places = slices.DeleteFunc(slices.Clone(d.Places), filepath.IsAbs)
+	return f.Find(context.Background(), &own)
 }
 
-func (w *world) mustFind(f *Finder, l language) *Toolchain {
+// custom looks for a toolchain that a languages.yaml describes.
+func (w *world) custom(c toolchain.Custom) (*toolchain.Toolchain, error) {
+	d, err := c.Description()
+	if err != nil {
+		return nil, err
+	}
+	return w.finder().Find(context.Background(), d)
+}
+
+// descriptions are those of all languages.
+func descriptions() []*toolchain.Description {
+	return []*toolchain.Description{
+		python.Language.Toolchain, &javascript.Node, golang.Language.Toolchain, rust.Language.Toolchain, java.Language.Toolchain, shell.Language.Toolchain,
+		postgres.Language.Toolchain,
+	}
+}
+
+func (w *world) mustFind(f *toolchain.Finder, d *toolchain.Description) *toolchain.Toolchain {
 	w.Helper()
-	t, err := w.find(f, l)
+	t, err := w.find(f, d)
 	if err != nil {
 		w.Fatal(err)
 	}
 	return t
 }
 
-// isMissing is the error as a *Missing, or nil.
-func isMissing(err error) *Missing {
-	var m *Missing
+// isMissing is the error as a *toolchain.Missing, or nil.
+func isMissing(err error) *toolchain.Missing {
+	var m *toolchain.Missing
 	if errors.As(err, &m) {
 		return m
 	}
 	return nil
 }
 
-func (w *world) missing(l language) *Missing {
+func (w *world) missing(d *toolchain.Description) *toolchain.Missing {
 	w.Helper()
-	t, err := w.find(w.finder(), l)
+	t, err := w.find(w.finder(), d)
 	m := isMissing(err)
 	if m == nil {
 		w.Fatalf("found %+v, %v; want it missing", t, err)
@@ -117,7 +143,7 @@ func (w *world) missing(l language) *Missing {
 }
 
 // wantMounts compares mounts; a path that is not absolute is one of the world's.
-func (w *world) wantMounts(t *Toolchain, want ...sandbox.Mount) {
+func (w *world) wantMounts(t *toolchain.Toolchain, want ...sandbox.Mount) {
 	w.Helper()
 	for i, m := range want {
 		if !filepath.IsAbs(m.Source) {
@@ -163,7 +189,7 @@ func TestPyenvShim(t *testing.T) {
 	w.write("home/me/.pyenv/version", "3.11\n", 0o644)
 	w.link(w.at("home/me/.pyenv/shims/python3"), "bin/python3")
 	f := w.finder()
-	got := w.mustFind(f, python())
+	got := w.mustFind(f, python.Language.Toolchain)
 	if got.Version != "3.11.7" || got.Found != w.at("bin/python3") || got.Path != w.at("home/me/.pyenv/versions/3.11.7/bin/python3.x") {
 		t.Errorf("found %+v", got)
 	}
@@ -173,14 +199,14 @@ func TestPyenvShim(t *testing.T) {
 
 	// What the user chooses afterwards counts, in this process and in the next one.
 	w.write("home/me/.pyenv/version", "3.12.1\n", 0o644)
-	for _, f := range []*Finder{f, w.finder()} {
-		if got := w.mustFind(f, python()); got.Version != "3.12.1" {
+	for _, f := range []*toolchain.Finder{f, w.finder()} {
+		if got := w.mustFind(f, python.Language.Toolchain); got.Version != "3.12.1" {
 			t.Errorf("found %s after another was chosen", got.Version)
 		}
 	}
 	// One that is too old is passed over for one that is nowhere on PATH.
 	w.write("home/me/.pyenv/version", "3.6.15\n", 0o644)
-	got = w.mustFind(f, python())
+	got = w.mustFind(f, python.Language.Toolchain)
 	if got.Version != "3.12.1" || len(got.Skipped) != 1 || !strings.Contains(got.Skipped[0], "Python 3.6.15 is older than 3.9") {
 		t.Errorf("found %s; passed over %q", got.Version, got.Skipped)
 	}
@@ -200,7 +226,7 @@ exec "@/`+chain+`/bin/${0##*/}" "$@"`)
 	w.mkdir(chain + "/lib/rustlib/host/lib")
 	w.script("bin/cc", `echo "@/crt1.o"`)
 	w.environ[1] = "PATH=" + w.at("home/me/.cargo/bin") + ":" + w.at("bin")
-	got := w.mustFind(w.finder(), rust())
+	got := w.mustFind(w.finder(), rust.Language.Toolchain)
 	if got.Version != "1.80.0" || got.Path != w.at(chain+"/bin/rustc") || got.Programs["cargo"] != w.at(chain+"/bin/cargo") || got.Programs["cc"] != w.at("bin/cc") {
 		t.Errorf("found %+v", got)
 	}
@@ -208,7 +234,7 @@ exec "@/`+chain+`/bin/${0##*/}" "$@"`)
 
 	// Another build of the same version is another toolchain.
 	w.script(chain+"/bin/rustc", `case $1 in --print) echo "@/`+chain+`";; -vV) printf 'rustc 1.80.0\ncommit: 2\nhost: host\nrelease: 1.80.0\n';; esac`)
-	if again := w.mustFind(w.finder(), rust()); again.ID == got.ID {
+	if again := w.mustFind(w.finder(), rust.Language.Toolchain); again.ID == got.ID {
 		t.Error("another build has the same ID")
 	}
 }
@@ -217,17 +243,17 @@ func TestRustWithoutLibrary(t *testing.T) {
 	w := newWorld(t)
 	w.script("opt/rust/bin/rustc", `case $1 in --print) echo "@/opt/rust";; -vV) printf 'host: host\nrelease: 1.80.0\n';; esac`)
 	w.link(w.at("opt/rust/bin/rustc"), "bin/rustc")
-	m := w.missing(rust())
+	m := w.missing(rust.Language.Toolchain)
 	if m.Partial == nil || m.Partial.Version != "1.80.0" || !strings.Contains(m.Error(), "rustup component add rust-std") {
 		t.Errorf("%v", m)
 	}
 	w.mkdir("opt/rust/lib/rustlib/host/lib")
 	w.script("bin/cc", "echo crt1.o")
-	if m := w.missing(rust()); m.Partial == nil || !strings.Contains(m.Error(), "libc6-dev") || !strings.Contains(m.Error(), "crt1.o") {
+	if m := w.missing(rust.Language.Toolchain); m.Partial == nil || !strings.Contains(m.Error(), "libc6-dev") || !strings.Contains(m.Error(), "crt1.o") {
 		t.Errorf("%v", m)
 	}
 	w.script("bin/cc", "echo /usr/lib/crt1.o")
-	w.mustFind(w.finder(), rust())
+	w.mustFind(w.finder(), rust.Language.Toolchain)
 }
 
 // javaAt makes a JDK, or with no javac a JRE.
@@ -250,7 +276,7 @@ func TestJavaAlternatives(t *testing.T) {
 	w.link(w.at("jvm/default/bin/java"), "alternatives/java")
 	w.link(w.at("alternatives/java"), "bin/java")
 	f := w.finder()
-	got := w.mustFind(f, java())
+	got := w.mustFind(f, java.Language.Toolchain)
 	if got.Version != "21.0.3" || got.Home != w.at("jvm/java-21") || got.Programs["javac"] != w.at("jvm/java-21/bin/javac") || got.Env["JAVA_HOME"] != got.Home {
 		t.Errorf("found %+v", got)
 	}
@@ -258,7 +284,7 @@ func TestJavaAlternatives(t *testing.T) {
 	// The administrator's other choice.
 	w.javaAt("jvm/java-25", "25", "javac")
 	w.link("java-25", "jvm/default")
-	if got := w.mustFind(f, java()); got.Version != "25" {
+	if got := w.mustFind(f, java.Language.Toolchain); got.Version != "25" {
 		t.Errorf("found %s after the link was changed", got.Version)
 	}
 }
@@ -267,14 +293,14 @@ func TestJavaRuntimeOnly(t *testing.T) {
 	w := newWorld(t)
 	w.javaAt("jvm/jre-17", "17.0.2")
 	w.link(w.at("jvm/jre-17/bin/java"), "bin/java")
-	m := w.missing(java())
+	m := w.missing(java.Language.Toolchain)
 	if m.Partial == nil || m.Partial.Version != "17.0.2" || !strings.Contains(m.Error(), "javac") || !slices.Contains(m.Install, "apt-get install openjdk-17-jdk-headless") {
 		t.Errorf("%v", m)
 	}
 	// sdkman has a whole one, by a link; the runtime is passed over.
 	w.javaAt("home/me/.sdkman/candidates/java/21.0.1-tem", "21.0.1", "javac")
 	w.link("21.0.1-tem", "home/me/.sdkman/candidates/java/current")
-	got := w.mustFind(w.finder(), java())
+	got := w.mustFind(w.finder(), java.Language.Toolchain)
 	if got.Version != "21.0.1" || got.Home != w.at("home/me/.sdkman/candidates/java/21.0.1-tem") || len(got.Skipped) != 1 {
 		t.Errorf("found %+v", got)
 	}
@@ -295,13 +321,13 @@ func TestNodeManagers(t *testing.T) {
 		w.nodeAt("home/me/.nvm/versions/node/v9.11.2/bin/node", "9.11.2")
 		w.nodeAt("home/me/.nvm/versions/node/v18.20.1/bin/node", "18.20.1")
 		f := w.finder()
-		got := w.mustFind(f, node())
+		got := w.mustFind(f, &javascript.Node)
 		if got.Version != "18.20.1" {
 			t.Errorf("found %s", got.Version)
 		}
 		w.wantMounts(got, same("home/me/.nvm/versions/node/v18.20.1"))
 		w.nodeAt("home/me/.nvm/versions/node/v22.1.0/bin/node", "22.1.0")
-		if got := w.mustFind(f, node()); got.Version != "22.1.0" {
+		if got := w.mustFind(f, &javascript.Node); got.Version != "22.1.0" {
 			t.Errorf("found %s though a newer one was installed", got.Version)
 		}
 	})
@@ -311,7 +337,7 @@ func TestNodeManagers(t *testing.T) {
 		w.script("home/me/.asdf/shims/node", `read -r _ v < "$HOME/.tool-versions"; exec "$HOME/.asdf/installs/nodejs/$v/bin/node" "$@"`)
 		w.write("home/me/.tool-versions", "nodejs 20.1.0\n", 0o644)
 		w.environ[1] = "PATH=" + w.at("home/me/.asdf/shims")
-		got := w.mustFind(w.finder(), node())
+		got := w.mustFind(w.finder(), &javascript.Node)
 		if got.Found != w.at("home/me/.asdf/shims/node") || got.Path != w.at("home/me/.asdf/installs/nodejs/20.1.0/bin/node") {
 			t.Errorf("found %+v", got)
 		}
@@ -322,20 +348,20 @@ func TestNodeManagers(t *testing.T) {
 		w.nodeAt("brew/Cellar/node/21.1.0/bin/node", "21.1.0")
 		w.link("../Cellar/node/21.1.0/bin/node", "brew/bin/node")
 		w.environ[1] = "PATH=" + w.at("brew/bin")
-		w.wantMounts(w.mustFind(w.finder(), node()), same("brew/Cellar/node/21.1.0"))
+		w.wantMounts(w.mustFind(w.finder(), &javascript.Node), same("brew/Cellar/node/21.1.0"))
 	})
 	t.Run("a lone file in a home", func(t *testing.T) {
 		w := newWorld(t)
 		w.nodeAt("home/me/bin/node", "21.1.0")
 		w.environ[1] = "PATH=" + w.at("home/me/bin")
-		w.wantMounts(w.mustFind(w.finder(), node()), same("home/me/bin/node"))
+		w.wantMounts(w.mustFind(w.finder(), &javascript.Node), same("home/me/bin/node"))
 	})
 	t.Run("in a directory of the sandbox's own", func(t *testing.T) {
 		w := newWorld(t)
 		w.dir = t.TempDir() // below /tmp
 		w.nodeAt("node/bin/node", "21.1.0")
 		w.environ[1] = "PATH=" + w.at("node/bin")
-		got := w.mustFind(w.finder(), node())
+		got := w.mustFind(w.finder(), &javascript.Node)
 		w.wantMounts(got, sandbox.Mount{Source: "node", Target: "/opt/sandbox-run/node"})
 		if got.Path != "/opt/sandbox-run/node/bin/node" || got.Home != "/opt/sandbox-run/node" {
 			t.Errorf("found %+v", got)
@@ -353,7 +379,7 @@ func TestVirtualEnvironment(t *testing.T) {
 	w.mkdir("project/venv/lib/python/site-packages")
 	w.link(w.at("py/3.12/bin/python3"), "project/venv/bin/python3")
 	w.environ = append(w.environ, "VIRTUAL_ENV="+w.at("project/venv"))
-	got := w.mustFind(w.finder(), python())
+	got := w.mustFind(w.finder(), python.Language.Toolchain)
 	if got.Path != w.at("project/venv/bin/python3") || got.Home != w.at("project/venv") || got.Env["VIRTUAL_ENV"] != got.Home {
 		t.Errorf("found %+v", got)
 	}
@@ -366,14 +392,14 @@ func TestPythonInSharedPrefix(t *testing.T) {
 	w.pythonAt("home/me/.local", "3.12.0")
 	w.write("home/me/.local/share/keyrings/login", "", 0o600)
 	w.environ[1] = "PATH=" + w.at("home/me/.local/bin")
-	w.wantMounts(w.mustFind(w.finder(), python()), same("home/me/.local/bin/python3.x"), same("home/me/.local/lib/python"))
+	w.wantMounts(w.mustFind(w.finder(), python.Language.Toolchain), same("home/me/.local/bin/python3.x"), same("home/me/.local/lib/python"))
 
 	w = newWorld(t)
 	w.pythonAt("conda", "3.12.0")
 	w.mkdir("conda/conda-meta")
 	w.mkdir("conda/envs/other")
 	w.environ[1] = "PATH=" + w.at("conda/bin")
-	w.wantMounts(w.mustFind(w.finder(), python()), same("conda/bin"), same("conda/lib"))
+	w.wantMounts(w.mustFind(w.finder(), python.Language.Toolchain), same("conda/bin"), same("conda/lib"))
 }
 
 func TestGoElsewhere(t *testing.T) {
@@ -382,7 +408,7 @@ func TestGoElsewhere(t *testing.T) {
 printf '%s\n' "@/sdk/go1.26" go1.26.1`)
 	w.mkdir("sdk/go1.26/src/fmt")
 	w.link(w.at("sdk/go1.26/bin/go"), "bin/go")
-	got := w.mustFind(w.finder(), golang())
+	got := w.mustFind(w.finder(), golang.Language.Toolchain)
 	if got.Version != "1.26.1" || got.Env["GOROOT"] != w.at("sdk/go1.26") {
 		t.Errorf("found %+v", got)
 	}
@@ -394,12 +420,12 @@ func TestPostgresInPrefix(t *testing.T) {
 	w.script("pg/bin/postgres", `echo "postgres (PostgreSQL) 16.2 (Debian 16.2-1)"`)
 	w.script("pg/bin/initdb", "true")
 	w.link(w.at("pg/bin/postgres"), "bin/postgres")
-	if m := w.missing(postgres()); m.Partial == nil || m.Partial.Version != "16.2" || !strings.Contains(m.Error(), "psql is not there") {
+	if m := w.missing(postgres.Language.Toolchain); m.Partial == nil || m.Partial.Version != "16.2" || !strings.Contains(m.Error(), "psql is not there") {
 		t.Errorf("%v", m)
 	}
 	w.script("pg/bin/psql", "true")
 	w.write("pg/share/postgres.bki", "", 0o644)
-	got := w.mustFind(w.finder(), postgres())
+	got := w.mustFind(w.finder(), postgres.Language.Toolchain)
 	if got.Version != "16.2" || got.Home != w.at("pg/bin") || got.Programs["psql"] != w.at("pg/bin/psql") {
 		t.Errorf("found %+v", got)
 	}

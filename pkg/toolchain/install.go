@@ -8,51 +8,25 @@ var managers = []struct{ program, command string }{
 	{"zypper", "zypper install "}, {"brew", "brew install "},
 }
 
-// packages are what a language is called by: apt, dnf (yum, zypper), apk, pacman, brew.
-func packages(name string) (apt, dnf, apk, pacman, brew string) {
-	switch name {
-	case Python:
-		return "python3", "python3", "python3", "python", "python"
-	case Node:
-		return "nodejs", "nodejs", "nodejs", "nodejs", "node"
-	case Go:
-		return "golang-go", "golang", "go", "go", "go"
-	case Rust:
-		return "rustc cargo gcc libc6-dev", "rust cargo gcc glibc-devel", "rust cargo gcc musl-dev", "rust gcc", "rust gcc"
-	case Java:
-		return "openjdk-17-jdk-headless", "java-17-openjdk-devel", "openjdk17-jdk", "jdk17-openjdk", "openjdk"
-	case Shell:
-		return "bash", "bash", "bash", "bash", "bash"
-	case Postgres:
-		return "postgresql", "postgresql-server", "postgresql postgresql-client", "postgresql", "postgresql"
-	case "cc":
-		return "gcc libc6-dev", "gcc glibc-devel", "gcc musl-dev", "gcc", "gcc"
-	case "libc":
-		return "libc6-dev", "glibc-devel", "musl-dev", "glibc", "gcc"
-	}
-	return "", "", "", "", ""
-}
-
-// install says how to get a language, for this machine's package manager first.
-func (h *hunt) install(name string) []string {
-	apt, dnf, apk, pacman, brew := packages(name)
-	if apt == "" {
+// Install lists commands that install packages, that of this machine's package manager first. In an image nothing can be installed.
+func (s *Search) Install(p Packages) []string {
+	if p.Apt == "" || s.image != nil {
 		return nil
 	}
 	var here, elsewhere []string
 	for _, m := range managers {
-		pkg := dnf
+		pkg := p.Dnf
 		switch m.program {
 		case "apt-get":
-			pkg = apt
+			pkg = p.Apt
 		case "apk":
-			pkg = apk
+			pkg = p.Apk
 		case "pacman":
-			pkg = pacman
+			pkg = p.Pacman
 		case "brew":
-			pkg = brew
+			pkg = p.Brew
 		}
-		present := slices.ContainsFunc(append(slices.Clone(h.dirs), "/usr/bin", "/sbin"), func(dir string) bool {
+		present := slices.ContainsFunc(append(slices.Clone(s.dirs), "/usr/bin", "/sbin"), func(dir string) bool {
 			_, err := program(dir + "/" + m.program)
 			return err == nil
 		})

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// resolved is a path without its links.
-type resolved struct {
+// Program is a path without its links.
+type Program struct {
 	real string
 	// via are all the paths it had on the way, each with one more link replaced, the first as it was given. Each is
 	// another name of the same thing, and programs may use any of them.
@@ -18,8 +18,22 @@ type resolved struct {
 	// links are where the links themselves are.
 	links []string
 	info  fs.FileInfo
-	// doubt says who else could change what lies there, if anybody.
+	// doubt names another user who could change the file; nil is none.
 	doubt error
+}
+
+// Name is the path as it was found: a link, a shim or the file itself.
+func (r *Program) Name() string { return r.via[0] }
+
+// Real is the path without links.
+func (r *Program) Real() string { return r.real }
+
+// Inside is the program's path in a sandbox: the one it was found by where a sandbox shows that, its file otherwise.
+func (r *Program) Inside() string {
+	if Shown(r.via[0]) && Shown(r.real) {
+		return r.via[0]
+	}
+	return r.real
 }
 
 const maxLinks = 40
@@ -27,8 +41,8 @@ const maxLinks = 40
 // resolve follows the links of an absolute path, one by one, and looks on the way at who may write where it passes. Like
 // the kernel it takes ".." for the directory above the one a link led to. What it returns is mounted by descriptors that
 // follow no link (D5): a path that changes afterwards is refused there.
-func resolve(p string) (resolved, error) {
-	r := resolved{via: []string{filepath.Clean(p)}}
+func resolve(p string) (Program, error) {
+	r := Program{via: []string{filepath.Clean(p)}}
 	if !filepath.IsAbs(p) {
 		return r, fmt.Errorf("%s is not an absolute path", p)
 	}
@@ -97,7 +111,7 @@ func withinAny(p string, dirs []string) bool {
 }
 
 // program is an executable file that only its owner, the machine's administrator or we could have put there.
-func program(p string) (resolved, error) {
+func program(p string) (Program, error) {
 	r, err := resolve(p)
 	switch {
 	case err != nil:

@@ -1,4 +1,4 @@
-package toolchain
+package toolchain_test
 
 import (
 	"context"
@@ -8,25 +8,26 @@ import (
 	"testing"
 
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 // tempStore is a finder over this machine whose findings nobody else sees.
-func tempStore(t testing.TB) *Finder {
+func tempStore(t testing.TB) *toolchain.Finder {
 	t.Helper()
-	return &Finder{Store: filepath.Join(t.TempDir(), "cache", "toolchains.json")}
+	return &toolchain.Finder{Store: filepath.Join(t.TempDir(), "cache", "toolchains.json")}
 }
 
 // The toolchains of this very machine: scripts/deps.sh sees to it that there is one of each.
 func TestRealToolchains(t *testing.T) {
 	testenv.NeedSystem(t)
 	f := tempStore(t)
-	for _, found := range f.All(context.Background()) {
-		t.Run(found.Name, func(t *testing.T) {
-			if found.Err != nil {
-				t.Fatal(found.Err)
+	for _, d := range descriptions() {
+		t.Run(d.Name, func(t *testing.T) {
+			tool, err := f.Find(context.Background(), d)
+			if err != nil {
+				t.Fatal(err)
 			}
-			tool := found.Toolchain
-			if tool.Name != found.Name || tool.Version == "" || tool.ID == "" || tool.Found == "" {
+			if tool.Name != d.Name || tool.Version == "" || tool.ID == "" || tool.Found == "" {
 				t.Errorf("incomplete answer: %+v", tool)
 			}
 			for role, p := range tool.Programs {
@@ -36,14 +37,14 @@ func TestRealToolchains(t *testing.T) {
 			}
 			home, _ := os.UserHomeDir()
 			for _, m := range tool.Mounts {
-				r, err := resolve(m.Source)
-				if err != nil || len(r.links) > 0 || r.real != m.Source {
-					t.Errorf("mount source %s: is %s behind links %v (%v)", m.Source, r.real, r.links, err)
+				r, err := toolchain.Resolve(m.Source)
+				if err != nil || len(r.Links()) > 0 || r.Real() != m.Source {
+					t.Errorf("mount source %s: is %s behind links %v (%v)", m.Source, r.Real(), r.Links(), err)
 				}
-				if within(home, m.Source) || strings.HasSuffix(m.Source, "/.cargo") || strings.HasSuffix(m.Source, "/.pyenv") {
+				if strings.HasPrefix(home+"/", m.Source+"/") || strings.HasSuffix(m.Source, "/.cargo") || strings.HasSuffix(m.Source, "/.pyenv") {
 					t.Errorf("%s shows more than a toolchain", m.Source)
 				}
-				if shown(m.Source) && m.Source == m.Target {
+				if toolchain.Shown(m.Source) && m.Source == m.Target {
 					t.Errorf("%s is shown anyway", m.Source)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
@@ -70,23 +71,23 @@ func trials(tool *toolchain.Toolchain) [][]string {
 	}
 	p := tool.Programs
 	switch tool.Name {
-	case toolchain.Python:
+	case "python":
 		return [][]string{{tool.Path, "-c", `import sys, ssl, sqlite3, json, asyncio, ctypes, multiprocessing, zlib, hashlib; print("ran", sys.version.split()[0], sys.prefix)`}}
-	case toolchain.Node:
+	case "node":
 		return [][]string{{tool.Path, "-e", `require("crypto").randomBytes(4); console.log("ran", process.versions.node)`}}
-	case toolchain.Go:
+	case "go":
 		return [][]string{{tool.Path, "version"}, script(`"$1" env GOROOT; printf 'package main\n\nfunc main() { println("ran") }\n' > m.go; "$2" -l m.go; "$1" list -deps fmt | grep -q unicode/utf8; "$1" tool compile -V; echo ran`, tool.Path, p["gofmt"])}
-	case toolchain.Rust:
+	case "rust":
 		return [][]string{{tool.Path, "--version"}, {p["cargo"], "--version"}, script(`echo 'fn main() { println!("ran"); }' > m.rs; "$1" -C linker="$2" m.rs; ./m`, tool.Path, p["cc"])}
-	case toolchain.Java:
+	case "java":
 		return [][]string{{p["javac"], "-version"}, script(`echo 'class M { public static void main(String[] a) throws Exception { java.security.MessageDigest.getInstance("SHA-256"); java.util.logging.Logger.getLogger("x"); System.out.println("ran"); } }' > M.java; "$1" M.java; "$2" -cp . M`, p["javac"], p["java"])}
-	case toolchain.Shell:
+	case "shell":
 		var all [][]string
 		for _, role := range slices.Sorted(maps.Keys(p)) {
 			all = append(all, []string{p[role], "-c", "echo ran"})
 		}
 		return append(all, []string{tool.Path, "-c", "echo ran"})
-	case toolchain.Postgres:
+	case "postgres":
 		return [][]string{script(`"$1" -D /tmp/data -U me --no-sync >/dev/null
 echo "select 'ran ' || 6 * 7;" | "$2" --single -D /tmp/data -j postgres
 "$3" --version`, p["initdb"], tool.Path, p["psql"])}
@@ -98,9 +99,9 @@ echo "select 'ran ' || 6 * 7;" | "$2" --single -D /tmp/data -j postgres
 func TestInSandbox(t *testing.T) {
 	m := manager(t)
 	f := &toolchain.Finder{Store: filepath.Join(t.TempDir(), "cache", "toolchains.json")}
-	for _, name := range toolchain.Names() {
-		t.Run(name, func(t *testing.T) {
-			tool, err := f.Find(context.Background(), name)
+	for _, d := range descriptions() {
+		t.Run(d.Name, func(t *testing.T) {
+			tool, err := f.Find(context.Background(), d)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +157,7 @@ func want(t *testing.T, m *sandbox.Manager, tool *toolchain.Toolchain, wanted st
 func TestVirtualEnvironmentInSandbox(t *testing.T) {
 	m := manager(t)
 	ctx := context.Background()
-	base, err := (&toolchain.Finder{NoStore: true}).Find(ctx, toolchain.Python)
+	base, err := (&toolchain.Finder{NoStore: true}).Find(ctx, python.Language.Toolchain)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +176,7 @@ func TestVirtualEnvironmentInSandbox(t *testing.T) {
 		}
 		run(t, dir+"/python/bin/"+filepath.Base(base.Path), "-m", "venv", "--without-pip", dir+"/venv")
 		f := &toolchain.Finder{NoStore: true, Environ: append(os.Environ(), "VIRTUAL_ENV="+dir+"/venv")}
-		tool, err := f.Find(ctx, toolchain.Python) // another serves
+		tool, err := f.Find(ctx, python.Language.Toolchain) // another serves
 		if err != nil || len(tool.Skipped) == 0 || !strings.Contains(tool.Skipped[0], "which is the sandbox's own inside") {
 			t.Errorf("%+v %v", tool, err)
 		}
@@ -197,7 +198,7 @@ func environmentInSandbox(t *testing.T, m *sandbox.Manager, program, dir string)
 		t.Fatal(err)
 	}
 	f := &toolchain.Finder{NoStore: true, Environ: append(os.Environ(), "VIRTUAL_ENV="+dir+"/project/venv")}
-	tool, err := f.Find(ctx, toolchain.Python)
+	tool, err := f.Find(ctx, python.Language.Toolchain)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,9 +215,8 @@ func environmentInSandbox(t *testing.T, m *sandbox.Manager, program, dir string)
 // another. The control is the same program without its mounts.
 func TestCustomInSandbox(t *testing.T) {
 	m := manager(t)
-	ctx := context.Background()
 	f := &toolchain.Finder{NoStore: true}
-	gcc, err := f.Custom(ctx, toolchain.Custom{Name: "c", Programs: []string{"gcc"}, VersionCommand: []string{"gcc", "--version"}})
+	gcc, err := custom(t, f, toolchain.Custom{Name: "c", Programs: []string{"gcc"}, VersionCommand: []string{"gcc", "--version"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,8 +241,8 @@ gcc -shared -fPIC -o Cellar/two/1/lib/libtwo.so.1 two.c && ln -s libtwo.so.1 Cel
 gcc -shared -fPIC -o Cellar/one/1/lib/libone.so one.c -Lopt/two/lib -ltwo -Wl,-rpath,'$ORIGIN/../../../../opt/two/lib' &&
 gcc -o bin/odd main.c -Lopt/one/lib -lone -Wl,-rpath-link,opt/two/lib -Wl,-rpath,"$1/opt/one/lib" && bin/odd`
 	run(t, "sh", "-ec", script, "sh", dir)
-	custom := toolchain.Custom{Name: "odd", Programs: []string{dir + "/bin/odd"}, VersionCommand: []string{dir + "/bin/odd", "--version"}, Paths: []string{dir + "/data"}}
-	odd, err := f.Custom(ctx, custom)
+	described := toolchain.Custom{Name: "odd", Programs: []string{dir + "/bin/odd"}, VersionCommand: []string{dir + "/bin/odd", "--version"}, Paths: []string{dir + "/data"}}
+	odd, err := custom(t, f, described)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +266,7 @@ gcc -o bin/odd main.c -Lopt/one/lib -lone -Wl,-rpath-link,opt/two/lib -Wl,-rpath
 	}
 	run(t, "cp", "/bin/sh", moved+"/sh")
 	run(t, "cp", "-r", dir+"/data", moved+"/data")
-	tool, err := f.Custom(ctx, toolchain.Custom{Name: "sh2", Programs: []string{moved + "/sh"}, Paths: []string{moved + "/data"}})
+	tool, err := custom(t, f, toolchain.Custom{Name: "sh2", Programs: []string{moved + "/sh"}, Paths: []string{moved + "/data"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,4 +274,14 @@ gcc -o bin/odd main.c -Lopt/one/lib -lone -Wl,-rpath-link,opt/two/lib -Wl,-rpath
 		t.Errorf("found %+v", tool)
 	}
 	want(t, m, tool, "ran", tool.Path, "-c", "echo ran")
+}
+
+// custom finds a toolchain that a languages.yaml describes.
+func custom(t *testing.T, f *toolchain.Finder, c toolchain.Custom) (*toolchain.Toolchain, error) {
+	t.Helper()
+	d, err := c.Description()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.Find(t.Context(), d)
 }

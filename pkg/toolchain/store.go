@@ -67,7 +67,7 @@ func (r *record) whole() bool {
 	if r.Tool == nil || r.Tool.Name != r.Name || r.Tool.ID == "" {
 		return false
 	}
-	if strings.HasPrefix(r.Key, imageKey) { // paths of an image, or names where nobody could look
+	if strings.HasPrefix(r.Key, imageKey) { // paths of an image, or names where no file could be seen
 		return r.Tool.Path != "" && len(r.Stamps) == 0
 	}
 	return filepath.IsAbs(r.Tool.Path) && len(r.Stamps) > 0 && len(r.Stamps)%2 == 0

@@ -12,17 +12,6 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Names of the toolchains that are known without a languages.yaml.
-const (
-	Python   = "python"
-	Node     = "node"
-	Go       = "go"
-	Rust     = "rust"
-	Java     = "java"
-	Shell    = "shell"
-	Postgres = "postgres"
-)
-
 // Toolchain is what a language needs, as a sandbox that has Mounts shows it.
 type Toolchain struct {
 	Name    string `json:"name"`
@@ -112,7 +101,7 @@ func (m *Missing) Error() string {
 // Unwrap makes a missing toolchain a request that this machine can not serve.
 func (m *Missing) Unwrap() error { return sandbox.ErrUnsupported }
 
-// incomplete is a toolchain that lacks something. Another candidate may be whole.
+// incomplete is the error of a toolchain that lacks something. Another candidate may be complete.
 type incomplete struct {
 	partial *Toolchain
 	why     string
@@ -120,3 +109,12 @@ type incomplete struct {
 }
 
 func (i *incomplete) Error() string { return i.why }
+
+// Incomplete is the error of a Query for a toolchain that lacks something. fix are commands that would help, where installing the
+// language would not.
+func (s *Search) Incomplete(t *Toolchain, why string, fix ...string) error {
+	if s.image != nil {
+		fix = nil
+	}
+	return &incomplete{t, why, fix}
+}

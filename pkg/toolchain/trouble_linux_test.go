@@ -1,11 +1,10 @@
-package toolchain
+package toolchain_test
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/javascript"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/rust"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
+	"golang.org/x/sys/unix"
 )
 
 // A shim that hangs is given up with all it started, and the next one serves.
@@ -29,8 +28,8 @@ func TestHangs(t *testing.T) {
 	w.nodeAt("good/bin/node", "20.0.0")
 	w.link(w.at("good/bin/node"), "bin2/node")
 	f := w.finder()
-	f.Patience = 3 * time.Second // in which the good one has to answer as well
-	got := w.mustFind(f, node())
+	f.Timeout = 3 * time.Second // in which the good one has to answer as well
+	got := w.mustFind(f, &javascript.Node)
 	if got.Version != "20.0.0" || len(got.Skipped) != 1 || !strings.Contains(got.Skipped[0], "did not answer within 3s") {
 		t.Errorf("found %+v", got)
 	}
@@ -55,7 +54,7 @@ func TestCancelled(t *testing.T) {
 	w.script("bin/node", "sleep 1000")
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := w.finder().Find(ctx, Node); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := w.finder().Find(ctx, &javascript.Node); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 }
@@ -75,11 +74,11 @@ func TestNonsense(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.script("bin/node", c.script)
-			m := w.missing(node())
+			m := w.missing(&javascript.Node)
 			if len(m.Tried) != 1 || !strings.Contains(m.Tried[0], c.want) || strings.ContainsRune(m.Error(), 0x1b) {
 				t.Errorf("tried %q", m.Tried)
 			}
-			if len(m.Install) == 0 || !strings.HasPrefix(m.Install[0], "apt-get install nodejs") && exists("/usr/bin/apt-get") {
+			if len(m.Install) == 0 || !strings.HasPrefix(m.Install[0], "apt-get install nodejs") && toolchain.Exists("/usr/bin/apt-get") {
 				t.Errorf("install %q", m.Install)
 			}
 		})
@@ -91,7 +90,7 @@ func TestPlainEnvironment(t *testing.T) {
 	w := newWorld(t)
 	w.script("bin/node", `pwd > @/saw; env >> @/saw; cat >> @/saw; echo sandbox-run.version=20.0.0; echo sandbox-run.executable=$0`)
 	w.environ = append(w.environ, "NODE_OPTIONS=--require=/evil.js", "LD_PRELOAD=/evil.so", "BASH_ENV=/evil", "PYTHONPATH=/evil", "RUSTC_WRAPPER=/evil", "NVM_DIR=/opt/nvm")
-	w.mustFind(w.finder(), node())
+	w.mustFind(w.finder(), &javascript.Node)
 	saw, err := os.ReadFile(w.at("saw"))
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +98,7 @@ func TestPlainEnvironment(t *testing.T) {
 	if strings.Contains(string(saw), "evil") || !strings.HasPrefix(string(saw), "/\n") {
 		t.Errorf("a program that was asked saw\n%s", saw)
 	}
-	if !strings.Contains(string(saw), "NVM_DIR=/opt/nvm") || !strings.Contains(string(saw), "RUSTUP_AUTO_INSTALL=0") {
+	if !strings.Contains(string(saw), "NVM_DIR=/opt/nvm") || !strings.Contains(string(saw), "COREPACK_ENABLE_NETWORK=0") {
 		t.Errorf("the program did not see the user's choice:\n%s", saw)
 	}
 }
@@ -126,11 +125,11 @@ func TestUntrustedPath(t *testing.T) {
 			w.nodeAt("bin/node", "20.0.0")
 			w.nodeAt("good/bin/node", "18.0.0")
 			w.link(w.at("good/bin/node"), "bin2/node")
-			if got := w.mustFind(w.finder(), node()); got.Version != "20.0.0" || len(got.Skipped) > 0 { // the control
+			if got := w.mustFind(w.finder(), &javascript.Node); got.Version != "20.0.0" || len(got.Skipped) > 0 { // the control
 				t.Fatalf("found %+v", got)
 			}
 			spoil(w)
-			got := w.mustFind(w.finder(), node())
+			got := w.mustFind(w.finder(), &javascript.Node)
 			if got.Version != "18.0.0" || len(got.Skipped) != 1 || !strings.Contains(got.Skipped[0], name) {
 				t.Errorf("found %s, passed over %q", got.Version, got.Skipped)
 			}
@@ -151,7 +150,7 @@ func TestGroupWritable(t *testing.T) {
 	w.nodeAt("bin/node", "20.0.0")
 	os.Chown(w.at("bin"), 0, 50)
 	os.Chmod(w.at("bin"), 0o2775)
-	if got := w.mustFind(w.finder(), node()); got.Version != "20.0.0" {
+	if got := w.mustFind(w.finder(), &javascript.Node); got.Version != "20.0.0" {
 		t.Errorf("found %+v", got)
 	}
 }
@@ -164,23 +163,23 @@ func TestUnreadable(t *testing.T) {
 	if err := os.Chmod(w.at("node/lib/private"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	m := w.missing(node())
+	m := w.missing(&javascript.Node)
 	if m.Partial == nil || m.Partial.Version != "20.0.0" || m.Install[0] != "chmod -R o+rX "+w.at("node") || !strings.Contains(m.Error(), w.at("node/lib/private")) {
 		t.Errorf("%v\n%q", m, m.Install)
 	}
 	if err := os.Chmod(w.at("node/lib/private"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w.mustFind(w.finder(), node())
+	w.mustFind(w.finder(), &javascript.Node)
 	w.write("node/lib/module.js", "", 0o600)
-	if m := isMissing(second(w.find(w.coldFinder(), node()))); m == nil || !strings.Contains(m.Error(), "module.js") {
+	if m := isMissing(second(w.find(w.coldFinder(), &javascript.Node))); m == nil || !strings.Contains(m.Error(), "module.js") {
 		t.Errorf("%v", m)
 	}
 }
 
-func second(_ *Toolchain, err error) error { return err }
+func second(_ *toolchain.Toolchain, err error) error { return err }
 
-func (w *world) coldFinder() *Finder {
+func (w *world) coldFinder() *toolchain.Finder {
 	f := w.finder()
 	f.NoStore = true
 	return f
@@ -192,8 +191,8 @@ func TestRustWithoutLinker(t *testing.T) {
 	w.link(w.at("opt/rust/bin/rustc"), "bin/rustc")
 	w.mkdir("opt/rust/lib/rustlib/host/lib")
 	f := w.finder()
-	f.system = []string{w.at("empty")}
-	_, err := w.find(f, rust())
+	f.SetSystem(w.at("empty"))
+	_, err := w.find(f, rust.Language.Toolchain)
 	if m := isMissing(err); m == nil || m.Partial == nil || !strings.Contains(m.Error(), "needs a linker") || !strings.Contains(strings.Join(m.Install, "\n"), "apt-get install gcc") {
 		t.Errorf("%v", err)
 	}
@@ -213,9 +212,9 @@ func (w *world) countingNode() (asked func() int) {
 func TestStore(t *testing.T) {
 	w := newWorld(t)
 	asked := w.countingNode()
-	first := w.mustFind(w.finder(), node())
+	first := w.mustFind(w.finder(), &javascript.Node)
 	for range 3 {
-		again := w.mustFind(w.finder(), node())
+		again := w.mustFind(w.finder(), &javascript.Node)
 		if again.ID != first.ID || !slices.Equal(again.Mounts, first.Mounts) || again.Path != first.Path {
 			t.Errorf("found %+v, then %+v", first, again)
 		}
@@ -235,8 +234,8 @@ func TestStore(t *testing.T) {
 	// Another PATH is another question; both answers are kept.
 	other := w.finder()
 	other.Environ = []string{w.environ[0], w.environ[1] + ":/nowhere"}
-	w.mustFind(other, node())
-	w.mustFind(w.finder(), node())
+	w.mustFind(other, &javascript.Node)
+	w.mustFind(w.finder(), &javascript.Node)
 	if asked() != 2 {
 		t.Errorf("asked %d times for two PATHs", asked())
 	}
@@ -246,7 +245,9 @@ func TestStore(t *testing.T) {
 		"empty":     func() { os.WriteFile(path, nil, 0o600) },
 		"cut short": func() { os.WriteFile(path, good[:len(good)/2], 0o600) },
 		"binary":    func() { os.WriteFile(path, bytes.Repeat([]byte{0, 0xff}, 5000), 0o600) },
-		"too large": func() { os.WriteFile(path, append(slices.Clone(good), bytes.Repeat([]byte(" "), maxStore)...), 0o600) },
+		"too large": func() {
+			os.WriteFile(path, append(slices.Clone(good), bytes.Repeat([]byte(" "), toolchain.MaxStore)...), 0o600)
+		},
 		"another version": func() {
 			os.WriteFile(path, bytes.Replace(good, []byte(`toolchains":1`), []byte(`toolchains":2`), 1), 0o600)
 		},
@@ -254,7 +255,7 @@ func TestStore(t *testing.T) {
 			os.WriteFile(path, bytes.Replace(good, []byte(`"20.0.0"`), []byte(`20`), 1), 0o600)
 		},
 		"no stamps": func() {
-			os.WriteFile(path, slices.Concat(good[:bytes.Index(good, []byte(w.at("bin/node")+`","0","0"`))], []byte(w.at("bin/node")+`","0","0","0","0"]`+storeTail)), 0o600)
+			os.WriteFile(path, slices.Concat(good[:bytes.Index(good, []byte(w.at("bin/node")+`","0","0"`))], []byte(w.at("bin/node")+`","0","0","0","0"]`+toolchain.StoreTail)), 0o600)
 		},
 		"gone":                 func() { os.Remove(path) },
 		"others may write":     func() { os.Chmod(path, 0o666) },
@@ -273,7 +274,7 @@ func TestStore(t *testing.T) {
 			continue
 		}
 		damage()
-		if got := w.mustFind(w.finder(), node()); got.Version != "20.0.0" {
+		if got := w.mustFind(w.finder(), &javascript.Node); got.Version != "20.0.0" {
 			t.Errorf("%s: found %+v", name, got)
 		}
 		if want++; asked() != want {
@@ -281,7 +282,7 @@ func TestStore(t *testing.T) {
 			want = asked()
 		}
 		// And the store is whole again.
-		w.mustFind(w.finder(), node())
+		w.mustFind(w.finder(), &javascript.Node)
 		if asked() != want {
 			t.Errorf("%s: what was found afterwards was not kept", name)
 			want = asked()
@@ -295,14 +296,14 @@ func TestAnotherComesFirst(t *testing.T) {
 	w.nodeAt("good/bin/node", "18.0.0")
 	w.link(w.at("good/bin/node"), "bin2/node")
 	f := w.finder()
-	w.mustFind(f, node())
+	w.mustFind(f, &javascript.Node)
 	w.nodeAt("new/bin/node", "22.0.0")
 	w.link(w.at("new/bin/node"), "bin/node")
-	if got := w.mustFind(f, node()); got.Version != "22.0.0" {
+	if got := w.mustFind(f, &javascript.Node); got.Version != "22.0.0" {
 		t.Errorf("found %s", got.Version)
 	}
 	os.Remove(w.at("bin/node"))
-	if got := w.mustFind(f, node()); got.Version != "18.0.0" {
+	if got := w.mustFind(f, &javascript.Node); got.Version != "18.0.0" {
 		t.Errorf("found %s", got.Version)
 	}
 }
@@ -314,7 +315,7 @@ func TestStoreUnwritable(t *testing.T) {
 	for range 2 {
 		f := w.finder()
 		f.Store = "/proc/no/such/toolchains.json"
-		w.mustFind(f, node())
+		w.mustFind(f, &javascript.Node)
 	}
 	if asked() != 2 {
 		t.Errorf("asked %d times", asked())
@@ -335,7 +336,7 @@ func TestConcurrent(t *testing.T) {
 				f = w.finder()
 				f.Environ = []string{w.environ[0], w.environ[1] + ":/n" + strconv.Itoa(i)}
 			}
-			got, err := w.find(f, node())
+			got, err := w.find(f, &javascript.Node)
 			if err != nil {
 				t.Error(err)
 				return
@@ -357,37 +358,7 @@ func TestConcurrent(t *testing.T) {
 	if left, _ := filepath.Glob(w.at("cache/.toolchains-*")); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
-	if got := w.mustFind(shared, node()); got.Mounts[0].Source != w.at("node") {
+	if got := w.mustFind(shared, &javascript.Node); got.Mounts[0].Source != w.at("node") {
 		t.Error("a caller changed what the finder knows")
-	}
-}
-
-func TestStoreIsBounded(t *testing.T) {
-	w := newWorld(t)
-	s := store{w.at("cache/toolchains.json")}
-	for i := range maxRecords + 10 {
-		s.write(&record{Name: "x", Key: fmt.Sprint(i), Tool: &Toolchain{Name: "x", Path: "/x", ID: "1"}, Stamps: []string{"/", stampOf("/")}})
-	}
-	if n := len(s.lines()); n != maxRecords {
-		t.Errorf("%d records", n)
-	}
-	if s.read("x", "0") != nil || s.read("x", fmt.Sprint(maxRecords+9)) == nil {
-		t.Error("the oldest was kept, or the newest was not")
-	}
-}
-
-func TestUnknownName(t *testing.T) {
-	if _, err := new(Finder).Find(context.Background(), "cobol"); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "postgres") {
-		t.Errorf("%v", err)
-	}
-}
-
-// Root has one cache directory for disks and toolchains.
-func TestDefaultStore(t *testing.T) {
-	if systemCache != scratch.DefaultCacheDir {
-		t.Errorf("root's cache directory is %s here and %s there", systemCache, scratch.DefaultCacheDir)
-	}
-	if p := DefaultStore(); os.Geteuid() == 0 && p != "/var/cache/sandbox-run/toolchains.json" {
-		t.Errorf("root's store is %s", p)
 	}
 }

@@ -23,10 +23,12 @@ const movedDir = "/opt/sandbox-run"
 // nixStore is shown as a whole: its entries need each other by paths that only Nix could list.
 const nixStore = "/nix/store"
 
-func shown(p string) bool { return withinAny(p, sandbox.HostDirs()) }
+// Shown reports whether every sandbox shows a path of the host anyway.
+func Shown(p string) bool { return withinAny(p, sandbox.HostDirs()) }
 
-// view is what a sandbox has to show of the host.
-type view struct {
+// View is what a sandbox has to show of the host for a toolchain to work.
+type View struct {
+	image      bool // shows nothing of the host
 	name, home string
 	nix        string // nixStore; a test has another
 	mounts     []sandbox.Mount
@@ -34,12 +36,16 @@ type view struct {
 	moved      []sandbox.Mount // directories of ownDirs, and where what lies in them is shown
 }
 
-func (h *hunt) view(name string) *view {
-	return &view{name: name, home: h.env["HOME"], nix: nixStore, dirs: map[string]bool{}}
+// View is an empty view. One of an image stays empty: a sandbox shows all of an image anyway.
+func (s *Search) View() *View {
+	return &View{image: s.image != nil, name: s.d.Name, home: s.env["HOME"], nix: nixStore, dirs: map[string]bool{}}
 }
 
-// show adds a path under each of its names. What it leads to is shown, however many links that takes.
-func (v *view) show(p string) error {
+// Show adds a path under each of its names. What it leads to is shown, however many links that takes.
+func (v *View) Show(p string) error {
+	if v.image {
+		return nil
+	}
 	r, err := resolve(p)
 	if err != nil {
 		return err
@@ -49,23 +55,31 @@ func (v *view) show(p string) error {
 		if !v.covers(v.nix) {
 			v.mount(v.nix, v.nix, true)
 		}
-	} else if real == "/" || !shown(real) && r.info.IsDir() && v.broad(real) {
+	} else if real == "/" || !Shown(real) && r.info.IsDir() && v.Broad(real) {
 		return fmt.Errorf("%s holds more than a toolchain", real)
 	}
 	isDir := r.info.IsDir()
-	if !shown(real) && !v.covers(real) {
+	if !Shown(real) && !v.covers(real) {
 		v.mount(real, v.place(real, isDir), isDir)
 	}
 	for _, name := range r.via {
 		// A name inside of what is shown is the link that it is on the host.
-		if !shown(name) && !withinAny(name, ownDirs) && !v.covers(name) {
+		if !Shown(name) && !withinAny(name, ownDirs) && !v.covers(name) {
 			v.mount(real, name, isDir)
 		}
 	}
 	return nil
 }
 
-func (v *view) mount(source, target string, isDir bool) {
+// ShowIfExists adds a path if there is something at it.
+func (v *View) ShowIfExists(p string) error {
+	if v.image || !Exists(p) {
+		return nil
+	}
+	return v.Show(p)
+}
+
+func (v *View) mount(source, target string, isDir bool) {
 	v.mounts = append(v.mounts, sandbox.Mount{Source: source, Target: target})
 	if isDir {
 		v.dirs[source] = true
@@ -73,12 +87,12 @@ func (v *view) mount(source, target string, isDir bool) {
 }
 
 // covers reports whether a path of the host is in what is shown already, under its own name.
-func (v *view) covers(p string) bool {
+func (v *View) covers(p string) bool {
 	return slices.ContainsFunc(v.mounts, func(m sandbox.Mount) bool { return within(p, m.Target) || within(p, m.Source) })
 }
 
 // place is where a path is shown: where it is, if that is possible.
-func (v *view) place(real string, isDir bool) string {
+func (v *View) place(real string, isDir bool) string {
 	if !withinAny(real, ownDirs) {
 		return real
 	}
@@ -86,7 +100,7 @@ func (v *view) place(real string, isDir bool) string {
 	if !isDir {
 		root = filepath.Dir(real)
 	}
-	v.together(root)
+	v.Together(root)
 	for _, m := range v.moved {
 		if within(real, m.Source) {
 			return m.Target + strings.TrimPrefix(real, m.Source)
@@ -95,8 +109,8 @@ func (v *view) place(real string, isDir bool) string {
 	return real
 }
 
-// together has what lies in a directory shown as it lies there, wherever that will be.
-func (v *view) together(dir string) {
+// Together has what lies in a directory shown as it lies there, wherever that will be.
+func (v *View) Together(dir string) {
 	if !withinAny(dir, ownDirs) || slices.ContainsFunc(v.moved, func(m sandbox.Mount) bool { return within(dir, m.Source) }) {
 		return
 	}
@@ -108,7 +122,7 @@ func (v *view) together(dir string) {
 }
 
 // inside is a path of the host as it is called in the sandbox.
-func (v *view) inside(p string) string {
+func (v *View) inside(p string) string {
 	if p == "" || !withinAny(p, ownDirs) {
 		return p
 	}
@@ -120,9 +134,9 @@ func (v *view) inside(p string) string {
 	return p
 }
 
-// broad directories hold other people's things, or other things of the user's: homes, what lies above them, and places
-// where everything is installed.
-func (v *view) broad(dir string) bool {
+// Broad reports whether a directory holds more than a toolchain: broad directories hold other people's things, or other things of the
+// user's: homes, what lies above them, and places where everything is installed.
+func (v *View) Broad(dir string) bool {
 	parent, base := filepath.Split(dir)
 	parent = filepath.Clean(parent)
 	switch {
@@ -141,7 +155,7 @@ func (v *view) broad(dir string) bool {
 }
 
 // list is the mounts without those that lie in others, parents first.
-func (v *view) list() []sandbox.Mount {
+func (v *View) list() []sandbox.Mount {
 	var kept []sandbox.Mount
 	for _, m := range v.mounts {
 		inner := slices.ContainsFunc(v.mounts, func(o sandbox.Mount) bool {
@@ -162,12 +176,12 @@ const maxWalk = 300_000
 
 var errWalked = errors.New("walked enough")
 
-// unreadable finds what the sandbox's user, who is nobody to the host, could not read.
-func (v *view) unreadable() (paths []string) {
+// unreadable lists paths that the sandbox's user, who has no rights on the host, could not read.
+func (v *View) unreadable() (paths []string) {
 	entries := 0
 	for _, m := range v.list() {
 		// What is shown anyway is as it is. Secrets in a configuration are not for the sandbox, and no language needs them.
-		if m.Source == v.nix || shown(m.Source) || within(m.Source, "/etc") {
+		if m.Source == v.nix || Shown(m.Source) || within(m.Source, "/etc") {
 			continue
 		}
 		_ = filepath.WalkDir(m.Source, func(p string, d fs.DirEntry, err error) error {
@@ -197,38 +211,42 @@ func (v *view) unreadable() (paths []string) {
 	return paths
 }
 
-// finish completes a toolchain whose paths are the host's: libraries of its programs, mounts, names inside, its ID, and
+// Finish completes a toolchain whose paths are the host's: libraries of its programs, mounts, names inside, its ID, and
 // what has to stay as it is.
-func (h *hunt) finish(t *Toolchain, v *view, found resolved, libraries []string, detail ...string) (*Toolchain, error) {
-	t.Found = found.via[0]
+func (s *Search) Finish(t *Toolchain, v *View, found Program, libraries []string, detail ...string) (*Toolchain, error) {
+	if s.image != nil {
+		return t, nil
+	}
+	t.Name, t.Found = s.d.Name, found.via[0]
 	programs := []string{t.Path}
 	for _, p := range t.Programs {
 		programs = append(programs, p)
 	}
 	slices.Sort(programs)
 	for _, p := range slices.Compact(programs) {
-		r, err := h.probe(p)
+		r, err := s.Probe(p)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p, err)
 		}
-		if err := v.show(p); err != nil {
+		if err := v.Show(p); err != nil {
 			return nil, err
 		}
 		if link, to := r.stranded(); p != r.real && link != "" {
-			return nil, &incomplete{t, fmt.Sprintf("%s is a link to %s, which is the sandbox's own inside", link, to), []string{"another place for it, or a link that is relative"}}
+			why := fmt.Sprintf("%s is a link to %s, which is the sandbox's own inside", link, to)
+			return nil, s.Incomplete(t, why, "another place for it, or a link that is relative")
 		}
 		libraries = append(libraries, r.real)
 		info := r.info
 		detail = append(detail, r.real, strconv.FormatInt(info.Size(), 36), strconv.FormatInt(info.ModTime().UnixNano(), 36))
 	}
-	h.showLibraries(v, libraries)
+	s.showLibraries(v, libraries)
 	unreadable := v.unreadable()
 	t.Mounts = v.list()
 	for _, m := range t.Mounts {
 		if v.dirs[m.Source] {
-			h.trail.place(m.Source)
+			s.trail.place(m.Source)
 		} else {
-			h.trail.add(m.Source)
+			s.trail.add(m.Source)
 		}
 	}
 	t.Path, t.Home = v.inside(t.Path), v.inside(t.Home)
@@ -245,18 +263,46 @@ func (h *hunt) finish(t *Toolchain, v *view, found resolved, libraries []string,
 				fix += " " + m.Source
 			}
 		}
-		return nil, &incomplete{t, "the sandbox's user can not read " + strings.Join(unreadable, ", "), []string{fix}}
+		return nil, s.Incomplete(t, "the sandbox's user can not read "+strings.Join(unreadable, ", "), fix)
 	}
 	t.sign(detail)
 	return t, nil
 }
 
 // stranded is a link that leads nowhere once what it leads to is shown elsewhere.
-func (r *resolved) stranded() (link, to string) {
+func (r *Program) stranded() (link, to string) {
 	for _, link := range r.links {
 		if to, err := os.Readlink(link); err == nil && filepath.IsAbs(to) && withinAny(to, ownDirs) {
 			return link, to
 		}
 	}
 	return "", ""
+}
+
+// LinksOut are the targets of links below a directory that lie outside of it and are not shown.
+func LinksOut(dir string) (targets []string) {
+	entries := 0
+	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if entries++; entries > maxWalk {
+			return errWalked
+		}
+		if err != nil || d.Type()&fs.ModeSymlink == 0 {
+			return nil
+		}
+		if r, err := resolve(p); err == nil && !Shown(r.real) && !within(r.real, dir) {
+			targets = append(targets, r.real)
+		}
+		return nil
+	})
+	return targets
+}
+
+// Glob is filepath.Glob of a pattern below a directory whose name is no pattern; nothing in an image.
+func (s *Search) Glob(dir string, pattern ...string) []string {
+	if s.image != nil {
+		return nil
+	}
+	quoted := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
+	paths, _ := filepath.Glob(filepath.Join(append([]string{quoted}, pattern...)...)) // its only error is that of a bad pattern
+	return paths
 }

@@ -42,8 +42,6 @@ const (
 )
 
 var (
-	builtinLanguages = []string{"go", "java", "javascript", "postgres", "python", "rust", "shell", "sql", "typescript"}
-
 	verdicts = newSet(append(sandbox.Verdicts(), failed)...)
 	phases   = newSet(executor.PhaseCompile, executor.PhaseRun)
 	ways     = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayTalk)

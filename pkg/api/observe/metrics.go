@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/api"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
 const namespace = "sandbox_run"
@@ -43,7 +44,7 @@ type metrics struct {
 }
 
 func newMetrics(o *Options) *metrics {
-	m := &metrics{registry: prometheus.NewRegistry(), languages: newSet(append(builtinLanguages, o.Languages...)...)}
+	m := &metrics{registry: prometheus.NewRegistry(), languages: newSet(append(executor.BuiltinLanguages(), o.Languages...)...)}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}, labels)
 		m.registry.MustRegister(h)

@@ -232,7 +232,7 @@ func TestCardinality(t *testing.T) {
 	}))
 	word := func(i int) string { return fmt.Sprintf("word-%d-%d", i, rand.Uint64()) }
 	verdictNames := slices.Sorted(maps.Keys(verdicts))
-	languages := append(slices.Clone(builtinLanguages), "")
+	languages := append(executor.BuiltinLanguages(), "")
 	count := func() int {
 		n, err := testutil.GatherAndCount(o.metrics.registry)
 		must(t, err)

@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
-	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 

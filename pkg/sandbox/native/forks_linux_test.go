@@ -16,7 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/attack"
 	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
-	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 

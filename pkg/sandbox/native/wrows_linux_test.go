@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 

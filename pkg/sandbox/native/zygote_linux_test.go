@@ -22,7 +22,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
-	"github.com/sandbox-run/sandbox-run/pkg/executor/driver"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 

@@ -43,8 +43,8 @@ func (p Played) Execute(ctx context.Context, req executor.Request) (*executor.Re
 	return p(ctx, req)
 }
 
-// Survey knows nothing.
-func (Played) Survey(context.Context) []executor.Availability { return nil }
+// CheckLanguages knows no language.
+func (Played) CheckLanguages(context.Context) []executor.Availability { return nil }
 
 // Result is one with an output.
 func Result(verdict sandbox.Verdict, stdout string) *executor.Result {

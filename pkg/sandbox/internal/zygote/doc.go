@@ -1,7 +1,7 @@
 // Package zygote keeps warm interpreters and has them fork programs into sandboxes.
 //
 // Place in the flow. Between pkg/sandbox/native, which owns the sandboxes, and a driver that runs in the interpreter
-// (pkg/executor/driver): it speaks with the driver, and knows nothing of its language.
+// (pkg/executor/lang/python/driver): it speaks with the driver, and knows nothing of its language.
 //
 // Lifecycle. Start executes an interpreter on the read-only root that its sandboxes have, in a mount namespace of its own where the
 // driver's files lie besides, without network, with an id that nobody else has, with one capability (CAP_SYS_ADMIN, to join

@@ -1,0 +1,102 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
+)
+
+// State says whether a language can be used here.
+type State string
+
+// The states of a language.
+const (
+	Ready      State = "ready"
+	Missing    State = "missing"
+	Incomplete State = "incomplete" // some of it is there, and not enough
+)
+
+// Availability is a language on this machine.
+type Availability struct {
+	Name       string   `json:"name"`
+	Title      string   `json:"title"`
+	Aliases    []string `json:"aliases,omitempty"`
+	Extensions []string `json:"extensions,omitempty"`
+	Version    string   `json:"version,omitempty"`
+	Path       string   `json:"path,omitempty"`  // of its main program; empty where it needs none
+	Image      string   `json:"image,omitempty"` // that it runs on, where this machine has no toolchain for it
+	State      State    `json:"state"`
+	Reason     string   `json:"reason,omitempty"`  // why it is not ready
+	Install    []string `json:"install,omitempty"` // what would help, the likeliest first
+}
+
+// CheckLanguages finds out of every language whether it can be used here, side by side.
+func (e *Executor) CheckLanguages(ctx context.Context) []Availability {
+	found := make([]Availability, len(e.languages))
+	var all sync.WaitGroup
+	for i, l := range e.languages {
+		all.Go(func() { found[i] = e.available(ctx, l) })
+	}
+	all.Wait()
+	return found
+}
+
+func (e *Executor) available(ctx context.Context, l *Language) Availability {
+	a := Availability{Name: l.Name, Title: l.Title, Aliases: l.Aliases, Extensions: l.Extensions, State: Ready}
+	t, err := e.Toolchain(ctx, l)
+	if err != nil {
+		a.setMissing(err)
+		e.imageFor(ctx, l, &a)
+		return a
+	}
+	if t != nil {
+		a.Version, a.Path = t.Version, t.Path
+	}
+	// What else it needs, its plans say. What they say of this piece of code does not matter.
+	plan, err := e.Plan(ctx, Request{Language: l.Name, Code: "\n"})
+	switch {
+	case errors.Is(err, sandbox.ErrUnsupported):
+		a.setMissing(err)
+	case err == nil && a.Version == "":
+		a.Version = plan.Version
+	}
+	return a
+}
+
+// imageFor looks whether a language can be used on its image instead, or how it could be.
+func (e *Executor) imageFor(ctx context.Context, l *Language, a *Availability) {
+	plan, err := e.Plan(ctx, Request{Language: l.Name, Code: "\n"})
+	var none *NoImage
+	switch {
+	case err == nil && plan.Spec.Root.From.Reference != "":
+		a.State, a.Reason, a.Install = Ready, "", nil
+		a.Version, a.Path, a.Image = plan.Version, "", plan.Spec.Root.From.Reference
+	case errors.As(err, &none):
+		a.Install = append(a.Install, none.How())
+	}
+}
+
+// setMissing says what keeps a language from being ready.
+func (a *Availability) setMissing(err error) {
+	a.State, a.Reason = Missing, err.Error()
+	var missing *toolchain.Missing
+	var other *sandbox.Error
+	switch {
+	case errors.As(err, &missing):
+		a.Reason, a.Install = missing.Reason, missing.Install
+		if p := missing.Partial; p != nil {
+			a.State, a.Version, a.Path = Incomplete, p.Version, p.Path
+		}
+	case errors.As(err, &other):
+		a.State = Incomplete
+		if a.Reason = other.Op; other.Err != nil {
+			a.Reason += ": " + other.Err.Error()
+		}
+		if other.Hint != "" {
+			a.Install = []string{other.Hint}
+		}
+	}
+}

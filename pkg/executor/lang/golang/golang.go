@@ -1,0 +1,170 @@
+// Package golang is the language Go: files, snippets, archives, modules and tests, compiled with a standard library that was compiled
+// once (warm.go).
+package golang
+
+import (
+	"bytes"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Language is Go.
+var Language = language.Language{
+	Name: "go", Title: "Go", Aliases: []string{"golang"},
+	Extensions: []string{".go", ".txtar"}, Projects: []string{"go.mod", "go.work"},
+	Source: "main.go", Mains: []string{"main.go"}, Directory: true,
+	Sample:    "package main\n\nfunc main() {}\n",
+	Toolchain: &description, Image: "sandbox-run/go", Options: []string{"test"},
+	Variables: []string{"GOPATH", "GOMODCACHE", "GOENV"},
+	Limits:    sandbox.Limits{Memory: 128 * sandbox.MiB},
+	Working:   256 * sandbox.MiB, // 80 MiB were seen for one that uses net/http
+	Inspect:   findUserModules, Plan: plan,
+}
+
+const (
+	// goCacheDir is where the standard library is shown as the compiler made it.
+	goCacheDir = language.ToolDir + "/go-build"
+	// goProxyDir is where modules lie that were in the user's module cache.
+	goProxyDir = sandbox.HomeDir + "/.sandbox-run/modules"
+	goBinary   = language.BuildDir + "/main"
+	// goLinkFlags: what is debugged here is debugged by its traces, which need no DWARF.
+	goLinkFlags = "-ldflags=-w"
+)
+
+// goFlags decide what a compiled package looks like, and so whether one in the cache fits. Before 1.21 there is no profile that is taken
+// unasked, and before 1.20 no flag to say so.
+func goFlags(version string) []string {
+	if minor, err := strconv.Atoi(strings.TrimPrefix(languageVersion(version), "1.")); err == nil && minor < 21 {
+		return []string{"-buildvcs=false"}
+	}
+	return []string{"-buildvcs=false", "-pgo=off"}
+}
+
+// goEnv is for the go command, inside and when the cache is filled outside: both have to agree on everything that goes into a
+// compiled package.
+func goEnv(cache string) map[string]string {
+	return map[string]string{
+		"CGO_ENABLED": "0", "GOENV": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local", "GOPROXY": "off", "GOSUMDB": "off", "GOCACHE": cache,
+	}
+}
+
+func plan(j *language.Job) error {
+	p, err := readGo(j)
+	if err != nil {
+		return err
+	}
+	modules, _ := j.Inspected.([]goModule)
+	env := maps.Clone(j.Tool.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, goEnv(sandbox.TmpDir+"/go-build"))
+	warm := j.WarmDir
+	if j.OnForeignRoot() {
+		warm = "" // it could not be shown
+	}
+	if warm != "" {
+		w := &libraryCache{
+			dir: prepared.ToolchainDir(warm, j.Tool), tool: j.Tool, packages: p.imports, modules: modules, manager: j.Manager, image: j.Image,
+		}
+		if len(p.tests) > 0 {
+			w.packages = append(w.packages, "os", "reflect", "testing", "testing/internal/testdeps")
+		}
+		env["GOCACHE"] = goCacheDir
+		j.Plan.Spec.Root.Add = append(j.Plan.Spec.Root.Add, sandbox.Mount{Source: w.buildDir(), Target: goCacheDir})
+		if p.direct && j.Image == nil {
+			j.Plan.Spec.Root.Add = append(j.Plan.Spec.Root.Add, sandbox.Mount{Source: w.directDir(), Target: goDirectDir})
+		}
+		j.Plan.Prepare = w.prepare
+	}
+	if j.Image != nil { // which may say where its modules are, and nothing can be written there
+		env["GOPATH"], env["GOMODCACHE"] = sandbox.HomeDir+"/go", ""
+	}
+	for _, m := range modules {
+		env["GOPROXY"] = "file://" + goProxyDir
+		for _, f := range m.files {
+			j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: path.Join(goProxyDir, f.Path), Open: f.Open})
+		}
+	}
+	// Without this, each go command in a fresh home starts a second one that looks for reports to upload.
+	j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: sandbox.HomeDir + "/.config/go/telemetry/mode", Data: []byte("off")})
+
+	build := func(verb []string, binary, target string) {
+		args := slices.Concat([]string{j.Tool.Path}, verb, goFlags(j.Tool.Version), []string{goLinkFlags})
+		if p.vendored {
+			args = append(args, "-mod=vendor")
+		}
+		args = append(args, "-o", binary, target)
+		c := j.AddCompile([]string{binary}, args...)
+		c.Process.Env = env
+		c.Process.Workdir = j.Inside(p.root)
+		if warm != "" {
+			c.RunAgain(missesIndex, "GODEBUG", "goindex=0")
+			if p.direct && j.Image == nil {
+				c.Process.Args = directly(binary, target, args)
+			}
+		}
+	}
+	var run *language.Phase
+	switch len(p.tests) {
+	case 0:
+		build([]string{"build"}, goBinary, p.target)
+		run = j.AddRun(goBinary)
+	case 1:
+		build([]string{"test", "-c", "-vet=off"}, goBinary+".test", p.tests[0].target)
+		run = j.AddRun(goBinary+".test", "-test.paniconexit0", "-test.v")
+		run.Process.Workdir = j.Inside(p.tests[0].dir)
+	default:
+		// As go test does, each in its own directory, and all of them even if one fails.
+		script := "code=0\n"
+		for i, t := range p.tests {
+			binary := language.BuildDir + "/" + strconv.Itoa(i) + ".test"
+			build([]string{"test", "-c", "-vet=off"}, binary, t.target)
+			script += "(cd " + quoteShell(j.Inside(t.dir)) + " && exec " + binary + " -test.paniconexit0 -test.v \"$@\") || code=1\n"
+		}
+		run = j.AddRun("/bin/sh", "-c", script+"exit $code", "test")
+	}
+	if _, own := j.Request.Env["GOMEMLIMIT"]; !own {
+		// The collector works harder before the kernel ends the program.
+		run.Process.Env = map[string]string{"GOMEMLIMIT": strconv.FormatInt(int64(j.Memory()/10*9), 10)}
+	}
+	run.OutOfMemory = isOutOfMemory
+	return nil
+}
+
+// isOutOfMemory recognises that the runtime was refused memory. Which words it has depends on where its heap happens to lie.
+func isOutOfMemory(r *sandbox.Result) bool {
+	said := r.Stderr.Edges(sandbox.OutputMemory)
+	return r.Exit.Code == 2 && (bytes.Contains(said, []byte("fatal error: runtime: out of memory")) || bytes.Contains(said, []byte("fatal error: out of memory")))
+}
+
+// missesIndex recognises that the go command found a package's sources but not its index, which it can not add to a cache
+// that is read-only, and so takes the package for missing. Without an index it only takes longer.
+func missesIndex(stderr []byte) bool {
+	for _, sign := range []string{"is not in std", "cannot find package", "no required module provides", "read-only file system"} {
+		if bytes.Contains(stderr, []byte(sign)) {
+			return true
+		}
+	}
+	return false
+}
+
+// quoteShell makes one word of a string.
+func quoteShell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// languageVersion is the major and minor number of a toolchain's version: 1.26 of 1.26.8, 1.27 of 1.27rc1.
+func languageVersion(version string) string {
+	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "go"), ".")
+	end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
+	if end >= 0 {
+		rest = rest[:end]
+	}
+	return major + "." + rest
+}

@@ -1,0 +1,244 @@
+package java
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"embed"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Prestarted virtual machines run a driver until the program is there: one in which javac is loaded and has compiled something, and one
+// that then runs the program as the launcher would. The driver is compiled once (warm.go); its sources say how it leaves no trace.
+
+//go:embed driver/*.java
+var driverSources embed.FS
+
+// javaSources are the driver's sources and the programs that it compiles for practice.
+func javaSources() fs.FS {
+	sub, err := fs.Sub(driverSources, "driver")
+	if err != nil { // the name is well-formed
+		panic(err)
+	}
+	return sub
+}
+
+const (
+	// handshake is what the driver prints when it is ready.
+	handshake         = "sandbox-run: ready\n"
+	javaDriver        = "driver.jar"
+	javaDriverArchive = "driver.jsa"
+	javaBurn          = "burn"
+	javaBoot          = "-Xbootclasspath/a:" + javaDir + "/" + javaDriver
+	javaPackage       = "run.sandbox.warm."
+	// javaPractice is how often a prestarted compiler compiles for practice: the first time takes a fifth of a second, and each saves
+	// less than the one before.
+	javaPractice = "4"
+	// javaPracticeDir is where it does so; it is removed before the compiler is ready.
+	javaPracticeDir = sandbox.TmpDir + "/.sandbox-run-javac"
+	// javaSince is the first JDK that hides a method of ours from traces.
+	javaSince = 17
+)
+
+// javaGiveaways are names of APIs that show a program how its virtual machine was started, or all of a stack. Programs that mention them
+// are started cold.
+var javaGiveaways = []string{
+	"ManagementFactory", "MXBean", "getAllStackTraces", "SHOW_HIDDEN_FRAMES", "SHOW_REFLECT_FRAMES", "ProcessHandle", "VirtualMachine", "HotSpotDiagnostic",
+	"/proc/", "QUIT", "jstack", "jcmd",
+}
+
+// prestart lets the virtual machines of a plan be started before the program is there, where a message can change all that is the
+// program's own.
+func prestart(j *language.Job, sources []javaSource, classPath string) {
+	compile, run := &j.Plan.Phases[0].Process, &j.Plan.Phases[1].Process
+	major, _, _ := strings.Cut(j.Tool.Version, ".")
+	n, err := strconv.Atoi(major)
+	own := len(j.Request.Env) > 0 || j.Workdir() != sandbox.WorkspaceDir // neither can be changed from within
+	if err != nil || n < javaSince || own || j.Dir != sandbox.WorkspaceDir {
+		return
+	}
+	compile.Warm = &sandbox.Warm{
+		Name: "javac", Handshake: handshake,
+		Args: slices.Concat([]string{j.Tool.Path}, javacMachine(javaHeap(j.CompileLimits.Memory)), []string{
+			"-XX:SharedArchiveFile=" + javaDir + "/" + javaDriverArchive, javaBoot, javaPackage + "Compiler", javaDir, javaPracticeDir, javaPractice,
+		}),
+	}
+	i := slices.Index(run.Args, "-cp")
+	plain := classPath == classDir+":"+j.Dir && !slices.Contains(run.Args[:i], "--enable-preview") // a jar is not there yet
+	for _, s := range sources {
+		plain = plain && s.classic && !s.gives
+	}
+	if !plain || slices.ContainsFunc(j.Request.Args, func(a string) bool { return !utf8.ValidString(a) }) {
+		return
+	}
+	run.Warm = &sandbox.Warm{
+		Name: "java", Handshake: handshake,
+		Args: slices.Concat(run.Args[:i], []string{javaBoot, "-cp", classPath, javaPackage + "Runner", javaDir, classDir}),
+		// A directory of the class path is one if it exists when the machine starts.
+		Files: []sandbox.File{{Path: classDir + "/.sandbox-run"}},
+	}
+}
+
+// givesAway reports whether a source mentions what would show it how its machine was started.
+func givesAway(src []byte) bool {
+	has := func(word string) bool { return bytes.Contains(src, []byte(word)) }
+	return slices.ContainsFunc(javaGiveaways, has) || has("getStackTrace") && has("Thread") // the stack of another thread
+}
+
+// makeDriver compiles the driver, and makes its archive.
+func (w *jdkFiles) makeDriver(ctx context.Context, home, made string) error {
+	sources, classes := filepath.Join(home, "src"), filepath.Join(home, "driver")
+	files, err := filepath.Glob(filepath.Join(sources, "*.java"))
+	if err != nil {
+		return err
+	}
+	files = slices.DeleteFunc(files, func(f string) bool { return filepath.Base(f) == "Training.java" || filepath.Base(f) == "Wrong.java" })
+	// Without a class of the JDK's for each string that is put together.
+	args := append(javacFlags(256*sandbox.MiB), "-XDstringConcat=inline", "--add-exports", "java.base/jdk.internal.vm.annotation=ALL-UNNAMED", "-d", classes)
+	if err := w.runTool(ctx, home, w.tool.Programs["javac"], append(args, files...)...); err != nil {
+		return err
+	}
+	if err := packDriver(classes, made); err != nil {
+		return err
+	}
+	for _, f := range []string{"Training.java", "Wrong.java"} {
+		if err := copyPlain(filepath.Join(sources, f), filepath.Join(made, f)); err != nil {
+			return err
+		}
+	}
+	return w.tryDriver(ctx, made)
+}
+
+// packDriver puts what the boot loader is to find into a jar, and the two that others load beside it.
+func packDriver(classes, made string) error {
+	dir := strings.ReplaceAll(javaPackage, ".", "/")
+	names, err := filepath.Glob(filepath.Join(classes, dir, "*.class"))
+	if err != nil {
+		return err
+	}
+	var jar bytes.Buffer
+	z := zip.NewWriter(&jar)
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		switch base := filepath.Base(name); base {
+		case "Bridge.class", "Key.class":
+			err = os.WriteFile(filepath.Join(made, base), data, 0o644)
+		case "Program.class":
+		default:
+			f, failed := z.CreateHeader(&zip.FileHeader{Name: path.Join(dir, base), Method: zip.Store})
+			if failed != nil {
+				return failed
+			}
+			_, err = f.Write(data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.Join(z.Close(), os.WriteFile(filepath.Join(made, javaDriver), jar.Bytes(), 0o644), os.WriteFile(filepath.Join(made, javaBurn), []byte("0"), 0o644))
+}
+
+func copyPlain(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o644)
+}
+
+// tryDriver runs the driver as it will be run, in a sandbox, and takes from there what depends on how it is run: an archive of what the
+// compiler consists of, which fits a driver of the same name only, and how the runner differs from the launcher.
+func (w *jdkFiles) tryDriver(ctx context.Context, made string) (err error) {
+	m := w.manager
+	ctx, cancel := context.WithTimeout(ctx, makeTimeout)
+	defer cancel()
+	limits, _ := sandbox.Limits{Wall: makeTimeout, Memory: 1 * sandbox.GiB, Processes: 256, CPUs: float64(m.Machine().CPUs)}.Clamp(m.Machine())
+	add := append(slices.Clone(w.tool.Mounts), sandbox.Mount{Source: made, Target: javaDir})
+	id, err := m.Create(ctx, sandbox.Spec{Root: sandbox.Root{Add: add}, Require: w.require, Limits: limits})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Delete(context.WithoutCancel(ctx), id)) }()
+	const archive = sandbox.TmpDir + "/" + javaDriverArchive
+	compiler := append([]string{w.tool.Path}, javacMachine(256*sandbox.MiB)...)
+	compiler = append(compiler, "-XX:ArchiveClassesAtExit="+archive, javaBoot, javaPackage+"Compiler", javaDir, javaPracticeDir, "2", "and that is all")
+	if _, err := w.runInside(ctx, id, nil, compiler); err != nil {
+		return err
+	}
+	taken := sandbox.Selection{Patterns: []string{archive}, MaxFiles: 1, MaxBytes: maxJavaArchive}
+	if err := errors.Join(prepared.Take(ctx, m, id, taken, made, nil)); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(made, javaDriverArchive)); err != nil {
+		return err
+	}
+	burn, err := w.calibrate(ctx, id)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(made, javaBurn), []byte(strconv.Itoa(burn)), 0o644)
+}
+
+// calibrate counts how many identity hash codes the launcher takes beyond those that the driver does, by a program that prints those which
+// follow. More than the launcher takes can not be given back: then the codes that programs print differ from a cold start's.
+func (w *jdkFiles) calibrate(ctx context.Context, id string) (int, error) {
+	machine := append([]string{w.tool.Path}, startupFlags()...)
+	cold := append(slices.Clone(machine), "-cp", sandbox.WorkspaceDir, "Probe")
+	warm := append(slices.Clone(machine), javaBoot, "-cp", sandbox.WorkspaceDir, javaPackage+"Runner", javaDir, sandbox.WorkspaceDir)
+	probe, err := os.ReadFile(filepath.Join(w.dir, "home", "driver", "Probe.class"))
+	if err != nil {
+		return 0, err
+	}
+	if err := w.manager.Put(ctx, id, []sandbox.File{{Path: sandbox.WorkspaceDir + "/Probe.class", Data: probe}}); err != nil {
+		return 0, err
+	}
+	message, err := json.Marshal(map[string]any{"args": cold})
+	if err != nil {
+		return 0, err
+	}
+	launched, err := w.runInside(ctx, id, nil, cold)
+	if err != nil {
+		return 0, err
+	}
+	driven, err := w.runInside(ctx, id, append(binary.BigEndian.AppendUint32(nil, uint32(len(message))), message...), warm)
+	if err != nil {
+		return 0, err
+	}
+	if len(launched) == 0 || len(driven) != len(launched) {
+		return 0, fmt.Errorf("the driver said %d things instead of %d", len(driven), len(launched))
+	}
+	return max(0, slices.Index(driven, launched[0])), nil
+}
+
+// runInside runs a command and returns the words that it printed.
+func (w *jdkFiles) runInside(ctx context.Context, id string, stdin []byte, args []string) ([]string, error) {
+	r, err := w.manager.Run(ctx, id, sandbox.Process{Args: args, Env: w.tool.Env}, sandbox.IO{Stdin: bytes.NewReader(stdin)})
+	switch {
+	case err != nil:
+		return nil, err
+	case !r.Success():
+		return nil, fmt.Errorf("%w: %s", language.VerdictError(r), strings.TrimSpace(string(r.Stderr.Bytes())))
+	}
+	return strings.Fields(string(r.Stdout.Bytes())), nil
+}
+
+// maxJavaArchive bounds an archive; they have about 12 MiB.
+const maxJavaArchive = 128 * sandbox.MiB

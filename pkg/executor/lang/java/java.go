@@ -1,0 +1,248 @@
+// Package java is the language Java: javac and java, with an archive of the compiler's classes and virtual machines that wait for a
+// program (warm.go).
+package java
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Language is Java.
+var Language = language.Language{
+	Name: "java", Title: "Java",
+	Extensions: []string{".java"}, Projects: []string{"pom.xml", "build.gradle", "build.gradle.kts"},
+	Source: "Main.java", Mains: []string{"Main.java"}, Directory: true, NamedEntry: true,
+	Sample:    "public class Main { public static void main(String[] args) {} }\n",
+	Toolchain: &description, Image: "sandbox-run/java",
+	Limits:  sandbox.Limits{Processes: 256}, // some twenty threads are the machine's own
+	Working: 256 * sandbox.MiB,              // 50 MiB were seen for a small program
+	Plan:    plan,
+}
+
+const (
+	classDir = language.BuildDir + "/classes"
+	// maxJavaArgs is how long a list of files may be on a command line; a longer one goes through a file.
+	maxJavaArgs = 100 << 10
+	// javaOutOfMemory is the exit code of a machine that ends because its heap is full, and of a javac whose is.
+	javaOutOfMemory = 3
+)
+
+// startupFlags make a virtual machine ready soonest: one simple collector, the JDK's own classes from its shared archive, no
+// file for tools that watch it.
+func startupFlags() []string { return []string{"-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData"} }
+
+// javacMachine are the flags of javac's virtual machine, which runs too shortly for the better compiler. Its messages about its archive
+// are suppressed.
+func javacMachine(heap sandbox.Size) []string {
+	return append(startupFlags(), "-XX:TieredStopAtLevel=1", heapFlag(heap), "-Xlog:disable")
+}
+
+// javacFlags are for javac and its machine.
+func javacFlags(heap sandbox.Size) []string {
+	var flags []string
+	for _, f := range javacMachine(heap) {
+		flags = append(flags, "-J"+f)
+	}
+	return append(flags, "-encoding", "UTF-8", "-proc:none", "-nowarn", "-XDsuppressNotes")
+}
+
+func heapFlag(heap sandbox.Size) string {
+	return "-Xmx" + strconv.FormatInt(int64(heap/sandbox.KiB), 10) + "k"
+}
+
+func plan(j *language.Job) error {
+	sources, err := readJava(j)
+	if err != nil {
+		return err
+	}
+	start, err := javaMain(j, sources)
+	if err != nil {
+		return err
+	}
+	preview, err := previewFlags(j, sources)
+	if err != nil {
+		return err
+	}
+	class := []string{classDir, j.Dir} // what else the program brings is found where it lies
+	for _, f := range j.Files {
+		if path.Ext(f.Path) == ".jar" {
+			class = append(class, j.Inside(f.Path))
+		}
+	}
+	classPath := strings.Join(class, ":")
+
+	args := append([]string{j.Tool.Programs["javac"]}, javacFlags(javaHeap(j.CompileLimits.Memory))...)
+	if warm := j.HostWarmDir(); warm != "" {
+		w := &jdkFiles{dir: prepared.ToolchainDir(warm, j.Tool), tool: j.Tool, manager: j.Manager, store: j.Store, driver: j.MayPrestart()}
+		j.Mount(w.path(), javaDir)
+		j.Plan.Prepare = w.prepare
+		args = append(args, javaArchiveFlag)
+	}
+	args = append(args, "-d", classDir, "-cp", classPath)
+	args = append(args, preview...)
+	var names []string
+	length := 0
+	for _, s := range sources {
+		names = append(names, s.path)
+		length += len(s.path) + 1
+	}
+	if length > maxJavaArgs {
+		const list = language.BuildDir + "/sources"
+		j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: list, Data: javaArgFile(names)})
+		names = []string{"@" + list}
+	}
+	c := j.AddCompile([]string{classDir}, append(args, names...)...)
+	c.Process.Env = maps.Clone(j.Tool.Env)
+	c.OutOfMemory = func(r *sandbox.Result) bool {
+		return r.Exit.Code == javaOutOfMemory && bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte("java.lang.OutOfMemoryError"))
+	}
+
+	args = append([]string{j.Tool.Path}, startupFlags()...)
+	args = append(args,
+		heapFlag(javaHeap(j.Memory())), "-XX:ReservedCodeCacheSize=64m",
+		"-XX:+ExitOnOutOfMemoryError", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8",
+	)
+	if len(preview) > 0 {
+		args = append(args, "--enable-preview")
+	}
+	run := j.AddRun(append(args, "-cp", classPath, start)...)
+	run.Process.Env = maps.Clone(j.Tool.Env)
+	run.OutOfMemory = func(r *sandbox.Result) bool {
+		const sign = "Terminating due to java.lang.OutOfMemoryError"
+		said := bytes.Contains(r.Stdout.Edges(sandbox.OutputMemory), []byte(sign)) || bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte(sign))
+		threads := []byte("unable to create native thread")
+		return r.Exit.Code == javaOutOfMemory && said && !bytes.Contains(r.Stdout.Edges(sandbox.OutputMemory), threads) && !bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), threads)
+	}
+	if j.HostWarmDir() != "" && j.MayPrestart() {
+		prestart(j, sources, classPath)
+	}
+	return nil
+}
+
+// javaHeap is how much of the memory is left to the heap. The rest is for classes, compiled code, threads and the machine itself,
+// so that the heap is full before the kernel ends it all.
+func javaHeap(memory sandbox.Size) sandbox.Size {
+	const machine = 48 * sandbox.MiB
+	return max(memory-min(memory, machine+memory/8), memory/4, 8*sandbox.MiB) // javac asks for 8 MiB at first
+}
+
+// javaArgFile is a list of names as javac reads it.
+func javaArgFile(names []string) []byte {
+	var b bytes.Buffer
+	for _, n := range names {
+		b.WriteString(`"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(n) + "\"\n")
+	}
+	return b.Bytes()
+}
+
+// previewFlags are for a file without a class around its main, which a JDK takes as it is from 25 on, and as a preview from 21.
+func previewFlags(j *language.Job, sources []javaSource) ([]string, error) {
+	if !slices.ContainsFunc(sources, func(s javaSource) bool { return s.compact }) {
+		return nil, nil
+	}
+	major, _, _ := strings.Cut(j.Tool.Version, ".")
+	n, err := strconv.Atoi(major)
+	switch {
+	case err != nil || n >= 25:
+		return nil, nil
+	case n >= 21:
+		return []string{"--enable-preview", "--release", major}, nil
+	}
+	return nil, &sandbox.Error{
+		Op: "java", Kind: sandbox.ErrInvalid, Hint: "public class Main { … }",
+		Err: fmt.Errorf("there is no class around main, which needs JDK 21 or later; this is %s", j.Tool.Version),
+	}
+}
+
+// readJava reads the sources, and gives each file the name that its public class demands.
+func readJava(j *language.Job) ([]javaSource, error) {
+	var sources []javaSource
+	single := len(j.Files) == 1
+	for i := range j.Files {
+		f := &j.Files[i]
+		if path.Ext(f.Path) != ".java" && !single || isJavaTest(f.Path) && !single {
+			continue
+		}
+		text, err := f.Content()
+		if err != nil {
+			return nil, err
+		}
+		s, given := scanJava(text), f.Path
+		name := s.public
+		if name == "" && len(s.mains) == 1 && j.Request.Code != "" && j.Request.Name == "" {
+			name = s.mains[0] // code without a name: its traces name it as its author does
+		}
+		if name += ".java"; name != ".java" && path.Base(f.Path) != name {
+			if renamed := path.Join(path.Dir(f.Path), name); language.Find(j.Files, renamed) == nil {
+				f.Path = renamed
+			}
+		}
+		if path.Ext(f.Path) != ".java" {
+			f.Path = path.Join(path.Dir(f.Path), j.Language.Source)
+		}
+		if strings.HasPrefix(f.Path, "-") || strings.HasPrefix(f.Path, "@") {
+			return nil, sandbox.Invalid("files", "javac would not take %q for the name of a file", f.Path)
+		}
+		s.path, s.given, s.gives = f.Path, given, givesAway(text)
+		if s.compact {
+			s.mains = []string{strings.TrimSuffix(path.Base(f.Path), ".java")}
+		}
+		sources = append(sources, s)
+	}
+	if len(sources) == 0 {
+		return nil, &sandbox.Error{Op: "files", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no file ends in .java"), Hint: "--lang, if it is another language"}
+	}
+	return sources, nil
+}
+
+// isJavaTest: Maven's and Gradle's place for tests, whose libraries are not here.
+func isJavaTest(p string) bool { return strings.Contains("/"+p, "/src/test/") }
+
+// javaMain decides which class starts the program: that of the entry, which may be a class, a file or a directory; the only one
+// with a main; or the one called Main.
+func javaMain(j *language.Job, sources []javaSource) (string, error) {
+	entry := path.Clean(j.Request.Entry)
+	var all, chosen []string
+	for _, s := range sources {
+		for _, class := range s.mains {
+			full := s.qualified(class)
+			all = append(all, full)
+			if entry == full || entry == class {
+				return full, nil
+			}
+			if language.IsBelow(s.path, entry) || s.given == entry {
+				chosen = append(chosen, full)
+			}
+		}
+	}
+	isMain := func(c string) bool { return c == "Main" || strings.HasSuffix(c, ".Main") }
+	switch i := slices.IndexFunc(chosen, isMain); {
+	case len(chosen) == 1:
+		return chosen[0], nil
+	case i >= 0:
+		return chosen[i], nil
+	case len(chosen) > 1:
+		return "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("several classes have a main: %s", strings.Join(chosen, ", ")), Hint: "--entry " + chosen[0]}
+	case len(all) > 0:
+		return "", &sandbox.Error{
+			Op: "entry", Kind: sandbox.ErrInvalid, Hint: "--entry " + all[0],
+			Err: fmt.Errorf("%q has no main; these classes do: %s", j.Request.Entry, strings.Join(all, ", ")),
+		}
+	}
+	// Perhaps something else is wrong with it, which javac says better; if not, java says that there is no main.
+	for _, s := range sources {
+		if len(s.classes) > 0 {
+			return s.qualified(s.classes[0]), nil
+		}
+	}
+	return strings.TrimSuffix(path.Base(sources[0].path), ".java"), nil
+}

@@ -1,0 +1,266 @@
+// Package javascript is the language JavaScript, run by Node. TypeScript shares the toolchain, the heap flags and the warm start.
+package javascript
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Language is JavaScript.
+var Language = language.Language{
+	Name: "javascript", Title: "JavaScript", Aliases: []string{"js", "node", "nodejs"},
+	Extensions: []string{".js", ".mjs", ".cjs"}, Interpreters: []string{"node", "nodejs"}, Projects: []string{packageFile},
+	Source: "main.js", Indexes: []string{"index.js", "index.mjs", "index.cjs"},
+	Mains: []string{
+		"index.js", "index.mjs", "index.cjs", "main.js", "main.mjs", "main.cjs",
+		"app.js", "app.mjs", "app.cjs", "server.js", "server.mjs", "server.cjs",
+		"src/index.js", "src/index.mjs", "src/index.cjs", "src/main.js", "src/main.mjs", "src/main.cjs",
+	},
+	Toolchain: &Node, Image: "sandbox-run/node", FindEntry: findEntry,
+	Plan: plan,
+}
+
+func findEntry(files []language.File) string {
+	return PackageMain(files, ".js", ".mjs", ".cjs", ".json")
+}
+
+const packageFile = "package.json"
+
+// PackageMain reads from package.json which file starts the program. As Node does, it lets the extension be left out, and a directory
+// stand for its index.
+func PackageMain(files []language.File, exts ...string) string {
+	main := path.Clean(strings.TrimPrefix(readPackage(files, packageFile).Main, "./"))
+	if main == "." {
+		return ""
+	}
+	names := []string{main}
+	for _, e := range exts {
+		names = append(names, main+e, path.Join(main, "index"+e))
+	}
+	for _, n := range names {
+		if language.Find(files, n) != nil && slices.Contains(exts, path.Ext(n)) {
+			return n
+		}
+	}
+	return ""
+}
+
+// nodePackage is what of a package.json is of interest.
+type nodePackage struct {
+	Main string `json:"main"`
+	Type string `json:"type"`
+}
+
+// readPackage is empty for a file that is not there or not well-formed: Node says what is wrong with it.
+func readPackage(files []language.File, name string) (p nodePackage) {
+	if f := language.Find(files, name); f != nil {
+		if text, err := f.Content(); err == nil {
+			_ = json.Unmarshal(text, &p)
+		}
+	}
+	return p
+}
+
+func plan(j *language.Job) error {
+	entry := j.Entry
+	if language.Find(j.Files, entry) == nil { // a directory
+		entry = j.Language.Index(j.Files, entry)
+	}
+	args := append([]string{j.Tool.Path}, HeapFlags(j)...)
+	if language.Find(j.Files, packageFile) != nil && isAtLeast(j, [2]int{20, 11}, [2]int{21, 3}) {
+		args = append(args, "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON") // detecting is what we want of it
+	}
+	if !isAtLeast(j, [2]int{20, 19}, [2]int{22, 7}) { // newer ones recognise modules by their syntax
+		if err := declareModule(j, entry); err != nil {
+			return err
+		}
+	}
+	args = append(args, j.Inside(entry))
+	run := j.AddRun(args...)
+	run.Process.Warm = WarmStart(j, len(args))
+	run.OutOfMemory = OutOfMemory
+	run.Suspect = suspectFile
+	run.Check = &sandbox.Process{Args: []string{j.Tool.Path, "--no-warnings", "--experimental-vm-modules", "-e", checkScript}}
+	return nil
+}
+
+// isAtLeast compares the version with the first of each line of releases that has something; what is newer than all of them has it.
+func isAtLeast(j *language.Job, since ...[2]int) bool {
+	parts := strings.SplitN(j.Tool.Version, ".", 3)
+	if len(parts) < 2 {
+		return true
+	}
+	major, _ := strconv.Atoi(strings.TrimPrefix(parts[0], "v"))
+	minor, _ := strconv.Atoi(parts[1])
+	for _, s := range since {
+		if major == s[0] {
+			return minor >= s[1]
+		}
+	}
+	return major > since[len(since)-1][0]
+}
+
+// declareModule lets a program be an ES module that does not say so but by its syntax.
+func declareModule(j *language.Job, entry string) error {
+	if path.Ext(entry) != ".js" {
+		return nil
+	}
+	for dir := path.Dir(entry); ; dir = path.Dir(dir) {
+		if language.Find(j.Files, path.Join(dir, packageFile)) != nil {
+			return nil // the project has decided
+		}
+		if dir == "." {
+			break
+		}
+	}
+	text, err := language.Find(j.Files, entry).Content()
+	if err != nil {
+		return err
+	}
+	if looksLikeModule(string(text)) {
+		j.Files = append(j.Files, language.File{Path: packageFile, Data: []byte(`{"type":"module"}` + "\n")})
+	}
+	return nil
+}
+
+// looksLikeModule reads line by line. It need not be exact: it serves versions of Node that do not look at the syntax.
+func looksLikeModule(text string) bool {
+	for line := range strings.Lines(text) {
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch {
+		case word == "export" || strings.HasPrefix(word, "export{") || strings.HasPrefix(word, "export*"),
+			strings.HasPrefix(word, "import{") || strings.HasPrefix(word, "import*") || strings.HasPrefix(word, `import"`) || strings.HasPrefix(word, "import'"),
+			word == "import" && !strings.HasPrefix(rest, "("):
+			return true
+		case line[0] != ' ' && line[0] != '\t' && strings.Contains(line, "await ") && !strings.Contains(line, "async") && !strings.HasPrefix(word, "//") && !strings.HasPrefix(word, "*"):
+			return true // at the top: only modules may wait there
+		}
+	}
+	return false
+}
+
+// checkScript parses a file as Node did: node --check does not parse files that are modules by their syntax only.
+const checkScript = `const [goal, file] = process.argv.slice(1), vm = require("vm");
+const text = require("fs").readFileSync(file, "utf8").replace(/^\ufeff/, "").replace(/^#!.*/, "");
+try {
+  if (goal === "module") new vm.SourceTextModule(text, { identifier: file });
+  else vm.compileFunction(text, ["exports", "require", "module", "__filename", "__dirname"], { filename: file });
+} catch { process.exit(1) }`
+
+// suspectFile reads the beginning of a trace: the file, and as what it was parsed. Modules are named by URLs.
+//
+//	file:///workspace/main.mjs:3
+//	let a = ;
+//	        ^
+//	SyntaxError: Unexpected token ';'
+func suspectFile(stderr []byte) []string {
+	at := bytes.Index(stderr, []byte("\nSyntaxError: "))
+	if at < 0 {
+		return nil
+	}
+	// Warnings may come before it.
+	for line := range strings.Lines(string(stderr[:at])) {
+		line = strings.TrimSpace(line)
+		i := strings.LastIndexByte(line, ':')
+		if i < 0 {
+			continue
+		}
+		if _, err := strconv.Atoi(line[i+1:]); err != nil {
+			continue
+		}
+		if file, ok := strings.CutPrefix(line[:i], "file://"); ok {
+			return []string{"module", unescapeURL(file)}
+		}
+		if path.IsAbs(line) {
+			return []string{"commonjs", line[:i]}
+		}
+	}
+	return nil
+}
+
+// unescapeURL undoes the percent signs of a URL's path. (net/url would cost every start of the command.)
+func unescapeURL(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+const (
+	// nodeOverhead is what Node needs beside the heap's old generation: itself, and three times the largest semi-space (16 MiB).
+	nodeOverhead = 80 * sandbox.MiB
+	// Below smallNode the young generation is kept small, and so is the overhead.
+	smallNode         = 256 * sandbox.MiB
+	smallNodeOverhead = 32 * sandbox.MiB
+	smallSemiSpace    = "--max-semi-space-size=4"
+	// minNodeHeap is the least with which it starts and can still collect.
+	minNodeHeap = 16 * sandbox.MiB
+)
+
+// HeapFlags let the collector know the limit: it works harder before it is reached, and says so when there is no more. What the user says
+// in NODE_OPTIONS goes first.
+func HeapFlags(j *language.Job) []string {
+	own := strings.ReplaceAll(j.Plan.Spec.Env["NODE_OPTIONS"], "_", "-")
+	if strings.Contains(own, "--max-old-space-size") || strings.Contains(own, "--max-heap-size") {
+		return nil
+	}
+	memory, overhead := j.Memory(), nodeOverhead
+	var flags []string
+	if memory < smallNode {
+		overhead, flags = smallNodeOverhead, []string{smallSemiSpace}
+	}
+	heap := minNodeHeap
+	if memory > overhead+minNodeHeap {
+		heap = memory - overhead
+	}
+	return append(flags, "--max-old-space-size="+strconv.FormatUint(uint64(heap/sandbox.MiB), 10))
+}
+
+// OutOfMemory knows how V8 ends when its heap is full, and how the thread of a worker does.
+func OutOfMemory(r *sandbox.Result) bool {
+	said := r.Stderr.Edges(sandbox.OutputMemory)
+	if r.Exit.Signal == int(syscall.SIGABRT) || r.Exit.Code == 128+int(syscall.SIGABRT) {
+		return bytes.Contains(said, []byte("heap out of memory")) || bytes.Contains(said, []byte("process out of memory"))
+	}
+	return bytes.Contains(said, []byte("ERR_WORKER_OUT_OF_MEMORY"))
+}
+
+// driver keeps a started Node waiting for its program.
+//
+//go:embed node.cjs
+var driver []byte
+
+// WarmStart is how Node is started before its program is there, with its first arguments, fixed of them; nil where Node reads a
+// variable of the request before the driver could set it.
+func WarmStart(j *language.Job, fixed int) *sandbox.Warm {
+	if _, own := j.Plan.Spec.Env["NODE_OPTIONS"]; own || !isAtLeast(j, [2]int{16, 0}) {
+		return nil
+	}
+	for name := range j.Request.Env {
+		if language.ReadAtStart(name) {
+			return nil
+		}
+	}
+	inside := j.ShowDriver("node.cjs", driver)
+	if inside == "" {
+		return nil
+	}
+	return &sandbox.Warm{Name: "node", Env: map[string]string{"NODE_OPTIONS": "--require " + inside}, Handshake: "sandbox-run: node waits\n", Fixed: fixed}
+}

@@ -1,0 +1,65 @@
+// Package driver holds the programs that make interpreters wait, warm, for what they are to run.
+//
+// Place in the flow. pkg/executor hands them on as sandbox.Warm; backends and pools put them where an interpreter finds them.
+//
+// Lifecycle. A driver is data here. It runs inside an interpreter, from that one's start until there is a program, and is gone before
+// the program's first byte; Python's has a last look when the program has ended, in forks.
+//
+// Concurrency. What the functions return is the caller's.
+//
+// Limits. A driver runs before anything foreign, and sees of it what a message says: arguments, variables, a directory.
+package driver
+
+import (
+	"bytes"
+	_ "embed"
+	"slices"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+//go:embed sitecustomize.py
+var sitecustomize []byte
+
+// Dir is where drivers lie: in a directory that programs can write to, and that is empty again before there is one.
+const Dir = sandbox.TmpDir + "/.sandbox-run"
+
+// Handshake is what a driver prints when it is ready.
+const Handshake = "sandbox-run: ready\n"
+
+// Python is the warm start of a Python interpreter that is given a file to run, with those modules loaded.
+func Python(name string, preload ...string) *sandbox.Warm {
+	return &sandbox.Warm{
+		Name: name, Fork: true, Preload: preload, Handshake: Handshake,
+		Env:   map[string]string{"PYTHONPATH": Dir, "SANDBOX_RUN_HANDSHAKE": Handshake, "SANDBOX_RUN_PRELOAD": strings.Join(preload, ",")},
+		Files: []sandbox.File{{Path: Dir + "/sitecustomize.py", Mode: 0o644, Data: sitecustomize}},
+	}
+}
+
+// Watched is the same interpreter for programs that watch it: in others, the garbage collector knows nothing of what was there before the
+// program, and the driver has a last look at what the program leaves.
+func Watched(w *sandbox.Warm) *sandbox.Warm {
+	w.Name += "+gc"
+	w.Env["SANDBOX_RUN_WATCHED"] = "1"
+	return w
+}
+
+// Watches reports whether a program watches the interpreter, as far as a glance at its source and at what it imports tells.
+func Watches(source []byte, imports []string) bool {
+	return slices.ContainsFunc(watchingWords, func(word string) bool { return bytes.Contains(source, []byte(word)) }) ||
+		slices.ContainsFunc(imports, func(name string) bool { return slices.Contains(watchingModules, name) })
+}
+
+var (
+	watchingWords   = []string{"_ncallbacks", "settrace", "setprofile", "addaudithook", "sys.monitoring", "breakpoint(", "last_type", "last_exc"}
+	watchingModules = []string{"gc", "objgraph", "pympler", "guppy", "meliae", "muppy", "pdb", "bdb", "trace", "coverage"}
+)
+
+// Pandas is what to load for programs that use tables.
+func Pandas() []string { return []string{"numpy", "pandas"} }
+
+// Matplotlib is what to load for programs that draw: what pyplot consists of, and not itself, which looks for a screen when it is loaded.
+func Matplotlib() []string {
+	return append(Pandas(), "matplotlib", "matplotlib.figure", "matplotlib.style", "matplotlib.widgets", "matplotlib.mlab", "matplotlib.backends.backend_agg")
+}

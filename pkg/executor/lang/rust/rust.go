@@ -1,0 +1,351 @@
+// Package rust is the language Rust: single files by rustc, projects by cargo without a registry.
+package rust
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Language is Rust.
+var Language = language.Language{
+	Name: "rust", Title: "Rust", Aliases: []string{"rs"},
+	Extensions: []string{".rs"}, Projects: []string{"Cargo.toml"},
+	Source: "main.rs", Mains: []string{"main.rs", "src/main.rs"}, Directory: true,
+	Sample:    "fn main() {}\n",
+	Toolchain: &description, Image: "sandbox-run/rust", Options: []string{"release", "edition", "test"},
+	Limits:  sandbox.Limits{Memory: 128 * sandbox.MiB},
+	Compile: sandbox.Limits{Wall: 2 * time.Minute}, // a project's crates are compiled with it
+	Working: 512 * sandbox.MiB,                     // 180 MiB were seen for a small program; crates take more
+	Plan:    plan,
+}
+
+// defaultEdition is what a file without a project is written in.
+const defaultEdition = "2021"
+
+func plan(j *language.Job) error {
+	var run *language.Phase
+	var err error
+	if manifests(j.Files) {
+		run, err = planCargo(j)
+	} else {
+		run, err = planRustc(j)
+	}
+	if err != nil {
+		return err
+	}
+	run.OutOfMemory = func(r *sandbox.Result) bool {
+		return r.Exit.Signal == int(syscall.SIGABRT) && bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte("memory allocation of "))
+	}
+	return nil
+}
+
+// planRustc compiles one file, and those it names as its modules.
+func planRustc(j *language.Job) (*language.Phase, error) {
+	entry := j.Entry
+	if entry == "." || language.Find(j.Files, entry) == nil {
+		entry = rustMain(j, entry)
+		if entry == "" {
+			return nil, &sandbox.Error{
+				Op: "entry", Kind: sandbox.ErrInvalid, Hint: "--entry FILE",
+				Err: fmt.Errorf("which file starts this Rust program? There is none of %s", strings.Join(j.Language.Mains, ", ")),
+			}
+		}
+	}
+	edition := j.Request.Options.Edition
+	edition = cmp.Or(edition, defaultEdition)
+	if !slices.Contains([]string{"2015", "2018", "2021", "2024"}, edition) {
+		return nil, sandbox.Invalid("edition", "%q is none of 2015, 2018, 2021, 2024", edition)
+	}
+	// Panics and traces name the file as it is named here.
+	args := []string{j.Tool.Path, "--edition", edition, "--crate-name", "main", "--out-dir", language.BuildDir, "-Cdebuginfo=1"}
+	if cc := j.Tool.Programs["cc"]; cc != "" {
+		args = append(args, "-Clinker="+cc)
+	}
+	if j.Request.Options.Release {
+		args = append(args, "-O")
+	}
+	if j.Request.Options.Test {
+		args = append(args, "--test")
+	}
+	const binary = language.BuildDir + "/main"
+	if strings.HasPrefix(entry, "-") {
+		entry = "./" + entry
+	}
+	compile := &j.AddCompile([]string{binary}, append(args, entry)...).Process
+	compile.Env = maps.Clone(j.Tool.Env)
+	compile.Warm = j.WarmCompiler("rustc", entry, compile.Args)
+	return j.AddRun(binary), nil
+}
+
+// rustMain is the file that starts a tree without a manifest.
+func rustMain(j *language.Job, dir string) string {
+	files := j.Files
+	for _, m := range j.Language.Mains {
+		if p := path.Join(dir, m); language.Find(files, p) != nil {
+			return p
+		}
+	}
+	var own []string
+	for _, f := range files {
+		if path.Ext(f.Path) == ".rs" && path.Dir(f.Path) == dir {
+			own = append(own, f.Path)
+		}
+	}
+	if len(own) == 1 {
+		return own[0]
+	}
+	return ""
+}
+
+// planCargo builds a project with what is in it: there is no registry of packages.
+func planCargo(j *language.Job) (*language.Phase, error) {
+	if j.Request.Options.Edition != "" {
+		return nil, sandbox.Invalid("edition", "the project's Cargo.toml says which edition it is written in")
+	}
+	cargo := j.Tool.Programs["cargo"]
+	if cargo == "" {
+		return nil, &sandbox.Error{
+			Op: "rust", Kind: sandbox.ErrUnsupported, Hint: "rustup component add cargo",
+			Err: fmt.Errorf("this is a Cargo project, and there is no cargo beside %s", j.Tool.Path),
+		}
+	}
+	env := map[string]string{
+		"CARGO_HOME": sandbox.HomeDir + "/.cargo", "CARGO_TARGET_DIR": language.BuildDir, "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0",
+		"CARGO_TERM_COLOR": "never", "RUSTC": j.Tool.Path,
+	}
+	maps.Copy(env, j.Tool.Env)
+	args := []string{cargo, "build", "--offline", "--quiet"}
+	if j.Request.Options.Test {
+		args[1] = "test"
+	}
+	profile := "debug"
+	if j.Request.Options.Release {
+		args, profile = append(args, "--release"), "release"
+	}
+	if j.Request.Options.Test {
+		// Cargo alone knows what its tests are called. Examples in comments would be compiled while they run: left out.
+		args = append(args, "--all-targets")
+		dir := j.Entry
+		if language.Find(j.Files, dir) != nil {
+			dir = path.Dir(dir)
+		}
+		dir = manifestOf(j.Files, dir)
+		c := j.AddCompile(nil, append(slices.Clone(args), "--no-run")...)
+		c.Process.Env, c.Process.Workdir = env, j.Inside(dir)
+		run := j.AddRun(append(args, "--")...)
+		run.Process.Env, run.Process.Workdir = env, j.Inside(dir)
+		return run, nil
+	}
+	dir, bin, err := chooseBinary(j)
+	if err != nil {
+		return nil, err
+	}
+	binary := path.Join(language.BuildDir, profile, bin)
+	produces := []string{binary}
+	if runsToCompile(j.Files) {
+		produces = nil
+	}
+	c := j.AddCompile(produces, append(args, "--bin", bin)...)
+	c.Process.Env, c.Process.Workdir = env, j.Inside(dir)
+	return j.AddRun(binary), nil
+}
+
+// manifest of Cargo: what decides which programs a package makes, and what they are called.
+type cargoManifest struct {
+	dir        string
+	name       string // of the package; "" in a workspace that is none itself
+	defaultRun string
+	runs       bool // a part of it runs while it is compiled
+	bins       []cargoBin
+}
+
+type cargoBin struct {
+	name string
+	path string // relative to the tree
+}
+
+const cargoToml = "Cargo.toml"
+
+func manifests(files []language.File) bool {
+	return slices.ContainsFunc(files, func(f language.File) bool { return path.Base(f.Path) == cargoToml })
+}
+
+// runsToCompile reports whether a project has code of its own that runs while it is compiled. What that code leaves elsewhere, the
+// program may look for; the cache would not bring it back.
+func runsToCompile(files []language.File) bool {
+	return slices.ContainsFunc(files, func(f language.File) bool {
+		if vendored(f.Path) {
+			return false
+		}
+		if path.Base(f.Path) == "build.rs" {
+			return language.Find(files, path.Join(path.Dir(f.Path), cargoToml)) != nil
+		}
+		if path.Base(f.Path) != cargoToml {
+			return false
+		}
+		text, err := f.Content()
+		return err != nil || readManifest("", string(text)).runs
+	})
+}
+
+func vendored(file string) bool { return strings.Contains("/"+file, "/vendor/") }
+
+// manifestOf is the nearest directory at or above dir that has a manifest, or the top.
+func manifestOf(files []language.File, dir string) string {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if language.Find(files, path.Join(dir, cargoToml)) != nil {
+			return dir
+		}
+	}
+	return "."
+}
+
+// chooseBinary decides which program of a project is meant: that whose file is the entry, or the only one.
+func chooseBinary(j *language.Job) (dir, bin string, err error) {
+	var all []cargoManifest
+	for _, f := range j.Files {
+		if path.Base(f.Path) != cargoToml || vendored(f.Path) {
+			continue
+		}
+		text, err := f.Content()
+		if err != nil {
+			return "", "", err
+		}
+		m := readManifest(path.Dir(f.Path), string(text))
+		m.findBins(j.Files)
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b cargoManifest) int { return strings.Compare(a.dir, b.dir) })
+	var choices []string
+	var chosen []cargoBin
+	var dirs []string
+	within := j.Entry
+	asFile := language.Find(j.Files, within) != nil
+	if !asFile {
+		within = manifestOf(j.Files, within)
+	}
+	for _, m := range all {
+		if !asFile && j.Request.Entry != "" && m.dir != within {
+			continue
+		}
+		for _, b := range m.bins {
+			if asFile && b.path != within {
+				continue
+			}
+			if !asFile && m.defaultRun != "" && m.defaultRun != b.name {
+				continue
+			}
+			chosen, dirs, choices = append(chosen, b), append(dirs, m.dir), append(choices, b.path)
+		}
+	}
+	switch {
+	case len(chosen) == 1:
+		return dirs[0], chosen[0].name, nil
+	case len(chosen) > 1 && dirs[0] == ".": // the top's own come before its members'
+		if len(dirs) == 1 || dirs[1] != "." {
+			return dirs[0], chosen[0].name, nil
+		}
+		fallthrough
+	case len(chosen) > 1:
+		return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("this project makes several programs: %s", strings.Join(choices, ", ")), Hint: "--entry " + choices[0]}
+	case asFile && j.Request.Entry != "":
+		return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%q is none of the project's programs", within), Hint: "a file in src/bin, or a [[bin]] in Cargo.toml"}
+	}
+	return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("this project makes no program: there is neither src/main.rs nor a file in src/bin"), Hint: "--test, to run its tests"}
+}
+
+// readManifest reads the few lines of a manifest that matter here, one key to a line, as is usual; cargo reads the rest.
+func readManifest(dir, text string) cargoManifest {
+	m := cargoManifest{dir: dir}
+	section := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "[") {
+			header, _, _ := strings.Cut(line, "#")
+			section = strings.Join(strings.Fields(header), "")
+			if section == "[[bin]]" {
+				m.bins = append(m.bins, cargoBin{})
+			}
+			continue
+		}
+		key, value, ok := strings.Cut(line, "=")
+		if !ok {
+			continue
+		}
+		key, value = strings.TrimSpace(key), tomlString(value)
+		switch section + " " + key {
+		case "[package] name":
+			m.name = value
+		case "[package] default-run":
+			m.defaultRun = value
+		case "[package] build", "[lib] proc-macro", "[lib] proc_macro":
+			m.runs = true
+		case "[[bin]] name":
+			m.bins[len(m.bins)-1].name = value
+		case "[[bin]] path":
+			m.bins[len(m.bins)-1].path = path.Join(dir, value)
+		}
+	}
+	return m
+}
+
+// tomlString is the content of a plain string, or "".
+func tomlString(s string) string {
+	s = strings.TrimSpace(s)
+	if s == "" || s[0] != '"' && s[0] != '\'' {
+		return ""
+	}
+	inner, _, ok := strings.Cut(s[1:], s[:1])
+	if !ok || strings.Contains(inner, `\`) {
+		return ""
+	}
+	return inner
+}
+
+// findBins adds the programs that need no mention.
+func (m *cargoManifest) findBins(files []language.File) {
+	add := func(name, p string) {
+		for i := range m.bins {
+			b := &m.bins[i]
+			if b.name == name && b.path == "" {
+				b.path = p
+			}
+			if b.name == name || b.path == p {
+				return
+			}
+		}
+		m.bins = append(m.bins, cargoBin{name, p})
+	}
+	if main := path.Join(m.dir, "src/main.rs"); m.name != "" && language.Find(files, main) != nil {
+		add(m.name, main)
+	}
+	for _, f := range files {
+		rest, ok := strings.CutPrefix(f.Path, path.Join(m.dir, "src/bin")+"/")
+		if !ok || m.name == "" {
+			continue
+		}
+		name, deeper, nested := strings.Cut(rest, "/")
+		switch {
+		case nested && deeper == "main.rs":
+			add(name, f.Path)
+		case !nested && strings.HasSuffix(name, ".rs"):
+			add(strings.TrimSuffix(name, ".rs"), f.Path)
+		}
+	}
+	// A name is part of a path here; cargo refuses the others itself.
+	m.bins = slices.DeleteFunc(m.bins, func(b cargoBin) bool {
+		return b.name == "" || strings.ContainsFunc(b.name, func(r rune) bool {
+			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r > 127)
+		})
+	})
+}

@@ -1,0 +1,226 @@
+// Package shell is the shell as a language: bash, sh and zsh, with all programs of the machine or only the ones that a request names.
+package shell
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
+)
+
+// Language is the shell: bash, sh or zsh.
+var Language = language.Language{
+	Name: "shell", Title: "Shell", Aliases: []string{"bash", "sh", "zsh"},
+	Extensions: []string{".sh", ".bash", ".zsh"}, Interpreters: []string{"bash", "sh", "dash", "ash", "zsh"},
+	Source: "main.sh", Mains: []string{"main.sh", "run.sh", "main.bash", "main.zsh"},
+	Toolchain: &description, Image: "sandbox-run/polyglot", Options: []string{"commands"},
+	Inspect: findCommands,
+	Plan:    plan,
+}
+
+// plan runs a script by its shell: the one that the request names, else that of the first line, else that of the extension. Files that
+// end in .sh are run by bash where there is one, because most are written for it.
+func plan(j *language.Job) error {
+	which, err := whichShell(j)
+	if err != nil {
+		return err
+	}
+	if c, ok := j.Inspected.(*commands); ok {
+		j.Plan.Spec.Root.HostPaths = c.paths
+		j.Plan.Spec.Root.Add = c.mounts
+		j.Plan.Notes = append(j.Plan.Notes, c.notes...)
+	}
+	if j.Tool.Programs[which] != j.Tool.Path {
+		j.Plan.Version = "" // it is another shell's; this one was not queried
+	}
+	run := j.AddRun(j.Tool.Programs[which], j.Inside(j.Entry))
+	run.Suspect = func(stderr []byte) []string { return suspectFile(stderr, j.Dir) }
+	run.Check = &sandbox.Process{Args: []string{j.Tool.Programs[which], "-n"}}
+	return nil
+}
+
+func whichShell(j *language.Job) (string, error) {
+	name := ""
+	if f := language.Find(j.Files, j.Entry); f != nil {
+		name = f.Interpreter()
+	}
+	switch name {
+	case "dash", "ash":
+		name = "sh"
+	}
+	if ext := strings.TrimPrefix(path.Ext(j.Entry), "."); !isShell(name) {
+		name = ext
+	}
+	asked := strings.ToLower(strings.TrimSpace(j.Request.Language))
+	if isShell(asked) {
+		name = asked
+	} else if name == "sh" && language.Find(j.Files, j.Entry).Interpreter() == "" || !isShell(name) {
+		name = "bash"
+		if j.Tool.Programs[name] == "" {
+			name = "sh"
+		}
+	}
+	if j.Tool.Programs[name] == "" {
+		return "", &sandbox.Error{
+			Op: "lang", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("there is no %s on this machine", name), Hint: "install it, or --lang shell",
+		}
+	}
+	return name, nil
+}
+
+func isShell(name string) bool { return name == "bash" || name == "sh" || name == "zsh" }
+
+// suspectFile finds the file that a shell could not parse. Each says it in its own words:
+//
+//	/workspace/main.sh: line 3: syntax error near unexpected token `fi'
+//	/workspace/main.sh: 3: Syntax error: "fi" unexpected
+//	/workspace/main.sh:3: parse error near `fi'
+func suspectFile(stderr []byte, dir string) []string {
+	for _, words := range []string{"syntax error", "Syntax error", "parse error", "unexpected EOF while looking for matching"} {
+		at := bytes.Index(stderr, []byte(": "+words))
+		if at < 0 {
+			continue
+		}
+		line := stderr[bytes.LastIndexByte(stderr[:at], '\n')+1 : at]
+		file, _, ok := strings.Cut(string(line), ":")
+		if ok {
+			return []string{language.Abs(dir, file)}
+		}
+	}
+	return nil
+}
+
+// commands is a root that has only some programs.
+type commands struct {
+	paths  []string        // of the host
+	mounts []sandbox.Mount // programs under other names than their files'
+	notes  []string
+}
+
+// findCommands finds, for the restricted mode, the files that make up the only programs there are: the shell, those that were named,
+// and what these are linked with. /bin/sh is among them only if it is the shell or was named.
+func findCommands(_ context.Context, j *language.Job) error {
+	if len(j.Request.Options.Commands) == 0 {
+		return nil
+	}
+	if j.Image != nil {
+		return &sandbox.Error{
+			Op: "commands", Kind: sandbox.ErrUnsupported, Err: errors.New("they are chosen among this machine's programs, and an image has its own"),
+			Hint: "leave out --image, or make an image that has no others",
+		}
+	}
+	which, err := whichShell(j)
+	if err != nil {
+		return err
+	}
+	c := &commands{}
+	programs := []string{j.Tool.Programs[which]}
+	for _, name := range j.Request.Options.Commands {
+		if slices.Contains(shellBuiltins(), name) {
+			continue
+		}
+		p, err := findCommand(name)
+		if err != nil {
+			return err
+		}
+		real, err := toolchain.Real(p)
+		if err != nil {
+			return &sandbox.Error{Op: "commands", Kind: sandbox.ErrInvalid, Err: err}
+		}
+		if isMultiCall(real) && path.Base(real) != name {
+			dir, err := toolchain.Real(path.Dir(p))
+			if err != nil {
+				return &sandbox.Error{Op: "commands", Kind: sandbox.ErrInvalid, Err: err}
+			}
+			c.mounts = append(c.mounts, sandbox.Mount{Source: real, Target: path.Join(dir, name)})
+			c.notes = append(c.notes, fmt.Sprintf("%s is %s, which is other programs as well for whoever calls it by their names", name, path.Base(real)))
+			continue
+		}
+		by, err := interpreterOf(name, real)
+		if err != nil {
+			return err
+		}
+		programs = append(append(programs, p), by...)
+	}
+	if c.paths, err = toolchain.Closure(programs); err != nil {
+		return &sandbox.Error{Op: "commands", Kind: sandbox.ErrInvalid, Err: err}
+	}
+	for _, m := range c.mounts {
+		more, err := toolchain.Closure([]string{m.Source})
+		if err != nil {
+			return &sandbox.Error{Op: "commands", Kind: sandbox.ErrInvalid, Err: err}
+		}
+		for _, p := range more {
+			if p != m.Source && !slices.Contains(c.paths, p) {
+				c.paths = append(c.paths, p)
+			}
+		}
+	}
+	// Older C libraries keep what they know of UTF-8 in files.
+	for _, dir := range []string{"/usr/lib/locale/C.utf8", "/usr/lib/locale/C.UTF-8"} {
+		if real, err := toolchain.Real(dir); err == nil && real == dir {
+			c.paths = append(c.paths, dir)
+		}
+	}
+	j.Inspected = c
+	return nil
+}
+
+// CommandDirs are where a sandbox looks for programs; a test has others.
+var CommandDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+func findCommand(name string) (string, error) {
+	if name == "" || strings.ContainsAny(name, "/\x00") || name == "." || name == ".." {
+		return "", sandbox.Invalid("commands", "%q is not the name of a program; write them like ls,find,grep", name)
+	}
+	for _, dir := range CommandDirs {
+		p := path.Join(dir, name)
+		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return p, nil
+		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", &sandbox.Error{Op: "commands", Kind: sandbox.ErrInvalid, Err: err}
+		}
+	}
+	return "", &sandbox.Error{
+		Op: "commands", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no program %q in %s", name, strings.Join(CommandDirs, ", ")),
+	}
+}
+
+// shellBuiltins need no program: every shell has them.
+func shellBuiltins() []string {
+	return []string{
+		".", ":", "alias", "bg", "break", "builtin", "caller", "cd", "command", "continue", "declare", "dirs", "eval", "exec", "exit", "export", "fg",
+		"getopts", "hash", "help", "history", "jobs", "let", "local", "mapfile", "popd", "pushd", "read", "readarray", "readonly", "return", "set", "shift",
+		"shopt", "source", "times", "trap", "type", "typeset", "ulimit", "umask", "unalias", "unset", "wait",
+	}
+}
+
+// isMultiCall reports whether a file is many programs, by the name it is called by.
+func isMultiCall(real string) bool {
+	return slices.Contains([]string{"busybox", "toybox", "coreutils"}, path.Base(real))
+}
+
+// interpreterOf is what a script needs besides what its first line names. Scripts of other languages than a shell's need whole
+// libraries, and are refused rather than shown broken.
+func interpreterOf(name, real string) ([]string, error) {
+	f := language.File{Open: func() (io.ReadCloser, error) { return os.Open(real) }}
+	by := f.Interpreter()
+	switch by {
+	case "":
+		return nil, nil
+	case "sh", "bash", "dash", "ash", "zsh", "ksh":
+		p, err := findCommand(by)
+		return []string{p}, err
+	}
+	return nil, sandbox.Invalid("commands", "%q is a script in %s, which needs more than its own file; only programs and shell scripts can be named", name, by)
+}

@@ -1,0 +1,92 @@
+// Package sql is the language SQL, run by the SQLite of the kit.
+package sql
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Language is SQL as SQLite has it, which is built into the kit.
+var Language = language.Language{
+	Name: "sql", Title: "SQL", Aliases: []string{"sqlite", "sqlite3"},
+	Extensions: []string{".sql"}, Source: "main.sql", Mains: []string{"main.sql", "query.sql"},
+	Sample: "SELECT 1;\n",
+	Image:  "sandbox-run/polyglot", Options: []string{"setup"},
+	Plan: plan,
+}
+
+// tablesFile is where queries leave their results as data, hidden from the program.
+const tablesFile = sandbox.TmpDir + "/.sandbox-run-tables.json"
+
+// SyntaxExit is how the kit ends when a statement can not be parsed.
+const SyntaxExit = 65
+
+// Version is that of the SQLite in the kit; a test compares them.
+const Version = "3.54.1"
+
+// plan runs scripts in a database of their own, or in the one that is among the files.
+func plan(j *language.Job) error {
+	kit, err := j.UseKit()
+	if err != nil {
+		return err
+	}
+	scripts, err := Scripts(j)
+	if err != nil {
+		return err
+	}
+	args := []string{kit, "sqlite", "--data", j.Workdir(), "--tables", tablesFile}
+	switch databases := databases(j); len(databases) {
+	case 0:
+	case 1:
+		args = append(args, "--db", databases[0])
+	default:
+		several := "there are several databases (" + language.Listed(databases) + "), and none was opened; ATTACH DATABASE opens one"
+		j.Plan.Notes = append(j.Plan.Notes, several)
+	}
+	run := j.AddRun(append(append(args, "--"), scripts...)...)
+	run.SyntaxExit = SyntaxExit
+	j.Plan.Version, j.Plan.Tables = Version, tablesFile
+	return nil
+}
+
+// Scripts are the paths of the scripts to run, one after the other: those of the option setup, and the entry.
+func Scripts(j *language.Job) ([]string, error) {
+	if len(j.Request.Args) > 0 {
+		return nil, sandbox.Invalid("args", "%s scripts take none", j.Language.Title)
+	}
+	var scripts []string
+	for _, name := range j.Request.Options.Setup {
+		at := located(j, path.Clean(name))
+		if at == "" {
+			return nil, sandbox.Invalid("setup", "there is no file %q in the program or its inputs", name)
+		}
+		scripts = append(scripts, at)
+	}
+	return append(scripts, j.Inside(j.Entry)), nil
+}
+
+// located is where a file of the program or of its inputs lies inside; "" for none.
+func located(j *language.Job, name string) string {
+	switch {
+	case language.Find(j.Files, name) != nil:
+		return j.Inside(name)
+	case language.Find(j.Request.Inputs, name) != nil:
+		return path.Join(sandbox.WorkspaceDir, name)
+	}
+	return ""
+}
+
+// databases are the files that are SQLite's, by their names.
+func databases(j *language.Job) (found []string) {
+	for _, f := range slices.Concat(j.Files, j.Request.Inputs) {
+		switch strings.ToLower(path.Ext(f.Path)) {
+		case ".db", ".db3", ".sqlite", ".sqlite3":
+			found = append(found, located(j, f.Path))
+		}
+	}
+	return found
+}

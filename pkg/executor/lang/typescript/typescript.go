@@ -1,0 +1,64 @@
+// Package typescript is the language TypeScript: the kit removes the types, and Node runs the rest.
+package typescript
+
+import (
+	"path"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/javascript"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Language is TypeScript. Node runs it, once the kit has removed the types.
+var Language = language.Language{
+	Name: "typescript", Title: "TypeScript", Aliases: []string{"ts", "tsx", "ts-node"},
+	Extensions: []string{".ts", ".tsx", ".mts", ".cts", ".jsx"}, Interpreters: []string{"ts-node", "tsx"}, Projects: []string{"tsconfig.json"},
+	Source: "main.ts", Dialects: []language.Dialect{{Alias: "tsx", Source: "main.tsx"}}, // the file's name decides about the syntax
+	Mains: []string{
+		"index.ts", "index.tsx", "index.mts", "index.cts", "main.ts", "main.tsx", "main.mts", "main.cts",
+		"app.ts", "app.tsx", "app.mts", "app.cts", "server.ts", "server.tsx", "server.mts", "server.cts",
+		"src/index.ts", "src/index.tsx", "src/index.mts", "src/index.cts", "src/main.ts", "src/main.tsx", "src/main.mts", "src/main.cts",
+	},
+	Indexes:   []string{"index.ts", "index.tsx", "index.mts", "index.cts"},
+	Toolchain: &javascript.Node, Image: "sandbox-run/typescript", FindEntry: findEntry,
+	Working: 64 * sandbox.MiB, // 10 MiB were seen for a small program
+	Plan:    plan,
+}
+
+func findEntry(files []language.File) string {
+	return javascript.PackageMain(files, ".ts", ".tsx", ".mts", ".cts")
+}
+
+// plan strips the types with a tool of ours, and runs what is left.
+func plan(j *language.Job) error {
+	entry := j.Entry
+	if language.Find(j.Files, entry) == nil { // a directory
+		entry = j.Language.Index(j.Files, entry)
+	}
+	kit, err := j.UseKit()
+	if err != nil {
+		return err
+	}
+	dir := moduleDir(j, entry)
+	out := path.Join(dir, "main.mjs")
+	produces := []string{path.Join(dir, "*.mjs"), path.Join(dir, "*.mjs.map")}
+	compile := j.AddCompile(produces, kit, "typescript", "--entry", j.Inside(entry), "--out", out)
+	compile.Process.Warm = j.WarmKit(2)
+	args := append(append([]string{j.Tool.Path, "--enable-source-maps"}, javascript.HeapFlags(j)...), out)
+	run := j.AddRun(args...)
+	run.Process.Warm = javascript.WarmStart(j, len(args))
+	run.OutOfMemory = javascript.OutOfMemory
+	return nil
+}
+
+// moduleDir is where the stripped program goes: out of sight, unless there are packages, which Node finds only from among them.
+func moduleDir(j *language.Job, entry string) string {
+	for dir := path.Dir(entry); ; dir = path.Dir(dir) {
+		if packages := path.Join(dir, "node_modules"); language.HasDirectory(j.Files, packages) {
+			return j.Inside(path.Join(packages, ".cache/sandbox-run"))
+		}
+		if dir == "." {
+			return language.BuildDir
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package language
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// File is one file of a program.
+type File struct {
+	Path string
+	Mode fs.FileMode // permission bits; 0 is 0644
+	Data []byte
+	Open func() (io.ReadCloser, error) // where Data is nil
+}
+
+// Content is the whole of the file.
+func (f File) Content() ([]byte, error) { return f.Head(math.MaxInt64) }
+
+// Head is at most that much of its beginning.
+func (f File) Head(most int64) ([]byte, error) {
+	if f.Open == nil {
+		return f.Data[:min(int64(len(f.Data)), most)], nil
+	}
+	r, err := f.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, most))
+}
+
+// MaxFiles bounds a tree; the disk limit bounds its size.
+const MaxFiles = 50_000
+
+// CheckNames refuses names that could mean another place than they say (A7). field is what errors call the list.
+func CheckNames(field string, files []File) error {
+	if len(files) > MaxFiles {
+		return sandbox.Invalid(field, "%d files; the most is %d", len(files), MaxFiles)
+	}
+	seen := make(map[string]bool, len(files))
+	for _, f := range files {
+		if err := CheckName(field, f.Path); err != nil {
+			return err
+		}
+		if seen[f.Path] {
+			return sandbox.Invalid(field, "two files are called %q", f.Path)
+		}
+		seen[f.Path] = true
+	}
+	// A file that is also a directory of another.
+	for _, f := range files {
+		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
+			if seen[dir] {
+				return sandbox.Invalid(field, "%q is a file, and a directory of %q", dir, f.Path)
+			}
+		}
+	}
+	return nil
+}
+
+// CheckName refuses a name that could mean another place than it says.
+func CheckName(field, p string) error {
+	switch {
+	case p == "":
+		return sandbox.Invalid(field, "a file has no name")
+	case strings.ContainsRune(p, 0):
+		return sandbox.Invalid(field, "name %q contains a NUL byte", p)
+	case len(p) > 3800: // with the directory it goes to, a path of the kernel's length
+		return sandbox.Invalid(field, "name %.40q… is %d bytes long; the most is 3800", p, len(p))
+	case path.IsAbs(p), !fs.ValidPath(p), p == ".":
+		return sandbox.Invalid(field, "name %q is not relative and in its shortest form, without . and ..", p)
+	}
+	for _, part := range strings.Split(p, "/") {
+		if len(part) > 255 {
+			return sandbox.Invalid(field, "name %.40q… has a part of %d bytes; the most is 255", p, len(part))
+		}
+	}
+	return nil
+}
+
+// maxShebang is as much of a first line as the kernel reads.
+const maxShebang = 256
+
+// Interpreter is the interpreter that the file's first line names: for #!/usr/bin/env -S python3 -u it is python3; "" for none.
+func (f File) Interpreter() string {
+	data, err := f.Head(maxShebang)
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	rest, ok := strings.CutPrefix(line, "#!")
+	if !ok {
+		return ""
+	}
+	for i, word := range strings.Fields(rest) {
+		name := path.Base(word)
+		if i == 0 && name != "env" {
+			return name
+		}
+		if i == 0 || strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
+			continue
+		}
+		return name
+	}
+	return ""
+}
+
+// Find returns the file of that path, or nil.
+func Find(files []File, p string) *File {
+	i := slices.IndexFunc(files, func(f File) bool { return f.Path == p })
+	if i < 0 {
+		return nil
+	}
+	return &files[i]
+}
+
+// HasDirectory reports whether files lie in a directory.
+func HasDirectory(files []File, dir string) bool {
+	return slices.ContainsFunc(files, func(f File) bool { return strings.HasPrefix(f.Path, dir+"/") })
+}
+
+// IsBelow reports whether a path is a directory or lies below it; all paths lie below ".".
+func IsBelow(p, dir string) bool { return dir == "." || p == dir || strings.HasPrefix(p, dir+"/") }

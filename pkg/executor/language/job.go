@@ -1,0 +1,234 @@
+package language
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
+)
+
+// Request is the part of a request that languages look at.
+type Request struct {
+	Language string // as it was asked for; "" was detected
+	Code     string
+	Name     string
+	Entry    string
+	Args     []string
+	Env      map[string]string
+	Options  Options
+	Inputs   []File
+}
+
+// Job is a request on its way to a plan.
+type Job struct {
+	Request  Request
+	Language *Language
+	Files    []File // the program
+	Entry    string // relative; "." where the language takes directories
+	Dir      string // where the program lies inside
+	Tool     *toolchain.Toolchain
+	ToolID   string // changes when anything does that compiles
+	Image    *Image // that it runs on; nil is this machine
+	Plan     *Plan
+	// CompileLimits are the limits of compilers.
+	CompileLimits sandbox.Limits
+	// Inspected is what Language.Inspect found; no other language reads it.
+	Inspected any
+
+	Kit   string // path of the kit on the host; "" when there is none
+	KitID string // changes when the kit does
+
+	Manager *sandbox.Manager // for preparations
+	Store   *prepared.Store
+	WarmDir string // of the store, where toolchains prepare what they need once; "" when there is none
+	// Prestart: the backend may start processes before the program is there.
+	Prestart bool
+}
+
+// Inside is where a file of the program lies.
+func (j *Job) Inside(rel string) string { return path.Join(j.Dir, rel) }
+
+// Memory is the memory limit of the run.
+func (j *Job) Memory() sandbox.Size { return j.Plan.Spec.Limits.Memory }
+
+// Setenv sets a variable for every phase, unless the request has set it.
+func (j *Job) Setenv(name, value string) {
+	if _, own := j.Plan.Spec.Env[name]; own {
+		return
+	}
+	if j.Plan.Spec.Env == nil {
+		j.Plan.Spec.Env = map[string]string{}
+	}
+	j.Plan.Spec.Env[name] = value
+}
+
+// SetToolEnv sets the toolchain's variables for every phase.
+func (j *Job) SetToolEnv() {
+	for k, v := range j.Tool.Env {
+		j.Setenv(k, v)
+	}
+}
+
+// Mount shows a path of the host in the sandbox, read-only.
+func (j *Job) Mount(source, target string) {
+	j.Plan.Spec.Root.Add = append(j.Plan.Spec.Root.Add, sandbox.Mount{Source: source, Target: target})
+}
+
+// AddCompile adds a compiler's phase, which runs where the program lies.
+func (j *Job) AddCompile(produces []string, args ...string) *Phase {
+	j.Plan.Phases = append(j.Plan.Phases, Phase{
+		Process:  sandbox.Process{Phase: PhaseCompile, Args: args, Workdir: j.Dir},
+		Produces: produces,
+	})
+	return &j.Plan.Phases[len(j.Plan.Phases)-1]
+}
+
+// AddRun adds the run: a command, and the arguments of the request.
+func (j *Job) AddRun(args ...string) *Phase {
+	j.Plan.Phases = append(j.Plan.Phases, Phase{
+		Process: sandbox.Process{Phase: PhaseRun, Args: append(slices.Clip(args), j.Request.Args...)},
+	})
+	return &j.Plan.Phases[len(j.Plan.Phases)-1]
+}
+
+// Workdir is where the run starts.
+func (j *Job) Workdir() string {
+	if j.Plan.Spec.Workdir == "" {
+		return sandbox.WorkspaceDir
+	}
+	return j.Plan.Spec.Workdir
+}
+
+// Abs is a file name that a program has printed, relative to a directory, as a path inside.
+func Abs(dir, name string) string {
+	if path.IsAbs(name) {
+		return path.Clean(name)
+	}
+	return path.Join(dir, name)
+}
+
+// UseKit shows the kit inside, and returns its path there.
+func (j *Job) UseKit() (string, error) {
+	if j.Kit == "" {
+		return "", &sandbox.Error{
+			Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Hint: "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
+			Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", j.Language.Title),
+		}
+	}
+	j.ToolID += " kit " + j.KitID // it is part of what compiles
+	if j.OnForeignRoot() {
+		kit := j.Kit
+		j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: KitCopy, Mode: 0o755, Open: func() (io.ReadCloser, error) { return os.Open(kit) }})
+		return KitCopy, nil
+	}
+	j.Mount(j.Kit, KitPath)
+	return KitPath, nil
+}
+
+// KitFailed is the exit code of the kit when it is to blame itself.
+const KitFailed = 70
+
+// KitError is what kept the kit from doing its work, by its own words.
+func KitError(op string, stderr []byte) error {
+	text := strings.TrimSpace(string(stderr))
+	if strings.Contains(text, "could not map anonymous shared memory") {
+		return &sandbox.Error{
+			Op: op, Kind: sandbox.ErrUnsupported, Hint: "sandbox-run doctor, which says how to have cgroups",
+			Err: errors.New("a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)"),
+		}
+	}
+	return &sandbox.Error{Op: op, Err: errors.New(text)}
+}
+
+// OnForeignRoot reports whether the backend has the image in its own store: then nothing of the host can be shown on it.
+func (j *Job) OnForeignRoot() bool { return j.Image != nil && j.Image.Dir == "" }
+
+// HostWarmDir is WarmDir for toolchains of this machine, and "" for those of an image: they would prepare things outside of any sandbox.
+func (j *Job) HostWarmDir() string {
+	if j.Image != nil {
+		return ""
+	}
+	return j.WarmDir
+}
+
+// MayPrestart reports whether a process of the plan may be started before the program is there. It may not on an image on which nothing
+// of the host can be shown.
+func (j *Job) MayPrestart() bool { return j.Prestart && !j.OnForeignRoot() }
+
+// ShowDriver shows a driver inside and returns its path there; "" where no process is started before the program is there.
+func (j *Job) ShowDriver(name string, text []byte) string {
+	if !j.MayPrestart() {
+		return ""
+	}
+	file := j.Store.File(name, text)
+	if file == "" {
+		return ""
+	}
+	inside := path.Join(ToolDir, name)
+	j.Mount(file, inside)
+	return inside
+}
+
+// WarmKit is the warm start of a tool of the kit, which has no driver but itself. It is started with its first arguments, fixed of them.
+func (j *Job) WarmKit(fixed int) *sandbox.Warm {
+	if !j.MayPrestart() {
+		return nil
+	}
+	return &sandbox.Warm{Name: "kit", Env: map[string]string{kitpath.Waits: "1"}, Handshake: kitpath.Waiting, Fixed: fixed}
+}
+
+// WarmCompiler is the warm start of a compiler that reads its source once and from its start to its end: see runCompiler of the kit.
+// Its arguments can not be changed later: it is nil where one of them is the request's own.
+func (j *Job) WarmCompiler(name, source string, args []string) *sandbox.Warm {
+	own := len(j.Request.Env) > 0 || j.Dir != sandbox.WorkspaceDir || strings.Contains(source, "/")
+	if own || !j.MayPrestart() || j.Kit == "" || j.Image != nil {
+		return nil
+	}
+	j.Mount(j.Kit, KitPath) // not by UseKit: it has no part in what comes out
+	args = slices.Concat([]string{KitPath, "compiler", "--source", source, "--"}, args)
+	return &sandbox.Warm{Name: name, Args: args, Handshake: kitpath.Waiting}
+}
+
+// ReadAtStart reports whether an interpreter or the C library reads a variable before any program runs.
+func ReadAtStart(name string) bool {
+	switch name {
+	case "NODE_ENV":
+		return false
+	case "LANG", "LANGUAGE", "TZ", "TZDIR", "HOME": // where Node looks for modules, too
+		return true
+	}
+	for _, begin := range []string{"NODE", "LC_", "LD_", "UV_", "ICU_", "SSL_", "OPENSSL", "MALLOC_", "GLIBC_", "V8_"} {
+		if strings.HasPrefix(name, begin) {
+			return true
+		}
+	}
+	return false
+}
+
+// VerdictError puts a verdict into words; nil is success.
+func VerdictError(r *sandbox.Result) error {
+	if r.Success() {
+		return nil
+	}
+	if r.Exit.Signal != 0 {
+		return fmt.Errorf("%s (%s)", r.Verdict, sandbox.SignalName(r.Exit.Signal))
+	}
+	return fmt.Errorf("%s (exit code %d)", r.Verdict, r.Exit.Code)
+}
+
+// Listed names the first few of many.
+func Listed(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d others", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}

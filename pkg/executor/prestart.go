@@ -1,0 +1,81 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// prestarted lists the processes that will be started in the sandbox, without anything of this request's own. Where no process can be
+// started before the program is there, the sandbox itself can be made; but not on an image, which its owner may remove.
+func (x *execution) prestarted(phases []Phase) (list []sandbox.Process) {
+	waits := slices.ContainsFunc(phases, func(p Phase) bool { return p.Process.Warm != nil })
+	if !x.e.opts.Prestart || !waits && x.plan.Spec.Root.From != (sandbox.ImageRef{}) {
+		return nil
+	}
+	for i := range phases {
+		p := phases[i].Process
+		env := maps.Clone(x.plan.Spec.Env)
+		maps.DeleteFunc(env, func(name, _ string) bool { _, own := x.req.Env[name]; return own })
+		if env == nil {
+			env = map[string]string{}
+		}
+		maps.Copy(env, p.Env)
+		p.Env = env
+		switch {
+		case p.Warm != nil && p.Warm.Fixed > 0:
+			p.Args = p.Args[:min(p.Warm.Fixed, len(p.Args))]
+		case p.Phase == PhaseRun && len(x.req.Args) < len(p.Args) && slices.Equal(p.Args[len(p.Args)-len(x.req.Args):], x.req.Args):
+			p.Args = p.Args[:len(p.Args)-len(x.req.Args)]
+		}
+		p.Args = slices.Clone(p.Args)
+		list = append(list, p)
+	}
+	return list
+}
+
+// PrestartSpecs lists the sandboxes that ordinary programs of some languages will need: complete, as a pool takes them to have them
+// ready. Languages that this machine does not have are left out.
+func (e *Executor) PrestartSpecs(ctx context.Context, languages ...string) (specs []*sandbox.Spec, err error) {
+	for _, name := range languages {
+		l, err := e.lookUp(name)
+		if err != nil {
+			return nil, err
+		}
+		if !e.opts.Prestart {
+			return nil, nil
+		}
+		spec, err := e.prestartOf(ctx, l)
+		if err != nil {
+			continue // the run of such a program reports it
+		}
+		if len(spec.Ahead) > 0 {
+			specs = append(specs, spec)
+		}
+	}
+	return specs, nil
+}
+
+func (e *Executor) prestartOf(ctx context.Context, l *Language) (*sandbox.Spec, error) {
+	req := Request{Language: l.Name, Code: cmp.Or(l.Sample, "\n")}
+	plan, release, err := e.plan(ctx, &req)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if plan.Prepare != nil {
+		undo, err := plan.Prepare(ctx, &plan.Plan, true, e.opts.OnPrepare)
+		if err != nil {
+			return nil, err
+		}
+		defer undo()
+	}
+	x := &execution{e: e, req: &req, plan: plan}
+	spec := plan.Spec
+	spec.Ahead = x.prestarted(plan.Phases)
+	spec, err = e.manager.Complete(spec)
+	return &spec, err
+}
