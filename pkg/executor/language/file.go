@@ -1,7 +1,6 @@
 package language
 
 import (
-	"fmt"
 	"io"
 	"io/fs"
 	"math"
