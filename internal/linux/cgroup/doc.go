@@ -9,8 +9,8 @@
 //
 // Place in the flow. The native backend opens one Tree at start-up, makes a [Phase] with a leaf group per phase (D7), hands the
 // descriptors of [Phase.OpenProgramLeaf] and [Group.JoinFiles] to the sandbox's init, samples [Group.Stat] for pkg/monitor and ends with
-// [Group.Empty], [Group.Final] and [Group.Remove]. doctor asks [Tree.Missing] and [Tree.Probe]; gc reopens the roots that a dead supervisor recorded
-// ([Tree.Roots]) with [At]. Nothing of ours is imported.
+// [Group.Empty], [Group.Final] and [Group.Remove]. doctor asks [Tree.Missing] and [Tree.Probe]; gc reopens the roots that a dead supervisor
+// recorded ([Tree.Roots]) with [At]. Nothing of ours is imported.
 //
 // Lifecycle.
 //
@@ -40,8 +40,8 @@
 //	tree, err := cgroup.Open(cgroup.Options{Settle: true, Ask: func() error { return delegate.Obtain(ctx) }})
 //
 // Concurrency. A Tree does not change between Open and Close but for atomics and is safe for concurrent use, as is a
-// Group; there are no locks but one that Trees of this process share to agree on who is the last in a leaf. Several supervisors may share one `sandbox-run` directory: Make puts back a parent that
-// another's Prune took away. No goroutine is ever started.
+// Group; there are no locks but one that Trees of this process share to agree on who is the last in a leaf. Several supervisors may share
+// one `sandbox-run` directory: Make puts back a parent that another's Prune took away. No goroutine is ever started.
 //
 // Limits. On v1, only a process with the user's own id can be moved by the user: a subordinate id has to be taken on after
 // joining. v1 counts OOM kills for the very group the victim was in, v2 for its descendants too, and

@@ -16,7 +16,7 @@ const (
 	programLeaf = "run"
 )
 
-// Phase is the cgroup of one phase, where one init and the programs it starts live. On a machine whose limits are all in the v2 tree that is
+// Phase is the cgroup of one phase: of one init and the programs it starts. On a machine whose limits are all in the v2 tree that is
 //
 //	<path>        an inner group; its cgroup.procs belongs to the init's user
 //	<path>/init   the init, without limits

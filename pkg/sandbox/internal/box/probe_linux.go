@@ -24,7 +24,8 @@ func (h *Host) ProbeDisk(iso *sandbox.Isolation) {
 func (h *Host) ProbeLandlock(iso *sandbox.Isolation) {
 	if abi := rootfs.LandlockABI(); abi < rootfs.MinLandlockABI {
 		iso.Lack(sandbox.ControlLandlock, sandbox.Absent,
-			fmt.Sprintf("this kernel has Landlock ABI %d; %d is needed", abi, rootfs.MinLandlockABI), "use Linux 5.19 or newer with landlock in lsm=")
+			fmt.Sprintf("this kernel has Landlock ABI %d; %d is needed", abi, rootfs.MinLandlockABI),
+			"use Linux 5.19 or newer with landlock in lsm=")
 	} else {
 		iso.Enforce(sandbox.ControlLandlock)
 	}
