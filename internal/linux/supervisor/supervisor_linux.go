@@ -108,8 +108,8 @@ func (s *Supervisor) NewGroup() *cgroup.Group {
 }
 
 // NewPhaseCgroup names a phase cgroup that no other sandbox has, for an init with the id owner and its programs; nothing is made yet.
-func (s *Supervisor) NewPhaseCgroup(owner int) *cgroup.Phase {
-	return s.Cgroups.Phase(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)), owner)
+func (s *Supervisor) NewPhaseCgroup(owner int) *cgroup.PhaseGroup {
+	return s.Cgroups.PhaseGroup(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)), owner)
 }
 
 // IDs takes a pair of host ids that no other living sandbox has: for the root and the user of its

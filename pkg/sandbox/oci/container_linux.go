@@ -173,7 +173,7 @@ func (c *container) plan() *bundlePlan {
 
 // initGroup is the path of the init's own group on a machine with v2 cgroups.
 func (c *container) initGroup() (string, error) {
-	dir, err := c.Cgroup.InitDir()
+	dir, err := c.Cgroup.MakeInitLeaf()
 	if err != nil {
 		return "", err
 	}
