@@ -7,10 +7,10 @@
 // and dropped in a fifth of a millisecond here, two thirds of it the kernel's own mkdir and rmdir; the library links
 // a D-Bus client and its initialisers into the thin binary (DESIGN.md, D10) and looks its paths up anew per group.
 //
-// Place in the flow. The native backend opens one Tree at start-up, makes a [Phase] with a leaf group per phase (D7), hands the
-// descriptors of [Phase.OpenProgramLeaf] and [Group.JoinFiles] to the sandbox's init, samples [Group.Stat] for pkg/monitor and ends with
-// [Group.Empty], [Group.Final] and [Group.Remove]. doctor asks [Tree.Missing] and [Tree.Probe]; gc reopens the roots that a dead supervisor recorded
-// ([Tree.Roots]) with [At]. Nothing of ours is imported.
+// Place in the flow. The native backend opens one Tree at start-up, makes a [PhaseGroup] with a leaf group per phase (D7), hands the
+// descriptors of [PhaseGroup.OpenProgramLeaf] and [Group.JoinFiles] to the sandbox's init, samples [Group.Stat] for pkg/monitor and ends with
+// [Group.Empty], [Group.Final] and [Group.Remove]. doctor asks [Tree.Missing] and [Tree.Probe]; gc reopens the roots that a dead supervisor
+// recorded ([Tree.Roots]) with [At]. Nothing of ours is imported.
 //
 // Lifecycle.
 //
@@ -24,7 +24,7 @@
 // A run joins by writing to the v1 files `tasks`, and keeps out of a hybrid machine's v2 tree, for one reason: any other
 // way in waits for an RCU grace period, up to 11 ms on a machine that was idle ([Group.JoinFiles]). Where v1 lacks a limit
 // or the CPU time and v2 has it, the v2 tree is joined all the same. Where v2 has all of it, programs are born in their
-// group, which waits for nobody: a [Phase] is what the kernel asks for that.
+// group, which waits for nobody: a [PhaseGroup] is what the kernel asks for that.
 //
 // Groups are made below the cgroup that holds the supervisor and not below the hierarchy's root, so a sandbox never
 // escapes the limit of whoever started us (a container, a systemd slice). The price is that another process can not
@@ -40,8 +40,8 @@
 //	tree, err := cgroup.Open(cgroup.Options{Settle: true, Ask: func() error { return delegate.Obtain(ctx) }})
 //
 // Concurrency. A Tree does not change between Open and Close but for atomics and is safe for concurrent use, as is a
-// Group; there are no locks but one that Trees of this process share to agree on who is the last in a leaf. Several supervisors may share one `sandbox-run` directory: Make puts back a parent that
-// another's Prune took away. No goroutine is ever started.
+// Group; there are no locks but one that Trees of this process share to agree on who is the last in a leaf. Several supervisors may share
+// one `sandbox-run` directory: Make puts back a parent that another's Prune took away. No goroutine is ever started.
 //
 // Limits. On v1, only a process with the user's own id can be moved by the user: a subordinate id has to be taken on after
 // joining. v1 counts OOM kills for the very group the victim was in, v2 for its descendants too, and

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Group is one group, the same path in every hierarchy of its Tree. It is a handle: it owns nothing but, from ResetPeak to Remove, a descriptor, and needs no closing.
-// Whoever calls Make calls Remove.
+// Group is one group, the same path in every hierarchy of its Tree. It is a handle: it owns nothing but, from ResetPeak to Remove, a
+// descriptor, and needs no closing. Whoever calls Make calls Remove.
 type Group struct {
 	tree *Tree
 	path string

@@ -16,7 +16,7 @@ const (
 	programLeaf = "run"
 )
 
-// Phase is the cgroup of one phase, where one init and the programs it starts live. On a machine whose limits are all in the v2 tree that is
+// PhaseGroup is the cgroup of one phase: of one init and the programs it starts. On a machine whose limits are all in the v2 tree that is
 //
 //	<path>        an inner group; its cgroup.procs belongs to the init's user
 //	<path>/init   the init, without limits
@@ -30,35 +30,35 @@ const (
 // On any other machine, programs join <path> itself and the init stays where the supervisor is.
 //
 // Like a Group, it is a handle. The caller of OpenInitLeaf calls Remove; the one that makes Programs removes them.
-type Phase struct {
+type PhaseGroup struct {
 	tree     *Tree
 	path     string
 	owner    int
 	programs *Group
 }
 
-// Phase is a handle to the phase cgroup at path, for an init that is owner (a host user id); nothing is made yet.
-func (t *Tree) Phase(path string, owner int) *Phase {
-	n := &Phase{tree: t, path: path, owner: owner}
-	if t.clonesIntoGroups() {
+// PhaseGroup is a handle to the phase cgroup at path, for an init that is owner (a host user id); nothing is made yet.
+func (t *Tree) PhaseGroup(path string, owner int) *PhaseGroup {
+	n := &PhaseGroup{tree: t, path: path, owner: owner}
+	if t.supportsCloneInto() {
 		path += "/" + programLeaf
 	}
 	n.programs = t.Group(path)
 	return n
 }
 
-// clonesIntoGroups says whether programs can be born in groups of this tree: all of a group, and all its limits, are in v2.
-func (t *Tree) clonesIntoGroups() bool {
+// supportsCloneInto says whether programs can be born in groups of this tree: all of a group, and all its limits, are in v2.
+func (t *Tree) supportsCloneInto() bool {
 	return len(t.hierarchies) == 1 && t.hierarchies[0].v2 && t.hierarchies[0].roles&(roleMemory|rolePids|roleCPU) != 0 && !t.gcOnly
 }
 
 // Programs is the group that the programs live in. The caller makes it, with its limits, and may remove it before the rest.
-func (n *Phase) Programs() *Group { return n.programs }
+func (n *PhaseGroup) Programs() *Group { return n.programs }
 
 // OpenInitLeaf makes the init's own group and opens its directory, for the init to be born in; nil where it stays with the
 // supervisor. The caller closes it. It may be called again, for another init in place of one that died.
-func (n *Phase) OpenInitLeaf() (*os.File, error) {
-	if !n.tree.clonesIntoGroups() {
+func (n *PhaseGroup) OpenInitLeaf() (*os.File, error) {
+	if !n.tree.supportsCloneInto() {
 		return nil, nil
 	}
 	g := n.tree.Group(n.path + "/" + initLeaf)
@@ -69,9 +69,9 @@ func (n *Phase) OpenInitLeaf() (*os.File, error) {
 	return g.CgroupFD()
 }
 
-// InitDir makes the init's own group and is its directory, for a container runtime to put the init in; empty where that has to
+// MakeInitLeaf makes the init's own group and is its directory, for a container runtime to put the init in; empty where that has to
 // be elsewhere, because not all limits are in the v2 tree.
-func (n *Phase) InitDir() (string, error) {
+func (n *PhaseGroup) MakeInitLeaf() (string, error) {
 	dir, err := n.OpenInitLeaf()
 	if err != nil || dir == nil {
 		return "", err
@@ -82,8 +82,8 @@ func (n *Phase) InitDir() (string, error) {
 
 // OpenProgramLeaf opens the directory of Programs, which was made, for the init to have programs born in; nil where they have
 // to join. The caller closes it.
-func (n *Phase) OpenProgramLeaf() *os.File {
-	if !n.tree.clonesIntoGroups() || n.give(n.programs.rel) != nil {
+func (n *PhaseGroup) OpenProgramLeaf() *os.File {
+	if !n.tree.supportsCloneInto() || n.give(n.programs.rel) != nil {
 		return nil
 	}
 	return n.programs.OpenForClone()
@@ -92,7 +92,7 @@ func (n *Phase) OpenProgramLeaf() *os.File {
 // OpenForClone opens the group's directory for CLONE_INTO_CGROUP, which then is all of a join; nil where it is not, and
 // JoinFiles has to do. The caller closes it.
 func (g *Group) OpenForClone() *os.File {
-	if g.err != nil || !g.tree.clonesIntoGroups() {
+	if g.err != nil || !g.tree.supportsCloneInto() {
 		return nil
 	}
 	dir, err := g.CgroupFD()
@@ -103,15 +103,15 @@ func (g *Group) OpenForClone() *os.File {
 }
 
 // give makes the init's user the owner of a group's cgroup.procs, and of nothing else.
-func (n *Phase) give(dir string) error {
+func (n *PhaseGroup) give(dir string) error {
 	h := &n.tree.hierarchies[0]
 	return unix.Fchownat(h.at, dir+"/cgroup.procs", n.owner, -1, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 // Remove removes what there is beside Programs, which were removed or never made: Group.Remove for the whole phase cgroup, where
 // it is one.
-func (n *Phase) Remove(ctx context.Context) error {
-	if !n.tree.clonesIntoGroups() {
+func (n *PhaseGroup) Remove(ctx context.Context) error {
+	if !n.tree.supportsCloneInto() {
 		return nil
 	}
 	if n.programs.err != nil {

@@ -43,7 +43,7 @@ func TestPhase(t *testing.T) {
 	tree := realTree(t)
 	const owner, stranger = 0x7ffffff0, 0x7ffffff2
 	sup := realGroup(t, tree, Limits{})
-	n := tree.Phase(sup.Path()+"/7", owner)
+	n := tree.PhaseGroup(sup.Path()+"/7", owner)
 	initLeaf, err := n.OpenInitLeaf()
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestPhase(t *testing.T) {
 		t.Fatal(err)
 	}
 	place := n.OpenProgramLeaf()
-	if !tree.clonesIntoGroups() {
+	if !tree.supportsCloneInto() {
 		if initLeaf != nil || place != nil || n.Programs().Path() != sup.Path()+"/7" || n.Remove(t.Context()) != nil || !n.Programs().Exists() {
 			t.Errorf("a phase where limits are in %s: %v, %v, %s", tree.Version(), initLeaf, place, n.Programs().Path())
 		}
@@ -101,13 +101,13 @@ func TestPhase(t *testing.T) {
 }
 
 // tryBirths has inits of two nests try whom they may have born where.
-func tryBirths(t *testing.T, n *Phase, initLeaf, place *os.File, owner, stranger int) {
+func tryBirths(t *testing.T, n *PhaseGroup, initLeaf, place *os.File, owner, stranger int) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := n.tree.Phase(filepath.Dir(n.path)+"/8", stranger)
+	other := n.tree.PhaseGroup(filepath.Dir(n.path)+"/8", stranger)
 	elsewhere, err := other.OpenInitLeaf()
 	if err != nil {
 		t.Fatal(err)

@@ -4,8 +4,8 @@ package cgroup
 
 import "bytes"
 
-// InForce reads the limits back from the kernel; zero is no limit. swap says whether memory that is swapped out counts, too: it is false where
-// the kernel does not limit swap.
+// InForce reads the limits back from the kernel; zero is no limit. swap says whether memory that is swapped out counts, too: it is false
+// where the kernel does not limit swap.
 func (g *Group) InForce() (l Limits, swap bool, err error) {
 	if g.err != nil {
 		return l, false, g.err

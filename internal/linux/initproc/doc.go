@@ -6,8 +6,8 @@
 // or, where that is not at hand, in any program that links package spawn.
 //
 // Lifecycle. Prove the namespaces are fresh, build the root, answer ready; fork a program for
-// every exec, or adopt the one that a zygote has forked into the sandbox; reap whatever dies; when the last program asked for has ended, or the supervisor's
-// end of the socket closes for whatever reason, exit. The exit of a pid namespace's first process
+// every exec, or adopt the one that a zygote has forked into the sandbox; reap whatever dies; when the last program asked for has ended, or
+// the supervisor's end of the socket closes for whatever reason, exit. The exit of a pid namespace's first process
 // makes the kernel kill all the others, so there is nothing else to clean up.
 //
 // Concurrency. The main goroutine alone serves the socket, forks and reports; one more goroutine

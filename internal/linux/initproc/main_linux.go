@@ -126,7 +126,7 @@ func (s *server) report(id uint64, err error) int {
 func (s *server) serve() error {
 	var err error
 	if s.relay {
-		err = s.come()
+		err = s.becomeRelay()
 	} else {
 		err = isSupervised(s.socket.fd)
 	}
@@ -259,8 +259,8 @@ type end struct {
 	at     uint64
 }
 
-// ended reports the end of a program that was asked for, and ends the sandbox with the last; if that was on a terminal relay, the supervisor does: whoever
-// put it there must go first, or would say on the terminal that we have gone. With mu held.
+// ended reports the end of a program that was asked for, and ends the sandbox with the last; if that was on a terminal relay, the
+// supervisor does: whoever put it there must go first, or would say on the terminal that we have gone. With mu held.
 func (s *server) ended(pid int, e end) {
 	id := s.running[pid]
 	delete(s.running, pid)

@@ -83,8 +83,8 @@ func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []i
 	return append([]int{scratchMount}, places...), err
 }
 
-// inspectContainer makes sure that this process is in a container that a runtime has made, and looks at it. The program will have the id that this
-// process has, so no process inside may look into it, and it catches no signals: those of a pid namespace's own do not reach
+// inspectContainer makes sure that this process is in a container that a runtime has made, and looks at it. The program will have the id
+// that this process has, so no process inside may look into it, and it catches no signals: those of a pid namespace's own do not reach
 // its first process then.
 func inspectContainer(found *initproto.Posture) error {
 	if pid := unix.Getpid(); pid != 1 {

@@ -20,9 +20,9 @@ const RelayVariable = "SANDBOX_INIT_CONSOLE"
 // relayTimeout is how long, in milliseconds, a terminal relay and its init wait for each other. The supervisor waits longer.
 const relayTimeout = 20_000
 
-// come makes a terminal relay of this process: it finds its init. The program will be in this session and in this process group, which have the
-// terminal; what is typed there to interrupt the program must not end this process.
-func (s *server) come() error {
+// becomeRelay makes a terminal relay of this process: it finds its init. The program will be in this session and in this process group, which have
+// the terminal; what is typed there to interrupt the program must not end this process.
+func (s *server) becomeRelay() error {
 	ignoreAll()
 	if err := hide(); err != nil {
 		return err
@@ -72,7 +72,7 @@ func ignoreAll() {
 
 // runOnRelay has a terminal relay run a program, and returns what exec does.
 func (s *server) runOnRelay(m *initproto.Exec, began *unix.Timespec) (int, error) {
-	fd, err := await(m.Relay)
+	fd, err := acceptRelay(m.Relay)
 	if err != nil {
 		return 0, failed(initproto.StageTerminal, "wait for the terminal relay", err)
 	}
@@ -103,8 +103,8 @@ func (s *server) runOnRelay(m *initproto.Exec, began *unix.Timespec) (int, error
 	return 0, err
 }
 
-// await returns who comes to a socket of that name first.
-func await(name string) (int, error) {
+// acceptRelay returns who comes to a socket of that name first.
+func acceptRelay(name string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
@@ -137,8 +137,8 @@ func readable(fd int) error {
 	}
 }
 
-// follow waits for the end of a program on a terminal relay. A terminal relay can be killed, by its neighbours or by its own program: then the program comes
-// to us, and the reaper hears of its end, unless it is over already.
+// follow waits for the end of a program on a terminal relay. A terminal relay can be killed, by its neighbours or by its own program: then
+// the program comes to us, and the reaper hears of its end, unless it is over already.
 func (s *server) follow(pid int, there *socket) {
 	m, _, err := there.receive()
 	s.mu.Lock()

@@ -10,8 +10,8 @@ import (
 
 var hidepid = map[bool]string{true: "off", false: "invisible"}[weaken.On("no-hidepid")]
 
-// weakenStarted lets others look into the init. It is hidden anew by each program that it has forked, which shares its memory when it changes
-// its ids.
+// weakenStarted lets others look into the init. It is hidden anew by each program that it has forked, which shares its memory when it
+// changes its ids.
 func weakenStarted() {
 	if weaken.On("init-dumpable") {
 		_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)

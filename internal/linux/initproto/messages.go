@@ -80,7 +80,8 @@ type Setup struct {
 	KeepGroups bool
 	// Settings are parameters of its own namespaces that the init sets, below /proc/sys.
 	Settings []Setting
-	// Census asks for descriptors of the sandbox's /proc and /dev/shm, and for a socket that tells about its sockets, for a supervisor that has to count by looking.
+	// Census asks for descriptors of the sandbox's /proc and /dev/shm, and for a socket that tells about its sockets, for a supervisor that
+	// has to count by looking.
 	Census bool
 
 	Hostname string
@@ -145,12 +146,13 @@ type Exec struct {
 	Probe bool
 	// Held: with Probe, there is no program either if the filter has no listener.
 	Held bool
-	// Forbidden is a path, or "". With Probe, the process tries to make a device there that every user may make, which nothing but Landlock refuses.
+	// Forbidden is a path, or "". With Probe, the process tries to make a device there that every user may make, which nothing but Landlock
+	// refuses.
 	Forbidden string
 }
 
-// Ruleset is what Landlock enforces; without rules there is none. FS and Net are the rights that the kernel handles, and Scoped what a program
-// may do only with programs of the same ruleset; each is 0 where the kernel can not.
+// Ruleset is what Landlock enforces; without rules there is none. FS and Net are the rights that the kernel handles, and Scoped what a
+// program may do only with programs of the same ruleset; each is 0 where the kernel can not.
 type Ruleset struct {
 	Rules           []Rule
 	FS, Net, Scoped uint64

@@ -145,8 +145,8 @@ func Register(dir string, record []byte) (*Entry, error) {
 	return &Entry{held: held{dir: at, file: file, path: dir, name: name(slot)}, slot: slot}, nil
 }
 
-// Adopt takes the slot of a supervisor that is registered no longer, and of which something was found: as an orphan whose record is empty. It
-// is nil where somebody has the slot, living or not, and where the name is none of ours.
+// Adopt takes the slot of a supervisor that is registered no longer, and of which something was found: as an orphan whose record is empty.
+// It is nil where somebody has the slot, living or not, and where the name is none of ours.
 func Adopt(dir, file string) (*Orphan, error) {
 	slot, ok := slotOf(file)
 	if !ok {

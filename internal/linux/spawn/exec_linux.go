@@ -113,8 +113,8 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner 
 	return running{}, initproto.ErrMalformed
 }
 
-// answerProbe has a process that waits at a listener looked at, and lets it go on or has it end. A process that is gone was not looked at, which
-// is no error: the init says what became of it.
+// answerProbe has a process that waits at a listener looked at, and lets it go on or has it end. A process that is gone was not looked at,
+// which is no error: the init says what became of it.
 func answerProbe(listener *os.File, examiner Examiner) (examined bool, refusal error) {
 	for {
 		probe, err := seccomp.AwaitProbe(listener)

@@ -44,8 +44,8 @@ type Examiner interface {
 
 // Run executes a program. m names everything but the descriptors, which Run makes: pipes unless a
 // terminal is asked for, and the given cgroups to join or, where the kernel lets it, the one to be born in (nil is none).
-// With an examiner, the program is not executed before its process was looked at, if the kernel has a listener for its filter: see Examined.
-// The caller closes the Program.
+// With an examiner, the program is not executed before its process was looked at, if the kernel has a listener for its filter: see
+// Examined. The caller closes the Program.
 func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, intoCgroup *os.File, examiner Examiner) (*Program, error) {
 	p := &Program{init: i, id: m.ID}
 	var fds []int

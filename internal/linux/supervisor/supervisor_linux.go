@@ -108,8 +108,8 @@ func (s *Supervisor) NewGroup() *cgroup.Group {
 }
 
 // NewPhaseCgroup names a phase cgroup that no other sandbox has, for an init with the id owner and its programs; nothing is made yet.
-func (s *Supervisor) NewPhaseCgroup(owner int) *cgroup.Phase {
-	return s.Cgroups.Phase(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)), owner)
+func (s *Supervisor) NewPhaseCgroup(owner int) *cgroup.PhaseGroup {
+	return s.Cgroups.PhaseGroup(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)), owner)
 }
 
 // IDs takes a pair of host ids that no other living sandbox has: for the root and the user of its
@@ -165,8 +165,8 @@ func (s *Supervisor) NewDir() (string, error) {
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// makeHeld makes a directory and holds it. What is there already is of one who had the name before, and goes; it stays if it is somebody else's, in a
-// directory everybody may write to.
+// makeHeld makes a directory and holds it. What is there already is of one who had the name before, and goes; it stays if it is somebody
+// else's, in a directory everybody may write to.
 func makeHeld(name string) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), orphanTimeout)
 	defer cancel()
@@ -197,7 +197,8 @@ func makeHeld(name string) (*os.File, error) {
 }
 
 // hold takes a directory of ours that nobody else holds. A supervisor holds its own until it ends, so that whoever would remove it need not
-// know where it is registered: another environment of the same user has another runtime directory. ENOENT is of one that is gone, or another by now.
+// know where it is registered: another environment of the same user has another runtime directory. ENOENT is of one that is gone, or
+// another by now.
 func hold(name string) (*os.File, error) {
 	dir, err := os.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -277,9 +278,9 @@ func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
 	return found, err
 }
 
-// forgotten are the names that no supervisor has and that have a directory all the same. A program that a supervisor had started, and that was
-// still at work when everything was collected, may have made it again: runc makes its root, with all above it. Or the supervisor was registered where
-// nothing is any more, as of a user who has logged out.
+// forgotten are the names that no supervisor has and that have a directory all the same. A program that a supervisor had started, and that
+// was still at work when everything was collected, may have made it again: runc makes its root, with all above it. Or the supervisor was
+// registered where nothing is any more, as of a user who has logged out.
 func forgotten() (names []string) {
 	at, err := os.Open(dirsAt)
 	if err != nil {

@@ -26,7 +26,7 @@ const cleanupTimeout = 5 * time.Second
 // when started closes.
 type spareInit struct {
 	id      *rootless.Identity
-	cgroup  *cgroup.Phase
+	cgroup  *cgroup.PhaseGroup
 	started chan struct{}
 	init    *spawn.Init
 	err     error
@@ -132,7 +132,7 @@ func (n *initStarter) discard(s *spareInit) {
 }
 
 // startInit clones an init into fresh namespaces, and into its leaf of the phase cgroup.
-func startInit(id *rootless.Identity, phase *cgroup.Phase) (*spawn.Init, error) {
+func startInit(id *rootless.Identity, phase *cgroup.PhaseGroup) (*spawn.Init, error) {
 	leaf, err := phase.OpenInitLeaf()
 	if err != nil {
 		return nil, failure("make cgroup of init", "cgroup", err)

@@ -204,7 +204,8 @@ func suits(spec *sandbox.Spec, p *sandbox.Process) error {
 
 // serves says whether this zygote can serve a process of a sandbox.
 func (z *zygote) serves(i *instance, p *sandbox.Process) error {
-	if i.b != z.b || i.Spec.WritableRoot || !reflect.DeepEqual(i.Spec.Root, z.spec.Root) || i.Spec.User != z.spec.User || i.Spec.Hostname != z.spec.Hostname {
+	if i.b != z.b || i.Spec.WritableRoot || !reflect.DeepEqual(i.Spec.Root, z.spec.Root) || i.Spec.User != z.spec.User ||
+		i.Spec.Hostname != z.spec.Hostname {
 		return unsuited("the zygote was made for sandboxes of another kind")
 	}
 	if err := suits(i.Spec, p); err != nil {
@@ -274,8 +275,8 @@ func (z *zygote) Fork(ctx context.Context, in sandbox.Instance, p *sandbox.Proce
 // forkTimeout bounds what a fork may take: it needs milliseconds.
 const forkTimeout = 5 * time.Second
 
-// make has the process forked. A zygote that does not answer would have everybody wait that long who comes after: it ends, so that its owner
-// makes another (W5).
+// make has the process forked. A zygote that does not answer would have everybody wait that long who comes after: it ends, so that its
+// owner makes another (W5).
 func (f *fork) make(ctx context.Context, p *sandbox.Process) (err error) {
 	i, ph := f.i, f.ph
 	f.foreign, err = box.Answered(ctx, i.Host.Timeout, func(ctx context.Context) (*spawn.Foreign, error) {

@@ -22,7 +22,10 @@ func Export(dir string, args []string) error {
 		return err
 	}
 	const owner = supervisor.FirstID + 1
-	b := &bundlePlan{kind: byName("runc"), spec: spec, init: rootInit(spec.User, supervisor.FirstID, owner), dir: dir, scratch: dir, masks: rootfs.FindMasks(), filter: filter}
+	b := &bundlePlan{
+		kind: byName("runc"), spec: spec, init: rootInit(spec.User, supervisor.FirstID, owner), dir: dir, scratch: dir,
+		masks: rootfs.FindMasks(), filter: filter,
+	}
 	parts := map[string]string{}
 	for _, p := range files.Parts {
 		at := filepath.Join(dir, p.Name)

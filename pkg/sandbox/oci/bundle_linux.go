@@ -159,15 +159,15 @@ func (b *bundle) mountVolumes(volumes []int) error {
 	return nil
 }
 
-// namesOfIDs are files of the root that a runtime reads to the end, even of a user who is given by number, in its own init: before there is a
-// limit around that. One that never ends would take the host's memory, and a FIFO would block it.
+// namesOfIDs are files of the root that a runtime reads to the end, even of a user who is given by number, in its own init: before there is
+// a limit around that. One that never ends would take the host's memory, and a FIFO would block it.
 var namesOfIDs = []string{"/etc/passwd", "/etc/group"}
 
 // maxNames is more than any of them has.
 const maxNames = 16 << 20
 
-// plainFile refuses what is at a path of a root, or what a link there leads to, if it is there and not a plain file of reasonable size. Of a
-// link that leads nowhere as yet nobody knows what will be there in the container: /proc, and /dev/pts.
+// plainFile refuses what is at a path of a root, or what a link there leads to, if it is there and not a plain file of reasonable size. Of
+// a link that leads nowhere as yet nobody knows what will be there in the container: /proc, and /dev/pts.
 func plainFile(root, p string) error {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

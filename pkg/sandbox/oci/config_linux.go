@@ -155,8 +155,8 @@ func rootInit(u sandbox.User, root, user int) initUser {
 	}
 }
 
-// ordinaryInit is the init of a container that an ordinary user has made, in a runtime helper that has these maps: root of the container, because the
-// cgroups are that user's, with what it takes to make a program of itself that is neither.
+// ordinaryInit is the init of a container that an ordinary user has made, in a runtime helper that has these maps: root of the container,
+// because the cgroups are that user's, with what it takes to make a program of itself that is neither.
 //
 // Where there is a kernel in between, that one is the container's root, and the init is who it is with root.
 func ordinaryInit(self rootless.Self, id *rootless.Identity, u sandbox.User, kernel bool) (in initUser, helper spawn.Options) {
@@ -194,8 +194,8 @@ func ordinaryInit(self rootless.Self, id *rootless.Identity, u sandbox.User, ker
 // nobody is whom gVisor's kernel runs as, wherever it finds itself root.
 const nobody = 65534
 
-// splitMap splits a map of two ids, one of them our own, in two: the container's, and that of the runtime helper that it is in, where we are
-// root. The other is of a range, and so is a nobody of the helper's own: counted from the other end.
+// splitMap splits a map of two ids, one of them our own, in two: the container's, and that of the runtime helper that it is in, where we
+// are root. The other is of a range, and so is a nobody of the helper's own: counted from the other end.
 func splitMap(maps []syscall.SysProcIDMap, own int, all subid.Range) (inner []idMapping, outer []syscall.SysProcIDMap) {
 	outer = []syscall.SysProcIDMap{{ContainerID: 0, HostID: own, Size: 1}}
 	for _, m := range maps {
@@ -360,8 +360,8 @@ var rlimitNames = map[uint32]string{
 	unix.RLIMIT_SIGPENDING: "RLIMIT_SIGPENDING", unix.RLIMIT_NICE: "RLIMIT_NICE", unix.RLIMIT_RTPRIO: "RLIMIT_RTPRIO", unix.RLIMIT_STACK: "RLIMIT_STACK",
 }
 
-// initRlimits are those of the init. Programs lower them further, each to its own; so the number of files is not limited here beyond what we
-// have ourselves.
+// initRlimits are those of the init. Programs lower them further, each to its own; so the number of files is not limited here beyond what
+// we have ourselves.
 func initRlimits(l sandbox.Limits) (list []rlimit) {
 	all := box.Rlimits(l, 0)
 	for i := range all {

@@ -56,7 +56,8 @@ type container struct {
 // its bundle as we take to make one. waitForRuntime returns what came of it.
 func (i *instance) newContainer() *container {
 	r := i.b.runtime
-	c := &container{Phase: box.NewPhase(i.Instance), i: i, ns: i.ns, kind: r.kind, runtime: r.path, dir: i.ns.path("b"), begun: make(chan error, 1)}
+	c := &container{Phase: box.NewPhase(i.Instance), i: i, ns: i.ns, kind: r.kind, runtime: r.path, dir: i.ns.path("b")}
+	c.begun = make(chan error, 1)
 	c.removeBundle = sync.OnceValue(c.undoBundle)
 	c.Container, c.Cgroup = c, i.Supervisor.NewPhaseCgroup(i.ID.Init)
 	c.NetworkFixed, c.InitInGroup = r.kernel, r.whole
@@ -172,7 +173,7 @@ func (c *container) plan() *bundlePlan {
 
 // initGroup is the path of the init's own group on a machine with v2 cgroups.
 func (c *container) initGroup() (string, error) {
-	dir, err := c.Cgroup.InitDir()
+	dir, err := c.Cgroup.MakeInitLeaf()
 	if err != nil {
 		return "", err
 	}
@@ -240,8 +241,8 @@ func (c *container) killInit() {
 // KillRuntime ends the runtime.
 func (c *container) KillRuntime() { _ = unix.PidfdSendSignal(c.pidfd, unix.SIGKILL, nil, 0) }
 
-// makeNamespaces makes the namespaces that the container is to join: a network without anything in it, not even a loopback that is up, and a
-// view of cgroups whose root is the program's own group, for which a thread visits that group. On v2 no thread can: there the
+// makeNamespaces makes the namespaces that the container is to join: a network without anything in it, not even a loopback that is up, and
+// a view of cgroups whose root is the program's own group, for which a thread visits that group. On v2 no thread can: there the
 // runtime makes the latter itself.
 func (c *container) makeNamespaces(group *cgroup.Group, loopback, v2 bool) error {
 	visits := !v2 && !c.kind.whole
@@ -355,7 +356,8 @@ func (c *container) makeBundleDir() error {
 	return failure("make bundle", "rootfs", c.ns.bench.Do(func() error { return c.bundle.makeDir(c.kind.early) }))
 }
 
-// fillBundle fills the bundle, in root's runtime namespace: a root, the volumes, a config. root is used up, and stays the caller's to close.
+// fillBundle fills the bundle, in root's runtime namespace: a root, the volumes, a config. root is used up, and stays the caller's to
+// close.
 func (c *container) fillBundle(parts *bundleParts, root int, volumes []volume) error {
 	c.bundle.bundleParts = parts
 	return bundleFailure(c.ns.bench.Do(func() error { return c.bundle.fill(root, mounts(volumes)) }))

@@ -20,8 +20,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// instance is one sandbox: a scratch disk, and a container for each phase that is alive. It is its own box.Kind. Its spec has the init added
-// to the root.
+// instance is one sandbox: a scratch disk, and a container for each phase that is alive. It is its own box.Kind. Its spec has the init
+// added to the root.
 type instance struct {
 	*box.Instance
 	b          *Backend

@@ -350,7 +350,8 @@ func (c *container) openHelper(order *helperOrder, send []int) ([]int, error) {
 	return got, nil
 }
 
-// startHelper starts a runtime helper, in the group of its own that an init has, or in the one that limits the runtime and all that it runs.
+// startHelper starts a runtime helper, in the group of its own that an init has, or in the one that limits the runtime and all that it
+// runs.
 func (c *container) startHelper() (h *runtimeHelper, err error) {
 	o := c.i.helper
 	if !c.kind.whole {

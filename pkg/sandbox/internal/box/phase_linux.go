@@ -38,14 +38,14 @@ type Container interface {
 // to the end of Kind.SetUp.
 type Phase struct {
 	Instance  *Instance
-	Container Container     // nil where the init is our own child
-	Init      *spawn.Init   // nil before it is started
-	InitPID   int           // the init in our pid namespace, from the end of SetUp on
-	Cgroup    *cgroup.Phase // of the init and its programs; nil where programs have a group alone
-	Group     *cgroup.Group // the programs'; nil until it is made, and where nothing is limited by one
-	Join      []*os.File    // what a program writes to to enter the group, one per hierarchy
-	Born      *os.File      // what it is born in instead, where the kernel lets it; or nil
-	Poller    *LimitPoller  // keeps limits where no cgroup does, or nil
+	Container Container          // nil where the init is our own child
+	Init      *spawn.Init        // nil before it is started
+	InitPID   int                // the init in our pid namespace, from the end of SetUp on
+	Cgroup    *cgroup.PhaseGroup // of the init and its programs; nil where programs have a group alone
+	Group     *cgroup.Group      // the programs'; nil until it is made, and where nothing is limited by one
+	Join      []*os.File         // what a program writes to to enter the group, one per hierarchy
+	Born      *os.File           // what it is born in instead, where the kernel lets it; or nil
+	Poller    *LimitPoller       // keeps limits where no cgroup does, or nil
 	Network   sandbox.NetworkMode
 	Held      []*os.File // what a fork needs for as long as it lives
 	Before    Usage      // what the init's parents had used when the init was set up

@@ -1,6 +1,7 @@
 package box
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +25,8 @@ func (h *Host) ProbeDisk(iso *sandbox.Isolation) {
 func (h *Host) ProbeLandlock(iso *sandbox.Isolation) {
 	if abi := rootfs.LandlockABI(); abi < rootfs.MinLandlockABI {
 		iso.Lack(sandbox.ControlLandlock, sandbox.Absent,
-			fmt.Sprintf("this kernel has Landlock ABI %d; %d is needed", abi, rootfs.MinLandlockABI), "use Linux 5.19 or newer with landlock in lsm=")
+			fmt.Sprintf("this kernel has Landlock ABI %d; %d is needed", abi, rootfs.MinLandlockABI),
+			"use Linux 5.19 or newer with landlock in lsm=")
 	} else {
 		iso.Enforce(sandbox.ControlLandlock)
 	}
@@ -33,11 +35,11 @@ func (h *Host) ProbeLandlock(iso *sandbox.Isolation) {
 // ProbeMounts tries the mount calls that a root is made with; both are "" where the kernel has them.
 func (h *Host) ProbeMounts() (reason, remedy string) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC)
-	switch {
-	case err == nil:
+	if err == nil {
 		_ = unix.Close(fd)
 		return "", ""
-	case err == unix.EMFILE:
+	}
+	if errors.Is(err, unix.EMFILE) {
 		return err.Error(), "raise the limit on open files of this process (ulimit -n)"
 	}
 	return "the kernel refuses the mount calls of Linux 5.12: " + err.Error(),

@@ -54,7 +54,8 @@ func (h *Host) MakeEarlyScratch(mounts rootless.MountHelper, owner int) {
 	}()
 }
 
-// takeEarlyScratch returns the early scratch if it is what is wanted, and nil otherwise. One that does not fit is dropped in the background.
+// takeEarlyScratch returns the early scratch if it is what is wanted, and nil otherwise. One that does not fit is dropped in the
+// background.
 func (h *Host) takeEarlyScratch(mode sandbox.ScratchMode, o scratch.Options, owner int) *earlyScratch {
 	h.mu.Lock()
 	e := h.early

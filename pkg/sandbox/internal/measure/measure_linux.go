@@ -18,9 +18,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
 
-// Forbidden is where a program's process tries to make a character device with the number 0, which every user may make where they may write (the
-// kernel calls it a whiteout). Only Landlock refuses it: /dev/shm is a tmpfs that every user may write to. The name is another each time: programs of the
-// same phase could take one that they know.
+// Forbidden is where a program's process tries to make a character device with the number 0, which every user may make where they may write
+// (the kernel calls it a whiteout). Only Landlock refuses it: /dev/shm is a tmpfs that every user may write to. The name is another each
+// time: programs of the same phase could take one that they know.
 func Forbidden() string { return "/dev/shm/.sandbox-run-probe-" + rand.Text() }
 
 // Program says what a program is to have.
@@ -73,8 +73,8 @@ func (p *Program) Prepare() {
 	p.prepared = true
 }
 
-// PrepareFork is Prepare for a fork that waits for its program: where it is, which it can not change any more, is read ahead as well. pid is
-// its number, or 0.
+// PrepareFork is Prepare for a fork that waits for its program: where it is, which it can not change any more, is read ahead as well. pid
+// is its number, or 0.
 func (p *Program) PrepareFork(pid int) {
 	p.Prepare()
 	if place, err := procstate.ReadPlace(pid); err == nil {

@@ -5,9 +5,9 @@ import "golang.org/x/sys/unix"
 // Masks are the parts of /proc that tell about the host, by how they are masked.
 type Masks struct{ Masked, Hidden, ReadOnly []string }
 
-// FindMasks leaves out what only root may read: a program whose ids are no user's outside can not read it, and every mask costs each sandbox
-// a mount; two whose harm is the greatest are masked all the same. It looks at a procfs like the one a sandbox will have, not at the one that
-// we were given, which may show less. What is not there may come, with a module; the init does without it.
+// FindMasks leaves out what only root may read: a program whose ids are no user's outside can not read it, and every mask costs each
+// sandbox a mount; two whose harm is the greatest are masked all the same. It looks at a procfs like the one a sandbox will have, not at
+// the one that we were given, which may show less. What is not there may come, with a module; the init does without it.
 func FindMasks() Masks {
 	proc, err := NewMount("proc", 0)
 	if err == nil {

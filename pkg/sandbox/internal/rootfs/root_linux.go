@@ -187,8 +187,8 @@ func (l *layout) read(p string) ([]byte, error) {
 }
 
 // plainTarget refuses a root in which a place we mount on is, or lies behind, anything but a
-// directory (F3). An image may have links where the scratch belongs, as some do: base has directories there, which lie above them, so that no link
-// is ever followed. In a directory of the user's own, what the link leads to would not be found.
+// directory (F3). An image may have links where the scratch belongs, as some do: base has directories there, which lie above them, so that
+// no link is ever followed. In a directory of the user's own, what the link leads to would not be found.
 func plainTarget(root int, of *sandbox.Root, target string) error {
 	fd, err := beneath(root, target)
 	if err == nil {

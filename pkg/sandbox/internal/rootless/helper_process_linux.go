@@ -17,8 +17,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// helperName is the argv[0] of an ordinary user's mount helper: a helper that is root of a user namespace of its own, and makes mounts there.
-// It is the supervisor's child, never sees a sandboxed program, and ends with its socket: with the supervisor, however that ends.
+// helperName is the argv[0] of an ordinary user's mount helper: a helper that is root of a user namespace of its own, and makes mounts
+// there. It is the supervisor's child, never sees a sandboxed program, and ends with its socket: with the supervisor, however that ends.
 const helperName = "sandbox-mount-helper"
 
 // order asks for one mount, or one file. What names which.
@@ -203,7 +203,7 @@ func init() {
 // serveMounts is the whole life of a mount helper. Run by hand it has no socket, and ends.
 func serveMounts(socket int, exit func(code int)) {
 	if kind, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
-		fmt.Fprintf(os.Stderr, "%s: descriptor %d is not a supervisor's socket; this program is started by sandbox-run only\n", helperName, socket)
+		fmt.Fprintf(os.Stderr, "%s: no supervisor at descriptor %d; this program is started by sandbox-run only\n", helperName, socket)
 		exit(126)
 	}
 	b, startErr := rootfs.NewMountHelper(rootfs.Options{Backend: helperName, Confined: true})

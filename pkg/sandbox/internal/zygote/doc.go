@@ -5,7 +5,8 @@
 //
 // Lifecycle. Start executes an interpreter on the read-only root that its sandboxes have, in a mount namespace of its own where the
 // driver's files lie besides, without network, with an id that nobody else has, with one capability (CAP_SYS_ADMIN, to join
-// namespaces) and under a filter that refuses what else that is good for. The driver loads what it can and says that it is ready. From then on it forks for every request:
+// namespaces) and under a filter that refuses what else that is good for. The driver loads what it can and says that it is ready. From then
+// on it forks for every request:
 //
 //	driver → ready
 //	host → fork [a socket, the sandbox's namespaces]      at the control socket, the driver's standard input
@@ -24,6 +25,6 @@
 // Concurrency. Any number of goroutines may call Fork; they are served one after the other. A Fork is one caller's.
 //
 // Limits. The interpreter is executed outside of any sandbox, so it must be the machine's own: its file, its libraries, what it
-// imports from and all directories on the way there are root's, and no other user's to write. A process without capabilities finds out before. When the supervisor dies, however it dies, the kernel kills the interpreter: it is
-// bound to a pipe that closes then.
+// imports from and all directories on the way there are root's, and no other user's to write. A process without capabilities finds out
+// before. When the supervisor dies, however it dies, the kernel kills the interpreter: it is bound to a pipe that closes then.
 package zygote

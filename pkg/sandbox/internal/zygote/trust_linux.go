@@ -32,8 +32,8 @@ const isolated = "-IS"
 // trustedImports has the interpreter name what it imports from, in a process without capabilities, and makes sure that all of it is
 // only root's to change. A directory is looked at with all that lies in it: what a module imports is known only when it has run.
 //
-// Code of another user would name what it likes. So nothing is executed before it was looked at: first the library beside the interpreter, then
-// what the interpreter names when it has loaded only that, and then what it names when it has started as a zygote does.
+// Code of another user would name what it likes. So nothing is executed before it was looked at: first the library beside the interpreter,
+// then what the interpreter names when it has loaded only that, and then what it names when it has started as a zygote does.
 func (o *Options) trustedImports(ctx context.Context) error {
 	t := tree{ctx: ctx, seen: map[[2]uint64]bool{}}
 	resolved, err := follow(o.Args[0])

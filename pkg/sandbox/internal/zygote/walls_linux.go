@@ -60,7 +60,8 @@ func fd(n int) list { return list{n} }
 // clone, whose every step is here or is the exec's own doing. The first ones can be made before anything is known of the program.
 func (p *Place) walls() (all list) {
 	add := func(stage initproto.Stage, number int, args ...any) { all = append(all, call(stage, number, args...)) }
-	// Whoever is born by the init is root there. The zygote's ids are somebody else's when it is gone, and the process may wait longer than that.
+	// Whoever is born by the init is root there. The zygote's ids are somebody else's when it is gone, and the process may wait longer than
+	// that.
 	add(initproto.StageIdentity, unix.SYS_SETRESGID, 0, 0, 0)
 	add(initproto.StageIdentity, unix.SYS_SETRESUID, 0, 0, 0)
 	for n := range p.Cgroups {
@@ -131,9 +132,10 @@ func (r *Request) filters() list {
 	return append(all, list{unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, plain, 0})
 }
 
-// probes are calls that show that the walls are there: list{attempt, probe, go, refused}. The attempt, which may be empty, is made before the filter;
-// its errno is the last argument of the probe, which is made after the filter and returns go if there is a listener. Without one, refused is called instead
-// and fails with EPERM: the filter of the zygote, which a fork keeps, answers ENOSYS, and the kernel EBADF. If refused is empty, there must be a listener.
+// probes are calls that show that the walls are there: list{attempt, probe, go, refused}. The attempt, which may be empty, is made before
+// the filter; its errno is the last argument of the probe, which is made after the filter and returns go if there is a listener. Without
+// one, refused is called instead and fails with EPERM: the filter of the zygote, which a fork keeps, answers ENOSYS, and the kernel EBADF.
+// If refused is empty, there must be a listener.
 func (r *Request) probes() list {
 	if !r.Probe {
 		return list{}
