@@ -137,12 +137,13 @@ func TestKillWithoutFirstThread(t *testing.T) {
 		tree.canKill = core && tree.v2() != nil
 		g := realGroup(t, tree, Limits{})
 		p := start(t, g, "headless")
-		for deadline := time.Now().Add(30 * time.Second); !strings.HasSuffix(describe(p.cmd.Process.Pid), "Z"); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); !strings.HasSuffix(describeProcess(p.cmd.Process.Pid),
+			"Z"); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal(describe(p.cmd.Process.Pid))
+				t.Fatal(describeProcess(p.cmd.Process.Pid))
 			}
 		}
-		if pids, err := g.Procs(); err != nil || len(pids) != 1 { // control: it lives on
+		if pids, err := g.Procs(); err != nil || len(pids) != 1 { // control: it still runs
 			t.Fatalf("%v (%v)", pids, err)
 		}
 		if err := g.Kill(); err != nil {

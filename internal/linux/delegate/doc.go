@@ -11,7 +11,7 @@
 // delegated yet; the rest is cgroup's (settling in a leaf of the scope, making groups beside it). A library does not: the
 // calling process is moved to another cgroup. Nothing of ours is imported.
 //
-//	cgroup.Open(cgroup.Options{Settle: true, Ask: func() error { return delegate.Obtain(ctx) }})
+//	cgroup.Open(cgroup.Options{MoveToLeaf: true, Ask: func() error { return delegate.Obtain(ctx) }})
 //
 // Lifecycle.
 //

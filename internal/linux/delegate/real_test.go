@@ -75,10 +75,10 @@ func probe(args []string) int {
 		took := time.Since(began).Round(time.Millisecond)
 		fmt.Printf("obtained: %v, in %v\n", err, took)
 		if err == nil {
-			run(args[1:], cgroup.Options{Settle: true})
+			run(args[1:], cgroup.Options{MoveToLeaf: true})
 		}
 	case "open": // as a command does
-		run(args[1:], cgroup.Options{Settle: true, Ask: func() error {
+		run(args[1:], cgroup.Options{MoveToLeaf: true, Ask: func() error {
 			err := Obtain(context.Background())
 			fmt.Println("asked:", err)
 			return err

@@ -108,8 +108,8 @@ func (s *Supervisor) NewGroup() *cgroup.Group {
 }
 
 // NewNest names a place nobody else has for an init that is owner and its programs; nothing is made yet.
-func (s *Supervisor) NewNest(owner int) *cgroup.Nest {
-	return s.Cgroups.Nest(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)), owner)
+func (s *Supervisor) NewNest(owner int) *cgroup.PhaseGroup {
+	return s.Cgroups.PhaseGroup(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)), owner)
 }
 
 // IDs takes a pair of host ids that no other living sandbox has: for the root and the user of its

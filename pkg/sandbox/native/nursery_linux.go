@@ -16,7 +16,7 @@ import (
 // ids are taken at once; the rest is there when born closes.
 type newborn struct {
 	id   *rootless.Identity
-	nest *cgroup.Nest
+	nest *cgroup.PhaseGroup
 	born chan struct{}
 	init *spawn.Init
 	err  error
@@ -124,8 +124,8 @@ func (n *nursery) discard(b *newborn) {
 }
 
 // start clones an init into fresh namespaces, and into its nest.
-func start(id *rootless.Identity, nest *cgroup.Nest) (*spawn.Init, error) {
-	cradle, err := nest.Cradle()
+func start(id *rootless.Identity, nest *cgroup.PhaseGroup) (*spawn.Init, error) {
+	cradle, err := nest.OpenInitLeaf()
 	if err != nil {
 		return nil, failure("make cgroup of init", "cgroup", err)
 	}

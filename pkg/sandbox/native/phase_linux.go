@@ -25,11 +25,11 @@ type phase struct {
 	i       *instance
 	name    string
 	init    *spawn.Init
-	nest    *cgroup.Nest  // of the init and its programs
-	group   *cgroup.Group // nil until set up has got that far
-	join    []*os.File    // what a program writes to to enter the group, one per hierarchy
-	born    *os.File      // what it is born in instead, where the kernel lets it; or nil
-	root    int           // a copy of the root made ahead, or -1
+	nest    *cgroup.PhaseGroup // of the init and its programs
+	group   *cgroup.Group      // nil until set up has got that far
+	join    []*os.File         // what a program writes to to enter the group, one per hierarchy
+	born    *os.File           // what it is born in instead, where the kernel lets it; or nil
+	root    int                // a copy of the root made ahead, or -1
 	limits  sandbox.Limits
 	watch   *watch.Watch          // counts where no cgroup does, or nil
 	ready   bool                  // Setup was called
@@ -78,7 +78,7 @@ func (p *phase) makeGroup() (err error) {
 		return failure("make cgroup", "cgroup", err)
 	}
 	p.group = group
-	p.born = p.nest.Birthplace()
+	p.born = p.nest.OpenProgramLeaf()
 	p.join, err = group.JoinFiles()
 	return failure("open cgroup", "cgroup", err)
 }

@@ -218,7 +218,7 @@ func TestForkWaits(t *testing.T) {
 		})
 		// Its number is known, so that its place can be read before it is started.
 		place, err := procstate.ReadPlace(f.(*fork).process.PID)
-		if err != nil || place.Hidden != nil || !f.(*fork).ph.group.Holds(place.Cgroups) {
+		if err != nil || place.Hidden != nil || !f.(*fork).ph.group.ContainsProcess(place.Cgroups) {
 			t.Fatalf("process %d: %+v, %v", f.(*fork).process.PID, place, err)
 		}
 		where, err = os.Readlink("/proc/" + strconv.Itoa(f.(*fork).ph.init.PID()) + "/ns/pid")

@@ -84,7 +84,7 @@ func (c *container) house(group *cgroup.Group, loopback, v2 bool) error {
 	}
 	return failure("make namespaces", "namespaces", onThread(func() error {
 		if visits {
-			return group.Visit(apart)
+			return group.RunInside(apart)
 		}
 		return apart()
 	}))
@@ -292,12 +292,12 @@ func (c *container) launch(control int, group *cgroup.Group) error {
 func (c *container) enter(attr *syscall.SysProcAttr, group *cgroup.Group, execute func() error) error {
 	run := c.work.bench.Do
 	if group != nil {
-		if born := group.Birthplace(); born != nil {
+		if born := group.OpenForClone(); born != nil {
 			defer born.Close()
 			attr.UseCgroupFD, attr.CgroupFD = true, int(born.Fd())
 		} else { // a thread that visits a group may not get back from there
 			plain := execute
-			execute = func() error { return group.Visit(plain) }
+			execute = func() error { return group.RunInside(plain) }
 			run = c.work.inside
 		}
 	}

@@ -403,12 +403,12 @@ func (p *phase) open(order *lodging, send []int) ([]int, error) {
 func (p *phase) startLodge() (l *lodge, err error) {
 	o := p.i.lodging
 	if !p.c.kind.whole {
-		if o.Cgroup, err = p.nest.Cradle(); err != nil {
+		if o.Cgroup, err = p.nest.OpenInitLeaf(); err != nil {
 			return nil, failure("make cgroup of init", "cgroup", err)
 		}
-	} else if o.Cgroup = p.group.Birthplace(); o.Cgroup == nil {
+	} else if o.Cgroup = p.group.OpenForClone(); o.Cgroup == nil {
 		err = onThread(func() error {
-			return p.group.Visit(func() (err error) { l, err = newLodge(o); return err })
+			return p.group.RunInside(func() (err error) { l, err = newLodge(o); return err })
 		})
 		return l, err
 	}

@@ -27,7 +27,7 @@ type phase struct {
 	c       *container
 	init    *spawn.Init // nil until the runtime was started
 	begun   chan error  // what came of begin, once
-	nest    *cgroup.Nest
+	nest    *cgroup.PhaseGroup
 	group   *cgroup.Group // nil until it was made, and where nothing is limited by one
 	watch   *watch.Watch  // counts where no cgroup does, or nil
 	before  usage         // what went on before the first program
@@ -190,7 +190,7 @@ func (p *phase) blueprint() *blueprint {
 
 // unified is the path of the init's own group on a machine with v2 cgroups.
 func (p *phase) unified() (string, error) {
-	dir, err := p.nest.InitDir()
+	dir, err := p.nest.MakeInitLeaf()
 	if err != nil {
 		return "", err
 	}

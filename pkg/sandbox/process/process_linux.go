@@ -219,7 +219,7 @@ func (i *instance) enter(ctx context.Context, name string, l sandbox.Limits) (*p
 			return nil, failure("make cgroup", "cgroup", err)
 		}
 		p.group = group
-		p.born = group.Birthplace()
+		p.born = group.OpenForClone()
 		var err error
 		if p.join, err = group.JoinFiles(); err != nil {
 			_, cleanErr := p.Finish(ctx)
