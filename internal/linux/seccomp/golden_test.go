@@ -23,7 +23,8 @@ const (
 	goldenRefusedAMD64 = goldenRefused + `
 		iopl ioperm modify_ldt uselib ustat sysfs _sysctl create_module get_kernel_syms query_module
 		getpmsg putpmsg afs_syscall tuxcall security vserver`
-	goldenAbsent      = `clone3 seccomp io_setup io_submit io_getevents io_pgetevents io_cancel io_destroy file_getattr file_setattr listns rseq_slice_yield`
+	goldenAbsent = `clone3 seccomp io_setup io_submit io_getevents io_pgetevents io_cancel io_destroy
+		file_getattr file_setattr listns rseq_slice_yield`
 	goldenAbsentAMD64 = goldenAbsent + ` uprobe`
 	goldenPartly      = `clone socket socketpair personality ioctl prctl setsockopt fcntl prlimit64 sendto sendmsg sendmmsg`
 	goldenSetID       = `fchmod fchmodat fchmodat2 mknodat mkdirat openat`

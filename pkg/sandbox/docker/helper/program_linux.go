@@ -34,7 +34,7 @@ type program struct {
 	*spawn.Program
 	phase *phase
 
-	watch   *seccomp.Watch
+	watch   *seccomp.RefusalCounter
 	told    chan struct{} // closed when all kinds of refusals were told of
 	unknown string
 	seen    wire.Started
@@ -156,7 +156,7 @@ func (p *program) listen(policy seccomp.Policy) {
 	if err == nil {
 		err = errors.New("the kernel gave no listener to their filter")
 		if l := p.TakeListener(); l != nil {
-			p.watch, err = seccomp.NewWatch(l, policy)
+			p.watch, err = seccomp.NewRefusalCounter(l, policy)
 		}
 	}
 	if err != nil {

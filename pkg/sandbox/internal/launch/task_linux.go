@@ -46,7 +46,7 @@ type Phase interface {
 type Task struct {
 	program *spawn.Program
 	phase   Phase
-	watch   *seccomp.Watch // of refused calls; nil when nobody counts
+	watch   *seccomp.RefusalCounter // of refused calls; nil when nobody counts
 	unknown string         // why not, if somebody should
 	iso     *sandbox.Isolation
 
@@ -75,7 +75,7 @@ func (t *Task) Watch(p seccomp.Policy) {
 	if err == nil {
 		err = errors.New("the kernel gave no listener to their filter")
 		if l := t.program.TakeListener(); l != nil {
-			t.watch, err = seccomp.NewWatch(l, p)
+			t.watch, err = seccomp.NewRefusalCounter(l, p)
 		}
 	}
 	if err != nil {
