@@ -46,7 +46,7 @@ func TestReadGone(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := Read(cmd.Process.Pid, nil); err == nil || !strings.Contains(err.Error(), "look at process") {
+	if s, err := Read(cmd.Process.Pid, nil); err == nil || !strings.Contains(err.Error(), "read process") {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
