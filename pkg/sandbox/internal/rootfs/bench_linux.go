@@ -184,7 +184,7 @@ func (b *Bench) Volume(v sandbox.Volume, owner, maker int) (*os.File, bool, erro
 // Opener opens the files of a scratch by its own descriptor, which serves as long as the scratch does, whoever has its mount, and
 // after the last of them.
 func (b *Bench) Opener(s *scratch.Scratch, owner int) files.Opener {
-	return files.Held{Use: s.Use, Owner: owner}
+	return files.SharedDir{Use: s.Use, Owner: owner}
 }
 
 // Do runs f on the bench's thread, in its mount namespace.

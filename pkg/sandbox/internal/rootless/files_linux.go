@@ -49,8 +49,8 @@ func (d delivery) Remove(p string) error {
 	return err
 }
 
-// Settle: the steward closes what it has opened when it has handed that over, and before it takes the next order.
-func (d delivery) Settle() error {
+// WaitClosed: the steward closes what it has opened when it has handed that over, and before it takes the next order.
+func (d delivery) WaitClosed() error {
 	_, _, err := d.steward.ask(order{What: orderSettle}, nil, 0)
 	clone.Settle()
 	return err
