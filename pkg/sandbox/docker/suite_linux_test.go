@@ -13,13 +13,15 @@ import (
 //   - roots: images are the only ones; and the host's own root
 //   - phases: they share the container's pid namespace and cgroup
 //   - disk apart: the scratch is memory
-//   - bare, anybody: an engine shows /sys and mounts in its own way, and acts as nobody but the user's owner
+//   - bare, other owners: an engine shows /sys and mounts in its own way, and acts as no other user than the volume's owner
 func claims(e *engine) conformance.Claims {
 	c := conformance.Claims{
 		Tier: sandbox.TierContainer, Slack: 2 * time.Second,
 		Has: []conformance.Claim{
-			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Volumes, conformance.Writable, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY,
-			conformance.Memory, conformance.Processes, conformance.Disk, conformance.OpenFiles, conformance.CPUTime, conformance.Files, conformance.Metrics,
+			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Volumes, conformance.Writable, conformance.Nobody,
+			conformance.Network, conformance.PTY, conformance.DevTTY,
+			conformance.Memory, conformance.Processes, conformance.Disk, conformance.OpenFiles, conformance.CPUTime, conformance.Files,
+			conformance.Metrics,
 		},
 	}
 	if e.name == "docker" { // Podman's tmpfs knows no number of inodes
