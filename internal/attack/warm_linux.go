@@ -39,7 +39,7 @@ func warmStarts(t *trial) {
 	if forks {
 		below = lentForker{lent{t.o.Backend}, forker}
 	}
-	p := pool.New(below, pool.Options{Members: 2, PerShape: 2})
+	p := pool.New(below, pool.Options{Sandboxes: 2, PerShape: 2})
 	m := sandbox.NewManager(p, sandbox.Options{})
 	t.later(func() {
 		if err := p.Close(); err != nil {
