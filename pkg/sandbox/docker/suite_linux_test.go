@@ -14,11 +14,11 @@ import (
 //   - phases: they share the container's pid namespace and cgroup
 //   - disk apart: the scratch is memory
 //   - bare, other owners: an engine shows /sys and mounts in its own way, and acts as no other user than the volume's owner
-func claims(e *engine) conformance.Claims {
-	c := conformance.Claims{
+func claims(e *engine) conformance.Expectations {
+	c := conformance.Expectations{
 		Tier: sandbox.TierContainer, Slack: 2 * time.Second,
-		Has: []conformance.Claim{
-			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Volumes, conformance.Writable, conformance.Nobody,
+		Has: []conformance.Expectation{
+			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Volumes, conformance.Writable, conformance.UniqueIDs,
 			conformance.Network, conformance.PTY, conformance.DevTTY,
 			conformance.Memory, conformance.Processes, conformance.Disk, conformance.OpenFiles, conformance.CPUTime, conformance.Files,
 			conformance.Metrics,

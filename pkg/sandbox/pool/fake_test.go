@@ -477,7 +477,7 @@ func TestFiles(t *testing.T) {
 func TestConforms(t *testing.T) {
 	f := conformance.NewFake(nil)
 	conformance.Run(t, func(*testing.T) sandbox.Backend { return New(f, Options{}) },
-		conformance.Claims{Tier: sandbox.TierContainer, Probe: "probe", Has: []conformance.Claim{conformance.Files}})
+		conformance.Expectations{Tier: sandbox.TierContainer, Probe: "probe", Has: []conformance.Expectation{conformance.Files}})
 }
 
 // Many requests at once, on a pool whose sandboxes are often unhealthy: every request is served, and nothing is left.

@@ -211,11 +211,11 @@ func TestNativeConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return New(b, Options{})
-	}, conformance.Claims{
+	}, conformance.Expectations{
 		Tier: sandbox.TierContainer, ScratchDir: dir,
-		Has: []conformance.Claim{
-			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter,
-			conformance.Volumes, conformance.Writable, conformance.Anybody, conformance.Roots, conformance.Nobody, conformance.Network,
+		Has: []conformance.Expectation{
+			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter,
+			conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network,
 			conformance.PTY, conformance.DevTTY,
 			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
 			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
