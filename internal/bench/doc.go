@@ -2,7 +2,7 @@
 // and a table that shows for every bar whether it was met.
 //
 // Place in the flow. internal/bench/cmd measures with it, for `make bench` and docs/PERFORMANCE.md.
-// It knows nothing of sandboxes and imports nothing of ours.
+// It has no code for sandboxes and imports no other package of this project.
 //
 // Lifecycle. Pairs or Throughput collect samples, Compare and its siblings make rows of them, a
 // Report of rows is written as text, Markdown or JSON.

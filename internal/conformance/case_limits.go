@@ -75,7 +75,7 @@ var limitRows = []row{
 		if p := res.Metrics.MemoryPeak; p < 50<<20 || p > 64<<20+256<<10 {
 			e.Errorf("peak %d", p)
 		}
-		// A child is killed, the program fails for it; and one that goes on and succeeds.
+		// The kernel kills a child: a program that fails then, and one that continues and succeeds.
 		res = e.in(small(), e.sh(e.probe()[0]+" memory 128 || exit 5")...)
 		e.verdict(res, sandbox.VerdictMemoryLimit)
 		if res.Exit.Code != 5 {

@@ -15,7 +15,7 @@ var metricRows = []row{
 			e.Fatal(err)
 		}
 		got := res.Metrics.CPUTime.Duration().Seconds()
-		// What came before the program could look at its clock: its start.
+		// The time before the program reads its clock: its start.
 		start := ample(10 * time.Millisecond).Seconds()
 		if got < said*0.95 || got > said*1.04+start {
 			e.Errorf("measured %.3f s, the program used %.3f s", got, said)

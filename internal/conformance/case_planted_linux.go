@@ -82,7 +82,7 @@ var plantedRows = []row{
 			ln -s `+secret+` link; ln -s original inner; ln -s `+dir+` linked; ln -s elsewhere way
 ln -s /nowhere/at/all dangling; mkfifo fifo; mkfifo asdir; mkdir dir`)...))
 		e.says(e.in(id, e.probe("bind", "socket")...), "ok")
-		// What has the name is replaced, whatever it is, and nothing is written through it.
+		// An entry of that name is replaced, whatever its kind, and nothing is written through it.
 		for _, name := range []string{"link", "inner", "twin", "dangling", "fifo", "socket"} {
 			e.within(20*time.Second, "putting", func() { e.put(id, text("/workspace/"+name, "put")) })
 			e.says(e.in(id, e.probe("get", name)...), `ok "put"`)

@@ -137,7 +137,7 @@ var phaseRows = []row{
 		if !strings.HasPrefix(got, ns+"\n") {
 			e.Errorf("a in %q, b sees %q", ns, got)
 		}
-		// One that fails to start, and one that crashes, leave the other alone.
+		// A program that fails to start, or crashes, does not affect the other.
 		if _, err := e.try(id, sandbox.Process{Args: []string{"/nothing"}}, sandbox.IO{}); !errors.Is(err, sandbox.ErrNotStarted) {
 			e.Error(err)
 		}
@@ -151,7 +151,7 @@ var phaseRows = []row{
 		e.verdict(a.result(), sandbox.VerdictCancelled)
 	}},
 	{"many short ones side by side in one phase", []Expectation{Programs}, false, func(e *env) {
-		// Each may be the last of its phase just when another joins it.
+		// Each program may be the last of its phase just when another joins it.
 		id := e.create()
 		var wg sync.WaitGroup
 		for range 4 {

@@ -231,7 +231,7 @@ func (e *env) create(change ...func(*sandbox.Spec)) string {
 			e.Errorf("delete: %v", err)
 		}
 		if alive := marked(mark); len(alive) > 0 {
-			e.Errorf("processes live on: %q", alive)
+			e.Errorf("processes still run: %q", alive)
 		}
 	})
 	return id

@@ -24,7 +24,7 @@ func matches(pattern, p string) bool {
 	return false
 }
 
-// means is the same by its definition: some beginning of the path is what the pattern says.
+// means is the definition of a match: some prefix of the path matches the pattern.
 func means(pattern, p []string) bool {
 	switch {
 	case len(pattern) == 0:
@@ -92,7 +92,7 @@ func FuzzPattern(f *testing.F) {
 		if got, want := matches(pattern, p), means(strings.Split(pattern, "/"), strings.Split(p, "/")); got != want {
 			t.Errorf("%q, %q: %v, want %v", pattern, p, got, want)
 		}
-		// What may match beneath is awaited there: no directory on the way is passed by.
+		// A directory on the path of a match always has spots.
 		var g glob
 		g.add(pattern)
 		spots := g.top()

@@ -62,7 +62,7 @@ func must(t testing.TB, errs ...error) {
 	}
 }
 
-// What only root can plant.
+// Entries that only root can plant.
 func TestTakeDevices(t *testing.T) {
 	s, dir := newTree(t)
 	at := func(name string) string { return filepath.Join(dir, "workspace", name) }
@@ -124,7 +124,7 @@ func TestTakeVeryDeep(t *testing.T) {
 	}
 	must(t, unix.Close(at))
 	files, untaken := take(t, s, sandbox.Selection{Patterns: []string{"/workspace/**/f"}})
-	if len(files) != 3 || len(untaken) != 1 { // 10, 1010 and 2010 levels down; 3010 is beyond what a path can say
+	if len(files) != 3 || len(untaken) != 1 { // 10, 1010 and 2010 levels down; 3010 exceeds the length of a path
 		t.Errorf("%d files, %d untaken", len(files), len(untaken))
 	}
 	for p, reason := range untaken {
@@ -166,7 +166,7 @@ func (endless) List(_ string, want func(Entry) bool) error {
 	return nil
 }
 
-// A file that is cut short, or goes on, while it is read is reported.
+// A file that shrinks or grows while it is read is reported.
 func TestTakeChanging(t *testing.T) {
 	s, dir := newTree(t)
 	name := filepath.Join(dir, "workspace", "f")

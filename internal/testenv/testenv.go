@@ -1,4 +1,4 @@
-// Package testenv says what a test may expect of this machine and of this run of the suite.
+// Package testenv skips tests that this machine, or this size of the suite, can not run.
 //
 // The suite has three sizes:
 //

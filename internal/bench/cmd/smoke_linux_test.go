@@ -80,12 +80,12 @@ func TestSmoke(t *testing.T) {
 			"one of the log, 9 of requests to a server, 6 of one under pressure, 2 of idle ones)", barred, want)
 	}
 	if left, _ := filepath.Glob("/var/cache/sandbox-run-bench-*"); len(left) > 0 {
-		// Another one may be running; ours is told by nothing else.
+		// Another benchmark may be running; its directory can not be distinguished.
 		t.Logf("left or in use: %v", left)
 	}
 }
 
-// TestSoakSmoke soaks for a moment: what has not grown is nought, and measured all the same.
+// TestSoakSmoke soaks for a moment: growth is zero, and measured.
 func TestSoakSmoke(t *testing.T) {
 	testenv.NeedRoot(t)
 	testenv.NeedAll(t, "TestSmoke")

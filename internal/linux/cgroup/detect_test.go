@@ -249,7 +249,7 @@ func TestBadPaths(t *testing.T) {
 	}
 }
 
-// What a recorded root may be: a directory called sandbox-run, on a cgroup file system, or gone.
+// A recorded root must be a directory called sandbox-run, on a cgroup file system, or missing.
 func TestAtRefusesForeignDirectories(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), rootName)
 	if err := os.MkdirAll(filepath.Join(plain, "precious"), 0o700); err != nil {

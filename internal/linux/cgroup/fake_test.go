@@ -42,7 +42,7 @@ func (f *fakeV2) get(dir, name string) string {
 	return string(b)
 }
 
-// fill leaves files that are written empty: a regular file would keep the end of what was longer before.
+// fill empties files before a write: a regular file would keep the end of a longer value.
 func (f *fakeV2) fill(dir, controllers string) {
 	f.put(dir, "cgroup.controllers", controllers)
 	for _, name := range []string{"cgroup.procs", "cgroup.subtree_control"} {

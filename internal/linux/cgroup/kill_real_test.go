@@ -89,7 +89,7 @@ func TestKillByTheKernel(t *testing.T) {
 			}
 			continue
 		}
-		// The lists, after it, could not be gone through, unless they were empty by then.
+		// Without cgroup.kill, going through the lists would time out unless they were empty.
 		if err != nil && !errors.Is(err, unix.EMFILE) {
 			t.Errorf("cgroup.kill: %v", err)
 		}

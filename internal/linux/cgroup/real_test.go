@@ -48,7 +48,7 @@ func realTree(t testing.TB, needs ...Controller) *Tree {
 
 func uniquePath() string { return fmt.Sprintf("test-%d-%d", os.Getpid(), groupCount.Add(1)) }
 
-// realGroup makes a group that is removed, and seen to be gone, when the test ends.
+// realGroup makes a group. When the test ends, it removes the group and checks that.
 func realGroup(t testing.TB, tree *Tree, l Limits) *Group {
 	t.Helper()
 	g := tree.Group(uniquePath())
@@ -218,7 +218,7 @@ func TestPidsLimit(t *testing.T) {
 
 func TestCPULimit(t *testing.T) {
 	tree := realTree(t, CPU)
-	// spin is what a program that never rests got, in cores.
+	// spin is the CPU time of a program that never waits, in cores.
 	spin := func(g *Group, ms string) (Stat, float64) {
 		t.Helper()
 		begin := time.Now()

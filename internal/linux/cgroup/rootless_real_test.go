@@ -402,7 +402,7 @@ func TestRootlessUselessPlaces(t *testing.T) {
 	})
 }
 
-// v1 has no rule about where a process comes from: a directory per controller is enough.
+// On v1 the old group of a process does not matter: a directory per controller suffices.
 func TestRootlessV1(t *testing.T) {
 	testenv.NeedRoot(t)
 	tree := realTree(t, Memory, Pids, CPU)

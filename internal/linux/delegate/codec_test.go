@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The call, byte for byte, as the specification says it is laid out.
+// The call, byte for byte, in the layout of the specification.
 func TestEncodeCall(t *testing.T) {
 	c := call{destination: "a.b", path: "/p", iface: "i.f", member: "M", signature: "sau"}
 	c.body.string("hey")

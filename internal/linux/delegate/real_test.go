@@ -23,8 +23,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 )
 
-// These tests use a real systemd, in the virtual machine of scripts/guest-systemd.sh: root lets its user `plain` in by every
-// way there is, and the test binary, as that user, does what a command would do.
+// These tests use a real systemd, in the virtual machine of scripts/guest-systemd.sh: root logs the user `plain` in, in every
+// way, and the test binary acts as a command of that user.
 
 // childEnv makes the test binary a probe, "action args…".
 const childEnv = "SANDBOX_RUN_DELEGATE_PROBE"
@@ -282,7 +282,7 @@ func contains(t *testing.T, out string, all ...string) {
 	}
 }
 
-// enforced is what run says where all limits hold, with a positive control of each.
+// enforced is the output of run where all limits are enforced, with a positive control of each.
 var enforced = []string{
 	"alloc 32: allocated (<nil>)", "alloc 96:  (signal: killed)", "fork 20: refused after ", "spin 1000: spun (<nil>)",
 	"oom 1, pids hits true, throttled true (<nil>)",
@@ -409,7 +409,7 @@ func TestKilled(t *testing.T) {
 func TestNoManagerAtAll(t *testing.T) {
 	realSystemd(t)
 	command(t, "loginctl", "disable-linger", plainID)
-	_ = exec.Command("loginctl", "terminate-user", plainID).Run() // it may be gone already
+	_ = exec.Command("loginctl", "terminate-user", plainID).Run() // it may have ended already
 	eventually(t, "the end of the user's manager", func() bool {
 		_, err := os.Stat(runtimeDir)
 		return os.IsNotExist(err)

@@ -40,7 +40,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A process that is gone is an error.
+// A process that has ended is an error.
 func TestReadGone(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Run(); err != nil {

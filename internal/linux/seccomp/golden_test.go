@@ -104,7 +104,7 @@ func TestGoldenRefusals(t *testing.T) {
 	}
 }
 
-// What partly allowed calls allow, by hand, through the BPF itself.
+// The allowed arguments of partly allowed calls, by hand, through the BPF itself.
 func TestGoldenArguments(t *testing.T) {
 	const high = 0xdeadbeef << 32 // the kernel does not see these bits
 	setID := Policy{DenySetID: true}
@@ -272,7 +272,7 @@ func TestGoldenArguments(t *testing.T) {
 	}
 }
 
-// What ordinary runtimes can not do without is allowed without a look at
+// Calls that every ordinary runtime needs are allowed whatever their
 // arguments, on both architectures.
 func TestGoldenAllowed(t *testing.T) {
 	const names = `read write close mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn futex execve

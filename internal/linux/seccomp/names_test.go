@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Names says of every call what Decide says of it.
+// Names agrees with Decide on every call.
 func TestNames(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
 		allowed, refused, err := Names(Policy{}, arch)

@@ -250,7 +250,7 @@ func TestRefusalCounterClosed(t *testing.T) {
 	<-closed
 }
 
-// Something that is no listener is let go of, and counts nothing.
+// A file that is no listener is closed, and counts nothing.
 func TestRefusalCounterOfNoListener(t *testing.T) {
 	var fd [2]int
 	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {

@@ -367,7 +367,7 @@ func (e *engine) containers(t testing.TB) (list []string) {
 	return list
 }
 
-// nothingLeft fails if the engine still has a container of ours.
+// nothingLeft fails if the engine still has one of our containers.
 func (e *engine) nothingLeft(t testing.TB) {
 	t.Helper()
 	left := e.containers(t)

@@ -56,7 +56,7 @@ func run(t testing.TB, m *sandbox.Manager, id string, script string, in io.Reade
 	return res
 }
 
-// What every machine with Docker or Podman should see: each limit from inside, exact streams, files, an exit code, nothing left.
+// Works on every machine with Docker or Podman: each limit from inside, exact streams, files, an exit code, no leftovers.
 func TestSmoke(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
 		m := managed(t, e.backend(t))
@@ -92,7 +92,8 @@ touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/
 		if !slices.Contains(got, "50000") || limits.Stderr.Total > 0 && limits.Verdict != sandbox.VerdictOK {
 			t.Errorf("%s, %q, %q", limits.Verdict, got, limits.Stderr.Bytes())
 		}
-		// What the helper sees on the program is measured, what only the engine's machine shows is declared; strict takes none of it.
+		// Controls that the helper measures on the program are enforced, those that only the engine's machine shows are declared; strict refuses
+		// both.
 		for _, c := range sandbox.WallControls() {
 			want := sandbox.Declared
 			if slices.Contains(ofProgram, c) {
@@ -103,7 +104,7 @@ touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/
 			}
 		}
 
-		// Binary input of some size comes back as it was, on both streams.
+		// Binary input of some size is returned unchanged, on both streams.
 		sent := bytes.Repeat([]byte{0, 1, 2, 0xff, '\n', '\r', 0x1b}, 300_000)
 		both := run(t, m, id, "tee /dev/stderr", bytes.NewReader(sent))
 		sum := sha256.Sum256(sent)
@@ -162,9 +163,9 @@ func TestCrash(t *testing.T) {
 			crashOnce(t, e, b)
 			return
 		}
-		t.Setenv(testenv.AllVariable, "") // as often as in ordinary tests: containers take their time
+		t.Setenv(testenv.AllVariable, "") // as often as in ordinary tests: containers are slow
 		conformance.Crash(t, b, sandbox.TierContainer)
-		// A daemon that is busy may still make what a supervisor has asked for that is dead by now: the start after that finds it.
+		// A busy daemon may still make a container of a dead supervisor: the start after that collects it.
 		for deadline := time.Now().Add(30 * time.Second); len(e.containers(t)) > 0 &&
 			time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 			if _, err := b.Collect(context.Background(), false); err != nil {
@@ -471,7 +472,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// A daemon that is stopped while a program runs: the run ends, and says so; the next daemon is used again.
+// When the daemon stops while a program runs, the run ends with an error; the next run uses the restarted daemon.
 func TestDaemonRestarts(t *testing.T) {
 	engines.start(t, "docker") // for the helper and the image
 	e, err := startEngine("docker", filepath.Join(engines.dir, "again"))

@@ -9,12 +9,12 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// claims are what a container of either engine has. Not claimed:
+// expect are the abilities of a container of either engine. Missing:
 //   - roots: images are the only ones; and the host's own root
 //   - phases: they share the container's pid namespace and cgroup
 //   - disk apart: the scratch is memory
 //   - bare, other owners: an engine shows /sys and mounts in its own way, and acts as no other user than the volume's owner
-func claims(e *engine) conformance.Expectations {
+func expect(e *engine) conformance.Expectations {
 	c := conformance.Expectations{
 		Tier: sandbox.TierContainer, Slack: 2 * time.Second,
 		Has: []conformance.Expectation{
@@ -35,6 +35,6 @@ func TestConformance(t *testing.T) {
 		testenv.NeedAll(t, "TestSmoke")
 		// The long variants are for sandboxes that take milliseconds.
 		t.Setenv(testenv.AllVariable, "")
-		conformance.Run(t, func(t *testing.T) sandbox.Backend { return e.backend(t) }, claims(e))
+		conformance.Run(t, func(t *testing.T) sandbox.Backend { return e.backend(t) }, expect(e))
 	})
 }

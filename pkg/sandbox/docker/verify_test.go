@@ -9,7 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/containerproto"
 )
 
-// A tier goes by what the helper found, never by what a runtime is called.
+// The tier depends on the helper's measurements, never on a runtime's name.
 func TestVerify(t *testing.T) {
 	const host, guest = "6.1.0-host", "4.4.0"
 	limits := sandbox.Limits{Memory: 64 * sandbox.MiB, Processes: 10, CPUs: 1, Disk: sandbox.MiB, Inodes: 100}

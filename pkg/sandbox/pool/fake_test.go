@@ -30,9 +30,9 @@ type mood string
 const (
 	well     mood = ""
 	dies     mood = "dies"     // before it is ready
-	babbles  mood = "babbles"  // says something else than that it is ready
+	babbles  mood = "babbles"  // prints something else than the handshake
 	hangs    mood = "hangs"    // is never ready
-	chats    mood = "chats"    // says something while it waits
+	chats    mood = "chats"    // prints something while it waits
 	mutters  mood = "mutters"  // does so on standard error
 	collapse mood = "collapse" // dies while it waits
 	deaf     mood = "deaf"     // does not read its message
@@ -342,7 +342,7 @@ func TestFallback(t *testing.T) {
 			if st := p.Stats(); how == deaf && st.Fallbacks == 0 {
 				t.Errorf("%+v", st)
 			}
-			// And when it is well again, so is the pool.
+			// When new processes work again, so does the pool.
 			l.mood.Store(well)
 			for end := time.Now().Add(time.Minute); l.warm.Load() == 0 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 				run(t, m, warmSpec(0), interpreter("x"), "in")
@@ -384,7 +384,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// Several phases wait in one sandbox; one that is never asked for goes with it.
+// Several phases wait in one sandbox; an unused one ends with the sandbox.
 func TestPhases(t *testing.T) {
 	l := newLab()
 	p := New(l, Options{})
@@ -512,7 +512,7 @@ func TestCrowd(t *testing.T) {
 	before, spec := l.warm.Load(), warmSpec(64*sandbox.MiB)
 	for end := time.Now().Add(30 * time.Second); l.warm.Load() == before; time.Sleep(50 * time.Millisecond) {
 		if run(t, m, spec, interpreter("x"), "in"); time.Now().After(end) {
-			t.Fatalf("of no use any more: %+v", p.Stats())
+			t.Fatalf("no warm start any more: %+v", p.Stats())
 		}
 	}
 }

@@ -24,7 +24,7 @@ const (
 	markVariable  = "SANDBOXTEST_VICTIM"
 )
 
-// waits is a process that says that it is ready and then waits, for ever if need be.
+// waits is a process that prints its handshake and then waits, without a limit.
 func waits(phase, mark string) sandbox.Process {
 	return sandbox.Process{
 		Phase: phase, Args: []string{"/bin/sh", "-c", `printf 'ready\n' >&2; read message; echo "$message"; cat; exit 3`, mark},
@@ -86,7 +86,7 @@ func realPool(t *testing.T, o Options) (*Pool, *sandbox.Manager) {
 	return p, m
 }
 
-// The message, what is left of the input, the output, the exit: through real pipes, and counted from the message on.
+// The message, the rest of the input, the output, the exit: through real pipes, and counted from the message on.
 func TestNativeHit(t *testing.T) {
 	p, m := realPool(t, Options{})
 	spec := sandbox.Spec{Ahead: []sandbox.Process{waits("compile", "x"), waits("run", "x")}}
@@ -159,14 +159,14 @@ func TestNativeUnwell(t *testing.T) {
 				}
 			}
 			cold := waits("run", mark)
-			// Started cold, it says that it is ready like any other output.
+			// Started cold, its handshake is ordinary output.
 			res := run(t, m, spec, cold, "text\nrest")
 			st := p.Stats()
 			if st.Fallbacks+st.Unhealthy == 0 || st.Warm > st.Unhealthy {
 				t.Errorf("%+v", st)
 			}
 			out := string(res.Stdout.Bytes())
-			if st.Warm > 0 { // by one that was made meanwhile, which says its message first
+			if st.Warm > 0 { // by a sandbox that was made meanwhile, which prints its message first
 				_, out, _ = strings.Cut(out, "}\n")
 			}
 			if res.Exit.Code != 3 || out != "text\nrest" {

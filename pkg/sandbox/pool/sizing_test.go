@@ -178,7 +178,7 @@ func TestBusy(t *testing.T) {
 	})
 }
 
-// What can not be made is tried ever less often.
+// After each failure, the next attempt comes later.
 func TestRetries(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, l *lab, p *Pool, m *sandbox.Manager) {
 		l.FailCreate(errors.New("no"))

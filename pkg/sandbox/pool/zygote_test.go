@@ -175,7 +175,7 @@ func TestZygote(t *testing.T) {
 		if st := p.Stats(); st.Zygotes != 1 {
 			t.Errorf("not replaced: %+v", st)
 		}
-		// One that can not serve.
+		// A zygote that can not fork.
 		before := l.cold.Load()
 		l.refuse.Store(1)
 		if res := run(t, m, spec, forks(), "in"); res.Exit.Code != 3 || l.cold.Load() != before+1 {
@@ -298,7 +298,7 @@ func TestNoZygote(t *testing.T) {
 	})
 }
 
-// What can not be forked waits as it does everywhere else.
+// A process that can not be forked waits in its driver.
 func TestUnable(t *testing.T) {
 	forking(t, Options{}, func(t *testing.T, l *forker, p *Pool, m *sandbox.Manager) {
 		l.unable.Store(true)

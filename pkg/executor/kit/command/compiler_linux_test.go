@@ -76,7 +76,7 @@ func TestCompilerWaits(t *testing.T) {
 	}
 }
 
-// What can not be fed does not compile nothing.
+// Without a source, the compiler is killed instead of compiling an empty file.
 func TestCompilerStarves(t *testing.T) {
 	for name, o := range map[string][]byte{
 		"another command": order(t, "/bin/cat", "other"),

@@ -116,7 +116,7 @@ func TestDatabaseFile(t *testing.T) {
 	}
 }
 
-// TestLargeResult: rows come while the query runs, and what is kept as JSON is bounded.
+// TestLargeResult: rows are printed while the query runs, and the JSON is bounded.
 func TestLargeResult(t *testing.T) {
 	tables := filepath.Join(t.TempDir(), "tables.json")
 	reader, writer := io.Pipe()
