@@ -47,7 +47,7 @@ type Task struct {
 	program *spawn.Program
 	phase   Phase
 	watch   *seccomp.RefusalCounter // of refused calls; nil when nobody counts
-	unknown string         // why not, if somebody should
+	unknown string                  // why not, if somebody should
 	iso     *sandbox.Isolation
 
 	finishing sync.Once
