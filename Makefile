@@ -68,7 +68,7 @@ vet: ## Run go vet for linux/amd64, linux/arm64, darwin/arm64 and windows/amd64
 	done
 
 .PHONY: lint
-lint: vet ## Check formatting, vet on four platforms, golangci-lint, shellcheck
+lint: vet ## Check formatting, vet on four platforms, wording, golangci-lint, shellcheck
 	@scripts/deps.sh lint
 	@scripts/lint.sh
 

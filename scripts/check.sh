@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make check: formatting, go vet and golangci-lint, shellcheck and the unit tests, for between two edits. Needs no root, no toolchain
+# make check: formatting, wording, go vet and golangci-lint, shellcheck and the unit tests, for between two edits. Needs no root, no toolchain
 # but Go, no daemon. Results of packages that have not changed come from Go's cache.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Usage: deps.sh GROUP
 #
-# Makes sure that the programs a group of tasks needs are there, and installs the missing ones from
-# the distribution's packages (apt), saying which. Says and does nothing when all are there.
+# Makes sure that the programs of a group of tasks are installed, and installs missing ones from
+# the distribution's packages (apt), naming them. Prints nothing when all are installed.
 # SANDBOX_RUN_NO_INSTALL=1 only names what is missing, and fails.
 set -euo pipefail
 
-# Daemons' programs and Go are not on everybody's PATH.
+# Programs of daemons and Go are not on every user's PATH.
 PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
 
 # The one table: groups (comma-separated) | Debian package | what is used | command that proves it.
@@ -51,7 +51,7 @@ TABLE
 
 group=${1:?usage: deps.sh test|test-all|bench|images|guest|guest-systemd|lint}
 
-# Go can not be had from the distribution in the version that is needed.
+# The distribution does not have the needed version of Go.
 if ! command -v go >/dev/null; then
 	echo "deps: go is not on PATH nor in /usr/local/go/bin; install it from https://go.dev/dl/" >&2
 	exit 1
@@ -102,5 +102,5 @@ apt_get install --no-install-recommends "${packages[@]}" ||
 	{ apt_get update && apt_get install --no-install-recommends "${packages[@]}"; } ||
 	fail "apt-get failed; its messages are above"
 
-# An installed package is not yet a proof.
+# An installed package is no proof: run the proofs again.
 SANDBOX_RUN_NO_INSTALL=1 exec "${BASH_SOURCE[0]}" "$group"

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Runs a test binary on a machine that systemd runs: go test -exec scripts/guest-systemd.sh …
 #
-# The sibling of guest.sh for what needs a real service manager: the same kernel, emulated, with a
-# small Debian (mmdebstrap) and its systemd as process 1, cgroup v2 alone, no network. There is a plain
+# Like guest.sh, for tests that need a real service manager: the same kernel, emulated, with a
+# small Debian (mmdebstrap) and its systemd as process 1, cgroup v2 alone, no network. There is an ordinary
 # user, `plain`, with a range of subordinate ids. The package's directory, deploy/, the executables under test and
-# what the tests leave for coverage are at the same paths inside, readable for everybody.
+# the coverage files are at the same paths inside, readable for every user.
 #
-#   GUEST_USER=plain       who runs the binary; default: root, as a system service
-#   GUEST_LOGIN=manager    how a plain user got there:
+#   GUEST_USER=plain       the user that runs the binary; default: root, as a system service
+#   GUEST_LOGIN=manager    how an ordinary user is logged in:
 #                            manager   a unit of the user's own service manager (systemd-run --user); the default
 #                            session   a login, in a scope of its own beside the manager (su, as ssh does)
 #                            none      neither session nor manager, nor an environment that names them
-#   GUEST_DELEGATE="memory pids"   what the system gives to user managers; default: what Debian gives
+#   GUEST_DELEGATE="memory pids"   the controllers that the system delegates to user managers; default: Debian's
 #   GUEST_CGROUP=hybrid    v1 controllers and an empty v2 tree; default: v2
 #   GUEST_TIMEOUT=1200     seconds
 set -euo pipefail
@@ -37,10 +37,10 @@ build() {
 	units "$tree"
 	mkfs.ext4 -q -E lazy_itable_init=1 -d "$tree" "$work/root.img" 6G
 	rm -rf "$tree"
-	mv -T "$work" "$cache" 2>/dev/null || rm -rf "$work" # somebody else was faster
+	mv -T "$work" "$cache" 2>/dev/null || rm -rf "$work" # another process was faster
 }
 
-# units makes a machine that starts what a user manager needs, and the test, and nothing else.
+# units makes a machine that starts what a user manager needs, the test, and nothing else.
 units() {
 	local tree=$1 unit
 	for unit in systemd-{udevd,udev-trigger,random-seed,update-utmp,modules-load,remount-fs,journal-flush,pstore,machine-id-commit,sysusers,sysctl,tmpfiles-setup,tmpfiles-setup-dev,binfmt,hwdb-update,firstboot}.service \
@@ -114,7 +114,7 @@ shift
 run=$(mktemp -d "${TMPDIR:-/tmp}/guest.XXXXXXXX")
 trap 'rm -rf "$run"' EXIT
 
-# What comes back: the profile go test asked for, and what children leave.
+# The results: the profile of go test, and the coverage files of child processes.
 results=("${GOCOVERDIR:-}")
 for argument in "$@"; do
 	case $argument in
@@ -125,7 +125,7 @@ mkdir "$run/files"
 printf '%s\n' "${results[@]}" | sed -n 's#^/##p' >"$run/files/guest-results"
 {
 	printf 'user=%q login=%q delegate=%q\n' "${GUEST_USER:-root}" "${GUEST_LOGIN:-manager}" "${GUEST_DELEGATE:-}"
-	# Directories that results are written to, by whoever runs the binary.
+	# Directories for results, writable for the user that runs the binary.
 	for result in "${results[@]}"; do
 		if [[ -d $result ]]; then
 			printf 'mkdir -p %q && chmod 1777 %q\n' "$result" "$result"
@@ -133,7 +133,7 @@ printf '%s\n' "${results[@]}" | sed -n 's#^/##p' >"$run/files/guest-results"
 			printf 'mkdir -p %q && chmod 1777 %q\n' "${result%/*}" "${result%/*}"
 		fi
 	done
-	# On the host these may be for their owner's eyes only.
+	# On the host only the owner may be able to read them.
 	printf 'chmod -R a+rX %q %q\n' "$binary" "$PWD"
 	[[ -z ${SANDBOX_RUN_TEST_BIN:-} ]] || printf 'chmod -R a+rX %q\n' "$SANDBOX_RUN_TEST_BIN"
 } >"$run/files/guest-settings"
@@ -156,7 +156,7 @@ case ${GUEST_CGROUP:-v2} in
 v2) append+=" cgroup_no_v1=all systemd.unified_cgroup_hierarchy=1" ;;
 hybrid) append+=" systemd.unified_cgroup_hierarchy=0" ;;
 esac
-# What runs in it has time limits, and an emulated processor is slow enough: it goes before the tests of the host.
+# The tests in the guest have time limits, and an emulated processor is slow: the guest has priority over the tests of the host.
 prefer=()
 ((EUID)) || prefer=(nice -n -10)
 timeout --foreground -k 5 "${GUEST_TIMEOUT:-1200}" "${prefer[@]}" qemu-system-x86_64 -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 4G \

@@ -8,14 +8,14 @@
 #
 #   GUEST_CGROUP=v2      cgroup v2 alone; default: the v1 controllers and an empty v2 tree
 #   GUEST_TIMEOUT=1200   seconds
-#   GUEST_FILES          further files and directories to take along, one per line
+#   GUEST_FILES          further files and directories to copy into the guest, one per line
 #
-# Without a binary it makes what every guest needs, once, and that is all.
+# Without a binary it only makes the kernel, ramdisk and root file system that every guest needs.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=$top/bin/guest
 
-# What is kept was made by a script like this one.
+# The cache keeps the digest of the script that made it, and another version makes it anew.
 stamp=$(sha256sum <"${BASH_SOURCE[0]}")
 
 # build makes the kernel, the initial ramdisk and the root file system, once.
@@ -36,10 +36,10 @@ build() {
 	rm -rf "$work/root" "$work/kernel" "$work"/*.deb
 	echo "$stamp" >"$work/stamp"
 	rm -rf "$cache"
-	mv -T "$work" "$cache" 2>/dev/null || rm -rf "$work" # somebody else was faster
+	mv -T "$work" "$cache" 2>/dev/null || rm -rf "$work" # another process was faster
 }
 
-# copy takes a file of this machine along, with what a link of that name leads to.
+# copy copies a file of this machine into the guest, with the target of a link.
 copy() {
 	local tree=$1 file=$2 target
 	case $file in /bin/* | /sbin/* | /lib/* | /lib64/*) file=/usr$file ;; esac
@@ -62,7 +62,7 @@ root_tree() {
 	for file in "${files[@]}"; do copy "$tree" "$file"; done
 	cp -a /usr/lib/python3* "$tree/usr/lib/"
 	find "$tree"/usr/lib/python3* \( -name test -o -name dist-packages \) -type d -prune -exec rm -rf {} +
-	# Scripts and static programs among them have no libraries, and ldd says so with its status.
+	# Scripts and static programs have no libraries, and ldd reports that with its status.
 	{
 		find "$tree/usr/bin" "$tree/usr/sbin" -type f -perm -u+x
 		find "$tree"/usr/lib/python3* -name '*.so'
@@ -116,7 +116,7 @@ ramdisk() {
 	cp /usr/bin/busybox "$tree/bin/" && ln -s busybox "$tree/bin/sh"
 	depmod -b "$work/kernel" "$version"
 	for name in virtio_pci virtio_blk overlay loop; do
-		# A module is preceded by what it needs, which modules.dep lists last first.
+		# A module comes after the modules it needs, which modules.dep lists last first.
 		while read -r path; do
 			[[ -n $(find "$tree/modules" -name "*-${path##*/}") ]] || cp "$modules/$path" "$tree/modules/$((n++))-${path##*/}"
 		done < <(sed -n "s#^\([^:]*/$name\.ko\):\(.*\)#\2 \1#p" "$modules/modules.dep" | awk '{for (i = NF - 1; i > 0; i--) print $i; print $NF}')
@@ -143,7 +143,7 @@ shift
 run=$(mktemp -d "${TMPDIR:-/tmp}/guest.XXXXXXXX")
 trap 'rm -rf "$run"' EXIT
 
-# What comes back: the profile go test asked for, and what children leave.
+# The results: the profile of go test, and the coverage files of child processes.
 results=("${GOCOVERDIR:-}")
 for argument in "$@"; do
 	case $argument in
@@ -180,7 +180,7 @@ truncate -s 1G "$run/out.tar"
 # One thread for both virtual processors: with a thread each, a guest on a busy host was seen to hang for good.
 append="console=ttyS0 quiet loglevel=3 panic=-1 lsm=landlock swapaccount=1"
 [[ ${GUEST_CGROUP:-} != v2 ]] || append+=" cgroup_no_v1=all guest.cgroup=v2"
-# What runs in it has time limits, and an emulated processor is slow enough: it goes before the tests of the host.
+# The tests in the guest have time limits, and an emulated processor is slow: the guest has priority over the tests of the host.
 prefer=()
 ((EUID)) || prefer=(nice -n -10)
 timeout --foreground -k 5 "${GUEST_TIMEOUT:-1200}" "${prefer[@]}" qemu-system-x86_64 -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 6G \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, golangci-lint (.golangci.yml) and shellcheck; go vet is `make vet`. Runs all of them
-# before it fails, so that one run shows everything.
+# Formatting, wording (wording.sh), golangci-lint (.golangci.yml) and shellcheck; go vet is `make vet`. Runs all of them
+# before it fails, so that one run shows every problem.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${GOLANGCI_LINT_VERSION:?run me by make lint}"
@@ -12,6 +12,9 @@ if ((${#unformatted[@]})); then
 	printf 'not formatted (gofmt -w): %s\n' "${unformatted[@]}"
 	status=1
 fi
+
+echo "wording"
+scripts/wording.sh || status=1
 
 echo "golangci-lint $GOLANGCI_LINT_VERSION"
 golangci_lint=$(scripts/tool.sh golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint "$GOLANGCI_LINT_VERSION")

@@ -3,7 +3,7 @@
 #
 # Prints the packages of parts of the suite:
 #
-#   system   those whose tests are mostly end to end: sandboxes, toolchains, daemons. Slow ones first, so that none is left over at the end
+#   system   those whose tests are mostly end to end: sandboxes, toolchains, daemons. Slow ones first, so that none runs alone at the end
 #   race     all others, which make test runs with the race detector
 #   sequential  those of system where there is nothing to race: long computations, and programs run one after the other
 set -euo pipefail

@@ -2,7 +2,7 @@
 # make test-all: everything that make test leaves out because it only repeats, in two lanes side by side.
 #
 #   this machine   every test in its long form (SANDBOX_RUN_TEST_ALL=1), with the race detector, among them the attack suite against variants
-#                  with one wall taken down each (TestWeakened); growth of memory without it; each fuzz target for FUZZTIME
+#                  without one isolation step each (TestWeakened); growth of memory without it; each fuzz target for FUZZTIME
 #   guests         virtual machines: cgroup v2 alone (v2.sh), a clock that jumps, and what only systemd can show
 #
 # All steps run even when one fails; each prints its result and its time, and the output of a failed one follows at the end.

@@ -47,7 +47,7 @@ mapfile -t system < <(scripts/packages.sh system)
 mapfile -t race < <(scripts/packages.sh race)
 
 # filters_work installs a filter that allows everything. A process that hangs in it can not be killed,
-# so it is not waited for, and holds nothing of ours open.
+# so the script does not wait for it, and it has no descriptor of the script open.
 filters_work() {
 	local pid
 	/usr/bin/python3 -c '

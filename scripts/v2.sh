@@ -3,14 +3,14 @@
 #
 # Runs tests on a machine with cgroup v2 alone, whatever this one has: a virtual one (guest.sh), which is
 # started once for all of them. smoke is a small selection (a run, its memory and process limits, kill, cleanup)
-# that takes less than a minute; all is every test that has to do with cgroups; able only says, with its
-# status, whether such a machine can be had.
+# that takes less than a minute; all is every test about cgroups; able only reports, with its
+# status, whether such a machine can be started.
 #
 #   SANDBOX_RUN_TEST_BIN   the executables under test, static
-#   GOCOVERDIR             if set, coverage of the tests and of what they start goes there
+#   GOCOVERDIR             if set, coverage of the tests and of their child processes goes there
 #
-# A machine that can not run it says so in one line, and that is no failure; but where CI is set, only a machine
-# of the wrong kind is excused.
+# A machine that can not run it prints one line and succeeds; but where CI is set, only a machine
+# of the wrong kind does.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mode=${1:?usage: v2.sh smoke|all|able}
@@ -40,7 +40,7 @@ export SANDBOX_RUN_TEST_BIN
 table() {
 	cat <<'TABLE'
 internal/linux/clone  | ^Test(InitBornInGroup|BornInGroup)$
-internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|Nest|KillByTheKernel|KillWithoutFirstThread|RemoveWithLiveProcesses)$
+internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|PhaseGroup|KillByTheKernel|KillWithoutFirstThread|RemoveWithLiveProcesses)$
 pkg/sandbox/native    | ^Test(BornInGroup|Conformance)$/^(born|refused,_joins|cases)$/^(hello|memory_limit|process_limit|cgroup_is_the_root_of_its_world)$
 internal/linux/spawn  |
 pkg/sandbox/process   |
@@ -73,12 +73,12 @@ packages=() directories=() flags=()
 while IFS='|' read -r package run; do
 	read -r package <<<"$package"
 	read -r run <<<"$run"
-	# As a plain user: what is kept without cgroups is the same on any machine, and one kind of user will do for the rest.
-	# How long a neighbour may hold one up says nothing where everything is this slow.
+	# As an ordinary user: controls without cgroups are the same on any machine, and one kind of user suffices for the rest.
+	# The delay by a neighbour means nothing on a machine this slow.
 	skip='^TestRootless/^namespace|^TestAttackWeakened$/^slow_neighbours$'
-	# What has nothing to do with cgroups is the same on the host, and this machine is twenty times slower.
+	# Tests without cgroups have the same result on the host, and this machine is twenty times slower.
 	[[ $package != pkg/sandbox/native ]] || skip+="|$unrelated"
-	# What needs programs and documents that the guest does not have, or a faster machine: the attacks are among the backend's tests.
+	# Tests that need programs and documents that the guest does not have, or a faster machine: the attacks are among the backend's tests.
 	[[ $package != internal/cli ]] || skip='^Test(AttackCommand|AttackNotRoot|Documents|Examples|ServeExposed|ServeAllowances)$|^TestScript$/^(image|doctor|run_compiled)$|^TestSameEitherWay$/^go'
 	arguments=(-test.timeout=45m "-test.skip=$skip")
 	if [[ $mode == smoke ]]; then

@@ -1,5 +1,5 @@
-// Command sandbox-helper is the first process of a container of the docker backend. It is started by the daemon for sandbox-run,
-// and refuses to run by hand.
+// Command sandbox-helper is the first process of a container of the docker backend. The daemon starts it for sandbox-run;
+// it refuses to run by hand.
 package main
 
 import (

@@ -1,6 +1,6 @@
 //go:build !linux
 
-// Command sandbox-helper runs in containers, which are Linux's: build it with GOOS=linux.
+// Command sandbox-helper runs in Linux containers: build it with GOOS=linux.
 package main
 
 import (
@@ -9,6 +9,6 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "sandbox-helper: it runs inside Linux containers only; build it with GOOS=linux")
+	fmt.Fprintln(os.Stderr, "sandbox-helper: start: it runs inside Linux containers only; build it with GOOS=linux")
 	os.Exit(126)
 }

@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// exit leaves the counters of a build that measures coverage.
+// exit writes the counters of a build that measures coverage.
 var exit = os.Exit

@@ -1,5 +1,5 @@
-// Command sandbox-kit holds the tools that sandbox-run runs inside its sandboxes: it compiles TypeScript and executes SQL.
-// It is started by sandbox-run.
+// Command sandbox-kit contains the tools that run inside sandboxes: it compiles TypeScript and executes SQL.
+// sandbox-run starts it.
 package main
 
 import (

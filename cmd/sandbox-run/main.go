@@ -1,4 +1,4 @@
-// Command sandbox-run runs code that nobody has vouched for in fresh, limited Linux sandboxes. It is started for every run,
+// Command sandbox-run runs untrusted code in fresh, limited Linux sandboxes. It is started for every run,
 // so what it links is kept small (DESIGN.md, D10); the command line itself is package cli.
 package main
 

@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/cli"
 )
 
-// runAttack carries out the attack suite for doctor --attack. This executable plays the attackers, too.
+// runAttack carries out the attack suite for doctor --attack. This executable is also the attacker.
 func runAttack(ctx context.Context, a cli.Attack) (held bool, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -34,14 +34,15 @@ func runAttack(ctx context.Context, a cli.Attack) (held bool, err error) {
 	return report.OK, show.Conclude(report, a.Missing(report.Isolation.Missing))
 }
 
-// victim is this executable as a supervisor that will be killed. flags choose the backend.
+// victim starts this executable as a supervisor that the suite kills. flags choose the backend.
 func victim(self, tier, mark string, flags []string) *exec.Cmd {
 	const inside = "/victim"
 	args := append([]string{"exec"}, flags...)
 	args = append(args, "--require", tier, "--timeout", "1m", "--quiet", "--volume", self+":"+inside, "--env", hostile.Variable+"="+mark, "--")
 	cmd := exec.Command(self, append(args, hostile.Args(inside, mark, "fork", "sessions", "4", "1m")...)...)
-	cmd.Env = []string{} // no defaults of the user's
-	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"} {
+	cmd.Env = []string{} // without the user's defaults
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "DOCKER_CONTEXT",
+		"DOCKER_CONFIG"} {
 		if v, ok := os.LookupEnv(name); ok {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker"
 )
 
-// openDocker opens the backend whose containers are a daemon's. An image that the daemon lacks and our own store has, it is given.
+// openDocker opens the docker backend. Images that the daemon does not have come from our own store, if it has them.
 func openDocker(o app.Options) (sandbox.Backend, error) {
 	b, err := docker.New(docker.Options{Host: o.DockerHost, Runtime: o.Runtime, Image: o.Image, Load: fromStore})
 	if err != nil {
@@ -20,7 +20,7 @@ func openDocker(o app.Options) (sandbox.Backend, error) {
 	return b, nil
 }
 
-// fromStore is an image of our own store as `docker load` takes it.
+// fromStore exports an image of our own store in the format of `docker load`.
 func fromStore(ctx context.Context, ref string) (io.ReadCloser, error) {
 	store, err := app.LookAtImages()
 	if err != nil || store == nil {

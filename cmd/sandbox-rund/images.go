@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// registries is pkg/image/remote as the command line needs it.
+// registries adapts pkg/image/remote to the command line.
 type registries struct{}
 
 var _ cli.Registries = registries{}
@@ -41,7 +41,7 @@ func options(f cli.Fetch) remote.Options {
 	return o
 }
 
-// explained gives a registry's error the form that all of ours have, with the hint apart.
+// explained turns a registry's error into a sandbox.Error, with the hint apart.
 func explained(err error) error {
 	var e *remote.Error
 	if !errors.As(err, &e) {
@@ -54,14 +54,14 @@ func explained(err error) error {
 	return out
 }
 
-// builder is pkg/image/build as the command line needs it.
+// builder adapts pkg/image/build to the command line.
 type builder struct{}
 
 var _ cli.Builder = builder{}
 
 func (builder) Recipes() (all []cli.Recipe) {
 	for _, name := range build.Names() {
-		if d, err := build.Lookup(name); err == nil { // it is listed, so it is there
+		if d, err := build.Lookup(name); err == nil { // every listed name exists
 			all = append(all, cli.Recipe{Name: name, Image: d.Reference(), About: d.Title + ": " + d.Description})
 		}
 	}

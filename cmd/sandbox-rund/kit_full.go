@@ -2,5 +2,5 @@
 
 package main
 
-// See cmd/sandbox-run: without the tag thin this executable is the kit, too, and `go run` needs no other.
+// See cmd/sandbox-run: without the tag thin this executable contains the kit, and `go run` needs no other.
 import _ "github.com/sandbox-run/sandbox-run/pkg/executor/kit"

@@ -1,5 +1,6 @@
-// Command sandbox-rund is sandbox-run with all that takes heavy libraries: the HTTP API, what reaches image registries, the Docker
-// backend and the attack suite. sandbox-run executes it in its own place where it is needed; the command line is the same.
+// Command sandbox-rund is sandbox-run with everything that needs heavy libraries: the HTTP API, the client of image
+// registries, the docker backend and the attack suite. sandbox-run executes it in its own place where it is needed; the
+// command line is the same.
 package main
 
 import (
@@ -12,7 +13,7 @@ import (
 )
 
 func main() {
-	hostile.Play() // if doctor --attack has started this process as an attacker
+	hostile.Play() // if doctor --attack has started this process as an attacker, it does not return
 	app.Register(app.Docker, openDocker)
 	cli.MainFull(cli.Full{
 		Registries: registries{}, Builder: builder{}, SetUpDocker: setUpDocker, Server: serve.Server{}, Web: dialWeb, Attack: runAttack,

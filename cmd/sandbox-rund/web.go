@@ -5,7 +5,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/client/web"
 )
 
-// dialWeb makes the way to a server that has an address.
+// dialWeb makes the transport to a server with a web address.
 func dialWeb(address, key, caFile string) (client.Transport, error) {
 	t, err := web.New(address, web.Options{Key: key, CAFile: caFile})
 	if err != nil {

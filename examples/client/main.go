@@ -1,4 +1,4 @@
-// Command client runs a program at a running server (sandbox-run serve) and shows what it prints while it prints it.
+// Command client runs a program on a running server (sandbox-run serve) and shows its output while it runs.
 package main
 
 import (
@@ -33,7 +33,7 @@ func run(ctx context.Context) error {
 		var problem *client.Problem
 		switch {
 		case errors.As(err, &problem):
-			return fmt.Errorf("the server says no (%s): %w", problem.Code, err)
+			return fmt.Errorf("the server refused the run (%s): %w", problem.Code, err)
 		case err != nil:
 			return err
 		case event.Kind == sandbox.EventStdout:

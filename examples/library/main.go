@@ -26,7 +26,7 @@ func run(ctx context.Context) error {
 		Timeout:  10 * time.Second,
 	})
 	if err != nil {
-		return err // ours; what the code itself does wrong is in the result
+		return err // of the engine; errors of the code are in the result
 	}
 	fmt.Print(result.Stdout)
 	return result.Error

@@ -1,17 +1,17 @@
-// Package attack attacks a backend's sandboxes: one case for each threat that they are to withstand, named by
-// its id, with a positive control and a look at the host afterwards.
+// Package attack attacks a backend's sandboxes: one case for each threat that they must withstand, named by
+// its id, with a positive control and a check of the host afterwards.
 //
 // Place in the flow. `sandbox-run doctor --attack` and the tests of the backends call [Run]. The attackers are in
-// package hostile: the running executable plays them, inside. Nothing here imports package testing.
+// package hostile: the running executable is the attacker, inside. Nothing here imports package testing.
 //
-// Lifecycle. Run goes through the cases one after another, so that what is left after each is that case's
-// own. Every case makes and deletes its own sandboxes. The backend is the caller's.
+// Lifecycle. Run carries out the cases one after another, so that leftovers after each are that case's
+// own. Every case makes and deletes its own sandboxes. The caller owns the backend.
 //
-// Concurrency. Within a case sandboxes may run side by side. Cancelling the context ends the case that is under
-// way, with everything it has made, and leaves out the rest.
+// Concurrency. Within a case sandboxes may run side by side. Cancelling the context ends the running case,
+// with everything it has made, and skips the rest.
 //
 // Limits. A case that could not be carried out is an error and never held; so is one whose positive control fails: the
-// same attempt, where it is allowed. What would harm a host without walls bounds itself.
+// same attempt, where it is allowed. Attacks that would harm a host without isolation bound themselves.
 package attack
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Outcome is what came of a case.
+// Outcome is the outcome of a case.
 type Outcome string
 
 // The outcomes.
@@ -30,27 +30,27 @@ const (
 	Breached      Outcome = "breached"
 	Known         Outcome = "known" // breached where docs/THREAT_MODEL.md says that this backend is open, and nowhere else
 	NotApplicable Outcome = "not_applicable"
-	Error         Outcome = "error" // it could not be carried out, or proves nothing
+	Error         Outcome = "error" // the case could not be carried out, or proves nothing
 )
 
 // Probe is one attempt of a case.
 type Probe struct {
 	Name    string `json:"name"`
-	Got     string `json:"got"`               // what it came to
-	Control string `json:"control,omitempty"` // what the same came to where it is allowed
+	Got     string `json:"got"`               // its result
+	Control string `json:"control,omitempty"` // the result of the same attempt where it is allowed
 	Held    bool   `json:"held"`
-	Known   string `json:"known,omitempty"` // of one that got through where the backend is known to be open: what holds instead
+	Known   string `json:"known,omitempty"` // of a successful attempt where the backend is known to be open: what holds instead
 }
 
-// Health is how the host was after a case.
+// Health is the state of the host after a case.
 type Health struct {
-	// Lateness is the longest that something on the host which only sleeps woke up too late meanwhile.
+	// Lateness is the longest delay with which a sleeping task of the host woke up meanwhile.
 	Lateness float64 `json:"lateness_ms"`
-	// Residue is what the case has left behind.
+	// Residue are the leftovers of the case.
 	Residue []string `json:"residue"`
 }
 
-// Result is what came of one case. Its JSON names are a promise, as all in a Report are.
+// Result is the result of one case. Its JSON names are a promise, as all in a Report are.
 type Result struct {
 	ID      string  `json:"id"`
 	Title   string  `json:"title"`
@@ -61,7 +61,7 @@ type Result struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// Counts says how often there was each outcome.
+// Counts is the number of cases per outcome.
 type Counts struct {
 	Held          int `json:"held"`
 	Breached      int `json:"breached"`
@@ -70,7 +70,7 @@ type Counts struct {
 	Error         int `json:"error"`
 }
 
-// Report is what came of all of them.
+// Report is the result of all cases.
 type Report struct {
 	OK        bool              `json:"ok"` // nothing breached, no error
 	Grade     Grade             `json:"grade"`
@@ -87,14 +87,14 @@ type Grade string
 
 // The grades, best first.
 const (
-	GradeA Grade = "A" // all that applies held, and no control is missing
-	GradeB Grade = "B" // all that applies held, but for what is known to be open; or a control is missing or only polled
-	GradeC Grade = "C" // nothing was breached, but not everything could be tried
-	GradeD Grade = "D" // all that applies held, but there are no walls: hardly anything applies
-	GradeF Grade = "F" // something was breached
+	GradeA Grade = "A" // every case that applies held, and no control is missing
+	GradeB Grade = "B" // every case that applies held, except known ones; or a control is missing or only polled
+	GradeC Grade = "C" // nothing was breached, but not every case could be carried out
+	GradeD Grade = "D" // every case that applies held, but there is no isolation: hardly any case applies
+	GradeF Grade = "F" // a case was breached
 )
 
-// Meaning says what a grade stands for.
+// Meaning describes a grade in a sentence.
 func (g Grade) Meaning() string {
 	switch g {
 	case GradeA:
@@ -104,35 +104,35 @@ func (g Grade) Meaning() string {
 	case GradeC:
 		return "nothing was breached, but not every attack could be carried out"
 	case GradeD:
-		return "what it claims it keeps; but it has no walls, and claims little"
+		return "every attack that applies was held off; but the backend has no isolation, and few attacks apply"
 	}
-	return "a wall was breached"
+	return "an attack succeeded"
 }
 
-// Options say what is attacked.
+// Options are the arguments of Run.
 type Options struct {
-	// Backend is attacked. It stays the caller's.
+	// Backend is attacked. The caller owns it.
 	Backend sandbox.Backend
-	// Executable plays the attacker; default this very one. It must link package hostile and be where a
-	// sandbox can be shown it.
+	// Executable is the attacker; default this executable. It must link package hostile and be in a directory that
+	// a sandbox can mount.
 	Executable string
-	// Victim is a supervisor to be killed (W6): a command that makes sandboxes of the same kind until it
-	// is, with the mark in the environment or the command line of all that run in them.
+	// Victim returns a supervisor to be killed (W6): a command that makes sandboxes of the same kind until it
+	// is killed, with the mark in the environment or the command line of all their processes.
 	Victim func(mark string) *exec.Cmd
 	// Escape makes a text safe for terminals (A6). Without it only the library's part is attacked.
 	Escape func(string) string
 	// Only are the ids to carry out; default all.
 	Only []string
-	// Within is the time for all cases; default what lets Run end within 90 seconds, and ten minutes where another
-	// program makes the sandboxes. On a busy machine there is more: as much as its tasks wait for a processor, up to five minutes.
-	// A case that has none left is an error.
+	// Within is the time for all cases; the default lets Run end within 90 seconds, and ten minutes where another
+	// program makes the sandboxes. A busy machine gets more: as much as its tasks wait for a processor, up to five minutes.
+	// A case without time left is an error.
 	Within time.Duration
-	// OnStart and OnResult are told of cases, one at a time.
+	// OnStart and OnResult are called for each case, one call at a time.
 	OnStart  func(id, title string)
 	OnResult func(Result)
 }
 
-// grade draws the conclusion from the results.
+// grade computes the grade from the results.
 func (r *Report) grade() {
 	r.Counts = Counts{}
 	for _, res := range r.Results {

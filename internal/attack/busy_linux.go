@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// waitedForCPU is for how long, since the machine was started, some task has waited for a processor (/proc/pressure/cpu); 0 where the kernel does
-// not tell.
+// waitedForCPU is for how long, since the machine was started, some task has waited for a processor (/proc/pressure/cpu); 0
+// where the kernel does not report it.
 func waitedForCPU() time.Duration {
 	text, err := os.ReadFile("/proc/pressure/cpu")
 	if err != nil {

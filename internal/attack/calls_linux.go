@@ -30,7 +30,7 @@ func callCases() []attackCase {
 		{"S4", "sockets of odd families, raw and netlink sockets", func(t *trial) { t.calls("S4") }},
 		{"S5", "io_uring, bpf, keys, modules, clocks and their like", func(t *trial) { t.calls("S5") }},
 		{"S6", "trace, read or signal processes outside", reachOutside},
-		{"S7", "type into somebody's terminal", typeAhead},
+		{"S7", "type into the terminal of another process", typeAhead},
 		{"S8", "ordinary programs are not hit by the filter", ordinaryPrograms},
 		{"S9", "run foreign code before the filter is there", beforeTheFilter},
 		{"S10", "a flood of refused calls", floodOfCalls},
@@ -43,9 +43,9 @@ func (t *trial) calls(threat string) {
 	t.callsOf(threat, "", func(args ...string) *sandbox.Result { return t.run(id, t.process("calls", args...), sandbox.IO{}) })
 }
 
-// callsOf judges the calls of one threat that a way to run attackers makes. A call that the filter records is refused only if the run's
-// violations say so, whatever errno came: a kernel without a socket family gives the same. A call that is refused without a record has
-// to come to something else than on the host.
+// callsOf judges the calls of one threat that one way to run attackers makes. A call that the filter records is refused only if the
+// run's violations list it, whatever its errno: a kernel without a socket family returns the same. A call that is refused without a
+// record must have another result than on the host.
 func (t *trial) callsOf(threat, where string, attack func(args ...string) *sandbox.Result) {
 	control := t.outside("calls", threat, hostile.OnHost)
 	allowed, made := 0, 0
@@ -76,19 +76,19 @@ func (t *trial) callsOf(threat, where string, attack func(args ...string) *sandb
 			}
 			got, held := a.Got, !a.OK()
 			switch {
-			case threat == "S2": // libc falls back from clone3 only if it hears that there is none
+			case threat == "S2": // libc falls back from clone3 only after ENOSYS
 				held = a.Got == "ENOSYS"
 			case a.Detail != "" && recording:
 				if held = held && records[a.Detail] > 0; held {
 					records[a.Detail]--
 					got += ", recorded"
 				} else if held = t.iso.Backend != "native" && isRefusal(a.Got) && a.Got != c; held {
-					got += ", by a filter of the runtime's" // which the kernel asks as well, and which records nothing
+					got += ", by a filter of the runtime" // which records nothing
 				} else {
 					got += ", and the filter has not recorded it"
 				}
 			case a.Detail == "" && recording && isRefusal(a.Got) && a.Got == c:
-				t.note("%s: not shown, this kernel refuses it to everybody", a.Name)
+				t.note("%s: not shown, this kernel refuses it to every process", a.Name)
 				continue
 			case a.Detail == "":
 				held = isRefusal(a.Got)
@@ -127,11 +127,11 @@ func foreignCalls(t *trial) {
 		t.judge(held, table, got, c)
 	}
 	if controls == 0 && len(t.breaches) == 0 {
-		t.skipped = "this kernel takes neither i386 nor x32 calls from anybody"
+		t.skipped = "this kernel takes neither i386 nor x32 calls from any process"
 	}
 }
 
-// bystander is a process of the host, in a session of its own, that does nothing.
+// bystander is an idle process of the host, in a session of its own.
 func (t *trial) bystander(group bool) (pid int) {
 	cmd := exec.Command(t.o.Executable, hostile.Args("", t.mark, "sleep", "1m")[1:]...)
 	cmd.Env = []string{hostile.Variable + "=" + t.mark}
@@ -151,7 +151,7 @@ func reachOutside(t *trial) {
 	id := t.sandbox()
 	pid := t.bystander(false)
 	args := []string{"pid=" + strconv.Itoa(pid)}
-	if self := os.Getpid(); self > 300 { // lower numbers the sandbox has itself
+	if self := os.Getpid(); self > 300 { // lower pids exist in the sandbox itself
 		args = append(args, "pid="+strconv.Itoa(self))
 	}
 	const key = 0x5ab0dace
@@ -181,7 +181,8 @@ func typeAhead(t *trial) {
 	session := said.of("session")
 	t.judge(session.Got == session.Detail && session.Got != "0", "a session of its own", say(session), "")
 	for _, name := range []string{"TIOCSTI", "TIOCLINUX", "TIOCCONS"} {
-		t.judge(!said.of(name).OK() && said.of(name).Got != "no answer", name+" on its terminal", said.of(name).Got, "a terminal: "+said.of("is one").Got)
+		t.judge(!said.of(name).OK() && said.of(name).Got != "no answer", name+" on its terminal", said.of(name).Got,
+			"a terminal: "+said.of("is one").Got)
 	}
 	others := strings.Fields(said.of("others").Detail)
 	t.judge(len(others) <= 2, "terminals that it sees", strings.Join(others, " "), "")
@@ -204,7 +205,7 @@ var (
 	hookPython string
 )
 
-// hasProgram: the host has it, and a sandbox with it.
+// hasProgram reports whether the host has a program, and so a sandbox.
 func hasProgram(p string) bool {
 	st, err := os.Stat(p)
 	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
@@ -235,8 +236,10 @@ func ordinaryPrograms(t *trial) {
 		{"Python", []string{"/usr/bin/python3", "-I", "-c", ordinaryPython, sharing}},
 		{"Node", []string{"/usr/bin/node", "-e", ordinaryNode}},
 		{"Java", []string{"/usr/bin/java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-version"}},
-		{"Perl", []string{"/usr/bin/perl", "-e", `my $p = fork(); if (!$p) { exit 3 } waitpid($p, 0); print(($? >> 8) == 3 ? "ordinary\n" : "odd\n")`}},
-		{"C compiler", []string{"/bin/sh", "-c", "command -v cc >/dev/null || { echo ordinary; exit 0; }; cd $HOME; echo 'int main(void) { return 0; }' > a.c && cc -o a a.c && ./a && echo ordinary"}},
+		{"Perl", []string{"/usr/bin/perl", "-e", `my $p = fork(); if (!$p) { exit 3 } waitpid($p, 0); print(($? >> 8) == 3 ? ` +
+			`"ordinary\n" : "odd\n")`}},
+		{"C compiler", []string{"/bin/sh", "-c", "command -v cc >/dev/null || { echo ordinary; exit 0; }; cd $HOME; echo 'int main(void) { " +
+			"return 0; }' > a.c && cc -o a a.c && ./a && echo ordinary"}},
 	} {
 		if !hasProgram(p.args[0]) {
 			continue
@@ -266,11 +269,13 @@ func ordinaryPrograms(t *trial) {
 	t.together(parts...)
 }
 
-// hooks are variables by which a program is made to run something else first.
+// hooks are variables that make a program run other code first.
 func hooks() map[string]string {
 	return map[string]string{
-		"LD_PRELOAD": "/workspace/hook.so", "LD_AUDIT": "/workspace/hook.so", "LD_LIBRARY_PATH": "/workspace", "GCONV_PATH": "/workspace", "PYTHONPATH": "/workspace",
-		"PYTHONSTARTUP": "/workspace/sitecustomize.py", "NODE_OPTIONS": "--require=/workspace/hook.js", "JAVA_TOOL_OPTIONS": "-javaagent:/workspace/hook.jar", "BASH_ENV": "/workspace/hook.sh",
+		"LD_PRELOAD": "/workspace/hook.so", "LD_AUDIT": "/workspace/hook.so", "LD_LIBRARY_PATH": "/workspace", "GCONV_PATH": "/workspace",
+		"PYTHONPATH":    "/workspace",
+		"PYTHONSTARTUP": "/workspace/sitecustomize.py", "NODE_OPTIONS": "--require=/workspace/hook.js",
+		"JAVA_TOOL_OPTIONS": "-javaagent:/workspace/hook.jar", "BASH_ENV": "/workspace/hook.sh",
 		"ENV": "/workspace/hook.sh", "PERL5OPT": "-Mhook", "RUBYOPT": "-rhook", "GODEBUG": "inittrace=0", "GOTRACEBACK": "all",
 	}
 }
@@ -284,9 +289,10 @@ func beforeTheFilter(t *trial) {
 	outside := t.outside("status").of("Seccomp").Detail
 	t.control(outside == "0", "no filter on the host", "Seccomp "+outside)
 	for name, want := range map[string]string{"Seccomp": "2", "NoNewPrivs": "1"} {
-		t.judge(first.of(name).Detail == want, name+" at the program's first instruction, with every hook set", first.of(name).Detail, "host: "+outside)
+		t.judge(first.of(name).Detail == want, name+" at the program's first instruction, with every hook set", first.of(name).Detail,
+			"host: "+outside)
 	}
-	// What interpreters run first, they run behind the filter.
+	// Code that interpreters run first is behind the filter.
 	for _, hook := range []struct {
 		name, file, text string
 		args             []string
@@ -316,9 +322,10 @@ func beforeTheFilter(t *trial) {
 			s.Volumes = append(s.Volumes, sandbox.Volume{Source: dir, Target: dir})
 		})
 		res := t.run(box, sandbox.Process{Args: hook.args, Env: env}, sandbox.IO{})
-		t.judge(strings.Contains(string(res.Stdout.Bytes()), "hooked 2"), "code by way of "+hook.name, fmt.Sprintf("%.80q", res.Stdout.Bytes()), fmt.Sprintf("%.40q", said))
+		t.judge(strings.Contains(string(res.Stdout.Bytes()), "hooked 2"), "code by way of "+hook.name, fmt.Sprintf("%.80q", res.Stdout.Bytes()),
+			fmt.Sprintf("%.40q", said))
 	}
-	// The init, which stands before the filter, has none of these variables.
+	// The init, which runs before the filter is installed, has none of these variables.
 	pid, done := t.background(id, sandbox.Process{Args: hostile.Args(t.attacker(), t.mark, "sleep", "1m"), Env: hooks()})
 	defer done()
 	init := parentOf(pid)
@@ -338,7 +345,7 @@ func beforeTheFilter(t *trial) {
 	t.judge(found == "", "hooks in the init's environment", map[bool]string{true: "none", false: found}[found == ""], "the program's: there")
 }
 
-// background starts a process, waits until it is seen on the host, and returns its number there and what ends it.
+// background starts a process, waits until the host sees it, and returns its pid on the host and a function that ends it.
 func (t *trial) background(id string, p sandbox.Process) (pid string, end func()) {
 	return t.backgroundIn(t.manager, id, p, sandbox.IO{})
 }
@@ -397,7 +404,7 @@ func cpuOf(pid string) (time.Duration, error) {
 
 func floodOfCalls(t *trial) {
 	const span = time.Second
-	// The supervisor's time and the init's, while something runs.
+	// The CPU time of the supervisor and the init, while a program runs.
 	measure := func(verb string) (outside time.Duration, res *sandbox.Result) {
 		runtime.GC()
 		id := t.sandbox()
@@ -405,7 +412,7 @@ func floodOfCalls(t *trial) {
 		before, _ := cpuOf("self")
 		stop := make(chan struct{})
 		looked := make(chan struct{})
-		go func() { // the init is gone when the program is
+		go func() { // the init ends with the program
 			defer close(looked)
 			parent := ""
 			for {
@@ -414,7 +421,7 @@ func floodOfCalls(t *trial) {
 					return
 				case <-time.After(50 * time.Millisecond):
 				}
-				if parent == "" { // looking at every process costs more than what is measured
+				if parent == "" { // reading every process costs more than what is measured
 					if pids := markedPIDs(t.mark); len(pids) > 0 {
 						parent = parentOf(pids[0])
 					}
@@ -434,7 +441,7 @@ func floodOfCalls(t *trial) {
 	const spare = 60 * time.Millisecond
 	var more, quiet, inside time.Duration
 	var res *sandbox.Result
-	for range 3 { // what else this process had to do may come to be counted once; a flood's work would be each time
+	for range 3 { // other work of this process may be counted once; the work of a flood would be each time
 		var noisy time.Duration
 		quiet, _ = measure("sleep")
 		noisy, res = measure("flood")
@@ -445,7 +452,9 @@ func floodOfCalls(t *trial) {
 	said := answers(hostile.Parse(res.Stdout.Bytes()))
 	refused := said.number("refused")
 	t.control(refused > 50000, "calls that were refused", fmt.Sprintf("%d of %d", refused, said.number("calls")))
-	t.judge(more < spare+inside/5, "processor time outside the sandbox", fmt.Sprintf("%v more, for %d refused calls that took %v inside", max(0, more), refused, inside.Round(time.Millisecond)), fmt.Sprintf("quiet: %v", quiet))
+	t.judge(more < spare+inside/5, "processor time outside the sandbox",
+		fmt.Sprintf("%v more, for %d refused calls that took %v inside", max(0, more), refused,
+			inside.Round(time.Millisecond)), fmt.Sprintf("quiet: %v", quiet))
 	counted, saturated := uint64(0), false
 	for _, v := range res.Violations {
 		if v.Kind == sandbox.ViolationSyscall {
@@ -456,6 +465,7 @@ func floodOfCalls(t *trial) {
 		t.note("refused calls are not counted on this machine")
 		return
 	}
-	const most = 1000 // far above what is meant to be counted, and far below what was refused
-	t.judge(saturated && counted < most, "the count of refused calls", fmt.Sprintf("%d, saturated %v", counted, saturated), fmt.Sprintf("refused: %d", refused))
+	const most = 1000 // far above the number that is counted, and far below the number of refused calls
+	t.judge(saturated && counted < most, "the count of refused calls", fmt.Sprintf("%d, saturated %v", counted, saturated),
+		fmt.Sprintf("refused: %d", refused))
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// devicesInVolumes: a volume may hold device files, and they must mean nothing inside.
+// devicesInVolumes: a volume may contain device files, and they must not work inside.
 func (t *trial) devicesInVolumes() {
 	if os.Geteuid() != 0 {
-		return // who is not root can make none, and has none to give
+		return // without root no device can be made
 	}
 	dir := t.dir()
 	device := dir + "/zero"
@@ -19,7 +19,7 @@ func (t *trial) devicesInVolumes() {
 	t.must(os.Chmod(device, 0o666))
 	control := t.outside("read", device).of(device)
 	if !control.OK() {
-		t.note("device files mean nothing in /var/tmp on this host")
+		t.note("device files do not work in /var/tmp on this host")
 		return
 	}
 	id := t.sandbox(func(s *sandbox.Spec) {

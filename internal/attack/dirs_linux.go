@@ -9,8 +9,8 @@ import (
 
 const dirParent, dirPrefix = "/var/tmp", "sandbox-attack-"
 
-// newDir makes a directory of the host, and locks it while this process lives: whoever comes after a suite that was killed
-// knows by that what it left.
+// newDir makes a directory of the host, and locks it until this process ends: a later suite recognises the directories of a killed
+// one by that.
 func newDir() (dir string, lock int, err error) {
 	if dir, err = os.MkdirTemp(dirParent, dirPrefix); err != nil {
 		return "", -1, err
@@ -29,7 +29,7 @@ func newDir() (dir string, lock int, err error) {
 	return dir, lock, err
 }
 
-// removeStale removes directories of suites that were killed: this user's, that nobody holds.
+// removeStale removes directories of killed suites: this user's, without a lock.
 func removeStale() {
 	dirs, _ := filepath.Glob(filepath.Join(dirParent, dirPrefix+"*"))
 	for _, dir := range dirs {

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/term"
 )
 
-// Display shows cases as they end, and on a terminal the one that is under way. Its methods are called one at a time.
+// Display shows cases when they end, and on a terminal the running one. Its methods are called one at a time.
 type Display struct {
 	Out, Err *os.File
 	Text     bool                // results are lines of text on Out; else Out is for a JSON document
-	Live     bool                // Err is a terminal that can show the case under way
+	Live     bool                // Err is a terminal that can show the running case
 	Colour   bool                // Out shows colours
 	Escape   func(string) string // makes a text safe for terminals
 }
 
-// Started shows the case that has begun.
+// Started shows the case that starts.
 func (d *Display) Started(id, title string) {
 	if !d.Live {
 		return
@@ -30,7 +30,7 @@ func (d *Display) Started(id, title string) {
 	fmt.Fprintf(d.Err, "\r\x1b[K%s", string(line))
 }
 
-// Clear removes the line of the case under way.
+// Clear removes the line of the running case.
 func (d *Display) Clear() {
 	if d.Live {
 		fmt.Fprint(d.Err, "\r\x1b[K")
@@ -45,7 +45,7 @@ func (d *Display) Ended(r Result) {
 	}
 }
 
-// Conclude writes the last lines of the text. missing are the lines about controls that the backend lacks.
+// Conclude writes the last lines of the text. missing are the lines about missing controls of the backend.
 func (d *Display) Conclude(r *Report, missing string) error {
 	late := 0.0
 	residue := 0
@@ -63,7 +63,8 @@ func (d *Display) Conclude(r *Report, missing string) error {
 		grade = d.red
 	}
 	_, err := fmt.Fprintf(d.Out, "\n%s, tier %s: %d held, %d breached, %s%d not applicable, %d errors, in %.1f s\n"+
-		"the host: at most %.0f ms late, %d things left behind\n%s%s", r.Backend, r.Tier, n.Held, n.Breached, known, n.NotApplicable, n.Error, r.Seconds,
+		"the host: at most %.0f ms late, %d things left behind\n%s%s", r.Backend, r.Tier, n.Held, n.Breached, known, n.NotApplicable, n.Error,
+		r.Seconds,
 		late, residue, missing, grade(fmt.Sprintf("grade %s: %s\n", r.Grade, r.Grade.Meaning())))
 	return err
 }
@@ -71,7 +72,7 @@ func (d *Display) Conclude(r *Report, missing string) error {
 // resultWidth is that of "not applicable".
 const resultWidth = 14
 
-// resultLine is one case, and the attempts that got through.
+// resultLine is one case, with its successful attempts.
 func (d *Display) resultLine(r Result) string {
 	var b strings.Builder
 	word := fmt.Sprintf("%-*s", resultWidth, strings.ReplaceAll(string(r.Outcome), "_", " "))

@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// fingerprint knows the host's executables of ours again.
+// fingerprint identifies our executables of the host.
 func (t *trial) fingerprint() map[string][sha256.Size]byte {
 	prints := map[string][sha256.Size]byte{}
 	for _, p := range []string{t.o.Executable, filepath.Join(filepath.Dir(t.o.Executable), "sandbox-init"), os.Getenv("SANDBOX_RUN_INIT")} {
@@ -44,14 +44,14 @@ func overwriteRuntime(t *trial) {
 			t.judge(isShut(a.Got), "open "+a.Name+" for writing", say(a), "its own: "+own.Got)
 		}
 	}
-	// The init's child has not executed anything yet when it looks for the program: by this name it finds the init.
+	// The init's child has not executed a program yet when it looks for it: by this name it finds the init.
 	res, err := t.manager.Run(t.ctx, id, sandbox.Process{Args: hostile.Args("/proc/self/exe", t.mark, "executable")}, sandbox.IO{})
 	got := fmt.Sprintf("not started: %v", err)
 	held := true
 	if err == nil {
 		got = fmt.Sprintf("verdict %s, exit code %d", res.Verdict, res.Exit.Code)
 		if a := answers(hostile.Parse(res.Stdout.Bytes())).of("/proc/self/exe"); a.Got != "no answer" {
-			// Busy is as good as open once it has ended, unless it is a sealed file in memory.
+			// "Busy" means open once the program has ended, unless the file is sealed in memory.
 			got, held = say(a), !a.OK() && (a.Got != "ETXTBSY" || strings.HasPrefix(a.Detail, "/memfd:"))
 		}
 	}
@@ -59,11 +59,12 @@ func overwriteRuntime(t *trial) {
 	t.initsExecutable(id)
 	after := t.fingerprint()
 	for p, sum := range before {
-		t.judge(after[p] == sum, filepath.Base(p)+" on the host afterwards", map[bool]string{true: "unchanged", false: "changed"}[after[p] == sum], "")
+		t.judge(after[p] == sum, filepath.Base(p)+" on the host afterwards",
+			map[bool]string{true: "unchanged", false: "changed"}[after[p] == sum], "")
 	}
 }
 
-// initsExecutable looks from outside at what the init runs from: nobody may be able to write to it, whoever gets hold of it.
+// initsExecutable checks from outside what the init runs from: no process may be able to write to it, even with a descriptor.
 func (t *trial) initsExecutable(id string) {
 	pid, end := t.background(id, t.process("sleep", "1m"))
 	defer end()

@@ -39,13 +39,13 @@ func fileCases() []attackCase {
 }
 
 func inheritDescriptors(t *trial) {
-	// One that a careless supervisor has open, and would hand on.
+	// A descriptor that a careless supervisor has open, and would inherit to the program.
 	fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	t.must(err)
 	t.later(func() { unix.Close(fd) })
 	seen := t.outside("descriptors").of(fmt.Sprintf("fd %d", fd))
 	t.control(seen.OK(), "a child on the host inherits it", say(seen))
-	// The attacker's own runtime is not to open its cgroup's files, where it finds some.
+	// The attacker's own Go runtime must not open its cgroup's files, where it finds some.
 	id := t.sandbox(func(s *sandbox.Spec) { s.Env["GODEBUG"] = "containermaxprocs=0,updatemaxprocs=0" })
 	for _, tty := range []*sandbox.TTY{nil, {Rows: 24, Cols: 80}} {
 		p := t.process("descriptors")
@@ -57,7 +57,8 @@ func inheritDescriptors(t *trial) {
 		for _, a := range said {
 			switch name, n, _ := strings.Cut(a.Name, " "); {
 			case name == "fd" && slices.Contains([]string{"0", "1", "2"}, n):
-				stream := strings.HasPrefix(a.Detail, "pipe:") || a.Detail == "/dev/null" || strings.HasPrefix(a.Detail, "/dev/pts/") || strings.HasPrefix(a.Detail, "socket:")
+				stream := strings.HasPrefix(a.Detail, "pipe:") || a.Detail == "/dev/null" || strings.HasPrefix(a.Detail, "/dev/pts/") ||
+					strings.HasPrefix(a.Detail, "socket:")
 				t.judge(stream, "descriptor "+n+" "+form, a.Detail, seen.Detail)
 			case name == "fd":
 				t.judge(false, "descriptor "+n+" "+form, a.Detail, seen.Detail)
@@ -98,7 +99,7 @@ func copyOut(t *trial) {
 	id := ""
 	var planted answers
 	if err := t.refused(t.spec(shared)); errors.Is(err, sandbox.ErrRefused) || errors.Is(err, sandbox.ErrUnsupported) {
-		// Nothing can be made where the host finds it: somebody else makes it.
+		// The attacker can make nothing where the host finds it: another process makes it.
 		t.judge(true, "a volume to write to", fmt.Sprint(err), "")
 		planted = t.outside("plant", dir, secret)
 	} else {
@@ -130,18 +131,20 @@ func copyOut(t *trial) {
 	if id == "" {
 		return
 	}
-	// Output that outgrows its limit is written to files of the host, in a directory that the sandbox may reach.
+	// Output beyond its limit is written to files of the host, in a directory that the sandbox may reach.
 	outside := t.dir()
 	for _, attempt := range []struct{ name, script string }{
 		{"a link in the way of kept output", "ln -s " + outside + "/stdout /out/kept/stdout; head -c 20000 /dev/zero"},
 		{"a link in place of the directory of kept output", "mv /out/kept /out/moved; ln -s " + outside + " /out/kept; head -c 20000 /dev/zero"},
 	} {
-		res, err := t.manager.Run(t.ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", attempt.script}}, sandbox.IO{Spill: &sandbox.Spill{Dir: dir + "/kept"}})
+		res, err := t.manager.Run(t.ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", attempt.script}},
+			sandbox.IO{Spill: &sandbox.Spill{Dir: dir + "/kept"}})
 		if err != nil || !res.Stdout.Truncated() {
 			t.fault("control failed: %s: output did not outgrow its limit: %v", attempt.name, err)
 		}
 		left, _ := os.ReadDir(outside)
-		t.judge(len(left) == 0, attempt.name, map[bool]string{true: "not followed", false: "followed: something was written elsewhere on the host"}[len(left) == 0], "")
+		t.judge(len(left) == 0, attempt.name, map[bool]string{true: "not followed",
+			false: "followed: something was written elsewhere on the host"}[len(left) == 0], "")
 	}
 }
 
@@ -203,10 +206,11 @@ func hostileArchive(t *trial) {
 		case a.Name == "bomb":
 			n := 0
 			_, _ = fmt.Sscan(a.Detail, &n)
-			t.judge(a.Got == "ENOSPC" && n <= int(disk+disk/8), "an entry of "+(4*disk).String()+" on a disk of "+disk.String(), fmt.Sprintf("%s after %s", a.Got, sandbox.Size(n)), "")
+			t.judge(a.Got == "ENOSPC" && n <= int(disk+disk/8), "an entry of "+(4*disk).String()+" on a disk of "+disk.String(),
+				fmt.Sprintf("%s after %s", a.Got, sandbox.Size(n)), "")
 		}
 	}
-	if said.of("bomb").Got == "no answer" { // in a scratch of memory it may have met that limit first
+	if said.of("bomb").Got == "no answer" { // in a scratch of memory it may have reached that limit first
 		t.judge(res.Verdict == sandbox.VerdictMemoryLimit, "an entry of "+(4*disk).String(), string(res.Verdict), "")
 	}
 }
@@ -244,16 +248,19 @@ func volumeSources(t *trial) {
 		name, source string
 		m            *sandbox.Manager
 	}{
-		{"a link", dir + "/link", t.manager}, {"behind a link", dir + "/linked/file", t.manager}, {"with ..", dir + "/real/../real/file", t.manager},
-		{"relative", "real/file", t.manager}, {"a FIFO", dir + "/fifo", t.manager}, {"a socket", dir + "/socket", t.manager}, {"a device", "/dev/null", t.manager},
-		{"outside the allowed roots", dir, bounded}, {"beside an allowed root", dir + "/real-too", bounded}, {"out of an allowed root by ..", dir + "/real/../link", bounded},
+		{"a link", dir + "/link", t.manager}, {"behind a link", dir + "/linked/file", t.manager},
+		{"with ..", dir + "/real/../real/file", t.manager},
+		{"relative", "real/file", t.manager}, {"a FIFO", dir + "/fifo", t.manager}, {"a socket", dir + "/socket", t.manager},
+		{"a device", "/dev/null", t.manager},
+		{"outside the allowed roots", dir, bounded}, {"beside an allowed root", dir + "/real-too", bounded},
+		{"out of an allowed root by ..", dir + "/real/../link", bounded},
 	} {
 		err := try(s.m, s.source)
 		t.judge(err != nil, s.name, fmt.Sprint(err), "a plain one: ok")
 	}
 }
 
-// Two ids that nobody has: the owner of a set-uid file, and who runs it.
+// Two unused ids: the owner of a set-uid file, and the user that runs it.
 const (
 	ownerOfFile = 54321
 	runnerOfIt  = 54322
@@ -277,7 +284,8 @@ func setUID(t *trial) {
 		}
 		said := t.outsideAs(&syscall.Credential{Uid: runnerOfIt, Gid: runnerOfIt}, program, "status").of("Uid")
 		control = said.Detail
-		t.control(strings.HasPrefix(said.Detail, fmt.Sprintf("%d %d ", runnerOfIt, ownerOfFile)), "on the host the file gives its owner's id", said.Detail)
+		t.control(strings.HasPrefix(said.Detail, fmt.Sprintf("%d %d ", runnerOfIt, ownerOfFile)), "on the host the file gives its owner's id",
+			said.Detail)
 		volumes = append(volumes, sandbox.Volume{Source: dir + "/bin", Target: "/set"})
 	}
 	id := t.sandbox(func(s *sandbox.Spec) { s.Volumes = append(s.Volumes, volumes...) })
@@ -287,11 +295,12 @@ func setUID(t *trial) {
 		t.abort("no ids: %q", status.of("Uid").Detail)
 	}
 	t.judge(uid[0] != "0" && uid[1] == uid[0] && uid[2] == uid[0], "its own ids", strings.Join(uid, " "), "")
-	t.judge(status.of("NoNewPrivs").Detail == "1", "no_new_privs", status.of("NoNewPrivs").Detail, "host: "+t.outside("status").of("NoNewPrivs").Detail)
+	t.judge(status.of("NoNewPrivs").Detail == "1", "no_new_privs", status.of("NoNewPrivs").Detail,
+		"host: "+t.outside("status").of("NoNewPrivs").Detail)
 	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
 		t.judge(strings.Trim(status.of(set).Detail, "0") == "", set, status.of(set).Detail, "")
 	}
-	if os.Geteuid() == 0 { // others may have no right to drop theirs, and the isolation says so
+	if os.Geteuid() == 0 { // other users may not drop theirs, and the isolation reports it
 		t.judge(status.of("Groups").Detail == "", "supplementary groups", status.of("Groups").Detail, "")
 	}
 	args := []string{"/workspace"}
@@ -307,7 +316,7 @@ func setUID(t *trial) {
 	}
 	mounts := t.inside(id, "cat", "/proc/self/mountinfo")
 	t.control(len(mounts) > 3, "mounts are seen", fmt.Sprint(len(mounts)))
-	allow := map[string]int{} // by what they are
+	allow := map[string]int{} // by kind
 	for _, a := range mounts {
 		if strings.Contains(a.Detail, "nosuid") {
 			continue
@@ -325,26 +334,27 @@ func setUID(t *trial) {
 	}
 }
 
-// Kinds of mounts, as attempts are called.
+// Kinds of mounts, as named in attempts.
 const (
 	anyMount    = "mounts on which set-uid counts"
 	coverMount  = "covers of /proc on which set-uid counts"
 	engineMount = "mounts of the engine on which set-uid counts"
 )
 
-// mountKind tells what a runtime or an engine has mounted from what is the sandbox's own to mount, by a line of mountinfo.
+// mountKind distinguishes mounts of a runtime or an engine from the backend's own, by a line of mountinfo.
 func (t *trial) mountKind(line string) string {
 	fields := strings.Fields(line)
 	_, kind, _ := strings.Cut(line, " - ")
 	switch {
 	case len(fields) < 6:
 		return anyMount
-	case t.iso.Backend == "oci" && strings.HasPrefix(fields[4], "/proc/") && strings.HasPrefix(fields[5], "ro,") && strings.HasPrefix(kind, "tmpfs tmpfs ro"):
+	case t.iso.Backend == "oci" && strings.HasPrefix(fields[4], "/proc/") && strings.HasPrefix(fields[5], "ro,") &&
+		strings.HasPrefix(kind, "tmpfs tmpfs ro"):
 		return coverMount
 	case t.iso.Backend != "docker":
 		return anyMount
 	}
-	for _, own := range []string{sandbox.WorkspaceDir, "/tmp", "/home", "/dev", "/proc/self"} { // what a program can write to is not excused
+	for _, own := range []string{sandbox.WorkspaceDir, "/tmp", "/home", "/dev", "/proc/self"} { // writable mounts are no exception
 		if fields[4] == own || strings.HasPrefix(fields[4], own+"/") {
 			return anyMount
 		}
@@ -382,9 +392,14 @@ func readSecrets(t *trial) {
 	own := t.inside(id, "read", "/etc/passwd").of("/etc/passwd")
 	t.control(own.OK() && own.Detail != "", "read a file of its own", say(own))
 	for _, a := range t.inside(id, "read",
-		planted, "/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/sudoers", "/etc/machine-id", "/root", "/root/.ssh", "/home/../root/.ssh/id_rsa", "/run", "/var", "/var/run/docker.sock", "/run/docker.sock",
-		"/boot", "/srv", "/mnt", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kallsyms", "/proc/sched_debug", "/proc/timer_list", "/proc/kmsg", "/proc/cmdline", "/proc/config.gz",
-		"/proc/vmallocinfo", "/proc/iomem", "/proc/ioports", "/proc/latency_stats", "/proc/interrupts", "/proc/softirqs", "/proc/pressure", "/proc/pressure/cpu", "/proc/acpi", "/proc/asound", "/proc/scsi", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger", "/proc/1/environ", "/proc/1/maps", "/proc/1/root/etc/shadow", "/proc/1/cwd", "/sys/class/dmi/id", "/sys/kernel/debug", "/sys/firmware", "/dev/mem", "/dev/kmsg", "/dev/sda",
+		planted, "/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/sudoers", "/etc/machine-id", "/root", "/root/.ssh",
+		"/home/../root/.ssh/id_rsa", "/run", "/var", "/var/run/docker.sock", "/run/docker.sock",
+		"/boot", "/srv", "/mnt", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kallsyms", "/proc/sched_debug", "/proc/timer_list",
+		"/proc/kmsg", "/proc/cmdline", "/proc/config.gz",
+		"/proc/vmallocinfo", "/proc/iomem", "/proc/ioports", "/proc/latency_stats", "/proc/interrupts", "/proc/softirqs", "/proc/pressure",
+		"/proc/pressure/cpu", "/proc/acpi", "/proc/asound", "/proc/scsi", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger",
+		"/proc/1/environ", "/proc/1/maps", "/proc/1/root/etc/shadow", "/proc/1/cwd", "/sys/class/dmi/id", "/sys/kernel/debug", "/sys/firmware",
+		"/dev/mem", "/dev/kmsg", "/dev/sda",
 	) {
 		t.judge(!a.OK() || a.Detail == "", "read "+a.Name, say(a), control.of(planted).Got)
 	}
@@ -414,7 +429,7 @@ func readSecrets(t *trial) {
 
 func manyDirectories(t *trial) {
 	const count = 2000
-	id := t.sandbox(func(s *sandbox.Spec) { s.Limits.Wall = 20 * time.Second }) // making them is not what is tried
+	id := t.sandbox(func(s *sandbox.Spec) { s.Limits.Wall = 20 * time.Second }) // the time to make them is not tested
 	t.must(t.sh(id, "mkdir deep many"))
 	for _, verb := range []string{"deep", "many"} {
 		a := t.inside(id, verb, verb, fmt.Sprint(count)).of(verb)
@@ -424,7 +439,8 @@ func manyDirectories(t *trial) {
 	began := time.Now()
 	t.delete(id)
 	took, grown := time.Since(began), residentMemory()-memory
-	t.judge(took < 10*time.Second, fmt.Sprintf("clean-up of %d directories, and of %d in each other", count, count), took.Round(time.Millisecond).String(), "")
+	t.judge(took < 10*time.Second, fmt.Sprintf("clean-up of %d directories, and of %d in each other", count, count),
+		took.Round(time.Millisecond).String(), "")
 	t.judge(grown < 64<<20, "memory of the clean-up", fmt.Sprintf("%d MiB", max(0, grown)>>20), "")
 }
 
@@ -466,7 +482,7 @@ func fillDisk(t *trial) {
 	t.note("free space of the host: %d MiB less afterwards", max(0, int64(free)-int64(freeSpace()))>>20)
 }
 
-// freeSpace is what the host has left where scratch disks are kept. Others write there, too.
+// freeSpace is the host's free space in the directory of scratches. Other processes write there, too.
 func freeSpace() uint64 {
 	var st unix.Statfs_t
 	if unix.Statfs("/var", &st) != nil {

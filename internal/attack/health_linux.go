@@ -15,11 +15,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 )
 
-// host is what there was before the first case. Other supervisors may live on this machine: only what is this
-// process's own is looked at.
+// host is the state before the first case. Other supervisors may run on this machine: only resources of this
+// process are considered.
 type host struct {
-	mounts []string // that were there before
-	groups []string // of cgroups, the same
+	mounts []string // that existed before
+	groups []string // cgroups that existed before
 	canary *canary
 }
 
@@ -27,10 +27,10 @@ func lookAtHost() *host { return &host{mounts: mounts(), groups: ownGroups(), ca
 
 func (h *host) close() { h.canary.stop() }
 
-// residuePatience is how long the kernel may take to bury what was killed, where the host is not late itself.
-const residuePatience = 2 * time.Second
+// residueTimeout is how long the kernel may take to end killed processes, on a host that is not late itself.
+const residueTimeout = 2 * time.Second
 
-// residue lists what is left of a case: processes with its marks, cgroups and loop devices of ours, mounts.
+// residue lists the leftovers of a case: processes with its marks, our cgroups and loop devices, mounts.
 func (h *host) residue(marks ...string) (left []string) {
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		left = nil
@@ -40,7 +40,7 @@ func (h *host) residue(marks ...string) (left []string) {
 			}
 		}
 		for _, g := range ownGroups() {
-			if !slices.Contains(h.groups, g) { // a backend may keep something of its own
+			if !slices.Contains(h.groups, g) { // a backend may keep some of its own
 				left = append(left, "cgroup "+g)
 			}
 		}
@@ -52,13 +52,13 @@ func (h *host) residue(marks ...string) (left []string) {
 		for _, f := range ownDisks() {
 			left = append(left, "disk "+f)
 		}
-		if len(left) == 0 || time.Since(began) > residuePatience+h.canary.spare() {
+		if len(left) == 0 || time.Since(began) > residueTimeout+h.canary.spare() {
 			return left
 		}
 	}
 }
 
-// marked lists the living processes that have a mark in their command line or environment.
+// marked lists the running processes that have a mark in their command line or environment.
 func marked(mark string) (list []string) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
@@ -73,7 +73,7 @@ func marked(mark string) (list []string) {
 	return list
 }
 
-// markedPIDs are their numbers.
+// markedPIDs are their pids.
 func markedPIDs(mark string) (pids []string) {
 	for _, p := range marked(mark) {
 		pid, _, _ := strings.Cut(p, " ")
@@ -82,7 +82,7 @@ func markedPIDs(mark string) (pids []string) {
 	return pids
 }
 
-// claimsOf are the registry entries that a process holds: the files of its claims as a supervisor.
+// claimsOf are the registry entries that a process has open: the files of its registrations as a supervisor.
 func claimsOf(pid string) (files []string) {
 	links, _ := filepath.Glob("/proc/" + pid + "/fd/*")
 	for _, link := range links {
@@ -93,7 +93,7 @@ func claimsOf(pid string) (files []string) {
 	return files
 }
 
-// groupOf are the directories of a claim in the cgroup hierarchies.
+// groupOf are the directories of a registration in the cgroup hierarchies.
 func groupOf(claim string) (dirs []string) {
 	text, _ := os.ReadFile(claim)
 	for _, root := range strings.Fields(string(text)) {
@@ -102,7 +102,7 @@ func groupOf(claim string) (dirs []string) {
 	return dirs
 }
 
-// ownGroups are the cgroups of sandboxes that this process still has.
+// ownGroups are the cgroups of sandboxes of this process.
 func ownGroups() (list []string) {
 	for _, claim := range claimsOf("self") {
 		waiting := 0
@@ -123,8 +123,8 @@ func ownGroups() (list []string) {
 	return list
 }
 
-// waits says that a group is of an init that lives and has no sandbox yet: a backend may keep one ready, and on cgroup v2
-// that has a group.
+// waits reports whether a group is of a spare init: a backend may keep one, and on cgroup v2
+// it has a group.
 func waits(group string) bool {
 	if _, err := os.Stat(group + "/run"); err == nil {
 		return false
@@ -133,29 +133,31 @@ func waits(group string) bool {
 	return err == nil && strings.Contains(string(events), "populated 1")
 }
 
-// ownDisks are scratch disks that this process still holds: files without a name.
+// ownDisks are scratches that this process has open: files without a name.
 func ownDisks() (list []string) {
 	links, _ := filepath.Glob("/proc/self/fd/*")
 	for _, link := range links {
-		if l, err := os.Readlink(link); err == nil && strings.Contains(l, "/sandbox-run") && strings.HasSuffix(l, "(deleted)") && !strings.HasPrefix(l, "/memfd:") {
+		if l, err := os.Readlink(link); err == nil && strings.Contains(l, "/sandbox-run") && strings.HasSuffix(l, "(deleted)") &&
+			!strings.HasPrefix(l, "/memfd:") {
 			list = append(list, l)
 		}
 	}
 	return list
 }
 
-// mounts are those of this namespace that could be ours.
+// mounts are the mounts of this namespace that a backend could have made.
 func mounts() (list []string) {
 	text, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(text)) {
-		if strings.Contains(line, "sandbox-run") || strings.Contains(line, "sandbox-attack") || strings.Contains(line, " overlay ") || strings.Contains(line, "/dev/loop") {
+		if strings.Contains(line, "sandbox-run") || strings.Contains(line, "sandbox-attack") || strings.Contains(line, " overlay ") ||
+			strings.Contains(line, "/dev/loop") {
 			list = append(list, strings.TrimSpace(line))
 		}
 	}
 	return list
 }
 
-// canary only sleeps, and notes how much longer than it meant to: that is how late everything on this host is.
+// canary only sleeps, and records how much longer than requested: that is how late everything on this host is.
 type canary struct {
 	quit, gone chan struct{}
 
@@ -201,11 +203,11 @@ func (c *canary) most() time.Duration {
 	return c.late
 }
 
-// spare is how much longer than on a host that is never late something may take in which several processes take turns: each of them may
+// spare is how much longer than on an idle host an operation of several processes in turn may take: each of them may
 // have to wait for a processor as long as the canary had to.
 func (c *canary) spare() time.Duration { return 5 * c.most() }
 
-// claimed reports whether a registry entry belongs to somebody who lives: its name was given away anew.
+// claimed reports whether a registry entry belongs to a running supervisor, which has taken its name anew.
 func claimed(file string) bool {
 	f, err := os.Open(file)
 	if err != nil {

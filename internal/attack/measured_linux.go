@@ -2,5 +2,5 @@
 
 package attack
 
-// measured says that this build counts what it runs.
+// measured reports whether this build measures coverage.
 const measured = false

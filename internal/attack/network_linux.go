@@ -15,7 +15,7 @@ func networkCases() []attackCase {
 
 func anyConnection(t *trial) {
 	var dial []string
-	// Servers of ours that answer whoever reaches them.
+	// Servers of this process that answer every client.
 	for _, s := range []struct{ network, address string }{
 		{"tcp4", "127.0.0.1:0"}, {"tcp6", "[::1]:0"}, {"unix", "@" + t.mark},
 	} {
@@ -60,14 +60,14 @@ func anyConnection(t *trial) {
 		return !slices.ContainsFunc(pairs(dial), func(name string) bool { return !said.of(name).OK() })
 	}
 	control := t.outside("dial", dial...)
-	for tries := 1; tries < 5 && !reachable(control); tries++ { // they have half a second each, which a busy host may let pass
+	for tries := 1; tries < 5 && !reachable(control); tries++ { // each has half a second, which may be too short on a busy host
 		control = t.outside("dial", dial...)
 	}
 	for _, name := range pairs(dial) {
 		t.control(control.of(name).OK(), name+" from the host", control.of(name).Got)
 	}
 	near := append(slices.Clone(dial), "ip4:icmp", "127.0.0.1")
-	// Beyond the host: metadata services and the like. They are dialled neither from outside nor from where the host was reached.
+	// Beyond the host: metadata services and the like. They are dialled neither from outside nor from a sandbox that reached the host.
 	far := []string{"tcp4", "169.254.169.254:80", "udp4", "192.0.2.1:53", "tcp6", "[2001:db8::1]:80"}
 	for _, mode := range []sandbox.NetworkMode{sandbox.NetworkNone, sandbox.NetworkLocalhost} {
 		id := t.sandbox(func(s *sandbox.Spec) { s.Network = mode })
@@ -94,7 +94,8 @@ func anyConnection(t *trial) {
 				links++
 			}
 		}
-		t.judge(links == 0, "network "+string(mode)+": interfaces beside lo", fmt.Sprint(links), fmt.Sprintf("host: %d", len(control.all("interface"))))
+		t.judge(links == 0, "network "+string(mode)+": interfaces beside lo", fmt.Sprint(links),
+			fmt.Sprintf("host: %d", len(control.all("interface"))))
 	}
 	t.landlockedNetwork("", func(verb string, args ...string) answers { return t.inside(t.sandbox(), verb, args...) })
 	own, _ := os.Readlink("/proc/self/ns/net")

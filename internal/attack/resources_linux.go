@@ -42,8 +42,9 @@ func resourceCases() []attackCase {
 func forkBombs(t *trial) {
 	const limit, bound = 32, 96
 	capped := t.iso.Controls[sandbox.ControlProcesses] != sandbox.Absent
-	// The attacker itself is some ten threads.
-	allowed := t.run(t.sandbox(func(s *sandbox.Spec) { s.Limits.Processes = 2*bound + limit }), t.process("fork", "plain", fmt.Sprint(bound), "0s"), sandbox.IO{})
+	// The attacker itself has some ten threads.
+	allowed := t.run(t.sandbox(func(s *sandbox.Spec) { s.Limits.Processes = 2*bound + limit }),
+		t.process("fork", "plain", fmt.Sprint(bound), "0s"), sandbox.IO{})
 	control := answers(hostile.Parse(allowed.Stdout.Bytes())).of("forks")
 	t.control(control.Got == fmt.Sprint(bound), "the same bomb with more room", say(control))
 	attempt := func(name string, p sandbox.Process, count func(*sandbox.Result) (int, string)) func() {
@@ -58,7 +59,7 @@ func forkBombs(t *trial) {
 			switch {
 			case !capped:
 				t.note("the number of processes is not limited here, nor claimed to be")
-			case t.polled(sandbox.ControlProcesses) && t.walls():
+			case t.polled(sandbox.ControlProcesses) && t.isolated():
 				t.note("processes are limited by looking: %d were made where %d may be", made, limit)
 			default:
 				held = held && made >= 0 && made < limit
@@ -85,7 +86,8 @@ func forkBombs(t *trial) {
 		attempt("orphans of orphans", t.process("fork", "orphans", fmt.Sprint(bound), "0s"), own),
 		attempt("a bomb that stays", t.process("fork", "sessions", fmt.Sprint(bound), "20s"), own),
 	}
-	for _, s := range []struct{ name, interpreter, flag, text string }{{"in shell", "/bin/sh", "-c", forksShell}, {"in Python", "/usr/bin/python3", "-c", forksPython}} {
+	for _, s := range []struct{ name, interpreter, flag, text string }{{"in shell", "/bin/sh", "-c", forksShell},
+		{"in Python", "/usr/bin/python3", "-c", forksPython}} {
 		if hasProgram(s.interpreter) {
 			args := []string{s.interpreter, s.flag, s.text}
 			if s.interpreter == "/bin/sh" {
@@ -104,14 +106,14 @@ func forkBombs(t *trial) {
 
 func resistEnding(t *trial) {
 	const wall, grace = 300 * time.Millisecond, 200 * time.Millisecond
-	// On the host it does survive what ends others.
+	// On the host it survives the signals.
 	cmd := exec.Command(t.o.Executable, hostile.Args("", t.mark, "resist", "ignore", "10s")[1:]...)
 	cmd.Env = []string{hostile.Variable + "=" + t.mark}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := cmd.StdoutPipe()
 	t.must(err)
 	t.must(cmd.Start())
-	_, _ = out.Read(make([]byte, 64)) // it says when it is ready
+	_, _ = out.Read(make([]byte, 64)) // its line when it is ready
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	_ = cmd.Process.Signal(syscall.SIGINT)
 	time.Sleep(100 * time.Millisecond)
@@ -124,13 +126,14 @@ func resistEnding(t *trial) {
 		parts = append(parts, func() {
 			id := t.sandbox(func(s *sandbox.Spec) { s.Limits.Wall, s.Limits.Grace = wall, grace })
 			args := []string{kind, "10s"}
-			if t.walls() {
+			if t.isolated() {
 				args = append(args, "alone")
 			}
 			began := time.Now()
 			res := t.run(id, t.process("resist", args...), sandbox.IO{})
 			took := time.Since(began)
-			t.judge(res.Verdict == sandbox.VerdictTimeLimit && took < wall+grace+3*time.Second, kind, fmt.Sprintf("%s after %v", res.Verdict, took.Round(10*time.Millisecond)), "the host's SIGTERM: survived")
+			t.judge(res.Verdict == sandbox.VerdictTimeLimit && took < wall+grace+3*time.Second, kind,
+				fmt.Sprintf("%s after %v", res.Verdict, took.Round(10*time.Millisecond)), "the host's SIGTERM: survived")
 		})
 	}
 	t.together(parts...)
@@ -139,9 +142,10 @@ func resistEnding(t *trial) {
 func manyZombies(t *trial) {
 	const count, limit = 150, 48
 	said := t.inside(t.sandbox(func(s *sandbox.Spec) { s.Limits.Processes = limit }), "zombies", fmt.Sprint(count))
-	t.control(said.number("own") >= 8, "children that nobody buries lie about", fmt.Sprint(said.number("own")))
+	t.control(said.number("own") >= 8, "children that are not reaped stay zombies", fmt.Sprint(said.number("own")))
 	t.judge(said.number("orphans") == count, fmt.Sprintf("%d orphans, where %d processes may be", count, limit), say(said.of("orphans")), "")
-	t.judge(said.number("unburied") == 0, "zombies afterwards", fmt.Sprint(said.number("unburied")), fmt.Sprintf("unburied: %d", said.number("own")))
+	t.judge(said.number("zombies") == 0, "zombies afterwards", fmt.Sprint(said.number("zombies")),
+		fmt.Sprintf("zombies: %d", said.number("own")))
 }
 
 func takeMemory(t *trial) {
@@ -149,7 +153,7 @@ func takeMemory(t *trial) {
 	polled := t.polled(sandbox.ControlMemory)
 	hold := "0s"
 	if polled {
-		hold = "1s" // long enough to be looked at
+		hold = "1s" // long enough to be measured
 	}
 	box := func(memory sandbox.Size) string {
 		return t.sandbox(func(s *sandbox.Spec) {
@@ -181,7 +185,8 @@ func takeMemory(t *trial) {
 			switch {
 			case res.Verdict == sandbox.VerdictMemoryLimit:
 				t.judge(within, kind, got, "with more room: ok")
-			case (res.Success() || res.Verdict == sandbox.VerdictTimeLimit) && kind == "cache": // pages of a file can be given back, which takes its time
+			case (res.Success() || res.Verdict == sandbox.VerdictTimeLimit) &&
+				kind == "cache": // pages of a file can be given back, which takes its time
 				t.judge(within, kind, got, "with more room: ok")
 			case polled && kind == "pipes" && held <= pipesUnseen():
 				t.note("memory is limited by looking, and what pipes buffer is not seen: %d MiB, of %d that a user may have", held, pipesUnseen())
@@ -198,7 +203,7 @@ func takeMemory(t *trial) {
 	}
 }
 
-// pipesUnseen is how many MiB the pipes of a user may buffer: when they have as much, new ones get two pages each.
+// pipesUnseen is how many MiB the pipes of a user may buffer: beyond that, new ones get two pages each.
 func pipesUnseen() int {
 	pages := 16384
 	if text, err := os.ReadFile("/proc/sys/fs/pipe-user-pages-soft"); err == nil {
@@ -227,7 +232,8 @@ func useProcessors(t *trial) {
 				t.control(false, "spin: "+kind, fmt.Sprintf("only %v of processor time in 8 s, as the machine is busy", used))
 				continue
 			}
-			t.judge(res.Verdict == sandbox.VerdictCPULimit && used < 3*budget+t.host.canary.spare(), "spin: "+kind, fmt.Sprintf("%s after %v of processor time", res.Verdict, used.Round(time.Millisecond)), "a moment: ok")
+			t.judge(res.Verdict == sandbox.VerdictCPULimit && used < 3*budget+t.host.canary.spare(), "spin: "+kind,
+				fmt.Sprintf("%s after %v of processor time", res.Verdict, used.Round(time.Millisecond)), "a moment: ok")
 			most = max(most, used)
 		}
 		if t.polled(sandbox.ControlCPUTime) {
@@ -239,15 +245,15 @@ func useProcessors(t *trial) {
 	t.judge(res.Verdict == sandbox.VerdictTimeLimit && time.Since(began) < 4*time.Second, "sleep", string(res.Verdict), "")
 }
 
-// shareOfProcessors has many threads want a processor each, where all together may have a small part of one. So small that
-// a busy machine, which leaves them little, still leaves them more than that.
+// shareOfProcessors has many threads that want a processor each, where all together may have a small part of one. It is so small that
+// a busy machine still leaves them more than that.
 func (t *trial) shareOfProcessors() {
 	cores, most, spin := 0.05, 0.1, 60*time.Millisecond
 	switch {
 	case t.iso.Controls[sandbox.ControlCPU] == sandbox.Absent:
 		t.note("processors are not limited here, nor claimed to be")
 		return
-	case t.polled(sandbox.ControlCPU) && t.walls(): // bound to whole ones
+	case t.polled(sandbox.ControlCPU) && t.isolated(): // bound to whole processors
 		if cores, most, spin = 1, 1.3, 400*time.Millisecond; runtime.NumCPU() == 1 {
 			t.note("processors are limited by being bound to some, and this machine has one")
 			return
@@ -264,13 +270,13 @@ func (t *trial) shareOfProcessors() {
 func useUpCounts(t *trial) {
 	const files = 64
 	instances := files
-	if os.Geteuid() != 0 { // the kernel counts them as the user's: a sandbox has fewer than open files
+	if os.Geteuid() != 0 { // the kernel counts them per user: a sandbox has fewer than open files
 		instances = 32
 	}
 	id := t.sandbox(func(s *sandbox.Spec) { s.Limits.OpenFiles, s.Limits.Memory = files, 256*sandbox.MiB })
 	for _, c := range []struct {
 		kind        string
-		tried, most int // most is what a sandbox may have
+		tried, most int // most is the limit of a sandbox
 	}{
 		{"open files", 256, files}, {"sockets", 256, files}, {"epoll", 256, files}, {"inotify", 256, instances},
 		{"timers", 12000, 5000}, {"queued signals", 12000, 5000}, {"locked memory", 64, 16},
@@ -285,7 +291,7 @@ func useUpCounts(t *trial) {
 		_, _ = fmt.Sscan(a.Got, &n)
 		t.judge(n >= 0 && n <= c.most && a.Detail != "ok", c.kind, fmt.Sprintf("%d, then %s", n, a.Detail), fmt.Sprintf("host: %d", reached))
 	}
-	// Nobody else has less for it.
+	// The host still has enough of each.
 	for _, a := range t.outside("exhaust", "inotify", "4") {
 		t.judge(a.Got == "4", "the host meanwhile: "+a.Name, say(a), "")
 	}
@@ -308,17 +314,20 @@ func floodOfOutput(t *trial) {
 		}
 		kept := len(out.Bytes())
 		held := res.Success() && out.Truncated() && kept <= 80<<10 && out.Total >= mebibytes<<20 && grown < 48<<20
-		t.judge(held, fmt.Sprintf("%d MiB of %s without a newline", mebibytes, stream), fmt.Sprintf("%s, %d KiB kept, truncated %v, %d MiB more memory", res.Verdict, kept>>10, out.Truncated(), max(0, grown)>>20), "a short word: whole")
+		t.judge(held, fmt.Sprintf("%d MiB of %s without a newline", mebibytes, stream),
+			fmt.Sprintf("%s, %d KiB kept, truncated %v, %d MiB more memory", res.Verdict, kept>>10, out.Truncated(),
+				max(0, grown)>>20), "a short word: whole")
 	}
 	began := time.Now()
 	res := t.run(t.sandbox(), t.process("background", "20s"), sandbox.IO{})
 	took := time.Since(began)
 	left := answers(hostile.Parse(res.Stdout.Bytes())).of("left")
 	t.control(left.OK(), "leave a child that holds the output", say(left))
-	t.judge(took < 5*time.Second, "a child that holds the output open", fmt.Sprintf("%s after %v", res.Verdict, took.Round(10*time.Millisecond)), "")
+	t.judge(took < 5*time.Second, "a child that holds the output open",
+		fmt.Sprintf("%s after %v", res.Verdict, took.Round(10*time.Millisecond)), "")
 }
 
-// silence is an input that never comes, until it is closed.
+// silence is an input without data, until it is closed.
 type silence struct{ closed chan struct{} }
 
 func (s silence) Read([]byte) (int, error) {
@@ -343,14 +352,16 @@ func stuckStreams(t *trial) {
 		verb string
 		in   io.Reader
 	}{
-		{"input without end that is never read", "ignore", endless{}}, {"input that never comes and is never closed", "ignore", quiet}, {"output closed early", "close", nil},
+		{"input without end that is never read", "ignore", endless{}}, {"input that never comes and is never closed", "ignore", quiet},
+		{"output closed early", "close", nil},
 	} {
 		parts = append(parts, func() {
 			id := t.sandbox()
 			began := time.Now()
 			res := t.run(id, t.process("stdin", s.verb, "200ms"), sandbox.IO{Stdin: s.in})
 			took := time.Since(began)
-			t.judge(res.Success() && took < 4*time.Second, s.name, fmt.Sprintf("%s after %v", res.Verdict, took.Round(10*time.Millisecond)), "read: whole")
+			t.judge(res.Success() && took < 4*time.Second, s.name, fmt.Sprintf("%s after %v", res.Verdict, took.Round(10*time.Millisecond)),
+				"read: whole")
 		})
 	}
 	t.together(parts...)
@@ -366,7 +377,7 @@ func compileBombs(t *trial) {
 	}
 	hold := "0s"
 	if t.polled(sandbox.ControlMemory) {
-		hold = "1s" // long enough to be looked at
+		hold = "1s" // long enough to be measured
 	}
 	include := func(file string, most sandbox.Size) *sandbox.Result {
 		return t.run(box(), t.process("memory", "include", fmt.Sprint(int(most)), hold, file), sandbox.IO{})
@@ -374,23 +385,27 @@ func compileBombs(t *trial) {
 	small := answers(hostile.Parse(include("/dev/zero", 4*sandbox.MiB).Stdout.Bytes())).of("held")
 	t.control(small.Got == "4", "include 4 MiB", say(small))
 	res := include("/dev/zero", 2*limit)
-	t.judge(res.Verdict == sandbox.VerdictMemoryLimit, "include /dev/zero", fmt.Sprintf("%s, peak %s", res.Verdict, sandbox.Size(res.Metrics.MemoryPeak)), "4 MiB: ok")
+	t.judge(res.Verdict == sandbox.VerdictMemoryLimit, "include /dev/zero",
+		fmt.Sprintf("%s, peak %s", res.Verdict, sandbox.Size(res.Metrics.MemoryPeak)), "4 MiB: ok")
 	hosts, _ := os.ReadFile("/etc/passwd")
 	var own strings.Builder
 	for _, a := range t.inside(box(), "cat", "/etc/passwd") {
 		own.WriteString(a.Detail + "\n")
 	}
-	t.judge(own.Len() > 0 && own.String() != string(hosts), "include /etc/passwd", fmt.Sprintf("%d bytes, of its own", own.Len()), fmt.Sprintf("the host's: %d bytes", len(hosts)))
+	t.judge(own.Len() > 0 && own.String() != string(hosts), "include /etc/passwd", fmt.Sprintf("%d bytes, of its own", own.Len()),
+		fmt.Sprintf("the host's: %d bytes", len(hosts)))
 	res = t.run(box(), t.process("output", "16", "errors"), sandbox.IO{})
-	t.judge((res.Success() || res.Verdict == sandbox.VerdictTimeLimit) && res.Stderr.Truncated(), "error messages without end", fmt.Sprintf("%s, truncated %v", res.Verdict, res.Stderr.Truncated()), "")
+	t.judge((res.Success() || res.Verdict == sandbox.VerdictTimeLimit) && res.Stderr.Truncated(), "error messages without end",
+		fmt.Sprintf("%s, truncated %v", res.Verdict, res.Stderr.Truncated()), "")
 	res = t.run(box(func(s *sandbox.Spec) { s.Limits.Wall = 300 * time.Millisecond }), t.process("spin", "threads", "4", "3s"), sandbox.IO{})
 	t.judge(res.Verdict == sandbox.VerdictTimeLimit, "compile for ever", string(res.Verdict), "")
 	for _, cc := range []string{"/usr/bin/cc", "/usr/bin/gcc"} {
 		if !hasProgram(cc) {
 			continue
 		}
-		res := t.run(box(func(s *sandbox.Spec) { s.Limits.Memory, s.Limits.Wall = 128*sandbox.MiB, 2*time.Second }), sandbox.Process{Args: []string{"/bin/sh", "-c",
-			`printf '#include "/dev/zero"\n' > a.c; exec ` + cc + ` -c a.c`}}, sandbox.IO{})
+		res := t.run(box(func(s *sandbox.Spec) { s.Limits.Memory, s.Limits.Wall = 128*sandbox.MiB, 2*time.Second }),
+			sandbox.Process{Args: []string{"/bin/sh", "-c",
+				`printf '#include "/dev/zero"\n' > a.c; exec ` + cc + ` -c a.c`}}, sandbox.IO{})
 		t.judge(!res.Success(), filepath.Base(cc)+" that includes /dev/zero", string(res.Verdict), "")
 		break
 	}
@@ -429,7 +444,7 @@ func ownCgroup(t *trial) {
 	t.must(err)
 	ours := regexp.MustCompile("sandbox-run")
 	if t.iso.Backend == "docker" {
-		ours = regexp.MustCompile("[0-9a-f]{64}") // engines call them by the container's id
+		ours = regexp.MustCompile("[0-9a-f]{64}") // engines name them by the container's id
 	}
 	has := ours.Match(seen)
 	if t.iso.Controls[sandbox.ControlMemory] == sandbox.Enforced {
@@ -449,14 +464,15 @@ func ownCgroup(t *trial) {
 	}
 	t.judge(found == "", "cgroup file systems", map[bool]string{true: "none", false: found}[found == ""], "")
 	for _, a := range t.inside(id, "write",
-		"/sys/fs/cgroup", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/release_agent",
+		"/sys/fs/cgroup", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+		"/sys/fs/cgroup/memory/release_agent",
 		"/sys/fs/cgroup/devices/devices.allow", "/sys/fs/cgroup/pids/pids.max", "/proc/self/oom_adj/../../1/cgroup") {
 		t.judge(!a.OK(), "write to "+a.Name, a.Got, "")
 	}
 }
 
 func wrongProcess(t *trial) {
-	// One in our own process group, for whoever signals number 0; one that is nobody's.
+	// One in this process's own group, for a signal to number 0; one in another session.
 	near, far := t.bystander(true), t.bystander(false)
 	alive := func(pid int) bool { return unix.Kill(pid, 0) == nil }
 	doomed := t.bystander(false)
@@ -473,11 +489,11 @@ func wrongProcess(t *trial) {
 		ctx, cancel := context.WithCancel(t.ctx)
 		go func() {
 			defer close(ended)
-			// It forks, so that numbers are used up while it is being ended.
+			// It forks, so that pids are used up while it is killed.
 			_, _ = t.manager.Run(ctx, id, t.process("fork", []string{"plain", "orphans"}[n%2], "16", []string{"0s", "1m"}[n/2%2]), sandbox.IO{})
 		}()
 		time.Sleep(time.Duration(n%6) * 10 * time.Millisecond)
-		// Every way to end it, also when it has ended.
+		// Every way to end it, also after it has ended.
 		switch n % 3 {
 		case 0:
 			_ = t.manager.Kill(id)
@@ -492,8 +508,9 @@ func wrongProcess(t *trial) {
 		cancel()
 		<-ended
 	}
-	for name, pid := range map[string]int{"a process of our own group": near, "a stranger": far} {
-		t.judge(alive(pid), fmt.Sprintf("%s, after %d sandboxes were ended in every way", name, rounds), map[bool]string{true: "alive", false: "ended"}[alive(pid)], "a signal ends it")
+	for name, pid := range map[string]int{"a process of this process group": near, "a process of another session": far} {
+		t.judge(alive(pid), fmt.Sprintf("%s, after %d sandboxes were ended in every way", name, rounds),
+			map[bool]string{true: "alive", false: "ended"}[alive(pid)], "a signal ends it")
 	}
 }
 
@@ -516,14 +533,15 @@ func neighbours(t *trial) {
 		slices.Sort(all)
 		return all[count/2]
 	}
-	once() // what is made at first use
+	once() // makes what is made at first use
 	quiet := median(7)
-	const factor, spare = 4, 300 * time.Millisecond // gross, since others use this machine as well
+	const factor, spare = 4, 300 * time.Millisecond // generous, because other processes use this machine as well
 	for _, noise := range []struct {
 		name string
 		p    sandbox.Process
 	}{
-		{"fork bomb", t.process("fork", "sessions", "200", "1m")}, {"refused calls", t.process("flood", "1m")}, {"output", t.process("output", "100000")},
+		{"fork bomb", t.process("fork", "sessions", "200", "1m")}, {"refused calls", t.process("flood", "1m")},
+		{"output", t.process("output", "100000")},
 		{"processors", t.process("spin", "threads", "8", "1m")},
 	} {
 		id := t.sandbox(func(s *sandbox.Spec) { s.Limits.Wall, s.Limits.Output, s.Limits.CPUs = time.Minute, 64*sandbox.KiB, 1 })
@@ -537,10 +555,12 @@ func neighbours(t *trial) {
 		_ = t.manager.Kill(id)
 		<-ended
 		t.delete(id)
-		if loud >= factor*quiet+spare { // others may have made the machine busy since
+		if loud >= factor*quiet+spare { // other processes may have made the machine busy since
 			quiet = max(quiet, median(7))
 		}
-		t.judge(loud < factor*quiet+spare, "beside "+noise.name, fmt.Sprintf("%v", loud.Round(100*time.Microsecond)), fmt.Sprintf("quiet: %v", quiet.Round(100*time.Microsecond)))
+		t.judge(loud < factor*quiet+spare, "beside "+noise.name, fmt.Sprintf("%v", loud.Round(100*time.Microsecond)),
+			fmt.Sprintf("quiet: %v", quiet.Round(100*time.Microsecond)))
 	}
-	t.note("a sandbox takes %v when it is quiet; the bound is %d times that and %v (make bench measures)", quiet.Round(100*time.Microsecond), factor, spare)
+	t.note("a sandbox takes %v when it is quiet; the bound is %d times that and %v (make bench measures)", quiet.Round(100*time.Microsecond),
+		factor, spare)
 }

@@ -67,9 +67,10 @@ func swappedNull(t *trial) {
 		}
 		for p, device := range map[string]string{"/dev/null": "1:3", "/dev/zero": "1:5", "/dev/urandom": "1:9"} {
 			a := said.of(p)
-			t.judge(a.OK() && strings.HasPrefix(a.Detail, "mode 20") && strings.Contains(a.Detail, "device "+device+" "), p+" "+box.name, a.Detail, planted.Detail)
+			t.judge(a.OK() && strings.HasPrefix(a.Detail, "mode 20") && strings.Contains(a.Detail, "device "+device+" "), p+" "+box.name, a.Detail,
+				planted.Detail)
 		}
-		// What is covered is covered with that very device, or with nothing that can be read.
+		// A mask is that device, or an empty unreadable file.
 		for _, a := range t.inside(box.id, "read", "/proc/kcore", "/proc/keys", "/proc/kallsyms", "/proc/timer_list") {
 			t.judge(isShut(a.Got) || a.OK() && a.Detail == "", "what covers "+a.Name+" "+box.name, say(a), "")
 		}
@@ -133,7 +134,7 @@ func racingRenames(t *trial) {
 			if t.ctx.Err() != nil {
 				break
 			}
-			continue // a link on the way
+			continue // a link on the path
 		}
 		opened++
 		if t.inside(id, "read", "/data/secret").of("/data/secret").Detail == "ours" {
@@ -142,9 +143,10 @@ func racingRenames(t *trial) {
 		t.delete(id)
 	}
 	t.control(opened > 0, "the volume was opened between renames", fmt.Sprint(opened))
-	t.judge(wrong == 0, "a volume whose source is swapped for a link", fmt.Sprintf("led astray %d of %d times", wrong, opened), "a careless reader: led astray")
+	t.judge(wrong == 0, "a volume whose source is swapped for a link", fmt.Sprintf("led astray %d of %d times", wrong, opened),
+		"a careless reader: led astray")
 
-	// Inside: the way to a volume's target is swapped while the next phase is mounted.
+	// Inside: a directory on the path of a volume's target is swapped while the next phase is mounted.
 	id := t.sandbox(func(s *sandbox.Spec) {
 		s.Volumes = append(s.Volumes, sandbox.Volume{Source: dir + "/ours", Target: "/workspace/deep/volume"})
 	})
@@ -180,7 +182,8 @@ func racingRenames(t *trial) {
 		}
 	}
 	t.control(swapped.number("swapped") > 0, "the way to the target was swapped", fmt.Sprint(swapped.number("swapped")))
-	t.judge(strayed == 0, "a volume whose target is swapped for a link", fmt.Sprintf("mounted elsewhere in %d of %d phases", strayed, phases), "")
+	t.judge(strayed == 0, "a volume whose target is swapped for a link", fmt.Sprintf("mounted elsewhere in %d of %d phases", strayed, phases),
+		"")
 }
 
 // sh runs a shell script in a sandbox.

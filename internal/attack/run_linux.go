@@ -35,10 +35,10 @@ func IDs() (ids []string) {
 	return ids
 }
 
-// claimedByProcess is what the process backend claims: it has no walls. Every other row is not applicable to it.
+// claimedByProcess are the cases that apply to the process backend: it has no isolation. No other case applies.
 var claimedByProcess = []string{"F14", "R1", "R2", "R5", "R7", "R8", "R12", "A6", "A7"}
 
-// notApplicable is why a case does not apply, or "". No other reason is good enough.
+// notApplicable is why a case does not apply, or "". There are no other reasons.
 func notApplicable(id string, iso sandbox.Isolation) string {
 	switch {
 	case iso.Tier == sandbox.TierProcess && !slices.Contains(claimedByProcess, id):
@@ -51,27 +51,30 @@ func notApplicable(id string, iso sandbox.Isolation) string {
 	return ""
 }
 
-// ofEngine are the cases that a backend whose containers an engine makes does not claim as they are; what it does instead, its own
-// tests show.
+// ofEngine are the cases that do not apply to a backend whose containers an engine makes; the backend's own
+// tests cover what it does instead.
 var ofEngine = map[string]string{
 	"F3":  "roots are images, which the engine unpacks and mounts",
 	"F4":  "the engine masks; roots are images",
 	"F5":  "the engine mounts /proc; roots are images",
 	"F6":  "the engine opens volumes by their names; what it has mounted is compared from inside, and refused if it is another file",
-	"W3":  "a container that is made ahead shows nothing of the host's, and so no attacker",
+	"W3":  "a prepared container shows no files of the host, and so no attacker",
 	"R13": "not measured: neighbours share the engine's daemon, and making as many containers as the case needs takes longer than it has",
 }
 
-// leftOpen are attempts that get through where an engine mounts and shows things in its own way, and what holds instead, by backend;
-// docs/THREAT_MODEL.md lists them. Such a case does not count as held. Every other attempt of the same case is a breach.
+// leftOpen are attempts that succeed where an engine mounts in its own way, and what holds instead, by backend;
+// docs/THREAT_MODEL.md lists them. Such a case does not count as held. Every other successful attempt of the same case is a breach.
 var leftOpen = map[string][]struct{ id, attempt, got, instead string }{
 	"docker": {
-		{"F7", "open a device of a volume", "ok", "volumes are mounted without nodev; the devices cgroup lets through no more than null, zero and the like"},
+		{"F7", "open a device of a volume", "ok", "volumes are mounted without nodev; the devices cgroup lets through no more than null, zero " +
+			"and the like"},
 		{"F11", "mounts of the engine on which set-uid counts", "", "no_new_privs, and an empty bounding set"},
-		{"F12", "/dev is mounted read-only", "", "the engine's /dev is in memory, and only root may write to its directory: a program has no capability"},
+		{"F12", "/dev is mounted read-only", "", "the engine's /dev is in memory, and only root may write to its directory: a program has no " +
+			"capability"},
 		{"F13", "read /var", `ok ("tmp")`, "a directory that Podman has made, and nothing of the host's"},
 		{"F13", "processes of the sandbox's own supervision", "", "they can be neither read, signalled nor traced"},
-		{"F15", "inodes", "ok after 4096 of 4096; verdict ok", "Podman's file systems in memory know no number of inodes, and isolation.missing says so; their size holds"},
+		{"F15", "inodes", "ok after 4096 of 4096; verdict ok",
+			"Podman's file systems in memory know no number of inodes, and isolation.missing says so; their size holds"},
 		{"R11", "cgroup file systems", "", "they are read-only, and show the sandbox's own only"},
 	},
 	"oci": {
@@ -79,7 +82,7 @@ var leftOpen = map[string][]struct{ id, attempt, got, instead string }{
 	},
 }
 
-// open is what holds instead where an attempt is known to get through, or "".
+// open is what holds instead of a control where an attempt is known to succeed, or "".
 func (t *trial) open(attempt, got string) string {
 	for _, o := range leftOpen[t.iso.Backend] {
 		if o.id == t.id && o.attempt == attempt && (o.got == "" || o.got == got) {
@@ -89,20 +92,20 @@ func (t *trial) open(attempt, got string) string {
 	return ""
 }
 
-// defaultWithin leaves room, in a minute and a half, for a last case that hangs.
-const defaultWithin = 90*time.Second - hangPatience
+// defaultWithin leaves time, in a minute and a half, for a last case that hangs.
+const defaultWithin = 90*time.Second - hangTimeout
 
 // engineWithin is for backends whose sandboxes another program makes, each of which takes that program's time.
 const engineWithin = 10 * time.Minute
 
-// casePatience is far beyond what any case needs.
-const casePatience = 25 * time.Second
+// caseTimeout is far beyond what any case needs.
+const caseTimeout = 25 * time.Second
 
-// hangPatience is how much longer a case may take to come to its end once its time is up.
-const hangPatience = 10 * time.Second
+// hangTimeout is how long a case may take to end after its context has ended.
+const hangTimeout = 10 * time.Second
 
-// Run carries out the cases and draws the conclusion. The error is for what keeps it from beginning, or for a
-// context that ended: the report then has what there was until then.
+// Run carries out the cases and computes the grade. It returns an error if it can not begin, or if
+// ctx ends: the report then has the results until then.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	began := time.Now()
 	if o.Executable == "" {
@@ -142,7 +145,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 		res := s.try(ctx, c)
 		if ctx.Err() != nil {
-			break // it was cut short: what it came to says nothing
+			break // it was cut short: its result is not valid
 		}
 		r.Results = append(r.Results, res)
 		if o.OnResult != nil {
@@ -164,7 +167,7 @@ type suite struct {
 	iso     sandbox.Isolation
 	manager *sandbox.Manager
 	host    *host
-	end     time.Time     // no case goes on after it, on an idle machine
+	end     time.Time     // no case runs after it, on an idle machine
 	waited  time.Duration // of tasks of this machine for a processor, before the first case
 }
 
@@ -176,22 +179,22 @@ func (s *suite) left() time.Duration {
 	return time.Until(s.end.Add(min(waitedForCPU()-s.waited, busyWithin)))
 }
 
-// close deletes what is left, unless that hangs, too: then a case has said so.
+// close deletes the remaining sandboxes, unless that hangs, too: then a case has reported it.
 func (s *suite) close() error {
 	closed := make(chan error, 1)
 	go func() { closed <- s.manager.Close() }()
 	select {
 	case err := <-closed:
 		return err
-	case <-time.After(hangPatience):
-		return errors.New("sandboxes can not be deleted: something hangs")
+	case <-time.After(hangTimeout):
+		return errors.New("sandboxes can not be deleted: a deletion hangs")
 	}
 }
 
-// mostLate is how late the host may be and still be called responsive. A busy machine is a tenth of that.
+// mostLate is how late a responsive host may be. A busy machine has a tenth of that.
 const mostLate = 2 * time.Second
 
-// try carries out one case, cleans up after it, and looks at the host.
+// try carries out one case, cleans up after it, and checks the host.
 func (s *suite) try(ctx context.Context, c attackCase) Result {
 	res := Result{ID: c.id, Title: c.title, Probes: []Probe{}, Health: Health{Residue: []string{}}}
 	if why := notApplicable(c.id, s.iso); why != "" {
@@ -199,12 +202,12 @@ func (s *suite) try(ctx context.Context, c attackCase) Result {
 		return res
 	}
 	began := time.Now()
-	patience := min(casePatience, s.left())
-	if patience <= 0 {
+	timeout := min(caseTimeout, s.left())
+	if timeout <= 0 {
 		res.Outcome, res.Detail = Error, "not tried: the time for all cases is over; try again when the machine is less busy"
 		return res
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	t := &trial{suite: s, ctx: ctx, id: c.id, mark: newMark()}
 	s.host.canary.reset()
@@ -216,8 +219,8 @@ func (s *suite) try(ctx context.Context, c attackCase) Result {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(patience + hangPatience):
-		t.breach("something has not returned: the case hangs")
+	case <-time.After(timeout + hangTimeout):
+		t.breach("an operation has not returned: the case hangs")
 	}
 	late, residue := s.host.canary.most(), s.host.residue(t.marks()...)
 	if late > mostLate {
@@ -238,7 +241,7 @@ func (s *suite) try(ctx context.Context, c attackCase) Result {
 	return res
 }
 
-// conclude is the outcome and a sentence. A breach outweighs a fault: it is there, whatever else is not known.
+// conclude returns the outcome and a sentence. A breach outweighs a fault: it is proven, whatever else is unknown.
 func (t *trial) conclude() (Outcome, string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

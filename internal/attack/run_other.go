@@ -11,5 +11,6 @@ import (
 
 // Run needs Linux: there is no backend elsewhere.
 func Run(context.Context, Options) (*Report, error) {
-	return nil, &sandbox.Error{Op: "attack", Kind: sandbox.ErrUnsupported, Err: errors.New("there is no backend to attack here"), Hint: "a Linux machine or virtual machine"}
+	return nil, &sandbox.Error{Op: "attack", Kind: sandbox.ErrUnsupported, Err: errors.New("there is no backend to attack here"),
+		Hint: "a Linux machine or virtual machine"}
 }

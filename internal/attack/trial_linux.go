@@ -20,17 +20,17 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// trial is a case that is being carried out.
+// trial is a running case.
 type trial struct {
 	*suite
 	ctx  context.Context
 	id   string
-	mark string // in everything that this case runs
+	mark string // in every process of this case
 
 	mu       sync.Mutex
 	probes   []Probe
 	breaches []string
-	known    []string // attempts that got through where the backend is known to be open
+	known    []string // successful attempts where the backend is known to be open
 	faults   []string
 	notes    []string
 	skipped  string
@@ -38,10 +38,10 @@ type trial struct {
 	undo     []func()
 }
 
-// aborted ends a case that can not go on; its reason is among the faults.
+// aborted ends a case that can not continue; its reason is among the faults.
 type aborted struct{}
 
-// guard runs part of a case, and takes its end by abort for an end.
+// guard runs a part of a case, and recovers from abort.
 func (t *trial) guard(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -53,7 +53,7 @@ func (t *trial) guard(f func()) {
 	f()
 }
 
-// together runs parts of a case side by side, two at a time: more would only wait for each other.
+// together runs parts of a case in parallel, two at a time: more would only wait for each other.
 func (t *trial) together(parts ...func()) {
 	var all sync.WaitGroup
 	room := make(chan struct{}, 2)
@@ -108,21 +108,21 @@ func (t *trial) judge(held bool, name, got, control string) {
 	}
 	switch {
 	case held:
-	case t.ctx.Err() != nil: // what was cut short proves nothing
+	case t.ctx.Err() != nil: // an interrupted attempt proves nothing
 		t.faults = append(t.faults, name+": "+got+", as the time of the case was over; try again when the machine is less busy")
 	default:
 		t.breaches = append(t.breaches, name+": "+got)
 	}
 }
 
-// control records that the same attempt succeeds where it may, or that it does not: then the case proves nothing.
+// control records that the same attempt succeeds where it is allowed. If it does not, the case proves nothing.
 func (t *trial) control(ok bool, name, got string) {
 	if !ok {
 		t.fault("control failed: %s: %s; the attempt proves nothing", name, got)
 	}
 }
 
-// later is undone at the end of the case, last first.
+// later calls f at the end of the case; the last one first.
 func (t *trial) later(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,29 +150,30 @@ func (t *trial) marks() []string {
 	return append([]string{t.mark}, t.others...)
 }
 
-// polled reports whether a control is kept by looking again and again, with what that overshoots.
+// polled reports whether a control is enforced by polling, and so can be exceeded for a moment.
 func (t *trial) polled(c sandbox.Control) bool { return t.iso.Controls[c] == sandbox.Polled }
 
-// walls reports whether the backend has any.
-func (t *trial) walls() bool { return t.iso.Tier.AtLeast(sandbox.TierNamespace) }
+// isolated reports whether the backend has namespaces.
+func (t *trial) isolated() bool { return t.iso.Tier.AtLeast(sandbox.TierNamespace) }
 
-// attackerInside is where sandboxes find the attacker.
+// attackerInside is the path of the attacker in sandboxes.
 const attackerInside = "/attacker"
 
 func (t *trial) attacker() string {
-	if t.walls() {
+	if t.isolated() {
 		return attackerInside
 	}
 	return t.o.Executable
 }
 
-// spec is that of a sandbox in which an attacker can be run.
+// spec is the spec of a sandbox in which an attacker can run.
 func (t *trial) spec(change ...func(*sandbox.Spec)) sandbox.Spec {
 	s := sandbox.Spec{
 		Require: t.iso.Tier, Scratch: sandbox.ScratchMemory, Env: map[string]string{hostile.Variable: t.mark},
-		Limits: sandbox.Limits{Wall: 20 * time.Second, Grace: 200 * time.Millisecond, Memory: 256 * sandbox.MiB, Disk: 64 * sandbox.MiB, Inodes: 16 << 10, Processes: 64, Output: sandbox.MiB},
+		Limits: sandbox.Limits{Wall: 20 * time.Second, Grace: 200 * time.Millisecond, Memory: 256 * sandbox.MiB, Disk: 64 * sandbox.MiB,
+			Inodes: 16 << 10, Processes: 64, Output: sandbox.MiB},
 	}
-	if t.walls() {
+	if t.isolated() {
 		s.Volumes = append(s.Volumes, sandbox.Volume{Source: t.o.Executable, Target: attackerInside})
 	} else {
 		countersOf(s.Env)
@@ -183,7 +184,7 @@ func (t *trial) spec(change ...func(*sandbox.Spec)) sandbox.Spec {
 	return s
 }
 
-// sandbox makes one that is deleted at the end of the case.
+// sandbox makes a sandbox that is deleted at the end of the case.
 func (t *trial) sandbox(change ...func(*sandbox.Spec)) string {
 	id, err := t.create(t.manager, t.spec(change...))
 	if err != nil {
@@ -199,10 +200,10 @@ func (t *trial) delete(id string) {
 	}
 }
 
-// createPatience is far beyond what making a sandbox, or refusing to, takes.
-const createPatience = 10 * time.Second
+// createTimeout is far beyond what making a sandbox, or refusing it, takes.
+const createTimeout = 10 * time.Second
 
-// create makes a sandbox. That it returns at all is part of what is attacked: a pipe that is opened may never answer.
+// create makes a sandbox. Its return is part of the attack: opening a planted pipe may block for ever.
 func (t *trial) create(m *sandbox.Manager, s sandbox.Spec) (string, error) {
 	type made struct {
 		id  string
@@ -216,8 +217,8 @@ func (t *trial) create(m *sandbox.Manager, s sandbox.Spec) (string, error) {
 	select {
 	case r := <-done:
 		return r.id, r.err
-	case <-time.After(createPatience):
-		t.breach("making a sandbox has not returned within %v", createPatience)
+	case <-time.After(createTimeout):
+		t.breach("making a sandbox has not returned within %v", createTimeout)
 		go func() {
 			if r := <-done; r.err == nil {
 				_ = m.Delete(context.WithoutCancel(t.ctx), r.id)
@@ -227,7 +228,7 @@ func (t *trial) create(m *sandbox.Manager, s sandbox.Spec) (string, error) {
 	}
 }
 
-// refused tries to make a sandbox, and returns the error if it can not be made.
+// refused tries to make a sandbox, and returns the error.
 func (t *trial) refused(s sandbox.Spec) error {
 	id, err := t.create(t.manager, s)
 	if err == nil {
@@ -250,7 +251,7 @@ func (t *trial) process(verb string, args ...string) sandbox.Process {
 	return sandbox.Process{Args: hostile.Args(t.attacker(), t.mark, verb, args...)}
 }
 
-// inside has an attacker do something in a sandbox, and returns what it said.
+// inside runs an attacker in a sandbox, and returns its answers.
 func (t *trial) inside(id, verb string, args ...string) answers {
 	res := t.run(id, t.process(verb, args...), sandbox.IO{})
 	if !res.Success() {
@@ -259,16 +260,16 @@ func (t *trial) inside(id, verb string, args ...string) answers {
 	return hostile.Parse(res.Stdout.Bytes())
 }
 
-// hostPatience bounds what an attacker does outside.
-const hostPatience = 10 * time.Second
+// hostTimeout bounds an attacker on the host.
+const hostTimeout = 10 * time.Second
 
-// outside has an attacker do the same on the host, in a session of its own and an empty directory: the control.
+// outside runs an attacker on the host, in a session of its own and an empty directory: the control.
 func (t *trial) outside(verb string, args ...string) answers {
 	return t.outsideAs(nil, "", verb, args...)
 }
 
 func (t *trial) outsideAs(who *syscall.Credential, executable, verb string, args ...string) answers {
-	ctx, cancel := context.WithTimeout(t.ctx, hostPatience)
+	ctx, cancel := context.WithTimeout(t.ctx, hostTimeout)
 	defer cancel()
 	if executable == "" {
 		executable = t.o.Executable
@@ -287,7 +288,7 @@ func (t *trial) outsideAs(who *syscall.Credential, executable, verb string, args
 	return hostile.Parse(out.Bytes())
 }
 
-// countersOf says where an attacker on the host leaves what it has counted, in a build that does.
+// countersOf is the directory of the coverage counters of an attacker on the host, in a build that has them.
 func countersOf(env map[string]string) []string {
 	dir := os.Getenv("GOCOVERDIR")
 	if !measured || dir == "" {
@@ -299,7 +300,7 @@ func countersOf(env map[string]string) []string {
 	return []string{"GOCOVERDIR=" + dir}
 }
 
-// answers are what an attacker said.
+// answers are the answers of an attacker.
 type answers []hostile.Answer
 
 // of is the answer to one attempt.
@@ -335,7 +336,7 @@ func say(a hostile.Answer) string {
 	return fmt.Sprintf("%s (%.80q)", a.Got, a.Detail)
 }
 
-// dir is a directory of the host that everybody may enter, that is in no sandbox, and that no link leads to.
+// dir is a directory of the host that every user may enter, that is in no sandbox, and whose path has no links.
 func (t *trial) dir() string {
 	dir, lock, err := newDir()
 	if err != nil {
@@ -370,12 +371,12 @@ func (t *trial) must(err error) {
 	}
 }
 
-// isRefusal: the kernel or the filter said no, and not merely that the arguments make no sense.
+// isRefusal reports that the kernel or the filter refused, and not merely that the arguments are invalid.
 func isRefusal(got string) bool {
 	return slices.Contains([]string{"EPERM", "EACCES", "ENOSYS", "EAFNOSUPPORT", "EPROTONOSUPPORT", "ESOCKTNOSUPPORT", "ENOPROTOOPT"}, got)
 }
 
-// isShut: a file can not be had.
+// isShut reports that a file can not be opened.
 func isShut(got string) bool {
 	return slices.Contains([]string{"EPERM", "EACCES", "EROFS", "ENOENT", "ELOOP", "ENOTDIR", "ENXIO", "ENODEV", "EINVAL"}, got)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/pool"
 )
 
-// lent is a backend that a pool does not close.
+// lent is a backend that a pool does not close: the caller owns it.
 type lent struct{ sandbox.Backend }
 
 func (lent) Close() error { return nil }
@@ -24,13 +24,13 @@ type lentForker struct {
 const (
 	pythonPath     = "/usr/bin/python3"
 	launcherInside = "/opt/sandbox-attack.py"
-	// launcher becomes the attacker, with the walls of the fork that runs it.
+	// launcher executes the attacker, with the isolation of the fork that runs it.
 	launcher = "import os, sys\nos.execv(sys.argv[1], sys.argv[1:])\n"
 )
 
-// warmStarts carries out the attacks on walls in pooled sandboxes: by programs that are started in them, and by warm forks of Python.
+// warmStarts carries out the attacks on isolation in pooled sandboxes: by programs that are started in them, and by warm forks of Python.
 func warmStarts(t *trial) {
-	if !t.walls() || !hasProgram(pythonPath) {
+	if !t.isolated() || !hasProgram(pythonPath) {
 		t.skipped = "no sandbox is made ready ahead here, or there is no " + pythonPath
 		return
 	}
@@ -39,7 +39,7 @@ func warmStarts(t *trial) {
 	if forks {
 		below = lentForker{lent{t.o.Backend}, forker}
 	}
-	p := pool.New(below, pool.Options{Members: 2, PerShape: 2})
+	p := pool.New(below, pool.Options{Sandboxes: 2, PerShape: 2})
 	m := sandbox.NewManager(p, sandbox.Options{})
 	t.later(func() {
 		if err := p.Close(); err != nil {
@@ -61,7 +61,7 @@ func warmStarts(t *trial) {
 	})
 	full, err := m.Complete(spec)
 	if err == nil {
-		if forks = forks && forker.Forks(&full, &full.Ahead[0]) == nil; !forks { // the sandbox alone is made ready
+		if forks = forks && forker.Forks(&full, &full.Ahead[0]) == nil; !forks { // only the sandbox is prepared
 			spec.Ahead = []sandbox.Process{{Args: waits.Args}}
 			full, err = m.Complete(spec)
 		}
@@ -86,13 +86,13 @@ func warmStarts(t *trial) {
 		}
 		return res
 	}
-	t.wallsOf(" in a pooled sandbox", func(verb string, args ...string) *sandbox.Result {
+	t.attackIsolation(" in a pooled sandbox", func(verb string, args ...string) *sandbox.Result {
 		return run(sandbox.Process{Args: hostile.Args(attackerInside, t.mark, verb, args...)})
 	})
 	if forks {
 		warm := p.Stats().Warm
 		n := uint64(0)
-		t.wallsOf(" of a warm fork", func(verb string, args ...string) *sandbox.Result {
+		t.attackIsolation(" of a warm fork", func(verb string, args ...string) *sandbox.Result {
 			n++
 			q := waits
 			q.Args = append(q.Args[:2:2], hostile.Args(attackerInside, t.mark, verb, args...)...)
@@ -112,8 +112,8 @@ func warmStarts(t *trial) {
 	t.control(p.Stats().Hits > 0, "sandboxes were pooled", "none was")
 }
 
-// wallsOf carries out the attacks on the walls that every program has, in one way to run attackers.
-func (t *trial) wallsOf(where string, attack func(verb string, args ...string) *sandbox.Result) {
+// attackIsolation carries out the attacks on the isolation that every program has, for one way to run attackers.
+func (t *trial) attackIsolation(where string, attack func(verb string, args ...string) *sandbox.Result) {
 	for _, threat := range []string{"S1", "S4", "S5", "S6"} {
 		t.callsOf(threat, where, func(args ...string) *sandbox.Result { return attack("calls", args...) })
 	}

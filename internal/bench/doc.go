@@ -1,8 +1,8 @@
-// Package bench holds what a fair measurement needs: interleaved pairs, medians with intervals,
-// and a table that says of every bar whether it was met.
+// Package bench has the parts of a fair measurement: interleaved pairs, medians with intervals,
+// and a table that shows for every bar whether it was met.
 //
 // Place in the flow. internal/bench/cmd measures with it, for `make bench` and docs/PERFORMANCE.md.
-// It knows nothing of sandboxes and imports nothing of ours.
+// It has no code for sandboxes and imports no other package of this project.
 //
 // Lifecycle. Pairs or Throughput collect samples, Compare and its siblings make rows of them, a
 // Report of rows is written as text, Markdown or JSON.
@@ -10,6 +10,6 @@
 // Concurrency. Values, no state; Throughput alone starts goroutines, and waits for them.
 //
 // Limits. A ratio is one of medians, never a mean, and its interval is bootstrapped over pairs, so
-// that what slows both sides down at once cancels out. Bars are judged by the ratio itself, once:
-// nothing is measured again because it did not please.
+// that a slowdown of both sides at once cancels out. Bars are judged by the ratio itself, once:
+// no measurement is repeated because of its result.
 package bench

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Run does one run and says what it cost. The number is different for every run, warm-up included,
+// Run does one run and returns its cost. The number is different for every run, warm-up included,
 // so that sources can be varied.
 type Run func(ctx context.Context, number int) (Sample, error)
 
@@ -34,9 +34,10 @@ func Pairs(ctx context.Context, warmup, n int, ours, reference Run) (a, b []Samp
 	return a, b, nil
 }
 
-// Blocks is Pairs for sides that need the world changed for them, which takes a while: set changes it for ours or for the
-// reference, and then size runs follow. Who goes first alternates from round to round. The first of all is run and left out.
-func Blocks(ctx context.Context, rounds, size int, set func(ctx context.Context, ours bool) error, ours, reference Run) (a, b []Sample, err error) {
+// Blocks is Pairs for sides that need a slow change of the environment: set changes it for ours or for the
+// reference, and then size runs follow. The first side alternates from round to round. The very first run is left out.
+func Blocks(ctx context.Context, rounds, size int, set func(ctx context.Context, ours bool) error, ours, reference Run) (a, b []Sample,
+	err error) {
 	number := 0
 	for round := range rounds {
 		for k := range 2 {
@@ -96,8 +97,8 @@ func (r Rate) PerSecond() float64 {
 	return float64(r.Done) / r.Elapsed.Seconds()
 }
 
-// Throughput has workers do one run after another for a while, and at least one each: a machine that is busy elsewhere
-// measures slowly, not nothing. The time counts until the last of them is through, so nothing is counted that did not end within it.
+// Throughput lets workers do one run after another for a while, and at least one each: a busy machine
+// measures slowly, but measures. The time ends with the last run, so every counted run ended within it.
 func Throughput(ctx context.Context, workers int, d time.Duration, run func(ctx context.Context, worker int) error) (Rate, error) {
 	var done atomic.Int64
 	errs := make(chan error, workers)
@@ -126,7 +127,8 @@ func Throughput(ctx context.Context, workers int, d time.Duration, run func(ctx 
 
 // Rates runs several throughputs in turns, in rounds whose order is turned each time, and returns
 // the sum of each and its rate in every round.
-func Rates(ctx context.Context, rounds, workers int, each time.Duration, runs ...func(ctx context.Context, worker int) error) (sums []Rate, byRound [][]float64, err error) {
+func Rates(ctx context.Context, rounds, workers int, each time.Duration, runs ...func(ctx context.Context, worker int) error) (sums []Rate,
+	byRound [][]float64, err error) {
 	sums, byRound = make([]Rate, len(runs)), make([][]float64, len(runs))
 	for round := range rounds {
 		for k := range runs {

@@ -120,7 +120,8 @@ func TestBlocks(t *testing.T) {
 		t.Errorf("%s, %d and %d samples, %v", got, len(a), len(b), err)
 	}
 	no := errors.New("no")
-	if _, _, err := Blocks(context.Background(), 1, 1, func(context.Context, bool) error { return no }, side("a"), side("b")); !errors.Is(err, no) {
+	if _, _, err := Blocks(context.Background(), 1, 1, func(context.Context, bool) error { return no }, side("a"), side("b")); !errors.Is(err,
+		no) {
 		t.Error(err)
 	}
 	fails := func(context.Context, int) (Sample, error) { return Sample{}, no }

@@ -13,12 +13,12 @@ import (
 	"unicode/utf8"
 )
 
-// Bar is what a row has to reach: its ratio to the reference, what it takes more, or its own value.
+// Bar is the target of a row: for its ratio to the reference, for the excess over it, or for its own value.
 type Bar struct {
 	Limit   float64 `json:"limit"`
 	AtLeast bool    `json:"at_least,omitempty"` // else at most
 	OfRatio bool    `json:"of_ratio,omitempty"` // else of the value itself
-	// OfExcess: of what ours takes more than the reference.
+	// OfExcess: of the excess of ours over the reference.
 	OfExcess bool `json:"of_excess,omitempty"`
 }
 
@@ -28,7 +28,7 @@ type Row struct {
 	Unit      string    `json:"unit"`
 	Ours      Stat      `json:"ours"`
 	Reference *Stat     `json:"reference,omitempty"`
-	Versus    string    `json:"versus,omitempty"` // what the reference is: "bwrap", "bare"
+	Versus    string    `json:"versus,omitempty"` // the reference: "bwrap", "bare"
 	Ratio     *Interval `json:"ratio,omitempty"`
 	Bar       *Bar      `json:"bar,omitempty"` // nil: for information
 	Note      string    `json:"note,omitempty"`
@@ -99,7 +99,7 @@ func (b *Bar) text(unit string) string {
 	return fmt.Sprintf("%s %s %s", sign, number(b.Limit), unit)
 }
 
-// number has three digits that count, more before the point, no exponent and no needless zeros.
+// number has three significant digits, more before the point, no exponent and no needless zeros.
 func number(v float64) string {
 	digits := 2
 	switch a := math.Abs(v); {
@@ -133,7 +133,7 @@ func (s *Stat) text() (p50, p95, cpu string) {
 	return number(s.P50), p95, cpu
 }
 
-// Machine is what the figures were measured on.
+// Machine describes the measured machine.
 type Machine struct {
 	Cores     int       `json:"cores"`
 	CPU       string    `json:"cpu,omitempty"`
@@ -280,7 +280,7 @@ const (
 	endMark   = "<!-- bench:end -->"
 )
 
-// Update returns a document with the report in place of what is between its marks.
+// Update returns a document with the report between its marks.
 func (r *Report) Update(document string) (string, error) {
 	before, rest, found := strings.Cut(document, beginMark)
 	_, after, closed := strings.Cut(rest, endMark)

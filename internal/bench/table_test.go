@@ -33,7 +33,8 @@ func TestMet(t *testing.T) {
 }
 
 func TestNumber(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 0.9: "0.9", 0.1234: "0.123", 2: "2", 3.456: "3.46", 12.34: "12.3", 350: "350", 1234.5: "1234", 100: "100", -0.5: "-0.5"} {
+	for v, want := range map[float64]string{0: "0", 0.9: "0.9", 0.1234: "0.123", 2: "2", 3.456: "3.46", 12.34: "12.3", 350: "350",
+		1234.5: "1234", 100: "100", -0.5: "-0.5"} {
 		if got := number(v); got != want {
 			t.Errorf("%v is written %q, want %q", v, got, want)
 		}
@@ -65,7 +66,8 @@ func TestText(t *testing.T) {
 	}
 	for _, want := range []string{
 		"1970-01-01 00:00 UTC · 2 cores of Z80 · Linux 6.18 · go1.26 · load average 0.1 at start, 0.2 at end",
-		"reference: bwrap --x true", "10 warm-up pairs left out", "0.5 [0.5–0.5]", "≤ 0.9 ×", "≥ 350 /s", "met", "rate: higher is better", "MISSED: slow\n",
+		"reference: bwrap --x true", "10 warm-up pairs left out", "0.5 [0.5–0.5]", "≤ 0.9 ×", "≥ 350 /s", "met", "rate: higher is better",
+		"MISSED: slow\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
@@ -86,7 +88,8 @@ func TestMarkdownAndUpdate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"before\n" + beginMark + "\n", endMark + "\nafter\n", `| quick \| fresh | ms | 1 | 1 | 2 | bwrap 2 |`, "Reference: `bwrap --x true`", "- rate: higher is better", "Result: MISSED: slow."} {
+	for _, want := range []string{"before\n" + beginMark + "\n", endMark + "\nafter\n", `| quick \| fresh | ms | 1 | 1 | 2 | bwrap 2 |`,
+		"Reference: `bwrap --x true`", "- rate: higher is better", "Result: MISSED: slow."} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -219,7 +219,7 @@ func TestWeakenedTable(t *testing.T) {
 		}
 	}
 	for _, m := range weaken.All() {
-		want = append(want, fmt.Sprintf("| `%s` | %s | %s |", m.Name, m.Wall, strings.Join(m.Cases, ", ")))
+		want = append(want, fmt.Sprintf("| `%s` | %s | %s |", m.Name, m.Step, strings.Join(m.Cases, ", ")))
 		for _, id := range m.Cases {
 			if !slices.Contains(attack.IDs(), id) {
 				t.Errorf("%s: there is no case %s", m.Name, id)

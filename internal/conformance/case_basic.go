@@ -19,14 +19,14 @@ var basicRows = []row{
 		if len(res.Stderr.Bytes()) != 0 || res.Exit != (sandbox.Exit{}) || !res.Success() || len(res.Violations) != 0 {
 			e.Errorf("%+v", res)
 		}
-		if res.Isolation.Backend != e.b.Name() || !res.Isolation.Tier.AtLeast(e.claims.Tier) {
+		if res.Isolation.Backend != e.b.Name() || !res.Isolation.Tier.AtLeast(e.expect.Tier) {
 			e.Errorf("isolation %+v", res.Isolation)
 		}
 		if res.Phase != sandbox.DefaultPhase || res.Metrics.WallTime <= 0 || res.Metrics.StartupTime <= 0 {
 			e.Errorf("phase %q, metrics %+v", res.Phase, res.Metrics)
 		}
 	}},
-	{"a shell, found in PATH", []Claim{Programs}, false, func(e *env) {
+	{"a shell, found in PATH", []Expectation{Programs}, false, func(e *env) {
 		e.says(e.once("sh", "-c", "echo $((6*7))"), "42")
 	}},
 	{"exit codes", nil, false, func(e *env) {
@@ -53,7 +53,7 @@ var basicRows = []row{
 			}
 		}
 	}},
-	{"signals of a crash", []Claim{Programs}, false, func(e *env) {
+	{"signals of a crash", []Expectation{Programs}, false, func(e *env) {
 		id := e.create()
 		for _, sig := range []int{3, 4, 6, 7, 8, 11, 31} {
 			res := e.in(id, e.sh(fmt.Sprintf("kill -%d $$", sig))...)
@@ -73,13 +73,15 @@ var basicRows = []row{
 		if !errors.As(err, &se) || se.Stage != "exec" {
 			e.Errorf("stage of %+v", se)
 		}
-		e.says(e.in(id, e.probe("say", "control")...), "control") // the sandbox is as good as before
+		e.says(e.in(id, e.probe("say", "control")...), "control") // the sandbox still works
 	}},
-	{"program not executable", []Claim{Programs}, false, func(e *env) {
+	{"program not executable", []Expectation{Programs}, false, func(e *env) {
 		id := e.create()
-		e.ok(e.in(id, e.sh("cd $HOME; echo 'exit 0' > script; echo '#!/bin/sh\nexit 3' > good; chmod +x good; echo '#!/nowhere' > lost; chmod +x lost; pwd > /dev/null")...))
+		e.ok(e.in(id, e.sh("cd $HOME; echo 'exit 0' > script; echo '#!/bin/sh\nexit 3' > good; chmod +x good; echo '#!/nowhere' > lost; chmod "+
+			"+x lost; pwd > /dev/null")...))
 		home := strings.TrimSpace(e.ok(e.in(id, e.sh("echo $HOME")...)))
-		for name, want := range map[string]error{"/script": syscall.EACCES, "/lost": syscall.ENOENT, "/none": syscall.ENOENT, "": syscall.EACCES} {
+		for name, want := range map[string]error{"/script": syscall.EACCES, "/lost": syscall.ENOENT, "/none": syscall.ENOENT,
+			"": syscall.EACCES} {
 			_, err := e.try(id, sandbox.Process{Args: []string{home + name}}, sandbox.IO{})
 			if !errors.Is(err, sandbox.ErrNotStarted) || !errors.Is(err, want) {
 				e.Errorf("%s: got %v, want %v", name, err, want)
@@ -90,7 +92,8 @@ var basicRows = []row{
 		}
 	}},
 	{"arguments with odd bytes", nil, false, func(e *env) {
-		args := []string{"", " ", "\n", "a b", `"quoted"`, "'", "\\", "$HOME", "*", "-", "--", "\x01\x7f\xff\xfe", "ü€😀", strings.Repeat("x", 100<<10)}
+		args := []string{"", " ", "\n", "a b", `"quoted"`, "'", "\\", "$HOME", "*", "-", "--", "\x01\x7f\xff\xfe", "ü€😀",
+			strings.Repeat("x", 100<<10)}
 		res := e.once(e.probe(append([]string{"args"}, args...)...)...)
 		var want strings.Builder
 		for _, a := range args {
@@ -103,7 +106,8 @@ var basicRows = []row{
 	{"environment is clean, and what was added is there", nil, false, func(e *env) {
 		e.needEnvironment()
 		id := e.create(func(s *sandbox.Spec) { s.Env["ADDED"] = "by the sandbox"; s.Env["BOTH"] = "sandbox" })
-		res := e.do(id, sandbox.Process{Args: e.probe("env"), Env: map[string]string{"ODD": "a=b\n\xff", "BOTH": "process", "EMPTY": ""}}, sandbox.IO{})
+		res := e.do(id, sandbox.Process{Args: e.probe("env"), Env: map[string]string{"ODD": "a=b\n\xff", "BOTH": "process", "EMPTY": ""}},
+			sandbox.IO{})
 		var names []string
 		for _, line := range strings.Split(strings.TrimSpace(e.ok(res)), "\n") {
 			entry, err := strconv.Unquote(line)
@@ -112,7 +116,8 @@ var basicRows = []row{
 			}
 			name, value, _ := strings.Cut(entry, "=")
 			names = append(names, name)
-			for n, want := range map[string]string{"ADDED": "by the sandbox", "BOTH": "process", "ODD": "a=b\n\xff", "EMPTY": "", "USER": "sandbox"} {
+			for n, want := range map[string]string{"ADDED": "by the sandbox", "BOTH": "process", "ODD": "a=b\n\xff", "EMPTY": "",
+				"USER": "sandbox"} {
 				if n == name && value != want {
 					e.Errorf("%s=%q, want %q", n, value, want)
 				}
@@ -126,9 +131,9 @@ var basicRows = []row{
 			e.Errorf("variables %q, want %q", names, want)
 		}
 	}},
-	{"working directory", []Claim{Programs}, false, func(e *env) {
+	{"working directory", []Expectation{Programs}, false, func(e *env) {
 		id := e.create()
-		if e.has(Walls) {
+		if e.has(Isolated) {
 			e.says(e.in(id, e.probe("cwd")...), "/workspace ok")
 			e.says(e.do(id, sandbox.Process{Args: e.probe("cwd"), Workdir: "/tmp"}, sandbox.IO{}), "/tmp ok")
 		}
@@ -159,13 +164,13 @@ var basicRows = []row{
 				e.Errorf("%.200v: %v", p, err)
 			}
 		}
-		if _, err := e.try("nobody", sandbox.Process{Args: e.probe("exit", "0")}, sandbox.IO{}); !errors.Is(err, sandbox.ErrNotFound) {
+		if _, err := e.try("absent", sandbox.Process{Args: e.probe("exit", "0")}, sandbox.IO{}); !errors.Is(err, sandbox.ErrNotFound) {
 			e.Errorf("%v", err)
 		}
 	}},
 }
 
-// needEnvironment is the control of that case: the test process's own environment must not matter: it has plenty.
+// needEnvironment is the control of that case: the test process must have an environment that could be inherited.
 func (e *env) needEnvironment() {
 	e.Helper()
 	for _, v := range os.Environ() {
@@ -173,5 +178,5 @@ func (e *env) needEnvironment() {
 			return
 		}
 	}
-	e.Fatal("this process has an empty environment itself: nothing would be proven")
+	e.Fatal("this process has an empty environment: the case would prove nothing")
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// put makes files that must go in.
+// put copies files in, which must succeed.
 func (e *env) put(id string, files ...sandbox.File) {
 	e.Helper()
 	if err := e.m.Put(e.Context(), id, files); err != nil {
@@ -28,7 +28,7 @@ func (e *env) put(id string, files ...sandbox.File) {
 
 func text(path, content string) sandbox.File { return sandbox.File{Path: path, Data: []byte(content)} }
 
-// taken is what came out.
+// taken is the result of take.
 type taken struct {
 	order   []string
 	files   map[string]string
@@ -36,10 +36,10 @@ type taken struct {
 	untaken map[string]string
 }
 
-// take must work, and must not take forever whatever the sandbox holds.
+// take copies files out, which must succeed and end in time whatever the sandbox contains.
 func (e *env) take(id string, s sandbox.Selection) taken {
 	e.Helper()
-	ctx, cancel := context.WithTimeout(e.Context(), ample(patience))
+	ctx, cancel := context.WithTimeout(e.Context(), ample(caseTimeout))
 	defer cancel()
 	got := taken{files: map[string]string{}, modes: map[string]fs.FileMode{}, untaken: map[string]string{}}
 	untaken, err := e.m.Take(ctx, id, s, func(f sandbox.File, size sandbox.Size, r io.Reader) error {
@@ -65,18 +65,20 @@ func (e *env) takeAll(id string, patterns ...string) taken {
 	return e.take(id, sandbox.Selection{Patterns: patterns})
 }
 
-// oddNames are legal, every one of them.
-var oddNames = []string{"a b", "-rf", "*", "[x]", "ü", "\n", ".hidden", "..x", `back\slash`, "'", "\xff\xfe", "CON", "nul", "A", "a", strings.Repeat("x", 255)}
+// oddNames are unusual and valid.
+var oddNames = []string{"a b", "-rf", "*", "[x]", "ü", "\n", ".hidden", "..x", `back\slash`, "'", "\xff\xfe", "CON", "nul", "A", "a",
+	strings.Repeat("x", 255)}
 
 var fileRows = []row{
-	{"files go in", []Claim{Files}, false, func(e *env) {
+	{"files go in", []Expectation{Files}, false, func(e *env) {
 		id := e.create()
 		all := make([]byte, 256)
 		for i := range all {
 			all[i] = byte(i)
 		}
 		e.put(id) // none
-		e.put(id, text("/workspace/f", "text"), text("/workspace/way/down/f", "deep"), text("/workspace/way/g", "less deep"), text("/workspace/binary", string(all)), sandbox.File{Path: "/workspace/empty"})
+		e.put(id, text("/workspace/f", "text"), text("/workspace/way/down/f", "deep"), text("/workspace/way/g", "less deep"),
+			text("/workspace/binary", string(all)), sandbox.File{Path: "/workspace/empty"})
 		opened := 0
 		e.put(id, sandbox.File{Path: "/workspace/streamed", Open: func() (io.ReadCloser, error) {
 			opened++
@@ -94,14 +96,14 @@ var fileRows = []row{
 		got := e.takeAll(id, "/workspace")
 		for name, content := range want {
 			if got.files["/workspace/"+name] != content {
-				e.Errorf("%s came out as %.80q", name, got.files["/workspace/"+name])
+				e.Errorf("%s was taken as %.80q", name, got.files["/workspace/"+name])
 			}
 		}
 		if len(got.files) != len(want) || len(got.untaken) > 0 {
 			e.Errorf("%q, %v", got.order, got.untaken)
 		}
 	}},
-	{"files go everywhere they may", []Claim{Files}, false, func(e *env) {
+	{"files go everywhere they may", []Expectation{Files}, false, func(e *env) {
 		id := e.create()
 		for _, dir := range sandbox.ScratchDirs() {
 			e.put(id, text(dir+"/f", dir), text(dir+"/d/f", dir))
@@ -112,7 +114,7 @@ var fileRows = []row{
 			e.Errorf("%q", got.order)
 		}
 	}},
-	{"files with odd names", []Claim{Files}, false, func(e *env) {
+	{"files with odd names", []Expectation{Files}, false, func(e *env) {
 		id := e.create()
 		for i, name := range oddNames {
 			e.put(id, text("/workspace/"+name, fmt.Sprint(i)), text("/workspace/dir "+name[:min(len(name), 200)]+"/"+name, "in a directory"))
@@ -121,14 +123,14 @@ var fileRows = []row{
 		for i, name := range oddNames {
 			e.says(e.in(id, e.probe("get", name)...), fmt.Sprintf(`ok "%d"`, i))
 			if got.files["/workspace/"+name] != fmt.Sprint(i) {
-				e.Errorf("%q came out as %q", name, got.files["/workspace/"+name])
+				e.Errorf("%q was taken as %q", name, got.files["/workspace/"+name])
 			}
 		}
 		if len(got.files) != 2*len(oddNames) {
 			e.Errorf("%q", got.order)
 		}
 	}},
-	{"files are replaced", []Claim{Files}, false, func(e *env) {
+	{"files are replaced", []Expectation{Files}, false, func(e *env) {
 		id := e.create()
 		e.put(id, sandbox.File{Path: "/workspace/f", Data: []byte("a long first version"), Mode: 0o755}, text("/workspace/d/f", "x"))
 		e.put(id, text("/workspace/f", "second"))
@@ -140,7 +142,8 @@ var fileRows = []row{
 			e.Errorf("%v %v", got.files, got.modes)
 		}
 		for p, hint := range map[string]string{"/workspace/d": "a directory is not replaced", "/workspace/f/x": "a file is where"} {
-			if err := e.m.Put(e.Context(), id, []sandbox.File{text(p, "x")}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), hint) || !strings.Contains(err.Error(), p) {
+			if err := e.m.Put(e.Context(), id, []sandbox.File{text(p, "x")}); !errors.Is(err, sandbox.ErrInvalid) ||
+				!strings.Contains(err.Error(), hint) || !strings.Contains(err.Error(), p) {
 				e.Errorf("%s: %v", p, err)
 			}
 		}
@@ -148,7 +151,7 @@ var fileRows = []row{
 			e.Errorf("%q", got.order)
 		}
 	}},
-	{"files go in and out at any time", []Claim{Files}, false, func(e *env) {
+	{"files go in and out at any time", []Expectation{Files}, false, func(e *env) {
 		id := e.create()
 		if got := e.takeAll(id, "/workspace", "/tmp"); len(got.files)+len(got.untaken) > 0 {
 			e.Errorf("new: %+v", got)
@@ -157,7 +160,7 @@ var fileRows = []row{
 		e.says(e.in(id, e.probe("get", "first")...), `ok "1"`)
 		e.put(id, text("/workspace/second", "2"))
 		job := e.start(id, sandbox.Process{Args: e.probe("ready", "1m")}, sandbox.IO{}).ready()
-		e.put(id, text("/workspace/third", "3")) // while something runs
+		e.put(id, text("/workspace/third", "3")) // while a program runs
 		e.says(e.in(id, e.probe("get", "third")...), `ok "3"`)
 		e.says(e.do(id, sandbox.Process{Args: e.probe("get", "second"), Phase: "other"}, sandbox.IO{}), `ok "2"`)
 		e.says(e.in(id, e.probe("put", "own", "4")...), "ok")
@@ -178,16 +181,22 @@ var fileRows = []row{
 			e.Errorf("deleted: %v", err)
 		}
 	}},
-	{"files by pattern", []Claim{Files}, false, func(e *env) {
+	{"files by pattern", []Expectation{Files}, false, func(e *env) {
 		id := e.create()
-		for _, p := range []string{"/workspace/a.txt", "/workspace/b.txt", "/workspace/c.md", "/workspace/d/a.txt", "/workspace/d/e/a.txt", "/workspace/d-e/f", "/workspace/d/e/f/g/h", "/tmp/a.txt"} {
+		for _, p := range []string{"/workspace/a.txt", "/workspace/b.txt", "/workspace/c.md", "/workspace/d/a.txt", "/workspace/d/e/a.txt",
+			"/workspace/d-e/f", "/workspace/d/e/f/g/h", "/tmp/a.txt"} {
 			e.put(id, text(p, p))
 		}
 		for pattern, want := range map[string]string{
-			"/workspace/a.txt": "a.txt", "/workspace/*.txt": "a.txt b.txt", "/workspace/?.md": "c.md", "/workspace/[ab].*": "a.txt b.txt", `/workspace/\a.txt`: "a.txt",
-			"/workspace/*/a.txt": "d/a.txt", "/workspace/**/a.txt": "a.txt d/a.txt d/e/a.txt", "/workspace/d/**": "d/a.txt d/e/a.txt d/e/f/g/h", "/workspace/**/e/**/h": "d/e/f/g/h",
-			"/workspace/d": "d/a.txt d/e/a.txt d/e/f/g/h", "/workspace/d/e/f": "d/e/f/g/h", "/workspace/d*": "d-e/f d/a.txt d/e/a.txt d/e/f/g/h", "/workspace": "a.txt b.txt c.md d-e/f d/a.txt d/e/a.txt d/e/f/g/h",
-			"/workspace/none": "", "/workspace/*.none": "", "/workspace/a.txt/x": "", "/workspace/a.txt/**": "", "/workspace/d/none/**/x": "", "/home/sandbox/*": "",
+			"/workspace/a.txt": "a.txt", "/workspace/*.txt": "a.txt b.txt", "/workspace/?.md": "c.md", "/workspace/[ab].*": "a.txt b.txt",
+			`/workspace/\a.txt`:  "a.txt",
+			"/workspace/*/a.txt": "d/a.txt", "/workspace/**/a.txt": "a.txt d/a.txt d/e/a.txt", "/workspace/d/**": "d/a.txt d/e/a.txt d/e/f/g/h",
+			"/workspace/**/e/**/h": "d/e/f/g/h",
+			"/workspace/d":         "d/a.txt d/e/a.txt d/e/f/g/h", "/workspace/d/e/f": "d/e/f/g/h",
+			"/workspace/d*":   "d-e/f d/a.txt d/e/a.txt d/e/f/g/h",
+			"/workspace":      "a.txt b.txt c.md d-e/f d/a.txt d/e/a.txt d/e/f/g/h",
+			"/workspace/none": "", "/workspace/*.none": "", "/workspace/a.txt/x": "", "/workspace/a.txt/**": "", "/workspace/d/none/**/x": "",
+			"/home/sandbox/*": "",
 		} {
 			got := e.takeAll(id, pattern)
 			var names []string
@@ -199,11 +208,12 @@ var fileRows = []row{
 			}
 		}
 		got := e.takeAll(id, "/workspace/**/*.txt", "/workspace/a*", "/tmp/*", "/workspace/a.txt") // each once
-		if want := []string{"/tmp/a.txt", "/workspace/a.txt", "/workspace/b.txt", "/workspace/d/a.txt", "/workspace/d/e/a.txt"}; !slices.Equal(got.order, want) {
+		if want := []string{"/tmp/a.txt", "/workspace/a.txt", "/workspace/b.txt", "/workspace/d/a.txt",
+			"/workspace/d/e/a.txt"}; !slices.Equal(got.order, want) {
 			e.Errorf("%q", got.order)
 		}
 	}},
-	{"files are bounded", []Claim{Files}, false, func(e *env) {
+	{"files are bounded", []Expectation{Files}, false, func(e *env) {
 		id := e.create()
 		for i := range 10 {
 			e.put(id, text(fmt.Sprintf("/workspace/%d", i), strings.Repeat("x", 100)))
@@ -224,17 +234,20 @@ var fileRows = []row{
 			e.Errorf("%q: what still fits is taken", got.order)
 		}
 		stop := errors.New("enough")
-		if _, err := e.m.Take(e.Context(), id, sandbox.Selection{Patterns: []string{"/workspace"}}, func(sandbox.File, sandbox.Size, io.Reader) error { return stop }); !errors.Is(err, stop) {
+		if _, err := e.m.Take(e.Context(), id, sandbox.Selection{Patterns: []string{"/workspace"}},
+			func(sandbox.File, sandbox.Size, io.Reader) error { return stop }); !errors.Is(err, stop) {
 			e.Errorf("%v", err)
 		}
 	}},
-	{"files by paths that are refused", []Claim{Files}, false, func(e *env) { // A7
+	{"files by paths that are refused", []Expectation{Files}, false, func(e *env) { // A7
 		id := e.create()
 		e.put(id, text("/workspace/fine", ""))
 		long := "/workspace/" + strings.Repeat("d/", 2048) + "f"
 		for _, p := range []string{
-			"", "f", "./f", "../f", "/etc/passwd", "/", "/workspace", "/workspace/", "/workspace/../etc/x", "/workspace/./x", "/workspace//x", "/workspace/x/", "/workspaces/x",
-			"/tmp/../etc/passwd", "/workspace/a\x00b", long, "/workspace/" + strings.Repeat("x", 256), "/home/other/x", "/proc/self/fd/0", "/dev/null", "C:\\x",
+			"", "f", "./f", "../f", "/etc/passwd", "/", "/workspace", "/workspace/", "/workspace/../etc/x", "/workspace/./x", "/workspace//x",
+			"/workspace/x/", "/workspaces/x",
+			"/tmp/../etc/passwd", "/workspace/a\x00b", long, "/workspace/" + strings.Repeat("x", 256), "/home/other/x", "/proc/self/fd/0",
+			"/dev/null", "C:\\x",
 		} {
 			err := e.m.Put(e.Context(), id, []sandbox.File{text("/workspace/before", ""), text(p, "x")})
 			if !errors.Is(err, sandbox.ErrInvalid) {
@@ -252,15 +265,16 @@ var fileRows = []row{
 				e.Errorf("take %q: %v", p, err)
 			}
 		}
-		if err := e.m.Put(e.Context(), id, []sandbox.File{{Path: "/workspace/s", Mode: 0o755 | fs.ModeSetuid}}); !errors.Is(err, sandbox.ErrInvalid) {
+		if err := e.m.Put(e.Context(), id, []sandbox.File{{Path: "/workspace/s", Mode: 0o755 | fs.ModeSetuid}}); !errors.Is(err,
+			sandbox.ErrInvalid) {
 			e.Errorf("set-uid: %v", err)
 		}
-		// Nothing goes in of a list with a mistake in it.
+		// A list with a mistake in it puts no file.
 		if got := e.takeAll(id, "/workspace"); !slices.Equal(got.order, []string{"/workspace/fine"}) {
 			e.Errorf("%q", got.order)
 		}
 	}},
-	{"files whose content fails", []Claim{Files}, false, func(e *env) {
+	{"files whose content fails", []Expectation{Files}, false, func(e *env) {
 		id := e.create()
 		broken := errors.New("broken")
 		open := func(r io.Reader, err error) func() (io.ReadCloser, error) {
@@ -270,11 +284,12 @@ var fileRows = []row{
 			{Path: "/workspace/f", Open: open(nil, broken)},
 			{Path: "/workspace/f", Open: open(io.MultiReader(strings.NewReader("half"), errReader{broken}), nil)},
 		} {
-			if err := e.m.Put(e.Context(), id, []sandbox.File{f}); !errors.Is(err, broken) || !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "/workspace/f") {
+			if err := e.m.Put(e.Context(), id, []sandbox.File{f}); !errors.Is(err, broken) || !errors.Is(err, sandbox.ErrInvalid) ||
+				!strings.Contains(err.Error(), "/workspace/f") {
 				e.Errorf("%v", err)
 			}
 		}
-		// Whoever waits for a source that never comes can stop waiting.
+		// A Put that waits for a slow source ends with its context.
 		r, w, err := os.Pipe()
 		if err != nil {
 			e.Fatal(err)
@@ -295,33 +310,34 @@ var fileRows = []row{
 			e.Errorf("take: %v", err)
 		}
 	}},
-	{"files have their mode and owner", []Claim{Files, Walls}, false, func(e *env) {
+	{"files have their mode and owner", []Expectation{Files, Isolated}, false, func(e *env) {
 		id := e.create()
 		for mode, want := range map[fs.FileMode]string{0: "644", 0o600: "600", 0o755: "755", 0o400: "400", 0o777: "777", 0o1: "1"} {
 			p := "/workspace/way to/" + want
 			e.put(id, sandbox.File{Path: p, Mode: mode, Data: []byte("x")})
 			e.says(e.in(id, e.probe("stat", p)...), "ok 1000 1000 "+want)
 			if got := e.takeAll(id, p); fmt.Sprintf("%o", got.modes[p]) != want || got.files[p] != "x" {
-				e.Errorf("%s came out as %v", p, got.modes)
+				e.Errorf("%s was taken as %v", p, got.modes)
 			}
 		}
 		e.says(e.in(id, e.probe("stat", "/workspace/way to")...), "ok 1000 1000 755")
 		e.says(e.in(id, e.probe("put", "/workspace/way to/644", "its own to change")...), "ok")
 		e.says(e.in(id, e.probe("put", "/workspace/way to/more", "its own to use")...), "ok")
 	}},
-	{"files as another user", []Claim{Files, Walls}, false, func(e *env) {
+	{"files as another user", []Expectation{Files, Isolated}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) { s.User = sandbox.User{UID: 4242, GID: 4343} })
 		e.put(id, text("/tmp/d/f", "x"))
 		e.says(e.in(id, e.probe("stat", "/tmp/d/f")...), "ok 4242 4343 644")
 		e.says(e.in(id, e.probe("stat", "/tmp/d")...), "ok 4242 4343 755")
 	}},
-	{"files beside volumes", []Claim{Files, Volumes}, false, func(e *env) {
+	{"files beside volumes", []Expectation{Files, Volumes}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) {
 			s.Volumes = append(s.Volumes, sandbox.Volume{Source: e.host, Target: "/workspace/way/volume"})
 		})
 		e.put(id, text("/workspace/way/f", "x"))
 		e.says(e.in(id, e.probe("get", "/workspace/way/f")...), `ok "x"`)
-		if err := e.m.Put(e.Context(), id, []sandbox.File{text("/workspace/way/volume/f", "x")}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), e.host) {
+		if err := e.m.Put(e.Context(), id, []sandbox.File{text("/workspace/way/volume/f", "x")}); !errors.Is(err, sandbox.ErrInvalid) ||
+			!strings.Contains(err.Error(), e.host) {
 			e.Errorf("put into a volume: %v", err)
 		}
 		got := e.takeAll(id, "/workspace/way/f", "/workspace/way/volume")
@@ -329,7 +345,7 @@ var fileRows = []row{
 			e.Errorf("%+v", got)
 		}
 	}},
-	{"files that are large", []Claim{Files, Programs}, false, func(e *env) {
+	{"files that are large", []Expectation{Files, Programs}, false, func(e *env) {
 		const size = 100 << 20
 		name := filepath.Join(e.TempDir(), "large")
 		f, err := os.Create(name)
@@ -346,19 +362,21 @@ var fileRows = []row{
 		e.put(id, sandbox.File{Path: "/workspace/large", Open: func() (io.ReadCloser, error) { return os.Open(name) }})
 		e.says(e.in(id, e.sh(strings.Join(e.probe("digest"), " ")+" < large")...), sum)
 		h.Reset()
-		untaken, err := e.m.Take(e.Context(), id, sandbox.Selection{Patterns: []string{"/workspace/large"}, MaxBytes: size}, func(_ sandbox.File, _ sandbox.Size, r io.Reader) error {
-			_, err := io.Copy(h, r)
-			return err
-		})
+		untaken, err := e.m.Take(e.Context(), id, sandbox.Selection{Patterns: []string{"/workspace/large"}, MaxBytes: size},
+			func(_ sandbox.File, _ sandbox.Size, r io.Reader) error {
+				_, err := io.Copy(h, r)
+				return err
+			})
 		if got := fmt.Sprintf("%d %x", size, h.Sum(nil)); got != sum || err != nil || len(untaken) > 0 {
-			e.Errorf("came out as %s, %v, %v", got, untaken, err)
+			e.Errorf("taken as %s, %v, %v", got, untaken, err)
 		}
 	}},
-	{"files that the disk has no room for", []Claim{Files, Disk}, false, func(e *env) {
+	{"files that the disk has no room for", []Expectation{Files, Disk}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Disk, s.Limits.Inodes = 16*sandbox.MiB, 200 })
 		e.put(id, sandbox.File{Path: "/workspace/fits", Data: make([]byte, 4<<20)})
 		large := sandbox.File{Path: "/workspace/large", Data: bytes.Repeat([]byte("x"), 20<<20)}
-		streamed := sandbox.File{Path: "/workspace/large", Open: func() (io.ReadCloser, error) { return io.NopCloser(io.LimitReader(newNoise(), 1<<30)), nil }}
+		streamed := sandbox.File{Path: "/workspace/large",
+			Open: func() (io.ReadCloser, error) { return io.NopCloser(io.LimitReader(newNoise(), 1<<30)), nil }}
 		var many []sandbox.File
 		for i := range 400 {
 			many = append(many, text(fmt.Sprintf("/tmp/%d", i), ""))
@@ -376,7 +394,7 @@ var fileRows = []row{
 			e.Errorf("%q", got.order)
 		}
 	}},
-	{"files while the sandbox is deleted", []Claim{Files}, false, func(e *env) {
+	{"files while the sandbox is deleted", []Expectation{Files}, false, func(e *env) {
 		spec, _ := e.spec()
 		id, err := e.m.Create(e.Context(), spec)
 		if err != nil {
@@ -386,16 +404,17 @@ var fileRows = []row{
 		holding := make(chan struct{})
 		ended := make(chan error)
 		go func() {
-			_, err := e.m.Take(context.Background(), id, sandbox.Selection{Patterns: []string{"/workspace"}}, func(_ sandbox.File, _ sandbox.Size, r io.Reader) error {
-				close(holding)
-				_, err := e.m.Get(id)
-				for err == nil { // the sandbox goes while the file is held
-					time.Sleep(time.Millisecond)
-					_, err = e.m.Get(id)
-				}
-				_, err = io.ReadAll(r)
-				return err
-			})
+			_, err := e.m.Take(context.Background(), id, sandbox.Selection{Patterns: []string{"/workspace"}},
+				func(_ sandbox.File, _ sandbox.Size, r io.Reader) error {
+					close(holding)
+					_, err := e.m.Get(id)
+					for err == nil { // the sandbox is deleted while the file is open
+						time.Sleep(time.Millisecond)
+						_, err = e.m.Get(id)
+					}
+					_, err = io.ReadAll(r)
+					return err
+				})
 			ended <- err
 		}()
 		<-holding
@@ -404,7 +423,7 @@ var fileRows = []row{
 				e.Errorf("delete: %v", err)
 			}
 		})
-		if err := <-ended; e.has(Walls) && !errors.Is(err, sandbox.ErrState) {
+		if err := <-ended; e.has(Isolated) && !errors.Is(err, sandbox.ErrState) {
 			e.Errorf("take: %v", err)
 		}
 	}},
@@ -414,7 +433,7 @@ type errReader struct{ err error }
 
 func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
-// holds says that a text came out, under whatever name.
+// holds reports whether a text was taken, under whatever name.
 func (t taken) holds(secret string) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(t.files)), func(s string) bool { return strings.Contains(s, secret) })
 }

@@ -37,11 +37,11 @@ var ioRows = []row{
 		id := e.create()
 		res := e.do(id, sandbox.Process{Args: e.probe("say", "done")}, sandbox.IO{Stdin: r})
 		e.says(res, "done")
-		// And with a reader in the program: the wall limit ends it.
+		// And with a program that reads: the wall limit ends it.
 		res = e.do(id, sandbox.Process{Args: e.probe("cat"), Limits: sandbox.Limits{Wall: 300 * time.Millisecond}}, sandbox.IO{Stdin: r})
 		e.verdict(res, sandbox.VerdictTimeLimit)
 	}},
-	{"stdout closed early", []Claim{Programs}, false, func(e *env) { // R8
+	{"stdout closed early", []Expectation{Programs}, false, func(e *env) { // R8
 		res := e.once(e.probe("deaf")...)
 		e.ok(res)
 		if got := string(res.Stderr.Bytes()); got != "still here\n" {
@@ -64,20 +64,21 @@ var outputRows = []row{
 	{"20 MB of output are exact", nil, false, func(e *env) {
 		const n = 20 << 20
 		live := sha256.New()
-		res := e.do(e.create(), sandbox.Process{Args: e.probe("noise", fmt.Sprint(n)), Limits: sandbox.Limits{Output: 32 * sandbox.MiB}}, sandbox.IO{
-			OnEvent: func(ev sandbox.Event) {
-				if ev.Kind == sandbox.EventStdout {
-					live.Write(ev.Data)
-				}
-			},
-		})
+		res := e.do(e.create(), sandbox.Process{Args: e.probe("noise", fmt.Sprint(n)), Limits: sandbox.Limits{Output: 32 * sandbox.MiB}},
+			sandbox.IO{
+				OnEvent: func(ev sandbox.Event) {
+					if ev.Kind == sandbox.EventStdout {
+						live.Write(ev.Data)
+					}
+				},
+			})
 		e.ok(res)
 		want := fmt.Sprintf("%d %x\n", n, live.Sum(nil))
 		if string(res.Stderr.Bytes()) != want || res.Stdout.Total != n || res.Stdout.Truncated() {
 			e.Errorf("live %q, the program says %q, kept %d of %d", want, res.Stderr.Bytes(), len(res.Stdout.Bytes()), res.Stdout.Total)
 		}
 		if kept := sha256.Sum256(res.Stdout.Bytes()); !bytes.Equal(kept[:], live.Sum(nil)) {
-			e.Error("what was kept differs from what was streamed")
+			e.Error("the kept output differs from the streamed output")
 		}
 	}},
 	{"head and tail are kept, and the program runs on", nil, false, func(e *env) { // R7
@@ -107,7 +108,8 @@ var outputRows = []row{
 			e.Errorf("stderr file %q, notes %q", res.Stderr.File, res.Notes)
 		}
 		// A cap on the file, and a directory that already has one.
-		res = e.do(id, sandbox.Process{Args: e.probe("noise", fmt.Sprint(n)), Limits: sandbox.Limits{Output: keep}}, sandbox.IO{Spill: &sandbox.Spill{Dir: e.TempDir(), Limit: sandbox.MiB}})
+		res = e.do(id, sandbox.Process{Args: e.probe("noise", fmt.Sprint(n)), Limits: sandbox.Limits{Output: keep}},
+			sandbox.IO{Spill: &sandbox.Spill{Dir: e.TempDir(), Limit: sandbox.MiB}})
 		if got := readFile(res.Stdout.File); !bytes.Equal(got, all[:1<<20]) {
 			e.Errorf("spilled %d bytes", len(got))
 		}
@@ -122,7 +124,7 @@ var outputRows = []row{
 		p := sandbox.Process{Args: e.probe("noise", fmt.Sprint(1<<30)), Limits: sandbox.Limits{Output: 64 << 10}, KillOnOutput: true}
 		res := e.do(id, p, sandbox.IO{})
 		e.verdict(res, sandbox.VerdictOutputLimit)
-		p.Args = e.probe("noise", fmt.Sprint(60<<10)) // control: below the limit nobody is killed
+		p.Args = e.probe("noise", fmt.Sprint(60<<10)) // control: below the limit the program is not killed
 		e.ok(e.do(id, p, sandbox.IO{}))
 	}},
 	{"events are numbered without gaps, and in order", nil, false, func(e *env) {
@@ -168,17 +170,18 @@ var outputRows = []row{
 	}},
 	{"violations are events too", nil, false, func(e *env) {
 		var kinds []string
-		res := e.do(e.create(), sandbox.Process{Args: e.probe("noise", "100000"), Limits: sandbox.Limits{Output: 1000}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
-			if ev.Kind == sandbox.EventViolation {
-				kinds = append(kinds, ev.Violation.Kind)
-			}
-		}})
+		res := e.do(e.create(), sandbox.Process{Args: e.probe("noise", "100000"), Limits: sandbox.Limits{Output: 1000}},
+			sandbox.IO{OnEvent: func(ev sandbox.Event) {
+				if ev.Kind == sandbox.EventViolation {
+					kinds = append(kinds, ev.Violation.Kind)
+				}
+			}})
 		e.ok(res)
 		if len(kinds) != 1 || kinds[0] != "output_limit" {
 			e.Errorf("events %q, violations %+v", kinds, res.Violations)
 		}
 	}},
-	{"samples are events too", []Claim{Programs}, false, func(e *env) {
+	{"samples are events too", []Expectation{Programs}, false, func(e *env) {
 		var samples atomic.Int32
 		res := e.do(e.create(), sandbox.Process{Args: e.probe("sleep", "500ms")}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
 			if ev.Kind == sandbox.EventMetric && ev.Metric != nil {
@@ -239,11 +242,12 @@ var outputRows = []row{
 			})
 			close(release)
 		}
-		// The same for the wall limit, which nobody else enforces.
+		// The same for the wall limit, which only the supervisor enforces.
 		release := make(chan struct{})
 		defer close(release)
 		e.within(6*time.Second, "a wall limit of 500 ms", func() {
-			j := e.start(e.create(), sandbox.Process{Args: e.probe("noise", fmt.Sprint(1<<30)), Limits: sandbox.Limits{Wall: 500 * time.Millisecond, Output: 1000}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
+			j := e.start(e.create(), sandbox.Process{Args: e.probe("noise", fmt.Sprint(1<<30)),
+				Limits: sandbox.Limits{Wall: 500 * time.Millisecond, Output: 1000}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
 				if ev.Kind == sandbox.EventStdout && ev.Offset > 100000 {
 					<-release
 				}
@@ -251,12 +255,12 @@ var outputRows = []row{
 			e.verdict(j.result(), sandbox.VerdictTimeLimit)
 		})
 	}},
-	{"a background child that holds stdout does not hold up the run", []Claim{Programs}, false, func(e *env) { // R7
+	{"a background child that holds stdout does not hold up the run", []Expectation{Programs}, false, func(e *env) { // R7
 		e.within(3*time.Second, "a run whose child holds stdout", func() {
 			e.says(e.once(e.probe("hold")...), "held")
 		})
 	}},
-	{"nor does one in a phase that lives on", []Claim{Programs}, false, func(e *env) { // R7
+	{"nor does one in a phase that lives on", []Expectation{Programs}, false, func(e *env) { // R7
 		id := e.create()
 		other := e.start(id, sandbox.Process{Args: e.probe("ready", "20s")}, sandbox.IO{}).ready()
 		e.within(4*time.Second, "a run whose child holds stdout", func() {

@@ -26,12 +26,13 @@ var limitRows = []row{
 		})
 		e.ok(e.do(id, sandbox.Process{Args: e.probe("sleep", "10ms"), Limits: sandbox.Limits{Wall: 5 * time.Second}}, sandbox.IO{}))
 	}},
-	{"wall limit lets a program say goodbye", nil, false, func(e *env) {
+	{"wall limit lets a program handle SIGTERM", nil, false, func(e *env) {
 		id := e.create()
 		var res *sandbox.Result
-		// On a busy machine it may not have come to say that it is ready when its time is over: then there was nobody yet to say goodbye.
-		for wall := ample(500 * time.Millisecond); wall < patience/2; wall *= 2 {
-			res = e.do(id, sandbox.Process{Args: e.probe("polite"), Limits: sandbox.Limits{Wall: wall, Grace: ample(10 * time.Second)}}, sandbox.IO{})
+		// On a busy machine the program may not have installed its handler when its time is over.
+		for wall := ample(500 * time.Millisecond); wall < caseTimeout/2; wall *= 2 {
+			res = e.do(id, sandbox.Process{Args: e.probe("polite"), Limits: sandbox.Limits{Wall: wall, Grace: ample(10 * time.Second)}},
+				sandbox.IO{})
 			if e.verdict(res, sandbox.VerdictTimeLimit); strings.Contains(string(res.Stdout.Bytes()), "ready") {
 				break
 			}
@@ -40,10 +41,10 @@ var limitRows = []row{
 			e.Errorf("exit %+v, said %q", res.Exit, res.Stdout.Bytes())
 		}
 	}},
-	{"CPU time limit", []Claim{CPUTime}, false, func(e *env) { // R5
+	{"CPU time limit", []Expectation{CPUTime}, false, func(e *env) { // R5
 		id := e.create()
 		const most = 1500 * time.Millisecond
-		spare, stop := busyness(most) // the supervisor looks at what is used, and may be late to
+		spare, stop := busyness(most) // the supervisor polls the use, and may be late
 		defer stop()
 		res := e.do(id, sandbox.Process{Args: e.probe("spin"), Limits: sandbox.Limits{CPUTime: 300 * time.Millisecond}}, sandbox.IO{})
 		e.verdict(res, sandbox.VerdictCPULimit)
@@ -54,11 +55,13 @@ var limitRows = []row{
 			e.Errorf("violations %+v", res.Violations)
 		}
 		// Children count, too; a program that sleeps does not.
-		res = e.do(id, sandbox.Process{Args: e.sh("for i in 1 2 3; do while :; do :; done & done; wait"), Limits: sandbox.Limits{CPUTime: 300 * time.Millisecond}}, sandbox.IO{})
+		res = e.do(id, sandbox.Process{Args: e.sh("for i in 1 2 3; do while :; do :; done & done; wait"),
+			Limits: sandbox.Limits{CPUTime: 300 * time.Millisecond}}, sandbox.IO{})
 		e.verdict(res, sandbox.VerdictCPULimit)
-		e.ok(e.do(id, sandbox.Process{Args: e.probe("sleep", "600ms"), Limits: sandbox.Limits{CPUTime: ample(300 * time.Millisecond)}}, sandbox.IO{}))
+		e.ok(e.do(id, sandbox.Process{Args: e.probe("sleep", "600ms"), Limits: sandbox.Limits{CPUTime: ample(300 * time.Millisecond)}},
+			sandbox.IO{}))
 	}},
-	{"memory limit", []Claim{Memory, Kernel}, false, func(e *env) { // R4
+	{"memory limit", []Expectation{Memory, Kernel}, false, func(e *env) { // R4
 		// A sandbox each: the kernel may still be taking the memory of one that it killed, and kill the next for it, where they share a cgroup.
 		small := func() string { return e.create(func(s *sandbox.Spec) { s.Limits.Memory = 64 * sandbox.MiB }) }
 		id := small()
@@ -72,7 +75,7 @@ var limitRows = []row{
 		if p := res.Metrics.MemoryPeak; p < 50<<20 || p > 64<<20+256<<10 {
 			e.Errorf("peak %d", p)
 		}
-		// A child is killed, the program fails for it; and one that goes on and succeeds.
+		// The kernel kills a child: a program that fails then, and one that continues and succeeds.
 		res = e.in(small(), e.sh(e.probe()[0]+" memory 128 || exit 5")...)
 		e.verdict(res, sandbox.VerdictMemoryLimit)
 		if res.Exit.Code != 5 {
@@ -84,10 +87,11 @@ var limitRows = []row{
 		}
 		id = small() // more for one process, less for another
 		e.says(e.do(id, sandbox.Process{Args: e.probe("memory", "128"), Limits: sandbox.Limits{Memory: 256 * sandbox.MiB}}, sandbox.IO{}), "ok")
-		e.verdict(e.do(id, sandbox.Process{Args: e.probe("memory", "48"), Limits: sandbox.Limits{Memory: 32 * sandbox.MiB}}, sandbox.IO{}), sandbox.VerdictMemoryLimit)
+		e.verdict(e.do(id, sandbox.Process{Args: e.probe("memory", "48"), Limits: sandbox.Limits{Memory: 32 * sandbox.MiB}}, sandbox.IO{}),
+			sandbox.VerdictMemoryLimit)
 		e.says(e.in(id, e.probe("memory", "32")...), "ok")
 	}},
-	{"memory in disguise", []Claim{Memory, Walls}, false, func(e *env) { // R4
+	{"memory in disguise", []Expectation{Memory, Isolated}, false, func(e *env) { // R4
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Memory = 64 * sandbox.MiB })
 		if got := e.ok(e.in(id, e.probe("write", "/dev/shm/x", "8")...)); !strings.HasSuffix(got, "ok\n") { // control
 			e.Errorf("/dev/shm: %q", got)
@@ -100,7 +104,7 @@ var limitRows = []row{
 			e.Errorf("peak %d", res.Metrics.MemoryPeak)
 		}
 	}},
-	{"process limit", []Claim{Processes}, false, func(e *env) { // R1
+	{"process limit", []Expectation{Processes}, false, func(e *env) { // R1
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Processes = 20 })
 		e.says(e.in(id, e.sh("for i in 1 2 3 4 5; do sleep 30 & done; echo ok")...), "ok") // control
 		res := e.in(id, e.sh("n=0; while [ $n -lt 40 ]; do sleep 30 & n=$((n+1)); done; echo all")...)
@@ -108,10 +112,10 @@ var limitRows = []row{
 			e.Errorf("%s, said %q %q", describe(res), res.Stdout.Bytes(), res.Stderr.Bytes())
 		}
 	}},
-	{"fork bomb", []Claim{Processes}, false, func(e *env) { // R1
+	{"fork bomb", []Expectation{Processes}, false, func(e *env) { // R1
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Processes = 40; s.Limits.Wall = ample(2 * time.Second) })
 		e.within(8*time.Second+ample(2*time.Second), "a fork bomb of 2 s", func() {
-			// The first shell must not need a fork to live on: its own might be the one that is refused.
+			// The first shell must not need a fork to go on: its own might be the one that is refused.
 			res := e.in(id, e.sh("mkfifo $HOME/never; exec 3<>$HOME/never; bomb() { bomb | bomb & }; bomb; read x <&3")...)
 			e.verdict(res, sandbox.VerdictTimeLimit)
 			if !violated(res, "pids") || res.Metrics.ProcessesPeak > 40 {
@@ -119,7 +123,7 @@ var limitRows = []row{
 			}
 		})
 	}},
-	{"disk limit: bytes", []Claim{Disk}, false, func(e *env) { // F15
+	{"disk limit: bytes", []Expectation{Disk}, false, func(e *env) { // F15
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Disk = 32 * sandbox.MiB; s.Limits.Memory = 128 * sandbox.MiB })
 		for _, dir := range []string{"/workspace", "/tmp", "/home/sandbox"} {
 			e.says(e.in(id, e.probe("write", dir+"/x", "4")...), fmt.Sprintf("%d ok", 4<<20)) // control
@@ -131,7 +135,7 @@ var limitRows = []row{
 			e.ok(e.in(id, "rm", dir+"/x"))
 		}
 	}},
-	{"disk limit: inodes", []Claim{Disk, Inodes}, false, func(e *env) { // F15
+	{"disk limit: inodes", []Expectation{Disk, Inodes}, false, func(e *env) { // F15
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Inodes = 500 })
 		e.says(e.in(id, e.probe("touch", "/tmp", "100")...), "100 ok") // control
 		res := e.in(id, e.probe("touch", "/workspace", "5000")...)
@@ -142,7 +146,7 @@ var limitRows = []row{
 			e.Errorf("said %q", res.Stdout.Bytes())
 		}
 	}},
-	{"disk is not memory", []Claim{DiskApart, Memory}, false, func(e *env) {
+	{"disk is not memory", []Expectation{DiskApart, Memory}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) {
 			s.Limits.Disk, s.Limits.Memory, s.Scratch = 256*sandbox.MiB, 48*sandbox.MiB, sandbox.ScratchDisk
 		})
@@ -152,12 +156,12 @@ var limitRows = []row{
 			e.Error(describe(res))
 		}
 	}},
-	{"scratch in memory", []Claim{Disk, Memory}, false, func(e *env) {
+	{"scratch in memory", []Expectation{Disk, Memory}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) { s.Scratch = sandbox.ScratchMemory; s.Limits.Disk = 8 * sandbox.MiB })
 		e.says(e.in(id, e.probe("write", "/workspace/x", "4")...), fmt.Sprintf("%d ok", 4<<20))
 		e.verdict(e.in(id, e.probe("write", "/workspace/y", "16")...), sandbox.VerdictDiskLimit)
 	}},
-	{"open files", []Claim{OpenFiles}, false, func(e *env) { // R6
+	{"open files", []Expectation{OpenFiles}, false, func(e *env) { // R6
 		id := e.create(func(s *sandbox.Spec) { s.Limits.OpenFiles = 64 })
 		e.says(e.in(id, e.probe("open", "40")...), "40 ok") // control
 		var n int
@@ -170,11 +174,11 @@ var limitRows = []row{
 			e.Errorf("limits %q", got)
 		}
 	}},
-	{"CPU quota", []Claim{Metrics}, true, func(e *env) {
+	{"CPU quota", []Expectation{Metrics}, true, func(e *env) {
 		// The limit is far below a fair share of a busy machine, so that the program reaches it whatever else runs here.
 		const limit, most = 0.05, 8 // cores, and percent with what the kernel lets a group overdraw
 		id := e.create(func(s *sandbox.Spec) { s.Limits.CPUs = limit })
-		// spin runs for a while, and again as long as it gets too little to be held back: there may be nothing to be had just now.
+		// spin runs for a while, and again as long as the machine has too little CPU time for the limit to matter.
 		spin := func(l sandbox.Limits, least, most float64, held bool) {
 			for tries := 1; ; tries++ {
 				res := e.do(id, sandbox.Process{Args: e.probe("spin"), Limits: l}, sandbox.IO{})
@@ -189,6 +193,6 @@ var limitRows = []row{
 			}
 		}
 		spin(sandbox.Limits{Wall: 2 * time.Second, CPUs: limit}, 1, most, true)
-		spin(sandbox.Limits{Wall: time.Second, CPUs: 1}, most+2, 110, false) // control: more than that can be had
+		spin(sandbox.Limits{Wall: time.Second, CPUs: 1}, most+2, 110, false) // control: the machine has more
 	}},
 }

@@ -30,7 +30,7 @@ func (e *env) untouched(dir string) {
 }
 
 var plantedRows = []row{
-	{"files out past what was planted", []Claim{Files, Programs, Kernel}, false, func(e *env) { // F7
+	{"files out past what was planted", []Expectation{Files, Programs, Kernel}, false, func(e *env) { // F7
 		dir, secret := e.outsider()
 		id := e.create()
 		// Of what there is inside, too: there the same path is the sandbox's own.
@@ -44,7 +44,7 @@ var plantedRows = []row{
 		e.within(20*time.Second, "taking", func() { got = e.takeAll(id, "/workspace") })
 		want := []string{"/workspace/dir/deep", "/workspace/plain", "/workspace/shut/file", "/workspace/twin"}
 		links := 6
-		if !e.has(Walls) { // a name more may be one of the host's files
+		if !e.has(Isolated) { // another name may be that of a file of the host
 			want = []string{"/workspace/dir/deep", "/workspace/shut/file"}
 			for _, name := range []string{"plain", "twin"} {
 				if !strings.Contains(got.untaken["/workspace/"+name], "more than one name") {
@@ -56,7 +56,8 @@ var plantedRows = []row{
 		if !slices.Equal(got.order, want) || got.files["/workspace/dir/deep"] != "deep\n" || got.files["/workspace/shut/file"] != "shut\n" {
 			e.Errorf("%q, not %q; untaken %v", got.order, want, got.untaken)
 		}
-		for name, reason := range map[string]string{"link": "symbolic link", "linked": "symbolic link", "inner": "symbolic link", "loop": "symbolic link", "magic": "symbolic link", "fifo": "FIFO", "socket": "socket"} {
+		for name, reason := range map[string]string{"link": "symbolic link", "linked": "symbolic link", "inner": "symbolic link",
+			"loop": "symbolic link", "magic": "symbolic link", "fifo": "FIFO", "socket": "socket"} {
 			if !strings.Contains(got.untaken["/workspace/"+name], reason) {
 				e.Errorf("%s: %q", name, got.untaken["/workspace/"+name])
 			}
@@ -65,28 +66,30 @@ var plantedRows = []row{
 			e.Errorf("%v", got.untaken)
 		}
 		// By name, and through links.
-		for _, p := range []string{"link", "linked/secret", "linked/**", "linked/*", "magic/passwd", "loop/dir/deep", "fifo", "socket", "*/secret"} {
+		for _, p := range []string{"link", "linked/secret", "linked/**", "linked/*", "magic/passwd", "loop/dir/deep", "fifo", "socket",
+			"*/secret"} {
 			e.within(20*time.Second, "taking", func() { got = e.takeAll(id, "/workspace/"+p) })
 			if len(got.files) > 0 || len(got.untaken) == 0 {
 				e.Errorf("%s: %q, %v", p, got.files, got.untaken)
 			}
 		}
 	}},
-	{"files in past what was planted", []Claim{Files, Programs}, false, func(e *env) { // F8
+	{"files in past what was planted", []Expectation{Files, Programs}, false, func(e *env) { // F8
 		dir, secret := e.outsider()
 		id := e.create()
 		e.ok(e.in(id, e.sh(`set -e
 			echo original > original; ln original twin; mkdir elsewhere
-			ln -s `+secret+` link; ln -s original inner; ln -s `+dir+` linked; ln -s elsewhere way; ln -s /nowhere/at/all dangling; mkfifo fifo; mkfifo asdir; mkdir dir`)...))
+			ln -s `+secret+` link; ln -s original inner; ln -s `+dir+` linked; ln -s elsewhere way
+ln -s /nowhere/at/all dangling; mkfifo fifo; mkfifo asdir; mkdir dir`)...))
 		e.says(e.in(id, e.probe("bind", "socket")...), "ok")
-		// What has the name is replaced, whatever it is, and nothing is written through it.
+		// An entry of that name is replaced, whatever its kind, and nothing is written through it.
 		for _, name := range []string{"link", "inner", "twin", "dangling", "fifo", "socket"} {
 			e.within(20*time.Second, "putting", func() { e.put(id, text("/workspace/"+name, "put")) })
 			e.says(e.in(id, e.probe("get", name)...), `ok "put"`)
 			e.ok(e.in(id, e.sh("test -f "+name+" && ! test -L "+name)...))
 		}
 		e.says(e.in(id, e.probe("get", "original")...), `ok "original\n"`)
-		// What is on the way is not.
+		// Entries on the path are not replaced.
 		for _, p := range []string{"linked/new", "linked/secret", "linked/d/new", "way/new", "way/d/new"} {
 			err := e.m.Put(e.Context(), id, []sandbox.File{text("/workspace/"+p, "put")})
 			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "symbolic link") || !strings.Contains(err.Error(), p) {
@@ -104,12 +107,13 @@ var plantedRows = []row{
 				}
 			})
 		}
-		// Both are there, and empty: by the shell alone, since some kernels lack what a newer ls asks of them.
-		e.says(e.in(id, e.sh("test -d elsewhere && test -d dir && echo elsewhere/* elsewhere/.[!.]* dir/* dir/.[!.]*")...), "elsewhere/* elsewhere/.[!.]* dir/* dir/.[!.]*")
+		// Both exist, and are empty: by the shell alone, because some kernels have not the calls of a newer ls.
+		e.says(e.in(id, e.sh("test -d elsewhere && test -d dir && echo elsewhere/* elsewhere/.[!.]* dir/* dir/.[!.]*")...),
+			"elsewhere/* elsewhere/.[!.]* dir/* dir/.[!.]*")
 		e.untouched(dir)
 		e.put(id, text("/workspace/dir/new", "put")) // it is the link that matters
 	}},
-	{"files in and out while links come and go", []Claim{Files, Programs, Kernel}, false, func(e *env) { // F6
+	{"files in and out while links come and go", []Expectation{Files, Programs, Kernel}, false, func(e *env) { // F6
 		dir, _ := e.outsider()
 		id := e.create()
 		e.put(id, text("/workspace/real/secret", "its own"))
@@ -137,7 +141,7 @@ var plantedRows = []row{
 		e.put(id, text("/workspace/enough", ""))
 		e.says(job.result(), "ready\nok")
 	}},
-	{"files that change while they are taken", []Claim{Files, Programs}, false, func(e *env) {
+	{"files that change while they are taken", []Expectation{Files, Programs}, false, func(e *env) {
 		id := e.create()
 		e.put(id, text("/workspace/grows", "x"), text("/workspace/still", "still"))
 		job := e.start(id, sandbox.Process{Args: e.sh(`echo ready; while [ ! -e enough ]; do echo more >> grows; done`)}, sandbox.IO{}).ready()
@@ -156,7 +160,7 @@ var plantedRows = []row{
 }
 
 var addedRows = []row{
-	{"root with something added", []Claim{Roots, Walls}, false, func(e *env) {
+	{"root with something added", []Expectation{Roots, Isolated}, false, func(e *env) {
 		dir := e.dirApart()
 		for _, d := range []string{"tool/bin", "tool/lib", "other"} {
 			if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
@@ -202,7 +206,7 @@ var addedRows = []row{
 			e.Error("the host's file was changed")
 		}
 	}},
-	{"root with something added in a part of the host", []Claim{Roots, Walls}, false, func(e *env) {
+	{"root with something added in a part of the host", []Expectation{Roots, Isolated}, false, func(e *env) {
 		dir := e.dir()
 		write(e, dir+"/f", "added")
 		id := e.create(func(s *sandbox.Spec) {
@@ -211,7 +215,7 @@ var addedRows = []row{
 		e.says(e.in(id, e.probe("get", "/usr/share/f")...), `ok "added"`)
 		e.says(e.in(id, e.probe("get", "/usr/bin/env")...), `ok "added"`)
 	}},
-	{"root with something added that is made anew", []Claim{Roots, Walls}, false, func(e *env) {
+	{"root with something added that is made anew", []Expectation{Roots, Isolated}, false, func(e *env) {
 		dir := filepath.Join(e.dir(), "d")
 		for _, content := range []string{"old", "new"} {
 			if err := os.Mkdir(dir, 0o755); err != nil {
@@ -225,23 +229,31 @@ var addedRows = []row{
 			}
 		}
 	}},
-	{"root with something added that is refused", []Claim{Roots, Walls}, false, func(e *env) {
+	{"root with something added that is refused", []Expectation{Roots, Isolated}, false, func(e *env) {
 		dir := e.dir()
 		write(e, dir+"/f", "x")
-		if err := errors.Join(os.Symlink(dir, dir+"/link"), os.Mkdir(dir+"/d", 0o755), os.Mkdir(dir+"/linked", 0o755), os.Symlink("/etc", dir+"/linked/etc")); err != nil {
+		if err := errors.Join(os.Symlink(dir, dir+"/link"), os.Mkdir(dir+"/d", 0o755), os.Mkdir(dir+"/linked", 0o755),
+			os.Symlink("/etc", dir+"/linked/etc")); err != nil {
 			e.Fatal(err)
 		}
 		fine := sandbox.Mount{Source: dir + "/d", Target: "/opt/d"}
 		e.create(func(s *sandbox.Spec) { s.Root.Add = []sandbox.Mount{fine} }) // the control
 		for name, list := range map[string][]sandbox.Mount{
-			"a link": {{Source: dir + "/link", Target: "/opt/x"}}, "behind a link": {{Source: dir + "/link/d", Target: "/opt/x"}}, "not there": {{Source: dir + "/none", Target: "/opt/x"}},
-			"relative": {{Source: "d", Target: "/opt/x"}}, "with ..": {{Source: dir + "/../x", Target: "/opt/x"}}, "a device": {{Source: "/dev/null", Target: "/opt/x"}},
-			"on /": {{Source: dir, Target: "/"}}, "in /proc": {{Source: dir, Target: "/proc/x"}}, "on /dev": {{Source: dir, Target: "/dev"}}, "in /sys": {{Source: dir, Target: "/sys/x"}},
-			"in /workspace": {{Source: dir, Target: "/workspace/x"}}, "on /tmp": {{Source: dir, Target: "/tmp"}}, "on /home": {{Source: dir, Target: "/home"}}, "in the home": {{Source: dir, Target: "/home/sandbox/x"}},
-			"twice": {fine, fine}, "no place for it": {{Source: dir, Target: "/usr/no/such/place"}}, "on a file": {{Source: dir, Target: "/usr/bin/env"}},
-			"on a part of the host": {{Source: dir, Target: "/usr"}}, "on what parts lie in": {{Source: dir, Target: "/etc"}}, "under a volume": {{Source: dir, Target: "/probe"}},
-			"no place in another": {fine, {Source: dir, Target: "/opt/d/none"}}, "behind a link in another": {{Source: dir + "/linked", Target: "/opt/l"}, {Source: dir, Target: "/opt/l/etc"}},
-			"target with ..": {{Source: dir, Target: "/opt/../x"}}, "relative target": {{Source: dir, Target: "x"}},
+			"a link": {{Source: dir + "/link", Target: "/opt/x"}}, "behind a link": {{Source: dir + "/link/d", Target: "/opt/x"}},
+			"not there": {{Source: dir + "/none", Target: "/opt/x"}},
+			"relative":  {{Source: "d", Target: "/opt/x"}}, "with ..": {{Source: dir + "/../x", Target: "/opt/x"}},
+			"a device": {{Source: "/dev/null", Target: "/opt/x"}},
+			"on /":     {{Source: dir, Target: "/"}}, "in /proc": {{Source: dir, Target: "/proc/x"}}, "on /dev": {{Source: dir, Target: "/dev"}},
+			"in /sys":       {{Source: dir, Target: "/sys/x"}},
+			"in /workspace": {{Source: dir, Target: "/workspace/x"}}, "on /tmp": {{Source: dir, Target: "/tmp"}},
+			"on /home": {{Source: dir, Target: "/home"}}, "in the home": {{Source: dir, Target: "/home/sandbox/x"}},
+			"twice": {fine, fine}, "no place for it": {{Source: dir, Target: "/usr/no/such/place"}},
+			"on a file":             {{Source: dir, Target: "/usr/bin/env"}},
+			"on a part of the host": {{Source: dir, Target: "/usr"}}, "on what parts lie in": {{Source: dir, Target: "/etc"}},
+			"under a volume":           {{Source: dir, Target: "/probe"}},
+			"no place in another":      {fine, {Source: dir, Target: "/opt/d/none"}},
+			"behind a link in another": {{Source: dir + "/linked", Target: "/opt/l"}, {Source: dir, Target: "/opt/l/etc"}},
+			"target with ..":           {{Source: dir, Target: "/opt/../x"}}, "relative target": {{Source: dir, Target: "x"}},
 		} {
 			err := e.cannotCreate(func(s *sandbox.Spec) { s.Root.Add = list })
 			if !errors.Is(err, sandbox.ErrInvalid) {

@@ -12,7 +12,7 @@ import (
 )
 
 var rootRows = []row{
-	{"volume: read-only", []Claim{Volumes, Walls}, false, func(e *env) {
+	{"volume: read-only", []Expectation{Volumes, Isolated}, false, func(e *env) {
 		dir := e.dir()
 		write(e, filepath.Join(dir, "f"), "text")
 		id := e.create(func(s *sandbox.Spec) {
@@ -28,13 +28,13 @@ var rootRows = []row{
 		e.says(e.in(id, e.probe("put", "/data/new", "x")...), "EROFS")
 		e.says(e.do(id, sandbox.Process{Phase: "second", Args: e.probe("get", "/data/f")}, sandbox.IO{}), `ok "text"`)
 	}},
-	{"volume: writable, as its owner", []Claim{Volumes, Writable, Walls}, false, func(e *env) {
+	{"volume: writable, as its owner", []Expectation{Volumes, Writable, Isolated}, false, func(e *env) {
 		owners := []int{0, 4242}
-		if !e.has(Anybody) {
+		if !e.has(AnyOwner) {
 			owners = owners[1:]
 		}
 		if os.Geteuid() != 0 {
-			owners = []int{os.Geteuid()} // nobody else's can be had
+			owners = []int{os.Geteuid()} // the test may not chown to others
 		}
 		for _, owner := range owners {
 			dir := e.dir()
@@ -65,9 +65,9 @@ var rootRows = []row{
 			}
 		}
 	}},
-	{"volume: no set-uid file is left on the host", []Claim{Volumes, Writable, Walls}, false, func(e *env) { // F11
+	{"volume: no set-uid file is left on the host", []Expectation{Volumes, Writable, Isolated}, false, func(e *env) { // F11
 		dir := e.dir()
-		if !e.has(Anybody) {
+		if !e.has(AnyOwner) {
 			if err := os.Chown(dir, 4242, 4242); err != nil {
 				e.Fatal(err)
 			}
@@ -84,7 +84,7 @@ var rootRows = []row{
 			e.Errorf("%v, %v", st.Mode(), err)
 		}
 	}},
-	{"volume: sources that are refused", []Claim{Volumes}, false, func(e *env) { // F10
+	{"volume: sources that are refused", []Expectation{Volumes}, false, func(e *env) { // F10
 		dir := e.dir()
 		write(e, filepath.Join(dir, "real"), "x")
 		real := filepath.Join(dir, "real")
@@ -123,7 +123,7 @@ var rootRows = []row{
 			}
 		}
 	}},
-	{"volume: only from the allowed roots", []Claim{Volumes}, false, func(e *env) { // F10
+	{"volume: only from the allowed roots", []Expectation{Volumes}, false, func(e *env) { // F10
 		dir, other := e.dir(), e.dir()
 		if err := os.Mkdir(dir+"-evil", 0o755); err != nil {
 			e.Fatal(err)
@@ -132,7 +132,8 @@ var rootRows = []row{
 		m := sandbox.NewManager(e.b, sandbox.Options{VolumeRoots: []string{dir}})
 		defer m.Close()
 		for source, ok := range map[string]bool{dir: true, other: false, dir + "-evil": false, "/": false, filepath.Dir(dir): false} {
-			id, err := m.Create(e.Context(), sandbox.Spec{Limits: small(), Require: e.claims.Tier, Volumes: []sandbox.Volume{{Source: source, Target: "/data"}}})
+			id, err := m.Create(e.Context(), sandbox.Spec{Limits: small(), Require: e.expect.Tier,
+				Volumes: []sandbox.Volume{{Source: source, Target: "/data"}}})
 			if ok != (err == nil) || err != nil && !errors.Is(err, sandbox.ErrRefused) {
 				e.Errorf("%s: %v", source, err)
 			}
@@ -141,36 +142,40 @@ var rootRows = []row{
 			}
 		}
 	}},
-	{"writable root is thrown away", []Claim{Roots, Walls}, false, func(e *env) {
+	{"writable root is thrown away", []Expectation{Roots, Isolated}, false, func(e *env) {
 		image := e.image(e.rootDir())
 		change := func(s *sandbox.Spec) { image(s); s.WritableRoot = true }
 		id := e.create(change)
 		for _, c := range [][]string{
-			{"mkdir", "/mine"}, {"put", "/mine/f", "1"}, {"put", "/bin/two", "2"}, {"put", "/etc/three", "3"}, {"put", "/etc/release", "changed"}, {"remove", "/bin/old"},
+			{"mkdir", "/mine"}, {"put", "/mine/f", "1"}, {"put", "/bin/two", "2"}, {"put", "/etc/three", "3"}, {"put", "/etc/release", "changed"},
+			{"remove", "/bin/old"},
 		} {
 			e.says(e.in(id, append([]string{"/bin/probe"}, c...)...), "ok")
 		}
-		for p, want := range map[string]string{"/mine/f": `ok "1"`, "/bin/two": `ok "2"`, "/etc/three": `ok "3"`, "/etc/release": `ok "changed"`, "/bin/old": `ENOENT ""`} {
+		for p, want := range map[string]string{"/mine/f": `ok "1"`, "/bin/two": `ok "2"`, "/etc/three": `ok "3"`, "/etc/release": `ok "changed"`,
+			"/bin/old": `ENOENT ""`} {
 			e.says(e.do(id, sandbox.Process{Phase: "next", Args: []string{"/bin/probe", "get", p}}, sandbox.IO{}), want)
 			if _, err := os.Lstat(p); err == nil && p != "/etc/release" {
 				e.Errorf("%s is on the host", p)
 			}
 		}
 		other := e.create(change)
-		for p, want := range map[string]string{"/mine/f": `ENOENT ""`, "/bin/two": `ENOENT ""`, "/etc/three": `ENOENT ""`, "/etc/release": `ok "my own"`, "/bin/old": `ok "old"`} {
+		for p, want := range map[string]string{"/mine/f": `ENOENT ""`, "/bin/two": `ENOENT ""`, "/etc/three": `ENOENT ""`,
+			"/etc/release": `ok "my own"`, "/bin/old": `ok "old"`} {
 			e.says(e.in(other, "/bin/probe", "get", p), want)
 		}
-		// What is written counts as disk.
+		// Written data counts as disk.
 		e.verdict(e.in(id, "/bin/probe", "write", "/mine/big", "128"), sandbox.VerdictDiskLimit)
 	}},
-	{"writable root makes nothing readable", []Claim{Roots, Walls}, false, func(e *env) { // F12: a file that only root may read
+	{"writable root makes nothing readable", []Expectation{Roots, Isolated}, false, func(e *env) { // F12: a file that only root may read
 		const secret = "etc/secret"
 		dir := e.rootDir()
 		write(e, filepath.Join(dir, secret), "root only")
 		if err := os.Chmod(filepath.Join(dir, secret), 0o600); err != nil {
 			e.Fatal(err)
 		}
-		shown := map[string]func(*sandbox.Spec){"host": func(*sandbox.Spec) {}, "host paths": func(s *sandbox.Spec) { s.Root.HostPaths = []string{"/usr"} }}
+		shown := map[string]func(*sandbox.Spec){"host": func(*sandbox.Spec) {},
+			"host paths": func(s *sandbox.Spec) { s.Root.HostPaths = []string{"/usr"} }}
 		if os.Geteuid() == 0 { // an ordinary user's directory is readable by that user's sandboxes anyway
 			shown["directory"] = func(s *sandbox.Spec) { s.Root.Dir = dir }
 			e.says(e.in(e.create(shown["directory"]), "/bin/probe", "get", "/"+secret), `EACCES ""`) // control: a read-only root
@@ -181,10 +186,10 @@ var rootRows = []row{
 				e.Errorf("%s: %v", name, err)
 			}
 		}
-		// The control: whoever may run an image may read all of it.
+		// The control: a user that may run an image may read all of it.
 		e.says(e.in(e.create(e.image(dir), func(s *sandbox.Spec) { s.WritableRoot = true }), "/bin/probe", "get", "/"+secret), `ok "root only"`)
 	}},
-	{"root from a directory", []Claim{Roots, Walls}, false, func(e *env) {
+	{"root from a directory", []Expectation{Roots, Isolated}, false, func(e *env) {
 		for _, writable := range []bool{false, true} {
 			dir := e.rootDir()
 			id := e.create(e.image(dir), func(s *sandbox.Spec) { s.WritableRoot = writable })
@@ -200,7 +205,7 @@ var rootRows = []row{
 			}
 		}
 	}},
-	{"root from a directory that is made anew", []Claim{Roots, Walls}, false, func(e *env) {
+	{"root from a directory that is made anew", []Expectation{Roots, Isolated}, false, func(e *env) {
 		dir := e.rootDir()
 		at := func(s *sandbox.Spec) { s.Root.Dir = dir }
 		e.says(e.in(e.create(at), "/bin/probe", "get", "/etc/release"), `ok "my own"`)
@@ -212,7 +217,7 @@ var rootRows = []row{
 		write(e, filepath.Join(dir, "etc/release"), "newer")
 		e.says(e.in(e.create(at), "/bin/probe", "get", "/etc/release"), `ok "newer"`)
 	}},
-	{"root with a place to mount on that is no directory", []Claim{Roots, Walls}, false, func(e *env) { // F3
+	{"root with a place to mount on that is no directory", []Expectation{Roots, Isolated}, false, func(e *env) { // F3
 		for _, place := range []string{"proc", "dev", "sys", "tmp", "workspace", "home", "home/sandbox"} {
 			dir := e.rootDir()
 			at := filepath.Join(dir, place)
@@ -239,7 +244,7 @@ var rootRows = []row{
 			e.Errorf("volume behind a link: %v", err)
 		}
 	}},
-	{"image with links where the scratch belongs", []Claim{Roots, Walls}, false, func(e *env) { // F3
+	{"image with links where the scratch belongs", []Expectation{Roots, Isolated}, false, func(e *env) { // F3
 		of := sandbox.ImageRef{Reference: "hostile/image:1"}
 		outside := e.dirApart()
 		if err := os.Chmod(outside, 0o777); err != nil {
@@ -275,12 +280,13 @@ var rootRows = []row{
 		}
 		for _, place := range []string{"proc", "dev", "sys"} {
 			err := e.cannotCreate(image(map[string]string{place: "/etc"}))
-			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "image hostile/image:1: /"+place+" is, or lies behind, a symbolic link: /"+place+` leads to "/etc"`) {
+			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(),
+				"image hostile/image:1: /"+place+" is, or lies behind, a symbolic link: /"+place+` leads to "/etc"`) {
 				e.Errorf("%s: %v", place, err)
 			}
 		}
 	}},
-	{"root of chosen host paths", []Claim{Roots, Walls}, false, func(e *env) {
+	{"root of chosen host paths", []Expectation{Roots, Isolated}, false, func(e *env) {
 		dir := e.dirApart()
 		write(e, filepath.Join(dir, "f"), "text")
 		id := e.create(func(s *sandbox.Spec) { s.Root.HostPaths = []string{dir} })

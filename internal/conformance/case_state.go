@@ -24,7 +24,8 @@ var stateRows = []row{
 		for n := range walks {
 			list := g.Example(n)
 			id := e.create(func(s *sandbox.Spec) { s.Limits.Grace = 20 * time.Millisecond })
-			w := &model{m: e.m, id: id, fatal: e.Errorf, short: sandbox.Process{Args: e.probe("exit", "0")}, long: sandbox.Process{Args: e.probe("stubborn")}}
+			w := &model{m: e.m, id: id, fatal: e.Errorf, short: sandbox.Process{Args: e.probe("exit", "0")},
+				long: sandbox.Process{Args: e.probe("stubborn")}}
 			w.walk(list)
 			if e.Failed() {
 				e.Fatalf("moves were %q", list)
@@ -64,7 +65,7 @@ var stateRows = []row{
 			e.Errorf("%+v, %v", info, err)
 		}
 	}},
-	{"metrics of a sandbox that runs", []Claim{Programs}, false, func(e *env) {
+	{"metrics of a sandbox that runs", []Expectation{Programs}, false, func(e *env) {
 		id := e.create()
 		if m, err := e.m.GetMetrics(id); err != nil || m.WallTime != 0 {
 			e.Errorf("before any run: %+v, %v", m, err)
@@ -90,9 +91,10 @@ func (e *env) gone(err error) {
 }
 
 var phaseRows = []row{
-	{"scratch is shared by phases, pid namespaces and cgroups are not", []Claim{Phases, Kernel}, false, func(e *env) { // D7
+	{"scratch is shared by phases, pid namespaces and cgroups are not", []Expectation{Phases, Kernel}, false, func(e *env) { // D7
 		id := e.create()
-		compile := sandbox.Process{Phase: "compile", Args: e.sh("echo made > /workspace/out; echo t > /tmp/t; echo h > $HOME/h; readlink /proc/self/ns/pid; cat /proc/self/cgroup; " + e.probe()[0] + " pid")}
+		compile := sandbox.Process{Phase: "compile", Args: e.sh("echo made > /workspace/out; echo t > /tmp/t; echo h > $HOME/h; readlink " +
+			"/proc/self/ns/pid; cat /proc/self/cgroup; " + e.probe()[0] + " pid")}
 		first := e.ok(e.do(id, compile, sandbox.IO{}))
 		second := e.ok(e.in(id, e.sh("cat /workspace/out /tmp/t $HOME/h; readlink /proc/self/ns/pid")...))
 		if !strings.HasPrefix(second, "made\nt\nh\n") {
@@ -100,7 +102,8 @@ var phaseRows = []row{
 		}
 		// Two phases alive at once.
 		a := e.start(id, sandbox.Process{Phase: "a", Args: e.sh("readlink /proc/self/ns/pid; echo ready; sleep 20")}, sandbox.IO{}).ready()
-		seen := e.ok(e.do(id, sandbox.Process{Phase: "b", Args: e.sh("readlink /proc/self/ns/pid; ps -e -o pid= 2>/dev/null | wc -l; " + e.probe()[0] + " processes")}, sandbox.IO{}))
+		seen := e.ok(e.do(id, sandbox.Process{Phase: "b",
+			Args: e.sh("readlink /proc/self/ns/pid; ps -e -o pid= 2>/dev/null | wc -l; " + e.probe()[0] + " processes")}, sandbox.IO{}))
 		said, _ := a.out.get()
 		if ns, _, _ := strings.Cut(said, "\n"); strings.Contains(seen, ns) || !strings.HasPrefix(ns, "pid:") {
 			e.Errorf("phase a is in %q, b sees %q", ns, seen)
@@ -110,9 +113,10 @@ var phaseRows = []row{
 		}
 		_ = first
 	}},
-	{"limits per phase", []Claim{Phases, Memory}, false, func(e *env) { // D7
+	{"limits per phase", []Expectation{Phases, Memory}, false, func(e *env) { // D7
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Memory = 32 * sandbox.MiB })
-		res := e.do(id, sandbox.Process{Phase: "compile", Args: e.probe("memory", "100"), Limits: sandbox.Limits{Memory: 192 * sandbox.MiB}}, sandbox.IO{})
+		res := e.do(id, sandbox.Process{Phase: "compile", Args: e.probe("memory", "100"), Limits: sandbox.Limits{Memory: 192 * sandbox.MiB}},
+			sandbox.IO{})
 		e.says(res, "ok")
 		if res.Limits.Memory != 192*sandbox.MiB {
 			e.Errorf("limits %+v", res.Limits)
@@ -124,7 +128,7 @@ var phaseRows = []row{
 		}
 		e.verdict(e.in(id, e.probe("memory", "100")...), sandbox.VerdictMemoryLimit)
 	}},
-	{"side by side in one phase", []Claim{Phases, Kernel}, false, func(e *env) {
+	{"side by side in one phase", []Expectation{Phases, Kernel}, false, func(e *env) {
 		id := e.create()
 		a := e.start(id, sandbox.Process{Args: e.sh("readlink /proc/self/ns/pid; echo ready; sleep 20")}, sandbox.IO{}).ready()
 		said, _ := a.out.get()
@@ -133,7 +137,7 @@ var phaseRows = []row{
 		if !strings.HasPrefix(got, ns+"\n") {
 			e.Errorf("a in %q, b sees %q", ns, got)
 		}
-		// One that fails to start, and one that crashes, leave the other alone.
+		// A program that fails to start, or crashes, does not affect the other.
 		if _, err := e.try(id, sandbox.Process{Args: []string{"/nothing"}}, sandbox.IO{}); !errors.Is(err, sandbox.ErrNotStarted) {
 			e.Error(err)
 		}
@@ -146,8 +150,8 @@ var phaseRows = []row{
 		e.stop(id)
 		e.verdict(a.result(), sandbox.VerdictCancelled)
 	}},
-	{"many short ones side by side in one phase", []Claim{Programs}, false, func(e *env) {
-		// Each may be the last of its phase just when another joins it.
+	{"many short ones side by side in one phase", []Expectation{Programs}, false, func(e *env) {
+		// Each program may be the last of its phase just when another joins it.
 		id := e.create()
 		var wg sync.WaitGroup
 		for range 4 {
@@ -177,14 +181,15 @@ var phaseRows = []row{
 	{"a phase that is cut short leaves the other alone", nil, false, func(e *env) {
 		id := e.create()
 		a := e.start(id, sandbox.Process{Phase: "a", Args: e.probe("ready", "2s")}, sandbox.IO{}).ready()
-		res := e.do(id, sandbox.Process{Phase: "b", Args: e.probe("stubborn"), Limits: sandbox.Limits{Wall: 200 * time.Millisecond, Grace: 100 * time.Millisecond}}, sandbox.IO{})
+		res := e.do(id, sandbox.Process{Phase: "b", Args: e.probe("stubborn"),
+			Limits: sandbox.Limits{Wall: 200 * time.Millisecond, Grace: 100 * time.Millisecond}}, sandbox.IO{})
 		e.verdict(res, sandbox.VerdictTimeLimit)
 		e.ok(a.result())
 	}},
 }
 
 var terminalRows = []row{
-	{"terminal: it is one, of the size asked for", []Claim{PTY, Programs}, false, func(e *env) {
+	{"terminal: it is one, of the size asked for", []Expectation{PTY, Programs}, false, func(e *env) {
 		id := e.create()
 		res := e.do(id, sandbox.Process{Args: e.probe("terminal"), TTY: &sandbox.TTY{Rows: 33, Cols: 101}}, sandbox.IO{})
 		e.says(res, "0 tty 33 101\r\n1 tty 33 101\r\n2 tty 33 101\r")
@@ -192,20 +197,22 @@ var terminalRows = []row{
 			e.Errorf("without one: %q", got)
 		}
 	}},
-	{"terminal: its name, and /dev/tty", []Claim{PTY, DevTTY, Programs}, false, func(e *env) {
-		got := e.ok(e.do(e.create(), sandbox.Process{Args: e.sh("tty; echo $TERM; test -r /dev/tty && echo controlling > /dev/tty"), TTY: &sandbox.TTY{}}, sandbox.IO{}))
+	{"terminal: its name, and /dev/tty", []Expectation{PTY, DevTTY, Programs}, false, func(e *env) {
+		got := e.ok(e.do(e.create(), sandbox.Process{Args: e.sh("tty; echo $TERM; test -r /dev/tty && echo controlling > /dev/tty"),
+			TTY: &sandbox.TTY{}}, sandbox.IO{}))
 		if !strings.Contains(got, "/dev/pts/") || !strings.Contains(got, "xterm-256color") || !strings.Contains(got, "controlling") {
 			e.Errorf("got %q", got)
 		}
 	}},
-	{"terminal: resize", []Claim{PTY, Programs}, false, func(e *env) {
+	{"terminal: resize", []Expectation{PTY, Programs}, false, func(e *env) {
 		sizes := make(chan sandbox.TTY)
-		j := e.start(e.create(), sandbox.Process{Args: e.probe("resized"), TTY: &sandbox.TTY{Rows: 24, Cols: 80}}, sandbox.IO{Resize: sizes}).ready()
+		j := e.start(e.create(), sandbox.Process{Args: e.probe("resized"), TTY: &sandbox.TTY{Rows: 24, Cols: 80}},
+			sandbox.IO{Resize: sizes}).ready()
 		sizes <- sandbox.TTY{Rows: 50, Cols: 132}
 		j.says("size 50 132")
 		e.ok(j.result())
 	}},
-	{"terminal: Ctrl-C is SIGINT", []Claim{PTY, Programs}, false, func(e *env) {
+	{"terminal: Ctrl-C is SIGINT", []Expectation{PTY, Programs}, false, func(e *env) {
 		r, w := io.Pipe()
 		defer w.Close()
 		j := e.start(e.create(), sandbox.Process{Args: e.probe("ready", "20s"), TTY: &sandbox.TTY{}}, sandbox.IO{Stdin: r}).ready()
@@ -216,7 +223,7 @@ var terminalRows = []row{
 			e.Errorf("exit %+v", res.Exit)
 		}
 	}},
-	{"terminal: input, and its end", []Claim{PTY, Programs}, false, func(e *env) {
+	{"terminal: input, and its end", []Expectation{PTY, Programs}, false, func(e *env) {
 		res := e.do(e.create(), sandbox.Process{Args: []string{"cat"}, TTY: &sandbox.TTY{}}, sandbox.IO{Stdin: strings.NewReader("hello\n")})
 		if got := e.ok(res); strings.Count(got, "hello") != 2 { // the echo, and cat's
 			e.Errorf("got %q", got)
@@ -224,17 +231,19 @@ var terminalRows = []row{
 		// No input at all ends at once.
 		e.ok(e.do(e.create(), sandbox.Process{Args: []string{"cat"}, TTY: &sandbox.TTY{}}, sandbox.IO{}))
 	}},
-	{"terminal: let go of, and taken up again", []Claim{PTY, DevTTY, Programs}, false, func(e *env) {
-		res := e.do(e.create(), sandbox.Process{Args: e.sh("echo first; exec <&- >&- 2>&-; sleep 0.3; echo later > /dev/tty; exit 6"), TTY: &sandbox.TTY{Rows: 24, Cols: 80}}, sandbox.IO{})
+	{"terminal: let go of, and taken up again", []Expectation{PTY, DevTTY, Programs}, false, func(e *env) {
+		res := e.do(e.create(), sandbox.Process{Args: e.sh("echo first; exec <&- >&- 2>&-; sleep 0.3; echo later > /dev/tty; exit 6"),
+			TTY: &sandbox.TTY{Rows: 24, Cols: 80}}, sandbox.IO{})
 		if got := string(res.Stdout.Bytes()); got != "first\r\nlater\r\n" || res.Exit.Code != 6 {
 			e.Errorf("%s, said %q", describe(res), got)
 		}
 	}},
-	{"terminal: stop, and a wall limit", []Claim{PTY, Programs}, false, func(e *env) {
+	{"terminal: stop, and a wall limit", []Expectation{PTY, Programs}, false, func(e *env) {
 		r, w := io.Pipe()
 		defer w.Close()
 		id := e.create()
-		res := e.do(id, sandbox.Process{Args: []string{"cat"}, TTY: &sandbox.TTY{}, Limits: sandbox.Limits{Wall: 300 * time.Millisecond}}, sandbox.IO{Stdin: r})
+		res := e.do(id, sandbox.Process{Args: []string{"cat"}, TTY: &sandbox.TTY{}, Limits: sandbox.Limits{Wall: 300 * time.Millisecond}},
+			sandbox.IO{Stdin: r})
 		e.verdict(res, sandbox.VerdictTimeLimit)
 		j := e.start(id, sandbox.Process{Args: e.probe("stubborn"), TTY: &sandbox.TTY{}}, sandbox.IO{Stdin: r}).ready()
 		e.within(stopBound, "stop", func() { e.stop(id) })

@@ -34,15 +34,16 @@ var treeRows = []row{
 			e.Errorf("exit %+v", res.Exit)
 		}
 	}},
-	{"stop: a program that has stopped itself", []Claim{Programs}, false, func(e *env) { // R2
+	{"stop: a program that has stopped itself", []Expectation{Programs}, false, func(e *env) { // R2
 		id := e.create()
 		j := e.start(id, sandbox.Process{Args: e.probe("halt")}, sandbox.IO{}).ready()
 		e.within(stopBound, "stop", func() { e.stop(id) })
 		e.verdict(j.result(), sandbox.VerdictCancelled)
 	}},
-	{"stop: a tree that traps everything and stops itself", []Claim{Programs}, false, func(e *env) { // R2
+	{"stop: a tree that traps everything and stops itself", []Expectation{Programs}, false, func(e *env) { // R2
 		id := e.create()
-		j := e.start(id, sandbox.Process{Args: e.sh("trap '' 1 2 3 10 12 13 14 15 18 20 21 22; for i in 1 2 3 4 5; do sh -c 'kill -STOP $$; while :; do sleep 1; done' & done; echo ready; while :; do sleep 1; done")}, sandbox.IO{}).ready()
+		j := e.start(id, sandbox.Process{Args: e.sh("trap '' 1 2 3 10 12 13 14 15 18 20 21 22; for i in 1 2 3 4 5; do sh -c 'kill -STOP $$; " +
+			"while :; do sleep 1; done' & done; echo ready; while :; do sleep 1; done")}, sandbox.IO{}).ready()
 		e.within(stopBound, "stop", func() { e.stop(id) })
 		e.verdict(j.result(), sandbox.VerdictCancelled)
 	}},
@@ -81,7 +82,7 @@ var treeRows = []row{
 		})
 		e.verdict(j.result(), sandbox.VerdictCancelled)
 	}},
-	{"daemons end with the program", []Claim{Programs, Kernel}, false, func(e *env) { // R1
+	{"daemons end with the program", []Expectation{Programs, Kernel}, false, func(e *env) { // R1
 		mark := "daemons-" + e.mark()
 		res := e.once(e.probe("daemon", "5", mark)...)
 		e.says(res, "left")
@@ -99,18 +100,20 @@ var treeRows = []row{
 			e.Errorf("after stop: %q", alive)
 		}
 	}},
-	{"children that stay when their parent exits", []Claim{Programs}, false, func(e *env) { // R1
+	{"children that stay when their parent exits", []Expectation{Programs}, false, func(e *env) { // R1
 		mark := "orphans-" + e.mark()
-		e.ok(e.once(e.sh("for i in 1 2 3 4 5 6 7 8; do (setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' " + mark + " &) ; done; sleep 0.3")...))
+		e.ok(e.once(e.sh("for i in 1 2 3 4 5 6 7 8; do (setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' " + mark +
+			" &) ; done; sleep 0.3")...))
 		if alive := marked(mark); len(alive) > 0 {
 			e.Errorf("%q", alive)
 		}
 	}},
-	{"zombies are buried", []Claim{Phases, Kernel}, false, func(e *env) { // R3
+	{"zombies are reaped", []Expectation{Phases, Kernel}, false, func(e *env) { // R3
 		n := 1000
 		id := e.create(func(s *sandbox.Spec) { s.Limits.Processes = 512 })
 		res := e.in(id, e.sh(fmt.Sprintf(`i=0; while [ $i -lt %d ]; do (true &); i=$((i+1)); done
-			for i in $(seq 100); do left=$(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l); [ $left = 0 ] && break; sleep 0.2; done; echo $left`, n))...)
+			for i in $(seq 100); do left=$(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l)
+			[ $left = 0 ] && break; sleep 0.2; done; echo $left`, n))...)
 		e.says(res, "0")
 		if violated(res, "pids") {
 			e.Errorf("zombies filled the process limit: %+v", res.Violations)
@@ -146,7 +149,7 @@ func (e *env) stop(id string) {
 	}
 }
 
-// mark is a text nobody else has.
+// mark is a unique text.
 func (e *env) mark() string {
 	_, mark := e.spec()
 	return mark

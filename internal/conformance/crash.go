@@ -16,11 +16,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// victimVariable makes the test binary a supervisor that is about to be killed. It holds the mark of
+// victimVariable makes the test binary a supervisor that is about to be killed. Its value has the mark of
 // its processes and the tier to ask for.
 const victimVariable = "SANDBOXTEST_VICTIM"
 
-// victimWorkers make sandboxes side by side, more of them than most machines have cores to spare.
+// victimWorkers make sandboxes in parallel, more than most machines have idle cores.
 const victimWorkers = 3
 
 // victim makes, uses and deletes sandboxes until it is killed.
@@ -37,7 +37,7 @@ func victim(plan string, newBackend func() (sandbox.Backend, error)) int {
 	for worker := range victimWorkers {
 		go func() {
 			for n := worker; ; n++ {
-				if err := live(m, spec, n%2 == 1); err != nil {
+				if err := useSandbox(m, spec, n%2 == 1); err != nil {
 					failed <- err
 				}
 			}
@@ -47,18 +47,19 @@ func victim(plan string, newBackend func() (sandbox.Backend, error)) int {
 	return 1
 }
 
-// live is one sandbox of a victim.
-func live(m *sandbox.Manager, spec sandbox.Spec, remove bool) error {
+// useSandbox makes and uses one sandbox of a victim.
+func useSandbox(m *sandbox.Manager, spec sandbox.Spec, remove bool) error {
 	ctx := context.Background()
 	fmt.Println("creating")
 	id, err := m.Create(ctx, spec)
 	if err != nil {
 		return err
 	}
-	// One that stays, with children in sessions of their own that want to stay as well.
+	// A program that does not end, with children in sessions of their own that ignore signals as well.
 	go func() {
-		// The mark is in their command lines, too: an environment is not everybody's to read.
-		const stay = `trap '' TERM HUP INT; setsid sh -c 'sleep 300; :' "$0" & sh -c 'sleep 300; :' "$0" & head -c 1000000 /dev/zero > $HOME/x; while :; do sleep 1; done`
+		// The mark is in their command lines, too: not every process may read an environment.
+		const stay = `trap '' TERM HUP INT; setsid sh -c 'sleep 300; :' "$0" & sh -c 'sleep 300; :' "$0" & head -c 1000000 /dev/zero ` +
+			`> $HOME/x; while :; do sleep 1; done`
 		_, _ = m.Run(ctx, id, sandbox.Process{Phase: "stays", Args: []string{"/bin/sh", "-c", stay, spec.Env[markVariable]}}, sandbox.IO{})
 	}()
 	if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/true"}}, sandbox.IO{}); err != nil {
@@ -71,9 +72,9 @@ func live(m *sandbox.Manager, spec sandbox.Spec, remove bool) error {
 	return nil
 }
 
-// Crash kills supervisors at random instants of their lives, under load. What they ran must be gone within
-// a second, by itself; what else is left must be gone after the next Collect; and a supervisor that lives
-// is not touched (W6). The test's Main must know newBackend.
+// Crash kills supervisors at random times, under load. Their programs must end within
+// a second, by themselves; the next Collect must remove the other leftovers; and a running supervisor
+// must not be affected (W6). The test's Main must have newBackend.
 func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
 	instants := 8
 	if testenv.All() {
@@ -107,15 +108,15 @@ func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
 		}
 	}
 	if t.Logf("%d of %d supervisors had programs running when they were killed", hit, instants); hit < instants/2 {
-		t.Error("they were killed too early to leave anything")
+		t.Error("most were killed before they had a program")
 	}
-	// Whoever collects from many must not run out of descriptors.
+	// Collecting from many supervisors must not leak descriptors.
 	if now := open(); now > files+8 {
 		t.Errorf("%d descriptors after %d crashes, %d before", now, instants, files)
 	}
 	select {
 	case res := <-survivor:
-		t.Fatalf("a supervisor that lives was touched: %+v", res)
+		t.Fatalf("a running supervisor was affected: %+v", res)
 	default:
 	}
 	if err := m.Kill(id); err != nil {
@@ -139,11 +140,11 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n int) (hit b
 	}
 	cmd.Stderr = os.Stderr
 	mounts := ourMounts()
-	earlier := registered() // what the victim itself collects, it holds as well
+	earlier := registered() // the victim itself may collect, and then has these open as well
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// A quarter of them dies in its first sandbox, the others anywhere.
+	// A quarter of them is killed in its first sandbox, the others at any time.
 	said := make(chan string, 1000)
 	go func() {
 		defer close(said)
@@ -163,26 +164,26 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n int) (hit b
 			break
 		}
 		if line != "creating" && line != "ran" {
-			t.Errorf("the victim says %q", line)
+			t.Errorf("the victim prints %q", line)
 		}
 	}
-	// A machine that is busy takes its time to start the program that is to be left behind.
+	// A busy machine needs time to start the program.
 	for end := time.Now().Add(5 * time.Second); n%4 != 0 && tier != sandbox.TierGVisor && len(marked(mark)) < 2 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(instant)
 	hit = len(marked(mark)) > 1 // the supervisor itself is one
-	names := slices.DeleteFunc(claimsOf(cmd.Process.Pid), func(n string) bool { return slices.Contains(earlier, n) })
+	names := slices.DeleteFunc(registrationsOf(cmd.Process.Pid), func(n string) bool { return slices.Contains(earlier, n) })
 	groups := groupsOf(names)
-	if tier == sandbox.TierGVisor { // whose programs are not seen from outside; its kernel is, which is there for them only
+	if tier == sandbox.TierGVisor { // its programs are invisible from outside; its kernel, which exists for them only, is not
 		pids, _ := inhabitants(groups)
 		hit = len(pids) > 0
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	// It is dead when its last thread is: one that waits in the kernel for a disk, or for a worker that a machine under load takes its
-	// time to start, keeps the whole process's descriptors open.
+	// The supervisor is dead when its last thread is: a thread that waits in the kernel for a disk, or for a kernel worker of a busy
+	// machine, keeps the whole process's descriptors open.
 	ordered := time.Now()
 	spare, stop := busyness(time.Second)
 	defer stop()
@@ -199,12 +200,13 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n int) (hit b
 		for left := alive; len(left) > 0 && time.Since(killed) < 30*time.Second; left = marked(mark) {
 			time.Sleep(20 * time.Millisecond)
 		}
-		t.Errorf("instant %d, %v after %q: alive a second after their supervisor, and gone after %v: %q", n, instant, awaited, time.Since(killed), alive)
+		t.Errorf("instant %d, %v after %q: alive a second after their supervisor, and ended after %v: %q", n, instant, awaited,
+			time.Since(killed), alive)
 	}
 	for range said { // until it ends
 	}
-	// Collecting ends who lives on, and waits a second for them. It can not hurry those who are dead and whose many threads the
-	// kernel has not come to yet, as those of a gVisor on a busy machine.
+	// Collecting kills the remaining processes, and waits a second for them. It can not speed up dead processes whose many threads the
+	// kernel has not ended yet, as those of a gVisor on a busy machine.
 	for ; time.Since(killed) < 30*time.Second; time.Sleep(5 * time.Millisecond) {
 		if pids, dead := inhabitants(groups); len(pids) == 0 || !dead && time.Since(killed) > time.Second+spare() {
 			break
@@ -219,7 +221,7 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n int) (hit b
 			t.Errorf("instant %d: %+v", n, r)
 		}
 	}
-	// Another collector may be at it at this moment; and a runtime that was at work still may have made something anew, for the next to find.
+	// Another process may be collecting now; and a runtime that was still at work may have made something, for the next Collect.
 	for end := time.Now().Add(10 * time.Second); len(leftOf(names)) > 0 && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if _, err := b.Collect(context.Background(), false); err != nil {
 			t.Error(err)

@@ -12,10 +12,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Script plays a program in the fake backend. It ends when Killed closes, or soon after.
+// Script is a program of the fake backend. It must end soon after Killed is closed.
 type Script func(p *FakeProcess) sandbox.Exit
 
-// FakeProcess is what a script sees of its process.
+// FakeProcess is a script's view of its process.
 type FakeProcess struct {
 	sandbox.Process
 	Stdin  io.Reader
@@ -23,12 +23,12 @@ type FakeProcess struct {
 	Stderr io.Writer // nil with a terminal
 	Killed <-chan struct{}
 	Size   <-chan sandbox.TTY // new sizes of the terminal
-	Files  *sync.Map          // shared by all processes of the sandbox, as a scratch disk is: contents (string) by path
+	Files  *sync.Map          // shared by all processes of the sandbox, as a scratch is: contents (string) by path
 
 	t *fakeTask
 }
 
-// Trap has signals sent to the script instead of ending it.
+// Trap delivers signals to the script; they no longer end it.
 func (p *FakeProcess) Trap() <-chan syscall.Signal {
 	p.t.mu.Lock()
 	defer p.t.mu.Unlock()
@@ -36,7 +36,7 @@ func (p *FakeProcess) Trap() <-chan syscall.Signal {
 	return p.t.trap
 }
 
-// Use sets what the process's samples say.
+// Use sets the values of the process's samples.
 func (p *FakeProcess) Use(s monitor.Sample) {
 	p.t.mu.Lock()
 	defer p.t.mu.Unlock()
@@ -63,7 +63,7 @@ var (
 )
 
 // NewFake makes a backend whose programs are the scripts, by the name in Args[0], and the "probe" of
-// the conformance suite as far as it needs no kernel. It says that it is a container with every
+// the conformance suite as far as it needs no kernel. It reports the tier container with every
 // control; Pretend changes that.
 func NewFake(scripts map[string]Script) *Fake {
 	f := &Fake{scripts: map[string]Script{"probe": fakeProbe}, instances: map[*fakeInstance]struct{}{}}
@@ -90,7 +90,7 @@ func (f *Fake) FailCreate(err error) {
 	f.createErr = err
 }
 
-// Leave makes Collect find something.
+// Leave adds leftovers for Collect.
 func (f *Fake) Leave(r ...sandbox.Residue) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,7 +107,7 @@ func (f *Fake) Alive() int {
 // Name is "fake".
 func (f *Fake) Name() string { return "fake" }
 
-// Probe says what Pretend said.
+// Probe returns the isolation of Pretend.
 func (f *Fake) Probe(context.Context) sandbox.Isolation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,7 +132,7 @@ func (f *Fake) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance
 	return i, nil
 }
 
-// Collect returns what Leave left.
+// Collect returns the leftovers of Leave.
 func (f *Fake) Collect(_ context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,13 +146,13 @@ func (f *Fake) Collect(_ context.Context, dryRun bool) ([]sandbox.Residue, error
 	return found, nil
 }
 
-// Close fails when an instance is left: whoever owns it has forgotten it.
+// Close fails if an instance was not destroyed.
 func (f *Fake) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
 	if len(f.instances) > 0 {
-		return errors.New("fake: instances are left")
+		return errors.New("fake: close: instances are not destroyed")
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ type fakeInstance struct {
 	destroyed bool
 }
 
-// fakePhase is the tasks that live and die together.
+// fakePhase is the tasks that end together.
 type fakePhase struct {
 	name   string
 	tasks  map[*fakeTask]struct{} // started and not finished; guarded by fakeInstance.mu
@@ -200,7 +200,7 @@ func (i *fakeInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.T
 	if ph != nil {
 		select {
 		case <-ph.killed:
-			ph = nil // dead, and about to say so
+			ph = nil // dead, and about to report it
 		default:
 		}
 	}
@@ -318,7 +318,7 @@ func (t *fakeTask) signal(sig syscall.Signal) {
 	if t.trap != nil {
 		select {
 		case t.trap <- sig:
-		default: // as with the kernel, signals that pile up become one
+		default: // as in the kernel, pending signals of one kind become one
 		}
 		return
 	}

@@ -14,10 +14,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
-// The fake passes what needs no kernel, so that upper layers may trust it.
+// The fake passes the cases that need no kernel, so that upper layers may use it.
 func TestFakeConforms(t *testing.T) {
 	f := NewFake(nil)
-	Run(t, func(*testing.T) sandbox.Backend { return f }, Claims{Tier: sandbox.TierContainer, Probe: "probe", Has: []Claim{Files}})
+	Run(t, func(*testing.T) sandbox.Backend { return f }, Expectations{Tier: sandbox.TierContainer, Probe: "probe", Has: []Expectation{Files}})
 	if f.Alive() != 0 {
 		t.Errorf("%d instances live on", f.Alive())
 	}
@@ -27,7 +27,8 @@ func TestFakeStateMachine(t *testing.T) {
 	m := sandbox.NewManager(NewFake(nil), sandbox.Options{})
 	defer m.Close()
 	spec := sandbox.Spec{Limits: sandbox.Limits{Grace: time.Millisecond}}
-	rapid.Check(t, StateMachine(m, spec, sandbox.Process{Args: []string{"probe", "exit", "0"}}, sandbox.Process{Args: []string{"probe", "stubborn"}}))
+	rapid.Check(t, StateMachine(m, spec, sandbox.Process{Args: []string{"probe", "exit", "0"}},
+		sandbox.Process{Args: []string{"probe", "stubborn"}}))
 }
 
 func TestFakePretends(t *testing.T) {
@@ -48,7 +49,7 @@ func TestFakePretends(t *testing.T) {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if err := f.Close(); err == nil {
-		t.Error("an instance is left and nobody says so")
+		t.Error("Close does not report an instance that is left")
 	}
 	f.Leave(sandbox.Residue{Kind: "cgroup", Name: "x"})
 	for _, dry := range []bool{true, false} {

@@ -13,7 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// fakePlace is the fake's scratch: a map, in which a directory is what the names of files have in common.
+// fakePlace is the fake's scratch: a map, in which a directory is a common prefix of file names.
 type fakePlace struct{ i *fakeInstance }
 
 var _ files.Place = fakePlace{}
@@ -26,11 +26,12 @@ func (i *fakeInstance) Put(ctx context.Context, list []sandbox.File) error {
 	return i.scratch().Put(ctx, list)
 }
 
-func (i *fakeInstance) Take(ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+func (i *fakeInstance) Take(ctx context.Context, s sandbox.Selection,
+	each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
 	return i.scratch().Take(ctx, s, each)
 }
 
-// name is what the map calls a path of the scratch.
+// name is the map's key of a path of the scratch.
 func (fakePlace) name(p string) string {
 	for _, part := range files.Parts {
 		if rest, ok := strings.CutPrefix(p, part.Name); ok && (rest == "" || rest[0] == '/') {
@@ -40,7 +41,7 @@ func (fakePlace) name(p string) string {
 	return p
 }
 
-// children calls with each file below a directory, by the rest of its path.
+// children calls want with each file below a directory, by the rest of its path.
 func (f fakePlace) children(dir string, want func(rest string) bool) {
 	f.i.files.Range(func(key, _ any) bool {
 		rest, ok := strings.CutPrefix(key.(string), dir+"/")
@@ -97,7 +98,8 @@ func (f fakePlace) Open(p string) (*files.Content, error) {
 	if !ok {
 		mode = fs.FileMode(0o644)
 	}
-	return &files.Content{ReadCloser: io.NopCloser(strings.NewReader(text.(string))), Mode: mode.(fs.FileMode), Size: int64(len(text.(string)))}, nil
+	return &files.Content{ReadCloser: io.NopCloser(strings.NewReader(text.(string))), Mode: mode.(fs.FileMode),
+		Size: int64(len(text.(string)))}, nil
 }
 
 func (f fakePlace) List(p string, want func(files.Entry) bool) error {

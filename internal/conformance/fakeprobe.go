@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// fakeProbe plays the probe as far as it needs no kernel.
+// fakeProbe imitates the probe as far as it needs no kernel.
 func fakeProbe(p *FakeProcess) sandbox.Exit {
 	args := p.Args[1:]
 	number := func(i int) int {
@@ -118,7 +118,7 @@ func fakeProbe(p *FakeProcess) sandbox.Exit {
 		}
 		_, _ = p.Stdout.Write(b.Bytes())
 	default:
-		fmt.Fprintln(stderr, "probe: what is", args[0])
+		fmt.Fprintln(stderr, "probe: unknown action", args[0])
 		return sandbox.Exit{Code: 99}
 	}
 	return sandbox.Exit{}

@@ -13,25 +13,26 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// moves are what the state machine test does to a sandbox. Those with two names do both at once.
+// moves are the steps of the state machine test. Those with two names do both at once.
 var moves = []string{
 	"run", "launch", "stop", "kill", "delete", "metrics", "missing",
-	"stop+stop", "kill+stop", "stop+delete", "delete+delete", "run+delete", "run+stop", "launch+kill", "run+run", "kill+metrics", "launch+delete",
+	"stop+stop", "kill+stop", "stop+delete", "delete+delete", "run+delete", "run+stop", "launch+kill", "run+run", "kill+metrics",
+	"launch+delete",
 }
 
-// model is what a sandbox should be like.
+// model is the expected state of a sandbox.
 type model struct {
 	m     *sandbox.Manager
 	id    string
 	fatal func(format string, args ...any)
 	short sandbox.Process // ends at once
-	long  sandbox.Process // says something and ignores every signal
+	long  sandbox.Process // prints a line and ignores every signal
 
-	state sandbox.State // as it should be
+	state sandbox.State // expected
 	jobs  []chan struct{}
 }
 
-// walk does moves one after another and checks after each that the sandbox is in the state it should be.
+// walk does moves one after another and checks the state after each.
 func (w *model) walk(list []string) {
 	w.state = sandbox.StateReady
 	for n, move := range list {
@@ -79,7 +80,7 @@ func (w *model) move(move string) {
 	}
 }
 
-// act does one move. With a neighbour, refusals for reason of state are fine.
+// act does one move. With a concurrent move, errors of kind ErrState are accepted.
 func (w *model) act(a string, neighbour bool, before sandbox.State) {
 	ctx := context.Background()
 	gone := before == sandbox.StateDeleted
@@ -115,7 +116,8 @@ func (w *model) act(a string, neighbour bool, before sandbox.State) {
 		allowed(err, !gone)
 	case "missing":
 		_, err := w.m.Run(ctx, w.id, sandbox.Process{Args: []string{"no-such-program"}, Phase: "missing"}, sandbox.IO{})
-		if usable && !errors.Is(err, sandbox.ErrNotStarted) || !usable && !errors.Is(err, sandbox.ErrState) && !errors.Is(err, sandbox.ErrNotFound) {
+		if usable && !errors.Is(err, sandbox.ErrNotStarted) || !usable && !errors.Is(err, sandbox.ErrState) &&
+			!errors.Is(err, sandbox.ErrNotFound) {
 			w.fatal("missing program in state %s: %v", before, err)
 		}
 	}
@@ -143,8 +145,8 @@ func (w *model) launch(neighbour, usable bool) {
 	select {
 	case <-said:
 	case <-done:
-	case <-time.After(patience):
-		w.fatal("launch: no word")
+	case <-time.After(caseTimeout):
+		w.fatal("launch: no output")
 	}
 	w.jobs = append(w.jobs, done)
 }
@@ -168,8 +170,8 @@ func (w *model) check(when string) {
 	}
 }
 
-// StateMachine walks a backend's sandboxes through random sequences of moves, found and shrunk by rapid.
-// It is for backends that are cheap; the suite walks the others through a few.
+// StateMachine takes a backend's sandboxes through random sequences of moves, found and shrunk by rapid.
+// It is for fast backends; the suite takes the others through a few sequences.
 func StateMachine(m *sandbox.Manager, spec sandbox.Spec, short, long sandbox.Process) func(*rapid.T) {
 	return func(t *rapid.T) {
 		id, err := m.Create(context.Background(), spec)

@@ -20,13 +20,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// PlainVariable tells a test that it was started as a plain user, and of which kind.
+// PlainVariable names the variable of a test that runs as an ordinary user; its value is the kind of user.
 const PlainVariable = "SANDBOXTEST_PLAIN"
 
-// Plain is a user that a test makes: an id that nobody has, known to the programs of a private mount namespace only.
+// Plain is an ordinary user that a test makes: an unused id, known to the programs of a private mount namespace only.
 type Plain struct {
-	Cgroups bool // a subtree of every hierarchy is theirs
-	SubIDs  bool // they have subordinate ids
+	Cgroups bool // owns a subtree of every hierarchy
+	SubIDs  bool // has subordinate ids
 }
 
 func (p Plain) String() string {
@@ -40,11 +40,11 @@ func (p Plain) String() string {
 	return name
 }
 
-// PlainUID is theirs, and SubFirst the first of their subordinate ones: in ranges that distributions leave alone.
+// PlainUID is the user's id, and SubFirst the first subordinate one: in ranges that distributions do not use.
 const PlainUID, SubFirst = 61234, 1610612736
 
-// Run starts a test of this very binary as such a user, who finds the command and its init in a copy of the directory bin. It may be
-// behind an obstacle: a shell script that is run first, as root of the private mount namespace, and may set wrap to a command that starts the
+// Run starts a test of this binary as such a user. The user finds the command and its init in a copy of the directory bin. obstacle is
+// a shell script that runs first, as root of the private mount namespace. It may set wrap to a command that starts the
 // rest, as root, or inner to one that the user starts it with.
 func (p Plain) Run(t *testing.T, bin, obstacle, test string, more ...string) {
 	t.Helper()
@@ -62,12 +62,12 @@ func (p Plain) Run(t *testing.T, bin, obstacle, test string, more ...string) {
 	script := p.prepare(t, dir, bin)
 	args := []string{"--mount", "--propagation", "private", "sh", "-euc", script + "\nwrap= inner=\n" + obstacle + "\n" +
 		`exec $wrap setpriv --reuid ` + strconv.Itoa(PlainUID) + ` --regid ` + strconv.Itoa(PlainUID) + ` --clear-groups $inner "$0" "$@"` + "\n"}
-	patience := "8m"
+	timeout := "8m"
 	if testenv.All() {
-		patience = "30m" // whole suites, with a runtime for each sandbox
+		timeout = "30m" // whole suites, with a runtime for each sandbox
 	}
-	args = append(args, filepath.Join(dir, "test"), "-test.run", test, "-test.v", "-test.timeout", patience)
-	// Counters of the user's own: nobody may replace somebody else's files in a directory for all.
+	args = append(args, filepath.Join(dir, "test"), "-test.run", test, "-test.v", "-test.timeout", timeout)
+	// Counters of the user's own: in a public directory no user may replace the files of another.
 	counters := ""
 	if cover := os.Getenv("GOCOVERDIR"); cover != "" && testing.CoverMode() != "" {
 		counters = filepath.Join(dir, "cover")
@@ -77,19 +77,20 @@ func (p Plain) Run(t *testing.T, bin, obstacle, test string, more ...string) {
 	cmd := exec.Command("unshare", args...)
 	cmd.Dir = dir
 	cmd.Env = append([]string{
-		"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + dir + "/home", "TMPDIR=" + dir + "/home", "XDG_RUNTIME_DIR=" + dir + "/run",
+		"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + dir + "/home", "TMPDIR=" + dir + "/home",
+		"XDG_RUNTIME_DIR=" + dir + "/run",
 		PlainVariable + "=" + p.String(), "SANDBOX_RUN_TEST_BIN=" + dir + "/bin", "GOCOVERDIR=" + counters,
 		testenv.AllVariable + "=" + os.Getenv(testenv.AllVariable), "SANDBOXTEST_GUEST=" + os.Getenv("SANDBOXTEST_GUEST"),
 	}, more...)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: Test") {
-		t.Errorf("as a plain user (%s): %v\n%s", p, err, out)
+		t.Errorf("as an ordinary user (%s): %v\n%s", p, err, out)
 	} else if testing.Verbose() {
 		t.Logf("%s", out)
 	}
 }
 
-// prepare makes the user's world and returns the shell script that puts whoever runs it into it.
+// prepare makes the user's files and returns a shell script that mounts them and joins the user's groups.
 func (p Plain) prepare(t *testing.T, dir, bin string) string {
 	t.Helper()
 	must := func(err error) {
@@ -114,7 +115,7 @@ func (p Plain) prepare(t *testing.T, dir, bin string) string {
 		must(os.Mkdir(filepath.Join(dir, name), 0o700))
 		must(os.Chown(filepath.Join(dir, name), PlainUID, PlainUID))
 	}
-	// Who the user is, for programs that ask: newuidmap does.
+	// The user's name and ids, for programs that look them up: newuidmap does.
 	for _, d := range []string{"etc/upper", "etc/work"} {
 		must(os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
@@ -137,7 +138,7 @@ func (p Plain) prepare(t *testing.T, dir, bin string) string {
 	return script.String()
 }
 
-// delegate makes a subtree in every hierarchy that is the user's own.
+// delegate makes a subtree in every hierarchy that the user owns.
 func (Plain) delegate(t *testing.T) []string {
 	t.Helper()
 	tree, err := cgroup.Open()
@@ -153,7 +154,7 @@ func (Plain) delegate(t *testing.T) []string {
 				if err := os.Remove(g); err == nil || errors.Is(err, os.ErrNotExist) {
 					break
 				} else if time.Now().After(end) {
-					t.Errorf("left behind in a plain user's subtree: %v", err)
+					t.Errorf("left behind in an ordinary user's subtree: %v", err)
 					break
 				}
 			}
@@ -178,8 +179,8 @@ func (Plain) delegate(t *testing.T) []string {
 	return groups
 }
 
-// sweepPlain removes the subtrees that tests which were killed midway have left: nobody else knows of them, and they keep the
-// group they are in from being removed. Whoever is still in one keeps it, and so does a test that lives.
+// sweepPlain removes the subtrees of killed tests: no other code removes them, and they keep the
+// group above them from being removed. A subtree with a process, or of a running test, stays.
 func sweepPlain(place string) {
 	groups, _ := filepath.Glob(filepath.Join(place, "plain-*-*"))
 	for _, g := range groups {
@@ -200,7 +201,7 @@ func sweepPlain(place string) {
 	}
 }
 
-// EveryPlain runs a test for each kind of plain user. make test has two of the four, which between them have and lack both abilities.
+// EveryPlain runs a test for each kind of ordinary user. make test has two of the four: one with both abilities, one with none.
 func EveryPlain(t *testing.T, test func(*testing.T, Plain)) {
 	for _, p := range []Plain{{Cgroups: true, SubIDs: true}, {}, {Cgroups: true}, {SubIDs: true}} {
 		t.Run(p.String(), func(t *testing.T) {
@@ -212,12 +213,12 @@ func EveryPlain(t *testing.T, test func(*testing.T, Plain)) {
 	}
 }
 
-// AsPlain is the tier that a test which runs as a plain user may expect, and whether that user has subordinate ids.
+// AsPlain is the tier that a test may expect that runs as an ordinary user, and whether that user has subordinate ids.
 func AsPlain(t *testing.T) (tier sandbox.Tier, subIDs bool) {
 	t.Helper()
 	kind, sub := strings.CutSuffix(os.Getenv(PlainVariable), "-subids")
 	if kind == "" {
-		t.Skip("is run as a plain user, by a test that makes one")
+		t.Skip("runs as an ordinary user: a test that makes one starts it")
 	}
 	return sandbox.Tier(kind), sub
 }

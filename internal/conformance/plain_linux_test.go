@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// What a test that was killed midway left goes with the next one's start; what a living one has stays.
+// Subtrees of a killed test are removed at the next one's start; those of a running test stay.
 func TestSweepPlain(t *testing.T) {
 	testenv.NeedRoot(t)
 	tree, err := cgroup.Open()

@@ -18,8 +18,8 @@ var (
 	probePath string
 )
 
-// Probe builds the probe once per test binary and returns where it is: a static executable, in a
-// directory that everybody may read. CleanUp removes it.
+// Probe builds the probe once per test binary and returns its path: a static executable, in a
+// directory that every user may read. CleanUp removes it.
 func Probe(t testing.TB) string {
 	t.Helper()
 	probeMu.Lock()
@@ -27,7 +27,7 @@ func Probe(t testing.TB) string {
 	if probePath != "" {
 		return probePath
 	}
-	// A machine without a compiler is given it ready-made, beside the executables under test.
+	// A machine without a compiler has it beside the executables under test.
 	if ready := filepath.Join(os.Getenv("SANDBOX_RUN_TEST_BIN"), "probe"); filepath.IsAbs(ready) {
 		if _, err := os.Stat(ready); err == nil {
 			return ready

@@ -21,52 +21,52 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Claim is an ability a backend says it has. What it does not claim is not tested, and listed.
-type Claim string
+// Expectation is an ability that a backend must have. Other abilities are not tested, and listed.
+type Expectation string
 
-// The claims.
+// The abilities.
 const (
-	Programs  Claim = "programs"   // runs real programs: /bin/sh and coreutils, not scripts of a fake
-	Walls     Claim = "walls"      // namespaces, a root of its own, no privileges, a system-call filter
-	Kernel    Claim = "kernel"     // the host's own: what runs inside is a process of the host's, limited and told of as such
-	Volumes   Claim = "volumes"    // shows paths of the host inside
-	Writable  Claim = "writable"   // those can be written to
-	Roots     Claim = "roots"      // another root than the host's, writable if asked for
-	Bare      Claim = "bare"       // nothing is seen inside but the sandbox's own: no sysfs, no process of ours
-	NoSetUID  Claim = "no set-uid" // no mount inside lets set-uid count, not even an empty one
-	OneFilter Claim = "one filter" // on system calls: nobody has put another of his own before it
-	Anybody   Claim = "anybody"    // writable volumes may be anybody's, root's included
-	Nobody    Claim = "nobody"     // to the host, every sandbox is somebody whom nobody else is
-	Network   Claim = "network"    // none and localhost
-	PTY       Claim = "pty"        // terminals
-	DevTTY    Claim = "dev tty"    // those have names, and can be opened by them
-	Phases    Claim = "phases"     // a pid namespace and a cgroup per phase
-	Memory    Claim = "memory"     // the limit is the kernel's
-	Processes Claim = "pids"       // the limit is the kernel's
-	Disk      Claim = "disk"       // bytes and inodes
-	Inodes    Claim = "inodes"     // the number of files is limited, too
-	DiskApart Claim = "disk apart" // from memory
-	OpenFiles Claim = "open files" // per process
-	CPUTime   Claim = "cpu time"   // CPU seconds of all processes together
-	Files     Claim = "files"      // go in and come out (sandbox.Filer)
-	Metrics   Claim = "metrics"    // numbers that stand comparison with the truth
+	Programs  Expectation = "programs"   // runs real programs: /bin/sh and coreutils, not scripts of a fake
+	Isolated  Expectation = "isolation"  // namespaces, a root of its own, no privileges, a system-call filter
+	Kernel    Expectation = "kernel"     // the host's own: programs are processes of the host, limited and visible as such
+	Volumes   Expectation = "volumes"    // shows paths of the host inside
+	Writable  Expectation = "writable"   // those can be written to
+	Roots     Expectation = "roots"      // another root than the host's, writable if asked for
+	Bare      Expectation = "bare"       // only the sandbox's own processes and file systems are visible: no sysfs, no helper
+	NoSetUID  Expectation = "no set-uid" // no mount inside allows set-uid, not even an empty one
+	OneFilter Expectation = "one filter" // on system calls: no engine has installed another one before
+	AnyOwner  Expectation = "any owner"  // writable volumes may belong to any user, root included
+	UniqueIDs Expectation = "unique ids" // every sandbox has ids of the host that no other sandbox and no user has
+	Network   Expectation = "network"    // none and localhost
+	PTY       Expectation = "pty"        // terminals
+	DevTTY    Expectation = "dev tty"    // terminals have names, and can be opened by them
+	Phases    Expectation = "phases"     // a pid namespace and a cgroup per phase
+	Memory    Expectation = "memory"     // the limit is the kernel's
+	Processes Expectation = "pids"       // the limit is the kernel's
+	Disk      Expectation = "disk"       // bytes and inodes
+	Inodes    Expectation = "inodes"     // the number of files is limited, too
+	DiskApart Expectation = "disk apart" // from memory
+	OpenFiles Expectation = "open files" // per process
+	CPUTime   Expectation = "cpu time"   // CPU seconds of all processes together
+	Files     Expectation = "files"      // are copied in and out (sandbox.Filer)
+	Metrics   Expectation = "metrics"    // numbers that are compared with the truth
 )
 
-// Claims are what a backend says of itself.
-type Claims struct {
-	// Tier is what sandboxes are required to have.
+// Expectations describe a backend.
+type Expectations struct {
+	// Tier is the tier that sandboxes must have.
 	Tier sandbox.Tier
-	Has  []Claim
+	Has  []Expectation
 	// Probe is the name of the probe program inside, for a backend that has its own; empty for the
-	// one that is built and handed in as a volume or, without Volumes, run where it lies.
+	// one that is built and mounted as a volume or, without Volumes, run from its path on the host.
 	Probe string
-	// ScratchDir is where the backend keeps its disks, if it does: nothing may be bound to it at the end.
+	// ScratchDir is the directory of the backend's scratches, if it has one: no loop device may use it at the end.
 	ScratchDir string
-	// Slack is how much longer things may take where an engine of somebody else's does them.
+	// Slack is added to time bounds where an engine outside of this project does the work.
 	Slack time.Duration
 }
 
-func (c Claims) missing(needs []Claim) []string {
+func (c Expectations) missing(needs []Expectation) []string {
 	var list []string
 	for _, n := range needs {
 		if !slices.Contains(c.Has, n) {
@@ -79,43 +79,44 @@ func (c Claims) missing(needs []Claim) []string {
 // row is one case of the suite.
 type row struct {
 	name   string
-	needs  []Claim
+	needs  []Expectation
 	alone  bool // measures something that neighbours would disturb
 	verify func(*env)
 }
 
 func rows() []row {
-	return slices.Concat(basicRows, ioRows, outputRows, limitRows, treeRows, stateRows, fileRows, plantedRows, phaseRows, terminalRows, wallRows, rootRows, addedRows, metricRows)
+	return slices.Concat(basicRows, ioRows, outputRows, limitRows, treeRows, stateRows, fileRows, plantedRows, phaseRows, terminalRows,
+		isolationRows, rootRows, addedRows, metricRows)
 }
 
-// Run holds a backend to what it claims. newBackend is called once; Run closes what it returns.
-func Run(t *testing.T, newBackend func(*testing.T) sandbox.Backend, claims Claims) {
-	probe := claims.Probe
+// Run tests a backend for the abilities. It calls newBackend once, and closes the result.
+func Run(t *testing.T, newBackend func(*testing.T) sandbox.Backend, expect Expectations) {
+	probe := expect.Probe
 	if probe == "" {
 		probe = Probe(t)
 	}
 	b := newBackend(t)
 	m := sandbox.NewManager(b, sandbox.Options{})
-	before := lookAtHost(claims.ScratchDir)
+	before := lookAtHost(expect.ScratchDir)
 	var notApplicable []string
-	t.Run("cases", func(t *testing.T) { // returns when all parallel ones are through
+	t.Run("cases", func(t *testing.T) { // returns after all parallel cases
 		for _, r := range rows() {
-			if lacks := claims.missing(r.needs); len(lacks) > 0 {
-				notApplicable = append(notApplicable, fmt.Sprintf("%s (does not claim %s)", r.name, strings.Join(lacks, ", ")))
+			if lacks := expect.missing(r.needs); len(lacks) > 0 {
+				notApplicable = append(notApplicable, fmt.Sprintf("%s (without %s)", r.name, strings.Join(lacks, ", ")))
 				continue
 			}
 			t.Run(r.name, func(t *testing.T) {
 				if !r.alone {
 					t.Parallel()
 				}
-				r.verify(&env{T: t, b: b, m: m, claims: claims, host: probe})
+				r.verify(&env{T: t, b: b, m: m, expect: expect, host: probe})
 			})
 		}
 	})
 	if err := m.Close(); err != nil {
 		t.Errorf("closing the manager: %v", err)
 	}
-	names := claimsOf(os.Getpid())
+	names := registrationsOf(os.Getpid())
 	if left := before.groups(); len(left) > 0 {
 		t.Errorf("cgroups left while the backend is open: %q", left)
 	}
@@ -132,8 +133,8 @@ func Run(t *testing.T, newBackend func(*testing.T) sandbox.Backend, claims Claim
 	}
 }
 
-// Main is the body of a backend's TestMain: it finds the init to use, runs the tests, and looks for
-// goroutines that are left. With a newBackend the test binary can also play the supervisor that
+// Main is the body of a backend's TestMain: it finds the init to use, runs the tests, and searches for
+// leaked goroutines. With a newBackend the test binary can also be the supervisor that
 // [Crash] kills.
 func Main(m *testing.M, newBackend ...func() (sandbox.Backend, error)) int {
 	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
@@ -146,7 +147,7 @@ func Main(m *testing.M, newBackend ...func() (sandbox.Backend, error)) int {
 	code := m.Run()
 	CleanUp()
 	if after := rights(); !slices.Equal(after, before) {
-		fmt.Fprintf(os.Stderr, "the machine is not as it was: %q, and it was %q\n", after, before)
+		fmt.Fprintf(os.Stderr, "the machine's files have changed: %q, before %q\n", after, before)
 		return 1
 	}
 	if code == 0 {
@@ -158,19 +159,19 @@ func Main(m *testing.M, newBackend ...func() (sandbox.Backend, error)) int {
 	return code
 }
 
-// env is what a case works with.
+// env is the environment of a case.
 type env struct {
 	*testing.T
 	b      sandbox.Backend
 	m      *sandbox.Manager
-	claims Claims
-	host   string // where the probe is on the host
+	expect Expectations
+	host   string // the probe's path on the host
 }
 
-// probeDir is where sandboxes find the probe.
+// probeInside is the directory of the probe in sandboxes.
 const probeInside = "/probe"
 
-func (e *env) has(c Claim) bool { return slices.Contains(e.claims.Has, c) }
+func (e *env) has(c Expectation) bool { return slices.Contains(e.expect.Has, c) }
 
 // probe is a command line that runs the probe.
 func (e *env) probe(args ...string) []string {
@@ -183,19 +184,20 @@ func (e *env) probe(args ...string) []string {
 
 func (e *env) sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
-// markVariable is in the environment of everything a case runs, so that it can be found from outside.
+// markVariable is in the environment of every process of a case, so that it can be found from outside.
 const markVariable = "SANDBOXTEST_MARK"
 
 // small are limits that let many cases run side by side.
 func small() sandbox.Limits {
-	return sandbox.Limits{Wall: ample(60 * time.Second), Grace: 500 * time.Millisecond, Memory: 192 * sandbox.MiB, Disk: 64 * sandbox.MiB, Inodes: 4096}
+	return sandbox.Limits{Wall: ample(60 * time.Second), Grace: 500 * time.Millisecond, Memory: 192 * sandbox.MiB, Disk: 64 * sandbox.MiB,
+		Inodes: 4096}
 }
 
 func (e *env) spec(change ...func(*sandbox.Spec)) (sandbox.Spec, string) {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
 	mark := hex.EncodeToString(b[:])
-	s := sandbox.Spec{Limits: small(), Require: e.claims.Tier, Env: map[string]string{markVariable: mark}}
+	s := sandbox.Spec{Limits: small(), Require: e.expect.Tier, Env: map[string]string{markVariable: mark}}
 	if e.has(Volumes) {
 		s.Volumes = append(s.Volumes, sandbox.Volume{Source: e.host, Target: probeInside})
 	}
@@ -205,10 +207,10 @@ func (e *env) spec(change ...func(*sandbox.Spec)) (sandbox.Spec, string) {
 	return s, mark
 }
 
-// emulated: in the virtual machine of scripts/guest.sh the processor is several times slower.
+// emulated reports whether this is the virtual machine of scripts/guest.sh, whose processor is several times slower.
 func emulated() bool { return os.Getenv("SANDBOXTEST_GUEST") != "" }
 
-// ample is a time that a program needs less than, on a processor of its own or an emulated one.
+// ample is a time that suffices for a program on a real and on an emulated processor.
 func ample(d time.Duration) time.Duration {
 	if emulated() {
 		return 6 * d
@@ -216,7 +218,7 @@ func ample(d time.Duration) time.Duration {
 	return d
 }
 
-// create makes a sandbox that is deleted at the end of the case, and checked to leave no process.
+// create makes a sandbox. At the end of the case it is deleted, and none of its processes may run.
 func (e *env) create(change ...func(*sandbox.Spec)) string {
 	e.Helper()
 	spec, mark := e.spec(change...)
@@ -229,13 +231,13 @@ func (e *env) create(change ...func(*sandbox.Spec)) string {
 			e.Errorf("delete: %v", err)
 		}
 		if alive := marked(mark); len(alive) > 0 {
-			e.Errorf("processes live on: %q", alive)
+			e.Errorf("processes still run: %q", alive)
 		}
 	})
 	return id
 }
 
-// cannotCreate is the error of a create that has to fail.
+// cannotCreate returns the error of a create that has to fail.
 func (e *env) cannotCreate(change ...func(*sandbox.Spec)) error {
 	e.Helper()
 	spec, _ := e.spec(change...)
@@ -247,8 +249,8 @@ func (e *env) cannotCreate(change ...func(*sandbox.Spec)) error {
 	return err
 }
 
-// patience is far beyond what any case needs; a case that takes longer hangs.
-const patience = 60 * time.Second
+// caseTimeout is far beyond what any case needs; a case that takes longer hangs.
+const caseTimeout = 60 * time.Second
 
 // do runs a process to its end.
 func (e *env) do(id string, p sandbox.Process, io sandbox.IO) *sandbox.Result {
@@ -261,7 +263,7 @@ func (e *env) do(id string, p sandbox.Process, io sandbox.IO) *sandbox.Result {
 }
 
 func (e *env) try(id string, p sandbox.Process, io sandbox.IO) (*sandbox.Result, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), ample(patience))
+	ctx, cancel := context.WithTimeout(context.Background(), ample(caseTimeout))
 	defer cancel()
 	res, err := e.m.Run(ctx, id, p, io)
 	if ctx.Err() != nil {
@@ -291,7 +293,7 @@ func (e *env) ok(res *sandbox.Result) string {
 	return string(res.Stdout.Bytes())
 }
 
-// says fails unless the output of a probe is exactly that.
+// says fails unless the output of a probe equals want.
 func (e *env) says(res *sandbox.Result, want string) {
 	e.Helper()
 	if got := strings.TrimSuffix(e.ok(res), "\n"); got != want {
@@ -302,12 +304,14 @@ func (e *env) says(res *sandbox.Result, want string) {
 func (e *env) verdict(res *sandbox.Result, want sandbox.Verdict) {
 	e.Helper()
 	if res.Verdict != want {
-		e.Errorf("verdict %s, want %s\n%s\nstdout %.300q\nstderr %.300q", res.Verdict, want, describe(res), res.Stdout.Bytes(), res.Stderr.Bytes())
+		e.Errorf("verdict %s, want %s\n%s\nstdout %.300q\nstderr %.300q", res.Verdict, want, describe(res), res.Stdout.Bytes(),
+			res.Stderr.Bytes())
 	}
 }
 
 func describe(r *sandbox.Result) string {
-	return fmt.Sprintf("verdict %s, exit %+v, wall %v, violations %+v, metrics %+v", r.Verdict, r.Exit, r.Metrics.WallTime.Duration(), r.Violations, r.Metrics)
+	return fmt.Sprintf("verdict %s, exit %+v, wall %v, violations %+v, metrics %+v", r.Verdict, r.Exit, r.Metrics.WallTime.Duration(),
+		r.Violations, r.Metrics)
 }
 
 func violated(r *sandbox.Result, kind string) bool {
@@ -350,7 +354,7 @@ func (e *env) startWith(ctx context.Context, id string, p sandbox.Process, io sa
 	return j
 }
 
-// ready waits until the process has said so.
+// ready waits until the process has printed "ready".
 func (j *job) ready() *job {
 	j.e.Helper()
 	return j.says("ready")
@@ -359,7 +363,7 @@ func (j *job) ready() *job {
 // says waits until the output contains a text.
 func (j *job) says(text string) *job {
 	j.e.Helper()
-	deadline := time.After(patience / 2)
+	deadline := time.After(caseTimeout / 2)
 	for {
 		got, changed := j.out.get()
 		if strings.Contains(got, text) {
@@ -369,11 +373,11 @@ func (j *job) says(text string) *job {
 		case <-changed:
 		case <-j.done:
 			if got, _ := j.out.get(); !strings.Contains(got, text) {
-				j.e.Fatalf("ended without saying %q: %v, %v, said %.300q", text, j.res, j.err, got)
+				j.e.Fatalf("ended without printing %q: %v, %v, printed %.300q", text, j.res, j.err, got)
 			}
 			return j
 		case <-deadline:
-			j.e.Fatalf("said only %.300q, not %q", got, text)
+			j.e.Fatalf("printed only %.300q, not %q", got, text)
 		}
 	}
 }
@@ -383,7 +387,7 @@ func (j *job) result() *sandbox.Result {
 	j.e.Helper()
 	select {
 	case <-j.done:
-	case <-time.After(patience):
+	case <-time.After(caseTimeout):
 		j.e.Fatal("the run does not end")
 	}
 	if j.err != nil {
@@ -392,7 +396,7 @@ func (j *job) result() *sandbox.Result {
 	return j.res
 }
 
-// lines collects what a process prints, while it prints it.
+// lines collects the output of a process while it runs.
 type lines struct {
 	mu      sync.Mutex
 	buf     bytes.Buffer
@@ -418,7 +422,7 @@ func (l *lines) get() (string, <-chan struct{}) {
 	return l.buf.String(), l.changed
 }
 
-// noise is the stream the probe writes too.
+// noise is the stream that the probe writes, too.
 type noise struct{ x uint64 }
 
 func newNoise() io.Reader { return &noise{88172645463325252} }
@@ -433,13 +437,13 @@ func (n *noise) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// within fails unless something took no longer than that.
+// within fails unless do takes at most limit.
 func (e *env) within(limit time.Duration, what string, do func()) {
 	e.Helper()
 	if emulated() {
 		limit *= 2
 	}
-	limit += e.claims.Slack
+	limit += e.expect.Slack
 	spare, stop := busyness(limit)
 	defer stop()
 	began := time.Now()
@@ -450,9 +454,10 @@ func (e *env) within(limit time.Duration, what string, do func()) {
 	}
 }
 
-// busyness watches how busy the machine is until stop is called. spare says how much longer than on an idle machine something that may take
-// so long can have taken since: as long as tasks of this machine had to wait for a processor (/proc/pressure/cpu), up to nine times the
-// limit (with 25 runnable tasks on two processors each gets less than a tenth); or five times as long as a sleeper overslept, if that is more. On an idle machine it is next to nothing.
+// busyness measures how busy the machine is until stop is called. spare returns how much longer than on an idle machine an operation with
+// that limit may have taken since: as long as tasks of this machine had to wait for a processor (/proc/pressure/cpu), up to nine times the
+// limit (with 25 runnable tasks on two processors each gets less than a tenth); or five times as long as a sleeper overslept, if that is
+// more. On an idle machine it is almost zero.
 func busyness(limit time.Duration) (spare func() time.Duration, stop func()) {
 	const nap = 10 * time.Millisecond
 	var most atomic.Int64
@@ -476,7 +481,7 @@ func busyness(limit time.Duration) (spare func() time.Duration, stop func()) {
 	return spare, func() { close(over) }
 }
 
-// waitedForCPU is for how long, since the machine was started, some task has waited for a processor; 0 where the kernel does not tell.
+// waitedForCPU is for how long, since the machine was started, some task has waited for a processor; 0 where the kernel does not report it.
 func waitedForCPU() time.Duration {
 	var microseconds int64
 	if _, total, ok := strings.Cut(string(readFile("/proc/pressure/cpu")), "total="); ok {

@@ -7,11 +7,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/filecopy"
 )
 
-// fillFile copies what is left of one regular file to another. done: there was nothing more to do, or nothing at all for us.
+// fillFile copies the rest of one regular file to another in the kernel. done is false if the caller has to copy the rest.
 func fillFile(ctx context.Context, to, from *os.File) (done bool, err error) {
 	info, err := from.Stat()
 	if err != nil || !info.Mode().IsRegular() {
-		return false, nil // a pipe, perhaps: reading will tell
+		return false, nil // the caller's read shows what it is, perhaps a pipe
 	}
 	source, err := from.SyscallConn()
 	if err != nil {
@@ -22,7 +22,7 @@ func fillFile(ctx context.Context, to, from *os.File) (done bool, err error) {
 			return true, err
 		}
 		var n int64
-		// The source is held meanwhile: should somebody close it, its number is not another file's.
+		// Control keeps the source open meanwhile: its number can not become another file's.
 		if held := source.Control(func(fd uintptr) { n, err = filecopy.Within(int(to.Fd()), int(fd), chunk) }); held != nil {
 			return true, held
 		}

@@ -20,13 +20,13 @@ import (
 type Part struct {
 	Name string
 	Mode uint32
-	At   string // where the sandbox has it
+	At   string // its path in the sandbox
 }
 
 // Parts are the directories of every scratch, in the order in which they are mounted.
 var Parts = []Part{{"workspace", 0o755, sandbox.WorkspaceDir}, {"tmp", 0o1777, sandbox.TmpDir}, {"home", 0o755, sandbox.HomeDir}}
 
-// Beneath is where in a scratch a path of the sandbox is.
+// Beneath returns the path in a scratch of a path of the sandbox; ok is false for a path outside of the scratch.
 func Beneath(p string) (string, bool) {
 	for _, part := range Parts {
 		if rest, ok := strings.CutPrefix(p, part.At); ok && (rest == "" || rest[0] == '/') {
@@ -36,53 +36,53 @@ func Beneath(p string) (string, bool) {
 	return "", false
 }
 
-// Place is a scratch, to whoever may open its files. Paths are relative to it and clean, and nothing on them is followed.
+// Place is a scratch whose files can be opened. Paths are relative to it and clean, and no link on them is followed.
 type Place interface {
-	// Create makes a new file, and the directories on its way, in the place of whatever has its name: all but a directory.
+	// Create makes a new file, and the directories on its path. It replaces an entry of that name unless that is a directory.
 	Create(p string, mode fs.FileMode) (io.WriteCloser, error)
 	// Remove removes a file.
 	Remove(p string) error
-	// Open opens what is there, and never waits for anybody.
+	// Open opens a file or directory, and never blocks.
 	Open(p string) (*Content, error)
-	// List hands on the entries of a directory, until one is not wanted.
+	// List passes the entries of a directory to want until it returns false.
 	List(p string, want func(Entry) bool) error
 }
 
-// Settler is what a Place is too where a file that was just closed may still be open elsewhere for a moment.
-type Settler interface {
-	// Settle returns when nobody has files open that were made here and closed.
-	Settle() error
+// CloseWaiter is implemented by a Place where a file that was just closed may still be open elsewhere for a moment.
+type CloseWaiter interface {
+	// WaitClosed returns when no process has a file open that was made here and closed.
+	WaitClosed() error
 }
 
-// Content is something that was opened, and what it was then.
+// Content is an opened file or directory, and its state at that time.
 type Content struct {
 	io.ReadCloser
 	Mode fs.FileMode
 	Size int64
-	// Elsewhere: it may have another name, out of the scratch.
+	// Elsewhere: it may have another name, outside of the scratch.
 	Elsewhere bool
 }
 
-// Entry is one of a directory's. A type that is unknown is fs.ModeIrregular.
+// Entry is an entry of a directory. An unknown type is fs.ModeIrregular.
 type Entry struct {
 	Name string
 	Type fs.FileMode
 }
 
-// Scratch is a Place, and how its backend speaks of it.
+// Scratch is a Place with the words of its backend for errors.
 type Scratch struct {
 	Place   Place
 	Backend string
-	Full    string // what to do when no more goes in
-	// Failure names the next step where it is the host that has come to its end; nil knows none.
+	Full    string // the remedy for a full scratch
+	// Failure adds the next step to an error that the host caused; nil adds none.
 	Failure func(op, stage string, err error) error
-	// Lives ends with the sandbox, and whatever is under way with it: files that are open would keep the scratch from going. nil
-	// is a scratch that files do not keep.
+	// Lives ends with the sandbox and cancels every call: open files would keep the scratch from being removed. nil
+	// is a scratch that open files do not keep.
 	Lives context.Context
 }
 
-// begin is a context that ends with the sandbox, too.
-func (s *Scratch) begin(ctx context.Context) (context.Context, func(), error) {
+// withLifetime returns a context that ends with the sandbox, too.
+func (s *Scratch) withLifetime(ctx context.Context) (context.Context, func(), error) {
 	if s.Lives == nil {
 		return ctx, func() {}, nil
 	}
@@ -98,9 +98,9 @@ func (s *Scratch) begin(ctx context.Context) (context.Context, func(), error) {
 	}, nil
 }
 
-// Put makes files. It stops at the first that can not be made, of which nothing is left.
+// Put makes files. It stops at the first that can not be made, and removes that one.
 func (s *Scratch) Put(ctx context.Context, files []sandbox.File) error {
-	ctx, done, err := s.begin(ctx)
+	ctx, done, err := s.withLifetime(ctx)
 	if err != nil {
 		return err
 	}
@@ -115,24 +115,24 @@ func (s *Scratch) Put(ctx context.Context, files []sandbox.File) error {
 			return s.explain("put "+f.Path, err)
 		}
 	}
-	return s.settle(files)
+	return s.waitClosed(files)
 }
 
-// settle makes sure that what was put can be executed: a file that somebody may write to is not.
-func (s *Scratch) settle(files []sandbox.File) error {
-	place, ok := s.Place.(Settler)
+// waitClosed makes sure that the files can be executed: the kernel refuses to execute a file that is open for writing.
+func (s *Scratch) waitClosed(files []sandbox.File) error {
+	place, ok := s.Place.(CloseWaiter)
 	if !ok || !slices.ContainsFunc(files, func(f sandbox.File) bool { return f.Mode&0o111 != 0 }) {
 		return nil
 	}
-	if err := place.Settle(); err != nil {
+	if err := place.WaitClosed(); err != nil {
 		return s.explain("put files", err)
 	}
 	return nil
 }
 
-// explain says what a failure means to whoever asked.
+// explain gives an error its kind and, where one is known, the next step.
 func (s *Scratch) explain(op string, err error) error {
-	if said := new(*sandbox.Error); errors.As(err, said) && (*said).Kind != nil {
+	if known := new(*sandbox.Error); errors.As(err, known) && (*known).Kind != nil {
 		return err
 	}
 	out := &sandbox.Error{Backend: s.Backend, Op: op, Stage: "scratch", Err: err}
@@ -143,9 +143,9 @@ func (s *Scratch) explain(op string, err error) error {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		out.Kind, out.Hint = sandbox.ErrRefused, s.Full
 	case errors.Is(err, syscall.ELOOP):
-		out.Kind, out.Err = sandbox.ErrRefused, fmt.Errorf("a symbolic link is on the way, which is not followed: %w", err)
+		out.Kind, out.Err = sandbox.ErrRefused, fmt.Errorf("the path has a symbolic link, which is not followed: %w", err)
 	case errors.Is(err, syscall.EXDEV):
-		out.Kind, out.Err = sandbox.ErrRefused, fmt.Errorf("it lies in another file system than the scratch: %w", err)
+		out.Kind, out.Err = sandbox.ErrRefused, fmt.Errorf("the path is on another file system than the scratch: %w", err)
 	case errors.Is(err, syscall.EISDIR):
 		out.Kind, out.Hint = sandbox.ErrInvalid, "another name: a directory is not replaced by a file"
 	case errors.Is(err, syscall.ENOTDIR):
@@ -172,7 +172,7 @@ func (s *Scratch) put(ctx context.Context, f *sandbox.File) (err error) {
 		}
 		once := closeOnce{ReadCloser: from}
 		defer once.Close()
-		// Whoever waits for a slow source must be able to stop waiting.
+		// Closing the source ends a read that waits for it.
 		release := context.AfterFunc(ctx, func() { _ = once.Close() })
 		defer release()
 	}
@@ -197,14 +197,14 @@ func (s *Scratch) put(ctx context.Context, f *sandbox.File) (err error) {
 	if err == nil {
 		return nil
 	}
-	_ = s.Place.Remove(p) // half a file is worse than none
+	_ = s.Place.Remove(p) // no incomplete file stays
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return err
 }
 
-// closeOnce is for sources that do not like to be closed twice.
+// closeOnce is for sources that must not be closed twice.
 type closeOnce struct {
 	io.ReadCloser
 	once sync.Once
@@ -215,18 +215,18 @@ func (c *closeOnce) Close() (err error) {
 	return err
 }
 
-// chunk is how much is copied before anybody looks whether it is still wanted.
+// chunk is how much is copied between two checks of the context.
 const chunk = 4 << 20
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 128<<10); return &b }}
 
-// unreadable is a failure of the source, not of the scratch.
+// unreadable is an error of the source, not of the scratch.
 type unreadable struct{ err error }
 
 func (u *unreadable) Error() string { return "read its content: " + u.err.Error() }
 func (u *unreadable) Unwrap() error { return u.err }
 
-// fill copies a source to its end: within the kernel where that is possible.
+// fill copies a source to its end, within the kernel where that is possible.
 func fill(ctx context.Context, to io.Writer, from io.Reader) error {
 	if source, ok := from.(*os.File); ok {
 		if target, ok := to.(*os.File); ok {
@@ -256,5 +256,5 @@ func fill(ctx context.Context, to io.Writer, from io.Reader) error {
 	}
 }
 
-// inside is what the sandbox calls a path of its scratch.
+// inside is the sandbox's name for a path of its scratch.
 func inside(part Part, p string) string { return path.Join(part.At, strings.TrimPrefix(p, part.Name)) }

@@ -15,15 +15,17 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// What a program could have us do without end has one.
+// Bounds of the work that a program can cause.
 const (
-	MaxEntries = 1 << 18 // of directories, looked at in one Take
-	MaxUntaken = 1000    // listed
+	MaxEntries = 1 << 18 // entries of directories, read in one Take
+	MaxUntaken = 1000    // entries in the list of files that were not taken
 )
 
-// Take hands out what is selected.
-func (s *Scratch) Take(ctx context.Context, sel sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
-	ctx, done, err := s.begin(ctx)
+// Take passes the selected files to each, in the order of their paths. It returns the files that it left out, and stops at
+// the first error of each.
+func (s *Scratch) Take(ctx context.Context, sel sandbox.Selection,
+	each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+	ctx, done, err := s.withLifetime(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -64,28 +66,28 @@ type walk struct {
 
 	part    Part
 	glob    glob
-	looked  int // at entries
-	files   int // taken
+	looked  int // entries read
+	files   int // files taken
 	bytes   uint64
 	untaken []sandbox.Untaken
 }
 
-var errEnough = errors.New("enough was looked at")
+var errEnough = errors.New("too many entries")
 
-// level is a directory that is being walked. They are kept in a list of their own, not on the stack (F14).
+// level is a directory of the walk. Levels are kept in a list, not on the stack (F14).
 type level struct {
 	path    string
-	entries []found // in order, what is still to be looked at
+	entries []found // in order, still to do
 }
 
-// found is an entry that may matter.
+// found is an entry that can match.
 type found struct {
 	Entry
 	spots          []spot
 	matched, named bool
 }
 
-// order is by path: a directory's name is longer than it looks.
+// order is the sort key by path: a directory sorts with a slash at its end.
 func (f *found) order() string {
 	if f.Type.IsDir() {
 		return f.Name + "/"
@@ -94,7 +96,7 @@ func (f *found) order() string {
 }
 
 func (w *walk) tree(ctx context.Context) error {
-	first, err := w.enter(w.part.Name, w.glob.top())
+	first, err := w.listMatching(w.part.Name, w.glob.top())
 	if err != nil {
 		return err
 	}
@@ -113,12 +115,12 @@ func (w *walk) tree(ctx context.Context) error {
 		p := path.Join(top.path, f.Name)
 		isDir := f.Type.IsDir()
 		if !isDir && (f.matched || f.named) {
-			if isDir, err = w.visit(ctx, p, &f); err != nil {
+			if isDir, err = w.takeEntry(ctx, p, &f); err != nil {
 				return err
 			}
 		}
 		if isDir {
-			next, err := w.enter(p, f.spots)
+			next, err := w.listMatching(p, f.spots)
 			if err != nil {
 				return err
 			}
@@ -128,8 +130,8 @@ func (w *walk) tree(ctx context.Context) error {
 	return nil
 }
 
-// enter lists what may matter of a directory.
-func (w *walk) enter(p string, spots []spot) (level, error) {
+// listMatching lists the entries of a directory that can match.
+func (w *walk) listMatching(p string, spots []spot) (level, error) {
 	l := level{path: p}
 	consider := func(e Entry) bool {
 		f := found{Entry: e}
@@ -151,26 +153,26 @@ func (w *walk) enter(p string, spots []spot) (level, error) {
 		return consider(e)
 	})
 	if err != nil {
-		return l, w.leave(p, err)
+		return l, w.leaveOutUnopened(p, err)
 	}
 	if enough {
-		w.leaveOut(inside(w.part, p), fmt.Sprintf("there are more than %d entries to look at; what is behind them was not looked at", w.looked-1))
+		w.leaveOut(inside(w.part, p), fmt.Sprintf("more than %d entries; the rest was not read", w.looked-1))
 		return l, errEnough
 	}
 	slices.SortFunc(l.entries, func(a, b found) int { return cmp.Compare(a.order(), b.order()) })
 	return l, nil
 }
 
-// visit takes a file that is meant. isDir: it is a directory.
-func (w *walk) visit(ctx context.Context, p string, f *found) (isDir bool, err error) {
-	if f.Type != 0 && f.Type != fs.ModeIrregular { // no need to touch it
-		if f.matched || f.Type == fs.ModeSymlink { // a link in place of a directory is worth knowing of
+// takeEntry takes an entry if it matches. isDir: it is a directory.
+func (w *walk) takeEntry(ctx context.Context, p string, f *found) (isDir bool, err error) {
+	if f.Type != 0 && f.Type != fs.ModeIrregular { // no need to open it
+		if f.matched || f.Type == fs.ModeSymlink { // a link in place of a directory is reported
 			w.leaveOut(inside(w.part, p), kind(f.Type))
 		}
 		return false, nil
 	}
 	if f.Type == 0 && !f.matched {
-		return false, nil // a file where a directory was meant
+		return false, nil // a file where the pattern has a directory
 	}
 	if w.files >= w.sel.MaxFiles && f.Type == 0 {
 		w.leaveOut(inside(w.part, p), fmt.Sprintf("%d files were taken already, which is the most", w.files))
@@ -178,7 +180,7 @@ func (w *walk) visit(ctx context.Context, p string, f *found) (isDir bool, err e
 	}
 	c, err := w.Place.Open(p)
 	if err != nil {
-		return false, w.leave(p, err)
+		return false, w.leaveOutUnopened(p, err)
 	}
 	defer c.Close()
 	at := inside(w.part, p)
@@ -200,11 +202,11 @@ func (w *walk) visit(ctx context.Context, p string, f *found) (isDir bool, err e
 		w.leaveOut(at, fmt.Sprintf("it has %v, and of %v in all only %v are left", sandbox.Size(c.Size), w.sel.MaxBytes, sandbox.Size(left)))
 		return false, nil
 	}
-	return false, w.hand(ctx, at, c)
+	return false, w.passFile(ctx, at, c)
 }
 
-// hand gives a file to whoever asked for it: as much as it had when it was opened.
-func (w *walk) hand(ctx context.Context, at string, c *Content) error {
+// passFile passes a file to the caller of Take: as many bytes as it had when it was opened.
+func (w *walk) passFile(ctx context.Context, at string, c *Content) error {
 	release := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer release()
 	w.files++
@@ -227,18 +229,19 @@ func (w *walk) hand(ctx context.Context, at string, c *Content) error {
 	return nil
 }
 
-// leave says why something could not be opened, unless that is our own trouble.
-func (w *walk) leave(p string, err error) error {
+// leaveOutUnopened records why an entry could not be opened. An error of the host is returned instead.
+func (w *walk) leaveOutUnopened(p string, err error) error {
 	at := inside(w.part, p)
 	switch {
-	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR): // gone, or something else by now
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR): // removed or replaced meanwhile
 	case errors.Is(err, syscall.ELOOP):
 		w.leaveOut(at, kind(fs.ModeSymlink))
 	case errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.ENODEV):
 		w.leaveOut(at, "a socket or a device, not a file")
 	case errors.Is(err, syscall.EAGAIN):
-		w.leaveOut(at, "a program holds it (a lease), or renames what is on the way to it")
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EXDEV), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ETXTBSY):
+		w.leaveOut(at, "a program has a lease on it, or renames a directory of its path")
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EXDEV), errors.Is(err,
+		syscall.ENAMETOOLONG), errors.Is(err, syscall.ETXTBSY):
 		var errno syscall.Errno
 		errors.As(err, &errno)
 		w.leaveOut(at, errno.Error())
@@ -253,7 +256,7 @@ func (w *walk) leaveOut(at, reason string) {
 	case n < MaxUntaken:
 		w.untaken = append(w.untaken, sandbox.Untaken{Path: at, Reason: reason})
 	case n == MaxUntaken:
-		w.untaken = append(w.untaken, sandbox.Untaken{Path: at, Reason: "this and perhaps more: no further ones are listed"})
+		w.untaken = append(w.untaken, sandbox.Untaken{Path: at, Reason: "this and perhaps others: the list ends here"})
 	}
 }
 

@@ -15,27 +15,27 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
 )
 
-// Opener opens what is in a directory, by paths that are relative to it and clean. Descriptors are the caller's.
+// Opener opens entries of a directory, by paths that are relative to it and clean. The caller closes the descriptors.
 type Opener interface {
-	// Create makes a new file, in the place of whatever has its name, and opens it for writing.
+	// Create makes a new file, replaces an entry of that name, and opens it for writing.
 	Create(p string, mode uint32) (fd int, err error)
 	Remove(p string) error
 	// Open opens a file or a directory for reading. It never waits.
 	Open(p string) (fd int, err error)
-	// Settle returns when nobody has files open that were made here and closed.
-	Settle() error
+	// WaitClosed returns when no process has a file open that was made here and closed.
+	WaitClosed() error
 }
 
 // Dir opens beneath a directory.
 type Dir struct {
 	FD    int
-	Owner int // of what is made, user and group; -1: whoever makes it
+	Owner int // of new files, user and group; -1: the calling process's
 }
 
-// maxTries is how often somebody may get in the way.
+// maxTries is how often a call is repeated when a program changes the path meanwhile.
 const maxTries = 100
 
-// noFollow is how every path is looked up: whatever a program has planted, the file is in this directory's own file system,
+// noFollow resolves every path: whatever a program has planted, the file is in this directory's own file system,
 // beneath it.
 const noFollow = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
@@ -44,18 +44,18 @@ func openBeneath(dir int, p string, flags uint64) (fd int, err error) {
 	for range maxTries {
 		fd, err = unix.Openat2(dir, p, &how)
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			break // EAGAIN: something was renamed meanwhile
+			break // EAGAIN: a component was renamed meanwhile
 		}
 	}
 	return fd, err
 }
 
-// Open opens a file or a directory for reading. It does not wait: not for the other end of a FIFO, nor for whoever holds a lease.
+// Open opens a file or a directory for reading. It does not block: not for the other end of a FIFO, nor for the holder of a lease.
 func (d Dir) Open(p string) (int, error) {
 	return openBeneath(d.FD, p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 }
 
-// Remove removes a file, whatever kind it is of.
+// Remove removes a file of any kind.
 func (d Dir) Remove(p string) error {
 	dir, name := path.Split(p)
 	at, err := openBeneath(d.FD, path.Clean(dir), unix.O_PATH|unix.O_DIRECTORY)
@@ -66,8 +66,8 @@ func (d Dir) Remove(p string) error {
 	return unix.Unlinkat(at, name, 0)
 }
 
-// Create makes a file that is nobody else's: what had its name loses that first, so that nothing is written through a link,
-// of either kind.
+// Create makes a file that has no other name: an existing entry is removed first, so that nothing is written through a link,
+// hard or symbolic.
 func (d Dir) Create(p string, mode uint32) (int, error) {
 	dir, name := path.Split(p)
 	at, err := d.directory(path.Clean(dir))
@@ -86,24 +86,24 @@ func (d Dir) Create(p string, mode uint32) (int, error) {
 		if err != nil {
 			return -1, err
 		}
-		if err := d.give(fd, mode); err != nil {
+		if err := d.chown(fd, mode); err != nil {
 			_ = unix.Close(fd)
 			_ = unix.Unlinkat(at, name, 0)
 			return -1, err
 		}
 		return fd, nil
 	}
-	return -1, unix.EEXIST // somebody makes it again and again
+	return -1, unix.EEXIST // a program makes the name again and again
 }
 
-// Settle waits for children of this process that have not executed yet.
-func (d Dir) Settle() error {
+// WaitClosed waits for children of this process that have not executed yet: they have its descriptors.
+func (d Dir) WaitClosed() error {
 	clone.Settle()
 	return nil
 }
 
-// give makes a file its owner's, and then sets its mode: a change of owner may take bits away.
-func (d Dir) give(fd int, mode uint32) error {
+// chown sets the owner of a file, and then its mode: a change of owner may clear bits.
+func (d Dir) chown(fd int, mode uint32) error {
 	if d.Owner >= 0 {
 		if err := unix.Fchown(fd, d.Owner, d.Owner); err != nil {
 			return err
@@ -112,7 +112,7 @@ func (d Dir) give(fd int, mode uint32) error {
 	return unix.Fchmod(fd, mode&0o777)
 }
 
-// directory opens a directory, made if need be.
+// directory opens a directory and makes it if it is missing.
 func (d Dir) directory(p string) (int, error) {
 	fd, err := openBeneath(d.FD, p, unix.O_PATH|unix.O_DIRECTORY)
 	if !errors.Is(err, unix.ENOENT) {
@@ -132,7 +132,7 @@ func (d Dir) directory(p string) (int, error) {
 	return at, nil
 }
 
-// child opens one directory in another, made if need be.
+// child opens one directory in another and makes it if it is missing.
 func (d Dir) child(at int, name string) (fd int, err error) {
 	for range maxTries {
 		fd, err = openBeneath(at, name, unix.O_PATH|unix.O_DIRECTORY)
@@ -151,7 +151,7 @@ func (d Dir) child(at int, name string) (fd int, err error) {
 			continue
 		}
 		if err == nil {
-			if err = d.give(fd, 0o755); err != nil {
+			if err = d.chown(fd, 0o755); err != nil {
 				_ = unix.Close(fd)
 			}
 		}
@@ -160,37 +160,37 @@ func (d Dir) child(at int, name string) (fd int, err error) {
 	return -1, err
 }
 
-// Held opens beneath a directory that somebody may close at any time: Use calls with its descriptor for as long as that is
-// held, and not at all once it is closed.
-type Held struct {
+// SharedDir is Dir for a directory that another goroutine may close at any time: Use calls its argument with the descriptor
+// and keeps it open meanwhile. It does not call it once the directory is closed.
+type SharedDir struct {
 	Use   func(func(fd int) error) error
 	Owner int // as for Dir
 }
 
-// Create is Dir's.
-func (h Held) Create(p string, mode uint32) (fd int, err error) {
+// Create is Dir.Create.
+func (h SharedDir) Create(p string, mode uint32) (fd int, err error) {
 	err = h.Use(func(dir int) (err error) { fd, err = Dir{dir, h.Owner}.Create(p, mode); return err })
 	return fd, err
 }
 
-// Open is Dir's.
-func (h Held) Open(p string) (fd int, err error) {
+// Open is Dir.Open.
+func (h SharedDir) Open(p string) (fd int, err error) {
 	err = h.Use(func(dir int) (err error) { fd, err = Dir{dir, h.Owner}.Open(p); return err })
 	return fd, err
 }
 
-// Remove is Dir's.
-func (h Held) Remove(p string) error {
+// Remove is Dir.Remove.
+func (h SharedDir) Remove(p string) error {
 	return h.Use(func(dir int) error { return Dir{dir, h.Owner}.Remove(p) })
 }
 
-// Settle is Dir's.
-func (h Held) Settle() error { return Dir{}.Settle() }
+// WaitClosed is Dir.WaitClosed.
+func (h SharedDir) WaitClosed() error { return Dir{}.WaitClosed() }
 
 // Tree is a directory as a Place.
 type Tree struct {
 	Opener
-	// Shared: its file system has other files than those of the scratch, and a name here may be theirs as well.
+	// Shared: its file system has files outside of the scratch, and a name here may be a hard link to one of them.
 	Shared bool
 }
 
@@ -205,7 +205,7 @@ func (t Tree) Create(p string, mode fs.FileMode) (io.WriteCloser, error) {
 	return os.NewFile(uintptr(fd), p), nil
 }
 
-// Open opens what is there.
+// Open opens a file or a directory and returns its state.
 func (t Tree) Open(p string) (*Content, error) {
 	fd, err := t.Opener.Open(p)
 	if err != nil {
@@ -225,7 +225,7 @@ func (t Tree) Open(p string) (*Content, error) {
 	return c, nil
 }
 
-// List reads a directory, with the types that it has in it: no entry has to be looked up.
+// List reads a directory, with the types in its entries: no entry has to be looked up.
 func (t Tree) List(p string, want func(Entry) bool) error {
 	fd, err := t.Opener.Open(p)
 	if err != nil {
@@ -247,7 +247,7 @@ func (t Tree) List(p string, want func(Entry) bool) error {
 	}
 }
 
-// eachEntry reads what the kernel says of a directory: inode and offset, the record's length, its type, the name.
+// eachEntry parses the kernel's records of a directory: inode and offset, the record's length, its type, the name.
 func eachEntry(buf []byte, want func(Entry) bool) bool {
 	const header = 8 + 8 + 2 + 1
 	for len(buf) > header {

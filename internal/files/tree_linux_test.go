@@ -62,7 +62,7 @@ func must(t testing.TB, errs ...error) {
 	}
 }
 
-// What only root can plant.
+// Entries that only root can plant.
 func TestTakeDevices(t *testing.T) {
 	s, dir := newTree(t)
 	at := func(name string) string { return filepath.Join(dir, "workspace", name) }
@@ -90,10 +90,11 @@ func TestTakeDevices(t *testing.T) {
 	}
 }
 
-// A file somebody has a lease on is opened by nobody who would not wait (F7).
+// A file with a lease is left out, because opening it would block (F7).
 func TestTakeLeased(t *testing.T) {
 	s, dir := newTree(t)
-	must(t, os.WriteFile(filepath.Join(dir, "workspace", "leased"), []byte("x"), 0o600), os.WriteFile(filepath.Join(dir, "workspace", "plain"), []byte("x"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "workspace", "leased"), []byte("x"), 0o600),
+		os.WriteFile(filepath.Join(dir, "workspace", "plain"), []byte("x"), 0o600))
 	f, err := os.OpenFile(filepath.Join(dir, "workspace", "leased"), os.O_RDWR, 0)
 	must(t, err)
 	defer f.Close()
@@ -123,7 +124,7 @@ func TestTakeVeryDeep(t *testing.T) {
 	}
 	must(t, unix.Close(at))
 	files, untaken := take(t, s, sandbox.Selection{Patterns: []string{"/workspace/**/f"}})
-	if len(files) != 3 || len(untaken) != 1 { // 10, 1010 and 2010 levels down; 3010 is beyond what a path can say
+	if len(files) != 3 || len(untaken) != 1 { // 10, 1010 and 2010 levels down; 3010 exceeds the length of a path
 		t.Errorf("%d files, %d untaken", len(files), len(untaken))
 	}
 	for p, reason := range untaken {
@@ -135,7 +136,7 @@ func TestTakeVeryDeep(t *testing.T) {
 	must(t, err)
 }
 
-// More than anybody will look at.
+// More entries than MaxEntries.
 func TestTakeVeryMany(t *testing.T) {
 	s := &Scratch{Place: endless{}}
 	files, untaken := take(t, s, sandbox.Selection{Patterns: []string{"/workspace/*"}})
@@ -165,34 +166,36 @@ func (endless) List(_ string, want func(Entry) bool) error {
 	return nil
 }
 
-// A file that is cut short, or goes on, while it is read is reported.
+// A file that shrinks or grows while it is read is reported.
 func TestTakeChanging(t *testing.T) {
 	s, dir := newTree(t)
 	name := filepath.Join(dir, "workspace", "f")
 	for change, want := range map[int64]string{10: "", 4: "shrank", 20: "grew"} {
 		must(t, os.WriteFile(name, []byte("0123456789"), 0o600))
 		got := ""
-		left, err := s.Take(context.Background(), sandbox.Selection{Patterns: []string{"/workspace/f"}, MaxFiles: 1, MaxBytes: 15}, func(_ sandbox.File, size sandbox.Size, r io.Reader) error {
-			must(t, os.Truncate(name, change))
-			text, err := io.ReadAll(r)
-			got = string(text)
-			if size != 10 {
-				t.Error(size)
-			}
-			return err
-		})
+		left, err := s.Take(context.Background(), sandbox.Selection{Patterns: []string{"/workspace/f"}, MaxFiles: 1, MaxBytes: 15},
+			func(_ sandbox.File, size sandbox.Size, r io.Reader) error {
+				must(t, os.Truncate(name, change))
+				text, err := io.ReadAll(r)
+				got = string(text)
+				if size != 10 {
+					t.Error(size)
+				}
+				return err
+			})
 		must(t, err)
 		if got != "0123456789"[:min(change, 10)] || (want == "") != (len(left) == 0) || want != "" && !strings.Contains(left[0].Reason, want) {
 			t.Errorf("%d: %q, %v", change, got, left)
 		}
 	}
-	// Our own trouble is an error, not a file that is left out.
-	if _, err := (&Scratch{Place: endless{}, Backend: "test"}).Take(context.Background(), sandbox.Selection{Patterns: []string{"/workspace/f"}, MaxFiles: 1, MaxBytes: 1}, nil); !errors.Is(err, unix.EIO) {
+	// An error of the host is an error of Take, not a file that is left out.
+	if _, err := (&Scratch{Place: endless{}, Backend: "test"}).Take(context.Background(),
+		sandbox.Selection{Patterns: []string{"/workspace/f"}, MaxFiles: 1, MaxBytes: 1}, nil); !errors.Is(err, unix.EIO) {
 		t.Error(err)
 	}
 }
 
-// Nothing that is not asked for is changed, whoever owns what was there.
+// Put changes only what it is asked to, whatever the owner of existing entries.
 func TestPutOwner(t *testing.T) {
 	testenv.NeedRoot(t)
 	s, dir := newTree(t)
@@ -201,7 +204,8 @@ func TestPutOwner(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
 	must(t, s.Put(context.Background(), []sandbox.File{{Path: "/workspace/a/b/f", Mode: 0o666}, {Path: "/tmp/g", Data: []byte("x")}}))
-	for p, mode := range map[string]uint32{"workspace": 0o755, "workspace/a": 0o755, "workspace/a/b": 0o755, "workspace/a/b/f": 0o666, "tmp/g": 0o644} {
+	for p, mode := range map[string]uint32{"workspace": 0o755, "workspace/a": 0o755, "workspace/a/b": 0o755, "workspace/a/b/f": 0o666,
+		"tmp/g": 0o644} {
 		var st unix.Stat_t
 		must(t, unix.Lstat(filepath.Join(dir, p), &st))
 		want := uint32(4242)

@@ -1,14 +1,14 @@
-// Package hostimage makes images of this machine's own files, where a real image would be too large, or is not to be had.
+// Package hostimage makes images of this machine's own files, where a real image would be too large or is not available.
 //
-// What. An archive of programs with all that they are linked with, of trees and of small files, taken into a store as an image.
+// What. An archive of programs with all their libraries, of trees and of small files, imported into a store as an image.
 //
 // Place in the flow. Tests and benchmarks use it; no executable of ours does.
 //
-// Lifecycle. Add leaves an image in the store it was given, and nothing else.
+// Lifecycle. Add leaves an image in the given store, and nothing else.
 //
 // Concurrency. Nothing here has state.
 //
-// Limits. What a program opens only while it runs has to be named. Owners are root, times are the epoch.
+// Limits. Files that a program opens only while it runs have to be named. Owners are root, times are the epoch.
 package hostimage
 
 import (
@@ -30,18 +30,18 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// Contents is what an image is made of.
+// Contents are the files and the configuration of an image.
 type Contents struct {
 	Programs []string          // with the links to them, the loader and the libraries
 	Trees    []string          // directories, whole
 	Skip     func(string) bool // of trees; nil leaves nothing out
-	Files    map[string]string // by their paths inside; what begins with "-> " is a link to the rest
+	Files    map[string]string // by their paths in the image; a text "-> target" makes a symbolic link
 	Config   image.Config
-	// Architecture is what it says it is for; empty is this machine's.
+	// Architecture is the image's architecture; empty is this machine's.
 	Architecture string
 }
 
-// Add puts an image into a store under a name.
+// Add puts an image into a store under a name and returns it.
 func Add(ctx context.Context, store *image.Store, name string, c Contents) (_ *image.Image, err error) {
 	layer, err := os.CreateTemp("", "hostimage-*.tar")
 	if err != nil {
@@ -115,13 +115,13 @@ func (c *Contents) write(w io.Writer) error {
 	return a.tar.Close()
 }
 
-// archive is one under way.
+// archive is an archive that is being written.
 type archive struct {
 	tar  *tar.Writer
 	seen map[string]bool
 }
 
-// parents adds the directories that a path lies in. One that is a link on this machine is the link.
+// parents adds the directories of a path. A directory that is a link on this machine becomes the same link.
 func (a *archive) parents(p string) error {
 	dir := path.Dir(p)
 	if a.seen[dir] {
@@ -137,7 +137,7 @@ func (a *archive) parents(p string) error {
 	return a.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir[1:] + "/", Mode: 0o755})
 }
 
-// host adds one entry of this machine's.
+// host adds one entry of this machine.
 func (a *archive) host(p string) error {
 	if a.seen[p] {
 		return nil
@@ -176,7 +176,7 @@ func (a *archive) host(p string) error {
 	return err
 }
 
-// made adds a file or a link of ours. Scripts are executable.
+// made adds a generated file or link. Scripts are executable.
 func (a *archive) made(p, content string) error {
 	if err := a.parents(p); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (a *archive) made(p, content string) error {
 	return err
 }
 
-// Python is this machine's, as the distribution has it, without what small programs do not need; nil where there is none.
+// Python is this machine's Python, without the parts that small programs do not need; nil where it is not installed.
 func Python() *Contents {
 	const program = "/usr/bin/python3"
 	real, err := toolchain.Real(program)
@@ -210,7 +210,8 @@ func Python() *Contents {
 		Programs: []string{program, real}, Trees: []string{library},
 		Skip: func(p string) bool {
 			switch name := path.Base(p); name {
-			case "test", "tests", "idlelib", "lib2to3", "ensurepip", "pydoc_data", "__pycache__", "tkinter", "distutils", "dist-packages", "site-packages":
+			case "test", "tests", "idlelib", "lib2to3", "ensurepip", "pydoc_data", "__pycache__",
+				"tkinter", "distutils", "dist-packages", "site-packages":
 				return true
 			default:
 				return strings.HasPrefix(name, "config-3")

@@ -52,10 +52,10 @@ func (e *engine) poolStats() func() observe.PoolStats {
 		now := e.pool.Stats()
 		st := observe.PoolStats{
 			Hits: now.Hits, Misses: now.Misses, Warm: now.Warm, Fallbacks: now.Fallbacks, Refills: now.Refills, Failures: now.Failures,
-			RefillTime: now.RefillTime, RefillCPU: now.RefillCPU, Unwell: now.Unwell, Evicted: now.Evicted, Memory: uint64(now.Memory),
+			RefillTime: now.RefillTime, RefillCPU: now.RefillCPU, Unwell: now.Unhealthy, Evicted: now.Evicted, Memory: uint64(now.Memory),
 		}
 		for _, s := range now.Shapes {
-			st.Shapes = append(st.Shapes, observe.ShapeStats{Name: s.Name, Hits: s.Hits, Misses: s.Misses, Members: s.Members, Zygotes: s.Zygotes, Wanted: s.Wanted})
+			st.Shapes = append(st.Shapes, observe.ShapeStats{Name: s.Name, Hits: s.Hits, Misses: s.Misses, Members: s.Sandboxes, Zygotes: s.Zygotes, Wanted: s.Wanted})
 		}
 		return st
 	}

@@ -1,4 +1,4 @@
-// Package testenv says what a test may expect of this machine and of this run of the suite.
+// Package testenv skips tests that this machine, or this size of the suite, can not run.
 //
 // The suite has three sizes:
 //
@@ -6,7 +6,8 @@
 //	make test      go test                   one real run of everything that matters
 //	make test-all  SANDBOX_RUN_TEST_ALL=1    matrices, crash instants, every backend with every case
 //
-// A test states what it needs in its first lines: [NeedRoot], [NeedSystem], [NeedAll]. A test whose amount of work depends on the size asks [All].
+// A test states what it needs in its first lines: [NeedRoot], [NeedSystem], [NeedAll]. A test whose amount of work depends on
+// the size uses [All].
 // The package imports nothing of ours, so that tests of every layer can use it. All functions may be called from any goroutine.
 package testenv
 
@@ -26,13 +27,14 @@ const AllVariable = "SANDBOX_RUN_TEST_ALL"
 // All reports whether make test-all is running.
 func All() bool { return os.Getenv(AllVariable) != "" }
 
-// WarmDir is a directory where toolchains keep what they prepare once (executor.Options.WarmDir) for all packages and runs of the suite:
-// Go's standard library takes half a minute to compile. It is own, a directory of the caller's, where the scripts have named none.
+// WarmDir is a directory where toolchains keep their prepared files (executor.Options.WarmDir) for all packages and runs of
+// the suite: Go's standard library takes half a minute to compile. It is own, a directory of the caller's, where the scripts
+// name none.
 func WarmDir(own string) string {
 	return cmp.Or(os.Getenv("SANDBOX_RUN_TEST_WARM"), own)
 }
 
-// NeedAll skips a test that only repeats, with more cases or more often, what another test of make test shows. shorter names that test.
+// NeedAll skips a test that only repeats, with more cases or more often, another test of make test. shorter names that test.
 func NeedAll(t testing.TB, shorter string) {
 	t.Helper()
 	if !All() {
@@ -40,7 +42,7 @@ func NeedAll(t testing.TB, shorter string) {
 	}
 }
 
-// NeedSystem skips a test that starts programs which unit tests do without: sandboxes, toolchains, daemons, our own executables.
+// NeedSystem skips a test that starts programs, which unit tests do not: sandboxes, toolchains, daemons, our own executables.
 func NeedSystem(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

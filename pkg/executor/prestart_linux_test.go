@@ -36,7 +36,7 @@ func pooledEngine(t testing.TB) (*Executor, *pool.Pool) {
 		if b, pooled.err = native.New(native.Options{CacheDir: filepath.Join(shared.dir, "disks")}); pooled.err != nil {
 			return
 		}
-		pooled.pool = pool.New(b, pool.Options{Answer: 30 * time.Second, Patience: 2 * time.Minute}) // the machine may be busy
+		pooled.pool = pool.New(b, pool.Options{MessageTimeout: 30 * time.Second, ReadyTimeout: 2 * time.Minute}) // the machine may be busy
 		pooled.manager = sandbox.NewManager(pooled.pool, sandbox.Options{})
 		kit, _ := kitpath.Find()
 		pooled.Executor = New(pooled.manager, Options{
@@ -259,7 +259,7 @@ func TestAheadPythonVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := pool.New(struct{ sandbox.Backend }{b}, pool.Options{Answer: 30 * time.Second, Patience: 2 * time.Minute})
+	p := pool.New(struct{ sandbox.Backend }{b}, pool.Options{MessageTimeout: 30 * time.Second, ReadyTimeout: 2 * time.Minute})
 	m := sandbox.NewManager(p, sandbox.Options{})
 	t.Cleanup(func() {
 		if err := errors.Join(m.Close(), p.Close()); err != nil {

@@ -176,7 +176,7 @@ func have(t testing.TB, e *Executor, p *pool.Pool, req Request) {
 	for { // Warm may have seen one that somebody else has taken since
 		n := 0
 		for _, s := range p.Stats().Shapes {
-			if s.Members < s.Wanted {
+			if s.Sandboxes < s.Wanted {
 				n++
 			}
 		}

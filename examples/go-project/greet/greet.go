@@ -1,5 +1,5 @@
-// Package greet knows what to say.
+// Package greet makes greetings.
 package greet
 
-// Greeting is what is said to somebody.
+// Greeting returns a greeting for name.
 func Greeting(name string) string { return "Hello, " + name + "!" }

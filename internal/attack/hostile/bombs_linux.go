@@ -28,13 +28,13 @@ func monotonic() int64 {
 const (
 	childPauses = iota // waits for ever
 	childLeaves        // in a session of its own, waits for ever
-	childForks         // forks again and exits: what it has made is an orphan
+	childForks         // forks again and exits: its child is an orphan
 	childExits
 	childOrphans // forks a child that exits, and exits
 )
 
 // fork clones this process with all its memory and one thread. The child makes raw system calls only, on this
-// very stack, and never returns.
+// same stack, and never returns.
 //
 //go:nosplit
 //go:norace
@@ -72,8 +72,8 @@ func fork(kind int) (pid int, errno unix.Errno) {
 	}
 }
 
-// forkBomb forks until it may not, or has more children than any limit it is to meet. Then it says how many there are,
-// stays a while if told to, and leaves them behind.
+// forkBomb forks until the kernel refuses, or it has more children than any limit under test. Then it reports the number of children,
+// stays a while if requested, and leaves them behind.
 func forkBomb(args []string) {
 	runtime.LockOSThread()
 	kind := map[string]int{"plain": childPauses, "sessions": childLeaves, "orphans": childForks}[word(args, 0)]
@@ -87,7 +87,7 @@ func forkBomb(args []string) {
 		if kind == childForks {
 			var status unix.WaitStatus
 			if _, err := unix.Wait4(pid, &status, 0, nil); err == nil && status.ExitStatus() != 0 {
-				errno = unix.EAGAIN // it could not
+				errno = unix.EAGAIN // every fork failed
 				break
 			}
 		}
@@ -97,7 +97,7 @@ func forkBomb(args []string) {
 	time.Sleep(duration(args, 2))
 }
 
-// resist does what it can not to be ended.
+// resist does everything to avoid being ended.
 func resist(args []string) {
 	every := make([]os.Signal, 0, 64)
 	for s := 1; s < 32; s++ {
@@ -114,7 +114,7 @@ func resist(args []string) {
 		for range 4 {
 			_, _ = fork(childLeaves)
 		}
-		if unix.Getppid() == 1 && word(args, 2) == "alone" { // in a pid namespace of its own, all are its own
+		if unix.Getppid() == 1 && word(args, 2) == "alone" { // in its own pid namespace, all processes are its own
 			_ = unix.Kill(-1, unix.SIGSTOP)
 		}
 	}
@@ -123,8 +123,8 @@ func resist(args []string) {
 	}
 }
 
-// zombies leaves orphans that end at once, for somebody to bury, and counts who lies about afterwards. First it counts
-// children of its own that it does not bury: those do lie about.
+// zombies leaves orphans that end at once, for the init to reap, and counts the zombies afterwards. First it counts
+// children of its own that it does not reap: those stay zombies.
 func zombies(args []string) {
 	runtime.LockOSThread()
 	var own []int
@@ -156,7 +156,7 @@ func zombies(args []string) {
 		case time.Now().After(end):
 			end = time.Time{}
 		default:
-			time.Sleep(time.Millisecond) // whoever buries them needs a moment, too
+			time.Sleep(time.Millisecond) // the init needs time to reap them
 		}
 		if end.IsZero() {
 			break
@@ -167,7 +167,7 @@ func zombies(args []string) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	tell("orphans", strconv.Itoa(made), outcome(errno))
-	tellNumber("unburied", left)
+	tellNumber("zombies", left)
 }
 
 func countZombies() (n int) {
@@ -184,8 +184,8 @@ func countZombies() (n int) {
 
 const mib = 1 << 20
 
-// memoryBomb takes memory of some kind, a MiB at a time, until it may not or has as much as it was told at most. It
-// says how far it got as it goes: it may be killed at any moment.
+// memoryBomb takes memory of some kind, a MiB at a time, until the kernel refuses or it has the requested maximum. It
+// reports its progress: it may be killed at any moment.
 func memoryBomb(args []string) {
 	most := number(args, 1)
 	held, err := 0, error(nil)
@@ -206,7 +206,7 @@ func memoryBomb(args []string) {
 		err = takeFile(most, func() (int, error) {
 			return unix.Open("/dev/shm/bomb", unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 		}, took)
-	case "include": // as a compiler reads what it is told to include
+	case "include": // as a compiler reads an included file
 		err = takeRead(most, word(args, 3), took)
 	case "sysv":
 		err = takeSysV(most, took)
@@ -284,7 +284,7 @@ func takeSysV(most int, took func(int)) error {
 			return err
 		}
 		page, err := unix.SysvShmAttach(id, 0, 0)
-		_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil) // gone with its last user, wherever this runs
+		_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil) // removed after its last user
 		if err != nil {
 			return err
 		}
@@ -336,15 +336,15 @@ func takeSockets(most int, took func(int)) error {
 	return nil
 }
 
-// spinPatience is when a spinner gives up: it may be the one who gets no processor.
-const spinPatience = 10 * time.Second
+// spinTimeout ends a spinner that gets no processor.
+const spinTimeout = 10 * time.Second
 
-// spin uses processors: in one thread, in many, or in children, until each process has used as much as it was told.
+// spin uses processors: in one thread, in many, or in children, until each process has used the requested time.
 func spin(args []string) {
 	bound := duration(args, 2)
 	tell("spinning", "ok", "")
 	busy := func() {
-		for end := time.Now().Add(spinPatience); time.Now().Before(end); {
+		for end := time.Now().Add(spinTimeout); time.Now().Before(end); {
 			var used unix.Rusage
 			if unix.Getrusage(unix.RUSAGE_SELF, &used) == nil && used.Utime.Nano()+used.Stime.Nano() > int64(bound) {
 				return
@@ -382,7 +382,7 @@ func sleep(args []string) {
 	time.Sleep(duration(args, 0))
 }
 
-// exhaust takes of some countable thing until it may not, or has as many as it was told at most.
+// exhaust takes of some countable resource until the kernel refuses, or it has the requested maximum.
 func exhaust(args []string) {
 	take := map[string]func() error{
 		"open files": func() error { _, err := unix.Open("/dev/null", unix.O_RDONLY, 0); return err },
@@ -403,7 +403,8 @@ func exhaust(args []string) {
 		},
 		"queued signals": func() error {
 			// A signal that is blocked by this thread stays queued.
-			_, _, errno := unix.RawSyscall6(unix.SYS_RT_TGSIGQUEUEINFO, uintptr(unix.Getpid()), uintptr(unix.Gettid()), 40, uintptr(unsafe.Pointer(&queued)), 0, 0)
+			_, _, errno := unix.RawSyscall6(unix.SYS_RT_TGSIGQUEUEINFO, uintptr(unix.Getpid()), uintptr(unix.Gettid()), 40,
+				uintptr(unsafe.Pointer(&queued)), 0, 0)
 			return refusal(errno)
 		},
 	}[word(args, 0)]
@@ -463,7 +464,7 @@ func printText(args []string) {
 	}
 }
 
-// background leaves a child behind that holds our output open.
+// background leaves a child behind that has the output open.
 func background(args []string) {
 	cmd := exec.Command("/proc/self/exe", Word, os.Args[2], "sleep", word(args, 0))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -471,7 +472,7 @@ func background(args []string) {
 	tellErr("left", cmd.Start())
 }
 
-// stdin treats its streams badly.
+// stdin misuses its streams.
 func stdin(args []string) {
 	switch word(args, 0) {
 	case "echo":
@@ -486,7 +487,7 @@ func stdin(args []string) {
 	}
 }
 
-// crash has a child die in a way that leaves a core, and tells whether it did.
+// crash lets a child die in a way that leaves a core, and reports whether it did.
 func crash(args []string) {
 	var limit unix.Rlimit
 	err := unix.Getrlimit(unix.RLIMIT_CORE, &limit)

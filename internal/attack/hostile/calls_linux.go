@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// call is one system call that a sandbox refuses. The list is written by hand, and not made from the filter: a call that the filter forgets
-// is still here. Every one is harmless as root without a filter: its arguments are invalid in a way that the kernel notices before it
-// does anything, or change nothing but this process.
+// call is one system call that a sandbox refuses. The list is written by hand, and not generated from the filter: a call that is
+// missing in the filter is still here. Every one is harmless as root without a filter: its arguments are invalid in a way that the
+// kernel notices before it does anything, or change only this process.
 type call struct {
 	id   string // of the threat
 	name string
-	// record is what the run's violations call the refusal; empty: ordinary programs try the call, and the filter refuses it without a record.
+	// record is the call in the run's violations; empty: ordinary programs try the call, and the filter refuses it without a record.
 	record string
 	run    func() unix.Errno
 	loads  bool // the host's kernel could load a module for it
@@ -42,10 +42,11 @@ func sock(family, kind, protocol uintptr) func() unix.Errno {
 
 // quiet are names of calls that are refused without a record.
 var quiet = []string{
-	"clone3", "io_uring_setup", "get_mempolicy", "set_mempolicy", "mbind", "syncfs", "io_setup", "io_destroy", "io_getevents", "io_submit", "io_cancel",
+	"clone3", "io_uring_setup", "get_mempolicy", "set_mempolicy", "mbind", "syncfs", "io_setup", "io_destroy", "io_getevents", "io_submit",
+	"io_cancel",
 }
 
-// calls is a function and not a variable: the table is made when it is asked for, not at every start.
+// calls is a function and not a variable: the table is made on request, not at every start.
 func calls() (list []call) {
 	add := func(id, name, record string, run func() unix.Errno) {
 		list = append(list, call{id: id, name: name, record: record, run: run})
@@ -94,7 +95,8 @@ func calls() (list []call) {
 	add("S4", "AF_NETLINK generic", "", sock(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_GENERIC))
 	load("AF_ALG, upper half set", "AF_ALG", sock(1<<32|unix.AF_ALG, unix.SOCK_SEQPACKET, 0))
 	add("S4", "raw IPv4", "socket(SOCK_RAW)", sock(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP))
-	add("S4", "raw IPv4, with flags", "socket(SOCK_RAW)", sock(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW))
+	add("S4", "raw IPv4, with flags", "socket(SOCK_RAW)",
+		sock(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW))
 	add("S4", "raw IPv6", "socket(SOCK_RAW)", sock(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6))
 	add("S4", "SOCK_PACKET", "socket(SOCK_PACKET)", sock(unix.AF_INET, unix.SOCK_PACKET, 0x0300))
 	add("S4", "MPTCP", "", sock(unix.AF_INET, unix.SOCK_STREAM, 262))
@@ -113,13 +115,19 @@ func calls() (list []call) {
 		name, record string
 		number, kind uintptr
 	}{
-		{"AF_AX25", "3", 3, unix.SOCK_DGRAM}, {"AF_IPX", "4", 4, unix.SOCK_DGRAM}, {"AF_APPLETALK", "5", 5, unix.SOCK_DGRAM}, {"AF_X25", "9", 9, unix.SOCK_SEQPACKET},
+		{"AF_AX25", "3", 3, unix.SOCK_DGRAM}, {"AF_IPX", "4", 4, unix.SOCK_DGRAM}, {"AF_APPLETALK", "5", 5, unix.SOCK_DGRAM},
+		{"AF_X25", "9", 9, unix.SOCK_SEQPACKET},
 		{"AF_KEY", "AF_KEY", 15, unix.SOCK_RAW}, {"AF_PACKET", "AF_PACKET", 17, unix.SOCK_RAW}, {"AF_RDS", "AF_RDS", 21, unix.SOCK_SEQPACKET},
-		{"AF_LLC", "26", 26, unix.SOCK_DGRAM}, {"AF_IB", "27", 27, unix.SOCK_DGRAM}, {"AF_MPLS", "28", 28, unix.SOCK_DGRAM}, {"AF_CAN", "AF_CAN", 29, unix.SOCK_RAW},
-		{"AF_TIPC", "AF_TIPC", 30, unix.SOCK_SEQPACKET}, {"AF_BLUETOOTH", "AF_BLUETOOTH", 31, unix.SOCK_SEQPACKET}, {"AF_RXRPC", "33", 33, unix.SOCK_DGRAM},
-		{"AF_ISDN", "34", 34, unix.SOCK_RAW}, {"AF_PHONET", "35", 35, unix.SOCK_DGRAM}, {"AF_IEEE802154", "36", 36, unix.SOCK_DGRAM}, {"AF_CAIF", "37", 37, unix.SOCK_SEQPACKET},
-		{"AF_ALG", "AF_ALG", 38, unix.SOCK_SEQPACKET}, {"AF_NFC", "39", 39, unix.SOCK_SEQPACKET}, {"AF_VSOCK", "AF_VSOCK", 40, unix.SOCK_STREAM}, {"AF_KCM", "41", 41, unix.SOCK_DGRAM},
-		{"AF_QIPCRTR", "42", 42, unix.SOCK_DGRAM}, {"AF_SMC", "AF_SMC", 43, unix.SOCK_STREAM}, {"AF_XDP", "AF_XDP", 44, unix.SOCK_RAW}, {"AF_MCTP", "45", 45, unix.SOCK_DGRAM},
+		{"AF_LLC", "26", 26, unix.SOCK_DGRAM}, {"AF_IB", "27", 27, unix.SOCK_DGRAM}, {"AF_MPLS", "28", 28, unix.SOCK_DGRAM},
+		{"AF_CAN", "AF_CAN", 29, unix.SOCK_RAW},
+		{"AF_TIPC", "AF_TIPC", 30, unix.SOCK_SEQPACKET}, {"AF_BLUETOOTH", "AF_BLUETOOTH", 31, unix.SOCK_SEQPACKET},
+		{"AF_RXRPC", "33", 33, unix.SOCK_DGRAM},
+		{"AF_ISDN", "34", 34, unix.SOCK_RAW}, {"AF_PHONET", "35", 35, unix.SOCK_DGRAM}, {"AF_IEEE802154", "36", 36, unix.SOCK_DGRAM},
+		{"AF_CAIF", "37", 37, unix.SOCK_SEQPACKET},
+		{"AF_ALG", "AF_ALG", 38, unix.SOCK_SEQPACKET}, {"AF_NFC", "39", 39, unix.SOCK_SEQPACKET}, {"AF_VSOCK", "AF_VSOCK", 40, unix.SOCK_STREAM},
+		{"AF_KCM", "41", 41, unix.SOCK_DGRAM},
+		{"AF_QIPCRTR", "42", 42, unix.SOCK_DGRAM}, {"AF_SMC", "AF_SMC", 43, unix.SOCK_STREAM}, {"AF_XDP", "AF_XDP", 44, unix.SOCK_RAW},
+		{"AF_MCTP", "45", 45, unix.SOCK_DGRAM},
 	} {
 		load(f.name, f.record, sock(f.number, f.kind, 0))
 	}
@@ -199,10 +207,10 @@ const CallsPerRun = 40
 // OnHost has an attacker make all calls of a threat but those for which the kernel could load a module.
 const OnHost = "host"
 
-// tryCalls makes the calls of one threat, from a number on, and says of each how it is recorded.
+// tryCalls makes the calls of one threat, from a number on, and reports how each is recorded.
 func tryCalls(args []string) {
 	runtime.LockOSThread()
-	// A signal, such as those by which the runtime preempts, has a refused call begin anew, and each beginning counts as one.
+	// A signal, such as those by which the Go runtime preempts, restarts a refused call, and each start counts as one.
 	var every unix.Sigset_t
 	for i := range every.Val {
 		every.Val[i] = ^every.Val[i]
@@ -226,7 +234,7 @@ func tryCalls(args []string) {
 // x32 numbers are those of the kernel's third table on amd64.
 const x32Bit = 0x40000000
 
-// tryForeign makes a system call of another architecture: an attacker may be killed for that.
+// tryForeign makes a system call of another architecture: the kernel may kill the attacker for it.
 func tryForeign(args []string) {
 	runtime.LockOSThread()
 	switch {

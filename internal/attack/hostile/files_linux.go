@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// descriptors tells of every descriptor that the attacker has, and where it stands.
+// descriptors reports every descriptor of the attacker, and its position.
 func descriptors([]string) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -25,7 +25,7 @@ func descriptors([]string) {
 	for _, e := range entries {
 		link, err := os.Readlink("/proc/self/fd/" + e.Name())
 		if err != nil || strings.HasSuffix(link, "/fd") || strings.HasPrefix(link, "anon_inode:[event") {
-			continue // what reads this very directory, and the runtime's own poller
+			continue // the one that reads this directory, and the Go runtime's poller
 		}
 		tell("fd "+e.Name(), "ok", link)
 	}
@@ -41,7 +41,7 @@ func descriptors([]string) {
 	tell("cwd", outcome(err), dir)
 }
 
-// tryWrite opens for writing what is there, and makes what is not. It writes nothing, and removes what it has made.
+// tryWrite opens existing files for writing, and makes missing ones. It writes nothing, and removes what it has made.
 func tryWrite(paths []string) {
 	for _, p := range paths {
 		tellErr(p, writable(p))
@@ -69,7 +69,7 @@ func writable(p string) error {
 		var device unix.Stat_t
 		covered := p != os.DevNull && unix.Fstat(fd, &device) == nil && device.Rdev == unix.Mkdev(1, 3)
 		if err = unix.Close(fd); covered {
-			return unix.ENODEV // what is covered by the null device takes everything, and keeps nothing
+			return unix.ENODEV // a mask of the null device accepts every write, and keeps nothing
 		}
 		return err
 	}
@@ -79,7 +79,7 @@ func writable(p string) error {
 	return err
 }
 
-// mostRead is enough to know a secret by.
+// mostRead suffices to recognise a secret.
 const mostRead = 512
 
 // tryRead reads the beginning of files, and the names in directories.
@@ -91,7 +91,7 @@ func tryRead(paths []string) {
 }
 
 func readSome(p string) (string, error) {
-	// A FIFO or a device must not make us wait.
+	// A FIFO or a device must not block the attacker.
 	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
 		return "", err
@@ -124,18 +124,19 @@ func cat(paths []string) {
 	}
 }
 
-// tryStat tells what kind of thing is where, and on what kind of file system.
+// tryStat reports the kind of a file, and of its file system.
 func tryStat(paths []string) {
 	for _, p := range paths {
 		var st unix.Stat_t
 		err := unix.Stat(p, &st)
 		var fs unix.Statfs_t
 		_ = unix.Statfs(p, &fs)
-		tell(p, outcome(err), fmt.Sprintf("mode %o device %d:%d read-only %v magic %x", st.Mode, unix.Major(st.Rdev), unix.Minor(st.Rdev), fs.Flags&unix.ST_RDONLY != 0, uint64(fs.Type)))
+		tell(p, outcome(err), fmt.Sprintf("mode %o device %d:%d read-only %v magic %x", st.Mode, unix.Major(st.Rdev), unix.Minor(st.Rdev),
+			fs.Flags&unix.ST_RDONLY != 0, uint64(fs.Type)))
 	}
 }
 
-// processes tells of all that can be seen.
+// processes reports all visible processes.
 func processes([]string) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
@@ -144,8 +145,8 @@ func processes([]string) {
 	}
 }
 
-// executable opens executables for writing by way of /proc, as CVE-2019-5736 did, and by their name. Opening is all it
-// does. It is to be run from a copy, so that what it attacks is not running any more. "text file busy" is
+// executable opens executables for writing through /proc, as CVE-2019-5736 did, and by their names. It only opens
+// them. It runs from a copy, so that the attacked file is no longer executed. "text file busy" is
 // no refusal: it ends with the program.
 func executable(args []string) {
 	for _, p := range append([]string{"/proc/self/exe", "/proc/1/exe", "/proc/" + strconv.Itoa(os.Getppid()) + "/exe"}, args...) {
@@ -154,8 +155,8 @@ func executable(args []string) {
 	}
 }
 
-// openForWriting opens a file and writes nothing. That it is being executed says nothing about later: then the
-// kernel is asked whether one may write to it.
+// openForWriting opens a file and writes nothing. If the file is being executed, it
+// asks the kernel for write permission instead.
 func openForWriting(p string) error {
 	fd, err := unix.Open(p, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err == nil {
@@ -169,7 +170,7 @@ func openForWriting(p string) error {
 	return err
 }
 
-// heldExecutable shows that the technique works where it may: it keeps a running program's file open through /proc,
+// heldExecutable shows that the technique works where it is allowed: it keeps a running program's file open through /proc,
 // and opens that for writing once the program has ended.
 func heldExecutable(args []string) {
 	err := func() error {
@@ -213,7 +214,7 @@ func copySelf(dir string) (string, error) {
 	return to.Name(), errors.Join(err, to.Close())
 }
 
-// execute copies this executable and plays another part as the copy.
+// execute copies this executable and runs another attack from the copy.
 func execute(args []string) {
 	copied, err := copySelf(word(args, 0))
 	if err == nil {
@@ -222,7 +223,7 @@ func execute(args []string) {
 	tellErr("execute", err)
 }
 
-// swap exchanges two names over and over, for whoever looks one of them up meanwhile.
+// swap exchanges two names over and over, while another process resolves one of them.
 func swap(args []string) {
 	a, b, end := word(args, 0), word(args, 1), time.Now().Add(duration(args, 2))
 	n := 0
@@ -234,7 +235,7 @@ func swap(args []string) {
 	tellNumber("swapped", n)
 }
 
-// plant makes things in a directory that lead elsewhere, or wait for ever.
+// plant makes entries in a directory that lead elsewhere, or block for ever.
 func plant(args []string) {
 	dir, outside := word(args, 0), word(args, 1)
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -252,8 +253,8 @@ func plant(args []string) {
 	tellErr("file", os.WriteFile(at("file"), []byte("plain"), 0o644))
 }
 
-// unpack is a careless unpacker at work on an archive made to harm it: names that climb, links to write through, and
-// an entry that grows a thousandfold. The bound is how far the last one goes if nobody stops it.
+// unpack is a careless unpacker of a hostile archive: names that climb, links to write through, and
+// an entry that grows a thousandfold. The bound is the size of the last one if nothing stops it.
 func unpack(args []string) {
 	dir, most := word(args, 0), number(args, 1)
 	_ = os.MkdirAll(dir, 0o755)
@@ -272,7 +273,7 @@ func unpack(args []string) {
 	tell("bomb", outcome(err), strconv.Itoa(n))
 }
 
-// pour writes a file until it is that long, or no longer can.
+// pour writes a file up to a length, or until a write fails.
 func pour(p string, most int) (written int, err error) {
 	f, err := os.OpenFile(p, os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -290,7 +291,7 @@ func pour(p string, most int) (written int, err error) {
 	return written, errors.Join(err, f.Sync(), f.Close())
 }
 
-// setID tries to become somebody else.
+// setID tries to become another user.
 func setID(args []string) {
 	for _, nr := range []struct {
 		name string
@@ -330,7 +331,7 @@ func setID(args []string) {
 	}
 }
 
-// deep makes directories in directories. Their path is far longer than any path can be.
+// deep makes nested directories. Their path is far longer than the kernel's maximum.
 func deep(args []string) {
 	made := 0
 	var err error
@@ -358,8 +359,8 @@ func many(args []string) {
 	tell("many", outcome(err), strconv.Itoa(made))
 }
 
-// fill uses up a disk: its blocks, its inodes, or what a sparse file pretends to have. It stops at a bound of its own. It
-// fails when it could not go on, as a program would.
+// fill uses up a disk: its blocks, its inodes, or the size of a sparse file. It stops at a bound of its own. It
+// fails when it can not continue, as a program would.
 func fill(args []string) {
 	dir, most := word(args, 1), number(args, 2)
 	var n int
@@ -385,7 +386,7 @@ func fill(args []string) {
 	case "sparse":
 		var f *os.File
 		if f, err = os.Create(filepath.Join(dir, "sparse")); err == nil {
-			_ = f.Truncate(1 << 40) // may be more than the file system can name
+			_ = f.Truncate(1 << 40) // may exceed the file system's maximum
 			block := make([]byte, 1<<20)
 			for n < most {
 				if _, err = f.WriteAt(block, int64(n)*4); err != nil {

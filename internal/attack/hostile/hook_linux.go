@@ -2,5 +2,5 @@
 
 package hostile
 
-// init makes every program that links this package able to be an attacker, with no word in its main.
+// init makes every program that links this package able to be an attacker, without code in its main.
 func init() { Play() }

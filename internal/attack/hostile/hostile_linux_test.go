@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// play plays a part in this process, where it is allowed, and returns what was said.
+// play runs an attack in this process, where it is allowed, and returns its output.
 func play(t *testing.T, verb string, args ...string) []Answer {
 	t.Helper()
 	out, err := os.CreateTemp(t.TempDir(), "out")
@@ -39,7 +39,7 @@ func answer(list []Answer, name string) Answer {
 	return Answer{Name: name, Got: "no answer"}
 }
 
-// What is covered by the null device can be opened, and is no place to write to.
+// A mask of the null device can be opened, and counts as not writable.
 func TestWriteToCovered(t *testing.T) {
 	cover := filepath.Join(t.TempDir(), "covered")
 	if err := unix.Mknod(cover, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
@@ -53,7 +53,7 @@ func TestWriteToCovered(t *testing.T) {
 	}
 }
 
-// Where nothing keeps them, attacks succeed: they are worth being kept off.
+// Without isolation, attacks succeed: the suite tests real threats.
 func TestAttacksSucceed(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -107,7 +107,8 @@ func TestAttacksSucceed(t *testing.T) {
 		{[]string{"outside", "pid=" + strconv.Itoa(os.Getpid())}, "kill " + strconv.Itoa(os.Getpid()), "ok", ""},
 		{[]string{"print", `"a\tok\t\"b\"\n"`}, "a", "ok", "b"},
 	} {
-		if got := answer(play(t, test.args[0], test.args[1:]...), test.name); test.got != "" && got.Got != test.got || test.with != "" && got.Detail != test.with {
+		if got := answer(play(t, test.args[0], test.args[1:]...), test.name); test.got != "" && got.Got != test.got || test.with != "" &&
+			got.Detail != test.with {
 			t.Errorf("%q: %+v, want %s %q", test.args, got, test.got, test.with)
 		}
 	}
@@ -126,7 +127,7 @@ func TestUnknownAttack(t *testing.T) {
 	if code := attack("no such", nil); code != exitUnknown {
 		t.Errorf("%d", code)
 	}
-	Play() // this process was not started as an attacker: it comes back
+	Play() // this process was not started as an attacker: Play returns
 }
 
 func TestParse(t *testing.T) {

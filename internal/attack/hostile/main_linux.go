@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Play plays the attacker if this process was started as one, and then does not return. An ordinary build has done so
-// before main; one that measures coverage can only leave its counters from there.
+// Play runs the attacker if this process was started as one, and then does not return. An ordinary build has done so
+// before main; a build that measures coverage can write its counters only from main.
 func Play() {
 	if len(os.Args) > 3 && os.Args[1] == Word && os.Getenv(Variable) == os.Args[2] {
 		os.Exit(attack(os.Args[3], os.Args[4:]))
 	}
 }
 
-// tell is unbuffered: an attacker may be killed at any moment, and what it said before counts.
+// tell is unbuffered: an attacker may be killed at any moment, and its earlier answers count.
 func tell(name, got, detail string) {
 	_, _ = io.WriteString(os.Stdout, name+"\t"+got+"\t"+strconv.Quote(detail)+"\n")
 }
@@ -58,7 +58,7 @@ const (
 	exitUnknown = 99 // no such attack
 )
 
-// attack plays one part.
+// attack runs one attack.
 func attack(verb string, args []string) int {
 	play := part(verb)
 	if play == nil {
@@ -69,7 +69,7 @@ func attack(verb string, args []string) int {
 	return exitTold
 }
 
-// part finds an attack. (A map of them would be made at every start of whatever links this.)
+// part finds an attack. (A map of them would be made at every start of every program that links this package.)
 func part(verb string) func([]string) {
 	switch verb {
 	case "status":
@@ -188,10 +188,11 @@ func statusFields() map[string]string {
 	return fields
 }
 
-// tellStatus is who the attacker is, as the kernel sees it.
+// tellStatus reports the attacker's ids and privileges, as the kernel shows them.
 func tellStatus([]string) {
 	fields := statusFields()
-	for _, name := range []string{"Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Seccomp_filters", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+	for _, name := range []string{"Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Seccomp_filters", "CapInh", "CapPrm", "CapEff", "CapBnd",
+		"CapAmb"} {
 		tell(name, "ok", fields[name])
 	}
 	tell("pid", strconv.Itoa(os.Getpid()), "")

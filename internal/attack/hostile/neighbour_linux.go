@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// restricted tries what only Landlock refuses: a whiteout, which any user may make where it may write, and TCP.
+// restricted tries what only Landlock refuses: a whiteout, which any user may make in a writable directory, and TCP.
 func restricted(args []string) {
 	whiteout := word(args, 0) + "/whiteout"
 	err := unix.Mknod(whiteout, unix.S_IFCHR|0o600, 0)
@@ -27,7 +27,7 @@ func restricted(args []string) {
 	tellErr("bind", unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 }
 
-// neighbour makes what processes share with each other, by a name and a key, has a child of its own try to reach it, and waits.
+// neighbour makes resources that processes can share, by a name and a key, has a child of its own try to reach them, and waits.
 func neighbour(args []string) {
 	name, key := word(args, 0), number(args, 1)
 	l, err := net.Listen("unix", "@"+name)
@@ -49,14 +49,15 @@ func neighbour(args []string) {
 	tell("pid", pid, "")
 	tell("shmid", id, "")
 	tellErr("prepared", err)
-	child := exec.Command("/proc/self/exe", append(os.Args[1:3:3], append([]string{"outside", "signal=" + pid}, Shared(name, key, id)...)...)...)
+	child := exec.Command("/proc/self/exe", append(os.Args[1:3:3],
+		append([]string{"outside", "signal=" + pid}, Shared(name, key, id)...)...)...)
 	child.Stdout = os.Stdout
 	_ = child.Run()
 	tell("waiting", "ok", "")
 	select {}
 }
 
-// Shared are the attempts of an attacker outside at what a neighbour has made.
+// Shared are the attempts of an attacker outside at the resources of a neighbour.
 func Shared(name string, key int, shmid string) []string {
 	return []string{"abstract=@" + name, "shm=" + strconv.Itoa(key), "shmid=" + shmid, "file=/dev/shm/" + name, "file=/tmp/" + name}
 }

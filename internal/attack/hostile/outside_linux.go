@@ -43,13 +43,13 @@ func reach(network, address string) error {
 	return err
 }
 
-// terminal tries what can be done to whoever looks at a terminal, on the one that it has.
+// terminal attacks the other users of its terminal.
 func terminal([]string) {
 	sid, _ := unix.Getsid(0)
 	tell("session", strconv.Itoa(sid), strconv.Itoa(os.Getpid()))
 	_, err := unix.IoctlGetTermios(0, unix.TCGETS)
 	tellErr("is one", err)
-	// Text into the input of whoever reads next; a byte of nothing does no harm.
+	// Text into the input of the next reader; a zero byte does no harm.
 	tellErr("TIOCSTI", unix.IoctlSetPointerInt(0, unix.TIOCSTI, 0))
 	tellErr("TIOCLINUX", unix.IoctlSetPointerInt(0, 0x541c, 2))
 	tellErr("TIOCCONS", unix.IoctlSetInt(0, unix.TIOCCONS, 0))
@@ -67,15 +67,15 @@ func terminal([]string) {
 	tell("others", "ok", names)
 }
 
-// outside reaches for what belongs to processes beyond the sandbox: signals, memory, SysV objects, by numbers that
-// they really have.
+// outside tries to reach resources of processes outside of the sandbox: signals, memory, SysV objects, by their real
+// numbers.
 func outside(args []string) {
 	for _, a := range args {
 		kind, value, _ := strings.Cut(a, "=")
 		n, _ := strconv.Atoi(value)
 		switch kind {
 		case "pid":
-			// Signal 0 asks whether one may, and does nothing.
+			// Signal 0 only checks the permission.
 			tellErr("kill "+value, unix.Kill(n, 0))
 			fd, err := unix.PidfdOpen(n, 0)
 			if err == nil {

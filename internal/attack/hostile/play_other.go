@@ -2,5 +2,5 @@
 
 package hostile
 
-// Play has nobody to attack here.
+// Play does nothing on this system.
 func Play() {}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Word is the first argument of an attacker; Variable is in its environment, and holds the mark that is its
-// second argument. Both, so that nobody becomes one by a slip of the keyboard.
+// Word is the first argument of an attacker; Variable is in its environment, and has the mark that is its
+// second argument. Both are required, so that no process becomes an attacker by a typing error.
 const (
 	Word     = "play-the-attacker"
 	Variable = "SANDBOX_ATTACKER"
@@ -17,7 +17,7 @@ func Args(executable, mark, verb string, args ...string) []string {
 	return append([]string{executable, Word, mark, verb}, args...)
 }
 
-// Answer is what came of one attempt.
+// Answer is the result of one attempt.
 type Answer struct {
 	Name   string // of the attempt
 	Got    string // "ok", the name of an errno, or a number
@@ -27,7 +27,7 @@ type Answer struct {
 // OK reports whether the attempt succeeded.
 func (a Answer) OK() bool { return a.Got == "ok" }
 
-// Parse reads what an attacker said. Lines of another form are somebody else's.
+// Parse reads the output of an attacker. It skips lines of another form.
 func Parse(output []byte) (answers []Answer) {
 	for line := range strings.Lines(string(output)) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), "\t", 3)

@@ -25,7 +25,7 @@ const dockerImage = "bench/python:latest"
 const dockerArrivals = 500 * time.Millisecond
 
 // docker is the docker backend beside `docker run`, with a daemon of its own.
-func (s *stage) docker(ctx context.Context) (rows []bench.Row, err error) {
+func (s *environment) docker(ctx context.Context) (rows []bench.Row, err error) {
 	d, err := s.daemon(ctx)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,8 @@ func (s *stage) docker(ctx context.Context) (rows []bench.Row, err error) {
 	reference := func(ctx context.Context, n int) (bench.Sample, error) {
 		time.Sleep(s.dockerPause())
 		began := time.Now()
-		out, err := exec.CommandContext(ctx, "docker", "-H", d.host, "run", "--rm", "--network", "none", dockerImage, python3, "-c", fmt.Sprintf("print(%d)", n)).Output()
+		out, err := exec.CommandContext(ctx, "docker", "-H", d.host, "run", "--rm", "--network", "none", dockerImage, python3, "-c",
+			fmt.Sprintf("print(%d)", n)).Output()
 		took := time.Since(began)
 		if err == nil && strings.TrimSpace(string(out)) != fmt.Sprint(n) {
 			err = fmt.Errorf("docker run printed %q", out)
@@ -56,16 +57,17 @@ func (s *stage) docker(ctx context.Context) (rows []bench.Row, err error) {
 	return rows, nil
 }
 
-// dockerPause is between runs; nobody waits for figures that mean nothing.
-func (s *stage) dockerPause() time.Duration {
+// dockerPause is the pause between runs; with -smoke there is none.
+func (s *environment) dockerPause() time.Duration {
 	if s.smoke {
 		return 0
 	}
 	return dockerArrivals
 }
 
-func (s *stage) dockerRow(ctx context.Context, d *daemon, warm int, reference bench.Run) (row bench.Row, err error) {
-	b, err := docker.New(docker.Options{Host: d.host, Image: dockerImage, Helper: filepath.Join(filepath.Dir(s.cli), "sandbox-helper"), Warm: warm, StateDir: filepath.Join(d.dir, "life")})
+func (s *environment) dockerRow(ctx context.Context, d *daemon, warm int, reference bench.Run) (row bench.Row, err error) {
+	b, err := docker.New(docker.Options{Host: d.host, Image: dockerImage, Helper: filepath.Join(filepath.Dir(s.cli), "sandbox-helper"),
+		Warm: warm, StateDir: filepath.Join(d.dir, "locks")})
 	if err != nil {
 		return row, err
 	}
@@ -83,7 +85,7 @@ func (s *stage) dockerRow(ctx context.Context, d *daemon, warm int, reference be
 			err = fmt.Errorf("%s, printed %q", res.Verdict, res.Stdout.Bytes())
 		}
 		if err == nil {
-			err = m.Delete(ctx, id) // nothing of it lives when this returns
+			err = m.Delete(ctx, id) // blocks until all its processes have ended
 		}
 		return bench.Sample{Wall: time.Since(began)}, err
 	}
@@ -92,19 +94,19 @@ func (s *stage) dockerRow(ctx context.Context, d *daemon, warm int, reference be
 		return row, err
 	}
 	row = bench.Compare("", "docker run", a, r, 0)
-	row.Note = "docker run --rm --network none, a daemon of its own; the daemon's CPU is in nobody's figure"
+	row.Note = "docker run --rm --network none, a daemon of its own; no figure includes the daemon's CPU time"
 	row.Ours.CPU, row.Reference.CPU = 0, 0
 	return row, nil
 }
 
-// daemon is a dockerd with directories of its own, whose mounts go with its namespace.
+// daemon is a dockerd with directories of its own, whose mounts end with its namespace.
 type daemon struct {
 	cmd  *exec.Cmd
 	dir  string
 	host string
 }
 
-func (s *stage) daemon(ctx context.Context) (_ *daemon, err error) {
+func (s *environment) daemon(ctx context.Context) (_ *daemon, err error) {
 	dockerd, err := exec.LookPath("dockerd")
 	if err == nil {
 		_, err = exec.LookPath("docker")
@@ -130,7 +132,7 @@ func (s *stage) daemon(ctx context.Context) (_ *daemon, err error) {
 	if err := d.cmd.Start(); err != nil {
 		return nil, errors.Join(err, discard(dir))
 	}
-	for end := time.Now().Add(2 * serverPatience); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(2 * serverTimeout); ; time.Sleep(50 * time.Millisecond) {
 		if err = exec.CommandContext(ctx, "docker", "-H", d.host, "version").Run(); err == nil {
 			break
 		}
@@ -145,8 +147,8 @@ func (s *stage) daemon(ctx context.Context) (_ *daemon, err error) {
 	return d, nil
 }
 
-// load gives the daemon an image of this machine's own Python.
-func (d *daemon) load(ctx context.Context, s *stage) error {
+// load imports an image of this machine's own Python into the daemon.
+func (d *daemon) load(ctx context.Context, s *environment) error {
 	store, err := image.Open(filepath.Join(s.cache, "docker-images"))
 	if err != nil {
 		return err
@@ -180,14 +182,14 @@ func (d *daemon) load(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// close ends the daemon; what it has mounted goes with its mount namespace.
+// close ends the daemon; its mounts end with its mount namespace.
 func (d *daemon) close() error {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM)
 	done := make(chan struct{})
 	go func() { _ = d.cmd.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(serverPatience):
+	case <-time.After(serverTimeout):
 		_ = d.cmd.Process.Kill()
 		<-done
 	}

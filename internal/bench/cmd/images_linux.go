@@ -11,8 +11,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// images compares sandboxes that stand on an image with those that show paths of the host: the same program, made of the same files.
-func (s *stage) images(ctx context.Context) ([]bench.Row, error) {
+// images compares sandboxes with an image as root and sandboxes that show paths of the host: the same program, made of the same files.
+func (s *environment) images(ctx context.Context) ([]bench.Row, error) {
 	const name, command, bar = "bench/true", "/usr/bin/true", 1.3
 	dir := filepath.Join(s.cache, "images")
 	store, err := image.Open(dir)

@@ -37,14 +37,16 @@ var hellos = []hello{
 	{language: "javascript", file: "main.js", text: "console.log(%d)\n", excess: 15},
 	{language: "shell", file: "main.sh", text: "echo %d\n", excess: 15},
 	{language: "typescript", file: "main.ts", text: "const n: number = %d;\nconsole.log(n);\n", excess: 15},
-	{language: "go", file: "main.go", text: "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(%d) }\n", compiled: true, ratio: 1.15, cached: 0.5},
+	{language: "go", file: "main.go", text: "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(%d) }\n", compiled: true,
+		ratio: 1.15, cached: 0.5},
 	{language: "rust", file: "main.rs", text: "fn main() { println!(\"{}\", %d); }\n", compiled: true, ratio: 1.15, cached: 0.5},
-	{language: "java", file: "Main.java", text: "public class Main { public static void main(String[] a) { System.out.println(%d); } }\n", compiled: true, ratio: 1.15, cached: 0.5},
+	{language: "java", file: "Main.java", text: "public class Main { public static void main(String[] a) { System.out.println(%d); } }\n",
+		compiled: true, ratio: 1.15, cached: 0.5},
 }
 
-// languages are the rows of whole commands: code in, result out, against the very programs and flags that run inside, without
+// languages are the rows of whole commands, from code to result, against the same programs and flags without
 // a sandbox. Both may use both processors.
-func (s *stage) languages(ctx context.Context) ([]bench.Row, error) {
+func (s *environment) languages(ctx context.Context) ([]bench.Row, error) {
 	var rows []bench.Row
 	for _, h := range hellos {
 		more, err := s.hello(ctx, h)
@@ -56,13 +58,13 @@ func (s *stage) languages(ctx context.Context) ([]bench.Row, error) {
 	return rows, nil
 }
 
-func (s *stage) hello(ctx context.Context, h hello) (rows []bench.Row, err error) {
+func (s *environment) hello(ctx context.Context, h hello) (rows []bench.Row, err error) {
 	dir, err := os.MkdirTemp("", "sandbox-run-bench-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, removal.Tree(context.WithoutCancel(ctx), dir)) }()
-	b := bare{stage: s, hello: h, dir: dir, base: int(time.Now().Unix()%2e6) * 1000} // of 31 bits
+	b := bare{environment: s, hello: h, dir: dir, base: int(time.Now().Unix()%2e6) * 1000} // of 31 bits
 	if err := b.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -96,15 +98,15 @@ func (s *stage) hello(ctx context.Context, h hello) (rows []bench.Row, err error
 	return append(rows, row), nil
 }
 
-// bare runs what a plan runs, without a sandbox: the same programs, arguments and variables, with paths of the host.
+// bare runs the commands of a plan without a sandbox: the same programs, arguments and variables, with paths of the host.
 type bare struct {
-	*stage
+	*environment
 	hello
 	dir   string
-	env   []string // of the command that makes the plan, on top of our own
+	env   []string // of the command that makes the plan, in addition to this process's own
 	steps []step
 	first int // the first step whose time counts
-	// base is what numbers are counted from. What was compiled is kept from one benchmark to the next: none may have another's numbers.
+	// base is the first number. Compiled programs are cached across benchmarks: no two may use the same numbers.
 	base int
 }
 
@@ -122,7 +124,7 @@ func (b *bare) write(side string, number int) error {
 	return os.WriteFile(b.source(side), fmt.Appendf(nil, b.text, b.base+number), 0o644)
 }
 
-// prepare asks the command for its plan and makes it one of the host's.
+// prepare reads the command's plan and replaces its paths by paths of the host.
 func (b *bare) prepare(ctx context.Context) error {
 	for _, d := range []string{"ours", "workspace", "build", "home"} {
 		if err := os.Mkdir(filepath.Join(b.dir, d), 0o755); err != nil {
@@ -132,7 +134,7 @@ func (b *bare) prepare(ctx context.Context) error {
 	if err := b.write("ours", 0); err != nil {
 		return err
 	}
-	// A run first: what is made once per machine is made then.
+	// One run first: it makes the prepared files of the toolchain.
 	first := exec.CommandContext(ctx, b.cli, b.source("ours"))
 	first.Env = append(os.Environ(), b.env...)
 	if out, err := first.CombinedOutput(); err != nil {
@@ -158,7 +160,7 @@ func (b *bare) prepare(ctx context.Context) error {
 		sandbox.HomeDir, filepath.Join(b.dir, "home"),
 	}
 	for _, m := range plan.Sandbox.Root.Add {
-		// What is read-only inside is written to out here: not to ours, then.
+		// Directories that are read-only inside are written to here: use others than ours.
 		if strings.HasSuffix(m.Target, "/go-build") {
 			own := filepath.Join(b.dir, "go-build")
 			if err := os.CopyFS(own, os.DirFS(m.Source)); err != nil {
@@ -174,13 +176,14 @@ func (b *bare) prepare(ctx context.Context) error {
 		for _, a := range p.Process.Args {
 			st.args = append(st.args, onHost(a))
 		}
-		env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": filepath.Join(b.dir, "home"), "LANG": "C.UTF-8"}
+		env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": filepath.Join(b.dir, "home"),
+			"LANG": "C.UTF-8"}
 		maps.Copy(env, plan.Sandbox.Env)
 		maps.Copy(env, p.Process.Env)
 		for _, k := range slices.Sorted(maps.Keys(env)) {
 			st.env = append(st.env, k+"="+onHost(env[k]))
 		}
-		st.path = st.args[0] // what a step before makes is not there yet
+		st.path = st.args[0] // an earlier step makes it
 		if !strings.Contains(st.path, "/") {
 			if st.path, err = exec.LookPath(st.path); err != nil {
 				return err
@@ -207,7 +210,7 @@ func (b *bare) String() string {
 	return text
 }
 
-// command is ours, in the user's own environment: toolchains are found by it.
+// command runs ours in the user's own environment, by which it finds toolchains.
 func (b *bare) command() (bench.Sample, error) {
 	args := []string{"sandbox-run", "--cpus", "2", "--quiet", b.source("ours")}
 	return timed(func() error { return b.do(step{path: b.cli, args: args, env: os.Environ()}) }, nil)
@@ -233,15 +236,16 @@ func (b *bare) sample(_ context.Context, number int) (bench.Sample, error) {
 }
 
 func (b *bare) do(st step) error {
-	pid, err := syscall.ForkExec(st.path, st.args, &syscall.ProcAttr{Dir: st.dir, Env: st.env, Files: []uintptr{b.null.Fd(), b.null.Fd(), b.null.Fd()}})
+	pid, err := syscall.ForkExec(st.path, st.args, &syscall.ProcAttr{Dir: st.dir, Env: st.env,
+		Files: []uintptr{b.null.Fd(), b.null.Fd(), b.null.Fd()}})
 	if err != nil {
 		return fmt.Errorf("%s: %w", st.path, err)
 	}
 	return (&program{path: st.path, args: st.args}).await(pid)
 }
 
-// audit is what a line in the log of runs costs whoever is about to end: the log is opened, locked, written to and closed.
-func (s *stage) audit(context.Context) ([]bench.Row, error) {
+// audit is the cost of a line in the audit log at the end of a run: the log is opened, locked, written to and closed.
+func (s *environment) audit(context.Context) ([]bench.Row, error) {
 	entry := audit.Entry{
 		Who: audit.Me(audit.DoorCLI), Language: "python", Version: "3.11.7", CodeSHA256: audit.Digest([]byte("print(1)")),
 		Verdict: sandbox.VerdictOK, Metrics: &monitor.Metrics{},

@@ -15,13 +15,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// once is a fresh sandbox, a program in it, and both gone.
-func (s *stage) once(ctx context.Context, number int, spec sandbox.Spec, args ...string) (*sandbox.Result, error) {
+// once makes a sandbox, runs a program in it, and deletes it.
+func (s *environment) once(ctx context.Context, number int, spec sandbox.Spec, args ...string) (*sandbox.Result, error) {
 	id, err := s.manager.Create(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	// A different environment each time: were results ever reused, this would not be.
+	// A different environment each time: a reused result would be noticed.
 	p := sandbox.Process{Args: args, Env: map[string]string{"BENCH_RUN": strconv.Itoa(number)}}
 	result, err := s.manager.Run(ctx, id, p, sandbox.IO{})
 	if err := errors.Join(err, s.manager.Delete(ctx, id)); err != nil {
@@ -33,8 +33,8 @@ func (s *stage) once(ctx context.Context, number int, spec sandbox.Spec, args ..
 	return result, nil
 }
 
-// fresh times once, and checks that it is really gone.
-func (s *stage) fresh(spec sandbox.Spec, args ...string) bench.Run {
+// fresh times once, and checks that nothing is left.
+func (s *environment) fresh(spec sandbox.Spec, args ...string) bench.Run {
 	return func(ctx context.Context, number int) (bench.Sample, error) {
 		return timed(func() error {
 			_, err := s.once(ctx, number, spec, args...)
@@ -48,8 +48,8 @@ func always(p *program) bench.Run {
 }
 
 // library is rows 1: Create, Run and Delete in this process.
-func (s *stage) library(ctx context.Context) ([]bench.Row, error) {
-	// One sandbox that lives proves that the look for leftovers would see them.
+func (s *environment) library(ctx context.Context) ([]bench.Row, error) {
+	// Control: the leftovers of one running sandbox are found.
 	if err := s.seesLeftovers(ctx); err != nil {
 		return nil, err
 	}
@@ -64,13 +64,14 @@ func (s *stage) library(ctx context.Context) ([]bench.Row, error) {
 			return nil, fmt.Errorf("%s scratch: %w", c.mode, err)
 		}
 		row := bench.Compare(fmt.Sprintf("fresh sandbox + true + gone, library, %s scratch", c.mode), "bwrap", ours, ref, c.bar)
-		row.Note = fmt.Sprintf("cgroups and loop devices seen to be gone after each of %d runs; the library keeps one init ready, used once: what that hides, the rows on throughput show", s.gone.checks)
+		row.Note = fmt.Sprintf("cgroups and loop devices seen to be gone after each of %d runs; the library keeps one init ready, used once: "+
+			"what that hides, the rows on throughput show", s.gone.checks)
 		rows = append(rows, row)
 	}
 	return rows, nil
 }
 
-func (s *stage) seesLeftovers(ctx context.Context) error {
+func (s *environment) seesLeftovers(ctx context.Context) error {
 	id, err := s.manager.Create(ctx, sandbox.Spec{Scratch: sandbox.ScratchDisk})
 	if err != nil {
 		return err
@@ -81,13 +82,13 @@ func (s *stage) seesLeftovers(ctx context.Context) error {
 	}
 	text := strings.Join(found, ", ")
 	if !strings.Contains(text, "cgroup ") || !strings.Contains(text, "loop device ") {
-		return fmt.Errorf("of a living sandbox only this is seen: %q; a dead one's remains would not be either", text)
+		return fmt.Errorf("of a running sandbox only this is found: %q; leftovers of a deleted one would be missed as well", text)
 	}
 	return s.gone.verify()
 }
 
 // command is row 2: the whole of `sandbox-run exec -- true`.
-func (s *stage) command(ctx context.Context) ([]bench.Row, error) {
+func (s *environment) command(ctx context.Context) ([]bench.Row, error) {
 	cli := s.program(s.cli, "exec", "--", "true")
 	ours, ref, err := bench.Pairs(ctx, s.warmup, s.pairs, always(cli), always(s.reference))
 	if err != nil {
@@ -97,7 +98,7 @@ func (s *stage) command(ctx context.Context) ([]bench.Row, error) {
 }
 
 // inits is row 3: what the initialisers of all linked packages cost at every start.
-func (s *stage) inits(ctx context.Context) ([]bench.Row, error) {
+func (s *environment) inits(ctx context.Context) ([]bench.Row, error) {
 	var sums []float64
 	for range s.traces {
 		cmd := exec.CommandContext(ctx, s.cli, "version")
@@ -134,7 +135,7 @@ func sumInits(trace string) (ms float64, packages int) {
 }
 
 // bare is for information: what the programs cost without any sandbox.
-func (s *stage) bare(ctx context.Context) ([]bench.Row, error) {
+func (s *environment) bare(ctx context.Context) ([]bench.Row, error) {
 	true_ := s.program("/usr/bin/true")
 	samples, err := bench.Series(ctx, s.warmup, s.pairs, always(true_))
 	if err != nil {
@@ -146,7 +147,8 @@ func (s *stage) bare(ctx context.Context) ([]bench.Row, error) {
 		rows[0].Note = python + " is not here: no row for it"
 		return rows, nil
 	}
-	ours, ref, err := bench.Pairs(ctx, min(3, s.warmup), s.probes, s.fresh(sandbox.Spec{Scratch: sandbox.ScratchMemory}, python, "-c", "1"), always(s.program(python, "-c", "1")))
+	ours, ref, err := bench.Pairs(ctx, min(3, s.warmup), s.probes, s.fresh(sandbox.Spec{Scratch: sandbox.ScratchMemory}, python, "-c", "1"),
+		always(s.program(python, "-c", "1")))
 	if err != nil {
 		return nil, err
 	}

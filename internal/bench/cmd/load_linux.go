@@ -20,8 +20,8 @@ import (
 )
 
 // throughput is row 4: as many fresh sandboxes as all cores can make.
-func (s *stage) throughput(ctx context.Context) ([]bench.Row, error) {
-	// Nobody may wait for orphans while workers wait for their own children.
+func (s *environment) throughput(ctx context.Context) ([]bench.Row, error) {
+	// No other goroutine may reap orphans while workers wait for their own children.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (s *stage) throughput(ctx context.Context) ([]bench.Row, error) {
 		}
 	}
 	reference := func(context.Context, int) error { return s.reference.run() }
-	// Several per core, on either side: a sandbox spends part of its life waiting for the kernel.
+	// Several per core, on either side: a sandbox waits for the kernel part of the time.
 	workers := 4 * runtime.GOMAXPROCS(0)
 	warm := func(run func(context.Context, int) error) error {
 		_, err := bench.Throughput(ctx, workers, s.each/5, run)
@@ -58,16 +58,17 @@ func (s *stage) throughput(ctx context.Context) ([]bench.Row, error) {
 			Name: fmt.Sprintf("throughput of fresh true sandboxes, %d workers, %s scratch", workers, mode), Unit: "/s",
 			Ours: stat(i), Reference: &ref, Versus: "bwrap", Bar: &bench.Bar{Limit: least, AtLeast: true},
 			Ratio: roundRatio(sums[i], sums[2], byRound[i], byRound[2]),
-			Note:  fmt.Sprintf("the mean rate over %d rounds of %v, higher is better; bwrap's sandboxes may outlive its return, ours do not", s.rounds, s.each),
+			Note: fmt.Sprintf("the mean rate over %d rounds of %v, higher is better; bwrap's sandboxes may outlive its return, ours do not",
+				s.rounds, s.each),
 		}
 	}
 	single, err := s.backToBack(ctx, memory, reference)
 	return []bench.Row{row(0, sandbox.ScratchMemory, 350), row(1, sandbox.ScratchDisk, 250), single}, err
 }
 
-// backToBack is for information: one sandbox after another leaves no pause in which the next one
-// could be prepared for nothing.
-func (s *stage) backToBack(ctx context.Context, ours, reference func(context.Context, int) error) (bench.Row, error) {
+// backToBack is for information: one sandbox after another leaves no pause in which the next spare init
+// could be started without cost.
+func (s *environment) backToBack(ctx context.Context, ours, reference func(context.Context, int) error) (bench.Row, error) {
 	sums, byRound, err := bench.Rates(ctx, s.rounds, 1, s.each, ours, reference)
 	if err != nil {
 		return bench.Row{}, err
@@ -94,9 +95,9 @@ func roundRatio(a, b bench.Rate, as, bs []float64) *bench.Interval {
 	return &v
 }
 
-// idle is row 5: what a sandbox costs that does nothing.
-func (s *stage) idle(ctx context.Context) (rows []bench.Row, err error) {
-	if _, err := s.once(ctx, 0, sandbox.Spec{}, "true"); err != nil { // whatever is made once
+// idle is row 5: the cost of a sandbox that does nothing.
+func (s *environment) idle(ctx context.Context) (rows []bench.Row, err error) {
+	if _, err := s.once(ctx, 0, sandbox.Spec{}, "true"); err != nil { // makes what is made once
 		return nil, err
 	}
 	before, err := footprint()
@@ -124,21 +125,23 @@ func (s *stage) idle(ctx context.Context) (rows []bench.Row, err error) {
 	if after.inits < len(ids) {
 		return nil, fmt.Errorf("%d sandboxes have only %d inits", len(ids), after.inits)
 	}
-	// By head: an init that was kept ready before may be among those of the sandboxes.
+	// Per process: a spare init may be among those of the sandboxes.
 	init, own := after.initPSS/float64(after.inits), max(0, after.own-before.own)/n
 	return []bench.Row{
 		{
-			Name: "idle sandbox, PSS of init and supervisor's share", Unit: "MB", Ours: bench.Stat{P50: init + own, N: len(ids)}, Bar: &bench.Bar{Limit: 3},
+			Name: "idle sandbox, PSS of init and supervisor's share", Unit: "MB", Ours: bench.Stat{P50: init + own, N: len(ids)},
+			Bar:  &bench.Bar{Limit: 3},
 			Note: fmt.Sprintf("of %d at once: inits %.2f MB each, the supervisor grew by %.2f MB each", len(ids), init, own),
 		},
 		{
-			Name: "idle sandbox, the kernel's part included", Unit: "MB", Ours: bench.Stat{P50: (before.available - after.available) / n, N: len(ids)},
+			Name: "idle sandbox, the kernel's part included", Unit: "MB",
+			Ours: bench.Stat{P50: (before.available - after.available) / n, N: len(ids)},
 			Note: "fall of MemAvailable; everything else on the machine is in it too",
 		},
 	}, nil
 }
 
-// memory is who has how much, in MB (10^6 bytes).
+// memory is the memory of the processes, in MB (10^6 bytes).
 type memory struct {
 	own       float64 // this process, garbage returned
 	inits     int     // its children: inits of sandboxes
@@ -155,7 +158,7 @@ func footprint() (m memory, err error) {
 	for _, pid := range pids {
 		pss, err := pssOf(strconv.Itoa(pid))
 		if errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrNotExist) {
-			continue // dead, and not buried yet
+			continue // dead, and not reaped yet
 		}
 		if err != nil {
 			return m, err

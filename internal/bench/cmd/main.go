@@ -2,11 +2,11 @@
 // each beside a reference measured in the same minute.
 //
 // Place in the flow. `make bench` runs it after `make build`; docs/PERFORMANCE.md says how to read
-// it, and `-update docs/PERFORMANCE.md` puts the table there. It drives pkg/sandbox as a library
-// user does who has sandbox-init installed, and bin/sandbox-run as a shell does.
+// it, and `-update docs/PERFORMANCE.md` puts the table there. It uses pkg/sandbox as a Go program
+// with sandbox-init installed does, and bin/sandbox-run as a shell does.
 //
-// Lifecycle. One backend and one manager for all measures, closed at the end; nothing is left on
-// the machine, which is itself one of the things measured.
+// Lifecycle. One backend and one manager for all measures, closed at the end. Nothing is left on
+// the machine; the benchmark checks that.
 //
 // Concurrency. One measure after another: they would disturb each other.
 //
@@ -45,7 +45,7 @@ func main() {
 	os.Exit(code)
 }
 
-// leastPairs is what a figure worth printing rests on.
+// leastPairs is the number of pairs below which figures mean nothing.
 const leastPairs = 60
 
 // options are the flags, and what follows from -smoke.
@@ -70,7 +70,8 @@ type options struct {
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
-	o := &options{probes: 40, neighbourRounds: 24, traces: 25, warmup: 10, rounds: 4, each: time.Second, idle: 50, crowdSize: 500, overloadFor: time.Minute}
+	o := &options{probes: 40, neighbourRounds: 24, traces: 25, warmup: 10, rounds: 4, each: time.Second, idle: 50, crowdSize: 500,
+		overloadFor: time.Minute}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.IntVar(&o.pairs, "n", 200, "pairs of each latency, at least 60")
@@ -96,17 +97,17 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		o.pairs, o.probes, o.neighbourRounds, o.traces, o.warmup, o.rounds, o.each, o.idle = 3, 3, 2, 3, 1, 1, 200*time.Millisecond, 3
 		o.crowdSize, o.overloadFor = 3, time.Second
 		if o.update != "" {
-			return nil, errors.New("-smoke measures nothing worth keeping: -update is refused")
+			return nil, errors.New("-smoke measures no valid figures: -update is refused")
 		}
 	case o.soakFor < 0:
 		return nil, fmt.Errorf("-soak %v: it can not be negative", o.soakFor)
 	case o.pairs < leastPairs:
-		return nil, fmt.Errorf("-n %d: at least %d pairs are needed for figures worth printing", o.pairs, leastPairs)
+		return nil, fmt.Errorf("-n %d: at least %d pairs are needed for valid figures", o.pairs, leastPairs)
 	}
 	return o, nil
 }
 
-// run is the whole command, short of ending the process.
+// run runs the whole command and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -122,7 +123,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// finish writes the report wherever it was asked for, and judges.
+// finish writes the report to all destinations, and judges.
 func finish(o *options, report *bench.Report, stdout, stderr io.Writer) int {
 	write := report.Text
 	if o.markdown {

@@ -29,7 +29,8 @@ func TestParse(t *testing.T) {
 
 func TestRunRefuses(t *testing.T) {
 	var out, problems strings.Builder
-	if code := run(context.Background(), []string{"-n", "2"}, &out, &problems); code != exitFailed || !strings.Contains(problems.String(), "at least 60") {
+	if code := run(context.Background(), []string{"-n", "2"}, &out, &problems); code != exitFailed ||
+		!strings.Contains(problems.String(), "at least 60") {
 		t.Errorf("code %d, %q", code, problems.String())
 	}
 	if code := run(context.Background(), []string{"-help"}, &out, &problems); code != exitMet {

@@ -22,11 +22,11 @@ import (
 // neighbourBar is row R13 of the threats: how much slower a run may be while another sandbox misbehaves.
 const neighbourBar = 1.5
 
-// A nuisance never ends by itself, and does its worst within one core, 128 MiB, 100 processes and 256 MiB of disk.
+// A nuisance never ends by itself, and uses all of one core, 128 MiB, 100 processes and 256 MiB of disk.
 type nuisance struct {
 	name string
 	args []string
-	// worst proves that it is one, by what can be seen of it while it runs.
+	// worst checks that the nuisance is at work.
 	worst func(monitor.Metrics) error
 }
 
@@ -58,7 +58,7 @@ while True:
 	},
 	{
 		"a flood of refused calls", []string{probeAt, probeWord, "refused"},
-		// It would have ended at the first call that was not refused.
+		// It would have ended at the first call that was allowed.
 		func(m monitor.Metrics) error {
 			return some("CPU time", uint64(m.CPUTime.Duration()/(10*time.Millisecond)))
 		},
@@ -81,9 +81,9 @@ func refused() error {
 	}
 }
 
-// nuisanceAlive is one at work, stopped or not.
+// nuisanceAlive is a running nuisance, stopped or not.
 type nuisanceAlive struct {
-	s    *stage
+	s    *environment
 	id   string
 	quit context.CancelFunc
 	over chan struct{}
@@ -100,11 +100,12 @@ type nuisanceAlive struct {
 	ending sync.Once
 }
 
-func (s *stage) nuisance(ctx context.Context, n nuisance) (*nuisanceAlive, error) {
+func (s *environment) nuisance(ctx context.Context, n nuisance) (*nuisanceAlive, error) {
 	id, err := s.manager.Create(ctx, sandbox.Spec{
 		Volumes: []sandbox.Volume{{Source: s.self, Target: probeAt}},
 		Env:     probeEnv,
-		Limits:  sandbox.Limits{Wall: time.Hour, Grace: time.Millisecond, CPUs: 1, Memory: 128 * sandbox.MiB, Disk: 256 * sandbox.MiB, Processes: 100},
+		Limits: sandbox.Limits{Wall: time.Hour, Grace: time.Millisecond, CPUs: 1, Memory: 128 * sandbox.MiB, Disk: 256 * sandbox.MiB,
+			Processes: 100},
 	})
 	if err != nil {
 		return nil, err
@@ -119,15 +120,15 @@ func (s *stage) nuisance(ctx context.Context, n nuisance) (*nuisanceAlive, error
 	return a, nil
 }
 
-// A nuisance that goes on first spends what it was not allowed to use while it was stopped, on all cores: the kernel
-// hands out CPU time by periods of 100 ms. What it has set off needs less to calm down.
+// A nuisance that continues first spends the CPU time that it could not use while it was stopped, on all cores: the kernel
+// hands out CPU time by periods of 100 ms. The effects of its calls end sooner.
 const (
 	resumed  = 150 * time.Millisecond
 	calmed   = 20 * time.Millisecond
 	inABlock = 5
 )
 
-// await waits until it is at its worst.
+// await waits until the nuisance is at work.
 func (a *nuisanceAlive) await(worst func(monitor.Metrics) error) error {
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(resumed) {
 		m, err := a.s.manager.GetMetrics(a.id)
@@ -145,8 +146,8 @@ func (a *nuisanceAlive) await(worst func(monitor.Metrics) error) error {
 	}
 }
 
-// be makes it quiet or loud.
-func (a *nuisanceAlive) be(quiet bool) error {
+// setQuiet stops or continues the nuisance.
+func (a *nuisanceAlive) setQuiet(quiet bool) error {
 	select {
 	case <-a.over:
 		return errors.Join(errors.New("the nuisance has ended"), a.err)
@@ -170,28 +171,28 @@ func (a *nuisanceAlive) be(quiet bool) error {
 		return err
 	}
 	time.Sleep(resumed)
-	// Only what it uses from here on counts.
+	// Its use counts from here on.
 	if m, metricsErr := a.s.manager.GetMetrics(a.id); metricsErr == nil {
 		a.since.cpu, a.since.wall = m.CPUTime.Duration(), time.Now()
 	}
 	return err
 }
 
-// signalBelow stops every process below this one, or lets all of them go on. Between two measured runs these are the nuisance's.
+// signalBelow stops or continues every descendant of this process. Between two measured runs these are the nuisance's.
 func signalBelow(stop bool) error {
 	signal := unix.SIGCONT
 	if stop {
 		signal = unix.SIGSTOP
 	}
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		active := 0 // processes that may have forked since: their children are looked for again
+		active := 0 // processes that may have forked since: the search is repeated for their children
 		for pid, state := range processesBelow(os.Getpid()) {
 			if state == "Z" || stop == (state == "T") {
 				continue
 			}
 			fd, err := unix.PidfdOpen(pid, 0)
 			if err != nil {
-				continue // gone
+				continue // ended
 			}
 			active++
 			err = unix.PidfdSendSignal(fd, signal, nil, 0)
@@ -214,7 +215,7 @@ func processesBelow(top int) map[int]string {
 	states, children := map[int]string{}, map[int][]int{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range stats {
-		text, _ := os.ReadFile(name) // empty: gone
+		text, _ := os.ReadFile(name) // empty: ended
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 		if err != nil || len(fields) < 2 {
@@ -231,7 +232,7 @@ func processesBelow(top int) map[int]string {
 	return below
 }
 
-// end stops it for good. Twice is fine.
+// end ends the nuisance. It may be called twice.
 func (a *nuisanceAlive) end() (err error) {
 	a.ending.Do(func() {
 		a.quit()
@@ -242,8 +243,8 @@ func (a *nuisanceAlive) end() (err error) {
 	return err
 }
 
-// neighbours is row R13: a fresh sandbox while another one does its worst, against the same while that one is stopped.
-func (s *stage) neighbours(ctx context.Context) ([]bench.Row, error) {
+// neighbours is row R13: a fresh sandbox while another one is a nuisance, against the same while that one is stopped.
+func (s *environment) neighbours(ctx context.Context) ([]bench.Row, error) {
 	if _, err := os.Stat(python3); err != nil {
 		return nil, fmt.Errorf("%w; try: scripts/deps.sh bench", err)
 	}
@@ -258,7 +259,7 @@ func (s *stage) neighbours(ctx context.Context) ([]bench.Row, error) {
 	return rows, nil
 }
 
-func (s *stage) neighbour(ctx context.Context, n nuisance) (row bench.Row, err error) {
+func (s *environment) neighbour(ctx context.Context, n nuisance) (row bench.Row, err error) {
 	a, err := s.nuisance(ctx, n)
 	if err != nil {
 		return row, err
@@ -273,7 +274,7 @@ func (s *stage) neighbour(ctx context.Context, n nuisance) (row bench.Row, err e
 			return err
 		}, nil)
 	}
-	be := func(_ context.Context, loud bool) error { return a.be(!loud) }
+	be := func(_ context.Context, loud bool) error { return a.setQuiet(!loud) }
 	loud, quiet, err := bench.Blocks(ctx, s.neighbourRounds, inABlock, be, run, run)
 	if err != nil {
 		return row, err
@@ -287,6 +288,7 @@ func (s *stage) neighbour(ctx context.Context, n nuisance) (row bench.Row, err e
 		return row, err
 	}
 	row = bench.Compare("fresh sandbox + true + gone beside "+n.name, "quiet", loud, quiet, neighbourBar)
-	row.Note = fmt.Sprintf("both of one supervisor, each limited to 1 core; the other one is stopped and goes on in turns of %d runs, and used %.2f cores while it was not", inABlock, a.used.cpu.Seconds()/a.used.wall.Seconds())
+	row.Note = fmt.Sprintf("both of one supervisor, each limited to 1 core; the other one is stopped and goes on in turns of %d runs, and "+
+		"used %.2f cores while it was not", inABlock, a.used.cpu.Seconds()/a.used.wall.Seconds())
 	return row, nil
 }

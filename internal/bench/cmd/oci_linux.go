@@ -14,8 +14,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/oci"
 )
 
-// oci is what the OCI backend adds to its runtime: the whole command beside a bare `runc run` of a bundle with the same walls.
-func (s *stage) oci(ctx context.Context) (rows []bench.Row, err error) {
+// oci is the cost that the OCI backend adds to its runtime: the whole command beside a bare `runc run` of a bundle with the same isolation.
+func (s *environment) oci(ctx context.Context) (rows []bench.Row, err error) {
 	const python = "/usr/bin/python3"
 	hello := []string{python, "-c", `print("hello")`}
 	runc, err := exec.LookPath("runc")
@@ -36,7 +36,7 @@ func (s *stage) oci(ctx context.Context) (rows []bench.Row, err error) {
 			err = gone
 		}
 	}()
-	if err := os.Chmod(dir, 0o711); err != nil { // the container's root is somebody else
+	if err := os.Chmod(dir, 0o711); err != nil { // the container's root is another user of the host
 		return nil, err
 	}
 	bundle := filepath.Join(dir, "bundle")
@@ -53,6 +53,6 @@ func (s *stage) oci(ctx context.Context) (rows []bench.Row, err error) {
 		return nil, err
 	}
 	row := bench.Compare(strings.Join(hello, " ")+", --backend oci --runtime runc, the whole command", "runc run", ours, ref, 1.2)
-	row.Note = "the same namespaces, ids, mounts, covers and filter; the bare one has no scratch disk, no limits and nobody who watches"
+	row.Note = "the same namespaces, ids, mounts, masks and filter; the bare one has no scratch disk, no limits and no supervisor"
 	return []bench.Row{row}, nil
 }

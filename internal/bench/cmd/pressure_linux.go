@@ -21,9 +21,9 @@ import (
 // clients of the throughput, as those that others have measured with.
 const clients = 8
 
-// pressure are the rows of a server that has much to do: at its peak, near it, far beyond it. The Python is the distribution's, which loads nothing but
-// itself when it starts, as that of others who have measured such rates.
-func (s *stage) pressure(ctx context.Context) (rows []bench.Row, err error) {
+// pressure are the rows of a busy server: at its peak, near it, far beyond it. The Python is the distribution's, which loads no other
+// modules at its start, as in published measurements of such rates.
+func (s *environment) pressure(ctx context.Context) (rows []bench.Row, err error) {
 	env := []string{systemPath()}
 	v, err := s.serveWith(ctx, env)
 	if err != nil {
@@ -47,9 +47,9 @@ func (s *stage) pressure(ctx context.Context) (rows []bench.Row, err error) {
 	return append(append(rows, near, beside), over...), err
 }
 
-// peak is how many requests all cores can serve, beside how often they can run the very program bare.
-func (s *stage) peak(ctx context.Context, v *server, env []string) (row bench.Row, rate float64, err error) {
-	// Nobody may wait for orphans while workers wait for their own children.
+// peak is how many requests all cores can serve, beside how often they can run the same program bare.
+func (s *environment) peak(ctx context.Context, v *server, env []string) (row bench.Row, rate float64, err error) {
+	// No other goroutine may reap orphans while workers wait for their own children.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
 		return row, 0, err
 	}
@@ -60,7 +60,7 @@ func (s *stage) peak(ctx context.Context, v *server, env []string) (row bench.Ro
 	}
 	defer func() { err = errors.Join(err, removal.Tree(context.WithoutCancel(ctx), dir)) }()
 	python := of("python")
-	b := &bare{stage: s, hello: python, dir: dir, env: env}
+	b := &bare{environment: s, hello: python, dir: dir, env: env}
 	if err := errors.Join(b.prepare(ctx), b.write("workspace", 1)); err != nil {
 		return row, 0, err
 	}
@@ -90,15 +90,18 @@ func (s *stage) peak(ctx context.Context, v *server, env []string) (row bench.Ro
 	}
 	rate = sums[0].PerSecond()
 	return bench.Row{
-		Name: fmt.Sprintf("throughput of Python hello, HTTP over the unix socket, %d clients", clients), Unit: "/s", Bar: &bench.Bar{Limit: 220, AtLeast: true},
+		Name: fmt.Sprintf("throughput of Python hello, HTTP over the unix socket, %d clients", clients), Unit: "/s",
+		Bar:       &bench.Bar{Limit: 220, AtLeast: true},
 		Ours:      bench.Stat{P50: rate, N: sums[0].Done, CPU: bench.Milliseconds(after-before) / float64(max(sums[0].Done, 1))},
-		Reference: &bench.Stat{P50: sums[1].PerSecond(), N: sums[1].Done}, Versus: "bare", Ratio: roundRatio(sums[0], sums[1], byRound[0], byRound[1]),
-		Note: fmt.Sprintf("the mean rate over %d rounds of %v, higher is better; every source is new; the clients share the cores with the server; bare: as many at a time of %s", s.rounds, 2*s.each, b),
+		Reference: &bench.Stat{P50: sums[1].PerSecond(), N: sums[1].Done}, Versus: "bare",
+		Ratio: roundRatio(sums[0], sums[1], byRound[0], byRound[1]),
+		Note: fmt.Sprintf("the mean rate over %d rounds of %v, higher is better; every source is new; the clients share the cores with the "+
+			"server; bare: as many at a time of %s", s.rounds, 2*s.each, b),
 	}, rate, nil
 }
 
 // near is the tail of latencies at 70 % of the peak.
-func (s *stage) near(ctx context.Context, v *server, rate float64) (bench.Row, error) {
+func (s *environment) near(ctx context.Context, v *server, rate float64) (bench.Row, error) {
 	python := of("python")
 	n := max(3, int(rate*float64(s.rounds)*s.each.Seconds()*2))
 	took, err := arrive(ctx, n, rate, func(ctx context.Context) error { return v.hello(ctx, &python) })
@@ -116,8 +119,8 @@ func (s *stage) near(ctx context.Context, v *server, rate float64) (bench.Row, e
 	}, nil
 }
 
-// servedNeighbour is another's latency while a fork bomb does its worst, both of one server.
-func (s *stage) servedNeighbour(ctx context.Context, v *server) (row bench.Row, err error) {
+// servedNeighbour is the latency of a request while another one runs a fork bomb, both on one server.
+func (s *environment) servedNeighbour(ctx context.Context, v *server) (row bench.Row, err error) {
 	python := of("python")
 	var bomb string
 	end := func(ctx context.Context) error {
@@ -139,13 +142,14 @@ func (s *stage) servedNeighbour(ctx context.Context, v *server) (row bench.Row, 
 			return err
 		}
 		a, err := v.do(ctx, http.MethodPost, "/v1/runs", map[string]any{
-			"language": "python", "code": fmt.Sprintf("import os\nn = %d\nwhile True:\n try: os.fork()\n except OSError: pass\n", v.number.Add(1)), "memory": "128MiB", "cpus": 1,
+			"language": "python", "code": fmt.Sprintf("import os\nn = %d\nwhile True:\n try: os.fork()\n except OSError: pass\n", v.number.Add(1)),
+			"memory": "128MiB", "cpus": 1,
 		})
 		if err != nil {
 			return err
 		}
 		bomb = a.ID
-		for end := time.Now().Add(serverPatience); ; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(serverTimeout); ; time.Sleep(10 * time.Millisecond) {
 			if a, err = v.get(ctx, "/v1/runs/"+bomb); err != nil || a.State == "running" {
 				time.Sleep(resumed)
 				return err
@@ -172,7 +176,7 @@ func (s *stage) servedNeighbour(ctx context.Context, v *server) (row bench.Row, 
 }
 
 // overload is four times as much as the server can do, for a minute.
-func (s *stage) overload(ctx context.Context, v *server, rate float64) ([]bench.Row, error) {
+func (s *environment) overload(ctx context.Context, v *server, rate float64) ([]bench.Row, error) {
 	python := of("python")
 	calm, err := bench.Series(ctx, 0, max(3, s.warmup), func(ctx context.Context, _ int) (bench.Sample, error) {
 		began := time.Now()
@@ -221,7 +225,7 @@ func (s *stage) overload(ctx context.Context, v *server, rate float64) ([]bench.
 	if err != nil {
 		return nil, err
 	}
-	// Normal again: three in a row that take no more than twice what they took before.
+	// Normal again: three in a row that take at most twice as long as before.
 	again := time.Duration(0)
 	for inARow := 0; inARow < 3 && time.Since(ended) < time.Minute; {
 		began := time.Now()
@@ -236,17 +240,20 @@ func (s *stage) overload(ctx context.Context, v *server, rate float64) ([]bench.
 		time.Sleep(pause)
 	}
 	answered := right.Load() + refused.Load() + wrong.Load()
-	note := fmt.Sprintf("%.0f arrivals a second for %v: %d ran and printed what they should, %d got 429 or 503, %d something else", rate, s.overloadFor, right.Load(), refused.Load(), wrong.Load())
+	note := fmt.Sprintf("%.0f arrivals a second for %v: %d ran and printed what they should, %d got 429 or 503, %d something else", rate,
+		s.overloadFor, right.Load(), refused.Load(), wrong.Load())
 	if text := first.Load(); text != nil {
 		note += ": " + *text
 	}
 	return []bench.Row{
 		{
-			Name: "overload, 4 × capacity: requests that ran right or got 429 or 503", Unit: "%", Bar: &bench.Bar{Limit: 100, AtLeast: true}, Note: note,
+			Name: "overload, 4 × capacity: requests that ran right or got 429 or 503", Unit: "%", Bar: &bench.Bar{Limit: 100, AtLeast: true},
+			Note: note,
 			Ours: bench.Stat{P50: 100 * float64(right.Load()+refused.Load()) / float64(max(answered, 1)), N: int(answered)},
 		},
 		{
-			Name: "overload: the server's own memory at the most", Unit: "MB", Ours: bench.Stat{P50: top, N: 1}, Bar: &bench.Bar{Limit: 512}, Note: fmt.Sprintf("%.1f MB before", ownBefore),
+			Name: "overload: the server's own memory at the most", Unit: "MB", Ours: bench.Stat{P50: top, N: 1}, Bar: &bench.Bar{Limit: 512},
+			Note: fmt.Sprintf("%.1f MB before", ownBefore),
 		},
 		{
 			Name: "overload: normal again after", Unit: "s", Ours: bench.Stat{P50: max(again.Seconds(), 0.001), N: 1}, Bar: &bench.Bar{Limit: 5},
@@ -255,9 +262,9 @@ func (s *stage) overload(ctx context.Context, v *server, rate float64) ([]bench.
 	}, nil
 }
 
-// crowd is what a sandbox of a server costs that lives and does nothing.
-func (s *stage) crowd(ctx context.Context) (rows []bench.Row, err error) {
-	// More is promised than there is: that is what idle ones are about.
+// crowd is the cost of an idle sandbox of a server.
+func (s *environment) crowd(ctx context.Context) (rows []bench.Row, err error) {
+	// The sum of the limits exceeds the machine's memory: idle sandboxes do not use theirs.
 	v, err := s.serve(ctx, "--promise-memory", "64g", "--promise-cpus", "1024")
 	if err != nil {
 		return nil, err
@@ -267,7 +274,7 @@ func (s *stage) crowd(ctx context.Context) (rows []bench.Row, err error) {
 	if err := v.hello(ctx, &python); err != nil {
 		return nil, err
 	}
-	time.Sleep(settleTime)
+	time.Sleep(refillWait)
 	ownBefore, othersBefore, err := v.pss()
 	if err != nil {
 		return nil, err
@@ -293,7 +300,7 @@ func (s *stage) crowd(ctx context.Context) (rows []bench.Row, err error) {
 		ids = append(ids, a.ID)
 	}
 	for _, id := range ids {
-		for end := time.Now().Add(serverPatience); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(serverTimeout); ; time.Sleep(20 * time.Millisecond) {
 			a, err := v.get(ctx, "/v1/runs/"+id)
 			if err != nil {
 				return nil, err
@@ -306,7 +313,7 @@ func (s *stage) crowd(ctx context.Context) (rows []bench.Row, err error) {
 			}
 		}
 	}
-	time.Sleep(settleTime)
+	time.Sleep(refillWait)
 	own, others, err := v.pss()
 	if err != nil {
 		return nil, err
@@ -335,7 +342,8 @@ func (s *stage) crowd(ctx context.Context) (rows []bench.Row, err error) {
 			Note: "fall of MemAvailable; everything else on the machine is in it too",
 		},
 		{
-			Name: "Python hello over HTTP beside them", Unit: "ms", Ours: bench.Summarize(calm), Bar: &bench.Bar{Limit: 500}, Note: "the server is responsive",
+			Name: "Python hello over HTTP beside them", Unit: "ms", Ours: bench.Summarize(calm), Bar: &bench.Bar{Limit: 500},
+			Note: "the server is responsive",
 		},
 	}, nil
 }
@@ -348,7 +356,7 @@ func available() (float64, error) {
 	return megabytes(text, "MemAvailable:")
 }
 
-// footing is what a server holds on to.
+// footing are the resources of a server.
 type footing struct {
 	rss                         float64
 	descriptors, groups, mounts int
@@ -399,8 +407,8 @@ func (v *server) footing() (f footing, err error) {
 	return f, nil
 }
 
-// soak is mixed load for a long while, after which the server holds on to no more than before. Only with -soak.
-func (s *stage) soak(ctx context.Context) (rows []bench.Row, err error) {
+// soak is mixed load for a long time, after which the server's resources have not grown. Only with -soak.
+func (s *environment) soak(ctx context.Context) (rows []bench.Row, err error) {
 	if s.soakFor == 0 {
 		return nil, nil
 	}
@@ -419,7 +427,7 @@ func (s *stage) soak(ctx context.Context) (rows []bench.Row, err error) {
 		done.Add(int64(rate.Done))
 		return err
 	}
-	rest := func() (footing, error) { // what is made ready at rest is there, what was asked for is gone
+	rest := func() (footing, error) { // the pool is filled, and no request runs
 		time.Sleep(min(s.soakFor/10, 30*time.Second))
 		return v.footing()
 	}
@@ -439,12 +447,13 @@ func (s *stage) soak(ctx context.Context) (rows []bench.Row, err error) {
 	}
 	note := fmt.Sprintf("%d runs of mixed load in %v", done.Load(), s.soakFor)
 	row := func(what, unit string, grown, limit float64) bench.Row {
-		return bench.Row{Name: "soak: growth of the server's " + what, Unit: unit, Ours: bench.Stat{P50: grown, N: int(done.Load())}, Bar: &bench.Bar{Limit: limit}, Note: note}
+		return bench.Row{Name: "soak: growth of the server's " + what, Unit: unit, Ours: bench.Stat{P50: grown, N: int(done.Load())},
+			Bar: &bench.Bar{Limit: limit}, Note: note}
 	}
 	return []bench.Row{
-		row("memory", "MB", after.rss-before.rss, 16), // what a garbage collector happens to hold
+		row("memory", "MB", after.rss-before.rss, 16), // garbage that is not collected yet
 		row("descriptors", "", float64(after.descriptors-before.descriptors), 8),
-		row("cgroups", "", float64(after.groups-before.groups), 4), // members that are kept ready come and go
+		row("cgroups", "", float64(after.groups-before.groups), 4), // the number of pooled sandboxes varies
 		row("mounts", "", float64(after.mounts-before.mounts), 0),
 	}, nil
 }

@@ -41,11 +41,11 @@ func probe(args []string, stdout io.Writer) int {
 	return exitMet
 }
 
-// sink keeps the compiler from leaving out work nobody looks at.
+// sink keeps the compiler from removing work without a visible result.
 var sink atomic.Uint64
 
 // burn computes and sorts: arithmetic, branches and memory, no system calls. It takes about as long as
-// calls: in a quarter of that, what still goes on of the start (the init kept ready for the next sandbox is
+// calls: in a quarter of that, the end of the start (starting the next spare init is
 // a millisecond's work) would be the overhead of a program that computes.
 func burn() error {
 	x := uint64(88172645463325252)
@@ -85,11 +85,11 @@ func calls() error {
 // second at its end.
 var probeEnv = map[string]string{"GORACE": "atexit_sleep_ms=0"}
 
-// probeAt is where the probe is inside.
+// probeAt is the path of the probe inside.
 const probeAt = "/opt/bench/probe"
 
 // overhead is row 6: the same work inside and bare, timed by itself.
-func (s *stage) overhead(ctx context.Context) ([]bench.Row, error) {
+func (s *environment) overhead(ctx context.Context) ([]bench.Row, error) {
 	spec := sandbox.Spec{
 		Scratch: sandbox.ScratchMemory,
 		Volumes: []sandbox.Volume{{Source: s.self, Target: probeAt}},
@@ -125,13 +125,14 @@ func (s *stage) overhead(ctx context.Context) ([]bench.Row, error) {
 			return nil, fmt.Errorf("%s: %w", c.work, err)
 		}
 		row := bench.Compare(c.name, "bare", ours, ref, c.bar)
-		row.Note = fmt.Sprintf("timed by the probe itself, start-up not counted; --cpus %v so that the quota is not what is measured; nothing is pinned; %d warm-up pairs", spec.Limits.CPUs, min(3, s.warmup))
+		row.Note = fmt.Sprintf("timed by the probe itself, start-up not counted; --cpus %v so that the quota is not what is measured; nothing "+
+			"is pinned; %d warm-up pairs", spec.Limits.CPUs, min(3, s.warmup))
 		rows = append(rows, row)
 	}
 	return rows, nil
 }
 
-// selfTimed is what a probe has printed.
+// selfTimed parses the output of a probe.
 func selfTimed(out []byte) (bench.Sample, error) {
 	ns, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
 	if err != nil || ns <= 0 {
@@ -140,7 +141,7 @@ func selfTimed(out []byte) (bench.Sample, error) {
 	return bench.Sample{Wall: time.Duration(ns)}, nil
 }
 
-// output runs the program to its successful end and returns what it printed.
+// output runs the program to its successful end and returns its output.
 func (p *program) output() ([]byte, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -148,7 +149,7 @@ func (p *program) output() ([]byte, error) {
 	}
 	defer r.Close()
 	pid, err := p.start(w, "GORACE="+probeEnv["GORACE"])
-	_ = w.Close() // ours; the program has its own
+	_ = w.Close() // this process's end; the program has its own
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.path, err)
 	}

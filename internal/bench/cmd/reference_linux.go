@@ -13,7 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/bench"
 )
 
-// referenceArgs are of the issue, word by word: `bwrap …`.
+// referenceArgs is the reference command: `bwrap …`.
 var referenceArgs = strings.Fields("--ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 " +
 	"--unshare-all --proc /proc --dev /dev --tmpfs /tmp true")
 
@@ -22,16 +22,16 @@ var referenceArgs = strings.Fields("--ro-bind /usr /usr --symlink usr/bin /bin -
 type program struct {
 	path string
 	args []string // with the name
-	env  []string // besides the plain one
+	env  []string // in addition to the minimal one
 	null *os.File
 }
 
-func (s *stage) program(path string, args ...string) *program {
+func (s *environment) program(path string, args ...string) *program {
 	name := path[strings.LastIndexByte(path, '/')+1:]
 	return &program{path: path, args: append([]string{name}, args...), null: s.null}
 }
 
-// String is the command as one would type it.
+// String is the command line.
 func (p *program) String() string { return strings.Join(p.args, " ") }
 
 var plainEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8"}
@@ -70,13 +70,13 @@ func (p *program) await(pid int) error {
 	}
 }
 
-// sample is one run of the program. bwrap returns before its sandbox is gone; what it leaves is
-// waited for outside of its time, so that it neither disturbs what comes next nor is lost to the
-// CPU time.
-func (p *program) sample() (bench.Sample, error) { return timed(p.run, buryOrphans) }
+// sample is one run of the program. bwrap returns before its sandbox has ended; its orphans are
+// waited for outside of its time, so that they do not disturb the next run and their CPU time
+// counts.
+func (p *program) sample() (bench.Sample, error) { return timed(p.run, reapOrphans) }
 
-// buryOrphans waits for what bwrap left to this process. Other children are the library's.
-func buryOrphans() error {
+// reapOrphans waits for the processes that bwrap left to this process. Other children are the library's.
+func reapOrphans() error {
 	pids, err := children()
 	if err != nil {
 		return err

@@ -16,23 +16,24 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/oci"
 )
 
-// pandas is the reason why a second flavour of Python is kept ready.
+// pandas is the reason for the second preload set of Python.
 var pandas = hello{language: "python", file: "main.py", text: "import pandas as pd\nprint(pd.DataFrame({'n': [0, %d]}).n.sum())\n"}
 
-// request is a row of the server: a program, how often it arrives, and what it may take.
+// request is a row of the server: a program, its rate of arrivals, and its bars.
 type request struct {
 	name    string
 	program hello
 	rate    float64 // arrivals a second; 0: one after the other, in pairs with the reference
 	ratio   float64
 	excess  float64
-	instead []string // a command in place of what runs inside
+	instead []string // a command that replaces the one of the plan
 	system  bool     // with the distribution's own programs, whatever else is on PATH: its Python has pandas
 }
 
 var requests = []request{
 	{name: "Python hello", program: of("python"), rate: 20, ratio: 0.45},
-	{name: "Python hello, the distribution's", program: of("python"), rate: 20, ratio: 0.45, system: true}, // nothing but itself is loaded when it starts
+	// Without other modules that are loaded at the start.
+	{name: "Python hello, the distribution's", program: of("python"), rate: 20, ratio: 0.45, system: true},
 	{name: "Python import pandas + small frame", program: pandas, rate: 5, ratio: 0.08, system: true},
 	{name: "Node hello", program: of("javascript"), rate: 5, ratio: 0.35},
 	{name: "TypeScript hello", program: of("typescript"), rate: 5, ratio: 0.40},
@@ -51,17 +52,17 @@ func of(language string) hello {
 	panic("no hello in " + language)
 }
 
-// Arrivals, and how they take turns with the reference.
+// Arrivals, and how they alternate with the reference.
 const (
-	poolTimes    = 20 // arrivals are so many times what the pool holds, or more
+	poolTimes    = 20 // arrivals are at least this many times the size of the pool
 	mostInABlock = 20
-	settleTime   = time.Second // in which what was used up is made again, and counted
-	// refillTime follows a request of a pair, so that neither side shares the cores with what is made again.
+	refillWait   = time.Second // in which refills end, and are counted
+	// refillTime follows a request of a pair, so that neither side shares the cores with refills.
 	refillTime = 200 * time.Millisecond
 )
 
-// served are the rows of the HTTP API: a request over the unix socket, until its whole answer is read, against the very programs and flags that run inside.
-func (s *stage) served(ctx context.Context) (rows []bench.Row, err error) {
+// served are the rows of the HTTP API: a request over the unix socket, until its whole answer is read, against the same programs and flags.
+func (s *environment) served(ctx context.Context) (rows []bench.Row, err error) {
 	if out, err := exec.CommandContext(ctx, python3, "-c", "import pandas").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s has no pandas: %w: %s; try: scripts/deps.sh bench", python3, err, out)
 	}
@@ -79,7 +80,7 @@ func (s *stage) served(ctx context.Context) (rows []bench.Row, err error) {
 // systemPath finds the distribution's programs first.
 func systemPath() string { return "PATH=/usr/bin:/bin:" + os.Getenv("PATH") }
 
-func (s *stage) servedBy(ctx context.Context, system bool) (rows []bench.Row, err error) {
+func (s *environment) servedBy(ctx context.Context, system bool) (rows []bench.Row, err error) {
 	var env []string
 	if system {
 		env = append(env, systemPath())
@@ -102,13 +103,13 @@ func (s *stage) servedBy(ctx context.Context, system bool) (rows []bench.Row, er
 	return rows, nil
 }
 
-func (s *stage) request(ctx context.Context, v *server, r *request, env []string) (row bench.Row, err error) {
+func (s *environment) request(ctx context.Context, v *server, r *request, env []string) (row bench.Row, err error) {
 	dir, err := os.MkdirTemp("", "sandbox-run-bench-")
 	if err != nil {
 		return row, err
 	}
 	defer func() { err = errors.Join(err, removal.Tree(context.WithoutCancel(ctx), dir)) }()
-	b := &bare{stage: s, hello: r.program, dir: dir, env: env}
+	b := &bare{environment: s, hello: r.program, dir: dir, env: env}
 	if err := b.prepare(ctx); err != nil {
 		return row, err
 	}
@@ -117,7 +118,7 @@ func (s *stage) request(ctx context.Context, v *server, r *request, env []string
 			return row, err
 		}
 	}
-	if err := v.hello(ctx, &r.program); err != nil { // what is made once per machine, and the first of its pool
+	if err := v.hello(ctx, &r.program); err != nil { // fills the prepared files and the pool
 		return row, err
 	}
 	before, err := v.cpu()
@@ -138,12 +139,13 @@ func (s *stage) request(ctx context.Context, v *server, r *request, env []string
 	} else {
 		var held float64
 		ours, ref, held, err = s.arriving(ctx, v, r, b)
-		note = fmt.Sprintf("the pool was to keep %.0f members ready at the most, of all that was asked for so far; blocks of arrivals and of the reference by turns; %s", held, note)
+		note = fmt.Sprintf("the pool keeps at most %.0f sandboxes ready, of all that was asked for so far; blocks of arrivals and of the "+
+			"reference by turns; %s", held, note)
 	}
 	if err != nil {
 		return row, err
 	}
-	time.Sleep(settleTime)
+	time.Sleep(refillWait)
 	after, err := v.cpu()
 	if err != nil {
 		return row, err
@@ -162,10 +164,10 @@ func (s *stage) request(ctx context.Context, v *server, r *request, env []string
 	return row, nil
 }
 
-// replace puts a command in the place of what runs inside, as one would type it: `go run main.go`.
+// replace replaces the commands of the plan by another command, such as `go run main.go`.
 func (b *bare) replace(ctx context.Context, args []string) error {
 	path, err := exec.LookPath(args[0])
-	for _, st := range b.steps { // the toolchain's own, where it is not on PATH
+	for _, st := range b.steps { // the toolchain's own program, if it is not on PATH
 		if candidate := filepath.Join(filepath.Dir(st.path), args[0]); err != nil {
 			if _, missing := os.Stat(candidate); missing == nil {
 				path, err = candidate, nil
@@ -176,12 +178,12 @@ func (b *bare) replace(ctx context.Context, args []string) error {
 		return err
 	}
 	b.steps, b.first = []step{{path: path, args: args, env: os.Environ(), dir: filepath.Join(b.dir, "workspace")}}, 0
-	_, err = b.sample(ctx, 0) // its own caches are warm, too
+	_, err = b.sample(ctx, 0) // fills its own caches
 	return err
 }
 
-// arriving measures arrivals at a fixed rate, whatever becomes of those before: latency counts from the moment a request was due.
-func (s *stage) arriving(ctx context.Context, v *server, r *request, b *bare) (ours, ref []bench.Sample, held float64, err error) {
+// arriving measures arrivals at a fixed rate, whether earlier requests have ended or not: latency counts from the due time of a request.
+func (s *environment) arriving(ctx context.Context, v *server, r *request, b *bare) (ours, ref []bench.Sample, held float64, err error) {
 	total, block := max(s.pairs, 1), mostInABlock
 	if s.smoke {
 		block = total
@@ -194,7 +196,7 @@ func (s *stage) arriving(ctx context.Context, v *server, r *request, b *bare) (o
 		for _, d := range took {
 			ours = append(ours, bench.Sample{Wall: d})
 		}
-		// Those that wait just now are no measure: the last request has taken one, and the next is made when it has had its moment.
+		// The number that waits now is no measure: the last request has taken one, and its refill is delayed.
 		members, err := v.metric(ctx, "sandbox_run_pool_wanted_members")
 		if err != nil {
 			return nil, nil, 0, err
@@ -214,7 +216,7 @@ func (s *stage) arriving(ctx context.Context, v *server, r *request, b *bare) (o
 	return ours, ref, held, nil
 }
 
-// arrive has n requests arrive at a rate and returns how long each took from when it was due, in their order. One that fails fails all.
+// arrive sends n requests at a rate and returns how long each took from its due time, in their order. It fails if one fails.
 func arrive(ctx context.Context, n int, rate float64, ask func(context.Context) error) ([]time.Duration, error) {
 	took, errs := make([]time.Duration, n), make([]error, n)
 	var all sync.WaitGroup
@@ -234,8 +236,8 @@ func arrive(ctx context.Context, n int, rate float64, ask func(context.Context) 
 	return took, errors.Join(append(errs, ctx.Err())...)
 }
 
-// peers is for information: the same program in other people's sandboxes. Docker's are in rows of their own.
-func (s *stage) peers(ctx context.Context) (rows []bench.Row, err error) {
+// peers is for information: the same program in other sandboxes. Docker's are in rows of their own.
+func (s *environment) peers(ctx context.Context) (rows []bench.Row, err error) {
 	if _, err := os.Stat(python3); err != nil {
 		return nil, fmt.Errorf("%w; try: scripts/deps.sh bench", err)
 	}
@@ -271,5 +273,6 @@ func (s *stage) peers(ctx context.Context) (rows []bench.Row, err error) {
 	if err := oci.Export(bundle, code); err != nil {
 		return nil, err
 	}
-	return rows, compare("a peer: Python hello in runc", "the bundle of our own OCI backend", s.program(runc, "--root", filepath.Join(dir, "state"), "run", "--bundle", bundle, "sandbox-run-bench"))
+	return rows, compare("a peer: Python hello in runc", "the bundle of our own OCI backend",
+		s.program(runc, "--root", filepath.Join(dir, "state"), "run", "--bundle", bundle, "sandbox-run-bench"))
 }

@@ -26,20 +26,20 @@ type server struct {
 	cmd    *exec.Cmd
 	dir    string
 	client *http.Client
-	number *atomic.Int64 // of the next source: no two are the same in all of the benchmark
+	number *atomic.Int64 // of the next source: no two are equal in all of the benchmark
 	exited chan struct{}
 }
 
-// serverPatience bounds how long a server may take to be there, and to be gone.
-const serverPatience = 60 * time.Second
+// serverTimeout bounds the start and the end of a server.
+const serverTimeout = 60 * time.Second
 
 // serve starts a server, and waits until it answers.
-func (s *stage) serve(ctx context.Context, flags ...string) (*server, error) {
+func (s *environment) serve(ctx context.Context, flags ...string) (*server, error) {
 	return s.serveWith(ctx, nil, flags...)
 }
 
-// serveWith is serve with variables on top of our own.
-func (s *stage) serveWith(ctx context.Context, env []string, flags ...string) (_ *server, err error) {
+// serveWith is serve with variables in addition to this process's own.
+func (s *environment) serveWith(ctx context.Context, env []string, flags ...string) (_ *server, err error) {
 	full := filepath.Join(filepath.Dir(s.cli), "sandbox-rund")
 	if _, err := os.Stat(full); err != nil {
 		return nil, fmt.Errorf("%w; try: make build", err)
@@ -50,7 +50,8 @@ func (s *stage) serveWith(ctx context.Context, env []string, flags ...string) (_
 	}
 	socket := filepath.Join(v.dir, "s")
 	v.cmd = exec.Command(full, append([]string{
-		"serve", "--listen", "unix://" + socket, "--dir", filepath.Join(v.dir, "state"), "--audit-log", filepath.Join(v.dir, "audit.jsonl"), "--log-level", "warn",
+		"serve", "--listen", "unix://" + socket, "--dir", filepath.Join(v.dir, "state"), "--audit-log", filepath.Join(v.dir, "audit.jsonl"),
+		"--log-level", "warn",
 	}, flags...)...)
 	v.cmd.Env = append(os.Environ(), env...)
 	v.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -64,7 +65,7 @@ func (s *stage) serveWith(ctx context.Context, env []string, flags ...string) (_
 		return nil, errors.Join(err, discard(v.dir))
 	}
 	go func() {
-		_ = v.cmd.Wait() // how it ended is in its log
+		_ = v.cmd.Wait() // its log has the reason
 		close(v.exited)
 	}()
 	transport := &http.Transport{
@@ -73,8 +74,8 @@ func (s *stage) serveWith(ctx context.Context, env []string, flags ...string) (_
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}
-	v.client = &http.Client{Transport: transport, Timeout: 2 * serverPatience}
-	for end := time.Now().Add(serverPatience); ; time.Sleep(20 * time.Millisecond) {
+	v.client = &http.Client{Transport: transport, Timeout: 2 * serverTimeout}
+	for end := time.Now().Add(serverTimeout); ; time.Sleep(20 * time.Millisecond) {
 		_, err := v.get(ctx, "/v1/health")
 		if err == nil {
 			return v, nil
@@ -97,18 +98,18 @@ func (v *server) said() []byte {
 	return text[max(0, len(text)-2000):]
 }
 
-// close ends the server in order, and removes what it had.
+// close ends the server with SIGTERM, and removes its directory.
 func (v *server) close() (err error) {
 	v.client.CloseIdleConnections()
 	for i, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGTERM, syscall.SIGKILL} {
-		_ = v.cmd.Process.Signal(signal) // it may be gone
+		_ = v.cmd.Process.Signal(signal) // it may have ended
 		select {
 		case <-v.exited:
 			if i == 2 {
 				err = errors.New("the server had to be killed")
 			}
 			return errors.Join(err, discard(v.dir))
-		case <-time.After(serverPatience / 2):
+		case <-time.After(serverTimeout / 2):
 		}
 	}
 	return fmt.Errorf("the server does not end; see %s", v.dir)
@@ -116,7 +117,7 @@ func (v *server) close() (err error) {
 
 // discard removes a directory of a daemon that has ended.
 func discard(dir string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), serverPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 	defer cancel()
 	return removal.Tree(ctx, dir)
 }
@@ -174,12 +175,12 @@ func (v *server) get(ctx context.Context, path string) (*answer, error) {
 	return v.do(ctx, http.MethodGet, path, nil)
 }
 
-// hello runs a program with a number that no other has, and looks whether it printed that.
+// hello runs a program with a new number, and checks that it printed that.
 func (v *server) hello(ctx context.Context, h *hello) error {
 	n := int(v.number.Add(1))
 	body := map[string]any{"language": h.language, "code": fmt.Sprintf(h.text, n), "name": h.file}
 	if h.compiled {
-		body["cpus"] = 2 // as the reference has
+		body["cpus"] = 2 // as for the reference
 	}
 	a, err := v.do(ctx, http.MethodPost, "/v1/run", body)
 	if err != nil {
@@ -189,7 +190,7 @@ func (v *server) hello(ctx context.Context, h *hello) error {
 		return fmt.Errorf("%s of %d: %s, %q, %q", h.language, n, a.Verdict, a.Stdout, a.Stderr)
 	}
 	for _, p := range a.Phases {
-		if p.Cached { // a figure of what was not done
+		if p.Cached { // nothing was measured
 			return fmt.Errorf("%s of %d: its phase %s was cached: the source is not new", h.language, n, p.Name)
 		}
 	}
@@ -224,7 +225,7 @@ func (v *server) metric(ctx context.Context, name string) (sum float64, err erro
 	return sum, nil
 }
 
-// tree are the server and all its descendants.
+// tree lists the server and all its descendants.
 func (v *server) tree() ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -248,7 +249,7 @@ func (v *server) tree() ([]int, error) {
 	return pids, nil
 }
 
-// statOf is what follows the name in /proc/PID/stat: state, parent, …; nil of one that is gone.
+// statOf are the fields after the name in /proc/PID/stat: state, parent, …; nil if the process has ended.
 func statOf(pid int) []string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -257,10 +258,10 @@ func statOf(pid int) []string {
 	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 }
 
-// clockTick is the unit of /proc/PID/stat: 100 a second on every Linux there is.
+// clockTick is the unit of /proc/PID/stat: 100 per second on every Linux.
 const clockTick = 10 * time.Millisecond
 
-// cpu is what the server and all its descendants have used: those that live, and those they have buried.
+// cpu is the CPU time of the server and all its descendants: running ones, and those they have reaped.
 func (v *server) cpu() (time.Duration, error) {
 	pids, err := v.tree()
 	if err != nil {
@@ -270,7 +271,7 @@ func (v *server) cpu() (time.Duration, error) {
 	for _, pid := range pids {
 		f := statOf(pid)
 		if len(f) < 15 {
-			continue // gone meanwhile, and with its parent's now
+			continue // ended meanwhile, and counted by its parent now
 		}
 		for _, field := range f[11:15] { // utime, stime, cutime, cstime
 			n, _ := strconv.ParseInt(field, 10, 64)
@@ -289,7 +290,7 @@ func (v *server) pss() (own, others float64, err error) {
 	for i, pid := range pids {
 		m, err := pssOf(strconv.Itoa(pid))
 		switch {
-		case err != nil: // gone meanwhile
+		case err != nil: // ended meanwhile
 		case i == 0:
 			own = m
 		default:

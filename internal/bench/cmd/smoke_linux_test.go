@@ -75,16 +75,17 @@ func TestSmoke(t *testing.T) {
 		}
 	}
 	if barred != want {
-		t.Errorf("%d rows have a bar, want %d (of all 48: 9 of the sandbox alone, 5 of its neighbours, 10 of languages, 2 of images, one of unpacking, 2 of Docker, one of an OCI runtime, "+
+		t.Errorf("%d rows have a bar, want %d (of all 48: 9 of the sandbox alone, 5 of its neighbours, 10 of languages, 2 of images, one of "+
+			"unpacking, 2 of Docker, one of an OCI runtime, "+
 			"one of the log, 9 of requests to a server, 6 of one under pressure, 2 of idle ones)", barred, want)
 	}
 	if left, _ := filepath.Glob("/var/cache/sandbox-run-bench-*"); len(left) > 0 {
-		// Another one may be running; ours is told by nothing else.
+		// Another benchmark may be running; its directory can not be distinguished.
 		t.Logf("left or in use: %v", left)
 	}
 }
 
-// TestSoakSmoke soaks for a moment: what has not grown is nought, and measured all the same.
+// TestSoakSmoke soaks for a moment: growth is zero, and measured.
 func TestSoakSmoke(t *testing.T) {
 	testenv.NeedRoot(t)
 	testenv.NeedAll(t, "TestSmoke")
@@ -135,7 +136,8 @@ func TestProbe(t *testing.T) {
 }
 
 func TestSumInits(t *testing.T) {
-	trace := "init internal/bytealg @0.008 ms, 0.12 ms clock, 0 bytes, 0 allocs\nnoise\ninit runtime @0.1 ms, 0.25 ms clock, 0 bytes, 0 allocs\n"
+	trace := "init internal/bytealg @0.008 ms, 0.12 ms clock, 0 bytes, 0 allocs\nnoise\ninit runtime @0.1 ms, 0.25 ms clock, 0 bytes, 0 " +
+		"allocs\n"
 	if ms, n := sumInits(trace); math.Abs(ms-0.37) > 1e-9 || n != 2 {
 		t.Errorf("got %v ms of %d packages", ms, n)
 	}
@@ -181,7 +183,7 @@ func TestProgramFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	s := &stage{null: null}
+	s := &environment{null: null}
 	if err := s.program("/usr/bin/false").run(); err == nil {
 		t.Error("false succeeds")
 	}

@@ -23,8 +23,8 @@ import (
 // unpackPairs is how often an image is unpacked: each takes a second.
 const unpackPairs = 30
 
-// unpack is an image of 200 MB of the host's own files against tar of the same bytes, compressed as registries have them.
-func (s *stage) unpack(ctx context.Context) (rows []bench.Row, err error) {
+// unpack compares an image of 200 MB of the host's files with tar of the same bytes, compressed as in registries.
+func (s *environment) unpack(ctx context.Context) (rows []bench.Row, err error) {
 	size, pairs := int64(200<<20), min(s.pairs, unpackPairs)
 	if s.smoke {
 		size = 8 << 20
@@ -33,7 +33,7 @@ func (s *stage) unpack(ctx context.Context) (rows []bench.Row, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	// More than the end of the benchmark has patience for.
+	// More than the timeout at the end of the benchmark.
 	defer func() { err = errors.Join(err, removal.Tree(context.WithoutCancel(ctx), dir)) }()
 	plain := filepath.Join(dir, "image.tar")
 	files, err := packHost(plain, size)
@@ -45,11 +45,12 @@ func (s *stage) unpack(ctx context.Context) (rows []bench.Row, err error) {
 		return nil, fmt.Errorf("gzip: %w: %s", err, out)
 	}
 	row, err := s.unpackArchive(ctx, dir, packed, pairs)
-	row.Note = fmt.Sprintf("%d MiB in %d files of this machine's /usr, from a stored layer to a root that is ready; digests of what is unpacked checked as well; neither side waits for the disk", size>>20, files)
+	row.Note = fmt.Sprintf("%d MiB in %d files of this machine's /usr, from a stored layer to a root that is ready; digests of what is "+
+		"unpacked checked as well; neither side waits for the disk", size>>20, files)
 	return []bench.Row{row}, err
 }
 
-func (s *stage) unpackArchive(ctx context.Context, dir, archive string, pairs int) (bench.Row, error) {
+func (s *environment) unpackArchive(ctx context.Context, dir, archive string, pairs int) (bench.Row, error) {
 	store, err := image.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		return bench.Row{}, err
@@ -99,7 +100,7 @@ func (s *stage) unpackArchive(ctx context.Context, dir, archive string, pairs in
 
 var errEnough = errors.New("enough")
 
-// packHost makes an archive of files of /usr until it has so many bytes.
+// packHost makes an archive of files of /usr until it has the given size.
 func packHost(path string, size int64) (files int, err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -108,7 +109,7 @@ func packHost(path string, size int64) (files int, err error) {
 	buffered := bufio.NewWriterSize(f, 1<<20)
 	w := tar.NewWriter(buffered)
 	for _, top := range []string{"/usr/share", "/usr/lib"} {
-		left := size / 2 // of each: many small files, and some large ones
+		left := size / 2 // for each kind: many small files, and some large ones
 		err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return err

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// One run's share of this package. The mean is what the benchmark reports by itself; the medians beside it are what one
-// run waits for on a machine with neighbours.
+// The part of one run that this package takes. The benchmark itself reports the mean; the medians beside it show the time of
+// one run on a busy machine.
 func BenchmarkMakeLimitJoinStatRemove(b *testing.B) {
 	tree := realTree(b)
 	sup := realGroup(b, tree, Limits{})
@@ -71,7 +71,7 @@ func benchmarkRun(b *testing.B, tree *Tree, sup *Group, limits Limits, idle time
 	}
 }
 
-// What the join itself costs the joining process, one write per hierarchy: moved to and fro between two groups.
+// The cost of a join for the joining process, one write per hierarchy: it alternates between two groups.
 func BenchmarkMove(b *testing.B) {
 	tree := realTree(b)
 	groups := []*Group{realGroup(b, tree, Limits{}), realGroup(b, tree, Limits{})}

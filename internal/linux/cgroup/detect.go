@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// role is one thing we want from a hierarchy; a hierarchy can serve several (v1 mounts "cpu,cpuacct" together).
+// role is one use of a hierarchy; a hierarchy can serve several (v1 mounts "cpu,cpuacct" together).
 type role uint8
 
 const (
@@ -32,18 +32,18 @@ var controllerRoles = []struct {
 	{"io", roleIO, true},
 }
 
-// hierarchy is one mounted cgroup tree and the place in it that is ours.
+// hierarchy is one mounted cgroup tree and the directory in it that this package uses.
 type hierarchy struct {
-	label  string // for messages: "memory", "cpu,cpuacct", "v2"
-	v2     bool
-	roles  role   // what we use it for
-	place  string // the directory `sandbox-run` is made in; nothing else in it is ever made or removed
-	at     int    // place, held open (O_PATH); -1 once closed
-	mount  string // mount point: the highest directory of this hierarchy we can see
-	own    string // the directory of the cgroup that holds this process
-	memsw  bool   // v1 memory: memory.memsw.limit_in_bytes exists
-	settle bool   // v2: place is our own group, which we have to leave for a leaf before its children can have controllers
-	enable string // v2: what is written to cgroup.subtree_control on the way down, "+cpu +memory +pids"; "" for none
+	label     string // for messages: "memory", "cpu,cpuacct", "v2"
+	v2        bool
+	roles     role   // what this package uses it for
+	place     string // the directory `sandbox-run` is made in; nothing else in it is ever made or removed
+	at        int    // place, held open (O_PATH); -1 once closed
+	mount     string // mount point: the highest visible directory of this hierarchy
+	own       string // the directory of the cgroup that holds this process
+	memsw     bool   // v1 memory: memory.memsw.limit_in_bytes exists
+	moveFirst bool   // v2: place is this process's own group: it moves to a leaf before the children can have controllers
+	enable    string // v2: what is written to cgroup.subtree_control on the way down, "+cpu +memory +pids"; "" for none
 }
 
 // cgroupMount is a line of mountinfo that is a cgroup file system.
@@ -55,8 +55,8 @@ type cgroupMount struct {
 	readOnly bool
 }
 
-// parseMountinfo keeps the cgroup lines of /proc/self/mountinfo. Lines it can not read are skipped: the file lists
-// every mount of the machine, and a stranger's odd one must not take our limits away.
+// parseMountinfo keeps the cgroup lines of /proc/self/mountinfo. It skips lines that it can not read: the file lists
+// every mount of the machine, and an odd line of another mount must not disable limits.
 func parseMountinfo(text string) []cgroupMount {
 	var mounts []cgroupMount
 	for line := range strings.Lines(text) {
@@ -153,32 +153,33 @@ func (m cgroupMount) within(path string) (string, bool) {
 	return strings.TrimSuffix(m.point, "/") + strings.TrimSuffix(rest, "/"), true
 }
 
-// layout is what detection found, before it is checked what is permitted.
+// layout is the result of detection, before permissions are checked.
 type layout struct {
 	hierarchies []hierarchy
 	version     string
 	missing     []Gap
 }
 
-// detect turns the two files of /proc into the hierarchies we use. It reads the file system only through look, so that
-// tests can describe any machine.
-func detect(mountinfo, selfCgroup string, look looker) layout {
-	return detectFor(mountinfo, selfCgroup, false, look)
+// detect turns the two files of /proc into the hierarchies that this package uses. It reads the file system only through
+// host, so that tests can describe any machine.
+func detect(mountinfo, selfCgroup string, host hostFiles) layout {
+	return detectFor(mountinfo, selfCgroup, false, host)
 }
 
-// detectFor is detect for a caller that would settle.
-func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout {
+// detectFor is detect for a caller that may move to a leaf (moving).
+func detectFor(mountinfo, selfCgroup string, moving bool, host hostFiles) layout {
 	own := parseOwnCgroup(selfCgroup)
 	var l layout
 	var served role
 	var v2 *hierarchy
 	anyV1 := false
 
-	// visible finds our own group in one mount, or says in words what is wrong with it.
+	// visible finds this process's own group in one mount, or says why it can not.
 	visible := func(m cgroupMount, label string, path string, known bool) (string, trouble) {
 		switch dir, visible := m.within(path); {
 		case !known:
-			return "", trouble{reason: fmt.Sprintf("%s is mounted at %s, but /proc/self/cgroup does not say which group this process is in", label, m.point)}
+			return "", trouble{reason: fmt.Sprintf("%s is mounted at %s, but /proc/self/cgroup does not say which group this process is in",
+				label, m.point)}
 		case !visible:
 			return "", trouble{fmt.Sprintf("this process's own group %q is not visible below %s", path, m.point), remedyContainer}
 		case m.readOnly:
@@ -213,7 +214,7 @@ func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout 
 			}
 		}
 		if roles == 0 {
-			continue // name=systemd, freezer, devices, …: nothing we use
+			continue // name=systemd, freezer, devices, …: unused here
 		}
 		anyV1 = true
 		label := strings.Join(names, ",")
@@ -222,9 +223,9 @@ func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout 
 		}
 		dir, why := visible(m, "controller "+label, path, known)
 		if why.reason == "" {
-			// Each controller has a tree of its own, in which anything may have been given to us or not.
-			if err := look.writable(dir); err != nil {
-				why = trouble{fmt.Sprintf("cannot create groups in %s: %v", dir, err), remedyV1(look)}
+			// Each controller has a tree of its own, with its own permissions.
+			if err := host.writable(dir); err != nil {
+				why = trouble{fmt.Sprintf("cannot create groups in %s: %v", dir, err), remedyV1(host)}
 			}
 		}
 		if why.reason != "" {
@@ -238,7 +239,7 @@ func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout 
 		served |= roles
 		l.hierarchies = append(l.hierarchies, hierarchy{
 			label: label, roles: roles, mount: m.point, own: dir, place: dir, at: -1,
-			memsw: roles&roleMemory != 0 && look.exists(dir+"/memory.memsw.limit_in_bytes"),
+			memsw: roles&roleMemory != 0 && host.exists(dir+"/memory.memsw.limit_in_bytes"),
 		})
 	}
 
@@ -255,19 +256,19 @@ func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout 
 
 	if v2 != nil {
 		// A v2 tree is joined with one write to cgroup.procs, and that waits for an RCU grace period: up to 11 ms (see
-		// JoinFiles). So where v1 has the limits and the CPU time, a run keeps out of it. Bytes read and written are not
-		// worth the wait.
+		// JoinFiles). So where v1 has the limits and the CPU time, a run stays out of the v2 tree. Counters of bytes read and
+		// written do not justify the wait.
 		var p placing
 		apart := false
 		if served&roleCPUAcct != 0 {
-			p = placeV2(v2.mount, v2.own, served|roleIO, false, look)
+			p = placeV2(v2.mount, v2.own, served|roleIO, false, host)
 			apart = p.dir != "" && p.roles == 0
 		}
 		if apart {
 			p.dir = ""
 			reasons[roleCore] = trouble{reason: "a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one"}
 		} else {
-			p = placeV2(v2.mount, v2.own, served, settling && !anyV1, look)
+			p = placeV2(v2.mount, v2.own, served, moving && !anyV1, host)
 		}
 		for r, t := range p.why {
 			if reasons[r].reason == "" {
@@ -277,13 +278,12 @@ func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout 
 		if p.dir != "" {
 			v2.place = p.dir
 			v2.roles |= p.roles
-			v2.settle = p.settle
+			v2.moveFirst = p.moveFirst
 			served |= p.roles | roleCore
 			v2.enable = enableWords(p.roles)
-			if look.exists(v2.own + "/cpu.stat") {
+			if host.exists(v2.own + "/cpu.stat") {
 				// The base cpu.stat counts CPU time in every v2 group, controller or not. So when the tree is joined anyway,
-				// a v1 cpuacct mount of its own is one directory to make, join and drop per run for a number that is
-				// already there: leave it out.
+				// a v1 cpuacct mount is left out: one directory less to make, join and drop per run.
 				v2.roles |= roleCPUAcct
 				kept := l.hierarchies[:0]
 				for _, h := range l.hierarchies {
@@ -304,7 +304,7 @@ func detectFor(mountinfo, selfCgroup string, settling bool, look looker) layout 
 		if served&want.role == 0 {
 			t := reasons[want.role]
 			if t.reason == "" && l.version == "v2" {
-				t = reasons[roleCore] // the one tree that would have it is out of reach
+				t = reasons[roleCore] // the tree that has it can not be used
 			}
 			if t.reason == "" {
 				t.reason = "controller " + want.name + " is not mounted"

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine describes a machine to detect: files by path, directories and files that may not be written, and who looks.
+// machine describes a machine to detect: files by path, directories and files that may not be written, and the user.
 type machine struct {
 	files  map[string]string
 	locked []string
@@ -93,12 +93,15 @@ func TestDetect(t *testing.T) {
 		{
 			"hybrid", hybridMounts + unified, hybridSelf,
 			machine{files: map[string]string{root + "/unified/cgroup.controllers": "\n", root + "/unified/a:b/cpu.stat": ""}},
-			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\n- kill: a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one",
+			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root +
+				"/pids\n- kill: a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one",
 		},
 		{
 			"hybrid, io in v2: no reason to join", hybridMounts + unified, hybridSelf,
-			machine{files: map[string]string{root + "/unified/cgroup.controllers": "io\n", root + "/unified/a:b/cgroup.controllers": "io", root + "/unified/a:b/cpu.stat": ""}},
-			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root + "/pids\n- kill: a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one",
+			machine{files: map[string]string{root + "/unified/cgroup.controllers": "io\n", root + "/unified/a:b/cgroup.controllers": "io",
+				root + "/unified/a:b/cpu.stat": ""}},
+			"hybrid\ncpu " + root + "/cpu\ncpuacct " + root + "/cpuacct\nmemory " + root + "/memory/process_api/1e97\npids " + root +
+				"/pids\n- kill: a run takes no part in the v2 tree of a hybrid machine: processes are killed one by one",
 		},
 		{
 			"hybrid, CPU time only in v2", strings.ReplaceAll(hybridMounts, "rw,cpuacct", "rw,net_cls") + unified, hybridSelf,
@@ -107,32 +110,39 @@ func TestDetect(t *testing.T) {
 		},
 		{
 			"hybrid, pids only in v2", strings.ReplaceAll(hybridMounts, "rw,pids", "rw,net_cls") + unified, hybridSelf,
-			machine{files: map[string]string{root + "/unified/cgroup.controllers": "pids\n", root + "/unified/a:b/cgroup.controllers": "pids", root + "/unified/a:b/cgroup.events": "", root + "/unified/a:b/cgroup.procs": "7\n", root + "/unified/a:b/cpu.stat": ""}},
+			machine{files: map[string]string{root + "/unified/cgroup.controllers": "pids\n", root + "/unified/a:b/cgroup.controllers": "pids",
+				root + "/unified/a:b/cgroup.events": "", root + "/unified/a:b/cgroup.procs": "7\n", root + "/unified/a:b/cpu.stat": ""}},
 			"hybrid\ncpu " + root + "/cpu\nmemory " + root + "/memory/process_api/1e97\nv2 " + root + "/unified +pids",
 		},
 		{
-			"v1 in a container that sees its own part", "1 2 0:1 /docker/ab /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n3 2 0:2 /docker/ab /m\\040em rw - cgroup cgroup rw,memory\n",
+			"v1 in a container that sees its own part", "1 2 0:1 /docker/ab /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n3 2 " +
+				"0:2 /docker/ab /m\\040em rw - cgroup cgroup rw,memory\n",
 			"2:cpu,cpuacct:/docker/ab/x\n3:memory:/docker/ab\n", machine{},
-			"v1\ncpu,cpuacct /sys/fs/cgroup/cpu,cpuacct/x\nmemory /m em\n- pids: controller pids is not mounted\n- kill: no v2 tree is mounted: processes are killed one by one",
+			"v1\ncpu,cpuacct /sys/fs/cgroup/cpu,cpuacct/x\nmemory /m em\n- pids: controller pids is not mounted\n- kill: no v2 tree is mounted: " +
+				"processes are killed one by one",
 		},
 		{
-			"v1, refused in every way", "1 2 0:1 / /c rw - cgroup cgroup rw,cpu\n3 2 0:2 /docker/ab /m rw - cgroup cgroup rw,memory\n4 2 0:3 / /p ro - cgroup cgroup rw,pids\n5 2 0:4 / /u rw - cgroup2 cgroup2 rw\n",
+			"v1, refused in every way", "1 2 0:1 / /c rw - cgroup cgroup rw,cpu\n3 2 0:2 /docker/ab /m rw - cgroup cgroup rw,memory\n4 2 0:3 / " +
+				"/p ro - cgroup cgroup rw,pids\n5 2 0:4 / /u rw - cgroup2 cgroup2 rw\n",
 			"2:cpu:/\n3:memory:/docker/abc\n4:pids:/\n0::/../x\n", machine{locked: []string{"/c"}},
-			"hybrid\n- memory: this process's own group \"/docker/abc\" is not visible below /m\n- pids: cgroup tree /p is read-only\n- cpu: cannot create groups in /c: permission denied\n- kill: this process's own group \"/../x\" is not visible below /u",
+			"hybrid\n- memory: this process's own group \"/docker/abc\" is not visible below /m\n- pids: cgroup tree /p is read-only\n- cpu: " +
+				"cannot create groups in /c: permission denied\n- kill: this process's own group \"/../x\" is not visible below /u",
 		},
 		{
 			"v2, a service: the nearest ancestor without processes", v2Mount, "0::/system.slice/x.service\n",
 			machine{files: map[string]string{
-				root + "/cgroup.controllers": all, root + "/system.slice/cgroup.controllers": all, root + "/system.slice/x.service/cgroup.controllers": all,
+				root + "/cgroup.controllers": all, root + "/system.slice/cgroup.controllers": all, root +
+					"/system.slice/x.service/cgroup.controllers": all,
 				root + "/system.slice/cgroup.events": "", root + "/system.slice/x.service/cgroup.events": "",
 				root + "/system.slice/cgroup.procs": "", root + "/system.slice/x.service/cgroup.procs": "17\n",
 			}},
 			"v2\nv2 " + root + "/system.slice +cpu +memory +pids +io",
 		},
 		{
-			"v2, the slice lacks a controller: one further up", v2Mount, "0::/user.slice/s.scope\n",
+			"v2, the slice has one controller less: one further up", v2Mount, "0::/user.slice/s.scope\n",
 			machine{files: map[string]string{
-				root + "/cgroup.controllers": all, root + "/user.slice/cgroup.controllers": "memory pids", root + "/user.slice/s.scope/cgroup.controllers": "memory pids",
+				root + "/cgroup.controllers": all, root + "/user.slice/cgroup.controllers": "memory pids", root +
+					"/user.slice/s.scope/cgroup.controllers": "memory pids",
 				root + "/user.slice/cgroup.events": "", root + "/user.slice/cgroup.procs": "", root + "/cgroup.procs": "1\n",
 			}},
 			"v2\nv2 " + root + " +cpu +memory +pids +io",
@@ -140,15 +150,19 @@ func TestDetect(t *testing.T) {
 		{
 			"v2 in a container whose root group is full", v2Mount, "0::/\n",
 			machine{files: map[string]string{root + "/cgroup.controllers": all, root + "/cgroup.events": "", root + "/cgroup.procs": "1\n"}},
-			"v2\nv2 " + root + "\n- memory: " + root + " holds processes, so its children can not have controllers\n- pids: " + root + " holds processes, so its children can not have controllers\n- cpu: " + root + " holds processes, so its children can not have controllers",
+			"v2\nv2 " + root + "\n- memory: " + root + " holds processes, so its children can not have controllers\n- pids: " + root +
+				" holds processes, so its children can not have controllers\n- cpu: " + root +
+				" holds processes, so its children can not have controllers",
 		},
 		{
 			"v2 read-only", strings.Replace(v2Mount, "rw,nosuid", "ro,nosuid", 1), "0::/\n", machine{},
-			"v2\n- memory: cgroup tree /sys/fs/cgroup is read-only\n- pids: cgroup tree /sys/fs/cgroup is read-only\n- cpu: cgroup tree /sys/fs/cgroup is read-only\n- kill: cgroup tree /sys/fs/cgroup is read-only",
+			"v2\n- memory: cgroup tree /sys/fs/cgroup is read-only\n- pids: cgroup tree /sys/fs/cgroup is read-only\n- cpu: cgroup tree " +
+				"/sys/fs/cgroup is read-only\n- kill: cgroup tree /sys/fs/cgroup is read-only",
 		},
 		{
 			"nothing", "", "", machine{},
-			"none\n- memory: controller memory is not mounted\n- pids: controller pids is not mounted\n- cpu: controller cpu is not mounted\n- kill: no v2 tree is mounted: processes are killed one by one",
+			"none\n- memory: controller memory is not mounted\n- pids: controller pids is not mounted\n- cpu: controller cpu is not mounted\n- " +
+				"kill: no v2 tree is mounted: processes are killed one by one",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -215,14 +229,16 @@ func TestParse(t *testing.T) {
 
 func TestBadPaths(t *testing.T) {
 	tree := &Tree{hierarchies: []hierarchy{{label: "x", place: t.TempDir(), at: -1}}}
-	for _, path := range []string{"", "/", "/a", "a/", "a//b", "..", "a/../b", ".", "cgroup.procs", "a b", strings.Repeat("a", 300), "1/2/3/4/5/6/7/8/9"} {
+	for _, path := range []string{"", "/", "/a", "a/", "a//b", "..", "a/../b", ".", "cgroup.procs", "a b", strings.Repeat("a", 300),
+		"1/2/3/4/5/6/7/8/9"} {
 		g := tree.Group(path)
 		_, statErr := g.Stat()
 		_, joinErr := g.JoinFiles()
 		_, fdErr := g.CgroupFD()
 		_, procsErr := g.Procs()
 		_, emptyErr := g.Empty()
-		for i, err := range []error{g.Make(Limits{}), g.Set(Limits{}), g.Add(1), g.Kill(), g.Remove(t.Context()), statErr, joinErr, fdErr, procsErr, emptyErr} {
+		for i, err := range []error{g.Make(Limits{}), g.Set(Limits{}), g.Add(1), g.Kill(), g.Remove(t.Context()), statErr, joinErr, fdErr,
+			procsErr, emptyErr} {
 			if err == nil {
 				t.Errorf("%q: call %d accepted it", path, i)
 			}
@@ -233,7 +249,7 @@ func TestBadPaths(t *testing.T) {
 	}
 }
 
-// What a recorded root may be: a directory called sandbox-run, on a cgroup file system, or gone.
+// A recorded root must be a directory called sandbox-run, on a cgroup file system, or missing.
 func TestAtRefusesForeignDirectories(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), rootName)
 	if err := os.MkdirAll(filepath.Join(plain, "precious"), 0o700); err != nil {
@@ -253,7 +269,7 @@ func TestAtRefusesForeignDirectories(t *testing.T) {
 	}
 }
 
-// An ordinary user, on every kind of machine: where its groups go, what is missing, and what it is told to do.
+// An ordinary user, on every kind of machine: the place of its groups, the gaps and the remedies.
 func TestDetectForUser(t *testing.T) {
 	const (
 		root    = "/sys/fs/cgroup"
@@ -262,8 +278,8 @@ func TestDetectForUser(t *testing.T) {
 		manager = slice + "/user@7.service"
 		all     = "cpu memory pids"
 	)
-	// groups describes v2 groups by path: what is in cgroup.procs, with the controllers of the machine. Nothing above or
-	// beside the given ones is the user's.
+	// groups describes v2 groups by path: the content of cgroup.procs, with the controllers of the machine. The user may
+	// write to the given groups only.
 	groups := func(given []string, procs map[string]string, more ...string) machine {
 		m := machine{files: map[string]string{root + "/cgroup.controllers": all, root + "/cgroup.procs": "1\n"}, user: 7, self: 42}
 		for dir, pids := range procs {
@@ -288,36 +304,51 @@ func TestDetectForUser(t *testing.T) {
 	systemd := []string{"/run/systemd/system", "/run/user/7/systemd/private"}
 	for _, c := range []struct {
 		name, mounts, self string
-		settling           bool
+		moving             bool
 		machine            machine
 		want               string // place and controllers, or the reason
 		remedy             string
 	}{
-		{"alone in a delegated group", mounts, "0::/d/own\n", true, groups([]string{root + "/d/own"}, map[string]string{root + "/d/own": "42\n"}), root + "/d/own +cpu +memory +pids (settle)", ""},
-		{"alone, and not asked to move", mounts, "0::/own\n", false, groups([]string{root + "/own"}, map[string]string{root + "/own": "42\n"}), "cannot create groups in " + root + ": permission denied", "chown -R 7"},
-		{"not alone", mounts, "0::/own\n", true, groups([]string{root + "/own"}, map[string]string{root + "/own": "42\n43\n"}), "cannot create groups in " + root + ": permission denied", "chown -R 7"},
-		{"somebody we can not see", mounts, "0::/own\n", true, groups([]string{root + "/own"}, map[string]string{root + "/own": "0\n42\n"}), "cannot create groups in " + root + ": permission denied", "chown -R 7"},
-		{"settled before", mounts, "0::/own/sandbox-run/supervisor\n", true, groups([]string{root + "/own"}, map[string]string{root + "/own/sandbox-run/supervisor": "42\n"}), root + "/own +cpu +memory +pids", ""},
-		{"a delegated subtree", mounts, "0::/d/shell\n", false, groups([]string{root + "/d"}, map[string]string{root + "/d/shell": "41\n42\n"}), root + "/d +cpu +memory +pids", ""},
-		{"a delegated subtree, nearest first", mounts, "0::/d/e/shell\n", false, groups([]string{root + "/d"}, map[string]string{root + "/d/e/shell": "41\n42\n"}), root + "/d/e +cpu +memory +pids", ""},
-		{"in a session", mounts, "0::/user.slice/user-7.slice/session-1.scope\n", true, groups([]string{manager}, map[string]string{slice + "/session-1.scope": "42\n", manager + "/init.scope": "9\n"}, systemd...),
-			manager + " is this user's, but this process is in " + slice + "/session-1.scope, outside of it, and only root may move a process from there; above it: cannot create groups in " + root + ": permission denied", "systemd-run --user --scope"},
-		{"no manager", mounts, "0::/system.slice/cron.service\n", true, groups(nil, map[string]string{root + "/system.slice/cron.service": "42\n"}, systemd[:1]...),
+		{"alone in a delegated group", mounts, "0::/d/own\n", true,
+			groups([]string{root + "/d/own"}, map[string]string{root + "/d/own": "42\n"}), root + "/d/own +cpu +memory +pids (move)", ""},
+		{"alone, moves not allowed", mounts, "0::/own\n", false, groups([]string{root + "/own"}, map[string]string{root + "/own": "42\n"}),
+			"cannot create groups in " + root + ": permission denied", "chown -R 7"},
+		{"not alone", mounts, "0::/own\n", true, groups([]string{root + "/own"}, map[string]string{root + "/own": "42\n43\n"}),
+			"cannot create groups in " + root + ": permission denied", "chown -R 7"},
+		{"a process of an invisible pid namespace", mounts, "0::/own\n", true,
+			groups([]string{root + "/own"}, map[string]string{root + "/own": "0\n42\n"}), "cannot create groups in " + root +
+				": permission denied", "chown -R 7"},
+		{"in the leaf already", mounts, "0::/own/sandbox-run/supervisor\n", true,
+			groups([]string{root + "/own"}, map[string]string{root + "/own/sandbox-run/supervisor": "42\n"}), root + "/own +cpu +memory +pids", ""},
+		{"a delegated subtree", mounts, "0::/d/shell\n", false, groups([]string{root + "/d"}, map[string]string{root + "/d/shell": "41\n42\n"}),
+			root + "/d +cpu +memory +pids", ""},
+		{"a delegated subtree, nearest first", mounts, "0::/d/e/shell\n", false,
+			groups([]string{root + "/d"}, map[string]string{root + "/d/e/shell": "41\n42\n"}), root + "/d/e +cpu +memory +pids", ""},
+		{"in a session", mounts, "0::/user.slice/user-7.slice/session-1.scope\n", true,
+			groups([]string{manager}, map[string]string{slice + "/session-1.scope": "42\n", manager + "/init.scope": "9\n"}, systemd...),
+			manager + " is this user's, but this process is in " + slice +
+				"/session-1.scope, outside of it, and only root may move a process from there; above it: cannot create groups in " + root +
+				": permission denied", "systemd-run --user --scope"},
+		{"no manager", mounts, "0::/system.slice/cron.service\n", true,
+			groups(nil, map[string]string{root + "/system.slice/cron.service": "42\n"}, systemd[:1]...),
 			"cannot create groups in " + root + ": permission denied", "loginctl enable-linger 7"},
-		{"read-only in a container", strings.Replace(mounts, "rw,nosuid", "ro,nosuid", 1), "0::/\n", true, groups(nil, nil), "cgroup tree " + root + " is read-only", "--cgroupns=private"},
-		{"outside the container's part", mounts, "0::/../other\n", true, groups(nil, nil), `this process's own group "/../other" is not visible below ` + root, "--cgroupns=private"},
-		{"hybrid", hybridMounts + unified, hybridSelf, true, machine{user: 7, files: map[string]string{}, locked: []string{root + "/memory/process_api/1e97", root + "/unified/a:b"}},
+		{"read-only in a container", strings.Replace(mounts, "rw,nosuid", "ro,nosuid", 1), "0::/\n", true, groups(nil, nil),
+			"cgroup tree " + root + " is read-only", "--cgroupns=private"},
+		{"outside the container's part", mounts, "0::/../other\n", true, groups(nil, nil),
+			`this process's own group "/../other" is not visible below ` + root, "--cgroupns=private"},
+		{"hybrid", hybridMounts + unified, hybridSelf, true,
+			machine{user: 7, files: map[string]string{}, locked: []string{root + "/memory/process_api/1e97", root + "/unified/a:b"}},
 			"cannot create groups in " + root + "/memory/process_api/1e97: permission denied", "chown -R 7 /sys/fs/cgroup/$c/u7"},
 		{"hybrid, given", hybridMounts, hybridSelf, true, machine{user: 7, files: map[string]string{}}, root + "/memory/process_api/1e97 ", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := detectFor(c.mounts, c.self, c.settling, c.machine)
+			l := detectFor(c.mounts, c.self, c.moving, c.machine)
 			got, remedy := "", ""
 			for _, h := range l.hierarchies {
 				if h.roles&roleMemory != 0 {
 					got = h.place + " " + h.enable
-					if h.settle {
-						got += " (settle)"
+					if h.moveFirst {
+						got += " (move)"
 					}
 				}
 			}
@@ -332,7 +363,7 @@ func TestDetectForUser(t *testing.T) {
 		})
 	}
 
-	// A group that was given in part is not good enough, whichever part is lacking.
+	// All of these files of a group must be writable.
 	for _, file := range []string{"", "/cgroup.procs", "/cgroup.subtree_control"} {
 		m := groups([]string{root + "/d"}, map[string]string{root + "/d/shell": "41\n42\n"})
 		m.locked = append(m.locked, root+"/d"+file)
@@ -341,7 +372,7 @@ func TestDetectForUser(t *testing.T) {
 		}
 	}
 
-	// Less than all controllers is better than nothing, and more is worth a step up.
+	// A group with fewer controllers is used only if no group above has more.
 	m := groups([]string{root + "/d"}, map[string]string{root + "/d/e/shell": "41\n42\n"}, systemd...)
 	m.files[root+"/d/e/cgroup.controllers"] = "memory pids"
 	if l := detectFor(mounts, "0::/d/e/shell\n", false, m); len(l.missing) != 0 || l.hierarchies[0].place != root+"/d" {

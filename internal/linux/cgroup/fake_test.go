@@ -42,7 +42,7 @@ func (f *fakeV2) get(dir, name string) string {
 	return string(b)
 }
 
-// fill leaves files that are written empty: a regular file would keep the end of what was longer before.
+// fill empties files before a write: a regular file would keep the end of a longer value.
 func (f *fakeV2) fill(dir, controllers string) {
 	f.put(dir, "cgroup.controllers", controllers)
 	for _, name := range []string{"cgroup.procs", "cgroup.subtree_control"} {
@@ -110,7 +110,7 @@ func newFakeV2(t *testing.T, old bool) (*fakeV2, *Tree) {
 		f.fill(filepath.Join(f.mount, dir), all)
 	}
 	f.put(f.mount, "slice/unit/cgroup.procs", "77\n")
-	tree, err := newTree(detect("1 2 0:3 / "+f.mount+" rw - cgroup2 cgroup2 rw\n", "0::/slice/unit\n", realLooker{}), realLooker{})
+	tree, err := newTree(detect("1 2 0:3 / "+f.mount+" rw - cgroup2 cgroup2 rw\n", "0::/slice/unit\n", realFiles{}), realFiles{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,8 @@ func TestFakeV2(t *testing.T) {
 	}
 	want := Stat{
 		CPUTotal: 30 * time.Microsecond, CPUUser: 20 * time.Microsecond, CPUSystem: 10 * time.Microsecond, Throttled: 500 * time.Microsecond,
-		ThrottledPeriods: 2, MemoryCurrent: 4096, MemoryPeak: 8192, OOMKills: 1, Pids: 3, PidsPeak: 5, PidsLimitHits: 4, HasIO: true, IORead: 101, IOWrite: 202,
+		ThrottledPeriods: 2, MemoryCurrent: 4096, MemoryPeak: 8192, OOMKills: 1, Pids: 3, PidsPeak: 5, PidsLimitHits: 4, HasIO: true,
+		IORead: 101, IOWrite: 202,
 	}
 	if s, err := g.Stat(); err != nil || s != want {
 		t.Errorf("got  %+v (%v)\nwant %+v", s, err, want)
@@ -178,7 +179,7 @@ func TestFakeV2(t *testing.T) {
 	} else {
 		_ = files[0].Close()
 	}
-	f.put(leaf, "cgroup.procs", "0\n") // of a pid namespace that is not ours: the kernel's to kill
+	f.put(leaf, "cgroup.procs", "0\n") // of an invisible pid namespace: only the kernel can kill it
 	if err := g.Kill(); err != nil || f.get(leaf, "cgroup.kill") != "1" {
 		t.Errorf("kill: %v", err)
 	}
@@ -198,7 +199,7 @@ func TestFakeV2(t *testing.T) {
 }
 
 // Parents made by a supervisor that died before it handed controllers down are put right.
-// From a reset on, the peak is what the descriptor that it was asked through shows, and nobody else's.
+// After a reset, the peak comes from the descriptor through which it was reset, and from no other.
 func TestFakeV2ResetPeak(t *testing.T) {
 	f, tree := newFakeV2(t, false)
 	g := tree.Group("sup-1/8")
@@ -222,7 +223,7 @@ func TestFakeV2ResetPeak(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := f.get(leaf, "memory.peak"); got != "reset" {
-			t.Errorf("the kernel was told %q", got)
+			t.Errorf("written to the kernel: %q", got)
 		}
 		f.put(leaf, "memory.peak", "6144\n")
 	}
@@ -238,7 +239,7 @@ func TestFakeV2ResetPeak(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := held.Close(); !errors.Is(err, os.ErrClosed) || g.ownPeak.Load() != nil {
-		t.Errorf("still held: %v", err)
+		t.Errorf("still open: %v", err)
 	}
 }
 
@@ -259,7 +260,7 @@ func TestFakeV2HalfEnabledParent(t *testing.T) {
 
 func TestFakeV2OldKernel(t *testing.T) {
 	f, tree := newFakeV2(t, true)
-	if tree.Has(Kill) || tree.Has(Swap) || len(tree.Missing()) != 3 || tree.why("peak") == "no hierarchy has it" {
+	if tree.Has(Kill) || tree.Has(Swap) || len(tree.Missing()) != 3 || tree.gapReason("peak") == "no hierarchy has it" {
 		t.Errorf("kill %v, swap %v, missing %v", tree.Has(Kill), tree.Has(Swap), tree.Missing())
 	}
 	g := tree.Group("run")
@@ -277,7 +278,7 @@ func TestFakeV2OldKernel(t *testing.T) {
 			t.Errorf("now %s: %+v (%v)", step.now, s, err)
 		}
 	}
-	// A process of a pid namespace that is not ours shows as 0, and is never signalled.
+	// A process of an invisible pid namespace shows as 0, and is never signalled.
 	f.put(leaf, "cgroup.procs", "0\n")
 	if err := g.Kill(); err == nil || !strings.Contains(err.Error(), "foreign pid namespace") {
 		t.Errorf("pid 0: %v", err)
@@ -293,7 +294,7 @@ func TestUnsupportedLimitsAreRefused(t *testing.T) {
 		t.Errorf("no hierarchy: %v", err)
 	}
 	dir := t.TempDir()
-	tree, err = newTree(detect("1 2 0:1 / "+dir+" rw - cgroup cgroup rw,pids\n", "1:pids:/\n", realLooker{}), realLooker{})
+	tree, err = newTree(detect("1 2 0:1 / "+dir+" rw - cgroup cgroup rw,pids\n", "1:pids:/\n", realFiles{}), realFiles{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,11 +317,11 @@ func TestUnsupportedLimitsAreRefused(t *testing.T) {
 	}
 }
 
-// Without a pids controller, v2 says by itself whether a group holds somebody.
+// Without a pids controller, cgroup.events of v2 says whether a group holds a process.
 func TestFakeV2EmptyWithoutPids(t *testing.T) {
 	f := &fakeV2{t: t, mount: t.TempDir()}
 	f.fill(f.mount, "memory")
-	tree, err := newTree(detect("1 2 0:3 / "+f.mount+" rw - cgroup2 cgroup2 rw\n", "0::/\n", realLooker{}), realLooker{})
+	tree, err := newTree(detect("1 2 0:3 / "+f.mount+" rw - cgroup2 cgroup2 rw\n", "0::/\n", realFiles{}), realFiles{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +348,8 @@ func TestFakeV2EmptyWithoutPids(t *testing.T) {
 // v1 without a v2 tree: CPU time comes from cpuacct, and no swap file means Has(Swap) is false.
 func TestFakeV1(t *testing.T) {
 	dir := t.TempDir()
-	tree, err := newTree(detect("1 2 0:1 / "+dir+" rw - cgroup cgroup rw,cpu,cpuacct,memory,pids\n", "1:cpu,cpuacct,memory,pids:/\n", realLooker{}), realLooker{})
+	tree, err := newTree(detect("1 2 0:1 / "+dir+" rw - cgroup cgroup rw,cpu,cpuacct,memory,pids\n", "1:cpu,cpuacct,memory,pids:/\n",
+		realFiles{}), realFiles{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,8 +363,10 @@ func TestFakeV1(t *testing.T) {
 			return err
 		}
 		for name, text := range map[string]string{
-			"cpu.stat": "nr_periods 1\nnr_throttled 3\nthrottled_time 77\n", "cpuacct.usage": "1000\n", "cpuacct.usage_user": "30\n", "cpuacct.usage_sys": "10\n",
-			"memory.usage_in_bytes": "10\n", "memory.max_usage_in_bytes": "20\n", "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+			"cpu.stat": "nr_periods 1\nnr_throttled 3\nthrottled_time 77\n", "cpuacct.usage": "1000\n", "cpuacct.usage_user": "30\n",
+			"cpuacct.usage_sys":     "10\n",
+			"memory.usage_in_bytes": "10\n", "memory.max_usage_in_bytes": "20\n", "memory.oom_control": "oom_kill_disable 0\nunder_oom " +
+				"0\noom_kill 2\n",
 			"pids.current": "1\n", "cgroup.procs": "", "memory.limit_in_bytes": "", "cpu.cfs_quota_us": "", "pids.max": "", "tasks": "",
 		} {
 			f.put(filepath.Join(h.place, path), name, text)
@@ -383,11 +387,12 @@ func TestFakeV1(t *testing.T) {
 	} else {
 		_ = files[0].Close()
 	}
-	want := Stat{CPUTotal: 1000, CPUUser: 750, CPUSystem: 250, Throttled: 77, ThrottledPeriods: 3, MemoryCurrent: 10, MemoryPeak: 20, OOMKills: 2, Pids: 1}
+	want := Stat{CPUTotal: 1000, CPUUser: 750, CPUSystem: 250, Throttled: 77, ThrottledPeriods: 3, MemoryCurrent: 10, MemoryPeak: 20,
+		OOMKills: 2, Pids: 1}
 	if s, err := g.Stat(); err != nil || s != want {
 		t.Errorf("got  %+v (%v)\nwant %+v", s, err, want)
 	}
-	// Final leaves out what can not have happened: 1 µs of CPU time is far below two cores' worth, but not below a limit
+	// Final leaves out what can not have happened: 1 µs of CPU time is far below the time of two cores, but not below a limit
 	// that was once so low that slices handed to idle CPUs use it up.
 	want.MemoryCurrent, want.Pids, want.Throttled, want.ThrottledPeriods = 0, 0, 0, 0
 	g.quota.Store(int64(runtime.NumCPU())*5000 + 2)

@@ -13,8 +13,8 @@ import (
 )
 
 // Cgroup files are opened with bare system calls: os.OpenFile would register each with the runtime's poller, which
-// costs more than the read itself. Paths are relative to the directory our root is in (hierarchy.place), which the Tree
-// holds open: walking /sys/fs/cgroup/memory/… anew for each of twenty files is a tenth of a run's cost here.
+// costs more than the read itself. Paths are relative to the directory of `sandbox-run` (hierarchy.place), which the Tree
+// keeps open: walking /sys/fs/cgroup/memory/… anew for each of twenty files is a tenth of a run's cost here.
 
 func openRetry(at int, path string, flags int) (int, error) {
 	for {
@@ -41,7 +41,6 @@ func rmdirRetry(h *hierarchy, path string) error {
 	}
 }
 
-// existsAt says whether there is such a file.
 func existsAt(at int, path string) bool { return unix.Faccessat(at, path, unix.F_OK, 0) == nil }
 
 // writeFile writes one value. A cgroup file takes a value in one write or not at all.
@@ -69,8 +68,8 @@ func writeFile(at int, path, value string) error {
 // buffers holds scratch space for reads. 4 KiB takes every counter file in one read; longer lists read on.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 4096); return &b }}
 
-// readCounter reads a small file into buf; the result lives there. A counter is far smaller than a page and comes whole
-// in the first read, so the read that would only say "end of file" is saved.
+// readCounter reads a small file into buf; the result is a part of buf. A counter is far smaller than a page and complete
+// after the first read, so the read that would only return "end of file" is saved.
 func readCounter(at int, path string, buf *[]byte) ([]byte, error) {
 	return readFile(at, path, buf, false)
 }
@@ -111,7 +110,7 @@ func readFile(at int, path string, buf *[]byte, toEnd bool) ([]byte, error) {
 // maxFile bounds a list of processes: 4 million pids of 7 digits.
 const maxFile = 32 << 20
 
-// putBuffer gives a buffer back unless a huge list made it huge.
+// putBuffer puts a buffer back into the pool unless a long list has made it large.
 func putBuffer(buf *[]byte) {
 	if len(*buf) <= 64<<10 {
 		buffers.Put(buf)
@@ -120,8 +119,8 @@ func putBuffer(buf *[]byte) {
 
 // subdirs names the directories in a directory; one that does not exist has none.
 func subdirs(at int, path string) ([]string, error) {
-	// A cgroup directory has two links and one more for each below it, so nearly always this one call says "none" and
-	// forty of the kernel's files need not be listed. File systems that count no links so (1) are looked through.
+	// A cgroup directory has two links and one more for each below it, so nearly always this one call answers "none" and
+	// forty of the kernel's files need not be listed. File systems that do not count links like that (1) are listed.
 	var st unix.Stat_t
 	if unix.Fstatat(at, path, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Nlink == 2 {
 		return nil, nil
@@ -148,9 +147,9 @@ func subdirs(at int, path string) ([]string, error) {
 	return names, nil
 }
 
-// union is the sorted set of directory names at a path in any hierarchy. A directory that can not be read is reported
-// beside what was found in the others.
-func (t *Tree) union(path string) ([]string, error) {
+// listAcross returns the sorted set of directory names at a path in any hierarchy. It reports a directory that can not be
+// read beside the names found in the others.
+func (t *Tree) listAcross(path string) ([]string, error) {
 	var all []string
 	var errs []error
 	for i := range t.hierarchies {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// FuzzRecord: of what a dead supervisor has recorded, only places of ours are touched.
+// FuzzRecord: of the recorded roots of a dead supervisor, only `sandbox-run` directories are touched.
 func FuzzRecord(f *testing.F) {
 	f.Add("/sys/fs/cgroup/memory/sandbox-run\n/sys/fs/cgroup/unified/sandbox-run")
 	f.Add("/\nsandbox-run\n/../sandbox-run\n/tmp/sandbox-run")

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Group is one group, the same path in every hierarchy of its Tree. It is a handle: it owns nothing but, from ResetPeak to Remove, a
-// descriptor, and needs no closing. Whoever calls Make calls Remove.
+// Group is one group, the same path in every hierarchy of its Tree. It is a handle and needs no closing: it owns only, from
+// ResetPeak to Remove, one descriptor. The caller of Make calls Remove.
 type Group struct {
 	tree *Tree
 	path string
@@ -52,14 +52,14 @@ func (g *Group) fail(op string, i int, file string, err error) error {
 }
 
 // Make makes the group, with any missing parents, in every hierarchy, and sets its limits. The group must not exist yet
-// (fs.ErrExist): counters of an earlier life would be taken for the new one's. When anything fails, all that this call
-// made is removed again. A limit that no hierarchy can enforce is ErrUnsupported, never left out.
+// (fs.ErrExist): its counters would include earlier programs. When a step fails, Make removes all that it has
+// made. A limit that no hierarchy can enforce is ErrUnsupported, never left out.
 func (g *Group) Make(l Limits) error {
 	if g.err != nil {
 		return g.err
 	}
 	if g.tree.gcOnly || len(g.tree.hierarchies) == 0 {
-		return &Error{Op: "make", Group: g.path, Err: fmt.Errorf("%w: no place to make groups", ErrUnsupported)}
+		return &Error{Op: "make", Group: g.path, Err: fmt.Errorf("%w: no directory to make groups in", ErrUnsupported)}
 	}
 	if err := g.checkLimits(l); err != nil {
 		return err
@@ -70,26 +70,26 @@ func (g *Group) Make(l Limits) error {
 		err = g.set(l)
 	}
 	if h := g.tree.v2(); errors.Is(err, unix.ENOENT) && h != nil && h.enable != "" {
-		// Somebody else is handing controllers down through our parent: the kernel names them before their files are there.
-		// Whoever does the same once more has to wait until they are.
-		_, _ = g.tree.enableDown(h, g.path, &made) // set tells
+		// Another supervisor is handing controllers down through the parent: the kernel lists them before their files
+		// exist. Handing them down once more waits until the files exist.
+		_, _ = g.tree.enableDown(h, g.path, &made) // set reports the failure
 		err = g.set(l)
 	}
 	if err != nil {
-		g.tree.takeBack(made)
+		g.tree.removeDirs(made)
 	}
 	return err
 }
 
-// madeDir is a directory that a Make has made and takes back when it fails.
+// madeDir is a directory that Make has made and removes when it fails.
 type madeDir struct {
 	in   *hierarchy
 	path string
 }
 
-func (t *Tree) takeBack(made []madeDir) {
+func (t *Tree) removeDirs(made []madeDir) {
 	for _, dir := range slices.Backward(made) {
-		_ = t.rmdir(dir.in, dir.path) // a parent that a neighbour now uses stays, rightly
+		_ = t.rmdir(dir.in, dir.path) // a parent that another supervisor uses by now stays
 	}
 }
 
@@ -102,10 +102,10 @@ func (g *Group) makeDirs(made *[]madeDir) error {
 	return nil
 }
 
-// makeIn makes the directory in one hierarchy. The parents are nearly always there, so the leaf is tried first.
+// makeIn makes the directory in one hierarchy. The parents nearly always exist, so the leaf is tried first.
 func (g *Group) makeIn(i int, made *[]madeDir) (file string, err error) {
 	h, dir := &g.tree.hierarchies[i], g.rel
-	// A neighbour's Prune or Remove can take an empty parent away between our two calls; a handful of tries outlasts it.
+	// Another supervisor's Prune or Remove can remove an empty parent between the two calls; a few tries outlast it.
 	for range 32 {
 		err = g.tree.mkdir(h, dir)
 		if err == nil {
@@ -113,22 +113,22 @@ func (g *Group) makeIn(i int, made *[]madeDir) (file string, err error) {
 			if h.enable == "" || hasControllers(h, dir) {
 				return "", nil
 			}
-			// Parents made by someone who died before switching their controllers on: do it now. An inner node holds
-			// no process, so the kernel has no reason to refuse.
+			// The parents are of a supervisor that died before switching their controllers on: do it now. An inner node
+			// holds no process, so the kernel has no reason to refuse.
 			return g.tree.enableDown(h, g.path, made)
 		}
-		if !taken(err) {
+		if !isGone(err) {
 			return dir, err
 		}
-		if file, err = g.tree.enableDown(h, g.path, made); err != nil && !taken(err) {
+		if file, err = g.tree.enableDown(h, g.path, made); err != nil && !isGone(err) {
 			return file, err
 		}
 	}
 	return dir, err
 }
 
-// taken says that a directory went away: before we had a look, or while we held it.
-func taken(err error) bool { return err == unix.ENOENT || err == unix.ENODEV } //nolint:errorlint // raw errnos
+// isGone reports that a directory was removed: before it was opened, or while it was open.
+func isGone(err error) bool { return err == unix.ENOENT || err == unix.ENODEV } //nolint:errorlint // raw errnos
 
 // enableDown makes every inner node above path and, on v2, hands the controllers down through it.
 func (t *Tree) enableDown(h *hierarchy, path string, made *[]madeDir) (file string, err error) {
@@ -149,7 +149,7 @@ func (t *Tree) enableDown(h *hierarchy, path string, made *[]madeDir) (file stri
 		case nil:
 			*made = append(*made, madeDir{h, dir})
 			if dir == rootName && h.roles&roleMemory != 0 && !h.v2 {
-				// Before 5.11 a v1 group did not count its children's memory unless told so while it was empty.
+				// Before 5.11 a v1 group counts its children's memory only if that is switched on while it is empty.
 				_ = writeFile(h.at, dir+"/memory.use_hierarchy", "1")
 			}
 		case unix.EEXIST: //nolint:errorlint // raw errno
@@ -167,7 +167,7 @@ func (t *Tree) enableDown(h *hierarchy, path string, made *[]madeDir) (file stri
 	}
 }
 
-// hasControllers says whether a new v2 group got all the controllers it should have.
+// hasControllers reports whether a new v2 group has all the controllers it should have.
 func hasControllers(h *hierarchy, dir string) bool {
 	buf := buffers.Get().(*[]byte)
 	defer putBuffer(buf)
@@ -176,13 +176,13 @@ func hasControllers(h *hierarchy, dir string) bool {
 }
 
 // JoinFiles opens, close-on-exec and for writing, one file per hierarchy; a process of one thread that writes "0" into
-// each, in their order, moves itself into the group. The kernel checks the credentials of whoever opened the file, not of
-// the writer, so the sandbox's init can hand them to a child that has none. The caller closes them.
+// each, in their order, moves itself into the group. The kernel checks the credentials of the process that opened the file,
+// not of the writer, so the sandbox's init can hand them to a child that has none. The caller closes them.
 //
 // On v1 the file is tasks, which moves the writing thread, and not cgroup.procs, which moves its whole process. For a
-// process of one thread that is the same, but the kernel need not keep the process from growing threads meanwhile: it
+// process of one thread the effect is the same, but the kernel need not prevent new threads meanwhile: it
 // then skips cgroup_threadgroup_rwsem (cgroup_procs_write_start), whose write side waits for an RCU grace period:
-// up to 11 ms on a machine that was idle. A process of several threads would leave the others behind: use Add.
+// up to 11 ms on an idle machine. A process of several threads would leave the others behind: use Add.
 func (g *Group) JoinFiles() ([]*os.File, error) {
 	if g.err != nil {
 		return nil, g.err
@@ -206,9 +206,9 @@ func (g *Group) JoinFiles() ([]*os.File, error) {
 	return files, nil
 }
 
-// CgroupFD opens the group's v2 directory for CLONE_INTO_CGROUP (syscall.SysProcAttr.CgroupFD). ErrUnsupported where runs
-// keep out of the v2 tree. On a hybrid machine where they do not, it places a child in that tree only; the v1 controllers
-// still need JoinFiles or Add. The caller closes it.
+// CgroupFD opens the group's v2 directory for CLONE_INTO_CGROUP (syscall.SysProcAttr.CgroupFD). It is ErrUnsupported where
+// runs stay out of the v2 tree. On a hybrid machine where they do not, it places a child in that tree only; the v1
+// controllers still need JoinFiles or Add. The caller closes it.
 func (g *Group) CgroupFD() (*os.File, error) {
 	if g.err != nil {
 		return nil, g.err
@@ -224,16 +224,16 @@ func (g *Group) CgroupFD() (*os.File, error) {
 		}
 		return os.NewFile(uintptr(fd), g.rel), nil
 	}
-	return nil, &Error{Op: "open", Group: g.path, Err: fmt.Errorf("%w: no v2 tree that runs join", ErrUnsupported)}
+	return nil, &Error{Op: "open", Group: g.path, Err: fmt.Errorf("%w: runs do not join a v2 tree here", ErrUnsupported)}
 }
 
-// Add moves a process, with all its threads, into the group. The caller must hold the process still its child or
-// otherwise unreaped: a number alone can come to mean another process.
+// Add moves a process, with all its threads, into the group. The caller makes sure that the process is not reaped
+// meanwhile: otherwise the number may mean another process.
 func (g *Group) Add(pid int) error {
 	if g.err != nil {
 		return g.err
 	}
-	if pid <= 0 { // 0 would move ourselves
+	if pid <= 0 { // 0 would move this process
 		return &Error{Op: "add", Group: g.path, Err: fmt.Errorf("pid %d: %w", pid, unix.EINVAL)}
 	}
 	path := g.rel + "/cgroup.procs"
@@ -245,10 +245,10 @@ func (g *Group) Add(pid int) error {
 	return nil
 }
 
-// Visit has the calling thread stand in the group while f runs: what f clones is born there, and a cgroup namespace that f
-// makes has the group as its root. The caller has locked the thread. On v2 threads do not move alone, and it is
-// ErrUnsupported: see OpenForClone.
-func (g *Group) Visit(f func() error) (err error) {
+// RunInside moves the calling thread into the group while f runs: processes that f clones start in the group, and a cgroup
+// namespace that f makes has the group as its root. The caller has locked the thread. On v2 threads do not move alone, and
+// the error is ErrUnsupported: see OpenForClone.
+func (g *Group) RunInside(f func() error) (err error) {
 	if g.err != nil {
 		return g.err
 	}
@@ -256,7 +256,7 @@ func (g *Group) Visit(f func() error) (err error) {
 		for i := range g.tree.hierarchies {
 			h := &g.tree.hierarchies[i]
 			if h.v2 {
-				return &Error{Op: "visit", Group: g.path, Err: fmt.Errorf("%w: a thread can not enter a v2 group by itself", ErrUnsupported)}
+				return &Error{Op: "enter", Group: g.path, Err: fmt.Errorf("%w: a thread can not enter a v2 group by itself", ErrUnsupported)}
 			}
 			if err := writeFile(h.at, dir+"tasks", "0"); err != nil {
 				return g.fail("visit", i, dir+"tasks", err)
@@ -264,7 +264,7 @@ func (g *Group) Visit(f func() error) (err error) {
 		}
 		return nil
 	}
-	// Home is where groups are made: on v1, the group that this process is in.
+	// The thread returns to the place of the hierarchy: on v1 that is the group of this process.
 	defer func() { err = errors.Join(err, move("")) }()
 	if err := move(g.rel + "/"); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (g *Group) Visit(f func() error) (err error) {
 }
 
 // Procs lists the processes in the group and in groups below it, in any hierarchy. A group that is gone has none. A
-// process of a pid namespace we can not see is listed as 0.
+// process of a pid namespace that is invisible here is listed as 0.
 func (g *Group) Procs() ([]int, error) {
 	if g.err != nil {
 		return nil, g.err
@@ -283,7 +283,7 @@ func (g *Group) Procs() ([]int, error) {
 	var pids []int
 	for i := range g.tree.hierarchies {
 		at := g.tree.hierarchies[i].at
-		dirs, err := descend(at, g.rel)
+		dirs, err := listSubtree(at, g.rel)
 		if err != nil {
 			return nil, g.fail("list processes", i, g.rel, err)
 		}
@@ -297,8 +297,8 @@ func (g *Group) Procs() ([]int, error) {
 	return slices.Compact(pids), nil
 }
 
-// Empty says whether no process is in the group or in groups below it, with one read where it can: it is asked at the end
-// of every run. A process that has ended but was not waited for may still count (as it does for Stat.Pids). A group that
+// Empty reports whether no process is in the group or in groups below it, with one read where possible: every run ends with
+// it. A process that has ended but was not waited for may still count (as it does for Stat.Pids). A group that
 // is gone is empty.
 func (g *Group) Empty() (bool, error) {
 	if g.err != nil {
@@ -309,7 +309,7 @@ func (g *Group) Empty() (bool, error) {
 	for i := range g.tree.hierarchies {
 		h := &g.tree.hierarchies[i]
 		switch {
-		case h.roles&rolePids != 0: // joined first, so who is in any is in this one
+		case h.roles&rolePids != 0: // joined first: a process in any hierarchy is in this one
 			if b, err := readCounter(h.at, g.rel+"/pids.current", buf); err == nil {
 				if n, ok := parseUint(b); ok {
 					return n == 0, nil
@@ -331,7 +331,7 @@ func (g *Group) Empty() (bool, error) {
 	return len(pids) == 0 && err == nil, err
 }
 
-// Exists says whether the group is there in any hierarchy.
+// Exists reports whether the group exists in any hierarchy.
 func (g *Group) Exists() bool {
 	return g.err == nil && slices.ContainsFunc(g.tree.hierarchies, func(h hierarchy) bool { return existsAt(h.at, g.rel) })
 }

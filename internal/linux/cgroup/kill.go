@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	maxDepth    = 16              // levels below a group that are looked into
-	maxGroups   = 4096            // groups below a group that are looked into
-	killTime    = 2 * time.Second // how long Kill chases a group that keeps forking
-	stopForking = 4               // rounds after which it is forbidden to fork
-	pidfdBatch  = 64              // descriptors Kill holds at once
+	maxDepth    = 16              // levels below a group that are searched
+	maxGroups   = 4096            // groups below a group that are searched
+	killTime    = 2 * time.Second // how long Kill repeats for a group that keeps forking
+	stopForking = 4               // rounds after which the group may not fork any more
+	pidfdBatch  = 64              // descriptors that Kill has open at once
 )
 
-// Kill sends SIGKILL to every process in the group and in groups below it, in every hierarchy, until no process appears
-// that has not had one. It does not wait for them to be gone (Remove does), and may be called in any state and twice. A
-// killed group is for removal: a group without cgroup.kill that outruns us by forking has its
-// process limit set to 0.
+// Kill sends SIGKILL to every process in the group and in groups below it, in every hierarchy, until every listed process
+// has had one. It does not wait until they are gone (Remove does), and may be called in any state and twice. Only removal
+// may follow: a group without cgroup.kill that forks faster than Kill signals gets a process limit of 0.
 func (g *Group) Kill() error {
 	if g.err != nil {
 		return g.err
@@ -45,7 +44,7 @@ func (g *Group) kill(deadline time.Time) error {
 			return g.fail("kill", i, g.rel+"/cgroup.kill", err)
 		}
 	}
-	// The lists are gone through even after cgroup.kill, for those it does not reach:
+	// The lists are gone through even after cgroup.kill, for processes that it does not reach:
 	//   - A process can be in a v1 group and not in the v2 one: a join is several writes, and the joiner may have been
 	//     stopped in between.
 	//   - A process whose first thread has ended: cgroup.kill signals that thread, which no longer takes signals, and not
@@ -60,7 +59,7 @@ func (g *Group) killListed(whole bool, deadline time.Time) error {
 		var errs []error
 		for i := range g.tree.hierarchies {
 			h := &g.tree.hierarchies[i]
-			dirs, err := descend(h.at, g.rel)
+			dirs, err := listSubtree(h.at, g.rel)
 			if err != nil {
 				errs = append(errs, g.fail("kill", i, g.rel, err))
 			}
@@ -78,7 +77,7 @@ func (g *Group) killListed(whole bool, deadline time.Time) error {
 		slices.Sort(listed)
 		listed = slices.Compact(listed)
 		// Every listed process was signalled in this round. One that was listed in the last round too is dying; only a
-		// newcomer may have children that were born after we looked.
+		// new one may have children that were forked after the list was read.
 		fresh := slices.ContainsFunc(listed, func(pid int) bool {
 			_, found := slices.BinarySearch(before, pid)
 			return !found
@@ -95,11 +94,11 @@ func (g *Group) killListed(whole bool, deadline time.Time) error {
 	}
 }
 
-// killDir signals the processes of one directory and returns those it saw. Whole says that cgroup.kill has been there.
+// killDir signals the processes of one directory and returns those it listed. whole says that cgroup.kill was written.
 //
 // A number in cgroup.procs may mean another process by the time it is used. So: open a pidfd for each number, read the
 // list again, and signal only numbers that are still on it. If such a number's pidfd is some other process, that other
-// process must have ended for the number to be on the list again, and signalling it through the pidfd harms nobody.
+// process must have ended for the number to be on the list again, and signalling it through the pidfd has no effect.
 func killDir(at int, dir string, whole bool) (seen []int, err error) {
 	buf := buffers.Get().(*[]byte)
 	defer putBuffer(buf)
@@ -115,8 +114,8 @@ func killDir(at int, dir string, whole bool) (seen []int, err error) {
 		fds = fds[:0]
 		for _, pid := range batch {
 			fd := -1
-			if pid == self { // a thread that visits: see Visit
-			} else if pid == 0 { // a pid namespace we can not see into: kill(0) would be our own process group
+			if pid == self { // a thread of this process: see RunInside
+			} else if pid == 0 { // a process of an invisible pid namespace: kill(0) would signal this process's own group
 				if !whole {
 					errs = append(errs, errors.New("a process of a foreign pid namespace is in the group and can not be signalled"))
 				}
@@ -151,9 +150,9 @@ func killDir(at int, dir string, whole bool) (seen []int, err error) {
 	return seen, errors.Join(errs...)
 }
 
-// descend lists a group's directory and those below it, parents first. It is bounded: a program that was given a cgroup
+// listSubtree lists a group's directory and those below it, parents first. It is bounded: a program with a cgroup
 // file system of its own may have made any number.
-func descend(at int, top string) ([]string, error) {
+func listSubtree(at int, top string) ([]string, error) {
 	type node struct {
 		dir   string
 		depth int

@@ -89,7 +89,7 @@ func TestKillByTheKernel(t *testing.T) {
 			}
 			continue
 		}
-		// The lists, after it, could not be gone through, unless they were empty by then.
+		// Without cgroup.kill, going through the lists would time out unless they were empty.
 		if err != nil && !errors.Is(err, unix.EMFILE) {
 			t.Errorf("cgroup.kill: %v", err)
 		}
@@ -137,12 +137,13 @@ func TestKillWithoutFirstThread(t *testing.T) {
 		tree.canKill = core && tree.v2() != nil
 		g := realGroup(t, tree, Limits{})
 		p := start(t, g, "headless")
-		for deadline := time.Now().Add(30 * time.Second); !strings.HasSuffix(describe(p.cmd.Process.Pid), "Z"); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); !strings.HasSuffix(describeProcess(p.cmd.Process.Pid),
+			"Z"); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal(describe(p.cmd.Process.Pid))
+				t.Fatal(describeProcess(p.cmd.Process.Pid))
 			}
 		}
-		if pids, err := g.Procs(); err != nil || len(pids) != 1 { // control: it lives on
+		if pids, err := g.Procs(); err != nil || len(pids) != 1 { // control: it still runs
 			t.Fatalf("%v (%v)", pids, err)
 		}
 		if err := g.Kill(); err != nil {

@@ -19,7 +19,7 @@ type Limits struct {
 	Pids   int     // tasks, threads included
 }
 
-// TCP buffers get this share of the memory limit, beside it, and no less than the least.
+// Buffers of TCP sockets get this share of the memory limit in addition to it, and at least tcpLeast.
 const (
 	tcpShare = 8
 	tcpLeast = 1 << 20
@@ -42,26 +42,26 @@ func (g *Group) checkLimits(l Limits) error {
 	case l.Memory > math.MaxInt64:
 		return bad(fmt.Sprintf("%d bytes of memory", l.Memory), unix.EINVAL)
 	case l.CPU > 0 && !g.tree.Has(CPU):
-		return bad("cpu: "+g.tree.why("cpu"), ErrUnsupported)
+		return bad("cpu: "+g.tree.gapReason("cpu"), ErrUnsupported)
 	case l.Memory > 0 && !g.tree.Has(Memory):
-		return bad("memory: "+g.tree.why("memory"), ErrUnsupported)
+		return bad("memory: "+g.tree.gapReason("memory"), ErrUnsupported)
 	case l.Pids > 0 && !g.tree.Has(Pids):
-		return bad("pids: "+g.tree.why("pids"), ErrUnsupported)
+		return bad("pids: "+g.tree.gapReason("pids"), ErrUnsupported)
 	}
 	return nil
 }
 
-func (t *Tree) why(control string) string {
+func (t *Tree) gapReason(control string) string {
 	for _, gap := range t.missing {
 		if gap.Control == control {
 			return gap.Reason
 		}
 	}
-	return "no hierarchy has it"
+	return "no hierarchy has the controller"
 }
 
-// Set changes the limits of a group that exists. On v1 a memory limit below what is in use is refused (EBUSY); on v2 the
-// kernel reclaims, and kills if it has to.
+// Set changes the limits of a group that exists. On v1 the kernel refuses a memory limit below the use (EBUSY); on v2 it
+// reclaims, and kills if it has to.
 func (g *Group) Set(l Limits) error {
 	if g.err != nil {
 		return g.err
@@ -72,7 +72,7 @@ func (g *Group) Set(l Limits) error {
 	return g.set(l)
 }
 
-// set is Set of limits that were checked.
+// set is Set without the check of the limits.
 func (g *Group) set(l Limits) error {
 	for i := range g.tree.hierarchies {
 		h, dir := &g.tree.hierarchies[i], g.rel
@@ -99,7 +99,7 @@ func (g *Group) set(l Limits) error {
 	return nil
 }
 
-// lowerQuota keeps the least quota it was given.
+// lowerQuota records the least quota of this Group.
 func (g *Group) lowerQuota(v int64) {
 	for {
 		old := g.quota.Load()
@@ -121,8 +121,8 @@ func setCPU(h *hierarchy, dir string, cores float64) (quota int64, file string, 
 	if err != unix.EINVAL { //nolint:errorlint // raw errno
 		return quota, file, err
 	}
-	// v1 refuses a child more than any ancestor has. The caller's tighter limit holds anyway, so taking it over is never
-	// weaker than what was asked for.
+	// v1 refuses a child a higher quota than any ancestor has. The ancestor's tighter limit is in force anyway, so setting
+	// it here is never weaker than the requested limit.
 	tightest := cores
 	for up := filepath.Dir(h.place + "/" + dir); len(up) >= len(h.mount); up = filepath.Dir(up) {
 		if r, ok := cpuRatio(up); ok {
@@ -159,7 +159,7 @@ func readNumber(path string, buf *[]byte) (uint64, bool) {
 func (g *Group) setMemory(h *hierarchy, dir string, bytes uint64) (string, error) {
 	value := strconv.FormatUint(bytes, 10)
 	if h.v2 {
-		// Swap first: between the two writes there must be no moment with a memory limit that swap gets around.
+		// Swap first: at no moment may there be a memory limit without a swap limit.
 		file := dir + "/memory.swap.max"
 		if err := writeFile(h.at, file, "0"); errors.Is(err, unix.ENOENT) && existsAt(h.at, dir+"/memory.max") {
 			g.tree.noSwapLimit.Store(true)
@@ -169,7 +169,7 @@ func (g *Group) setMemory(h *hierarchy, dir string, bytes uint64) (string, error
 		file = dir + "/memory.max"
 		return file, writeFile(h.at, file, value)
 	}
-	// v1 counts the buffers of TCP sockets apart, without a limit unless it is given one: gigabytes could be queued on a
+	// v1 counts the buffers of TCP sockets apart, without a limit by default: gigabytes could be queued on a
 	// loopback. Kernels without the counter have no network memory to limit.
 	tcp := dir + "/memory.kmem.tcp.limit_in_bytes"
 	if err := writeFile(h.at, tcp, strconv.FormatUint(max(bytes/tcpShare, tcpLeast), 10)); err != nil && !errors.Is(err, unix.ENOENT) {

@@ -73,8 +73,8 @@ func probe(args []string) int {
 		bomb()
 	case "headless":
 		headless()
-	case "bear": // uid
-		return bear(number(1))
+	case "clone": // uid
+		return cloneInto(number(1))
 	case "sleep":
 		time.Sleep(time.Minute)
 	case "rootless":
@@ -91,7 +91,7 @@ func touch(mem []byte) { // the race detector's shadow memory would be charged t
 }
 
 // bomb forks without end, in every copy, and takes no refusal: a shell's bomb gives up at the first one. The copies have one
-// thread and never leave this loop, so the Go runtime they lack is not missed.
+// thread and never leave this loop, so they need no Go runtime.
 //
 //go:norace
 func bomb() {

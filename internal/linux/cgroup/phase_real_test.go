@@ -19,8 +19,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// bear is a probe's work: as another user, it has a child born in the group that descriptor 3 is.
-func bear(uid int) int {
+// cloneInto is an action of the probe: as another user, it clones a child into the group of descriptor 3.
+func cloneInto(uid int) int {
 	if err := syscall.Setuid(uid); err != nil {
 		fmt.Println(err)
 		return 6
@@ -31,41 +31,42 @@ func bear(uid int) int {
 		fmt.Println(err)
 		return 7
 	}
-	fmt.Println("bore", cmd.Process.Pid)
+	fmt.Println("cloned", cmd.Process.Pid)
 	_ = cmd.Wait() // killed
 	return 0
 }
 
-// An init that is nobody on the host may have programs born in its own phase, and in no other; and nothing is left, whoever
-// clears up.
-func TestPhase(t *testing.T) {
+// An init without rights on the host may clone programs into its own phase cgroup, and into no other. Each way to remove a
+// phase cgroup removes all of it.
+func TestPhaseGroup(t *testing.T) {
 	testenv.NeedRoot(t)
 	tree := realTree(t)
-	const owner, stranger = 0x7ffffff0, 0x7ffffff2
+	const owner, otherUser = 0x7ffffff0, 0x7ffffff2
 	sup := realGroup(t, tree, Limits{})
 	n := tree.PhaseGroup(sup.Path()+"/7", owner)
-	initLeaf, err := n.OpenInitLeaf()
+	initDir, err := n.OpenInitLeaf()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Programs().Make(Limits{}); err != nil {
 		t.Fatal(err)
 	}
-	place := n.OpenProgramLeaf()
+	programDir := n.OpenProgramLeaf()
 	if !tree.supportsCloneInto() {
-		if initLeaf != nil || place != nil || n.Programs().Path() != sup.Path()+"/7" || n.Remove(t.Context()) != nil || !n.Programs().Exists() {
-			t.Errorf("a phase where limits are in %s: %v, %v, %s", tree.Version(), initLeaf, place, n.Programs().Path())
+		if initDir != nil || programDir != nil || n.Programs().Path() != sup.Path()+"/7" || n.Remove(t.Context()) != nil ||
+			!n.Programs().Exists() {
+			t.Errorf("a phase cgroup where limits are in %s: %v, %v, %s", tree.Version(), initDir, programDir, n.Programs().Path())
 		}
 		return
 	}
-	defer initLeaf.Close()
-	defer place.Close()
+	defer initDir.Close()
+	defer programDir.Close()
 	again, err := n.OpenInitLeaf()
 	if err != nil {
 		t.Errorf("for a second init: %v", err)
 	}
 	again.Close()
-	tryBirths(t, n, initLeaf, place, owner, stranger)
+	tryClones(t, n, initDir, programDir, owner, otherUser)
 	top := tree.Roots()[0] + "/" + sup.Path() + "/7"
 	for _, clear := range []func() error{
 		func() error { return errors.Join(n.Programs().Remove(t.Context()), n.Remove(t.Context())) },
@@ -76,7 +77,7 @@ func TestPhase(t *testing.T) {
 			return gc.Group(sup.Path()).Remove(t.Context())
 		},
 	} {
-		initLeaf, err := n.OpenInitLeaf()
+		initDir, err := n.OpenInitLeaf()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,9 +85,9 @@ func TestPhase(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.Command("/bin/sleep", "60")
-		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(initLeaf.Fd())}
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(initDir.Fd())}
 		err = cmd.Start()
-		initLeaf.Close()
+		initDir.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,39 +101,39 @@ func TestPhase(t *testing.T) {
 	}
 }
 
-// tryBirths has inits of two nests try whom they may have born where.
-func tryBirths(t *testing.T, n *PhaseGroup, initLeaf, place *os.File, owner, stranger int) {
+// tryClones tries, from the init leaves of two phase cgroups, to clone into both.
+func tryClones(t *testing.T, n *PhaseGroup, initDir, programDir *os.File, owner, otherUser int) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := n.tree.PhaseGroup(filepath.Dir(n.path)+"/8", stranger)
-	elsewhere, err := other.OpenInitLeaf()
+	other := n.tree.PhaseGroup(filepath.Dir(n.path)+"/8", otherUser)
+	otherInit, err := other.OpenInitLeaf()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer elsewhere.Close()
+	defer otherInit.Close()
 	if err := other.Programs().Make(Limits{}); err != nil {
 		t.Fatal(err)
 	}
-	foreign := other.OpenProgramLeaf()
-	defer foreign.Close()
+	otherPrograms := other.OpenProgramLeaf()
+	defer otherPrograms.Close()
 	for _, c := range []struct {
 		what     string
 		from, to *os.File
 		uid      int
 		want     string
 	}{
-		{"its own phase", initLeaf, place, owner, "bore"},
-		{"its own phase, as somebody else", initLeaf, place, stranger, "permission denied"},
-		{"the neighbour's", initLeaf, foreign, owner, "permission denied"},
-		{"the neighbour's, as the neighbour, from outside", initLeaf, foreign, stranger, "permission denied"},
-		{"from the neighbour's", elsewhere, place, owner, "permission denied"},
-		{"the neighbour's own", elsewhere, foreign, stranger, "bore"},
+		{"its own", initDir, programDir, owner, "cloned"},
+		{"its own, as another user", initDir, programDir, otherUser, "permission denied"},
+		{"the other", initDir, otherPrograms, owner, "permission denied"},
+		{"the other, as its user, from outside", initDir, otherPrograms, otherUser, "permission denied"},
+		{"from the other", otherInit, programDir, owner, "permission denied"},
+		{"the other as its user", otherInit, otherPrograms, otherUser, "cloned"},
 	} {
 		cmd := exec.Command(self)
-		cmd.Env = []string{fmt.Sprintf("%s=bear %d", childEnv, c.uid)}
+		cmd.Env = []string{fmt.Sprintf("%s=clone %d", childEnv, c.uid)}
 		cmd.ExtraFiles = []*os.File{c.to}
 		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(c.from.Fd())}
 		out, err := cmd.StdoutPipe()
@@ -142,24 +143,24 @@ func tryBirths(t *testing.T, n *PhaseGroup, initLeaf, place *os.File, owner, str
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		said, buf := "", make([]byte, 256)
-		for !strings.Contains(said, "bore") {
+		got, buf := "", make([]byte, 256)
+		for !strings.Contains(got, "cloned") {
 			k, err := out.Read(buf)
-			said += string(buf[:k])
+			got += string(buf[:k])
 			if err != nil {
 				break
 			}
 		}
-		if !strings.Contains(said, c.want) {
-			t.Errorf("%s: %q, want %q", c.what, said, c.want)
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
 		}
 		var pid int
-		if _, err := fmt.Sscanf(said[max(0, strings.Index(said, "bore")):], "bore %d", &pid); err == nil {
-			born := n
-			if c.to == foreign {
-				born = other
+		if _, err := fmt.Sscanf(got[max(0, strings.Index(got, "cloned")):], "cloned %d", &pid); err == nil {
+			target := n
+			if c.to == otherPrograms {
+				target = other
 			}
-			if pids, err := born.Programs().Procs(); err != nil || !slices.Contains(pids, pid) {
+			if pids, err := target.Programs().Procs(); err != nil || !slices.Contains(pids, pid) {
 				t.Errorf("%s: %d is not among %v (%v)", c.what, pid, pids, err)
 			}
 			_ = unix.Kill(pid, unix.SIGKILL) // a child of a child that waits for it: it can not be another

@@ -4,9 +4,9 @@ package cgroup
 
 import "bytes"
 
-// InForce reads the limits back from the kernel; zero is no limit. swap says whether memory that is swapped out counts, too: it is false
-// where the kernel does not limit swap.
-func (g *Group) InForce() (l Limits, swap bool, err error) {
+// ReadLimits reads the limits from the kernel; zero is no limit. swap says whether swapped-out memory counts as well: it is
+// false where the kernel does not limit swap.
+func (g *Group) ReadLimits() (l Limits, swap bool, err error) {
 	if g.err != nil {
 		return l, false, g.err
 	}
@@ -43,10 +43,10 @@ func (g *Group) InForce() (l Limits, swap bool, err error) {
 	return l, swap, nil
 }
 
-// unlimited is more than any limit that was set: v1 has a number for none, which depends on the size of a page.
+// unlimited is more than any limit that is ever set: v1 has a number for "none", which depends on the size of a page.
 const unlimited = 1 << 62
 
-// limit reads a file with one number; 0 is "max", or a number that means it.
+// limit reads a file with one number; 0 is "max", or a number that stands for it.
 func (r *reader) limit(name string) uint64 {
 	if n := r.number(name); n < unlimited {
 		return n
@@ -70,8 +70,8 @@ func (r *reader) cores(h *hierarchy) float64 {
 	return float64(quota) / float64(period)
 }
 
-// Holds reports whether a process is in this group in every hierarchy, by what /proc/PID/cgroup says of it.
-func (g *Group) Holds(text []byte) bool {
+// ContainsProcess reports whether a process is in this group in every hierarchy, given the text of its /proc/PID/cgroup.
+func (g *Group) ContainsProcess(text []byte) bool {
 	if g.err != nil {
 		return false
 	}

@@ -40,7 +40,7 @@ func realTree(t testing.TB, needs ...Controller) *Tree {
 	}
 	for _, c := range needs {
 		if !tree.Has(c) {
-			t.Skipf("this machine's cgroups (%s) lack what the test needs: %v", tree.Version(), tree.Missing())
+			t.Skipf("this machine's cgroups (%s) can not do what the test needs: %v", tree.Version(), tree.Missing())
 		}
 	}
 	return tree
@@ -48,7 +48,7 @@ func realTree(t testing.TB, needs ...Controller) *Tree {
 
 func uniquePath() string { return fmt.Sprintf("test-%d-%d", os.Getpid(), groupCount.Add(1)) }
 
-// realGroup makes a group that is removed, and seen to be gone, when the test ends.
+// realGroup makes a group. When the test ends, it removes the group and checks that.
 func realGroup(t testing.TB, tree *Tree, l Limits) *Group {
 	t.Helper()
 	g := tree.Group(uniquePath())
@@ -127,7 +127,7 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// What was used before a reset is not in the peak any more; where the kernel can not do that, it says so, and the peak stays.
+// After a reset, the peak excludes earlier use. Where the kernel has no reset, ResetPeak is ErrUnsupported and the peak stays.
 func TestResetPeak(t *testing.T) {
 	tree := realTree(t, Memory)
 	g := realGroup(t, tree, Limits{Memory: 256 << 20})
@@ -218,7 +218,7 @@ func TestPidsLimit(t *testing.T) {
 
 func TestCPULimit(t *testing.T) {
 	tree := realTree(t, CPU)
-	// spin is what a program that never rests got, in cores.
+	// spin is the CPU time of a program that never waits, in cores.
 	spin := func(g *Group, ms string) (Stat, float64) {
 		t.Helper()
 		begin := time.Now()
@@ -416,7 +416,7 @@ func TestEmpty(t *testing.T) {
 		t.Error(err)
 	}
 	want(true, "gone")
-	gc, _ := At(tree.Roots()) // no roles: looks through the lists
+	gc, _ := At(tree.Roots()) // no roles: reads the lists
 	defer gc.Close()
 	if empty, err := gc.Group(g.Path()).Empty(); err != nil || !empty {
 		t.Errorf("gc: %v (%v)", empty, err)
@@ -445,7 +445,7 @@ func TestConcurrentMakeRemove(t *testing.T) {
 	}
 	wg.Wait()
 	top := tree.Group(sup)
-	if children, err := tree.union(top.rel); err != nil || len(children) != 0 {
+	if children, err := tree.listAcross(top.rel); err != nil || len(children) != 0 {
 		t.Errorf("left: %v (%v)", children, err)
 	}
 	if err := top.Remove(t.Context()); err != nil {

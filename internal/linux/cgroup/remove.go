@@ -18,21 +18,21 @@ import (
 // removeTime bounds Remove when its context has no deadline.
 const removeTime = 5 * time.Second
 
-// Remove kills what is in the group and in groups below it, waits until they are empty and removes them, in every
-// hierarchy. It may be called in any state, twice, and on a group that exists in some hierarchies only. It is bounded
-// by ctx, or by five seconds; even with a context that has ended it tries once. The error names what remains.
+// Remove kills the processes in the group and in groups below it, waits until they are empty and removes them, in every
+// hierarchy. It may be called in any state, twice, and on a group that exists in some hierarchies only. It blocks at most
+// until ctx ends, or five seconds; even with a context that has ended it tries once. The error names what remains.
 //
-// Parents that Make made on the way stay: a supervisor removes its own group at its end, which takes all below it.
+// Parents that Make made stay: a supervisor removes its own group when it ends, with all groups below.
 func (g *Group) Remove(ctx context.Context) error {
 	if g.err != nil {
 		return g.err
 	}
-	defer g.forgetPeak() // last: until the group is gone, samples are to go on with the same peak
+	defer g.closePeak() // last: samples report the same peak until the group is gone
 	left := make([]int, len(g.tree.hierarchies))
 	for i := range left {
 		left[i] = i
 	}
-	// Nearly always the processes are gone by now, and one rmdir per hierarchy is all there is to do.
+	// Nearly always the processes have ended by now, and one rmdir per hierarchy suffices.
 	left, retry, errs := g.removeIn(left)
 	if len(left) == 0 {
 		return nil
@@ -63,25 +63,26 @@ func (g *Group) Remove(ctx context.Context) error {
 		case <-ctx.Done():
 			timer.Stop()
 		}
-		// The kill above may have been the first one: give it one last look before giving up.
+		// The kill above may have been the first one: try once more before failing.
 		if left, _, errs = g.removeIn(left); len(left) == 0 {
 			return nil
 		}
-		return &Error{Op: "remove", Group: g.path, Err: fmt.Errorf("%w; remaining: %s: %w", context.Cause(ctx), g.remains(left), errors.Join(append(errs, killErr)...))}
+		return &Error{Op: "remove", Group: g.path, Err: fmt.Errorf("%w; remaining: %s: %w",
+			context.Cause(ctx), g.describeRemaining(left), errors.Join(append(errs, killErr)...))}
 	}
 }
 
-// removeIn tries the given hierarchies once and returns those that still have the group, whether trying again can help,
-// and what stood in the way.
+// removeIn tries the given hierarchies once and returns those that still have the group, whether another try can help,
+// and the errors.
 func (g *Group) removeIn(hierarchies []int) (left []int, retry bool, errs []error) {
 	for _, i := range hierarchies {
 		h := &g.tree.hierarchies[i]
 		err := g.tree.rmdir(h, g.rel)
 		if err == unix.EBUSY || err == unix.ENOTEMPTY { //nolint:errorlint // raw errnos
-			// Processes, or groups below. Children first; descend lists parents first.
-			dirs, derr := descend(h.at, g.rel)
+			// Processes, or groups below. Children first; listSubtree lists parents first.
+			dirs, derr := listSubtree(h.at, g.rel)
 			if len(dirs) == 1 {
-				dirs = nil // no groups below, so it was processes, just now
+				dirs = nil // no groups below: a process was the reason
 			}
 			for _, dir := range slices.Backward(dirs) {
 				if err = g.tree.rmdir(h, dir); err == unix.ENOENT { //nolint:errorlint // raw errno
@@ -101,8 +102,8 @@ func (g *Group) removeIn(hierarchies []int) (left []int, retry bool, errs []erro
 	return left, retry, errs
 }
 
-// remains says what keeps a group: who is in it, and in what state. "D" (asleep in the kernel) is the usual culprit.
-func (g *Group) remains(left []int) string {
+// describeRemaining lists the processes of a group with their states. "D" (asleep in the kernel) is the usual reason.
+func (g *Group) describeRemaining(left []int) string {
 	var names []string
 	for _, i := range left {
 		names = append(names, g.tree.hierarchies[i].label)
@@ -122,13 +123,13 @@ func (g *Group) remains(left []int) string {
 		if k > 0 {
 			text += ", "
 		}
-		text += describe(pid)
+		text += describeProcess(pid)
 	}
 	return text + ")"
 }
 
-// describe is "123 python3 D". The name is the program's to choose, so it is quoted.
-func describe(pid int) string {
+// describeProcess returns "123 python3 D". The program chooses the name, so it is quoted.
+func describeProcess(pid int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	s := string(b)
 	open, end := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')

@@ -29,11 +29,11 @@ import (
 
 const someUser = 61234
 
-// rootless is what that user does: opens the tree and says what it got, tries the limits, and then ends in good order, or
-// holds until it is killed.
+// rootless is the action of that user: it opens the tree, prints what it has, tries the limits, and then closes the tree, or
+// waits until it is killed.
 func rootless(args []string) {
 	var o Options
-	o.Settle = slices.Contains(args, "settle")
+	o.MoveToLeaf = slices.Contains(args, "move")
 	tree, err := Open(o)
 	if err != nil {
 		fmt.Println("open:", err)
@@ -96,7 +96,7 @@ func rootless(args []string) {
 	fmt.Println("done")
 }
 
-// runIn is start for one who is not a test: it runs the probe in g to its end, and then all that it has started.
+// runIn is start outside a test: it runs the probe in g until it ends, and then kills the children of the probe.
 func runIn(g *Group, action string) (string, error) {
 	files, err := g.JoinFiles()
 	if err != nil {
@@ -133,7 +133,7 @@ type userProcess struct {
 	out *bufio.Reader
 }
 
-// asUser starts the probe as someUser, who was put into the groups before losing root's rights.
+// asUser starts the probe as someUser, in the groups: it joins them before it gives up root's rights.
 func asUser(t *testing.T, dirs []string, action string) *userProcess {
 	t.Helper()
 	self, err := os.Open("/proc/self/exe")
@@ -141,7 +141,7 @@ func asUser(t *testing.T, dirs []string, action string) *userProcess {
 		t.Fatal(err)
 	}
 	defer self.Close()
-	// The user may not walk to where go test builds, so it gets a copy in a place for everybody.
+	// The user may not enter the directory in which go test builds, so it gets a copy in a public one.
 	public, err := os.MkdirTemp("", "cgroup-test-")
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +275,7 @@ func asBefore(t *testing.T, dir string) {
 	}
 }
 
-// whole are the files whose owner a delegated group belongs to.
+// whole lists the files that the owner of a delegated group owns.
 func whole(dir string) []string {
 	return []string{dir, dir + "/cgroup.procs", dir + "/cgroup.subtree_control", dir + "/cgroup.threads"}
 }
@@ -292,19 +292,19 @@ func TestRootlessSubtree(t *testing.T) {
 	}
 }
 
-func TestRootlessSettles(t *testing.T) {
+func TestRootlessMovesToLeaf(t *testing.T) {
 	top := handMade(t, nil, whole(".")...)
-	enforced(t, asUser(t, []string{top}, "settle").end())
+	enforced(t, asUser(t, []string{top}, "move").end())
 	asBefore(t, top)
 
-	// Not unless it is asked to.
+	// It does not move unless Options allow it.
 	out := asUser(t, []string{top}, "").end()
 	if !strings.Contains(out, "missing memory: ") || strings.Contains(out, "alloc") {
-		t.Errorf("without being asked to: %s", out)
+		t.Errorf("without MoveToLeaf: %s", out)
 	}
 	asBefore(t, top)
 
-	// Nor while somebody else is there, who would be in the way.
+	// It does not move while another process is in the group.
 	other := exec.Command("/bin/sleep", "60")
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
@@ -312,7 +312,7 @@ func TestRootlessSettles(t *testing.T) {
 	if err := os.WriteFile(top+"/cgroup.procs", []byte(strconv.Itoa(other.Process.Pid)), 0); err != nil {
 		t.Fatal(err)
 	}
-	out = asUser(t, []string{top}, "settle").end()
+	out = asUser(t, []string{top}, "move").end()
 	if !strings.Contains(out, "missing memory: ") || strings.Contains(out, "alloc") {
 		t.Errorf("beside another process: %s", out)
 	}
@@ -321,21 +321,21 @@ func TestRootlessSettles(t *testing.T) {
 	asBefore(t, top)
 }
 
-// One that was killed leaves its leaf; whoever collects its roots makes the group as it was.
-func TestRootlessKilledWhileSettled(t *testing.T) {
+// A killed process leaves its leaf; collecting its roots restores the group.
+func TestRootlessKilledInLeaf(t *testing.T) {
 	top := handMade(t, nil, whole(".")...)
-	p := asUser(t, []string{top}, "settle hold")
+	p := asUser(t, []string{top}, "move hold")
 	out := p.until("holding")
 	enforced(t, out)
 
-	// While it lives, nothing of it can be taken away.
+	// While the process runs, Prune removes nothing of it.
 	tree, refused := At([]string{top + "/sandbox-run"})
 	defer tree.Close()
 	if err := tree.Prune(); err != nil || len(refused) != 0 {
 		t.Error(err, refused)
 	}
 	if !existsAt(unix.AT_FDCWD, top+"/sandbox-run/"+leafName) {
-		t.Fatal("the leaf of a living process is gone")
+		t.Fatal("the leaf of a running process is gone")
 	}
 	if names, err := tree.List(); err != nil || !slices.Equal(names, []string{"user"}) {
 		t.Errorf("groups: %v (%v)", names, err)
@@ -350,18 +350,18 @@ func TestRootlessKilledWhileSettled(t *testing.T) {
 		t.Error(err)
 	}
 	asBefore(t, top)
-	enforced(t, asUser(t, []string{top}, "settle").end()) // it can be entered again
+	enforced(t, asUser(t, []string{top}, "move").end()) // it can be entered again
 	asBefore(t, top)
 }
 
 func TestRootlessUselessPlaces(t *testing.T) {
 	t.Run("outside", func(t *testing.T) {
 		top := handMade(t, []string{"given", "shell"}, whole("given")...)
-		out := asUser(t, []string{top + "/shell"}, "settle").end()
+		out := asUser(t, []string{top + "/shell"}, "move").end()
 		if !strings.Contains(out, "missing memory: "+top+"/given is this user's, but this process is in "+top+"/shell, outside of it") {
 			t.Error(out)
 		}
-		// It is as useless as we say: the user can make a group there and not move a process in, as root can.
+		// The message is right: the user can make a group there, but only root can move a process into it.
 		const script = `mkdir "$0/given/x" && sh -c 'echo $$ >"$0/cgroup.procs"' "$0/given/x" 2>/dev/null && echo moved; rmdir "$0/given/x"`
 		for user, want := range map[int]string{0: "moved\n", someUser: ""} {
 			cmd := exec.Command("setpriv", "--reuid", strconv.Itoa(user), "--clear-groups", "/bin/sh", "-c", script, top)
@@ -373,14 +373,14 @@ func TestRootlessUselessPlaces(t *testing.T) {
 	})
 	t.Run("half given", func(t *testing.T) {
 		top := handMade(t, []string{"shell"}, ".")
-		out := asUser(t, []string{top + "/shell"}, "settle").end()
+		out := asUser(t, []string{top + "/shell"}, "move").end()
 		if !strings.Contains(out, "missing memory: ") || strings.Contains(out, "alloc") {
 			t.Error(out)
 		}
 	})
 	t.Run("nothing given", func(t *testing.T) {
 		top := handMade(t, []string{"shell"})
-		out := asUser(t, []string{top + "/shell"}, "settle").end()
+		out := asUser(t, []string{top + "/shell"}, "move").end()
 		if !strings.Contains(out, "missing memory: cannot create groups in ") || strings.Contains(out, "alloc") {
 			t.Error(out)
 		}
@@ -388,20 +388,21 @@ func TestRootlessUselessPlaces(t *testing.T) {
 	t.Run("without cpu", func(t *testing.T) {
 		top := handMade(t, []string{"shell"}, append(whole("."), whole("shell")...)...)
 		mount := filepath.Dir(top)
-		// What the root does not hand down, nobody below has: here, for groups made from now on.
+		// A controller that the root does not hand down is missing in all groups below that are made from now on.
 		for _, dir := range []string{top, mount} {
 			if err := os.WriteFile(dir+"/cgroup.subtree_control", []byte("-cpu"), 0); err != nil {
 				t.Skipf("others here need the cpu controller: %s: %v", dir, err)
 			}
 		}
 		out := asUser(t, []string{top + "/shell"}, "").end()
-		if !strings.Contains(out, "missing cpu: ") || strings.Contains(out, "missing memory") || !strings.Contains(out, "oom 1, pids hits true, throttled false") {
+		if !strings.Contains(out, "missing cpu: ") || strings.Contains(out, "missing memory") ||
+			!strings.Contains(out, "oom 1, pids hits true, throttled false") {
 			t.Error(out)
 		}
 	})
 }
 
-// v1 has no rule about where a process comes from: a directory per controller is enough.
+// On v1 the old group of a process does not matter: a directory per controller suffices.
 func TestRootlessV1(t *testing.T) {
 	testenv.NeedRoot(t)
 	tree := realTree(t, Memory, Pids, CPU)

@@ -14,38 +14,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stat is what a group's counters say. Every counter includes groups below this one, but for OOMKills and PidsLimitHits
-// on v1, which count for the very group the task was in.
+// Stat are the counters of a group. Every counter includes groups below this one, but for OOMKills and PidsLimitHits
+// on v1, which count only in the task's own group.
 type Stat struct {
 	CPUTotal  time.Duration
 	CPUUser   time.Duration // User and System add up to Total
 	CPUSystem time.Duration
 
-	Throttled        time.Duration // time runnable tasks were held back by the CPU limit
+	Throttled        time.Duration // time in which the CPU limit kept runnable tasks from running
 	ThrottledPeriods uint64
 
 	MemoryCurrent    uint64
 	MemoryPeak       uint64
 	MemoryPeakPolled bool // the kernel keeps no peak (v2 before 5.19): MemoryPeak is the highest that Stat has seen
-	// OOMKills with a MemoryPeak well below the group's limit mean that a limit further up did it: the caller's, or the
-	// machine's end of memory. (memory.failcnt would say so directly, but stays 0 in 6.18.)
+	// OOMKills with a MemoryPeak well below the group's limit come from a limit further up: the caller's, or the
+	// machine's end of memory. (memory.failcnt would show it directly, but stays 0 in 6.18.)
 	OOMKills uint64
 
 	Pids          uint64
 	PidsPeak      uint64 // 0 where the kernel keeps none (before 6.1)
 	PidsLimitHits uint64 // forks refused
 
-	HasIO           bool // false on v1: IORead and IOWrite mean nothing
+	HasIO           bool // false on v1: IORead and IOWrite are not measured
 	IORead, IOWrite uint64
 }
 
-// Stat reads all counters in one pass, for live samples. Counters that this kernel does not have stay zero; a group that
-// is gone is fs.ErrNotExist.
+// Stat reads all counters in one pass, for samples of a running group. Counters that this kernel does not have stay zero; a
+// group that is gone is fs.ErrNotExist.
 func (g *Group) Stat() (Stat, error) { return g.stat(false) }
 
-// Final reads what a finished group leaves behind: totals and peaks. MemoryCurrent and Pids stay zero, and
-// PidsLimitHits and Throttled count only what the limits set through this Group did. Opening a file of a new group costs
-// 5 µs, so for a program of a few milliseconds the files that are left out are what can be saved.
+// Final reads the counters of a finished group: totals and peaks. MemoryCurrent and Pids stay zero, and
+// PidsLimitHits and Throttled count only the effects of limits set through this Group. Opening a file of a new group costs
+// 5 µs, so for a program of a few milliseconds Final leaves out files that it does not need.
 func (g *Group) Final() (Stat, error) { return g.stat(true) }
 
 func (g *Group) stat(final bool) (Stat, error) {
@@ -75,12 +75,12 @@ type reader struct {
 	at    int
 	dir   string
 	buf   *[]byte
-	final bool // leave out what only describes the moment
+	final bool // leave out counters that describe only the current moment
 	file  string
 	err   error
 }
 
-// must reads a file that every kernel has; optional one that some lack.
+// must reads a file that every kernel has.
 func (r *reader) must(name string) []byte {
 	b, err := r.get(name)
 	if err != nil && r.err == nil {
@@ -89,6 +89,7 @@ func (r *reader) must(name string) []byte {
 	return b
 }
 
+// optional reads a file that some kernels lack.
 func (r *reader) optional(name string) ([]byte, bool) {
 	b, err := r.get(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && r.err == nil {
@@ -117,12 +118,12 @@ func (g *Group) statV1(h *hierarchy, r *reader, s *Stat) {
 	if h.roles&roleCPUAcct != 0 {
 		s.CPUTotal = time.Duration(r.number("cpuacct.usage"))
 		user, system := uint64(0), r.number("cpuacct.usage_sys")
-		if system != 0 { // else all of it is user time, and a file is saved
+		if system != 0 { // else all of it is user time, and one read is saved
 			user = r.number("cpuacct.usage_user")
 		}
 		s.CPUUser, s.CPUSystem = splitCPU(s.CPUTotal, user, system)
 	}
-	// cpuacct was before: see newTree.
+	// newTree sorts cpuacct before cpu.
 	if h.roles&roleCPU != 0 && !(r.final && g.tree.serving(roleCPUAcct) != nil && g.neverThrottled(s.CPUTotal)) {
 		flatKeyed(r.must("cpu.stat"), func(name []byte, v uint64) {
 			switch string(name) {
@@ -159,7 +160,7 @@ func (g *Group) statV2(h *hierarchy, r *reader, s *Stat) {
 				s.CPUUser = time.Duration(v) * time.Microsecond
 			case "system_usec":
 				s.CPUSystem = time.Duration(v) * time.Microsecond
-			case "nr_throttled": // shown only where v2 has the cpu controller; on hybrid the v1 file says it
+			case "nr_throttled": // shown only where v2 has the cpu controller; on hybrid machines it is in the v1 file
 				s.ThrottledPeriods = v
 			case "throttled_usec":
 				s.Throttled = time.Duration(v) * time.Microsecond
@@ -218,7 +219,7 @@ func (g *Group) statPids(r *reader, s *Stat) {
 	}
 }
 
-// neverThrottled says that a group has used too little CPU time for its limit to have held it back even once. The kernel
+// neverThrottled reports that a group has used too little CPU time for its limit to have throttled it even once. The kernel
 // hands a period's quota out to CPUs in slices of 5 ms, so at most one slice per CPU is taken and not used.
 func (g *Group) neverThrottled(used time.Duration) bool {
 	const slice = 5 * time.Millisecond
@@ -226,8 +227,8 @@ func (g *Group) neverThrottled(used time.Duration) bool {
 	return quota == 0 || used+time.Duration(runtime.NumCPU())*slice < quota
 }
 
-// ResetPeak has the memory's peak begin at what is in use now. On v2 the kernel can do so since 6.12, for whoever holds the
-// file open: the Group does until Remove. Where it can not (ErrUnsupported) the peak stays.
+// ResetPeak restarts the memory peak at the current use. On v2 the kernel supports that since 6.12, for readers of the open
+// file: the Group keeps it open until Remove. Without support (ErrUnsupported) the peak stays.
 func (g *Group) ResetPeak() error {
 	if g.err != nil {
 		return g.err
@@ -256,9 +257,9 @@ func (g *Group) resetOwnPeak(i int) error {
 		fd, err := openRetry(g.tree.hierarchies[i].at, path, unix.O_RDWR)
 		switch err {
 		case nil:
-		case unix.ENOENT: //nolint:errorlint // raw errno: Stat keeps the peak itself, and has just begun anew
+		case unix.ENOENT: //nolint:errorlint // raw errno: Stat keeps the peak itself and has just restarted it
 			return nil
-		case unix.EACCES, unix.EPERM: // it is for reading only
+		case unix.EACCES, unix.EPERM: // the file is read-only
 			return ErrUnsupported
 		default:
 			return g.fail("reset peak", i, path, err)
@@ -268,20 +269,20 @@ func (g *Group) resetOwnPeak(i int) error {
 	_, err := f.WriteAt([]byte("reset"), 0)
 	if err == nil {
 		if old := g.ownPeak.Swap(f); old != nil && old != f {
-			_ = old.Close() // two at once: the later one counts
+			_ = old.Close() // of two concurrent calls, the later one counts
 		}
 		return nil
 	}
 	if g.ownPeak.Load() != f {
 		_ = f.Close()
 	}
-	if errors.Is(err, unix.EINVAL) { // before 6.12, where root may open it for writing all the same
+	if errors.Is(err, unix.EINVAL) { // before 6.12, where root may open it for writing nevertheless
 		return ErrUnsupported
 	}
 	return g.fail("reset peak", i, path, errno(err))
 }
 
-// memoryPeak reads the kernel's peak: since ResetPeak, or of the group's whole life.
+// memoryPeak reads the kernel's peak: since ResetPeak, or since Make.
 func (g *Group) memoryPeak(r *reader) ([]byte, bool) {
 	f := g.ownPeak.Load()
 	if f == nil || r.err != nil {
@@ -291,23 +292,23 @@ func (g *Group) memoryPeak(r *reader) ([]byte, bool) {
 	switch {
 	case n > 0:
 		return (*r.buf)[:n], true
-	case errors.Is(err, os.ErrClosed): // by Remove, just now
+	case errors.Is(err, os.ErrClosed): // Remove has just closed it
 		return r.optional("memory.peak")
 	case errors.Is(err, unix.ENODEV):
-		err = unix.ENOENT // as get has it
+		err = unix.ENOENT // the error that get returns
 	}
 	r.err, r.file = errno(err), r.dir+"/memory.peak"
 	return nil, false
 }
 
-// forgetPeak lets go of what ResetPeak holds.
-func (g *Group) forgetPeak() {
+// closePeak closes the file that ResetPeak has opened.
+func (g *Group) closePeak() {
 	if f := g.ownPeak.Swap(nil); f != nil {
 		_ = f.Close() // nothing is buffered
 	}
 }
 
-// raisePeak keeps the highest value it was given.
+// raisePeak records v as the peak if it is higher, and returns the peak.
 func (g *Group) raisePeak(v uint64) uint64 {
 	for {
 		old := g.peak.Load()

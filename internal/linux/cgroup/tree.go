@@ -18,16 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rootName is the directory all our groups live in; nothing outside a directory of this name is made or removed.
+// rootName is the directory of all groups; nothing outside a directory of this name is made or removed.
 const rootName = "sandbox-run"
 
-// ErrUnsupported is returned, wrapped, when this machine's cgroups can not do what was asked.
+// ErrUnsupported is returned, wrapped, when this machine's cgroups can not do what the caller asks for.
 var ErrUnsupported = errors.New("not supported by this machine's cgroups")
 
-// Controller is something a Tree may be able to do.
+// Controller is an ability of a Tree.
 type Controller uint8
 
-// What Has can be asked.
+// The arguments of Has.
 const (
 	Memory Controller = iota // limit memory, count OOM kills
 	CPU                      // limit CPU time per period
@@ -37,63 +37,64 @@ const (
 	IO                       // count bytes read and written
 )
 
-// Gap is one thing this machine's cgroups lack.
+// Gap is one ability that this machine's cgroups lack.
 type Gap struct {
 	Control string // memory, pids, cpu, swap, kill, peak
-	Reason  string // in words, for doctor
-	Remedy  string // what to do about it on this machine; "" where nothing can be said
+	Reason  string // for doctor
+	Remedy  string // the next step for an operator; "" where none is known
 }
 
-// Tree is the machine's cgroup layout and our place in it. It is made by Open or At and holds one descriptor per
-// hierarchy. A supervisor keeps it for life; others call Close.
+// Tree is the machine's cgroup layout and the directories in it that this process uses. Open and At make it. It holds one
+// descriptor per hierarchy until Close; a supervisor keeps it until it exits.
 type Tree struct {
 	hierarchies []hierarchy
 	version     string
 	missing     []Gap
 	canKill     bool
 	gcOnly      bool   // made by At: groups can be found and removed, not made
-	maySettle   bool   // Options.Settle
-	settledIn   string // the place that is free of processes only because we are in its leaf; "" for none
+	mayMove     bool   // Options.MoveToLeaf
+	leafPlace   string // the place that holds no process only because this process is in its leaf; "" for none
 
 	// noSwapLimit is set when a kernel turns out to have no swap limit file (v2 shows it only below the root).
 	noSwapLimit atomic.Bool
 	probes      atomic.Uint64
 
-	// The two calls a directory of regular files can not imitate; tests replace them.
+	// The two calls that a directory of regular files can not imitate; tests replace them.
 	mkdir func(h *hierarchy, path string) error
 	rmdir func(h *hierarchy, path string) error
 }
 
-// Options of Open. Both allow it to move this process to another group, which only a program that owns itself (a command,
-// not a library) can decide; and both are for pure v2. Processes that this one has started already are not moved along.
+// Options of Open. They allow Open to move this process to another group. Only a command may set them, not a library.
+// They have an effect on pure v2 only. Processes that this one has started already are not moved along.
 type Options struct {
-	// Settle allows this process to leave its own group for a leaf below it, where that group is its to write and holds
-	// no other process. Groups are then made beside the leaf. Close moves it back when it was the last.
-	Settle bool
-	// Ask is called where no controller can be had otherwise. It is to move this process into a group that is delegated
-	// to it and that it is alone in; internal/linux/delegate has one. Its error becomes part of Missing. Needs Settle.
+	// MoveToLeaf allows this process to leave its own group for a leaf below it, where it may write to that group and the
+	// group holds no other process. Groups are then made beside the leaf. The last Close moves the process back.
+	MoveToLeaf bool
+	// Ask is called where no controller is available otherwise. It has to move this process into a group that is delegated
+	// to it and that holds no other process, as internal/linux/delegate does. Its error becomes part of Missing. Ask needs
+	// MoveToLeaf.
 	Ask func() error
-	// Record, if there is one, is called with the directory `sandbox-run` that settling is about to make: a process that is
-	// killed before it has said otherwise where its groups are leaves it, and nobody could enter the place any more. What it
-	// returns is called when the process has moved back. Without a record it does not settle.
+	// Record, if not nil, is called with the directory `sandbox-run` that the move is about to make. A process that is killed
+	// before it has recorded Roots leaves that directory, and then no process could enter the group any more. The returned
+	// function is called when the process has moved back. If Record fails, the process does not move.
 	Record func(root string) (forget func(), err error)
 }
 
-// Open finds the machine's cgroup layout and the place in it below which this process may make groups. Without Options
+// Open finds the machine's cgroup layout and the directories below which this process may make groups. Without Options
 // it makes nothing. Call it once per process and keep the result: it reads the machine's whole mount table.
 //
-// A machine without usable cgroups is not an error: the Tree says so through Has and Missing, and Make refuses.
+// A machine without usable cgroups is not an error: Has and Missing report it, and Make fails with ErrUnsupported.
 func Open(options ...Options) (*Tree, error) {
 	var o Options
 	if len(options) > 0 {
 		o = options[0]
 	}
 	t, err := open(o)
-	if err != nil || o.Ask == nil || !o.Settle || t.version != "v2" || t.serving(limits) != nil {
+	if err != nil || o.Ask == nil || !o.MoveToLeaf || t.version != "v2" || t.serving(limits) != nil {
 		return t, err
 	}
 	if err := o.Ask(); err != nil {
-		explain(t.missing, err)
+		addCause(t.missing, err)
 		return t, nil
 	}
 	t.Close()
@@ -105,37 +106,37 @@ func open(o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cgroup: open: %w", err)
 	}
-	look := func(settling bool) (layout, error) {
+	detectLayout := func(moving bool) (layout, error) {
 		self, err := os.ReadFile("/proc/self/cgroup")
 		if err != nil {
 			return layout{}, fmt.Errorf("cgroup: open: %w", err)
 		}
-		return detectFor(string(mountinfo), string(self), settling, realLooker{}), nil
+		return detectFor(string(mountinfo), string(self), moving, realFiles{}), nil
 	}
-	l, err := look(o.Settle)
+	l, err := detectLayout(o.MoveToLeaf)
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(l.hierarchies, func(h hierarchy) bool { return h.settle }); i >= 0 {
-		problem := settleOnRecord(l.hierarchies[i].place, l.hierarchies[i].enable, o.Record)
-		// Look again: we are in the leaf now, or we are not and have to make do with what is above us.
-		if l, err = look(false); err != nil {
+	if i := slices.IndexFunc(l.hierarchies, func(h hierarchy) bool { return h.moveFirst }); i >= 0 {
+		problem := moveToRecordedLeaf(l.hierarchies[i].place, l.hierarchies[i].enable, o.Record)
+		// Detect again: this process is in the leaf now, or has to use what is above its group.
+		if l, err = detectLayout(false); err != nil {
 			return nil, err
 		}
 		if problem != nil {
-			explain(l.missing, problem)
+			addCause(l.missing, problem)
 		}
 	}
-	t, err := newTree(l, realLooker{})
+	t, err := newTree(l, realFiles{})
 	if err == nil {
-		t.maySettle = o.Settle
-		t.stay()
+		t.mayMove = o.MoveToLeaf
+		t.retainLeaf()
 	}
 	return t, err
 }
 
-// explain adds what came of an attempt to get the controllers that are missing.
-func explain(missing []Gap, err error) {
+// addCause adds the error of Options.Ask to the gaps that it did not close.
+func addCause(missing []Gap, err error) {
 	for i := range missing {
 		switch g := &missing[i]; g.Control {
 		case "memory", "pids", "cpu":
@@ -144,13 +145,13 @@ func explain(missing []Gap, err error) {
 	}
 }
 
-func newTree(l layout, look looker) (*Tree, error) {
+func newTree(l layout, host hostFiles) (*Tree, error) {
 	t := &Tree{
 		hierarchies: l.hierarchies, version: l.version, missing: l.missing,
 		mkdir: mkdirRetry, rmdir: rmdirRetry,
 	}
-	// A join is one write per hierarchy, in this order. pids comes first, so a process that was stopped in between is in
-	// the group that Empty asks; cpuacct comes before cpu, for Final.
+	// A join is one write per hierarchy, in this order. pids comes first, so a process that is stopped in between is in
+	// the group that Empty reads; cpuacct comes before cpu, for Final.
 	slices.SortStableFunc(t.hierarchies, func(a, b hierarchy) int { return a.rank() - b.rank() })
 	for i := range t.hierarchies {
 		h := &t.hierarchies[i]
@@ -162,14 +163,16 @@ func newTree(l layout, look looker) (*Tree, error) {
 		h.at = fd
 	}
 	if h := t.v2(); h != nil {
-		t.canKill = v2File(h, "cgroup.events", "cgroup.kill", 5, 14, look)
+		t.canKill = v2File(h, "cgroup.events", "cgroup.kill", 5, 14, host)
 		if !t.canKill {
-			t.missing = append(t.missing, Gap{Control: "kill", Reason: "the kernel is older than 5.14 and has no cgroup.kill: processes are killed one by one"})
+			t.missing = append(t.missing, Gap{Control: "kill",
+				Reason: "the kernel is older than 5.14 and has no cgroup.kill: processes are killed one by one"})
 		}
-		if h.roles&roleMemory != 0 && !v2File(h, "memory.max", "memory.peak", 5, 19, look) {
-			t.missing = append(t.missing, Gap{Control: "peak", Reason: "the kernel is older than 5.19 and keeps no peak of memory: it is the highest that was seen at times"})
+		if h.roles&roleMemory != 0 && !v2File(h, "memory.max", "memory.peak", 5, 19, host) {
+			t.missing = append(t.missing, Gap{Control: "peak",
+				Reason: "the kernel is older than 5.19 and keeps no peak of memory: the peak is the highest of the samples"})
 		}
-		if h.roles&roleMemory != 0 && look.exists(h.own+"/memory.max") && !look.exists(h.own+"/memory.swap.max") {
+		if h.roles&roleMemory != 0 && host.exists(h.own+"/memory.max") && !host.exists(h.own+"/memory.swap.max") {
 			t.noSwapLimit.Store(true)
 		}
 	}
@@ -177,15 +180,16 @@ func newTree(l layout, look looker) (*Tree, error) {
 		t.noSwapLimit.Store(true)
 	}
 	if t.noSwapLimit.Load() {
-		t.missing = append(t.missing, Gap{Control: "swap", Reason: "the kernel does not account for swap (boot with swapaccount=1): a memory limit leaves swap open"})
+		t.missing = append(t.missing, Gap{Control: "swap",
+			Reason: "the kernel does not account for swap (boot with swapaccount=1): a memory limit leaves swap open"})
 	}
 	return t, nil
 }
 
-// Close gives the descriptors back; every later call fails with EBADF. It may be called twice, but not while the tree or
-// one of its groups is in use. If Open has moved this process into a leaf and nothing else is there, it is moved back.
+// Close closes the descriptors; every later call fails with EBADF. It may be called twice, but not while the tree or
+// one of its groups is in use. If Open has moved this process into a leaf that no other process uses, Close moves it back.
 func (t *Tree) Close() {
-	t.leave()
+	t.releaseLeaf()
 	for i := range t.hierarchies {
 		if h := &t.hierarchies[i]; h.at >= 0 {
 			_ = unix.Close(h.at)
@@ -194,12 +198,12 @@ func (t *Tree) Close() {
 	}
 }
 
-// v2File says whether groups will have a v2 file, which is in every group that has the older one beside it. The machine's
-// root group has neither, so when that is all there is to look at, the kernel's version has to answer.
-func v2File(h *hierarchy, beside, name string, major, minor int, look looker) bool {
+// v2File reports whether groups will have the v2 file name, which every group has that has the older file beside. The
+// machine's root group has neither, so when only the root can be inspected, the kernel's version decides.
+func v2File(h *hierarchy, beside, name string, major, minor int, host hostFiles) bool {
 	for _, dir := range []string{h.place + "/" + rootName, h.own} {
-		if look.exists(dir + "/" + beside) {
-			return look.exists(dir + "/" + name)
+		if host.exists(dir + "/" + beside) {
+			return host.exists(dir + "/" + name)
 		}
 	}
 	var u unix.Utsname
@@ -213,9 +217,9 @@ func v2File(h *hierarchy, beside, name string, major, minor int, look looker) bo
 	return maj > major || (maj == major && mnr >= minor)
 }
 
-// At reopens the roots that another process recorded from Roots, so that gc can find and remove what it left. Roots
-// that are gone are left out, and so is whatever is not a directory called `sandbox-run` on a cgroup file system: the
-// record is a file, and a file can be wrong. refused names those.
+// At reopens the roots that another process recorded from Roots, so that gc can find and remove leftover groups. It leaves
+// out roots that are gone. refused names roots that are no directory called `sandbox-run` on a cgroup file system: the
+// record is a file, and a file can be wrong.
 func At(roots []string) (t *Tree, refused []string) {
 	t = &Tree{version: "recorded", gcOnly: true, mkdir: mkdirRetry, rmdir: rmdirRetry}
 	for _, root := range roots {
@@ -252,7 +256,7 @@ func At(roots []string) (t *Tree, refused []string) {
 // Version is "v1", "v2", "hybrid" (v1 controllers and a v2 tree), or "none".
 func (t *Tree) Version() string { return t.version }
 
-// Has says whether groups of this tree can do c.
+// Has reports whether groups of this tree have the ability c.
 func (t *Tree) Has(c Controller) bool {
 	switch c {
 	case Memory:
@@ -271,8 +275,7 @@ func (t *Tree) Has(c Controller) bool {
 	return false
 }
 
-// Missing lists what this machine's cgroups lack, in words. Empty means nothing is lacking as far as looking can tell;
-// Probe tries it.
+// Missing lists the abilities that this machine's cgroups lack. The list comes from inspection; Probe tries them.
 func (t *Tree) Missing() []Gap { return slices.Clone(t.missing) }
 
 // Roots are the absolute directories, each named `sandbox-run`, that all groups of this tree are made below. A
@@ -287,7 +290,7 @@ func (t *Tree) Roots() []string {
 
 // Group is a handle to the group at path below `sandbox-run`, such as "sup-1a2b/7/run"; nothing is made or checked on
 // disk. Path elements are letters, digits, '-' and '_': a dot could name one of the kernel's own files. The first may not
-// be "supervisor", which is the leaf of those who settled. A bad path is reported by every method of the Group.
+// be "supervisor", which is the leaf of Options.MoveToLeaf. Every method of a Group with a bad path returns an error.
 func (t *Tree) Group(path string) *Group {
 	g := &Group{tree: t, path: path}
 	if err := checkPath(path); err != nil {
@@ -298,15 +301,15 @@ func (t *Tree) Group(path string) *Group {
 	return g
 }
 
-// List names the groups directly below `sandbox-run`, the union over all hierarchies: a process that died while making
+// List names the groups directly below `sandbox-run`, the union over all hierarchies: a supervisor that died while making
 // or removing a group left it in some of them only.
 func (t *Tree) List() ([]string, error) {
-	names, err := t.union(rootName)
+	names, err := t.listAcross(rootName)
 	return slices.DeleteFunc(names, func(name string) bool { return name == leafName }), err
 }
 
-// Prune removes the `sandbox-run` directories themselves where nothing is in them. Call it when a supervisor ends:
-// while they stand, the cgroup that holds the supervisor can not be removed. Another supervisor's groups are left alone.
+// Prune removes the empty `sandbox-run` directories. Call it when a supervisor ends:
+// while they exist, the cgroup that holds the supervisor can not be removed. Another supervisor's groups stay.
 func (t *Tree) Prune() error {
 	var errs []error
 	for i := range t.hierarchies {
@@ -323,8 +326,8 @@ func (t *Tree) Prune() error {
 	return errors.Join(errs...)
 }
 
-// Probe makes a group with every limit this tree claims to have, reads it and removes it: permission that was only
-// looked at may still be refused. doctor calls it; a run does not need to.
+// Probe makes a group with every limit that this tree claims to have, reads it and removes it: the kernel may still refuse
+// what inspection found to be permitted. doctor calls it; a run does not need to.
 func (t *Tree) Probe(ctx context.Context) error {
 	g := t.Group("probe-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(t.probes.Add(1), 10))
 	var l Limits
@@ -346,7 +349,7 @@ func (t *Tree) Probe(ctx context.Context) error {
 	return errors.Join(err, g.Remove(ctx), t.Prune())
 }
 
-// serving is the hierarchy that fills a role, v1 first: detection never gives one role to two.
+// serving is the hierarchy that fills a role, or nil. Detection gives each role to at most one hierarchy.
 func (t *Tree) serving(r role) *hierarchy {
 	for i := range t.hierarchies {
 		if t.hierarchies[i].roles&r != 0 {

@@ -118,7 +118,7 @@ func TestListener(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := seccomp.NewWatch(p.listener(t), seccomp.Policy{Notify: true})
+		w, err := seccomp.NewRefusalCounter(p.listener(t), seccomp.Policy{Notify: true})
 		if err != nil {
 			t.Fatal(err)
 		}

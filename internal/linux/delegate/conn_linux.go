@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// address is a socket that the user's service manager, or a bus it is on, listens at.
+// address is a socket of the user's service manager, or of a bus that it is on.
 type address struct {
 	path string // beginning with a zero byte for an abstract one
 	bus  bool   // a bus is in between
@@ -21,8 +21,8 @@ type address struct {
 
 func (a address) String() string { return strings.Replace(a.path, "\x00", "@", 1) }
 
-// addresses lists them in the order systemctl tries them: the manager's own socket is one hop less, and there without a
-// bus; the bus is the documented way.
+// addresses lists the sockets in the order in which systemctl tries them: the manager's own socket is one hop less and exists
+// without a bus; the bus is the documented way.
 func addresses(getenv func(string) string, euid int) []address {
 	runtime := getenv("XDG_RUNTIME_DIR")
 	if !strings.HasPrefix(runtime, "/") {
@@ -75,7 +75,7 @@ type conn struct {
 	in       []byte // read and not yet taken
 }
 
-// dial connects and says who we are: the kernel tells the other side, and we add nothing to it.
+// dial connects and authenticates: the kernel passes this process's credentials, and nothing else is sent.
 func dial(a address, deadline time.Time) (*conn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -143,7 +143,7 @@ func (c *conn) write(b []byte) error {
 	return nil
 }
 
-// read waits for more to come in, until then at most.
+// read waits for more data, until then at most.
 func (c *conn) read(then time.Time) error {
 	buf := make([]byte, 4096)
 	for {
@@ -183,7 +183,7 @@ func (c *conn) wait(events int16, until time.Time) error {
 	}
 }
 
-// receive returns the next message, or os.ErrDeadlineExceeded when none has come by then.
+// receive returns the next message, or os.ErrDeadlineExceeded when none arrives before then.
 func (c *conn) receive(then time.Time) (message, error) {
 	for {
 		n, err := messageLength(c.in)
@@ -201,9 +201,9 @@ func (c *conn) receive(then time.Time) (message, error) {
 	}
 }
 
-// deadline is the end of ctx, and at most patience from now.
+// deadline is the end of ctx, and at most timeout from now.
 func deadline(ctx context.Context) time.Time {
-	end := time.Now().Add(patience)
+	end := time.Now().Add(timeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(end) {
 		return d
 	}

@@ -70,12 +70,12 @@ func server(t *testing.T, greeting string, serve func(in *bufio.Reader, out net.
 	return address{path: path}
 }
 
-// What servers that are not systemd, or not well, make of us. A real one is talked to in a virtual machine: see
+// Servers that are not systemd, or misbehave. The tests against a real systemd run in a virtual machine: see
 // real_test.go.
 func TestBadServers(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	const welcome = "DATA\r\nOK 0123456789abcdef0123456789abcdef\r\n"
-	wait := func(in *bufio.Reader, _ net.Conn) { _, _ = in.WriteTo(new(strings.Builder)) } // until we hang up
+	wait := func(in *bufio.Reader, _ net.Conn) { _, _ = in.WriteTo(new(strings.Builder)) } // until the client closes
 	answer := func(messages ...[]byte) func(*bufio.Reader, net.Conn) {
 		return func(in *bufio.Reader, out net.Conn) {
 			for _, m := range messages {
@@ -95,27 +95,28 @@ func TestBadServers(t *testing.T) {
 		want           error
 		words          string
 	}{
-		{"does not know us", "REJECTED EXTERNAL\r\n", wait, ErrRefused, "REJECTED"},
+		{"rejects the credentials", "REJECTED EXTERNAL\r\n", wait, ErrRefused, "REJECTED"},
 		{"says nothing at all", "", wait, ErrTimeout, ""},
-		{"talks without end", strings.Repeat("x", 10000), wait, errMalformed, ""},
-		{"hangs up", welcome, func(*bufio.Reader, net.Conn) {}, ErrRefused, "hung up"},
+		{"sends without end", strings.Repeat("x", 10000), wait, errMalformed, ""},
+		{"closes at once", welcome, func(*bufio.Reader, net.Conn) {}, ErrRefused, "closed the connection"},
 		{"does not answer", welcome, wait, ErrTimeout, ""},
 		{"answers, and nothing happens", welcome, answer(reply(binary.LittleEndian, typeReturn, 3, "", "o", text("/j"))), ErrTimeout, ""},
-		{"refuses", welcome, answer(reply(binary.LittleEndian, typeError, 3, "org.freedesktop.DBus.Error.AccessDenied", "s", text("not you"))), ErrRefused, "AccessDenied: not you"},
+		{"refuses", welcome, answer(reply(binary.LittleEndian, typeError, 3, "org.freedesktop.DBus.Error.AccessDenied", "s", text("not you"))),
+			ErrRefused, "AccessDenied: not you"},
 		{"fails", welcome, answer(reply(binary.LittleEndian, typeReturn, 3, "", "o", text("/j")),
 			reply(binary.LittleEndian, typeSignal, 0, managerFace+".JobRemoved", "uoss",
 				slices.Concat([]byte{5, 0, 0, 0}, text("/j"), []byte{0}, text("x.scope"), text("failed")))), ErrRefused, `"failed"`},
 		{"is no D-Bus server", welcome, answer([]byte("HTTP/1.0 400 Bad Request\r\n\r\n")), errMalformed, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			began, patience := time.Now(), time.Minute // who is answered does not run out of it, however busy the machine
+			began, timeout := time.Now(), time.Minute // long enough for every answer on a busy machine
 			if errors.Is(c.want, ErrTimeout) {
-				patience = 300 * time.Millisecond
+				timeout = 300 * time.Millisecond
 			}
 			err := func() error {
-				conn, err := dial(server(t, c.greeting, c.serve), began.Add(patience))
+				conn, err := dial(server(t, c.greeting, c.serve), began.Add(timeout))
 				if err != nil {
-					return excuse(err)
+					return wrapTimeout(err)
 				}
 				defer conn.close()
 				return conn.startScope(t.Context(), false, "x.scope", func() (string, error) { return "/nowhere", nil })

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What Obtain can fail with, wrapped; any other error is the system's.
+// The errors of Obtain, wrapped; any other error is the system's.
 var (
 	ErrNoManager = errors.New("no systemd user manager can be reached")
 	ErrRefused   = errors.New("the systemd user manager refused")
@@ -23,15 +23,16 @@ var (
 )
 
 const (
-	patience = 2 * time.Second
-	glance   = 10 * time.Millisecond // between looks at /proc/self/cgroup
+	timeout = 2 * time.Second
+	glance  = 10 * time.Millisecond // between reads of /proc/self/cgroup
 )
 
-// controllers that are asked for. The manager gives those of them that it was given itself.
+// controllers are requested for the scope. The manager delegates those of them that it has itself.
 var controllers = []string{"cpu", "memory", "pids"}
 
 // Obtain moves the calling process, with all its threads, into a new scope of the user's service manager, below which it
-// may make groups with controllers. It takes milliseconds, and two seconds at most. Child processes are not moved.
+// may make groups with controllers. It blocks for milliseconds, and two seconds at most. Child processes are not moved. It
+// fails with ErrNoManager, ErrRefused, ErrTimeout or ErrLayout.
 func Obtain(ctx context.Context) error {
 	if _, err := ownGroup(); err != nil {
 		return err
@@ -62,7 +63,7 @@ func Obtain(ctx context.Context) error {
 			return err
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return excuse(err)
+			return wrapTimeout(err)
 		}
 	}
 	return fmt.Errorf("%w: %w", ErrNoManager, tried[0])
@@ -98,7 +99,7 @@ const (
 	managerFace = "org.freedesktop.systemd1.Manager"
 )
 
-// startScope asks for the scope and waits until we are in it, by the word of where.
+// startScope requests the scope and waits until this process is in it, as where reports.
 func (c *conn) startScope(ctx context.Context, bus bool, scope string, where func() (string, error)) error {
 	const startSerial = 3
 	start := startCall(scope)
@@ -111,7 +112,7 @@ func (c *conn) startScope(ctx context.Context, bus bool, scope string, where fun
 		out = append(out, match.encode(2)...)
 	}
 	if err := c.write(append(out, start.encode(startSerial)...)); err != nil {
-		return excuse(err)
+		return wrapTimeout(err)
 	}
 	answered := false
 	job := ""
@@ -136,27 +137,27 @@ func (c *conn) startScope(ctx context.Context, bus bool, scope string, where fun
 			if result != "done" && unit == scope && (job == "" || which == job) {
 				return fmt.Errorf("%w: the job ended as %q", ErrRefused, result)
 			}
-		case errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(c.deadline): // only a glance
+		case errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(c.deadline): // the end of one glance, not of the deadline
 		case err != nil:
-			return excuse(err)
+			return wrapTimeout(err)
 		}
 		if cause := context.Cause(ctx); cause != nil {
-			return excuse(cause)
+			return wrapTimeout(cause)
 		}
-		// What counts is where we are: the signal may come late, or not at all.
+		// The group of this process decides: the signal may be late, or missing.
 		if now, err := where(); err != nil || path.Base(now) == scope {
 			return err
 		}
 	}
 }
 
-// excuse gives the end of our patience, or of theirs, its name.
-func excuse(err error) error {
+// wrapTimeout adds ErrTimeout to an expired deadline and ErrRefused to a closed connection.
+func wrapTimeout(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
 	}
 	if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
-		return fmt.Errorf("%w: it hung up: %w", ErrRefused, err)
+		return fmt.Errorf("%w: it closed the connection: %w", ErrRefused, err)
 	}
 	return err
 }
@@ -175,11 +176,11 @@ func startCall(scope string) call {
 	}
 	e.array(8, func() {
 		property("Description", "s", func() { e.string("sandbox-run, process " + strconv.Itoa(os.Getpid())) })
-		// A scope that failed would otherwise stay until somebody has looked at it.
+		// Without this a failed scope would stay until `systemctl reset-failed`.
 		property("CollectMode", "s", func() { e.string("inactive-or-failed") })
-		// 0 is whoever asks, by the kernel's word: a number of ours means somebody else in another pid namespace.
+		// 0 is the sender, as the kernel reports it: a pid of this process would mean another one in another pid namespace.
 		property("PIDs", "au", func() { e.array(4, func() { e.uint32(0) }) })
-		// This implies Delegate, which by itself would switch on all there are.
+		// This implies Delegate, which alone would switch on all controllers.
 		property("DelegateControllers", "as", func() {
 			e.array(4, func() {
 				for _, name := range controllers {

@@ -8,21 +8,21 @@
 // library starts goroutines, which here would be alive when the sandbox is started; and every step has to end in time.
 //
 // Place in the flow. A command that runs sandboxes passes Obtain to cgroup.Open, which calls it only where nothing is
-// delegated yet; the rest is cgroup's (settling in a leaf of the scope, making groups beside it). A library does not: the
-// calling process is moved to another cgroup. Nothing of ours is imported.
+// delegated yet; package cgroup does the rest (moving to a leaf of the scope, making groups beside it). A library does not
+// pass it, because it moves the calling process to another cgroup. The package imports nothing of ours.
 //
-//	cgroup.Open(cgroup.Options{Settle: true, Ask: func() error { return delegate.Obtain(ctx) }})
+//	cgroup.Open(cgroup.Options{MoveToLeaf: true, Ask: func() error { return delegate.Obtain(ctx) }})
 //
 // Lifecycle.
 //
 //	connect ─► AUTH EXTERNAL ─► [Hello, AddMatch] StartTransientUnit ─► job done, or /proc/self/cgroup names the scope ─► close
 //
-// The scope ends by itself: systemd removes it, with all groups below, when its last process is gone, whatever it died
-// of. Nothing has to be undone.
+// The scope ends by itself: systemd removes it, with all groups below, when its last process has ended. Nothing has to be
+// undone.
 //
 // Concurrency. A call is one socket and one goroutine, the caller's. Call it before the process starts others: those it has
 // started already stay where they are, and can not be moved into the scope later.
 //
-// Limits. Pure cgroup v2 only: on v1 systemd delegates nothing to users. Two seconds at most. When the time is up, the
-// manager may still carry out what it was asked; a later look at /proc/self/cgroup tells.
+// Limits. Pure cgroup v2 only: on v1 systemd delegates nothing to users. Two seconds at most. After a timeout the
+// manager may still carry out the request; /proc/self/cgroup shows it.
 package delegate

@@ -23,8 +23,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 )
 
-// These talk to a real systemd, in the virtual machine of scripts/guest-systemd.sh: root lets its user `plain` in by every
-// way there is, and the test binary, as that user, does what a command would do.
+// These tests use a real systemd, in the virtual machine of scripts/guest-systemd.sh: root logs the user `plain` in, in every
+// way, and the test binary acts as a command of that user.
 
 // childEnv makes the test binary a probe, "action args…".
 const childEnv = "SANDBOX_RUN_DELEGATE_PROBE"
@@ -75,10 +75,10 @@ func probe(args []string) int {
 		took := time.Since(began).Round(time.Millisecond)
 		fmt.Printf("obtained: %v, in %v\n", err, took)
 		if err == nil {
-			run(args[1:], cgroup.Options{Settle: true})
+			run(args[1:], cgroup.Options{MoveToLeaf: true})
 		}
 	case "open": // as a command does
-		run(args[1:], cgroup.Options{Settle: true, Ask: func() error {
+		run(args[1:], cgroup.Options{MoveToLeaf: true, Ask: func() error {
 			err := Obtain(context.Background())
 			fmt.Println("asked:", err)
 			return err
@@ -89,7 +89,7 @@ func probe(args []string) int {
 	return 0
 }
 
-// run opens the tree, says what it got, and puts a group to the test.
+// run opens the tree, prints what it has, and tests a group.
 func run(args []string, o cgroup.Options) {
 	fmt.Println("pid", os.Getpid())
 	tree, err := cgroup.Open(o)
@@ -132,7 +132,7 @@ func run(args []string, o cgroup.Options) {
 		fmt.Printf("oom %d, pids hits %v, throttled %v (%v)\n", s.OOMKills, s.PidsLimitHits > 0, s.ThrottledPeriods > 0, err)
 	}
 	if len(args) > 0 && args[0] == "hold" {
-		// Something is in the group, as an init would be, which does not outlive us.
+		// A process in the group, as an init would be, that ends with this process.
 		sleeper, err := startIn(g, "sleep")
 		fmt.Println("holding", err)
 		_ = sleeper.Wait()
@@ -195,11 +195,11 @@ const (
 	userGroup  = userSlice + "/user@" + plainID + ".service"
 )
 
-// realSystemd skips where there is none to be had.
+// realSystemd skips where no systemd may be used.
 func realSystemd(t *testing.T) {
 	t.Helper()
 	if os.Getenv("SANDBOXTEST_GUEST") != "systemd" || os.Geteuid() != 0 {
-		t.Skip("needs a systemd that is ours to play with: go test -exec scripts/guest-systemd.sh")
+		t.Skip("needs a systemd of its own: go test -exec scripts/guest-systemd.sh")
 	}
 	linger(t)
 }
@@ -240,7 +240,8 @@ func login(t *testing.T, way string, action string, env ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	env = append(env, childEnv+"="+action)
-	clean := []string{"--reuid", plainUser, "--regid", plainUser, "--init-groups", "env", "-i", "PATH=" + os.Getenv("PATH"), "HOME=/home/" + plainUser}
+	clean := []string{"--reuid", plainUser, "--regid", plainUser, "--init-groups", "env", "-i", "PATH=" + os.Getenv("PATH"),
+		"HOME=/home/" + plainUser}
 	var cmd *exec.Cmd
 	switch way {
 	case "manager":
@@ -281,13 +282,13 @@ func contains(t *testing.T, out string, all ...string) {
 	}
 }
 
-// enforced is what run says where all limits hold, with a positive control of each.
+// enforced is the output of run where all limits are enforced, with a positive control of each.
 var enforced = []string{
 	"alloc 32: allocated (<nil>)", "alloc 96:  (signal: killed)", "fork 20: refused after ", "spin 1000: spun (<nil>)",
 	"oom 1, pids hits true, throttled true (<nil>)",
 }
 
-// left lists what is there of us below the user's slice: scopes, or groups.
+// left lists the scopes or groups of this package below the user's slice.
 func left(t *testing.T) (found []string) {
 	t.Helper()
 	_ = filepath.WalkDir(userSlice, func(path string, d fs.DirEntry, err error) error {
@@ -347,7 +348,7 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// Within the user manager's own tree there is a place already, and nobody is moved nor asked.
+// Within the user manager's own tree a usable group exists: no process is moved, and the manager is not asked.
 func TestUnitNeedsNoScope(t *testing.T) {
 	realSystemd(t)
 	out := output(t, login(t, "manager", "open"))
@@ -358,11 +359,12 @@ func TestUnitNeedsNoScope(t *testing.T) {
 	gone(t)
 }
 
-// A library moves nobody: it says what is missing and what to do.
+// A library does not move processes: it reports what is missing and what to do.
 func TestLibraryStays(t *testing.T) {
 	realSystemd(t)
 	out := output(t, login(t, "session", "look"))
-	contains(t, out, "missing memory: "+userGroup+" is this user's, but this process is in "+userSlice+"/session-", "systemd-run --user --scope -p Delegate=yes", "done")
+	contains(t, out, "missing memory: "+userGroup+" is this user's, but this process is in "+userSlice+"/session-",
+		"systemd-run --user --scope -p Delegate=yes", "done")
 	if strings.Contains(out, "alloc") || !regexp.MustCompile(`own /\S+/session-\w+\.scope <nil>`).MatchString(out) {
 		t.Error("it was moved, or has limits")
 	}
@@ -407,7 +409,7 @@ func TestKilled(t *testing.T) {
 func TestNoManagerAtAll(t *testing.T) {
 	realSystemd(t)
 	command(t, "loginctl", "disable-linger", plainID)
-	_ = exec.Command("loginctl", "terminate-user", plainID).Run() // it may be gone already
+	_ = exec.Command("loginctl", "terminate-user", plainID).Run() // it may have ended already
 	eventually(t, "the end of the user's manager", func() bool {
 		_, err := os.Stat(runtimeDir)
 		return os.IsNotExist(err)
@@ -419,7 +421,7 @@ func TestNoManagerAtAll(t *testing.T) {
 		t.Error("there are limits where none can be")
 	}
 
-	// What it advises helps.
+	// The remedy in the message works.
 	linger(t)
 	out = output(t, login(t, "none", "open"))
 	contains(t, out, append([]string{"asked: <nil>"}, enforced...)...)

@@ -92,7 +92,7 @@ func volume(t *testing.T, uid, gid int) string {
 	return dir
 }
 
-// Who makes files for the sandbox's user, and gives them away, needs to be somebody on the file system; nobody else becomes so.
+// With Keep, a process can make files and change their owner to the sandbox's user; other ids stay unmapped.
 func TestKeep(t *testing.T) {
 	needRoot(t)
 	const maker, user = 500_000, 500_001
@@ -112,7 +112,7 @@ func TestKeep(t *testing.T) {
 	})
 	as(maker+7, maker+7, func() {
 		if err := create(m, "other"); !errors.Is(err, unix.EOVERFLOW) {
-			t.Errorf("somebody else: %v", err)
+			t.Errorf("another user: %v", err)
 		}
 	})
 	if err := unix.Fchownat(int(m.Fd()), "made", user, user, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -196,7 +196,7 @@ func TestFileSource(t *testing.T) {
 	}
 }
 
-// Mounts below the source come along, under the same rules, and later ones do not.
+// Mounts below the source are cloned under the same rules, later ones are not.
 func TestSubmounts(t *testing.T) {
 	needRoot(t)
 	dir := volume(t, 0, 0)
@@ -207,7 +207,7 @@ func TestSubmounts(t *testing.T) {
 			unix.Unshare(unix.CLONE_NEWNS),
 			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 			os.Mkdir(dir+"/sub", 0o755), os.Mkdir(dir+"/later", 0o755),
-			unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"), // a mount of our own, shared, so that it could propagate
+			unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"), // a mount of the test's own, shared, so that it could propagate
 			unix.Mount("", dir, "", unix.MS_SHARED, ""),
 			os.Mkdir(dir+"/sub", 0o755), os.Mkdir(dir+"/later", 0o755),
 			unix.Mount("tmpfs", dir+"/sub", "tmpfs", 0, "mode=0755"),

@@ -10,30 +10,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsupported is wrapped when a file system, or one mounted below it, can't show its files under another id. A caller
-// may go on without a mapping where it only reads, and must refuse where it writes.
+// ErrUnsupported is wrapped when a file system, or one mounted below it, can not show its files under another id. A caller
+// may do without a mapping for reading, and must refuse for writing.
 var ErrUnsupported = errors.New("the file system does not support id-mapped mounts")
 
-// ErrSource is wrapped when the source is of a kind that is never given to a sandbox.
+// ErrSource is wrapped when the source is neither a directory nor a regular file.
 var ErrSource = errors.New("not a directory or regular file")
 
 // Mapping shows files that belong to From on the file system as belonging to To, and makes files that To creates belong to
 // From. All ids are the host's.
 type Mapping struct {
 	FromUID, ToUID, FromGID, ToGID uint32
-	// Keep is a user and a group whose files are shown, and made, as their own; 0 is none. Who makes a file and gives it to To needs that.
+	// Keep is a user and a group whose files are shown, and made, with their own ids; 0 is none. The process that makes a file
+	// and then changes its owner to To needs it.
 	Keep uint32
 }
 
-// identity maps nothing, and needs no support by the file system.
+// identity reports that the mapping changes nothing and needs no support by the file system.
 func (m *Mapping) identity() bool { return m == nil || m.FromUID == m.ToUID && m.FromGID == m.ToGID }
 
 // Options says how a source is shown. The zero value is read-only, without a mapping.
 type Options struct {
 	Writable bool
 	Map      *Mapping // nil is none
-	// Owner shows what belongs to the source's own owner and group as belonging to these. It is the owner of the
-	// very thing that is opened, and takes the place of Map.
+	// Owner shows files of the source's own owner and group as belonging to these ids. It replaces Map.
 	Owner *Owner
 }
 
@@ -44,8 +44,8 @@ type Owner struct {
 }
 
 // Open clones the mount tree at source, an absolute path without symlinks and dots. The descriptor is for move_mount; it is
-// opened with O_PATH, and the caller's to close. isFile says that it is a regular file, so that the place to attach it has
-// to be one too.
+// opened with O_PATH, and the caller closes it. isFile says that source is a regular file, so that the mount point has
+// to be one too. Errors wrap ErrUnsupported, ErrSource or the errno.
 func Open(source string, o Options) (mount *os.File, isFile bool, err error) {
 	path, st, err := openPath(source)
 	if err != nil {
@@ -72,7 +72,7 @@ func Open(source string, o Options) (mount *os.File, isFile bool, err error) {
 			attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
 			attr.Userns_fd = uint64(userns)
 			err := unix.MountSetattr(fd, "", flags, &attr)
-			// EPERM: the mount has a mapping already, or belongs to somebody else's user namespace.
+			// EPERM: the mount has a mapping already, or belongs to another user namespace.
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) {
 				err = fmt.Errorf("%w: %w%s; use a directory on ext4, xfs, btrfs or tmpfs without other mounts in it", ErrUnsupported, err, kindOf(path))
 			}
@@ -86,7 +86,7 @@ func Open(source string, o Options) (mount *os.File, isFile bool, err error) {
 	return os.NewFile(uintptr(fd), source), isFile, nil
 }
 
-// openPath opens the directory or file at a path without following, reading or waking anything.
+// openPath opens the directory or file at a path without following links, reading it or triggering automounts.
 func openPath(source string) (fd int, st *unix.Stat_t, err error) {
 	if !filepath.IsAbs(source) || filepath.Clean(source) != source || strings.ContainsRune(source, 0) {
 		return -1, nil, fmt.Errorf("idmap: open %q: not an absolute path in its shortest form: %w", source, unix.EINVAL)
@@ -94,11 +94,12 @@ func openPath(source string) (fd int, st *unix.Stat_t, err error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
 	for range 100 {
 		if fd, err = unix.Openat2(unix.AT_FDCWD, source, &how); !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			break // EAGAIN: something was renamed meanwhile
+			break // EAGAIN: a component was renamed meanwhile
 		}
 	}
 	if errors.Is(err, unix.ELOOP) {
-		return -1, nil, fmt.Errorf("idmap: open %s: %s is a symlink, which is never followed: %w; name its target", source, symlinkIn(source), err)
+		return -1, nil, fmt.Errorf("idmap: open %s: %s is a symlink, which is never followed: %w; name its target", source, symlinkIn(source),
+			err)
 	}
 	if err != nil {
 		return -1, nil, fmt.Errorf("idmap: open %s: %w", source, err)
@@ -116,7 +117,7 @@ func openPath(source string) (fd int, st *unix.Stat_t, err error) {
 	return -1, nil, fmt.Errorf("idmap: open %s: %s: %w", source, kindName(st.Mode), ErrSource)
 }
 
-// symlinkIn finds the component to blame. It is for the message only; nothing depends on it.
+// symlinkIn finds the component that is a symlink, for the message only.
 func symlinkIn(path string) string {
 	for i := 1; i <= len(path); i++ {
 		if i < len(path) && path[i] != '/' {
@@ -141,7 +142,7 @@ func kindName(mode uint32) string {
 	return "of an unknown kind"
 }
 
-// kindOf names the file system by its magic number, which is all the kernel tells without reading mountinfo.
+// kindOf names the file system by its magic number: its name would need a read of mountinfo.
 func kindOf(fd int) string {
 	var st unix.Statfs_t
 	if unix.Fstatfs(fd, &st) != nil {

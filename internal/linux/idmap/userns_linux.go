@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxNamespaces is how many mappings are kept: there are about as many as owners of volumes times slots of uids in use.
+// maxNamespaces is how many mappings are kept: about the number of owners of volumes times uid slots in use.
 const maxNamespaces = 32
 
-// namespaces are the user namespaces made so far. A namespace lives as long as its descriptor.
+// namespaces are the user namespaces made so far. A namespace exists as long as its descriptor.
 var namespaces cache
 
 type cache struct {
@@ -28,8 +28,8 @@ type entry struct {
 	fd      int
 }
 
-// with calls use with a user namespace that holds the mapping. The lock is held meanwhile, so that the descriptor is not
-// another's by the time it is used; use is one system call.
+// with calls use with a user namespace that has the mapping. The lock is held meanwhile, so that the descriptor is not closed
+// and reused; use is one system call.
 func (c *cache) with(m Mapping, use func(userns int) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,26 +51,26 @@ func (c *cache) with(m Mapping, use func(userns int) error) error {
 	return use(fd)
 }
 
-// newUserNamespace makes a namespace by starting a child in one. A Go program has many threads and can't unshare one
-// itself. The child is traced, so the kernel stops it at the end of exec, before the first instruction of the program: which
-// program that is does not matter, and this one is sure to exist.
+// newUserNamespace makes a namespace by starting a child in one. A Go program has many threads and can not unshare one
+// itself. The child is traced, so the kernel stops it at the end of exec, before the first instruction of the program. Any
+// program would do; this one is sure to exist.
 func newUserNamespace(m Mapping) (int, error) {
 	for _, id := range []uint32{m.FromUID, m.ToUID, m.FromGID, m.ToGID} {
 		if id == ^uint32(0) {
-			return -1, fmt.Errorf("make a user namespace for %+v: id -1 is nobody: %w", m, unix.EINVAL)
+			return -1, fmt.Errorf("make a user namespace for %+v: id -1 is not valid: %w", m, unix.EINVAL)
 		}
 	}
 	if err := spareDescriptors(); err != nil {
 		return -1, fmt.Errorf("make a user namespace for %+v: %w", m, err)
 	}
-	// On the file system's side is what a namespace has inside, on the side of processes what it has outside.
+	// The file system's ids are those inside of the namespace, the processes' ids those outside.
 	uids := []syscall.SysProcIDMap{{ContainerID: int(m.FromUID), HostID: int(m.ToUID), Size: 1}}
 	gids := []syscall.SysProcIDMap{{ContainerID: int(m.FromGID), HostID: int(m.ToGID), Size: 1}}
 	if m.Keep != 0 {
 		same := syscall.SysProcIDMap{ContainerID: int(m.Keep), HostID: int(m.Keep), Size: 1}
 		uids, gids = append(uids, same), append(gids, same)
 	}
-	runtime.LockOSThread() // the tracer is this very thread, and must live until the child is dead
+	runtime.LockOSThread() // the tracer is this thread, and it must not end before the child
 	defer runtime.UnlockOSThread()
 	pidfd := -1
 	child, err := os.StartProcess("/proc/self/exe", []string{"idmap"}, &os.ProcAttr{
@@ -85,10 +85,10 @@ func newUserNamespace(m Mapping) (int, error) {
 		},
 	})
 	if err != nil {
-		return -1, fmt.Errorf("make a user namespace for %+v: %w; look at user.max_user_namespaces and kernel.yama.ptrace_scope", m, err)
+		return -1, fmt.Errorf("make a user namespace for %+v: %w; check user.max_user_namespaces and kernel.yama.ptrace_scope", m, err)
 	}
 	defer func() {
-		_ = child.Kill() // through its pidfd
+		_ = child.Kill() // by its pidfd
 		_, _ = child.Wait()
 		if pidfd >= 0 {
 			_ = unix.Close(pidfd)
@@ -98,8 +98,8 @@ func newUserNamespace(m Mapping) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("open the user namespace of the child made for it: %w", err)
 	}
-	// If the child still is there, the number was its own when the file was opened: someone who reaps everything could have
-	// freed it before.
+	// If the child still exists, its pid was valid when the file was opened. A process that reaps every child could have freed
+	// it before.
 	err = unix.EBADF
 	if pidfd >= 0 {
 		err = unix.PidfdSendSignal(pidfd, 0, nil, 0)
@@ -111,7 +111,7 @@ func newUserNamespace(m Mapping) (int, error) {
 	return fd, nil
 }
 
-// spareDescriptors fails where starting a child would, for want of descriptors: package syscall then forgets to close the
+// spareDescriptors fails if there are too few descriptors to start a child: package syscall would not close the
 // pipe through which the child waits for its mappings.
 func spareDescriptors() error {
 	var spare [8]int
@@ -121,7 +121,7 @@ func spareDescriptors() error {
 		spare[taken], err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	}
 	for _, fd := range spare[:taken] {
-		_ = unix.Close(fd) // of the one that failed, -1
+		_ = unix.Close(fd) // -1 for the one that failed
 	}
 	return err
 }

@@ -1,14 +1,14 @@
-// Package memory says how much memory is left before something has to give.
+// Package memory reads how much memory is left on the machine and in the cgroups of this process.
 //
-// What. [Read] takes the least of what the kernel could give out (MemAvailable) and of what each memory cgroup above this process still allows, and how
-// long tasks of the machine wait for memory (pressure stall information), where the kernel tells.
+// What. [Read] returns the minimum of the kernel's estimate (MemAvailable) and of what each memory cgroup above this process
+// still allows. It also returns how long tasks wait for memory (pressure stall information), where the kernel reports it.
 //
-// Place in the flow. A server looks here before it lets more in; sandboxes have limits of their own, which are not its business.
+// Place in the flow. A server reads it before it admits more work; the limits of sandboxes are separate.
 //
 // Lifecycle. None: every call reads files.
 //
 // Concurrency. Any.
 //
-// Limits. Pages of files that are not in use count as free in a cgroup, as they do in MemAvailable. Limits of cgroups that this process can not see, from
-// inside of a container's cgroup namespace, are those of its root as far as the kernel shows them.
+// Limits. Pages of files that are not in use count as free in a cgroup, as they do in MemAvailable. Limits of cgroups outside
+// of a container's cgroup namespace are visible only as far as the root of the namespace shows them.
 package memory

@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// Reading is how it stands.
+// Reading is the state of the memory at one moment.
 type Reading struct {
-	Total     uint64  // bytes: of the machine, or of the smallest cgroup around us
-	Available uint64  // before something has to give
-	Where     string  // what is the narrowest: "the machine", or a cgroup's path
-	Stalled   float64 // part of the last ten seconds in which every task that could run waited for memory, 0 to 1; 0 where nobody tells
+	Total     uint64  // bytes: of the machine, or of the smallest cgroup above this process
+	Available uint64  // bytes that can be used before the kernel kills
+	Where     string  // the narrowest limit: "the machine", or a cgroup's path
+	Stalled   float64 // share of the last ten seconds in which every runnable task waited for memory, 0 to 1; 0 if not reported
 }
 
-// Read looks.
+// Read returns the current state. It fails where /proc/meminfo can not be read.
 func Read() (Reading, error) { return read("/") }
 
-// read looks below a root, which tests have of their own.
+// read is Read below a root directory, for tests.
 func read(root string) (Reading, error) {
 	info, err := fields(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
@@ -33,7 +33,8 @@ func read(root string) (Reading, error) {
 	if !known || !there {
 		return Reading{}, errors.New("memory: /proc/meminfo has no MemAvailable")
 	}
-	r := Reading{Total: total << 10, Available: available << 10, Where: "the machine", Stalled: stalled(filepath.Join(root, "proc/pressure/memory"))}
+	r := Reading{Total: total << 10, Available: available << 10, Where: "the machine",
+		Stalled: stalled(filepath.Join(root, "proc/pressure/memory"))}
 	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
 		return r, nil //nolint:nilerr // a kernel without cgroups has no such limits
@@ -55,7 +56,7 @@ func read(root string) (Reading, error) {
 	return r, nil
 }
 
-// Limit is the smallest memory limit of the cgroups around us; false if there is none below the machine's memory.
+// Limit is the smallest memory limit of the cgroups above this process; ok is false if none is below the machine's memory.
 func Limit() (bytes uint64, ok bool) { return limit("/") }
 
 func limit(root string) (uint64, bool) {
@@ -67,13 +68,13 @@ func limit(root string) (uint64, bool) {
 	return r.Total, r.Total < info["MemTotal:"]<<10
 }
 
-// within narrows it down to what the cgroups from a path upwards leave.
+// within lowers the reading to what the cgroups from a path upwards leave.
 func (r *Reading) within(mount, path, limit, usage, idle string) {
 	for at := filepath.Clean("/" + path); ; at = filepath.Dir(at) {
 		dir := filepath.Join(mount, at)
 		most, bounded := number(filepath.Join(dir, limit))
 		used, known := number(filepath.Join(dir, usage))
-		if bounded && known && most < r.Total { // what is above the machine's own bounds nothing
+		if bounded && known && most < r.Total { // a limit above the machine's memory limits nothing
 			if stat, err := fields(filepath.Join(dir, "memory.stat")); err == nil {
 				used -= min(used, stat[idle])
 			}

@@ -38,17 +38,20 @@ func TestRead(t *testing.T) {
 	}{
 		"no cgroups": {nil, Reading{4096 * mib, 1024 * mib, "the machine", 0}},
 		"pressure": {
-			map[string]string{"proc/pressure/memory": "some avg10=50.00 avg60=1.00 avg300=0.00 total=1\nfull avg10=12.50 avg60=1.00 avg300=0.00 total=1\n"},
+			map[string]string{"proc/pressure/memory": "some avg10=50.00 avg60=1.00 avg300=0.00 total=1\nfull avg10=12.50 avg60=1.00 avg300=0.00 " +
+				"total=1\n"},
 			Reading{4096 * mib, 1024 * mib, "the machine", 0.125},
 		},
 		"v2": {map[string]string{
 			"proc/self/cgroup":                           "0::/a.slice/b.service\n",
 			"sys/fs/cgroup/a.slice/b.service/memory.max": "max\n", "sys/fs/cgroup/a.slice/b.service/memory.current": "900\n",
-			"sys/fs/cgroup/a.slice/memory.max": "536870912\n", "sys/fs/cgroup/a.slice/memory.current": "314572800\n", "sys/fs/cgroup/a.slice/memory.stat": "anon 1\ninactive_file 104857600\n",
+			"sys/fs/cgroup/a.slice/memory.max": "536870912\n", "sys/fs/cgroup/a.slice/memory.current": "314572800\n",
+			"sys/fs/cgroup/a.slice/memory.stat": "anon 1\ninactive_file 104857600\n",
 		}, Reading{512 * mib, 312 * mib, "the cgroup /a.slice", 0}},
 		"v1, and a limit that is none": {map[string]string{
 			"proc/self/cgroup": "9:memory:/x\n5:cpu,cpuacct:/\n0::/\n",
-			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "67108864\n", "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "99999999999\n", "sys/fs/cgroup/memory/x/memory.stat": "total_inactive_file 0\n",
+			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "67108864\n", "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "99999999999\n",
+			"sys/fs/cgroup/memory/x/memory.stat":         "total_inactive_file 0\n",
 			"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n", "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n",
 		}, Reading{64 * mib, 0, "the cgroup /x", 0}},
 		"larger than the machine": {map[string]string{
@@ -72,7 +75,7 @@ func TestRead(t *testing.T) {
 
 const insideVariable = "SANDBOX_RUN_TEST_MEMORY"
 
-// inside is a process in a small cgroup: it says what is left, takes some when it is told to, and says so again.
+// inside is a process in a small cgroup: it prints what is left, allocates on request, and prints again.
 func inside() {
 	say := func() {
 		r, err := Read()
@@ -98,7 +101,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// In a real cgroup of 512 MiB (the race detector needs some) that is what there is, and what is taken is gone.
+// In a real cgroup of 512 MiB (the race detector needs some) the reading shows that limit, and allocations lower it.
 func TestRealGroup(t *testing.T) {
 	testenv.NeedRoot(t)
 	dir, limit := filepath.Join("/sys/fs/cgroup/memory", fmt.Sprint("sandbox-run-test-", os.Getpid())), "memory.limit_in_bytes"

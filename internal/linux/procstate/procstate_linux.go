@@ -1,13 +1,14 @@
-// Package procstate reads what the kernel shows of a process: its filters, privileges, namespaces, cgroups and root.
+// Package procstate reads the kernel's view of a process: its filters, privileges, namespaces, cgroups and root.
 //
-// Place in the flow. Backends call Read for a process that is held between its last wall and its program (internal/linux/seccomp.Probe).
+// Place in the flow. Backends call Read for a process that waits between its last isolation step and its program
+// (internal/linux/seccomp.Probe).
 //
 // Lifecycle. A State is a value; nothing stays open.
 //
 // Concurrency. Everything may be called from any goroutine.
 //
-// Limits. The caller makes sure that the number is that process's for as long as Read takes. Namespaces and root are shown to callers
-// that may trace the process.
+// Limits. The caller makes sure that the pid is not reused while Read runs. The kernel shows namespaces and root only to
+// callers that may trace the process.
 package procstate
 
 import (
@@ -20,13 +21,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespaces are the kinds that are looked at, by their names below /proc/PID/ns.
+// Namespaces are the kinds that are read, by their names below /proc/PID/ns.
 var Namespaces = [...]string{"user", "pid", "mnt", "net", "ipc", "uts", "cgroup"}
 
-// State is what the kernel shows of a process.
+// State is the kernel's view of a process.
 type State struct {
 	Seccomp      int    // mode: 2 is a filter
-	Filters      int    // how many; 0 where the kernel does not say
+	Filters      int    // how many; 0 where the kernel does not report it
 	NoNewPrivs   bool   // PR_SET_NO_NEW_PRIVS
 	Capabilities uint64 // in any of its sets: inheritable, permitted, effective, bounding or ambient
 	OpenFiles    uint64 // RLIMIT_NOFILE, the soft limit
@@ -34,11 +35,11 @@ type State struct {
 	Place
 }
 
-// Place is where a process is. A process without privileges can not leave it.
+// Place is the cgroups, namespaces and root of a process. A process without privileges can not leave them.
 type Place struct {
 	Cgroups []byte // /proc/PID/cgroup
 
-	// Hidden says why namespaces and root are not known; nil when they are.
+	// Hidden is the reason why namespaces and root are unknown; nil when they are known.
 	Hidden     error
 	Namespaces [len(Namespaces)]uint64 // inodes, in the order of Namespaces
 	Root       Root
@@ -54,10 +55,10 @@ type Root struct {
 // Self is the state of this process, read once.
 var Self = sync.OnceValues(func() (State, error) { return Read(unix.Getpid(), nil) })
 
-// Read looks at a process. Its place need not be looked at again where the caller has it; nil is unknown. An error says that the process is
-// gone, or that /proc is of no use.
+// Read reads the state of a process. known is the process's place where the caller has it, so that it is not read again; nil
+// is unknown. An error says that the process has ended, or that /proc is unusable.
 func Read(pid int, known *Place) (s State, err error) {
-	err = in(pid, func(proc int) error {
+	err = withProc(pid, func(proc int) error {
 		if s, err = readStatus(proc); err == nil {
 			err = s.readLimits(proc)
 		}
@@ -71,26 +72,26 @@ func Read(pid int, known *Place) (s State, err error) {
 	return s, err
 }
 
-// ReadPlace looks where a process is.
+// ReadPlace reads the place of a process.
 func ReadPlace(pid int) (p Place, err error) {
-	err = in(pid, func(proc int) error { return p.read(proc) })
+	err = withProc(pid, func(proc int) error { return p.read(proc) })
 	return p, err
 }
 
-// in calls look with the directory of a process below /proc.
-func in(pid int, look func(proc int) error) error {
+// withProc calls read with the directory of a process below /proc.
+func withProc(pid int, read func(proc int) error) error {
 	proc, err := open(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY)
 	if err == nil {
-		err = look(proc)
+		err = read(proc)
 		_ = unix.Close(proc)
 	}
 	if err != nil {
-		return fmt.Errorf("look at process %d: %w", pid, err)
+		return fmt.Errorf("read process %d: %w", pid, err)
 	}
 	return nil
 }
 
-// bufferSize has room for a file of a process.
+// bufferSize has room for the longest file that is read here.
 const bufferSize = 8 << 10
 
 func readStatus(proc int) (s State, err error) {
@@ -102,7 +103,7 @@ func readStatus(proc int) (s State, err error) {
 	return s, err
 }
 
-// readLimits reads a file, as prlimit would need a capability.
+// readLimits reads a file, because prlimit would need a capability.
 func (s *State) readLimits(proc int) error {
 	var buf [bufferSize]byte
 	text, err := read(proc, "limits", buf[:])
@@ -219,7 +220,8 @@ func open(at int, name string, flags int) (int, error) {
 	}
 }
 
-// read returns a file of /proc. These come whole in the first read, if there is room: the read that would only say so is saved.
+// read returns a file of /proc. A large enough buffer gets all of it in the first read, so the read that would only return
+// "end of file" is saved.
 func read(at int, name string, buf []byte) ([]byte, error) {
 	fd, err := open(at, name, unix.O_RDONLY)
 	if err != nil {

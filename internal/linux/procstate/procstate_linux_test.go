@@ -40,13 +40,13 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A process that is gone is an error.
+// A process that has ended is an error.
 func TestReadGone(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := Read(cmd.Process.Pid, nil); err == nil || !strings.Contains(err.Error(), "look at process") {
+	if s, err := Read(cmd.Process.Pid, nil); err == nil || !strings.Contains(err.Error(), "read process") {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

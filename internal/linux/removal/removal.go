@@ -1,13 +1,12 @@
-// Package removal removes directory trees that a hostile program has made.
+// Package removal removes directory trees of a hostile program.
 //
 // Place in the flow. Backends that keep directories on the host use it in place of os.RemoveAll.
 //
 // Lifecycle. One call per tree; nothing is kept.
 //
-// Concurrency. Calls for different trees are independent. Nobody may write to the tree any more:
-// its processes are dead.
+// Concurrency. Calls for different trees are independent. The caller has ended all processes that could write to the tree.
 //
 // Limits. No symbolic link is followed. Depth costs nothing: a directory is moved to the top before
-// it is looked into, so neither the stack nor the descriptors grow with it (F14). Time is bounded by
-// the context; what is left then is an error, and a later call goes on.
+// it is read, so neither the stack nor the descriptors grow with it (F14). The context bounds the time; an incomplete
+// removal is an error, and a later call continues it.
 package removal

@@ -14,7 +14,7 @@ import (
 // batch is how many entries are read at a time.
 const batch = 256
 
-// Tree removes the directory at path and everything in it. A path that is not there is fine.
+// Tree removes the directory at path and everything in it. It blocks until that is done or ctx ends. A missing path is no error.
 func Tree(ctx context.Context, path string) error {
 	top, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -35,14 +35,13 @@ func Tree(ctx context.Context, path string) error {
 	return nil
 }
 
-// remover empties a directory. Directories further down are moved here under names of ours.
+// remover empties a directory. It moves directories further down to the top, under generated names.
 type remover struct {
 	top   int
 	moved int
 }
 
-// empty works through the top until nothing is left: every pass removes files and brings what is
-// one level down up.
+// empty goes through the top until nothing is left: every pass removes files and moves directories one level up.
 func (r *remover) empty(ctx context.Context) error {
 	for {
 		names, err := list(r.top, ".")
@@ -77,7 +76,7 @@ func (r *remover) remove(ctx context.Context, name string) error {
 			return nil
 		}
 		dir, err := openHere(r.top, name)
-		if errors.Is(err, unix.EACCES) { // its owner took the rights away; we are that owner, or root
+		if errors.Is(err, unix.EACCES) { // the owner took the permissions away; this process is the owner, or root
 			if err = unix.Fchmodat(r.top, name, 0o700, 0); err == nil {
 				continue
 			}
@@ -93,15 +92,15 @@ func (r *remover) remove(ctx context.Context, name string) error {
 	}
 }
 
-// openHere opens a directory that is no mount point: what is mounted there is somebody else's, perhaps the machine's own /proc or
-// /dev, and not even its mode is ours to change.
+// openHere opens a directory that is no mount point: a mount there may be the machine's own /proc or
+// /dev, and not even its mode may change.
 func openHere(at int, name string) (int, error) {
 	fd, err := unix.Openat2(at, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
 	})
 	if errors.Is(err, unix.EXDEV) {
-		return -1, fmt.Errorf("something is mounted there, and stays: %w", unix.EBUSY)
+		return -1, fmt.Errorf("a file system is mounted there: %w; unmount it first", unix.EBUSY)
 	}
 	return fd, err
 }
@@ -124,7 +123,7 @@ func (r *remover) lift(ctx context.Context, dir int) error {
 			if err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 				err = r.raise(dir, name)
 				if errors.Is(err, unix.EEXIST) {
-					continue // a name left by an earlier, interrupted call: the next pass takes both
+					continue // a name of an earlier, interrupted call: the next pass takes both
 				}
 			}
 		}
@@ -135,7 +134,7 @@ func (r *remover) lift(ctx context.Context, dir int) error {
 	return nil
 }
 
-// raise moves a directory to the top. It names its parent, so that moving it takes the right to write to it.
+// raise moves a directory to the top. A move changes the directory's entry "..", so it needs write permission to it.
 func (r *remover) raise(dir int, name string) error {
 	r.moved++
 	up := ".removing-" + strconv.Itoa(r.moved)

@@ -34,7 +34,7 @@ func TestTreeRemovesWhatAProgramCanMake(t *testing.T) {
 
 	must(t, Tree(t.Context(), dir))
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("tree is still there: %v", err)
+		t.Errorf("the tree still exists: %v", err)
 	}
 	if _, err := os.Lstat(filepath.Join(outside, "precious")); err != nil {
 		t.Errorf("a link was followed: %v", err)
@@ -91,7 +91,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// What is mounted in a tree is not part of it: a directory of a killed builder may still show the machine's own /proc and /dev.
+// A mount in a tree is not part of it: a directory of a killed builder may still have the machine's own /proc and /dev.
 func TestTreeKeepsWhatIsMountedInIt(t *testing.T) {
 	testenv.NeedRoot(t)
 	dir, precious := filepath.Join(t.TempDir(), "tree"), filepath.Join(t.TempDir(), "precious")
@@ -101,7 +101,7 @@ func TestTreeKeepsWhatIsMountedInIt(t *testing.T) {
 	for _, depth := range []string{"root/proc", "root"} {
 		done := make(chan error)
 		go func() {
-			runtime.LockOSThread() // and never let go: the thread ends with its mount namespace
+			runtime.LockOSThread() // and never unlock: the thread ends with its mount namespace
 			err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 			if err == nil {
 				err = unix.Mount(precious, filepath.Join(dir, depth), "", unix.MS_BIND, "")

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// Refusal is a system call that was refused, and how often.
+// Refusal is a refused system call, and how often it was refused.
 type Refusal struct {
 	Name  string // "socket"
-	Call  string // the same with what an argument tells: "socket(AF_PACKET)"
+	Call  string // the same with the argument that caused the refusal: "socket(AF_PACKET)"
 	Count uint64
 }
 
-// Call describes a call that the filter refuses by what made it refuse, as far as registers tell: "clone(CLONE_NEWUSER)".
-// What arguments point at is never looked at. The text has no characters but printable ASCII, whatever the arguments.
+// Call describes a call that the filter refuses by the argument that caused it, as far as registers show: "clone(CLONE_NEWUSER)".
+// It never reads memory that arguments point at. The text is printable ASCII, whatever the arguments are.
 func Call(arch string, nr uint32, args [6]uint64) string {
 	name := Name(arch, nr)
-	var low [6]uint32 // the kernel sees no more of the arguments that matter
+	var low [6]uint32 // the filter reads only these halves
 	for i, a := range args {
 		low[i] = uint32(a)
 	}
@@ -80,7 +80,7 @@ func socketDetail(args [6]uint32) string {
 	return constant(kind, socketTypes)
 }
 
-// named is a constant of the kernel's.
+// named is a constant of the kernel.
 type named struct {
 	value uint32
 	name  string
@@ -96,14 +96,16 @@ var (
 		{16, "AF_NETLINK"}, {17, "AF_PACKET"}, {29, "AF_CAN"}, {31, "AF_BLUETOOTH"}, {38, "AF_ALG"}, {40, "AF_VSOCK"},
 		{43, "AF_SMC"}, {44, "AF_XDP"}, {15, "AF_KEY"}, {21, "AF_RDS"}, {30, "AF_TIPC"},
 	}
-	socketTypes      = []named{{3, "SOCK_RAW"}, {4, "SOCK_RDM"}, {6, "SOCK_DCCP"}, {10, "SOCK_PACKET"}}
-	protocols        = []named{{33, "IPPROTO_DCCP"}, {115, "IPPROTO_L2TP"}, {132, "IPPROTO_SCTP"}, {136, "IPPROTO_UDPLITE"}, {256, "IPPROTO_SMC"}}
+	socketTypes = []named{{3, "SOCK_RAW"}, {4, "SOCK_RDM"}, {6, "SOCK_DCCP"}, {10, "SOCK_PACKET"}}
+	protocols   = []named{{33, "IPPROTO_DCCP"}, {115, "IPPROTO_L2TP"}, {132, "IPPROTO_SCTP"}, {136, "IPPROTO_UDPLITE"},
+		{256, "IPPROTO_SMC"}}
 	ptraceRequests   = []named{{0, "PTRACE_TRACEME"}, {16, "PTRACE_ATTACH"}, {0x4206, "PTRACE_SEIZE"}}
 	terminalRequests = []named{{0x5412, "TIOCSTI"}, {0x541c, "TIOCLINUX"}, {0x541d, "TIOCCONS"}, {0x5423, "TIOCSETD"}}
 	prctlOptions     = []named{{22, "PR_SET_SECCOMP"}}
-	socketOptions    = []named{{26, "SO_ATTACH_FILTER"}, {50, "SO_ATTACH_BPF"}, {51, "SO_ATTACH_REUSEPORT_CBPF"}, {52, "SO_ATTACH_REUSEPORT_EBPF"}}
-	fileCommands     = []named{{1024, "F_SETLEASE"}, {1026, "F_NOTIFY"}, {1040, "F_SETDELEG"}}
-	modeBits         = []named{{0o4000, "S_ISUID"}, {0o2000, "S_ISGID"}}
+	socketOptions    = []named{{26, "SO_ATTACH_FILTER"}, {50, "SO_ATTACH_BPF"}, {51, "SO_ATTACH_REUSEPORT_CBPF"},
+		{52, "SO_ATTACH_REUSEPORT_EBPF"}}
+	fileCommands = []named{{1024, "F_SETLEASE"}, {1026, "F_NOTIFY"}, {1040, "F_SETDELEG"}}
+	modeBits     = []named{{0o4000, "S_ISUID"}, {0o2000, "S_ISGID"}}
 )
 
 // constant is the name of a value, or the value.

@@ -118,7 +118,8 @@ func (asm *assembler) collect(calls []call) {
 			s.act, s.quiet = act, quietly(name, act)
 		}
 		if n := len(asm.spans); n > 0 {
-			if last := asm.spans[n-1]; last.steps == s.steps && last.rule == s.rule && last.act == s.act && (last.quiet == s.quiet || !asm.policy.Notify) {
+			if last := asm.spans[n-1]; last.steps == s.steps && last.rule == s.rule && last.act == s.act &&
+				(last.quiet == s.quiet || !asm.policy.Notify) {
 				continue
 			}
 		}

@@ -13,8 +13,10 @@ import (
 )
 
 var everyPolicy = []Policy{
-	{}, {DenySetID: true}, {DenyUncounted: true}, {DenyAffinity: true}, {DenyAllocate: true}, {DenySetID: true, DenyUncounted: true, DenyAffinity: true, DenyAllocate: true},
-	{Zygote: true}, {Notify: true}, {DenySetID: true, Notify: true}, {DenySetID: true, DenyUncounted: true, DenyAffinity: true, DenyAllocate: true, Notify: true},
+	{}, {DenySetID: true}, {DenyUncounted: true}, {DenyAffinity: true}, {DenyAllocate: true},
+	{DenySetID: true, DenyUncounted: true, DenyAffinity: true, DenyAllocate: true},
+	{Zygote: true}, {Notify: true}, {DenySetID: true, Notify: true},
+	{DenySetID: true, DenyUncounted: true, DenyAffinity: true, DenyAllocate: true, Notify: true},
 }
 
 // plain is a notification, or a refusal of a zygote's, as the errno it stands for, and any other action as it is.
@@ -114,7 +116,8 @@ func TestUnknownNumbersDoNotExist(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
 		a, _ := lookup(arch)
 		m := newMachine(t, program(t, Policy{}, arch))
-		for _, nr := range []uint32{uint32(len(a.calls)), 512, 547, 1000, 0x3fffffff, 0x40000000, 0x40000000 + 39, 0x40000000 + 520, 0x7fffffff, 0x80000000, 0xffffffff} {
+		for _, nr := range []uint32{uint32(len(a.calls)), 512, 547, 1000, 0x3fffffff, 0x40000000, 0x40000000 + 39, 0x40000000 + 520, 0x7fffffff,
+			0x80000000, 0xffffffff} {
 			if got := m.run(t, a.audit, nr, [6]uint64{}); got != noSys {
 				t.Errorf("%s: call %#x: %v, want ENOSYS", arch, nr, got)
 			}

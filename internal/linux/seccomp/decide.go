@@ -33,7 +33,7 @@ func lookup(arch string) (architecture, error) {
 	return architecture{}, fmt.Errorf("seccomp: no system-call table for architecture %q (have amd64, arm64)", arch)
 }
 
-// Decide returns what the program Compile(p, arch) makes of system call nr,
+// Decide returns the action of the program Compile(p, arch) for system call nr,
 // entered by arch's native ABI, by reading the table instead of running BPF.
 func Decide(p Policy, arch string, nr uint32, args [6]uint64) (Action, error) {
 	a, err := lookup(arch)

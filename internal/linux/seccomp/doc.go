@@ -10,32 +10,32 @@
 // test, never to run.
 //
 // Place in the flow: the supervisor calls [Compile] or [Default] and hands the
-// bytes to the sandbox's init, which knows nothing of policies: it sets
+// bytes to the sandbox's init. The init has no code for policies: it sets
 // no_new_privs and passes the bytes to seccomp(SECCOMP_SET_MODE_FILTER) as the
-// last thing before it executes foreign code.
+// last step before it executes the program.
 //
 //	moby profile + gen/tighten.go ──go generate──► table_*.go
 //	table + Policy ──Compile──► []sock_filter as bytes ──pipe──► init ──► kernel
 //
-// With [Policy].Notify the kernel asks a listener instead of refusing by itself.
-// A [Watch] is that listener's other end: it counts refused calls by name, and
+// With [Policy].Notify the kernel notifies a listener instead of refusing by itself.
+// A [RefusalCounter] serves that listener: it counts refused calls by name, and
 // refuses them with the errno of the table.
 //
-// Lifecycle: pure functions over constant tables; nothing to open or close but
-// a Watch, which ends with the last process under its filter, after
-// [MaxNotifications] calls, or when it is closed. [Default] compiles once and
-// keeps the result for the life of the process.
+// Lifecycle: pure functions over constant tables. Only a RefusalCounter is opened
+// and closed: it ends with the last process under its filter, after
+// [MaxNotifications] calls, or by Close. [Default] compiles once and
+// keeps the result until the process exits.
 //
 // Concurrency: everything may be called from any goroutine. Results are the
-// caller's own copies. A Watch is a goroutine in the runtime's poller, not a thread.
+// caller's own copies. A RefusalCounter is a goroutine in the runtime's poller, not a thread.
 //
-// Limits: amd64 and arm64. A filter sees registers, never memory, so what hides
-// behind a pointer (clone3, openat2, adjtimex, io_uring) can be allowed or refused only
+// Limits: amd64 and arm64. A filter sees registers, never memory, so calls whose flags
+// are behind a pointer (clone3, openat2, adjtimex, io_uring) can be allowed or refused only
 // as a whole. A system call entered by a foreign architecture (i386 on amd64,
 // AArch32 on arm64) kills the process: its numbers mean other calls and its
 // programs could not even exit if every call failed. x32 calls, unassigned
 // numbers and calls newer than the table fail with ENOSYS, so that libraries
-// fall back to what they used before; a known call that is refused fails with EPERM.
+// use the older call; a known call that is refused fails with EPERM.
 //
 // Refused sockets fail with the errno of a kernel built without them. Without
 // netlink getaddrinfo works, and so does Java's NetworkInterface; getifaddrs,

@@ -23,7 +23,8 @@ const (
 	goldenRefusedAMD64 = goldenRefused + `
 		iopl ioperm modify_ldt uselib ustat sysfs _sysctl create_module get_kernel_syms query_module
 		getpmsg putpmsg afs_syscall tuxcall security vserver`
-	goldenAbsent      = `clone3 seccomp io_setup io_submit io_getevents io_pgetevents io_cancel io_destroy file_getattr file_setattr listns rseq_slice_yield`
+	goldenAbsent = `clone3 seccomp io_setup io_submit io_getevents io_pgetevents io_cancel io_destroy
+		file_getattr file_setattr listns rseq_slice_yield`
 	goldenAbsentAMD64 = goldenAbsent + ` uprobe`
 	goldenPartly      = `clone socket socketpair personality ioctl prctl setsockopt fcntl prlimit64 sendto sendmsg sendmmsg`
 	goldenSetID       = `fchmod fchmodat fchmodat2 mknodat mkdirat openat`
@@ -103,7 +104,7 @@ func TestGoldenRefusals(t *testing.T) {
 	}
 }
 
-// What partly allowed calls allow, by hand, through the BPF itself.
+// The allowed arguments of partly allowed calls, by hand, through the BPF itself.
 func TestGoldenArguments(t *testing.T) {
 	const high = 0xdeadbeef << 32 // the kernel does not see these bits
 	setID := Policy{DenySetID: true}
@@ -271,7 +272,7 @@ func TestGoldenArguments(t *testing.T) {
 	}
 }
 
-// What ordinary runtimes can not do without is allowed without a look at
+// Calls that every ordinary runtime needs are allowed whatever their
 // arguments, on both architectures.
 func TestGoldenAllowed(t *testing.T) {
 	const names = `read write close mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn futex execve

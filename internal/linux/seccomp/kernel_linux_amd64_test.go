@@ -9,7 +9,7 @@ import (
 const x32 = 0x40000000
 
 var nativeProbes = []probe{
-	// S3. A kernel without the x32 ABI says what we say.
+	// S3. A kernel without the x32 ABI answers as the filter does.
 	{name: "x32-getpid", want: unix.ENOSYS, run: raw(x32 | unix.SYS_GETPID), lacking: unix.ENOSYS},
 	{name: "x32-mount", want: unix.ENOSYS, run: raw(x32|unix.SYS_MOUNT, 0, bad), lacking: unix.ENOSYS},
 	{name: "x32-ptrace", want: unix.ENOSYS, run: raw(x32|521, 0, 0), lacking: unix.ENOSYS},

@@ -20,10 +20,10 @@ import (
 // The tests of this file re-execute the test binary, install the filter in
 // the child as the sandbox's init would, and probe the kernel itself.
 //
-//	parent: SECCOMP_TEST_CHILD=probe|ordinary|int80|exec SECCOMP_TEST_POLICY=none|default|setid|watched|watched-setid
+//	parent: SECCOMP_TEST_CHILD=probe|ordinary|int80|exec SECCOMP_TEST_POLICY=none|default|setid|counted|counted-setid
 //	child:  no_new_privs, filter, then one line "name errno" per probe
 //
-// Under the watched policies the child hands its listener to the parent, which answers: see watch_linux_test.go.
+// Under the counted policies the child hands its listener to the parent, which answers: see refusals_linux_test.go.
 func init() { runChild = child }
 
 func child(mode string) {
@@ -31,7 +31,7 @@ func child(mode string) {
 	policy := os.Getenv("SECCOMP_TEST_POLICY")
 	if policy != "none" {
 		set := install
-		if strings.HasPrefix(policy, "watched") {
+		if strings.HasPrefix(policy, "counted") {
 			set = installWatched
 		}
 		if err := set(Policy{DenySetID: strings.HasSuffix(policy, "setid"), DenyAllocate: policy == "allocate"}); err != nil {
@@ -86,7 +86,8 @@ func install(p Policy) error {
 		Filter: (*unix.SockFilter)(unsafe.Pointer(&prog[0])),
 	}
 	// TSYNC: the Go runtime has threads already.
-	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&fprog)))
+	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&fprog)))
 	runtime.KeepAlive(prog)
 	if errno != 0 {
 		return errno
@@ -145,8 +146,8 @@ type probe struct {
 	name string
 	want unix.Errno // under the filter
 	run  func() unix.Errno
-	// lacking is what a kernel built without the feature says by itself, when
-	// that equals want: the control then proves nothing and says so.
+	// lacking is the errno of a kernel built without the feature, when
+	// that equals want: the control then proves nothing, and the test logs that.
 	lacking unix.Errno
 }
 
@@ -203,7 +204,7 @@ var probes = slices.Concat([]probe{
 	{name: "clone-newuser-high", want: unix.EPERM, run: raw(unix.SYS_CLONE, 1<<40|unix.CLONE_NEWUSER|unix.CLONE_THREAD)},
 	// S2
 	{name: "clone3", want: unix.ENOSYS, run: raw(unix.SYS_CLONE3, 0, 0)},
-	// S4. AF_ALG and the like may be missing from a kernel, which then says what we say.
+	// S4. AF_ALG and the like may be missing from a kernel, which then answers as the filter does.
 	{name: "netlink-route", want: unix.EAFNOSUPPORT, run: sock(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)},
 	{name: "netlink-generic", want: unix.EAFNOSUPPORT, run: sock(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_GENERIC)},
 	{name: "packet", want: unix.EAFNOSUPPORT, run: sock(unix.AF_PACKET, unix.SOCK_RAW, 0), lacking: unix.EAFNOSUPPORT},
@@ -274,10 +275,12 @@ var probes = slices.Concat([]probe{
 	{name: "notify", want: unix.EINVAL, run: raw(unix.SYS_FCNTL, bad, unix.F_NOTIFY, 0)},
 	// Filters of their own, by any door, and a share of the machine's budget of asynchronous I/O.
 	{name: "seccomp-filter", want: unix.ENOSYS, run: raw(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, 0)},
-	{name: "seccomp-listener", want: unix.ENOSYS, run: raw(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, 0)},
+	{name: "seccomp-listener", want: unix.ENOSYS, run: raw(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, 0)},
 	{name: "prctl-filter", want: unix.EINVAL, run: raw(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, bad)},
 	{name: "socket-filter", want: unix.ENOPROTOOPT, run: raw(unix.SYS_SETSOCKOPT, bad, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0, 0)},
-	{name: "socket-reuseport-filter", want: unix.ENOPROTOOPT, run: raw(unix.SYS_SETSOCKOPT, bad, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, 0, 0)},
+	{name: "socket-reuseport-filter", want: unix.ENOPROTOOPT,
+		run: raw(unix.SYS_SETSOCKOPT, bad, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, 0, 0)},
 	{name: "io_setup", want: unix.ENOSYS, run: raw(unix.SYS_IO_SETUP, 0, 0)},
 	// Beyond the table: the kernel would say the same today.
 	{name: "future", want: unix.ENOSYS, run: raw(4000), lacking: unix.ENOSYS},
@@ -358,7 +361,10 @@ var setIDProbes = slices.Concat([]probe{
 	{name: "mkdirat", run: func() unix.Errno { return errnoOf(unix.Mkdirat(unix.AT_FDCWD, "d", 0o1777)) }},
 	{name: "mkdirat-sgid", want: unix.EPERM, run: func() unix.Errno { return errnoOf(unix.Mkdirat(unix.AT_FDCWD, "e", 0o2755)) }},
 	{name: "mknodat-fifo", run: func() unix.Errno { return errnoOf(unix.Mknodat(unix.AT_FDCWD, "p", unix.S_IFIFO|0o644, 0)) }},
-	{name: "mknodat-suid", want: unix.EPERM, run: func() unix.Errno { return errnoOf(unix.Mknodat(unix.AT_FDCWD, "q", unix.S_IFREG|0o4755, 0)) }},
+	{name: "mknodat-suid", want: unix.EPERM, run: func() unix.Errno {
+		return errnoOf(unix.Mknodat(unix.AT_FDCWD, "q", unix.S_IFREG|0o4755,
+			0))
+	}},
 }, nativeSetIDProbes)
 
 func at(nr uintptr, path string, a ...uintptr) unix.Errno {

@@ -2,7 +2,7 @@ package seccomp
 
 import "slices"
 
-// Names sorts the calls of an architecture by what becomes of them, for whoever writes the policy in another form (a container
+// Names returns the calls of an architecture for a policy in another form (a container
 // engine's JSON): those that are allowed, if only with some arguments, and those that fail with EPERM whatever their arguments
 // are. All others fail with ENOSYS.
 func Names(p Policy, arch string) (allowed, refused []string, err error) {

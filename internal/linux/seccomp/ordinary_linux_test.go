@@ -247,7 +247,8 @@ var ordinary = []struct {
 		defer unix.Close(fd)
 		lo, err := unix.NewIfreq("lo")
 		if err == nil {
-			err = errors.Join(unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, lo), unix.IoctlIfreq(fd, unix.SIOCGIFMTU, lo), unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, lo))
+			err = errors.Join(unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, lo), unix.IoctlIfreq(fd, unix.SIOCGIFMTU, lo),
+				unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, lo))
 		}
 		return err
 	}},
@@ -330,13 +331,20 @@ func TestOrdinaryPrograms(t *testing.T) {
 	}{
 		{name: "python", needs: []string{"python3"}, argv: []string{"$0", "-c", pythonProgram}, wants: "python ok"},
 		{name: "node", needs: []string{"node"}, argv: []string{"$0", "-e", nodeProgram}, wants: "node ok"},
-		{name: "java", needs: []string{"java", "javac"}, files: map[string]string{"Main.java": javaProgram}, argv: []string{"$0", "Main.java"}, wants: "java ok"},
+		{name: "java", needs: []string{"java", "javac"}, files: map[string]string{"Main.java": javaProgram}, argv: []string{"$0", "Main.java"},
+			wants: "java ok"},
 		{name: "java version", needs: []string{"java"}, argv: []string{"$0", "-version"}, wants: "version"},
-		{name: "gcc", needs: []string{"sh", "gcc"}, files: map[string]string{"m.c": cProgram}, argv: []string{"$0", "-c", "$1 -O1 -pthread -o m m.c && ./m"}, wants: "c ok"},
-		{name: "go", needs: []string{"sh", "go"}, files: map[string]string{"m.go": goProgram}, argv: []string{"$0", "-c", "$1 run m.go"}, wants: "go ok"},
-		{name: "rust", needs: []string{"sh", "rustc"}, files: map[string]string{"m.rs": rustProgram}, argv: []string{"$0", "-c", "$1 m.rs && ./m"}, wants: "rust ok"},
-		{name: "sqlite", needs: []string{"sqlite3"}, argv: []string{"$0", "t.db", "create table t(a); insert into t values(42); select 'sqlite ok', a from t"}, wants: "sqlite ok|42"},
-		{name: "bash", needs: []string{"bash"}, argv: []string{"$0", "-c", `set -e; f=$(mktemp -p .); (sleep 0.01 & wait); seq 3 | tee "$f" | sort -r >/dev/null; cat <(echo bash) "$f" | head -1; tar cf a.tar "$f"; tar xpf a.tar; cp -a "$f" g; echo ok`}, wants: "bash\nok"},
+		{name: "gcc", needs: []string{"sh", "gcc"}, files: map[string]string{"m.c": cProgram},
+			argv: []string{"$0", "-c", "$1 -O1 -pthread -o m m.c && ./m"}, wants: "c ok"},
+		{name: "go", needs: []string{"sh", "go"}, files: map[string]string{"m.go": goProgram}, argv: []string{"$0", "-c", "$1 run m.go"},
+			wants: "go ok"},
+		{name: "rust", needs: []string{"sh", "rustc"}, files: map[string]string{"m.rs": rustProgram},
+			argv: []string{"$0", "-c", "$1 m.rs && ./m"}, wants: "rust ok"},
+		{name: "sqlite", needs: []string{"sqlite3"}, argv: []string{"$0", "t.db",
+			"create table t(a); insert into t values(42); select 'sqlite ok', a from t"}, wants: "sqlite ok|42"},
+		{name: "bash", needs: []string{"bash"}, argv: []string{"$0", "-c",
+			`set -e; f=$(mktemp -p .); (sleep 0.01 & wait); seq 3 | tee "$f" | sort -r >/dev/null; cat <(echo bash) "$f" | head -1
+				tar cf a.tar "$f"; tar xpf a.tar; cp -a "$f" g; echo ok`}, wants: "bash\nok"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -350,8 +358,8 @@ func TestOrdinaryPrograms(t *testing.T) {
 			run := func(policy string) (string, error) {
 				cmd := childCommand(t, "exec", policy, argv...)
 				refused := func() []Refusal { return nil }
-				if policy == "watched" {
-					refused = watch(t, cmd, Policy{Notify: true})
+				if policy == "counted" {
+					refused = countRefusals(t, cmd, Policy{Notify: true})
 				}
 				for name, text := range tc.files {
 					// A comment of its own, so that no compiler's cache answers.
@@ -362,7 +370,7 @@ func TestOrdinaryPrograms(t *testing.T) {
 				}
 				out, err := cmd.CombinedOutput()
 				if err == nil && !strings.Contains(string(out), tc.wants) {
-					err = fmt.Errorf("output lacks %q", tc.wants)
+					err = fmt.Errorf("output does not contain %q", tc.wants)
 				}
 				if list := refused(); err == nil && len(list) > 0 {
 					err = fmt.Errorf("counted as refused: %+v", list)
@@ -372,7 +380,7 @@ func TestOrdinaryPrograms(t *testing.T) {
 			if out, err := run("none"); err != nil {
 				t.Skipf("%s does not work here without a filter either: %v\n%s", tc.name, err, out)
 			}
-			for _, policy := range []string{"default", "setid", "watched"} {
+			for _, policy := range []string{"default", "setid", "counted"} {
 				if out, err := run(policy); err != nil {
 					t.Errorf("%s under policy %s: %v\n%s", tc.name, policy, err, out)
 				}
@@ -413,12 +421,14 @@ os.waitpid(pid, 0)
 print('python ok')
 `
 	nodeProgram = `
-const { Worker } = require('worker_threads'), fs = require('fs'), os = require('os'), dns = require('dns'), http = require('http'), cp = require('child_process');
+const { Worker } = require('worker_threads'), fs = require('fs'), os = require('os'), dns = require('dns'),
+  http = require('http'), cp = require('child_process');
 // Throws without netlink whatever the errno is; an exception is graceful enough.
 try { os.networkInterfaces() } catch (e) { if (e.code !== 'ERR_SYSTEM_ERROR') throw e }
 cp.execFileSync('/bin/true');
 fs.writeFileSync('a', 'x'); fs.copyFileSync('a', 'b'); fs.watch('.').close(); fs.chmodSync('b', 0o755);
-const s = http.createServer((q, r) => r.end('hi')).listen(0, '127.0.0.1', () => http.get({ port: s.address().port, host: '127.0.0.1' }, r => {
+const s = http.createServer((q, r) => r.end('hi')).listen(0, '127.0.0.1', () =>
+  http.get({ port: s.address().port, host: '127.0.0.1' }, r => {
   r.resume(); r.on('end', () => { s.close();
     new Worker('require("worker_threads").parentPort.postMessage(1)', { eval: true }).on('message', () =>
       fs.promises.readFile('a').then(() => dns.lookup('localhost', e => { if (e) throw e; console.log('node ok') }))) }) }));
@@ -428,7 +438,8 @@ import java.net.*; import java.nio.file.*; import java.util.*; import java.util.
 public class Main { public static void main(String[] a) throws Exception {
   var e = Executors.newFixedThreadPool(4); e.submit(() -> 1).get(); e.shutdown();
   if (new ProcessBuilder("/bin/true").start().waitFor() != 0) throw new Exception("exec");
-  try (var s = new ServerSocket(0, 1, InetAddress.getLoopbackAddress()); var c = new Socket(s.getInetAddress(), s.getLocalPort()); var d = s.accept()) {
+  try (var s = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
+       var c = new Socket(s.getInetAddress(), s.getLocalPort()); var d = s.accept()) {
     d.getOutputStream().write(7); if (c.getInputStream().read() != 7) throw new Exception("socket"); }
   NetworkInterface.getNetworkInterfaces();
   InetAddress.getByName("localhost");

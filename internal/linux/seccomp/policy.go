@@ -11,27 +11,28 @@ type Policy struct {
 	DenySetID bool
 	// DenyUncounted refuses memory that no process shows as its own: memory files, shared memory without a file (whose
 	// pages stay when they are unmapped, as long as one mapping is left), pages given to pipes and sockets, message queues,
-	// and more than a little of System V shared memory and semaphores. Needed where memory is not counted by a cgroup but
-	// by looking at processes.
+	// and more than a little of System V shared memory and semaphores. Needed where the limit poller counts memory by
+	// reading /proc instead of a cgroup.
 	DenyUncounted bool
-	// DenyAffinity refuses to choose processors: needed where being bound to some is the only limit on using all.
+	// DenyAffinity refuses to choose processors: needed where CPU affinity is the only limit on CPU use.
 	DenyAffinity bool
-	// DenyAllocate refuses to take space for a file ahead of writing it by fallocate: needed where a cap on a host directory is kept by
-	// looking at it. Callers of posix_fallocate write zeroes instead. No policy has the ioctls that do the same (FS_IOC_RESVSP).
+	// DenyAllocate refuses fallocate, which takes space for a file before writing it: needed where the cap on a host directory
+	// is enforced by polling. Callers of posix_fallocate write zeroes instead. No policy has the ioctls that do the same
+	// (FS_IOC_RESVSP).
 	DenyAllocate bool
-	// Notify has the kernel tell a listener of refused calls instead of refusing them by itself, for a [Watch] to count
-	// and refuse. Without a listener they fail with ENOSYS. See quietly for those that are left out.
+	// Notify has the kernel notify a listener of refused calls instead of refusing them by itself, for a [RefusalCounter] to
+	// count and refuse. Without a listener they fail with ENOSYS. See quietly for calls that are left out.
 	Notify bool
-	// Zygote is the policy of a zygote: what a program may do, and the calls by which its forks enter a sandbox and put up
-	// their walls. Forks keep this filter below their own. So it refuses by SECCOMP_RET_TRACE, which is ENOSYS where no
-	// process traces, and which the refusals of a fork's own filter, notifications included, take precedence over.
+	// Zygote is the policy of a zygote: it allows what a program may do, and the calls by which its forks enter a sandbox and
+	// apply their isolation steps. Forks keep this filter below their own. So it refuses by SECCOMP_RET_TRACE, which is ENOSYS
+	// where no process traces, and which ranks below the refusals of a fork's own filter, notifications included.
 	Zygote bool
 }
 
 // Action is what the kernel does with a system call: a SECCOMP_RET_* value.
 type Action uint32
 
-// The actions in use. Refusals are errnos, made by errno.
+// The actions in use. Refusals are errnos, which errno makes.
 const (
 	KillProcess Action = 0x80000000 // SECCOMP_RET_KILL_PROCESS
 	Allow       Action = 0x7fff0000 // SECCOMP_RET_ALLOW
@@ -42,8 +43,8 @@ const (
 	actionMask Action = 0xffff0000
 )
 
-// Linux errno values, spelled out because this package also compiles where the
-// syscall package has other numbers for them.
+// Linux errno values, as numbers because this package also compiles where the
+// syscall package has other values for them.
 const (
 	ePERM            = 1
 	eINVAL           = 22
@@ -86,8 +87,8 @@ func (a Action) String() string {
 	return fmt.Sprintf("action %#x", uint32(a))
 }
 
-// encode is the one place where a decision becomes the value the kernel acts on. A notification keeps the errno in
-// the bits that the kernel ignores: whoever gets no listener makes a filter of plain errnos of it (internal/linux/clone).
+// encode is the one place where a decision becomes the value for the kernel. A notification keeps the errno in
+// the bits that the kernel ignores: internal/linux/clone turns it into a plain errno where there is no listener.
 func (p Policy) encode(a Action, quiet bool) uint32 {
 	if p.Zygote && a&actionMask == retErrno {
 		return uint32(retTrace | a&^actionMask)
@@ -98,11 +99,11 @@ func (p Policy) encode(a Action, quiet bool) uint32 {
 	return uint32(a)
 }
 
-// quietly reports whether a call is refused by a plain errno whatever the policy: those that ordinary programs try as a
-// matter of course, and do without. libc asks for clone3 at every thread; what does not exist is asked for by whatever is
-// newer than its kernel; libuv (Node) makes an io_uring for every loop; numerical libraries look for memory nodes; package managers
-// and databases write file systems back, and take space ahead.
-// Seccomp is told of, though it does not exist here: filters are refused for a reason.
+// quietly reports whether a call is refused by a plain errno whatever the policy: calls that ordinary programs try
+// and have a fallback for. libc tries clone3 for every thread; programs newer than their kernel try calls that
+// do not exist; libuv (Node) makes an io_uring for every loop; numerical libraries look for memory nodes; package managers
+// and databases write file systems back, and allocate space.
+// The listener is notified of seccomp, although it fails with ENOSYS: filters are refused on purpose.
 func quietly(name string, a Action) bool {
 	switch name {
 	case "seccomp":
@@ -113,20 +114,20 @@ func quietly(name string, a Action) bool {
 	return a == noSys
 }
 
-// rule says how one system call is treated. The zero value is that of numbers
-// nobody listed, so that a hole in a table fails closed.
+// rule says how one system call is treated. The zero value is the rule of numbers
+// that the table does not list, so that a hole in a table fails closed.
 type rule uint8
 
 const (
-	ruleAbsent       rule = iota // ENOSYS: unassigned, newer than the profile, or better not known
+	ruleAbsent       rule = iota // ENOSYS: unassigned, newer than the profile, or hidden on purpose
 	ruleRefuse                   // EPERM
 	ruleAllow                    // always allowed; the kernel's allow bitmap answers without running the filter
 	ruleClone                    // no new namespaces
 	ruleSocket                   // families, types and protocols of socket and socketpair
 	rulePersonality              // the execution domains moby lists
 	ruleIoctl                    // requests by number
-	rulePrctl                    // no filters of its own
-	ruleSockopt                  // nor on sockets
+	rulePrctl                    // no seccomp filters
+	ruleSockopt                  // no socket filters
 	ruleFcntl                    // no leases
 	rulePrlimit                  // no limits for the init
 	ruleMode1                    // file mode in argument 1
@@ -134,8 +135,8 @@ const (
 	ruleOpen1                    // open flags in argument 1, mode in 2
 	ruleOpen2                    // open flags in argument 2, mode in 3
 	ruleOpenHow                  // mode behind a pointer
-	ruleMemoryFile               // memory that nobody maps
-	ruleMap                      // the same, unless it is a file's or one process's
+	ruleMemoryFile               // memory that no process maps
+	ruleMap                      // the same, unless it is private or of a file
 	ruleSharedMemory             // the same, its size in argument 1
 	ruleSemaphores               // the same, their number in argument 1
 	ruleAffinity                 // processors to run on
@@ -158,16 +159,16 @@ const (
 	opNotIn           // value under mask is not in set
 )
 
-// step is one line of a rule that looks at arguments: when the condition holds
-// the call ends with action then, else the next step is asked; after the last
+// step is one line of a rule about arguments: when the condition holds
+// the call ends with action then, else the next step follows; after the last
 // one the call is allowed.
 //
 // Conditions read only the low 32 bits of an argument, on purpose. All the
-// arguments looked at here are int, unsigned int or umode_t in the kernel (and clone
+// arguments tested here are int, unsigned int or umode_t in the kernel (and clone
 // takes lower_32_bits of its flags), so the kernel drops the upper half of the
 // register. A filter that compared all 64 bits would let ioctl(fd, TIOCSTI |
 // 1<<32) through as "some other request" and the kernel would still do TIOCSTI.
-// A rule about a real 64-bit argument looks at the upper half in a step of its own.
+// A rule about a real 64-bit argument tests the upper half in a step of its own.
 type step struct {
 	arg  uint8
 	high bool // the upper half
@@ -175,7 +176,7 @@ type step struct {
 	mask uint32
 	set  []uint32
 	then Action
-	// quiet refusals are plain errnos also where others are notified of.
+	// quiet refusals are plain errnos also where others notify a listener.
 	quiet bool
 }
 
@@ -195,10 +196,10 @@ const (
 	createBits = 0x40 | 0x400000 // O_CREAT | __O_TMPFILE, equal on both architectures
 )
 
-// requests are those of ioctl that programs may make. Numbers are equal on both architectures.
+// requests are the ioctl requests that programs may make. Numbers are equal on both architectures.
 var requests = []uint32{
-	// Terminals: TCGETS, TCSETS, TCSETSW, TCSETSF, TCGETA, TCSETA, TCSETAW, TCSETAF, TCSBRK, TCXONC, TCFLSH, TIOCEXCL, TIOCNXCL, TIOCSCTTY, TIOCGPGRP,
-	// TIOCSPGRP, TIOCOUTQ, TIOCGWINSZ, TIOCSWINSZ, TIOCPKT, TIOCNOTTY, TIOCGETD, TCSBRKP, TIOCGSID
+	// Terminals: TCGETS, TCSETS, TCSETSW, TCSETSF, TCGETA, TCSETA, TCSETAW, TCSETAF, TCSBRK, TCXONC, TCFLSH, TIOCEXCL,
+	// TIOCNXCL, TIOCSCTTY, TIOCGPGRP, TIOCSPGRP, TIOCOUTQ, TIOCGWINSZ, TIOCSWINSZ, TIOCPKT, TIOCNOTTY, TIOCGETD, TCSBRKP, TIOCGSID
 	0x5401, 0x5402, 0x5403, 0x5404, 0x5405, 0x5406, 0x5407, 0x5408, 0x5409, 0x540a, 0x540b, 0x540c, 0x540d, 0x540e, 0x540f,
 	0x5410, 0x5411, 0x5413, 0x5414, 0x5420, 0x5422, 0x5424, 0x5425, 0x5429,
 	// TCGETS2, TCSETS2, TCSETSW2, TCSETSF2
@@ -211,9 +212,9 @@ var requests = []uint32{
 	0x2, 0x80086601, 0x801c581f,
 	// Sockets: FIOSETOWN, SIOCSPGRP, FIOGETOWN, SIOCGPGRP, SIOCATMARK, SIOCGSTAMP, SIOCGSTAMPNS, and the last two with 64 bits; SIOCOUTQNSD
 	0x8901, 0x8902, 0x8903, 0x8904, 0x8905, 0x8906, 0x8907, 0x80108906, 0x80108907, 0x894b,
-	// Interfaces, to look at: SIOCGIFNAME, CONF, FLAGS, ADDR, DSTADDR, BRDADDR, NETMASK, METRIC, MTU, HWADDR, INDEX, TXQLEN, MAP
+	// Interfaces, read only: SIOCGIFNAME, CONF, FLAGS, ADDR, DSTADDR, BRDADDR, NETMASK, METRIC, MTU, HWADDR, INDEX, TXQLEN, MAP
 	0x8910, 0x8912, 0x8913, 0x8915, 0x8917, 0x8919, 0x891b, 0x891d, 0x8921, 0x8927, 0x8933, 0x8942, 0x8970,
-	// RNDGETENTCNT: libraries make sure by it that /dev/urandom is what it is called
+	// RNDGETENTCNT: libraries use it to check that /dev/urandom is the random device
 	0x80045200,
 }
 
@@ -226,7 +227,7 @@ var (
 	stepsSocket = []step{
 		// AF_UNIX, AF_INET, AF_INET6. For AF_NETLINK, which libc asks for in
 		// ordinary programs, EPERM, EACCES, ENOSYS, EPROTONOSUPPORT and this were
-		// compared: none made a difference but in the text of the error.
+		// compared: only the text of the error differs.
 		{arg: 0, op: opNotIn, mask: whole, set: []uint32{1, 2, 10, 16}, then: noSuchFamily},
 		{arg: 0, op: opIn, mask: whole, set: []uint32{16}, then: noSuchFamily, quiet: true},
 		// SOCK_RAW; and SOCK_PACKET, which the kernel turns into AF_PACKET even
@@ -234,7 +235,7 @@ var (
 		{arg: 1, op: opIn, mask: sockTypeMask, set: []uint32{3, 10}, then: notPermitted},
 		// SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET.
 		{arg: 1, op: opNotIn, mask: sockTypeMask, set: []uint32{1, 2, 5}, then: noSuchSocketType},
-		// MPTCP, which Go asks for by default when it listens, and does without.
+		// MPTCP, which Go requests by default when it listens, with TCP as fallback.
 		{arg: 2, op: opIn, mask: whole, set: []uint32{262}, then: noSuchProtocol, quiet: true},
 		// 0, ICMP (and PF_UNIX), TCP, UDP, ICMPv6. SCTP, L2TP, DCCP and SMC would load kernel modules on demand.
 		{arg: 2, op: opNotIn, mask: whole, set: []uint32{0, 1, 6, 17, 58}, then: noSuchProtocol},
@@ -246,22 +247,22 @@ var (
 		// TIOCSTI and TIOCLINUX type into a terminal that may be shared with the host, TIOCCONS takes the console's output;
 		// TIOCSETD reaches line disciplines no program here needs.
 		{arg: 1, op: opIn, mask: whole, set: []uint32{0x5412, 0x541c, 0x541d, 0x5423}, then: notPermitted},
-		// Groups of requests that no program here has a device for, by the byte that tells drivers apart: seccomp's listeners,
+		// Groups of requests that no device here serves, by the byte that identifies the driver: seccomp's listeners,
 		// SCSI, perf, evdev, consoles, loop devices, CD-ROMs, USB, virtual terminals, DRM, userfaultfd, KVM, vhost, namespaces.
 		{arg: 1, op: opIn, mask: 0xff00, then: notPermitted, set: []uint32{
 			0x2100, 0x2200, 0x2400, 0x4500, 0x4b00, 0x4c00, 0x5300, 0x5500, 0x5600, 0x6400, 0xaa00, 0xae00, 0xaf00, 0xb700,
 		}},
-		// SIOCETHTOOL, as lo answers it: psutil takes no other error for an answer.
+		// SIOCETHTOOL, as lo answers it: psutil handles no other error.
 		{arg: 1, op: opIn, mask: whole, set: []uint32{0x8946}, then: notSupported, quiet: true},
-		// Whatever is not listed is answered as by a file that does not know it, which programs that try their luck (cp, with
-		// FICLONE) take for an answer.
+		// A request that is not listed gets the answer of a file that does not know it. Programs that only try (cp, with
+		// FICLONE) handle that answer.
 		{arg: 1, op: opNotIn, mask: whole, set: requests, then: noSuchRequest, quiet: true},
 	}
-	// Filters of the program's own are compiled and freed by kernel workers, outside of its CPU
+	// The program's own filters are compiled and freed by kernel workers, outside of its CPU
 	// limit, and a few thousand freed at once have been seen to deadlock a kernel (6.18: the
-	// workers wait for a lock whose holder waits for a worker). So there are none: the
-	// seccomp call does not exist, and these do not know the option. It also keeps
-	// foreign code from ever having a listener that could answer its own refused calls.
+	// workers wait for a lock whose holder waits for a worker). So the
+	// seccomp call fails with ENOSYS, and these calls reject the option. It also keeps
+	// the program from ever having a listener that could answer its own refused calls.
 	stepsPrctl = []step{
 		{arg: 0, op: opIn, mask: whole, set: []uint32{22}, then: invalid}, // PR_SET_SECCOMP
 	}
@@ -270,8 +271,8 @@ var (
 		// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF
 		{arg: 2, op: opIn, mask: whole, set: []uint32{26, 50, 51, 52}, then: noSuchOption},
 	}
-	// A lease on a file of a volume, which its owner may take, holds up whoever opens the file on the host: up to
-	// 45 s at a time. F_SETLEASE, F_NOTIFY, F_SETDELEG.
+	// A lease on a file of a volume, which its owner may take, delays every process that opens the file on the host by up to
+	// 45 s. F_SETLEASE, F_NOTIFY, F_SETDELEG.
 	stepsFcntl = []step{
 		{arg: 1, op: opIn, mask: whole, set: []uint32{1024, 1026, 1040}, then: invalid},
 	}
@@ -287,7 +288,7 @@ var (
 	stepsSeccomp = []step{{arg: 0, op: opNotIn, mask: whole, set: []uint32{1}, then: notPermitted}}          // SET_MODE_FILTER
 	stepsMode1   = []step{{arg: 1, op: opAny, mask: setIDBits, then: notPermitted}}
 	stepsMode2   = []step{{arg: 2, op: opAny, mask: setIDBits, then: notPermitted}}
-	// PostgreSQL wants a few bytes of it. 4096 segments (kernel.shmmni) of this size are 256 MiB.
+	// PostgreSQL needs a few bytes of it. 4096 segments (kernel.shmmni) of this size are 256 MiB.
 	stepsSharedMemory = []step{
 		{arg: 1, high: true, op: opAny, mask: whole, then: notPermitted},
 		{arg: 1, op: opAny, mask: 0xffff0000, then: notPermitted},
@@ -297,16 +298,16 @@ var (
 	stepsSemaphores = []step{{arg: 1, op: opAny, mask: 0xffffffc0, then: notPermitted}}
 	// MAP_SHARED or MAP_SHARED_VALIDATE, with MAP_ANONYMOUS.
 	stepsMap = []step{{arg: 3, op: opIn, mask: 0x21, set: []uint32{0x21}, then: notPermitted}}
-	// SO_ZEROCOPY besides: a byte of a huge page keeps all of it.
+	// SO_ZEROCOPY too: a byte of a huge page keeps all of it.
 	stepsSockoptUncounted = []step{
 		{arg: 1, op: opNotIn, mask: whole, set: []uint32{1}, then: Allow},
 		{arg: 2, op: opIn, mask: whole, set: []uint32{26, 50, 51, 52, 60}, then: noSuchOption},
 	}
-	// Without root the init may have the program's own id, and whoever has that may take from it what it lives on. It is
-	// always the first process.
+	// Without root the init may have the program's own id, and then the program may lower the init's limits. The init is
+	// always pid 1.
 	stepsPrlimit = []step{{arg: 0, op: opIn, mask: whole, set: []uint32{1}, then: notPermitted}}
-	// Without a create flag the mode register is never read and holds whatever
-	// it held before.
+	// Without a create flag the kernel does not read the mode register, which holds
+	// an arbitrary value.
 	stepsOpen1 = []step{
 		{arg: 1, op: opNone, mask: createBits, then: Allow},
 		{arg: 2, op: opAny, mask: setIDBits, then: notPermitted},
@@ -334,8 +335,8 @@ func (p Policy) ruleOf(c call) rule {
 	return c.rule
 }
 
-// resolve returns what r means under p: the steps to take, or, when there are
-// none, the action that needs no look at arguments.
+// resolve returns the meaning of r under p: the steps to take, or, when there are
+// none, the action that depends on no argument.
 func (p Policy) resolve(r rule) ([]step, Action) {
 	switch r {
 	case ruleAllow:
@@ -414,5 +415,5 @@ func (p Policy) resolve(r rule) ([]step, Action) {
 			return stepsOpen2, 0
 		}
 	}
-	return nil, noSys // ruleAbsent, ruleOpenHow, and anything unheard of
+	return nil, noSys // ruleAbsent, ruleOpenHow, and unknown rules
 }

@@ -11,22 +11,22 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Probe is a process that waits between its last wall and its program: it has made the call of initproto.ProbeMark, and the kernel holds it
-// there until Answer. That the call arrived proves that a filter of ours is in force.
+// Probe is a process that waits between its last isolation step and its program: it has made the call of initproto.ProbeMark,
+// and the kernel stops it there until Answer. The arrival of the call proves that our filter is in force.
 type Probe struct {
-	PID   int           // as this process sees it; it can not be another's before Answer succeeds
-	Tried syscall.Errno // what came of the attempt that only Landlock refuses; 0 if that succeeded
+	PID   int           // in this process's pid namespace; the kernel does not reuse it before Answer succeeds
+	Tried syscall.Errno // the errno of the attempt that only Landlock refuses; 0 if that succeeded
 
 	raw syscall.RawConn
 	id  uint64
 }
 
-// ErrNoProbe is the error of a process that ended before it made its call, or made another.
+// ErrNoProbe says that a process ended before it made the call, or made another one.
 var ErrNoProbe = errors.New("the process ended before it could be measured")
 
-// AwaitProbe waits for the call at the listener of a filter, which is non-blocking and stays the caller's. It returns when the process has made
-// the call or is gone.
-func AwaitProbe(listener *os.File) (*Probe, error) {
+// WaitForProbe waits for the call at the listener of a filter. The listener is non-blocking and stays the caller's. It returns
+// when the process has made the call or has ended.
+func WaitForProbe(listener *os.File) (*Probe, error) {
 	s, err := sizes()
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func AwaitProbe(listener *os.File) (*Probe, error) {
 			}
 			clear(in)
 			_, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&in[0])))
-			if errno == unix.EINTR || errno == unix.ENOENT { // ENOENT: interrupted; the call is made again, or the process is gone
+			if errno == unix.EINTR || errno == unix.ENOENT { // ENOENT: interrupted; the process repeats the call, or has ended
 				continue
 			}
 			if n := (*notification)(unsafe.Pointer(&in[0])); errno == 0 && n.args[0] == initproto.ProbeMark && Name("", n.nr) == "seccomp" {
@@ -68,7 +68,7 @@ func AwaitProbe(listener *os.File) (*Probe, error) {
 	return p, nil
 }
 
-// Answer lets the process go on to its program, or has it end. Without an error the process has been there until now.
+// Answer lets the process execute its program, or ends it. If the error is nil, the process existed until now.
 func (p *Probe) Answer(proceed bool) error {
 	s, err := sizes()
 	if err != nil {

@@ -2,31 +2,31 @@ package seccomp
 
 import "slices"
 
-// Profile is a policy for those who make their filters of names and conditions, with libseccomp: container runtimes. What
-// they can not express (that an argument is none of several) is left out of it: a profile allows all that its policy
-// allows and, of calls whose arguments matter, perhaps more. So it is the wall around what is to be trusted (an init), and the
-// program compiled from the policy goes on top of it for what is not.
+// Profile is a policy for container runtimes, which build filters of names and conditions with libseccomp. It leaves out
+// what those can not express (that an argument is none of several): a profile allows all that its policy
+// allows and, of calls whose arguments matter, perhaps more. So it confines trusted code (an init), and the
+// program compiled from the policy is installed on top of it for untrusted code.
 type Profile struct {
 	Arch    string // as libseccomp calls it
-	Default int    // errno of what is not listed
+	Default int    // errno of calls that are not listed
 	Refused []string
 	Allowed []Allowance
 }
 
-// Allowance is system calls that are allowed when all conditions hold.
+// Allowance lists system calls that are allowed when all conditions hold.
 type Allowance struct {
 	Names []string
 	When  []Condition
 }
 
-// Condition: the argument under the mask is that value.
+// Condition holds if the argument under the mask equals the value.
 type Condition struct {
 	Arg         uint
 	Mask, Value uint64
 }
 
-// NewProfile expresses p for arch as in Compile; the calls named in also are allowed, whatever p says. What p tells a listener
-// of is let through as well: a refusal below would be the end of it, and nobody be told.
+// NewProfile expresses p for arch as in Compile; the calls named in also are allowed, whatever p says. The profile allows
+// calls that p notifies a listener of: a refusal by the profile would hide them from the listener.
 func NewProfile(p Policy, arch string, also ...string) (*Profile, error) {
 	a, err := lookup(arch)
 	if err != nil {
@@ -63,7 +63,7 @@ func NewProfile(p Policy, arch string, also ...string) (*Profile, error) {
 	return out, nil
 }
 
-// alternatives are the ways through some steps to being allowed; unconditional: there is one that nothing can be said of.
+// alternatives are the sets of conditions under which steps allow a call; unconditional: one of the sets is empty.
 func alternatives(steps []step) (ways [][]Condition, unconditional bool) {
 	if len(steps) == 0 {
 		return nil, true
@@ -85,8 +85,8 @@ func alternatives(steps []step) (ways [][]Condition, unconditional bool) {
 	return ways, slices.ContainsFunc(ways, func(w []Condition) bool { return len(w) == 0 })
 }
 
-// conditions are alternatives of which one holds if the step's does, and others of which one holds if not. An empty one says
-// nothing.
+// conditions returns alternatives of which one holds if the step's condition holds, and alternatives of which one holds if
+// not. An empty alternative always holds.
 func (s step) conditions() (met, unmet [][]Condition) {
 	is := func(mask, value uint32) []Condition {
 		c := Condition{Arg: uint(s.arg), Mask: uint64(mask), Value: uint64(value)}
@@ -111,7 +111,7 @@ func (s step) conditions() (met, unmet [][]Condition) {
 	return anything, in // opNotIn
 }
 
-// join puts conditions together. Those on one argument become one: of two, libseccomp's users make alternatives.
+// join combines conditions. Two conditions on one argument become one: runtimes would treat them as alternatives.
 func join(a, b []Condition) []Condition {
 	out := slices.Clone(a)
 next:

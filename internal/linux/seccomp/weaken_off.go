@@ -2,7 +2,7 @@
 
 package seccomp
 
-// With the build tag weaken these allow what is refused, for tests (package weaken).
+// With the build tag weaken these functions allow what the policy refuses, for tests (package weaken).
 
 func weakenRule(_ string, r rule) rule { return r }
 

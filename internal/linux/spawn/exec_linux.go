@@ -117,7 +117,7 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner 
 // which is no error: the init says what became of it.
 func answerProbe(listener *os.File, examiner Examiner) (examined bool, refusal error) {
 	for {
-		probe, err := seccomp.AwaitProbe(listener)
+		probe, err := seccomp.WaitForProbe(listener)
 		if err != nil {
 			_ = listener.Close() // a process that did something else must not wait for an answer
 			return false, nil

@@ -18,13 +18,13 @@ import (
 // Range is a run of ids of the host.
 type Range struct{ First, Count int }
 
-// Grant is what a user may map besides their own id.
+// Grant is the ids that a user may map in addition to the user's own id.
 type Grant struct {
 	UIDs, GIDs           Range
 	newuidmap, newgidmap string
 }
 
-// ErrNone is wrapped when there is no grant that could be used.
+// ErrNone is wrapped when no usable grant exists.
 var ErrNone = errors.New("no subordinate ids")
 
 // Lookup finds the grant of the user this process runs as.
@@ -67,11 +67,10 @@ func Lookup() (*Grant, error) {
 	return g, nil
 }
 
-// maxTable bounds what is read of a table; a line is some twenty bytes.
+// maxTable bounds the bytes that are read of a table; a line has about twenty.
 const maxTable = 16 << 20
 
-// parse returns the largest range of a user, who is named by name or by number. Lines that make no sense
-// are passed over, as newuidmap does.
+// parse returns the largest range of a user, given by name or by number. It skips malformed lines, as newuidmap does.
 func parse(text []byte, name, id string) (best Range, ok bool) {
 	for line := range bytes.Lines(text) {
 		fields := strings.Split(strings.TrimSpace(string(line)), ":")
@@ -91,11 +90,12 @@ func parse(text []byte, name, id string) (best Range, ok bool) {
 	return best, ok
 }
 
-// patience is with a helper that asks a name service about the user, which may be far away. It is found by PATH and may be
-// anything: without an end to it, nothing would ever end a run that waits.
-const patience = 10 * time.Second
+// helperTimeout bounds a helper, which may ask a remote name service about the user. PATH chooses the helper, so it may be
+// any program: without a timeout a run could wait forever.
+const helperTimeout = 10 * time.Second
 
-// Map writes the id maps of a process's user namespace. The process must be a child that was not waited for.
+// Map writes the id maps of a process's user namespace. The process must be an unreaped child. Map blocks until the helpers
+// have ended, at most helperTimeout each.
 func (g *Grant) Map(pid int, uids, gids []syscall.SysProcIDMap) error {
 	for _, m := range []struct {
 		helper string
@@ -105,12 +105,12 @@ func (g *Grant) Map(pid int, uids, gids []syscall.SysProcIDMap) error {
 		for _, id := range m.ids {
 			args = append(args, strconv.Itoa(id.ContainerID), strconv.Itoa(id.HostID), strconv.Itoa(id.Size))
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), helperTimeout)
 		cmd := exec.CommandContext(ctx, m.helper, args...)
-		cmd.WaitDelay = time.Second // for whatever it has started
+		cmd.WaitDelay = time.Second // for children of the helper
 		out, err := cmd.CombinedOutput()
 		if ctx.Err() != nil {
-			err = fmt.Errorf("no answer in %v: %w", patience, ctx.Err())
+			err = fmt.Errorf("no answer in %v: %w", helperTimeout, ctx.Err())
 		}
 		cancel()
 		if err != nil {

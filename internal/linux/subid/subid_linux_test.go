@@ -40,7 +40,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// What root has is beside the point: that the reasons are told.
+// Root's own grant does not matter here: the test checks the reasons in the errors.
 func TestLookupSaysWhatIsMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if g, err := Lookup(); err == nil {

@@ -1,32 +1,32 @@
-// Package weaken names the walls that variants of the executables take down, to show that the attack suite notices.
+// Package weaken names the isolation steps that variants of the executables leave out, to show that the attack suite notices.
 //
 // Place in the flow. Only files with the build tag weaken and tests import it. A build without the tag has none of it: the
-// packages whose walls are taken down have a file for each of the two builds, and the one without the tag is empty functions.
+// packages whose isolation steps can be left out have a file for each of the two builds; without the tag it has empty functions.
 //
-// Lifecycle. Variable names the mutation of a variant, which is one for the life of the process and of all its inits.
+// Lifecycle. Variable names the mutation of a variant, which stays the same for the process and for all its inits.
 //
 // Concurrency. Everything is read-only.
 package weaken
 
 import "syscall"
 
-// Variable is the environment variable that names the mutation of an executable that was built with the tag weaken, and Cases the
-// one with the ids of the attack cases to carry out, separated by commas; default all. A variant with a mutation does not look at the
-// programs that it starts, unless Measured is set.
+// Variable is the environment variable that names the mutation of an executable that was built with the tag weaken. Cases is
+// the one with the ids of the attack cases to carry out, separated by commas; default all. A variant with a mutation does not
+// measure the programs that it starts, unless Measured is set.
 const (
 	Variable = "SANDBOX_WEAKEN"
 	Cases    = "SANDBOX_WEAKEN_CASES"
 	Measured = "SANDBOX_WEAKEN_MEASURED"
 )
 
-// Mutation is a wall that is taken down.
+// Mutation is an isolation step that is left out.
 type Mutation struct {
 	Name  string
-	Wall  string   // the wall
+	Step  string   // the isolation step
 	Cases []string // of the attack suite: each of them notices
 	Quick bool     // make test carries it out, too
-	Files []string // of /proc, of which a kernel without any has nothing that is taken down
-	// Control is what a look at the started program finds missing (sandbox.Control), or "".
+	Files []string // of /proc: on a kernel without any of them the mutation changes nothing
+	// Control is the control that the measurement finds missing (sandbox.Control), or "".
 	Control string
 }
 
@@ -59,8 +59,9 @@ func All() []Mutation {
 		{"dev-unsealed", "read-only /dev", []string{"F12"}, false, nil, ""},
 		{"proc-sys-writable", "read-only /proc/sys", []string{"F12"}, false, nil, ""},
 		{"no-hidepid", "hidepid of /proc", []string{"F13"}, false, nil, ""},
-		{"init-dumpable", "an init that can not be looked into", []string{"F13"}, false, nil, ""},
-		{"sysrq-kcore", "masks of /proc/sysrq-trigger and /proc/kcore", []string{"F13"}, false, []string{"/proc/sysrq-trigger", "/proc/kcore"}, ""},
+		{"init-dumpable", "an init that can not be traced", []string{"F13"}, false, nil, ""},
+		{"sysrq-kcore", "masks of /proc/sysrq-trigger and /proc/kcore", []string{"F13"}, false, []string{"/proc/sysrq-trigger", "/proc/kcore"},
+			""},
 		{"proc-uncovered", "all masks of /proc", []string{"F4", "F12", "F13"}, false, nil, ""},
 		{"devices", "nodev", []string{"F7"}, false, nil, "private_root"},
 		{"set-uid", "nosuid", []string{"F11"}, false, nil, "private_root"},
@@ -77,6 +78,6 @@ func All() []Mutation {
 		{"cgroup-fs", "absence of the cgroup file system", []string{"R11"}, false, nil, ""},
 		{"no-rlimits", "resource limits", []string{"R6", "R10"}, false, nil, "open_files"},
 		{"no-file-size", "ordinary programs that work", []string{"S8"}, false, nil, ""},
-		{"no-pid-namespace", "pid namespace: no sandbox comes up without", []string{"F12", "S1"}, false, nil, ""},
+		{"no-pid-namespace", "pid namespace: no sandbox starts without", []string{"F12", "S1"}, false, nil, ""},
 	}
 }

@@ -1,7 +1,7 @@
-// Package kit makes a program able to be the kit: those tools of ours that handle foreign input with large libraries
-// (esbuild, SQLite), and are therefore run inside the sandbox, behind its walls and limits.
+// Package kit makes a program able to be the kit: our tools that handle untrusted input with large libraries
+// (esbuild, SQLite), and therefore run inside the sandbox, with its isolation and limits.
 //
-// What. A program that imports this package is `sandbox-kit` when its argv[0] is called so; nothing else is asked of its main.
+// What. A program that imports this package is `sandbox-kit` when its argv[0] has that name; its main needs no code for it.
 // The tools are in the packages below: typescript, sqlite, postgres; command is their command line.
 //
 // Place in the flow. The executor shows the kit's executable (kitpath.Find) inside the sandbox, read-only, and runs it as a
@@ -12,7 +12,7 @@
 //
 // Concurrency. None.
 //
-// Limits. Linking it costs each start of a program about a millisecond, which is why the thin executable does not.
+// Limits. Linking it costs each start of a program about a millisecond, so the thin executable does not.
 package kit
 
 import (

@@ -100,17 +100,20 @@ func TestTypeScriptInside(t *testing.T) {
 		node = "/opt/node"
 	}
 	w := newWorld(t, volumes...)
-	if _, stderr, status := w.run(t, "/data", kitInside, "typescript", "--entry", "main.ts", "--out", "/tmp/build/main.mjs"); status != 0 || stderr != "" {
+	if _, stderr, status := w.run(t, "/data", kitInside, "typescript", "--entry", "main.ts", "--out", "/tmp/build/main.mjs"); status != 0 ||
+		stderr != "" {
 		t.Fatalf("build: status %d\n%s", status, stderr)
 	}
 	stdout, stderr, status := w.run(t, "/data", node, "--enable-source-maps", "/tmp/build/main.mjs")
 	if stdout != "/data/main.ts\n" || status != 1 || !strings.Contains(stderr, "Error: failed x\n    at fail (/data/b.ts:4:9)\n") {
 		t.Errorf("run: status %d\n%s%s", status, stdout, stderr)
 	}
-	if _, stderr, status := w.run(t, "/data", kitInside, "typescript", "--entry", "bad.ts", "--out", "/tmp/build/bad.mjs"); status != 1 || !strings.Contains(stderr, "bad.ts:1:16:") {
+	if _, stderr, status := w.run(t, "/data", kitInside, "typescript", "--entry", "bad.ts", "--out", "/tmp/build/bad.mjs"); status != 1 ||
+		!strings.Contains(stderr, "bad.ts:1:16:") {
 		t.Errorf("a syntax error: status %d\n%s", status, stderr)
 	}
-	if _, stderr, status := w.run(t, "/data", kitInside, "typescript", "--entry", "deep.ts", "--out", "/tmp/build/deep.mjs"); status != 1 || !strings.Contains(stderr, "too deeply") || len(stderr) > 1000 {
+	if _, stderr, status := w.run(t, "/data", kitInside, "typescript", "--entry", "deep.ts", "--out", "/tmp/build/deep.mjs"); status != 1 ||
+		!strings.Contains(stderr, "too deeply") || len(stderr) > 1000 {
 		t.Errorf("a full stack: status %d\n%.2000s", status, stderr)
 	}
 }
@@ -121,11 +124,13 @@ func TestSQLiteInside(t *testing.T) {
 		"items.csv": "name,n\nx,4\n",
 	}))
 	stdout, stderr, status := w.run(t, "/data", kitInside, "sqlite", "--tables", "/tmp/tables.json", "main.sql")
-	if want := " name | twice \n------+-------\n x    |     8\n(1 row)\n\n"; stdout != want || status != 65 || stderr != "main.sql:3: near \"SELEC\": syntax error\n  SELEC 1;\n  ^\n" {
+	if want := " name | twice \n------+-------\n x    |     8\n(1 row)\n\n"; stdout != want || status != 65 ||
+		stderr != "main.sql:3: near \"SELEC\": syntax error\n  SELEC 1;\n  ^\n" {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 	tables, _, _ := w.run(t, "/data", "cat", "/tmp/tables.json")
-	if want := `[{"columns":["name","twice"],"types":["text","integer"],"rows":[["x",8]],"rows_total":1,"truncated":false}]` + "\n"; tables != want {
+	if want := `[{"columns":["name","twice"],"types":["text","integer"],"rows":[["x",8]],"rows_total":1,"truncated":false}]` +
+		"\n"; tables != want {
 		t.Errorf("tables: %s", tables)
 	}
 }
@@ -141,7 +146,8 @@ func TestPostgresInside(t *testing.T) {
 		"main.sql":   "SELECT *, NULL::int AS nothing FROM people;\n",
 		"syntax.sql": "SELECT 1;\nSELECT *\n  FORM people;\nSELECT 2;\n",
 		"failed.sql": "INSERT INTO people VALUES (1, 'again');\n",
-		"same.sql":   "SELECT 1 AS id, 'Ann' AS name, NULL AS missing UNION ALL SELECT 20, '日本', NULL ORDER BY 1;\nSELECT 'x' AS \"a heading\", 1.5 AS n WHERE 1 = 0;\n",
+		"same.sql": "SELECT 1 AS id, 'Ann' AS name, NULL AS missing UNION ALL SELECT 20, '日本', NULL ORDER BY 1;\nSELECT 'x' AS \"a " +
+			"heading\", 1.5 AS n WHERE 1 = 0;\n",
 	}))
 	if _, stderr, status := w.run(t, "/data", kitInside, "postgres-template", "--bin", bin, "--out", "/tmp/template"); status != 0 {
 		t.Fatalf("template: status %d\n%s", status, stderr)
@@ -150,11 +156,13 @@ func TestPostgresInside(t *testing.T) {
 		return w.run(t, "/data", append([]string{kitInside, "postgres", "--bin", bin, "--template", "/tmp/template"}, scripts...)...)
 	}
 	stdout, stderr, status := postgres("setup.sql", "main.sql")
-	if want := "CREATE TABLE\nINSERT 0 2\n id | name | nothing \n----+------+---------\n  1 | Ann  |        \n 20 | 日本 |        \n(2 rows)\n\n"; stdout != want || stderr != "" || status != 0 {
+	if want := "CREATE TABLE\nINSERT 0 2\n id | name | nothing \n----+------+---------\n  1 | Ann  |        \n 20 | 日本 |        \n(2 " +
+		"rows)\n\n"; stdout != want || stderr != "" || status != 0 {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 	stdout, stderr, status = postgres("syntax.sql")
-	if status != 65 || !strings.HasPrefix(stderr, "psql:syntax.sql:3: ERROR:  syntax error at or near \"FORM\"\n") || strings.Contains(stdout, "2") {
+	if status != 65 || !strings.HasPrefix(stderr, "psql:syntax.sql:3: ERROR:  syntax error at or near \"FORM\"\n") ||
+		strings.Contains(stdout, "2") {
 		t.Errorf("a syntax error: status %d\n%s%s", status, stdout, stderr)
 	}
 	_, stderr, status = postgres("setup.sql", "failed.sql")
@@ -164,13 +172,14 @@ func TestPostgresInside(t *testing.T) {
 	if _, stderr, status = postgres("absent.sql"); status != 1 || !strings.Contains(stderr, "absent.sql: No such file") {
 		t.Errorf("no such script: status %d\n%s", status, stderr)
 	}
-	// Our own tables are to look like psql's.
+	// The tables of package sqlite have the form of psql's.
 	theirs, _, _ := postgres("same.sql")
 	ours, stderr, status := w.run(t, "/data", kitInside, "sqlite", "same.sql")
 	if ours != theirs {
 		t.Errorf("status %d, SQLite prints\n%s%s\npsql prints\n%s", status, ours, stderr, theirs)
 	}
-	if _, stderr, status := w.run(t, "/data", kitInside, "postgres", "--bin", bin, "--template", "/data", "main.sql"); status != 70 || !strings.Contains(stderr, "template cluster") {
+	if _, stderr, status := w.run(t, "/data", kitInside, "postgres", "--bin", bin, "--template", "/data", "main.sql"); status != 70 ||
+		!strings.Contains(stderr, "template cluster") {
 		t.Errorf("no template: status %d\n%s", status, stderr)
 	}
 }

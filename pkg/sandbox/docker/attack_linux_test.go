@@ -37,7 +37,8 @@ func beVictim(plan string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	_, _ = m.Run(context.Background(), id, sandbox.Process{Args: hostile.Args("/victim", mark, "fork", "sessions", "4", "1m"), Limits: sandbox.Limits{Wall: time.Minute}}, sandbox.IO{})
+	_, _ = m.Run(context.Background(), id, sandbox.Process{Args: hostile.Args("/victim", mark, "fork", "sessions", "4", "1m"),
+		Limits: sandbox.Limits{Wall: time.Minute}}, sandbox.IO{})
 	return 0
 }
 
@@ -90,7 +91,7 @@ func attackOn(t *testing.T, e *engine, b *Backend, only []string) {
 			self, _ := os.Executable()
 			cmd := exec.Command(self)
 			cmd.Stderr = os.Stderr
-			cmd.Env = append(os.Environ(), victimVariable+"="+mark+" "+exe, hostVariable+"="+e.host, stateVariable+"="+b.life.dir)
+			cmd.Env = append(os.Environ(), victimVariable+"="+mark+" "+exe, hostVariable+"="+e.host, stateVariable+"="+b.registration.dir)
 			return cmd
 		},
 	})
@@ -102,7 +103,9 @@ func attackOn(t *testing.T, e *engine, b *Backend, only []string) {
 		if res.ID == "S8" && strings.Contains(res.Detail, "node") { // the small image has no Node
 			continue
 		}
-		if res.Outcome == attack.Known && (slices.Contains([]string{"F7", "F11", "F12", "F13", "R11"}, res.ID) || res.ID == "F15" && e.name == "podman") { // each with its attempts, in package attack
+		// each with its attempts, in package attack
+		if res.Outcome == attack.Known && (slices.Contains([]string{"F7", "F11", "F12", "F13", "R11"}, res.ID) || res.ID == "F15" &&
+			e.name == "podman") {
 			continue
 		}
 		if res.Outcome != attack.Held && res.Outcome != attack.NotApplicable {
@@ -123,7 +126,8 @@ func attackOn(t *testing.T, e *engine, b *Backend, only []string) {
 			t.Errorf("%s does not apply: %s", res.ID, res.Detail)
 		}
 	}
-	if len(only) == 0 && len(r.Results) != len(attack.IDs()) || slices.ContainsFunc(only, func(id string) bool { return !slices.Contains(attack.IDs(), id) }) {
+	if len(only) == 0 && len(r.Results) != len(attack.IDs()) ||
+		slices.ContainsFunc(only, func(id string) bool { return !slices.Contains(attack.IDs(), id) }) {
 		t.Errorf("%d cases were carried out", len(r.Results))
 	}
 }

@@ -17,45 +17,45 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Name is what --backend calls this backend.
+// Name is the value of --backend for this backend.
 const Name = "docker"
 
 // Options configure a Backend; the zero value serves where a daemon is found and every spec names an image.
 type Options struct {
-	// Host is the daemon's address, as in DOCKER_HOST; empty looks for one.
+	// Host is the daemon's address, as in DOCKER_HOST; empty searches for one.
 	Host string
 	// Image is the root of sandboxes that name none.
 	Image string
 	// Runtime is one that the daemon has registered ("runsc"); empty is its default.
 	Runtime string
-	// Helper is the helper's executable for the daemon's architecture; empty looks for it.
+	// Helper is the path of the helper's executable for the daemon's architecture; empty searches for it.
 	Helper string
-	// Warm is how many containers of each shape are kept ready, once one of that shape was asked for.
+	// Warm is how many containers with the same settings are kept ready, after the first request for such a container.
 	Warm int
-	// Load gives an image that the daemon does not have, as `docker save` writes it. nil, or ErrNoImage: there is none.
+	// Load opens an image that the daemon does not have, as `docker save` writes it. nil, or the error ErrNoImage: there is none.
 	Load func(ctx context.Context, ref string) (io.ReadCloser, error)
 	// Substitutors change image names before the daemon sees them, as in testcontainers.
 	Substitutors []testcontainers.ImageSubstitutor
-	// StateDir is where supervisors show that they live; empty is the user's cache directory.
+	// StateDir is the directory of the registration locks; empty is in the user's cache directory.
 	StateDir string
 }
 
-// ErrNoImage is what Options.Load returns for an image it does not have either.
+// ErrNoImage is the error of Options.Load for an image it does not have.
 var ErrNoImage = errors.New("no such image")
 
-// Backend makes containers.
+// Backend makes containers. It is safe for concurrent use; Close ends it.
 type Backend struct {
-	opts Options
-	life life
-	pool pool
+	opts         Options
+	registration registrationLock
+	pool         pool
 
-	mu      sync.Mutex
-	daemon  *daemon
-	closed  bool
-	closing context.Context
-	close   context.CancelFunc
-	beside  sync.WaitGroup // what goes on beside: collecting, making ahead
-	swept   bool
+	mu         sync.Mutex
+	daemon     *daemon
+	closed     bool
+	closing    context.Context
+	close      context.CancelFunc
+	background sync.WaitGroup // goroutines in the background: collecting, preparing, removing
+	swept      bool
 
 	removals  sync.WaitGroup
 	unremoved []error // guarded by mu
@@ -67,7 +67,7 @@ var (
 	_ sandbox.Filer    = (*instance)(nil)
 )
 
-// New contacts nobody yet.
+// New checks the options. It does not connect to the daemon.
 func New(o Options) (*Backend, error) {
 	if o.Warm < 0 || o.Warm > maxWarm {
 		return nil, sandbox.Invalid("warm", "%d is outside 0…%d", o.Warm, maxWarm)
@@ -75,7 +75,7 @@ func New(o Options) (*Backend, error) {
 	if err := checkHost(o.Host); err != nil {
 		return nil, err
 	}
-	b := &Backend{opts: o, life: life{dir: o.StateDir}}
+	b := &Backend{opts: o, registration: registrationLock{dir: o.StateDir}}
 	b.closing, b.close = context.WithCancel(context.Background())
 	b.pool.b = b
 	return b, nil
@@ -84,29 +84,29 @@ func New(o Options) (*Backend, error) {
 // Name is "docker".
 func (b *Backend) Name() string { return Name }
 
-// daemon is what is known of the one we talk to.
+// daemon is the connected daemon and its properties.
 type daemon struct {
 	*client.Client
 	host   string
 	info   system.Info
 	podman bool
-	local  bool // it shares our file system
+	local  bool // it uses this machine's file system
 	arch   string
 	remaps bool // its containers have a user namespace already
 	helper struct {
-		sync.Mutex        // held while it is put there
-		volume     string // that has it
-		doubted    bool   // a container has found its volume empty
+		sync.Mutex        // held while the helper is copied
+		volume     string // the volume with the helper
+		doubted    bool   // a container has found that volume empty
 	}
 }
 
-// minAPI is the first that has cgroup namespaces: Docker 20.10, Podman 3.
+// minAPI is the first version with cgroup namespaces: Docker 20.10, Podman 3.
 const minAPI = "1.41"
 
-// connectPatience is how long a daemon may take to say who it is.
-const connectPatience = 15 * time.Second
+// connectTimeout bounds the first request to a daemon.
+const connectTimeout = 15 * time.Second
 
-// connect finds the daemon at first use. A daemon that could not be reached is looked for again the next time.
+// connect finds the daemon at first use. After a failure, the next call tries again.
 func (b *Backend) connect(ctx context.Context) (*daemon, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,7 +116,7 @@ func (b *Backend) connect(ctx context.Context) (*daemon, error) {
 	if b.daemon != nil {
 		return b.daemon, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, connectPatience, fmt.Errorf("the daemon has not answered within %v", connectPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("the daemon has not answered within %v", connectTimeout))
 	defer cancel()
 	d, err := dial(ctx, b.opts.Host)
 	if err != nil {
@@ -144,7 +144,7 @@ func runtimes(info system.Info) (names []string) {
 	return names
 }
 
-// dial connects to a daemon and asks it who it is.
+// dial connects to a daemon and reads its properties.
 func dial(ctx context.Context, host string) (*daemon, error) {
 	host, err := findHost(ctx, host)
 	if err != nil {
@@ -191,7 +191,7 @@ func dial(ctx context.Context, host string) (*daemon, error) {
 	return d, nil
 }
 
-// goArch is what Go calls an architecture that a daemon names.
+// goArch is Go's name of an architecture that a daemon names.
 func goArch(name string) string {
 	switch name {
 	case "x86_64", "amd64":
@@ -202,7 +202,7 @@ func goArch(name string) string {
 	return ""
 }
 
-// Probe says what the daemon can enforce, by its own word. Each sandbox is looked at from inside when it is made.
+// Probe returns what the daemon can enforce, as it reports itself. The helper measures each sandbox when it is made.
 func (b *Backend) Probe(ctx context.Context) sandbox.Isolation {
 	iso := sandbox.NewIsolation(Name)
 	d, err := b.connect(ctx)
@@ -217,55 +217,55 @@ func (b *Backend) Probe(ctx context.Context) sandbox.Isolation {
 		}
 		return iso
 	}
-	return d.promise(b.opts.Runtime)
+	return d.declaredIsolation(b.opts.Runtime)
 }
 
-// Create makes a container, or takes one that was made ahead.
+// Create makes a container, or takes one that was prepared.
 func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
 	d, err := b.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	shape, err := b.shape(d, spec)
+	settings, err := b.settings(d, spec)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.life.claim(); err != nil {
+	if err := b.registration.register(); err != nil {
 		return nil, failure("register", "supervisor", err)
 	}
-	b.sweep()
-	c := b.pool.take(shape)
+	b.collectOnce()
+	c := b.pool.take(settings)
 	if c == nil {
-		if c, err = b.launch(ctx, d, shape); err != nil {
+		if c, err = b.newContainer(ctx, d, settings); err != nil {
 			return nil, err
 		}
 	}
-	b.pool.fill(d, shape)
+	b.pool.fill(d, settings)
 	return newInstance(b, d, c, spec), nil
 }
 
-// sweep removes what dead supervisors left, once, beside the first sandbox.
-func (b *Backend) sweep() {
+// collectOnce removes the leftovers of dead supervisors, once, in the background of the first Create.
+func (b *Backend) collectOnce() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.swept || b.closed {
 		return
 	}
 	b.swept = true
-	b.beside.Go(func() { _, _ = b.Collect(b.closing, false) })
+	b.background.Go(func() { _, _ = b.Collect(b.closing, false) })
 }
 
-// go runs something beside, unless the backend is closed.
-func (b *Backend) goBeside(do func(ctx context.Context)) {
+// runBackground runs do in a goroutine, unless the backend is closed.
+func (b *Backend) runBackground(do func(ctx context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed {
-		b.beside.Go(func() { do(b.closing) })
+		b.background.Go(func() { do(b.closing) })
 	}
 }
 
-// removeBeside sees to it that the daemon forgets a container in which nothing lives. What goes wrong, Close tells.
-func (b *Backend) removeBeside(remove func() error) {
+// removeInBackground waits until the daemon has removed a container whose processes have ended. Close reports errors.
+func (b *Backend) removeInBackground(remove func() error) {
 	b.removals.Go(func() {
 		if err := remove(); err != nil {
 			b.mu.Lock()
@@ -275,7 +275,8 @@ func (b *Backend) removeBeside(remove func() error) {
 	})
 }
 
-// Close ends the containers that were made ahead and lets go of the daemon. Every instance must be destroyed. Twice is fine.
+// Close removes the prepared containers and closes the connection to the daemon. Every instance must be destroyed before. It
+// blocks until all background work has ended, and may be called twice.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	first := !b.closed
@@ -286,11 +287,11 @@ func (b *Backend) Close() error {
 		return nil
 	}
 	b.close()
-	b.beside.Wait()
+	b.background.Wait()
 	b.removals.Wait()
 	err := errors.Join(append(b.unremoved, b.pool.empty())...)
 	if d != nil {
 		err = errors.Join(err, d.Close())
 	}
-	return errors.Join(err, b.life.release())
+	return errors.Join(err, b.registration.release())
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Collect finds containers whose supervisors are dead and, unless dryRun, removes them. Those of supervisors on other machines, or
-// of other users, are theirs: their helpers end them.
+// Collect finds containers whose supervisors are dead and, unless dryRun, removes them. It leaves containers of supervisors on other
+// machines, or of other users: their helpers end them.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
-	b.life.mu.Lock()
-	err := b.life.find()
-	b.life.mu.Unlock()
+	b.registration.mu.Lock()
+	err := b.registration.find()
+	b.registration.mu.Unlock()
 	if err != nil {
 		return nil, failure("collect", "supervisor", err)
 	}
@@ -24,25 +24,26 @@ func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, 
 	if err != nil {
 		return nil, err
 	}
-	list, err := d.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", labelPlace+"="+b.life.place())})
+	list, err := d.ContainerList(ctx, client.ContainerListOptions{All: true,
+		Filters: client.Filters{}.Add("label", labelPlace+"="+b.registration.place())})
 	if err != nil {
 		return nil, failure("list containers", "daemon", err)
 	}
 	var found []sandbox.Residue
 	problem := map[string]bool{}
-	bury := map[string]func(remove bool){}
+	release := map[string]func(remove bool){}
 	for _, c := range list.Items {
 		owner := c.Labels[labelOwner]
-		if _, known := bury[owner]; !known {
-			isDead, how := b.life.dead(owner)
+		if _, known := release[owner]; !known {
+			isDead, how := b.registration.lockDead(owner)
 			if !isDead {
 				continue
 			}
-			bury[owner] = how
+			release[owner] = how
 		}
 		r := sandbox.Residue{Kind: "container", Name: c.ID[:min(len(c.ID), 12)]}
 		if !dryRun {
-			if err := d.force(ctx, c.ID); err != nil {
+			if err := d.forceRemove(ctx, c.ID); err != nil {
 				r.Problem, problem[owner] = err.Error(), true
 			} else {
 				r.Removed = true
@@ -50,16 +51,16 @@ func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, 
 		}
 		found = append(found, r)
 	}
-	for _, name := range b.life.names() {
-		how, known := bury[name]
+	for _, name := range b.registration.names() {
+		how, known := release[name]
 		if !known {
-			isDead, dig := b.life.dead(name)
+			isDead, dig := b.registration.lockDead(name)
 			if !isDead {
 				continue
 			}
 			how = dig
 		}
-		r := sandbox.Residue{Kind: "lock", Name: name, Removed: !dryRun && !problem[name]} // with a problem, the next one looks again
+		r := sandbox.Residue{Kind: "lock", Name: name, Removed: !dryRun && !problem[name]} // after a problem, the next call tries again
 		how(r.Removed)
 		found = append(found, r)
 	}

@@ -34,11 +34,13 @@ func TestDoctorAttack(t *testing.T) {
 	e := engines.start(t, "docker")
 	t.Cleanup(func() { e.nothingLeft(t) })
 	var stderr bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), filepath.Join(executables(t), "sandbox-run"), "doctor", "--attack", "--json", "--backend", "docker", "--image", testImage)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(executables(t), "sandbox-run"), "doctor", "--attack", "--json", "--backend",
+		"docker", "--image", testImage)
 	cmd.Env, cmd.Stderr = append(os.Environ(), "DOCKER_HOST="+e.host), &stderr
 	out, err := cmd.Output()
 	var r attack.Report
-	if jsonErr := json.Unmarshal(out, &r); jsonErr != nil || r.Backend != Name || len(r.Results) != len(attack.IDs()) || r.Counts.Breached > 0 {
+	if jsonErr := json.Unmarshal(out, &r); jsonErr != nil || r.Backend != Name || len(r.Results) != len(attack.IDs()) ||
+		r.Counts.Breached > 0 {
 		t.Errorf("%v, %v: %s %+v, %d results: %.300s %s", err, jsonErr, r.Grade, r.Counts, len(r.Results), out, stderr.String())
 	}
 	for _, res := range r.Results {
@@ -49,7 +51,7 @@ func TestDoctorAttack(t *testing.T) {
 	}
 }
 
-// The whole command with either engine: the thin executable finds the full one, code goes in, output and files come back.
+// The whole command with either engine: the thin executable finds the full one, code is copied in, output and files are copied out.
 func TestCommand(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
 		bin := executables(t)
@@ -82,7 +84,8 @@ func TestCommand(t *testing.T) {
 				Tier    sandbox.Tier `json:"tier"`
 			} `json:"isolation"`
 		}
-		if err := json.Unmarshal([]byte(stdout), &doc); err != nil || doc.Verdict != sandbox.VerdictMemoryLimit || doc.Isolation.Backend != Name || doc.Isolation.Tier != sandbox.TierContainer {
+		if err := json.Unmarshal([]byte(stdout), &doc); err != nil || doc.Verdict != sandbox.VerdictMemoryLimit ||
+			doc.Isolation.Backend != Name || doc.Isolation.Tier != sandbox.TierContainer {
 			t.Errorf("%+v, %v: %s%s", doc, err, stdout, stderr)
 		}
 		if stdout, stderr, code = run("", "exec", "--quiet", "--", "id", "-u"); stdout != "1000\n" || code != 0 {

@@ -39,7 +39,8 @@ func TestMain(m *testing.M) {
 		os.Exit(beVictim(plan))
 	}
 	code := conformance.Main(m, func() (sandbox.Backend, error) {
-		return New(Options{Host: os.Getenv(hostVariable), Image: testImage, StateDir: os.Getenv(stateVariable), Helper: os.Getenv(helperVariable)})
+		return New(Options{Host: os.Getenv(hostVariable), Image: testImage, StateDir: os.Getenv(stateVariable),
+			Helper: os.Getenv(helperVariable)})
 	})
 	engines.stop()
 	os.Exit(code)
@@ -101,7 +102,8 @@ func (r *running) prepare() (err error) {
 		return err
 	}
 	r.helper = filepath.Join(r.dir, helperFile)
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", r.helper, "github.com/sandbox-run/sandbox-run/cmd/sandbox-helper")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", r.helper,
+		"github.com/sandbox-run/sandbox-run/cmd/sandbox-helper")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build helper: %w: %s", err, out)
@@ -136,15 +138,17 @@ func startEngine(name, dir string) (*engine, error) {
 func (e *engine) run(extra ...string) error {
 	switch e.name {
 	case "docker":
-		e.cmd = exec.Command("dockerd", append([]string{"--data-root", e.dir + "/data", "--exec-root", e.dir + "/exec", "--pidfile", e.dir + "/pid", "-H", e.host,
+		e.cmd = exec.Command("dockerd", append([]string{"--data-root", e.dir + "/data", "--exec-root", e.dir + "/exec", "--pidfile",
+			e.dir + "/pid", "-H", e.host,
 			"--bridge", "none", "--iptables=false", "--ip6tables=false"}, extra...)...)
 	case "podman":
-		e.cmd = exec.Command("podman", append([]string{"--root", e.dir + "/root", "--runroot", e.dir + "/run", "--tmpdir", e.dir + "/tmp", "--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc"},
+		e.cmd = exec.Command("podman", append([]string{"--root", e.dir + "/root", "--runroot", e.dir + "/run", "--tmpdir", e.dir + "/tmp",
+			"--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc"},
 			append(extra, "system", "service", "--time", "0", e.host)...)...)
 	}
-	// Podman leaves what it could not load in /var/tmp, or wherever it is told to.
+	// Podman leaves incomplete images in /var/tmp, or in TMPDIR.
 	e.cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin", "TMPDIR="+e.dir)
-	log, err := os.Create(e.dir + "/log") // a file, so that nobody has to copy
+	log, err := os.Create(e.dir + "/log") // a file, so that no goroutine has to copy
 	if err != nil {
 		return err
 	}
@@ -152,7 +156,7 @@ func (e *engine) run(extra ...string) error {
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig:    syscall.SIGTERM,
-		Unshareflags: syscall.CLONE_NEWNS, // what it mounts is nobody else's: other tests look for mounts that were left behind
+		Unshareflags: syscall.CLONE_NEWNS, // its mounts stay in its own namespace: other tests search for leftover mounts
 	}
 	if err := e.cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w (scripts/deps.sh test installs it)", e.name, err)
@@ -175,13 +179,13 @@ func (e *engine) run(extra ...string) error {
 	}
 }
 
-// log is the end of what the daemon has said.
+// log is the end of the daemon's log.
 func (e *engine) log() []byte {
 	text, _ := os.ReadFile(e.dir + "/log")
 	return text[max(0, len(text)-4000):]
 }
 
-// stop ends the daemon; what it has mounted goes with its mount namespace.
+// stop ends the daemon; its mounts end with its mount namespace.
 func (e *engine) stop() {
 	_ = e.cmd.Process.Signal(syscall.SIGTERM)
 	done := make(chan struct{})
@@ -194,7 +198,7 @@ func (e *engine) stop() {
 	}
 }
 
-// client talks to the engine past the backend.
+// client is a connection to the engine without the backend.
 func (e *engine) client(t testing.TB) *client.Client {
 	t.Helper()
 	c, err := client.New(client.WithHost(e.host))
@@ -214,19 +218,20 @@ func (e *engine) load(image []byte) error {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	res, err := c.ImageImport(ctx, client.ImageImportSource{Source: bytes.NewReader(image), SourceName: "-"}, testImage, client.ImageImportOptions{})
+	res, err := c.ImageImport(ctx, client.ImageImportSource{Source: bytes.NewReader(image), SourceName: "-"}, testImage,
+		client.ImageImportOptions{})
 	if err != nil {
 		return fmt.Errorf("import: %w\n%s", err, e.log())
 	}
 	defer res.Close()
-	said, err := io.ReadAll(res)
-	if err == nil && bytes.Contains(said, []byte(`"error"`)) {
-		err = fmt.Errorf("import: %s", said)
+	text, err := io.ReadAll(res)
+	if err == nil && bytes.Contains(text, []byte(`"error"`)) {
+		err = fmt.Errorf("import: %s", text)
 	}
 	return err
 }
 
-// programs are what the suites call, besides what is in coreutils, util-linux, grep, sed and procps.
+// programs are the programs that the suites use, besides those of coreutils, util-linux, grep, sed and procps.
 var programs = []string{"/bin/dash", "/bin/bash", "/usr/bin/python3", "/usr/bin/su", "/usr/bin/mawk"}
 
 // packRoot packs a root of the machine's own programs, with the libraries they are linked with.
@@ -305,18 +310,20 @@ func writeRoot(files map[string]string) ([]byte, error) {
 	for _, d := range []string{"etc", "usr", "usr/bin", "usr/lib", "usr/lib64", "proc", "sys", "dev", "tmp", "home"} {
 		entry(&tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: 0o755}, nil)
 	}
-	for from, to := range map[string]string{"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "usr/bin/sh": "dash", "usr/bin/awk": "mawk"} {
+	for from, to := range map[string]string{"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "usr/bin/sh": "dash",
+		"usr/bin/awk": "mawk"} {
 		entry(&tar.Header{Typeflag: tar.TypeSymlink, Name: from, Linkname: to, Mode: 0o777}, nil)
 	}
 	for name, text := range map[string]string{
-		"etc/passwd": "root:x:0:0::/:/bin/sh\nsandbox:x:1000:1000::/home/sandbox:/bin/sh\n", "etc/group": "root:x:0:\ntty:x:5:\nsandbox:x:1000:\n",
+		"etc/passwd": "root:x:0:0::/:/bin/sh\nsandbox:x:1000:1000::/home/sandbox:/bin/sh\n",
+		"etc/group":  "root:x:0:\ntty:x:5:\nsandbox:x:1000:\n",
 	} {
 		entry(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644}, []byte(text))
 	}
 	for name, from := range files {
 		text, err := os.ReadFile(from)
 		if err != nil {
-			continue // not everything is ours to read
+			continue // not every file is readable
 		}
 		st, err := os.Stat(from)
 		if err != nil {
@@ -346,10 +353,11 @@ func (e *engine) backend(t testing.TB, change ...func(*Options)) *Backend {
 	return b
 }
 
-// containers are those of ours that the engine has.
+// containers lists our containers of the engine.
 func (e *engine) containers(t testing.TB) (list []string) {
 	t.Helper()
-	res, err := e.client(t).ContainerList(context.Background(), client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", labelPlace)})
+	res, err := e.client(t).ContainerList(context.Background(),
+		client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", labelPlace)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +367,7 @@ func (e *engine) containers(t testing.TB) (list []string) {
 	return list
 }
 
-// nothingLeft fails if the engine still has a container of ours.
+// nothingLeft fails if the engine still has one of our containers.
 func (e *engine) nothingLeft(t testing.TB) {
 	t.Helper()
 	left := e.containers(t)

@@ -10,64 +10,64 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/files"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/containerproto"
 )
 
-// place is a container's scratch: its helper opens what is there, as the sandbox's user.
-type place struct{ s *session }
+// place is a container's scratch: the helper opens its files, as the sandbox's user.
+type place struct{ s *connection }
 
 var _ files.Place = (*place)(nil)
 
-// filePatience bounds a step of the helper's; contents may take as long as they take.
-const filePatience = 30 * time.Second
+// fileTimeout bounds a step of the helper; the transfer of contents has no time limit.
+const fileTimeout = 30 * time.Second
 
 func (p *place) context() (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(context.Background(), filePatience, errSilent)
+	return context.WithTimeoutCause(context.Background(), fileTimeout, errSilent)
 }
 
-// gone makes the end of the container what files.Scratch knows as one that is deleted.
+// gone turns the end of the container into the error that files.Scratch reports as a deleted sandbox.
 func gone(err error) error {
-	if errors.Is(err, wire.ErrClosed) {
+	if errors.Is(err, containerproto.ErrClosed) {
 		return errors.Join(fs.ErrClosed, err)
 	}
 	return err
 }
 
-// done is the outcome in an answer.
-func done(r reply) error {
-	if r.kind != wire.KindDone {
-		return wire.ErrMalformed
+// doneError returns the error in a "done" answer.
+func doneError(r reply) error {
+	if r.kind != containerproto.KindDone {
+		return containerproto.ErrMalformed
 	}
-	errno, err := wire.ParseDone(r.body)
+	errno, err := containerproto.ParseDone(r.body)
 	if err != nil || errno == 0 {
 		return err
 	}
 	return errnoOf(uint32(errno))
 }
 
-// Create makes a new file. What goes wrong is told when it is closed: nobody waits for the helper before.
+// Create makes a new file. Close reports errors: nothing waits for the helper before.
 func (p *place) Create(name string, mode fs.FileMode) (io.WriteCloser, error) {
 	w := &writer{p: p, answer: make(chan reply, 1)}
-	w.id = p.s.open(func(kind wire.Kind, body []byte) {
+	w.id = p.s.register(func(kind containerproto.Kind, body []byte) {
 		select {
 		case w.answer <- reply{kind, append([]byte(nil), body...)}:
 		default:
 		}
 	})
-	w.out = p.s.conn.Outlet(wire.Stream(w.id, 0))
-	if err := p.s.conn.Send(wire.KindCreate, w.id, wire.Path(uint32(mode.Perm()), name)); err != nil {
-		p.s.forget(w.id)
+	w.out = p.s.conn.Outlet(containerproto.Stream(w.id, 0))
+	if err := p.s.conn.Send(containerproto.KindCreate, w.id, containerproto.Path(uint32(mode.Perm()), name)); err != nil {
+		p.s.unregister(w.id)
 		_ = w.out.Close()
 		return nil, gone(p.s.explain(err))
 	}
 	return w, nil
 }
 
-// writer is a file that is being made.
+// writer is a file that is being written.
 type writer struct {
 	p      *place
 	id     uint32
-	out    *wire.Outlet
+	out    *containerproto.Outlet
 	answer chan reply
 	once   sync.Once
 	err    error
@@ -75,7 +75,7 @@ type writer struct {
 
 func (w *writer) Write(b []byte) (int, error) {
 	n, err := w.out.Write(b)
-	if err != nil { // the helper has given up; why, it says itself
+	if err != nil { // the helper has stopped reading; its answer has the reason
 		if closeErr := w.Close(); closeErr != nil {
 			err = closeErr
 		}
@@ -85,13 +85,13 @@ func (w *writer) Write(b []byte) (int, error) {
 
 func (w *writer) Close() error {
 	w.once.Do(func() {
-		defer w.p.s.forget(w.id)
+		defer w.p.s.unregister(w.id)
 		_ = w.out.Close()
 		ctx, cancel := w.p.context()
 		defer cancel()
 		select {
 		case r := <-w.answer:
-			w.err = done(r)
+			w.err = doneError(r)
 		case <-w.p.s.done:
 			w.err = gone(w.p.s.explain(nil))
 		case <-ctx.Done():
@@ -105,29 +105,29 @@ func (w *writer) Close() error {
 func (p *place) Remove(name string) error {
 	ctx, cancel := p.context()
 	defer cancel()
-	r, err := p.s.ask(ctx, wire.KindRemove, wire.Path(0, name))
+	r, err := p.s.request(ctx, containerproto.KindRemove, containerproto.Path(0, name))
 	if err != nil {
 		return gone(err)
 	}
-	return done(r)
+	return doneError(r)
 }
 
-// Open opens what is there.
+// Open opens a file or directory.
 func (p *place) Open(name string) (*files.Content, error) {
 	answers := make(chan reply, 2) // opened, done
-	id := p.s.open(func(kind wire.Kind, body []byte) {
+	id := p.s.register(func(kind containerproto.Kind, body []byte) {
 		select {
 		case answers <- reply{kind, append([]byte(nil), body...)}:
 		default:
 		}
 	})
-	in := p.s.conn.Inlet(wire.Stream(id, 1))
+	in := p.s.conn.Inlet(containerproto.Stream(id, 1))
 	fail := func(err error) (*files.Content, error) {
-		p.s.forget(id)
+		p.s.unregister(id)
 		_ = in.Close()
 		return nil, gone(err)
 	}
-	if err := p.s.conn.Send(wire.KindOpen, id, wire.Path(0, name)); err != nil {
+	if err := p.s.conn.Send(containerproto.KindOpen, id, containerproto.Path(0, name)); err != nil {
 		return fail(p.s.explain(err))
 	}
 	ctx, cancel := p.context()
@@ -140,23 +140,23 @@ func (p *place) Open(name string) (*files.Content, error) {
 	case <-ctx.Done():
 		return fail(context.Cause(ctx))
 	}
-	if r.kind == wire.KindDone {
-		err := done(r)
+	if r.kind == containerproto.KindDone {
+		err := doneError(r)
 		if err == nil {
-			err = wire.ErrMalformed
+			err = containerproto.ErrMalformed
 		}
 		return fail(err)
 	}
-	mode, size, err := wire.ParseOpened(r.body)
-	if r.kind != wire.KindOpened || err != nil {
-		return fail(wire.ErrMalformed)
+	mode, size, err := containerproto.ParseOpened(r.body)
+	if r.kind != containerproto.KindOpened || err != nil {
+		return fail(containerproto.ErrMalformed)
 	}
 	return &files.Content{ReadCloser: &reader{Inlet: in, p: p, id: id}, Mode: mode, Size: size}, nil
 }
 
-// reader is a file that was opened.
+// reader is an opened file.
 type reader struct {
-	*wire.Inlet
+	*containerproto.Inlet
 	p  *place
 	id uint32
 }
@@ -164,30 +164,30 @@ type reader struct {
 func (r *reader) Read(p []byte) (int, error) {
 	deleted := &sandbox.Error{Backend: Name, Op: "take files", Kind: sandbox.ErrState, Err: errors.New("the sandbox is deleted")}
 	select {
-	case <-r.p.s.over: // also when all of it is here already: the same answer, however large the file is
+	case <-r.p.s.over: // also when all data has arrived: the same answer, however large the file is
 		return 0, deleted
 	default:
 	}
 	n, err := r.Inlet.Read(p)
-	if errors.Is(err, wire.ErrClosed) {
+	if errors.Is(err, containerproto.ErrClosed) {
 		err = deleted
 	}
 	return n, err
 }
 
 func (r *reader) Close() error {
-	r.p.s.forget(r.id)
+	r.p.s.unregister(r.id)
 	return r.Inlet.Close()
 }
 
-// List hands on the entries of a directory.
+// List passes the entries of a directory to want until it returns false.
 func (p *place) List(name string, want func(files.Entry) bool) error {
 	var mu sync.Mutex
 	var bodies [][]byte
 	answer := make(chan reply, 1)
-	id := p.s.open(func(kind wire.Kind, body []byte) {
+	id := p.s.register(func(kind containerproto.Kind, body []byte) {
 		body = append([]byte(nil), body...)
-		if kind == wire.KindEntries {
+		if kind == containerproto.KindEntries {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(bodies) < maxBatches {
@@ -200,15 +200,15 @@ func (p *place) List(name string, want func(files.Entry) bool) error {
 		default:
 		}
 	})
-	defer p.s.forget(id)
-	if err := p.s.conn.Send(wire.KindList, id, wire.Path(0, name)); err != nil {
+	defer p.s.unregister(id)
+	if err := p.s.conn.Send(containerproto.KindList, id, containerproto.Path(0, name)); err != nil {
 		return gone(p.s.explain(err))
 	}
 	ctx, cancel := p.context()
 	defer cancel()
 	select {
 	case r := <-answer:
-		if err := done(r); err != nil {
+		if err := doneError(r); err != nil {
 			return err
 		}
 	case <-p.s.done:
@@ -220,7 +220,7 @@ func (p *place) List(name string, want func(files.Entry) bool) error {
 	defer mu.Unlock()
 	for _, body := range bodies {
 		enough := false
-		err := wire.EachEntry(body, func(mode fs.FileMode, name string) bool {
+		err := containerproto.EachEntry(body, func(mode fs.FileMode, name string) bool {
 			enough = !want(files.Entry{Name: name, Type: mode})
 			return !enough
 		})
@@ -231,7 +231,7 @@ func (p *place) List(name string, want func(files.Entry) bool) error {
 	return nil
 }
 
-// maxBatches bounds what a directory may fill our memory with, far beyond what anybody looks at.
+// maxBatches bounds the memory for one directory, far beyond files.MaxEntries.
 const maxBatches = 2048
 
 // Put makes files in the scratch.
@@ -240,6 +240,7 @@ func (i *instance) Put(ctx context.Context, list []sandbox.File) error {
 }
 
 // Take reads files out of the scratch.
-func (i *instance) Take(ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+func (i *instance) Take(ctx context.Context, s sandbox.Selection,
+	each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
 	return i.files.Take(ctx, s, each)
 }

@@ -12,31 +12,31 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Trouble says in a word what keeps this backend from working.
+// Trouble is the reason why this backend does not work, in a word.
 type Trouble string
 
 // The kinds of trouble.
 const (
-	NoSocket     Trouble = "no_socket"     // there is nobody to talk to
-	NoPermission Trouble = "no_permission" // there is somebody, and not for us
-	TooOld       Trouble = "too_old"       // it speaks a version of the API that lacks something
-	Unreachable  Trouble = "unreachable"   // it does not answer, or answers nonsense
-	CannotRun    Trouble = "cannot_run"    // it answers, but runs no container of ours
+	NoSocket     Trouble = "no_socket"     // no daemon was found
+	NoPermission Trouble = "no_permission" // the user may not connect to the daemon
+	TooOld       Trouble = "too_old"       // the daemon's API is older than minAPI
+	Unreachable  Trouble = "unreachable"   // the daemon does not answer, or not as the API says
+	CannotRun    Trouble = "cannot_run"    // the daemon answers, but can not run our container
 )
 
-// Health is what a check has found.
+// Health is the result of a check.
 type Health struct {
-	Trouble Trouble           `json:"trouble,omitempty"` // empty: all is well
+	Trouble Trouble           `json:"trouble,omitempty"` // empty: none
 	Err     error             `json:"-"`                 // the reason, with the next step
 	Host    string            `json:"host,omitempty"`
 	Server  string            `json:"server,omitempty"` // "Docker 28.2.2"
 	Tier    sandbox.Tier      `json:"tier,omitempty"`
-	Started time.Duration     `json:"started,omitempty"` // how long a container took; 0: none was tried, for want of an image
+	Started time.Duration     `json:"started,omitempty"` // how long a container took; 0: none was tried, because no image is known
 	Details map[string]string `json:"details,omitempty"`
 }
 
-// HealthCheck looks whether there is a daemon, whether it is one that we can use and, if an image is named or configured, whether it runs
-// a container that holds what we ask for.
+// HealthCheck checks whether there is a usable daemon and, if an image is named or configured, whether it runs
+// a container with the requested isolation. It blocks until the container has been removed.
 func (b *Backend) HealthCheck(ctx context.Context, image string) Health {
 	var h Health
 	d, err := b.connect(ctx)
@@ -49,9 +49,10 @@ func (b *Backend) HealthCheck(ctx context.Context, image string) Health {
 		engine = "Podman"
 	}
 	h.Host, h.Server = d.host, strings.TrimSpace(engine+" "+d.info.ServerVersion)
-	h.Tier = d.promise(b.opts.Runtime).Tier
+	h.Tier = d.declaredIsolation(b.opts.Runtime).Tier
 	h.Details = map[string]string{
-		"api": d.ClientVersion(), "cgroups": d.info.CgroupVersion, "architecture": d.info.Architecture, "runtimes": strings.Join(runtimes(d.info), " "),
+		"api": d.ClientVersion(), "cgroups": d.info.CgroupVersion, "architecture": d.info.Architecture,
+		"runtimes": strings.Join(runtimes(d.info), " "),
 	}
 	if image == "" {
 		image = b.opts.Image
@@ -72,12 +73,12 @@ func (b *Backend) HealthCheck(ctx context.Context, image string) Health {
 		err = errors.Join(i.Isolation().Check(sandbox.TierContainer, false), i.Destroy(context.WithoutCancel(ctx)))
 	}
 	if err != nil {
-		h.Trouble, h.Err = CannotRun, fmt.Errorf("the daemon answers, but does not run a container of ours: %w", err)
+		h.Trouble, h.Err = CannotRun, fmt.Errorf("the daemon answers, but can not run our container: %w", err)
 	}
 	return h
 }
 
-// trouble tells the ways apart in which a daemon can not be had.
+// trouble classifies the error of connect.
 func trouble(err error) Trouble {
 	var old *oldDaemon
 	switch {

@@ -20,10 +20,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// helperVariable names a helper to use instead of the one that would be found.
+// helperVariable names the environment variable with the path of the helper.
 const helperVariable = "SANDBOX_RUN_HELPER"
 
-// maxHelper bounds what is taken for a helper.
+// maxHelper bounds the size of a helper.
 const maxHelper = 64 << 20
 
 // findHelper reads the helper for an architecture: named, beside this executable, or in a library directory beside it.
@@ -55,7 +55,8 @@ func (b *Backend) findHelper(arch string) ([]byte, error) {
 	}
 	return nil, &sandbox.Error{
 		Backend: Name, Op: "find the helper of containers", Stage: "helper", Err: errors.Join(errs...),
-		Hint: "put " + name + " beside sandbox-rund (CGO_ENABLED=0 GOOS=linux GOARCH=" + arch + " go build -o " + name + " ./cmd/sandbox-helper), or name it in " + helperVariable,
+		Hint: "put " + name + " beside sandbox-rund (CGO_ENABLED=0 GOOS=linux GOARCH=" + arch + " go build -o " + name +
+			" ./cmd/sandbox-helper), or name it in " + helperVariable,
 	}
 }
 
@@ -87,8 +88,8 @@ func readHelper(path, arch string) ([]byte, error) {
 	return text, nil
 }
 
-// helperVolume is the daemon's volume with the helper in it, filled if need be. One is shared by all containers of a version;
-// nobody in them can write to it.
+// helperVolume returns the daemon's volume with the helper, filled if necessary. All containers of a version share one;
+// no process in them can write to it.
 func (b *Backend) helperVolume(ctx context.Context, d *daemon, image string) (string, error) {
 	d.helper.Lock()
 	defer d.helper.Unlock()
@@ -96,7 +97,8 @@ func (b *Backend) helperVolume(ctx context.Context, d *daemon, image string) (st
 		return d.helper.volume, nil
 	}
 	if d.info.OSType != "" && d.info.OSType != "linux" || d.arch == "" {
-		return "", unsupported(fmt.Sprintf("the daemon's containers are of %s on %s; Linux on amd64 or arm64 is needed", d.info.OSType, d.info.Architecture), "switch it to Linux containers")
+		return "", unsupported(fmt.Sprintf("the daemon's containers are of %s on %s; Linux on amd64 or arm64 is needed", d.info.OSType,
+			d.info.Architecture), "switch it to Linux containers")
 	}
 	text, err := b.findHelper(d.arch)
 	if err != nil {
@@ -107,7 +109,7 @@ func (b *Backend) helperVolume(ctx context.Context, d *daemon, image string) (st
 	name := "sandbox-run-helper-" + digest[:16]
 	if v, err := d.VolumeInspect(ctx, name, client.VolumeInspectOptions{}); err == nil {
 		if v.Volume.Labels[labelHelper] != digest {
-			return "", failure("use volume "+name, "helper", errors.New("it is not ours, or of another helper; remove it: docker volume rm "+name))
+			return "", failure("use volume "+name, "helper", errors.New("it has not the label of this helper; remove it: docker volume rm "+name))
 		}
 		if !d.helper.doubted {
 			d.helper.volume = name
@@ -115,7 +117,8 @@ func (b *Backend) helperVolume(ctx context.Context, d *daemon, image string) (st
 		}
 	} else if !isGone(err) {
 		return "", failure("look for volume "+name, "helper", err)
-	} else if _, err := d.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: map[string]string{labelHelper: digest}}); err != nil {
+	} else if _, err := d.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name,
+		Labels: map[string]string{labelHelper: digest}}); err != nil {
 		return "", failure("create volume "+name, "helper", err)
 	}
 	if err := b.fillVolume(ctx, d, image, name, text); err != nil {
@@ -125,25 +128,26 @@ func (b *Backend) helperVolume(ctx context.Context, d *daemon, image string) (st
 	return name, nil
 }
 
-// doubt: a container has found its volume empty, so what is there is not believed.
-func (d *daemon) doubt() {
+// distrustVolume records that a container has found its volume empty, so that the next one fills it.
+func (d *daemon) distrustVolume() {
 	d.helper.Lock()
 	defer d.helper.Unlock()
 	d.helper.volume, d.helper.doubted = "", true
 }
 
-// fillVolume puts the helper into a volume, by way of a container that is never started.
+// fillVolume puts the helper into a volume, through a container that is never started.
 func (b *Backend) fillVolume(ctx context.Context, d *daemon, image, volume string, text []byte) error {
 	config := &container.Config{
 		Image: image, Entrypoint: []string{helperDir + "/" + helperFile}, Cmd: []string{},
-		Labels: map[string]string{labelOwner: b.life.name, labelPlace: b.life.place()},
+		Labels: map[string]string{labelOwner: b.registration.name, labelPlace: b.registration.place()},
 	}
-	host := &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: helperDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}}}}
+	host := &container.HostConfig{NetworkMode: "none",
+		Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: helperDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}}}}
 	id, err := b.create(ctx, d, config, host)
 	if err != nil {
-		return explainCreate(&shape{Image: image}, err)
+		return explainCreate(&settings{Image: image}, err)
 	}
-	defer func() { _ = d.force(context.WithoutCancel(ctx), id) }()
+	defer func() { _ = d.forceRemove(context.WithoutCancel(ctx), id) }()
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: helperFile, Mode: 0o555, Size: int64(len(text))})

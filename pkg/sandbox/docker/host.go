@@ -27,7 +27,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// checkHost refuses an address that no client could use.
+// checkHost refuses an address that the client can not use.
 func checkHost(host string) error {
 	if host == "" {
 		return nil
@@ -40,13 +40,14 @@ func checkHost(host string) error {
 	case "unix", "tcp", "npipe", "http", "https":
 		return nil
 	case "ssh":
-		return sandbox.Invalid("docker-host", "%q: forward the socket yourself (ssh -L /tmp/docker.sock:/var/run/docker.sock …) and name unix:///tmp/docker.sock", host)
+		return sandbox.Invalid("docker-host", "%q: forward the socket yourself (ssh -L /tmp/docker.sock:/var/run/docker.sock …) and name "+
+			"unix:///tmp/docker.sock", host)
 	}
 	return sandbox.Invalid("docker-host", "%q: unknown scheme %q; one of unix, tcp, npipe", host, u.Scheme)
 }
 
-// findHost is where the daemon listens: what was asked for, what the environment or Docker's own configuration names, what
-// testcontainers finds, or the socket of one of the usual desktops.
+// findHost finds the daemon's address: the given one, that of the environment or of Docker's own configuration, that of
+// testcontainers, or the socket of one of the usual desktops.
 func findHost(ctx context.Context, asked string) (string, error) {
 	if asked != "" {
 		return asked, nil
@@ -72,14 +73,14 @@ func findHost(ctx context.Context, asked string) (string, error) {
 	return "", unreachable(ctx, "", fs.ErrNotExist)
 }
 
-// testcontainers prints what it finds, unless it is told not to.
+// noLog silences testcontainers, which prints what it finds.
 type noLog struct{}
 
 func (noLog) Printf(string, ...any) {}
 
 var silence sync.Once
 
-// isThere reports whether an address may have somebody behind it: of a socket, that the file exists.
+// isThere reports whether a daemon may listen at an address: of a socket, that the file exists.
 func isThere(host string) bool {
 	path, ok := strings.CutPrefix(host, "unix://")
 	if !ok {
@@ -112,7 +113,7 @@ func usualSockets() []string {
 	return list
 }
 
-// maxConfig bounds what is read of Docker's own configuration.
+// maxConfig bounds the size of Docker's own configuration.
 const maxConfig = 1 << 20
 
 // currentContext is the address of the context that `docker context use` has chosen; "" if that is the default.
@@ -154,15 +155,15 @@ func readSome(file string) []byte {
 		return nil
 	}
 	defer f.Close()
-	b, _ := io.ReadAll(io.LimitReader(f, maxConfig)) // half a file is no JSON
+	b, _ := io.ReadAll(io.LimitReader(f, maxConfig)) // an incomplete file is no JSON
 	return b
 }
 
-// oldDaemon is one whose API lacks what we need.
+// oldDaemon is the error of a daemon whose API is too old.
 type oldDaemon struct{ version string }
 
 func (o *oldDaemon) Error() string {
-	return fmt.Sprintf("the daemon speaks version %s of the API; %s is needed (Docker 20.10, Podman 3)", o.version, minAPI)
+	return fmt.Sprintf("the daemon's API version is %s; %s is needed (Docker 20.10, Podman 3)", o.version, minAPI)
 }
 
 // tooOld compares versions of the API.
@@ -176,7 +177,7 @@ func tooOld(version string) bool {
 	return a < 1 || a == 1 && n < 41
 }
 
-// unreachable says what keeps us from a daemon, and what would change that.
+// unreachable explains why the connection to a daemon failed, with the next step.
 func unreachable(ctx context.Context, host string, err error) error {
 	e := &sandbox.Error{Backend: Name, Op: "connect to " + host, Stage: "daemon", Err: err}
 	if host == "" {
@@ -184,8 +185,8 @@ func unreachable(ctx context.Context, host string, err error) error {
 	}
 	socket := strings.TrimPrefix(host, "unix://")
 	if client.IsErrConnectionFailed(err) && socket != host {
-		// The client keeps the reason to itself.
-		c, dialErr := net.DialTimeout("unix", socket, dialPatience)
+		// The client hides the reason.
+		c, dialErr := net.DialTimeout("unix", socket, dialTimeout)
 		if dialErr == nil {
 			_ = c.Close()
 		} else {
@@ -195,7 +196,7 @@ func unreachable(ctx context.Context, host string, err error) error {
 	}
 	switch old := new(*oldDaemon); {
 	case errors.As(err, old):
-		e.Hint = "a newer Docker or Podman"
+		e.Hint = "install a newer Docker or Podman"
 	case errors.Is(err, syscall.EACCES):
 		e.Kind, e.Hint = sandbox.ErrRefused, "add yourself to the group that owns "+socket+" (sudo usermod -aG docker $USER), and log in anew"
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOENT):
@@ -204,7 +205,7 @@ func unreachable(ctx context.Context, host string, err error) error {
 		e.Hint = "start the daemon (sudo systemctl start docker), or name another with --docker-host"
 	case ctx.Err() != nil:
 		e.Err = context.Cause(ctx)
-		e.Hint = "look whether the daemon works: docker version"
+		e.Hint = "check that the daemon works: docker version"
 	default:
 		e.Hint = "docker version"
 	}
@@ -216,9 +217,9 @@ func unreachable(ctx context.Context, host string, err error) error {
 	return e
 }
 
-const dialPatience = 2 * time.Second
+const dialTimeout = 2 * time.Second
 
-// failure is an error of ours with the next step.
+// failure is an error of this backend with the next step.
 func failure(op, stage string, err error) error {
 	if err == nil {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Whatever a program does to what the helper lives on, the verdict is about the program: the helper shares its container's memory
+// Whatever a program does to the helper's resources, the verdict is about the program: the helper shares its container's memory
 // and its limit on processes.
 func TestHelperUnderSiege(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
@@ -21,7 +21,8 @@ func TestHelperUnderSiege(t *testing.T) {
 		defer m.Close()
 		attack := func(memory sandbox.Size, script string) *sandbox.Result {
 			t.Helper()
-			id, err := m.Create(context.Background(), sandbox.Spec{Limits: sandbox.Limits{Memory: memory, Processes: 40, Wall: 3 * time.Second, Grace: 200 * time.Millisecond}})
+			id, err := m.Create(context.Background(), sandbox.Spec{Limits: sandbox.Limits{Memory: memory, Processes: 40, Wall: 3 * time.Second,
+				Grace: 200 * time.Millisecond}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,7 +41,8 @@ func TestHelperUnderSiege(t *testing.T) {
 		}
 		// A program may be as unlikely to be ended as the helper is, and smaller.
 		res := attack(64*sandbox.MiB, "echo 0 > /proc/self/oom_score_adj; for i in 1 2 3 4 5 6; do cat /dev/zero > /tmp/$i & done; wait")
-		if res.Verdict != sandbox.VerdictMemoryLimit && !(e.name == "podman" && res.Verdict == sandbox.VerdictSignaled) { // which does not tell why
+		// which does not report OOM kills
+		if res.Verdict != sandbox.VerdictMemoryLimit && !(e.name == "podman" && res.Verdict == sandbox.VerdictSignaled) {
 			t.Errorf("memory: %s, %+v, %q", res.Verdict, res.Metrics, res.Notes)
 		}
 	})

@@ -11,7 +11,7 @@ import (
 
 var _ sandbox.ImageKeeper = (*Backend)(nil)
 
-// LookUp says what the daemon's image of that reference is. One that it lacks and that Options.Load has is given to it;
+// LookUp returns the daemon's image of that reference. An image that the daemon does not have and that Options.Load has is loaded;
 // nothing is downloaded.
 func (b *Backend) LookUp(ctx context.Context, ref string) (sandbox.ImageInfo, error) {
 	d, err := b.connect(ctx)
@@ -24,15 +24,16 @@ func (b *Backend) LookUp(ctx context.Context, ref string) (sandbox.ImageInfo, er
 	}
 	found, err := d.ImageInspect(ctx, name)
 	if errdefs.IsNotFound(err) && b.opts.Load != nil {
-		if err = b.load(ctx, d, name); err == nil {
+		if err = b.loadImage(ctx, d, name); err == nil {
 			found, err = d.ImageInspect(ctx, name)
 		}
 	}
 	if errdefs.IsNotFound(err) {
-		return sandbox.ImageInfo{}, &sandbox.Error{Backend: Name, Op: "image " + ref, Stage: "image", Kind: sandbox.ErrNotFound, Err: err, Hint: "docker pull " + ref}
+		return sandbox.ImageInfo{}, &sandbox.Error{Backend: Name, Op: "image " + ref, Stage: "image", Kind: sandbox.ErrNotFound, Err: err,
+			Hint: "docker pull " + ref}
 	}
 	if err != nil {
-		return sandbox.ImageInfo{}, failure("look at image "+ref, "image", err)
+		return sandbox.ImageInfo{}, failure("inspect image "+ref, "image", err)
 	}
 	info := sandbox.ImageInfo{ImageRef: sandbox.ImageRef{Reference: ref, ID: found.ID}}
 	if len(found.RepoDigests) > 0 {
@@ -44,7 +45,7 @@ func (b *Backend) LookUp(ctx context.Context, ref string) (sandbox.ImageInfo, er
 	return info, nil
 }
 
-// substitute is the name under which the daemon knows an image.
+// substitute returns the daemon's name of an image.
 func (b *Backend) substitute(ref string) (string, error) {
 	for _, sub := range b.opts.Substitutors {
 		name, err := sub.Substitute(ref)

@@ -13,32 +13,32 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/containerproto"
 )
 
 // instance is a container that serves a sandbox.
 type instance struct {
-	*box
+	*readyContainer
 	b     *Backend
 	spec  *sandbox.Spec
 	files files.Scratch
 
 	mu        sync.Mutex
-	limits    sandbox.Limits // that the container has now
+	limits    sandbox.Limits // of the container at this time
 	tasks     map[string]int // by phase: how many were started and not finished
 	destroyed bool
 }
 
-func newInstance(b *Backend, d *daemon, c *box, spec *sandbox.Spec) *instance {
-	i := &instance{box: c, b: b, spec: spec, limits: perContainer(spec.Limits), tasks: map[string]int{}}
-	i.files = files.Scratch{Place: &place{i.session}, Backend: Name, Full: "a larger --disk or --memory", Failure: failure}
+func newInstance(b *Backend, d *daemon, c *readyContainer, spec *sandbox.Spec) *instance {
+	i := &instance{readyContainer: c, b: b, spec: spec, limits: perContainer(spec.Limits), tasks: map[string]int{}}
+	i.files = files.Scratch{Place: &place{i.connection}, Backend: Name, Full: "a larger --disk or --memory", Failure: failure}
 	return i
 }
 
-// Isolation is what this sandbox really has.
+// Isolation is the measured isolation of this sandbox.
 func (i *instance) Isolation() sandbox.Isolation { return i.iso }
 
-// Linux's numbers of what a process is limited in: the client may run elsewhere.
+// Linux's numbers of resource limits: the client may run on another system.
 const (
 	rlimitFileSize   = 1
 	rlimitCore       = 4
@@ -52,24 +52,24 @@ const (
 	mib = 1 << 20
 )
 
-// startPatience bounds the start of a program: longer, and its helper is stuck.
-const startPatience = 30 * time.Second
+// startTimeout bounds the start of a program: after this time its helper hangs.
+const startTimeout = 30 * time.Second
 
 // Start runs a process in its phase.
 func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
-	if err := i.enter(ctx, p); err != nil {
+	if err := i.enterPhase(ctx, p); err != nil {
 		return nil, err
 	}
 	t, err := i.start(ctx, p)
 	if err != nil {
-		i.leave(p.Phase)
+		i.leavePhase(p.Phase)
 		return nil, err
 	}
 	return t, nil
 }
 
-// enter gives a process its place, and the container the limits of its phase if they are others.
-func (i *instance) enter(ctx context.Context, p *sandbox.Process) error {
+// enterPhase counts a process in its phase, and changes the container's limits to those of the phase.
+func (i *instance) enterPhase(ctx context.Context, p *sandbox.Process) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.destroyed {
@@ -82,7 +82,7 @@ func (i *instance) enter(ctx context.Context, p *sandbox.Process) error {
 			if n > 0 {
 				return &sandbox.Error{
 					Backend: Name, Op: "start in phase " + p.Phase, Kind: sandbox.ErrUnsupported,
-					Err:  fmt.Errorf("it has other limits than phase %s, which is running; a container has one set of them", other),
+					Err:  fmt.Errorf("its limits differ from those of phase %s, which is running; a container has one set of limits", other),
 					Hint: "the same limits, one after the other, or --backend native",
 				}
 			}
@@ -90,7 +90,7 @@ func (i *instance) enter(ctx context.Context, p *sandbox.Process) error {
 		if want.Memory < minMemory {
 			return sandbox.Invalid("memory", "%s is less than the %s that a container's helper and a program need", want.Memory, minMemory)
 		}
-		if err := i.limit(ctx, want); err != nil {
+		if err := i.setLimits(ctx, want); err != nil {
 			return err
 		}
 	}
@@ -98,25 +98,25 @@ func (i *instance) enter(ctx context.Context, p *sandbox.Process) error {
 	return nil
 }
 
-// limit changes the container's limits, and looks whether they changed. With mu held.
-func (i *instance) limit(ctx context.Context, want sandbox.Limits) error {
+// setLimits changes the container's limits, and checks that they changed. The caller holds mu.
+func (i *instance) setLimits(ctx context.Context, want sandbox.Limits) error {
 	if err := i.d.update(ctx, i.id, want); err != nil {
 		return failure("set limits", "daemon", err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errSilent)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSilent)
 	defer cancel()
-	answer, err := i.session.ask(ctx, wire.KindLook, nil)
-	var now wire.Ready
+	answer, err := i.connection.request(ctx, containerproto.KindMeasure, nil)
+	var now containerproto.Ready
 	if err == nil {
-		err = wire.Parse(answer.body, &now)
+		err = containerproto.Parse(answer.body, &now)
 	}
 	if err != nil {
-		return failure("look at limits", "protocol", err)
+		return failure("read limits", "protocol", err)
 	}
 	was := i.iso
-	shape := *i.shape
-	shape.Limits = want
-	iso := verify(i.d, &shape, &now)
+	settings := *i.settings
+	settings.Limits = want
+	iso := verify(i.d, &settings, &now)
 	if err := iso.Check(was.Tier, false); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (i *instance) limit(ctx context.Context, want sandbox.Limits) error {
 
 var errSilent = errors.New("the container's helper does not answer")
 
-func (i *instance) leave(phase string) {
+func (i *instance) leavePhase(phase string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.tasks[phase]--; i.tasks[phase] == 0 {
@@ -134,10 +134,10 @@ func (i *instance) leave(phase string) {
 	}
 }
 
-// start has the helper run a program.
+// start lets the helper run a program.
 func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error) {
 	nofile := uint64(p.Limits.OpenFiles)
-	m := &wire.Exec{
+	m := &containerproto.Exec{
 		Phase:  p.Phase,
 		Policy: seccomp.Policy{DenySetID: i.hasWritable(), DenyAllocate: i.spec.VolumeCap() > 0, Notify: true},
 		Exec: initproto.Exec{
@@ -161,15 +161,15 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 	}
 	t := newTask(i, p)
 	asked := time.Now()
-	if err := i.session.conn.Send(wire.KindExec, t.id, m.Encode()); err != nil {
-		t.abandon()
-		return nil, failure("talk to helper", "protocol", i.session.explain(err))
+	if err := i.connection.conn.Send(containerproto.KindExec, t.id, m.Encode()); err != nil {
+		t.discardStart()
+		return nil, failure("talk to helper", "protocol", i.connection.explain(err))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fmt.Errorf("the container's helper has not answered within %v", startPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("the container's helper has not answered within %v", startTimeout))
 	defer cancel()
 	started := func(f *initproto.Failed) (*task, error) {
 		if f != nil {
-			t.abandon()
+			t.discardStart()
 			return nil, startFailure(f)
 		}
 		return t, nil
@@ -177,20 +177,20 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 	select {
 	case f := <-t.started:
 		return started(f)
-	case <-i.session.done:
+	case <-i.connection.done:
 		select {
-		case f := <-t.started: // the answer came before the end of the stream
+		case f := <-t.started: // the answer arrived before the end of the stream
 			return started(f)
 		default:
 		}
-		// A program that takes all memory at once can end the helper before the helper has said that it started: then it has run.
+		// An OOM kill of the helper may come before its answer: then the program has run.
 		if i.d.ranOutOfMemory(context.WithoutCancel(ctx), i.id, asked) {
 			return t, nil
 		}
-		t.abandon()
-		return nil, failure("talk to helper", "protocol", i.session.explain(nil))
+		t.discardStart()
+		return nil, failure("talk to helper", "protocol", i.connection.explain(nil))
 	case <-ctx.Done():
-		// What it was about to start must not run unwatched.
+		// The helper may still start the program, which must not run unsupervised.
 		t.cancelStart()
 		return nil, failure("start", "protocol", context.Cause(ctx))
 	}
@@ -205,7 +205,7 @@ func (i *instance) hasWritable() bool {
 	return false
 }
 
-// startFailure tells the program's own fault from ours.
+// startFailure separates errors of the request from our own.
 func startFailure(f *initproto.Failed) error {
 	errno := errnoOf(f.Errno)
 	out := &sandbox.Error{Backend: Name, Op: f.Detail, Stage: f.Stage.String(), Err: errno, Hint: "sandbox-run doctor --backend docker"}
@@ -221,34 +221,34 @@ func startFailure(f *initproto.Failed) error {
 	return out
 }
 
-// killPatience is how long the daemon may take to kill.
-const killPatience = 10 * time.Second
+// killTimeout bounds a kill by the daemon.
+const killTimeout = 10 * time.Second
 
-// end kills the whole container: its helper does not answer.
-func (i *instance) end() error {
-	ctx, cancel := context.WithTimeout(context.Background(), killPatience)
+// killContainer kills the whole container: its helper does not answer.
+func (i *instance) killContainer() error {
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	_, err := i.d.ContainerKill(ctx, i.id, client.ContainerKillOptions{Signal: "SIGKILL"})
 	if err != nil && !isGone(err) {
 		select {
-		case <-i.session.done: // it was gone before
+		case <-i.connection.done: // it had ended before
 			return nil
 		default:
-			return failure("kill container", "daemon", i.d.force(ctx, i.id))
+			return failure("kill container", "daemon", i.d.forceRemove(ctx, i.id))
 		}
 	}
 	return nil
 }
 
-// Destroy ends the container and waits until nothing of it lives. What the daemon keeps about it goes beside: it removes that by
-// itself, and Close waits for it. It may be called in any state, twice.
+// Destroy ends the container and blocks until none of its processes runs. The daemon removes the container in the background;
+// Close waits for it. It may be called in any state, twice.
 func (i *instance) Destroy(context.Context) error {
 	i.mu.Lock()
 	first := !i.destroyed
 	i.destroyed = true
 	i.mu.Unlock()
-	if first && !i.d.podman && i.session.hangUp(removeByItself) {
-		i.b.removeBeside(i.box.remove)
+	if first && !i.d.podman && i.connection.closeInput(removeByItself) {
+		i.b.removeInBackground(i.readyContainer.remove)
 		return nil
 	}
 	return i.remove()

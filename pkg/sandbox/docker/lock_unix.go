@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// tryLock takes a file for this process alone, if nobody else has it.
+// tryLock locks a file for this process alone, unless another process has locked it.
 func tryLock(f *os.File) (held bool, err error) {
 	for {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

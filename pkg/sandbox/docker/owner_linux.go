@@ -4,13 +4,13 @@ import (
 	"io/fs"
 	"syscall"
 
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/containerproto"
 )
 
-// identify says who owns a file and which it is, on the machine that the daemon shares with us.
-func identify(info fs.FileInfo) (owner int, ident wire.Ident) {
+// identify returns the owner and the identity of a file on the machine that the daemon shares with this process.
+func identify(info fs.FileInfo) (owner int, ident containerproto.Ident) {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(st.Uid), wire.Ident{Device: st.Dev, Inode: st.Ino}
+		return int(st.Uid), containerproto.Ident{Device: st.Dev, Inode: st.Ino}
 	}
-	return -1, wire.Ident{}
+	return -1, containerproto.Ident{}
 }

@@ -5,8 +5,8 @@ package docker
 import (
 	"io/fs"
 
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/containerproto"
 )
 
-// identify knows neither: the daemon is in a virtual machine, which shows files as it likes.
-func identify(fs.FileInfo) (owner int, ident wire.Ident) { return -1, wire.Ident{} }
+// identify knows neither: the daemon is in a virtual machine, which maps owners.
+func identify(fs.FileInfo) (owner int, ident containerproto.Ident) { return -1, containerproto.Ident{} }

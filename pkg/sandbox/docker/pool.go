@@ -8,26 +8,26 @@ import (
 )
 
 const (
-	maxWarm   = 64
-	maxShapes = 16               // of which containers are kept ready
-	maxAge    = 10 * time.Minute // of one that nobody took
+	maxWarm     = 64
+	maxSettings = 16               // different settings of prepared containers
+	maxAge      = 10 * time.Minute // of an unused prepared container
 )
 
-// refillPause is for whoever has just taken one: making the next would take the processors from what it runs.
+// refillPause delays a refill: making a container would take CPU time from the program that has just got one.
 const refillPause = 150 * time.Millisecond
 
-// pool keeps containers ready, by shape. Each was made for one sandbox and serves one: what is taken never comes back.
+// pool keeps prepared containers, by settings. Each serves one sandbox and never comes back.
 type pool struct {
 	b *Backend
 
 	mu     sync.Mutex
-	ready  map[string][]*box
+	ready  map[string][]*readyContainer
 	coming map[string]int
-	recent []string // shapes, the one last asked for at the end
+	recent []string // keys of settings, the most recent at the end
 }
 
-// take returns a container that is ready, or nil.
-func (p *pool) take(s *shape) *box {
+// take returns a prepared container, or nil.
+func (p *pool) take(s *settings) *readyContainer {
 	if p.b.opts.Warm == 0 {
 		return nil
 	}
@@ -40,24 +40,26 @@ func (p *pool) take(s *shape) *box {
 		if c.alive() {
 			return c
 		}
-		p.discard(c) // killed from outside, or with its daemon: nobody's request fails because of it
+		p.discard(c) // killed from outside, or with its daemon: no request fails because of it
 	}
 	return nil
 }
 
-func (c *box) alive() bool {
+func (c *readyContainer) alive() bool {
 	select {
-	case <-c.session.done:
+	case <-c.connection.done:
 		return false
 	default:
 		return time.Since(c.made) < maxAge
 	}
 }
 
-func (p *pool) discard(c *box) { p.b.goBeside(func(context.Context) { _ = c.remove() }) }
+func (p *pool) discard(c *readyContainer) {
+	p.b.runBackground(func(context.Context) { _ = c.remove() })
+}
 
-// fill makes as many ready as are wanted, beside.
-func (p *pool) fill(d *daemon, s *shape) {
+// fill starts making containers in the background until Options.Warm are ready.
+func (p *pool) fill(d *daemon, s *settings) {
 	if p.b.opts.Warm == 0 {
 		return
 	}
@@ -65,7 +67,7 @@ func (p *pool) fill(d *daemon, s *shape) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ready == nil {
-		p.ready, p.coming = map[string][]*box{}, map[string]int{}
+		p.ready, p.coming = map[string][]*readyContainer{}, map[string]int{}
 	}
 	p.touch(key)
 	for len(p.ready[key])+p.coming[key] < p.b.opts.Warm {
@@ -74,23 +76,23 @@ func (p *pool) fill(d *daemon, s *shape) {
 		if len(p.ready[key]) > 0 {
 			pause = refillPause
 		}
-		p.b.goBeside(func(ctx context.Context) {
+		p.b.runBackground(func(ctx context.Context) {
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
 			}
-			c, err := p.b.launch(ctx, d, s)
+			c, err := p.b.newContainer(ctx, d, s)
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.coming[key]--
-			if err == nil { // else whoever needs one tries again, and has somebody to tell
+			if err == nil { // else the next Create tries again and returns the error
 				p.ready[key] = append(p.ready[key], c)
 			}
 		})
 	}
 }
 
-// touch notes that a shape was asked for, and lets go of the one that was not for longest if there are too many.
+// touch records the use of settings, and drops the containers of the least recent ones if there are too many.
 func (p *pool) touch(key string) {
 	for i, k := range p.recent {
 		if k == key {
@@ -99,7 +101,7 @@ func (p *pool) touch(key string) {
 		}
 	}
 	p.recent = append(p.recent, key)
-	if len(p.recent) <= maxShapes {
+	if len(p.recent) <= maxSettings {
 		return
 	}
 	oldest := p.recent[0]
@@ -110,7 +112,7 @@ func (p *pool) touch(key string) {
 	delete(p.ready, oldest)
 }
 
-// empty ends all that are left. Nothing is on its way any more.
+// empty removes all containers of the pool. No refill runs any more.
 func (p *pool) empty() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

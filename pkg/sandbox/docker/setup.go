@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// recipes are how distributions install Docker from their own packages, by the names that os-release gives.
+// recipes install Docker from a distribution's own packages, by the names in os-release.
 var recipes = []struct {
 	names   []string
 	install [][]string
@@ -27,7 +27,7 @@ var recipes = []struct {
 	{[]string{"opensuse", "suse"}, [][]string{{"zypper", "--non-interactive", "install", "docker"}}},
 }
 
-// Machine is what a setup has to know.
+// Machine is what Setup has to know of a machine.
 type Machine struct {
 	OS        string // runtime.GOOS
 	Release   string // the text of /etc/os-release
@@ -35,10 +35,10 @@ type Machine struct {
 	OpenRC    bool
 	Root      bool
 	User      string
-	Installed bool // dockerd is there already
+	Installed bool // dockerd is installed
 }
 
-// ThisMachine looks around.
+// ThisMachine inspects this machine.
 func ThisMachine() Machine {
 	text, _ := os.ReadFile("/etc/os-release")
 	is := func(path string) bool { _, err := os.Stat(path); return err == nil }
@@ -49,10 +49,12 @@ func ThisMachine() Machine {
 	}
 }
 
-// Commands are what would install and start Docker, in order.
+// Commands are the commands that install and start Docker, in order.
 func (m Machine) Commands() ([][]string, error) {
 	if m.OS != "linux" {
-		return nil, &sandbox.Error{Backend: Name, Op: "setup", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s has no packages of Docker itself", m.OS), Hint: "install Docker Desktop, Colima, Rancher Desktop or Podman, and start it"}
+		return nil, &sandbox.Error{Backend: Name, Op: "setup", Kind: sandbox.ErrUnsupported,
+			Err: fmt.Errorf("%s has no packages of Docker itself",
+				m.OS), Hint: "install Docker Desktop, Colima, Rancher Desktop or Podman, and start it"}
 	}
 	var list [][]string
 	if !m.Installed {
@@ -65,7 +67,9 @@ func (m Machine) Commands() ([][]string, error) {
 			}
 		}
 		if list == nil {
-			return nil, &sandbox.Error{Backend: Name, Op: "setup", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("no recipe for this distribution (%s)", strings.TrimSpace(names)), Hint: "install Docker or Podman with its package manager, and start it"}
+			return nil, &sandbox.Error{Backend: Name, Op: "setup", Kind: sandbox.ErrUnsupported,
+				Err: fmt.Errorf("no recipe for this distribution (%s)",
+					strings.TrimSpace(names)), Hint: "install Docker or Podman with its package manager, and start it"}
 		}
 	}
 	switch {
@@ -87,7 +91,7 @@ func (m Machine) Commands() ([][]string, error) {
 	return list, nil
 }
 
-// names are what the distribution is called, and what it is like.
+// names are the distribution's ID and ID_LIKE.
 func (m Machine) names() string {
 	all := " "
 	for line := range strings.SplitSeq(m.Release, "\n") {
@@ -100,10 +104,10 @@ func (m Machine) names() string {
 	return all
 }
 
-// ErrDeclined: whoever was asked did not want it.
+// ErrDeclined says that the user declined.
 var ErrDeclined = errors.New("nothing was done")
 
-// Setup shows what it would do, asks, and does it. yes is an answer given before.
+// Setup shows the commands, asks on in and out, and runs them. With yes it does not ask.
 func Setup(ctx context.Context, m Machine, yes bool, in io.Reader, out io.Writer) error {
 	commands, err := m.Commands()
 	if err != nil {

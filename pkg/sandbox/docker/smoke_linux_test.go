@@ -56,7 +56,7 @@ func run(t testing.TB, m *sandbox.Manager, id string, script string, in io.Reade
 	return res
 }
 
-// What every machine with Docker or Podman should see: each limit from inside, exact streams, files, an exit code, nothing left.
+// Works on every machine with Docker or Podman: each limit from inside, exact streams, files, an exit code, no leftovers.
 func TestSmoke(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
 		m := managed(t, e.backend(t))
@@ -72,17 +72,19 @@ func TestSmoke(t *testing.T) {
 			return g.Control == sandbox.ControlDisk && strings.HasPrefix(g.Reason, "shared with memory")
 		})
 		if !disk {
-			t.Errorf("the scratch is said to be a disk: %+v", info.Isolation.Missing)
+			t.Errorf("the scratch is reported as a disk: %+v", info.Isolation.Missing)
 		}
 		limits := run(t, m, id, `id -u; id -g; cd /sys/fs/cgroup
-cat memory/memory.limit_in_bytes memory/memory.memsw.limit_in_bytes pids/pids.max cpu/cpu.cfs_quota_us memory.max memory.swap.max pids.max cpu.max 2>/dev/null
+cat memory/memory.limit_in_bytes memory/memory.memsw.limit_in_bytes pids/pids.max \
+		cpu/cpu.cfs_quota_us memory.max memory.swap.max pids.max cpu.max 2>/dev/null
 ulimit -Hn; ulimit -Hc
 for d in /workspace /tmp $HOME; do df -B1 --output=size,target $d | tail -1; done
 grep -E 'CapEff|CapBnd|NoNewPrivs|Seccomp:' /proc/self/status | tr -d '\t'
 touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/dev >/dev/null && grep -c : /proc/net/dev; uname -n`, nil)
 		got := strings.Fields(string(limits.Stdout.Bytes()))
 		size := fmt.Sprint(128 << 20)
-		for _, want := range []string{"1000", size, "62", "1024", "33554432", "/workspace", "/home/sandbox", "CapEff:0000000000000000", "CapBnd:0000000000000000", "NoNewPrivs:1", "Seccomp:2", "4", "sandbox"} {
+		for _, want := range []string{"1000", size, "62", "1024", "33554432", "/workspace", "/home/sandbox", "CapEff:0000000000000000",
+			"CapBnd:0000000000000000", "NoNewPrivs:1", "Seccomp:2", "4", "sandbox"} {
 			if !slices.Contains(got, want) {
 				t.Errorf("%s is not among %q", want, got)
 			}
@@ -90,7 +92,8 @@ touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/
 		if !slices.Contains(got, "50000") || limits.Stderr.Total > 0 && limits.Verdict != sandbox.VerdictOK {
 			t.Errorf("%s, %q, %q", limits.Verdict, got, limits.Stderr.Bytes())
 		}
-		// What the helper sees on the program is measured, what only the engine's machine shows is declared; strict takes none of it.
+		// Controls that the helper measures on the program are enforced, those that only the engine's machine shows are declared; strict refuses
+		// both.
 		for _, c := range sandbox.WallControls() {
 			want := sandbox.Declared
 			if slices.Contains(ofProgram, c) {
@@ -101,7 +104,7 @@ touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/
 			}
 		}
 
-		// Binary input of some size comes back as it was, on both streams.
+		// Binary input of some size is returned unchanged, on both streams.
 		sent := bytes.Repeat([]byte{0, 1, 2, 0xff, '\n', '\r', 0x1b}, 300_000)
 		both := run(t, m, id, "tee /dev/stderr", bytes.NewReader(sent))
 		sum := sha256.Sum256(sent)
@@ -113,7 +116,8 @@ touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/
 		if res := run(t, m, id, "exit 42", nil); res.Exit.Code != 42 || res.Verdict != sandbox.VerdictNonzeroExit {
 			t.Errorf("%+v", res.Exit)
 		}
-		if res := run(t, m, id, "python3 -c 'x = bytearray(300 << 20)'", nil); res.Verdict != sandbox.VerdictMemoryLimit || res.Metrics.OOMKills == 0 {
+		if res := run(t, m, id, "python3 -c 'x = bytearray(300 << 20)'", nil); res.Verdict != sandbox.VerdictMemoryLimit ||
+			res.Metrics.OOMKills == 0 {
 			t.Errorf("%s, %+v, %q", res.Verdict, res.Metrics, res.Stderr.Bytes())
 		}
 		if res := run(t, m, id, "head -c 64000000 /dev/zero > /workspace/x", nil); res.Verdict != sandbox.VerdictDiskLimit {
@@ -121,19 +125,22 @@ touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/
 		}
 		run(t, m, id, "rm /workspace/x", nil)
 
-		err = m.Put(context.Background(), id, []sandbox.File{{Path: "/workspace/in/main.py", Data: []byte("print(open('/tmp/data').read().upper())"), Mode: 0o600}, {Path: "/tmp/data", Data: []byte("text")}})
+		err = m.Put(context.Background(), id, []sandbox.File{{Path: "/workspace/in/main.py",
+			Data: []byte("print(open('/tmp/data').read().upper())"), Mode: 0o600}, {Path: "/tmp/data", Data: []byte("text")}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if res := run(t, m, id, "python3 /workspace/in/main.py > /workspace/out; ln -s /etc/passwd /workspace/link; mkfifo /workspace/fifo", nil); res.Verdict != sandbox.VerdictOK {
+		if res := run(t, m, id, "python3 /workspace/in/main.py > /workspace/out; ln -s /etc/passwd /workspace/link; mkfifo /workspace/fifo",
+			nil); res.Verdict != sandbox.VerdictOK {
 			t.Errorf("%s, %q", res.Verdict, res.Stderr.Bytes())
 		}
 		files := map[string]string{}
-		untaken, err := m.Take(context.Background(), id, sandbox.Selection{Patterns: []string{"/workspace/*"}}, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
-			text, err := io.ReadAll(r)
-			files[f.Path] = string(text)
-			return err
-		})
+		untaken, err := m.Take(context.Background(), id, sandbox.Selection{Patterns: []string{"/workspace/*"}},
+			func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
+				text, err := io.ReadAll(r)
+				files[f.Path] = string(text)
+				return err
+			})
 		if err != nil || len(untaken) != 2 || files["/workspace/out"] != "TEXT\n" {
 			t.Errorf("%q, %+v, %v", files, untaken, err)
 		}
@@ -143,7 +150,7 @@ touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/
 	})
 }
 
-// A supervisor that is killed takes its containers along; what was never started goes with the next.
+// The containers of a killed supervisor end with it; the next supervisor removes those that were never started.
 func TestCrash(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
 		if e.name == "podman" {
@@ -156,10 +163,11 @@ func TestCrash(t *testing.T) {
 			crashOnce(t, e, b)
 			return
 		}
-		t.Setenv(testenv.AllVariable, "") // as often as in ordinary tests: containers take their time
+		t.Setenv(testenv.AllVariable, "") // as often as in ordinary tests: containers are slow
 		conformance.Crash(t, b, sandbox.TierContainer)
-		// A daemon that is busy may still make what a supervisor has asked for that is dead by now: the start after that finds it.
-		for deadline := time.Now().Add(30 * time.Second); len(e.containers(t)) > 0 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		// A busy daemon may still make a container of a dead supervisor: the start after that collects it.
+		for deadline := time.Now().Add(30 * time.Second); len(e.containers(t)) > 0 &&
+			time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 			if _, err := b.Collect(context.Background(), false); err != nil {
 				t.Error(err)
 			}
@@ -172,16 +180,16 @@ func crashOnce(t *testing.T, e *engine, b *Backend) {
 	m := managed(t, b)
 	survivor := create(t, m)
 	other := e.backend(t)
-	life := life{dir: b.opts.StateDir}
-	if err := life.claim(); err != nil {
+	registration := registrationLock{dir: b.opts.StateDir}
+	if err := registration.register(); err != nil {
 		t.Fatal(err)
 	}
 	d, err := other.connect(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	other.life.name, other.life.dir = life.name, life.dir
-	shape, err := other.shape(d, &sandbox.Spec{User: sandbox.DefaultUser, Hostname: "x", Limits: sandbox.DefaultLimits()})
+	other.registration.name, other.registration.dir = registration.name, registration.dir
+	settings, err := other.settings(d, &sandbox.Spec{User: sandbox.DefaultUser, Hostname: "x", Limits: sandbox.DefaultLimits()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,18 +197,18 @@ func crashOnce(t *testing.T, e *engine, b *Backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, host, err := other.config(d, shape, d.setup(shape), volume)
+	config, host, err := other.config(d, settings, d.setup(settings), volume)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := other.create(context.Background(), d, config, host); err != nil {
 		t.Fatal(err)
 	}
-	// Its owner lives: it is not touched.
+	// Its owner runs: Collect leaves it.
 	if found, err := b.Collect(context.Background(), false); err != nil || len(found) != 0 {
-		t.Errorf("of a supervisor that lives: %+v, %v", found, err)
+		t.Errorf("of a running supervisor: %+v, %v", found, err)
 	}
-	_ = life.file.Close() // as the kernel does for whoever dies
+	_ = registration.file.Close() // as the kernel does for a process that ends
 	if found, err := b.Collect(context.Background(), true); err != nil || len(found) != 2 || found[0].Removed {
 		t.Errorf("a look: %+v, %v", found, err)
 	}
@@ -218,10 +226,11 @@ func TestWarm(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
 		b := e.backend(t, func(o *Options) { o.Warm = 2 })
 		m := managed(t, b)
-		const look = "cat /proc/self/status | grep -E 'Cap|NoNew|Seccomp|Groups|Sig'; ulimit -a; ls -A /workspace /tmp $HOME /dev/shm; env | sort; id; pwd; ls /proc/self/fd"
+		const look = "cat /proc/self/status | grep -E 'Cap|NoNew|Seccomp|Groups|Sig'; ulimit -a; ls -A /workspace /tmp $HOME /dev/shm; env | " +
+			"sort; id; pwd; ls /proc/self/fd"
 		cold := create(t, m)
 		want := run(t, m, cold, look, nil)
-		b.beside.Wait()
+		b.background.Wait()
 		ready := func() (n int) {
 			b.pool.mu.Lock()
 			defer b.pool.mu.Unlock()
@@ -233,11 +242,11 @@ func TestWarm(t *testing.T) {
 		if n := ready(); n != 2 {
 			t.Fatalf("%d are ready", n)
 		}
-		// One of them is killed by somebody: nobody's request fails because of it.
+		// One of them is killed from outside: no request fails because of it.
 		b.pool.mu.Lock()
 		for _, l := range b.pool.ready {
-			l[0].session.close()
-			<-l[0].session.done
+			l[0].connection.close()
+			<-l[0].connection.done
 		}
 		b.pool.mu.Unlock()
 		warm := create(t, m)
@@ -251,20 +260,21 @@ func TestWarm(t *testing.T) {
 		if res := run(t, m, create(t, m), "ls -A /workspace /dev/shm", nil); strings.Contains(string(res.Stdout.Bytes()), "x\n") {
 			t.Errorf("something of another sandbox: %q", res.Stdout.Bytes())
 		}
-		// Another shape is another container.
+		// Another settings is another container.
 		other := create(t, m, func(s *sandbox.Spec) { s.Limits.Memory = 64 * sandbox.MiB })
-		if res := run(t, m, other, "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null", nil); string(res.Stdout.Bytes()) != fmt.Sprintln(64<<20) {
+		if res := run(t, m, other, "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null",
+			nil); string(res.Stdout.Bytes()) != fmt.Sprintln(64<<20) {
 			t.Errorf("%q", res.Stdout.Bytes())
 		}
 	})
 }
 
-// A daemon that was asked for a container makes it, even if nobody waits for it any more: when the backend is closed it is gone, too.
+// The daemon makes a requested container even if the caller has stopped waiting: after Close of the backend it is removed, too.
 func TestGivenUp(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
 		b := e.backend(t)
 		m := managed(t, b)
-		create(t, m) // what is made once per daemon
+		create(t, m) // makes what is made once per daemon
 		gone := 0
 		for n := range 12 {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n)*3*time.Millisecond)
@@ -274,19 +284,19 @@ func TestGivenUp(t *testing.T) {
 			cancel()
 		}
 		if gone == 0 {
-			t.Error("nobody went away")
+			t.Error("no caller stopped waiting")
 		}
 		if err := errors.Join(m.Close(), b.Close()); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Second) // in which what the daemon was asked for would come
+		time.Sleep(time.Second) // in which the requested container would appear
 		if left := e.containers(t); len(left) > 0 {
 			t.Errorf("left: %q", left)
 		}
 	})
 }
 
-// seen is a backend whose last instance can be looked at.
+// seen is a backend that exposes its last instance.
 type seen struct {
 	*Backend
 	last *instance
@@ -298,8 +308,8 @@ func (s *seen) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance
 	return i, err
 }
 
-// Who asks what is used when a program has just ended hears of that one, and not of all there were: one that ran out of memory before would be
-// held against the next.
+// A sample just after the end of a program is about that program, and not about earlier ones: an earlier OOM kill would change
+// the verdict of the next program.
 func TestLateSample(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
 		b := &seen{Backend: e.backend(t)}
@@ -324,7 +334,7 @@ func TestLateSample(t *testing.T) {
 	})
 }
 
-// What goes wrong is said, and leaves nothing.
+// Every failure is reported, and leaves no container.
 func TestTrouble(t *testing.T) {
 	e := engines.start(t, "docker")
 	ctx := context.Background()
@@ -351,19 +361,21 @@ func TestTrouble(t *testing.T) {
 		return err
 	}
 	wrong("no image", try(func(o *Options) { o.Image = "" }, sandbox.Spec{}), sandbox.ErrInvalid, "--image")
-	wrong("image absent", try(func(o *Options) { o.Image = "nobody/has:this" }, sandbox.Spec{}), sandbox.ErrInvalid, "nobody/has:this", "docker pull")
+	wrong("image absent", try(func(o *Options) { o.Image = "example/absent:1" }, sandbox.Spec{}), sandbox.ErrInvalid, "example/absent:1",
+		"docker pull")
 	wrong("runtime", try(func(o *Options) { o.Runtime = "vmware" }, sandbox.Spec{}), sandbox.ErrRefused, "vmware", "runtimes")
 	wrong("root", try(func(*Options) {}, sandbox.Spec{Root: sandbox.Root{Dir: "/srv"}}), sandbox.ErrUnsupported, "--image")
 	wrong("little memory", try(func(*Options) {}, sandbox.Spec{Limits: sandbox.Limits{Memory: 8 * sandbox.MiB}}), sandbox.ErrInvalid, "16 MiB")
 	wrong("disk", try(func(*Options) {}, sandbox.Spec{Scratch: sandbox.ScratchDisk}), sandbox.ErrUnsupported, "--backend native")
 	wrong("helper", try(func(o *Options) { o.Helper = "/etc/passwd" }, sandbox.Spec{}), nil, "/etc/passwd", "go build")
-	wrong("no daemon", try(func(o *Options) { o.Host = "unix://" + e.dir + "/none" }, sandbox.Spec{}), sandbox.ErrRefused, "none", "setup docker")
+	wrong("no daemon", try(func(o *Options) { o.Host = "unix://" + e.dir + "/none" }, sandbox.Spec{}), sandbox.ErrRefused, "none",
+		"setup docker")
 	for _, host := range []string{"nonsense", "ssh://host", "ftp://x"} {
 		_, err := New(Options{Host: host})
 		wrong(host, err, sandbox.ErrInvalid, host)
 	}
 
-	// A daemon that takes the connection and says nothing does not hang anybody.
+	// A daemon that accepts the connection and does not answer does not block the caller.
 	silent := filepath.Join(e.dir, "silent")
 	listener, err := listenUnix(silent)
 	if err != nil {
@@ -379,7 +391,7 @@ func TestTrouble(t *testing.T) {
 		t.Errorf("silent: %+v after %v", h, time.Since(began))
 	}
 
-	// The ways in which there is no daemon are told apart.
+	// HealthCheck distinguishes the reasons why there is no daemon.
 	refused := filepath.Join(e.dir, "refused")
 	if l, err := listenUnix(refused); err != nil {
 		t.Fatal(err)
@@ -392,21 +404,23 @@ func TestTrouble(t *testing.T) {
 			t.Errorf("%s: %+v", host, h)
 		}
 	}
-	if h := e.backend(t).HealthCheck(ctx, ""); h.Trouble != "" || h.Started <= 0 || h.Tier != sandbox.TierContainer || !strings.HasPrefix(h.Server, "Docker ") {
+	if h := e.backend(t).HealthCheck(ctx, ""); h.Trouble != "" || h.Started <= 0 || h.Tier != sandbox.TierContainer ||
+		!strings.HasPrefix(h.Server, "Docker ") {
 		t.Errorf("%+v", h)
 	}
-	if h := e.backend(t).HealthCheck(ctx, "nobody/has:this"); h.Trouble != CannotRun || !strings.Contains(h.Err.Error(), "nobody/has:this") {
+	if h := e.backend(t).HealthCheck(ctx, "example/absent:1"); h.Trouble != CannotRun || !strings.Contains(h.Err.Error(), "example/absent:1") {
 		t.Errorf("%+v", h)
 	}
-	if trouble(unreachable(ctx, "unix:///x", &oldDaemon{"1.24"})) != TooOld || !tooOld("1.40") || tooOld("1.41") || tooOld("2.0") || !tooOld("") {
-		t.Error("an old daemon is not told")
+	if trouble(unreachable(ctx, "unix:///x", &oldDaemon{"1.24"})) != TooOld || !tooOld("1.40") || tooOld("1.41") || tooOld("2.0") ||
+		!tooOld("") {
+		t.Error("an old daemon is not recognised")
 	}
 	if h := trouble(unreachable(ctx, "unix:///x", os.ErrPermission)); h == NoSocket {
 		t.Errorf("%v", h)
 	}
 }
 
-// An image that the daemon lacks is loaded, if somebody has it.
+// An image that the daemon does not have is loaded, if Options.Load has it.
 func TestLoad(t *testing.T) {
 	e := engines.start(t, "docker")
 	t.Cleanup(func() { e.nothingLeft(t) })
@@ -422,7 +436,8 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	const name = "sandbox-run-test/fresh:latest"
-	text = bytes.ReplaceAll(text, []byte("sandbox-run-test/small"), []byte("sandbox-run-test/fresh")) // as many bytes, or the archive would break
+	// the same length, or the archive would break
+	text = bytes.ReplaceAll(text, []byte("sandbox-run-test/small"), []byte("sandbox-run-test/fresh"))
 	asked := 0
 	b := e.backend(t, func(o *Options) {
 		o.Load = func(_ context.Context, ref string) (io.ReadCloser, error) {
@@ -457,7 +472,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// A daemon that is stopped while a program runs: the run ends, and says so; the next daemon is used again.
+// When the daemon stops while a program runs, the run ends with an error; the next run uses the restarted daemon.
 func TestDaemonRestarts(t *testing.T) {
 	engines.start(t, "docker") // for the helper and the image
 	e, err := startEngine("docker", filepath.Join(engines.dir, "again"))
@@ -473,14 +488,15 @@ func TestDaemonRestarts(t *testing.T) {
 	ended := make(chan *sandbox.Result, 1)
 	ready := make(chan struct{}, 1)
 	go func() {
-		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", "echo ready; sleep 60"}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
-			if ev.Kind == sandbox.EventStdout {
-				select {
-				case ready <- struct{}{}:
-				default:
+		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", "echo ready; sleep 60"}},
+			sandbox.IO{OnEvent: func(ev sandbox.Event) {
+				if ev.Kind == sandbox.EventStdout {
+					select {
+					case ready <- struct{}{}:
+					default:
+					}
 				}
-			}
-		}})
+			}})
 		if err != nil {
 			t.Error(err)
 		}
@@ -507,7 +523,7 @@ func TestDaemonRestarts(t *testing.T) {
 	}
 }
 
-// A volume that somebody has put in the place of another since it was looked at is refused (F6).
+// A volume that was replaced after its check is refused (F6).
 func TestVolumeIsSwapped(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *engine) {
 		b := e.backend(t)
@@ -520,14 +536,15 @@ func TestVolumeIsSwapped(t *testing.T) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.life.claim(); err != nil {
+		if err := b.registration.register(); err != nil {
 			t.Fatal(err)
 		}
-		shape, err := b.shape(d, &sandbox.Spec{User: sandbox.DefaultUser, Hostname: "x", Limits: sandbox.DefaultLimits(), Volumes: []sandbox.Volume{{Source: dir, Target: "/data"}}})
+		settings, err := b.settings(d, &sandbox.Spec{User: sandbox.DefaultUser, Hostname: "x", Limits: sandbox.DefaultLimits(),
+			Volumes: []sandbox.Volume{{Source: dir, Target: "/data"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := b.launch(ctx, d, shape) // control
+		c, err := b.newContainer(ctx, d, settings) // control
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -539,7 +556,7 @@ func TestVolumeIsSwapped(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := b.launch(ctx, d, shape); !errors.Is(err, sandbox.ErrRefused) {
+		if _, err := b.newContainer(ctx, d, settings); !errors.Is(err, sandbox.ErrRefused) {
 			t.Errorf("%v", err)
 		}
 	})

@@ -9,17 +9,19 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// claims are what a container of either engine has. Not claimed:
+// expect are the abilities of a container of either engine. Missing:
 //   - roots: images are the only ones; and the host's own root
 //   - phases: they share the container's pid namespace and cgroup
 //   - disk apart: the scratch is memory
-//   - bare, anybody: an engine shows /sys and mounts in its own way, and acts as nobody but the user's owner
-func claims(e *engine) conformance.Claims {
-	c := conformance.Claims{
+//   - bare, other owners: an engine shows /sys and mounts in its own way, and acts as no other user than the volume's owner
+func expect(e *engine) conformance.Expectations {
+	c := conformance.Expectations{
 		Tier: sandbox.TierContainer, Slack: 2 * time.Second,
-		Has: []conformance.Claim{
-			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Volumes, conformance.Writable, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY,
-			conformance.Memory, conformance.Processes, conformance.Disk, conformance.OpenFiles, conformance.CPUTime, conformance.Files, conformance.Metrics,
+		Has: []conformance.Expectation{
+			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Volumes, conformance.Writable, conformance.UniqueIDs,
+			conformance.Network, conformance.PTY, conformance.DevTTY,
+			conformance.Memory, conformance.Processes, conformance.Disk, conformance.OpenFiles, conformance.CPUTime, conformance.Files,
+			conformance.Metrics,
 		},
 	}
 	if e.name == "docker" { // Podman's tmpfs knows no number of inodes
@@ -33,6 +35,6 @@ func TestConformance(t *testing.T) {
 		testenv.NeedAll(t, "TestSmoke")
 		// The long variants are for sandboxes that take milliseconds.
 		t.Setenv(testenv.AllVariable, "")
-		conformance.Run(t, func(t *testing.T) sandbox.Backend { return e.backend(t) }, claims(e))
+		conformance.Run(t, func(t *testing.T) sandbox.Backend { return e.backend(t) }, expect(e))
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/containerproto"
 )
 
 // task is one process of a container.
@@ -23,23 +23,23 @@ type task struct {
 	i      *instance
 	id     uint32
 	phase  string
-	stdin  *wire.Outlet
-	stdout *wire.Inlet
-	stderr *wire.Inlet // nil with a terminal
+	stdin  *containerproto.Outlet
+	stdout *containerproto.Inlet
+	stderr *containerproto.Inlet // nil with a terminal
 	tty    bool
 
-	started  chan *initproto.Failed // nil: it runs
-	exited   chan struct{}          // closed when exit is known
-	finished chan struct{}          // closed when final is known
+	started  chan *initproto.Failed // nil: the program runs
+	exited   chan struct{}          // closed when exit is set
+	finished chan struct{}          // closed when final is set
 
 	mu       sync.Mutex
-	seen     wire.Started
-	exit     wire.Exited
-	final    wire.Finished
-	refusals []sandbox.Violation // each kind when it was first seen
-	more     chan struct{}       // closed, and made anew, when there is one more
-	last     wire.Counters
-	killed   bool // by us
+	seen     containerproto.Started
+	exit     containerproto.Exited
+	final    containerproto.Finished
+	refusals []sandbox.Violation // one per kind of call
+	more     chan struct{}       // closed and replaced when refusals grows
+	last     containerproto.Counters
+	killed   bool // by Kill
 
 	finishing sync.Once
 	sample    monitor.Sample
@@ -60,89 +60,90 @@ func newTask(i *instance, p *sandbox.Process) *task {
 		i: i, phase: p.Phase, tty: p.TTY != nil, started: make(chan *initproto.Failed, 1),
 		exited: make(chan struct{}), finished: make(chan struct{}), more: make(chan struct{}),
 	}
-	t.id = i.session.open(t.hear)
-	t.stdin = i.session.conn.Outlet(wire.Stream(t.id, 0))
-	t.stdout = i.session.conn.Inlet(wire.Stream(t.id, 1))
+	t.id = i.connection.register(t.handleMessage)
+	t.stdin = i.connection.conn.Outlet(containerproto.Stream(t.id, 0))
+	t.stdout = i.connection.conn.Inlet(containerproto.Stream(t.id, 1))
 	if !t.tty {
-		t.stderr = i.session.conn.Inlet(wire.Stream(t.id, 2))
+		t.stderr = i.connection.conn.Inlet(containerproto.Stream(t.id, 2))
 	}
 	return t
 }
 
-// Isolation is that of the container, in which what the helper has not seen on the program's process is declared.
+// Isolation is that of the container. Controls that the helper has not measured on the program's process are declared.
 func (t *task) Isolation() (sandbox.Isolation, bool) {
 	iso := t.i.Isolation().Clone()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range ofProgram {
 		if !slices.Contains(t.seen.Measured, string(c)) {
-			iso.Declare("the helper could not look at the program's process", "--backend native", c)
+			iso.Declare("the helper could not measure the program's process", "--backend native", c)
 		}
 	}
 	return iso, true
 }
 
-// ofProgram are the controls that each program has for itself; the rest is the container's.
+// ofProgram are the controls of each program; the others are the container's.
 var ofProgram = []sandbox.Control{
-	sandbox.ControlSeccomp, sandbox.ControlNoNewPrivs, sandbox.ControlCapabilities, sandbox.ControlOpenFiles, sandbox.ControlUserNS, sandbox.ControlCgroupNS,
+	sandbox.ControlSeccomp, sandbox.ControlNoNewPrivs, sandbox.ControlCapabilities, sandbox.ControlOpenFiles, sandbox.ControlUserNS,
+	sandbox.ControlCgroupNS,
 }
 
-// maxKinds bounds how many kinds of refusals are kept; the helper has no more.
+// maxKinds bounds how many kinds of refusals are kept; the helper sends no more.
 const maxKinds = 128
 
-// hear takes what the helper says of this program.
-func (t *task) hear(kind wire.Kind, body []byte) {
+// handleMessage handles the helper's messages about this program.
+func (t *task) handleMessage(kind containerproto.Kind, body []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch kind {
-	case wire.KindStarted:
-		_ = wire.Parse(body, &t.seen) // what is not understood was not seen
-		t.begin(nil)
-	case wire.KindFailed:
+	case containerproto.KindStarted:
+		_ = containerproto.Parse(body, &t.seen) // unparsable: nothing was measured
+		t.setStarted(nil)
+	case containerproto.KindFailed:
 		m, err := initproto.Decode(append([]byte(nil), body...))
 		f, ok := m.(*initproto.Failed)
 		if err != nil || !ok {
 			f = &initproto.Failed{Stage: initproto.StageProtocol, Detail: "talk to helper", Errno: uint32(linuxEPROTO)}
 		}
-		t.begin(f)
-	case wire.KindRefusal:
+		t.setStarted(f)
+	case containerproto.KindRefusal:
 		var r seccomp.Refusal
 		if json.Unmarshal(body, &r) == nil && len(t.refusals) < maxKinds {
 			t.refusals = append(t.refusals, violation(r, false))
 			close(t.more)
 			t.more = make(chan struct{})
 		}
-	case wire.KindExited:
+	case containerproto.KindExited:
 		select {
 		case <-t.exited:
 		default:
-			if wire.Parse(body, &t.exit) != nil {
-				t.exit = wire.Exited{Signal: int(syscall.SIGKILL), Lost: true}
+			if containerproto.Parse(body, &t.exit) != nil {
+				t.exit = containerproto.Exited{Signal: int(syscall.SIGKILL), Lost: true}
 			}
 			close(t.exited)
 		}
-	case wire.KindFinished:
+	case containerproto.KindFinished:
 		select {
 		case <-t.finished:
 		default:
-			if wire.Parse(body, &t.final) != nil {
-				t.final = wire.Finished{Problem: wire.ErrMalformed.Error()}
+			if containerproto.Parse(body, &t.final) != nil {
+				t.final = containerproto.Finished{Problem: containerproto.ErrMalformed.Error()}
 			}
 			close(t.finished)
 		}
 	}
 }
 
-func (t *task) begin(f *initproto.Failed) {
+func (t *task) setStarted(f *initproto.Failed) {
 	select {
 	case t.started <- f:
 	default:
 	}
 }
 
-// abandon lets go of a program that was not started.
-func (t *task) abandon() {
-	t.i.session.forget(t.id)
+// discardStart releases the streams of a program that was not started.
+func (t *task) discardStart() {
+	t.i.connection.unregister(t.id)
 	_ = t.stdin.Close()
 	_ = t.stdout.Close()
 	if t.stderr != nil {
@@ -150,33 +151,33 @@ func (t *task) abandon() {
 	}
 }
 
-// cancelStart sees to it that a program whose start was called off does not run on.
+// cancelStart makes sure that a program whose start was cancelled does not run on.
 func (t *task) cancelStart() {
-	t.i.b.goBeside(func(ctx context.Context) {
-		defer t.abandon()
+	t.i.b.runBackground(func(ctx context.Context) {
+		defer t.discardStart()
 		select {
 		case f := <-t.started:
 			if f == nil {
 				_ = t.Kill()
-				_ = t.i.session.conn.Send(wire.KindFinish, t.id, nil)
+				_ = t.i.connection.conn.Send(containerproto.KindFinish, t.id, nil)
 				select {
 				case <-t.finished:
-				case <-t.i.session.done:
-				case <-time.After(finishPatience):
+				case <-t.i.connection.done:
+				case <-time.After(finishTimeout):
 				}
 			}
-		case <-t.i.session.done:
+		case <-t.i.connection.done:
 		case <-ctx.Done():
-		case <-time.After(startPatience):
-			_ = t.i.end()
+		case <-time.After(startTimeout):
+			_ = t.i.killContainer()
 		}
 	})
 }
 
-// Stdin is where the process reads from; with a terminal, what is typed.
+// Stdin is the input of the process; with a terminal, the keyboard.
 func (t *task) Stdin() io.WriteCloser { return t.stdin }
 
-// Stdout is what the process prints; with a terminal, the terminal.
+// Stdout is the output of the process; with a terminal, the screen.
 func (t *task) Stdout() io.ReadCloser { return t.stdout }
 
 // Stderr is nil with a terminal.
@@ -187,23 +188,24 @@ func (t *task) Stderr() io.ReadCloser {
 	return t.stderr
 }
 
-// Signal reaches the process, or everything in its phase.
+// Signal signals the process, or all processes of its phase.
 func (t *task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
-	return failure("signal", "protocol", t.i.session.conn.Send(wire.KindSignal, t.id, wire.Signal(linuxSignal(sig), scope == sandbox.Tree)))
+	return failure("signal", "protocol", t.i.connection.conn.Send(containerproto.KindSignal, t.id,
+		containerproto.Signal(linuxSignal(sig), scope == sandbox.Tree)))
 }
 
-// Resize tells the terminal its size.
+// Resize sets the size of the terminal.
 func (t *task) Resize(size sandbox.TTY) error {
 	if !t.tty {
 		return errors.New("the program has no terminal")
 	}
-	return failure("resize", "protocol", t.i.session.conn.Send(wire.KindResize, t.id, wire.Size(size.Rows, size.Cols)))
+	return failure("resize", "protocol", t.i.connection.conn.Send(containerproto.KindResize, t.id, containerproto.Size(size.Rows, size.Cols)))
 }
 
 // insistAfter is how long the helper has to kill a phase before the daemon kills the container.
 const insistAfter = 3 * time.Second
 
-// Kill ends the whole phase at once. A helper that does not manage is killed with all it has.
+// Kill ends the whole phase at once. If the helper does not do it in time, the daemon kills the container.
 func (t *task) Kill() error {
 	t.mu.Lock()
 	first := !t.killed
@@ -212,33 +214,33 @@ func (t *task) Kill() error {
 	select {
 	case <-t.exited:
 		return nil
-	case <-t.i.session.done:
+	case <-t.i.connection.done:
 		return nil
 	default:
 	}
-	if t.i.session.conn.Send(wire.KindKill, t.id, nil) != nil {
-		return t.i.end()
+	if t.i.connection.conn.Send(containerproto.KindKill, t.id, nil) != nil {
+		return t.i.killContainer()
 	}
 	if first {
-		t.i.b.goBeside(func(context.Context) {
+		t.i.b.runBackground(func(context.Context) {
 			select {
 			case <-t.exited:
-			case <-t.i.session.done:
+			case <-t.i.connection.done:
 			case <-time.After(insistAfter):
-				_ = t.i.end()
+				_ = t.i.killContainer()
 			}
 		})
 	}
 	return nil
 }
 
-// Wait blocks until the process has ended. One whose container went first was killed with it.
+// Wait blocks until the process has ended. A process whose container ended first was killed with it.
 func (t *task) Wait() (sandbox.Exit, error) {
 	select {
 	case <-t.exited:
-	case <-t.i.session.done:
+	case <-t.i.connection.done:
 		select {
-		case <-t.exited: // just before
+		case <-t.exited: // just before the end of the stream
 		default:
 			return sandbox.Exit{Signal: int(syscall.SIGKILL)}, nil
 		}
@@ -246,7 +248,7 @@ func (t *task) Wait() (sandbox.Exit, error) {
 	return sandbox.Exit{Code: t.exit.Code, Signal: t.exit.Signal}, nil
 }
 
-// Took is how long the process ran, as its init saw it.
+// Took is how long the process ran, as its init measured it.
 func (t *task) Took() (time.Duration, bool) {
 	select {
 	case <-t.exited:
@@ -256,7 +258,7 @@ func (t *task) Took() (time.Duration, bool) {
 	}
 }
 
-// Lost: its init, or the container, ended before the process did, and not by us.
+// Lost reports that the init, or the container, ended before the process did, and not by Kill.
 func (t *task) Lost() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -268,21 +270,21 @@ func (t *task) Lost() bool {
 	}
 }
 
-// finishPatience is how long the helper has to bury a phase.
-const finishPatience = 8 * time.Second
+// finishTimeout is how long the helper has to end a phase.
+const finishTimeout = 8 * time.Second
 
-// Finish ends what the process left running, if it was the last of its phase, and returns what the phase has used.
+// Finish ends the other processes of the phase, if the process was its last, and returns what the phase has used.
 func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
 	t.finishing.Do(func() {
-		defer t.i.session.forget(t.id)
-		defer t.i.leave(t.phase)
-		defer t.wakeWitnesses()
+		defer t.i.connection.unregister(t.id)
+		defer t.i.leavePhase(t.phase)
+		defer t.wakeReaders()
 		_ = t.stdin.Close()
 		t.mu.Lock()
-		t.sample = t.last.Sample() // unless something better comes
+		t.sample = t.last.Sample() // the fallback
 		t.mu.Unlock()
-		if t.i.session.conn.Send(wire.KindFinish, t.id, nil) != nil {
-			t.askWhy(ctx) // the container is gone, and everything with it
+		if t.i.connection.conn.Send(containerproto.KindFinish, t.id, nil) != nil {
+			t.checkOutOfMemory(ctx) // the container has ended
 			return
 		}
 		select {
@@ -291,18 +293,19 @@ func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
 			if t.final.Problem != "" {
 				t.err = failure("end phase "+t.phase, "cleanup", errors.New(t.final.Problem))
 			}
-		case <-t.i.session.done:
-			t.askWhy(ctx)
-		case <-time.After(finishPatience):
-			t.err = failure("end phase "+t.phase, "cleanup", errors.Join(errors.New("the container's helper does not answer; the container was killed"), t.i.end()))
+		case <-t.i.connection.done:
+			t.checkOutOfMemory(ctx)
+		case <-time.After(finishTimeout):
+			t.err = failure("end phase "+t.phase, "cleanup",
+				errors.Join(errors.New("the container's helper does not answer; the container was killed"), t.i.killContainer()))
 		}
 	})
 	return t.sample, t.err
 }
 
-// askWhy asks the daemon whether memory ran out when a container has ended by itself. A program can be less likely than the helper to
-// be ended then, and nobody is left inside to tell.
-func (t *task) askWhy(ctx context.Context) {
+// checkOutOfMemory asks the daemon for an OOM kill when a container has ended by itself. The OOM killer can choose the helper
+// before the program, and then no process inside is left to report it.
+func (t *task) checkOutOfMemory(ctx context.Context) {
 	t.mu.Lock()
 	killed := t.killed
 	t.mu.Unlock()
@@ -311,17 +314,17 @@ func (t *task) askWhy(ctx context.Context) {
 	}
 }
 
-// samplePatience is how long a look may take.
-const samplePatience = 2 * time.Second
+// sampleTimeout bounds one sample.
+const sampleTimeout = 2 * time.Second
 
 // Sample is what the container uses now.
 func (t *task) Sample() (monitor.Sample, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), samplePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), sampleTimeout)
 	defer cancel()
-	r, err := t.i.session.ask(ctx, wire.KindSample, nil)
-	var c wire.Counters
+	r, err := t.i.connection.request(ctx, containerproto.KindSample, nil)
+	var c containerproto.Counters
 	if err == nil {
-		err = wire.Parse(r.body, &c)
+		err = containerproto.Parse(r.body, &c)
 	}
 	if err != nil {
 		return monitor.Sample{}, err
@@ -336,8 +339,8 @@ func violation(r seccomp.Refusal, saturated bool) sandbox.Violation {
 	return sandbox.Violation{Kind: sandbox.ViolationSyscall, Name: r.Name, Detail: r.Call, Count: r.Count, Saturated: saturated}
 }
 
-// wakeWitnesses tells those who read refusals that there will be no more.
-func (t *task) wakeWitnesses() {
+// wakeReaders ends the iterators of Refusals.
+func (t *task) wakeReaders() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.more != nil {
@@ -346,7 +349,7 @@ func (t *task) wakeWitnesses() {
 	}
 }
 
-// Refusals yields each kind of refused call when it is first seen.
+// Refusals yields each kind of refused call when it is reported, until the program has ended.
 func (t *task) Refusals() iter.Seq[sandbox.Violation] {
 	return func(yield func(sandbox.Violation) bool) {
 		for n := 0; ; {
@@ -366,19 +369,19 @@ func (t *task) Refusals() iter.Seq[sandbox.Violation] {
 			}
 			select {
 			case <-more:
-			case <-t.i.session.done:
+			case <-t.i.connection.done:
 				return
 			}
 		}
 	}
 }
 
-// Refused is what was refused, or why that is not known.
+// Refused are the refused calls, or why they are unknown.
 func (t *task) Refused() (list []sandbox.Violation, unknown string) {
 	select {
 	case <-t.finished:
 	default:
-		return nil, "the container was gone before it could be asked"
+		return nil, "the container ended before it reported them"
 	}
 	for _, r := range t.final.Refusals {
 		list = append(list, violation(r, t.final.Saturated))

@@ -20,7 +20,7 @@ func listenUnix(path string) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 }
 
-// The profile that the daemon gets knows what our policy knows, and nothing else.
+// The daemon's profile lists the calls of our policy, and no others.
 func TestProfile(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
 		text, err := profile(arch)
@@ -39,17 +39,19 @@ func TestProfile(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &p); err != nil {
 			t.Fatal(err)
 		}
-		if p.DefaultAction != "SCMP_ACT_ERRNO" || p.DefaultErrnoRet != 38 || len(p.Architectures) != 1 || len(p.Syscalls) != 1 || p.Syscalls[0].Action != "SCMP_ACT_ALLOW" {
+		if p.DefaultAction != "SCMP_ACT_ERRNO" || p.DefaultErrnoRet != 38 || len(p.Architectures) != 1 || len(p.Syscalls) != 1 ||
+			p.Syscalls[0].Action != "SCMP_ACT_ALLOW" {
 			t.Errorf("%+v", p)
 		}
-		for name, want := range map[string]bool{"read": true, "clone": true, "seccomp": true, "clone3": false, "io_uring_setup": true, "kexec_load": true} {
+		for name, want := range map[string]bool{"read": true, "clone": true, "seccomp": true, "clone3": false, "io_uring_setup": true,
+			"kexec_load": true} {
 			if got := slices.Contains(p.Syscalls[0].Names, name); got != want && name != "io_uring_setup" && name != "kexec_load" {
 				t.Errorf("%s: %s is %v", arch, name, got)
 			}
 		}
 	}
 	if _, err := profile("vax"); err == nil {
-		t.Error("a machine nobody has a table for")
+		t.Error("an unknown architecture is accepted")
 	}
 }
 
@@ -65,7 +67,8 @@ func TestContext(t *testing.T) {
 	meta := filepath.Join(dir, "contexts", "meta", "f24fd3749c1368328e2b149bec149cb6795619f244c5b584e844961215dadd16")
 	for _, err := range []error{
 		os.MkdirAll(meta, 0o700), os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"currentContext":"colima"}`), 0o600),
-		os.WriteFile(filepath.Join(meta, "meta.json"), []byte(`{"Name":"colima","Endpoints":{"docker":{"Host":"unix:///home/me/.colima/default/docker.sock"}}}`), 0o600),
+		os.WriteFile(filepath.Join(meta, "meta.json"), []byte(`{"Name":"colima",
+			"Endpoints":{"docker":{"Host":"unix:///home/me/.colima/default/docker.sock"}}}`), 0o600),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -87,15 +90,18 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// A setup shows what it would do, and does nothing unless it is told to.
+// Setup shows its commands, and runs them only after a yes.
 func TestSetup(t *testing.T) {
 	for name, c := range map[string]struct {
 		m    Machine
 		want []string
 	}{
-		"debian":    {Machine{OS: "linux", Release: "ID=debian\n", Systemd: true, Root: true}, []string{"apt-get update", "apt-get install -y docker.io", "systemctl enable --now docker"}},
-		"mint":      {Machine{OS: "linux", Release: "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", User: "me"}, []string{"sudo apt-get update", "sudo apt-get install -y docker.io", "sudo service docker start", "sudo usermod -aG docker me"}},
-		"alpine":    {Machine{OS: "linux", Release: "ID=alpine\n", OpenRC: true, Root: true}, []string{"apk add docker", "rc-update add docker", "service docker start"}},
+		"debian": {Machine{OS: "linux", Release: "ID=debian\n", Systemd: true, Root: true},
+			[]string{"apt-get update", "apt-get install -y docker.io", "systemctl enable --now docker"}},
+		"mint": {Machine{OS: "linux", Release: "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", User: "me"},
+			[]string{"sudo apt-get update", "sudo apt-get install -y docker.io", "sudo service docker start", "sudo usermod -aG docker me"}},
+		"alpine": {Machine{OS: "linux", Release: "ID=alpine\n", OpenRC: true, Root: true},
+			[]string{"apk add docker", "rc-update add docker", "service docker start"}},
 		"installed": {Machine{OS: "linux", Release: "ID=plan9\n", Root: true, Installed: true}, []string{"service docker start"}},
 	} {
 		commands, err := c.m.Commands()
@@ -114,7 +120,8 @@ func TestSetup(t *testing.T) {
 	}
 	var out bytes.Buffer
 	harmless := Machine{OS: "linux", Release: "ID=debian\n", Root: true}
-	if err := Setup(context.Background(), harmless, false, strings.NewReader("n\n"), &out); !errors.Is(err, ErrDeclined) || !strings.Contains(out.String(), "apt-get install -y docker.io") {
+	if err := Setup(context.Background(), harmless, false, strings.NewReader("n\n"), &out); !errors.Is(err, ErrDeclined) ||
+		!strings.Contains(out.String(), "apt-get install -y docker.io") {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 	if err := Setup(context.Background(), harmless, false, strings.NewReader(""), &out); !errors.Is(err, ErrDeclined) {
@@ -122,30 +129,30 @@ func TestSetup(t *testing.T) {
 	}
 }
 
-// One that lives holds its file; the file of one that is gone can be taken.
-func TestLife(t *testing.T) {
+// A running supervisor has its file locked; the file of a dead one can be locked.
+func TestRegistrationLock(t *testing.T) {
 	dir := t.TempDir()
-	a, b := life{dir: dir}, life{dir: dir}
-	if err := errors.Join(a.claim(), b.claim(), a.claim()); err != nil {
+	a, b := registrationLock{dir: dir}, registrationLock{dir: dir}
+	if err := errors.Join(a.register(), b.register(), a.register()); err != nil {
 		t.Fatal(err)
 	}
-	if dead, bury := a.dead(b.name); dead {
-		bury(false)
-		t.Error("one that lives is taken for dead")
+	if dead, release := a.lockDead(b.name); dead {
+		release(false)
+		t.Error("a running supervisor counts as dead")
 	}
 	for _, odd := range []string{"", "../x", a.name} {
-		if dead, _ := a.dead(odd); dead {
+		if dead, _ := a.lockDead(odd); dead {
 			t.Errorf("%q is dead", odd)
 		}
 	}
-	if dead, _ := a.dead("0123"); !dead {
-		t.Error("one that has no file lives")
+	if dead, _ := a.lockDead("0123"); !dead {
+		t.Error("a supervisor without a file counts as running")
 	}
 	_ = b.file.Close()
-	if dead, bury := a.dead(b.name); !dead {
-		t.Error("one that is gone lives")
+	if dead, release := a.lockDead(b.name); !dead {
+		t.Error("a dead supervisor counts as running")
 	} else {
-		bury(true)
+		release(true)
 	}
 	if names := a.names(); !slices.Equal(names, []string{a.name}) {
 		t.Errorf("%q", names)
@@ -155,12 +162,12 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// The stream of a container, cut anywhere, is put together again; what is no such stream ends it.
+// The stream of a container, cut anywhere, is reassembled; a malformed stream ends it.
 func FuzzDemux(f *testing.F) {
 	f.Add([]byte("\x01\x00\x00\x00\x00\x00\x00\x02hi\x02\x00\x00\x00\x00\x00\x00\x01e"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		said := &tail{}
-		d := &demux{r: bytes.NewReader(text), errors: said}
+		stderr := &tail{}
+		d := &demux{r: bytes.NewReader(text), errors: stderr}
 		total := 0
 		for buf := make([]byte, 7); ; {
 			n, err := d.Read(buf)
@@ -168,7 +175,7 @@ func FuzzDemux(f *testing.F) {
 				break
 			}
 		}
-		if total > len(text) || len(said.text()) > maxSaid {
+		if total > len(text) || len(stderr.text()) > maxSaid {
 			t.Errorf("%d bytes out of %d", total, len(text))
 		}
 	})
@@ -176,9 +183,9 @@ func FuzzDemux(f *testing.F) {
 
 // The helper's container may give files away only where the engine can not mount the scratch as the user's own.
 func TestContainerCapabilities(t *testing.T) {
-	b := &Backend{life: life{dir: t.TempDir()}}
+	b := &Backend{registration: registrationLock{dir: t.TempDir()}}
 	for _, podman := range []bool{false, true} {
-		d, s := &daemon{arch: "amd64", podman: podman, local: true}, &shape{Limits: sandbox.DefaultLimits()}
+		d, s := &daemon{arch: "amd64", podman: podman, local: true}, &settings{Limits: sandbox.DefaultLimits()}
 		setup := d.setup(s)
 		_, host, err := b.config(d, s, setup, "volume")
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// update changes the limits of a container that runs.
+// update changes the limits of a running container.
 func (d *daemon) update(ctx context.Context, id string, want sandbox.Limits) error {
 	r := resources(want)
 	if d.podman {
@@ -24,16 +24,16 @@ func (d *daemon) update(ctx context.Context, id string, want sandbox.Limits) err
 	return err
 }
 
-// cpuPeriod is what quotas are a part of, in microseconds.
+// cpuPeriod is the period of CPU quotas, in microseconds.
 const cpuPeriod = 100_000
 
-// updatePodman does the same by Podman's own API: before version 5 the other has no such call.
+// updatePodman does the same by Podman's own API: before version 5, Podman's Docker API has no such call.
 func (d *daemon) updatePodman(ctx context.Context, id string, want sandbox.Limits) error {
 	type limits map[string]any
 	body, err := json.Marshal(limits{
 		"memory": limits{"limit": want.Memory, "swap": want.Memory},
 		"cpu":    limits{"quota": int64(want.CPUs * cpuPeriod), "period": cpuPeriod},
-		"pids":   limits{"limit": want.Processes + ballast},
+		"pids":   limits{"limit": want.Processes + reservedTasks},
 	})
 	if err != nil {
 		return err
@@ -51,9 +51,9 @@ func (d *daemon) updatePodman(ctx context.Context, id string, want sandbox.Limit
 		return err
 	}
 	defer res.Body.Close()
-	said, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+	text, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
 	if res.StatusCode >= 300 {
-		return fmt.Errorf("podman: %s: %s", res.Status, bytes.TrimSpace(said))
+		return fmt.Errorf("podman: %s: %s", res.Status, bytes.TrimSpace(text))
 	}
 	return nil
 }

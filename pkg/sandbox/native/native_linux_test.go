@@ -88,10 +88,10 @@ func writable(t *testing.T, spec sandbox.Spec) sandbox.Spec {
 func TestConformance(t *testing.T) {
 	needRoot(t)
 	dir := cacheDir(t)
-	conformance.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t, Options{CacheDir: dir}) }, conformance.Claims{
+	conformance.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t, Options{CacheDir: dir}) }, conformance.Expectations{
 		Tier: sandbox.TierContainer, ScratchDir: dir,
-		Has: []conformance.Claim{
-			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.Anybody, conformance.Roots, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY,
+		Has: []conformance.Expectation{
+			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.PTY, conformance.DevTTY,
 			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart, conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	})

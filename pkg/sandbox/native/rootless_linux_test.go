@@ -70,8 +70,8 @@ func plainBackend(t testing.TB) *Backend {
 
 func TestPlainConformance(t *testing.T) {
 	tier, _ := conformance.AsPlain(t)
-	has := []conformance.Claim{
-		conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.Anybody, conformance.Roots, conformance.Network, conformance.PTY, conformance.DevTTY, conformance.Phases,
+	has := []conformance.Expectation{
+		conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.Network, conformance.PTY, conformance.DevTTY, conformance.Phases,
 		conformance.OpenFiles, conformance.CPUTime, conformance.Disk, conformance.Inodes, conformance.Files,
 	}
 	if tier == sandbox.TierContainer {
@@ -83,7 +83,7 @@ func TestPlainConformance(t *testing.T) {
 			t.Fatalf("%+v", iso)
 		}
 		return b
-	}, conformance.Claims{Tier: tier, Has: has})
+	}, conformance.Expectations{Tier: tier, Has: has})
 }
 
 func TestPlainCrash(t *testing.T) {

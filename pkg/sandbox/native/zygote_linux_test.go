@@ -218,7 +218,7 @@ func TestForkWaits(t *testing.T) {
 		})
 		// Its number is known, so that its place can be read before it is started.
 		place, err := procstate.ReadPlace(f.(*fork).process.PID)
-		if err != nil || place.Hidden != nil || !f.(*fork).ph.Group.Holds(place.Cgroups) {
+		if err != nil || place.Hidden != nil || !f.(*fork).ph.Group.ContainsProcess(place.Cgroups) {
 			t.Fatalf("process %d: %+v, %v", f.(*fork).process.PID, place, err)
 		}
 		where, err = os.Readlink("/proc/" + strconv.Itoa(f.(*fork).ph.Init.PID()) + "/ns/pid")

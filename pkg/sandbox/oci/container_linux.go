@@ -270,7 +270,7 @@ func (c *container) makeNamespaces(group *cgroup.Group, loopback, v2 bool) error
 	}
 	return failure("make namespaces", "namespaces", onThread(func() error {
 		if visits {
-			return group.Visit(apart)
+			return group.RunInside(apart)
 		}
 		return apart()
 	}))

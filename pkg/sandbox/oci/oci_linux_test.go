@@ -165,11 +165,11 @@ func groupsOf(claim string) (list []string) {
 }
 
 // claims are what each runtime is held to.
-func claims(runtime, cache string) conformance.Claims {
-	c := conformance.Claims{
+func claims(runtime, cache string) conformance.Expectations {
+	c := conformance.Expectations{
 		Tier: byName(runtime).tier, ScratchDir: cache,
-		Has: []conformance.Claim{
-			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Bare, conformance.Volumes, conformance.Writable, conformance.Anybody, conformance.Roots, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY,
+		Has: []conformance.Expectation{
+			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.PTY, conformance.DevTTY,
 			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart, conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	}
@@ -177,8 +177,8 @@ func claims(runtime, cache string) conformance.Claims {
 		// Its kernel counts otherwise: the sentry's own memory, threads and time are among what the host sees, there is no
 		// limit on processes, and when memory runs out it is the sentry that ends.
 		// Without a network it still has a loopback. Its terminals have no name, and its /dev/tty opens for nobody.
-		c.Has = slices.DeleteFunc(c.Has, func(c conformance.Claim) bool {
-			return slices.Contains([]conformance.Claim{conformance.Kernel, conformance.Network, conformance.Metrics, conformance.Processes, conformance.DevTTY}, c)
+		c.Has = slices.DeleteFunc(c.Has, func(c conformance.Expectation) bool {
+			return slices.Contains([]conformance.Expectation{conformance.Kernel, conformance.Network, conformance.Metrics, conformance.Processes, conformance.DevTTY}, c)
 		})
 	}
 	return c

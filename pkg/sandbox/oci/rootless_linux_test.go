@@ -74,14 +74,14 @@ func TestPlainConformance(t *testing.T) {
 	// What only root can do: a disk of its own, the host's root to be changed in a copy, ids that nobody has.
 	c := claims(runtime, "")
 	c.Tier = tier
-	drop := []conformance.Claim{conformance.DiskApart, conformance.Nobody}
+	drop := []conformance.Expectation{conformance.DiskApart, conformance.UniqueIDs}
 	if tier == sandbox.TierNamespace {
 		drop = append(drop, conformance.Memory, conformance.Processes, conformance.Metrics)
 	}
 	if runtime == "runsc" { // which does these for root: TestPlainRefusals
 		drop = append(drop, conformance.PTY, conformance.Writable)
 	}
-	c.Has = slices.DeleteFunc(c.Has, func(c conformance.Claim) bool { return slices.Contains(drop, c) })
+	c.Has = slices.DeleteFunc(c.Has, func(c conformance.Expectation) bool { return slices.Contains(drop, c) })
 	conformance.Run(t, func(*testing.T) sandbox.Backend { return b }, c)
 }
 

@@ -360,7 +360,7 @@ func (c *container) startHelper() (h *runtimeHelper, err error) {
 		}
 	} else if o.Cgroup = c.Group.OpenForClone(); o.Cgroup == nil {
 		err = onThread(func() error {
-			return c.Group.Visit(func() (err error) { h, err = startRuntimeHelper(o); return err })
+			return c.Group.RunInside(func() (err error) { h, err = startRuntimeHelper(o); return err })
 		})
 		return h, err
 	}

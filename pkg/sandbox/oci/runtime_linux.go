@@ -90,7 +90,7 @@ func (c *container) enter(attr *syscall.SysProcAttr, group *cgroup.Group, execut
 			attr.UseCgroupFD, attr.CgroupFD = true, int(born.Fd())
 		} else { // a thread that visits a group may not get back from there
 			plain := execute
-			execute = func() error { return group.Visit(plain) }
+			execute = func() error { return group.RunInside(plain) }
 			run = c.ns.inside
 		}
 	}

@@ -30,16 +30,16 @@ type mood string
 const (
 	well     mood = ""
 	dies     mood = "dies"     // before it is ready
-	babbles  mood = "babbles"  // says something else than that it is ready
+	babbles  mood = "babbles"  // prints something else than the handshake
 	hangs    mood = "hangs"    // is never ready
-	chats    mood = "chats"    // says something while it waits
+	chats    mood = "chats"    // prints something while it waits
 	mutters  mood = "mutters"  // does so on standard error
 	collapse mood = "collapse" // dies while it waits
 	deaf     mood = "deaf"     // does not read its message
 	litters  mood = "litters"  // leaves its driver behind
 )
 
-// lab is a fake backend with an interpreter that has a driver: the program it runs is to say who and what it is.
+// lab is a fake backend with an interpreter that has a driver: the program that it runs prints its arguments and environment.
 type lab struct {
 	*conformance.Fake
 	mood       atomic.Value // of those that are started
@@ -120,7 +120,7 @@ func (l *lab) interpret(p *conformance.FakeProcess) sandbox.Exit {
 	return l.program(p, m, used)
 }
 
-// program says what it is and copies its input.
+// program prints its arguments and environment and copies its input.
 func (l *lab) program(p *conformance.FakeProcess, m message, used time.Duration) sandbox.Exit {
 	said, _ := json.Marshal(m)
 	fmt.Fprintf(p.Stdout, "%s\n", said)
@@ -133,7 +133,8 @@ func (l *lab) program(p *conformance.FakeProcess, m message, used time.Duration)
 func interpreter(args ...string) sandbox.Process {
 	return sandbox.Process{
 		Phase: "run", Args: append([]string{"interpreter"}, args...), Env: map[string]string{"HOME": "/home/sandbox"},
-		Warm: &sandbox.Warm{Name: "lab", Env: map[string]string{"DRIVER": "1"}, Handshake: ready, Files: []sandbox.File{{Path: "/tmp/driver", Data: []byte("x")}}},
+		Warm: &sandbox.Warm{Name: "lab", Env: map[string]string{"DRIVER": "1"}, Handshake: ready,
+			Files: []sandbox.File{{Path: "/tmp/driver", Data: []byte("x")}}},
 	}
 }
 
@@ -165,7 +166,7 @@ func run(t testing.TB, m *sandbox.Manager, spec sandbox.Spec, p sandbox.Process,
 	return res
 }
 
-// warmed has a pool with a member of a spec.
+// warmed returns a pool with a pooled sandbox of a spec.
 func warmed(t testing.TB, p *Pool, m *sandbox.Manager, specs ...sandbox.Spec) error {
 	t.Helper()
 	var complete []*sandbox.Spec
@@ -193,7 +194,7 @@ func closed(t testing.TB, p *Pool, l *lab) {
 	}
 }
 
-// A process that waited becomes what it was asked for, byte for byte, and only what it used itself is its own.
+// A warm start has the same output as a cold start, and its usage excludes the driver's.
 func TestHit(t *testing.T) {
 	l := newLab()
 	l.used.Store(50)
@@ -221,7 +222,8 @@ func TestHit(t *testing.T) {
 	if l.cold.Load() != 1 {
 		t.Fatal("not cold")
 	}
-	if !bytes.Equal(warm.Stdout.Bytes(), cold.Stdout.Bytes()) || !bytes.Equal(warm.Stderr.Bytes(), cold.Stderr.Bytes()) || warm.Exit != cold.Exit || warm.Verdict != cold.Verdict {
+	if !bytes.Equal(warm.Stdout.Bytes(), cold.Stdout.Bytes()) || !bytes.Equal(warm.Stderr.Bytes(), cold.Stderr.Bytes()) ||
+		warm.Exit != cold.Exit || warm.Verdict != cold.Verdict {
 		t.Errorf("warm %.300q, cold %.300q", warm.Stdout.Bytes(), cold.Stdout.Bytes())
 	}
 	if warm.Metrics.CPUTime.Duration() != 7*time.Millisecond || warm.Metrics.IORead != 50 {
@@ -232,8 +234,8 @@ func TestHit(t *testing.T) {
 	}
 }
 
-// Nothing of a request is in what is made for the next (W1).
-func TestTemplateIsNobodys(t *testing.T) {
+// A pooled sandbox contains nothing of an earlier request (W1).
+func TestShapeSpecHasNoRequestData(t *testing.T) {
 	p := New(newLab(), Options{})
 	defer p.Close()
 	spec := warmSpec(0)
@@ -244,7 +246,7 @@ func TestTemplateIsNobodys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tpl, ok := p.templateOf(&complete)
+	tpl, ok := p.shapeSpecOf(&complete)
 	if !ok {
 		t.Fatal("not warmable")
 	}
@@ -254,12 +256,14 @@ func TestTemplateIsNobodys(t *testing.T) {
 	}
 	spec.Env, spec.Labels, spec.Limits.Wall, spec.Limits.Output, spec.Limits.CPUTime = nil, nil, time.Second, sandbox.KiB, time.Minute
 	other, _ := m.Complete(spec)
-	if again, _ := p.templateOf(&other); again.key != tpl.key {
-		t.Error("another shape, by what is no part of one")
+	if again, _ := p.shapeSpecOf(&other); again.key != tpl.key {
+		t.Error("the shape depends on data of one request")
 	}
 	for name, change := range map[string]func(*sandbox.Spec){
-		"memory": func(s *sandbox.Spec) { s.Limits.Memory = 99 * sandbox.MiB }, "network": func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost },
-		"user": func(s *sandbox.Spec) { s.User = sandbox.User{UID: 1234, GID: 1234} }, "root": func(s *sandbox.Spec) { s.Root.Dir = "/srv/image" },
+		"memory":   func(s *sandbox.Spec) { s.Limits.Memory = 99 * sandbox.MiB },
+		"network":  func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost },
+		"user":     func(s *sandbox.Spec) { s.User = sandbox.User{UID: 1234, GID: 1234} },
+		"root":     func(s *sandbox.Spec) { s.Root.Dir = "/srv/image" },
 		"hostname": func(s *sandbox.Spec) { s.Hostname = "else" }, "scratch": func(s *sandbox.Spec) { s.Scratch = sandbox.ScratchMemory },
 		"writable": func(s *sandbox.Spec) { s.WritableRoot = true }, "require": func(s *sandbox.Spec) { s.Strict = true },
 		"argument": func(s *sandbox.Spec) { s.Ahead[0].Args = []string{"interpreter", "-x"} },
@@ -276,7 +280,7 @@ func TestTemplateIsNobodys(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if another, ok := p.templateOf(&c); !ok || another.key == tpl.key {
+		if another, ok := p.shapeSpecOf(&c); !ok || another.key == tpl.key {
 			t.Errorf("%s: the same shape", name)
 		}
 	}
@@ -292,22 +296,22 @@ func TestTemplateIsNobodys(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if t2, ok := p.templateOf(&c); ok == (name == "volume") || ok && len(t2.ahead)+len(t2.fork) > 0 {
+		if t2, ok := p.shapeSpecOf(&c); ok == (name == "volume") || ok && len(t2.ahead)+len(t2.fork) > 0 {
 			t.Errorf("%s: %v, %+v", name, ok, t2)
 		}
 	}
 }
 
-// Whatever is wrong with a member, the request is served (W5).
+// Whatever is wrong with a pooled sandbox, the request is served (W5).
 func TestFallback(t *testing.T) {
 	for _, how := range []mood{dies, babbles, hangs, chats, mutters, collapse, deaf, litters} {
 		t.Run(string(how), func(t *testing.T) {
 			t.Parallel()
 			l := newLab()
 			l.mood.Store(how)
-			o := Options{Answer: 100 * time.Millisecond}
+			o := Options{MessageTimeout: 100 * time.Millisecond}
 			if how == hangs { // the others are as good as at once ready, or never
-				o.Patience = time.Second
+				o.ReadyTimeout = time.Second
 			}
 			p := New(l, o)
 			defer closed(t, p, l)
@@ -323,7 +327,7 @@ func TestFallback(t *testing.T) {
 				}
 			case dies, babbles, hangs, litters:
 				if err == nil {
-					t.Error("nobody says that it could not be made ready")
+					t.Error("OnFailure was not called")
 				}
 			}
 			for range 3 {
@@ -338,7 +342,7 @@ func TestFallback(t *testing.T) {
 			if st := p.Stats(); how == deaf && st.Fallbacks == 0 {
 				t.Errorf("%+v", st)
 			}
-			// And when it is well again, so is the pool.
+			// When new processes work again, so does the pool.
 			l.mood.Store(well)
 			for end := time.Now().Add(time.Minute); l.warm.Load() == 0 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 				run(t, m, warmSpec(0), interpreter("x"), "in")
@@ -350,7 +354,7 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// A process that is not the one that was announced is started as ever, and finds nobody in its phase.
+// A process other than the announced one starts cold, and no other process is in its phase.
 func TestMismatch(t *testing.T) {
 	for name, change := range map[string]func(*sandbox.Process){
 		"another interpreter": func(p *sandbox.Process) { p.Args = []string{"compiler", "x"} },
@@ -380,7 +384,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// Several phases wait in one sandbox; one that is never asked for goes with it.
+// Several phases wait in one sandbox; an unused one ends with the sandbox.
 func TestPhases(t *testing.T) {
 	l := newLab()
 	p := New(l, Options{})
@@ -452,11 +456,12 @@ func TestFiles(t *testing.T) {
 		t.Error(err)
 	}
 	var got []string
-	_, err = m.Take(ctx, id, sandbox.Selection{Patterns: []string{"/workspace/**", "/tmp/**"}}, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
-		text, err := io.ReadAll(r)
-		got = append(got, f.Path+" "+string(text))
-		return err
-	})
+	_, err = m.Take(ctx, id, sandbox.Selection{Patterns: []string{"/workspace/**", "/tmp/**"}},
+		func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
+			text, err := io.ReadAll(r)
+			got = append(got, f.Path+" "+string(text))
+			return err
+		})
 	if err != nil || !slices.Equal(got, []string{"/workspace/a text"}) {
 		t.Errorf("%q %v", got, err)
 	}
@@ -468,16 +473,17 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// What needs no member goes through unchanged.
+// Sandboxes that can not be pooled are unchanged.
 func TestConforms(t *testing.T) {
 	f := conformance.NewFake(nil)
-	conformance.Run(t, func(*testing.T) sandbox.Backend { return New(f, Options{}) }, conformance.Claims{Tier: sandbox.TierContainer, Probe: "probe", Has: []conformance.Claim{conformance.Files}})
+	conformance.Run(t, func(*testing.T) sandbox.Backend { return New(f, Options{}) },
+		conformance.Expectations{Tier: sandbox.TierContainer, Probe: "probe", Has: []conformance.Expectation{conformance.Files}})
 }
 
-// Many at once, on a pool whose members are often unwell: every request is served, and nothing is left.
+// Many requests at once, on a pool whose sandboxes are often unhealthy: every request is served, and nothing is left.
 func TestCrowd(t *testing.T) {
 	l := newLab()
-	p := New(l, Options{Patience: time.Second, Answer: time.Second, Parallel: 4, MaxAge: 500 * time.Millisecond, Members: 5})
+	p := New(l, Options{ReadyTimeout: time.Second, MessageTimeout: time.Second, Parallel: 4, MaxAge: 500 * time.Millisecond, Sandboxes: 5})
 	defer closed(t, p, l)
 	m := sandbox.NewManager(p, sandbox.Options{})
 	defer m.Close()
@@ -501,12 +507,12 @@ func TestCrowd(t *testing.T) {
 	if l.warm.Load()+l.cold.Load() != 8*40 {
 		t.Error("some ran twice, or never")
 	}
-	// However unwell they all were: once they are well, the pool is of use again.
+	// Once sandboxes are healthy again, the pool hands them out again.
 	l.mood.Store(well)
 	before, spec := l.warm.Load(), warmSpec(64*sandbox.MiB)
 	for end := time.Now().Add(30 * time.Second); l.warm.Load() == before; time.Sleep(50 * time.Millisecond) {
 		if run(t, m, spec, interpreter("x"), "in"); time.Now().After(end) {
-			t.Fatalf("of no use any more: %+v", p.Stats())
+			t.Fatalf("no warm start any more: %+v", p.Stats())
 		}
 	}
 }

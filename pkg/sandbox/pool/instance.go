@@ -10,16 +10,16 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// instance is a member that was handed out.
+// instance is a pooled sandbox that was handed out.
 type instance struct {
 	sandbox.Instance
 	p *Pool
 	s *shape
-	// leave ends the program's first moments.
-	leave func()
+	// resume ends the delay of refills for this program.
+	resume func()
 
 	mu sync.Mutex
-	m  *member
+	m  *pooled
 }
 
 var (
@@ -27,11 +27,11 @@ var (
 	_ sandbox.Filer    = (*instance)(nil)
 )
 
-// Start has the process that waits for p become p, or forks it, or starts it as if nothing had been made ready.
+// Start turns the waiting process into p, or forks p, or starts it without preparation.
 func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
 	i.p.starting.Add(1)
 	defer i.p.starting.Add(-1)
-	waits := i.takeFork(p) // in any case: nothing foreign runs beside a fork that waits
+	waits := i.takeFork(p) // always: no program runs beside a waiting fork
 	if waits == nil {
 		if t, err := i.wake(ctx, p); t != nil || err != nil {
 			return t, err
@@ -43,34 +43,34 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 	return i.Instance.Start(ctx, p)
 }
 
-// wake sends p to the process that waits for it. Neither a task nor an error: it is to be started like any other.
+// wake sends p to the process that waits for it. Without a task and an error, the caller starts p cold.
 func (i *instance) wake(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
 	w := i.takeWaiting(p.Phase)
 	if w == nil {
 		return nil, nil
 	}
 	err := errMismatch
-	if serves(&w.process, p) {
-		if why := w.unwell(); why != "" {
+	if canBecome(&w.process, p) {
+		if why := w.unhealthy(); why != "" {
 			err = errors.New(why)
 		} else {
-			err = w.send(ctx, p, i.p.opts.Answer)
+			err = w.send(ctx, p, i.p.opts.MessageTimeout)
 		}
 	}
 	if err == nil {
-		i.p.served(i.s)
+		i.p.countWarm(i.s)
 		return &task{Task: w.task, w: w, began: time.Now()}, nil
 	}
-	// Nothing foreign has run in it. It has to be gone before another takes its place in the phase.
-	i.p.fellBack(i.s)
-	_ = w.end(context.WithoutCancel(ctx)) // what is left of it, Destroy says
+	// No untrusted code has run in it. It has to end before another process takes its place in the phase.
+	i.p.countFallback(i.s)
+	_ = w.end(context.WithoutCancel(ctx)) // Destroy reports what is left
 	if errors.Is(err, errLost) {
 		return nil, &sandbox.Error{Backend: i.p.Name(), Op: "start", Err: err, Hint: "run it again"}
 	}
 	return nil, ctx.Err()
 }
 
-var errMismatch = errors.New("it waits for something else")
+var errMismatch = errors.New("the process waits for another program")
 
 func (i *instance) takeWaiting(phase string) *waiting {
 	i.mu.Lock()
@@ -97,39 +97,39 @@ func (i *instance) takeFork(p *sandbox.Process) (mine sandbox.Fork) {
 		case like == &i.m.t.fork[n]:
 			mine = f
 		default:
-			_ = f.Close() // what is left of it, Destroy says
+			_ = f.Close() // Destroy reports what is left
 		}
 	}
 	return mine
 }
 
-// fork starts p as the fork that waits for it, or from its zygote, if there is one.
+// fork starts p as the waiting fork, or from its zygote, if there is one.
 func (i *instance) fork(ctx context.Context, p *sandbox.Process, waits sandbox.Fork) (t sandbox.Task, err error) {
 	if waits != nil {
 		t, err = waits.Start(ctx, p)
 	} else {
-		z := i.p.borrow(i.s, i.m.t.forkedLike(p))
+		z := i.p.acquireZygote(i.s, i.m.t.forkedLike(p))
 		if z == nil {
 			return nil, nil
 		}
-		defer i.p.giveBack(z)
+		defer i.p.releaseZygote(z)
 		t, err = z.Start(ctx, i.Instance, p)
 	}
 	if errors.Is(err, sandbox.ErrState) && ctx.Err() == nil {
-		i.p.fellBack(i.s)
+		i.p.countFallback(i.s)
 		return nil, nil
 	}
 	if err == nil {
-		i.p.served(i.s)
+		i.p.countWarm(i.s)
 	}
 	return t, err
 }
 
-// Destroy ends what was never asked for, too.
+// Destroy ends unused waiting processes, too.
 func (i *instance) Destroy(ctx context.Context) error {
-	time.AfterFunc(parting, i.leave)
+	time.AfterFunc(parting, i.resume)
 	i.mu.Lock()
-	left := member{inner: i.Instance, waits: i.m.waits, forks: i.m.forks}
+	left := pooled{inner: i.Instance, waits: i.m.waits, forks: i.m.forks}
 	i.m.waits, i.m.forks = nil, nil
 	i.mu.Unlock()
 	return left.destroy(ctx)
@@ -145,7 +145,8 @@ func (i *instance) Put(ctx context.Context, files []sandbox.File) error {
 }
 
 // Take is that of the sandbox below.
-func (i *instance) Take(ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+func (i *instance) Take(ctx context.Context, s sandbox.Selection,
+	each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
 	f, ok := i.Instance.(sandbox.Filer)
 	if !ok {
 		return nil, i.unsupported("take files")
@@ -153,7 +154,7 @@ func (i *instance) Take(ctx context.Context, s sandbox.Selection, each func(f sa
 	return f.Take(ctx, s, each)
 }
 
-// unsupported is what the Manager says of a backend that can not.
+// unsupported is the Manager's error for a backend without that operation.
 func (i *instance) unsupported(op string) error {
 	return &sandbox.Error{Backend: i.p.Name(), Op: op, Kind: sandbox.ErrUnsupported}
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 )
 
-// What a victim of TestCrash is told: where to keep its disks, and, by the suite, what to mark its processes with.
+// Variables of a victim of TestCrash: the directory of its scratches and, from the suite, the mark of its processes.
 const (
 	cacheVariable = "SANDBOXTEST_CACHE"
 	markVariable  = "SANDBOXTEST_VICTIM"
 )
 
-// waits is a process that says that it is ready and then waits, for ever if need be.
+// waits is a process that prints its handshake and then waits, without a limit.
 func waits(phase, mark string) sandbox.Process {
 	return sandbox.Process{
 		Phase: phase, Args: []string{"/bin/sh", "-c", `printf 'ready\n' >&2; read message; echo "$message"; cat; exit 3`, mark},
@@ -86,7 +86,7 @@ func realPool(t *testing.T, o Options) (*Pool, *sandbox.Manager) {
 	return p, m
 }
 
-// The message, what is left of the input, the output, the exit: through real pipes, and counted from the message on.
+// The message, the rest of the input, the output, the exit: through real pipes, and counted from the message on.
 func TestNativeHit(t *testing.T) {
 	p, m := realPool(t, Options{})
 	spec := sandbox.Spec{Ahead: []sandbox.Process{waits("compile", "x"), waits("run", "x")}}
@@ -110,7 +110,8 @@ func TestNativeHit(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := string(res.Stdout.Bytes())
-		if res.Exit.Code != 3 || !strings.HasSuffix(out, "}\nrest of\nthe input") || !strings.Contains(out, `"more"]`) || !strings.Contains(out, `"dir":"/workspace"`) || len(res.Stderr.Bytes()) > 0 {
+		if res.Exit.Code != 3 || !strings.HasSuffix(out, "}\nrest of\nthe input") || !strings.Contains(out, `"more"]`) ||
+			!strings.Contains(out, `"dir":"/workspace"`) || len(res.Stderr.Bytes()) > 0 {
 			t.Errorf("%+v %q %q", res.Exit, out, res.Stderr.Bytes())
 		}
 		if took := res.Metrics.WallTime.Duration(); took > 3*time.Second {
@@ -125,12 +126,12 @@ func TestNativeHit(t *testing.T) {
 	}
 }
 
-// A member that is killed or stopped while it waits is replaced, and the request does not notice (W5).
+// A waiting process that is killed or stopped is replaced, and the request is served (W5).
 func TestNativeUnwell(t *testing.T) {
 	for _, sig := range []string{"KILL", "STOP"} {
 		t.Run(sig, func(t *testing.T) {
-			p, m := realPool(t, Options{Answer: 300 * time.Millisecond})
-			mark := fmt.Sprintf("unwell-%s-%d", sig, time.Now().UnixNano())
+			p, m := realPool(t, Options{MessageTimeout: 300 * time.Millisecond})
+			mark := fmt.Sprintf("unhealthy-%s-%d", sig, time.Now().UnixNano())
 			spec := sandbox.Spec{Ahead: []sandbox.Process{waits("run", mark)}}
 			if err := warmed(t, p, m, spec); err != nil {
 				t.Fatal(err)
@@ -140,8 +141,8 @@ func TestNativeUnwell(t *testing.T) {
 			}
 			p.mu.Lock()
 			for _, s := range p.shapes {
-				for _, member := range s.ready {
-					for _, w := range member.waits {
+				for _, pooled := range s.ready {
+					for _, w := range pooled.waits {
 						number := map[string]syscall.Signal{"KILL": syscall.SIGKILL, "STOP": syscall.SIGSTOP}[sig]
 						if err := w.task.Signal(number, sandbox.Main); err != nil {
 							t.Error(err)
@@ -150,7 +151,7 @@ func TestNativeUnwell(t *testing.T) {
 				}
 			}
 			p.mu.Unlock()
-			// A signal that comes when it has its message already is another matter.
+			// A signal after the message was read ends the program.
 			want := map[string]string{"KILL": "", "STOP": "T"}[sig]
 			for end := time.Now().Add(time.Minute); stateOf(mark) != want; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(end) {
@@ -158,14 +159,14 @@ func TestNativeUnwell(t *testing.T) {
 				}
 			}
 			cold := waits("run", mark)
-			// Started cold, it says that it is ready like any other output.
+			// Started cold, its handshake is ordinary output.
 			res := run(t, m, spec, cold, "text\nrest")
 			st := p.Stats()
-			if st.Fallbacks+st.Unwell == 0 || st.Warm > st.Unwell {
+			if st.Fallbacks+st.Unhealthy == 0 || st.Warm > st.Unhealthy {
 				t.Errorf("%+v", st)
 			}
 			out := string(res.Stdout.Bytes())
-			if st.Warm > 0 { // by one that was made meanwhile, which says its message first
+			if st.Warm > 0 { // by a sandbox that was made meanwhile, which prints its message first
 				_, out, _ = strings.Cut(out, "}\n")
 			}
 			if res.Exit.Code != 3 || out != "text\nrest" {
@@ -210,16 +211,19 @@ func TestNativeConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return New(b, Options{})
-	}, conformance.Claims{
+	}, conformance.Expectations{
 		Tier: sandbox.TierContainer, ScratchDir: dir,
-		Has: []conformance.Claim{
-			conformance.Programs, conformance.Walls, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.Anybody, conformance.Roots, conformance.Nobody, conformance.Network, conformance.PTY, conformance.DevTTY,
-			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart, conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
+		Has: []conformance.Expectation{
+			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter,
+			conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network,
+			conformance.PTY, conformance.DevTTY,
+			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
+			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	})
 }
 
-// A program that is over before anybody looks has run, and is not run again.
+// A program that ends before the pool has noticed its start has run, and is not run again.
 func TestNativeQuick(t *testing.T) {
 	p, m := realPool(t, Options{})
 	quick := sandbox.Process{

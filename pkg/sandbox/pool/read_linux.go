@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unread is how many bytes of what was written to a pipe nobody has read; false where that can not be seen.
+// unread is how many bytes of a pipe are unread; false where that is unknown.
 func unread(in io.Writer) (int, bool) {
 	c, ok := in.(syscall.Conn)
 	if !ok {

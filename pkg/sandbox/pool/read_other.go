@@ -4,5 +4,5 @@ package pool
 
 import "io"
 
-// unread: there is no way to see it here.
+// unread is unknown on this system.
 func unread(io.Writer) (int, bool) { return 0, false }

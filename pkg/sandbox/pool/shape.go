@@ -15,24 +15,24 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// template is what members of a shape are made from: a spec and its processes, without anything that is one request's own.
-type template struct {
+// shapeSpec is what pooled sandboxes of a shape are made from: a spec and its processes, without the parts of one request.
+type shapeSpec struct {
 	key   string
 	spec  sandbox.Spec
-	ahead []sandbox.Process // those that wait
-	fork  []sandbox.Process // those that are forked
+	ahead []sandbox.Process // processes that wait
+	fork  []sandbox.Process // processes that are forked
 	forks bool
 	names string
 }
 
-// templateOf says what a spec has in common with others like it; false when nothing of it can be made ready.
-func (p *Pool) templateOf(spec *sandbox.Spec) (*template, bool) {
+// shapeSpecOf returns the parts of a spec that requests have in common; false when nothing of it can be prepared.
+func (p *Pool) shapeSpecOf(spec *sandbox.Spec) (*shapeSpec, bool) {
 	if len(spec.Ahead) == 0 || len(spec.Volumes) > 0 {
 		return nil, false
 	}
-	t := &template{spec: *spec}
+	t := &shapeSpec{spec: *spec}
 	t.spec.Ahead, t.spec.Env, t.spec.Labels = nil, nil, nil
-	impersonal(&t.spec.Limits)
+	clearManagerLimits(&t.spec.Limits)
 	var names []string
 	for _, process := range spec.Ahead {
 		if !warmable(&process) {
@@ -40,8 +40,8 @@ func (p *Pool) templateOf(spec *sandbox.Spec) (*template, bool) {
 		}
 		process.Env = maps.Clone(process.Env)
 		process.Args = slices.Clone(waitingArgs(&process))
-		process.KillOnOutput = false // the Manager's affair
-		impersonal(&process.Limits)
+		process.KillOnOutput = false // the Manager enforces it
+		clearManagerLimits(&process.Limits)
 		names = append(names, process.Warm.Name)
 		if process.Warm.Fork && p.forker != nil && p.forker.Forks(&t.spec, &process) == nil {
 			t.fork = append(t.fork, process)
@@ -52,25 +52,25 @@ func (p *Pool) templateOf(spec *sandbox.Spec) (*template, bool) {
 	t.forks = len(t.fork) > 0
 	t.names = strings.Join(names, " ")
 	if len(names) == 0 {
-		t.names = "sandbox" // and nothing waits in it
+		t.names = "sandbox" // no process waits in it
 	}
 	t.key = t.digest(spec.Labels[p.opts.PerTenant], p.opts.PerTenant != "" && t.forks)
 	return t, true
 }
 
-// impersonal clears the limits that are kept by the Manager alone: they are no part of a sandbox.
-func impersonal(l *sandbox.Limits) {
+// clearManagerLimits clears the limits that only the Manager enforces: they are no part of a sandbox.
+func clearManagerLimits(l *sandbox.Limits) {
 	d := sandbox.DefaultLimits()
 	l.Wall, l.CPUTime, l.Output = d.Wall, 0, d.Output
 }
 
-// warmable: its directory is there before the program is, and there are pipes to talk through.
+// warmable reports whether a process can wait: its directory exists before the program does, and it has pipes.
 func warmable(p *sandbox.Process) bool {
 	return p.Warm != nil && p.TTY == nil && slices.Contains(sandbox.ScratchDirs(), p.Workdir)
 }
 
-// digest is the shape's name. What is shown of the host is part of it by what it is, not only by where it is.
-func (t *template) digest(tenant string, perTenant bool) string {
+// digest identifies the shape. Files of the host are part of it by their identity, not only by their paths.
+func (t *shapeSpec) digest(tenant string, perTenant bool) string {
 	type process struct {
 		sandbox.Process
 		Warm  *sandbox.Warm
@@ -100,14 +100,14 @@ func (t *template) digest(tenant string, perTenant bool) string {
 		stamps = append(stamps, "tenant "+tenant)
 	}
 	text, err := json.Marshal([]any{t.spec, list, stamps})
-	if err != nil { // there is nothing in it that JSON does not have
+	if err != nil { // every field has a JSON form
 		return ""
 	}
 	sum := sha256.Sum256(text)
 	return string(sum[:])
 }
 
-// stamp tells a file from one that takes its place.
+// stamp distinguishes a file from another one of the same name.
 func stamp(name string) string {
 	st, err := os.Stat(name)
 	if err != nil {
@@ -116,7 +116,7 @@ func stamp(name string) string {
 	return identity(st) + " " + strconv.FormatInt(st.ModTime().UnixNano(), 10) + " " + strconv.FormatInt(st.Size(), 10)
 }
 
-// waitingArgs is the command that waits.
+// waitingArgs is the command of the waiting process.
 func waitingArgs(p *sandbox.Process) []string {
 	if len(p.Warm.Args) > 0 {
 		return p.Warm.Args
@@ -124,20 +124,21 @@ func waitingArgs(p *sandbox.Process) []string {
 	return p.Args
 }
 
-// serves reports whether a process that waits can become p: all that a message can not change is the same.
-func serves(waits, p *sandbox.Process) bool {
-	if p.Warm == nil || p.TTY != nil || p.Warm.Name != waits.Warm.Name || p.Warm.Handshake != waits.Warm.Handshake || !maps.Equal(p.Warm.Env, waits.Warm.Env) {
+// canBecome reports whether a waiting process can become p: everything that a message can not change is equal.
+func canBecome(waits, p *sandbox.Process) bool {
+	if p.Warm == nil || p.TTY != nil || p.Warm.Name != waits.Warm.Name || p.Warm.Handshake != waits.Warm.Handshake ||
+		!maps.Equal(p.Warm.Env, waits.Warm.Env) {
 		return false
 	}
 	limits := p.Limits
-	impersonal(&limits)
+	clearManagerLimits(&limits)
 	if limits != waits.Limits || p.Network != waits.Network || p.Workdir != waits.Workdir {
 		return false
 	}
 	if args := waitingArgs(p); len(args) < len(waits.Args) || !slices.Equal(args[:len(waits.Args)], waits.Args) {
 		return false
 	}
-	// A message is JSON, which has text only.
+	// A message is JSON, which can not hold arbitrary bytes.
 	for _, a := range p.Args {
 		if !utf8.ValidString(a) {
 			return false
@@ -151,26 +152,26 @@ func serves(waits, p *sandbox.Process) bool {
 	return true
 }
 
-// shape is one kind of sandbox, the demand for it, and what is ready. Guarded by Pool.mu.
+// shape is one kind of sandbox, the demand for it, and what is prepared. Guarded by Pool.mu.
 type shape struct {
 	key    string
-	t      *template
+	t      *shapeSpec
 	names  string
 	forks  bool
-	pinned bool // has a member whether somebody asks or not
+	pinned bool // keeps a pooled sandbox without requests
 
-	seen       time.Time // the latest request
+	seen       time.Time // of the latest request
 	sightings  int
-	fast, slow float64 // requests a second, by short and by long memory
+	fast, slow float64 // requests per second, as a short and as a long average
 
-	ready   []*member // oldest first
-	filling int
-	zygote  *zygote
-	hatches bool // a zygote is being made
+	ready        []*pooled // oldest first
+	filling      int
+	zygote       *zygote
+	makingZygote bool // a zygote is being made
 
-	takes  time.Duration // that one takes to make
-	cpu    time.Duration // that making one costs
-	memory sandbox.Size  // that one takes while it waits
+	takes  time.Duration // average time of a refill
+	cpu    time.Duration // average CPU time of a refill
+	memory sandbox.Size  // average memory of a pooled sandbox
 
 	failures int
 	failed   error
@@ -179,23 +180,23 @@ type shape struct {
 	count shapeCounters
 }
 
-// idle reports whether there is nothing of a shape, nor will be.
+// idle reports whether a shape has nothing prepared, and no refill.
 func (s *shape) idle() bool {
-	return s.filling == 0 && len(s.ready) == 0 && s.zygote == nil && !s.hatches
+	return s.filling == 0 && len(s.ready) == 0 && s.zygote == nil && !s.makingZygote
 }
 
-// lacksZygote reports whether one is to be made: there is none, or not for much longer.
-func (s *shape) lacksZygote(now time.Time, o *Options) bool {
-	return s.forks && !s.hatches && (s.zygote == nil || s.zygote.spent(now, o, successor))
+// needsZygote reports whether a zygote is to be made: there is none, or it is to be replaced soon.
+func (s *shape) needsZygote(now time.Time, o *Options) bool {
+	return s.forks && !s.makingZygote && (s.zygote == nil || s.zygote.isSpent(now, o, successor))
 }
 
-// How long demand is remembered.
+// Time constants of the two averages of demand.
 const (
 	shortMemory = 3 * time.Second
 	longMemory  = time.Minute
 )
 
-// What is assumed of a member before one was made.
+// Assumptions about a pooled sandbox before the first refill.
 const (
 	guessedMemory = 64 * sandbox.MiB
 	guessedTime   = 250 * time.Millisecond
@@ -215,13 +216,13 @@ func (s *shape) arrived(now time.Time) {
 	s.sightings++
 }
 
-// rate is how many requests a second are to be expected.
+// rate is the expected number of requests per second.
 func (s *shape) rate(now time.Time) float64 {
 	since := max(0, now.Sub(s.seen))
 	return max(decayed(s.fast, since, shortMemory), decayed(s.slow, since, longMemory))
 }
 
-// wants is how many members the demand asks for: as many as are used up while one is made, and what chance adds to that.
+// wants is the number of pooled sandboxes for the demand: as many as are used up during one refill, and a margin.
 func (s *shape) wants(now time.Time, o *Options) int {
 	if !s.pinned && (s.sightings < 2 || now.Sub(s.seen) > o.Keep) {
 		return 0
@@ -230,7 +231,7 @@ func (s *shape) wants(now time.Time, o *Options) int {
 	return min(max(1, int(math.Ceil(used+2*math.Sqrt(used)))), o.PerShape)
 }
 
-// used is how many are used up while one is made.
+// used is how many pooled sandboxes are used up during one refill.
 func (s *shape) used(now time.Time) float64 { return s.rate(now) * s.madeIn().Seconds() }
 
 func (s *shape) madeIn() time.Duration {
@@ -254,8 +255,8 @@ func (s *shape) cpuEach() time.Duration {
 	return s.cpu
 }
 
-// learn keeps a moving average of what members are.
-func (s *shape) learn(took, cpu time.Duration, memory sandbox.Size) {
+// updateAverages adds the cost of a refill to the moving averages.
+func (s *shape) updateAverages(took, cpu time.Duration, memory sandbox.Size) {
 	s.takes = average(s.takes, took)
 	s.cpu = average(s.cpu, cpu)
 	s.memory = average(s.memory, memory)

@@ -28,26 +28,26 @@ func bubble(t *testing.T, o Options, f func(t *testing.T, l *lab, p *Pool, m *sa
 	})
 }
 
-func members(p *Pool, name int) int {
+func count(p *Pool, name int) int {
 	st := p.Stats()
 	if name >= len(st.Shapes) {
 		return 0
 	}
-	return st.Shapes[name].Members
+	return st.Shapes[name].Sandboxes
 }
 
-// There are as many members as the demand asks for, one for a while after it, and then none.
+// The number of pooled sandboxes follows the demand, stays at one for a while after it, and then falls to none.
 func TestSizing(t *testing.T) {
 	bubble(t, Options{Keep: 10 * time.Minute, MaxAge: time.Hour}, func(t *testing.T, l *lab, p *Pool, m *sandbox.Manager) {
 		run(t, m, warmSpec(0), interpreter(), "")
 		time.Sleep(2 * time.Second)
-		if n := members(p, 0); n != 0 {
-			t.Errorf("%d members of a shape that was seen once", n)
+		if n := count(p, 0); n != 0 {
+			t.Errorf("%d pooled sandboxes of a shape that was seen once", n)
 		}
 		run(t, m, warmSpec(0), interpreter(), "")
 		time.Sleep(2 * time.Second)
-		if n := members(p, 0); n != 1 {
-			t.Errorf("%d members", n)
+		if n := count(p, 0); n != 1 {
+			t.Errorf("%d pooled sandboxes", n)
 		}
 		var all sync.WaitGroup
 		for range 300 { // twenty a second
@@ -64,17 +64,17 @@ func TestSizing(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		time.Sleep(5 * time.Minute)
-		if n := members(p, 0); n < 1 || n > 2 {
-			t.Errorf("%d members after five minutes", n)
+		if n := count(p, 0); n < 1 || n > 2 {
+			t.Errorf("%d pooled sandboxes after five minutes", n)
 		}
 		time.Sleep(6 * time.Minute)
-		if st := p.Stats(); st.Members != 0 || len(st.Shapes) != 0 || l.Alive() != 0 || st.Hits < 100 {
-			t.Errorf("kept for nobody: %+v, %d alive", st, l.Alive())
+		if st := p.Stats(); st.Sandboxes != 0 || len(st.Shapes) != 0 || l.Alive() != 0 || st.Hits < 100 {
+			t.Errorf("kept without requests: %+v, %d alive", st, l.Alive())
 		}
 	})
 }
 
-// What was asked for at the start is there, hours later, and never older than it may be.
+// A pinned shape has a pooled sandbox hours later, and never one older than MaxAge.
 func TestAge(t *testing.T) {
 	bubble(t, Options{MaxAge: time.Minute}, func(t *testing.T, l *lab, p *Pool, m *sandbox.Manager) {
 		if err := warmed(t, p, m, warmSpec(0)); err != nil {
@@ -82,8 +82,8 @@ func TestAge(t *testing.T) {
 		}
 		for range 10 {
 			time.Sleep(17 * time.Minute)
-			if n := members(p, 0); n != 1 {
-				t.Fatalf("%d members", n)
+			if n := count(p, 0); n != 1 {
+				t.Fatalf("%d pooled sandboxes", n)
 			}
 			p.mu.Lock()
 			for _, s := range p.shapes {
@@ -101,11 +101,11 @@ func TestAge(t *testing.T) {
 	})
 }
 
-// The budget holds, and those who are used least lose theirs.
+// The limits are kept, and the least used shapes lose their sandboxes first.
 func TestBudget(t *testing.T) {
 	for name, o := range map[string]Options{
-		"memory":  {Memory: 3 * (guessedMemory)},
-		"members": {Members: 3},
+		"memory":    {Memory: 3 * (guessedMemory)},
+		"sandboxes": {Sandboxes: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, o, func(t *testing.T, l *lab, p *Pool, m *sandbox.Manager) {
@@ -113,21 +113,21 @@ func TestBudget(t *testing.T) {
 					for range 2 + n {
 						run(t, m, warmSpec(sandbox.Size(100+n)*sandbox.MiB), interpreter(), "")
 						time.Sleep(300 * time.Millisecond)
-						memory, count := func() (sandbox.Size, int) { p.mu.Lock(); defer p.mu.Unlock(); return p.heldLocked() }()
-						if o.Members > 0 && count > o.Members || o.Memory > 0 && memory > o.Memory {
-							t.Errorf("%d members, %v", count, memory)
+						memory, count := func() (sandbox.Size, int) { p.mu.Lock(); defer p.mu.Unlock(); return p.usageLocked() }()
+						if o.Sandboxes > 0 && count > o.Sandboxes || o.Memory > 0 && memory > o.Memory {
+							t.Errorf("%d pooled sandboxes, %v", count, memory)
 						}
 					}
 				}
 				time.Sleep(3 * time.Second)
 				st := p.Stats()
-				if st.Members == 0 {
+				if st.Sandboxes == 0 {
 					t.Fatalf("none at all: %+v", st)
 				}
-				if name == "members" && (st.Evicted == 0 || st.Members != 3) {
+				if name == "sandboxes" && (st.Evicted == 0 || st.Sandboxes != 3) {
 					t.Errorf("%+v", st)
 				}
-				if st.Shapes[0].Members == 0 {
+				if st.Shapes[0].Sandboxes == 0 {
 					t.Errorf("the most used has none: %+v", st.Shapes)
 				}
 			})
@@ -135,7 +135,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Making members takes no more of the processors than it may.
+// Refills use no more CPU time than Options.CPU.
 func TestProcessorBudget(t *testing.T) {
 	bubble(t, Options{CPU: 0.1, MaxAge: time.Hour}, func(t *testing.T, l *lab, p *Pool, m *sandbox.Manager) {
 		began := time.Now()
@@ -153,7 +153,7 @@ func TestProcessorBudget(t *testing.T) {
 	})
 }
 
-// Requests that wait for the machine come first, but not for ever.
+// Refills wait for busy requests, but not for ever.
 func TestBusy(t *testing.T) {
 	var busy atomic.Bool
 	busy.Store(true)
@@ -163,7 +163,7 @@ func TestBusy(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took < 3*holdBack {
-			t.Errorf("four members in %v while requests wait", took)
+			t.Errorf("four sandboxes in %v while requests wait", took)
 		}
 	})
 	busy.Store(false)
@@ -173,17 +173,17 @@ func TestBusy(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took > 2*holdBack {
-			t.Errorf("four members in %v while nobody waits", took)
+			t.Errorf("four sandboxes in %v while no request waits", took)
 		}
 	})
 }
 
-// What can not be made is tried ever less often.
+// After each failure, the next attempt comes later.
 func TestRetries(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, l *lab, p *Pool, m *sandbox.Manager) {
 		l.FailCreate(errors.New("no"))
 		if err := warmed(t, p, m, warmSpec(0)); err == nil {
-			t.Error("nobody says so")
+			t.Error("OnFailure was not called")
 		}
 		time.Sleep(10 * time.Minute)
 		if n := l.creates.Load(); n < 8 || n > 25 {
@@ -194,13 +194,13 @@ func TestRetries(t *testing.T) {
 		}
 		l.FailCreate(nil)
 		time.Sleep(2 * time.Minute)
-		if members(p, 0) != 1 {
+		if count(p, 0) != 1 {
 			t.Errorf("%+v", p.Stats())
 		}
 	})
 }
 
-// Requests that are all of a shape of their own do not make the pool remember them all, nor forget what it has.
+// Requests with a shape each do not grow the list without bound, nor evict shapes with pooled sandboxes.
 func TestManyShapes(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, l *lab, p *Pool, m *sandbox.Manager) {
 		for range 2 {
@@ -255,14 +255,14 @@ func TestShrink(t *testing.T) {
 		}
 		all.Wait()
 		time.Sleep(2 * time.Second)
-		before := p.Stats().Members
+		before := p.Stats().Sandboxes
 		if before < 4 {
-			t.Fatalf("%d members", before)
+			t.Fatalf("%d pooled sandboxes", before)
 		}
 		p.Shrink()
-		half := p.Stats().Members
+		half := p.Stats().Sandboxes
 		if half > before/2 || half == 0 {
-			t.Errorf("%d of %d members", half, before)
+			t.Errorf("%d of %d pooled sandboxes", half, before)
 		}
 		for range 6 {
 			p.Shrink()
@@ -271,37 +271,37 @@ func TestShrink(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		run(t, m, warmSpec(0), interpreter(), "") // is served all the same
 		time.Sleep(5 * time.Second)
-		if st := p.Stats(); st.Members != 0 || st.Zygotes != 0 || st.Refills != refills {
+		if st := p.Stats(); st.Sandboxes != 0 || st.Zygotes != 0 || st.Refills != refills {
 			t.Errorf("%+v", st)
 		}
 		p.Grow()
 		run(t, m, warmSpec(0), interpreter(), "")
 		time.Sleep(5 * time.Second)
-		if st := p.Stats(); st.Members == 0 {
+		if st := p.Stats(); st.Sandboxes == 0 {
 			t.Errorf("%+v", st)
 		}
 	})
 }
 
-// Members wait for a quiet moment to be made in, unless requests come faster than that and find none.
-func TestShort(t *testing.T) {
+// Refills wait while programs start, unless the shape is undersupplied.
+func TestUndersupplied(t *testing.T) {
 	for rate, want := range map[float64]int{1: 0, 100: 1} {
 		bubble(t, Options{}, func(t *testing.T, l *lab, p *Pool, m *sandbox.Manager) {
 			for range 2 {
 				run(t, m, warmSpec(0), interpreter(), "")
 			}
 			time.Sleep(2 * time.Second)
-			leave := p.firstMoments() // of somebody's program
-			defer leave()
+			resume := p.delayRefills() // as for a program that starts
+			defer resume()
 			p.mu.Lock()
 			for _, s := range p.shapes {
-				for _, member := range s.ready {
-					p.discardLocked(member)
+				for _, pooled := range s.ready {
+					p.discardLocked(pooled)
 				}
 				s.ready, s.fast, s.slow, s.seen = nil, rate, 0, time.Now()
 			}
 			p.mu.Unlock()
-			p.look(time.Now())
+			p.adjust(time.Now())
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			if p.filling != want {

@@ -4,5 +4,5 @@ package pool
 
 import "io/fs"
 
-// identity: there is no number to tell a file by; its time and size have to do.
+// identity is empty: there is no file number here; time and size must suffice.
 func identity(fs.FileInfo) string { return "" }

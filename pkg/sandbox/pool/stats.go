@@ -8,54 +8,54 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Stats are what a pool has done, and has now.
+// Stats are the counters and the current state of a pool.
 type Stats struct {
-	// Hits were given a member; Misses found none, and were made a sandbox.
+	// Hits are requests that got a pooled sandbox; Misses are requests for which a sandbox was made.
 	Hits, Misses uint64
-	// Warm are processes that were woken or forked; Fallbacks those that were to be, and were started cold.
+	// Warm are processes that were woken or forked; Fallbacks those that should have been, and started cold.
 	Warm, Fallbacks uint64
-	// Refills are members made, with what that took; Failures those that could not be.
+	// Refills are pooled sandboxes that were made, with the time that took; Failures those that could not be made.
 	Refills, Failures uint64
 	RefillTime        time.Duration
 	RefillCPU         time.Duration
-	// Unwell are members that were found dead, talkative or old; Evicted those that had to make room.
-	Unwell, Evicted uint64
-	// Undone are members that could not be removed whole.
+	// Unhealthy are pooled sandboxes that were dead, had written output, or were too old; Evicted those that had to make room.
+	Unhealthy, Evicted uint64
+	// Undone are pooled sandboxes that could not be removed completely.
 	Undone uint64
 	// Forked are zygotes that were made.
 	Forked uint64
 
-	Members, Zygotes, Filling int
-	Memory                    sandbox.Size
-	// Shapes are those there are now, the most used first.
+	Sandboxes, Zygotes, Filling int
+	Memory                      sandbox.Size
+	// Shapes are the current shapes, the most used first.
 	Shapes []ShapeStats
 }
 
-// ShapeStats are of one shape of sandbox: one language, one image, one policy.
+// ShapeStats are the state and counters of one shape: one language, one image, one policy.
 type ShapeStats struct {
-	Name                      string // of what waits in it: "node"
-	Hits, Misses              uint64
-	Warm, Fallbacks           uint64
-	Refills, Failures         uint64
-	RefillTime                time.Duration
-	RefillCPU                 time.Duration
-	Members, Zygotes, Filling int
-	Wanted                    int
-	Rate                      float64 // requests a second
-	Memory                    sandbox.Size
-	Problem                   string // why the latest could not be made
+	Name                        string // of the waiting processes: "node"
+	Hits, Misses                uint64
+	Warm, Fallbacks             uint64
+	Refills, Failures           uint64
+	RefillTime                  time.Duration
+	RefillCPU                   time.Duration
+	Sandboxes, Zygotes, Filling int
+	Wanted                      int
+	Rate                        float64 // requests per second
+	Memory                      sandbox.Size
+	Problem                     string // the error of the latest refill
 }
 
-// shapeCounters only ever grow.
+// shapeCounters never decrease.
 type shapeCounters struct {
 	hits, misses, warm, fallbacks, refills, failures, zygotes uint64
 	refillTime, refillCPU                                     time.Duration
 }
 
-// counters are of the pool as a whole, with those of shapes that are forgotten.
+// counters are those of the whole pool, with those of forgotten shapes.
 type counters struct {
 	shapeCounters
-	unwell, evicted, undone uint64
+	unhealthy, evicted, undone uint64
 }
 
 func (c *shapeCounters) add(o *shapeCounters) {
@@ -70,33 +70,33 @@ func (c *shapeCounters) add(o *shapeCounters) {
 	c.refillCPU += o.refillCPU
 }
 
-// served counts a process that was woken or forked.
-func (p *Pool) served(s *shape) {
+// countWarm counts a process that was woken or forked.
+func (p *Pool) countWarm(s *shape) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.count.warm++
 }
 
-// fellBack counts one that was not.
-func (p *Pool) fellBack(s *shape) {
+// countFallback counts a process that was started cold instead.
+func (p *Pool) countFallback(s *shape) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.count.fallbacks++
 }
 
-// Stats says how it stands.
+// Stats returns a snapshot.
 func (p *Pool) Stats() Stats {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sum := p.count.shapeCounters
-	st := Stats{Unwell: p.count.unwell, Evicted: p.count.evicted, Undone: p.count.undone}
+	st := Stats{Unhealthy: p.count.unhealthy, Evicted: p.count.evicted, Undone: p.count.undone}
 	for _, s := range p.shapes {
 		sum.add(&s.count)
 		one := ShapeStats{
 			Name: s.names, Hits: s.count.hits, Misses: s.count.misses, Warm: s.count.warm, Fallbacks: s.count.fallbacks,
 			Refills: s.count.refills, Failures: s.count.failures, RefillTime: s.count.refillTime, RefillCPU: s.count.refillCPU,
-			Members: len(s.ready), Filling: s.filling, Wanted: s.wants(now, &p.opts), Rate: s.rate(now),
+			Sandboxes: len(s.ready), Filling: s.filling, Wanted: s.wants(now, &p.opts), Rate: s.rate(now),
 			Memory: sandbox.Size(len(s.ready)) * s.memory,
 		}
 		if s.zygote != nil {
@@ -105,7 +105,7 @@ func (p *Pool) Stats() Stats {
 		if s.failed != nil {
 			one.Problem = s.failed.Error()
 		}
-		st.Members += one.Members
+		st.Sandboxes += one.Sandboxes
 		st.Zygotes += one.Zygotes
 		st.Filling += one.Filling
 		st.Memory += one.Memory

@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// task is a process that has waited, from its message on. What its driver used and met before that is not the program's.
+// task is a formerly waiting process, from its message on. What its driver used and was refused before is not the program's.
 type task struct {
 	sandbox.Task
 	w     *waiting
@@ -32,7 +32,7 @@ func (t *task) Stdout() io.ReadCloser { return t.w.out }
 // Stderr is what the program prints.
 func (t *task) Stderr() io.ReadCloser { return t.w.err }
 
-// Took counts from the message on.
+// Took is the time since the message was read.
 func (t *task) Took() (time.Duration, bool) {
 	timed, ok := t.Task.(sandbox.Timed)
 	if !ok {
@@ -48,7 +48,7 @@ func (t *task) Lost() bool {
 	return ok && w.Lost()
 }
 
-// Isolation is that of the task below: the program is the process that was measured when it was made ready.
+// Isolation is that of the task below: the program is the process that was measured when it was prepared.
 func (t *task) Isolation() (sandbox.Isolation, bool) {
 	m, ok := t.Task.(sandbox.Measured)
 	if !ok {
@@ -57,20 +57,20 @@ func (t *task) Isolation() (sandbox.Isolation, bool) {
 	return m.Isolation()
 }
 
-// Finish is that of the task below, less what the driver used.
+// Finish is that of the task below, minus what the driver used.
 func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
 	s, err := t.Task.Finish(ctx)
-	return t.own(s), err
+	return t.subtractDriver(s), err
 }
 
-// Sample is that of the task below, less what the driver used.
+// Sample is that of the task below, minus what the driver used.
 func (t *task) Sample() (monitor.Sample, error) {
 	s, err := t.Task.Sample()
-	return t.own(s), err
+	return t.subtractDriver(s), err
 }
 
-// own is what of a sample is the program's.
-func (t *task) own(s monitor.Sample) monitor.Sample {
+// subtractDriver returns the program's part of a sample.
+func (t *task) subtractDriver(s monitor.Sample) monitor.Sample {
 	d := &t.w.used
 	s.CPUUser, s.CPUSystem = less(s.CPUUser, d.CPUUser), less(s.CPUSystem, d.CPUSystem)
 	s.Throttled = less(s.Throttled, d.Throttled)
@@ -79,7 +79,7 @@ func (t *task) own(s monitor.Sample) monitor.Sample {
 	return s
 }
 
-// less never goes below zero: counters that could not be read are zero.
+// less subtracts and never goes below zero: unreadable counters are zero.
 func less[T time.Duration | uint64](all, before T) T {
 	if all < before {
 		return 0
@@ -87,7 +87,7 @@ func less[T time.Duration | uint64](all, before T) T {
 	return all - before
 }
 
-// Refusals yields what was refused to the program.
+// Refusals yields the calls refused to the program.
 func (t *task) Refusals() iter.Seq[sandbox.Violation] {
 	return func(yield func(sandbox.Violation) bool) {
 		w, ok := t.Task.(sandbox.Witness)
@@ -95,14 +95,14 @@ func (t *task) Refusals() iter.Seq[sandbox.Violation] {
 			return
 		}
 		for v := range w.Refusals() {
-			if t.before(v) == 0 && !yield(v) {
+			if t.refusedToDriver(v) == 0 && !yield(v) {
 				return
 			}
 		}
 	}
 }
 
-// Refused is what was refused to the program.
+// Refused are the calls refused to the program.
 func (t *task) Refused() (violations []sandbox.Violation, unknown string) {
 	w, ok := t.Task.(sandbox.Witness)
 	if !ok {
@@ -110,15 +110,15 @@ func (t *task) Refused() (violations []sandbox.Violation, unknown string) {
 	}
 	all, unknown := w.Refused()
 	for _, v := range all {
-		if v.Count = less(v.Count, t.before(v)); v.Count > 0 {
+		if v.Count = less(v.Count, t.refusedToDriver(v)); v.Count > 0 {
 			violations = append(violations, v)
 		}
 	}
 	return violations, unknown
 }
 
-// before is how often the same was refused to the driver.
-func (t *task) before(v sandbox.Violation) uint64 {
+// refusedToDriver is how often the same call was refused to the driver.
+func (t *task) refusedToDriver(v sandbox.Violation) uint64 {
 	for _, b := range t.w.refused {
 		if b.Kind == v.Kind && b.Name == v.Name && b.Detail == v.Detail {
 			return b.Count

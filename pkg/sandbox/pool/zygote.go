@@ -8,17 +8,18 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// zygote is what processes of a shape are forked from, one for each phase that has any. Guarded by Pool.mu but for the zygotes themselves.
+// zygote is the processes that a shape's processes are forked from, one for each phase that has any. Guarded by Pool.mu but for the
+// zygotes themselves.
 type zygote struct {
 	phases map[string]sandbox.Zygote
 	made   time.Time
 	forks  int
-	users  int  // forks under way
-	old    bool // to be closed when nobody uses it
+	users  int  // running forks
+	old    bool // to be closed after the last use
 }
 
-// lives reports whether all of it is there.
-func (z *zygote) lives() bool {
+// alive reports whether all its processes run.
+func (z *zygote) alive() bool {
 	for _, each := range z.phases {
 		select {
 		case <-each.Done():
@@ -29,30 +30,30 @@ func (z *zygote) lives() bool {
 	return true
 }
 
-// spent reports whether it has served its time or its number, or soon will have, by so much of both: from then on the next one is made.
-func (z *zygote) spent(now time.Time, o *Options, part float64) bool {
+// isSpent reports whether it has reached the given part of its maximum age or number of forks.
+func (z *zygote) isSpent(now time.Time, o *Options, part float64) bool {
 	return now.Sub(z.made) > time.Duration(part*float64(o.ZygoteAge)) || float64(z.forks) >= part*float64(o.ZygoteForks)
 }
 
-// successor is how much of its time and number a zygote has served when the next one is begun: requests go on being forked meanwhile.
+// successor is the part at which the next zygote is made: requests are still forked from this one meanwhile.
 const successor = 0.8
 
-// loan is a zygote that is not closed until it is given back.
-type loan struct {
+// zygoteRef is a zygote in use, which is not closed before releaseZygote.
+type zygoteRef struct {
 	sandbox.Zygote
 	of *zygote
 }
 
-// borrow returns a shape's zygote for a process, or nil.
-func (p *Pool) borrow(s *shape, like *sandbox.Process) *loan {
+// acquireZygote returns a shape's zygote for a process, or nil.
+func (p *Pool) acquireZygote(s *shape, like *sandbox.Process) *zygoteRef {
 	if like == nil {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	z := s.zygote
-	if z == nil || !z.lives() {
-		p.nudge()
+	if z == nil || !z.alive() {
+		p.wakeRefill()
 		return nil
 	}
 	each := z.phases[like.Phase]
@@ -61,10 +62,10 @@ func (p *Pool) borrow(s *shape, like *sandbox.Process) *loan {
 	}
 	z.users++
 	z.forks++
-	return &loan{each, z}
+	return &zygoteRef{each, z}
 }
 
-func (p *Pool) giveBack(l *loan) {
+func (p *Pool) releaseZygote(l *zygoteRef) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if l.of.users--; l.of.old && l.of.users == 0 {
@@ -72,7 +73,7 @@ func (p *Pool) giveBack(l *loan) {
 	}
 }
 
-// retireLocked has a shape's zygote closed as soon as nobody uses it: forks that run go on. With mu held.
+// retireLocked closes a shape's zygote after its last use: running forks continue. The caller holds mu.
 func (p *Pool) retireLocked(s *shape) {
 	z := s.zygote
 	if z == nil {
@@ -87,46 +88,46 @@ func (p *Pool) retireLocked(s *shape) {
 func (p *Pool) closeZygoteLocked(z *zygote) {
 	p.work.Go(func() {
 		for _, each := range z.phases {
-			_ = each.Close() // what is left is for the next start to find
+			_ = each.Close() // the next start collects what is left
 		}
 	})
 }
 
-// forkedLike is the template of a process that can be forked, or nil.
-func (t *template) forkedLike(p *sandbox.Process) *sandbox.Process {
+// forkedLike is the process of a shape that p can be forked as, or nil.
+func (t *shapeSpec) forkedLike(p *sandbox.Process) *sandbox.Process {
 	for n := range t.fork {
-		if f := &t.fork[n]; f.Phase == p.Phase && serves(f, p) {
+		if f := &t.fork[n]; f.Phase == p.Phase && canBecome(f, p) {
 			return f
 		}
 	}
 	return nil
 }
 
-// conceive has forks wait in a member. What there is no fork for is forked when it is asked for.
-func (p *Pool) conceive(s *shape, m *member, c *cost) {
+// addForks adds waiting forks to a pooled sandbox. Processes without one are forked on request.
+func (p *Pool) addForks(s *shape, m *pooled, c *cost) {
 	began := time.Now()
 	m.forks = make([]sandbox.Fork, len(s.t.fork))
 	for n := range s.t.fork {
 		like := s.t.fork[n]
-		z := p.borrow(s, &like)
+		z := p.acquireZygote(s, &like)
 		if z == nil {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(p.lives, p.opts.Patience)
+		ctx, cancel := context.WithTimeout(p.lives, p.opts.ReadyTimeout)
 		if f, err := z.Fork(ctx, m.inner, &like); err == nil {
 			m.forks[n] = f
-			c.memory += 1 * sandbox.MiB // what it does not share with its zygote
+			c.memory += 1 * sandbox.MiB // memory that it does not share with its zygote
 		}
 		cancel()
-		p.giveBack(z)
+		p.releaseZygote(z)
 	}
 	c.time += time.Since(began)
 }
 
-// prepare makes a zygote for each process of a shape that can be forked.
-func (p *Pool) prepare(ctx context.Context, t *template) (*zygote, error) {
+// makeZygote starts a zygote for each process of a shape that can be forked.
+func (p *Pool) makeZygote(ctx context.Context, t *shapeSpec) (*zygote, error) {
 	z := &zygote{phases: map[string]sandbox.Zygote{}}
-	ctx, cancel := context.WithTimeout(ctx, p.opts.Patience)
+	ctx, cancel := context.WithTimeout(ctx, p.opts.ReadyTimeout)
 	defer cancel()
 	for i := range t.fork {
 		process, spec := t.fork[i], t.spec

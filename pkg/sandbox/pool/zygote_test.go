@@ -13,7 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// forker is a backend that forks: what it forks is told from what it starts by a variable.
+// forker is a backend that forks: a variable distinguishes forked from started processes.
 type forker struct {
 	*lab
 	prepared, forked, ahead, closedN, refuse atomic.Int64
@@ -66,7 +66,7 @@ func (z *fakeZygote) Start(ctx context.Context, in sandbox.Instance, p *sandbox.
 	return in.Start(ctx, p)
 }
 
-// fakeFork is refused, and dies, as its zygote is told to.
+// fakeFork is refused, or ends, as the test has set in its zygote.
 type fakeFork struct {
 	z    *fakeZygote
 	in   sandbox.Instance
@@ -146,7 +146,7 @@ func TestZygote(t *testing.T) {
 		if err := warmed(t, p, m, spec); err != nil {
 			t.Fatal(err)
 		}
-		if st := p.Stats(); st.Zygotes != 1 || st.Members != 1 {
+		if st := p.Stats(); st.Zygotes != 1 || st.Sandboxes != 1 {
 			t.Fatalf("%+v", st)
 		}
 		for n := range 25 {
@@ -175,7 +175,7 @@ func TestZygote(t *testing.T) {
 		if st := p.Stats(); st.Zygotes != 1 {
 			t.Errorf("not replaced: %+v", st)
 		}
-		// One that can not serve.
+		// A zygote that can not fork.
 		before := l.cold.Load()
 		l.refuse.Store(1)
 		if res := run(t, m, spec, forks(), "in"); res.Exit.Code != 3 || l.cold.Load() != before+1 {
@@ -184,8 +184,8 @@ func TestZygote(t *testing.T) {
 	})
 }
 
-// A fork waits in a member before there is a request. One that has ended costs a member, and one that is not what is asked for goes before
-// anything else is started.
+// A fork waits in a pooled sandbox before there is a request. One that has ended costs a pooled sandbox, and one of another
+// program ends before anything else is started.
 func TestForkAhead(t *testing.T) {
 	forking(t, Options{}, func(t *testing.T, l *forker, p *Pool, m *sandbox.Manager) {
 		spec := warmSpec(0, forks())
@@ -200,7 +200,7 @@ func TestForkAhead(t *testing.T) {
 			time.Sleep(time.Second)
 			return l.ahead.Load() - before
 		}
-		ahead() // the first member may be older than the zygote
+		ahead() // the first pooled sandbox may be older than the zygote
 		for range 3 {
 			if ahead() != 1 {
 				t.Error("no fork waited")
@@ -213,9 +213,9 @@ func TestForkAhead(t *testing.T) {
 			t.Fatal("no fork waits")
 		}
 		last.dead.Store(true)
-		unwell := p.Stats().Unwell
+		unhealthy := p.Stats().Unhealthy
 		time.Sleep(2 * time.Second)
-		if st := p.Stats(); st.Unwell != unwell+1 || !last.used.Load() {
+		if st := p.Stats(); st.Unhealthy != unhealthy+1 || !last.used.Load() {
 			t.Errorf("%+v: the fork was ended: %v", st, last.used.Load())
 		}
 		if ahead() != 1 {
@@ -234,7 +234,7 @@ func TestForkAhead(t *testing.T) {
 	})
 }
 
-// Nobody waits for the next zygote: it is there before the one in use has served its number or its time, and none serves more than that.
+// No request waits for the next zygote: it is ready before the one in use has reached its maximum, and none exceeds it.
 func TestZygoteSuccession(t *testing.T) {
 	const most = 20
 	forking(t, Options{ZygoteForks: most, ZygoteAge: time.Minute}, func(t *testing.T, l *forker, p *Pool, m *sandbox.Manager) {
@@ -273,7 +273,7 @@ func TestZygoteSuccession(t *testing.T) {
 	})
 }
 
-// Zygotes that can not be made cost nothing but warmth, and somebody is told why, once.
+// Without zygotes, requests start cold, and OnFailure is called once.
 func TestNoZygote(t *testing.T) {
 	var told atomic.Int64
 	forking(t, Options{OnFailure: func(name string, err error) {
@@ -284,7 +284,7 @@ func TestNoZygote(t *testing.T) {
 		l.fail.Store(true)
 		spec := warmSpec(0, forks())
 		if err := warmed(t, p, m, spec); err == nil {
-			t.Error("nobody says so")
+			t.Error("OnFailure was not called")
 		}
 		for range 3 {
 			if res := run(t, m, spec, forks(), "in"); res.Exit.Code != 3 {
@@ -293,12 +293,12 @@ func TestNoZygote(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		if told.Load() != 1 {
-			t.Errorf("told %d times", told.Load())
+			t.Errorf("OnFailure was called %d times", told.Load())
 		}
 	})
 }
 
-// What can not be forked waits as it does everywhere else.
+// A process that can not be forked waits in its driver.
 func TestUnable(t *testing.T) {
 	forking(t, Options{}, func(t *testing.T, l *forker, p *Pool, m *sandbox.Manager) {
 		l.unable.Store(true)

@@ -39,7 +39,7 @@ func (s *privateDir) close() {
 
 // scratchFiles are shared with the whole host, which hard links may lead to.
 func (i *instance) scratchFiles() *files.Scratch {
-	return &files.Scratch{Place: files.Tree{Opener: files.Held{Use: i.files.use, Owner: -1}, Shared: true}, Backend: Name, Failure: failure, Full: "free some space on the host's disk"}
+	return &files.Scratch{Place: files.Tree{Opener: files.SharedDir{Use: i.files.use, Owner: -1}, Shared: true}, Backend: Name, Failure: failure, Full: "free some space on the host's disk"}
 }
 
 // Put makes files in the private directory.

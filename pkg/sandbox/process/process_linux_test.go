@@ -29,9 +29,9 @@ func newBackend(t testing.TB) *Backend {
 }
 
 func TestConformance(t *testing.T) {
-	conformance.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t) }, conformance.Claims{
+	conformance.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t) }, conformance.Expectations{
 		Tier: sandbox.TierProcess,
-		Has:  []conformance.Claim{conformance.Programs, conformance.Kernel, conformance.PTY, conformance.DevTTY, conformance.Memory, conformance.Processes, conformance.OpenFiles, conformance.CPUTime, conformance.Files},
+		Has:  []conformance.Expectation{conformance.Programs, conformance.Kernel, conformance.PTY, conformance.DevTTY, conformance.Memory, conformance.Processes, conformance.OpenFiles, conformance.CPUTime, conformance.Files},
 	})
 }
 

@@ -93,7 +93,7 @@ func constants(f *ast.File) map[string]int {
 	return out
 }
 
-// base is moby's word on a call: nothing, or one of these.
+// base is moby's rule for a call.
 type base int
 
 const (
@@ -136,7 +136,7 @@ func profile(arch string) (map[string]base, error) {
 	return out, nil
 }
 
-// ruleOf combines moby's word with ours.
+// ruleOf combines moby's rule with tighten.go.
 func ruleOf(name string, nr, highest int, b base) (string, error) {
 	arg, partly := byArguments[name]
 	switch {
@@ -149,11 +149,11 @@ func ruleOf(name string, nr, highest int, b base) (string, error) {
 	case partly:
 		return "", fmt.Errorf("%s: tighten.go would loosen moby's refusal", name)
 	case b == basePartly:
-		return "", fmt.Errorf("%s: moby looks at arguments, tighten.go has no rule for it", name)
+		return "", fmt.Errorf("%s: moby tests arguments, tighten.go has no rule for it", name)
 	case b == baseAllowed:
 		return "ruleAllow", nil
 	case nr > highest:
-		// Newer than the profile: nobody has judged it, and callers must be
+		// Newer than the profile and not reviewed. Callers must be
 		// ready for kernels without it.
 		return "ruleAbsent", nil
 	}

@@ -55,8 +55,8 @@ func TestTightenNamesExist(t *testing.T) {
 	}
 }
 
-// Our evaluation of moby's conditions agrees with moby's own on the
-// architecture where moby can be asked.
+// The evaluation of moby's conditions here agrees with moby's own on the
+// architecture that moby was compiled for.
 func TestProfileAgreesWithMoby(t *testing.T) {
 	if !slices.ContainsFunc(targets, func(x target) bool { return x.arch == runtime.GOARCH }) {
 		t.Skipf("no table for %s", runtime.GOARCH)
@@ -75,13 +75,13 @@ func TestProfileAgreesWithMoby(t *testing.T) {
 		for _, name := range c.Names {
 			seen[name] = true
 			if ours[name] == baseRefused {
-				t.Errorf("moby lists %s, we do not", name)
+				t.Errorf("moby lists %s, this profile does not", name)
 			}
 		}
 	}
 	for name := range ours {
 		if !seen[name] {
-			t.Errorf("we list %s, moby does not", name)
+			t.Errorf("this profile lists %s, moby does not", name)
 		}
 	}
 }

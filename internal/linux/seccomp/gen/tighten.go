@@ -2,9 +2,9 @@
 
 package main
 
-// refused is what sandbox-run takes away from moby's default profile, and
-// what moby refuses already and must stay refused whatever a later profile
-// says. Names are the kernel's; a name no architecture has is an error.
+// refused lists the calls that sandbox-run removes from moby's default profile, and
+// those that moby refuses already and that stay refused whatever a later profile
+// allows. Names are the kernel's; a name that no architecture has is an error.
 var refused = []string{
 	// S1: mounts, roots and namespaces.
 	"mount", "umount2", "pivot_root", "chroot", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick",
@@ -19,7 +19,7 @@ var refused = []string{
 	"open_by_handle_at", "name_to_handle_at",
 	"quotactl", "quotactl_fd", "swapon", "swapoff", "reboot", "syslog", "acct", "vhangup",
 	"settimeofday", "clock_settime",
-	// These write back every file system, or a shared one, of the machine: a program could hold up all others with them. fsync stays.
+	// These write back every file system, or a shared one, of the machine: a program could delay all others with them. fsync stays.
 	"sync", "syncfs",
 	// moby allows these two for reading the clock's state; whether they write is
 	// behind a pointer.
@@ -38,7 +38,7 @@ var absent = []string{
 	"uprobe",  // newer than the profile, numbered into an old gap
 	"seccomp", // filters are work for the whole machine: see stepsPrctl
 	// R6: asynchronous I/O contexts come out of one budget for the whole machine (fs.aio-max-nr). libc's
-	// aio uses threads; what uses these calls can do without.
+	// aio uses threads; callers of these calls have a fallback.
 	"io_setup", "io_submit", "io_getevents", "io_pgetevents", "io_cancel", "io_destroy",
 }
 

@@ -1,6 +1,6 @@
 // Package command is the command line of the kit: `sandbox-kit TOOL …`.
 //
-// What. Run reads the arguments, calls the tool's package, and turns what came of it into text and an exit status.
+// What. Run reads the arguments, calls the tool's package, and turns its result into text and an exit status.
 //
 // Place in the flow. Called by main of cmd/sandbox-kit and by the initialiser of package kit, inside a sandbox.
 //
@@ -11,7 +11,7 @@
 // Limits. The exit status is the contract with the executor:
 //
 //	0   done
-//	1   the user's program is wrong or failed; what is to be said is on standard error
+//	1   the user's program is wrong or failed; the messages are on standard error
 //	2   the kit was called wrongly
 //	65  SQL that can not be parsed
 //	70  the kit itself failed
@@ -54,7 +54,7 @@ func tools() []tool {
 	}
 }
 
-// Run is the whole program, short of ending the process with what it returns.
+// Run runs a tool and returns the exit status.
 func Run(args []string, s Streams) (status int) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -80,7 +80,7 @@ func Run(args []string, s Streams) (status int) {
 	return statusUsage
 }
 
-// internal is for errors that are not the user's.
+// internal reports an error of the kit itself.
 func internal(s Streams, err error) int {
 	fmt.Fprintf(s.Err, "sandbox-kit: %v\n", err)
 	return statusInternal

@@ -23,8 +23,9 @@ func TestStatus(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{
 		"good.ts": "export const x: number = 1", "bad.ts": "let = =", "warned.ts": "console.log({ a: 1, a: 2 })",
-		"large.ts": "// " + strings.Repeat("x", 100_000) + "\nexport const x: number = 1", "largebad.ts": "// " + strings.Repeat("x", 100_000) + "\nlet = =",
-		"deep.ts": "let x = " + strings.Repeat("[", 1_000_000),
+		"large.ts":    "// " + strings.Repeat("x", 100_000) + "\nexport const x: number = 1",
+		"largebad.ts": "// " + strings.Repeat("x", 100_000) + "\nlet = =",
+		"deep.ts":     "let x = " + strings.Repeat("[", 1_000_000),
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -73,7 +74,8 @@ func TestName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{kitpath.Name: "usage: sandbox-kit", filepath.Join("/some/where", kitpath.Name): "usage: sandbox-kit", "other": "PASS"} {
+	for name, want := range map[string]string{kitpath.Name: "usage: sandbox-kit",
+		filepath.Join("/some/where", kitpath.Name): "usage: sandbox-kit", "other": "PASS"} {
 		cmd := exec.Command(self, "-test.run", "^$")
 		cmd.Args[0] = name
 		if out, _ := cmd.CombinedOutput(); !strings.Contains(string(out), want) {

@@ -13,8 +13,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
 )
 
-// runCompiler has a compiler wait for its source. The source is a pipe to which nobody has written: the compiler starts, loads what it consists of,
-// and stops where it would read. Whoever feeds it is its child, so that how the compiler ends is how this process ends.
+// runCompiler starts a compiler that waits for its source. The source is an empty pipe: the compiler starts, loads its libraries,
+// and blocks where it reads the source. A child process writes the source, so that this process ends as the compiler does.
 func runCompiler(flags *flag.FlagSet, args []string, s Streams) int {
 	source := flags.String("source", "", "")
 	feeds := flags.Bool("feed", false, "")
@@ -26,7 +26,7 @@ func runCompiler(flags *flag.FlagSet, args []string, s Streams) int {
 		return statusUsage
 	}
 	if *feeds {
-		return feed(*source, flags.Args(), s)
+		return writeSource(*source, flags.Args(), s)
 	}
 	if err := unix.Mkfifo(*source, 0o600); err != nil {
 		return internal(s, fmt.Errorf("make %s: %w", *source, err))
@@ -43,14 +43,15 @@ func runCompiler(flags *flag.FlagSet, args []string, s Streams) int {
 	return internal(s, syscall.Exec(flags.Arg(0), flags.Args(), os.Environ()))
 }
 
-// feed waits until the compiler reads its source, and then for the order to write it. The pipe is gone by then, and the program's own file in its place.
-func feed(source string, command []string, s Streams) int {
+// writeSource waits until the compiler opens its source, and then for the order to write it. By then the pipe is removed, and the
+// program's own file is in its place.
+func writeSource(source string, command []string, s Streams) int {
 	compiler, err := unix.PidfdOpen(os.Getppid(), 0)
 	if err != nil {
 		return internal(s, err)
 	}
 	fail := func(err error) int {
-		_ = unix.PidfdSendSignal(compiler, unix.SIGKILL, nil, 0) // it would compile nothing, or wait for ever
+		_ = unix.PidfdSendSignal(compiler, unix.SIGKILL, nil, 0) // it would compile an empty file, or wait for ever
 		return internal(s, err)
 	}
 	pipe, err := os.OpenFile(source, os.O_WRONLY, 0)
@@ -65,13 +66,13 @@ func feed(source string, command []string, s Streams) int {
 		return fail(err)
 	}
 	if !slices.Equal(o.Args, command) {
-		return fail(fmt.Errorf("an order for another command: %q", o.Args))
+		return fail(fmt.Errorf("read order: for another command: %q", o.Args))
 	}
 	text, err := os.ReadFile(source)
 	if err != nil {
 		return fail(err)
 	}
-	_, _ = pipe.Write(text) // a compiler that has had enough says why
+	_, _ = pipe.Write(text) // a compiler that stops reading prints why
 	_ = pipe.Close()
 	return statusOK
 }

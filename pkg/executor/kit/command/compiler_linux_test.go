@@ -53,7 +53,7 @@ func order(t *testing.T, args ...string) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
 }
 
-// A compiler that waits has left nothing behind, and reads the source that is there when it is told to.
+// A waiting compiler leaves no file, and compiles the source that exists when the order arrives.
 func TestCompilerWaits(t *testing.T) {
 	dir := t.TempDir()
 	cmd, stdin, stdout, stderr := waitingCompiler(t, dir)
@@ -76,7 +76,7 @@ func TestCompilerWaits(t *testing.T) {
 	}
 }
 
-// What can not be fed does not compile nothing.
+// Without a source, the compiler is killed instead of compiling an empty file.
 func TestCompilerStarves(t *testing.T) {
 	for name, o := range map[string][]byte{
 		"another command": order(t, "/bin/cat", "other"),
@@ -90,7 +90,8 @@ func TestCompilerStarves(t *testing.T) {
 		_ = stdin.Close()
 		said, _ := io.ReadAll(stderr)
 		_ = cmd.Wait()
-		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGKILL || !strings.Contains(string(said), "sandbox-kit: ") {
+		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGKILL ||
+			!strings.Contains(string(said), "sandbox-kit: ") {
 			t.Errorf("%s: %v; it says %q", name, cmd.ProcessState, said)
 		}
 	}

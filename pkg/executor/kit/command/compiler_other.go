@@ -7,7 +7,7 @@ import (
 	"flag"
 )
 
-// runCompiler is for sandboxes, which are Linux's wherever they run.
+// runCompiler is only for Linux.
 func runCompiler(_ *flag.FlagSet, _ []string, s Streams) int {
 	return internal(s, errors.ErrUnsupported)
 }

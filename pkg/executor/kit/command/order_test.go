@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
 )
 
-// obey waits for an order and becomes what it says.
+// obey waits for an order and applies it.
 func obey(s Streams) ([]string, error) {
 	o, err := wait(nil, s)
 	if err != nil {

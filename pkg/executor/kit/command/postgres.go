@@ -31,8 +31,8 @@ func runPostgres(flags *flag.FlagSet, args []string, s Streams) int {
 			if err != nil {
 				return nil, err
 			}
-			if len(args) < 1 || flags.Parse(args[1:]) != nil { // past the tool
-				return nil, fmt.Errorf("an order that is not for PostgreSQL: %q", args)
+			if len(args) < 1 || flags.Parse(args[1:]) != nil { // without the tool's name
+				return nil, fmt.Errorf("read order: not for PostgreSQL: %q", args)
 			}
 			return flags.Args(), nil
 		}

@@ -18,7 +18,7 @@ func runTypeScript(flags *flag.FlagSet, args []string, s Streams) int {
 	flags.StringVar(&o.Entry, "entry", "", "")
 	flags.StringVar(&o.Out, "out", "", "")
 	flags.StringVar(&o.TSConfig, "tsconfig", "", "")
-	flags.BoolVar(&o.Disposable, "disposable", false, "") // ours: see watch
+	flags.BoolVar(&o.Disposable, "disposable", false, "") // internal: see runDisposable
 	if flags.Parse(args) != nil {
 		return statusUsage
 	}
@@ -38,7 +38,7 @@ func runTypeScript(flags *flag.FlagSet, args []string, s Streams) int {
 	var failure *typescript.Failure
 	switch {
 	case errors.Is(err, typescript.ErrLarge):
-		return watch(append([]string{"typescript", "--disposable"}, args...), s)
+		return runDisposable(append([]string{"typescript", "--disposable"}, args...), s)
 	case errors.As(err, &failure):
 		fmt.Fprint(s.Err, failure.Text)
 		return statusFailed
@@ -49,11 +49,11 @@ func runTypeScript(flags *flag.FlagSet, args []string, s Streams) int {
 	return statusOK
 }
 
-// mostStack ends a process that may be lost before the sandbox's memory limit does, which would say less.
+// mostStack ends a disposable process before the sandbox's memory limit does, which has a less precise message.
 const mostStack = 128 << 20
 
-// watch runs the kit in a process that may be lost, because a full stack can not be recovered from, and says so if it is.
-func watch(args []string, s Streams) int {
+// runDisposable runs the kit in a child process, because Go can not recover from a full stack, and reports a crash.
+func runDisposable(args []string, s Streams) int {
 	self, err := os.Executable()
 	if err != nil {
 		return internal(s, err)
@@ -75,7 +75,7 @@ func watch(args []string, s Streams) int {
 	return statusFailed
 }
 
-// head keeps the beginning of what is written to it.
+// head keeps the beginning of its input.
 type head struct{ kept []byte }
 
 func (h *head) Write(p []byte) (int, error) {

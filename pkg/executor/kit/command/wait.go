@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/typescript"
 )
 
-// Main is the whole program with its own arguments and streams, short of ending the process with what it returns.
+// Main runs the kit with the process's own arguments and streams and returns the exit status.
 func Main() int {
 	s := Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 	args := os.Args[1:]
@@ -27,7 +27,7 @@ func Main() int {
 	return Run(args, s)
 }
 
-// order is what a kit that waits is told to do.
+// order is the message to a waiting kit.
 type order struct {
 	Args []string          `json:"args"`
 	Env  map[string]string `json:"env"`
@@ -37,7 +37,7 @@ type order struct {
 // maxOrder bounds an order: arguments and environment are at most 1 MiB, and every byte of them may be escaped.
 const maxOrder = 8 << 20
 
-// wait makes the tool ready that is named, says so, and reads one order and not a byte more.
+// wait prepares the named tool, reports that it is ready, and reads one order and not a byte more.
 //
 //	length (4 bytes, big endian), {"args": […], "env": {…}, "dir": "…"}
 func wait(args []string, s Streams) (*order, error) {
@@ -68,12 +68,12 @@ func readOrder(r io.Reader) (*order, error) {
 		return nil, fmt.Errorf("read order: %w", err)
 	}
 	if len(o.Args) == 0 {
-		return nil, fmt.Errorf("read order: it names no tool")
+		return nil, fmt.Errorf("read order: no tool is named")
 	}
 	return o, nil
 }
 
-// become makes the process what the order says, and returns its arguments.
+// become sets the environment and directory of the order, and returns its arguments.
 func (o *order) become() ([]string, error) {
 	os.Clearenv()
 	for k, v := range o.Env {
@@ -82,7 +82,7 @@ func (o *order) become() ([]string, error) {
 		}
 	}
 	if o.Dir != "" {
-		if err := os.Chdir(o.Dir); err != nil { //nolint:forbidigo // the process is this order's alone
+		if err := os.Chdir(o.Dir); err != nil { //nolint:forbidigo // the process serves this order alone
 			return nil, err
 		}
 	}

@@ -15,7 +15,7 @@ func framed(text string) string {
 	return string(binary.BigEndian.AppendUint32(nil, uint32(len(text)))) + text
 }
 
-// A kit that waits says so, and reads its order and not a byte more.
+// A waiting kit reports that it is ready, and reads its order and not a byte more.
 func TestWait(t *testing.T) {
 	in := strings.NewReader(framed(`{"args": ["kit", "typescript", "--entry", "ä"], "env": {"A": "b"}, "dir": "/"}`) + "rest")
 	var said bytes.Buffer

@@ -1,13 +1,13 @@
 // Package kitpath finds the executable of the kit.
 //
-// What. Find says which file of the host is to be shown inside a sandbox as sandbox-kit.
+// What. Find returns the file of the host that a sandbox sees as sandbox-kit.
 //
-// Place in the flow. Apart from package kit, so that the thin executable can find what it does not link.
+// Place in the flow. Apart from package kit, so that the thin executable can find the kit without linking it.
 //
-// Lifecycle and concurrency. Find looks anew each time and may be called from anywhere. Linked is set by an initialiser
-// and never changes afterwards.
+// Lifecycle and concurrency. Find searches anew each time and may be called from any goroutine. An initialiser sets Linked;
+// it never changes afterwards.
 //
-// Limits. The executable should be linked statically; one that is not needs the host's libraries in the sandbox, which
+// Limits. The executable should be linked statically; otherwise it needs the host's libraries in the sandbox, which
 // the default root has.
 package kitpath
 
@@ -19,13 +19,13 @@ import (
 	"path/filepath"
 )
 
-// Name is what the kit is called; a program that can be it is it under this name.
+// Name is the name of the kit's executable; an executable that links the kit is the kit under this name.
 const Name = "sandbox-kit"
 
-// Variable names an executable to use instead of the one that would be found.
+// Variable names the environment variable with the path of the kit's executable.
 const Variable = "SANDBOX_RUN_KIT"
 
-// Waits is the variable by which the kit is told to wait for its arguments, and Waiting what it says when it does.
+// Waits is the variable that makes the kit wait for its arguments, and Waiting is its message when it does.
 const (
 	Waits   = "SANDBOX_RUN_KIT_WAITS"
 	Waiting = "sandbox-run: kit waits\n"
@@ -34,11 +34,11 @@ const (
 // Linked says that the running executable can be the kit itself. Package kit sets it.
 var Linked bool
 
-// ErrNotFound is in the error of a Find that found nothing.
+// ErrNotFound is wrapped by the error of Find.
 var ErrNotFound = errors.New("sandbox-kit is not installed")
 
 // Find returns the path of the kit's executable: the one that $SANDBOX_RUN_KIT names, the one beside the running
-// executable, the running executable itself, the one on PATH. No symlink is left in what it returns.
+// executable, the running executable itself, or the one on PATH. The path has no symlinks.
 func Find() (string, error) {
 	if path := os.Getenv(Variable); path != "" {
 		if !executable(path) {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// real asks the kernel what a path leads to: a volume's source may not lead through symlinks.
+// real resolves a path by the kernel: the path of a volume's source may have no symlinks.
 func real(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -4,5 +4,5 @@ package kitpath
 
 import "path/filepath"
 
-// real only completes the path: sandboxes elsewhere are containers, which copy the file.
+// real only makes the path absolute: sandboxes on other systems are containers, which copy the file.
 func real(path string) (string, error) { return filepath.Abs(path) }

@@ -1,19 +1,21 @@
-// Package postgres runs SQL scripts on a real PostgreSQL server that lives as long as they do.
+// Package postgres runs SQL scripts on a PostgreSQL server that is started for them.
 //
-// What. Make prepares a cluster once; Run copies it, starts a server on the copy, has psql execute the scripts and
+// What. Make prepares a cluster once; Run copies it, starts a server on the copy, lets psql execute the scripts and
 // stops the server.
 //
 // Place in the flow. `sandbox-kit postgres` calls Run inside the sandbox, with the cluster mounted read-only; `sandbox-kit
-// postgres-template` calls Make, and the executor keeps what it made.
+// postgres-template` calls Make, and the executor keeps the result.
 //
-// Lifecycle. One server per Run, gone when Run returns; where there is a wait for the scripts, it has been there before them. The copy stays in the scratch, which goes with the sandbox.
+// Lifecycle. One server per Run, stopped when Run returns; in a waiting process it runs before the scripts arrive. The copy
+// stays in the scratch, which is removed with the sandbox.
 //
 // Concurrency. Run may be called several times at once: each has its own directory, and no server listens on a network.
 //
-// Limits. Linux, in a sandbox whose memory the kernel limits: others refuse the shared memory it needs. The server refuses to run as root. Nothing it writes survives a crash (fsync is off), and there is neither autovacuum
-// nor replication. Scripts run as a superuser, in the database sandbox; the only other one is template1. What is printed is psql's, so results
-// are text only: to have them as data as well, statements would have to be executed twice, or the protocol spoken by
-// somebody else than psql.
+// Limits. Linux, in a sandbox whose memory the kernel limits: others refuse the shared memory it needs. The server refuses to
+// run as root. Nothing it writes survives a crash (fsync is off), and there is neither autovacuum
+// nor replication. Scripts run as a superuser, in the database sandbox; the only other one is template1. psql prints the
+// results, so they are text only: as data, they would need a second execution of the statements, or another client than
+// psql.
 package postgres
 
 import (
@@ -29,30 +31,30 @@ import (
 // User is the name of the superuser and of the database that scripts run in.
 const User = "sandbox"
 
-// Options say what to run.
+// Options are the arguments of Run.
 type Options struct {
 	Bin      string   // directory of initdb, postgres and psql
 	Template string   // a cluster by Make
 	Files    []string // scripts, in order; none means In
 	In       io.Reader
 	Out, Err io.Writer
-	// Await, where it is not nil, is called when the server is there, and returns the scripts.
+	// Await, where it is not nil, is called when the server accepts connections, and returns the scripts.
 	Await func() ([]string, error)
 }
 
-// ErrFailed says that a script failed; psql has said why.
+// ErrFailed says that a script failed; psql has printed why.
 var ErrFailed = errors.New("the script failed")
 
-// ErrSyntax says that a script failed because it can not be parsed; psql has said where.
+// ErrSyntax says that a script failed because it can not be parsed; psql has printed where.
 var ErrSyntax = errors.New("the script has a syntax error")
 
 // syntaxState is the SQLSTATE of a syntax error.
 const syntaxState = "42601"
 
-// Make creates a small cluster in a directory that must not exist, or be empty. One that was not finished is not used: Run looks for the
-// mark that Make leaves at the end.
+// Make creates a small cluster in a directory that must not exist, or be empty. Run refuses an unfinished cluster: it checks
+// for the file mark, which Make writes last.
 func Make(bin, dir string) error {
-	// With every message in English, and sorting that needs no locale of the host's.
+	// All messages in English, and a sort order that needs no locale of the host.
 	initdb := func(locale string) (string, error) {
 		cmd := exec.Command(filepath.Join(bin, "initdb"), "--pgdata", dir, "--username", User, "--auth", "trust", "--encoding", "UTF8",
 			"--locale", locale, "--lc-messages", "C", "--wal-segsize", "1", "--no-sync", "--no-instructions")
@@ -66,7 +68,7 @@ func Make(bin, dir string) error {
 	if err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, strings.TrimSpace(out))
 	}
-	// Two databases of the three are enough, and a third less to copy for each run. Each line is a statement.
+	// Two of the three databases suffice, which is a third less to copy for each run. Each line is a statement.
 	single := exec.Command(filepath.Join(bin, "postgres"), "--single", "-j", "-D", dir, "-c", "fsync=off", "template1")
 	single.Stdin = strings.NewReader("ALTER DATABASE postgres RENAME TO " + User + ";\n\n" +
 		"UPDATE pg_database SET datistemplate = false WHERE datname = 'template0';\n\n" +
@@ -74,7 +76,7 @@ func Make(bin, dir string) error {
 	if out, err := single.CombinedOutput(); err != nil || strings.Contains(string(out), "ERROR:") {
 		return fmt.Errorf("postgres --single: %w\n%s", errors.Join(err), strings.TrimSpace(string(out)))
 	}
-	// What was written to get here is in a handful of log segments, of which a new server needs none.
+	// The statements so far are in a few log segments, which a new server does not need.
 	if out, err := exec.Command(filepath.Join(bin, "pg_resetwal"), "-D", dir).CombinedOutput(); err != nil {
 		return fmt.Errorf("pg_resetwal: %w\n%s", err, strings.TrimSpace(string(out)))
 	}
@@ -84,7 +86,7 @@ func Make(bin, dir string) error {
 // mark is a file of a finished cluster.
 const mark = "sandbox-kit.template"
 
-// scripts are the arguments of psql that name them.
+// scripts are the arguments of psql that name the scripts.
 func (o Options) scripts() []string {
 	if len(o.Files) == 0 {
 		return []string{"--file", "-"}

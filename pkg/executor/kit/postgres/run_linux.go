@@ -15,22 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settings of a server that nobody but one psql uses, and that is thrown away.
+// settings of a server that one psql uses, and that is thrown away.
 var settings = []string{
 	"listen_addresses=", "unix_socket_permissions=0700",
 	"fsync=off", "synchronous_commit=off", "full_page_writes=off", "wal_level=minimal", "max_wal_senders=0",
 	"autovacuum=off", "max_logical_replication_workers=0", "max_worker_processes=4", "max_connections=20",
 	"shared_buffers=16MB", "huge_pages=off", "dynamic_shared_memory_type=posix", "jit=off",
 	"lc_messages=C", "timezone=UTC",
-	// The log is ours to read: it has the SQLSTATE of each error, first in its line.
+	// serverLog reads the log: the SQLSTATE of each error is first in its line.
 	"logging_collector=off", "log_destination=stderr", "log_min_messages=error", "log_min_error_statement=panic",
 	"log_error_verbosity=terse", "log_line_prefix=%e ",
 }
 
-// startTime is the most that starting the server may take; a busy machine is slow.
+// startTime bounds the start of the server; a busy machine is slow.
 const startTime = time.Minute
 
-// Run executes the scripts and returns nil, ErrFailed, ErrSyntax, or what kept it from executing them.
+// Run executes the scripts and returns nil, ErrFailed, ErrSyntax, or the error that kept it from executing them. It blocks
+// until the server has stopped.
 func Run(o Options) error {
 	if _, err := os.Stat(filepath.Join(o.Template, mark)); err != nil {
 		return fmt.Errorf("template cluster: %w", err)
@@ -43,7 +44,7 @@ func Run(o Options) error {
 	if err := os.CopyFS(cluster, os.DirFS(o.Template)); err != nil {
 		return fmt.Errorf("copy template cluster: %w", err)
 	}
-	if err := os.Chmod(cluster, 0o700); err != nil { // the server insists
+	if err := os.Chmod(cluster, 0o700); err != nil { // the server requires this mode
 		return err
 	}
 	server, err := start(o.Bin, cluster, dir)
@@ -82,14 +83,14 @@ func psql(o Options, socket string) (int, error) {
 	return cmd.ProcessState.ExitCode(), nil
 }
 
-// server is a running one.
+// server is a running server.
 type server struct {
 	cmd    *exec.Cmd
 	log    serverLog
-	exited chan struct{} // closed when it is gone and its log is read
+	exited chan struct{} // closed when it has ended and its log is read
 }
 
-// start returns when the server takes connections.
+// start returns when the server accepts connections.
 func start(bin, cluster, socket string) (*server, error) {
 	args := []string{"-D", cluster, "-k", socket}
 	for _, s := range settings {
@@ -97,7 +98,7 @@ func start(bin, cluster, socket string) (*server, error) {
 	}
 	s := &server{cmd: exec.Command(filepath.Join(bin, "postgres"), args...), exited: make(chan struct{})}
 	s.cmd.Stderr = &s.log
-	changes, err := watch(cluster)
+	changes, err := watchDir(cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -106,9 +107,9 @@ func start(bin, cluster, socket string) (*server, error) {
 		return nil, fmt.Errorf("start server: %w", err)
 	}
 	go func() {
-		_ = s.cmd.Wait() // what it has to say is in the log
+		_ = s.cmd.Wait() // the log has the reason
 		close(s.exited)
-		_ = changes.SetReadDeadline(time.Now()) // whoever waits for changes waits in vain
+		_ = changes.SetReadDeadline(time.Now()) // ends the wait for changes
 	}()
 	if err := changes.SetReadDeadline(time.Now().Add(startTime)); err != nil {
 		return nil, err
@@ -135,14 +136,14 @@ func (s *server) failure() error {
 		text = s.cmd.ProcessState.String()
 	}
 	if strings.Contains(text, "shared memory") && strings.Contains(text, "Operation not permitted") {
-		return fmt.Errorf("PostgreSQL needs shared memory, which a sandbox of the tier namespace refuses because nothing would limit it; "+
-			"sandbox-run doctor says what the tier container needs here (%s)", text)
+		return fmt.Errorf("start server: the sandbox refuses shared memory, because a sandbox of the tier namespace can not limit it; "+
+			"PostgreSQL needs the tier container: sandbox-run doctor names what it takes here (%s)", text)
 	}
-	return fmt.Errorf("the server did not start: %s", text)
+	return fmt.Errorf("start server: %s", text)
 }
 
-// watch tells of every change in a directory, by becoming readable.
-func watch(dir string) (*os.File, error) {
+// watchDir returns a file that becomes readable at every change in a directory.
+func watchDir(dir string) (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", dir, err)
@@ -154,7 +155,7 @@ func watch(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// ready reads what the server says of itself: the eighth line of its lock file.
+// ready reads the server's state: the eighth line of its lock file.
 func ready(cluster string) bool {
 	text, err := os.ReadFile(filepath.Join(cluster, "postmaster.pid"))
 	if err != nil {
@@ -164,7 +165,7 @@ func ready(cluster string) bool {
 	return len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready"
 }
 
-// stop ends the server in a hurry: nobody will read what it has not written. May be called twice.
+// stop ends the server at once: no process reads what it has not written. It may be called twice.
 func (s *server) stop() {
 	select {
 	case <-s.exited:
@@ -184,7 +185,7 @@ func (s *server) stop() {
 type serverLog struct {
 	tail  []byte
 	state string
-	line  []byte // the beginning of the one that is being written
+	line  []byte // the incomplete last line
 }
 
 func (l *serverLog) Write(p []byte) (int, error) {

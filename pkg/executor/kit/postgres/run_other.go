@@ -4,5 +4,5 @@ package postgres
 
 import "errors"
 
-// Run is for Linux, where sandboxes are.
-func Run(Options) error { return errors.New("PostgreSQL is run inside Linux sandboxes only") }
+// Run is only for Linux.
+func Run(Options) error { return errors.New("postgres: run: it runs inside Linux sandboxes only") }

@@ -14,11 +14,11 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// data is a directory whose *.csv and *.tsv files are tables. A file becomes one when a statement misses it: what the script
-// makes under the same name comes first, and files that nobody asks for cost nothing. Nothing is ever written back.
+// data is a directory whose *.csv and *.tsv files are tables. A file is imported when a statement needs a missing table: tables
+// that the script makes come first, and unused files cost nothing. Nothing is ever written back.
 type data struct {
 	dir    string
-	schema string // where tables are made: "temp" if the database is a file, which they are no part of
+	schema string // of the tables: "temp" if the database is a file, so that they are not stored in it
 }
 
 func newData(dir string, apart bool) *data {
@@ -29,7 +29,7 @@ func newData(dir string, apart bool) *data {
 	return d
 }
 
-// load makes the table that err says is missing, if there is a file for it.
+// load imports the table that err reports as missing, if there is a file for it.
 func (d *data) load(db *database, err error) (bool, error) {
 	var f *failure
 	if d.dir == "" || !errors.As(err, &f) || f.code != sqlite3.SQLITE_ERROR {
@@ -40,7 +40,7 @@ func (d *data) load(db *database, err error) (bool, error) {
 		return false, nil
 	}
 	if d.schema == "main" {
-		name = strings.TrimPrefix(name, "main.") // said of what a view asks for
+		name = strings.TrimPrefix(name, "main.") // SQLite adds it for a table of a view
 	}
 	path := d.find(name)
 	if path == "" {
@@ -53,7 +53,7 @@ func (d *data) load(db *database, err error) (bool, error) {
 	return true, nil
 }
 
-// find looks for the file of a table. As in SQL, case does not matter, unless two files differ in nothing else.
+// find searches the file of a table. As in SQL, case does not matter, unless two files differ in nothing else.
 func (d *data) find(table string) string {
 	entries, err := os.ReadDir(d.dir)
 	if err != nil {
@@ -79,7 +79,7 @@ func (d *data) find(table string) string {
 	}
 	path := filepath.Join(d.dir, found)
 	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
-		return "" // a FIFO would keep us waiting
+		return "" // opening a FIFO would block
 	}
 	return path
 }
@@ -104,7 +104,7 @@ func (d *data) importFile(db *database, path, table string) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = db.execute("ROLLBACK TO sandbox_kit_import") // the first error is the one to tell
+			_ = db.execute("ROLLBACK TO sandbox_kit_import") // the first error is returned
 		}
 		err = errors.Join(err, db.execute("RELEASE sandbox_kit_import"))
 	}()
@@ -126,7 +126,7 @@ func (d *data) importFile(db *database, path, table string) (err error) {
 			return nil
 		}
 		for i := range columns {
-			// An empty field is no value, as in other databases that read such files.
+			// An empty field is NULL, as in other databases that import such files.
 			if i >= len(record) || record[i] == "" {
 				insert.bindNull(i + 1)
 			} else if err := insert.bind(i+1, record[i]); err != nil {
@@ -139,7 +139,7 @@ func (d *data) importFile(db *database, path, table string) (err error) {
 	})
 }
 
-// column is what is known of one after the first reading.
+// column is the result of the first reading of a column.
 type column struct {
 	name    string
 	any     bool // some field is not empty
@@ -185,7 +185,7 @@ func columnsOf(f io.Reader, path string) ([]column, error) {
 	return columns, err
 }
 
-// named makes names of a header: each there, each different.
+// named makes column names of a header: none empty, no two equal.
 func named(header []string) []column {
 	columns := make([]column, len(header))
 	taken := map[string]bool{}
@@ -204,8 +204,8 @@ func named(header []string) []column {
 	return columns
 }
 
-// looksNumeric says what a field can be turned into and back without a loss: 007 is no number, and neither is a number of twenty digits
-// an integer.
+// looksNumeric reports whether a field can be converted without a loss: 007 is no number, and a number of twenty digits
+// is no integer.
 func looksNumeric(s string) (integer, number bool) {
 	digits := strings.TrimPrefix(s, "-")
 	if digits == "" || digits[0] < '0' || digits[0] > '9' {
@@ -216,7 +216,7 @@ func looksNumeric(s string) (integer, number bool) {
 	}
 	rest := strings.TrimLeft(digits, "0123456789")
 	if rest == "" {
-		// Beyond 15 digits, a real number would not keep them all.
+		// Beyond 15 digits, a real number loses some.
 		return len(digits) <= 18 && s != "-0", len(digits) <= 15
 	}
 	if strings.Trim(rest, "0123456789.eE+-") != "" {
@@ -256,7 +256,7 @@ func eachRecord(f io.Reader, path string, do func(line int, record []string) err
 	}
 }
 
-// separator is a tab in a TSV file; in a CSV file a comma, or what the header has instead.
+// separator is a tab in a TSV file; in a CSV file a comma, or another separator that the header has.
 func separator(in *bufio.Reader, path string) rune {
 	if strings.EqualFold(filepath.Ext(path), ".tsv") {
 		return '\t'

@@ -10,8 +10,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// database is a connection. It is SQLite's own interface, not database/sql's, because only that splits a script and says
-// where in it an error is.
+// database is a connection. It uses SQLite's own interface, not database/sql, because only that one splits a script and
+// reports where in it an error is.
 type database struct {
 	tls    *libc.TLS
 	handle uintptr
@@ -52,7 +52,7 @@ func (d *database) close() {
 	d.tls.Close()
 }
 
-// failure is what SQLite says of the last call.
+// failure is SQLite's error of the last call.
 type failure struct {
 	code   int32
 	text   string
@@ -61,7 +61,7 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// syntax tells a text that is no SQL from one that asks for what is not there.
+// syntax distinguishes text that is no SQL from statements that fail.
 func (f *failure) syntax() bool {
 	return f.code == sqlite3.SQLITE_ERROR &&
 		(strings.HasSuffix(f.text, "syntax error") || strings.HasPrefix(f.text, "unrecognized token") || f.text == "incomplete input")
@@ -77,7 +77,7 @@ func (d *database) err(rc int32) *failure {
 	}
 }
 
-// text is a zero-terminated copy that SQLite can read; free is the caller's to call.
+// text returns a zero-terminated copy for SQLite. The caller calls free.
 func (d *database) text(s string) (p uintptr, free func(), err error) {
 	if p, err = libc.CString(s); err != nil {
 		return 0, nil, errMemory
@@ -85,10 +85,10 @@ func (d *database) text(s string) (p uintptr, free func(), err error) {
 	return p, func() { libc.Xfree(d.tls, p) }, nil
 }
 
-// prepare compiles the first statement of a text of n bytes and says how many bytes it has. Without a statement
+// prepare compiles the first statement of a text of n bytes and returns its length in bytes. Without a statement
 // (white space, comments) the handle is 0.
 func (d *database) prepare(sql uintptr, n int) (s *statement, used int, err error) {
-	// Counting the final zero spares SQLite a copy of all the rest for each statement.
+	// With the final zero counted, SQLite does not copy the rest for each statement.
 	if n >= math.MaxInt32 {
 		return nil, 0, &failure{text: "the script is longer than 2 GiB", offset: -1}
 	}
@@ -103,7 +103,7 @@ func (d *database) prepare(sql uintptr, n int) (s *statement, used int, err erro
 	return s, used, nil
 }
 
-// prepareText is prepare for a statement of ours.
+// prepareText is prepare for a statement of this package.
 func (d *database) prepareText(sql string) (*statement, error) {
 	p, free, err := d.text(sql)
 	if err != nil {
@@ -114,7 +114,7 @@ func (d *database) prepareText(sql string) (*statement, error) {
 	return s, err
 }
 
-// execute runs a statement of ours.
+// execute runs a statement of this package.
 func (d *database) execute(sql string) error {
 	s, err := d.prepareText(sql)
 	if err != nil {
@@ -128,7 +128,7 @@ func (d *database) execute(sql string) error {
 	}
 }
 
-// statement is a compiled one.
+// statement is a compiled statement.
 type statement struct {
 	db      *database
 	handle  uintptr
@@ -150,7 +150,7 @@ func (s *statement) release() {
 	s.bound = s.bound[:0]
 }
 
-// step says whether there is a row.
+// step executes the next step and reports whether there is a row.
 func (s *statement) step() (row bool, err error) {
 	switch rc := sqlite3.Xsqlite3_step(s.db.tls, s.handle); rc {
 	case sqlite3.SQLITE_ROW:
@@ -210,7 +210,7 @@ func (k kind) String() string {
 	return map[kind]string{kindInteger: "integer", kindReal: "real", kindText: "text", kindBlob: "blob"}[k]
 }
 
-// value is one of a row. Text is how SQLite writes it; a blob's bytes as they are.
+// value is a value of a row. Text is SQLite's form of it; for a blob, the bytes.
 type value struct {
 	kind kind
 	text string

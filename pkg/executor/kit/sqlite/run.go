@@ -12,10 +12,10 @@ import (
 type runner struct {
 	db     *database
 	out    *bufio.Writer
-	tables *tables // nil if nobody asks for them
+	tables *tables // nil if they are not requested
 	data   *data
-	quit   bool // .quit was met
-	plain  bool // results are lists: .mode list was met
+	quit   bool // .quit was executed
+	plain  bool // results are lists: .mode list was executed
 }
 
 func (r *runner) run(s *script) error {
@@ -40,14 +40,14 @@ func (r *runner) run(s *script) error {
 			return err
 		}
 		s.advance(s.at + used)
-		// What is there should be seen even if the next statement takes an hour.
+		// The rows so far are printed before the next statement, which may take an hour.
 		if err := r.out.Flush(); err != nil {
 			return err
 		}
 	}
 }
 
-// statement executes the one at the script's place and returns its length.
+// statement executes the statement at the script's position and returns its length.
 func (r *runner) statement(s *script, base uintptr) (used int, err error) {
 	var stmt *statement
 	for {
@@ -77,7 +77,7 @@ func (r *runner) statement(s *script, base uintptr) (used int, err error) {
 	return used, nil
 }
 
-// failed says where in the script an error of SQLite's is.
+// failed adds the position in the script to an error of SQLite.
 func (s *script) failed(err error) error {
 	var f *failure
 	if !errors.As(err, &f) {
@@ -92,7 +92,7 @@ func (s *script) failed(err error) error {
 	return e
 }
 
-// results executes a statement and shows its rows, if it is one that has any.
+// results executes a statement and prints its rows, if it has any.
 func (r *runner) results(stmt *statement) error {
 	if stmt.columns == 0 {
 		_, err := stmt.step()
@@ -115,7 +115,7 @@ func (r *runner) results(stmt *statement) error {
 			if j != nil {
 				j.end()
 			}
-			// What came before an error is shown, without a count.
+			// The rows before an error are printed, without a count.
 			return errors.Join(t.end(err == nil), err)
 		}
 		for i := range row {
@@ -146,7 +146,8 @@ func (r *runner) shellCommand(s *script) error {
 	case command == ".schema":
 		err = r.list(`SELECT sql || ';' FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY rowid`)
 	case words[0] == ".schema" && len(words) == 2:
-		err = r.list(`SELECT sql || ';' FROM sqlite_schema WHERE sql IS NOT NULL AND tbl_name = ` + literal(words[1]) + ` COLLATE NOCASE ORDER BY rowid`)
+		err = r.list(`SELECT sql || ';' FROM sqlite_schema WHERE sql IS NOT NULL AND tbl_name = ` + literal(words[1]) +
+			` COLLATE NOCASE ORDER BY rowid`)
 	case command == ".mode column", command == ".mode columns", command == ".mode table", command == ".mode box":
 		r.plain = false
 	case command == ".headers on", command == ".header on", command == ".headers off", command == ".header off":
@@ -154,7 +155,8 @@ func (r *runner) shellCommand(s *script) error {
 	case command == ".mode list":
 		r.plain = true
 	default:
-		e := s.fail(s.at, escape(words[0])+" is a command of the sqlite3 shell, not SQL; of those, .tables, .schema, .mode list, .mode column and .quit are understood here", true)
+		e := s.fail(s.at, escape(words[0])+" is a command of the sqlite3 shell, not SQL; of those, .tables, .schema, .mode list, .mode column "+
+			"and .quit are understood here", true)
 		e.Syntax = true
 		return e
 	}
@@ -165,7 +167,7 @@ func (r *runner) shellCommand(s *script) error {
 	return nil
 }
 
-// list prints the only column of a query of ours.
+// list prints the only column of a query of this package.
 func (r *runner) list(query string) error {
 	stmt, err := r.db.prepareText(query)
 	if err != nil {
@@ -189,7 +191,7 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 
 func identifier(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
 
-// reason is an error of the file system without the path, which stands before it already.
+// reason is an error of the file system without the path, which the message has already.
 func reason(err error) string {
 	var p *fs.PathError
 	if errors.As(err, &p) {

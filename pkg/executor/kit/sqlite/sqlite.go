@@ -1,19 +1,20 @@
-// Package sqlite runs SQL scripts on an SQLite that is part of the program, and prints what they return as psql would.
+// Package sqlite runs SQL scripts on a built-in SQLite, and prints results as psql does.
 //
 // What. Run executes the statements of one or more scripts in order. A result is printed as an aligned table and may be
-// collected as JSON as well. Files *.csv and *.tsv of a directory are tables: one is read in when a statement first misses it.
+// collected as JSON as well. Files *.csv and *.tsv of a directory are tables: one is imported when a statement first needs it.
 //
-// Place in the flow. `sandbox-kit sqlite` calls Run inside the sandbox; sql.go of the executor is who asks for it.
+// Place in the flow. `sandbox-kit sqlite` calls Run inside the sandbox; sql.go of the executor plans it.
 //
-// Lifecycle. One Run per process in practice. A database without a name is a temporary one, which goes to an unnamed file in
+// Lifecycle. One Run per process in practice. A database without a name is a temporary one, which is stored in an unnamed file in
 // $TMPDIR once it has outgrown its cache.
 //
 // Concurrency. A Run uses one goroutine. Several may run at a time, each with its own database.
 //
-// Limits. Statements are split by SQLite's own parser, so what it takes for a statement is one. Statements that return no
-// columns print nothing, as in the sqlite3 shell. NULL is shown as nothing, a BLOB as \x and hexadecimal digits, control characters escaped.
-// Columns are as wide as the first thousand rows (or MiB) want them; later rows are printed as they come. Of the shell's own
-// commands, .tables, .schema and .quit are understood, and what only asks for such output (.headers on, .mode column).
+// Limits. SQLite's own parser splits the statements. Statements that return no
+// columns print nothing, as in the sqlite3 shell. NULL is shown as nothing, a BLOB as \x and hexadecimal digits, control
+// characters escaped. Columns are as wide as the first thousand rows (or MiB) need; later rows are printed immediately. Of the shell's own
+// commands, .tables, .schema, .mode list and .quit are executed, and those that request the default output (.headers on, .mode
+// column) are accepted.
 package sqlite
 
 import (
@@ -25,7 +26,7 @@ import (
 	"unicode/utf8"
 )
 
-// Options say what to run and where the results go.
+// Options are the arguments of Run.
 type Options struct {
 	Database string    // a file, ":memory:", or "" for a temporary one
 	Files    []string  // scripts, in order; none means In
@@ -38,11 +39,11 @@ type Options struct {
 // ScriptError is an error in a script, or of the database while it runs one.
 type ScriptError struct {
 	File    string
-	Line    int // from 1; 0 if it is not a line's fault
+	Line    int // from 1; 0 if no line is the reason
 	Message string
 	Text    string // the line, shortened if it is very long
-	Column  int    // from 0, in Text; -1 if it is the line as a whole
-	Syntax  bool   // the text is no SQL; otherwise, it failed
+	Column  int    // from 0, in Text; -1 if the whole line is the reason
+	Syntax  bool   // the text is no SQL; otherwise the statement failed
 }
 
 func (e *ScriptError) Error() string {
@@ -61,14 +62,14 @@ func (e *ScriptError) Error() string {
 	return b.String()
 }
 
-// Run executes the scripts and stops at the first error, which is a *ScriptError unless it is ours.
+// Run executes the scripts and stops at the first error, which is a *ScriptError unless the kit itself failed.
 func Run(o Options) (err error) {
 	db, err := open(o.Database)
 	if err != nil {
 		return &ScriptError{File: o.Database, Message: err.Error()}
 	}
 	defer db.close()
-	// Nobody reads this after a crash.
+	// The database is not read after a crash.
 	if err := db.execute("PRAGMA synchronous=OFF"); err != nil {
 		return &ScriptError{File: o.Database, Message: err.Error()}
 	}
@@ -120,7 +121,7 @@ func (r *runner) read(name string, from io.Reader) error {
 	return r.run(s)
 }
 
-// brief shortens a message that quotes too much.
+// brief shortens a message with a long quotation.
 func brief(message string) string {
 	const most = 400
 	if len(message) <= most {
@@ -129,7 +130,7 @@ func brief(message string) string {
 	return strings.ToValidUTF8(message[:most/2], "") + " … " + strings.ToValidUTF8(message[len(message)-most/2:], "")
 }
 
-// script is a text and how far it has been executed.
+// script is a text and the position up to which it was executed.
 type script struct {
 	name string
 	text string
@@ -137,7 +138,7 @@ type script struct {
 	line int // the line of at
 }
 
-// advance moves to a later place.
+// advance moves to a later position.
 func (s *script) advance(to int) {
 	s.line += strings.Count(s.text[s.at:to], "\n")
 	s.at = to
@@ -171,7 +172,7 @@ func (s *script) skip() {
 	s.advance(i)
 }
 
-// fail is an error at a place of the text that is not before the current one.
+// fail returns an error at a position that is not before the current one.
 func (s *script) fail(at int, message string, exact bool) *ScriptError {
 	line := s.line + strings.Count(s.text[s.at:at], "\n")
 	start := strings.LastIndexByte(s.text[:at], '\n') + 1
@@ -180,7 +181,7 @@ func (s *script) fail(at int, message string, exact bool) *ScriptError {
 		text = text[:end]
 	}
 	e := &ScriptError{File: s.name, Line: line, Message: brief(escape(message)), Column: -1}
-	// What is shown is a window of a long line, and safe to print.
+	// A part of a long line is shown, with escapes.
 	const most = 160
 	from, to := 0, len(text)
 	if to > most {

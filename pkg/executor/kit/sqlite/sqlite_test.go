@@ -93,7 +93,7 @@ func run(t testing.TB, o Options, sql string) (string, error) {
 	return out.String(), err
 }
 
-// TestDatabaseFile: what is written to a file is there the next time, and a CSV file's table is not.
+// TestDatabaseFile: the next run finds the tables of a database file, and no table of a CSV file.
 func TestDatabaseFile(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "people.csv"), []byte("id,name\n1,Ann\n"), 0o644); err != nil {
@@ -116,14 +116,15 @@ func TestDatabaseFile(t *testing.T) {
 	}
 }
 
-// TestLargeResult: rows come while the query runs, and what is kept as JSON is bounded.
+// TestLargeResult: rows are printed while the query runs, and the JSON is bounded.
 func TestLargeResult(t *testing.T) {
 	tables := filepath.Join(t.TempDir(), "tables.json")
 	reader, writer := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
 		err := Run(Options{
-			In:  strings.NewReader("WITH RECURSIVE c(n) AS (VALUES(1) UNION ALL SELECT n+1 FROM c) SELECT n, 'x' FROM c LIMIT 100000; SELECT 'next';"),
+			In: strings.NewReader("WITH RECURSIVE c(n) AS (VALUES(1) UNION ALL SELECT n+1 FROM c) SELECT n, 'x' FROM c LIMIT 100000; SELECT " +
+				"'next';"),
 			Out: writer, Tables: tables,
 		})
 		writer.Close()
@@ -172,7 +173,8 @@ func TestLargeResult(t *testing.T) {
 // TestTablesBytes: large values count, too, and a table stays whole JSON.
 func TestTablesBytes(t *testing.T) {
 	tables := filepath.Join(t.TempDir(), "tables.json")
-	if _, err := run(t, Options{Tables: tables}, "SELECT zeroblob(100) UNION ALL SELECT zeroblob(5000000); SELECT 1e999, -1e999, 9223372036854775807"); err != nil {
+	if _, err := run(t, Options{Tables: tables}, "SELECT zeroblob(100) UNION ALL SELECT zeroblob(5000000); SELECT 1e999, -1e999, "+
+		"9223372036854775807"); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(tables)
@@ -185,7 +187,7 @@ func TestTablesBytes(t *testing.T) {
 	}
 }
 
-// TestHostile: texts that are meant to hurt come to an end, with an error or without.
+// TestHostile: hostile scripts end, with an error or without.
 func TestHostile(t *testing.T) {
 	for name, c := range map[string]struct{ sql, want string }{
 		"parentheses":  {"SELECT " + strings.Repeat("(", 100_000) + "1" + strings.Repeat(")", 100_000), "limit"},
@@ -201,7 +203,8 @@ func TestHostile(t *testing.T) {
 		"many":         {strings.Repeat("SELECT 1;\n", 20_000), ""},
 		"many columns": {"SELECT " + strings.Repeat("1,", 5000) + "1", "too many columns"},
 		"json":         {"SELECT json('" + strings.Repeat("[", 100_000) + "')", "malformed JSON"},
-		"recursion":    {"CREATE TABLE t(a); CREATE TRIGGER r AFTER INSERT ON t BEGIN INSERT INTO t VALUES(1); END; PRAGMA recursive_triggers=ON; INSERT INTO t VALUES(1)", "nested too deep"},
+		"recursion": {"CREATE TABLE t(a); CREATE TRIGGER r AFTER INSERT ON t BEGIN INSERT INTO t VALUES(1); END; PRAGMA " +
+			"recursive_triggers=ON; INSERT INTO t VALUES(1)", "nested too deep"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, Options{}, c.sql)
@@ -238,7 +241,8 @@ func TestData(t *testing.T) {
 		}
 	}
 	for sql, want := range map[string]string{
-		"SELECT typeof(i), typeof(r), typeof(t), typeof(zip), typeof(big), typeof(mixed), typeof(empty) FROM types LIMIT 1": "integer|real|text|text|integer|text|null",
+		"SELECT typeof(i), typeof(r), typeof(t), typeof(zip), typeof(big), typeof(mixed), " +
+			"typeof(empty) FROM types LIMIT 1": "integer|real|text|text|integer|text|null",
 		"SELECT big FROM types WHERE i=1":                                     "123456789012345678",
 		"SELECT a, b FROM semi":                                               "1|x;y",
 		"SELECT a, b IS NULL, c FROM TABS":                                    "1|1|x",
@@ -283,11 +287,13 @@ func TestData(t *testing.T) {
 
 // FuzzScript: whatever the text, there is an end, and an error is about a line that exists.
 func FuzzScript(f *testing.F) {
-	for _, s := range []string{"SELECT 1;", "select '", "/* */ -- x\n.tables\n.x", "CREATE TRIGGER t AFTER INSERT ON x BEGIN SELECT 1; END;", "\ufeffselect\r\n1 form", "select 'ä' FORM ä;", ".schema '", "\x00", "select x'00', char(27)"} {
+	for _, s := range []string{"SELECT 1;", "select '", "/* */ -- x\n.tables\n.x", "CREATE TRIGGER t AFTER INSERT ON x BEGIN SELECT 1; END;",
+		"\ufeffselect\r\n1 form", "select 'ä' FORM ä;", ".schema '", "\x00", "select x'00', char(27)"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, sql string) {
-		if lower := strings.ToLower(sql); strings.Contains(lower, "attach") || strings.Contains(lower, "vacuum") || strings.Contains(lower, "recursive") || strings.Contains(lower, "pragma") {
+		if lower := strings.ToLower(sql); strings.Contains(lower, "attach") || strings.Contains(lower, "vacuum") ||
+			strings.Contains(lower, "recursive") || strings.Contains(lower, "pragma") {
 			t.Skip("writes files, or takes for ever")
 		}
 		_, err := run(t, Options{Database: ":memory:"}, sql)
@@ -312,7 +318,8 @@ func FuzzScript(f *testing.F) {
 
 // FuzzCSV: whatever the file, each record becomes a row, or there is an error of the script.
 func FuzzCSV(f *testing.F) {
-	for _, s := range []string{"a,b\n1,2\n", "a\n\"", "\ufeffa;b\n;", "a,a,,\n1,2,3\n", "\"a\"\"\"\n1e999\n-0\n", "a\n\x00\n\xff\n", ",\n", "\n"} {
+	for _, s := range []string{"a,b\n1,2\n", "a\n\"", "\ufeffa;b\n;", "a,a,,\n1,2,3\n", "\"a\"\"\"\n1e999\n-0\n", "a\n\x00\n\xff\n", ",\n",
+		"\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -16,12 +16,12 @@ import (
 //
 // or, in the mode that the sqlite3 shell calls list, nothing but the values with bars between.
 //
-// Rows are held back until it is known how wide the columns are, or until there are too many to wait.
+// Rows are kept until the widths of the columns are known, or until there are too many.
 type table struct {
 	out     *bufio.Writer
 	names   []string
 	widths  []int
-	numeric []bool // no value so far is anything but a number
+	numeric []bool // all values so far are numbers
 	seen    []bool // some value is not NULL
 	held    [][]string
 	bytes   int
@@ -33,12 +33,13 @@ type table struct {
 const (
 	heldRows  = 1000
 	heldBytes = 1 << 20
-	// widest is the most a column is padded to. Longer values stick out: one of them must not make every row as long.
+	// widest is the most a column is padded to. Longer values exceed it: one of them must not make every row as long.
 	widest = 1000
 )
 
 func newTable(out *bufio.Writer, names []string) *table {
-	t := &table{out: out, names: make([]string, len(names)), widths: make([]int, len(names)), numeric: make([]bool, len(names)), seen: make([]bool, len(names))}
+	t := &table{out: out, names: make([]string, len(names)), widths: make([]int, len(names)), numeric: make([]bool, len(names)),
+		seen: make([]bool, len(names))}
 	for i, name := range names {
 		t.names[i] = escape(name)
 		t.widths[i] = min(width(t.names[i]), widest)
@@ -93,7 +94,7 @@ func (t *table) list(row []value) error {
 	return t.line()
 }
 
-// start prints the header and what was held back.
+// start prints the header and the kept rows.
 func (t *table) start() error {
 	t.started = true
 	for i, name := range t.names {
@@ -152,7 +153,7 @@ func (t *table) pad(n int) {
 	}
 }
 
-// end prints what is left, and the count if the result is whole.
+// end prints the remaining rows, and the count if the result is complete.
 func (t *table) end(whole bool) error {
 	if t.plain {
 		return nil
@@ -175,7 +176,7 @@ func (t *table) end(whole bool) error {
 	return t.line()
 }
 
-// display is a value in a table. NULL is nothing, as in psql.
+// display is a value in a table. NULL is empty, as in psql.
 func display(v value) string {
 	switch v.kind {
 	case kindNull:

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// tables collects results as JSON, for who would rather not read aligned text:
+// tables collects results as JSON, for clients that do not parse aligned text:
 //
 //	[{"columns": […], "types": […], "rows": [[…], …], "rows_total": 3, "truncated": false}, …]
 //
@@ -16,11 +16,11 @@ import (
 // text as in a table, an infinity the text Inf or -Inf.
 type tables struct {
 	done []*jsonTable
-	rows int // kept in all
+	rows int // kept, of all results
 	size int
 }
 
-// What is kept of all results together.
+// Bounds of all results together.
 const (
 	mostTableRows  = 10_000
 	mostTableBytes = 4 << 20
@@ -95,7 +95,7 @@ func (t *tables) encode() []byte {
 	}
 	for _, j := range t.done {
 		if j.Rows == nil {
-			j.end() // it was cut short
+			j.end() // the query failed in the middle
 		}
 	}
 	var b bytes.Buffer

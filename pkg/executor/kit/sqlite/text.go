@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// escape makes a text safe to print on one line of a terminal: control characters, those that turn the direction of
-// writing, and bytes that are no UTF-8 become visible.
+// escape makes a text safe to print on one line of a terminal: it escapes control characters, those that change the direction of
+// writing, and bytes that are no UTF-8.
 func escape(s string) string {
 	i := 0
 	for i < len(s) && s[i] >= ' ' && s[i] < 0x7f {
@@ -52,7 +52,7 @@ func width(s string) int {
 		case r < 0x300:
 			n++
 		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
-			// drawn on what stands before
+			// combines with the character before
 		case isWide(r):
 			n += 2
 		default:

@@ -12,7 +12,7 @@ import (
 	"github.com/evanw/esbuild/pkg/api"
 )
 
-// perFile are the names that mean something else in each file. A name that the file declares itself is left alone;
+// perFile are the names that have another meaning in each file. A name that the file declares itself stays;
 // the others become the variables of the file's prefix.
 var perFile = map[string]string{
 	"__dirname":            "__kit_dirname",
@@ -23,25 +23,25 @@ var perFile = map[string]string{
 	"require.main":         "__kit_main",
 }
 
-// files is what esbuild asked for in one build.
+// files are the files that esbuild has loaded in one build.
 type files struct {
 	entry string
 
 	mu       sync.Mutex
-	prefixes map[string]int // length of what was put before a file's first line
-	started  []startedFile  // files that are named as threads or processes of their own
+	prefixes map[string]int // length of the prefix of a file's first line
+	started  []startedFile  // files that are named as threads or processes
 	require  bool           // some file calls require
 	module   bool           // some file uses module or exports
 	threads  bool           // some file starts threads
 	forks    bool           // some file starts processes
 	cluster  bool           // some file starts the program itself again
-	tooLarge bool           // some file may be more than the stack can take
+	tooLarge bool           // some file may be nested too deeply for the stack
 
 	largest int // bytes that a file may have
 }
 
-// commonJSNamespace holds stand-ins for CommonJS packages: they require the package, and esbuild makes whatever names
-// are imported of what they return. Node itself would only find names that it can guess from the text.
+// commonJSNamespace holds wrappers of CommonJS packages: they require the package, and esbuild takes the imported names from
+// the result. Node itself finds only names that it can guess from the text.
 const commonJSNamespace = "commonjs-package"
 
 func (f *files) plugin() api.Plugin {
@@ -57,10 +57,10 @@ func (f *files) plugin() api.Plugin {
 	}}
 }
 
-// asked marks questions that are ours, lest we answer them ourselves.
+// asked marks resolve requests of this plugin, which it must not handle itself.
 type asked struct{}
 
-// resolve decides about packages; nothing said means that esbuild resolves as it would, and says what is missing.
+// resolve handles packages; an empty result lets esbuild resolve the path and report what is missing.
 func (f *files) resolve(b api.PluginBuild, a api.OnResolveArgs) api.OnResolveResult {
 	var nothing api.OnResolveResult
 	if _, ours := a.PluginData.(asked); ours || a.Kind == api.ResolveEntryPoint {
@@ -97,7 +97,7 @@ func relative(path string) bool {
 	return path == "." || path == ".." || strings.HasPrefix(path, "./") || strings.HasPrefix(path, "../") || strings.HasPrefix(path, "/")
 }
 
-// runsAsIs: the file is part of an installed package, or native code, and in a language Node knows.
+// runsAsIs reports whether the file is part of an installed package, or native code, in a language that Node runs.
 func runsAsIs(path string) bool {
 	switch filepath.Ext(path) {
 	case ".node":
@@ -127,11 +127,11 @@ func isCommonJS(path string) bool {
 	return true
 }
 
-// load reads one of the user's files and gives it what it mentions.
+// load reads one of the user's files and adds its prefix.
 func (f *files) load(a api.OnLoadArgs) (api.OnLoadResult, error) {
 	text, err := os.ReadFile(a.Path)
 	if err != nil {
-		return api.OnLoadResult{}, nil //nolint:nilerr // esbuild tries, and says it better
+		return api.OnLoadResult{}, nil //nolint:nilerr // esbuild tries, and has the better message
 	}
 	if len(text) > f.largest {
 		f.mark(&f.tooLarge)
@@ -160,7 +160,7 @@ func (f *files) load(a api.OnLoadArgs) (api.OnLoadResult, error) {
 	return api.OnLoadResult{Contents: &contents, Loader: api.LoaderDefault, ResolveDir: filepath.Dir(a.Path)}, nil
 }
 
-// prefix declares those variables of perFile that the file mentions, on its own first line so that no line moves.
+// prefix declares those variables of perFile that the file uses, on its own first line so that no line moves.
 func (f *files) prefix(path string, has func(word string) bool) string {
 	var declared []string
 	declare := func(name, value string) { declared = append(declared, name+"="+value) }
@@ -186,7 +186,7 @@ func (f *files) prefix(path string, has func(word string) bool) string {
 	return "var " + strings.Join(declared, ",") + ";"
 }
 
-// withoutFirst takes away what may only stand at the very beginning: a byte order mark, a #! line.
+// withoutFirst removes what may only be at the beginning of a file: a byte order mark, a #! line.
 func withoutFirst(text []byte) []byte {
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	if bytes.HasPrefix(text, []byte("#!")) {
@@ -195,7 +195,7 @@ func withoutFirst(text []byte) []byte {
 	return text
 }
 
-// correct takes the prefix out of a place in a file's first line.
+// correct subtracts the prefix from a position in a file's first line.
 func (f *files) correct(dir string, l *api.Location) {
 	if l == nil || l.Line != 1 || l.Namespace != "file" && l.Namespace != "" {
 		return
@@ -214,7 +214,7 @@ func (f *files) mark(flag *bool) {
 	*flag = true
 }
 
-// quote writes a JavaScript string. (Go's own quoting has escapes that JavaScript lacks.)
+// quote writes a JavaScript string. (Go's quoting has escapes that JavaScript does not have.)
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

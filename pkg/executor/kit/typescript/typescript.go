@@ -1,4 +1,4 @@
-// Package typescript makes one JavaScript module of a TypeScript program, by esbuild.
+// Package typescript compiles a TypeScript program to one JavaScript module, with esbuild.
 //
 // What. The user's own files (relative imports, tsconfig paths, workspace packages, JSON) become one
 // ES module with a source map beside it. Packages in node_modules stay where they are and are named by
@@ -7,13 +7,13 @@
 // Place in the flow. `sandbox-kit typescript` calls Build in the compile phase, inside the sandbox; the run
 // phase is `node --enable-source-maps` on the result.
 //
-// Lifecycle. One Build per process in practice; nothing outlives it but the files it wrote.
+// Lifecycle. One Build per process in practice; only the written files stay.
 //
 // Concurrency. Build may be called from several goroutines. esbuild reads files on goroutines of its own, so what
 // the callbacks collect is behind a lock.
 //
-// Limits. The result is an ES module whatever the files are, because only there top-level await works. What
-// CommonJS has and ES modules have not (require, module, __dirname …) is given to the files that mention it.
+// Limits. The result is an ES module whatever the files are, because only there top-level await works. Files that use
+// features of CommonJS (require, module, __dirname …) get definitions of them.
 // emitDecoratorMetadata is not supported: it needs types. Functions and classes of different files that share a name at the
 // top level are numbered in the result, which shows in their name property.
 package typescript
@@ -32,40 +32,41 @@ import (
 	"github.com/evanw/esbuild/pkg/api"
 )
 
-// Options say what to build. Paths are absolute or relative to Dir.
+// Options are the arguments of Build. Paths are absolute or relative to Dir.
 type Options struct {
-	Dir        string // where messages and relative paths start; must be absolute
+	Dir        string // the base of relative paths and of paths in messages; must be absolute
 	Entry      string // the file to start with
 	Out        string // the module to write; the source map goes to Out + ".map"
-	TSConfig   string // in place of the tsconfig.json that is nearest to each file
-	Disposable bool   // this process may be lost: files of any size are accepted
+	TSConfig   string // replaces the tsconfig.json that is nearest to each file
+	Disposable bool   // a crash of this process is acceptable: files of any size are compiled
 }
 
-// ErrLarge says that a file is so large that it could be nested too deeply for the stack, which would be the end of the
-// process and no error: Build is to be called anew in a process that somebody watches.
-var ErrLarge = errors.New("the program is too large for a process that is still needed")
+// ErrLarge says that a file is so large that it could be nested too deeply for the stack, which would crash the
+// process: the caller starts Build in a child process, with Options.Disposable.
+var ErrLarge = errors.New("the program is too large to be compiled in this process")
 
-// largestUnwatched is a file's size up to which no text can be nested that deeply: the stack is full at some
+// largestUnwatched is the size up to which no text can be nested that deeply: the stack is full at some
 // hundred thousand levels.
 const largestUnwatched = 64 << 10
 
 // oldestNode is the oldest release whose syntax the result may use.
 const oldestNode = "18"
 
-// Build writes the module and returns the compiler's warnings as text. An error is either a *Failure, which is the
-// user's to mend, or ours.
+// Build writes the module and returns the compiler's warnings as text. The error is a *Failure if the user's program is wrong,
+// ErrLarge, or an error of the kit.
 func Build(o Options) (warnings string, err error) {
 	if o.Entry == "" || o.Out == "" {
-		return "", errors.New("an entry and an output file are needed")
+		return "", errors.New("build: an entry and an output file are needed")
 	}
 	entry, out := within(o.Dir, o.Entry), within(o.Dir, o.Out)
 	if st, err := os.Stat(entry); err != nil || !st.Mode().IsRegular() {
-		return "", &Failure{Text: fmt.Sprintf("%s: no such file to start with\n", o.Entry)}
+		return "", &Failure{Text: fmt.Sprintf("%s: no such entry file\n", o.Entry)}
 	}
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return "", err
 	}
-	p := &program{dir: o.Dir, tsconfig: o.TSConfig, largest: largestUnwatched, main: entry, outputs: map[string]string{entry: out}, aliases: map[string]string{}, queue: []string{entry}}
+	p := &program{dir: o.Dir, tsconfig: o.TSConfig, largest: largestUnwatched, main: entry, outputs: map[string]string{entry: out},
+		aliases: map[string]string{}, queue: []string{entry}}
 	if o.Disposable {
 		p.largest = math.MaxInt
 	}
@@ -81,13 +82,13 @@ func Build(o Options) (warnings string, err error) {
 	return warnings, linkPackages(filepath.Dir(entry), filepath.Dir(out))
 }
 
-// Failure is a program that can not be built, with the compiler's messages as text.
+// Failure is the error of a program that can not be built, with the compiler's messages as text.
 type Failure struct{ Text string }
 
 func (f *Failure) Error() string { return strings.TrimSpace(f.Text) }
 
-// program is what is known of all modules that are being made: the main one, and one for each file that is
-// started as a thread or a process of its own.
+// program is the state of all modules that are being built: the main one, and one for each file that is
+// started as a thread or a process.
 type program struct {
 	dir, tsconfig string
 	largest       int
@@ -114,7 +115,7 @@ func (p *program) build(entry, out string) (warnings string, err error) {
 		Platform:       api.PlatformNode,
 		Format:         api.FormatESModule,
 		Engines:        []api.Engine{{Name: api.EngineNode, Version: oldestNode}},
-		Conditions:     []string{}, // not "module": packages stay external, and Node does not know it
+		Conditions:     []string{}, // not "module": packages stay external, and Node does not use that condition
 		Charset:        api.CharsetUTF8,
 		LegalComments:  api.LegalCommentsNone,
 		Sourcemap:      api.SourceMapExternal,
@@ -124,7 +125,7 @@ func (p *program) build(entry, out string) (warnings string, err error) {
 		LogLevel:       api.LogLevelSilent,
 		LogLimit:       20,
 		LogOverride: map[string]api.LogLevel{
-			"commonjs-variable-in-esm": api.LogLevelSilent, // they get one: see prelude
+			"commonjs-variable-in-esm": api.LogLevelSilent, // the prelude defines it
 		},
 	}
 	result := api.Build(options)
@@ -140,7 +141,7 @@ func (p *program) build(entry, out string) (warnings string, err error) {
 	return warnings, p.write(result.OutputFiles, entry, out, f)
 }
 
-// addThreads plans a module for each file that is started on its own.
+// addThreads adds a module for each file that is started on its own.
 func (p *program) addThreads(started []startedFile) {
 	out := p.outputs[p.main]
 	for _, s := range started {
@@ -154,7 +155,7 @@ func (p *program) addThreads(started []startedFile) {
 	}
 }
 
-// write puts the prelude before the module and moves its map down by as many lines.
+// write puts the prelude before the module and moves its source map down by as many lines.
 func (p *program) write(outputs []api.OutputFile, entry, out string, f *files) error {
 	var module, mapping []byte
 	for _, o := range outputs {
@@ -180,7 +181,7 @@ func (p *program) write(outputs []api.OutputFile, entry, out string, f *files) e
 	return os.WriteFile(out, whole.Bytes(), 0o644)
 }
 
-// format writes messages as esbuild does, about the files as they are on disk.
+// format writes messages as esbuild does, with positions in the files on disk.
 func (p *program) format(messages []api.Message, kind api.MessageKind, f *files) string {
 	if len(messages) == 0 {
 		return ""
@@ -198,10 +199,10 @@ func (p *program) format(messages []api.Message, kind api.MessageKind, f *files)
 	return strings.Join(api.FormatMessages(messages, api.FormatMessagesOptions{Kind: kind, TerminalWidth: 100}), "")
 }
 
-// adviceOnBundling: a note about options of esbuild, which our users do not have.
+// adviceOnBundling reports a note about options of esbuild, which our users can not set.
 func adviceOnBundling(n api.Note) bool { return strings.HasPrefix(n.Text, "You can mark the path ") }
 
-// longestLine is the longest line worth showing in a message.
+// longestLine is the longest line that a message shows.
 const longestLine = 100_000
 
 func (p *program) relative(path string) string {
@@ -218,8 +219,8 @@ func within(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// linkPackages lets packages that the program names only while it runs (import(name)) be found from where the
-// module lies.
+// linkPackages lets packages that the program names only at run time (import(name)) be found from the directory of the
+// module.
 func linkPackages(from, out string) error {
 	for dir := from; ; dir = filepath.Dir(dir) {
 		packages := filepath.Join(dir, "node_modules")

@@ -17,8 +17,8 @@ import (
 var update = flag.Bool("update", false, "write what the programs of testdata say into their archives")
 
 // TestPrograms builds each archive of testdata and runs the result with Node. The archive's comment says what it
-// shows; its files build.txt, stdout.txt and stderr.txt are what the compiler and the program have to say. $DIR is
-// where the program lies, $OUT where the module does.
+// shows; its files build.txt, stdout.txt and stderr.txt are the expected output of the compiler and the program. $DIR is
+// the directory of the program, $OUT that of the module.
 func TestPrograms(t *testing.T) {
 	archives, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(archives) == 0 {

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/containerproto"
 )
 
-// groupDir is where a container sees its own cgroup.
+// groupDir is the directory of a container's own cgroup.
 const groupDir = "/sys/fs/cgroup"
 
-// counter reads what the kernel counts of this container, of either version of cgroups.
+// counter reads the kernel's counters of this container, of either version of cgroups.
 type counter struct {
 	version int
 	dirs    []string
@@ -25,12 +25,12 @@ type counter struct {
 	mu       sync.Mutex
 	own      uint64 // memory of the helper and its first init
 	ownTasks int
-	memory   uint64 // highest seen
+	memory   uint64 // highest value read
 	tasks    int
 	full     bool
 }
 
-// marks are where counters stood when a phase began.
+// marks are the counters at the start of a phase.
 type marks struct {
 	cpuUser, cpuSystem, throttled time.Duration
 	oom, hits                     uint64
@@ -38,7 +38,7 @@ type marks struct {
 	tasksPeak                     int
 }
 
-func newCounter(setup *wire.Setup) *counter {
+func newCounter(setup *containerproto.Setup) *counter {
 	c := &counter{}
 	for _, d := range setup.Dirs {
 		c.dirs = append(c.dirs, d.At)
@@ -54,7 +54,7 @@ func newCounter(setup *wire.Setup) *counter {
 
 func exists(file string) bool { return unix.Access(file, unix.F_OK) == nil }
 
-// number reads a file with one; -1 is "max", or that there is none.
+// number reads a file with one number; -1 is "max", or a missing file.
 func number(file string) int64 {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -67,7 +67,7 @@ func number(file string) int64 {
 	return n
 }
 
-// field reads one of a file's lines of a name and a number; 0 if there is none.
+// field reads the number in one line of a file of "name number" lines; 0 if there is none.
 func field(file, name string) uint64 {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -82,7 +82,7 @@ func field(file, name string) uint64 {
 	return 0
 }
 
-// limits are those in force; -1 is none.
+// limits are the limits in force; -1 is none.
 func (c *counter) limits() (memory, swap, pids, quota, period int64) {
 	switch c.version {
 	case 2:
@@ -102,7 +102,7 @@ func (c *counter) limits() (memory, swap, pids, quota, period int64) {
 	return -1, -1, -1, -1, -1
 }
 
-// reading is what the kernel says now.
+// reading is the counters at one moment.
 type reading struct {
 	marks
 	memory uint64
@@ -113,7 +113,7 @@ const clockTick = 10 * time.Millisecond // USER_HZ is 100 everywhere
 
 func (c *counter) read() (r reading) {
 	positive := func(n int64) uint64 { return uint64(max(n, 0)) }
-	defer func() { // what the helper itself has used is not the program's
+	defer func() { // the helper's own use is not the program's
 		var own unix.Rusage
 		if unix.Getrusage(unix.RUSAGE_SELF, &own) == nil {
 			r.cpuUser -= min(r.cpuUser, time.Duration(own.Utime.Nano()))
@@ -135,7 +135,8 @@ func (c *counter) read() (r reading) {
 			time.Duration(field(groupDir+"/cpuacct/cpuacct.stat", "user"))*clockTick,
 			time.Duration(field(groupDir+"/cpuacct/cpuacct.stat", "system"))*clockTick)
 		r.throttled = time.Duration(field(groupDir+"/cpu/cpu.stat", "throttled_time"))
-		r.memory, r.peak = positive(number(groupDir+"/memory/memory.usage_in_bytes")), positive(number(groupDir+"/memory/memory.max_usage_in_bytes"))
+		r.memory, r.peak = positive(number(groupDir+"/memory/memory.usage_in_bytes")),
+			positive(number(groupDir+"/memory/memory.max_usage_in_bytes"))
 		r.oom = field(groupDir+"/memory/memory.oom_control", "oom_kill")
 		r.tasks, r.tasksPeak = int(positive(number(groupDir+"/pids/pids.current"))), int(positive(number(groupDir+"/pids/pids.peak")))
 		r.hits = field(groupDir+"/pids/pids.events", "max")
@@ -143,7 +144,7 @@ func (c *counter) read() (r reading) {
 	return r
 }
 
-// split divides an exact total as the coarse counts do.
+// split divides an exact total in the ratio of two coarse counts.
 func split(total, user, system time.Duration) (time.Duration, time.Duration) {
 	if user+system <= 0 {
 		return total, 0
@@ -152,31 +153,31 @@ func split(total, user, system time.Duration) (time.Duration, time.Duration) {
 	return u, total - u
 }
 
-// rest notes what the helper itself takes, before anything else has run.
-func (c *counter) rest() {
+// measureOwn records the helper's own use, before a program has run.
+func (c *counter) measureOwn() {
 	r := c.read()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.own, c.ownTasks = r.memory, r.tasks
 }
 
-// load brings the number of our own tasks to what the limit on processes has room for: a runtime's threads are as many as it
-// likes, and the program is to have exactly what it was given. Threads that the runtime adds later make that less, never more.
-func (c *counter) load(ballast int, first *spawn.Init) {
+// reserveTasks raises the number of the helper's own tasks to the reserved part of the process limit: the Go runtime chooses its number
+// of threads, and the program gets exactly its limit. Threads that the runtime adds later lower it, never raise it.
+func (c *counter) reserveTasks(reserved int, first *spawn.Init) {
 	count := func() int {
 		if tasks := c.read().tasks; tasks > 0 {
 			return tasks
 		}
-		list, _ := os.ReadDir("/proc/self/task") // no cgroup is seen
+		list, _ := os.ReadDir("/proc/self/task") // no cgroup is visible
 		return len(list) + first.Threads()
 	}
-	// The threads are made now, all at once, and then left idle: the runtime takes those before it makes another, and one that it
-	// can not make, because a program has used up the limit, is the end of it.
+	// The threads are made now, all at once, and then left idle: the runtime uses idle threads before it makes another. If it can not
+	// make one because a program has used up the limit, the runtime aborts the helper.
 	var up sync.WaitGroup
 	release := make(chan struct{})
 	tasks := count()
-	for range ballast { // some take a thread that was there, and idle
-		for n := tasks; n < ballast; n++ {
+	for range reserved { // some goroutines get an existing idle thread
+		for n := tasks; n < reserved; n++ {
 			up.Add(1)
 			go func() {
 				runtime.LockOSThread()
@@ -186,14 +187,14 @@ func (c *counter) load(ballast int, first *spawn.Init) {
 			}()
 		}
 		up.Wait()
-		if tasks = count(); tasks >= ballast {
+		if tasks = count(); tasks >= reserved {
 			break
 		}
 	}
 	close(release)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ownTasks = max(tasks, ballast)
+	c.ownTasks = max(tasks, reserved)
 }
 
 func (c *counter) mark() marks {
@@ -204,9 +205,9 @@ func (c *counter) mark() marks {
 	return m
 }
 
-// since is what was used after a mark. Peaks are the kernel's where it has seen a new one since, else the highest that was
-// looked at.
-func (c *counter) since(m marks, inits []*spawn.Init) (out wire.Counters) {
+// since returns what was used after a mark. Peaks are the kernel's if it has recorded a new one since, else the highest value
+// read.
+func (c *counter) since(m marks, inits []*spawn.Init) (out containerproto.Counters) {
 	r := c.read()
 	own, _ := os.ReadDir("/proc/self/task")
 	tasks := len(own)
@@ -216,7 +217,7 @@ func (c *counter) since(m marks, inits []*spawn.Init) (out wire.Counters) {
 	used, full := c.scratch()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ownTasks = max(c.ownTasks, tasks) // a runtime adds threads, and ends none
+	c.ownTasks = max(c.ownTasks, tasks) // the runtime adds threads, and ends none
 	c.memory, c.tasks = max(c.memory, r.memory), max(c.tasks, r.tasks)
 	peak, tasksPeak := c.memory, c.tasks
 	if r.peak > m.peak {
@@ -227,7 +228,7 @@ func (c *counter) since(m marks, inits []*spawn.Init) (out wire.Counters) {
 	}
 	c.full = c.full || full
 	less := func(a, b uint64) uint64 { return a - min(a, b) }
-	return wire.Counters{
+	return containerproto.Counters{
 		CPUUser: max(0, r.cpuUser-m.cpuUser), CPUSystem: max(0, r.cpuSystem-m.cpuSystem), Throttled: max(0, r.throttled-m.throttled),
 		Memory: less(r.memory, c.own), MemoryPeak: less(peak, c.own),
 		Processes: max(0, r.tasks-c.ownTasks), ProcessesPeak: max(0, tasksPeak-c.ownTasks),
@@ -235,7 +236,7 @@ func (c *counter) since(m marks, inits []*spawn.Init) (out wire.Counters) {
 	}
 }
 
-// scratch is how much of it is used, and whether there is no room for another page or file.
+// scratch is how much of the scratch is used, and whether there is no room for another page or file.
 func (c *counter) scratch() (used uint64, full bool) {
 	for _, d := range c.dirs {
 		var st unix.Statfs_t

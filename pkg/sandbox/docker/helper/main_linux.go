@@ -17,61 +17,61 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/containerproto"
 )
 
-// Name is what the helper is called.
+// Name is the name of the helper's executable.
 const Name = "sandbox-helper"
 
-// Exit codes of a helper that can not do its work.
+// Exit codes of a helper that can not work.
 const (
 	exitRefused  = 126
 	exitProtocol = 125
 )
 
-// server is the helper at work.
+// server is the state of the helper.
 type server struct {
-	conn   *wire.Conn
-	setup  wire.Setup
-	clerk  *clerk
-	counts *counter
-	heard  atomic.Int64 // when the supervisor was last heard, in nanoseconds
+	conn       *containerproto.Conn
+	setup      containerproto.Setup
+	fileWorker *fileWorker
+	counts     *counter
+	heard      atomic.Int64 // time of the last data from the supervisor, in nanoseconds
 
 	mu       sync.Mutex
 	phases   map[string]*phase
-	ended    marks       // where the last phase that has ended began
-	spare    *spawn.Init // made ahead, for the first phase
+	ended    marks       // the start of the phase that ended last
+	spare    *spawn.Init // a spare init, for the first phase
 	programs map[uint32]*program
 	filters  map[seccomp.Policy][]byte
 }
 
-// Main is the whole life of the helper. It returns an exit code.
+// Main runs the helper until its input ends. It returns the exit code.
 func Main() int {
 	if os.Getpid() != 1 {
-		_, _ = os.Stderr.WriteString(Name + ": this is not the first process of a container; it is started by sandbox-run only\n")
+		_, _ = os.Stderr.WriteString(Name + ": start: this is not the first process of a container; only sandbox-run starts it\n")
 		return exitRefused
 	}
-	spawn.Ready() // it is copied while /proc/self is still readable
+	spawn.Ready() // copies the executable while /proc/self is still readable
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		_, _ = os.Stderr.WriteString(Name + ": undumpable: " + err.Error() + "\n")
 		return exitRefused
 	}
 	s := &server{
-		conn: wire.NewConn(os.Stdout), phases: map[string]*phase{}, programs: map[uint32]*program{},
+		conn: containerproto.NewConn(os.Stdout), phases: map[string]*phase{}, programs: map[uint32]*program{},
 		filters: map[seccomp.Policy][]byte{},
 	}
 	if err := s.conn.Serve(&listener{os.Stdin, &s.heard}, s.handle); err != nil {
 		_, _ = os.Stderr.WriteString(Name + ": " + err.Error() + "\n")
 		return exitProtocol
 	}
-	// The supervisor is gone, or is done with us. The kernel would end what is left, but only after our output is closed, and whoever
-	// reads that is to know that nobody lives.
+	// The supervisor has ended, or has closed the input. The kernel would kill the other processes, but only after our output is closed;
+	// the reader of the output relies on its end for knowing that no process runs.
 	_ = unix.Kill(-1, unix.SIGKILL)
-	buryStrays()
+	reapOrphans()
 	return 0
 }
 
-// listener notes when something was heard.
+// listener records the time of each read.
 type listener struct {
 	io.Reader
 	heard *atomic.Int64
@@ -83,92 +83,92 @@ func (l *listener) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// watchSupervisor ends this process, and with it the container, after too long a silence: the connection to a remote daemon may
-// be gone without anybody having said so.
-func (s *server) watchSupervisor(patience time.Duration) {
+// exitAfterSilence ends this process, and with it the container, if no data arrives for too long: the connection to a remote daemon
+// may be lost without a notice.
+func (s *server) exitAfterSilence(limit time.Duration) {
 	for {
 		silence := time.Since(time.Unix(0, s.heard.Load()))
-		if silence >= patience {
-			_, _ = os.Stderr.WriteString(Name + ": the supervisor has not been heard for " + silence.String() + "\n")
+		if silence >= limit {
+			_, _ = os.Stderr.WriteString(Name + ": no heartbeat of the supervisor for " + silence.String() + "\n")
 			os.Exit(exitRefused)
 		}
-		time.Sleep(patience - silence)
+		time.Sleep(limit - silence)
 	}
 }
 
-// handle takes a request. What may take time is done beside.
-func (s *server) handle(kind wire.Kind, id uint32, body []byte) error {
-	if (s.counts == nil) != (kind == wire.KindSetup) || id > wire.MaxRequest {
-		return wire.ErrMalformed
+// handle serves a request. Requests that take time get a goroutine.
+func (s *server) handle(kind containerproto.Kind, id uint32, body []byte) error {
+	if (s.counts == nil) != (kind == containerproto.KindSetup) || id > containerproto.MaxRequest {
+		return containerproto.ErrMalformed
 	}
 	switch kind {
-	case wire.KindSetup:
-		return s.begin(body)
-	case wire.KindBeat:
+	case containerproto.KindSetup:
+		return s.setUp(body)
+	case containerproto.KindBeat:
 		return nil
-	case wire.KindExec:
-		e, err := wire.DecodeExec(body)
+	case containerproto.KindExec:
+		e, err := containerproto.DecodeExec(body)
 		if err != nil {
 			return err
 		}
 		go s.exec(id, e)
-	case wire.KindSignal:
+	case containerproto.KindSignal:
 		if len(body) != 2 {
-			return wire.ErrMalformed
+			return containerproto.ErrMalformed
 		}
 		if p := s.program(id); p != nil {
-			_ = p.Signal(syscall.Signal(body[0]), body[1] != 0) // an init that is gone has nobody to signal
+			_ = p.Signal(syscall.Signal(body[0]), body[1] != 0) // fails if the init has ended
 		}
-	case wire.KindResize:
+	case containerproto.KindResize:
 		if len(body) != 4 {
-			return wire.ErrMalformed
+			return containerproto.ErrMalformed
 		}
 		if p := s.program(id); p != nil {
 			_ = p.Resize(binary.LittleEndian.Uint16(body), binary.LittleEndian.Uint16(body[2:]))
 		}
-	case wire.KindKill:
+	case containerproto.KindKill:
 		if p := s.program(id); p != nil {
-			go s.kill(p.phase)
+			go s.killPhase(p.phase)
 		}
-	case wire.KindFinish:
+	case containerproto.KindFinish:
 		go s.finish(id)
-	case wire.KindSample:
-		go func() { _ = s.conn.Send(wire.KindSampled, id, wire.Message(s.sample())) }()
-	case wire.KindLook:
+	case containerproto.KindSample:
+		go func() { _ = s.conn.Send(containerproto.KindSampled, id, containerproto.Message(s.sample())) }()
+	case containerproto.KindMeasure:
 		go func() {
-			ready := wire.Ready{Version: wire.Version, Arch: runtime.GOARCH, PID: os.Getpid(), UserNS: true}
-			lookAround(&ready, &s.setup, s.counts)
-			_ = s.conn.Send(wire.KindReady, id, wire.Message(&ready))
+			ready := containerproto.Ready{Version: containerproto.Version, Arch: runtime.GOARCH, PID: os.Getpid(), UserNS: true}
+			measureContainer(&ready, &s.setup, s.counts)
+			_ = s.conn.Send(containerproto.KindReady, id, containerproto.Message(&ready))
 		}()
-	case wire.KindCreate, wire.KindOpen, wire.KindList, wire.KindRemove:
-		mode, p, err := wire.ParsePath(body)
+	case containerproto.KindCreate, containerproto.KindOpen, containerproto.KindList, containerproto.KindRemove:
+		mode, p, err := containerproto.ParsePath(body)
 		if err != nil {
 			return err
 		}
-		var in *wire.Inlet
-		if kind == wire.KindCreate {
-			in = s.conn.Inlet(wire.Stream(id, 0)) // now: data is on its way
+		var in *containerproto.Inlet
+		if kind == containerproto.KindCreate {
+			in = s.conn.Inlet(containerproto.Stream(id, 0)) // before the data arrives
 		}
-		go s.file(kind, id, mode, p, in)
+		go s.serveFile(kind, id, mode, p, in)
 	default:
-		return wire.ErrMalformed
+		return containerproto.ErrMalformed
 	}
 	return nil
 }
 
-// begin is the setup: the scratch is made the user's, the first init is started, and the walls are looked at.
-func (s *server) begin(body []byte) error {
-	if err := wire.Parse(body, &s.setup); err != nil {
+// setUp applies the setup: it chowns the scratch, starts the first init, and measures the container.
+func (s *server) setUp(body []byte) error {
+	if err := containerproto.Parse(body, &s.setup); err != nil {
 		return err
 	}
-	ready := wire.Ready{Version: wire.Version, Arch: runtime.GOARCH, PID: os.Getpid()}
-	if s.setup.Version != wire.Version {
+	ready := containerproto.Ready{Version: containerproto.Version, Arch: runtime.GOARCH, PID: os.Getpid()}
+	if s.setup.Version != containerproto.Version {
 		ready.Problem = "the helper speaks another version of the protocol"
-		return s.conn.Send(wire.KindReady, 0, wire.Message(&ready))
+		return s.conn.Send(containerproto.KindReady, 0, containerproto.Message(&ready))
 	}
 	s.counts = newCounter(&s.setup)
 	var err error
-	if s.clerk, err = newClerk(&s.setup); err != nil {
+	if s.fileWorker, err = newFileWorker(&s.setup); err != nil {
 		ready.Problem, ready.Stage = err.Error(), "scratch"
 	} else if s.spare, err = s.newInit(context.Background()); err != nil {
 		ready.Problem, ready.Stage = err.Error(), "namespaces"
@@ -178,16 +178,16 @@ func (s *server) begin(body []byte) error {
 	if err := dropAllBut(keptCapabilities...); err != nil && ready.Problem == "" {
 		ready.Problem, ready.Stage = "drop capabilities: "+err.Error(), "identity"
 	}
-	lookAround(&ready, &s.setup, s.counts)
-	s.counts.rest()
+	measureContainer(&ready, &s.setup, s.counts)
+	s.counts.measureOwn()
 	if s.setup.Heartbeat > 0 {
 		s.heard.Store(time.Now().UnixNano())
-		go s.watchSupervisor(s.setup.Heartbeat)
+		go s.exitAfterSilence(s.setup.Heartbeat)
 	}
-	return s.conn.Send(wire.KindReady, 0, wire.Message(&ready))
+	return s.conn.Send(containerproto.KindReady, 0, containerproto.Message(&ready))
 }
 
-// terminalGroup owns terminals in a container's devpts; unless it is mapped, nobody inside may give one away.
+// terminalGroup owns terminals in a container's devpts; unless it is mapped, no process inside can chown one.
 const terminalGroup = 5
 
 // newInit starts an init in namespaces within the container's own.
@@ -203,8 +203,8 @@ func (s *server) newInit(ctx context.Context) (*spawn.Init, error) {
 	if s.setup.GID != terminalGroup && s.setup.OuterGID != terminalGroup {
 		o.GIDs = append(o.GIDs, one(terminalGroup, terminalGroup))
 	}
-	// The helper is the last to go when memory runs out. To be likelier than one was takes no privilege, nor does it to be
-	// again as one was; what is born between is likelier for good.
+	// The OOM killer shall choose the helper last. Raising and restoring the own score needs no privilege;
+	// processes that are forked in between keep the raised score.
 	mine, _ := os.ReadFile(oomScore)
 	_ = os.WriteFile(oomScore, []byte("500"), 0)
 	i, err := spawn.Start(o)
@@ -212,7 +212,7 @@ func (s *server) newInit(ctx context.Context) (*spawn.Init, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if _, err := i.Setup(ctx, &initproto.Setup{Inner: true, Root: -1, Scratch: -1}, nil); err != nil {
 		return nil, err
@@ -222,9 +222,9 @@ func (s *server) newInit(ctx context.Context) (*spawn.Init, error) {
 
 const oomScore = "/proc/self/oom_score_adj"
 
-const startPatience = 10 * time.Second
+const startTimeout = 10 * time.Second
 
-// filter is the policy as this machine's kernel takes it.
+// filter compiles the policy for this machine's kernel.
 func (s *server) filter(p seccomp.Policy) ([]byte, error) {
 	if f := s.filters[p]; f != nil {
 		return f, nil

@@ -9,20 +9,20 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 )
 
-// look names the controls that a program's process is seen to have.
-type look struct {
+// measurement lists the controls that a program's process is measured to have.
+type measurement struct {
 	rlimits []initproto.Rlimit
 	seen    []string
 }
 
 // Prepare reads the state of this process, once.
-func (l *look) Prepare() { _, _ = procstate.Self() }
+func (l *measurement) Prepare() { _, _ = procstate.Self() }
 
-// Examine fails if a control is seen to be missing.
-func (l *look) Examine(probe *seccomp.Probe) error {
+// Examine fails if a control is missing.
+func (l *measurement) Examine(probe *seccomp.Probe) error {
 	own, err := procstate.Self()
 	if err != nil {
-		return nil //nolint:nilerr // nothing is seen, which is what the answer says
+		return nil //nolint:nilerr // nothing could be measured, and the answer lists nothing
 	}
 	s, err := procstate.Read(probe.PID, nil)
 	if err != nil {

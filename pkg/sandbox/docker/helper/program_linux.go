@@ -13,7 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/containerproto"
 )
 
 // phase is an init and the programs that it has started.
@@ -29,54 +29,54 @@ type phase struct {
 	problem string
 }
 
-// program is one that was started.
+// program is a started program.
 type program struct {
 	*spawn.Program
 	phase *phase
 
-	watch   *seccomp.Watch
-	told    chan struct{} // closed when all kinds of refusals were told of
+	watch   *seccomp.RefusalCounter
+	told    chan struct{} // closed when all kinds of refusals were reported
 	unknown string
-	seen    wire.Started
+	seen    containerproto.Started
 	finish  sync.Once
 }
 
-// maxTries bounds how often a program may come too late for its phase.
+// maxTries bounds how often a program is started again because its phase has just ended.
 const maxTries = 16
 
 // exec starts a program and answers.
-func (s *server) exec(id uint32, e *wire.Exec) {
+func (s *server) exec(id uint32, e *containerproto.Exec) {
 	p, err := s.start(id, e)
 	if err != nil {
-		_ = s.conn.Send(wire.KindFailed, id, failed(err).Encode()[initproto.HeaderSize:])
+		_ = s.conn.Send(containerproto.KindFailed, id, failed(err).Encode()[initproto.HeaderSize:])
 		return
 	}
-	in := s.conn.Inlet(wire.Stream(id, 0))
-	if s.conn.Send(wire.KindStarted, id, wire.Message(&p.seen)) != nil {
-		return // the supervisor is gone: so are we
+	in := s.conn.Inlet(containerproto.Stream(id, 0))
+	if s.conn.Send(containerproto.KindStarted, id, containerproto.Message(&p.seen)) != nil {
+		return // the supervisor has ended, and this process ends as well
 	}
-	go feed(p, in)
+	go copyInput(p, in)
 	var pumps sync.WaitGroup
-	pumps.Go(func() { drain(p.Stdout(), s.conn.Outlet(wire.Stream(id, 1))) })
+	pumps.Go(func() { copyOutput(p.Stdout(), s.conn.Outlet(containerproto.Stream(id, 1))) })
 	if out := p.Stderr(); out != nil {
-		pumps.Go(func() { drain(out, s.conn.Outlet(wire.Stream(id, 2))) })
+		pumps.Go(func() { copyOutput(out, s.conn.Outlet(containerproto.Stream(id, 2))) })
 	}
 	go func() {
 		pumps.Wait()
 		_ = in.Close()
 		p.Close()
 	}()
-	go s.tell(id, p)
+	go s.reportRefusals(id, p)
 	go func() {
-		var x wire.Exited
+		var x containerproto.Exited
 		x.Code, x.Signal = p.Wait()
 		x.Took, _ = p.Took()
 		x.Lost = p.Lost()
-		_ = s.conn.Send(wire.KindExited, id, wire.Message(&x))
+		_ = s.conn.Send(containerproto.KindExited, id, containerproto.Message(&x))
 	}()
 }
 
-// failed says where starting a program has failed, in the init's words where they are its.
+// failed returns the stage in which the start of a program has failed, as the init reports it where possible.
 func failed(err error) *initproto.Failed {
 	var e *spawn.Error
 	if errors.As(err, &e) {
@@ -85,10 +85,10 @@ func failed(err error) *initproto.Failed {
 	return &initproto.Failed{Stage: initproto.StageProtocol, Detail: err.Error(), Errno: uint32(errnoOf(err))}
 }
 
-func (s *server) start(id uint32, e *wire.Exec) (*program, error) {
+func (s *server) start(id uint32, e *containerproto.Exec) (*program, error) {
 	for tries := 1; ; tries++ {
 		p, err := s.startOnce(id, e)
-		// The last of its programs ended, and the init with it, just when this one came.
+		// The last program of the phase ended, and the init with it, just before this one started.
 		if errors.Is(err, spawn.ErrGone) && tries < maxTries {
 			continue
 		}
@@ -96,12 +96,12 @@ func (s *server) start(id uint32, e *wire.Exec) (*program, error) {
 	}
 }
 
-func (s *server) startOnce(id uint32, e *wire.Exec) (*program, error) {
+func (s *server) startOnce(id uint32, e *containerproto.Exec) (*program, error) {
 	s.mu.Lock()
 	filter, err := s.filter(e.Policy)
 	var ph *phase
 	if err == nil {
-		ph, err = s.enterLocked(e.Phase)
+		ph, err = s.enterPhaseLocked(e.Phase)
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *server) startOnce(id uint32, e *wire.Exec) (*program, error) {
 	}
 	m := e.Exec
 	m.ID, m.Seccomp = uint64(id)+1, filter // 0 is the setup's
-	for n := range m.Rlimits {             // more than the engine has given takes a capability that nobody here has
+	for n := range m.Rlimits {             // more than the engine's limits would need a capability that no process has here
 		l := &m.Rlimits[n]
 		var own unix.Rlimit
 		if unix.Getrlimit(int(l.Resource), &own) == nil {
@@ -120,29 +120,29 @@ func (s *server) startOnce(id uint32, e *wire.Exec) (*program, error) {
 	if len(m.Paths) == 0 && len(m.Args) > 0 {
 		m.Paths = spawn.Candidates(m.Args[0], searchPath(m.Env))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	var examiner spawn.Examiner
-	look := &look{rlimits: m.Rlimits}
-	if e.Policy.Notify { // else nothing would hold the process
+	look := &measurement{rlimits: m.Rlimits}
+	if e.Policy.Notify { // else the process would not wait for the measurement
 		examiner = look
 	}
 	started, err := ph.init.Run(ctx, &m, nil, nil, examiner)
 	if err != nil {
 		if errors.Is(err, spawn.ErrGone) {
-			<-ph.init.Done() // its socket has ended; now everybody knows
+			<-ph.init.Done() // its socket has ended; now all users of the phase know
 		}
-		if s.leave(ph) {
-			s.end(ph)
+		if s.leavePhase(ph) {
+			s.endPhase(ph)
 		}
 		return nil, err
 	}
 	p := &program{Program: started, phase: ph, told: make(chan struct{})}
 	if started.Examined() {
-		p.seen = wire.Started{Measured: look.seen}
+		p.seen = containerproto.Started{Measured: look.seen}
 	}
 	if e.Policy.Notify {
-		p.listen(e.Policy)
+		p.countRefusals(e.Policy)
 	}
 	s.mu.Lock()
 	s.programs[id] = p
@@ -150,13 +150,13 @@ func (s *server) startOnce(id uint32, e *wire.Exec) (*program, error) {
 	return p, nil
 }
 
-// listen counts refused calls.
-func (p *program) listen(policy seccomp.Policy) {
+// countRefusals counts refused calls.
+func (p *program) countRefusals(policy seccomp.Policy) {
 	err := seccomp.Notifiable()
 	if err == nil {
-		err = errors.New("the kernel gave no listener to their filter")
+		err = errors.New("the kernel returned no listener for the filter")
 		if l := p.TakeListener(); l != nil {
-			p.watch, err = seccomp.NewWatch(l, policy)
+			p.watch, err = seccomp.NewRefusalCounter(l, policy)
 		}
 	}
 	if err != nil {
@@ -164,14 +164,14 @@ func (p *program) listen(policy seccomp.Policy) {
 	}
 }
 
-// tell passes each kind of refusal on when it is first seen.
-func (s *server) tell(id uint32, p *program) {
+// reportRefusals sends each kind of refusal when it occurs for the first time.
+func (s *server) reportRefusals(id uint32, p *program) {
 	defer close(p.told)
 	if p.watch == nil {
 		return
 	}
 	for r := range p.watch.First() {
-		_ = s.conn.Send(wire.KindRefusal, id, wire.Message(&r))
+		_ = s.conn.Send(containerproto.KindRefusal, id, containerproto.Message(&r))
 	}
 }
 
@@ -184,8 +184,8 @@ func searchPath(env []string) string {
 	return ""
 }
 
-// feed carries input to a program, until either has had enough.
-func feed(p *program, in *wire.Inlet) {
+// copyInput copies input to a program, until either side ends.
+func copyInput(p *program, in *containerproto.Inlet) {
 	stdin := p.Stdin()
 	_, err := io.Copy(stdin, in)
 	if err == nil {
@@ -194,9 +194,9 @@ func feed(p *program, in *wire.Inlet) {
 	_ = in.Close()
 }
 
-// drain carries output away, until the program has no more or nobody wants it.
-func drain(from io.ReadCloser, to *wire.Outlet) {
-	buf := make([]byte, wire.MaxData)
+// copyOutput copies output of a program, until the program closes it or the backend wants no more.
+func copyOutput(from io.ReadCloser, to *containerproto.Outlet) {
+	buf := make([]byte, containerproto.MaxData)
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
@@ -204,16 +204,16 @@ func drain(from io.ReadCloser, to *wire.Outlet) {
 				break
 			}
 		}
-		if err != nil { // the end; EIO is how a terminal says it
+		if err != nil { // the end, which is EIO for a terminal
 			break
 		}
 	}
-	_ = from.Close() // a program that goes on writing is told
+	_ = from.Close() // a program that goes on writing gets SIGPIPE
 	_ = to.Close()
 }
 
-// enterLocked finds the phase a program belongs to, or makes it.
-func (s *server) enterLocked(name string) (*phase, error) {
+// enterPhaseLocked finds the phase of a program, or makes it.
+func (s *server) enterPhaseLocked(name string) (*phase, error) {
 	if p := s.phases[name]; p != nil {
 		select {
 		case <-p.init.Done():
@@ -230,25 +230,25 @@ func (s *server) enterLocked(name string) (*phase, error) {
 			return nil, err
 		}
 	}
-	if len(s.phases) == 0 { // nobody else is counted
-		s.counts.load(s.setup.Ballast, i)
+	if len(s.phases) == 0 { // the counters are of this phase alone
+		s.counts.reserveTasks(s.setup.ReservedTasks, i)
 	}
 	p := &phase{name: name, init: i, tasks: 1, began: s.counts.mark()}
 	s.phases[name] = p
 	return p, nil
 }
 
-// leave gives up a program's place and reports whether it was the last.
-func (s *server) leave(p *phase) (last bool) {
+// leavePhase removes a program from its phase and reports whether it was the last.
+func (s *server) leavePhase(p *phase) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.tasks--
 	return p.tasks == 0
 }
 
-// kill ends a phase at once. Alone in the container it is ended by the kernel in one step, which no fork outruns; beside
-// others its init sees to it.
-func (s *server) kill(p *phase) {
+// killPhase ends a phase at once. If it is the only one in the container, the kernel kills it in one step, which no fork escapes;
+// otherwise its init does.
+func (s *server) killPhase(p *phase) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.killLocked(p)
@@ -260,28 +260,28 @@ func (s *server) killLocked(p *phase) {
 		alone = alone && (other == p)
 	}
 	if alone && s.spare == nil {
-		_ = unix.Kill(-1, unix.SIGKILL) // everybody in the container but us; ESRCH: there is nobody
+		_ = unix.Kill(-1, unix.SIGKILL) // all processes of the container but this one; ESRCH: there is none
 	} else {
 		p.init.HangUp()
 	}
 }
 
-// endPatience is how long the kernel may take to bury a phase that was killed.
-const endPatience = 2 * time.Second
+// endTimeout bounds the wait for the processes of a killed phase.
+const endTimeout = 2 * time.Second
 
-// end ends what is left of a phase and buries it. Idempotent.
-func (s *server) end(p *phase) {
+// endPhase ends a phase and reaps its processes. It may be called twice.
+func (s *server) endPhase(p *phase) {
 	p.once.Do(func() {
-		s.kill(p)
+		s.killPhase(p)
 		look := func(pid int) {
-			var sum unix.Rusage // the init's own, and that of all it has buried
+			var sum unix.Rusage // of the init, and of all that it has reaped
 			if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, &sum) == nil {
 				p.read, p.written = uint64(sum.Inblock)*512, uint64(sum.Oublock)*512
 			}
 		}
-		if !p.init.Reap(endPatience, look) {
+		if !p.init.Reap(endTimeout, look) {
 			p.init.Kill()
-			p.problem = "a process of the sandbox is in the kernel where no signal reaches it"
+			p.problem = "a process of the sandbox does not end: it sleeps in the kernel and takes no signal"
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -290,38 +290,38 @@ func (s *server) end(p *phase) {
 			delete(s.phases, p.name)
 		}
 		if len(s.phases) == 0 && s.spare == nil {
-			buryStrays()
+			reapOrphans()
 		}
 	})
 }
 
-// buryStrays takes leave of what came to us when its init had gone before it. No init is alive, so none is taken by mistake.
-func buryStrays() {
-	for deadline := time.Now().Add(endPatience); time.Now().Before(deadline); {
+// reapOrphans reaps processes whose init ended before them. No init runs, so none is reaped by mistake.
+func reapOrphans() {
+	for deadline := time.Now().Add(endTimeout); time.Now().Before(deadline); {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG|unix.WALL, nil)
 		if err == unix.EINTR || pid > 0 {
 			continue
 		}
 		if err != nil {
-			return // nobody is left
+			return // no process is left
 		}
-		time.Sleep(time.Millisecond) // killed, and not gone yet
+		time.Sleep(time.Millisecond) // killed, and not ended yet
 	}
 }
 
-// finish ends what a program has left running, if it was the last of its phase, and says what was used.
+// finish ends the other processes of a phase, if the program was its last, and sends what was used.
 func (s *server) finish(id uint32) {
 	p := s.program(id)
 	if p == nil {
-		_ = s.conn.Send(wire.KindFinished, id, wire.Message(&wire.Finished{Problem: "there is no such program"}))
+		_ = s.conn.Send(containerproto.KindFinished, id, containerproto.Message(&containerproto.Finished{Problem: "no such program"}))
 		return
 	}
 	p.finish.Do(func() {
 		p.CloseInput()
-		f := wire.Finished{Unknown: p.unknown}
-		last := s.leave(p.phase)
+		f := containerproto.Finished{Unknown: p.unknown}
+		last := s.leavePhase(p.phase)
 		if last {
-			s.end(p.phase)
+			s.endPhase(p.phase)
 			f.Problem = p.phase.problem
 		}
 		if p.watch != nil {
@@ -334,14 +334,14 @@ func (s *server) finish(id uint32) {
 		s.mu.Lock()
 		delete(s.programs, id)
 		s.mu.Unlock()
-		_ = s.conn.Send(wire.KindFinished, id, wire.Message(&f))
+		_ = s.conn.Send(containerproto.KindFinished, id, containerproto.Message(&f))
 	})
 }
 
-// sample is what the container uses now, since the oldest phase that lives began.
-func (s *server) sample() *wire.Counters {
+// sample is what the container has used since the start of the oldest running phase.
+func (s *server) sample() *containerproto.Counters {
 	s.mu.Lock()
-	since := s.ended // where nothing runs, who asks is late, and means what has just ended
+	since := s.ended // if no phase runs, the request is late and means the phase that ended last
 	found := false
 	var inits []*spawn.Init
 	for _, p := range s.phases {

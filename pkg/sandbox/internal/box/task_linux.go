@@ -19,8 +19,8 @@ import (
 type Task struct {
 	program   *spawn.Program
 	phase     *Phase
-	refusals  *seccomp.Watch // nil when refused calls are not counted
-	uncounted string         // why not, where they should be
+	refusals  *seccomp.RefusalCounter // nil when refused calls are not counted
+	uncounted string                  // why not, where they should be
 	iso       *sandbox.Isolation
 
 	finishing sync.Once
@@ -44,7 +44,7 @@ func (t *Task) countRefusals(p seccomp.Policy) {
 	if err == nil {
 		err = errors.New("the kernel gave no listener to their filter")
 		if l := t.program.TakeListener(); l != nil {
-			t.refusals, err = seccomp.NewWatch(l, p)
+			t.refusals, err = seccomp.NewRefusalCounter(l, p)
 		}
 	}
 	if err != nil {

@@ -126,7 +126,7 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 	}
 	if p.Group != nil {
 		for _, c := range limited {
-			missing.check(&iso, c, p.Group.Holds(s.Cgroups), "the program is not in its cgroup")
+			missing.check(&iso, c, p.Group.ContainsProcess(s.Cgroups), "the program is not in its cgroup")
 		}
 		for _, o := range p.over {
 			missing.check(&iso, o.control, false, "%s", o.text)
@@ -210,7 +210,7 @@ type overrun struct {
 
 // overruns reads the limits back from the kernel, which may have rounded them down.
 func (p *Program) overruns() (list []overrun) {
-	now, swap, err := p.Group.InForce()
+	now, swap, err := p.Group.ReadLimits()
 	if err != nil {
 		for _, c := range limited {
 			list = append(list, overrun{c, err.Error()})

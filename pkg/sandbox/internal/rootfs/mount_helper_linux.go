@@ -184,7 +184,7 @@ func (b *MountHelper) Volume(v sandbox.Volume, owner, maker int) (*os.File, bool
 // Opener opens the files of a scratch by its own descriptor, which serves as long as the scratch does, whichever init has its mount, and
 // after the last of them.
 func (b *MountHelper) Opener(s *scratch.Scratch, owner int) files.Opener {
-	return files.Held{Use: s.Use, Owner: owner}
+	return files.SharedDir{Use: s.Use, Owner: owner}
 }
 
 // Do runs f on the mount thread, in its mount namespace.

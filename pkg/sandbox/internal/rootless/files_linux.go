@@ -49,8 +49,8 @@ func (d remoteFiles) Remove(p string) error {
 	return err
 }
 
-// Settle: the helper closes what it has opened when it has sent that, and before it takes the next order.
-func (d remoteFiles) Settle() error {
+// WaitClosed: the helper closes what it has opened when it has sent that, and before it takes the next order.
+func (d remoteFiles) WaitClosed() error {
 	_, _, err := d.helper.ask(order{What: orderSettle}, nil, 0)
 	clone.Settle()
 	return err

@@ -154,7 +154,7 @@ func readNumber(file string) int {
 
 // Groups says what may be done to have cgroups that limit; move allows this process to be moved for it. Root needs no help.
 func (w Self) Groups(move bool) cgroup.Options {
-	groups := cgroup.Options{Settle: move, Record: supervisor.Record}
+	groups := cgroup.Options{MoveToLeaf: move, Record: supervisor.Record}
 	if !w.Privileged {
 		groups.Ask = func() error { return delegate.Obtain(context.Background()) }
 	}

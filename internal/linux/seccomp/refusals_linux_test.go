@@ -37,7 +37,8 @@ func installWatched(p Policy) error {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
 	fprog := unix.SockFprog{Len: uint16(len(prog) / InstructionSize), Filter: (*unix.SockFilter)(unsafe.Pointer(&prog[0]))}
-	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&fprog)))
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+		uintptr(unsafe.Pointer(&fprog)))
 	if errno != 0 {
 		return errno
 	}
@@ -46,9 +47,9 @@ func installWatched(p Policy) error {
 	return unix.Sendmsg(listenerTo, []byte{0}, unix.UnixRights(int(fd)), nil, 0)
 }
 
-// watch has the listener of a command served as soon as it comes. The function it returns is for after the command's end:
-// what was refused.
-func watch(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refusal) {
+// countRefusals serves the listener of a command as soon as it arrives. The returned function is called after the command has
+// ended and returns the refusals.
+func countRefusals(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refusal) {
 	t.Helper()
 	if err := Notifiable(); err != nil {
 		t.Skip(err)
@@ -61,7 +62,7 @@ func watch(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refusal) {
 	cmd.ExtraFiles = []*os.File{theirs}
 	// Go's own signals would interrupt calls that take long to be answered, and have them made again.
 	cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
-	watches := make(chan *Watch, 1)
+	watches := make(chan *RefusalCounter, 1)
 	go func() {
 		defer close(watches)
 		defer unix.Close(pair[0])
@@ -75,7 +76,7 @@ func watch(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refusal) {
 		if err := unix.SetNonblock(fds[0], true); err != nil {
 			t.Error(err)
 		}
-		w, err := NewWatch(os.NewFile(uintptr(fds[0]), "listener"), p)
+		w, err := NewRefusalCounter(os.NewFile(uintptr(fds[0]), "listener"), p)
 		if err != nil {
 			t.Error(err)
 			return
@@ -101,35 +102,39 @@ func watch(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refusal) {
 		}
 		for _, r := range list {
 			if r.Name != "saturated" && !first[r.Call] {
-				t.Errorf("%s was refused for the first time, and nobody told", r.Call)
+				t.Errorf("%s was refused for the first time, but First did not report it", r.Call)
 			}
 		}
 		return list
 	}
 }
 
-// Every refusal that is watched is the very errno of the filter that is not, and is counted by name unless it is quiet.
-func TestWatchRefuses(t *testing.T) {
-	quiet := strings.Fields(`clone3 netlink-route netlink-generic socketpair-netlink io_uring_setup mbind io_setup future mptcp sync syncfs setflags
+// Every counted refusal has the errno of the plain filter, and is counted by name unless it is quiet.
+func TestRefusalCounterRefuses(t *testing.T) {
+	quiet := strings.Fields(`clone3 netlink-route netlink-generic socketpair-netlink io_uring_setup
+		mbind io_setup future mptcp sync syncfs setflags
 		x32-getpid x32-mount x32-ptrace`)
 	names := map[string]string{ // where the probe's name is not the call's
 		"umount2": "umount2", "seccomp-filter": "seccomp", "seccomp-listener": "seccomp", "prctl-filter": "prctl(PR_SET_SECCOMP)",
 		"clone-newns": "clone(CLONE_NEWNS)", "clone-newcgroup": "clone(CLONE_NEWCGROUP)", "clone-newuts": "clone(CLONE_NEWUTS)",
 		"clone-newipc": "clone(CLONE_NEWIPC)", "clone-newuser": "clone(CLONE_NEWUSER)", "clone-newpid": "clone(CLONE_NEWPID)",
 		"clone-newnet": "clone(CLONE_NEWNET)", "clone-newuser-high": "clone(CLONE_NEWUSER)", "unshare": "unshare(0x1)", "setns": "setns",
-		"packet": "socket(AF_PACKET)", "alg": "socket(AF_ALG)", "alg-high": "socket(AF_ALG)", "vsock": "socket(AF_VSOCK)", "xdp": "socket(AF_XDP)",
+		"packet": "socket(AF_PACKET)", "alg": "socket(AF_ALG)", "alg-high": "socket(AF_ALG)", "vsock": "socket(AF_VSOCK)",
+		"xdp":  "socket(AF_XDP)",
 		"raw4": "socket(SOCK_RAW)", "raw4-flags": "socket(SOCK_RAW)", "raw6": "socket(SOCK_RAW)", "sock-packet": "socket(SOCK_PACKET)",
 		"sctp": "socket(IPPROTO_SCTP)", "tiocsti": "ioctl(TIOCSTI)", "tiocsti-high": "ioctl(TIOCSTI)", "tioclinux": "ioctl(TIOCLINUX)",
-		"tiocsetd": "ioctl(TIOCSETD)", "nsgetuserns": "ioctl(0xb701)", "lease": "fcntl(F_SETLEASE)", "notify": "fcntl(F_NOTIFY)", "personality-aslr": "personality(0x40000)",
-		"socket-filter": "setsockopt(SO_ATTACH_FILTER)", "socket-reuseport-filter": "setsockopt(SO_ATTACH_REUSEPORT_CBPF)", "ptrace": "ptrace(2)",
+		"tiocsetd": "ioctl(TIOCSETD)", "nsgetuserns": "ioctl(0xb701)", "lease": "fcntl(F_SETLEASE)", "notify": "fcntl(F_NOTIFY)",
+		"personality-aslr": "personality(0x40000)",
+		"socket-filter":    "setsockopt(SO_ATTACH_FILTER)", "socket-reuseport-filter": "setsockopt(SO_ATTACH_REUSEPORT_CBPF)",
+		"ptrace":     "ptrace(2)",
 		"oob-sendto": "sendto(MSG_OOB)", "oob-sendmsg": "sendmsg(MSG_OOB)", "oob-sendmmsg": "sendmmsg(MSG_OOB)",
 	}
 	const step = 50 // fewer than are answered
 	for from := 0; from < len(probes); from += step {
 		part := probes[from:min(from+step, len(probes))]
-		cmd := childCommand(t, "probe", "watched")
+		cmd := childCommand(t, "probe", "counted")
 		cmd.Env = append(cmd.Env, fmt.Sprintf("SECCOMP_TEST_FROM=%d", from), fmt.Sprintf("SECCOMP_TEST_TO=%d", from+len(part)))
-		refused := watch(t, cmd, Policy{Notify: true})
+		refused := countRefusals(t, cmd, Policy{Notify: true})
 		got := answersOf(t, cmd)
 		want := map[string]uint64{}
 		for _, p := range part {
@@ -157,9 +162,9 @@ func TestWatchRefuses(t *testing.T) {
 	}
 }
 
-func TestWatchRefusesSetID(t *testing.T) {
-	cmd := childCommand(t, "setid", "watched-setid")
-	refused := watch(t, cmd, Policy{DenySetID: true, Notify: true})
+func TestRefusalCounterRefusesSetID(t *testing.T) {
+	cmd := childCommand(t, "setid", "counted-setid")
+	refused := countRefusals(t, cmd, Policy{DenySetID: true, Notify: true})
 	got := answersOf(t, cmd)
 	for _, p := range setIDProbes {
 		if got[p.name] != p.want {
@@ -170,19 +175,20 @@ func TestWatchRefusesSetID(t *testing.T) {
 	for _, r := range refused() {
 		calls = append(calls, r.Call)
 	}
-	for _, want := range []string{"fchmodat(S_ISUID)", "fchmodat(S_ISGID)", "fchmod(S_ISUID)", "openat(S_ISUID)", "mkdirat(S_ISGID)", "mknodat(S_ISUID)"} {
+	for _, want := range []string{"fchmodat(S_ISUID)", "fchmodat(S_ISGID)", "fchmod(S_ISUID)", "openat(S_ISUID)", "mkdirat(S_ISGID)",
+		"mknodat(S_ISUID)"} {
 		if !slices.Contains(calls, want) {
 			t.Errorf("%s is not among %q", want, calls)
 		}
 	}
 }
 
-// S10: after so many the kernel refuses by itself, and nobody counts.
-func TestWatchSaturates(t *testing.T) {
+// S10: after MaxNotifications the kernel refuses by itself, and no call is counted.
+func TestRefusalCounterSaturates(t *testing.T) {
 	for _, n := range []int{MaxNotifications - 1, MaxNotifications, MaxNotifications + 1, 5000} {
-		cmd := childCommand(t, "flood", "watched")
+		cmd := childCommand(t, "flood", "counted")
 		cmd.Env = append(cmd.Env, fmt.Sprintf("SECCOMP_TEST_TO=%d", n))
-		refused := watch(t, cmd, Policy{Notify: true})
+		refused := countRefusals(t, cmd, Policy{Notify: true})
 		for i, errno := range answersOf(t, cmd) {
 			want := unix.EPERM
 			if k, _ := strconv.Atoi(i); k >= MaxNotifications {
@@ -202,9 +208,9 @@ func TestWatchSaturates(t *testing.T) {
 	}
 }
 
-// Notifications that we were woken for and never saw are spent, too: the kernel's numbers tell of them.
-func TestWatchSpendsWhatItMissed(t *testing.T) {
-	w := &Watch{left: MaxNotifications}
+// Notifications that were never received count as well: the kernel's numbers show them.
+func TestRefusalCounterSpendsWhatItMissed(t *testing.T) {
+	w := &RefusalCounter{left: MaxNotifications}
 	const begin = ^uint64(0) - 1 // numbers start anywhere, and wrap
 	for i, want := range []int{63, 62, 52} {
 		w.spend(begin + []uint64{0, 1, 11}[i])
@@ -218,9 +224,9 @@ func TestWatchSpendsWhatItMissed(t *testing.T) {
 	}
 }
 
-// A watch that is closed does not let calls through, nor does it keep them waiting.
-func TestWatchClosed(t *testing.T) {
-	cmd := childCommand(t, "flood", "watched")
+// A closed counter does not allow calls, nor does it keep them waiting.
+func TestRefusalCounterClosed(t *testing.T) {
+	cmd := childCommand(t, "flood", "counted")
 	cmd.Env = append(cmd.Env, "SECCOMP_TEST_TO=3")
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -233,8 +239,8 @@ func TestWatchClosed(t *testing.T) {
 	go func() {
 		defer close(closed)
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(pair[0]), Events: unix.POLLIN}}, 20_000)
-		time.Sleep(100 * time.Millisecond) // the first call has come to wait
-		_ = unix.Close(pair[0])            // with the listener in it, which nobody has ever received
+		time.Sleep(100 * time.Millisecond) // the first call waits by now
+		_ = unix.Close(pair[0])            // with the listener in it, which no process has received
 	}()
 	for i, errno := range answersOf(t, cmd) {
 		if errno != unix.ENOSYS {
@@ -244,13 +250,13 @@ func TestWatchClosed(t *testing.T) {
 	<-closed
 }
 
-// Something that is no listener is let go of, and counts nothing.
-func TestWatchOfNoListener(t *testing.T) {
+// A file that is no listener is closed, and counts nothing.
+func TestRefusalCounterOfNoListener(t *testing.T) {
 	var fd [2]int
 	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		t.Fatal(err)
 	}
-	w, err := NewWatch(os.NewFile(uintptr(fd[0]), "pipe"), Policy{Notify: true})
+	w, err := NewRefusalCounter(os.NewFile(uintptr(fd[0]), "pipe"), Policy{Notify: true})
 	if err != nil {
 		t.Fatal(err)
 	}

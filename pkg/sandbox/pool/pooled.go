@@ -16,50 +16,50 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// rest is how long a process that is ready is left alone before what it has used is taken down: its interpreter tidies up behind itself.
+// rest is how long a ready process is left alone before its use is recorded: its interpreter still cleans up.
 const rest = 20 * time.Millisecond
 
-// member is a sandbox in which processes wait. Whoever has it is alone with it.
-type member struct {
+// pooled is a sandbox in which processes wait. Only one goroutine uses it at a time.
+type pooled struct {
 	inner sandbox.Instance
-	t     *template
+	t     *shapeSpec
 	waits []*waiting
-	forks []sandbox.Fork // of template.fork, where there is one; nil where not
+	forks []sandbox.Fork // of shapeSpec.fork, where there is one; nil where not
 	made  time.Time
 }
 
-// waiting is a process that sits in its driver and waits for its message.
+// waiting is a process that waits in its driver for its message.
 type waiting struct {
 	process sandbox.Process // as it was started
 	task    sandbox.Task
-	out     *sentry
-	err     *sentry
+	out     *earlyOutput
+	err     *earlyOutput
 	started time.Time
-	dead    chan struct{} // closed when it has ended
+	dead    chan struct{} // closed when the process has ended
 
-	used    monitor.Sample      // until it was ready: not the program's
-	refused []sandbox.Violation // likewise
+	used    monitor.Sample      // by the driver until it was ready: not by the program
+	refused []sandbox.Violation // to the driver, likewise
 
 	ending sync.Once
 	ended  error
 }
 
-// cost is what making a member took.
+// cost is what making a pooled sandbox took.
 type cost struct {
 	time   time.Duration
 	cpu    time.Duration
 	memory sandbox.Size
 }
 
-// make makes a member. Everything that fails undoes what was done.
-func (t *template) make(ctx context.Context, b sandbox.Backend, patience time.Duration) (_ *member, c cost, err error) {
+// makeSandbox makes a pooled sandbox. A failure removes what was made.
+func (t *shapeSpec) makeSandbox(ctx context.Context, b sandbox.Backend, timeout time.Duration) (_ *pooled, c cost, err error) {
 	began := time.Now()
 	spec := t.spec
 	in, err := b.Create(ctx, &spec)
 	if err != nil {
 		return nil, c, err
 	}
-	m := &member{inner: in, t: t}
+	m := &pooled{inner: in, t: t}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.destroy(context.WithoutCancel(ctx)))
@@ -68,7 +68,7 @@ func (t *template) make(ctx context.Context, b sandbox.Backend, patience time.Du
 	if err := m.putDrivers(ctx); err != nil {
 		return nil, c, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for i := range t.ahead {
 		w, err := start(ctx, in, t.ahead[i])
@@ -82,7 +82,7 @@ func (t *template) make(ctx context.Context, b sandbox.Backend, patience time.Du
 			return nil, c, fmt.Errorf("%s: %w", w.process.Warm.Name, err)
 		}
 	}
-	if err := m.driversGone(ctx); err != nil {
+	if err := m.checkDriversRemoved(ctx); err != nil {
 		return nil, c, err
 	}
 	c.time = time.Since(began)
@@ -95,7 +95,7 @@ func (t *template) make(ctx context.Context, b sandbox.Backend, patience time.Du
 	}
 	c.memory = 1 * sandbox.MiB // an init and its cgroups
 	for _, w := range m.waits {
-		if err := w.settle(); err != nil {
+		if err := w.recordUsage(); err != nil {
 			return nil, c, err
 		}
 		c.cpu += w.used.CPUUser + w.used.CPUSystem
@@ -105,8 +105,8 @@ func (t *template) make(ctx context.Context, b sandbox.Backend, patience time.Du
 	return m, c, nil
 }
 
-// putDrivers puts what the interpreters are to find.
-func (m *member) putDrivers(ctx context.Context) error {
+// putDrivers copies the drivers' files into the sandbox.
+func (m *pooled) putDrivers(ctx context.Context) error {
 	var files []sandbox.File
 	for _, p := range m.t.ahead {
 		files = append(files, p.Warm.Files...)
@@ -121,8 +121,8 @@ func (m *member) putDrivers(ctx context.Context) error {
 	return f.Put(ctx, files)
 }
 
-// driversGone holds the drivers to their promise: they remove their files before they are ready.
-func (m *member) driversGone(ctx context.Context) error {
+// checkDriversRemoved fails if a driver has not removed its files before it was ready.
+func (m *pooled) checkDriversRemoved(ctx context.Context) error {
 	var s sandbox.Selection
 	for _, p := range m.t.ahead {
 		for _, f := range p.Warm.Files {
@@ -142,7 +142,7 @@ func (m *member) driversGone(ctx context.Context) error {
 		left = untaken[0].Path
 	}
 	if err == nil && left != "" {
-		err = fmt.Errorf("a driver has left %s behind", left)
+		err = fmt.Errorf("the driver has not removed %s", left)
 	}
 	return err
 }
@@ -157,14 +157,14 @@ func start(ctx context.Context, in sandbox.Instance, p sandbox.Process) (*waitin
 	}
 	w.task, w.started = task, time.Now()
 	go func() {
-		_, _ = task.Wait() // whoever cares asks again
+		_, _ = task.Wait() // later callers of Wait get the same result
 		close(w.dead)
 	}()
-	w.out = watch(task.Stdout())
+	w.out = readEarly(task.Stdout())
 	return w, nil
 }
 
-// withDriver is an environment with what makes the interpreter run its driver.
+// withDriver returns an environment with the variables that make the interpreter run its driver.
 func withDriver(env, driver map[string]string) map[string]string {
 	all := make(map[string]string, len(env)+len(driver))
 	for k, v := range env {
@@ -176,11 +176,11 @@ func withDriver(env, driver map[string]string) map[string]string {
 	return all
 }
 
-// handshake waits for the driver to say that it is ready, and reads not one byte more.
+// handshake waits until the driver reports that it is ready, and reads not one byte more.
 func (w *waiting) handshake(ctx context.Context) error {
 	stderr := w.task.Stderr()
 	if stderr == nil {
-		return errors.New("it has no standard error to say that it is ready on")
+		return errors.New("handshake: the process has no standard error")
 	}
 	want := []byte(w.process.Warm.Handshake)
 	got := make([]byte, len(want))
@@ -193,24 +193,24 @@ func (w *waiting) handshake(ctx context.Context) error {
 	select {
 	case err := <-read:
 		if err != nil || !bytes.Equal(got, want) {
-			return fmt.Errorf("it did not say that it is ready, but %q", got)
+			return fmt.Errorf("handshake: the driver wrote %q", got)
 		}
 	case <-ctx.Done():
-		_ = w.task.Kill() // which ends the reading; whoever discards it sees to the rest
+		_ = w.task.Kill() // ends the read; the caller destroys the rest
 		<-read
-		return fmt.Errorf("it was not ready in time: %w", ctx.Err())
+		return fmt.Errorf("handshake: not ready in time: %w", ctx.Err())
 	}
-	w.err = watch(stderr)
+	w.err = readEarly(stderr)
 	return nil
 }
 
-// settle takes down what the process has used until now.
-func (w *waiting) settle() (err error) {
-	if why := w.unwell(); why != "" {
+// recordUsage records what the process has used until now.
+func (w *waiting) recordUsage() (err error) {
+	if why := w.unhealthy(); why != "" {
 		return errors.New(why)
 	}
 	if r, ok := w.task.(sandbox.Resettable); ok {
-		_ = r.ResetPeaks() // where the kernel can not, the peak is that of both, which are much the same
+		_ = r.ResetPeaks() // without kernel support, the peak includes the driver's, which is much the same
 	}
 	if w.used, err = w.task.Sample(); err != nil {
 		return err
@@ -221,45 +221,45 @@ func (w *waiting) settle() (err error) {
 	return nil
 }
 
-// unwell says why a process can not be used, if so.
-func (w *waiting) unwell() string {
+// unhealthy returns why a process can not be used, or "".
+func (w *waiting) unhealthy() string {
 	select {
 	case <-w.dead:
-		return w.process.Warm.Name + ": it has ended"
+		return w.process.Warm.Name + ": the process has ended"
 	default:
 	}
-	if w.out.stirred() || w.err != nil && w.err.stirred() {
-		return w.process.Warm.Name + ": it has said something before it was asked"
+	if w.out.arrived() || w.err != nil && w.err.arrived() {
+		return w.process.Warm.Name + ": the process has written output before its message"
 	}
 	return ""
 }
 
-// unwell says why a member can not be used, if so.
-func (m *member) unwell(now time.Time, most time.Duration) string {
+// unhealthy returns why a pooled sandbox can not be used, or "".
+func (m *pooled) unhealthy(now time.Time, most time.Duration) string {
 	if now.Sub(m.made) > most {
-		return "it is old"
+		return "older than the maximum age"
 	}
 	for _, w := range m.waits {
-		if why := w.unwell(); why != "" {
+		if why := w.unhealthy(); why != "" {
 			return why
 		}
 	}
 	for _, f := range m.forks {
 		if f != nil && !f.Alive() {
-			return "a fork has ended"
+			return "a waiting fork has ended"
 		}
 	}
 	return ""
 }
 
-// message is what a driver waits for.
+// message is the message to a driver.
 type message struct {
 	Args []string          `json:"args"`
 	Env  map[string]string `json:"env"`
 	Dir  string            `json:"dir"`
 }
 
-// messageFor frames what a process is to become.
+// messageFor encodes the message that turns a waiting process into p.
 func messageFor(p *sandbox.Process) ([]byte, error) {
 	var b bytes.Buffer
 	b.Write(make([]byte, 4))
@@ -273,12 +273,12 @@ func messageFor(p *sandbox.Process) ([]byte, error) {
 	return text, nil
 }
 
-// errUnread: it was sent a message, and does not read it.
-var errUnread = errors.New("it does not read its message")
+// errUnread says that a process did not read its message.
+var errUnread = errors.New("the process does not read its message")
 
-// send sends the message and waits until it was read. An error says that it was not, and that nothing of the program has run. The process may
-// be gone again when it returns: some programs are quick.
-func (w *waiting) send(ctx context.Context, p *sandbox.Process, patience time.Duration) error {
+// send sends the message and waits until the process has read it. After an error the message was not read, and nothing of the program
+// has run. The process may have ended when send returns: some programs are quick.
+func (w *waiting) send(ctx context.Context, p *sandbox.Process, timeout time.Duration) error {
 	text, err := messageFor(p)
 	if err != nil {
 		return err
@@ -286,10 +286,10 @@ func (w *waiting) send(ctx context.Context, p *sandbox.Process, patience time.Du
 	in := w.task.Stdin()
 	written := make(chan error, 1)
 	go func() {
-		_, err := in.Write(text) // fails when the process has ended, at the latest
+		_, err := in.Write(text) // fails at the latest when the process has ended
 		written <- err
 	}()
-	late := time.NewTimer(patience)
+	late := time.NewTimer(timeout)
 	defer late.Stop()
 	pending, result := true, error(nil)
 	select {
@@ -298,7 +298,7 @@ func (w *waiting) send(ctx context.Context, p *sandbox.Process, patience time.Du
 	case <-late.C:
 	case <-ctx.Done():
 	}
-	if pending { // it may have been this very moment
+	if pending { // it may have been read just now
 		select {
 		case result = <-written:
 			pending = false
@@ -311,12 +311,12 @@ func (w *waiting) send(ctx context.Context, p *sandbox.Process, patience time.Du
 	case result != nil:
 		err = result
 	default:
-		err = w.awaitRead(ctx, in, late.C)
+		err = w.waitForRead(ctx, in, late.C)
 	}
 	if err == nil {
 		return nil
 	}
-	// It may read it yet, until it is dead. Whatever has begun must not begin again.
+	// The process may read the message until it is dead. A program that has begun must not begin a second time.
 	_ = w.task.Kill()
 	<-w.dead
 	if pending {
@@ -328,22 +328,22 @@ func (w *waiting) send(ctx context.Context, p *sandbox.Process, patience time.Du
 	return err
 }
 
-// errLost: it has read its message and was ended before it could be seen to.
-var errLost = errors.New("a process that had waited was lost while it was started")
+// errLost says that a process ended after it had read its message, before that was noticed.
+var errLost = errors.New("the waiting process ended while its program was started")
 
-// awaitRead waits until a message was read. It looks again and again: nobody tells the writer of a pipe. A process that waits needs
-// some microseconds for it.
-func (w *waiting) awaitRead(ctx context.Context, in io.Writer, late <-chan time.Time) error {
+// waitForRead waits until a message was read. It polls: the writer of a pipe gets no notification. A waiting process needs
+// some microseconds to read.
+func (w *waiting) waitForRead(ctx context.Context, in io.Writer, late <-chan time.Time) error {
 	for pause := 20 * time.Microsecond; ; pause = min(2*pause, 2*time.Millisecond) {
 		if left, seen := unread(in); !seen || left == 0 {
-			return nil // a pipe of which nothing can be seen is one that is read as it is written
+			return nil // the fill level of the pipe is unknown: take the write for the read
 		}
 		select {
 		case <-w.dead:
 			if left, _ := unread(in); left == 0 {
 				return nil
 			}
-			return errors.New("it has ended")
+			return errors.New("the process has ended")
 		case <-late:
 			if left, _ := unread(in); left == 0 {
 				return nil
@@ -356,7 +356,7 @@ func (w *waiting) awaitRead(ctx context.Context, in io.Writer, late <-chan time.
 	}
 }
 
-// end ends a process that was not used, and removes what belongs to it. Twice is fine.
+// end ends an unused process and removes what belongs to it. It may be called twice.
 func (w *waiting) end(ctx context.Context) error {
 	w.ending.Do(func() {
 		_ = w.task.Kill()
@@ -372,8 +372,8 @@ func (w *waiting) end(ctx context.Context) error {
 	return w.ended
 }
 
-// destroy ends a member that nobody uses.
-func (m *member) destroy(ctx context.Context) error {
+// destroy ends an unused pooled sandbox.
+func (m *pooled) destroy(ctx context.Context) error {
 	var errs []error
 	for _, w := range m.waits {
 		errs = append(errs, w.end(ctx))
@@ -386,41 +386,41 @@ func (m *member) destroy(ctx context.Context) error {
 	return errors.Join(append(errs, m.inner.Destroy(ctx))...)
 }
 
-// sentry sits at an output on which nothing is to be heard yet. It holds the first thing that comes until somebody reads.
-type sentry struct {
+// earlyOutput reads an output on which nothing may arrive before the message. It keeps the first data until a caller reads.
+type earlyOutput struct {
 	io.ReadCloser
-	came  chan struct{} // closed when something has come
+	begun chan struct{} // closed when data or the end has arrived
 	first []byte        // valid from then on
 	err   error
 }
 
-// sentryHolds is how much is taken at first; the rest is read by whoever reads.
-const sentryHolds = 4096
+// earlyOutputSize is how much is read at first; the caller reads the rest.
+const earlyOutputSize = 4096
 
-func watch(r io.ReadCloser) *sentry {
-	s := &sentry{ReadCloser: r, came: make(chan struct{})}
+func readEarly(r io.ReadCloser) *earlyOutput {
+	s := &earlyOutput{ReadCloser: r, begun: make(chan struct{})}
 	go func() {
-		buf := make([]byte, sentryHolds)
+		buf := make([]byte, earlyOutputSize)
 		n, err := r.Read(buf)
 		s.first, s.err = buf[:n], err
-		close(s.came)
+		close(s.begun)
 	}()
 	return s
 }
 
-// stirred reports whether anything has come, be it the end.
-func (s *sentry) stirred() bool {
+// arrived reports whether data, or the end, has arrived.
+func (s *earlyOutput) arrived() bool {
 	select {
-	case <-s.came:
+	case <-s.begun:
 		return true
 	default:
 		return false
 	}
 }
 
-// Read gives what came first, and then the rest. For one reader.
-func (s *sentry) Read(p []byte) (int, error) {
-	<-s.came
+// Read returns the first data, and then the rest. Only one goroutine may read.
+func (s *earlyOutput) Read(p []byte) (int, error) {
+	<-s.begun
 	if len(s.first) > 0 {
 		n := copy(p, s.first)
 		s.first = s.first[n:]

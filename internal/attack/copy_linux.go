@@ -13,19 +13,19 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// carryPatience is far beyond what carrying a few files takes. Whoever waits for a pipe takes longer.
-const carryPatience = 8 * time.Second
+// copyTimeout is far beyond what copying a few files takes. A copy that waits for a pipe takes longer.
+const copyTimeout = 8 * time.Second
 
-// carries reports whether the backend carries files at all.
-func (t *trial) carries(id string) bool {
+// copiesFiles reports whether the backend copies files at all.
+func (t *trial) copiesFiles(id string) bool {
 	err := t.manager.Put(t.ctx, id, nil)
 	if errors.Is(err, sandbox.ErrUnsupported) {
-		t.note("this backend carries no files in or out")
+		t.note("this backend copies no files in or out")
 	}
 	return err == nil
 }
 
-// bounded does something that has to come back by itself.
+// bounded calls f, which has to return by itself.
 func (t *trial) bounded(what string, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()
@@ -34,13 +34,13 @@ func (t *trial) bounded(what string, f func(context.Context) error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(carryPatience):
-		t.breach("%s has not returned within %v", what, carryPatience)
+	case <-time.After(copyTimeout):
+		t.breach("%s has not returned within %v", what, copyTimeout)
 		return errors.New("it hangs")
 	}
 }
 
-// carriedOut is what a Take brought.
+// carriedOut is the result of a Take.
 type carriedOut struct {
 	files, untaken map[string]string
 	err            error
@@ -60,7 +60,7 @@ func (t *trial) takeOut(id string, patterns ...string) carriedOut {
 		return err
 	})
 	if err != nil {
-		return carriedOut{err: err} // whoever hangs may still write to the others
+		return carriedOut{err: err} // a hanging Take may still write to the others
 	}
 	return carriedOut{files, untaken, nil}
 }
@@ -71,11 +71,11 @@ func (t *trial) putIn(id, path, text string) error {
 	})
 }
 
-// takeWhatIsPlanted has files taken out of a sandbox that has planted everything but files.
+// takeWhatIsPlanted takes files out of a sandbox that has planted everything but files.
 func (t *trial) takeWhatIsPlanted() {
 	secret := t.file(t.dir()+"/secret", "the host's", 0o644)
 	id := t.sandbox()
-	if !t.carries(id) {
+	if !t.copiesFiles(id) {
 		return
 	}
 	planted := t.inside(id, "plant", sandbox.WorkspaceDir, secret)
@@ -104,13 +104,13 @@ func (t *trial) takeWhatIsPlanted() {
 	}
 }
 
-// putOverWhatIsPlanted has files put where a sandbox has planted something.
+// putOverWhatIsPlanted puts files over the entries that a sandbox has planted.
 func (t *trial) putOverWhatIsPlanted() {
 	outside := t.dir()
 	secret := t.file(outside+"/secret", "the host's", 0o666)
 	t.must(os.Chmod(outside, 0o777))
 	id := t.sandbox()
-	if !t.carries(id) {
+	if !t.copiesFiles(id) {
 		return
 	}
 	err := t.putIn(id, "/workspace/plain/file", "brought in")
@@ -118,7 +118,8 @@ func (t *trial) putOverWhatIsPlanted() {
 	t.control(err == nil && strings.Contains(seen.Detail, "brought in"), "put a plain file", fmt.Sprint(err, say(seen)))
 	planted := t.inside(id, "plant", sandbox.WorkspaceDir, secret)
 	t.must(t.sh(id, "cd /workspace; echo original > original; ln original twin; ln -s "+outside+"/made dangling"))
-	for _, name := range []string{"symlink", "fifo", "socket", "twin", "dangling", "symlinked/secret", "symlinked/made", "symlinked/way/made"} {
+	for _, name := range []string{"symlink", "fifo", "socket", "twin", "dangling", "symlinked/secret", "symlinked/made",
+		"symlinked/way/made"} {
 		err := t.putIn(id, "/workspace/"+name, "brought in")
 		left, _ := os.ReadDir(outside)
 		text, _ := os.ReadFile(secret)

@@ -10,23 +10,23 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// How often the keeper looks, how often when there is something to do, and how long it holds back for requests that wait.
+// Intervals of the refill loop: when idle, when there is work, and how long it delays refills for waiting requests.
 const (
-	lookEvery = time.Second
-	lookSoon  = 10 * time.Millisecond
-	holdBack  = 100 * time.Millisecond
-	// courtesy is for how long a program that was started, or a compiler, has the machine's cores before what it used up is made again, unless it
-	// ends sooner.
+	adjustEvery = time.Second
+	adjustSoon  = 10 * time.Millisecond
+	holdBack    = 100 * time.Millisecond
+	// courtesy is how long a started program, or a compiler, has the machine's cores before its pooled sandbox is replaced, unless
+	// it ends sooner.
 	courtesy = holdBack
-	// parting is for how long it still has them then: somebody has to be told how it ended.
+	// parting is how long it still has them after its end, so that its result is delivered first.
 	parting = 2 * time.Millisecond
-	// retryAfter is how soon what could not be made is tried again at first.
+	// retryAfter is the first delay after a failed refill.
 	retryAfter = 100 * time.Millisecond
 )
 
-// keep looks after the members until the pool is closed.
-func (p *Pool) keep() {
-	timer := time.NewTimer(lookEvery)
+// runRefillLoop keeps the shapes filled until the pool is closed.
+func (p *Pool) runRefillLoop() {
+	timer := time.NewTimer(adjustEvery)
 	defer timer.Stop()
 	for {
 		select {
@@ -35,30 +35,30 @@ func (p *Pool) keep() {
 		case <-p.wake:
 		case <-timer.C:
 		}
-		if p.look(time.Now()) {
-			timer.Reset(lookSoon)
+		if p.adjust(time.Now()) {
+			timer.Reset(adjustSoon)
 		} else {
-			timer.Reset(lookEvery)
+			timer.Reset(adjustEvery)
 		}
 	}
 }
 
-// look drops what is not needed, begins to make what is, and reports whether more is to be made as soon as may be.
-func (p *Pool) look(now time.Time) (more bool) {
+// adjust drops what is not needed, starts the refills, and reports whether more are needed as soon as possible.
+func (p *Pool) adjust(now time.Time) (more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return false
 	}
-	p.sweepLocked(now)
+	p.dropUnneededLocked(now)
 	p.shrinkLocked(now)        // what was being made when memory became short
-	unfit := map[*shape]bool{} // there is no room for another of these
+	unfit := map[*shape]bool{} // shapes without room for another pooled sandbox
 	for {
 		s := p.neediestLocked(now, unfit)
 		if s == nil {
 			return false
 		}
-		if p.filling >= p.opts.Parallel || !p.budget.has(now) || p.busyLocked(now) && !s.short(now) {
+		if p.filling >= p.opts.Parallel || !p.budget.has(now) || p.busyLocked(now) && !s.undersupplied(now) {
 			return true
 		}
 		if !p.makeRoomLocked(s, now) {
@@ -70,12 +70,12 @@ func (p *Pool) look(now time.Time) (more bool) {
 	}
 }
 
-// short reports whether requests come faster than members are made, and there is none: to wait for a quiet moment is no use, the next
-// request makes its sandbox itself.
-func (s *shape) short(now time.Time) bool { return len(s.ready) == 0 && s.used(now) >= 1 }
+// undersupplied reports whether requests arrive faster than refills end, and no pooled sandbox is left: delaying a refill has no
+// use then, because the next request makes its sandbox itself.
+func (s *shape) undersupplied(now time.Time) bool { return len(s.ready) == 0 && s.used(now) >= 1 }
 
-// busyLocked: requests come first, but not for ever: without members they only take longer. Making one more takes about a core, so half of them
-// have to be free of programs that have just begun.
+// busyLocked reports whether refills have to wait. Requests come first, but not for ever: without pooled sandboxes they only take
+// longer. A refill takes about a core, so half of the cores must be free of programs that have just started.
 func (p *Pool) busyLocked(now time.Time) bool {
 	if int(p.starting.Load()) < max(1, runtime.GOMAXPROCS(0)/2) && (p.opts.Busy == nil || !p.opts.Busy()) {
 		p.held = time.Time{}
@@ -87,36 +87,36 @@ func (p *Pool) busyLocked(now time.Time) bool {
 	return now.Sub(p.held) < holdBack
 }
 
-// firstMoments keeps the keeper from what a program that is handed out would have to share its first moments with, until leave is called, or
-// for a while.
-func (p *Pool) firstMoments() (leave func()) {
+// delayRefills delays refills while a program starts, until resume is called, or for a while.
+func (p *Pool) delayRefills() (resume func()) {
 	p.starting.Add(1)
-	leave = sync.OnceFunc(func() {
+	resume = sync.OnceFunc(func() {
 		p.starting.Add(-1)
-		p.nudge()
+		p.wakeRefill()
 	})
-	time.AfterFunc(courtesy, leave)
-	return leave
+	time.AfterFunc(courtesy, resume)
+	return resume
 }
 
-// sweepLocked drops members that are unwell, too many, or of no use any more, zygotes that are to be replaced, and shapes that nobody asks for.
-func (p *Pool) sweepLocked(now time.Time) {
+// dropUnneededLocked drops pooled sandboxes that are unhealthy, too many, or unused, zygotes that are to be replaced, and shapes
+// without requests.
+func (p *Pool) dropUnneededLocked(now time.Time) {
 	for key, s := range p.shapes {
 		keep := s.ready[:0:0]
 		most := s.wants(now, &p.opts)
 		for _, m := range s.ready {
 			switch {
-			case m.unwell(now, p.opts.MaxAge) != "":
-				p.count.unwell++
+			case m.unhealthy(now, p.opts.MaxAge) != "":
+				p.count.unhealthy++
 				p.discardLocked(m)
-			case most == 0 || len(keep) > most: // one more than needed does no harm, and demand goes up and down
+			case most == 0 || len(keep) > most: // one more than needed may stay: demand goes up and down
 				p.discardLocked(m)
 			default:
 				keep = append(keep, m)
 			}
 		}
 		s.ready = keep
-		if z := s.zygote; z != nil && (most == 0 || !z.lives() || z.spent(now, &p.opts, 1)) {
+		if z := s.zygote; z != nil && (most == 0 || !z.alive() || z.isSpent(now, &p.opts, 1)) {
 			p.retireLocked(s)
 		}
 		if most == 0 && now.Sub(s.seen) > p.opts.Keep && s.idle() {
@@ -126,7 +126,7 @@ func (p *Pool) sweepLocked(now time.Time) {
 	}
 }
 
-// neediestLocked is the shape that lacks most of what it wants, but for some, or nil.
+// neediestLocked is the shape with the largest shortage, except those in but, or nil.
 func (p *Pool) neediestLocked(now time.Time, but map[*shape]bool) (most *shape) {
 	var need float64
 	for _, s := range p.shapes {
@@ -138,9 +138,9 @@ func (p *Pool) neediestLocked(now time.Time, but map[*shape]bool) (most *shape) 
 			continue
 		}
 		lack := float64(want-len(s.ready)-s.filling) / float64(want)
-		if s.lacksZygote(now, &p.opts) {
+		if s.needsZygote(now, &p.opts) {
 			if lack = max(lack, 1); s.zygote == nil {
-				lack = 2 // every request starts cold meanwhile
+				lack = 2 // without a zygote every request starts cold
 			}
 		}
 		if lack > need || lack > 0 && lack == need && s.rate(now) > most.rate(now) {
@@ -150,11 +150,11 @@ func (p *Pool) neediestLocked(now time.Time, but map[*shape]bool) (most *shape) 
 	return most
 }
 
-// makeRoomLocked sees to it that one more fits, at the cost of shapes that are used less. With mu held.
+// makeRoomLocked makes room for one more by dropping those of less used shapes, and reports success. The caller holds mu.
 func (p *Pool) makeRoomLocked(s *shape, now time.Time) bool {
 	for {
-		memory, members := p.heldLocked()
-		if members < p.opts.Members && memory+s.memoryEach() <= p.most {
+		memory, count := p.usageLocked()
+		if count < p.opts.Sandboxes && memory+s.memoryEach() <= p.most {
 			return true
 		}
 		others := make([]*shape, 0, len(p.shapes))
@@ -182,42 +182,42 @@ func (p *Pool) makeRoomLocked(s *shape, now time.Time) bool {
 	}
 }
 
-// Shrink gives up half of what waits, members before zygotes and those that are used least first, and makes nothing in its place until Grow is called. Called
-// again and again it gives up everything: requests are then served cold.
+// Shrink halves the memory of the pool: pooled sandboxes go before zygotes, and the least used first. Nothing is made in their
+// place until Grow is called. Repeated calls drop everything: requests then start cold.
 func (p *Pool) Shrink() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	memory, members := p.heldLocked()
-	if p.most = min(p.most, memory/2); members <= 1 {
+	memory, count := p.usageLocked()
+	if p.most = min(p.most, memory/2); count <= 1 {
 		p.most = 0
 	}
 	p.shrinkLocked(time.Now())
 }
 
-// Grow lets it have all that it may again.
+// Grow undoes Shrink.
 func (p *Pool) Grow() {
 	p.mu.Lock()
 	p.most = p.opts.Memory
 	p.mu.Unlock()
-	p.nudge()
+	p.wakeRefill()
 }
 
-// shrinkLocked gives up what is too much while memory is short. With mu held.
+// shrinkLocked drops what exceeds the limit while memory is short. The caller holds mu.
 func (p *Pool) shrinkLocked(now time.Time) {
 	if p.most == p.opts.Memory || p.closed {
 		return
 	}
 	for {
-		memory, _ := p.heldLocked()
+		memory, _ := p.usageLocked()
 		if memory <= p.most {
 			return
 		}
 		var least *shape
 		for _, s := range p.shapes {
-			members, others := len(s.ready) > 0, least != nil && len(least.ready) > 0
+			filled, others := len(s.ready) > 0, least != nil && len(least.ready) > 0
 			switch {
-			case !members && s.zygote == nil:
-			case least == nil, members && !others, members == others && s.lessUsed(least, now):
+			case !filled && s.zygote == nil:
+			case least == nil, filled && !others, filled == others && s.lessUsed(least, now):
 				least = s
 			}
 		}
@@ -234,7 +234,7 @@ func (p *Pool) shrinkLocked(now time.Time) {
 	}
 }
 
-// lessUsed orders shapes by demand; those that are to be there anyway come last.
+// lessUsed orders shapes by demand; pinned shapes come last.
 func (s *shape) lessUsed(than *shape, now time.Time) bool {
 	if s.pinned != than.pinned {
 		return than.pinned
@@ -242,47 +242,47 @@ func (s *shape) lessUsed(than *shape, now time.Time) bool {
 	return cmp.Or(cmp.Compare(s.rate(now), than.rate(now)), s.seen.Compare(than.seen)) < 0
 }
 
-// heldLocked is what members and zygotes take, those that are being made included.
-func (p *Pool) heldLocked() (memory sandbox.Size, members int) {
+// usageLocked is the memory and the number of pooled sandboxes and zygotes, those being made included.
+func (p *Pool) usageLocked() (memory sandbox.Size, count int) {
 	for _, s := range p.shapes {
 		n := len(s.ready) + s.filling
-		members += n
+		count += n
 		memory += sandbox.Size(n) * s.memoryEach()
 		if s.zygote != nil {
 			memory += guessedMemory
 		}
-		if s.hatches {
+		if s.makingZygote {
 			memory += guessedMemory
 		}
 	}
-	return memory, members
+	return memory, count
 }
 
-// fillLocked makes a zygote or a member of a shape in the background. With mu held.
+// fillLocked makes a zygote or a pooled sandbox of a shape in the background. The caller holds mu.
 func (p *Pool) fillLocked(s *shape, now time.Time) {
-	hatch := s.lacksZygote(now, &p.opts)
-	if hatch {
-		s.hatches = true
+	replaceZygote := s.needsZygote(now, &p.opts)
+	if replaceZygote {
+		s.makingZygote = true
 	} else {
 		s.filling++
 	}
 	p.filling++
 	p.budget.take(s.cpuEach())
 	p.work.Go(func() {
-		if hatch {
-			p.hatch(s)
+		if replaceZygote {
+			p.replaceZygote(s)
 		} else {
-			p.fill(s)
+			p.refill(s)
 		}
-		p.nudge()
+		p.wakeRefill()
 	})
 }
 
-// fill makes one member.
-func (p *Pool) fill(s *shape) {
-	m, c, err := s.t.make(p.lives, p.inner, p.opts.Patience)
+// refill makes one pooled sandbox.
+func (p *Pool) refill(s *shape) {
+	m, c, err := s.t.makeSandbox(p.lives, p.inner, p.opts.ReadyTimeout)
 	if err == nil && s.forks {
-		p.conceive(s, m, &c)
+		p.addForks(s, m, &c)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -292,7 +292,7 @@ func (p *Pool) fill(s *shape) {
 	if p.failedLocked(s, err) {
 		return
 	}
-	s.learn(c.time, c.cpu, c.memory)
+	s.updateAverages(c.time, c.cpu, c.memory)
 	s.count.refills++
 	s.count.refillTime += c.time
 	s.count.refillCPU += c.cpu
@@ -303,13 +303,13 @@ func (p *Pool) fill(s *shape) {
 	s.ready = append(s.ready, m)
 }
 
-// hatch makes a zygote, in the place of the one there was.
-func (p *Pool) hatch(s *shape) {
-	z, err := p.prepare(p.lives, s.t)
+// replaceZygote makes a zygote and retires the previous one.
+func (p *Pool) replaceZygote(s *shape) {
+	z, err := p.makeZygote(p.lives, s.t)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.filling--
-	s.hatches = false
+	s.makingZygote = false
 	if p.failedLocked(s, err) {
 		return
 	}
@@ -321,14 +321,14 @@ func (p *Pool) hatch(s *shape) {
 	}
 }
 
-// failedLocked notes a failure: the next attempt comes later each time. With mu held.
+// failedLocked records a failure: the delay before the next attempt grows. The caller holds mu.
 func (p *Pool) failedLocked(s *shape, err error) bool {
 	if err == nil {
 		s.failures, s.failed = 0, nil
 		return false
 	}
 	if p.lives.Err() != nil {
-		return true // nobody is to blame
+		return true // the pool is closing
 	}
 	s.count.failures++
 	if s.failures++; s.failures == 1 && p.opts.OnFailure != nil {
@@ -339,13 +339,13 @@ func (p *Pool) failedLocked(s *shape, err error) bool {
 	return true
 }
 
-// bucket rations processor time.
+// bucket rations CPU time.
 type bucket struct {
 	rate, most, left float64 // seconds
 	at               time.Time
 }
 
-// burst is for how long nothing is rationed.
+// burst is how many seconds of CPU time can be saved up.
 const burst = 4 // seconds
 
 func newBucket(rate float64) bucket {

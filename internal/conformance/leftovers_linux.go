@@ -17,7 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
 )
 
-// marked lists the living processes that have a mark in their environment or command line.
+// marked lists the running processes that have a mark in their environment or command line.
 func marked(mark string) []string {
 	var list []string
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -33,12 +33,12 @@ func marked(mark string) []string {
 	return list
 }
 
-// Marked lists the living processes that have a mark in their environment or command line.
+// Marked lists the running processes that have a mark in their environment or command line.
 func Marked(mark string) []string {
 	return slices.DeleteFunc(marked(mark), func(p string) bool { return strings.HasPrefix(p, strconv.Itoa(os.Getpid())+" ") })
 }
 
-// Outliving lists the processes with a mark that are there still a second after their supervisor's end, or as much later as the machine is busy.
+// Outliving lists the processes with a mark that still run a second after their supervisor's end, or as much later as the machine is busy.
 func Outliving(mark string, ended time.Time) (alive []string) {
 	spare, stop := busyness(time.Second)
 	defer stop()
@@ -48,8 +48,8 @@ func Outliving(mark string, ended time.Time) (alive []string) {
 	return alive
 }
 
-// host is what there was before the suite. Other programs of this project may run on the machine: only
-// what is this process's own is looked at.
+// host is the state before the suite. Other programs of this project may run on the machine: only
+// resources of this process are considered.
 type host struct {
 	scratch string
 	files   map[string]int // open descriptors, by what they are
@@ -60,7 +60,7 @@ func lookAtHost(scratch string) host {
 	return host{scratch: scratch, files: descriptors(), mounts: ourMounts()}
 }
 
-// descriptors counts what is open, by kind. Addresses and numbers would make each one unique.
+// descriptors counts the open descriptors, by kind. Addresses and numbers would make each one unique.
 func descriptors() map[string]int {
 	count := map[string]int{}
 	entries, _ := os.ReadDir("/proc/self/fd")
@@ -81,7 +81,7 @@ func open() (n int) {
 	return n
 }
 
-// ourMounts are the mounts of this namespace that could be ours.
+// ourMounts are the mounts of this namespace that a backend could have made.
 func ourMounts() map[string]bool {
 	found := map[string]bool{}
 	text, _ := os.ReadFile("/proc/self/mountinfo")
@@ -93,11 +93,11 @@ func ourMounts() map[string]bool {
 	return found
 }
 
-// claims are the names under which this process is registered as a supervisor.
-func claims() []string { return claimsOf(os.Getpid()) }
+// registrations are the names under which this process is registered as a supervisor.
+func registrations() []string { return registrationsOf(os.Getpid()) }
 
-// claimsOf are those of another.
-func claimsOf(pid int) []string {
+// registrationsOf are those of another process.
+func registrationsOf(pid int) []string {
 	var names []string
 	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, link := range links {
@@ -108,7 +108,7 @@ func claimsOf(pid int) []string {
 	return names
 }
 
-// groupsOf are the cgroups of supervisors that are registered, by their names.
+// groupsOf are the cgroups of registered supervisors, by their names.
 func groupsOf(names []string) (dirs []string) {
 	for _, name := range names {
 		text, _ := os.ReadFile(filepath.Join(supervisor.RuntimeDir(), name))
@@ -119,14 +119,14 @@ func groupsOf(names []string) (dirs []string) {
 	return dirs
 }
 
-// inhabitants are the processes in cgroups and below them, and whether all of them are dead already: one whose first thread has
-// ended is there until the last of the others has.
+// inhabitants are the processes in cgroups and below them, and whether all of them are dead: a process whose first thread has
+// ended is listed until the last of the others has.
 func inhabitants(groups []string) (pids []string, dead bool) {
 	dead = true
 	for _, g := range groups {
 		_ = filepath.WalkDir(g, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !d.IsDir() {
-				return nil // removed just now
+				return nil // just removed
 			}
 			text, _ := os.ReadFile(path + "/cgroup.procs")
 			for _, pid := range strings.Fields(string(text)) {
@@ -142,7 +142,7 @@ func inhabitants(groups []string) (pids []string, dead bool) {
 	return slices.Compact(pids), dead
 }
 
-// registered are the names of all supervisors, living and dead.
+// registered are the names of all supervisors, running and dead.
 func registered() []string {
 	var names []string
 	entries, _ := os.ReadDir(supervisor.RuntimeDir())
@@ -152,15 +152,15 @@ func registered() []string {
 	return names
 }
 
-// Left lists what is left of supervisors, by the names they were registered under.
+// Left lists the leftovers of supervisors, by the names they were registered under.
 func Left(names []string) []string { return leftOf(names) }
 
-// leftOf lists what is left of supervisors that were collected. A name may have been taken anew: what
-// belongs to somebody who lives is not looked at.
+// leftOf lists the leftovers of collected supervisors. A name may be in use again: leftOf skips
+// those of running supervisors.
 func leftOf(names []string) []string {
 	var list []string
 	for _, name := range names {
-		if held(name) {
+		if isRunning(name) {
 			continue
 		}
 		places := []string{filepath.Join(supervisor.RuntimeDir(), name), fmt.Sprintf("/var/tmp/sandbox-run-%d-%s", os.Geteuid(), name)}
@@ -176,10 +176,10 @@ func leftOf(names []string) []string {
 	return list
 }
 
-// groups are the cgroups of sandboxes that this process still has.
+// groups are the cgroups of sandboxes of this process.
 func (host) groups() []string {
 	var list []string
-	for _, name := range claims() {
+	for _, name := range registrations() {
 		waiting := 0
 		text, _ := os.ReadFile(filepath.Join(supervisor.RuntimeDir(), name))
 		for _, root := range strings.Fields(string(text)) {
@@ -199,7 +199,7 @@ func (host) groups() []string {
 	return list
 }
 
-// waits says that a group is of an init that lives and has no sandbox yet: a backend may keep one ready, and on cgroup v2
+// waits reports whether a group is of a spare init: a backend may keep one, and on cgroup v2
 // it has a group of its own.
 func waits(group string) bool {
 	events, err := os.ReadFile(group + "/init/cgroup.events")
@@ -207,18 +207,18 @@ func waits(group string) bool {
 	return err == nil && strings.Contains(string(events), "populated 1") && programs != nil
 }
 
-// kept are descriptors that a process opens once and keeps: the sealed init, /dev/null, the runtime's
+// kept reports descriptors that a process opens once and keeps: the sealed init, /dev/null, the runtime's
 // poller, the cgroup hierarchies, one user namespace per mapping.
 func kept(kind string) bool {
 	return strings.HasPrefix(kind, "/memfd:sandbox-init") || kind == "/dev/null" || strings.HasPrefix(kind, "anon_inode") ||
 		strings.HasPrefix(kind, "/sys/fs/cgroup") || kind == "user" || strings.HasPrefix(kind, "/proc/")
 }
 
-// left lists what the suite has left behind, once its backend is closed: names are what that was registered as. What others left is theirs to answer
-// for: tests of other packages kill their supervisors meanwhile.
+// left lists the leftovers of the suite, once its backend is closed: names are its registrations. Leftovers of others are not listed:
+// tests of other packages kill their supervisors meanwhile.
 func (h host) left(names []string) []string {
 	var list []string
-	if still := claims(); len(still) > 0 {
+	if still := registrations(); len(still) > 0 {
 		list = append(list, fmt.Sprintf("registrations %q", still))
 	}
 	for line := range ourMounts() {
@@ -228,7 +228,7 @@ func (h host) left(names []string) []string {
 	}
 	now := descriptors()
 	for _, kind := range slices.Sorted(maps.Keys(now)) {
-		// Pipes of the test runner and of other packages' helpers come in pairs and stay.
+		// Pipes of the test runner and of other packages' helpers are opened in pairs and stay.
 		if now[kind] > h.files[kind] && !kept(kind) && kind != h.scratch && !strings.HasPrefix(kind, h.scratch+"/") {
 			list = append(list, fmt.Sprintf("%d descriptors of %s, %d before", now[kind], kind, h.files[kind]))
 		}
@@ -249,8 +249,8 @@ func (h host) left(names []string) []string {
 	return list
 }
 
-// held reports whether a supervisor that lives has a name: somebody else, then.
-func held(name string) bool {
+// isRunning reports whether a running supervisor has a name, which another one has then taken.
+func isRunning(name string) bool {
 	f, err := os.Open(filepath.Join(supervisor.RuntimeDir(), name))
 	if err != nil {
 		return false
@@ -259,9 +259,10 @@ func held(name string) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
 }
 
-// rights are whose the machine's own places are, and what anybody may do there.
+// rights are the owners and modes of the machine's own directories and devices.
 func rights() (list []string) {
-	for _, p := range []string{"/", "/dev", "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/shm", "/proc", "/sys", "/run", "/tmp", "/usr", "/etc"} {
+	for _, p := range []string{"/", "/dev", "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx",
+		"/dev/shm", "/proc", "/sys", "/run", "/tmp", "/usr", "/etc"} {
 		var st unix.Stat_t
 		if err := unix.Stat(p, &st); err == nil {
 			list = append(list, fmt.Sprintf("%s %o %d:%d", p, st.Mode, st.Uid, st.Gid))

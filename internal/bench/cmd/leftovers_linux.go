@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// leftovers looks for what a sandbox that is gone should not have left. It looks at what is ours
-// alone, so that other people's sandboxes do not matter.
+// leftovers searches for cgroups and loop devices of deleted sandboxes. It considers only those of this process,
+// so that other sandboxes of the machine do not matter.
 type leftovers struct {
-	cache  string // the backing files of our scratch disks lie here
-	groups string // glob of our cgroups; empty until found
+	cache  string // directory of the backing files of this process's scratches
+	groups string // glob of this process's cgroups; empty until found
 	checks int
 }
 
 const registryDir = "/run/sandbox-run/"
 
-// find learns where our cgroups are: our registration, which we hold open, lists their roots.
+// find finds the cgroups of this process: its registration, which it has open, lists their roots.
 func (l *leftovers) find() error {
 	fds, err := filepath.Glob("/proc/self/fd/*")
 	if err != nil {
@@ -76,7 +76,7 @@ func (l *leftovers) list() ([]string, error) {
 	return found, nil
 }
 
-// waits says that a group is of an init that lives and has no sandbox yet: the backend keeps one ready, and on cgroup v2
+// waits reports whether a group is of a spare init: the backend keeps one, and on cgroup v2
 // it has a group of its own.
 func waits(group string) bool {
 	events, err := os.ReadFile(group + "/init/cgroup.events")

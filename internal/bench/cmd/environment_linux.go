@@ -23,44 +23,44 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 )
 
-// measures are all there are, in the order of the table.
+// measures are all measures, in the order of the table.
 var measures = []struct {
 	name string // what -only matches, beside the rows' own names
-	run  func(*stage, context.Context) ([]bench.Row, error)
+	run  func(*environment, context.Context) ([]bench.Row, error)
 }{
-	{"library", (*stage).library},
-	{"command", (*stage).command},
-	{"images", (*stage).images},
-	{"oci", (*stage).oci},
-	{"docker", (*stage).docker},
-	{"languages", (*stage).languages},
-	{"served", (*stage).served},
-	{"pressure", (*stage).pressure},
-	{"crowd", (*stage).crowd},
-	{"soak", (*stage).soak},
-	{"audit", (*stage).audit},
-	{"inits", (*stage).inits},
-	{"throughput", (*stage).throughput},
-	{"idle", (*stage).idle},
-	{"overhead", (*stage).overhead},
-	{"neighbours", (*stage).neighbours},
-	{"unpack", (*stage).unpack},
-	{"bare", (*stage).bare},
+	{"library", (*environment).library},
+	{"command", (*environment).command},
+	{"images", (*environment).images},
+	{"oci", (*environment).oci},
+	{"docker", (*environment).docker},
+	{"languages", (*environment).languages},
+	{"served", (*environment).served},
+	{"pressure", (*environment).pressure},
+	{"crowd", (*environment).crowd},
+	{"soak", (*environment).soak},
+	{"audit", (*environment).audit},
+	{"inits", (*environment).inits},
+	{"throughput", (*environment).throughput},
+	{"idle", (*environment).idle},
+	{"overhead", (*environment).overhead},
+	{"neighbours", (*environment).neighbours},
+	{"unpack", (*environment).unpack},
+	{"bare", (*environment).bare},
 }
 
-// stage is what all measures share.
-type stage struct {
+// environment is what all measures share.
+type environment struct {
 	*options
 	backend   *native.Backend
 	manager   *sandbox.Manager
-	cache     string // of our own, so that our loop devices can be told from others'
+	cache     string // of this process alone, so that its loop devices are recognised
 	null      *os.File
 	reference *program // bwrap … true
 	cli       string   // bin/sandbox-run
 	self      string   // this executable, which is the probe too
 	gone      leftovers
-	// base is where the numbers in sources begin, by chance: what a benchmark before has had compiled is in the cache still. They stay
-	// within 31 bits, which is what all languages have. number is the last of those sent to servers.
+	// base is the first number in sources, chosen at random: the cache still has programs of earlier benchmarks. Numbers have
+	// at most 31 bits, which every language supports. number is the last number sent to servers.
 	base   int
 	number atomic.Int64
 }
@@ -70,7 +70,7 @@ const (
 	numbersOf = 1 << 20 // of the languages' own rows; those of servers follow
 )
 
-// measure sets the stage, has every measure that was asked for play on it, and clears up.
+// measure makes the environment, runs every selected measure in it, and removes it.
 func measure(ctx context.Context, o *options, progress io.Writer) (report *bench.Report, err error) {
 	s, err := setStage(o)
 	if err != nil {
@@ -81,8 +81,10 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 		Machine:    machine(),
 		References: []string{s.reference.String()},
 		Notes: []string{
-			fmt.Sprintf("interleaved pairs, the first side alternating; medians; %d warm-up pairs left out; %v between runs; nothing measured twice", o.warmup, pause),
-			"both sides are started from this process: the reference by syscall.ForkExec and wait4 (cheaper than os/exec), the library by calls; CPU/run is getrusage of this process and its descendants, ms",
+			fmt.Sprintf("interleaved pairs, the first side alternating; medians; %d warm-up pairs left out; %v between runs; nothing measured "+
+				"twice", o.warmup, pause),
+			"both sides are started from this process: the reference by syscall.ForkExec and wait4 (cheaper than os/exec), the library by calls; " +
+				"CPU/run is getrusage of this process and its descendants, ms",
 		},
 	}
 	report.Machine.LoadStart = load()
@@ -107,11 +109,11 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 	return report, nil
 }
 
-func setStage(o *options) (*stage, error) {
+func setStage(o *options) (*environment, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("native sandboxes need root")
 	}
-	s := &stage{options: o, base: rand.IntN(mostBase)}
+	s := &environment{options: o, base: rand.IntN(mostBase)}
 	s.number.Store(int64(s.base + numbersOf))
 	bin, err := filepath.Abs(o.bin)
 	if err != nil {
@@ -124,7 +126,7 @@ func setStage(o *options) (*stage, error) {
 			return nil, fmt.Errorf("%w; try: make build", err)
 		}
 	}
-	// What a library user has who installed sandbox-init beside his program.
+	// As for a library user with sandbox-init beside the program.
 	if err := os.Setenv("SANDBOX_RUN_INIT", init); err != nil {
 		return nil, err
 	}
@@ -139,7 +141,7 @@ func setStage(o *options) (*stage, error) {
 		return nil, fmt.Errorf("the reference is missing: %w; try: scripts/deps.sh bench", err)
 	}
 	s.reference = s.program(bwrap, referenceArgs...)
-	// On the same file system as the default one, whose cost is the same.
+	// On the same file system as the default cache, so that its cost is the same.
 	if s.cache, err = os.MkdirTemp("/var/cache", "sandbox-run-bench-"); err != nil {
 		return nil, err
 	}
@@ -148,15 +150,15 @@ func setStage(o *options) (*stage, error) {
 	}
 	s.manager = sandbox.NewManager(s.backend, sandbox.Options{})
 	s.gone = leftovers{cache: s.cache}
-	// What bwrap leaves to be buried by the machine's init comes to us, and is counted.
+	// This process is the parent of bwrap's orphans, so that their CPU time counts.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, errors.Join(err, s.clear())
 	}
 	return s, nil
 }
 
-// clear removes everything again.
-func (s *stage) clear() error {
+// clear removes the environment.
+func (s *environment) clear() error {
 	var errs []error
 	if s.manager != nil {
 		errs = append(errs, s.manager.Close())
@@ -182,7 +184,7 @@ func machine() bench.Machine {
 
 func load() string { return word("/proc/loadavg", 0) }
 
-// word is a field of a small file of the kernel's, or "?".
+// word is a field of a small file of the kernel, or "?".
 func word(path string, n int) string {
 	text, err := os.ReadFile(path)
 	fields := strings.Fields(string(text))
@@ -192,20 +194,20 @@ func word(path string, n int) string {
 	return fields[n]
 }
 
-// cpuTime is what this process has used so far, or what its buried descendants have.
+// cpuTime is the CPU time of this process, or of its reaped descendants.
 func cpuTime(who int) (time.Duration, error) {
 	var u unix.Rusage
 	err := unix.Getrusage(who, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
 }
 
-// pause lets the machine finish what either side has left to it (namespaces are taken apart by
-// kernel threads, the library makes an init ready), so that it does not slow the other side down.
+// pause lets the machine finish what either side has left to it (kernel threads remove
+// namespaces, the library starts a spare init), so that it does not slow the other side down.
 const pause = 3 * time.Millisecond
 
-// timed measures f. Its CPU time is this process's during f, and that of descendants buried by f
-// or by settle, whose own work is not counted.
-func timed(f func() error, settle func() error) (bench.Sample, error) {
+// timed measures f. Its CPU time is this process's during f, and that of descendants reaped by f
+// or by after, whose own work is not counted.
+func timed(f func() error, after func() error) (bench.Sample, error) {
 	var errs [5]error
 	var own, others [2]time.Duration
 	own[0], errs[0] = cpuTime(unix.RUSAGE_SELF)
@@ -214,15 +216,15 @@ func timed(f func() error, settle func() error) (bench.Sample, error) {
 	errs[2] = f()
 	wall := time.Since(began)
 	own[1], errs[3] = cpuTime(unix.RUSAGE_SELF)
-	if settle != nil && errs[2] == nil {
-		errs[2] = settle()
+	if after != nil && errs[2] == nil {
+		errs[2] = after()
 	}
 	others[1], errs[4] = cpuTime(unix.RUSAGE_CHILDREN)
 	time.Sleep(pause)
 	return bench.Sample{Wall: wall, CPU: own[1] - own[0] + others[1] - others[0]}, errors.Join(errs[:]...)
 }
 
-// children are the processes whose parent this one is.
+// children are the children of this process.
 func children() ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -237,9 +239,9 @@ func children() ([]int, error) {
 		}
 		text, err := os.ReadFile("/proc/" + e.Name() + "/stat")
 		if err != nil {
-			continue // gone meanwhile
+			continue // ended meanwhile
 		}
-		// The name in parentheses may hold anything; what follows it: state, parent, …
+		// The name in parentheses may have any characters; after it: state, parent, …
 		after := string(text[strings.LastIndexByte(string(text), ')')+1:])
 		if f := strings.Fields(after); len(f) > 1 && f[1] == self {
 			pids = append(pids, pid)

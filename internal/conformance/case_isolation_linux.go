@@ -24,7 +24,7 @@ func status(text string) map[string]string {
 	return fields
 }
 
-// hostStatus is the status, as the host sees it, of the one process that has a mark.
+// hostStatus is the status, as the host shows it, of the one process with a mark.
 func (e *env) hostStatus(mark string) map[string]string {
 	e.Helper()
 	for _, p := range marked(mark) {
@@ -33,12 +33,12 @@ func (e *env) hostStatus(mark string) map[string]string {
 			return status(string(text))
 		}
 	}
-	e.Fatal("the process is not seen from outside")
+	e.Fatal("the process is invisible from outside")
 	return nil
 }
 
-var wallRows = []row{
-	{"identity: uid 1000, no capabilities, no new privileges, filtered", []Claim{Walls, Kernel}, false, func(e *env) {
+var isolationRows = []row{
+	{"identity: uid 1000, no capabilities, no new privileges, filtered", []Expectation{Isolated, Kernel}, false, func(e *env) {
 		id := e.create()
 		e.says(e.in(id, e.probe("ids")...), "1000 1000 1000 1000 []")
 		s := status(e.ok(e.in(id, e.probe("status")...)))
@@ -60,7 +60,7 @@ var wallRows = []row{
 		}
 		e.says(e.in(id, "whoami"), "sandbox")
 	}},
-	{"identity: another user", []Claim{Walls}, false, func(e *env) {
+	{"identity: another user", []Expectation{Isolated}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) { s.User = sandbox.User{UID: 4321, GID: 1234} })
 		e.says(e.in(id, e.probe("ids")...), "4321 4321 1234 1234 []")
 		e.says(e.in(id, e.probe("put", "/workspace/x", "x")...), "ok")
@@ -71,7 +71,7 @@ var wallRows = []row{
 			}
 		}
 	}},
-	{"identity: outside it is nobody, and two sandboxes are two nobodies", []Claim{Walls, Kernel, Nobody}, false, func(e *env) {
+	{"identity: every sandbox has host ids of its own", []Expectation{Isolated, Kernel, UniqueIDs}, false, func(e *env) {
 		var ids []string
 		for range 2 {
 			mark := e.mark()
@@ -90,7 +90,7 @@ var wallRows = []row{
 			e.Errorf("both are %s on the host", ids[0])
 		}
 	}},
-	{"privileges can not be had back", []Claim{Walls, Kernel}, false, func(e *env) { // F11, S1
+	{"privileges can not be had back", []Expectation{Isolated, Kernel}, false, func(e *env) { // F11, S1
 		id := e.create()
 		// EINVAL: there is no such id in this user namespace.
 		if got := e.ok(e.in(id, e.probe("setuid")...)); got != "EPERM\n" && got != "EINVAL\n" {
@@ -107,23 +107,24 @@ var wallRows = []row{
 		for _, line := range strings.Split(strings.TrimSpace(e.ok(e.in(id, "cat", "/proc/self/mountinfo"))), "\n") {
 			f := strings.Fields(line)
 			writable := len(f) < 6 || slices.Contains(strings.Split(f[5], ","), "rw")
-			// Whoever does not claim it has at least none where a program could write.
+			// A backend without NoSetUID has at least none where a program could write.
 			if !strings.Contains(line, "nosuid") && (e.has(NoSetUID) || writable) {
 				e.Errorf("set-uid works here: %s", line)
 			}
 		}
 	}},
-	{"refused calls are named, counted and told", []Claim{Walls, Kernel}, false, func(e *env) { // S1, S10
+	{"refused calls are named, counted and reported", []Expectation{Isolated, Kernel}, false, func(e *env) { // S1, S10
 		id := e.create()
 		if res := e.in(id, e.probe("args")...); len(res.Violations) != 0 || len(res.Notes) != 0 { // control
 			e.Errorf("of a program that makes none: %+v, %q", res.Violations, res.Notes)
 		}
 		var told []string
-		res := e.do(id, sandbox.Process{Args: e.sh(e.probe()[0] + " refuse 3; " + e.probe()[0] + " forbidden")}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
-			if ev.Kind == sandbox.EventViolation {
-				told = append(told, ev.Violation.Detail)
-			}
-		}})
+		res := e.do(id, sandbox.Process{Args: e.sh(e.probe()[0] + " refuse 3; " + e.probe()[0] + " forbidden")},
+			sandbox.IO{OnEvent: func(ev sandbox.Event) {
+				if ev.Kind == sandbox.EventViolation {
+					told = append(told, ev.Violation.Detail)
+				}
+			}})
 		e.ok(res)
 		var counted []string
 		for _, v := range res.Violations {
@@ -143,19 +144,19 @@ var wallRows = []row{
 			}
 		}
 		if !slices.Equal(told, counted) {
-			e.Errorf("told of %q, counted %q", told, counted)
+			e.Errorf("reported %q, counted %q", told, counted)
 		}
 		res = e.in(id, e.probe("refuse", "1000")...)
 		if len(res.Violations) != 1 || !res.Violations[0].Saturated {
 			e.Fatalf("a flood: %+v", res.Violations)
 		}
-		// A call that the probe's own runtime interrupts, with a signal, while nobody has come to answer it, is told of twice and counted once.
+		// A call that a signal of the probe's own runtime interrupts before it is answered is notified twice and counted once.
 		count := res.Violations[0].Count
 		if e.says(res, fmt.Sprintf("map[ENOSYS:%d EPERM:%d]", 1000-count, count)); count < 60 || count > 64 {
 			e.Errorf("a flood: %+v", res.Violations)
 		}
 	}},
-	{"namespaces are its own", []Claim{Walls, Kernel}, false, func(e *env) {
+	{"namespaces are its own", []Expectation{Isolated, Kernel}, false, func(e *env) {
 		got := e.ok(e.once(e.probe("namespaces")...))
 		for _, line := range strings.Split(strings.TrimSpace(got), "\n") {
 			name, rest, _ := strings.Cut(line, " ")
@@ -166,7 +167,7 @@ var wallRows = []row{
 			}
 		}
 	}},
-	{"no process but its own", []Claim{Walls}, false, func(e *env) { // F13, S6
+	{"no process but its own", []Expectation{Isolated}, false, func(e *env) { // F13, S6
 		got := e.ok(e.once(e.probe("processes")...))
 		most := 2
 		if !e.has(Bare) {
@@ -179,7 +180,7 @@ var wallRows = []row{
 			e.Errorf("the host shows only %d processes", len(all))
 		}
 	}},
-	{"no descriptor but its own", []Claim{Walls, Kernel}, false, func(e *env) { // F2
+	{"no descriptor but its own", []Expectation{Isolated, Kernel}, false, func(e *env) { // F2
 		f, err := os.Open("/etc/passwd") // one that must not be inherited
 		if err != nil {
 			e.Fatal(err)
@@ -201,11 +202,11 @@ var wallRows = []row{
 		}
 		e.says(e.in(id, e.probe("cwd")...), "/workspace ok")
 	}},
-	{"cgroup is the root of its world", []Claim{Walls, Kernel}, false, func(e *env) { // R11
+	{"cgroup is the root of its world", []Expectation{Isolated, Kernel}, false, func(e *env) { // R11
 		got := e.ok(e.once("cat", "/proc/self/cgroup"))
 		for _, line := range strings.Split(strings.TrimSpace(got), "\n") {
 			parts := strings.SplitN(line, ":", 3)
-			// Hierarchies in which the sandbox has no group show the host's own place, which is not its.
+			// Hierarchies in which the sandbox has no group show the host's own group, which is not the sandbox's.
 			if strings.Contains(parts[2], "sandbox-run") || strings.Contains(parts[2], "process_api") {
 				e.Errorf("shows the host's tree: %s", line)
 			}
@@ -217,9 +218,10 @@ var wallRows = []row{
 			e.says(e.once(e.probe("list", "/sys")...), "ok")
 		}
 	}},
-	{"/proc is masked", []Claim{Walls, Kernel}, false, func(e *env) { // F13
+	{"/proc is masked", []Expectation{Isolated, Kernel}, false, func(e *env) { // F13
 		id := e.create()
-		for _, f := range []string{"kcore", "keys", "key-users", "kallsyms", "kmsg", "timer_list", "sysrq-trigger", "cmdline", "config.gz", "vmallocinfo", "iomem", "interrupts", "softirqs", "pressure/cpu"} {
+		for _, f := range []string{"kcore", "keys", "key-users", "kallsyms", "kmsg", "timer_list", "sysrq-trigger", "cmdline", "config.gz",
+			"vmallocinfo", "iomem", "interrupts", "softirqs", "pressure/cpu"} {
 			got := e.ok(e.in(id, e.probe("get", "/proc/"+f)...))
 			masked := got == "ok \"\"\n" || strings.HasPrefix(got, "EACCES") || strings.HasPrefix(got, "ENOENT") || strings.HasPrefix(got, "EPERM")
 			if !masked {
@@ -229,8 +231,9 @@ var wallRows = []row{
 		if b, err := os.ReadFile("/proc/key-users"); err != nil || len(b) == 0 { // control: the host has something to hide
 			e.Logf("the host's key-users: %q, %v", b, err)
 		}
-		for _, f := range []string{"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger"} {
-			// What is covered by /dev/null takes everything, and gives nothing.
+		for _, f := range []string{"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/vm/drop_caches",
+			"/proc/sysrq-trigger"} {
+			// A file that is masked by /dev/null accepts every write, and is empty.
 			if got := e.ok(e.in(id, e.probe("put", f, "x")...)); got == "ok\n" && e.ok(e.in(id, e.probe("get", f)...)) != "ok \"\"\n" {
 				e.Errorf("%s is writable", f)
 			}
@@ -240,14 +243,16 @@ var wallRows = []row{
 			e.Errorf("/proc/self/comm: %q", got)
 		}
 	}},
-	{"secrets of the host are not there", []Claim{Walls}, false, func(e *env) { // F13
+	{"secrets of the host are not there", []Expectation{Isolated}, false, func(e *env) { // F13
 		id := e.create()
-		for _, p := range []string{"/etc/shadow", "/root", "/run", "/var", "/boot", "/sys/class", "/etc/ssh", "/home/../root/.ssh", "/mnt", "/srv"} {
+		for _, p := range []string{"/etc/shadow", "/root", "/run", "/var", "/boot", "/sys/class", "/etc/ssh", "/home/../root/.ssh", "/mnt",
+			"/srv"} {
 			if got := e.ok(e.in(id, e.probe("stat", p)...)); strings.HasPrefix(got, "ENOENT") {
 				continue
 			} else if e.has(Bare) {
 				e.Errorf("%s: %q", p, got)
-			} else if got := e.ok(e.in(id, e.probe("list", p)...)); got != "ok\n" && !strings.HasPrefix(got, "EACCES") && p != "/run" && p != "/var" { // it is there, and shows nothing
+			} else if got := e.ok(e.in(id, e.probe("list", p)...)); got != "ok\n" && !strings.HasPrefix(got, "EACCES") && p != "/run" &&
+				p != "/var" { // it is there, and shows nothing
 				e.Errorf("%s: %q", p, got)
 			}
 		}
@@ -255,9 +260,10 @@ var wallRows = []row{
 			e.Errorf("/etc/passwd: %q", got)
 		}
 	}},
-	{"read-only everywhere but in the scratch", []Claim{Walls}, false, func(e *env) { // F12
+	{"read-only everywhere but in the scratch", []Expectation{Isolated}, false, func(e *env) { // F12
 		id := e.create()
-		for _, p := range []string{"/x", "/usr/x", "/usr/bin/x", "/etc/x", "/etc/passwd", "/proc/x", "/proc/sys/x", "/sys/x", "/dev/x", "/home/x", "/lib/x"} {
+		for _, p := range []string{"/x", "/usr/x", "/usr/bin/x", "/etc/x", "/etc/passwd", "/proc/x", "/proc/sys/x", "/sys/x", "/dev/x",
+			"/home/x", "/lib/x"} {
 			got := e.ok(e.in(id, e.probe("put", p, "x")...))
 			if got != "EROFS\n" && got != "EACCES\n" && got != "EPERM\n" && !(got == "ENOENT\n" && strings.HasPrefix(p, "/proc")) {
 				e.Errorf("%s: %q", p, got)
@@ -266,9 +272,10 @@ var wallRows = []row{
 		for _, p := range []string{"/workspace/x", "/tmp/x", "/home/sandbox/x", "/dev/shm/x", "/dev/null"} { // control
 			e.says(e.in(id, e.probe("put", p, "x")...), "ok")
 		}
-		e.says(e.in(id, e.sh("mkdir /workspace/a /tmp/b && echo 1 > /workspace/a/f && mv /workspace/a/f /workspace/g && ln -s g /workspace/l && cat /workspace/l && mv /workspace/a /workspace/b && rmdir /workspace/b && echo ok")...), "1\nok")
+		e.says(e.in(id, e.sh("mkdir /workspace/a /tmp/b && echo 1 > /workspace/a/f && mv /workspace/a/f /workspace/g && ln -s g /workspace/l "+
+			"&& cat /workspace/l && mv /workspace/a /workspace/b && rmdir /workspace/b && echo ok")...), "1\nok")
 	}},
-	{"nothing of one run is in the next sandbox", []Claim{Walls, Kernel}, false, func(e *env) { // W1
+	{"nothing of one run is in the next sandbox", []Expectation{Isolated, Kernel}, false, func(e *env) { // W1
 		id := e.create()
 		e.ok(e.in(id, e.sh("for d in /workspace /tmp $HOME /dev/shm; do echo x > $d/left; done")...))
 		other := e.create()
@@ -277,7 +284,7 @@ var wallRows = []row{
 			e.Errorf("got %q", got)
 		}
 	}},
-	{"/dev is minimal", []Claim{Walls, Kernel}, false, func(e *env) { // F4
+	{"/dev is minimal", []Expectation{Isolated, Kernel}, false, func(e *env) { // F4
 		id := e.create()
 		want := "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero "
 		if got := e.ok(e.in(id, e.sh("ls -A /dev | sort | tr '\\n' ' '")...)); e.has(Bare) && got != want {
@@ -290,13 +297,14 @@ var wallRows = []row{
 			}
 		}
 		e.says(e.in(id, e.sh("stat -c '%t %T %a' /dev/null /dev/zero /dev/full /dev/urandom")...), "1 3 666\n1 5 666\n1 7 666\n1 9 666")
-		e.says(e.in(id, e.sh("head -c 4 /dev/zero | od -An -tx1; echo x > /dev/full 2>/dev/null || echo full; head -c 8 /dev/urandom | wc -c")...), " 00 00 00 00\nfull\n8")
+		e.says(e.in(id, e.sh("head -c 4 /dev/zero | od -An -tx1; echo x > /dev/full 2>/dev/null || echo full; "+
+			"head -c 8 /dev/urandom | wc -c")...), " 00 00 00 00\nfull\n8")
 	}},
-	{"hostname", []Claim{Walls}, false, func(e *env) {
+	{"hostname", []Expectation{Isolated}, false, func(e *env) {
 		e.says(e.once(e.probe("hostname")...), "sandbox ok")
 		e.says(e.in(e.create(func(s *sandbox.Spec) { s.Hostname = "box-7.example" }), e.probe("hostname")...), "box-7.example ok")
 	}},
-	{"network: none", []Claim{Network}, false, func(e *env) { // N1
+	{"network: none", []Expectation{Network}, false, func(e *env) { // N1
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			e.Fatal(err)
@@ -326,7 +334,8 @@ var wallRows = []row{
 			if got := e.ok(e.in(id, e.probe("dial", to[0], to[1])...)); got == "ok\n" {
 				e.Errorf("%v can be reached", to)
 			}
-			if got := e.ok(e.do(id, sandbox.Process{Phase: "net", Args: e.probe("dial", to[0], to[1]), Network: sandbox.NetworkLocalhost}, sandbox.IO{})); got == "ok\n" {
+			if got := e.ok(e.do(id, sandbox.Process{Phase: "net", Args: e.probe("dial", to[0], to[1]), Network: sandbox.NetworkLocalhost},
+				sandbox.IO{})); got == "ok\n" {
 				e.Errorf("%v can be reached from localhost", to)
 			}
 		}
@@ -338,7 +347,7 @@ var wallRows = []row{
 			e.Error("udp works without a network")
 		}
 	}},
-	{"network: localhost", []Claim{Network}, false, func(e *env) {
+	{"network: localhost", []Expectation{Network}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost })
 		e.says(e.in(id, e.probe("loopback")...), "ok")
 		e.says(e.in(id, e.sh("cat /proc/net/dev | grep : | cut -d: -f1 | tr -d ' '")...), "lo")

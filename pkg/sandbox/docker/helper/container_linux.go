@@ -12,14 +12,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/docker/containerproto"
 )
 
-// keptCapabilities are what the helper works with: to give inits their ids, to be the user when it opens files, and to end what
-// belongs to others. The clerk alone uses the last one: a user may have shut a directory of his own, which he could open again.
+// keptCapabilities are those that the helper needs: to set the ids of inits, to take the user's id for files, and to kill
+// processes of other users. Only the file worker uses the last one, for directories whose owner has removed the permissions.
 var keptCapabilities = []int{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_DAC_OVERRIDE}
 
-// dropAllBut gives capabilities up, in all threads.
+// dropAllBut drops all other capabilities, in all threads.
 func dropAllBut(kept ...int) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
@@ -41,8 +41,8 @@ func dropAllBut(kept ...int) error {
 	return nil
 }
 
-// lookAround finds out what walls and limits there are.
-func lookAround(r *wire.Ready, setup *wire.Setup, c *counter) {
+// measureContainer measures the isolation and the limits of the container.
+func measureContainer(r *containerproto.Ready, setup *containerproto.Setup, c *counter) {
 	status := map[string]string{}
 	text, _ := os.ReadFile("/proc/thread-self/status")
 	for line := range strings.SplitSeq(string(text), "\n") {
@@ -61,7 +61,7 @@ func lookAround(r *wire.Ready, setup *wire.Setup, c *counter) {
 		}
 	}
 	for _, d := range setup.Dirs {
-		room := wire.Room{At: d.At, Bytes: -1, Inodes: -1}
+		room := containerproto.Room{At: d.At, Bytes: -1, Inodes: -1}
 		if unix.Statfs(d.At, &st) == nil {
 			room.Kind, room.NoSuid = st.Type, st.Flags&unix.ST_NOSUID != 0
 			room.Bytes, room.Inodes = int64(st.Blocks)*st.Bsize, clampInt(st.Files)
@@ -70,10 +70,10 @@ func lookAround(r *wire.Ready, setup *wire.Setup, c *counter) {
 	}
 	for _, v := range setup.Volumes {
 		var st unix.Stat_t
-		_ = unix.Lstat(v, &st) // nothing is nothing's
-		r.Volumes = append(r.Volumes, wire.Ident{Device: st.Dev, Inode: st.Ino})
+		_ = unix.Lstat(v, &st) // a missing file has the zero identity
+		r.Volumes = append(r.Volumes, containerproto.Ident{Device: st.Dev, Inode: st.Ino})
 	}
-	r.Writable = unasked(setup)
+	r.Writable = unrequestedMounts(setup)
 	r.Cgroup = c.version
 	r.Memory, r.Swap, r.Pids, r.CPUQuota, r.CPUPeriod = c.limits()
 	var name unix.Utsname
@@ -84,14 +84,14 @@ func lookAround(r *wire.Ready, setup *wire.Setup, c *counter) {
 
 func clampInt(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// engineFiles are what engines mount into every container: root's, and not the user's to write.
+// engineFiles are mounted by engines into every container: they belong to root, and the user can not write to them.
 var engineFiles = []string{"/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/run/.containerenv", "/run/secrets", "/.dockerenv"}
 
-// littleRoom is what does not matter.
+// littleRoom is a size that is ignored.
 const littleRoom = 64 << 10
 
-// unasked are writable mounts that are neither the kernel's, nor the scratch's, nor the user's volumes: those that an image declares.
-func unasked(setup *wire.Setup) (list []string) {
+// unrequestedMounts are writable mounts that are neither the kernel's, nor the scratch's, nor the user's volumes: an image declares them.
+func unrequestedMounts(setup *containerproto.Setup) (list []string) {
 	text, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return []string{"? (" + err.Error() + ")"}
@@ -112,7 +112,7 @@ func unasked(setup *wire.Setup) (list []string) {
 		}
 		var st unix.Statfs_t
 		if kind[0] == "tmpfs" && unix.Statfs(unescape(at), &st) == nil && st.Blocks*uint64(st.Bsize) <= littleRoom {
-			continue // the backend's own way to make something as good as read-only
+			continue // the backend has made it so small that it counts as read-only
 		}
 		list = append(list, unescape(at))
 	}
@@ -121,7 +121,7 @@ func unasked(setup *wire.Setup) (list []string) {
 
 func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-// unescape undoes what the kernel does to blanks in names.
+// unescape undoes the kernel's escapes in mountinfo.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }

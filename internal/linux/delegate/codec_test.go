@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The call, byte for byte, as the specification says it is laid out.
+// The call, byte for byte, in the layout of the specification.
 func TestEncodeCall(t *testing.T) {
 	c := call{destination: "a.b", path: "/p", iface: "i.f", member: "M", signature: "sau"}
 	c.body.string("hey")
@@ -78,7 +78,8 @@ func TestParseMessage(t *testing.T) {
 	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
 		text := func(s string) []byte { return append(append(order.AppendUint32(nil, uint32(len(s))), s...), 0) }
 		m, err := parseMessage(reply(order, typeError, 3, "a.b.C", "s", text("no")))
-		if err != nil || m.kind != typeError || m.replySerial != 3 || m.errorName != "a.b.C" || m.signature != "s" || m.body.string() != "no" || m.body.bad {
+		if err != nil || m.kind != typeError || m.replySerial != 3 || m.errorName != "a.b.C" || m.signature != "s" || m.body.string() != "no" ||
+			m.body.bad {
 			t.Errorf("%v: error: %+v (%v)", order, m, err)
 		}
 		body := append(order.AppendUint32(nil, 5), text("/job")...)
@@ -114,7 +115,7 @@ func TestParseMessage(t *testing.T) {
 	}
 }
 
-// FuzzMessage: whatever a server sends, the parser ends, stays within what it was given, and never panics.
+// FuzzMessage: whatever a server sends, the parser ends, stays within its input, and never panics.
 func FuzzMessage(f *testing.F) {
 	f.Add(reply(binary.LittleEndian, typeError, 3, "a.b.C", "s", []byte("\x02\x00\x00\x00no\x00")))
 	f.Add(reply(binary.BigEndian, typeReturn, 3, "", "o", []byte("\x00\x00\x00\x02/j\x00")))

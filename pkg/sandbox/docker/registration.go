@@ -11,9 +11,9 @@ import (
 	"sync"
 )
 
-// life is how a supervisor shows that it lives: a file that it holds locked. The lock goes with the process, however that ends.
-type life struct {
-	dir string // empty until claimed: then the user's cache directory
+// registrationLock shows that a supervisor runs: a file that it holds locked. The kernel releases the lock when the process ends.
+type registrationLock struct {
+	dir string // empty until registered: then the user's cache directory
 
 	mu   sync.Mutex
 	name string
@@ -22,8 +22,8 @@ type life struct {
 
 const lockSuffix = ".lock"
 
-// claim makes the file, once.
-func (l *life) claim() error {
+// register makes and locks the file, once.
+func (l *registrationLock) register() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file != nil {
@@ -45,18 +45,18 @@ func (l *life) claim() error {
 			_ = os.Remove(path)
 			return err
 		}
-		// Somebody who collects may have found it before it was locked, and removed it.
+		// Another process that collects may have found the file before it was locked, and removed it.
 		if held && isStill(path, f) {
 			l.name, l.file = name, f
 			return nil
 		}
 		_ = f.Close()
 	}
-	return errors.New("somebody removes what shows that this process lives, again and again")
+	return errors.New("the registration file of this process is removed again and again")
 }
 
-// find chooses the directory. With mu held.
-func (l *life) find() error {
+// find chooses the directory. The caller holds mu.
+func (l *registrationLock) find() error {
 	if l.dir == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {
@@ -73,8 +73,8 @@ func isStill(path string, f *os.File) bool {
 	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 
-// place tells apart where supervisors show that they live: only who looks there can know whether the owner of a container does.
-func (l *life) place() string {
+// place identifies the directory of the registration locks: only a process that uses it can know whether the owner of a container runs.
+func (l *registrationLock) place() string {
 	host, _ := os.Hostname()
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil {
@@ -84,9 +84,9 @@ func (l *life) place() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// dead reports whether an owner is. Its file, if there is one, is held until bury is called, which removes it, too, if it is
-// told to.
-func (l *life) dead(name string) (isDead bool, bury func(remove bool)) {
+// lockDead reports whether an owner has ended. Then its file, if there is one, stays locked until release is called, which also removes
+// it on request.
+func (l *registrationLock) lockDead(name string) (isDead bool, release func(remove bool)) {
 	nothing := func(bool) {}
 	if name == l.name || name == "" || strings.ContainsAny(name, `/\.`) {
 		return false, nothing
@@ -113,7 +113,7 @@ func (l *life) dead(name string) (isDead bool, bury func(remove bool)) {
 }
 
 // names are the owners that have a file.
-func (l *life) names() (list []string) {
+func (l *registrationLock) names() (list []string) {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
 		return nil
@@ -126,8 +126,8 @@ func (l *life) names() (list []string) {
 	return list
 }
 
-// release gives the life up. Twice is fine.
-func (l *life) release() error {
+// release unlocks and removes the file. It may be called twice.
+func (l *registrationLock) release() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file == nil {

@@ -1,4 +1,4 @@
-package wire
+package containerproto
 
 import (
 	"encoding/binary"
@@ -15,9 +15,9 @@ type Kind byte
 // The kinds of frame. The first four are the streams' own; no handler sees them.
 const (
 	KindData   Kind = iota + 1
-	KindCredit      // as many bytes more may be sent
-	KindClose       // no more will be sent
-	KindStop        // no more is wanted
+	KindCredit      // the number of further bytes that may be sent
+	KindClose       // the sender has ended the stream
+	KindStop        // the reader wants no more data
 
 	KindSetup
 	KindReady
@@ -41,28 +41,28 @@ const (
 	KindRemove
 	KindDone
 	KindBeat
-	KindLook // around, again; the answer is another ready
+	KindMeasure // measure again; the answer is another ready
 	kindEnd
 )
 
-// Version of the protocol. Both ends have the same, or do not talk.
-const Version = 2
+// Version of the protocol. Both ends must have the same.
+const Version = 3
 
 // Bounds.
 const (
 	headerSize = 9
 	MaxBody    = 4 << 20 // arguments and environment are the longest, at most 1 MiB
 	MaxData    = 32 << 10
-	Window     = 256 << 10 // bytes of one stream under way
+	Window     = 256 << 10 // unacknowledged bytes of one stream
 )
 
-// ErrMalformed is the error of a peer that does not keep to the protocol.
+// ErrMalformed is the error of a peer that violates the protocol.
 var ErrMalformed = errors.New("malformed frame")
 
-// ErrClosed is what streams end with when their connection does.
+// ErrClosed is the error of streams whose connection has ended.
 var ErrClosed = errors.New("the connection to the container's helper has ended")
 
-// Conn carries frames and streams. Make it with NewConn.
+// Conn carries frames and streams. Make it with NewConn. It is safe for concurrent use.
 type Conn struct {
 	writing sync.Mutex
 	w       io.Writer
@@ -79,27 +79,27 @@ func NewConn(w io.Writer) *Conn {
 	return &Conn{w: w, inlets: map[uint32]*Inlet{}, outlets: map[uint32]*Outlet{}}
 }
 
-// Send writes one frame.
+// Send writes one frame. It blocks while the peer does not read.
 func (c *Conn) Send(kind Kind, number uint32, body []byte) error {
 	if len(body) > MaxBody {
-		return fmt.Errorf("a frame of %d bytes; the most is %d", len(body), MaxBody)
+		return fmt.Errorf("frame: send: %d bytes are more than the maximum of %d", len(body), MaxBody)
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	// One write a frame: the other end is not woken twice.
+	// One write per frame: the other end wakes once.
 	c.out = append(c.out[:0], byte(kind))
 	c.out = binary.LittleEndian.AppendUint32(c.out, number)
 	c.out = binary.LittleEndian.AppendUint32(c.out, uint32(len(body)))
 	c.out = append(c.out, body...)
 	_, err := c.w.Write(c.out)
 	if cap(c.out) > 2*MaxData {
-		c.out = nil // a long one is rare
+		c.out = nil // do not keep a large buffer
 	}
 	return err
 }
 
-// Serve reads frames until r ends, and hands on those that are not a stream's. It returns nil at the end of r. handle must not
-// keep body.
+// Serve reads frames until r ends, and passes those that belong to no stream to handle. It returns nil at the end of r. handle must
+// not block or keep body.
 func (c *Conn) Serve(r io.Reader, handle func(kind Kind, number uint32, body []byte) error) (err error) {
 	defer func() { c.fail(err) }()
 	var header [headerSize]byte
@@ -137,7 +137,7 @@ func (c *Conn) Serve(r io.Reader, handle func(kind Kind, number uint32, body []b
 	}
 }
 
-// stream handles a frame of a stream. One that is for a stream nobody has any more is late, and harmless.
+// stream handles a frame of a stream. A frame for an unknown stream is late, and ignored.
 func (c *Conn) stream(kind Kind, number uint32, body []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +147,7 @@ func (c *Conn) stream(kind Kind, number uint32, body []byte) error {
 			if len(in.buf)-in.from+len(body) > Window {
 				return ErrMalformed
 			}
-			if in.from > 0 && len(in.buf)+len(body) > cap(in.buf) { // what was read makes room
+			if in.from > 0 && len(in.buf)+len(body) > cap(in.buf) { // move the unread bytes to the front
 				in.buf = in.buf[:copy(in.buf, in.buf[in.from:])]
 				in.from = 0
 			}
@@ -199,9 +199,9 @@ type Inlet struct {
 
 	// guarded by Conn.mu
 	buf           []byte
-	from          int // what is before was read
+	from          int // bytes of buf before it were read
 	ended, closed bool
-	owed          int // read, and not yet granted anew
+	owed          int // bytes read, for which no credit was sent yet
 }
 
 // Inlet opens the reading end of a stream. It must be open before the peer sends.
@@ -213,7 +213,7 @@ func (c *Conn) Inlet(number uint32) *Inlet {
 	return in
 }
 
-// Read waits for data. At the end of the stream it is io.EOF; when the connection ends first, ErrClosed.
+// Read blocks until there is data. At the end of the stream it returns io.EOF; if the connection ends first, ErrClosed.
 func (in *Inlet) Read(p []byte) (int, error) {
 	c := in.c
 	c.mu.Lock()
@@ -241,12 +241,12 @@ func (in *Inlet) Read(p []byte) (int, error) {
 	}
 	c.mu.Unlock()
 	if grant > 0 {
-		_ = c.Send(KindCredit, in.number, binary.LittleEndian.AppendUint32(nil, uint32(grant))) // or the next Read says what is wrong
+		_ = c.Send(KindCredit, in.number, binary.LittleEndian.AppendUint32(nil, uint32(grant))) // the next Read returns the error
 	}
 	return n, nil
 }
 
-// Close gives the stream up: the sender is told. Twice is fine.
+// Close stops the stream and notifies the sender. It may be called twice.
 func (in *Inlet) Close() error {
 	c := in.c
 	c.mu.Lock()
@@ -283,7 +283,7 @@ func (c *Conn) Outlet(number uint32) *Outlet {
 	return out
 }
 
-// Write sends p as the peer makes room for it. EPIPE: the peer wants no more.
+// Write sends p, and blocks while the peer has no room for it. It returns EPIPE if the peer wants no more.
 func (out *Outlet) Write(p []byte) (n int, err error) {
 	out.order.Lock()
 	defer out.order.Unlock()
@@ -317,7 +317,7 @@ func (out *Outlet) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Close ends the stream, and a Write that waits. Twice is fine.
+// Close ends the stream, and a blocked Write. It may be called twice.
 func (out *Outlet) Close() error {
 	c := out.c
 	c.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// landlockABI is what this kernel has of Landlock, of which the backend says that it uses it; 0 is none.
+// landlockABI is this kernel's version of Landlock if the backend uses it; 0 is none.
 func (t *trial) landlockABI() int {
 	if t.iso.Controls[sandbox.ControlLandlock] != sandbox.Enforced {
 		t.note("there is no Landlock here")
@@ -28,7 +28,7 @@ func (t *trial) landlockABI() int {
 	return int(abi)
 }
 
-// landlockedFiles makes what only Landlock refuses to a program that may write to a directory.
+// landlockedFiles makes a file that only Landlock refuses to a program that may write to the directory.
 func (t *trial) landlockedFiles(where string, attack func(verb string, args ...string) answers) {
 	if t.landlockABI() == 0 {
 		return
@@ -46,7 +46,8 @@ func (t *trial) landlockedNetwork(where string, attack func(verb string, args ..
 	if t.landlockABI() < 4 {
 		return
 	}
-	control := t.inside(t.sandbox(func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost }), "restricted", sandbox.WorkspaceDir).of("bind")
+	control := t.inside(t.sandbox(func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost }), "restricted",
+		sandbox.WorkspaceDir).of("bind")
 	t.control(control.OK(), "bind a TCP port with a loopback", control.Got)
 	got := attack("restricted", sandbox.WorkspaceDir).of("bind")
 	t.judge(got.Got == "EACCES", "bind a TCP port without a network"+where, got.Got, "with a loopback: "+control.Got)
@@ -65,7 +66,7 @@ func (t *trial) sealedMounts(where string, attack func(verb string, args ...stri
 	}
 }
 
-// coveredFiles are covered with the null device in every sandbox: what they do is worse than to tell.
+// coveredFiles are masked with the null device in every sandbox: writing to them harms the machine.
 func (t *trial) coveredFiles(where string, attack func(verb string, args ...string) answers) {
 	host := t.outside("stat", "/proc/kcore", "/proc/sysrq-trigger")
 	for _, a := range attack("stat", "/proc/kcore", "/proc/sysrq-trigger") {
@@ -78,9 +79,9 @@ func (t *trial) coveredFiles(where string, attack func(verb string, args ...stri
 	}
 }
 
-// hiddenInit looks for the init from inside, and from outside at whether a process with its id could look into it.
+// hiddenInit searches for the init from inside, and checks from outside whether a process with its id could trace it.
 func (t *trial) hiddenInit(id string) {
-	if t.iso.Backend == "docker" { // whose /proc is the engine's: processes of the supervision are counted by F13
+	if t.iso.Backend == "docker" { // /proc is the engine's: F13 counts the processes of the supervision
 		return
 	}
 	pid, end := t.background(id, t.process("sleep", "1m"))
@@ -89,7 +90,7 @@ func (t *trial) hiddenInit(id string) {
 	t.control(said.of("/proc/self").OK(), "/proc has its own process", say(said.of("/proc/self")))
 	t.judge(said.of("/proc/1").Got == "ENOENT", "the init in /proc", say(said.of("/proc/1")), "its own: "+said.of("/proc/self").Got)
 	init := parentOf(pid)
-	// The kernel gives the files of a process that can not be looked into to the root of its user namespace, and those of any other to its own
+	// The kernel gives the files of an undumpable process to the root of its user namespace, and those of any other to its own
 	// ids. Threads of the init that still have the supervisor's group show which it is.
 	main := statusOf(init, "Gid")
 	tasks, _ := filepath.Glob("/proc/" + init + "/task/*")
@@ -99,10 +100,11 @@ func (t *trial) hiddenInit(id string) {
 		if group == main || unix.Stat(task+"/status", &st) != nil {
 			continue
 		}
-		t.judge(strconv.Itoa(int(st.Gid)) != group, "look into the init", fmt.Sprintf("files of group %d", st.Gid), "of one that can be looked into: "+group)
+		t.judge(strconv.Itoa(int(st.Gid)) != group, "look into the init", fmt.Sprintf("files of group %d", st.Gid),
+			"of one that can be looked into: "+group)
 		return
 	}
-	t.note("whether the init can be looked into is not shown: all its threads have one group")
+	t.note("whether the init can be traced is not shown: all its threads have one group")
 }
 
 // statusOf is the first word of a field of /proc/PID/status.
@@ -116,7 +118,7 @@ func statusOf(pid, field string) string {
 	return ""
 }
 
-// neighbourOf starts a program that shares what it can, and waits until it does.
+// neighbourOf starts a program that shares what it can, and waits until it has.
 func (t *trial) neighbourOf(id string, key int) (said answers, pid string, end func()) {
 	var mu sync.Mutex
 	var out bytes.Buffer
@@ -146,7 +148,7 @@ func (t *trial) neighbourOf(id string, key int) (said answers, pid string, end f
 
 const sharedKey = 0x5ab0dacf
 
-// neighbours are sandboxes of two tenants side by side, and two programs of one.
+// neighbours tries sandboxes of two tenants side by side, and two programs of one.
 func (t *trial) neighbours() {
 	one, other := t.sandbox(), t.sandbox()
 	own, pid, end := t.neighbourOf(one, sharedKey)
@@ -185,8 +187,8 @@ func keysOf(uid string) int {
 	return 0
 }
 
-// ownKeyring looks from outside whether a program, or the init that it was born from, has a session keyring of its own: all that there is to
-// see of one.
+// ownKeyring checks from outside whether a program, or the init that forked it, has a session keyring of its own: nothing else of it is
+// visible.
 func (t *trial) ownKeyring(pid, where string) {
 	if keysOf("0") == 0 {
 		t.note("this kernel shows no keys")
@@ -196,7 +198,7 @@ func (t *trial) ownKeyring(pid, where string) {
 	t.judge(keys > 0, "a session keyring of its own"+where, fmt.Sprintf("%d keys of its ids", keys), fmt.Sprintf("root: %d", keysOf("0")))
 }
 
-// earlierRuns looks for what is another sandbox's, alive or gone: its host ids, and all that is kept by them.
+// earlierRuns searches for resources of another sandbox, running or deleted: its host ids, and all that is stored by them.
 func earlierRuns(t *trial) {
 	one := t.sandbox()
 	own, pid, end := t.neighbourOf(one, sharedKey)
@@ -221,7 +223,7 @@ func earlierRuns(t *trial) {
 	ended = true
 	end()
 	t.delete(one)
-	// The lowest ids that are free are given first.
+	// The lowest free ids are assigned first.
 	for tries := 0; ; tries++ {
 		id := t.sandbox()
 		next, endNext := t.background(id, t.process("sleep", "1m"))

@@ -1,4 +1,4 @@
-package wire
+package containerproto
 
 import (
 	"encoding/binary"
@@ -12,17 +12,17 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
-// Stream is the number of one of a request's streams.
+// Stream is the number of a stream of a request.
 func Stream(request uint32, n int) uint32 { return request<<2 | uint32(n) }
 
 // MaxRequest is the highest number of a request.
 const MaxRequest = 1<<30 - 1
 
-// Setup is the first thing that is said.
+// Setup is the first message.
 type Setup struct {
 	Version int `json:"version"`
-	// UID and GID are who programs are; OuterUID and OuterGID who that is to the container, whose own user namespace may be
-	// the machine's. Init is who their init is, likewise.
+	// UID and GID are the ids of programs; OuterUID and OuterGID those in the container's user namespace, which may be
+	// the machine's. Init is the id of their init, likewise.
 	UID      uint32 `json:"uid"`
 	GID      uint32 `json:"gid"`
 	OuterUID uint32 `json:"outer_uid"`
@@ -30,11 +30,11 @@ type Setup struct {
 	Init     uint32 `json:"init"`
 	// Dirs are the scratch's directories, by their names in a scratch.
 	Dirs []Dir `json:"dirs"`
-	// Volumes are where the user's own are.
+	// Volumes are the mount points of the user's volumes.
 	Volumes []string `json:"volumes"`
-	// Ballast is how many tasks of the helper's own the limit on processes has room for.
-	Ballast int `json:"ballast"`
-	// Heartbeat, unless it is 0, is after how long a silence the supervisor is taken to be gone.
+	// ReservedTasks is the part of the process limit for the helper's own tasks.
+	ReservedTasks int `json:"reserved_tasks"`
+	// Heartbeat, unless it is 0, is the longest silence of the supervisor.
 	Heartbeat time.Duration `json:"heartbeat"`
 }
 
@@ -45,11 +45,11 @@ type Dir struct {
 	Mode uint32 `json:"mode"`
 }
 
-// Ready says what the helper finds itself in: the walls and limits as they are, for the backend to compare with what it has asked
-// for. What could not be found out is -1, or empty.
+// Ready has the helper's measurements: the isolation and the limits in force, for the backend to compare with its request.
+// Unknown values are -1, or empty.
 type Ready struct {
 	Version    int      `json:"version"`
-	Problem    string   `json:"problem,omitempty"` // why nothing can be run
+	Problem    string   `json:"problem,omitempty"` // why no program can run
 	Stage      string   `json:"stage,omitempty"`
 	Arch       string   `json:"arch"`
 	PID        int      `json:"pid"`
@@ -59,7 +59,7 @@ type Ready struct {
 	CapBnd     uint64   `json:"cap_bnd"`
 	ReadOnly   bool     `json:"read_only"` // the root
 	Interfaces []string `json:"interfaces"`
-	Cgroup     int      `json:"cgroup"`  // version; 0: none is seen
+	Cgroup     int      `json:"cgroup"`  // version; 0: none is visible
 	Release    string   `json:"release"` // of the kernel that the container runs on
 	Memory     int64    `json:"memory"`
 	Swap       int64    `json:"swap"` // memory and swap on v1, swap alone on v2
@@ -67,17 +67,17 @@ type Ready struct {
 	CPUQuota   int64    `json:"cpu_quota"`
 	CPUPeriod  int64    `json:"cpu_period"`
 	Scratch    []Room   `json:"scratch"`
-	Volumes    []Ident  `json:"volumes"`  // what is where the user's own are, in their order
-	Writable   []string `json:"writable"` // mounts that nobody has asked for, and that are not read-only
+	Volumes    []Ident  `json:"volumes"`  // of the user's volumes, in their order
+	Writable   []string `json:"writable"` // writable mounts that the backend has not requested
 }
 
-// Ident is what a file is, whatever its name.
+// Ident identifies a file, whatever its name.
 type Ident struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 }
 
-// Room is what a directory of the scratch has.
+// Room is the size of a directory of the scratch.
 type Room struct {
 	At     string `json:"at"`
 	Kind   int64  `json:"kind"` // the magic number of its file system
@@ -88,11 +88,11 @@ type Room struct {
 
 // Started says that a program runs.
 type Started struct {
-	// Measured are the controls (package sandbox) that the helper has seen on the program's process before it was executed.
+	// Measured are the controls (package sandbox) that the helper has measured on the program's process before exec.
 	Measured []string `json:"measured"`
 }
 
-// Exec asks for a program.
+// Exec requests the start of a program.
 type Exec struct {
 	Phase  string
 	Policy seccomp.Policy
@@ -110,7 +110,8 @@ const (
 // Encode is the frame's body.
 func (e *Exec) Encode() []byte {
 	var flags byte
-	for bit, set := range map[byte]bool{denySetID: e.Policy.DenySetID, denyUncounted: e.Policy.DenyUncounted, denyAffinity: e.Policy.DenyAffinity, denyAllocate: e.Policy.DenyAllocate, notify: e.Policy.Notify} {
+	for bit, set := range map[byte]bool{denySetID: e.Policy.DenySetID, denyUncounted: e.Policy.DenyUncounted,
+		denyAffinity: e.Policy.DenyAffinity, denyAllocate: e.Policy.DenyAllocate, notify: e.Policy.Notify} {
 		if set {
 			flags |= bit
 		}
@@ -128,7 +129,7 @@ func DecodeExec(b []byte) (*Exec, error) {
 	flags := b[0]
 	e.Policy = seccomp.Policy{DenySetID: flags&denySetID != 0, DenyUncounted: flags&denyUncounted != 0, DenyAffinity: flags&denyAffinity != 0,
 		DenyAllocate: flags&denyAllocate != 0, Notify: flags&notify != 0}
-	m, err := initproto.Decode(append([]byte(nil), b[2+int(b[1]):]...)) // it keeps what it is given
+	m, err := initproto.Decode(append([]byte(nil), b[2+int(b[1]):]...)) // a copy: Decode keeps its argument
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +141,7 @@ func DecodeExec(b []byte) (*Exec, error) {
 	return e, nil
 }
 
-// Exited says how a program ended.
+// Exited reports how a program ended.
 type Exited struct {
 	Code   int           `json:"code"`
 	Signal int           `json:"signal"`
@@ -148,7 +149,7 @@ type Exited struct {
 	Lost   bool          `json:"lost,omitempty"`
 }
 
-// Counters are what the container's programs have used, the helper's own share taken off.
+// Counters are what the container's programs have used, without the helper's own share.
 type Counters struct {
 	CPUUser, CPUSystem, Throttled time.Duration
 	Memory, MemoryPeak            uint64
@@ -159,7 +160,7 @@ type Counters struct {
 	DiskFull                      bool
 }
 
-// Sample is the same, as the monitor has it.
+// Sample converts the counters for the monitor.
 func (c *Counters) Sample() monitor.Sample {
 	return monitor.Sample{
 		CPUUser: c.CPUUser, CPUSystem: c.CPUSystem, Throttled: c.Throttled, Memory: c.Memory, MemoryPeak: c.MemoryPeak,
@@ -168,16 +169,16 @@ func (c *Counters) Sample() monitor.Sample {
 	}
 }
 
-// Finished is the last word on a program.
+// Finished is the last message about a program.
 type Finished struct {
 	Counters  Counters          `json:"counters"`
 	Refusals  []seccomp.Refusal `json:"refusals,omitempty"`
 	Saturated bool              `json:"saturated,omitempty"`
 	Unknown   string            `json:"unknown,omitempty"` // why refusals were not counted
-	Problem   string            `json:"problem,omitempty"` // what could not be ended
+	Problem   string            `json:"problem,omitempty"` // which processes did not end
 }
 
-// Message is a body as JSON: of what is said once or twice in the life of a container.
+// Message encodes a body as JSON: for messages that a container sends once or twice.
 func Message(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil { // of our own plain structs
@@ -208,7 +209,7 @@ func Size(rows, cols uint16) []byte {
 	return binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, rows), cols)
 }
 
-// Path is the body of a request about a file: with the mode it is to have, where it is made.
+// Path is the body of a request about a file, with the mode of a new file.
 func Path(mode uint32, p string) []byte {
 	return append(binary.LittleEndian.AppendUint32(nil, mode), p...)
 }
@@ -232,7 +233,7 @@ func ParseDone(b []byte) (syscall.Errno, error) {
 	return syscall.Errno(binary.LittleEndian.Uint32(b)), nil
 }
 
-// Opened says what was opened.
+// Opened is the body of an answer with type and size.
 func Opened(mode fs.FileMode, size int64) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, uint32(mode)), uint64(size))
 }
@@ -255,7 +256,7 @@ func AppendEntry(b []byte, mode fs.FileMode, name string) []byte {
 	return append(append(b, byte(len(name))), name...)
 }
 
-// EachEntry reads what AppendEntry has written, until one is not wanted.
+// EachEntry passes the entries that AppendEntry has written to want until it returns false.
 func EachEntry(b []byte, want func(mode fs.FileMode, name string) bool) error {
 	for len(b) > 0 {
 		if len(b) < 5 || len(b) < 5+int(b[4]) {

@@ -1,4 +1,4 @@
-package wire
+package containerproto
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pair are two ends that talk to each other.
+// pair returns two connected ends.
 func pair(t *testing.T) (a, b *Conn) {
 	t.Helper()
 	ra, wb := io.Pipe()
@@ -62,7 +62,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// A reader that does not read holds up its own stream, and nobody else's.
+// A reader that does not read delays its own stream, and no other.
 func TestSlowReader(t *testing.T) {
 	a, b := pair(t)
 	slow, stuck := b.Inlet(1), a.Outlet(1)
@@ -91,7 +91,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// The end of the connection is the end of every stream, and of whoever waits in one.
+// The end of the connection ends every stream, and every call that waits in one.
 func TestEnd(t *testing.T) {
 	r, w := io.Pipe()
 	c := NewConn(io.Discard)
@@ -118,7 +118,7 @@ func frame(kind Kind, number uint32, body []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32(b, uint32(len(body))), body...)
 }
 
-// What is no frame, or more than was granted, ends the connection.
+// A malformed frame, or more data than the credit, ends the connection.
 func TestMalformed(t *testing.T) {
 	flood := bytes.Repeat(frame(KindData, 1, make([]byte, MaxData)), Window/MaxData+1)
 	for name, text := range map[string][]byte{
@@ -134,17 +134,21 @@ func TestMalformed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// What is late is not malformed.
+	// A late frame is not malformed.
 	c := NewConn(io.Discard)
-	if err := c.Serve(bytes.NewReader(slices.Concat(frame(KindData, 9, []byte("x")), frame(KindClose, 9, nil), frame(KindStop, 8, nil))), nil); err != nil {
+	if err := c.Serve(bytes.NewReader(slices.Concat(frame(KindData, 9, []byte("x")), frame(KindClose, 9, nil), frame(KindStop, 8, nil))),
+		nil); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestMessages(t *testing.T) {
-	e := &Exec{Phase: "run", Policy: seccomp.Policy{Notify: true, DenySetID: true}, Exec: initproto.Exec{Args: []string{"a\xff\x00b", ""}, Env: []string{"X=\xfe"}, Dir: "/workspace", UID: 1000, IntoCgroup: -1, Stdio: [3]int{-1, -1, -1}}}
+	e := &Exec{Phase: "run", Policy: seccomp.Policy{Notify: true, DenySetID: true},
+		Exec: initproto.Exec{Args: []string{"a\xff\x00b", ""}, Env: []string{"X=\xfe"}, Dir: "/workspace", UID: 1000, IntoCgroup: -1,
+			Stdio: [3]int{-1, -1, -1}}}
 	got, err := DecodeExec(e.Encode())
-	if err != nil || got.Phase != "run" || got.Policy != e.Policy || !slices.Equal(got.Args, e.Args) || !slices.Equal(got.Env, e.Env) || got.UID != 1000 {
+	if err != nil || got.Phase != "run" || got.Policy != e.Policy || !slices.Equal(got.Args, e.Args) || !slices.Equal(got.Env, e.Env) ||
+		got.UID != 1000 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, text := range [][]byte{nil, {0}, {0, 200}, {0, 1, 'x'}, {0, 0, 99}} {
@@ -154,7 +158,11 @@ func TestMessages(t *testing.T) {
 	}
 	body := AppendEntry(AppendEntry(nil, fs.ModeDir, "one"), 0, "two")
 	var names []string
-	if err := EachEntry(body, func(mode fs.FileMode, name string) bool { names = append(names, mode.String()+name); return true }); err != nil || !slices.Equal(names, []string{"d---------one", "----------two"}) {
+	if err := EachEntry(body, func(mode fs.FileMode, name string) bool {
+		names = append(names,
+			mode.String()+name)
+		return true
+	}); err != nil || !slices.Equal(names, []string{"d---------one", "----------two"}) {
 		t.Errorf("%q, %v", names, err)
 	}
 	if err := EachEntry(body[:len(body)-1], func(fs.FileMode, string) bool { return true }); !errors.Is(err, ErrMalformed) {

@@ -28,10 +28,10 @@ const (
 
 const (
 	fixedHeader = 16       // up to and with the length of the array of fields
-	maxMessage  = 64 << 10 // nothing we ask for is longer
+	maxMessage  = 64 << 10 // longer than any expected answer
 )
 
-// encoder writes values in little-endian order, each aligned as D-Bus wants it.
+// encoder writes values in little-endian order, each aligned as D-Bus requires.
 type encoder []byte
 
 func (e *encoder) align(n int) {
@@ -48,13 +48,13 @@ func (e *encoder) uint32(v uint32) {
 }
 
 func (e *encoder) string(s string) {
-	e.uint32(uint32(len(s))) //nolint:gosec // our own, short
+	e.uint32(uint32(len(s))) //nolint:gosec // a short constant or unit name
 	*e = append(append(*e, s...), 0)
 }
 
 func (e *encoder) signature(s string) { *e = append(append(append(*e, byte(len(s))), s...), 0) }
 
-// array writes what elements writes with its length before it; the length does not count the padding in front of the
+// array writes the length of what elements writes, and then that; the length does not count the padding in front of the
 // first element, which is aligned to n.
 func (e *encoder) array(n int, elements func()) {
 	e.uint32(0)
@@ -62,7 +62,7 @@ func (e *encoder) array(n int, elements func()) {
 	e.align(n)
 	start := len(*e)
 	elements()
-	binary.LittleEndian.PutUint32((*e)[length:], uint32(len(*e)-start)) //nolint:gosec // our own, short
+	binary.LittleEndian.PutUint32((*e)[length:], uint32(len(*e)-start)) //nolint:gosec // a short message
 }
 
 // call is a method call with a body that fits the signature.
@@ -74,7 +74,7 @@ type call struct {
 
 func (c call) encode(serial uint32) []byte {
 	e := encoder{'l', typeCall, 0, 1}
-	e.uint32(uint32(len(c.body))) //nolint:gosec // our own, short
+	e.uint32(uint32(len(c.body))) //nolint:gosec // a short message
 	e.uint32(serial)
 	e.array(8, func() {
 		field := func(code byte, signature, value string) {
@@ -100,7 +100,7 @@ func (c call) encode(serial uint32) []byte {
 	return append(e, c.body...)
 }
 
-// message is what we read of one that came in.
+// message holds the fields of a received message that this client needs.
 type message struct {
 	kind        byte
 	iface       string
@@ -113,7 +113,7 @@ type message struct {
 
 var errMalformed = errors.New("malformed message")
 
-// messageLength says how long the message is that b begins with; 0 when b is too short to tell.
+// messageLength returns the length of the message that b begins with; 0 when b is too short to contain it.
 func messageLength(b []byte) (int, error) {
 	if len(b) < fixedHeader {
 		return 0, nil
@@ -189,7 +189,7 @@ func parseMessage(b []byte) (m message, err error) {
 	return m, nil
 }
 
-// decoder reads values one after the other. Whatever does not fit makes it bad, and from then on it returns nothing.
+// decoder reads values one after the other. A value that does not fit sets bad, and all later reads return nothing.
 type decoder struct {
 	b     []byte
 	at    int
