@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Usage: v2.sh smoke|all|able
 #
-# Runs tests on a machine with cgroup v2 alone, whatever this one has: a virtual one (guest.sh), which is
-# started once for all of them. smoke is a small selection (a run, its memory and process limits, kill, cleanup)
-# that takes less than a minute; all is every test that has to do with cgroups; able only says, with its
-# status, whether such a machine can be had.
+# Runs tests on a machine with cgroup v2 alone and a kernel with project quotas, whatever this one has: a virtual one
+# (guest.sh), which is started once for all of them. smoke is a small selection (a run, its memory and process limits, kill,
+# cleanup, caps of workspaces) that takes a minute or two; all is every test that has to do with cgroups or quotas; able only says,
+# with its status, whether such a machine can be had.
 #
 #   SANDBOX_RUN_TEST_BIN   the executables under test, static
 #   GOCOVERDIR             if set, coverage of the tests and of what they start goes there
@@ -42,6 +42,7 @@ table() {
 internal/linux/clone  | ^Test(InitBornInGroup|BornInGroup)$
 internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|Nest|KillByTheKernel|KillWithoutFirstThread|RemoveWithLiveProcesses)$
 pkg/sandbox/native    | ^Test(BornInGroup|Conformance)$/^(born|refused,_joins|cases)$/^(hello|memory_limit|process_limit|cgroup_is_the_root_of_its_world)$
+pkg/workspace         | ^TestQuota
 internal/linux/spawn  |
 pkg/sandbox/process   |
 internal/cli          |
