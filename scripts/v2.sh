@@ -81,6 +81,7 @@ while IFS='|' read -r package run; do
 	[[ $package != pkg/sandbox/native ]] || skip+="|$unrelated"
 	# What needs programs and documents that the guest does not have, or a faster machine: the attacks are among the backend's tests.
 	[[ $package != internal/cli ]] || skip='^Test(AttackCommand|AttackNotRoot|Documents|Examples|ServeExposed|ServeAllowances)$|^TestScript$/^(image|doctor|run_compiled)$|^TestSameEitherWay$/^go'
+	[[ $package != pkg/workspace ]] || skip='^Test[^Q]'
 	arguments=(-test.timeout=45m "-test.skip=$skip")
 	if [[ $mode == smoke ]]; then
 		[[ -n $run ]] || continue

@@ -410,7 +410,8 @@ func (q *quotaTest) testPut(t *testing.T) {
 	must(t, w.Put(t.Context(), []sandbox.File{{Path: "/workspace/d/fits", Data: make([]byte, 8<<20)}}))
 	within(t, w, 8*sandbox.MiB, 9*sandbox.MiB)
 	// The kernel does not bind us on ext4.
-	if err := w.Put(t.Context(), []sandbox.File{{Path: "/workspace/d/more", Data: make([]byte, 10<<20)}}); !errors.Is(err, sandbox.ErrRefused) {
+	err := w.Put(t.Context(), []sandbox.File{{Path: "/workspace/d/more", Data: make([]byte, 10<<20)}})
+	if !errors.Is(err, sandbox.ErrRefused) {
 		t.Error(err)
 	}
 	if r := q.run(t, w, "head -c 10m /dev/zero >more"); r.Verdict != sandbox.VerdictDiskLimit {
