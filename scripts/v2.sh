@@ -42,7 +42,7 @@ table() {
 internal/linux/clone  | ^Test(InitBornInGroup|BornInGroup)$
 internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|Nest|KillByTheKernel|KillWithoutFirstThread|RemoveWithLiveProcesses)$
 pkg/sandbox/native    | ^Test(BornInGroup|Conformance)$/^(born|refused,_joins|cases)$/^(hello|memory_limit|process_limit|cgroup_is_the_root_of_its_world)$
-pkg/workspace         | ^TestQuota
+pkg/workspace         | ^TestQuota(NotEnforced)?$
 internal/linux/spawn  |
 pkg/sandbox/process   |
 internal/cli          |
