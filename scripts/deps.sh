@@ -45,6 +45,7 @@ guest,guest-systemd  | bubblewrap      | a program to run in it                 
 test,test-all,guest  | uidmap          | newuidmap, for ordinary users              | command -v newuidmap
 test,test-all,images,guest-systemd | mmdebstrap | images of Debian packages, and the guest's Debian | command -v mmdebstrap
 guest,guest-systemd  | e2fsprogs       | mkfs.ext4, for its disk                    | command -v mkfs.ext4
+guest                | xfsprogs        | mkfs.xfs, for quotas                       | command -v mkfs.xfs
 lint                 | shellcheck | the linter for shell scripts                   | command -v shellcheck
 TABLE
 }

@@ -58,7 +58,7 @@ root_tree() {
 	for file in bin sbin lib lib64; do ln -s "usr/$file" "$tree/$file"; done
 	local files=(/usr/bin/python3 /usr/bin/busybox /usr/bin/awk)
 	mapfile -t -O ${#files[@]} files < <(dpkg -L coreutils util-linux mount bsdutils bash dash sed grep findutils procps \
-		e2fsprogs bubblewrap hostname tar libc-bin login mawk uidmap python3.11-minimal 2>/dev/null | grep -E '^(/usr)?/s?bin/.')
+		e2fsprogs xfsprogs bubblewrap hostname tar libc-bin login mawk uidmap python3.11-minimal 2>/dev/null | grep -E '^(/usr)?/s?bin/.')
 	for file in "${files[@]}"; do copy "$tree" "$file"; done
 	cp -a /usr/lib/python3* "$tree/usr/lib/"
 	find "$tree"/usr/lib/python3* \( -name test -o -name dist-packages \) -type d -prune -exec rm -rf {} +
@@ -115,7 +115,7 @@ ramdisk() {
 	mkdir -p "$tree"/{bin,dev,proc,new,modules}
 	cp /usr/bin/busybox "$tree/bin/" && ln -s busybox "$tree/bin/sh"
 	depmod -b "$work/kernel" "$version"
-	for name in virtio_pci virtio_blk overlay loop; do
+	for name in virtio_pci virtio_blk overlay loop quota_v2 xfs; do
 		# A module comes after the modules it needs, which modules.dep lists last first.
 		while read -r path; do
 			[[ -n $(find "$tree/modules" -name "*-${path##*/}") ]] || cp "$modules/$path" "$tree/modules/$((n++))-${path##*/}"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Usage: v2.sh smoke|all|able
 #
-# Runs tests on a machine with cgroup v2 alone, whatever this one has: a virtual one (guest.sh), which is
-# started once for all of them. smoke is a small selection (a run, its memory and process limits, kill, cleanup)
-# that takes less than a minute; all is every test about cgroups; able only reports, with its
+# Runs tests on a machine with cgroup v2 alone and a kernel with project quotas, whatever this one has: a virtual one
+# (guest.sh), which is started once for all of them. smoke is a small selection (a run, its memory and process limits, kill,
+# cleanup, caps of workspaces) that takes a minute or two; all is every test about cgroups or quotas; able only reports, with its
 # status, whether such a machine can be started.
 #
 #   SANDBOX_RUN_TEST_BIN   the executables under test, static
@@ -42,6 +42,7 @@ table() {
 internal/linux/clone  | ^Test(InitBornInGroup|BornInGroup)$
 internal/linux/cgroup | ^Test(Probe|MemoryLimit|PidsLimit|PhaseGroup|KillByTheKernel|KillWithoutFirstThread|RemoveWithLiveProcesses)$
 pkg/sandbox/native    | ^Test(BornInGroup|Conformance)$/^(born|refused,_joins|cases)$/^(hello|memory_limit|process_limit|cgroup_is_the_root_of_its_world)$
+pkg/workspace         | ^TestQuota(NotEnforced)?$
 internal/linux/spawn  |
 pkg/sandbox/process   |
 internal/cli          |
@@ -80,6 +81,7 @@ while IFS='|' read -r package run; do
 	[[ $package != pkg/sandbox/native ]] || skip+="|$unrelated"
 	# Tests that need programs and documents that the guest does not have, or a faster machine: the attacks are among the backend's tests.
 	[[ $package != internal/cli ]] || skip='^Test(AttackCommand|AttackNotRoot|Documents|Examples|ServeExposed|ServeAllowances)$|^TestScript$/^(image|doctor|run_compiled)$|^TestSameEitherWay$/^go'
+	[[ $package != pkg/workspace ]] || skip='^Test[^Q]'
 	arguments=(-test.timeout=45m "-test.skip=$skip")
 	if [[ $mode == smoke ]]; then
 		[[ -n $run ]] || continue

@@ -14,6 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
 // diagnosis is what doctor found, as JSON.
@@ -189,11 +190,25 @@ func (c *cli) ownFacts() []app.Fact {
 		}
 		images = fmt.Sprintf("%d in %s, %s", len(found), dir, total)
 	}
-	facts := []app.Fact{{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "server", Value: c.nearFact()}}
+	facts := []app.Fact{
+		{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "workspace caps", Value: capFact()}, {Name: "server", Value: c.nearFact()},
+	}
 	for _, f := range executor.New(nil, executor.Options{}).MarkedFailures() {
 		facts = append(facts, app.Fact{Name: "slower starts", Value: f.String()})
 	}
 	return facts
+}
+
+// capFact says whether the kernel enforces the caps of workspaces.
+func capFact() string {
+	gap := workspace.ExplainCap("")
+	switch {
+	case gap == nil:
+		return string(sandbox.Enforced) + ": project quotas"
+	case gap.Remedy == "":
+		return string(gap.State) + ": " + gap.Reason
+	}
+	return fmt.Sprintf("%s: %s; try: %s", gap.State, gap.Reason, gap.Remedy)
 }
 
 // finding is the same, as auto reads it.

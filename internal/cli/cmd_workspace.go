@@ -78,11 +78,15 @@ func (c *cli) newWorkspaceShow() *cobra.Command {
 			if c.json {
 				return c.writeJSON(i)
 			}
+			state := sandbox.Polled
+			if i.Enforced {
+				state = sandbox.Enforced
+			}
 			for _, line := range [][2]string{
 				{"name", i.Name},
 				{"path", i.Path},
-				{"size", fmt.Sprintf("%s of at most %s (polled)", held(i, i.Usage.Bytes.String()), i.Cap)},
-				{"files", fmt.Sprintf("%s of at most %d (polled)", held(i, strconv.Itoa(i.Usage.Inodes)), i.Inodes)},
+				{"size", fmt.Sprintf("%s of at most %s (%s)", held(i, i.Usage.Bytes.String()), i.Cap, state)},
+				{"files", fmt.Sprintf("%s of at most %d (%s)", held(i, strconv.Itoa(i.Usage.Inodes)), i.Inodes, state)},
 				{"made", moment(i.Created)},
 				{"last used", moment(i.LastUsed)},
 				{"in use by", user(i)},

@@ -187,7 +187,7 @@ func (s *story) whyEnded(r *sandbox.Result) string {
 			return full.Error()
 		}
 		for _, v := range r.Violations {
-			if v.Kind == "disk" && v.Allow == "--workspace-cap" {
+			if v.Kind == "disk" && strings.HasPrefix(v.Allow, "--workspace-cap") {
 				return v.Detail + "; to allow more: " + v.Allow
 			}
 		}

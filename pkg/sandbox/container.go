@@ -406,10 +406,17 @@ func (m *Manager) Get(id string) (Info, error) {
 func (c *container) isolation() Isolation {
 	iso := c.instance.Isolation().Clone()
 	iso.Chosen = c.chosen
-	if most := c.spec.VolumeCap(); most > 0 {
-		iso.Lack(ControlDisk, Polled, fmt.Sprintf("the cap of %v on the workspace is polled: what is written between two looks,"+
-			" or to files that are deleted and still open, is over it", most),
-			"run without a workspace: the scratch has a limit that the kernel enforces")
+	if v := c.spec.polledVolume(); v != nil {
+		reason := fmt.Sprintf("the cap of %v on the workspace is polled: what is written between two looks,"+
+			" or to files that are deleted and still open, is over it", v.Cap)
+		remedy := "run without a workspace: the scratch has a limit that the kernel enforces"
+		if v.CapGap.Reason != "" {
+			reason += "; " + v.CapGap.Reason
+		}
+		if v.CapGap.Remedy != "" {
+			remedy = v.CapGap.Remedy + "; or " + remedy
+		}
+		iso.Lack(ControlDisk, Polled, reason, remedy)
 	}
 	return iso
 }

@@ -446,6 +446,52 @@ func TestVerdictsOfTouchedLimits(t *testing.T) {
 	}
 }
 
+// quotaOf is a cap that the kernel enforces, full or not.
+type quotaOf bool
+
+func (full quotaOf) Full() bool { return bool(full) }
+
+// The cap of a volume is a gap where it is polled; where the kernel enforces it, a full volume explains a failure.
+func TestVolumeCaps(t *testing.T) {
+	m, _ := newManager(t, map[string]conformance.Script{
+		"exit": exit, "fail": func(*conformance.FakeProcess) sandbox.Exit { return sandbox.Exit{Code: 1} },
+		"large": func(*conformance.FakeProcess) sandbox.Exit { return sandbox.Exit{Signal: 25} },
+	})
+	gap := sandbox.Gap{Reason: "no quotas here", Remedy: "another file system"}
+	for _, c := range []struct {
+		volume     sandbox.Volume
+		command    string
+		want       sandbox.Verdict
+		violations int
+		gap        string
+	}{
+		{sandbox.Volume{Cap: sandbox.MiB, CapGap: gap}, "fail", sandbox.VerdictNonzeroExit, 0, "no quotas here"},
+		{sandbox.Volume{Cap: sandbox.MiB}, "large", sandbox.VerdictDiskLimit, 1, "deleted and still open"},
+		{sandbox.Volume{Cap: sandbox.MiB, Quota: quotaOf(false)}, "fail", sandbox.VerdictNonzeroExit, 0, ""},
+		{sandbox.Volume{Cap: sandbox.MiB, Quota: quotaOf(false)}, "large", sandbox.VerdictSignaled, 0, ""},
+		{sandbox.Volume{Cap: sandbox.MiB, Quota: quotaOf(true)}, "fail", sandbox.VerdictDiskLimit, 1, ""},
+		{sandbox.Volume{Cap: sandbox.MiB, Quota: quotaOf(true)}, "exit", sandbox.VerdictOK, 1, ""},
+	} {
+		c.volume.Source, c.volume.Target, c.volume.Writable = "/", "/data", true
+		id := create(t, m, sandbox.Spec{Volumes: []sandbox.Volume{c.volume}})
+		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{c.command}}, sandbox.IO{})
+		if err != nil || res.Verdict != c.want || len(res.Violations) != c.violations {
+			t.Errorf("%+v, %s: %+v, %v", c.volume, c.command, res, err)
+			continue
+		}
+		var gaps []string
+		for _, g := range res.Isolation.Missing {
+			if g.Control == sandbox.ControlDisk {
+				gaps = append(gaps, g.Reason+" "+g.Remedy)
+			}
+		}
+		said := strings.Join(gaps, " ")
+		if len(gaps) > 1 || (c.gap == "") != (said == "") || !strings.Contains(said, c.gap) || !strings.Contains(said, c.volume.CapGap.Remedy) {
+			t.Errorf("%+v: %q", c.volume, gaps)
+		}
+	}
+}
+
 // Defaults that were lowered are noted in each result, and shared by none.
 func TestNotes(t *testing.T) {
 	m, _ := newManager(t, map[string]conformance.Script{"exit": exit})

@@ -110,7 +110,8 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 
 	// A file that is larger than the cap of a volume ends its writer by SIGXFSZ.
 	overCap := f.exit.Signal == signalFileSize && r.c.spec.VolumeCap() > 0
-	f.oomKills, f.diskFull = summary.OOMKills, summary.DiskFull || overCap
+	fullVolumes := r.c.spec.fullVolumes()
+	f.oomKills, f.diskFull = summary.OOMKills, summary.DiskFull || overCap || len(fullVolumes) > 0
 	if r.p.KillOnOutput {
 		select {
 		case <-r.full: // also when the program ended before it could be ended
@@ -129,6 +130,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	if overCap {
 		res.Violations = append(res.Violations, r.c.spec.OverCap())
 	}
+	res.Violations = append(res.Violations, fullVolumes...)
 	touched := len(res.Violations)
 	if w, ok := task.(Witness); ok {
 		refused, unknown := w.Refused()

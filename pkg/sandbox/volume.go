@@ -14,20 +14,49 @@ type Volume struct {
 	Source   string `json:"source"` // absolute, without symlinks or ".."
 	Target   string `json:"target"` // absolute
 	Writable bool   `json:"writable"`
-	// Cap is the most that a writable volume may hold, which its owner looks after again and again. The sandbox helps: no process
-	// makes a file larger than it (RLIMIT_FSIZE, which holds for files elsewhere as well) or takes space ahead of writing it
-	// (fallocate). 0 is none.
+	// Cap is the most that a writable volume may hold; 0 is no cap. Either the kernel enforces it (Quota), or the volume's owner polls
+	// it. Then the sandbox helps: no process makes a file larger than it (RLIMIT_FSIZE, which holds for files elsewhere as well) or
+	// takes space ahead of writing it (fallocate).
 	Cap Size `json:"-"`
+	// Quota is set where the kernel enforces Cap.
+	Quota Quota `json:"-"`
+	// CapGap has the reason why the kernel does not enforce Cap, and the remedy.
+	CapGap Gap `json:"-"`
 }
 
-// VolumeCap is the smallest cap of the volumes; 0 where none has one.
-func (s *Spec) VolumeCap() (least Size) {
-	for _, v := range s.Volumes {
-		if v.Cap > 0 && (least == 0 || v.Cap < least) {
-			least = v.Cap
+// Quota is a cap of a volume that the kernel enforces.
+type Quota interface {
+	// Full reports whether so little is left below the cap that a write may have failed.
+	Full() bool
+}
+
+// VolumeCap is the smallest cap of the volumes that is polled; 0 where none is.
+func (s *Spec) VolumeCap() Size {
+	if v := s.polledVolume(); v != nil {
+		return v.Cap
+	}
+	return 0
+}
+
+// polledVolume is the volume with the smallest cap that is polled, or nil.
+func (s *Spec) polledVolume() (least *Volume) {
+	for i, v := range s.Volumes {
+		if v.Cap > 0 && v.Quota == nil && (least == nil || v.Cap < least.Cap) {
+			least = &s.Volumes[i]
 		}
 	}
 	return least
+}
+
+// fullVolumes are the violations of caps that the kernel enforces.
+func (s *Spec) fullVolumes() (full []Violation) {
+	for _, v := range s.Volumes {
+		if v.Quota != nil && v.Quota.Full() {
+			detail := fmt.Sprintf("%s was full, by its cap of %s or by that of files", v.Target, v.Cap)
+			full = append(full, Violation{Kind: "disk", Count: 1, Allow: "--workspace-cap, --workspace-inodes", Detail: detail})
+		}
+	}
+	return full
 }
 
 // OverCap is the violation of a process that would have made a file larger than VolumeCap.

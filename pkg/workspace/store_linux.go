@@ -29,6 +29,9 @@ type Workspace struct {
 	dir  *os.File
 	// floor is the free space that its file system keeps while it is watched; 0 is the default.
 	floor uint64
+	// project is the id whose quota is the cap; 0 where the cap is polled, for the reason in gap.
+	project uint32
+	gap     sandbox.Gap
 
 	mu     sync.Mutex // guards what follows
 	store  *userdir.Dir
@@ -43,7 +46,11 @@ func (w *Workspace) Name() string { return w.name }
 
 // Volume shows it to a sandbox, writable, as /workspace.
 func (w *Workspace) Volume() sandbox.Volume {
-	return sandbox.Volume{Source: w.path, Target: sandbox.WorkspaceDir, Writable: true, Cap: w.meta.Cap}
+	v := sandbox.Volume{Source: w.path, Target: sandbox.WorkspaceDir, Writable: true, Cap: w.meta.Cap, CapGap: w.gap}
+	if w.project != 0 {
+		v.Quota = w
+	}
+	return v
 }
 
 // Cap is the most it may hold.
@@ -90,8 +97,11 @@ func Open(ctx context.Context, store, name string, o Options) (_ *Workspace, err
 	if w.used, err = w.Usage(ctx); err != nil {
 		return nil, err
 	}
-	if what := w.used.over(w.meta.Cap, w.meta.Inodes); what != "" {
-		return nil, w.refusal(what)
+	if most := w.bound(); w.used.Bytes > most.bytes || w.used.Inodes > most.inodes || w.used.Hidden > 0 {
+		return nil, w.refusal(w.used.over(w.meta.Cap, w.meta.Inodes))
+	}
+	if err := w.enforceCap(ctx); err != nil {
+		return nil, err
 	}
 	if err := w.note(); err != nil {
 		return nil, failed(name, err)
@@ -430,6 +440,11 @@ func describe(ctx context.Context, store *userdir.Dir, name string) (Info, error
 			info.Locked, info.LockedBy = true, holder(f)
 		}
 	}
+	if ownsProject(tree, m) {
+		if info.Usage, info.Enforced, err = readProject(tree, m.Project); err == nil && info.Enforced {
+			return info, nil
+		}
+	}
 	// Somebody who wants to know how large it is wants the truth, but not at any price.
 	info.Usage, err = look(ctx, int(tree.Fd()), bound{bytes: 1 << 62, inodes: max(2*m.Inodes, 1<<20)})
 	return info, err
@@ -457,6 +472,7 @@ func Remove(ctx context.Context, store, name string) error {
 		return err
 	}
 	defer lock.Close()
+	dropProject(dir, name)
 	if err := removal.Tree(ctx, filepath.Join(dir.Path(), name)); err != nil {
 		return &sandbox.Error{Op: "workspace " + name, Err: err, Hint: "sandbox-run workspace rm " + name + ", which goes on where this one stopped"}
 	}

@@ -11,17 +11,33 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/quota"
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Usage looks at what the workspace holds. It stops counting where the cap is exceeded: then it is Partial.
-func (w *Workspace) Usage(ctx context.Context) (Usage, error) {
-	u, err := look(ctx, int(w.dir.Fd()), bound{bytes: w.meta.Cap, inodes: w.meta.Inodes})
+// Usage looks at what the workspace holds. Where the kernel enforces the cap, it is what the kernel has counted: deleted files that are
+// open are in it, and a file with two names counts once. Otherwise counting stops where the cap is exceeded: then it is Partial.
+func (w *Workspace) Usage(ctx context.Context) (u Usage, err error) {
+	if w.project != 0 {
+		u, _, err = readProject(w.dir, w.project)
+	} else {
+		u, err = look(ctx, int(w.dir.Fd()), w.bound())
+	}
 	if err != nil {
 		return u, failed(w.name, err)
 	}
 	return u, nil
+}
+
+// bound is where a look stops. What ext4 needs to find the blocks of files is not refused at the cap, and must not make a full
+// workspace unusable.
+func (w *Workspace) bound() bound {
+	b := bound{bytes: w.meta.Cap, inodes: w.meta.Inodes}
+	if w.meta.Project != 0 {
+		b.bytes += b.bytes / metadataShare
+	}
+	return b
 }
 
 // How often Watch looks, and how often in a row it may fail to see everything.
@@ -41,7 +57,8 @@ const (
 func (w *Workspace) Watch(ctx context.Context, over func(Usage)) error {
 	ticker := time.NewTicker(spacePause)
 	defer ticker.Stop()
-	before, _, err := scratch.Space(int(w.dir.Fd()))
+	// The store's space is the file system's; in a directory with a quota the kernel reports what is left of that.
+	before, _, err := scratch.Space(w.store.Fd())
 	if err != nil {
 		return failed(w.name, err)
 	}
@@ -56,7 +73,7 @@ func (w *Workspace) Watch(ctx context.Context, over func(Usage)) error {
 			return nil
 		case <-ticker.C:
 		}
-		free, floor, err := scratch.Space(int(w.dir.Fd()))
+		free, floor, err := scratch.Space(w.store.Fd())
 		if err != nil {
 			return failed(w.name, err)
 		}
@@ -67,7 +84,7 @@ func (w *Workspace) Watch(ctx context.Context, over func(Usage)) error {
 		switch {
 		case free < floor:
 			return failed(w.name, fmt.Errorf("%w: %d bytes are free, the disk floor is %d", scratch.ErrFloor, free, floor))
-		case begin.Before(due) && (begin.Before(hurry) || before-min(before, free) <= left):
+		case w.project != 0, begin.Before(due) && (begin.Before(hurry) || before-min(before, free) <= left):
 			continue
 		}
 		u, err := w.Usage(ctx)
@@ -103,7 +120,11 @@ type bound struct {
 // each opened beneath the one before, and back up by "..", believed only if that is the very directory it came from: so
 // depth costs a few words and no descriptor, beyond those kept for the first levels. What has moved away is Hidden.
 func look(ctx context.Context, root int, most bound) (Usage, error) {
-	l := &looker{ctx: ctx, most: most, linked: map[uint64]struct{}{}}
+	return walkTree(root, &looker{ctx: ctx, most: most})
+}
+
+func walkTree(root int, l *looker) (Usage, error) {
+	l.linked = map[uint64]struct{}{}
 	err := l.walk(root)
 	for _, f := range l.stack {
 		if f.fd >= 0 {
@@ -129,7 +150,8 @@ type looker struct {
 	usage   Usage
 	linked  map[uint64]struct{} // inodes with several names: as many as are counted, at most
 	stack   []level
-	waiting int // directories on the stack that were not looked into yet
+	waiting int    // directories on the stack that were not looked into yet
+	project uint32 // that what is found gets, but for the root; 0 is none
 }
 
 // level is a directory on the way down.
@@ -189,6 +211,11 @@ func (l *looker) enter(fd int) error {
 	l.usage.Bytes += sandbox.Size(st.Blocks) * 512
 	if len(l.stack) > 1 { // the workspace itself is not one of its files
 		l.usage.Inodes++
+		if l.project != 0 {
+			if err := quota.SetProject(fd, l.project, true); err != nil {
+				return err
+			}
+		}
 	}
 	return l.count(&l.stack[len(l.stack)-1])
 }
@@ -231,11 +258,18 @@ func (l *looker) entry(at *level, name string) error {
 	} else {
 		l.usage.Inodes++
 		_, again := l.linked[st.Ino]
-		if !again {
+		if again {
+			l.usage.again++
+		} else {
 			l.usage.Bytes += sandbox.Size(st.Blocks) * 512
 		}
 		if st.Nlink > 1 {
 			l.linked[st.Ino] = struct{}{}
+		}
+		if l.project != 0 && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			if err := tagFile(at.fd, name, l.project); err != nil {
+				return err
+			}
 		}
 	}
 	// Directories that wait count already, or a wide tree of them would cost memory without bound.
@@ -280,7 +314,7 @@ func (l *looker) climb() error {
 func openBeneath(at int, name string) (int, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+		Resolve: beneath,
 	}
 	fd, err := openat2(at, name, how)
 	if !errors.Is(err, unix.EACCES) {
@@ -303,6 +337,8 @@ func openBeneath(at int, name string) (int, error) {
 	}
 	return unix.Open(link, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
+
+const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
 func openat2(at int, name string, how unix.OpenHow) (fd int, err error) {
 	for range 100 {

@@ -66,6 +66,7 @@ type Usage struct {
 	Partial bool `json:"partial,omitempty"`
 	// Hidden are directories nobody could look into. There may be anything in them, so they count as too much.
 	Hidden int `json:"hidden,omitempty"`
+	again  int // names beyond the first of files with several
 }
 
 // over says what is too much, or nothing.
@@ -97,6 +98,7 @@ type Info struct {
 	Usage    Usage        `json:"usage"`
 	Cap      sandbox.Size `json:"cap"`
 	Inodes   int          `json:"inodes"`
+	Enforced bool         `json:"enforced,omitempty"` // the cap is the kernel's; otherwise it is polled
 	Created  time.Time    `json:"created,omitzero"`
 	LastUsed time.Time    `json:"last_used,omitzero"`
 	Locked   bool         `json:"locked"`
@@ -107,6 +109,7 @@ type Info struct {
 type metadata struct {
 	Cap      sandbox.Size `json:"cap"`
 	Inodes   int          `json:"inodes"`
+	Project  uint32       `json:"project,omitempty"` // whose quota is the cap, where the directory has that id
 	Created  time.Time    `json:"created"`
 	LastUsed time.Time    `json:"last_used"`
 }

@@ -20,6 +20,11 @@ func unsupported() error {
 	}
 }
 
+// ExplainCap says that there are no workspaces.
+func ExplainCap(string) *sandbox.Gap {
+	return &sandbox.Gap{Control: sandbox.ControlDisk, State: sandbox.Absent, Reason: unsupported().Error()}
+}
+
 // Open refuses.
 func Open(context.Context, string, string, Options) (*Workspace, error) { return nil, unsupported() }
 
@@ -43,6 +48,9 @@ func (*Workspace) Cap() (sandbox.Size, int) { return 0, 0 }
 
 // Usage refuses.
 func (*Workspace) Usage(context.Context) (Usage, error) { return Usage{}, unsupported() }
+
+// Full is false.
+func (*Workspace) Full() bool { return false }
 
 // Watch refuses.
 func (*Workspace) Watch(context.Context, func(Usage)) error { return unsupported() }

@@ -14,33 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
-
-// ownMounts runs the test in a mount namespace of its own, by executing this program again, and reports whether that is where it is now: other tests look
-// for mounts that were left behind.
-func ownMounts(t *testing.T) bool {
-	t.Helper()
-	const variable = "SANDBOXTEST_OWN_MOUNTS"
-	if os.Getenv(variable) != "" {
-		return true
-	}
-	needRoot(t)
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), variable+"=1")
-	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	switch {
-	case err != nil:
-		t.Error(err)
-	case strings.Contains(string(out), "--- SKIP: "+t.Name()):
-		t.Skip("see above")
-	case !strings.Contains(string(out), "--- PASS: "+t.Name()):
-		t.Error("the test did not run in a mount namespace of its own")
-	}
-	return false
-}
 
 // smallDisk mounts an ext4 of that many bytes at a directory of the test's own and returns a cache directory on it.
 func smallDisk(t *testing.T, size int64) string {
@@ -71,7 +47,7 @@ func smallDisk(t *testing.T, size int64) string {
 
 // Two disks of 256 MiB on a file system of 400 MB: a run that ends ok has lost nothing of what it wrote.
 func TestOvercommittedDiskLosesNoData(t *testing.T) {
-	if !ownMounts(t) {
+	if !testenv.OwnMounts(t) {
 		return
 	}
 	_, m := managed(t, Options{CacheDir: smallDisk(t, 400_000_000)})
@@ -122,7 +98,7 @@ func TestOvercommittedDiskLosesNoData(t *testing.T) {
 // A file system that is filled by somebody else: what runs is stopped as a failure of ours, new sandboxes are refused until there is
 // room again, and disks that may take more than there is are reported.
 func TestDiskFloor(t *testing.T) {
-	if !ownMounts(t) {
+	if !testenv.OwnMounts(t) {
 		return
 	}
 	dir := smallDisk(t, 400_000_000)
