@@ -177,7 +177,7 @@ while True:
 		t.Errorf("it %q, %v", word, err)
 	}
 	got := upshotOf(t, t.TempDir(), "", "--server", "unix://"+socket, "-l", "python", "-c", "print(1)")
-	if got.code != codeRefused || !strings.Contains(got.stderr, "it belongs to somebody else: uid 65534") {
+	if got.code != codeRefused || !strings.Contains(got.stderr, "the server belongs to another user: uid 65534") {
 		t.Errorf("%+v", got)
 	}
 	if word, err := words.ReadString('\n'); word != "heard 0\n" {

@@ -118,7 +118,7 @@ func parsePrivate(text []byte) (*Signer, error) {
 func OwnKey(dir string) (PublicKey, error) {
 	text, err := os.ReadFile(filepath.Join(dir, PublicFile))
 	if err != nil {
-		return nil, &sandbox.Error{Op: "receipt key", Err: err, Hint: "give --key with the answer of the server's GET /v1/receipt-key"}
+		return nil, &sandbox.Error{Op: "receipt key", Err: err, Hint: "give --key with the answer of GET /v1/receipt-key"}
 	}
 	return ParsePublicKey(text)
 }
