@@ -22,7 +22,7 @@ func openDocker(o app.Options) (sandbox.Backend, error) {
 
 // fromStore is an image of our own store as `docker load` takes it.
 func fromStore(ctx context.Context, ref string) (io.ReadCloser, error) {
-	store, err := app.LookAtImages()
+	store, err := app.OpenExistingImages()
 	if err != nil || store == nil {
 		return nil, errors.Join(err, docker.ErrNoImage)
 	}

@@ -22,7 +22,7 @@ import (
 
 // A run may take place at a server that runs already, which is faster:
 //
-//	--server auto   at the user's own, if it would do exactly what we would: the same version, in the same world (app.World). Whatever it can not
+//	--server auto   at the user's own, if it would do exactly what we would: the same version, in the same world (app.EnvironmentDigest). Whatever it can not
 //	                do, or refuses, we do ourselves. Nobody but a clock can tell the difference.
 //	--server never  here
 //	--server URL    there, or not at all: what can not be done there is an error
@@ -166,7 +166,7 @@ func (n *near) differs(c *cli) error {
 	switch {
 	case err != nil:
 		return err
-	case n.session.Header.Get(app.WorldHeader) != app.World(full):
+	case n.session.Header.Get(app.EnvironmentHeader) != app.EnvironmentDigest(full):
 		return errors.New("it would run programs with other things: its executable, mount namespace, languages.yaml, PATH or other variables differ from yours; start it anew from here")
 	}
 	return nil

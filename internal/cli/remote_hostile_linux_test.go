@@ -55,7 +55,7 @@ func newImpostor(t *testing.T, header map[string]string, talk func(context.Conte
 	}
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(wire.HeaderVersion, ownVersion(t))
-		w.Header().Set(app.WorldHeader, app.World(filepath.Join(binDir, fullName)))
+		w.Header().Set(app.EnvironmentHeader, app.EnvironmentDigest(filepath.Join(binDir, fullName)))
 		for name, value := range header {
 			w.Header().Set(name, value)
 		}
@@ -112,7 +112,7 @@ func TestOtherServers(t *testing.T) {
 		t.Skip("needs build information")
 	}
 	for name, header := range map[string]map[string]string{
-		"other version": {wire.HeaderVersion: "v0.0.1"}, "no version": {wire.HeaderVersion: ""}, "other world": {app.WorldHeader: "x"},
+		"other version": {wire.HeaderVersion: "v0.0.1"}, "no version": {wire.HeaderVersion: ""}, "other world": {app.EnvironmentHeader: "x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := newImpostor(t, header, say())

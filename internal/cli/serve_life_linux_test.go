@@ -333,7 +333,7 @@ func TestServeReload(t *testing.T) {
 	}
 	write("max_memory: 512m\nqueue: 7\nlog_level: debug\n")
 	s.signal(syscall.SIGHUP)
-	s.until(`"settings read"`)
+	s.until(`"settings reloaded"`)
 	s.until(`"settings":["queue"]`) // takes a restart
 	if r := s.ask(0, "POST", "/v1/run", big); r.code != 200 {
 		t.Errorf("%d %s", r.code, r.body)
