@@ -3,7 +3,7 @@
 // What. A Server opens and closes its parts from the outside in, so that no part gets requests after its end:
 //
 //	listeners ─► request checks ─► pkg/api ─► executor ─► manager ─► pool ─► backend
-//	  keys, TLS   (pkg/api/guard)              cache, toolchains
+//	  keys, TLS   (pkg/api/requestcheck)              cache, toolchains
 //
 // Place in the flow. Only cmd/sandbox-rund links it and passes it to internal/cli. It uses internal/app for backends and the executor, and
 // is the one place that connects the parts of the HTTP API.

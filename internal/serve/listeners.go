@@ -7,9 +7,9 @@ import (
 	"log/slog"
 
 	"github.com/sandbox-run/sandbox-run/internal/operator"
-	"github.com/sandbox-run/sandbox-run/pkg/api/guard"
 	"github.com/sandbox-run/sandbox-run/pkg/api/key"
 	"github.com/sandbox-run/sandbox-run/pkg/api/listen"
+	"github.com/sandbox-run/sandbox-run/pkg/api/requestcheck"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -17,7 +17,7 @@ import (
 // listeners are the open listeners with their keys and certificate.
 type listeners struct {
 	ring  *key.Ring
-	keys  *guard.Keys
+	keys  *requestcheck.Keys
 	cert  *listen.Certificate
 	set   *listen.Set
 	notes []string // settings that the operator may not have intended
@@ -43,12 +43,12 @@ func planListeners(ctx context.Context, s *operator.Settings, log *slog.Logger) 
 		}
 	}()
 	for _, name := range s.Hosts {
-		if err := guard.CheckHost(name); err != nil {
+		if err := requestcheck.CheckHost(name); err != nil {
 			return p, err
 		}
 	}
 	for _, origin := range s.Origins {
-		if err := guard.CheckOrigin(origin); err != nil {
+		if err := requestcheck.CheckOrigin(origin); err != nil {
 			return p, err
 		}
 	}
@@ -80,7 +80,7 @@ func planListeners(ctx context.Context, s *operator.Settings, log *slog.Logger) 
 		return p, err
 	}
 	p.ring = key.NewRing(p.store)
-	p.keys = &guard.Keys{Ring: p.ring, Always: s.RequireKeys}
+	p.keys = &requestcheck.Keys{Ring: p.ring, Always: s.RequireKeys}
 	if p.count, err = p.ring.Len(); err != nil {
 		return p, err
 	}

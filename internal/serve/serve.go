@@ -21,10 +21,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/pkg/api"
 	"github.com/sandbox-run/sandbox-run/pkg/api/admission"
-	"github.com/sandbox-run/sandbox-run/pkg/api/guard"
 	"github.com/sandbox-run/sandbox-run/pkg/api/idempotency"
 	"github.com/sandbox-run/sandbox-run/pkg/api/listen"
 	"github.com/sandbox-run/sandbox-run/pkg/api/observe"
+	"github.com/sandbox-run/sandbox-run/pkg/api/requestcheck"
 	"github.com/sandbox-run/sandbox-run/pkg/api/webhook"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -59,7 +59,7 @@ type running struct {
 	ceilings    *ceilings
 	observation *observe.Observation
 	queue       atomic.Pointer[admission.Queue]
-	repeated    *idempotency.Keeper
+	repeated    *idempotency.AnswerStore
 	hooks       *webhook.Sender // or nil
 }
 
@@ -133,7 +133,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	}
 	r.mountLoadControl()
 	r.http = &http.Server{
-		Handler: r.observeRequests(guard.New(r.api.Handler(), guard.Options{
+		Handler: r.observeRequests(requestcheck.New(r.api.Handler(), requestcheck.Options{
 			Hosts: r.settings.Hosts, Origins: r.settings.Origins, Log: r.log,
 		})),
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: mostHeader, ConnContext: listen.ConnContext,

@@ -16,7 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 	"github.com/sandbox-run/sandbox-run/pkg/api"
-	"github.com/sandbox-run/sandbox-run/pkg/api/guard"
+	"github.com/sandbox-run/sandbox-run/pkg/api/requestcheck"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -67,7 +67,7 @@ func newStack(ctx context.Context, s *operator.Settings, b sandbox.Backend, chos
 	e.manager = sandbox.NewManager(e.backend, sandbox.Options{Chosen: chosen})
 	var err error
 	if e.Executor, err = app.NewExecutor(e.manager, app.ExecutorOptions{
-		Audit: auditLog, Door: audit.DoorAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: guard.Owner,
+		Audit: auditLog, Door: audit.DoorAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: requestcheck.Owner,
 		OnPreparationFailure: e.logPreparationFailure,
 	}); err != nil {
 		return nil, errors.Join(err, e.close())

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sandbox-run/sandbox-run/pkg/api/internal/beat"
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/keepalive"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -172,7 +172,7 @@ func (o *stream) beats() (stop func()) {
 	if !o.sse {
 		return func() {}
 	}
-	return beat.Start(beatEvery, func() {
+	return keepalive.Start(beatEvery, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if o.begun && !o.inLine {

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const mib = sandbox.MiB
 
-// small is a queue of four cores and 4 GiB.
+// small makes a queue with four cores and 4 GiB.
 func small(t testing.TB, change func(*Options)) *Queue {
 	t.Helper()
 	o := Options{CPUs: 4, Memory: 4096 * mib, Queue: 8, Wait: 10 * time.Second}
@@ -46,7 +46,7 @@ func enter(t testing.TB, q *Queue, a api.Ask) func() {
 	return leave
 }
 
-// refused expects a refusal of that status.
+// refused fails the test unless err is a refusal with that status.
 func refused(t testing.TB, err error, status int) *api.Refusal {
 	t.Helper()
 	var r *api.Refusal
@@ -56,7 +56,7 @@ func refused(t testing.TB, err error, status int) *api.Refusal {
 	return r
 }
 
-// entering is an Enter under way; leave and err may be looked at once it is done.
+// entering is an Enter under way; leave and err are valid once done is closed.
 type entering struct {
 	leave func()
 	err   error
@@ -96,7 +96,7 @@ func TestBudget(t *testing.T) {
 			t.Fatalf("%+v", fifth)
 		}
 		fifth.leave()
-		// Memory is as good a reason.
+		// The memory budget limits as well.
 		for _, l := range leaves {
 			l()
 		}
@@ -108,7 +108,7 @@ func TestBudget(t *testing.T) {
 		large()
 		synctest.Wait()
 		waits.leave()
-		// What is more than everything is let in alone.
+		// A run above the whole budget is admitted alone.
 		x := enter(t, q, one("a"))
 		whole := start(bg, q, api.Ask{Key: "a", Memory: 1 << 60, CPUs: 1e9})
 		if whole.done.Load() {
@@ -124,7 +124,7 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-// idle checks that a queue is as if nothing had been.
+// idle checks that a queue is in its initial state.
 func idle(t testing.TB, q *Queue) {
 	t.Helper()
 	l := q.Load()
@@ -148,7 +148,7 @@ func TestCancelledLeavesAtOnce(t *testing.T) {
 		if _, err := q.Enter(ctx, one("b")); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * watch)
+		time.Sleep(2 * positionInterval)
 		synctest.Wait()
 		if !slices.Equal(second.moves, []int{2, 1}) {
 			t.Errorf("positions: %v", second.moves)
@@ -169,14 +169,14 @@ func TestWaitIsBounded(t *testing.T) {
 		if r := refused(t, err, http.StatusServiceUnavailable); r.Position != 1 || time.Since(begin) != 10*time.Second {
 			t.Errorf("%+v after %v", r, time.Since(begin))
 		}
-		// One that is at its own limit has itself to blame.
+		// A key at its own limit gets 429.
 		own := one("c")
 		own.Concurrency = 1
 		all()
 		c := enter(t, q, own)
 		_, err = q.Enter(context.Background(), own)
 		refused(t, err, http.StatusTooManyRequests)
-		// One that was promised a run waits for as long as it takes.
+		// An accepted run waits without a time limit.
 		promised := own
 		promised.Accepted = true
 		long := start(context.Background(), q, promised)
@@ -282,7 +282,7 @@ func TestQueueIsBoundedAndShared(t *testing.T) {
 			release()
 			release()
 		}
-		// When it is full of equals, whoever comes is refused.
+		// When all keys have the same number of places, a new run is refused.
 		var others []*entering
 		for i := range 6 {
 			others = append(others, start(bg, q, one(fmt.Sprint("k", i))))
@@ -344,12 +344,12 @@ func TestReserve(t *testing.T) {
 		bg := context.Background()
 		r1, err1 := q.Reserve(one("a"))
 		r2, err2 := q.Reserve(one("a"))
-		_, err3 := q.Reserve(one("b")) // nobody waits who could give up a place: all were promised
+		_, err3 := q.Reserve(one("b")) // no place can be given up: all are reserved
 		if err1 != nil || err2 != nil {
 			t.Fatal(err1, err2)
 		}
 		refused(t, err3, http.StatusServiceUnavailable)
-		all := enter(t, q, api.Ask{Key: "z", CPUs: 4, Memory: mib}) // whoever need not wait needs no place
+		all := enter(t, q, api.Ask{Key: "z", CPUs: 4, Memory: mib}) // a run that need not wait takes no place
 		_, err := q.Enter(bg, one("b"))
 		refused(t, err, http.StatusServiceUnavailable)
 		p := one("a")
@@ -461,7 +461,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// While nobody is let in, those who come are told why, those who wait wait on, and so does what was accepted.
+// During Hold, new runs are refused with the reason; waiting and accepted runs wait on.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
@@ -484,10 +484,11 @@ func TestHold(t *testing.T) {
 		}
 		waits := enter(api.Ask{Key: "b"})
 		q.Hold("memory is short")
-		leave() // what is under way ends, and nobody takes its place
+		leave() // a run ends, and no other is admitted
 		_, err = q.Enter(t.Context(), api.Ask{Key: "a"})
 		var refused *api.Refusal
-		if !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable || refused.Reason != "memory is short" || refused.RetryAfter <= 0 {
+		if !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable || refused.Reason != "memory is short" ||
+			refused.RetryAfter <= 0 {
 			t.Errorf("%+v", err)
 		}
 		if _, err := q.Reserve(api.Ask{Key: "a"}); !errors.As(err, &refused) {

@@ -12,7 +12,7 @@
 //	server.sock.lock   locked while a server lives, with ┘ is free, and the next server takes the socket over
 //	                   its pid in it
 //
-// Place in the flow. `sandbox-run serve` opens listeners and hands them to net/http; pkg/api/guard asks a request's context for Via.
+// Place in the flow. `sandbox-run serve` opens listeners and hands them to net/http; pkg/api/requestcheck asks a request's context for Via.
 // It imports internal/userdir and nothing else of ours but the errors of pkg/sandbox.
 //
 // Lifecycle. Open gives a Set, which its caller closes; closing ends Accept and removes sockets and locks. A Notifier is of the

@@ -60,7 +60,7 @@ func next(t *testing.T, got <-chan told) told {
 	select {
 	case m := <-got:
 		return m
-	case <-time.After(apitest.Patience):
+	case <-time.After(apitest.Timeout):
 		t.Fatal("nobody was told anything")
 		panic("unreachable")
 	}
@@ -79,7 +79,7 @@ func TestRunsAreTold(t *testing.T) {
 	apitest.Must(t, err)
 	t.Cleanup(func() { s.Close() })
 	dir := t.TempDir() + "/state"
-	c := apitest.New(t, api.Options{Engine: apitest.Played(played), Webhooks: webhook.Runs{Sender: s}, Dir: dir}, nil)
+	c := apitest.New(t, api.Options{Engine: apitest.Fake(played), Webhooks: webhook.Runs{Sender: s}, Dir: dir}, nil)
 	b, _ := c.Ask(202, wire.PathRuns, body("hello", url))
 	if strings.Contains(string(b), secret) {
 		t.Error("the answer tells the secret")
@@ -115,7 +115,7 @@ func TestRunsAreTold(t *testing.T) {
 		}
 	}
 	c.Problem(422, wire.PathRun, body("x", url)) // there the client itself waits
-	off := apitest.New(t, api.Options{Engine: apitest.Played(played)}, nil)
+	off := apitest.New(t, api.Options{Engine: apitest.Fake(played)}, nil)
 	off.Problem(501, wire.PathRuns, body("x", url))
 }
 
@@ -131,7 +131,7 @@ func TestRestartTells(t *testing.T) {
 		return s
 	}
 	s := open()
-	server, err := api.New(api.Options{Engine: apitest.Played(played), Webhooks: webhook.Runs{Sender: s}, Dir: state})
+	server, err := api.New(api.Options{Engine: apitest.Fake(played), Webhooks: webhook.Runs{Sender: s}, Dir: state})
 	apitest.Must(t, err)
 	c := apitest.Serve(t, server)
 	b, _ := c.Ask(202, wire.PathRuns, body("kept", url))
@@ -151,7 +151,7 @@ func TestRestartTells(t *testing.T) {
 
 	down.Store(false)
 	s = open()
-	apitest.New(t, api.Options{Engine: apitest.Played(played), Webhooks: webhook.Runs{Sender: s}, Dir: state}, nil)
+	apitest.New(t, api.Options{Engine: apitest.Fake(played), Webhooks: webhook.Runs{Sender: s}, Dir: state}, nil)
 	// An attempt that was under way when the first sender was closed may have arrived all the same: deliveries are made at least once.
 	seen := map[string]told{}
 	for len(seen) < 2 {
