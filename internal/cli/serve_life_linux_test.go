@@ -132,7 +132,7 @@ func TestServeKilled(t *testing.T) {
 	id := s.accept(sleeper("99.00474"))
 	untilThere(t, "99.00474")
 	out, err := command(t, append([]string{"serve"}, args...)...).CombinedOutput()
-	if code := exitCode(t, err); code == 0 || !strings.Contains(string(out), fmt.Sprintf("a server is running there (pid %d)", s.cmd.Process.Pid)) {
+	if code := exitCode(t, err); code == 0 || !strings.Contains(string(out), fmt.Sprintf("a server is running on this socket (pid %d)", s.cmd.Process.Pid)) {
 		t.Errorf("a second one: %d %s", code, out)
 	}
 	s.greets(0) // which has not disturbed the first

@@ -98,7 +98,7 @@ func (Server) Serve(ctx context.Context, s cli.Serving) (err error) {
 	defer warming.Wait()
 	defer stop()
 	why := r.wait(ctx, signals, failed)
-	r.notify.Say("STOPPING=1", "STATUS=draining: "+why.Error())
+	r.notify.Send("STOPPING=1", "STATUS=draining: "+why.Error())
 	r.log.Info("draining", "why", why.Error(), "within", r.settings.DrainTimeout.String())
 	r.drain(ctx, signals)
 	err = r.close()
@@ -224,8 +224,8 @@ func (r *running) wait(ctx context.Context, signals <-chan os.Signal, failed <-c
 
 // reload applies the settings that can change while the server runs.
 func (r *running) reload() {
-	r.notify.Say("STATUS=reading settings")
-	defer r.notify.Say("STATUS=serving")
+	r.notify.Send("STATUS=reading settings")
+	defer r.notify.Send("STATUS=serving")
 	if err := r.listeners.reload(); err != nil {
 		r.log.Error("certificate reload failed", "error", err.Error())
 	}
