@@ -89,7 +89,7 @@ func logColdStarts(log *slog.Logger) func(kind string, err error) {
 // keyLabel is the label with the key of a sandbox, where keys share no zygote.
 const keyLabel = "sandbox-run/key"
 
-// Execute runs a program; see api.Engine. It blocks until the program has ended.
+// Execute runs a program; see api.Executor. It blocks until the program has ended.
 func (e *stack) Execute(ctx context.Context, req executor.Request) (*executor.Result, error) {
 	if e.pool != nil && e.settings.WarmPerKey {
 		// Overwrite a label of this name in the request.
@@ -186,7 +186,7 @@ func openAudit(path string, log *slog.Logger) (*audit.Log, error) {
 }
 
 // engineFor returns the executor of another backend that the policy allows. It opens each backend once and keeps it.
-func (e *stack) engineFor(backend, runtime string) (api.Engine, error) {
+func (e *stack) engineFor(backend, runtime string) (api.Executor, error) {
 	if backend == "" {
 		backend = e.settings.Backend
 	}
@@ -255,11 +255,11 @@ func (r *running) options() (api.Options, error) {
 		return api.Options{}, err
 	}
 	return api.Options{
-		Engine: r.stack,
+		Executor: r.stack,
 		// With the digest, commands see whether the server would treat a run as they would.
-		Middleware: []func(http.Handler) http.Handler{withEnvironmentDigest(app.EnvironmentDigest(self))},
-		EngineFor:  r.stack.engineFor,
-		Auth:       r.listeners.keys,
+		Middleware:  []func(http.Handler) http.Handler{withEnvironmentDigest(app.EnvironmentDigest(self))},
+		ExecutorFor: r.stack.engineFor,
+		Auth:        r.listeners.keys,
 		Policy: api.Policy{
 			Ceilings: r.ceilings, Require: floor(s), VolumeRoots: s.Volumes, WritableVolumes: s.WritableVolumes,
 			Workspaces: s.Workspaces, DiskFloor: s.DiskFloor, MostWorkspaces: workspace.Most{Workspaces: s.MaxWorkspaces, Bytes: s.WorkspacesSize},

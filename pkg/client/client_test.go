@@ -137,7 +137,8 @@ func TestProblem(t *testing.T) {
 	}
 }
 
-const resultLine = `{"seq":9,"time":"2026-01-01T00:00:00Z","kind":"result","result":{"success":true,"verdict":"ok","exit_code":0,"stdout":"",` +
+const resultLine = `{"seq":9,"time":"2026-01-01T00:00:00Z","kind":"result","result":{"success":true,"verdict":"ok","exit_code":0,` +
+	`"stdout":"",` +
 	`"stderr":"","limits":{},"isolation":{"backend":"b","tier":"container","controls":{},"missing":[]}}}` + "\n"
 
 func line(seq int, text string) string {

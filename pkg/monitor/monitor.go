@@ -62,8 +62,9 @@ func (s *Sample) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	*s = Sample{
-		CPUUser: j.CPUUser.Duration(), CPUSystem: j.CPUSystem.Duration(), Throttled: j.Throttled.Duration(), Memory: j.Memory, MemoryPeak: j.MemoryPeak,
-		IORead: j.IORead, IOWrite: j.IOWrite, Processes: j.Processes, ProcessesPeak: j.ProcessesPeak, OOMKills: j.OOMKills,
+		CPUUser: j.CPUUser.Duration(), CPUSystem: j.CPUSystem.Duration(), Throttled: j.Throttled.Duration(), Memory: j.Memory,
+		MemoryPeak: j.MemoryPeak,
+		IORead:     j.IORead, IOWrite: j.IOWrite, Processes: j.Processes, ProcessesPeak: j.ProcessesPeak, OOMKills: j.OOMKills,
 		ProcessLimitHits: j.ProcessLimitHits, DiskUsed: j.DiskUsed, DiskFull: j.DiskFull,
 	}
 	return nil

@@ -31,7 +31,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-const aResult = `{"success":true,"verdict":"ok","exit_code":0,"stdout":"hi <b>&\u2028\n","stderr":"","stdout_truncated":false,"stderr_truncated":false,
+const aResult = `{"success":true,"verdict":"ok","exit_code":0,"stdout":"hi <b>&\u2028\n",
+ "stderr":"","stdout_truncated":false,"stderr_truncated":false,
 "execution_time":0.0123,"memory_used":1048576,"phase":"run","metrics":{"wall_time":0.0123},"limits":{"memory":536870912},
 "isolation":{"backend":"native","tier":"container","controls":{"seccomp":"enforced"},"missing":[]},"violations":[],
 "language":"python","language_version":"3.11.2","phases":[],

@@ -94,7 +94,7 @@ func New(o Options) (*Queue, error) {
 
 // Enter blocks until a run may start. The error is an *api.Refusal, or that of ctx. The caller calls leave when the run has ended; a second
 // call does nothing.
-func (q *Queue) Enter(ctx context.Context, a api.Ask) (leave func(), err error) {
+func (q *Queue) Enter(ctx context.Context, a api.AdmissionRequest) (leave func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (q *Queue) Enter(ctx context.Context, a api.Ask) (leave func(), err error) 
 }
 
 // enqueue adds a run to the queue of its key, and admits the runs that fit.
-func (q *Queue) enqueue(a api.Ask) (*ticket, *api.Refusal) {
+func (q *Queue) enqueue(a api.AdmissionRequest) (*ticket, *api.Refusal) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
@@ -377,7 +377,7 @@ func (q *Queue) positionOf(k *ticket) int {
 
 // Reserve takes a place in the queue for a run that is accepted now and enters later. It does not block; the error is an *api.Refusal. The
 // caller calls release once the run has entered.
-func (q *Queue) Reserve(a api.Ask) (release func(), err error) {
+func (q *Queue) Reserve(a api.AdmissionRequest) (release func(), err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
@@ -452,7 +452,7 @@ func (q *Queue) Load() Load {
 }
 
 // checkEntry refuses a run that may not even wait. mu is held.
-func (q *Queue) checkEntry(t *tenant, a api.Ask, now time.Time) *api.Refusal {
+func (q *Queue) checkEntry(t *tenant, a api.AdmissionRequest, now time.Time) *api.Refusal {
 	if a.Accepted { // checked by Reserve
 		return nil
 	}
@@ -474,13 +474,13 @@ func (q *Queue) checkEntry(t *tenant, a api.Ask, now time.Time) *api.Refusal {
 }
 
 // spend takes a token from the key's rate limit. mu is held.
-func (q *Queue) spend(t *tenant, a api.Ask) {
+func (q *Queue) spend(t *tenant, a api.AdmissionRequest) {
 	if rate, _ := q.rate(a); rate > 0 && !a.Accepted {
 		t.bucket.tokens--
 	}
 }
 
-func (q *Queue) rate(a api.Ask) (rate float64, burst int) {
+func (q *Queue) rate(a api.AdmissionRequest) (rate float64, burst int) {
 	if a.Rate > 0 {
 		return a.Rate, max(a.Burst, 1)
 	}

@@ -35,9 +35,11 @@ func small(t testing.TB, change func(*Options)) *Queue {
 	return q
 }
 
-func one(key string) api.Ask { return api.Ask{Key: key, Memory: 100 * mib, CPUs: 1} }
+func one(key string) api.AdmissionRequest {
+	return api.AdmissionRequest{Key: key, Memory: 100 * mib, CPUs: 1}
+}
 
-func enter(t testing.TB, q *Queue, a api.Ask) func() {
+func enter(t testing.TB, q *Queue, a api.AdmissionRequest) func() {
 	t.Helper()
 	leave, err := q.Enter(context.Background(), a)
 	if err != nil {
@@ -64,7 +66,7 @@ type entering struct {
 	moves []int
 }
 
-func start(ctx context.Context, q *Queue, a api.Ask) *entering {
+func start(ctx context.Context, q *Queue, a api.AdmissionRequest) *entering {
 	e := &entering{}
 	if a.OnPosition == nil {
 		a.OnPosition = func(n int) { e.moves = append(e.moves, n) }
@@ -100,7 +102,7 @@ func TestBudget(t *testing.T) {
 		for _, l := range leaves {
 			l()
 		}
-		large := enter(t, q, api.Ask{Key: "a", Memory: 4000 * mib, CPUs: 0.1})
+		large := enter(t, q, api.AdmissionRequest{Key: "a", Memory: 4000 * mib, CPUs: 0.1})
 		waits := start(bg, q, one("b"))
 		if waits.done.Load() {
 			t.Fatal("more memory was promised than there is")
@@ -110,7 +112,7 @@ func TestBudget(t *testing.T) {
 		waits.leave()
 		// A run above the whole budget is admitted alone.
 		x := enter(t, q, one("a"))
-		whole := start(bg, q, api.Ask{Key: "a", Memory: 1 << 60, CPUs: 1e9})
+		whole := start(bg, q, api.AdmissionRequest{Key: "a", Memory: 1 << 60, CPUs: 1e9})
 		if whole.done.Load() {
 			t.Fatal("let in beside another")
 		}
@@ -136,9 +138,9 @@ func idle(t testing.TB, q *Queue) {
 func TestCancelledLeavesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
-		all := enter(t, q, api.Ask{Key: "a", CPUs: 4, Memory: mib})
+		all := enter(t, q, api.AdmissionRequest{Key: "a", CPUs: 4, Memory: mib})
 		ctx, cancel := context.WithCancel(context.Background())
-		first := start(ctx, q, api.Ask{Key: "b", CPUs: 4, Memory: mib})
+		first := start(ctx, q, api.AdmissionRequest{Key: "b", CPUs: 4, Memory: mib})
 		second := start(context.Background(), q, one("b"))
 		cancel()
 		synctest.Wait()
@@ -163,7 +165,7 @@ func TestCancelledLeavesAtOnce(t *testing.T) {
 func TestWaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
-		all := enter(t, q, api.Ask{Key: "a", CPUs: 4})
+		all := enter(t, q, api.AdmissionRequest{Key: "a", CPUs: 4})
 		begin := time.Now()
 		_, err := q.Enter(context.Background(), one("b"))
 		if r := refused(t, err, http.StatusServiceUnavailable); r.Position != 1 || time.Since(begin) != 10*time.Second {
@@ -262,7 +264,7 @@ func TestQueueIsBoundedAndShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
 		bg := context.Background()
-		all := enter(t, q, api.Ask{Key: "hog", CPUs: 4, Memory: mib})
+		all := enter(t, q, api.AdmissionRequest{Key: "hog", CPUs: 4, Memory: mib})
 		var hog []*entering
 		for range 8 {
 			hog = append(hog, start(bg, q, one("hog")))
@@ -316,7 +318,7 @@ func TestPlacesOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, func(o *Options) { o.QueuePerKey = 2 })
 		bg := context.Background()
-		all := enter(t, q, api.Ask{Key: "z", CPUs: 4, Memory: mib})
+		all := enter(t, q, api.AdmissionRequest{Key: "z", CPUs: 4, Memory: mib})
 		first := start(bg, q, one("a"))
 		release, err := q.Reserve(one("a"))
 		if err != nil {
@@ -349,7 +351,7 @@ func TestReserve(t *testing.T) {
 			t.Fatal(err1, err2)
 		}
 		refused(t, err3, http.StatusServiceUnavailable)
-		all := enter(t, q, api.Ask{Key: "z", CPUs: 4, Memory: mib}) // a run that need not wait takes no place
+		all := enter(t, q, api.AdmissionRequest{Key: "z", CPUs: 4, Memory: mib}) // a run that need not wait takes no place
 		_, err := q.Enter(bg, one("b"))
 		refused(t, err, http.StatusServiceUnavailable)
 		p := one("a")
@@ -380,7 +382,7 @@ func TestReserve(t *testing.T) {
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
-		all := enter(t, q, api.Ask{Key: "a", CPUs: 4})
+		all := enter(t, q, api.AdmissionRequest{Key: "a", CPUs: 4})
 		var waiting []*entering
 		for i := range 5 {
 			waiting = append(waiting, start(context.Background(), q, one(fmt.Sprint(i%2))))
@@ -465,7 +467,7 @@ func TestOptions(t *testing.T) {
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
-		leave, err := q.Enter(t.Context(), api.Ask{Key: "a", CPUs: 4})
+		leave, err := q.Enter(t.Context(), api.AdmissionRequest{Key: "a", CPUs: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -473,7 +475,7 @@ func TestHold(t *testing.T) {
 			leave func()
 			err   error
 		}
-		enter := func(a api.Ask) chan outcome {
+		enter := func(a api.AdmissionRequest) chan outcome {
 			c := make(chan outcome, 1)
 			go func() {
 				leave, err := q.Enter(t.Context(), a)
@@ -482,19 +484,19 @@ func TestHold(t *testing.T) {
 			synctest.Wait()
 			return c
 		}
-		waits := enter(api.Ask{Key: "b"})
+		waits := enter(api.AdmissionRequest{Key: "b"})
 		q.Hold("memory is short")
 		leave() // a run ends, and no other is admitted
-		_, err = q.Enter(t.Context(), api.Ask{Key: "a"})
+		_, err = q.Enter(t.Context(), api.AdmissionRequest{Key: "a"})
 		var refused *api.Refusal
 		if !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable || refused.Reason != "memory is short" ||
 			refused.RetryAfter <= 0 {
 			t.Errorf("%+v", err)
 		}
-		if _, err := q.Reserve(api.Ask{Key: "a"}); !errors.As(err, &refused) {
+		if _, err := q.Reserve(api.AdmissionRequest{Key: "a"}); !errors.As(err, &refused) {
 			t.Errorf("%+v", err)
 		}
-		accepted := enter(api.Ask{Key: "a", Accepted: true})
+		accepted := enter(api.AdmissionRequest{Key: "a", Accepted: true})
 		synctest.Wait()
 		if l := q.Load(); l.Running != 0 || l.Waiting != 2 {
 			t.Errorf("%+v", l)
@@ -510,7 +512,7 @@ func TestHold(t *testing.T) {
 		} else {
 			o.leave()
 		}
-		leave, err = q.Enter(t.Context(), api.Ask{Key: "a"})
+		leave, err = q.Enter(t.Context(), api.AdmissionRequest{Key: "a"})
 		if err != nil {
 			t.Fatal(err)
 		}

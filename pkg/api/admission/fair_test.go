@@ -35,7 +35,7 @@ func TestLargeIsNotStarved(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := runs.Load()
 		begin := time.Now()
-		enter(t, q, api.Ask{Key: "large", CPUs: 4, Memory: mib})()
+		enter(t, q, api.AdmissionRequest{Key: "large", CPUs: 4, Memory: mib})()
 		if passed := runs.Load() - before; time.Since(begin) > 10*time.Second || passed > 20 {
 			t.Errorf("waited %v and was overtaken %d times", time.Since(begin), passed)
 		}
@@ -110,14 +110,14 @@ func TestDebtIsBounded(t *testing.T) {
 		q := small(t, func(o *Options) { o.Queue, o.Wait = 200, time.Hour })
 		bg := context.Background()
 		// b is always active and uses almost nothing, while a uses the rest for an hour.
-		bit := enter(t, q, api.Ask{Key: "b", CPUs: 0.001, Memory: 1})
-		long := enter(t, q, api.Ask{Key: "a", CPUs: 3.9, Memory: mib})
+		bit := enter(t, q, api.AdmissionRequest{Key: "b", CPUs: 0.001, Memory: 1})
+		long := enter(t, q, api.AdmissionRequest{Key: "a", CPUs: 3.9, Memory: mib})
 		time.Sleep(time.Hour)
 		var b []*entering
 		for range 150 {
-			b = append(b, start(bg, q, api.Ask{Key: "b", CPUs: 3.9, Memory: mib}))
+			b = append(b, start(bg, q, api.AdmissionRequest{Key: "b", CPUs: 3.9, Memory: mib}))
 		}
-		a := start(bg, q, api.Ask{Key: "a", CPUs: 3.9, Memory: mib})
+		a := start(bg, q, api.AdmissionRequest{Key: "a", CPUs: 3.9, Memory: mib})
 		long()
 		begin := time.Now()
 		for i := range b {
@@ -151,8 +151,8 @@ func TestNewKeysDoNotStarveAnOldOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, func(o *Options) { o.CPUs, o.Queue, o.Wait, o.Overtake = 1, 200, time.Hour, 1 })
 		bg := context.Background()
-		ask := func(key string) api.Ask { return api.Ask{Key: key, Memory: mib, CPUs: 0.9} }
-		bit := enter(t, q, api.Ask{Key: "bit", Memory: 1, CPUs: 0.001}) // keeps the floor down
+		ask := func(key string) api.AdmissionRequest { return api.AdmissionRequest{Key: key, Memory: mib, CPUs: 0.9} }
+		bit := enter(t, q, api.AdmissionRequest{Key: "bit", Memory: 1, CPUs: 0.001}) // keeps the floor down
 		now := enter(t, q, ask("old"))
 		time.Sleep(time.Minute)
 		first := start(bg, q, ask("new0"))

@@ -29,7 +29,7 @@ func server(t *testing.T, o admission.Options, keys apitest.Tokens) (*apitest.Cl
 	engine, manager := apitest.Real(t)
 	q, err := admission.New(o)
 	apitest.Must(t, err)
-	return apitest.New(t, api.Options{Engine: engine, Admission: q, Auth: keys}, nil), q, manager
+	return apitest.New(t, api.Options{Executor: engine, Admission: q, Auth: keys}, nil), q, manager
 }
 
 func shell(code string, fields ...string) string {

@@ -67,7 +67,7 @@ func TestProperties(t *testing.T) {
 			limits := map[string]int{"a": 0, "b": 2, "c": 1, "d": 0}
 			type asked struct {
 				*entering
-				a      api.Ask
+				a      api.AdmissionRequest
 				cancel context.CancelFunc
 				left   bool
 			}
@@ -107,7 +107,7 @@ func TestProperties(t *testing.T) {
 			var reserved []func()
 			rt.Repeat(map[string]func(*rapid.T){
 				"enter": func(rt *rapid.T) {
-					a := api.Ask{
+					a := api.AdmissionRequest{
 						Key:    rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "key"),
 						Memory: sandbox.Size(rapid.IntRange(1, 1400).Draw(rt, "memory")) * mib,
 						CPUs:   float64(rapid.IntRange(1, 50).Draw(rt, "cpus")) / 10,
@@ -203,7 +203,7 @@ func TestRaces(t *testing.T) {
 				if r.IntN(4) == 0 {
 					time.AfterFunc(time.Duration(r.IntN(3000))*time.Microsecond, cancel)
 				}
-				a := api.Ask{
+				a := api.AdmissionRequest{
 					Key: fmt.Sprint(c % 7), Memory: sandbox.Size(1+r.IntN(2048)) * mib, CPUs: float64(1+r.IntN(30)) / 10, Concurrency: r.IntN(4),
 					Rate: 2000, Burst: 100, OnPosition: func(int) {},
 				}

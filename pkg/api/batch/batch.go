@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -125,28 +124,18 @@ func (h *Handler) check(b *wire.Batch) error {
 		if b.Run == nil {
 			field = "runs"
 		}
-		message := fmt.Sprintf("%d items are above the operator's maximum of %d", n, h.o.Items)
-		return &wire.Problem{
-			Type: wire.ProblemBase + wire.CodeCeiling, Code: wire.CodeCeiling, Title: "A limit is above what the operator allows",
-			Status: http.StatusForbidden, Detail: field + ": " + message, Hint: "send several batches",
-			Errors: []wire.FieldError{{Field: field, Message: message, Ceiling: strconv.Itoa(h.o.Items)}},
-		}
+		p := api.WrongField(wire.CodeCeiling, field, "%d items are above the operator's maximum of %d", n, h.o.Items)
+		p.Hint, p.Errors[0].Ceiling = "send several batches", strconv.Itoa(h.o.Items)
+		return p
 	}
 	if b.Webhook == nil {
 		return nil
 	}
-	wrong := func(status int, code, title, message string) error {
-		return &wire.Problem{
-			Type: wire.ProblemBase + code, Code: code, Title: title, Status: status, Detail: "webhook: " + message,
-			Errors: []wire.FieldError{{Field: "webhook", Message: message}},
-		}
-	}
 	if h.o.Webhooks == nil {
-		return wrong(http.StatusNotImplemented, wire.CodeUnsupported, "This server has no such ability",
-			"webhooks are disabled on this server; its operator enables them with --webhooks")
+		return api.WrongField(wire.CodeUnsupported, "webhook", "%s", api.WebhooksDisabled)
 	}
 	if err := h.o.Webhooks.Check(webhook.Hook(*b.Webhook)); err != nil {
-		return wrong(http.StatusUnprocessableEntity, wire.CodeInvalid, "A field of the request is wrong", err.Error())
+		return api.WrongField(wire.CodeInvalid, "webhook", "%s", err)
 	}
 	return nil
 }

@@ -93,8 +93,9 @@ func stdout(t testing.TB, i wire.BatchItem) string {
 }
 
 func TestInputsInOrder(t *testing.T) {
-	c := serve(t, api.Options{Engine: apitest.Fake(echo)}, Options{})
-	r := document(t, c, `{"run":{"code":"x","args":["all"],"env":{"A":"a","B":"b"}},"inputs":[{"stdin":"sleep 80","name":"slow"},{"args":[]},{"stdin":"eA==","stdin_encoding":"base64","args":["own"],"env":{"B":"c"}}]}`)
+	c := serve(t, api.Options{Executor: apitest.Fake(echo)}, Options{})
+	r := document(t, c, `{"run":{"code":"x","args":["all"],"env":{"A":"a","B":"b"}},"inputs":[{"stdin":"sleep 80","name":"slow"},`+
+		`{"args":[]},{"stdin":"eA==","stdin_encoding":"base64","args":["own"],"env":{"B":"c"}}]}`)
 	want := []string{"sleep 80allab", "ab", "xownac"}
 	if len(r.Items) != 3 {
 		t.Fatalf("%+v", r.Summary)
@@ -111,7 +112,7 @@ func TestInputsInOrder(t *testing.T) {
 }
 
 func TestOrderDoneAndStreams(t *testing.T) {
-	c := serve(t, api.Options{Engine: apitest.Fake(echo)}, Options{})
+	c := serve(t, api.Options{Executor: apitest.Fake(echo)}, Options{})
 	body := `{"order":"done","runs":[{"code":"x","stdin":"sleep 1500","name":"a"},{"code":"y","stdin":"quick","name":"b"}]}`
 	b, h := c.Ask(200, wire.PathBatch, body, "Accept", wire.TypeNDJSON)
 	lines := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
@@ -135,7 +136,7 @@ func TestOrderDoneAndStreams(t *testing.T) {
 
 // A failed program, or an error of the executor, concerns one item only.
 func TestFailuresAreItems(t *testing.T) {
-	c := serve(t, api.Options{Engine: apitest.Fake(echo)}, Options{Parallel: 2})
+	c := serve(t, api.Options{Executor: apitest.Fake(echo)}, Options{Parallel: 2})
 	body := `{"run":{"code":"x"},"inputs":[` + inputs("one", "fail", "error", "invalid", "panic", "two") + `]}`
 	r := document(t, c, body)
 	if len(r.Items) != 6 || stdout(t, r.Items[0]) != "one" || stdout(t, r.Items[5]) != "two" {
@@ -156,7 +157,7 @@ func TestFailuresAreItems(t *testing.T) {
 }
 
 func TestRefusedAsAWhole(t *testing.T) {
-	c := serve(t, api.Options{Engine: apitest.Fake(echo)}, Options{Items: 3})
+	c := serve(t, api.Options{Executor: apitest.Fake(echo)}, Options{Items: 3})
 	for body, want := range map[string]struct {
 		status int
 		field  string
@@ -209,7 +210,7 @@ func TestBounds(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		return apitest.Result(sandbox.VerdictOK, strings.Repeat("x", 1<<16)), nil
 	})
-	c := serve(t, api.Options{Engine: engine}, Options{Parallel: 3})
+	c := serve(t, api.Options{Executor: engine}, Options{Parallel: 3})
 	body := `{"parallel":50,"run":{"code":"x"},"inputs":[{}` + strings.Repeat(`,{}`, 99) + `]}`
 	res, err := c.Post(t.Context(), wire.PathBatch, body, "Accept", wire.TypeNDJSON)
 	apitest.Must(t, err)
@@ -245,7 +246,7 @@ func TestClientDisconnects(t *testing.T) {
 		cancelled.Add(1)
 		return apitest.Result(sandbox.VerdictCancelled, ""), nil
 	})
-	c := serve(t, api.Options{Engine: engine}, Options{Parallel: 2})
+	c := serve(t, api.Options{Executor: engine}, Options{Parallel: 2})
 	ctx, cancel := context.WithCancel(t.Context())
 	res, err := c.Post(ctx, wire.PathBatch, `{"run":{"code":"x"},"inputs":[{}`+strings.Repeat(`,{}`, 99)+`]}`, "Accept", wire.TypeNDJSON)
 	apitest.Must(t, err)
@@ -301,7 +302,7 @@ func TestFirstCompiles(t *testing.T) {
 				note("end " + string(in))
 				return apitest.Result(sandbox.VerdictOK, ""), nil
 			})
-			cl := serve(t, api.Options{Engine: engine}, Options{})
+			cl := serve(t, api.Options{Executor: engine}, Options{})
 			document(t, cl, `{"run":{"code":"x"},"inputs":[{"stdin":"0"},{"stdin":"1"},{"stdin":"2"}]}`)
 			alone := slices.Index(order, "end 0") == 1
 			if order[0] != "begin 0" || alone != c.alone {
@@ -324,7 +325,7 @@ func TestAdmission(t *testing.T) {
 	})
 	q, err := admission.New(admission.Options{CPUs: 2, Memory: 4 * sandbox.GiB, Queue: 1})
 	apitest.Must(t, err)
-	c := serve(t, api.Options{Engine: engine, Admission: q, Auth: apitest.Tokens{"k": {Rate: 20, Burst: 2}}}, Options{Parallel: 8})
+	c := serve(t, api.Options{Executor: engine, Admission: q, Auth: apitest.Tokens{"k": {Rate: 20, Burst: 2}}}, Options{Parallel: 8})
 	c.Token = "k"
 	r := document(t, c, `{"parallel":8,"run":{"code":"x"},"inputs":[{}`+strings.Repeat(`,{}`, 11)+`]}`)
 	if r.Summary.Succeeded != 12 || most.Load() > 2 {
@@ -358,7 +359,7 @@ func TestWebhookOfABatch(t *testing.T) {
 	s, err := webhook.New(webhook.Options{Dir: t.TempDir() + "/h", Allow: []string{strings.TrimPrefix(receiver.URL, "http://")}})
 	apitest.Must(t, err)
 	t.Cleanup(func() { s.Close() })
-	c := serve(t, api.Options{Engine: apitest.Fake(echo)}, Options{Webhooks: s})
+	c := serve(t, api.Options{Executor: apitest.Fake(echo)}, Options{Webhooks: s})
 	body := `{"run":{"code":"x"},"inputs":[{},{}],"webhook":{"url":"` + receiver.URL + `","secret":"a secret of some length"}}`
 	r := document(t, c, body)
 	select {
@@ -379,7 +380,7 @@ func TestWebhookOfABatch(t *testing.T) {
 }
 
 func TestInDocument(t *testing.T) {
-	s, err := api.New(api.Options{Engine: apitest.Fake(echo)})
+	s, err := api.New(api.Options{Executor: apitest.Fake(echo)})
 	apitest.Must(t, err)
 	defer s.Close()
 	Mount(s, Options{})
@@ -402,7 +403,7 @@ func FuzzBatch(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	s, err := api.New(api.Options{Engine: apitest.Fake(func(ctx context.Context, r executor.Request) (*executor.Result, error) {
+	s, err := api.New(api.Options{Executor: apitest.Fake(func(ctx context.Context, r executor.Request) (*executor.Result, error) {
 		if r.Stdin == nil {
 			return apitest.Result(sandbox.VerdictOK, ""), nil
 		}

@@ -30,11 +30,12 @@ languages:
 	apitest.Must(t, err)
 	engine, manager := apitest.Real(t, languages...)
 	k := idempotency.New(idempotency.Options{})
-	c := apitest.New(t, api.Options{Engine: engine, Middleware: []func(http.Handler) http.Handler{k.Middleware}}, func(s *api.Server) {
+	c := apitest.New(t, api.Options{Executor: engine, Middleware: []func(http.Handler) http.Handler{k.Middleware}}, func(s *api.Server) {
 		k.Attach(s)
 		Mount(s, Options{})
 	})
-	body := `{"run":{"language":"shc","code":"x"},"inputs":[{"stdin":"a\n","args":["0"]},{"stdin":"b\n","args":["1"]},{"stdin":"c\n","args":["2"]},{"stdin":"d\n","args":["3"]},{"stdin":"e\n","args":["4"]}]}`
+	body := `{"run":{"language":"shc","code":"x"},"inputs":[{"stdin":"a\n","args":["0"]},{"stdin":"b\n","args":["1"]},{"stdin":"c\n",` +
+		`"args":["2"]},{"stdin":"d\n","args":["3"]},{"stdin":"e\n","args":["4"]}]}`
 	b, _ := c.Ask(200, wire.PathBatch, body, wire.HeaderIdempotencyKey, "once")
 	r := apitest.Decode[wire.BatchResult](t, b)
 	stamp := ""

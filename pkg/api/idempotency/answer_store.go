@@ -120,17 +120,15 @@ func readKey(values []string) (string, *wire.Problem) {
 		ok = ok && c > ' ' && c < 0x7f && c != '"' && c != '\\'
 	}
 	if !ok {
-		return "", problem(http.StatusBadRequest, wire.CodeMalformed, "The request is not as HTTP or JSON want it",
+		return "", problem(wire.CodeMalformed,
 			"give the header once, with 1 to 255 visible ASCII characters such as a UUID")
 	}
 	return key, nil
 }
 
-func problem(status int, code, title, message string) *wire.Problem {
-	return &wire.Problem{
-		Type: wire.ProblemBase + code, Code: code, Title: title, Status: status, Detail: wire.HeaderIdempotencyKey + ": " + message,
-		Errors: []wire.FieldError{{Field: wire.HeaderIdempotencyKey, Message: message}},
-	}
+// problem makes a problem about the Idempotency-Key header.
+func problem(code, message string) *wire.Problem {
+	return api.WrongField(code, wire.HeaderIdempotencyKey, "%s", message)
 }
 
 // serve sends the stored answer, waits for it, or lets the route make it.
@@ -177,7 +175,7 @@ func (k *AnswerStore) enter(at id, digest string, server *api.Server, bodyDigest
 			return nil, false, keyReused()
 		}
 		if e.waiting >= k.o.Waiting && e.answer == nil {
-			p := problem(http.StatusConflict, wire.CodeConflict, "Not possible in this state",
+			p := problem(wire.CodeConflict,
 				"the first request with this key is still under way, and too many requests wait for it; try again later")
 			p.RetryAfter = 1
 			return nil, false, p
@@ -214,7 +212,7 @@ func (k *AnswerStore) enter(at id, digest string, server *api.Server, bodyDigest
 }
 
 func keyReused() error {
-	return problem(http.StatusUnprocessableEntity, wire.CodeInvalid, "A field of the request is wrong",
+	return problem(wire.CodeInvalid,
 		"this key was used for another request; use a new key for every request that is no repetition")
 }
 

@@ -55,7 +55,7 @@ func serve(t *testing.T, o Options, dir string) (*apitest.Client, *counting, *An
 	e := &counting{release: make(chan struct{})}
 	k := New(o)
 	c := apitest.New(t, api.Options{
-		Engine: apitest.Fake(e.play), Middleware: []func(http.Handler) http.Handler{k.Middleware}, Auth: apitest.Tokens{"a": {}, "b": {}},
+		Executor: apitest.Fake(e.play), Middleware: []func(http.Handler) http.Handler{k.Middleware}, Auth: apitest.Tokens{"a": {}, "b": {}},
 		Dir: dir,
 	}, func(s *api.Server) {
 		k.Attach(s)
@@ -306,7 +306,7 @@ func TestRestart(t *testing.T) {
 	open := func() (*api.Server, *AnswerStore) {
 		k := New(Options{})
 		s, err := api.New(api.Options{
-			Engine: apitest.Fake(e.play), Middleware: []func(http.Handler) http.Handler{k.Middleware}, Auth: apitest.Tokens{"a": {}, "b": {}},
+			Executor: apitest.Fake(e.play), Middleware: []func(http.Handler) http.Handler{k.Middleware}, Auth: apitest.Tokens{"a": {}, "b": {}},
 			Dir: dir,
 		})
 		apitest.Must(t, err)

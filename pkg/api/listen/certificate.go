@@ -26,8 +26,8 @@ type Certificate struct {
 // checkInterval is the minimum time between two checks for changed files.
 const checkInterval = time.Second
 
-// LoadCertificate reads the PEM files. It refuses a private key that other users can read, and an expired certificate. failed is called when
-// a changed pair is refused later; it may be nil.
+// LoadCertificate reads the PEM files. It refuses a private key that other users can read, and an expired certificate. failed is called
+// when a changed pair is refused later; it may be nil.
 func LoadCertificate(cert, key string, failed func(error)) (*Certificate, error) {
 	c := &Certificate{cert: cert, key: key, failed: failed}
 	if err := c.load(); err != nil {
@@ -102,8 +102,8 @@ func unchanged(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// Config returns the TLS configuration of listeners. It offers HTTP/1.1 only: limits for slow clients are per connection, and WebSockets need
-// HTTP/1.1.
+// Config returns the TLS configuration of listeners. It offers HTTP/1.1 only: limits for slow clients are per connection, and WebSockets
+// need HTTP/1.1.
 func (c *Certificate) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,

@@ -1,7 +1,7 @@
 // Package listen opens the listeners of a server: unix sockets, TCP addresses, and sockets that systemd passes.
 //
-// What. Parse reads an address, Open binds all of them, and every accepted connection knows how it arrived: over which kind of listener, and
-// on a unix socket from which user, as the kernel reports.
+// What. Parse reads an address, Open binds all of them, and every accepted connection knows how it arrived: over which kind of listener,
+// and on a unix socket from which user, as the kernel reports.
 //
 //	unix:///path/server.sock   0600, in a directory that only this user can write to; accepts this user and root
 //	127.0.0.1:8080             loopback: every process of this machine can connect

@@ -80,8 +80,8 @@ func openSocket(ctx context.Context, path string) (l net.Listener, close func() 
 	}, nil
 }
 
-// makePrivate sets the socket's mode before it has a name: Linux takes it from the descriptor. Between bind and chmod, the umask alone would
-// decide who may connect.
+// makePrivate sets the socket's mode before it has a name: Linux takes it from the descriptor. Between bind and chmod, the umask alone
+// would decide who may connect.
 func makePrivate(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
 		_ = unix.Fchmod(int(fd), socketMode) // macOS refuses; openSocket calls chmod later

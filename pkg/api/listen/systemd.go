@@ -94,7 +94,8 @@ func NewNotifier() (*Notifier, error) {
 	if path[0] != '/' && path[0] != '@' {
 		return nil, sandbox.Invalid(fmt.Sprintf("NOTIFY_SOCKET=%q", path), "not a path or an abstract name")
 	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"}) // net translates a leading @ to the NUL of an abstract name
+	// net translates a leading @ to the NUL of an abstract name
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		return nil, &sandbox.Error{Op: "NOTIFY_SOCKET " + path, Err: cause(err)}
 	}

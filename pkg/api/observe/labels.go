@@ -44,7 +44,7 @@ const (
 var (
 	verdicts = newSet(append(sandbox.Verdicts(), failed)...)
 	phases   = newSet(executor.PhaseCompile, executor.PhaseRun)
-	ways     = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayTalk)
+	ways     = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayInteractive)
 	tiers    = newSet(sandbox.TierProcess, sandbox.TierNamespace, sandbox.TierContainer, sandbox.TierGVisor, sandbox.TierMicroVM)
 	backends = newSet("native", "oci", "docker", "process")
 	codes    = newSet(
@@ -88,7 +88,8 @@ func (g *growing) of(name string) string {
 
 // routes are the paths of the API, longest first. {id} is a name that a client chose.
 var routes = []string{
-	wire.PathRuns + "/{id}/events", wire.PathRuns + "/{id}/ws", wire.PathRuns + "/{id}/files", wire.PathRuns + "/{id}", wire.PathFiles + "/{id}",
+	wire.PathRuns + "/{id}/events", wire.PathRuns + "/{id}/ws", wire.PathRuns + "/{id}/files", wire.PathRuns + "/{id}", wire.PathFiles +
+		"/{id}",
 	wire.PathTalk, wire.PathRun, wire.PathRuns, wire.PathFiles, wire.PathBatch, wire.PathLanguages, wire.PathHealth, wire.PathOpenAPI,
 	PathMetrics, PathReceiptKey, "/docs",
 }

@@ -23,8 +23,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// exporter sends spans as OTLP over HTTP. OpenTelemetry's own exporter (otlptracehttp 1.44) links gRPC: the server's executable would grow by
-// 2.2 MB (8.6 %), its start by 53 initialised packages (6 % of its CPU time). It would save half of this file only: it ignores invalid
+// exporter sends spans as OTLP over HTTP. OpenTelemetry's own exporter (otlptracehttp 1.44) links gRPC: the server's executable would grow
+// by 2.2 MB (8.6 %), its start by 53 initialised packages (6 % of its CPU time). It would save half of this file only: it ignores invalid
 // variables, such as a certificate that can not be read, and does not retry a refused connection. The format is the published
 // opentelemetry-proto; a test decodes the output with the generated code.
 type exporter struct {
@@ -96,7 +96,8 @@ func exporterFromEnvironment(env func(string) string) (*exporter, error) {
 		}
 		e.headers.Set(name, value)
 	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: e.timeout}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute,
+		TLSHandshakeTimeout: e.timeout}
 	if file := get("CERTIFICATE"); file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/listen"
 )
 
-// Keys implements api.Authenticator and api.Standing. It is safe for concurrent use.
+// Keys implements api.Authenticator and api.RevocationChecker. It is safe for concurrent use.
 type Keys struct {
 	// Ring has the keys; the caller closes it.
 	Ring *key.Ring
@@ -21,8 +21,8 @@ type Keys struct {
 }
 
 var (
-	_ api.Authenticator = (*Keys)(nil)
-	_ api.Standing      = (*Keys)(nil)
+	_ api.Authenticator     = (*Keys)(nil)
+	_ api.RevocationChecker = (*Keys)(nil)
 )
 
 // The ids of principals without a key. They differ, because other users of the machine must not see the owner's runs.
@@ -50,8 +50,8 @@ func (k *Keys) Authenticate(ctx context.Context, token string) (*api.Principal, 
 	}}, nil
 }
 
-// Still reports whether a principal would still be authenticated. When the keys can not be read, it returns true.
-func (k *Keys) Still(p *api.Principal) bool {
+// StillAuthorized reports whether a principal would still be authenticated. When the keys can not be read, it returns true.
+func (k *Keys) StillAuthorized(p *api.Principal) bool {
 	switch p.ID {
 	case Owner:
 		return true

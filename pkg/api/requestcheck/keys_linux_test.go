@@ -60,7 +60,7 @@ func TestAuthenticate(t *testing.T) {
 	still := func(want bool, ids ...string) {
 		t.Helper()
 		for _, id := range ids {
-			if got := keys.Still(&api.Principal{ID: id}); got != want {
+			if got := keys.StillAuthorized(&api.Principal{ID: id}); got != want {
 				t.Errorf("%s: %v", id, got)
 			}
 		}

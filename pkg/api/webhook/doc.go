@@ -21,6 +21,6 @@
 // Concurrency. Any number of goroutines may use a Sender. It makes few requests at a time, and fewer to one host. Its lock guards the table
 // and is never held during a request.
 //
-// Limits. Plain http, private, loopback and link-local addresses, and those of this machine, are refused unless the operator allows them. The
-// sender follows no redirect, uses no proxy, and reads only the status and a few bytes of an answer.
+// Limits. Plain http, private, loopback and link-local addresses, and those of this machine, are refused unless the operator allows them.
+// The sender follows no redirect, uses no proxy, and reads only the status and a few bytes of an answer.
 package webhook

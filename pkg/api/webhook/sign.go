@@ -69,8 +69,8 @@ const Tolerance = 5 * time.Minute
 // ErrSignature is the error of Verify for a request that is not signed with the secret, or is too old.
 var ErrSignature = errors.New("webhook: the signature does not match")
 
-// Verify checks that a received request is signed with the secret, and not longer ago than Tolerance. A receiver must also compare webhook-id
-// with the ids that it has seen: every attempt has the same.
+// Verify checks that a received request is signed with the secret, and not longer ago than Tolerance. A receiver must also compare
+// webhook-id with the ids that it has seen: every attempt has the same.
 func Verify(header http.Header, body []byte, secret string, now time.Time) error {
 	key, err := secretKey(secret)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A delivery is two files: ID.body, which never changes, and ID.json, its state, which is written last and removed first. So a crash leaves a
-// body without a head, or a temporary file; the next start removes both.
+// A delivery is two files: ID.body, which never changes, and ID.json, its state, which is written last and removed first. So a crash leaves
+// a body without a head, or a temporary file; the next start removes both.
 const (
 	headSuffix = ".json"
 	bodySuffix = ".body"
@@ -151,8 +151,8 @@ func (s *store) remove(id string) error {
 	return errors.Join(err, s.root.Remove(id+bodySuffix))
 }
 
-// load calls each for every stored delivery, and removes incomplete files that a crash left. Files that can not be read stay, and are in the
-// error.
+// load calls each for every stored delivery, and removes incomplete files that a crash left. Files that can not be read stay, and are in
+// the error.
 func (s *store) load(each func(id string, h head, size int64)) error {
 	entries, err := fs.ReadDir(s.root.FS(), ".")
 	if err != nil {
