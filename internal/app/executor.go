@@ -14,8 +14,8 @@ import (
 
 // ExecutorOptions are the executor's options that an entry point chooses.
 type ExecutorOptions struct {
-	Audit *audit.Log // nil for no audit log
-	Door  audit.Door
+	Audit      *audit.Log // nil for no audit log
+	EntryPoint audit.EntryPoint
 	// As in executor.Options.
 	OnPrepare            func(what string) (done func())
 	OnPreparationFailure func(executor.PreparationFailure)
@@ -32,7 +32,7 @@ func NewExecutor(m *sandbox.Manager, e ExecutorOptions) (*executor.Executor, err
 		return nil, err
 	}
 	o := executor.Options{
-		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, Door: e.Door, OnPrepare: e.OnPrepare,
+		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, EntryPoint: e.EntryPoint, OnPrepare: e.OnPrepare,
 		OnPreparationFailure: e.OnPreparationFailure, Prestart: e.Prestart, SharedCache: e.SharedCache, OwnKey: e.OwnKey, Images: Images(),
 	}
 	if o.DefaultImages, err = defaultImages(os.Environ()); err != nil {

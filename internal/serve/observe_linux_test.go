@@ -278,7 +278,7 @@ func TestServerAudit(t *testing.T) {
 		t.Error(err)
 	}
 	kinds := map[audit.Kind]int{}
-	for e, err := range log.Query(audit.Filter{Door: audit.DoorAPI}) {
+	for e, err := range log.Query(audit.Filter{EntryPoint: audit.EntryAPI}) {
 		must(t, err)
 		kinds[e.Kind]++
 		switch {

@@ -29,7 +29,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Timeouts of connections. Package guard bounds request bodies, package listen bounds writes.
+// Timeouts of connections. Package requestcheck bounds request bodies, package listen bounds writes.
 const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute

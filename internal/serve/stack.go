@@ -67,7 +67,7 @@ func newStack(ctx context.Context, s *operator.Settings, b sandbox.Backend, chos
 	e.manager = sandbox.NewManager(e.backend, sandbox.Options{Chosen: chosen})
 	var err error
 	if e.Executor, err = app.NewExecutor(e.manager, app.ExecutorOptions{
-		Audit: auditLog, Door: audit.DoorAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: requestcheck.Owner,
+		Audit: auditLog, EntryPoint: audit.EntryAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: requestcheck.Owner,
 		OnPreparationFailure: e.logPreparationFailure,
 	}); err != nil {
 		return nil, errors.Join(err, e.close())

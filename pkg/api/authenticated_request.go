@@ -15,7 +15,7 @@ type authenticatedRequest struct {
 	end       context.CancelCauseFunc
 }
 
-// unwelcome returns the problem of a revoked key, with the code of an invalid token.
+// errRevoked returns the problem of a revoked key, with the code of an invalid token.
 func errRevoked() error {
 	return newProblem(wire.CodeUnauthorized, "%s", revokedText)
 }

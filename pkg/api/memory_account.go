@@ -12,14 +12,14 @@ import (
 // maxAccount bounds the bodies and results of all clients in memory.
 const maxAccount = 512 << 20
 
-// held counts the bytes of bodies and results in memory, in total and per owner. The zero value is ready.
+// memoryAccount counts the bytes of bodies and results in memory, in total and per owner. The zero value is ready.
 type memoryAccount struct {
 	mu     sync.Mutex
 	size   int64
 	owners map[string]int64
 }
 
-// take reserves n bytes, or fails with a *Refusal. An owner may have as much as is left for the others: a single one can have half, and
+// reserve reserves n bytes, or fails with a *Refusal. An owner may have as much as is left for the others: a single one can have half, and
 // however many owners take all that they can get, there is room for one more.
 func (h *memoryAccount) reserve(owner string, n int64) error {
 	h.mu.Lock()
@@ -39,7 +39,7 @@ func (h *memoryAccount) reserve(owner string, n int64) error {
 	return nil
 }
 
-// keep counts bytes that are in memory already. release gives them back and may be called twice.
+// count counts bytes that are in memory already. release gives them back and may be called twice.
 func (h *memoryAccount) count(owner string, n int) (release func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -67,7 +67,7 @@ func (h *memoryAccount) add(owner string, n int64) {
 // maxResultShare bounds what one result counts for: its owner can get a result of any size, but not many large ones at a time.
 const maxResultShare = maxAccount / 4
 
-// result reserves the memory of a result before it is read for a client.
+// reserveResult reserves the memory of a result before it is read for a client.
 func (h *memoryAccount) reserveResult(owner string, size int64) (release func(), err error) {
 	size = min(size, maxResultShare)
 	if err := h.reserve(owner, size); err != nil {
@@ -76,7 +76,7 @@ func (h *memoryAccount) reserveResult(owner string, size int64) (release func(),
 	return sync.OnceFunc(func() { h.drop(owner, size) }), nil
 }
 
-// await is result for a caller that has begun to answer and can wait: it blocks until there is room or ctx ends.
+// waitForResult is reserveResult for a caller that has begun to answer and can wait: it blocks until there is room or ctx ends.
 func (h *memoryAccount) waitForResult(ctx context.Context, owner string, size int64) (release func(), err error) {
 	for {
 		if release, err = h.reserveResult(owner, size); err == nil {
@@ -96,8 +96,8 @@ func (h *memoryAccount) total() int64 {
 	return h.size
 }
 
-// gather reads to the end and counts bytes as they arrive, so that a client that only announces a large body takes no memory. release gives
-// the bytes back; it is nil with an error.
+// readAll reads to the end and counts bytes as they arrive, so that a client that only announces a large body takes no memory. release
+// gives the bytes back; it is nil with an error.
 func (h *memoryAccount) readAll(owner string, in io.Reader) (body []byte, release func(), err error) {
 	const step = 64 << 10
 	var buf bytes.Buffer

@@ -51,7 +51,7 @@ func TestEntryRoundTrip(t *testing.T) {
 			t.Errorf("%s is not in %s", name, got.Line())
 		}
 	}
-	if got.Who.UID != os.Getuid() || got.Who.PID != os.Getpid() || got.Who.Door != DoorCLI {
+	if got.Who.UID != os.Getuid() || got.Who.PID != os.Getpid() || got.Who.EntryPoint != EntryCLI {
 		t.Errorf("%+v", got.Who)
 	}
 	for path, mode := range map[string]os.FileMode{l.Path(): 0o600, l.Path() + ".head": 0o600, filepath.Dir(l.Path()): 0o700} {
@@ -154,7 +154,7 @@ func TestTailAndQuery(t *testing.T) {
 		}
 		if i%5 == 0 {
 			e.Who.UID, e.Who.User = 4242, "other"
-			e.Who.Door, e.Who.Key = DoorAPI, "k1"
+			e.Who.EntryPoint, e.Who.Key = EntryAPI, "k1"
 		}
 		if i == 10 {
 			e.Kind, e.Reason, e.Count = KindRefused, "queue_full", 7
@@ -192,11 +192,11 @@ func TestTailAndQuery(t *testing.T) {
 		"uid":      {Filter{User: "4242"}, 4},
 		"several":  {Filter{User: "other", Language: "go"}, 2},
 		"unknown":  {Filter{User: "unknown user"}, 0},
-		"door":     {Filter{Door: DoorAPI}, 4},
+		"door":     {Filter{EntryPoint: EntryAPI}, 4},
 		"key":      {Filter{Key: "k1"}, 4},
 		"no key":   {Filter{Key: "k"}, 0},
 		"kind":     {Filter{Kind: KindRefused}, 1},
-		"runs":     {Filter{Kind: KindRun, Door: DoorAPI}, 3},
+		"runs":     {Filter{Kind: KindRun, EntryPoint: EntryAPI}, 3},
 	} {
 		if got := len(all(t, l, c.filter)); got != c.want {
 			t.Errorf("%s: %d entries, want %d", name, got, c.want)

@@ -36,14 +36,14 @@ const (
 	KindServerStopped Kind = "server_stopped" // a server ended in order; a killed one leaves no such entry
 )
 
-// Door is the entry point through which a run was requested.
-type Door string
+// EntryPoint is the entry point through which a run was requested.
+type EntryPoint string
 
 // The entry points.
 const (
-	DoorCLI     Door = "cli"
-	DoorLibrary Door = "library"
-	DoorAPI     Door = "api"
+	EntryCLI     EntryPoint = "cli"
+	EntryLibrary EntryPoint = "library"
+	EntryAPI     EntryPoint = "api"
 )
 
 // Kinds returns all kinds of entries.
@@ -51,8 +51,8 @@ func Kinds() []Kind {
 	return []Kind{KindRun, KindRefused, KindKey, KindServerStarted, KindServerStopped, KindRepaired, KindPruned}
 }
 
-// Doors returns all entry points.
-func Doors() []Door { return []Door{DoorCLI, DoorLibrary, DoorAPI} }
+// EntryPoints returns all entry points.
+func EntryPoints() []EntryPoint { return []EntryPoint{EntryCLI, EntryLibrary, EntryAPI} }
 
 // Entry is one line of the log. Its JSON names are a promise to users. Append sets Seq, Prev and Hash, and a Kind or Time that is
 // zero.
@@ -96,11 +96,11 @@ func (e Entry) Line() []byte { return e.raw }
 
 // Who identifies the user, process and key that made the request.
 type Who struct {
-	UID  int    `json:"uid"`
-	User string `json:"user,omitempty"`
-	PID  int    `json:"pid"`
-	Door Door   `json:"door,omitempty"`
-	Key  string `json:"key,omitempty"` // id of the API key that was shown; never the key
+	UID        int        `json:"uid"`
+	User       string     `json:"user,omitempty"`
+	PID        int        `json:"pid"`
+	EntryPoint EntryPoint `json:"door,omitempty"`
+	Key        string     `json:"key,omitempty"` // id of the API key that was shown; never the key
 }
 
 // Policy is the isolation that was requested and the one that was reached.
@@ -153,8 +153,8 @@ func Digest(content []byte) string {
 }
 
 // Me returns this process and its user, with that entry point.
-func Me(door Door) Who {
-	return Who{UID: os.Getuid(), User: userName(), PID: os.Getpid(), Door: door}
+func Me(entry EntryPoint) Who {
+	return Who{UID: os.Getuid(), User: userName(), PID: os.Getpid(), EntryPoint: entry}
 }
 
 // userName looks the name up once; a user without a name is no error.
@@ -201,7 +201,7 @@ func clipAll(args []string, most int) []string {
 // bounded returns the entry with every field cut to its bound, and without its code unless keepCode is set.
 func (e Entry) bounded(keepCode bool) Entry {
 	for _, field := range []*string{
-		&e.Run, &e.Who.User, (*string)(&e.Who.Door), &e.Who.Key, &e.Reason, &e.Language, &e.Version, &e.CodeSHA256, &e.InputSHA256,
+		&e.Run, &e.Who.User, (*string)(&e.Who.EntryPoint), &e.Who.Key, &e.Reason, &e.Language, &e.Version, &e.CodeSHA256, &e.InputSHA256,
 		(*string)(&e.Policy.Network), (*string)(&e.Policy.Require), (*string)(&e.Policy.Tier), &e.Policy.Backend, &e.Policy.Image,
 		&e.Policy.ImageDigest, (*string)(&e.Verdict),
 	} {

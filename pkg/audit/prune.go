@@ -22,7 +22,7 @@ type Pruned struct {
 
 // Prune removes the oldest rotated files until the bounds hold, and returns their names. The current file stays. Before it removes
 // files, Prune appends an entry with the removed range and the user: a log that begins after that range has lost more than was pruned.
-func (l *Log) Prune(k Keep, door Door) (removed []string, err error) {
+func (l *Log) Prune(k Keep, entry EntryPoint) (removed []string, err error) {
 	if k == (Keep{}) {
 		return nil, l.failed(errors.New("prune: neither a size nor an age is given; give at least one"))
 	}
@@ -31,7 +31,7 @@ func (l *Log) Prune(k Keep, door Door) (removed []string, err error) {
 		if err != nil || len(names) == 0 {
 			return err
 		}
-		if err := w.append(&Entry{Kind: KindPruned, Who: Me(door), Pruned: &Pruned{To: last.Seq, Hash: last.Hash}}); err != nil {
+		if err := w.append(&Entry{Kind: KindPruned, Who: Me(entry), Pruned: &Pruned{To: last.Seq, Hash: last.Hash}}); err != nil {
 			return err
 		}
 		for _, name := range names { // oldest first, so that a kill in between leaves one unbroken chain

@@ -39,7 +39,7 @@ func rotatedFiles(t *testing.T, l *Log) []string {
 func TestPruneBySize(t *testing.T) {
 	l := rotated(t)
 	before := rotatedFiles(t, l)
-	removed, err := l.Prune(Keep{Size: 10_000}, DoorCLI)
+	removed, err := l.Prune(Keep{Size: 10_000}, EntryCLI)
 	must(t, err)
 	after := rotatedFiles(t, l)
 	if len(removed) == 0 || len(after) != len(before)-len(removed) || removed[0] != filepath.Base(before[0]) ||
@@ -52,29 +52,29 @@ func TestPruneBySize(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	last := all(t, l, Filter{})
-	if e := last[len(last)-1]; e.Kind != KindPruned || e.Pruned == nil || e.Pruned.To != r.First-1 || e.Who.Door != DoorCLI {
+	if e := last[len(last)-1]; e.Kind != KindPruned || e.Pruned == nil || e.Pruned.To != r.First-1 || e.Who.EntryPoint != EntryCLI {
 		t.Errorf("%+v", e)
 	}
 	// What is written afterwards, and pruned again, holds as well.
 	for i := range 20 {
 		must(t, l.Append(sample(i)))
 	}
-	_, err = l.Prune(Keep{Size: 5_000}, DoorLibrary)
+	_, err = l.Prune(Keep{Size: 5_000}, EntryLibrary)
 	must(t, err)
 	if r, err = l.Verify(); err != nil || !r.OK {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if removed, err := l.Prune(Keep{Size: 1 << 20}, DoorCLI); err != nil || removed != nil {
+	if removed, err := l.Prune(Keep{Size: 1 << 20}, EntryCLI); err != nil || removed != nil {
 		t.Errorf("%q, %v: there was nothing to remove", removed, err)
 	}
 }
 
 func TestPruneByAge(t *testing.T) {
 	l := rotated(t)
-	if removed, err := l.Prune(Keep{Age: 2 * 365 * 24 * time.Hour}, DoorCLI); err != nil || len(removed) != 0 {
+	if removed, err := l.Prune(Keep{Age: 2 * 365 * 24 * time.Hour}, EntryCLI); err != nil || len(removed) != 0 {
 		t.Errorf("%q, %v", removed, err)
 	}
-	removed, err := l.Prune(Keep{Age: 24 * time.Hour}, DoorCLI)
+	removed, err := l.Prune(Keep{Age: 24 * time.Hour}, EntryCLI)
 	must(t, err)
 	if len(removed) == 0 || len(rotatedFiles(t, l)) == 0 {
 		t.Errorf("%q removed, %q left", removed, rotatedFiles(t, l))
@@ -85,7 +85,7 @@ func TestPruneByAge(t *testing.T) {
 	if r, err := l.Verify(); err != nil || !r.OK {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, err := l.Prune(Keep{}, DoorCLI); err == nil {
+	if _, err := l.Prune(Keep{}, EntryCLI); err == nil {
 		t.Error("Prune without a bound should remove nothing and fail")
 	}
 }
@@ -94,7 +94,7 @@ func TestPruneByAge(t *testing.T) {
 func TestPrunedDoesNotExcuseMore(t *testing.T) {
 	t.Run("more is gone", func(t *testing.T) {
 		l := rotated(t)
-		_, err := l.Prune(Keep{Size: 10_000}, DoorCLI)
+		_, err := l.Prune(Keep{Size: 10_000}, EntryCLI)
 		must(t, err)
 		must(t, os.Remove(rotatedFiles(t, l)[0]))
 		if r, err := l.Verify(); err != nil || r.OK || r.Faults[0].Kind != FaultDeleted {
@@ -114,7 +114,7 @@ func TestPrunedDoesNotExcuseMore(t *testing.T) {
 			must(t, err)
 			total += info.Size()
 		}
-		removed, err := l.Prune(Keep{Size: sandbox.Size(total - info.Size() - 1)}, DoorCLI)
+		removed, err := l.Prune(Keep{Size: sandbox.Size(total - info.Size() - 1)}, EntryCLI)
 		must(t, err)
 		if len(removed) != 2 {
 			t.Fatalf("%q", removed)

@@ -21,14 +21,14 @@ import (
 
 // Filter selects entries; a zero field matches every entry.
 type Filter struct {
-	Since    time.Time // from this moment on
-	Until    time.Time // before this one
-	Language string
-	Verdict  sandbox.Verdict
-	User     string // name or uid
-	Door     Door
-	Key      string // id of an API key
-	Kind     Kind
+	Since      time.Time // from this moment on
+	Until      time.Time // before this one
+	Language   string
+	Verdict    sandbox.Verdict
+	User       string // name or uid
+	EntryPoint EntryPoint
+	Key        string // id of an API key
+	Kind       Kind
 }
 
 func (f Filter) match(e *Entry) bool {
@@ -37,7 +37,7 @@ func (f Filter) match(e *Entry) bool {
 		(f.Language == "" || strings.EqualFold(f.Language, e.Language)) &&
 		(f.Verdict == "" || f.Verdict == e.Verdict) &&
 		(f.User == "" || f.User == e.Who.User || f.User == strconv.Itoa(e.Who.UID)) &&
-		(f.Door == "" || f.Door == e.Who.Door) &&
+		(f.EntryPoint == "" || f.EntryPoint == e.Who.EntryPoint) &&
 		(f.Key == "" || f.Key == e.Who.Key) &&
 		(f.Kind == "" || f.Kind == e.Kind)
 }

@@ -126,7 +126,7 @@ func waitOrClosed(wake <-chan struct{}, d time.Duration) {
 }
 
 func (a *auditor) entry(kind audit.Kind) audit.Entry {
-	return audit.Entry{Kind: kind, Who: audit.Me(audit.DoorAPI)}
+	return audit.Entry{Kind: kind, Who: audit.Me(audit.EntryAPI)}
 }
 
 func (a *auditor) append(e audit.Entry) {

@@ -98,7 +98,7 @@ func closed(t testing.TB, o *Observation) {
 // entries returns kinds, reasons, counts and keys of the audit log.
 func entries(t testing.TB, log *audit.Log) (all []string) {
 	t.Helper()
-	for e, err := range log.Query(audit.Filter{Door: audit.DoorAPI}) {
+	for e, err := range log.Query(audit.Filter{EntryPoint: audit.EntryAPI}) {
 		must(t, err)
 		all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s %d %s", e.Kind, e.Reason, e.Count, e.Who.Key)))
 	}
