@@ -205,7 +205,7 @@ func TestHostileServer(t *testing.T) {
 			_ = c.Close(websocket.StatusNormalClosure, "")
 		}, ours, "", "may have run"},
 		"not JSON":        {say("\x1b[2Jhello"), ours, "", "no event"},
-		"no result":       {say(phaseEvent, `{"seq":2,"kind":"result"}`), ours, "", "without a result"},
+		"no result":       {say(phaseEvent, `{"seq":2,"kind":"result"}`), ours, "", "has no result"},
 		"refused":         {say(`{"kind":"error","problem":{"title":"t","code":"refused","status":403}}`), 0, "1\n", ""},
 		"refused late":    {say(phaseEvent, `{"kind":"error","problem":{"title":"\u001b[2Jt","code":"internal_error","status":500}}`), ours, "", `\x1b[2Jt`},
 		"files elsewhere": {say(goodReady, phaseEvent, strings.NewReplacer(`"tier":"process"`, `"tier":"container"`, `"files":[]`, `"files":[{"path":"../evil","content":"x"},{"path":"/etc/evil","content":"x"}]`).Replace(weakResult)), 0, "", ""},

@@ -340,7 +340,7 @@ func TestServeReload(t *testing.T) {
 	}
 	write("max_memory: nonsense\n")
 	s.signal(syscall.SIGHUP)
-	s.until("settings not read")
+	s.until("settings reload failed")
 	if r := s.ask(0, "POST", "/v1/run", big); r.code != 200 {
 		t.Errorf("%d %s", r.code, r.body)
 	}

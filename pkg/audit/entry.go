@@ -269,7 +269,7 @@ func escapeNonASCII(text []byte) []byte {
 // Causes for which a line is refused.
 var (
 	errNoEntry = errors.New("not an entry of an audit log")
-	errHash    = errors.New("its content does not match its hash")
+	errHash    = errors.New("the content does not match the hash")
 )
 
 // link holds the fields of a line that the chain needs.

@@ -145,7 +145,7 @@ func (v *verifier) line(no int, text []byte) {
 		v.pruned = e
 	}
 	if err != nil {
-		v.fault(Fault{Kind: FaultEdited, Line: no, Seq: e.Seq, What: "the content does not match the hash"})
+		v.fault(Fault{Kind: FaultEdited, Line: no, Seq: e.Seq, What: errHash.Error()})
 	}
 	if e.Seq == v.head.Seq && v.atHead != v.head.Hash {
 		v.atHead = e.Hash
