@@ -22,7 +22,7 @@ func openDocker(o app.Options) (sandbox.Backend, error) {
 
 // fromStore exports an image of our own store in the format of `docker load`.
 func fromStore(ctx context.Context, ref string) (io.ReadCloser, error) {
-	store, err := app.LookAtImages()
+	store, err := app.OpenExistingImages()
 	if err != nil || store == nil {
 		return nil, errors.Join(err, docker.ErrNoImage)
 	}

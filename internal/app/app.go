@@ -1,17 +1,14 @@
-// Package app puts the parts together for the executables: which backends there are, what they
-// are called, and what is known of the machine they run on.
+// Package app wires the parts of the executables: the backends by name, the executor, the image store, and facts about the machine.
 //
-// Place in the flow. Only internal/cli and what is below cmd import it; it imports every backend that is
-// light, so that nothing else has to. A further one is one line in a table here. One that is heavy has its
-// name here, and is registered by the executables that link it.
+// Place in the flow. Only internal/cli and packages below cmd import it. It imports every light backend, so that no other package has to;
+// a new one is one line in a table here. A heavy backend has only its name here, and the executables that link it register it.
 //
-// Lifecycle. Open makes a backend, which the caller closes. OpenAhead begins to.
+// Lifecycle. Open makes a backend, which the caller closes. OpenEarly starts to open one in the background.
 //
-// Concurrency. Nothing here has state but the registered backends (Register is for main, before anything else) and an Ahead,
-// which is its caller's alone.
+// Concurrency. The package has no state but the registered backends; main calls Register before anything else. An EarlyBackend belongs to
+// one goroutine.
 //
-// Limits. native, process and oci exist on Linux only; elsewhere Open says so, and everything still
-// compiles.
+// Limits. native, process and oci exist on Linux only; elsewhere Open returns an error, and everything still compiles.
 package app
 
 import (
@@ -23,37 +20,37 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The backends, by the names --backend knows.
+// The backends, by their names in --backend.
 const (
 	Native  = "native"
 	Process = "process"
 	OCI     = "oci"
-	Docker  = "docker" // takes heavy libraries: registered, not linked here
+	Docker  = "docker" // heavy: registered by main, not linked here
 )
 
-// Options are how a backend is opened.
+// Options configures a backend.
 type Options struct {
-	Eager   bool   // it starts on its first sandbox before it is asked for
-	Runtime string // of a backend that drives another program; empty is its default
-	Ahead   *Ahead // what was begun before; nil is nothing
-	// DockerHost is the address of Docker's daemon, or Podman's; empty looks for one.
+	Eager   bool          // start to make the first sandbox before it is requested
+	Runtime string        // of a backend that drives another program; empty means its default
+	Early   *EarlyBackend // a backend that is being opened already; nil means none
+	// DockerHost is the address of the Docker or Podman daemon; empty means to search for one.
 	DockerHost string
-	// DiskFloor is the free space that the disk below scratches keeps; 0 is the backend's default.
+	// DiskFloor is the free space to leave on the disk of scratches; 0 means the backend's default.
 	DiskFloor sandbox.Size
-	// Image is the root of sandboxes that name none, for a backend that makes them of images.
+	// Image is the root of sandboxes without an image, for a backend that needs images.
 	Image string
 }
 
-// Opener makes a backend.
+// Opener makes a backend. The caller closes it.
 type Opener func(Options) (sandbox.Backend, error)
 
-// registered are the heavy backends of this executable.
+// registered are the heavy backends that this executable links.
 var registered = map[string]Opener{}
 
-// Register gives this executable a heavy backend.
+// Register adds a heavy backend to this executable. Call it from main, before any other function of this package.
 func Register(name string, open Opener) { registered[name] = open }
 
-// Backends lists the names of the backends that this executable has, the fastest first.
+// Backends returns the names of the backends of this executable, the fastest first.
 func Backends() []string {
 	names := []string{Native, Process, OCI}
 	if registered[Docker] != nil {
@@ -62,73 +59,73 @@ func Backends() []string {
 	return names
 }
 
-// AllBackends lists the names of all backends there are, in whichever executable, the fastest first.
+// AllBackends returns the names of the backends of all our executables, the fastest first.
 func AllBackends() []string { return []string{Native, Process, OCI, Docker} }
 
-// Elsewhere reports whether a name is that of a backend which only another executable has.
-func Elsewhere(name string) bool {
+// InOtherExecutable reports whether only another executable has the backend.
+func InOtherExecutable(name string) bool {
 	return slices.Contains(AllBackends(), name) && !slices.Contains(Backends(), name)
 }
 
-// TakesRuntime refuses a runtime for a backend that uses none.
-func TakesRuntime(backend, runtime string) error {
+// CheckRuntime refuses a runtime for a backend that uses none.
+func CheckRuntime(backend, runtime string) error {
 	if runtime == "" || backend == OCI || backend == Docker || backend == Auto {
 		return nil
 	}
-	return sandbox.Invalid("runtime", "the %s backend uses none; it is for --backend %s", backend, OCI)
+	return sandbox.Invalid("runtime", "the %s backend uses no runtime; use --backend %s", backend, OCI)
 }
 
-// Known refuses a name that is no backend's.
-func Known(name string) error {
+// CheckBackend refuses a name that no backend has.
+func CheckBackend(name string) error {
 	if name == Auto || slices.Contains(AllBackends(), name) {
 		return nil
 	}
-	return sandbox.Invalid("backend", "unknown backend %q; one of %s, %s", name, Auto, strings.Join(AllBackends(), ", "))
+	return sandbox.Invalid("backend", "unknown backend %q; use one of %s, %s", name, Auto, strings.Join(AllBackends(), ", "))
 }
 
-// Open makes the backend of that name. The caller closes it.
+// Open makes the backend of that name. The caller closes it. It blocks until an early backend is open.
 func Open(name string, o Options) (sandbox.Backend, error) {
-	if err := Known(name); err != nil {
+	if err := CheckBackend(name); err != nil {
 		return nil, err
 	}
 	if name == Auto {
-		return nil, sandbox.Invalid("backend", "%s is not one by itself", name)
+		return nil, sandbox.Invalid("backend", "%s names no backend; choose one", name)
 	}
-	if Elsewhere(name) {
+	if InOtherExecutable(name) {
 		return nil, &sandbox.Error{
-			Backend: name, Op: "open", Kind: sandbox.ErrUnsupported, Err: errors.New("it is not part of this executable"),
+			Backend: name, Op: "open", Kind: sandbox.ErrUnsupported, Err: errors.New("this executable does not have it"),
 		}
 	}
 	if open := registered[name]; open != nil {
 		return open(o)
 	}
-	if b, begun, err := o.Ahead.take(name); begun {
+	if b, begun, err := o.Early.take(name); begun {
 		return b, err
 	}
 	return open(name, o)
 }
 
-// Ahead is the native backend being opened, while the caller finds out whether it needs one. It is not safe for concurrent use.
-type Ahead struct {
+// EarlyBackend is the native backend being opened while the caller finds out whether it needs one. It is not safe for concurrent use.
+type EarlyBackend struct {
 	opened  chan struct{}
 	backend sandbox.Backend
 	err     error
-	over    bool // somebody has it, or nobody ever will
+	over    bool // taken or closed
 }
 
-// OpenAhead begins to open the native backend, eagerly. The caller closes what comes of it, used or not.
-func OpenAhead() *Ahead {
-	a := &Ahead{opened: make(chan struct{})}
+// OpenEarly starts to open the native backend, with Eager set, and returns at once. The caller closes the EarlyBackend, used or not.
+func OpenEarly() *EarlyBackend {
+	a := &EarlyBackend{opened: make(chan struct{})}
 	go func() {
 		defer close(a.opened)
 		a.backend, a.err = open(Native, Options{Eager: true})
 	}()
-	runtime.Gosched() // it has the longer way to go, and another thread takes a while to come
+	runtime.Gosched() // opening takes longer than the caller's work, and starting another thread takes time
 	return a
 }
 
-// take gives away what was begun, if it is of that name and nobody has it yet.
-func (a *Ahead) take(name string) (b sandbox.Backend, begun bool, err error) {
+// take returns the early backend, if it has that name and was not taken before. The caller then closes the backend.
+func (a *EarlyBackend) take(name string) (b sandbox.Backend, begun bool, err error) {
 	if a == nil || a.over || name != Native {
 		return nil, false, nil
 	}
@@ -137,8 +134,8 @@ func (a *Ahead) take(name string) (b sandbox.Backend, begun bool, err error) {
 	return a.backend, true, a.err
 }
 
-// Close closes a backend that nobody has taken. Twice, and of nothing, is fine.
-func (a *Ahead) Close() error {
+// Close closes a backend that was not taken. It may be called twice, and on nil.
+func (a *EarlyBackend) Close() error {
 	if a == nil || a.over {
 		return nil
 	}
@@ -149,7 +146,7 @@ func (a *Ahead) Close() error {
 	return a.backend.Close()
 }
 
-// Fact is something about this machine that helps to understand what it can enforce.
+// Fact is a property of this machine that helps to understand which controls it can enforce.
 type Fact struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`

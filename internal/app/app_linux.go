@@ -9,7 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/process"
 )
 
-// Warm is for a command that is sure to need a sandbox once it has read its flags.
+// Warm prepares the native backend, for a command that is sure to need a sandbox once it has read its flags.
 func Warm() { native.Warm() }
 
 // open returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.
@@ -35,5 +35,5 @@ func open(name string, o Options) (sandbox.Backend, error) {
 	return b, nil
 }
 
-// ordinary: an ordinary user's sandboxes may be weaker.
-func ordinary() bool { return os.Geteuid() == 0 }
+// nativeIsStrong reports whether native sandboxes reach the container tier without a check: an ordinary user's may be weaker.
+func nativeIsStrong() bool { return os.Geteuid() == 0 }

@@ -47,7 +47,8 @@ func TestOpen(t *testing.T) {
 
 // A heavy backend is known by name everywhere, and can be had where it is registered.
 func TestRegister(t *testing.T) {
-	if !Elsewhere(Docker) || Elsewhere(Native) || Elsewhere("vmware") || slices.Contains(Backends(), Docker) || Known(Docker) != nil {
+	if !InOtherExecutable(Docker) || InOtherExecutable(Native) || InOtherExecutable("vmware") || slices.Contains(Backends(), Docker) ||
+		CheckBackend(Docker) != nil {
 		t.Errorf("%q of %q", Backends(), AllBackends())
 	}
 	if b, err := Open(Docker, Options{}); b != nil || !errors.Is(err, sandbox.ErrUnsupported) {
@@ -61,7 +62,7 @@ func TestRegister(t *testing.T) {
 		return nil, opened
 	})
 	defer delete(registered, Docker)
-	if Elsewhere(Docker) || !slices.Equal(Backends(), AllBackends()) {
+	if InOtherExecutable(Docker) || !slices.Equal(Backends(), AllBackends()) {
 		t.Errorf("registered: %q of %q", Backends(), AllBackends())
 	}
 	if _, err := Open(Docker, Options{Eager: true}); !errors.Is(err, opened) {
@@ -71,18 +72,19 @@ func TestRegister(t *testing.T) {
 
 func TestRuntime(t *testing.T) {
 	for _, backend := range []string{OCI, Docker, Auto} {
-		if err := TakesRuntime(backend, "runsc"); err != nil {
+		if err := CheckRuntime(backend, "runsc"); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := TakesRuntime(Native, "runc"); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "--backend oci") {
+	if err := CheckRuntime(Native, "runc"); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "--backend oci") {
 		t.Error(err)
 	}
-	if err := errors.Join(TakesRuntime(Native, ""), TakesRuntime(Process, "")); err != nil {
+	if err := errors.Join(CheckRuntime(Native, ""), CheckRuntime(Process, "")); err != nil {
 		t.Error(err)
 	}
 	if runtime.GOOS == "linux" {
-		if b, err := Open(OCI, Options{Runtime: "nonsense"}); b != nil || !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "runc, crun") {
+		if b, err := Open(OCI, Options{Runtime: "nonsense"}); b != nil || !errors.Is(err, sandbox.ErrInvalid) ||
+			!strings.Contains(err.Error(), "runc, crun") {
 			t.Errorf("%v, %v", b, err)
 		}
 	}
@@ -101,29 +103,29 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// What was begun is the first one's who asks for it, and is closed if nobody does.
-func TestAhead(t *testing.T) {
+// The first Open of the native backend gets the early one; without that, Close closes it.
+func TestEarlyBackend(t *testing.T) {
 	testenv.NeedRoot(t)
-	a := OpenAhead()
-	other, err := Open(Process, Options{Ahead: a})
+	a := OpenEarly()
+	other, err := Open(Process, Options{Early: a})
 	if err != nil || other.Name() != Process {
 		t.Fatalf("%v, %v", other, err)
 	}
-	first, choice, err := OpenAuto(t.Context(), Want{}, Options{Ahead: a})
+	first, choice, err := OpenAuto(t.Context(), Want{}, Options{Early: a})
 	if err != nil || first.Name() != Native || choice.Backend != Native || first != a.backend {
 		t.Fatalf("%v, %v, %v", first, choice, err)
 	}
-	second, err := Open(Native, Options{Ahead: a})
+	second, err := Open(Native, Options{Early: a})
 	if err != nil || second == first {
-		t.Errorf("%v, %v: somebody has it", second, err)
+		t.Errorf("%v, %v: it was taken twice", second, err)
 	}
 	for _, b := range []sandbox.Backend{other, first, second} {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
 	}
-	unused := OpenAhead()
-	var none *Ahead
+	unused := OpenEarly()
+	var none *EarlyBackend
 	for range 2 {
 		if err := errors.Join(a.Close(), unused.Close(), none.Close()); err != nil {
 			t.Error(err)

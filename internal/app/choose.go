@@ -10,10 +10,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Auto in the place of a backend's name leaves the choice to us.
+// Auto is the backend name with which the user leaves the choice to OpenAuto.
 const Auto = "auto"
 
-// Candidate is a backend that auto may choose, with the runtime it is asked to use, if that matters.
+// Candidate is a backend that auto may choose, with a runtime where that matters.
 type Candidate struct {
 	Backend string
 	Runtime string
@@ -26,18 +26,18 @@ func (c Candidate) String() string {
 	return c.Backend + " with " + c.Runtime
 }
 
-// Finding is what a candidate was found to give on this machine, or why it can not be used.
+// Finding is the isolation that a candidate reaches on this machine, or the error that makes it unusable.
 type Finding struct {
 	Candidate
 	Isolation sandbox.Isolation
 	Err       error
 }
 
-// Want is how strong a sandbox has to be.
+// Want is the isolation that a sandbox must have.
 type Want struct {
-	Require sandbox.Tier // empty is the default, container
+	Require sandbox.Tier // empty means container
 	Strict  bool
-	Runtime string // that it must be made by; empty is whichever
+	Runtime string // that makes the sandbox; empty means any
 }
 
 func (w Want) tier() sandbox.Tier {
@@ -47,8 +47,8 @@ func (w Want) tier() sandbox.Tier {
 	return w.Require
 }
 
-// candidates are who may be able to serve a wish, the fastest first. process is not among them: it runs only when it
-// is asked for by name.
+// candidates returns the backends that may satisfy w, the fastest first. process is not among them: it runs only when it is requested
+// by name.
 func candidates(w Want) (all []Candidate) {
 	add := func(backend, runtime string) {
 		if slices.Contains(AllBackends(), backend) {
@@ -62,7 +62,7 @@ func candidates(w Want) (all []Candidate) {
 	switch {
 	case w.Runtime != "":
 		add(OCI, runtime)
-	case runtime != "": // native comes after, to say what there is instead
+	case runtime != "": // native follows, so that a refusal shows what it reaches
 		add(OCI, runtime)
 		add(Native, "")
 	default:
@@ -73,27 +73,26 @@ func candidates(w Want) (all []Candidate) {
 	return all
 }
 
-// Ordinary reports whether a wish is one that the first candidate is sure enough to serve: root's, on Linux, for what sandboxes
-// of our own give.
-func Ordinary(w Want) bool {
-	return ordinary() && !w.Strict && w.Runtime == "" && sandbox.TierContainer.AtLeast(w.tier())
+// NativeSuffices reports whether the native backend surely satisfies w: for root, on Linux, up to the container tier.
+func NativeSuffices(w Want) bool {
+	return nativeIsStrong() && !w.Strict && w.Runtime == "" && sandbox.TierContainer.AtLeast(w.tier())
 }
 
-// Choice is which candidate was taken, and why.
+// Choice is the candidate that auto chose, and the reason in one line.
 type Choice struct {
 	Candidate
 	Why string
 }
 
-// choose takes the first candidate that serves the wish. It looks at no candidate after that one: looking may take long. Its error
-// is for a wish that nobody serves.
-func choose(w Want, all []Candidate, look func(Candidate) Finding) (Choice, error) {
+// choose returns the first candidate that satisfies w. It probes no candidate after that one, because a probe may take long. It fails
+// if no candidate satisfies w.
+func choose(w Want, all []Candidate, probe func(Candidate) Finding) (Choice, error) {
 	var passed []Finding
 	for _, c := range all {
-		f := look(c)
-		if away := new(ElsewhereError); errors.As(f.Err, &away) {
-			away.refused = passed
-			return Choice{}, away
+		f := probe(c)
+		if other := new(OtherExecutableError); errors.As(f.Err, &other) {
+			other.refused = passed
+			return Choice{}, other
 		}
 		if f.Err == nil && f.Isolation.Check(w.tier(), w.Strict) == nil {
 			return Choice{c, why(w, f, passed)}, nil
@@ -103,7 +102,7 @@ func choose(w Want, all []Candidate, look func(Candidate) Finding) (Choice, erro
 	return Choice{}, refusal(w, passed)
 }
 
-// why says in a line what spoke for a candidate.
+// why returns the reason for a choice in one line.
 func why(w Want, taken Finding, passed []Finding) string {
 	wanted := string(w.tier())
 	if w.Strict {
@@ -112,10 +111,11 @@ func why(w Want, taken Finding, passed []Finding) string {
 	if len(passed) == 0 {
 		return fmt.Sprintf("auto: %s gives %s (wanted: %s) and starts fastest", taken.Candidate, taken.Isolation.Tier, wanted)
 	}
-	return fmt.Sprintf("auto: %s gives %s (wanted: %s); %s", taken.Candidate, taken.Isolation.Tier, wanted, strings.Join(reasons(w, passed), "; "))
+	return fmt.Sprintf("auto: %s gives %s (wanted: %s); %s", taken.Candidate, taken.Isolation.Tier, wanted,
+		strings.Join(reasons(w, passed), "; "))
 }
 
-// reasons say of each candidate that was passed over, why.
+// reasons returns for each rejected candidate why it was rejected.
 func reasons(w Want, passed []Finding) (all []string) {
 	for _, f := range passed {
 		switch {
@@ -131,7 +131,7 @@ func reasons(w Want, passed []Finding) (all []string) {
 	return all
 }
 
-// refusal is the error for a wish that nobody serves: that of the strongest, with a word on each other.
+// refusal returns the error for a Want that no candidate satisfies: the refusal of the strongest one, with the reasons of the others.
 func refusal(w Want, passed []Finding) error {
 	best := -1
 	for i, f := range passed {
@@ -145,7 +145,8 @@ func refusal(w Want, passed []Finding) error {
 			errs = append(errs, f.Err)
 		}
 		return &sandbox.Error{
-			Op: "backend " + Auto, Kind: sandbox.ErrRefused, Err: fmt.Errorf("tier %q is required, and nothing gives it here: %w", w.tier(), errors.Join(errs...)),
+			Op: "backend " + Auto, Kind: sandbox.ErrRefused,
+			Err:  fmt.Errorf("tier %q is required, and no backend gives it here: %w", w.tier(), errors.Join(errs...)),
 			Hint: "sandbox-run doctor",
 		}
 	}
@@ -153,32 +154,32 @@ func refusal(w Want, passed []Finding) error {
 	return &sandbox.Refusal{Require: w.tier(), Strict: w.Strict, Got: passed[best].Isolation, Others: reasons(w, others)}
 }
 
-// ElsewhereError says that the next candidate is one which only another executable has.
-type ElsewhereError struct {
+// OtherExecutableError reports that the next candidate is in another executable.
+type OtherExecutableError struct {
 	Candidate
-	refused []Finding // who was passed over before
+	refused []Finding // candidates that were rejected before
 }
 
-func (e *ElsewhereError) Error() string {
-	return fmt.Sprintf("backend %s: it is not part of this executable", e.Candidate)
+func (e *OtherExecutableError) Error() string {
+	return fmt.Sprintf("backend %s: this executable does not have it", e.Candidate)
 }
 
-// Refusal is the error for those who can not go elsewhere.
-func (e *ElsewhereError) Refusal(w Want, why error) error {
+// Refusal returns the error for a caller that can not start the other executable; why is the reason.
+func (e *OtherExecutableError) Refusal(w Want, why error) error {
 	return refusal(w, append(slices.Clone(e.refused), Finding{Candidate: e.Candidate, Err: why}))
 }
 
-// OpenAuto opens the fastest backend that serves the wish, and says why it is that one. The caller closes it.
+// OpenAuto opens the fastest backend that satisfies w, and returns why it was chosen. The caller closes the backend.
 func OpenAuto(ctx context.Context, w Want, o Options) (sandbox.Backend, Choice, error) {
 	var taken sandbox.Backend
 	choice, err := choose(w, candidates(w), func(c Candidate) Finding {
 		f := Finding{Candidate: c}
-		if Elsewhere(c.Backend) {
-			f.Err = &ElsewhereError{Candidate: c}
+		if InOtherExecutable(c.Backend) {
+			f.Err = &OtherExecutableError{Candidate: c}
 			return f
 		}
 		if taken != nil {
-			_ = taken.Close() // it did not serve: there is nothing of ours in it
+			_ = taken.Close() // it was rejected and has no sandboxes
 			taken = nil
 		}
 		with := o
@@ -199,7 +200,7 @@ func OpenAuto(ctx context.Context, w Want, o Options) (sandbox.Backend, Choice, 
 	return taken, choice, err
 }
 
-// Recommend says what auto would choose, of findings that are there already.
+// Recommend returns what auto would choose, given findings that were made before.
 func Recommend(w Want, findings []Finding) (Choice, error) {
 	return choose(w, candidates(w), func(c Candidate) Finding {
 		for _, f := range findings {
@@ -207,6 +208,6 @@ func Recommend(w Want, findings []Finding) (Choice, error) {
 				return f
 			}
 		}
-		return Finding{Candidate: c, Err: errors.New("nobody has looked")}
+		return Finding{Candidate: c, Err: errors.New("not probed")}
 	})
 }

@@ -17,11 +17,12 @@ func giving(tier sandbox.Tier, missing ...sandbox.Gap) Finding {
 }
 
 func TestChoose(t *testing.T) {
-	native, oci, runsc, docker, dockerRunsc := Candidate{Native, ""}, Candidate{OCI, ""}, Candidate{OCI, "runsc"}, Candidate{Docker, ""}, Candidate{Docker, "runsc"}
+	native, oci, runsc, docker, dockerRunsc := Candidate{Native, ""}, Candidate{OCI, ""}, Candidate{OCI, "runsc"}, Candidate{Docker, ""},
+		Candidate{Docker, "runsc"}
 	gap := sandbox.Gap{Control: sandbox.ControlDisk, State: sandbox.Enforced, Reason: "shared"}
 	ordinary, stronger := []Candidate{native, oci, docker}, []Candidate{runsc, dockerRunsc}
 	broken := Finding{Err: errors.New("docker: no socket\nmore")}
-	away := Finding{Err: &ElsewhereError{Candidate: docker}}
+	away := Finding{Err: &OtherExecutableError{Candidate: docker}}
 	for name, c := range map[string]struct {
 		want    Want
 		all     []Candidate
@@ -30,19 +31,39 @@ func TestChoose(t *testing.T) {
 		says    string      // in the reason, or in the error
 		looked  []Candidate // at these, in this order, and no others
 	}{
-		"native serves":          {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierContainer)}, native, "auto: native gives container (wanted: container) and starts fastest", []Candidate{native}},
-		"native more than asked": {Want{Require: sandbox.TierNamespace}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierContainer, gap)}, native, "native gives container (wanted: namespace)", []Candidate{native}},
-		"weaker is accepted":     {Want{Require: sandbox.TierNamespace}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace)}, native, "native gives namespace", []Candidate{native}},
-		"native too weak":        {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace), oci: giving(sandbox.TierContainer)}, oci, "auto: oci gives container (wanted: container); native gives namespace", []Candidate{native, oci}},
-		"only docker":            {Want{}, ordinary, map[Candidate]Finding{native: {Err: errors.New("native: needs Linux")}, oci: {Err: errors.New("no runc")}, docker: giving(sandbox.TierContainer)}, docker, "docker gives container (wanted: container); native can not be used: needs Linux; oci can not be used: no runc", []Candidate{native, oci, docker}},
-		"strict":                 {Want{Strict: true}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierContainer, gap), oci: giving(sandbox.TierContainer)}, oci, "wanted: container, with nothing missing); native lacks 1 controls", []Candidate{native, oci}},
-		"gvisor":                 {Want{Require: sandbox.TierGVisor}, stronger, map[Candidate]Finding{runsc: giving(sandbox.TierGVisor)}, runsc, "auto: oci with runsc gives gvisor", []Candidate{runsc}},
-		"gvisor by docker":       {Want{Require: sandbox.TierGVisor}, stronger, map[Candidate]Finding{runsc: {Err: errors.New("no runsc")}, dockerRunsc: giving(sandbox.TierGVisor)}, dockerRunsc, "docker with runsc gives gvisor", stronger},
-		"never below":            {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace), oci: giving(sandbox.TierNone), docker: broken}, Candidate{}, `tier "container" is required, this machine gives "namespace"` + "\n  oci gives none\n  docker can not be used: no socket\n", ordinary},
-		"a runtime too weak":     {Want{Require: sandbox.TierGVisor}, stronger, map[Candidate]Finding{runsc: giving(sandbox.TierContainer), dockerRunsc: broken}, Candidate{}, `tier "gvisor" is required, this machine gives "container"`, stronger},
-		"none works":             {Want{}, ordinary, map[Candidate]Finding{native: broken, oci: broken, docker: broken}, Candidate{}, "nothing gives it here", ordinary},
-		"elsewhere":              {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace), oci: broken, docker: away}, Candidate{}, "not part of this executable", ordinary},
-		"elsewhere is not asked": {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace), oci: giving(sandbox.TierContainer), docker: away}, oci, "oci gives container", []Candidate{native, oci}},
+		"native serves": {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierContainer)}, native,
+			"auto: native gives container (wanted: container) and starts fastest", []Candidate{native}},
+		"native more than asked": {Want{Require: sandbox.TierNamespace}, ordinary,
+			map[Candidate]Finding{native: giving(sandbox.TierContainer, gap)}, native, "native gives container (wanted: namespace)",
+			[]Candidate{native}},
+		"weaker is accepted": {Want{Require: sandbox.TierNamespace}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace)},
+			native, "native gives namespace", []Candidate{native}},
+		"native too weak": {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace),
+			oci: giving(sandbox.TierContainer)}, oci, "auto: oci gives container (wanted: container); native gives namespace",
+			[]Candidate{native, oci}},
+		"only docker": {Want{}, ordinary, map[Candidate]Finding{native: {Err: errors.New("native: needs Linux")},
+			oci: {Err: errors.New("no runc")}, docker: giving(sandbox.TierContainer)}, docker,
+			"docker gives container (wanted: container); native can not be used: needs Linux; oci can not be used: no runc",
+			[]Candidate{native, oci, docker}},
+		"strict": {Want{Strict: true}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierContainer, gap),
+			oci: giving(sandbox.TierContainer)}, oci, "wanted: container, with nothing missing); native lacks 1 controls", []Candidate{native, oci}},
+		"gvisor": {Want{Require: sandbox.TierGVisor}, stronger, map[Candidate]Finding{runsc: giving(sandbox.TierGVisor)}, runsc,
+			"auto: oci with runsc gives gvisor", []Candidate{runsc}},
+		"gvisor by docker": {Want{Require: sandbox.TierGVisor}, stronger,
+			map[Candidate]Finding{runsc: {Err: errors.New("no runsc")}, dockerRunsc: giving(sandbox.TierGVisor)}, dockerRunsc,
+			"docker with runsc gives gvisor", stronger},
+		"never below": {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace), oci: giving(sandbox.TierNone),
+			docker: broken}, Candidate{}, `tier "container" is required, this machine gives "namespace"` +
+			"\n  oci gives none\n  docker can not be used: no socket\n", ordinary},
+		"a runtime too weak": {Want{Require: sandbox.TierGVisor}, stronger,
+			map[Candidate]Finding{runsc: giving(sandbox.TierContainer), dockerRunsc: broken}, Candidate{},
+			`tier "gvisor" is required, this machine gives "container"`, stronger},
+		"none works": {Want{}, ordinary, map[Candidate]Finding{native: broken, oci: broken, docker: broken}, Candidate{},
+			"no backend gives it here", ordinary},
+		"elsewhere": {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace), oci: broken, docker: away},
+			Candidate{}, "this executable does not have it", ordinary},
+		"elsewhere is not asked": {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace),
+			oci: giving(sandbox.TierContainer), docker: away}, oci, "oci gives container", []Candidate{native, oci}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var looked []Candidate
@@ -62,7 +83,7 @@ func TestChoose(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) {
 					t.Fatalf("%+v, %v", choice, err)
 				}
-				var elsewhere *ElsewhereError
+				var elsewhere *OtherExecutableError
 				if refused := errors.Is(err, sandbox.ErrRefused); refused == errors.As(err, &elsewhere) {
 					t.Errorf("refused: %v: %v", refused, err)
 				}
@@ -78,7 +99,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Nobody is chosen who runs only when asked for by name, whatever is wanted.
+// Auto never chooses the process backend.
 func TestCandidates(t *testing.T) {
 	for tier, first := range map[sandbox.Tier]string{"": Native, sandbox.TierProcess: Native, sandbox.TierContainer: Native} {
 		all := candidates(Want{Require: tier})
@@ -95,7 +116,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// A runtime that was named is used by whoever uses runtimes, and by nobody else.
+// With a runtime, only backends that use runtimes are candidates.
 func TestCandidatesOfRuntime(t *testing.T) {
 	w := Want{Runtime: "crun"}
 	for _, c := range candidates(w) {
@@ -103,7 +124,7 @@ func TestCandidatesOfRuntime(t *testing.T) {
 			t.Error(c)
 		}
 	}
-	if Ordinary(w) {
+	if NativeSuffices(w) {
 		t.Error("it is ordinary")
 	}
 }
@@ -124,7 +145,8 @@ func TestOpenAuto(t *testing.T) {
 
 func TestDefaultImages(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	images, err := defaultImages([]string{"SANDBOX_RUN_IMAGE=all", "SANDBOX_RUN_IMAGE_PYTHON=python:3.13", "SANDBOX_RUN_IMAGE_RUST=none", "SANDBOX_RUN_IMAGE_GO=", "SANDBOX_RUN_IMAGES=/x", "PATH=/bin"})
+	images, err := defaultImages([]string{"SANDBOX_RUN_IMAGE=all", "SANDBOX_RUN_IMAGE_PYTHON=python:3.13", "SANDBOX_RUN_IMAGE_RUST=none",
+		"SANDBOX_RUN_IMAGE_GO=", "SANDBOX_RUN_IMAGES=/x", "PATH=/bin"})
 	if want := map[string]string{"python": "python:3.13", "rust": "none"}; err != nil || !maps.Equal(images, want) {
 		t.Errorf("%v, %v", images, err)
 	}

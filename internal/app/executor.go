@@ -12,10 +12,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// Engine is what a door can choose of the engine.
-type Engine struct {
-	Audit     *audit.Log // nil writes nothing
-	Door      audit.Door
+// ExecutorOptions are the executor's options that an entry point chooses.
+type ExecutorOptions struct {
+	Audit      *audit.Log // nil for no audit log
+	EntryPoint audit.EntryPoint
 	// As in executor.Options.
 	OnPrepare            func(what string) (done func())
 	OnPreparationFailure func(executor.PreparationFailure)
@@ -24,35 +24,35 @@ type Engine struct {
 	OwnKey               string
 }
 
-// NewExecutor makes the engine over a manager: the machine's toolchains, our own tools, the user's own languages and cache of
-// compiled programs.
-func NewExecutor(m *sandbox.Manager, e Engine) (*executor.Executor, error) {
+// NewExecutor makes an executor over a manager, with the machine's toolchains, our own tools, and the user's languages, images and cache of
+// compiled programs. It fails if the languages' file is invalid.
+func NewExecutor(m *sandbox.Manager, e ExecutorOptions) (*executor.Executor, error) {
 	languages, err := executor.LoadLanguages(executor.LanguagesFile())
 	if err != nil {
 		return nil, err
 	}
 	o := executor.Options{
-		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, Door: e.Door, OnPrepare: e.OnPrepare,
+		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, EntryPoint: e.EntryPoint, OnPrepare: e.OnPrepare,
 		OnPreparationFailure: e.OnPreparationFailure, Prestart: e.Prestart, SharedCache: e.SharedCache, OwnKey: e.OwnKey, Images: Images(),
 	}
 	if o.DefaultImages, err = defaultImages(os.Environ()); err != nil {
 		return nil, err
 	}
-	if dir, err := os.UserCacheDir(); err == nil { // without a home nothing is kept
+	if dir, err := os.UserCacheDir(); err == nil { // without a home directory compiled programs are not kept
 		o.Cache = &executor.Cache{Dir: filepath.Join(dir, "sandbox-run", "compiled")}
 	}
-	// Only some languages need it, and those say what to do when it is missing.
+	// Only some languages need the kit; their error says what to do when it is missing.
 	o.Kit, _ = kitpath.Find()
 	return executor.New(m, o), nil
 }
 
-// Images are those of this user's store.
-func Images() executor.Images { return executor.StoredImages(LookAtImages) }
+// Images returns the images of this user's store.
+func Images() executor.Images { return executor.StoredImages(OpenExistingImages) }
 
-// imageVariable begins the names of the variables that say which image a language has: SANDBOX_RUN_IMAGE_PYTHON.
+// imageVariable is the start of the variables that set the image of a language, such as SANDBOX_RUN_IMAGE_PYTHON.
 const imageVariable = "SANDBOX_RUN_IMAGE_"
 
-// defaultImages are the images of languages as the user has them: variables, then languages.yaml.
+// defaultImages returns the images of languages that the user has set: by variables, which win, and in languages.yaml.
 func defaultImages(environ []string) (map[string]string, error) {
 	images, err := executor.LoadDefaultImages(executor.LanguagesFile())
 	if err != nil {

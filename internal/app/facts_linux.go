@@ -13,8 +13,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Facts describes this machine as far as it matters to a sandbox. What can not be found out is
-// said to be unknown: a missing line would look as if nobody had asked.
+// Facts returns properties of this machine that matter to a sandbox. A property that can not be read has the value "unknown", so that
+// every line is present.
 func Facts() []Fact {
 	return []Fact{
 		{"system", distribution()},
@@ -31,7 +31,7 @@ func Facts() []Fact {
 
 const unknown = "unknown"
 
-// firstLine reads a one-line file of the kernel's.
+// firstLine returns the first line of a file of the kernel.
 func firstLine(path string) string {
 	text, err := os.ReadFile(path)
 	line, _, _ := strings.Cut(string(text), "\n")
@@ -42,7 +42,7 @@ func firstLine(path string) string {
 }
 
 func distribution() string {
-	text, _ := os.ReadFile("/etc/os-release") // absent on the barest systems: unknown, then
+	text, _ := os.ReadFile("/etc/os-release") // may be absent
 	for line := range strings.Lines(string(text)) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
 			return strings.Trim(name, `"'`)
@@ -62,7 +62,7 @@ func user() string {
 	return "root"
 }
 
-// coreDumps says where the kernel sends core dumps. A socket is sent those of sandboxed programs, too: RLIMIT_CORE does not count there.
+// coreDumps returns where the kernel sends core dumps. A socket gets those of sandboxed programs, too: RLIMIT_CORE does not apply to it.
 func coreDumps(pattern string) string {
 	switch {
 	case strings.HasPrefix(pattern, "@"):
@@ -105,7 +105,7 @@ func userNamespaces() string {
 }
 
 func landlock() string {
-	// Asking for the version needs no ruleset: attributes nil, size 0, flag 1.
+	// The version query takes no ruleset: attributes nil, size 0, flag 1.
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return "not available: " + errno.Error()

@@ -10,10 +10,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// ImagesVariable names a directory to keep images in, in place of the usual one.
+// ImagesVariable names the directory of the image store, in place of the default.
 const ImagesVariable = "SANDBOX_RUN_IMAGES"
 
-// ImagesDir is where this user's images are kept.
+// ImagesDir returns the directory of this user's image store.
 func ImagesDir() (string, error) {
 	dir := os.Getenv(ImagesVariable)
 	if dir == "" {
@@ -25,7 +25,7 @@ func ImagesDir() (string, error) {
 	return dir, nil
 }
 
-// OpenImages opens the store of this user's images, and makes it if there is none.
+// OpenImages opens this user's image store, and makes it if there is none. The caller closes it.
 func OpenImages() (*image.Store, error) {
 	dir, err := ImagesDir()
 	if err != nil {
@@ -34,8 +34,8 @@ func OpenImages() (*image.Store, error) {
 	return image.Open(dir)
 }
 
-// LookAtImages opens the store only if there is one: nil is none. Looking makes nothing.
-func LookAtImages() (*image.Store, error) {
+// OpenExistingImages opens this user's image store if it exists, and returns nil otherwise. It makes no files.
+func OpenExistingImages() (*image.Store, error) {
 	dir, err := ImagesDir()
 	if err != nil {
 		return nil, err

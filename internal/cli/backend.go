@@ -161,15 +161,15 @@ func (c *cli) scout(cmd *cobra.Command) (elsewhere string) {
 	if f := cmd.Flags().Lookup("runtime"); f != nil {
 		w.Runtime = f.Value.String()
 	}
-	if app.Ordinary(w) {
+	if app.NativeSuffices(w) {
 		return ""
 	}
-	with := app.Options{Eager: true, Ahead: c.ahead}
+	with := app.Options{Eager: true, Early: c.ahead}
 	if f := cmd.Flags().Lookup("docker-host"); f != nil {
 		with.DockerHost = f.Value.String()
 	}
 	b, choice, err := app.OpenAuto(context.Background(), w, with)
-	if away := new(app.ElsewhereError); errors.As(err, &away) {
+	if away := new(app.OtherExecutableError); errors.As(err, &away) {
 		return away.Backend
 	}
 	if err == nil { // an error is reported by Open, after the command line was checked
@@ -181,7 +181,7 @@ func (c *cli) scout(cmd *cobra.Command) (elsewhere string) {
 // openBackend opens the backend that was asked for, or the one that auto comes to; then it also says why.
 func (c *cli) openBackend(o *boxOptions) (b sandbox.Backend, chosen string, err error) {
 	if o.backend != app.Auto {
-		b, err = app.Open(o.backend, app.Options{Eager: true, Ahead: c.ahead, Runtime: o.runtime, DockerHost: o.dockerHost})
+		b, err = app.Open(o.backend, app.Options{Eager: true, Early: c.ahead, Runtime: o.runtime, DockerHost: o.dockerHost})
 		return b, "", err
 	}
 	if s := c.scouted; s != nil {
@@ -190,8 +190,8 @@ func (c *cli) openBackend(o *boxOptions) (b sandbox.Backend, chosen string, err 
 		return s.backend, s.choice.Why, nil
 	}
 	w := app.Want{Require: o.policy.Require, Strict: o.policy.Strict, Runtime: o.runtime}
-	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true, Ahead: c.ahead, DockerHost: o.dockerHost})
-	if away := new(app.ElsewhereError); errors.As(err, &away) {
+	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true, Early: c.ahead, DockerHost: o.dockerHost})
+	if away := new(app.OtherExecutableError); errors.As(err, &away) {
 		_, missing := findFull()
 		if missing == nil {
 			missing = errors.New("it has to be asked for here: --backend " + away.Backend)

@@ -46,7 +46,7 @@ func TestClientMethods(t *testing.T) {
 
 	methods := map[string]func(*testing.T){
 		"Hello": func(t *testing.T) {
-			h, err := c.Hello(t.Context())
+			h, err := c.Headers(t.Context())
 			must(t, err)
 			if h.Get(wire.HeaderVersion) == "" {
 				t.Errorf("no version among %v", h)
@@ -199,12 +199,12 @@ func TestClientMethods(t *testing.T) {
 			}
 		},
 		"Talk": func(t *testing.T) {
-			session, err := c.Talk(t.Context())
+			session, err := c.OpenInteractive(t.Context())
 			must(t, err)
 			defer session.Close()
 			run := shell("read line; echo got $line")
 			run.Interactive = true
-			must(t, session.Begin(t.Context(), run))
+			must(t, session.StartRun(t.Context(), run))
 			_, err = session.Write([]byte("a line\n"))
 			must(t, err)
 			must(t, session.CloseWrite())

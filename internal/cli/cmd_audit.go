@@ -76,7 +76,7 @@ if it is not local), or how long ago it was (90m, 24h, 7d).`,
 	flags.StringVar(&filter.Language, "language", "", "in this `language`")
 	addParsed(flags, &filter.Verdict, "verdict", "", "that ended with this `verdict`: ok, time_limit, …", readVerdict)
 	flags.StringVar(&filter.User, "user", "", "by this `user`, name or uid")
-	addParsed(flags, &filter.Door, "door", "", "that came through this `door`: "+"cli, library, api", readOneOf(audit.Doors()...))
+	addParsed(flags, &filter.EntryPoint, "door", "", "that came through this `door`: "+"cli, library, api", readOneOf(audit.EntryPoints()...))
 	flags.StringVar(&filter.Key, "key-id", "", "with the API key of this `id`")
 	addParsed(flags, &filter.Kind, "kind", "", "of this `kind`: run, refused, key, server_started, …", readOneOf(audit.Kinds()...))
 	return c.auditCommand(cmd, entriesAsJSON, func(log *audit.Log) error { return c.showEntries(log.Query(filter)) })
@@ -124,7 +124,7 @@ so that the rest can still be verified.`,
 		if keep == (audit.Keep{}) {
 			return &sandbox.Error{Op: "audit prune", Kind: sandbox.ErrInvalid, Err: errors.New("how much is to be kept?"), Hint: "--keep 1g or --older-than 365d"}
 		}
-		removed, err := log.Prune(keep, audit.DoorCLI)
+		removed, err := log.Prune(keep, audit.EntryCLI)
 		if err != nil {
 			return err
 		}
@@ -225,7 +225,7 @@ func entryRow(e audit.Entry) []string {
 	if who == "" {
 		who = strconv.Itoa(e.Who.UID)
 	}
-	row := []string{e.Time.Local().Format(time.DateTime), strconv.FormatUint(e.Seq, 10), who, string(e.Who.Door)}
+	row := []string{e.Time.Local().Format(time.DateTime), strconv.FormatUint(e.Seq, 10), who, string(e.Who.EntryPoint)}
 	switch e.Kind {
 	case audit.KindRepaired:
 		return append(row, "(log repaired)")

@@ -84,7 +84,7 @@ func (c *cli) attackBackend(only, runtime, image string) error {
 		return err
 	}
 	name := cmp.Or(only, app.Native)
-	if err := app.Known(name); err != nil {
+	if err := app.CheckBackend(name); err != nil {
 		return err
 	}
 	if (image != "") != (name == app.Docker) {
@@ -135,7 +135,7 @@ func (c *cli) diagnose(ctx context.Context, only, runtime string) error {
 		return err
 	}
 	if only != "" {
-		if err := app.Known(only); err != nil {
+		if err := app.CheckBackend(only); err != nil {
 			return err
 		}
 		names = []string{only}
@@ -225,7 +225,7 @@ func onlyWithRuntime(backend, runtime string) error {
 	if backend == "" && runtime != "" {
 		return sandbox.Invalid("runtime", "it is that of one backend; it goes with --backend %s or %s", app.OCI, app.Docker)
 	}
-	return app.TakesRuntime(backend, runtime)
+	return app.CheckRuntime(backend, runtime)
 }
 
 func examine(ctx context.Context, name, runtime string) backendFinding {

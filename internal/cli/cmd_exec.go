@@ -211,7 +211,7 @@ func (o *execOptions) record(log *audit.Log, id string, r *sandbox.Result, faile
 	}
 	s := &o.spec
 	entry := audit.Entry{
-		Kind: audit.KindRun, Run: id, Who: audit.Me(audit.DoorCLI), Command: o.args,
+		Kind: audit.KindRun, Run: id, Who: audit.Me(audit.EntryCLI), Command: o.args,
 		Policy: audit.Policy{
 			Network: s.Network, Require: s.Require, Backend: o.backend, Limits: &s.Limits,
 			Image: s.Root.From.Reference, ImageDigest: cmp.Or(s.Root.From.Digest, s.Root.From.ID),

@@ -96,7 +96,7 @@ const ofImages = "images"
 
 // collectImages removes what belongs to no image from the store, if there is one.
 func collectImages(ctx context.Context, dryRun bool) (found []sandbox.Residue, err error) {
-	store, err := app.LookAtImages()
+	store, err := app.OpenExistingImages()
 	if err != nil || store == nil {
 		return nil, err
 	}

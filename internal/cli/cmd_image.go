@@ -73,7 +73,7 @@ func (c *cli) newImageList() *cobra.Command {
 
 // listImages lists without making a store where there is none.
 func listImages() ([]*image.Image, error) {
-	store, err := app.LookAtImages()
+	store, err := app.OpenExistingImages()
 	if err != nil || store == nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (c *cli) newImageInspect() *cobra.Command {
 
 // findImage looks an image up that somebody has named, without making a store where there is none.
 func findImage(ref string) (*image.Image, error) {
-	store, err := app.LookAtImages()
+	store, err := app.OpenExistingImages()
 	if err != nil {
 		return nil, err
 	}
@@ -305,7 +305,7 @@ refused. All that can be removed is, whatever becomes of the others.`,
 }
 
 func removeImage(ref string, force bool) (*image.Image, bool, error) {
-	store, err := app.LookAtImages()
+	store, err := app.OpenExistingImages()
 	if err != nil {
 		return nil, false, err
 	}
@@ -344,7 +344,7 @@ belongs to no image. What sandboxes use is never removed.`,
 		Args:                  noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			report := &image.Report{}
-			store, err := app.LookAtImages()
+			store, err := app.OpenExistingImages()
 			if err == nil && store != nil {
 				report, err = interruptible(func(ctx context.Context) (*image.Report, error) { return store.Prune(ctx, o) })
 			}

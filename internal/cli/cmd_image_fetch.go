@@ -211,7 +211,7 @@ func (c *cli) update(names []string, o fetchOptions) error {
 		}
 	}
 	var changes []Change
-	store, err := app.LookAtImages()
+	store, err := app.OpenExistingImages()
 	if err == nil && store != nil {
 		changes, err = interruptible(func(ctx context.Context) ([]Change, error) {
 			return withLayers(ctx, c, o, func(f Fetch) ([]Change, error) { return c.full.Registries.Update(ctx, store, names, f) })

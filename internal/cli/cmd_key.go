@@ -346,7 +346,7 @@ func (c *cli) newKeyRemove() *cobra.Command {
 func (c *cli) noteKey(id, what string) {
 	log, err := audit.Open("", audit.Options{})
 	if err == nil {
-		entry := audit.Entry{Kind: audit.KindKey, Who: audit.Me(audit.DoorCLI), Reason: what}
+		entry := audit.Entry{Kind: audit.KindKey, Who: audit.Me(audit.EntryCLI), Reason: what}
 		entry.Who.Key = id
 		err = log.Append(entry)
 	}

@@ -37,7 +37,7 @@ func (c *cli) languages(cmd *cobra.Command) error {
 	defer b.Close()
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer m.Close()
-	engine, err := app.NewExecutor(m, app.Engine{})
+	engine, err := app.NewExecutor(m, app.ExecutorOptions{})
 	if err != nil {
 		return err
 	}

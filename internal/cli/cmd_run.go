@@ -216,7 +216,7 @@ func (c *cli) execute(o *runOptions) error {
 	}
 	defer s.close()
 	show, streams := c.connect(&o.boxOptions, s.stop)
-	engine, err := app.NewExecutor(s.manager, app.Engine{Audit: s.log, Door: audit.DoorCLI, OnPrepare: func(what string) func() {
+	engine, err := app.NewExecutor(s.manager, app.ExecutorOptions{Audit: s.log, EntryPoint: audit.EntryCLI, OnPrepare: func(what string) func() {
 		show.wait.start(what)
 		return show.wait.end
 	}})

@@ -178,15 +178,15 @@ func (o *serveOptions) complete(flags *pflag.FlagSet) error {
 	if s.DrainTimeout == 0 {
 		s.DrainTimeout = defaultDrain
 	}
-	if err := app.Known(s.Backend); err != nil {
+	if err := app.CheckBackend(s.Backend); err != nil {
 		return err
 	}
 	for _, name := range s.Backends {
-		if err := app.Known(name); err != nil || name == app.Auto {
+		if err := app.CheckBackend(name); err != nil || name == app.Auto {
 			return sandbox.Invalid("allow-backend", "unknown backend %q; one of %s", name, strings.Join(app.AllBackends(), ", "))
 		}
 	}
-	if err := app.TakesRuntime(s.Backend, s.Runtime); err != nil {
+	if err := app.CheckRuntime(s.Backend, s.Runtime); err != nil {
 		return err
 	}
 	return s.Check()

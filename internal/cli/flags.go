@@ -133,7 +133,7 @@ func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
 			}
 		}
 	}
-	if err := app.TakesRuntime(o.backend, o.runtime); err != nil {
+	if err := app.CheckRuntime(o.backend, o.runtime); err != nil {
 		return err
 	}
 	o.environ = environment(o.env.values)

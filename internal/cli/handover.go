@@ -124,7 +124,7 @@ func (c *cli) lacks(cmd *cobra.Command) string {
 	if f := cmd.Flags().Lookup("attack"); f != nil && f.Value.String() == "true" {
 		return "doctor --attack"
 	}
-	if f := cmd.Flags().Lookup("backend"); f != nil && app.Elsewhere(f.Value.String()) {
+	if f := cmd.Flags().Lookup("backend"); f != nil && app.InOtherExecutable(f.Value.String()) {
 		return "--backend " + f.Value.String()
 	}
 	if f := cmd.Flags().Lookup("server"); f != nil && isWeb(f.Value.String()) {
@@ -186,11 +186,11 @@ func (c *cli) installFull() string {
 
 // mentionsElsewhere guesses, before anything is read, whether another executable will have to run this.
 func mentionsElsewhere(args []string) bool {
-	if app.Elsewhere(os.Getenv(environmentName("backend"))) || isWeb(os.Getenv(environmentName("server"))) {
+	if app.InOtherExecutable(os.Getenv(environmentName("backend"))) || isWeb(os.Getenv(environmentName("server"))) {
 		return true
 	}
 	for i, a := range beforeDashes(args) {
-		if name, ok := strings.CutPrefix(a, "--backend"); ok && (app.Elsewhere(strings.TrimPrefix(name, "=")) || i+1 < len(args) && app.Elsewhere(args[i+1])) {
+		if name, ok := strings.CutPrefix(a, "--backend"); ok && (app.InOtherExecutable(strings.TrimPrefix(name, "=")) || i+1 < len(args) && app.InOtherExecutable(args[i+1])) {
 			return true
 		}
 		if address, ok := strings.CutPrefix(a, "--server"); ok && (isWeb(strings.TrimPrefix(address, "=")) || i+1 < len(args) && isWeb(args[i+1])) {

@@ -34,7 +34,7 @@ import (
 type away struct {
 	c       *cli
 	o       *runOptions
-	session *client.Session
+	session *client.Connection
 	name    string          // of the server, for people
 	auto    bool            // nobody has asked for it
 	ctx     context.Context //nolint:containedctx // of the whole command: signals cancel it
@@ -126,7 +126,7 @@ func (r *away) execute() error {
 	}
 	show.wait.start("preparing")
 	var result *executor.Result
-	if err = r.session.Begin(reading, run); err == nil {
+	if err = r.session.StartRun(reading, run); err == nil {
 		result, err = r.follow(reading, patienceFor(&req), &streams)
 	}
 	takeBack()
@@ -148,7 +148,7 @@ func patienceFor(req *executor.Request) time.Duration {
 
 // notCarried names the flag.
 func (r *away) notCarried(err error) error {
-	var not *client.ErrNotCarried
+	var not *client.UnsendableError
 	if errors.As(err, &not) {
 		return r.instead(sandbox.Invalid(not.Field, "%s: %s; use --server never", r.name, not.Reason))
 	}
@@ -198,7 +198,7 @@ func (r *away) watch(reading context.Context, patience time.Duration, streams *s
 
 // next waits for the next event, but not for ever.
 func (r *away) next(reading context.Context, patience time.Duration) (executor.Event, error) {
-	ctx, cancel := context.WithTimeoutCause(reading, patience, client.ErrSilent)
+	ctx, cancel := context.WithTimeoutCause(reading, patience, client.ErrIdleTimeout)
 	defer cancel()
 	return r.session.Next(ctx)
 }

@@ -22,7 +22,7 @@ import (
 
 // A run may take place at a server that runs already, which is faster:
 //
-//	--server auto   at the user's own, if it would do exactly what we would: the same version, in the same world (app.World). Whatever it can not
+//	--server auto   at the user's own, if it would do exactly what we would: the same version, in the same world (app.EnvironmentDigest). Whatever it can not
 //	                do, or refuses, we do ourselves. Nobody but a clock can tell the difference.
 //	--server never  here
 //	--server URL    there, or not at all: what can not be done there is an error
@@ -90,7 +90,7 @@ type near struct {
 	transport *client.Unix
 	asked     time.Time
 	said      chan struct{} // closed when it has answered
-	session   *client.Session
+	session   *client.Connection
 	err       error
 }
 
@@ -129,12 +129,12 @@ func (n *near) ask() {
 	}()
 }
 
-func talkTo(t client.Transport, patience time.Duration) (*client.Session, error) {
+func talkTo(t client.Transport, patience time.Duration) (*client.Connection, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s, err := client.New(t).Talk(ctx)
+	s, err := client.New(t).OpenInteractive(ctx)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
-		err = fmt.Errorf("%w (for %v)", client.ErrSilent, patience)
+		err = fmt.Errorf("%w (for %v)", client.ErrIdleTimeout, patience)
 	}
 	return s, err
 }
@@ -144,7 +144,7 @@ func ownOnly(p client.Peer) error {
 	if p.UID >= 0 && p.UID == os.Geteuid() {
 		return nil
 	}
-	return fmt.Errorf("%w: uid %d", client.ErrStranger, p.UID)
+	return fmt.Errorf("%w: uid %d", client.ErrOtherUser, p.UID)
 }
 
 // serves reports whether the server would do what we would.
@@ -166,7 +166,7 @@ func (n *near) differs(c *cli) error {
 	switch {
 	case err != nil:
 		return err
-	case n.session.Header.Get(app.WorldHeader) != app.World(full):
+	case n.session.Header.Get(app.EnvironmentHeader) != app.EnvironmentDigest(full):
 		return errors.New("it would run programs with other things: its executable, mount namespace, languages.yaml, PATH or other variables differ from yours; start it anew from here")
 	}
 	return nil
@@ -192,7 +192,7 @@ func (c *cli) nearFact() string {
 		return fmt.Sprintf("one may be at %s, and is not used: you may not connect to it", path)
 	case errors.Is(err, client.ErrNoServer):
 		return fmt.Sprintf("none at %s; runs take place here; sandbox-run serve starts one", path)
-	case errors.Is(err, client.ErrStranger):
+	case errors.Is(err, client.ErrOtherUser):
 		return fmt.Sprintf("one at %s, and is not used: it is another user's (%v)", path, err)
 	case err != nil:
 		return fmt.Sprintf("one at %s, and is not used: %v", path, err)
@@ -203,7 +203,7 @@ func (c *cli) nearFact() string {
 }
 
 // take gives the session away, if the server serves.
-func (n *near) take(c *cli) (*client.Session, error) {
+func (n *near) take(c *cli) (*client.Connection, error) {
 	if <-n.said; time.Since(n.asked) > staleAfter { // somebody has typed the program meanwhile
 		n.close()
 		n.ask()
@@ -331,7 +331,7 @@ func unreachable(server string, err error) error {
 	if errors.Is(err, client.ErrNoServer) {
 		e.Err, e.Hint = plainSocketError(err), "sandbox-run serve, or --server never"
 	}
-	if errors.Is(err, client.ErrStranger) {
+	if errors.Is(err, client.ErrOtherUser) {
 		e.Kind = sandbox.ErrRefused
 	}
 	return e

@@ -26,10 +26,10 @@ func (f far) Dial(ctx context.Context, _, _ string) (client.Socket, client.Heade
 
 // TestSilentServers: silence is called by its name.
 func TestSilentServers(t *testing.T) {
-	if _, err := talkTo(far{takes: time.Minute}, 10*time.Millisecond); !errors.Is(err, client.ErrSilent) {
+	if _, err := talkTo(far{takes: time.Minute}, 10*time.Millisecond); !errors.Is(err, client.ErrIdleTimeout) {
 		t.Error(err)
 	}
-	if _, err := talkTo(far{}, time.Minute); err == nil || errors.Is(err, client.ErrSilent) {
+	if _, err := talkTo(far{}, time.Minute); err == nil || errors.Is(err, client.ErrIdleTimeout) {
 		t.Error(err)
 	}
 }

@@ -55,7 +55,7 @@ func newImpostor(t *testing.T, header map[string]string, talk func(context.Conte
 	}
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(wire.HeaderVersion, ownVersion(t))
-		w.Header().Set(app.WorldHeader, app.World(filepath.Join(binDir, fullName)))
+		w.Header().Set(app.EnvironmentHeader, app.EnvironmentDigest(filepath.Join(binDir, fullName)))
 		for name, value := range header {
 			w.Header().Set(name, value)
 		}
@@ -112,7 +112,7 @@ func TestOtherServers(t *testing.T) {
 		t.Skip("needs build information")
 	}
 	for name, header := range map[string]map[string]string{
-		"other version": {wire.HeaderVersion: "v0.0.1"}, "no version": {wire.HeaderVersion: ""}, "other world": {app.WorldHeader: "x"},
+		"other version": {wire.HeaderVersion: "v0.0.1"}, "no version": {wire.HeaderVersion: ""}, "other world": {app.EnvironmentHeader: "x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := newImpostor(t, header, say())
@@ -177,7 +177,7 @@ while True:
 		t.Errorf("it %q, %v", word, err)
 	}
 	got := upshotOf(t, t.TempDir(), "", "--server", "unix://"+socket, "-l", "python", "-c", "print(1)")
-	if got.code != codeRefused || !strings.Contains(got.stderr, "it belongs to somebody else: uid 65534") {
+	if got.code != codeRefused || !strings.Contains(got.stderr, "the server belongs to another user: uid 65534") {
 		t.Errorf("%+v", got)
 	}
 	if word, err := words.ReadString('\n'); word != "heard 0\n" {
@@ -205,7 +205,7 @@ func TestHostileServer(t *testing.T) {
 			_ = c.Close(websocket.StatusNormalClosure, "")
 		}, ours, "", "may have run"},
 		"not JSON":        {say("\x1b[2Jhello"), ours, "", "no event"},
-		"no result":       {say(phaseEvent, `{"seq":2,"kind":"result"}`), ours, "", "without a result"},
+		"no result":       {say(phaseEvent, `{"seq":2,"kind":"result"}`), ours, "", "has no result"},
 		"refused":         {say(`{"kind":"error","problem":{"title":"t","code":"refused","status":403}}`), 0, "1\n", ""},
 		"refused late":    {say(phaseEvent, `{"kind":"error","problem":{"title":"\u001b[2Jt","code":"internal_error","status":500}}`), ours, "", `\x1b[2Jt`},
 		"files elsewhere": {say(goodReady, phaseEvent, strings.NewReplacer(`"tier":"process"`, `"tier":"container"`, `"files":[]`, `"files":[{"path":"../evil","content":"x"},{"path":"/etc/evil","content":"x"}]`).Replace(weakResult)), 0, "", ""},

@@ -63,8 +63,8 @@ type cli struct {
 	cancel    context.CancelCauseFunc
 	kill      atomic.Pointer[func()]
 
-	scouted *opened    // a backend that was chosen before the command line was read; nil is none
-	ahead   *app.Ahead // where a sandbox will be needed; or nil
+	scouted *opened           // a backend that was chosen before the command line was read; nil is none
+	ahead   *app.EarlyBackend // where a sandbox will be needed; or nil
 }
 
 // Main is the whole of the thin executable: it ends the process.
@@ -92,7 +92,7 @@ func run(full *Full, args []string, std streams) int {
 		app.Warm()
 	}
 	if runsByDefault(args) && c.near == nil {
-		c.ahead = app.OpenAhead()
+		c.ahead = app.OpenEarly()
 		defer c.ahead.Close() // nobody needed it, and nobody waits to hear what became of it
 	}
 	root := c.newRoot()

@@ -132,7 +132,7 @@ func TestServeKilled(t *testing.T) {
 	id := s.accept(sleeper("99.00474"))
 	untilThere(t, "99.00474")
 	out, err := command(t, append([]string{"serve"}, args...)...).CombinedOutput()
-	if code := exitCode(t, err); code == 0 || !strings.Contains(string(out), fmt.Sprintf("a server is running there (pid %d)", s.cmd.Process.Pid)) {
+	if code := exitCode(t, err); code == 0 || !strings.Contains(string(out), fmt.Sprintf("a server is running on this socket (pid %d)", s.cmd.Process.Pid)) {
 		t.Errorf("a second one: %d %s", code, out)
 	}
 	s.greets(0) // which has not disturbed the first
@@ -333,14 +333,14 @@ func TestServeReload(t *testing.T) {
 	}
 	write("max_memory: 512m\nqueue: 7\nlog_level: debug\n")
 	s.signal(syscall.SIGHUP)
-	s.until(`"settings read"`)
+	s.until(`"settings reloaded"`)
 	s.until(`"settings":["queue"]`) // takes a restart
 	if r := s.ask(0, "POST", "/v1/run", big); r.code != 200 {
 		t.Errorf("%d %s", r.code, r.body)
 	}
 	write("max_memory: nonsense\n")
 	s.signal(syscall.SIGHUP)
-	s.until("settings not read")
+	s.until("settings reload failed")
 	if r := s.ask(0, "POST", "/v1/run", big); r.code != 200 {
 		t.Errorf("%d %s", r.code, r.body)
 	}

@@ -35,7 +35,7 @@ func appendEntries(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	for i := range n {
 		e := audit.Entry{
-			Time: time.Date(2026, 1, 1, i, 0, 0, 0, time.UTC), Run: fmt.Sprintf("run-%d", i), Who: audit.Who{UID: 4242, User: "somebody", PID: 7, Door: audit.DoorCLI},
+			Time: time.Date(2026, 1, 1, i, 0, 0, 0, time.UTC), Run: fmt.Sprintf("run-%d", i), Who: audit.Who{UID: 4242, User: "somebody", PID: 7, EntryPoint: audit.EntryCLI},
 			Language: "python", Version: "3.11.2", CodeSHA256: audit.Digest(nil),
 			Policy:  audit.Policy{Network: sandbox.NetworkNone, Tier: sandbox.TierContainer, Backend: "native"},
 			Verdict: sandbox.VerdictOK, Metrics: &monitor.Metrics{WallTime: monitor.Seconds(12345678), MemoryPeak: 3 << 20},
@@ -62,7 +62,7 @@ func appendOfAServer(ts *testscript.TestScript, log *audit.Log) {
 		{Kind: audit.KindRefused, Reason: "queue_full", Count: 7},
 		{Kind: audit.KindServerStopped},
 	} {
-		e.Time, e.Who = time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), audit.Who{UID: 0, User: "root", PID: 8, Door: audit.DoorAPI}
+		e.Time, e.Who = time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), audit.Who{UID: 0, User: "root", PID: 8, EntryPoint: audit.EntryAPI}
 		if e.Kind == "" || e.Reason != "" {
 			e.Who.Key = "k-1"
 		}

@@ -1,14 +1,15 @@
-// Package nearest finds what somebody probably meant by a word that is not there.
+// Package nearest suggests the known word that is closest to a mistyped one.
 //
-// Place in the flow. Whoever reads names (commands, the executor's languages, templates) says in its error what is near. Pure functions
-// without state, for words of a few letters: the cost is the product of the lengths.
+// Place in the flow. Code that reads names (commands, the executor's languages, templates) puts the suggestion into its error. The
+// functions are pure and meant for short words: the cost is the product of the two lengths.
 package nearest
 
 import "strings"
 
-// Word is the candidate that is nearest to a word, or empty when none is near.
+// Word returns the candidate that is closest to word. It returns "" when every candidate is more than two edits away. A candidate that
+// starts with a word of three letters or more counts as one edit.
 func Word(word string, candidates []string) string {
-	nearest, best := "", 3 // more typing errors than two make another word
+	nearest, best := "", 3 // three edits or more make another word
 	for _, c := range candidates {
 		d := Distance(word, c)
 		if len(word) > 2 && strings.HasPrefix(c, word) {
@@ -21,7 +22,7 @@ func Word(word string, candidates []string) string {
 	return nearest
 }
 
-// Distance counts the letters to insert, delete or replace between a and b.
+// Distance returns how many letters of a must be inserted, deleted or replaced to get b.
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -1,13 +1,15 @@
-// Package peer says who is at the other end of a unix socket.
+// Package peer reads the identity of the process at the other end of a unix socket.
 //
-// What. [Of] asks the kernel, which knows who somebody was when they connected or began to listen, whatever they have become since.
+// What. [Of] asks the kernel for the credentials that the peer had when it connected or began to listen. Later changes of the peer's
+// credentials do not show.
 //
-// Place in the flow. A server asks before it lets somebody in (pkg/api/listen), a client before it sends anything (pkg/client).
+// Place in the flow. The server checks the peer before it accepts a connection (pkg/api/listen), the client before it sends
+// (pkg/client).
 //
-// Lifecycle, concurrency. None, and any: it keeps nothing.
+// Lifecycle, concurrency. The package has no state; all calls are safe for concurrent use.
 //
-// Limits. Linux and macOS; elsewhere it is an error, and nobody is trusted whom we do not know. A user of another user namespace who has no id in ours is the
-// overflow user, nobody.
+// Limits. Linux and macOS; on other systems Of fails, and callers must refuse the connection. A peer of another user namespace without
+// an id in ours has the overflow uid, 65534.
 package peer
 
 import (
@@ -15,26 +17,26 @@ import (
 	"net"
 )
 
-// Peer is who is at the other end.
+// Peer is the process at the other end of a socket.
 type Peer struct {
-	UID int // -1 where the kernel does not say: root is not for want of an answer
-	PID int // likewise
+	UID int // -1 where the kernel does not report it, so that an unknown peer is never root
+	PID int // -1 where the kernel does not report it
 }
 
-// nobody is who it is when nobody says.
-var nobody = Peer{-1, -1}
+// unknown is the peer that Of returns with an error.
+var unknown = Peer{-1, -1}
 
-// Of is the peer of a unix socket.
+// Of returns the peer of a unix socket. It fails for other connections and on systems without peer credentials. It does not block.
 func Of(c net.Conn) (Peer, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return nobody, errors.New("it is no unix socket")
+		return unknown, errors.New("peer credentials: the connection is no unix socket")
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {
-		return nobody, err
+		return unknown, err
 	}
-	p := nobody
-	failed := raw.Control(func(fd uintptr) { p, err = ask(int(fd)) })
+	p := unknown
+	failed := raw.Control(func(fd uintptr) { p, err = readCredentials(int(fd)) })
 	return p, errors.Join(failed, err)
 }

@@ -7,6 +7,6 @@ import (
 	"runtime"
 )
 
-func ask(int) (Peer, error) {
-	return nobody, fmt.Errorf("%s does not say whose a socket is; use an http:// address", runtime.GOOS)
+func readCredentials(int) (Peer, error) {
+	return unknown, fmt.Errorf("peer credentials: not available on %s; use an http:// address", runtime.GOOS)
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Both ends know each other; what is no unix socket has nobody at its other end.
+// Each end of a unix socket sees the other. Other connections, and closed sockets, have no peer.
 func TestOf(t *testing.T) {
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
 		t.Skip("the kernel does not say")

@@ -10,14 +10,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// ceilings are the operator's, and can be changed while requests are compared with them.
+// ceilings are the operator's ceilings. SIGHUP replaces them while requests are checked.
 type ceilings struct {
 	now atomic.Pointer[api.CeilingSet]
 }
 
 var _ api.Ceilings = (*ceilings)(nil)
 
-// set takes over the ceilings of settings.
+// set validates and applies the ceilings of settings.
 func (c *ceilings) set(s *operator.Settings, m sandbox.Machine) error {
 	if err := errors.Join(s.Max.ValidateAs("max-", m), s.MaxCompile.ValidateAs("max-compile-", m)); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (c *ceilings) set(s *operator.Settings, m sandbox.Machine) error {
 	return nil
 }
 
-// Check refuses what is above a ceiling, of the server or the key, and lowers defaults that would be.
+// Check refuses limits above a ceiling of the server or the key, and lowers defaults to it.
 func (c *ceilings) Check(req *executor.Request, key api.KeyLimits) error {
 	return c.now.Load().Check(req, key)
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Check finds out what Serve would do: it reads what Serve reads, and asks the backend what it gives, but binds and keeps nothing.
+// Check reports what Serve would do. It reads the same settings and files and probes the backend, but binds no address and keeps nothing.
 func (Server) Check(ctx context.Context, s cli.Serving) (_ *cli.ServeReport, err error) {
-	p, err := planDoor(ctx, s.Settings, slog.New(slog.DiscardHandler))
+	p, err := planListeners(ctx, s.Settings, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, p.abandon()) }()
+	defer func() { err = errors.Join(err, p.discard()) }()
 	report := &cli.ServeReport{Listen: []cli.ServeAddress{}, Keys: p.count, Require: floor(s.Settings)}
 	kinds := map[listen.Kind]bool{}
 	add := func(via listen.Via) {
@@ -35,14 +35,14 @@ func (Server) Check(ctx context.Context, s cli.Serving) (_ *cli.ServeReport, err
 	}
 	p.note(kinds)
 	report.Notes = append([]string{}, p.notes...)
-	if report.Backend, report.Tier, err = lookAt(ctx, s.Settings); err != nil {
+	if report.Backend, report.Tier, err = probeBackend(ctx, s.Settings); err != nil {
 		return nil, err
 	}
 	return report, nil
 }
 
-// lookAt asks the backend what it gives, and compares the ceilings with the machine.
-func lookAt(ctx context.Context, s *operator.Settings) (name string, tier sandbox.Tier, err error) {
+// probeBackend returns name and tier of the backend, after it has checked the languages' file and the ceilings.
+func probeBackend(ctx context.Context, s *operator.Settings) (name string, tier sandbox.Tier, err error) {
 	b, _, err := openBackend(ctx, s)
 	if err != nil {
 		return "", "", err
@@ -50,8 +50,8 @@ func lookAt(ctx context.Context, s *operator.Settings) (name string, tier sandbo
 	defer func() { err = errors.Join(err, b.Close()) }()
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer func() { err = errors.Join(err, m.Close()) }()
-	// The languages' file and the images of languages are read, too.
-	if _, err := app.NewExecutor(m, app.Engine{}); err != nil {
+	// NewExecutor reads the languages' file and the images of languages.
+	if _, err := app.NewExecutor(m, app.ExecutorOptions{}); err != nil {
 		return "", "", err
 	}
 	if err := new(ceilings).set(s, m.Machine()); err != nil {

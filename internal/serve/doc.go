@@ -1,24 +1,23 @@
-// Package serve is `sandbox-run serve`: it makes a server of an operator's settings, runs it, and ends it in order.
+// Package serve implements `sandbox-run serve`: it makes a server from an operator's settings, runs it, and ends it in order.
 //
-// What. A Server opens, from the outside in:
+// What. A Server opens and closes its parts from the outside in, so that no part gets requests after its end:
 //
-//	listeners ─► guard ─► pkg/api ─► engine (pkg/executor) ─► manager ─► backend
-//	  keys, TLS                       cache, toolchains
+//	listeners ─► request checks ─► pkg/api ─► executor ─► manager ─► pool ─► backend
+//	  keys, TLS   (pkg/api/requestcheck)              cache, toolchains
 //
-// and closes them from the outside in, so that nothing is asked of what is gone already.
+// Place in the flow. Only cmd/sandbox-rund links it and passes it to internal/cli. It uses internal/app for backends and the executor, and
+// is the one place that connects the parts of the HTTP API.
 //
-// Place in the flow. Linked by cmd/sandbox-rund alone, which hands it to internal/cli; it stands on internal/app, as that does on the backends, and is
-// the one place where the parts of the HTTP API meet.
+// Lifecycle. Serve returns when all parts have ended:
 //
-// Lifecycle. Serve returns when everything has ended:
+//	open ─► READY ─► serving ── SIGTERM, SIGINT ──► no new connections, drain ── runs ended, or --drain-timeout ──► closed
+//	                    │                             └── second signal ──► runs are cancelled ── third signal ──► exit
+//	                    └── SIGHUP ──► ceilings, log level, certificates
 //
-//	open ─► READY ─► serving ── SIGTERM, SIGINT ──► no more connections, Drain ── runs are over, or --drain-timeout ──► closed
-//	                    │                             └── again ──► runs are cancelled at once ── again ──► exit
-//	                    └── SIGHUP ──► ceilings, level of logs, certificates
+// SIGKILL needs none of this: sandboxes end with their supervisor, the kernel releases the socket's lock, and the next server takes it
+// over.
 //
-// SIGKILL needs nothing of this: sandboxes end with their supervisor, the socket's lock is free, and the next server takes it over.
+// Concurrency. A process runs one Serve at a time, because signals belong to the process.
 //
-// Concurrency. One Serve at a time in a process: signals are the process's.
-//
-// Limits. What is not among the ceilings and the level of logs takes a restart; reading again says so.
+// Limits. SIGHUP applies ceilings, log level and certificates only; other changed settings are logged and need a restart.
 package serve

@@ -10,11 +10,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/webhook"
 )
 
-// loaded has runs wait for their turn, requests that come twice be done once, and others told of what is done.
-func (r *running) loaded(o *api.Options) error {
+// addLoadControl adds admission, idempotency and webhooks to the options.
+func (r *running) addLoadControl(o *api.Options) error {
 	s := r.settings
 	queue, err := admission.New(admission.Options{
-		Machine: r.engine.manager.Machine(), CPUs: s.PromiseCPUs, Memory: s.PromiseMemory,
+		Machine: r.stack.manager.Machine(), CPUs: s.PromiseCPUs, Memory: s.PromiseMemory,
 		Queue: s.Queue, QueuePerKey: s.QueuePerKey, Wait: s.QueueWait, Concurrency: s.Concurrency, Rate: s.Rate, Burst: s.Burst,
 	})
 	if err != nil {
@@ -34,13 +34,13 @@ func (r *running) loaded(o *api.Options) error {
 	return nil
 }
 
-// mountLoad adds to the server what is built on runs.
-func (r *running) mountLoad() {
+// mountLoadControl mounts the routes that are built on runs.
+func (r *running) mountLoadControl() {
 	r.repeated.Attach(r.api)
 	batch.Mount(r.api, batch.Options{Webhooks: r.hooks, Log: r.log})
 }
 
-// busy reports that runs wait for the machine.
+// busy reports whether runs wait for admission.
 func (r *running) busy() bool {
 	queue := r.queue.Load()
 	return queue != nil && queue.Load().Waiting > 0

@@ -11,40 +11,40 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/receipt"
 )
 
-// sendTimeout bounds how long the end waits for spans to be taken.
+// sendTimeout bounds how long close waits for the last spans to be sent.
 const sendTimeout = 5 * time.Second
 
-// observed has everything that happens seen: counted, logged, audited, traced, and signed for those who ask.
-func (r *running) observed(o *api.Options) error {
+// addObserver adds metrics, logs, the audit log, traces and receipts to the options.
+func (r *running) addObserver(o *api.Options) error {
 	signer, err := receipt.OpenSigner(o.Dir)
 	if err != nil {
 		if !errors.Is(err, errors.ErrUnsupported) {
 			return err
 		}
-		r.log.Warn("there are no receipts", "error", err.Error())
+		r.log.Warn("receipts unavailable", "error", err.Error())
 	}
 	traces, err := observe.TracesFromEnvironment(r.serving.Version)
 	if err != nil {
 		return err
 	}
 	var languages []string
-	for _, l := range r.engine.Languages() {
+	for _, l := range r.stack.Languages() {
 		languages = append(languages, l.Name)
 	}
-	r.seen = observe.New(observe.Options{
-		Pool: r.engine.poolStats(), Lacks: func() int { return len(r.engine.PreparationFailures()) },
-		Log: r.log, Audit: r.engine.audit, Signer: signer, Traces: traces, Languages: languages,
-		Backend: r.engine.name, Tier: r.engine.tier, Version: r.serving.Version,
+	r.observation = observe.New(observe.Options{
+		Pool: r.stack.poolStats(), Lacks: func() int { return len(r.stack.PreparationFailures()) },
+		Log: r.log, Audit: r.stack.audit, Signer: signer, Traces: traces, Languages: languages,
+		Backend: r.stack.name, Tier: r.stack.tier, Version: r.serving.Version,
 	})
-	o.Observer = r.seen
+	o.Observer = r.observation
 	if signer != nil {
-		o.Receipts = r.seen
+		o.Receipts = r.observation
 	}
 	return nil
 }
 
-// poolStats asks the pool how it stands; nil where there is none.
-func (e *engine) poolStats() func() observe.PoolStats {
+// poolStats returns a function that reads the pool's statistics; nil without a pool.
+func (e *stack) poolStats() func() observe.PoolStats {
 	if e.pool == nil {
 		return nil
 	}
@@ -55,24 +55,26 @@ func (e *engine) poolStats() func() observe.PoolStats {
 			RefillTime: now.RefillTime, RefillCPU: now.RefillCPU, Unwell: now.Unhealthy, Evicted: now.Evicted, Memory: uint64(now.Memory),
 		}
 		for _, s := range now.Shapes {
-			st.Shapes = append(st.Shapes, observe.ShapeStats{Name: s.Name, Hits: s.Hits, Misses: s.Misses, Members: s.Sandboxes, Zygotes: s.Zygotes, Wanted: s.Wanted})
+			st.Shapes = append(st.Shapes, observe.ShapeStats{
+				Name: s.Name, Hits: s.Hits, Misses: s.Misses, Members: s.Sandboxes, Zygotes: s.Zygotes, Wanted: s.Wanted,
+			})
 		}
 		return st
 	}
 }
 
-// watched is the outermost handler, once there is a server.
-func (r *running) watched(next http.Handler) http.Handler {
-	r.seen.Mount(r.api)
-	return r.seen.Access(next)
+// observeRequests mounts the routes of the observation and wraps the outermost handler.
+func (r *running) observeRequests(next http.Handler) http.Handler {
+	r.observation.Mount(r.api)
+	return r.observation.Access(next)
 }
 
-// unobserved writes and sends what waits.
-func (r *running) unobserved() error {
-	if r.seen == nil {
+// closeObserver writes and sends what is still queued.
+func (r *running) closeObserver() error {
+	if r.observation == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
 	defer cancel()
-	return r.seen.Close(ctx)
+	return r.observation.Close(ctx)
 }

@@ -142,14 +142,16 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestNothingSecretIsSeen (A1): whatever is in requests and keys, none of it is in logs, metrics, the audit log, or anybody's error.
-func TestNothingSecretIsSeen(t *testing.T) {
+// TestNothingSecretIsLogged (A1): no content of requests, keys or variables is in logs, metrics, the audit log, or errors of other clients.
+func TestNothingSecretIsLogged(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_SERVER", "MARKER-server-variable")
 	s := startObserved(t)
 	run := map[string]any{
-		"language": "python", "code": "import os, sys\n# MARKER-code\nprint(os.environ['V'], sys.stdin.read(), os.environ.get('SECRET_OF_THE_SERVER'), open('in.txt').read())\n",
-		"stdin": "MARKER-stdin", "env": map[string]string{"V": "MARKER-variable"}, "args": []string{"MARKER-argument"}, "labels": map[string]string{"l": "MARKER-label"},
-		"in": []any{map[string]string{"path": "in.txt", "content": "MARKER-input"}},
+		"language": "python", "code": "import os, sys\n# MARKER-code\n" +
+			"print(os.environ['V'], sys.stdin.read(), os.environ.get('SECRET_OF_THE_SERVER'), open('in.txt').read())\n",
+		"stdin": "MARKER-stdin", "env": map[string]string{"V": "MARKER-variable"}, "args": []string{"MARKER-argument"},
+		"labels": map[string]string{"l": "MARKER-label"},
+		"in":     []any{map[string]string{"path": "in.txt", "content": "MARKER-input"}},
 	}
 	body := func(change map[string]any) string {
 		all := map[string]any{}
@@ -163,13 +165,13 @@ func TestNothingSecretIsSeen(t *testing.T) {
 		must(t, err)
 		return string(text)
 	}
-	// The control: all of it did come in, but for what is the server's own.
+	// Control: the program got all markers except those of the server.
 	status, head, answer := s.ask(http.MethodPost, wire.PathRun, body(nil))
 	if status != http.StatusOK || !strings.Contains(answer, "MARKER-variable MARKER-stdin None MARKER-input") {
 		t.Fatalf("%d %s", status, answer)
 	}
 	id := head.Get(wire.HeaderRunID)
-	var told []string // to those who asked wrongly
+	var told []string // answers to invalid requests
 	for _, c := range []struct {
 		method, path, body string
 		headers            []string
@@ -187,25 +189,27 @@ func TestNothingSecretIsSeen(t *testing.T) {
 		{http.MethodGet, wire.PathRuns + "/MARKER-path", "", nil, 404},
 		{http.MethodPost, wire.PathRun, body(map[string]any{"pass_env": []string{"SECRET_OF_THE_SERVER"}}), nil, 403},
 		{http.MethodPost, wire.PathRun, body(map[string]any{"image": "MARKER-image"}), nil, 0},
-		{http.MethodPost, wire.PathRun, body(map[string]any{"files": []any{map[string]string{"path": "../MARKER-path", "content": "MARKER-code"}}, "code": ""}), nil, 422},
+		{http.MethodPost, wire.PathRun, body(map[string]any{"files": []any{map[string]string{"path": "../MARKER-path", "content": "MARKER-code"}},
+			"code": ""}), nil, 422},
 	} {
 		status, _, answer := s.ask(c.method, c.path, c.body, c.headers...)
 		if c.status != 0 && status != c.status || c.status == 0 && status < 400 {
 			t.Errorf("%s %s %.60s: %d %s", c.method, c.path, c.body, status, answer)
 		}
-		if !strings.Contains(c.path, s.token) { // who puts his key into a path is told what he asked for
+		if !strings.Contains(c.path, s.token) { // a problem quotes the requested path
 			told = append(told, answer)
 		}
 	}
 	status, _, metrics := s.ask(http.MethodGet, observe.PathMetrics, "")
-	if status != http.StatusOK || !strings.Contains(metrics, `sandbox_run_runs_total{language="python",verdict="ok",way="run"} 1`) || !strings.Contains(metrics, `sandbox_run_refusals_total{code="unauthorized"} 2`) {
+	if status != http.StatusOK || !strings.Contains(metrics, `sandbox_run_runs_total{language="python",verdict="ok",way="run"} 1`) ||
+		!strings.Contains(metrics, `sandbox_run_refusals_total{code="unauthorized"} 2`) {
 		t.Errorf("%d\n%s", status, metrics)
 	}
 	s.stop()
-	trail, err := os.ReadFile(filepath.Join(s.dir, "audit.jsonl"))
+	auditLog, err := os.ReadFile(filepath.Join(s.dir, "audit.jsonl"))
 	must(t, err)
 	log := s.log.String()
-	for name, text := range map[string]string{"log": log, "metrics": metrics, "audit log": string(trail)} {
+	for name, text := range map[string]string{"log": log, "metrics": metrics, "audit log": string(auditLog)} {
 		if at := strings.Index(text, "MARKER"); at >= 0 && (name != "audit log" || !strings.HasPrefix(text[at:], "MARKER-argument")) {
 			t.Errorf("in the %s: …%s…", name, text[max(0, at-200):min(len(text), at+60)])
 		}
@@ -213,9 +217,9 @@ func TestNothingSecretIsSeen(t *testing.T) {
 			t.Errorf("the key is in the %s", name)
 		}
 	}
-	// Arguments are part of the command line, which the audit log is for; nothing else is.
+	// The audit log has the command line, and so its arguments, but no other marker.
 	for _, kind := range []string{"code", "stdin", "variable", "input", "label", "token", "query", "language", "field", "server"} {
-		if strings.Contains(string(trail), "MARKER-"+kind) {
+		if strings.Contains(string(auditLog), "MARKER-"+kind) {
 			t.Errorf("MARKER-%s is in the audit log", kind)
 		}
 	}
@@ -244,7 +248,7 @@ func TestServerAudit(t *testing.T) {
 	if status, _, answer := s.ask(http.MethodPost, wire.PathRun, body, "Authorization", "Bearer wrong"); status != http.StatusUnauthorized {
 		t.Errorf("%d %s", status, answer)
 	}
-	// Many at once have one entry each.
+	// Concurrent requests have one entry each.
 	var all sync.WaitGroup
 	for i := range 6 {
 		all.Go(func() {
@@ -266,14 +270,15 @@ func TestServerAudit(t *testing.T) {
 	st, err := receipt.Verify(envelope, public)
 	must(t, err)
 	must(t, errors.Join(st.Matches([]byte(result)), st.MatchesRequest([]byte(body)), st.MatchesLog(log)))
-	if st.Run != head.Get(wire.HeaderRunID) || st.StdinSHA256 != receipt.Digest([]byte("hello\n")) || st.CodeSHA256 != receipt.Digest([]byte("print(input())")) {
+	if st.Run != head.Get(wire.HeaderRunID) || st.StdinSHA256 != receipt.Digest([]byte("hello\n")) ||
+		st.CodeSHA256 != receipt.Digest([]byte("print(input())")) {
 		t.Errorf("%+v", st)
 	}
 	if err := st.Matches([]byte(strings.Replace(result, "hello", "hallo", 1))); !errors.Is(err, receipt.ErrDiffers) {
 		t.Error(err)
 	}
 	kinds := map[audit.Kind]int{}
-	for e, err := range log.Query(audit.Filter{Door: audit.DoorAPI}) {
+	for e, err := range log.Query(audit.Filter{EntryPoint: audit.EntryAPI}) {
 		must(t, err)
 		kinds[e.Kind]++
 		switch {
@@ -283,7 +288,8 @@ func TestServerAudit(t *testing.T) {
 			t.Errorf("%s", e.Line())
 		}
 	}
-	if kinds[audit.KindServerStarted] != 1 || kinds[audit.KindServerStopped] != 1 || kinds[audit.KindRun] != 7 || kinds[audit.KindRefused] != 1 {
+	if kinds[audit.KindServerStarted] != 1 || kinds[audit.KindServerStopped] != 1 || kinds[audit.KindRun] != 7 ||
+		kinds[audit.KindRefused] != 1 {
 		t.Errorf("%v", kinds)
 	}
 	if r, err := log.Verify(); err != nil || !r.OK {

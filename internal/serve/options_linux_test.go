@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestNothingBeforeTheGuard: what net/http would answer by itself is ours to answer, too, and a body of it is not waited for (A4).
-func TestNothingBeforeTheGuard(t *testing.T) {
+// TestNothingBypassesRequestChecks: what net/http would answer by itself is ours to answer, too, and a body of it is not waited for (A4).
+func TestNothingBypassesRequestChecks(t *testing.T) {
 	s := startObserved(t)
 	c, err := net.Dial("unix", filepath.Join(s.dir, "s.sock"))
 	must(t, err)

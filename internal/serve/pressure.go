@@ -12,23 +12,23 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// What runs are promised may be more than there is: compilers count for less than they may take, and the machine has other programs. So it is looked at
-// what is left. Below the first mark what waits is given up, a half each time, and below the second nobody is let in:
+// Promised memory may exceed what the machine has: compilers count for less than they may take, and other programs need memory, too. So the
+// server samples the available memory. Below the first mark it shrinks the pool by half at each sample; below the second it admits no runs:
 //
 //	left of the machine     1/16 ─────────────── 1/32 ───────────── 0
-//	                  all is well │ the pool shrinks │ and runs are refused
+//	                     ample    │ the pool shrinks │ and runs are refused
 //
-// Either holds until half as much again is free, so that it does not flutter.
+// A level ends only when half as much again is free, so that it does not oscillate.
 //
-// How long tasks wait for memory (PSI) counts only below the first mark: one program that thrashes at a limit of its own raises that for the whole machine, and must
-// not shut the door for everybody.
+// Memory stalls (PSI) count only below the first mark: one program that thrashes at its own limit raises them for the whole machine, and
+// must not stop the runs of others.
 const (
 	pressureEvery = 500 * time.Millisecond
 	stallsMost    = 0.1 // of the time
 )
 
-// limitMemory has the garbage collector keep below nine tenths of the cgroup's memory limit, unless GOMEMLIMIT says otherwise: a server that grows to
-// the limit is killed, with all its runs. restore takes it back.
+// limitMemory sets the garbage collector's limit to nine tenths of the cgroup's memory limit, unless GOMEMLIMIT is set: a server that
+// reaches its cgroup limit is killed with all its runs. restore resets it.
 func limitMemory(log *slog.Logger) (restore func()) {
 	most, ok := memory.Limit()
 	if !ok || os.Getenv("GOMEMLIMIT") != "" {
@@ -40,7 +40,7 @@ func limitMemory(log *slog.Logger) (restore func()) {
 	return func() { debug.SetMemoryLimit(before) }
 }
 
-// level is how short memory is.
+// level is the degree of memory shortage.
 type level int
 
 const (
@@ -49,27 +49,27 @@ const (
 	scarce
 )
 
-// pressure watches the memory, and does what is to be done. It is one goroutine's.
+// pressure samples the memory and reacts to shortage. One goroutine uses it.
 type pressure struct {
 	read func() (memory.Reading, error)
 	hold func(reason string)
-	pool interface { // nil where nothing waits
+	pool interface { // nil without a pool
 		Shrink()
 		Grow()
 	}
 	log *slog.Logger
 
 	now  level
-	said bool // that it can not be read
+	said bool // the failure to read was logged
 }
 
-// marks are the two, for so much memory.
+// marks returns the two marks for a machine with that much memory.
 func marks(total uint64) (shrink, hold uint64) {
 	shrink = min(max(total/16, uint64(128*sandbox.MiB)), uint64(2*sandbox.GiB))
 	return shrink, shrink / 2
 }
 
-// levelOf says how short it is, with some more wanted for it to be well again.
+// levelOf returns the level of a reading. A higher level ends later than it begins.
 func levelOf(r memory.Reading, was level) level {
 	shrink, hold := marks(r.Total)
 	if was >= short {
@@ -87,7 +87,7 @@ func levelOf(r memory.Reading, was level) level {
 	return ample
 }
 
-// watch looks until ctx ends, and lets everybody in then: what ends refuses by itself.
+// watch samples until ctx ends, and then lifts the hold: a server that ends refuses runs by itself.
 func (p *pressure) watch(ctx context.Context) {
 	ticker := time.NewTicker(pressureEvery)
 	defer ticker.Stop()
@@ -97,18 +97,18 @@ func (p *pressure) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			p.look()
+			p.sample()
 		}
 	}
 }
 
-// look looks once.
-func (p *pressure) look() {
+// sample reads the memory once and applies the level.
+func (p *pressure) sample() {
 	r, err := p.read()
 	if err != nil {
 		if !p.said {
 			p.said = true
-			p.log.Warn("nobody knows how much memory is left; runs are let in by what they are promised alone", "error", err.Error())
+			p.log.Warn("memory reading failed, admitting runs by promised memory only", "error", err.Error())
 		}
 		return
 	}
@@ -125,15 +125,15 @@ func (p *pressure) look() {
 	}
 	switch {
 	case next == scarce:
-		p.hold(fmt.Sprintf("memory is short: %s has %s left; runs are let in again when there is more", r.Where, left))
-		p.log.Warn("memory is short: no runs are let in", "left", left.String(), "of", r.Where, "stalled", r.Stalled)
+		p.hold(fmt.Sprintf("memory is short: %s has %s left; try again later", r.Where, left))
+		p.log.Warn("memory is short, refusing runs", "left", left.String(), "of", r.Where, "stalled", r.Stalled)
 	case p.now == scarce:
 		p.hold("")
-		p.log.Info("runs are let in again", "left", left.String(), "of", r.Where)
+		p.log.Info("memory recovered, admitting runs", "left", left.String(), "of", r.Where)
 	case next == short:
-		p.log.Warn("memory is short: what waits is given up", "left", left.String(), "of", r.Where)
+		p.log.Warn("memory is short, shrinking the pool", "left", left.String(), "of", r.Where)
 	default:
-		p.log.Info("there is memory again", "left", left.String(), "of", r.Where)
+		p.log.Info("memory recovered", "left", left.String(), "of", r.Where)
 	}
 	p.now = next
 }

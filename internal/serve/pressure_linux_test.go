@@ -18,7 +18,7 @@ func (s *shrinking) Grow()   { s.grown++ }
 
 const mib = 1 << 20
 
-// What waits is given up first, then nobody is let in, and it takes more than the mark to come back.
+// The pool shrinks first, then runs are refused; recovery needs more memory than the mark.
 func TestPressure(t *testing.T) {
 	pool, log := &shrinking{}, &lines{}
 	var holds []string
@@ -37,7 +37,7 @@ func TestPressure(t *testing.T) {
 		calls        int
 	}{
 		{available: 4000},
-		{available: 1025, stalled: 0.9}, // somebody thrashes at a limit of his own
+		{available: 1025, stalled: 0.9}, // one program thrashes at its own limit
 		{available: 1000, shrunk: 1},
 		{available: 1000, shrunk: 2},
 		{available: 1500, shrunk: 3},
@@ -53,7 +53,7 @@ func TestPressure(t *testing.T) {
 		{available: 9000, shrunk: 10, back: 3, calls: 6},
 	} {
 		next = memory.Reading{Total: 16384 * mib, Available: step.available * mib, Stalled: step.stalled, Where: "the machine"}
-		p.look()
+		p.sample()
 		held := len(holds) > 0 && holds[len(holds)-1] != ""
 		if pool.shrunk != step.shrunk || pool.grown != step.back || held != step.held || len(holds) != step.calls {
 			t.Errorf("%d: %+v, held %v by %q", i, *pool, held, holds)
@@ -64,8 +64,8 @@ func TestPressure(t *testing.T) {
 	}
 	fails = errors.New("no /proc")
 	before := len(holds)
-	p.look()
-	p.look()
+	p.sample()
+	p.sample()
 	if len(holds) != before || strings.Count(log.String(), "no /proc") != 1 {
 		t.Errorf("%q\n%s", holds, log.String())
 	}

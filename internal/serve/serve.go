@@ -21,49 +21,49 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/pkg/api"
 	"github.com/sandbox-run/sandbox-run/pkg/api/admission"
-	"github.com/sandbox-run/sandbox-run/pkg/api/guard"
 	"github.com/sandbox-run/sandbox-run/pkg/api/idempotency"
 	"github.com/sandbox-run/sandbox-run/pkg/api/listen"
 	"github.com/sandbox-run/sandbox-run/pkg/api/observe"
+	"github.com/sandbox-run/sandbox-run/pkg/api/requestcheck"
 	"github.com/sandbox-run/sandbox-run/pkg/api/webhook"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Time-outs of connections. Bodies have theirs in guard, what is written in listen.
+// Timeouts of connections. Package requestcheck bounds request bodies, package listen bounds writes.
 const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	mostHeader    = 64 << 10
-	closeTimeout  = 10 * time.Second // for answers that are being written when everything is over
+	closeTimeout  = 10 * time.Second // for answers still being written at the end
 	codeSignal    = 128
-	// garbage is how much of it there may be, in percent of what is in use: some 10 MiB, which would be gone through every ten requests.
+	// garbage is GOGC: the live heap is about 10 MiB, and the default would collect every ten requests.
 	garbage = 400
 )
 
-// Server serves the HTTP API.
+// Server implements cli.Server.
 type Server struct{}
 
 var _ cli.Server = Server{}
 
-// running is a server that is open.
+// running is an open server.
 type running struct {
-	serving  cli.Serving
-	settings *operator.Settings
-	log      *slog.Logger
-	level    *slog.LevelVar
-	notify   *listen.Notifier
-	door     *door
-	engine   *engine
-	api      *api.Server
-	http     *http.Server
-	ceilings *ceilings
-	seen     *observe.Observation
-	queue    atomic.Pointer[admission.Queue]
-	repeated *idempotency.Keeper
-	hooks    *webhook.Sender // or nil
+	serving     cli.Serving
+	settings    *operator.Settings
+	log         *slog.Logger
+	level       *slog.LevelVar
+	notify      *listen.Notifier
+	listeners   *listeners
+	stack       *stack
+	api         *api.Server
+	http        *http.Server
+	ceilings    *ceilings
+	observation *observe.Observation
+	queue       atomic.Pointer[admission.Queue]
+	repeated    *idempotency.AnswerStore
+	hooks       *webhook.Sender // or nil
 }
 
-// Serve runs until it is told to end.
+// Serve runs a server until a signal, the end of ctx or a broken listener ends it. It blocks until all runs have ended.
 func (Server) Serve(ctx context.Context, s cli.Serving) (err error) {
 	r := &running{serving: s, settings: s.Settings, level: new(slog.LevelVar), ceilings: new(ceilings)}
 	r.level.Set(s.Settings.LogLevel)
@@ -73,11 +73,11 @@ func (Server) Serve(ctx context.Context, s cli.Serving) (err error) {
 	}
 	restore := limitMemory(r.log)
 	defer restore()
-	// A log that nobody reads any more must not end us.
+	// A closed log pipe must not end the server.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
-	// Signals are taken from the beginning: what comes while it opens ends it as soon as it is open.
+	// Register signals first: one that arrives during open ends the server as soon as it is open.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -89,16 +89,16 @@ func (Server) Serve(ctx context.Context, s cli.Serving) (err error) {
 		return errors.Join(err, r.close())
 	}
 	failed := r.start()
-	r.seen.Begin()
+	r.observation.Begin()
 	r.ready()
-	lives, ends := context.WithCancel(ctx)
+	background, stop := context.WithCancel(ctx)
 	var warming sync.WaitGroup
-	warming.Go(func() { r.engine.warm(lives) })
-	warming.Go(func() { r.pressure().watch(lives) })
+	warming.Go(func() { r.stack.warm(background) })
+	warming.Go(func() { r.pressure().watch(background) })
 	defer warming.Wait()
-	defer ends()
+	defer stop()
 	why := r.wait(ctx, signals, failed)
-	r.notify.Say("STOPPING=1", "STATUS=ending: "+why.Error())
+	r.notify.Send("STOPPING=1", "STATUS=draining: "+why.Error())
 	r.log.Info("draining", "why", why.Error(), "within", r.settings.DrainTimeout.String())
 	r.drain(ctx, signals)
 	err = r.close()
@@ -109,45 +109,48 @@ func (Server) Serve(ctx context.Context, s cli.Serving) (err error) {
 	return err
 }
 
-// open makes everything, the door first: who can not listen has no use for the rest, and a second server touches nothing of the first's.
+// open opens all parts, the listeners first: a server that can not listen needs no other part, and a second server must not touch files of
+// the first.
 func (r *running) open(ctx context.Context) (err error) {
-	if r.door, err = openDoor(ctx, r.settings, r.log); err != nil {
+	if r.listeners, err = openListeners(ctx, r.settings, r.log); err != nil {
 		return err
 	}
-	if r.engine, err = openEngine(ctx, r.settings, r.log, r.busy); err != nil {
+	if r.stack, err = openStack(ctx, r.settings, r.log, r.busy); err != nil {
 		return err
 	}
-	if err := r.ceilings.set(r.settings, r.engine.manager.Machine()); err != nil {
+	if err := r.ceilings.set(r.settings, r.stack.manager.Machine()); err != nil {
 		return err
 	}
 	o, err := r.options()
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.loaded(&o), r.observed(&o)); err != nil {
+	if err := errors.Join(r.addLoadControl(&o), r.addObserver(&o)); err != nil {
 		return err
 	}
 	if r.api, err = api.New(o); err != nil {
 		return err
 	}
-	r.mountLoad()
+	r.mountLoadControl()
 	r.http = &http.Server{
-		Handler: r.watched(guard.New(r.api.Handler(), guard.Options{
+		Handler: r.observeRequests(requestcheck.New(r.api.Handler(), requestcheck.Options{
 			Hosts: r.settings.Hosts, Origins: r.settings.Origins, Log: r.log,
 		})),
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: mostHeader, ConnContext: listen.ConnContext,
-		DisableGeneralOptionsHandler: true,                                                // what it answers by itself has not been before the guard, and a body of it is waited for without an end
-		ErrorLog:                     slog.NewLogLogger(r.log.Handler(), slog.LevelDebug), // clients that go away in the middle are no news
+		// net/http's own answer to OPTIONS * would bypass the request checks, and would read a body without a time limit.
+		DisableGeneralOptionsHandler: true,
+		// Clients that disconnect midway are logged at debug level only.
+		ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
 	}
 	r.http.Protocols = new(http.Protocols)
 	r.http.Protocols.SetHTTP1(true) // see Certificate.Config
 	return nil
 }
 
-// start begins to accept on every listener, and tells when one of them has stopped by itself.
+// start accepts connections on every listener. The channel gets the error of a listener that stops by itself.
 func (r *running) start() <-chan error {
-	failed := make(chan error, len(r.door.set.Listeners()))
-	for _, l := range r.door.set.Listeners() {
+	failed := make(chan error, len(r.listeners.set.Listeners()))
+	for _, l := range r.listeners.set.Listeners() {
 		go func() {
 			err := r.http.Serve(l)
 			if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
@@ -159,36 +162,36 @@ func (r *running) start() <-chan error {
 	return failed
 }
 
-// ready says where it is reached, to whoever started it.
+// ready reports the addresses to the terminal, the log and systemd.
 func (r *running) ready() {
 	var at []string
-	for _, l := range r.door.set.Listeners() {
+	for _, l := range r.listeners.set.Listeners() {
 		at = append(at, l.Via().At)
 	}
 	where := strings.Join(at, ", ")
-	fmt.Fprintf(r.serving.Err, "sandbox-run: serving on %s (pid %d, %s, %s)\n", where, os.Getpid(), r.engine.name, r.engine.tier)
-	r.log.Info("serving", "listen", at, "pid", os.Getpid(), "backend", r.engine.name, "tier", r.engine.tier, "version", r.serving.Version)
-	for _, note := range r.door.notes {
+	fmt.Fprintf(r.serving.Err, "sandbox-run: serving on %s (pid %d, %s, %s)\n", where, os.Getpid(), r.stack.name, r.stack.tier)
+	r.log.Info("serving", "listen", at, "pid", os.Getpid(), "backend", r.stack.name, "tier", r.stack.tier, "version", r.serving.Version)
+	for _, note := range r.listeners.notes {
 		r.log.Warn(note)
 	}
 	r.notify.Ready("serving on "+where, r.alive)
 }
 
-// pressure watches the memory that all of this lives on.
+// pressure returns the sampler of the machine's memory.
 func (r *running) pressure() *pressure {
 	p := &pressure{read: memory.Read, hold: r.queue.Load().Hold, log: r.log}
-	if r.engine.pool != nil {
-		p.pool = r.engine.pool
+	if r.stack.pool != nil {
+		p.pool = r.stack.pool
 	}
 	return p
 }
 
-// alive is for whoever watches: a server whose manager does not answer is not.
+// alive answers systemd's watchdog: the manager must answer within a second.
 func (r *running) alive() bool {
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		r.engine.manager.List()
+		r.stack.manager.List()
 	}()
 	select {
 	case <-answered:
@@ -202,7 +205,7 @@ type brokenError struct{ err error }
 
 func (e *brokenError) Error() string { return e.err.Error() }
 
-// wait returns why it is over.
+// wait blocks until the server must end, and returns the reason. SIGHUP reloads the settings.
 func (r *running) wait(ctx context.Context, signals <-chan os.Signal, failed <-chan error) error {
 	for {
 		select {
@@ -219,41 +222,41 @@ func (r *running) wait(ctx context.Context, signals <-chan os.Signal, failed <-c
 	}
 }
 
-// reload takes over what can be changed while it runs.
+// reload applies the settings that can change while the server runs.
 func (r *running) reload() {
-	r.notify.Say("STATUS=reading settings")
-	defer r.notify.Say("STATUS=serving")
-	if err := r.door.reload(); err != nil {
-		r.log.Error("certificate not read", "error", err.Error())
+	r.notify.Send("STATUS=reading settings")
+	defer r.notify.Send("STATUS=serving")
+	if err := r.listeners.reload(); err != nil {
+		r.log.Error("certificate reload failed", "error", err.Error())
 	}
 	next, err := r.serving.Again()
 	if err == nil {
-		err = r.ceilings.set(next, r.engine.manager.Machine())
+		err = r.ceilings.set(next, r.stack.manager.Machine())
 	}
 	if err != nil {
-		r.log.Error("settings not read; those before hold", "error", err.Error())
+		r.log.Error("settings reload failed, keeping the previous ones", "error", err.Error())
 		return
 	}
 	r.level.Set(next.LogLevel)
 	if later := operator.Changes(r.settings, next); len(later) > 0 {
-		r.log.Warn("settings that hold after a restart only", "settings", later)
+		r.log.Warn("settings changed that need a restart", "settings", later)
 	}
-	r.log.Info("settings read")
+	r.log.Info("settings reloaded")
 }
 
-// drain takes no more connections and lets runs end. Another signal cancels them, and one more ends the process.
+// drain closes the listeners and waits for runs to end. A second signal cancels the runs, and a third ends the process.
 func (r *running) drain(ctx context.Context, signals <-chan os.Signal) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.settings.DrainTimeout)
 	defer cancel()
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		if err := r.door.set.Close(); err != nil {
-			r.log.Error("listeners not closed", "error", err.Error())
+		if err := r.listeners.set.Close(); err != nil {
+			r.log.Error("closing listeners failed", "error", err.Error())
 		}
 		r.queue.Load().Drain()
 		if err := r.api.Drain(ctx); err != nil {
-			r.log.Warn("runs were cancelled", "error", err.Error())
+			r.log.Warn("drain ended with cancelled runs", "error", err.Error())
 		}
 	}()
 	for again := 0; ; {
@@ -267,23 +270,23 @@ func (r *running) drain(ctx context.Context, signals <-chan os.Signal) {
 			cancel()
 			if again++; again > 1 {
 				n, _ := s.(syscall.Signal)
-				r.serving.Exit(codeSignal + int(n)) // sandboxes end with us, whatever is stuck
+				r.serving.Exit(codeSignal + int(n)) // sandboxes end with this process, even if a part hangs
 			}
-			r.log.Warn("runs are cancelled", "why", s.String())
+			r.log.Warn("cancelling runs", "why", s.String())
 		}
 	}
 }
 
-// close ends what is open, from the outside in. It is also for what was opened only in part.
+// close closes all open parts, from the outside in. Parts that were never opened are skipped.
 func (r *running) close() (err error) {
-	if r.door != nil {
-		err = errors.Join(err, r.door.set.Close())
+	if r.listeners != nil {
+		err = errors.Join(err, r.listeners.set.Close())
 	}
 	if r.api != nil {
 		err = errors.Join(err, r.api.Close())
 	}
 	if r.http != nil {
-		// Answers that are being written have a moment; then they are cut off.
+		// Answers still being written get closeTimeout; then their connections are closed.
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if r.http.Shutdown(ctx) != nil {
@@ -293,12 +296,12 @@ func (r *running) close() (err error) {
 	if r.hooks != nil {
 		err = errors.Join(err, r.hooks.Close())
 	}
-	err = errors.Join(err, r.unobserved())
-	if r.engine != nil {
-		err = errors.Join(err, r.engine.close())
+	err = errors.Join(err, r.closeObserver())
+	if r.stack != nil {
+		err = errors.Join(err, r.stack.close())
 	}
-	if r.door != nil {
-		err = errors.Join(err, r.door.close())
+	if r.listeners != nil {
+		err = errors.Join(err, r.listeners.close())
 	}
 	return err
 }

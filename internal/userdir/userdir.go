@@ -1,19 +1,17 @@
-// Package userdir keeps what a user has between runs: directories and files that are his alone.
+// Package userdir opens directories and files that belong to one user alone.
 //
-// What. Where such things belong (the XDG base directories), how they are opened so that nobody else
-// can have put them there, and a lock with bounded patience.
+// What. It knows the XDG base directories, opens directories and files so that no other user can have put them there, and
+// takes file locks with a timeout.
 //
-// Place in the flow. pkg/audit and pkg/workspace stand on it; it imports nothing of ours.
+// Place in the flow. pkg/audit, pkg/workspace and others keep their files with it; it imports none of our packages.
 //
-// Lifecycle. A Dir is opened, used and closed by one caller; files opened in it are the caller's to
-// close and outlive it.
+// Lifecycle. One caller opens, uses and closes a Dir. Files opened in it are the caller's to close and may outlive it.
 //
-// Concurrency. A Dir may be used by many goroutines. Locks belong to the open file (flock), so two
-// openings of one file exclude each other even within a process, and the kernel lets go of a lock
-// when its holder dies, however it dies.
+// Concurrency. Many goroutines may use a Dir. Locks belong to the open file (flock): two openings of one file exclude each
+// other even within a process, and the kernel releases a lock when its process dies.
 //
-// Limits. The last directory and the file itself are never followed as links; the directories above
-// them are trusted, as they are in every path. Locks need a local file system. Windows has none of this.
+// Limits. Symlinks at the last directory and at the file are never followed; the directories above are trusted. Locks need
+// a local file system. Windows has no implementation.
 package userdir
 
 import (
@@ -24,19 +22,19 @@ import (
 	"time"
 )
 
-// ours is the directory of this product's below each base directory.
+// ours is the name of our directory below each base directory.
 const ours = "sandbox-run"
 
-// ErrBusy is what Lock wraps when somebody else had the lock all the while.
-var ErrBusy = errors.New("locked by somebody else")
+// ErrBusy is the error that Lock wraps when another opening of the file had the lock until the timeout.
+var ErrBusy = errors.New("another process has the lock")
 
-// State is where things are kept that are neither settings nor precious: $XDG_STATE_HOME/sandbox-run.
+// State returns the directory for data that is neither settings nor precious: $XDG_STATE_HOME/sandbox-run.
 func State() (string, error) { return below("XDG_STATE_HOME", ".local/state") }
 
-// Data is where things are kept that a user would miss: $XDG_DATA_HOME/sandbox-run.
+// Data returns the directory for data that a user would miss: $XDG_DATA_HOME/sandbox-run.
 func Data() (string, error) { return below("XDG_DATA_HOME", ".local/share") }
 
-// below is our directory in a base directory. The standard has relative ones ignored.
+// below returns our directory in a base directory. The XDG standard says to ignore relative base directories.
 func below(variable, fallback string) (string, error) {
 	if base := os.Getenv(variable); filepath.IsAbs(base) {
 		return filepath.Join(base, ours), nil
@@ -48,15 +46,15 @@ func below(variable, fallback string) (string, error) {
 	return filepath.Join(home, fallback, ours), nil
 }
 
-// Purpose says what a directory or file is opened for.
+// Purpose is the reason for which a directory or file is opened.
 type Purpose int
 
-// The purposes. Only what is written must be the user's own: root may look at anybody's.
+// The purposes. A file to write must be the user's own; root may read files of all users.
 const (
 	Read   Purpose = iota // it must exist
 	Write                 // made when missing, private to the user
-	Append                // the same, and every write goes to the end
-	Trust                 // it must exist, and what it says is believed: so it must be the user's own, as what is written
+	Append                // as Write, and every write goes to the end
+	Trust                 // it must exist and be the user's own, because its content is believed
 )
 
 // The pauses between two attempts to get a lock.
@@ -65,10 +63,10 @@ const (
 	longestPause  = 5 * time.Millisecond
 )
 
-// Lock takes the lock of an open file, alone or shared with other readers, and waits for it no longer
-// than that. It is given back by closing the file.
-func Lock(f *os.File, shared bool, patience time.Duration) error {
-	deadline := time.Now().Add(patience)
+// Lock takes the lock of an open file, exclusive or shared with other readers. It waits at most timeout and then returns an
+// error that wraps ErrBusy. Closing the file releases the lock.
+func Lock(f *os.File, shared bool, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
 	for pause := shortestPause; ; pause = min(pause*2, longestPause) {
 		err := tryLock(f, shared)
 		if !errors.Is(err, ErrBusy) {

@@ -9,20 +9,20 @@ import (
 	"runtime"
 )
 
-// Dir does not exist on this system: nothing here can promise that a file is one user's alone.
+// Dir does not exist on this system, which has no way to make a file private to one user.
 type Dir struct{}
 
 func unsupported() error {
-	return fmt.Errorf("private directories of a user need Linux or macOS; this is %s: %w", runtime.GOOS, errors.ErrUnsupported)
+	return fmt.Errorf("private user directories: not available on %s: %w; use Linux or macOS", runtime.GOOS, errors.ErrUnsupported)
 }
 
 // OpenDir fails.
 func OpenDir(string, Purpose) (*Dir, error) { return nil, unsupported() }
 
-// Fd is no descriptor.
+// Fd returns -1.
 func (*Dir) Fd() int { return -1 }
 
-// Path is empty.
+// Path returns "".
 func (*Dir) Path() string { return "" }
 
 // Close does nothing.
@@ -31,7 +31,7 @@ func (*Dir) Close() error { return nil }
 // Open fails.
 func (*Dir) Open(string, Purpose) (*os.File, error) { return nil, unsupported() }
 
-// Is is false.
+// Is returns false.
 func (*Dir) Is(string, *os.File) bool { return false }
 
 // Rename fails.

@@ -51,7 +51,7 @@ func TestDir(t *testing.T) {
 	needUnix(t)
 	path := filepath.Join(t.TempDir(), "a", "b")
 	if _, err := OpenDir(path, Read); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("to read what is not there: %v", err)
+		t.Errorf("reading a missing directory: %v", err)
 	}
 	d, err := OpenDir(path, Write)
 	must(t, err)
@@ -65,19 +65,19 @@ func TestDir(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	if !d.Is("file", f) || d.Is("other", f) {
-		t.Error("a file is not itself")
+		t.Error("Is does not find the file by its name")
 	}
 	must(t, d.Rename("file", "renamed"))
 	if !d.Is("renamed", f) || d.Is("file", f) {
-		t.Error("a file that was renamed has its old name")
+		t.Error("Is does not follow a rename")
 	}
-	for range 2 { // a second listing begins anew
+	for range 2 { // a second listing starts from the first entry
 		if names, err := d.Names(); err != nil || !slices.Equal(names, []string{"renamed"}) {
 			t.Errorf("%q, %v", names, err)
 		}
 	}
 	must(t, d.Remove("renamed"))
-	must(t, d.Remove("renamed")) // twice is fine
+	must(t, d.Remove("renamed")) // removing twice is allowed
 	if _, err := d.Open("renamed", Read); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
@@ -123,7 +123,7 @@ func TestLock(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		other.Close()
 	}()
-	must(t, Lock(writer, false, 10*time.Second)) // waited for
+	must(t, Lock(writer, false, 10*time.Second)) // waits for the readers
 	if err := Lock(open(), true, 0); !errors.Is(err, ErrBusy) {
 		t.Errorf("a reader beside a writer: %v", err)
 	}

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is an open directory. Whatever its path comes to mean later, names are looked up in this one.
+// Dir is an open directory. Names are looked up in this directory even after its path is renamed or replaced.
 type Dir struct {
 	file *os.File
 	path string
 }
 
-// OpenDir opens a directory. For any purpose but Read it is made when missing, parents included, and
-// must belong to this user (or to root) with nobody else able to write to it.
+// OpenDir opens a directory. For Write and Append it makes a missing one, parents included. For any purpose but Read the
+// directory must belong to this user or to root, and no other user may write to it.
 func OpenDir(path string, purpose Purpose) (*Dir, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := retry(func() (int, error) { return unix.Open(path, flags, 0) })
 	if errors.Is(err, unix.ENOENT) && purpose != Read && purpose != Trust {
-		// The standard wants them private from the first one that is made.
+		// The XDG standard wants each directory that is made to be private.
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return nil, fmt.Errorf("make %s: %w%s", path, plain(err), hint(err))
 		}
@@ -34,7 +34,7 @@ func OpenDir(path string, purpose Purpose) (*Dir, error) {
 	}
 	if err != nil {
 		if isLink(path) {
-			return nil, fmt.Errorf("open %s: it is a symlink, which is never followed here; name its target", path)
+			return nil, fmt.Errorf("open %s: it is a symlink, which is not followed; give its target instead", path)
 		}
 		return nil, fmt.Errorf("open %s: %w%s", path, err, hint(err))
 	}
@@ -55,7 +55,7 @@ func (d *Dir) check(purpose Purpose) error {
 		return fmt.Errorf("stat %s: %w", d.path, err)
 	}
 	if uid := unix.Geteuid(); int(st.Uid) != uid && st.Uid != 0 {
-		return fmt.Errorf("use %s: it belongs to user %d, not to %d: %w", d.path, st.Uid, uid, unix.EPERM)
+		return fmt.Errorf("use %s: it belongs to user %d, not to %d: %w; use a directory of your own", d.path, st.Uid, uid, unix.EPERM)
 	}
 	if st.Mode&0o022 != 0 {
 		return fmt.Errorf("use %s: others can write to it (mode %04o): %w; chmod go-w it, or use another directory",
@@ -64,23 +64,23 @@ func (d *Dir) check(purpose Purpose) error {
 	return nil
 }
 
-// Fd is the descriptor, valid until Close.
+// Fd returns the descriptor, valid until Close.
 func (d *Dir) Fd() int { return int(d.file.Fd()) }
 
-// Path is the directory's name as it was opened.
+// Path returns the directory's name as it was opened.
 func (d *Dir) Path() string { return d.path }
 
-// Close may be called twice.
+// Close closes the directory. It may be called twice.
 func (d *Dir) Close() error { return d.file.Close() }
 
-// Open opens a regular file in the directory. To be written it must belong to this user, have no
-// second name, and be closed to everybody else; made when missing, it is all of that.
+// Open opens a regular file in the directory; the caller closes it. A file to write is made when missing, with mode 0600.
+// An existing one must belong to this user, have one name (no second hard link) and be closed to other users.
 func (d *Dir) Open(name string, purpose Purpose) (*os.File, error) {
 	path := filepath.Join(d.path, name)
 	flags := unix.O_NOFOLLOW | unix.O_CLOEXEC
 	switch purpose {
 	case Read, Trust:
-		flags |= unix.O_RDONLY | unix.O_NONBLOCK // a FIFO put in its place must not hold us up
+		flags |= unix.O_RDONLY | unix.O_NONBLOCK // a FIFO put in its place must not block the open
 	case Write:
 		flags |= unix.O_RDWR | unix.O_CREAT
 	case Append:
@@ -88,7 +88,7 @@ func (d *Dir) Open(name string, purpose Purpose) (*os.File, error) {
 	}
 	fd, err := retry(func() (int, error) { return unix.Openat(d.Fd(), name, flags, 0o600) })
 	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("open %s: it is a symlink, which is never followed here; remove it, or name its target: %w", path, err)
+		return nil, fmt.Errorf("open %s: it is a symlink, which is not followed: %w; remove it, or give its target instead", path, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w%s", path, err, hint(err))
@@ -108,26 +108,26 @@ func checkFile(fd int, path string, purpose Purpose) error {
 	uid := unix.Geteuid()
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return fmt.Errorf("open %s: it is not a regular file: %w; remove it", path, unix.EINVAL)
+		return fmt.Errorf("open %s: not a regular file: %w; remove it", path, unix.EINVAL)
 	case int(st.Uid) != uid && (purpose != Read || uid != 0):
-		return fmt.Errorf("use %s: it belongs to user %d, not to %d: %w", path, st.Uid, uid, unix.EPERM)
+		return fmt.Errorf("use %s: it belongs to user %d, not to %d: %w; remove it, or use another directory", path, st.Uid, uid, unix.EPERM)
 	case purpose == Read, purpose == Trust:
 	case st.Nlink > 1:
-		return fmt.Errorf("use %s: it has a second name (hard link): %w; remove that one", path, unix.EPERM)
+		return fmt.Errorf("use %s: it has a second name (hard link): %w; remove the other name", path, unix.EPERM)
 	case st.Mode&0o077 != 0:
 		return fmt.Errorf("use %s: it is open to others (mode %04o): %w; chmod 0600 it", path, st.Mode&0o7777, unix.EPERM)
 	}
 	return nil
 }
 
-// Is reports whether the name is that file's, still.
+// Is reports whether name still refers to the open file f.
 func (d *Dir) Is(name string, f *os.File) bool {
 	var named, opened unix.Stat_t
 	return unix.Fstatat(d.Fd(), name, &named, unix.AT_SYMLINK_NOFOLLOW) == nil &&
 		unix.Fstat(int(f.Fd()), &opened) == nil && named.Dev == opened.Dev && named.Ino == opened.Ino
 }
 
-// Rename gives a file another name, in place of whatever has it.
+// Rename renames a file and replaces an existing one.
 func (d *Dir) Rename(from, to string) error {
 	if err := unix.Renameat(d.Fd(), from, d.Fd(), to); err != nil {
 		return fmt.Errorf("rename %s to %s: %w%s", filepath.Join(d.path, from), to, err, hint(err))
@@ -135,7 +135,7 @@ func (d *Dir) Rename(from, to string) error {
 	return nil
 }
 
-// Remove removes a file. One that is not there is fine.
+// Remove removes a file. A missing file is no error.
 func (d *Dir) Remove(name string) error {
 	if err := unix.Unlinkat(d.Fd(), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove %s: %w%s", filepath.Join(d.path, name), err, hint(err))
@@ -143,9 +143,9 @@ func (d *Dir) Remove(name string) error {
 	return nil
 }
 
-// Names lists the directory, in no order.
+// Names returns the names in the directory, unsorted.
 func (d *Dir) Names() ([]string, error) {
-	// A descriptor of its own: a listing moves the place where the next one begins.
+	// Use a new descriptor: a listing moves the read position of the shared one.
 	fd, err := retry(func() (int, error) {
 		return unix.Openat(d.Fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
@@ -157,7 +157,7 @@ func (d *Dir) Names() ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// Sync makes the names in the directory survive a power cut.
+// Sync writes the directory's entries to disk.
 func (d *Dir) Sync() error { return d.file.Sync() }
 
 func tryLock(f *os.File, shared bool) error {
@@ -189,7 +189,7 @@ func isLink(path string) bool {
 	return err == nil && info.Mode()&os.ModeSymlink != 0
 }
 
-// plain strips the path that os puts into its errors: it is said already.
+// plain strips the operation from an os.PathError; the caller's message has it already.
 func plain(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {

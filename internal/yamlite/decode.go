@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// MaxSize is the most a document may have, in bytes.
+	// MaxSize is the largest accepted document, in bytes.
 	MaxSize  = 4 << 20
 	maxDepth = 100
 )
 
-// Error says in which line a document is wrong.
+// Error is a problem in one line of a document.
 type Error struct {
 	Line int
 	Text string
@@ -22,14 +22,15 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text) }
 
-// Decode reads one document. An empty one is nil.
+// Decode reads one document. An empty document is nil. Problems of one line are an *Error.
 func Decode(data []byte) (any, error) {
 	if len(data) > MaxSize {
-		return nil, fmt.Errorf("%d bytes are more than %d", len(data), MaxSize)
+		return nil, fmt.Errorf("document: %d bytes; at most %d are read", len(data), MaxSize)
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if at := invalidAt(data); at >= 0 {
-		return nil, &Error{1 + bytes.Count(data[:at], []byte("\n")), fmt.Sprintf("byte %#02x does not belong in a text", data[at])}
+		return nil, &Error{1 + bytes.Count(data[:at], []byte("\n")),
+			fmt.Sprintf("byte %#02x is a control character or not UTF-8; write it as an escape in quotes", data[at])}
 	}
 	var jsonProblem error
 	if first := bytes.TrimLeft(data, " \t\r\n"); len(first) > 0 && (first[0] == '{' || first[0] == '[') {
@@ -47,7 +48,7 @@ func Decode(data []byte) (any, error) {
 	return v, err
 }
 
-// invalidAt finds what is not UTF-8, and control characters, which are given as escapes.
+// invalidAt returns the offset of the first control character, or byte that is not UTF-8; -1 when there is none.
 func invalidAt(data []byte) int {
 	for i := 0; i < len(data); {
 		c := data[i]
@@ -106,7 +107,7 @@ func blank(text string) bool {
 	return text == "" || text[0] == '#'
 }
 
-// peek skips blank lines and comments; false at the end.
+// peek skips blank lines and comments; it returns false at the end.
 func (r *reader) peek() bool {
 	for r.next < len(r.lines) && blank(r.text(r.next)) {
 		r.next++
@@ -126,7 +127,7 @@ func (r *reader) document() (any, error) {
 		return nil, err
 	}
 	if r.peek() {
-		return nil, r.errorf(r.next, "%q does not fit in here: is it indented like its neighbours?", short(r.text(r.next)))
+		return nil, r.errorf(r.next, "%q does not fit here; indent it like its neighbours", short(r.text(r.next)))
 	}
 	return v, nil
 }
@@ -187,15 +188,15 @@ func (r *reader) sequence(indent int) (any, error) {
 	return list, r.stray(indent)
 }
 
-// stray finds a line that is indented more than the collection before it, and yet not part of it.
+// stray reports a line that is indented more than the collection before it.
 func (r *reader) stray(indent int) error {
 	if r.peek() && r.lines[r.next].indent > indent {
-		return r.errorf(r.next, "%q is indented, but belongs to nothing", short(r.text(r.next)))
+		return r.errorf(r.next, "%q is indented, but belongs to no key or list above", short(r.text(r.next)))
 	}
 	return nil
 }
 
-// nested reads what stands below "key:" or "-"; nothing there is null.
+// nested reads the value below "key:" or "-"; a missing value is null.
 func (r *reader) nested(indent int, underKey bool) (any, error) {
 	if !r.peek() {
 		return nil, nil
@@ -222,7 +223,7 @@ func (r *reader) mapping(indent int) (any, error) {
 		case err != nil:
 			return nil, err
 		case !isMap:
-			return nil, r.errorf(at, "%q is no key: a colon and a space are missing", short(r.text(at)))
+			return nil, r.errorf(at, "%q is no key; add a colon and a space", short(r.text(at)))
 		case name == "<<":
 			return nil, r.errorf(at, "merge keys (<<) are not supported")
 		case seen[name]:
@@ -244,7 +245,7 @@ func (r *reader) mapping(indent int) (any, error) {
 	return object, r.stray(indent)
 }
 
-// key splits line i at its colon: the key, and the offset of what follows.
+// key splits line i at its colon. It returns the key and the offset of the value.
 func (r *reader) key(i int) (name string, value int, found bool, err error) {
 	l, text := r.lines[i], r.text(i)
 	switch text[0] {
@@ -294,7 +295,7 @@ func keyEnd(text string) int {
 	return -1
 }
 
-// plainStart refuses characters that mean something else at the start of a plain scalar.
+// plainStart refuses the characters that have another meaning at the start of a plain scalar.
 func (r *reader) plainStart(i int, text string) error {
 	switch c := text[0]; c {
 	case '&', '*':
@@ -312,7 +313,7 @@ func (r *reader) plainStart(i int, text string) error {
 	return nil
 }
 
-// inline reads the value at offset at, of an entry indented by parent, and goes to the line behind it.
+// inline reads the value at offset at, of an entry indented by parent, and moves to the next line.
 func (r *reader) inline(at, parent int) (any, error) {
 	switch r.src[at] {
 	case '|', '>':
@@ -332,7 +333,7 @@ func (r *reader) inline(at, parent int) (any, error) {
 	return r.plain(at, parent)
 }
 
-// lineOf finds the line of an offset.
+// lineOf returns the line of an offset.
 func (r *reader) lineOf(at int) int {
 	return min(len(r.lines)-1, sort.Search(len(r.lines), func(i int) bool { return r.lines[i].end >= at }))
 }

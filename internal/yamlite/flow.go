@@ -2,7 +2,7 @@ package yamlite
 
 import "strings"
 
-// flow reads [ ], { } and the scalars within at an offset, over line breaks, and says where it ends.
+// flow reads [ ], { } or a scalar at an offset, across line breaks, and returns the value and the offset after it.
 func (r *reader) flow(at, depth int) (any, int, error) {
 	if depth+r.depth > maxDepth {
 		return nil, 0, r.errorf(r.lineOf(at), "nested more than %d deep", maxDepth)
@@ -18,7 +18,7 @@ func (r *reader) flow(at, depth int) (any, int, error) {
 	return r.flowPlain(at)
 }
 
-// skip goes over spaces, line breaks and comments.
+// skip returns the offset after spaces, line breaks and comments.
 func (r *reader) skip(at int) int {
 	for at < len(r.src) {
 		switch c := r.src[at]; {
@@ -63,7 +63,7 @@ func (r *reader) flowList(at, depth int) (any, int, error) {
 	}
 }
 
-// comma goes over a comma, and stays at the closing bracket.
+// comma returns the offset after a comma, or that of the closing bracket.
 func (r *reader) comma(at int, closing byte) (int, error) {
 	switch {
 	case at < len(r.src) && r.src[at] == ',':
@@ -136,7 +136,7 @@ func (r *reader) flowPlain(at int) (any, int, error) {
 
 // flowText reads a plain scalar between brackets; it stays on its line.
 func (r *reader) flowText(at int) (string, int, error) {
-	if err := r.plainStart(r.lineOf(at), r.src[at:min(at+2, len(r.src))]); err != nil { // the first character decides
+	if err := r.plainStart(r.lineOf(at), r.src[at:min(at+2, len(r.src))]); err != nil { // two characters: a lone % differs
 		return "", 0, err
 	}
 	end := at

@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// decodeJSON reads by tokens, to keep order and digits, and to find keys given twice.
+// decodeJSON reads tokens, to keep the order of keys and all digits of numbers, and to detect duplicate keys.
 func decodeJSON(data []byte) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
@@ -20,7 +20,7 @@ func decodeJSON(data []byte) (any, error) {
 		return nil, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("more text behind the JSON document")
+		return nil, errors.New("more text after the JSON document")
 	}
 	return v, nil
 }

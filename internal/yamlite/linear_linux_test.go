@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadTime is the CPU time of this thread, which does not grow while others have the processor.
+// threadTime returns the CPU time of this thread, which does not grow while other threads run.
 func threadTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u unix.Rusage
@@ -20,8 +20,8 @@ func threadTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestDecodeIsLinear reads hostile documents of 256 KiB. With the race detector each takes less than a second of CPU time; a scan to the end of the
-// line at every value took ten.
+// TestDecodeIsLinear reads hostile documents of 256 KiB. With the race detector each takes less than a second of CPU time; a scan to the
+// end of the line at every value took ten.
 func TestDecodeIsLinear(t *testing.T) {
 	const size, most = 256 << 10, 5 * time.Second
 	repeat := func(text string) string { return strings.Repeat(text, size/len(text)) }

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// plain reads a scalar without quotes, with the lines that go on with it.
+// plain reads a scalar without quotes and its continuation lines.
 func (r *reader) plain(at, parent int) (any, error) {
 	i := r.next
 	text, comment := cutComment(r.src[at:r.lines[i].end])
@@ -32,7 +32,7 @@ func (r *reader) plain(at, parent int) (any, error) {
 			break
 		}
 		if more, comment = cutComment(more); keyEnd(more) >= 0 {
-			return nil, r.errorf(r.next, "a key within a text that began above; is it indented right?")
+			return nil, r.errorf(r.next, "a key within a text that began above; check its indentation")
 		}
 		fold(&b, empty)
 		b.WriteString(more)
@@ -44,7 +44,7 @@ func (r *reader) plain(at, parent int) (any, error) {
 	return r.resolve(text, i)
 }
 
-// fold joins lines: a line break is a space, and empty lines are line breaks.
+// fold joins two lines: a single line break becomes a space, n empty lines become n line breaks.
 func fold(b *strings.Builder, empty int) {
 	if empty == 0 {
 		b.WriteByte(' ')
@@ -62,7 +62,7 @@ func cutComment(text string) (string, bool) {
 	return strings.TrimRight(text, " \t\r"), false
 }
 
-// resolve gives a plain scalar its type, by YAML 1.2's core schema.
+// resolve returns a plain scalar with its type in YAML 1.2's core schema.
 func (r *reader) resolve(text string, i int) (any, error) {
 	switch text {
 	case "", "~", "null", "Null", "NULL":
@@ -80,7 +80,7 @@ func (r *reader) resolve(text string, i int) (any, error) {
 	}
 	switch strings.ToLower(unsigned) {
 	case ".nan", ".inf":
-		return nil, r.errorf(i, "%s is no number that JSON knows; as a text it needs quotes", text)
+		return nil, r.errorf(i, "JSON has no number %s; as a text it needs quotes", text)
 	}
 	if strings.HasPrefix(text, "0x") || strings.HasPrefix(text, "0o") {
 		if n, err := strconv.ParseUint(text, 0, 64); err == nil && !strings.Contains(text, "_") {
@@ -91,7 +91,7 @@ func (r *reader) resolve(text string, i int) (any, error) {
 	return r.decimal(text, unsigned, i)
 }
 
-// decimal reads 12, -1.5, .5, 1. and 1e3, and leaves everything else a text.
+// decimal reads 12, -1.5, .5, 1. and 1e3, and returns everything else as text.
 func (r *reader) decimal(text, unsigned string, i int) (any, error) {
 	whole, rest := digits(unsigned)
 	fraction, exponent := "", ""
@@ -146,7 +146,7 @@ func digits(s string) (number, rest string) {
 	return s[:n], s[n:]
 }
 
-// blockScalar reads | and > with their indicators: what to do with the end, and the indent.
+// blockScalar reads | and > with their indicators for the end of the text and for the indent.
 func (r *reader) blockScalar(at, parent int) (any, error) {
 	i := r.next
 	header, _ := cutComment(r.src[at:r.lines[i].end])
@@ -158,7 +158,7 @@ func (r *reader) blockScalar(at, parent int) (any, error) {
 		case c >= '1' && c <= '9' && indent == 0:
 			indent = max(parent, 0) + int(c-'0')
 		default:
-			return nil, r.errorf(i, "%q: behind | or > stand at most one digit and one of - and +", header)
+			return nil, r.errorf(i, "%q: at most one digit and one of - and + may follow | or >", header)
 		}
 	}
 	r.next++
@@ -198,7 +198,7 @@ func finish(content []string, folded bool, keep byte) string {
 		case !folded || loose(content[i]) || loose(content[i+1]):
 			b.WriteByte('\n')
 		default:
-			// A break between two ordinary lines is a space; n empty ones between them are n breaks.
+			// A break between two ordinary lines becomes a space; n empty lines between them become n breaks.
 			empty := 0
 			for content[i+1] == "" {
 				empty, i = empty+1, i+1
@@ -218,10 +218,10 @@ func finish(content []string, folded bool, keep byte) string {
 	return b.String()
 }
 
-// loose lines of a folded text keep their line breaks: they are indented more than the others.
+// loose reports whether a line of a folded text keeps its line breaks, because it is indented more than the others.
 func loose(text string) bool { return text != "" && (text[0] == ' ' || text[0] == '\t') }
 
-// quoted reads a text in quotes at an offset, and says where it ends.
+// quoted reads the quoted text at an offset, and returns the offset after it.
 func (r *reader) quoted(at int) (string, int, error) {
 	if r.src[at] == '\'' {
 		return r.singleQuoted(at)
@@ -244,7 +244,7 @@ func (r *reader) quoted(at int) (string, int, error) {
 			i++
 		}
 	}
-	return "", 0, r.errorf(r.lineOf(at), "the text that begins here has no end: %q", short(firstLine(r.src[at:])))
+	return "", 0, r.errorf(r.lineOf(at), "the quoted text has no end: %q", short(firstLine(r.src[at:])))
 }
 
 func (r *reader) singleQuoted(at int) (string, int, error) {
@@ -263,7 +263,7 @@ func (r *reader) singleQuoted(at int) (string, int, error) {
 			i++
 		}
 	}
-	return "", 0, r.errorf(r.lineOf(at), "the text that begins here has no end: %q", short(firstLine(r.src[at:])))
+	return "", 0, r.errorf(r.lineOf(at), "the quoted text has no end: %q", short(firstLine(r.src[at:])))
 }
 
 func firstLine(s string) string {
@@ -271,7 +271,7 @@ func firstLine(s string) string {
 	return s
 }
 
-// foldQuoted joins the lines of a quoted text from the line break at i on.
+// foldQuoted joins the lines of a quoted text from the line break at i on, and returns the offset after the break.
 func (r *reader) foldQuoted(b []byte, i int) ([]byte, int) {
 	b = bytes.TrimRight(b, " \t")
 	breaks := 0
@@ -286,10 +286,10 @@ func (r *reader) foldQuoted(b []byte, i int) ([]byte, int) {
 	return append(b, bytes.Repeat([]byte("\n"), breaks-1)...), i
 }
 
-// escape reads the escape at offset at, and returns its length.
+// escape appends the character of the escape at offset at, and returns the escape's length.
 func (r *reader) escape(b *[]byte, at int) (int, error) {
 	if at+1 >= len(r.src) {
-		return 1, nil // the missing quote is reported
+		return 1, nil // quoted reports the missing quote
 	}
 	c := r.src[at+1]
 	if i := strings.IndexByte("0abtnvfre\"/\\ \t", c); i >= 0 {
@@ -329,7 +329,7 @@ func (r *reader) hexEscape(b *[]byte, at, width int) (int, error) {
 	c, ok := read(at)
 	n := 2 + width
 	if ok && utf16.IsSurrogate(c) {
-		// JSON writes what is beyond 16 bits as a pair.
+		// JSON writes characters beyond 16 bits as a pair of surrogates.
 		low := rune(0)
 		if width == 4 && strings.HasPrefix(r.src[at+n:], `\u`) {
 			low, _ = read(at + n)
@@ -339,7 +339,7 @@ func (r *reader) hexEscape(b *[]byte, at, width int) (int, error) {
 		n *= 2
 	}
 	if !ok {
-		return 0, r.errorf(r.lineOf(at), "%s is no character", short(r.src[at:min(len(r.src), at+2+width)]))
+		return 0, r.errorf(r.lineOf(at), "%s: the escape names no character", short(r.src[at:min(len(r.src), at+2+width)]))
 	}
 	*b = utf8.AppendRune(*b, c)
 	return n, nil

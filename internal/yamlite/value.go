@@ -6,12 +6,12 @@ import (
 	"fmt"
 )
 
-// A document is made of nil, bool, Number, string, []any and Map.
+// The values of a document are nil, bool, Number, string, []any and Map.
 
-// Number is a number as JSON would write it, with all its digits.
+// Number is a number in JSON's notation, with all its digits.
 type Number string
 
-// MarshalJSON writes the digits as they are.
+// MarshalJSON returns the digits unchanged.
 func (n Number) MarshalJSON() ([]byte, error) { return []byte(n), nil }
 
 // Map keeps the order of the document.
@@ -21,10 +21,10 @@ type Map []Pair
 type Pair struct {
 	Key   string
 	Value any
-	Line  int // where the key stands, from 1; 0 where the document was JSON
+	Line  int // line of the key, from 1; 0 in a JSON document
 }
 
-// Get looks a key up.
+// Get returns the value of a key.
 func (m Map) Get(key string) (any, bool) {
 	for _, p := range m {
 		if p.Key == key {
@@ -58,7 +58,7 @@ func (m Map) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// marshal leaves <, > and & alone, which the reader of a diff wants to see.
+// marshal does not escape <, > and &, so that diffs stay readable.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -69,7 +69,7 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// Kind names what a value is, for messages.
+// Kind returns the kind of a value, for messages.
 func Kind(v any) string {
 	switch v.(type) {
 	case nil:

@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
-// cpu reports the processor's time per operation, which a busy machine does not change as it does the clock's.
+// cpu reports the CPU time per operation, which depends less on other load than the wall time.
 func cpu(b *testing.B) (report func()) {
 	b.ReportAllocs()
 	used := func() time.Duration {
@@ -24,10 +24,10 @@ func cpu(b *testing.B) (report func()) {
 	return func() { b.ReportMetric(float64((used()-before).Microseconds())/float64(b.N), "cpu-µs/op") }
 }
 
-// BenchmarkRun is what POST /v1/run adds to Execute: both are run, over a backend that takes no time.
+// BenchmarkRun measures what POST /v1/run adds to Execute, over a backend that takes no time.
 func BenchmarkRun(b *testing.B) {
-	engine, _ := fakeEngine(b)
-	s, err := New(Options{Engine: engine})
+	engine, _ := fakeExecutor(b)
+	s, err := New(Options{Executor: engine})
 	if err != nil {
 		b.Fatal(err)
 	}

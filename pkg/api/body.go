@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// readBody reads a JSON body within its size and time. release gives its memory back.
+// readBody reads a JSON body within its bounds of size and time. The caller calls release when it no longer uses the body.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	if body, ok := r.Context().Value(bodyKey{}).([]byte); ok { // see WithBody
 		return body, func() {}, nil
@@ -20,20 +20,20 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	}
 	most := int64(s.opts.Policy.MaxBody)
 	if r.ContentLength > most {
-		return nil, nil, newProblem(wire.CodeTooLarge, "the body has %d bytes; the most is %s", r.ContentLength, sandbox.Size(most))
+		return nil, nil, newProblem(wire.CodeTooLarge, "the body has %d bytes; at most %s are accepted", r.ContentLength, sandbox.Size(most))
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(s.opts.Policy.BodyTimeout)) // there is no connection in some tests
-	body, release, err = s.held.gather(PrincipalFrom(r.Context()).ID, http.MaxBytesReader(w, r.Body, most))
+	_ = control.SetReadDeadline(time.Now().Add(s.opts.Policy.BodyTimeout)) // fails without a connection, as in some tests
+	body, release, err = s.bodies.readAll(PrincipalFrom(r.Context()).ID, http.MaxBytesReader(w, r.Body, most))
 	if err != nil {
 		return nil, nil, bodyError(err)
 	}
-	// The server watches the connection from now on, to see whether the client is still there: that must not time out.
+	// net/http reads from the connection from now on, to notice a client that disconnects: that must not time out.
 	_ = control.SetReadDeadline(time.Time{})
 	return body, release, nil
 }
 
-// bodyError tells a body that ended too early from other trouble.
+// bodyError turns the error of a body that ends too early into a problem.
 func bodyError(err error) error {
 	if strings.Contains(err.Error(), "unexpected EOF") {
 		return newProblem(wire.CodeMalformed, "the body ends before the length that was announced")
@@ -46,17 +46,17 @@ func wantJSON(r *http.Request) error {
 	kind, params, err := mime.ParseMediaType(given)
 	charset := params["charset"]
 	if err != nil || kind != wire.TypeJSON || charset != "" && !strings.EqualFold(charset, "utf-8") {
-		p := newProblem(wire.CodeMediaType, "the body has to be %s, not %.80q", wire.TypeJSON, given)
+		p := newProblem(wire.CodeMediaType, "Content-Type %.80q is not accepted; send %s", given, wire.TypeJSON)
 		p.Hint = "curl --json '{…}'"
 		return p
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return newProblem(wire.CodeMediaType, "a body with Content-Encoding %.40q is not understood", e)
+		return newProblem(wire.CodeMediaType, "Content-Encoding %.40q is not accepted; send the body uncompressed", e)
 	}
 	return nil
 }
 
-// negotiate finds the form of an answer that a client prefers of those offered, the first of which is the default.
+// negotiate returns the content type that the client prefers among those offered. The first is the default.
 func negotiate(r *http.Request, offered ...string) (string, error) {
 	accept := r.Header.Values("Accept")
 	if len(accept) == 0 {
@@ -79,7 +79,7 @@ func negotiate(r *http.Request, offered ...string) (string, error) {
 		}
 	}
 	if best == "" {
-		return "", newProblem(wire.CodeNotAccepted, "there is %s", strings.Join(offered, ", "))
+		return "", newProblem(wire.CodeNotAccepted, "this resource is available as %s", strings.Join(offered, ", "))
 	}
 	return best, nil
 }
@@ -92,7 +92,7 @@ func matches(pattern, kind string) bool {
 	return ok && strings.HasSuffix(family, "/") && strings.HasPrefix(kind, family)
 }
 
-// readQuality reads 0…1 with up to three decimals; what is none is 0.
+// readQuality reads a number from 0 to 1 with up to three decimals; it returns 0 for invalid text.
 func readQuality(text string) float64 {
 	if len(text) > 5 || text == "" || text[0] != '0' && text[0] != '1' {
 		return 0

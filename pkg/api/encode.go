@@ -13,8 +13,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// appendEvent appends an event as a line with its newline, byte for byte what `--format ndjson` prints. Output, of which there is much, is
-// written by hand: reflection would cost more than passing it on does.
+// appendEvent appends an event as a line with its newline, byte for byte what `--format ndjson` prints. Output events are encoded by hand,
+// because there are many, and reflection would cost more than passing them on.
 func appendEvent(b []byte, ev *sandbox.Event) []byte {
 	if ev.Kind != sandbox.EventStdout && ev.Kind != sandbox.EventStderr {
 		return appendJSON(b, ev.Document())
@@ -49,7 +49,7 @@ func appendEvent(b []byte, ev *sandbox.Event) []byte {
 	return append(b, '}', '\n')
 }
 
-// appendString appends valid UTF-8 as a JSON text, escaped as encoding/json does it without its care for HTML.
+// appendString appends valid UTF-8 as a JSON string, with the escapes of encoding/json but those for HTML.
 func appendString(b, s []byte) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
@@ -61,7 +61,7 @@ func appendString(b, s []byte) []byte {
 			i++
 			continue
 		case c >= utf8.RuneSelf:
-			// The line separators of Unicode end lines in JavaScript.
+			// U+2028 and U+2029 end lines in JavaScript, so encoding/json escapes them.
 			if c != 0xE2 || i+2 >= len(s) || s[i+1] != 0x80 || s[i+2]&^1 != 0xA8 {
 				i++
 				continue
@@ -97,25 +97,25 @@ func appendString(b, s []byte) []byte {
 	return append(b, '"')
 }
 
-// appendJSON appends a document with its newline, as the command line writes it.
+// appendJSON appends a document with its newline, as the command line prints it.
 func appendJSON(b []byte, doc any) []byte {
 	out := bytes.NewBuffer(b)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(doc); err != nil {
-		// Nothing of ours can not be encoded: floats are finite, and maps have texts for keys.
+		// All our documents can be encoded: floats are finite, and maps have string keys.
 		panic("api: encode " + err.Error())
 	}
 	return out.Bytes()
 }
 
-// Before and after the result in the last line of a stream.
+// The text around the result in the last line of a stream.
 const (
 	resultField = `,"kind":"result","result":`
 	resultEnd   = "}\n"
 )
 
-// resultLine is the last line of a stream, with its newline. It may be large, and is encoded while it is written.
+// resultLine is the last line of a stream, with its newline. The result may be large, and is encoded while it is written.
 type resultLine struct {
 	before   []byte
 	document *sandbox.JSON
@@ -132,7 +132,7 @@ func newResultLine(seq uint64, at time.Time, document *sandbox.JSON) *resultLine
 
 func (l *resultLine) size() int64 { return int64(len(l.before)+len(resultEnd)) + l.document.Size() }
 
-// WriteTo writes it to w.
+// WriteTo writes the line to w.
 func (l *resultLine) WriteTo(w io.Writer) (int64, error) {
 	head, err := w.Write(l.before)
 	n := int64(head)
@@ -149,7 +149,7 @@ func (l *resultLine) WriteTo(w io.Writer) (int64, error) {
 	return n, err
 }
 
-// send writes it in portions; a short line is one.
+// send passes the line to a function in portions; a short line is one portion.
 func (l *resultLine) send(seq uint64, to func(portion) error) error {
 	left := l.size()
 	if left <= chunk {
@@ -170,7 +170,7 @@ func (l *resultLine) send(seq uint64, to func(portion) error) error {
 	return err
 }
 
-// resultAt is where the document begins in the last line of a stream, by the beginning of the line; -1 if that is no result.
+// resultAt returns the offset of the document in the last line of a stream, given the start of the line; -1 if the line is no result.
 func resultAt(line []byte) int {
 	if kindOf(line) != string(executor.EventResult) {
 		return -1
@@ -182,7 +182,7 @@ func resultAt(line []byte) int {
 	return at + len(resultField)
 }
 
-// kindOf is the kind of an event by its line. Only its number and its time stand before it.
+// kindOf returns the kind of an event from its line. Only number and time precede it.
 func kindOf(line []byte) string {
 	field := []byte(`"kind":"`)
 	head := line[:min(len(line), 128)]

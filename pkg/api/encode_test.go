@@ -19,13 +19,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// FuzzEncode: an event written by hand is the one that encoding/json writes.
+// FuzzEncode: appendEvent writes the same bytes as encoding/json.
 func FuzzEncode(f *testing.F) {
-	for _, seed := range []string{"", "plain", "<&>\"\\/", "\x00\x01\b\f\n\r\t\x1f\x7f", "\u2028\u2029\u202a", "\xe2\x80", "ä😀", "\xff\xfe", "\xe2\x80\xa8x"} {
+	for _, seed := range []string{"", "plain", "<&>\"\\/", "\x00\x01\b\f\n\r\t\x1f\x7f", "\u2028\u2029\u202a", "\xe2\x80", "ä😀", "\xff\xfe",
+		"\xe2\x80\xa8x"} {
 		f.Add([]byte(seed), uint64(0), "run")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, offset uint64, phase string) {
-		ev := sandbox.Event{Seq: offset ^ 7, Time: time.Unix(int64(offset%1e9), int64(offset%1e9)), Kind: sandbox.EventStdout, Offset: offset, Data: data, Phase: strings.ToValidUTF8(phase, "")}
+		ev := sandbox.Event{Seq: offset ^ 7, Time: time.Unix(int64(offset%1e9), int64(offset%1e9)), Kind: sandbox.EventStdout, Offset: offset,
+			Data: data, Phase: strings.ToValidUTF8(phase, "")}
 		if got, want := appendEvent(nil, &ev), appendJSON(nil, ev.Document()); !bytes.Equal(got, want) {
 			t.Fatalf("%s instead of %s", got, want)
 		}
@@ -35,7 +37,7 @@ func FuzzEncode(f *testing.F) {
 	})
 }
 
-// The last line is the one that the engine's own event is, and the result is found in it again.
+// The last line equals the encoded event of the executor, and resultAt finds the result in it.
 func TestResultLine(t *testing.T) {
 	r := &executor.Result{Language: "x"}
 	at := time.Now()
@@ -61,7 +63,7 @@ func TestResultLine(t *testing.T) {
 	}
 }
 
-// FuzzQuery: whatever is asked of the events, the answer is a number or a problem.
+// FuzzQuery: every query for events gives a number or a problem.
 func FuzzQuery(f *testing.F) {
 	f.Add("from=1", "")
 	f.Add("from=18446744073709551615", "9223372036854775807")
@@ -81,7 +83,7 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
-// TestJournal: lines come back as they went in, from any place, in memory and in files, while it grows and after.
+// TestJournal: readers get the lines unchanged, from any line on, in memory and in files, during and after writing.
 func TestJournal(t *testing.T) {
 	dir, err := userdir.OpenDir(filepath.Join(t.TempDir(), "j"), userdir.Write)
 	if err != nil {
@@ -93,7 +95,8 @@ func TestJournal(t *testing.T) {
 		j := newJournal(dir, newID(), &k)
 		var all [][]byte
 		for n := 1; n <= 500; n++ {
-			line := appendEvent(nil, &sandbox.Event{Seq: uint64(n), Kind: sandbox.EventStdout, Data: bytes.Repeat([]byte("x"), random.IntN(200)*random.IntN(2))})
+			line := appendEvent(nil, &sandbox.Event{Seq: uint64(n), Kind: sandbox.EventStdout,
+				Data: bytes.Repeat([]byte("x"), random.IntN(200)*random.IntN(2))})
 			if n == 250 {
 				line = appendEvent(nil, &sandbox.Event{Seq: uint64(n), Kind: sandbox.EventStdout, Data: bytes.Repeat([]byte("y"), 3*chunk)})
 			}
@@ -118,11 +121,11 @@ func TestJournal(t *testing.T) {
 			t.Fatalf("%d to %d are kept", first, next)
 		}
 		for from := uint64(0); from <= 502; from++ {
-			r := j.from(from)
+			r := j.newReader(from)
 			at := max(from, 1)
 			var lines []byte
 			for {
-				p, err := r.more(t.Context())
+				p, err := r.readMore(t.Context())
 				n := p.first
 				if len(p.data) > chunk && k.Memory == 1 {
 					t.Fatalf("%d bytes at a time", len(p.data))
@@ -171,7 +174,7 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestJournalWithoutDisk: when nothing can be written, the newest is kept, and readers hear what is gone.
+// TestJournalWithoutDisk: without a writable disk the newest lines are kept, and readers get a gap.
 func TestJournalWithoutDisk(t *testing.T) {
 	dir, err := userdir.OpenDir(filepath.Join(t.TempDir(), "j"), userdir.Write)
 	if err != nil {
@@ -188,10 +191,10 @@ func TestJournalWithoutDisk(t *testing.T) {
 	}
 	must(t, j.close(func(seq uint64) *resultLine { return newResultLine(seq, time.Now(), sandbox.NewJSON([]byte("{}"))) }))
 	j.end()
-	r := j.from(1)
+	r := j.newReader(1)
 	defer r.close()
 	var g *gap
-	if _, err := r.more(t.Context()); !errors.As(err, &g) || g.from != 1 {
+	if _, err := r.readMore(t.Context()); !errors.As(err, &g) || g.from != 1 {
 		t.Errorf("%v", err)
 	}
 	if last, err := j.last(); err != nil || last.size < 50 {
@@ -205,9 +208,10 @@ func TestJournalWithoutDisk(t *testing.T) {
 	}
 }
 
-// BenchmarkEvent is one event of a stream.
+// BenchmarkEvent measures one event of a stream.
 func BenchmarkEvent(b *testing.B) {
-	ev := sandbox.Event{Seq: 12, Time: time.Now(), Kind: sandbox.EventStdout, Phase: "run", Data: []byte(strings.Repeat("a line of output\n", 10))}
+	ev := sandbox.Event{Seq: 12, Time: time.Now(), Kind: sandbox.EventStdout, Phase: "run",
+		Data: []byte(strings.Repeat("a line of output\n", 10))}
 	var buf []byte
 	b.ReportAllocs()
 	for b.Loop() {

@@ -10,18 +10,18 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sandbox-run/sandbox-run/pkg/api/internal/beat"
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/keepalive"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Patience of streams.
+// Timeouts of streams.
 const (
-	beatEvery = 15 * time.Second // a word that nothing has happened, so that nobody in between gives up
-	stallMost = 2 * time.Minute  // a client that takes nothing for so long is gone
+	keepAliveInterval = 15 * time.Second // between two keep-alive comments, so that proxies keep the connection
+	stallTimeout      = 2 * time.Minute  // how long a client may read nothing
 )
 
-// stream is an answer of events: lines, or the same as server-sent events. mu is for the beat, which comes from aside.
+// stream writes events as lines, or as server-sent events. mu excludes the keep-alive goroutine.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -33,35 +33,35 @@ type stream struct {
 	err    error
 	buf    []byte
 
-	deadline sync.Mutex // for what comes while mu is held by one who writes
+	deadline sync.Mutex // for shortenDeadline, while a writer holds mu
 	leaving  bool
 }
 
-// allow gives the client the time it may take for what is written next.
-func (o *stream) allow() {
+// setWriteDeadline sets the deadline of the next write.
+func (o *stream) setWriteDeadline() {
 	o.deadline.Lock()
 	defer o.deadline.Unlock()
-	patience := stallMost
+	timeout := stallTimeout
 	if o.leaving {
-		patience = farewell
+		timeout = farewellTimeout
 	}
-	_ = o.control.SetWriteDeadline(time.Now().Add(patience)) // there is no connection in some tests
+	_ = o.control.SetWriteDeadline(time.Now().Add(timeout)) // fails without a connection, as in some tests
 }
 
-// hurry has a client that is sent away take the rest soon, or not at all.
-func (o *stream) hurry() {
+// shortenDeadline shortens the write deadline of a client whose key was revoked.
+func (o *stream) shortenDeadline() {
 	o.deadline.Lock()
 	o.leaving = true
 	o.deadline.Unlock()
-	o.allow()
+	o.setWriteDeadline()
 }
 
 func newStream(w http.ResponseWriter, kind string) *stream {
 	return &stream{w: w, control: http.NewResponseController(w), sse: kind == wire.TypeSSE}
 }
 
-// begin sends the head. Called with mu held.
-func (o *stream) begin() {
+// writeHead sends the head. mu is held.
+func (o *stream) writeHead() {
 	if o.begun {
 		return
 	}
@@ -72,11 +72,11 @@ func (o *stream) begin() {
 		h.Set("Content-Type", wire.TypeSSE)
 	}
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // for proxies that would collect
+	h.Set("X-Accel-Buffering", "no") // tells proxies not to buffer
 	o.w.WriteHeader(http.StatusOK)
 }
 
-// write sends lines, which are numbered from first on, at once.
+// write sends and flushes lines, which are numbered from first on.
 func (o *stream) write(first uint64, lines []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -94,7 +94,7 @@ func (o *stream) write(first uint64, lines []byte) error {
 	return o.send(o.buf)
 }
 
-// appendField appends what stands before an event's line among server-sent events.
+// appendField appends the fields before an event's line in a stream of server-sent events.
 func appendField(b []byte, seq uint64, kind string) []byte {
 	b = append(b, "id: "...)
 	b = strconv.AppendUint(b, seq, 10)
@@ -103,7 +103,7 @@ func appendField(b []byte, seq uint64, kind string) []byte {
 	return append(b, "\ndata: "...)
 }
 
-// portion sends lines that a reader has read, of which the first and the last may be parts.
+// portion sends lines that a reader has read; the first and the last may be incomplete.
 func (o *stream) portion(p portion) error {
 	if !p.continued && !p.open {
 		return o.write(p.first, p.data)
@@ -130,7 +130,7 @@ func (o *stream) writeResult(seq uint64, line *resultLine) error {
 	return line.send(seq, o.portion)
 }
 
-// notice sends what is no event.
+// notice sends a message that is no event.
 func (o *stream) notice(n wire.Notice) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -141,13 +141,13 @@ func (o *stream) notice(n wire.Notice) error {
 	return o.send(line)
 }
 
-// send is called with mu held.
+// send writes and flushes. mu is held.
 func (o *stream) send(b []byte) error {
 	if o.err != nil {
 		return o.err
 	}
-	o.begin()
-	o.allow()
+	o.writeHead()
+	o.setWriteDeadline()
 	if _, o.err = o.w.Write(b); o.err == nil {
 		o.err = o.control.Flush()
 	}
@@ -157,31 +157,31 @@ func (o *stream) send(b []byte) error {
 	return o.err
 }
 
-// end takes back the deadline: the connection may serve others.
-func (o *stream) end() { _ = o.control.SetWriteDeadline(time.Time{}) }
+// clearDeadline removes the deadline: the connection may serve other requests.
+func (o *stream) clearDeadline() { _ = o.control.SetWriteDeadline(time.Time{}) }
 
-// started reports whether the head was sent: from then on, problems are notices.
+// started reports whether the head was sent. Later problems are sent as notices.
 func (o *stream) started() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.begun
 }
 
-// beats sends comments while nothing happens, once the stream has begun. stop waits until that is over.
-func (o *stream) beats() (stop func()) {
+// keepAlive sends keep-alive comments once the stream has begun. stop waits until the last one is sent.
+func (o *stream) keepAlive() (stop func()) {
 	if !o.sse {
 		return func() {}
 	}
-	return beat.Start(beatEvery, func() {
+	return keepalive.Start(keepAliveInterval, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if o.begun && !o.inLine {
-			_ = o.send([]byte(":\n\n")) // the next event hears of it
+			_ = o.send([]byte(":\n\n")) // the next event returns the error
 		}
 	})
 }
 
-// live turns the engine's events into lines for one listener. What was under way when a run was called off may come late: it is dropped.
+// live encodes the executor's events as lines for one reader. It drops events that arrive after the run was cancelled.
 type live struct {
 	to func(seq uint64, line []byte)
 
@@ -202,7 +202,7 @@ func (l *live) event(ev sandbox.Event) {
 	l.to(ev.Seq, l.buf)
 }
 
-// end says how the result is numbered, and lets nothing in any more.
+// end returns the number of the result, and drops all later events.
 func (l *live) end() (next uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,7 +210,7 @@ func (l *live) end() (next uint64) {
 	return l.last + 1
 }
 
-// events is GET /v1/runs/{id}/events.
+// events handles GET /v1/runs/{id}/events.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	kind, err := negotiate(r, wire.TypeNDJSON, wire.TypeSSE)
 	if err != nil {
@@ -225,26 +225,26 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if _, next := run.journal.kept(); kind == wire.TypeSSE && run.isOver() && from >= next {
-		w.WriteHeader(http.StatusNoContent) // which keeps an EventSource from asking again
+		w.WriteHeader(http.StatusNoContent) // ends the reconnects of an EventSource
 		return nil
 	}
 	ctx, stop := s.until(r.Context())
 	defer stop()
 	out := newStream(w, kind)
 	out.mu.Lock()
-	out.begin()
-	_ = out.control.Flush() // the client knows that it is listened to
+	out.writeHead()
+	_ = out.control.Flush() // the client sees the head at once
 	out.mu.Unlock()
-	defer out.end()
-	welcome := whenUnwelcome(r.Context(), out.hurry)
-	defer welcome()
-	quiet := out.beats()
-	defer quiet()
+	defer out.clearDeadline()
+	unhookRevoked := whenRevoked(r.Context(), out.shortenDeadline)
+	defer unhookRevoked()
+	stopKeepAlive := out.keepAlive()
+	defer stopKeepAlive()
 	s.replay(ctx, run, from, out.portion, out.notice)
 	return nil
 }
 
-// until is a context that ends with the server, too: a stream must not keep it from ending.
+// until returns a context that also ends with the server, so that streams do not keep it from ending.
 func (s *Server) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	unhook := context.AfterFunc(s.closing, cancel)
@@ -254,12 +254,12 @@ func (s *Server) until(ctx context.Context) (context.Context, context.CancelFunc
 	}
 }
 
-// replay passes the events of a run on, from that number to the last, and says what is missing. It reports whether it got to the end.
+// replay sends the events of a run from that number to the last, and reports gaps. It returns whether it reached the end.
 func (s *Server) replay(ctx context.Context, r *run, from uint64, write func(portion) error, notice func(wire.Notice) error) bool {
-	reader := r.journal.from(from)
+	reader := r.journal.newReader(from)
 	defer reader.close()
 	for {
-		p, err := reader.more(ctx)
+		p, err := reader.readMore(ctx)
 		var g *gap
 		switch {
 		case err == nil:
@@ -267,7 +267,7 @@ func (s *Server) replay(ctx context.Context, r *run, from uint64, write func(por
 				return false
 			}
 		case reader.within:
-			return false // the client sees that the line does not end
+			return false // the client sees an incomplete line
 		case errors.As(err, &g):
 			if notice(wire.Notice{Kind: wire.KindGap, From: g.from, To: g.to}) != nil {
 				return false
@@ -278,7 +278,7 @@ func (s *Server) replay(ctx context.Context, r *run, from uint64, write func(por
 			}
 			return true
 		case ctx.Err() != nil:
-			if p := sentAway(ctx); p != nil {
+			if p := revokedReason(ctx); p != nil {
 				_ = notice(wire.Notice{Kind: wire.KindError, Problem: p})
 			}
 			return false
@@ -289,12 +289,12 @@ func (s *Server) replay(ctx context.Context, r *run, from uint64, write func(por
 	}
 }
 
-// readFrom is the number of the first event that a client wants: what it asks for, or the one after the last it had.
+// readFrom returns the number of the first event to send: from the query, or after the client's Last-Event-ID.
 func readFrom(r *http.Request) (uint64, error) {
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		n, err := readSeq(last)
 		if err != nil {
-			return 0, wrongField(wire.CodeInvalid, "Last-Event-ID", "%s", err)
+			return 0, WrongField(wire.CodeInvalid, "Last-Event-ID", "%s", err)
 		}
 		return n + 1, nil
 	}
@@ -308,7 +308,7 @@ func readFrom(r *http.Request) (uint64, error) {
 	}
 	n, err := readSeq(from)
 	if err != nil {
-		return 0, wrongField(wire.CodeInvalid, "from", "%s", err)
+		return 0, WrongField(wire.CodeInvalid, "from", "%s", err)
 	}
 	return n, nil
 }
@@ -317,7 +317,7 @@ func readFrom(r *http.Request) (uint64, error) {
 func readSeq(text string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 63)
 	if err != nil || text[0] == '+' {
-		return 0, errors.New("it is not the number of an event")
+		return 0, errors.New("not the number of an event; give a number from 0 on")
 	}
 	return n, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// handler answers a request; its error becomes a problem, if nothing was answered.
+// handler answers a request. Its error is sent as a problem, if no answer was begun.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 func (s *Server) handler(h handler) http.Handler {
@@ -25,7 +25,7 @@ func (s *Server) handler(h handler) http.Handler {
 	})
 }
 
-// answerJSON writes a document, which may be in pieces, as it is.
+// answerJSON sends a document, given in pieces.
 func answerJSON(w http.ResponseWriter, status int, document ...[]byte) {
 	h := w.Header()
 	h.Set("Content-Type", wire.TypeJSON)
@@ -38,13 +38,12 @@ func answerJSON(w http.ResponseWriter, status int, document ...[]byte) {
 	w.WriteHeader(status)
 	for _, piece := range document {
 		if _, err := w.Write(piece); err != nil {
-			return // who does not read on does not want it
+			return // the client is gone
 		}
 	}
 }
 
-// answerDocument answers with a document that may be large and is written in parts, which have so many bytes together. A client may take its time for
-// all of it, but not for any part.
+// answerDocument sends a document of that size in parts. Each part, not the whole, has a time limit.
 func answerDocument(w http.ResponseWriter, size int64, parts ...io.WriterTo) {
 	h := w.Header()
 	h.Set("Content-Type", wire.TypeJSON)
@@ -52,38 +51,38 @@ func answerDocument(w http.ResponseWriter, size int64, parts ...io.WriterTo) {
 	h.Set("Content-Length", strconv.FormatInt(size, 10))
 	control := http.NewResponseController(w)
 	out := writerFunc(func(b []byte) (int, error) {
-		_ = control.SetWriteDeadline(time.Now().Add(stallMost)) // there is no connection in some tests
+		_ = control.SetWriteDeadline(time.Now().Add(stallTimeout)) // fails without a connection, as in some tests
 		return w.Write(b)
 	})
 	w.WriteHeader(http.StatusOK)
 	for _, p := range parts {
 		if _, err := p.WriteTo(out); err != nil {
-			return // the client has gone, or hears by the length that this is not all
+			return // the client is gone, or sees by the length that the document is incomplete
 		}
 	}
 	_ = control.Flush()
-	_ = control.SetWriteDeadline(time.Time{}) // the connection may serve others
+	_ = control.SetWriteDeadline(time.Time{}) // the connection may serve other requests
 }
 
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// readQuery reads the query and refuses what is not known, or given twice.
+// readQuery reads the query and refuses unknown and repeated parameters.
 func readQuery(r *http.Request, known ...string) (url.Values, error) {
 	if r.URL.RawQuery == "" {
 		return nil, nil
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, newProblem(wire.CodeMalformed, "the query can not be read: %s", err)
+		return nil, newProblem(wire.CodeMalformed, "query: decode: %s", err)
 	}
 	for name, values := range query {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, wrongField(wire.CodeInvalid, clipped(name), "there is no such parameter; there is %s", strings.Join(known, ", "))
+			return nil, WrongField(wire.CodeInvalid, clipped(name), "unknown parameter; use %s", strings.Join(known, ", "))
 		case len(values) > 1:
-			return nil, wrongField(wire.CodeInvalid, name, "it is given %d times", len(values))
+			return nil, WrongField(wire.CodeInvalid, name, "given %d times; give it once", len(values))
 		}
 	}
 	return query, nil
@@ -97,7 +96,7 @@ func clipped(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// readRun reads the body of a run.
+// readRun reads and decodes the body of a run. The caller calls release when it no longer uses the body.
 func (s *Server) readRun(w http.ResponseWriter, r *http.Request) (run *wire.Run, body []byte, release func(), err error) {
 	if _, err := readQuery(r); err != nil {
 		return nil, nil, nil, err
@@ -113,7 +112,7 @@ func (s *Server) readRun(w http.ResponseWriter, r *http.Request) (run *wire.Run,
 	return run, body, release, nil
 }
 
-// run is POST /v1/run: the whole result, or events while they happen. A client that goes away cancels its run.
+// run handles POST /v1/run: the whole result, or a stream of events. A client that disconnects cancels its run.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	kind, err := negotiate(r, wire.TypeJSON, wire.TypeSSE, wire.TypeNDJSON)
 	if err != nil {
@@ -132,25 +131,25 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, a, err := s.enlist(r.Context())
+	ctx, a, err := s.registerRun(r.Context())
 	if err != nil {
 		return err
 	}
-	defer s.discharge(a)
-	s.onTheSpot(a, j)
+	defer s.unregisterRun(a)
+	s.setWaitingJob(a, j)
 	in := attach(ctx, j)
 	defer in.close()
 	w.Header().Set(wire.HeaderRunID, j.ID)
 	if way == WayStream {
 		return s.runStream(ctx, w, kind, j, a)
 	}
-	f := s.perform(ctx, j)
+	f := s.runJob(ctx, j)
 	if f.Err != nil {
 		return &ranError{f.Err}
 	}
 	defer f.Close()
-	letGo := s.results.keep(j.Principal.ID, f.Document.Memory())
-	defer letGo()
+	releaseResult := s.results.count(j.Principal.ID, f.Document.Memory())
+	defer releaseResult()
 	setReceipt(w, j)
 	answerDocument(w, f.Document.Size()+1, f.Document, strings.NewReader("\n"))
 	return nil
@@ -162,21 +161,21 @@ func setReceipt(w http.ResponseWriter, j *job) {
 	}
 }
 
-// runStream runs a job and sends its events. Until the first of them, what goes wrong has a status of its own.
+// runStream runs a job and sends its events. Before the first event, an error has a status of its own.
 func (s *Server) runStream(ctx context.Context, w http.ResponseWriter, kind string, j *job, a *active) error {
 	out := newStream(w, kind)
-	defer out.end()
-	welcome := whenUnwelcome(ctx, out.hurry)
-	defer welcome()
-	quiet := out.beats()
-	defer quiet()
+	defer out.clearDeadline()
+	unhookRevoked := whenRevoked(ctx, out.shortenDeadline)
+	defer unhookRevoked()
+	stopKeepAlive := out.keepAlive()
+	defer stopKeepAlive()
 	feed := &live{to: func(seq uint64, line []byte) {
 		if err := out.write(seq, line); err != nil {
 			a.stop(err)
 		}
 	}}
 	j.req.OnEvent = feed.event
-	f := s.perform(ctx, j)
+	f := s.runJob(ctx, j)
 	next := feed.end()
 	switch {
 	case f.Err != nil && !out.started():
@@ -185,8 +184,8 @@ func (s *Server) runStream(ctx context.Context, w http.ResponseWriter, kind stri
 		_ = out.notice(wire.Notice{Kind: wire.KindError, Problem: s.Problem(ctx, f.Err)})
 	default:
 		defer f.Close()
-		letGo := s.results.keep(j.Principal.ID, f.Document.Memory())
-		defer letGo()
+		release := s.results.count(j.Principal.ID, f.Document.Memory())
+		defer release()
 		_ = out.writeResult(next, newResultLine(next, time.Now(), f.Document))
 		if j.receipt != nil {
 			_ = out.notice(wire.Notice{Kind: wire.KindReceipt, Receipt: j.receipt})

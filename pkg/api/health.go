@@ -14,7 +14,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// deepCheck runs a sandbox to see whether that can be done. Its answer holds for a moment, and one is run at a time: whoever asks often is no load.
+// deepCheck runs a program in a sandbox to check the server. It runs one check at a time and reuses its answer for a few seconds, so that
+// frequent checks are no load.
 type deepCheck struct {
 	mu   sync.Mutex
 	at   time.Time
@@ -26,7 +27,7 @@ const (
 	deepMost  = 30 * time.Second
 )
 
-func (c *deepCheck) look(ctx context.Context, e Engine) *wire.Deep {
+func (c *deepCheck) check(ctx context.Context, e Executor) *wire.Deep {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.last != nil && time.Since(c.at) < deepHolds {
@@ -37,13 +38,14 @@ func (c *deepCheck) look(ctx context.Context, e Engine) *wire.Deep {
 	began := time.Now()
 	deep := &wire.Deep{Language: "shell"}
 	const word = "alive"
-	result, err := e.Execute(ctx, executor.Request{Language: deep.Language, Code: "echo " + word, Limits: sandbox.Limits{Wall: 10 * time.Second}})
+	result, err := e.Execute(ctx, executor.Request{Language: deep.Language, Code: "echo " + word,
+		Limits: sandbox.Limits{Wall: 10 * time.Second}})
 	deep.Took = time.Since(began).Seconds()
 	switch {
 	case err != nil:
 		deep.Error = err.Error()
 	case strings.TrimSpace(string(result.Stdout.Bytes())) != word || result.Verdict != sandbox.VerdictOK:
-		deep.Error = "the sandbox ran, and its verdict is " + string(result.Verdict)
+		deep.Error = "the test program failed with verdict " + string(result.Verdict)
 	default:
 		deep.OK = true
 	}
@@ -61,7 +63,8 @@ func (c *deepCheck) look(ctx context.Context, e Engine) *wire.Deep {
 	return deep
 }
 
-// health is GET /v1/health: 200 if it is what was asked for, else 503. Without a token the answer says no more than that the server lives and takes runs.
+// health handles GET /v1/health: 200 if the check succeeds, else 503. Without a token, the answer says only that the server is alive and
+// whether it accepts runs.
 func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	query, err := readQuery(r, "check", "deep")
 	if err != nil {
@@ -69,35 +72,35 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	}
 	check, deep := query.Get("check"), query.Get("deep")
 	if check != "" && !slices.Contains([]string{"live", "ready"}, check) {
-		return wrongField(wire.CodeInvalid, "check", "it is neither live nor ready")
+		return WrongField(wire.CodeInvalid, "check", "unknown check; use live or ready")
 	}
 	if !slices.Contains([]string{"", "0", "1"}, deep) {
-		return wrongField(wire.CodeInvalid, "deep", "it is neither 0 nor 1")
+		return WrongField(wire.CodeInvalid, "deep", "use 0 or 1")
 	}
 	s.mu.Lock()
 	queued, running := s.queued, len(s.active)-s.queued
 	h := wire.Health{Live: true, Ready: !s.draining, Version: s.opts.Version, Queued: &queued, Running: &running}
 	s.mu.Unlock()
 	if !h.Ready {
-		h.Reason = "it drains, and takes no more runs"
+		h.Reason = "the server is shutting down and accepts no more runs"
 	}
 	p, err := s.authenticate(r)
 	var refused *wire.Problem
 	switch {
 	case err == nil:
-		s.introduce(w)
+		s.setVersion(w)
 	case deep == "1" || !errors.As(err, &refused) || refused.Code != wire.CodeUnauthorized:
 		return err
-	default: // without a key: that it lives, and whether it takes runs, as the status says anyway
+	default: // without a key: no more than the status shows
 		h = wire.Health{Live: true, Ready: h.Ready}
 	}
 	if deep == "1" {
 		if !p.may(ScopeAdmin) {
-			return newProblem(wire.CodeForbidden, "it needs the scope %s", ScopeAdmin)
+			return newProblem(wire.CodeForbidden, "the key needs the scope %s", ScopeAdmin)
 		}
-		h.Deep = s.deep.look(r.Context(), s.opts.Engine)
+		h.Deep = s.deep.check(r.Context(), s.opts.Executor)
 		if !h.Deep.OK {
-			h.Ready, h.Reason = false, "no sandbox can be run"
+			h.Ready, h.Reason = false, "the test program could not be run in a sandbox"
 		}
 	}
 	status := http.StatusOK
@@ -108,15 +111,15 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// languages is GET /v1/languages.
+// languages handles GET /v1/languages.
 func (s *Server) languages(w http.ResponseWriter, r *http.Request) error {
 	if _, err := readQuery(r); err != nil {
 		return err
 	}
-	found := s.opts.Engine.CheckLanguages(r.Context())
+	found := s.opts.Executor.CheckLanguages(r.Context())
 	if s.opts.Auth != nil {
 		for i := range found {
-			found[i].Path = "" // where things are on the server is its owner's business
+			found[i].Path = "" // clients must not see paths of the server
 		}
 	}
 	answerJSON(w, http.StatusOK, appendJSON(nil, wire.Languages{Languages: found}))

@@ -21,7 +21,7 @@ import (
 
 // TestHostileBodies: every field's error names the field (A4, A7).
 func TestHostileBodies(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	code := `"language":"act","code":"out x"`
 	for _, c := range []struct {
 		body   string
@@ -101,11 +101,13 @@ func TestHostileBodies(t *testing.T) {
 			t.Errorf("%.120s: field %q instead of %q: %+v", c.body, field, c.field, p)
 		}
 	}
-	// Limits: nothing, less, more than can be counted, and what is no number.
+	// Limits: zero, negative, overflowing, and not a number.
 	for _, field := range []string{
-		"timeout", "grace", "cpus", "cpu_time", "memory", "disk", "inodes", "pids", "open_files", "output_limit", "compile_timeout", "compile_memory", "uid", "gid", "workspace_cap", "workspace_inodes",
+		"timeout", "grace", "cpus", "cpu_time", "memory", "disk", "inodes", "pids", "open_files", "output_limit", "compile_timeout",
+		"compile_memory", "uid", "gid", "workspace_cap", "workspace_inodes",
 	} {
-		for _, value := range []string{`0`, `-1`, `9223372036854775808`, `1e300`, `"NaN"`, `"-1"`, `"0"`, `""`, `"x"`, `true`, `[]`, `{}`, `-0.0`, `1e-400`, `"9223372036854775808"`} {
+		for _, value := range []string{`0`, `-1`, `9223372036854775808`, `1e300`, `"NaN"`, `"-1"`, `"0"`, `""`, `"x"`, `true`, `[]`, `{}`, `-0.0`,
+			`1e-400`, `"9223372036854775808"`} {
 			var p wire.Problem
 			answer := w.request("POST", wire.PathRun, fmt.Sprintf(`{%q:%s,%s}`, field, value, code))
 			b, _ := io.ReadAll(answer.Body)
@@ -116,11 +118,12 @@ func TestHostileBodies(t *testing.T) {
 			}
 		}
 	}
-	// The same probe with nothing wrong in it.
-	w.ask(200, "POST", wire.PathRun, `{"timeout":"10s","grace":1,"cpus":0.5,"memory":"64MiB","disk":1e8,"pids":10,"output_limit":1000,"stdin":null,`+code+`}`)
+	// Control: the same request without an error.
+	w.ask(200, "POST", wire.PathRun, `{"timeout":"10s","grace":1,"cpus":0.5,"memory":"64MiB","disk":1e8,"pids":10,"output_limit":1000,`+
+		`"stdin":null,`+code+`}`)
 }
 
-// TestPolicy: what is the operator's to give is refused by name unless he gives it (A9, D12).
+// TestPolicy (A9): fields that the operator must allow are refused by name unless the operator allows them.
 func TestPolicy(t *testing.T) {
 	shown := t.TempDir()
 	cases := map[string]string{
@@ -133,7 +136,7 @@ func TestPolicy(t *testing.T) {
 
 		"writable_root": `"writable_root":true`,
 	}
-	w := newWorld(t)
+	w := newTestServer(t)
 	for field, text := range cases {
 		p := w.problem(403, "POST", wire.PathRun, body("out x", text))
 		if p.Code != wire.CodeRefused || len(p.Errors) != 1 || p.Errors[0].Field != field || p.Hint == "" {
@@ -142,38 +145,43 @@ func TestPolicy(t *testing.T) {
 	}
 	t.Setenv("API_TEST_PASSED", "on")
 	used := ""
-	allowing := newWorld(t, func(o *Options) {
-		engine := o.Engine
-		o.EngineFor = func(backend, runtime string) (Engine, error) {
+	allowing := newTestServer(t, func(o *Options) {
+		engine := o.Executor
+		o.ExecutorFor = func(backend, runtime string) (Executor, error) {
 			used = backend + "," + runtime
 			return engine, nil
 		}
 		o.Policy = Policy{
-			VolumeRoots: []string{filepath.Dir(shown)}, Backends: []string{"process"}, Runtimes: []string{"runc"}, PassEnv: []string{"API_TEST_PASSED"}, Require: sandbox.TierProcess, WritableRoot: true,
+			VolumeRoots: []string{filepath.Dir(shown)}, Backends: []string{"process"}, Runtimes: []string{"runc"},
+			PassEnv: []string{"API_TEST_PASSED"}, Require: sandbox.TierProcess, WritableRoot: true,
 			Images: []string{"ours/*"},
 		}
 	})
-	for _, text := range []string{cases["volumes"], cases["require"], cases["writable_root"], `"pass_env":["API_TEST_PASSED"]`, cases["backend"] + "," + cases["runtime"]} {
+	for _, text := range []string{cases["volumes"], cases["require"], cases["writable_root"], `"pass_env":["API_TEST_PASSED"]`,
+		cases["backend"] + "," + cases["runtime"]} {
 		allowing.ask(200, "POST", wire.PathRun, body("out x", text))
 	}
 	if used != "process,runc" {
 		t.Errorf("%q", used)
 	}
 	for _, text := range []string{
-		`"volumes":["/etc:/data:ro"]`, fmt.Sprintf(`"volumes":["%s:/data:rw"]`, shown), fmt.Sprintf(`"volumes":["%sx/y:/data:ro"]`, filepath.Dir(shown)),
+		`"volumes":["/etc:/data:ro"]`, fmt.Sprintf(`"volumes":["%s:/data:rw"]`, shown),
+		fmt.Sprintf(`"volumes":["%sx/y:/data:ro"]`, filepath.Dir(shown)),
 		`"pass_env":["HOME"]`, `"image":"theirs/x"`, cases["workspace"],
 	} {
 		allowing.problem(403, "POST", wire.PathRun, body("out x", text))
 	}
-	if p := allowing.problem(422, "POST", wire.PathRun, body("out x", fmt.Sprintf(`"volumes":["%s/../../etc:/data"]`, shown))); p.Errors[0].Field != "volumes" {
+	if p := allowing.problem(422, "POST", wire.PathRun, body("out x",
+		fmt.Sprintf(`"volumes":["%s/../../etc:/data"]`, shown))); p.Errors[0].Field != "volumes" {
 		t.Errorf("%+v", p)
 	}
 }
 
-// TestCeilings: above a ceiling is refused with its name; a default above it is lowered.
+// TestCeilings: a limit above a ceiling is refused by name; a default above it is lowered.
 func TestCeilings(t *testing.T) {
-	w := newWorld(t, func(o *Options) {
-		o.Auth = keys{"small": {ID: "s", Limits: KeyLimits{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB, Wall: 2 * time.Second}}}, "free": {ID: "f"}}
+	w := newTestServer(t, func(o *Options) {
+		o.Auth = keys{"small": {ID: "s", Limits: KeyLimits{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB, Wall: 2 * time.Second}}},
+			"free": {ID: "f"}}
 	})
 	w.token = "small"
 	p := w.problem(403, "POST", wire.PathRun, body("out x", `"memory":"65MiB"`))
@@ -181,12 +189,14 @@ func TestCeilings(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	r, err := wire.DecodeResult(w.ask(200, "POST", wire.PathRun, body("out x")))
-	if err != nil || r.Limits.Memory != 64*sandbox.MiB || r.Limits.Wall != 2*time.Second || !strings.Contains(strings.Join(r.Notes, "\n"), "memory: the default of 512 MiB lowered to 64 MiB, the most that the operator allows") {
+	if err != nil || r.Limits.Memory != 64*sandbox.MiB || r.Limits.Wall != 2*time.Second ||
+		!strings.Contains(strings.Join(r.Notes, "\n"), "memory: the default of 512 MiB lowered to 64 MiB, the most that the operator allows") {
 		t.Errorf("%v: %+v %q", err, r.Limits, r.Notes)
 	}
 	w.token = "free"
 	w.ask(200, "POST", wire.PathRun, body("out x", `"memory":"65MiB"`))
-	for _, field := range []string{`"timeout":"1h"`, `"pids":100000`, `"disk":"1TiB"`, `"output_limit":"500MiB"`, `"compile_memory":"1TiB"`, `"grace":"1m"`, `"inodes":100000000`} {
+	for _, field := range []string{`"timeout":"1h"`, `"pids":100000`, `"disk":"1TiB"`, `"output_limit":"500MiB"`, `"compile_memory":"1TiB"`,
+		`"grace":"1m"`, `"inodes":100000000`} {
 		if p := w.problem(403, "POST", wire.PathRun, body("out x", field)); p.Code != wire.CodeCeiling {
 			t.Errorf("%s: %+v", field, p)
 		}
@@ -195,7 +205,7 @@ func TestCeilings(t *testing.T) {
 
 // TestLargeBodies: 413, with memory bounded, whether or not a length was announced.
 func TestLargeBodies(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Policy.MaxBody = sandbox.MiB })
+	w := newTestServer(t, func(o *Options) { o.Policy.MaxBody = sandbox.MiB })
 	big := `{"language":"act","code":"` + strings.Repeat("#", 2<<20) + `"}`
 	w.problem(413, "POST", wire.PathRun, big)
 	var before, after runtime.MemStats
@@ -211,16 +221,16 @@ func TestLargeBodies(t *testing.T) {
 		t.Errorf("it took %d bytes", grown)
 	}
 	w.ask(200, "POST", wire.PathRun, `{"language":"act","code":"`+strings.Repeat("#", 1<<19)+`"}`)
-	eventually(t, "nothing is counted any more", func() bool { return w.held.total() == 0 })
-	release := w.held.keep("others", maxHeld)
+	eventually(t, "nothing is counted any more", func() bool { return w.bodies.total() == 0 })
+	release := w.bodies.count("others", maxAccount)
 	w.problem(503, "POST", wire.PathRun, body("out x"))
 	release()
 }
 
-// TestShareOfMemory: one client's bodies and results leave room for others'; and who says nothing holds nothing.
+// TestShareOfMemory: one client's bodies and results leave room for others, and an unsent body takes no memory.
 func TestShareOfMemory(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Auth = keys{"a": {ID: "a"}, "b": {ID: "b"}} })
-	release := w.held.keep("a", maxHeld/2)
+	w := newTestServer(t, func(o *Options) { o.Auth = keys{"a": {ID: "a"}, "b": {ID: "b"}} })
+	release := w.bodies.count("a", maxAccount/2)
 	w.token = "a"
 	if p := w.problem(429, "POST", wire.PathRun, body("out x")); p.RetryAfter == 0 {
 		t.Errorf("%+v", p)
@@ -230,7 +240,7 @@ func TestShareOfMemory(t *testing.T) {
 	release()
 	release()
 	w.token = "a"
-	for range maxHeld/(32<<20) + 1 { // of bodies as large as they may be
+	for range maxAccount/(32<<20) + 1 { // of bodies as large as they may be
 		w.dialPath(wire.PathTalk)
 	}
 	for _, w.token = range []string{"a", "b"} {
@@ -242,46 +252,48 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return copy(p, bytes.Repeat([]byte("0"), len(p))), nil }
 
-// TestSlowBody: a body that does not come is not waited for.
+// TestSlowBody: a body that does not arrive times out.
 func TestSlowBody(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Policy.BodyTimeout = 100 * time.Millisecond })
+	w := newTestServer(t, func(o *Options) { o.Policy.BodyTimeout = 100 * time.Millisecond })
 	conn, err := w.client.Transport.(*http.Transport).DialContext(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"code\":", wire.PathRun)
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"code\":",
+		wire.PathRun)
+	_ = conn.SetReadDeadline(time.Now().Add(testTimeout))
 	b, err := io.ReadAll(conn)
 	if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 408") || !strings.Contains(string(b), wire.CodeTooSlow) {
 		t.Errorf("%v: %s", err, b)
 	}
-	// Nor is the rest of one that was refused.
+	// So does the rest of a refused body.
 	again, err := w.client.Transport.(*http.Transport).DialContext(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer again.Close()
 	fmt.Fprintf(again, "POST %s HTTP/1.1\r\nHost: server\r\nContent-Type: text/plain\r\nContent-Length: 1000\r\n\r\nx", wire.PathRun)
-	_ = again.SetReadDeadline(time.Now().Add(patience))
+	_ = again.SetReadDeadline(time.Now().Add(testTimeout))
 	if b, err := io.ReadAll(again); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 415") {
 		t.Errorf("%v: %s", err, b)
 	}
-	// A slow program is something else.
+	// Control: a slow program does not time out.
 	w.ask(200, "POST", wire.PathRun, body("sleep 400\nout x"))
 }
 
-// TestTruncatedBody: one that ends before its announced length.
+// TestTruncatedBody: a body that ends before its Content-Length is refused.
 func TestTruncatedBody(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	conn, err := w.client.Transport.(*http.Transport).DialContext(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"code\":", wire.PathRun)
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"code\":",
+		wire.PathRun)
 	_ = conn.(*net.UnixConn).CloseWrite()
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_ = conn.SetReadDeadline(time.Now().Add(testTimeout))
 	b, _ := io.ReadAll(conn)
 	if len(b) > 0 && !strings.HasPrefix(string(b), "HTTP/1.1 400") {
 		t.Errorf("%s", b)
@@ -289,8 +301,9 @@ func TestTruncatedBody(t *testing.T) {
 }
 
 func TestMediaTypes(t *testing.T) {
-	w := newWorld(t)
-	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1", "application/jsonx"} {
+	w := newTestServer(t)
+	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1",
+		"application/jsonx"} {
 		w.problem(415, "POST", wire.PathRun, body("out x"), "Content-Type", kind)
 	}
 	w.problem(415, "POST", wire.PathRun, body("out x"), "Content-Encoding", "gzip")
@@ -311,9 +324,9 @@ func TestMediaTypes(t *testing.T) {
 	w.problem(422, "POST", wire.PathRun+"?wait=1", body("out x"))
 }
 
-// TestOpenAPI holds the document against its golden file; what it says of a run is what is read.
+// TestOpenAPI compares the document with its golden file, and its fields of a run with those that are decoded.
 func TestOpenAPI(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	doc := w.ask(200, "GET", "/openapi.json", "")
 	golden := filepath.Join("testdata", "openapi.json")
 	if *update {
@@ -336,7 +349,7 @@ func TestOpenAPI(t *testing.T) {
 	if !strings.HasPrefix(parsed.OpenAPI, "3.1") || len(parsed.Paths) < 8 {
 		t.Errorf("%s, %d paths", parsed.OpenAPI, len(parsed.Paths))
 	}
-	// Every route is in it, and there is nothing in it that is no route.
+	// The document has exactly the server's routes.
 	for path, item := range parsed.Paths {
 		for method := range item {
 			r, _ := http.NewRequest(strings.ToUpper(method), strings.NewReplacer("{id}", "x", "{path}", "y").Replace(path), nil)
@@ -362,7 +375,7 @@ func TestOpenAPI(t *testing.T) {
 }
 
 func TestHealthAndLanguages(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	var h wire.Health
 	decode(t, w.ask(200, "GET", wire.PathHealth, ""), &h)
 	if !h.Live || !h.Ready || h.Version != "test" || h.Deep != nil {
@@ -370,7 +383,7 @@ func TestHealthAndLanguages(t *testing.T) {
 	}
 	w.problem(422, "GET", wire.PathHealth+"?deep=2", "")
 	w.problem(422, "GET", wire.PathHealth+"?check=x", "")
-	// The played kernel runs no shell: that shows.
+	// The fake backend runs no shell, so the deep check fails.
 	decode(t, w.ask(503, "GET", wire.PathHealth+"?deep=1", ""), &h)
 	if h.Deep == nil || h.Deep.OK || h.Deep.Error == "" || h.Ready {
 		t.Errorf("%+v", h.Deep)
@@ -386,11 +399,12 @@ func TestHealthAndLanguages(t *testing.T) {
 	}
 }
 
-// TestDo: others' routes run programs through the same checks.
+// TestDo: mounted routes run programs through the same checks.
 func TestDo(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	var all []byte
-	f, err := w.Do(t.Context(), owner, &wire.Run{Language: "act", Code: "out x"}, Call{OnEvent: func(line []byte) { all = append(all, line...) }})
+	f, err := w.Do(t.Context(), owner, &wire.Run{Language: "act", Code: "out x"},
+		Call{OnEvent: func(line []byte) { all = append(all, line...) }})
 	if err != nil || f.Err != nil || f.Result.Verdict != sandbox.VerdictOK || f.Way != WayBatch {
 		t.Fatalf("%v: %+v", err, f)
 	}
@@ -400,24 +414,44 @@ func TestDo(t *testing.T) {
 		t.Errorf("%s, %s, %v", all, text, err)
 	}
 	f.Close()
-	if _, err := w.Do(t.Context(), owner, &wire.Run{Language: "act", Code: "out x", Backend: "process"}, Call{}); err == nil || w.Problem(t.Context(), err).Status != 403 {
+	if _, err := w.Do(t.Context(), owner, &wire.Run{Language: "act", Code: "out x", Backend: "process"}, Call{}); err == nil ||
+		w.Problem(t.Context(), err).Status != 403 {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if f, err := w.Do(ctx, owner, &wire.Run{Language: "act", Code: "wait"}, Call{}); err == nil && f.Err == nil && f.Result.Verdict == sandbox.VerdictOK {
+	if f, err := w.Do(ctx, owner, &wire.Run{Language: "act", Code: "wait"}, Call{}); err == nil && f.Err == nil &&
+		f.Result.Verdict == sandbox.VerdictOK {
 		t.Errorf("%+v", f)
 	}
 }
 
-// TestCeilingsOfWorkspaces: a workspace is in place of the scratch disk, and may hold no more.
+// TestCeilingsOfWorkspaces: a workspace has the ceilings of the scratch disk.
 func TestCeilingsOfWorkspaces(t *testing.T) {
 	store := t.TempDir()
-	w := newWorld(t, func(o *Options) { o.Policy.Workspaces, o.Policy.WorkspaceStore = true, store })
+	w := newTestServer(t, func(o *Options) { o.Policy.Workspaces, o.Policy.WorkspaceStore = true, store })
 	for field, value := range map[string]string{"workspace_cap": `"1TiB"`, "workspace_inodes": "10000000"} {
 		p := w.problem(403, "POST", wire.PathRun, body("out x", `"workspace":"mine"`, `"`+field+`":`+value))
 		if p.Code != wire.CodeCeiling || len(p.Errors) != 1 || p.Errors[0].Field != field || !strings.HasPrefix(p.Detail, field) {
 			t.Errorf("%s: %+v", field, p)
 		}
+	}
+}
+
+// TestPanic: a panic is answered with a problem that has only an id.
+func TestPanic(t *testing.T) {
+	w := newTestServer(t)
+	w.Mount("GET /v1/boom", Access{}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("secret state") }))
+	p := w.problem(500, "GET", "/v1/boom", "")
+	if strings.Contains(fmt.Sprintf("%+v", p), "secret") || !strings.Contains(p.Instance, "failure:") {
+		t.Errorf("%+v", p)
+	}
+	if p := w.problem(404, "GET", "/v1/nothing", ""); p.Code != wire.CodeNotFound {
+		t.Errorf("%+v", p)
+	}
+	answer := w.request("PATCH", wire.PathRun, "")
+	answer.Body.Close()
+	if answer.StatusCode != 405 || answer.Header.Get("Allow") != "POST" || answer.Header.Get("Content-Type") != wire.TypeProblem {
+		t.Errorf("%d %v", answer.StatusCode, answer.Header)
 	}
 }

@@ -11,38 +11,39 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// input is what is said to a run while it is under way: bytes for its standard input, signals, sizes of its terminal. Whoever speaks may come late, leave and
-// come back; when nobody is there for a while, the input ends.
+// input is what clients send to a run while it is under way: bytes for its standard input, signals, sizes of its terminal. Clients may
+// connect late, disconnect and return; without a client for a while, the input ends.
 type input struct {
-	signals  chan syscall.Signal
-	resize   chan sandbox.TTY
-	over     chan struct{} // closed by close
-	patience time.Duration // without anybody
+	signals chan syscall.Signal
+	resize  chan sandbox.TTY
+	over    chan struct{} // closed by close
+	timeout time.Duration // without a client
 
 	mu      sync.Mutex
 	buf     []byte
-	taken   uint64 // bytes in all
-	ended   bool   // no more bytes will come
-	gone    bool   // nobody reads any more
-	open    bool   // bytes can be sent at all
+	taken   uint64 // bytes that the program has read
+	ended   bool   // no more bytes are accepted
+	gone    bool   // the run is over
+	open    bool   // the run accepts bytes
 	changed chan struct{}
 	clients int
 	alone   *time.Timer
 }
 
-// maxTyped is how much waits for a program that does not read.
-const maxTyped = 1 << 20
+// maxBuffered bounds the bytes that wait for a program that does not read.
+const maxBuffered = 1 << 20
 
 var (
-	errNotInteractive = errors.New(`standard input was given with the request; ask with "interactive": true to send it later`)
+	errNotInteractive = errors.New(`standard input was given with the request; set "interactive": true to send it later`)
 	errInputEnded     = errors.New("standard input has ended")
-	errNoTerminal     = errors.New("the program has no terminal; ask for one with tty")
+	errNoTerminal     = errors.New("the program has no terminal; set tty in the request")
 )
 
-// attach gives a job what it needs to be spoken to, and its terminal's input an end that does not hang up. The caller closes it when the run is over.
+// attach connects an input to a run. On a terminal, the end of the input does not hang up. The caller closes the input when the run is
+// over.
 func attach(ctx context.Context, j *job) *input {
 	in := &input{over: make(chan struct{}), changed: make(chan struct{}), open: j.run.Interactive, ended: !j.run.Interactive}
-	if j.Way == WayAsync || j.Way == WayTalk {
+	if j.Way == WayAsync || j.Way == WayInteractive {
 		in.signals = make(chan syscall.Signal, 16)
 		j.req.Signals = in.signals
 		if j.req.TTY != nil {
@@ -70,7 +71,7 @@ type eof struct{}
 
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }
 
-// close is for when the run is over: nobody reads or writes any more. Twice is fine.
+// close ends the input after the run. It may be called twice.
 func (in *input) close() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -82,16 +83,16 @@ func (in *input) close() {
 		in.alone.Stop()
 	}
 	close(in.over)
-	in.tell()
+	in.wake()
 }
 
-// tell is called with mu held.
-func (in *input) tell() {
+// wake wakes readers and writers. mu is held.
+func (in *input) wake() {
 	close(in.changed)
 	in.changed = make(chan struct{})
 }
 
-// Read is the program's side.
+// Read reads bytes for the program. It blocks until there are some.
 func (in *input) Read(p []byte) (int, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -107,11 +108,11 @@ func (in *input) Read(p []byte) (int, error) {
 	n := copy(p, in.buf)
 	in.buf = in.buf[n:]
 	in.taken += uint64(n)
-	in.tell()
+	in.wake()
 	return n, nil
 }
 
-// write takes bytes for the program, and waits while too many wait already.
+// write buffers bytes for the program, and blocks while the buffer is full.
 func (in *input) write(ctx context.Context, p []byte) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -121,9 +122,9 @@ func (in *input) write(ctx context.Context, p []byte) error {
 			return errNotInteractive
 		case in.ended:
 			return errInputEnded
-		case len(in.buf) == 0 || len(in.buf)+len(p) <= maxTyped:
+		case len(in.buf) == 0 || len(in.buf)+len(p) <= maxBuffered:
 			in.buf = append(in.buf, p...)
-			in.tell()
+			in.wake()
 			return nil
 		}
 		changed := in.changed
@@ -138,7 +139,7 @@ func (in *input) write(ctx context.Context, p []byte) error {
 	}
 }
 
-// end is the end of the input; what was written before is still read.
+// end ends the input; the program still reads buffered bytes.
 func (in *input) end() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -146,18 +147,18 @@ func (in *input) end() error {
 		return errNotInteractive
 	}
 	in.ended = true
-	in.tell()
+	in.wake()
 	return nil
 }
 
-// bytesTaken is how much the program's side has taken, with a channel that closes when that changes.
+// bytesTaken returns how many bytes the program has read, and a channel that is closed when that changes.
 func (in *input) bytesTaken() (uint64, <-chan struct{}) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.taken, in.changed
 }
 
-// signal passes a signal on. More than a few that nobody has taken are dropped, as the kernel does it.
+// signal passes a signal on. Signals beyond the channel's capacity are dropped, as in the kernel.
 func (in *input) signal(s syscall.Signal) {
 	select {
 	case in.signals <- s:
@@ -177,14 +178,14 @@ func (in *input) resized(size sandbox.TTY) error {
 		default:
 		}
 		select {
-		case <-in.resize: // an older one that nobody has taken
+		case <-in.resize: // drop the older size
 		default:
 		}
 	}
 }
 
-// come counts a client in; leave counts it out. Without any for a while, the input ends.
-func (in *input) come() {
+// addClient counts a client, removeClient removes one. Without clients for a while, the input ends.
+func (in *input) addClient() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.clients++
@@ -193,7 +194,7 @@ func (in *input) come() {
 	}
 }
 
-func (in *input) leave() {
+func (in *input) removeClient() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.clients--; in.clients == 0 {
@@ -201,11 +202,11 @@ func (in *input) leave() {
 	}
 }
 
-// wait begins to wait for the first client.
-func (in *input) wait(patience time.Duration) {
+// waitForClient starts the timer for the first client.
+func (in *input) waitForClient(timeout time.Duration) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.patience = patience; in.clients == 0 {
+	if in.timeout = timeout; in.clients == 0 {
 		in.waitLocked()
 	}
 }
@@ -214,12 +215,12 @@ func (in *input) waitLocked() {
 	if in.ended || in.gone {
 		return
 	}
-	in.alone = time.AfterFunc(in.patience, func() {
+	in.alone = time.AfterFunc(in.timeout, func() {
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		if in.clients == 0 && !in.gone {
 			in.ended = true
-			in.tell()
+			in.wake()
 		}
 	})
 }

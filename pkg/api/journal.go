@@ -13,16 +13,16 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
-// journal keeps the events of one run, as lines numbered 1, 2, 3 …: in memory while they are few, then in files, and of very many only the newest. Readers come
-// and go, at any place, while it grows and afterwards.
+// journal keeps the events of one run as lines numbered 1, 2, 3 …: in memory while they are few, then in files; of very many, only the
+// newest. Readers start at any line, while it grows and afterwards.
 //
 //	segment 0 (in memory, then a file) │ segment 1 │ … │ segment n ◄── append
-//	  ▲ dropped when there are too many bytes, but not before a reader that is there has had it: append waits
+//	  ▲ dropped when there are too many bytes, after all current readers have read it: append waits for them
 type journal struct {
 	dir     *userdir.Dir
 	name    string // segments are called name.e0, name.e1, …
-	memory  int    // that segment 0 may have before it becomes a file
-	most    int64  // bytes that are kept
+	memory  int    // bytes of segment 0 before it becomes a file
+	most    int64  // bytes to keep
 	segment int64  // bytes of a segment, but for a longer line
 
 	mu       sync.Mutex
@@ -32,15 +32,15 @@ type journal struct {
 	size     int64
 	out      *os.File // the last segment, where it is a file
 	closed   bool     // no line will follow
-	hidden   uint64   // lines at the end that are not shown before ended
-	ended    bool     // readers may know that it is closed
-	broken   error    // why there are no files: the newest lines are kept in memory, as far as there is room
+	hidden   uint64   // lines at the end that readers see only after end
+	ended    bool     // readers see the end
+	broken   error    // why there are no files: the newest lines are kept in memory, up to its bound
 	readers  map[*reader]struct{}
-	changed  chan struct{} // closed when a line comes or a reader goes on, if somebody waits
+	changed  chan struct{} // closed when a line is added or a reader advances, if waiting is set
 	waiting  bool
 }
 
-// segment is a stretch of lines: in memory, or in a file from base on. What is there never changes; it only grows.
+// segment is a range of lines: in memory, or in a file from base on. Its content never changes; it only grows.
 type segment struct {
 	first uint64
 	count uint64
@@ -52,7 +52,7 @@ type segment struct {
 
 func (s *segment) end() uint64 { return s.first + s.count }
 
-// segments of a run; each is an eighth of what is kept, so that an eighth is dropped at a time.
+// segmentShare is the number of segments: each has an eighth of the bytes to keep, so that an eighth is dropped at a time.
 const segmentShare = 8
 
 func newJournal(dir *userdir.Dir, name string, k *Keep) *journal {
@@ -63,9 +63,12 @@ func newJournal(dir *userdir.Dir, name string, k *Keep) *journal {
 	}
 }
 
-// takeUp is a journal of a run that is over, by what its record says.
-func takeUp(dir *userdir.Dir, name string, segments []*segment) *journal {
-	j := &journal{dir: dir, name: name, segments: segments, made: len(segments), next: 1, closed: true, ended: true, readers: map[*reader]struct{}{}, changed: make(chan struct{})}
+// openJournal returns the journal of a finished run, with the segments of its record.
+func openJournal(dir *userdir.Dir, name string, segments []*segment) *journal {
+	j := &journal{
+		dir: dir, name: name, segments: segments, made: len(segments), next: 1, closed: true, ended: true,
+		readers: map[*reader]struct{}{}, changed: make(chan struct{}),
+	}
 	if len(segments) == 0 {
 		j.segments = []*segment{{first: 1, data: []byte{}}}
 	}
@@ -76,15 +79,15 @@ func takeUp(dir *userdir.Dir, name string, segments []*segment) *journal {
 	return j
 }
 
-// tell wakes whoever waits. Called with mu held.
-func (j *journal) tell() {
+// wake wakes waiting goroutines. mu is held.
+func (j *journal) wake() {
 	if j.waiting {
 		close(j.changed)
 		j.changed, j.waiting = make(chan struct{}), false
 	}
 }
 
-// wait gives up mu until something changes, or ctx ends. Called with mu held.
+// wait releases mu until something changes or ctx ends. mu is held.
 func (j *journal) wait(ctx context.Context) error {
 	j.waiting = true
 	changed := j.changed
@@ -98,18 +101,18 @@ func (j *journal) wait(ctx context.Context) error {
 	}
 }
 
-// append adds a line, with its newline. It waits for readers that would miss something, until ctx ends: then they do.
+// append adds a line, with its newline. It blocks for readers that would miss lines, until ctx ends: then they get a gap.
 func (j *journal) append(ctx context.Context, line []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {
-		return // what was under way when the run was called off may come late
+		return // events may arrive after the run was cancelled
 	}
 	j.add(line)
 	j.trim(ctx)
 }
 
-// add is called with mu held.
+// add adds a line. mu is held.
 func (j *journal) add(line []byte) {
 	last := j.segments[len(j.segments)-1]
 	if j.broken == nil {
@@ -134,11 +137,11 @@ func (j *journal) add(line []byte) {
 	last.count++
 	j.next++
 	j.size += int64(len(line))
-	j.tell()
+	j.wake()
 }
 
-// close adds the last line, if there is one. Readers see neither it nor the end before end is called: whoever hears of a
-// result may rely on it. The error is for a line that could not be kept.
+// close adds the last line, if there is one. Readers see neither it nor the end before end is called, so that a result is stored before a
+// client sees it. The error means that the line could not be kept.
 func (j *journal) close(last func(seq uint64) *resultLine) (err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -158,7 +161,7 @@ func (j *journal) close(last func(seq uint64) *resultLine) (err error) {
 	return err
 }
 
-// addLast adds a line that may be large: then it is written to a file while it is encoded, or not kept. Called with mu held.
+// addLast adds a line that may be large: a large one is encoded directly to a file, or not kept. mu is held.
 func (j *journal) addLast(line *resultLine) error {
 	size := line.size()
 	if size <= max(int64(j.memory), chunk) {
@@ -189,7 +192,7 @@ func (j *journal) addLast(line *resultLine) error {
 	return nil
 }
 
-// prepare makes room for a line: segment 0 becomes a file when it has outgrown memory, and a full one is followed by another.
+// prepare makes room for a line: segment 0 becomes a file when it exceeds the memory, and a full segment is followed by another.
 func (j *journal) prepare(last *segment, length int) error {
 	switch {
 	case j.out == nil && len(last.data)+length > j.memory:
@@ -208,7 +211,7 @@ func (j *journal) prepare(last *segment, length int) error {
 		if err != nil {
 			return err
 		}
-		_ = j.out.Close() // finish syncs it by its name
+		_ = j.out.Close() // finish syncs the file by its name
 		j.out = out
 		j.segments = append(j.segments, next)
 		j.made++
@@ -227,7 +230,7 @@ func (j *journal) create(s *segment) (*os.File, error) {
 
 func segmentName(name string, n int) string { return fmt.Sprintf("%s.e%d", name, n) }
 
-// fail goes on without files: what was in them is gone, as readers will hear.
+// fail continues without files. Their lines are lost, and readers get a gap.
 func (j *journal) fail(err error) {
 	j.broken = err
 	if j.out != nil {
@@ -240,18 +243,18 @@ func (j *journal) fail(err error) {
 		}
 	}
 	if j.segments[0].data != nil && len(j.segments) == 1 {
-		j.segments[0].file = "" // it never got into the file
+		j.segments[0].file = "" // its lines are still in memory
 		return
 	}
 	j.restart()
 }
 
-// restart forgets every line so far.
+// restart drops all lines so far.
 func (j *journal) restart() {
 	j.segments, j.size = []*segment{{first: j.next, data: []byte{}}}, 0
 }
 
-// trim drops the oldest segments while there is too much.
+// trim drops the oldest segments beyond the bound.
 func (j *journal) trim(ctx context.Context) {
 	for j.size > j.most && len(j.segments) > 1 {
 		oldest := j.segments[0]
@@ -261,15 +264,15 @@ func (j *journal) trim(ctx context.Context) {
 			}
 		}
 		if len(j.segments) < 2 || j.segments[0] != oldest {
-			return // somebody else was here meanwhile
+			return // another goroutine dropped it meanwhile
 		}
 		j.segments = j.segments[1:]
 		j.size -= oldest.size
-		_ = j.dir.Remove(oldest.file) // one that stays is swept with the run
+		_ = j.dir.Remove(oldest.file) // a file that stays is removed with the run
 	}
 }
 
-// behind reports whether a reader has not had all before that line.
+// behind reports whether a reader has not read all lines before that one.
 func (j *journal) behind(line uint64) bool {
 	for r := range j.readers {
 		if r.next < line {
@@ -279,23 +282,24 @@ func (j *journal) behind(line uint64) bool {
 	return false
 }
 
-// end shows everything, after close. Twice is fine.
+// end shows all lines and the end to readers, after close. It may be called twice.
 func (j *journal) end() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.ended, j.hidden = true, 0
-	j.tell()
+	j.wake()
 }
 
-// kept says which lines there are: from first up to, not including, next.
+// kept returns the range of lines: from first up to, not including, next.
 func (j *journal) kept() (first, next uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.segments[0].first, j.next - j.hidden
 }
 
-// settled is called after close: memory is what is to be written by whoever writes the record, nil if all is in files, which are synced then.
-func (j *journal) settled(sync bool) (memory []byte, segments []*segment, err error) {
+// finalSegments returns the segments after close. memory is the content of a journal without files, which the caller writes to the record;
+// otherwise it is nil, and with sync set the files are synced.
+func (j *journal) finalSegments(sync bool) (memory []byte, segments []*segment, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.segments[0].data != nil {
@@ -320,23 +324,23 @@ func syncFile(dir *userdir.Dir, name string) error {
 	return f.Sync()
 }
 
-// moved: what was in memory is now in a file, from base on.
-func (j *journal) moved(file string, base int64) {
+// setFile records that the lines in memory are now in a file, from base on.
+func (j *journal) setFile(file string, base int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s := *j.segments[0]
 	s.data, s.file, s.base = nil, file, base
-	j.segments[0] = &s // readers have the old one, with its data
+	j.segments[0] = &s // readers keep the old one with its data
 }
 
-// bytes is how much there is.
+// bytes returns the size of all lines.
 func (j *journal) bytes() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.size
 }
 
-// forget removes the files. Readers that are there have theirs open and may end; or hear of a gap.
+// forget removes the files. Current readers have theirs open, or get a gap.
 func (j *journal) forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -347,20 +351,20 @@ func (j *journal) forget() {
 	}
 	j.restart()
 	j.closed, j.ended, j.hidden = true, true, 0
-	j.tell()
+	j.wake()
 }
 
-// gap says that lines are no longer kept.
+// gap reports lines that are no longer kept.
 type gap struct{ from, to uint64 }
 
 func (g *gap) Error() string {
 	return fmt.Sprintf("events %d to %d are no longer kept", g.from, g.to)
 }
 
-// reader is one place in a journal. It belongs to one goroutine; close it.
+// reader is a position in a journal. One goroutine uses it and closes it.
 type reader struct {
 	j    *journal
-	next uint64 // guarded by j.mu: append looks at it
+	next uint64 // guarded by j.mu: append reads it
 
 	seg    *segment
 	off    int64
@@ -370,7 +374,7 @@ type reader struct {
 	within bool // a line was read in part
 }
 
-// portion is what a reader has read: whole lines, or a part of one.
+// portion is the result of a read: whole lines, or a part of one.
 type portion struct {
 	first     uint64 // number of the first line
 	data      []byte // valid until the next call
@@ -378,8 +382,8 @@ type portion struct {
 	open      bool   // it ends within one
 }
 
-// from begins before the line of that number; 0 and 1 are the first.
-func (j *journal) from(line uint64) *reader {
+// newReader returns a reader at the line of that number; 0 and 1 mean the first.
+func (j *journal) newReader(line uint64) *reader {
 	r := &reader{j: j, next: max(line, 1)}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -392,30 +396,30 @@ func (j *journal) from(line uint64) *reader {
 func (r *reader) close() {
 	r.j.mu.Lock()
 	delete(r.j.readers, r)
-	r.j.tell()
+	r.j.wake()
 	r.j.mu.Unlock()
-	r.leave()
+	r.closeSegment()
 }
 
-// leave lets go of the segment.
-func (r *reader) leave() {
+// closeSegment closes the segment's file.
+func (r *reader) closeSegment() {
 	if r.file != nil {
 		_ = r.file.Close()
 	}
 	r.seg, r.file, r.off = nil, nil, 0
 }
 
-// chunk is how much is read at a time, but for a longer line.
+// chunk is the size of one read, except for longer lines in memory.
 const chunk = 64 << 10
 
-// more waits for lines and returns them, with the number of the first. A line that is longer than a chunk comes in parts, which nothing else comes
-// between. The error is io.EOF at the end, a *gap where lines are missing (those after it come next), or that of ctx.
-func (r *reader) more(ctx context.Context) (p portion, err error) {
+// readMore blocks for the next lines and returns them. A line longer than a chunk comes in consecutive parts. The error is io.EOF at the
+// end, a *gap where lines are missing (the next call returns those after them), or that of ctx.
+func (r *reader) readMore(ctx context.Context) (p portion, err error) {
 	for {
 		var seg *segment
 		var pass uint64
-		if !r.within { // the rest of a line is in the file that is open, even if it was dropped meanwhile
-			if seg, r.size, pass, err = r.await(ctx); err != nil {
+		if !r.within { // the rest of a line is in the open file, even if the segment was dropped meanwhile
+			if seg, r.size, pass, err = r.nextSegment(ctx); err != nil {
 				return p, err
 			}
 		} else {
@@ -424,7 +428,7 @@ func (r *reader) more(ctx context.Context) (p portion, err error) {
 		p = portion{first: r.next, continued: r.within}
 		p.data, err = r.read(seg, pass)
 		if errors.Is(err, os.ErrNotExist) {
-			r.leave() // it was dropped meanwhile
+			r.closeSegment() // the segment was dropped meanwhile
 			continue
 		}
 		if err != nil {
@@ -434,14 +438,14 @@ func (r *reader) more(ctx context.Context) (p portion, err error) {
 		r.within = p.open
 		r.j.mu.Lock()
 		r.next += uint64(bytes.Count(p.data, []byte("\n")))
-		r.j.tell()
+		r.j.wake()
 		r.j.mu.Unlock()
 		return p, nil
 	}
 }
 
-// await finds the segment of the next line, and how far it goes.
-func (r *reader) await(ctx context.Context) (seg *segment, size int64, count uint64, err error) {
+// nextSegment finds the segment of the next line and its size. It blocks until there is one.
+func (r *reader) nextSegment(ctx context.Context) (seg *segment, size int64, count uint64, err error) {
 	j := r.j
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -449,7 +453,7 @@ func (r *reader) await(ctx context.Context) (seg *segment, size int64, count uin
 		if oldest := j.segments[0]; r.next < oldest.first {
 			g := &gap{r.next, oldest.first - 1}
 			r.next = oldest.first
-			r.leave()
+			r.closeSegment()
 			return nil, 0, 0, g
 		}
 		if r.next < j.next-j.hidden {
@@ -468,20 +472,20 @@ func (r *reader) await(ctx context.Context) (seg *segment, size int64, count uin
 	}
 	seg = j.segments[i]
 	if r.seg != nil && r.seg.first == seg.first {
-		// Where it was in memory and is in a file now, lines are at the same place from base on.
+		// After the move from memory to a file, lines have the same offset from base on.
 		if r.seg != seg {
 			at := r.off
-			r.leave()
+			r.closeSegment()
 			r.seg, r.off = seg, at
 		}
 		return seg, seg.size, 0, nil
 	}
-	r.leave()
+	r.closeSegment()
 	r.seg = seg
 	return seg, seg.size, r.next - seg.first, nil
 }
 
-// read returns whole lines of a segment, or a part of a long one, after passing over so many lines.
+// read returns whole lines of a segment, or a part of a long one, after skipping pass lines.
 func (r *reader) read(seg *segment, pass uint64) ([]byte, error) {
 	r.j.mu.Lock()
 	data := seg.data
@@ -513,12 +517,13 @@ func (r *reader) read(seg *segment, pass uint64) ([]byte, error) {
 			return window, nil
 		}
 		if r.off >= r.size {
-			return nil, fmt.Errorf("%s: it has fewer lines than it should", seg.file)
+			return nil, fmt.Errorf("journal %s: fewer lines than its record says", seg.file)
 		}
 	}
 }
 
-// window is what is next in the segment: whole lines from memory, of a file a chunk at the most, up to the end of a line if there is one.
+// window returns the next bytes of the segment: whole lines from memory; from a file at most a chunk, up to the end of a line if it has
+// one.
 func (r *reader) window(data []byte, base int64) ([]byte, error) {
 	if data != nil {
 		rest := data[r.off:min(r.size, int64(len(data)))]
@@ -539,32 +544,32 @@ func (r *reader) window(data []byte, base int64) ([]byte, error) {
 	}
 	end := bytes.LastIndexByte
 	if r.within {
-		end = bytes.IndexByte // the rest of a line comes alone: a message or a server-sent event ends with it
+		end = bytes.IndexByte // return the rest of a line alone: a message or a server-sent event ends with it
 	}
 	if at := end(buf, '\n'); at >= 0 {
 		return buf[:at+1], nil
 	}
 	if r.off+int64(len(buf)) == r.size {
-		return nil, io.ErrUnexpectedEOF // lines are whole
+		return nil, io.ErrUnexpectedEOF // the last line must be complete
 	}
 	return buf, nil
 }
 
-// last opens the last line, which has size bytes; nil if there is none. What it returns is to be closed.
+// last opens the last line; nil if there is none. The caller closes its reader.
 func (j *journal) last() (line *lastLine, err error) {
 	first, next := j.kept()
 	if next == first {
 		return nil, nil
 	}
-	r := j.from(next - 1)
+	r := j.newReader(next - 1)
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
-	p, err := r.more(over)
+	p, err := r.readMore(over)
 	if err != nil {
 		r.close()
 		return nil, err
 	}
-	if r.file == nil { // memory that readers have does not change
+	if r.file == nil { // data in memory does not change
 		return &lastLine{bytes.NewReader(p.data), int64(len(p.data)), r}, nil
 	}
 	start := r.off - int64(len(p.data))

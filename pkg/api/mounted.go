@@ -7,22 +7,22 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// What those may use who mount routes of their own.
+// Methods for handlers that other packages mount.
 
-// ReadBody reads a JSON body within the policy's size and time. release gives its memory back.
+// ReadBody reads a JSON body within the policy's bounds of size and time. The caller calls release when it no longer uses the body.
 func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	return s.readBody(w, r)
 }
 
-// Negotiate finds the form of an answer that a client prefers of those offered, the first of which is the default.
+// Negotiate returns the content type that the client prefers among those offered. The first is the default.
 func Negotiate(r *http.Request, offered ...string) (string, error) { return negotiate(r, offered...) }
 
-// Fail answers with the problem that an error is, and tells observers.
+// Fail answers with the problem of an error, and reports it to the observer.
 func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) { s.fail(w, r, err) }
 
-// Keyed finds the newest run that an owner has had accepted under an idempotency key, with the digest of its body, as long as it is kept.
+// Keyed returns an owner's newest run with that idempotency key, and the digest of its body, as long as the run is kept.
 func (s *Server) Keyed(owner, key string) (info wire.RunInfo, digest string, ok bool) {
-	r := s.registry.keyed(owner, key)
+	r := s.runs.keyed(owner, key)
 	if r == nil {
 		return info, "", false
 	}
@@ -32,8 +32,8 @@ func (s *Server) Keyed(owner, key string) (info wire.RunInfo, digest string, ok 
 	return r.info(false), digest, true
 }
 
-// keyed looks through an owner's runs: whoever asks has not found it in memory, which is rare.
-func (g *registry) keyed(owner, key string) *run {
+// keyed searches an owner's runs. It is called only for keys that are not in the answer store, which is rare.
+func (g *runStore) keyed(owner, key string) *run {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	own := g.owners[owner]
@@ -54,7 +54,7 @@ func (g *registry) keyed(owner, key string) *run {
 
 type bodyKey struct{}
 
-// WithBody is a request whose body has been read by ReadBody: ReadBody gives it again, and counts it once.
+// WithBody returns a request whose body was read before: ReadBody returns that body again, and counts it once.
 func WithBody(r *http.Request, body []byte) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
 }

@@ -18,31 +18,33 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// witness writes down what it is told.
-type witness struct {
+// recording is an Observer that records its calls.
+type recording struct {
 	mu       sync.Mutex
 	said     []string
 	finished []*Finished
 }
 
-func (w *witness) say(format string, args ...any) {
+func (w *recording) sendMessage(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.said = append(w.said, fmt.Sprintf(format, args...))
 }
 
-func (w *witness) Queued(_ context.Context, r Info)  { w.say("queued %s", r.Way) }
-func (w *witness) Started(_ context.Context, r Info) { w.say("started %s", r.Way) }
-func (w *witness) Finished(_ context.Context, f *Finished) {
-	w.say("finished %s", f.Way)
+func (w *recording) Queued(_ context.Context, r Info)  { w.sendMessage("queued %s", r.Way) }
+func (w *recording) Started(_ context.Context, r Info) { w.sendMessage("started %s", r.Way) }
+func (w *recording) Finished(_ context.Context, f *Finished) {
+	w.sendMessage("finished %s", f.Way)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.finished = append(w.finished, f)
 }
-func (w *witness) Refused(_ context.Context, r Refused) { w.say("refused %d %s", r.Status, r.Code) }
+func (w *recording) Refused(_ context.Context, r Refused) {
+	w.sendMessage("refused %d %s", r.Status, r.Code)
+}
 
-// told is what was said since the last time.
-func (w *witness) told() []string {
+// told returns the calls since the last time.
+func (w *recording) told() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	said := w.said
@@ -58,8 +60,8 @@ func (s signer) Receipt(_ context.Context, f *Finished) (json.RawMessage, error)
 }
 
 func TestObserved(t *testing.T) {
-	see := &witness{}
-	w := newWorld(t, func(o *Options) { o.Observer, o.Receipts = Observers{see}, signer{} })
+	see := &recording{}
+	w := newTestServer(t, func(o *Options) { o.Observer, o.Receipts = Observers{see}, signer{} })
 	expect := func(what string, want ...string) {
 		t.Helper()
 		if got := see.told(); !slices.Equal(got, want) {
@@ -71,7 +73,8 @@ func TestObserved(t *testing.T) {
 	answer.Body.Close()
 	expect("whole", "queued run", "started run", "finished run")
 	f := see.finished[0]
-	if f.RequestSHA256 != digestOf([]byte(text)) || f.Result == nil || f.ID != answer.Header.Get(wire.HeaderRunID) || f.Language != "act" || f.Ended.Before(f.Started) {
+	if f.RequestSHA256 != digestOf([]byte(text)) || f.Result == nil || f.ID != answer.Header.Get(wire.HeaderRunID) || f.Language != "act" ||
+		f.Ended.Before(f.Started) {
 		t.Errorf("%+v", f)
 	}
 	receipt, err := base64.StdEncoding.DecodeString(answer.Header.Get(wire.HeaderReceipt))
@@ -85,7 +88,7 @@ func TestObserved(t *testing.T) {
 		t.Errorf("%s", all[len(all)-1])
 	}
 	expect("stream", "queued stream", "started stream", "finished stream")
-	info := w.await(w.start("out x", `"receipt":true`))
+	info := w.waitForEnd(w.start("out x", `"receipt":true`))
 	if !strings.Contains(string(info.Receipt), info.ID) {
 		t.Errorf("%s", info.Receipt)
 	}
@@ -94,7 +97,7 @@ func TestObserved(t *testing.T) {
 	if err := c.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
-	c.hear(nil)
+	c.readUntil(nil)
 	if !strings.Contains(c.receipt, digestOf([]byte(text))) {
 		t.Errorf("talk: the receipt is %q", c.receipt)
 	}
@@ -109,9 +112,9 @@ func TestObserved(t *testing.T) {
 	expect("refused", "refused 422 invalid", "refused 403 refused", "refused 404 not_found")
 }
 
-// TestUnsigned: a receipt that can not be signed is a failure, not silence.
+// TestUnsigned: a receipt that can not be signed is an error.
 func TestUnsigned(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Receipts = signer{errors.New("no key")} })
+	w := newTestServer(t, func(o *Options) { o.Receipts = signer{errors.New("no key")} })
 	w.problem(500, "POST", wire.PathRun, body("flood 1500000", `"receipt":true`))
 	if used := w.outputs.Used(); used != 0 {
 		t.Errorf("%v of spill space are kept for a result that was not sent", used)
@@ -122,7 +125,7 @@ func TestUnsigned(t *testing.T) {
 	w.ask(200, "POST", wire.PathRun, body("out x"))
 }
 
-// TestMiddleware: what others put in between knows whose request it is.
+// TestMiddleware: middleware sees the principal.
 func TestMiddleware(t *testing.T) {
 	var order []string
 	var mu sync.Mutex
@@ -136,11 +139,12 @@ func TestMiddleware(t *testing.T) {
 			})
 		}
 	}
-	w := newWorld(t, func(o *Options) {
+	w := newTestServer(t, func(o *Options) {
 		o.Auth = keys{"a": {ID: "a"}}
 		o.Middleware = []func(http.Handler) http.Handler{layer("outer"), layer("inner")}
 	})
-	w.Mount("GET /v1/mine", Access{Scope: ScopeAdmin}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
+	w.Mount("GET /v1/mine", Access{Scope: ScopeAdmin},
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
 	w.problem(401, "GET", "/v1/mine", "")
 	w.token = "a"
 	if b := w.ask(200, "GET", "/v1/mine", ""); string(b) != "here" {

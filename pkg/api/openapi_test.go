@@ -11,9 +11,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// TestAsDescribed: answers are what the OpenAPI document says of them, field by field.
+// TestAsDescribed: answers match the OpenAPI document, field by field.
 func TestAsDescribed(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	schemas := w.api.OpenAPI().Components.Schemas
 	check := func(name string, document []byte) {
 		t.Helper()
@@ -29,7 +29,7 @@ func TestAsDescribed(t *testing.T) {
 	fields := []string{`"out":["*"]`, `"labels":{"a":"b"}`, `"output_limit":2`}
 	check("Result", w.ask(200, "POST", wire.PathRun, body(code, fields...)))
 	id := w.start(code, fields...)
-	w.await(id)
+	w.waitForEnd(id)
 	check("RunInfo", w.ask(200, "GET", wire.PathRuns+"/"+id, ""))
 	check("RunList", w.ask(200, "GET", wire.PathRuns, ""))
 	for _, line := range lines(t, bytes.NewReader(w.ask(200, "GET", wire.PathRuns+"/"+id+"/events", ""))) {
@@ -42,9 +42,10 @@ func TestAsDescribed(t *testing.T) {
 	check("Health", w.ask(200, "GET", wire.PathHealth, ""))
 	check("Health", w.ask(503, "GET", wire.PathHealth+"?deep=1", ""))
 	check("Problem", w.ask(422, "POST", wire.PathRun, `{"memori":1}`))
-	// What is sent is described, too: the probe of package wire has every field.
-	check("Run", []byte(`{"language":"python","code":"x","timeout":"1.5s","grace":2,"cpus":0.5,"memory":"1.5GiB","disk":1048576,"tty":{"rows":1,"cols":1},"files":[{"path":"a","content":"b"}]}`))
-	// And what is not described is not there.
+	// Requests match it, too: the probe of package wire has every field.
+	check("Run", []byte(`{"language":"python","code":"x","timeout":"1.5s","grace":2,"cpus":0.5,"memory":"1.5GiB","disk":1048576,`+
+		`"tty":{"rows":1,"cols":1},"files":[{"path":"a","content":"b"}]}`))
+	// Control: an unknown field does not match.
 	res := &huma.ValidateResult{}
 	huma.Validate(schemas, schemas.Map()["Run"], huma.NewPathBuffer(nil, 0), huma.ModeWriteToServer, map[string]any{"memori": 1.0}, res)
 	if len(res.Errors) == 0 {

@@ -13,7 +13,7 @@ import (
 //go:embed page.html
 var pageText string
 
-// page renders the OpenAPI document for people: what there is by tag, then the schemas.
+// page renders the OpenAPI document as HTML: operations by tag, then the schemas.
 func page(doc *huma.OpenAPI) ([]byte, error) {
 	t, err := template.New("page").Parse(pageText)
 	if err != nil {
@@ -25,7 +25,8 @@ func page(doc *huma.OpenAPI) ([]byte, error) {
 	}
 	for path, item := range doc.Paths {
 		for method, op := range map[string]*huma.Operation{
-			"GET": item.Get, "PUT": item.Put, "POST": item.Post, "DELETE": item.Delete, "HEAD": item.Head, "PATCH": item.Patch, "OPTIONS": item.Options,
+			"GET": item.Get, "PUT": item.Put, "POST": item.Post, "DELETE": item.Delete, "HEAD": item.Head, "PATCH": item.Patch,
+			"OPTIONS": item.Options,
 		} {
 			if op != nil {
 				view.add(method, path, op)
@@ -125,7 +126,7 @@ func fieldsOfSchema(s *huma.Schema) (all []pageField) {
 	return all
 }
 
-// typeOf is a schema's type in a word or two, and the schema it refers to.
+// typeOf returns a schema's type in a word or two, and the name of the schema it refers to.
 func typeOf(s *huma.Schema) (text, ref string) {
 	switch {
 	case s == nil:

@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
-// withDefaults fills in what is left open.
+// withDefaults returns the policy with defaults for zero fields.
 func (p Policy) withDefaults() Policy {
 	p.MaxBody = cmp.Or(p.MaxBody, 32*sandbox.MiB)
 	p.BodyTimeout = cmp.Or(p.BodyTimeout, 30*time.Second)
@@ -26,7 +26,7 @@ func (p Policy) withDefaults() Policy {
 	return p
 }
 
-// withDefaults fills in what is left open.
+// withDefaults returns the bounds with defaults for zero fields.
 func (k Keep) withDefaults(keys bool) Keep {
 	k.For = cmp.Or(k.For, time.Hour)
 	k.Runs = cmp.Or(k.Runs, 10_000)
@@ -48,65 +48,65 @@ func (k Keep) withDefaults(keys bool) Keep {
 	return k
 }
 
-// check refuses what is the operator's to give and was not given (D12, A9). Each refusal names the field.
+// check refuses fields that only the operator may allow, unless the policy allows them. Each refusal names the field.
 func (p *Policy) check(run *wire.Run, req *executor.Request) error {
 	if err := p.checkHost(run, req); err != nil {
 		return err
 	}
 	if run.Backend != "" && !slices.Contains(p.Backends, run.Backend) {
-		return notAllowed("backend", "%.40q is not one that the operator lets requests choose", run.Backend)
+		return notAllowed("backend", "the operator does not let requests choose %.40q", run.Backend)
 	}
 	if run.Runtime != "" && !slices.Contains(p.Runtimes, run.Runtime) {
-		return notAllowed("runtime", "%.40q is not one that the operator lets requests choose", run.Runtime)
+		return notAllowed("runtime", "the operator does not let requests choose %.40q", run.Runtime)
 	}
 	if t := req.Policy.Require; t != "" && !t.AtLeast(p.Require) {
-		return notAllowed("require", "%q is weaker than %q, which the operator demands of every run", t, p.Require)
+		return notAllowed("require", "%q is weaker than %q, which the operator requires of every run", t, p.Require)
 	}
 	if req.Policy.Require == "" {
 		req.Policy.Require = p.Require
 	}
 	if run.Image != "" && p.Images != nil && !slices.ContainsFunc(p.Images, func(allowed string) bool { return covers(allowed, run.Image) }) {
-		return notAllowed("image", "%.80q is not one that the operator lets requests use", run.Image)
+		return notAllowed("image", "the operator does not let requests use %.80q", run.Image)
 	}
 	if req.Policy.WritableRoot && !p.WritableRoot {
-		return notAllowed("writable_root", "the operator lets no root be changed (allow-writable-root is off)")
+		return notAllowed("writable_root", "the operator does not allow a writable root (allow-writable-root is off)")
 	}
 	return nil
 }
 
-// checkHost is what is the host's: its files and its environment.
+// checkHost checks access to the host's files and environment.
 func (p *Policy) checkHost(run *wire.Run, req *executor.Request) error {
 	for _, v := range req.Policy.Volumes {
 		switch {
 		case len(p.VolumeRoots) == 0:
-			return notAllowed("volumes", "the operator shows no directories of the server")
+			return notAllowed("volumes", "the operator allows no volumes")
 		case !slices.ContainsFunc(p.VolumeRoots, func(root string) bool { return within(v.Source, root) }):
-			return notAllowed("volumes", "%.80q lies in no directory that the operator shows", v.Source)
+			return notAllowed("volumes", "%.80q is in no directory that the operator allows", v.Source)
 		case v.Writable && !p.WritableVolumes:
-			return notAllowed("volumes", "%.80q: the operator shows directories read-only; leave out rw", v.Source)
+			return notAllowed("volumes", "%.80q: the operator allows read-only volumes only; leave out rw", v.Source)
 		}
 	}
 	if run.Workspace != "" && !p.Workspaces {
-		return notAllowed("workspace", "the operator gives requests no workspaces of the server")
+		return notAllowed("workspace", "the operator allows no workspaces")
 	}
 	if run.Workspace == "" && (run.WorkspaceCap != 0 || run.WorkspaceInodes != 0) {
-		return wrongField(wire.CodeInvalid, "workspace_cap", "it is of no use without workspace")
+		return WrongField(wire.CodeInvalid, "workspace_cap", "it has no effect without workspace; set workspace, too")
 	}
 	for _, name := range run.PassEnv {
 		if !slices.Contains(p.PassEnv, name) {
-			return notAllowed("pass_env", "%.80q is not a variable that the operator passes on", name)
+			return notAllowed("pass_env", "the operator does not pass on the variable %.80q", name)
 		}
 	}
 	return nil
 }
 
 func notAllowed(field, format string, args ...any) error {
-	p := wrongField(wire.CodeRefused, field, format, args...)
+	p := WrongField(wire.CodeRefused, field, format, args...)
 	p.Hint = "leave it out, or ask the operator of the server to allow it"
 	return p
 }
 
-// within reports whether a path that is in its shortest form lies in a directory. Links in it are refused where it is opened (F10).
+// within reports whether a path in its shortest form is in a directory. Symlinks in it are refused where it is opened.
 func within(source, root string) bool {
 	if path.Clean(source) != source {
 		return false
@@ -115,7 +115,7 @@ func within(source, root string) bool {
 	return source == root || strings.HasPrefix(source, strings.TrimSuffix(root, "/")+"/")
 }
 
-// covers matches a reference with one that may end in *.
+// covers reports whether a reference matches an allowed one, which may end in *.
 func covers(allowed, reference string) bool {
 	if prefix, ok := strings.CutSuffix(allowed, "*"); ok {
 		return strings.HasPrefix(reference, prefix)
@@ -123,7 +123,7 @@ func covers(allowed, reference string) bool {
 	return allowed == reference
 }
 
-// passOn adds variables of the server that the policy allows. What the request sets itself stays.
+// passOn adds the server's variables that the policy allows. Variables of the request take precedence.
 func passOn(run *wire.Run, req *executor.Request) {
 	if len(run.PassEnv) == 0 {
 		return

@@ -19,53 +19,53 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// titles are the kinds of problem in words, with their status.
+// titles are the status and the title of each problem code.
 var titles = map[string]struct {
 	status int
 	title  string
 }{
 	wire.CodeInvalid:      {http.StatusUnprocessableEntity, "A field of the request is wrong"},
-	wire.CodeMalformed:    {http.StatusBadRequest, "The request is not as HTTP or JSON want it"},
+	wire.CodeMalformed:    {http.StatusBadRequest, "The request is not valid HTTP or JSON"},
 	wire.CodeTooLarge:     {http.StatusRequestEntityTooLarge, "The body is too large"},
-	wire.CodeTooSlow:      {http.StatusRequestTimeout, "The body did not come in time"},
-	wire.CodeMediaType:    {http.StatusUnsupportedMediaType, "The body is of another type than is understood"},
+	wire.CodeTooSlow:      {http.StatusRequestTimeout, "The body did not arrive in time"},
+	wire.CodeMediaType:    {http.StatusUnsupportedMediaType, "The type of the body is not supported"},
 	wire.CodeUnauthorized: {http.StatusUnauthorized, "A valid token is needed"},
 	wire.CodeForbidden:    {http.StatusForbidden, "The token does not allow this"},
 	wire.CodeRefused:      {http.StatusForbidden, "Refused by policy"},
 	wire.CodeCeiling:      {http.StatusForbidden, "A limit is above what the operator allows"},
-	wire.CodeNotFound:     {http.StatusNotFound, "There is no such thing"},
-	wire.CodeMethod:       {http.StatusMethodNotAllowed, "The method is not for this path"},
-	wire.CodeNotAccepted:  {http.StatusNotAcceptable, "There is no answer of that type"},
+	wire.CodeNotFound:     {http.StatusNotFound, "The object does not exist"},
+	wire.CodeMethod:       {http.StatusMethodNotAllowed, "The path does not support the method"},
+	wire.CodeNotAccepted:  {http.StatusNotAcceptable, "The answer is not available in that type"},
 	wire.CodeConflict:     {http.StatusConflict, "Not possible in this state"},
-	wire.CodeGone:         {http.StatusGone, "It is no longer kept"},
+	wire.CodeGone:         {http.StatusGone, "The object is no longer kept"},
 	wire.CodeTooMany:      {http.StatusTooManyRequests, "Your share is used up for now"},
 	wire.CodeBusy:         {http.StatusServiceUnavailable, "The server is busy"},
-	wire.CodeDraining:     {http.StatusServiceUnavailable, "The server is about to end"},
+	wire.CodeDraining:     {http.StatusServiceUnavailable, "The server is shutting down"},
 	wire.CodeUnsupported:  {http.StatusNotImplemented, "This server has no such ability"},
-	wire.CodeMissing:      {http.StatusNotImplemented, "What the program needs is not installed here"},
+	wire.CodeMissing:      {http.StatusNotImplemented, "A toolchain or image is not installed here"},
 	wire.CodeNotStarted:   {http.StatusUnprocessableEntity, "The program could not be started"},
-	wire.CodeCancelled:    {http.StatusConflict, "The run was called off before it began"},
+	wire.CodeCancelled:    {http.StatusConflict, "The run was cancelled before it began"},
 	wire.CodeLost:         {http.StatusInternalServerError, "The server ended while the run was under way"},
-	wire.CodeClosed:       {499, "The client went away"},
+	wire.CodeClosed:       {499, "The client disconnected"},
 	wire.CodeInternal:     {http.StatusInternalServerError, "The server failed"},
 }
 
-// newProblem makes a problem of a code and what is wrong.
+// newProblem makes a problem from a code and a detail.
 func newProblem(code, format string, args ...any) *wire.Problem {
 	t := titles[code]
 	return &wire.Problem{Type: wire.ProblemBase + code, Code: code, Title: t.title, Status: t.status, Detail: fmt.Sprintf(format, args...)}
 }
 
-// wrongField is a problem with one field.
-func wrongField(code, field, format string, args ...any) *wire.Problem {
+// WrongField makes a problem about one field, with status and title of the code.
+func WrongField(code, field, format string, args ...any) *wire.Problem {
 	message := fmt.Sprintf(format, args...)
 	p := newProblem(code, "%s: %s", field, message)
 	p.Errors = []wire.FieldError{{Field: field, Message: message}}
 	return p
 }
 
-// Problem turns any error of this package, of the engine or of a seam into an answer. What is our own failure is logged under an id, and told
-// in full only to the owner of the server: it may name what is not everybody's business (A1).
+// Problem turns an error of this package, the executor or an interface of Options into an answer. A failure of the server is logged under
+// an id. Only a server without keys sends its text, because it may reveal details of the server.
 func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 	var (
 		known   *wire.Problem
@@ -90,35 +90,35 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 		p.Detail = strings.TrimSuffix(none.Error(), "; try: "+p.Hint)
 		p.Errors = []wire.FieldError{{Field: "image", Message: p.Detail}}
 		return p
-	case errors.As(err, &missing): // says what to do, and what else
+	case errors.As(err, &missing): // the text has the next step
 		p := newProblem(wire.CodeMissing, "")
 		p.Detail = err.Error()
 		return p
 	case errors.Is(err, image.ErrNotFound), errors.Is(err, image.ErrAmbiguous):
-		return ofEngine(wire.CodeMissing, err)
+		return executorProblem(wire.CodeMissing, err)
 	case errors.Is(err, sandbox.ErrInvalid):
-		return ofEngine(wire.CodeInvalid, err)
+		return executorProblem(wire.CodeInvalid, err)
 	case errors.Is(err, sandbox.ErrRefused):
-		return ofEngine(wire.CodeRefused, err)
+		return executorProblem(wire.CodeRefused, err)
 	case errors.Is(err, sandbox.ErrNotStarted):
-		return ofEngine(wire.CodeNotStarted, err)
+		return executorProblem(wire.CodeNotStarted, err)
 	case errors.Is(err, sandbox.ErrUnsupported):
-		return ofEngine(wire.CodeUnsupported, err)
+		return executorProblem(wire.CodeUnsupported, err)
 	case errors.Is(err, errForgotten):
-		return newProblem(wire.CodeCancelled, "it was called off by its owner")
+		return newProblem(wire.CodeCancelled, "its owner cancelled the run")
 	case errors.Is(err, errDraining):
 		return draining()
 	case errors.Is(err, context.Canceled):
-		return newProblem(wire.CodeClosed, "nobody waits for the answer any more")
+		return newProblem(wire.CodeClosed, "the client has disconnected")
 	}
 	return s.failure(ctx, err)
 }
 
-// failure is our own: it has an id, by which the log tells of it.
+// failure logs a failure of the server under an id, and returns a problem with that id.
 func (s *Server) failure(ctx context.Context, err error) *wire.Problem {
 	id := newID()
 	s.log.ErrorContext(ctx, "request failed", "id", id, "error", err)
-	p := newProblem(wire.CodeInternal, "the server's log says why, under %s", id)
+	p := newProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
 	p.Instance = "urn:sandbox-run:failure:" + id
 	if s.opts.Auth == nil {
 		p.Detail = withoutHint(err, p)
@@ -126,8 +126,8 @@ func (s *Server) failure(ctx context.Context, err error) *wire.Problem {
 	return p
 }
 
-// ofEngine says what the engine has said, under the names that fields have here.
-func ofEngine(code string, err error) *wire.Problem {
+// executorProblem makes a problem of an error of the executor, with the field names of the API.
+func executorProblem(code string, err error) *wire.Problem {
 	p := newProblem(code, "")
 	p.Detail = withoutHint(err, p)
 	var e *sandbox.Error
@@ -144,7 +144,7 @@ func ofEngine(code string, err error) *wire.Problem {
 	return p
 }
 
-// withoutHint is an error's text with the next step in a field of its own.
+// withoutHint returns an error's text without its hint, which it moves to the problem's field.
 func withoutHint(err error, p *wire.Problem) string {
 	var e *sandbox.Error
 	if errors.As(err, &e) && e.Hint != "" {
@@ -154,10 +154,10 @@ func withoutHint(err error, p *wire.Problem) string {
 	return err.Error()
 }
 
-// renamed are the fields that the engine calls otherwise.
+// renamed are the fields with another name in the executor.
 var renamed = map[string]string{"lang": "language", "file": "files", "volume": "volumes", "var": "vars", "user": "uid"}
 
-// fieldOf is the name of a field by what the engine calls it; empty for what is no field.
+// fieldOf returns the API's name of a field by the executor's; "" for an operation that is no field.
 func fieldOf(op string) string {
 	name, rest := op, ""
 	if at := strings.IndexAny(op, "[."); at > 0 {
@@ -189,7 +189,7 @@ func (r *Refusal) problem() *wire.Problem {
 	return p
 }
 
-// seconds rounds up: earlier is no use.
+// seconds rounds up, so that a retry is not too early.
 func seconds(d time.Duration) int {
 	if d <= 0 {
 		return 0
@@ -198,32 +198,34 @@ func seconds(d time.Duration) int {
 }
 
 func draining() *wire.Problem {
-	p := newProblem(wire.CodeDraining, "it takes no more runs")
+	p := newProblem(wire.CodeDraining, "the server accepts no more runs")
 	p.RetryAfter = 5
 	return p
 }
 
-// fail answers with a problem. Observers hear of it, unless it was a run's.
+// fail answers with a problem. It reports the problem to the observer, unless it is the error of a run.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	ctx := r.Context()
 	p := s.Problem(ctx, err)
 	var ofRun *ranError
 	if !errors.As(err, &ofRun) {
-		s.observer.Refused(ctx, Refused{Principal: PrincipalFrom(ctx), Method: r.Method, Route: r.Pattern, Status: p.Status, Code: p.Code, Detail: p.Detail})
+		s.observer.Refused(ctx, Refused{
+			Principal: PrincipalFrom(ctx), Method: r.Method, Route: r.Pattern, Status: p.Status, Code: p.Code, Detail: p.Detail,
+		})
 	}
-	// What is left of the body is read on by the server, to use the connection again, and not for ever.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadPatience))
+	// net/http reads the rest of the body, to use the connection again; bound that.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTimeout))
 	WriteProblem(w, p)
 }
 
-const unreadPatience = 3 * time.Second
+const unreadTimeout = 3 * time.Second
 
-// ranError is the error of a run that observers have heard of.
+// ranError is the error of a run that was reported to the observer already.
 type ranError struct{ error }
 
 func (e *ranError) Unwrap() error { return e.error }
 
-// WriteProblem answers with a problem.
+// WriteProblem sends a problem.
 func WriteProblem(w http.ResponseWriter, p *wire.Problem) {
 	h := w.Header()
 	h.Set("Content-Type", wire.TypeProblem)
@@ -236,8 +238,8 @@ func WriteProblem(w http.ResponseWriter, p *wire.Problem) {
 	case http.StatusUnauthorized:
 		h.Set("WWW-Authenticate", "Bearer")
 	case http.StatusRequestTimeout, http.StatusRequestEntityTooLarge:
-		h.Set("Connection", "close") // what is left of the body is not waited for
+		h.Set("Connection", "close") // do not read the rest of the body
 	}
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(appendJSON(nil, p)) // who does not read on does not want it
+	_, _ = w.Write(appendJSON(nil, p)) // fails when the client is gone
 }

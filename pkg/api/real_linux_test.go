@@ -26,7 +26,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
-// realParts are a real engine, over the native backend.
+// realParts are a real executor over the native backend.
 type realParts struct {
 	once    sync.Once
 	err     error
@@ -67,15 +67,15 @@ func closeReal() {
 	}
 }
 
-// realWorld is a server over real sandboxes.
-func realWorld(t testing.TB, change ...func(*Options)) *world {
+// newRealServer serves over real sandboxes.
+func newRealServer(t testing.TB, change ...func(*Options)) *testServer {
 	t.Helper()
 	testenv.NeedRoot(t)
 	real.once.Do(real.make)
 	if real.err != nil {
 		t.Fatal(real.err)
 	}
-	w := &world{t: t, engine: real.engine}
+	w := &testServer{t: t, engine: real.engine}
 	w.open(change...)
 	return w
 }
@@ -85,9 +85,10 @@ func shell(code string, fields ...string) string {
 }
 
 func TestRealRun(t *testing.T) {
-	w := realWorld(t)
+	w := newRealServer(t)
 	r, err := wire.DecodeResult(w.ask(200, "POST", wire.PathRun, shell("cat; id -u; printf '\\377'; exit 7", `"stdin":"in\n"`)))
-	if err != nil || string(r.Stdout.Bytes()) != "in\n1000\n\xff" || r.Exit.Code != 7 || r.Isolation.Tier != sandbox.TierContainer || r.Isolation.Backend != "native" {
+	if err != nil || string(r.Stdout.Bytes()) != "in\n1000\n\xff" || r.Exit.Code != 7 || r.Isolation.Tier != sandbox.TierContainer ||
+		r.Isolation.Backend != "native" {
 		t.Errorf("%v: %+v", err, r)
 	}
 	var h wire.Health
@@ -97,53 +98,57 @@ func TestRealRun(t *testing.T) {
 	}
 }
 
-// TestRealFiles: files go up, in, out and down.
+// TestRealFiles: a file is uploaded, copied in, copied out and downloaded.
 func TestRealFiles(t *testing.T) {
-	w := realWorld(t)
+	w := newRealServer(t)
 	w.ask(201, "PUT", wire.PathFiles+"/data", "\x00\xff uploaded")
 	var info wire.RunInfo
-	decode(t, w.ask(202, "POST", wire.PathRuns, shell("mkdir copy; cp data.txt copy/out.bin", `"in":[{"path":"data.txt","id":"data"}],"out":["copy/*"]`)), &info)
-	w.await(info.ID)
+	decode(t, w.ask(202, "POST", wire.PathRuns, shell("mkdir copy; cp data.txt copy/out.bin",
+		`"in":[{"path":"data.txt","id":"data"}],"out":["copy/*"]`)), &info)
+	w.waitForEnd(info.ID)
 	if b := w.ask(200, "GET", wire.PathRuns+"/"+info.ID+"/files/copy/out.bin", ""); string(b) != "\x00\xff uploaded" {
 		t.Errorf("%q", b)
 	}
 }
 
-// TestRealSocket: a real program is spoken to.
+// TestRealSocket: a real program gets input, signals and terminal sizes.
 func TestRealSocket(t *testing.T) {
-	w := realWorld(t)
+	w := newRealServer(t)
 	var info wire.RunInfo
-	decode(t, w.ask(202, "POST", wire.PathRuns, shell(`trap 'echo got it; exit 4' USR1; read line; echo "line: $line"; while :; do sleep 0.05; done`, `"interactive":true,"timeout":"60s"`)), &info)
+	decode(t, w.ask(202, "POST", wire.PathRuns, shell(`trap 'echo got it; exit 4' USR1; read line; echo "line: $line"; while :; do sleep `+
+		`0.05; done`, `"interactive":true,"timeout":"60s"`)), &info)
 	c := w.dial(info.ID, "")
-	c.say(wire.Message{Type: wire.MessageStdin, Data: "hello\n"})
-	c.hear(func() bool { return strings.Contains(c.out, "line: hello") })
-	c.say(wire.Message{Type: wire.MessageSignal, Signal: "SIGUSR1"})
-	c.hear(nil)
+	c.sendMessage(wire.Message{Type: wire.MessageStdin, Data: "hello\n"})
+	c.readUntil(func() bool { return strings.Contains(c.out, "line: hello") })
+	c.sendMessage(wire.Message{Type: wire.MessageSignal, Signal: "SIGUSR1"})
+	c.readUntil(nil)
 	if c.last.Result == nil || c.last.Result.Exit.Code != 4 || !strings.Contains(c.out, "got it") {
 		t.Errorf("%q, %+v", c.out, c.last.Result)
 	}
-	// The program itself waits for its size: nobody else knows when it has it.
-	decode(t, w.ask(202, "POST", wire.PathRuns, shell(`until test "$(stty size)" = "33 111"; do sleep 0.05; done; read x; stty size; echo "x=$x"`, `"interactive":true,"timeout":"60s","tty":{"rows":24,"cols":80}`)), &info)
+	// The program itself waits for its terminal size, because only it can see the change.
+	decode(t, w.ask(202, "POST", wire.PathRuns, shell(`until test "$(stty size)" = "33 111"; do sleep 0.05; done; read x; stty size; echo `+
+		`"x=$x"`, `"interactive":true,"timeout":"60s","tty":{"rows":24,"cols":80}`)), &info)
 	c = w.dial(info.ID, "")
-	c.hear(func() bool { return c.last.Seq > 0 })
-	c.say(wire.Message{Type: wire.MessageResize, Rows: 33, Cols: 111})
-	c.say(wire.Message{Type: wire.MessageStdin, Data: "typed\r"})
-	c.hear(nil)
+	c.readUntil(func() bool { return c.last.Seq > 0 })
+	c.sendMessage(wire.Message{Type: wire.MessageResize, Rows: 33, Cols: 111})
+	c.sendMessage(wire.Message{Type: wire.MessageStdin, Data: "typed\r"})
+	c.readUntil(nil)
 	if !strings.Contains(c.out, "33 111") || !strings.Contains(c.out, "x=typed") {
 		t.Errorf("%q", c.out)
 	}
 }
 
-// TestRealVanish: a client that vanishes leaves no process.
+// TestRealVanish: a client that disconnects leaves no process.
 func TestRealVanish(t *testing.T) {
-	w := realWorld(t)
+	w := newRealServer(t)
 	mark := "vanish" + newID()[:8]
 	ctx, vanish := context.WithCancel(t.Context())
 	defer vanish()
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		r, _ := http.NewRequestWithContext(ctx, "POST", "http://server"+wire.PathRun, strings.NewReader(shell("exec -a "+mark+" sleep 250", `"timeout":"280s"`)))
+		r, _ := http.NewRequestWithContext(ctx, "POST", "http://server"+wire.PathRun,
+			strings.NewReader(shell("exec -a "+mark+" sleep 250", `"timeout":"280s"`)))
 		r.Header.Set("Content-Type", wire.TypeJSON)
 		if answer, err := w.client.Do(r); err == nil {
 			answer.Body.Close()
@@ -156,7 +161,7 @@ func TestRealVanish(t *testing.T) {
 	eventually(t, "no sandbox is left", func() bool { return len(real.manager.List()) == 0 })
 }
 
-// processes counts those of this machine whose command line has that in it.
+// processes counts the processes of this machine whose command line contains a text.
 func processes(mark string) (n int) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -168,7 +173,7 @@ func processes(mark string) (n int) {
 	return n
 }
 
-// The victim is a server in a process of its own, to be killed.
+// The victim is a server in a process of its own, which the test kills.
 const (
 	victimVariable = "SANDBOX_RUN_TEST_VICTIM"
 	victimSocket   = "SANDBOX_RUN_TEST_VICTIM_SOCKET"
@@ -178,7 +183,7 @@ func victim() {
 	real.make()
 	if real.err == nil {
 		var s *Server
-		if s, real.err = New(Options{Engine: real.engine, Dir: os.Getenv(victimVariable), Keep: Keep{Memory: 1}}); real.err == nil {
+		if s, real.err = New(Options{Executor: real.engine, Dir: os.Getenv(victimVariable), Keep: Keep{Memory: 1}}); real.err == nil {
 			var l net.Listener
 			if l, real.err = net.Listen("unix", os.Getenv(victimSocket)); real.err == nil {
 				_, _ = os.Stdout.WriteString("ready " + real.dir + "\n")
@@ -190,9 +195,9 @@ func victim() {
 	os.Exit(1)
 }
 
-// TestKilled: SIGKILL under load. What was reported complete is still there, what was under way is lost and says so, and nothing is left running (W6).
+// TestKilled (W6): after SIGKILL under load, reported results are still there, running runs are reported as lost, and no process is left.
 func TestKilled(t *testing.T) {
-	w := realWorld(t) // skips without root
+	w := newRealServer(t) // skips without root
 	dir := filepath.Join(t.TempDir(), "state")
 	short, err := os.MkdirTemp("", "api")
 	if err != nil {
@@ -220,13 +225,13 @@ func TestKilled(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
 	defer transport.CloseIdleConnections()
-	other := &world{t: t, client: &http.Client{Transport: transport}}
+	other := &testServer{t: t, client: &http.Client{Transport: transport}}
 
 	mark := "killed" + newID()[:8]
 	var done, under wire.RunInfo
 	decode(t, other.ask(202, "POST", wire.PathRuns, shell("echo kept")), &done)
 	decode(t, other.ask(202, "POST", wire.PathRuns, shell("echo seen; exec -a "+mark+" sleep 250", `"timeout":"280s"`)), &under)
-	done = other.await(done.ID)
+	done = other.waitForEnd(done.ID)
 	eventually(t, "it runs", func() bool { return processes(mark) == 1 })
 	eventually(t, "it has said something", func() bool { return other.info(under.ID).Events.Last >= 2 })
 	events := other.ask(200, "GET", wire.PathRuns+"/"+done.ID+"/events", "")
@@ -248,7 +253,8 @@ func TestKilled(t *testing.T) {
 	if lost.State != wire.StateLost || lost.Error == nil || lost.Error.Code != wire.CodeLost {
 		t.Errorf("%+v", lost)
 	}
-	if b := w.ask(200, "GET", wire.PathRuns+"/"+under.ID+"/events", ""); !strings.Contains(string(b), "seen") || !strings.Contains(string(b), wire.CodeLost) {
+	if b := w.ask(200, "GET", wire.PathRuns+"/"+under.ID+"/events", ""); !strings.Contains(string(b), "seen") ||
+		!strings.Contains(string(b), wire.CodeLost) {
 		t.Errorf("%s", b)
 	}
 }
@@ -256,7 +262,7 @@ func TestKilled(t *testing.T) {
 // TestRealWorkspace: a workspace of the server survives the run, is each principal's own, and has a cap.
 func TestRealWorkspace(t *testing.T) {
 	store := t.TempDir()
-	w := realWorld(t, func(o *Options) {
+	w := newRealServer(t, func(o *Options) {
 		o.Policy.Workspaces, o.Policy.WorkspaceStore = true, store
 		o.Auth = keys{"a": {ID: "a"}, "b": {ID: "b"}}
 		o.Policy.MostWorkspaces = workspace.Most{Workspaces: 2, Bytes: 1100 * sandbox.MiB}
@@ -281,15 +287,18 @@ func TestRealWorkspace(t *testing.T) {
 	if r.Verdict != sandbox.VerdictDiskLimit {
 		t.Errorf("%+v", r.Result.Verdict)
 	}
-	// Of workspaces, and of what they may hold, each has so much.
+	// Number and size of each principal's workspaces are bounded.
 	w.token = "b" // has one of 1 GiB
-	for field, want := range map[string]string{`"workspace":"large","workspace_cap":"100MiB"`: "workspace_cap", `"workspace":"mine","workspace_cap":"2GiB"`: "workspace_cap"} {
-		if p := w.problem(403, "POST", wire.PathRun, shell("true", field)); p.Code != wire.CodeCeiling || len(p.Errors) != 1 || p.Errors[0].Field != want || !strings.Contains(p.Detail, "1.07 GiB") {
+	for field, want := range map[string]string{`"workspace":"large","workspace_cap":"100MiB"`: "workspace_cap",
+		`"workspace":"mine","workspace_cap":"2GiB"`: "workspace_cap"} {
+		if p := w.problem(403, "POST", wire.PathRun, shell("true", field)); p.Code != wire.CodeCeiling || len(p.Errors) != 1 ||
+			p.Errors[0].Field != want || !strings.Contains(p.Detail, "1.07 GiB") {
 			t.Errorf("%s: %+v", field, p)
 		}
 	}
 	w.ask(200, "POST", wire.PathRun, shell("true", `"workspace":"small"`, `"workspace_cap":"10MiB"`))
-	if p := w.problem(403, "POST", wire.PathRun, shell("true", `"workspace":"third"`, `"workspace_cap":"1MiB"`)); p.Code != wire.CodeCeiling || len(p.Errors) != 1 || p.Errors[0].Field != "workspace" {
+	if p := w.problem(403, "POST", wire.PathRun, shell("true", `"workspace":"third"`, `"workspace_cap":"1MiB"`)); p.Code != wire.CodeCeiling ||
+		len(p.Errors) != 1 || p.Errors[0].Field != "workspace" {
 		t.Errorf("%+v", p)
 	}
 	run("b", "true") // those that are there are
@@ -302,9 +311,9 @@ func TestRealWorkspace(t *testing.T) {
 	}
 }
 
-// TestRealExact compares the stream with the engine's own over a program of this machine.
+// TestRealExact compares the stream with the executor's own events for a real program.
 func TestRealExact(t *testing.T) {
-	w := realWorld(t)
+	w := newRealServer(t)
 	code := `for i in 1 2 3; do printf 'line %s \377\n' $i; echo err >&2; done; head -c 300000 /dev/zero | tr '\0' 'x'`
 	collect := func(events []executor.Event) (out, kinds string) {
 		for i, ev := range events {

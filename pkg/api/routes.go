@@ -11,10 +11,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// accessKey is where an operation's Metadata has its Access.
+// accessKey is the key of an operation's Access in its Metadata.
 const accessKey = "access"
 
-// adapter puts every operation behind the server's checks, ours and those that others register.
+// adapter puts every operation behind the server's checks, including those that other packages register.
 type adapter struct{ server *Server }
 
 func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
@@ -26,8 +26,8 @@ func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 
 func (a adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.server.serve(w, r) }
 
-// route is one operation: what the document says of it, who may, and what answers. Bodies and answers are read and written by hand: they have to be exact, and
-// reflection at every request would cost more than the rest of the way.
+// route is one operation: its description in the document, its access, and its handler. Bodies and answers are encoded by hand: they must
+// be exact, and reflection at every request would cost more than the rest of its handling.
 type route struct {
 	method, path string
 	id           string
@@ -46,8 +46,9 @@ func (s *Server) routes() {
 	schemas := s.api.OpenAPI().Components.Schemas
 	for _, r := range s.table(schemas) {
 		op := &huma.Operation{
-			OperationID: r.id, Method: r.method, Path: strings.ReplaceAll(r.path, "...}", "}"), Tags: []string{r.tag}, Summary: r.summary, Description: r.description,
-			Parameters: r.params, RequestBody: r.body, Responses: r.answers, Metadata: map[string]any{accessKey: r.access},
+			OperationID: r.id, Method: r.method, Path: strings.ReplaceAll(r.path, "...}", "}"), Tags: []string{r.tag}, Summary: r.summary,
+			Description: r.description,
+			Parameters:  r.params, RequestBody: r.body, Responses: r.answers, Metadata: map[string]any{accessKey: r.access},
 			Security: []map[string][]string{{"token": {}}, {}},
 		}
 		if r.access.Public {
@@ -58,14 +59,14 @@ func (s *Server) routes() {
 			Content:     map[string]*huma.MediaType{wire.TypeProblem: {Schema: schemas.Schema(reflect.TypeFor[wire.Problem](), true, "")}},
 		}
 		s.api.OpenAPI().AddOperation(op)
-		s.mux.Handle(r.method+" "+r.path, s.guard(r.access, s.handler(r.handle)))
+		s.mux.Handle(r.method+" "+r.path, s.withChecks(r.access, s.handler(r.handle)))
 	}
 	for path, h := range map[string]handler{"/openapi.json": s.openAPIJSON, "/openapi.yaml": s.openAPIYAML, "/docs": s.docs} {
-		s.mux.Handle("GET "+path, s.guard(Access{Public: true, Draining: true}, s.handler(h)))
+		s.mux.Handle("GET "+path, s.withChecks(Access{Public: true, Draining: true}, s.handler(h)))
 	}
 }
 
-// table is all of it.
+// table returns all routes.
 func (s *Server) table(schemas huma.Registry) []route {
 	schema := func(t reflect.Type) *huma.Schema { return schemas.Schema(t, true, "") }
 	text := &huma.Schema{Type: huma.TypeString}
@@ -78,93 +79,138 @@ func (s *Server) table(schemas huma.Registry) []route {
 	nothing := func(description string) *huma.Response { return &huma.Response{Description: description} }
 	binary := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	runID := pathParam("id", "The run's id.")
-	fileID := pathParam("id", "Chosen by you: 1 to 128 letters, digits, dots, dashes and underlines.")
-	from := queryParam("from", "Number of the first event that is wanted; default the oldest that is kept.", &huma.Schema{Type: huma.TypeInteger, Minimum: ptr(0.0)})
-	lastEvent := &huma.Param{Name: "Last-Event-ID", In: "header", Description: "Number of the last event that you have had; goes before from.", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: ptr(0.0)}}
+	fileID := pathParam("id", "An id of your choice: 1 to 128 letters, digits, dots, dashes and underscores.")
+	from := queryParam("from", "Number of the first event to send; default: the oldest that is kept.",
+		&huma.Schema{Type: huma.TypeInteger, Minimum: ptr(0.0)})
+	lastEvent := &huma.Param{
+		Name: "Last-Event-ID", In: "header", Description: "Number of the last event that you received; takes precedence over from.",
+		Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: ptr(0.0)},
+	}
 	runBody := &huma.RequestBody{Required: true, Content: content(wire.TypeJSON, schema(reflect.TypeFor[wire.Run]()))}
-	events := &huma.Response{Description: "The events while they happen; the last is the result.", Content: map[string]*huma.MediaType{
+	events := &huma.Response{Description: "The events as they happen; the last one is the result.", Content: map[string]*huma.MediaType{
 		wire.TypeNDJSON: {Schema: schema(reflect.TypeFor[eventSchema]())}, wire.TypeSSE: {Schema: text},
 	}}
-	whole := &huma.Response{Description: "The whole result, exactly as --json prints it; or the events while they happen, as Accept asks for.", Content: map[string]*huma.MediaType{
-		wire.TypeJSON: {Schema: schema(reflect.TypeFor[resultSchema]())}, wire.TypeNDJSON: {Schema: schema(reflect.TypeFor[eventSchema]())}, wire.TypeSSE: {Schema: text},
-	}, Headers: map[string]*huma.Param{
-		wire.HeaderRunID:   {Description: "The run's id, as logs have it.", Schema: text},
-		wire.HeaderReceipt: {Description: "The receipt that was asked for, base64.", Schema: text},
-	}}
+	whole := &huma.Response{
+		Description: "The whole result, exactly as --json prints it; or the events as they happen, by Accept.",
+		Content: map[string]*huma.MediaType{
+			wire.TypeJSON: {Schema: schema(reflect.TypeFor[resultSchema]())}, wire.TypeNDJSON: {Schema: schema(reflect.TypeFor[eventSchema]())},
+			wire.TypeSSE: {Schema: text},
+		}, Headers: map[string]*huma.Param{
+			wire.HeaderRunID:   {Description: "The run's id, as in logs.", Schema: text},
+			wire.HeaderReceipt: {Description: "The requested receipt, in base64.", Schema: text},
+		},
+	}
 	run, read := Access{Scope: ScopeRun}, Access{Scope: ScopeRead, Draining: true}
 	return []route{
 		{
 			method: "POST", path: wire.PathRun, id: "run", tag: "Runs", summary: "Run a program and wait for it", access: run, body: runBody,
-			description: "Answers when the program has ended. With Accept: text/event-stream or application/x-ndjson the events come while they happen. A client that goes away cancels its run. Nothing of it is kept.",
-			answers:     map[string]*huma.Response{"200": whole}, handle: s.run,
+			description: "Answers when the program has ended. With Accept: text/event-stream or application/x-ndjson, sends the events as they " +
+				"happen. A client that disconnects cancels its run. Nothing of the run is kept.",
+			answers: map[string]*huma.Response{"200": whole}, handle: s.run,
 		},
 		{
 			method: "GET", path: wire.PathTalk, id: "talk", tag: "Runs", summary: "Run a program over a WebSocket of its own", access: run,
-			description: "Subprotocol " + wire.Subprotocol + ". The first message is a run, as the body of POST " + wire.PathRun + "; with interactive its standard input stays open. Then as for a run's own WebSocket. The run ends with the connection, and nothing of it is kept.",
-			answers:     map[string]*huma.Response{"101": nothing("The protocol is switched."), "426": nothing("You are no WebSocket client.")}, handle: s.talk,
+			description: "Subprotocol " + wire.Subprotocol + ". The first message is a run, as the body of POST " + wire.PathRun +
+				"; with interactive its standard input stays open. Then as for a run's own WebSocket. The run ends with the connection, and " +
+				"nothing of it is kept.",
+			answers: map[string]*huma.Response{
+				"101": nothing("The protocol is switched."), "426": nothing("The client is no WebSocket client."),
+			}, handle: s.interactive,
 		},
 		{
-			method: "POST", path: wire.PathRuns, id: "start-run", tag: "Runs", summary: "Accept a program to be run", access: run, body: runBody,
-			description: "Answers at once. The run is kept, and so is its result after its end, for a while; a restart of the server does not lose it.",
-			answers:     map[string]*huma.Response{"202": answer("Accepted; Location says where it is.", reflect.TypeFor[wire.RunInfo]())}, handle: s.accept,
+			method: "POST", path: wire.PathRuns, id: "start-run", tag: "Runs", summary: "Submit a program to run", access: run, body: runBody,
+			description: "Answers at once. The run and its result are kept for a while; a restart of the server does not lose them.",
+			answers: map[string]*huma.Response{
+				"202": answer("Accepted; Location is the run's path.", reflect.TypeFor[wire.RunInfo]()),
+			}, handle: s.accept,
 		},
 		{
 			method: "GET", path: wire.PathRuns, id: "list-runs", tag: "Runs", summary: "List your runs, the newest first", access: read,
 			params: []*huma.Param{
-				queryParam("limit", "How many at the most.", &huma.Schema{Type: huma.TypeInteger, Minimum: ptr(1.0), Maximum: ptr(float64(maxPage)), Default: defaultPage}),
-				queryParam("cursor", "What next said on the page before.", text),
+				queryParam("limit", "Largest number of runs on the page.",
+					&huma.Schema{Type: huma.TypeInteger, Minimum: ptr(1.0), Maximum: ptr(float64(maxPage)), Default: defaultPage}),
+				queryParam("cursor", "The value of next on the page before.", text),
 			},
 			answers: map[string]*huma.Response{"200": answer("A page.", reflect.TypeFor[wire.RunList]())}, handle: s.list,
 		},
 		{
-			method: "GET", path: wire.PathRuns + "/{id}", id: "get-run", tag: "Runs", summary: "See how far a run is, or its result", access: read, params: []*huma.Param{runID},
+			method: "GET", path: wire.PathRuns + "/{id}", id: "get-run", tag: "Runs", summary: "Get the state of a run, or its result", access: read,
+			params:  []*huma.Param{runID},
 			answers: map[string]*huma.Response{"200": answer("The run.", reflect.TypeFor[wire.RunInfo]())}, handle: s.show,
 		},
 		{
-			method: "DELETE", path: wire.PathRuns + "/{id}", id: "delete-run", tag: "Runs", summary: "Call off a run, or forget it", access: Access{Scope: ScopeRun, Draining: true}, params: []*huma.Param{runID},
-			description: "A run that is under way is cancelled; its result is kept, or goes to the client that reads its events (POST /v1/run). One that is over is forgotten, with all that is kept of it.",
-			answers:     map[string]*huma.Response{"202": answer("It is being called off.", reflect.TypeFor[wire.RunInfo]()), "204": nothing("It is forgotten.")}, handle: s.remove,
+			method: "DELETE", path: wire.PathRuns + "/{id}", id: "delete-run", tag: "Runs", summary: "Cancel a run, or delete it",
+			access: Access{Scope: ScopeRun, Draining: true}, params: []*huma.Param{runID},
+			description: "Cancels a run that is under way; its result is kept, or goes to the client that reads its events (POST /v1/run). " +
+				"Deletes a finished run, with all that is kept of it.",
+			answers: map[string]*huma.Response{
+				"202": answer("The run is being cancelled.", reflect.TypeFor[wire.RunInfo]()), "204": nothing("The run is deleted."),
+			}, handle: s.remove,
 		},
 		{
-			method: "GET", path: wire.PathRuns + "/{id}/events", id: "run-events", tag: "Runs", summary: "Read the events of a run, from any place", access: read, params: []*huma.Param{runID, from, lastEvent},
-			description: "While it runs and after its end, as often as you like. Numbers have no gaps; what is no longer kept is said in a line of the kind gap.",
-			answers:     map[string]*huma.Response{"200": events, "204": nothing("Server-sent events only: the run is over, and there is nothing after what you have had.")}, handle: s.events,
+			method: "GET", path: wire.PathRuns + "/{id}/events", id: "run-events", tag: "Runs",
+			summary: "Read the events of a run, from any number on",
+			access:  read, params: []*huma.Param{runID, from, lastEvent},
+			description: "During and after the run, any number of times. Numbers have no gaps; a line of kind gap names the events that are no " +
+				"longer kept.",
+			answers: map[string]*huma.Response{
+				"200": events, "204": nothing("Server-sent events only: the run is over, and you have received all events."),
+			}, handle: s.events,
 		},
 		{
-			method: "GET", path: wire.PathRuns + "/{id}/ws", id: "run-socket", tag: "Runs", summary: "Talk to a run over a WebSocket", access: Access{Scope: ScopeRun, Draining: true}, params: []*huma.Param{runID, from},
-			description: "Subprotocol " + wire.Subprotocol + ". You send stdin, stdin_close, signal, resize and cancel; you get events, and ack for the input that was taken. See the user guide for the messages.",
-			answers:     map[string]*huma.Response{"101": nothing("The protocol is switched."), "426": nothing("You are no WebSocket client.")}, handle: s.socket,
+			method: "GET", path: wire.PathRuns + "/{id}/ws", id: "run-socket", tag: "Runs", summary: "Send input to a run over a WebSocket",
+			access: Access{Scope: ScopeRun, Draining: true}, params: []*huma.Param{runID, from},
+			description: "Subprotocol " + wire.Subprotocol + ". The client sends stdin, stdin_close, signal, resize and cancel; the server sends " +
+				"events, and ack for input that the program has read. See the user guide for the messages.",
+			answers: map[string]*huma.Response{
+				"101": nothing("The protocol is switched."), "426": nothing("The client is no WebSocket client."),
+			}, handle: s.socket,
 		},
 		{
-			method: "GET", path: wire.PathRuns + "/{id}/files/{path...}", id: "run-file", tag: "Files", summary: "Fetch a file that a run brought back", access: read,
+			method: "GET", path: wire.PathRuns + "/{id}/files/{path...}", id: "run-file", tag: "Files", summary: "Get an output file of a run",
+			access:  read,
 			params:  []*huma.Param{runID, pathParam("path", "Its path in the result.")},
 			answers: map[string]*huma.Response{"200": {Description: "Its bytes.", Content: content(wire.TypeBinary, binary)}}, handle: s.file,
 		},
 		{
-			method: "PUT", path: wire.PathFiles + "/{id}", id: "put-file", tag: "Files", summary: "Upload a file that runs can name", access: run, params: []*huma.Param{fileID},
-			description: "Name it by its id in files or in of a run. It is forgotten after a while; sending it again replaces it.",
+			method: "PUT", path: wire.PathFiles + "/{id}", id: "put-file", tag: "Files", summary: "Upload a file for runs", access: run,
+			params:      []*huma.Param{fileID},
+			description: "A run refers to it by its id in files or in. The file expires after a while; sending it again replaces it.",
 			body:        &huma.RequestBody{Required: true, Content: content(wire.TypeBinary, binary)},
-			answers:     map[string]*huma.Response{"200": answer("It replaces an older one.", reflect.TypeFor[wire.Upload]()), "201": answer("It is there.", reflect.TypeFor[wire.Upload]())}, handle: s.upload,
+			answers: map[string]*huma.Response{
+				"200": answer("The file replaces an older one.", reflect.TypeFor[wire.Upload]()),
+				"201": answer("The file is stored.", reflect.TypeFor[wire.Upload]()),
+			}, handle: s.upload,
 		},
 		{
-			method: "GET", path: wire.PathFiles + "/{id}", id: "get-file", tag: "Files", summary: "Fetch an uploaded file", access: read, params: []*huma.Param{fileID},
+			method: "GET", path: wire.PathFiles + "/{id}", id: "get-file", tag: "Files", summary: "Get an uploaded file", access: read,
+			params:  []*huma.Param{fileID},
 			answers: map[string]*huma.Response{"200": {Description: "Its bytes.", Content: content(wire.TypeBinary, binary)}}, handle: s.download,
 		},
 		{
-			method: "DELETE", path: wire.PathFiles + "/{id}", id: "delete-file", tag: "Files", summary: "Forget an uploaded file", access: Access{Scope: ScopeRun, Draining: true}, params: []*huma.Param{fileID},
-			answers: map[string]*huma.Response{"204": nothing("It is forgotten.")}, handle: s.discard,
+			method: "DELETE", path: wire.PathFiles + "/{id}", id: "delete-file", tag: "Files", summary: "Delete an uploaded file",
+			access: Access{Scope: ScopeRun, Draining: true}, params: []*huma.Param{fileID},
+			answers: map[string]*huma.Response{"204": nothing("The file is deleted.")}, handle: s.discard,
 		},
 		{
-			method: "GET", path: wire.PathLanguages, id: "languages", tag: "Server", summary: "List the languages, and which can be used", access: read,
-			answers: map[string]*huma.Response{"200": answer("All that it knows.", reflect.TypeFor[wire.Languages]())}, handle: s.languages,
+			method: "GET", path: wire.PathLanguages, id: "languages", tag: "Server", summary: "List the languages, and which are available",
+			access:  read,
+			answers: map[string]*huma.Response{"200": answer("All languages of the server.", reflect.TypeFor[wire.Languages]())},
+			handle:  s.languages,
 		},
 		{
-			method: "GET", path: wire.PathHealth, id: "health", tag: "Server", summary: "Ask whether it lives, is ready, and can run sandboxes", access: Access{Public: true, Draining: true},
+			method: "GET", path: wire.PathHealth, id: "health", tag: "Server",
+			summary: "Check whether the server is alive, accepts runs, and can run a sandbox", access: Access{Public: true, Draining: true},
 			params: []*huma.Param{
-				queryParam("check", "What the status is about.", &huma.Schema{Type: huma.TypeString, Enum: []any{"live", "ready"}, Default: "ready"}),
-				queryParam("deep", "1: really run a sandbox. Needs the scope admin.", &huma.Schema{Type: huma.TypeString, Enum: []any{"0", "1"}, Default: "0"}),
+				queryParam("check", "The check that the status reports.",
+					&huma.Schema{Type: huma.TypeString, Enum: []any{"live", "ready"}, Default: "ready"}),
+				queryParam("deep", "1: run a program in a sandbox. Needs the scope admin.",
+					&huma.Schema{Type: huma.TypeString, Enum: []any{"0", "1"}, Default: "0"}),
 			},
-			answers: map[string]*huma.Response{"200": answer("It is.", reflect.TypeFor[wire.Health]()), "503": answer("It is not.", reflect.TypeFor[wire.Health]())}, handle: s.health,
+			answers: map[string]*huma.Response{
+				"200": answer("The check succeeded.", reflect.TypeFor[wire.Health]()),
+				"503": answer("The check failed.", reflect.TypeFor[wire.Health]()),
+			}, handle: s.health,
 		},
 	}
 }

@@ -20,7 +20,7 @@ import (
 )
 
 func TestRun(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	answer := w.request("POST", wire.PathRun, body("out hello\nerr oh\nexit 3", `"labels":{"a":"b"}`))
 	defer answer.Body.Close()
 	b, err := io.ReadAll(answer.Body)
@@ -34,10 +34,11 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Verdict != sandbox.VerdictNonzeroExit || r.Exit.Code != 3 || string(r.Stdout.Bytes()) != "hello\n" || string(r.Stderr.Bytes()) != "oh\n" || r.Language != "act" {
+	if r.Verdict != sandbox.VerdictNonzeroExit || r.Exit.Code != 3 || string(r.Stdout.Bytes()) != "hello\n" ||
+		string(r.Stderr.Bytes()) != "oh\n" || r.Language != "act" {
 		t.Errorf("%s", b)
 	}
-	// It is what the command line prints of it: the same document, with its newline.
+	// The answer equals the document that the command line prints, with its newline.
 	if again := appendJSON(nil, r); !bytes.Equal(again, b) {
 		t.Errorf("the document is not the engine's own:\n%s%s", b, again)
 	}
@@ -46,12 +47,13 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// hostile output comes through byte for byte, whichever way it takes. The zeroes are an event in the middle that is longer than a reader's chunk.
-var binary = "out plain\nhex 00ff1b5b324a0d0ae280a8c3\nhex a4\nhex " + strings.Repeat("00", 30000) + "\nout <&>\nflood 1500000\nhex c3\nerr \u2028 z\nsave /workspace/f file"
+// hostile is output that must arrive byte for byte in every form. The zeroes are an event that is longer than a reader's chunk.
+var binary = "out plain\nhex 00ff1b5b324a0d0ae280a8c3\nhex a4\nhex " + strings.Repeat("00", 30000) +
+	"\nout <&>\nflood 1500000\nhex c3\nerr \u2028 z\nsave /workspace/f file"
 
-// TestExact compares every way with the engine's own stream (A6).
+// TestExact (A6) compares every form of the events with the executor's own.
 func TestExact(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	var want [][2][]byte // per stream
 	collect := func(events []executor.Event) (out [2][]byte) {
 		for i, ev := range events {
@@ -113,15 +115,16 @@ func TestExact(t *testing.T) {
 	compare("sse", fromSSE(t, sse.Body))
 	sse.Body.Close()
 	id := w.start(binary, `"out":["f"]`)
-	w.await(id)
+	w.waitForEnd(id)
 	if b := w.ask(200, "GET", wire.PathRuns+"/"+id+"/files/f", ""); string(b) != "file" {
 		t.Errorf("a file beside large output: %q", b)
 	}
-	for way, c := range map[string]*talk{"socket": w.dial(id, ""), "talk": w.dialPath(wire.PathTalk)} {
+	for way, c := range map[string]*socketClient{"socket": w.dial(id, ""), "talk": w.dialPath(wire.PathTalk)} {
 		if way == "talk" {
 			must(t, c.Write(t.Context(), websocket.MessageText, []byte(body(binary))))
 		}
-		if code := c.hear(nil); code != websocket.StatusNormalClosure || c.out != string(want[0][0]) || !bytes.Equal(c.last.Result.Stdout.Bytes(), want[0][0]) {
+		if code := c.readUntil(nil); code != websocket.StatusNormalClosure || c.out != string(want[0][0]) ||
+			!bytes.Equal(c.last.Result.Stdout.Bytes(), want[0][0]) {
 			t.Errorf("%s: closed with %d, other bytes than the engine's", way, code)
 		}
 	}
@@ -142,7 +145,7 @@ func TestExact(t *testing.T) {
 	eventually(t, "all spill space is returned", func() bool { return w.outputs.Used() == 0 })
 }
 
-// fromSSE gives the data of server-sent events, and checks what is around it.
+// fromSSE returns the data of server-sent events, and checks the other fields.
 func fromSSE(t testing.TB, r io.Reader) (all [][]byte) {
 	t.Helper()
 	b, err := io.ReadAll(r)
@@ -166,15 +169,16 @@ func fromSSE(t testing.TB, r io.Reader) (all [][]byte) {
 	return all
 }
 
-// TestVanish: a client that goes away takes its run along, whole or streamed.
+// TestVanish: a client that disconnects cancels its run, whole or streamed.
 func TestVanish(t *testing.T) {
 	for _, accept := range []string{wire.TypeJSON, wire.TypeNDJSON, wire.TypeSSE} {
 		t.Run(accept, func(t *testing.T) {
-			w := newWorld(t)
+			w := newTestServer(t)
 			ctx, vanish := context.WithCancel(t.Context())
 			gone := make(chan error, 1)
 			go func() {
-				r, _ := http.NewRequestWithContext(ctx, "POST", "http://server"+wire.PathRun, strings.NewReader(body("out here\nwait", `"timeout":"300s"`)))
+				r, _ := http.NewRequestWithContext(ctx, "POST", "http://server"+wire.PathRun,
+					strings.NewReader(body("out here\nwait", `"timeout":"300s"`)))
 				r.Header.Set("Content-Type", wire.TypeJSON)
 				r.Header.Set("Accept", accept)
 				answer, err := w.client.Do(r)
@@ -196,10 +200,11 @@ func TestVanish(t *testing.T) {
 
 // TestLive: events come while they happen.
 func TestLive(t *testing.T) {
-	w := newWorld(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	w := newTestServer(t)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	answer := w.requestContext(ctx, "POST", wire.PathRun, strings.NewReader(body("out first\nwait", `"timeout":"300s"`)), "Accept", wire.TypeNDJSON)
+	answer := w.requestContext(ctx, "POST", wire.PathRun, strings.NewReader(body("out first\nwait", `"timeout":"300s"`)), "Accept",
+		wire.TypeNDJSON)
 	defer answer.Body.Close()
 	buf := make([]byte, 4096)
 	var seen []byte
@@ -212,9 +217,9 @@ func TestLive(t *testing.T) {
 	cancel()
 }
 
-// TestRefusedStream: what goes wrong before the first event has a status of its own.
+// TestRefusedStream: an error before the first event has a status of its own.
 func TestRefusedStream(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	w.fake.FailCreate(errors.New("no kernel today"))
 	for _, accept := range []string{wire.TypeJSON, wire.TypeNDJSON, wire.TypeSSE} {
 		p := w.problem(500, "POST", wire.PathRun, body("out hello"), "Accept", accept)
@@ -226,9 +231,9 @@ func TestRefusedStream(t *testing.T) {
 	w.ask(200, "POST", wire.PathRun, body("out hello"))
 }
 
-// TestStdin: input is given as text and as base64; of a terminal it ends without hanging up.
+// TestStdin: input is text or base64; on a terminal its end does not hang up.
 func TestStdin(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	for _, fields := range []string{`"stdin":"x\u0000y"`, `"stdin":"eAB5","stdin_encoding":"base64"`} {
 		r, err := wire.DecodeResult(w.ask(200, "POST", wire.PathRun, body("cat", fields)))
 		if err != nil || string(r.Stdout.Bytes()) != "x\x00y" {
@@ -241,11 +246,11 @@ func TestStdin(t *testing.T) {
 	}
 }
 
-// TestFiles: what is brought back is in the result, and to be fetched.
+// TestFiles: output files are in the result, and can be downloaded.
 func TestFiles(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	id := w.start("save /workspace/a/b.txt content\nsave /tmp/c other", `"out":["a/*","/tmp/c"]`)
-	w.await(id)
+	w.waitForEnd(id)
 	if b := w.ask(200, "GET", wire.PathRuns+"/"+id+"/files/a/b.txt", ""); string(b) != "content" {
 		t.Errorf("%q", b)
 	}
@@ -259,7 +264,7 @@ func TestFiles(t *testing.T) {
 }
 
 func TestUploads(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Keep.Upload, o.Keep.Uploads, o.Keep.UploadFor = 1000, 1500, time.Hour })
+	w := newTestServer(t, func(o *Options) { o.Keep.Upload, o.Keep.Uploads, o.Keep.UploadFor = 1000, 1500, time.Hour })
 	var u wire.Upload
 	decode(t, w.ask(201, "PUT", wire.PathFiles+"/input.csv", "out from a file"), &u)
 	if u.ID != "input.csv" || u.Size != 15 || len(u.SHA256) != 64 || time.Until(u.Expires) < 50*time.Minute {
@@ -277,11 +282,13 @@ func TestUploads(t *testing.T) {
 	if err != nil || string(r.Stdout.Bytes()) != "replaced\n" {
 		t.Errorf("%v: %+v", err, r)
 	}
-	if p := w.problem(422, "POST", wire.PathRun, `{"language":"act","files":[{"path":"main.act","id":"none"}]}`); p.Errors[0].Field != "files[0].id" {
+	if p := w.problem(422, "POST", wire.PathRun, `{"language":"act","files":[{"path":"main.act",`+
+		`"id":"none"}]}`); p.Errors[0].Field != "files[0].id" {
 		t.Errorf("%+v", p)
 	}
 	w.problem(413, "PUT", wire.PathFiles+"/large", strings.Repeat("x", 1001))
-	answer := w.requestContext(t.Context(), "PUT", wire.PathFiles+"/chunked", io.MultiReader(strings.NewReader(strings.Repeat("x", 1001)))) // without a length
+	// without a length
+	answer := w.requestContext(t.Context(), "PUT", wire.PathFiles+"/chunked", io.MultiReader(strings.NewReader(strings.Repeat("x", 1001))))
 	answer.Body.Close()
 	if answer.StatusCode != 413 {
 		t.Errorf("%d", answer.StatusCode)
@@ -296,32 +303,32 @@ func TestUploads(t *testing.T) {
 			t.Errorf("%s: %d", id, answer.StatusCode)
 		}
 	}
-	// What has expired is gone.
+	// Expired files are gone.
 	w.uploads.now = func() time.Time { return time.Now().Add(2 * time.Hour) }
 	w.problem(404, "GET", wire.PathFiles+"/fits", "")
-	w.uploads.sweep()
+	w.uploads.removeExpired()
 	if w.uploads.size != 0 || len(w.uploads.files) != 0 {
 		t.Errorf("%d bytes and %d files are left", w.uploads.size, len(w.uploads.files))
 	}
 }
 
-// noting is an Admission that lets everybody in, and remembers what was asked for.
+// noting is an Admission that admits every run and records its requests.
 type noting struct {
 	mu   sync.Mutex
-	asks []Ask
+	asks []AdmissionRequest
 }
 
-func (n *noting) Enter(_ context.Context, a Ask) (func(), error) {
+func (n *noting) Enter(_ context.Context, a AdmissionRequest) (func(), error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asks = append(n.asks, a)
 	return func() {}, nil
 }
 
-// TestWeight: what admission counts a run for has its compiler in it, and what is kept of its output.
+// TestWeight: the weight of a run includes its compiler and its kept output.
 func TestWeight(t *testing.T) {
 	n := &noting{}
-	w := newWorld(t, func(o *Options) { o.Admission = n })
+	w := newTestServer(t, func(o *Options) { o.Admission = n })
 	w.ask(200, "POST", wire.PathRun, body("out x", `"memory":"64MiB"`, `"output_limit":"1MiB"`))
 	if len(n.asks) != 1 || n.asks[0].Memory != 68*sandbox.MiB {
 		t.Errorf("%+v", n.asks)

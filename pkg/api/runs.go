@@ -18,7 +18,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// accept is POST /v1/runs: once it has answered, the run is not lost.
+// accept handles POST /v1/runs. Once it has answered, a crash does not lose the run.
 func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 	request, body, release, err := s.readRun(w, r)
 	if err != nil {
@@ -31,27 +31,29 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	j.key = r.Header.Get(wire.HeaderIdempotencyKey)
-	if s.registry.unfinished() >= s.opts.Keep.Open {
-		return &Refusal{Status: http.StatusServiceUnavailable, Reason: "too many runs wait already", RetryAfter: 5 * time.Second}
+	if s.runs.unfinished() >= s.opts.Keep.Open {
+		return &Refusal{
+			Status: http.StatusServiceUnavailable, Reason: "too many runs are waiting; try again later", RetryAfter: 5 * time.Second,
+		}
 	}
-	letGo := func() {}
+	releasePlace := func() {}
 	if ready, ok := s.opts.Admission.(Ready); ok {
-		if letGo, err = ready.Reserve(j.ask); err != nil {
+		if releasePlace, err = ready.Reserve(j.admission); err != nil {
 			return err
 		}
 	}
-	ctx, a, err := s.enlist(context.WithoutCancel(r.Context()))
+	ctx, a, err := s.registerRun(context.WithoutCancel(r.Context()))
 	if err != nil {
-		letGo()
+		releasePlace()
 		return err
 	}
 	run := s.newRunOf(ctx, a, j, body)
-	if err := s.registry.store.accept(&run.record); err != nil {
-		letGo()
-		s.discharge(a)
-		return fmt.Errorf("keep the run: %w", err)
+	if err := s.runs.store.accept(&run.record); err != nil {
+		releasePlace()
+		s.unregisterRun(a)
+		return fmt.Errorf("store the run: %w", err)
 	}
-	s.start(ctx, a, run, j, letGo)
+	s.start(ctx, a, run, j, releasePlace)
 	info := run.info(false)
 	w.Header().Set("Location", wire.PathRuns+"/"+j.ID)
 	w.Header().Set(wire.HeaderRunID, j.ID)
@@ -59,49 +61,50 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// newRunOf makes the run of a job that nobody knows of yet.
+// newRunOf makes the run of a job. It is not in the store yet.
 func (s *Server) newRunOf(ctx context.Context, a *active, j *job, body []byte) *run {
 	r := newRun(record{
-		ID: j.ID, Principal: *j.Principal, Accepted: j.Accepted, State: wire.StateQueued, Language: j.Language, Labels: j.run.Policy.Labels, Digest: j.digest,
+		ID: j.ID, Principal: *j.Principal, Accepted: j.Accepted, State: wire.StateQueued, Language: j.Language, Labels: j.run.Policy.Labels,
+		Digest:  j.digest,
 		Request: json.RawMessage(body), Key: j.key,
-	}, newJournal(s.registry.store.dir, j.ID, &s.opts.Keep))
+	}, newJournal(s.runs.store.dir, j.ID, &s.opts.Keep))
 	r.stop, r.input, r.request = a.stop, attach(ctx, j), j.run
 	return r
 }
 
-// start makes a run known and sets it going.
-func (s *Server) start(ctx context.Context, a *active, r *run, j *job, letGo func()) {
-	s.registry.add(r)
-	j.retry, j.ask.Accepted, j.ask.OnPosition = true, true, r.setPosition
+// start adds a run to the store and starts it. releasePlace frees its place in the queue.
+func (s *Server) start(ctx context.Context, a *active, r *run, j *job, releasePlace func()) {
+	s.runs.add(r)
+	j.retry, j.admission.Accepted, j.admission.OnPosition = true, true, r.setPosition
 	j.started = func() {
-		letGo()
-		if err := s.registry.store.begin(j.ID); err != nil {
-			s.log.ErrorContext(ctx, "a run that begins could not be marked", "run", j.ID, "error", err)
+		releasePlace()
+		if err := s.runs.store.begin(j.ID); err != nil {
+			s.log.ErrorContext(ctx, "start of a run not recorded", "run", j.ID, "error", err)
 		}
 		r.begun()
-		r.input.wait(s.opts.Keep.Interactive)
+		r.input.waitForClient(s.opts.Keep.Interactive)
 	}
-	// What was asked for stays in memory until it is done, and may wait for long.
-	release := s.held.keep(r.owner, len(r.record.Request))
+	// The request stays in memory until the run ends, and may wait for long.
+	release := s.bodies.count(r.owner, len(r.record.Request))
 	s.serving.Go(func() {
-		defer s.discharge(a)
-		defer letGo()
+		defer s.unregisterRun(a)
+		defer releasePlace()
 		defer release()
-		s.async(ctx, r, j)
+		s.runAsync(ctx, r, j)
 	})
 }
 
-// async runs an accepted job to its end, and keeps what became of it.
-func (s *Server) async(ctx context.Context, r *run, j *job) {
+// runAsync runs an accepted job to its end, and stores the outcome.
+func (s *Server) runAsync(ctx context.Context, r *run, j *job) {
 	feed := &live{to: func(_ uint64, line []byte) { r.journal.append(ctx, line) }}
 	j.req.OnEvent = feed.event
-	f := s.perform(ctx, j)
+	f := s.runJob(ctx, j)
 	feed.end()
 	r.input.close()
 	if f.Err != nil && ctx.Err() != nil {
-		f.Err = context.Cause(ctx) // rather than that something was cancelled
+		f.Err = context.Cause(ctx) // the cause, not context.Canceled
 	}
-	if f.Started.IsZero() && errors.Is(f.Err, errDraining) && s.registry.store.durable {
+	if f.Started.IsZero() && errors.Is(f.Err, errDraining) && s.runs.store.durable {
 		_ = r.journal.close(nil)
 		r.journal.end()
 		return // the next server runs it
@@ -109,7 +112,7 @@ func (s *Server) async(ctx context.Context, r *run, j *job) {
 	s.conclude(ctx, r, f, j.receipt)
 }
 
-// conclude writes down what became of a run, and only then lets anybody know.
+// conclude stores the outcome of a run, and only then shows it to clients.
 func (s *Server) conclude(ctx context.Context, r *run, f *Finished, receipt json.RawMessage) {
 	r.mu.Lock()
 	c := r.record
@@ -118,56 +121,57 @@ func (s *Server) conclude(ctx context.Context, r *run, f *Finished, receipt json
 	c.Ended, c.State, c.Receipt, c.Request = &ended, wire.StateDone, receipt, nil
 	if f.Err != nil {
 		if c.Problem = s.Problem(ctx, f.Err); c.Problem.Code == wire.CodeCancelled {
-			c.Verdict = string(sandbox.VerdictCancelled) // as if it had begun
+			c.Verdict = string(sandbox.VerdictCancelled) // as for a run that had begun
 		}
 		_ = r.journal.close(nil)
 	} else {
 		defer f.Close()
 		c.Verdict, c.Language, c.Outputs = string(f.Result.Verdict), f.Result.Language, f.Document.Spans()
 		if err := r.journal.close(func(seq uint64) *resultLine { return newResultLine(seq, ended, f.Document) }); err != nil {
-			c.Problem = s.Problem(ctx, fmt.Errorf("keep the result: %w", err))
-			c.Verdict, c.Receipt, c.Outputs, f.Document = "", nil, nil, nil // of a result that is lost
+			c.Problem = s.Problem(ctx, fmt.Errorf("store the result: %w", err))
+			c.Verdict, c.Receipt, c.Outputs, f.Document = "", nil, nil, nil // the result is lost
 		}
 	}
-	tell := s.tells(ctx, c, f.Run, f.Document)
-	s.settle(ctx, r, c)
-	f.Close() // it can be read from the journal
-	tell()
+	send := s.keepWebhook(ctx, c, f.Run, f.Document)
+	s.storeOutcome(ctx, r, c)
+	f.Close() // the journal has the result
+	send()
 }
 
-// tells has a run's webhook hear of its end, once tell is called.
-func (s *Server) tells(ctx context.Context, c record, run *wire.Run, document *sandbox.JSON) (tell func()) {
+// keepWebhook stores the webhook of a finished run. The caller calls send when the run's outcome is visible.
+func (s *Server) keepWebhook(ctx context.Context, c record, run *wire.Run, document *sandbox.JSON) (send func()) {
 	if run == nil || run.Webhook == nil || s.opts.Webhooks == nil {
 		return func() {}
 	}
-	tell, err := s.opts.Webhooks.Keep(c.Principal.ID, run.Webhook, wire.RunInfo{
-		ID: c.ID, State: c.State, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started, Ended: c.Ended, Verdict: c.Verdict,
-		Error: c.Problem, Receipt: c.Receipt,
+	send, err := s.opts.Webhooks.Keep(c.Principal.ID, run.Webhook, wire.RunInfo{
+		ID: c.ID, State: c.State, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started, Ended: c.Ended,
+		Verdict: c.Verdict,
+		Error:   c.Problem, Receipt: c.Receipt,
 	}, document)
 	if err != nil {
-		s.log.ErrorContext(ctx, "a webhook will not hear of a run", "run", c.ID, "error", err)
+		s.log.ErrorContext(ctx, "webhook not queued", "run", c.ID, "error", err)
 		return func() {}
 	}
-	return tell
+	return send
 }
 
-// settle keeps the record of a run that is over.
-func (s *Server) settle(ctx context.Context, r *run, c record) {
-	if err := s.registry.store.finish(&c, r.journal); err != nil {
-		// It is known as long as this server lives. What is on disk says that it was under way, which is the truth if nobody asks before the end.
-		s.log.ErrorContext(ctx, "a result could not be kept", "run", c.ID, "error", err)
+// storeOutcome stores the record of a finished run.
+func (s *Server) storeOutcome(ctx context.Context, r *run, c record) {
+	if err := s.runs.store.finish(&c, r.journal); err != nil {
+		// This server still knows the outcome. The record on disk says that the run was under way, so the next server reports it as lost.
+		s.log.ErrorContext(ctx, "result not stored", "run", c.ID, "error", err)
 	}
 	r.mu.Lock()
 	r.record, r.position, r.request, r.stop = c, 0, nil, nil
 	r.expires = c.Ended.Add(s.opts.Keep.For)
 	r.size = r.journal.bytes() + recordSize
-	r.journal.end() // with mu held: a run that is done has its last event
+	r.journal.end() // with mu held: a finished run has its last event
 	r.mu.Unlock()
 	close(r.over)
-	s.registry.ended(r)
+	s.runs.ended(r)
 }
 
-// recordSize is about what a record takes.
+// recordSize is the approximate size of a record.
 const recordSize = 1 << 10
 
 func (r *run) begun() {
@@ -197,7 +201,7 @@ func (r *run) problem() *wire.Problem {
 	return r.record.Problem
 }
 
-// cancel ends a run that is under way.
+// cancel cancels a run that is under way.
 func (r *run) cancel(why error) {
 	r.mu.Lock()
 	stop := r.stop
@@ -207,18 +211,18 @@ func (r *run) cancel(why error) {
 	}
 }
 
-// takeUp is what an earlier server left: what is done is there again, what was under way is lost, and what had not begun is run.
-func (s *Server) takeUp() {
-	runs, problems := s.registry.store.load()
+// loadRuns loads the runs of an earlier server: finished runs are available again, started ones are lost, and queued ones are run.
+func (s *Server) loadRuns() {
+	runs, problems := s.runs.store.load()
 	for _, err := range problems {
-		s.log.Error("a run that was kept can not be read", "error", err)
+		s.log.Error("stored run not read", "error", err)
 	}
 	for _, f := range runs {
 		switch f.State {
 		case wire.StateQueued:
 			s.resume(f.record)
 		case wire.StateLost:
-			s.lose(f)
+			s.reportLost(f)
 		default:
 			r := newRun(f.record, f.journal)
 			r.size = f.journal.bytes() + recordSize
@@ -226,28 +230,28 @@ func (s *Server) takeUp() {
 				r.expires = f.Ended.Add(s.opts.Keep.For)
 			}
 			close(r.over)
-			s.registry.add(r)
+			s.runs.add(r)
 		}
 	}
 }
 
-// lose says of a run that nobody knows what became of it. What is kept of its events still is.
-func (s *Server) lose(f found) {
+// reportLost reports a run as lost. Its stored events stay available.
+func (s *Server) reportLost(f found) {
 	r := newRun(f.record, f.journal)
-	r.record.State = wire.StateRunning // until it is settled
-	s.registry.add(r)
+	r.record.State = wire.StateRunning // until storeOutcome stores its record
+	s.runs.add(r)
 	now := time.Now()
 	c := f.record
 	c.State, c.Ended, c.Request = wire.StateLost, &now, nil
-	c.Problem = newProblem(wire.CodeLost, "the server ended while it was under way; nothing of it is left running")
-	c.Problem.Hint = "run it again"
-	request, _ := wire.Decode(f.Request) // it was read before
-	tell := s.tells(context.Background(), c, request, nil)
-	s.settle(context.Background(), r, c)
-	tell()
+	c.Problem = newProblem(wire.CodeLost, "the server ended while the run was under way; no process of it is left")
+	c.Problem.Hint = "submit the run again"
+	request, _ := wire.Decode(f.Request) // it was valid when it was accepted
+	send := s.keepWebhook(context.Background(), c, request, nil)
+	s.storeOutcome(context.Background(), r, c)
+	send()
 }
 
-// resume runs what was accepted before. The policy is today's.
+// resume runs a queued run of an earlier server, under the current policy.
 func (s *Server) resume(c record) {
 	ctx := context.Background()
 	request, err := wire.Decode(c.Request)
@@ -257,30 +261,30 @@ func (s *Server) resume(c record) {
 		j, err = s.prepare(ctx, &p, WayAsync, request, c.Digest)
 	}
 	if err != nil {
-		r := newRun(c, newJournal(s.registry.store.dir, c.ID, &s.opts.Keep))
-		s.registry.add(r)
+		r := newRun(c, newJournal(s.runs.store.dir, c.ID, &s.opts.Keep))
+		s.runs.add(r)
 		s.conclude(ctx, r, &Finished{Ended: time.Now(), Err: err, Run: request}, nil)
 		return
 	}
-	ctx, a, err := s.enlist(ctx)
+	ctx, a, err := s.registerRun(ctx)
 	if err != nil {
-		return // it ends already; the next one runs it
+		return // the server is shutting down; the next one runs it
 	}
 	j.ID, j.Accepted, j.key = c.ID, c.Accepted, c.Key
 	s.start(ctx, a, s.newRunOf(ctx, a, j, c.Request), j, func() {})
 }
 
-// find is the run that a path names, if it is the principal's own.
+// find returns the run of a path, if it belongs to the principal.
 func (s *Server) find(r *http.Request) (*run, error) {
 	id := r.PathValue("id")
-	run := s.registry.get(PrincipalFrom(r.Context()).ID, id)
+	run := s.runs.get(PrincipalFrom(r.Context()).ID, id)
 	if run == nil {
-		return nil, newProblem(wire.CodeNotFound, "there is no run %.40q, or it is no longer kept", id)
+		return nil, newProblem(wire.CodeNotFound, "run %.40q does not exist or is no longer kept", id)
 	}
 	return run, nil
 }
 
-// show is GET /v1/runs/{id}.
+// show handles GET /v1/runs/{id}.
 func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 	if _, err := readQuery(r); err != nil {
 		return err
@@ -289,7 +293,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	release, err := s.results.result(run.owner, chunk)
+	release, err := s.results.reserveResult(run.owner, chunk)
 	if err != nil {
 		return err
 	}
@@ -298,7 +302,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 	document, leave, err := run.result()
 	if err != nil {
 		if _, gone := s.find(r); gone != nil {
-			return gone // it was forgotten meanwhile
+			return gone // it was deleted meanwhile
 		}
 		return err
 	}
@@ -308,22 +312,23 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	before, after := around(info)
-	answerDocument(w, int64(len(before))+document.Size()+int64(len(after)), bytes.NewReader(before), sectionWriter{document}, bytes.NewReader(after))
+	answerDocument(w, int64(len(before))+document.Size()+int64(len(after)),
+		bytes.NewReader(before), sectionWriter{document}, bytes.NewReader(after))
 	return nil
 }
 
-// around is a run as JSON, before and after its result, which may be large.
+// around returns the JSON of a run before and after its result, which may be large.
 func around(info wire.RunInfo) (before, after []byte) {
-	place, _ := json.Marshal(newID()) // a text; nobody can have guessed it
+	place, _ := json.Marshal(newID()) // a random string, which no field contains
 	info.Result = place
 	before, after, _ = bytes.Cut(appendJSON(nil, info), place)
 	return before, after
 }
 
-// sectionWriter writes a part of a file.
+// sectionWriter writes a section of a file.
 type sectionWriter struct{ *io.SectionReader }
 
-// WriteTo writes it to w.
+// WriteTo writes the section to w.
 func (s sectionWriter) WriteTo(w io.Writer) (int64, error) {
 	n, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{s.SectionReader}, make([]byte, min(chunk, s.Size())))
 	if err == nil && n < s.Size() {
@@ -338,7 +343,7 @@ const (
 	maxPage     = 500
 )
 
-// list is GET /v1/runs.
+// list handles GET /v1/runs.
 func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 	query, err := readQuery(r, "limit", "cursor")
 	if err != nil {
@@ -347,12 +352,12 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 	limit := defaultPage
 	if text := query.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPage {
-			return wrongField(wire.CodeInvalid, "limit", "it is not a number from 1 to %d", maxPage)
+			return WrongField(wire.CodeInvalid, "limit", "give a number from 1 to %d", maxPage)
 		}
 	}
-	runs, next, err := s.registry.list(PrincipalFrom(r.Context()).ID, query.Get("cursor"), limit)
+	runs, next, err := s.runs.list(PrincipalFrom(r.Context()).ID, query.Get("cursor"), limit)
 	if err != nil {
-		return wrongField(wire.CodeInvalid, "cursor", "%s", err)
+		return WrongField(wire.CodeInvalid, "cursor", "%s", err)
 	}
 	page := wire.RunList{Runs: make([]wire.RunInfo, 0, len(runs)), Next: next}
 	for _, run := range runs {
@@ -362,10 +367,12 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// remove is DELETE /v1/runs/{id}: it calls off a run that is under way (202), and forgets one that is over (204).
+// remove handles DELETE /v1/runs/{id}: it cancels a run that is under way (202), and deletes a finished one (204).
 func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
-	if j := s.callOff(r.PathValue("id"), PrincipalFrom(r.Context()).ID); j != nil {
-		answerJSON(w, http.StatusAccepted, appendJSON(nil, &wire.RunInfo{ID: j.ID, State: wire.StateRunning, Language: j.Language, Accepted: j.Accepted}))
+	if j := s.cancelWaiting(r.PathValue("id"), PrincipalFrom(r.Context()).ID); j != nil {
+		answerJSON(w, http.StatusAccepted, appendJSON(nil, &wire.RunInfo{
+			ID: j.ID, State: wire.StateRunning, Language: j.Language, Accepted: j.Accepted,
+		}))
 		return nil
 	}
 	run, err := s.find(r)
@@ -373,7 +380,7 @@ func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if run.isOver() {
-		s.registry.forget(run)
+		s.runs.forget(run)
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
@@ -383,14 +390,14 @@ func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// file is GET /v1/runs/{id}/files/{path…}: a file that the run brought back, as it is.
+// file handles GET /v1/runs/{id}/files/{path…}: it sends an output file of the run.
 func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 	run, err := s.find(r)
 	if err != nil {
 		return err
 	}
 	if !run.isOver() {
-		return newProblem(wire.CodeConflict, "the run is not over")
+		return newProblem(wire.CodeConflict, "the run is still under way; try again later")
 	}
 	if p := run.problem(); p != nil {
 		return newProblem(wire.CodeNotFound, "the run has no result: %s", p.Detail)
@@ -407,7 +414,7 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 	for _, o := range outputs {
 		size -= o[1]
 	}
-	release, err := s.results.result(run.owner, size)
+	release, err := s.results.reserveResult(run.owner, size)
 	if err != nil {
 		return err
 	}
@@ -426,15 +433,15 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 			switch {
 			case f.Path != candidate:
 			case f.Reason != "":
-				return newProblem(wire.CodeConflict, "%.200q was not brought back: %s", name, f.Reason)
+				return newProblem(wire.CodeConflict, "%.200q was not copied out: %s", name, f.Reason)
 			default:
 				serveBytes(w, path.Base(name), f.Data)
 				return nil
 			}
 		}
 	}
-	p := newProblem(wire.CodeNotFound, "the run brought back no file %.200q", name)
-	p.Hint = "name it in out, such as *.png or results/**"
+	p := newProblem(wire.CodeNotFound, "the run has no output file %.200q", name)
+	p.Hint = "list it in out, such as *.png or results/**"
 	return p
 }
 
@@ -453,10 +460,10 @@ func without(document *io.SectionReader, size int64, outputs [][2]int64) (json.R
 	return text, nil
 }
 
-// serveBytes sends foreign bytes so that no browser takes them for a page.
+// serveBytes sends a program's bytes so that no browser shows them as a page.
 func serveBytes(w http.ResponseWriter, name string, data []byte) {
 	serveHead(w, name, int64(len(data)))
-	_, _ = w.Write(data) // who does not read on does not want it
+	_, _ = w.Write(data) // fails when the client is gone
 }
 
 func serveHead(w http.ResponseWriter, name string, size int64) {

@@ -19,26 +19,26 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// ErrUnauthorized is an Authenticator's word for a token that nobody has.
+// ErrUnauthorized is the error of an Authenticator for an invalid token.
 var ErrUnauthorized = errors.New("no such token")
 
 // errDraining ends runs when the server does.
-var errDraining = errors.New("the server is about to end")
+var errDraining = errors.New("the server is shutting down")
 
-// errForgotten ends a run that its owner has deleted.
-var errForgotten = errors.New("the run was called off by its owner")
+// errForgotten cancels a run that its owner has deleted.
+var errForgotten = errors.New("its owner cancelled the run")
 
-// Access is who may use a mounted route.
+// Access is the access rule of a route.
 type Access struct {
-	// Scope that a principal needs; empty: any principal.
+	// Scope is the scope that a principal needs; empty: any principal.
 	Scope string
-	// Public: nobody is asked for a token.
+	// Public routes need no token.
 	Public bool
-	// Draining: it answers while the server drains, too.
+	// Draining routes answer while the server drains, too.
 	Draining bool
 }
 
-// Server is the API. See the package comment for its life.
+// Server is the HTTP API. See the package comment for its lifecycle.
 type Server struct {
 	opts     Options
 	log      *slog.Logger
@@ -46,42 +46,45 @@ type Server struct {
 	mux      *http.ServeMux
 	api      huma.API
 	spec     specification
-	registry *registry
+	runs     *runStore
 	uploads  *uploads
-	held     held // bodies
-	results  held // and results, which others may be slow to take
+	bodies   memoryAccount // bodies in memory
+	results  memoryAccount // results in memory, which clients may be slow to read
 	outputs  sandbox.OutputStore
 	deep     deepCheck
-	scratch  string // a directory of our own to remove at the end; empty: none
+	scratch  string // a temporary directory to remove at the end; empty: none
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
-	serving sync.WaitGroup // what runs in the background
+	serving sync.WaitGroup // background goroutines
 
-	mu       sync.Mutex
-	draining bool
-	closed   bool
-	active   map[*active]struct{}
-	visits   map[*visit]struct{}
-	idle     chan struct{} // closed when active becomes empty, if somebody waits
-	queued   int           // of active, those that have not been let in
-	requests int           // being answered
-	quiet    chan struct{} // made by Close, closed when none is; from then on none is let in
+	mu            sync.Mutex
+	draining      bool
+	closed        bool
+	active        map[*active]struct{}
+	authenticated map[*authenticatedRequest]struct{}
+	idle          chan struct{} // closed when active becomes empty; nil without a waiter
+	queued        int           // runs in active that wait for admission
+	requests      int           // being answered
+	quiet         chan struct{} // made by Close, which refuses further requests; closed when the last one ends
 }
 
 // active is a run under way, from its acceptance to its end.
 type active struct {
 	stop context.CancelCauseFunc
-	job  *job // of a run that is answered on the spot; nil: the registry has it
+	job  *job // of a run whose client waits for the answer; nil: an asynchronous run
 }
 
-// New makes a server and takes up what an earlier one left in Options.Dir.
+// New makes a server and loads the runs that an earlier one left in Options.Dir. The caller closes it.
 func New(o Options) (*Server, error) {
-	if o.Engine == nil {
-		return nil, errors.New("api: there is no engine")
+	if o.Executor == nil {
+		return nil, errors.New("api: no executor; set Options.Executor")
 	}
 	o.Policy, o.Keep = o.Policy.withDefaults(), o.Keep.withDefaults(o.Auth != nil)
-	s := &Server{opts: o, log: o.Log, observer: o.Observer, mux: http.NewServeMux(), active: map[*active]struct{}{}, visits: map[*visit]struct{}{}}
+	s := &Server{
+		opts: o, log: o.Log, observer: o.Observer, mux: http.NewServeMux(), active: map[*active]struct{}{},
+		authenticated: map[*authenticatedRequest]struct{}{},
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -98,84 +101,84 @@ func New(o Options) (*Server, error) {
 	}
 	st, err := openStore(filepath.Join(dir, "runs"), durable)
 	if err != nil {
-		s.tidy()
+		s.removeScratch()
 		return nil, err
 	}
 	if s.uploads, err = openUploads(filepath.Join(dir, "files"), o.Keep, o.Auth != nil); err != nil {
 		st.close()
-		s.tidy()
+		s.removeScratch()
 		return nil, err
 	}
 	s.outputs.Limit, s.outputs.Dir = o.Keep.Spill, dir
 	if !durable {
-		s.outputs.Dir = "" // the directory for temporary files may be in memory
+		s.outputs.Dir = "" // the temporary directory may be in memory
 	}
 	s.closing, s.close = context.WithCancel(context.Background())
-	s.registry = newRegistry(st, o.Keep)
+	s.runs = newRunStore(st, o.Keep)
 	s.routes()
-	s.takeUp()
-	s.serving.Go(s.sweep)
+	s.loadRuns()
+	s.serving.Go(s.maintain)
 	return s, nil
 }
 
-// lookEvery is how often it is looked who is still welcome.
-const lookEvery = time.Second
+// checkInterval is how often the keys of requests under way are checked.
+const checkInterval = time.Second
 
-// sweep forgets what is no longer to be kept, now and then, and sends away who is no longer welcome.
-func (s *Server) sweep() {
+// maintain removes expired runs and uploads at intervals, and ends requests whose keys were revoked.
+func (s *Server) maintain() {
 	ticker := time.NewTicker(10 * time.Second)
 	defer ticker.Stop()
-	look := time.NewTicker(lookEvery)
+	look := time.NewTicker(checkInterval)
 	defer look.Stop()
 	for {
 		select {
 		case <-ticker.C:
-			s.registry.sweep()
-			s.uploads.sweep()
+			s.runs.prune()
+			s.uploads.removeExpired()
 		case <-look.C:
-			s.sendAway()
+			s.endRevoked()
 		case <-s.closing.Done():
 			return
 		}
 	}
 }
 
-// Handler is all routes.
+// Handler returns the handler of all routes.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 
-// API is where operations can be registered that are to be in the OpenAPI document; they are behind the same checks as Mount's, with the Access that
+// API returns the registry of operations for the OpenAPI document. Operations have the same checks as those of Mount, with the Access that
 // Operation.Metadata has under the key "access".
 func (s *Server) API() huma.API { return s.api }
 
-// Mount adds a route of somebody else's, behind the same checks as the server's own. pattern is as for http.ServeMux, with a method.
+// Mount adds a route of another package, with the server's checks. pattern is that of http.ServeMux, with a method.
 func (s *Server) Mount(pattern string, a Access, h http.Handler) {
-	s.mux.Handle(pattern, s.guard(a, h))
+	s.mux.Handle(pattern, s.withChecks(a, h))
 }
 
-// serve is around everything: whatever goes wrong becomes a problem.
+// serve is the outermost handler: it turns panics and unknown routes into problems.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	answer := &answer{ResponseWriter: w}
-	if !s.arrive() {
+	if !s.beginRequest() {
 		WriteProblem(w, draining())
 		return
 	}
-	defer s.depart()
+	defer s.endRequest()
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	defer func() {
 		if cause := recover(); cause != nil {
-			s.recovered(answer, r, cause)
+			s.answerPanic(answer, r, cause)
 		}
 	}()
 	handler, pattern := s.mux.Handler(r)
 	if pattern == "" {
-		s.unknown(answer, r, handler)
+		s.answerUnknown(answer, r, handler)
 		return
 	}
 	s.mux.ServeHTTP(answer, r)
 }
 
-// arrive counts a request in, unless the server has ended; depart counts it out.
-func (s *Server) arrive() bool {
+// beginRequest counts a request, unless the server has ended; endRequest removes it.
+func (s *Server) beginRequest() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.quiet != nil {
@@ -185,7 +188,7 @@ func (s *Server) arrive() bool {
 	return true
 }
 
-func (s *Server) depart() {
+func (s *Server) endRequest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.requests--; s.requests == 0 && s.quiet != nil {
@@ -193,8 +196,8 @@ func (s *Server) depart() {
 	}
 }
 
-// silence lets no more requests in, and waits a while for those that are being answered. It reports whether they are gone.
-func (s *Server) silence() bool {
+// refuseRequests refuses further requests, and waits a while for those under way. It returns whether they have ended.
+func (s *Server) refuseRequests() bool {
 	s.mu.Lock()
 	s.quiet = make(chan struct{})
 	if s.requests == 0 {
@@ -205,15 +208,15 @@ func (s *Server) silence() bool {
 	select {
 	case <-quiet:
 		return true
-	case <-time.After(quietPatience):
+	case <-time.After(requestsTimeout):
 		return false
 	}
 }
 
-// quietPatience is how long an answer may take to end once everything that it is about has.
-const quietPatience = 10 * time.Second
+// requestsTimeout bounds the end of requests after all runs have ended.
+const requestsTimeout = 10 * time.Second
 
-// answer remembers whether anything was said.
+// answer records whether an answer was begun.
 type answer struct {
 	http.ResponseWriter
 	begun bool
@@ -229,51 +232,51 @@ func (a *answer) Write(b []byte) (int, error) {
 	return a.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap lets http.ResponseController find the connection.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// recovered answers for a handler that panicked: an id, and nothing of ours beyond.
-func (s *Server) recovered(a *answer, r *http.Request, cause any) {
-	if cause == http.ErrAbortHandler { //nolint:errorlint // it is thrown as it is
+// answerPanic answers for a handler that panicked with a problem that has only an id.
+func (s *Server) answerPanic(a *answer, r *http.Request, cause any) {
+	if cause == http.ErrAbortHandler { //nolint:errorlint // net/http compares it by identity
 		panic(cause)
 	}
 	id := newID()
 	s.log.ErrorContext(r.Context(), "panic", "id", id, "route", r.Pattern, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
 	if a.begun {
-		panic(http.ErrAbortHandler) // the client must not take half an answer for a whole one
+		panic(http.ErrAbortHandler) // abort: the client must not see a partial answer as complete
 	}
-	p := newProblem(wire.CodeInternal, "the server's log says why, under %s", id)
+	p := newProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
 	p.Instance = "urn:sandbox-run:failure:" + id
 	WriteProblem(a, p)
 }
 
-// unknown answers what no route is for, as the mux sees it: 404, or 405 with the methods that there are.
-func (s *Server) unknown(w http.ResponseWriter, r *http.Request, handler http.Handler) {
-	seen := &verdict{header: http.Header{}}
+// answerUnknown answers a request without a route: 404, or 405 with the allowed methods.
+func (s *Server) answerUnknown(w http.ResponseWriter, r *http.Request, handler http.Handler) {
+	seen := &headRecorder{header: http.Header{}}
 	handler.ServeHTTP(seen, r)
 	if seen.status == http.StatusMethodNotAllowed {
 		allow := seen.header.Get("Allow")
 		w.Header().Set("Allow", allow)
-		s.fail(w, r, newProblem(wire.CodeMethod, "%.40q is none of %s", r.Method, allow))
+		s.fail(w, r, newProblem(wire.CodeMethod, "method %.40q is not supported; use %s", r.Method, allow))
 		return
 	}
-	p := newProblem(wire.CodeNotFound, "there is nothing at %.200q", r.URL.Path)
+	p := newProblem(wire.CodeNotFound, "no resource at %.200q", r.URL.Path)
 	p.Hint = "GET " + wire.PathOpenAPI
 	s.fail(w, r, p)
 }
 
-// verdict is an answer of which only the beginning is wanted.
-type verdict struct {
+// headRecorder records status and headers of an answer.
+type headRecorder struct {
 	header http.Header
 	status int
 }
 
-func (v *verdict) Header() http.Header         { return v.header }
-func (v *verdict) WriteHeader(status int)      { v.status = status }
-func (v *verdict) Write(b []byte) (int, error) { return len(b), nil }
+func (v *headRecorder) Header() http.Header         { return v.header }
+func (v *headRecorder) WriteHeader(status int)      { v.status = status }
+func (v *headRecorder) Write(b []byte) (int, error) { return len(b), nil }
 
-// guard finds out whose request it is, and whether he may. Middleware comes after it.
-func (s *Server) guard(a Access, h http.Handler) http.Handler {
+// withChecks authenticates and authorizes requests, then calls the middleware and the handler.
+func (s *Server) withChecks(a Access, h http.Handler) http.Handler {
 	for i := len(s.opts.Middleware) - 1; i >= 0; i-- {
 		h = s.opts.Middleware[i](h)
 	}
@@ -282,15 +285,15 @@ func (s *Server) guard(a Access, h http.Handler) http.Handler {
 			p, err := s.authenticate(r)
 			if err == nil && !p.may(a.Scope) {
 				r = r.WithContext(context.WithValue(r.Context(), principalKey{}, p))
-				err = newProblem(wire.CodeForbidden, "it needs the scope %s", a.Scope)
+				err = newProblem(wire.CodeForbidden, "the key needs the scope %s", a.Scope)
 			}
 			if err != nil {
 				s.fail(w, r, err)
 				return
 			}
-			s.introduce(w)
+			s.setVersion(w)
 			var leave func()
-			r, leave = s.begin(r, p)
+			r, leave = s.registerRequest(r, p)
 			defer leave()
 		}
 		if !a.Draining && s.isDraining() {
@@ -301,17 +304,17 @@ func (s *Server) guard(a Access, h http.Handler) http.Handler {
 	})
 }
 
-// introduce says which version this is, to clients that may know.
-func (s *Server) introduce(w http.ResponseWriter) {
+// setVersion adds the server's version to the answer, for authenticated clients only.
+func (s *Server) setVersion(w http.ResponseWriter) {
 	if s.opts.Version != "" {
 		w.Header().Set(wire.HeaderVersion, s.opts.Version)
 	}
 }
 
-// owner is whoever reaches a server without keys.
+// owner is the principal of every client of a server without keys.
 var owner = &Principal{ID: "owner", Name: "owner"}
 
-// maxToken is longer than any token, and short enough to look at.
+// maxToken is longer than any valid token.
 const maxToken = 4096
 
 func (s *Server) authenticate(r *http.Request) (*Principal, error) {
@@ -332,12 +335,12 @@ func (s *Server) authenticate(r *http.Request) (*Principal, error) {
 	return p, err
 }
 
-// unauthorized is the same whatever is wrong with a token (A2).
+// unauthorized is the same for every invalid token, so that it reveals nothing.
 func unauthorized() error {
 	return newProblem(wire.CodeUnauthorized, "send Authorization: Bearer TOKEN with a token of this server")
 }
 
-// may reports whether a principal has a scope. No scopes are all; admin is all; who may run may read.
+// may reports whether a principal has a scope. No scopes means all; admin includes all; run includes read.
 func (p *Principal) may(scope string) bool {
 	if scope == "" || len(p.Scopes) == 0 {
 		return true
@@ -356,8 +359,9 @@ func (s *Server) isDraining() bool {
 	return s.draining
 }
 
-// enlist counts a run among those under way. Its context ends with the caller's, or when the server wants it to end.
-func (s *Server) enlist(ctx context.Context) (context.Context, *active, error) {
+// registerRun counts a run as under way. Its context ends with the caller's, or when the server cancels the run. The caller calls
+// unregisterRun.
+func (s *Server) registerRun(ctx context.Context) (context.Context, *active, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	a := &active{stop: stop}
 	s.mu.Lock()
@@ -370,15 +374,15 @@ func (s *Server) enlist(ctx context.Context) (context.Context, *active, error) {
 	return ctx, a, nil
 }
 
-// onTheSpot lets a run be called off by its id while its client waits for the answer.
-func (s *Server) onTheSpot(a *active, j *job) {
+// setWaitingJob makes a run cancellable by its id while its client waits for the answer.
+func (s *Server) setWaitingJob(a *active, j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a.job = j
 }
 
-// callOff ends such a run, if there is one of that id and owner, and returns it.
-func (s *Server) callOff(id, owner string) *job {
+// cancelWaiting cancels such a run, if there is one with that id and owner, and returns it.
+func (s *Server) cancelWaiting(id, owner string) *job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for a := range s.active {
@@ -390,7 +394,7 @@ func (s *Server) callOff(id, owner string) *job {
 	return nil
 }
 
-func (s *Server) discharge(a *active) {
+func (s *Server) unregisterRun(a *active) {
 	a.stop(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -401,14 +405,14 @@ func (s *Server) discharge(a *active) {
 	}
 }
 
-// waits counts those that are not let in yet.
-func (s *Server) waits(by int) {
+// addQueued changes the number of runs that wait for admission.
+func (s *Server) addQueued(by int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queued += by
 }
 
-// whenIdle is closed once nothing is under way.
+// whenIdle returns a channel that is closed once no run is under way.
 func (s *Server) whenIdle() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -424,11 +428,11 @@ func (s *Server) whenIdle() <-chan struct{} {
 	return s.idle
 }
 
-// stopPatience is how long a run may take to end once it was told to: its own grace, and what cleaning up takes.
-const stopPatience = 30 * time.Second
+// stopTimeout bounds the end of cancelled runs: their grace, and the cleanup.
+const stopTimeout = 30 * time.Second
 
-// Drain stops accepting (503), waits until the runs are over, and cancels them when ctx ends; its error is ctx's then. What was accepted and has not
-// begun by then is run by the next server, if there is a Dir. It may be called again.
+// Drain stops accepting (503) and blocks until the runs have ended. When ctx ends, it cancels them and returns ctx's error. With a Dir, the
+// next server runs accepted runs that have not begun. It may be called again.
 func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	s.draining = true
@@ -446,13 +450,13 @@ func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Unlock()
 	select {
 	case <-idle:
-	case <-time.After(stopPatience):
-		return fmt.Errorf("api: runs did not end in time: %w", context.Cause(ctx))
+	case <-time.After(stopTimeout):
+		return fmt.Errorf("api: drain: runs did not end in time: %w", context.Cause(ctx))
 	}
 	return context.Cause(ctx)
 }
 
-// Close cancels everything and waits until it is over. Twice is fine.
+// Close cancels all runs and waits until they have ended. It may be called twice.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	again := s.closed
@@ -466,21 +470,21 @@ func (s *Server) Close() error {
 	cancel(errDraining)
 	err := s.Drain(ctx)
 	if errors.Is(err, errDraining) && !strings.HasPrefix(err.Error(), "api:") {
-		err = nil // that they were cancelled is what was asked for
+		err = nil // the cancellation was intended
 	}
 	s.close()
 	s.serving.Wait()
-	if !s.silence() {
-		return errors.Join(err, errors.New("api: some clients do not take their answers; what those are read from stays open"))
+	if !s.refuseRequests() {
+		return errors.Join(err, errors.New("api: close: some clients do not read their answers; their files stay open"))
 	}
-	s.registry.store.close()
+	s.runs.store.close()
 	s.uploads.close()
-	s.tidy()
+	s.removeScratch()
 	return err
 }
 
-// tidy removes a directory of our own. There is nothing in it but files that we named.
-func (s *Server) tidy() {
+// removeScratch removes the temporary directory. It has only files that the server named.
+func (s *Server) removeScratch() {
 	if s.scratch == "" {
 		return
 	}

@@ -21,13 +21,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// maxMessage bounds one message of a client; more is sent in several.
+// maxMessage bounds one message of a client.
 const maxMessage = 1 << 20
 
-// smallMessage is what a key, a signal or a new size takes, and far less than what would add up.
+// smallMessage is enough for a keystroke, a signal or a terminal size; such messages are not counted as memory.
 const smallMessage = 4 << 10
 
-// socket is GET /v1/runs/{id}/ws: events out, input in. wire.Subprotocol says what is said.
+// socket handles GET /v1/runs/{id}/ws: events to the client, input to the run. wire.Subprotocol defines the messages.
 func (s *Server) socket(w http.ResponseWriter, r *http.Request) error {
 	from, err := readFrom(r)
 	if err != nil {
@@ -39,43 +39,45 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) error {
 	}
 	return s.takeOver(w, r, func(ctx context.Context, cancel context.CancelFunc, conn *websocket.Conn) {
 		conn.SetReadLimit(maxMessage)
-		c := &conversation{server: s, owner: run.owner, run: run, conn: conn}
+		c := &socketConn{server: s, owner: run.owner, run: run, conn: conn}
 		if in := run.input; in != nil {
-			in.come()
-			defer in.leave()
+			in.addClient()
+			defer in.removeClient()
 		}
-		c.hold(ctx, cancel, from)
+		c.serve(ctx, cancel, from)
 	})
 }
 
-// takeOver makes a WebSocket of a request and has it used, with a context that ends when its key is not welcome any more, or with the server.
+// takeOver upgrades a request to a WebSocket and calls use, with a context that ends when the key is revoked or the server closes.
 func (s *Server) takeOver(w http.ResponseWriter, r *http.Request, use func(context.Context, context.CancelFunc, *websocket.Conn)) error {
 	if err := wantSocket(r); err != nil {
 		return err
 	}
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{wire.Subprotocol}, CompressionMode: websocket.CompressionDisabled})
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
+		Subprotocols: []string{wire.Subprotocol}, CompressionMode: websocket.CompressionDisabled,
+	})
 	if err != nil {
-		return nil //nolint:nilerr // it was answered, as the protocol of the handshake wants it
+		return nil //nolint:nilerr // Accept has answered
 	}
-	defer func() { _ = conn.CloseNow() }() // after a Close it has nothing to do
-	// The context of a request does not end with a connection that was taken over.
+	defer func() { _ = conn.CloseNow() }() // does nothing after a Close
+	// The context of a request does not end with a hijacked connection.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
-	welcome := whenUnwelcome(r.Context(), func() {
-		time.AfterFunc(farewell, cancel) // whatever the client does
-		_ = conn.Close(websocket.StatusPolicyViolation, goodbye)
+	unhookRevoked := whenRevoked(r.Context(), func() {
+		time.AfterFunc(farewellTimeout, cancel) // even if the client does not answer the close frame
+		_ = conn.Close(websocket.StatusPolicyViolation, revokedText)
 		cancel()
 	})
-	defer welcome()
+	defer unhookRevoked()
 	unhook := context.AfterFunc(s.closing, cancel)
 	defer unhook()
 	use(ctx, cancel, conn)
 	return nil
 }
 
-// wantSocket says what is missing from a handshake in words; the library's are for programmers.
+// wantSocket checks the handshake, because the library's errors do not help a client.
 func wantSocket(r *http.Request) error {
-	p := newProblem(wire.CodeMalformed, "this is for WebSocket clients that offer the subprotocol %s", wire.Subprotocol)
+	p := newProblem(wire.CodeMalformed, "connect with a WebSocket client that offers the subprotocol %s", wire.Subprotocol)
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		p.Status = http.StatusUpgradeRequired
 		return p
@@ -88,45 +90,46 @@ func wantSocket(r *http.Request) error {
 	return p
 }
 
-// conversation is one WebSocket connection.
-type conversation struct {
+// socketConn is one WebSocket connection.
+type socketConn struct {
 	server *Server
 	owner  string
 	run    *run
 	conn   *websocket.Conn
 
-	holdsUp atomic.Bool // the client: a message is being done, and what comes after it not read
+	handling atomic.Bool // a message is being handled, and the following ones are not read
 
-	long    io.WriteCloser // a message that is sent in parts
-	stalled *time.Timer    // ends it when a part takes too long
+	long    io.WriteCloser // the message that is being sent in parts
+	stalled *time.Timer    // cancels it when a part takes too long
 	ended   context.CancelFunc
 
 	mu     sync.Mutex
-	reason string // why the client is sent away; empty: it is not
+	reason string // why the server closes the connection; empty: it does not
 }
 
-// farewell is how long a client may take to hear that it is over.
-const farewell = 2 * time.Second
+// farewellTimeout bounds the time for the last message to a client whose connection is closed.
+const farewellTimeout = 2 * time.Second
 
-// hold talks until the run is over or the client has gone.
-func (c *conversation) hold(ctx context.Context, cancel context.CancelFunc, from uint64) {
-	// The library cuts a connection off whose context ends. Who is told why it ends is told before that.
+// serve serves the connection until the run is over or the client disconnects.
+func (c *socketConn) serve(ctx context.Context, cancel context.CancelFunc, from uint64) {
+	// The library closes a connection whose context ends. The reason must be sent before that.
 	open, shut := context.WithCancel(context.WithoutCancel(ctx))
 	defer shut()
-	unhook := context.AfterFunc(ctx, func() { time.AfterFunc(farewell, shut) })
+	unhook := context.AfterFunc(ctx, func() { time.AfterFunc(farewellTimeout, shut) })
 	defer unhook()
-	var talking sync.WaitGroup
-	talking.Go(func() {
+	var goroutines sync.WaitGroup
+	goroutines.Go(func() {
 		defer cancel()
-		c.listen(open)
+		c.handleMessages(open)
 	})
 	if c.run.input != nil {
-		talking.Go(func() {
+		goroutines.Go(func() {
 			c.acknowledge(open, 1, func(n wire.Notice) error { return c.notice(open, n) })
 		})
 	}
-	talking.Go(func() { c.ping(open, cancel, 2*beatEvery, stallMost) })
-	whole := c.server.replay(ctx, c.run, from, func(p portion) error { return c.portion(open, p) }, func(n wire.Notice) error { return c.notice(open, n) })
+	goroutines.Go(func() { c.ping(open, cancel, 2*keepAliveInterval, stallTimeout) })
+	whole := c.server.replay(ctx, c.run, from,
+		func(p portion) error { return c.portion(open, p) }, func(n wire.Notice) error { return c.notice(open, n) })
 	c.mu.Lock()
 	reason := c.reason
 	c.mu.Unlock()
@@ -136,22 +139,22 @@ func (c *conversation) hold(ctx context.Context, cancel context.CancelFunc, from
 	case whole:
 		_ = c.conn.Close(websocket.StatusNormalClosure, "")
 	case c.server.closing.Err() != nil:
-		_ = c.conn.Close(websocket.StatusGoingAway, "the server ends")
+		_ = c.conn.Close(websocket.StatusGoingAway, "the server is shutting down")
 	default:
 		_ = c.conn.CloseNow()
 	}
 	shut()
-	talking.Wait()
+	goroutines.Wait()
 }
 
-// portion sends lines that a reader has read. A line that comes in parts is one message all the same.
-func (c *conversation) portion(ctx context.Context, p portion) error {
+// portion sends lines that a reader has read. A line in several portions is one message.
+func (c *socketConn) portion(ctx context.Context, p portion) error {
 	if !p.continued && !p.open {
 		return c.lines(ctx, p.data)
 	}
 	if !p.continued {
 		ctx, cancel := context.WithCancel(ctx)
-		c.stalled = time.AfterFunc(stallMost, cancel)
+		c.stalled = time.AfterFunc(stallTimeout, cancel)
 		var err error
 		if c.long, err = c.conn.Writer(ctx, websocket.MessageText); err != nil {
 			cancel()
@@ -159,7 +162,7 @@ func (c *conversation) portion(ctx context.Context, p portion) error {
 		}
 		c.ended = cancel
 	}
-	c.stalled.Reset(stallMost)
+	c.stalled.Reset(stallTimeout)
 	_, err := c.long.Write(bytes.TrimSuffix(p.data, []byte("\n")))
 	if err == nil && !p.open {
 		err = c.long.Close()
@@ -172,12 +175,12 @@ func (c *conversation) portion(ctx context.Context, p portion) error {
 }
 
 // result sends the last line.
-func (c *conversation) result(ctx context.Context, line *resultLine) error {
+func (c *socketConn) result(ctx context.Context, line *resultLine) error {
 	return line.send(0, func(p portion) error { return c.portion(ctx, p) })
 }
 
 // lines sends events, one message each.
-func (c *conversation) lines(ctx context.Context, lines []byte) error {
+func (c *socketConn) lines(ctx context.Context, lines []byte) error {
 	for len(lines) > 0 {
 		line, rest, _ := bytes.Cut(lines, []byte("\n"))
 		if err := c.send(ctx, line); err != nil {
@@ -188,18 +191,18 @@ func (c *conversation) lines(ctx context.Context, lines []byte) error {
 	return nil
 }
 
-func (c *conversation) notice(ctx context.Context, n wire.Notice) error {
+func (c *socketConn) notice(ctx context.Context, n wire.Notice) error {
 	return c.send(ctx, bytes.TrimSuffix(appendJSON(nil, n), []byte("\n")))
 }
 
-func (c *conversation) send(ctx context.Context, message []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, stallMost)
+func (c *socketConn) send(ctx context.Context, message []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
 	defer cancel()
 	return c.conn.Write(ctx, websocket.MessageText, message)
 }
 
-// ping finds out about clients that are gone without a word. One that is held up may have answered: nobody reads that now.
-func (c *conversation) ping(ctx context.Context, cancel context.CancelFunc, every, most time.Duration) {
+// ping detects clients that disconnected silently. A pong may be unread while a message is handled; that does not count.
+func (c *socketConn) ping(ctx context.Context, cancel context.CancelFunc, every, most time.Duration) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
@@ -208,7 +211,7 @@ func (c *conversation) ping(ctx context.Context, cancel context.CancelFunc, ever
 			answer, done := context.WithTimeout(ctx, most)
 			err := c.conn.Ping(answer)
 			done()
-			if unread := errors.Is(err, context.DeadlineExceeded) && c.holdsUp.Load(); err != nil && !unread {
+			if unread := errors.Is(err, context.DeadlineExceeded) && c.handling.Load(); err != nil && !unread {
 				cancel()
 				return
 			}
@@ -218,14 +221,14 @@ func (c *conversation) ping(ctx context.Context, cancel context.CancelFunc, ever
 	}
 }
 
-// acknowledge says how much of the input was taken, whenever that is so much more than before, so that a client knows how much it may send.
-func (c *conversation) acknowledge(ctx context.Context, more uint64, say func(wire.Notice) error) {
-	var said uint64
+// acknowledge reports how many bytes of input the program has read, at steps of that many, so that a client knows how much it may send.
+func (c *socketConn) acknowledge(ctx context.Context, step uint64, send func(wire.Notice) error) {
+	var reported uint64
 	for {
 		taken, changed := c.run.input.bytesTaken()
-		if taken-said >= more {
-			said = taken
-			if say(wire.Notice{Kind: wire.KindAck, Bytes: taken}) != nil {
+		if taken-reported >= step {
+			reported = taken
+			if send(wire.Notice{Kind: wire.KindAck, Bytes: taken}) != nil {
 				return
 			}
 			continue
@@ -240,34 +243,34 @@ func (c *conversation) acknowledge(ctx context.Context, more uint64, say func(wi
 	}
 }
 
-// listen takes messages until the client goes, or says what is against the protocol.
-func (c *conversation) listen(ctx context.Context) {
-	for c.hear(ctx) {
+// handleMessages handles messages until the client disconnects or violates the protocol.
+func (c *socketConn) handleMessages(ctx context.Context) {
+	for c.handleMessage(ctx) {
 	}
 }
 
-// hear takes one message, and reports whether there may be another.
-func (c *conversation) hear(ctx context.Context) bool {
+// handleMessage handles one message, and returns whether another may follow.
+func (c *socketConn) handleMessage(ctx context.Context) bool {
 	kind, message, release, err := c.read(ctx)
-	defer c.holdsUp.Store(false)
+	defer c.handling.Store(false)
 	defer release()
 	if err != nil {
 		return false
 	}
 	if kind != websocket.MessageText {
-		c.dismiss("messages are texts")
+		c.setCloseReason("send text messages, not binary ones")
 		return false
 	}
 	var m wire.Message
 	if err := wire.DecodeStrict(message, &m); err != nil {
-		c.dismiss(err.Error())
+		c.setCloseReason(err.Error())
 		return false
 	}
-	err = c.take(ctx, &m)
+	err = c.apply(ctx, &m)
 	var against protocolError
 	switch {
 	case errors.As(err, &against):
-		c.dismiss(err.Error())
+		c.setCloseReason(err.Error())
 		return false
 	case err != nil && ctx.Err() == nil:
 		return c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: newProblem(wire.CodeConflict, "%s: %s", m.Type, err)}) == nil
@@ -275,42 +278,42 @@ func (c *conversation) hear(ctx context.Context) bool {
 	return true
 }
 
-// read reads one message. A large one counts among what its owner has in memory until release is called, because it may wait for a program for long and
-// there is no bound on connections but the listener's; while there is no room for it, the client is held up.
-func (c *conversation) read(ctx context.Context) (kind websocket.MessageType, message []byte, release func(), err error) {
+// read reads one message. A large one counts as its owner's memory until release is called, because it may wait for a program for long, and
+// only the listener bounds the number of connections. While there is no room for it, read blocks.
+func (c *socketConn) read(ctx context.Context) (kind websocket.MessageType, message []byte, release func(), err error) {
 	release = func() {}
 	kind, in, err := c.conn.Reader(ctx)
 	if err != nil {
 		return kind, nil, release, err
 	}
-	c.holdsUp.Store(true)
+	c.handling.Store(true)
 	message, err = io.ReadAll(io.LimitReader(in, smallMessage))
 	if err != nil || len(message) < smallMessage {
 		return kind, message, release, err
 	}
-	if release, err = c.server.held.await(ctx, c.owner, maxMessage); err != nil {
+	if release, err = c.server.bodies.waitForResult(ctx, c.owner, maxMessage); err != nil {
 		return kind, nil, release, err
 	}
 	rest, err := io.ReadAll(in)
 	return kind, append(message, rest...), release, err
 }
 
-// dismiss remembers why the client is sent away; a reason has at most 123 bytes.
-func (c *conversation) dismiss(reason string) {
+// setCloseReason sets the reason for which the connection is closed; a close frame has at most 123 bytes for it.
+func (c *socketConn) setCloseReason(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reason = strings.ToValidUTF8(reason[:min(len(reason), 120)], "")
 }
 
-// protocolError is a message that no client of ours would send.
+// protocolError is a violation of the protocol, which ends the connection.
 type protocolError string
 
 func (e protocolError) Error() string { return string(e) }
 
 var errOver = errors.New("the run is over")
 
-// take does what a message says.
-func (c *conversation) take(ctx context.Context, m *wire.Message) error {
+// apply applies a message to the run.
+func (c *socketConn) apply(ctx context.Context, m *wire.Message) error {
 	in := c.run.input
 	if m.Type == wire.MessageCancel {
 		c.run.cancel(errForgotten)
@@ -344,7 +347,7 @@ func (c *conversation) take(ctx context.Context, m *wire.Message) error {
 		return nil
 	case wire.MessageResize:
 		if m.Rows == 0 || m.Cols == 0 {
-			return protocolError("rows and cols must be more than zero")
+			return protocolError("rows and cols: give numbers above 0")
 		}
 		return in.resized(sandbox.TTY{Rows: m.Rows, Cols: m.Cols})
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// talk is a WebSocket client.
-type talk struct {
+// socketClient is a WebSocket client.
+type socketClient struct {
 	*websocket.Conn
 	t    *testing.T
 	out  string
@@ -34,12 +34,12 @@ type talk struct {
 	ready   wire.Ready
 }
 
-func (w *world) dial(id, query string) *talk {
+func (w *testServer) dial(id, query string) *socketClient {
 	w.t.Helper()
 	return w.dialPath(wire.PathRuns + "/" + id + "/ws" + query)
 }
 
-func (w *world) dialPath(path string) *talk {
+func (w *testServer) dialPath(path string) *socketClient {
 	t := w.t.(*testing.T)
 	t.Helper()
 	header := http.Header{}
@@ -54,10 +54,10 @@ func (w *world) dialPath(path string) *talk {
 	}
 	conn.SetReadLimit(16 << 20)
 	t.Cleanup(func() { _ = conn.CloseNow() })
-	return &talk{Conn: conn, t: t}
+	return &socketClient{Conn: conn, t: t}
 }
 
-func (c *talk) say(m wire.Message) {
+func (c *socketClient) sendMessage(m wire.Message) {
 	c.t.Helper()
 	b, _ := json.Marshal(m)
 	if err := c.Write(c.t.Context(), websocket.MessageText, b); err != nil {
@@ -65,10 +65,10 @@ func (c *talk) say(m wire.Message) {
 	}
 }
 
-// hear takes messages until that holds, or the connection ends, whose code it returns.
-func (c *talk) hear(until func() bool) websocket.StatusCode {
+// readUntil reads messages until a condition holds or the connection ends, and returns the close code.
+func (c *socketClient) readUntil(until func() bool) websocket.StatusCode {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), testTimeout)
 	defer cancel()
 	for until == nil || !until() {
 		_, b, err := c.Read(ctx)
@@ -114,86 +114,87 @@ func (c *talk) hear(until func() bool) websocket.StatusCode {
 }
 
 func TestSocket(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	id := w.start("cat\nout bye", `"interactive":true`, `"stdin":"first "`)
 	c := w.dial(id, "")
-	c.say(wire.Message{Type: wire.MessageStdin, Data: "then "})
-	c.say(wire.Message{Type: wire.MessageStdin, Data: base64.StdEncoding.EncodeToString([]byte{0, 255}), Encoding: "base64"})
-	c.hear(func() bool { return strings.HasSuffix(c.out, "\xff") && c.acks == 7 })
-	// A lost connection is taken up where it was.
+	c.sendMessage(wire.Message{Type: wire.MessageStdin, Data: "then "})
+	c.sendMessage(wire.Message{Type: wire.MessageStdin, Data: base64.StdEncoding.EncodeToString([]byte{0, 255}), Encoding: "base64"})
+	c.readUntil(func() bool { return strings.HasSuffix(c.out, "\xff") && c.acks == 7 })
+	// A client continues after a lost connection.
 	_ = c.CloseNow()
 	d := w.dial(id, fmt.Sprintf("?from=%d", c.last.Seq+1))
-	d.say(wire.Message{Type: wire.MessageStdin, Data: "again "})
-	d.say(wire.Message{Type: wire.MessageStdinClose})
-	d.say(wire.Message{Type: wire.MessageStdin, Data: "too late"})
-	if code := d.hear(nil); code != websocket.StatusNormalClosure {
+	d.sendMessage(wire.Message{Type: wire.MessageStdin, Data: "again "})
+	d.sendMessage(wire.Message{Type: wire.MessageStdinClose})
+	d.sendMessage(wire.Message{Type: wire.MessageStdin, Data: "too late"})
+	if code := d.readUntil(nil); code != websocket.StatusNormalClosure {
 		t.Errorf("closed with %d", code)
 	}
 	if got := c.out + d.out; got != "first then \x00\xffagain bye\n" {
 		t.Errorf("%q", got)
 	}
-	// It is refused, or comes when nobody listens any more.
+	// The message is refused, or arrives after the end of the connection.
 	if len(d.errs) > 1 || len(d.errs) == 1 && !strings.Contains(d.errs[0], "ended") && !strings.Contains(d.errs[0], "over") {
 		t.Errorf("%q", d.errs)
 	}
 	if d.last.Result == nil || d.last.Result.Verdict != sandbox.VerdictOK {
 		t.Errorf("%+v", d.last)
 	}
-	// After the end it is a replay.
+	// After the run, the connection replays its events.
 	e := w.dial(id, "")
-	if code := e.hear(nil); code != websocket.StatusNormalClosure || !strings.HasPrefix(e.out, "first then ") || e.last.Result == nil {
+	if code := e.readUntil(nil); code != websocket.StatusNormalClosure || !strings.HasPrefix(e.out, "first then ") || e.last.Result == nil {
 		t.Errorf("%d %q", code, e.out)
 	}
 }
 
 func TestSocketSignals(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	id := w.start("trap", `"timeout":"200s"`)
 	c := w.dial(id, "")
-	c.hear(func() bool { return strings.Contains(c.out, "ready") })
-	c.say(wire.Message{Type: wire.MessageSignal, Signal: "SIGUSR1"})
-	c.hear(func() bool { return strings.Contains(c.out, "10\n") })
-	c.say(wire.Message{Type: wire.MessageStdin, Data: "x"})
-	c.say(wire.Message{Type: wire.MessageResize, Rows: 3, Cols: 4})
-	c.hear(func() bool { return len(c.errs) == 2 })
+	c.readUntil(func() bool { return strings.Contains(c.out, "ready") })
+	c.sendMessage(wire.Message{Type: wire.MessageSignal, Signal: "SIGUSR1"})
+	c.readUntil(func() bool { return strings.Contains(c.out, "10\n") })
+	c.sendMessage(wire.Message{Type: wire.MessageStdin, Data: "x"})
+	c.sendMessage(wire.Message{Type: wire.MessageResize, Rows: 3, Cols: 4})
+	c.readUntil(func() bool { return len(c.errs) == 2 })
 	if !strings.Contains(c.errs[0], "interactive") || !strings.Contains(c.errs[1], "terminal") {
 		t.Errorf("%q", c.errs)
 	}
-	c.say(wire.Message{Type: wire.MessageSignal, Signal: "SIGTERM"})
-	c.hear(nil)
+	c.sendMessage(wire.Message{Type: wire.MessageSignal, Signal: "SIGTERM"})
+	c.readUntil(nil)
 	if c.last.Result == nil || c.last.Result.Exit.Code != 0 {
 		t.Errorf("%+v", c.last)
 	}
 	id = w.start("size", `"tty":{"rows":24,"cols":80}`, `"interactive":true`)
 	c = w.dial(id, "")
-	c.say(wire.Message{Type: wire.MessageResize, Rows: 30, Cols: 100})
-	c.hear(nil)
+	c.sendMessage(wire.Message{Type: wire.MessageResize, Rows: 30, Cols: 100})
+	c.readUntil(nil)
 	if !strings.Contains(c.out, "30×100") {
 		t.Errorf("%q", c.out)
 	}
 	id = w.start("wait", `"timeout":"200s"`)
 	c = w.dial(id, "")
-	c.hear(func() bool { return c.last.Seq > 0 }) // one that has not begun has no result
-	c.say(wire.Message{Type: wire.MessageCancel})
-	c.hear(nil)
+	c.readUntil(func() bool { return c.last.Seq > 0 }) // one that has not begun has no result
+	c.sendMessage(wire.Message{Type: wire.MessageCancel})
+	c.readUntil(nil)
 	if c.last.Result == nil || c.last.Result.Verdict != sandbox.VerdictCancelled {
 		t.Errorf("%+v", c.last)
 	}
 }
 
-// TestSocketProtocol: what no client of ours would say ends the connection, and the run goes on.
+// TestSocketProtocol: a protocol violation ends the connection, and the run continues.
 func TestSocketProtocol(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	id := w.start("wait", `"timeout":"200s"`, `"interactive":true`)
 	for _, message := range []string{
 		"x", "[]", "{}", `{"type":"dance"}`, `{"type":"stdin","data":"!","encoding":"base64"}`, `{"type":"stdin","encoding":"rot13"}`,
-		`{"type":"signal","signal":"KILL"}`, `{"type":"resize","rows":0,"cols":1}`, `{"type":"resize","rows":-1}`, `{"type":"stdin","more":1}`, `{"type":7}`,
+		`{"type":"signal","signal":"KILL"}`, `{"type":"resize","rows":0,"cols":1}`, `{"type":"resize","rows":-1}`, `{"type":"stdin","more":1}`,
+		`{"type":7}`,
 	} {
 		c := w.dial(id, "")
 		if err := c.Write(t.Context(), websocket.MessageText, []byte(message)); err != nil {
 			t.Fatal(err)
 		}
-		if code := c.hear(nil); code != websocket.StatusPolicyViolation {
+		if code := c.readUntil(nil); code != websocket.StatusPolicyViolation {
 			t.Errorf("%s: closed with %d", message, code)
 		}
 	}
@@ -201,16 +202,17 @@ func TestSocketProtocol(t *testing.T) {
 	if err := c.Write(t.Context(), websocket.MessageBinary, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	if code := c.hear(nil); code != websocket.StatusPolicyViolation {
+	if code := c.readUntil(nil); code != websocket.StatusPolicyViolation {
 		t.Errorf("binary: closed with %d", code)
 	}
 	c = w.dial(id, "")
 	_ = c.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", maxMessage+1)))
-	if code := c.hear(nil); code != websocket.StatusMessageTooBig {
+	if code := c.readUntil(nil); code != websocket.StatusMessageTooBig {
 		t.Errorf("too long: closed with %d", code)
 	}
 	w.problem(426, "GET", wire.PathRuns+"/"+id+"/ws", "")
-	_, answer, err := websocket.Dial(t.Context(), "http://server"+wire.PathRuns+"/"+id+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Transport: w.client.Transport}})
+	_, answer, err := websocket.Dial(t.Context(), "http://server"+wire.PathRuns+"/"+id+"/ws",
+		&websocket.DialOptions{HTTPClient: &http.Client{Transport: w.client.Transport}})
 	if err == nil || answer == nil || answer.StatusCode != 400 {
 		t.Errorf("without the subprotocol: %v", err)
 	}
@@ -218,23 +220,23 @@ func TestSocketProtocol(t *testing.T) {
 		t.Error("the run is over")
 	}
 	w.ask(202, "DELETE", wire.PathRuns+"/"+id, "")
-	w.await(id)
+	w.waitForEnd(id)
 }
 
-// TestAlone: an interactive run that nobody comes to has an end of its input.
-func TestAlone(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Keep.Interactive = 50 * time.Millisecond })
+// TestNoClient: the input of an interactive run without a client ends.
+func TestNoClient(t *testing.T) {
+	w := newTestServer(t, func(o *Options) { o.Keep.Interactive = 50 * time.Millisecond })
 	id := w.start("cat\nout alone", `"interactive":true`, `"timeout":"200s"`)
-	if info := w.await(id); info.Verdict != "ok" {
+	if info := w.waitForEnd(id); info.Verdict != "ok" {
 		t.Errorf("%+v", info)
 	}
 }
 
-// TestInputPressure: input that nobody reads is bounded, and whoever sends it waits.
+// TestInputPressure: unread input is bounded, and its sender waits.
 func TestInputPressure(t *testing.T) {
 	in := attach(t.Context(), &job{Info: Info{Way: WayAsync}, run: &wire.Run{Interactive: true}})
 	defer in.close()
-	block := make([]byte, maxTyped)
+	block := make([]byte, maxBuffered)
 	if err := in.write(t.Context(), block); err != nil {
 		t.Fatal(err)
 	}
@@ -255,61 +257,61 @@ func TestInputPressure(t *testing.T) {
 	}
 }
 
-// TestSocketEndsWithServer: a connection does not keep the server from ending.
+// TestSocketEndsWithServer: an open connection does not delay Close.
 func TestSocketEndsWithServer(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	id := w.start("wait", `"timeout":"200s"`)
 	c := w.dial(id, "")
 	answer := w.request("GET", wire.PathRuns+"/"+id+"/events", "")
 	defer answer.Body.Close()
-	c.hear(func() bool { return c.last.Seq > 0 })
+	c.readUntil(func() bool { return c.last.Seq > 0 })
 	go func() { _ = w.Close() }()
-	code := c.hear(nil)
+	code := c.readUntil(nil)
 	if code != websocket.StatusGoingAway && code != websocket.StatusNormalClosure {
 		t.Errorf("closed with %d", code)
 	}
 	lines(t, answer.Body)
 }
 
-// TestMessagesOfOne: what many connections have sent, and no program has read, counts among what their owner has in memory. Small messages get through.
+// TestMessagesOfOne: unread messages of many connections count as their owner's memory. Small messages get through.
 func TestMessagesOfOne(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	id := w.start("wait", `"interactive":true`, `"timeout":"200s"`)
 	first, second := w.dial(id, ""), w.dial(id, "")
 	large := wire.Message{Type: wire.MessageStdin, Data: strings.Repeat("x", maxMessage-100)}
-	first.say(large)
-	first.say(large) // the program's side takes none, so that this one waits
-	eventually(t, "a message that waits is counted", func() bool { return w.held.total() >= maxMessage })
-	full := w.held.keep(owner.ID, maxHeld/2)
+	first.sendMessage(large)
+	first.sendMessage(large) // the program's side takes none, so that this one waits
+	eventually(t, "a message that waits is counted", func() bool { return w.bodies.total() >= maxMessage })
+	full := w.bodies.count(owner.ID, maxAccount/2)
 	sent := make(chan error, 1)
-	go func() { // it is held up
+	go func() { // it waits for room
 		b, _ := json.Marshal(large)
 		sent <- second.Write(t.Context(), websocket.MessageText, b)
 	}()
 	time.Sleep(50 * time.Millisecond)
-	if more := w.held.total() - maxHeld/2; more >= 2*maxMessage {
-		t.Errorf("%d bytes are held where there is no room", more)
+	if more := w.bodies.total() - maxAccount/2; more >= 2*maxMessage {
+		t.Errorf("%d bytes are counted where there is no room", more)
 	}
 	third := w.dial(id, "")
-	third.say(wire.Message{Type: wire.MessageCancel})
-	if info := w.await(id); info.Verdict != string(sandbox.VerdictCancelled) {
+	third.sendMessage(wire.Message{Type: wire.MessageCancel})
+	if info := w.waitForEnd(id); info.Verdict != string(sandbox.VerdictCancelled) {
 		t.Errorf("%+v", info)
 	}
 	full()
 	<-sent
-	for _, c := range []*talk{first, second, third} {
-		c.hear(nil)
+	for _, c := range []*socketClient{first, second, third} {
+		c.readUntil(nil)
 	}
-	eventually(t, "all is given back", func() bool { return w.held.total() == 0 })
+	eventually(t, "all is given back", func() bool { return w.bodies.total() == 0 })
 }
 
-// TestPings: a client that is held up is not taken for one that has gone, though nobody reads what it answers.
+// TestPings: a client that waits for room is not taken for disconnected, though the server does not read its pongs.
 func TestPings(t *testing.T) {
-	for name, heldUp := range map[string]bool{"held up": true, "has gone": false} {
+	for name, waits := range map[string]bool{"waits": true, "disconnected": false} {
 		t.Run(name, func(t *testing.T) {
 			in := attach(t.Context(), &job{Info: Info{Way: WayAsync}, run: &wire.Run{Interactive: true}})
 			defer in.close()
-			if err := in.write(t.Context(), make([]byte, maxTyped)); err != nil { // one more byte has to wait
+			if err := in.write(t.Context(), make([]byte, maxBuffered)); err != nil { // one more byte has to wait
 				t.Fatal(err)
 			}
 			given, heard := make(chan struct{}), make(chan struct{})
@@ -320,11 +322,11 @@ func TestPings(t *testing.T) {
 					return
 				}
 				defer func() { _ = conn.CloseNow() }()
-				c := &conversation{run: &run{input: in, over: make(chan struct{})}, conn: conn}
+				c := &socketConn{run: &run{input: in, over: make(chan struct{})}, conn: conn}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				go c.listen(ctx)
-				for heldUp && !c.holdsUp.Load() && ctx.Err() == nil {
+				go c.handleMessages(ctx)
+				for waits && !c.handling.Load() && ctx.Err() == nil {
 					time.Sleep(time.Millisecond)
 				}
 				close(heard)
@@ -338,24 +340,24 @@ func TestPings(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = client.CloseNow() }()
-			if heldUp { // it reads, and so answers; the other does not
+			if waits { // it reads, and so answers; the other does not
 				client.CloseRead(ctx)
 				if err := client.Write(ctx, websocket.MessageText, []byte(`{"type":"stdin","data":"x"}`)); err != nil {
 					t.Fatal(err)
 				}
 			}
 			<-heard
-			span := patience
-			if heldUp {
+			span := testTimeout
+			if waits {
 				span = time.Second
 			}
 			select {
 			case <-given:
-				if heldUp {
+				if waits {
 					t.Error("it was given up")
 				}
 			case <-time.After(span):
-				if !heldUp {
+				if !waits {
 					t.Error("it is waited for")
 				}
 			}
@@ -363,9 +365,9 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// TestWindow: who may send input is told how much of it may be on its way, and hears of what was taken; to others nothing is promised.
+// TestWindow: an interactive client gets a window and acknowledgements; others get none.
 func TestWindow(t *testing.T) {
-	w := newWorld(t)
+	w := newTestServer(t)
 	for _, interactive := range []bool{true, false} {
 		c := w.dialPath(wire.PathTalk)
 		text := body("cat\nout x", fmt.Sprintf(`"interactive":%v`, interactive))
@@ -373,11 +375,11 @@ func TestWindow(t *testing.T) {
 			t.Fatal(err)
 		}
 		if interactive {
-			c.say(wire.Message{Type: wire.MessageStdin, Data: strings.Repeat("x", window/4)})
-			c.hear(func() bool { return c.acks >= window/8 }) // the last of it may go without a word
-			c.say(wire.Message{Type: wire.MessageStdinClose})
+			c.sendMessage(wire.Message{Type: wire.MessageStdin, Data: strings.Repeat("x", window/4)})
+			c.readUntil(func() bool { return c.acks >= window/8 }) // the last of it may go without a word
+			c.sendMessage(wire.Message{Type: wire.MessageStdinClose})
 		}
-		c.hear(nil)
+		c.readUntil(nil)
 		if got := c.ready.Window; got != map[bool]uint64{true: window}[interactive] || !strings.HasSuffix(c.out, "x\n") {
 			t.Errorf("interactive %v: a window of %d, and it printed %d bytes", interactive, got, len(c.out))
 		}

@@ -18,22 +18,22 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// store is the directory in which accepted runs are kept:
+// store is the directory with the accepted runs:
 //
 //	ID.q      accepted: a record with the request; it is run, after a restart too
-//	ID.r      the same, begun: if nobody has ended it, it is lost
-//	ID.d      over: a record, then the events that were few enough to be in memory
-//	ID.e0 …   events that were not
-//	lock      held by the server that has the directory
+//	ID.r      the same, started: after a crash it is reported as lost
+//	ID.d      finished: a record, then the events if they were in memory
+//	ID.e0 …   events in files
+//	lock      locked by the server that uses the directory
 //
-// A file appears under its name when it is whole and on disk (written, synced, renamed); a run that was reported is therefore there after any crash.
+// A file gets its name when it is complete and on disk (written, synced, renamed), so an acknowledged run survives a crash.
 type store struct {
 	dir     *userdir.Dir
 	lock    *os.File
-	durable bool // it outlives the server, so it is synced
+	durable bool // it outlives the server, so files are synced
 }
 
-// record is what is written of a run.
+// record is the stored state of a run.
 type record struct {
 	ID        string            `json:"id"`
 	Principal Principal         `json:"principal"`
@@ -49,11 +49,11 @@ type record struct {
 	Digest    string            `json:"request_sha256"`
 	Key       string            `json:"idempotency_key,omitempty"`
 	Segments  []segmentRecord   `json:"segments,omitempty"`
-	Outputs   [][2]int64        `json:"outputs,omitempty"` // where in the result large outputs are: offset and length
-	Request   json.RawMessage   `json:"request,omitempty"` // until it is over
+	Outputs   [][2]int64        `json:"outputs,omitempty"` // offset and length of large outputs in the result
+	Request   json.RawMessage   `json:"request,omitempty"` // until the run ends
 }
 
-// segmentRecord is a segment of a journal; without a file it follows the record itself.
+// segmentRecord is a segment of a journal. A segment without a file follows the record itself.
 type segmentRecord struct {
 	First uint64 `json:"first"`
 	Count uint64 `json:"count"`
@@ -79,7 +79,7 @@ func openStore(path string, durable bool) (*store, error) {
 		err = userdir.Lock(s.lock, false, 0)
 	}
 	if errors.Is(err, userdir.ErrBusy) {
-		err = fmt.Errorf("another server has %s; give this one a directory of its own: %w", path, err)
+		err = fmt.Errorf("another server uses %s: %w; give this one a directory of its own", path, err)
 	}
 	if err != nil {
 		s.close()
@@ -95,7 +95,7 @@ func (s *store) close() {
 	_ = s.dir.Close()
 }
 
-// write makes a file that is there whole, or not at all.
+// write makes a file atomically.
 func (s *store) write(name string, parts ...[]byte) error {
 	f, err := s.dir.Open(name+temporary, userdir.Write)
 	if err != nil {
@@ -126,15 +126,15 @@ func (s *store) write(name string, parts ...[]byte) error {
 
 func encodeRecord(r *record) []byte { return appendJSON(nil, r) }
 
-// accept writes a run that is to be run.
+// accept stores a run that is to be run.
 func (s *store) accept(r *record) error { return s.write(r.ID+suffixQueued, encodeRecord(r)) }
 
-// begin says that it is being run. That much may be lost in a power cut: then it is run again.
+// begin marks a run as started. A power cut may lose the mark: then it is run again.
 func (s *store) begin(id string) error { return s.dir.Rename(id+suffixQueued, id+suffixRunning) }
 
-// finish writes what became of it, with its journal, which has ended.
+// finish stores the outcome of a run with its closed journal.
 func (s *store) finish(r *record, j *journal) error {
-	memory, segments, err := j.settled(s.durable)
+	memory, segments, err := j.finalSegments(s.durable)
 	if err != nil {
 		return err
 	}
@@ -147,27 +147,27 @@ func (s *store) finish(r *record, j *journal) error {
 		return err
 	}
 	if memory != nil {
-		j.moved(r.ID+suffixDone, int64(len(head)))
+		j.setFile(r.ID+suffixDone, int64(len(head)))
 	}
 	_ = s.dir.Remove(r.ID + suffixQueued)
 	_ = s.dir.Remove(r.ID + suffixRunning)
 	return nil
 }
 
-// forget removes a run. Its journal removes its own files.
+// forget removes a run's record. Its journal removes its own files.
 func (s *store) forget(id string) {
 	for _, suffix := range []string{suffixDone, suffixQueued, suffixRunning} {
 		_ = s.dir.Remove(id + suffix)
 	}
 }
 
-// found is a run that an earlier server left.
+// found is a stored run of an earlier server.
 type found struct {
 	record
-	journal *journal // nil: it is still to be run
+	journal *journal // nil for a queued run
 }
 
-// load finds what an earlier server left, the oldest first. What can not be read is set aside, not removed: problems tell of it.
+// load returns the stored runs, the oldest first. Files that can not be read are renamed, not removed, and reported in problems.
 func (s *store) load() (runs []found, problems []error) {
 	names, err := s.dir.Names()
 	if err != nil {
@@ -183,7 +183,8 @@ func (s *store) load() (runs []found, problems []error) {
 		switch {
 		case suffix == temporary:
 			_ = s.dir.Remove(n)
-		case suffix == suffixDone, suffix == suffixRunning && !all[id+suffixDone], suffix == suffixQueued && !all[id+suffixDone] && !all[id+suffixRunning]:
+		case suffix == suffixDone, suffix == suffixRunning && !all[id+suffixDone],
+			suffix == suffixQueued && !all[id+suffixDone] && !all[id+suffixRunning]:
 			f, err := s.read(id, suffix, all)
 			if err != nil {
 				problems = append(problems, fmt.Errorf("%s: %w", n, err))
@@ -192,16 +193,16 @@ func (s *store) load() (runs []found, problems []error) {
 			}
 			runs = append(runs, f)
 		case suffix == suffixRunning, suffix == suffixQueued:
-			_ = s.dir.Remove(n) // its end was written, and that was the last thing done
+			_ = s.dir.Remove(n) // finish wrote the outcome and crashed before it removed this file
 		}
 	}
 	slices.SortFunc(runs, func(a, b found) int { return a.Accepted.Compare(b.Accepted) })
-	s.sweep(names, runs)
+	s.removeStraySegments(names, runs)
 	return runs, problems
 }
 
-// sweep removes segments that belong to no run.
-func (s *store) sweep(names []string, runs []found) {
+// removeStraySegments removes segments without a run.
+func (s *store) removeStraySegments(names []string, runs []found) {
 	known := map[string]bool{}
 	for _, r := range runs {
 		known[r.ID] = true
@@ -229,7 +230,7 @@ func (s *store) read(id, suffix string, all map[string]bool) (found, error) {
 		return f, err
 	}
 	if f.ID != id {
-		return f, fmt.Errorf("it is the record of %s", f.ID)
+		return f, fmt.Errorf("the file has the record of run %s", f.ID)
 	}
 	switch suffix {
 	case suffixQueued:
@@ -237,7 +238,7 @@ func (s *store) read(id, suffix string, all map[string]bool) (found, error) {
 		return f, nil
 	case suffixRunning:
 		f.State = wire.StateLost
-		f.journal = takeUp(s.dir, id, s.salvage(id, all))
+		f.journal = openJournal(s.dir, id, s.findSegments(id, all))
 		return f, nil
 	}
 	var segments []*segment
@@ -248,12 +249,12 @@ func (s *store) read(id, suffix string, all map[string]bool) (found, error) {
 		}
 		segments = append(segments, seg)
 	}
-	f.journal = takeUp(s.dir, id, segments)
+	f.journal = openJournal(s.dir, id, segments)
 	return f, nil
 }
 
-// salvage finds the segments of a run that nobody has ended, as far as their lines are whole and follow each other.
-func (s *store) salvage(id string, all map[string]bool) (segments []*segment) {
+// findSegments returns the segments of a lost run, as far as their lines are complete and consecutive.
+func (s *store) findSegments(id string, all map[string]bool) (segments []*segment) {
 	var numbers []int
 	for n := range all {
 		if text, ok := strings.CutPrefix(n, id+".e"); ok {
@@ -264,7 +265,7 @@ func (s *store) salvage(id string, all map[string]bool) (segments []*segment) {
 	}
 	slices.Sort(numbers)
 	for _, n := range numbers {
-		seg, err := s.measure(segmentName(id, n))
+		seg, err := s.countLines(segmentName(id, n))
 		if err != nil || seg.count == 0 {
 			break
 		}
@@ -276,8 +277,8 @@ func (s *store) salvage(id string, all map[string]bool) (segments []*segment) {
 	return segments
 }
 
-// measure counts the lines of a segment.
-func (s *store) measure(name string) (*segment, error) {
+// countLines counts the lines of a segment.
+func (s *store) countLines(name string) (*segment, error) {
 	f, err := s.dir.Open(name, userdir.Read)
 	if err != nil {
 		return nil, err
@@ -288,7 +289,7 @@ func (s *store) measure(name string) (*segment, error) {
 	for {
 		line, err := in.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return seg, nil // what does not end in a newline was being written
+			return seg, nil // drop an incomplete last line
 		}
 		if err != nil {
 			return nil, err
@@ -303,12 +304,12 @@ func (s *store) measure(name string) (*segment, error) {
 	}
 }
 
-// seqOf is the number that a line begins with.
+// seqOf returns the event number of a line.
 func seqOf(line []byte) (uint64, error) {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"seq":`))
 	digits, _, cut := bytes.Cut(rest, []byte(","))
 	if !ok || !cut {
-		return 0, errors.New("a line that is no event")
+		return 0, errors.New("the line is no event")
 	}
 	return strconv.ParseUint(string(digits), 10, 64)
 }

@@ -17,28 +17,28 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// uploads are files that were sent beforehand, to be named by runs. Each lies in a file that is called after whose it is, its id and its content, so that what a run
-// was promised never changes: replaced or expired, it is gone.
+// uploads are files that clients send before the runs that use them. A file's name has its owner, id and content digest, so that a run
+// never sees other content: a replaced or expired file is gone.
 type uploads struct {
 	dir    *userdir.Dir
 	keep   Keep
-	shared bool // by several owners, each of whom leaves room for others
+	shared bool // there are several owners, each of whom leaves room for others
 	now    func() time.Time
 
 	mu     sync.Mutex
 	files  map[string]upload // by key
-	size   int64             // of all, and of those that are being sent
-	number int64             // the same in files: empty ones are not free
-	owners map[string]share  // both by owner; what an earlier server took in is nobody's
+	size   int64             // of all files, including those being sent
+	number int64             // number of files, which bounds empty ones
+	owners map[string]share  // by owner; files of an earlier server have the owner ""
 }
 
-// share is what an owner's files take.
+// share is the size and number of an owner's files.
 type share struct{ size, number int64 }
 
-// perFile is how many bytes of what may be kept there are for each file that may be kept.
+// perFile is the number of bytes of Keep.Uploads per file that may be kept.
 const perFile = 4 << 10
 
-// mostFiles is how many files are kept at the most.
+// mostFiles returns how many files may be kept.
 func (u *uploads) mostFiles() int64 { return max(int64(u.keep.Uploads)/perFile, 64) }
 
 type upload struct {
@@ -69,19 +69,19 @@ func openUploads(path string, k Keep, shared bool) (*uploads, error) {
 		st, err := f.Stat()
 		_ = f.Close()
 		if _, twice := u.files[key]; err != nil || !ok || len(digest) != 2*sha256.Size || twice {
-			_ = dir.Remove(n) // half of one, or one that was being replaced
+			_ = dir.Remove(n) // incomplete, or being replaced
 			continue
 		}
 		u.files[key] = upload{name: n, size: st.Size(), digest: digest, expires: st.ModTime().Add(k.UploadFor)}
 		u.count("", st.Size(), 1)
 	}
-	u.sweep()
+	u.removeExpired()
 	return u, nil
 }
 
 func (u *uploads) close() { _ = u.dir.Close() }
 
-// keyOf tells owners' ids apart.
+// keyOf returns a file name for an owner's id.
 func keyOf(owner, id string) string {
 	sum := sha256.Sum256([]byte(owner + "\x00" + id))
 	return hex.EncodeToString(sum[:16])
@@ -90,12 +90,12 @@ func keyOf(owner, id string) string {
 func checkUploadID(id string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	if id == "" || len(id) > 128 || strings.Trim(id, letters) != "" || strings.Trim(id, ".") == "" {
-		return wrongField(wire.CodeInvalid, "id", "%.40q is not an id: 1 to 128 letters, digits, dots, dashes and underlines", id)
+		return WrongField(wire.CodeInvalid, "id", "%.40q is no id; use 1 to 128 letters, digits, dots, dashes and underscores", id)
 	}
 	return nil
 }
 
-var errNoUpload = errors.New("there is no such file, or it has expired; send it by PUT " + wire.PathFiles + "/{id}")
+var errNoUpload = errors.New("the file does not exist or has expired; send it by PUT " + wire.PathFiles + "/{id}")
 
 func (u *uploads) get(owner, id string) (upload, error) {
 	u.mu.Lock()
@@ -115,7 +115,7 @@ func (u *uploads) open(f upload) (*os.File, error) {
 	return file, err
 }
 
-// finder is an owner's files, as runs name them.
+// finder returns a function that finds an owner's files by id.
 func (u *uploads) finder(owner string) wire.Uploads {
 	return func(id string) (func() (io.ReadCloser, error), error) {
 		f, err := u.get(owner, id)
@@ -132,18 +132,18 @@ func (u *uploads) finder(owner string) wire.Uploads {
 	}
 }
 
-// reserve takes room for bytes and files, or says with a *Refusal that there is none. Where there are several owners, one may have as much as is left for the others.
+// reserve takes room for bytes and files, or fails with a *Refusal. With several owners, one may have as much as is left for the others.
 func (u *uploads) reserve(owner string, size, number int64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	left, places, own := int64(u.keep.Uploads)-u.size-size, u.mostFiles()-u.number-number, u.owners[owner]
 	switch {
 	case left < 0, places < 0:
-		return &Refusal{Status: http.StatusServiceUnavailable, Reason: "there is no room for uploaded files", RetryAfter: time.Minute}
+		return &Refusal{Status: http.StatusServiceUnavailable, Reason: "the server has no room for uploaded files", RetryAfter: time.Minute}
 	case u.shared && (own.size+size > left || own.number+number > places):
 		return &Refusal{
 			Status: http.StatusTooManyRequests, RetryAfter: time.Minute,
-			Reason: fmt.Sprintf("your uploaded files are %d with %s; you may have %d with %s now, as much as is left for the others; remove some",
+			Reason: fmt.Sprintf("you have %d uploaded files with %s; at most %d with %s are possible now; remove some",
 				own.number, sandbox.Size(own.size), (own.number+places+number)/2, sandbox.Size((own.size+left+size)/2)),
 		}
 	}
@@ -157,7 +157,7 @@ func (u *uploads) release(owner string, size, number int64) {
 	u.count(owner, -size, -number)
 }
 
-// count is called with mu held.
+// count changes the totals. mu is held.
 func (u *uploads) count(owner string, size, number int64) {
 	u.size += size
 	u.number += number
@@ -169,7 +169,7 @@ func (u *uploads) count(owner string, size, number int64) {
 	}
 }
 
-// put reads a file to its end and keeps it.
+// put reads a file to its end and stores it.
 func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool, err error) {
 	key := keyOf(owner, id)
 	name := key + ".in-" + newID()
@@ -177,10 +177,10 @@ func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool
 	if err := u.reserve(owner, 0, 1); err != nil {
 		return f, false, err
 	}
-	held := int64(0)
+	reserved := int64(0)
 	defer func() {
 		if err != nil {
-			u.release(owner, held, 1)
+			u.release(owner, reserved, 1)
 			_ = u.dir.Remove(name)
 		}
 	}()
@@ -195,12 +195,12 @@ func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool
 		n, err := from.Read(buf)
 		if n > 0 {
 			if f.size += int64(n); f.size > int64(u.keep.Upload) {
-				return f, false, newProblem(wire.CodeTooLarge, "a file may have %s", u.keep.Upload)
+				return f, false, newProblem(wire.CodeTooLarge, "the file is larger than %s", u.keep.Upload)
 			}
 			if err := u.reserve(owner, int64(n), 0); err != nil {
 				return f, false, err
 			}
-			held += int64(n)
+			reserved += int64(n)
 			_, _ = sum.Write(buf[:n])
 			if _, err := out.Write(buf[:n]); err != nil {
 				return f, false, err
@@ -231,7 +231,7 @@ func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool
 	return f, replaced, nil
 }
 
-// remove forgets a file, and says whether there was one.
+// remove deletes a file, and returns whether there was one.
 func (u *uploads) remove(key string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -244,8 +244,8 @@ func (u *uploads) remove(key string) bool {
 	return ok
 }
 
-// sweep forgets what has expired.
-func (u *uploads) sweep() {
+// removeExpired removes expired files.
+func (u *uploads) removeExpired() {
 	u.mu.Lock()
 	var expired []string
 	for key, f := range u.files {
@@ -259,7 +259,7 @@ func (u *uploads) sweep() {
 	}
 }
 
-// upload is PUT /v1/files/{id}.
+// upload handles PUT /v1/files/{id}.
 func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkUploadID(id); err != nil {
@@ -267,10 +267,10 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	}
 	most := s.opts.Keep.Upload
 	if r.ContentLength > int64(most) {
-		return newProblem(wire.CodeTooLarge, "the file has %d bytes; the most is %s", r.ContentLength, most)
+		return newProblem(wire.CodeTooLarge, "the file has %d bytes; at most %s are accepted", r.ContentLength, most)
 	}
 	control := http.NewResponseController(w)
-	// The whole of it at a pace that even a poor connection has.
+	// Allow the largest file at 64 KiB per second.
 	_ = control.SetReadDeadline(time.Now().Add(s.opts.Policy.BodyTimeout + time.Duration(most/(64*sandbox.KiB))*time.Second))
 	f, replaced, err := s.uploads.put(PrincipalFrom(r.Context()).ID, id, r.Body)
 	if err != nil {
@@ -285,7 +285,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// download is GET /v1/files/{id}.
+// download handles GET /v1/files/{id}.
 func (s *Server) download(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkUploadID(id); err != nil {
@@ -302,11 +302,11 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) error {
 	defer file.Close()
 	serveHead(w, id, f.size)
 	w.Header().Set("ETag", `"`+f.digest+`"`)
-	_, _ = io.Copy(w, file) // who does not read on does not want it
+	_, _ = io.Copy(w, file) // fails when the client is gone
 	return nil
 }
 
-// discard is DELETE /v1/files/{id}.
+// discard handles DELETE /v1/files/{id}.
 func (s *Server) discard(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkUploadID(id); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
-// inWorkspace runs a job with a workspace of the server as its /workspace. Each principal has his own.
+// inWorkspace runs a job with a workspace of the server as its /workspace. Each principal has its own workspaces.
 func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, error) {
 	store := s.opts.Policy.WorkspaceStore
 	if s.opts.Auth != nil {
@@ -26,7 +26,9 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 		}
 		store = filepath.Join(store, keyOf(j.Principal.ID, "workspaces"))
 	}
-	w, err := workspace.Open(ctx, store, j.run.Workspace, workspace.Options{Cap: j.space.Disk, Inodes: j.space.Inodes, Floor: s.opts.Policy.DiskFloor, Most: s.opts.Policy.MostWorkspaces})
+	w, err := workspace.Open(ctx, store, j.run.Workspace, workspace.Options{
+		Cap: j.space.Disk, Inodes: j.space.Inodes, Floor: s.opts.Policy.DiskFloor, Most: s.opts.Policy.MostWorkspaces,
+	})
 	if errors.Is(err, workspace.ErrMost) {
 		return nil, aboveCeiling(err)
 	}
@@ -39,7 +41,7 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 		stop(nil)
 		watching.Wait()
 		if err := w.Close(); err != nil {
-			s.log.ErrorContext(ctx, "a workspace was not given back", "run", j.ID, "error", err)
+			s.log.ErrorContext(ctx, "closing a workspace failed", "run", j.ID, "error", err)
 		}
 	}()
 	req := j.req
@@ -61,7 +63,7 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 			stop(unwatchedError{err})
 		}
 	})
-	result, err := j.engine.Execute(ctx, req)
+	result, err := j.executor.Execute(ctx, req)
 	if failed := (unwatchedError{}); errors.As(context.Cause(ctx), &failed) {
 		if result != nil {
 			result.Close()
@@ -71,12 +73,14 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 	var full overfullError
 	if err == nil && result.Verdict == sandbox.VerdictCancelled && errors.As(context.Cause(ctx), &full) {
 		result.Verdict = sandbox.VerdictDiskLimit
-		result.Violations = append(result.Violations, sandbox.Violation{Kind: "disk", Count: 1, Allow: "workspace_cap, workspace_inodes", Detail: full.Error()})
+		result.Violations = append(result.Violations, sandbox.Violation{
+			Kind: "disk", Count: 1, Allow: "workspace_cap, workspace_inodes", Detail: full.Error(),
+		})
 	}
 	return result, err
 }
 
-// workspaceLimits are what a workspace may hold. It takes the place of the scratch disk, and has its ceilings.
+// workspaceLimits returns the limits of a workspace. It replaces the scratch disk, and has its ceilings.
 func (s *Server) workspaceLimits(run *wire.Run, p *Principal) (sandbox.Limits, error) {
 	asked := executor.Request{Limits: sandbox.Limits{Disk: sandbox.Size(run.WorkspaceCap), Inodes: int(run.WorkspaceInodes)}}
 	err := aboveCeiling(s.opts.Policy.Ceilings.Check(&asked, p.Limits))
@@ -102,7 +106,7 @@ func (s *Server) workspaceLimits(run *wire.Run, p *Principal) (sandbox.Limits, e
 		asked.Lower(&most, &compile)
 	}
 	limits := sandbox.Limits{Disk: asked.Limits.Disk, Inodes: asked.Limits.Inodes}
-	// A workspace has defaults of its own; a ceiling below those of the scratch disk is one for them.
+	// A workspace has defaults of its own; a ceiling below those of the scratch disk lowers them.
 	if limits.Disk == 0 && most.Disk < sandbox.DefaultLimits().Disk {
 		limits.Disk = most.Disk
 	}
@@ -112,10 +116,10 @@ func (s *Server) workspaceLimits(run *wire.Run, p *Principal) (sandbox.Limits, e
 	return limits, nil
 }
 
-// unwatchedError ends a run whose workspace can not be watched, or is on a disk that is full: a failure of the server's.
+// unwatchedError ends a run whose workspace can not be watched, or whose disk is full: a failure of the server.
 type unwatchedError struct{ error }
 
-// overfullError ends a run whose workspace holds more than it may.
+// overfullError ends a run whose workspace is over its cap.
 type overfullError struct {
 	name   string
 	cap    sandbox.Size
@@ -123,5 +127,5 @@ type overfullError struct {
 }
 
 func (o overfullError) Error() string {
-	return fmt.Sprintf("the workspace %s holds more than %s or %d files", o.name, o.cap, o.inodes)
+	return fmt.Sprintf("the workspace %s has more than %s or %d files", o.name, o.cap, o.inodes)
 }

@@ -27,7 +27,7 @@ func all(t *testing.T, l *Log, f Filter) (entries []Entry) {
 	return entries
 }
 
-func TestAnEntryComesBackAsItWas(t *testing.T) {
+func TestEntryRoundTrip(t *testing.T) {
 	l := newLog(t, Options{})
 	want := sample(7)
 	want.Command = []string{"sh", "-c", "echo \x1b[2J; true"}
@@ -35,7 +35,8 @@ func TestAnEntryComesBackAsItWas(t *testing.T) {
 	want.Time = time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600))
 	must(t, l.Append(want))
 	got := all(t, l, Filter{})[0]
-	if got.Seq != 1 || got.Kind != KindRun || got.Prev != strings.Repeat("0", 64) || !got.Time.Equal(want.Time) || got.Time.Location() != time.UTC {
+	if got.Seq != 1 || got.Kind != KindRun || got.Prev != strings.Repeat("0", 64) || !got.Time.Equal(want.Time) ||
+		got.Time.Location() != time.UTC {
 		t.Errorf("%+v", got)
 	}
 	want.Seq, want.Kind, want.Prev, want.Hash, want.Time, want.raw = got.Seq, got.Kind, got.Prev, got.Hash, got.Time, got.raw
@@ -44,12 +45,13 @@ func TestAnEntryComesBackAsItWas(t *testing.T) {
 	}
 	var names map[string]any
 	must(t, json.Unmarshal(got.Line(), &names))
-	for _, name := range []string{"seq", "time", "run", "who", "language", "language_version", "code_sha256", "input_sha256", "policy", "verdict", "exit_code", "metrics", "prev", "hash"} {
+	for _, name := range []string{"seq", "time", "run", "who", "language", "language_version", "code_sha256", "input_sha256", "policy",
+		"verdict", "exit_code", "metrics", "prev", "hash"} {
 		if names[name] == nil {
 			t.Errorf("%s is not in %s", name, got.Line())
 		}
 	}
-	if got.Who.UID != os.Getuid() || got.Who.PID != os.Getpid() || got.Who.Door != DoorCLI {
+	if got.Who.UID != os.Getuid() || got.Who.PID != os.Getpid() || got.Who.EntryPoint != EntryCLI {
 		t.Errorf("%+v", got.Who)
 	}
 	for path, mode := range map[string]os.FileMode{l.Path(): 0o600, l.Path() + ".head": 0o600, filepath.Dir(l.Path()): 0o700} {
@@ -62,12 +64,14 @@ func TestAnEntryComesBackAsItWas(t *testing.T) {
 	intact(t, l, 1)
 }
 
-// Text that foreign code chose is in the log, and is plain ASCII on one line.
-func TestForeignTextCanNotBreakLinesOrTerminals(t *testing.T) {
+// Text that a program chose is plain ASCII on one line in the log.
+func TestProgramTextCanNotBreakLinesOrTerminals(t *testing.T) {
 	l := newLog(t, Options{KeepCode: true})
-	hostile := "a\nb\r\x00\x1b]0;x\x07\x7f\u0085\u009b31m\u202e\u2028\ufeff\xff\xfe,\"hash\":\"" + strings.Repeat("0", 64) + "\"}\n{\"seq\":9}😀"
+	hostile := "a\nb\r\x00\x1b]0;x\x07\x7f\u0085\u009b31m\u202e\u2028\ufeff\xff\xfe,\"hash\":\"" + strings.Repeat("0", 64) +
+		"\"}\n{\"seq\":9}😀"
 	e := sample(0)
-	e.Language, e.Version, e.Run, e.Error, e.Who.User, e.Policy.Backend, e.Policy.Image = hostile, hostile, hostile, hostile, hostile, hostile, hostile
+	e.Language, e.Version, e.Run, e.Error, e.Who.User, e.Policy.Backend, e.Policy.Image = hostile, hostile, hostile, hostile, hostile, hostile,
+		hostile
 	e.Command, e.Code = []string{hostile, hostile}, hostile
 	must(t, l.Append(e))
 	must(t, l.Append(sample(1)))
@@ -91,7 +95,7 @@ func TestForeignTextCanNotBreakLinesOrTerminals(t *testing.T) {
 	intact(t, l, 2)
 }
 
-func TestWhatJSONDoesNotHave(t *testing.T) {
+func TestValuesWithoutJSONForm(t *testing.T) {
 	l := newLog(t, Options{})
 	e := sample(0)
 	e.Metrics.CPUPercent = math.NaN()
@@ -149,8 +153,8 @@ func TestTailAndQuery(t *testing.T) {
 			e.Language, e.Verdict = "go", sandbox.VerdictTimeLimit
 		}
 		if i%5 == 0 {
-			e.Who.UID, e.Who.User = 4242, "somebody"
-			e.Who.Door, e.Who.Key = DoorAPI, "k1"
+			e.Who.UID, e.Who.User = 4242, "other"
+			e.Who.EntryPoint, e.Who.Key = EntryAPI, "k1"
 		}
 		if i == 10 {
 			e.Kind, e.Reason, e.Count = KindRefused, "queue_full", 7
@@ -184,15 +188,15 @@ func TestTailAndQuery(t *testing.T) {
 		"between":  {Filter{Since: begin.Add(time.Hour), Until: begin.Add(3 * time.Hour)}, 2},
 		"language": {Filter{Language: "Go"}, 10},
 		"verdict":  {Filter{Verdict: sandbox.VerdictTimeLimit}, 10},
-		"user":     {Filter{User: "somebody"}, 4},
+		"user":     {Filter{User: "other"}, 4},
 		"uid":      {Filter{User: "4242"}, 4},
-		"several":  {Filter{User: "somebody", Language: "go"}, 2},
-		"nobody":   {Filter{User: "nobody at all"}, 0},
-		"door":     {Filter{Door: DoorAPI}, 4},
+		"several":  {Filter{User: "other", Language: "go"}, 2},
+		"unknown":  {Filter{User: "unknown user"}, 0},
+		"door":     {Filter{EntryPoint: EntryAPI}, 4},
 		"key":      {Filter{Key: "k1"}, 4},
 		"no key":   {Filter{Key: "k"}, 0},
 		"kind":     {Filter{Kind: KindRefused}, 1},
-		"runs":     {Filter{Kind: KindRun, Door: DoorAPI}, 3},
+		"runs":     {Filter{Kind: KindRun, EntryPoint: EntryAPI}, 3},
 	} {
 		if got := len(all(t, l, c.filter)); got != c.want {
 			t.Errorf("%s: %d entries, want %d", name, got, c.want)
@@ -203,7 +207,7 @@ func TestTailAndQuery(t *testing.T) {
 	}
 }
 
-func TestALogThatIsNotThere(t *testing.T) {
+func TestMissingLog(t *testing.T) {
 	l := newLog(t, Options{})
 	if got := all(t, l, Filter{}); len(got) != 0 {
 		t.Error(got)
@@ -246,7 +250,7 @@ func TestManyGoroutines(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesWhatNamesNoFile(t *testing.T) {
+func TestOpenRefusesPathsWithoutFileName(t *testing.T) {
 	for _, path := range []string{"/tmp/", "a\x00b"} {
 		if _, err := Open(path, Options{}); !errors.Is(err, sandbox.ErrInvalid) {
 			t.Errorf("%q: %v", path, err)
@@ -286,7 +290,7 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// BenchmarkOpenAppend is what a command pays: it opens the log for one entry.
+// BenchmarkOpenAppend measures the cost for a command, which opens the log for one entry.
 func BenchmarkOpenAppend(b *testing.B) {
 	path := newLog(b, Options{}).Path()
 	for b.Loop() {

@@ -20,7 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
-// child is a process that appends: so many entries, or 0 for ever.
+// child starts a process that appends so many entries; 0 means without end.
 func child(l *Log, count int) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "AUDIT_TEST_LOG="+l.Path(), fmt.Sprintf("AUDIT_TEST_COUNT=%d", count), "AUDIT_TEST_SIZE=256k")
@@ -39,7 +39,7 @@ func TestManyProcesses(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	looks := make(chan int)
-	go func() { // a reader beside them never sees half of anything
+	go func() { // a concurrent reader never sees a partial entry
 		n := 0
 		for ; ; n++ {
 			select {
@@ -56,7 +56,7 @@ func TestManyProcesses(t *testing.T) {
 	done.Wait()
 	close(stop)
 	if n := <-looks; n == 0 {
-		t.Error("nobody looked")
+		t.Error("the reader read nothing")
 	}
 	r := intact(t, l, 1600)
 	if len(r.Files) < 2 || len(r.Notes) > 0 {
@@ -73,10 +73,10 @@ func TestManyProcesses(t *testing.T) {
 	}
 }
 
-// Three writers at a time, each killed at a random moment, again and again: the chain holds.
+// The chain holds after many rounds of three writers that are killed at random moments.
 func TestKilledAtAnyInstant(t *testing.T) {
 	l := newLog(t, Options{Wait: time.Minute})
-	written := func() int64 { // in all: files are moved aside
+	written := func() int64 { // of all files, rotated ones included
 		var all int64
 		names, _ := filepath.Glob(l.Path() + "*")
 		for _, name := range names {
@@ -94,7 +94,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 			must(t, cmd.Start())
 			running = append(running, cmd)
 		}
-		if round%2 == 0 { // when they write; the others whenever that is, perhaps before they have begun
+		if round%2 == 0 { // kill after the first write; odd rounds kill at any time, perhaps before the start
 			for end := time.Now().Add(time.Minute); written() < before+4<<10 && time.Now().Before(end); {
 				time.Sleep(time.Millisecond)
 			}
@@ -151,7 +151,7 @@ func TestFullDisk(t *testing.T) {
 	intact(t, l, written+1)
 }
 
-// plainUser runs a test of this package again as nobody in particular.
+// plainUser runs a test of this package again as an ordinary user.
 func plainUser(t *testing.T) bool {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -193,7 +193,7 @@ func TestReadOnlyDirectory(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTheUsersOwnIsRefused(t *testing.T) {
+func TestFilesOfOtherUsersAreRefused(t *testing.T) {
 	refused := func(t *testing.T, l *Log, says string) {
 		t.Helper()
 		if err := l.Append(sample(0)); err == nil || !strings.Contains(err.Error(), says) {
@@ -207,19 +207,20 @@ func TestWhatIsNotTheUsersOwnIsRefused(t *testing.T) {
 		says    string
 		reading bool // Open itself refuses, too
 	}{
-		"the log is a symlink":       {func(_ *testing.T, l *Log) error { return os.Symlink(precious, l.Path()) }, "symlink", true},
-		"the head is a symlink":      {func(_ *testing.T, l *Log) error { return os.Symlink(precious, l.Path()+".head") }, "symlink", false},
-		"the log is a hard link":     {func(_ *testing.T, l *Log) error { return os.Link(precious, l.Path()) }, "hard link", false},
-		"the log is a FIFO":          {func(_ *testing.T, l *Log) error { return unix.Mkfifo(l.Path(), 0o600) }, "not a regular file", true},
-		"the head is a FIFO":         {func(_ *testing.T, l *Log) error { return unix.Mkfifo(l.Path()+".head", 0o600) }, "not a regular file", false},
+		"the log is a symlink":   {func(_ *testing.T, l *Log) error { return os.Symlink(precious, l.Path()) }, "symlink", true},
+		"the head is a symlink":  {func(_ *testing.T, l *Log) error { return os.Symlink(precious, l.Path()+".head") }, "symlink", false},
+		"the log is a hard link": {func(_ *testing.T, l *Log) error { return os.Link(precious, l.Path()) }, "hard link", false},
+		"the log is a FIFO":      {func(_ *testing.T, l *Log) error { return unix.Mkfifo(l.Path(), 0o600) }, "not a regular file", true},
+		"the head is a FIFO": {func(_ *testing.T, l *Log) error { return unix.Mkfifo(l.Path()+".head", 0o600) }, "not a regular file",
+			false},
 		"the log is a directory":     {func(_ *testing.T, l *Log) error { return os.Mkdir(l.Path(), 0o700) }, "directory", true},
 		"others can read the log":    {func(_ *testing.T, l *Log) error { return os.WriteFile(l.Path(), nil, 0o644) }, "chmod 0600", false},
 		"others can write beside it": {func(_ *testing.T, l *Log) error { return os.Chmod(filepath.Dir(l.Path()), 0o777) }, "chmod go-w", false},
-		"the log is somebody else's": {func(t *testing.T, l *Log) error {
+		"the log is another user's": {func(t *testing.T, l *Log) error {
 			testenv.NeedRoot(t)
 			return errors.Join(os.WriteFile(l.Path(), nil, 0o600), os.Chown(l.Path(), 4242, 4242))
 		}, "belongs to user 4242", false},
-		"the directory is somebody else's": {func(t *testing.T, l *Log) error {
+		"the directory is another user's": {func(t *testing.T, l *Log) error {
 			testenv.NeedRoot(t)
 			return os.Chown(filepath.Dir(l.Path()), 4242, 4242)
 		}, "belongs to user 4242", false},
@@ -249,7 +250,7 @@ func TestWhatIsNotTheUsersOwnIsRefused(t *testing.T) {
 	}
 }
 
-func TestALockThatIsHeldIsNotWaitedForForever(t *testing.T) {
+func TestLockWaitIsBounded(t *testing.T) {
 	l := filled(t, 1, Options{Wait: 50 * time.Millisecond})
 	holder, err := os.OpenFile(l.Path()+".head", os.O_RDWR, 0)
 	must(t, err)
@@ -272,7 +273,7 @@ func TestALockThatIsHeldIsNotWaitedForForever(t *testing.T) {
 }
 
 // The directory may be removed under a long-lived process.
-func TestADirectoryThatIsRemovedIsMadeAgain(t *testing.T) {
+func TestRemovedDirectoryIsMadeAgain(t *testing.T) {
 	l := filled(t, 2, Options{})
 	must(t, os.RemoveAll(filepath.Dir(l.Path())))
 	must(t, l.Append(sample(0)))
@@ -296,14 +297,14 @@ func TestNothingStaysOpen(t *testing.T) {
 		for range l.Tail(5) {
 			break
 		}
-		must(t, os.Truncate(l.Path(), 10)) // so that it is mended as well
+		must(t, os.Truncate(l.Path(), 10)) // so that Append repairs it
 	}
 	if after := open(); after > before {
 		t.Errorf("%d descriptors, then %d", before, after)
 	}
 }
 
-// A log that is verified while its first entry is written is not said to have been tampered with.
+// Verify reports no fault while the first entry is written.
 func TestFirstEntryWhileVerified(t *testing.T) {
 	for range 300 {
 		l := newLog(t, Options{Wait: time.Minute})

@@ -21,41 +21,41 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Kind says what an entry is about.
+// Kind is the kind of an entry.
 type Kind string
 
 // The kinds of entry.
 const (
 	KindRun      Kind = "run"
-	KindRepaired Kind = "repaired" // written by the log itself: it found something amiss and went on
+	KindRepaired Kind = "repaired" // the log found damage and continued after it
 	KindPruned   Kind = "pruned"   // the oldest entries were removed
 
-	KindRefused       Kind = "refused"        // a server turned a request away; Reason says why
-	KindKey           Kind = "key"            // a key was made or withdrawn; Reason says which of them
-	KindServerStarted Kind = "server_started" // a server takes requests from here on
-	KindServerStopped Kind = "server_stopped" // and here no longer; one that was killed has no such entry
+	KindRefused       Kind = "refused"        // a server refused a request; Reason is the cause
+	KindKey           Kind = "key"            // a key was created or revoked; Reason is which of the two
+	KindServerStarted Kind = "server_started" // a server began to accept requests
+	KindServerStopped Kind = "server_stopped" // a server ended in order; a killed one leaves no such entry
 )
 
-// Door is the way a run was asked for.
-type Door string
+// EntryPoint is the entry point through which a run was requested.
+type EntryPoint string
 
-// The doors.
+// The entry points.
 const (
-	DoorCLI     Door = "cli"
-	DoorLibrary Door = "library"
-	DoorAPI     Door = "api"
+	EntryCLI     EntryPoint = "cli"
+	EntryLibrary EntryPoint = "library"
+	EntryAPI     EntryPoint = "api"
 )
 
-// Kinds lists all kinds of entries.
+// Kinds returns all kinds of entries.
 func Kinds() []Kind {
 	return []Kind{KindRun, KindRefused, KindKey, KindServerStarted, KindServerStopped, KindRepaired, KindPruned}
 }
 
-// Doors lists all doors.
-func Doors() []Door { return []Door{DoorCLI, DoorLibrary, DoorAPI} }
+// EntryPoints returns all entry points.
+func EntryPoints() []EntryPoint { return []EntryPoint{EntryCLI, EntryLibrary, EntryAPI} }
 
-// Entry is one line of the log. Its JSON names are a promise. Seq, Prev and Hash are Append's to fill
-// in, and Kind and Time where they are left open.
+// Entry is one line of the log. Its JSON names are a promise to users. Append sets Seq, Prev and Hash, and a Kind or Time that is
+// zero.
 type Entry struct {
 	Seq  uint64    `json:"seq"`
 	Time time.Time `json:"time"`
@@ -71,14 +71,14 @@ type Entry struct {
 	InputSHA256  string `json:"input_sha256,omitempty"` // of stdin, where it was known beforehand
 	Code         string `json:"code,omitempty"`         // only with Options.KeepCode
 	CodeEncoding string `json:"code_encoding,omitempty"`
-	CodeOmitted  string `json:"code_omitted,omitempty"` // why it is not here though it was to be kept
+	CodeOmitted  string `json:"code_omitted,omitempty"` // why Code is empty in spite of Options.KeepCode
 
 	Policy   Policy           `json:"policy"`
 	Verdict  sandbox.Verdict  `json:"verdict,omitempty"`
 	ExitCode int              `json:"exit_code"`
-	Reason   string           `json:"reason,omitempty"` // a word, of what is no run
-	Count    uint64           `json:"count,omitempty"`  // how often it happened, where one entry stands for many
-	Error    string           `json:"error,omitempty"`  // our own failure, where there was no run
+	Reason   string           `json:"reason,omitempty"` // one word; for entries that are not runs
+	Count    uint64           `json:"count,omitempty"`  // number of events that this entry stands for
+	Error    string           `json:"error,omitempty"`  // the server's or the sandbox's own failure, where there was no run
 	Metrics  *monitor.Metrics `json:"metrics,omitempty"`
 
 	Repaired *Repaired `json:"repaired,omitempty"`
@@ -90,38 +90,39 @@ type Entry struct {
 	raw []byte // as it stands in the log
 }
 
-// Line is an entry that was read, as it stands in the log: one line of JSON, plain ASCII, without its newline.
+// Line returns the entry's text in the log: one line of JSON, plain ASCII, without its newline. It is nil for an entry that was not
+// read by Query or Tail.
 func (e Entry) Line() []byte { return e.raw }
 
-// Who is who asked.
+// Who identifies the user, process and key that made the request.
 type Who struct {
-	UID  int    `json:"uid"`
-	User string `json:"user,omitempty"`
-	PID  int    `json:"pid"`
-	Door Door   `json:"door,omitempty"`
-	Key  string `json:"key,omitempty"` // id of the API key that was shown; never the key
+	UID        int        `json:"uid"`
+	User       string     `json:"user,omitempty"`
+	PID        int        `json:"pid"`
+	EntryPoint EntryPoint `json:"door,omitempty"`
+	Key        string     `json:"key,omitempty"` // id of the API key that was shown; never the key
 }
 
-// Policy is what was asked for, and what was reached.
+// Policy is the isolation that was requested and the one that was reached.
 type Policy struct {
 	Network sandbox.NetworkMode `json:"network,omitempty"`
 	Require sandbox.Tier        `json:"require,omitempty"`
 	Tier    sandbox.Tier        `json:"tier,omitempty"`
 	Backend string              `json:"backend,omitempty"`
-	// Image is the reference of the image it ran on, and ImageDigest what that was.
+	// Image is the reference of the run's image; ImageDigest is the digest of its manifest.
 	Image       string          `json:"image,omitempty"`
 	ImageDigest string          `json:"image_digest,omitempty"`
 	Limits      *sandbox.Limits `json:"limits,omitempty"`
 }
 
-// Repaired is what a writer found amiss before it went on. More than one thing can be.
+// Repaired is the damage that a writer found before it continued. Several fields may be set.
 type Repaired struct {
-	// Torn are lines at the end that are no entries: their writer was killed. They stay where they are.
+	// Torn are the lines at the end that are no entries, because their writer was killed. They stay in the file.
 	Torn []Torn `json:"torn,omitempty"`
-	// MissingFrom and MissingTo are entries that the head knew of and the log no longer had.
+	// MissingFrom and MissingTo are the first and last entry that the head records and the log lacks.
 	MissingFrom uint64 `json:"missing_from,omitempty"`
 	MissingTo   uint64 `json:"missing_to,omitempty"`
-	// Head says what was wrong with the head file; entries before this one may be missing unnoticed.
+	// Head is what was wrong with the head file; entries before this one may be missing without a trace.
 	Head string `json:"head,omitempty"`
 }
 
@@ -131,32 +132,32 @@ type Torn struct {
 	SHA256 string `json:"sha256"`
 }
 
-// maxTorn is how many torn lines are told of at a time: a writer that is killed leaves one.
+// maxTorn bounds the torn lines that one entry reports: a killed writer leaves one.
 const maxTorn = 16
 
 func tornLine(text []byte) Torn { return Torn{Bytes: len(text), SHA256: Digest(text)} }
 
-// lineStart is how every line begins.
+// lineStart is the start of every line.
 const lineStart = `{"seq":`
 
-// beginsLikeAnEntry tells what a killed writer may have left from what one of ours never writes.
+// beginsLikeAnEntry reports whether a killed writer can have left this text.
 func beginsLikeAnEntry(text []byte) bool {
 	n := min(len(text), len(lineStart))
 	return string(text[:n]) == lineStart[:n]
 }
 
-// Digest is the form in which code and input stand in an entry.
+// Digest returns the hexadecimal SHA-256 of content, as entries have it.
 func Digest(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])
 }
 
-// Me is this process and its user, having come through that door.
-func Me(door Door) Who {
-	return Who{UID: os.Getuid(), User: userName(), PID: os.Getpid(), Door: door}
+// Me returns this process and its user, with that entry point.
+func Me(entry EntryPoint) Who {
+	return Who{UID: os.Getuid(), User: userName(), PID: os.Getpid(), EntryPoint: entry}
 }
 
-// userName is looked up once; a user without a name is no error.
+// userName looks the name up once; a user without a name is no error.
 var userName = sync.OnceValue(func() string {
 	u, err := user.LookupId(strconv.Itoa(os.Getuid()))
 	if err != nil {
@@ -165,7 +166,7 @@ var userName = sync.OnceValue(func() string {
 	return u.Username
 })
 
-// The most that is kept of what others chose, so that a line is never longer than maxLine.
+// The bounds on fields whose content a client chooses, so that a line never exceeds maxLine.
 const (
 	maxWord    = 256
 	maxText    = 2048
@@ -174,7 +175,7 @@ const (
 	maxLine    = 2 << 20 // maxCode, each byte written as \u00xx, and the rest
 )
 
-// clip shortens text and shows that it did.
+// clip shortens text and marks the cut with an ellipsis.
 func clip(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -197,11 +198,12 @@ func clipAll(args []string, most int) []string {
 	return kept
 }
 
-// bounded is the entry with everything in it cut to size, and without its code unless that is kept.
+// bounded returns the entry with every field cut to its bound, and without its code unless keepCode is set.
 func (e Entry) bounded(keepCode bool) Entry {
 	for _, field := range []*string{
-		&e.Run, &e.Who.User, (*string)(&e.Who.Door), &e.Who.Key, &e.Reason, &e.Language, &e.Version, &e.CodeSHA256, &e.InputSHA256,
-		(*string)(&e.Policy.Network), (*string)(&e.Policy.Require), (*string)(&e.Policy.Tier), &e.Policy.Backend, &e.Policy.Image, &e.Policy.ImageDigest, (*string)(&e.Verdict),
+		&e.Run, &e.Who.User, (*string)(&e.Who.EntryPoint), &e.Who.Key, &e.Reason, &e.Language, &e.Version, &e.CodeSHA256, &e.InputSHA256,
+		(*string)(&e.Policy.Network), (*string)(&e.Policy.Require), (*string)(&e.Policy.Tier), &e.Policy.Backend, &e.Policy.Image,
+		&e.Policy.ImageDigest, (*string)(&e.Verdict),
 	} {
 		*field = clip(*field, maxWord)
 	}
@@ -221,17 +223,17 @@ func (e Entry) bounded(keepCode bool) Entry {
 	return e
 }
 
-// hashField is how every line ends; the hash is of all that stands before it.
+// hashField and hashEnd enclose the hash at the end of every line. The hash covers all bytes before hashField.
 const (
 	hashField = `,"hash":"`
 	hashEnd   = `"}`
 	hashLen   = 2 * sha256.Size
 )
 
-// line encodes the entry, sets its hash and ends it with a newline. It is plain ASCII: no text in it can break a line, move a cursor
-// or reorder what a terminal shows.
+// line encodes the entry, sets its hash and ends it with a newline. The line is plain ASCII: no text in it can break the line, move a
+// cursor or reorder what a terminal shows.
 func (e *Entry) line() ([]byte, error) {
-	e.Hash = "" // the hash is of a line without one
+	e.Hash = "" // the hash covers the line without this field
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
@@ -247,7 +249,7 @@ func (e *Entry) line() ([]byte, error) {
 	return line, nil
 }
 
-// escapeNonASCII writes the characters of JSON text from DEL on as escapes. Outside of strings, JSON has none of them.
+// escapeNonASCII writes DEL and all characters beyond ASCII as escapes. In JSON they occur only within strings.
 func escapeNonASCII(text []byte) []byte {
 	out := make([]byte, 0, len(text)+256)
 	for _, r := range string(text) {
@@ -264,13 +266,13 @@ func escapeNonASCII(text []byte) []byte {
 	return out
 }
 
-// Why a line is not what was written.
+// Causes for which a line is refused.
 var (
 	errNoEntry = errors.New("not an entry of an audit log")
-	errHash    = errors.New("its content does not match its hash")
+	errHash    = errors.New("the content does not match the hash")
 )
 
-// link is what the chain needs of a line.
+// link holds the fields of a line that the chain needs.
 type link struct {
 	Seq      uint64    `json:"seq"`
 	Time     time.Time `json:"time"`
@@ -280,7 +282,7 @@ type link struct {
 	Hash     string    `json:"hash"`
 }
 
-// parseLink reads a line without its newline. With errHash the link is what the line claims to be.
+// parseLink reads a line without its newline. With errHash, link holds the fields that the line claims.
 func parseLink(line []byte) (link, error) {
 	var l link
 	tail := len(hashField) + hashLen + len(hashEnd)
@@ -303,8 +305,8 @@ func parseLink(line []byte) (link, error) {
 	return l, nil
 }
 
-// ParseEntry reads one line of a log, with or without its newline, and checks its hash. Whether it is where it
-// belongs is for Verify to say.
+// ParseEntry reads one line of a log, with or without its newline, and checks its hash. It does not check the entry's place in the
+// chain; Verify does.
 func ParseEntry(line []byte) (Entry, error) {
 	line = bytes.TrimSuffix(line, []byte("\n"))
 	if _, err := parseLink(line); err != nil {

@@ -30,8 +30,8 @@ func FuzzParseEntry(f *testing.F) {
 	})
 }
 
-// FuzzVerify: whatever is done to the two files, nothing panics, a writer goes on, and what was a fault stays one.
-// What is fuzzed is a list of deeds, three bytes each, because files of kilobytes are not minimised in a lifetime.
+// FuzzVerify: after any change of the two files nothing panics, a writer continues, and a fault stays a fault.
+// The input is a list of changes, three bytes each, because the fuzzer can not minimize files of kilobytes in useful time.
 func FuzzVerify(f *testing.F) {
 	l := filled(f, 4, Options{})
 	text, err := os.ReadFile(l.Path())
@@ -69,7 +69,7 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
-// tamper does one thing to a log or its head, at a place.
+// tamper makes one change to a log or its head.
 func tamper(text, head []byte, deed byte, at int, rubbish []byte) ([]byte, []byte) {
 	place := at % len(text)
 	lines := slices.Collect(bytes.Lines(text))

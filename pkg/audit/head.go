@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// head is what the newest entry was, kept beside the log: a log that merely ends earlier is a valid chain.
+// head identifies the newest entry. It is kept beside the log, because a log that merely ends earlier is a valid chain.
 //
-// The file has two slots, written in turn by the parity of seq, each with a digest of its own. A writer that is
-// killed spoils at most the slot it was writing, and the other one is the entry before. The file is never
-// replaced, because its lock is the log's.
+// The file has two slots, written in turn by the parity of seq, each with a digest of its own. A writer that is killed damages at
+// most the slot that it was writing; the other slot has the entry before. The file is never replaced, because its lock is the lock
+// of the log.
 //
 //	{"seq":17,"hash":"5f…","size":15103,"check":"c0ffee…"}
 type head struct {
 	Seq  uint64
 	Hash string
-	Size int64 // of the current file after that entry: where it still is, nobody else has written
+	Size int64 // of the current file after that entry; if it is unchanged, no entry was added without the head
 }
 
 const (
@@ -29,7 +29,7 @@ const (
 	checkMark = `,"check":"`
 )
 
-// body is a slot up to its check.
+// body returns a slot up to its check.
 func (h head) body() string {
 	return `{"seq":` + strconv.FormatUint(h.Seq, 10) + `,"hash":"` + h.Hash + `","size":` + strconv.FormatInt(h.Size, 10)
 }
@@ -40,7 +40,7 @@ func (h head) slot() []byte {
 	return []byte(slot + strings.Repeat(" ", slotSize-1-len(slot)) + "\n")
 }
 
-// parseSlot takes a slot only as slot writes it.
+// parseSlot accepts a slot only in the exact form that slot writes.
 func parseSlot(slot []byte) (h head, ok bool) {
 	rest, ok := strings.CutPrefix(string(slot), `{"seq":`)
 	seq, rest, _ := strings.Cut(rest, `,"hash":"`)
@@ -59,7 +59,7 @@ func parseSlot(slot []byte) (h head, ok bool) {
 	return h, true
 }
 
-// readHead returns the newer slot. A file that is empty is new, and no error.
+// readHead returns the newer slot. An empty file is new, and no error.
 func readHead(f *os.File) (h head, err error) {
 	var slots [2 * slotSize]byte
 	n, err := f.ReadAt(slots[:], 0)
@@ -81,7 +81,7 @@ func readHead(f *os.File) (h head, err error) {
 	return h, nil
 }
 
-var errHeadSpoilt = errors.New("the head file holds nothing of ours")
+var errHeadSpoilt = errors.New("the head file has no valid record")
 
 func writeHead(f *os.File, h head) error {
 	if _, err := f.WriteAt(h.slot(), int64(h.Seq%2)*slotSize); err != nil {

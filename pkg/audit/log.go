@@ -19,22 +19,22 @@ const (
 	DefaultWait    = 2 * time.Second
 )
 
-// Options of a Log; the zero value is useful.
+// Options configures a Log; the zero value is useful.
 type Options struct {
-	Sync     bool          // entries survive a power cut; costs what the disk costs
+	Sync     bool          // entries survive a power cut; every Append waits for the disk
 	KeepCode bool          // keep the code itself, not only its hash
 	MaxSize  sandbox.Size  // of one file; 0 is DefaultMaxSize
 	Wait     time.Duration // the longest wait for other writers; 0 is DefaultWait
 }
 
-// Log is an audit log. Nothing is open between two calls, and there is nothing to close.
+// Log is an audit log. It keeps no file open between two calls, and needs no closing. All methods are safe for concurrent use.
 type Log struct {
 	dir, name string
 	options   Options
-	turn      chan struct{} // of this process's goroutines; they would only take the lock from each other
+	turn      chan struct{} // serializes this process's goroutines before they compete for the file lock
 }
 
-// DefaultPath is $XDG_STATE_HOME/sandbox-run/audit.jsonl.
+// DefaultPath returns $XDG_STATE_HOME/sandbox-run/audit.jsonl.
 func DefaultPath() (string, error) {
 	dir, err := userdir.State()
 	if err != nil {
@@ -43,8 +43,8 @@ func DefaultPath() (string, error) {
 	return filepath.Join(dir, "audit.jsonl"), nil
 }
 
-// Open refuses a log that is not the user's own; an empty path is DefaultPath. A log that does not exist is
-// made by the first Append.
+// Open returns the log at path; an empty path means DefaultPath. It refuses a log that belongs to another user. The first Append
+// makes a log that does not exist.
 func Open(path string, o Options) (*Log, error) {
 	if path == "" {
 		var err error
@@ -66,14 +66,14 @@ func Open(path string, o Options) (*Log, error) {
 		o.Wait = DefaultWait
 	}
 	l := &Log{dir: filepath.Dir(absolute), name: filepath.Base(absolute), options: o, turn: make(chan struct{}, 1)}
-	if err := l.look(); err != nil {
+	if err := l.checkOwner(); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// look refuses what Append would refuse, before anything is run.
-func (l *Log) look() error {
+// checkOwner refuses before a run what Append would refuse after it.
+func (l *Log) checkOwner() error {
 	dir, err := userdir.OpenDir(l.dir, userdir.Read)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -92,7 +92,7 @@ func (l *Log) look() error {
 	return file.Close()
 }
 
-// Path is where the log is.
+// Path returns the absolute path of the current file.
 func (l *Log) Path() string { return filepath.Join(l.dir, l.name) }
 
 func (l *Log) headName() string { return l.name + ".head" }
@@ -103,39 +103,40 @@ func (l *Log) failed(err error) error {
 		e.Kind = sandbox.ErrUnsupported
 	}
 	if errors.Is(err, userdir.ErrBusy) {
-		e.Err = fmt.Errorf("%w for %v", err, l.options.Wait)
-		e.Hint = "look for a sandbox-run that hangs or is stopped"
+		e.Err = fmt.Errorf("%w; waited %v", err, l.options.Wait)
+		e.Hint = "find the sandbox-run process that hangs or is stopped, and end it"
 	}
 	return e
 }
 
-// Append writes an entry: all of it, or nothing and an error. Seq, Prev and Hash are filled in here.
+// Append writes an entry completely, or returns an error and writes nothing. It sets Seq, Prev and Hash. It blocks for at most
+// Options.Wait while other writers have the lock.
 func (l *Log) Append(e Entry) error {
 	_, err := l.Record(e)
 	return err
 }
 
-// Link is one entry's place in the chain: who keeps it can tell later that the log still holds this very entry there.
+// Link is one entry's place in the chain. A caller that keeps it can check later that the log still has this very entry there.
 type Link struct {
 	Seq  uint64 `json:"seq"`
 	Hash string `json:"hash"`
 }
 
-// Record is Append for those who want to know where the entry stands.
+// Record is Append that also returns the entry's place in the chain.
 func (l *Log) Record(e Entry) (Link, error) {
 	if e.Kind == "" {
 		e.Kind = KindRun
 	}
-	e.Repaired, e.Pruned = nil, nil // say what the log itself has found, or done
+	e.Repaired, e.Pruned = nil, nil // only the log itself sets these
 	e = e.bounded(l.options.KeepCode)
-	if err := l.alone(func(w *writer) error { return w.append(&e) }); err != nil {
+	if err := l.withLock(func(w *writer) error { return w.append(&e) }); err != nil {
 		return Link{}, err
 	}
 	return Link{Seq: e.Seq, Hash: e.Hash}, nil
 }
 
-// alone lends the log to one writer at a time, of this process and of all others.
-func (l *Log) alone(write func(w *writer) error) error {
+// withLock calls write with the exclusive lock of the log, which excludes this process's goroutines and other processes.
+func (l *Log) withLock(write func(w *writer) error) error {
 	deadline := time.Now().Add(l.options.Wait)
 	select {
 	case l.turn <- struct{}{}:
@@ -145,12 +146,12 @@ func (l *Log) alone(write func(w *writer) error) error {
 		select {
 		case l.turn <- struct{}{}:
 		case <-timer.C:
-			return l.failed(fmt.Errorf("this process itself has it %w", userdir.ErrBusy))
+			return l.failed(fmt.Errorf("another goroutine of this process writes: %w", userdir.ErrBusy))
 		}
 	}
 	defer func() { <-l.turn }()
 
-	w, err := l.begin(deadline)
+	w, err := l.openWriter(deadline)
 	if err != nil {
 		return l.failed(err)
 	}
@@ -161,19 +162,19 @@ func (l *Log) alone(write func(w *writer) error) error {
 	return nil
 }
 
-// writer has the log to itself.
+// writer holds the open files and the lock of the log.
 type writer struct {
 	log      *Log
 	dir      *userdir.Dir
 	headFile *os.File
 	file     *os.File
 	size     int64
-	lead     string // to be written before the next entry: the newline that a killed writer left out
+	lead     string // written before the next entry: the newline that a killed writer left out
 	last     link   // the entry the next one follows
 }
 
-// begin takes the lock and finds the end of the chain, which it mends where it has to.
-func (l *Log) begin(deadline time.Time) (_ *writer, err error) {
+// openWriter takes the lock, finds the end of the chain and repairs it where the head and the log differ.
+func (l *Log) openWriter(deadline time.Time) (_ *writer, err error) {
 	w := &writer{log: l}
 	defer func() {
 		if err != nil {
@@ -194,10 +195,10 @@ func (l *Log) begin(deadline time.Time) (_ *writer, err error) {
 	if err != nil && !errors.Is(err, errHeadSpoilt) {
 		return nil, err
 	}
-	return w, w.settle(known, err != nil)
+	return w, w.repairLog(known, err != nil)
 }
 
-// lock opens and locks the head. Somebody may remove it while we wait: then what we have locked is nothing.
+// lock opens and locks the head. When another process removes the file during the wait, the lock is worthless and lock tries again.
 func (w *writer) lock(deadline time.Time) (err error) {
 	for {
 		if w.dir, err = userdir.OpenDir(w.log.dir, userdir.Write); err != nil {
@@ -215,7 +216,7 @@ func (w *writer) lock(deadline time.Time) (err error) {
 		w.close()
 		w.dir, w.headFile = nil, nil
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the head file is removed again and again: %w", userdir.ErrBusy)
+			return fmt.Errorf("the head file is removed repeatedly: %w", userdir.ErrBusy)
 		}
 	}
 }
@@ -238,14 +239,14 @@ func (w *writer) close() {
 		_ = w.file.Close()
 	}
 	if w.headFile != nil {
-		_ = w.headFile.Close() // and with it the lock
+		_ = w.headFile.Close() // releases the lock
 	}
 	if w.dir != nil {
 		_ = w.dir.Close()
 	}
 }
 
-// append writes the entry and then the head. What fails takes its own bytes back.
+// append writes the entry and then the head. On failure it removes its own bytes.
 func (w *writer) append(e *Entry) error {
 	e.Seq, e.Prev = w.last.Seq+1, w.last.Hash
 	if e.Prev == "" {
@@ -256,7 +257,7 @@ func (w *writer) append(e *Entry) error {
 	}
 	e.Time = e.Time.UTC()
 	if y := e.Time.Year(); y < 0 || y > 9999 {
-		return fmt.Errorf("a time in the year %d can not be written", y)
+		return fmt.Errorf("entry time: year %d is outside 0 to 9999", y)
 	}
 	line, err := e.line()
 	if err != nil {
@@ -288,16 +289,16 @@ func (w *writer) append(e *Entry) error {
 	return err
 }
 
-// rotate moves the current file aside, under the number of its last entry, and begins a new one.
+// rotate renames the current file to the number of its last entry, and begins a new one.
 func (w *writer) rotate() error {
 	aside := rotatedName(w.log.name, w.last.Seq)
 	if f, err := w.dir.Open(aside, userdir.Read); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
 			_ = f.Close()
 		}
-		return nil // nothing is ever replaced: the current file grows on
+		return nil // never replace a file; the current one grows instead
 	}
-	if w.lead != "" { // the file that is moved aside is complete
+	if w.lead != "" { // complete the last line before the rename
 		if _, err := w.file.WriteString(w.lead); err != nil {
 			return fmt.Errorf("write %s: %w", w.log.Path(), cause(err))
 		}
@@ -311,7 +312,7 @@ func (w *writer) rotate() error {
 	return w.open()
 }
 
-// cause strips the path that os puts into its errors: it is said already.
+// cause strips the path from an os.PathError; the caller's message has it already.
 func cause(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {

@@ -41,9 +41,10 @@ func appendForever(path, count string) int {
 func sample(i int) Entry {
 	limits := sandbox.DefaultLimits()
 	return Entry{
-		Run: fmt.Sprintf("run-%d", i), Who: Me(DoorCLI), Language: "python", Version: "3.11.2",
+		Run: fmt.Sprintf("run-%d", i), Who: Me(EntryCLI), Language: "python", Version: "3.11.2",
 		CodeSHA256: Digest(fmt.Appendf(nil, "print(%d)", i)), InputSHA256: Digest(nil),
-		Policy:  Policy{Network: sandbox.NetworkNone, Require: sandbox.TierContainer, Tier: sandbox.TierContainer, Backend: "native", Limits: &limits},
+		Policy: Policy{Network: sandbox.NetworkNone, Require: sandbox.TierContainer, Tier: sandbox.TierContainer, Backend: "native",
+			Limits: &limits},
 		Verdict: sandbox.VerdictOK,
 		Metrics: &monitor.Metrics{WallTime: monitor.Seconds(12345678), MemoryPeak: 1 << 20},
 	}

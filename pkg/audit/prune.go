@@ -8,33 +8,33 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Keep says what of a log's older files stays. A zero field sets no bound.
+// Keep bounds the rotated files of a log. A zero field sets no bound.
 type Keep struct {
 	Size sandbox.Size  // of all files together
 	Age  time.Duration // of the newest entry in a file
 }
 
-// Pruned says which entries were removed from the beginning of the log, on purpose.
+// Pruned identifies the entries that were removed from the beginning of the log on purpose.
 type Pruned struct {
-	To   uint64 `json:"to"`   // the last of them
-	Hash string `json:"hash"` // its own, which the first entry that is left remembers
+	To   uint64 `json:"to"`   // the last removed entry
+	Hash string `json:"hash"` // hash of that entry, which the first remaining entry has as Prev
 }
 
-// Prune removes the oldest of those files that were moved aside, as many as it takes, and returns their names. The current file
-// stays. An entry says first what is removed, and by whom: a log that begins later than that has lost more than was pruned.
-func (l *Log) Prune(k Keep, door Door) (removed []string, err error) {
+// Prune removes the oldest rotated files until the bounds hold, and returns their names. The current file stays. Before it removes
+// files, Prune appends an entry with the removed range and the user: a log that begins after that range has lost more than was pruned.
+func (l *Log) Prune(k Keep, entry EntryPoint) (removed []string, err error) {
 	if k == (Keep{}) {
-		return nil, l.failed(errors.New("neither a size nor an age is given: everything is kept"))
+		return nil, l.failed(errors.New("prune: neither a size nor an age is given; give at least one"))
 	}
-	err = l.alone(func(w *writer) error {
+	err = l.withLock(func(w *writer) error {
 		names, last, err := w.outdated(k)
 		if err != nil || len(names) == 0 {
 			return err
 		}
-		if err := w.append(&Entry{Kind: KindPruned, Who: Me(door), Pruned: &Pruned{To: last.Seq, Hash: last.Hash}}); err != nil {
+		if err := w.append(&Entry{Kind: KindPruned, Who: Me(entry), Pruned: &Pruned{To: last.Seq, Hash: last.Hash}}); err != nil {
 			return err
 		}
-		for _, name := range names { // oldest first: whenever we are killed, what is left is one piece
+		for _, name := range names { // oldest first, so that a kill in between leaves one unbroken chain
 			if err := w.dir.Remove(name); err != nil {
 				return err
 			}
@@ -45,25 +45,25 @@ func (l *Log) Prune(k Keep, door Door) (removed []string, err error) {
 	return removed, err
 }
 
-// outdated lists the files that are not to be kept, oldest first, with the last entry in them.
+// outdated returns the rotated files beyond the bounds, oldest first, and the last entry in them.
 func (w *writer) outdated(k Keep) (outdated []string, last link, err error) {
-	names, err := asideNames(w.dir, w.log.name)
+	names, err := rotatedNames(w.dir, w.log.name)
 	if err != nil {
 		return nil, last, err
 	}
-	type aside struct {
+	type rotated struct {
 		name string
 		size int64
 		last link
 	}
-	var all []aside
+	var all []rotated
 	total := w.size
 	for _, name := range names {
 		f, err := w.dir.Open(name, userdir.Read)
 		if err != nil {
 			return nil, last, err
 		}
-		a := aside{name: name}
+		a := rotated{name: name}
 		info, err := f.Stat()
 		if err == nil {
 			a.size = info.Size()
@@ -81,7 +81,7 @@ func (w *writer) outdated(k Keep) (outdated []string, last link, err error) {
 	for _, a := range all {
 		tooMuch := k.Size > 0 && total > int64(k.Size)
 		tooOld := k.Age > 0 && time.Since(a.last.Time) > k.Age
-		if a.last.Seq == 0 || !tooMuch && !tooOld { // one without an entry is nothing of ours
+		if a.last.Seq == 0 || !tooMuch && !tooOld { // a file without an entry is none of ours
 			break
 		}
 		total -= a.size

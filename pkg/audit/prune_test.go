@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// rotated is a log of several files, the first of them a year old.
+// rotated makes a log of several files, the first of them a year old.
 func rotated(t *testing.T) *Log {
 	t.Helper()
 	l := newLog(t, Options{MaxSize: 4000})
@@ -23,13 +23,13 @@ func rotated(t *testing.T) *Log {
 		}
 		must(t, l.Append(e))
 	}
-	if n := len(asides(t, l)); n < 4 {
-		t.Fatalf("%d files were moved aside", n)
+	if n := len(rotatedFiles(t, l)); n < 4 {
+		t.Fatalf("%d files were rotated", n)
 	}
 	return l
 }
 
-func asides(t *testing.T, l *Log) []string {
+func rotatedFiles(t *testing.T, l *Log) []string {
 	t.Helper()
 	names, err := filepath.Glob(l.Path() + ".0*")
 	must(t, err)
@@ -38,11 +38,12 @@ func asides(t *testing.T, l *Log) []string {
 
 func TestPruneBySize(t *testing.T) {
 	l := rotated(t)
-	before := asides(t, l)
-	removed, err := l.Prune(Keep{Size: 10_000}, DoorCLI)
+	before := rotatedFiles(t, l)
+	removed, err := l.Prune(Keep{Size: 10_000}, EntryCLI)
 	must(t, err)
-	after := asides(t, l)
-	if len(removed) == 0 || len(after) != len(before)-len(removed) || removed[0] != filepath.Base(before[0]) || slices.Contains(after, before[0]) {
+	after := rotatedFiles(t, l)
+	if len(removed) == 0 || len(after) != len(before)-len(removed) || removed[0] != filepath.Base(before[0]) ||
+		slices.Contains(after, before[0]) {
 		t.Fatalf("removed %q\nof %q\nleft %q", removed, before, after)
 	}
 	r, err := l.Verify()
@@ -51,32 +52,32 @@ func TestPruneBySize(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	last := all(t, l, Filter{})
-	if e := last[len(last)-1]; e.Kind != KindPruned || e.Pruned == nil || e.Pruned.To != r.First-1 || e.Who.Door != DoorCLI {
+	if e := last[len(last)-1]; e.Kind != KindPruned || e.Pruned == nil || e.Pruned.To != r.First-1 || e.Who.EntryPoint != EntryCLI {
 		t.Errorf("%+v", e)
 	}
 	// What is written afterwards, and pruned again, holds as well.
 	for i := range 20 {
 		must(t, l.Append(sample(i)))
 	}
-	_, err = l.Prune(Keep{Size: 5_000}, DoorLibrary)
+	_, err = l.Prune(Keep{Size: 5_000}, EntryLibrary)
 	must(t, err)
 	if r, err = l.Verify(); err != nil || !r.OK {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if removed, err := l.Prune(Keep{Size: 1 << 20}, DoorCLI); err != nil || removed != nil {
+	if removed, err := l.Prune(Keep{Size: 1 << 20}, EntryCLI); err != nil || removed != nil {
 		t.Errorf("%q, %v: there was nothing to remove", removed, err)
 	}
 }
 
 func TestPruneByAge(t *testing.T) {
 	l := rotated(t)
-	if removed, err := l.Prune(Keep{Age: 2 * 365 * 24 * time.Hour}, DoorCLI); err != nil || len(removed) != 0 {
+	if removed, err := l.Prune(Keep{Age: 2 * 365 * 24 * time.Hour}, EntryCLI); err != nil || len(removed) != 0 {
 		t.Errorf("%q, %v", removed, err)
 	}
-	removed, err := l.Prune(Keep{Age: 24 * time.Hour}, DoorCLI)
+	removed, err := l.Prune(Keep{Age: 24 * time.Hour}, EntryCLI)
 	must(t, err)
-	if len(removed) == 0 || len(asides(t, l)) == 0 {
-		t.Errorf("%q removed, %q left", removed, asides(t, l))
+	if len(removed) == 0 || len(rotatedFiles(t, l)) == 0 {
+		t.Errorf("%q removed, %q left", removed, rotatedFiles(t, l))
 	}
 	if first := all(t, l, Filter{})[0]; first.Seq == 1 {
 		t.Error("the oldest entry is there still")
@@ -84,25 +85,25 @@ func TestPruneByAge(t *testing.T) {
 	if r, err := l.Verify(); err != nil || !r.OK {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, err := l.Prune(Keep{}, DoorCLI); err == nil {
-		t.Error("without a bound, everything should stay, and somebody be told")
+	if _, err := l.Prune(Keep{}, EntryCLI); err == nil {
+		t.Error("Prune without a bound should remove nothing and fail")
 	}
 }
 
-// Who removes more than was said, or says it in an entry that is not the log's, is found out.
-func TestPrunedIsNoExcuse(t *testing.T) {
+// Verify detects a removal beyond the recorded range, and a record that the log itself did not write.
+func TestPrunedDoesNotExcuseMore(t *testing.T) {
 	t.Run("more is gone", func(t *testing.T) {
 		l := rotated(t)
-		_, err := l.Prune(Keep{Size: 10_000}, DoorCLI)
+		_, err := l.Prune(Keep{Size: 10_000}, EntryCLI)
 		must(t, err)
-		must(t, os.Remove(asides(t, l)[0]))
+		must(t, os.Remove(rotatedFiles(t, l)[0]))
 		if r, err := l.Verify(); err != nil || r.OK || r.Faults[0].Kind != FaultDeleted {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
 	t.Run("killed in between", func(t *testing.T) {
 		l := rotated(t)
-		names := asides(t, l)
+		names := rotatedFiles(t, l)
 		second, err := os.ReadFile(names[1])
 		must(t, err)
 		info, err := os.Stat(names[0])
@@ -113,20 +114,20 @@ func TestPrunedIsNoExcuse(t *testing.T) {
 			must(t, err)
 			total += info.Size()
 		}
-		removed, err := l.Prune(Keep{Size: sandbox.Size(total - info.Size() - 1)}, DoorCLI)
+		removed, err := l.Prune(Keep{Size: sandbox.Size(total - info.Size() - 1)}, EntryCLI)
 		must(t, err)
 		if len(removed) != 2 {
 			t.Fatalf("%q", removed)
 		}
-		must(t, os.WriteFile(names[1], second, 0o600)) // it was still to go
+		must(t, os.WriteFile(names[1], second, 0o600)) // Prune was still to remove it
 		if r, err := l.Verify(); err != nil || !r.OK {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
 	t.Run("a claim without a chain", func(t *testing.T) {
 		l := rotated(t)
-		must(t, os.Remove(asides(t, l)[0]))
-		must(t, l.Append(Entry{Kind: KindPruned, Pruned: &Pruned{To: 1 << 40}})) // Append is nobody's way to say so
+		must(t, os.Remove(rotatedFiles(t, l)[0]))
+		must(t, l.Append(Entry{Kind: KindPruned, Pruned: &Pruned{To: 1 << 40}})) // Append drops Pruned
 		if r, err := l.Verify(); err != nil || r.OK {
 			t.Errorf("%+v, %v", r, err)
 		}

@@ -19,16 +19,16 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Filter picks entries; a zero field lets everything through.
+// Filter selects entries; a zero field matches every entry.
 type Filter struct {
-	Since    time.Time // from this moment on
-	Until    time.Time // before this one
-	Language string
-	Verdict  sandbox.Verdict
-	User     string // name or uid
-	Door     Door
-	Key      string // id of an API key
-	Kind     Kind
+	Since      time.Time // from this moment on
+	Until      time.Time // before this one
+	Language   string
+	Verdict    sandbox.Verdict
+	User       string // name or uid
+	EntryPoint EntryPoint
+	Key        string // id of an API key
+	Kind       Kind
 }
 
 func (f Filter) match(e *Entry) bool {
@@ -37,7 +37,7 @@ func (f Filter) match(e *Entry) bool {
 		(f.Language == "" || strings.EqualFold(f.Language, e.Language)) &&
 		(f.Verdict == "" || f.Verdict == e.Verdict) &&
 		(f.User == "" || f.User == e.Who.User || f.User == strconv.Itoa(e.Who.UID)) &&
-		(f.Door == "" || f.Door == e.Who.Door) &&
+		(f.EntryPoint == "" || f.EntryPoint == e.Who.EntryPoint) &&
 		(f.Key == "" || f.Key == e.Who.Key) &&
 		(f.Kind == "" || f.Kind == e.Kind)
 }
@@ -45,7 +45,7 @@ func (f Filter) match(e *Entry) bool {
 // LineError is a line that could not be read as an entry. Reading goes on after it.
 type LineError struct {
 	File string
-	Line int // from 1; 0 where nobody counted
+	Line int // from 1; 0 when Tail read it
 	Err  error
 }
 
@@ -56,11 +56,11 @@ func (e *LineError) Error() string {
 	return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *LineError) Unwrap() error { return e.Err }
 
-// Query yields the entries a filter picks, oldest first. Beside a *LineError there is no entry, and more may
-// follow; any other error is the last.
+// Query yields the entries that match a filter, oldest first. A *LineError comes without an entry, and more entries may follow; any
+// other error is the last value.
 func (l *Log) Query(f Filter) iter.Seq2[Entry, error] {
 	return l.read(f, func(s *snapshot) (first int, offsets []int64) { return 0, make([]int64, len(s.pieces)) })
 }
@@ -79,7 +79,7 @@ func (l *Log) Tail(n int) iter.Seq2[Entry, error] {
 	})
 }
 
-// read yields what a filter picks, from where begin says: the first piece, and the offset in each.
+// read yields the entries that match f. begin returns the first piece to read, and the offset in each piece.
 func (l *Log) read(f Filter, begin func(s *snapshot) (first int, offsets []int64)) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		s, err := l.snapshot()
@@ -113,20 +113,20 @@ func (s *snapshot) yieldLine(p piece, no int, text []byte, f Filter, yield func(
 	return yield(e, nil)
 }
 
-// snapshot is the log as it was at one moment. Files that were moved aside do not change any more; of the
-// current one, only what was there at that moment counts.
+// snapshot is the log at one moment. Rotated files do not change any more; of the current file only its content at that moment
+// counts.
 type snapshot struct {
 	log    *Log
 	dir    *userdir.Dir
 	pieces []piece
 	head   head
-	// headErr says that there is no usable head; err is the first failure to read.
+	// headErr is set when there is no usable head; err collects the failures to read.
 	headErr, err error
 }
 
 type piece struct {
 	name string
-	file *os.File // of the current one; others are opened when they are read
+	file *os.File // of the current file; rotated files are opened when they are read
 	size int64
 }
 
@@ -135,7 +135,7 @@ func (l *Log) snapshot() (*snapshot, error) {
 	if err != nil || !errors.Is(s.headErr, errHeadMissing) {
 		return s, err
 	}
-	// The log's first writer may have come in between: its entries were seen, and its head was looked for too early.
+	// The log's first writer may have made the head after we looked for it.
 	if headFile, err := s.dir.Open(l.headName(), userdir.Read); err == nil {
 		_ = headFile.Close()
 		s.close()
@@ -144,7 +144,7 @@ func (l *Log) snapshot() (*snapshot, error) {
 	return s, nil
 }
 
-// errHeadMissing: it was removed, or there is no log yet.
+// errHeadMissing: the head was removed, or there is no log yet.
 var errHeadMissing = errors.New("the head file is missing")
 
 func (l *Log) snapshotOnce() (_ *snapshot, err error) {
@@ -160,7 +160,7 @@ func (l *Log) snapshotOnce() (_ *snapshot, err error) {
 		}
 		return nil, err
 	}
-	// Without a head there is no lock to take; then we read what is there.
+	// Without a head there is no lock to take; read the files as they are.
 	headFile, err := s.dir.Open(l.headName(), userdir.Read)
 	switch {
 	case err == nil:
@@ -177,7 +177,7 @@ func (l *Log) snapshotOnce() (_ *snapshot, err error) {
 	default:
 		return nil, err
 	}
-	names, err := asideNames(s.dir, l.name)
+	names, err := rotatedNames(s.dir, l.name)
 	if err != nil {
 		return nil, err
 	}
@@ -211,8 +211,8 @@ func (s *snapshot) close() {
 	}
 }
 
-// asideNames lists the files that were moved aside, oldest first.
-func asideNames(dir *userdir.Dir, name string) ([]string, error) {
+// rotatedNames returns the names of the rotated files, oldest first.
+func rotatedNames(dir *userdir.Dir, name string) ([]string, error) {
 	names, err := dir.Names()
 	if err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ func asideNames(dir *userdir.Dir, name string) ([]string, error) {
 	return names, nil
 }
 
-// with lends a piece's file.
+// with calls use with a piece's open file.
 func (s *snapshot) with(p piece, use func(f *os.File, size int64)) {
 	if p.file != nil {
 		use(p.file, p.size)
@@ -245,9 +245,9 @@ func (s *snapshot) with(p piece, use func(f *os.File, size int64)) {
 	use(f, info.Size())
 }
 
-// each calls visit for every line from an offset on, without its newline; a line that is longer than any of ours
-// comes cut. Lines are counted from the file's beginning only. It reports whether to go on.
-func (s *snapshot) each(p piece, offset int64, visit func(no int, text []byte) bool) (more bool) {
+// each calls handle for every line from an offset on, without its newline; a line longer than maxLine is cut. Lines are numbered only
+// when reading starts at the beginning of the file. It returns false when handle does.
+func (s *snapshot) each(p piece, offset int64, handle func(no int, text []byte) bool) (more bool) {
 	more = true
 	s.with(p, func(f *os.File, size int64) {
 		r := bufio.NewReaderSize(io.NewSectionReader(f, offset, size-offset), 64<<10)
@@ -263,13 +263,13 @@ func (s *snapshot) each(p piece, offset int64, visit func(no int, text []byte) b
 			if offset > 0 {
 				count = 0
 			}
-			more = visit(count, text)
+			more = handle(count, text)
 		}
 	})
 	return more
 }
 
-// readLine reads one line, of which it keeps no more than tells it from an entry. io.EOF means that there is none.
+// readLine reads one line and keeps at most maxLine+1 bytes of it. io.EOF means that there is no line.
 func readLine(r *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -288,7 +288,7 @@ func readLine(r *bufio.Reader) (line []byte, err error) {
 	}
 }
 
-// fromEnd finds where the last n lines of a piece begin, and how many there are.
+// fromEnd returns the offset at which the last n lines of a piece begin, and how many lines there are from it on.
 func (s *snapshot) fromEnd(p piece, n int) (offset int64, lines int) {
 	s.with(p, func(f *os.File, size int64) {
 		buf := make([]byte, 64<<10)

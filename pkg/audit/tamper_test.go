@@ -25,7 +25,7 @@ func entryAt(t *testing.T, line []byte) Entry {
 	return e
 }
 
-// A8: whatever is done to the middle of a log, Verify says where and what. Each case does one thing to a log of
+// A8: Verify reports place and kind of every change in the middle of a log. Each case makes one change to a log of
 // ten entries, one per line; the control is the same log untouched.
 func TestVerifyA8(t *testing.T) {
 	type place struct {
@@ -86,8 +86,10 @@ func TestVerifyA8(t *testing.T) {
 			}
 			return l
 		}, []place{{FaultHead, 0, 10}}},
-		{"rubbish inserted", func(_ *testing.T, l [][]byte) [][]byte { return slices.Insert(l, 5, []byte("rubbish\n")) }, []place{{FaultUnreadable, 6, 0}}},
-		{"rubbish appended", func(_ *testing.T, l [][]byte) [][]byte { return append(l, []byte("rubbish\n")) }, []place{{FaultUnreadable, 11, 0}}},
+		{"rubbish inserted", func(_ *testing.T, l [][]byte) [][]byte { return slices.Insert(l, 5, []byte("rubbish\n")) },
+			[]place{{FaultUnreadable, 6, 0}}},
+		{"rubbish appended", func(_ *testing.T, l [][]byte) [][]byte { return append(l, []byte("rubbish\n")) },
+			[]place{{FaultUnreadable, 11, 0}}},
 		{"an empty line", func(_ *testing.T, l [][]byte) [][]byte { return slices.Insert(l, 5, []byte("\n")) }, []place{{FaultUnreadable, 6, 0}}},
 		{"a line longer than any of ours", func(_ *testing.T, l [][]byte) [][]byte {
 			return slices.Insert(l, 5, append(bytes.Repeat([]byte("x"), 3*maxLine), '\n'))
@@ -119,7 +121,7 @@ func TestVerifyA8(t *testing.T) {
 			}
 			check(verified(t, l), c.want)
 
-			// A writer that comes along afterwards neither hides it nor gives up.
+			// A later writer neither hides the fault nor fails.
 			must(t, l.Append(sample(11)))
 			if r := verified(t, l); r.OK != (c.want == nil) {
 				t.Errorf("after another entry: %+v", r)
@@ -128,7 +130,7 @@ func TestVerifyA8(t *testing.T) {
 	}
 }
 
-func TestVerifySaysWhatHappenedToTheHead(t *testing.T) {
+func TestVerifyReportsHeadFaults(t *testing.T) {
 	for name, tamper := range map[string]func(path string) error{
 		"removed": os.Remove,
 		"spoilt":  func(path string) error { return os.WriteFile(path, []byte("rubbish"), 0o600) },
@@ -141,7 +143,7 @@ func TestVerifySaysWhatHappenedToTheHead(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 			must(t, l.Append(sample(6)))
-			// For good: what was removed before can not be known any more.
+			// The fault stays: entries removed before can not be detected any more.
 			if r := verified(t, l); r.OK || r.Faults[0].Kind != FaultHead || r.Faults[0].Line != 6 || r.Entries != 7 {
 				t.Errorf("after another entry: %+v", r)
 			}
@@ -178,8 +180,8 @@ func TestVerifyFollowsRotatedFiles(t *testing.T) {
 	}
 }
 
-// What a writer that was killed at each of its steps leaves is mended, told, and no fault.
-func TestWhatAKilledWriterLeaves(t *testing.T) {
+// The traces of a writer that was killed at any of its steps are repaired, reported, and no fault.
+func TestTracesOfKilledWriters(t *testing.T) {
 	l := filled(t, 5, Options{})
 	before, err := os.ReadFile(l.Path() + ".head")
 	must(t, err)
@@ -250,7 +252,7 @@ func TestWhatAKilledWriterLeaves(t *testing.T) {
 			}
 		}
 	})
-	t.Run("while it moved the file aside", func(t *testing.T) {
+	t.Run("while it rotated the file", func(t *testing.T) {
 		l := filled(t, 5, Options{})
 		must(t, os.Rename(l.Path(), filepath.Join(filepath.Dir(l.Path()), rotatedName("audit.jsonl", 5))))
 		intact(t, l, 5)

@@ -10,32 +10,32 @@ import (
 	"time"
 )
 
-// FaultKind says in a word what was done to a log.
+// FaultKind is the kind of damage that Verify found.
 type FaultKind string
 
 // The kinds of fault.
 const (
-	FaultEdited     FaultKind = "edited"     // an entry does not match its hash, or the next entry's memory of it
-	FaultInserted   FaultKind = "inserted"   // a number stands twice
+	FaultEdited     FaultKind = "edited"     // an entry does not match its hash, or the Prev of the next entry
+	FaultInserted   FaultKind = "inserted"   // a number occurs twice
 	FaultDeleted    FaultKind = "deleted"    // numbers are missing
-	FaultReordered  FaultKind = "reordered"  // an entry stands after a later one
+	FaultReordered  FaultKind = "reordered"  // an entry is after a later one
 	FaultTruncated  FaultKind = "truncated"  // the newest entries are missing
-	FaultUnreadable FaultKind = "unreadable" // a line is no entry, and no writer knew of it
-	FaultHead       FaultKind = "head"       // the head file is missing, spoilt, or does not belong to this log
+	FaultUnreadable FaultKind = "unreadable" // a line is no entry, and no writer reported it as torn
+	FaultHead       FaultKind = "head"       // the head file is missing, invalid, or belongs to another log
 )
 
-// Fault is a place where the chain does not hold.
+// Fault is a place where the chain is broken.
 type Fault struct {
 	Kind FaultKind `json:"kind"`
 	File string    `json:"file"`
-	Line int       `json:"line,omitempty"` // from 1; absent where it is about no line
+	Line int       `json:"line,omitempty"` // from 1; absent for a fault without a line
 	Seq  uint64    `json:"seq,omitempty"`
 	What string    `json:"what"`
 
 	missing uint64 // of FaultDeleted: the last missing number
 }
 
-// Note is something that a crash explains.
+// Note is damage that a crash explains.
 type Note struct {
 	File string `json:"file"`
 	Line int    `json:"line,omitempty"`
@@ -43,7 +43,7 @@ type Note struct {
 	What string `json:"what"`
 }
 
-// Report is what Verify found.
+// Report is the result of Verify.
 type Report struct {
 	OK      bool      `json:"ok"`
 	Files   []string  `json:"files"`
@@ -51,7 +51,7 @@ type Report struct {
 	First   uint64    `json:"first_seq"`
 	Last    uint64    `json:"last_seq"`
 	Newest  time.Time `json:"newest,omitzero"`
-	// Hash is the newest entry's: kept elsewhere, it proves all that is in the log today.
+	// Hash is that of the newest entry. A copy of it kept elsewhere proves all entries of today.
 	Hash   string  `json:"hash,omitempty"`
 	Faults []Fault `json:"faults"`
 	Notes  []Note  `json:"notes"`
@@ -61,9 +61,9 @@ type Report struct {
 
 const maxFaults = 1000
 
-// Verify reads the whole log, files that were moved aside included, and reports every place where the chain does
-// not hold: what was changed, removed, added or moved, and where. Torn lines that a writer mended are notes.
-// The error is for a log that could not be read; the report is then of what could.
+// Verify reads the whole log, rotated files included, and reports every place where the chain is broken: entries that were changed,
+// removed, added or moved. Torn lines that a writer repaired are notes. The error means that a part could not be read; the report then
+// covers the rest.
 func (l *Log) Verify() (Report, error) {
 	s, err := l.snapshot()
 	if err != nil {
@@ -87,26 +87,26 @@ func (l *Log) Verify() (Report, error) {
 	return v.report, nil
 }
 
-// verifier walks the chain.
+// verifier checks the chain line by line.
 type verifier struct {
 	report Report
 	head   head
-	file   string // that is being read
+	file   string // being read
 
 	last    link      // the entry with the highest number so far
-	hashes  []string  // what the next one may remember of it: more than one where its number stands twice
-	atHead  string    // hash of the entry whose number the head names
-	strange []strange // the lines before that are no entries
-	first   link      // where the log begins
-	pruned  link      // the last entry that says that its beginning was removed on purpose
+	hashes  []string  // hashes that the next entry's Prev may have: several where its number occurs twice
+	atHead  string    // hash of the log's entry with the head's number
+	strange []strange // lines since the last entry that are no entries
+	first   link      // the first entry of the log
+	pruned  link      // the last entry of kind pruned
 }
 
-// strange is a line that is no entry, and may be one that a killed writer left.
+// strange is a line that is no entry. A killed writer may have left it.
 type strange struct {
 	Torn
 	file string
 	line int
-	torn bool // it begins as an entry does
+	torn bool // it begins like an entry
 }
 
 func (v *verifier) fault(f Fault) {
@@ -145,7 +145,7 @@ func (v *verifier) line(no int, text []byte) {
 		v.pruned = e
 	}
 	if err != nil {
-		v.fault(Fault{Kind: FaultEdited, Line: no, Seq: e.Seq, What: "its content does not match its hash"})
+		v.fault(Fault{Kind: FaultEdited, Line: no, Seq: e.Seq, What: errHash.Error()})
 	}
 	if e.Seq == v.head.Seq && v.atHead != v.head.Hash {
 		v.atHead = e.Hash
@@ -156,7 +156,7 @@ func (v *verifier) line(no int, text []byte) {
 	}
 }
 
-// place compares an entry's number and memory with what stands before it.
+// place compares an entry's number and Prev with the entries before it.
 func (v *verifier) place(e link, no int) {
 	if e.Seq <= v.last.Seq {
 		v.misplaced(e, no)
@@ -164,7 +164,7 @@ func (v *verifier) place(e link, no int) {
 	}
 	switch want := v.last.Seq + 1; {
 	case e.Seq > want && e.Repaired != nil && e.Repaired.MissingFrom == want && e.Repaired.MissingTo == e.Seq-1:
-		// The writer of this entry knew, and says more.
+		// This entry reports the gap itself; repaired makes it a fault.
 	case e.Seq > want:
 		what := fmt.Sprintf("entries %d to %d are missing before it", want, e.Seq-1)
 		if e.Seq-1 == want {
@@ -175,28 +175,29 @@ func (v *verifier) place(e link, no int) {
 		}
 		v.fault(Fault{Kind: FaultDeleted, Line: no, Seq: want, missing: e.Seq - 1, What: what})
 	case v.last.Seq == 0 && e.Prev != strings.Repeat("0", hashLen):
-		v.fault(Fault{Kind: FaultDeleted, Line: no, Seq: e.Seq, What: "it remembers an entry before it, and is said to be the first"})
+		v.fault(Fault{Kind: FaultDeleted, Line: no, Seq: e.Seq, What: "it is numbered as the first entry, but refers to one before it"})
 	case v.last.Seq > 0 && !slices.Contains(v.hashes, e.Prev):
 		v.fault(Fault{Kind: FaultEdited, Line: no, Seq: v.last.Seq,
-			What: fmt.Sprintf("entry %d remembers another entry %d before it than the one that stands there", e.Seq, v.last.Seq)})
+			What: fmt.Sprintf("entry %d refers to another entry %d than the one in the log", e.Seq, v.last.Seq)})
 	}
 	v.last, v.hashes = e, append(v.hashes[:0], e.Hash)
 	v.report.Newest = e.Time
 }
 
-// misplaced is for an entry whose number is not beyond all before it.
+// misplaced reports an entry whose number is not above all numbers before it.
 func (v *verifier) misplaced(e link, no int) {
 	gap := slices.IndexFunc(v.report.Faults, func(f Fault) bool {
 		return f.Kind == FaultDeleted && f.Seq <= e.Seq && e.Seq <= f.missing
 	})
 	if gap < 0 {
-		v.fault(Fault{Kind: FaultInserted, Line: no, Seq: e.Seq, What: fmt.Sprintf("the number %d stands twice; one of the two was not written by sandbox-run", e.Seq)})
+		v.fault(Fault{Kind: FaultInserted, Line: no, Seq: e.Seq,
+			What: fmt.Sprintf("entry %d occurs twice; sandbox-run did not write one of the two", e.Seq)})
 		if e.Seq == v.last.Seq {
-			v.hashes = append(v.hashes, e.Hash) // nobody knows which of the two the next one follows
+			v.hashes = append(v.hashes, e.Hash) // the next entry may follow either of the two
 		}
 		return
 	}
-	// What was thought missing is here: the gap is what is left of it, the fault is the order.
+	// The entry was reported as missing: shrink that gap and report the order instead.
 	f := v.report.Faults[gap]
 	v.report.Faults = slices.Delete(v.report.Faults, gap, gap+1)
 	for _, rest := range []Fault{{Seq: f.Seq, missing: e.Seq - 1}, {Seq: e.Seq + 1, missing: f.missing}} {
@@ -206,27 +207,27 @@ func (v *verifier) misplaced(e link, no int) {
 			v.fault(rest)
 		}
 	}
-	v.fault(Fault{Kind: FaultReordered, Line: no, Seq: e.Seq, What: fmt.Sprintf("entry %d stands after entry %d", e.Seq, v.last.Seq)})
+	v.fault(Fault{Kind: FaultReordered, Line: no, Seq: e.Seq, What: fmt.Sprintf("entry %d is after entry %d", e.Seq, v.last.Seq)})
 }
 
-// repaired is for what a writer found amiss. What a crash explains is a note; what it does not stays a fault for good.
+// repaired reports the damage that a writer found and a crash does not explain. It stays a fault forever.
 func (v *verifier) repaired(r Repaired, e link, no int) {
 	when := e.Time.Format(time.RFC3339)
 	if r.MissingTo > 0 {
 		v.fault(Fault{Kind: FaultTruncated, Line: no, Seq: r.MissingFrom,
-			What: fmt.Sprintf("entries %d to %d were gone when a writer looked, %s", r.MissingFrom, r.MissingTo, when)})
+			What: fmt.Sprintf("entries %d to %d were missing when a writer checked at %s", r.MissingFrom, r.MissingTo, when)})
 	}
 	if r.Head != "" {
 		v.fault(Fault{Kind: FaultHead, Line: no, Seq: e.Seq,
-			What: fmt.Sprintf("when a writer looked at the head, %s, %s; entries before this one may have been removed from the end", when, r.Head)})
+			What: fmt.Sprintf("a writer checked the head at %s: %s; entries before this one may have been removed from the end", when, r.Head)})
 	}
 }
 
-// acceptStrange lets lines pass that are no entries, if the entry behind them says what they were.
+// acceptStrange makes notes of lines that are no entries, if the entry after them reports them as torn.
 func (v *verifier) acceptStrange(e link, no int) {
 	for _, s := range v.strange {
 		if e.Repaired != nil && s.torn && slices.Contains(e.Repaired.Torn, s.Torn) {
-			v.note(s.line, 0, "a torn line of %d bytes: its writer was killed; the next one said so in line %d", s.Bytes, no)
+			v.note(s.line, 0, "a torn line of %d bytes: its writer was killed; line %d reports it", s.Bytes, no)
 			continue
 		}
 		v.giveUp(s)
@@ -234,7 +235,7 @@ func (v *verifier) acceptStrange(e link, no int) {
 	v.strange = v.strange[:0]
 }
 
-// forgivePruned makes a note of a beginning that was removed on purpose, no further than was said, and by an entry that is whole.
+// forgivePruned makes a note of a missing beginning that an unchanged entry of kind pruned covers.
 func (v *verifier) forgivePruned() {
 	p := v.pruned.Pruned
 	lost := slices.IndexFunc(v.report.Faults, func(f Fault) bool { return f.Kind == FaultDeleted && f.Seq == 1 && f.missing == v.first.Seq-1 })
@@ -258,9 +259,9 @@ func (v *verifier) finish(headFile string, headErr error) {
 	r.Last, r.Hash = v.last.Seq, v.last.Hash
 	v.forgivePruned()
 	for _, s := range v.strange {
-		// Only at the very end can there be lines that nobody has had the time to mend.
+		// Only torn lines at the very end can be without a report: the next writer adds it.
 		if s.torn && s.file == r.Files[len(r.Files)-1] {
-			v.note(s.line, 0, "a torn line of %d bytes: its writer was killed; the next one will say so", s.Bytes)
+			v.note(s.line, 0, "a torn line of %d bytes: its writer was killed; the next writer reports it", s.Bytes)
 			continue
 		}
 		v.giveUp(s)
@@ -271,19 +272,19 @@ func (v *verifier) finish(headFile string, headErr error) {
 	switch behind := v.last.Seq - v.head.Seq; {
 	case headErr != nil && r.Entries == 0 && len(r.Files) == 0: // there is no log
 	case headErr != nil:
-		fault(FaultHead, 0, "%v: whether the newest entries are missing can not be seen", headErr)
+		fault(FaultHead, 0, "%v: missing newest entries can not be detected", headErr)
 	case v.head.Seq > v.last.Seq && v.last.Seq+1 == v.head.Seq:
 		fault(FaultTruncated, v.head.Seq, "entry %d was written and is missing from the end", v.head.Seq)
 	case v.head.Seq > v.last.Seq:
 		fault(FaultTruncated, v.last.Seq+1, "entries %d to %d were written and are missing from the end", v.last.Seq+1, v.head.Seq)
 	case v.head.Seq > 0 && v.atHead != v.head.Hash:
-		fault(FaultHead, v.head.Seq, "the head knows another entry %d than the log has", v.head.Seq)
+		fault(FaultHead, v.head.Seq, "the head's entry %d differs from the log's", v.head.Seq)
 	case behind > 1:
-		fault(FaultHead, v.head.Seq, "the head knows nothing of entries %d to %d", v.head.Seq+1, v.last.Seq)
+		fault(FaultHead, v.head.Seq, "the head lacks entries %d to %d", v.head.Seq+1, v.last.Seq)
 	case behind == 1:
-		v.note(0, v.last.Seq, "the head does not know the newest entry: its writer was killed; the next one brings it up")
+		v.note(0, v.last.Seq, "the head lacks the newest entry: its writer was killed; the next writer updates it")
 	}
-	order := func(f Fault) int { // files as they follow each other, the head last
+	order := func(f Fault) int { // files in their order, the head last
 		if i := slices.Index(r.Files, f.File); i >= 0 {
 			return i
 		}

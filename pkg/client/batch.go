@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
-// Item is what became of one run of a batch: a result, an error, or it was skipped. The last of a batch has the summary, and nothing else.
+// Item is the outcome of one run of a batch: a result, an error, or skipped. The last item of a batch has only the summary.
 type Item struct {
 	Index   int
 	Name    string // of its input
@@ -23,8 +23,8 @@ type Item struct {
 	Summary *wire.BatchSummary
 }
 
-// Batch runs many inputs of one program, or many programs, and yields what became of each as the server answers it; the last item is the summary. Whoever
-// stops listening cancels the rest. The error of an item is in it; that of the sequence ends it.
+// Batch runs many inputs of one program, or many programs. It yields each item as the server sends it; the last item is the summary. A
+// caller that stops the iteration cancels the remaining runs. Item.Err is the error of one run; the sequence's error ends it.
 func (c *Client) Batch(ctx context.Context, batch *wire.Batch) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		resp, err := c.post(ctx, wire.PathBatch, batch, wire.TypeNDJSON, "")
@@ -39,7 +39,7 @@ func (c *Client) Batch(ctx context.Context, batch *wire.Batch) iter.Seq2[Item, e
 				yield(Item{}, fmt.Errorf("%w: %w", ErrBroken, err))
 				return
 			}
-			if len(bytes.TrimSpace(line)) == 0 { // a sign of life
+			if len(bytes.TrimSpace(line)) == 0 { // keep-alive
 				continue
 			}
 			item, err := readItem(line)
@@ -52,13 +52,13 @@ func (c *Client) Batch(ctx context.Context, batch *wire.Batch) iter.Seq2[Item, e
 
 // readItem reads one line of a batch.
 func readItem(line []byte) (Item, error) {
-	// The kind decides what the other names mean: "skipped" is a bool in an item and a number in the summary.
+	// The kind decides the meaning of the other names: "skipped" is a bool in an item and a number in the summary.
 	var head struct {
 		Kind    string        `json:"kind"`
 		Problem *wire.Problem `json:"problem"`
 	}
 	broken := func(err error) (Item, error) {
-		return Item{}, fmt.Errorf("the server sent what is no item: %w", err)
+		return Item{}, fmt.Errorf("batch item: decode: %w", err)
 	}
 	if err := json.Unmarshal(line, &head); err != nil {
 		return broken(err)
@@ -86,7 +86,7 @@ func readItem(line []byte) (Item, error) {
 	if doc.Result != nil {
 		var err error
 		if item.Result, err = wire.DecodeResult(doc.Result); err != nil {
-			return item, fmt.Errorf("the result of item %d: %w", item.Index, err)
+			return item, fmt.Errorf("batch item %d: decode result: %w", item.Index, err)
 		}
 	}
 	return item, nil

@@ -14,7 +14,8 @@ import (
 func TestBatch(t *testing.T) {
 	result := strings.TrimSuffix(resultLine[strings.Index(resultLine, `{"success"`):], "}\n")
 	body := `{"kind":"item","index":1,"name":"b","result":` + result + "}\n\n" +
-		`{"kind":"item","index":0,"error":{"title":"t","code":"refused"}}` + "\n" + `{"kind":"item","index":2,"skipped":true}` + "\n" + `{"kind":"summary","id":"x","items":3,"verdicts":{"ok":1}}` + "\n"
+		`{"kind":"item","index":0,"error":{"title":"t","code":"refused"}}` + "\n" + `{"kind":"item","index":2,"skipped":true}` + "\n" +
+		`{"kind":"summary","id":"x","items":3,"verdicts":{"ok":1}}` + "\n"
 	path, _ := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != wire.PathBatch {
 			t.Error(r.URL.Path)
@@ -34,7 +35,8 @@ func TestBatch(t *testing.T) {
 		}
 		got = append(got, item)
 	}
-	if len(got) != 4 || got[0].Index != 1 || got[0].Name != "b" || !got[0].Result.Success() || !errors.Is(got[1].Err, sandbox.ErrRefused) || !got[2].Skipped || got[3].Summary.Items != 3 {
+	if len(got) != 4 || got[0].Index != 1 || got[0].Name != "b" || !got[0].Result.Success() || !errors.Is(got[1].Err, sandbox.ErrRefused) ||
+		!got[2].Skipped || got[3].Summary.Items != 3 {
 		t.Errorf("%+v", got)
 	}
 	var last error

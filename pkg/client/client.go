@@ -16,21 +16,21 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
-// Client talks to one server.
+// Client sends requests to one server. Its methods are safe for concurrent use.
 type Client struct {
 	t Transport
-	// Patience is the longest silence to bear of an answer that is about a run; 0 is for ever. What needs no run is not waited for longer
-	// than half a minute.
-	Patience time.Duration
+	// IdleTimeout is how long the server may send nothing while a run is under way; 0 means without limit. Requests that start no run time
+	// out after 30 seconds.
+	IdleTimeout time.Duration
 }
 
-// answerPatience is for answers that take no run.
-const answerPatience = 30 * time.Second
+// answerTimeout bounds the silence of requests that start no run.
+const answerTimeout = 30 * time.Second
 
-// New makes a client over a transport, which it does not own.
+// New makes a client over a transport. The caller closes the transport.
 func New(t Transport) *Client { return &Client{t: t} }
 
-// Run runs a program to its end and says what happened. Its error is a *Problem where the server refused or failed.
+// Run runs a program, waits for its end and returns its result. The error is a *Problem where the server refused or failed.
 func (c *Client) Run(ctx context.Context, run *wire.Run) (*executor.Result, error) {
 	running, err := c.Open(ctx, run)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *Client) Run(ctx context.Context, run *wire.Run) (*executor.Result, erro
 	for {
 		ev, err := running.Next()
 		if err != nil {
-			return nil, midway(err)
+			return nil, noEOF(err)
 		}
 		if ev.Result != nil {
 			return ev.Result, nil
@@ -48,7 +48,7 @@ func (c *Client) Run(ctx context.Context, run *wire.Run) (*executor.Result, erro
 	}
 }
 
-// Stream runs a program and yields what happens while it happens; the last event carries the result. Whoever stops listening cancels
+// Stream runs a program and yields its events as they happen; the last event has the result. A caller that stops the iteration cancels
 // the program.
 func (c *Client) Stream(ctx context.Context, run *wire.Run) iter.Seq2[executor.Event, error] {
 	return func(yield func(executor.Event, error) bool) {
@@ -70,8 +70,8 @@ func (c *Client) Stream(ctx context.Context, run *wire.Run) iter.Seq2[executor.E
 	}
 }
 
-// Open runs a program, and returns as soon as the server has taken it. The server ends the program when the Running is closed, or
-// its reader is gone.
+// Open starts a program and returns as soon as the server has accepted it. The caller reads the events and closes the Running. The
+// server ends the program when the Running is closed or the connection is lost.
 func (c *Client) Open(ctx context.Context, run *wire.Run) (*Running, error) {
 	resp, err := c.post(ctx, wire.PathRun, run, wire.TypeNDJSON, "")
 	if err != nil {
@@ -80,7 +80,8 @@ func (c *Client) Open(ctx context.Context, run *wire.Run) (*Running, error) {
 	return newRunning(c, resp), nil
 }
 
-// Start has a program accepted, and does not wait for it. A key makes a second try of the same request the same run; "" is none.
+// Start submits a program and returns once the server has accepted it. With the same key, a repeated request returns the same run; ""
+// means no key.
 func (c *Client) Start(ctx context.Context, run *wire.Run, key string) (*wire.RunInfo, error) {
 	resp, err := c.post(ctx, wire.PathRuns, run, wire.TypeJSON, key)
 	if err != nil {
@@ -90,35 +91,36 @@ func (c *Client) Start(ctx context.Context, run *wire.Run, key string) (*wire.Ru
 	return info, decode(resp, info)
 }
 
-// Get says how far a run is; of one that is done, RunInfo.Result has all.
+// Get returns the state of a run, and the result of a finished one in RunInfo.Result.
 func (c *Client) Get(ctx context.Context, id string) (*wire.RunInfo, error) {
 	info := new(wire.RunInfo)
 	return info, c.get(ctx, wire.PathRuns+"/"+url.PathEscape(id), info)
 }
 
-// Cancel ends a run. It may be called at any time, and twice; of a run that is over, its record is forgotten.
+// Cancel ends a run. It may be called at any time, and twice. Of a finished run it deletes the record.
 func (c *Client) Cancel(ctx context.Context, id string) error {
-	resp, err := c.do(ctx, &Request{Method: "DELETE", Path: wire.PathRuns + "/" + url.PathEscape(id), Patience: answerPatience})
+	resp, err := c.do(ctx, &Request{Method: "DELETE", Path: wire.PathRuns + "/" + url.PathEscape(id), IdleTimeout: answerTimeout})
 	if err != nil {
 		return err
 	}
 	return drain(resp)
 }
 
-// Languages says which languages the server can run.
+// Languages returns the languages of the server and whether they are available.
 func (c *Client) Languages(ctx context.Context) ([]executor.Availability, error) {
 	var doc wire.Languages
 	err := c.get(ctx, wire.PathLanguages, &doc)
 	return doc.Languages, err
 }
 
-// Health asks how the server is; deep has it run a sandbox. A server that is not well is no error.
+// Health returns the state of the server. With deep set, the server runs a program in a sandbox. An unhealthy server is no error.
 func (c *Client) Health(ctx context.Context, deep bool) (*wire.Health, error) {
 	path := wire.PathHealth
 	if deep {
 		path += "?deep=1"
 	}
-	resp, err := c.t.RoundTrip(ctx, &Request{Method: "GET", Path: path, Header: Header{"Accept": wire.TypeJSON}, Patience: max(answerPatience, c.Patience)})
+	resp, err := c.t.RoundTrip(ctx, &Request{Method: "GET", Path: path, Header: Header{"Accept": wire.TypeJSON},
+		IdleTimeout: max(answerTimeout, c.IdleTimeout)})
 	if err != nil {
 		return nil, err
 	}
@@ -129,28 +131,29 @@ func (c *Client) Health(ctx context.Context, deep bool) (*wire.Health, error) {
 	return h, decode(resp, h)
 }
 
-// Version is that of the server.
+// Version returns the server's version.
 func (c *Client) Version(ctx context.Context) (string, error) {
-	h, err := c.Hello(ctx)
+	h, err := c.Headers(ctx)
 	if err != nil {
 		return "", err
 	}
 	return h.Get(wire.HeaderVersion), nil
 }
 
-// Hello asks for nothing but the headers that every answer has, which say who the server is.
-func (c *Client) Hello(ctx context.Context) (Header, error) {
-	resp, err := c.t.RoundTrip(ctx, &Request{Method: "GET", Path: wire.PathHealth, Header: Header{"Accept": wire.TypeJSON}, Patience: answerPatience})
+// Headers returns the headers that every answer has: they identify the server.
+func (c *Client) Headers(ctx context.Context) (Header, error) {
+	resp, err := c.t.RoundTrip(ctx, &Request{Method: "GET", Path: wire.PathHealth, Header: Header{"Accept": wire.TypeJSON},
+		IdleTimeout: answerTimeout})
 	if err != nil {
 		return nil, err
 	}
 	return resp.Header, drain(resp)
 }
 
-// Upload puts a file on the server, for later runs to name by its id. size -1 is unknown.
+// Upload puts a file on the server; later runs refer to it by its id. A size of -1 means unknown.
 func (c *Client) Upload(ctx context.Context, id string, content io.Reader, size int64) (*wire.Upload, error) {
 	resp, err := c.do(ctx, &Request{
-		Method: "PUT", Path: wire.PathFiles + "/" + url.PathEscape(id), Body: content, Length: size, Patience: answerPatience,
+		Method: "PUT", Path: wire.PathFiles + "/" + url.PathEscape(id), Body: content, Length: size, IdleTimeout: answerTimeout,
 		Header: Header{"Content-Type": wire.TypeBinary, "Accept": wire.TypeJSON},
 	})
 	if err != nil {
@@ -160,27 +163,27 @@ func (c *Client) Upload(ctx context.Context, id string, content io.Reader, size 
 	return up, decode(resp, up)
 }
 
-// Download reads a file that was uploaded. The caller closes it.
+// Download opens an uploaded file. The caller closes it.
 func (c *Client) Download(ctx context.Context, id string) (io.ReadCloser, error) {
 	return c.download(ctx, wire.PathFiles+"/"+url.PathEscape(id))
 }
 
 func (c *Client) download(ctx context.Context, path string) (io.ReadCloser, error) {
-	resp, err := c.do(ctx, &Request{Method: "GET", Path: path, Header: Header{"Accept": wire.TypeBinary}, Patience: answerPatience})
+	resp, err := c.do(ctx, &Request{Method: "GET", Path: path, Header: Header{"Accept": wire.TypeBinary}, IdleTimeout: answerTimeout})
 	if err != nil {
 		return nil, err
 	}
 	return resp.Body, nil
 }
 
-// post sends a document. The answer is one of success.
+// post sends a document and returns the answer if its status is a success.
 func (c *Client) post(ctx context.Context, path string, doc any, accept, key string) (*Response, error) {
 	body, err := json.Marshal(doc)
 	if err != nil {
 		return nil, err
 	}
 	r := &Request{
-		Method: "POST", Path: path, Body: bytes.NewReader(body), Length: int64(len(body)), Patience: c.Patience,
+		Method: "POST", Path: path, Body: bytes.NewReader(body), Length: int64(len(body)), IdleTimeout: c.IdleTimeout,
 		Header: Header{"Content-Type": wire.TypeJSON, "Accept": accept},
 	}
 	if key != "" {
@@ -189,16 +192,16 @@ func (c *Client) post(ctx context.Context, path string, doc any, accept, key str
 	return c.do(ctx, r)
 }
 
-// get reads a document.
+// get reads a document into a value.
 func (c *Client) get(ctx context.Context, path string, into any) error {
-	resp, err := c.do(ctx, &Request{Method: "GET", Path: path, Header: Header{"Accept": wire.TypeJSON}, Patience: answerPatience})
+	resp, err := c.do(ctx, &Request{Method: "GET", Path: path, Header: Header{"Accept": wire.TypeJSON}, IdleTimeout: answerTimeout})
 	if err != nil {
 		return err
 	}
 	return decode(resp, into)
 }
 
-// do sends a request, and makes an answer that is none of success an error.
+// do sends a request, and returns an answer without success as a *Problem.
 func (c *Client) do(ctx context.Context, r *Request) (*Response, error) {
 	resp, err := c.t.RoundTrip(ctx, r)
 	if err != nil {
@@ -210,7 +213,7 @@ func (c *Client) do(ctx context.Context, r *Request) (*Response, error) {
 	return resp, nil
 }
 
-// decode reads the whole of an answer.
+// decode reads a whole answer and closes it.
 func decode(resp *Response, into any) error {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxMessage+1))
@@ -218,15 +221,15 @@ func decode(resp *Response, into any) error {
 		return err
 	}
 	if len(body) > maxMessage {
-		return fmt.Errorf("the answer has more than %d MiB", maxMessage>>20)
+		return fmt.Errorf("answer: larger than %d MiB", maxMessage>>20)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("the answer is not what was asked for: %w", err)
+		return fmt.Errorf("answer: decode: %w", err)
 	}
 	return nil
 }
 
-// drain reads an answer that nobody needs, so that its connection can be used again.
+// drain reads and closes an answer without using it, so that its connection can be used again.
 func drain(resp *Response) error {
 	defer resp.Body.Close()
 	_, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20))

@@ -16,21 +16,25 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// What the engine takes comes back as it was.
+// wire.Run.Request reverses NewRun.
 func TestNewRun(t *testing.T) {
 	req := executor.Request{
-		Language: "python", Code: "print(1)", Name: "x.py", Entry: "x.py", Image: "python:3", Args: []string{"a", "ü"}, Env: map[string]string{"A": "b"}, NoCache: true,
+		Language: "python", Code: "print(1)", Name: "x.py", Entry: "x.py", Image: "python:3", Args: []string{"a", "ü"},
+		Env: map[string]string{"A": "b"}, NoCache: true,
 		Limits: sandbox.Limits{
-			Wall: 1500 * time.Millisecond, Grace: time.Nanosecond * 12345, CPUs: 0.5, CPUTime: time.Second, Memory: 64 * sandbox.MiB, Disk: sandbox.GiB, Inodes: 100,
+			Wall: 1500 * time.Millisecond, Grace: time.Nanosecond * 12345, CPUs: 0.5, CPUTime: time.Second, Memory: 64 * sandbox.MiB,
+			Disk: sandbox.GiB, Inodes: 100,
 			Processes: 5, OpenFiles: 64, Output: 1000,
 		},
 		CompileLimits: sandbox.Limits{Wall: time.Minute, Memory: sandbox.GiB},
 		Policy: executor.Policy{
-			Network: sandbox.NetworkNone, Workdir: "/tmp", Scratch: sandbox.ScratchAuto, WritableRoot: true, Hostname: "h", User: sandbox.User{UID: 5, GID: 6},
+			Network: sandbox.NetworkNone, Workdir: "/tmp", Scratch: sandbox.ScratchAuto, WritableRoot: true, Hostname: "h",
+			User:    sandbox.User{UID: 5, GID: 6},
 			Require: sandbox.TierContainer, Strict: true, KillOnOutput: true, Labels: map[string]string{"l": "m"},
 			Volumes: []sandbox.Volume{{Source: "/a", Target: "/b"}},
 		},
-		Options: executor.LanguageOptions{Commands: []string{"ls"}, ForbidImports: []string{"os"}, Release: true, Edition: "2021", Test: true, Setup: []string{"s.sql"}},
+		Options: executor.LanguageOptions{Commands: []string{"ls"}, ForbidImports: []string{"os"}, Release: true, Edition: "2021", Test: true,
+			Setup: []string{"s.sql"}},
 		Inputs: []executor.File{{Path: "in", Mode: 0o755, Data: []byte("\xff\x00")}, {Path: "later", Open: func() (io.ReadCloser, error) {
 			return io.NopCloser(strings.NewReader("text")), nil
 		}}},
@@ -52,7 +56,7 @@ func TestNewRun(t *testing.T) {
 	if !reflect.DeepEqual(req, back) {
 		t.Errorf("%+v\n%+v", req, back)
 	}
-	// No field of a request is forgotten: whoever adds one has to think of it here.
+	// A new field of a request must be added here, too.
 	if n := reflect.TypeFor[executor.Request]().NumField(); n != 29 {
 		t.Errorf("a request has %d fields", n)
 	}
@@ -61,48 +65,54 @@ func TestNewRun(t *testing.T) {
 	}
 }
 
-func TestNotCarried(t *testing.T) {
+func TestUnsendable(t *testing.T) {
 	many := make([]executor.File, maxInlineFiles+1)
 	for name, c := range map[string]struct {
 		req   executor.Request
 		field string
 	}{
-		"argument":    {executor.Request{Args: []string{"\xff"}}, "args"},
-		"code":        {executor.Request{Code: "\xff"}, "code"},
-		"variable":    {executor.Request{Env: map[string]string{"A": "\xff"}}, "env"},
-		"name":        {executor.Request{Files: []executor.File{{Path: "\xff"}}}, "files"},
-		"spill":       {executor.Request{Spill: &sandbox.Spill{}}, "spill"},
-		"variables":   {executor.Request{Variables: map[string]any{"a": 1}}, "template"},
-		"compile":     {executor.Request{CompileLimits: sandbox.Limits{CPUs: 1}}, "compile-limits"},
-		"outputs":     {executor.Request{Outputs: sandbox.Selection{MaxFiles: 1}}, "out"},
-		"large files": {executor.Request{Inputs: []executor.File{{Path: "a", Data: make([]byte, MaxInline)}, {Path: "b", Data: []byte("x")}}}, "in"},
-		"many files":  {executor.Request{Files: many}, "files"},
+		"argument":  {executor.Request{Args: []string{"\xff"}}, "args"},
+		"code":      {executor.Request{Code: "\xff"}, "code"},
+		"variable":  {executor.Request{Env: map[string]string{"A": "\xff"}}, "env"},
+		"name":      {executor.Request{Files: []executor.File{{Path: "\xff"}}}, "files"},
+		"spill":     {executor.Request{Spill: &sandbox.Spill{}}, "spill"},
+		"variables": {executor.Request{Variables: map[string]any{"a": 1}}, "template"},
+		"compile":   {executor.Request{CompileLimits: sandbox.Limits{CPUs: 1}}, "compile-limits"},
+		"outputs":   {executor.Request{Outputs: sandbox.Selection{MaxFiles: 1}}, "out"},
+		"large files": {executor.Request{Inputs: []executor.File{{Path: "a", Data: make([]byte, MaxInline)}, {Path: "b", Data: []byte("x")}}},
+			"in"},
+		"many files": {executor.Request{Files: many}, "files"},
 	} {
 		_, err := NewRun(&c.req)
-		var not *ErrNotCarried
+		var not *UnsendableError
 		if !errors.As(err, &not) || not.Field != c.field {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := NewRun(&executor.Request{Inputs: []executor.File{{Path: "a", Open: func() (io.ReadCloser, error) { return nil, errors.New("gone") }}}}); err == nil || err.Error() != "gone" {
+	if _, err := NewRun(&executor.Request{Inputs: []executor.File{{Path: "a",
+		Open: func() (io.ReadCloser, error) { return nil, errors.New("gone") }}}}); err == nil || err.Error() != "gone" {
 		t.Error(err)
 	}
 }
 
-// A problem is what the engine would have said, for errors.Is and for people.
+// A problem has the kind and the text of the error that the executor would have returned.
 func TestProblem(t *testing.T) {
 	for code, kind := range map[string]error{
-		wire.CodeInvalid: sandbox.ErrInvalid, wire.CodeRefused: sandbox.ErrRefused, wire.CodeCeiling: sandbox.ErrRefused, wire.CodeUnauthorized: sandbox.ErrRefused,
-		wire.CodeNotFound: sandbox.ErrNotFound, wire.CodeUnsupported: sandbox.ErrUnsupported, wire.CodeNotStarted: sandbox.ErrNotStarted, wire.CodeInternal: nil, wire.CodeBusy: nil, "new": nil,
+		wire.CodeInvalid: sandbox.ErrInvalid, wire.CodeRefused: sandbox.ErrRefused, wire.CodeCeiling: sandbox.ErrRefused,
+		wire.CodeUnauthorized: sandbox.ErrRefused,
+		wire.CodeNotFound:     sandbox.ErrNotFound, wire.CodeUnsupported: sandbox.ErrUnsupported, wire.CodeNotStarted: sandbox.ErrNotStarted,
+		wire.CodeInternal: nil, wire.CodeBusy: nil, "new": nil,
 	} {
 		p := &Problem{wire.Problem{Code: code, Title: "title", Detail: "detail"}}
-		for _, k := range []error{sandbox.ErrInvalid, sandbox.ErrRefused, sandbox.ErrNotFound, sandbox.ErrUnsupported, sandbox.ErrNotStarted, sandbox.ErrState} {
+		for _, k := range []error{sandbox.ErrInvalid, sandbox.ErrRefused, sandbox.ErrNotFound, sandbox.ErrUnsupported, sandbox.ErrNotStarted,
+			sandbox.ErrState} {
 			if errors.Is(fmt.Errorf("x: %w", p), k) != (k == kind) { //nolint:errorlint // the very values
 				t.Errorf("%s is %v", code, k)
 			}
 		}
 	}
-	p := &Problem{wire.Problem{Code: wire.CodeInvalid, Title: "t", Hint: "h", Errors: []wire.FieldError{{Field: "compile_memory", Message: "too much"}, {Field: "language", Message: "x"}}}}
+	p := &Problem{wire.Problem{Code: wire.CodeInvalid, Title: "t", Hint: "h",
+		Errors: []wire.FieldError{{Field: "compile_memory", Message: "too much"}, {Field: "language", Message: "x"}}}}
 	var e *sandbox.Error
 	if !errors.As(error(p), &e) || e.Op != "compile-memory" || p.Error() != "compile-memory: too much; language: x; try: h" {
 		t.Errorf("%v", p)
@@ -121,18 +131,21 @@ func TestProblem(t *testing.T) {
 	if !errors.As(err, &p) || p.Status != 503 || p.Wait() != 7*time.Second || !p.Temporary() || !strings.Contains(err.Error(), "again in 7s") {
 		t.Error(err)
 	}
-	if _, err := c.Get(t.Context(), "x"); !errors.As(err, &p) || strings.Contains(err.Error(), "\x1b") || !strings.Contains(err.Error(), "503") {
+	if _, err := c.Get(t.Context(), "x"); !errors.As(err, &p) || strings.Contains(err.Error(), "\x1b") ||
+		!strings.Contains(err.Error(), "503") {
 		t.Error(err)
 	}
 }
 
-const resultLine = `{"seq":9,"time":"2026-01-01T00:00:00Z","kind":"result","result":{"success":true,"verdict":"ok","exit_code":0,"stdout":"","stderr":"","limits":{},"isolation":{"backend":"b","tier":"container","controls":{},"missing":[]}}}` + "\n"
+const resultLine = `{"seq":9,"time":"2026-01-01T00:00:00Z","kind":"result","result":{"success":true,"verdict":"ok","exit_code":0,` +
+	`"stdout":"",` +
+	`"stderr":"","limits":{},"isolation":{"backend":"b","tier":"container","controls":{},"missing":[]}}}` + "\n"
 
 func line(seq int, text string) string {
 	return fmt.Sprintf(`{"seq":%d,"time":"2026-01-01T00:00:00Z","kind":"stdout","data":%q}`+"\n", seq, text)
 }
 
-// Events come back after a lost connection, and none twice.
+// Events reconnects after a lost connection and yields no event twice.
 func TestEventsResume(t *testing.T) {
 	var tries atomic.Int32
 	path, _ := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -172,16 +185,16 @@ func TestEventsResume(t *testing.T) {
 	}
 }
 
-// However a stream ends, there is an end.
+// Every kind of broken stream ends with an error.
 func TestStreamsEnd(t *testing.T) {
 	for name, c := range map[string]struct{ body, says string }{
 		"whole":          {line(1, "a") + resultLine, ""},
 		"cut":            {line(1, "a"), "connection to the server was lost"},
 		"half a result":  {resultLine[:100], "connection to the server was lost"},
-		"not JSON":       {"<html>\n", "no event"},
-		"no result":      {`{"seq":1,"kind":"result"}` + "\n", "without a result"},
+		"not JSON":       {"<html>\n", "server event"},
+		"no result":      {`{"seq":1,"kind":"result"}` + "\n", "has no result"},
 		"a problem":      {`{"kind":"error","problem":{"title":"t","code":"refused"}}` + "\n", "t"},
-		"deep":           {strings.Repeat("[", 100_000) + "\n", "no event"},
+		"deep":           {strings.Repeat("[", 100_000) + "\n", "server event"},
 		"bad encoding":   {`{"seq":1,"kind":"stdout","data":"%","encoding":"base64"}` + "\n", "base64"},
 		"wrong head":     {strings.Replace(resultLine, `"stdout":""`, `"stdout":"x","stdout_head_bytes":99,"stdout_dropped_bytes":5`, 1), "head"},
 		"nothing at all": {"", "connection to the server was lost"},

@@ -45,7 +45,7 @@ func serveHTTP(t *testing.T, h http.Handler) (path string, connections *atomic.I
 	return path, connections
 }
 
-// serveBytes answers every connection with the same bytes, whatever is asked, and then does what it is told.
+// serveBytes answers every connection with the same bytes, whatever is asked, and then calls a function.
 func serveBytes(t *testing.T, then func(net.Conn), answer string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -152,8 +152,9 @@ func TestRoundTrip(t *testing.T) {
 	if connections.Load() != 1 {
 		t.Errorf("%d connections", connections.Load())
 	}
-	// A server that answers before it has read everything is heard, and its connection is not used again.
-	if resp, body := ask(&Request{Method: "POST", Path: "/early", Body: bytes.NewReader(big), Length: int64(len(big))}); resp.Status != 413 || !strings.Contains(body, "too much") {
+	// The client accepts an answer that comes before the whole body is sent, and does not use that connection again.
+	if resp, body := ask(&Request{Method: "POST", Path: "/early", Body: bytes.NewReader(big), Length: int64(len(big))}); resp.Status != 413 ||
+		!strings.Contains(body, "too much") {
 		t.Errorf("%d %q", resp.Status, body)
 	}
 	if _, body := ask(&Request{Method: "GET", Path: "/stream"}); !strings.HasPrefix(body, "line 0") {
@@ -161,7 +162,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// What is sent while it is read arrives while it is read, and the answer meanwhile.
+// A body of unknown length is sent while it is read, and the answer arrives meanwhile.
 func TestBothWaysAtOnce(t *testing.T) {
 	path, _ := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
@@ -193,7 +194,7 @@ func TestBothWaysAtOnce(t *testing.T) {
 	}
 }
 
-// A connection that the server has closed meanwhile is noticed, and a question is asked again.
+// A GET is sent again when the server has closed the idle connection.
 func TestStaleConnection(t *testing.T) {
 	path := serveBytes(t, nil, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 	u := newUnix(t, path)
@@ -207,14 +208,14 @@ func TestStaleConnection(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 	}
-	// What does something is not: nobody knows whether it was done.
+	// A POST is not sent again: it is unknown whether the server handled it.
 	_, err := u.RoundTrip(t.Context(), &Request{Method: "POST", Path: "/"})
 	if !errors.Is(err, errHungUp) && !errors.Is(err, ErrNotSent) {
 		t.Error(err)
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestNoServer(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -228,8 +229,8 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// Nothing is sent to who is not trusted (A2).
-func TestStranger(t *testing.T) {
+// A2: the client sends nothing to a server of another user.
+func TestOtherUser(t *testing.T) {
 	heard := make(chan string, 1)
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -249,9 +250,10 @@ func TestStranger(t *testing.T) {
 	var seen Peer
 	u := &Unix{Path: path, Trusted: func(p Peer) error {
 		seen = p
-		return ErrStranger
+		return ErrOtherUser
 	}}
-	if _, err := u.RoundTrip(t.Context(), &Request{Method: "GET", Path: "/", Header: Header{"X": "secret"}}); !errors.Is(err, ErrStranger) || !errors.Is(err, ErrNotSent) {
+	if _, err := u.RoundTrip(t.Context(), &Request{Method: "GET", Path: "/", Header: Header{"X": "secret"}}); !errors.Is(err, ErrOtherUser) ||
+		!errors.Is(err, ErrNotSent) {
 		t.Error(err)
 	}
 	if text := <-heard; text != "" {
@@ -267,7 +269,7 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// However a server answers, there is an error or an end, and it comes soon.
+// Every malformed answer gives an error or an end soon.
 func TestHostileAnswers(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	for name, c := range map[string]struct{ answer, says string }{
@@ -285,8 +287,8 @@ func TestHostileAnswers(t *testing.T) {
 		"a header's name":   {ok + "A B: b\r\n\r\n", "header"},
 		"control":           {ok + "A: \x1b[2J\r\n\r\n", "control"},
 		"two lengths":       {ok + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx", "Content-Length"},
-		"length and pieces": {ok + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "encoded"},
-		"gzip":              {ok + "Transfer-Encoding: gzip\r\n\r\n", "encoded"},
+		"length and pieces": {ok + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "Transfer-Encoding"},
+		"gzip":              {ok + "Transfer-Encoding: gzip\r\n\r\n", "Transfer-Encoding"},
 		"negative length":   {ok + "Content-Length: -1\r\n\r\n", "Content-Length"},
 		"a huge length":     {ok + "Content-Length: 99999999999999999999\r\n\r\n", "Content-Length"},
 		"cut short":         {ok + "Content-Length: 10\r\n\r\nabc", "unexpected EOF"},
@@ -295,8 +297,9 @@ func TestHostileAnswers(t *testing.T) {
 		"a piece's length":  {ok + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", "length"},
 		"a huge piece":      {ok + "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n", "length"},
 		"too long a piece":  {ok + "Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", "longer"},
-		"endless interim":   {strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 100), "announcements"},
-		"large trailers":    {ok + "Transfer-Encoding: chunked\r\n\r\n0\r\n" + strings.Repeat("A: "+strings.Repeat("x", 4000)+"\r\n", 20) + "\r\n", "trailers"},
+		"endless interim":   {strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 100), "interim answers"},
+		"large trailers": {ok + "Transfer-Encoding: chunked\r\n\r\n0\r\n" + strings.Repeat("A: "+strings.Repeat("x", 4000)+"\r\n", 20) +
+			"\r\n", "trailers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := newUnix(t, serveBytes(t, nil, c.answer))
@@ -310,8 +313,9 @@ func TestHostileAnswers(t *testing.T) {
 			}
 		})
 	}
-	// The same where nothing is wrong.
-	u := newUnix(t, serveBytes(t, nil, "HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n"+ok+"Transfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\nT: u\r\n\r\n"))
+	// Control: the same with a correct answer.
+	hinted := "HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n"
+	u := newUnix(t, serveBytes(t, nil, hinted+ok+"Transfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\nT: u\r\n\r\n"))
 	resp, err := u.RoundTrip(t.Context(), &Request{Method: "GET", Path: "/"})
 	if err != nil {
 		t.Fatal(err)
@@ -322,22 +326,23 @@ func TestHostileAnswers(t *testing.T) {
 	_ = resp.Body.Close()
 }
 
-// A server that says nothing is not waited for longer than was asked, nor than its caller lives.
-func TestSilence(t *testing.T) {
+// A silent server is waited for until the idle timeout or the end of the context.
+func TestIdleTimeout(t *testing.T) {
 	silent := func(t *testing.T, answer string) string {
 		release := make(chan struct{})
 		path := serveBytes(t, func(net.Conn) { <-release }, answer)
 		t.Cleanup(func() { close(release) })
 		return path
 	}
-	for name, answer := range map[string]string{"before the answer": "", "in its head": "HTTP/1.1 200 OK\r\n", "in its body": "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"} {
+	for name, answer := range map[string]string{"before the answer": "", "in its head": "HTTP/1.1 200 OK\r\n",
+		"in its body": "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"} {
 		t.Run(name, func(t *testing.T) {
-			resp, err := newUnix(t, silent(t, answer)).RoundTrip(t.Context(), &Request{Method: "GET", Path: "/", Patience: 50 * time.Millisecond})
+			resp, err := newUnix(t, silent(t, answer)).RoundTrip(t.Context(), &Request{Method: "GET", Path: "/", IdleTimeout: 50 * time.Millisecond})
 			if err == nil {
 				_, err = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close()
 			}
-			if !errors.Is(err, ErrSilent) {
+			if !errors.Is(err, ErrIdleTimeout) {
 				t.Error(err)
 			}
 		})
@@ -352,11 +357,13 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// What is asked for can not be made to say something else.
+// Methods, paths and headers can not inject lines into the request.
 func TestInjection(t *testing.T) {
 	for _, r := range []*Request{
-		{Method: "GET", Path: "/a b"}, {Method: "GET", Path: "/a\r\nX: y"}, {Method: "GET", Path: "a"}, {Method: "G T", Path: "/"}, {Method: "", Path: "/"},
-		{Method: "GET", Path: "/", Header: Header{"A": "b\r\nC: d"}}, {Method: "GET", Path: "/", Header: Header{"A:": "b"}}, {Method: "GET", Path: "/", Header: Header{"": "b"}},
+		{Method: "GET", Path: "/a b"}, {Method: "GET", Path: "/a\r\nX: y"}, {Method: "GET", Path: "a"}, {Method: "G T", Path: "/"},
+		{Method: "", Path: "/"},
+		{Method: "GET", Path: "/", Header: Header{"A": "b\r\nC: d"}}, {Method: "GET", Path: "/", Header: Header{"A:": "b"}},
+		{Method: "GET", Path: "/", Header: Header{"": "b"}},
 	} {
 		if err := writeHead(bufio.NewWriter(io.Discard), "h", r); err == nil {
 			t.Errorf("%q was sent", r.Path)

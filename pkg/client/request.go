@@ -18,28 +18,28 @@ import (
 const (
 	// MaxInline is the most that the files of a request may have together.
 	MaxInline = 16 * sandbox.MiB
-	// maxInlineFiles bounds how many there are: more are slower to write down than to copy.
+	// maxInlineFiles bounds their number: more files take longer to encode than to copy.
 	maxInlineFiles = 10_000
 )
 
-// ErrNotCarried is why a request can not be put into one to a server as it is.
-type ErrNotCarried struct {
-	Field  string // as the engine and its flags call it
+// UnsendableError reports a field of a request that has no form in a request to a server.
+type UnsendableError struct {
+	Field  string // as the executor and its flags call it
 	Reason string
 }
 
-func (e *ErrNotCarried) Error() string { return e.Field + ": " + e.Reason }
+func (e *UnsendableError) Error() string { return e.Field + ": " + e.Reason }
 
-// NewRun writes the engine's request as one to a server: what comes back of wire.Run.Request is the same again. Its error is an
-// *ErrNotCarried for what can not be carried, or what happened when a file was read. Standard input, and those who are told of events, are
-// not part of it.
+// NewRun converts a request of the executor to one for a server; wire.Run.Request reverses that. The error is an *UnsendableError, or the
+// failure to read a file. Standard input and event callbacks are not converted.
 func NewRun(req *executor.Request) (*wire.Run, error) {
-	if err := carried(req); err != nil {
+	if err := checkSendable(req); err != nil {
 		return nil, err
 	}
 	run := &wire.Run{
-		Language: req.Language, Code: req.Code, Name: req.Name, Entry: req.Entry, Image: req.Image, Args: req.Args, Env: req.Env, NoCache: req.NoCache,
-		Limits: req.Limits, CompileLimits: req.CompileLimits, Policy: req.Policy, Options: req.Options, Out: req.Outputs.Patterns,
+		Language: req.Language, Code: req.Code, Name: req.Name, Entry: req.Entry, Image: req.Image, Args: req.Args, Env: req.Env,
+		NoCache: req.NoCache,
+		Limits:  req.Limits, CompileLimits: req.CompileLimits, Policy: req.Policy, Options: req.Options, Out: req.Outputs.Patterns,
 	}
 	if err := checkText(run); err != nil {
 		return nil, err
@@ -56,19 +56,19 @@ func NewRun(req *executor.Request) (*wire.Run, error) {
 	return run, err
 }
 
-// carried refuses what has no place in a request.
-func carried(req *executor.Request) error {
+// checkSendable refuses fields that a request to a server lacks.
+func checkSendable(req *executor.Request) error {
 	switch {
 	case req.Template != nil || req.Variables != nil:
-		return &ErrNotCarried{"template", "a template has to be filled in first"}
+		return &UnsendableError{"template", "fill in the template before the request is sent"}
 	case req.Outputs.MaxFiles != 0 || req.Outputs.MaxBytes != 0:
-		return &ErrNotCarried{"out", "how much is brought back is the server's to say"}
+		return &UnsendableError{"out", "the server sets the limits of output files"}
 	case req.Spill != nil:
-		return &ErrNotCarried{"spill", "a server writes nothing to files of its client"}
+		return &UnsendableError{"spill", "a server can not write to files of its client"}
 	}
 	for _, l := range sandbox.AllLimits() {
 		if l.CompileDoc == "" && l.IsSet(&req.CompileLimits) {
-			return &ErrNotCarried{"compile-limits", "only time and memory of compiling can be asked for"}
+			return &UnsendableError{"compile-limits", "a server accepts only the compile timeout and memory"}
 		}
 	}
 	return nil
@@ -88,7 +88,7 @@ func checkText(run *wire.Run) error {
 		}
 		for _, text := range texts {
 			if !utf8.ValidString(text) {
-				return &ErrNotCarried{flagOf(name), fmt.Sprintf("%.40q is not UTF-8", text)}
+				return &UnsendableError{flagOf(name), fmt.Sprintf("%.40q is not UTF-8", text)}
 			}
 		}
 		return nil
@@ -108,32 +108,32 @@ func checkText(run *wire.Run) error {
 	return nil
 }
 
-// inline reads files into a request.
+// inline reads files and returns them as part of a request. It subtracts their size from room.
 func inline(field string, files []executor.File, room *int64) ([]wire.File, error) {
 	if len(files) == 0 {
 		return nil, nil
 	}
 	if len(files) > maxInlineFiles {
-		return nil, &ErrNotCarried{field, fmt.Sprintf("%d files are more than %d", len(files), maxInlineFiles)}
+		return nil, &UnsendableError{field, fmt.Sprintf("%d files; at most %d fit into a request", len(files), maxInlineFiles)}
 	}
 	all := make([]wire.File, len(files))
 	for i, f := range files {
 		if !utf8.ValidString(f.Path) {
-			return nil, &ErrNotCarried{field, fmt.Sprintf("the name %q is not UTF-8", f.Path)}
+			return nil, &UnsendableError{field, fmt.Sprintf("the name %q is not UTF-8", f.Path)}
 		}
 		data, err := content(f, *room+1)
 		if err != nil {
 			return nil, err
 		}
 		if *room -= int64(len(data)); *room < 0 {
-			return nil, &ErrNotCarried{field, fmt.Sprintf("the files have more than %s", MaxInline)}
+			return nil, &UnsendableError{field, fmt.Sprintf("the files are larger than %s", MaxInline)}
 		}
 		all[i] = wire.NewFile(f.Path, f.Mode, data)
 	}
 	return all, nil
 }
 
-// content reads a file, but no more of it than that.
+// content reads at most that many bytes of a file.
 func content(f executor.File, most int64) ([]byte, error) {
 	if f.Open == nil {
 		return f.Data, nil
@@ -146,12 +146,12 @@ func content(f executor.File, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, most))
 }
 
-// SetStdin gives a run its whole standard input.
+// SetStdin sets the whole standard input of a run.
 func SetStdin(run *wire.Run, data []byte) {
 	run.Stdin, run.StdinEncoding = sandbox.EncodeText(data)
 }
 
-// flagOf is what the engine, and the command line, call a field of a request.
+// flagOf returns the name that the executor and the command line have for a field of a request.
 func flagOf(field string) string {
 	if name, ok := map[string]string{"language": "lang", "files": "file", "volumes": "volume", "vars": "var"}[field]; ok {
 		return name

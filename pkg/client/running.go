@@ -15,9 +15,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
-// Running is a run whose events are being read.
+// Running is a run whose events the caller reads. Make one with Client.Open.
 type Running struct {
-	// ID names the run at the server. Header is what stood before the events.
+	// ID is the run's id at the server. Header is that of the answer.
 	ID     string
 	Header Header
 
@@ -25,25 +25,26 @@ type Running struct {
 	body   io.ReadCloser
 	lines  *bufio.Reader
 	last   uint64 // sequence number of the last event
-	over   bool   // there was a result, or the reason why there is none
+	over   bool   // a result or a problem was read
 }
 
 func newRunning(c *Client, resp *Response) *Running {
-	return &Running{ID: resp.Header.Get(wire.HeaderRunID), Header: resp.Header, client: c, body: resp.Body, lines: bufio.NewReaderSize(resp.Body, 64<<10)}
+	return &Running{ID: resp.Header.Get(wire.HeaderRunID), Header: resp.Header, client: c, body: resp.Body,
+		lines: bufio.NewReaderSize(resp.Body, 64<<10)}
 }
 
-// Gap says that events are missing, which the server no longer keeps. Those after it follow.
+// Gap reports events that the server no longer keeps. The events after them follow.
 type Gap struct{ From, To uint64 }
 
 func (g *Gap) Error() string {
-	return fmt.Sprintf("the events %d to %d are no longer kept", g.From, g.To)
+	return fmt.Sprintf("events %d to %d: no longer kept by the server", g.From, g.To)
 }
 
-// ErrBroken: the connection was lost before there was a result. Whether the program ran, nobody knows.
+// ErrBroken: the connection was lost before a result arrived. It is unknown whether the program ran.
 var ErrBroken = errors.New("the connection to the server was lost")
 
-// Next gives the next event; the last one has a result. It is io.EOF after that, a *Problem where there is no result, a *Gap where events
-// are missing, and wraps ErrBroken when the stream ends before its end.
+// Next blocks for the next event; the last one has a result, after which Next returns io.EOF. The error is a *Problem where there is no
+// result, a *Gap where events are missing, and wraps ErrBroken when the stream ends too early.
 func (r *Running) Next() (executor.Event, error) {
 	if r.over {
 		return executor.Event{}, io.EOF
@@ -52,9 +53,9 @@ func (r *Running) Next() (executor.Event, error) {
 		line, err := readBounded(r.lines)
 		if err != nil {
 			r.over = true
-			return executor.Event{}, fmt.Errorf("%w: %w", ErrBroken, midway(err))
+			return executor.Event{}, fmt.Errorf("%w: %w", ErrBroken, noEOF(err))
 		}
-		if len(bytes.TrimSpace(line)) == 0 { // a sign of life
+		if len(bytes.TrimSpace(line)) == 0 { // keep-alive
 			continue
 		}
 		ev, skip, err := r.read(line)
@@ -65,9 +66,9 @@ func (r *Running) Next() (executor.Event, error) {
 	}
 }
 
-// read makes an event of a line, or of a message.
+// read decodes a line, or a message, to an event.
 func (r *Running) read(line []byte) (ev executor.Event, skip bool, err error) {
-	// Events begin with their number, and most lines are events; to look twice at a result would cost the most.
+	// Events begin with their number. Most lines are events; do not decode a large result twice.
 	if n := noticeOf(line); n != nil {
 		switch {
 		case n.Kind == wire.KindGap:
@@ -80,12 +81,12 @@ func (r *Running) read(line []byte) (ev executor.Event, skip bool, err error) {
 	}
 	if ev, err = wire.DecodeEvent(line); err != nil {
 		r.over = true
-		return ev, false, fmt.Errorf("the server sent what is no event: %w", err)
+		return ev, false, fmt.Errorf("server event: decode: %w", err)
 	}
 	if ev.Kind == executor.EventResult {
 		r.over = true
 		if ev.Result == nil {
-			return ev, false, errors.New("the server sent an end without a result")
+			return ev, false, errors.New("server event: the last event has no result")
 		}
 	}
 	r.last = ev.Seq
@@ -99,7 +100,7 @@ func noticeOf(line []byte) *wire.Notice {
 	return wire.NoticeOf(line)
 }
 
-// readBounded reads a line without its end. One that is cut off by the end of the stream is none.
+// readBounded reads a line without its line end. A line that the end of the stream cuts off is an error.
 func readBounded(r *bufio.Reader) ([]byte, error) {
 	var whole []byte
 	for {
@@ -108,38 +109,38 @@ func readBounded(r *bufio.Reader) ([]byte, error) {
 			return part[:len(part)-1], nil
 		}
 		if len(whole)+len(part) > maxMessage {
-			return nil, fmt.Errorf("a line has more than %d MiB", maxMessage>>20)
+			return nil, fmt.Errorf("line: larger than %d MiB", maxMessage>>20)
 		}
 		whole = append(whole, part...)
 		switch {
 		case err == nil:
 			return whole[:len(whole)-1], nil
 		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, midway(err)
+			return nil, noEOF(err)
 		}
 	}
 }
 
-// Cancel ends the program. Its result follows.
+// Cancel ends the program. Next then returns its result.
 func (r *Running) Cancel(ctx context.Context) error {
 	if r.ID == "" {
-		return errors.New("the server has not said what the run is called")
+		return errors.New("cancel: the server has not sent the run's id")
 	}
 	return r.client.Cancel(ctx, r.ID)
 }
 
-// Close stops listening, which ends a program that still runs.
+// Close closes the stream. The server then ends a program that still runs.
 func (r *Running) Close() error { return r.body.Close() }
 
-// Times to wait before a lost connection is taken up again, and how often it is tried without anything new.
+// Pauses before a lost connection is opened again, and how often that is tried without a new event.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 5 * time.Second
 	mostTries  = 12 // half a minute in all
 )
 
-// Events yields what has happened in a run that was started, from a sequence number on, and what happens then; the last event carries the
-// result. It comes back after a lost connection and asks for what it missed. Events that are no longer kept are a *Gap, after which it goes on.
+// Events yields the events of a started run from a sequence number on, past ones first; the last event has the result. After a lost
+// connection it reconnects and requests the missed events. Events that the server no longer keeps are a *Gap, after which it continues.
 func (c *Client) Events(ctx context.Context, id string, from uint64) iter.Seq2[executor.Event, error] {
 	return func(yield func(executor.Event, error) bool) {
 		pause := firstPause
@@ -169,10 +170,11 @@ func (c *Client) Events(ctx context.Context, id string, from uint64) iter.Seq2[e
 	}
 }
 
-// follow reads events over one connection. It returns nil when there is nothing more to come, or nobody wants it.
+// follow reads events over one connection. It returns nil after the last event, or when yield returns false.
 func (c *Client) follow(ctx context.Context, id string, from *uint64, yield func(executor.Event, error) bool) error {
 	resp, err := c.do(ctx, &Request{
-		Method: "GET", Path: query(wire.PathRuns+"/"+url.PathEscape(id)+"/events", *from), Header: Header{"Accept": wire.TypeNDJSON}, Patience: c.Patience,
+		Method: "GET", Path: query(wire.PathRuns+"/"+url.PathEscape(id)+"/events", *from), Header: Header{"Accept": wire.TypeNDJSON},
+		IdleTimeout: c.IdleTimeout,
 	})
 	if err != nil {
 		return err
@@ -191,12 +193,12 @@ func (c *Client) follow(ctx context.Context, id string, from *uint64, yield func
 				return nil
 			}
 			*from = gap.To + 1
-		case errors.As(err, &problem): // the end, and why there is no result
+		case errors.As(err, &problem): // the run ended without a result
 			yield(ev, err)
 			return nil
 		case err != nil:
 			return err
-		case ev.Seq < *from: // it has been seen
+		case ev.Seq < *from: // already yielded
 		default:
 			*from = ev.Seq + 1
 			if !yield(ev, nil) {

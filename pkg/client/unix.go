@@ -17,47 +17,47 @@ import (
 
 // Errors of transports; test with errors.Is.
 var (
-	// ErrNoServer: nobody listens there.
+	// ErrNoServer: the connection was refused, or the socket does not exist.
 	ErrNoServer = errors.New("no server listens there")
-	// ErrNotSent: the server can not have seen the whole of the request, and has done nothing.
+	// ErrNotSent: the server can not have received the whole request, and has done nothing.
 	ErrNotSent = errors.New("the request was not sent")
-	// ErrStranger: whoever listens there is somebody else.
-	ErrStranger = errors.New("it belongs to somebody else")
-	// ErrSilent: the server has not said anything for longer than it should take.
-	ErrSilent = errors.New("the server does not say anything any more")
+	// ErrOtherUser: the listening process belongs to another user.
+	ErrOtherUser = errors.New("the server belongs to another user")
+	// ErrIdleTimeout: the server has sent nothing for longer than the request's IdleTimeout.
+	ErrIdleTimeout = errors.New("the server sends nothing any more")
 )
 
-// Unix is the transport to a server that listens on a unix socket. Its zero value needs a Path.
+// Unix is the transport to a server on a unix socket. Set Path before use.
 type Unix struct {
 	Path string
-	// Trusted says whose server may be talked to; nil is the user's own, and root's. What is asked of a server and what it
-	// answers is somebody's code and data, so this is decided by what the kernel says of who listens, before a byte is sent (A2).
+	// Trusted decides whether the client uses a server, by the owner of the listening process; nil means OwnOrRoot. Requests and answers have
+	// private code and data, so the client checks the kernel's peer credentials before it sends a byte.
 	Trusted func(Peer) error
 
 	mu   sync.Mutex
 	idle []*conn
 }
 
-// Peer is who listens at the other end of a socket.
+// Peer is the process that listens at the other end of a socket.
 type Peer = peer.Peer
 
 const (
 	maxIdle = 4
-	// dialPatience: a server that is there takes connections at once.
-	dialPatience = 2 * time.Second
-	// hostOfSockets is who is asked for: a socket has no name.
-	hostOfSockets = "localhost"
+	// dialTimeout bounds the connect, which a running server accepts at once.
+	dialTimeout = 2 * time.Second
+	// socketHost is the Host header: a unix socket has no host name.
+	socketHost = "localhost"
 )
 
-// OwnOrRoot trusts the user's own servers, and root's.
+// OwnOrRoot returns nil for servers of this user and of root, and an error that wraps ErrOtherUser for all others.
 func OwnOrRoot(p Peer) error {
 	if p.UID == 0 || p.UID == os.Geteuid() && p.UID >= 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: uid %d", ErrStranger, p.UID)
+	return fmt.Errorf("%w: uid %d", ErrOtherUser, p.UID)
 }
 
-// conn is a connection; one request at a time.
+// conn is a connection with one request at a time.
 type conn struct {
 	net.Conn
 	r    *bufio.Reader
@@ -66,13 +66,13 @@ type conn struct {
 }
 
 func (u *Unix) dial(ctx context.Context) (*conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialPatience)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", u.Path)
 	if err != nil {
 		var op *net.OpError
 		if errors.As(err, &op) {
-			err = op.Err // what comes before it names the path twice
+			err = op.Err // the rest repeats the path
 		}
 		return nil, fmt.Errorf("%w: %w: %w", ErrNotSent, ErrNoServer, err)
 	}
@@ -80,11 +80,11 @@ func (u *Unix) dial(ctx context.Context) (*conn, error) {
 	if trusted == nil {
 		trusted = OwnOrRoot
 	}
-	who, err := peer.Of(c)
+	credentials, err := peer.Of(c)
 	if err != nil {
-		err = fmt.Errorf("%w: %w", ErrStranger, err) // nobody is trusted whom we do not know
+		err = fmt.Errorf("%w: %w", ErrOtherUser, err) // an unknown peer is not trusted
 	} else {
-		err = trusted(who)
+		err = trusted(credentials)
 	}
 	if err != nil {
 		_ = c.Close()
@@ -93,7 +93,7 @@ func (u *Unix) dial(ctx context.Context) (*conn, error) {
 	return &conn{Conn: c, r: bufio.NewReaderSize(c, maxLine), w: bufio.NewWriterSize(c, maxLine)}, nil
 }
 
-// Connect makes a connection for the next request, unless there is one.
+// Connect opens a connection for the next request, unless there is an idle one.
 func (u *Unix) Connect(ctx context.Context) error {
 	c, err := u.take(ctx)
 	if err == nil {
@@ -126,7 +126,7 @@ func (u *Unix) put(c *conn) {
 	}
 }
 
-// Close closes the connections that nobody uses.
+// Close closes idle connections.
 func (u *Unix) Close() error {
 	u.mu.Lock()
 	idle := u.idle
@@ -139,7 +139,7 @@ func (u *Unix) Close() error {
 	return errors.Join(errs...)
 }
 
-// RoundTrip sends a request. One that asks only, and goes to a connection which the server has closed meanwhile, is sent once more.
+// RoundTrip sends a request. A GET or HEAD without a body is sent again if the server closed the idle connection meanwhile.
 func (u *Unix) RoundTrip(ctx context.Context, r *Request) (*Response, error) {
 	for {
 		c, err := u.take(ctx)
@@ -155,38 +155,38 @@ func (u *Unix) RoundTrip(ctx context.Context, r *Request) (*Response, error) {
 	}
 }
 
-// errHungUp is a connection that has ended before an answer began.
+// errHungUp: the server closed the connection before it answered.
 var errHungUp = errors.New("the server has closed the connection")
 
-// exchange sends a request over a connection, which is the answer's from then on.
+// exchange sends a request over a connection, which belongs to the answer from then on.
 func (u *Unix) exchange(ctx context.Context, c *conn, r *Request) (*Response, error) {
-	x := &exchange{u: u, c: c, ctx: ctx, patience: r.Patience, sent: make(chan error, 1)}
-	// A deadline in the past ends reads and writes that wait.
+	x := &exchange{u: u, c: c, ctx: ctx, idleTimeout: r.IdleTimeout, sent: make(chan error, 1)}
+	// A deadline in the past ends blocked reads and writes.
 	x.release = context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	if err := writeHead(c.w, hostOfSockets, r); err != nil {
-		x.abandon()
-		return nil, fmt.Errorf("%w: %w", ErrNotSent, x.explain(err))
+	if err := writeHead(c.w, socketHost, r); err != nil {
+		x.discard()
+		return nil, fmt.Errorf("%w: %w", ErrNotSent, x.describe(err))
 	}
 	send := func() { x.sent <- writeBody(c.w, r) }
 	if r.Body == nil {
 		send()
 	} else {
-		go send() // the server may answer before it has read everything, and read no more after that
+		go send() // the server may answer before it has read the whole body, and then stop reading
 	}
-	x.waitNoLonger()
+	x.extendDeadline()
 	status, header, err := readHead(c.r)
 	if err == nil {
-		x.body, x.whole, err = bodyOf(c.r, r.Method, status, header)
+		x.body, x.reusable, err = bodyOf(c.r, r.Method, status, header)
 	}
 	if err != nil {
-		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) { // it went before, or without, reading what was sent
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) { // the server closed before it read the request
 			err = errHungUp
 		}
-		err = x.explain(err)
-		x.abandon()
-		if r.Length >= 0 { // what is sent while it is read may be waited for, for ever
+		err = x.describe(err)
+		x.discard()
+		if r.Length >= 0 { // a body of unknown length may never end
 			if failed := <-x.sent; failed != nil && errors.Is(err, errHungUp) {
-				err = fmt.Errorf("%w: %w", ErrNotSent, err) // it was still being written
+				err = fmt.Errorf("%w: %w", ErrNotSent, err) // the request was still being written
 			}
 		}
 		return nil, err
@@ -194,40 +194,40 @@ func (u *Unix) exchange(ctx context.Context, c *conn, r *Request) (*Response, er
 	return &Response{Status: status, Header: header, Body: x}, nil
 }
 
-// exchange is a request under way, and the body of its answer.
+// exchange is a request under way and the body of its answer.
 type exchange struct {
-	u        *Unix
-	c        *conn
-	ctx      context.Context //nolint:containedctx // of the request, for as long as the answer is read
-	patience time.Duration
-	release  func() bool
-	body     io.Reader
-	whole    bool // after its end the connection can be used again
-	sent     chan error
+	u           *Unix
+	c           *conn
+	ctx         context.Context //nolint:containedctx // of the request, for as long as the answer is read
+	idleTimeout time.Duration
+	release     func() bool
+	body        io.Reader
+	reusable    bool // the connection can serve another request after the body
+	sent        chan error
 
 	mu    sync.Mutex
 	ended bool
 }
 
-// waitNoLonger bounds the next wait.
-func (x *exchange) waitNoLonger() {
-	if x.patience > 0 && x.ctx.Err() == nil {
-		_ = x.c.SetReadDeadline(time.Now().Add(x.patience))
-		if x.ctx.Err() != nil { // it has ended meanwhile, and its deadline was the earlier one
+// extendDeadline sets the read deadline for the next read.
+func (x *exchange) extendDeadline() {
+	if x.idleTimeout > 0 && x.ctx.Err() == nil {
+		_ = x.c.SetReadDeadline(time.Now().Add(x.idleTimeout))
+		if x.ctx.Err() != nil { // ctx ended meanwhile; restore the deadline that it set
 			_ = x.c.SetDeadline(time.Unix(1, 0))
 		}
 	}
 }
 
-// explain says why a read or write was cut short, where we know.
-func (x *exchange) explain(err error) error {
+// describe replaces the error of a cancelled or timed-out read or write by its cause.
+func (x *exchange) describe(err error) error {
 	switch {
 	case err == nil || errors.Is(err, io.EOF):
 		return err
 	case x.ctx.Err() != nil:
 		return context.Cause(x.ctx)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("%w (for %v)", ErrSilent, x.patience)
+		return fmt.Errorf("%w (for %v)", ErrIdleTimeout, x.idleTimeout)
 	}
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -238,23 +238,23 @@ func (x *exchange) explain(err error) error {
 
 // Read reads the answer.
 func (x *exchange) Read(p []byte) (int, error) {
-	x.waitNoLonger()
+	x.extendDeadline()
 	n, err := x.body.Read(p)
 	if errors.Is(err, io.EOF) {
 		x.finish()
 		return n, io.EOF
 	}
-	return n, x.explain(err)
+	return n, x.describe(err)
 }
 
-// Close ends the exchange. One whose answer was not read to its end takes the connection with it: that is how a server hears that
-// nobody listens any more.
+// Close ends the exchange. If the answer was not read to its end, Close closes the connection, which tells the server that its reader is
+// gone.
 func (x *exchange) Close() error {
-	x.abandon()
+	x.discard()
 	return nil
 }
 
-// finish gives the connection back after the end of the answer, if the request was sent in full as well.
+// finish returns the connection to the pool of idle ones after the end of the answer, if the request was sent completely.
 func (x *exchange) finish() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -264,19 +264,19 @@ func (x *exchange) finish() {
 	select {
 	case err := <-x.sent:
 		x.sent <- err
-		if err == nil && x.whole && x.c.r.Buffered() == 0 && x.release() {
+		if err == nil && x.reusable && x.c.r.Buffered() == 0 && x.release() {
 			x.ended = true
 			_ = x.c.SetDeadline(time.Time{})
 			x.c.used = true
 			x.u.put(x.c)
 			return
 		}
-	default: // the answer did not need the rest of the request
+	default: // the server answered without reading the whole request
 	}
 	x.drop()
 }
 
-func (x *exchange) abandon() {
+func (x *exchange) discard() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.ended {
@@ -284,7 +284,7 @@ func (x *exchange) abandon() {
 	}
 }
 
-// drop closes the connection; mu is held.
+// drop closes the connection. The caller holds mu.
 func (x *exchange) drop() {
 	x.ended = true
 	x.release()

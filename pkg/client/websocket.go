@@ -17,12 +17,12 @@ import (
 	"unicode/utf8"
 )
 
-// WebSocket (RFC 6455) as a client speaks it over a connection of its own, by hand for the reason that HTTP is.
+// The client side of WebSocket (RFC 6455) over a connection of its own, written by hand for the same reason as HTTP.
 //
 //	frame = FIN|opcode, MASK|length [, 16 or 64 bits of length] [, mask] , payload
 //
-// What a client sends is masked, what a server sends is not. Control frames (close, ping, pong) are whole and short, and may stand
-// between the pieces of a message.
+// A client's frames are masked, a server's are not. Control frames (close, ping, pong) are short and not fragmented, and may come between
+// the fragments of a message.
 
 const (
 	opContinue = 0x0
@@ -38,18 +38,18 @@ const (
 
 	closeNormal    = 1000
 	closeGoingAway = 1001
-	// closePatience is how long a server may take to say goodbye.
-	closePatience = time.Second
+	// closeTimeout bounds the write of the close frame.
+	closeTimeout = time.Second
 
 	websocketGUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 )
 
-// maxMessage bounds one message, and one document: the result of a run has its output and its files in it.
+// maxMessage bounds one message or document. A result has its output and its files in it.
 const maxMessage = 256 << 20
 
-var errSocket = errors.New("the server does not speak WebSocket as it should")
+var errSocket = errors.New("the server violates the WebSocket protocol")
 
-// Dial opens a WebSocket, on a connection that is its own from then on.
+// Dial opens a WebSocket on a connection of its own.
 func (u *Unix) Dial(ctx context.Context, path, protocol string) (Socket, Header, error) {
 	c, err := u.take(ctx)
 	if err != nil {
@@ -73,18 +73,19 @@ func (u *Unix) Dial(ctx context.Context, path, protocol string) (Socket, Header,
 
 func upgrade(c *conn, path, protocol string) (*socket, Header, error) {
 	var nonce [16]byte
-	_, _ = rand.Read(nonce[:]) // it never fails
+	_, _ = rand.Read(nonce[:]) // never fails
 	key := base64.StdEncoding.EncodeToString(nonce[:])
 	r := &Request{Method: "GET", Path: path, Header: Header{
-		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key, "Sec-WebSocket-Protocol": protocol,
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key,
+		"Sec-WebSocket-Protocol": protocol,
 	}}
-	if err := errors.Join(writeHead(c.w, hostOfSockets, r), c.w.Flush()); err != nil {
+	if err := errors.Join(writeHead(c.w, socketHost, r), c.w.Flush()); err != nil {
 		return nil, nil, err
 	}
-	_ = c.SetReadDeadline(time.Now().Add(answerPatience))
+	_ = c.SetReadDeadline(time.Now().Add(answerTimeout))
 	status, header, err := readHead(c.r)
 	if err != nil {
-		return nil, nil, midway(err)
+		return nil, nil, noEOF(err)
 	}
 	if status != 101 {
 		body, _, err := bodyOf(c.r, r.Method, status, header)
@@ -93,14 +94,14 @@ func upgrade(c *conn, path, protocol string) (*socket, Header, error) {
 		}
 		return nil, nil, ProblemOf(&Response{Status: status, Header: header, Body: io.NopCloser(body)})
 	}
-	if !strings.EqualFold(header.Get("Upgrade"), "websocket") || header.Get("Sec-WebSocket-Accept") != acceptOf(key) || header.Get("Sec-WebSocket-Extensions") != "" ||
-		header.Get("Sec-WebSocket-Protocol") != protocol {
-		return nil, nil, fmt.Errorf("%w: its handshake is wrong", errSocket)
+	if !strings.EqualFold(header.Get("Upgrade"), "websocket") || header.Get("Sec-WebSocket-Accept") != acceptOf(key) ||
+		header.Get("Sec-WebSocket-Extensions") != "" || header.Get("Sec-WebSocket-Protocol") != protocol {
+		return nil, nil, fmt.Errorf("%w: invalid handshake", errSocket)
 	}
 	return &socket{c: c}, header, nil
 }
 
-// acceptOf is how a server shows that it has read the key. SHA-1 is what the protocol says; nothing is secret about it.
+// acceptOf returns the value with which a server proves that it read the key. The protocol prescribes SHA-1; the value is no secret.
 func acceptOf(key string) string {
 	sum := sha1.Sum([]byte(key + websocketGUID))
 	return base64.StdEncoding.EncodeToString(sum[:])
@@ -116,8 +117,7 @@ type socket struct {
 	closing sync.Once
 }
 
-// interruptible lets ctx cut short what is done with the connection. A wait that was cut short leaves half a frame behind: the
-// socket is of no use after that.
+// interruptible runs do and lets the end of ctx interrupt it. An interrupted call may leave half a frame; the socket is then unusable.
 func (s *socket) interruptible(ctx context.Context, cut func(time.Time) error, do func() error) error {
 	release := context.AfterFunc(ctx, func() { _ = cut(time.Unix(1, 0)) })
 	err := do()
@@ -127,7 +127,7 @@ func (s *socket) interruptible(ctx context.Context, cut func(time.Time) error, d
 	return err
 }
 
-// Receive gives the next message, and answers what is between messages.
+// Receive returns the next message, and answers pings and close frames.
 func (s *socket) Receive(ctx context.Context) (data []byte, isBinary bool, err error) {
 	err = s.interruptible(ctx, s.c.SetReadDeadline, func() (err error) {
 		data, isBinary, err = s.receive()
@@ -151,7 +151,7 @@ func (s *socket) receive() (data []byte, isBinary bool, err error) {
 		case opPong:
 			continue
 		case opClose:
-			return nil, false, s.goodbye(payload)
+			return nil, false, s.answerClose(payload)
 		case opText, opBinary:
 			if begun {
 				return nil, false, fmt.Errorf("%w: a message begins within another", errSocket)
@@ -159,7 +159,7 @@ func (s *socket) receive() (data []byte, isBinary bool, err error) {
 			begun, isBinary = true, op == opBinary
 		case opContinue:
 			if !begun {
-				return nil, false, fmt.Errorf("%w: a message goes on that has not begun", errSocket)
+				return nil, false, fmt.Errorf("%w: a continuation without a message", errSocket)
 			}
 		default:
 			return nil, false, fmt.Errorf("%w: opcode %d", errSocket, op)
@@ -167,42 +167,42 @@ func (s *socket) receive() (data []byte, isBinary bool, err error) {
 		data = append(data, payload...)
 		if fin {
 			if !isBinary && !utf8.Valid(data) {
-				return nil, false, fmt.Errorf("%w: a text is not UTF-8", errSocket)
+				return nil, false, fmt.Errorf("%w: a text message is not UTF-8", errSocket)
 			}
 			return data, isBinary, nil
 		}
 	}
 }
 
-// readFrame reads one frame that has at most so many bytes.
+// readFrame reads one frame of at most that many bytes.
 func readFrame(r *bufio.Reader, most int) (op byte, fin bool, payload []byte, err error) {
 	var head [2]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return 0, false, nil, midway(err)
+		return 0, false, nil, noEOF(err)
 	}
 	op, fin = head[0]&0x0f, head[0]&finBit != 0
 	if head[0]&0x70 != 0 || head[1]&maskBit != 0 {
-		return 0, false, nil, fmt.Errorf("%w: a frame has flags that nobody asked for", errSocket)
+		return 0, false, nil, fmt.Errorf("%w: a frame has reserved bits or a mask", errSocket)
 	}
 	length := uint64(head[1])
 	if width := map[uint64]int{126: 2, 127: 8}[length]; width > 0 {
 		var wide [8]byte
 		if _, err := io.ReadFull(r, wide[8-width:]); err != nil {
-			return 0, false, nil, midway(err)
+			return 0, false, nil, noEOF(err)
 		}
 		length = binary.BigEndian.Uint64(wide[:])
 	}
 	switch {
 	case op >= opClose && (!fin || length > maxControl):
-		return 0, false, nil, fmt.Errorf("%w: a control frame is in pieces, or has %d bytes", errSocket, length)
+		return 0, false, nil, fmt.Errorf("%w: a control frame is fragmented, or has %d bytes", errSocket, length)
 	case length > uint64(most):
-		return 0, false, nil, fmt.Errorf("%w: a message has more than %d MiB", errSocket, maxMessage>>20)
+		return 0, false, nil, fmt.Errorf("%w: a message is larger than %d MiB", errSocket, maxMessage>>20)
 	}
 	payload, err = readAllOf(r, int(length))
 	return op, fin, payload, err
 }
 
-// readAllOf reads so many bytes, and takes memory for no more than twice of what has come.
+// readAllOf reads that many bytes, and allocates at most twice what has arrived.
 func readAllOf(r io.Reader, length int) ([]byte, error) {
 	const step = 64 << 10
 	data := make([]byte, 0, min(length, step))
@@ -215,14 +215,14 @@ func readAllOf(r io.Reader, length int) ([]byte, error) {
 		n, err := r.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]
 		if err != nil && len(data) < length {
-			return nil, midway(err)
+			return nil, noEOF(err)
 		}
 	}
 	return data, nil
 }
 
-// goodbye answers a close frame, and says what it means.
-func (s *socket) goodbye(payload []byte) error {
+// answerClose answers a close frame and returns its meaning as an error: io.EOF for an orderly end.
+func (s *socket) answerClose(payload []byte) error {
 	code := closeNormal
 	reason := ""
 	if len(payload) >= 2 {
@@ -232,7 +232,7 @@ func (s *socket) goodbye(payload []byte) error {
 	if code == closeNormal || code == closeGoingAway && reason == "" {
 		return io.EOF
 	}
-	return fmt.Errorf("the server has ended the connection (%d): %q", code, reason)
+	return fmt.Errorf("the server closed the connection (%d): %q", code, reason)
 }
 
 // Send sends one message.
@@ -266,7 +266,7 @@ func writeFrame(w *bufio.Writer, op byte, payload []byte) error {
 		head = binary.BigEndian.AppendUint64(append(head, maskBit|127), uint64(n))
 	}
 	var mask [4]byte
-	_, _ = rand.Read(mask[:]) // it never fails
+	_, _ = rand.Read(mask[:]) // never fails
 	if _, err := w.Write(append(head, mask[:]...)); err != nil {
 		return err
 	}
@@ -278,11 +278,11 @@ func writeFrame(w *bufio.Writer, op byte, payload []byte) error {
 	return w.Flush()
 }
 
-// Close says goodbye, and does not wait long for an answer.
+// Close sends a close frame and closes the connection without waiting for the server's.
 func (s *socket) Close() error {
 	s.closing.Do(func() {
-		_ = s.c.SetWriteDeadline(time.Now().Add(closePatience))
-		if s.sending.TryLock() { // whoever sends something now is stuck
+		_ = s.c.SetWriteDeadline(time.Now().Add(closeTimeout))
+		if s.sending.TryLock() { // a sender that holds the lock is stuck; skip the close frame
 			if !s.closed {
 				s.closed = true
 				_ = writeFrame(s.c.w, opClose, binary.BigEndian.AppendUint16(nil, closeNormal))

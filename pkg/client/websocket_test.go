@@ -16,7 +16,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// serveSocket answers with a library that is not ours.
+// serveSocket answers with another implementation of WebSocket.
 func serveSocket(t *testing.T, talk func(ctx context.Context, c *websocket.Conn)) *Unix {
 	t.Helper()
 	path, _ := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +44,7 @@ func TestSocket(t *testing.T) {
 				_ = c.Close(websocket.StatusNormalClosure, "")
 				return
 			}
-			w, err := c.Writer(ctx, kind) // in pieces
+			w, err := c.Writer(ctx, kind) // fragmented
 			if err != nil {
 				return
 			}
@@ -113,7 +113,7 @@ func TestSocketEnds(t *testing.T) {
 			}
 		})
 	}
-	// A wait can be cut short.
+	// The context interrupts a receive.
 	s, _, err := serveSocket(t, func(ctx context.Context, c *websocket.Conn) { _, _, _ = c.Read(ctx) }).Dial(t.Context(), "/", "p")
 	if err != nil {
 		t.Fatal(err)
@@ -126,13 +126,15 @@ func TestSocketEnds(t *testing.T) {
 	}
 }
 
-// A handshake that is not right is none.
+// Dial refuses every invalid handshake.
 func TestHostileHandshakes(t *testing.T) {
 	for name, c := range map[string]struct{ answer, says string }{
-		"refused":     {"HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\nContent-Length: 32\r\n\r\n" + `{"title":"x","code":"forbidden"}`, "x"},
-		"not ours":    {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", `200 "hi"`},
-		"no accept":   {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", "handshake"},
-		"wrong":       {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: p\r\n\r\n", "handshake"},
+		"refused": {"HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\nContent-Length: 32\r\n\r\n" +
+			`{"title":"x","code":"forbidden"}`, "x"},
+		"not ours":  {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", `200 "hi"`},
+		"no accept": {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", "handshake"},
+		"wrong": {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: p\r\n\r\n",
+			"handshake"},
 		"hung up":     {"", "EOF"},
 		"large frame": {"HTTP/1.1 500 x\r\n" + strings.Repeat("A: b\r\n", 500), "headers"},
 	} {
@@ -145,9 +147,10 @@ func TestHostileHandshakes(t *testing.T) {
 	}
 }
 
-// FuzzFrames: any bytes are messages or an error, and never more memory than twice what has come.
+// FuzzFrames: any bytes are messages or an error, and take at most twice the memory of what has arrived.
 func FuzzFrames(f *testing.F) {
-	for _, s := range []string{"\x81\x02hi", "\x01\x01h\x80\x01i", "\x89\x00", "\x88\x02\x03\xe8", "\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff", "\x81\x7e\x01\x00", "\x81\x82mask..", "\x80\x00", "\xc1\x00"} {
+	for _, s := range []string{"\x81\x02hi", "\x01\x01h\x80\x01i", "\x89\x00", "\x88\x02\x03\xe8", "\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff",
+		"\x81\x7e\x01\x00", "\x81\x82mask..", "\x80\x00", "\xc1\x00"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, frames []byte) {
@@ -168,7 +171,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// What we write, we would read: masked, and of every length.
+// Frames of every length are masked and readable.
 func TestFramesAreMasked(t *testing.T) {
 	var out bytes.Buffer
 	w := bufio.NewWriter(&out)

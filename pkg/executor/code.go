@@ -60,7 +60,7 @@ func (c *CodeExecutor) ready() error {
 			c.manager = sandbox.NewManager(c.backend, sandbox.Options{})
 			c.log, c.err = userLog()
 			kit, _ := kitpath.Find() // a language that needs it says what to do when it is missing
-			c.engine = New(c.manager, Options{Kit: kit, Audit: c.log, Door: audit.DoorLibrary, Images: StoredImages(userImages)})
+			c.engine = New(c.manager, Options{Kit: kit, Audit: c.log, EntryPoint: audit.EntryLibrary, Images: StoredImages(userImages)})
 		}
 	})
 	return c.err
@@ -175,7 +175,7 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 	r, err := c.manager.Run(ctx, id, sandbox.Process{Args: args}, sandbox.IO{})
 	var unlogged error
 	if c.log != nil {
-		unlogged = c.log.Append(auditEntry(audit.DoorLibrary, id, args, &spec, r, err))
+		unlogged = c.log.Append(auditEntry(audit.EntryLibrary, id, args, &spec, r, err))
 	}
 	if err != nil {
 		return nil, errors.Join(err, unlogged)

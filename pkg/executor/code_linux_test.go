@@ -170,7 +170,7 @@ func TestCodeExecutorIsAudited(t *testing.T) {
 	if len(entries) != 2 {
 		t.Fatalf("%+v", entries)
 	}
-	if e := entries[0]; e.Language != "shell" || e.ExitCode != 3 || e.Who.Door != audit.DoorLibrary || e.CodeSHA256 == "" {
+	if e := entries[0]; e.Language != "shell" || e.ExitCode != 3 || e.Who.EntryPoint != audit.EntryLibrary || e.CodeSHA256 == "" {
 		t.Errorf("%+v", e)
 	}
 	if e := entries[1]; e.Verdict != sandbox.VerdictSignaled || !slices.Equal(e.Command, []string{"/bin/sh", "-c", "kill -9 $$"}) || e.Policy.Backend != "native" {

@@ -37,9 +37,9 @@ type Options struct {
 	OnPrepare func(what string) (done func())
 	// OnPreparationFailure is called once for each attempt to prepare something that failed: programs start without it, and later.
 	OnPreparationFailure func(PreparationFailure)
-	// Audit is the log that every run is written to, and Door the way by which its runs come; nil writes nothing.
-	Audit *audit.Log
-	Door  audit.Door
+	// Audit is the log that every run is written to, and EntryPoint the way by which its runs are requested; nil writes nothing.
+	Audit      *audit.Log
+	EntryPoint audit.EntryPoint
 	// Languages are further ones, as a languages.yaml defines them.
 	Languages []*Language
 	// Images is where Request.Image is looked up, and the image of a language that has no toolchain here; nil has none.

@@ -64,7 +64,7 @@ func (x *execution) entry(result *Result, failed error, code []byte, seen Eviden
 	if result != nil {
 		ended = &result.Result
 	}
-	entry := auditEntry(x.e.opts.Door, cmp.Or(x.req.Asker.Run, x.id), command, &x.plan.Spec, ended, failed)
+	entry := auditEntry(x.e.opts.EntryPoint, cmp.Or(x.req.Asker.Run, x.id), command, &x.plan.Spec, ended, failed)
 	entry.Who.Key = x.req.Asker.Key
 	entry.Language, entry.Version = x.plan.Language, x.plan.Version
 	entry.Code, entry.CodeSHA256, entry.InputSHA256 = string(code), seen.CodeSHA256, seen.InputSHA256
@@ -72,7 +72,7 @@ func (x *execution) entry(result *Result, failed error, code []byte, seen Eviden
 }
 
 // auditEntry is what is written down of any run: what was asked for, and what became of it.
-func auditEntry(door audit.Door, id string, command []string, s *sandbox.Spec, r *sandbox.Result, failed error) audit.Entry {
+func auditEntry(door audit.EntryPoint, id string, command []string, s *sandbox.Spec, r *sandbox.Result, failed error) audit.Entry {
 	entry := audit.Entry{
 		Kind: audit.KindRun, Run: id, Who: audit.Me(door), Command: command,
 		Policy: audit.Policy{Network: s.Network, Require: s.Require, Limits: &s.Limits},

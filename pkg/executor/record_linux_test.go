@@ -17,7 +17,7 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := real.opts
-	o.Audit, o.Door = log, audit.DoorLibrary
+	o.Audit, o.EntryPoint = log, audit.EntryLibrary
 	e := New(real.manager, o)
 	const code = "import sys; sys.exit(len(sys.stdin.read()))"
 	r, err := e.Execute(t.Context(), Request{Language: "python", Code: code, Stdin: strings.NewReader("abc"), Asker: Asker{Run: "run-1", Key: "key-1"}})
@@ -43,7 +43,7 @@ func TestRecord(t *testing.T) {
 	}
 	first, second := entries[0], entries[1]
 	if first.Language != "python" || first.CodeSHA256 != audit.Digest([]byte(code)) || first.InputSHA256 != audit.Digest([]byte("abc")) || first.Code != "" ||
-		first.Verdict != "nonzero_exit" || first.ExitCode != 3 || first.Policy.Tier != "container" || first.Who.Door != audit.DoorLibrary || first.Metrics == nil {
+		first.Verdict != "nonzero_exit" || first.ExitCode != 3 || first.Policy.Tier != "container" || first.Who.EntryPoint != audit.EntryLibrary || first.Metrics == nil {
 		t.Errorf("%s", first.Line())
 	}
 	if first.Run != "run-1" || first.Who.Key != "key-1" {

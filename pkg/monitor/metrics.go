@@ -9,19 +9,19 @@ import (
 // Seconds is a duration that is a number of seconds in JSON.
 type Seconds time.Duration
 
-// Duration is s as a time.Duration.
+// Duration returns s as a time.Duration.
 func (s Seconds) Duration() time.Duration { return time.Duration(s) }
 
-// MarshalJSON writes seconds, to the nanosecond.
+// MarshalJSON writes s as a number of seconds, to the nanosecond.
 func (s Seconds) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(s).Seconds()) }
 
-// UnmarshalJSON reads seconds.
+// UnmarshalJSON reads a number of seconds. A number beyond the range of a Duration becomes its largest or smallest value.
 func (s *Seconds) UnmarshalJSON(b []byte) error {
 	var f float64
 	if err := json.Unmarshal(b, &f); err != nil {
 		return err
 	}
-	// Converting a float beyond the range of an integer is undefined in Go; the ends are good enough for a duration.
+	// Go does not define the conversion of a float beyond an integer's range, so clamp first.
 	switch ns := math.Round(f * 1e9); {
 	case ns >= math.MaxInt64:
 		*s = math.MaxInt64
@@ -33,8 +33,8 @@ func (s *Seconds) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Metrics is the `metrics` object of a result. The names of the first block are a promise to users; those of the second
-// say what is so at the moment and appear only where they are not zero.
+// Metrics is the `metrics` object of a result. The names of the first block are a promise to users. Those of the second
+// block describe the present moment and appear only where they are not zero.
 type Metrics struct {
 	WallTime      Seconds `json:"wall_time"`
 	CPUTime       Seconds `json:"cpu_time"`
@@ -56,9 +56,9 @@ type Metrics struct {
 	DiskFull         bool   `json:"disk_full,omitempty"`
 }
 
-// Summarize makes Metrics of one sample: for backends that get all their numbers at the end and need no Monitor.
+// Summarize makes Metrics of one sample, for backends that get all counters at the end and need no Monitor.
 func Summarize(s Sample, wall, startup time.Duration) Metrics {
-	wall = max(wall, 0) // a clock that was set back must not give negative times
+	wall = max(wall, 0) // a clock that was set back would give a negative time
 	cpu := s.CPUUser + s.CPUSystem
 	return Metrics{
 		WallTime: Seconds(wall), CPUTime: Seconds(cpu), CPUUser: Seconds(s.CPUUser), CPUSystem: Seconds(s.CPUSystem),
@@ -70,7 +70,7 @@ func Summarize(s Sample, wall, startup time.Duration) Metrics {
 	}
 }
 
-// percent is never NaN or infinite: JSON has neither.
+// percent returns 0 for a wall time of zero: JSON has neither NaN nor infinity.
 func percent(cpu, wall time.Duration) float64 {
 	if wall <= 0 {
 		return 0

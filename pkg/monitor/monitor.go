@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Sample is what a sandbox's counters say at one moment. Totals (CPU, I/O, Throttled, the counts) are since its start.
-// A value the source does not have stays zero.
+// Sample holds a sandbox's counters at one moment. Totals (CPU, I/O, Throttled, the counts) count from the sandbox's start.
+// A value that the source does not have is zero.
 type Sample struct {
 	At time.Time // when it was taken; set by the Monitor when zero
 
 	CPUUser   time.Duration
 	CPUSystem time.Duration
-	Throttled time.Duration // held back by the CPU limit
+	Throttled time.Duration // time stopped by the CPU limit
 
 	Memory     uint64 // bytes in use now
 	MemoryPeak uint64 // highest so far, where the kernel keeps it
@@ -30,7 +30,7 @@ type Sample struct {
 	DiskFull bool   // a write was refused for lack of scratch
 }
 
-// sampleJSON is a sample by the names that Metrics have.
+// sampleJSON is a Sample with the JSON names of Metrics.
 type sampleJSON struct {
 	CPUUser          Seconds `json:"cpu_user"`
 	CPUSystem        Seconds `json:"cpu_system"`
@@ -47,7 +47,7 @@ type sampleJSON struct {
 	DiskFull         bool    `json:"disk_full,omitempty"`
 }
 
-// MarshalJSON writes a sample by the names that Metrics have.
+// MarshalJSON writes s with the JSON names of Metrics. It omits At.
 func (s Sample) MarshalJSON() ([]byte, error) {
 	return json.Marshal(sampleJSON{
 		Seconds(s.CPUUser), Seconds(s.CPUSystem), Seconds(s.Throttled), s.Memory, s.MemoryPeak, s.IORead, s.IOWrite, s.Processes, s.ProcessesPeak,
@@ -55,22 +55,23 @@ func (s Sample) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes; when it was taken is not in it.
+// UnmarshalJSON reads what MarshalJSON writes; At stays zero.
 func (s *Sample) UnmarshalJSON(b []byte) error {
 	var j sampleJSON
 	if err := json.Unmarshal(b, &j); err != nil {
 		return err
 	}
 	*s = Sample{
-		CPUUser: j.CPUUser.Duration(), CPUSystem: j.CPUSystem.Duration(), Throttled: j.Throttled.Duration(), Memory: j.Memory, MemoryPeak: j.MemoryPeak,
-		IORead: j.IORead, IOWrite: j.IOWrite, Processes: j.Processes, ProcessesPeak: j.ProcessesPeak, OOMKills: j.OOMKills,
+		CPUUser: j.CPUUser.Duration(), CPUSystem: j.CPUSystem.Duration(), Throttled: j.Throttled.Duration(), Memory: j.Memory,
+		MemoryPeak: j.MemoryPeak,
+		IORead:     j.IORead, IOWrite: j.IOWrite, Processes: j.Processes, ProcessesPeak: j.ProcessesPeak, OOMKills: j.OOMKills,
 		ProcessLimitHits: j.ProcessLimitHits, DiskUsed: j.DiskUsed, DiskFull: j.DiskFull,
 	}
 	return nil
 }
 
-// Source gives samples. Sample should return quickly and may fail; it is called by one goroutine, and by those that call
-// Peek beside it.
+// Source takes samples. Sample should return quickly and may fail. The sampling goroutine and callers of Peek may call it
+// at the same time.
 type Source interface {
 	Sample() (Sample, error)
 }
@@ -78,27 +79,27 @@ type Source interface {
 // SourceFunc makes a function a Source.
 type SourceFunc func() (Sample, error)
 
-// Sample calls f.
+// Sample calls f().
 func (f SourceFunc) Sample() (Sample, error) { return f() }
 
 // Defaults of Options.
 const (
 	DefaultInterval = 100 * time.Millisecond
-	DefaultPatience = 100 * time.Millisecond
-	minInterval     = time.Millisecond // less would measure the measuring
+	DefaultTimeout  = 100 * time.Millisecond
+	minInterval     = time.Millisecond // below it, sampling itself would dominate the counters
 )
 
-// Options of a Monitor; the zero value is useful.
+// Options configures a Monitor; the zero value is useful.
 type Options struct {
-	Interval time.Duration // between samples; DefaultInterval when zero, negative for none but the final one
-	OnSample func(Sample)  // called after each sample, with peaks filled in; a slow one makes samples rarer, not later
-	Patience time.Duration // how long Finish waits for a sample or OnSample under way; DefaultPatience when zero
+	Interval time.Duration // between samples; DefaultInterval when zero, negative for only the final one
+	OnSample func(Sample)  // called after each sample, with peaks filled in; while it runs, ticks are dropped
+	Timeout  time.Duration // how long Finish waits for a running Sample or OnSample; DefaultTimeout when zero
 
 	Begin   time.Time     // when the program began; Start's time when zero
-	Startup time.Duration // from the request to Begin: what making the sandbox took
+	Startup time.Duration // from the request to Begin: the time to make the sandbox
 }
 
-// Monitor samples one source. Make it with Start.
+// Monitor samples one source. Make one with Start.
 type Monitor struct {
 	source  Source
 	options Options
@@ -107,26 +108,26 @@ type Monitor struct {
 	stopped chan struct{} // closed when the sampling goroutine ends
 
 	once    sync.Once
-	summary Metrics // written by the first Finish; read by others after once
+	summary Metrics // written by the first Finish; other calls read it after once
 
 	mu       sync.Mutex
 	finished bool
 	end      time.Time
-	have     bool // latest holds a sample
+	have     bool // latest is set
 	latest   Sample
 	samples  int
 	failures int
 }
 
-// Start begins to sample source. A nil source is allowed: then only Finish's final sample counts.
+// Start begins to sample source and returns at once. With a nil source only Finish's final sample counts.
 func Start(source Source, o Options) *Monitor {
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
 	} else if o.Interval > 0 {
 		o.Interval = max(o.Interval, minInterval)
 	}
-	if o.Patience <= 0 {
-		o.Patience = DefaultPatience
+	if o.Timeout <= 0 {
+		o.Timeout = DefaultTimeout
 	}
 	if o.Begin.IsZero() {
 		o.Begin = time.Now()
@@ -142,7 +143,7 @@ func Start(source Source, o Options) *Monitor {
 
 func (m *Monitor) run() {
 	defer close(m.stopped)
-	ticker := time.NewTicker(m.options.Interval) // drops ticks for a slow reader: samples never pile up
+	ticker := time.NewTicker(m.options.Interval) // a ticker drops ticks while OnSample is slow
 	defer ticker.Stop()
 	for {
 		select {
@@ -155,7 +156,7 @@ func (m *Monitor) run() {
 			m.mu.Lock()
 			m.failures++
 			m.mu.Unlock()
-			continue // the group may not be there yet, or not any more: the next one may be
+			continue // the cgroup may not exist yet, or no longer; try again at the next tick
 		}
 		s, ok := m.record(s)
 		if !ok {
@@ -167,7 +168,7 @@ func (m *Monitor) run() {
 	}
 }
 
-// record merges a sample into the latest. It refuses one that arrives after Finish has given up waiting for it.
+// record merges a sample into the latest and returns it. It drops a sample that arrives after Finish.
 func (m *Monitor) record(s Sample) (Sample, bool) {
 	if s.At.IsZero() {
 		s.At = time.Now()
@@ -181,8 +182,8 @@ func (m *Monitor) record(s Sample) (Sample, bool) {
 	return m.latest, true
 }
 
-// merge is called with mu held. Totals and peaks only ever rise: a source whose group is half gone reads low, and a
-// total that falls would look like time running backwards to whoever subtracts two samples.
+// merge is called with mu held. Totals and peaks only rise: a source whose cgroup is half removed reads low, and a caller
+// that subtracts two samples must not get a negative number.
 func (m *Monitor) merge(s Sample) {
 	old := m.latest
 	s.CPUUser = max(s.CPUUser, old.CPUUser)
@@ -202,15 +203,15 @@ func (m *Monitor) merge(s Sample) {
 	m.samples++
 }
 
-// Latest is the newest sample with all peaks so far; false when there is none yet.
+// Latest returns the newest sample with all peaks so far; false when there is none yet.
 func (m *Monitor) Latest() (Sample, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.latest, m.have
 }
 
-// Peek takes a sample now, outside the rhythm, so that GetMetrics on a young sandbox need not wait for an interval. When
-// the source fails, or the Monitor is finished, it is Latest. The source must allow it beside the sampling goroutine.
+// Peek takes a sample now, between two ticks, so that GetMetrics on a young sandbox does not wait for an interval. When
+// the source fails, or the Monitor is finished, it returns Latest.
 func (m *Monitor) Peek() (Sample, bool) {
 	m.mu.Lock()
 	done := m.finished
@@ -223,14 +224,14 @@ func (m *Monitor) Peek() (Sample, bool) {
 	return m.Latest()
 }
 
-// Counts are how many samples were taken and how often the source failed.
+// Counts returns how many samples were taken and how often the source failed.
 func (m *Monitor) Counts() (samples, failures int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.samples, m.failures
 }
 
-// Metrics summarises what is known now; while the program runs its wall time is still growing.
+// Metrics returns a summary of the samples so far. Until Finish, the wall time ends now.
 func (m *Monitor) Metrics() Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -239,25 +240,25 @@ func (m *Monitor) Metrics() Metrics {
 		end = time.Now()
 	}
 	live := m.latest
-	if m.finished { // nothing is in use any more
+	if m.finished { // the sandbox uses nothing after its end
 		live.Memory, live.Processes = 0, 0
 	}
 	return Summarize(live, end.Sub(m.options.Begin), m.options.Startup)
 }
 
-// Finish ends the sampling, takes final as the last sample and returns the summary. final.At is when the program ended;
-// now when zero. A final sample of a group that is already gone may be the zero Sample: the last good values stay.
-// Further calls return the same summary and ignore their argument.
+// Finish ends the sampling, merges final as the last sample and returns the summary. final.At is the program's end; zero
+// means now. When the cgroup is already gone, final may be the zero Sample: the last good values stay. Finish blocks for
+// at most Options.Timeout. Further calls return the same summary and ignore their argument.
 func (m *Monitor) Finish(final Sample) Metrics {
 	m.once.Do(func() {
 		if final.At.IsZero() {
 			final.At = time.Now()
 		}
 		close(m.stop)
-		select { // nearly always the goroutine is idle and gone at once
+		select { // usually the goroutine is idle and ends at once
 		case <-m.stopped:
 		default:
-			timer := time.NewTimer(m.options.Patience)
+			timer := time.NewTimer(m.options.Timeout)
 			select {
 			case <-m.stopped:
 			case <-timer.C:

@@ -65,7 +65,7 @@ func TestShortProgramCostsNoSample(t *testing.T) {
 	})
 }
 
-func TestRhythm(t *testing.T) {
+func TestSampleInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{next: Sample{Memory: 5}}
 		var seen []time.Duration
@@ -114,7 +114,7 @@ func TestPeaksAndTotalsNeverFall(t *testing.T) {
 		if got != want {
 			t.Errorf("got  %+v\nwant %+v", got, want)
 		}
-		// Failing for a while keeps the last good values, and does not end the sampling.
+		// A failing source keeps the last good values and does not end the sampling.
 		if got := step(Sample{Memory: 1 << 40}, errors.New("gone")); got != want {
 			t.Errorf("after a failure: %+v", got)
 		}
@@ -155,8 +155,8 @@ func TestFinishTwiceAndConcurrently(t *testing.T) {
 	})
 }
 
-// A consumer or a source that hangs does not hold up the end, and what it brings later is dropped.
-func TestFinishDoesNotWaitForEver(t *testing.T) {
+// A consumer or a source that hangs does not delay Finish, and its late sample is dropped.
+func TestFinishDoesNotWaitForever(t *testing.T) {
 	for _, hang := range []string{"OnSample", "source"} {
 		t.Run(hang, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestFinishDoesNotWaitForEver(t *testing.T) {
 				time.Sleep(150 * time.Millisecond)
 				begin := time.Now()
 				got := m.Finish(Sample{Memory: 1})
-				if took := time.Since(begin); took != DefaultPatience {
+				if took := time.Since(begin); took != DefaultTimeout {
 					t.Errorf("took %v", took)
 				}
 				if got.WallTime != Seconds(150*time.Millisecond) {
@@ -232,7 +232,7 @@ func TestPeek(t *testing.T) {
 	})
 }
 
-// The names are a promise (DESIGN.md); times are seconds.
+// The names are a promise to users; times are seconds.
 func TestJSON(t *testing.T) {
 	b, err := json.Marshal(Summarize(Sample{
 		CPUUser: 1500 * time.Millisecond, CPUSystem: 500 * time.Millisecond, MemoryPeak: 1024, IORead: 1, IOWrite: 2,
@@ -244,7 +244,8 @@ func TestJSON(t *testing.T) {
 		t.Errorf("got  %s (%v)\nwant %s", b, err, want)
 	}
 	var back Metrics
-	if err := json.Unmarshal(b, &back); err != nil || back.CPUUser.Duration() != 1500*time.Millisecond || back.StartupTime != Seconds(2500*time.Microsecond) {
+	if err := json.Unmarshal(b, &back); err != nil || back.CPUUser.Duration() != 1500*time.Millisecond ||
+		back.StartupTime != Seconds(2500*time.Microsecond) {
 		t.Errorf("%+v (%v)", back, err)
 	}
 	var s Seconds

@@ -12,12 +12,12 @@ import (
 	"slices"
 )
 
-// maxDepth bounds how deep documents may be nested; ours are some five levels deep.
+// maxDepth bounds the nesting of documents; ours have about five levels.
 const maxDepth = 200
 
-// Canonical writes a JSON document in the one form that is digested: names sorted, no white space, numbers as they are. What two
-// readers could read in two ways, such as a name that comes twice, is refused. It is not JCS (RFC 8785), which rounds integers beyond 2^53:
-// two results that differ would have one digest.
+// Canonical returns a JSON document in the form that is digested: names sorted, no white space, numbers as written. It refuses
+// ambiguous documents, such as those with a duplicate name. The form is not JCS (RFC 8785), which rounds integers beyond 2^53: two
+// different results would have one digest.
 func Canonical(doc []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(doc))
 	d.UseNumber()
@@ -26,14 +26,14 @@ func Canonical(doc []byte) ([]byte, error) {
 		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the JSON document")
+		return nil, errors.New("more text after the JSON document")
 	}
 	return out, nil
 }
 
 func canonical(d *json.Decoder, out []byte, depth int) ([]byte, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("more than %d levels deep", maxDepth)
+		return nil, fmt.Errorf("nested more than %d deep", maxDepth)
 	}
 	token, err := d.Token()
 	if err != nil {
@@ -62,9 +62,9 @@ func canonical(d *json.Decoder, out []byte, depth int) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		key, _ := name.(string) // the decoder takes nothing else there
+		key, _ := name.(string) // the decoder returns only strings here
 		if _, twice := members[key]; twice {
-			return nil, fmt.Errorf("the name %q comes twice", key)
+			return nil, fmt.Errorf("key %q is given twice", key)
 		}
 		if members[key], err = canonical(d, nil, depth+1); err != nil {
 			return nil, err
@@ -84,7 +84,7 @@ func canonical(d *json.Decoder, out []byte, depth int) ([]byte, error) {
 	return append(out, '}'), err
 }
 
-// appendScalar writes what has no parts. Of text, only what JSON demands is escaped.
+// appendScalar appends a value without members. It escapes only the characters that JSON requires.
 func appendScalar(out []byte, v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -95,13 +95,13 @@ func appendScalar(out []byte, v any) ([]byte, error) {
 	return append(out, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...), nil
 }
 
-// Digest is the SHA-256 of bytes, as it stands in a statement.
+// Digest returns the hexadecimal SHA-256 of content, as statements have it.
 func Digest(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])
 }
 
-// DigestJSON is the digest of a document's canonical form.
+// DigestJSON returns the digest of a document's canonical form.
 func DigestJSON(doc []byte) (string, error) {
 	c, err := Canonical(doc)
 	if err != nil {

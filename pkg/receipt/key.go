@@ -16,16 +16,16 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The files of a server's directory. Both are the user's alone; the second is for convenience.
+// The files in a server's directory. Both are private to the user; PublicFile is a copy for convenience.
 const (
 	keyFile    = "receipt.key"
 	PublicFile = "receipt.pub"
 )
 
-// lockWait is the longest wait for another process that makes the same key.
+// lockWait is how long OpenSigner waits for another process that makes the same key.
 const lockWait = 10 * time.Second
 
-// DefaultDir is where a server of this user keeps its key: $XDG_STATE_HOME/sandbox-run/server.
+// DefaultDir returns the directory of this user's servers for their key: $XDG_STATE_HOME/sandbox-run/server.
 func DefaultDir() (string, error) {
 	dir, err := userdir.State()
 	if err != nil {
@@ -34,11 +34,12 @@ func DefaultDir() (string, error) {
 	return filepath.Join(dir, "server"), nil
 }
 
-// OpenSigner signs with the key of a directory, which is made the first time. Nobody else may be able to write there.
+// OpenSigner returns a Signer with the key of a directory, and makes the key the first time. It refuses a directory that other users
+// can write to. It blocks for up to ten seconds while another process makes the key.
 func OpenSigner(path string) (*Signer, error) {
 	s, err := openSigner(path)
 	if err != nil {
-		return nil, &sandbox.Error{Op: "receipt key", Err: err, Hint: "another directory, which is yours alone"}
+		return nil, &sandbox.Error{Op: "receipt key", Err: err, Hint: "use a directory that only you can write to"}
 	}
 	return s, nil
 }
@@ -62,7 +63,8 @@ func openSigner(path string) (_ *Signer, err error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s: others may read it (mode %04o); chmod 600, or remove it for a new key", f.Name(), info.Mode().Perm())
+		return nil, fmt.Errorf("%s: other users can read it (mode %04o); chmod 600 it, or remove it to get a new key", f.Name(),
+			info.Mode().Perm())
 	}
 	text, err := io.ReadAll(io.LimitReader(f, 4096))
 	if err != nil {
@@ -81,7 +83,7 @@ func openSigner(path string) (_ *Signer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// The public half first: a key that is there has it beside it.
+	// Write the public half first, so that a private key always has it beside it.
 	if err := writeWhole(dir, PublicFile, []byte(s.Public().PEM())); err != nil {
 		return nil, err
 	}
@@ -103,20 +105,20 @@ func writeWhole(dir *userdir.Dir, name string, text []byte) error {
 func parsePrivate(text []byte) (*Signer, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != privateBlock {
-		return nil, errors.New("no private key in it; remove it for a new one")
+		return nil, errors.New("the file has no private key; remove it to get a new one")
 	}
 	seed, ok := bytes.CutPrefix(block.Bytes, pkcs8)
 	if !ok {
-		return nil, errors.New("no private key of Ed25519 in it; remove it for a new one")
+		return nil, errors.New("the file has no Ed25519 private key; remove it to get a new one")
 	}
 	return NewSigner(seed)
 }
 
-// OwnKey is the public key of the server whose directory this is.
+// OwnKey returns the public key of the server that uses this directory.
 func OwnKey(dir string) (PublicKey, error) {
 	text, err := os.ReadFile(filepath.Join(dir, PublicFile))
 	if err != nil {
-		return nil, &sandbox.Error{Op: "key", Err: err, Hint: "--key, with what GET /v1/receipt-key of the server gives"}
+		return nil, &sandbox.Error{Op: "receipt key", Err: err, Hint: "give --key with the answer of GET /v1/receipt-key"}
 	}
 	return ParsePublicKey(text)
 }

@@ -31,7 +31,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-const aResult = `{"success":true,"verdict":"ok","exit_code":0,"stdout":"hi <b>&\u2028\n","stderr":"","stdout_truncated":false,"stderr_truncated":false,
+const aResult = `{"success":true,"verdict":"ok","exit_code":0,"stdout":"hi <b>&\u2028\n",
+ "stderr":"","stdout_truncated":false,"stderr_truncated":false,
 "execution_time":0.0123,"memory_used":1048576,"phase":"run","metrics":{"wall_time":0.0123},"limits":{"memory":536870912},
 "isolation":{"backend":"native","tier":"container","controls":{"seccomp":"enforced"},"missing":[]},"violations":[],
 "language":"python","language_version":"3.11.2","phases":[],
@@ -49,7 +50,8 @@ func aStatement(t testing.TB) Statement {
 	o, err := Read([]byte(aResult))
 	must(t, err)
 	return Statement{
-		Run: "r-1", Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600)), RequestSHA256: Digest([]byte(`{"code":"1"}`)), CodeSHA256: Digest([]byte("1")),
+		Run: "r-1", Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600)), RequestSHA256: Digest([]byte(`{"code":"1"}`)),
+		CodeSHA256:  Digest([]byte("1")),
 		StdinSHA256: Digest(nil), Outcome: o, Audit: &audit.Link{Seq: 4, Hash: strings.Repeat("a", 64)},
 	}
 }
@@ -63,13 +65,15 @@ func anEnvelope(t testing.TB) []byte {
 	return text
 }
 
-func TestAReceiptSaysWhatWasSigned(t *testing.T) {
+func TestReceiptHasWhatWasSigned(t *testing.T) {
 	key := aSigner(t).Public()
 	st, err := Verify(anEnvelope(t), key)
 	must(t, err)
 	want := aStatement(t)
-	if st.Run != want.Run || !st.Time.Equal(want.Time) || st.Server != key.ID() || st.Verdict != sandbox.VerdictOK || *st.Audit != *want.Audit ||
-		st.StdoutSHA256 != Digest([]byte("hi <b>&\u2028\n")) || len(st.Files) != 1 || st.Files[0] != (File{Path: "a.bin", Size: 2, SHA256: Digest([]byte{0xff, 0xfe})}) {
+	if st.Run != want.Run || !st.Time.Equal(want.Time) || st.Server != key.ID() || st.Verdict != sandbox.VerdictOK ||
+		*st.Audit != *want.Audit ||
+		st.StdoutSHA256 != Digest([]byte("hi <b>&\u2028\n")) || len(st.Files) != 1 ||
+		st.Files[0] != (File{Path: "a.bin", Size: 2, SHA256: Digest([]byte{0xff, 0xfe})}) {
 		t.Errorf("%+v", st)
 	}
 	must(t, st.Matches([]byte(aResult)))
@@ -79,7 +83,7 @@ func TestAReceiptSaysWhatWasSigned(t *testing.T) {
 	}
 }
 
-// Every byte of a receipt, changed in this bit or that, is found; so is one that is missing or added.
+// Verify detects every flipped bit of a receipt, and every missing or added byte.
 func TestEveryChangedByteIsFound(t *testing.T) {
 	t.Parallel()
 	key, good := aSigner(t).Public(), anEnvelope(t)
@@ -102,7 +106,7 @@ func TestEveryChangedByteIsFound(t *testing.T) {
 			t.Fatalf("without byte %d it is accepted", i)
 		}
 	}
-	// White space between tokens is nobody's business: people look at JSON.
+	// White space between tokens does not count: people reformat JSON.
 	var pretty bytes.Buffer
 	must(t, json.Indent(&pretty, good, "", "  "))
 	if _, err := Verify(pretty.Bytes(), key); err != nil {
@@ -110,7 +114,7 @@ func TestEveryChangedByteIsFound(t *testing.T) {
 	}
 }
 
-// Whatever is changed in a result, it is no longer the one that was signed.
+// Matches detects every change of a result.
 func TestEveryChangeOfTheResultIsFound(t *testing.T) {
 	st := aStatement(t)
 	for i := range aResult {
@@ -133,8 +137,8 @@ func TestEveryChangeOfTheResultIsFound(t *testing.T) {
 		{`"//4="`, `"//8="`}:                                    "files",
 		{`"seccomp":"enforced"`, `"seccomp":"absent"`}:          "isolation",
 		{`"python"`, `"ruby"`}:                                  "language",
-		{`"memory_used":1048576`, `"memory_used":1048577`}:      "something else",
-		{`"not_taken":"a FIFO"`, `"not_taken":"a device"`}:      "something else",
+		{`"memory_used":1048576`, `"memory_used":1048577`}:      "another field",
+		{`"not_taken":"a FIFO"`, `"not_taken":"a device"`}:      "another field",
 		{`"stdout_truncated":false`, `"stdout_truncated":true`}: "stdout",
 	} {
 		changed := strings.Replace(aResult, change[0], change[1], 1)
@@ -145,7 +149,8 @@ func TestEveryChangeOfTheResultIsFound(t *testing.T) {
 			t.Errorf("%s: %v", change[1], err)
 		}
 	}
-	for _, bad := range []string{``, `{}`, `[]`, `{"verdict":"ok","verdict":"ok"}`, `{"verdict":"ok","stdout":"!","stdout_encoding":"base64"}`, `{"verdict":"ok","stdout_encoding":"rot13"}`} {
+	for _, bad := range []string{``, `{}`, `[]`, `{"verdict":"ok","verdict":"ok"}`, `{"verdict":"ok","stdout":"!","stdout_encoding":"base64"}`,
+		`{"verdict":"ok","stdout_encoding":"rot13"}`} {
 		if err := st.Matches([]byte(bad)); !errors.Is(err, sandbox.ErrInvalid) {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -159,7 +164,7 @@ func TestOthersCanNotSign(t *testing.T) {
 	if _, err := Verify(anEnvelope(t), other.Public()); !errors.As(err, &wrong) || wrong.Signed != aSigner(t).Public().ID() {
 		t.Error(err)
 	}
-	// Somebody else's signature under our name.
+	// Another key's signature under our key id.
 	e, err := other.Sign(aStatement(t))
 	must(t, err)
 	e.Signatures[0].KeyID = aSigner(t).Public().ID()
@@ -258,10 +263,10 @@ func TestKeys(t *testing.T) {
 		"AAAA":  "3 bytes",
 		private: "private key",
 		"{":     "unexpected end",
-		`{"algorithm":"rsa","public_key":"AAAA"}`:                      `a key for "rsa"`,
-		strings.ReplaceAll(key.PEM(), "PUBLIC", "STRANGE"):             "no public key",
-		key.PEM() + key.PEM():                                          "something follows",
-		"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n": "no public key",
+		`{"algorithm":"rsa","public_key":"AAAA"}`:                      `algorithm is "rsa"`,
+		strings.ReplaceAll(key.PEM(), "PUBLIC", "STRANGE"):             "not an Ed25519 public key",
+		key.PEM() + key.PEM():                                          "more text",
+		"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n": "not an Ed25519 public key",
 	} {
 		if _, err := ParsePublicKey([]byte(text)); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
@@ -279,7 +284,7 @@ func needOwnFiles(t *testing.T) {
 	}
 }
 
-// The key of a directory is made once, however many come at the same time, and is its owner's alone.
+// Concurrent openers make the key of a directory once, and only its owner can read it.
 func TestOpenSigner(t *testing.T) {
 	needOwnFiles(t)
 	dir := filepath.Join(t.TempDir(), "server")
@@ -347,7 +352,8 @@ func TestMatchesLog(t *testing.T) {
 	must(t, log.Append(audit.Entry{Run: "r-2"}))
 	must(t, (&Statement{Run: "r-1", Audit: &link}).MatchesLog(log))
 	for _, bad := range []Statement{
-		{Run: "r-1"}, {Run: "r-2", Audit: &link}, {Run: "r-1", Audit: &audit.Link{Seq: 9, Hash: link.Hash}}, {Run: "r-1", Audit: &audit.Link{Seq: 2, Hash: "x"}},
+		{Run: "r-1"}, {Run: "r-2", Audit: &link}, {Run: "r-1", Audit: &audit.Link{Seq: 9, Hash: link.Hash}},
+		{Run: "r-1", Audit: &audit.Link{Seq: 2, Hash: "x"}},
 	} {
 		if err := bad.MatchesLog(log); err == nil {
 			t.Errorf("%+v is in the log", bad)
@@ -355,7 +361,7 @@ func TestMatchesLog(t *testing.T) {
 	}
 }
 
-// What we sign, others can check by what the envelope's inventors have written down.
+// openssl verifies our signature by the DSSE specification.
 func TestOpenSSLAgrees(t *testing.T) {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("openssl is not installed")
@@ -427,7 +433,8 @@ func TestCanonical(t *testing.T) {
 	if want := `{"a":"<>é","b":[1,2.50,{"y":true,"z":null}]}`; err != nil || string(got) != want {
 		t.Errorf("%s, %v", got, err)
 	}
-	for _, bad := range []string{"", "{", "{}{}", `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`, strings.Repeat("[", 300) + strings.Repeat("]", 300), "[1,]", "nul"} {
+	for _, bad := range []string{"", "{", "{}{}", `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`, strings.Repeat("[", 300) + strings.Repeat("]", 300),
+		"[1,]", "nul"} {
 		if _, err := Canonical([]byte(bad)); err == nil {
 			t.Errorf("%q has a canonical form", bad)
 		}

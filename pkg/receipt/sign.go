@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// PayloadType says what is signed; a signature of it can not be one of anything else.
+// PayloadType is the type of the signed payload. The signature covers it, so a receipt's signature is valid for no other document.
 const PayloadType = "application/vnd.sandbox-run.receipt.v1+json"
 
 // Envelope is a signed statement.
@@ -24,23 +24,23 @@ type Envelope struct {
 	Signatures  []Signature `json:"signatures"`
 }
 
-// Signature is one of an envelope's; ours have one.
+// Signature is one signature of an envelope; our envelopes have exactly one.
 type Signature struct {
 	KeyID string `json:"keyid"`
 	Sig   string `json:"sig"`
 }
 
-// signed is what the signature is of, as DSSE has it: no two pairs of type and payload give the same bytes. (go-securesystemslib's package
-// dsse imports golang.org/x/crypto/ssh, thus crypto/x509, which the thin executable must not link, and takes two spellings of base64.)
+// signed returns the bytes that DSSE signs: no two pairs of type and payload give the same bytes. (go-securesystemslib's package dsse
+// imports golang.org/x/crypto/ssh and with it crypto/x509, which the thin executable must not link, and accepts two spellings of base64.)
 func signed(payloadType string, payload []byte) []byte {
 	return fmt.Appendf(nil, "DSSEv1 %s %s %s %s", strconv.Itoa(len(payloadType)), payloadType, strconv.Itoa(len(payload)), payload)
 }
 
-// PublicKey is a server's key as others know it.
+// PublicKey is the public half of a server's key.
 type PublicKey ed25519.PublicKey
 
-// spki and pkcs8 are how Ed25519 keys begin where they are written as the rest of the world does (RFC 8410). The rest of such a file
-// is the 32 bytes of the key, so crypto/x509, which is slow to start, is not needed.
+// spki and pkcs8 are the fixed start of Ed25519 keys in the standard formats (RFC 8410). The rest of such a file is the 32 bytes of
+// the key, so crypto/x509, which is slow to start, is not needed.
 var (
 	spki  = []byte{0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00}
 	pkcs8 = []byte{0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20}
@@ -52,23 +52,23 @@ const (
 	idLength     = 16
 )
 
-// ID names a key in receipts; it is part of its digest.
+// ID returns the key's name in receipts: the first 16 digits of its digest.
 func (k PublicKey) ID() string { return Digest(append(bytes.Clone(spki), k...))[:idLength] }
 
-// PEM is the key as openssl and others read it.
+// PEM returns the key in the form that openssl reads.
 func (k PublicKey) PEM() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: publicBlock, Bytes: append(bytes.Clone(spki), k...)}))
 }
 
-// String is the key on one line: base64 of its 32 bytes.
+// String returns the key on one line: base64 of its 32 bytes.
 func (k PublicKey) String() string { return base64.StdEncoding.EncodeToString(k) }
 
-// ParsePublicKey reads what PEM and String write, and the document that GET /v1/receipt-key gives.
+// ParsePublicKey reads the output of PEM and String, and the answer of GET /v1/receipt-key.
 func ParsePublicKey(text []byte) (PublicKey, error) {
 	bad := func(format string, args ...any) (PublicKey, error) {
 		return nil, &sandbox.Error{
 			Op: "key", Kind: sandbox.ErrInvalid, Err: fmt.Errorf(format, args...),
-			Hint: "a public key of Ed25519 as PEM, as base64, or what GET /v1/receipt-key gives",
+			Hint: "give an Ed25519 public key as PEM, as base64, or the answer of GET /v1/receipt-key",
 		}
 	}
 	text = bytes.TrimSpace(text)
@@ -78,18 +78,18 @@ func ParsePublicKey(text []byte) (PublicKey, error) {
 			return bad("%w", err)
 		}
 		if doc.Algorithm != Algorithm {
-			return bad("a key for %q; ours are for %s", doc.Algorithm, Algorithm)
+			return bad("the key's algorithm is %q; receipts use %s", doc.Algorithm, Algorithm)
 		}
 		text = []byte(doc.PublicKey)
 	}
 	if block, rest := pem.Decode(text); block != nil {
 		switch raw, ok := bytes.CutPrefix(block.Bytes, spki); {
 		case block.Type == privateBlock:
-			return bad("this is a private key, which nobody else should have")
+			return bad("this is a private key; keep it secret")
 		case block.Type != publicBlock || !ok || len(raw) != ed25519.PublicKeySize:
-			return bad("%s: no public key of Ed25519", block.Type)
+			return bad("%s: not an Ed25519 public key", block.Type)
 		case len(bytes.TrimSpace(rest)) > 0:
-			return bad("something follows the key")
+			return bad("more text after the key")
 		default:
 			return PublicKey(raw), nil
 		}
@@ -104,18 +104,18 @@ func ParsePublicKey(text []byte) (PublicKey, error) {
 	return PublicKey(raw), nil
 }
 
-// Algorithm is what keys are for.
+// Algorithm is the signature algorithm of receipts.
 const Algorithm = "ed25519"
 
-// KeyDocument is a public key as a server tells it.
+// KeyDocument is the answer of GET /v1/receipt-key.
 type KeyDocument struct {
 	KeyID     string `json:"key_id" doc:"Names the key in receipts"`
 	Algorithm string `json:"algorithm" doc:"ed25519"`
 	PublicKey string `json:"public_key" doc:"Base64 of the key's 32 bytes"`
-	PEM       string `json:"pem" doc:"The same as other tools read it"`
+	PEM       string `json:"pem" doc:"The same key as PEM"`
 }
 
-// Document is the key as a server tells it.
+// Document returns the key as the answer of GET /v1/receipt-key.
 func (k PublicKey) Document() KeyDocument {
 	return KeyDocument{KeyID: k.ID(), Algorithm: Algorithm, PublicKey: k.String(), PEM: k.PEM()}
 }
@@ -126,20 +126,20 @@ type Signer struct {
 	public PublicKey
 }
 
-// NewSigner signs with the key that a seed of 32 bytes makes.
+// NewSigner returns a Signer with the key of a seed of 32 bytes.
 func NewSigner(seed []byte) (*Signer, error) {
 	if len(seed) != ed25519.SeedSize {
-		return nil, sandbox.Invalid("receipt key", "a seed of %d bytes; it has %d", len(seed), ed25519.SeedSize)
+		return nil, sandbox.Invalid("receipt key", "the seed has %d bytes; it needs %d", len(seed), ed25519.SeedSize)
 	}
 	key := ed25519.NewKeyFromSeed(seed)
-	public, _ := key.Public().(ed25519.PublicKey) // it is nothing else
+	public, _ := key.Public().(ed25519.PublicKey) // Public always returns this type
 	return &Signer{key: key, public: PublicKey(public)}, nil
 }
 
-// Public is what receipts are checked with.
+// Public returns the key with which receipts are verified.
 func (s *Signer) Public() PublicKey { return s.public }
 
-// Sign makes a receipt. Server is filled in.
+// Sign makes a receipt. It sets Server.
 func (s *Signer) Sign(st Statement) (*Envelope, error) {
 	st.Server = s.public.ID()
 	st.Time = st.Time.UTC()
@@ -153,23 +153,23 @@ func (s *Signer) Sign(st Statement) (*Envelope, error) {
 	}, nil
 }
 
-// ErrForged is what Verify wraps where a receipt is not what its signer wrote.
+// ErrForged is the error that Verify wraps when the signature does not match the receipt.
 var ErrForged = errors.New("the signature does not match")
 
-// OtherKeyError is a receipt that was signed with another key than the one it was to be checked with.
+// OtherKeyError reports a receipt that was signed with another key than the given one.
 type OtherKeyError struct{ Signed, Have string }
 
 func (e *OtherKeyError) Error() string {
-	return fmt.Sprintf("receipt: it is signed with key %q, and this is key %s", e.Signed, e.Have)
+	return fmt.Sprintf("receipt: signed with key %q, but the given key is %s", e.Signed, e.Have)
 }
 
-// Extract finds the receipt in what a user has: an envelope, its base64 as it comes in a header, or a document with one in it. The
-// result is nil unless that document has it, too.
+// Extract finds the receipt in text: an envelope, its base64 as in a header, or a document that contains one. result is nil unless the
+// document contains the result, too.
 func Extract(text []byte) (envelope, result []byte, err error) {
 	text = bytes.TrimSpace(text)
 	if len(text) > 0 && text[0] != '{' {
 		if text, err = base64.StdEncoding.Strict().DecodeString(string(text)); err != nil {
-			return nil, nil, invalid(errors.New("neither JSON nor base64"))
+			return nil, nil, invalid(errors.New("the text is neither JSON nor base64"))
 		}
 	}
 	var members map[string]json.RawMessage
@@ -185,8 +185,8 @@ func Extract(text []byte) (envelope, result []byte, err error) {
 		return members[memberReceipt], members[memberResult], nil
 	}
 	return nil, nil, &sandbox.Error{
-		Op: "receipt", Kind: sandbox.ErrInvalid, Err: errors.New("neither a receipt nor a document with one in it"),
-		Hint: `ask the server for one: {"receipt": true}`,
+		Op: "receipt", Kind: sandbox.ErrInvalid, Err: errors.New("the document is no receipt and contains none"),
+		Hint: `request one from the server: {"receipt": true}`,
 	}
 }
 
@@ -194,11 +194,11 @@ func invalid(err error) error {
 	return &sandbox.Error{Op: "receipt", Kind: sandbox.ErrInvalid, Err: err}
 }
 
-// Verify opens an envelope with the key of the server that it is said to be from. White space apart, any byte that differs from what
-// was signed is an error.
+// Verify opens an envelope with the key of the server that is said to have signed it. Apart from white space, every byte that differs
+// from the signed envelope is an error: ErrForged, an *OtherKeyError, or one of kind sandbox.ErrInvalid.
 func Verify(envelope []byte, key PublicKey) (*Statement, error) {
 	if len(key) != ed25519.PublicKeySize {
-		return nil, sandbox.Invalid("key", "%d bytes; a key has %d", len(key), ed25519.PublicKeySize)
+		return nil, sandbox.Invalid("key", "the key has %d bytes; it needs %d", len(key), ed25519.PublicKeySize)
 	}
 	var e Envelope
 	strict := json.NewDecoder(bytes.NewReader(envelope))
@@ -206,7 +206,7 @@ func Verify(envelope []byte, key PublicKey) (*Statement, error) {
 	if err := strict.Decode(&e); err != nil {
 		return nil, invalid(err)
 	}
-	// Names are told apart by their case, and come once: what we have read is what anybody else would.
+	// Require the exact names, each once, so that every reader of the envelope reads the same values.
 	again, err := json.Marshal(e)
 	if err != nil {
 		return nil, invalid(err)
@@ -216,13 +216,13 @@ func Verify(envelope []byte, key PublicKey) (*Statement, error) {
 		return nil, invalid(err)
 	}
 	if want, err := Canonical(again); err != nil || !bytes.Equal(got, want) {
-		return nil, invalid(errors.New("it is not written as receipts are"))
+		return nil, invalid(errors.New("the envelope has unexpected, duplicate or misspelled names"))
 	}
 	switch {
 	case e.PayloadType != PayloadType:
-		return nil, invalid(fmt.Errorf("a payload of type %q; ours is %s", e.PayloadType, PayloadType))
+		return nil, invalid(fmt.Errorf("the payload type is %q; receipts have %s", e.PayloadType, PayloadType))
 	case len(e.Signatures) != 1:
-		return nil, invalid(fmt.Errorf("%d signatures; there should be one", len(e.Signatures)))
+		return nil, invalid(fmt.Errorf("the envelope has %d signatures; receipts have one", len(e.Signatures)))
 	case e.Signatures[0].KeyID != key.ID():
 		return nil, &OtherKeyError{Signed: e.Signatures[0].KeyID, Have: key.ID()}
 	}
@@ -244,10 +244,10 @@ func Verify(envelope []byte, key PublicKey) (*Statement, error) {
 	return &st, nil
 }
 
-// strictBase64 takes the one way of writing bytes. The decoder itself ignores line ends.
+// strictBase64 accepts only one spelling per value. The decoder itself ignores line ends.
 func strictBase64(text string) ([]byte, error) {
 	if strings.ContainsAny(text, "\r\n") {
-		return nil, errors.New("line ends in base64")
+		return nil, errors.New("base64 with line ends")
 	}
 	return base64.StdEncoding.Strict().DecodeString(text)
 }

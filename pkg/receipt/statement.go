@@ -15,7 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Statement is what a receipt says. Its JSON names are a promise; digests are SHA-256 in hexadecimal.
+// Statement is the content of a receipt. Its JSON names are a promise to users; digests are SHA-256 in hexadecimal.
 type Statement struct {
 	Run    string    `json:"run"`
 	Time   time.Time `json:"time"`   // when it was signed, right after the run
@@ -27,11 +27,11 @@ type Statement struct {
 
 	Outcome
 
-	// Audit is the run's own entry in the server's audit log: its hash covers every entry before it.
+	// Audit is the run's entry in the server's audit log: its hash covers every entry before it.
 	Audit *audit.Link `json:"audit,omitempty"`
 }
 
-// Outcome is the part of a statement that stands in the result itself.
+// Outcome is the part of a statement that can be read from the result.
 type Outcome struct {
 	Language        string            `json:"language"`
 	LanguageVersion string            `json:"language_version"`
@@ -43,31 +43,31 @@ type Outcome struct {
 	StdoutTruncated bool              `json:"stdout_truncated,omitempty"` // the digest is of what was kept
 	StderrTruncated bool              `json:"stderr_truncated,omitempty"`
 	Files           []File            `json:"files"`
-	FilesLeftOut    int               `json:"files_left_out,omitempty"` // only in the digest of the whole: a receipt travels in a header
+	FilesLeftOut    int               `json:"files_left_out,omitempty"` // covered only by ResultSHA256: a receipt must fit into a header
 	Isolation       sandbox.Isolation `json:"isolation"`
-	ResultSHA256    string            `json:"result_sha256"` // of the whole result's canonical JSON, without the receipt in it
+	ResultSHA256    string            `json:"result_sha256"` // of the canonical JSON of the whole result without its receipt
 }
 
-// File is one file that was brought back.
+// File is one file that was copied out.
 type File struct {
 	Path   string `json:"path"`
 	Size   int    `json:"size"`
 	SHA256 string `json:"sha256"`
 }
 
-// maxFiles is how many files a statement names.
+// maxFiles bounds the files that a statement lists.
 const maxFiles = 16
 
-// Where documents that carry a receipt have it, and the result it is of.
+// The names under which documents have a receipt and its result.
 const (
 	memberReceipt = "receipt"
 	memberResult  = "result"
 )
 
-// Read says what a result's JSON says; a receipt in it does not count.
+// Read returns the outcome that a result's JSON describes. It ignores a receipt in the result.
 func Read(result []byte) (Outcome, error) { return ReadJSON(sandbox.NewJSON(result)) }
 
-// ReadJSON is Read for a result whose output may be large: it is not held in memory.
+// ReadJSON is Read for a result whose output may be large; it does not load the output into memory.
 func ReadJSON(result *sandbox.JSON) (Outcome, error) {
 	o, err := read(result.Outline())
 	if err != nil {
@@ -77,7 +77,7 @@ func ReadJSON(result *sandbox.JSON) (Outcome, error) {
 }
 
 func read(result []byte, large []sandbox.LargeOutput) (o Outcome, err error) {
-	c, err := Canonical(result) // what is read from here on can be read in one way only
+	c, err := Canonical(result) // from here on the document is unambiguous
 	if err != nil {
 		return o, err
 	}
@@ -104,7 +104,7 @@ func read(result []byte, large []sandbox.LargeOutput) (o Outcome, err error) {
 		return o, err
 	}
 	if doc.Verdict == "" {
-		return o, errors.New("there is no verdict in it")
+		return o, errors.New("it has no verdict")
 	}
 	o = Outcome{
 		Language: doc.Language, LanguageVersion: doc.Version, Verdict: doc.Verdict, ExitCode: doc.ExitCode, Signal: doc.Signal,
@@ -118,7 +118,7 @@ func read(result []byte, large []sandbox.LargeOutput) (o Outcome, err error) {
 	}
 	for _, f := range doc.Files {
 		if f.Reason != "" {
-			continue // it was not brought back; that it was not is in the digest of the whole
+			continue // not copied out; ResultSHA256 covers that fact
 		}
 		sum, size, err := digestText(f.Content, f.Encoding)
 		if err != nil {
@@ -137,7 +137,7 @@ func read(result []byte, large []sandbox.LargeOutput) (o Outcome, err error) {
 	return o, err
 }
 
-// digestOutput is digestText for what may be large.
+// digestOutput returns the digest of an output, which may be a mark for a large one.
 func digestOutput(text, encoding string, large []sandbox.LargeOutput) (string, error) {
 	for i := range large {
 		if large[i].Mark == text {
@@ -150,7 +150,7 @@ func digestOutput(text, encoding string, large []sandbox.LargeOutput) (string, e
 	return sum, err
 }
 
-// digestAround is the digest of a canonical document with large outputs in place of their marks, of which each comes once.
+// digestAround returns the digest of a canonical document with large outputs in place of their marks. Each mark occurs once.
 func digestAround(c []byte, large []sandbox.LargeOutput) (string, error) {
 	h := sha256.New()
 	for range large {
@@ -170,7 +170,7 @@ func digestAround(c []byte, large []sandbox.LargeOutput) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// digestText is the digest of the bytes that stand in a result as text or as base64.
+// digestText returns the digest of bytes that a result has as text or as base64.
 func digestText(text, encoding string) (sum string, size int, err error) {
 	data := []byte(text)
 	switch encoding {
@@ -185,10 +185,10 @@ func digestText(text, encoding string) (sum string, size int, err error) {
 	return Digest(data), len(data), nil
 }
 
-// ErrDiffers is what Matches and MatchesRequest wrap: the receipt is genuine, and is about something else.
+// ErrDiffers is the error that Matches, MatchesRequest and MatchesLog wrap: the receipt is genuine, but describes something else.
 var ErrDiffers = errors.New("differs from what was signed")
 
-// Matches reports whether this is the result that was signed, and if not, everything that differs.
+// Matches returns nil if result is the signed one. Otherwise the error lists every field that differs, each wrapping ErrDiffers.
 func (s *Statement) Matches(result []byte) error {
 	got, err := Read(result)
 	if err != nil {
@@ -211,12 +211,12 @@ func (s *Statement) Matches(result []byte) error {
 	b, errB := json.Marshal(want.Isolation)
 	differs("isolation", errA == nil && errB == nil && string(a) == string(b))
 	if len(errs) == 0 {
-		differs("something else in the result", got.ResultSHA256 == want.ResultSHA256)
+		differs("another field of the result", got.ResultSHA256 == want.ResultSHA256)
 	}
 	return errors.Join(errs...)
 }
 
-// MatchesRequest reports whether this is the body of the request whose result was signed.
+// MatchesRequest returns nil if body is that of the request whose result was signed, and an error that wraps ErrDiffers otherwise.
 func (s *Statement) MatchesRequest(body []byte) error {
 	if Digest(body) != s.RequestSHA256 {
 		return fmt.Errorf("request %w", ErrDiffers)
@@ -224,15 +224,15 @@ func (s *Statement) MatchesRequest(body []byte) error {
 	return nil
 }
 
-// MatchesLog reports whether a log has the entry that the receipt names.
+// MatchesLog returns nil if log has the entry that the receipt names. It reads the log up to that entry.
 func (s *Statement) MatchesLog(log *audit.Log) error {
 	if s.Audit == nil {
-		return errors.New("receipt: it names no entry of an audit log: the server had none")
+		return errors.New("receipt: it names no audit entry, because the server has no audit log")
 	}
 	for e, err := range log.Query(audit.Filter{}) {
 		var line *audit.LineError
 		switch {
-		case errors.As(err, &line): // Verify's business
+		case errors.As(err, &line): // audit.Log.Verify reports such lines
 		case err != nil:
 			return err
 		case e.Seq == s.Audit.Seq && e.Hash == s.Audit.Hash && e.Run == s.Run:
@@ -241,5 +241,5 @@ func (s *Statement) MatchesLog(log *audit.Log) error {
 			return fmt.Errorf("entry %d of the audit log %w", e.Seq, ErrDiffers)
 		}
 	}
-	return fmt.Errorf("receipt: entry %d is not in %s: it was removed, or this is another log", s.Audit.Seq, log.Path())
+	return fmt.Errorf("receipt: entry %d is not in %s; the entry was removed, or the receipt is for another log", s.Audit.Seq, log.Path())
 }

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// Window is how far a key can be behind others at the most, in seconds of the whole machine.
+	// Window bounds how far a key's use may exceed that of others, in seconds of the whole machine.
 	Window = 5.0
-	// entry is what every run counts for at the least, from the moment it is let in: runs that take no time would be free, and of those that
-	// start at one moment all would be the same key's.
+	// entry is the minimum use of a run, charged when it is admitted: otherwise runs that take no time would be free, and all runs that start
+	// at one moment would be of one key.
 	entry = 10 * time.Millisecond
-	// aged is how many later comers of other keys, in multiples of Overtake, go before the oldest run of a key until it is the first whatever
-	// its key has used: keys that are always new could keep it waiting for ever.
+	// aged is how many runs of other keys, in multiples of Overtake, may be admitted before an older run until it goes first, whatever its key
+	// has used: otherwise a stream of new keys could delay it forever.
 	aged = 64
-	// watch is how often those who want to know are told where they stand.
-	watch = 100 * time.Millisecond
-	// Retry-After is within these.
+	// positionInterval is how often waiting runs are told their position.
+	positionInterval = 100 * time.Millisecond
+	// soonest and latest bound Retry-After.
 	soonest, latest = time.Second, time.Minute
-	// holdRetry is when another try is worth it while nobody is let in.
+	// holdRetry is the Retry-After while Hold is in effect.
 	holdRetry = 5 * time.Second
 )
 
-// Queue lets runs in. It is an api.Admission and an api.Ready.
+// Queue admits runs. It implements api.Admission and api.Ready. Its methods are safe for concurrent use.
 type Queue struct {
 	o      Options
 	budget promise
@@ -39,16 +39,16 @@ type Queue struct {
 	mu       sync.Mutex
 	promised promise
 	running  int
-	places   int // taken in the queue: those who wait, and reservations; those who wait for a reserved run are not counted twice
+	places   int // taken in the queue by waiting runs and reservations; a reserved run that waits counts once
 	tenants  map[string]*tenant
-	active   map[*tenant]bool // those that have anything here
-	sweepAt  int
+	active   map[*tenant]bool // with waiting or running runs
+	pruneAt  int              // number of tenants at which idle ones are removed
 	seq      uint64
-	floor    float64 // the least use of a key that is active; it never falls
-	top      float64 // the largest use of a key that was
+	floor    float64 // the least use of an active key; it never falls
+	top      float64 // the largest use of a key that was active
 	finished finishes
 	drained  bool
-	held     string // why nobody is let in for now; empty: they are
+	hold     string // reason for which no run is admitted; empty: runs are admitted
 }
 
 var (
@@ -59,50 +59,53 @@ var (
 // tenant is one key's state.
 type tenant struct {
 	key     string
-	used    float64   // seconds of the machine, up to at
-	at      time.Time //
-	share   float64   // of the machine, of its runs that are under way
+	used    float64 // seconds of the machine, up to at
+	at      time.Time
+	share   float64 // of the machine, of its runs that are under way
 	running int
 	waiting []*ticket // the oldest first
 	places  int
 	bucket  bucket
 }
 
-// ticket is one who waits.
+// ticket is a run that waits.
 type ticket struct {
 	tenant      *tenant
 	need        promise
 	seq         uint64
 	concurrency int
 	accepted    bool
-	skipped     int           // how often it was overtaken because it did not fit
-	passed      int           // how often somebody was let in who had come later
-	decided     chan struct{} // closed when it is in or refused
+	skipped     int           // how often smaller runs overtook it because it did not fit
+	passed      int           // how often a later run of another key was admitted before it
+	decided     chan struct{} // closed when it is admitted or refused
 	refused     *api.Refusal
 	entered     time.Time
 }
 
-// New makes a queue.
+// New makes a queue, which needs no closing. It refuses options that are negative or leave no memory.
 func New(o Options) (*Queue, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	return &Queue{o: o, budget: promise{o.Memory, int64(o.CPUs * 1000)}, tenants: map[string]*tenant{}, active: map[*tenant]bool{}, sweepAt: 256}, nil
+	return &Queue{
+		o: o, budget: promise{o.Memory, int64(o.CPUs * 1000)}, tenants: map[string]*tenant{}, active: map[*tenant]bool{}, pruneAt: 256,
+	}, nil
 }
 
-// Enter waits until a run may start. Its error is an *api.Refusal, or that of ctx. leave may be called twice.
-func (q *Queue) Enter(ctx context.Context, a api.Ask) (leave func(), err error) {
+// Enter blocks until a run may start. The error is an *api.Refusal, or that of ctx. The caller calls leave when the run has ended; a second
+// call does nothing.
+func (q *Queue) Enter(ctx context.Context, a api.AdmissionRequest) (leave func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	t, refusal := q.queue(a)
+	t, refusal := q.enqueue(a)
 	if refusal != nil {
 		return nil, refusal
 	}
 	select {
-	case <-t.decided: // most of the time
+	case <-t.decided: // the usual case
 	default:
-		q.await(ctx, t, a.OnPosition)
+		q.waitForDecision(ctx, t, a.OnPosition)
 		if err := q.withdraw(ctx, t); err != nil {
 			return nil, err
 		}
@@ -113,13 +116,13 @@ func (q *Queue) Enter(ctx context.Context, a api.Ask) (leave func(), err error) 
 	return sync.OnceFunc(func() { q.leave(t) }), nil
 }
 
-// queue puts an ask at the end of its key's line, and lets in whoever may.
-func (q *Queue) queue(a api.Ask) (*ticket, *api.Refusal) {
+// enqueue adds a run to the queue of its key, and admits the runs that fit.
+func (q *Queue) enqueue(a api.AdmissionRequest) (*ticket, *api.Refusal) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
 	t := q.tenant(a.Key, now)
-	if refusal := q.admissible(t, a, now); refusal != nil {
+	if refusal := q.checkEntry(t, a, now); refusal != nil {
 		return nil, refusal
 	}
 	q.activate(t)
@@ -132,21 +135,21 @@ func (q *Queue) queue(a api.Ask) (*ticket, *api.Refusal) {
 	if !k.accepted {
 		q.take(t, 1)
 	}
-	q.pump(now)
+	q.admitAll(now)
 	if !k.open() || k.accepted {
 		q.spend(t, a)
 		return k, nil
 	}
-	if refusal := q.crowded(t, now); refusal != nil {
+	if refusal := q.checkPlaces(t, now); refusal != nil {
 		q.remove(k)
-		q.pump(now)
+		q.admitAll(now)
 		return nil, refusal
 	}
 	q.spend(t, a)
 	return k, nil
 }
 
-// open says whether nothing has been decided about it; mu is held.
+// open reports whether the ticket is neither admitted nor refused; mu is held.
 func (k *ticket) open() bool {
 	select {
 	case <-k.decided:
@@ -156,24 +159,24 @@ func (k *ticket) open() bool {
 	}
 }
 
-// await returns when something is decided, or ctx ends, or it has waited for long enough.
-func (q *Queue) await(ctx context.Context, k *ticket, onPosition func(int)) {
-	var patience, tick <-chan time.Time
+// waitForDecision blocks until the ticket is decided, ctx ends, or the queue's wait time is over.
+func (q *Queue) waitForDecision(ctx context.Context, k *ticket, onPosition func(int)) {
+	var timeout, tick <-chan time.Time
 	if !k.accepted {
 		timer := time.NewTimer(q.o.Wait)
 		defer timer.Stop()
-		patience = timer.C
+		timeout = timer.C
 	}
-	said := 0
+	reported := 0
 	if onPosition != nil {
-		ticker := time.NewTicker(watch)
+		ticker := time.NewTicker(positionInterval)
 		defer ticker.Stop()
 		tick = ticker.C
 	}
 	for {
 		if onPosition != nil {
-			if n := q.position(k); n > 0 && n != said {
-				said = n
+			if n := q.position(k); n > 0 && n != reported {
+				reported = n
 				onPosition(n)
 			}
 		}
@@ -182,28 +185,28 @@ func (q *Queue) await(ctx context.Context, k *ticket, onPosition func(int)) {
 			return
 		case <-ctx.Done():
 			return
-		case <-patience:
+		case <-timeout:
 			return
 		case <-tick:
 		}
 	}
 }
 
-// withdraw ends the wait of a ticket for good: either something was decided in the meantime, and that counts unless ctx has ended, or it leaves the line.
+// withdraw ends the wait of a ticket. A decision made meanwhile counts unless ctx has ended; otherwise the ticket leaves the queue.
 func (q *Queue) withdraw(ctx context.Context, k *ticket) error {
 	q.mu.Lock()
 	open := k.open()
 	var refusal *api.Refusal
 	now := time.Now()
 	if open {
-		refusal = q.tired(k, now)
+		refusal = q.waitTimedOut(k, now)
 		q.remove(k)
-		q.pump(now) // it may have been what others waited for
+		q.admitAll(now) // others may have waited for this one
 	}
 	q.mu.Unlock()
 	switch err := ctx.Err(); {
 	case err != nil && !open && k.refused == nil:
-		q.leave(k) // let in, and nobody is there
+		q.leave(k) // admitted, but the client is gone
 		return err
 	case err != nil:
 		return err
@@ -213,33 +216,33 @@ func (q *Queue) withdraw(ctx context.Context, k *ticket) error {
 	return nil
 }
 
-// leave gives back what a run was promised.
+// leave returns the promised resources of a run.
 func (q *Queue) leave(k *ticket) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
 	t := k.tenant
 	t.touch(now)
-	t.used -= q.budget.share(k.need) * min(now.Sub(k.entered), entry).Seconds() // was paid before
+	t.used -= q.budget.share(k.need) * min(now.Sub(k.entered), entry).Seconds() // charged at admission
 	t.running--
 	q.running--
 	if t.share -= q.budget.share(k.need); t.running == 0 {
-		t.share = 0 // sums of fractions do not come back to zero by themselves
+		t.share = 0 // rounding leaves a rest
 	}
 	q.promised.memory -= k.need.memory
 	q.promised.milli -= k.need.milli
 	q.finished.add(now)
-	q.settle(t)
-	q.pump(now)
+	q.deactivateIdle(t)
+	q.admitAll(now)
 }
 
-// pump lets in whoever may; mu is held.
-func (q *Queue) pump(now time.Time) {
+// admitAll admits all runs that may start now; mu is held.
+func (q *Queue) admitAll(now time.Time) {
 	for q.admitOne(now) {
 	}
 }
 
-// admitOne lets in the first of those who are next that fits. mu is held.
+// admitOne admits the first run in the line that fits. mu is held.
 func (q *Queue) admitOne(now time.Time) bool {
 	line := q.line(now)
 	for i, k := range line {
@@ -263,10 +266,10 @@ func (q *Queue) admitOne(now time.Time) bool {
 	return false
 }
 
-// line is the oldest of each key that may have one more, in their order. mu is held.
+// line returns the oldest run of each key below its concurrency, in the order of admission. mu is held.
 func (q *Queue) line(now time.Time) []*ticket {
-	if q.held != "" || q.promised.milli >= q.budget.milli || q.promised.memory >= q.budget.memory {
-		return nil // nothing is free: no need to look further
+	if q.hold != "" || q.promised.milli >= q.budget.milli || q.promised.memory >= q.budget.memory {
+		return nil // nothing is free
 	}
 	q.raise(now)
 	var line []*ticket
@@ -283,7 +286,7 @@ func (q *Queue) line(now time.Time) []*ticket {
 	return line
 }
 
-// before says which of two keys' oldest is next.
+// before compares two runs by the order of admission.
 func (q *Queue) before(a, b *ticket) int {
 	if old := a.passed >= aged*q.o.Overtake; old != (b.passed >= aged*q.o.Overtake) {
 		return map[bool]int{true: -1, false: 1}[old]
@@ -293,7 +296,7 @@ func (q *Queue) before(a, b *ticket) int {
 	return cmp.Or(cmp.Compare(a.tenant.used, b.tenant.used), cmp.Compare(a.seq, b.seq))
 }
 
-// raise brings every active key's use up to now, and the floor to the least of them. mu is held.
+// raise updates every active key's use to now, and the floor to the least of them. mu is held.
 func (q *Queue) raise(now time.Time) {
 	lowest := math.Inf(1)
 	for t := range q.active {
@@ -324,10 +327,10 @@ func (q *Queue) refuse(k *ticket, r *api.Refusal) {
 	close(k.decided)
 }
 
-// remove takes a ticket out of its line.
+// remove takes a ticket out of its queue.
 func (q *Queue) remove(k *ticket) {
 	q.unqueue(k)
-	q.settle(k.tenant)
+	q.deactivateIdle(k.tenant)
 }
 
 func (q *Queue) unqueue(k *ticket) {
@@ -340,13 +343,13 @@ func (q *Queue) unqueue(k *ticket) {
 	}
 }
 
-// take takes or gives back places in the queue.
+// take adds n places to a key; a negative n returns them.
 func (q *Queue) take(t *tenant, n int) {
 	t.places += n
 	q.places += n
 }
 
-// position is where a ticket stands if nobody else comes: keys take turns. 0 is not at all.
+// position returns the place of a ticket if no other run arrives: keys take turns. 0 means that it does not wait.
 func (q *Queue) position(k *ticket) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -372,18 +375,19 @@ func (q *Queue) positionOf(k *ticket) int {
 	return position
 }
 
-// Reserve takes a place in the queue for a run that is to be accepted now and enters later, or says that there is none.
-func (q *Queue) Reserve(a api.Ask) (release func(), err error) {
+// Reserve takes a place in the queue for a run that is accepted now and enters later. It does not block; the error is an *api.Refusal. The
+// caller calls release once the run has entered.
+func (q *Queue) Reserve(a api.AdmissionRequest) (release func(), err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
 	t := q.tenant(a.Key, now)
 	a.Accepted = false
-	if refusal := q.admissible(t, a, now); refusal != nil {
+	if refusal := q.checkEntry(t, a, now); refusal != nil {
 		return nil, refusal
 	}
 	q.take(t, 1)
-	if refusal := q.crowded(t, now); refusal != nil {
+	if refusal := q.checkPlaces(t, now); refusal != nil {
 		q.take(t, -1)
 		return nil, refusal
 	}
@@ -395,8 +399,8 @@ func (q *Queue) Reserve(a api.Ask) (release func(), err error) {
 	}), nil
 }
 
-// Drain refuses everybody who waits, and everybody who comes, but for runs that were accepted: those are for the server to let run or to cancel. It
-// may be called twice.
+// Drain refuses all waiting and all new runs, except those that were accepted: the server lets those run or cancels them. It may be called
+// twice.
 func (q *Queue) Drain() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -408,27 +412,27 @@ func (q *Queue) Drain() {
 			}
 		}
 	}
-	q.pump(time.Now())
+	q.admitAll(time.Now())
 }
 
-// Hold lets nobody in until it is called with no reason: those who come are refused, 503 with the reason, those who wait go on waiting, and so do runs that were accepted.
-// What is under way goes on.
+// Hold stops admission until it is called with an empty reason. New runs are refused with 503 and the reason; waiting and accepted runs
+// wait on; running ones continue.
 func (q *Queue) Hold(reason string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.held = reason
-	q.pump(time.Now())
+	q.hold = reason
+	q.admitAll(time.Now())
 }
 
-// Load is how full a queue is.
+// Load is the state of a queue.
 type Load struct {
 	Running, Waiting, Reserved int
 	Memory, MemoryBudget       sandbox.Size
 	CPUs, CPUBudget            float64
-	Keys                       int // that are remembered
+	Keys                       int // with state in the queue
 }
 
-// Load says how full it is, for metrics.
+// Load returns the state of the queue, for metrics.
 func (q *Queue) Load() Load {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -447,48 +451,49 @@ func (q *Queue) Load() Load {
 	return l
 }
 
-// admissible says why an ask can not even queue. mu is held.
-func (q *Queue) admissible(t *tenant, a api.Ask, now time.Time) *api.Refusal {
-	if a.Accepted { // it was looked at when it was
+// checkEntry refuses a run that may not even wait. mu is held.
+func (q *Queue) checkEntry(t *tenant, a api.AdmissionRequest, now time.Time) *api.Refusal {
+	if a.Accepted { // checked by Reserve
 		return nil
 	}
 	if q.drained {
 		return q.draining()
 	}
-	if q.held != "" {
-		return &api.Refusal{Status: http.StatusServiceUnavailable, Reason: q.held, RetryAfter: holdRetry}
+	if q.hold != "" {
+		return &api.Refusal{Status: http.StatusServiceUnavailable, Reason: q.hold, RetryAfter: holdRetry}
 	}
 	rate, burst := q.rate(a)
 	if wait := t.bucket.wait(now, rate, burst); wait > 0 {
 		return &api.Refusal{
 			Status: http.StatusTooManyRequests, RetryAfter: max(wait, time.Millisecond),
-			Reason: fmt.Sprintf("this key may start %s runs per second, %d at once; try again in %v", number(rate), burst, wait.Round(time.Millisecond)),
+			Reason: fmt.Sprintf("this key may start %s runs per second, at most %d at once; try again in %v",
+				number(rate), burst, wait.Round(time.Millisecond)),
 		}
 	}
 	return nil
 }
 
-// spend takes a token of the key's rate. mu is held.
-func (q *Queue) spend(t *tenant, a api.Ask) {
+// spend takes a token from the key's rate limit. mu is held.
+func (q *Queue) spend(t *tenant, a api.AdmissionRequest) {
 	if rate, _ := q.rate(a); rate > 0 && !a.Accepted {
 		t.bucket.tokens--
 	}
 }
 
-func (q *Queue) rate(a api.Ask) (rate float64, burst int) {
+func (q *Queue) rate(a api.AdmissionRequest) (rate float64, burst int) {
 	if a.Rate > 0 {
 		return a.Rate, max(a.Burst, 1)
 	}
 	return q.o.Rate, max(q.o.Burst, 1)
 }
 
-// crowded decides whether a key may keep the place it has just taken: not if it has too many, and not if there are too many in all, unless
-// another has more than it and gives one up. mu is held.
-func (q *Queue) crowded(t *tenant, now time.Time) *api.Refusal {
+// checkPlaces refuses the place that a key has just taken if the key has too many, or if all keys have too many and no other key has more
+// than it. If another key has more, that key's newest run is refused instead. mu is held.
+func (q *Queue) checkPlaces(t *tenant, now time.Time) *api.Refusal {
 	if t.places > q.o.QueuePerKey && q.o.QueuePerKey < q.o.Queue {
 		return &api.Refusal{
 			Status: http.StatusTooManyRequests, Position: t.places, RetryAfter: q.estimate(t.places, now),
-			Reason: fmt.Sprintf("%d runs of this key are waiting, as many as may", t.places-1),
+			Reason: fmt.Sprintf("%d runs of this key are waiting, which is its limit", t.places-1),
 		}
 	}
 	if q.places <= q.o.Queue {
@@ -501,7 +506,7 @@ func (q *Queue) crowded(t *tenant, now time.Time) *api.Refusal {
 	return q.full(now)
 }
 
-// newestOfTheLargest is the ticket that goes first when the queue is full: of those that were not accepted, the newest of the key that has the most.
+// newestOfTheLargest returns the run to refuse when the queue is full: the newest one not yet accepted of the key with the most places.
 func (q *Queue) newestOfTheLargest() (newest *ticket) {
 	for t := range q.active {
 		if newest != nil && t.places < newest.tenant.places {
@@ -525,32 +530,34 @@ func (q *Queue) newestOfTheLargest() (newest *ticket) {
 func (q *Queue) full(now time.Time) *api.Refusal {
 	return &api.Refusal{
 		Status: http.StatusServiceUnavailable, Position: q.places, RetryAfter: q.estimate(q.places, now),
-		Reason: fmt.Sprintf("the machine is busy, and %d runs are waiting, as many as may", q.o.Queue),
+		Reason: fmt.Sprintf("the machine is busy, and %d runs are waiting, which is the limit", q.o.Queue),
 	}
 }
 
-// tired is for one who has waited for long enough.
-func (q *Queue) tired(k *ticket, now time.Time) *api.Refusal {
+// waitTimedOut returns the refusal of a run whose wait time is over.
+func (q *Queue) waitTimedOut(k *ticket, now time.Time) *api.Refusal {
 	position := q.positionOf(k)
-	if q.held != "" {
-		return &api.Refusal{Status: http.StatusServiceUnavailable, Reason: q.held, RetryAfter: holdRetry, Position: position}
+	if q.hold != "" {
+		return &api.Refusal{Status: http.StatusServiceUnavailable, Reason: q.hold, RetryAfter: holdRetry, Position: position}
 	}
 	r := &api.Refusal{
 		Status: http.StatusServiceUnavailable, Position: position, RetryAfter: q.estimate(position, now),
-		Reason: fmt.Sprintf("the machine was busy for %v, and %d runs are still before this one", q.o.Wait, position-1),
+		Reason: fmt.Sprintf("the machine was busy for %v, and %d runs are still ahead of this one", q.o.Wait, position-1),
 	}
 	if k.concurrency > 0 && k.tenant.running >= k.concurrency {
 		r.Status = http.StatusTooManyRequests
-		r.Reason = fmt.Sprintf("%d runs of this key are under way, as many as may, and none has ended for %v", k.tenant.running, q.o.Wait)
+		r.Reason = fmt.Sprintf("%d runs of this key are under way, which is its limit, and none has ended for %v", k.tenant.running, q.o.Wait)
 	}
 	return r
 }
 
 func (q *Queue) draining() *api.Refusal {
-	return &api.Refusal{Status: http.StatusServiceUnavailable, Code: "draining", RetryAfter: 5 * time.Second, Reason: "the server is about to end"}
+	return &api.Refusal{
+		Status: http.StatusServiceUnavailable, Code: "draining", RetryAfter: 5 * time.Second, Reason: "the server is shutting down",
+	}
 }
 
-// estimate is how long it takes until that many have ended, as they did of late, within reason.
+// estimate returns how long that many runs take to end at the recent rate, between soonest and latest.
 func (q *Queue) estimate(position int, now time.Time) time.Duration {
 	seconds := float64(max(position, 1)) / q.finished.rate(now)
 	return min(max(time.Duration(seconds*float64(time.Second)), soonest), latest)

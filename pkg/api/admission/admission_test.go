@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const mib = sandbox.MiB
 
-// small is a queue of four cores and 4 GiB.
+// small makes a queue with four cores and 4 GiB.
 func small(t testing.TB, change func(*Options)) *Queue {
 	t.Helper()
 	o := Options{CPUs: 4, Memory: 4096 * mib, Queue: 8, Wait: 10 * time.Second}
@@ -35,9 +35,11 @@ func small(t testing.TB, change func(*Options)) *Queue {
 	return q
 }
 
-func one(key string) api.Ask { return api.Ask{Key: key, Memory: 100 * mib, CPUs: 1} }
+func one(key string) api.AdmissionRequest {
+	return api.AdmissionRequest{Key: key, Memory: 100 * mib, CPUs: 1}
+}
 
-func enter(t testing.TB, q *Queue, a api.Ask) func() {
+func enter(t testing.TB, q *Queue, a api.AdmissionRequest) func() {
 	t.Helper()
 	leave, err := q.Enter(context.Background(), a)
 	if err != nil {
@@ -46,7 +48,7 @@ func enter(t testing.TB, q *Queue, a api.Ask) func() {
 	return leave
 }
 
-// refused expects a refusal of that status.
+// refused fails the test unless err is a refusal with that status.
 func refused(t testing.TB, err error, status int) *api.Refusal {
 	t.Helper()
 	var r *api.Refusal
@@ -56,7 +58,7 @@ func refused(t testing.TB, err error, status int) *api.Refusal {
 	return r
 }
 
-// entering is an Enter under way; leave and err may be looked at once it is done.
+// entering is an Enter under way; leave and err are valid once done is closed.
 type entering struct {
 	leave func()
 	err   error
@@ -64,7 +66,7 @@ type entering struct {
 	moves []int
 }
 
-func start(ctx context.Context, q *Queue, a api.Ask) *entering {
+func start(ctx context.Context, q *Queue, a api.AdmissionRequest) *entering {
 	e := &entering{}
 	if a.OnPosition == nil {
 		a.OnPosition = func(n int) { e.moves = append(e.moves, n) }
@@ -96,11 +98,11 @@ func TestBudget(t *testing.T) {
 			t.Fatalf("%+v", fifth)
 		}
 		fifth.leave()
-		// Memory is as good a reason.
+		// The memory budget limits as well.
 		for _, l := range leaves {
 			l()
 		}
-		large := enter(t, q, api.Ask{Key: "a", Memory: 4000 * mib, CPUs: 0.1})
+		large := enter(t, q, api.AdmissionRequest{Key: "a", Memory: 4000 * mib, CPUs: 0.1})
 		waits := start(bg, q, one("b"))
 		if waits.done.Load() {
 			t.Fatal("more memory was promised than there is")
@@ -108,9 +110,9 @@ func TestBudget(t *testing.T) {
 		large()
 		synctest.Wait()
 		waits.leave()
-		// What is more than everything is let in alone.
+		// A run above the whole budget is admitted alone.
 		x := enter(t, q, one("a"))
-		whole := start(bg, q, api.Ask{Key: "a", Memory: 1 << 60, CPUs: 1e9})
+		whole := start(bg, q, api.AdmissionRequest{Key: "a", Memory: 1 << 60, CPUs: 1e9})
 		if whole.done.Load() {
 			t.Fatal("let in beside another")
 		}
@@ -124,7 +126,7 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-// idle checks that a queue is as if nothing had been.
+// idle checks that a queue is in its initial state.
 func idle(t testing.TB, q *Queue) {
 	t.Helper()
 	l := q.Load()
@@ -136,9 +138,9 @@ func idle(t testing.TB, q *Queue) {
 func TestCancelledLeavesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
-		all := enter(t, q, api.Ask{Key: "a", CPUs: 4, Memory: mib})
+		all := enter(t, q, api.AdmissionRequest{Key: "a", CPUs: 4, Memory: mib})
 		ctx, cancel := context.WithCancel(context.Background())
-		first := start(ctx, q, api.Ask{Key: "b", CPUs: 4, Memory: mib})
+		first := start(ctx, q, api.AdmissionRequest{Key: "b", CPUs: 4, Memory: mib})
 		second := start(context.Background(), q, one("b"))
 		cancel()
 		synctest.Wait()
@@ -148,7 +150,7 @@ func TestCancelledLeavesAtOnce(t *testing.T) {
 		if _, err := q.Enter(ctx, one("b")); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * watch)
+		time.Sleep(2 * positionInterval)
 		synctest.Wait()
 		if !slices.Equal(second.moves, []int{2, 1}) {
 			t.Errorf("positions: %v", second.moves)
@@ -163,20 +165,20 @@ func TestCancelledLeavesAtOnce(t *testing.T) {
 func TestWaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
-		all := enter(t, q, api.Ask{Key: "a", CPUs: 4})
+		all := enter(t, q, api.AdmissionRequest{Key: "a", CPUs: 4})
 		begin := time.Now()
 		_, err := q.Enter(context.Background(), one("b"))
 		if r := refused(t, err, http.StatusServiceUnavailable); r.Position != 1 || time.Since(begin) != 10*time.Second {
 			t.Errorf("%+v after %v", r, time.Since(begin))
 		}
-		// One that is at its own limit has itself to blame.
+		// A key at its own limit gets 429.
 		own := one("c")
 		own.Concurrency = 1
 		all()
 		c := enter(t, q, own)
 		_, err = q.Enter(context.Background(), own)
 		refused(t, err, http.StatusTooManyRequests)
-		// One that was promised a run waits for as long as it takes.
+		// An accepted run waits without a time limit.
 		promised := own
 		promised.Accepted = true
 		long := start(context.Background(), q, promised)
@@ -262,7 +264,7 @@ func TestQueueIsBoundedAndShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
 		bg := context.Background()
-		all := enter(t, q, api.Ask{Key: "hog", CPUs: 4, Memory: mib})
+		all := enter(t, q, api.AdmissionRequest{Key: "hog", CPUs: 4, Memory: mib})
 		var hog []*entering
 		for range 8 {
 			hog = append(hog, start(bg, q, one("hog")))
@@ -282,7 +284,7 @@ func TestQueueIsBoundedAndShared(t *testing.T) {
 			release()
 			release()
 		}
-		// When it is full of equals, whoever comes is refused.
+		// When all keys have the same number of places, a new run is refused.
 		var others []*entering
 		for i := range 6 {
 			others = append(others, start(bg, q, one(fmt.Sprint("k", i))))
@@ -316,7 +318,7 @@ func TestPlacesOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, func(o *Options) { o.QueuePerKey = 2 })
 		bg := context.Background()
-		all := enter(t, q, api.Ask{Key: "z", CPUs: 4, Memory: mib})
+		all := enter(t, q, api.AdmissionRequest{Key: "z", CPUs: 4, Memory: mib})
 		first := start(bg, q, one("a"))
 		release, err := q.Reserve(one("a"))
 		if err != nil {
@@ -344,12 +346,12 @@ func TestReserve(t *testing.T) {
 		bg := context.Background()
 		r1, err1 := q.Reserve(one("a"))
 		r2, err2 := q.Reserve(one("a"))
-		_, err3 := q.Reserve(one("b")) // nobody waits who could give up a place: all were promised
+		_, err3 := q.Reserve(one("b")) // no place can be given up: all are reserved
 		if err1 != nil || err2 != nil {
 			t.Fatal(err1, err2)
 		}
 		refused(t, err3, http.StatusServiceUnavailable)
-		all := enter(t, q, api.Ask{Key: "z", CPUs: 4, Memory: mib}) // whoever need not wait needs no place
+		all := enter(t, q, api.AdmissionRequest{Key: "z", CPUs: 4, Memory: mib}) // a run that need not wait takes no place
 		_, err := q.Enter(bg, one("b"))
 		refused(t, err, http.StatusServiceUnavailable)
 		p := one("a")
@@ -380,7 +382,7 @@ func TestReserve(t *testing.T) {
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
-		all := enter(t, q, api.Ask{Key: "a", CPUs: 4})
+		all := enter(t, q, api.AdmissionRequest{Key: "a", CPUs: 4})
 		var waiting []*entering
 		for i := range 5 {
 			waiting = append(waiting, start(context.Background(), q, one(fmt.Sprint(i%2))))
@@ -461,11 +463,11 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// While nobody is let in, those who come are told why, those who wait wait on, and so does what was accepted.
+// During Hold, new runs are refused with the reason; waiting and accepted runs wait on.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)
-		leave, err := q.Enter(t.Context(), api.Ask{Key: "a", CPUs: 4})
+		leave, err := q.Enter(t.Context(), api.AdmissionRequest{Key: "a", CPUs: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -473,7 +475,7 @@ func TestHold(t *testing.T) {
 			leave func()
 			err   error
 		}
-		enter := func(a api.Ask) chan outcome {
+		enter := func(a api.AdmissionRequest) chan outcome {
 			c := make(chan outcome, 1)
 			go func() {
 				leave, err := q.Enter(t.Context(), a)
@@ -482,18 +484,19 @@ func TestHold(t *testing.T) {
 			synctest.Wait()
 			return c
 		}
-		waits := enter(api.Ask{Key: "b"})
+		waits := enter(api.AdmissionRequest{Key: "b"})
 		q.Hold("memory is short")
-		leave() // what is under way ends, and nobody takes its place
-		_, err = q.Enter(t.Context(), api.Ask{Key: "a"})
+		leave() // a run ends, and no other is admitted
+		_, err = q.Enter(t.Context(), api.AdmissionRequest{Key: "a"})
 		var refused *api.Refusal
-		if !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable || refused.Reason != "memory is short" || refused.RetryAfter <= 0 {
+		if !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable || refused.Reason != "memory is short" ||
+			refused.RetryAfter <= 0 {
 			t.Errorf("%+v", err)
 		}
-		if _, err := q.Reserve(api.Ask{Key: "a"}); !errors.As(err, &refused) {
+		if _, err := q.Reserve(api.AdmissionRequest{Key: "a"}); !errors.As(err, &refused) {
 			t.Errorf("%+v", err)
 		}
-		accepted := enter(api.Ask{Key: "a", Accepted: true})
+		accepted := enter(api.AdmissionRequest{Key: "a", Accepted: true})
 		synctest.Wait()
 		if l := q.Load(); l.Running != 0 || l.Waiting != 2 {
 			t.Errorf("%+v", l)
@@ -509,7 +512,7 @@ func TestHold(t *testing.T) {
 		} else {
 			o.leave()
 		}
-		leave, err = q.Enter(t.Context(), api.Ask{Key: "a"})
+		leave, err = q.Enter(t.Context(), api.AdmissionRequest{Key: "a"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,13 +1,13 @@
-// Package admission decides when a run may start: there is more work than the machine can do, and everybody gets a share.
+// Package admission decides when a run may start, so that a busy machine is shared fairly between keys.
 //
-// What. A [Queue] knows what the machine can promise (memory, processors) and what it has promised to runs that are under way. A run enters when its own
-// promise fits, in an order that is fair between keys; until then it waits, and is told where it stands. Whoever can not wait is refused, with the time
-// after which another try is worth it: 429 if it was the key's own share that was used up, 503 if it was the machine's.
+// What. A [Queue] knows how much memory and how many processors the machine can promise, and how much it has promised to running runs. A
+// run enters when its own promise fits, in an order that is fair between keys; until then it waits and learns its position. A run that may
+// not wait is refused with a Retry-After: 429 if its key has used up its own share, 503 if the machine is full.
 //
-// Place in the flow. The HTTP API asks before it runs anything; nothing below knows of it.
+// Place in the flow. pkg/api calls it before it runs a program; no package below knows of it.
 //
 //	            rate of the key ── 429
-//	Enter ────► fits, nobody is before it ─────────────────────► run ──► leave
+//	Enter ────► fits, and is first in line ────────────────────► run ──► leave
 //	              │ no                                            ▲         │ next
 //	              ▼                                               │         │
 //	            places: of the key ── 429, of all ── 503          │         │
@@ -17,15 +17,15 @@
 //	            key b: 1          ├─ the least, its oldest first ─┴─────────┘
 //	            key c: 1 2        ┘
 //
-// A key's use is the larger of its shares of memory and processors, times the seconds it held them (dominant share). A key that comes back starts
-// where the others are: nobody saves up. Nor is anybody punished for long: what a key is behind the others is bounded by [Window]. A run that is too large for what is free
-// is overtaken by smaller ones, but only so often ([Options.Overtake]), then everybody waits for it.
-// If the queue is full, the key that has the most in it gives up its newest place to one that has fewer.
+// A key's use is the larger of its shares of memory and processors, times the seconds for which it had them (dominant share). A key that
+// returns starts at the use of the others: unused shares are not saved up. A key's excess is bounded by [Window]. Smaller runs may overtake
+// a run that does not fit, but only [Options.Overtake] times; then all others wait for it. If the queue is full, the key with the most
+// places gives up its newest one to a key with fewer.
 //
-// Lifecycle. New makes a queue; it has nothing that must be closed. Drain refuses all who wait and all who come, but for runs that were promised to be run.
+// Lifecycle. New makes a queue, which needs no closing. Drain refuses all waiting and new runs, except accepted ones.
 //
-// Concurrency. Everything may be called from any number of goroutines. One lock guards all; it is never held while somebody else's code is called.
+// Concurrency. All methods may be called from any number of goroutines. One lock guards all fields; it is never held during a callback.
 //
-// Limits. It promises what runs ask for, and looks at nothing that they really use: whoever does calls Hold. A run that asks for more than the whole budget
-// enters when it is alone. Keys that nobody uses are forgotten.
+// Limits. The queue counts the limits of runs, not their real use; the caller that measures memory calls Hold. A run that needs more than
+// the whole budget enters when no other is running. Idle keys are forgotten.
 package admission

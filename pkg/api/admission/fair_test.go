@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api"
 )
 
-// A large run is overtaken by small ones for a while, and then is not.
+// Small runs overtake a large one a bounded number of times.
 func TestLargeIsNotStarved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, func(o *Options) { o.Queue, o.Wait, o.Overtake = 100, time.Hour, 5 })
@@ -35,7 +35,7 @@ func TestLargeIsNotStarved(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := runs.Load()
 		begin := time.Now()
-		enter(t, q, api.Ask{Key: "large", CPUs: 4, Memory: mib})()
+		enter(t, q, api.AdmissionRequest{Key: "large", CPUs: 4, Memory: mib})()
 		if passed := runs.Load() - before; time.Since(begin) > 10*time.Second || passed > 20 {
 			t.Errorf("waited %v and was overtaken %d times", time.Since(begin), passed)
 		}
@@ -45,7 +45,7 @@ func TestLargeIsNotStarved(t *testing.T) {
 	})
 }
 
-// Two keys that want everything get the same, however many either asks for at a time; one that wants little gets it at once.
+// Two greedy keys get equal shares, however many runs each submits; a modest key is served at once.
 func TestFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, func(o *Options) { o.Queue, o.Wait = 200, time.Hour })
@@ -104,20 +104,20 @@ func TestFair(t *testing.T) {
 	})
 }
 
-// A key that used the machine while nobody wanted it owes nobody anything, and one that is behind catches up soon.
+// Use of an otherwise idle machine is not held against a key, and a key with excess use is served again soon.
 func TestDebtIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, func(o *Options) { o.Queue, o.Wait = 200, time.Hour })
 		bg := context.Background()
-		// b is always there and uses next to nothing, while a uses the rest for an hour.
-		bit := enter(t, q, api.Ask{Key: "b", CPUs: 0.001, Memory: 1})
-		long := enter(t, q, api.Ask{Key: "a", CPUs: 3.9, Memory: mib})
+		// b is always active and uses almost nothing, while a uses the rest for an hour.
+		bit := enter(t, q, api.AdmissionRequest{Key: "b", CPUs: 0.001, Memory: 1})
+		long := enter(t, q, api.AdmissionRequest{Key: "a", CPUs: 3.9, Memory: mib})
 		time.Sleep(time.Hour)
 		var b []*entering
 		for range 150 {
-			b = append(b, start(bg, q, api.Ask{Key: "b", CPUs: 3.9, Memory: mib}))
+			b = append(b, start(bg, q, api.AdmissionRequest{Key: "b", CPUs: 3.9, Memory: mib}))
 		}
-		a := start(bg, q, api.Ask{Key: "a", CPUs: 3.9, Memory: mib})
+		a := start(bg, q, api.AdmissionRequest{Key: "a", CPUs: 3.9, Memory: mib})
 		long()
 		begin := time.Now()
 		for i := range b {
@@ -126,7 +126,7 @@ func TestDebtIsBounded(t *testing.T) {
 				break
 			}
 			if !b[i].done.Load() {
-				t.Fatalf("nobody is let in, after %d", i)
+				t.Fatalf("no run is admitted after %d", i)
 			}
 			time.Sleep(time.Second)
 			b[i].leave()
@@ -146,13 +146,13 @@ func TestDebtIsBounded(t *testing.T) {
 	})
 }
 
-// However many new keys come, an old one is let in.
+// A stream of new keys does not starve an old one.
 func TestNewKeysDoNotStarveAnOldOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, func(o *Options) { o.CPUs, o.Queue, o.Wait, o.Overtake = 1, 200, time.Hour, 1 })
 		bg := context.Background()
-		ask := func(key string) api.Ask { return api.Ask{Key: key, Memory: mib, CPUs: 0.9} }
-		bit := enter(t, q, api.Ask{Key: "bit", Memory: 1, CPUs: 0.001}) // keeps the floor down
+		ask := func(key string) api.AdmissionRequest { return api.AdmissionRequest{Key: key, Memory: mib, CPUs: 0.9} }
+		bit := enter(t, q, api.AdmissionRequest{Key: "bit", Memory: 1, CPUs: 0.001}) // keeps the floor down
 		now := enter(t, q, ask("old"))
 		time.Sleep(time.Minute)
 		first := start(bg, q, ask("new0"))

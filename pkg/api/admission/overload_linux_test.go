@@ -23,20 +23,20 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// server is the API over real sandboxes and a queue, on a socket.
+// server serves the API over real sandboxes and a queue, on a socket.
 func server(t *testing.T, o admission.Options, keys apitest.Tokens) (*apitest.Client, *admission.Queue, *sandbox.Manager) {
 	t.Helper()
 	engine, manager := apitest.Real(t)
 	q, err := admission.New(o)
 	apitest.Must(t, err)
-	return apitest.New(t, api.Options{Engine: engine, Admission: q, Auth: keys}, nil), q, manager
+	return apitest.New(t, api.Options{Executor: engine, Admission: q, Auth: keys}, nil), q, manager
 }
 
 func shell(code string, fields ...string) string {
 	return fmt.Sprintf(`{"language":"shell","code":%q,"memory":"64MiB","cpus":1%s}`, code, strings.Join(append([]string{""}, fields...), ","))
 }
 
-// answer is what became of a request.
+// answer is the outcome of a request.
 type answer struct {
 	status int
 	retry  int
@@ -74,7 +74,7 @@ func printed(t *testing.T, a answer) string {
 	return string(r.Verdict) + " " + string(r.Stdout.Bytes())
 }
 
-// resident is the memory of this process.
+// resident returns the resident memory of this process.
 func resident(t *testing.T) sandbox.Size {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/statm")
@@ -84,10 +84,12 @@ func resident(t *testing.T) sandbox.Size {
 	return sandbox.Size(pages) * sandbox.Size(os.Getpagesize())
 }
 
-// A5: four times as much as there is room for. What is accepted is done right, what is not is told so and when to come again, memory is bounded, and then all is as before.
+// A5: under four times the load that fits, accepted runs are correct, others get a Retry-After, memory is bounded, and the server then
+// recovers.
 func TestOverload(t *testing.T) {
 	const slots, queue = 4, 12
-	c, q, manager := server(t, admission.Options{CPUs: slots, Memory: 2 * sandbox.GiB, Queue: queue, Wait: 20 * time.Second}, apitest.Tokens{"a": {}, "b": {}, "c": {Concurrency: 2, Rate: 1, Burst: 1}})
+	c, q, manager := server(t, admission.Options{CPUs: slots, Memory: 2 * sandbox.GiB, Queue: queue, Wait: 20 * time.Second},
+		apitest.Tokens{"a": {}, "b": {}, "c": {Concurrency: 2, Rate: 1, Burst: 1}})
 	warm := ask(t.Context(), t, c, "a", shell("echo hello"))
 	if warm.status != 200 {
 		t.Fatalf("%d %s", warm.status, warm.body)
@@ -106,7 +108,7 @@ func TestOverload(t *testing.T) {
 		clients.Go(func() {
 			token := []string{"a", "b", "c"}[i%3]
 			for n := 0; ctx.Err() == nil; n++ {
-				// What was begun is waited for: it has to be right.
+				// Wait for accepted runs and check their results.
 				text := fmt.Sprintf("%d %d", i, n)
 				a := ask(t.Context(), t, c, token, shell("echo "+text+"; sleep 0.02"))
 				switch {
@@ -138,14 +140,15 @@ func TestOverload(t *testing.T) {
 	})
 	clients.Wait()
 	over := time.Now()
-	t.Logf("%d done, %d found it busy, %d were over their own share; %s before, %s at the most", done.Load(), busy.Load(), mine.Load(), before, sandbox.Size(peak.Load()))
+	t.Logf("%d done, %d found it busy, %d were over their own share; %s before, %s at the most", done.Load(), busy.Load(), mine.Load(), before,
+		sandbox.Size(peak.Load()))
 	if done.Load() == 0 || busy.Load() == 0 || mine.Load() == 0 || wrong.Load() > 0 {
 		t.Errorf("%d done, %d busy, %d over their share, %d wrong", done.Load(), busy.Load(), mine.Load(), wrong.Load())
 	}
 	if grown := sandbox.Size(peak.Load()) - min(before, sandbox.Size(peak.Load())); grown > 300*sandbox.MiB {
 		t.Errorf("memory grew by %s", grown)
 	}
-	apitest.Eventually(t, "nothing runs and nobody waits", func() bool { l := q.Load(); return l.Running == 0 && l.Waiting == 0 && l.Memory == 0 })
+	apitest.Eventually(t, "no run runs or waits", func() bool { l := q.Load(); return l.Running == 0 && l.Waiting == 0 && l.Memory == 0 })
 	after := ask(t.Context(), t, c, "b", shell("echo again"))
 	if took := time.Since(over); after.status != 200 || took > max(30*time.Second, 20*warm.took) {
 		t.Errorf("normal again after %v: %d (a run took %v before)", took, after.status, warm.took)
@@ -153,10 +156,11 @@ func TestOverload(t *testing.T) {
 	apitest.Eventually(t, "no sandbox is left", func() bool { return len(manager.List()) == 0 })
 }
 
-// A neighbour that wants everything, always, does not keep others from getting what they ask for.
+// A greedy key does not keep other keys from being served.
 func TestMisbehavingNeighbour(t *testing.T) {
 	const slots = 2
-	c, q, _ := server(t, admission.Options{CPUs: slots, Memory: 2 * sandbox.GiB, Queue: 16, Wait: time.Minute}, apitest.Tokens{"hog": {}, "nice": {}})
+	c, q, _ := server(t, admission.Options{CPUs: slots, Memory: 2 * sandbox.GiB, Queue: 16, Wait: time.Minute},
+		apitest.Tokens{"hog": {}, "nice": {}})
 	ctx, cancel := context.WithCancel(t.Context())
 	var hogs sync.WaitGroup
 	var refused atomic.Int64
@@ -199,8 +203,9 @@ func TestMisbehavingNeighbour(t *testing.T) {
 		t.Fatalf("the hog had %d runs", len(spun))
 	}
 	nice, hog := took[len(took)/2], spun[len(spun)/2]
-	t.Logf("runs took %v in the middle and %v at the most; those of the hog %v in the middle, %d of them, and it was refused %d times", nice, took[len(took)-1], hog, len(spun), refused.Load())
-	// Without fairness one would wait for as long as the hog's own do: for all that are before it.
+	t.Logf("runs took %v in the middle and %v at the most; those of the hog %v in the middle, %d of them, and it was refused %d times", nice,
+		took[len(took)-1], hog, len(spun), refused.Load())
+	// Without fairness a run would wait as long as the greedy key's own runs.
 	if nice > hog/2 {
 		t.Errorf("runs took %v in the middle, those of the hog %v", nice, hog)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// consistent compares every sum with what it is the sum of.
+// consistent recomputes and compares every sum.
 func (q *Queue) consistent() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -50,10 +50,10 @@ func (q *Queue) consistent() error {
 	return nil
 }
 
-// timeless is a test whose deadline is not asked for: in a bubble it has none.
+// timeless hides the test's deadline, which synctest does not allow.
 type timeless struct{ rapid.TB }
 
-// Whatever is asked in whatever order: never over budget nor over a key's own limits, every Enter is answered once, nobody waits while he could run, nothing is lost.
+// In any order of calls: the budget and the keys' limits hold, every Enter returns once, no run waits that could start, no place is lost.
 func TestProperties(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(timeless{t}, func(rt *rapid.T) {
@@ -67,7 +67,7 @@ func TestProperties(t *testing.T) {
 			limits := map[string]int{"a": 0, "b": 2, "c": 1, "d": 0}
 			type asked struct {
 				*entering
-				a      api.Ask
+				a      api.AdmissionRequest
 				cancel context.CancelFunc
 				left   bool
 			}
@@ -101,13 +101,13 @@ func TestProperties(t *testing.T) {
 					}
 				}
 				if l := q.Load(); l.Running == 0 && l.Waiting > 0 {
-					rt.Fatalf("%d wait for nobody", l.Waiting)
+					rt.Fatalf("%d wait though nothing runs", l.Waiting)
 				}
 			}
 			var reserved []func()
 			rt.Repeat(map[string]func(*rapid.T){
 				"enter": func(rt *rapid.T) {
-					a := api.Ask{
+					a := api.AdmissionRequest{
 						Key:    rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "key"),
 						Memory: sandbox.Size(rapid.IntRange(1, 1400).Draw(rt, "memory")) * mib,
 						CPUs:   float64(rapid.IntRange(1, 50).Draw(rt, "cpus")) / 10,
@@ -161,7 +161,7 @@ func TestProperties(t *testing.T) {
 				},
 				"": func(*rapid.T) { look() },
 			})
-			// The end: everybody leaves, and everybody gets an answer.
+			// At the end all runs leave, and every Enter returns.
 			for range len(all) + 1 {
 				synctest.Wait()
 				for _, x := range all {
@@ -189,7 +189,7 @@ func TestProperties(t *testing.T) {
 	})
 }
 
-// The same with real threads and the race detector.
+// As TestProperties, with real threads for the race detector.
 func TestRaces(t *testing.T) {
 	q := small(t, func(o *Options) { o.Queue, o.Wait = 20, 50*time.Millisecond })
 	var memory, cpus, answers, in atomic.Int64
@@ -203,7 +203,7 @@ func TestRaces(t *testing.T) {
 				if r.IntN(4) == 0 {
 					time.AfterFunc(time.Duration(r.IntN(3000))*time.Microsecond, cancel)
 				}
-				a := api.Ask{
+				a := api.AdmissionRequest{
 					Key: fmt.Sprint(c % 7), Memory: sandbox.Size(1+r.IntN(2048)) * mib, CPUs: float64(1+r.IntN(30)) / 10, Concurrency: r.IntN(4),
 					Rate: 2000, Burst: 100, OnPosition: func(int) {},
 				}

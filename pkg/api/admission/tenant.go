@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// touch brings the use of a key up to now.
+// touch updates the use of a key to now.
 func (t *tenant) touch(now time.Time) {
 	if d := now.Sub(t.at); d > 0 {
 		t.used += t.share * d.Seconds()
@@ -13,22 +13,22 @@ func (t *tenant) touch(now time.Time) {
 	}
 }
 
-// tenant finds a key's state, or begins it. mu is held.
+// tenant returns a key's state, and makes it if needed. mu is held.
 func (q *Queue) tenant(key string, now time.Time) *tenant {
 	if t := q.tenants[key]; t != nil {
 		t.touch(now)
 		return t
 	}
-	if len(q.tenants) >= q.sweepAt {
-		q.sweep(now)
+	if len(q.tenants) >= q.pruneAt {
+		q.pruneTenants(now)
 	}
 	t := &tenant{key: key, at: now}
 	q.tenants[key] = t
 	return t
 }
 
-// activate has a key begin where the others are: what it did not use while it was away is not saved up. When nobody is active all debts are
-// forgiven: a machine that was idle has harmed nobody. mu is held.
+// activate raises the use of a key that returns to that of the others, so that unused shares are not saved up. When no key is active, all
+// excess is forgotten, because it delays no other key. mu is held.
 func (q *Queue) activate(t *tenant) {
 	if q.active[t] {
 		return
@@ -41,34 +41,34 @@ func (q *Queue) activate(t *tenant) {
 	q.active[t] = true
 }
 
-// settle is for a key that may have become idle. mu is held.
-func (q *Queue) settle(t *tenant) {
+// deactivateIdle marks a key without runs as inactive. mu is held.
+func (q *Queue) deactivateIdle(t *tenant) {
 	if t.running == 0 && len(t.waiting) == 0 {
 		q.top = max(q.top, t.used)
 		delete(q.active, t)
 	}
 }
 
-// sweep forgets keys that nobody would treat otherwise if they were new. mu is held.
-func (q *Queue) sweep(now time.Time) {
+// pruneTenants removes keys whose state is that of a new key. mu is held.
+func (q *Queue) pruneTenants(now time.Time) {
 	q.raise(now)
 	for key, t := range q.tenants {
 		if !q.active[t] && t.places == 0 && t.used <= q.floor && t.bucket.full(now) {
 			delete(q.tenants, key)
 		}
 	}
-	q.sweepAt = max(256, 2*len(q.tenants))
+	q.pruneAt = max(256, 2*len(q.tenants))
 }
 
-// bucket is the rate of one key: tokens come at the rate, up to the burst, and every run takes one.
+// bucket is the rate limit of one key: tokens arrive at the rate, up to the burst, and every run takes one.
 type bucket struct {
 	tokens float64
-	at     time.Time // when tokens were counted; zero: it is new, and full
+	at     time.Time // when tokens were counted; zero: new, and full
 	rate   float64
 	burst  int
 }
 
-// wait brings the bucket up to now and says how long it takes until there is a token; 0 is now.
+// wait updates the bucket to now and returns the time until the next token; 0 means now.
 func (b *bucket) wait(now time.Time, rate float64, burst int) time.Duration {
 	if rate <= 0 {
 		return 0
@@ -85,12 +85,12 @@ func (b *bucket) wait(now time.Time, rate float64, burst int) time.Duration {
 	return time.Duration((1 - b.tokens) / rate * float64(time.Second))
 }
 
-// full says whether it is as a new one would be.
+// full reports whether the bucket is in the state of a new one.
 func (b *bucket) full(now time.Time) bool {
 	return b.at.IsZero() || b.tokens+now.Sub(b.at).Seconds()*b.rate >= float64(b.burst)
 }
 
-// finishes are when the last runs ended.
+// finishes are the times at which the last runs ended.
 type finishes struct {
 	times [32]time.Time
 	n     int
@@ -101,7 +101,7 @@ func (f *finishes) add(now time.Time) {
 	f.n++
 }
 
-// rate is how many end per second. Until two have, it is one: nobody knows better.
+// rate returns how many runs end per second; 1 until two have ended.
 func (f *finishes) rate(now time.Time) float64 {
 	if f.n < 2 {
 		return 1

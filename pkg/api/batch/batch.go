@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -20,17 +19,17 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// Options of a Handler. What is zero is the default.
+// Options configures a Handler. A zero field means the default.
 type Options struct {
-	Items    int           // most of one batch; default 1000
-	Parallel int           // most at a time of one batch, and the default; default 4
-	Patience time.Duration // how long an item that is refused for now is tried again; default 5 min
-	// Webhooks is told of batches that ask for it; nil: asking is refused.
+	Items        int           // most items of one batch; default 1000
+	Parallel     int           // most items of one batch at a time, and the default; default 4
+	RetryTimeout time.Duration // how long an item that is refused for now is retried; default 5 min
+	// Webhooks sends the webhooks of batches; nil: batches with a webhook are refused.
 	Webhooks *webhook.Sender
 	Log      *slog.Logger
 }
 
-// Server is what a batch needs of the API.
+// Server is the part of api.Server that a batch uses.
 type Server interface {
 	Do(ctx context.Context, p *api.Principal, run *wire.Run, c api.Call) (*api.Finished, error)
 	ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error)
@@ -40,32 +39,33 @@ type Server interface {
 
 var _ Server = (*api.Server)(nil)
 
-// Handler is POST /v1/batch.
+// Handler handles POST /v1/batch.
 type Handler struct {
 	o      Options
 	server Server
 }
 
-// New makes a handler.
+// New makes a handler, which needs no closing.
 func New(s Server, o Options) *Handler {
 	o.Items = cmp.Or(o.Items, 1000)
 	o.Parallel = cmp.Or(o.Parallel, 4)
-	o.Patience = cmp.Or(o.Patience, 5*time.Minute)
+	o.RetryTimeout = cmp.Or(o.RetryTimeout, 5*time.Minute)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Handler{o, s}
 }
 
-// Mount adds the route to a server, and to its document.
+// Mount adds the route to a server and to its OpenAPI document.
 func Mount(s *api.Server, o Options) {
 	s.Mount("POST "+wire.PathBatch, api.Access{Scope: api.ScopeRun}, New(s, o))
 	schemas := s.API().OpenAPI().Components.Schemas
 	schema := func(t reflect.Type) *huma.MediaType { return &huma.MediaType{Schema: schemas.Schema(t, true, "")} }
 	s.API().OpenAPI().AddOperation(&huma.Operation{
-		OperationID: "batch", Method: http.MethodPost, Path: wire.PathBatch, Tags: []string{"Runs"}, Summary: "Run many programs, or one with many inputs",
-		Description: "Every item has a result or a problem of its own. Items come in the order of the request or as they are done, as one document or, with Accept: application/x-ndjson or text/event-stream, " +
-			"a line each. A client that goes away cancels what is left.",
+		OperationID: "batch", Method: http.MethodPost, Path: wire.PathBatch, Tags: []string{"Runs"},
+		Summary: "Run many programs, or one with many inputs",
+		Description: "Every item has a result or a problem of its own. Items come in the order of the request or as they end, as one document " +
+			"or, with Accept: application/x-ndjson or text/event-stream, one per line. A client that disconnects cancels the remaining items.",
 		RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{wire.TypeJSON: schema(reflect.TypeFor[wire.Batch]())}},
 		Security:    []map[string][]string{{"token": {}}, {}},
 		Responses: map[string]*huma.Response{
@@ -73,7 +73,9 @@ func Mount(s *api.Server, o Options) {
 				wire.TypeJSON: schema(reflect.TypeFor[wire.BatchResult]()), wire.TypeNDJSON: schema(reflect.TypeFor[wire.BatchItem]()),
 				wire.TypeSSE: {Schema: &huma.Schema{Type: huma.TypeString}},
 			}},
-			"default": {Description: "A problem (RFC 9457).", Content: map[string]*huma.MediaType{wire.TypeProblem: schema(reflect.TypeFor[wire.Problem]())}},
+			"default": {
+				Description: "A problem (RFC 9457).", Content: map[string]*huma.MediaType{wire.TypeProblem: schema(reflect.TypeFor[wire.Problem]())},
+			},
 		},
 	})
 }
@@ -105,7 +107,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	t := &batch{
-		h: h, b: b, principal: api.PrincipalFrom(ctx), parallel: min(h.o.Parallel, b.Len()), out: newOut(w, kind, cancel),
+		h: h, b: b, principal: api.PrincipalFrom(ctx), parallel: min(h.o.Parallel, b.Len()), out: newWriter(w, kind, cancel),
 		summary: wire.BatchSummary{ID: newID(), Items: b.Len(), Verdicts: map[string]int{}},
 	}
 	if b.Parallel > 0 {
@@ -115,33 +117,25 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	return t.run(ctx)
 }
 
-// check refuses a batch that no item could help.
+// check refuses a batch as a whole.
 func (h *Handler) check(b *wire.Batch) error {
 	if n := b.Len(); n > h.o.Items {
 		field := "inputs"
 		if b.Run == nil {
 			field = "runs"
 		}
-		message := fmt.Sprintf("%d are above %d, the most that the operator allows", n, h.o.Items)
-		return &wire.Problem{
-			Type: wire.ProblemBase + wire.CodeCeiling, Code: wire.CodeCeiling, Title: "A limit is above what the operator allows", Status: http.StatusForbidden,
-			Detail: field + ": " + message, Hint: "send several batches", Errors: []wire.FieldError{{Field: field, Message: message, Ceiling: strconv.Itoa(h.o.Items)}},
-		}
+		p := api.WrongField(wire.CodeCeiling, field, "%d items are above the operator's maximum of %d", n, h.o.Items)
+		p.Hint, p.Errors[0].Ceiling = "send several batches", strconv.Itoa(h.o.Items)
+		return p
 	}
 	if b.Webhook == nil {
 		return nil
 	}
-	wrong := func(status int, code, title, message string) error {
-		return &wire.Problem{
-			Type: wire.ProblemBase + code, Code: code, Title: title, Status: status, Detail: "webhook: " + message,
-			Errors: []wire.FieldError{{Field: "webhook", Message: message}},
-		}
-	}
 	if h.o.Webhooks == nil {
-		return wrong(http.StatusNotImplemented, wire.CodeUnsupported, "This server has no such ability", "this server tells nobody")
+		return api.WrongField(wire.CodeUnsupported, "webhook", "%s", api.WebhooksDisabled)
 	}
 	if err := h.o.Webhooks.Check(webhook.Hook(*b.Webhook)); err != nil {
-		return wrong(http.StatusUnprocessableEntity, wire.CodeInvalid, "A field of the request is wrong", err.Error())
+		return api.WrongField(wire.CodeInvalid, "webhook", "%s", err)
 	}
 	return nil
 }
@@ -152,16 +146,18 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// tell has the webhook hear of the end.
-func (t *batch) tell() {
+// sendWebhook queues the webhook that reports the end of the batch.
+func (t *batch) sendWebhook() {
 	if t.b.Webhook == nil {
 		return
 	}
 	body, err := json.Marshal(webhook.Message{Type: webhook.TypeBatch, Timestamp: time.Now(), Data: t.summary})
 	if err == nil {
-		err = t.h.o.Webhooks.Send(webhook.Delivery{ID: t.summary.ID, Owner: t.principal.ID, Hook: webhook.Hook(*t.b.Webhook), Body: body})
+		err = t.h.o.Webhooks.Send(webhook.Delivery{
+			ID: t.summary.ID, Owner: t.principal.ID, Hook: webhook.Hook(*t.b.Webhook), Body: body,
+		})
 	}
 	if err != nil {
-		t.h.o.Log.Error("a webhook will not hear of a batch", "batch", t.summary.ID, "error", err)
+		t.h.o.Log.Error("webhook not queued", "batch", t.summary.ID, "error", err)
 	}
 }

@@ -34,7 +34,7 @@ func serve(t testing.TB, o api.Options, b Options) *apitest.Client {
 	return apitest.New(t, o, func(s *api.Server) { Mount(s, b) })
 }
 
-// echo plays a program that prints its input; "sleep N" takes so many milliseconds, "fail" does, "error" is our own failure.
+// echo prints its input; "sleep N" takes N milliseconds, "fail" exits with 1, "error" is an error of the executor.
 func echo(ctx context.Context, req executor.Request) (*executor.Result, error) {
 	var in []byte
 	if req.Stdin != nil {
@@ -93,8 +93,9 @@ func stdout(t testing.TB, i wire.BatchItem) string {
 }
 
 func TestInputsInOrder(t *testing.T) {
-	c := serve(t, api.Options{Engine: apitest.Played(echo)}, Options{})
-	r := document(t, c, `{"run":{"code":"x","args":["all"],"env":{"A":"a","B":"b"}},"inputs":[{"stdin":"sleep 80","name":"slow"},{"args":[]},{"stdin":"eA==","stdin_encoding":"base64","args":["own"],"env":{"B":"c"}}]}`)
+	c := serve(t, api.Options{Executor: apitest.Fake(echo)}, Options{})
+	r := document(t, c, `{"run":{"code":"x","args":["all"],"env":{"A":"a","B":"b"}},"inputs":[{"stdin":"sleep 80","name":"slow"},`+
+		`{"args":[]},{"stdin":"eA==","stdin_encoding":"base64","args":["own"],"env":{"B":"c"}}]}`)
 	want := []string{"sleep 80allab", "ab", "xownac"}
 	if len(r.Items) != 3 {
 		t.Fatalf("%+v", r.Summary)
@@ -104,13 +105,14 @@ func TestInputsInOrder(t *testing.T) {
 			t.Errorf("item %d: %+v: %q", i, item, stdout(t, item))
 		}
 	}
-	if r.Items[0].Name != "slow" || r.Summary.Items != 3 || r.Summary.Succeeded != 3 || r.Summary.Verdicts["ok"] != 3 || r.Summary.ID == "" || r.Summary.Took <= 0 {
+	if r.Items[0].Name != "slow" || r.Summary.Items != 3 || r.Summary.Succeeded != 3 || r.Summary.Verdicts["ok"] != 3 || r.Summary.ID == "" ||
+		r.Summary.Took <= 0 {
 		t.Errorf("%+v", r.Summary)
 	}
 }
 
 func TestOrderDoneAndStreams(t *testing.T) {
-	c := serve(t, api.Options{Engine: apitest.Played(echo)}, Options{})
+	c := serve(t, api.Options{Executor: apitest.Fake(echo)}, Options{})
 	body := `{"order":"done","runs":[{"code":"x","stdin":"sleep 1500","name":"a"},{"code":"y","stdin":"quick","name":"b"}]}`
 	b, h := c.Ask(200, wire.PathBatch, body, "Accept", wire.TypeNDJSON)
 	lines := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
@@ -118,11 +120,13 @@ func TestOrderDoneAndStreams(t *testing.T) {
 		t.Fatalf("%s", b)
 	}
 	first, last := apitest.Decode[wire.BatchItem](t, lines[0]), apitest.Decode[wire.BatchSummary](t, lines[2])
-	if first.Index != 1 || first.Name != "b" || first.Kind != "item" || stdout(t, first) != "quick" || last.Kind != "summary" || last.Succeeded != 2 {
+	if first.Index != 1 || first.Name != "b" || first.Kind != "item" || stdout(t, first) != "quick" || last.Kind != "summary" ||
+		last.Succeeded != 2 {
 		t.Errorf("%s", b)
 	}
 	b, _ = c.Ask(200, wire.PathBatch, body, "Accept", wire.TypeSSE)
-	if s := string(b); !strings.HasPrefix(s, "id: 1\nevent: item\ndata: {") || !strings.Contains(s, "\n\nid: 3\nevent: summary\ndata: {") || !strings.HasSuffix(s, "}\n\n") {
+	if s := string(b); !strings.HasPrefix(s, "id: 1\nevent: item\ndata: {") || !strings.Contains(s, "\n\nid: 3\nevent: summary\ndata: {") ||
+		!strings.HasSuffix(s, "}\n\n") {
 		t.Errorf("%s", s)
 	}
 	if p := c.Problem(406, wire.PathBatch, body, "Accept", "image/png"); p.Code != wire.CodeNotAccepted {
@@ -130,9 +134,9 @@ func TestOrderDoneAndStreams(t *testing.T) {
 	}
 }
 
-// An item that fails, or that we fail, is one item.
+// A failed program, or an error of the executor, concerns one item only.
 func TestFailuresAreItems(t *testing.T) {
-	c := serve(t, api.Options{Engine: apitest.Played(echo)}, Options{Parallel: 2})
+	c := serve(t, api.Options{Executor: apitest.Fake(echo)}, Options{Parallel: 2})
 	body := `{"run":{"code":"x"},"inputs":[` + inputs("one", "fail", "error", "invalid", "panic", "two") + `]}`
 	r := document(t, c, body)
 	if len(r.Items) != 6 || stdout(t, r.Items[0]) != "one" || stdout(t, r.Items[5]) != "two" {
@@ -153,7 +157,7 @@ func TestFailuresAreItems(t *testing.T) {
 }
 
 func TestRefusedAsAWhole(t *testing.T) {
-	c := serve(t, api.Options{Engine: apitest.Played(echo)}, Options{Items: 3})
+	c := serve(t, api.Options{Executor: apitest.Fake(echo)}, Options{Items: 3})
 	for body, want := range map[string]struct {
 		status int
 		field  string
@@ -187,17 +191,17 @@ func TestRefusedAsAWhole(t *testing.T) {
 			t.Errorf("%s: %+v", body, p)
 		}
 	}
-	// What is wrong with one input is that item's.
+	// An invalid input concerns one item only.
 	r := document(t, c, `{"run":{"code":"x"},"inputs":[{"stdin":"*","stdin_encoding":"base64"},{"stdin":"fine"}]}`)
 	if r.Items[0].Error == nil || stdout(t, r.Items[1]) != "fine" {
 		t.Errorf("%+v", r)
 	}
 }
 
-// So many at a time, however long the batch is, and what is done and not read waits.
+// The number of parallel items is bounded, and finished items wait until they are read.
 func TestBounds(t *testing.T) {
 	var now, most, begun atomic.Int32
-	engine := apitest.Played(func(ctx context.Context, req executor.Request) (*executor.Result, error) {
+	engine := apitest.Fake(func(ctx context.Context, req executor.Request) (*executor.Result, error) {
 		n := now.Add(1)
 		defer now.Add(-1)
 		begun.Add(1)
@@ -206,14 +210,14 @@ func TestBounds(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		return apitest.Result(sandbox.VerdictOK, strings.Repeat("x", 1<<16)), nil
 	})
-	c := serve(t, api.Options{Engine: engine}, Options{Parallel: 3})
+	c := serve(t, api.Options{Executor: engine}, Options{Parallel: 3})
 	body := `{"parallel":50,"run":{"code":"x"},"inputs":[{}` + strings.Repeat(`,{}`, 99) + `]}`
 	res, err := c.Post(t.Context(), wire.PathBatch, body, "Accept", wire.TypeNDJSON)
 	apitest.Must(t, err)
 	defer res.Body.Close()
-	time.Sleep(300 * time.Millisecond) // nobody reads
+	time.Sleep(300 * time.Millisecond) // the client does not read
 	if n := begun.Load(); n > 30 {
-		t.Errorf("%d were begun while nobody read", n)
+		t.Errorf("%d items began while the client did not read", n)
 	}
 	in := bufio.NewReaderSize(res.Body, 4<<20)
 	read := 0
@@ -231,10 +235,10 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// A client that goes away ends what is left.
-func TestClientGoesAway(t *testing.T) {
+// A client that disconnects cancels the remaining items.
+func TestClientDisconnects(t *testing.T) {
 	var begun, cancelled atomic.Int32
-	engine := apitest.Played(func(ctx context.Context, _ executor.Request) (*executor.Result, error) {
+	engine := apitest.Fake(func(ctx context.Context, _ executor.Request) (*executor.Result, error) {
 		if begun.Add(1) == 1 {
 			return apitest.Result(sandbox.VerdictOK, "first"), nil
 		}
@@ -242,7 +246,7 @@ func TestClientGoesAway(t *testing.T) {
 		cancelled.Add(1)
 		return apitest.Result(sandbox.VerdictCancelled, ""), nil
 	})
-	c := serve(t, api.Options{Engine: engine}, Options{Parallel: 2})
+	c := serve(t, api.Options{Executor: engine}, Options{Parallel: 2})
 	ctx, cancel := context.WithCancel(t.Context())
 	res, err := c.Post(ctx, wire.PathBatch, `{"run":{"code":"x"},"inputs":[{}`+strings.Repeat(`,{}`, 99)+`]}`, "Accept", wire.TypeNDJSON)
 	apitest.Must(t, err)
@@ -259,7 +263,7 @@ func TestClientGoesAway(t *testing.T) {
 	}
 }
 
-// The first of one program goes alone until it is compiled; of many programs nobody waits.
+// Items of one program wait until the first has compiled it; items of different programs do not.
 func TestFirstCompiles(t *testing.T) {
 	var mu sync.Mutex
 	var order []string
@@ -275,7 +279,7 @@ func TestFirstCompiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			order = nil
 			another, begins := make(chan struct{}), new(sync.Once)
-			engine := apitest.Played(func(_ context.Context, req executor.Request) (*executor.Result, error) {
+			engine := apitest.Fake(func(_ context.Context, req executor.Request) (*executor.Result, error) {
 				in, _ := io.ReadAll(req.Stdin)
 				note("begin " + string(in))
 				if string(in) != "0" {
@@ -289,16 +293,16 @@ func TestFirstCompiles(t *testing.T) {
 						time.Sleep(200 * time.Millisecond)
 					}
 				}
-				if string(in) == "0" && !c.alone { // nobody has to wait for its end
+				if string(in) == "0" && !c.alone { // the others need not wait for its end
 					select {
 					case <-another:
-					case <-time.After(apitest.Patience):
+					case <-time.After(apitest.Timeout):
 					}
 				}
 				note("end " + string(in))
 				return apitest.Result(sandbox.VerdictOK, ""), nil
 			})
-			cl := serve(t, api.Options{Engine: engine}, Options{})
+			cl := serve(t, api.Options{Executor: engine}, Options{})
 			document(t, cl, `{"run":{"code":"x"},"inputs":[{"stdin":"0"},{"stdin":"1"},{"stdin":"2"}]}`)
 			alone := slices.Index(order, "end 0") == 1
 			if order[0] != "begin 0" || alone != c.alone {
@@ -308,10 +312,10 @@ func TestFirstCompiles(t *testing.T) {
 	}
 }
 
-// Every item counts for admission, and one that is refused for now is tried again.
+// Every item passes admission, and an item that is refused for now is retried.
 func TestAdmission(t *testing.T) {
 	var now, most atomic.Int32
-	engine := apitest.Played(func(context.Context, executor.Request) (*executor.Result, error) {
+	engine := apitest.Fake(func(context.Context, executor.Request) (*executor.Result, error) {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
@@ -321,13 +325,13 @@ func TestAdmission(t *testing.T) {
 	})
 	q, err := admission.New(admission.Options{CPUs: 2, Memory: 4 * sandbox.GiB, Queue: 1})
 	apitest.Must(t, err)
-	c := serve(t, api.Options{Engine: engine, Admission: q, Auth: apitest.Tokens{"k": {Rate: 20, Burst: 2}}}, Options{Parallel: 8})
+	c := serve(t, api.Options{Executor: engine, Admission: q, Auth: apitest.Tokens{"k": {Rate: 20, Burst: 2}}}, Options{Parallel: 8})
 	c.Token = "k"
 	r := document(t, c, `{"parallel":8,"run":{"code":"x"},"inputs":[{}`+strings.Repeat(`,{}`, 11)+`]}`)
 	if r.Summary.Succeeded != 12 || most.Load() > 2 {
 		t.Errorf("%+v, %d at a time", r.Summary, most.Load())
 	}
-	// Where not even the first is let in, the batch is refused.
+	// If the first item is refused, the batch is.
 	res, err := c.Post(t.Context(), wire.PathBatch, `{"runs":[{"code":"x"},{"code":"y"}]}`)
 	apitest.Must(t, err)
 	res.Body.Close()
@@ -336,7 +340,7 @@ func TestAdmission(t *testing.T) {
 	if p.RetryAfter == 0 || p.Code != wire.CodeDraining {
 		t.Errorf("%+v", p)
 	}
-	apitest.Eventually(t, "nothing runs and nobody waits", func() bool { // the one before was left by its client
+	apitest.Eventually(t, "no run runs or waits", func() bool { // the client of the previous one has disconnected
 		l := q.Load()
 		return l.Running == 0 && l.Waiting == 0 && l.Reserved == 0
 	})
@@ -355,7 +359,7 @@ func TestWebhookOfABatch(t *testing.T) {
 	s, err := webhook.New(webhook.Options{Dir: t.TempDir() + "/h", Allow: []string{strings.TrimPrefix(receiver.URL, "http://")}})
 	apitest.Must(t, err)
 	t.Cleanup(func() { s.Close() })
-	c := serve(t, api.Options{Engine: apitest.Played(echo)}, Options{Webhooks: s})
+	c := serve(t, api.Options{Executor: apitest.Fake(echo)}, Options{Webhooks: s})
 	body := `{"run":{"code":"x"},"inputs":[{},{}],"webhook":{"url":"` + receiver.URL + `","secret":"a secret of some length"}}`
 	r := document(t, c, body)
 	select {
@@ -367,7 +371,7 @@ func TestWebhookOfABatch(t *testing.T) {
 		if m.Type != webhook.TypeBatch || m.Data.ID != r.Summary.ID || m.Data.Succeeded != 2 {
 			t.Errorf("%s", b)
 		}
-	case <-time.After(apitest.Patience):
+	case <-time.After(apitest.Timeout):
 		t.Fatal("nothing was sent")
 	}
 	if p := c.Problem(422, wire.PathBatch, strings.Replace(body, "http://", "http://x:y@", 1)); p.Errors[0].Field != "webhook" {
@@ -376,7 +380,7 @@ func TestWebhookOfABatch(t *testing.T) {
 }
 
 func TestInDocument(t *testing.T) {
-	s, err := api.New(api.Options{Engine: apitest.Played(echo)})
+	s, err := api.New(api.Options{Executor: apitest.Fake(echo)})
 	apitest.Must(t, err)
 	defer s.Close()
 	Mount(s, Options{})
@@ -389,15 +393,17 @@ func TestInDocument(t *testing.T) {
 	}
 }
 
-// Whatever is sent is answered with one document that can be read, or a problem; nothing hangs.
+// Every body gets one valid document or a problem, and no request hangs.
 func FuzzBatch(f *testing.F) {
 	for _, s := range []string{
-		`{"run":{"code":"x"},"inputs":[{},{"stdin":"fail"}]}`, `{"runs":[{"code":"x"}],"order":"done","parallel":2}`, `{"runs":[{"code":"x","stdin":"error"}],"stop_on_failure":true}`,
-		`{"run":null,"inputs":null}`, `{"run":{"code":"x","memory":-1},"inputs":[{}]}`, `{"runs":[[]]}`, `{"run":{},"inputs":[{"env":{"A":"\u0000"}}]}`, `{"webhook":{}}`, `[`,
+		`{"run":{"code":"x"},"inputs":[{},{"stdin":"fail"}]}`, `{"runs":[{"code":"x"}],"order":"done","parallel":2}`,
+		`{"runs":[{"code":"x","stdin":"error"}],"stop_on_failure":true}`,
+		`{"run":null,"inputs":null}`, `{"run":{"code":"x","memory":-1},"inputs":[{}]}`, `{"runs":[[]]}`,
+		`{"run":{},"inputs":[{"env":{"A":"\u0000"}}]}`, `{"webhook":{}}`, `[`,
 	} {
 		f.Add([]byte(s))
 	}
-	s, err := api.New(api.Options{Engine: apitest.Played(func(ctx context.Context, r executor.Request) (*executor.Result, error) {
+	s, err := api.New(api.Options{Executor: apitest.Fake(func(ctx context.Context, r executor.Request) (*executor.Result, error) {
 		if r.Stdin == nil {
 			return apitest.Result(sandbox.VerdictOK, ""), nil
 		}

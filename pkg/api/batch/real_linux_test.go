@@ -16,7 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// A batch over real sandboxes: a program is compiled once, whatever is compiled being a shell script that counts in its name.
+// A batch over real sandboxes compiles its program once. The compiler is a shell script that counts its calls.
 func TestCompiledOnce(t *testing.T) {
 	file := t.TempDir() + "/languages.yaml"
 	apitest.Must(t, os.WriteFile(file, []byte(`
@@ -30,11 +30,12 @@ languages:
 	apitest.Must(t, err)
 	engine, manager := apitest.Real(t, languages...)
 	k := idempotency.New(idempotency.Options{})
-	c := apitest.New(t, api.Options{Engine: engine, Middleware: []func(http.Handler) http.Handler{k.Middleware}}, func(s *api.Server) {
+	c := apitest.New(t, api.Options{Executor: engine, Middleware: []func(http.Handler) http.Handler{k.Middleware}}, func(s *api.Server) {
 		k.Attach(s)
 		Mount(s, Options{})
 	})
-	body := `{"run":{"language":"shc","code":"x"},"inputs":[{"stdin":"a\n","args":["0"]},{"stdin":"b\n","args":["1"]},{"stdin":"c\n","args":["2"]},{"stdin":"d\n","args":["3"]},{"stdin":"e\n","args":["4"]}]}`
+	body := `{"run":{"language":"shc","code":"x"},"inputs":[{"stdin":"a\n","args":["0"]},{"stdin":"b\n","args":["1"]},{"stdin":"c\n",` +
+		`"args":["2"]},{"stdin":"d\n","args":["3"]},{"stdin":"e\n","args":["4"]}]}`
 	b, _ := c.Ask(200, wire.PathBatch, body, wire.HeaderIdempotencyKey, "once")
 	r := apitest.Decode[wire.BatchResult](t, b)
 	stamp := ""
@@ -50,12 +51,13 @@ languages:
 	if s := r.Summary; s.Succeeded != 5 || s.Cached != 4 {
 		t.Errorf("%+v", s)
 	}
-	// Compilers see variables, so one that is an input's own is part of what is compiled.
+	// Compilers see variables, so an input's own variable is part of the compile cache's key.
 	b2, _ := c.Ask(200, wire.PathBatch, `{"run":{"language":"shc","code":"x"},"inputs":[{"args":["0"]},{"args":["0"],"env":{"A":"1"}}]}`)
 	if s := apitest.Decode[wire.BatchResult](t, b2).Summary; s.Succeeded != 2 || s.Cached != 1 {
 		t.Errorf("%+v", s)
 	}
-	if again, h := c.Ask(200, wire.PathBatch, body, wire.HeaderIdempotencyKey, "once"); string(again) != string(b) || h.Get(idempotency.HeaderReplayed) != "true" {
+	if again, h := c.Ask(200, wire.PathBatch, body, wire.HeaderIdempotencyKey, "once"); string(again) != string(b) ||
+		h.Get(idempotency.HeaderReplayed) != "true" {
 		t.Error("it was done again")
 	}
 	if n := len(manager.List()); n != 0 {
@@ -63,7 +65,7 @@ languages:
 	}
 }
 
-// A client that goes away while the first of several items is written: the others return their spill space as well.
+// When the client disconnects while the first item is written, the other items return their disk space, too.
 func TestSpillSpaceOfUnwrittenItems(t *testing.T) {
 	engine, _ := apitest.Real(t)
 	store := &sandbox.OutputStore{Dir: t.TempDir()}
@@ -76,11 +78,11 @@ func TestSpillSpaceOfUnwrittenItems(t *testing.T) {
 		apitest.Must(t, err)
 		return &api.Finished{Result: r, Document: document}
 	}
-	b := &batch{b: &wire.Batch{Runs: make([]wire.Run, 3)}, out: newOut(goneWriter{httptest.NewRecorder()}, wire.TypeNDJSON, func() {})}
+	b := &batch{b: &wire.Batch{Runs: make([]wire.Run, 3)}, out: newWriter(goneWriter{httptest.NewRecorder()}, wire.TypeNDJSON, func() {})}
 	b.summary.Verdicts = map[string]int{}
-	done := make(chan settled, 2)
-	done <- settled{index: 1, f: finished()}
-	done <- settled{index: 0, f: finished()}
+	done := make(chan outcome, 2)
+	done <- outcome{index: 1, f: finished()}
+	done <- outcome{index: 0, f: finished()}
 	if store.Used() == 0 {
 		t.Fatal("nothing is spilled")
 	}
@@ -90,7 +92,7 @@ func TestSpillSpaceOfUnwrittenItems(t *testing.T) {
 	}
 }
 
-// goneWriter is a client that has gone away.
+// goneWriter is the response writer of a client that has disconnected.
 type goneWriter struct{ http.ResponseWriter }
 
 func (goneWriter) Write([]byte) (int, error) { return 0, os.ErrClosed }

@@ -17,18 +17,18 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// batch is one under way.
+// batch is a batch under way.
 type batch struct {
 	h         *Handler
 	b         *wire.Batch
 	principal *api.Principal
 	parallel  int
-	out       *out
-	summary   wire.BatchSummary // the writer's
+	out       *writer
+	summary   wire.BatchSummary // used by the writing goroutine only
 }
 
-// settled is an item that is done.
-type settled struct {
+// outcome is the end of one item.
+type outcome struct {
 	index int
 	name  string
 	f     *api.Finished
@@ -36,7 +36,7 @@ type settled struct {
 	skip  bool
 }
 
-// run does all items and writes what became of them. Its error is for a batch of which nothing was written.
+// run runs all items and writes their outcomes. It returns an error only if nothing was written.
 func (t *batch) run(ctx context.Context) error {
 	begun := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
@@ -44,25 +44,25 @@ func (t *batch) run(ctx context.Context) error {
 	defer workers.Wait()
 	defer cancel()
 
-	done := make(chan settled)
-	// An item holds a place from its beginning until it is written: what is done and not yet written is bounded, too.
+	done := make(chan outcome)
+	// An item holds a place from its start until it is written, which also bounds the finished items that wait to be written.
 	window := make(chan struct{}, 2*t.parallel)
 	workers.Go(func() { t.feed(ctx, &workers, window, done) })
 
-	stop := t.out.beats()
+	stop := t.out.keepAlive()
 	defer stop()
 	if err := t.write(ctx, done, window); err != nil {
 		return err
 	}
 	cancel()
 	t.summary.Took = time.Since(begun).Seconds()
-	_ = t.out.end(&t.summary) // who does not read on does not want it
-	t.tell()
+	_ = t.out.writeSummary(&t.summary) // fails when the client is gone
+	t.sendWebhook()
 	return nil
 }
 
-// feed begins items in their order, each when there is a place for it.
-func (t *batch) feed(ctx context.Context, workers *sync.WaitGroup, window chan struct{}, done chan<- settled) {
+// feed starts items in their order, each when there is a place for it.
+func (t *batch) feed(ctx context.Context, workers *sync.WaitGroup, window chan struct{}, done chan<- outcome) {
 	failed := make(chan struct{})
 	fail := sync.OnceFunc(func() { close(failed) })
 	slots := make(chan struct{}, t.parallel)
@@ -76,7 +76,7 @@ func (t *batch) feed(ctx context.Context, workers *sync.WaitGroup, window chan s
 		run, name := t.b.Item(i)
 		if t.b.StopOnFailure && isClosed(failed) {
 			select {
-			case done <- settled{index: i, name: name, skip: true}:
+			case done <- outcome{index: i, name: name, skip: true}:
 				continue
 			case <-ctx.Done():
 				return
@@ -94,14 +94,14 @@ func (t *batch) feed(ctx context.Context, workers *sync.WaitGroup, window chan s
 				return
 			}
 		}
-		// It may have failed while this one waited for its place.
+		// Another item may have failed while this one waited for its place.
 		skip := t.b.StopOnFailure && isClosed(failed)
 		workers.Go(func() {
 			defer func() { <-slots }()
-			s := settled{index: i, name: name, skip: skip}
+			s := outcome{index: i, name: name, skip: skip}
 			if !skip {
 				if s.f, s.err = t.safely(ctx, run, i, compiled); !s.success() {
-					fail() // before its slot is another's
+					fail() // before the slot is free for the next item
 				}
 			}
 			if i == 0 {
@@ -125,18 +125,18 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// compiling is the first item's compiling, for which the others wait.
+// compiling is the compile phase of the first item, for which the others wait.
 type compiling struct {
 	over    chan struct{}
 	release func()
-	seen    bool // a phase before the run
+	seen    bool // a phase before the run began
 	timer   *time.Timer
 }
 
-// grace is how long the first run may go on before the others no longer wait for it: what it compiled goes into the cache beside its beginning.
+// grace is how long the others wait after the first item's run began: its compiled program goes into the cache meanwhile.
 const grace = time.Second
 
-// compiles says that nobody waits where items have nothing in common.
+// compiles returns the compile phase to wait for; it is over at once where items have no common program.
 func (t *batch) compiles() *compiling {
 	c := &compiling{over: make(chan struct{})}
 	c.release = sync.OnceFunc(func() { close(c.over) })
@@ -146,7 +146,7 @@ func (t *batch) compiles() *compiling {
 	return c
 }
 
-// event looks at the first item's events, which are one program's and come in order.
+// event reads the first item's events, which come in order.
 func (c *compiling) event(line []byte) {
 	if isClosed(c.over) {
 		return
@@ -159,7 +159,7 @@ func (c *compiling) event(line []byte) {
 	case ev.Phase != executor.PhaseRun:
 		c.seen = true
 	case !c.seen:
-		c.release() // it is not compiled, or was before
+		c.release() // not compiled, or found in the cache
 	case c.timer == nil:
 		c.timer = time.AfterFunc(grace, c.release)
 	}
@@ -171,7 +171,7 @@ func (c *compiling) stop() {
 	}
 }
 
-// safely runs one item. A panic is this item's failure: here is no server that would catch it.
+// safely runs one item and returns a panic as its error: no HTTP server recovers it here.
 func (t *batch) safely(ctx context.Context, run *wire.Run, i int, c *compiling) (f *api.Finished, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -181,21 +181,21 @@ func (t *batch) safely(ctx context.Context, run *wire.Run, i int, c *compiling) 
 	return t.do(ctx, run, i, c)
 }
 
-// do runs one item. One that is refused for now is tried again: the batch waits in its place, as a client would. That of the first is the batch's.
+// do runs one item. An item that is refused for now is retried until RetryTimeout, except the first one: its refusal is the batch's.
 func (t *batch) do(ctx context.Context, run *wire.Run, i int, c *compiling) (*api.Finished, error) {
 	call := api.Call{}
 	if i == 0 && !isClosed(c.over) {
 		call.OnEvent = c.event
 		defer c.stop()
 	}
-	patience := time.Now().Add(t.h.o.Patience)
+	deadline := time.Now().Add(t.h.o.RetryTimeout)
 	for {
 		f, err := t.h.server.Do(ctx, t.principal, run, call)
 		if f != nil && f.Err != nil && f.Started.IsZero() {
-			err = f.Err // it was never let in
+			err = f.Err // it was never admitted
 		}
 		var refusal *api.Refusal
-		if !errors.As(err, &refusal) || refusal.Code == wire.CodeDraining || i == 0 && !t.out.started() || time.Now().After(patience) {
+		if !errors.As(err, &refusal) || refusal.Code == wire.CodeDraining || i == 0 && !t.out.started() || time.Now().After(deadline) {
 			return f, err
 		}
 		wait := time.NewTimer(max(refusal.RetryAfter, 10*time.Millisecond))
@@ -208,26 +208,26 @@ func (t *batch) do(ctx context.Context, run *wire.Run, i int, c *compiling) (*ap
 	}
 }
 
-// write writes items as they come or in their order, until all are written or there is nobody to write for.
-func (t *batch) write(ctx context.Context, done <-chan settled, window <-chan struct{}) error {
-	waiting := map[int]settled{}
+// write writes items as they end or in their order, until all are written, ctx ends or a write fails.
+func (t *batch) write(ctx context.Context, done <-chan outcome, window <-chan struct{}) error {
+	waiting := map[int]outcome{}
 	defer func() {
 		for _, s := range waiting {
 			s.close()
 		}
 	}()
 	for next, written := 0, 0; written < t.b.Len(); {
-		var s settled
+		var s outcome
 		select {
 		case s = <-done:
 		case <-ctx.Done():
 			t.summary.Cancelled = true
 			return nil
 		}
-		if !t.out.started() && t.hopeless(ctx, s) {
+		if !t.out.started() && t.failsAll(ctx, s) {
 			return s.err
 		}
-		ready := []settled{s}
+		ready := []outcome{s}
 		if t.b.Order != "done" {
 			waiting[s.index] = s
 			ready = ready[:0]
@@ -242,7 +242,7 @@ func (t *batch) write(ctx context.Context, done <-chan settled, window <-chan st
 		}
 		for i, s := range ready {
 			item, result := t.item(ctx, s)
-			err := t.out.item(&item, result)
+			err := t.out.writeItem(&item, result)
 			s.close()
 			if err != nil {
 				for _, s := range ready[i+1:] {
@@ -258,9 +258,9 @@ func (t *batch) write(ctx context.Context, done <-chan settled, window <-chan st
 	return nil
 }
 
-// hopeless says whether what is wrong with the first item is wrong with the whole batch, so that the client can be told by a status: the server has no
-// room, or the program that all have in common is not one to run.
-func (t *batch) hopeless(ctx context.Context, s settled) bool {
+// failsAll reports whether the first item's error holds for the whole batch, so that the status can report it: the server has no room, or
+// the common program is refused.
+func (t *batch) failsAll(ctx context.Context, s outcome) bool {
 	if s.index != 0 || s.err == nil {
 		return false
 	}
@@ -274,19 +274,19 @@ func (t *batch) hopeless(ctx context.Context, s settled) bool {
 	})
 }
 
-func (s *settled) success() bool {
+func (s *outcome) success() bool {
 	return s.err == nil && s.f != nil && s.f.Err == nil && s.f.Result != nil && s.f.Result.Verdict == "ok"
 }
 
 // close returns the disk space of the item's output.
-func (s *settled) close() {
+func (s *outcome) close() {
 	if s.f != nil {
 		s.f.Close()
 	}
 }
 
-// item is what is written of one, and counts it.
-func (t *batch) item(ctx context.Context, s settled) (item wire.BatchItem, result *sandbox.JSON) {
+// item returns the document of one outcome, and counts it in the summary.
+func (t *batch) item(ctx context.Context, s outcome) (item wire.BatchItem, result *sandbox.JSON) {
 	item = wire.BatchItem{Index: s.index, Name: s.name, Skipped: s.skip}
 	err := s.err
 	if s.f != nil {

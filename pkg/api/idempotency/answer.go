@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// answer is what was said.
+// answer is a recorded answer.
 type answer struct {
 	status   int
 	header   http.Header
@@ -20,31 +20,31 @@ type answer struct {
 	tooLarge bool
 }
 
-// size is about what it takes in memory.
+// size returns the approximate memory of the answer.
 func (a *answer) size() int { return len(a.body) + 512 }
 
-// replay says it once more.
+// replay sends the answer again.
 func (a *answer) replay(w http.ResponseWriter, r *http.Request, server *api.Server) {
 	if a.tooLarge {
-		server.Fail(w, r, problem(http.StatusConflict, wire.CodeConflict, "Not possible in this state",
-			"it was answered, and the answer was too large to be kept; use a new key to have it done again"))
+		server.Fail(w, r, problem(wire.CodeConflict,
+			"the request was answered, but the answer was too large to keep; use a new key to run it again"))
 		return
 	}
 	maps.Copy(w.Header(), a.header)
 	w.Header().Set(HeaderReplayed, "true")
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // who does not read on does not want it
+	_, _ = w.Write(a.body) // fails when the client is gone
 }
 
-// accepted is the answer of POST /v1/runs for a run that the server still knows.
+// accepted returns the answer of POST /v1/runs for a run that the server still keeps.
 func accepted(info wire.RunInfo) *answer {
-	body, _ := json.Marshal(info) // plain values
+	body, _ := json.Marshal(info) // can not fail: plain values
 	return &answer{status: http.StatusAccepted, body: append(body, '\n'), header: http.Header{
 		"Content-Type": {wire.TypeJSON}, "Cache-Control": {"no-store"}, "Location": {wire.PathRuns + "/" + info.ID}, wire.HeaderRunID: {info.ID},
 	}}
 }
 
-// recorder passes an answer on and keeps what it was.
+// recorder passes an answer on and keeps a copy.
 type recorder struct {
 	http.ResponseWriter
 	most   int
@@ -55,7 +55,7 @@ type recorder struct {
 	large  bool
 }
 
-// WriteHeader is http.ResponseWriter's.
+// WriteHeader implements http.ResponseWriter.
 func (r *recorder) WriteHeader(status int) {
 	if r.status == 0 && status >= 200 {
 		r.status, r.header = status, r.Header().Clone()
@@ -63,7 +63,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// Write is http.ResponseWriter's.
+// Write implements http.ResponseWriter.
 func (r *recorder) Write(b []byte) (int, error) {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
@@ -80,20 +80,20 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap lets http.ResponseController find the connection.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// keep says whether the answer is one that holds for a repetition.
+// keep reports whether the answer is valid for a repeated request.
 func (r *recorder) keep(clientGone bool) bool {
 	switch {
 	case r.status/100 != 2:
 		return false
 	case !clientGone:
 		return r.large || !failed(r.body)
-	case r.large: // a client that has all of it closes its connection, and may do so before the route returns
+	case r.large: // a client may close its connection after the last byte, before the route returns
 		return r.header.Get("Content-Length") == strconv.FormatInt(r.sent, 10)
 	}
-	// The client may have gone when all was done. Then this is just what it comes back for; but if its going ended the run, it is not.
+	// If the client left after the run had ended, the answer is what it will ask for again; if its leaving ended the run, it is not.
 	var result struct {
 		Verdict string `json:"verdict"`
 		ID      string `json:"id"`
@@ -102,7 +102,7 @@ func (r *recorder) keep(clientGone bool) bool {
 	return whole && (result.ID != "" || result.Verdict != "" && result.Verdict != "cancelled")
 }
 
-// failed says whether a stream ended in a problem of the server's.
+// failed reports whether a stream ended in a problem of the server.
 func failed(body []byte) bool {
 	last := bytes.TrimRight(body, "\n")
 	last = last[bytes.LastIndexByte(last, '\n')+1:]

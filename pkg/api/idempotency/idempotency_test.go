@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// counting is an engine that says how often it was asked; "slow" waits for release.
+// counting is an executor that counts its calls; "slow" waits for release.
 type counting struct {
 	n       atomic.Int32
 	release chan struct{}
@@ -50,12 +50,13 @@ func (e *counting) play(ctx context.Context, req executor.Request) (*executor.Re
 	return apitest.Result(sandbox.VerdictOK, fmt.Sprint(n)), nil
 }
 
-func serve(t *testing.T, o Options, dir string) (*apitest.Client, *counting, *Keeper) {
+func serve(t *testing.T, o Options, dir string) (*apitest.Client, *counting, *AnswerStore) {
 	t.Helper()
 	e := &counting{release: make(chan struct{})}
 	k := New(o)
 	c := apitest.New(t, api.Options{
-		Engine: apitest.Played(e.play), Middleware: []func(http.Handler) http.Handler{k.Middleware}, Auth: apitest.Tokens{"a": {}, "b": {}}, Dir: dir,
+		Executor: apitest.Fake(e.play), Middleware: []func(http.Handler) http.Handler{k.Middleware}, Auth: apitest.Tokens{"a": {}, "b": {}},
+		Dir: dir,
 	}, func(s *api.Server) {
 		k.Attach(s)
 		batch.Mount(s, batch.Options{})
@@ -83,7 +84,8 @@ func TestOnce(t *testing.T) {
 			all := int32(strings.Count(body, "code"))
 			apitest.Eventually(t, "it ran", func() bool { return e.n.Load() == all })
 			second, h2 := c.Ask(status, path, body, header, `"key-1"`) // in quotes it is the same
-			if string(first) != string(second) || h2.Get(HeaderReplayed) != "true" || h2.Get("Content-Type") != h.Get("Content-Type") || h2.Get(wire.HeaderRunID) != h.Get(wire.HeaderRunID) {
+			if string(first) != string(second) || h2.Get(HeaderReplayed) != "true" || h2.Get("Content-Type") != h.Get("Content-Type") ||
+				h2.Get(wire.HeaderRunID) != h.Get(wire.HeaderRunID) {
 				t.Errorf("%s %v\n%s %v", first, h, second, h2)
 			}
 			if e.n.Load() != all {
@@ -101,7 +103,7 @@ func TestOnce(t *testing.T) {
 			if b, h := other.Ask(status, path, body, header, "key-1"); h.Get(HeaderReplayed) != "" || string(b) == string(first) {
 				t.Error("one owner got another's answer")
 			}
-			// Without a key there is nothing of it.
+			// Without a key every request runs.
 			if _, h := c.Ask(status, path, body); h.Get(HeaderReplayed) != "" {
 				t.Error("replayed without a key")
 			}
@@ -113,13 +115,14 @@ func TestStreamsAreReplayed(t *testing.T) {
 	c, e, _ := serve(t, Options{}, "")
 	first, h := c.Ask(200, wire.PathRun, `{"code":"x"}`, header, "k", "Accept", wire.TypeNDJSON)
 	second, h2 := c.Ask(200, wire.PathRun, `{"code":"x"}`, header, "k", "Accept", wire.TypeNDJSON)
-	if string(first) != string(second) || h2.Get("Content-Type") != wire.TypeNDJSON || h.Get("Content-Type") != wire.TypeNDJSON || e.n.Load() != 1 || !strings.Contains(string(first), `"stdout"`) {
+	if string(first) != string(second) || h2.Get("Content-Type") != wire.TypeNDJSON || h.Get("Content-Type") != wire.TypeNDJSON ||
+		e.n.Load() != 1 || !strings.Contains(string(first), `"stdout"`) {
 		t.Errorf("%s\n%s", first, second)
 	}
 	c.Problem(422, wire.PathRun, `{"code":"x"}`, header, "k") // another form is another request
 }
 
-// Whoever repeats while the first is under way waits for it.
+// A repeated request waits while the first is under way.
 func TestConcurrent(t *testing.T) {
 	c, e, k := serve(t, Options{Waiting: 3}, "")
 	var answers [4]string
@@ -151,7 +154,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// What came to nothing is done again: a refusal, a mistake, a client that went away; and one of those who waited takes over.
+// A refusal, an error and an answer to a client that left are not kept; one of the waiting requests takes over.
 func TestNotKept(t *testing.T) {
 	c, e, k := serve(t, Options{}, "")
 	for range 2 {
@@ -195,12 +198,12 @@ func TestKeys(t *testing.T) {
 	}
 	c.Problem(400, wire.PathRun, `{"code":"x"}`, header, "a", header, "b")
 	c.Ask(200, wire.PathRun, `{"code":"x"}`, header, strings.Repeat("x", 255))
-	// The body is still looked at as it always is.
+	// The body is still validated.
 	c.Problem(415, wire.PathRun, `{"code":"x"}`, header, "k", "Content-Encoding", "gzip")
 	c.Problem(400, wire.PathRun, `{`, header, "k")
 }
 
-// A client that closes its connection when it has all of a large answer has had it.
+// A client that closes its connection after the last byte of a large answer has received it.
 func TestLargeAndGone(t *testing.T) {
 	for sent, keep := range map[int]bool{20: true, 15: false} {
 		rec := &recorder{ResponseWriter: httptest.NewRecorder(), most: 10}
@@ -236,7 +239,7 @@ func TestBounds(t *testing.T) {
 	if e.n.Load() != before {
 		t.Error("the newest is forgotten")
 	}
-	// What is under way is not forgotten for something new.
+	// A request under way is not removed for a new one.
 	var wg sync.WaitGroup
 	for i := range 5 {
 		wg.Go(func() { c.Ask(200, wire.PathRun, `{"code":"slow"}`, header, fmt.Sprint("s", i)) })
@@ -252,7 +255,7 @@ func TestBounds(t *testing.T) {
 	apitest.Eventually(t, "it is kept", kept(5))
 	// Time and memory.
 	k.mu.Lock()
-	k.sweep(time.Now().Add(2 * time.Hour))
+	k.prune(time.Now().Add(2 * time.Hour))
 	if len(k.entries) != 0 || k.size != 0 || len(k.owners) != 0 || k.done.Len() != 0 {
 		t.Errorf("%d entries, %d bytes, %v", len(k.entries), k.size, k.owners)
 	}
@@ -268,7 +271,7 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// One owner's answers push out its own, not another's: by number, and by size.
+// One owner's answers evict its own, not another's, by number and by size.
 func TestFair(t *testing.T) {
 	for name, o := range map[string]Options{
 		"number": {Keys: 8, PerOwner: 8}, "size": {Memory: 4000, OfOwner: 4000}, "size of one": {Memory: 1 << 20, OfOwner: 3000},
@@ -296,14 +299,15 @@ func TestFair(t *testing.T) {
 	}
 }
 
-// After a restart an asynchronous run is still found by its key.
+// An asynchronous run is found by its key after a restart.
 func TestRestart(t *testing.T) {
 	dir := t.TempDir() + "/state"
 	e := &counting{}
-	open := func() (*api.Server, *Keeper) {
+	open := func() (*api.Server, *AnswerStore) {
 		k := New(Options{})
 		s, err := api.New(api.Options{
-			Engine: apitest.Played(e.play), Middleware: []func(http.Handler) http.Handler{k.Middleware}, Auth: apitest.Tokens{"a": {}, "b": {}}, Dir: dir,
+			Executor: apitest.Fake(e.play), Middleware: []func(http.Handler) http.Handler{k.Middleware}, Auth: apitest.Tokens{"a": {}, "b": {}},
+			Dir: dir,
 		})
 		apitest.Must(t, err)
 		k.Attach(s)
@@ -321,7 +325,8 @@ func TestRestart(t *testing.T) {
 	c = apitest.Serve(t, s)
 	c.Token = "a"
 	b, h := c.Ask(202, wire.PathRuns, `{"code":"x"}`, header, "k")
-	if again := apitest.Decode[wire.RunInfo](t, b); again.ID != first.ID || h.Get(HeaderReplayed) != "true" || h.Get("Location") != wire.PathRuns+"/"+first.ID || e.n.Load() != 1 {
+	if again := apitest.Decode[wire.RunInfo](t, b); again.ID != first.ID || h.Get(HeaderReplayed) != "true" ||
+		h.Get("Location") != wire.PathRuns+"/"+first.ID || e.n.Load() != 1 {
 		t.Errorf("%s %v, %d runs", b, h, e.n.Load())
 	}
 	c.Problem(422, wire.PathRuns, `{"code":"y"}`, header, "k")

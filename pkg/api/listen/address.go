@@ -13,21 +13,21 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Address is where to listen: a path, or an address with a port.
+// Address is a place to listen: the path of a unix socket, or an IP address with a port.
 type Address struct {
-	Path string         // of a unix socket; empty is TCP
-	TCP  netip.AddrPort // port 0 is any that is free
-	Host string         // as it was written, if it was a name
+	Path string         // of a unix socket; empty for TCP
+	TCP  netip.AddrPort // port 0 means any free port
+	Host string         // the host name as given, if there was one
 }
 
 const (
 	unixScheme = "unix:"
-	mostPath   = 104 // of macOS; Linux has four more
+	mostPath   = 104 // macOS; Linux allows four more
 )
 
 const howToWrite = "write it like unix:///run/me/server.sock, 127.0.0.1:8080 or [::1]:8080"
 
-// Parse reads an address. A name is looked up, so that what is judged is what is bound.
+// Parse reads an address. It resolves a host name, so that the address that is checked is the one that is bound.
 func Parse(ctx context.Context, text string) (Address, error) {
 	if rest, ok := strings.CutPrefix(text, unixScheme); ok {
 		return parsePath(text, rest)
@@ -41,12 +41,12 @@ func Parse(ctx context.Context, text string) (Address, error) {
 			hint += " with --tls-cert and --tls-key"
 		}
 		return Address{}, &sandbox.Error{
-			Op: fmt.Sprintf("listen %q", text), Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no scheme %s here", strconv.Quote(scheme)), Hint: hint,
+			Op: fmt.Sprintf("listen %q", text), Kind: sandbox.ErrInvalid, Err: fmt.Errorf("scheme %q is not supported", scheme), Hint: hint,
 		}
 	}
 	host, portText, err := net.SplitHostPort(text)
 	if err != nil {
-		return Address{}, sandbox.Invalid(fmt.Sprintf("listen %q", text), "not an address; %s", howToWrite)
+		return Address{}, sandbox.Invalid(fmt.Sprintf("listen %q", text), "not an address with a port; %s", howToWrite)
 	}
 	port, err := strconv.ParseUint(portText, 10, 16)
 	if err != nil || portText[0] == '+' {
@@ -61,7 +61,9 @@ func Parse(ctx context.Context, text string) (Address, error) {
 	default:
 		ip, err := lookUp(ctx, host)
 		if err != nil {
-			return Address{}, &sandbox.Error{Op: fmt.Sprintf("listen %q", text), Kind: sandbox.ErrInvalid, Err: err, Hint: "an address in place of the name"}
+			return Address{}, &sandbox.Error{
+				Op: fmt.Sprintf("listen %q", text), Kind: sandbox.ErrInvalid, Err: err, Hint: "use an IP address instead of the name",
+			}
 		}
 		a.TCP, a.Host = netip.AddrPortFrom(ip, uint16(port)), host
 	}
@@ -74,7 +76,7 @@ func parsePath(text, path string) (Address, error) {
 	}
 	if rest, ok := strings.CutPrefix(path, "//"); ok {
 		path = rest
-		if !strings.HasPrefix(path, "/") { // unix://run/x would be on a host called run
+		if !strings.HasPrefix(path, "/") { // unix://run/x would name a host "run"
 			return wrong("the path is not absolute; %s", howToWrite)
 		}
 	}
@@ -82,17 +84,17 @@ func parsePath(text, path string) (Address, error) {
 	case !filepath.IsAbs(path):
 		return wrong("the path is not absolute; %s", howToWrite)
 	case strings.ContainsRune(path, 0):
-		return wrong("there is a NUL in the path")
+		return wrong("the path has a NUL byte")
 	case filepath.Clean(path) != path:
-		return wrong("the path is not plain; name it as %s", filepath.Clean(path))
+		return wrong("the path is not in its shortest form; write %s", filepath.Clean(path))
 	case len(path) >= mostPath:
-		return wrong("the path has %d bytes, and a socket's has less than %d; use a shorter one", len(path), mostPath)
+		return wrong("the path has %d bytes; use one with fewer than %d", len(path), mostPath)
 	}
 	return Address{Path: path}, nil
 }
 
 func lookUp(ctx context.Context, host string) (netip.Addr, error) {
-	if strings.EqualFold(host, "localhost") { // whatever a resolver says
+	if strings.EqualFold(host, "localhost") { // do not ask a resolver
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil
 	}
 	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
@@ -100,15 +102,15 @@ func lookUp(ctx context.Context, host string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("look up %s: %w", host, err)
 	}
 	if len(all) == 0 {
-		return netip.Addr{}, errors.New("it has no address")
+		return netip.Addr{}, errors.New("the name has no address")
 	}
 	return all[0].Unmap(), nil
 }
 
-// Exposed reports whether other machines could connect.
+// Exposed reports whether other machines can connect.
 func (a Address) Exposed() bool { return a.Path == "" && !a.TCP.Addr().IsLoopback() }
 
-// Via is how connections will come.
+// Via returns how connections to the address will arrive.
 func (a Address) Via(secured bool) Via {
 	switch {
 	case a.Path != "":

@@ -98,12 +98,12 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	if got := name(); got != "third" {
 		t.Errorf("what can not be read has put an end to what could: %q", got)
 	}
-	time.Sleep(lookInterval + 10*time.Millisecond)
+	time.Sleep(checkInterval + 10*time.Millisecond)
 	name()
 	select {
 	case <-failures:
 	default:
-		t.Error("nobody was told")
+		t.Error("the callback was not called")
 	}
 	if d, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
 		d.Close()
@@ -122,8 +122,9 @@ func TestWrongCertificates(t *testing.T) {
 		t.Fatalf("the positive control: %v", err)
 	}
 	for _, test := range []struct{ cert, key, says string }{
-		{filepath.Join(dir, "none"), key, "tls-cert"}, {cert, filepath.Join(dir, "none"), "tls-key"}, {cert, stranger, "belong together"},
-		{key, cert, "belong together"}, {expired, expiredKey, "has expired"},
+		{filepath.Join(dir, "none"), key, "tls-cert"}, {cert, filepath.Join(dir, "none"), "tls-key"},
+		{cert, stranger, "one certificate and its key"},
+		{key, cert, "one certificate and its key"}, {expired, expiredKey, "it expired"},
 	} {
 		if _, err := LoadCertificate(test.cert, test.key, nil); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s, %s: %v, want %q", test.cert, test.key, err, test.says)

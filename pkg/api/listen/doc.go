@@ -1,24 +1,24 @@
-// Package listen opens what a server is reached through: unix sockets, TCP addresses, and sockets that systemd hands over.
+// Package listen opens the listeners of a server: unix sockets, TCP addresses, and sockets that systemd passes.
 //
-// What. Parse reads an address, Open binds all of them, and every connection that comes out says how it came: over which kind of
-// socket, and on a unix socket from which user, as the kernel has it.
+// What. Parse reads an address, Open binds all of them, and every accepted connection knows how it arrived: over which kind of listener,
+// and on a unix socket from which user, as the kernel reports.
 //
-//	unix:///path/server.sock   0600, in a directory that is this user's alone; only this user and root are let in
-//	127.0.0.1:8080             loopback: any process of this machine can connect
-//	0.0.0.0:443, host:443      exposed: whoever opens it must have keys, and TLS unless plain HTTP is asked for by name
-//	LISTEN_FDS                 what systemd holds; judged by what it is bound to
+//	unix:///path/server.sock   0600, in a directory that only this user can write to; accepts this user and root
+//	127.0.0.1:8080             loopback: every process of this machine can connect
+//	0.0.0.0:443, host:443      exposed: the caller must have keys, and TLS unless plain HTTP is requested by name
+//	LISTEN_FDS                 sockets of systemd; checked by the address that they are bound to
 //
-//	server.sock        the socket                        ┐ both go when the listener is closed; after SIGKILL the lock
-//	server.sock.lock   locked while a server lives, with ┘ is free, and the next server takes the socket over
-//	                   its pid in it
+//	server.sock        the socket                        ┐ both are removed when the listener is closed; after SIGKILL
+//	server.sock.lock   locked while a server lives; has  ┘ the lock is free, and the next server takes the socket over
+//	                   its pid
 //
-// Place in the flow. `sandbox-run serve` opens listeners and hands them to net/http; pkg/api/guard asks a request's context for Via.
-// It imports internal/userdir and nothing else of ours but the errors of pkg/sandbox.
+// Place in the flow. `sandbox-run serve` opens listeners and passes them to net/http; pkg/api/requestcheck reads Via from a request's
+// context. The package imports internal/userdir, internal/peer and the errors of pkg/sandbox.
 //
-// Lifecycle. Open gives a Set, which its caller closes; closing ends Accept and removes sockets and locks. A Notifier is of the
+// Lifecycle. Open returns a Set, which the caller closes; closing ends Accept and removes sockets and locks. A Notifier belongs to the
 // process. Certificates are read when they are opened, and again when their files change.
 //
-// Concurrency. Everything may be used by many goroutines.
+// Concurrency. All values are safe for concurrent use.
 //
-// Limits. Linux and macOS; peers are known by SO_PEERCRED or what macOS has for it. HTTP is not spoken here.
+// Limits. Linux and macOS; the kernel's peer credentials identify users. The package does not handle HTTP.
 package listen

@@ -14,18 +14,18 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Options say what is listened on, and how.
+// Options configures the listeners.
 type Options struct {
 	Addresses []Address
-	Inherited []Inherited // that somebody has opened for us
-	// TLS is for every TCP connection; nil is plain HTTP.
+	Inherited []Inherited // opened by systemd
+	// TLS applies to every TCP connection; nil means plain HTTP.
 	TLS *tls.Config
-	// Exposed is asked before anything is bound that other machines can reach; an error refuses it.
+	// Exposed is called before an address is bound that other machines can reach; an error refuses it.
 	Exposed func(where string) error
-	// MaxConnections bounds what TCP can have open at a time, so that the unix sockets always get through; 0 is 4096.
+	// MaxConnections bounds the open TCP connections, so that unix sockets always get through; 0 means 4096.
 	MaxConnections int
-	// WriteTimeout is how long a TCP client may leave unread what is written to it; 0 is a minute. A program of this user's
-	// own, on the unix socket, may take its time: it can be a person who reads.
+	// WriteTimeout is how long a TCP client may leave written data unread; 0 means a minute. Clients on the unix socket have no limit: a
+	// person may read their output.
 	WriteTimeout time.Duration
 }
 
@@ -34,15 +34,15 @@ const (
 	defaultWriteTimeout = time.Minute
 )
 
-// Via is how a connection came.
+// Via is how a connection arrived.
 type Via struct {
 	Kind Kind
 	TLS  bool
 	Peer Peer   // of a unix socket
-	At   string // the address it came to, as String of Address
+	At   string // the listener's address, as Address.String returns it
 }
 
-// Kind is the kind of socket.
+// Kind is the kind of a listener.
 type Kind string
 
 // The kinds.
@@ -52,12 +52,12 @@ const (
 	Exposed  Kind = "exposed"
 )
 
-// Peer is who is at the other end of a unix socket, as the kernel has it.
+// Peer is the process at the other end of a unix socket, as the kernel reports it.
 type Peer = peer.Peer
 
 type viaKey struct{}
 
-// ConnContext is for http.Server: requests then know how they came.
+// ConnContext is the ConnContext of http.Server. It adds Via to the context of requests.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
@@ -68,22 +68,22 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// ViaOf is how the request of that context came; false where it came some other way, in a test say.
+// ViaOf returns how the request of that context arrived; false for a request that came through no Listener.
 func ViaOf(ctx context.Context) (Via, bool) {
 	v, ok := ctx.Value(viaKey{}).(Via)
 	return v, ok
 }
 
-// WithVia is a context as ConnContext makes it.
+// WithVia returns a context as ConnContext makes it.
 func WithVia(ctx context.Context, v Via) context.Context { return context.WithValue(ctx, viaKey{}, v) }
 
-// Set are open listeners.
+// Set is a set of open listeners. The caller closes it.
 type Set struct {
 	listeners []*Listener
 	once      sync.Once
 }
 
-// Open binds everything, or nothing.
+// Open binds all addresses, or none.
 func Open(ctx context.Context, o Options) (*Set, error) {
 	if o.MaxConnections == 0 {
 		o.MaxConnections = defaultConnections
@@ -94,12 +94,14 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 	s := &Set{}
 	slots := make(chan struct{}, o.MaxConnections)
 	add := func(l net.Listener, close func() error, via Via) {
-		s.listeners = append(s.listeners, &Listener{Listener: l, via: via, o: o, slots: slots, closeAll: close, done: make(chan struct{})})
+		s.listeners = append(s.listeners, &Listener{
+			Listener: l, via: via, o: o, slots: slots, closeAll: close, done: make(chan struct{}),
+		})
 	}
 	for _, a := range o.Addresses {
 		l, closer, err := o.bind(ctx, a)
 		if err != nil {
-			_ = s.Close() // what is wrong with the address comes first
+			_ = s.Close() // the error of the address matters more
 			return nil, err
 		}
 		add(l, closer, viaOf(l.Addr(), o.TLS != nil))
@@ -119,7 +121,7 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 
 func (o Options) exposed(where string) error {
 	if o.Exposed == nil {
-		return &sandbox.Error{Op: "listen " + where, Kind: sandbox.ErrRefused, Err: errors.New("other machines could reach it")}
+		return &sandbox.Error{Op: "listen " + where, Kind: sandbox.ErrRefused, Err: errors.New("other machines can reach it")}
 	}
 	return o.Exposed(where)
 }
@@ -135,17 +137,17 @@ func (o Options) bind(ctx context.Context, a Address) (net.Listener, func() erro
 	}
 	var lc net.ListenConfig
 	network := "tcp"
-	if a.TCP.Addr().Is4() { // 0.0.0.0 means just that
+	if a.TCP.Addr().Is4() { // 0.0.0.0 must not bind IPv6, too
 		network = "tcp4"
 	}
 	l, err := lc.Listen(ctx, network, a.TCP.String())
 	if err != nil {
-		return nil, nil, &sandbox.Error{Op: "listen " + a.String(), Err: cause(err), Hint: "another address"}
+		return nil, nil, &sandbox.Error{Op: "listen " + a.String(), Err: cause(err), Hint: "use another address"}
 	}
 	return l, l.Close, nil
 }
 
-// cause strips what net says about the place, which is said already.
+// cause strips the address from a net.OpError; the caller's message has it already.
 func cause(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -154,7 +156,7 @@ func cause(err error) error {
 	return err
 }
 
-// ViaOfListener is how connections of a listener come, by what it is bound to.
+// ViaOfListener returns how connections of a listener arrive, by the address it is bound to.
 func ViaOfListener(l net.Listener, secured bool) Via { return viaOf(l.Addr(), secured) }
 
 func viaOf(addr net.Addr, secured bool) Via {
@@ -169,13 +171,13 @@ func viaOf(addr net.Addr, secured bool) Via {
 		}
 		return via
 	}
-	return Via{Kind: Exposed, TLS: secured, At: fmt.Sprint(addr)} // whatever it is, it is not known to be harmless
+	return Via{Kind: Exposed, TLS: secured, At: fmt.Sprint(addr)} // treat an unknown kind as exposed
 }
 
-// Listeners are what came of it.
+// Listeners returns the open listeners.
 func (s *Set) Listeners() []*Listener { return s.listeners }
 
-// Close closes all of them. Twice is fine.
+// Close closes all listeners. It may be called twice.
 func (s *Set) Close() (err error) {
 	s.once.Do(func() {
 		for _, l := range s.listeners {
@@ -185,23 +187,23 @@ func (s *Set) Close() (err error) {
 	return err
 }
 
-// Listener is one of them.
+// Listener is one open listener.
 type Listener struct {
 	net.Listener
 	via      Via
 	o        Options
-	slots    chan struct{} // one for each TCP connection there may be
+	slots    chan struct{} // one per TCP connection
 	closeAll func() error
 	once     sync.Once
 	done     chan struct{}
-	// Refused is told of users that were not let in; set it before Accept. Nil is fine.
+	// Refused is called for every refused user; set it before Accept. It may be nil.
 	Refused func(Peer)
 }
 
-// Via is how connections come through it.
+// Via returns how connections of the listener arrive.
 func (l *Listener) Via() Via { return l.via }
 
-// Close removes the socket as well. Twice is fine.
+// Close closes the listener and removes its socket. It may be called twice.
 func (l *Listener) Close() (err error) {
 	l.once.Do(func() {
 		close(l.done)
@@ -210,7 +212,7 @@ func (l *Listener) Close() (err error) {
 	return err
 }
 
-// Accept waits for somebody who may come in.
+// Accept blocks until a client connects that may use the server.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		if l.via.Kind != Unix {
@@ -218,18 +220,18 @@ func (l *Listener) Accept() (net.Conn, error) {
 		}
 		c, err := l.Listener.Accept()
 		if err != nil {
-			return nil, l.ended(err)
+			return nil, l.acceptError(err)
 		}
-		who, err := peer.Of(c)
-		if err != nil || !welcome(who) {
-			_ = c.Close() // it is nobody's who matters
+		credentials, err := peer.Of(c)
+		if err != nil || !trustedPeer(credentials) {
+			_ = c.Close() // the connection is refused anyway
 			if l.Refused != nil {
-				l.Refused(who)
+				l.Refused(credentials)
 			}
 			continue
 		}
 		via := l.via
-		via.Peer = who
+		via.Peer = credentials
 		return &conn{Conn: c, via: via}, nil
 	}
 }
@@ -244,7 +246,7 @@ func (l *Listener) acceptTCP() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		leave()
-		return nil, l.ended(err)
+		return nil, l.acceptError(err)
 	}
 	ours := &conn{Conn: c, via: l.via, writeTimeout: l.o.WriteTimeout, leave: sync.OnceFunc(leave)}
 	if l.o.TLS != nil {
@@ -253,8 +255,8 @@ func (l *Listener) acceptTCP() (net.Conn, error) {
 	return ours, nil
 }
 
-// ended says plainly that it was closed, where that is why nobody comes.
-func (l *Listener) ended(err error) error {
+// acceptError returns net.ErrClosed if the listener was closed.
+func (l *Listener) acceptError(err error) error {
 	select {
 	case <-l.done:
 		return net.ErrClosed
@@ -263,15 +265,15 @@ func (l *Listener) ended(err error) error {
 	}
 }
 
-// conn is a connection that knows how it came, and is cut off when its client stops reading.
+// conn is a connection with its Via. It fails when its client stops reading.
 type conn struct {
 	net.Conn
 	via          Via
-	writeTimeout time.Duration // 0 is none
-	leave        func()        // nil is nothing
+	writeTimeout time.Duration // 0 for none
+	leave        func()        // frees the slot; nil for none
 }
 
-// piece is what is written with one deadline: a large answer is not cut off while its client reads, however slowly.
+// piece is the number of bytes per write deadline: a large answer is not cut off while its client reads, however slowly.
 const piece = 256 << 10
 
 func (c *conn) Write(b []byte) (n int, err error) {

@@ -33,7 +33,7 @@ func open(t *testing.T, o Options) *Set {
 
 func socketIn(t *testing.T) string { return filepath.Join(t.TempDir(), "own", "s.sock") }
 
-// greet accepts, and says hello to everybody who is let in.
+// greet accepts connections and writes to each of them.
 func greet(t *testing.T, l *Listener) {
 	t.Helper()
 	done := make(chan struct{})
@@ -57,12 +57,13 @@ func greet(t *testing.T, l *Listener) {
 	})
 }
 
-func TestASocketIsPrivateFromTheFirst(t *testing.T) {
+func TestSocketIsPrivateFromTheStart(t *testing.T) {
 	before := syscall.Umask(0) // the most open there is
 	defer syscall.Umask(before)
 	path := socketIn(t)
 	s := open(t, Options{Addresses: []Address{{Path: path}}})
-	for file, want := range map[string]fs.FileMode{path: 0o600 | fs.ModeSocket, path + ".lock": 0o600, filepath.Dir(path): 0o700 | fs.ModeDir} {
+	for file, want := range map[string]fs.FileMode{path: 0o600 | fs.ModeSocket, path + ".lock": 0o600,
+		filepath.Dir(path): 0o700 | fs.ModeDir} {
 		if info, err := os.Lstat(file); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v, %v, want %v", file, info.Mode(), err, want)
 		}
@@ -77,8 +78,8 @@ func TestASocketIsPrivateFromTheFirst(t *testing.T) {
 	}
 }
 
-// The mode is there before the name is: without the chmod that follows, too.
-func TestTheModeComesBeforeTheName(t *testing.T) {
+// The socket has its mode before it has a name, even without the later chmod.
+func TestModeIsSetBeforeBind(t *testing.T) {
 	before := syscall.Umask(0)
 	defer syscall.Umask(before)
 	path := filepath.Join(t.TempDir(), "s")
@@ -112,12 +113,12 @@ func TestPeer(t *testing.T) {
 		t.Errorf("%+v, %v", via, ok)
 	}
 	if _, ok := ViaOf(ConnContext(context.Background(), c)); ok {
-		t.Error("a connection of somebody else's knows how it came")
+		t.Error("a connection without a Listener has a Via")
 	}
 }
 
-// A3: others are not let in, even if the socket's mode would let them.
-func TestStrangersAreRefused(t *testing.T) {
+// A3: other users are refused, even if the socket's mode would let them in.
+func TestOtherUsersAreRefused(t *testing.T) {
 	testenv.NeedRoot(t)
 	dir, err := os.MkdirTemp("", "listen-test-")
 	must(t, err)
@@ -129,7 +130,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	greet(t, l)
 	self := filepath.Join(dir, "self") // the test's own executable lies where others can not go
 	copyFile(t, self)
-	counters := filepath.Join(dir, "counters") // of an executable that counts coverage, whoever executes it
+	counters := filepath.Join(dir, "counters") // coverage counters of the executable, for every user
 	must(t, errors.Join(os.Mkdir(counters, 0o700), os.Chmod(counters, 0o1777)))
 	dial := func(uid uint32) (string, error) {
 		cmd := exec.Command(self)
@@ -156,7 +157,7 @@ func TestStrangersAreRefused(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	case <-time.After(patience):
-		t.Error("nobody was told")
+		t.Error("the callback was not called")
 	}
 	if out, err := dial(0); err != nil || out != "hello" {
 		t.Errorf("after that: %q, %v", out, err)
@@ -179,7 +180,7 @@ func TestOneServerAtATime(t *testing.T) {
 	path := socketIn(t)
 	first := open(t, Options{Addresses: []Address{{Path: path}}})
 	second, err := Open(t.Context(), Options{Addresses: []Address{{Path: path}}})
-	if second != nil || err == nil || !strings.Contains(err.Error(), fmt.Sprintf("a server is running there (pid %d)", os.Getpid())) {
+	if second != nil || err == nil || !strings.Contains(err.Error(), fmt.Sprintf("a server is running on this socket (pid %d)", os.Getpid())) {
 		t.Errorf("%v, %v", second, err)
 	}
 	if _, err := os.Lstat(path); err != nil {
@@ -189,7 +190,7 @@ func TestOneServerAtATime(t *testing.T) {
 	open(t, Options{Addresses: []Address{{Path: path}}})
 }
 
-// W6: a server that was killed has left its socket; the next one takes it over.
+// W6: a server takes over the socket that a killed one left.
 func TestAfterSIGKILL(t *testing.T) {
 	path := socketIn(t)
 	cmd := exec.Command(os.Args[0])
@@ -201,7 +202,8 @@ func TestAfterSIGKILL(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
-	if s, err := Open(t.Context(), Options{Addresses: []Address{{Path: path}}}); s != nil || err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", cmd.Process.Pid)) {
+	if s, err := Open(t.Context(), Options{Addresses: []Address{{Path: path}}}); s != nil || err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprintf("pid %d", cmd.Process.Pid)) {
 		t.Errorf("while it lives: %v, %v", s, err)
 	}
 	must(t, cmd.Process.Kill())
@@ -219,12 +221,12 @@ func TestAfterSIGKILL(t *testing.T) {
 	}
 }
 
-func TestWhatStandsThere(t *testing.T) {
+func TestExistingFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	must(t, os.WriteFile(file, []byte("precious"), 0o600))
 	other := filepath.Join(dir, "other")
-	l, err := net.Listen("unix", other) // somebody who knows nothing of locks
+	l, err := net.Listen("unix", other) // a process that ignores the lock
 	must(t, err)
 	defer l.Close()
 	open777 := filepath.Join(dir, "open")
@@ -233,10 +235,11 @@ func TestWhatStandsThere(t *testing.T) {
 	link := filepath.Join(dir, "link")
 	must(t, os.Symlink(dir, link))
 	for path, says := range map[string]string{
-		file: "no socket", other: fmt.Sprintf("somebody listens there (pid %d)", os.Getpid()),
+		file: "no socket", other: fmt.Sprintf("another process listens on it (pid %d)", os.Getpid()),
 		filepath.Join(open777, "s"): "others can write", filepath.Join(link, "s"): "symlink", filepath.Join(file, "s"): "not a directory",
 	} {
-		if s, err := Open(t.Context(), Options{Addresses: []Address{{Path: path}}}); s != nil || err == nil || !strings.Contains(err.Error(), says) {
+		if s, err := Open(t.Context(), Options{Addresses: []Address{{Path: path}}}); s != nil || err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, %v, want %q", path, s, err, says)
 		}
 	}
@@ -254,15 +257,16 @@ func TestWhatStandsThere(t *testing.T) {
 	}
 }
 
-// All or nothing: what was bound before an address that can not be is given back.
-func TestNothingIsLeftOfHalfASet(t *testing.T) {
+// Open binds all or nothing: it closes the addresses that it bound before a failure.
+func TestOpenBindsAllOrNothing(t *testing.T) {
 	path := socketIn(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer taken.Close()
 	a, err := Parse(t.Context(), taken.Addr().String())
 	must(t, err)
-	if s, err := Open(t.Context(), Options{Addresses: []Address{{Path: path}, a}}); s != nil || err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if s, err := Open(t.Context(), Options{Addresses: []Address{{Path: path}, a}}); s != nil || err == nil ||
+		!strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("%v, %v", s, err)
 	}
 	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 0 {
@@ -270,7 +274,7 @@ func TestNothingIsLeftOfHalfASet(t *testing.T) {
 	}
 }
 
-func TestExposedIsAskedFor(t *testing.T) {
+func TestExposedIsChecked(t *testing.T) {
 	a, err := Parse(t.Context(), "0.0.0.0:0")
 	must(t, err)
 	if s, err := Open(t.Context(), Options{Addresses: []Address{a}}); s != nil || !errors.Is(err, sandbox.ErrRefused) {
@@ -288,8 +292,8 @@ func TestExposedIsAskedFor(t *testing.T) {
 	}
 }
 
-// A4: whoever does not read what is written is cut off; on the unix socket nobody is.
-func TestWhoDoesNotReadIsCutOff(t *testing.T) {
+// A4: a TCP client that does not read is cut off; clients on the unix socket are not.
+func TestClientsThatDoNotReadAreCutOff(t *testing.T) {
 	loop, err := Parse(t.Context(), "127.0.0.1:0")
 	must(t, err)
 	path := socketIn(t)
@@ -311,17 +315,19 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	if err := write("tcp", s.Listeners()[0].Addr().String(), s.Listeners()[0], 0); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) > patience {
+	if err := write("tcp", s.Listeners()[0].Addr().String(), s.Listeners()[0], 0); !errors.Is(err, os.ErrDeadlineExceeded) ||
+		time.Since(began) > patience {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 	began = time.Now() // the test's own deadline ends it, not ours
-	if err := write("unix", path, s.Listeners()[1], time.Second); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) < 900*time.Millisecond {
+	if err := write("unix", path, s.Listeners()[1], time.Second); !errors.Is(err, os.ErrDeadlineExceeded) ||
+		time.Since(began) < 900*time.Millisecond {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
 
-// Whoever reads, however slowly, is not: what is written may be large, and written in one go.
-func TestWhoReadsSlowlyIsNot(t *testing.T) {
+// A client that reads slowly is not cut off, even within one large write.
+func TestSlowReadersAreNotCutOff(t *testing.T) {
 	loop, err := Parse(t.Context(), "127.0.0.1:0")
 	must(t, err)
 	l := open(t, Options{Addresses: []Address{loop}, WriteTimeout: 2 * time.Second}).Listeners()[0]
@@ -392,7 +398,7 @@ func TestMostConnections(t *testing.T) {
 	case c := <-second:
 		c.Close()
 	case <-time.After(patience):
-		t.Error("nobody got the place")
+		t.Error("no connection got the free place")
 	}
 	must(t, s.Close())
 	if _, err := tcp.Accept(); !errors.Is(err, net.ErrClosed) {
@@ -454,8 +460,8 @@ func TestActivation(t *testing.T) {
 	}
 }
 
-// What is another process's is not ours.
-func TestActivationOfSomebodyElse(t *testing.T) {
+// Sockets that are meant for another process are ignored.
+func TestActivationOfAnotherProcess(t *testing.T) {
 	t.Setenv("LISTEN_PID", "1")
 	t.Setenv("LISTEN_FDS", "1")
 	if in, err := Activated(); in != nil || err != nil {
@@ -502,7 +508,7 @@ func TestNotify(t *testing.T) {
 				t.Errorf("%q", got)
 			}
 		}
-		n.Say("STOPPING=1")
+		n.Send("STOPPING=1")
 		if got := read(); got != "STOPPING=1" {
 			t.Errorf("%q", got)
 		}
@@ -510,10 +516,10 @@ func TestNotify(t *testing.T) {
 		must(t, n.Close())
 		must(t, n.Close()) // twice is fine
 	}
-	var nobody *Notifier
-	nobody.Say("x")
-	nobody.Ready("x", nil)
-	must(t, nobody.Close())
+	var none *Notifier
+	none.Send("x")
+	none.Ready("x", nil)
+	must(t, none.Close())
 	if n, err := NewNotifier(); n != nil || err != nil {
 		t.Errorf("%v, %v", n, err)
 	}

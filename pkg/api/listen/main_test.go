@@ -11,7 +11,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain is also the other processes that some tests need, as a variable says: a server that is killed, one that systemd starts, a stranger.
+// TestMain is also the main function of helper processes, selected by a variable: a server to be killed, one that systemd starts, another
+// user.
 func TestMain(m *testing.M) {
 	if play := parts[os.Getenv("LISTEN_TEST_PART")]; play != nil {
 		if err := play(); err != nil {
@@ -39,7 +40,8 @@ var parts = map[string]func() error{
 		if err != nil {
 			return err
 		}
-		set, err := Open(context.Background(), Options{Inherited: in, Exposed: func(where string) error { return fmt.Errorf("exposed: %s", where) }})
+		set, err := Open(context.Background(), Options{Inherited: in,
+			Exposed: func(where string) error { return fmt.Errorf("exposed: %s", where) }})
 		if err != nil {
 			return err
 		}

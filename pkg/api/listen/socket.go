@@ -29,66 +29,66 @@ const (
 	dialTimeout = 2 * time.Second
 )
 
-// openSocket takes a path for a socket of this user's alone, from a server that is dead if need be. close gives it back.
+// openSocket binds a private socket, and replaces the socket of a dead server. close removes the socket and its lock.
 func openSocket(ctx context.Context, path string) (l net.Listener, close func() error, err error) {
 	failed := func(err error, hint string) (net.Listener, func() error, error) {
 		return nil, nil, &sandbox.Error{Op: "listen unix://" + path, Err: err, Hint: hint}
 	}
 	dir, err := userdir.OpenDir(filepath.Dir(path), userdir.Write)
 	if err != nil {
-		return failed(err, "a directory of your own: --listen unix://"+filepath.Join(filepath.Dir(path), "NAME", filepath.Base(path)))
+		return failed(err, "use a directory of your own: --listen unix://"+filepath.Join(filepath.Dir(path), "NAME", filepath.Base(path)))
 	}
 	lock, err := takeLock(dir, filepath.Base(path)+lockSuffix)
 	if err != nil {
 		dir.Close()
-		return failed(err, "stop that server, or --listen another")
+		return failed(err, "stop that server, or --listen on another path")
 	}
 	release := func() error {
-		// While it is locked: whoever opened the old file meanwhile finds that it has lost its name, and begins anew.
+		// Remove the lock file while it is locked: a process that opened it meanwhile sees that the name is gone, and tries again.
 		err := dir.Remove(filepath.Base(path) + lockSuffix)
 		return errors.Join(err, lock.Close(), dir.Close())
 	}
-	if err := clear(ctx, path); err != nil {
-		_ = release() // what stands there comes first
-		return failed(err, "another path")
+	if err := removeStaleSocket(ctx, path); err != nil {
+		_ = release() // the first error matters more
+		return failed(err, "use another path")
 	}
 	lc := net.ListenConfig{Control: makePrivate}
 	l, err = lc.Listen(ctx, "unix", path)
 	if err == nil {
-		l.(*net.UnixListener).SetUnlinkOnClose(false) //nolint:forcetypeassert // of "unix" it is one; we unlink, and only what is ours
-		err = os.Chmod(path, socketMode)              // where the system does not take the mode from the descriptor
+		l.(*net.UnixListener).SetUnlinkOnClose(false) //nolint:forcetypeassert // always one for "unix"; close unlinks only our own socket
+		err = os.Chmod(path, socketMode)              // for systems that ignore the descriptor's mode
 	}
 	if err != nil {
 		if l != nil {
 			l.Close()
 		}
 		_ = release() // as above
-		return failed(cause(err), "another path")
+		return failed(cause(err), "use another path")
 	}
 	made, err := os.Lstat(path)
 	if err != nil {
 		l.Close()
 		_ = release() // as above
-		return failed(err, "another path")
+		return failed(err, "use another path")
 	}
 	return l, func() error {
 		err := l.Close()
-		if now, e := os.Lstat(path); e == nil && os.SameFile(made, now) { // unless somebody has put another in its place
+		if now, e := os.Lstat(path); e == nil && os.SameFile(made, now) { // unless another process replaced it
 			err = errors.Join(err, dir.Remove(filepath.Base(path)))
 		}
 		return errors.Join(err, release())
 	}, nil
 }
 
-// makePrivate gives the socket its mode before it has a name: Linux takes it from the descriptor. Between bind and chmod there would be a
-// moment in which the umask alone decides who may connect.
+// makePrivate sets the socket's mode before it has a name: Linux takes it from the descriptor. Between bind and chmod, the umask alone
+// would decide who may connect.
 func makePrivate(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
-		_ = unix.Fchmod(int(fd), socketMode) // macOS refuses; chmod comes after
+		_ = unix.Fchmod(int(fd), socketMode) // macOS refuses; openSocket calls chmod later
 	})
 }
 
-// takeLock takes the lock of a socket for as long as this process lives, and writes our pid into it.
+// takeLock takes the lock of a socket for the life of this process, and writes its pid into the file.
 func takeLock(dir *userdir.Dir, name string) (*os.File, error) {
 	for {
 		f, err := dir.Open(name, userdir.Write)
@@ -96,12 +96,12 @@ func takeLock(dir *userdir.Dir, name string) (*os.File, error) {
 			return nil, err
 		}
 		err = userdir.Lock(f, false, 0)
-		if err == nil && !dir.Is(name, f) { // its owner removed it, and is gone
+		if err == nil && !dir.Is(name, f) { // its owner removed it and ended
 			f.Close()
 			continue
 		}
 		if errors.Is(err, userdir.ErrBusy) {
-			err = fmt.Errorf("a server is running there%s", pidIn(f))
+			err = fmt.Errorf("a server is running on this socket%s", pidIn(f))
 		}
 		if err == nil {
 			if err = f.Truncate(0); err == nil {
@@ -125,8 +125,8 @@ func pidIn(f *os.File) string {
 	return fmt.Sprintf(" (pid %d)", pid)
 }
 
-// clear removes the socket of a dead server. The caller has the lock; still, somebody who knows nothing of it may be there.
-func clear(ctx context.Context, path string) error {
+// removeStaleSocket removes the socket of a dead server. The caller has the lock, but a process that ignores the lock may listen.
+func removeStaleSocket(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -135,23 +135,23 @@ func clear(ctx context.Context, path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("there is something that is no socket (%s)", info.Mode().Type())
+		return fmt.Errorf("the file is no socket (%s)", info.Mode().Type())
 	}
 	d := net.Dialer{Timeout: dialTimeout}
 	c, err := d.DialContext(ctx, "unix", path)
 	if err == nil {
-		who, _ := peer.Of(c)
+		credentials, _ := peer.Of(c)
 		c.Close()
-		if who.PID > 0 { // it is known
-			return fmt.Errorf("somebody listens there (pid %d)", who.PID)
+		if credentials.PID > 0 {
+			return fmt.Errorf("another process listens on it (pid %d)", credentials.PID)
 		}
-		return errors.New("somebody listens there")
+		return errors.New("another process listens on it")
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
-		return fmt.Errorf("somebody may listen there: %w", cause(err))
+		return fmt.Errorf("another process may listen on it: %w", cause(err))
 	}
 	return os.Remove(path)
 }
 
-// welcome reports whether a user may come in: ourselves, and root, who could anyway.
-func welcome(p Peer) bool { return p.UID == os.Geteuid() || p.UID == 0 }
+// trustedPeer reports whether a user may connect: this user, and root.
+func trustedPeer(p Peer) bool { return p.UID == os.Geteuid() || p.UID == 0 }

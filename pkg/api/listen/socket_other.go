@@ -4,23 +4,17 @@ package listen
 
 import (
 	"context"
+	"fmt"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"net"
 	"runtime"
-
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 func openSocket(_ context.Context, path string) (net.Listener, func() error, error) {
 	return nil, nil, &sandbox.Error{
 		Op: "listen unix://" + path, Kind: sandbox.ErrUnsupported, Hint: "--listen 127.0.0.1:8080",
-		Err: errNotHere("a socket that is one user's alone"),
+		Err: fmt.Errorf("a private socket needs Linux or macOS; this is %s", runtime.GOOS),
 	}
 }
 
-type errNotHere string
-
-func (e errNotHere) Error() string {
-	return string(e) + " needs Linux or macOS; this is " + runtime.GOOS
-}
-
-func welcome(Peer) bool { return false }
+func trustedPeer(Peer) bool { return false }

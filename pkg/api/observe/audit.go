@@ -15,13 +15,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// gather is how long refusals of one kind are gathered for one entry.
-const gather = time.Second
+// gatherTime is how long refusals of one kind are collected into one entry.
+const gatherTime = time.Second
 
-// mostGathered bounds the kinds of refusals that are told apart within that time.
-const mostGathered = 256
+// maxKinds bounds the kinds of refusals that are counted separately within gatherTime.
+const maxKinds = 256
 
-// auditor writes what is no run to the audit log.
+// auditor writes refusals and the server's start and stop to the audit log.
 type auditor struct {
 	log    *audit.Log
 	failed func(error)
@@ -29,7 +29,7 @@ type auditor struct {
 	mu      sync.Mutex
 	refused map[refusal]*times
 	closed  bool
-	wake    chan struct{} // there is something to be written
+	wake    chan struct{} // there is a refusal to write
 	over    chan struct{}
 }
 
@@ -49,10 +49,10 @@ func newAuditor(log *audit.Log, failed func(error)) *auditor {
 func (a *auditor) Queued(context.Context, api.Info)  {}
 func (a *auditor) Started(context.Context, api.Info) {}
 
-// Finished notes what the engine has not: a run that was not let in, or was wrong from the beginning.
+// Finished counts runs that the executor has not written to the log: those that were not admitted, or invalid.
 func (a *auditor) Finished(_ context.Context, f *api.Finished) {
 	switch {
-	case verdictOf(f) == turnedBy:
+	case verdictOf(f) == refused:
 		a.count(refusal{keyOf(f.Principal), refusalCode(f.Err)})
 	case f.Result == nil && errors.Is(f.Err, sandbox.ErrInvalid):
 		a.count(refusal{keyOf(f.Principal), wire.CodeInvalid})
@@ -71,7 +71,7 @@ func (a *auditor) count(what refusal) {
 	}
 	t := a.refused[what]
 	if t == nil {
-		if len(a.refused) >= mostGathered {
+		if len(a.refused) >= maxKinds {
 			what = refusal{code: other}
 		}
 		if t = a.refused[what]; t == nil {
@@ -86,7 +86,7 @@ func (a *auditor) count(what refusal) {
 	t.count++
 }
 
-// write writes what was gathered, until close.
+// write writes the collected refusals until close is called.
 func (a *auditor) write() {
 	defer close(a.over)
 	for range a.wake {
@@ -94,7 +94,7 @@ func (a *auditor) write() {
 		closed := a.closed
 		a.mu.Unlock()
 		if !closed {
-			pause(a.wake, gather)
+			waitOrClosed(a.wake, gatherTime)
 		}
 		a.mu.Lock()
 		refused := a.refused
@@ -109,8 +109,8 @@ func (a *auditor) write() {
 	}
 }
 
-// pause waits, but not when the channel is closed meanwhile.
-func pause(wake <-chan struct{}, d time.Duration) {
+// waitOrClosed waits for d, or until the channel is closed.
+func waitOrClosed(wake <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
@@ -126,7 +126,7 @@ func pause(wake <-chan struct{}, d time.Duration) {
 }
 
 func (a *auditor) entry(kind audit.Kind) audit.Entry {
-	return audit.Entry{Kind: kind, Who: audit.Me(audit.DoorAPI)}
+	return audit.Entry{Kind: kind, Who: audit.Me(audit.EntryAPI)}
 }
 
 func (a *auditor) append(e audit.Entry) {
@@ -144,7 +144,7 @@ func (a *auditor) close() {
 		<-a.over
 		return
 	}
-	select { // what was gathered and not seen yet
+	select { // write what is collected now
 	case a.wake <- struct{}{}:
 	default:
 	}
@@ -152,10 +152,10 @@ func (a *auditor) close() {
 	<-a.over
 }
 
-// complain tells the operator that an entry is missing.
-func complain(log *slog.Logger, m *metrics) func(error) {
+// reportFailure returns a function that logs and counts an entry that could not be written.
+func reportFailure(log *slog.Logger, m *metrics) func(error) {
 	return func(err error) {
 		m.unaudited.Inc()
-		log.LogAttrs(context.Background(), slog.LevelError, "not in the audit log", slog.String("error", clip(err.Error())))
+		log.LogAttrs(context.Background(), slog.LevelError, "audit entry not written", slog.String("error", clip(err.Error())))
 	}
 }

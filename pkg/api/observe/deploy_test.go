@@ -14,7 +14,7 @@ import (
 
 const deploy = "../../../deploy/"
 
-// exposed are the names of all metrics, with those that histograms are made of.
+// exposed returns the names of all metrics, with the series of histograms.
 func exposed(t *testing.T) map[string]bool {
 	t.Helper()
 	o := everything(t)
@@ -33,10 +33,10 @@ func exposed(t *testing.T) map[string]bool {
 	return names
 }
 
-// series finds the metrics of an expression: names that are ours, the process's or Go's.
+// series finds the names of metrics in an expression.
 var series = regexp.MustCompile(`\b(?:sandbox_run_|process_|go_)[a-z0-9_]+|\bup\b`)
 
-// Every metric that the dashboard names exists, and so does one for every panel.
+// Every metric on the dashboard exists, and every panel has one.
 func TestDashboard(t *testing.T) {
 	text, err := os.ReadFile(deploy + "grafana/sandbox-run.json")
 	must(t, err)
@@ -78,16 +78,17 @@ func TestDashboard(t *testing.T) {
 			}
 		}
 	}
-	// What nobody looks at is a metric too many, or a panel too few.
+	// Every metric must be on a panel.
 	for name := range names {
 		base := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"), "_count")
-		if strings.HasPrefix(name, "sandbox_run_") && !used[base] && name != "sandbox_run_pool_warm_starts_total" && name != "sandbox_run_isolation_runs_total" {
+		if strings.HasPrefix(name, "sandbox_run_") && !used[base] && name != "sandbox_run_pool_warm_starts_total" &&
+			name != "sandbox_run_isolation_runs_total" {
 			t.Errorf("%s is on no panel", name)
 		}
 	}
 }
 
-// Alert rules are rules, and speak of metrics that exist.
+// Alert rules are valid, and use metrics that exist.
 func TestAlerts(t *testing.T) {
 	for file, rules := range map[string]bool{"prometheus/alerts.yml": true, "prometheus/prometheus.yml": false, "compose.yaml": false} {
 		text, err := os.ReadFile(deploy + file)

@@ -13,10 +13,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// other stands for everything that is not in a set.
+// other replaces every value that is not in a set.
 const other = "other"
 
-// set is what a label may be.
+// set is the values of a label.
 type set map[string]bool
 
 func newSet[T ~string](words ...T) set {
@@ -27,7 +27,7 @@ func newSet[T ~string](words ...T) set {
 	return s
 }
 
-// of is the word itself if it is in the set.
+// of returns the word if it is in the set, and other if not.
 func (s set) of(word string) string {
 	if s[word] {
 		return word
@@ -37,33 +37,33 @@ func (s set) of(word string) string {
 
 // Verdicts of runs without a result.
 const (
-	failed   = "error"
-	turnedBy = "refused" // it was not let in: a refusal, and no run
+	failed  = "error"
+	refused = "refused" // not admitted: a refusal, and no run
 )
 
 var (
 	verdicts = newSet(append(sandbox.Verdicts(), failed)...)
 	phases   = newSet(executor.PhaseCompile, executor.PhaseRun)
-	ways     = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayTalk)
+	ways     = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayInteractive)
 	tiers    = newSet(sandbox.TierProcess, sandbox.TierNamespace, sandbox.TierContainer, sandbox.TierGVisor, sandbox.TierMicroVM)
-	engine   = newSet("native", "oci", "docker", "process")
+	backends = newSet("native", "oci", "docker", "process")
 	codes    = newSet(
 		wire.CodeInvalid, wire.CodeMalformed, wire.CodeTooLarge, wire.CodeTooSlow, wire.CodeMediaType, wire.CodeUnauthorized, wire.CodeForbidden,
 		wire.CodeRefused, wire.CodeCeiling, wire.CodeNotFound, wire.CodeMethod, wire.CodeNotAccepted, wire.CodeConflict, wire.CodeGone,
-		wire.CodeTooMany, wire.CodeBusy, wire.CodeDraining, wire.CodeUnsupported, wire.CodeMissing, wire.CodeNotStarted, wire.CodeInternal, wire.CodeCancelled, wire.CodeLost,
-		wire.CodeClosed,
+		wire.CodeTooMany, wire.CodeBusy, wire.CodeDraining, wire.CodeUnsupported, wire.CodeMissing, wire.CodeNotStarted, wire.CodeInternal,
+		wire.CodeCancelled, wire.CodeLost, wire.CodeClosed,
 		codeHost, codeOrigin,
 	)
 	methods = newSet(http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions)
 )
 
-// Codes of what is refused before the API is reached.
+// Codes of requests that are refused before they reach the API.
 const (
 	codeHost   = "host"
 	codeOrigin = "origin"
 )
 
-// growing is a set that its first members make, up to a bound: names that are the server's own, such as those of pools.
+// growing is a set of the first values that it sees, up to a bound. It is for names that the server chooses, such as those of shapes.
 type growing struct {
 	most int
 
@@ -86,13 +86,15 @@ func (g *growing) of(name string) string {
 	return name
 }
 
-// routes are the paths of the API, longest first; what is below them is a name that a client chose.
+// routes are the paths of the API, longest first. {id} is a name that a client chose.
 var routes = []string{
-	wire.PathRuns + "/{id}/events", wire.PathRuns + "/{id}/ws", wire.PathRuns + "/{id}/files", wire.PathRuns + "/{id}", wire.PathFiles + "/{id}",
-	wire.PathTalk, wire.PathRun, wire.PathRuns, wire.PathFiles, wire.PathBatch, wire.PathLanguages, wire.PathHealth, wire.PathOpenAPI, PathMetrics, PathReceiptKey, "/docs",
+	wire.PathRuns + "/{id}/events", wire.PathRuns + "/{id}/ws", wire.PathRuns + "/{id}/files", wire.PathRuns + "/{id}", wire.PathFiles +
+		"/{id}",
+	wire.PathTalk, wire.PathRun, wire.PathRuns, wire.PathFiles, wire.PathBatch, wire.PathLanguages, wire.PathHealth, wire.PathOpenAPI,
+	PathMetrics, PathReceiptKey, "/docs",
 }
 
-// route is which of them a path is. The path itself is never told: who asks wrongly may have put anything into it.
+// route returns the route of a path. The path itself is never logged, because a client may have put a secret into it.
 func route(path string) string {
 	if slices.Contains(routes, path) && !strings.Contains(path, "{") {
 		return path
@@ -105,7 +107,7 @@ func route(path string) string {
 		}
 		id, end, _ := strings.Cut(rest, "/")
 		if after == "/files" && strings.HasPrefix(end, "files/") {
-			end = "files" // one of them
+			end = "files" // the path of one file
 		}
 		if id != "" && (after == "" && end == "" || after != "" && "/"+end == after) {
 			return r

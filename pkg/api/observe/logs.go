@@ -17,7 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// logs writes a line per run.
+// logs writes one line per run.
 type logs struct {
 	to        *slog.Logger
 	languages set
@@ -28,7 +28,8 @@ func (l *logs) Started(context.Context, api.Info) {}
 
 func (l *logs) Finished(ctx context.Context, f *api.Finished) {
 	attrs := []slog.Attr{
-		slog.String("run", f.ID), slog.String("key", keyOf(f.Principal)), slog.String("way", string(f.Way)), slog.String("language", l.languages.of(languageOf(f))),
+		slog.String("run", f.ID), slog.String("key", keyOf(f.Principal)), slog.String("way", string(f.Way)),
+		slog.String("language", l.languages.of(languageOf(f))),
 		slog.String("verdict", verdictOf(f)), seconds("total", f.Ended.Sub(f.Accepted)),
 	}
 	if !f.Started.IsZero() {
@@ -42,19 +43,19 @@ func (l *logs) Finished(ctx context.Context, f *api.Finished) {
 			slog.String("backend", r.Isolation.Backend), slog.String("tier", string(r.Isolation.Tier)),
 		)
 	}
-	if f.Err != nil && ours(f.Err) {
+	if f.Err != nil && serverFailed(f.Err) {
 		level = slog.LevelError
 		attrs = append(attrs, slog.String("error", clip(f.Err.Error())))
 	}
 	l.to.LogAttrs(ctx, level, "run", attrs...)
 }
 
-// ours reports whether an error is the server's own failure. Others speak of what was asked for, in the words of who asked.
-func ours(err error) bool {
+// serverFailed reports whether an error is the server's own failure. Other errors may quote the request, and are not logged.
+func serverFailed(err error) bool {
 	var refused *api.Refusal
 	switch {
-	case errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported), errors.Is(err, sandbox.ErrNotFound),
-		errors.Is(err, context.Canceled), errors.As(err, &refused):
+	case errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported),
+		errors.Is(err, sandbox.ErrNotFound), errors.Is(err, context.Canceled), errors.As(err, &refused):
 		return false
 	}
 	return true
@@ -65,8 +66,8 @@ func (l *logs) Refused(ctx context.Context, r api.Refused) {
 	if r.Status >= http.StatusInternalServerError && r.Code != wire.CodeBusy && r.Code != wire.CodeDraining {
 		level = slog.LevelError
 	}
-	l.to.LogAttrs(ctx, level, "refused", slog.String("key", keyOf(r.Principal)), slog.String("method", methods.of(r.Method)), slog.String("route", r.Route),
-		slog.Int("status", r.Status), slog.String("code", codes.of(r.Code)))
+	l.to.LogAttrs(ctx, level, "refused", slog.String("key", keyOf(r.Principal)), slog.String("method", methods.of(r.Method)),
+		slog.String("route", r.Route), slog.Int("status", r.Status), slog.String("code", codes.of(r.Code)))
 }
 
 func keyOf(p *api.Principal) string {
@@ -78,7 +79,7 @@ func keyOf(p *api.Principal) string {
 
 func seconds(name string, d time.Duration) slog.Attr { return slog.Float64(name, d.Seconds()) }
 
-// mostText bounds what is logged of an error.
+// mostText bounds the logged text of an error.
 const mostText = 1000
 
 func clip(text string) string {
@@ -88,21 +89,22 @@ func clip(text string) string {
 	return text
 }
 
-// Access is the outermost handler of a server: it writes the access log, counts, and notes the trace that a request is part of.
+// Access wraps the outermost handler of a server: it writes the access log, counts requests, and reads the trace context of a request.
 func (o *Observation) Access(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		seen := &watched{ResponseWriter: w}
+		seen := &statusRecorder{ResponseWriter: w}
 		defer func() {
 			where := route(r.URL.Path)
 			o.metrics.answered(where, r.Method, seen.status)
 			level := slog.LevelInfo
 			if where == wire.PathHealth || where == PathMetrics {
-				level = slog.LevelDebug // asked for every few seconds, for ever
+				level = slog.LevelDebug // monitoring sends these every few seconds
 			}
-			o.log.LogAttrs(ctx, level, "request", slog.String("method", methods.of(r.Method)), slog.String("route", where), slog.Int("status", seen.status),
-				seconds("took", time.Since(began)), slog.Int64("bytes", seen.bytes), slog.String("run", runID(w.Header().Get(wire.HeaderRunID))), slog.String("remote", remote(r)))
+			o.log.LogAttrs(ctx, level, "request", slog.String("method", methods.of(r.Method)), slog.String("route", where),
+				slog.Int("status", seen.status), seconds("took", time.Since(began)), slog.Int64("bytes", seen.bytes),
+				slog.String("run", runID(w.Header().Get(wire.HeaderRunID))), slog.String("remote", remote(r)))
 		}()
 		next.ServeHTTP(seen, r.WithContext(ctx))
 	})
@@ -117,7 +119,7 @@ func runID(id string) string {
 	return ""
 }
 
-// remote is the address without its port; who comes by a unix socket has none.
+// remote returns the client's address without its port; "unix" for a client on the unix socket.
 func remote(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -126,21 +128,21 @@ func remote(r *http.Request) string {
 	return host
 }
 
-// watched notes what was answered, and is in nobody's way who streams or takes the connection over.
-type watched struct {
+// statusRecorder records status and size of an answer. It passes on flushes and hijacks.
+type statusRecorder struct {
 	http.ResponseWriter
 	status int
 	bytes  int64
 }
 
-func (w *watched) WriteHeader(status int) {
-	if w.status == 0 || w.status < http.StatusOK { // an informational one comes before another
+func (w *statusRecorder) WriteHeader(status int) {
+	if w.status == 0 || w.status < http.StatusOK { // an informational status precedes the final one
 		w.status = status
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func (w *watched) Write(p []byte) (int, error) {
+func (w *statusRecorder) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
@@ -149,12 +151,12 @@ func (w *watched) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap is for http.ResponseController.
-func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+// Unwrap lets http.ResponseController find the connection.
+func (w *statusRecorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (w *watched) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+func (w *statusRecorder) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-func (w *watched) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (w *statusRecorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil && w.status == 0 {
 		w.status = http.StatusSwitchingProtocols

@@ -25,7 +25,7 @@ var (
 	longTimes  = prometheus.ExponentialBuckets(0.001, 2, 17)  // to 66 s
 )
 
-// metrics counts.
+// metrics is the Prometheus metrics of a server, as an api.Observer.
 type metrics struct {
 	registry  *prometheus.Registry
 	languages set
@@ -60,33 +60,40 @@ func newMetrics(o *Options) *metrics {
 		m.registry.MustRegister(g)
 		return g
 	}
-	m.queue = histogram("queue_seconds", "Time from acceptance of a run until it was let in.", longTimes, "language", "verdict")
-	m.start = histogram("start_seconds", "Time it took to have a sandbox in which the program could begin.", shortTimes, "language", "verdict")
-	m.phase = histogram("phase_seconds", "Wall time of the phases of runs; those whose products were cached are left out.", longTimes, "language", "phase", "verdict")
-	m.request = histogram("request_seconds", "Time from acceptance of a run until it was over.", longTimes, "language", "verdict")
-	m.runs = counter("runs_total", "Runs that are over. The verdict error is of those that have no result.", "language", "verdict", "way")
-	m.refusals = counter("refusals_total", "Requests that were refused before there was a run, by the code of the answer.", "code")
-	m.isolation = counter("isolation_runs_total", "Runs by the backend and the tier that was reached.", "backend", "tier")
+	m.queue = histogram("queue_seconds", "Time from acceptance of a run until its admission.", longTimes, "language", "verdict")
+	m.start = histogram("start_seconds", "Time to make the sandbox until the program could begin.", shortTimes, "language", "verdict")
+	m.phase = histogram("phase_seconds", "Wall time of the phases of runs, without phases whose result was cached.", longTimes,
+		"language", "phase", "verdict")
+	m.request = histogram("request_seconds", "Time from acceptance of a run until its end.", longTimes, "language", "verdict")
+	m.runs = counter("runs_total", "Finished runs. The verdict error means that there is no result.", "language", "verdict", "way")
+	m.refusals = counter("refusals_total", "Requests that were refused before a run began, by the code of the answer.", "code")
+	m.isolation = counter("isolation_runs_total", "Runs by backend and reached tier.", "backend", "tier")
 	m.cpu = counter("program_cpu_seconds_total", "CPU time that programs used, compilers included.", "language")
-	m.memory = histogram("program_memory_peak_bytes", "Peak of memory of the programs.", prometheus.ExponentialBuckets(1<<20, 4, 7), "language")
+	m.memory = histogram("program_memory_peak_bytes", "Memory peak of the programs.", prometheus.ExponentialBuckets(1<<20, 4, 7), "language")
 	m.running = gauge("running", "Runs under way.")
-	m.queued = gauge("queued", "Runs that wait to be let in.")
+	m.queued = gauge("queued", "Runs that wait for admission.")
 	m.http = counter("http_requests_total", "Requests by route, method and status.", "route", "method", "status")
-	m.receipts = counter("receipts_total", "Receipts asked for, by whether they could be signed.", "outcome")
-	m.unaudited = prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "audit_failures_total", Help: "Entries that could not be written to the audit log."})
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info", Help: "The version that runs; always 1."}, []string{"version", "goversion"})
+	m.receipts = counter("receipts_total", "Requested receipts, by whether they could be signed.", "outcome")
+	m.unaudited = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: namespace, Name: "audit_failures_total", Help: "Entries that could not be written to the audit log.",
+	})
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "build_info", Help: "The version of the server; always 1.",
+	}, []string{"version", "goversion"})
 	build.WithLabelValues(o.Version, runtime.Version()).Set(1)
 	m.registry.MustRegister(
 		m.unaudited, build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	if o.Backend != "" {
-		tier := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "isolation_info", Help: "What sandboxes of this server are by default; always 1."}, []string{"backend", "tier"})
-		tier.WithLabelValues(engine.of(o.Backend), tiers.of(string(o.Tier))).Set(1)
+		tier := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "isolation_info", Help: "Default backend and tier of this server's sandboxes; always 1.",
+		}, []string{"backend", "tier"})
+		tier.WithLabelValues(backends.of(o.Backend), tiers.of(string(o.Tier))).Set(1)
 		m.registry.MustRegister(tier)
 	}
 	if o.Lacks != nil {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: namespace, Name: "lacks", Help: "Things that would have programs start sooner and could not be made; health?deep=1 names them.",
+			Namespace: namespace, Name: "lacks", Help: "Preparation failures that make programs start later; health?deep=1 lists them.",
 		}, func() float64 { return float64(o.Lacks()) }))
 	}
 	if o.Pool != nil {
@@ -95,7 +102,7 @@ func newMetrics(o *Options) *metrics {
 	return m
 }
 
-// PathMetrics is where they are.
+// PathMetrics is the path of the metrics.
 const PathMetrics = "/metrics"
 
 func (m *metrics) handler() http.Handler {
@@ -109,14 +116,14 @@ func (m *metrics) Started(context.Context, api.Info) {
 	m.running.Inc()
 }
 
-// verdictOf is how a run ended, in one word.
+// verdictOf returns the verdict of a run, or a word for a run without a result.
 func verdictOf(f *api.Finished) string {
-	var refused *api.Refusal
+	var refusal *api.Refusal
 	switch {
 	case f.Result != nil:
 		return verdicts.of(string(f.Result.Verdict))
-	case errors.As(f.Err, &refused):
-		return turnedBy
+	case errors.As(f.Err, &refusal):
+		return refused
 	case errors.Is(f.Err, context.Canceled):
 		return "cancelled"
 	default:
@@ -124,7 +131,7 @@ func verdictOf(f *api.Finished) string {
 	}
 }
 
-// refusalCode is the code of the answer to a run that was not let in.
+// refusalCode returns the code of the answer to a run that was not admitted.
 func refusalCode(err error) string {
 	var refused *api.Refusal
 	if !errors.As(err, &refused) {
@@ -154,7 +161,7 @@ func (m *metrics) Finished(_ context.Context, f *api.Finished) {
 		m.running.Dec()
 		m.queue.WithLabelValues(language, verdict).Observe(f.Started.Sub(f.Accepted).Seconds())
 	}
-	if verdict == turnedBy {
+	if verdict == refused {
 		m.refusals.WithLabelValues(refusalCode(f.Err)).Inc()
 		return
 	}
@@ -164,14 +171,14 @@ func (m *metrics) Finished(_ context.Context, f *api.Finished) {
 	if r == nil {
 		return
 	}
-	m.isolation.WithLabelValues(engine.of(r.Isolation.Backend), tiers.of(string(r.Isolation.Tier))).Inc()
+	m.isolation.WithLabelValues(backends.of(r.Isolation.Backend), tiers.of(string(r.Isolation.Tier))).Inc()
 	m.memory.WithLabelValues(language).Observe(float64(r.Metrics.MemoryPeak))
 	first := true
 	for _, p := range r.Phases {
 		if p.Cached {
 			continue
 		}
-		if first { // later phases find the sandbox there
+		if first { // later phases use the same sandbox
 			m.start.WithLabelValues(language, verdict).Observe(p.Metrics.StartupTime.Duration().Seconds())
 			first = false
 		}
@@ -184,7 +191,7 @@ func (m *metrics) Refused(_ context.Context, r api.Refused) {
 	m.refusals.WithLabelValues(codes.of(r.Code)).Inc()
 }
 
-// answered counts a request at the door.
+// answered counts an answered request.
 func (m *metrics) answered(route, method string, status int) {
 	if status < 100 || status > 599 {
 		status = 0
@@ -192,7 +199,7 @@ func (m *metrics) answered(route, method string, status int) {
 	m.http.WithLabelValues(route, methods.of(method), statusClass(status)).Inc()
 }
 
-// statusClass keeps the statuses that somebody looks for, and the class of the rest.
+// statusClass keeps the statuses that operators look for, and reduces the others to their class.
 func statusClass(status int) string {
 	switch status {
 	case http.StatusOK, http.StatusAccepted, http.StatusSwitchingProtocols, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,

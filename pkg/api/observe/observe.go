@@ -12,30 +12,29 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Options say what is observed; the zero value counts.
+// Options configures an Observation. With the zero value it only counts.
 type Options struct {
-	// Log is written to; nil: nowhere.
+	// Log gets the access log and the log of runs; nil means none.
 	Log *slog.Logger
-	// Audit is the chain that refusals and the server's start and stop are written to; nil: nowhere. Runs are written by the
-	// engine: give it the same log.
+	// Audit gets refusals and the server's start and stop; nil means none. The executor writes the runs: give it the same log.
 	Audit *audit.Log
-	// Signer signs receipts; nil: nobody does.
+	// Signer signs receipts; nil means that there are none.
 	Signer *receipt.Signer
-	// Traces are where spans go; nil: nowhere. See TracesFromEnvironment.
+	// Traces sends spans; nil means none. See TracesFromEnvironment.
 	Traces *Traces
-	// Pool tells how sandboxes made beforehand stand; nil: there are none.
+	// Pool returns the pool's statistics; nil means that there is no pool.
 	Pool func() PoolStats
-	// Lacks is how many things that would have programs start sooner could not be made; nil: nobody knows.
+	// Lacks returns the number of preparation failures; nil means that they are not known.
 	Lacks func() int
 	// Languages are the names of languages beyond those that are built in.
 	Languages []string
-	// Backend and Tier are what sandboxes of this server are by default; left out if empty.
+	// Backend and Tier are the defaults of this server's sandboxes; left out if empty.
 	Backend string
 	Tier    sandbox.Tier
 	Version string
 }
 
-// Observation is all that is seen of one server.
+// Observation is the observers of one server. It is safe for concurrent use.
 type Observation struct {
 	api.Observers
 	log     *slog.Logger
@@ -53,7 +52,7 @@ var (
 	_ api.Receipts = (*Observation)(nil)
 )
 
-// New begins to observe. Its owner closes it.
+// New makes an Observation. The caller closes it.
 func New(opts Options) *Observation {
 	o := &Observation{log: opts.Log, metrics: newMetrics(&opts), traces: opts.Traces, signer: opts.Signer}
 	if o.log == nil {
@@ -61,7 +60,7 @@ func New(opts Options) *Observation {
 	}
 	o.Observers = api.Observers{o.metrics, &logs{to: o.log, languages: o.metrics.languages}}
 	if opts.Audit != nil {
-		o.auditor = newAuditor(opts.Audit, complain(o.log, o.metrics))
+		o.auditor = newAuditor(opts.Audit, reportFailure(o.log, o.metrics))
 		o.Observers = append(o.Observers, o.auditor)
 	}
 	if o.traces != nil {
@@ -71,20 +70,20 @@ func New(opts Options) *Observation {
 	return o
 }
 
-// Mounter is what routes are added to: *api.Server.
+// Mounter is the part of *api.Server that adds routes.
 type Mounter interface {
 	Mount(pattern string, a api.Access, h http.Handler)
 }
 
 var _ Mounter = (*api.Server)(nil)
 
-// Mount adds what operators and those who check receipts ask for.
+// Mount adds the routes of metrics and of the receipt key.
 func (o *Observation) Mount(to Mounter) {
 	to.Mount("GET "+PathMetrics, api.Access{Scope: api.ScopeAdmin, Draining: true}, o.metrics.handler())
 	to.Mount("GET "+PathReceiptKey, api.Access{Public: true, Draining: true}, o.keyHandler())
 }
 
-// Begin notes that the server takes requests from here on.
+// Begin records that the server accepts requests from now on.
 func (o *Observation) Begin() {
 	o.log.Info("server started")
 	if o.auditor != nil {
@@ -92,7 +91,7 @@ func (o *Observation) Begin() {
 	}
 }
 
-// Close writes what was gathered, notes the end, and sends the spans that wait, no longer than ctx lasts. Twice is fine.
+// Close writes the collected refusals, records the end, and sends the remaining spans until ctx ends. It may be called twice.
 func (o *Observation) Close(ctx context.Context) error {
 	o.closing.Do(func() {
 		if o.auditor != nil {

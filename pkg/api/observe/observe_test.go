@@ -47,14 +47,16 @@ func must(t testing.TB, err error) {
 
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// aRun is a run that waited 100 ms, took 20 ms to start, compiled for 200 ms and ran for 300 ms.
+// aRun returns a run that waited 100 ms, took 20 ms to start, compiled for 200 ms and ran for 300 ms.
 func aRun(id, language string, verdict sandbox.Verdict) *api.Finished {
 	took := func(start, wall time.Duration) monitor.Metrics {
-		return monitor.Metrics{StartupTime: monitor.Seconds(start), WallTime: monitor.Seconds(wall), CPUTime: monitor.Seconds(wall / 2), MemoryPeak: 8 << 20}
+		return monitor.Metrics{StartupTime: monitor.Seconds(start), WallTime: monitor.Seconds(wall), CPUTime: monitor.Seconds(wall / 2),
+			MemoryPeak: 8 << 20}
 	}
 	r := &executor.Result{
 		Language: language,
-		Result:   sandbox.Result{Verdict: verdict, Metrics: took(0, 300*time.Millisecond), Isolation: sandbox.Isolation{Backend: "native", Tier: sandbox.TierContainer}},
+		Result: sandbox.Result{Verdict: verdict, Metrics: took(0, 300*time.Millisecond),
+			Isolation: sandbox.Isolation{Backend: "native", Tier: sandbox.TierContainer}},
 		Phases: []executor.PhaseResult{
 			{Name: executor.PhaseCompile, Verdict: sandbox.VerdictOK, Metrics: took(20*time.Millisecond, 200*time.Millisecond)},
 			{Name: executor.PhaseRun, Verdict: verdict, Metrics: took(0, 300*time.Millisecond)},
@@ -62,13 +64,14 @@ func aRun(id, language string, verdict sandbox.Verdict) *api.Finished {
 		Evidence: &executor.Evidence{CodeSHA256: audit.Digest([]byte("code")), Entry: audit.Link{Seq: 3, Hash: strings.Repeat("b", 64)}},
 	}
 	return &api.Finished{
-		Info:    api.Info{ID: id, Principal: &api.Principal{ID: "key-1", Name: "somebody"}, Way: api.WayRun, Language: language, Accepted: began},
-		Started: began.Add(100 * time.Millisecond), Ended: began.Add(700 * time.Millisecond), Result: r, Run: &wire.Run{Code: "code", Stdin: "in"},
+		Info:    api.Info{ID: id, Principal: &api.Principal{ID: "key-1", Name: "a key"}, Way: api.WayRun, Language: language, Accepted: began},
+		Started: began.Add(100 * time.Millisecond), Ended: began.Add(700 * time.Millisecond), Result: r,
+		Run:           &wire.Run{Code: "code", Stdin: "in"},
 		RequestSHA256: audit.Digest([]byte("body")),
 	}
 }
 
-// happen lets a run go its way.
+// happen reports the events of a run to an observer.
 func happen(o api.Observer, f *api.Finished) {
 	ctx := context.Background()
 	o.Queued(ctx, f.Info)
@@ -92,10 +95,10 @@ func closed(t testing.TB, o *Observation) {
 	must(t, o.Close(ctx))
 }
 
-// entries are what the log says: kinds, reasons, counts and keys.
+// entries returns kinds, reasons, counts and keys of the audit log.
 func entries(t testing.TB, log *audit.Log) (all []string) {
 	t.Helper()
-	for e, err := range log.Query(audit.Filter{Door: audit.DoorAPI}) {
+	for e, err := range log.Query(audit.Filter{EntryPoint: audit.EntryAPI}) {
 		must(t, err)
 		all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s %d %s", e.Kind, e.Reason, e.Count, e.Who.Key)))
 	}
@@ -123,19 +126,19 @@ func TestRunsAreCounted(t *testing.T) {
 	o.Refused(t.Context(), api.Refused{Code: wire.CodeTooMany, Status: 429})
 	o.Refused(t.Context(), api.Refused{Code: "whatever a client could choose", Status: 400})
 	want := `
-# HELP sandbox_run_isolation_info What sandboxes of this server are by default; always 1.
+# HELP sandbox_run_isolation_info Default backend and tier of this server's sandboxes; always 1.
 # TYPE sandbox_run_isolation_info gauge
 sandbox_run_isolation_info{backend="native",tier="container"} 1
-# HELP sandbox_run_isolation_runs_total Runs by the backend and the tier that was reached.
+# HELP sandbox_run_isolation_runs_total Runs by backend and reached tier.
 # TYPE sandbox_run_isolation_runs_total counter
 sandbox_run_isolation_runs_total{backend="native",tier="container"} 2
 # HELP sandbox_run_program_cpu_seconds_total CPU time that programs used, compilers included.
 # TYPE sandbox_run_program_cpu_seconds_total counter
 sandbox_run_program_cpu_seconds_total{language="go"} 0.5
-# HELP sandbox_run_queued Runs that wait to be let in.
+# HELP sandbox_run_queued Runs that wait for admission.
 # TYPE sandbox_run_queued gauge
 sandbox_run_queued 1
-# HELP sandbox_run_refusals_total Requests that were refused before there was a run, by the code of the answer.
+# HELP sandbox_run_refusals_total Requests that were refused before a run began, by the code of the answer.
 # TYPE sandbox_run_refusals_total counter
 sandbox_run_refusals_total{code="busy"} 1
 sandbox_run_refusals_total{code="other"} 1
@@ -143,22 +146,25 @@ sandbox_run_refusals_total{code="too_many"} 1
 # HELP sandbox_run_running Runs under way.
 # TYPE sandbox_run_running gauge
 sandbox_run_running 1
-# HELP sandbox_run_runs_total Runs that are over. The verdict error is of those that have no result.
+# HELP sandbox_run_runs_total Finished runs. The verdict error means that there is no result.
 # TYPE sandbox_run_runs_total counter
 sandbox_run_runs_total{language="go",verdict="ok",way="run"} 1
 sandbox_run_runs_total{language="go",verdict="time_limit",way="run"} 1
 sandbox_run_runs_total{language="python",verdict="cancelled",way="run"} 1
 sandbox_run_runs_total{language="python",verdict="error",way="run"} 1
 `
-	if err := testutil.GatherAndCompare(o.metrics.registry, strings.NewReader(want), "sandbox_run_isolation_info", "sandbox_run_isolation_runs_total",
-		"sandbox_run_program_cpu_seconds_total", "sandbox_run_queued", "sandbox_run_running", "sandbox_run_refusals_total", "sandbox_run_runs_total"); err != nil {
+	if err := testutil.GatherAndCompare(o.metrics.registry, strings.NewReader(want), "sandbox_run_isolation_info",
+		"sandbox_run_isolation_runs_total",
+		"sandbox_run_program_cpu_seconds_total", "sandbox_run_queued", "sandbox_run_running", "sandbox_run_refusals_total",
+		"sandbox_run_runs_total"); err != nil {
 		t.Error(err)
 	}
 	for name, want := range map[string]struct {
 		sum   float64
 		count uint64
 	}{
-		"sandbox_run_queue_seconds": {0.3, 3}, "sandbox_run_start_seconds": {0.04, 2}, "sandbox_run_phase_seconds": {1, 4}, "sandbox_run_request_seconds": {2.8, 4},
+		"sandbox_run_queue_seconds": {0.3, 3}, "sandbox_run_start_seconds": {0.04, 2}, "sandbox_run_phase_seconds": {1, 4},
+		"sandbox_run_request_seconds": {2.8, 4},
 	} {
 		sum, count := histogram(t, o.metrics.registry, name)
 		if count != want.count || sum < want.sum-1e-6 || sum > want.sum+1e-6 {
@@ -182,7 +188,7 @@ func histogram(t testing.TB, r *prometheus.Registry, name string) (sum float64, 
 	return sum, count
 }
 
-// everything has an observation see all there is.
+// everything reports every kind of event to an observation.
 func everything(t testing.TB) *Observation {
 	t.Helper()
 	o := New(Options{Version: "1", Backend: "native", Tier: sandbox.TierContainer, Lacks: func() int { return 1 }, Pool: func() PoolStats {
@@ -195,7 +201,7 @@ func everything(t testing.TB) *Observation {
 	return o
 }
 
-// Exposition is as Prometheus wants it.
+// The exposition is valid for Prometheus.
 func TestExposition(t *testing.T) {
 	o := everything(t)
 	defer closed(t, o)
@@ -206,14 +212,15 @@ func TestExposition(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	o.metrics.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, PathMetrics, nil))
-	for _, name := range []string{"sandbox_run_build_info{", "go_goroutines", "process_resident_memory_bytes", "sandbox_run_pool_members{shape=\"python\"} 2"} {
+	for _, name := range []string{"sandbox_run_build_info{", "go_goroutines", "process_resident_memory_bytes",
+		"sandbox_run_pool_members{shape=\"python\"} 2"} {
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), name) {
 			t.Errorf("status %d, and no %s", w.Code, name)
 		}
 	}
 }
 
-// No client can make series: the number of them has a bound, whatever is asked for.
+// No client can create series: their number is bounded for any requests.
 func TestCardinality(t *testing.T) {
 	shapes := 0
 	o := New(Options{Pool: func() PoolStats {
@@ -253,7 +260,8 @@ func TestCardinality(t *testing.T) {
 			f.Result.Phases[0].Name, f.Result.Phases[0].Verdict = word(i), sandbox.Verdict(word(i))
 			f.Result.Phases[1].Verdict = f.Result.Verdict
 			happen(o, f)
-			o.Refused(t.Context(), api.Refused{Code: word(i), Route: word(i), Method: word(i), Detail: word(i), Principal: &api.Principal{ID: word(i)}})
+			o.Refused(t.Context(), api.Refused{Code: word(i), Route: word(i), Method: word(i), Detail: word(i),
+				Principal: &api.Principal{ID: word(i)}})
 			r := httptest.NewRequest(http.MethodGet, "/v1/runs/"+word(i)+"/"+word(i)+"?q="+word(i), nil)
 			if i%2 == 0 {
 				r.Method = strings.ToUpper(word(i))
@@ -274,26 +282,30 @@ func TestCardinality(t *testing.T) {
 }
 
 func TestPoolCountersNeverFall(t *testing.T) {
-	stats := PoolStats{Hits: 5, RefillTime: 3 * time.Second, RefillCPU: time.Second, Shapes: []ShapeStats{{Name: "python", Hits: 3, Misses: 1}, {Name: "python", Hits: 2}, {Name: "no name\n"}}}
+	stats := PoolStats{Hits: 5, RefillTime: 3 * time.Second, RefillCPU: time.Second,
+		Shapes: []ShapeStats{{Name: "python", Hits: 3, Misses: 1}, {Name: "python", Hits: 2}, {Name: "no name\n"}}}
 	o := New(Options{Pool: func() PoolStats { return stats }})
 	defer closed(t, o)
 	check := func(want string) {
 		t.Helper()
-		if err := testutil.GatherAndCompare(o.metrics.registry, strings.NewReader(want), "sandbox_run_pool_shape_hits_total", "sandbox_run_pool_refill_cpu_seconds_total"); err != nil {
+		if err := testutil.GatherAndCompare(o.metrics.registry, strings.NewReader(want), "sandbox_run_pool_shape_hits_total",
+			"sandbox_run_pool_refill_cpu_seconds_total"); err != nil {
 			t.Error(err)
 		}
 	}
-	const head = "# HELP sandbox_run_pool_refill_cpu_seconds_total CPU time it took to make sandboxes beforehand.\n# TYPE sandbox_run_pool_refill_cpu_seconds_total counter\n" +
+	const head = "# HELP sandbox_run_pool_refill_cpu_seconds_total CPU time spent on making pooled sandboxes.\n# TYPE " +
+		"sandbox_run_pool_refill_cpu_seconds_total counter\n" +
 		"sandbox_run_pool_refill_cpu_seconds_total 1\n" +
-		"# HELP sandbox_run_pool_shape_hits_total Sandboxes that were there when they were asked for, by shape.\n# TYPE sandbox_run_pool_shape_hits_total counter\n"
+		"# HELP sandbox_run_pool_shape_hits_total Requests that got a pooled sandbox, by shape.\n# TYPE sandbox_run_pool_shape_hits_total " +
+		"counter\n"
 	check(head + "sandbox_run_pool_shape_hits_total{shape=\"other\"} 0\nsandbox_run_pool_shape_hits_total{shape=\"python\"} 5\n")
-	stats.Shapes = nil // forgotten, for nobody asked
+	stats.Shapes = nil // the pool forgot shapes without requests
 	check(head + "sandbox_run_pool_shape_hits_total{shape=\"other\"} 0\nsandbox_run_pool_shape_hits_total{shape=\"python\"} 5\n")
 	stats.Shapes = []ShapeStats{{Name: "python", Hits: 2}}
 	check(head + "sandbox_run_pool_shape_hits_total{shape=\"other\"} 0\nsandbox_run_pool_shape_hits_total{shape=\"python\"} 7\n")
 }
 
-// Start, refusals by key and reason, stop: in this order, and a storm is one line.
+// The log has start, refusals by key and reason, and stop, in this order; a burst of refusals is one line.
 func TestAuditor(t *testing.T) {
 	log := newLog(t)
 	o := New(Options{Audit: log})
@@ -347,7 +359,7 @@ func TestAuditorIsBounded(t *testing.T) {
 	for i := range many {
 		o.Refused(t.Context(), api.Refused{Code: wire.CodeBusy, Principal: &api.Principal{ID: fmt.Sprintf("key-%d", i)}})
 	}
-	most := (mostGathered + 1) * (2 + int(time.Since(begin)/gather)) // as often as they were gathered meanwhile
+	most := (maxKinds + 1) * (2 + int(time.Since(begin)/gatherTime)) // as often as they were gathered meanwhile
 	if most >= many {
 		t.Fatalf("too slow to tell: %v", time.Since(begin))
 	}
@@ -369,18 +381,18 @@ func TestAuditorIsBounded(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotAuditedIsSaid(t *testing.T) {
+func TestAuditFailureIsLogged(t *testing.T) {
 	log := newLog(t)
 	var out bytes.Buffer
 	o := New(Options{Audit: log, Log: slog.New(slog.NewJSONHandler(&out, nil))})
 	o.auditor.failed(errors.New("disk full"))
 	closed(t, o)
-	if !strings.Contains(out.String(), `"msg":"not in the audit log","error":"disk full"`) || testutil.ToFloat64(o.metrics.unaudited) != 1 {
+	if !strings.Contains(out.String(), `"msg":"audit entry not written","error":"disk full"`) || testutil.ToFloat64(o.metrics.unaudited) != 1 {
 		t.Errorf("%s", out.String())
 	}
 }
 
-func TestALinePerRun(t *testing.T) {
+func TestOneLinePerRun(t *testing.T) {
 	var out bytes.Buffer
 	o := New(Options{Log: slog.New(slog.NewJSONHandler(&out, nil))})
 	happen(o, aRun("r-1", "go", sandbox.VerdictOK))
@@ -398,7 +410,8 @@ func TestALinePerRun(t *testing.T) {
 	var first map[string]any
 	must(t, json.Unmarshal([]byte(lines[0]), &first))
 	for name, want := range map[string]any{
-		"msg": "run", "run": "r-1", "key": "key-1", "language": "go", "verdict": "ok", "exit_code": 0.0, "queue": 0.1, "total": 0.7, "wall": 0.3, "tier": "container", "level": "INFO",
+		"msg": "run", "run": "r-1", "key": "key-1", "language": "go", "verdict": "ok", "exit_code": 0.0, "queue": 0.1, "total": 0.7, "wall": 0.3,
+		"tier": "container", "level": "INFO",
 	} {
 		if first[name] != want {
 			t.Errorf("%s is %v, want %v", name, first[name], want)
@@ -475,9 +488,12 @@ func TestAccess(t *testing.T) {
 
 func TestRoute(t *testing.T) {
 	for path, want := range map[string]string{
-		"/v1/run": "/v1/run", "/v1/runs": "/v1/runs", "/v1/runs/abc": "/v1/runs/{id}", "/v1/runs/abc/events": "/v1/runs/{id}/events", "/v1/runs/abc/ws": "/v1/runs/{id}/ws",
-		"/v1/files/x": "/v1/files/{id}", "/v1/health/ready": "/v1/health", "/metrics": "/metrics", "/v1/runs/": other, "/v1/runs/a/b/c": other, "/v1/runs/{id}": "/v1/runs/{id}",
-		"/": other, "": other, "/v1/runs/a/events/b": other, "/v1/health": "/v1/health",
+		"/v1/run": "/v1/run", "/v1/runs": "/v1/runs", "/v1/runs/abc": "/v1/runs/{id}", "/v1/runs/abc/events": "/v1/runs/{id}/events",
+		"/v1/runs/abc/ws": "/v1/runs/{id}/ws",
+		"/v1/files/x":     "/v1/files/{id}", "/v1/health/ready": "/v1/health", "/metrics": "/metrics", "/v1/runs/": other,
+		"/v1/runs/a/b/c": other,
+		"/v1/runs/{id}":  "/v1/runs/{id}",
+		"/":              other, "": other, "/v1/runs/a/events/b": other, "/v1/health": "/v1/health",
 	} {
 		if got := route(path); got != want {
 			t.Errorf("%q is %q, want %q", path, got, want)
@@ -504,7 +520,8 @@ func TestReceipts(t *testing.T) {
 	must(t, err)
 	must(t, st.Matches(whole))
 	must(t, st.MatchesRequest([]byte("body")))
-	if st.Run != "r-1" || st.CodeSHA256 != receipt.Digest([]byte("code")) || st.StdinSHA256 != receipt.Digest([]byte("in")) || st.Audit == nil || st.Audit.Seq != 3 {
+	if st.Run != "r-1" || st.CodeSHA256 != receipt.Digest([]byte("code")) || st.StdinSHA256 != receipt.Digest([]byte("in")) ||
+		st.Audit == nil || st.Audit.Seq != 3 {
 		t.Errorf("%+v", st)
 	}
 	for name, change := range map[string]func(f *api.Finished){
@@ -520,7 +537,8 @@ func TestReceipts(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	o.keyHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, PathReceiptKey, nil))
-	if key, err := receipt.ParsePublicKey(w.Body.Bytes()); err != nil || key.ID() != signer.Public().ID() || w.Header().Get("Content-Type") != wire.TypeJSON {
+	if key, err := receipt.ParsePublicKey(w.Body.Bytes()); err != nil || key.ID() != signer.Public().ID() ||
+		w.Header().Get("Content-Type") != wire.TypeJSON {
 		t.Errorf("%s, %v", w.Body, err)
 	}
 	none := New(Options{})

@@ -23,10 +23,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// exporter sends spans as OTLP over HTTP. OpenTelemetry's own one (otlptracehttp 1.44) links gRPC: the server's executable grows by
-// 2.2 MB (8.6 %), its start by 53 initialised packages (6 % of its CPU time). It would save half of this file only: it ignores
-// variables that are wrong, such as a certificate that can not be read, and does not try again where a connection is refused. The
-// format is the published opentelemetry-proto; a test reads what is written here with the generated code.
+// exporter sends spans as OTLP over HTTP. OpenTelemetry's own exporter (otlptracehttp 1.44) links gRPC: the server's executable would grow
+// by 2.2 MB (8.6 %), its start by 53 initialised packages (6 % of its CPU time). It would save half of this file only: it ignores invalid
+// variables, such as a certificate that can not be read, and does not retry a refused connection. The format is the published
+// opentelemetry-proto; a test decodes the output with the generated code.
 type exporter struct {
 	client  *http.Client
 	url     string
@@ -38,9 +38,9 @@ type exporter struct {
 
 var _ sdk.SpanExporter = (*exporter)(nil)
 
-// exporterFromEnvironment is nil where nobody asked for one.
+// exporterFromEnvironment returns nil where the variables name no endpoint.
 func exporterFromEnvironment(env func(string) string) (*exporter, error) {
-	get := func(name string) string { // what is of traces alone comes first
+	get := func(name string) string { // variables for traces only take precedence
 		if v := env("OTEL_EXPORTER_OTLP_TRACES_" + name); v != "" {
 			return v
 		}
@@ -51,10 +51,10 @@ func exporterFromEnvironment(env func(string) string) (*exporter, error) {
 	case strings.EqualFold(env("OTEL_SDK_DISABLED"), "true"), kind == "none", endpoint == "":
 		return nil, nil
 	case kind != "" && kind != "otlp":
-		return nil, fmt.Errorf("OTEL_TRACES_EXPORTER=%q: there is only otlp, and none", kind)
+		return nil, fmt.Errorf("OTEL_TRACES_EXPORTER=%q: not supported; use otlp or none", kind)
 	}
 	if p := get("PROTOCOL"); p != "" && p != "http/protobuf" {
-		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%q: there is only http/protobuf", p)
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%q: not supported; use http/protobuf", p)
 	}
 	for _, name := range []string{"CLIENT_CERTIFICATE", "CLIENT_KEY"} {
 		if get(name) != "" {
@@ -63,7 +63,8 @@ func exporterFromEnvironment(env func(string) string) (*exporter, error) {
 	}
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, errors.New("OTEL_EXPORTER_OTLP_ENDPOINT: not a URL like http://127.0.0.1:4318") // it may hold a password: it is not repeated
+		// The endpoint may have a password, so the error does not quote it.
+		return nil, errors.New("OTEL_EXPORTER_OTLP_ENDPOINT: not a URL; give one like http://127.0.0.1:4318")
 	}
 	if env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 		u = u.JoinPath("v1", "traces")
@@ -72,7 +73,7 @@ func exporterFromEnvironment(env func(string) string) (*exporter, error) {
 	if ms := get("TIMEOUT"); ms != "" {
 		n, err := strconv.Atoi(ms)
 		if err != nil || n <= 0 {
-			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_TIMEOUT=%q: not a number of milliseconds", ms)
+			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_TIMEOUT=%q: give a number of milliseconds above 0", ms)
 		}
 		e.timeout = time.Duration(n) * time.Millisecond
 	}
@@ -81,7 +82,7 @@ func exporterFromEnvironment(env func(string) string) (*exporter, error) {
 	case "gzip":
 		e.gzip = true
 	default:
-		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_COMPRESSION=%q: there is gzip, and none", c)
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_COMPRESSION=%q: not supported; use gzip or none", c)
 	}
 	for _, pair := range strings.Split(get("HEADERS"), ",") {
 		if strings.TrimSpace(pair) == "" {
@@ -91,11 +92,12 @@ func exporterFromEnvironment(env func(string) string) (*exporter, error) {
 		name, nameErr := url.PathUnescape(strings.TrimSpace(name))
 		value, valueErr := url.PathUnescape(strings.TrimSpace(value))
 		if !ok || name == "" || nameErr != nil || valueErr != nil {
-			return nil, errors.New("OTEL_EXPORTER_OTLP_HEADERS: not a list like name=value,name=value")
+			return nil, errors.New("OTEL_EXPORTER_OTLP_HEADERS: invalid list; write name=value,name=value")
 		}
 		e.headers.Set(name, value)
 	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: e.timeout}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute,
+		TLSHandshakeTimeout: e.timeout}
 	if file := get("CERTIFICATE"); file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -103,7 +105,7 @@ func exporterFromEnvironment(env func(string) string) (*exporter, error) {
 		}
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_CERTIFICATE: %s: no certificate in it", file)
+			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_CERTIFICATE: %s: the file has no certificate", file)
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
@@ -111,10 +113,10 @@ func exporterFromEnvironment(env func(string) string) (*exporter, error) {
 	return e, nil
 }
 
-// attempts are made where the collector says that it is worth it.
+// attempts bounds the tries of one export.
 const attempts = 3
 
-// ExportSpans delivers spans; those that can not be are lost, and the operator hears of it.
+// ExportSpans sends spans. Spans that can not be sent are lost, and reported.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	if len(spans) == 0 {
 		return nil
@@ -147,10 +149,10 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 	if err != nil {
 		e.report(fmt.Errorf("%d spans: %w", len(spans), err))
 	}
-	return nil // it is said; the SDK would only say it again on standard error
+	return nil // already reported; the SDK would print it on standard error, too
 }
 
-// post says after which time it is worth another try; 0 is never.
+// post sends one request, and returns the time after which a retry makes sense; 0 means never.
 func (e *exporter) post(ctx context.Context, body []byte) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
@@ -167,12 +169,12 @@ func (e *exporter) post(ctx context.Context, body []byte) (again time.Duration, 
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
-			err = u.Err // without the address, which may hold a password
+			err = u.Err // without the URL, which may have a password
 		}
 		return time.Second, err
 	}
 	defer answer.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // so that the connection can be used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // drain it, so that the connection can be used again
 	switch answer.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		again = time.Second
@@ -181,18 +183,18 @@ func (e *exporter) post(ctx context.Context, body []byte) (again time.Duration, 
 		}
 	}
 	if answer.StatusCode/100 != 2 {
-		return again, fmt.Errorf("the collector answers %s", answer.Status)
+		return again, fmt.Errorf("collector: unexpected status %s", answer.Status)
 	}
 	return 0, nil
 }
 
-// Shutdown lets go of the connection.
+// Shutdown closes idle connections.
 func (e *exporter) Shutdown(context.Context) error {
 	e.client.CloseIdleConnections()
 	return nil
 }
 
-// encodeSpans writes an ExportTraceServiceRequest. Spans of one provider have one resource and one scope.
+// encodeSpans encodes an ExportTraceServiceRequest. Spans of one provider have one resource and one scope.
 func encodeSpans(spans []sdk.ReadOnlySpan) []byte {
 	var scope []byte // ScopeSpans
 	about := spans[0].InstrumentationScope()
@@ -248,7 +250,7 @@ func keyValue(kv attribute.KeyValue) []byte {
 		v = protowire.AppendVarint(protowire.AppendTag(v, 3, protowire.VarintType), uint64(kv.Value.AsInt64()))
 	case attribute.FLOAT64:
 		v = protowire.AppendFixed64(protowire.AppendTag(v, 4, protowire.Fixed64Type), math.Float64bits(kv.Value.AsFloat64()))
-	default: // lists come from the operator's variables only
+	default: // only the operator's variables have lists
 		v = protowire.AppendString(protowire.AppendTag(v, 1, protowire.BytesType), kv.Value.String())
 	}
 	return message(text(nil, 1, string(kv.Key)), 2, v)

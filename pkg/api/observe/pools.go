@@ -9,19 +9,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// PoolStats is how sandboxes that were made beforehand stand. Counts only grow.
+// PoolStats is the state of a pool. Counts only grow.
 type PoolStats struct {
-	Hits, Misses      uint64 // requests that found a member, and that did not
-	Warm, Fallbacks   uint64 // processes that were woken or forked, and those that were to be and were started cold
-	Refills, Failures uint64 // members made, and those that could not be
+	Hits, Misses      uint64 // requests that got a pooled sandbox, and that did not
+	Warm, Fallbacks   uint64 // processes that started warm, and that started cold though prepared
+	Refills, Failures uint64 // pooled sandboxes made, and failures to make one
 	RefillTime        time.Duration
 	RefillCPU         time.Duration
-	Unwell, Evicted   uint64 // members thrown away: dead or old, or to make room
-	Memory            uint64 // bytes held
+	Unwell, Evicted   uint64 // pooled sandboxes removed: unhealthy or old, or to make room
+	Memory            uint64 // bytes in use by pooled sandboxes
 	Shapes            []ShapeStats
 }
 
-// ShapeStats are of what waits for one kind of program.
+// ShapeStats is the state of one shape.
 type ShapeStats struct {
 	Name             string
 	Hits, Misses     uint64
@@ -29,12 +29,12 @@ type ShapeStats struct {
 	Wanted           int
 }
 
-// mostShapes bounds the names of shapes that are told apart.
+// mostShapes bounds the names of shapes that are counted separately.
 const mostShapes = 32
 
-// pools asks the pool when somebody asks for metrics.
+// pools is a Prometheus collector that reads the pool's state at each scrape.
 type pools struct {
-	ask   func() PoolStats
+	read  func() PoolStats
 	names growing
 
 	hits, misses, warm, fallbacks, refills, failures *prometheus.Desc
@@ -46,9 +46,10 @@ type pools struct {
 	kept map[string]*kept
 }
 
-// kept is the count of a name. A pool forgets shapes that nobody asks for, and a counter must not fall.
+// kept is the counters of one name. A pool forgets shapes without requests, and a counter must not fall.
 type kept struct{ hits, misses lasting }
 
+// lasting is a counter whose source may restart at zero.
 type lasting struct{ base, last uint64 }
 
 func (l *lasting) at(now uint64) float64 {
@@ -59,28 +60,28 @@ func (l *lasting) at(now uint64) float64 {
 	return float64(l.base + now)
 }
 
-func newPools(ask func() PoolStats) *pools {
+func newPools(read func() PoolStats) *pools {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "pool", name), help, labels, nil)
 	}
 	return &pools{
-		ask: ask, names: growing{most: mostShapes}, kept: map[string]*kept{},
-		hits:        desc("hits_total", "Sandboxes that were there when they were asked for."),
-		misses:      desc("misses_total", "Sandboxes that had to be made."),
-		warm:        desc("warm_starts_total", "Programs that began in a process that was waiting."),
-		fallbacks:   desc("fallbacks_total", "Programs that were to begin so, and were started cold."),
-		refills:     desc("refills_total", "Sandboxes made beforehand."),
-		failures:    desc("refill_failures_total", "Sandboxes that could not be made beforehand."),
-		refillTime:  desc("refill_seconds_total", "Time it took to make sandboxes beforehand."),
-		refillCPU:   desc("refill_cpu_seconds_total", "CPU time it took to make sandboxes beforehand."),
-		unwell:      desc("unwell_total", "Members thrown away because they had died, spoken or aged."),
-		evicted:     desc("evicted_total", "Members thrown away to make room."),
-		memory:      desc("memory_bytes", "Memory that members hold."),
-		shapeHits:   desc("shape_hits_total", "Sandboxes that were there when they were asked for, by shape.", "shape"),
-		shapeMisses: desc("shape_misses_total", "Sandboxes that had to be made, by shape.", "shape"),
-		members:     desc("members", "Sandboxes that wait.", "shape"),
-		zygotes:     desc("zygotes", "Processes that sandboxes are forked from.", "shape"),
-		wanted:      desc("wanted_members", "Sandboxes that should be waiting, by demand.", "shape"),
+		read: read, names: growing{most: mostShapes}, kept: map[string]*kept{},
+		hits:        desc("hits_total", "Requests that got a pooled sandbox."),
+		misses:      desc("misses_total", "Requests for which a sandbox had to be made."),
+		warm:        desc("warm_starts_total", "Programs that started in a waiting process."),
+		fallbacks:   desc("fallbacks_total", "Programs that started cold though a process was prepared."),
+		refills:     desc("refills_total", "Pooled sandboxes made."),
+		failures:    desc("refill_failures_total", "Pooled sandboxes that could not be made."),
+		refillTime:  desc("refill_seconds_total", "Time spent on making pooled sandboxes."),
+		refillCPU:   desc("refill_cpu_seconds_total", "CPU time spent on making pooled sandboxes."),
+		unwell:      desc("unwell_total", "Pooled sandboxes removed because they were dead, unhealthy or old."),
+		evicted:     desc("evicted_total", "Pooled sandboxes removed to make room."),
+		memory:      desc("memory_bytes", "Memory that pooled sandboxes use."),
+		shapeHits:   desc("shape_hits_total", "Requests that got a pooled sandbox, by shape.", "shape"),
+		shapeMisses: desc("shape_misses_total", "Requests for which a sandbox had to be made, by shape.", "shape"),
+		members:     desc("members", "Pooled sandboxes.", "shape"),
+		zygotes:     desc("zygotes", "Processes from which sandboxes are forked.", "shape"),
+		wanted:      desc("wanted_members", "Pooled sandboxes that the demand calls for.", "shape"),
 	}
 }
 
@@ -94,7 +95,7 @@ func (p *pools) Describe(to chan<- *prometheus.Desc) {
 }
 
 func (p *pools) Collect(to chan<- prometheus.Metric) {
-	s := p.ask()
+	s := p.read()
 	count := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}

@@ -13,13 +13,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/receipt"
 )
 
-// PathReceiptKey is where the key is that receipts are checked with.
+// PathReceiptKey is the path of the public key of receipts.
 const PathReceiptKey = "/v1/receipt-key"
 
-// ErrNoReceipts is a server that has no key to sign with.
+// ErrNoReceipts is the error of a server without a key to sign with.
 var ErrNoReceipts = errors.New("this server signs no receipts")
 
-// Receipt signs what became of a run.
+// Receipt signs the result of a run. It fails with ErrNoReceipts on a server without a key.
 func (o *Observation) Receipt(_ context.Context, f *api.Finished) (json.RawMessage, error) {
 	text, err := sign(o.signer, f)
 	outcome := "signed"
@@ -35,25 +35,26 @@ func sign(by *receipt.Signer, f *api.Finished) (json.RawMessage, error) {
 	case by == nil:
 		return nil, ErrNoReceipts
 	case f.Result == nil || f.Document == nil:
-		return nil, errors.New("receipt: there is no result to sign")
+		return nil, errors.New("receipt: the run has no result to sign")
 	case f.Result.Evidence == nil:
-		return nil, errors.New("receipt: nothing is known of the code that was run")
+		return nil, errors.New("receipt: the digest of the code is missing")
 	}
 	outcome, err := receipt.ReadJSON(f.Document)
 	if err != nil {
 		return nil, err
 	}
-	seen := f.Result.Evidence
+	evidence := f.Result.Evidence
 	st := receipt.Statement{
-		Run: f.ID, Time: time.Now(), RequestSHA256: f.RequestSHA256, CodeSHA256: seen.CodeSHA256, StdinSHA256: seen.InputSHA256, Outcome: outcome,
+		Run: f.ID, Time: time.Now(), RequestSHA256: f.RequestSHA256, CodeSHA256: evidence.CodeSHA256, StdinSHA256: evidence.InputSHA256,
+		Outcome: outcome,
 	}
-	if st.StdinSHA256 == "" && f.Run != nil && !f.Run.Interactive { // it was given, whether the program has read it or not
+	if st.StdinSHA256 == "" && f.Run != nil && !f.Run.Interactive { // sign the given input, whether the program has read it or not
 		if given, err := stdinOf(f.Run); err == nil {
 			st.StdinSHA256 = receipt.Digest(given)
 		}
 	}
-	if seen.Entry.Seq != 0 {
-		st.Audit = &seen.Entry
+	if evidence.Entry.Seq != 0 {
+		st.Audit = &evidence.Entry
 	}
 	envelope, err := by.Sign(st)
 	if err != nil {
@@ -69,11 +70,12 @@ func stdinOf(r *wire.Run) ([]byte, error) {
 	return []byte(r.Stdin), nil
 }
 
-// keyHandler tells the key that receipts are checked with.
+// keyHandler answers with the public key of receipts.
 func (o *Observation) keyHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var answer any = &wire.Problem{
-			Type: wire.ProblemBase + wire.CodeUnsupported, Title: "Not supported here", Status: http.StatusNotImplemented, Code: wire.CodeUnsupported,
+			Type: wire.ProblemBase + wire.CodeUnsupported, Title: "Not supported here", Status: http.StatusNotImplemented,
+			Code:   wire.CodeUnsupported,
 			Detail: ErrNoReceipts.Error(), Instance: "",
 		}
 		kind, status := wire.TypeProblem, http.StatusNotImplemented
@@ -83,7 +85,7 @@ func (o *Observation) keyHandler() http.Handler {
 		w.Header().Set("Content-Type", kind)
 		w.WriteHeader(status)
 		if r.Method != http.MethodHead {
-			_ = json.NewEncoder(w).Encode(answer) // who no longer reads does not matter
+			_ = json.NewEncoder(w).Encode(answer) // fails when the client is gone
 		}
 	})
 }

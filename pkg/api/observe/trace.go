@@ -18,11 +18,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Traces makes spans of runs when they are over, for then it is known what took how long:
+// Traces makes the spans of a run when the run is over and all durations are known:
 //
 //	run     accepted ────────────────────────────────────► ended     child of the request's traceparent, if it had one
-//	queue   accepted ──► let in
-//	create               let in ──► the sandbox was there
+//	queue   accepted ──► admitted
+//	create               admitted ──► sandbox made
 //	compile                          ─────►                           each phase, one after the other
 //	run                                     ─────►
 type Traces struct {
@@ -32,14 +32,14 @@ type Traces struct {
 	exporter  *exporter
 
 	mu      sync.Mutex
-	parents map[string]trace.SpanContext // of runs that are not over
+	parents map[string]trace.SpanContext // of unfinished runs
 }
 
-// mostParents bounds what is remembered; a run beyond begins a trace of its own.
+// mostParents bounds the stored parents; a run beyond it begins a trace of its own.
 const mostParents = 100_000
 
-// TracesFromEnvironment sends spans to where the standard OTEL_* variables say, over HTTP with protobuf. Without an endpoint, or with
-// OTEL_SDK_DISABLED=true or OTEL_TRACES_EXPORTER=none, it is nil. Sampling, batching and resources are as the variables say, too.
+// TracesFromEnvironment sends spans to the endpoint of the standard OTEL_* variables, over HTTP with protobuf. Without an endpoint, or with
+// OTEL_SDK_DISABLED=true or OTEL_TRACES_EXPORTER=none, it returns nil. The variables also set sampling, batching and resources.
 func TracesFromEnvironment(version string) (*Traces, error) {
 	e, err := exporterFromEnvironment(os.Getenv)
 	if err != nil {
@@ -50,11 +50,13 @@ func TracesFromEnvironment(version string) (*Traces, error) {
 	}
 	about, err := resource.New(context.Background(),
 		resource.WithAttributes(attribute.String("service.name", "sandbox-run"), attribute.String("service.version", version)),
-		resource.WithTelemetrySDK(), resource.WithFromEnv()) // the variables win
+		resource.WithTelemetrySDK(), resource.WithFromEnv()) // variables take precedence
 	if err != nil {
 		return nil, &sandbox.Error{Op: "traces", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)}
 	}
-	t := &Traces{provider: sdk.NewTracerProvider(sdk.WithBatcher(e), sdk.WithResource(about)), exporter: e, parents: map[string]trace.SpanContext{}}
+	t := &Traces{
+		provider: sdk.NewTracerProvider(sdk.WithBatcher(e), sdk.WithResource(about)), exporter: e, parents: map[string]trace.SpanContext{},
+	}
 	t.tracer = t.provider.Tracer("github.com/sandbox-run/sandbox-run/pkg/api", trace.WithInstrumentationVersion(version))
 	return t, nil
 }
@@ -62,14 +64,14 @@ func TracesFromEnvironment(version string) (*Traces, error) {
 func (t *Traces) attach(log *slog.Logger, languages set) {
 	t.languages = languages
 	t.exporter.report = func(err error) {
-		log.LogAttrs(context.Background(), slog.LevelWarn, "spans could not be delivered", slog.String("error", clip(err.Error())))
+		log.LogAttrs(context.Background(), slog.LevelWarn, "spans not delivered", slog.String("error", clip(err.Error())))
 	}
 }
 
-// close sends what waits.
+// close sends the remaining spans until ctx ends.
 func (t *Traces) close(ctx context.Context) error { return t.provider.Shutdown(ctx) }
 
-// Queued remembers what a run is part of: its request may be long over when it ends.
+// Queued stores the parent span of a run, because the request may end long before the run.
 func (t *Traces) Queued(ctx context.Context, r api.Info) {
 	parent := trace.SpanContextFromContext(ctx)
 	if !parent.IsValid() {
@@ -82,13 +84,13 @@ func (t *Traces) Queued(ctx context.Context, r api.Info) {
 	}
 }
 
-// Started is seen in what is finished.
+// Started does nothing: Finished has all times.
 func (t *Traces) Started(context.Context, api.Info) {}
 
-// Refused requests have no run.
+// Refused does nothing: there is no run.
 func (t *Traces) Refused(context.Context, api.Refused) {}
 
-// Finished makes the spans.
+// Finished makes the spans of a run.
 func (t *Traces) Finished(_ context.Context, f *api.Finished) {
 	t.mu.Lock()
 	parent := t.parents[f.ID]
@@ -101,7 +103,8 @@ func (t *Traces) Finished(_ context.Context, f *api.Finished) {
 	}
 	verdict := verdictOf(f)
 	ctx, root := t.tracer.Start(ctx, "run", trace.WithTimestamp(f.Accepted), trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
-		attribute.String("sandbox_run.run", f.ID), attribute.String("sandbox_run.key", keyOf(f.Principal)), attribute.String("sandbox_run.way", string(f.Way)),
+		attribute.String("sandbox_run.run", f.ID), attribute.String("sandbox_run.key", keyOf(f.Principal)),
+		attribute.String("sandbox_run.way", string(f.Way)),
 		attribute.String("sandbox_run.language", t.languages.of(languageOf(f))), attribute.String("sandbox_run.verdict", verdict),
 	))
 	defer root.End(trace.WithTimestamp(f.Ended))
@@ -120,7 +123,7 @@ func (t *Traces) Finished(_ context.Context, f *api.Finished) {
 		attribute.Int("sandbox_run.exit_code", f.Result.Exit.Code), attribute.String("sandbox_run.backend", f.Result.Isolation.Backend),
 		attribute.String("sandbox_run.tier", string(f.Result.Isolation.Tier)),
 	)
-	clock := func(d time.Duration) time.Time { // nothing takes longer than the whole
+	clock := func(d time.Duration) time.Time { // no span ends after the run
 		if later := at.Add(d); later.Before(f.Ended) {
 			return later
 		}
@@ -138,7 +141,8 @@ func (t *Traces) Finished(_ context.Context, f *api.Finished) {
 		}
 		at = begin
 		end := clock(p.Metrics.WallTime.Duration())
-		t.span(ctx, phases.of(p.Name), at, end, attribute.String("sandbox_run.verdict", string(p.Verdict)), attribute.Float64("sandbox_run.cpu_seconds", p.Metrics.CPUTime.Duration().Seconds()))
+		t.span(ctx, phases.of(p.Name), at, end, attribute.String("sandbox_run.verdict", string(p.Verdict)),
+			attribute.Float64("sandbox_run.cpu_seconds", p.Metrics.CPUTime.Duration().Seconds()))
 		at = end
 	}
 }

@@ -71,7 +71,7 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.headers = r.Header
 	for _, rs := range data.ResourceSpans {
 		if n := len(rs.ProtoReflect().GetUnknown()); n > 0 {
-			c.t.Errorf("%d bytes that nobody knows", n)
+			c.t.Errorf("%d unknown bytes", n)
 		}
 		c.service = attributeOf(rs.Resource.Attributes, "service.name")
 		for _, ss := range rs.ScopeSpans {
@@ -109,10 +109,13 @@ func TestTraces(t *testing.T) {
 			must(t, err)
 			o := New(Options{Traces: traces})
 			f := aRun("r-1", "go", sandbox.VerdictOK)
-			// The request's trace is noted at the door, and is still known when the request is over.
+			// Access reads the request's trace context, which is still known after the request.
 			r := httptest.NewRequest(http.MethodPost, "/v1/runs", nil)
 			r.Header.Set("traceparent", parent)
-			o.Access(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { o.Queued(r.Context(), f.Info) })).ServeHTTP(httptest.NewRecorder(), r)
+			o.Access(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				o.Queued(r.Context(),
+					f.Info)
+			})).ServeHTTP(httptest.NewRecorder(), r)
 			o.Started(context.Background(), f.Info)
 			o.Finished(context.Background(), f)
 			closed(t, o)
@@ -129,13 +132,15 @@ func TestTraces(t *testing.T) {
 			if hexOf(root.TraceId) != parent[3:35] || hexOf(root.ParentSpanId) != parent[36:52] {
 				t.Errorf("trace %x, parent %x", root.TraceId, root.ParentSpanId)
 			}
-			for key, want := range map[string]string{"sandbox_run.run": "r-1", "sandbox_run.language": "go", "sandbox_run.verdict": "ok", "sandbox_run.key": "key-1", "sandbox_run.tier": "container"} {
+			for key, want := range map[string]string{"sandbox_run.run": "r-1", "sandbox_run.language": "go", "sandbox_run.verdict": "ok",
+				"sandbox_run.key": "key-1", "sandbox_run.tier": "container"} {
 				if got := attributeOf(root.Attributes, key); got != want {
 					t.Errorf("%s is %q", key, got)
 				}
 			}
 			for name, want := range map[string][2]int{ // milliseconds from acceptance
-				"run SPAN_KIND_SERVER": {0, 700}, "queue SPAN_KIND_INTERNAL": {0, 100}, "create SPAN_KIND_INTERNAL": {100, 120}, "compile SPAN_KIND_INTERNAL": {120, 320}, "run SPAN_KIND_INTERNAL": {320, 620},
+				"run SPAN_KIND_SERVER": {0, 700}, "queue SPAN_KIND_INTERNAL": {0, 100}, "create SPAN_KIND_INTERNAL": {100, 120},
+				"compile SPAN_KIND_INTERNAL": {120, 320}, "run SPAN_KIND_INTERNAL": {320, 620},
 			} {
 				s := c.spans[name]
 				if s == nil {
@@ -165,8 +170,8 @@ func hexOf(b []byte) string {
 	return s.String()
 }
 
-// Runs that fail, never start, or have no parent have spans, too; and what is over is forgotten.
-func TestTracesOfOddRuns(t *testing.T) {
+// Runs that fail, never start, or have no parent have spans, too; parents of finished runs are forgotten.
+func TestTracesOfUnusualRuns(t *testing.T) {
 	c := newCollector(t)
 	endpoint(t, c)
 	traces, err := TracesFromEnvironment("")
@@ -185,7 +190,7 @@ func TestTracesOfOddRuns(t *testing.T) {
 	}
 }
 
-// A collector that is not there holds nobody up, and is told of without its address.
+// A missing collector delays no run, and is logged without its address.
 func TestNoCollector(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:MARKER@127.0.0.1:1")
 	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "200")
@@ -197,7 +202,7 @@ func TestNoCollector(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	_ = o.Close(ctx)
-	if !strings.Contains(out.String(), "spans could not be delivered") || strings.Contains(out.String(), "MARKER") {
+	if !strings.Contains(out.String(), "spans not delivered") || strings.Contains(out.String(), "MARKER") {
 		t.Errorf("%s", out.String())
 	}
 }
@@ -212,8 +217,8 @@ func TestTracesFromEnvironment(t *testing.T) {
 		{map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://x/y"}, ""},
 		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_SDK_DISABLED": "TRUE"}, "none"},
 		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_TRACES_EXPORTER": "none"}, "none"},
-		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_TRACES_EXPORTER": "zipkin"}, "there is only otlp"},
-		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "there is only http/protobuf"},
+		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_TRACES_EXPORTER": "zipkin"}, "use otlp"},
+		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "use http/protobuf"},
 		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "user:MARKER@x"}, "not a URL"},
 		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "milliseconds"},
 		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_COMPRESSION": "lz4"}, "gzip"},
@@ -226,7 +231,8 @@ func TestTracesFromEnvironment(t *testing.T) {
 		switch {
 		case c.want == "" && (err != nil || e == nil), c.want == "none" && (err != nil || e != nil):
 			t.Errorf("%v: %v, %v", c.env, e, err)
-		case c.want != "" && c.want != "none" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "MARKER")):
+		case c.want != "" && c.want != "none" && (err == nil || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "MARKER")):
 			t.Errorf("%v: %v", c.env, err)
 		}
 	}
@@ -238,7 +244,7 @@ func TestTracesFromEnvironment(t *testing.T) {
 	}
 }
 
-// Remembered runs are bounded: what never ends does not fill the memory.
+// The number of stored parents is bounded.
 func TestParentsAreBounded(t *testing.T) {
 	c := newCollector(t)
 	endpoint(t, c)

@@ -12,42 +12,41 @@ import (
 	"syscall"
 )
 
-// maxURL is longer than any address that somebody means.
+// maxURL is longer than any useful URL.
 const maxURL = 2048
 
 var defaultPorts = map[string]string{"http": "80", "https": "443"}
 
-// target is an address in its one canonical form (N5).
+// target is a URL in its canonical form.
 type target struct {
 	url  *url.URL
 	host string // a name in lower case without a dot at the end, or an IP address as netip writes it
 	port string
 }
 
-// parse brings an address into its canonical form, or says what is wrong with it. It asks nobody: what a name
-// stands for is looked at when it is dialled.
+// parse returns a URL in its canonical form, or an error. It does not resolve names: their addresses are checked when they are dialled.
 func parse(raw string) (target, error) {
 	if len(raw) > maxURL {
-		return target{}, fmt.Errorf("the address is %d bytes long; the most is %d", len(raw), maxURL)
+		return target{}, fmt.Errorf("the URL has %d bytes; at most %d are allowed", len(raw), maxURL)
 	}
 	for _, r := range raw {
 		if r <= ' ' || r >= 0x7f || r == '\\' {
-			return target{}, fmt.Errorf("%.100q contains %q; write names in punycode and escape the rest", raw, r)
+			return target{}, fmt.Errorf("%.100q has the character %q; write names in punycode and escape the rest", raw, r)
 		}
 	}
 	u, err := url.Parse(raw)
 	if err != nil {
-		return target{}, fmt.Errorf("%.100q is not an address: %w", raw, errors.Unwrap(err))
+		return target{}, fmt.Errorf("%.100q is no URL: %w", raw, errors.Unwrap(err))
 	}
 	switch {
 	case u.Scheme != "https" && u.Scheme != "http":
-		return target{}, fmt.Errorf("%.100q does not begin with https://", raw)
+		return target{}, fmt.Errorf("%.100q: use a URL that begins with https://", raw)
 	case u.Opaque != "" || u.Host == "":
 		return target{}, fmt.Errorf("%.100q has no host", raw)
 	case u.User != nil:
-		return target{}, errors.New("the address contains a user name or password; use the secret instead")
+		return target{}, errors.New("the URL has a user name or password; use the secret instead")
 	case u.Fragment != "":
-		return target{}, fmt.Errorf("%.100q has a fragment, which is never sent", raw)
+		return target{}, fmt.Errorf("%.100q has a fragment, which is never sent; remove it", raw)
 	}
 	host, err := canonicalHost(u.Hostname())
 	if err != nil {
@@ -63,7 +62,7 @@ func parse(raw string) (target, error) {
 		return target{}, fmt.Errorf("port %.20q is not a number from 1 to 65535", port)
 	}
 	u.Host = net.JoinHostPort(host, port)
-	if u.Port() == defaultPorts[u.Scheme] { // receivers compare the Host header with their name
+	if u.Port() == defaultPorts[u.Scheme] { // receivers compare the Host header with their name, without a default port
 		u.Host = strings.TrimSuffix(u.Host, ":"+port)
 	}
 	return target{u, host, port}, nil
@@ -91,18 +90,18 @@ func canonicalHost(h string) (string, error) {
 			return "", fmt.Errorf("host %.100q is not a name", h)
 		}
 	}
-	// Whatever ends like a number is taken for an IP address by one resolver or another: 127.1, 0x7f000001, 017700000001.
+	// Some resolvers read a name that ends like a number as an IP address: 127.1, 0x7f000001, 017700000001.
 	if last := labels[len(labels)-1]; last[0] >= '0' && last[0] <= '9' {
 		a, err := netip.ParseAddr(h)
 		if err != nil {
-			return "", fmt.Errorf("host %.100q looks like an IP address and is not one; write four decimal numbers", h)
+			return "", fmt.Errorf("host %.100q looks like an IP address but is none; write four decimal numbers", h)
 		}
 		return a.String(), nil
 	}
 	return h, nil
 }
 
-// policy is which hosts may be reached.
+// policy decides which hosts may be reached.
 type policy struct {
 	names    map[string]bool // hosts, and hosts with a port, that the operator allows wherever they are
 	prefixes []netip.Prefix
@@ -110,7 +109,7 @@ type policy struct {
 	own      func() ([]net.Addr, error)
 }
 
-// newPolicy reads what the operator allows: names, addresses, prefixes; the first two also with a port.
+// newPolicy reads the operator's list: names, addresses and prefixes; names and addresses also with a port.
 func newPolicy(allow []string) (*policy, error) {
 	p := &policy{names: map[string]bool{}, ports: map[netip.AddrPort]bool{}, own: net.InterfaceAddrs}
 	for _, entry := range allow {
@@ -130,7 +129,8 @@ func newPolicy(allow []string) (*policy, error) {
 		}
 		t, err := parse("http://" + text)
 		if err != nil || strings.ContainsAny(text, "/?#@") {
-			return nil, fmt.Errorf("webhook: allow: %q is no host, address or prefix; write hooks.example.org, 10.1.2.3:8080 or 10.0.0.0/8", entry)
+			return nil, fmt.Errorf("webhook: allow: %q is no host, address or prefix; write hooks.example.org, 10.1.2.3:8080 or 10.0.0.0/8",
+				entry)
 		}
 		if strings.Contains(text, ":") {
 			p.names[t.host+":"+t.port] = true
@@ -141,10 +141,10 @@ func newPolicy(allow []string) (*policy, error) {
 	return p, nil
 }
 
-// named says whether the operator allows the host by its name.
+// named reports whether the operator allows the host by its name.
 func (p *policy) named(host, port string) bool { return p.names[host] || p.names[host+":"+port] }
 
-// check is what can be said of an address without asking anybody.
+// check checks a URL without resolving its host.
 func (p *policy) check(raw string) (target, error) {
 	t, err := parse(raw)
 	if err != nil {
@@ -154,35 +154,36 @@ func (p *policy) check(raw string) (target, error) {
 	if a, err := netip.ParseAddr(t.host); err == nil {
 		port, _ := strconv.ParseUint(t.port, 10, 16)
 		ap := netip.AddrPortFrom(a, uint16(port))
-		if err := p.dialled(ap, false); err != nil {
+		if err := p.checkDialled(ap, false); err != nil {
 			return t, err
 		}
 		named = p.listed(ap)
 	} else if !named && !strings.Contains(t.host, ".") {
-		return t, fmt.Errorf("host %q is a name of a local network; only the operator can allow it (webhook allow)", t.host)
+		return t, fmt.Errorf("host %q is a name of a local network; only the operator can allow it (--webhook-host)", t.host)
 	}
 	if t.url.Scheme == "http" && !named {
-		return t, fmt.Errorf("%s would be sent in the clear; use https", t.url.Redacted())
+		return t, fmt.Errorf("%s would be sent unencrypted; use https", t.url.Redacted())
 	}
 	return t, nil
 }
 
-// listed says whether the operator allows the address itself.
+// listed reports whether the operator allows the address itself.
 func (p *policy) listed(ap netip.AddrPort) bool {
 	return p.ports[ap] || slices.ContainsFunc(p.prefixes, func(x netip.Prefix) bool { return x.Contains(ap.Addr()) })
 }
 
-// errPrivate is an address that nobody may have us reach.
-var errPrivate = errors.New("not a public address; only the operator can allow it (webhook allow)")
+// errPrivate is the cause for which a non-public address is refused.
+var errPrivate = errors.New("not a public address; only the operator can allow it (--webhook-host)")
 
-// dialled decides over an address that a name stands for, at the moment it is dialled. A name that the operator allows may be
-// anywhere but where cloud machines find their credentials: such an address must be allowed itself.
-func (p *policy) dialled(ap netip.AddrPort, named bool) error {
+// checkDialled checks an address when it is dialled. A name that the operator allows may resolve to any address except those where cloud
+// machines find their credentials: such an address must be allowed itself.
+func (p *policy) checkDialled(ap netip.AddrPort, named bool) error {
 	a := ap.Addr().Unmap()
 	if p.listed(netip.AddrPortFrom(a, ap.Port())) {
 		return nil
 	}
-	special := !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() || carriesIPv4(a) || slices.Contains(metadata, a)
+	special := !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() || carriesIPv4(a) ||
+		slices.Contains(metadata, a)
 	if named && !special {
 		return nil
 	}
@@ -191,7 +192,7 @@ func (p *policy) dialled(ap netip.AddrPort, named bool) error {
 	}
 	own, err := p.own()
 	if err != nil {
-		return fmt.Errorf("%s: can not tell whether it is this machine: %w", a, err)
+		return fmt.Errorf("%s: read the addresses of this machine: %w", a, err)
 	}
 	for _, addr := range own {
 		if n, ok := addr.(*net.IPNet); ok {
@@ -203,7 +204,7 @@ func (p *policy) dialled(ap netip.AddrPort, named bool) error {
 	return nil
 }
 
-// control is the hook of a net.Dialer: it sees the address that is really connected to, after every resolution.
+// control returns the Control function of a net.Dialer, which sees the address that is really connected to, after every resolution.
 func (p *policy) control(named bool) func(network, address string, _ syscall.RawConn) error {
 	return func(network, address string, _ syscall.RawConn) error {
 		if network != "tcp4" && network != "tcp6" {
@@ -213,17 +214,17 @@ func (p *policy) control(named bool) func(network, address string, _ syscall.Raw
 		if err != nil {
 			return err
 		}
-		return p.dialled(ap, named)
+		return p.checkDialled(ap, named)
 	}
 }
 
-// public reports whether an address is globally reachable unicast, as far as the registries of IANA tell.
+// public reports whether an address is globally reachable unicast, by the registries of IANA.
 func public(a netip.Addr) bool {
 	return (a.Is4() || globalUnicast.Contains(a)) && !slices.ContainsFunc(notPublic, func(x netip.Prefix) bool { return x.Contains(a) })
 }
 
-// carriesIPv4 reports whether an IPv6 address may stand for an IPv4 one on the way: 6to4, Teredo, ISATAP (an interface id of 5efe behind any
-// prefix), and whatever lies outside of the ranges for hosts, such as ::ffff:0:127.0.0.1 and the prefixes of NAT64.
+// carriesIPv4 reports whether an IPv6 address may be translated to an IPv4 one: 6to4, Teredo, ISATAP (an interface id of 5efe after any
+// prefix), and all addresses outside of the ranges for hosts, such as ::ffff:0:127.0.0.1 and the prefixes of NAT64.
 func carriesIPv4(a netip.Addr) bool {
 	if a.Is4() {
 		return false
@@ -241,14 +242,14 @@ var (
 	teredo        = netip.MustParsePrefix("2001::/32")
 )
 
-// notPublic are the ranges among IPv4 and global unicast that IANA does not give out for the internet.
+// notPublic are the ranges of IPv4 and global unicast that IANA does not assign for the internet.
 var notPublic = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
 	"192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
 	"2001::/23", "2001:db8::/32", "3fff::/20",
 )
 
-// metadata are where clouds answer their machines, beyond the link-local address that most use.
+// metadata are the metadata addresses of clouds beside the link-local one that most use.
 var metadata = addresses("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "192.0.0.192")
 
 func prefixes(list ...string) (out []netip.Prefix) {

@@ -15,7 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// TestRoom: bodies that nobody takes have a bound in bytes; one owner leaves room for others, and what is small has room always.
+// TestRoom: undelivered bodies are bounded in bytes; one owner leaves room for others, and small bodies always have room.
 func TestRoom(t *testing.T) {
 	var up atomic.Bool
 	rc := receive(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
@@ -40,7 +40,8 @@ func TestRoom(t *testing.T) {
 	must(t, send("a2", "a", 16<<10))
 	must(t, send("b0", "b", 20<<10))
 	result := json.RawMessage(`"` + strings.Repeat("x", 40<<10) + `"`)
-	tell, err := Runs{s}.Keep("a", &wire.Webhook{URL: rc.URL}, wire.RunInfo{ID: "run", State: wire.StateDone, Verdict: "ok"}, sandbox.NewJSON(result))
+	tell, err := Runs{s}.Keep("a", &wire.Webhook{URL: rc.URL}, wire.RunInfo{ID: "run", State: wire.StateDone, Verdict: "ok"},
+		sandbox.NewJSON(result))
 	must(t, err)
 	tell()
 	up.Store(true)
@@ -53,7 +54,7 @@ func TestRoom(t *testing.T) {
 	told := slices.Clone(rc.body)
 	rc.mu.Unlock()
 	if !slices.ContainsFunc(told, func(b string) bool { return strings.Contains(b, `"run"`) && strings.Contains(b, wire.CodeTooLarge) }) {
-		t.Error("nobody was told of a run whose result had no room")
+		t.Error("a run whose result had no room was not reported")
 	}
 	must(t, send("a1", "a", 40<<10))
 	s.mu.Lock()
@@ -63,7 +64,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestTurns: many deliveries of one owner, to receivers that take their time, do not hold up another's.
+// TestTurns: many deliveries of one owner to slow receivers do not delay those of another.
 func TestTurns(t *testing.T) {
 	release := make(chan struct{})
 	rc := receive(t, func(int, http.ResponseWriter, *http.Request) { <-release })

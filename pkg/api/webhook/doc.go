@@ -1,26 +1,26 @@
-// Package webhook tells others that a run has finished, by a signed HTTP request to an address that they gave.
+// Package webhook reports a finished run by a signed HTTP request to a URL that the client gave.
 //
-// What. A [Sender] takes a [Delivery], keeps it on disk, and posts it until the receiver says 2xx, says 410, or patience is
-// over. Requests are signed as the Standard Webhooks specification has it, so that its libraries verify them; [Verify] does, too.
+// What. A [Sender] takes a [Delivery], keeps it on disk, and posts it until the receiver answers 2xx or 410, or the attempts are used up.
+// Requests are signed by the Standard Webhooks specification, so that its libraries verify them; [Verify] does, too.
 //
-// Place in the flow. The server accepts a [Hook] with a run ([Sender.Check]) and hands over the result when there is one
-// ([Sender.Send]); the address is whatever a client wrote, so it is foreign input, like code.
+// Place in the flow. The server accepts a [Hook] with a run ([Sender.Check]) and passes the result when the run has ended ([Sender.Send]).
+// The URL comes from a client and is untrusted.
 //
-//	Check ──► accepted           url, secret: syntax, and what can be seen without asking anybody
-//	Send  ──► DIR/ID.json        returns when that is on disk
+//	Check ──► accepted           url, secret: syntax, and checks that need no resolver
+//	Send  ──► DIR/ID.json        returns when the delivery is on disk
 //	            │ due
 //	            ▼
-//	          resolve ──► each address, when it is dialled: public? else refused (N4)
+//	          resolve ──► each address, when it is dialled: public? else refused
 //	            │
 //	            ▼
-//	          POST ──► 2xx, 410: file removed      otherwise: later, up to Attempts
+//	          POST ──► 2xx, 410: files removed     otherwise: retried, up to Attempts
 //
-// Lifecycle. New reads what an earlier process left and goes on with it; Close ends what is being sent and keeps the rest. A delivery may
-// arrive twice (the receiver answered, and we died before we wrote it down), with the same webhook-id.
+// Lifecycle. New continues with the deliveries that an earlier process left; Close ends requests under way and keeps their deliveries. A
+// delivery may arrive twice with the same webhook-id: the receiver answered, and the server died before it recorded that.
 //
-// Concurrency. A Sender may be used by any number of goroutines; few requests are made at a time, fewer still to one host. Its lock is
-// held for reading and writing the table only, never while something is sent.
+// Concurrency. Any number of goroutines may use a Sender. It makes few requests at a time, and fewer to one host. Its lock guards the table
+// and is never held during a request.
 //
-// Limits. Plain http, private, loopback and link-local addresses, and this machine's own, are refused unless the operator names them.
-// No redirect is followed, no proxy used, and nothing of the answer read but its status and a few bytes.
+// Limits. Plain http, private, loopback and link-local addresses, and those of this machine, are refused unless the operator allows them.
+// The sender follows no redirect, uses no proxy, and reads only the status and a few bytes of an answer.
 package webhook

@@ -18,21 +18,21 @@ var _ api.Webhooks = Runs{}
 
 // Types of messages.
 const (
-	TypeRun   = "run.finished"   // data is the run, as GET /v1/runs/{id} gives it
-	TypeBatch = "batch.finished" // data is the summary of a batch, as its last line has it
+	TypeRun   = "run.finished"   // data is the run, as in the answer of GET /v1/runs/{id}
+	TypeBatch = "batch.finished" // data is the summary of the batch, as in its last line
 )
 
 // Message is the body of every delivery.
 type Message struct {
 	Type      string    `json:"type"`
-	Timestamp time.Time `json:"timestamp"` // when it was over
+	Timestamp time.Time `json:"timestamp"` // end of the run or batch
 	Data      any       `json:"data"`
 }
 
-// Runs has a Sender tell of runs: the server's api.Webhooks.
+// Runs implements api.Webhooks with a Sender.
 type Runs struct{ *Sender }
 
-// Check refuses an address that is not told anything.
+// Check refuses an invalid hook and a URL that may not be reached.
 func (r Runs) Check(_ context.Context, _ *api.Principal, hook *wire.Webhook) error {
 	if err := r.Sender.Check(Hook(*hook)); err != nil {
 		return sandbox.Invalid("webhook", "%w", err)
@@ -40,23 +40,24 @@ func (r Runs) Check(_ context.Context, _ *api.Principal, hook *wire.Webhook) err
 	return nil
 }
 
-// Keep has a run told of once tell is called. A result that is too large to be sent, or to be kept until it is, is left out, and the message says so.
-func (r Runs) Keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (tell func(), err error) {
+// Keep stores the webhook of a run, and sends it once send is called. A result that is too large to send or to store is left out, and the
+// message says so.
+func (r Runs) Keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (send func(), err error) {
 	if result == nil {
 		return r.keep(owner, hook, run, nil)
 	}
 	n := result.Size()
 	if n > maxResult {
-		return r.keep(owner, hook, without(run, fmt.Sprintf("it has %d bytes, and a webhook is sent %d at the most", n, maxResult)), nil)
+		return r.keep(owner, hook, without(run, fmt.Sprintf("the result has %d bytes; a webhook has at most %d", n, maxResult)), nil)
 	}
-	tell, err = r.keep(owner, hook, run, result)
+	send, err = r.keep(owner, hook, run, result)
 	if errors.Is(err, ErrNoRoom) {
-		return r.keep(owner, hook, without(run, fmt.Sprintf("it has %d bytes, and too much waits for receivers that do not take it", n)), nil)
+		return r.keep(owner, hook, without(run, fmt.Sprintf("the result has %d bytes, and too many undelivered webhooks are stored", n)), nil)
 	}
-	return tell, err
+	return send, err
 }
 
-// without is a run whose result is left out.
+// without returns a run whose result is left out.
 func without(run wire.RunInfo, why string) wire.RunInfo {
 	run.Error = &wire.Problem{
 		Type: wire.ProblemBase + wire.CodeTooLarge, Code: wire.CodeTooLarge, Title: "The result is too large to be sent", Status: 413,
@@ -65,7 +66,7 @@ func without(run wire.RunInfo, why string) wire.RunInfo {
 	return run
 }
 
-func (r Runs) keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (tell func(), err error) {
+func (r Runs) keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (send func(), err error) {
 	var place []byte
 	if result != nil {
 		place = []byte(`"` + rand.Text() + `"`)
@@ -84,8 +85,8 @@ func (r Runs) keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *s
 		d.Body, d.after, _ = bytes.Cut(body, place)
 		d.large = result
 	}
-	return r.Hold(d)
+	return r.Prepare(d)
 }
 
-// maxResult is what a receiver can be expected to take.
+// maxResult bounds the result in a webhook, for the sake of receivers.
 const maxResult = 32 << 20

@@ -22,7 +22,7 @@ import (
 
 const secret = "a secret of some length"
 
-// told is what a receiver was sent.
+// told is a message that a receiver got.
 type told struct {
 	ID   string
 	Type string       `json:"type"`
@@ -60,8 +60,8 @@ func next(t *testing.T, got <-chan told) told {
 	select {
 	case m := <-got:
 		return m
-	case <-time.After(apitest.Patience):
-		t.Fatal("nobody was told anything")
+	case <-time.After(apitest.Timeout):
+		t.Fatal("no webhook arrived")
 		panic("unreachable")
 	}
 }
@@ -73,13 +73,14 @@ func played(_ context.Context, req executor.Request) (*executor.Result, error) {
 	return apitest.Result(sandbox.VerdictOK, req.Code), nil
 }
 
-func TestRunsAreTold(t *testing.T) {
+func TestRunsAreReported(t *testing.T) {
 	url, got, _ := receiver(t)
-	s, err := webhook.New(webhook.Options{Dir: t.TempDir() + "/hooks", Allow: []string{strings.TrimPrefix(url, "http://")}, First: 5 * time.Millisecond})
+	s, err := webhook.New(webhook.Options{Dir: t.TempDir() + "/hooks", Allow: []string{strings.TrimPrefix(url, "http://")},
+		First: 5 * time.Millisecond})
 	apitest.Must(t, err)
 	t.Cleanup(func() { s.Close() })
 	dir := t.TempDir() + "/state"
-	c := apitest.New(t, api.Options{Engine: apitest.Played(played), Webhooks: webhook.Runs{Sender: s}, Dir: dir}, nil)
+	c := apitest.New(t, api.Options{Executor: apitest.Fake(played), Webhooks: webhook.Runs{Sender: s}, Dir: dir}, nil)
 	b, _ := c.Ask(202, wire.PathRuns, body("hello", url))
 	if strings.Contains(string(b), secret) {
 		t.Error("the answer tells the secret")
@@ -88,14 +89,15 @@ func TestRunsAreTold(t *testing.T) {
 	m := next(t, got)
 	r, err := wire.DecodeResult(m.Data.Result)
 	apitest.Must(t, err)
-	if m.ID != info.ID || m.Data.ID != info.ID || m.Type != webhook.TypeRun || m.Data.State != wire.StateDone || m.Data.Verdict != "ok" || string(r.Stdout.Bytes()) != "hello" {
+	if m.ID != info.ID || m.Data.ID != info.ID || m.Type != webhook.TypeRun || m.Data.State != wire.StateDone || m.Data.Verdict != "ok" ||
+		string(r.Stdout.Bytes()) != "hello" {
 		t.Errorf("%+v", m)
 	}
-	// Whoever is told can ask.
+	// The receiver can get the run by its id.
 	if i := c.Info(info.ID); i.State != wire.StateDone {
 		t.Errorf("told of a run that is %s", i.State)
 	}
-	// Nothing of the secret is kept once it is over.
+	// The secret is not kept after the end.
 	_ = os.CopyFS(t.TempDir(), os.DirFS(dir)) // it can be read
 	entries, err := os.ReadDir(dir + "/runs")
 	apitest.Must(t, err)
@@ -104,7 +106,7 @@ func TestRunsAreTold(t *testing.T) {
 			t.Errorf("%s has the secret", e.Name())
 		}
 	}
-	// A run without a result is told, too.
+	// A run without a result is reported, too.
 	c.Ask(202, wire.PathRuns, body("wrong", url))
 	if m := next(t, got); m.Data.Error == nil || m.Data.Error.Code != wire.CodeInvalid || m.Data.Result != nil {
 		t.Errorf("%+v", m)
@@ -115,23 +117,24 @@ func TestRunsAreTold(t *testing.T) {
 		}
 	}
 	c.Problem(422, wire.PathRun, body("x", url)) // there the client itself waits
-	off := apitest.New(t, api.Options{Engine: apitest.Played(played)}, nil)
+	off := apitest.New(t, api.Options{Executor: apitest.Fake(played)}, nil)
 	off.Problem(501, wire.PathRuns, body("x", url))
 }
 
-// What was to be told when the server ended is told by the next one, and so is that a run was lost.
-func TestRestartTells(t *testing.T) {
+// The next server sends the webhooks that the last one left, and reports lost runs.
+func TestRestartSendsWebhooks(t *testing.T) {
 	url, got, down := receiver(t)
 	down.Store(true)
 	hooks, state := t.TempDir()+"/hooks", t.TempDir()+"/state"
 	open := func() *webhook.Sender {
-		s, err := webhook.New(webhook.Options{Dir: hooks, Allow: []string{strings.TrimPrefix(url, "http://")}, First: 20 * time.Millisecond, Longest: 50 * time.Millisecond, Attempts: 10_000})
+		s, err := webhook.New(webhook.Options{Dir: hooks, Allow: []string{strings.TrimPrefix(url, "http://")}, First: 20 * time.Millisecond,
+			Longest: 50 * time.Millisecond, Attempts: 10_000})
 		apitest.Must(t, err)
 		t.Cleanup(func() { s.Close() })
 		return s
 	}
 	s := open()
-	server, err := api.New(api.Options{Engine: apitest.Played(played), Webhooks: webhook.Runs{Sender: s}, Dir: state})
+	server, err := api.New(api.Options{Executor: apitest.Fake(played), Webhooks: webhook.Runs{Sender: s}, Dir: state})
 	apitest.Must(t, err)
 	c := apitest.Serve(t, server)
 	b, _ := c.Ask(202, wire.PathRuns, body("kept", url))
@@ -142,16 +145,17 @@ func TestRestartTells(t *testing.T) {
 	}
 	apitest.Must(t, server.Close())
 	apitest.Must(t, s.Close())
-	// As a crash leaves one that was under way.
+	// The files of a run that was under way during a crash.
 	lost := "00000000000000000000000000000001"
 	record, _ := json.Marshal(map[string]any{
-		"id": lost, "principal": map[string]string{"ID": "owner"}, "accepted": time.Now(), "state": "running", "request_sha256": "", "request": json.RawMessage(body("lost", url)),
+		"id": lost, "principal": map[string]string{"ID": "owner"}, "accepted": time.Now(), "state": "running", "request_sha256": "",
+		"request": json.RawMessage(body("lost", url)),
 	})
 	apitest.Must(t, os.WriteFile(state+"/runs/"+lost+".r", append(record, '\n'), 0o600))
 
 	down.Store(false)
 	s = open()
-	apitest.New(t, api.Options{Engine: apitest.Played(played), Webhooks: webhook.Runs{Sender: s}, Dir: state}, nil)
+	apitest.New(t, api.Options{Executor: apitest.Fake(played), Webhooks: webhook.Runs{Sender: s}, Dir: state}, nil)
 	// An attempt that was under way when the first sender was closed may have arrived all the same: deliveries are made at least once.
 	seen := map[string]told{}
 	for len(seen) < 2 {

@@ -20,20 +20,20 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Hook is what a client asks for: where to send the result, and what to sign it with.
+// Hook is a client's request for a webhook: the URL, and the secret that signs.
 type Hook struct {
 	URL    string `json:"url" doc:"Where the result is sent: https, and a public address unless the operator allows another."`
 	Secret string `json:"secret,omitempty" doc:"Signs the request (HMAC-SHA256, Standard Webhooks): 16 to 512 bytes, or whsec_ and base64."`
 }
 
-// Delivery is a body for a hook. Its ID is sent as webhook-id, and names it on disk: letters, digits, - and _.
+// Delivery is a body for a hook. ID is sent as webhook-id and is part of file names: letters, digits, - and _.
 type Delivery struct {
 	ID    string
-	Owner string // whose it is; bounds how many one may have waiting
+	Owner string // bounds apply per owner
 	Hook  Hook
 	Body  []byte // JSON
 
-	large *sandbox.JSON // follows Body, and after follows it; nil: Body is all
+	large *sandbox.JSON // sent between Body and after; nil for none
 	after []byte
 }
 
@@ -56,38 +56,38 @@ func (d *Delivery) writeTo(w io.Writer) error {
 	return err
 }
 
-// Outcome is how a delivery ended.
+// Outcome is the end of a delivery.
 type Outcome string
 
 // The outcomes.
 const (
 	Delivered Outcome = "delivered"
 	Gone      Outcome = "gone"     // the receiver said 410
-	GivenUp   Outcome = "given_up" // too often, or too long
+	GivenUp   Outcome = "given_up" // attempts used up
 )
 
-// Options of a Sender. Only Dir must be given.
+// Options configures a Sender. Dir is required; other zero fields mean the default.
 type Options struct {
-	Dir   string   // what is not delivered yet is kept here; it is made, and must be the user's alone
+	Dir   string   // for undelivered messages; made when missing; must be private to the user
 	Allow []string // hosts, addresses and prefixes that may be private or plain http; the first two also with :port
 
 	Attempts int           // default 8
-	First    time.Duration // until the second attempt; doubled each time, less a random part up to the half; default 5 s
+	First    time.Duration // before the second attempt; doubled each time, minus a random part of up to half; default 5 s
 	Longest  time.Duration // between two attempts; default 15 min
-	Timeout  time.Duration // of one attempt, all in all; default 10 s
+	Timeout  time.Duration // of one whole attempt; default 10 s
 	Parallel int           // requests at a time; default 8
 	PerHost  int           // of them to one host; default 2
-	Queue    int           // deliveries that are kept at the most; default 10,000
-	PerOwner int           // of them by one owner; default a quarter of Queue
-	Disk     int64         // bytes of their bodies; default 1 GiB. An owner may have as much as is left for the others
+	Queue    int           // most stored deliveries; default 10,000
+	PerOwner int           // most of one owner; default a quarter of Queue
+	Disk     int64         // bytes of all bodies; default 1 GiB. An owner may have as much as is left for the others
 
 	RootCAs *x509.CertPool // default the system's
 	Agent   string         // the User-Agent; default sandbox-run
 	Log     *slog.Logger
-	Ended   func(Outcome) // told of every delivery's end
+	Ended   func(Outcome) // called at the end of every delivery
 }
 
-// maxBody bounds what is sent: two streams of output as they are kept by default, and the rest of a result.
+// maxBody bounds a body: two streams of output in their default size, and the rest of a result.
 const maxBody = 64 << 20
 
 func (o *Options) complete() {
@@ -109,12 +109,12 @@ func (o *Options) complete() {
 	}
 }
 
-// Sender delivers. New makes one.
+// Sender delivers webhooks. Make one with New, and close it. It is safe for concurrent use.
 type Sender struct {
 	o        Options
 	policy   *policy
 	store    *store
-	resolver *net.Resolver // nil: the system's
+	resolver *net.Resolver // nil for the system's
 	client   *http.Client
 	stop     context.CancelFunc
 	wake     chan struct{}
@@ -125,18 +125,18 @@ type Sender struct {
 	items  map[string]*item
 	busy   int
 	size   int64          // of all bodies
-	hosts  map[string]int // requests that are being made to a host
-	owners map[string]*holding
+	hosts  map[string]int // requests under way per host
+	owners map[string]*ownerTotals
 }
 
-// holding is what an owner has here.
-type holding struct {
+// ownerTotals are the deliveries of one owner.
+type ownerTotals struct {
 	number int   // of deliveries
 	size   int64 // of their bodies
-	busy   int   // of them, requests that are being made
+	busy   int   // requests under way
 }
 
-// item is a delivery that is not done; the rest of it is on disk.
+// item is an undelivered message; its body is on disk.
 type item struct {
 	head head
 	host string
@@ -144,7 +144,7 @@ type item struct {
 	busy bool
 }
 
-// New opens the directory and goes on with what is in it.
+// New opens the directory and continues with the deliveries in it. The caller closes the Sender.
 func New(o Options) (*Sender, error) {
 	o.complete()
 	p, err := newPolicy(o.Allow)
@@ -152,7 +152,7 @@ func New(o Options) (*Sender, error) {
 		return nil, err
 	}
 	if o.Dir == "" {
-		return nil, errors.New("webhook: there is no directory to keep deliveries in")
+		return nil, errors.New("webhook: no directory for deliveries; set Options.Dir")
 	}
 	st, err := openStore(o.Dir)
 	if err != nil {
@@ -160,18 +160,18 @@ func New(o Options) (*Sender, error) {
 	}
 	s := &Sender{
 		o: o, policy: p, store: st, wake: make(chan struct{}, 1),
-		items: map[string]*item{}, hosts: map[string]int{}, owners: map[string]*holding{},
+		items: map[string]*item{}, hosts: map[string]int{}, owners: map[string]*ownerTotals{},
 	}
 	err = st.load(func(id string, h head, size int64) {
-		t, _ := parse(h.URL) // what is wrong with it is said when it is sent
+		t, _ := parse(h.URL) // the attempt reports an invalid URL
 		s.add(id, &item{head: h, host: t.host, size: size})
 	})
 	if err != nil {
-		o.Log.Error("webhook: some deliveries can not be read", "error", err)
+		o.Log.Error("webhook deliveries not read", "error", err)
 	}
 	s.client = &http.Client{
 		Transport: &http.Transport{
-			// Proxy stays nil: a proxy of the environment would do the dialling, and see other networks than we do.
+			// Proxy stays nil: a proxy would dial in our place and reach other networks than the policy checks.
 			DialContext: s.dial, TLSClientConfig: &tls.Config{RootCAs: o.RootCAs, MinVersion: tls.VersionTLS12},
 			DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10,
 			TLSHandshakeTimeout: o.Timeout, ResponseHeaderTimeout: o.Timeout,
@@ -184,7 +184,7 @@ func New(o Options) (*Sender, error) {
 	return s, nil
 }
 
-// Close ends what is being sent and keeps it for the next time. It may be called twice.
+// Close cancels requests under way, waits for them, and keeps their deliveries on disk. It may be called twice.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	was := s.closed
@@ -199,7 +199,7 @@ func (s *Sender) Close() error {
 	return s.store.root.Close()
 }
 
-// Check says what is wrong with a hook, as far as that can be said without asking anybody.
+// Check refuses an invalid hook. It does not resolve the host.
 func (s *Sender) Check(h Hook) error {
 	if _, err := s.policy.check(h.URL); err != nil {
 		return fmt.Errorf("url: %w", err)
@@ -212,29 +212,30 @@ func (s *Sender) Check(h Hook) error {
 	return nil
 }
 
-// ErrFull is what Send says when as many deliveries are waiting as may, and ErrNoRoom when it is the body that is too large beside the others.
+// ErrFull means that too many deliveries are stored, ErrNoRoom that the body is too large beside the stored ones.
 var (
-	ErrFull   = errors.New("webhook: too many deliveries are waiting")
-	ErrNoRoom = errors.New("webhook: the deliveries that are waiting are too large")
+	ErrFull   = errors.New("webhook: too many deliveries are stored")
+	ErrNoRoom = errors.New("webhook: the stored deliveries are too large")
 )
 
-// Send has a body delivered. When it returns nil, the delivery is on disk; sending an id again while it waits changes nothing.
+// Send stores a delivery and sends it in the background. When it returns nil, the delivery is on disk. Sending a stored id again changes
+// nothing.
 func (s *Sender) Send(d Delivery) error {
-	release, err := s.Hold(d)
+	release, err := s.Prepare(d)
 	if err == nil {
 		release()
 	}
 	return err
 }
 
-// Hold is Send in two steps: when it returns, the delivery is on disk, and it is sent once release is called, or by the next New.
-func (s *Sender) Hold(d Delivery) (release func(), err error) {
+// Prepare is Send in two steps: when it returns, the delivery is on disk, and it is sent once release is called, or by the next New.
+func (s *Sender) Prepare(d Delivery) (release func(), err error) {
 	if !validID(d.ID) {
-		return nil, fmt.Errorf("webhook: %.40q can not be an id", d.ID)
+		return nil, fmt.Errorf("webhook: id %.40q has other characters than letters, digits, - and _", d.ID)
 	}
 	size := d.size()
 	if size > maxBody {
-		return nil, fmt.Errorf("webhook: a body of %d bytes; the most is %d", size, maxBody)
+		return nil, fmt.Errorf("webhook: body of %d bytes; at most %d are sent", size, maxBody)
 	}
 	if err := s.Check(d.Hook); err != nil {
 		return nil, err
@@ -244,9 +245,11 @@ func (s *Sender) Hold(d Delivery) (release func(), err error) {
 		return nil, err
 	}
 	now := time.Now()
-	it := &item{head: head{Owner: d.Owner, URL: d.Hook.URL, Secret: d.Hook.Secret, Since: now, Next: now}, host: t.host, size: size, busy: true}
+	it := &item{
+		head: head{Owner: d.Owner, URL: d.Hook.URL, Secret: d.Hook.Secret, Since: now, Next: now}, host: t.host, size: size, busy: true,
+	}
 	s.mu.Lock()
-	own := holding{}
+	own := ownerTotals{}
 	if h := s.owners[d.Owner]; h != nil {
 		own = *h
 	}
@@ -264,7 +267,7 @@ func (s *Sender) Hold(d Delivery) (release func(), err error) {
 		s.mu.Unlock()
 		return nil, ErrNoRoom
 	}
-	s.add(d.ID, it)  // busy: nobody sends it yet
+	s.add(d.ID, it)  // busy: not sent yet
 	s.running.Add(1) // the store stays open
 	s.mu.Unlock()
 	defer s.running.Done()
@@ -279,25 +282,25 @@ func (s *Sender) Hold(d Delivery) (release func(), err error) {
 		s.mu.Lock()
 		it.busy = false
 		s.mu.Unlock()
-		s.poke()
+		s.wakeLoop()
 	}), nil
 }
 
-// Waiting is how many deliveries are not done.
+// Waiting returns the number of undelivered messages.
 func (s *Sender) Waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.items)
 }
 
-// smallBody always has room, so that whoever waits for a run hears of its end: Queue bounds how many of them there are.
+// smallBody always has room, so that receivers learn the end of every run: Queue bounds their number.
 const smallBody = 16 << 10
 
-// add puts a delivery on the table, forget takes it off; mu is held, but by New.
+// add adds a delivery to the table, forget removes it; mu is held, except in New.
 func (s *Sender) add(id string, it *item) {
 	own := s.owners[it.head.Owner]
 	if own == nil {
-		own = &holding{}
+		own = &ownerTotals{}
 		s.owners[it.head.Owner] = own
 	}
 	s.items[id] = it
@@ -322,14 +325,14 @@ func decrement(m map[string]int, key string) {
 	}
 }
 
-func (s *Sender) poke() {
+func (s *Sender) wakeLoop() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// loop starts what is due, and sleeps until something is.
+// loop starts due attempts, and sleeps until the next one is due.
 func (s *Sender) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -340,18 +343,18 @@ func (s *Sender) loop(ctx context.Context) {
 		case <-s.wake:
 		case <-timer.C:
 		}
-		timer.Reset(s.start(ctx))
+		timer.Reset(s.startDue(ctx))
 	}
 }
 
-// start begins what is due and may begin, and says when to look again.
-func (s *Sender) start(ctx context.Context) (again time.Duration) {
+// startDue starts the due attempts that the bounds allow, and returns when the next one is due.
+func (s *Sender) startDue(ctx context.Context) (again time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	again = time.Hour
 	now := time.Now()
 	var due []string
-	for id, it := range s.items { // in no order, so that nobody is always last
+	for id, it := range s.items { // map order: no delivery is always last
 		switch wait := it.head.Next.Sub(now); {
 		case it.busy:
 		case wait > 0:
@@ -360,8 +363,8 @@ func (s *Sender) start(ctx context.Context) (again time.Duration) {
 			due = append(due, id)
 		}
 	}
-	for s.busy < s.o.Parallel && ctx.Err() == nil { // whoever ends pokes
-		// Owners take turns: many deliveries of one, to receivers that take their time, must not hold up another's.
+	for s.busy < s.o.Parallel && ctx.Err() == nil { // an attempt that ends wakes the loop
+		// Owners take turns: many deliveries of one owner to slow receivers must not delay those of another.
 		next := -1
 		for i, id := range due {
 			it := s.items[id]
@@ -372,15 +375,15 @@ func (s *Sender) start(ctx context.Context) (again time.Duration) {
 		if next < 0 {
 			break
 		}
-		s.begin(ctx, due[next])
+		s.startAttempt(ctx, due[next])
 	}
 	return again
 }
 
 func (s *Sender) busyOf(it *item) int { return s.owners[it.head.Owner].busy }
 
-// begin has an attempt made; mu is held.
-func (s *Sender) begin(ctx context.Context, id string) {
+// startAttempt starts one attempt in the background; mu is held.
+func (s *Sender) startAttempt(ctx context.Context, id string) {
 	it := s.items[id]
 	own := s.owners[it.head.Owner]
 	it.busy = true
@@ -395,45 +398,45 @@ func (s *Sender) begin(ctx context.Context, id string) {
 		own.busy--
 		decrement(s.hosts, it.host)
 		s.mu.Unlock()
-		s.poke()
+		s.wakeLoop()
 	})
 }
 
-// attempt makes one request, and writes down what became of it.
+// attempt makes one request and records its outcome.
 func (s *Sender) attempt(ctx context.Context, id string, it *item) {
-	h := it.head // busy is ours, so nobody else writes it
+	h := it.head // busy is set, so no other goroutine writes it
 	status, after, err := s.post(ctx, id, h)
 	if ctx.Err() != nil && !(err == nil && delivered(status)) {
-		return // we were told to stop, which is not the receiver's fault
+		return // Close ended the request; it does not count as an attempt
 	}
 	h.Attempts++
 	log := s.o.Log.With("webhook", id, "host", it.host, "attempt", h.Attempts, "status", status)
 	switch {
 	case err == nil && delivered(status):
-		s.end(id, it, Delivered)
+		s.finish(id, it, Delivered)
 		log.Info("webhook delivered")
 	case status == http.StatusGone:
-		s.end(id, it, Gone)
-		log.Info("webhook: the receiver wants no more")
+		s.finish(id, it, Gone)
+		log.Info("webhook refused with 410")
 	case h.Attempts >= s.o.Attempts:
-		s.end(id, it, GivenUp)
+		s.finish(id, it, GivenUp)
 		log.Error("webhook given up", "error", err)
 	default:
 		wait := max(s.backoff(h.Attempts), min(after, s.o.Longest))
 		h.Next = time.Now().Add(wait)
-		log.Warn("webhook failed", "error", err, "again_in", wait)
+		log.Warn("webhook failed", "error", err, "retry_in", wait)
 		s.mu.Lock()
 		it.head = h
 		s.mu.Unlock()
 		if err := s.store.putHead(id, h); err != nil {
-			log.Error("webhook: the attempt can not be written down", "error", err)
+			log.Error("webhook attempt not recorded", "error", err)
 		}
 	}
 }
 
 func delivered(status int) bool { return status/100 == 2 }
 
-// backoff doubles from First to Longest, and takes up to a half of it away, so that many that failed together do not come back together.
+// backoff doubles from First to Longest and subtracts a random part of up to half, so that deliveries that failed together spread out.
 func (s *Sender) backoff(attempts int) time.Duration {
 	d := s.o.First
 	for range attempts - 1 {
@@ -444,9 +447,9 @@ func (s *Sender) backoff(attempts int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d/2)+1))
 }
 
-func (s *Sender) end(id string, it *item, how Outcome) {
+func (s *Sender) finish(id string, it *item, how Outcome) {
 	if err := s.store.remove(id); err != nil {
-		s.o.Log.Error("webhook: what is done can not be removed, and will be sent again", "webhook", id, "error", err)
+		s.o.Log.Error("webhook not removed, will be sent again", "webhook", id, "error", err)
 	}
 	s.mu.Lock()
 	s.forget(id, it)
@@ -454,11 +457,11 @@ func (s *Sender) end(id string, it *item, how Outcome) {
 	s.o.Ended(how)
 }
 
-// post makes one request. after is how long the receiver wants to be left alone.
+// post makes one request. after is the receiver's Retry-After.
 func (s *Sender) post(ctx context.Context, id string, h head) (status int, after time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
-	// Once more: the operator may have changed his mind since it was accepted.
+	// Check again: the operator may have changed the list since the hook was accepted.
 	t, err := s.policy.check(h.URL)
 	if err != nil {
 		return 0, 0, err
@@ -490,19 +493,19 @@ func (s *Sender) post(ctx context.Context, id string, h head) (status int, after
 	res, err := s.client.Do(req)
 	if err != nil {
 		if e := (*url.Error)(nil); errors.As(err, &e) {
-			err = e.Err // without the address, whose path may be a secret: this goes to the log
+			err = e.Err // without the URL, whose path may be secret: the error is logged
 		}
 		return 0, 0, err
 	}
 	defer res.Body.Close()
-	_, _ = io.CopyN(io.Discard, res.Body, 4<<10) // what it says is not for us
+	_, _ = io.CopyN(io.Discard, res.Body, 4<<10) // the content is not used
 	if seconds, err := strconv.ParseUint(res.Header.Get("Retry-After"), 10, 31); err == nil {
 		after = time.Duration(seconds) * time.Second
 	}
 	return res.StatusCode, after, nil
 }
 
-// dial connects to a host of an address that passed check; each address it stands for is looked at when it is its turn.
+// dial connects to a host that passed check; control checks each address that the host resolves to.
 func (s *Sender) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

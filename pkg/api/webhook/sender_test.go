@@ -24,7 +24,7 @@ import (
 
 const secret = "a secret of some length"
 
-// receiver is a server with TLS that keeps what it is sent and answers with the handler's statuses.
+// receiver is a server with TLS that records requests and answers with the handler's statuses.
 type receiver struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -63,7 +63,7 @@ func (rc *receiver) pool() *x509.CertPool {
 	return p
 }
 
-// options allow that receiver and are impatient.
+// options allows that receiver and has short timeouts.
 func (rc *receiver) options(dir string) Options {
 	return Options{
 		Dir: dir, Allow: []string{rc.Listener.Addr().String()}, RootCAs: rc.pool(), First: time.Millisecond, Longest: 20 * time.Millisecond,
@@ -144,12 +144,14 @@ func TestDelivered(t *testing.T) {
 }
 
 // The example of the Standard Webhooks specification.
-func TestSignIsTheStandards(t *testing.T) {
-	got, err := Sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
+func TestSignFollowsTheStandard(t *testing.T) {
+	got, err := Sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0),
+		[]byte(`{"test": 2432232314}`))
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; err != nil || got != want {
 		t.Fatalf("%s, %v; want %s", got, err, want)
 	}
-	for _, bad := range []string{"short", "whsec_***", "whsec_" + base64.StdEncoding.EncodeToString([]byte("short")), strings.Repeat("x", 513)} {
+	for _, bad := range []string{"short", "whsec_***", "whsec_" + base64.StdEncoding.EncodeToString([]byte("short")),
+		strings.Repeat("x", 513)} {
 		if _, err := Sign(bad, "x", time.Now(), nil); err == nil || strings.Contains(err.Error(), bad) {
 			t.Errorf("%.20q: %v", bad, err)
 		}
@@ -242,7 +244,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// names answers every question for an address with the next of the list, from then on with the last.
+// names answers each DNS query with the next address of the list, and repeats the last.
 func names(t *testing.T, answers ...[4]byte) *net.Resolver {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -267,7 +269,8 @@ func names(t *testing.T, answers ...[4]byte) *net.Resolver {
 			if q.Type == dnsmessage.TypeA {
 				a := answers[min(asked, len(answers)-1)]
 				asked++
-				reply.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}, Body: &dnsmessage.AResource{A: a}}}
+				reply.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
+					Body: &dnsmessage.AResource{A: a}}}
 			}
 			if out, err := reply.Pack(); err == nil {
 				_, _ = pc.WriteTo(out, from)
@@ -280,7 +283,7 @@ func names(t *testing.T, answers ...[4]byte) *net.Resolver {
 	}}
 }
 
-// A public name that stands for a private address is refused when it is dialled, however it stood before (N4).
+// N4: a public name that resolves to a private address is refused when it is dialled, whatever it resolved to before.
 func TestRebinding(t *testing.T) {
 	rc := receive(t, ok)
 	_, port, err := net.SplitHostPort(rc.Listener.Addr().String())
@@ -307,7 +310,8 @@ func TestRebinding(t *testing.T) {
 			before := rc.count()
 			s, ended := newSender(t, o)
 			s.resolver = names(t, [4]byte{127, 0, 0, 1})
-			must(t, s.Send(Delivery{ID: "x", Hook: Hook{URL: "https://example.com:" + port + "/token-in-the-path", Secret: secret}, Body: []byte("{}")}))
+			must(t, s.Send(Delivery{ID: "x", Hook: Hook{URL: "https://example.com:" + port + "/token-in-the-path", Secret: secret},
+				Body: []byte("{}")}))
 			if how := await(t, ended); how != c.want {
 				t.Errorf("%s, want %s", how, c.want)
 			}
@@ -330,7 +334,7 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// A restart goes on where the last process was, attempts included, and clears away what a crash left.
+// A restart continues the deliveries with their attempts, and removes incomplete files of a crash.
 func TestRestart(t *testing.T) {
 	var up atomic.Bool
 	rc := receive(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
@@ -372,7 +376,7 @@ func TestRestart(t *testing.T) {
 	for _, name := range []string{"run-9.body", "run-8.json.new", "run-0.body.new"} { // as a crash leaves them
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "run-7.json"), []byte("{"), 0o600)) // as a broken disk does: it stays, and harms nobody
+	must(t, os.WriteFile(filepath.Join(dir, "run-7.json"), []byte("{"), 0o600)) // as after a disk error: it stays and has no effect
 
 	o.First, o.Longest = time.Millisecond, time.Millisecond
 	for i := range 5 { // an hour later
@@ -415,7 +419,7 @@ func s2head(dir, id string) (head, error) {
 	return st.head(id)
 }
 
-// A receiver that answers without end, or never, costs its time-out and no memory.
+// A receiver that never answers, or without end, costs its timeout and no memory.
 func TestHostileReceivers(t *testing.T) {
 	var sent atomic.Int64
 	release := make(chan struct{})
@@ -533,7 +537,8 @@ func TestDirMustBePrivate(t *testing.T) {
 
 func TestBackoff(t *testing.T) {
 	s := &Sender{o: Options{First: time.Second, Longest: time.Minute}}
-	for attempts, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 100: time.Minute} {
+	for attempts, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute,
+		100: time.Minute} {
 		least, most := time.Hour, time.Duration(0)
 		for range 200 {
 			d := s.backoff(attempts)

@@ -24,10 +24,10 @@ const (
 // secretPrefix marks a secret that is written in base64.
 const secretPrefix = "whsec_"
 
-// A secret shorter than that could be guessed.
+// minSecret is the shortest secret that can not be guessed.
 const minSecret, maxSecret = 16, 512
 
-// secretKey is the key that a secret stands for.
+// secretKey returns the key of a secret.
 func secretKey(secret string) ([]byte, error) {
 	key := []byte(secret)
 	if text, ok := strings.CutPrefix(secret, secretPrefix); ok {
@@ -37,12 +37,12 @@ func secretKey(secret string) ([]byte, error) {
 		}
 	}
 	if len(key) < minSecret || len(key) > maxSecret {
-		return nil, fmt.Errorf("the secret is %d bytes long; it takes %d to %d", len(key), minSecret, maxSecret)
+		return nil, fmt.Errorf("the secret has %d bytes; give %d to %d", len(key), minSecret, maxSecret)
 	}
 	return key, nil
 }
 
-// Sign is the value of HeaderSignature for a body sent at that time.
+// Sign returns the value of HeaderSignature for a body that is sent at that time.
 func Sign(secret, id string, at time.Time, body []byte) (string, error) {
 	return sign(secret, id, at, bytes.NewReader(body))
 }
@@ -63,14 +63,14 @@ func mac(key []byte, id, timestamp string, body io.Reader) ([]byte, error) {
 	return h.Sum(nil), err
 }
 
-// Tolerance is how far the clocks of sender and receiver may differ in Verify, the way included.
+// Tolerance is how far a request's timestamp may be from the receiver's clock in Verify.
 const Tolerance = 5 * time.Minute
 
-// ErrSignature is what Verify says of a request that is not ours, or not new.
-var ErrSignature = errors.New("webhook: the signature does not fit")
+// ErrSignature is the error of Verify for a request that is not signed with the secret, or is too old.
+var ErrSignature = errors.New("webhook: the signature does not match")
 
-// Verify says whether a request that a receiver got is signed with the secret, and not longer ago than Tolerance. A receiver must
-// compare webhook-id with those it has had, too: every attempt has the same.
+// Verify checks that a received request is signed with the secret, and not longer ago than Tolerance. A receiver must also compare
+// webhook-id with the ids that it has seen: every attempt has the same.
 func Verify(header http.Header, body []byte, secret string, now time.Time) error {
 	key, err := secretKey(secret)
 	if err != nil {
@@ -84,7 +84,7 @@ func Verify(header http.Header, body []byte, secret string, now time.Time) error
 	if age := now.Sub(time.Unix(seconds, 0)); age > Tolerance || age < -Tolerance {
 		return fmt.Errorf("%w: it was made %v ago", ErrSignature, age.Round(time.Second))
 	}
-	want, _ := mac(key, header.Get(HeaderID), timestamp, bytes.NewReader(body)) // memory can be read
+	want, _ := mac(key, header.Get(HeaderID), timestamp, bytes.NewReader(body)) // reading memory never fails
 	for _, s := range strings.Fields(header.Get(HeaderSignature)) {             // several while a secret is being replaced
 		text, ok := strings.CutPrefix(s, "v1,")
 		got, err := base64.StdEncoding.DecodeString(text)

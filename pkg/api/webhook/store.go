@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A delivery is two files: ID.body, which never changes, and ID.json, which says what to do with it and is written last and removed
-// first. So a file that a crash left half-made is a body without a head, or a temporary name; both are removed at the next start.
+// A delivery is two files: ID.body, which never changes, and ID.json, its state, which is written last and removed first. So a crash leaves
+// a body without a head, or a temporary file; the next start removes both.
 const (
 	headSuffix = ".json"
 	bodySuffix = ".body"
 	tempSuffix = ".new"
 )
 
-// head is ID.json. It holds the secret, so the directory is its owner's alone.
+// head is ID.json. It has the secret, so the directory is private.
 type head struct {
 	Owner    string    `json:"owner,omitempty"`
 	URL      string    `json:"url"`
@@ -38,7 +38,7 @@ func openStore(dir string) (*store, error) {
 	if st, err := os.Stat(dir); err != nil {
 		return nil, err
 	} else if perm := st.Mode().Perm(); perm&0o077 != 0 && os.PathSeparator == '/' {
-		return nil, fmt.Errorf("webhook: %s can be read by others (mode %04o), and holds secrets; try: chmod 700 %s", dir, perm, dir)
+		return nil, fmt.Errorf("webhook: %s has secrets, and other users can read it (mode %04o); try: chmod 700 %s", dir, perm, dir)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -47,7 +47,7 @@ func openStore(dir string) (*store, error) {
 	return &store{root}, nil
 }
 
-// validID says whether an id is fit to be a file's name.
+// validID reports whether an id is a valid part of a file name.
 func validID(id string) bool {
 	if id == "" || len(id) > 128 {
 		return false
@@ -60,7 +60,7 @@ func validID(id string) bool {
 	return true
 }
 
-// put keeps a delivery; when it returns, no crash loses it.
+// put stores a delivery; when it returns nil, a crash does not lose it.
 func (s *store) put(id string, h head, body func(io.Writer) error) error {
 	if err := s.write(id+bodySuffix, body); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (s *store) putHead(id string, h head) error {
 	return s.write(id+headSuffix, func(w io.Writer) error { _, err := w.Write(data); return err })
 }
 
-// write replaces a file, as one step.
+// write replaces a file atomically.
 func (s *store) write(name string, content func(io.Writer) error) (err error) {
 	temp := name + tempSuffix
 	f, err := s.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -95,7 +95,7 @@ func (s *store) write(name string, content func(io.Writer) error) (err error) {
 	return s.sync()
 }
 
-// sync makes names last.
+// sync writes the directory's entries to disk.
 func (s *store) sync() error {
 	d, err := s.root.Open(".")
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *store) head(id string) (h head, err error) {
 	return h, err
 }
 
-// body opens a body, which is to be closed.
+// body opens a body; the caller closes it.
 func (s *store) body(id string) (f *os.File, size int64, err error) {
 	if f, err = s.root.Open(id + bodySuffix); err != nil {
 		return nil, 0, err
@@ -145,13 +145,14 @@ func (s *store) read(name string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// remove forgets a delivery.
+// remove removes a delivery.
 func (s *store) remove(id string) error {
 	err := s.root.Remove(id + headSuffix)
 	return errors.Join(err, s.root.Remove(id+bodySuffix))
 }
 
-// load gives what is to be delivered, and removes what a crash left half-made. What can not be read is said, and left for a human.
+// load calls each for every stored delivery, and removes incomplete files that a crash left. Files that can not be read stay, and are in
+// the error.
 func (s *store) load(each func(id string, h head, size int64)) error {
 	entries, err := fs.ReadDir(s.root.FS(), ".")
 	if err != nil {
@@ -171,7 +172,7 @@ func (s *store) load(each func(id string, h head, size int64)) error {
 			continue
 		}
 		size := int64(0)
-		if st, err := s.root.Stat(id + bodySuffix); err == nil { // that there is none is said when it is sent
+		if st, err := s.root.Stat(id + bodySuffix); err == nil { // the attempt reports a missing body
 			size = st.Size()
 		}
 		each(id, h, size)

@@ -1,16 +1,16 @@
-// Package web is the transport of package client to servers that have an address: http:// and https:// URLs, TLS, API keys.
+// Package web is the client's transport to servers with a URL: http:// and https://, TLS, API keys.
 //
-// What. New makes a client.Transport of a URL and Options.
+// What. New makes a client.Transport from a URL and Options.
 //
-// Place in the flow. Below package client, beside client.Unix. It links net/http, so cmd/sandbox-rund has it and the thin executable does not
-// (D10): that one hands over.
+// Place in the flow. Below package client, beside client.Unix. It links net/http, so cmd/sandbox-rund has it and the thin executable does
+// not: the thin one executes sandbox-rund for --server with a URL.
 //
-// Lifecycle. Whoever makes a Transport closes it. Answers and sockets that are open then live on.
+// Lifecycle. The caller closes the Transport. Open answers and sockets are not affected by that.
 //
-// Concurrency. A Transport may be used by any number of goroutines.
+// Concurrency. Any number of goroutines may use a Transport.
 //
-// Limits. A key is never sent in the clear: over http:// only to this very machine. Redirects are not followed, for a server of ours sends none and
-// whoever does might want the key.
+// Limits. A key is never sent unencrypted: over http:// only to this very machine. Redirects are not followed: our servers send none, and
+// another server must not get the key.
 package web
 
 import (
@@ -35,13 +35,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Options are how a server is reached.
+// Options configures the connection to a server.
 type Options struct {
-	Key    string // the API key; "" is none
+	Key    string // the API key; "" for none
 	CAFile string // certificates to trust in place of the system's, as PEM
 }
 
-// Transport is the way to one server.
+// Transport sends requests to one server.
 type Transport struct {
 	base   *url.URL
 	key    string
@@ -50,30 +50,30 @@ type Transport struct {
 
 var _ client.Transport = (*Transport)(nil)
 
-// Bounds of what a server may take its time for, or say before an answer.
+// Bounds on the server's connection time, headers and messages.
 const (
-	dialPatience   = 10 * time.Second
+	dialTimeout    = 10 * time.Second
 	maxHeaderBytes = 64 << 10
 	maxMessage     = 256 << 20
 )
 
-// New makes the transport to a server by its URL. Nobody is asked yet.
+// New makes the transport to the server at a URL. It does not connect yet.
 func New(address string, o Options) (*Transport, error) {
 	base, err := url.Parse(address)
 	wrong := func(format string, args ...any) error { return sandbox.Invalid("server", format, args...) }
 	switch {
 	case err != nil || base.Scheme != "http" && base.Scheme != "https":
-		return nil, wrong("%q is not an address like https://host:8443", address)
+		return nil, wrong("%q is no http:// or https:// address; give one like https://host:8443", address)
 	case base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "":
-		return nil, wrong("%q has to be a host, perhaps with a port and a path, and nothing else", base.Redacted())
+		return nil, wrong("%q: only a host, a port and a path are allowed", base.Redacted())
 	case o.Key != "" && base.Scheme == "http" && !isLoopback(base.Hostname()):
-		return nil, wrong("an API key is not sent in the clear to %s; use https://", base.Host)
+		return nil, wrong("an API key is not sent unencrypted to %s; use https://", base.Host)
 	case strings.ContainsFunc(o.Key, func(c rune) bool { return c <= ' ' || c >= 0x7f }):
-		return nil, wrong("the API key contains what no key does: blanks, line ends or other characters")
+		return nil, wrong("the API key has blanks, line ends or other invalid characters")
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
-	carrier := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialPatience}).DialContext, TLSHandshakeTimeout: dialPatience,
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
 		MaxResponseHeaderBytes: maxHeaderBytes, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute, DisableCompression: true,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 	}
@@ -84,23 +84,23 @@ func New(address string, o Options) (*Transport, error) {
 		}
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(pem) {
-			return nil, sandbox.Invalid("server-ca", "there is no certificate in %s", o.CAFile)
+			return nil, sandbox.Invalid("server-ca", "%s: the file has no certificate", o.CAFile)
 		}
-		carrier.TLSClientConfig.RootCAs = roots
+		transport.TLSClientConfig.RootCAs = roots
 	}
 	return &Transport{base: base, key: o.Key, client: &http.Client{
-		Transport:     carrier,
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// isLoopback reports whether a host is this very machine, whatever a resolver says.
+// isLoopback reports whether a host is this machine. It does not ask a resolver.
 func isLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.IsLoopback() || host == "localhost"
 }
 
-// RoundTrip sends a request.
+// RoundTrip sends a request; see client.Transport.
 func (t *Transport) RoundTrip(ctx context.Context, r *client.Request) (*client.Response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	req, err := http.NewRequestWithContext(ctx, r.Method, t.base.String()+r.Path, nil)
@@ -117,16 +117,19 @@ func (t *Transport) RoundTrip(ctx context.Context, r *client.Request) (*client.R
 	for name, value := range r.Header {
 		req.Header.Set(name, value)
 	}
-	t.authorise(req.Header)
-	silence := newWatch(r.Patience, func() { cancel(fmt.Errorf("%w (for %v)", client.ErrSilent, r.Patience)) })
+	t.authorize(req.Header)
+	idle := newIdleTimer(r.IdleTimeout, func() { cancel(fmt.Errorf("%w (for %v)", client.ErrIdleTimeout, r.IdleTimeout)) })
 	resp, err := t.client.Do(req)
 	if err != nil {
-		err = explain(ctx, err)
-		silence.stop()
+		err = describe(ctx, err)
+		idle.stop()
 		cancel(nil)
 		return nil, err
 	}
-	return &client.Response{Status: resp.StatusCode, Header: headerOf(resp.Header), Body: &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, silence: silence}}, nil
+	return &client.Response{
+		Status: resp.StatusCode, Header: headerOf(resp.Header),
+		Body: &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, idle: idle},
+	}, nil
 }
 
 func headerOf(h http.Header) client.Header {
@@ -137,14 +140,14 @@ func headerOf(h http.Header) client.Header {
 	return header
 }
 
-func (t *Transport) authorise(h http.Header) {
+func (t *Transport) authorize(h http.Header) {
 	if t.key != "" {
 		h.Set("Authorization", "Bearer "+t.key)
 	}
 }
 
-// explain leaves out what net/http says about the place, and says whether anybody can have heard us.
-func explain(ctx context.Context, err error) error {
+// describe removes the URL that net/http adds, and wraps client.ErrNotSent if the server can not have received the request.
+func describe(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -163,17 +166,17 @@ func explain(ctx context.Context, err error) error {
 	return err
 }
 
-// body is an answer; reading it is a sign of life.
+// body is an answer. Every read restarts the idle timer.
 type body struct {
 	io.ReadCloser
-	ctx     context.Context //nolint:containedctx // of the request, for as long as the answer is read
-	cancel  context.CancelCauseFunc
-	silence *watch
+	ctx    context.Context //nolint:containedctx // of the request, for as long as the answer is read
+	cancel context.CancelCauseFunc
+	idle   *idleTimer
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.silence.reset()
+	b.idle.reset()
 	if err != nil && !errors.Is(err, io.EOF) && b.ctx.Err() != nil {
 		err = context.Cause(b.ctx)
 	}
@@ -181,36 +184,36 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 func (b *body) Close() error {
-	b.silence.stop()
+	b.idle.stop()
 	b.cancel(nil)
 	return b.ReadCloser.Close()
 }
 
-// watch calls somebody when nothing has happened for too long. With no patience it never does.
-type watch struct {
-	patience time.Duration
+// idleTimer calls a function when the server has sent nothing for that long. With a timeout of 0 it never does.
+type idleTimer struct {
+	timeout time.Duration
 
 	mu    sync.Mutex
-	timer *time.Timer // nil when it has stopped
+	timer *time.Timer // nil after stop
 }
 
-func newWatch(patience time.Duration, call func()) *watch {
-	w := &watch{patience: patience}
-	if patience > 0 {
-		w.timer = time.AfterFunc(patience, call)
+func newIdleTimer(timeout time.Duration, call func()) *idleTimer {
+	w := &idleTimer{timeout: timeout}
+	if timeout > 0 {
+		w.timer = time.AfterFunc(timeout, call)
 	}
 	return w
 }
 
-func (w *watch) reset() {
+func (w *idleTimer) reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.timer != nil {
-		w.timer.Reset(w.patience)
+		w.timer.Reset(w.timeout)
 	}
 }
 
-func (w *watch) stop() {
+func (w *idleTimer) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.timer != nil {
@@ -219,10 +222,10 @@ func (w *watch) stop() {
 	}
 }
 
-// Dial opens a WebSocket.
+// Dial opens a WebSocket; see client.Transport.
 func (t *Transport) Dial(ctx context.Context, path, protocol string) (client.Socket, client.Header, error) {
 	header := http.Header{}
-	t.authorise(header)
+	t.authorize(header)
 	address := *t.base
 	address.Scheme = map[string]string{"http": "ws", "https": "wss"}[t.base.Scheme]
 	c, resp, err := websocket.Dial(ctx, address.String()+path, &websocket.DialOptions{
@@ -232,11 +235,11 @@ func (t *Transport) Dial(ctx context.Context, path, protocol string) (client.Soc
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols && resp.Body != nil {
 			return nil, nil, client.ProblemOf(&client.Response{Status: resp.StatusCode, Header: headerOf(resp.Header), Body: resp.Body})
 		}
-		return nil, nil, explain(ctx, err)
+		return nil, nil, describe(ctx, err)
 	}
 	if c.Subprotocol() != protocol {
 		_ = c.CloseNow()
-		return nil, nil, fmt.Errorf("the server does not speak %s", protocol)
+		return nil, nil, fmt.Errorf("server: WebSocket protocol %s not supported", protocol)
 	}
 	c.SetReadLimit(maxMessage)
 	return &socket{c}, headerOf(resp.Header), nil
@@ -261,11 +264,11 @@ func (s *socket) Send(ctx context.Context, data []byte, binary bool) error {
 }
 
 func (s *socket) Close() error {
-	_ = s.c.Close(websocket.StatusNormalClosure, "") // the server may be gone
+	_ = s.c.Close(websocket.StatusNormalClosure, "") // fails when the server is gone
 	return nil
 }
 
-// Close closes connections that nobody uses.
+// Close closes idle connections.
 func (t *Transport) Close() error {
 	t.client.CloseIdleConnections()
 	return nil

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve is a server with a certificate of its own, which is in a file.
+// serve starts a server with a certificate of its own and writes it to a file.
 func serve(t *testing.T, h http.HandlerFunc) (s *httptest.Server, ca string) {
 	t.Helper()
 	s = httptest.NewTLSServer(h)
@@ -69,12 +69,13 @@ func TestKeyAndCertificate(t *testing.T) {
 	if err != nil || text != "body" || resp.Header.Get("X-Key") != "Bearer secret" {
 		t.Error(text, resp, err)
 	}
-	// Nobody is followed with a key.
+	// Redirects are not followed.
 	if _, resp, err := ask(t, w, &client.Request{Method: "GET", Path: "/elsewhere"}); err != nil || resp.Status != http.StatusFound {
 		t.Error(resp, err)
 	}
-	// Whoever has another certificate is told nothing.
-	if _, _, err := ask(t, open(t, s.URL, Options{Key: "secret"}), &client.Request{Method: "GET", Path: "/"}); !errors.Is(err, client.ErrNotSent) {
+	// A server with another certificate gets no request.
+	if _, _, err := ask(t, open(t, s.URL, Options{Key: "secret"}), &client.Request{Method: "GET", Path: "/"}); !errors.Is(err,
+		client.ErrNotSent) {
 		t.Error(err)
 	}
 }
@@ -88,8 +89,10 @@ func TestAddresses(t *testing.T) {
 		o    Options
 		says string
 	}{
-		"ftp://x": {Options{}, "not an address"}, "https://": {Options{}, "has to be a host"}, "https://u:p@h": {Options{}, "has to be a host"}, "https://h?q": {Options{}, "has to be a host"},
-		"http://example.com": {Options{Key: "k"}, "in the clear"}, "https://a": {Options{Key: "a\nb"}, "key contains"}, "https://b": {Options{CAFile: "/none"}, "server-ca"}, "https://c": {Options{CAFile: empty}, "no certificate"},
+		"ftp://x": {Options{}, "is no http:// or https:// address"}, "https://": {Options{}, "only a host"},
+		"https://u:p@h": {Options{}, "only a host"}, "https://h?q": {Options{}, "only a host"},
+		"http://example.com": {Options{Key: "k"}, "unencrypted"}, "https://a": {Options{Key: "a\nb"}, "API key has"},
+		"https://b": {Options{CAFile: "/none"}, "server-ca"}, "https://c": {Options{CAFile: empty}, "no certificate"},
 	} {
 		if _, err := New(address, c.o); err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), ":p@") {
 			t.Errorf("%s: %v", address, err)
@@ -100,12 +103,13 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
-	if _, _, err := ask(t, open(t, "http://127.0.0.1:1", Options{}), &client.Request{Method: "GET", Path: "/"}); !errors.Is(err, client.ErrNoServer) || !errors.Is(err, client.ErrNotSent) {
+	if _, _, err := ask(t, open(t, "http://127.0.0.1:1", Options{}), &client.Request{Method: "GET", Path: "/"}); !errors.Is(err,
+		client.ErrNoServer) || !errors.Is(err, client.ErrNotSent) {
 		t.Error(err)
 	}
 }
 
-func TestSilence(t *testing.T) {
+func TestIdleTimeout(t *testing.T) {
 	release := make(chan struct{})
 	s, ca := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/body" {
@@ -117,7 +121,8 @@ func TestSilence(t *testing.T) {
 	t.Cleanup(func() { close(release) }) // before the server is closed, which waits
 	w := open(t, s.URL, Options{CAFile: ca})
 	for _, path := range []string{"/head", "/body"} {
-		if _, _, err := ask(t, w, &client.Request{Method: "GET", Path: path, Patience: 100 * time.Millisecond}); !errors.Is(err, client.ErrSilent) {
+		if _, _, err := ask(t, w, &client.Request{Method: "GET", Path: path, IdleTimeout: 100 * time.Millisecond}); !errors.Is(err,
+			client.ErrIdleTimeout) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -160,7 +165,8 @@ func TestSocket(t *testing.T) {
 		t.Error(err)
 	}
 	var problem *client.Problem
-	if _, _, err := w.Dial(t.Context(), "/no", "p"); !errors.As(err, &problem) || problem.Status != http.StatusForbidden || !strings.Contains(err.Error(), "not you") {
+	if _, _, err := w.Dial(t.Context(), "/no", "p"); !errors.As(err, &problem) || problem.Status != http.StatusForbidden ||
+		!strings.Contains(err.Error(), "not you") {
 		t.Error(err)
 	}
 	if _, _, err := w.Dial(t.Context(), "/", "other"); err == nil {

@@ -1,6 +1,7 @@
 // Package apitest serves the HTTP API for tests of the packages around it.
 //
-// What. [Serve] puts a server on a unix socket and gives a client for it; [Real] is an engine over real sandboxes, [Played] one whose programs are functions.
+// What. [Serve] puts a server on a unix socket and returns a client for it; [Real] is an executor over real sandboxes, [Fake] one whose
+// programs are Go functions.
 //
 // Place in the flow. Tests only.
 //
@@ -8,7 +9,7 @@
 //
 // Concurrency. Clients may be used from many goroutines.
 //
-// Limits. Played runs nothing: what is to be seen of sandboxes needs Real.
+// Limits. Fake runs no program: tests of sandboxes need Real.
 package apitest
 
 import (
@@ -29,31 +30,31 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Patience is generous: tests run beside others.
-const Patience = 2 * time.Minute
+// Timeout is generous, because other tests run at the same time.
+const Timeout = 2 * time.Minute
 
-// Played is an engine whose programs are a function.
-type Played func(ctx context.Context, req executor.Request) (*executor.Result, error)
+// Fake is an executor whose programs are a Go function.
+type Fake func(ctx context.Context, req executor.Request) (*executor.Result, error)
 
-// Execute calls it.
-func (p Played) Execute(ctx context.Context, req executor.Request) (*executor.Result, error) {
+// Execute calls p.
+func (p Fake) Execute(ctx context.Context, req executor.Request) (*executor.Result, error) {
 	if req.OnPlan != nil {
 		req.OnPlan(&executor.Plan{})
 	}
 	return p(ctx, req)
 }
 
-// CheckLanguages knows no language.
-func (Played) CheckLanguages(context.Context) []executor.Availability { return nil }
+// CheckLanguages returns no languages.
+func (Fake) CheckLanguages(context.Context) []executor.Availability { return nil }
 
-// Result is one with an output.
+// Result returns a result with that output.
 func Result(verdict sandbox.Verdict, stdout string) *executor.Result {
 	r := &executor.Result{Language: "played"}
 	r.Verdict, r.Stdout.Head, r.Stdout.Total = verdict, []byte(stdout), uint64(len(stdout))
 	return r
 }
 
-// Client talks to a server.
+// Client is an HTTP client of a test server.
 type Client struct {
 	*http.Client
 	T     testing.TB
@@ -68,7 +69,7 @@ func Serve(t testing.TB, s *api.Server) *Client {
 	socket := filepath.Join(dir, "s")
 	listener, err := net.Listen("unix", socket)
 	Must(t, err)
-	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: Patience}
+	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: Timeout}
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -98,7 +99,7 @@ func New(t testing.TB, o api.Options, attach func(*api.Server)) *Client {
 	return Serve(t, s)
 }
 
-// Post sends a body, with headers in pairs. Whoever gets the answer closes it.
+// Post sends a body, with headers in pairs. The caller closes the answer.
 func (c *Client) Post(ctx context.Context, path, body string, headers ...string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server"+path, strings.NewReader(body))
 	if err != nil {
@@ -114,10 +115,10 @@ func (c *Client) Post(ctx context.Context, path, body string, headers ...string)
 	return c.Do(r)
 }
 
-// Ask is Post that reads the answer, which must have that status.
+// Ask is Post that reads the answer. The test fails unless it has that status.
 func (c *Client) Ask(status int, path, body string, headers ...string) ([]byte, http.Header) {
 	c.T.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	res, err := c.Post(ctx, path, body, headers...)
 	Must(c.T, err)
@@ -130,18 +131,19 @@ func (c *Client) Ask(status int, path, body string, headers ...string) ([]byte, 
 	return b, res.Header
 }
 
-// Problem is Ask for a problem.
+// Problem is Ask for a problem document.
 func (c *Client) Problem(status int, path, body string, headers ...string) wire.Problem {
 	c.T.Helper()
 	b, h := c.Ask(status, path, body, headers...)
 	p := Decode[wire.Problem](c.T, b)
-	if h.Get("Content-Type") != wire.TypeProblem || p.Status != status || p.Code == "" || p.Title == "" || p.Type != wire.ProblemBase+p.Code {
+	if h.Get("Content-Type") != wire.TypeProblem || p.Status != status || p.Code == "" || p.Title == "" ||
+		p.Type != wire.ProblemBase+p.Code {
 		c.T.Errorf("an odd problem: %s", b)
 	}
 	return p
 }
 
-// Info asks for a run.
+// Info returns the state of a run.
 func (c *Client) Info(id string) wire.RunInfo {
 	c.T.Helper()
 	r, err := http.NewRequest(http.MethodGet, "http://server"+wire.PathRuns+"/"+id, nil)
@@ -157,7 +159,7 @@ func (c *Client) Info(id string) wire.RunInfo {
 	return Decode[wire.RunInfo](c.T, b)
 }
 
-// Decode reads JSON.
+// Decode decodes JSON.
 func Decode[T any](t testing.TB, b []byte) (v T) {
 	t.Helper()
 	if err := json.Unmarshal(b, &v); err != nil {
@@ -166,7 +168,7 @@ func Decode[T any](t testing.TB, b []byte) (v T) {
 	return v
 }
 
-// Must ends a test that can not go on.
+// Must ends the test if err is not nil.
 func Must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -174,10 +176,10 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Eventually waits until something holds.
+// Eventually waits until holds returns true, and fails the test after Timeout.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(Timeout); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if holds() {
 			return
 		}
@@ -185,10 +187,10 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Fatalf("not in time: %s", what)
 }
 
-// Tokens are keys that are their owners' names.
+// Tokens is an Authenticator whose tokens are the names of their owners.
 type Tokens map[string]api.KeyLimits
 
-// Authenticate knows the names.
+// Authenticate accepts the names in k.
 func (k Tokens) Authenticate(_ context.Context, token string) (*api.Principal, error) {
 	limits, ok := k[token]
 	if !ok {

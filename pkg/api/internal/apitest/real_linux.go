@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// Real is an engine over the native backend, with a compile cache of its own, and such languages as a languages.yaml defines them.
+// Real makes an executor over the native backend, with a compile cache of its own and the given additional languages.
 func Real(t testing.TB, languages ...*executor.Language) (*executor.Executor, *sandbox.Manager) {
 	t.Helper()
 	testenv.NeedRoot(t)

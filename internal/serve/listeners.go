@@ -7,48 +7,48 @@ import (
 	"log/slog"
 
 	"github.com/sandbox-run/sandbox-run/internal/operator"
-	"github.com/sandbox-run/sandbox-run/pkg/api/guard"
 	"github.com/sandbox-run/sandbox-run/pkg/api/key"
 	"github.com/sandbox-run/sandbox-run/pkg/api/listen"
+	"github.com/sandbox-run/sandbox-run/pkg/api/requestcheck"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// door is how one gets in: keys, certificate, listeners.
-type door struct {
+// listeners are the open listeners with their keys and certificate.
+type listeners struct {
 	ring  *key.Ring
-	keys  *guard.Keys
+	keys  *requestcheck.Keys
 	cert  *listen.Certificate
 	set   *listen.Set
-	notes []string // what an operator may not have meant
+	notes []string // settings that the operator may not have intended
 }
 
-// plan is what a door will be, before anything is bound.
-type plan struct {
-	door
+// listenPlan describes the listeners before any address is bound.
+type listenPlan struct {
+	listeners
 	settings  *operator.Settings
 	store     *key.Store
 	addresses []listen.Address
 	inherited []listen.Inherited
-	count     int  // of keys that are good
-	needed    bool // over loopback
+	count     int  // of valid keys
+	needed    bool // keys are needed over loopback
 }
 
-// planDoor reads and judges everything that can be without binding anything.
-func planDoor(ctx context.Context, s *operator.Settings, log *slog.Logger) (p *plan, err error) {
-	p = &plan{settings: s}
+// planListeners reads and checks all settings of listeners, keys and TLS without binding an address. The caller discards the plan.
+func planListeners(ctx context.Context, s *operator.Settings, log *slog.Logger) (p *listenPlan, err error) {
+	p = &listenPlan{settings: s}
 	defer func() {
 		if err != nil {
-			_ = p.abandon() // what is wrong comes first
+			_ = p.discard() // err matters more
 		}
 	}()
 	for _, name := range s.Hosts {
-		if err := guard.CheckHost(name); err != nil {
+		if err := requestcheck.CheckHost(name); err != nil {
 			return p, err
 		}
 	}
 	for _, origin := range s.Origins {
-		if err := guard.CheckOrigin(origin); err != nil {
+		if err := requestcheck.CheckOrigin(origin); err != nil {
 			return p, err
 		}
 	}
@@ -66,7 +66,8 @@ func planDoor(ctx context.Context, s *operator.Settings, log *slog.Logger) (p *p
 		path := wire.DefaultSocket()
 		if path == "" {
 			return p, &sandbox.Error{
-				Op: "listen", Kind: sandbox.ErrInvalid, Err: errors.New("there is no directory for your sockets (XDG_RUNTIME_DIR)"), Hint: "--listen unix:///PATH/server.sock",
+				Op: "listen", Kind: sandbox.ErrInvalid, Err: errors.New("no directory for sockets (XDG_RUNTIME_DIR)"),
+				Hint: "--listen unix:///PATH/server.sock",
 			}
 		}
 		a, err := listen.Parse(ctx, "unix://"+path)
@@ -79,16 +80,16 @@ func planDoor(ctx context.Context, s *operator.Settings, log *slog.Logger) (p *p
 		return p, err
 	}
 	p.ring = key.NewRing(p.store)
-	p.keys = &guard.Keys{Ring: p.ring, Always: s.RequireKeys}
+	p.keys = &requestcheck.Keys{Ring: p.ring, Always: s.RequireKeys}
 	if p.count, err = p.ring.Len(); err != nil {
 		return p, err
 	}
-	if p.needed, err = p.keys.Needed(); err != nil { // from now on, even if they are all removed
+	if p.needed, err = p.keys.Needed(); err != nil { // fixed from now on, even if all keys are removed
 		return p, err
 	}
 	if s.TLSCert != "" {
 		p.cert, err = listen.LoadCertificate(s.TLSCert, s.TLSKey, func(err error) {
-			log.Error("certificate not read; the one before is used", "error", err.Error())
+			log.Error("certificate reload failed, keeping the previous one", "error", err.Error())
 		})
 		if err != nil {
 			return p, err
@@ -111,8 +112,8 @@ func planDoor(ctx context.Context, s *operator.Settings, log *slog.Logger) (p *p
 	return p, nil
 }
 
-// exposed refuses what other machines can reach unless it is kept.
-func (p *plan) exposed(where string) error {
+// exposed refuses an address that other machines can reach, unless there are keys and TLS.
+func (p *listenPlan) exposed(where string) error {
 	if p.count == 0 {
 		hint := "sandbox-run key create --name NAME"
 		if p.settings.Keys != "" {
@@ -120,38 +121,39 @@ func (p *plan) exposed(where string) error {
 		}
 		return &sandbox.Error{
 			Op: "listen " + where, Kind: sandbox.ErrRefused, Hint: hint,
-			Err: errors.New("other machines can reach it, and there are no API keys: anybody could run programs here"),
+			Err: errors.New("other machines can reach it, and there are no API keys: everyone could run programs here"),
 		}
 	}
 	if p.cert == nil && !p.settings.InsecureHTTP {
 		return &sandbox.Error{
-			Op: "listen " + where, Kind: sandbox.ErrRefused, Hint: "--tls-cert FILE --tls-key FILE; or --insecure-http, where something else keeps the line safe",
-			Err: errors.New("other machines can reach it, and without TLS keys and programs could be read on the way"),
+			Op: "listen " + where, Kind: sandbox.ErrRefused,
+			Hint: "--tls-cert FILE --tls-key FILE; or --insecure-http, if a proxy or tunnel encrypts the connection",
+			Err:  errors.New("other machines can reach it, and without TLS keys and programs could be read on the network"),
 		}
 	}
 	return nil
 }
 
-// note adds what an operator may not have meant, of what is open.
-func (p *plan) note(kinds map[listen.Kind]bool) {
+// note adds notes about open listeners of these kinds.
+func (p *listenPlan) note(kinds map[listen.Kind]bool) {
 	if kinds[listen.Loopback] && !p.needed && !p.settings.RequireKeys {
 		p.notes = append(p.notes, "every user of this machine can run programs over loopback: there are no API keys")
 	}
 	if p.needed && p.count == 0 {
-		p.notes = append(p.notes, "all keys have expired: over TCP nobody can come in")
+		p.notes = append(p.notes, "all API keys have expired: every request over TCP is refused")
 	}
 	if p.settings.RequireKeys && !p.needed {
-		p.notes = append(p.notes, "keys are required, and there are none yet: nobody can come in")
+		p.notes = append(p.notes, "API keys are required, and there are none yet: every request is refused")
 	}
 	if kinds[listen.Exposed] && p.cert == nil {
-		p.notes = append(p.notes, "other machines reach it over plain HTTP")
+		p.notes = append(p.notes, "other machines reach the server over plain HTTP")
 	}
 	if kinds[listen.Exposed] && len(p.settings.Hosts) == 0 {
-		p.notes = append(p.notes, "it has no name (--host): it is reached by its address only")
+		p.notes = append(p.notes, "the server has no host name (--host): clients must use its address")
 	}
 }
 
-func (p *plan) abandon() (err error) {
+func (p *listenPlan) discard() (err error) {
 	for _, in := range p.inherited {
 		err = errors.Join(err, in.Listener.Close())
 	}
@@ -161,9 +163,9 @@ func (p *plan) abandon() (err error) {
 	return err
 }
 
-// openDoor binds what was planned.
-func openDoor(ctx context.Context, s *operator.Settings, log *slog.Logger) (*door, error) {
-	p, err := planDoor(ctx, s, log)
+// openListeners binds the planned addresses.
+func openListeners(ctx context.Context, s *operator.Settings, log *slog.Logger) (*listeners, error) {
+	p, err := planListeners(ctx, s, log)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +174,7 @@ func openDoor(ctx context.Context, s *operator.Settings, log *slog.Logger) (*doo
 		o.TLS = p.cert.Config()
 	}
 	if p.set, err = listen.Open(ctx, o); err != nil {
-		return nil, errors.Join(err, p.abandon())
+		return nil, errors.Join(err, p.discard())
 	}
 	kinds := map[listen.Kind]bool{}
 	for _, l := range p.set.Listeners() {
@@ -182,17 +184,17 @@ func openDoor(ctx context.Context, s *operator.Settings, log *slog.Logger) (*doo
 		}
 	}
 	p.note(kinds)
-	return &p.door, nil
+	return &p.listeners, nil
 }
 
-func (d *door) reload() error {
+func (d *listeners) reload() error {
 	if d.cert == nil {
 		return nil
 	}
 	if err := d.cert.Reload(); err != nil {
-		return fmt.Errorf("the one before is used: %w", err)
+		return fmt.Errorf("keeping the previous certificate: %w", err)
 	}
 	return nil
 }
 
-func (d *door) close() error { return errors.Join(d.set.Close(), d.ring.Close()) }
+func (d *listeners) close() error { return errors.Join(d.set.Close(), d.ring.Close()) }

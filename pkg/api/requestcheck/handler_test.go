@@ -1,4 +1,4 @@
-package guard
+package requestcheck
 
 import (
 	"bufio"
@@ -19,7 +19,7 @@ import (
 
 var fine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "fine ", r.Header.Get("Authorization")) })
 
-// over is a request as it comes through a kind of socket, to 192.0.2.1.
+// over makes a request that arrives through a kind of listener, at 192.0.2.1.
 func over(kind listen.Kind, method, host string, headers ...string) *http.Request {
 	r := httptest.NewRequest(method, "http://placeholder/v1/run", nil)
 	r.Host = host
@@ -36,7 +36,7 @@ func answer(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// A3: a page's own name that has come to mean our address is not one of ours.
+// A3: a host name that is rebound to our address is refused.
 func TestHost(t *testing.T) {
 	h := New(fine, Options{Hosts: []string{"Run.Example.com."}})
 	for _, test := range []struct {
@@ -45,16 +45,20 @@ func TestHost(t *testing.T) {
 		ok   bool
 	}{
 		{listen.Loopback, "localhost", true}, {listen.Loopback, "localhost:8080", true}, {listen.Loopback, "LocalHost.:8080", true},
-		{listen.Loopback, "127.0.0.1:8080", true}, {listen.Loopback, "127.8.8.8", true}, {listen.Loopback, "[::1]:8080", true}, {listen.Loopback, "[::1]", true},
+		{listen.Loopback, "127.0.0.1:8080", true}, {listen.Loopback, "127.8.8.8", true}, {listen.Loopback, "[::1]:8080", true},
+		{listen.Loopback, "[::1]", true},
 		{listen.Loopback, "[::ffff:127.0.0.1]:80", true},
-		{listen.Loopback, "run.example.com", true}, {listen.Loopback, "RUN.example.COM.:443", true}, {listen.Exposed, "run.example.com:443", true},
+		{listen.Loopback, "run.example.com", true}, {listen.Loopback, "RUN.example.COM.:443", true},
+		{listen.Exposed, "run.example.com:443", true},
 		{listen.Exposed, "192.0.2.1", true}, {listen.Exposed, "192.0.2.1:80", true}, {listen.Exposed, "[::ffff:192.0.2.1]", true},
 		{listen.Unix, "anything.at.all", true}, {listen.Unix, "", true},
 
 		{listen.Loopback, "attacker.example", false}, {listen.Loopback, "attacker.example:8080", false}, {listen.Loopback, "", false},
-		{listen.Loopback, "localhost.attacker.example", false}, {listen.Loopback, "127.0.0.1.nip.io:8080", false}, {listen.Loopback, "x.run.example.com", false},
+		{listen.Loopback, "localhost.attacker.example", false}, {listen.Loopback, "127.0.0.1.nip.io:8080", false},
+		{listen.Loopback, "x.run.example.com", false},
 		{listen.Loopback, "localhost@attacker.example", false}, {listen.Loopback, "2130706433", false}, {listen.Loopback, "0x7f.1", false},
-		{listen.Loopback, "0.0.0.0:8080", false}, {listen.Loopback, "[::]:8080", false}, {listen.Exposed, "192.0.2.2", false}, {listen.Exposed, "[fe80::1%25lo]:80", false},
+		{listen.Loopback, "0.0.0.0:8080", false}, {listen.Loopback, "[::]:8080", false}, {listen.Exposed, "192.0.2.2", false},
+		{listen.Exposed, "[fe80::1%25lo]:80", false},
 		{listen.Loopback, "run.example.com,attacker.example", false},
 	} {
 		w := answer(h, over(test.kind, "POST", test.host))
@@ -63,12 +67,13 @@ func TestHost(t *testing.T) {
 		}
 		if !test.ok {
 			var p wire.Problem
-			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.Code != wire.CodeForbidden || p.Status != 403 || !strings.Contains(p.Hint, "--host") || w.Header().Get("Content-Type") != wire.TypeProblem {
+			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.Code != wire.CodeForbidden || p.Status != 403 ||
+				!strings.Contains(p.Hint, "--host") || w.Header().Get("Content-Type") != wire.TypeProblem {
 				t.Errorf("%q: %s, %v", test.host, w.Body, err)
 			}
 		}
 	}
-	// A request that came some other way is not trusted for it.
+	// A request without a listener is not trusted.
 	if w := answer(h, httptest.NewRequest("GET", "http://attacker.example/", nil)); w.Code != 403 {
 		t.Errorf("%d", w.Code)
 	}
@@ -108,12 +113,14 @@ func TestOrigin(t *testing.T) {
 		}
 	}
 	pre := []string{"Origin", "https://app.example.com", "Access-Control-Request-Method", "POST"}
-	if w := answer(h, over(listen.Loopback, "OPTIONS", "localhost", pre...)); w.Code != 204 || !strings.Contains(w.Header().Get("Access-Control-Allow-Headers"), "Authorization") ||
+	if w := answer(h, over(listen.Loopback, "OPTIONS", "localhost", pre...)); w.Code != 204 ||
+		!strings.Contains(w.Header().Get("Access-Control-Allow-Headers"), "Authorization") ||
 		w.Header().Get("Access-Control-Allow-Credentials") != "" || w.Header().Get("Vary") != "Origin" {
 		t.Errorf("%d, %v", w.Code, w.Header())
 	}
 	pre[1] = "https://attacker.example"
-	if w := answer(h, over(listen.Loopback, "OPTIONS", "localhost", pre...)); w.Code != 403 || w.Header().Get("Access-Control-Allow-Headers") != "" {
+	if w := answer(h, over(listen.Loopback, "OPTIONS", "localhost", pre...)); w.Code != 403 ||
+		w.Header().Get("Access-Control-Allow-Headers") != "" {
 		t.Errorf("%d, %v", w.Code, w.Header())
 	}
 }
@@ -151,14 +158,16 @@ func TestKeyHeader(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	for name, ok := range map[string]bool{"run.example.com": true, "x": true, "": false, ".": false, "a:80": false, "http://a": false, "*.a": false, "a b": false, "a,b": false} {
+	for name, ok := range map[string]bool{"run.example.com": true, "x": true, "": false, ".": false, "a:80": false, "http://a": false,
+		"*.a": false, "a b": false, "a,b": false} {
 		if err := CheckHost(name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 	for origin, ok := range map[string]bool{
-		"https://a.example": true, "http://localhost:3000": true, "": false, "null": false, "*": false, "https://*.a": false, "https://a/": false, "https://a/b": false,
-		"ftp://a": false, "https://A": false, "a.example": false, "https://u@a": false,
+		"https://a.example": true, "http://localhost:3000": true, "": false, "null": false, "*": false, "https://*.a": false, "https://a/": false,
+		"https://a/b": false,
+		"ftp://a":     false, "https://A": false, "a.example": false, "https://u@a": false,
 	} {
 		if err := CheckOrigin(origin); (err == nil) != ok {
 			t.Errorf("%q: %v", origin, err)
@@ -166,7 +175,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A4: a body that comes too slowly is cut off; one that comes fast enough is not, however long it takes.
+// A4: a body below the rate is cut off; one above it is not, however long it takes.
 func TestSlowBodies(t *testing.T) {
 	var got = make(chan error, 10)
 	h := New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -223,7 +232,7 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
-// A4: nor does a body that nobody reads keep a connection: the server would read on, to use the connection again.
+// A4: an unread body does not occupy a connection, though net/http would read on to use the connection again.
 func TestUnreadBodies(t *testing.T) {
 	s := httptest.NewServer(New(fine, Options{BodyIdle: 300 * time.Millisecond}))
 	defer s.Close()

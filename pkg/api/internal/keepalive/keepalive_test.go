@@ -1,4 +1,4 @@
-package beat
+package keepalive
 
 import (
 	"testing"
@@ -18,7 +18,7 @@ func TestStart(t *testing.T) {
 		stop()
 		stop()
 		if n != 3 {
-			t.Errorf("%d beats in three and a half", n)
+			t.Errorf("%d calls in 3.5 intervals", n)
 		}
 	})
 }

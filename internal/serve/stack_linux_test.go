@@ -18,7 +18,7 @@ func TestWarmPerKey(t *testing.T) {
 	}
 	for perKey, want := range map[bool]int{false: 1, true: 2} {
 		s := &operator.Settings{Backend: "native", AuditLog: noAudit, WarmPerKey: perKey}
-		e, err := openEngine(t.Context(), s, slog.New(slog.DiscardHandler), nil)
+		e, err := openStack(t.Context(), s, slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// identity is what os.SameFile compares.
+// identity returns what os.SameFile compares.
 func identity(st os.FileInfo) string {
 	if s, ok := st.Sys().(*syscall.Stat_t); ok {
 		return fmt.Sprintf("%d:%d", s.Dev, s.Ino)

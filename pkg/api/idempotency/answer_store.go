@@ -17,10 +17,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// HeaderReplayed is of an answer that was given before.
+// HeaderReplayed marks an answer that was given before.
 const HeaderReplayed = "Idempotency-Replayed"
 
-// Options of a Keeper. What is zero is the default.
+// Options configures an AnswerStore. A zero field means the default.
 type Options struct {
 	For      time.Duration // how long answers are kept; default 1 h
 	Keys     int           // how many, in all; default 10,000
@@ -31,42 +31,42 @@ type Options struct {
 	Waiting  int           // requests that wait for one answer at a time; default 16
 }
 
-// Keeper remembers answers. New makes one.
-type Keeper struct {
+// AnswerStore stores answers by idempotency key. Make one with New. It is safe for concurrent use.
+type AnswerStore struct {
 	o      Options
 	server atomic.Pointer[api.Server]
 
 	mu      sync.Mutex
 	entries map[id]*entry
 	done    *list.List // of *entry, the oldest first
-	owners  map[string]*holding
+	owners  map[string]*ownerAnswers
 	size    int
 }
 
-// holding is what one owner has here.
-type holding struct {
+// ownerAnswers are the entries of one owner.
+type ownerAnswers struct {
 	entries int        // under way, or kept
 	done    *list.List // of *entry, the oldest first
 	size    int        // of the answers
 }
 
-// id is what a key stands for.
+// id identifies a request.
 type id struct{ owner, path, key string }
 
-// entry is a request: under way until over is closed, then with an answer or, in nobody's table any more, without.
+// entry is a request. It is under way until over is closed; then it has an answer, or it has none and is no longer in the table.
 type entry struct {
 	id      id
-	print   string // of what was asked
+	digest  string // of the request
 	over    chan struct{}
 	waiting int
 	answer  *answer
 	expires time.Time
-	place   *list.Element // among all,
-	own     *list.Element // and among the owner's
+	place   *list.Element // in the list of all entries
+	own     *list.Element // in the owner's list
 }
 
-// New makes a keeper.
-func New(o Options) *Keeper {
+// New makes an answer store, which needs no closing.
+func New(o Options) *AnswerStore {
 	o.For = cmp.Or(o.For, time.Hour)
 	o.Keys = cmp.Or(o.Keys, 10_000)
 	o.PerOwner = cmp.Or(o.PerOwner, max(1, o.Keys/4))
@@ -74,17 +74,17 @@ func New(o Options) *Keeper {
 	o.OfOwner = cmp.Or(o.OfOwner, o.Memory/2)
 	o.Answer = cmp.Or(o.Answer, 8*sandbox.MiB)
 	o.Waiting = cmp.Or(o.Waiting, 16)
-	return &Keeper{o: o, entries: map[id]*entry{}, done: list.New(), owners: map[string]*holding{}}
+	return &AnswerStore{o: o, entries: map[id]*entry{}, done: list.New(), owners: map[string]*ownerAnswers{}}
 }
 
-// Attach has the keeper look for asynchronous runs in what the server keeps.
-func (k *Keeper) Attach(s *api.Server) { k.server.Store(s) }
+// Attach sets the server whose asynchronous runs are looked up by key. Until then requests pass unchanged.
+func (k *AnswerStore) Attach(s *api.Server) { k.server.Store(s) }
 
-// routes are those that it is for.
+// routes are the paths with idempotency keys.
 var routes = map[string]bool{wire.PathRun: true, wire.PathRuns: true, wire.PathBatch: true}
 
-// Middleware is the keeper in front of a route; it is one of api.Options.Middleware.
-func (k *Keeper) Middleware(next http.Handler) http.Handler {
+// Middleware wraps a route; see api.Options.Middleware.
+func (k *AnswerStore) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		keys, server := r.Header.Values(wire.HeaderIdempotencyKey), k.server.Load()
 		p := api.PrincipalFrom(r.Context())
@@ -109,7 +109,7 @@ func (k *Keeper) Middleware(next http.Handler) http.Handler {
 	})
 }
 
-// readKey takes a key as it is, or in quotes as structured fields have it.
+// readKey accepts a key without quotes, or in quotes as in structured fields.
 func readKey(values []string) (string, *wire.Problem) {
 	key := values[0]
 	if n := len(key); n >= 2 && key[0] == '"' && key[n-1] == '"' {
@@ -120,64 +120,63 @@ func readKey(values []string) (string, *wire.Problem) {
 		ok = ok && c > ' ' && c < 0x7f && c != '"' && c != '\\'
 	}
 	if !ok {
-		return "", problem(http.StatusBadRequest, wire.CodeMalformed, "The request is not as HTTP or JSON want it",
-			"it has to be given once, with 1 to 255 visible ASCII characters; a UUID is fine")
+		return "", problem(wire.CodeMalformed,
+			"give the header once, with 1 to 255 visible ASCII characters such as a UUID")
 	}
 	return key, nil
 }
 
-func problem(status int, code, title, message string) *wire.Problem {
-	return &wire.Problem{
-		Type: wire.ProblemBase + code, Code: code, Title: title, Status: status, Detail: wire.HeaderIdempotencyKey + ": " + message,
-		Errors: []wire.FieldError{{Field: wire.HeaderIdempotencyKey, Message: message}},
-	}
+// problem makes a problem about the Idempotency-Key header.
+func problem(code, message string) *wire.Problem {
+	return api.WrongField(code, wire.HeaderIdempotencyKey, "%s", message)
 }
 
-// serve answers with what there is, or waits for it, or has it made.
-func (k *Keeper) serve(w http.ResponseWriter, r *http.Request, server *api.Server, at id, body []byte, next http.Handler) {
+// serve sends the stored answer, waits for it, or lets the route make it.
+func (k *AnswerStore) serve(w http.ResponseWriter, r *http.Request, server *api.Server, at id, body []byte, next http.Handler) {
 	sum := sha256.Sum256(body)
-	digest := hex.EncodeToString(sum[:])
-	print := digest
+	bodyDigest := hex.EncodeToString(sum[:])
+	digest := bodyDigest
 	if at.path != wire.PathRuns {
-		print += strings.Join(r.Header.Values("Accept"), ",") // another form is another answer
+		digest += strings.Join(r.Header.Values("Accept"), ",") // another form is another answer
 	}
 	for {
-		e, mine, err := k.enter(at, print, server, digest)
+		e, mine, err := k.enter(at, digest, server, bodyDigest)
 		switch {
 		case err != nil:
 			server.Fail(w, r, err)
 			return
 		case mine:
-			k.first(w, r, e, next)
+			k.serveFirst(w, r, e, next)
 			return
 		}
 		select {
 		case <-e.over:
 		case <-r.Context().Done():
-			k.tired(e)
+			k.stopWaiting(e)
 			server.Fail(w, r, context.Cause(r.Context()))
 			return
 		}
-		k.tired(e)
+		k.stopWaiting(e)
 		if e.answer != nil {
 			e.answer.replay(w, r, server)
 			return
 		}
-		// The first came to nothing; now somebody else is the first.
+		// The first request left no answer; this one, or another that waits, is now the first.
 	}
 }
 
-// enter finds what a key stands for, or makes it the caller's to answer.
-func (k *Keeper) enter(at id, print string, server *api.Server, digest string) (e *entry, mine bool, err error) {
+// enter finds the entry of a request, or makes one that the caller must answer.
+func (k *AnswerStore) enter(at id, digest string, server *api.Server, bodyDigest string) (e *entry, mine bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.sweep(time.Now())
+	k.prune(time.Now())
 	if e := k.entries[at]; e != nil {
-		if e.print != print {
-			return nil, false, other()
+		if e.digest != digest {
+			return nil, false, keyReused()
 		}
 		if e.waiting >= k.o.Waiting && e.answer == nil {
-			p := problem(http.StatusConflict, wire.CodeConflict, "Not possible in this state", "the first request with this key is still under way, and many wait for it")
+			p := problem(wire.CodeConflict,
+				"the first request with this key is still under way, and too many requests wait for it; try again later")
 			p.RetryAfter = 1
 			return nil, false, p
 		}
@@ -186,8 +185,8 @@ func (k *Keeper) enter(at id, print string, server *api.Server, digest string) (
 	}
 	if at.path == wire.PathRuns {
 		if info, was, ok := server.Keyed(at.owner, at.key); ok {
-			if was != digest {
-				return nil, false, other()
+			if was != bodyDigest {
+				return nil, false, keyReused()
 			}
 			over := make(chan struct{})
 			close(over)
@@ -196,36 +195,38 @@ func (k *Keeper) enter(at id, print string, server *api.Server, digest string) (
 	}
 	own := k.owners[at.owner]
 	if own == nil {
-		own = &holding{done: list.New()}
+		own = &ownerAnswers{done: list.New()}
 	}
 	if own.entries >= k.o.PerOwner || len(k.entries) >= k.o.Keys {
 		if !k.makeRoom(own) {
-			return nil, false, &api.Refusal{Status: http.StatusTooManyRequests, Reason: "too many requests with idempotency keys are under way", RetryAfter: time.Second}
+			return nil, false, &api.Refusal{
+				Status: http.StatusTooManyRequests, Reason: "too many requests with idempotency keys are under way", RetryAfter: time.Second,
+			}
 		}
 	}
-	e = &entry{id: at, print: print, over: make(chan struct{})}
+	e = &entry{id: at, digest: digest, over: make(chan struct{})}
 	k.entries[at] = e
 	own.entries++
 	k.owners[at.owner] = own
 	return e, true, nil
 }
 
-func other() error {
-	return problem(http.StatusUnprocessableEntity, wire.CodeInvalid, "A field of the request is wrong",
-		"this key was used for another request; use a new one for every request that is not a repetition")
+func keyReused() error {
+	return problem(wire.CodeInvalid,
+		"this key was used for another request; use a new key for every request that is no repetition")
 }
 
-func (k *Keeper) tired(e *entry) {
+func (k *AnswerStore) stopWaiting(e *entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e.waiting--
 }
 
-// first has the route answer, and keeps the answer if it is one to keep.
-func (k *Keeper) first(w http.ResponseWriter, r *http.Request, e *entry, next http.Handler) {
+// serveFirst lets the route answer, and stores the answer if it is valid for a repetition.
+func (k *AnswerStore) serveFirst(w http.ResponseWriter, r *http.Request, e *entry, next http.Handler) {
 	rec := &recorder{ResponseWriter: w, most: int(k.o.Answer)}
 	kept := false
-	defer func() { // also when it panics
+	defer func() { // also after a panic
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		defer close(e.over)
@@ -242,14 +243,14 @@ func (k *Keeper) first(w http.ResponseWriter, r *http.Request, e *entry, next ht
 		for own.size > int(k.o.OfOwner) {
 			k.drop(own.oldest())
 		}
-		k.sweep(time.Now())
+		k.prune(time.Now())
 	}()
 	next.ServeHTTP(rec, r)
 	kept = rec.keep(r.Context().Err() != nil)
 }
 
-// sweep forgets what is too old, and of what is too much the oldest of whoever has the most. mu is held.
-func (k *Keeper) sweep(now time.Time) {
+// prune removes expired answers, and beyond Options.Memory the oldest ones of the owner with the most. mu is held.
+func (k *AnswerStore) prune(now time.Time) {
 	for el := k.done.Front(); el != nil; el = k.done.Front() {
 		e := el.Value.(*entry)
 		if e.expires.After(now) {
@@ -258,15 +259,15 @@ func (k *Keeper) sweep(now time.Time) {
 		k.drop(e)
 	}
 	for k.size > int(k.o.Memory) {
-		k.drop(k.most(func(h *holding) int { return h.size }).oldest())
+		k.drop(k.most(func(h *ownerAnswers) int { return h.size }).oldest())
 	}
 }
 
-// oldest is the answer that an owner has for longest; there is one.
-func (h *holding) oldest() *entry { return h.done.Front().Value.(*entry) }
+// oldest returns the owner's oldest answer; there must be one.
+func (h *ownerAnswers) oldest() *entry { return h.done.Front().Value.(*entry) }
 
-// most is the owner with the most, of those that have an answer; nil if none has. mu is held.
-func (k *Keeper) most(of func(*holding) int) (most *holding) {
+// most returns the owner with the largest value, of those with an answer; nil if no owner has one. mu is held.
+func (k *AnswerStore) most(of func(*ownerAnswers) int) (most *ownerAnswers) {
 	for _, h := range k.owners {
 		if h.done.Len() > 0 && (most == nil || of(h) > of(most)) {
 			most = h
@@ -275,11 +276,11 @@ func (k *Keeper) most(of func(*holding) int) (most *holding) {
 	return most
 }
 
-// makeRoom forgets the oldest answer of an owner that has too many, or of whoever has the most if it is the table that is full. mu is held.
-func (k *Keeper) makeRoom(own *holding) bool {
+// makeRoom removes the oldest answer of an owner with too many, or of the owner with the most if the whole table is full. mu is held.
+func (k *AnswerStore) makeRoom(own *ownerAnswers) bool {
 	from := own
 	if own.entries < k.o.PerOwner {
-		from = k.most(func(h *holding) int { return h.entries })
+		from = k.most(func(h *ownerAnswers) int { return h.entries })
 	}
 	if from == nil || from.done.Len() == 0 {
 		return false
@@ -288,8 +289,8 @@ func (k *Keeper) makeRoom(own *holding) bool {
 	return true
 }
 
-// drop takes an entry out of the table. Whoever waits for it still has its answer. mu is held.
-func (k *Keeper) drop(e *entry) {
+// drop removes an entry from the table. Requests that wait for it still get its answer. mu is held.
+func (k *AnswerStore) drop(e *entry) {
 	delete(k.entries, e.id)
 	own := k.owners[e.id.owner]
 	if own.entries--; own.entries == 0 {

@@ -15,41 +15,47 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// job is a run that was found to be in order.
+// job is a checked run.
 type job struct {
 	Info
-	run     *wire.Run
-	req     executor.Request
-	engine  Engine
-	ask     Ask
-	space   sandbox.Limits // of its workspace: Disk and Inodes
-	digest  string
-	key     string // of its idempotency
-	started func() // called when it was let in; nil: nobody wants to know
-	receipt json.RawMessage
-	// retry: it was promised to be run, so that it is asked for again when Admission refuses it.
+	run       *wire.Run
+	req       executor.Request
+	executor  Executor
+	admission AdmissionRequest
+	space     sandbox.Limits // of its workspace: Disk and Inodes
+	digest    string
+	key       string // idempotency key
+	started   func() // called when the run is admitted; may be nil
+	receipt   json.RawMessage
+	// retry: the run was accepted, so that Admission is asked again after a refusal.
 	retry bool
 }
+
+// WebhooksDisabled is the message for a webhook on a server without webhooks.
+const WebhooksDisabled = "webhooks are disabled on this server; its operator enables them with --webhooks"
 
 func digestOf(body []byte) string {
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:])
 }
 
-// prepare finds out whether a run may be run as it is asked for.
+// prepare checks a run against policy, ceilings and the server's abilities.
 func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.Run, digest string) (*job, error) {
-	j := &job{Info: Info{ID: newID(), Principal: p, Way: way, Language: run.Language, Accepted: time.Now()}, run: run, engine: s.opts.Engine, digest: digest}
+	j := &job{
+		Info: Info{ID: newID(), Principal: p, Way: way, Language: run.Language, Accepted: time.Now()}, run: run, executor: s.opts.Executor,
+		digest: digest,
+	}
 	if way != WayAsync {
 		switch {
-		case run.Interactive && way != WayTalk:
-			return nil, wrongField(wire.CodeInvalid, "interactive", "it is for POST %s", wire.PathRuns)
+		case run.Interactive && way != WayInteractive:
+			return nil, WrongField(wire.CodeInvalid, "interactive", "only POST %s supports it", wire.PathRuns)
 		case run.Webhook != nil:
-			return nil, wrongField(wire.CodeInvalid, "webhook", "it is for POST %s", wire.PathRuns)
+			return nil, WrongField(wire.CodeInvalid, "webhook", "only POST %s supports it", wire.PathRuns)
 		}
 	}
 	var err error
-	if way != WayAsync { // whose result waits for nobody
-		if err := s.results.take(p.ID, 0); err != nil {
+	if way != WayAsync { // an asynchronous result does not wait in memory
+		if err := s.results.reserve(p.ID, 0); err != nil {
 			return nil, err
 		}
 	}
@@ -72,34 +78,34 @@ func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.R
 	}
 	passOn(run, &j.req)
 	if run.Backend != "" || run.Runtime != "" {
-		if s.opts.EngineFor == nil {
-			return nil, wrongField(wire.CodeUnsupported, "backend", "this server has but one")
+		if s.opts.ExecutorFor == nil {
+			return nil, WrongField(wire.CodeUnsupported, "backend", "this server has only one backend; leave the field out")
 		}
-		if j.engine, err = s.opts.EngineFor(run.Backend, run.Runtime); err != nil {
+		if j.executor, err = s.opts.ExecutorFor(run.Backend, run.Runtime); err != nil {
 			return nil, err
 		}
 	}
 	if run.Receipt && s.opts.Receipts == nil {
-		return nil, wrongField(wire.CodeUnsupported, "receipt", "this server gives none")
+		return nil, WrongField(wire.CodeUnsupported, "receipt", "receipts are not available on this server; leave the field out")
 	}
 	if run.Webhook != nil {
 		if s.opts.Webhooks == nil {
-			return nil, wrongField(wire.CodeUnsupported, "webhook", "this server tells nobody")
+			return nil, WrongField(wire.CodeUnsupported, "webhook", "%s", WebhooksDisabled)
 		}
 		if err := s.opts.Webhooks.Check(ctx, p, run.Webhook); err != nil {
 			return nil, err
 		}
 	}
 	weight := s.weigh(j)
-	j.ask = Ask{
+	j.admission = AdmissionRequest{
 		Key: p.ID, Memory: weight.Memory, CPUs: weight.CPUs, Concurrency: p.Limits.Concurrency, Rate: p.Limits.Rate, Burst: p.Limits.Burst,
 	}
 	return j, nil
 }
 
-// weigh is what a run counts for: what its engine says, or what it may use.
+// weigh returns the weight of a run: what its executor says, or its limits.
 func (s *Server) weigh(j *job) executor.Weight {
-	if w, ok := j.engine.(Weigher); ok {
+	if w, ok := j.executor.(Weigher); ok {
 		return w.Weight(j.req)
 	}
 	limits, compile := j.req.Limits.Or(sandbox.DefaultLimits()), sandbox.Limits{}
@@ -109,20 +115,20 @@ func (s *Server) weigh(j *job) executor.Weight {
 	return executor.Weight{Memory: limits.Memory, CPUs: limits.CPUs}
 }
 
-// aboveCeiling names the code of a refusal by ceilings.
+// aboveCeiling gives the refusal of a ceiling its own code.
 func aboveCeiling(err error) error {
 	if !errors.Is(err, sandbox.ErrRefused) {
 		return err
 	}
-	p := ofEngine(wire.CodeCeiling, err)
+	p := executorProblem(wire.CodeCeiling, err)
 	if p.Hint == "" {
-		p.Hint = "ask for less, or ask the operator of the server to allow more"
+		p.Hint = "request less, or ask the operator of the server to allow more"
 	}
 	return p
 }
 
-// perform queues a job, runs it, and tells observers. Its context is one of enlist.
-func (s *Server) perform(ctx context.Context, j *job) (f *Finished) {
+// runJob waits for admission, runs a job, and reports to the observer. ctx comes from registerRun.
+func (s *Server) runJob(ctx context.Context, j *job) (f *Finished) {
 	f = &Finished{Info: j.Info, RequestSHA256: j.digest, Run: j.run}
 	s.observer.Queued(ctx, j.Info)
 	defer func() {
@@ -133,14 +139,14 @@ func (s *Server) perform(ctx context.Context, j *job) (f *Finished) {
 		}
 		f.Ended = time.Now()
 		if f.Err == nil && j.run.Receipt {
-			// What is reported must not depend on whether it can be signed.
+			// A result without its requested receipt is an error.
 			if j.receipt, f.Err = s.opts.Receipts.Receipt(context.WithoutCancel(ctx), f); f.Err != nil {
 				f.Err = fmt.Errorf("sign the receipt: %w", f.Err)
 			}
 		}
 		s.observer.Finished(context.WithoutCancel(ctx), f)
 		if f.Err != nil {
-			f.Close() // a result that is not answered with
+			f.Close() // the result is not sent
 		}
 	}()
 	leave, err := s.enter(ctx, j)
@@ -149,12 +155,12 @@ func (s *Server) perform(ctx context.Context, j *job) (f *Finished) {
 		return f
 	}
 	defer leave()
-	who := *j.Principal
+	principal := *j.Principal
 	if j.Way == WayAsync {
-		who.Secret = "" // it was accepted, and is the key's, by whichever secret
+		principal.Secret = "" // an accepted run stays valid when the key's secret is rotated
 	}
-	if !s.still(&who) { // it may have waited for long
-		f.Err = unwelcome()
+	if !s.stillAuthorized(&principal) { // the run may have waited for long
+		f.Err = errRevoked()
 		return f
 	}
 	f.Started = time.Now()
@@ -163,8 +169,8 @@ func (s *Server) perform(ctx context.Context, j *job) (f *Finished) {
 	}
 	s.observer.Started(ctx, j.Info)
 	f.Result, f.Err = s.execute(ctx, j)
-	if p := sentAway(ctx); p != nil && (f.Err != nil || f.Result.Verdict == sandbox.VerdictCancelled) {
-		f.Close() // the client has gone
+	if p := revokedReason(ctx); p != nil && (f.Err != nil || f.Result.Verdict == sandbox.VerdictCancelled) {
+		f.Close() // the key was revoked
 		f.Result, f.Err = nil, p
 	}
 	if f.Err == nil {
@@ -179,15 +185,15 @@ func (s *Server) enter(ctx context.Context, j *job) (leave func(), err error) {
 	if s.opts.Admission == nil {
 		return func() {}, context.Cause(ctx)
 	}
-	s.waits(1)
-	defer s.waits(-1)
+	s.addQueued(1)
+	defer s.addQueued(-1)
 	for {
-		leave, err := s.opts.Admission.Enter(ctx, j.ask)
+		leave, err := s.opts.Admission.Enter(ctx, j.admission)
 		var refusal *Refusal
 		if err == nil || !j.retry || !errors.As(err, &refusal) {
 			return leave, err
 		}
-		// It was accepted, and nothing that was accepted is lost (A5).
+		// An accepted run is never lost: ask again.
 		select {
 		case <-time.After(max(refusal.RetryAfter, 100*time.Millisecond)):
 		case <-ctx.Done():
@@ -199,39 +205,40 @@ func (s *Server) enter(ctx context.Context, j *job) (leave func(), err error) {
 // execute runs the program, in its workspace if it has one.
 func (s *Server) execute(ctx context.Context, j *job) (*executor.Result, error) {
 	if j.run.Workspace == "" {
-		return j.engine.Execute(ctx, j.req)
+		return j.executor.Execute(ctx, j.req)
 	}
 	return s.inWorkspace(ctx, j)
 }
 
-// Call says how Do runs a program.
+// Call configures Do.
 type Call struct {
-	RequestSHA256 string            // see Finished
-	OnEvent       func(line []byte) // each event but the result as a line of ndjson, with its newline, in order; it may block, which holds the program up
-	OnPosition    func(int)         // see Ask
+	RequestSHA256 string // see Finished
+	// OnEvent gets each event but the result as a line of ndjson, with its newline, in order. While it blocks, the program's output does.
+	OnEvent    func(line []byte)
+	OnPosition func(int) // see AdmissionRequest
 }
 
-// Do runs one program for a principal to its end, and meets everything that a request of its own would: policy, ceilings, admission, observers. It is for
-// those who mount routes, such as batches. Its error is for a run that was not let in; Finished.Err is for one that was and has no result. Problem
-// makes an answer of either. Its caller closes what it gets.
+// Do runs one program for a principal and blocks until its end, with the checks of a request of its own: policy, ceilings, admission,
+// observers. It is for mounted routes, such as batches. The error means that the run was refused; Finished.Err that it has no result.
+// Problem makes an answer of either. The caller closes the Finished.
 func (s *Server) Do(ctx context.Context, p *Principal, run *wire.Run, c Call) (*Finished, error) {
 	j, err := s.prepare(ctx, p, WayBatch, run, c.RequestSHA256)
 	if err != nil {
 		return nil, err
 	}
-	ctx, a, err := s.enlist(ctx)
+	ctx, a, err := s.registerRun(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer s.discharge(a)
-	j.ask.OnPosition = c.OnPosition
+	defer s.unregisterRun(a)
+	j.admission.OnPosition = c.OnPosition
 	feed := &live{to: func(_ uint64, line []byte) { c.OnEvent(line) }}
 	if c.OnEvent != nil {
 		j.req.OnEvent = feed.event
 	}
 	stdin := attach(ctx, j)
 	defer stdin.close()
-	f := s.perform(ctx, j)
+	f := s.runJob(ctx, j)
 	feed.end()
 	return f, nil
 }

@@ -1,4 +1,4 @@
-package guard
+package requestcheck
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/listen"
 )
 
-func TestWhoComesIn(t *testing.T) {
+func TestAuthenticate(t *testing.T) {
 	store, err := key.Open(filepath.Join(t.TempDir(), "own", "keys.json"))
 	must(t, err)
 	ring := key.NewRing(store)
@@ -32,12 +32,12 @@ func TestWhoComesIn(t *testing.T) {
 		}
 	}
 	ask(keys, listen.Unix, "", Owner)
-	ask(keys, listen.Loopback, "", Anybody)
+	ask(keys, listen.Loopback, "", Loopback)
 	ask(keys, listen.Exposed, "", "")
 	ask(keys, listen.Unix, "nonsense", "") // a key that is given is checked
 	ask(keys, listen.Loopback, "nonsense", "")
 	if _, err := keys.Authenticate(t.Context(), ""); !errors.Is(err, api.ErrUnauthorized) {
-		t.Errorf("nobody knows how it came: %v", err)
+		t.Errorf("unknown listener: %v", err)
 	}
 
 	limits, err := key.ParseLimits("memory=64m,compile-memory=1g,rate=2,burst=3,concurrency=4")
@@ -49,7 +49,8 @@ func TestWhoComesIn(t *testing.T) {
 	}
 	p, err := keys.Authenticate(t.Context(), token)
 	must(t, err)
-	if p.Name != "a" || len(p.Scopes) != 1 || p.Limits.Limits.Memory != 64<<20 || p.Limits.CompileLimits.Memory != 1<<30 || p.Limits.Rate != 2 || p.Limits.Burst != 3 || p.Limits.Concurrency != 4 {
+	if p.Name != "a" || len(p.Scopes) != 1 || p.Limits.Limits.Memory != 64<<20 || p.Limits.CompileLimits.Memory != 1<<30 ||
+		p.Limits.Rate != 2 || p.Limits.Burst != 3 || p.Limits.Concurrency != 4 {
 		t.Errorf("%+v", p)
 	}
 	ask(keys, listen.Loopback, "", "") // from now on
@@ -59,13 +60,13 @@ func TestWhoComesIn(t *testing.T) {
 	still := func(want bool, ids ...string) {
 		t.Helper()
 		for _, id := range ids {
-			if got := keys.Still(&api.Principal{ID: id}); got != want {
+			if got := keys.StillAuthorized(&api.Principal{ID: id}); got != want {
 				t.Errorf("%s: %v", id, got)
 			}
 		}
 	}
 	still(true, k.ID, Owner)
-	still(false, "nobody", Anybody)
+	still(false, "loopback after a key", Loopback)
 	_, err = store.Remove(t.Context(), "a")
 	must(t, err)
 	still(false, k.ID)
@@ -87,7 +88,8 @@ func TestWhoComesIn(t *testing.T) {
 	must(t, os.WriteFile(store.Path(), []byte("nonsense"), 0o600))
 	fresh := &Keys{Ring: ring}
 	for _, kind := range []listen.Kind{listen.Loopback} { // keys that can not be read do not mean that there are none
-		if p, err := fresh.Authenticate(listen.WithVia(t.Context(), listen.Via{Kind: kind}), ""); p != nil || err == nil || errors.Is(err, api.ErrUnauthorized) {
+		if p, err := fresh.Authenticate(listen.WithVia(t.Context(), listen.Via{Kind: kind}), ""); p != nil || err == nil ||
+			errors.Is(err, api.ErrUnauthorized) {
 			t.Errorf("%+v, %v", p, err)
 		}
 	}

@@ -11,24 +11,24 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sandbox-run/sandbox-run/pkg/api/internal/beat"
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/keepalive"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 const (
-	// stall is how long a client may take nothing.
-	stall = 2 * time.Minute
-	// beatEvery is how often a stream of events says that it is still there.
-	beatEvery = 15 * time.Second
+	// writeTimeout is how long a client may read nothing.
+	writeTimeout = 2 * time.Minute
+	// keepAliveInterval is the time between two comments in a stream of server-sent events.
+	keepAliveInterval = 15 * time.Second
 )
 
-// out writes a batch: one document, lines, or server-sent events. mu is for the beat.
-type out struct {
+// writer writes a batch as one document, as lines, or as server-sent events. mu excludes the keep-alive goroutine.
+type writer struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	kind    string
-	cancel  context.CancelFunc // for when nobody reads on
+	cancel  context.CancelFunc // called when a write fails
 
 	mu    sync.Mutex
 	begun bool
@@ -36,19 +36,19 @@ type out struct {
 	err   error
 }
 
-func newOut(w http.ResponseWriter, kind string, cancel context.CancelFunc) *out {
-	return &out{w: w, control: http.NewResponseController(w), kind: kind, cancel: cancel}
+func newWriter(w http.ResponseWriter, kind string, cancel context.CancelFunc) *writer {
+	return &writer{w: w, control: http.NewResponseController(w), kind: kind, cancel: cancel}
 }
 
-// started says whether a status was sent.
-func (o *out) started() bool {
+// started reports whether the status was sent.
+func (o *writer) started() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.begun
 }
 
-// item writes one.
-func (o *out) item(i *wire.BatchItem, result *sandbox.JSON) error {
+// writeItem writes one item, with its result.
+func (o *writer) writeItem(i *wire.BatchItem, result *sandbox.JSON) error {
 	if o.kind != wire.TypeJSON {
 		i.Kind = wire.KindItem
 	}
@@ -58,7 +58,7 @@ func (o *out) item(i *wire.BatchItem, result *sandbox.JSON) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.begin()
+	o.writeHead()
 	before, after := "\n", ""
 	if o.kind != wire.TypeJSON {
 		before, after = o.line(i.Kind)
@@ -70,7 +70,7 @@ func (o *out) item(i *wire.BatchItem, result *sandbox.JSON) error {
 	_, _ = b.WriteString(before)
 	if result == nil {
 		_, _ = b.Write(data)
-	} else { // it may be large, and is encoded while it is written
+	} else { // a result may be large; encode it while it is written
 		_, _ = b.Write(data[:len(data)-1])
 		_, _ = b.WriteString(`,"result":`)
 		if _, err := result.WriteTo(b); err != nil && o.err == nil {
@@ -79,7 +79,7 @@ func (o *out) item(i *wire.BatchItem, result *sandbox.JSON) error {
 		_ = b.WriteByte('}')
 	}
 	_, _ = b.WriteString(after)
-	_ = b.Flush() // o.err has what went wrong
+	_ = b.Flush() // o.err has the error
 	return o.send(nil)
 }
 
@@ -87,8 +87,8 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// end writes the summary.
-func (o *out) end(s *wire.BatchSummary) error {
+// writeSummary writes the summary and ends the document.
+func (o *writer) writeSummary(s *wire.BatchSummary) error {
 	if o.kind != wire.TypeJSON {
 		s.Kind = wire.KindSummary
 	}
@@ -98,7 +98,7 @@ func (o *out) end(s *wire.BatchSummary) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.begin()
+	o.writeHead()
 	if o.kind == wire.TypeJSON {
 		data = append(append([]byte("\n],\"summary\":"), data...), "}\n"...)
 	} else {
@@ -108,7 +108,7 @@ func (o *out) end(s *wire.BatchSummary) error {
 	return o.send(data)
 }
 
-// marshal is JSON without escapes for HTML, as results have it.
+// marshal encodes JSON without escapes for HTML, as results are encoded.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -117,16 +117,16 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// line is what stands before and after a document.
-func (o *out) line(kind string) (before, after string) {
+// line returns the text before and after a document in a stream.
+func (o *writer) line(kind string) (before, after string) {
 	if o.kind == wire.TypeNDJSON {
 		return "", "\n"
 	}
 	return "id: " + strconv.Itoa(o.n+1) + "\nevent: " + kind + "\ndata: ", "\n\n"
 }
 
-// begin sends the head. mu is held.
-func (o *out) begin() {
+// writeHead sends the status and the headers once. mu is held.
+func (o *writer) writeHead() {
 	if o.begun {
 		return
 	}
@@ -134,16 +134,16 @@ func (o *out) begin() {
 	h := o.w.Header()
 	h.Set("Content-Type", o.kind)
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // for proxies that would collect
+	h.Set("X-Accel-Buffering", "no") // tells proxies not to buffer
 	o.w.WriteHeader(http.StatusOK)
 	if o.kind == wire.TypeJSON {
 		_, o.err = o.w.Write([]byte(`{"items":[`))
 	}
 }
 
-// send writes what there is at once. mu is held.
-func (o *out) send(b []byte) error {
-	_, _ = o.write(b) // o.err has what went wrong
+// send writes and flushes. mu is held.
+func (o *writer) send(b []byte) error {
+	_, _ = o.write(b) // o.err has the error
 	if o.err == nil {
 		if err := o.control.Flush(); !errors.Is(err, http.ErrNotSupported) {
 			o.err = err
@@ -155,25 +155,25 @@ func (o *out) send(b []byte) error {
 	return o.err
 }
 
-// write writes, unless something went wrong before. mu is held.
-func (o *out) write(b []byte) (n int, err error) {
+// write writes unless an earlier write failed. mu is held.
+func (o *writer) write(b []byte) (n int, err error) {
 	if o.err == nil && len(b) > 0 {
-		_ = o.control.SetWriteDeadline(time.Now().Add(stall)) // there is no connection in some tests
+		_ = o.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails without a connection, as in some tests
 		n, o.err = o.w.Write(b)
 	}
 	return n, o.err
 }
 
-// beats sends comments while nothing happens, for server-sent events. stop waits until that is over.
-func (o *out) beats() (stop func()) {
+// keepAlive sends comments in a stream of server-sent events. stop waits until the last one is sent.
+func (o *writer) keepAlive() (stop func()) {
 	if o.kind != wire.TypeSSE {
 		return func() {}
 	}
-	return beat.Start(beatEvery, func() {
+	return keepalive.Start(keepAliveInterval, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if o.begun {
-			_ = o.send([]byte(":\n\n")) // the next item hears of it
+			_ = o.send([]byte(":\n\n")) // the next item returns the error
 		}
 	})
 }

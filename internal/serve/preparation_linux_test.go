@@ -33,32 +33,35 @@ func (l *lines) String() string {
 	return l.buf.String()
 }
 
-// Why there is no warm interpreter is one message, with the file as attributes.
-func TestUntrustedIsSaid(t *testing.T) {
+// The cause of cold starts is one log message, with the untrusted file as attributes.
+func TestUntrustedPathIsLogged(t *testing.T) {
 	var log lines
-	logColdStarts(slog.New(slog.NewTextHandler(&log, nil)))("python", fmt.Errorf("start: %w", &sandbox.Untrusted{Path: "/opt/x", UID: 4242, GID: 7, Mode: 0o775}))
-	for _, want := range []string{`msg="nothing could be made ready for programs of a kind; they start cold"`, " kind=python ", " path=/opt/x ", " owner=4242:7 ", " mode=0775\n"} {
+	logColdStarts(slog.New(slog.NewTextHandler(&log, nil)))("python",
+		fmt.Errorf("start: %w", &sandbox.Untrusted{Path: "/opt/x", UID: 4242, GID: 7, Mode: 0o775}))
+	for _, want := range []string{`msg="warm start unavailable, starting cold"`, " kind=python ",
+		" path=/opt/x ", " owner=4242:7 ", " mode=0775\n"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%s is not in %s", want, log.String())
 		}
 	}
 }
 
-// That Java starts cold because nothing could be prepared is in the log, once, and is counted; programs run.
-func TestLackIsSaid(t *testing.T) {
+// A failed preparation of Java is logged once and counted; programs run.
+func TestPreparationFailureIsLogged(t *testing.T) {
 	testenv.NeedRoot(t)
 	if _, err := exec.LookPath("javac"); err != nil {
 		t.Skip("there is no JDK")
 	}
 	t.Setenv("XDG_CACHE_HOME", "/proc/nowhere")
 	var log lines
-	e, err := openEngine(t.Context(), &operator.Settings{Backend: "native", AuditLog: noAudit}, slog.New(slog.NewJSONHandler(&log, nil)), nil)
+	e, err := openStack(t.Context(), &operator.Settings{Backend: "native", AuditLog: noAudit}, slog.New(slog.NewJSONHandler(&log, nil)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer e.close()
 	for range 2 {
-		r, err := e.Execute(t.Context(), executor.Request{Language: "java", Code: "public class Main { public static void main(String[] a) { System.out.println(1); } }"})
+		r, err := e.Execute(t.Context(), executor.Request{Language: "java",
+			Code: "public class Main { public static void main(String[] a) { System.out.println(1); } }"})
 		if err != nil || r.Verdict != "ok" {
 			t.Errorf("%+v, %v", r, err)
 		}

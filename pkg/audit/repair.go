@@ -10,19 +10,19 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
-// settle finds the end of a chain that is not where the head says, and writes down what was amiss.
+// repairLog finds the end of a chain that differs from the head, and appends an entry about the damage.
 //
-//	a torn last line                       its writer was killed: it is ended, and the chain goes on before it
-//	one entry more than the head knows     its writer was killed a moment later: nothing is lost
-//	fewer entries than the head knows      they were removed: the chain goes on after them, so that the gap stays
-//	anything else                          the head was removed or changed: the chain goes on after the log's last
-func (w *writer) settle(known head, spoilt bool) error {
+//	a torn last line                       its writer was killed: the line is ended, and the chain continues before it
+//	one entry more than the head           its writer was killed before it wrote the head: nothing is lost
+//	fewer entries than the head            they were removed: the chain continues after them, so that the gap stays
+//	anything else                          the head was removed or changed: the chain continues after the log's last entry
+func (w *writer) repairLog(known head, spoilt bool) error {
 	end, err := endOf(w.file, w.size)
 	if err != nil {
 		return err
 	}
 	if !end.found {
-		if end.last, end.found, err = w.lastAside(); err != nil {
+		if end.last, end.found, err = w.lastRotated(); err != nil {
 			return err
 		}
 	}
@@ -34,16 +34,16 @@ func (w *writer) settle(known head, spoilt bool) error {
 	found := Repaired{Torn: end.torn}
 	switch {
 	case spoilt:
-		found.Head = "it held nothing of ours"
+		found.Head = "it had no valid record"
 	case known.Seq == 0 && end.last.Seq > 1:
 		found.Head = "it was missing"
 	case end.last.Seq < known.Seq:
 		found.MissingFrom, found.MissingTo = end.last.Seq+1, known.Seq
 		w.last = link{Seq: known.Seq, Hash: known.Hash}
 	case end.last.Seq == known.Seq && end.last.Hash != known.Hash:
-		found.Head = fmt.Sprintf("it knew another entry %d than the log has", known.Seq)
+		found.Head = fmt.Sprintf("its entry %d differs from the log's", known.Seq)
 	case end.last.Seq > known.Seq+1, end.last.Seq == known.Seq+1 && known.Seq > 0 && end.last.Prev != known.Hash:
-		found.Head = fmt.Sprintf("it knew nothing of entries %d to %d", known.Seq+1, end.last.Seq)
+		found.Head = fmt.Sprintf("it lacked entries %d to %d", known.Seq+1, end.last.Seq)
 	}
 	if len(found.Torn) == 0 && found.MissingTo == 0 && found.Head == "" {
 		return nil
@@ -51,9 +51,9 @@ func (w *writer) settle(known head, spoilt bool) error {
 	return w.append(&Entry{Kind: KindRepaired, Who: Me(""), Repaired: &found})
 }
 
-// lastAside is the last entry of the newest file that was moved aside.
-func (w *writer) lastAside() (last link, found bool, err error) {
-	names, err := asideNames(w.dir, w.log.name)
+// lastRotated returns the last entry of the newest rotated file.
+func (w *writer) lastRotated() (last link, found bool, err error) {
+	names, err := rotatedNames(w.dir, w.log.name)
 	if err != nil || len(names) == 0 {
 		return link{}, false, err
 	}
@@ -70,7 +70,7 @@ func (w *writer) lastAside() (last link, found bool, err error) {
 	return end.last, end.found, err
 }
 
-// ending is how a file ends.
+// ending describes the end of a file.
 type ending struct {
 	last  link // its last entry
 	found bool
@@ -78,7 +78,7 @@ type ending struct {
 	open  bool   // its last line has no newline
 }
 
-// endOf reads backwards until it has seen an entry.
+// endOf reads backwards until it has found an entry, but no more than three lines of the maximum length.
 func endOf(f *os.File, size int64) (ending, error) {
 	const enough = 3 * maxLine
 	for window := int64(64 << 10); ; window *= 8 {
@@ -94,7 +94,7 @@ func endOf(f *os.File, size int64) (ending, error) {
 	}
 }
 
-// endOfText looks at the end of a file; unless that is the whole of it, it begins somewhere in a line.
+// endOfText finds the last entry in the text at the end of a file. Unless whole is set, the text begins within a line.
 func endOfText(text []byte, whole bool) (e ending) {
 	if len(text) == 0 {
 		return e
@@ -107,7 +107,7 @@ func endOfText(text []byte, whole bool) (e ending) {
 			break
 		}
 		l, err := parseLink(text[start:])
-		if err == nil || errors.Is(err, errHash) { // one that was changed still has its place; Verify tells
+		if err == nil || errors.Is(err, errHash) { // a changed entry still has its place; Verify reports it
 			e.last, e.found = l, true
 			break
 		}

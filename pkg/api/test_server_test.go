@@ -25,11 +25,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// patience is generous: tests run beside others.
-const patience = 60 * time.Second
+// testTimeout is generous, because other tests run at the same time.
+const testTimeout = 60 * time.Second
 
-// world is a server over the real engine and manager, on a unix socket; only the kernel is played, by act.
-type world struct {
+// testServer is a server over the real executor and manager, on a unix socket; only the backend is fake, and runs act.
+type testServer struct {
 	*Server
 	t      testing.TB
 	fake   *conformance.Fake
@@ -38,8 +38,8 @@ type world struct {
 	token  string
 }
 
-// fakeEngine is an engine whose one language, act, is played.
-func fakeEngine(t testing.TB) (*executor.Executor, *conformance.Fake) {
+// fakeExecutor is an executor with one language, act, over a fake backend.
+func fakeExecutor(t testing.TB) (*executor.Executor, *conformance.Fake) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "languages.yaml")
 	if err := os.WriteFile(file, []byte("languages:\n  - name: act\n    extensions: [.act]\n    run: [sh, '{file}']\n"), 0o600); err != nil {
@@ -66,19 +66,19 @@ func fakeEngine(t testing.TB) (*executor.Executor, *conformance.Fake) {
 	return executor.New(manager, executor.Options{Languages: languages, WarmDir: t.TempDir()}), fake
 }
 
-// newWorld serves until the test ends.
-func newWorld(t testing.TB, change ...func(*Options)) *world {
+// newTestServer serves until the test ends.
+func newTestServer(t testing.TB, change ...func(*Options)) *testServer {
 	t.Helper()
-	engine, fake := fakeEngine(t)
-	w := &world{t: t, fake: fake, engine: engine}
+	engine, fake := fakeExecutor(t)
+	w := &testServer{t: t, fake: fake, engine: engine}
 	w.open(change...)
 	return w
 }
 
-func (w *world) open(change ...func(*Options)) {
+func (w *testServer) open(change ...func(*Options)) {
 	t := w.t
 	t.Helper()
-	o := Options{Engine: w.engine, Log: slog.New(slog.NewTextHandler(testLog{t}, nil)), Version: "test"}
+	o := Options{Executor: w.engine, Log: slog.New(slog.NewTextHandler(testLog{t}, nil)), Version: "test"}
 	for _, c := range change {
 		c(&o)
 	}
@@ -95,7 +95,7 @@ func (w *world) open(change ...func(*Options)) {
 	})
 }
 
-// serveOn serves on a unix socket, and gives a client for it.
+// serveOn serves on a unix socket, and returns a client for it.
 func serveOn(t testing.TB, s *Server) *http.Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "api") // t.TempDir is too long for a socket
@@ -107,7 +107,7 @@ func serveOn(t testing.TB, s *Server) *http.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: s.Handler(), ReadHeaderTimeout: patience}}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: s.Handler(), ReadHeaderTimeout: testTimeout}}
 	server.Start()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -118,10 +118,10 @@ func serveOn(t testing.TB, s *Server) *http.Client {
 		server.Close()
 		_ = os.RemoveAll(dir)
 	})
-	return &http.Client{Transport: transport, Timeout: 5 * patience}
+	return &http.Client{Transport: transport, Timeout: 5 * testTimeout}
 }
 
-// testLog shows the server's log where it was said.
+// testLog writes the server's log to the test's log.
 type testLog struct{ t testing.TB }
 
 func (l testLog) Write(p []byte) (int, error) {
@@ -131,13 +131,13 @@ func (l testLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// request sends one, and gives the answer with its body unread.
-func (w *world) request(method, path, body string, headers ...string) *http.Response {
+// request sends a request and returns the answer with its body unread.
+func (w *testServer) request(method, path, body string, headers ...string) *http.Response {
 	w.t.Helper()
 	return w.requestContext(w.t.Context(), method, path, strings.NewReader(body), headers...)
 }
 
-func (w *world) requestContext(ctx context.Context, method, path string, body io.Reader, headers ...string) *http.Response {
+func (w *testServer) requestContext(ctx context.Context, method, path string, body io.Reader, headers ...string) *http.Response {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, "http://server"+path, body)
 	if err != nil {
@@ -160,7 +160,7 @@ func (w *world) requestContext(ctx context.Context, method, path string, body io
 }
 
 // ask sends a request and reads the whole answer, which must have that status.
-func (w *world) ask(status int, method, path, body string, headers ...string) []byte {
+func (w *testServer) ask(status int, method, path, body string, headers ...string) []byte {
 	w.t.Helper()
 	answer := w.request(method, path, body, headers...)
 	defer answer.Body.Close()
@@ -177,8 +177,8 @@ func (w *world) ask(status int, method, path, body string, headers ...string) []
 	return b
 }
 
-// problem is ask for a problem.
-func (w *world) problem(status int, method, path, body string, headers ...string) wire.Problem {
+// problem is ask for a problem document.
+func (w *testServer) problem(status int, method, path, body string, headers ...string) wire.Problem {
 	w.t.Helper()
 	var p wire.Problem
 	decode(w.t, w.ask(status, method, path, body, headers...), &p)
@@ -188,23 +188,23 @@ func (w *world) problem(status int, method, path, body string, headers ...string
 	return p
 }
 
-// start accepts a run.
-func (w *world) start(code string, fields ...string) string {
+// start submits a run and returns its id.
+func (w *testServer) start(code string, fields ...string) string {
 	w.t.Helper()
 	var info wire.RunInfo
 	decode(w.t, w.ask(http.StatusAccepted, "POST", wire.PathRuns, body(code, fields...)), &info)
 	return info.ID
 }
 
-func (w *world) info(id string) wire.RunInfo {
+func (w *testServer) info(id string) wire.RunInfo {
 	w.t.Helper()
 	var info wire.RunInfo
 	decode(w.t, w.ask(http.StatusOK, "GET", wire.PathRuns+"/"+id, ""), &info)
 	return info
 }
 
-// await waits until a run is over.
-func (w *world) await(id string) wire.RunInfo {
+// waitForEnd waits until a run is over.
+func (w *testServer) waitForEnd(id string) wire.RunInfo {
 	w.t.Helper()
 	var info wire.RunInfo
 	eventually(w.t, "the run is over", func() bool { info = w.info(id); return info.State.Over() })
@@ -213,7 +213,7 @@ func (w *world) await(id string) wire.RunInfo {
 
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if holds() {
 			return
 		}
@@ -257,7 +257,7 @@ func lines(t testing.TB, r io.Reader) [][]byte {
 	}
 }
 
-// act plays a program, a command a line:
+// act interprets a program, one command per line:
 //
 //	out TEXT, err TEXT   print a line        hex BYTES     print bytes         flood N   print N bytes
 //	cat                  stdin to stdout     sleep MS      wait                until it is killed

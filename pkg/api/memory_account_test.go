@@ -13,9 +13,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// TestHeld: however many take all they can get, there is room for one more; and one result that is larger than everything can be had.
-func TestHeld(t *testing.T) {
-	var h held
+// TestMemoryAccount: owners that take all they can get leave room for one more, and a result above the bound can still be sent.
+func TestMemoryAccount(t *testing.T) {
+	var h memoryAccount
 	refused := func(err error, status int) {
 		t.Helper()
 		if r := (*Refusal)(nil); !errors.As(err, &r) || r.Status != status || r.RetryAfter <= 0 {
@@ -23,33 +23,33 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	for _, owner := range []string{"a", "b", "c", "d"} {
-		if err := h.take(owner, 1); err != nil {
+		if err := h.reserve(owner, 1); err != nil {
 			t.Errorf("%s: %v", owner, err)
 		}
-		for h.take(owner, 1<<20) == nil {
+		for h.reserve(owner, 1<<20) == nil {
 		}
-		refused(h.take(owner, 1<<20), http.StatusTooManyRequests)
+		refused(h.reserve(owner, 1<<20), http.StatusTooManyRequests)
 	}
-	refused(h.take("e", maxHeld), http.StatusServiceUnavailable)
+	refused(h.reserve("e", maxAccount), http.StatusServiceUnavailable)
 	for owner, n := range h.owners {
 		h.drop(owner, n)
 	}
 	if h.total() != 0 || len(h.owners) != 0 {
 		t.Errorf("%d of %v", h.total(), h.owners)
 	}
-	first, err := h.result("a", 10*maxHeld)
+	first, err := h.reserveResult("a", 10*maxAccount)
 	must(t, err)
-	second, err := h.result("a", 10*maxHeld)
+	second, err := h.reserveResult("a", 10*maxAccount)
 	must(t, err)
-	_, err = h.result("a", 10*maxHeld)
+	_, err = h.reserveResult("a", 10*maxAccount)
 	refused(err, http.StatusTooManyRequests)
 	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := h.await(soon, "a", maxHeld); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := h.waitForResult(soon, "a", maxAccount); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 	time.AfterFunc(50*time.Millisecond, first)
-	third, err := h.await(t.Context(), "a", maxHeld)
+	third, err := h.waitForResult(t.Context(), "a", maxAccount)
 	must(t, err)
 	for _, release := range []func(){first, second, third} {
 		release()
@@ -60,13 +60,13 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestResultsOfOne: who does not take his results gets no more of them for now; others do.
+// TestResultsOfOne: a client that does not read its results gets no more for now; other clients do.
 func TestResultsOfOne(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Auth = keys{"a": {ID: "a"}, "b": {ID: "b"}} })
+	w := newTestServer(t, func(o *Options) { o.Auth = keys{"a": {ID: "a"}, "b": {ID: "b"}} })
 	w.token = "a"
 	id := w.start("out x")
-	w.await(id)
-	release := w.results.keep("a", maxHeld/2+1)
+	w.waitForEnd(id)
+	release := w.results.count("a", maxAccount/2+1)
 	for _, path := range []string{wire.PathRuns + "/" + id, wire.PathRuns + "/" + id + "/files/x"} {
 		w.problem(429, "GET", path, "")
 	}
@@ -82,7 +82,7 @@ func TestResultsOfOne(t *testing.T) {
 	if info.ID != id || info.Events == nil || !strings.Contains(string(info.Result), `"stdout":"x`) || !strings.HasSuffix(text, "}\n") {
 		t.Errorf("%s", text)
 	}
-	// The client has all of the answer before its handler returns.
+	// The client has the whole answer before its handler returns.
 	eventually(t, "nothing is counted any more", func() bool { return w.results.total() == 0 })
 }
 
@@ -93,12 +93,12 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestBodiesThatWait: what was accepted and waits is in memory as well, and leaves room for others.
+// TestBodiesThatWait: bodies of waiting runs count as memory, and leave room for others.
 func TestBodiesThatWait(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
-	w := newWorld(t, func(o *Options) { o.Auth, o.Admission = keys{"a": {ID: "a"}, "b": {ID: "b"}}, g })
+	w := newTestServer(t, func(o *Options) { o.Auth, o.Admission = keys{"a": {ID: "a"}, "b": {ID: "b"}}, g })
 	w.token = "a"
-	release := w.held.keep("a", maxHeld/2-(4<<20)) // others of his
+	release := w.bodies.count("a", maxAccount/2-(4<<20)) // others of his
 	large := `{"language":"act","code":"#` + strings.Repeat("x", 1<<20) + `"}`
 	var refused bool
 	for range 8 {
@@ -115,12 +115,12 @@ func TestBodiesThatWait(t *testing.T) {
 	w.ask(202, "POST", wire.PathRuns, body("out x"))
 	release()
 	close(g.open)
-	eventually(t, "nothing is counted any more", func() bool { return w.held.total() == 0 })
+	eventually(t, "nothing is counted any more", func() bool { return w.bodies.total() == 0 })
 }
 
-// TestUploadsOfOne: empty files are not free, and one client's leave room for others'.
+// TestUploadsOfOne: empty files count, and one client's files leave room for others.
 func TestUploadsOfOne(t *testing.T) {
-	w := newWorld(t, func(o *Options) {
+	w := newTestServer(t, func(o *Options) {
 		o.Auth, o.Keep.Uploads, o.Keep.Upload = keys{"a": {ID: "a"}, "b": {ID: "b"}}, 10_000, 8000
 	})
 	path := func(name string, i int) string { return fmt.Sprintf("%s/%s%d", wire.PathFiles, name, i) }

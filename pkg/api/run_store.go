@@ -18,23 +18,23 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// newID is 128 bits that nobody can guess.
+// newID returns 128 random bits in hexadecimal.
 func newID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
-// run is one that was accepted to be run on its own.
+// run is an accepted asynchronous run.
 type run struct {
 	id       string
 	owner    string
 	accepted time.Time
 
 	journal *journal
-	stop    context.CancelCauseFunc // ends it; nil once it is over, and of one that an earlier server ran
-	over    chan struct{}           // closed when state is done or lost, and that is on disk
-	input   *input                  // nil: nobody can speak to it
+	stop    context.CancelCauseFunc // cancels it; nil once it is over, and for runs of an earlier server
+	over    chan struct{}           // closed when the state is done or lost, and on disk
+	input   *input                  // nil if clients can not send input
 	request *wire.Run               // nil once it is over
 
 	mu       sync.Mutex
@@ -44,48 +44,48 @@ type run struct {
 	size     int64 // on disk
 }
 
-// newRun is a run with its record, which from now on is guarded by mu.
+// newRun makes a run with its record, which mu guards from now on.
 func newRun(c record, j *journal) *run {
 	return &run{id: c.ID, owner: c.Principal.ID, accepted: c.Accepted, journal: j, over: make(chan struct{}), record: c}
 }
 
-// registry knows the runs that were accepted, by their ids and by whose they are.
-type registry struct {
+// runStore has the accepted runs, by id and by owner.
+type runStore struct {
 	store *store
 	keep  Keep
 	now   func() time.Time
 
 	mu     sync.Mutex
 	runs   map[string]*run
-	owners map[string]*holding
-	done   []*run // in order of their end
-	size   int64  // of those that are done
-	open   int    // accepted, and not over
+	owners map[string]*ownerRuns
+	done   []*run // finished, in order of their end
+	size   int64  // of finished runs
+	open   int    // accepted, and not finished
 }
 
-// holding is what an owner has here.
-type holding struct {
+// ownerRuns is the runs of one owner.
+type ownerRuns struct {
 	runs []*run // in order of acceptance
-	done int    // of these, over
-	size int64  // of those that are done
+	done int    // number of finished ones
+	size int64  // of finished ones
 }
 
-func newRegistry(s *store, k Keep) *registry {
-	return &registry{store: s, keep: k, now: time.Now, runs: map[string]*run{}, owners: map[string]*holding{}}
+func newRunStore(s *store, k Keep) *runStore {
+	return &runStore{store: s, keep: k, now: time.Now, runs: map[string]*run{}, owners: map[string]*ownerRuns{}}
 }
 
-// add makes a run known. One that is over is counted among those.
-func (g *registry) add(r *run) {
+// add adds a run, finished or not.
+func (g *runStore) add(r *run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.runs[r.id] = r
 	own := g.owners[r.owner]
 	if own == nil {
-		own = &holding{}
+		own = &ownerRuns{}
 		g.owners[r.owner] = own
 	}
 	list := append(own.runs, r)
-	// Nearly always it is the newest.
+	// Usually it is the newest.
 	for i := len(list) - 1; i > 0 && older(list[i], list[i-1]); i-- {
 		list[i], list[i-1] = list[i-1], list[i]
 	}
@@ -97,8 +97,8 @@ func (g *registry) add(r *run) {
 	}
 }
 
-// finish counts a run among those that are over. mu is held.
-func (g *registry) finish(r *run) {
+// finish counts a finished run. mu is held.
+func (g *runStore) finish(r *run) {
 	g.done = append(g.done, r)
 	g.size += r.size
 	own := g.owners[r.owner]
@@ -106,15 +106,15 @@ func (g *registry) finish(r *run) {
 	own.size += r.size
 }
 
-// older orders runs by when they were accepted; ids, which never change, break ties.
+// older orders runs by acceptance; ids break ties.
 func older(a, b *run) bool { return compare(a, b.accepted, b.id) < 0 }
 
 func compare(r *run, at time.Time, id string) int {
 	return cmp.Or(r.accepted.Compare(at), strings.Compare(r.id, id))
 }
 
-// get finds a run of an owner. Others' do not exist (A2).
-func (g *registry) get(owner, id string) *run {
+// get returns a run of an owner; nil for runs of other owners.
+func (g *runStore) get(owner, id string) *run {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := g.runs[id]
@@ -124,15 +124,15 @@ func (g *registry) get(owner, id string) *run {
 	return r
 }
 
-// unfinished counts the runs that were accepted and are not over.
-func (g *registry) unfinished() int {
+// unfinished returns the number of accepted runs that are not finished.
+func (g *runStore) unfinished() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.open
 }
 
-// list is a page of an owner's runs, the newest first, from the cursor on.
-func (g *registry) list(owner, cursor string, limit int) (page []*run, next string, err error) {
+// list returns a page of an owner's runs, the newest first, from the cursor on.
+func (g *runStore) list(owner, cursor string, limit int) (page []*run, next string, err error) {
 	at, id, err := readCursor(cursor)
 	if err != nil {
 		return nil, "", err
@@ -157,7 +157,7 @@ func (g *registry) list(owner, cursor string, limit int) (page []*run, next stri
 	return page, next, nil
 }
 
-// readCursor reads where a page begins: before the run that was accepted then and has that id.
+// readCursor decodes a cursor: the page begins before the run with that time and id.
 func readCursor(cursor string) (at time.Time, id string, err error) {
 	if cursor == "" {
 		return at, "", nil
@@ -166,24 +166,25 @@ func readCursor(cursor string) (at time.Time, id string, err error) {
 	nanos, id, ok := strings.Cut(string(text), ".")
 	n, numberErr := strconv.ParseInt(nanos, 10, 64)
 	if err != nil || !ok || numberErr != nil {
-		return at, "", fmt.Errorf("it is none that this server gave out")
+		return at, "", fmt.Errorf("not a cursor of this server; use the value of next")
 	}
 	return time.Unix(0, n), id, nil
 }
 
-// ended counts a run among those that are over, and sees to what is kept.
-func (g *registry) ended(r *run) {
+// ended counts a run as finished, and removes runs beyond the bounds.
+func (g *runStore) ended(r *run) {
 	g.mu.Lock()
 	g.open--
 	if _, still := g.runs[r.id]; still {
 		g.finish(r)
 	}
 	g.mu.Unlock()
-	g.sweep()
+	g.prune()
 }
 
-// sweep forgets what is too old, and of what is too much the oldest of whoever has the most: nobody's runs are pushed out by somebody else's.
-func (g *registry) sweep() {
+// prune removes expired runs, and beyond the bounds the oldest runs of the owner with the most, so that no owner evicts the runs of
+// another.
+func (g *runStore) prune() {
 	now := g.now()
 	for {
 		g.mu.Lock()
@@ -193,7 +194,7 @@ func (g *registry) sweep() {
 		case g.done[0].expires.Before(now):
 			victim = g.done[0]
 		default:
-			victim = g.tooMany()
+			victim = g.evictable()
 		}
 		g.mu.Unlock()
 		if victim == nil {
@@ -203,27 +204,28 @@ func (g *registry) sweep() {
 	}
 }
 
-// tooMany is the run that goes because there are too many, or they are too large, in all or of one owner; nil is none. mu is held.
-func (g *registry) tooMany() *run {
+// evictable returns the run to remove because there are too many, or they are too large, in total or of one owner; nil for none. mu is
+// held.
+func (g *runStore) evictable() *run {
 	many, large := len(g.done) > g.keep.Runs, g.size > int64(g.keep.Total)
-	var who string
-	most := &holding{}
+	var largest string
+	most := &ownerRuns{}
 	for owner, own := range g.owners {
 		switch {
 		case own.done > g.keep.RunsPerKey, own.size > int64(g.keep.TotalPerKey):
 			return g.oldest(owner)
 		case large && own.size > most.size, many && !large && own.done > most.done:
-			who, most = owner, own
+			largest, most = owner, own
 		}
 	}
-	if who == "" {
+	if largest == "" {
 		return nil
 	}
-	return g.oldest(who)
+	return g.oldest(largest)
 }
 
-// oldest is the one of an owner's runs that was over first. mu is held.
-func (g *registry) oldest(owner string) *run {
+// oldest returns the run of an owner that ended first. mu is held.
+func (g *runStore) oldest(owner string) *run {
 	for _, r := range g.done {
 		if r.owner == owner {
 			return r
@@ -232,8 +234,8 @@ func (g *registry) oldest(owner string) *run {
 	return nil
 }
 
-// forget removes a run that is over. Twice is fine.
-func (g *registry) forget(r *run) {
+// forget removes a finished run. It may be called twice.
+func (g *runStore) forget(r *run) {
 	g.mu.Lock()
 	id, owner := r.id, r.owner
 	if g.runs[id] != r {
@@ -259,12 +261,13 @@ func (g *registry) forget(r *run) {
 	r.journal.forget()
 }
 
-// info is a run as its owner sees it, or as lists have it. Its result is not in it.
+// info returns a run as its owner sees it, or as lists show it, without its result.
 func (r *run) info(whole bool) wire.RunInfo {
 	r.mu.Lock()
 	c := r.record
 	info := wire.RunInfo{
-		ID: c.ID, State: c.State, Position: r.position, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started, Ended: c.Ended,
+		ID: c.ID, State: c.State, Position: r.position, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started,
+		Ended:   c.Ended,
 		Verdict: c.Verdict, Error: c.Problem,
 	}
 	if c.State.Over() {
@@ -281,7 +284,7 @@ func (r *run) info(whole bool) wire.RunInfo {
 	return info
 }
 
-// result opens the document of a run that is done; nil if it has none. leave closes it.
+// result opens the document of a finished run; nil if it has none. The caller calls leave to close it.
 func (r *run) result() (document *io.SectionReader, leave func(), err error) {
 	r.mu.Lock()
 	none := r.record.State != wire.StateDone || r.record.Problem != nil
@@ -304,7 +307,7 @@ func (r *run) result() (document *io.SectionReader, leave func(), err error) {
 		if line != nil {
 			line.reader.close()
 		}
-		return nil, nil, fmt.Errorf("the last event of %s is no result", r.id)
+		return nil, nil, fmt.Errorf("run %s: the last event is no result", r.id)
 	}
 	return io.NewSectionReader(line, int64(at), line.size-int64(at+len(resultEnd))), line.reader.close, nil
 }

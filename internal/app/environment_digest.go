@@ -13,29 +13,30 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
-// WorldHeader is how a server says in which world it lives.
-const WorldHeader = "Sandbox-Run-World"
+// EnvironmentHeader is the response header with a server's EnvironmentDigest.
+const EnvironmentHeader = "Sandbox-Run-World"
 
-// worldVariables decide, beside executor.ToolchainVariables, what becomes of a run.
-var worldVariables = []string{ImagesVariable, "SANDBOX_RUN_KIT", "SANDBOX_RUN_INIT", "XDG_CONFIG_HOME", "XDG_STATE_HOME"}
+// digestVariables are the variables beside executor.ToolchainVariables that change the outcome of a run.
+var digestVariables = []string{ImagesVariable, "SANDBOX_RUN_KIT", "SANDBOX_RUN_INIT", "XDG_CONFIG_HOME", "XDG_STATE_HOME"}
 
-// World is a digest of what this process would run programs with: its user, the executable, the files it sees, and the variables that decide
-// which toolchains, images and languages there are. Two processes of one world do the same with one request; so a command lets a
-// server stand in for itself only if their worlds are one. full is the executable that serves.
-func World(full string) string {
-	return world(full, os.Getenv, os.Environ())
+// EnvironmentDigest returns a digest of everything in this process's environment that changes the outcome of a run: its user, the
+// executable, the files that it sees, and the variables that select toolchains, images and languages. Two processes with the same digest
+// treat a request alike, so the command line hands a run to a local server only if their digests are equal. full is the path of the full
+// executable.
+func EnvironmentDigest(full string) string {
+	return environmentDigest(full, os.Getenv, os.Environ())
 }
 
-func world(full string, getenv func(string) string, environ []string) string {
+func environmentDigest(full string, getenv func(string) string, environ []string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "uid %d\ncores %d\n", os.Geteuid(), runtime.NumCPU())
-	// Another mount namespace has other files behind the same names. Systems without them have one.
+	// In another mount namespace the same names refer to other files. Systems without mount namespaces have an empty value.
 	space, _ := os.Readlink("/proc/self/ns/mnt")
 	fmt.Fprintf(h, "files %s\n", space)
 	for _, file := range []string{full, executor.LanguagesFile()} {
 		fmt.Fprintf(h, "stamp %s\n", stampOf(file))
 	}
-	for _, name := range slices.Concat(executor.ToolchainVariables(), worldVariables) {
+	for _, name := range slices.Concat(executor.ToolchainVariables(), digestVariables) {
 		value := getenv(name)
 		if name == "PATH" {
 			value = plainPath(value)
@@ -53,7 +54,7 @@ func world(full string, getenv func(string) string, environ []string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// stampOf tells a file from the one that takes its place, by whichever name it is looked at.
+// stampOf identifies a file by its inode, size and time, so that its replacement differs and its other names do not.
 func stampOf(file string) string {
 	st, err := os.Stat(file)
 	if err != nil {
@@ -62,8 +63,8 @@ func stampOf(file string) string {
 	return fmt.Sprintf("%s %d %d", identity(st), st.Size(), st.ModTime().UnixNano())
 }
 
-// plainPath is a PATH in which every directory stands once, and those that are not there not at all: that /bin is another name for /usr/bin
-// makes no difference.
+// plainPath returns the identities of the directories of a PATH, each once and without missing ones: /bin as a link to /usr/bin makes no
+// difference.
 func plainPath(path string) string {
 	var seen []os.FileInfo
 	var kept []string

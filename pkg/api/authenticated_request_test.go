@@ -13,14 +13,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// removable are keys that can be taken away.
+// removable is an Authenticator whose keys can be revoked.
 type removable struct {
 	keys
 	mu   sync.Mutex
 	gone map[string]bool
 }
 
-func (r *removable) Still(p *Principal) bool {
+func (r *removable) StillAuthorized(p *Principal) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.gone[p.ID]
@@ -32,10 +32,10 @@ func (r *removable) remove(id string) {
 	r.gone[id] = true
 }
 
-// TestKeyTakenAway: what a key has open ends with it, and what it has waiting does not begin; others notice nothing (A2).
-func TestKeyTakenAway(t *testing.T) {
+// TestKeyRevoked (A2): the requests of a revoked key end, and its waiting runs do not start; other keys are not affected.
+func TestKeyRevoked(t *testing.T) {
 	auth := &removable{keys: keys{"a": {ID: "a"}, "b": {ID: "b"}}, gone: map[string]bool{}}
-	w := newWorld(t, func(o *Options) { o.Auth = auth })
+	w := newTestServer(t, func(o *Options) { o.Auth = auth })
 	w.token = "a"
 	id := w.start("out x\ncat", `"interactive":true`)
 	theirs := w.dial(id, "")
@@ -44,26 +44,26 @@ func TestKeyTakenAway(t *testing.T) {
 	w.token = "b"
 	other := w.start("out x\ncat", `"interactive":true`)
 	ours := w.dial(other, "")
-	theirs.hear(func() bool { return theirs.out == "x\n" })
-	ours.hear(func() bool { return ours.out == "x\n" })
+	theirs.readUntil(func() bool { return theirs.out == "x\n" })
+	ours.readUntil(func() bool { return ours.out == "x\n" })
 	w.token = "a"
 	waiting := make(chan wire.Problem, 1)
 	go func() { waiting <- w.problem(401, "POST", wire.PathRun, body("wait")) }()
 	live := w.request("POST", wire.PathRun, body("out x\nwait"), "Accept", wire.TypeNDJSON)
 	defer live.Body.Close()
-	talking := w.dialPath(wire.PathTalk)
-	if err := talking.Write(t.Context(), websocket.MessageText, []byte(body("out x\nwait"))); err != nil {
+	interactive := w.dialPath(wire.PathTalk)
+	if err := interactive.Write(t.Context(), websocket.MessageText, []byte(body("out x\nwait"))); err != nil {
 		t.Fatal(err)
 	}
-	talking.hear(func() bool { return talking.out == "x\n" })
+	interactive.readUntil(func() bool { return interactive.out == "x\n" })
 	eventually(t, "all of it is under way", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.active) == 5
 	})
 	auth.remove("a") // the server notices by itself
-	for _, c := range []*talk{theirs, talking} {
-		if code := c.hear(nil); code != websocket.StatusPolicyViolation || !strings.Contains(c.why, "key") {
+	for _, c := range []*socketClient{theirs, interactive} {
+		if code := c.readUntil(nil); code != websocket.StatusPolicyViolation || !strings.Contains(c.why, "key") {
 			t.Errorf("%v %q", code, c.why)
 		}
 	}
@@ -75,32 +75,32 @@ func TestKeyTakenAway(t *testing.T) {
 	}
 	select {
 	case p := <-waiting:
-		if !strings.Contains(p.Detail, "since") {
+		if !strings.Contains(p.Detail, "has expired") {
 			t.Errorf("%+v", p)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Error("it waits on")
 	}
-	if w.registry.get("a", id) == nil || w.registry.get("a", id).isOver() {
+	if w.runs.get("a", id) == nil || w.runs.get("a", id).isOver() {
 		t.Error("what was accepted has ended with it")
 	}
-	ours.say(wire.Message{Type: wire.MessageStdin, Data: "hello\n"})
-	ours.say(wire.Message{Type: wire.MessageStdinClose})
-	ours.hear(nil)
+	ours.sendMessage(wire.Message{Type: wire.MessageStdin, Data: "hello\n"})
+	ours.sendMessage(wire.Message{Type: wire.MessageStdinClose})
+	ours.readUntil(nil)
 	if ours.out != "x\nhello\n" {
 		t.Errorf("%q", ours.out)
 	}
 }
 
-// TestKeyTakenAwayInQueue: nor does it begin anything that it had accepted before.
-func TestKeyTakenAwayInQueue(t *testing.T) {
+// TestKeyRevokedInQueue: accepted runs of a revoked key do not start.
+func TestKeyRevokedInQueue(t *testing.T) {
 	auth, g := &removable{keys: keys{"a": {ID: "a"}}, gone: map[string]bool{}}, &gate{open: make(chan struct{})}
-	w := newWorld(t, func(o *Options) { o.Auth, o.Admission = auth, g })
+	w := newTestServer(t, func(o *Options) { o.Auth, o.Admission = auth, g })
 	w.token = "a"
 	id := w.start("out x")
 	auth.remove("a")
 	close(g.open)
-	if info := w.await(id); info.Started != nil || info.Error == nil || info.Error.Code != wire.CodeUnauthorized {
+	if info := w.waitForEnd(id); info.Started != nil || info.Error == nil || info.Error.Code != wire.CodeUnauthorized {
 		t.Errorf("%+v", info)
 	}
 	w.problem(401, "POST", wire.PathRun, body("out x"))

@@ -16,7 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 	"github.com/sandbox-run/sandbox-run/pkg/api"
-	"github.com/sandbox-run/sandbox-run/pkg/api/guard"
+	"github.com/sandbox-run/sandbox-run/pkg/api/requestcheck"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -24,24 +24,24 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
-// engine is what runs programs, with all it stands on.
-type engine struct {
+// stack is an executor with its manager, pool and backend.
+type stack struct {
 	*executor.Executor
 	settings *operator.Settings
 	name     string
 	tier     sandbox.Tier
 	manager  *sandbox.Manager
 	backend  sandbox.Backend
-	pool     *pool.Pool // the backend, where sandboxes are made ready beforehand; or nil
+	pool     *pool.Pool // backend with pooled sandboxes; nil without warm starts
 	audit    *audit.Log
 	log      *slog.Logger
 
 	mu     sync.Mutex
-	others map[[2]string]*engine // by backend and runtime, for requests that may choose
+	others map[[2]string]*stack // by backend and runtime, for requests that choose one
 }
 
-func openEngine(ctx context.Context, s *operator.Settings, log *slog.Logger, busy func() bool) (*engine, error) {
-	trail, err := openAudit(s.AuditLog, log)
+func openStack(ctx context.Context, s *operator.Settings, log *slog.Logger, busy func() bool) (*stack, error) {
+	auditLog, err := openAudit(s.AuditLog, log)
 	if err != nil {
 		return nil, err
 	}
@@ -49,13 +49,14 @@ func openEngine(ctx context.Context, s *operator.Settings, log *slog.Logger, bus
 	if err != nil {
 		return nil, err
 	}
-	return newEngine(ctx, s, b, chosen, trail, log, busy)
+	return newStack(ctx, s, b, chosen, auditLog, log, busy)
 }
 
-// newEngine takes the backend over, whatever becomes of it.
-func newEngine(ctx context.Context, s *operator.Settings, b sandbox.Backend, chosen string, trail *audit.Log, log *slog.Logger, busy func() bool) (*engine, error) {
-	e := &engine{settings: s, log: log, name: b.Name(), tier: b.Probe(ctx).Tier, backend: b, audit: trail, others: map[[2]string]*engine{}}
-	if _, keeps := b.(sandbox.ImageKeeper); !s.NoWarm && !keeps { // such a one has warm containers of its own
+// newStack makes a stack over a backend, which it owns from then on and closes on failure.
+func newStack(ctx context.Context, s *operator.Settings, b sandbox.Backend, chosen string, auditLog *audit.Log, log *slog.Logger,
+	busy func() bool) (*stack, error) {
+	e := &stack{settings: s, log: log, name: b.Name(), tier: b.Probe(ctx).Tier, backend: b, audit: auditLog, others: map[[2]string]*stack{}}
+	if _, keeps := b.(sandbox.ImageKeeper); !s.NoWarm && !keeps { // such a backend keeps warm containers itself
 		o := pool.Options{Memory: s.WarmMemory, CPU: s.WarmCPUs, Busy: busy, OnFailure: logColdStarts(log)}
 		if s.WarmPerKey {
 			o.PerTenant = keyLabel
@@ -65,33 +66,33 @@ func newEngine(ctx context.Context, s *operator.Settings, b sandbox.Backend, cho
 	}
 	e.manager = sandbox.NewManager(e.backend, sandbox.Options{Chosen: chosen})
 	var err error
-	if e.Executor, err = app.NewExecutor(e.manager, app.Engine{
-		Audit: trail, Door: audit.DoorAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: guard.Owner,
-		OnPreparationFailure: e.logFailure,
+	if e.Executor, err = app.NewExecutor(e.manager, app.ExecutorOptions{
+		Audit: auditLog, EntryPoint: audit.EntryAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: requestcheck.Owner,
+		OnPreparationFailure: e.logPreparationFailure,
 	}); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
 	return e, nil
 }
 
-// logColdStarts returns what tells the operator why programs of a kind start cold.
+// logColdStarts returns the pool's callback that logs why programs of a kind start cold.
 func logColdStarts(log *slog.Logger) func(kind string, err error) {
 	return func(kind string, err error) {
 		attrs := []any{"kind", kind, "error", err.Error()}
 		if u := new(sandbox.Untrusted); errors.As(err, &u) {
 			attrs = append(attrs, "path", u.Path, "owner", fmt.Sprintf("%d:%d", u.UID, u.GID), "mode", fmt.Sprintf("%04o", u.Mode))
 		}
-		log.Warn("nothing could be made ready for programs of a kind; they start cold", attrs...)
+		log.Warn("warm start unavailable, starting cold", attrs...)
 	}
 }
 
-// keyLabel is whose a sandbox is, where keys share no interpreter that forks (W7).
+// keyLabel is the label with the key of a sandbox, where keys share no zygote.
 const keyLabel = "sandbox-run/key"
 
-// Execute runs a program; see api.Engine.
-func (e *engine) Execute(ctx context.Context, req executor.Request) (*executor.Result, error) {
+// Execute runs a program; see api.Executor. It blocks until the program has ended.
+func (e *stack) Execute(ctx context.Context, req executor.Request) (*executor.Result, error) {
 	if e.pool != nil && e.settings.WarmPerKey {
-		// The label is ours, whatever the request says.
+		// Overwrite a label of this name in the request.
 		req.Policy.Labels = maps.Clone(req.Policy.Labels)
 		if req.Policy.Labels == nil {
 			req.Policy.Labels = map[string]string{}
@@ -101,17 +102,18 @@ func (e *engine) Execute(ctx context.Context, req executor.Request) (*executor.R
 	return e.Executor.Execute(ctx, req)
 }
 
-// logFailure tells the operator that programs start later than they could.
-func (e *engine) logFailure(f executor.PreparationFailure) {
-	e.log.Warn("warm start unavailable, starting cold", "what", f.What, "error", f.Error, "attempts", f.Attempts, "again", f.Next())
+// logPreparationFailure logs that prepared files of a toolchain could not be made, so programs start later than they could.
+func (e *stack) logPreparationFailure(f executor.PreparationFailure) {
+	e.log.Warn("preparation failed, starting without prepared files",
+		"what", f.What, "error", f.Error, "attempts", f.Attempts, "retry_at", f.Next())
 }
 
-// retryEvery is how often it is looked whether something that could not be made is to be tried again; how often that is, the executor says.
+// retryEvery is how often due retries of failed preparations are looked for; the executor decides when one is due.
 const retryEvery = 15 * time.Second
 
-// warm makes ready what was asked for, and later what could not be made at first.
-func (e *engine) warm(ctx context.Context) {
-	e.makeReady(ctx, e.log)
+// warm prepares the configured languages, and retries failed preparations until ctx ends.
+func (e *stack) warm(ctx context.Context) {
+	e.warmLanguages(ctx, e.log)
 	ticker := time.NewTicker(retryEvery)
 	defer ticker.Stop()
 	for {
@@ -120,15 +122,15 @@ func (e *engine) warm(ctx context.Context) {
 			return
 		case <-ticker.C:
 			if e.RetryPreparations(ctx) {
-				e.log.Info("what could not be made before was made")
-				e.makeReady(ctx, e.log)
+				e.log.Info("preparation succeeded after a retry")
+				e.warmLanguages(ctx, e.log)
 			}
 		}
 	}
 }
 
-// makeReady has something wait for the languages that were named. What can not be made ready is started cold when it is asked for.
-func (e *engine) makeReady(ctx context.Context, log *slog.Logger) {
+// warmLanguages fills the pool for the configured languages. A language that fails starts cold.
+func (e *stack) warmLanguages(ctx context.Context, log *slog.Logger) {
 	if e.pool == nil || len(e.settings.Warm) == 0 {
 		return
 	}
@@ -139,13 +141,13 @@ func (e *engine) makeReady(ctx context.Context, log *slog.Logger) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		log.Warn("not everything is made ready", "languages", e.settings.Warm, "error", err.Error())
+		log.Warn("warm start incomplete", "languages", e.settings.Warm, "error", err.Error())
 	default:
-		log.Info("ready for programs", "languages", e.settings.Warm)
+		log.Info("warm start ready", "languages", e.settings.Warm)
 	}
 }
 
-// openBackend opens what the operator has chosen, and refuses what is too weak: requests would all be refused.
+// openBackend opens the configured backend, and refuses one below the required tier: every request would be refused.
 func openBackend(ctx context.Context, s *operator.Settings) (b sandbox.Backend, chosen string, err error) {
 	with := app.Options{Eager: true, Runtime: s.Runtime, DockerHost: s.DockerHost, DiskFloor: s.DiskFloor}
 	if s.Backend == app.Auto {
@@ -168,23 +170,23 @@ func floor(s *operator.Settings) sandbox.Tier {
 	return s.Require
 }
 
-// noAudit is in the place of a log's name.
+// noAudit is the value of --audit-log that disables the log.
 const noAudit = "off"
 
 func openAudit(path string, log *slog.Logger) (*audit.Log, error) {
 	if path == noAudit {
 		return nil, nil
 	}
-	trail, err := audit.Open(path, audit.Options{})
-	if err != nil && path == "" { // nobody has asked for it, and there is no place for it
-		log.Warn("nothing is written to an audit log", "error", err.Error())
+	auditLog, err := audit.Open(path, audit.Options{})
+	if err != nil && path == "" { // the default log has no place, and none was requested
+		log.Warn("audit log unavailable, running without", "error", err.Error())
 		return nil, nil
 	}
-	return trail, err
+	return auditLog, err
 }
 
-// engineFor gives the engine of another backend, which the policy has allowed. It is opened once and kept.
-func (e *engine) engineFor(backend, runtime string) (api.Engine, error) {
+// engineFor returns the executor of another backend that the policy allows. It opens each backend once and keeps it.
+func (e *stack) engineFor(backend, runtime string) (api.Executor, error) {
 	if backend == "" {
 		backend = e.settings.Backend
 	}
@@ -199,7 +201,7 @@ func (e *engine) engineFor(backend, runtime string) (api.Engine, error) {
 	if other := e.others[[2]string{backend, runtime}]; other != nil {
 		return other, nil
 	}
-	if err := errors.Join(app.Known(backend), app.TakesRuntime(backend, runtime)); err != nil {
+	if err := errors.Join(app.CheckBackend(backend), app.CheckRuntime(backend, runtime)); err != nil {
 		return nil, err
 	}
 	s := *e.settings
@@ -208,7 +210,7 @@ func (e *engine) engineFor(backend, runtime string) (api.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	other, err := newEngine(context.Background(), &s, b, "", e.audit, e.log, nil)
+	other, err := newStack(context.Background(), &s, b, "", e.audit, e.log, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +218,7 @@ func (e *engine) engineFor(backend, runtime string) (api.Engine, error) {
 	return other, nil
 }
 
-func (e *engine) close() (err error) {
+func (e *stack) close() (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, other := range e.others {
@@ -225,19 +227,19 @@ func (e *engine) close() (err error) {
 	return errors.Join(err, e.manager.Close(), e.backend.Close())
 }
 
-// inWorld says in which world this server lives, in every answer to a client that has been let in.
-func inWorld(world string) func(http.Handler) http.Handler {
+// withEnvironmentDigest adds the environment digest to every answer to an authenticated client.
+func withEnvironmentDigest(digest string) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if api.PrincipalFrom(r.Context()) != nil {
-				w.Header().Set(app.WorldHeader, world)
+				w.Header().Set(app.EnvironmentHeader, digest)
 			}
 			next.ServeHTTP(w, r)
 		})
 	}
 }
 
-// options are what the API is made of. Parts of other packages are a line each.
+// options returns the options of the API.
 func (r *running) options() (api.Options, error) {
 	s := r.settings
 	dir := s.Dir
@@ -253,16 +255,17 @@ func (r *running) options() (api.Options, error) {
 		return api.Options{}, err
 	}
 	return api.Options{
-		Engine: r.engine,
-		// By this, commands see whether the server would do what they would themselves.
-		Middleware: []func(http.Handler) http.Handler{inWorld(app.World(self))},
-		EngineFor:  r.engine.engineFor,
-		Auth:       r.door.keys,
+		Executor: r.stack,
+		// With the digest, commands see whether the server would treat a run as they would.
+		Middleware:  []func(http.Handler) http.Handler{withEnvironmentDigest(app.EnvironmentDigest(self))},
+		ExecutorFor: r.stack.engineFor,
+		Auth:        r.listeners.keys,
 		Policy: api.Policy{
-			Ceilings: r.ceilings, Require: floor(s), VolumeRoots: s.Volumes, WritableVolumes: s.WritableVolumes, Workspaces: s.Workspaces, DiskFloor: s.DiskFloor, MostWorkspaces: workspace.Most{Workspaces: s.MaxWorkspaces, Bytes: s.WorkspacesSize},
+			Ceilings: r.ceilings, Require: floor(s), VolumeRoots: s.Volumes, WritableVolumes: s.WritableVolumes,
+			Workspaces: s.Workspaces, DiskFloor: s.DiskFloor, MostWorkspaces: workspace.Most{Workspaces: s.MaxWorkspaces, Bytes: s.WorkspacesSize},
 			Backends: s.Backends, Runtimes: s.Runtimes, PassEnv: s.Env, Images: s.Images, WritableRoot: s.WritableRoot, MaxBody: s.MaxBody,
 		},
-		Audit: r.engine.audit, Log: r.log,
+		Audit: r.stack.audit, Log: r.log,
 		Dir: dir, Keep: api.Keep{For: s.KeepFor, Runs: s.KeepRuns, Total: s.KeepSize, Spill: s.SpillSize},
 		Version: r.serving.Version,
 	}, nil

@@ -1,4 +1,4 @@
-package guard
+package requestcheck
 
 import (
 	"context"
@@ -10,31 +10,30 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/listen"
 )
 
-// Keys is the API's Authenticator.
+// Keys implements api.Authenticator and api.RevocationChecker. It is safe for concurrent use.
 type Keys struct {
-	// Ring has the keys.
+	// Ring has the keys; the caller closes it.
 	Ring *key.Ring
-	// Always asks for a key even on the unix socket: what stands there may be a proxy, through which anybody comes.
+	// Always requires a key even on the unix socket, because a proxy with remote clients may connect to it.
 	Always bool
 
-	closed atomic.Bool // there has been a key: loopback is not open to everybody again
+	closed atomic.Bool // there has been a key: loopback stays closed without one
 }
 
 var (
-	_ api.Authenticator = (*Keys)(nil)
-	_ api.Standing      = (*Keys)(nil)
+	_ api.Authenticator     = (*Keys)(nil)
+	_ api.RevocationChecker = (*Keys)(nil)
 )
 
-// Those who need no key. They are different ones: what the owner runs over the unix socket is not for every user of the machine to see.
+// The ids of principals without a key. They differ, because other users of the machine must not see the owner's runs.
 const (
-	Owner    = "owner"    // came over the unix socket
-	Anybody  = "loopback" // came over loopback, where there are no keys
-	ofNobody = ""
+	Owner    = "owner"    // connected over the unix socket
+	Loopback = "loopback" // connected over loopback, while there are no keys
 )
 
-// Authenticate says whose a token is, or who comes without one. All refusals are the same (A2).
+// Authenticate returns the principal of a token, or of a client without one. All refusals are the same error, so that they reveal nothing.
 func (k *Keys) Authenticate(ctx context.Context, token string) (*api.Principal, error) {
-	if token == ofNobody {
+	if token == "" {
 		return k.withoutKey(ctx)
 	}
 	found, err := k.Ring.Check(token)
@@ -51,12 +50,12 @@ func (k *Keys) Authenticate(ctx context.Context, token string) (*api.Principal, 
 	}}, nil
 }
 
-// Still reports whether somebody who came in would still be let in.
-func (k *Keys) Still(p *api.Principal) bool {
+// StillAuthorized reports whether a principal would still be authenticated. When the keys can not be read, it returns true.
+func (k *Keys) StillAuthorized(p *api.Principal) bool {
 	switch p.ID {
 	case Owner:
 		return true
-	case Anybody:
+	case Loopback:
 		needed, err := k.Needed()
 		return err != nil || !needed
 	}
@@ -77,14 +76,14 @@ func (k *Keys) withoutKey(ctx context.Context) (*api.Principal, error) {
 			return nil, err
 		}
 		if !closed {
-			return &api.Principal{ID: Anybody, Name: Anybody}, nil
+			return &api.Principal{ID: Loopback, Name: Loopback}, nil
 		}
 	}
 	return nil, api.ErrUnauthorized
 }
 
-// Needed reports whether loopback needs a key: as soon as there is one, and from then on, even if it is removed. One that has expired is one: who had
-// keys made did not mean that everybody comes in when their time is over.
+// Needed reports whether loopback needs a key: from the first key on, even if it is removed later. An expired key counts: its operator did
+// not intend to open the server to all users when it expired.
 func (k *Keys) Needed() (bool, error) {
 	if k.closed.Load() {
 		return true, nil
