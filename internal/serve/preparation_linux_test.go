@@ -66,7 +66,8 @@ func TestPreparationFailureIsLogged(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
-	if n := strings.Count(log.String(), `"level":"WARN"`); n != 1 || !strings.Contains(log.String(), "/proc/nowhere") || len(e.PreparationFailures()) != 1 {
+	if n := strings.Count(log.String(), `"level":"WARN"`); n != 1 || !strings.Contains(log.String(), "/proc/nowhere") ||
+		len(e.PreparationFailures()) != 1 {
 		t.Errorf("%d warnings, %v:\n%s", n, e.PreparationFailures(), log.String())
 	}
 }

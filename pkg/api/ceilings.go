@@ -10,7 +10,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// CeilingSet is the most that requests may ask for. A field that is zero has no ceiling but the machine. A set is not changed once it is in use.
+// CeilingSet is the most that requests may ask for. A field that is zero has no ceiling but the machine. A set is not changed once it is in
+// use.
 //
 //	explicit limit ──► above? ── yes ──► 403 above_ceiling {field, ceiling}
 //	no limit given ──► default above? ── yes ──► the ceiling, and a note
@@ -29,8 +30,8 @@ func DefaultCeilings() CeilingSet {
 	return CeilingSet{Run: run, Compile: compile, Files: 5000}
 }
 
-// Check refuses a request with a limit above its ceiling, of the server or the key. The error is a *wire.Problem that has every such field. Defaults
-// above a ceiling are lowered when they are known: each language has its own.
+// Check refuses a request with a limit above its ceiling, of the server or the key. The error is a *wire.Problem that has every such field.
+// Defaults above a ceiling are lowered when they are known: each language has its own.
 func (s CeilingSet) Check(req *executor.Request, key KeyLimits) error {
 	lower(&s.Run, &key.Limits)
 	lower(&s.Compile, &key.CompileLimits)
@@ -43,7 +44,8 @@ func (s CeilingSet) Check(req *executor.Request, key KeyLimits) error {
 	}
 	if len(above) > 0 {
 		return &wire.Problem{
-			Type: wire.ProblemBase + wire.CodeCeiling, Code: wire.CodeCeiling, Title: "A limit is above what the operator allows", Status: http.StatusForbidden,
+			Type: wire.ProblemBase + wire.CodeCeiling, Code: wire.CodeCeiling, Title: "A limit is above what the operator allows",
+			Status: http.StatusForbidden,
 			Detail: above[0].Field + ": " + above[0].Message, Errors: above, Hint: "ask for less, or ask the operator of the server to allow more",
 		}
 	}

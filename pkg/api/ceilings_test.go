@@ -49,7 +49,8 @@ func TestEveryLimitHasACeiling(t *testing.T) {
 			field().Set(over)
 			var p *wire.Problem
 			err := set.Check(&req, KeyLimits{})
-			if !errors.As(err, &p) || p.Status != 403 || p.Code != wire.CodeCeiling || len(p.Errors) != 1 || p.Errors[0].Ceiling == "" || p.Errors[0].Field == "" ||
+			if !errors.As(err, &p) || p.Status != 403 || p.Code != wire.CodeCeiling || len(p.Errors) != 1 || p.Errors[0].Ceiling == "" ||
+				p.Errors[0].Field == "" ||
 				compile != strings.HasPrefix(p.Errors[0].Field, "compile_") {
 				t.Errorf("%s above its ceiling: %+v", reflect.TypeFor[sandbox.Limits]().Field(i).Name, err)
 			}
@@ -58,10 +59,12 @@ func TestEveryLimitHasACeiling(t *testing.T) {
 }
 
 func TestCeilingNames(t *testing.T) {
-	set := CeilingSet{Run: sandbox.Limits{Memory: sandbox.GiB, Wall: time.Minute, CPUs: 1.5}, Compile: sandbox.Limits{Memory: 2 * sandbox.GiB}, Files: 2}
+	set := CeilingSet{Run: sandbox.Limits{Memory: sandbox.GiB, Wall: time.Minute, CPUs: 1.5}, Compile: sandbox.Limits{Memory: 2 * sandbox.GiB},
+		Files: 2}
 	req := executor.Request{
-		Limits: sandbox.Limits{Memory: 2 * sandbox.GiB, Wall: time.Hour, CPUs: 2, Disk: sandbox.TiB}, CompileLimits: sandbox.Limits{Memory: 3 * sandbox.GiB},
-		Files: make([]executor.File, 2), Inputs: make([]executor.File, 1),
+		Limits:        sandbox.Limits{Memory: 2 * sandbox.GiB, Wall: time.Hour, CPUs: 2, Disk: sandbox.TiB},
+		CompileLimits: sandbox.Limits{Memory: 3 * sandbox.GiB},
+		Files:         make([]executor.File, 2), Inputs: make([]executor.File, 1),
 	}
 	var p *wire.Problem
 	if !errors.As(set.Check(&req, KeyLimits{}), &p) {
@@ -71,15 +74,18 @@ func TestCeilingNames(t *testing.T) {
 	for _, e := range p.Errors {
 		got[e.Field] = e.Ceiling
 	}
-	want := map[string]string{"memory": "1GiB", "timeout": "1m0s", "cpus": "1.5", "compile_memory": "2GiB", "files": "2"} // disk has no ceiling
+	// disk has no ceiling
+	want := map[string]string{"memory": "1GiB", "timeout": "1m0s", "cpus": "1.5", "compile_memory": "2GiB", "files": "2"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v", got)
 	}
 }
 
-// A default above a ceiling is lowered, and the plan's notes, which the result has, say so; the same for defaults that only the language knows.
+// A default above a ceiling is lowered, and the plan's notes, which the result has, say so; the same for defaults that only the language
+// knows.
 func TestDefaultsAreLowered(t *testing.T) {
-	set := CeilingSet{Run: sandbox.Limits{Memory: 100 * sandbox.MiB, Processes: 50, CPUTime: 7 * time.Second}, Compile: sandbox.Limits{Wall: 5 * time.Second}}
+	set := CeilingSet{Run: sandbox.Limits{Memory: 100 * sandbox.MiB, Processes: 50, CPUTime: 7 * time.Second},
+		Compile: sandbox.Limits{Wall: 5 * time.Second}}
 	req := executor.Request{}
 	if err := set.Check(&req, KeyLimits{}); err != nil || req.Limits != (sandbox.Limits{}) || req.CompileLimits != (sandbox.Limits{}) {
 		t.Fatal(err, req.Limits)
@@ -92,7 +98,8 @@ func TestDefaultsAreLowered(t *testing.T) {
 	if run != want || compile != (sandbox.Limits{Wall: 5 * time.Second, Memory: sandbox.GiB}) {
 		t.Errorf("%+v %+v", run, compile)
 	}
-	for _, want := range []string{"pids: the default of 100 lowered to 50", "cpu_time: 7s", "memory: the default of 200 MiB lowered to 100 MiB", "compile_timeout: the default of 1m0s lowered to 5s"} {
+	for _, want := range []string{"pids: the default of 100 lowered to 50", "cpu_time: 7s",
+		"memory: the default of 200 MiB lowered to 100 MiB", "compile_timeout: the default of 1m0s lowered to 5s"} {
 		if !slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
 			t.Errorf("no note %q: %q", want, notes)
 		}
@@ -112,7 +119,8 @@ func TestKeyLowersCeilings(t *testing.T) {
 		t.Errorf("%+v", server)
 	}
 	// Of compiling as well, and in the server's own answers.
-	for name, req := range map[string]executor.Request{"memory": {Limits: sandbox.Limits{Memory: 2}}, "compile_memory": {CompileLimits: sandbox.Limits{Memory: 2}}} {
+	for name, req := range map[string]executor.Request{"memory": {Limits: sandbox.Limits{Memory: 2}},
+		"compile_memory": {CompileLimits: sandbox.Limits{Memory: 2}}} {
 		var p *wire.Problem
 		one := sandbox.Limits{Memory: 1}
 		err := CeilingSet{Run: sandbox.Limits{Memory: 3}}.Check(&req, KeyLimits{Limits: one, CompileLimits: one})
@@ -125,7 +133,8 @@ func TestKeyLowersCeilings(t *testing.T) {
 // The defaults of requests are within the default ceilings: who asks for nothing special is told nothing.
 func TestDefaultSetFits(t *testing.T) {
 	req := executor.Request{}
-	if err := DefaultCeilings().Check(&req, KeyLimits{}); err != nil || req.Limits != (sandbox.Limits{}) || req.CompileLimits != (sandbox.Limits{}) {
+	if err := DefaultCeilings().Check(&req, KeyLimits{}); err != nil || req.Limits != (sandbox.Limits{}) ||
+		req.CompileLimits != (sandbox.Limits{}) {
 		t.Errorf("%v %+v", err, req.Limits)
 	}
 	run, compile := sandbox.DefaultLimits(), sandbox.Limits{Wall: time.Minute, Memory: 2 * sandbox.GiB}

@@ -14,9 +14,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Limits of what is put into a request as a whole. Larger files are uploaded first.
+// Limits of the files within a request. Larger files are uploaded first.
 const (
-	// MaxInline is the most that the files of a request may have together.
+	// MaxInline is the largest total size of a request's files.
 	MaxInline = 16 * sandbox.MiB
 	// maxInlineFiles bounds their number: more files take longer to encode than to copy.
 	maxInlineFiles = 10_000
