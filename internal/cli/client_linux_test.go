@@ -45,7 +45,7 @@ func TestClientMethods(t *testing.T) {
 	}
 
 	methods := map[string]func(*testing.T){
-		"Hello": func(t *testing.T) {
+		"Headers": func(t *testing.T) {
 			h, err := c.Headers(t.Context())
 			must(t, err)
 			if h.Get(wire.HeaderVersion) == "" {
@@ -198,7 +198,7 @@ func TestClientMethods(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		},
-		"Talk": func(t *testing.T) {
+		"OpenInteractive": func(t *testing.T) {
 			session, err := c.OpenInteractive(t.Context())
 			must(t, err)
 			defer session.Close()
