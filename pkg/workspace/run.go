@@ -32,7 +32,7 @@ func (w *Workspace) Begin(ctx context.Context, files []sandbox.File, stop contex
 	watching.Go(func() {
 		err := w.Watch(ctx, func(Usage) {
 			most, inodes := w.Cap()
-			stop(full(fmt.Sprintf("the workspace %s holds more than %s or %d files", w.Name(), most, inodes)))
+			stop(full(fmt.Sprintf("the workspace %s has more than %s or %d files", w.Name(), most, inodes)))
 		})
 		if err != nil {
 			stop(&UnwatchedError{err})
