@@ -24,7 +24,7 @@ func TestAttackReport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer out.Close()
+		t.Cleanup(func() { _ = out.Close() })
 		c := &cli.Invocation{Std: cli.Streams{Out: out, Err: out}, JSON: test.json}
 		suite := func(_ context.Context, o attack.Options) (*attack.Report, error) {
 			if victim := o.Victim("mark").Args; o.Backend.Name() != app.Process || !slices.Equal(victim[1:4], []string{"exec", "--backend", app.Process}) {
