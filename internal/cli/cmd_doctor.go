@@ -51,7 +51,8 @@ With --attack it attacks the sandboxes of one backend instead: each threat they 
 withstand is tried for real, beside a control that shows the attempt can succeed. What
 is harmful bounds itself. Exits 0 only if all that applies held. Takes less than 90
 seconds, and longer on a busy machine.`,
-		Example: "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack\n  sandbox-run doctor --attack --backend docker --image debian",
+		Example: "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack\n  sandbox-run " +
+			"doctor --attack --backend docker --image debian",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if attacked {
 				return NameSource(cmd.Flags(), c.full.Attack(c, only, runtime, image), HelpHint(cmd))
@@ -128,7 +129,8 @@ func (c *Invocation) ownFacts() []app.Fact {
 	switch {
 	case c.full != nil:
 	case c.from != "": // it gave back
-		full = fmt.Sprintf("version %s, which is not that of %s: only run, exec, doctor, gc and version work, and no docker backend; try: %s", c.from, CommandName, bothAnew)
+		full = fmt.Sprintf("version %s, which is not that of %s: only run, exec, doctor, gc and version work, and no docker backend; try: %s",
+			c.from, CommandName, bothAnew)
 	default: // it would be the one to say this, if it were there
 		full = "not found: only run, exec, doctor, gc and version work, and no docker backend; try: " + c.installFull()
 	}
@@ -144,7 +146,8 @@ func (c *Invocation) ownFacts() []app.Fact {
 		images = fmt.Sprintf("%d in %s, %s", len(found), dir, total)
 	}
 	facts := []app.Fact{
-		{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "workspace caps", Value: capFact()}, {Name: "server", Value: c.describeLocalServer()},
+		{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "workspace caps", Value: capFact()}, {Name: "server",
+			Value: c.describeLocalServer()},
 	}
 	for _, f := range executor.New(nil, executor.Options{}).MarkedFailures() {
 		facts = append(facts, app.Fact{Name: "slower starts", Value: f.String()})
@@ -250,7 +253,8 @@ func (d diagnosis) text(paint Palette) string {
 	if d.OK {
 		b.WriteString(paint.Green(fmt.Sprintf("ok: the default tier, %s, is available\n", d.Require)))
 	} else {
-		b.WriteString(paint.Red(fmt.Sprintf("not ok: the default tier, %s, is not available; exec refuses to run unless --require accepts less\n", d.Require)))
+		b.WriteString(paint.Red(fmt.Sprintf("not ok: the default tier, %s, is not available; exec refuses to run unless --require "+
+			"accepts less\n", d.Require)))
 	}
 	return b.String()
 }

@@ -274,7 +274,8 @@ func (c *Invocation) executeHere(o *runOptions) error {
 }
 
 // presentResult shows what became of a program, wherever it was run, and brings its files back.
-func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *executor.Result, show *outputPrinter, m sandbox.Machine) error {
+func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *executor.Result, show *outputPrinter,
+	m sandbox.Machine) error {
 	if o.noStream {
 		c.printWhole(&o.boxOptions, &result.Result, show, result.Phases...)
 	}

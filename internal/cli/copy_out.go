@@ -110,8 +110,8 @@ func (o *runOptions) copyFilesOut(files []executor.OutputFile, onlyNamed bool) *
 	return c
 }
 
-// overwritesProgram reports whether a file is one of the program's, changed by the program: * does not mean that a stranger's code may take the
-// place of what the user has read; a user who wants that names the file, or a directory it lies in.
+// overwritesProgram reports whether a file is one of the program's, changed by the program: * does not mean that a stranger's code may
+// take the place of what the user has read; a user who wants that names the file, or a directory it lies in.
 func (o *runOptions) overwritesProgram(b copyOut, f *executor.OutputFile) bool {
 	if o.program == nil || slices.ContainsFunc(strings.Split(f.Path, "/"), b.mentions) {
 		return false

@@ -86,11 +86,13 @@ func (o *boxOptions) strengthFlags(fs *pflag.FlagSet) {
 func (o *boxOptions) outputFlags(fs *pflag.FlagSet, c *Invocation) {
 	fs.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal, and our standard input")
 	fs.BoolVar(&c.JSON, "json", false, "print the result as one JSON document, and nothing else")
-	AddParsed(fs, &c.format, "format", FormatText, "`form` of what is printed: text, json, ndjson (one event per line)", ReadOneOf(FormatText, FormatJSON, FormatNDJSON))
+	AddParsed(fs, &c.format, "format", FormatText, "`form` of what is printed: text, json, ndjson (one event per line)",
+		ReadOneOf(FormatText, FormatJSON, FormatNDJSON))
 	fs.BoolVar(&o.noStream, "no-stream", false, "print everything at the end, in one piece")
 	fs.StringVar(&o.spill, "spill", "", "keep output beyond --output-limit in files in this `directory`")
 	fs.BoolVar(&o.raw, "raw", false, "do not escape control characters when printing to a terminal")
-	AddParsed(fs, &c.colour, "color", ColourAuto, "`when` to use colour: auto, always, never", ReadOneOf(ColourAuto, ColourAlways, ColourNever))
+	AddParsed(fs, &c.colour, "color", ColourAuto, "`when` to use colour: auto, always, never", ReadOneOf(ColourAuto, ColourAlways,
+		ColourNever))
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no header, no summary and no word on why the program was ended")
 	fs.StringVar(&o.auditLog, "audit-log", "", "write a line on the run to this `file` instead of your own log; off: nowhere")
 	fs.BoolP("help", "h", false, "show this text")

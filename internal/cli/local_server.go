@@ -43,7 +43,9 @@ const (
 )
 
 func (o *serverOptions) serverFlags(fs *pflag.FlagSet) {
-	AddParsed(fs, &o.server, "server", serverAuto, "where it runs: auto (your own running server, if the result is the same), never, or the `address` of a server: unix:///path, https://host", readServer)
+	AddParsed(fs, &o.server, "server", serverAuto,
+		"where it runs: auto (your own running server, if the result is the same), never, or the `address` of a server: unix:///path, "+
+			"https://host", readServer)
 	fs.StringVar(&o.keyFile, "server-key-file", "", "`file` with the API key for that server (or "+keyVariable+", the key itself)")
 	fs.StringVar(&o.ca, "server-ca", "", "`file` with the certificates to trust for that server, in place of the system's")
 }
@@ -94,14 +96,15 @@ type localServer struct {
 const (
 	findTimeout  = time.Second
 	helloTimeout = 2 * time.Second
-	// namedServerTimeout is for one that may be far away: its name is looked up, and a connection made and secured, before it can say anything. Or
-	// systemd, which holds its socket, starts it just now.
+	// namedServerTimeout is for one that may be far away: its name is looked up, and a connection made and secured, before it can say
+	// anything. Or systemd, which holds its socket, starts it just now.
 	namedServerTimeout = 30 * time.Second
 	// staleAfter is when a server may have stopped to wait for us.
 	staleAfter = 10 * time.Second
 )
 
-// findLocalServer looks for the user's own server, and begins to ask it who it is; nil is none. Where there is none it costs one failed connect.
+// findLocalServer looks for the user's own server, and begins to ask it who it is; nil is none. Where there is none it costs one failed
+// connect.
 func findLocalServer() *localServer {
 	path := wire.DefaultSocket()
 	if path == "" {
@@ -226,8 +229,8 @@ func (n *localServer) close() {
 	_ = n.transport.Close()
 }
 
-// localFlags are the flags whose runs take place here: they are about things of this machine, or of this process, that a server does not give away
-// by itself (D12), or has of its own.
+// localFlags are the flags whose runs take place here: they are about things of this machine, or of this process, that a server does not
+// give away by itself (D12), or has of its own.
 var localFlags = []string{
 	"dry-run", "backend", "runtime", "docker-host", "volume", "workspace", "workspace-cap", "workspace-inodes", "spill", "audit-log", "pull",
 }
@@ -291,7 +294,8 @@ func sameVersion(h client.Header, server string) error {
 		its = "unknown"
 	}
 	return &sandbox.Error{
-		Op: "server " + server, Err: fmt.Errorf("it is version %s, and %s is version %s", its, CommandName, own), Hint: "executables of one version, here and there",
+		Op: "server " + server, Err: fmt.Errorf("it is version %s, and %s is version %s", its, CommandName, own),
+		Hint: "executables of one version, here and there",
 	}
 }
 

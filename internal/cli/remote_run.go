@@ -223,7 +223,8 @@ func (r *remoteRun) sendInput(reading context.Context, streams *sandbox.IO) {
 	}()
 }
 
-// cancelRun has the server end the program, and hangs up if it does not hear of it. A result is waited for as long as the program may still take.
+// cancelRun has the server end the program, and hangs up if it does not hear of it. A result is waited for as long as the program may
+// still take.
 func (r *remoteRun) cancelRun(gaveUp chan<- struct{}) {
 	ctx, done := context.WithTimeout(context.Background(), cancelTimeout)
 	defer done()
@@ -270,6 +271,7 @@ func (r *remoteRun) explainFailure(err error) (done bool, _ error) {
 		return true, err
 	}
 	return true, &sandbox.Error{
-		Op: "server " + r.name, Err: fmt.Errorf("%w; the program may have run, and is not run again", err), Hint: "--server never, to run it here",
+		Op: "server " + r.name, Err: fmt.Errorf("%w; the program may have run, and is not run again", err),
+		Hint: "--server never, to run it here",
 	}
 }

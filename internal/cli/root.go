@@ -158,8 +158,8 @@ func (c *Invocation) newRoot() *cobra.Command {
 	return root
 }
 
-// completeTree gives every command what all have: a help flag that is described in our words, a usage line without [flags] of cobra's, and no
-// arguments unless it says otherwise.
+// completeTree gives every command what all have: a help flag that is described in our words, a usage line without [flags] of cobra's,
+// and no arguments unless it says otherwise.
 func completeTree(cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true
 	if cmd.Args == nil && !cmd.DisableFlagParsing {
@@ -417,7 +417,8 @@ func CancelOnSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	return ctx, cancel
 }
 
-// onSignals is CancelOnSignals for a run, which may begin at a server and go on here: a command has one listener, and a second call replaces kill.
+// onSignals is CancelOnSignals for a run, which may begin at a server and go on here: a command has one listener, and a second call
+// replaces kill.
 func (c *Invocation) onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	c.kill.Store(&kill)
 	if c.signalled == nil {

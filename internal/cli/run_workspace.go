@@ -42,7 +42,8 @@ func (o *runOptions) checkWorkspace(flags *pflag.FlagSet) error {
 		return sandbox.Invalid("workspace", "%s is to be /workspace already", taken)
 	case w.name != "" && len(o.copyOuts) > 0:
 		return &sandbox.Error{
-			Op: "out", Kind: sandbox.ErrInvalid, Err: errors.New("what is written to a workspace stays in it"), Hint: "sandbox-run workspace show " + w.name,
+			Op: "out", Kind: sandbox.ErrInvalid, Err: errors.New("what is written to a workspace stays in it"),
+			Hint: "sandbox-run workspace show " + w.name,
 		}
 	case taken != "" && len(o.copyOuts) > 0:
 		return sandbox.Invalid("out", "/workspace is %s itself; what is written to it stays there", taken)

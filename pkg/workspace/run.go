@@ -16,9 +16,10 @@ func (e *UnwatchedError) Error() string { return e.Err.Error() }
 func (e *UnwatchedError) Unwrap() error { return e.Err }
 
 // Begin puts files into the workspace and watches its cap while a run uses it. It cancels the run with stop: with the
-// *sandbox.DiskFullError that full makes of the finding, or with an *UnwatchedError. release ends the watch and closes the workspace; it may
-// be called twice. After an error the workspace is closed.
-func (w *Workspace) Begin(ctx context.Context, files []sandbox.File, stop context.CancelCauseFunc, full func(detail string) *sandbox.DiskFullError) (release func() error, err error) {
+// *sandbox.DiskFullError that full makes of the finding, or with an *UnwatchedError. release ends the watch and closes the workspace; it
+// may be called twice. After an error the workspace is closed.
+func (w *Workspace) Begin(ctx context.Context, files []sandbox.File, stop context.CancelCauseFunc,
+	full func(detail string) *sandbox.DiskFullError) (release func() error, err error) {
 	ctx, stopWatching := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	release = sync.OnceValue(func() error {

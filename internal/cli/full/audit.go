@@ -78,7 +78,8 @@ if it is not local), or how long ago it was (90m, 24h, 7d).`,
 	flags.StringVar(&filter.Language, "language", "", "in this `language`")
 	cli.AddParsed(flags, &filter.Verdict, "verdict", "", "that ended with this `verdict`: ok, time_limit, …", readVerdict)
 	flags.StringVar(&filter.User, "user", "", "by this `user`, name or uid")
-	cli.AddParsed(flags, &filter.EntryPoint, "door", "", "that came through this `door`: "+"cli, library, api", cli.ReadOneOf(audit.EntryPoints()...))
+	cli.AddParsed(flags, &filter.EntryPoint, "door", "", "that came through this `door`: "+"cli, library, api",
+		cli.ReadOneOf(audit.EntryPoints()...))
 	flags.StringVar(&filter.Key, "key-id", "", "with the API key of this `id`")
 	cli.AddParsed(flags, &filter.Kind, "kind", "", "of this `kind`: run, refused, key, server_started, …", cli.ReadOneOf(audit.Kinds()...))
 	return c.auditCommand(cmd, entriesAsJSON, func(log *audit.Log) error { return c.showEntries(log.Query(filter)) })

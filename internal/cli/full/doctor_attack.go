@@ -14,8 +14,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// attackBackend carries out the attack suite against a backend, for doctor --attack. A breach is in the exit code. This executable plays the
-// attackers, too.
+// attackBackend carries out the attack suite against a backend, for doctor --attack. A breach is in the exit code. This executable plays
+// the attackers, too.
 func attackBackend(c *cli.Invocation, only, runtime, image string) error {
 	ctx, cancel := cli.CancelOnSignals(func() {}) // a case ends with its context, and what it made with it
 	defer cancel(nil)
@@ -36,7 +36,8 @@ func attackBackendWith(ctx context.Context, run attackSuite, c *cli.Invocation, 
 		return err
 	}
 	if (image != "") != (name == app.Docker) {
-		return sandbox.Invalid("image", "containers of %s are attacked in one that has a shell; it goes with --attack --backend %s, and with no other",
+		return sandbox.Invalid("image", "containers of %s are attacked in one that has a shell; it goes with --attack --backend %s, and "+
+			"with no other",
 			app.Docker, app.Docker)
 	}
 	b, err := app.Open(name, app.Options{Runtime: runtime, Image: image})
@@ -57,7 +58,8 @@ func attackBackendWith(ctx context.Context, run attackSuite, c *cli.Invocation, 
 	}
 	tier := string(b.Probe(ctx).Tier)
 	show := attack.Display{
-		Out: c.Std.Out, Err: c.Std.Err, Text: !c.JSON, Live: cli.IsTerminal(c.Std.Err) && !c.JSON, Colour: bool(c.Palette(c.Std.Out)), Escape: cli.EscapeText,
+		Out: c.Std.Out, Err: c.Std.Err, Text: !c.JSON, Live: cli.IsTerminal(c.Std.Err) && !c.JSON, Colour: bool(c.Palette(c.Std.Out)),
+		Escape: cli.EscapeText,
 	}
 	report, err := run(ctx, attack.Options{
 		Backend: b, Executable: self, Escape: cli.EscapeText,
@@ -84,7 +86,8 @@ func newVictim(self, tier, mark string, flags []string) *exec.Cmd {
 	args = append(args, "--require", tier, "--timeout", "1m", "--quiet", "--volume", self+":"+inside, "--env", hostile.Variable+"="+mark, "--")
 	cmd := exec.Command(self, append(args, hostile.Args(inside, mark, "fork", "sessions", "4", "1m")...)...)
 	cmd.Env = []string{} // no defaults of the user's
-	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"} {
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "DOCKER_CONTEXT",
+		"DOCKER_CONFIG"} {
 		if v, ok := os.LookupEnv(name); ok {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}

@@ -109,9 +109,10 @@ func age(t time.Time) string {
 
 func (c *commands) newImageInspect() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "inspect [flags] IMAGE",
-		Short:   "Say what is known of an image",
-		Long:    "Says what is known of an image: its names, what it is made of, and what it says about\nrunning it. The user inside is always the sandbox's own, whatever the image says.",
+		Use:   "inspect [flags] IMAGE",
+		Short: "Say what is known of an image",
+		Long: "Says what is known of an image: its names, what it is made of, and what it says about\nrunning it. The user inside is " +
+			"always the sandbox's own, whatever the image says.",
 		Example: "  sandbox-run image inspect python\n  sandbox-run image inspect --json 3f9a | jq .config.env",
 		Args:    takeNames("image", 1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -36,13 +36,14 @@ func (o *fetchOptions) addTo(fs *pflag.FlagSet) {
 }
 
 func platformFlag(fs *pflag.FlagSet, into *string) {
-	cli.AddParsed(fs, into, "platform", "", "which one to take of several, like `linux/arm64` (default this machine's)", func(s string) (string, error) {
-		parts := strings.Split(s, "/")
-		if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
-			return "", errors.New("it is written like linux/arm64 or linux/arm/v7")
-		}
-		return s, nil
-	})
+	cli.AddParsed(fs, into, "platform", "", "which one to take of several, like `linux/arm64` (default this machine's)",
+		func(s string) (string, error) {
+			parts := strings.Split(s, "/")
+			if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
+				return "", errors.New("it is written like linux/arm64 or linux/arm/v7")
+			}
+			return s, nil
+		})
 }
 
 // pulledImage is what became of one reference, as JSON.
@@ -367,11 +368,12 @@ var dockerfileBases = []string{string(build.BaseSlim), string(build.BaseDebian),
 func (c *commands) newImageDockerfile() *cobra.Command {
 	base := dockerfileBases[0]
 	cmd := &cobra.Command{
-		Use:     "dockerfile [flags] NAME",
-		Short:   "Print the Dockerfile of one of our images",
-		Long:    "Prints a Dockerfile that makes the same image as image build, for those who build with\nDocker.",
-		Example: "  sandbox-run image dockerfile python | docker build -t sandbox-run/python -\n  sandbox-run image dockerfile --base alpine node",
-		Args:    takeNames("image", 1, 1),
+		Use:   "dockerfile [flags] NAME",
+		Short: "Print the Dockerfile of one of our images",
+		Long:  "Prints a Dockerfile that makes the same image as image build, for those who build with\nDocker.",
+		Example: "  sandbox-run image dockerfile python | docker build -t sandbox-run/python -\n  sandbox-run image dockerfile --base " +
+			"alpine node",
+		Args: takeNames("image", 1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkRecipes(args); err != nil {
 				return err
@@ -391,7 +393,8 @@ func (c *commands) newImageDockerfile() *cobra.Command {
 			return err
 		},
 	}
-	cli.AddParsed(cmd.Flags(), &base, "base", base, "`image` to begin with: "+strings.Join(dockerfileBases, ", "), cli.ReadOneOf(dockerfileBases...))
+	cli.AddParsed(cmd.Flags(), &base, "base", base, "`image` to begin with: "+strings.Join(dockerfileBases, ", "),
+		cli.ReadOneOf(dockerfileBases...))
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print it in a JSON document")
 	return cmd
 }

@@ -137,10 +137,11 @@ layout without an archive around it.`,
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "`file` to write, or a directory/ (default standard output)")
-	cli.AddParsed(cmd.Flags(), &format, "format", string(image.FormatOCI), "`form` of the archive: oci, docker", func(s string) (image.Format, error) {
-		word, err := cli.ReadOneOf(string(image.FormatOCI), string(image.FormatDocker))(s)
-		return image.Format(word), err
-	})
+	cli.AddParsed(cmd.Flags(), &format, "format", string(image.FormatOCI), "`form` of the archive: oci, docker",
+		func(s string) (image.Format, error) {
+			word, err := cli.ReadOneOf(string(image.FormatOCI), string(image.FormatDocker))(s)
+			return image.Format(word), err
+		})
 	cli.Annotate(cmd.Flags().Lookup("format"), cli.NoVariable, "that of runs is for text and JSON")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print what was written as one JSON document; needs --output")
 	return cmd

@@ -52,7 +52,8 @@ func manPage(root *cobra.Command) []byte {
 	b.WriteString(".SH EXAMPLES\n")
 	manExample(&b, root.Example)
 	b.WriteString(".SH ENVIRONMENT\n")
-	manText(&b, "Every flag has a variable that gives its default: --memory is SANDBOX_RUN_MEMORY. A flag that may be repeated takes one value per line. NO_COLOR switches colours off.")
+	manText(&b, "Every flag has a variable that gives its default: --memory is SANDBOX_RUN_MEMORY. A flag that may be repeated takes "+
+		"one value per line. NO_COLOR switches colours off.")
 	return b.Bytes()
 }
 

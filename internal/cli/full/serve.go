@@ -62,8 +62,10 @@ func (c *commands) serveCommand() (*cobra.Command, *serveOptions) {
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.serve(cmd, o) },
 	}
 	cli.FlagGroups{
-		{Title: "Where it is reached", Add: o.reachFlags}, {Title: "What sandboxes are made by", Add: o.makerFlags}, {Title: "What requests may ask for at the most", Add: o.ceilingFlags},
-		{Title: "What of this machine they may have", Add: o.allowFlags}, {Title: "How much at a time", Add: o.loadFlags}, {Title: "What is made ready beforehand", Add: o.warmFlags},
+		{Title: "Where it is reached", Add: o.reachFlags}, {Title: "What sandboxes are made by", Add: o.makerFlags},
+		{Title: "What requests may ask for at the most", Add: o.ceilingFlags},
+		{Title: "What of this machine they may have", Add: o.allowFlags}, {Title: "How much at a time", Add: o.loadFlags},
+		{Title: "What is made ready beforehand", Add: o.warmFlags},
 		{Title: "What is kept", Add: o.keepFlags}, {Title: "Running it", Add: func(fs *pflag.FlagSet) { o.runFlags(fs, c) }},
 	}.AddTo(cmd)
 	return cmd, o
@@ -84,11 +86,14 @@ func (o *serveOptions) reachFlags(fs *pflag.FlagSet) {
 
 func (o *serveOptions) makerFlags(fs *pflag.FlagSet) {
 	s := &o.settings
-	fs.StringVar(&s.Backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...), ", "))
+	fs.StringVar(&s.Backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...),
+		", "))
 	fs.StringVar(&s.Runtime, "runtime", "", "OCI runtime of the oci or docker backend, by `name`")
 	fs.StringVar(&s.DockerHost, "docker-host", "", "`address` of the daemon for the docker backend")
-	cli.AddParsed(fs, &s.DiskFloor, "disk-floor", "", "`size` that the disk below scratches keeps free: runs are stopped below it (default the smaller of 1g and 5 % of it)", cli.ReadSize)
-	cli.AddParsed(fs, &s.Require, "require", string(sandbox.TierContainer), "least `tier` that a request may accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
+	cli.AddParsed(fs, &s.DiskFloor, "disk-floor", "",
+		"`size` that the disk below scratches keeps free: runs are stopped below it (default the smaller of 1g and 5 % of it)", cli.ReadSize)
+	cli.AddParsed(fs, &s.Require, "require", string(sandbox.TierContainer),
+		"least `tier` that a request may accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
 }
 
 func (o *serveOptions) ceilingFlags(fs *pflag.FlagSet) {
@@ -112,7 +117,8 @@ func (o *serveOptions) allowFlags(fs *pflag.FlagSet) {
 	fs.Var(&cli.List{Into: &s.Backends}, "allow-backend", "`name` of a backend that requests may choose; repeatable")
 	fs.Var(&cli.List{Into: &s.Runtimes}, "allow-runtime", "`name` of a runtime that they may choose; repeatable")
 	fs.Var(&cli.List{Into: &s.Env}, "allow-env", "`name` of a variable of ours that may be passed on; repeatable")
-	fs.Var(&cli.List{Into: &s.Images}, "allow-image", "`reference` that they may name, or its beginning and *; repeatable (default all that are here)")
+	fs.Var(&cli.List{Into: &s.Images}, "allow-image",
+		"`reference` that they may name, or its beginning and *; repeatable (default all that are here)")
 	fs.BoolVar(&s.WritableRoot, "allow-writable-root", false, "let them change an image's files for the time of a run")
 	fs.BoolVar(&s.Webhooks, "webhooks", false, "tell addresses that requests name of the end of runs; never private ones")
 	fs.Var(&cli.List{Into: &s.WebhookHosts}, "webhook-host", "`host` or prefix that may be private or plain http; repeatable")
@@ -120,19 +126,23 @@ func (o *serveOptions) allowFlags(fs *pflag.FlagSet) {
 
 func (o *serveOptions) loadFlags(fs *pflag.FlagSet) {
 	s := &o.settings
-	cli.AddParsed(fs, &s.PromiseCPUs, "promise-cpus", "", "`cores` that runs may have together (default four times those of this machine)", cli.ReadCores)
-	cli.AddParsed(fs, &s.PromiseMemory, "promise-memory", "", "memory `size` that they may have together (default most of this machine's)", cli.ReadSize)
+	cli.AddParsed(fs, &s.PromiseCPUs, "promise-cpus", "", "`cores` that runs may have together (default four times those of this machine)",
+		cli.ReadCores)
+	cli.AddParsed(fs, &s.PromiseMemory, "promise-memory", "", "memory `size` that they may have together (default most of this machine's)",
+		cli.ReadSize)
 	cli.AddParsed(fs, &s.Queue, "queue", "256", "`number` of runs that may wait", cli.ReadCount)
 	cli.AddParsed(fs, &s.QueuePerKey, "queue-per-key", "", "`number` of runs of one key that may wait (default --queue)", cli.ReadCount)
 	cli.AddParsed(fs, &s.QueueWait, "queue-wait", "30s", "longest `time` that one waits", cli.ReadDuration)
-	cli.AddParsed(fs, &s.Concurrency, "concurrency", "", "`number` of runs at a time of a key that has no such limit (default no limit)", cli.ReadCount)
+	cli.AddParsed(fs, &s.Concurrency, "concurrency", "", "`number` of runs at a time of a key that has no such limit (default no limit)",
+		cli.ReadCount)
 	cli.AddParsed(fs, &s.Rate, "rate", "", "runs a second of a key that has no such limit, a `number` (default no limit)", cli.ReadCores)
 	cli.AddParsed(fs, &s.Burst, "burst", "", "`number` of runs at once that --rate does not hold up", cli.ReadCount)
 }
 
 func (o *serveOptions) warmFlags(fs *pflag.FlagSet) {
 	s := &o.settings
-	fs.Var(&cli.List{Into: &s.Warm, Commas: true}, "warm", "languages to make ready at the start: `names` with commas (default as they are asked for)")
+	fs.Var(&cli.List{Into: &s.Warm, Commas: true}, "warm",
+		"languages to make ready at the start: `names` with commas (default as they are asked for)")
 	cli.AddParsed(fs, &s.WarmMemory, "warm-memory", "1g", "memory `size` for what waits", cli.ReadSize)
 	cli.AddParsed(fs, &s.WarmCPUs, "warm-cpus", "", "`cores` that making it may take (default half of this machine's)", cli.ReadCores)
 	fs.BoolVar(&s.WarmPerKey, "warm-per-key", false, "no two keys have programs forked from one interpreter")
@@ -146,7 +156,8 @@ func (o *serveOptions) keepFlags(fs *pflag.FlagSet) {
 	cli.AddParsed(fs, &s.KeepFor, "keep", "1h", "`time` for which finished runs are kept", cli.ReadDuration)
 	cli.AddParsed(fs, &s.KeepRuns, "keep-runs", "10000", "`number` of finished runs that are kept", cli.ReadCount)
 	cli.AddParsed(fs, &s.KeepSize, "keep-size", "4g", "`size` of all that is kept", cli.ReadSize)
-	cli.AddParsed(fs, &s.SpillSize, "spill-size", "4g", "disk `size` for output of runs under way; without room less of it is kept", cli.ReadSize)
+	cli.AddParsed(fs, &s.SpillSize, "spill-size", "4g", "disk `size` for output of runs under way; without room less of it is kept",
+		cli.ReadSize)
 	fs.StringVar(&s.AuditLog, "audit-log", "", "write a line on every run to this `file` instead of your own log; off: nowhere")
 }
 
@@ -198,11 +209,13 @@ func (c *commands) serve(cmd *cobra.Command, o *serveOptions) error {
 		return cli.NameSource(cmd.Flags(), err, cli.HelpHint(cmd))
 	}
 	with := serve.Options{
-		Settings: &o.settings, Again: func() (*operator.Settings, error) { return c.readAgain(cmd.Root()) }, Version: cli.Version(debug.ReadBuildInfo()), Err: c.Std.Err, Exit: os.Exit,
+		Settings: &o.settings, Again: func() (*operator.Settings, error) { return c.readAgain(cmd.Root()) },
+		Version: cli.Version(debug.ReadBuildInfo()), Err: c.Std.Err, Exit: os.Exit,
 	}
 	if !o.check {
 		if c.JSON {
-			return &sandbox.Error{Op: "--json", Kind: sandbox.ErrInvalid, Err: errors.New("it is for --check; a server's logs are JSON anyway"), Hint: cli.HelpHint(cmd)}
+			return &sandbox.Error{Op: "--json", Kind: sandbox.ErrInvalid, Err: errors.New("it is for --check; a server's logs are JSON anyway"),
+				Hint: cli.HelpHint(cmd)}
 		}
 		return cli.NameSource(cmd.Flags(), serve.Serve(context.Background(), with), cli.HelpHint(cmd))
 	}
@@ -252,7 +265,8 @@ func checkText(r *serve.Report) string {
 		}
 		fmt.Fprintf(&b, "%-10s %s (%s)\n", "listen", a.Address, how)
 	}
-	fmt.Fprintf(&b, "%-10s %d\n%-10s %s, tier %s; requests may accept no less than %s\n", "keys", r.Keys, "backend", r.Backend, r.Tier, r.Require)
+	fmt.Fprintf(&b, "%-10s %d\n%-10s %s, tier %s; requests may accept no less than %s\n", "keys", r.Keys, "backend", r.Backend, r.Tier,
+		r.Require)
 	for _, note := range r.Notes {
 		fmt.Fprintf(&b, "%-10s %s\n", "note", note)
 	}

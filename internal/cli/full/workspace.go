@@ -46,7 +46,8 @@ last used, and by which process they are used now.`,
 			}
 			t := c.NewTable(c.Std.Out, "NAME", ">SIZE", ">CAP", ">FILES", "LAST USED", "IN USE BY")
 			for _, i := range infos {
-				if err := t.Add(i.Name, atLeast(i, i.Usage.Bytes.String()), i.Cap.String(), atLeast(i, strconv.Itoa(i.Usage.Inodes)), moment(i.LastUsed), user(i)); err != nil {
+				if err := t.Add(i.Name, atLeast(i, i.Usage.Bytes.String()), i.Cap.String(), atLeast(i, strconv.Itoa(i.Usage.Inodes)),
+					moment(i.LastUsed), user(i)); err != nil {
 					return err
 				}
 			}
