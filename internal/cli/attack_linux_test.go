@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/internal/attack"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -139,33 +137,5 @@ func TestAttackNotRoot(t *testing.T) {
 		if res.Outcome != attack.Held && res.Outcome != attack.NotApplicable {
 			t.Errorf("%s %s: %s", res.ID, res.Outcome, res.Detail)
 		}
-	}
-}
-
-// A breach, or an attack that could not be carried out, is in the exit code.
-func TestAttackReport(t *testing.T) {
-	out, err := os.CreateTemp(t.TempDir(), "out")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer out.Close()
-	for _, test := range []struct {
-		held, json bool
-		code       int
-	}{{true, false, 0}, {false, false, codeUnhealthy}, {true, true, 0}, {false, true, codeUnhealthy}} {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		c := &cli{std: streams{out: out, err: out}, json: test.json, signalled: ctx, cancel: cancel, full: &Full{Attack: func(_ context.Context, a Attack) (bool, error) {
-			if a.Backend.Name() != app.Process || (a.WriteJSON != nil) != test.json || !slices.Equal(a.Flags, []string{"--backend", app.Process}) {
-				t.Errorf("%s, %q, JSON %v", a.Backend.Name(), a.Flags, a.WriteJSON != nil)
-			}
-			return test.held, nil
-		}}}
-		if err := c.attackBackend(app.Process, "", ""); err != nil || c.code != test.code {
-			t.Errorf("%+v: exit code %d, %v", test, c.code, err)
-		}
-	}
-	gaps := []sandbox.Gap{{Control: sandbox.ControlSwap, Reason: "a \x1b reason"}, {Control: sandbox.ControlDisk, Reason: "a \x1b reason"}}
-	if got := missingLines(gaps); strings.ContainsRune(got, 0x1b) || !strings.HasPrefix(got, "missing: swap, disk: a ") {
-		t.Errorf("%q", got)
 	}
 }

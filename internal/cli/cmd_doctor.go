@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,13 +36,12 @@ type backendFinding struct {
 	Error *sandbox.ErrorInfo `json:"error,omitempty"` // why it can not be used at all
 }
 
-func (c *cli) newDoctor() *cobra.Command {
+func (c *Invocation) newDoctor() *cobra.Command {
 	var only string
 	var attacked bool
 	var runtime, image string
 	cmd := &cobra.Command{
-		Use:   "doctor [flags]",
-		Short: "Say what this machine can enforce",
+		Use: "doctor [flags]",
 		Long: `Says what this machine can enforce, per backend and control, with the reason and the
 remedy for each gap, runs a program in a sandbox to prove it, and says which backend is
 used when none is named. Exits 0 only if that gives the default tier, container, and 1
@@ -53,85 +51,41 @@ With --attack it attacks the sandboxes of one backend instead: each threat they 
 withstand is tried for real, beside a control that shows the attempt can succeed. What
 is harmful bounds itself. Exits 0 only if all that applies held. Takes less than 90
 seconds, and longer on a busy machine.`,
-		Example:               "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack\n  sandbox-run doctor --attack --backend docker --image debian",
-		DisableFlagsInUseLine: true,
-		Annotations:           map[string]string{runBy: bestTheFull},
-		Args:                  noArguments,
+		Example: "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack\n  sandbox-run " +
+			"doctor --attack --backend docker --image debian",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if attacked {
-				return nameSource(cmd.Flags(), c.attackBackend(only, runtime, image), helpHint(cmd))
+				return NameSource(cmd.Flags(), c.full.Attack(c, only, runtime, image), HelpHint(cmd))
 			}
 			if image != "" {
 				return sandbox.Invalid("image", "it goes with --attack --backend %s", app.Docker)
 			}
-			return nameSource(cmd.Flags(), c.diagnose(cmd.Context(), only, runtime), helpHint(cmd))
+			return NameSource(cmd.Flags(), c.diagnose(cmd.Context(), only, runtime), HelpHint(cmd))
 		},
 	}
 	cmd.Flags().StringVar(&only, "backend", "", "look at this `backend` only: "+strings.Join(app.AllBackends(), ", "))
 	cmd.Flags().StringVar(&runtime, "runtime", "", "with --backend oci or docker: look at this `runtime`, as runsc")
 	cmd.Flags().StringVar(&image, "image", "", "with --attack --backend docker: attack containers of this `image`")
 	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and say what held")
-	cmd.Flags().BoolVar(&c.json, "json", false, "print the findings as one JSON document")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the findings as one JSON document")
 	return cmd
 }
 
-// attackBackend has the attack suite carried out against a backend. A breach is in the exit code.
-func (c *cli) attackBackend(only, runtime, image string) error {
-	if only == app.Auto {
-		only = ""
-	}
-	if err := onlyWithRuntime(only, runtime); err != nil {
-		return err
-	}
-	name := cmp.Or(only, app.Native)
-	if err := app.CheckBackend(name); err != nil {
-		return err
-	}
-	if (image != "") != (name == app.Docker) {
-		return sandbox.Invalid("image", "containers of %s are attacked in one that has a shell; it goes with --attack --backend %s, and with no other", app.Docker, app.Docker)
-	}
-	b, err := app.Open(name, app.Options{Runtime: runtime, Image: image})
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	ctx, cancel := c.onSignals(func() {}) // a case ends with its context, and what it made with it
-	defer cancel(nil)
-	a := Attack{
-		Backend: b, Flags: []string{"--backend", name}, Out: c.std.out, Err: c.std.err,
-		Live: isTerminal(c.std.err) && !c.json, Colour: bool(c.palette(c.std.out)), Escape: escaped, Missing: missingLines,
-	}
-	if runtime != "" {
-		a.Flags = append(a.Flags, "--runtime", runtime)
-	}
-	if image != "" {
-		a.Flags = append(a.Flags, "--image", image)
-	}
-	if c.json {
-		a.WriteJSON = c.writeJSON
-	}
-	held, err := c.full.Attack(ctx, a)
-	if err == nil && !held {
-		c.code = codeUnhealthy
-	}
-	return err
-}
-
-// missingLines are the lines of a report of attacks about controls that the backend lacks.
-func missingLines(gaps []sandbox.Gap) string {
+// MissingLines are the lines of a report of attacks about controls that the backend lacks.
+func MissingLines(gaps []sandbox.Gap) string {
 	var b strings.Builder
-	for _, g := range together(gaps) {
-		fmt.Fprintf(&b, "missing: %s: %s\n", g.controls, escaped(g.Reason))
+	for _, g := range groupGaps(gaps) {
+		fmt.Fprintf(&b, "missing: %s: %s\n", g.controls, EscapeText(g.Reason))
 	}
 	return b.String()
 }
 
-func (c *cli) diagnose(ctx context.Context, only, runtime string) error {
+func (c *Invocation) diagnose(ctx context.Context, only, runtime string) error {
 	names := app.Backends()
 	if only == app.Auto {
 		only = ""
 	}
-	if err := onlyWithRuntime(only, runtime); err != nil {
+	if err := CheckRuntime(only, runtime); err != nil {
 		return err
 	}
 	if only != "" {
@@ -143,7 +97,7 @@ func (c *cli) diagnose(ctx context.Context, only, runtime string) error {
 	d := diagnosis{Require: sandbox.TierContainer, Facts: append(app.Facts(), c.ownFacts()...)}
 	var found []app.Finding
 	for _, name := range names {
-		f := examine(ctx, name, runtime)
+		f := examineBackend(ctx, name, runtime)
 		found = append(found, f.finding())
 		d.Backends = append(d.Backends, f)
 	}
@@ -156,17 +110,17 @@ func (c *cli) diagnose(ctx context.Context, only, runtime string) error {
 		}
 	}
 	if !d.OK {
-		c.code = codeUnhealthy
+		c.Code = CodeUnhealthy
 	}
-	if c.json {
-		return c.writeJSON(d)
+	if c.JSON {
+		return c.WriteJSON(d)
 	}
-	_, err = fmt.Fprint(c.std.out, d.text(c.palette(c.std.out)))
+	_, err = fmt.Fprint(c.Std.Out, d.text(c.Palette(c.Std.Out)))
 	return err
 }
 
 // ownFacts are about what we have on this machine: the other executable, and images.
-func (c *cli) ownFacts() []app.Fact {
+func (c *Invocation) ownFacts() []app.Fact {
 	images := "none"
 	full, err := os.Executable()
 	if err != nil {
@@ -175,11 +129,12 @@ func (c *cli) ownFacts() []app.Fact {
 	switch {
 	case c.full != nil:
 	case c.from != "": // it gave back
-		full = fmt.Sprintf("version %s, which is not that of %s: no docker backend, no image pull or build; try: %s", c.from, commandName, bothAnew)
+		full = fmt.Sprintf("version %s, which is not that of %s: only run, exec, doctor, gc and version work, and no docker backend; try: %s",
+			c.from, CommandName, bothAnew)
 	default: // it would be the one to say this, if it were there
-		full = "not found: no docker backend, no image pull or build; try: " + c.installFull()
+		full = "not found: only run, exec, doctor, gc and version work, and no docker backend; try: " + c.installFull()
 	}
-	found, err := listImages()
+	found, err := ListImages()
 	dir, _ := app.ImagesDir() // what is wrong with it, listing has found as well
 	switch total := sandbox.Size(0); {
 	case err != nil:
@@ -191,7 +146,8 @@ func (c *cli) ownFacts() []app.Fact {
 		images = fmt.Sprintf("%d in %s, %s", len(found), dir, total)
 	}
 	facts := []app.Fact{
-		{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "workspace caps", Value: capFact()}, {Name: "server", Value: c.nearFact()},
+		{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "workspace caps", Value: capFact()}, {Name: "server",
+			Value: c.describeLocalServer()},
 	}
 	for _, f := range executor.New(nil, executor.Options{}).MarkedFailures() {
 		facts = append(facts, app.Fact{Name: "slower starts", Value: f.String()})
@@ -220,15 +176,15 @@ func (f *backendFinding) finding() app.Finding {
 	return out
 }
 
-// onlyWithRuntime refuses a runtime where no backend is named that could use it.
-func onlyWithRuntime(backend, runtime string) error {
+// CheckRuntime refuses a runtime where no backend is named that could use it.
+func CheckRuntime(backend, runtime string) error {
 	if backend == "" && runtime != "" {
 		return sandbox.Invalid("runtime", "it is that of one backend; it goes with --backend %s or %s", app.OCI, app.Docker)
 	}
 	return app.CheckRuntime(backend, runtime)
 }
 
-func examine(ctx context.Context, name, runtime string) backendFinding {
+func examineBackend(ctx context.Context, name, runtime string) backendFinding {
 	b, err := app.Open(name, app.Options{Runtime: runtime})
 	if err != nil {
 		iso := sandbox.NewIsolation(name)
@@ -239,15 +195,15 @@ func examine(ctx context.Context, name, runtime string) backendFinding {
 	f := backendFinding{Isolation: b.Probe(ctx)}
 	if f.Tier.AtLeast(sandbox.TierContainer) {
 		// What a look promises is worth a try: a kernel can have everything and still not do it.
-		if err := try(ctx, b); err != nil {
+		if err := tryBackend(ctx, b); err != nil {
 			f.Tier, f.Error = sandbox.TierNone, sandbox.Describe(err)
 		}
 	}
 	return f
 }
 
-// try runs a program in a sandbox of the backend's.
-func try(ctx context.Context, b sandbox.Backend) error {
+// tryBackend runs a program in a sandbox of the backend's.
+func tryBackend(ctx context.Context, b sandbox.Backend) error {
 	m := sandbox.NewManager(b, sandbox.Options{})
 	id, err := m.Create(ctx, sandbox.Spec{Scratch: sandbox.ScratchMemory})
 	if err != nil {
@@ -268,10 +224,10 @@ const (
 )
 
 // text is the diagnosis for people: the machine, a table, the gaps in words, the conclusion.
-func (d diagnosis) text(paint palette) string {
+func (d diagnosis) text(paint Palette) string {
 	var b strings.Builder
 	for _, f := range d.Facts {
-		fmt.Fprintf(&b, "%-*s%s\n", controlWidth, f.Name, escaped(f.Value))
+		fmt.Fprintf(&b, "%-*s%s\n", controlWidth, f.Name, EscapeText(f.Value))
 	}
 	b.WriteByte('\n')
 	row := func(label string, cell func(backendFinding) string) {
@@ -292,20 +248,21 @@ func (d diagnosis) text(paint palette) string {
 	}
 	b.WriteByte('\n')
 	if d.Auto != nil {
-		fmt.Fprintf(&b, "%s\n", escaped(d.Auto.Reason))
+		fmt.Fprintf(&b, "%s\n", EscapeText(d.Auto.Reason))
 	}
 	if d.OK {
-		b.WriteString(paint.green(fmt.Sprintf("ok: the default tier, %s, is available\n", d.Require)))
+		b.WriteString(paint.Green(fmt.Sprintf("ok: the default tier, %s, is available\n", d.Require)))
 	} else {
-		b.WriteString(paint.red(fmt.Sprintf("not ok: the default tier, %s, is not available; exec refuses to run unless --require accepts less\n", d.Require)))
+		b.WriteString(paint.Red(fmt.Sprintf("not ok: the default tier, %s, is not available; exec refuses to run unless --require "+
+			"accepts less\n", d.Require)))
 	}
 	return b.String()
 }
 
 // gaps says in words what a backend lacks.
-func (f backendFinding) gaps(b *strings.Builder, paint palette) {
+func (f backendFinding) gaps(b *strings.Builder, paint Palette) {
 	if f.Error != nil {
-		fmt.Fprintf(b, "\n%s can not be used:\n  %s\n", paint.bold(f.Backend), escaped(f.Error.Message))
+		fmt.Fprintf(b, "\n%s can not be used:\n  %s\n", paint.bold(f.Backend), EscapeText(f.Error.Message))
 		return
 	}
 	if len(f.Missing) == 0 {
@@ -314,17 +271,17 @@ func (f backendFinding) gaps(b *strings.Builder, paint palette) {
 	}
 	fmt.Fprintf(b, "\n%s lacks:\n", paint.bold(f.Backend))
 	last := ""
-	for _, g := range together(f.Missing) {
+	for _, g := range groupGaps(f.Missing) {
 		for _, line := range wrap(strings.Fields(g.controls), lineWidth) {
 			fmt.Fprintf(b, "  %s\n", paint.bold(line))
 		}
-		fmt.Fprintf(b, "    %s: %s\n", g.State, escaped(g.Reason))
+		fmt.Fprintf(b, "    %s: %s\n", g.State, EscapeText(g.Reason))
 		switch g.Remedy {
 		case "":
 		case last:
 			b.WriteString("    fix: the same\n")
 		default:
-			fmt.Fprintf(b, "    fix: %s\n", escaped(g.Remedy))
+			fmt.Fprintf(b, "    fix: %s\n", EscapeText(g.Remedy))
 		}
 		last = g.Remedy
 	}
@@ -348,8 +305,8 @@ type sharedGap struct {
 	controls string
 }
 
-// together names controls in one breath that lack the same for the same reason.
-func together(gaps []sandbox.Gap) (shared []sharedGap) {
+// groupGaps names controls in one breath that lack the same for the same reason.
+func groupGaps(gaps []sandbox.Gap) (shared []sharedGap) {
 	for _, g := range gaps {
 		name := string(g.Control)
 		g.Control = ""

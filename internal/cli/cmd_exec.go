@@ -52,15 +52,13 @@ Exit codes:
   128+n  ended by signal n              126  refused by policy, or not executable
   130, 143  cancelled: Ctrl-C, SIGTERM  127  no such command`
 
-func (c *cli) newExec() *cobra.Command {
+func (c *Invocation) newExec() *cobra.Command {
 	o := &execOptions{}
 	cmd := &cobra.Command{
-		Use:                   "exec [flags] -- [COMMAND] [ARGUMENT]...",
-		Short:                 "Run a command in a fresh sandbox",
-		Long:                  execLong,
-		Example:               execExample,
-		DisableFlagsInUseLine: true,
-		Args:                  cobra.ArbitraryArgs,
+		Use:     "exec [flags] -- [COMMAND] [ARGUMENT]...",
+		Long:    execLong,
+		Example: execExample,
+		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.args = args
 			if len(args) == 0 && o.image == "" {
@@ -71,17 +69,17 @@ func (c *cli) newExec() *cobra.Command {
 			}
 			err := o.complete(c, cmd.Flags())
 			if err == nil {
-				err = c.exec(o)
+				err = c.runCommand(o)
 			}
-			return nameSource(cmd.Flags(), err, helpHint(cmd))
+			return NameSource(cmd.Flags(), err, HelpHint(cmd))
 		},
 	}
 	// The command's own flags are the command's: `exec ls -la` needs no dashes in between.
 	cmd.Flags().SetInterspersed(false)
-	flagGroups{
+	FlagGroups{
 		{string(executor.GroupLimits), o.limitFlags}, {string(executor.GroupSees), o.worldFlags},
 		{string(executor.GroupStrength), o.strengthFlags}, {"Input and output", func(fs *pflag.FlagSet) { o.outputFlags(fs, c) }},
-	}.addTo(cmd)
+	}.AddTo(cmd)
 	return cmd
 }
 
@@ -91,20 +89,20 @@ func (o *execOptions) worldFlags(fs *pflag.FlagSet) {
 	fs.String("entrypoint", "", "`program` in place of the image's entrypoint and command; empty is none")
 }
 
-func (o *execOptions) outputFlags(fs *pflag.FlagSet, c *cli) {
+func (o *execOptions) outputFlags(fs *pflag.FlagSet, c *Invocation) {
 	fs.BoolVarP(&o.stdin, "stdin", "i", false, "connect our standard input; without it, it is empty")
 	o.boxOptions.outputFlags(fs, c)
 }
 
 // complete reads what can only be read once all flags are known.
-func (o *execOptions) complete(c *cli, flags *pflag.FlagSet) error {
+func (o *execOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if err := o.boxOptions.complete(c, flags); err != nil {
 		return err
 	}
 	o.policy.Apply(&o.spec)
 	o.spec.Env, o.spec.Limits = o.environ, o.limits
 	o.stdin = o.stdin || o.tty
-	if err := notEmpty(flags, "root"); err != nil {
+	if err := CheckNotEmpty(flags, "root"); err != nil {
 		return err
 	}
 	if o.image == "" && flags.Changed("entrypoint") {
@@ -137,36 +135,36 @@ func (o *execOptions) complete(c *cli, flags *pflag.FlagSet) error {
 	return nil
 }
 
-// exec runs the command, shows what it prints and what became of it, and leaves the exit code in
+// runCommand runs the command, shows what it prints and what became of it, and leaves the exit code in
 // c.code. Its error is for failures of ours.
-func (c *cli) exec(o *execOptions) error {
-	s, err := c.openStage(&o.boxOptions)
+func (c *Invocation) runCommand(o *execOptions) error {
+	s, err := c.openRunEnvironment(&o.boxOptions)
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	said, release, err := c.useImage(s, o)
 	if err != nil {
-		return interrupted(s.ctx, err)
+		return nameSignal(s.ctx, err)
 	}
 	defer release() // the sandbox is gone by then
 	id, err := s.manager.Create(s.ctx, o.spec)
 	if err != nil {
-		return errors.Join(interrupted(s.ctx, err), o.record(s.log, "", nil, err))
+		return errors.Join(nameSignal(s.ctx, err), o.record(s.log, "", nil, err))
 	}
-	show, streams := c.connect(&o.boxOptions, s.stop)
+	show, streams := c.connectOutput(&o.boxOptions, s.stop)
 	if o.stdin {
-		streams.Stdin = c.std.in
+		streams.Stdin = c.Std.In
 	}
-	size, takeBack := c.lend(&o.boxOptions, &streams)
+	size, takeBack := c.lendTerminal(&o.boxOptions, &streams)
 	defer takeBack()
 	result, err := s.manager.Run(s.ctx, id, sandbox.Process{Args: o.args, TTY: size, KillOnOutput: o.policy.KillOnOutput}, streams)
 	takeBack()
 	show.finish()
-	left := s.dismantle()
+	left := s.release()
 	failed := o.record(s.log, id, result, err)
 	if err != nil {
-		return errors.Join(interrupted(s.ctx, err), left, failed)
+		return errors.Join(nameSignal(s.ctx, err), left, failed)
 	}
 	unlogged := s.unlogged
 	if unlogged == nil {
@@ -176,16 +174,16 @@ func (c *cli) exec(o *execOptions) error {
 	if o.noStream {
 		c.printWhole(&o.boxOptions, result, show)
 	}
-	return c.conclude(s, &o.boxOptions, result, result, show, &story{noun: "command", whole: !o.noStream, machine: s.manager.Machine()})
+	return c.concludeRun(s, &o.boxOptions, result, result, show, &outcome{noun: "command", whole: !o.noStream, machine: s.manager.Machine()})
 }
 
 // useImage makes the sandbox stand on the image that was asked for, and the command what the image makes of it.
-func (c *cli) useImage(s *stage, o *execOptions) (notes []string, release func(), err error) {
+func (c *Invocation) useImage(s *runEnvironment, o *execOptions) (notes []string, release func(), err error) {
 	if o.image == "" {
 		return nil, func() {}, nil
 	}
 	var img *executor.Image
-	err = c.providing(s.ctx, &o.boxOptions, func() {}, func() (err error) {
+	err = c.withPulledImage(s.ctx, &o.boxOptions, func() {}, func() (err error) {
 		img, err = executor.LookUpImage(s.ctx, s.manager, app.Images(), o.image)
 		return err
 	})
@@ -209,20 +207,7 @@ func (o *execOptions) record(log *audit.Log, id string, r *sandbox.Result, faile
 	if log == nil || errors.Is(failed, sandbox.ErrInvalid) { // what is wrong with a request is found before anything is run
 		return nil
 	}
-	s := &o.spec
-	entry := audit.Entry{
-		Kind: audit.KindRun, Run: id, Who: audit.Me(audit.EntryCLI), Command: o.args,
-		Policy: audit.Policy{
-			Network: s.Network, Require: s.Require, Backend: o.backend, Limits: &s.Limits,
-			Image: s.Root.From.Reference, ImageDigest: cmp.Or(s.Root.From.Digest, s.Root.From.ID),
-		},
-	}
-	if r != nil {
-		entry.Verdict, entry.ExitCode, entry.Metrics = r.Verdict, r.Exit.Code, &r.Metrics
-		entry.Policy.Tier, entry.Policy.Limits = r.Isolation.Tier, &r.Limits
-	}
-	if failed != nil {
-		entry.Error = failed.Error()
-	}
+	entry := executor.NewAuditEntry(audit.EntryCLI, id, o.args, &o.spec, r, failed)
+	entry.Policy.Backend = cmp.Or(entry.Policy.Backend, o.backend)
 	return log.Append(entry)
 }

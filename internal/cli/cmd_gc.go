@@ -25,28 +25,24 @@ type residue struct {
 	sandbox.Residue
 }
 
-func (c *cli) newGC() *cobra.Command {
+func (c *Invocation) newGC() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use:   "gc [flags]",
-		Short: "Remove what a crash left behind",
+		Use: "gc [flags]",
 		Long: `Finds what sandbox-run left behind when it was killed, and removes it: control
 groups, directories, mounts; of images, downloads that nobody has gone on with for a
 day, builds that were killed, and what belongs to no image. What is in use is never
 touched. Every start does the same for sandboxes, and every build for builds; this is
 for machines that will not start another one soon.`,
-		Example:               "  sandbox-run gc --dry-run\n  sandbox-run gc",
-		DisableFlagsInUseLine: true,
-		Annotations:           map[string]string{runBy: bestTheFull},
-		Args:                  noArguments,
-		RunE:                  func(cmd *cobra.Command, _ []string) error { return c.collect(cmd.Context(), dryRun) },
+		Example: "  sandbox-run gc --dry-run\n  sandbox-run gc",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return c.collectLeftovers(cmd.Context(), dryRun) },
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
-	cmd.Flags().BoolVar(&c.json, "json", false, "print the findings as one JSON document")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the findings as one JSON document")
 	return cmd
 }
 
-func (c *cli) collect(ctx context.Context, dryRun bool) error {
+func (c *Invocation) collectLeftovers(ctx context.Context, dryRun bool) error {
 	report := gcReport{DryRun: dryRun, Found: []residue{}}
 	var failed []error
 	for _, name := range app.Backends() {
@@ -69,7 +65,7 @@ func (c *cli) collect(ctx context.Context, dryRun bool) error {
 	found, err := collectImages(ctx, dryRun)
 	if err == nil && c.full != nil {
 		var builds []sandbox.Residue
-		builds, err = c.full.Builder.Collect(ctx, dryRun)
+		builds, err = c.full.CollectBuilds(ctx, dryRun)
 		found = append(found, builds...)
 	}
 	if err != nil {
@@ -82,12 +78,12 @@ func (c *cli) collect(ctx context.Context, dryRun bool) error {
 		}
 	}
 	if report.Failed > 0 {
-		c.code = codeOurs
+		c.Code = codeOurs
 	}
-	if c.json {
-		return c.writeJSON(report)
+	if c.JSON {
+		return c.WriteJSON(report)
 	}
-	_, err = fmt.Fprint(c.std.out, escaped(report.text()))
+	_, err = fmt.Fprint(c.Std.Out, EscapeText(report.text()))
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
 // runOptions is the command line of a run.
@@ -22,22 +23,22 @@ type runOptions struct {
 	serverOptions
 	lang    string
 	code    string
-	files   list
+	files   List
 	entry   string
 	compile sandbox.Limits
-	in      list
-	out     list
-	setup   list
+	in      List
+	out     List
+	setup   List
 	noCache bool
 	dryRun  bool
 
 	workspace workspaceOptions
 	template  string
-	variables list
+	variables List
 
 	program  *source
 	inputs   []executor.File
-	bringing []bringing
+	copyOuts []copyOut
 }
 
 const rootLong = `Runs code that nobody has vouched for in a fresh Linux sandbox: isolated, limited,
@@ -66,16 +67,16 @@ Exit codes:
   130, 143  cancelled: Ctrl-C, SIGTERM`
 
 // addRunFlags gives the root command what it needs to run code.
-func (c *cli) addRunFlags(root *cobra.Command, version *bool) *runOptions {
+func (c *Invocation) addRunFlags(root *cobra.Command, version *bool) *runOptions {
 	o := &runOptions{}
-	flagGroups{
+	FlagGroups{
 		{"What is run", o.codeFlags}, {string(executor.GroupLimits), o.limitFlags}, {string(executor.GroupSees), o.worldFlags},
 		{string(executor.GroupStrength), o.strengthFlags}, {"Where it runs", o.serverFlags}, {"Input and output", func(fs *pflag.FlagSet) {
 			o.outputFlags(fs, c)
 			fs.BoolVar(version, "version", false, "say which version this is")
 		}},
 		{string(executor.GroupLanguages), o.languageFlags},
-	}.addTo(root)
+	}.AddTo(root)
 	return o
 }
 
@@ -95,7 +96,7 @@ func (o *runOptions) limitFlags(fs *pflag.FlagSet) {
 	fs.Lookup("memory").Usage += "; Go and Rust start with 128m"
 	fs.Lookup("pids").Usage += "; Java starts with 256"
 	defaults := sandbox.DefaultCompileLimits()
-	addCompileLimits(fs, "", &o.compile, &defaults)
+	AddCompileLimits(fs, "", &o.compile, &defaults)
 }
 
 func (o *runOptions) worldFlags(fs *pflag.FlagSet) {
@@ -110,33 +111,34 @@ func (o *runOptions) languageFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.setup, "setup", "sql, postgres: a `file` to run first; repeatable")
 }
 
-// run is the root command with code to run.
-func (c *cli) run(cmd *cobra.Command, o *runOptions, args []string) error {
+// runRoot is the root command with code to run.
+func (c *Invocation) runRoot(cmd *cobra.Command, o *runOptions, args []string) error {
 	flags := cmd.Flags()
-	// Nothing at all is somebody who looks around.
-	if len(c.args) == 0 && isTerminal(c.std.in) {
-		c.code = codeUsage
-		return c.writeHelp(c.std.err, cmd)
+	// No arguments, on a terminal: print the help.
+	if len(c.Args) == 0 && IsTerminal(c.Std.In) {
+		c.Code = codeUsage
+		return c.writeHelp(c.Std.Err, cmd)
 	}
 	err := o.complete(c, flags)
 	if err == nil {
 		err = o.readProgram(c, cmd, args)
 	}
+	done := false
 	if err == nil {
-		err = c.executeAway(o, flags)
+		done, err = c.runRemotely(o, flags)
 	}
-	if errors.Is(err, errLocal) {
-		err = c.execute(o)
+	if err == nil && !done {
+		err = c.executeHere(o)
 	}
-	if errors.Is(err, errNothing) && len(c.args) == 0 {
-		c.code = codeUsage
-		return c.writeHelp(c.std.err, cmd)
+	if errors.Is(err, errNothing) && len(c.Args) == 0 {
+		c.Code = codeUsage
+		return c.writeHelp(c.Std.Err, cmd)
 	}
-	return nameSource(flags, err, helpHint(cmd))
+	return NameSource(flags, err, HelpHint(cmd))
 }
 
 // complete reads what can only be read once all flags are known.
-func (o *runOptions) complete(c *cli, flags *pflag.FlagSet) error {
+func (o *runOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if err := o.boxOptions.complete(c, flags); err != nil {
 		return err
 	}
@@ -144,18 +146,18 @@ func (o *runOptions) complete(c *cli, flags *pflag.FlagSet) error {
 		return err
 	}
 	for _, name := range []string{"lang", "entry", "template"} {
-		if err := notEmpty(flags, name); err != nil {
+		if err := CheckNotEmpty(flags, name); err != nil {
 			return err
 		}
 	}
-	for _, text := range o.in.values {
+	for _, text := range o.in.Values {
 		files, err := readInput(text)
 		if err != nil {
 			return err
 		}
 		o.inputs = append(o.inputs, files...)
 	}
-	for _, text := range o.setup.values {
+	for _, text := range o.setup.Values {
 		file, err := readSetup(text)
 		if err != nil {
 			return err
@@ -163,12 +165,12 @@ func (o *runOptions) complete(c *cli, flags *pflag.FlagSet) error {
 		o.inputs = append(o.inputs, file)
 		o.options.Setup = append(o.options.Setup, file.Path)
 	}
-	for _, text := range o.out.values {
-		b, err := readBringing(text)
+	for _, text := range o.out.Values {
+		b, err := readCopyOut(text)
 		if err != nil {
 			return err
 		}
-		o.bringing = append(o.bringing, b)
+		o.copyOuts = append(o.copyOuts, b)
 	}
 	return o.checkWorkspace(flags)
 }
@@ -180,10 +182,10 @@ func (o *runOptions) request() executor.Request {
 		Image: o.image, Args: o.program.args, Stdin: o.program.stdin, Env: o.environ,
 		Limits: o.limits, CompileLimits: o.compile, Policy: o.policy, Options: o.options, Inputs: o.inputs, NoCache: o.noCache,
 	}
-	if f := o.program.filling; f != nil {
+	if f := o.program.variables; f != nil {
 		req.Template, req.Variables = f.template, f.values
 	}
-	for _, b := range o.bringing {
+	for _, b := range o.copyOuts {
 		req.Outputs.Patterns = append(req.Outputs.Patterns, b.pattern)
 	}
 	return req
@@ -198,7 +200,7 @@ func misplaced(root *cobra.Command, err *sandbox.Error) error {
 	if root.HasParent() || len(words) == 0 {
 		return err
 	}
-	if !exists(words[0]) && words[0] != stdinName {
+	if !exists(words[0]) && words[0] != StdinName {
 		return unknownWord(root, commandOrFile, words[0])
 	}
 	if nearest, _, _ := strings.Cut(err.Hint, ","); !strings.HasPrefix(nearest, "--") {
@@ -207,18 +209,18 @@ func misplaced(root *cobra.Command, err *sandbox.Error) error {
 	return err
 }
 
-// execute runs the program, shows what it prints and what became of it, and leaves the exit code in c.code. Its error is
+// executeRemotely runs the program, shows what it prints and what became of it, and leaves the exit code in c.code. Its error is
 // for failures of ours.
-func (c *cli) execute(o *runOptions) error {
-	s, err := c.openStage(&o.boxOptions)
+func (c *Invocation) executeHere(o *runOptions) error {
+	s, err := c.openRunEnvironment(&o.boxOptions)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	show, streams := c.connect(&o.boxOptions, s.stop)
+	show, streams := c.connectOutput(&o.boxOptions, s.stop)
 	engine, err := app.NewExecutor(s.manager, app.ExecutorOptions{Audit: s.log, EntryPoint: audit.EntryCLI, OnPrepare: func(what string) func() {
-		show.wait.start(what)
-		return show.wait.end
+		show.wait.Start(what)
+		return show.wait.End
 	}})
 	if err != nil {
 		return err
@@ -226,23 +228,23 @@ func (c *cli) execute(o *runOptions) error {
 	req := o.request()
 	if o.dryRun {
 		var plan *executor.Plan
-		err := c.providing(s.ctx, &o.boxOptions, func() {}, func() (err error) {
+		err := c.withPulledImage(s.ctx, &o.boxOptions, func() {}, func() (err error) {
 			plan, err = engine.Plan(s.ctx, req)
 			return err
 		})
 		if err != nil {
-			return interrupted(s.ctx, err)
+			return nameSignal(s.ctx, err)
 		}
 		return c.printPlan(plan, o.backend)
 	}
 	leave, err := o.enterWorkspace(s, &req)
 	if err != nil {
-		return interrupted(s.ctx, err)
+		return nameSignal(s.ctx, err)
 	}
 	defer func() { _ = leave() }() // twice is fine; what went wrong is said below
 	streams.Stdin = req.Stdin
 	var takeBack func()
-	req.TTY, takeBack = c.lend(&o.boxOptions, &streams)
+	req.TTY, takeBack = c.lendTerminal(&o.boxOptions, &streams)
 	defer takeBack()
 	req.Stdin, req.OnEvent, req.Spill, req.Resize = streams.Stdin, streams.OnEvent, streams.Spill, streams.Resize
 	req.OutputSpace = streams.OutputSpace
@@ -251,45 +253,45 @@ func (c *cli) execute(o *runOptions) error {
 	req.OnReady = func(p *executor.Plan, i sandbox.Isolation) {
 		ready = &wire.Ready{Language: p.Language, Version: p.Version, Image: p.Spec.Root.From.Reference, Isolation: i}
 	}
-	show.begin = func() { c.headline(o, ready) }
-	show.wait.start("preparing")
+	show.begin = func() { c.printHeader(o, ready) }
+	show.wait.Start("preparing")
 	var result *executor.Result
-	err = c.providing(s.ctx, &o.boxOptions, show.wait.end, func() (err error) {
+	err = c.withPulledImage(s.ctx, &o.boxOptions, show.wait.End, func() (err error) {
 		result, err = engine.Execute(s.ctx, req)
 		return err
 	})
 	takeBack()
 	show.finish()
-	left := errors.Join(s.dismantle(), leave())
-	if failed := (unwatched{}); errors.As(context.Cause(s.ctx), &failed) {
-		return errors.Join(failed.error, left)
+	left := errors.Join(s.release(), leave())
+	if failed := new(workspace.UnwatchedError); errors.As(context.Cause(s.ctx), &failed) {
+		return errors.Join(failed.Err, left)
 	}
 	if err != nil {
-		return errors.Join(interrupted(s.ctx, err), left)
+		return errors.Join(nameSignal(s.ctx, err), left)
 	}
 	result.Notes = appendNotes(result.Notes, left, s.unlogged)
-	judgeWorkspace(s, &result.Result)
-	return c.present(s, o, result, show, s.manager.Machine())
+	return c.presentResult(s, o, result, show, s.manager.Machine())
 }
 
-// present shows what became of a program, wherever it was run, and brings its files back.
-func (c *cli) present(s *stage, o *runOptions, result *executor.Result, show *live, m sandbox.Machine) error {
+// presentResult shows what became of a program, wherever it was run, and brings its files back.
+func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *executor.Result, show *outputPrinter,
+	m sandbox.Machine) error {
 	if o.noStream {
 		c.printWhole(&o.boxOptions, &result.Result, show, result.Phases...)
 	}
-	brought := o.carry(result.Files, c.format != formatText)
-	err := c.conclude(s, &o.boxOptions, &result.Result, result, show, &story{
-		noun: "program", headed: true, phases: result.Phases, machine: m, whole: !o.noStream, wrote: brought.wrote, lost: brought.lost,
+	brought := o.copyFilesOut(result.Files, c.format != FormatText)
+	err := c.concludeRun(s, &o.boxOptions, &result.Result, result, show, &outcome{
+		noun: "program", headed: true, phases: result.Phases, machine: m, whole: !o.noStream, wrote: brought.written, lost: brought.lost,
 	})
-	if brought.failed && c.code == 0 {
-		c.code = codeOurs
+	if brought.failed && c.Code == 0 {
+		c.Code = codeOurs
 	}
 	return err
 }
 
-// headline tells a person what is about to run, and behind which walls.
-func (c *cli) headline(o *runOptions, ready *wire.Ready) {
-	if c.format != formatText || o.quiet || !isTerminal(c.std.err) || ready == nil {
+// printHeader tells a person what is about to run, and behind which walls.
+func (c *Invocation) printHeader(o *runOptions, ready *wire.Ready) {
+	if c.format != FormatText || o.quiet || !IsTerminal(c.Std.Err) || ready == nil {
 		return
 	}
 	text := ready.Language
@@ -300,11 +302,11 @@ func (c *cli) headline(o *runOptions, ready *wire.Ready) {
 		text += " · image " + ready.Image
 	}
 	text += " · " + tierText(ready.Isolation)
-	fmt.Fprintln(c.std.err, c.palette(c.std.err).dim(escaped(text)))
+	fmt.Fprintln(c.Std.Err, c.Palette(c.Std.Err).dim(EscapeText(text)))
 }
 
 // writeKept shows an output that was kept, and on a terminal what is missing.
-func (l *live) writeKept(to *sink, o sandbox.Output) {
+func (l *outputPrinter) writeKept(to *sink, o sandbox.Output) {
 	head := o.HeadLen()
 	notice := func() {
 		if o.Truncated() && to.terminal {
@@ -324,7 +326,7 @@ func (l *live) writeKept(to *sink, o sandbox.Output) {
 	if head == 0 {
 		notice()
 	}
-	l.lose(err)
+	l.keepFailure(err)
 }
 
 type writerFunc func([]byte) (int, error)
@@ -332,8 +334,8 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // printWhole shows at the end what was kept: standard output, then standard error.
-func (c *cli) printWhole(o *boxOptions, r *sandbox.Result, show *live, phases ...executor.PhaseResult) {
-	if c.format != formatText {
+func (c *Invocation) printWhole(o *boxOptions, r *sandbox.Result, show *outputPrinter, phases ...executor.PhaseResult) {
+	if c.format != FormatText {
 		return
 	}
 	show.out, show.err = c.sinks(o)

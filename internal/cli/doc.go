@@ -1,15 +1,18 @@
 // Package cli is the command line: it runs code that nobody has vouched for in fresh, limited Linux sandboxes.
 //
-// What. Given code, it runs it and says what happened; exec runs a command; languages, template, workspace
-// and audit look after what that needs and leaves; doctor says what this machine can enforce, gc removes
-// what a crash left behind.
+// What. Given code, it runs it and says what happened, here or at a server; exec runs a command; doctor says what this machine can
+// enforce; gc removes what a crash left. commands.go lists all subcommands; those that package full has are handed over to sandbox-rund.
 //
-// Place in the flow. This is a door: it reads flags and environment into an executor.Request (or, for exec,
-// a sandbox.Spec), hands it to the engine that internal/app puts together, and shows what came of it. No
+// Place in the flow. This is an entry point: it reads flags and environment into an executor.Request (or, for exec,
+// a sandbox.Spec), hands it to the executor that internal/app puts together, and shows the result. No
 // logic of sandboxes or languages lives here.
 //
-//	cmd_run.go ──► source.go, cmd_template.go ──► cmd_run.go ──► backend.go, live.go ──► summary.go, format.go
-//	 flags          the code, and what is copied in   engine      what it prints          what became of it; bring.go: files
+//	root.go ──► arguments.go ─────► handover.go            sandbox-rund (package full)
+//	             subcommand │ run
+//	                        ▼
+//	cmd_run.go ──► source.go, template_variables.go ──► local_server.go, remote_run.go     a server, or here:
+//	 flags          the code                             run_environment.go, output_printer.go ──► summary.go, format.go, copy_out.go
+//	                                                      backend, live output                      result, files
 //
 // Lifecycle. One sandbox per run, gone before the command returns. Main alone ends the process;
 // everything else returns errors and exit codes.

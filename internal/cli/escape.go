@@ -11,7 +11,7 @@ import (
 // escaper makes foreign text safe to show on a terminal (A6): what would move the cursor, change
 // colours, ring, answer back or reorder text is written out visibly; newlines and tabs, and a
 // carriage return before a newline, stay. A character or a carriage return that is cut off by the
-// end of a write waits for the next one.
+// End of a write waits for the next one.
 type escaper struct {
 	to      io.Writer
 	pending []byte // the start of a character, or a carriage return: at most 3 bytes
@@ -46,8 +46,8 @@ func (e *escaper) Flush() error {
 	return err
 }
 
-// escaped is a whole text made safe.
-func escaped(s string) string {
+// EscapeText is a whole text made safe.
+func EscapeText(s string) string {
 	var out strings.Builder
 	e := newEscaper(&out)
 	_, _ = e.Write([]byte(s)) // a Builder takes everything
@@ -56,7 +56,7 @@ func escaped(s string) string {
 }
 
 // indented is a whole text made safe, of which no line but the first begins where ours do: names in it may be a stranger's.
-func indented(s string) string { return strings.ReplaceAll(escaped(s), "\n", "\n    ") }
+func indented(s string) string { return strings.ReplaceAll(EscapeText(s), "\n", "\n    ") }
 
 // escape writes text to out and returns how much of it could be decided on.
 func escape(out *bytes.Buffer, text []byte) (used int) {

@@ -32,7 +32,7 @@ func TestThreatA6Escape(t *testing.T) {
 		"\v\f\x0e\x0f":         `\x0b\x0c\x0e\x0f`,
 		"":                     "",
 	} {
-		if got := escaped(in); got != want {
+		if got := EscapeText(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
@@ -55,7 +55,7 @@ func FuzzEscape(f *testing.F) {
 		if err := e.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		if whole := escaped(string(text)); whole != pieces.String() {
+		if whole := EscapeText(string(text)); whole != pieces.String() {
 			t.Fatalf("%q in pieces is %q, as a whole %q", text, pieces.String(), whole)
 		}
 		shown := pieces.String()
@@ -81,7 +81,7 @@ func TestEscapedJSONIsTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	var back string
-	if err := json.Unmarshal([]byte(escaped(string(doc))), &back); err != nil || back != all.String() {
+	if err := json.Unmarshal([]byte(EscapeText(string(doc))), &back); err != nil || back != all.String() {
 		t.Errorf("%v", err)
 	}
 }

@@ -27,8 +27,8 @@ type boxOptions struct {
 	policy     executor.Policy
 	options    executor.LanguageOptions
 	environ    map[string]string // of the program
-	env        list
-	volumes    list
+	env        List
+	volumes    List
 	spill      string
 	tty        bool
 	raw        bool
@@ -39,20 +39,20 @@ type boxOptions struct {
 	pull       bool
 }
 
-// flagGroups are the titles under which help lists flags, with what adds them.
-type flagGroups []struct {
-	title string
-	add   func(*pflag.FlagSet)
+// FlagGroups are the titles under which help lists flags, with what adds them.
+type FlagGroups []struct {
+	Title string
+	Add   func(*pflag.FlagSet)
 }
 
-// addTo gives a command its flags, group by group, in the order of help.
-func (groups flagGroups) addTo(cmd *cobra.Command) {
+// AddTo gives a command its flags, group by group, in the order of help.
+func (groups FlagGroups) AddTo(cmd *cobra.Command) {
 	cmd.Flags().SortFlags = false
 	for _, g := range groups {
-		fs := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
+		fs := pflag.NewFlagSet(g.Title, pflag.ContinueOnError)
 		fs.SortFlags = false
-		g.add(fs)
-		fs.VisitAll(func(f *pflag.Flag) { annotate(f, flagGroup, g.title) })
+		g.Add(fs)
+		fs.VisitAll(func(f *pflag.Flag) { Annotate(f, FlagGroup, g.Title) })
 		cmd.Flags().AddFlagSet(fs)
 	}
 }
@@ -63,7 +63,7 @@ func (o *boxOptions) fields() []executor.Field { return executor.Fields(&o.polic
 func (o *boxOptions) limitFlags(fs *pflag.FlagSet) {
 	defaults := sandbox.DefaultLimits()
 	for _, row := range sandbox.AllLimits() {
-		addLimit(fs, row, "", row.Usage, &o.limits, &defaults)
+		AddLimit(fs, row, "", row.Usage, &o.limits, &defaults)
 	}
 	addFields(fs, executor.GroupLimits, o.fields())
 }
@@ -83,21 +83,23 @@ func (o *boxOptions) strengthFlags(fs *pflag.FlagSet) {
 	addFields(fs, executor.GroupStrength, o.fields())
 }
 
-func (o *boxOptions) outputFlags(fs *pflag.FlagSet, c *cli) {
+func (o *boxOptions) outputFlags(fs *pflag.FlagSet, c *Invocation) {
 	fs.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal, and our standard input")
-	fs.BoolVar(&c.json, "json", false, "print the result as one JSON document, and nothing else")
-	addParsed(fs, &c.format, "format", formatText, "`form` of what is printed: text, json, ndjson (one event per line)", readOneOf(formatText, formatJSON, formatNDJSON))
+	fs.BoolVar(&c.JSON, "json", false, "print the result as one JSON document, and nothing else")
+	AddParsed(fs, &c.format, "format", FormatText, "`form` of what is printed: text, json, ndjson (one event per line)",
+		ReadOneOf(FormatText, FormatJSON, FormatNDJSON))
 	fs.BoolVar(&o.noStream, "no-stream", false, "print everything at the end, in one piece")
 	fs.StringVar(&o.spill, "spill", "", "keep output beyond --output-limit in files in this `directory`")
 	fs.BoolVar(&o.raw, "raw", false, "do not escape control characters when printing to a terminal")
-	addParsed(fs, &c.colour, "color", colourAuto, "`when` to use colour: auto, always, never", readOneOf(colourAuto, colourAlways, colourNever))
+	AddParsed(fs, &c.colour, "color", ColourAuto, "`when` to use colour: auto, always, never", ReadOneOf(ColourAuto, ColourAlways,
+		ColourNever))
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no header, no summary and no word on why the program was ended")
 	fs.StringVar(&o.auditLog, "audit-log", "", "write a line on the run to this `file` instead of your own log; off: nowhere")
 	fs.BoolP("help", "h", false, "show this text")
 }
 
-// brief writes a size the way flags take it.
-func brief(s sandbox.Size) string {
+// BriefSize writes a size the way flags take it.
+func BriefSize(s sandbox.Size) string {
 	for _, u := range []struct {
 		unit sandbox.Size
 		name string
@@ -110,11 +112,11 @@ func brief(s sandbox.Size) string {
 }
 
 // complete reads what can only be read once all flags are known.
-func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
+func (o *boxOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if err := c.chooseFormat(flags); err != nil {
 		return err
 	}
-	if o.tty && c.format != formatText {
+	if o.tty && c.format != FormatText {
 		return sandbox.Invalid("tty", "a terminal's output is for people; leave out --format %s", c.format)
 	}
 	if o.tty && o.noStream {
@@ -122,13 +124,13 @@ func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
 	}
 	// An empty value is a variable that was not set: it must not silently mean the default.
 	for _, name := range []string{"image", "spill", "audit-log", "runtime", "docker-host"} {
-		if err := notEmpty(flags, name); err != nil {
+		if err := CheckNotEmpty(flags, name); err != nil {
 			return err
 		}
 	}
 	for _, f := range o.fields() {
 		if _, text := f.Value.(*string); text && flags.Lookup(f.Flag()) != nil {
-			if err := notEmpty(flags, f.Flag()); err != nil {
+			if err := CheckNotEmpty(flags, f.Flag()); err != nil {
 				return err
 			}
 		}
@@ -136,8 +138,8 @@ func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
 	if err := app.CheckRuntime(o.backend, o.runtime); err != nil {
 		return err
 	}
-	o.environ = environment(o.env.values)
-	for _, text := range o.volumes.values {
+	o.environ = environment(o.env.Values)
+	for _, text := range o.volumes.Values {
 		v, err := readVolume(text)
 		if err != nil {
 			return err
@@ -150,7 +152,7 @@ func (o *boxOptions) complete(c *cli, flags *pflag.FlagSet) error {
 	return nil
 }
 
-func notEmpty(flags *pflag.FlagSet, name string) error {
+func CheckNotEmpty(flags *pflag.FlagSet, name string) error {
 	if f := flags.Lookup(name); f.Changed && f.Value.String() == "" {
 		return sandbox.Invalid(name, "it is empty")
 	}

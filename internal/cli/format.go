@@ -21,13 +21,13 @@ import (
 
 // Forms of what is printed.
 const (
-	formatText   = "text"
-	formatJSON   = "json"
-	formatNDJSON = "ndjson"
+	FormatText   = "text"
+	FormatJSON   = "json"
+	FormatNDJSON = "ndjson"
 )
 
-// readOneOf reads a word out of a few.
-func readOneOf[T ~string](words ...T) func(string) (T, error) {
+// ReadOneOf reads a word out of a few.
+func ReadOneOf[T ~string](words ...T) func(string) (T, error) {
 	return func(s string) (T, error) {
 		if slices.Contains(words, T(s)) {
 			return T(s), nil
@@ -42,31 +42,31 @@ func readOneOf[T ~string](words ...T) func(string) (T, error) {
 
 // chooseFormat makes one choice out of --json and --format. What was given beats what a variable says; two
 // different ones from the same source are an error.
-func (c *cli) chooseFormat(flags *pflag.FlagSet) error {
-	if c.json && c.format != "" && c.format != formatJSON {
+func (c *Invocation) chooseFormat(flags *pflag.FlagSet) error {
+	if c.JSON && c.format != "" && c.format != FormatJSON {
 		switch {
 		case given(flags, "json") == given(flags, "format"):
 			return sandbox.Invalid("format", "--json and --format %s contradict each other", c.format)
 		case given(flags, "format"):
-			c.json = false
+			c.JSON = false
 		default:
-			c.format = formatJSON
+			c.format = FormatJSON
 		}
 	}
 	switch {
-	case c.json:
-		c.format = formatJSON
+	case c.JSON:
+		c.format = FormatJSON
 	case c.format == "":
-		c.format = formatText
+		c.format = FormatText
 	}
-	c.json = c.format == formatJSON
+	c.JSON = c.format == FormatJSON
 	return nil
 }
 
 // guessFormat is for a command line that could not be read to its end: what it wants its failures to look like may stand behind
 // the fault, or in a variable.
-func (c *cli) guessFormat() {
-	args := beforeDashes(c.args)
+func (c *Invocation) guessFormat() {
+	args := beforeDashes(c.Args)
 	for i, a := range args {
 		value, ok := strings.CutPrefix(a, "--format=")
 		if a == "--format" && i+1 < len(args) {
@@ -75,27 +75,27 @@ func (c *cli) guessFormat() {
 		if ok {
 			c.format = value
 		}
-		c.json = c.json || a == "--json"
+		c.JSON = c.JSON || a == "--json"
 	}
 	if c.format == "" {
-		c.format = os.Getenv(environmentName("format"))
+		c.format = os.Getenv(EnvironmentName("format"))
 	}
-	if on, _ := strconv.ParseBool(os.Getenv(environmentName("json"))); on && c.format == "" {
-		c.json = true
+	if on, _ := strconv.ParseBool(os.Getenv(EnvironmentName("json"))); on && c.format == "" {
+		c.JSON = true
 	}
 }
 
 // writeResult writes a result: a document, or the last line of many.
-func (c *cli) writeResult(doc any) error {
-	if large, err := encodeResult(doc); large != nil && !isTerminal(c.std.out) {
+func (c *Invocation) writeResult(doc any) error {
+	if large, err := encodeResult(doc); large != nil && !IsTerminal(c.Std.Out) {
 		return c.writeLarge(large)
 	} else if err != nil {
 		return err
 	}
-	if c.format == formatNDJSON {
+	if c.format == FormatNDJSON {
 		return c.writeLine(lastLine{Seq: c.seq + 1, Time: time.Now(), Kind: executor.EventResult, Result: doc})
 	}
-	return c.writeJSON(doc)
+	return c.WriteJSON(doc)
 }
 
 // encodeResult encodes the result of a run, whose output may be large; nil for other documents.
@@ -110,9 +110,9 @@ func encodeResult(doc any) (*sandbox.JSON, error) {
 }
 
 // writeLarge writes a result as writeLine and writeJSON do, without holding its output in memory.
-func (c *cli) writeLarge(result *sandbox.JSON) error {
+func (c *Invocation) writeLarge(result *sandbox.JSON) error {
 	before, after := "", "\n"
-	if c.format == formatNDJSON {
+	if c.format == FormatNDJSON {
 		const mark = `"result"`
 		line, err := json.Marshal(lastLine{Seq: c.seq + 1, Time: time.Now(), Kind: executor.EventResult, Result: json.RawMessage(mark)})
 		if err != nil {
@@ -120,7 +120,7 @@ func (c *cli) writeLarge(result *sandbox.JSON) error {
 		}
 		before, after = strings.TrimSuffix(string(line), mark+"}"), "}\n"
 	}
-	out := bufio.NewWriterSize(c.std.out, 64<<10) // a short one is written at once
+	out := bufio.NewWriterSize(c.Std.Out, 64<<10) // a short one is written at once
 	_, _ = out.WriteString(before)                // Flush says what went wrong
 	if _, err := result.WriteTo(out); err != nil {
 		return err
@@ -138,11 +138,11 @@ type lastLine struct {
 }
 
 // writeLine writes one event of a stream: always one line, and at once.
-func (c *cli) writeLine(doc any) error { return c.encode(doc, "") }
+func (c *Invocation) writeLine(doc any) error { return c.encode(doc, "") }
 
-// writeJSON writes one document to stdout: a line for programs, indented for people.
-func (c *cli) writeJSON(doc any) error {
-	if isTerminal(c.std.out) {
+// WriteJSON writes one document to stdout: a line for programs, indented for people.
+func (c *Invocation) WriteJSON(doc any) error {
+	if IsTerminal(c.Std.Out) {
 		return c.encode(doc, "  ")
 	}
 	return c.encode(doc, "")
@@ -150,9 +150,9 @@ func (c *cli) writeJSON(doc any) error {
 
 // encode writes JSON. It leaves the C1 controls and text direction as they are, so on a terminal they are written as \u escapes,
 // which say the same.
-func (c *cli) encode(doc any, indent string) error {
-	var out io.Writer = c.std.out
-	if isTerminal(c.std.out) {
+func (c *Invocation) encode(doc any, indent string) error {
+	var out io.Writer = c.Std.Out
+	if IsTerminal(c.Std.Out) {
 		out = newEscaper(out)
 	}
 	var text strings.Builder
@@ -166,11 +166,11 @@ func (c *cli) encode(doc any, indent string) error {
 	return err
 }
 
-// table aligns columns for people. It prints in batches, so that a long one costs no memory; a later batch can be
+// Table aligns columns for people. It prints in batches, so that a long one costs no memory; a later batch can be
 // wider than an earlier one, never narrower. A title that begins with > is of a column of numbers.
-type table struct {
+type Table struct {
 	to     io.Writer
-	paint  palette
+	paint  Palette
 	titles []string
 	right  []bool
 	widths []int
@@ -180,8 +180,8 @@ type table struct {
 
 const tableBatch = 500
 
-func (c *cli) newTable(to *os.File, titles ...string) *table {
-	t := &table{to: to, paint: c.palette(to)}
+func (c *Invocation) NewTable(to *os.File, titles ...string) *Table {
+	t := &Table{to: to, paint: c.Palette(to)}
 	for _, title := range titles {
 		name, right := strings.CutPrefix(title, ">")
 		t.titles, t.right, t.widths = append(t.titles, name), append(t.right, right), append(t.widths, len(name))
@@ -189,20 +189,20 @@ func (c *cli) newTable(to *os.File, titles ...string) *table {
 	return t
 }
 
-// add takes a row, which may be shorter than the table is wide. What is in it may come from anywhere.
-func (t *table) add(row ...string) error {
+// Add takes a row, which may be shorter than the table is wide. What is in it may come from anywhere.
+func (t *Table) Add(row ...string) error {
 	for i := range row {
-		row[i] = cell(row[i])
+		row[i] = EscapeLine(row[i])
 		t.widths[i] = max(t.widths[i], utf8.RuneCountInString(row[i]))
 	}
 	if t.rows = append(t.rows, row); len(t.rows) >= tableBatch {
-		return t.flush()
+		return t.Flush()
 	}
 	return nil
 }
 
-// flush prints what waits. Without rows there is no heading either.
-func (t *table) flush() error {
+// Flush prints what waits. Without rows there is no heading either.
+func (t *Table) Flush() error {
 	if len(t.rows) == 0 {
 		return nil
 	}
@@ -219,7 +219,7 @@ func (t *table) flush() error {
 	return err
 }
 
-func (t *table) line(row []string) string {
+func (t *Table) line(row []string) string {
 	var b strings.Builder
 	for i, text := range row {
 		width := t.widths[i]
@@ -231,7 +231,7 @@ func (t *table) line(row []string) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// cell is foreign text on one line.
-func cell(s string) string {
-	return strings.NewReplacer("\r\n", `\r\n`, "\n", `\n`, "\t", `\t`).Replace(escaped(s))
+// EscapeLine is foreign text on one line.
+func EscapeLine(s string) string {
+	return strings.NewReplacer("\r\n", `\r\n`, "\n", `\n`, "\t", `\t`).Replace(EscapeText(s))
 }

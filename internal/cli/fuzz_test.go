@@ -16,7 +16,7 @@ func FuzzSettings(f *testing.F) {
 	f.Add("--uid\n0\n--gid=-1\n-it\n--\nls", "volume", "/x:/y\n:\n/z")
 	f.Add("--network=localhost\n--hostname=\n--workdir\n../x\n--root", "cpus", "NaN")
 	f.Fuzz(func(t *testing.T, line, variable, value string) {
-		o, c := &execOptions{}, &cli{}
+		o, c := &execOptions{}, &Invocation{}
 		flags := pflag.NewFlagSet("exec", pflag.ContinueOnError)
 		flags.SetInterspersed(false)
 		for _, add := range []func(*pflag.FlagSet){o.limitFlags, o.worldFlags, o.strengthFlags, func(fs *pflag.FlagSet) { o.outputFlags(fs, c) }} {
@@ -25,14 +25,14 @@ func FuzzSettings(f *testing.F) {
 		if err := flags.Parse(strings.Split(line, "\n")); err != nil {
 			return
 		}
-		name := environmentName(variable)
+		name := EnvironmentName(variable)
 		lookup := func(asked string) (string, bool) {
 			if asked == name {
 				return value, true
 			}
 			return "", false
 		}
-		if err := fromEnvironment(flags, lookup, "sandbox-run exec --help"); err != nil {
+		if err := ReadEnvironment(flags, lookup, "sandbox-run exec --help"); err != nil {
 			if !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "; try: ") {
 				t.Errorf("%s=%q: %v", name, value, err)
 			}

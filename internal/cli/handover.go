@@ -16,9 +16,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The thin executable has the whole command tree, and lacks what some of it takes. For that it hands over:
+// The thin executable does what it is started for most: run, exec, gc, doctor, version, and the client of a server. The rest is the full
+// one's, and so is what takes its libraries (a Docker backend, HTTPS). For that the thin one hands over:
 //
-//	sandbox-run ARGUMENTS ── reads them, finds that it lacks something ──► exec sandbox-rund ARGUMENTS
+//	sandbox-run ARGUMENTS ── a command of the full one, or a backend that it has ──► exec sandbox-rund ARGUMENTS
 //	                         SANDBOX_RUN_HANDED_OVER=version of sandbox-run
 //	                                                     sandbox-rund: another version than mine? refuses, or
 //	                         goes on by itself ◄── exec ── gives back what sandbox-run can do as well
@@ -29,15 +30,8 @@ import (
 // handedOver is the variable by which one executable tells the next which version it is.
 const handedOver = environmentStem + "HANDED_OVER"
 
-// The annotation of commands that the full executable runs.
-const (
-	runBy       = "run-by"
-	onlyTheFull = "the full executable"
-	bestTheFull = "the full executable, where there is one" // it sees more: its backends
-)
-
 // takeOver returns the version of the executable that has handed over to us, if one has, and its path if it can go on by itself.
-// The variable is for nobody else.
+// The programs that we start do not get the variable.
 func takeOver() (from, back string) {
 	from, back, _ = strings.Cut(os.Getenv(handedOver), "\n")
 	_ = os.Unsetenv(handedOver) // it can only fail for names that are none
@@ -46,26 +40,26 @@ func takeOver() (from, back string) {
 
 // sameVersion refuses to go on for an executable of another version: what it has read of the command line may mean something
 // else here.
-func (c *cli) sameVersion() error {
-	own := version(debug.ReadBuildInfo())
+func (c *Invocation) sameVersion() error {
+	own := Version(debug.ReadBuildInfo())
 	if c.full == nil || c.from == "" || c.from == own {
 		return nil
 	}
 	if c.back != "" {
-		return c.become(c.back, commandName, own)
+		return c.become(c.back, CommandName, own)
 	}
 	path, err := os.Executable()
 	if err != nil {
 		path = fullName
 	}
 	return &sandbox.Error{
-		Op: "hand over to " + path, Err: fmt.Errorf("it is version %s, and %s is version %s", own, commandName, c.from), Hint: bothAnew,
+		Op: "hand over to " + path, Err: fmt.Errorf("it is version %s, and %s is version %s", own, CommandName, c.from), Hint: bothAnew,
 	}
 }
 
 // become lets another executable go on, and returns when that is over, or was not possible.
-func (c *cli) become(path, name, word string) error {
-	code, err := replace(path, append([]string{name}, c.args...), append(os.Environ(), handedOver+"="+word))
+func (c *Invocation) become(path, name, word string) error {
+	code, err := replace(path, append([]string{name}, c.Args...), append(os.Environ(), handedOver+"="+word))
 	if err != nil {
 		return &sandbox.Error{Op: "hand over to " + path, Err: err, Hint: bothAnew}
 	}
@@ -77,19 +71,15 @@ const (
 	module   = "github.com/sandbox-run/sandbox-run"
 )
 
-// handOver lets the full executable run a command that we lack something for. It returns when there is no need.
-func (c *cli) handOver(cmd *cobra.Command) error {
-	what := c.lacks(cmd)
-	if what == "" {
-		return nil
-	}
-	needed := what != bestTheFull
-	if c.from != "" { // somebody calls the thin one sandbox-rund
+// handOver has the full executable go on with the command line, and returns when that is over. Where there is no full one it is an error
+// if work needs it, and nil otherwise: the thin one goes on.
+func (c *Invocation) handOver(work string, needed bool) error {
+	if c.from != "" { // the name of the full executable leads to a thin one
 		if !needed {
 			return nil
 		}
 		return &sandbox.Error{
-			Op: what, Err: fmt.Errorf("%s leads to an executable that is not the full one", fullName), Hint: bothAnew,
+			Op: work, Err: fmt.Errorf("%s leads to an executable that is not the full one", fullName), Hint: bothAnew,
 		}
 	}
 	path, err := findFull()
@@ -97,9 +87,9 @@ func (c *cli) handOver(cmd *cobra.Command) error {
 		if !needed {
 			return nil
 		}
-		return &sandbox.Error{Op: what, Err: err, Hint: c.howToGet()}
+		return &sandbox.Error{Op: work, Err: err, Hint: c.howToGet()}
 	}
-	word := version(debug.ReadBuildInfo())
+	word := Version(debug.ReadBuildInfo())
 	if !needed {
 		if self, err := os.Executable(); err == nil {
 			word += "\n" + self
@@ -113,43 +103,57 @@ type replaced int
 
 func (r replaced) Error() string { return fmt.Sprintf("exit code %d", int(r)) }
 
-// lacks names what a command takes that we do not have.
-func (c *cli) lacks(cmd *cobra.Command) string {
+// handOverScanned hands over a command that is the full executable's whatever its flags are.
+func (c *Invocation) handOverScanned(a arguments) error {
+	switch {
+	case c.full != nil:
+		return nil
+	case a.completion: // the full one knows the flags of all commands
+		return c.handOver("", false)
+	case a.command != nil && a.command.by == full:
+		return c.handOver(fullWork(c.Args), true)
+	}
+	return nil
+}
+
+// handOverParsed hands over a command whose flags, or their variables, take what only the full executable has.
+func (c *Invocation) handOverParsed(cmd *cobra.Command) error {
 	if c.full != nil {
+		return nil
+	}
+	value := func(flag string) string {
+		if f := cmd.Flags().Lookup(flag); f != nil {
+			return f.Value.String()
+		}
 		return ""
 	}
-	if cmd.Annotations[runBy] == onlyTheFull {
-		return strings.TrimPrefix(cmd.CommandPath(), commandName+" ")
+	switch of := findCommand(cmd.Name()); {
+	case value("attack") == "true":
+		return c.handOver("doctor --attack", true)
+	case app.InOtherExecutable(value("backend")):
+		return c.handOver("--backend "+value("backend"), true)
+	case isWeb(value("server")):
+		return c.handOver("--server "+value("server"), true)
+	case of != nil && of.by == thinFull, c.from == "" && !c.serverServes(cmd) && c.chooseEarly(cmd) != "":
+		return c.handOver("", false)
 	}
-	if f := cmd.Flags().Lookup("attack"); f != nil && f.Value.String() == "true" {
-		return "doctor --attack"
-	}
-	if f := cmd.Flags().Lookup("backend"); f != nil && app.InOtherExecutable(f.Value.String()) {
-		return "--backend " + f.Value.String()
-	}
-	if f := cmd.Flags().Lookup("server"); f != nil && isWeb(f.Value.String()) {
-		return "--server " + f.Value.String()
-	}
-	if c.from == "" && !c.serverServes(cmd) && c.scout(cmd) != "" {
-		return bestTheFull
-	}
-	return cmd.Annotations[runBy] // the better one, or nothing
+	return nil
 }
 
 // serverServes reports whether a run is sure enough to take place at a server, and needs no backend of ours.
-func (c *cli) serverServes(cmd *cobra.Command) bool {
+func (c *Invocation) serverServes(cmd *cobra.Command) bool {
 	f := cmd.Flags().Lookup("server")
 	if f == nil || f.Value.String() == serverNever {
 		return false
 	}
 	auto := f.Value.String() == serverAuto
-	if flag, _ := staysFor(cmd.Flags(), auto); flag != "" && auto {
+	if flag, _ := localFlag(cmd.Flags(), auto); flag != "" && auto {
 		return false
 	}
-	return !auto || c.near != nil && c.near.serves(c)
+	return !auto || c.local != nil && c.local.serves(c)
 }
 
-var errNoFull = errors.New("it takes " + fullName + ", which is neither beside " + commandName + " nor on PATH")
+var errNoFull = errors.New("it takes " + fullName + ", which is neither beside " + CommandName + " nor on PATH")
 
 // findFull looks for the full executable beside ours, then on PATH.
 func findFull() (string, error) {
@@ -171,31 +175,15 @@ func findFull() (string, error) {
 }
 
 // howToGet is what to try where the full executable is missing.
-func (c *cli) howToGet() string {
-	return c.installFull() + ", or in the repository: go run ./cmd/" + fullName + " " + quotedArgv(c.args)
+func (c *Invocation) howToGet() string {
+	return c.installFull() + ", or in the repository: go run ./cmd/" + fullName + " " + QuoteArguments(c.Args)
 }
 
-// installFull is the way to the full executable for somebody who has come by this one: as part of a release, or by building it.
-func (c *cli) installFull() string {
+// installFull is how to get the full executable: of the same release, or by building it.
+func (c *Invocation) installFull() string {
 	// A release can be asked for; what is built in a repository has no version, or one made of its commit.
 	if info, ok := debug.ReadBuildInfo(); ok && strings.HasPrefix(info.Main.Version, "v") && strings.Trim(info.Main.Version, "v.0123456789") == "" {
 		return "go install " + module + "/cmd/" + fullName + "@" + info.Main.Version
 	}
 	return "make install"
-}
-
-// mentionsElsewhere guesses, before anything is read, whether another executable will have to run this.
-func mentionsElsewhere(args []string) bool {
-	if app.InOtherExecutable(os.Getenv(environmentName("backend"))) || isWeb(os.Getenv(environmentName("server"))) {
-		return true
-	}
-	for i, a := range beforeDashes(args) {
-		if name, ok := strings.CutPrefix(a, "--backend"); ok && (app.InOtherExecutable(strings.TrimPrefix(name, "=")) || i+1 < len(args) && app.InOtherExecutable(args[i+1])) {
-			return true
-		}
-		if address, ok := strings.CutPrefix(a, "--server"); ok && (isWeb(strings.TrimPrefix(address, "=")) || i+1 < len(args) && isWeb(args[i+1])) {
-			return true
-		}
-	}
-	return false
 }

@@ -34,11 +34,11 @@ func TestHandOver(t *testing.T) {
 		t.Skip("needs exec: there, the full one is a child")
 	}
 	together, apart, elsewhere, wrong := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
-	beside := copied(t, commandName, together, commandName)
+	beside := copied(t, CommandName, together, CommandName)
 	copied(t, fullName, together, fullName)
-	alone := copied(t, commandName, apart, commandName)
+	alone := copied(t, CommandName, apart, CommandName)
 	copied(t, fullName, elsewhere, fullName)
-	copied(t, commandName, wrong, fullName) // the thin one under the full one's name
+	copied(t, CommandName, wrong, fullName) // the thin one under the full one's name
 	if err := os.WriteFile(filepath.Join(apart, fullName), []byte("not to be executed"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -51,15 +51,20 @@ func TestHandOver(t *testing.T) {
 		code int
 		want string
 	}{
-		"beside":           {beside, heavy, "/nonexistent", "", 2, "none-of-that-name"},
-		"beside, not PATH": {beside, heavy, wrong, "", 2, "none-of-that-name"},
-		"on PATH":          {alone, heavy, elsewhere, "", 2, "none-of-that-name"},
-		"missing":          {alone, heavy, "/nonexistent", "", 125, "image update: it takes sandbox-rund, which is neither beside sandbox-run nor on PATH"},
-		"how to get it":    {alone, heavy, "/nonexistent", "", 125, "/cmd/sandbox-rund"},
-		"not the full one": {alone, heavy, wrong, "", 125, "sandbox-rund leads to an executable that is not the full one"},
-		"not needed":       {alone, []string{"version"}, "/nonexistent", "", 0, "sandbox-run "},
-		"usage comes first": {alone, []string{"image", "update", "--nonsense"}, "/nonexistent", "", 2,
-			"unknown flag: --nonsense"},
+		"beside":                     {beside, heavy, "/nonexistent", "", 2, "none-of-that-name"},
+		"beside, not PATH":           {beside, heavy, wrong, "", 2, "none-of-that-name"},
+		"on PATH":                    {alone, heavy, elsewhere, "", 2, "none-of-that-name"},
+		"missing":                    {alone, heavy, "/nonexistent", "", 125, "image update: it takes sandbox-rund, which is neither beside sandbox-run nor on PATH"},
+		"how to get it":              {alone, heavy, "/nonexistent", "", 125, "/cmd/sandbox-rund"},
+		"not the full one":           {alone, heavy, wrong, "", 125, "sandbox-rund leads to an executable that is not the full one"},
+		"not needed":                 {alone, []string{"version"}, "/nonexistent", "", 0, "sandbox-run "},
+		"usage":                      {beside, []string{"image", "update", "--nonsense"}, "/nonexistent", "", 2, "unknown flag: --nonsense"},
+		"flags first":                {beside, []string{"--quiet", "image", "update"}, "/nonexistent", "", 2, "sandbox-run image"},
+		"help of it":                 {beside, []string{"help", "image", "update"}, "/nonexistent", "", 0, "image update [flags]"},
+		"help, missing":              {alone, []string{"help", "image", "update"}, "/nonexistent", "", 125, "help image: it takes sandbox-rund"},
+		"help of the rest":           {alone, []string{"--help"}, "/nonexistent", "", 0, "Fetch, make, list and remove images"},
+		"completion":                 {beside, []string{"__complete", "image", "up"}, "/nonexistent", "", 0, "update"},
+		"of the rest":                {alone, []string{"__complete", "im"}, "/nonexistent", "", 0, "image"},
 		"backend":                    {alone, []string{"exec", "--backend", "docker", "--", "true"}, "/nonexistent", "", 125, "--backend docker: it takes sandbox-rund"},
 		"backend by name":            {alone, []string{"exec", "--", "true"}, "/nonexistent", "SANDBOX_RUN_BACKEND=docker", 125, "--backend docker: it takes sandbox-rund"},
 		"attack":                     {alone, []string{"doctor", "--attack"}, "/nonexistent", "", 125, "doctor --attack: it takes sandbox-rund"},
@@ -105,7 +110,7 @@ func TestHandOverKeeps(t *testing.T) {
 		t.Skip("needs exec and descriptors")
 	}
 	dir := t.TempDir()
-	thin := copied(t, commandName, dir, commandName)
+	thin := copied(t, CommandName, dir, CommandName)
 	const script = `#!/bin/sh
 printf '%s|' "$0" "$@" "$MINE" "$SANDBOX_RUN_HANDED_OVER" "$$"; cat; cat <&7; exit 42
 `
@@ -127,7 +132,7 @@ printf '%s|' "$0" "$@" "$MINE" "$SANDBOX_RUN_HANDED_OVER" "$$"; cat; cat <&7; ex
 	if err != nil {
 		t.Fatal(err)
 	}
-	version := strings.TrimSpace(strings.TrimPrefix(string(own), commandName+" "))
+	version := strings.TrimSpace(strings.TrimPrefix(string(own), CommandName+" "))
 
 	cmd := exec.Command(thin, "image", "pull", "--quiet", "two words", "and\nmore")
 	cmd.Env = append(os.Environ(), "MINE=a b")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
 // newPuller is a screen in front of a registry with an image of two layers, one of them large, and a store of its own.
@@ -43,9 +44,9 @@ func TestPullShown(t *testing.T) {
 			t.Errorf("%q was never shown", want)
 		}
 	}
-	p := &paper{rows: 30, cols: 100}
-	p.write(t, shown)
-	end := strings.Join(p.lines, "\n")
+	p := &testenv.Paper{Rows: 30, Cols: 100}
+	p.Write(t, shown)
+	end := strings.Join(p.Lines, "\n")
 	want := regexp.MustCompile(`^` + regexp.QuoteMeta(ref) + ` done
 [0-9a-f]{12}   done, 2[0-9]\.[0-9]+ KiB
 [0-9a-f]{12}   done, 2 MiB
@@ -70,7 +71,7 @@ func TestPullCancelled(t *testing.T) {
 		t.Errorf("it took %s to end", took)
 	}
 	s.waitFor("sandbox-run: cancelled by Ctrl-C")
-	s.waitFor(" of 2.0 MiB" + clearToEnd)
+	s.waitFor(" of 2.0 MiB" + "\x1b[K")
 	if !regexp.MustCompile(`   cancelled, [0-9.]+ KiB of 2\.0 MiB`).MatchString(s.text()) {
 		t.Errorf("%q", s.text())
 	}
@@ -145,7 +146,7 @@ func TestExportNobodyReads(t *testing.T) {
 	var said bytes.Buffer
 	give := command(t, "image", "export", "mine")
 	give.Stdout, give.Stderr = w, &said
-	if code := exitCode(t, give.Run()); code != codeBrokenPipe || said.Len() > 0 {
+	if code := exitCode(t, give.Run()); code != CodeBrokenPipe || said.Len() > 0 {
 		t.Errorf("exit code %d: %s", code, &said)
 	}
 }

@@ -122,7 +122,7 @@ func cutVariable(entry string) (name, value string, ours bool) {
 // binary is the executable under test.
 func binary(t testing.TB) string {
 	testenv.NeedSystem(t)
-	return filepath.Join(binDir, commandName)
+	return filepath.Join(binDir, CommandName)
 }
 
 // needRoot skips what is to be shown with everything root can have.

@@ -168,8 +168,8 @@ func TestBrokenPipe(t *testing.T) {
 			}
 			r.Close()
 			began := time.Now()
-			if code := exitCode(t, cmd.Wait()); code != codeBrokenPipe || time.Since(began) > 10*time.Second {
-				t.Errorf("exit code %d after %v, want %d soon", code, time.Since(began), codeBrokenPipe)
+			if code := exitCode(t, cmd.Wait()); code != CodeBrokenPipe || time.Since(began) > 10*time.Second {
+				t.Errorf("exit code %d after %v, want %d soon", code, time.Since(began), CodeBrokenPipe)
 			}
 		})
 	}
@@ -183,8 +183,8 @@ func TestBrokenPipe(t *testing.T) {
 		cmd.Stdout = w
 		err = cmd.Run()
 		w.Close()
-		if code := exitCode(t, err); code != codeBrokenPipe {
-			t.Errorf("exit code %d, want %d", code, codeBrokenPipe)
+		if code := exitCode(t, err); code != CodeBrokenPipe {
+			t.Errorf("exit code %d, want %d", code, CodeBrokenPipe)
 		}
 	})
 }
@@ -361,7 +361,7 @@ func TestNotRoot(t *testing.T) {
 		t.Errorf("exec: exit code %d\n%s", code, text)
 	}
 	code, text = nobody("doctor")
-	if code != codeUnhealthy || !strings.Contains(text, "\nnot ok: ") || !strings.Contains(text, "\nnative lacks:\n") {
+	if code != CodeUnhealthy || !strings.Contains(text, "\nnot ok: ") || !strings.Contains(text, "\nnative lacks:\n") {
 		t.Errorf("doctor: exit code %d\n%s", code, text)
 	}
 }

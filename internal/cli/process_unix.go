@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inForeground reports whether we may read from a terminal: whoever does so in the background is stopped.
+// inForeground reports whether we may read from a terminal: a background process that does so is stopped.
 func inForeground(f *os.File) bool {
 	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
 	return err == nil && group == unix.Getpgrp()

@@ -42,7 +42,7 @@ func ownVersion(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.TrimPrefix(strings.TrimSpace(string(out)), commandName+" ")
+	return strings.TrimPrefix(strings.TrimSpace(string(out)), CommandName+" ")
 }
 
 func newImpostor(t *testing.T, header map[string]string, talk func(context.Context, *websocket.Conn)) *impostor {
@@ -246,7 +246,7 @@ func TestFindingCosts(t *testing.T) {
 	best := time.Hour
 	for range 50 {
 		began := time.Now()
-		if findNear() != nil {
+		if findLocalServer() != nil {
 			t.Fatal("there is one")
 		}
 		best = min(best, time.Since(began))

@@ -478,7 +478,7 @@ func TestBrokenPipeAtServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = out.Close()
-	if code := exitCode(t, cmd.Wait()); code != codeBrokenPipe {
+	if code := exitCode(t, cmd.Wait()); code != CodeBrokenPipe {
 		t.Errorf("exit code %d", code)
 	}
 	if there, _ := s.runs(); there != 1 {

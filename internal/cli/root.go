@@ -9,8 +9,6 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -27,44 +25,44 @@ import (
 
 // Exit codes that are ours, not the program's.
 const (
-	codeUnhealthy   = 1   // doctor: the default tier is not available; audit verify: the chain does not hold
+	CodeUnhealthy   = 1   // doctor: the default tier is not available; audit verify: the chain does not hold
 	codeUsage       = 2   // the request itself is wrong
 	codeOurs        = 125 // sandbox-run failed
 	codeRefused     = 126 // refused by policy; also a program that can not be executed, as in shells
 	codeNoProgram   = 127 // a program that does not exist, as in shells; also a language that is not installed
 	codeSignalBase  = 128
-	codeBrokenPipe  = codeSignalBase + 13
-	commandName     = "sandbox-run"
+	CodeBrokenPipe  = codeSignalBase + 13
+	CommandName     = "sandbox-run"
 	fullName        = "sandbox-rund"
 	environmentStem = "SANDBOX_RUN_"
 )
 
-// streams are what the command talks through.
-type streams struct{ in, out, err *os.File }
+// Streams are what the command talks through.
+type Streams struct{ In, Out, Err *os.File }
 
-// cli is one invocation of the command.
-type cli struct {
-	args []string
-	std  streams
+// Invocation is one invocation of the command.
+type Invocation struct {
+	Args []string
+	Std  Streams
 	full *Full  // what this executable has beyond the thin one; nil is the thin one
 	from string // version of the executable that handed over to us
 	back string // its path, if it can do without us
-	code int    // the exit code when nothing failed
-	json bool   // results and failures are JSON documents on stdout
+	Code int    // the exit code when nothing failed
+	JSON bool   // results and failures are JSON documents on stdout
 
 	format string // of what is printed: one of the forms; empty until it is known
 	colour string // when to use it; empty is auto
 	seq    uint64 // of the last event that was written
 
-	near *near // the user's own server; nil is none, or nobody has looked
+	local *localServer // the local server; nil is none, or it was not looked for
 
 	// What onSignals has made; nil before that.
 	signalled context.Context //nolint:containedctx // of the whole command
 	cancel    context.CancelCauseFunc
 	kill      atomic.Pointer[func()]
 
-	scouted *opened           // a backend that was chosen before the command line was read; nil is none
-	ahead   *app.EarlyBackend // where a sandbox will be needed; or nil
+	chosen *openedBackend    // a backend that was chosen before the code was read; nil is none
+	ahead  *app.EarlyBackend // where a sandbox will be needed; or nil
 }
 
 // Main is the whole of the thin executable: it ends the process.
@@ -74,98 +72,111 @@ func Main() { start(nil) }
 func MainFull(f Full) { start(&f) }
 
 func start(full *Full) {
-	os.Exit(run(full, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
+	os.Exit(run(full, os.Args[1:], Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
 // run is the whole command; it returns the exit code.
-func run(full *Full, args []string, std streams) int {
-	c := &cli{args: args, std: std, full: full}
+func run(full *Full, args []string, std Streams) int {
+	c := &Invocation{Args: args, Std: std, full: full}
 	c.from, c.back = takeOver()
 	if err := c.sameVersion(); err != nil {
 		return c.fail(err)
 	}
-	if runsSomething(args) && mayUseNear(args) {
-		c.near = findNear()
-		defer func() { c.near.close() }()
+	a := scanArguments(args, os.Getenv)
+	if err := c.handOverScanned(a); err != nil {
+		return c.fail(err)
 	}
-	if runsSomething(args) && c.near == nil {
+	if a.localServer {
+		c.local = findLocalServer()
+		defer func() { c.local.close() }()
+	}
+	if a.sandbox && c.local == nil {
 		app.Warm()
 	}
-	if runsByDefault(args) && c.near == nil {
+	if a.native && c.local == nil {
 		c.ahead = app.OpenEarly()
-		defer c.ahead.Close() // nobody needed it, and nobody waits to hear what became of it
+		defer c.ahead.Close() // if no sandbox was needed, neither is its error
 	}
 	root := c.newRoot()
-	if completes(args) {
-		addCompletions(root)
+	if a.completion && c.full != nil {
+		c.full.Complete(root)
 	}
 	root.SetArgs(args)
-	defer c.dismiss()
+	defer c.closeChosen()
 	if err := root.Execute(); err != nil {
 		return c.fail(err)
 	}
-	return c.code
+	return c.Code
 }
 
-func (c *cli) newRoot() *cobra.Command {
+func (c *Invocation) newRoot() *cobra.Command {
 	var version bool
 	var o *runOptions
 	root := &cobra.Command{
-		Use:                   commandName + " [flags] [FILE|DIR|-] [-- ARGUMENT...]",
-		Short:                 "Run code nobody has vouched for, in fresh sandboxes",
-		Long:                  rootLong,
-		Example:               rootExample,
-		DisableFlagsInUseLine: true,
-		SilenceErrors:         true, // fail reports them, as text or as JSON
-		SilenceUsage:          true, // an error names the command that explains more
-		Args:                  cobra.ArbitraryArgs,
+		Use:           CommandName + " [flags] [FILE|DIR|-] [-- ARGUMENT...]",
+		Short:         "Run code nobody has vouched for, in fresh sandboxes",
+		Long:          rootLong,
+		Example:       rootExample,
+		SilenceErrors: true, // fail reports them, as text or as JSON
+		SilenceUsage:  true, // an error names the command that explains more
+		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if version {
 				return c.printVersion()
 			}
-			return c.run(cmd, o, args)
+			return c.runRoot(cmd, o, args)
 		},
 		// Flags left open are read from the environment before any command runs. Then it is known who has to run it.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := fromEnvironment(cmd.Flags(), os.LookupEnv, helpHint(cmd)); err != nil {
+			if err := ReadEnvironment(cmd.Flags(), os.LookupEnv, HelpHint(cmd)); err != nil {
 				return err
 			}
-			return c.handOver(cmd)
+			return c.handOverParsed(cmd)
 		},
 		SuggestionsMinimumDistance: 2,
 		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	o = c.addRunFlags(root, &version)
-	root.SetOut(c.std.out)
-	root.SetErr(c.std.err)
+	root.SetOut(c.Std.Out)
+	root.SetErr(c.Std.Err)
 	root.SetFlagErrorFunc(c.flagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		if err := c.writeHelp(c.std.out, cmd); err != nil {
-			c.code = codeOurs
+		var err error
+		if cmd.DisableFlagParsing { // the full executable has the text
+			err = cmd.RunE(cmd, nil)
+		} else {
+			err = c.writeHelp(c.Std.Out, cmd)
+		}
+		if err != nil {
+			c.Code = c.fail(err)
 		}
 	})
-	root.AddCommand(
-		c.newExec(), c.newLanguages(), c.newTemplate(), c.newAudit(), c.newReceipt(), c.newWorkspace(), c.newImage(), c.newServe(), c.newKey(), c.newSetup(), c.newDoctor(), c.newGC(),
-		c.newCompletion(), c.newMan(), c.newVersion(),
-	)
-	addHelp(root)
+	for i := range commands {
+		root.AddCommand(c.newCommand(&commands[i]))
+	}
+	completeTree(root)
 	return root
 }
 
-// addHelp gives every command its help flag, described in our words.
-func addHelp(cmd *cobra.Command) {
+// completeTree gives every command what all have: a help flag that is described in our words, a usage line without [flags] of cobra's,
+// and no arguments unless it says otherwise.
+func completeTree(cmd *cobra.Command) {
+	cmd.DisableFlagsInUseLine = true
+	if cmd.Args == nil && !cmd.DisableFlagParsing {
+		cmd.Args = noArguments
+	}
 	if cmd.Flags().Lookup("help") == nil {
 		cmd.Flags().BoolP("help", "h", false, "show this text")
 	}
 	for _, sub := range cmd.Commands() {
-		addHelp(sub)
+		completeTree(sub)
 	}
 }
 
-// newGroup is a command that only has commands of its own. Alone it explains itself, as the root does.
-func (c *cli) newGroup(name, short, long, example string) *cobra.Command {
+// NewGroup is a command that only has commands of its own. Alone it explains itself, as the root does.
+func (c *Invocation) NewGroup(name, long, example string) *cobra.Command {
 	return &cobra.Command{
-		Use: name + " COMMAND", Short: short, Long: long, Example: example, DisableFlagsInUseLine: true,
+		Use: name + " COMMAND", Long: long, Example: example,
 		SuggestionsMinimumDistance: 2,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -174,15 +185,15 @@ func (c *cli) newGroup(name, short, long, example string) *cobra.Command {
 			return unknownWord(cmd, "command", args[0])
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c.code = codeUsage
-			return c.writeHelp(c.std.err, cmd)
+			c.Code = codeUsage
+			return c.writeHelp(c.Std.Err, cmd)
 		},
 	}
 }
 
 // unknownWord is the error for a word that is none of what it should be, with what was probably meant.
 func unknownWord(cmd *cobra.Command, what, word string) error {
-	hint := helpHint(cmd)
+	hint := HelpHint(cmd)
 	if like := cmd.SuggestionsFor(word); len(like) > 0 {
 		hint = cmd.CommandPath() + " " + like[0]
 	}
@@ -192,27 +203,7 @@ func unknownWord(cmd *cobra.Command, what, word string) error {
 	}
 }
 
-// runsSomething guesses, before anything is read, whether a sandbox will be needed. A wrong guess costs a little work.
-func runsSomething(args []string) bool {
-	if len(args) == 0 {
-		return false
-	}
-	switch args[0] {
-	case "doctor", "gc", "version", "help", "completion", "man", "languages", "audit", "receipt", "workspace", "template", "image", "setup", "serve", "key", "-h", "--help", "--version":
-		return false
-	}
-	return !completes(args) && !mentionsElsewhere(args)
-}
-
-// runsByDefault guesses whether that sandbox is one of the default backend, so that it can be begun while the command line is read.
-func runsByDefault(args []string) bool {
-	other := func(arg string) bool {
-		return arg == "-h" || arg == "--help" || arg == "--version" || strings.HasPrefix(arg, "--backend") || strings.HasPrefix(arg, "--runtime") || strings.HasPrefix(arg, "--require")
-	}
-	return runsSomething(args) && os.Getenv(environmentStem+"BACKEND") == "" && !slices.ContainsFunc(beforeDashes(args), other)
-}
-
-func helpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
+func HelpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
 
 // noArguments is for commands that take none.
 func noArguments(cmd *cobra.Command, args []string) error {
@@ -220,40 +211,33 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	return &sandbox.Error{
-		Op: cmd.Name(), Kind: sandbox.ErrInvalid, Hint: helpHint(cmd),
+		Op: cmd.Name(), Kind: sandbox.ErrInvalid, Hint: HelpHint(cmd),
 		Err: fmt.Errorf("unexpected argument %q", args[0]),
 	}
 }
 
 // flagError says which flag was wrong and why, and what was probably meant.
-func (c *cli) flagError(cmd *cobra.Command, err error) error {
+func (c *Invocation) flagError(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
 	}
-	e := &sandbox.Error{Op: "command line", Kind: sandbox.ErrInvalid, Err: err, Hint: helpHint(cmd)}
+	e := &sandbox.Error{Op: "command line", Kind: sandbox.ErrInvalid, Err: err, Hint: HelpHint(cmd)}
 	var value *pflag.InvalidValueError
 	var unknown *pflag.NotExistError
 	switch {
 	case errors.As(err, &value):
-		e.Op, e.Err = fmt.Sprintf("--%s %q", value.GetFlag().Name, value.GetValue()), plainCause(value.Unwrap())
+		e.Op, e.Err = fmt.Sprintf("--%s %q", value.GetFlag().Name, value.GetValue()), PlainCause(value.Unwrap())
 	case errors.As(err, &unknown):
 		if like := nearestFlag(cmd.Flags(), unknown.GetSpecifiedName()); like != "" && unknown.GetSpecifiedShortnames() == "" {
-			e.Hint = "--" + like + ", or " + helpHint(cmd)
+			e.Hint = "--" + like + ", or " + HelpHint(cmd)
 		}
 		return misplaced(cmd, e)
 	}
 	return e
 }
 
-func beforeDashes(args []string) []string {
-	if i := slices.Index(args, "--"); i >= 0 {
-		return args[:i]
-	}
-	return args
-}
-
-// plainCause strips what an error says about its place, where we say it better.
-func plainCause(err error) error {
+// PlainCause strips what an error says about its place, where we say it better.
+func PlainCause(err error) error {
 	var e *sandbox.Error
 	if errors.As(err, &e) && e.Err != nil {
 		return e.Err
@@ -262,33 +246,33 @@ func plainCause(err error) error {
 }
 
 // fail reports our own failure and returns the exit code that belongs to it.
-func (c *cli) fail(err error) int {
+func (c *Invocation) fail(err error) int {
 	var done replaced
 	if errors.As(err, &done) {
 		return int(done)
 	}
-	code := failureCode(err)
+	code := FailureCode(err)
 	if c.format == "" {
 		c.guessFormat()
 	}
-	if c.json || c.format == formatJSON || c.format == formatNDJSON {
+	if c.JSON || c.format == FormatJSON || c.format == FormatNDJSON {
 		if c.writeResult(failure(err, code)) != nil {
 			return codeOurs
 		}
 		return code
 	}
-	c.complain(err.Error())
+	c.Complain(err.Error())
 	return code
 }
 
-// complain writes a message of ours. Names that came from outside can be anything, so even when
-// nobody watches, nothing in it may move a cursor.
-func (c *cli) complain(message string) {
-	fmt.Fprintf(c.std.err, "%s: %s\n", commandName, indented(message))
+// Complain writes a message of ours. Names that came from outside can be anything, so control characters are escaped even where standard
+// error is no terminal.
+func (c *Invocation) Complain(message string) {
+	fmt.Fprintf(c.Std.Err, "%s: %s\n", CommandName, indented(message))
 }
 
-func failureCode(err error) int {
-	var signal signalCause
+func FailureCode(err error) int {
+	var signal SignalCause
 	var missing *toolchain.Missing
 	var none *executor.NoImage
 	var problem *client.Problem
@@ -321,7 +305,7 @@ type failureDocument struct {
 }
 
 func failure(err error, code int) failureDocument {
-	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: describe(err)}
+	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: DescribeError(err)}
 	var missing *toolchain.Missing
 	if errors.As(err, &missing) {
 		doc.Error.Code = "no_toolchain"
@@ -343,35 +327,35 @@ func failure(err error, code int) failureDocument {
 	if errors.As(err, &refusal) {
 		doc.Isolation = &refusal.Got
 	}
-	var signal signalCause
+	var signal SignalCause
 	if errors.As(err, &signal) {
 		doc.Verdict, doc.Error.Code = sandbox.VerdictCancelled, string(sandbox.VerdictCancelled)
 	}
 	return doc
 }
 
-func (c *cli) newVersion() *cobra.Command {
+func (c *Invocation) newVersion() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Say which version this is", Args: noArguments, DisableFlagsInUseLine: true,
+		Use:  "version",
 		RunE: func(*cobra.Command, []string) error { return c.printVersion() },
 	}
 }
 
-func (c *cli) printVersion() error {
-	_, err := fmt.Fprintln(c.std.out, c.executable(), version(debug.ReadBuildInfo()))
+func (c *Invocation) printVersion() error {
+	_, err := fmt.Fprintln(c.Std.Out, c.executable(), Version(debug.ReadBuildInfo()))
 	return err
 }
 
 // executable is the name of the one that runs.
-func (c *cli) executable() string {
+func (c *Invocation) executable() string {
 	if c.full != nil {
 		return fullName
 	}
-	return commandName
+	return CommandName
 }
 
-// version is what the build knows of itself: a release, or the commit it was made from.
-func version(info *debug.BuildInfo, ok bool) string {
+// Version is what the build knows of itself: a release, or the commit it was made from.
+func Version(info *debug.BuildInfo, ok bool) string {
 	if !ok {
 		return "unknown"
 	}
@@ -390,21 +374,21 @@ func version(info *debug.BuildInfo, ok bool) string {
 	return fmt.Sprintf("%s %s %s/%s", text, info.GoVersion, runtime.GOOS, runtime.GOARCH)
 }
 
-// signalCause is the signal that cancelled a run.
-type signalCause syscall.Signal
+// SignalCause is the signal that cancelled a run.
+type SignalCause syscall.Signal
 
-func (s signalCause) Error() string {
+func (s SignalCause) Error() string {
 	name := map[syscall.Signal]string{syscall.SIGINT: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGQUIT: "SIGQUIT"}[syscall.Signal(s)]
 	return "cancelled by " + name
 }
 
-// onSignals ends a run in three steps: the first SIGINT, SIGTERM, SIGHUP or SIGQUIT cancels the context,
+// CancelOnSignals ends a run in three steps: the first SIGINT, SIGTERM, SIGHUP or SIGQUIT cancels the context,
 // which ends the program gracefully; the second calls kill; the third ends us, and the sandbox
-// with us, in case something is stuck. Cancelling with any cause ends the listening too.
-func onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
+// with us, in case something is stuck. The listener stays until the process ends.
+func CancelOnSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	// With a reader of SIGPIPE, writing to a closed pipe is an error like any other; without one
-	// it would end us with the sandbox still standing. Nobody needs to read the channel.
+	// it would end us with the sandbox still standing. The channel needs no reader.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
 	signals := make(chan os.Signal, 3)
@@ -421,7 +405,7 @@ func onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 			}
 			switch count++; count {
 			case 1:
-				cancel(signalCause(s))
+				cancel(SignalCause(s))
 			case 2:
 				go kill()
 			default:
@@ -433,12 +417,12 @@ func onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	return ctx, cancel
 }
 
-// onSignals is for a run, which may begin at a server and go on here: there is one listener to a command, and whoever asks again only has another
-// kill.
-func (c *cli) onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
+// onSignals is CancelOnSignals for a run, which may begin at a server and go on here: a command has one listener, and a second call
+// replaces kill.
+func (c *Invocation) onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	c.kill.Store(&kill)
 	if c.signalled == nil {
-		c.signalled, c.cancel = onSignals(func() { (*c.kill.Load())() })
+		c.signalled, c.cancel = CancelOnSignals(func() { (*c.kill.Load())() })
 	}
 	return c.signalled, c.cancel
 }

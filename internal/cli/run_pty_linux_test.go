@@ -120,21 +120,21 @@ func TestRunTTY(t *testing.T) {
 // Nobody waits for more than a second without a word, and the word is gone before anything else is shown.
 func TestProgress(t *testing.T) {
 	s := newScreen(t)
-	p := &progress{to: s.slave}
-	p.start("compiling")
+	p := &Progress{To: s.slave}
+	p.Start("compiling")
 	s.waitFor("| compiling, 1s")
-	p.end()
-	p.end()
+	p.End()
+	p.End()
 	s.waitFor("1s" + clearLine)
 	before := s.text()
 	if !strings.HasSuffix(before, clearLine) {
 		t.Errorf("the line stays: %q", before)
 	}
-	p.start("brief")
-	p.end()
-	var none *progress
-	none.start("x")
-	none.end()
+	p.Start("brief")
+	p.End()
+	var none *Progress
+	none.Start("x")
+	none.End()
 	if time.Sleep(10 * time.Millisecond); s.text() != before {
 		t.Errorf("something brief was shown: %q", s.text())
 	}

@@ -21,19 +21,19 @@ func TestCovers(t *testing.T) {
 		{"d", "d/e/a.txt", true}, {"d/*", "d/e/a.txt", true}, {"d/*.txt", "d/a.png", false}, {"**", "a", true}, {"**", "a/b", true}, {"d/**", "d", false},
 		{"/workspace/a", "a", true}, {"/tmp/*.log", "/tmp/x.log", true}, {"*.log", "/tmp/x.log", false}, {"/tmp/**/b", "/tmp/a/a/b", true}, {"?", "ab", false},
 	} {
-		if got := (bringing{pattern: c.pattern}).covers(c.name); got != c.want {
+		if got := (copyOut{pattern: c.pattern}).covers(c.name); got != c.want {
 			t.Errorf("%s covers %s: %v", c.pattern, c.name, got)
 		}
 	}
 }
 
-// FuzzBringing: a pattern is refused, or names something below a directory of the sandbox's own, and covers itself where it is a name.
-func FuzzBringing(f *testing.F) {
+// FuzzReadCopyOut: a pattern is refused, or names something below a directory of the sandbox's own, and covers itself where it is a name.
+func FuzzReadCopyOut(f *testing.F) {
 	for _, s := range []string{"*.png", "a:b", "**/x:dir", "/etc/*", "../x", "[", "/tmp/a/../b", ":", "a//b", "./a", `\*`, "**/**/**/**/*"} {
 		f.Add(s, "a/b/c")
 	}
 	f.Fuzz(func(t *testing.T, text, name string) {
-		b, err := readBringing(text)
+		b, err := readCopyOut(text)
 		if err != nil {
 			return
 		}
@@ -54,7 +54,7 @@ func FuzzBringing(f *testing.F) {
 }
 
 // Whatever a sandbox calls its files, nothing is written outside of the directory, and nothing hidden in it.
-func FuzzCarry(f *testing.F) {
+func FuzzCopyFilesOut(f *testing.F) {
 	for _, s := range []string{"a", "../a", "/tmp/../../a", "a/../../b", ".git/config", "a\x00b", "", ".", "a/./b", "door/x", "d"} {
 		f.Add(s)
 	}
@@ -66,8 +66,8 @@ func FuzzCarry(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		o := &runOptions{bringing: []bringing{{pattern: "**", dir: dir}, {pattern: "/tmp/**", dir: dir}}}
-		o.carry([]executor.OutputFile{{Path: name, Data: []byte("x")}}, false)
+		o := &runOptions{copyOuts: []copyOut{{pattern: "**", dir: dir}, {pattern: "/tmp/**", dir: dir}}}
+		o.copyFilesOut([]executor.OutputFile{{Path: name, Data: []byte("x")}}, false)
 		err := filepath.WalkDir(top, func(p string, e fs.DirEntry, err error) error {
 			rel, _ := filepath.Rel(dir, p)
 			if err == nil && e.Type().IsRegular() && (strings.HasPrefix(rel, "..") || strings.HasPrefix(rel, ".") || strings.Contains(rel, "/.")) {
@@ -81,23 +81,8 @@ func FuzzCarry(f *testing.F) {
 	})
 }
 
-// Every command that needs no sandbox is known to need none.
-func TestRunsSomething(t *testing.T) {
-	c := &cli{std: streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}}
-	for _, cmd := range c.newRoot().Commands() {
-		if got := runsSomething([]string{cmd.Name()}); got != (cmd.Name() == "exec") {
-			t.Errorf("%s: %v", cmd.Name(), got)
-		}
-	}
-	for _, args := range [][]string{{"x.py"}, {"--lang", "python"}, {"-"}} {
-		if !runsSomething(args) {
-			t.Errorf("%q", args)
-		}
-	}
-}
-
 func TestMore(t *testing.T) {
-	s := &story{machine: sandbox.Machine{Memory: 4 * sandbox.GiB}}
+	s := &outcome{machine: sandbox.Machine{Memory: 4 * sandbox.GiB}}
 	for limit, want := range map[sandbox.Size]string{
 		64 * sandbox.MiB: " 128m", 100 * sandbox.MiB: " 128m", 512 * sandbox.MiB: " 1g", 3 * sandbox.GiB: " 4g", 4 * sandbox.GiB: "",
 	} {
@@ -110,12 +95,5 @@ func TestMore(t *testing.T) {
 func TestCommandLine(t *testing.T) {
 	if got := commandLine([]string{"a", "b c", "", "it's", "--x=$y"}); got != `a 'b c' '' 'it'\''s' '--x=$y'` {
 		t.Error(got)
-	}
-}
-
-// Nothing in a text is a command of the manual page's.
-func TestRoff(t *testing.T) {
-	if got := roff(".br\n\\fB 'x' --y\n'"); got != "\\&.br\n\\efB \\(aqx\\(aq \\-\\-y\n\\(aq" {
-		t.Errorf("%q", got)
 	}
 }

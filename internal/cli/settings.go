@@ -35,21 +35,26 @@ func (p *parsed[T]) Set(s string) error {
 func (p *parsed[T]) String() string { return p.text }
 func (p *parsed[T]) Type() string   { return "" }
 
-// addParsed adds a flag; shown is the default as help writes it.
-func addParsed[T any](fs *pflag.FlagSet, into *T, name, shown, usage string, read func(string) (T, error)) {
-	fs.Var(&parsed[T]{into: into, read: read, text: shown}, name, usage)
+// NewParsed makes the value of a flag; shown is the default as help writes it.
+func NewParsed[T any](into *T, shown string, read func(string) (T, error)) pflag.Value {
+	return &parsed[T]{into: into, read: read, text: shown}
 }
 
-// list is a flag that may be given several times.
-type list struct {
-	values []string
-	into   *[]string // gets the values as well; nil: nothing does
-	commas bool      // one text may hold several values
+// AddParsed adds a flag; shown is the default as help writes it.
+func AddParsed[T any](fs *pflag.FlagSet, into *T, name, shown, usage string, read func(string) (T, error)) {
+	fs.Var(NewParsed(into, shown, read), name, usage)
 }
 
-func (l *list) Set(s string) error {
+// List is a flag that may be given several times.
+type List struct {
+	Values []string
+	Into   *[]string // gets the values as well; nil: nothing does
+	Commas bool      // one text may hold several values
+}
+
+func (l *List) Set(s string) error {
 	given := []string{s}
-	if l.commas {
+	if l.Commas {
 		given = strings.Split(s, ",")
 		for i := range given {
 			if given[i] = strings.TrimSpace(given[i]); given[i] == "" {
@@ -57,15 +62,15 @@ func (l *list) Set(s string) error {
 			}
 		}
 	}
-	l.values = append(l.values, given...)
-	if l.into != nil {
-		*l.into = l.values
+	l.Values = append(l.Values, given...)
+	if l.Into != nil {
+		*l.Into = l.Values
 	}
 	return nil
 }
 
-func (l *list) String() string { return "" }
-func (l *list) Type() string   { return "" }
+func (l *List) String() string { return "" }
+func (l *List) Type() string   { return "" }
 
 // single is a flag whose second value would hide the first.
 type single struct {
@@ -84,45 +89,45 @@ func (s *single) Set(text string) error {
 func (s *single) String() string { return "" }
 func (s *single) Type() string   { return "" }
 
-// environmentName is the variable that stands in for a flag.
-func environmentName(flag string) string {
+// EnvironmentName is the variable that stands in for a flag.
+func EnvironmentName(flag string) string {
 	return environmentStem + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// noVariable marks flags that have none: what is called so elsewhere is something else.
-const noVariable = "no-variable"
+// NoVariable marks flags that have none: what is called so elsewhere is something else.
+const NoVariable = "no-variable"
 
 // fromVariable marks flags whose value came from the environment, so that errors name the source.
 const fromVariable = "from-variable"
 
-// fromEnvironment sets every flag that was not given from its variable. A variable that is empty
+// ReadEnvironment sets every flag that was not given from its variable. A variable that is empty
 // counts as unset: that is how shells and unit files switch one off. Lists have one value per line.
-func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), hint string) error {
+func ReadEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), hint string) error {
 	var failed error
 	flags.VisitAll(func(f *pflag.Flag) {
 		// Two flags are no settings; a variable called after the second is likely to mean something else.
-		if f.Changed || f.Name == "help" || f.Name == "version" || failed != nil || len(f.Annotations[noVariable]) > 0 {
+		if f.Changed || f.Name == "help" || f.Name == "version" || failed != nil || len(f.Annotations[NoVariable]) > 0 {
 			return
 		}
-		name := environmentName(f.Name)
+		name := EnvironmentName(f.Name)
 		value, _ := lookup(name)
 		if value == "" {
 			return
 		}
 		values := []string{value}
-		if _, ok := f.Value.(*list); ok {
+		if _, ok := f.Value.(*List); ok {
 			values = strings.FieldsFunc(value, func(r rune) bool { return r == '\n' })
 		}
 		for _, v := range values {
 			if err := f.Value.Set(v); err != nil {
 				failed = &sandbox.Error{
-					Op: fmt.Sprintf("%s=%q", name, v), Kind: sandbox.ErrInvalid, Err: plainCause(err), Hint: hint,
+					Op: fmt.Sprintf("%s=%q", name, v), Kind: sandbox.ErrInvalid, Err: PlainCause(err), Hint: hint,
 				}
 				return
 			}
 		}
 		f.Changed = true
-		annotate(f, fromVariable, name)
+		Annotate(f, fromVariable, name)
 	})
 	return failed
 }
@@ -133,15 +138,15 @@ func given(flags *pflag.FlagSet, name string) bool {
 	return f.Changed && len(f.Annotations[fromVariable]) == 0
 }
 
-func annotate(f *pflag.Flag, key, value string) {
+func Annotate(f *pflag.Flag, key, value string) {
 	if f.Annotations == nil {
 		f.Annotations = map[string][]string{}
 	}
 	f.Annotations[key] = []string{value}
 }
 
-// nameSource turns the field an error is about into what the user wrote: a flag, or a variable.
-func nameSource(flags *pflag.FlagSet, err error, hint string) error {
+// NameSource turns the field an error is about into what the user wrote: a flag, or a variable.
+func NameSource(flags *pflag.FlagSet, err error, hint string) error {
 	var e *sandbox.Error
 	var problem *client.Problem // a server names fields of what it refuses, too
 	if !errors.As(err, &e) || !errors.Is(e.Kind, sandbox.ErrInvalid) && !(errors.As(err, &problem) && len(problem.Errors) > 0 && !problem.Missing()) {
@@ -169,10 +174,10 @@ func nameSource(flags *pflag.FlagSet, err error, hint string) error {
 
 // Parsers of what has to be more than zero.
 var (
-	readSize     = sandbox.Positive(sandbox.ParseSize)
-	readDuration = sandbox.Positive(sandbox.ParseDuration)
-	readCount    = sandbox.Positive(sandbox.ParseCount)
-	readCores    = sandbox.Positive(sandbox.ParseCores)
+	ReadSize     = sandbox.Positive(sandbox.ParseSize)
+	ReadDuration = sandbox.Positive(sandbox.ParseDuration)
+	ReadCount    = sandbox.Positive(sandbox.ParseCount)
+	ReadCores    = sandbox.Positive(sandbox.ParseCores)
 )
 
 // limitFlag is a flag that sets a limit.
@@ -193,12 +198,12 @@ func (f *limitFlag) Set(s string) error {
 func (f *limitFlag) String() string { return f.text }
 func (f *limitFlag) Type() string   { return "" }
 
-// addLimit adds the flag of a limit. Help shows its value in defaults.
-func addLimit(fs *pflag.FlagSet, row *sandbox.Limit, prefix, usage string, into, defaults *sandbox.Limits) {
+// AddLimit adds the flag of a limit. Help shows its value in defaults.
+func AddLimit(fs *pflag.FlagSet, row *sandbox.Limit, prefix, usage string, into, defaults *sandbox.Limits) {
 	f := &limitFlag{row: row, into: into}
 	switch v := row.Field(defaults).(type) {
 	case *sandbox.Size:
-		f.text = brief(*v)
+		f.text = BriefSize(*v)
 	case *time.Duration:
 		if f.text = v.String(); *v < 2*time.Minute {
 			f.text = strconv.FormatFloat(v.Seconds(), 'f', -1, 64) + "s"
@@ -212,11 +217,11 @@ func addLimit(fs *pflag.FlagSet, row *sandbox.Limit, prefix, usage string, into,
 	fs.Var(f, prefix+row.Flag(), usage)
 }
 
-// addCompileLimits adds the flags of limits of compiling that can be set.
-func addCompileLimits(fs *pflag.FlagSet, prefix string, into, defaults *sandbox.Limits) {
+// AddCompileLimits adds the flags of limits of compiling that can be set.
+func AddCompileLimits(fs *pflag.FlagSet, prefix string, into, defaults *sandbox.Limits) {
 	for _, row := range sandbox.AllLimits() {
 		if row.CompileDoc != "" {
-			addLimit(fs, row, prefix+"compile-", cmp.Or(row.CeilingUsage, row.Usage)+" of compiling", into, defaults)
+			AddLimit(fs, row, prefix+"compile-", cmp.Or(row.CeilingUsage, row.Usage)+" of compiling", into, defaults)
 		}
 	}
 }
@@ -237,15 +242,15 @@ func addFields(fs *pflag.FlagSet, group executor.Group, fields []executor.Field)
 		case *string:
 			fs.StringVar(v, name, f.Shown, usage)
 		case *[]string:
-			fs.Var(&list{into: v, commas: true}, name, usage)
+			fs.Var(&List{Into: v, Commas: true}, name, usage)
 		case *int:
-			addParsed(fs, v, name, f.Shown, usage, readCount)
+			AddParsed(fs, v, name, f.Shown, usage, ReadCount)
 		case *sandbox.NetworkMode:
-			addParsed(fs, v, name, f.Shown, usage, sandbox.ParseNetwork)
+			AddParsed(fs, v, name, f.Shown, usage, sandbox.ParseNetwork)
 		case *sandbox.ScratchMode:
-			addParsed(fs, v, name, f.Shown, usage, sandbox.ParseScratch)
+			AddParsed(fs, v, name, f.Shown, usage, sandbox.ParseScratch)
 		case *sandbox.Tier:
-			addParsed(fs, v, name, f.Shown, usage, sandbox.ParseTier)
+			AddParsed(fs, v, name, f.Shown, usage, sandbox.ParseTier)
 		default:
 			panic(fmt.Sprintf("flag %s: no way to read %T", name, v))
 		}

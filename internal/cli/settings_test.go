@@ -16,7 +16,7 @@ func TestReadDuration(t *testing.T) {
 		"5": 5 * time.Second, "1.5": 1500 * time.Millisecond, "1.5s": 1500 * time.Millisecond,
 		"500ms": 500 * time.Millisecond, "2m": 2 * time.Minute, "1h30m": 90 * time.Minute, ".5": 500 * time.Millisecond,
 	} {
-		if got, err := readDuration(text); err != nil || got != want {
+		if got, err := ReadDuration(text); err != nil || got != want {
 			t.Errorf("%q: %v, %v; want %v", text, got, err, want)
 		}
 	}
@@ -24,7 +24,7 @@ func TestReadDuration(t *testing.T) {
 		"", ".", "0", "0s", "-1", "-5s", "NaN", "nan", "Inf", "+Inf", "1e3", "0x10", "9223372036854775808", "1e400",
 		"5 s", "five", "1.2.3", "0.0000000001", "99999999999999999999h", "5s\x00",
 	} {
-		if got, err := readDuration(text); err == nil {
+		if got, err := ReadDuration(text); err == nil {
 			t.Errorf("%q was read as %v", text, got)
 		}
 	}
@@ -32,24 +32,24 @@ func TestReadDuration(t *testing.T) {
 
 func TestReadNumbers(t *testing.T) {
 	for _, text := range []string{"", "0", "0.0", "-1", "NaN", "Inf", "1e1", "0x1p4", "1,5", "one", "1 "} {
-		if got, err := readCores(text); err == nil {
+		if got, err := ReadCores(text); err == nil {
 			t.Errorf("cores %q were read as %v", text, got)
 		}
 	}
 	for _, text := range []string{"", "0", "-1", "+5", "9223372036854775808", "NaN", "1.5", "0x10", "1_000", " 1"} {
-		if got, err := readCount(text); err == nil {
+		if got, err := ReadCount(text); err == nil {
 			t.Errorf("count %q was read as %v", text, got)
 		}
 	}
 	for _, text := range []string{"", "0", "0m", "-1", "-5g", "NaN", "9223372036854775808", "1e3", "lots", "5x"} {
-		if got, err := readSize(text); err == nil {
+		if got, err := ReadSize(text); err == nil {
 			t.Errorf("size %q was read as %v", text, got)
 		}
 	}
-	if n, err := readCount("100"); err != nil || n != 100 {
+	if n, err := ReadCount("100"); err != nil || n != 100 {
 		t.Error(n, err)
 	}
-	if n, err := readCores("0.5"); err != nil || n != 0.5 {
+	if n, err := ReadCores("0.5"); err != nil || n != 0.5 {
 		t.Error(n, err)
 	}
 }
@@ -60,16 +60,16 @@ func FuzzLimits(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if d, err := readDuration(s); err == nil && d <= 0 {
+		if d, err := ReadDuration(s); err == nil && d <= 0 {
 			t.Errorf("duration %q: %v", s, d)
 		}
-		if n, err := readCores(s); err == nil && !(n > 0 && !math.IsInf(n, 0)) {
+		if n, err := ReadCores(s); err == nil && !(n > 0 && !math.IsInf(n, 0)) {
 			t.Errorf("cores %q: %v", s, n)
 		}
-		if n, err := readCount(s); err == nil && n <= 0 {
+		if n, err := ReadCount(s); err == nil && n <= 0 {
 			t.Errorf("count %q: %v", s, n)
 		}
-		if n, err := readSize(s); err == nil && (n == 0 || n > math.MaxInt64) {
+		if n, err := ReadSize(s); err == nil && (n == 0 || n > math.MaxInt64) {
 			t.Errorf("size %q: %v", s, n)
 		}
 	})
@@ -78,9 +78,9 @@ func FuzzLimits(f *testing.F) {
 func TestFromEnvironment(t *testing.T) {
 	var timeout time.Duration
 	var workdir string
-	var env list
+	var env List
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	addParsed(flags, &timeout, "timeout", "30s", "", readDuration)
+	AddParsed(flags, &timeout, "timeout", "30s", "", ReadDuration)
 	flags.StringVar(&workdir, "workdir", "/workspace", "")
 	flags.Var(&env, "env", "")
 	variables := map[string]string{
@@ -90,13 +90,13 @@ func TestFromEnvironment(t *testing.T) {
 	if err := flags.Parse([]string{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := fromEnvironment(flags, lookup, ""); err != nil {
+	if err := ReadEnvironment(flags, lookup, ""); err != nil {
 		t.Fatal(err)
 	}
-	if timeout != 7*time.Second || workdir != "/workspace" || strings.Join(env.values, "|") != "A=1|B=2,3" {
-		t.Errorf("%v %q %q", timeout, workdir, env.values)
+	if timeout != 7*time.Second || workdir != "/workspace" || strings.Join(env.Values, "|") != "A=1|B=2,3" {
+		t.Errorf("%v %q %q", timeout, workdir, env.Values)
 	}
-	err := nameSource(flags, sandbox.Invalid("timeout", "too long"), "")
+	err := NameSource(flags, sandbox.Invalid("timeout", "too long"), "")
 	if !strings.HasPrefix(err.Error(), "SANDBOX_RUN_TIMEOUT: ") {
 		t.Error(err)
 	}
@@ -115,30 +115,8 @@ func TestNearestFlag(t *testing.T) {
 
 func TestBrief(t *testing.T) {
 	for size, want := range map[sandbox.Size]string{512 * sandbox.MiB: "512m", sandbox.GiB: "1g", 8 * sandbox.KiB: "8k", 1000: "1000"} {
-		if got := brief(size); got != want {
+		if got := BriefSize(size); got != want {
 			t.Errorf("%d: %s, want %s", size, got, want)
 		}
-	}
-}
-
-// A server is looked for where it may be of use, and nowhere else.
-func TestMayUseNear(t *testing.T) {
-	for args, want := range map[string]bool{
-		"x.py": true, "-l python -c 1": true, "--server auto x.py": true, "--server=auto x.py": true, "x.py -- --server never": true, "--memory 1g x.py": true,
-		"--server never x.py": false, "--server=never x.py": false, "--server unix:///x x.py": false, "exec -- ls": false, "--volume=a:/b x.py": false,
-		"--dry-run x.py": false, "x.py --backend native": false, "--strict x.py": false, "--require gvisor x.py": false, "--help": false,
-	} {
-		if got := mayUseNear(strings.Fields(args)); got != want {
-			t.Errorf("%s: %v", args, got)
-		}
-	}
-	t.Setenv("SANDBOX_RUN_SERVER", "never")
-	if mayUseNear([]string{"x.py"}) {
-		t.Error("the variable says never")
-	}
-	t.Setenv("SANDBOX_RUN_SERVER", "")
-	t.Setenv("SANDBOX_RUN_VOLUME", "/a:/b")
-	if mayUseNear([]string{"x.py"}) {
-		t.Error("a variable shows a volume")
 	}
 }

@@ -27,13 +27,13 @@ type source struct {
 	entry      string
 	args       []string
 	stdin      io.Reader
-	filling    *filling // nil without a template
+	variables  *templateVariables // nil without a template
 }
 
-// stdinName is how standard input is called on a command line.
-const stdinName = "-"
+// StdinName is how standard input is called on a command line.
+const StdinName = "-"
 
-// maxSource bounds one file of code: nobody has written more than that.
+// maxSource bounds one file of code: a larger one is data.
 const maxSource = 16 << 20
 
 // errNothing: standard input was to be the code, and there was none.
@@ -43,7 +43,7 @@ var errNothing = &sandbox.Error{
 }
 
 // readProgram finds the code and reads it.
-func (o *runOptions) readProgram(c *cli, cmd *cobra.Command, args []string) error {
+func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []string) error {
 	words, rest := args, []string(nil)
 	if n := cmd.Flags().ArgsLenAtDash(); n >= 0 {
 		words, rest = args[:n], args[n:]
@@ -58,30 +58,30 @@ func (o *runOptions) readProgram(c *cli, cmd *cobra.Command, args []string) erro
 		if words, fromStdin, err = o.readSource(c, cmd, words); err != nil {
 			return err
 		}
-	} else if cmd.Flags().Changed("code") || len(o.files.values) > 0 {
+	} else if cmd.Flags().Changed("code") || len(o.files.Values) > 0 {
 		return sandbox.Invalid("template", "%s takes no code; leave out --code and --file", o.template)
 	}
 	s := o.program
-	s.filling = fill
+	s.variables = fill
 	s.args = append(append([]string(nil), words...), rest...)
 	// A terminal from which we may not read would stop us.
-	if !fromStdin && (!isTerminal(c.std.in) || inForeground(c.std.in)) {
-		s.stdin = c.std.in
+	if !fromStdin && (!IsTerminal(c.Std.In) || inForeground(c.Std.In)) {
+		s.stdin = c.Std.In
 	}
 	return nil
 }
 
 // readSource reads the code from the one place that was named, and returns the words that are left.
-func (o *runOptions) readSource(c *cli, cmd *cobra.Command, words []string) (left []string, fromStdin bool, err error) {
+func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []string) (left []string, fromStdin bool, err error) {
 	flags, s := cmd.Flags(), o.program
-	fromCode, fromFiles := flags.Changed("code"), len(o.files.values) > 0
+	fromCode, fromFiles := flags.Changed("code"), len(o.files.Values) > 0
 	// A variable is for when nothing is given.
 	if len(words) > 0 || given(flags, "code") || given(flags, "file") {
 		fromCode, fromFiles = given(flags, "code"), given(flags, "file")
 	}
 	switch {
 	case fromCode && fromFiles:
-		return nil, false, sandbox.Invalid("code", "two sources of code: --code and --file %s", o.files.values[0])
+		return nil, false, sandbox.Invalid("code", "two sources of code: --code and --file %s", o.files.Values[0])
 	case (fromCode || fromFiles) && len(words) > 0:
 		from := "--code"
 		if fromFiles {
@@ -95,11 +95,11 @@ func (o *runOptions) readSource(c *cli, cmd *cobra.Command, words []string) (lef
 		s.code = o.code
 		return nil, false, checkCode("code", o.code)
 	case fromFiles:
-		return nil, false, s.readFiles(o.files.values)
+		return nil, false, s.readFiles(o.files.Values)
 	case len(words) == 0:
-		return nil, true, s.readStdin(c.std.in)
-	case words[0] == stdinName:
-		return words[1:], true, s.readStdin(c.std.in)
+		return nil, true, s.readStdin(c.Std.In)
+	case words[0] == StdinName:
+		return words[1:], true, s.readStdin(c.Std.In)
 	case !exists(words[0]) && strings.ContainsAny(words[0], "./"): // no command is called so
 		return nil, false, &sandbox.Error{Op: "read " + words[0], Kind: sandbox.ErrInvalid, Err: syscall.ENOENT, Hint: "ls " + directoryOf(words[0])}
 	case !exists(words[0]):
@@ -135,9 +135,9 @@ func (s *source) readStdin(in *os.File) error {
 	return nil
 }
 
-// readPath reads what somebody named: a file, or a directory.
+// readPath reads the file or directory of that name.
 func (s *source) readPath(name string) error {
-	// A pipe without anybody at its other end is empty, and not waited for.
+	// A pipe without a writer is empty, and not waited for.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return unreadable(name, err)
@@ -379,7 +379,7 @@ func (t *tree) file(rel string) error {
 	return nil
 }
 
-// open never waits for the other end of a pipe that somebody puts in a file's place.
+// open never waits for the other end of a pipe that was put in the file's place.
 func (t *tree) open(rel string) (*os.File, error) {
 	return t.root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }

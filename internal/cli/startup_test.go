@@ -79,7 +79,7 @@ func TestImports(t *testing.T) {
 		}
 		return strings.Fields(string(out))
 	}
-	deps, full := linked(commandName), linked(fullName)
+	deps, full := linked(CommandName), linked(fullName)
 	for name, all := range map[string][]string{module + "/pkg/sandbox/native": deps, module + "/internal/attack": full} { // control
 		if !slices.Contains(all, name) {
 			t.Errorf("%s is not linked: this test looks at the wrong thing", name)
@@ -87,6 +87,7 @@ func TestImports(t *testing.T) {
 	}
 	for _, heavy := range []string{
 		module + "/internal/attack", module + "/internal/conformance", module + "/internal/bench",
+		module + "/internal/cli/full", module + "/internal/serve", module + "/internal/operator", module + "/pkg/api/key", module + "/pkg/receipt",
 		"net/http", "crypto/tls", "crypto/x509", "html/template", "expvar", "net/rpc", "log/syslog",
 		"encoding/xml", "encoding/gob", "go/types", "go/doc", "database/sql", "testing", "plugin",
 		"github.com/docker", "github.com/moby", "github.com/opencontainers", "github.com/prometheus",

@@ -12,8 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// story is what a summary tells besides a sandbox's result.
-type story struct {
+// outcome is what a summary tells besides a sandbox's result.
+type outcome struct {
 	noun    string // what was run: a command, a program
 	cause   error  // why it was cancelled, if it was
 	phases  []executor.PhaseResult
@@ -29,19 +29,19 @@ const cleanupNote = executor.CleanupNote
 
 // summarise says on stderr what became of the run. A person gets a block; a file or pipe gets at
 // most a line for each thing that must not be overlooked.
-func (c *cli) summarise(r *sandbox.Result, s *story, midLine bool) {
-	if !isTerminal(c.std.err) {
+func (c *Invocation) summarise(r *sandbox.Result, s *outcome, midLine bool) {
+	if !IsTerminal(c.Std.Err) {
 		c.warn(r, s)
 		return
 	}
-	var signal signalCause
+	var signal SignalCause
 	if midLine || errors.As(s.cause, &signal) { // which was typed, as ^C
-		fmt.Fprintln(c.std.err)
+		fmt.Fprintln(c.Std.Err)
 	}
-	paint := c.palette(c.std.err)
-	fmt.Fprintf(c.std.err, "%s: %s  %s\n", commandName, paint.verdict(r.Verdict), paint.dim(strings.Join(figures(r, s), "  ")))
+	paint := c.Palette(c.Std.Err)
+	fmt.Fprintf(c.Std.Err, "%s: %s  %s\n", CommandName, paint.verdict(r.Verdict), paint.dim(strings.Join(figures(r, s), "  ")))
 	line := func(label, text string) {
-		fmt.Fprintf(c.std.err, "  %s %s\n", paint.bold(label+":"), indented(text))
+		fmt.Fprintf(c.Std.Err, "  %s %s\n", paint.bold(label+":"), indented(text))
 	}
 	if why := s.whyEnded(r); why != "" {
 		line("why", why)
@@ -77,7 +77,7 @@ func (c *cli) summarise(r *sandbox.Result, s *story, midLine bool) {
 	}
 	// What would fix it is long, the same every time, and in doctor.
 	fixable := false
-	for _, g := range together(r.Isolation.Missing) {
+	for _, g := range groupGaps(r.Isolation.Missing) {
 		line("weaker", fmt.Sprintf("%s %s: %s", g.controls, g.State, g.Reason))
 		fixable = fixable || g.Remedy != ""
 	}
@@ -92,22 +92,22 @@ func (c *cli) summarise(r *sandbox.Result, s *story, midLine bool) {
 const toSeeTheRest = "; to see the rest: --output-limit, --spill, or leave out --no-stream"
 
 // warn says to whoever reads a log what the exit code alone does not.
-func (c *cli) warn(r *sandbox.Result, s *story) {
+func (c *Invocation) warn(r *sandbox.Result, s *outcome) {
 	for _, n := range r.Notes {
 		if strings.HasPrefix(n, cleanupNote) || strings.HasPrefix(n, executor.AuditNote) { // never to be overlooked
-			c.complain(n)
+			c.Complain(n)
 		}
 	}
 	for _, v := range r.Violations {
 		if v.Kind == sandbox.ViolationOutput && !s.whole && !explains(v, r.Verdict) {
-			c.complain(v.Kind + ": " + v.Detail + toSeeTheRest)
+			c.Complain(v.Kind + ": " + v.Detail + toSeeTheRest)
 		}
 	}
 	for _, f := range s.lost {
-		c.complain("not taken: " + f)
+		c.Complain("not taken: " + f)
 	}
 	if why := s.whyEnded(r); why != "" {
-		c.complain(string(r.Verdict) + ": " + why)
+		c.Complain(string(r.Verdict) + ": " + why)
 	}
 }
 
@@ -140,7 +140,7 @@ func refused(violations []sandbox.Violation) string {
 }
 
 // figures are the numbers of a run, most asked for first.
-func figures(r *sandbox.Result, s *story) []string {
+func figures(r *sandbox.Result, s *outcome) []string {
 	end := fmt.Sprintf("exit %d", r.Exit.Code)
 	if r.Exit.Signal != 0 {
 		end = sandbox.SignalName(r.Exit.Signal)
@@ -148,8 +148,8 @@ func figures(r *sandbox.Result, s *story) []string {
 	m := r.Metrics
 	all := []string{
 		end,
-		"wall " + shortTime(time.Duration(m.WallTime)),
-		"cpu " + shortTime(time.Duration(m.CPUTime)),
+		"wall " + ShortTime(time.Duration(m.WallTime)),
+		"cpu " + ShortTime(time.Duration(m.CPUTime)),
 		"memory " + sandbox.Size(m.MemoryPeak).String(),
 	}
 	for _, p := range s.phases {
@@ -158,7 +158,7 @@ func figures(r *sandbox.Result, s *story) []string {
 		case p.Cached:
 			all = append(all, p.Name+" cached")
 		default:
-			all = append(all, p.Name+" "+shortTime(time.Duration(p.Metrics.WallTime)))
+			all = append(all, p.Name+" "+ShortTime(time.Duration(p.Metrics.WallTime)))
 		}
 	}
 	if !s.headed {
@@ -172,7 +172,7 @@ func tierText(i sandbox.Isolation) string { return fmt.Sprintf("tier %s (%s)", i
 
 // whyEnded explains an end that the program did not choose; it is empty otherwise. Where a flag
 // would have allowed more, it is named.
-func (s *story) whyEnded(r *sandbox.Result) string {
+func (s *outcome) whyEnded(r *sandbox.Result) string {
 	who, flags := s.noun, "--"
 	if r.Phase == executor.PhaseCompile && r.Verdict != sandbox.VerdictCompileError {
 		who, flags = "compiler", "--compile-"
@@ -183,7 +183,7 @@ func (s *story) whyEnded(r *sandbox.Result) string {
 	case sandbox.VerdictMemoryLimit:
 		return why + s.more(r.Limits.Memory)
 	case sandbox.VerdictDiskLimit:
-		if full := (overfull{}); errors.As(s.cause, &full) {
+		if full := new(sandbox.DiskFullError); errors.As(s.cause, &full) {
 			return full.Error()
 		}
 		for _, v := range r.Violations {
@@ -205,7 +205,7 @@ func (s *story) whyEnded(r *sandbox.Result) string {
 
 // more is a limit that would do where this one did not: the next power of two. How much a program wanted when it was ended nobody
 // knows; beyond what the machine has, no limit is of use.
-func (s *story) more(limit sandbox.Size) string {
+func (s *outcome) more(limit sandbox.Size) string {
 	next := sandbox.MiB
 	for next <= limit {
 		next *= 2
@@ -213,11 +213,11 @@ func (s *story) more(limit sandbox.Size) string {
 	if next > s.machine.Memory {
 		return ""
 	}
-	return " " + brief(next)
+	return " " + BriefSize(next)
 }
 
-// shortTime keeps three figures: nobody reads more.
-func shortTime(d time.Duration) string {
+// ShortTime keeps three figures: nobody reads more.
+func ShortTime(d time.Duration) string {
 	unit := time.Duration(1)
 	for unit*1000 <= d {
 		unit *= 10
@@ -225,58 +225,58 @@ func shortTime(d time.Duration) string {
 	return d.Round(unit).String()
 }
 
-// palette colours text for a terminal, unless the user does not want that (no-color.org).
-type palette bool
+// Palette colours text for a terminal, unless the user does not want that (no-color.org).
+type Palette bool
 
 const colourRed = "31"
 
 // When to use colour.
 const (
-	colourAuto   = "auto"
-	colourAlways = "always"
-	colourNever  = "never"
+	ColourAuto   = "auto"
+	ColourAlways = "always"
+	ColourNever  = "never"
 )
 
-func (c *cli) palette(f *os.File) palette {
+func (c *Invocation) Palette(f *os.File) Palette {
 	switch c.colour {
-	case colourAlways:
+	case ColourAlways:
 		return true
-	case colourNever:
+	case ColourNever:
 		return false
 	}
-	return palette(isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb")
+	return Palette(IsTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb")
 }
 
-func (p palette) in(code, text string) string {
+func (p Palette) in(code, text string) string {
 	if !p {
 		return text
 	}
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-func (p palette) bold(s string) string   { return p.in("1", s) }
-func (p palette) dim(s string) string    { return p.in("2", s) }
-func (p palette) green(s string) string  { return p.in("32", s) }
-func (p palette) yellow(s string) string { return p.in("33", s) }
-func (p palette) red(s string) string    { return p.in(colourRed, s) }
+func (p Palette) bold(s string) string   { return p.in("1", s) }
+func (p Palette) dim(s string) string    { return p.in("2", s) }
+func (p Palette) Green(s string) string  { return p.in("32", s) }
+func (p Palette) yellow(s string) string { return p.in("33", s) }
+func (p Palette) Red(s string) string    { return p.in(colourRed, s) }
 
-func (p palette) verdict(v sandbox.Verdict) string {
+func (p Palette) verdict(v sandbox.Verdict) string {
 	switch {
 	case v == sandbox.VerdictOK:
-		return p.green(string(v))
+		return p.Green(string(v))
 	case v.Info().Chosen:
 		return p.yellow(string(v))
 	}
-	return p.red(string(v))
+	return p.Red(string(v))
 }
 
-func (p palette) state(s sandbox.ControlState, width int) string {
+func (p Palette) state(s sandbox.ControlState, width int) string {
 	text := fmt.Sprintf("%-*s", width, s)
 	switch s {
 	case sandbox.Enforced:
-		return p.green(text)
+		return p.Green(text)
 	case sandbox.Declared, sandbox.Polled:
 		return p.yellow(text)
 	}
-	return p.red(text)
+	return p.Red(text)
 }

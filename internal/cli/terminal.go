@@ -9,32 +9,32 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// drawsOn reports whether something can be drawn over itself there.
-func drawsOn(f *os.File) bool { return isTerminal(f) && os.Getenv("TERM") != "dumb" }
+// DrawsOn reports whether something can be drawn over itself there.
+func DrawsOn(f *os.File) bool { return IsTerminal(f) && os.Getenv("TERM") != "dumb" }
 
 // terminal is ours, lent to a program with a terminal of its own.
 type terminal struct {
-	std     streams
+	std     Streams
 	resized chan sandbox.TTY
 	stop    func() // ends the watch for new sizes
 }
 
 // saved is the state of the terminal before it was made raw, with the way back. It is global
-// because the terminal is: whoever ends this process has to put it back.
+// because the terminal is: every way to end this process has to restore it.
 var saved struct {
 	sync.Mutex
 	fd    int
 	state *term.State
 }
 
-func newTerminal(std streams) *terminal {
+func newTerminal(std Streams) *terminal {
 	t := &terminal{std: std, resized: make(chan sandbox.TTY, 1)}
 	t.stop = watchSize(func() {
-		size := t.size()
+		size := TerminalSize(std.In, std.Out, std.Err)
 		select {
-		case <-t.resized: // an older size nobody has looked at yet
+		case <-t.resized: // an older size that was not read yet
 		default:
 		}
 		t.resized <- *size
@@ -42,9 +42,9 @@ func newTerminal(std streams) *terminal {
 	return t
 }
 
-// size is that of whichever stream is a terminal, or the customary one.
-func (t *terminal) size() *sandbox.TTY {
-	for _, f := range []*os.File{t.std.in, t.std.out, t.std.err} {
+// TerminalSize is the size of the first file that is a terminal, or 24 rows of 80 columns.
+func TerminalSize(files ...*os.File) *sandbox.TTY {
+	for _, f := range files {
 		if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && cols > 0 && rows > 0 {
 			return &sandbox.TTY{Rows: uint16(rows), Cols: uint16(cols)}
 		}
@@ -54,7 +54,7 @@ func (t *terminal) size() *sandbox.TTY {
 
 // raw hands every key to the program, Ctrl-C included. It reports whether there was a terminal.
 func (t *terminal) raw() bool {
-	fd := int(t.std.in.Fd())
+	fd := int(t.std.In.Fd())
 	if !term.IsTerminal(fd) {
 		return false
 	}
@@ -85,7 +85,7 @@ func restoreTerminal() {
 	saved.Lock()
 	defer saved.Unlock()
 	if saved.state != nil {
-		_ = term.Restore(saved.fd, saved.state) // the terminal is gone: nobody left to mind
+		_ = term.Restore(saved.fd, saved.state) // it fails only if the terminal is gone
 		saved.state = nil
 	}
 }

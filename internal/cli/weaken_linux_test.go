@@ -28,7 +28,7 @@ var variantDir = sync.OnceValues(func() (string, error) {
 		}
 	}
 	dir := filepath.Join(binDir, "weakened")
-	return dir, buildTagged(dir, "thin,weaken", commandName, fullName, "sandbox-init")
+	return dir, buildTagged(dir, "thin,weaken", CommandName, fullName, "sandbox-init")
 })
 
 func hasFile(dir, name string) bool {
@@ -93,7 +93,7 @@ func TestShippedWithoutWeakening(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{commandName, fullName, "sandbox-init"} { // control
+	for _, name := range []string{CommandName, fullName, "sandbox-init"} { // control
 		if len(weakening(t, filepath.Join(variants, name))) == 0 {
 			t.Errorf("the variant of %s takes no walls down", name)
 		}
@@ -108,7 +108,7 @@ func attackVariant(t *testing.T, mutation string, cases ...string) *attack.Repor
 		t.Fatal(err)
 	}
 	var stderr bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, commandName), "doctor", "--attack", "--json")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, CommandName), "doctor", "--attack", "--json")
 	cmd.Stderr = &stderr
 	cmd.Env = append(os.Environ(), weaken.Variable+"="+mutation, weaken.Cases+"="+strings.Join(cases, ","))
 	// Groups that a program could keep.
@@ -181,7 +181,7 @@ func TestWeakenedMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(mutation string, flags ...string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, commandName), append(append([]string{"exec", "--quiet"}, flags...), "--", "echo", "ran")...)
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, CommandName), append(append([]string{"exec", "--quiet"}, flags...), "--", "echo", "ran")...)
 		cmd.Env = append(os.Environ(), weaken.Variable+"="+mutation, weaken.Measured+"=1")
 		out, err := cmd.CombinedOutput()
 		return string(out), err

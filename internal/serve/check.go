@@ -6,24 +6,23 @@ import (
 	"log/slog"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
-	"github.com/sandbox-run/sandbox-run/internal/cli"
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/pkg/api/listen"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // Check reports what Serve would do. It reads the same settings and files and probes the backend, but binds no address and keeps nothing.
-func (Server) Check(ctx context.Context, s cli.Serving) (_ *cli.ServeReport, err error) {
+func Check(ctx context.Context, s Options) (_ *Report, err error) {
 	p, err := planListeners(ctx, s.Settings, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.discard()) }()
-	report := &cli.ServeReport{Listen: []cli.ServeAddress{}, Keys: p.count, Require: floor(s.Settings)}
+	report := &Report{Listen: []Address{}, Keys: p.count, Require: floor(s.Settings)}
 	kinds := map[listen.Kind]bool{}
 	add := func(via listen.Via) {
 		kinds[via.Kind] = true
-		report.Listen = append(report.Listen, cli.ServeAddress{
+		report.Listen = append(report.Listen, Address{
 			Address: via.At, Kind: string(via.Kind), TLS: via.TLS, Keys: s.Settings.RequireKeys || via.Kind != listen.Unix && p.needed,
 		})
 	}

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandbox-run/sandbox-run/internal/cli"
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/api/key"
@@ -76,7 +75,7 @@ func startObserved(t *testing.T) *observedServer {
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan error, 1)
 	go func() {
-		over <- Server{}.Serve(ctx, cli.Serving{
+		over <- Serve(ctx, Options{
 			Settings: settings, Version: "test", Err: &s.log, Exit: func(int) {},
 			Again: func() (*operator.Settings, error) { return settings, nil },
 		})

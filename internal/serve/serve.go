@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sandbox-run/sandbox-run/internal/cli"
 	"github.com/sandbox-run/sandbox-run/internal/linux/memory"
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/pkg/api"
@@ -40,14 +39,9 @@ const (
 	garbage = 400
 )
 
-// Server implements cli.Server.
-type Server struct{}
-
-var _ cli.Server = Server{}
-
 // running is an open server.
 type running struct {
-	serving     cli.Serving
+	serving     Options
 	settings    *operator.Settings
 	log         *slog.Logger
 	level       *slog.LevelVar
@@ -64,7 +58,7 @@ type running struct {
 }
 
 // Serve runs a server until a signal, the end of ctx or a broken listener ends it. It blocks until all runs have ended.
-func (Server) Serve(ctx context.Context, s cli.Serving) (err error) {
+func Serve(ctx context.Context, s Options) (err error) {
 	r := &running{serving: s, settings: s.Settings, level: new(slog.LevelVar), ceilings: new(ceilings)}
 	r.level.Set(s.Settings.LogLevel)
 	r.log = slog.New(slog.NewJSONHandler(s.Err, &slog.HandlerOptions{Level: r.level}))

@@ -3,10 +3,8 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"path/filepath"
-	"sync"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
@@ -36,46 +34,31 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 		return nil, err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
-	var watching sync.WaitGroup
-	defer func() {
-		stop(nil)
-		watching.Wait()
-		if err := w.Close(); err != nil {
-			s.log.ErrorContext(ctx, "closing a workspace failed", "run", j.ID, "error", err)
-		}
-	}()
+	defer stop(nil)
 	req := j.req
 	files := make([]sandbox.File, len(req.Inputs))
 	for i, f := range req.Inputs {
 		files[i] = sandbox.File{Path: path.Join(sandbox.WorkspaceDir, f.Path), Mode: f.Mode, Data: f.Data, Open: f.Open}
 	}
-	if err := w.Put(ctx, files); err != nil {
+	release, err := w.Begin(ctx, files, stop, func(detail string) *sandbox.DiskFullError {
+		return &sandbox.DiskFullError{Detail: detail, Allow: "workspace_cap, workspace_inodes"}
+	})
+	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err := release(); err != nil {
+			s.log.ErrorContext(ctx, "closing a workspace failed", "run", j.ID, "error", err)
+		}
+	}()
 	req.Inputs = nil
 	req.Policy.Volumes = append(req.Policy.Volumes, w.Volume())
-	watching.Go(func() {
-		err := w.Watch(ctx, func(workspace.Usage) {
-			most, inodes := w.Cap()
-			stop(overfullError{w.Name(), most, inodes})
-		})
-		if err != nil {
-			stop(unwatchedError{err})
-		}
-	})
 	result, err := j.executor.Execute(ctx, req)
-	if failed := (unwatchedError{}); errors.As(context.Cause(ctx), &failed) {
+	if failed := new(workspace.UnwatchedError); errors.As(context.Cause(ctx), &failed) {
 		if result != nil {
 			result.Close()
 		}
-		return nil, errors.Join(failed.error, err)
-	}
-	var full overfullError
-	if err == nil && result.Verdict == sandbox.VerdictCancelled && errors.As(context.Cause(ctx), &full) {
-		result.Verdict = sandbox.VerdictDiskLimit
-		result.Violations = append(result.Violations, sandbox.Violation{
-			Kind: "disk", Count: 1, Allow: "workspace_cap, workspace_inodes", Detail: full.Error(),
-		})
+		return nil, errors.Join(failed.Err, err)
 	}
 	return result, err
 }
@@ -114,18 +97,4 @@ func (s *Server) workspaceLimits(run *wire.Run, p *Principal) (sandbox.Limits, e
 		limits.Inodes = most.Inodes
 	}
 	return limits, nil
-}
-
-// unwatchedError ends a run whose workspace can not be watched, or whose disk is full: a failure of the server.
-type unwatchedError struct{ error }
-
-// overfullError ends a run whose workspace is over its cap.
-type overfullError struct {
-	name   string
-	cap    sandbox.Size
-	inodes int
-}
-
-func (o overfullError) Error() string {
-	return fmt.Sprintf("the workspace %s has more than %s or %d files", o.name, o.cap, o.inodes)
 }

@@ -146,11 +146,6 @@ func content(f executor.File, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, most))
 }
 
-// SetStdin sets the whole standard input of a run.
-func SetStdin(run *wire.Run, data []byte) {
-	run.Stdin, run.StdinEncoding = sandbox.EncodeText(data)
-}
-
 // flagOf returns the name that the executor and the command line have for a field of a request.
 func flagOf(field string) string {
 	if name, ok := map[string]string{"language": "lang", "files": "file", "volumes": "volume", "vars": "var"}[field]; ok {

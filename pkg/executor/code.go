@@ -175,7 +175,7 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 	r, err := c.manager.Run(ctx, id, sandbox.Process{Args: args}, sandbox.IO{})
 	var unlogged error
 	if c.log != nil {
-		unlogged = c.log.Append(auditEntry(audit.EntryLibrary, id, args, &spec, r, err))
+		unlogged = c.log.Append(NewAuditEntry(audit.EntryLibrary, id, args, &spec, r, err))
 	}
 	if err != nil {
 		return nil, errors.Join(err, unlogged)

@@ -64,15 +64,15 @@ func (x *execution) entry(result *Result, failed error, code []byte, seen Eviden
 	if result != nil {
 		ended = &result.Result
 	}
-	entry := auditEntry(x.e.opts.EntryPoint, cmp.Or(x.req.Asker.Run, x.id), command, &x.plan.Spec, ended, failed)
+	entry := NewAuditEntry(x.e.opts.EntryPoint, cmp.Or(x.req.Asker.Run, x.id), command, &x.plan.Spec, ended, failed)
 	entry.Who.Key = x.req.Asker.Key
 	entry.Language, entry.Version = x.plan.Language, x.plan.Version
 	entry.Code, entry.CodeSHA256, entry.InputSHA256 = string(code), seen.CodeSHA256, seen.InputSHA256
 	return entry
 }
 
-// auditEntry is what is written down of any run: what was asked for, and what became of it.
-func auditEntry(door audit.EntryPoint, id string, command []string, s *sandbox.Spec, r *sandbox.Result, failed error) audit.Entry {
+// NewAuditEntry describes a run for the audit log: what was asked for, and what became of it. r is nil where there is no result.
+func NewAuditEntry(door audit.EntryPoint, id string, command []string, s *sandbox.Spec, r *sandbox.Result, failed error) audit.Entry {
 	entry := audit.Entry{
 		Kind: audit.KindRun, Run: id, Who: audit.Me(door), Command: command,
 		Policy: audit.Policy{Network: s.Network, Require: s.Require, Limits: &s.Limits},

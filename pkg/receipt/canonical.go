@@ -100,12 +100,3 @@ func Digest(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])
 }
-
-// DigestJSON returns the digest of a document's canonical form.
-func DigestJSON(doc []byte) (string, error) {
-	c, err := Canonical(doc)
-	if err != nil {
-		return "", err
-	}
-	return Digest(c), nil
-}

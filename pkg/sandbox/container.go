@@ -121,8 +121,8 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (string, error) {
 	m.mu.Unlock()
 	defer m.creating.Done()
 	m.probe.Do(func() { m.can = m.backend.Probe(ctx) })
-	if !m.can.Tier.AtLeast(spec.Require) {
-		return "", m.can.Check(spec.Require, spec.Strict)
+	if err := m.can.Check(spec.Require, false); err != nil { // strictness is about what is made
+		return "", err
 	}
 	instance, err := m.backend.Create(ctx, &spec)
 	if err != nil {

@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"slices"
@@ -338,6 +339,31 @@ func TestCPULimitOfAQuickProgram(t *testing.T) {
 		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"quick"}}, sandbox.IO{})
 		if err != nil || res.Verdict != want {
 			t.Errorf("%v: %+v, %v", limit, res, err)
+		}
+	}
+}
+
+// A run that is cancelled because a directory of the host is full ends with disk_limit, whatever the program makes of SIGTERM; for any other
+// cause it is cancelled.
+func TestCancelledForAFullDisk(t *testing.T) {
+	polite := func(p *conformance.FakeProcess) sandbox.Exit {
+		wait(p)
+		return sandbox.Exit{}
+	}
+	m, _ := newManager(t, map[string]conformance.Script{"wait": wait, "polite": polite})
+	for _, program := range []string{"wait", "polite"} {
+		for cause, want := range map[error]sandbox.Verdict{
+			&sandbox.DiskFullError{Detail: "it is full", Allow: "--cap"}: sandbox.VerdictDiskLimit, errors.New("enough"): sandbox.VerdictCancelled,
+		} {
+			id := create(t, m, sandbox.Spec{})
+			ctx, cancel := context.WithCancelCause(context.Background())
+			time.AfterFunc(5*time.Millisecond, func() { cancel(fmt.Errorf("stop: %w", cause)) })
+			res, err := m.Run(ctx, id, sandbox.Process{Args: []string{program}}, sandbox.IO{})
+			if err != nil || res.Verdict != want || slices.ContainsFunc(res.Violations, func(v sandbox.Violation) bool {
+				return v.Kind == "disk" && v.Detail == "it is full" && v.Allow == "--cap"
+			}) != (want == sandbox.VerdictDiskLimit) {
+				t.Errorf("%s, %v: %+v, %v", program, cause, res, err)
+			}
 		}
 	}
 }

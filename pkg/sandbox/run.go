@@ -67,7 +67,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	if err != nil {
 		// What the program itself is to blame for is said all the same.
 		if r.calledOff() && !errors.Is(err, ErrNotStarted) && !errors.Is(err, ErrInvalid) {
-			return r.neverStarted(time.Since(began)), nil
+			return r.neverStarted(ctx, time.Since(began)), nil
 		}
 		return nil, err
 	}
@@ -119,6 +119,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		default:
 		}
 	}
+	full := f.nameCause(ctx)
 	stdout, stderr := r.rec.handOver()
 	res := &Result{
 		Verdict: judge(f), Exit: f.exit, Phase: r.p.Phase,
@@ -162,6 +163,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	if r.rec.short() {
 		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "less output was kept than output_limit allows: there was no disk space left for it")
 	}
+	res.Violations = append(res.Violations, full.violation()...)
 	r.c.mu.Lock()
 	r.c.last = summary
 	r.c.mu.Unlock()
@@ -235,9 +237,11 @@ func (r *run) calledOff() bool {
 }
 
 // neverStarted is the result of a run that was called off while its process was being started.
-func (r *run) neverStarted(startup time.Duration) *Result {
+func (r *run) neverStarted(ctx context.Context, startup time.Duration) *Result {
+	f := facts{cancelled: true, exit: Exit{Signal: int(syscall.SIGKILL)}}
+	full := f.nameCause(ctx)
 	return &Result{
-		Verdict: VerdictCancelled, Exit: Exit{Signal: int(syscall.SIGKILL)}, Phase: r.p.Phase,
+		Verdict: judge(f), Exit: f.exit, Phase: r.p.Phase, Violations: full.violation(),
 		Metrics: monitor.Summarize(monitor.Sample{}, 0, startup), Limits: r.p.Limits,
 		Isolation: r.c.isolation(), Image: r.c.image(), Notes: r.c.notes,
 	}

@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 )
@@ -50,7 +52,18 @@ type facts struct {
 	cancelled, wallHit, cpuHit, outputKilled bool
 	oomKills                                 uint64
 	diskFull                                 bool
+	overfull                                 bool // cancelled with a DiskFullError
 	exit                                     Exit
+}
+
+// nameCause tells a run that was cancelled for a full disk from one that its caller cancelled.
+func (f *facts) nameCause(ctx context.Context) *DiskFullError {
+	var full *DiskFullError
+	if !f.cancelled || !errors.As(context.Cause(ctx), &full) {
+		return nil
+	}
+	f.cancelled, f.overfull = false, true
+	return full
 }
 
 func (f *facts) failed() bool { return f.exit != Exit{} }
@@ -73,7 +86,7 @@ var verdictTable = []VerdictInfo{
 		Why: "the {who} needed more than {memory} of memory (peak {peak}); to allow more: {flags}memory",
 	},
 	{
-		Verdict: VerdictDiskLimit, Violation: "disk", applies: func(f *facts) bool { return f.failed() && f.diskFull },
+		Verdict: VerdictDiskLimit, Violation: "disk", applies: func(f *facts) bool { return f.overfull || f.failed() && f.diskFull },
 		Why: "the {who} filled its scratch disk of {disk} and {inodes} files; to allow more: --disk, --inodes",
 	},
 	{

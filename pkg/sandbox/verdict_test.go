@@ -32,6 +32,7 @@ func TestJudge(t *testing.T) {
 		{facts{wallHit: true}, VerdictTimeLimit},
 		{facts{cpuHit: true}, VerdictCPULimit},
 		{facts{outputKilled: true}, VerdictOutputLimit},
+		{facts{overfull: true}, VerdictDiskLimit},
 	} {
 		if got := judge(c.f); got != c.want {
 			t.Errorf("%+v is %s, want %s", c.f, got, c.want)

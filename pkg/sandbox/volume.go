@@ -64,6 +64,23 @@ func (s *Spec) OverCap() Violation {
 	return Violation{Kind: "disk", Count: 1, Allow: "--workspace-cap", Detail: fmt.Sprintf("a file would have been larger than the cap of %s", s.VolumeCap())}
 }
 
+// DiskFullError as the cause of a cancelled context gives the run the verdict disk_limit instead of cancelled: a directory of the host that
+// the program writes to holds more than it may.
+type DiskFullError struct {
+	Detail string
+	Allow  string // the settings that would allow more
+}
+
+func (e *DiskFullError) Error() string { return e.Detail }
+
+// violation is nil where the run was not cancelled for that.
+func (e *DiskFullError) violation() []Violation {
+	if e == nil {
+		return nil
+	}
+	return []Violation{{Kind: "disk", Count: 1, Allow: e.Allow, Detail: e.Detail}}
+}
+
 // ParseVolume reads host:dest[:ro|rw]; read-only unless rw is said.
 func ParseVolume(s string) (Volume, error) {
 	parts := strings.Split(s, ":")

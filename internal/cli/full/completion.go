@@ -1,0 +1,184 @@
+package full
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/internal/cli"
+	"github.com/sandbox-run/sandbox-run/pkg/api/key"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/workspace"
+)
+
+func init() { implement("completion", (*commands).newCompletion) }
+
+var shells = []string{"bash", "zsh", "fish"}
+
+func (c *commands) newCompletion() *cobra.Command {
+	return &cobra.Command{
+		Use: "completion bash|zsh|fish",
+		Long: `Prints a script with which your shell completes commands, flags and their values when
+you press Tab.`,
+		Example: `  source <(sandbox-run completion bash)     # in ~/.bashrc
+  source <(sandbox-run completion zsh)      # in ~/.zshrc, after compinit
+  sandbox-run completion fish > ~/.config/fish/completions/sandbox-run.fish`,
+		ValidArgs: shells,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return nil
+			}
+			return wrongShell(cmd, errors.New("which shell? One of "+strings.Join(shells, ", ")))
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root := cmd.Root()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(c.Std.Out, true)
+			case "zsh":
+				return root.GenZshCompletion(c.Std.Out)
+			case "fish":
+				return root.GenFishCompletion(c.Std.Out, true)
+			}
+			return wrongShell(cmd, fmt.Errorf("no completion for %q; there is %s", args[0], strings.Join(shells, ", ")))
+		},
+	}
+}
+
+func wrongShell(cmd *cobra.Command, err error) error {
+	return &sandbox.Error{Op: cmd.Name(), Kind: sandbox.ErrInvalid, Err: err, Hint: cli.HelpHint(cmd)}
+}
+
+// addCompletions says which values flags can have. Only a shell that asks needs to know.
+func addCompletions(root *cobra.Command) {
+	words := map[string][]string{
+		"network": {string(sandbox.NetworkNone), string(sandbox.NetworkLocalhost)},
+		"scratch": {string(sandbox.ScratchAuto), string(sandbox.ScratchDisk), string(sandbox.ScratchMemory)},
+		"backend": append([]string{app.Auto}, app.AllBackends()...),
+		"require": {string(sandbox.TierProcess), string(sandbox.TierNamespace), string(sandbox.TierContainer), string(sandbox.TierGVisor), string(sandbox.TierMicroVM)},
+		"format":  {cli.FormatText, cli.FormatJSON, cli.FormatNDJSON},
+		"color":   {cli.ColourAuto, cli.ColourAlways, cli.ColourNever},
+		"lang":    languageNames(),
+		"base":    dockerfileBases,
+		"runtime": {"runc", "crun", "youki", "runsc", "kata"},
+
+		"log-level": {"debug", "info", "warn", "error"}, "allow-backend": app.AllBackends(),
+	}
+	// Names of what the user has are looked up only when they are asked for.
+	named := map[string]cobra.CompletionFunc{"template": once(templateNames), "workspace": once(workspaceNames)}
+	for flag, names := range named {
+		_ = root.RegisterFlagCompletionFunc(flag, names) // the flag exists
+	}
+	named["key"] = once(keyNames)
+	for _, group := range root.Commands() {
+		for _, cmd := range group.Commands() {
+			if cmd.Name() == "rotate" {
+				cmd.ValidArgsFunction = named[group.Name()]
+			}
+			if names := named[group.Name()]; names != nil && (cmd.Name() == "show" || cmd.Name() == "rm") {
+				cmd.ValidArgsFunction = names
+			}
+		}
+	}
+	root.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return nil, cobra.ShellCompDirectiveDefault // files, besides the commands
+	}
+	images, _, _ := root.Find([]string{"image"}) // it is there
+	for _, cmd := range slices.Concat([]*cobra.Command{root}, root.Commands(), images.Commands()) {
+		if slices.Contains([]string{"export", "inspect", "rm", "tag", "update"}, cmd.Name()) && cmd.Parent() == images {
+			cmd.ValidArgsFunction = imageNames
+		} else if cmd.Name() != "import" && cmd.Parent() == images {
+			cmd.ValidArgsFunction = cobra.NoFileCompletions
+		}
+		if cmd.Flags().Lookup("image") != nil {
+			_ = cmd.RegisterFlagCompletionFunc("image", imageNames) // the flag exists
+		}
+		for flag, values := range words {
+			if f := cmd.Flags().Lookup(flag); f != nil && len(f.Annotations[cli.NoVariable]) == 0 { // which has words of its own
+				_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+			}
+		}
+	}
+}
+
+// imageNames are those of the images here.
+func imageNames(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+	images, _ := cli.ListImages() // a list that can not be read completes nothing
+	for _, i := range images {
+		for _, name := range i.Names {
+			names = append(names, image.Familiar(name))
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// once completes a word that is not there yet, and no files.
+func once(names func(ctx context.Context) []string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		left := slices.DeleteFunc(names(cmd.Context()), func(line string) bool {
+			name, _, _ := strings.Cut(line, "\t")
+			return slices.Contains(args, name)
+		})
+		return left, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// templateNames are those there are, once each: some are there for several languages.
+func templateNames(context.Context) []string {
+	store, err := templateStore("")
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, t := range store.List() {
+		name := t.Name + "\t" + t.Description
+		if t.Problem == "" && !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, t.Name+"\t") }) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func workspaceNames(ctx context.Context) []string {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	infos, _ := workspace.List(ctx, "") // those that can be read
+	var names []string
+	for _, i := range infos {
+		names = append(names, i.Name)
+	}
+	return names
+}
+
+// keyNames are those in the file that is the user's own, or named by the variable.
+func keyNames(ctx context.Context) (names []string) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	s, err := key.Open(os.Getenv(cli.EnvironmentName("keys")))
+	if err != nil {
+		return nil
+	}
+	keys, _ := s.List(ctx) // those that can be read
+	for _, k := range keys {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+func languageNames() []string {
+	var names []string
+	for _, l := range executor.New(nil, executor.Options{}).Languages() {
+		names = append(names, l.Name+"\t"+l.Title)
+	}
+	return names
+}

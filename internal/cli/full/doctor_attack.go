@@ -1,0 +1,96 @@
+package full
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/internal/attack"
+	"github.com/sandbox-run/sandbox-run/internal/attack/hostile"
+	"github.com/sandbox-run/sandbox-run/internal/cli"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// attackBackend carries out the attack suite against a backend, for doctor --attack. A breach is in the exit code. This executable plays
+// the attackers, too.
+func attackBackend(c *cli.Invocation, only, runtime, image string) error {
+	ctx, cancel := cli.CancelOnSignals(func() {}) // a case ends with its context, and what it made with it
+	defer cancel(nil)
+	return attackBackendWith(ctx, attack.Run, c, only, runtime, image)
+}
+
+type attackSuite func(context.Context, attack.Options) (*attack.Report, error)
+
+func attackBackendWith(ctx context.Context, run attackSuite, c *cli.Invocation, only, runtime, image string) error {
+	if only == app.Auto {
+		only = ""
+	}
+	if err := cli.CheckRuntime(only, runtime); err != nil {
+		return err
+	}
+	name := cmp.Or(only, app.Native)
+	if err := app.CheckBackend(name); err != nil {
+		return err
+	}
+	if (image != "") != (name == app.Docker) {
+		return sandbox.Invalid("image", "containers of %s are attacked in one that has a shell; it goes with --attack --backend %s, and "+
+			"with no other",
+			app.Docker, app.Docker)
+	}
+	b, err := app.Open(name, app.Options{Runtime: runtime, Image: image})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	flags := []string{"--backend", name}
+	if runtime != "" {
+		flags = append(flags, "--runtime", runtime)
+	}
+	if image != "" {
+		flags = append(flags, "--image", image)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own executable: %w", err)
+	}
+	tier := string(b.Probe(ctx).Tier)
+	show := attack.Display{
+		Out: c.Std.Out, Err: c.Std.Err, Text: !c.JSON, Live: cli.IsTerminal(c.Std.Err) && !c.JSON, Colour: bool(c.Palette(c.Std.Out)),
+		Escape: cli.EscapeText,
+	}
+	report, err := run(ctx, attack.Options{
+		Backend: b, Executable: self, Escape: cli.EscapeText,
+		Victim:  func(mark string) *exec.Cmd { return newVictim(self, tier, mark, flags) },
+		OnStart: show.Started, OnResult: show.Ended,
+	})
+	show.Clear()
+	switch {
+	case err != nil:
+		return err
+	case !report.OK:
+		c.Code = cli.CodeUnhealthy
+	}
+	if c.JSON {
+		return c.WriteJSON(report)
+	}
+	return show.Conclude(report, cli.MissingLines(report.Isolation.Missing))
+}
+
+// newVictim is this executable as a supervisor that will be killed. flags choose the backend.
+func newVictim(self, tier, mark string, flags []string) *exec.Cmd {
+	const inside = "/victim"
+	args := append([]string{"exec"}, flags...)
+	args = append(args, "--require", tier, "--timeout", "1m", "--quiet", "--volume", self+":"+inside, "--env", hostile.Variable+"="+mark, "--")
+	cmd := exec.Command(self, append(args, hostile.Args(inside, mark, "fork", "sessions", "4", "1m")...)...)
+	cmd.Env = []string{} // no defaults of the user's
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "DOCKER_CONTEXT",
+		"DOCKER_CONFIG"} {
+		if v, ok := os.LookupEnv(name); ok {
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
+	return cmd
+}

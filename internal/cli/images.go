@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// ListImages lists without making a store where there is none.
+func ListImages() ([]*image.Image, error) {
+	store, err := app.OpenExistingImages()
+	if err != nil || store == nil {
+		return nil, err
+	}
+	return store.List()
+}
+
+// QuoteArguments shows where one argument ends and the next begins.
+func QuoteArguments(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		if words[i] = a; a == "" || strings.ContainsAny(a, " \t\n'\"\\$`") {
+			words[i] = strconv.Quote(a)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// DescribeError is sandbox.Describe for errors of images as well.
+func DescribeError(err error) *sandbox.ErrorInfo {
+	info := sandbox.Describe(err)
+	if info == nil {
+		return nil
+	}
+	for _, k := range []struct {
+		kind error
+		code string
+	}{
+		{image.ErrNotFound, "not_found"}, {image.ErrAmbiguous, "invalid"}, {image.ErrInUse, "state"},
+		{image.ErrInvalid, "invalid_image"}, {image.ErrTooLarge, "too_large"},
+	} {
+		if errors.Is(err, k.kind) {
+			info.Code = k.code
+		}
+	}
+	return info
+}

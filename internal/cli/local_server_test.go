@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/client"
+)
+
+// far is a server that takes its time.
+type far struct {
+	client.Transport
+	takes time.Duration
+}
+
+func (f far) Dial(ctx context.Context, _, _ string) (client.Socket, client.Header, error) {
+	select {
+	case <-time.After(f.takes):
+		return nil, nil, errors.New("here")
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
+}
+
+// TestSilentServers: silence is called by its name.
+func TestSilentServers(t *testing.T) {
+	if _, err := openSession(far{takes: time.Minute}, 10*time.Millisecond); !errors.Is(err, client.ErrIdleTimeout) {
+		t.Error(err)
+	}
+	if _, err := openSession(far{}, time.Minute); err == nil || errors.Is(err, client.ErrIdleTimeout) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,277 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/client"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// How a run at a server goes, over one WebSocket:
+//
+//	we                                     server
+//	 ── handshake ─────────────────────────►
+//	 ◄───────────────── version, world ──    another than ours: it is run here, or not at all
+//	 ── the run, as JSON ──────────────────►
+//	 ◄─ ready: language, walls ───────────
+//	 ◄─ events … result, or a problem ────
+//	 ── stdin, sizes of the terminal, cancel ─►   from the program's first event on
+//
+// Until the first event, a run that the server refuses can still take place here: nothing has happened and no input was consumed.
+// After it, the run is the server's: if the connection breaks, the run is lost and is not repeated. The server ends it when we are gone.
+
+// remoteRun is a run at a server.
+type remoteRun struct {
+	c       *Invocation
+	o       *runOptions
+	session *client.Connection
+	name    string          // of the server, for people
+	auto    bool            // --server auto: what the server does not do, this process does
+	ctx     context.Context //nolint:containedctx // of the whole command: signals cancel it
+	stop    context.CancelCauseFunc
+	hangUp  context.CancelFunc // drops the connection
+	ready   *wire.Ready
+	refusal error       // why the sandbox is not strong enough
+	started atomic.Bool // there was an event
+}
+
+const (
+	// serverPatience is the longest silence of a server beyond what the program may take.
+	extraSilence = 2 * time.Minute
+	// cancelPatience is how long a server may take to hear that a run is to end, and endPatience to end it, after the grace period.
+	cancelTimeout = 5 * time.Second
+	endTimeout    = 15 * time.Second
+)
+
+// runRemotely runs the program at a server, if it is to be. done is false where it is to be run here: nothing has happened then.
+func (c *Invocation) runRemotely(o *runOptions, flags *pflag.FlagSet) (done bool, err error) {
+	r := &remoteRun{c: c, o: o, name: o.server, auto: !o.serverOptions.named()}
+	if r.auto && (o.server == serverNever || c.local == nil) {
+		return false, nil
+	}
+	if flag, why := localFlag(flags, r.auto); flag != "" {
+		return r.refuse(sandbox.Invalid(flag, "%s: %s; leave out --%s, or use --server never", r.name, why, flag))
+	}
+	if r.auto {
+		if r.session = c.local.takeSession(c); r.session == nil {
+			return false, nil
+		}
+		r.name = c.local.transport.Path
+	} else {
+		transport, err := o.serverOptions.open(c)
+		if err != nil {
+			return true, err
+		}
+		defer transport.Close()
+		if r.session, err = openSession(transport, namedServerTimeout); err != nil {
+			return true, explainUnreachable(r.name, err)
+		}
+	}
+	defer r.session.Close()
+	if err := sameVersion(r.session.Header, r.name); err != nil {
+		return r.refuse(err)
+	}
+	return r.executeRemotely()
+}
+
+// refuse ends a run that can not take place at the server: with --server auto it takes place here, otherwise nowhere.
+func (r *remoteRun) refuse(err error) (done bool, _ error) {
+	if r.auto {
+		return false, nil
+	}
+	return true, err
+}
+
+func (r *remoteRun) executeRemotely() (done bool, err error) {
+	c, o := r.c, r.o
+	req := o.request()
+	if err := executor.New(nil, executor.Options{}).Fill(&req); err != nil {
+		return r.refuse(err)
+	}
+	var reading context.Context
+	reading, r.hangUp = context.WithCancel(context.Background())
+	defer r.hangUp()
+	r.ctx, r.stop = c.onSignals(r.hangUp)
+
+	show, streams := c.connectOutput(&o.boxOptions, r.stop)
+	show.begin = func() { c.printHeader(o, r.ready) }
+	streams.Stdin = o.program.stdin
+	var takeBack func()
+	req.TTY, takeBack = c.lendTerminal(&o.boxOptions, &streams)
+	defer takeBack()
+	run, err := client.NewRun(&req)
+	if err != nil {
+		takeBack()
+		return r.explainNotCarried(err)
+	}
+	run.Interactive = true
+	r.session.OnReady = func(ready *wire.Ready) {
+		// Whatever a server says that it will do, what it has made decides, before the program runs in it.
+		if r.ready, r.refusal = ready, ready.Isolation.Check(o.policy.Require, o.policy.Strict); r.refusal != nil {
+			r.hangUp()
+		}
+	}
+	show.wait.Start("preparing")
+	var result *executor.Result
+	if err = r.session.StartRun(reading, run); err == nil {
+		result, err = r.followRun(reading, silenceTimeout(&req), &streams)
+	}
+	takeBack()
+	show.finish()
+	if err != nil {
+		return r.explainFailure(err)
+	}
+	return true, r.reportResult(result, show)
+}
+
+// silenceTimeout is how long a server may be silent about a run: as long as all of it may take, and what a busy machine adds.
+func silenceTimeout(req *executor.Request) time.Duration {
+	wall, compile := req.Limits.Or(sandbox.DefaultLimits()), req.CompileLimits.Wall
+	if compile == 0 {
+		compile = time.Minute
+	}
+	return wall.Wall + wall.Grace + compile + extraSilence
+}
+
+// explainNotCarried names the flag.
+func (r *remoteRun) explainNotCarried(err error) (done bool, _ error) {
+	var not *client.UnsendableError
+	if errors.As(err, &not) {
+		return r.refuse(sandbox.Invalid(not.Field, "%s: %s; use --server never", r.name, not.Reason))
+	}
+	return r.refuse(&sandbox.Error{Op: "read the files of the program", Kind: sandbox.ErrInvalid, Err: plainPathError(err)})
+}
+
+// followRun shows what happens, until there is a result.
+func (r *remoteRun) followRun(reading context.Context, patience time.Duration, streams *sandbox.IO) (*executor.Result, error) {
+	type end struct {
+		result *executor.Result
+		err    error
+	}
+	ended, gaveUp := make(chan end, 1), make(chan struct{})
+	stop := context.AfterFunc(r.ctx, func() { r.cancelRun(gaveUp) })
+	defer stop()
+	go func() {
+		result, err := r.readEvents(reading, patience, streams)
+		ended <- end{result, err}
+	}()
+	select {
+	case e := <-ended:
+		return e.result, e.err
+	case <-gaveUp: // the server is stuck, or the reader of our output is
+		return nil, context.Cause(r.ctx)
+	}
+}
+
+func (r *remoteRun) readEvents(reading context.Context, patience time.Duration, streams *sandbox.IO) (*executor.Result, error) {
+	talk := sync.OnceFunc(func() { r.sendInput(reading, streams) })
+	for {
+		ev, err := r.nextEvent(reading, patience)
+		if err != nil {
+			return nil, err
+		}
+		r.started.Store(true)
+		if ev.Result != nil {
+			return ev.Result, nil
+		}
+		if streams.OnEvent != nil {
+			streams.OnEvent(ev.Event)
+		}
+		if ev.Phase == executor.PhaseRun {
+			talk()
+		}
+	}
+}
+
+// nextEvent waits for the next event, but not for ever.
+func (r *remoteRun) nextEvent(reading context.Context, patience time.Duration) (executor.Event, error) {
+	ctx, cancel := context.WithTimeoutCause(reading, patience, client.ErrIdleTimeout)
+	defer cancel()
+	return r.session.Next(ctx)
+}
+
+// sendInput passes on what is for the program, from the moment it runs.
+func (r *remoteRun) sendInput(reading context.Context, streams *sandbox.IO) {
+	go func() {
+		if streams.Stdin != nil {
+			_, _ = io.Copy(r.session, streams.Stdin) // ends when the program does; that is no news
+		}
+		_ = r.session.CloseWrite()
+	}()
+	if streams.Resize == nil {
+		return
+	}
+	go func() {
+		for {
+			select {
+			case size := <-streams.Resize:
+				_ = r.session.Resize(reading, size) // its end is noticed by who reads
+			case <-reading.Done():
+				return
+			}
+		}
+	}()
+}
+
+// cancelRun has the server end the program, and hangs up if it does not hear of it. A result is waited for as long as the program may
+// still take.
+func (r *remoteRun) cancelRun(gaveUp chan<- struct{}) {
+	ctx, done := context.WithTimeout(context.Background(), cancelTimeout)
+	defer done()
+	if r.session.Cancel(ctx) != nil {
+		r.hangUp()
+	}
+	grace := r.o.limits.Grace
+	if grace == 0 {
+		grace = sandbox.DefaultLimits().Grace
+	}
+	time.AfterFunc(grace+endTimeout, func() { close(gaveUp) })
+}
+
+// reportResult shows what became of the program, as if it had been run here.
+func (r *remoteRun) reportResult(result *executor.Result, show *outputPrinter) error {
+	if err := result.Isolation.Check(r.o.policy.Require, r.o.policy.Strict); err != nil {
+		return err
+	}
+	s := &runEnvironment{ctx: r.ctx, stop: r.stop}
+	machine := sandbox.Machine{}
+	if !isWeb(r.name) {
+		machine = sandbox.ThisMachine()
+	}
+	return r.c.presentResult(s, r.o, result, show, machine)
+}
+
+// explainFailure decides what a run that has no result means.
+func (r *remoteRun) explainFailure(err error) (done bool, _ error) {
+	var (
+		signal  SignalCause
+		problem *client.Problem
+	)
+	if errors.As(context.Cause(r.ctx), &signal) {
+		return true, signal
+	}
+	if r.refusal != nil {
+		return r.refuse(r.refusal)
+	}
+	refused := errors.As(err, &problem)
+	if !r.started.Load() && (refused || errors.Is(err, client.ErrNotSent)) {
+		return r.refuse(explainUnreachable(r.name, err))
+	}
+	if refused {
+		return true, err
+	}
+	return true, &sandbox.Error{
+		Op: "server " + r.name, Err: fmt.Errorf("%w; the program may have run, and is not run again", err),
+		Hint: "--server never, to run it here",
+	}
+}
