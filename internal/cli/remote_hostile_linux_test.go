@@ -204,13 +204,13 @@ func TestHostileServer(t *testing.T) {
 			_ = c.Write(ctx, websocket.MessageText, []byte(phaseEvent))
 			_ = c.Close(websocket.StatusNormalClosure, "")
 		}, ours, "", "may have run"},
-		"not JSON":        {say("\x1b[2Jhello"), ours, "", "no event"},
+		"not JSON":        {say("\x1b[2Jhello"), ours, "", "server event: decode"},
 		"no result":       {say(phaseEvent, `{"seq":2,"kind":"result"}`), ours, "", "has no result"},
 		"refused":         {say(`{"kind":"error","problem":{"title":"t","code":"refused","status":403}}`), 0, "1\n", ""},
 		"refused late":    {say(phaseEvent, `{"kind":"error","problem":{"title":"\u001b[2Jt","code":"internal_error","status":500}}`), ours, "", `\x1b[2Jt`},
 		"files elsewhere": {say(goodReady, phaseEvent, strings.NewReplacer(`"tier":"process"`, `"tier":"container"`, `"files":[]`, `"files":[{"path":"../evil","content":"x"},{"path":"/etc/evil","content":"x"}]`).Replace(weakResult)), 0, "", ""},
-		"binary":          {func(ctx context.Context, c *websocket.Conn) { _ = c.Write(ctx, websocket.MessageBinary, []byte{0xff}) }, ours, "", "no event"},
-		"very deep":       {say(strings.Repeat("[", 200_000)), ours, "", "no event"},
+		"binary":          {func(ctx context.Context, c *websocket.Conn) { _ = c.Write(ctx, websocket.MessageBinary, []byte{0xff}) }, ours, "", "server event: decode"},
+		"very deep":       {say(strings.Repeat("[", 200_000)), ours, "", "server event: decode"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			newImpostor(t, nil, c.talk)

@@ -80,7 +80,13 @@ func ValidateOutput(pattern string) error {
 		return sandbox.Invalid("out", "%.80q names no files below %s; write it like *.png or results/**",
 			pattern, strings.Join(sandbox.ScratchDirs(), ", "))
 	}
-	return sandbox.ValidatePattern(inside)
+	if err := sandbox.ValidatePattern(inside); err != nil {
+		if _, bad := path.Match(pattern, ""); bad != nil {
+			return sandbox.Invalid("out", "%q: %w", pattern, bad) // as the user wrote it
+		}
+		return err
+	}
+	return nil
 }
 
 // Weight is what a run counts for where it is decided how many there may be at a time.

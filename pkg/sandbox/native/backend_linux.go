@@ -120,8 +120,10 @@ func (b *Backend) register() (*supervisor.Supervisor, rootless.MountHelper, erro
 		}
 	}
 	mounts, err := b.mountHelperLocked()
-	if spare := b.inits.spare; err == nil && b.host.Options.Eager && spare != nil {
-		b.host.MakeEarlyScratch(mounts, spare.id.Owner)
+	if err == nil && b.host.Options.Eager {
+		if owner, ok := b.inits.spareOwner(); ok {
+			b.host.MakeEarlyScratch(mounts, owner)
+		}
 	}
 	return s, mounts, err
 }

@@ -60,6 +60,16 @@ func (n *initStarter) take(user sandbox.User, own bool) (*spareInit, error) {
 	return n.startLocked(user, own)
 }
 
+// spareOwner returns the id on the host of the user of the spare init's sandbox; false without a spare init.
+func (n *initStarter) spareOwner() (owner int, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.spare == nil {
+		return 0, false
+	}
+	return n.spare.id.Owner, true
+}
+
 // failed says that the init could not be started. The reason may be gone by now: it is not the next sandbox's.
 func (s *spareInit) failed() bool {
 	select {
