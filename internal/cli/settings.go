@@ -167,13 +167,11 @@ func nameSource(flags *pflag.FlagSet, err error, hint string) error {
 	return &named
 }
 
-// Parsers of what has to be more than zero.
-var (
-	readSize     = sandbox.Positive(sandbox.ParseSize)
-	readDuration = sandbox.Positive(sandbox.ParseDuration)
-	readCount    = sandbox.Positive(sandbox.ParseCount)
-	readCores    = sandbox.Positive(sandbox.ParseCores)
-)
+// Parsers of what has to be more than zero. They are functions: variables would be made at every start.
+func readSize(s string) (sandbox.Size, error)      { return sandbox.Positive(sandbox.ParseSize)(s) }
+func readDuration(s string) (time.Duration, error) { return sandbox.Positive(sandbox.ParseDuration)(s) }
+func readCount(s string) (int, error)              { return sandbox.Positive(sandbox.ParseCount)(s) }
+func readCores(s string) (float64, error)          { return sandbox.Positive(sandbox.ParseCores)(s) }
 
 // limitFlag is a flag that sets a limit.
 type limitFlag struct {

@@ -86,7 +86,7 @@ var limitTable = []*Limit{
 	{
 		Name: "cpus", Usage: "`cores`, as a quota", CeilingUsage: "`cores`, as a quota (default those of this machine)", scope: wholePhase,
 		amount: &amountOf[float64]{
-			at: func(l *Limits) *float64 { return &l.CPUs }, unit: &cores, least: minCPUs, standard: 1, compile: math.Inf(1),
+			at: func(l *Limits) *float64 { return &l.CPUs }, unit: &cores, least: minCPUs, standard: 1, compile: math.MaxFloat64,
 			machine: func(m Machine) float64 { return float64(m.CPUs) }, why: ", the cores of this machine", lowered: " cores of this machine",
 		},
 	},
@@ -180,10 +180,10 @@ type unit[T quantity] struct {
 }
 
 var (
-	durations = unit[time.Duration]{Positive(ParseDuration), time.Duration.String, time.Duration.String}
-	cores     = unit[float64]{Positive(ParseCores), formatCores, formatCores}
-	sizes     = unit[Size]{Positive(ParseSize), Size.String, Size.plain}
-	counts    = unit[int]{Positive(ParseCount), strconv.Itoa, strconv.Itoa}
+	durations = unit[time.Duration]{ParseDuration, time.Duration.String, time.Duration.String}
+	cores     = unit[float64]{ParseCores, formatCores, formatCores}
+	sizes     = unit[Size]{ParseSize, Size.String, Size.plain}
+	counts    = unit[int]{ParseCount, strconv.Itoa, strconv.Itoa}
 )
 
 // amountOf is the typed part of a row.
@@ -212,7 +212,7 @@ func (a *amountOf[T]) fill(l *Limits, p preset) {
 }
 
 func (a *amountOf[T]) Parse(into *Limits, text string) error {
-	v, err := a.unit.parse(text)
+	v, err := Positive(a.unit.parse)(text)
 	if err == nil {
 		*a.at(into) = v
 	}
