@@ -71,6 +71,9 @@ type File = language.File
 
 // ValidateOutput refuses a pattern of outputs, relative to /workspace or absolute, that could only fail once the program has run.
 func ValidateOutput(pattern string) error {
+	if _, err := path.Match(pattern, ""); err != nil {
+		return sandbox.Invalid("out", "%.80q: %w", pattern, err)
+	}
 	inside := pattern
 	if !path.IsAbs(inside) {
 		inside = path.Join(sandbox.WorkspaceDir, inside)
