@@ -172,13 +172,17 @@ func NameSource(flags *pflag.FlagSet, err error, hint string) error {
 	return &named
 }
 
-// Parsers of what has to be more than zero.
-var (
-	ReadSize     = sandbox.Positive(sandbox.ParseSize)
-	ReadDuration = sandbox.Positive(sandbox.ParseDuration)
-	ReadCount    = sandbox.Positive(sandbox.ParseCount)
-	ReadCores    = sandbox.Positive(sandbox.ParseCores)
-)
+// ReadSize reads a size of more than zero. It and its siblings are functions: variables would be made at every start.
+func ReadSize(s string) (sandbox.Size, error) { return sandbox.Positive(sandbox.ParseSize)(s) }
+
+// ReadDuration reads a duration of more than zero.
+func ReadDuration(s string) (time.Duration, error) { return sandbox.Positive(sandbox.ParseDuration)(s) }
+
+// ReadCount reads a whole number of more than zero.
+func ReadCount(s string) (int, error) { return sandbox.Positive(sandbox.ParseCount)(s) }
+
+// ReadCores reads a number of cores of more than zero.
+func ReadCores(s string) (float64, error) { return sandbox.Positive(sandbox.ParseCores)(s) }
 
 // limitFlag is a flag that sets a limit.
 type limitFlag struct {

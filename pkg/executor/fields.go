@@ -12,8 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Policy is what the program may see and reach, and how strong its isolation must be. The zero value is the default. Every field has a row in
-// Fields.
+// Policy is what the program may see and reach, and how strong its isolation must be. The zero value is the default. Every field has a
+// row in Fields.
 type Policy struct {
 	Network      sandbox.NetworkMode
 	Volumes      []sandbox.Volume
@@ -32,8 +32,8 @@ type Policy struct {
 // row in Fields.
 type LanguageOptions = language.Options
 
-// Field is one setting of requests, where it is kept and what it is called. The flags of the command line with their variables, the JSON of the
-// HTTP API, its OpenAPI document and its clients are derived from it.
+// Field is one setting of requests, where it is kept and what it is called. The flags of the command line with their variables, the JSON
+// of the HTTP API, its OpenAPI document and its clients are derived from it.
 type Field struct {
 	Name    string // in JSON; the flag has dashes for underscores
 	Value   any    // pointer to it

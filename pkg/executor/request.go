@@ -71,6 +71,9 @@ type File = language.File
 
 // ValidateOutput refuses a pattern of outputs, relative to /workspace or absolute, that could only fail once the program has run.
 func ValidateOutput(pattern string) error {
+	if _, err := path.Match(pattern, ""); err != nil {
+		return sandbox.Invalid("out", "%.80q: %w", pattern, err)
+	}
 	inside := pattern
 	if !path.IsAbs(inside) {
 		inside = path.Join(sandbox.WorkspaceDir, inside)
@@ -80,13 +83,7 @@ func ValidateOutput(pattern string) error {
 		return sandbox.Invalid("out", "%.80q names no files below %s; write it like *.png or results/**",
 			pattern, strings.Join(sandbox.ScratchDirs(), ", "))
 	}
-	if err := sandbox.ValidatePattern(inside); err != nil {
-		if _, bad := path.Match(pattern, ""); bad != nil {
-			return sandbox.Invalid("out", "%q: %w", pattern, bad) // as the user wrote it
-		}
-		return err
-	}
-	return nil
+	return sandbox.ValidatePattern(inside)
 }
 
 // Weight is what a run counts for where it is decided how many there may be at a time.

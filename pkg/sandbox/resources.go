@@ -12,8 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
-// Limits bound one phase of a sandbox; disk and inodes bound the sandbox as a whole. A zero field means "the default"; the entry points refuse
-// an explicit zero of a user. Every field has a row in limitTable.
+// Limits bound one phase of a sandbox; disk and inodes bound the sandbox as a whole. A zero field means "the default"; the entry points
+// refuse an explicit zero of a user. Every field has a row in limitTable.
 type Limits struct {
 	Wall      time.Duration // from start to end
 	Grace     time.Duration // between SIGTERM and SIGKILL
@@ -27,8 +27,8 @@ type Limits struct {
 	Output    Size // kept per stream, half head and half tail
 }
 
-// Limit is one row of the table of limits. The flags of runs and servers, their variables and settings, the JSON of requests and results, the
-// OpenAPI document, validation, and the ceilings of servers and keys are derived from it.
+// Limit is one row of the table of limits. The flags of runs and servers, their variables and settings, the JSON of requests and
+// results, the OpenAPI document, validation, and the ceilings of servers and keys are derived from it.
 type Limit struct {
 	Name         string // in JSON; flags have dashes for underscores
 	Usage        string // help of the flag
@@ -81,17 +81,19 @@ var limitTable = []*Limit{
 		},
 	},
 	{Name: "grace", Usage: "`time` between SIGTERM and SIGKILL", NoCeiling: true, amount: &amountOf[time.Duration]{
-		at: func(l *Limits) *time.Duration { return &l.Grace }, unit: &durations, most: maxDuration, standard: 2 * time.Second, ceiling: 10 * time.Second,
+		at: func(l *Limits) *time.Duration { return &l.Grace }, unit: &durations, most: maxDuration,
+		standard: 2 * time.Second, ceiling: 10 * time.Second,
 	}},
 	{
 		Name: "cpus", Usage: "`cores`, as a quota", CeilingUsage: "`cores`, as a quota (default those of this machine)", scope: wholePhase,
 		amount: &amountOf[float64]{
-			at: func(l *Limits) *float64 { return &l.CPUs }, unit: &cores, least: minCPUs, standard: 1, compile: math.Inf(1),
+			at: func(l *Limits) *float64 { return &l.CPUs }, unit: &cores, least: minCPUs, standard: 1, compile: math.MaxFloat64,
 			machine: func(m Machine) float64 { return float64(m.CPUs) }, why: ", the cores of this machine", lowered: " cores of this machine",
 		},
 	},
 	{
-		Name: "cpu_time", Usage: "CPU `time` of all processes together (default no limit)", CeilingUsage: "CPU `time` (default no limit)", scope: wholePhase,
+		Name: "cpu_time", Usage: "CPU `time` of all processes together (default no limit)", CeilingUsage: "CPU `time` (default no limit)",
+		scope:  wholePhase,
 		amount: &amountOf[time.Duration]{at: func(l *Limits) *time.Duration { return &l.CPUTime }, unit: &durations, most: maxDuration},
 	},
 	{
@@ -180,10 +182,10 @@ type unit[T quantity] struct {
 }
 
 var (
-	durations = unit[time.Duration]{Positive(ParseDuration), time.Duration.String, time.Duration.String}
-	cores     = unit[float64]{Positive(ParseCores), formatCores, formatCores}
-	sizes     = unit[Size]{Positive(ParseSize), Size.String, Size.plain}
-	counts    = unit[int]{Positive(ParseCount), strconv.Itoa, strconv.Itoa}
+	durations = unit[time.Duration]{ParseDuration, time.Duration.String, time.Duration.String}
+	cores     = unit[float64]{ParseCores, formatCores, formatCores}
+	sizes     = unit[Size]{ParseSize, Size.String, Size.plain}
+	counts    = unit[int]{ParseCount, strconv.Itoa, strconv.Itoa}
 )
 
 // amountOf is the typed part of a row.
@@ -212,7 +214,7 @@ func (a *amountOf[T]) fill(l *Limits, p preset) {
 }
 
 func (a *amountOf[T]) Parse(into *Limits, text string) error {
-	v, err := a.unit.parse(text)
+	v, err := Positive(a.unit.parse)(text)
 	if err == nil {
 		*a.at(into) = v
 	}

@@ -25,8 +25,8 @@ const (
 	VerdictOK            Verdict = "ok"
 )
 
-// VerdictInfo is one row of the table of verdicts. Judgement, exit codes, summaries, the filter of the audit log and the labels of metrics are
-// derived from it.
+// VerdictInfo is one row of the table of verdicts. Judgement, exit codes, summaries, the filter of the audit log and the labels of
+// metrics are derived from it.
 type VerdictInfo struct {
 	Verdict   Verdict
 	Code      int    // exit code of the command line; 0: the program's own
@@ -38,7 +38,8 @@ type VerdictInfo struct {
 	applies func(f *facts) bool
 }
 
-// Explain fills in Why: {who} is what ran, such as a program or a compiler, {flags} how the flags of its limits begin, {memory} the limit of that name.
+// Explain fills in Why: {who} is what ran, such as a program or a compiler, {flags} how the flags of its limits begin, {memory} the
+// limit of that name.
 func (v *VerdictInfo) Explain(r *Result, who, flags string) string {
 	words := []string{"{who}", who, "{flags}", flags, "{peak}", Size(r.Metrics.MemoryPeak).String(), "{signal}", SignalName(r.Exit.Signal)}
 	for _, row := range limitTable {
@@ -68,8 +69,8 @@ func (f *facts) nameCause(ctx context.Context) *DiskFullError {
 
 func (f *facts) failed() bool { return f.exit != Exit{} }
 
-// verdictTable is in order of precedence: the first that applies is the one reported. A resource limit that was touched explains a failure; when
-// the program succeeded all the same, the verdict is ok and the touch is left to violations.
+// verdictTable is in order of precedence: the first that applies is the one reported. A resource limit that was touched explains a
+// failure; when the program succeeded all the same, the verdict is ok and the touch is left to violations.
 var verdictTable = []VerdictInfo{
 	{Verdict: VerdictInternalError, Code: 125},
 	{Verdict: VerdictCancelled, Code: 130, Chosen: true, Why: "cancelled", applies: func(f *facts) bool { return f.cancelled }},

@@ -9,8 +9,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Settings are the fields of a run that tables describe: its limits, those of compiling, and what executor.Fields lists. Each Value points into
-// the run, as a type that reads and writes its JSON.
+// Settings are the fields of a run that tables describe: its limits, those of compiling, and what executor.Fields lists. Each Value
+// points into the run, as a type that reads and writes its JSON.
 func (r *Run) Settings() []executor.Field {
 	fields := executor.Fields(&r.Policy, &r.Options)
 	for _, l := range sandbox.AllLimits() {

@@ -22,7 +22,8 @@ type Count int
 // Cores are a share of the processors. Zero is left out.
 type Cores float64
 
-// number tells a JSON number from a text in quotes, which it unquotes. Numbers come back without exponents, as the parsers of flags take them.
+// number tells a JSON number from a text in quotes, which it unquotes. Numbers come back without exponents, as the parsers of flags take
+// them.
 func number(b []byte) (text string, isNumber bool, err error) {
 	if len(b) > 0 && b[0] == '"' {
 		err = json.Unmarshal(b, &text)
