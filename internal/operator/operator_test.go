@@ -21,8 +21,9 @@ func TestCheck(t *testing.T) {
 		s    Settings
 		says string
 	}{
-		"nothing":            {Settings{}, ""},
-		"all":                {Settings{TLSCert: "c", TLSKey: "k", Volumes: []string{"/srv/data"}, WritableVolumes: true, Webhooks: true, WebhookHosts: []string{"h"}, Rate: 1, Burst: 2, Env: []string{"A"}, Dir: "/var/x"}, ""},
+		"nothing": {Settings{}, ""},
+		"all": {Settings{TLSCert: "c", TLSKey: "k", Volumes: []string{"/srv/data"}, WritableVolumes: true, Webhooks: true,
+			WebhookHosts: []string{"h"}, Rate: 1, Burst: 2, Env: []string{"A"}, Dir: "/var/x"}, ""},
 		"cert alone":         {Settings{TLSCert: "c"}, "--tls-key FILE"},
 		"key alone":          {Settings{TLSKey: "k"}, "--tls-cert FILE"},
 		"TLS, and not":       {Settings{TLSCert: "c", TLSKey: "k", InsecureHTTP: true}, "contradicts"},
@@ -30,14 +31,15 @@ func TestCheck(t *testing.T) {
 		"dots":               {Settings{Volumes: []string{"/srv/../etc"}}, "plain absolute"},
 		"everything":         {Settings{Volumes: []string{"/"}}, "whole host"},
 		"writable nothing":   {Settings{WritableVolumes: true}, "allow-volume"},
-		"webhooks to nobody": {Settings{WebhookHosts: []string{"h"}}, "webhooks are off"},
+		"hosts, no webhooks": {Settings{WebhookHosts: []string{"h"}}, "webhooks are off"},
 		"burst":              {Settings{Burst: 1}, "rate"},
 		"cold and warm":      {Settings{NoWarm: true, Warm: []string{"python"}}, "contradicts"},
-		"variable":           {Settings{Env: []string{"A=b"}}, "no name"},
+		"variable":           {Settings{Env: []string{"A=b"}}, "not the name"},
 		"dir":                {Settings{Dir: "x"}, "plain absolute"},
 	} {
 		err := test.s.Check()
-		if test.says == "" && err != nil || test.says != "" && (!errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), test.says)) {
+		if test.says == "" && err != nil || test.says != "" &&
+			(!errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), test.says)) {
 			t.Errorf("%s: %v, want %q", name, err, test.says)
 		}
 	}

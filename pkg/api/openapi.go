@@ -17,13 +17,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// newAPI is huma's side of the server: it makes schemas of our types, and documents of those.
+// newAPI returns the huma API of the server: it derives schemas from Go types and the OpenAPI document from the schemas.
 func newAPI(s *Server) huma.API {
 	schemas := huma.NewMapRegistry("#/components/schemas/", func(t reflect.Type, hint string) string {
 		name := huma.DefaultSchemaNamer(t, hint)
 		return strings.TrimSuffix(name, "Schema")
 	})
-	// Types that write themselves as JSON are described by what they write.
+	// Types with a MarshalJSON of their own have the schema of their JSON.
 	for t, as := range map[reflect.Type]reflect.Type{
 		reflect.TypeFor[wire.Size]():           reflect.TypeFor[sizeSchema](),
 		reflect.TypeFor[wire.Duration]():       reflect.TypeFor[durationSchema](),
@@ -43,10 +43,11 @@ func newAPI(s *Server) huma.API {
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
 				Title: "sandbox-run", Version: "1",
-				Description: "Runs code that nobody has vouched for in fresh, isolated, limited sandboxes, and says what became of it and which walls were up.",
+				Description: "Runs untrusted code in fresh, isolated, limited sandboxes, and reports the result and the controls that were enforced.",
 			},
 			Components: &huma.Components{Schemas: schemas, SecuritySchemes: map[string]*huma.SecurityScheme{
-				"token": {Type: "http", Scheme: "bearer", Description: "A key of the server, made by sandbox-run key create. A server on a unix socket of your own needs none."},
+				"token": {Type: "http", Scheme: "bearer",
+					Description: "A key of the server, made by sandbox-run key create. A server on a unix socket of your own needs none."},
 			}},
 			Tags: []*huma.Tag{
 				{Name: "Runs", Description: "Programs that are run."},
@@ -72,7 +73,8 @@ type (
 func (sizeSchema) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Description: "A size: bytes as a number, or a text with a unit.",
-		OneOf:       []*huma.Schema{{Type: huma.TypeInteger, Minimum: ptr(1.0)}, {Type: huma.TypeString, Pattern: `^[0-9.]+ *([kKmMgGtT]([iI]?[bB])?|[bB])?$`}},
+		OneOf: []*huma.Schema{{Type: huma.TypeInteger, Minimum: ptr(1.0)},
+			{Type: huma.TypeString, Pattern: `^[0-9.]+ *([kKmMgGtT]([iI]?[bB])?|[bB])?$`}},
 	}
 }
 
@@ -80,7 +82,8 @@ func (sizeSchema) Schema(huma.Registry) *huma.Schema {
 func (durationSchema) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Description: "A time: seconds as a number, or a text with units.",
-		OneOf:       []*huma.Schema{{Type: huma.TypeNumber, ExclusiveMinimum: ptr(0.0)}, {Type: huma.TypeString, Pattern: `^([0-9.]+(ns|us|µs|ms|s|m|h)?)+$`}},
+		OneOf: []*huma.Schema{{Type: huma.TypeNumber, ExclusiveMinimum: ptr(0.0)},
+			{Type: huma.TypeString, Pattern: `^([0-9.]+(ns|us|µs|ms|s|m|h)?)+$`}},
 	}
 }
 
@@ -102,7 +105,7 @@ func (secondsSchema) Schema(huma.Registry) *huma.Schema {
 // limitsSchema is sandbox.Limits as JSON.
 type limitsSchema struct{}
 
-// TransformSchema adds the limits, which their table describes.
+// TransformSchema adds the limits of their table.
 func (limitsSchema) TransformSchema(schemas huma.Registry, s *huma.Schema) *huma.Schema {
 	s.Properties = map[string]*huma.Schema{}
 	defaults := sandbox.DefaultLimits()
@@ -122,7 +125,7 @@ func (limitsSchema) TransformSchema(schemas huma.Registry, s *huma.Schema) *huma
 // runSchema is wire.Run as JSON.
 type runSchema struct{ wire.Run }
 
-// TransformSchema adds the settings, which tables describe.
+// TransformSchema adds the settings of their tables.
 func (runSchema) TransformSchema(schemas huma.Registry, s *huma.Schema) *huma.Schema {
 	for _, f := range new(wire.Run).Settings() {
 		p := schemas.Schema(reflect.TypeOf(f.Value).Elem(), true, "")
@@ -138,12 +141,13 @@ func (runSchema) TransformSchema(schemas huma.Registry, s *huma.Schema) *huma.Sc
 	return s
 }
 
-// sampleSchema is monitor.Sample as JSON: by the names that metrics have.
+// sampleSchema is monitor.Sample as JSON, with the names of the metrics.
 type sampleSchema struct{}
 
 // Schema describes samples.
 func (sampleSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeObject, Description: "What the run uses so far, by the names that metrics have.", AdditionalProperties: true}
+	return &huma.Schema{Type: huma.TypeObject, Description: "What the run uses so far, by the names that metrics have.",
+		AdditionalProperties: true}
 }
 
 // outputFileSchema is executor.OutputFile as JSON.
@@ -166,7 +170,7 @@ type resultSchema struct {
 	Tables   []executor.Table       `json:"tables,omitempty"`
 }
 
-// eventSchema is executor.Event as JSON, and what a stream says besides.
+// eventSchema is executor.Event as JSON, together with the other lines of a stream.
 type eventSchema struct {
 	Seq       uint64             `json:"seq,omitempty" doc:"1, 2, 3 … without gaps; left out of what is no event."`
 	Time      time.Time          `json:"time,omitzero"`
@@ -183,7 +187,7 @@ type eventSchema struct {
 	Problem   *wire.Problem      `json:"problem,omitempty" doc:"error: why there is no result."`
 }
 
-// specification is the document in its forms, made when it is first asked for: others may register operations until then.
+// specification is the OpenAPI document in its formats. The first request makes it: packages may register operations until then.
 type specification struct {
 	once             sync.Once
 	json, yaml, page []byte
@@ -211,7 +215,7 @@ func (s *Server) document() *specification {
 	return &s.spec
 }
 
-// OpenAPI is the document as it is served.
+// OpenAPI returns the document that the server sends.
 func (s *Server) OpenAPI() ([]byte, error) {
 	d := s.document()
 	return d.json, d.err
@@ -225,9 +229,10 @@ func (s *Server) openAPIYAML(w http.ResponseWriter, _ *http.Request) error {
 	return serveDocument(w, "application/openapi+yaml", s.document().yaml, s.document().err)
 }
 
-// docs is the same for people. It loads nothing, from nowhere.
+// docs sends the document as a page for people. The page loads nothing from other hosts.
 func (s *Server) docs(w http.ResponseWriter, _ *http.Request) error {
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	w.Header().Set("Content-Security-Policy",
+		"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	return serveDocument(w, "text/html; charset=utf-8", s.document().page, s.document().err)
 }
 
@@ -236,6 +241,6 @@ func serveDocument(w http.ResponseWriter, kind string, b []byte, err error) erro
 		return err
 	}
 	w.Header().Set("Content-Type", kind)
-	_, _ = w.Write(b) // who does not read on does not want it
+	_, _ = w.Write(b) // a client that has disconnected does not need the rest
 	return nil
 }

@@ -9,31 +9,31 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// State says whether a language can be used here.
+// State tells whether a language can be used on this machine.
 type State string
 
 // The states of a language.
 const (
 	Ready      State = "ready"
 	Missing    State = "missing"
-	Incomplete State = "incomplete" // some of it is there, and not enough
+	Incomplete State = "incomplete" // a part of the toolchain is installed
 )
 
-// Availability is a language on this machine.
+// Availability is the state of a language on this machine.
 type Availability struct {
 	Name       string   `json:"name"`
 	Title      string   `json:"title"`
 	Aliases    []string `json:"aliases,omitempty"`
 	Extensions []string `json:"extensions,omitempty"`
 	Version    string   `json:"version,omitempty"`
-	Path       string   `json:"path,omitempty"`  // of its main program; empty where it needs none
-	Image      string   `json:"image,omitempty"` // that it runs on, where this machine has no toolchain for it
+	Path       string   `json:"path,omitempty"`  // of its main program; empty if it needs none
+	Image      string   `json:"image,omitempty"` // on which it runs if this machine has no toolchain
 	State      State    `json:"state"`
 	Reason     string   `json:"reason,omitempty"`  // why it is not ready
-	Install    []string `json:"install,omitempty"` // what would help, the likeliest first
+	Install    []string `json:"install,omitempty"` // possible remedies, the likeliest first
 }
 
-// CheckLanguages finds out of every language whether it can be used here, side by side.
+// CheckLanguages checks every language on this machine, concurrently.
 func (e *Executor) CheckLanguages(ctx context.Context) []Availability {
 	found := make([]Availability, len(e.languages))
 	var all sync.WaitGroup
@@ -55,7 +55,7 @@ func (e *Executor) available(ctx context.Context, l *Language) Availability {
 	if t != nil {
 		a.Version, a.Path = t.Version, t.Path
 	}
-	// What else it needs, its plans say. What they say of this piece of code does not matter.
+	// A plan reports what else the language needs. Errors of this piece of code do not matter.
 	plan, err := e.Plan(ctx, Request{Language: l.Name, Code: "\n"})
 	switch {
 	case errors.Is(err, sandbox.ErrUnsupported):
@@ -66,7 +66,7 @@ func (e *Executor) available(ctx context.Context, l *Language) Availability {
 	return a
 }
 
-// imageFor looks whether a language can be used on its image instead, or how it could be.
+// imageFor checks whether the language can run on its image instead, and how to get that image.
 func (e *Executor) imageFor(ctx context.Context, l *Language, a *Availability) {
 	plan, err := e.Plan(ctx, Request{Language: l.Name, Code: "\n"})
 	var none *NoImage
@@ -79,7 +79,7 @@ func (e *Executor) imageFor(ctx context.Context, l *Language, a *Availability) {
 	}
 }
 
-// setMissing says what keeps a language from being ready.
+// setMissing records why a language is not ready.
 func (a *Availability) setMissing(err error) {
 	a.State, a.Reason = Missing, err.Error()
 	var missing *toolchain.Missing

@@ -21,20 +21,21 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Cache keeps what compilers made, by a digest of all that went into it. Any number of processes may share one: entries
-// appear whole, by a rename, and are never changed. Its directory must be the user's alone: what lies in it is run, in sandboxes.
+// Cache keeps the products of compilers, by a digest of everything they depend on. Any number of processes may share a cache:
+// entries appear complete, by a rename, and never change. Only the user may be able to write to its directory, because sandboxes
+// run its files.
 type Cache struct {
 	Dir   string
-	Limit sandbox.Size // in all; 0 is 1 GiB. The least recently used go first.
+	Limit sandbox.Size // of all entries; 0 is 1 GiB. The least recently used entries go first.
 }
 
 const (
 	defaultCacheLimit = 1 * sandbox.GiB
-	maxCachedFiles    = 256 // each is open while it is put into a sandbox
+	maxCachedFiles    = 256 // each is open while it is copied into a sandbox
 	manifestName      = "manifest.json"
-	// abandoned is how old an entry under way is before it is removed.
+	// abandoned is the age after which an unfinished entry is removed.
 	abandoned = time.Hour
-	// addedName is a file that grows with what is added; see grew.
+	// addedName is a file that grows with each addition; see grew.
 	addedName = "added"
 )
 
@@ -45,15 +46,15 @@ func (c *Cache) limit() sandbox.Size {
 	return c.Limit
 }
 
-// slack is how much may be added before the whole is looked at again, which costs more than most compilers' products
-// do: every entry is looked at. So much is kept free, and the limit holds in between.
+// slack is how many bytes processes may add before the cache counts all entries again. Counting takes longer than storing most
+// entries, so it is rare; that much space stays free, and the limit holds in between.
 func (c *Cache) slack() sandbox.Size { return c.limit() / 32 }
 
-// most is the size of the largest entry that is worth keeping.
+// most is the size of the largest entry that the cache accepts.
 func (c *Cache) most() sandbox.Size { return c.limit() / 4 }
 
-// key is the digest of everything that a phase's products depend on: the toolchain, the command, its variables, and every file of
-// the program, by the digest that contents gives. Inputs are not there yet when something is compiled.
+// key returns the digest of everything that a phase's products depend on: the toolchain, the command, its variables, and every
+// file of the program (contents is their digest). Inputs are not in the sandbox yet during a compilation.
 func (p *Plan) key(phase *Phase, contents string) string {
 	h := sha256.New()
 	field := fieldsOf(h)
@@ -85,7 +86,7 @@ func (p *Plan) key(phase *Phase, contents string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// fieldsOf writes lengths first: no two lists of fields read the same.
+// fieldsOf returns a function that writes a field after its length, so that no two lists of fields have the same bytes.
 func fieldsOf(h io.Writer) func(string) {
 	return func(s string) {
 		_ = binary.Write(h, binary.LittleEndian, uint64(len(s)))
@@ -93,7 +94,7 @@ func fieldsOf(h io.Writer) func(string) {
 	}
 }
 
-// contents is the digest of every file of the program.
+// contents returns the digest of every file of the program.
 func (p *Plan) contents() (string, error) {
 	h := sha256.New()
 	field := fieldsOf(h)
@@ -107,12 +108,12 @@ func (p *Plan) contents() (string, error) {
 	return string(h.Sum(nil)), nil
 }
 
-// mayChange reports whether files are read anew each time.
+// mayChange reports whether files are read again each time.
 func (p *Plan) mayChange() bool {
 	return slices.ContainsFunc(p.Files[:p.program], func(f sandbox.File) bool { return f.Open != nil })
 }
 
-// digestContent adds a file's content by a digest of its own, so that it needs no length beforehand.
+// digestContent adds the digest of a file's content, so that the length need not be known beforehand.
 func digestContent(f sandbox.File, field func(string)) error {
 	if f.Open == nil {
 		sum := sha256.Sum256(f.Data)
@@ -132,7 +133,7 @@ func digestContent(f sandbox.File, field func(string)) error {
 	return nil
 }
 
-// manifest lists an entry's files; their contents are beside it, called by their number.
+// manifest lists the files of an entry; their contents are files beside it, named by number.
 type manifest struct {
 	Files []manifestFile `json:"files"`
 }
@@ -145,7 +146,7 @@ type manifestFile struct {
 
 func (c *Cache) dir(key string) string { return filepath.Join(c.Dir, key[:2], key) }
 
-// closeFiles closes what get has opened. Those that were put into a sandbox are closed already, which does no harm.
+// closeFiles closes the files that get has opened. Some are closed already, which does no harm.
 func closeFiles(files []sandbox.File) {
 	for _, f := range files {
 		if r, err := f.Open(); err == nil {
@@ -154,10 +155,10 @@ func closeFiles(files []sandbox.File) {
 	}
 }
 
-// get returns an entry's files, open. One that is damaged is no entry.
+// get returns the open files of an entry. A damaged entry counts as absent.
 func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	if prepared.CheckOwned(c.Dir) != nil {
-		return nil, false // adding an entry reports why
+		return nil, false // put reports the reason
 	}
 	dir := c.dir(key)
 	text, err := readManifestFile(filepath.Join(dir, manifestName))
@@ -170,7 +171,7 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 	}
 	var files []sandbox.File
 	for i, f := range m.Files {
-		// Opened now: another process may remove the entry at any time.
+		// Opened here, because another process may remove the entry at any time.
 		content, err := prepared.OpenRegular(filepath.Join(dir, strconv.Itoa(i)))
 		if err != nil {
 			closeFiles(files)
@@ -179,11 +180,11 @@ func (c *Cache) get(key string) ([]sandbox.File, bool) {
 		files = append(files, sandbox.File{Path: f.Path, Mode: f.Mode, Open: func() (io.ReadCloser, error) { return content, nil }})
 		if st, err := content.Stat(); err != nil || st.Size() != f.Size {
 			closeFiles(files)
-			return nil, false // cut short by a power failure
+			return nil, false // truncated by a power failure
 		}
 	}
 	now := time.Now()
-	_ = os.Chtimes(dir, now, now) // when it was last used; if not, it goes a little sooner
+	_ = os.Chtimes(dir, now, now) // last use; on failure the entry only goes a little sooner
 	return files, true
 }
 
@@ -199,10 +200,10 @@ func readManifestFile(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxManifest))
 }
 
-// entry is one that is being made.
+// entry is an entry in the making.
 type entry struct {
 	c    *Cache
-	dir  string // until it has its name
+	dir  string // until commit renames it
 	key  string
 	done bool
 	m    manifest
@@ -233,7 +234,7 @@ func (e *entry) add(f sandbox.File, r io.Reader) (err error) {
 	return err
 }
 
-// commit gives the entry its name. That another process was first is as good.
+// commit renames the entry to its name. An equal entry of another process serves as well.
 func (e *entry) commit() error {
 	if len(e.m.Files) == 0 {
 		return errors.New("nothing was made")
@@ -257,7 +258,7 @@ func (e *entry) commit() error {
 			closeFiles(files)
 			return nil
 		}
-		// What has the name is damaged.
+		// The existing entry is damaged.
 		if err := removeEntry(to); err != nil {
 			return err
 		}
@@ -273,8 +274,8 @@ func (e *entry) commit() error {
 	return e.c.grew(size)
 }
 
-// grew counts what was added since the whole was last looked at: a byte in a file for each part of the slack that was begun.
-// Appending needs no lock, however many processes do it. It trims when the slack is used up.
+// grew counts the additions since the last full count: one byte in a file for each started part of the slack. Appending needs no
+// lock between processes. grew trims the cache when the slack is used up.
 func (c *Cache) grew(size int64) error {
 	f, err := os.OpenFile(filepath.Join(c.Dir, addedName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -288,20 +289,20 @@ func (c *Cache) grew(size int64) error {
 	if st, err := f.Stat(); err != nil || st.Size()*part < int64(c.slack()) {
 		return err
 	}
-	if err := f.Truncate(0); err != nil { // before the look: what comes meanwhile it may have missed
+	if err := f.Truncate(0); err != nil { // before the count, which may miss later additions
 		return err
 	}
 	return c.trim()
 }
 
-// abandon removes what has not become an entry. It may be called after commit.
+// abandon removes an entry without a name. It may be called after commit.
 func (e *entry) abandon() {
 	if !e.done {
-		_ = removeEntry(e.dir) // the next trim does
+		_ = removeEntry(e.dir) // the next trim removes it
 	}
 }
 
-// removeEntry removes a directory of plain files.
+// removeEntry removes a directory of regular files.
 func removeEntry(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -315,7 +316,8 @@ func removeEntry(dir string) error {
 	return os.Remove(dir)
 }
 
-// trim removes the least recently used entries until the rest is within the limit, less the slack, and what others have abandoned.
+// trim removes the least recently used entries until the rest is within the limit minus the slack, and the abandoned entries of
+// other processes.
 func (c *Cache) trim() error {
 	type kept struct {
 		dir  string

@@ -64,7 +64,7 @@ func TestCache(t *testing.T) {
 	}
 	put(t, c, keyFor(0), "zero")
 	put(t, c, keyFor(1), "one")
-	put(t, c, keyFor(0), "again") // whoever is first stays
+	put(t, c, keyFor(0), "again") // the first entry stays
 	if s, _ := got(t, c, keyFor(0)); s != "zero" {
 		t.Errorf("%q", s)
 	}
@@ -72,7 +72,7 @@ func TestCache(t *testing.T) {
 		t.Errorf("%q", s)
 	}
 	if st, err := os.Stat(c.Dir); err != nil || st.Mode().Perm() != 0o700 {
-		t.Errorf("%v, %v: what is run must be nobody else's to write", st, err)
+		t.Errorf("%v, %v: other users can write to the cache", st, err)
 	}
 	empty, err := c.begin(keyFor(2))
 	if err != nil {
@@ -116,7 +116,7 @@ func TestCacheDamaged(t *testing.T) {
 	}
 }
 
-// What somebody else could have put there is not looked at, and what is no plain file is neither followed nor waited for.
+// The cache ignores files that another user can have put there. It neither follows nor waits for what is no regular file.
 func TestCacheOfOthers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("files have no such owners here")
@@ -192,7 +192,7 @@ func TestCacheForgetsTheLeastUsed(t *testing.T) {
 	}
 }
 
-// The whole is looked at only when much was added, whoever added it, and the limit holds all the same.
+// The cache counts its size only after many additions, its own and those of other processes, and still keeps its limit.
 func TestCacheLooksSeldom(t *testing.T) {
 	c := &Cache{Dir: t.TempDir(), Limit: 64 * 1024} // 2 KiB of slack
 	stale := filepath.Join(c.Dir, "new-1")
@@ -312,7 +312,8 @@ func TestKey(t *testing.T) {
 		t.Error("inputs count")
 	}
 	other = base()
-	other.Files[0] = sandbox.File{Path: "/workspace/a.c", Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("x")), nil }}
+	other.Files[0] = sandbox.File{Path: "/workspace/a.c",
+		Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("x")), nil }}
 	if key(other, phase) != plain {
 		t.Error("it counts how the content is given")
 	}

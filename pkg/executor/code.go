@@ -19,9 +19,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// CodeExecutor is the engine with everything chosen: the default backend, the machine's toolchains, no cache, and the user's own images
-// and audit log (where there is one to write to; SANDBOX_RUN_AUDIT_LOG names another, or is off). It is for programs that want one
-// line; New is for those that want to choose. It opens its backend when it is first needed, and Close gives it back.
+// CodeExecutor is an Executor with default settings: the default backend, the machine's toolchains, no cache, and the user's
+// images and audit log (if there is one; SANDBOX_RUN_AUDIT_LOG names another, or is off). It serves callers that need one line;
+// New serves callers that choose. The first call opens the backend, and Close closes it.
 type CodeExecutor struct {
 	timeout time.Duration
 
@@ -30,28 +30,28 @@ type CodeExecutor struct {
 	backend sandbox.Backend
 	manager *sandbox.Manager
 	engine  *Executor
-	log     *audit.Log // nil writes nothing
+	log     *audit.Log // nil: no audit log
 }
 
 // ExecutionRequest is a piece of code.
 type ExecutionRequest struct {
 	Language string
 	Code     string
-	Timeout  time.Duration // 0 is the executor's
+	Timeout  time.Duration // 0: that of the executor
 }
 
-// ExecutionResult is what became of it. Error says in words why it did not succeed. ExitCode is the program's own, or what the
-// command line would end with: 124 at the time limit, 137 at that of memory, 128 and the signal's number.
+// ExecutionResult is the result of a piece of code. Error is the reason if it did not succeed. ExitCode is that of the program or
+// of the command line: 124 at the time limit, 137 at the memory limit, 128 plus the number of a signal.
 type ExecutionResult struct {
 	Stdout        string
 	Stderr        string
 	ExitCode      int
 	ExecutionTime time.Duration
 	Error         error
-	Notes         []string // limits that were lowered, a log that could not be written
+	Notes         []string // limits that were lowered, a failed write to the audit log
 }
 
-// NewCodeExecutor makes an executor whose runs take at most that long; 0 is the default of 30 seconds.
+// NewCodeExecutor returns an executor whose runs take at most that long; 0 is the default of 30 seconds.
 func NewCodeExecutor(timeout time.Duration) *CodeExecutor { return &CodeExecutor{timeout: timeout} }
 
 func (c *CodeExecutor) ready() error {
@@ -59,14 +59,14 @@ func (c *CodeExecutor) ready() error {
 		if c.backend, c.err = openDefault(); c.err == nil {
 			c.manager = sandbox.NewManager(c.backend, sandbox.Options{})
 			c.log, c.err = userLog()
-			kit, _ := kitpath.Find() // a language that needs it says what to do when it is missing
+			kit, _ := kitpath.Find() // a language that needs the kit reports that it is missing
 			c.engine = New(c.manager, Options{Kit: kit, Audit: c.log, EntryPoint: audit.EntryLibrary, Images: StoredImages(userImages)})
 		}
 	})
 	return c.err
 }
 
-// userLog opens the audit log that the environment names, or the user's own if there can be one.
+// userLog opens the audit log that the environment names, or the user's own if the user can have one.
 func userLog() (*audit.Log, error) {
 	path := os.Getenv("SANDBOX_RUN_AUDIT_LOG")
 	if path == "off" {
@@ -74,12 +74,12 @@ func userLog() (*audit.Log, error) {
 	}
 	log, err := audit.Open(path, audit.Options{})
 	if err != nil && path == "" {
-		return nil, nil // a user without a home
+		return nil, nil // a user without a home directory
 	}
 	return log, err
 }
 
-// Close deletes what still runs and gives the backend back. Twice is fine.
+// Close deletes the running sandboxes and closes the backend. A second call does nothing.
 func (c *CodeExecutor) Close() error {
 	c.open.Do(func() { c.err = errors.New("the executor is closed") })
 	if c.manager == nil {
@@ -88,8 +88,8 @@ func (c *CodeExecutor) Close() error {
 	return errors.Join(c.manager.Close(), c.backend.Close())
 }
 
-// Execute runs a piece of code. The error is for failures of ours and requests that are wrong; what the code itself did wrong is in
-// the result.
+// Execute runs a piece of code. The error reports an invalid request or a failure of the sandbox; a failure of the code is in the
+// result.
 func (c *CodeExecutor) Execute(ctx context.Context, req ExecutionRequest) (*ExecutionResult, error) {
 	if err := c.ready(); err != nil {
 		return nil, err
@@ -106,38 +106,38 @@ func (c *CodeExecutor) Execute(ctx context.Context, req ExecutionRequest) (*Exec
 	}, nil
 }
 
-// SandboxConfig is how a command is run by ExecuteCommand. What is zero has the default beside it.
+// SandboxConfig configures ExecuteCommand. A zero field has the default beside it.
 type SandboxConfig struct {
-	Image       string        // that it runs on; empty is this machine's own programs
+	Image       string        // on which the command runs; empty: the programs of this machine
 	Timeout     time.Duration // 5 minutes
 	CPULimit    string        // "1"
 	MemoryLimit string        // "2g"
-	Workdir     string        // /workspace, or without files the image's
+	Workdir     string        // /workspace; without files, that of the image
 }
 
-// MountedFile is a file a command finds; Path is absolute or relative to the working directory.
+// MountedFile is a file for a command. Path is absolute, or relative to the working directory.
 type MountedFile struct {
 	Path    string
 	Content []byte
-	Mode    uint32 // permission bits; 0 is 0644
+	Mode    uint32 // permission bits; 0: 0644
 }
 
-// ResourceStats are what a command used.
+// ResourceStats is the resource usage of a command.
 type ResourceStats struct {
 	CPUUsagePercent float64
 	MemoryUsageMB   float64
-	MaxMemoryMB     float64 // what it was allowed
+	MaxMemoryMB     float64 // the limit
 }
 
-// CommandResult is what became of a command.
+// CommandResult is the result of a command.
 type CommandResult struct {
-	ExitCode      int // as ExecutionResult has it
+	ExitCode      int // as in ExecutionResult
 	Stdout        string
 	Stderr        string
 	Duration      time.Duration
 	ResourceUsage ResourceStats
-	Error         error    // in words why it did not succeed
-	Notes         []string // as ExecutionResult has them
+	Error         error    // why the command did not succeed
+	Notes         []string // as in ExecutionResult
 }
 
 const (
@@ -145,8 +145,9 @@ const (
 	commandMemory  = 2 * sandbox.GiB
 )
 
-// ExecuteCommand runs a command line with sh in a fresh sandbox that has the given files.
-func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, config SandboxConfig, files ...MountedFile) (*CommandResult, error) {
+// ExecuteCommand runs a command line with sh in a fresh sandbox with the given files.
+func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, config SandboxConfig,
+	files ...MountedFile) (*CommandResult, error) {
 	if err := c.ready(); err != nil {
 		return nil, err
 	}
@@ -160,14 +161,14 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 		if err != nil {
 			return nil, err
 		}
-		defer img.Close() // the sandbox is gone by then
+		defer img.Close() // after the sandbox is deleted
 		said = img.Apply(&spec)
 	}
 	id, err := c.manager.Create(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = c.manager.Delete(context.WithoutCancel(ctx), id) }() // Close finds and reports what is left
+	defer func() { _ = c.manager.Delete(context.WithoutCancel(ctx), id) }() // Close finds and reports leftovers
 	if err := c.manager.Put(ctx, id, put); err != nil {
 		return nil, err
 	}
@@ -214,7 +215,7 @@ func (config SandboxConfig) spec(files []MountedFile, m sandbox.Machine) (sandbo
 	spec := sandbox.Spec{Limits: limits.Or(defaults), Workdir: config.Workdir}
 	dir := spec.Workdir
 	dir = cmp.Or(dir, sandbox.WorkspaceDir)
-	if config.Image == "" || len(files) > 0 { // of an image it is the image's own, but for a command that has files
+	if config.Image == "" || len(files) > 0 { // a command without files runs in the image's own working directory
 		spec.Workdir = dir
 	}
 	put := make([]sandbox.File, len(files))
@@ -228,7 +229,7 @@ func (config SandboxConfig) spec(files []MountedFile, m sandbox.Machine) (sandbo
 	return spec, put, nil
 }
 
-// HealthCheck really runs a command in a sandbox, and says what is wrong if it can not.
+// HealthCheck runs a command in a sandbox and returns the reason if that fails.
 func (c *CodeExecutor) HealthCheck(ctx context.Context) error {
 	r, err := c.ExecuteCommand(ctx, "echo healthy", SandboxConfig{Timeout: 10 * time.Second})
 	if err != nil {

@@ -81,7 +81,8 @@ func TestExecuteCommand(t *testing.T) {
 		return r
 	}
 	r := run("pwd; cat in.txt /tmp/abs.txt; ls -l tool | cut -c1-10; echo err >&2; id -u", SandboxConfig{},
-		MountedFile{Path: "in.txt", Content: []byte("in\n")}, MountedFile{Path: "/tmp/abs.txt", Content: []byte("abs\n")}, MountedFile{Path: "tool", Mode: 0o755})
+		MountedFile{Path: "in.txt", Content: []byte("in\n")}, MountedFile{Path: "/tmp/abs.txt", Content: []byte("abs\n")},
+		MountedFile{Path: "tool", Mode: 0o755})
 	if r.Stdout != "/workspace\nin\nabs\n-rwxr-xr-x\n1000\n" || r.Stderr != "err\n" || r.Error != nil || r.Duration <= 0 {
 		t.Errorf("%+v", r)
 	}
@@ -91,18 +92,22 @@ func TestExecuteCommand(t *testing.T) {
 	if r := run("exit 7", SandboxConfig{}); r.ExitCode != 7 || r.Error == nil {
 		t.Errorf("%+v", r)
 	}
-	if r := run("pwd; cat x", SandboxConfig{Workdir: "/tmp", MemoryLimit: "64m", CPULimit: "0.5"}, MountedFile{Path: "x", Content: []byte("x")}); r.Stdout != "/tmp\nx" || r.ResourceUsage.MaxMemoryMB != 64 {
+	if r := run("pwd; cat x", SandboxConfig{Workdir: "/tmp", MemoryLimit: "64m", CPULimit: "0.5"},
+		MountedFile{Path: "x", Content: []byte("x")}); r.Stdout != "/tmp\nx" || r.ResourceUsage.MaxMemoryMB != 64 {
 		t.Errorf("%+v", r)
 	}
-	if r := run("sleep 30", SandboxConfig{Timeout: 400 * time.Millisecond}); r.Error == nil || !strings.Contains(r.Error.Error(), "time_limit") {
+	if r := run("sleep 30", SandboxConfig{Timeout: 400 * time.Millisecond}); r.Error == nil ||
+		!strings.Contains(r.Error.Error(), "time_limit") {
 		t.Errorf("%+v", r)
 	}
-	if r := run("head -c 200m /dev/zero | tail", SandboxConfig{MemoryLimit: "32m"}); r.Error == nil || !strings.Contains(r.Error.Error(), "memory_limit") {
+	if r := run("head -c 200m /dev/zero | tail", SandboxConfig{MemoryLimit: "32m"}); r.Error == nil ||
+		!strings.Contains(r.Error.Error(), "memory_limit") {
 		t.Errorf("%+v", r)
 	}
 	for name, config := range map[string]SandboxConfig{
-		"cpus": {CPULimit: "many"}, "no cpus": {CPULimit: "0"}, "NaN": {CPULimit: "NaN"}, "memory": {MemoryLimit: "2 elephants"}, "no memory": {MemoryLimit: "0"},
-		"workdir": {Workdir: "relative"}, "timeout": {Timeout: -time.Second},
+		"cpus": {CPULimit: "many"}, "no cpus": {CPULimit: "0"}, "NaN": {CPULimit: "NaN"}, "memory": {MemoryLimit: "2 elephants"},
+		"no memory": {MemoryLimit: "0"},
+		"workdir":   {Workdir: "relative"}, "timeout": {Timeout: -time.Second},
 	} {
 		if _, err := c.ExecuteCommand(t.Context(), "true", config); !errors.Is(err, sandbox.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
@@ -122,7 +127,8 @@ func TestExecuteCommand(t *testing.T) {
 			}
 		}
 	}()
-	if r, err := c.ExecuteCommand(ctx, "sleep 30", SandboxConfig{}); err != nil || r.Error == nil || !strings.Contains(r.Error.Error(), "cancelled") {
+	if r, err := c.ExecuteCommand(ctx, "sleep 30", SandboxConfig{}); err != nil || r.Error == nil ||
+		!strings.Contains(r.Error.Error(), "cancelled") {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -173,7 +179,8 @@ func TestCodeExecutorIsAudited(t *testing.T) {
 	if e := entries[0]; e.Language != "shell" || e.ExitCode != 3 || e.Who.EntryPoint != audit.EntryLibrary || e.CodeSHA256 == "" {
 		t.Errorf("%+v", e)
 	}
-	if e := entries[1]; e.Verdict != sandbox.VerdictSignaled || !slices.Equal(e.Command, []string{"/bin/sh", "-c", "kill -9 $$"}) || e.Policy.Backend != "native" {
+	if e := entries[1]; e.Verdict != sandbox.VerdictSignaled || !slices.Equal(e.Command, []string{"/bin/sh", "-c", "kill -9 $$"}) ||
+		e.Policy.Backend != "native" {
 		t.Errorf("%+v", e)
 	}
 	t.Setenv("SANDBOX_RUN_AUDIT_LOG", "off")

@@ -68,7 +68,8 @@ func runProgramsOn(t *testing.T, e *Executor, language string, all []program) {
 
 func TestGo(t *testing.T) {
 	runPrograms(t, "go", []program{
-		{name: "hello", req: Request{Code: "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(\"hello, wörld ☺\") }\n"}, out: "hello, wörld ☺\n"},
+		{name: "hello", req: Request{Code: "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(\"hello, wörld ☺\") }\n"},
+			out: "hello, wörld ☺\n"},
 		{
 			name: "stdin, args, env, exit code",
 			req: Request{
@@ -94,14 +95,16 @@ func main() {
 		},
 		{
 			name: "compile error", req: Request{Code: "package main\n\nfunc main() {\n\tx := 1\n\ty()\n}\n"},
-			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"./main.go:4:2: declared and not used: x", "./main.go:5:2: undefined: y"}, hasNot: []string{"/tmp"},
+			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"./main.go:4:2: declared and not used: x", "./main.go:5:2: undefined: y"},
+			hasNot: []string{"/tmp"},
 		},
 		{
 			name: "syntax error", req: Request{Code: "package main\n\nfunc main() {\n\tif {\n}\n"},
 			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"main.go:4:5: syntax error: missing condition in if statement"},
 		},
 		{
-			name: "snippet", req: Request{Code: "x := []int{3, 1, 2}\nsort.Ints(x)\nfmt.Println(x, strings.Repeat(\"ab\", 2))\n"}, out: "[1 2 3] abab\n",
+			name: "snippet", req: Request{Code: "x := []int{3, 1, 2}\nsort.Ints(x)\nfmt.Println(x, strings.Repeat(\"ab\", 2))\n"},
+			out: "[1 2 3] abab\n",
 		},
 		{
 			name: "snippet with declarations", req: Request{Code: `type T struct{ n int }
@@ -125,48 +128,72 @@ func double(n int) int { return 2 * n }
 		},
 		{
 			name: "snippet that does not compile", req: Request{Code: "x := 1\n\nfunc f() int {\n\treturn \"a\"\n}\n\n  y = 3\n"},
-			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"main.go:1:1: declared and not used: x", "main.go:4:9: cannot use", "main.go:7:3: undefined: y"},
+			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"main.go:1:1: declared and not used: x", "main.go:4:9: cannot use",
+				"main.go:7:3: undefined: y"},
 		},
 		{
-			name: "several files", req: Request{Files: tree("main.go", "package main\nfunc main() { hello() }\n", "other.go", "package main\nimport \"fmt\"\nfunc hello() { fmt.Println(\"other\") }\n",
+			name: "several files",
+			req: Request{Files: tree("main.go", "package main\nfunc main() { hello() }\n", "other.go",
+				"package main\nimport \"fmt\"\nfunc hello() { fmt.Println(\"other\") }\n",
 				"other_windows.go", "package main\nfunc hello() {}\n")}, out: "other\n",
 		},
 		{
-			name: "packages without a module", req: Request{Files: tree("main.go", "package main\nimport \"play.ground/sub\"\nfunc main() { sub.Hi() }\n", "sub/sub.go", "package sub\nimport \"fmt\"\nfunc Hi() { fmt.Println(\"sub\") }\n")},
+			name: "packages without a module",
+			req: Request{Files: tree("main.go", "package main\nimport \"play.ground/sub\"\nfunc main() { sub.Hi() }\n", "sub/sub.go",
+				"package sub\nimport \"fmt\"\nfunc Hi() { fmt.Println(\"sub\") }\n")},
 			out: "sub\n",
 		},
 		{
-			name: "module", req: Request{Files: tree("go.mod", "module example.com/m\n\ngo 1.21\n", "cmd/tool/main.go", "package main\nimport (\"example.com/m/lib\"; \"fmt\"; _ \"embed\")\n//go:embed text.txt\nvar text string\nfunc main() { fmt.Print(lib.Name, text) }\n",
+			name: "module",
+			req: Request{Files: tree("go.mod", "module example.com/m\n\ngo 1.21\n", "cmd/tool/main.go",
+				"package main\nimport (\"example.com/m/lib\"; \"fmt\"; _ \"embed\")\n//go:embed text.txt\nvar text string\n"+
+					"func main() { fmt.Print(lib.Name, text) }\n",
 				"cmd/tool/text.txt", " embedded\n", "lib/lib.go", "package lib\nconst Name = \"lib\"\n")}, out: "lib embedded\n",
 		},
 		{
-			name: "vendored module", req: Request{Files: tree("go.mod", "module m\n\ngo 1.21\n\nrequire example.com/dep v1.0.0\n", "main.go", "package main\nimport \"example.com/dep\"\nfunc main() { dep.Hi() }\n",
-				"vendor/modules.txt", "# example.com/dep v1.0.0\n## explicit; go 1.21\nexample.com/dep\n", "vendor/example.com/dep/dep.go", "package dep\nimport \"fmt\"\nfunc Hi() { fmt.Println(\"vendored\") }\n")},
+			name: "vendored module",
+			req: Request{Files: tree("go.mod", "module m\n\ngo 1.21\n\nrequire example.com/dep v1.0.0\n", "main.go",
+				"package main\nimport \"example.com/dep\"\nfunc main() { dep.Hi() }\n",
+				"vendor/modules.txt", "# example.com/dep v1.0.0\n## explicit; go 1.21\nexample.com/dep\n", "vendor/example.com/dep/dep.go",
+				"package dep\nimport \"fmt\"\nfunc Hi() { fmt.Println(\"vendored\") }\n")},
 			out: "vendored\n",
 		},
 		{
-			name: "one of several programs", req: Request{Files: tree("a.go", "package main\nfunc main() { println(\"a\") }\n", "b.go", "package main\nfunc main() { println(\"b\") }\n"), Entry: "b.go"},
+			name: "one of several programs",
+			req: Request{Files: tree("a.go", "package main\nfunc main() { println(\"a\") }\n", "b.go",
+				"package main\nfunc main() { println(\"b\") }\n"), Entry: "b.go"},
 			has: []string{"b\n"}, hasNot: []string{"a\n"},
 		},
 		{
-			name: "txtar", req: Request{Code: "package main\n\nimport \"play.ground/x\"\n\nfunc main() { x.F() }\n-- go.mod --\nmodule play.ground\n-- x/x.go --\npackage x\n\nimport \"fmt\"\n\nfunc F() { fmt.Println(\"from x\") }\n"},
+			name: "txtar",
+			req: Request{Code: "package main\n\nimport \"play.ground/x\"\n\nfunc main() { x.F() }\n-- go.mod --\nmodule play.ground\n" +
+				"-- x/x.go --\npackage x\n\nimport \"fmt\"\n\nfunc F() { fmt.Println(\"from x\") }\n"},
 			out: "from x\n",
 		},
 		{
-			name: "tests", req: Request{Files: tree("a.go", "package a\nfunc Add(a, b int) int { return a + b }\n", "a_test.go", "package a\nimport \"testing\"\nfunc TestAdd(t *testing.T) { if Add(1, 2) != 3 { t.Fatal() } }\nfunc TestBad(t *testing.T) {\n\tt.Error(\"as it is\")\n}\n")},
+			name: "tests",
+			req: Request{Files: tree("a.go", "package a\nfunc Add(a, b int) int { return a + b }\n", "a_test.go",
+				"package a\nimport \"testing\"\nfunc TestAdd(t *testing.T) { if Add(1, 2) != 3 { t.Fatal() } }\nfunc TestBad(t *testing.T) {\n"+
+					"\tt.Error(\"as it is\")\n}\n")},
 			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"--- PASS: TestAdd", "--- FAIL: TestBad", "a_test.go:5: as it is"},
 		},
 		{
-			name: "test in one file", req: Request{Code: "package main\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) { t.Log(\"in x\") }\n"}, has: []string{"--- PASS: TestX", "main_test.go:5: in x"},
+			name: "test in one file", req: Request{Code: "package main\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) { t.Log(\"in x\") }\n"},
+			has: []string{"--- PASS: TestX", "main_test.go:5: in x"},
 		},
 		{
-			name: "tests of several packages", req: Request{Options: LanguageOptions{Test: true}, Files: tree("go.mod", "module m\n\ngo 1.21\n", "main.go", "package main\nfunc main() {}\n",
-				"a/a_test.go", "package a\nimport \"testing\"\nfunc TestA(t *testing.T) {}\n", "b/b_test.go", "package b\nimport \"testing\"\nimport \"os\"\nfunc TestB(t *testing.T) { if _, err := os.Stat(\"testdata\"); err != nil { t.Fatal(err) } }\n",
-				"b/testdata/x", "")}, has: []string{"--- PASS: TestA", "--- PASS: TestB"},
+			name: "tests of several packages", req: Request{Options: LanguageOptions{Test: true},
+				Files: tree("go.mod", "module m\n\ngo 1.21\n", "main.go", "package main\nfunc main() {}\n",
+					"a/a_test.go", "package a\nimport \"testing\"\nfunc TestA(t *testing.T) {}\n", "b/b_test.go",
+					"package b\nimport \"testing\"\nimport \"os\"\n"+
+						"func TestB(t *testing.T) { if _, err := os.Stat(\"testdata\"); err != nil { t.Fatal(err) } }\n",
+					"b/testdata/x", "")}, has: []string{"--- PASS: TestA", "--- PASS: TestB"},
 		},
 		{
 			name: "files", req: Request{
-				Code:   "package main\nimport (\"fmt\"; \"os\")\nfunc main() {\n\tb, err := os.ReadFile(\"in.txt\")\n\tfmt.Println(string(b), err)\n\tif err := os.WriteFile(\"out/r.txt\", b, 0o644); err != nil { _ = os.Mkdir(\"out\", 0o755); fmt.Println(os.WriteFile(\"out/r.txt\", b, 0o644)) }\n}\n",
+				Code: "package main\nimport (\"fmt\"; \"os\")\nfunc main() {\n\tb, err := os.ReadFile(\"in.txt\")\n\tfmt.Println(string(b), err)\n" +
+					"\tif err := os.WriteFile(\"out/r.txt\", b, 0o644); err != nil { _ = os.Mkdir(\"out\", 0o755); " +
+					"fmt.Println(os.WriteFile(\"out/r.txt\", b, 0o644)) }\n}\n",
 				Inputs: tree("in.txt", "in"), Outputs: sandbox.Selection{Patterns: []string{"out/**"}},
 			},
 			out: "in <nil>\n<nil>\n", files: map[string]string{"out/r.txt": "in"},
@@ -184,19 +211,26 @@ func main() {
 }`}, out: "1000 child\n<nil>\n",
 		},
 		{
-			name: "too much memory", req: Request{Code: "package main\n\nfunc main() {\n\tvar all [][]byte\n\tfor {\n\t\tb := make([]byte, 1<<20)\n\t\tfor i := range b { b[i] = 1 }\n\t\tall = append(all, b)\n\t}\n}\n"},
+			name: "too much memory",
+			req: Request{Code: "package main\n\nfunc main() {\n\tvar all [][]byte\n\tfor {\n\t\tb := make([]byte, 1<<20)\n" +
+				"\t\tfor i := range b { b[i] = 1 }\n\t\tall = append(all, b)\n\t}\n}\n"},
 			verdict: sandbox.VerdictMemoryLimit,
 		},
 		{
-			name: "more memory than there is", req: Request{Code: "package main\n\nimport \"fmt\"\n\nfunc main() {\n\tn := 1 << 46\n\tb := make([]byte, n)\n\tfmt.Println(len(b))\n}\n"},
+			name: "more memory than there is",
+			req: Request{Code: "package main\n\nimport \"fmt\"\n\nfunc main() {\n\tn := 1 << 46\n\tb := make([]byte, n)\n" +
+				"\tfmt.Println(len(b))\n}\n"},
 			verdict: sandbox.VerdictMemoryLimit,
 		},
 		{
-			name: "much garbage", all: true, req: Request{Code: "package main\n\nimport \"fmt\"\n\nvar keep []byte\n\nfunc main() {\n\tlive := make([][]byte, 50)\n\tfor i := range 6000 {\n\t\tkeep = make([]byte, 1<<20)\n\t\tkeep[i] = 1\n\t\tlive[i%50] = keep\n\t}\n\tfmt.Println(\"done\")\n}\n"},
+			name: "much garbage", all: true,
+			req: Request{Code: "package main\n\nimport \"fmt\"\n\nvar keep []byte\n\nfunc main() {\n\tlive := make([][]byte, 50)\n" +
+				"\tfor i := range 6000 {\n\t\tkeep = make([]byte, 1<<20)\n\t\tkeep[i] = 1\n\t\tlive[i%50] = keep\n\t}\n\tfmt.Println(\"done\")\n}\n"},
 			out: "done\n",
 		},
 		{
-			name: "too long", req: Request{Code: "package main\n\nfunc main() {\n\tfor {\n\t}\n}\n", Limits: sandbox.Limits{Wall: time.Second}}, verdict: sandbox.VerdictTimeLimit,
+			name: "too long", req: Request{Code: "package main\n\nfunc main() {\n\tfor {\n\t}\n}\n", Limits: sandbox.Limits{Wall: time.Second}},
+			verdict: sandbox.VerdictTimeLimit,
 		},
 	})
 }
@@ -211,7 +245,8 @@ func TestCompiledBesideAVolume(t *testing.T) {
 	for language, code := range map[string]string{
 		"go":   "package main\nimport (\"fmt\"; \"os\")\nfunc main() { b, _ := os.ReadFile(\"data.txt\"); fmt.Println(string(b)) }\n",
 		"rust": "fn main() { println!(\"{}\", std::fs::read_to_string(\"data.txt\").unwrap()); }\n",
-		"java": "public class Main { public static void main(String[] a) throws Exception { System.out.println(java.nio.file.Files.readString(java.nio.file.Path.of(\"data.txt\"))); } }\n",
+		"java": "public class Main { public static void main(String[] a) throws Exception { " +
+			"System.out.println(java.nio.file.Files.readString(java.nio.file.Path.of(\"data.txt\"))); } }\n",
 	} {
 		t.Run(language, func(t *testing.T) {
 			expect(t, Request{Language: language, Code: code, Policy: volume}, want{stdout: "of the volume\n"})
@@ -299,7 +334,8 @@ func TestCompilerMeetsItsLimits(t *testing.T) {
 	} {
 		t.Run(language, func(t *testing.T) {
 			memory := 8 * sandbox.MiB
-			expect(t, Request{Language: language, Code: code, NoCache: true, CompileLimits: sandbox.Limits{Memory: memory}}, want{verdict: sandbox.VerdictMemoryLimit})
+			expect(t, Request{Language: language, Code: code, NoCache: true, CompileLimits: sandbox.Limits{Memory: memory}},
+				want{verdict: sandbox.VerdictMemoryLimit})
 			if language != "java" { // whose files are small
 				volume := sandbox.Volume{Source: t.TempDir(), Target: "/data", Writable: true, Cap: 256 * sandbox.KiB}
 				r := expect(t, Request{Language: language, Code: code, NoCache: true, Policy: Policy{Volumes: []sandbox.Volume{volume}}},
@@ -326,13 +362,15 @@ func TestJavaWithoutAClass(t *testing.T) {
 		e := realEngine(t)
 		opts := e.opts
 		opts.Toolchains = finder
-		req := Request{Language: "java", Code: "import java.util.*;\n\nString name() { return \"compact\"; }\n\nvoid main() {\n  System.out.println(name());\n}\n"}
+		req := Request{Language: "java",
+			Code: "import java.util.*;\n\nString name() { return \"compact\"; }\n\nvoid main() {\n  System.out.println(name());\n}\n"}
 		t.Run(filepath.Base(home), func(t *testing.T) {
 			if major >= 21 {
 				expectOn(t, New(e.manager, opts), req, want{stdout: "compact\n"})
 				return
 			}
-			if _, err := New(e.manager, opts).Execute(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "JDK 21") {
+			if _, err := New(e.manager, opts).Execute(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) ||
+				!strings.Contains(err.Error(), "JDK 21") {
 				t.Errorf("%d: %v", major, err)
 			}
 		})
@@ -346,7 +384,8 @@ func TestCompilesSideBySide(t *testing.T) {
 		all.Go(func() {
 			word := strings.Repeat("x", i+1)
 			for range 2 { // compiled, and from the cache
-				r, err := e.Execute(context.Background(), Request{Language: "go", Code: "package main\nimport \"fmt\"\nfunc main() { fmt.Println(\"" + word + "\") }\n"})
+				r, err := e.Execute(context.Background(), Request{Language: "go",
+					Code: "package main\nimport \"fmt\"\nfunc main() { fmt.Println(\"" + word + "\") }\n"})
 				if err != nil {
 					t.Error(err)
 					return
@@ -383,33 +422,46 @@ fn main() {
 			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"main.rs:3:21", "index out of bounds"},
 		},
 		{
-			name: "backtrace", req: Request{Name: "crash-it.rs", Code: "fn f() { panic!(\"no\"); }\nfn main() {\n    f();\n}\n", Env: map[string]string{"RUST_BACKTRACE": "1"}},
+			name: "backtrace", req: Request{Name: "crash-it.rs", Code: "fn f() { panic!(\"no\"); }\nfn main() {\n    f();\n}\n",
+				Env: map[string]string{"RUST_BACKTRACE": "1"}},
 			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"crash-it.rs:1:10", "crash-it.rs:3"},
 		},
 		{
 			name: "compile error", req: Request{Code: "fn main() {\n    let x: i32 = \"a\";\n}\n"},
 			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"error[E0308]", "main.rs:2:18"}, hasNot: []string{"/tmp"},
 		},
-		{name: "modules", req: Request{Files: tree("main.rs", "mod util;\nfn main() { util::hi(); }\n", "util.rs", "pub fn hi() { println!(\"util\"); }\n")}, out: "util\n"},
-		{name: "edition", req: Request{Code: "fn main() { let async = 1; println!(\"{}\", async); }\n", Options: LanguageOptions{Edition: "2015"}}, out: "1\n"},
-		{name: "release", req: Request{Code: "fn main() { println!(\"{}\", cfg!(debug_assertions)); }\n", Options: LanguageOptions{Release: true}}, out: "false\n"},
+		{name: "modules",
+			req: Request{Files: tree("main.rs", "mod util;\nfn main() { util::hi(); }\n", "util.rs", "pub fn hi() { println!(\"util\"); }\n")},
+			out: "util\n"},
+		{name: "edition", req: Request{Code: "fn main() { let async = 1; println!(\"{}\", async); }\n",
+			Options: LanguageOptions{Edition: "2015"}}, out: "1\n"},
+		{name: "release", req: Request{Code: "fn main() { println!(\"{}\", cfg!(debug_assertions)); }\n",
+			Options: LanguageOptions{Release: true}}, out: "false\n"},
 		{
-			name: "test", req: Request{Code: "#[test]\nfn good() {}\n#[test]\nfn bad() { assert_eq!(1, 2); }\nfn main() {}\n", Options: LanguageOptions{Test: true}},
+			name: "test", req: Request{Code: "#[test]\nfn good() {}\n#[test]\nfn bad() { assert_eq!(1, 2); }\nfn main() {}\n",
+				Options: LanguageOptions{Test: true}},
 			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"test good ... ok", "test bad ... FAILED", "main.rs:4:12"},
 		},
-		{name: "cargo", req: Request{Files: tree("Cargo.toml", cargo, "src/main.rs", "mod a;\nfn main() { println!(\"{} {}\", a::A, env!(\"CARGO_PKG_VERSION\")); }\n", "src/a.rs", "pub const A: i32 = 5;\n")}, out: "5 0.1.0\n"},
+		{name: "cargo",
+			req: Request{Files: tree("Cargo.toml", cargo, "src/main.rs",
+				"mod a;\nfn main() { println!(\"{} {}\", a::A, env!(\"CARGO_PKG_VERSION\")); }\n", "src/a.rs", "pub const A: i32 = 5;\n")},
+			out: "5 0.1.0\n"},
 		{
 			name: "cargo, path and vendored crates, build script", req: Request{Files: tree(
-				"Cargo.toml", cargo+"[dependencies]\nlocal = { path = \"local\" }\nthird = \"1\"\n", "src/main.rs", "fn main() { println!(\"{} {} {}\", local::f(), third::g(), env!(\"MADE\")); }\n",
+				"Cargo.toml", cargo+"[dependencies]\nlocal = { path = \"local\" }\nthird = \"1\"\n", "src/main.rs",
+				"fn main() { println!(\"{} {} {}\", local::f(), third::g(), env!(\"MADE\")); }\n",
 				"build.rs", "fn main() { println!(\"cargo:rustc-env=MADE=made\"); }\n",
-				"local/Cargo.toml", "[package]\nname = \"local\"\nversion = \"0.1.0\"\nedition = \"2021\"\n", "local/src/lib.rs", "pub fn f() -> i32 { 1 }\n",
+				"local/Cargo.toml", "[package]\nname = \"local\"\nversion = \"0.1.0\"\nedition = \"2021\"\n", "local/src/lib.rs",
+				"pub fn f() -> i32 { 1 }\n",
 				".cargo/config.toml", "[source.crates-io]\nreplace-with = \"vendored-sources\"\n[source.vendored-sources]\ndirectory = \"vendor\"\n",
-				"vendor/third/Cargo.toml", "[package]\nname = \"third\"\nversion = \"1.0.0\"\nedition = \"2021\"\n", "vendor/third/src/lib.rs", "pub fn g() -> i32 { 2 }\n",
+				"vendor/third/Cargo.toml", "[package]\nname = \"third\"\nversion = \"1.0.0\"\nedition = \"2021\"\n", "vendor/third/src/lib.rs",
+				"pub fn g() -> i32 { 2 }\n",
 				"vendor/third/.cargo-checksum.json", "{\"files\":{},\"package\":\"0000000000000000000000000000000000000000000000000000000000000000\"}",
 			)}, out: "1 2 made\n",
 		},
 		{
-			name: "cargo, one of several", req: Request{Entry: "src/bin/two.rs", Options: LanguageOptions{Release: true}, Files: tree("Cargo.toml", cargo, "src/main.rs", "fn main() {}\n", "src/bin/two.rs", "fn main() { println!(\"two\"); }\n")},
+			name: "cargo, one of several", req: Request{Entry: "src/bin/two.rs", Options: LanguageOptions{Release: true},
+				Files: tree("Cargo.toml", cargo, "src/main.rs", "fn main() {}\n", "src/bin/two.rs", "fn main() { println!(\"two\"); }\n")},
 			out: "two\n",
 		},
 		{
@@ -421,11 +473,14 @@ fn main() {
 			verdict: sandbox.VerdictCompileError, code: 101, has: []string{"src/main.rs:2:5", "E0425"},
 		},
 		{
-			name: "cargo without a registry", req: Request{Files: tree("Cargo.toml", cargo+"[dependencies]\nserde = \"1\"\n", "src/main.rs", "fn main() {}\n")},
+			name:    "cargo without a registry",
+			req:     Request{Files: tree("Cargo.toml", cargo+"[dependencies]\nserde = \"1\"\n", "src/main.rs", "fn main() {}\n")},
 			verdict: sandbox.VerdictCompileError, code: 101, has: []string{"serde"},
 		},
 		{
-			name: "cargo test", req: Request{Options: LanguageOptions{Test: true}, Files: tree("Cargo.toml", cargo, "src/lib.rs", "#[test]\nfn good() {}\n", "tests/it.rs", "#[test]\nfn outside() { panic!(\"as it is\"); }\n")},
+			name: "cargo test", req: Request{Options: LanguageOptions{Test: true},
+				Files: tree("Cargo.toml", cargo, "src/lib.rs", "#[test]\nfn good() {}\n", "tests/it.rs",
+					"#[test]\nfn outside() { panic!(\"as it is\"); }\n")},
 			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"as it is", "tests/it.rs:2"},
 		},
 		{
@@ -444,116 +499,21 @@ fn main() {
 }`}, out: "190 child\n",
 		},
 		{
-			name: "too much memory", req: Request{Code: "fn main() {\n    let mut v: Vec<Vec<u8>> = vec![];\n    loop { v.push(vec![1u8; 1 << 20]); }\n}\n"}, verdict: sandbox.VerdictMemoryLimit,
-		},
-		{
-			name: "more memory than there is", req: Request{Code: "fn main() {\n    let n: usize = std::env::args().count() << 50;\n    let v: Vec<u8> = Vec::with_capacity(n);\n    println!(\"{}\", v.capacity());\n}\n"}, verdict: sandbox.VerdictMemoryLimit,
-		},
-		{
-			name: "much garbage", all: true, req: Request{Code: "fn main() {\n    let mut n = 0usize;\n    for i in 0..5000 { let v = vec![i as u8; 1 << 20]; n += v[i] as usize; }\n    println!(\"{}\", n > 0);\n}\n"}, out: "true\n",
-		},
-		{name: "too long", req: Request{Code: "fn main() { loop { std::hint::spin_loop() } }\n", Limits: sandbox.Limits{Wall: time.Second}}, verdict: sandbox.VerdictTimeLimit},
-	})
-}
-
-func TestJava(t *testing.T) {
-	runPrograms(t, "java", []program{
-		{name: "hello", req: Request{Code: "public class Greeter {\n  public static void main(String[] args) {\n    System.out.println(\"hello, wörld ☺\");\n  }\n}\n"}, out: "hello, wörld ☺\n"},
-		{
-			name: "stdin, args, env, exit code",
-			req: Request{
-				Code: `import java.util.*;
-class Main {
-  public static void main(String... args) {
-    var in = new Scanner(System.in);
-    while (in.hasNextLine()) System.out.println("line " + in.nextLine());
-    System.out.println(Arrays.toString(args) + " " + System.getenv("COLOUR"));
-    System.exit(7);
-  }
-}`,
-				Args: []string{"a", "b c"}, Env: map[string]string{"COLOUR": "blau"},
-			},
-			in: "x\nÿ\n", out: "line x\nline ÿ\n[a, b c] blau\n", verdict: sandbox.VerdictNonzeroExit, code: 7,
-		},
-		{
-			name: "uncaught", req: Request{Code: "public class Main {\n  static void f() {\n    throw new IllegalStateException(\"no\");\n  }\n  public static void main(String[] a) {\n    f();\n  }\n}\n"},
-			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"IllegalStateException: no", "at Main.f(Main.java:3)", "at Main.main(Main.java:6)"},
-		},
-		{
-			name: "compile error", req: Request{Code: "public class Main {\n  public static void main(String[] a) {\n    int x = \"a\";\n  }\n}\n"},
-			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"Main.java:3: error: incompatible types"}, hasNot: []string{"/tmp"},
-		},
-		{name: "syntax error", req: Request{Code: "public class Main {\n  public static void main(String[] a) {\n"}, verdict: sandbox.VerdictCompileError, code: 1, has: []string{"Main.java:2: error: reached end of file"}},
-		{
-			name: "modern", req: Request{Code: `import java.util.List;
-sealed interface Shape permits Circle, Square {}
-record Circle(double r) implements Shape {}
-record Square(double s) implements Shape {}
-public class Main {
-  static String name(Object o) { return o instanceof Circle c ? "circle " + c.r() : "other"; }
-  public static void main(String[] args) {
-    String day = switch (args.length) { case 0 -> "none"; default -> "some"; };
-    System.out.print("""
-      text "block" {
-      """ + day + " ");
-    System.out.println(List.of(new Circle(2), new Square(1)).stream().map(Main::name).toList());
-  }
-}`}, out: "text \"block\" {\nnone [circle 2.0, other]\n",
-		},
-		{
-			name: "packages", req: Request{Files: tree("src/app/Main.java", "package app;\nimport app.util.Names;\npublic class Main { public static void main(String[] a) throws Exception { System.out.println(Names.of() + new String(Main.class.getResourceAsStream(\"/data.txt\").readAllBytes())); } }\n",
-				"src/app/util/Names.java", "package app.util;\npublic class Names { public static String of() { return \"names \"; } }\n", "data.txt", "data")}, out: "names data\n",
-		},
-		{
-			name: "one of several", req: Request{Entry: "B", Files: tree("A.java", "class A { public static void main(String[] a) { System.out.println(\"a\"); } }\n", "B.java", "class B { public static void main(String[] a) { System.out.println(\"b\"); } }\n")}, out: "b\n",
-		},
-		{
-			name: "one of several, by file", req: Request{Entry: "p/A.java", Files: tree("p/A.java", "package p; class A { public static void main(String[] a) { System.out.println(\"a\"); } }\n", "p/B.java", "package p; class B { public static void main(String[] a) { System.out.println(\"b\"); } }\n")}, out: "a\n",
-		},
-		{
-			name: "files", req: Request{
-				Code:   "import java.nio.file.*;\npublic class Main { public static void main(String[] a) throws Exception { Files.writeString(Path.of(\"out.txt\"), Files.readString(Path.of(\"in.txt\")) + \"!\"); } }\n",
-				Inputs: tree("in.txt", "in"), Outputs: sandbox.Selection{Patterns: []string{"*.txt"}},
-			}, files: map[string]string{"out.txt": "in!"},
-		},
-		{
-			name: "threads and a child", req: Request{Code: `import java.util.concurrent.*;
-import java.util.concurrent.atomic.*;
-public class Main {
-  public static void main(String[] a) throws Exception {
-    var n = new AtomicInteger();
-    var all = new Thread[100];
-    var open = new CountDownLatch(1);
-    for (int i = 0; i < all.length; i++) { all[i] = new Thread(() -> { try { open.await(); } catch (InterruptedException e) {} n.incrementAndGet(); }); all[i].start(); }
-    open.countDown();
-    for (var t : all) t.join();
-    var p = new ProcessBuilder("echo", "child").start();
-    System.out.print(n + " " + new String(p.getInputStream().readAllBytes()));
-  }
-}`}, out: "100 child\n",
-		},
-		{
-			name: "too much memory", req: Request{Code: "import java.util.*;\npublic class Main { public static void main(String[] a) { var all = new ArrayList<byte[]>(); while (true) all.add(new byte[1 << 20]); } }\n"},
+			name:    "too much memory",
+			req:     Request{Code: "fn main() {\n    let mut v: Vec<Vec<u8>> = vec![];\n    loop { v.push(vec![1u8; 1 << 20]); }\n}\n"},
 			verdict: sandbox.VerdictMemoryLimit,
 		},
 		{
-			name: "too much memory beside the heap", req: Request{Code: "import java.nio.*;\nimport java.util.*;\npublic class Main { public static void main(String[] a) { var all = new ArrayList<ByteBuffer>(); byte[] heap = new byte[300 << 20]; Arrays.fill(heap, (byte) 1); while (true) { var b = ByteBuffer.allocateDirect(1 << 20); while (b.hasRemaining()) b.putLong(1); all.add(b); } } }\n"},
-			verdict: sandbox.VerdictMemoryLimit,
+			name: "more memory than there is",
+			req: Request{Code: "fn main() {\n    let n: usize = std::env::args().count() << 50;\n    let v: Vec<u8> = Vec::with_capacity(n);\n" +
+				"    println!(\"{}\", v.capacity());\n}\n"}, verdict: sandbox.VerdictMemoryLimit,
 		},
 		{
-			name: "little memory", req: Request{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}, Code: "import java.util.*;\npublic class Main { public static void main(String[] a) { var all = new ArrayList<byte[]>(); while (true) all.add(new byte[1 << 20]); } }\n"},
-			verdict: sandbox.VerdictMemoryLimit,
+			name: "much garbage", all: true,
+			req: Request{Code: "fn main() {\n    let mut n = 0usize;\n" +
+				"    for i in 0..5000 { let v = vec![i as u8; 1 << 20]; n += v[i] as usize; }\n    println!(\"{}\", n > 0);\n}\n"}, out: "true\n",
 		},
-		{
-			name: "little memory, and enough", req: Request{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}, Code: "public class Main { public static void main(String[] a) { System.out.println(\"fits\"); } }\n"}, out: "fits\n",
-		},
-		{
-			name: "much garbage", all: true, req: Request{Code: "public class Main { static byte[] keep; public static void main(String[] a) { var live = new byte[100][]; for (int i = 0; i < 3000; i++) { keep = new byte[1 << 20]; live[i % 100] = keep; } System.out.println(\"done\"); } }\n"}, out: "done\n",
-		},
-		{
-			name: "many threads are not memory", req: Request{Code: "public class Main { public static void main(String[] a) { for (int i = 0; i < 500; i++) { var t = new Thread(() -> { try { Thread.sleep(100000); } catch (InterruptedException e) {} }); t.setDaemon(true); t.start(); } } }\n"},
-			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"unable to create native thread", "at Main.main(Main.java:1)"},
-		},
-		{name: "too long", req: Request{Code: "public class Main { public static void main(String[] a) { while (true) {} } }\n", Limits: sandbox.Limits{Wall: 2 * time.Second}}, verdict: sandbox.VerdictTimeLimit, code: 143},
+		{name: "too long", req: Request{Code: "fn main() { loop { std::hint::spin_loop() } }\n", Limits: sandbox.Limits{Wall: time.Second}},
+			verdict: sandbox.VerdictTimeLimit},
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// custom is a language that a file defines:
+// custom is a language of a languages.yaml:
 //
 //	languages:
 //	  - name: c                       # as --lang has it
@@ -36,15 +36,15 @@ import (
 //	    limits: {memory: 128m, timeout: 10s}
 //	    compile_limits: {memory: 1g}
 //
-// {file} is the file that starts the program, {files} all that have one of the extensions, {dir} where they lie, {out} what the
-// compiler is to make: a file or a directory. Words are arguments as they are: no shell reads them.
+// {file} is the entry file, {files} all files with one of the extensions, {dir} their directory, {out} the output of the
+// compiler: a file or a directory. Words are passed as arguments without a shell.
 type custom struct {
 	compile, run []string
 	env          map[string]string
 	toolchain    toolchain.Custom
 }
 
-// LanguagesFile is where a user's own languages are defined; "" where there is no such place.
+// LanguagesFile returns the path of the user's languages.yaml; "" for a user without a configuration directory.
 func LanguagesFile() string {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -53,7 +53,7 @@ func LanguagesFile() string {
 	return filepath.Join(dir, "sandbox-run", "languages.yaml")
 }
 
-// LoadLanguages reads a file of languages, for Options.Languages. One that does not exist defines none.
+// LoadLanguages reads a languages.yaml, for Options.Languages. A missing file defines no languages.
 func LoadLanguages(file string) ([]*Language, error) {
 	if file == "" {
 		return nil, nil
@@ -72,7 +72,7 @@ func LoadLanguages(file string) ([]*Language, error) {
 	return languages, nil
 }
 
-// LoadDefaultImages reads which images languages have, for Options.DefaultImages, from the same file:
+// LoadDefaultImages reads the images of languages from the same file, for Options.DefaultImages:
 //
 //	images: {python: "python:3.12-slim", rust: none}
 func LoadDefaultImages(file string) (map[string]string, error) {
@@ -190,7 +190,8 @@ func parseLanguage(m yamlite.Map) (*Language, error) {
 		case "compile_limits":
 			l.Compile, err = limitsOf(p)
 		default:
-			err = errors.New("there is no such field; there are name, title, aliases, extensions, interpreters, mains, source, compile, run, version, programs, paths, image, env, limits, compile_limits")
+			err = errors.New("there is no such field; there are name, title, aliases, extensions, interpreters, mains, source, compile, run, " +
+				"version, programs, paths, image, env, limits, compile_limits")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %s: %w", p.Line, p.Key, err)
@@ -206,7 +207,7 @@ func parseLanguage(m yamlite.Map) (*Language, error) {
 	return l, nil
 }
 
-// complete checks a language that was defined, and fills in what it leaves open.
+// complete checks a custom language and sets its defaults.
 func (c *custom) complete(l *Language) error {
 	if l.Name == "" {
 		return errors.New("it has no name")
@@ -256,7 +257,7 @@ func (c *custom) complete(l *Language) error {
 		return errors.New("it names no program")
 	}
 	if len(c.compile) > 0 {
-		l.Working = 512 * sandbox.MiB // a guess
+		l.Working = 512 * sandbox.MiB // an estimate
 	}
 	var err error
 	if l.Toolchain, err = c.toolchain.Description(); err != nil {
@@ -295,7 +296,7 @@ func checkCommand(words []string, compiled bool) error {
 	return nil
 }
 
-// customOut is where a user's compiler leaves what it makes.
+// customOut is the path of a custom compiler's output.
 const customOut = sandbox.TmpDir + "/program"
 
 func (c *custom) plan(j *language.Job) error {
@@ -313,7 +314,7 @@ func (c *custom) plan(j *language.Job) error {
 	return nil
 }
 
-// fillCommand puts a command's words in, and its program where the toolchain has it.
+// fillCommand replaces the placeholders of a command, and its program by the toolchain's path.
 func fillCommand(j *language.Job, words []string) []string {
 	file := j.Inside(j.Entry)
 	put := strings.NewReplacer("{file}", file, "{dir}", j.Dir, "{out}", customOut)
@@ -381,7 +382,7 @@ func variables(p yamlite.Pair) (map[string]string, error) {
 	return all, nil
 }
 
-// limitsOf reads limits as results write them, with units where people would write some.
+// limitsOf reads limits in the form of results, with optional units.
 func limitsOf(p yamlite.Pair) (l sandbox.Limits, err error) {
 	m, ok := p.Value.(yamlite.Map)
 	if !ok {

@@ -24,7 +24,8 @@ func cLanguages(t *testing.T) []*Language {
 
 func TestLoadLanguages(t *testing.T) {
 	l := cLanguages(t)
-	if len(l) != 3 || l[0].Name != "c" || l[0].Limits.Memory != 64*sandbox.MiB || l[0].Limits.Wall != 10*time.Second || l[1].Compile.Memory != sandbox.GiB || !l[0].Directory || l[2].Directory {
+	if len(l) != 3 || l[0].Name != "c" || l[0].Limits.Memory != 64*sandbox.MiB || l[0].Limits.Wall != 10*time.Second ||
+		l[1].Compile.Memory != sandbox.GiB || !l[0].Directory || l[2].Directory {
 		t.Errorf("%+v", l)
 	}
 	if l[2].Title != "awk" || l[2].Source != "main.awk" || l[2].Mains[0] != "main.awk" {
@@ -105,7 +106,8 @@ func TestCustomPlans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			j.Tool = &toolchain.Toolchain{Name: j.Language.Name, Version: "12.2.0", Path: "/usr/bin/gcc", ID: "id", Programs: map[string]string{"gcc": "/usr/bin/gcc", "g++": "/usr/bin/g++", "awk": "/usr/bin/awk"}}
+			j.Tool = &toolchain.Toolchain{Name: j.Language.Name, Version: "12.2.0", Path: "/usr/bin/gcc", ID: "id",
+				Programs: map[string]string{"gcc": "/usr/bin/gcc", "g++": "/usr/bin/g++", "awk": "/usr/bin/awk"}}
 			plan, err := newPlan(j, bigMachine)
 			if err != nil {
 				t.Fatal(err)
@@ -132,7 +134,8 @@ func FuzzLanguages(f *testing.F) {
 				t.Errorf("%q was taken for %+v", text, l)
 			}
 			j := &language.Job{
-				Files: tree(l.Source, ""), Entry: l.Source, Language: l, Tool: &toolchain.Toolchain{}, Dir: sandbox.WorkspaceDir, Plan: &language.Plan{},
+				Files: tree(l.Source, ""), Entry: l.Source, Language: l, Tool: &toolchain.Toolchain{}, Dir: sandbox.WorkspaceDir,
+				Plan: &language.Plan{},
 			}
 			if err := l.Plan(j); err != nil || len(j.Plan.Phases) == 0 {
 				t.Fatalf("%q: %v", text, err)

@@ -106,7 +106,7 @@ func expect(t *testing.T, req Request, w want) *Result {
 func expectOn(t *testing.T, e *Executor, req Request, w want) *Result {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		req.Policy.Require = sandbox.TierNamespace // nobody has delegated a cgroup
+		req.Policy.Require = sandbox.TierNamespace // an ordinary user has no delegated cgroup here
 	}
 	if w.verdict != sandbox.VerdictTimeLimit {
 		// A busy machine may take longer than the default.
@@ -119,7 +119,8 @@ func expectOn(t *testing.T, e *Executor, req Request, w want) *Result {
 	stdout, stderr := string(r.Stdout.Bytes()), string(r.Stderr.Bytes())
 	fail := func(format string, args ...any) {
 		t.Helper()
-		t.Errorf(format+"\nverdict %s, exit %+v, notes %q\nstdout: %s\nstderr: %s", append(args, r.Verdict, r.Exit, r.Notes, short(stdout), short(stderr))...)
+		t.Errorf(format+"\nverdict %s, exit %+v, notes %q\nstdout: %s\nstderr: %s",
+			append(args, r.Verdict, r.Exit, r.Notes, short(stdout), short(stderr))...)
 	}
 	if v := cmp.Or(w.verdict, sandbox.VerdictOK); r.Verdict != v {
 		fail("verdict %s instead of %s", r.Verdict, v)
@@ -207,7 +208,8 @@ func TestOrdinaryUser(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "setpriv", "--reuid", strconv.Itoa(plainUID), "--regid", strconv.Itoa(plainUID), "--clear-groups",
 		binary, "-test.run", "^("+tests+")$", "-test.v", "-test.timeout", "50m")
 	cmd.Dir = dir
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + home, "TMPDIR=" + home, plainVariable + "=1", "CI=" + os.Getenv("CI"), testenv.AllVariable + "=" + os.Getenv(testenv.AllVariable), "SANDBOX_RUN_INIT=" + os.Getenv("SANDBOX_RUN_INIT")}
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + home, "TMPDIR=" + home, plainVariable + "=1",
+		"CI=" + os.Getenv("CI"), testenv.AllVariable + "=" + os.Getenv(testenv.AllVariable), "SANDBOX_RUN_INIT=" + os.Getenv("SANDBOX_RUN_INIT")}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestPython/") {
 		var failed []string
@@ -225,7 +227,8 @@ func TestNoPostgres(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("of TestOrdinaryUser: with root there can be one")
 	}
-	_, err := realEngine(t).Execute(t.Context(), Request{Language: "postgres", Code: "select 1", Policy: Policy{Require: sandbox.TierNamespace}})
+	_, err := realEngine(t).Execute(t.Context(), Request{Language: "postgres", Code: "select 1",
+		Policy: Policy{Require: sandbox.TierNamespace}})
 	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "shared memory") {
 		t.Errorf("%v", err)
 	}

@@ -14,23 +14,23 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// execution is one Execute under way.
+// execution is one call of Execute in progress.
 type execution struct {
 	e    *Executor
 	req  *Request
 	plan *Plan
-	// planned is the plan before it was prepared: a look-up in the cache and an entry have one key.
+	// planned is the plan before preparation, so that a lookup in the cache and an addition have the same key.
 	planned *Plan
-	// contents is the digest of the plan's files before they were put into the sandbox; "" where nothing is cached.
+	// contents is the digest of the plan's files before they are copied into the sandbox; "" if nothing is cached.
 	contents string
 	id       string
-	seq      uint64        // of the last event of the phases before
-	last     atomic.Uint64 // of the last event; one that comes late writes it still
+	seq      uint64        // number of the last event of the earlier phases
+	last     atomic.Uint64 // number of the last event; late events still write it
 	out      Result
 
-	input *witnessed // nil where its digest is not recorded
+	input *inputDigest // nil if its digest is not recorded
 
-	keeping chan error // of what is being put into the cache while the next phase runs; or nil
+	keeping chan error // result of the cache addition that runs beside the next phase; or nil
 }
 
 func (x *execution) do(ctx context.Context) (_ *Result, err error) {
@@ -60,7 +60,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	if x.id, err = m.Create(ctx, spec); err != nil {
 		return nil, err
 	}
-	// What can not be removed is said beside what happened, and does not hide it.
+	// An error of the removal is added to the other errors, and hides none of them.
 	defer func() {
 		if left := m.Delete(context.WithoutCancel(ctx), x.id); left != nil {
 			if err == nil {
@@ -104,8 +104,8 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	return &x.out, nil
 }
 
-// put puts the files of the first phase into the sandbox. Compilers never see the inputs: their products are cached for every caller
-// that has the same program, and must not reveal inputs (D8).
+// put copies the files of the first phase into the sandbox. Compilers never see the inputs: every caller with the same program
+// shares their products, which must not reveal inputs.
 func (x *execution) put(ctx context.Context, phases []Phase, made []sandbox.File) error {
 	files := x.plan.Files
 	if phases[0].Process.Phase != PhaseRun {
@@ -114,10 +114,10 @@ func (x *execution) put(ctx context.Context, phases []Phase, made []sandbox.File
 	return x.e.manager.Put(ctx, x.id, slices.Concat(files, made))
 }
 
-// CleanupNote begins the note on what could not be removed.
+// CleanupNote is the prefix of the note about leftovers.
 const CleanupNote = "clean-up: "
 
-// compiled leaves out the phases whose products are in the cache, and returns the products.
+// compiled drops the phases whose products are in the cache, and returns these products.
 func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) {
 	phases = x.plan.Phases
 	if slices.ContainsFunc(phases, func(p Phase) bool { return x.cacheable(&p) }) {
@@ -137,18 +137,18 @@ func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) 
 	return phases, made, nil
 }
 
-// cacheable reports whether a phase's products depend on nothing but what the key covers. The compiler also sees volumes, whose content
-// is unknown.
+// cacheable reports whether the key covers everything that a phase's products depend on. It does not cover volumes, which the
+// compiler sees as well.
 func (x *execution) cacheable(p *Phase) bool {
 	nameless := x.plan.Spec.Root.From != sandbox.ImageRef{} && x.plan.Spec.Root.From.ID == "" // its content is unknown
 	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0 && len(x.plan.Spec.Volumes) == 0 && !nameless
 }
 
-// phaseOutput is what PhaseResult has of each stream of a phase at the most, where output has a space of its own: its first and its
-// last bytes. A phase that kept the program from running has all of it in the result itself.
+// phaseOutput is the most output that PhaseResult keeps of each stream if output has a space of its own: the first and the last
+// bytes. The result itself has all output of a phase that failed.
 const phaseOutput = 256 * sandbox.KiB
 
-// phase runs one phase and reports whether the next may follow.
+// phase runs one phase and reports whether the next one may run.
 func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	io := sandbox.IO{Spill: x.req.Spill, OutputSpace: x.req.OutputSpace, Resize: x.req.Resize}
 	isRun := p.Process.Phase == PhaseRun
@@ -170,7 +170,7 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	}
 	x.seq = x.last.Load()
 	notes := x.out.Notes
-	x.out.Close() // of the phase before
+	x.out.Close() // that of the phase before
 	x.out.Result = *r
 	x.out.Notes = notes
 	x.note(r.Notes...)
@@ -183,7 +183,8 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 		if x.req.OutputSpace != nil {
 			most = min(most, phaseOutput)
 		}
-		said.Stdout, said.Stderr = strings.ToValidUTF8(string(r.Stdout.Edges(most)), "\uFFFD"), strings.ToValidUTF8(string(r.Stderr.Edges(most)), "\uFFFD")
+		said.Stdout, said.Stderr = strings.ToValidUTF8(string(r.Stdout.Edges(most)), "\uFFFD"),
+			strings.ToValidUTF8(string(r.Stderr.Edges(most)), "\uFFFD")
 		said.Truncated = r.Stdout.Truncated() || r.Stderr.Truncated() || sandbox.Size(max(r.Stdout.Len(), r.Stderr.Len())) > most
 	}
 	x.out.Phases = append(x.out.Phases, said)
@@ -191,7 +192,7 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 		return false, nil
 	}
 	if x.cacheable(p) {
-		x.awaitKept() // one at a time
+		x.awaitKept() // one addition at a time
 		if entry, err := x.take(ctx, p); err != nil {
 			x.notKept(err)
 		} else {
@@ -205,7 +206,7 @@ func (x *execution) notKept(err error) {
 	x.note("what was compiled could not be cached: " + err.Error())
 }
 
-// note adds what is worth knowing, once: every phase says it of the sandbox they share.
+// note adds a note once: every phase reports the same notes on the shared sandbox.
 func (x *execution) note(notes ...string) {
 	for _, n := range notes {
 		if !slices.Contains(x.out.Notes, n) {
@@ -214,7 +215,7 @@ func (x *execution) note(notes ...string) {
 	}
 }
 
-// judge refines the sandbox's verdict by what only a language knows.
+// judge refines the sandbox's verdict with knowledge about the language.
 func (x *execution) judge(ctx context.Context, p *Phase) error {
 	r := &x.out.Result
 	failed := r.Verdict == sandbox.VerdictNonzeroExit
@@ -245,22 +246,22 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	return nil
 }
 
-// overCap reports whether a compiler has failed because it could make no file larger than the cap of a volume: it is not the program
-// that is wrong.
+// overCap reports whether a compiler failed because the cap of a volume refused a larger file: the program is not at fault then.
 func (x *execution) overCap() bool {
 	said := x.out.Stderr.Edges(sandbox.OutputMemory)
-	return x.plan.Spec.VolumeCap() > 0 && (bytes.Contains(said, []byte("ile too large")) || bytes.Contains(said, []byte("File size limit exceeded")))
+	return x.plan.Spec.VolumeCap() > 0 && (bytes.Contains(said, []byte("ile too large")) ||
+		bytes.Contains(said, []byte("File size limit exceeded")))
 }
 
-// has reports whether a path inside is a file of the program.
+// has reports whether a path in the sandbox is a file of the program.
 func (p *Plan) has(file string) bool {
 	return slices.ContainsFunc(p.Files[:p.program], func(f sandbox.File) bool { return f.Path == file })
 }
 
-// check looks at the program as it was given, whatever it has made of itself since.
+// check runs the check of a phase on the files of the program as they were given.
 func (x *execution) check(ctx context.Context, p *Phase, suspects []string) (wrong bool, err error) {
 	if err := x.e.manager.Put(ctx, x.id, x.plan.Files[:x.plan.program]); err != nil {
-		return false, nil // it has filled its disk: that it ran is certain then
+		return false, nil // a program that fills its disk has certainly run
 	}
 	process := *p.Check
 	process.Phase, process.Args = phaseCheck, append(slices.Clip(process.Args), suspects...)
@@ -271,9 +272,9 @@ func (x *execution) check(ctx context.Context, p *Phase, suspects []string) (wro
 	return r.Verdict == sandbox.VerdictNonzeroExit, nil
 }
 
-// take copies what a phase has made into an entry of the cache. It is done before the program runs, which could change it.
+// take copies the products of a phase into an entry of the cache, before the program runs and can change them.
 func (x *execution) take(ctx context.Context, p *Phase) (_ *entry, err error) {
-	// What was put into the sandbox was read after the digest was made.
+	// The files in the sandbox were read after their digest was computed.
 	if x.planned.mayChange() {
 		if now, err := x.planned.contents(); err != nil {
 			return nil, err
@@ -285,7 +286,8 @@ func (x *execution) take(ctx context.Context, p *Phase) (_ *entry, err error) {
 	if err != nil {
 		return nil, err
 	}
-	left, err := x.e.manager.Take(ctx, x.id, sandbox.Selection{Patterns: p.Produces, MaxFiles: maxCachedFiles, MaxBytes: x.e.opts.Cache.most()}, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
+	left, err := x.e.manager.Take(ctx, x.id, sandbox.Selection{Patterns: p.Produces, MaxFiles: maxCachedFiles,
+		MaxBytes: x.e.opts.Cache.most()}, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
 		return entry.add(f, r)
 	})
 	if err == nil && len(left) > 0 {
@@ -298,7 +300,7 @@ func (x *execution) take(ctx context.Context, p *Phase) (_ *entry, err error) {
 	return entry, nil
 }
 
-// keep gives an entry its name, while the next phase runs; awaitKept waits for it.
+// keep commits an entry while the next phase runs; awaitKept waits for it.
 func (x *execution) keep(e *entry) {
 	kept := make(chan error, 1)
 	x.keeping = kept
@@ -309,7 +311,7 @@ func (x *execution) keep(e *entry) {
 	}()
 }
 
-// awaitKept waits for the cache. Twice is fine.
+// awaitKept waits for the cache. A second call returns at once.
 func (x *execution) awaitKept() {
 	if x.keeping == nil {
 		return
@@ -342,8 +344,8 @@ func (x *execution) takeOutputs(ctx context.Context) error {
 	return err
 }
 
-// needsRoot refuses a sandbox in which the program would not be where its command line says. Only a request for the lowest tier can get
-// one.
+// needsRoot refuses a sandbox in which the paths of the command line do not exist. Only a request that accepts the lowest tier
+// can get one.
 func (x *execution) needsRoot() error {
 	if x.plan.Spec.Require != sandbox.TierProcess {
 		return nil
@@ -354,6 +356,7 @@ func (x *execution) needsRoot() error {
 	}
 	return &sandbox.Error{
 		Op: info.Isolation.Backend, Kind: sandbox.ErrUnsupported, Hint: "--backend native, or sandbox-run exec for a command",
-		Err: fmt.Errorf("%s code is run from %s, and this backend has no root of its own to put it into", x.plan.language.Title, sandbox.WorkspaceDir),
+		Err: fmt.Errorf("%s code is run from %s, and this backend has no root of its own to put it into", x.plan.language.Title,
+			sandbox.WorkspaceDir),
 	}
 }

@@ -17,48 +17,48 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// Options configure an Executor. The zero value serves: toolchains are looked for anew, and nothing is cached.
+// Options configure an Executor. The zero value is valid: every request searches for toolchains, and nothing is cached.
 type Options struct {
-	// Toolchains finds the languages' programs; nil is a finder without a memory.
+	// Toolchains finds the programs of languages; nil is a finder without a store.
 	Toolchains *toolchain.Finder
-	// Cache keeps what compilers made; nil keeps nothing.
+	// Cache keeps the products of compilers; nil keeps nothing.
 	Cache *Cache
-	// SharedCache lets requests of different keys (Asker.Key) use each other's compiled programs. One key could then learn by the clock what
-	// another has had compiled.
+	// SharedCache lets requests with different keys (Asker.Key) use each other's compiled programs. A client can then find out by
+	// timing what other clients have compiled.
 	SharedCache bool
 	// OwnKey is the Asker.Key of this process's own user, which shares compiled programs with requests that have no key.
 	OwnKey string
-	// Kit is the path of our own tools on this machine, for languages that need them.
+	// Kit is the path of sandbox-kit on this machine, for languages that need it.
 	Kit string
-	// WarmDir is where toolchains keep what they prepare once, such as Go's standard library compiled; by default a directory of
-	// the user's cache.
+	// WarmDir is the directory of prepared files, such as Go's compiled standard library; by default a directory of the user's
+	// cache.
 	WarmDir string
-	// OnPrepare is called before a preparation that takes a while, and done after it.
+	// OnPrepare is called before a preparation that takes long; it returns a function that is called after it.
 	OnPrepare func(what string) (done func())
-	// OnPreparationFailure is called once for each attempt to prepare something that failed: programs start without it, and later.
+	// OnPreparationFailure is called once for each failed preparation: programs then start without the prepared files, and slower.
 	OnPreparationFailure func(PreparationFailure)
-	// Audit is the log that every run is written to, and EntryPoint the way by which its runs are requested; nil writes nothing.
+	// Audit is the log of all runs, and EntryPoint the way in which they are requested; a nil Audit writes nothing.
 	Audit      *audit.Log
 	EntryPoint audit.EntryPoint
-	// Languages are further ones, as a languages.yaml defines them.
+	// Languages are additional languages, as a languages.yaml defines them.
 	Languages []*Language
-	// Images is where Request.Image is looked up, and the image of a language that has no toolchain here; nil has none.
+	// Images finds Request.Image, and the image of a language without a toolchain on this machine; nil has no images.
 	Images Images
-	// Prestart says of every sandbox what will be started in it (sandbox.Spec.Ahead): for a manager whose backend has sandboxes ready.
+	// Prestart lists in every sandbox.Spec the processes that will start in it (Ahead), for a manager whose backend has a pool.
 	Prestart bool
-	// DefaultImages are the images of languages, by name, before those that are built in; "none" is no image.
+	// DefaultImages are the images of languages, by name. They take precedence over the built-in ones; "none" is no image.
 	DefaultImages map[string]string
 }
 
-// Executor runs programs in sandboxes of one Manager.
+// Executor runs programs in sandboxes of one Manager. Its methods may be called concurrently.
 type Executor struct {
 	manager   *sandbox.Manager
 	opts      Options
 	languages []*Language
-	prepared  prepared.Store // what toolchains prepare once
+	prepared  prepared.Store // files that toolchains prepare once
 }
 
-// New makes an executor over a manager, which it does not own.
+// New returns an executor that uses a manager. The caller closes the manager.
 func New(m *sandbox.Manager, o Options) *Executor {
 	if o.Toolchains == nil {
 		o.Toolchains = &toolchain.Finder{}
@@ -69,7 +69,7 @@ func New(m *sandbox.Manager, o Options) *Executor {
 	}
 }
 
-// Plan says what Execute would do, without doing it.
+// Plan returns what Execute would do, without doing it.
 func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 	plan, release, err := e.plan(ctx, &req)
 	if err != nil {
@@ -79,7 +79,7 @@ func (e *Executor) Plan(ctx context.Context, req Request) (*Plan, error) {
 	return plan, nil
 }
 
-// plan makes a plan, and holds the image it stands on until release is called.
+// plan makes a plan, and leases its image until the caller calls release.
 func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release func(), err error) {
 	j, err := e.newJob(req)
 	if err != nil {
@@ -106,11 +106,11 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 	return plan, j.Image.Close, err
 }
 
-// stampOf tells a file from the one that takes its place.
+// stampOf distinguishes a file from a later one at the same path.
 func stampOf(file string) string {
 	st, err := os.Stat(file)
 	if err != nil {
-		return "" // mounting it reports that
+		return "" // the mount reports the error
 	}
 	return fmt.Sprintf("%d %d", st.Size(), st.ModTime().UnixNano())
 }
@@ -166,27 +166,27 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	if err := checkOptions(j.Language, req.Options); err != nil {
 		return nil, err
 	}
-	// Setup scripts are no candidates for the entry.
+	// Setup scripts can not be the entry.
 	candidates := slices.DeleteFunc(slices.Clone(j.Files), func(f File) bool { return slices.Contains(req.Options.Setup, f.Path) })
 	j.Entry, err = findEntry(j.Language, candidates, req.Entry)
 	return j, err
 }
 
-// Execute runs a program to its end and says what happened. The error is for a request that is wrong and for our own
-// failures; a program that does not compile, crashes, loops or is killed is a Result. Cancelling ctx ends the program
-// and still gives a Result.
+// Execute runs a program to its end and returns the result. The error reports an invalid request or a failure of the sandbox. A
+// program that does not compile, crashes, loops or is killed has a Result. If ctx is cancelled, Execute ends the program and
+// returns a Result.
 func (e *Executor) Execute(ctx context.Context, req Request) (*Result, error) {
 	plan, release, err := e.plan(ctx, &req)
 	if err != nil {
 		return nil, err
 	}
-	defer release() // the sandbox is gone by then
+	defer release() // after the sandbox is deleted
 	if req.OnPlan != nil {
 		req.OnPlan(plan)
 	}
 	x := &execution{e: e, req: &req, plan: plan}
 	if (e.opts.Audit != nil || req.Evidence) && req.Stdin != nil {
-		x.input = newWitnessed(req.Stdin)
+		x.input = newInputDigest(req.Stdin)
 		req.Stdin = x.input
 	}
 	result, err := x.conclude(x.do(ctx))
@@ -196,13 +196,13 @@ func (e *Executor) Execute(ctx context.Context, req Request) (*Result, error) {
 	return result, err
 }
 
-// Event is one thing that happened while a program ran, or at the end its result.
+// Event is an event of a running program, or at the end its result.
 type Event struct {
 	sandbox.Event
 	Result *Result
 }
 
-// MarshalJSON writes what a stream of lines consists of.
+// MarshalJSON writes one line of a stream.
 func (e Event) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		sandbox.EventDocument
@@ -213,7 +213,7 @@ func (e Event) MarshalJSON() ([]byte, error) {
 // EventResult is the kind of the last event of a stream.
 const EventResult sandbox.EventKind = "result"
 
-// Stream runs a program and yields what happens while it happens; the last event carries the result. Whoever stops listening
+// Stream runs a program and yields its events as they happen; the last event has the result. A caller that leaves the loop early
 // cancels the program.
 func (e *Executor) Stream(ctx context.Context, req Request) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
@@ -225,11 +225,11 @@ func (e *Executor) Stream(ctx context.Context, req Request) iter.Seq2[Event, err
 			if seen != nil {
 				seen(ev)
 			}
-			ev.Data = append([]byte(nil), ev.Data...) // the listener may keep it
+			ev.Data = append([]byte(nil), ev.Data...) // the caller may keep it
 			select {
 			case events <- Event{Event: ev}:
 			case <-ctx.Done():
-			case <-over: // what was under way when the run was called off may come late
+			case <-over: // events may arrive after the run was cancelled
 			}
 		}
 		var (

@@ -37,8 +37,10 @@ func slowEngine(t *testing.T) *Executor {
 func TestPhases(t *testing.T) {
 	e := slowEngine(t)
 	var plan *Plan
-	r := expectOn(t, e, Request{Language: "slow", Code: "RUN='exit 3'", CompileLimits: sandbox.Limits{Wall: time.Minute}, OnPlan: func(p *Plan) { plan = p }}, want{verdict: nonzero, exit: 3, stdout: "ran\n"})
-	if len(r.Phases) != 2 || r.Phases[0].Name != PhaseCompile || r.Phases[1].Name != PhaseRun || r.Phases[1].ExitCode != 3 || r.Phases[0].Verdict != sandbox.VerdictOK {
+	r := expectOn(t, e, Request{Language: "slow", Code: "RUN='exit 3'", CompileLimits: sandbox.Limits{Wall: time.Minute},
+		OnPlan: func(p *Plan) { plan = p }}, want{verdict: nonzero, exit: 3, stdout: "ran\n"})
+	if len(r.Phases) != 2 || r.Phases[0].Name != PhaseCompile || r.Phases[1].Name != PhaseRun || r.Phases[1].ExitCode != 3 ||
+		r.Phases[0].Verdict != sandbox.VerdictOK {
 		t.Errorf("%+v", r.Phases)
 	}
 	if plan == nil || len(plan.Phases) != 2 {
@@ -48,16 +50,20 @@ func TestPhases(t *testing.T) {
 		t.Errorf("a compiler had %+v, the program %+v", l, r.Limits)
 	}
 	// A compiler that fails leaves nothing to run.
-	r = expectOn(t, e, Request{Language: "slow", Code: "echo on stdout; echo on stderr >&2; exit 9"}, want{verdict: noSyntax, stdout: "on stdout\n", said: []string{"on stderr"}})
-	if len(r.Phases) != 1 || r.Phases[0].Stdout != "on stdout\n" || r.Phases[0].Stderr != "on stderr\n" || r.Phases[0].Verdict != noSyntax || r.Exit.Code != 9 {
+	r = expectOn(t, e, Request{Language: "slow", Code: "echo on stdout; echo on stderr >&2; exit 9"},
+		want{verdict: noSyntax, stdout: "on stdout\n", said: []string{"on stderr"}})
+	if len(r.Phases) != 1 || r.Phases[0].Stdout != "on stdout\n" || r.Phases[0].Stderr != "on stderr\n" || r.Phases[0].Verdict != noSyntax ||
+		r.Exit.Code != 9 {
 		t.Errorf("%+v", r.Phases)
 	}
 	// Nor does one that takes too long, which is no error in the program.
-	r = expectOn(t, e, Request{Language: "slow", Code: "COMPILER_SLEEPS=1", CompileLimits: sandbox.Limits{Wall: ms(400)}}, want{verdict: sandbox.VerdictTimeLimit})
+	r = expectOn(t, e, Request{Language: "slow", Code: "COMPILER_SLEEPS=1", CompileLimits: sandbox.Limits{Wall: ms(400)}},
+		want{verdict: sandbox.VerdictTimeLimit})
 	if r.Phase != PhaseCompile || len(r.Phases) != 1 {
 		t.Errorf("%s: %+v", r.Phase, r.Phases)
 	}
-	r = expectOn(t, e, Request{Language: "slow", Code: "x=a; while :; do x=$x$x; done", CompileLimits: sandbox.Limits{Memory: 32 * sandbox.MiB}}, want{verdict: sandbox.VerdictMemoryLimit})
+	r = expectOn(t, e, Request{Language: "slow", Code: "x=a; while :; do x=$x$x; done",
+		CompileLimits: sandbox.Limits{Memory: 32 * sandbox.MiB}}, want{verdict: sandbox.VerdictMemoryLimit})
 	if r.Phase != PhaseCompile {
 		t.Error(r.Phase)
 	}
@@ -113,7 +119,7 @@ func TestCachedPhases(t *testing.T) {
 			t.Errorf("%s makes a difference", name)
 		}
 	}
-	// Nobody knows what is in a volume, which the compiler sees.
+	// The compiler sees the volume, and the cache key does not cover its files.
 	volume := Request{Language: "slow", Code: "# cached", Policy: Policy{Volumes: []sandbox.Volume{{Source: t.TempDir(), Target: "/data"}}}}
 	for range 2 {
 		if cached(volume) {
@@ -132,7 +138,7 @@ func TestCachedPhases(t *testing.T) {
 // A compiler does not see inputs: what it makes is for everybody with the same program.
 func TestCompilersSeeNoInputs(t *testing.T) {
 	code := "fn main() { println!(\"{}\", include_str!(\"/workspace/in.txt\")); }\n"
-	expect(t, Request{Language: "rust", Code: code, Inputs: tree("in.txt", "somebody's")}, want{verdict: sandbox.VerdictCompileError})
+	expect(t, Request{Language: "rust", Code: code, Inputs: tree("in.txt", "data")}, want{verdict: sandbox.VerdictCompileError})
 	// The program itself does.
 	code = "fn main() { print!(\"{}\", std::fs::read_to_string(\"in.txt\").unwrap()); }\n"
 	for _, text := range []string{"one's", "another's"} {
@@ -220,7 +226,8 @@ func TestStream(t *testing.T) {
 	var kinds []string
 	var result *Result
 	var text strings.Builder
-	for ev, err := range e.Stream(t.Context(), Request{Language: "slow", Code: "echo building >&2; RUN='echo one; sleep 0.1; echo two >&2; exit 4'", NoCache: true}) {
+	for ev, err := range e.Stream(t.Context(), Request{Language: "slow",
+		Code: "echo building >&2; RUN='echo one; sleep 0.1; echo two >&2; exit 4'", NoCache: true}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,9 +297,13 @@ func TestStreamBreak(t *testing.T) {
 
 func TestOutputs(t *testing.T) {
 	r := expect(t, Request{
-		Language: "shell", Code: "mkdir -p out/deep; echo a >out/a.txt; echo b >out/deep/b.txt; head -c 100000 /dev/zero >out/big.bin; echo t >/tmp/t.txt; echo x >out/tool; chmod 755 out/tool; ln -s /etc/passwd out/link; mkfifo out/fifo; exit 5",
+		Language: "shell",
+		Code: "mkdir -p out/deep; echo a >out/a.txt; echo b >out/deep/b.txt; head -c 100000 /dev/zero >out/big.bin; echo t >/tmp/t.txt; " +
+			"echo x >out/tool; chmod 755 out/tool; ln -s /etc/passwd out/link; mkfifo out/fifo; exit 5",
 		Outputs: sandbox.Selection{Patterns: []string{"out/**", "/tmp/*.txt", "nothing*"}, MaxBytes: 50_000},
-	}, want{verdict: nonzero, exit: 5, files: map[string]string{"out/a.txt": "a\n", "out/deep/b.txt": "b\n", "/tmp/t.txt": "t\n", "out/tool": "x\n"}})
+	},
+		want{verdict: nonzero, exit: 5, files: map[string]string{"out/a.txt": "a\n", "out/deep/b.txt": "b\n", "/tmp/t.txt": "t\n",
+			"out/tool": "x\n"}})
 	for _, f := range r.Files {
 		switch f.Path {
 		case "out/big.bin", "out/link", "out/fifo":
@@ -323,7 +334,8 @@ func TestOutputs(t *testing.T) {
 	if err := json.Unmarshal(text, &doc); err != nil {
 		t.Fatal(err)
 	}
-	if doc.Verdict != "nonzero_exit" || doc.Language != "shell" || doc.Version != r.Version || len(doc.Phases) != 1 || len(doc.Files) != len(r.Files) {
+	if doc.Verdict != "nonzero_exit" || doc.Language != "shell" || doc.Version != r.Version || len(doc.Phases) != 1 ||
+		len(doc.Files) != len(r.Files) {
 		t.Errorf("%s", text)
 	}
 	if none := expect(t, Request{Language: "shell", Code: ":"}, want{}); !strings.Contains(must(json.Marshal(none)), `"files":[]`) {
@@ -337,10 +349,13 @@ func must(b []byte, err error) string { return string(b) + fmt.Sprint(err) }
 func TestVolumeAsWorkspace(t *testing.T) {
 	dir := t.TempDir()
 	volume := Policy{Volumes: []sandbox.Volume{{Source: dir, Target: sandbox.WorkspaceDir}}}
-	expect(t, Request{Files: tree("main.py", "import os, util\nprint(os.getcwd(), __file__, os.listdir('.'))", "util.py", ""), Policy: volume}, want{stdout: "/workspace /home/sandbox/code/main.py []\n"})
-	expect(t, Request{Language: "javascript", Code: "console.log(process.cwd(), __dirname)", Policy: volume}, want{stdout: "/workspace /home/sandbox/code\n"})
+	expect(t, Request{Files: tree("main.py", "import os, util\nprint(os.getcwd(), __file__, os.listdir('.'))", "util.py", ""), Policy: volume},
+		want{stdout: "/workspace /home/sandbox/code/main.py []\n"})
+	expect(t, Request{Language: "javascript", Code: "console.log(process.cwd(), __dirname)", Policy: volume},
+		want{stdout: "/workspace /home/sandbox/code\n"})
 	expect(t, Request{Language: "python", Code: "x = =", Policy: volume}, want{verdict: noSyntax})
-	expect(t, Request{Files: tree("pkg/__init__.py", "", "pkg/__main__.py", "from . import a\nprint(a.x)", "pkg/a.py", "x=1"), Policy: volume}, want{stdout: "1\n"})
+	expect(t, Request{Files: tree("pkg/__init__.py", "", "pkg/__main__.py", "from . import a\nprint(a.x)", "pkg/a.py", "x=1"), Policy: volume},
+		want{stdout: "1\n"})
 }
 
 // Fifty programs in several languages at a time: each result is its own.
@@ -348,16 +363,19 @@ func TestConcurrent(t *testing.T) {
 	e := slowEngine(t)
 	programs := []func(token string) Request{
 		func(k string) Request {
-			return Request{Language: "python", Code: "import sys\nprint(sys.argv[1], '" + k + "', sys.stdin.read())", Args: []string{k}, Stdin: strings.NewReader(k)}
+			return Request{Language: "python", Code: "import sys\nprint(sys.argv[1], '" + k + "', sys.stdin.read())", Args: []string{k},
+				Stdin: strings.NewReader(k)}
 		},
 		func(k string) Request {
-			return Request{Language: "javascript", Code: "console.log(process.argv[2], '" + k + "', require('fs').readFileSync(0,'utf8'))", Args: []string{k}, Stdin: strings.NewReader(k)}
+			return Request{Language: "javascript", Code: "console.log(process.argv[2], '" + k + "', require('fs').readFileSync(0,'utf8'))",
+				Args: []string{k}, Stdin: strings.NewReader(k)}
 		},
 		func(k string) Request {
 			return Request{Language: "shell", Code: "echo $1 " + k + " $(cat)", Args: []string{k}, Stdin: strings.NewReader(k)}
 		},
 		func(k string) Request {
-			return Request{Language: "typescript", Code: "import fs from 'fs'; console.log(process.argv[2] as string, '" + k + "', fs.readFileSync(0,'utf8'))", Args: []string{k}, Stdin: strings.NewReader(k)}
+			return Request{Language: "typescript", Code: "import fs from 'fs'; console.log(process.argv[2] as string, '" + k +
+				"', fs.readFileSync(0,'utf8'))", Args: []string{k}, Stdin: strings.NewReader(k)}
 		},
 		func(k string) Request {
 			return Request{Language: "slow", Code: "RUN='echo " + k + " " + k + " $(cat)'", Args: []string{k}, Stdin: strings.NewReader(k)}

@@ -37,7 +37,8 @@ func TestJavaDriverThatFails(t *testing.T) {
 	// The compiler of the JDK, which does not compile the driver while a file is there.
 	tool := *real
 	tool.Programs = map[string]string{"javac": filepath.Join(dir, "javac")}
-	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *stringConcat*) echo >>%s; if [ -e %s ]; then echo no room >&2; exit 1; fi;; esac\nexec %s \"$@\"\n", tried, broken, prepared.HostPath(real, real.Programs["javac"]))
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *stringConcat*) echo >>%s; if [ -e %s ]; then echo no room >&2; exit 1; fi;; esac\n"+
+		"exec %s \"$@\"\n", tried, broken, prepared.HostPath(real, real.Programs["javac"]))
 	fine(t, os.WriteFile(tool.Programs["javac"], []byte(script), 0o755))
 	fine(t, os.WriteFile(broken, nil, 0o600))
 
@@ -88,7 +89,8 @@ func TestJavaDriverThatFails(t *testing.T) {
 		}
 	}
 	attempts(1)
-	if len(told) != 1 || told[0].Attempts != 1 || !strings.Contains(told[0].Error, "no room") || len(e.PreparationFailures()) != 1 || len(e.MarkedFailures()) != 1 {
+	if len(told) != 1 || told[0].Attempts != 1 || !strings.Contains(told[0].Error, "no room") || len(e.PreparationFailures()) != 1 ||
+		len(e.MarkedFailures()) != 1 {
 		t.Errorf("told %+v, lacks %+v, marked %+v", told, e.PreparationFailures(), e.MarkedFailures())
 	}
 	if e.RetryPreparations(ctx) {
@@ -155,7 +157,8 @@ func TestJavaNowhere(t *testing.T) {
 	var told []PreparationFailure
 	e := New(nil, Options{WarmDir: "/proc/nowhere", OnPreparationFailure: func(f PreparationFailure) { told = append(told, f) }})
 	for range 3 {
-		release, _ := preparePlan(t, e, &toolchain.Toolchain{Name: "java", ID: "x", Version: "21", Path: "/nowhere/java", Programs: map[string]string{"javac": "/nowhere/javac"}})
+		release, _ := preparePlan(t, e, &toolchain.Toolchain{Name: "java", ID: "x", Version: "21", Path: "/nowhere/java",
+			Programs: map[string]string{"javac": "/nowhere/javac"}})
 		release()
 	}
 	if len(told) != 1 || len(e.PreparationFailures()) != 1 {

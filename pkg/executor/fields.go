@@ -12,8 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Policy is what the program may see and reach, and how strong its isolation must be. The zero value is the default. Every field has a
-// row in Fields.
+// Policy is what the program may see and reach, and how strong its isolation must be. The zero value is the default. Every field
+// has a row in Fields.
 type Policy struct {
 	Network      sandbox.NetworkMode
 	Volumes      []sandbox.Volume
@@ -28,21 +28,21 @@ type Policy struct {
 	Labels       map[string]string
 }
 
-// LanguageOptions are settings that only some languages understand. Giving one to a language that does not is an error. Every field has a
-// row in Fields.
+// LanguageOptions are settings of some languages. A language refuses an option that it does not have. Every field has a row in
+// Fields.
 type LanguageOptions = language.Options
 
-// Field is one setting of requests, where it is kept and what it is called. The flags of the command line with their variables, the JSON
-// of the HTTP API, its OpenAPI document and its clients are derived from it.
+// Field is one setting of requests, with its place and its names. The flags of the command line and their variables, the JSON of
+// the HTTP API, its OpenAPI document and its clients are derived from it.
 type Field struct {
 	Name    string // in JSON; the flag has dashes for underscores
-	Value   any    // pointer to it
+	Value   any    // pointer to the value
 	Group   Group  // of the flag, in help
-	Usage   string // help of the flag; empty: there is none, or the command line reads it in a way of its own
-	Words   string // that the value may be, with commas between, which help adds; empty: any
+	Usage   string // help of the flag; empty: no flag, or one that the command line reads in its own way
+	Words   string // the possible values, separated by commas, which help adds; empty: any
 	Shown   string // default that help shows
 	Doc     string // in the OpenAPI document; empty: Usage as a sentence
-	Example string // there, as JSON
+	Example string // in the OpenAPI document, as JSON
 }
 
 // Group is the title under which help lists a flag.
@@ -56,7 +56,7 @@ const (
 	GroupLanguages Group = "Of some languages"
 )
 
-// Fields is the table of settings, with the values of these two, in the order of help.
+// Fields is the table of settings with the values of these two, in the order of help.
 func Fields(p *Policy, o *LanguageOptions) []Field {
 	return []Field{
 		{Name: "kill_on_output", Value: &p.KillOnOutput, Group: GroupLimits, Usage: "end the program when it prints more than that"},
@@ -90,7 +90,7 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Usage: "least `tier` to accept", Doc: "Least tier to accept; not below the server's own floor.",
 		},
 		{Name: "strict", Value: &p.Strict, Group: GroupStrength, Usage: "refuse unless no control at all is missing"},
-		{Name: "labels", Value: &p.Labels, Doc: "Labels of the sandbox, for whoever looks at it."},
+		{Name: "labels", Value: &p.Labels, Doc: "Labels of the sandbox."},
 		{
 			Name: "commands", Value: &o.Commands, Group: GroupLanguages,
 			Usage: "shell: the only `programs` there are, with commas between", Doc: "shell: the only programs there are.",
@@ -110,7 +110,7 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 	}
 }
 
-// Flag is the name of the field's flag, and of the field in errors.
+// Flag returns the name of the field's flag, which errors use as well.
 func (f *Field) Flag() string { return strings.ReplaceAll(f.Name, "_", "-") }
 
 // IsSet reports whether the field has a value.
@@ -122,16 +122,16 @@ func (f *Field) IsSet() bool {
 	return !v.IsZero()
 }
 
-// Apply writes the policy into the description of a sandbox. KillOnOutput is the process's.
+// Apply writes the policy into the spec of a sandbox, except KillOnOutput, which belongs to the process.
 func (p *Policy) Apply(s *sandbox.Spec) {
 	s.Network, s.Volumes, s.Workdir, s.Scratch, s.WritableRoot = p.Network, slices.Clone(p.Volumes), p.Workdir, p.Scratch, p.WritableRoot
 	s.Hostname, s.Require, s.Strict, s.Labels = p.Hostname, p.Require, p.Strict, maps.Clone(p.Labels)
-	if s.User = p.User; s.User != (sandbox.User{}) { // a zero beside an id would mean root
+	if s.User = p.User; s.User != (sandbox.User{}) { // a zero beside an id means root
 		s.User.UID, s.User.GID = cmp.Or(p.User.UID, sandbox.DefaultUser.UID), cmp.Or(p.User.GID, sandbox.DefaultUser.GID)
 	}
 }
 
-// checkOptions refuses options that the language would ignore: a restriction that is not enforced must not be accepted.
+// checkOptions refuses options that the language ignores: accepting a restriction that is not enforced is unsafe.
 func checkOptions(l *Language, o LanguageOptions) error {
 	for _, f := range Fields(&Policy{}, &o) {
 		if f.Group == GroupLanguages && f.IsSet() && !slices.Contains(l.Options, f.Flag()) {

@@ -19,14 +19,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// ownImages begins the names of the images that this project defines; what follows is what `image build` calls them.
+// ownImages is the prefix of the images that this project defines; `image build` has the rest of the name.
 const ownImages = "sandbox-run/"
 
-// noDefault in the place of an image means that a language has none.
+// noDefault means that a language has no image.
 const noDefault = "none"
 
-// defaultImage is the image that a language runs on where the machine has no toolchain for it, and with backends that show nothing of
-// the host; "" where it has none. Options.DefaultImages goes first.
+// defaultImage returns the image of a language for a machine without its toolchain, and for backends that show nothing of the
+// host; "" if it has none. Options.DefaultImages takes precedence.
 func (e *Executor) defaultImage(l *Language) string {
 	ref, own := e.opts.DefaultImages[l.Name]
 	switch {
@@ -38,17 +38,18 @@ func (e *Executor) defaultImage(l *Language) string {
 	return l.Image
 }
 
-// Images is where references are looked up.
+// Images finds images by reference.
 type Images interface {
-	// Image finds an image that is on this machine, and holds it until it is released. It downloads nothing: for one
-	// that is not here the error is of kind sandbox.ErrNotFound.
+	// Image leases an image on this machine until the caller releases it. It downloads nothing: a missing image is an error of kind
+	// sandbox.ErrNotFound.
 	Image(ctx context.Context, ref string) (*Image, error)
 }
 
-// Image is one that sandboxes can have for their root, for as long as it is held.
+// Image is an image that sandboxes can have as their root until it is released.
 type Image = language.Image
 
-// LookUpImage finds an image for sandboxes of a manager: with the backend, if that keeps its own, or else among images.
+// LookUpImage finds an image for sandboxes of a manager: in the backend, if it has an image store of its own, otherwise in
+// images.
 func LookUpImage(ctx context.Context, m *sandbox.Manager, images Images, ref string) (*Image, error) {
 	var (
 		img *Image
@@ -77,7 +78,7 @@ func LookUpImage(ctx context.Context, m *sandbox.Manager, images Images, ref str
 	return img, nil
 }
 
-// keptBy names the backend that keeps images itself; "" for the others, whose images are ours.
+// keptBy returns the name of a backend that has its own image store; "" for the others.
 func keptBy(m *sandbox.Manager) string {
 	if _, keeps := m.Backend().(sandbox.ImageKeeper); keeps {
 		return m.Backend().Name()
@@ -85,16 +86,15 @@ func keptBy(m *sandbox.Manager) string {
 	return ""
 }
 
-// NoImage is the error for an image that is not here: a requested one, or the one that would replace a toolchain
-// that this machine does not have.
+// NoImage is the error for an image that is not on this machine: a requested one, or the one that replaces a missing toolchain.
 type NoImage struct {
 	Reference string
-	Backend   string // that keeps its own; "" is the store
-	Missing   error  // what it would replace; nil for a requested image
+	Backend   string // the backend with its own image store; "": the store of sandbox-run
+	Missing   error  // the missing toolchain; nil for a requested image
 	Err       error
 }
 
-// Get is the command that would get it, as arguments of sandbox-run; nil where another program has to.
+// Get returns the command that gets the image, as arguments of sandbox-run; nil if another program has to get it.
 func (n *NoImage) Get() []string {
 	if n.Backend != "" {
 		return nil
@@ -105,13 +105,13 @@ func (n *NoImage) Get() []string {
 	return []string{"image", "pull", n.Reference}
 }
 
-// build is the command that makes one of our own images, under the requested name; nil for an image of another origin.
+// build returns the command that builds an image of this project under the requested name; nil for other images.
 func (n *NoImage) build() []string {
 	own, ours := strings.CutPrefix(n.Reference, ownImages)
 	if !ours {
 		return nil
 	}
-	own, _, pinned := strings.Cut(own, "@") // what is built is what it is, by digest or not
+	own, _, pinned := strings.Cut(own, "@") // a build does not depend on the digest
 	name, tag, _ := strings.Cut(own, ":")
 	if pinned || tag == "" || tag == "latest" {
 		return []string{"image", "build", name}
@@ -119,7 +119,7 @@ func (n *NoImage) build() []string {
 	return []string{"image", "build", "--tag", n.Reference, name}
 }
 
-// How is that command as a person types it.
+// How returns that command as a person types it.
 func (n *NoImage) How() string {
 	if get := n.Get(); get != nil {
 		return "sandbox-run " + strings.Join(get, " ")
@@ -141,7 +141,7 @@ func (n *NoImage) Error() string {
 	return fmt.Sprintf("image %q is not %s; try: %s", n.Reference, where, n.How())
 }
 
-// Unwrap gives what is missing.
+// Unwrap returns the errors about what is missing.
 func (n *NoImage) Unwrap() []error {
 	errs := []error{sandbox.ErrNotFound}
 	for _, err := range []error{n.Missing, n.Err} {
@@ -152,8 +152,8 @@ func (n *NoImage) Unwrap() []error {
 	return errs
 }
 
-// chooseRoot decides what a job runs on: the requested image; the machine's own toolchain; or, where there is none, the
-// language's image if it is here. The caller releases the job's image.
+// chooseRoot decides on what a job runs: on the requested image; with the machine's toolchain; or, without one, on the language's
+// image if it is on this machine. The caller releases the job's image.
 func (e *Executor) chooseRoot(ctx context.Context, j *job) error {
 	ref := j.req.Image
 	var missing error
@@ -216,7 +216,8 @@ func (e *Executor) toolchainIn(ctx context.Context, j *job) (*toolchain.Toolchai
 	return e.opts.Toolchains.FindIn(ctx, j.Language.Toolchain, img)
 }
 
-// StoredImages are those of a store, which is opened for the first image; nil without an error is no store yet.
+// StoredImages returns the images of a store, which the first request opens; open returns nil without an error if there is no
+// store yet.
 func StoredImages(open func() (*image.Store, error)) Images { return storedImages{open} }
 
 type storedImages struct {
@@ -242,7 +243,8 @@ func (s storedImages) Image(_ context.Context, ref string) (*Image, error) {
 		return nil, &sandbox.Error{Op: "image", Kind: sandbox.ErrInvalid, Err: err}
 	}
 	if err := runsHere(img.Platform); err != nil {
-		return nil, &sandbox.Error{Op: "image " + ref, Kind: sandbox.ErrUnsupported, Err: err, Hint: "sandbox-run image pull --platform linux/" + runtime.GOARCH + " " + ref}
+		return nil, &sandbox.Error{Op: "image " + ref, Kind: sandbox.ErrUnsupported, Err: err,
+			Hint: "sandbox-run image pull --platform linux/" + runtime.GOARCH + " " + ref}
 	}
 	lease, err := store.Use(img)
 	if err != nil {
@@ -254,14 +256,15 @@ func (s storedImages) Image(_ context.Context, ref string) (*Image, error) {
 			ImageRef: sandbox.ImageRef{Reference: ref, ID: img.ID, Digest: img.Digest},
 			Env:      c.Env, Workdir: c.Workdir, Entrypoint: c.Entrypoint, Cmd: c.Cmd,
 		},
-		Dir: lease.Dir(), Release: func() { _ = lease.Close() }, // a lock that its file's end would give back too
+		Dir: lease.Dir(), Release: func() { _ = lease.Close() }, // the end of the process also releases the lock
 	}, nil
 }
 
-// emulators are what the kernel calls the programs that run those of another processor.
-var emulators = map[string]string{"amd64": "x86_64", "arm64": "aarch64", "riscv64": "riscv64", "s390x": "s390x", "ppc64le": "ppc64le", "loong64": "loongarch64"}
+// emulators are the kernel's names of programs that run those of another processor.
+var emulators = map[string]string{"amd64": "x86_64", "arm64": "aarch64", "riscv64": "riscv64", "s390x": "s390x", "ppc64le": "ppc64le",
+	"loong64": "loongarch64"}
 
-// runsHere refuses an image whose programs this machine can not execute: all that would be seen of it is an exec format error.
+// runsHere refuses an image whose programs this machine can not execute: otherwise the only message is an exec format error.
 func runsHere(platform string) error {
 	system, rest, _ := strings.Cut(platform, "/")
 	arch, _, _ := strings.Cut(rest, "/")
@@ -276,7 +279,7 @@ func runsHere(platform string) error {
 	return fmt.Errorf("it is for %s, and this machine is linux/%s", platform, runtime.GOARCH)
 }
 
-// userImages is the store of this process's user: where SANDBOX_RUN_IMAGES says, or in the usual place.
+// userImages opens the image store of this process's user: at SANDBOX_RUN_IMAGES, or at the default path.
 func userImages() (*image.Store, error) {
 	dir := os.Getenv("SANDBOX_RUN_IMAGES")
 	if dir == "" {
@@ -288,16 +291,16 @@ func userImages() (*image.Store, error) {
 		return nil, sandbox.Invalid("SANDBOX_RUN_IMAGES", "%q is not an absolute path", dir)
 	}
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // looking makes nothing
+		return nil, nil // a lookup does not create a store
 	}
 	return image.Open(dir)
 }
 
-// imageQuery runs programs of an image to learn what they are: in one sandbox, which is made for the first of them.
+// imageQuery runs programs of an image to get their versions and paths, in one sandbox that the first query creates.
 type imageQuery struct {
 	manager *sandbox.Manager
 	spec    sandbox.Spec
-	begin   func() (done func()) // called before the sandbox is made
+	begin   func() (done func()) // called before the sandbox is created
 
 	once sync.Once
 	id   string
@@ -307,7 +310,8 @@ type imageQuery struct {
 
 // queryLimits are the limits of a queried program.
 func queryLimits(m sandbox.Machine) sandbox.Limits {
-	l, _ := sandbox.Limits{Wall: 20 * time.Second, Memory: 512 * sandbox.MiB, Processes: 256, CPUs: float64(m.CPUs), Output: 64 * sandbox.KiB}.Clamp(m)
+	l, _ := sandbox.Limits{Wall: 20 * time.Second, Memory: 512 * sandbox.MiB, Processes: 256, CPUs: float64(m.CPUs),
+		Output: 64 * sandbox.KiB}.Clamp(m)
 	return l
 }
 
@@ -333,7 +337,7 @@ func (q *imageQuery) run(ctx context.Context, args ...string) (toolchain.Answer,
 	return answer, ctx.Err()
 }
 
-// close removes the sandbox. What can not be removed, the manager's Close finds and reports.
+// close deletes the sandbox. The manager's Close finds and reports leftovers.
 func (q *imageQuery) close(ctx context.Context) {
 	if q.id != "" {
 		_ = q.manager.Delete(context.WithoutCancel(ctx), q.id)

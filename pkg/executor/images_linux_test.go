@@ -50,13 +50,16 @@ func imageStore(t testing.TB) *image.Store {
 			"opt/hello": "#!/bin/sh\necho hello \"$@\"\n", "opt/marker": "of the image\n",
 		}
 		python.Config = image.Config{
-			Env:     []string{"PATH=/opt/bin:/usr/local/bin:/usr/bin:/bin", "LD_PRELOAD=/opt/evil.so", "HOME=/root", "OF_THE_IMAGE=yes", "USER=root", "PYTHONUNBUFFERED=1", "broken"},
+			Env: []string{"PATH=/opt/bin:/usr/local/bin:/usr/bin:/bin", "LD_PRELOAD=/opt/evil.so", "HOME=/root", "OF_THE_IMAGE=yes", "USER=root",
+				"PYTHONUNBUFFERED=1", "broken"},
 			Workdir: "/srv/app", User: "0", Entrypoint: []string{"/opt/hello"}, Cmd: []string{"from", "image"},
 		}
 		if _, stored.err = hostimage.Add(context.Background(), stored.store, pythonImage, *python); stored.err != nil {
 			return
 		}
-		small := hostimage.Contents{Programs: []string{"/usr/bin/busybox"}, Files: map[string]string{"usr/bin/sh": "-> /usr/bin/busybox", "usr/bin/id": "-> busybox", "usr/bin/cat": "-> busybox", "bin": "-> usr/bin"}}
+		small := hostimage.Contents{Programs: []string{"/usr/bin/busybox"},
+			Files: map[string]string{"usr/bin/sh": "-> /usr/bin/busybox", "usr/bin/id": "-> busybox", "usr/bin/cat": "-> busybox",
+				"bin": "-> usr/bin"}}
 		_, stored.err = hostimage.Add(context.Background(), stored.store, smallImage, small)
 	})
 	if stored.err != nil {
@@ -85,9 +88,11 @@ except OSError as e: print(e.strerror)
 print(os.path.exists("/usr/bin/gcc"), os.path.exists("/usr/bin/ls"))
 `
 	for range 2 { // the second knows the toolchain already
-		r := expectOn(t, e, Request{Image: pythonImage, Language: "python", Code: code}, want{stdout: "of the image /usr/bin/python3 1000 /workspace /home/sandbox\n" +
-			"yes None /home/sandbox sandbox /opt/bin:/usr/local/bin:/usr/bin:/bin\nRead-only file system\nFalse False\n"})
-		if r.Image == nil || r.Image.Reference != pythonImage || !strings.HasPrefix(r.Image.Digest, "sha256:") || !strings.HasPrefix(r.Image.ID, "sha256:") {
+		r := expectOn(t, e, Request{Image: pythonImage, Language: "python", Code: code},
+			want{stdout: "of the image /usr/bin/python3 1000 /workspace /home/sandbox\n" +
+				"yes None /home/sandbox sandbox /opt/bin:/usr/local/bin:/usr/bin:/bin\nRead-only file system\nFalse False\n"})
+		if r.Image == nil || r.Image.Reference != pythonImage || !strings.HasPrefix(r.Image.Digest, "sha256:") ||
+			!strings.HasPrefix(r.Image.ID, "sha256:") {
 			t.Errorf("%+v", r.Image)
 		}
 		if !strings.HasPrefix(r.Version, "3.") {
@@ -95,7 +100,8 @@ print(os.path.exists("/usr/bin/gcc"), os.path.exists("/usr/bin/ls"))
 		}
 	}
 	// The same limits and walls.
-	expectOn(t, e, Request{Image: pythonImage, Language: "python", Code: "x = bytearray(300 << 20)", Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}}, want{verdict: sandbox.VerdictMemoryLimit, exit: 0})
+	expectOn(t, e, Request{Image: pythonImage, Language: "python", Code: "x = bytearray(300 << 20)",
+		Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}}, want{verdict: sandbox.VerdictMemoryLimit, exit: 0})
 	expectOn(t, e, Request{Image: pythonImage, Language: "python", Code: "print("}, want{verdict: sandbox.VerdictCompileError})
 	expectOn(t, e, Request{Image: pythonImage, Language: "shell", Code: "echo $0 $BASH_VERSION"}, want{has: []string{"main.sh 5."}})
 	expectOn(t, e, Request{Image: pythonImage, Language: "sql", Code: "select 6*7 as x;"}, want{has: []string{"42"}})
@@ -128,7 +134,8 @@ func TestSmallImage(t *testing.T) {
 	if !errors.As(err, &missing) || !strings.Contains(err.Error(), "no python in the image "+smallImage) {
 		t.Errorf("%v", err)
 	}
-	_, err = e.Execute(t.Context(), Request{Image: smallImage, Language: "shell", Code: "1", Options: LanguageOptions{Commands: []string{"ls"}}})
+	_, err = e.Execute(t.Context(), Request{Image: smallImage, Language: "shell", Code: "1",
+		Options: LanguageOptions{Commands: []string{"ls"}}})
 	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "image") {
 		t.Errorf("%v", err)
 	}
@@ -137,7 +144,8 @@ func TestSmallImage(t *testing.T) {
 func TestImageThatIsNotHere(t *testing.T) {
 	e := imageEngine(t, nil, Options{})
 	for ref, how := range map[string]string{
-		"alpine:3": "sandbox-run image pull alpine:3", "sandbox-run/rust": "sandbox-run image build rust", "sandbox-run/rust:latest": "sandbox-run image build rust",
+		"alpine:3": "sandbox-run image pull alpine:3", "sandbox-run/rust": "sandbox-run image build rust",
+		"sandbox-run/rust:latest": "sandbox-run image build rust",
 	} {
 		_, err := e.Execute(t.Context(), Request{Image: ref, Language: "python", Code: "1"})
 		var none *NoImage
@@ -145,7 +153,8 @@ func TestImageThatIsNotHere(t *testing.T) {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}
-	if _, err := e.Execute(t.Context(), Request{Image: "Not A Reference", Language: "python", Code: "1"}); !errors.Is(err, sandbox.ErrInvalid) && !errors.Is(err, sandbox.ErrNotFound) {
+	if _, err := e.Execute(t.Context(), Request{Image: "Not A Reference", Language: "python", Code: "1"}); !errors.Is(err,
+		sandbox.ErrInvalid) && !errors.Is(err, sandbox.ErrNotFound) {
 		t.Errorf("%v", err)
 	}
 }
@@ -170,11 +179,13 @@ func TestImageOfAnotherMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := hostimage.Add(t.Context(), store, "other", hostimage.Contents{Architecture: other, Files: map[string]string{"x": "y"}}); err != nil {
+	if _, err := hostimage.Add(t.Context(), store, "other",
+		hostimage.Contents{Architecture: other, Files: map[string]string{"x": "y"}}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = StoredImages(func() (*image.Store, error) { return store, nil }).Image(t.Context(), "other")
-	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "linux/"+other) || !strings.Contains(err.Error(), "--platform") {
+	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "linux/"+other) ||
+		!strings.Contains(err.Error(), "--platform") {
 		t.Errorf("%v", err)
 	}
 }
@@ -186,7 +197,8 @@ func TestImageInTheToolchainsPlace(t *testing.T) {
 		for _, l := range e.languages { // a language that no place of this machine has
 			if l.Name == "python" {
 				hidden := *l
-				c := &custom{run: []string{"no-such-python", "{file}"}, toolchain: toolchain.Custom{Name: "python", Programs: []string{"no-such-python"}}}
+				c := &custom{run: []string{"no-such-python", "{file}"},
+					toolchain: toolchain.Custom{Name: "python", Programs: []string{"no-such-python"}}}
 				var err error
 				if hidden.Toolchain, err = c.toolchain.Description(); err != nil {
 					t.Fatal(err)
@@ -216,7 +228,8 @@ func TestImageInTheToolchainsPlace(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		var none *NoImage
-		if offered := errors.As(err, &none); offered != (name == "offered") || offered && !strings.Contains(err.Error(), "sandbox-run image pull python:3.13") {
+		if offered := errors.As(err, &none); offered != (name == "offered") || offered &&
+			!strings.Contains(err.Error(), "sandbox-run image pull python:3.13") {
 			t.Errorf("%s: offered %v: %v", name, offered, err)
 		}
 	}
@@ -248,8 +261,11 @@ func TestImageApply(t *testing.T) {
 	}
 	defer img.Close()
 	for dir, c := range map[string]struct{ want, note string }{
-		"/srv/app": {"/srv/app", ""}, "/srv//app/": {"/srv/app", ""}, "": {"", ""}, "/": {"", ""}, "/tmp": {"/tmp", ""}, "/workspace": {"/workspace", ""},
-		"/nowhere": {"", "does not exist"}, "/opt/marker": {"", "not a directory"}, "relative": {"", "not an absolute path"}, "/bin/..": {"", ""}, "/../../../etc": {"/etc", ""},
+		"/srv/app": {"/srv/app", ""}, "/srv//app/": {"/srv/app", ""}, "": {"", ""}, "/": {"", ""}, "/tmp": {"/tmp", ""},
+		"/workspace": {"/workspace", ""},
+		"/nowhere":   {"", "does not exist"}, "/opt/marker": {"", "not a directory"}, "relative": {"", "not an absolute path"},
+		"/bin/..":       {"", ""},
+		"/../../../etc": {"/etc", ""},
 	} {
 		img.Workdir = dir
 		var s sandbox.Spec
@@ -260,7 +276,8 @@ func TestImageApply(t *testing.T) {
 	}
 	s := sandbox.Spec{Workdir: "/tmp", Env: map[string]string{"OF_THE_IMAGE": "mine", "LD_PRELOAD": "mine"}}
 	img.Apply(&s)
-	if s.Workdir != "/tmp" || s.Env["OF_THE_IMAGE"] != "mine" || s.Env["LD_PRELOAD"] != "mine" || s.Env["HOME"] != "" || s.Root.Dir == "" || s.Root.Image != "" {
+	if s.Workdir != "/tmp" || s.Env["OF_THE_IMAGE"] != "mine" || s.Env["LD_PRELOAD"] != "mine" || s.Env["HOME"] != "" || s.Root.Dir == "" ||
+		s.Root.Image != "" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -279,7 +296,8 @@ func TestExecuteCommandOnAnImage(t *testing.T) {
 	if err != nil || r.Error != nil || r.Stdout != "/workspace\nmine" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, err := c.ExecuteCommand(t.Context(), "true", SandboxConfig{Image: "alpine:3"}); !errors.Is(err, sandbox.ErrNotFound) || !strings.Contains(err.Error(), "alpine:3") {
+	if _, err := c.ExecuteCommand(t.Context(), "true", SandboxConfig{Image: "alpine:3"}); !errors.Is(err, sandbox.ErrNotFound) ||
+		!strings.Contains(err.Error(), "alpine:3") {
 		t.Errorf("%v", err)
 	}
 }

@@ -74,12 +74,17 @@ func TestPlansOnImages(t *testing.T) {
 func TestHowToGetAnImage(t *testing.T) {
 	pin := "@sha256:" + strings.Repeat("0", 64)
 	for ref, want := range map[string][2]string{
-		"python":                  {"sandbox-run image pull python", "docker pull python"},
-		"sandbox-run/go":          {"sandbox-run image build go", "sandbox-run image build go && sandbox-run image export sandbox-run/go | docker load"},
-		"sandbox-run/go:latest":   {"sandbox-run image build go", "sandbox-run image build go && sandbox-run image export sandbox-run/go:latest | docker load"},
-		"sandbox-run/go:v2":       {"sandbox-run image build --tag sandbox-run/go:v2 go", "sandbox-run image build --tag sandbox-run/go:v2 go && sandbox-run image export sandbox-run/go:v2 | docker load"},
-		"sandbox-run/go" + pin:    {"sandbox-run image build go", "sandbox-run image build go && sandbox-run image export sandbox-run/go" + pin + " | docker load"},
-		"sandbox-run/go:v2" + pin: {"sandbox-run image build go", "sandbox-run image build go && sandbox-run image export sandbox-run/go:v2" + pin + " | docker load"},
+		"python": {"sandbox-run image pull python", "docker pull python"},
+		"sandbox-run/go": {"sandbox-run image build go",
+			"sandbox-run image build go && sandbox-run image export sandbox-run/go | docker load"},
+		"sandbox-run/go:latest": {"sandbox-run image build go",
+			"sandbox-run image build go && sandbox-run image export sandbox-run/go:latest | docker load"},
+		"sandbox-run/go:v2": {"sandbox-run image build --tag sandbox-run/go:v2 go",
+			"sandbox-run image build --tag sandbox-run/go:v2 go && sandbox-run image export sandbox-run/go:v2 | docker load"},
+		"sandbox-run/go" + pin: {"sandbox-run image build go",
+			"sandbox-run image build go && sandbox-run image export sandbox-run/go" + pin + " | docker load"},
+		"sandbox-run/go:v2" + pin: {"sandbox-run image build go",
+			"sandbox-run image build go && sandbox-run image export sandbox-run/go:v2" + pin + " | docker load"},
 	} {
 		if got := [2]string{(&NoImage{Reference: ref}).How(), (&NoImage{Reference: ref, Backend: "docker"}).How()}; got != want {
 			t.Errorf("%s: %q", ref, got)
@@ -117,7 +122,8 @@ func TestCacheKeyNamesTheImage(t *testing.T) {
 
 func TestDefaultImage(t *testing.T) {
 	e := New(nil, Options{DefaultImages: map[string]string{"python": "python:3.13", "rust": "none", "lua": "lua:5"}})
-	for name, want := range map[string]string{"python": "python:3.13", "rust": "", "go": "sandbox-run/go", "javascript": "sandbox-run/node", "postgres": ""} {
+	for name, want := range map[string]string{"python": "python:3.13", "rust": "", "go": "sandbox-run/go", "javascript": "sandbox-run/node",
+		"postgres": ""} {
 		l, err := e.lookUp(name)
 		if err != nil {
 			t.Fatal(err)
@@ -126,7 +132,8 @@ func TestDefaultImage(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	languages, err := parseLanguages([]byte("languages:\n  - {name: lua, run: [lua, \"{file}\"], image: \"nick/lua\"}\n  - {name: c, run: [tcc, \"{file}\"], image: \"gcc:14\"}\nimages: {python: x}\n"))
+	languages, err := parseLanguages([]byte("languages:\n  - {name: lua, run: [lua, \"{file}\"], image: \"nick/lua\"}\n" +
+		"  - {name: c, run: [tcc, \"{file}\"], image: \"gcc:14\"}\nimages: {python: x}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

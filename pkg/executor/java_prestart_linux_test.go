@@ -26,7 +26,9 @@ type javaTrial struct {
 	compile bool // javac waits, too
 }
 
-const javaUsual = "import java.io.*; import java.lang.reflect.*; import java.math.*; import java.nio.charset.*; import java.nio.file.*; import java.time.*; import java.util.*; import java.util.concurrent.*; import java.util.function.*; import java.util.stream.*; "
+const javaUsual = "import java.io.*; import java.lang.reflect.*; import java.math.*; import java.nio.charset.*; import " +
+	"java.nio.file.*; import java.time.*; import java.util.*; import java.util.concurrent.*; import java.util.function.*; import " +
+	"java.util.stream.*; "
 
 func javaTrials(t *testing.T) []javaTrial {
 	t.Helper()
@@ -179,7 +181,7 @@ func compareRuns(t *testing.T, cold, warm *Result, same bool) {
 	}
 	names := func(r *Result) (list []string) {
 		for i, p := range r.Phases {
-			if warm.Phases[i].Cached { // nobody has compiled, nor said anything
+			if warm.Phases[i].Cached { // no compiler has run, so there is no output
 				p.Stdout, p.Stderr = "", ""
 			}
 			list = append(list, fmt.Sprint(p.Name, p.Verdict, p.ExitCode, p.Stdout, p.Stderr))

@@ -22,10 +22,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// Language is everything that is known of a language.
+// Language describes a language.
 type Language = language.Language
 
-// builtin is the table of languages. A further language is one line here, and its own directory below lang.
+// builtin is the table of languages. A new language is one line here, and its own directory below lang.
 func builtin() []*Language {
 	return []*Language{
 		&python.Language,
@@ -40,10 +40,10 @@ func builtin() []*Language {
 	}
 }
 
-// BuiltinLanguages are the names of the languages that need no languages.yaml.
+// BuiltinLanguages returns the names of the languages that need no languages.yaml.
 func BuiltinLanguages() []string { return languageNames(builtin()) }
 
-// ToolchainVariables are the variables of the environment that decide which toolchains a user means, and what they do.
+// ToolchainVariables returns the environment variables that select toolchains or change what they do.
 func ToolchainVariables() []string {
 	names := toolchain.CommonVariables()
 	for _, l := range builtin() {
@@ -56,11 +56,11 @@ func ToolchainVariables() []string {
 	return slices.Compact(names)
 }
 
-// Languages lists what this executor runs.
+// Languages returns the languages of this executor.
 func (e *Executor) Languages() []*Language { return e.languages }
 
-// Toolchain finds the toolchain of a language on this machine; nil for a language that needs none. Its error says how to install what
-// is missing.
+// Toolchain finds the toolchain of a language on this machine; nil for a language that needs none. Its error names the commands
+// that install a missing one.
 func (e *Executor) Toolchain(ctx context.Context, l *Language) (*toolchain.Toolchain, error) {
 	if l.Toolchain == nil {
 		return nil, nil
@@ -68,7 +68,7 @@ func (e *Executor) Toolchain(ctx context.Context, l *Language) (*toolchain.Toolc
 	return e.opts.Toolchains.Find(ctx, l.Toolchain)
 }
 
-// lookUp finds a language by a name of its own, or says which ones there are.
+// lookUp finds a language by one of its names. Its error lists the languages.
 func (e *Executor) lookUp(name string) (*Language, error) {
 	wanted := strings.ToLower(strings.TrimSpace(name))
 	for _, l := range e.languages {
@@ -85,15 +85,16 @@ func (e *Executor) lookUp(name string) (*Language, error) {
 			}
 		}
 	}
-	err := &sandbox.Error{Op: "lang", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("unknown language %q; there are %s", name, strings.Join(languageNames(e.languages), ", "))}
+	err := &sandbox.Error{Op: "lang", Kind: sandbox.ErrInvalid,
+		Err: fmt.Errorf("unknown language %q; there are %s", name, strings.Join(languageNames(e.languages), ", "))}
 	if wanted != "" && len(near) > 0 {
 		err.Hint = "--lang " + strings.Join(near, ", or --lang ")
 	}
 	return nil, err
 }
 
-// detect finds the language of a program: by the name of its entry, its shebang, the files that only projects of one language have, and
-// at last by the extensions of its files.
+// detect finds the language of a program: by the name of its entry, its shebang, files that only projects of one language have,
+// and last by the extensions of its files.
 func (e *Executor) detect(files []File, entry string) (*Language, error) {
 	if entry == "" && len(files) == 1 {
 		entry = files[0].Path
@@ -115,7 +116,7 @@ func (e *Executor) detect(files []File, entry string) (*Language, error) {
 		}
 	}
 	for _, l := range e.languages {
-		// A project file alone is none: JavaScript may have a tsconfig.json, and every language a package.json for its tools.
+		// A project file alone does not decide: JavaScript may have a tsconfig.json, and every language a package.json for its tools.
 		named := slices.ContainsFunc(l.Projects, func(p string) bool { return language.Find(files, p) != nil })
 		if named && slices.ContainsFunc(files, func(f File) bool { return l.Owns(f.Path) && !foreign(f.Path) }) {
 			return l, nil
@@ -128,7 +129,7 @@ func (e *Executor) detect(files []File, entry string) (*Language, error) {
 			}
 		}
 	}
-	// Files at the top count first: those below may be installed packages.
+	// Files at the top count first: files below may belong to installed packages.
 	seen := e.languagesOf(files, func(p string) bool { return !strings.Contains(p, "/") })
 	if len(seen) == 0 {
 		seen = e.languagesOf(files, func(p string) bool { return !foreign(p) })
@@ -146,7 +147,7 @@ func (e *Executor) detect(files []File, entry string) (*Language, error) {
 	return nil, err
 }
 
-// languagesOf lists the languages that files have the extensions of, in the order of the table.
+// languagesOf lists the languages to which the extensions of files belong, in the order of the table.
 func (e *Executor) languagesOf(files []File, counts func(string) bool) []*Language {
 	found := map[*Language]bool{}
 	for _, f := range files {
@@ -171,7 +172,7 @@ func languageNames(all []*Language) []string {
 	return names
 }
 
-// foreign reports whether a file was installed or is hidden, and so says nothing of the program.
+// foreign reports whether a file is installed or hidden, and thus no evidence of the program's language.
 func foreign(p string) bool {
 	for _, part := range strings.Split(p, "/") {
 		if part == "node_modules" || part == "vendor" || strings.HasPrefix(part, ".") {
@@ -203,7 +204,7 @@ func (e *Executor) byShebang(f *File) *Language {
 	return nil
 }
 
-// findEntry decides which file of a tree starts it.
+// findEntry returns the file of a tree that starts the program.
 func findEntry(l *Language, files []File, asked string) (string, error) {
 	if asked != "" {
 		asked = path.Clean(asked)

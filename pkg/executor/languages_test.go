@@ -80,7 +80,7 @@ func TestNotDetected(t *testing.T) {
 	}{
 		{"nothing known", named("README.md"), "", []string{"nothing says", "python", "--lang"}},
 		{"ambiguous", named("a.py", "b.sh"), "", []string{"python", "shell", "--entry"}},
-		{"a shebang of nobody's", tree("x", "#!/usr/bin/cobol\n"), "", []string{"nothing says"}},
+		{"a shebang of no language", tree("x", "#!/usr/bin/cobol\n"), "", []string{"nothing says"}},
 		{"an empty shebang", tree("x", "#!\n"), "", []string{"nothing says"}},
 		{"env alone", tree("x", "#!/usr/bin/env\n"), "", []string{"nothing says"}},
 		{"installed files alone", named("node_modules/x/index.js", ".git/hooks/x.sh"), "", []string{"nothing says"}},

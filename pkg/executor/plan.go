@@ -10,18 +10,18 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Plan is a request made ready: a sandbox, the files in it, and the commands that run there one after the other. It is data: making it
-// has no side effects.
+// Plan is a prepared request: a sandbox, its files, and the commands that run in it one after the other. A plan is data: making
+// it has no side effects.
 type Plan struct {
 	language.Plan
 
 	program   int    // that many of Files are the program; the rest is input
-	toolchain string // changes when anything does that compiles
-	tenant    string // only plans of the same tenant share compiled programs; "" is one pool for all
+	toolchain string // changes with every part of the compiler
+	tenant    string // plans of the same tenant share compiled programs; "" is one tenant for all
 	language  *Language
 }
 
-// phaseOf is the phase of this plan that has the place of phase in a plan which was made of this one.
+// phaseOf returns the phase of this plan that corresponds to a phase of a plan made from it.
 func (p *Plan) phaseOf(made *Plan, phase *Phase) *Phase {
 	for i := range made.Phases {
 		if &made.Phases[i] == phase {
@@ -31,7 +31,7 @@ func (p *Plan) phaseOf(made *Plan, phase *Phase) *Phase {
 	return phase
 }
 
-// Names of phases.
+// The names of phases.
 const (
 	PhaseCompile = language.PhaseCompile
 	PhaseRun     = language.PhaseRun
@@ -41,18 +41,18 @@ const (
 // Phase is one command of a plan.
 type Phase = language.Phase
 
-// ToolDir is where tools of ours are shown inside.
+// ToolDir is the directory of sandbox-run's tools in a sandbox.
 const ToolDir = language.ToolDir
 
-// job is a request on its way to a plan.
+// job is a request while its plan is made.
 type job struct {
 	language.Job
 	req   *Request
 	notes []string // for the plan
 }
 
-// completeLimits fills in what a request leaves open of the limits of its run and of compiling: the language's defaults, then the sandbox's, no
-// more than the machine has and the request's ceilings allow. The notes say what was lowered.
+// completeLimits sets the limits that a request leaves open, of its run and of compilations: the language's defaults, then the
+// sandbox's, at most what the machine has and the request's ceilings allow. The notes report lowered limits.
 func completeLimits(req *Request, lang *Language, m sandbox.Machine) (run, compile sandbox.Limits, notes []string) {
 	run, notes = req.Limits.OrDefaults(lang.Limits.Or(sandbox.DefaultLimits()), m)
 	compile, _ = req.CompileLimits.OrDefaults(lang.Compile.Or(sandbox.DefaultCompileLimits()), m)
@@ -62,7 +62,7 @@ func completeLimits(req *Request, lang *Language, m sandbox.Machine) (run, compi
 	return run, compile, notes
 }
 
-// newPlan turns a request into a plan. It is pure.
+// newPlan turns a request into a plan. It has no side effects.
 func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	req, pol := j.req, j.req.Policy
 	if err := req.Limits.Validate(m); err != nil {
@@ -82,7 +82,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	}
 	pol.Apply(&j.Plan.Spec)
 	if j.Image != nil {
-		j.Plan.Spec.Workdir = cmp.Or(j.Plan.Spec.Workdir, sandbox.WorkspaceDir) // where the program is, not where the image would start
+		j.Plan.Spec.Workdir = cmp.Or(j.Plan.Spec.Workdir, sandbox.WorkspaceDir) // where the program is, not where the image starts
 		j.Plan.Notes = append(j.Plan.Notes, j.Image.Apply(&j.Plan.Spec)...)
 	}
 	j.Dir = sandbox.WorkspaceDir
@@ -94,13 +94,13 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		j.Plan.Spec.Root.Add = slices.Clone(j.Tool.Mounts)
 	}
 	if j.Image != nil {
-		j.ToolID += " image " + j.Image.ID // it is all that compiles
+		j.ToolID += " image " + j.Image.ID // the image has everything that compiles
 	}
 	if err := j.Language.Plan(&j.Job); err != nil {
 		return nil, err
 	}
 	plan.toolchain = j.ToolID
-	// Languages may have added files of their own.
+	// Languages may have added files.
 	for _, f := range j.Files {
 		j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: j.Inside(f.Path), Mode: f.Mode, Data: f.Data, Open: f.Open})
 	}

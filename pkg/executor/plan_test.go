@@ -19,13 +19,21 @@ var bigMachine = sandbox.Machine{CPUs: 8, Memory: 64 * sandbox.GiB, OpenFiles: 1
 
 // fakeTools are toolchains of no machine, so that plans are the same on all.
 var fakeTools = map[string]toolchain.Toolchain{
-	"python":   {Name: "python", Version: "3.12.1", Path: "/opt/python/bin/python3.12", Home: "/opt/python", Mounts: []sandbox.Mount{{Source: "/opt/python", Target: "/opt/python"}}, ID: "python-id"},
-	"node":     {Name: "node", Version: "22.9.0", Path: "/usr/bin/node", ID: "node-id"},
-	"shell":    {Name: "shell", Version: "5.2.15", Path: "/usr/bin/bash", Programs: map[string]string{"bash": "/usr/bin/bash", "sh": "/usr/bin/sh", "zsh": "/usr/bin/zsh"}, ID: "shell-id"},
-	"go":       {Name: "go", Version: "1.26.1", Path: "/opt/go/bin/go", Home: "/opt/go", Mounts: []sandbox.Mount{{Source: "/opt/go", Target: "/opt/go"}}, Env: map[string]string{"GOROOT": "/opt/go"}, ID: "go-id"},
-	"rust":     {Name: "rust", Version: "1.90.0", Path: "/opt/rust/bin/rustc", Home: "/opt/rust", Programs: map[string]string{"cargo": "/opt/rust/bin/cargo", "cc": "/usr/bin/cc"}, Mounts: []sandbox.Mount{{Source: "/opt/rust", Target: "/opt/rust"}}, ID: "rust-id"},
-	"java":     {Name: "java", Version: "21.0.2", Path: "/opt/jdk/bin/java", Home: "/opt/jdk", Programs: map[string]string{"javac": "/opt/jdk/bin/javac"}, Env: map[string]string{"JAVA_HOME": "/opt/jdk"}, ID: "java-id"},
-	"postgres": {Name: "postgres", Version: "15.3", Path: "/usr/lib/postgresql/15/bin/postgres", Home: "/usr/lib/postgresql/15/bin", Programs: map[string]string{"postgres": "/usr/lib/postgresql/15/bin/postgres", "initdb": "/usr/lib/postgresql/15/bin/initdb", "psql": "/usr/lib/postgresql/15/bin/psql"}, ID: "postgres-id"},
+	"python": {Name: "python", Version: "3.12.1", Path: "/opt/python/bin/python3.12", Home: "/opt/python",
+		Mounts: []sandbox.Mount{{Source: "/opt/python", Target: "/opt/python"}}, ID: "python-id"},
+	"node": {Name: "node", Version: "22.9.0", Path: "/usr/bin/node", ID: "node-id"},
+	"shell": {Name: "shell", Version: "5.2.15", Path: "/usr/bin/bash",
+		Programs: map[string]string{"bash": "/usr/bin/bash", "sh": "/usr/bin/sh", "zsh": "/usr/bin/zsh"}, ID: "shell-id"},
+	"go": {Name: "go", Version: "1.26.1", Path: "/opt/go/bin/go", Home: "/opt/go",
+		Mounts: []sandbox.Mount{{Source: "/opt/go", Target: "/opt/go"}}, Env: map[string]string{"GOROOT": "/opt/go"}, ID: "go-id"},
+	"rust": {Name: "rust", Version: "1.90.0", Path: "/opt/rust/bin/rustc", Home: "/opt/rust",
+		Programs: map[string]string{"cargo": "/opt/rust/bin/cargo", "cc": "/usr/bin/cc"},
+		Mounts:   []sandbox.Mount{{Source: "/opt/rust", Target: "/opt/rust"}}, ID: "rust-id"},
+	"java": {Name: "java", Version: "21.0.2", Path: "/opt/jdk/bin/java", Home: "/opt/jdk",
+		Programs: map[string]string{"javac": "/opt/jdk/bin/javac"}, Env: map[string]string{"JAVA_HOME": "/opt/jdk"}, ID: "java-id"},
+	"postgres": {Name: "postgres", Version: "15.3", Path: "/usr/lib/postgresql/15/bin/postgres", Home: "/usr/lib/postgresql/15/bin",
+		Programs: map[string]string{"postgres": "/usr/lib/postgresql/15/bin/postgres", "initdb": "/usr/lib/postgresql/15/bin/initdb",
+			"psql": "/usr/lib/postgresql/15/bin/psql"}, ID: "postgres-id"},
 }
 
 // fakeJob is a request on its way to a plan, with a fake toolchain.
@@ -51,16 +59,22 @@ func fakeJob(t *testing.T, req Request) *job {
 // TestPlans compares plans with golden files: testdata/plan/NAME.golden.
 func TestPlans(t *testing.T) {
 	plans := map[string]Request{
-		"python":                {Language: "python", Code: "print(1)"},
-		"python-args":           {Language: "py", Code: "print(1)", Args: []string{"a", "-b"}, Env: map[string]string{"PYTHONUNBUFFERED": "", "X": "1"}},
-		"python-tree":           {Files: tree("main.py", "", "util.py", "")},
-		"python-package":        {Files: tree("pkg/__main__.py", "", "pkg/__init__.py", ""), Args: []string{"x"}},
-		"python-package-cwd":    {Files: tree("pkg/__main__.py", "", "pkg/__init__.py", ""), Policy: Policy{Workdir: "/tmp"}},
-		"python-tree-package":   {Files: tree("__main__.py", "", "__init__.py", "")},
-		"python-odd-package":    {Entry: "my-pkg", Files: tree("my-pkg/__main__.py", "", "x.py", "")},
-		"python-forbid":         {Files: tree("main.py", "", "a/util.py", "", "data.txt", ""), Options: LanguageOptions{ForbidImports: []string{"socket", "os.path"}}},
-		"python-volume":         {Language: "python", Code: "1", Policy: Policy{Volumes: []sandbox.Volume{{Source: "/srv/data", Target: sandbox.WorkspaceDir}}}},
-		"python-everything":     {Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}, Inputs: tree("in.txt", "x"), Outputs: sandbox.Selection{Patterns: []string{"out/*", "/tmp/x"}}, Policy: Policy{Network: sandbox.NetworkLocalhost, Workdir: "/tmp", KillOnOutput: true, Hostname: "box"}, TTY: &sandbox.TTY{Rows: 24, Cols: 80}},
+		"python": {Language: "python", Code: "print(1)"},
+		"python-args": {Language: "py", Code: "print(1)", Args: []string{"a", "-b"},
+			Env: map[string]string{"PYTHONUNBUFFERED": "", "X": "1"}},
+		"python-tree":         {Files: tree("main.py", "", "util.py", "")},
+		"python-package":      {Files: tree("pkg/__main__.py", "", "pkg/__init__.py", ""), Args: []string{"x"}},
+		"python-package-cwd":  {Files: tree("pkg/__main__.py", "", "pkg/__init__.py", ""), Policy: Policy{Workdir: "/tmp"}},
+		"python-tree-package": {Files: tree("__main__.py", "", "__init__.py", "")},
+		"python-odd-package":  {Entry: "my-pkg", Files: tree("my-pkg/__main__.py", "", "x.py", "")},
+		"python-forbid": {Files: tree("main.py", "", "a/util.py", "", "data.txt", ""),
+			Options: LanguageOptions{ForbidImports: []string{"socket", "os.path"}}},
+		"python-volume": {Language: "python", Code: "1",
+			Policy: Policy{Volumes: []sandbox.Volume{{Source: "/srv/data", Target: sandbox.WorkspaceDir}}}},
+		"python-everything": {Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}, Inputs: tree("in.txt", "x"),
+			Outputs: sandbox.Selection{Patterns: []string{"out/*", "/tmp/x"}},
+			Policy:  Policy{Network: sandbox.NetworkLocalhost, Workdir: "/tmp", KillOnOutput: true, Hostname: "box"},
+			TTY:     &sandbox.TTY{Rows: 24, Cols: 80}},
 		"javascript":            {Language: "js", Code: "1"},
 		"javascript-small":      {Language: "js", Code: "1", Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}},
 		"javascript-large":      {Language: "js", Code: "1", Limits: sandbox.Limits{Memory: 8 * sandbox.GiB}},
@@ -77,10 +91,12 @@ func TestPlans(t *testing.T) {
 		"shell-dash-by-shebang": {Files: tree("x", "#!/bin/dash\n")},
 		"shell-by-extension":    {Files: tree("x.zsh", "")},
 		"sql":                   {Language: "sqlite", Code: "select 1"},
-		"sql-setup-and-db":      {Files: tree("q.sql", "", "a/schema.sql", "", "shop.db", ""), Inputs: tree("data.sql", "", "x.csv", ""), Options: LanguageOptions{Setup: []string{"a/schema.sql", "data.sql"}}},
-		"sql-two-dbs":           {Files: tree("q.sql", "", "shop.db", "", "b.sqlite3", ""), Policy: Policy{Workdir: "/tmp"}},
-		"postgres":              {Language: "psql", Code: "select 1"},
-		"postgres-setup":        {Language: "pg", Files: tree("q.sql", "", "schema.sql", ""), Options: LanguageOptions{Setup: []string{"schema.sql"}}},
+		"sql-setup-and-db": {Files: tree("q.sql", "", "a/schema.sql", "", "shop.db", ""), Inputs: tree("data.sql", "", "x.csv", ""),
+			Options: LanguageOptions{Setup: []string{"a/schema.sql", "data.sql"}}},
+		"sql-two-dbs": {Files: tree("q.sql", "", "shop.db", "", "b.sqlite3", ""), Policy: Policy{Workdir: "/tmp"}},
+		"postgres":    {Language: "psql", Code: "select 1"},
+		"postgres-setup": {Language: "pg", Files: tree("q.sql", "", "schema.sql", ""),
+			Options: LanguageOptions{Setup: []string{"schema.sql"}}},
 	}
 	for name, req := range plans {
 		t.Run(name, func(t *testing.T) {
@@ -126,7 +142,8 @@ func golden(t *testing.T, name string, value any) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(kept, b.Bytes()) {
-		t.Errorf("the plan is not that of %s (go test -run %s -update writes it anew, to be read before it is committed):\n%s", file, t.Name(), differ(string(kept), b.String()))
+		t.Errorf("the plan is not that of %s (go test -run %s -update writes it anew, to be read before it is committed):\n%s", file, t.Name(),
+			differ(string(kept), b.String()))
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 )
 
-// openDefault opens the backend of a caller that chooses none.
+// openDefault opens the backend for a caller that chooses none.
 func openDefault() (sandbox.Backend, error) {
 	b, err := native.New(native.Options{})
 	if err != nil {

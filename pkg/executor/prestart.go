@@ -9,8 +9,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// prestarted lists the processes that will be started in the sandbox, without anything of this request's own. Where no process can be
-// started before the program is there, the sandbox itself can be made; but not on an image, which its owner may remove.
+// prestarted lists the processes that will start in the sandbox, without anything specific to this request. If no process can
+// start before the program is known, the pool can still prepare the sandbox; but not on an image, which its owner may remove.
 func (x *execution) prestarted(phases []Phase) (list []sandbox.Process) {
 	waits := slices.ContainsFunc(phases, func(p Phase) bool { return p.Process.Warm != nil })
 	if !x.e.opts.Prestart || !waits && x.plan.Spec.Root.From != (sandbox.ImageRef{}) {
@@ -37,8 +37,8 @@ func (x *execution) prestarted(phases []Phase) (list []sandbox.Process) {
 	return list
 }
 
-// PrestartSpecs lists the sandboxes that ordinary programs of some languages will need: complete, as a pool takes them to have them
-// ready. Languages that this machine does not have are left out.
+// PrestartSpecs returns the specs of the sandboxes that ordinary programs of some languages need, complete for a pool. It leaves
+// out languages that this machine does not have.
 func (e *Executor) PrestartSpecs(ctx context.Context, languages ...string) (specs []*sandbox.Spec, err error) {
 	for _, name := range languages {
 		l, err := e.lookUp(name)
@@ -50,7 +50,7 @@ func (e *Executor) PrestartSpecs(ctx context.Context, languages ...string) (spec
 		}
 		spec, err := e.prestartOf(ctx, l)
 		if err != nil {
-			continue // the run of such a program reports it
+			continue // a run of such a program reports the error
 		}
 		if len(spec.Ahead) > 0 {
 			specs = append(specs, spec)

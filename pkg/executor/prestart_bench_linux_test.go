@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// What a program takes whose process has waited, against the very node and flags that run it, bare, in interleaved pairs. The metric is the
-// ratio of the medians; sources differ each time.
+// BenchmarkAhead compares a program in a prestarted process with the same node and flags outside of a sandbox, in interleaved
+// pairs. The metric is the ratio of the medians; sources differ each time.
 func BenchmarkAhead(b *testing.B) {
 	e, p := pooledEngine(b)
 	for _, language := range []string{"javascript", "typescript"} {

@@ -40,7 +40,8 @@ func pooledEngine(t testing.TB) (*Executor, *pool.Pool) {
 		pooled.manager = sandbox.NewManager(pooled.pool, sandbox.Options{})
 		kit, _ := kitpath.Find()
 		pooled.Executor = New(pooled.manager, Options{
-			Toolchains: &toolchain.Finder{Store: filepath.Join(shared.dir, "toolchains")}, Kit: kit, WarmDir: filepath.Join(shared.dir, "warm"), Prestart: true,
+			Toolchains: &toolchain.Finder{Store: filepath.Join(shared.dir, "toolchains")}, Kit: kit, WarmDir: filepath.Join(shared.dir, "warm"),
+			Prestart: true,
 		})
 	})
 	if pooled.err != nil {
@@ -85,13 +86,15 @@ func execute(t testing.TB, e *Executor, p *pool.Pool, req Request) *Result {
 func TestAheadOfTime(t *testing.T) {
 	e, p := pooledEngine(t)
 	readied(t, e, p, "javascript", "typescript")
-	for language, code := range map[string]string{"javascript": "console.log('ready', 1)", "typescript": "const n: number = 1; console.log('ready', n)"} {
+	for language, code := range map[string]string{"javascript": "console.log('ready', 1)",
+		"typescript": "const n: number = 1; console.log('ready', n)"} {
 		res := execute(t, e, p, Request{Language: language, Code: code})
 		if string(res.Stdout.Bytes()) != "ready 1\n" || res.Verdict != sandbox.VerdictOK || len(res.Stderr.Bytes()) > 0 {
 			t.Errorf("%s: %s", language, outcome(res))
 		}
 	}
-	if specs, err := e.PrestartSpecs(context.Background(), "shell"); err != nil || len(specs) != 1 || specs[0].Ahead[0].Warm != nil { // the sandbox alone
+	// the sandbox alone
+	if specs, err := e.PrestartSpecs(context.Background(), "shell"); err != nil || len(specs) != 1 || specs[0].Ahead[0].Warm != nil {
 		t.Errorf("%v %v", specs, err)
 	}
 	if _, err := e.PrestartSpecs(context.Background(), "klingon"); err == nil {
@@ -111,7 +114,8 @@ func TestAheadLeavesNothing(t *testing.T) {
 			t.Fatalf("the control: %s", outcome(res))
 		}
 		out := string(execute(t, e, p, Request{Language: "javascript", Code: look}).Stdout.Bytes())
-		if strings.Contains(out, secret) || strings.Contains(out, "left") || strings.Contains(out, "NODE_OPTIONS") || !strings.Contains(out, "/dev/shm []") {
+		if strings.Contains(out, secret) || strings.Contains(out, "left") || strings.Contains(out, "NODE_OPTIONS") ||
+			!strings.Contains(out, "/dev/shm []") {
 			t.Errorf("%.3000s", out)
 		}
 	}
@@ -122,7 +126,8 @@ func TestAheadChance(t *testing.T) {
 	e, p := pooledEngine(t)
 	seen := map[string]int{}
 	for range 4 {
-		res := execute(t, e, p, Request{Language: "javascript", Code: `const c = require("crypto"); console.log(Math.random(), c.randomUUID(), c.randomBytes(8).toString("hex"), crypto.getRandomValues(new Uint32Array(2)).join("-"))`})
+		res := execute(t, e, p, Request{Language: "javascript",
+			Code: `const c = require("crypto"); console.log(Math.random(), c.randomUUID(), c.randomBytes(8).toString("hex"), crypto.getRandomValues(new Uint32Array(2)).join("-"))`})
 		for _, word := range strings.Fields(string(res.Stdout.Bytes())) {
 			if seen[word]++; seen[word] > 1 {
 				t.Errorf("%s twice", word)
@@ -181,7 +186,7 @@ const a = Buffer.alloc(40 << 20, 1); const end = used() + 300e3; while (used() <
 		t.Fatal(err)
 	}
 	have(t, e, p, req)
-	time.Sleep(2 * time.Second) // what it waits is nobody's
+	time.Sleep(2 * time.Second) // the waiting time must not count
 	got := execute(t, e, p, req)
 	cold, warm := want.Metrics, got.Metrics
 	t.Logf("cold %+v\nwarm %+v", cold, warm)
@@ -218,7 +223,8 @@ func TestAheadRefusals(t *testing.T) {
 	if len(quiet.Violations) > 0 {
 		t.Errorf("%+v", quiet.Violations)
 	}
-	loud := execute(t, e, p, Request{Language: "javascript", Code: `try { require("child_process").execSync("unshare -U true", { stdio: "ignore" }) } catch {}`})
+	loud := execute(t, e, p, Request{Language: "javascript",
+		Code: `try { require("child_process").execSync("unshare -U true", { stdio: "ignore" }) } catch {}`})
 	if !slices.ContainsFunc(loud.Violations, func(v sandbox.Violation) bool { return v.Kind == sandbox.ViolationSyscall }) {
 		t.Errorf("%+v", loud.Violations)
 	}
@@ -228,8 +234,10 @@ func TestAheadRefusals(t *testing.T) {
 func TestAheadNotAtAll(t *testing.T) {
 	e, p := pooledEngine(t)
 	for name, req := range map[string]Request{
-		"a terminal":        {Language: "javascript", Code: "process.stdout.write(String(process.stdout.isTTY))", TTY: &sandbox.TTY{Rows: 24, Cols: 80}},
-		"a volume":          {Language: "javascript", Code: "console.log(true)", Policy: Policy{Volumes: []sandbox.Volume{{Source: t.TempDir(), Target: "/data"}}}},
+		"a terminal": {Language: "javascript", Code: "process.stdout.write(String(process.stdout.isTTY))",
+			TTY: &sandbox.TTY{Rows: 24, Cols: 80}},
+		"a volume": {Language: "javascript", Code: "console.log(true)",
+			Policy: Policy{Volumes: []sandbox.Volume{{Source: t.TempDir(), Target: "/data"}}}},
 		"another directory": {Language: "javascript", Code: "console.log(process.cwd() === '/usr')", Policy: Policy{Workdir: "/usr"}},
 		"not text":          {Language: "javascript", Code: "console.log(process.argv.length === 3)", Args: []string{"\xff"}},
 	} {
@@ -266,12 +274,18 @@ func TestAheadPythonVariables(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	warm := New(m, Options{Toolchains: &toolchain.Finder{Store: filepath.Join(shared.dir, "toolchains")}, WarmDir: filepath.Join(shared.dir, "warm"), Prestart: true})
+	warm := New(m, Options{Toolchains: &toolchain.Finder{Store: filepath.Join(shared.dir, "toolchains")},
+		WarmDir: filepath.Join(shared.dir, "warm"), Prestart: true})
 	readied(t, warm, p, "python")
-	for name, waits := range map[string]bool{"": true, "COLOUR": true, "TZ": false, "LC_ALL": false, "HOME": false, "PYTHONHASHSEED": false, "__PYVENV_LAUNCHER__": false} {
+	for name, waits := range map[string]bool{"": true, "COLOUR": true, "TZ": false, "LC_ALL": false, "HOME": false, "PYTHONHASHSEED": false,
+		"__PYVENV_LAUNCHER__": false} {
 		t.Run(name, func(t *testing.T) {
-			req := Request{Language: "python", Code: "import locale, os, site, sys, time\nprint(time.tzname, time.localtime(0).tm_hour, locale.setlocale(locale.LC_CTYPE), site.USER_SITE, sys.flags, sorted(os.environ.items()))\n"}
-			if value, ok := map[string]string{"COLOUR": "red", "TZ": "Asia/Tokyo", "LC_ALL": "POSIX", "HOME": "/tmp", "PYTHONHASHSEED": "0", "__PYVENV_LAUNCHER__": "/bin/x"}[name]; ok {
+			req := Request{Language: "python",
+				Code: "import locale, os, site, sys, time\n" +
+					"print(time.tzname, time.localtime(0).tm_hour, locale.setlocale(locale.LC_CTYPE), site.USER_SITE, sys.flags, " +
+					"sorted(os.environ.items()))\n"}
+			if value, ok := map[string]string{"COLOUR": "red", "TZ": "Asia/Tokyo", "LC_ALL": "POSIX", "HOME": "/tmp", "PYTHONHASHSEED": "0",
+				"__PYVENV_LAUNCHER__": "/bin/x"}[name]; ok {
 				req.Env = map[string]string{name: value}
 			}
 			if waits {

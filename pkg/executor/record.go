@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// record writes a run to the audit log. What keeps it from being there is said beside what happened, and does not hide it.
+// record writes a run to the audit log. A failure of that is added to the other errors, and hides none of them.
 func (x *execution) record(result *Result, failed error) error {
 	log := x.e.opts.Audit
 	if log == nil && !x.req.Evidence {
@@ -39,20 +39,20 @@ func (x *execution) record(result *Result, failed error) error {
 	return nil
 }
 
-// Evidence is what proves a run to a third party, beyond its result.
+// Evidence proves a run to a third party, beyond its result.
 type Evidence struct {
 	CodeSHA256  string
-	InputSHA256 string     // of stdin; empty where it was not read to its end
-	Entry       audit.Link // of the audit log; the zero value where there is none
+	InputSHA256 string     // of stdin; empty if the program did not read all of it
+	Entry       audit.Link // in the audit log; zero without one
 }
 
-// Asker is who asked for a run, where a door knows more than this process's user.
+// Asker identifies the requester of a run, if an entry point knows more than the user of this process.
 type Asker struct {
-	Run string // the door's own id of the run
-	Key string // id of the key that was shown; never the key
+	Run string // id of the run at the entry point
+	Key string // id of the API key; never its secret
 }
 
-// entry is the run as the audit log has it.
+// entry returns the run as an entry of the audit log.
 func (x *execution) entry(result *Result, failed error, code []byte, seen Evidence) audit.Entry {
 	var (
 		command []string
@@ -71,10 +71,12 @@ func (x *execution) entry(result *Result, failed error, code []byte, seen Eviden
 	return entry
 }
 
-// NewAuditEntry describes a run for the audit log: what was asked for, and what became of it. r is nil where there is no result.
-func NewAuditEntry(door audit.EntryPoint, id string, command []string, s *sandbox.Spec, r *sandbox.Result, failed error) audit.Entry {
+// NewAuditEntry returns the entry of a run for the audit log: the request and the outcome. r is nil for a run without a result.
+func NewAuditEntry(
+	entryPoint audit.EntryPoint, id string, command []string, s *sandbox.Spec, r *sandbox.Result, failed error,
+) audit.Entry {
 	entry := audit.Entry{
-		Kind: audit.KindRun, Run: id, Who: audit.Me(door), Command: command,
+		Kind: audit.KindRun, Run: id, Who: audit.Me(entryPoint), Command: command,
 		Policy: audit.Policy{Network: s.Network, Require: s.Require, Limits: &s.Limits},
 	}
 	entry.Policy.Image, entry.Policy.ImageDigest = s.Root.From.Reference, cmp.Or(s.Root.From.Digest, s.Root.From.ID)
@@ -90,7 +92,7 @@ func NewAuditEntry(door audit.EntryPoint, id string, command []string, s *sandbo
 	return entry
 }
 
-// conclude writes the run down and adds to its result, or to our failure, what went wrong with that.
+// conclude writes the run to the audit log, and adds a failure of that to the result or to the error.
 func (x *execution) conclude(result *Result, failed error) (*Result, error) {
 	err := x.record(result, failed)
 	switch {
@@ -103,11 +105,11 @@ func (x *execution) conclude(result *Result, failed error) (*Result, error) {
 	return result, failed
 }
 
-// AuditNote begins the note on a run that is not in the audit log.
+// AuditNote is the prefix of the note on a run that is missing in the audit log.
 const AuditNote = "not in the audit log: "
 
-// code is the program with its digest: of one file the content's own, of several that of their paths, lengths and contents. The
-// program itself is only given where it is one file that is in memory.
+// code returns the program and its digest: of one file that of its content, of several files that of their paths, lengths and
+// contents. It returns the program itself only if it is one file in memory.
 func (p *Plan) code() (code []byte, digest string, err error) {
 	files := p.Files[:p.program]
 	if len(files) == 1 && files[0].Open == nil {
@@ -124,18 +126,18 @@ func (p *Plan) code() (code []byte, digest string, err error) {
 	return nil, hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// witnessed is a program's input with a digest of what it was.
-type witnessed struct {
+// inputDigest is a program's input with the digest of what the program has read.
+type inputDigest struct {
 	from io.Reader
 
 	mu    sync.Mutex
 	hash  hash.Hash
-	whole bool // it was read to its end
+	whole bool // the program has read all of it
 }
 
-func newWitnessed(from io.Reader) *witnessed { return &witnessed{from: from, hash: sha256.New()} }
+func newInputDigest(from io.Reader) *inputDigest { return &inputDigest{from: from, hash: sha256.New()} }
 
-func (w *witnessed) Read(p []byte) (int, error) {
+func (w *inputDigest) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,8 +146,8 @@ func (w *witnessed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// digest is empty where the input was not read to its end.
-func (w *witnessed) digest() string {
+// digest is empty if the program did not read all of the input.
+func (w *inputDigest) digest() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.whole {

@@ -20,7 +20,8 @@ func TestRecord(t *testing.T) {
 	o.Audit, o.EntryPoint = log, audit.EntryLibrary
 	e := New(real.manager, o)
 	const code = "import sys; sys.exit(len(sys.stdin.read()))"
-	r, err := e.Execute(t.Context(), Request{Language: "python", Code: code, Stdin: strings.NewReader("abc"), Asker: Asker{Run: "run-1", Key: "key-1"}})
+	r, err := e.Execute(t.Context(), Request{Language: "python", Code: code, Stdin: strings.NewReader("abc"),
+		Asker: Asker{Run: "run-1", Key: "key-1"}})
 	if err != nil || r.Exit.Code != 3 {
 		t.Fatal(r, err)
 	}
@@ -42,14 +43,17 @@ func TestRecord(t *testing.T) {
 		t.Fatalf("%d entries", len(entries))
 	}
 	first, second := entries[0], entries[1]
-	if first.Language != "python" || first.CodeSHA256 != audit.Digest([]byte(code)) || first.InputSHA256 != audit.Digest([]byte("abc")) || first.Code != "" ||
-		first.Verdict != "nonzero_exit" || first.ExitCode != 3 || first.Policy.Tier != "container" || first.Who.EntryPoint != audit.EntryLibrary || first.Metrics == nil {
+	if first.Language != "python" || first.CodeSHA256 != audit.Digest([]byte(code)) || first.InputSHA256 != audit.Digest([]byte("abc")) ||
+		first.Code != "" ||
+		first.Verdict != "nonzero_exit" || first.ExitCode != 3 || first.Policy.Tier != "container" ||
+		first.Who.EntryPoint != audit.EntryLibrary || first.Metrics == nil {
 		t.Errorf("%s", first.Line())
 	}
 	if first.Run != "run-1" || first.Who.Key != "key-1" {
 		t.Errorf("who asked is not in it: %s", first.Line())
 	}
-	if want := (Evidence{CodeSHA256: first.CodeSHA256, InputSHA256: first.InputSHA256, Entry: audit.Link{Seq: first.Seq, Hash: first.Hash}}); evidence == nil || *evidence != want {
+	if want := (Evidence{CodeSHA256: first.CodeSHA256, InputSHA256: first.InputSHA256,
+		Entry: audit.Link{Seq: first.Seq, Hash: first.Hash}}); evidence == nil || *evidence != want {
 		t.Errorf("%+v is not %+v", evidence, want)
 	}
 	if second.Run == "run-1" || second.Who.Key != "" {

@@ -7,34 +7,34 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Result is what became of a program: that of its run, or of the phase that kept it from running.
+// Result is the result of a program: that of its run, or of the phase that failed before it.
 type Result struct {
 	sandbox.Result
 	Language string
 	Version  string
 	Phases   []PhaseResult
 	Files    []OutputFile
-	Tables   []Table // of SQL
-	// Evidence is there where there is an audit log, or Request.Evidence asked for it. It is no part of the JSON.
+	Tables   []Table // results of SQL queries
+	// Evidence is set with an audit log or with Request.Evidence. It is not part of the JSON.
 	Evidence *Evidence
 }
 
-// PhaseResult is one phase of it. A phase that was cached took nothing.
+// PhaseResult is the result of one phase. A cached phase has no metrics.
 type PhaseResult struct {
 	Name      string          `json:"name"`
 	Cached    bool            `json:"cached"`
 	Verdict   sandbox.Verdict `json:"verdict"`
 	ExitCode  int             `json:"exit_code"`
-	Stdout    string          `json:"stdout,omitempty"` // not of the run: that is the result's own
+	Stdout    string          `json:"stdout,omitempty"` // empty for the run: the result has its output
 	Stderr    string          `json:"stderr,omitempty"`
 	Truncated bool            `json:"truncated,omitempty"`
 	Metrics   monitor.Metrics `json:"metrics"`
 	Limits    sandbox.Limits  `json:"limits"`
 }
 
-// OutputFile is a file that was brought back, or the reason why it was not.
+// OutputFile is a file that was copied out, or the reason why it was not.
 type OutputFile struct {
-	Path   string // relative to /workspace where it lies in it, else absolute
+	Path   string // relative to /workspace if it is in it, else absolute
 	Mode   uint32
 	Data   []byte
 	Reason string
@@ -49,7 +49,7 @@ type outputJSON struct {
 	Reason   string `json:"not_taken,omitempty"`
 }
 
-// MarshalJSON writes text as it is, and everything else as base64.
+// MarshalJSON writes UTF-8 content as text, and other content as base64.
 func (f OutputFile) MarshalJSON() ([]byte, error) {
 	j := outputJSON{Path: f.Path, Size: len(f.Data), Mode: f.Mode, Reason: f.Reason}
 	j.Content, j.Encoding = sandbox.EncodeText(f.Data)
@@ -65,10 +65,10 @@ type Table struct {
 	Truncated bool     `json:"truncated"`
 }
 
-// MarshalJSON writes one document: a sandbox's result, and what a language adds to it.
+// MarshalJSON writes one document: the result of the sandbox, and the additions of the language.
 func (r *Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.with(r.Document())) }
 
-// Encode is MarshalJSON for output that may be large: it is encoded when it is written.
+// Encode is MarshalJSON for large output, which it encodes while it is written.
 func (r *Result) Encode() (*sandbox.JSON, error) { return r.Result.Encode(r.with) }
 
 func (r *Result) with(d sandbox.Document) any {

@@ -19,7 +19,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/pool"
 )
 
-// The programs that are to do the same cold and warm, byte for byte. A program begins with a line that says what it is called and is given:
+// The programs behave the same cold and warm, byte for byte. A program begins with a line of its name and settings:
 //
 //	=== name key=value…     lang, name (of the file), args, stdin, env, timeout (s), memory (MiB), network, loose, cold
 //	…
@@ -173,7 +173,7 @@ func have(t testing.TB, e *Executor, p *pool.Pool, req Request) {
 	if err := p.Warm(ctx, &spec); err != nil {
 		t.Fatal(err)
 	}
-	for { // Warm may have seen one that somebody else has taken since
+	for { // another run may have taken the sandbox that Warm counted
 		n := 0
 		for _, s := range p.Stats().Shapes {
 			if s.Sandboxes < s.Wanted {
@@ -239,8 +239,10 @@ func same(t *testing.T, file, language string, step int) {
 				t.Fatal(err)
 			}
 			if w, c := outcome(warm), outcome(want); w != c && !program.loose {
-				t.Errorf("%d bytes and %d, %d and %d\ncold:\n%.3000s\nwarm:\n%.3000s", len(want.Stdout.Bytes()), len(warm.Stdout.Bytes()), len(want.Stderr.Bytes()), len(warm.Stderr.Bytes()), c, w)
-			} else if program.loose && (warm.Verdict != want.Verdict || warm.Exit != want.Exit || !bytes.Equal(warm.Stdout.Bytes(), want.Stdout.Bytes())) {
+				t.Errorf("%d bytes and %d, %d and %d\ncold:\n%.3000s\nwarm:\n%.3000s", len(want.Stdout.Bytes()), len(warm.Stdout.Bytes()),
+					len(want.Stderr.Bytes()), len(warm.Stderr.Bytes()), c, w)
+			} else if program.loose && (warm.Verdict != want.Verdict || warm.Exit != want.Exit ||
+				!bytes.Equal(warm.Stdout.Bytes(), want.Stdout.Bytes())) {
 				t.Errorf("cold:\n%.3000s\nwarm:\n%.3000s", c, w)
 			}
 		})

@@ -22,7 +22,8 @@ func TestOldNode(t *testing.T) {
 	}
 	declared := func(p *Plan) bool { return p.has("/workspace/package.json") }
 	module, script := Request{Language: "js", Code: "import fs from 'fs'"}, Request{Language: "js", Code: "require('fs')"}
-	for version, old := range map[string]bool{"18.20.1": true, "20.18.3": true, "20.19.0": false, "21.7.3": true, "22.6.0": true, "22.7.0": false, "24.0.0": false, "": false} {
+	for version, old := range map[string]bool{"18.20.1": true, "20.18.3": true, "20.19.0": false, "21.7.3": true, "22.6.0": true,
+		"22.7.0": false, "24.0.0": false, "": false} {
 		if declared(plan(version, module)) != old || declared(plan(version, script)) {
 			t.Errorf("%s: %v", version, !old)
 		}
@@ -36,7 +37,8 @@ func TestOldNode(t *testing.T) {
 			t.Errorf("%s: %+v", name, p.Files)
 		}
 	}
-	if p := plan("18.0.0", Request{Files: tree("package.json", "{}", "index.js", "")}); slices.ContainsFunc(p.Phases[0].Process.Args, func(a string) bool { return strings.HasPrefix(a, "--disable-warning") }) {
+	if p := plan("18.0.0", Request{Files: tree("package.json", "{}", "index.js", "")}); slices.ContainsFunc(p.Phases[0].Process.Args,
+		func(a string) bool { return strings.HasPrefix(a, "--disable-warning") }) {
 		t.Error("an old Node has no --disable-warning")
 	}
 }
@@ -45,7 +47,8 @@ func TestNoKit(t *testing.T) {
 	for _, language := range []string{"typescript", "sql", "postgres"} {
 		j := fakeJob(t, Request{Language: language, Code: "1"})
 		j.Kit = ""
-		if _, err := newPlan(j, bigMachine); err == nil || !strings.Contains(err.Error(), "sandbox-kit") || !strings.Contains(err.Error(), "make install") {
+		if _, err := newPlan(j, bigMachine); err == nil || !strings.Contains(err.Error(), "sandbox-kit") ||
+			!strings.Contains(err.Error(), "make install") {
 			t.Errorf("%s: %v", language, err)
 		}
 	}

@@ -10,10 +10,12 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// maxBuffered is how much output of a phase's first command is buffered. A compiler that prints more has errors of the program to report.
+// maxBuffered is how much output of a phase's first command is buffered. A compiler that prints more reports errors of the
+// program.
 const maxBuffered = 1 << 20
 
-// runPhase runs a phase's command, or two of them: then the events of the first are buffered until it is known that its result counts.
+// runPhase runs the command of a phase. With a second command, it buffers the events of the first until its result is known to
+// count.
 func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*sandbox.Result, error) {
 	if p.Again == nil {
 		return x.e.manager.Run(ctx, x.id, p.Process, io)
@@ -39,7 +41,7 @@ func (x *execution) runPhase(ctx context.Context, p *Phase, io sandbox.IO) (*san
 	return r, err
 }
 
-// secondCommand is the second command of a phase, with the time that the first has left, and whether there is any.
+// secondCommand returns the second command of a phase with the time that the first has left, and whether there is any.
 func secondCommand(p *Phase, first *sandbox.Result) (again sandbox.Process, left bool) {
 	again, left = *p.Again, true
 	rest := func(limit time.Duration, used monitor.Seconds) time.Duration {
@@ -54,7 +56,7 @@ func secondCommand(p *Phase, first *sandbox.Result) (again sandbox.Process, left
 	return again, left
 }
 
-// joinResults is the result of the second of two commands, with the phase's limits and the metrics of both.
+// joinResults returns the result of the second of two commands, with the phase's limits and the metrics of both.
 func joinResults(first, second *sandbox.Result) *sandbox.Result {
 	r := *second
 	r.Limits = first.Limits
@@ -76,11 +78,11 @@ func joinResults(first, second *sandbox.Result) *sandbox.Result {
 	return &r
 }
 
-// eventBuffer keeps events back until it is flushed, or until they are too many.
+// eventBuffer delays events until flush, or until they exceed its size.
 type eventBuffer struct {
 	to func(sandbox.Event)
 
-	mu      sync.Mutex // after a run is cancelled, events may come late
+	mu      sync.Mutex // events may arrive after a run is cancelled
 	events  []sandbox.Event
 	size    int
 	flushed bool

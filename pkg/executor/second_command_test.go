@@ -40,7 +40,8 @@ func TestTogether(t *testing.T) {
 	second := &sandbox.Result{Verdict: sandbox.VerdictOK, Limits: sandbox.Limits{Wall: time.Second}}
 	second.Metrics = monitor.Metrics{WallTime: 1e9, CPUTime: 1e9, CPUUser: 1e9, MemoryPeak: 60, ProcessesPeak: 5, IORead: 2}
 	r := joinResults(first, second)
-	want := monitor.Metrics{WallTime: 4e9, CPUTime: 2e9, CPUUser: 15e8, CPUSystem: 5e8, MemoryPeak: 70, ProcessesPeak: 5, IORead: 3, CPUPercent: 50}
+	want := monitor.Metrics{WallTime: 4e9, CPUTime: 2e9, CPUUser: 15e8, CPUSystem: 5e8, MemoryPeak: 70, ProcessesPeak: 5, IORead: 3,
+		CPUPercent: 50}
 	if r.Metrics != want || r.Verdict != sandbox.VerdictOK || r.Limits.Wall != time.Minute {
 		t.Errorf("%+v", r)
 	}

@@ -6,11 +6,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// codeVariable is the variable of a template that a program's code is put into.
+// codeVariable is the template variable for the program's code.
 const codeVariable = "code"
 
-// Fill makes a request's program of its template, if it has one. Plan and Execute do that themselves; Fill is for callers that show or
-// send the program.
+// Fill makes the program of a request from its template, if it has one. Plan and Execute do that themselves; Fill serves callers
+// that show or send the program.
 func (e *Executor) Fill(req *Request) error {
 	t := req.Template
 	if t == nil {

@@ -21,7 +21,8 @@ func TestTemplateOfARequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j.Language.Name != "python" || j.Entry != "harness.py" || language.Find(j.Files, "snippet.py") == nil || !strings.Contains(string(language.Find(j.Files, "snippet.py").Data), "def solve(x)") {
+	if j.Language.Name != "python" || j.Entry != "harness.py" || language.Find(j.Files, "snippet.py") == nil ||
+		!strings.Contains(string(language.Find(j.Files, "snippet.py").Data), "def solve(x)") {
 		t.Errorf("%s, %s, %+v", j.Language.Name, j.Entry, j.Files)
 	}
 	if _, changed := cases[codeVariable]; changed {

@@ -9,7 +9,9 @@ import (
 
 func TestWeight(t *testing.T) {
 	const mib = sandbox.MiB
-	e := New(sandbox.NewManager(nil, sandbox.Options{}), Options{Languages: []*Language{{Name: "own", Extensions: []string{".own"}, Working: 512 * mib, Plan: func(*language.Job) error { return nil }}}})
+	e := New(sandbox.NewManager(nil, sandbox.Options{}),
+		Options{Languages: []*Language{{Name: "own", Extensions: []string{".own"}, Working: 512 * mib,
+			Plan: func(*language.Job) error { return nil }}}})
 	d := sandbox.DefaultLimits()
 	kept := 4 * d.Output
 	lower := func(run, compile *sandbox.Limits) []string {
@@ -20,10 +22,12 @@ func TestWeight(t *testing.T) {
 		req  Request
 		want sandbox.Size
 	}{
-		"python":                    {Request{Language: "python", Code: "1"}, 512*mib + kept},
-		"python, small":             {Request{Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * mib}}, 64*mib + kept},
-		"much output":               {Request{Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * mib, Output: 64 * mib}}, 64*mib + 256*mib},
-		"much output, on disk":      {Request{Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * mib, Output: 64 * mib}, OutputSpace: new(sandbox.OutputStore).For("")}, 68 * mib},
+		"python":        {Request{Language: "python", Code: "1"}, 512*mib + kept},
+		"python, small": {Request{Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * mib}}, 64*mib + kept},
+		"much output": {Request{Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * mib, Output: 64 * mib}},
+			64*mib + 256*mib},
+		"much output, on disk": {Request{Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * mib, Output: 64 * mib},
+			OutputSpace: new(sandbox.OutputStore).For("")}, 68 * mib},
 		"go, whose default is less": {Request{Language: "go", Code: "package main"}, 256*mib + kept},
 		"a large one of Go's":       {Request{Language: "go", Code: "package main", Limits: sandbox.Limits{Memory: 400 * mib}}, 400*mib + kept},
 		"rust, small":               {Request{Language: "rust", Code: "fn", Limits: sandbox.Limits{Memory: 64 * mib}}, 512*mib + kept},
@@ -31,12 +35,13 @@ func TestWeight(t *testing.T) {
 			Request{Language: "rust", Code: "fn", CompileLimits: sandbox.Limits{Memory: 1500 * mib}}, 1500*mib + kept,
 		},
 		"and one that is to have less": {
-			Request{Language: "rust", Code: "fn", Limits: sandbox.Limits{Memory: 64 * mib}, CompileLimits: sandbox.Limits{Memory: 128 * mib}}, 128*mib + kept,
+			Request{Language: "rust", Code: "fn", Limits: sandbox.Limits{Memory: 64 * mib}, CompileLimits: sandbox.Limits{Memory: 128 * mib}},
+			128*mib + kept,
 		},
 		"ceilings":              {Request{Language: "rust", Code: "fn", Lower: lower}, 100*mib + kept},
 		"found by its name":     {Request{Files: tree("main.rs", "fn main() {}"), Limits: sandbox.Limits{Memory: 64 * mib}}, 512*mib + kept},
 		"a language of a file":  {Request{Files: tree("a.own", ""), Limits: sandbox.Limits{Memory: 64 * mib}}, 512*mib + kept},
-		"nobody knows what":     {Request{Language: "klingon", Code: "1"}, d.Memory + kept},
+		"an unknown language":   {Request{Language: "klingon", Code: "1"}, d.Memory + kept},
 		"nothing at all to run": {Request{}, d.Memory + kept},
 	} {
 		if got := e.Weight(c.req); got.Memory != c.want || got.CPUs != d.CPUs {

@@ -15,8 +15,9 @@ import (
 // maxParallel is how many layers are fetched at a time.
 const maxParallel = 4
 
-// Add takes an image in: fetches the layers that the store lacks, several at a time; checks digests, sizes and diff ids; unpacks each as
-// soon as those below it are; and only then shows the image under its names. An image that is there already gets the names.
+// Add stores an image: it fetches the layers that the store lacks, several at a time; checks digests, sizes and diff ids; unpacks
+// each layer after those below it; and only then makes the image visible under its names. An image that the store already has
+// gets the names.
 func (s *Store) Add(ctx context.Context, src Source) (*Image, error) {
 	img, err := s.add(ctx, src)
 	if err != nil {
@@ -43,7 +44,7 @@ func (s *Store) add(ctx context.Context, src Source) (img *Image, err error) {
 		return nil, err
 	}
 	defer content.Close()
-	_ = s.collectDead(ctx) // what others have left; what is still left is the next one's
+	_ = s.collectDead(ctx) // leftovers of other processes; the next call removes the rest
 	for range 3 {
 		if err := s.takeIn(ctx, in); err != nil {
 			return nil, err
@@ -77,15 +78,15 @@ func normalizeAll(names []string) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// incoming is an image on its way in.
+// incoming is an image while it is added.
 type incoming struct {
 	Source
 	diffIDs []string // nil: not known yet
 	record  record
-	work    *work // holds the unpacked root, if it is not in its place yet
+	work    *work // has the unpacked root until it is in its place
 }
 
-// check compares what a source says with itself.
+// check compares the parts of a source with each other.
 func (s *Store) check(src Source) (*incoming, error) {
 	in := &incoming{Source: src}
 	for _, digest := range src.Indexes {
@@ -122,7 +123,8 @@ func (s *Store) check(src Source) (*incoming, error) {
 	}
 	switch {
 	case m.Config.Digest != digestOf(in.Config) || m.Config.Size != int64(len(in.Config)):
-		return nil, fmt.Errorf("the configuration is %s with %d bytes, and the manifest says %s with %d", digestOf(in.Config), len(in.Config), m.Config.Digest, m.Config.Size)
+		return nil, fmt.Errorf("the configuration is %s with %d bytes, and the manifest says %s with %d", digestOf(in.Config), len(in.Config),
+			m.Config.Digest, m.Config.Size)
 	case len(m.Layers) != len(in.Layers):
 		return nil, fmt.Errorf("the manifest speaks of %d layers, and there are %d", len(m.Layers), len(in.Layers))
 	case in.diffIDs == nil && len(m.Layers) > 0:
@@ -138,7 +140,7 @@ func (s *Store) check(src Source) (*incoming, error) {
 	return in, nil
 }
 
-// takeIn fetches and unpacks what is missing, and completes the record.
+// takeIn fetches and unpacks the missing layers, and completes the record.
 func (s *Store) takeIn(ctx context.Context, in *incoming) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var fetching sync.WaitGroup
@@ -180,7 +182,7 @@ func (in *incoming) drop() {
 	}
 }
 
-// hasRoot is whether the image is unpacked already.
+// hasRoot reports whether the image is already unpacked.
 func (s *Store) hasRoot(in *incoming) bool {
 	if in.diffIDs == nil {
 		return false
@@ -194,20 +196,20 @@ func (s *Store) hasRoot(in *incoming) bool {
 		return false
 	}
 	_ = l.Close()
-	if len(old.Parts) != len(in.diffIDs) { // they are of one configuration
+	if len(old.Parts) != len(in.diffIDs) { // both have the same configuration
 		return false
 	}
 	in.record = *old
 	return true
 }
 
-// arrival is a layer that was fetched, or was not.
+// arrival is a fetched layer, or the error.
 type arrival struct {
 	part
 	err error
 }
 
-// fetchAll fetches layers, the lowest first, and hands out each as it is here.
+// fetchAll fetches layers, the lowest first, and sends each when it is complete.
 func (s *Store) fetchAll(ctx context.Context, layers []Layer, parallel int, fetching *sync.WaitGroup) []chan arrival {
 	arrivals := make([]chan arrival, len(layers))
 	slots := make(chan struct{}, parallel)
@@ -264,8 +266,8 @@ func (s *Store) unpackAll(ctx context.Context, in *incoming, u *unpacker, arriva
 	return parts, nil
 }
 
-// sameFiles makes sure that a layer of an image that is unpacked already is what was unpacked, as it is or packed another way: the
-// configuration of an image is no secret, so a source could put other layers beside it.
+// sameFiles checks that a layer of an unpacked image has the unpacked content, in any compression. The configuration of an image
+// is public, so a source could send other layers with it.
 func (s *Store) sameFiles(ctx context.Context, p, old part) (part, error) {
 	if p.Digest == old.Digest {
 		p.Unpacked = old.Unpacked
@@ -275,7 +277,7 @@ func (s *Store) sameFiles(ctx context.Context, p, old part) (part, error) {
 	return s.readPart(ctx, p, limit+headroom(limit), func(*stream) error { return nil })
 }
 
-// describe stores configuration and manifest, written here where the image came without, and fills in the record.
+// describe stores the configuration and the manifest, writes missing ones, and completes the record.
 func (s *Store) describe(in *incoming, parts []part) error {
 	var err error
 	if in.diffIDs == nil {
@@ -325,7 +327,7 @@ func (s *Store) layerType(p part) string {
 	}
 	defer blob.Close()
 	var head [6]byte
-	n, _ := io.ReadFull(blob, head[:]) // an empty one is not packed
+	n, _ := io.ReadFull(blob, head[:]) // an empty blob is not compressed
 	if packed, err := compressionOf(head[:n]); err == nil && packed != Plain {
 		return typeLayer + "+" + string(packed)
 	}
@@ -343,7 +345,7 @@ func newManifest(config []byte, parts []part) ([]byte, error) {
 	return json.Marshal(m)
 }
 
-// errRootGone: the root that was to be used again has been removed meanwhile.
+// errRootGone means that the root to reuse has been removed meanwhile.
 var errRootGone = errors.New("the unpacked image was removed meanwhile")
 
 // show makes an image visible: its root, then its record, then its names.
@@ -377,7 +379,7 @@ func (s *Store) show(in *incoming, names []string) error {
 	}
 	slices.Sort(in.record.Indexes)
 	in.record.Indexes = slices.Compact(in.record.Indexes)
-	in.record.Names = nil // they are kept elsewhere
+	in.record.Names = nil // names are stored elsewhere
 	text, err := json.Marshal(in.record)
 	if err != nil {
 		return err
@@ -390,7 +392,7 @@ func (s *Store) show(in *incoming, names []string) error {
 			return err
 		}
 	}
-	// As it is now: another process may change it before the caller looks.
+	// As it is now: another process may change it before the caller reads it.
 	if in.record.Names, err = s.namesOf(id); err != nil {
 		return err
 	}

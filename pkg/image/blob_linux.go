@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// attempts is how often a layer that is cut off is asked for again without another byte of it.
+	// attempts is how often the store asks for the rest of a layer without receiving another byte.
 	attempts   = 5
 	firstPause = 200 * time.Millisecond
-	// partialAge is how long the beginning of a layer is kept for the next attempt.
+	// partialAge is how long an incomplete layer is kept for the next attempt.
 	partialAge = 24 * time.Hour
 )
 
@@ -33,7 +33,7 @@ func (s *Store) putBlob(text []byte) (digest string, err error) {
 	return digest, writeFile(s.path(blobsDir, digest[len(digestPrefix):]), text)
 }
 
-// fetch brings a layer into the store, unless it is there, and tells its digest and size.
+// fetch stores a layer unless the store has it, and returns its digest and size.
 func (s *Store) fetch(ctx context.Context, l Layer) (part, error) {
 	p := part{Digest: l.Digest, MediaType: l.MediaType, Size: l.Size}
 	if l.Digest == "" {
@@ -46,7 +46,7 @@ func (s *Store) fetch(ctx context.Context, l Layer) (part, error) {
 	if found, err := s.foundBlob(&p); found || err != nil {
 		return p, err
 	}
-	// The process that has the lock fetches; others wait, and find it done.
+	// The process with the lock fetches; others wait, and find the layer complete.
 	f, err := s.lockPartial(ctx, name)
 	if err != nil {
 		return p, err
@@ -62,7 +62,7 @@ func (s *Store) fetch(ctx context.Context, l Layer) (part, error) {
 	}
 	digest, size, err := s.receive(ctx, l, f)
 	if err == nil && digest != l.Digest && begun > 0 {
-		// What an earlier attempt has left may be what is wrong.
+		// The bytes of an earlier attempt may be wrong.
 		if err = f.Truncate(0); err == nil {
 			digest, size, err = s.receive(ctx, l, f)
 		}
@@ -72,7 +72,7 @@ func (s *Store) fetch(ctx context.Context, l Layer) (part, error) {
 	}
 	if err != nil {
 		if errors.Is(err, ErrInvalid) || errors.Is(err, ErrTooLarge) {
-			_ = os.Remove(f.Name()) // not worth going on with
+			_ = os.Remove(f.Name()) // not worth continuing
 		}
 		return p, fmt.Errorf("layer %s: %w", l.Digest, err)
 	}
@@ -80,7 +80,7 @@ func (s *Store) fetch(ctx context.Context, l Layer) (part, error) {
 	return p, s.keepBlob(f, name)
 }
 
-// foundBlob is whether the store has a layer, in the size that was announced.
+// foundBlob reports whether the store has a layer of the announced size.
 func (s *Store) foundBlob(p *part) (bool, error) {
 	name, err := digestHex(p.Digest)
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *Store) foundBlob(p *part) (bool, error) {
 	return true, nil
 }
 
-// fetchUnknown brings a layer in whose digest is not known yet.
+// fetchUnknown stores a layer whose digest is not known yet.
 func (s *Store) fetchUnknown(ctx context.Context, l Layer, p part) (part, error) {
 	f, err := s.lockPartial(ctx, rand.Text())
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *Store) fetchUnknown(ctx context.Context, l Layer, p part) (part, error)
 	return p, s.keepBlob(f, digest[len(digestPrefix):])
 }
 
-// keepBlob gives a layer that is whole its name.
+// keepBlob gives a complete layer its name.
 func (s *Store) keepBlob(f *os.File, name string) error {
 	if err := f.Chmod(0o400); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (s *Store) keepBlob(f *os.File, name string) error {
 	return os.Rename(f.Name(), s.path(blobsDir, name))
 }
 
-// lockPartial opens and locks partial/NAME. A file that lost its name while we waited is not the one.
+// lockPartial opens and locks partial/NAME. It tries again if the file lost its name while the process waited.
 func (s *Store) lockPartial(ctx context.Context, name string) (*os.File, error) {
 	path := s.path(partialDir, name)
 	for {
@@ -152,7 +152,7 @@ func (s *Store) lockPartial(ctx context.Context, name string) (*os.File, error) 
 	}
 }
 
-// receive writes a layer to the end of what is there of it, and goes on where it was cut off for as long as that gets anywhere.
+// receive appends the rest of a layer, and continues after interruptions as long as bytes arrive.
 func (s *Store) receive(ctx context.Context, l Layer, f *os.File) (digest string, size int64, err error) {
 	limit := s.Limits.complete().Blob
 	if l.Size > limit {
@@ -192,7 +192,7 @@ func (s *Store) receive(ctx context.Context, l Layer, f *os.File) (digest string
 	return digestPrefix + hex.EncodeToString(sum.Sum(nil)), size, nil
 }
 
-// newRetry makes the Retry of a layer that has none.
+// newRetry returns the Retry of a layer that has none.
 func newRetry(last int64) func(context.Context, int64, error) error {
 	failures, pause := 0, firstPause
 	return func(ctx context.Context, offset int64, err error) error {
@@ -212,15 +212,15 @@ func newRetry(last int64) func(context.Context, int64, error) error {
 	}
 }
 
-// onlyReader keeps io.Copy from finding a shorter way than the buffer it is given.
+// onlyReader keeps io.Copy from bypassing its buffer.
 type onlyReader struct{ io.Reader }
 
-// cutOff is the error of a transfer that may go on.
+// cutOff is the error of a transfer that can continue.
 type cutOff struct{ error }
 
 func (c *cutOff) Unwrap() error { return c.error }
 
-// receiveOnce reads from an offset to the end, and one byte beyond the limit at most.
+// receiveOnce reads from an offset to the end, at most one byte beyond the limit.
 func (s *Store) receiveOnce(ctx context.Context, l Layer, f *os.File, sum hash.Hash, offset, limit int64) (n int64, err error) {
 	from, err := l.Open(ctx, offset)
 	if err != nil && l.Retry != nil {
@@ -229,7 +229,7 @@ func (s *Store) receiveOnce(ctx context.Context, l Layer, f *os.File, sum hash.H
 	if err != nil {
 		return 0, err
 	}
-	// A peer that says nothing any more is not waited for beyond the context.
+	// A silent peer must not delay the end of the context.
 	stop := context.AfterFunc(ctx, func() { _ = from.Close() })
 	defer func() {
 		if stop() {

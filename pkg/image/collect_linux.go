@@ -15,9 +15,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Remove takes a name away, and the image with its last one. Given an id or a digest it takes the image with all of its names; with more
-// than one, only by force. An image that a sandbox stands on stays, and so does its name (ErrInUse). removed is whether the image itself
-// is gone.
+// Remove removes a name, and the image with its last name. With an id or a digest, it removes the image with all of its names;
+// more than one name needs force. It keeps an image, and its name, while a sandbox uses it (ErrInUse). removed reports whether
+// the image itself is removed.
 func (s *Store) Remove(ref string, force bool) (img *Image, removed bool, err error) {
 	img, removed, err = s.remove(ref, func(r *record, named bool) error {
 		if !named && len(r.Names) > 1 && !force {
@@ -30,12 +30,12 @@ func (s *Store) Remove(ref string, force bool) (img *Image, removed bool, err er
 		return nil, false, notFound(ref, err)
 	}
 	if removed {
-		_ = s.Collect(context.Background()) // the image is gone; what is left of it is the next one's
+		_ = s.Collect(context.Background()) // the image is removed; the next collection removes the rest
 	}
 	return img, removed, nil
 }
 
-// remove does what Remove says, if the image, found by name or otherwise, may go.
+// remove implements Remove, if may allows it for the image.
 func (s *Store) remove(ref string, may func(r *record, named bool) error) (*Image, bool, error) {
 	w, err := s.newWork()
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Store) remove(ref string, may func(r *record, named bool) error) (*Imag
 	return &r.Image, true, s.removeImage(w, r)
 }
 
-// nameIn is the name by which a reference found an image, or nothing where it was found by digest or id.
+// nameIn returns the name by which a reference found an image; empty if it was found by digest or id.
 func (s *Store) nameIn(ref, id string) string {
 	parsed, err := ParseReference(ref)
 	if err != nil || parsed.Digest != "" {
@@ -100,7 +100,7 @@ func (s *Store) removeImage(w *work, r *record) error {
 	return w.discard(s.path(rootsDir, hex))
 }
 
-// lockRoot takes a root for removal: nil where there is none, ErrInUse where a sandbox stands on it.
+// lockRoot locks a root for removal: nil without a root, ErrInUse while a sandbox uses it.
 func (s *Store) lockRoot(hex string) (*os.File, error) {
 	root, err := openDir(s.path(rootsDir, hex))
 	if errors.Is(err, unix.ENOENT) {
@@ -119,7 +119,7 @@ func (s *Store) lockRoot(hex string) (*os.File, error) {
 	return root, nil
 }
 
-// Prune removes images that have no name (all images, if asked) and are not in use, and whatever belongs to no image.
+// Prune removes unused images without a name (or all unused images), and everything that belongs to no image.
 func (s *Store) Prune(ctx context.Context, o PruneOptions) (*Report, error) {
 	records, err := s.records()
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (*Report, error) {
 		}
 		_, _, err := s.remove(r.ID, func(now *record, _ bool) error {
 			if len(now.Names) > 0 && !o.All {
-				return ErrInUse // it was given a name meanwhile
+				return ErrInUse // another process gave it a name meanwhile
 			}
 			return nil
 		})
@@ -165,7 +165,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (*Report, error) {
 	if err == nil {
 		err = s.Collect(ctx)
 	}
-	// Others use the disk, too: where nothing was removed, what it has more of is theirs.
+	// Other programs use the disk, too: if nothing was removed, they have freed the space.
 	if len(report.Images)+len(left) > 0 {
 		report.Bytes = max(s.free()-before, 0)
 	}
@@ -180,12 +180,12 @@ func (s *Store) free() int64 {
 	return int64(disk.Bfree) * disk.Bsize
 }
 
-// Collect removes what killed processes have left, and what belongs to no image.
+// Collect removes leftovers of killed processes, and everything that belongs to no image.
 func (s *Store) Collect(ctx context.Context) error {
 	return failed("image store", errors.Join(s.collectDead(ctx), s.collectBlobs(), s.syncRoots()))
 }
 
-// collectDead removes the work of dead processes, roots without an image, and files that were never given their name.
+// collectDead removes the work of dead processes, roots without an image, and unfinished files.
 func (s *Store) collectDead(ctx context.Context) error {
 	orphans, err := s.newWork()
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *Store) collectDead(ctx context.Context) error {
 	return errors.Join(err, ctx.Err())
 }
 
-// claimLeftovers claims what collectDead removes, while no process shows or removes an image.
+// claimLeftovers locks the leftovers for collectDead, while no process shows or removes an image.
 func (s *Store) claimLeftovers(orphans *work) (dead []*work, err error) {
 	index, err := s.lock(indexLock, false, indexTimeout)
 	if err != nil {
@@ -219,7 +219,7 @@ func (s *Store) claimLeftovers(orphans *work) (dead []*work, err error) {
 	return dead, s.collectIndex()
 }
 
-// claimDead locks the work directories whose makers are dead. The caller holds the index.
+// claimDead locks the work directories of dead processes. The caller has the index lock.
 func (s *Store) claimDead() (dead []*work, err error) {
 	entries, err := os.ReadDir(s.path(workDir))
 	for _, e := range entries {
@@ -230,7 +230,7 @@ func (s *Store) claimDead() (dead []*work, err error) {
 	return dead, err
 }
 
-// eachOrphanRoot visits the roots of no image on which no sandbox stands, each while it is locked. The caller holds the index.
+// eachOrphanRoot calls visit for each locked root without an image and without a sandbox. The caller has the index lock.
 func (s *Store) eachOrphanRoot(visit func(path string) error) error {
 	entries, err := os.ReadDir(s.path(rootsDir))
 	if err != nil {
@@ -253,7 +253,7 @@ func (s *Store) eachOrphanRoot(visit func(path string) error) error {
 	return nil
 }
 
-// collectIndex removes names of images that are not there, and files that were never given their name. The caller holds the index.
+// collectIndex removes names of missing images, and unfinished files. The caller has the index lock.
 func (s *Store) collectIndex() error {
 	for _, dir := range []string{namesDir, imagesDir} {
 		if err := s.removeUnnamed(dir); err != nil {
@@ -284,8 +284,8 @@ func (s *Store) removeUnnamed(dir string) error {
 	return nil
 }
 
-// collectBlobs removes blobs that belong to no image and old beginnings of downloads, unless an image is on its way in: it may be about
-// to use one. Then the next call removes them.
+// collectBlobs removes blobs that belong to no image and old partial downloads, unless a process is adding an image, which may be
+// about to use one. Then the next call removes them.
 func (s *Store) collectBlobs() error {
 	content, err := s.lock(contentLock, false, 0)
 	if errors.Is(err, userdir.ErrBusy) {
@@ -297,7 +297,7 @@ func (s *Store) collectBlobs() error {
 	defer content.Close()
 	loose, err := s.looseFiles()
 	if err != nil {
-		return err // a record that can not be read may use any of them
+		return err // an unreadable record may use any of them
 	}
 	for _, l := range loose {
 		if err := os.Remove(l.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -307,8 +307,8 @@ func (s *Store) collectBlobs() error {
 	return nil
 }
 
-// looseFiles lists blobs that belong to no image, and downloads that are too old to be continued. The caller holds content alone, so no
-// process fetches.
+// looseFiles lists blobs that belong to no image, and downloads that are too old to continue. The caller has the exclusive
+// content lock, so no process fetches.
 func (s *Store) looseFiles() (found []Leftover, err error) {
 	records, err := s.records()
 	if err != nil {
@@ -344,8 +344,8 @@ func (s *Store) looseFiles() (found []Leftover, err error) {
 	return found, nil
 }
 
-// Leftovers lists what Collect would remove now. It writes nothing: the store may be on a disk that can only be read. Layers and
-// downloads are left out while an image is on its way in: then it is not known to which image they belong, and Collect leaves them, too.
+// Leftovers lists what Collect would remove now. It writes nothing: the store may be on a read-only disk. It leaves out layers
+// and downloads while a process adds an image: their image is not known yet, and Collect keeps them, too.
 func (s *Store) Leftovers() ([]Leftover, error) {
 	found, err := s.abandoned()
 	if err != nil {
@@ -356,7 +356,7 @@ func (s *Store) Leftovers() ([]Leftover, error) {
 		var loose []Leftover
 		loose, err = s.looseFiles()
 		found = append(found, loose...)
-		_ = content.Close() // nil is fine
+		_ = content.Close() // may be nil
 	}
 	if err != nil && !errors.Is(err, userdir.ErrBusy) {
 		return nil, failed("image store", err)
@@ -365,13 +365,13 @@ func (s *Store) Leftovers() ([]Leftover, error) {
 	return found, nil
 }
 
-// abandoned lists the work of dead processes and the roots of no image. A process that shows an image holds the index.
+// abandoned lists the work of dead processes and the roots without an image. A process that shows an image has the index lock.
 func (s *Store) abandoned() (found []Leftover, err error) {
 	index, err := s.lockExisting(indexLock, indexTimeout)
 	if err != nil {
 		return nil, err
 	}
-	defer index.Close() // nil is fine
+	defer index.Close() // may be nil
 	dead, err := s.claimDead()
 	if err != nil {
 		return nil, err

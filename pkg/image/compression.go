@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Compression is how a layer is packed, as told by its first bytes.
+// Compression is the compression of a layer, recognised by its first bytes.
 type Compression string
 
 // The compressions.
@@ -25,7 +25,7 @@ const (
 var (
 	gzipMagic = []byte{0x1f, 0x8b, 8}
 	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
-	// What archives are sometimes packed with and layers never are.
+	// Compressions of archives that layers never have.
 	xzMagic    = []byte{0xfd, '7', 'z', 'X', 'Z', 0}
 	bzip2Magic = []byte("BZh")
 )
@@ -33,7 +33,7 @@ var (
 // readAhead is how much is read of a file or unpacked at a time.
 const readAhead = 256 << 10
 
-// Decoder opens the unpacked form of a stream. Its reader is closed before the stream is.
+// Decoder opens the uncompressed form of a stream. Its reader is closed before the stream.
 type Decoder func(io.Reader) (io.ReadCloser, error)
 
 var (
@@ -43,15 +43,15 @@ var (
 	}
 )
 
-// RegisterDecoder gives the store a reader of a compression, in place of the one it has. Package codec registers fast ones for all of
-// them: what they link would cost every start of the thin executable (D10), which gets by with the standard library's gzip.
+// RegisterDecoder replaces the decoder of a compression. Package codec registers fast ones for all of them: linking them would
+// slow down every start of the thin executable, which uses gzip of the standard library.
 func RegisterDecoder(c Compression, d Decoder) {
 	decodersMu.Lock()
 	defer decodersMu.Unlock()
 	decoders[c] = d
 }
 
-// compressionOf tells how bytes are packed by the first of them.
+// compressionOf recognises a compression by the first bytes.
 func compressionOf(head []byte) (Compression, error) {
 	switch {
 	case bytes.HasPrefix(head, gzipMagic):
@@ -64,7 +64,7 @@ func compressionOf(head []byte) (Compression, error) {
 	return Plain, nil
 }
 
-// decompress tells how a stream is packed and opens its unpacked form.
+// decompress recognises the compression of a stream and opens its uncompressed form.
 func decompress(r io.Reader) (io.ReadCloser, Compression, error) {
 	buffered := bufio.NewReaderSize(r, readAhead)
 	head, err := buffered.Peek(len(xzMagic))
@@ -83,7 +83,8 @@ func decompress(r io.Reader) (io.ReadCloser, Compression, error) {
 	decodersMu.RUnlock()
 	if open == nil {
 		return nil, c, &sandbox.Error{
-			Op: "unpack image", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("this executable can not unpack %s", c), Hint: "sandbox-rund in its place",
+			Op: "unpack image", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("this executable can not unpack %s", c),
+			Hint: "sandbox-rund in its place",
 		}
 	}
 	rc, err := open(buffered)

@@ -58,8 +58,8 @@ func TestLeaseOfAnother(t *testing.T) {
 	}
 }
 
-// Several processes add, use, tag, remove and prune the same images; some of them are killed at any instant. Whatever is visible is whole, and what
-// is left is removed.
+// Several processes add, use, tag, remove and prune the same images; the test kills some of them at any moment. All visible
+// images are complete, and leftovers are removed.
 func TestConcurrentAndKilled(t *testing.T) {
 	testenv.NeedSystem(t)
 	s := newStore(t)
@@ -125,7 +125,7 @@ func TestPowerCut(t *testing.T) {
 	img := added(t, s, "x", gzipped(t, archive(t, file("f", "content"))))
 	root := filepath.Join(s.Dir(), "roots", img.ID[7:])
 	if !exists(t, root, "synced") {
-		t.Fatal("nobody has noted that it is on the disk")
+		t.Fatal("the file synced is missing")
 	}
 	damage := func() {
 		must(t, os.WriteFile(filepath.Join(root, "boot"), []byte("another boot\n"), 0o600))
@@ -149,7 +149,7 @@ func TestPowerCut(t *testing.T) {
 	}
 	must(t, s.Collect(t.Context()))
 	if !exists(t, root, "synced") {
-		t.Error("nobody has noted that it is on the disk")
+		t.Error("the file synced is missing")
 	}
 	if entries, err := os.ReadDir(filepath.Join(s.Dir(), "work")); err != nil || len(entries) > 0 {
 		t.Errorf("%v, %v", entries, err)

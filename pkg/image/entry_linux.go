@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The names by which a layer takes away what lower layers have.
+// The names by which a layer removes files of lower layers.
 const (
 	whiteoutPrefix = ".wh."
 	whiteoutOpaque = ".wh..wh..opq"
-	whiteoutMeta   = ".wh..wh." // the bookkeeping of a file system of old
+	whiteoutMeta   = ".wh..wh." // metadata of an old file system
 )
 
-// attributes are what an entry has beside its content.
+// attributes are the properties of an entry beside its content.
 type attributes struct {
 	mode     uint32 // permissions, and the set-uid, set-gid and sticky bits
 	uid, gid int
@@ -30,11 +30,11 @@ type attributes struct {
 
 const xattrPrefix = "SCHILY.xattr."
 
-// sandboxUser is the only id that programs have inside, whatever the image says.
+// sandboxUser is the only id of programs in a sandbox, independent of the image.
 const sandboxUser = 1000
 
 func attributesOf(h *tar.Header) (attributes, error) {
-	const largest = 1<<32 - 2 // the one above means "no change" to the kernel
+	const largest = 1<<32 - 2 // the next value means "no change" to the kernel
 	if h.Uid < 0 || h.Gid < 0 || h.Uid > largest || h.Gid > largest {
 		return attributes{}, fmt.Errorf("%w: it belongs to %d:%d", ErrInvalid, h.Uid, h.Gid)
 	}
@@ -78,7 +78,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	case tar.TypeLink:
 		return u.hardLink(at, name, h.Linkname)
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
-		// A sandbox has devices of its own. What a lower layer has here is gone all the same.
+		// A sandbox has its own devices. The entry still replaces a file of a lower layer.
 		return u.clear(at, path.Base(name))
 	}
 	return fmt.Errorf("%w: entries of type %q are not known", ErrInvalid, h.Typeflag)
@@ -112,7 +112,7 @@ func (u *unpacker) directory(at int, name string, h *tar.Header, a attributes) e
 	return u.mark(name, a)
 }
 
-// file makes a file that nothing else has a name for: a hard link to what was there before keeps the old content.
+// file makes a new file: a hard link to the file that it replaces keeps the old content.
 func (u *unpacker) file(at int, base string, h *tar.Header, a attributes, content io.Reader) (err error) {
 	if u.bytes += h.Size; u.bytes > u.limits.Bytes || h.Size > u.limits.Bytes {
 		return fmt.Errorf("%w: its files have more than %d bytes, the limit or what the disk has left", ErrTooLarge, u.limits.Bytes)
@@ -200,7 +200,7 @@ const holeSize = 4096
 
 var zeros [holeSize]byte
 
-// writeSparse leaves out what is zero.
+// writeSparse skips zeros.
 func (u *unpacker) writeSparse(fd int, content io.Reader, size int64) error {
 	if err := unix.Ftruncate(fd, size); err != nil {
 		return err
@@ -251,7 +251,7 @@ func (u *unpacker) hardLink(at int, name, target string) error {
 	if err != nil {
 		return fmt.Errorf("hard link to %q: %w", shorten(target), err)
 	}
-	// Looked up anew, without making anything: parent would hand out a descriptor that the next call may close.
+	// The lookup is repeated without creating directories: parent returns a descriptor that the next call may close.
 	from, err := u.within(path.Dir(to), unix.O_PATH)
 	if err != nil {
 		return fmt.Errorf("%w: hard link to %q, which is not in the image", ErrInvalid, shorten(target))
@@ -268,7 +268,7 @@ func (u *unpacker) hardLink(at int, name, target string) error {
 	err = unix.Linkat(from, source, at, base, 0)
 	if errors.Is(err, unix.EEXIST) {
 		if unix.Fstatat(at, base, &here, unix.AT_SYMLINK_NOFOLLOW) == nil && here.Ino == there.Ino && here.Dev == there.Dev {
-			return nil // they are one already, be it by its own name
+			return nil // both names are the same file
 		}
 		if err = u.clear(at, base); err == nil {
 			err = unix.Linkat(from, source, at, base, 0)
@@ -277,13 +277,13 @@ func (u *unpacker) hardLink(at int, name, target string) error {
 	if errors.Is(err, unix.EMLINK) {
 		return fmt.Errorf("%w: hard link to %q: it has too many names", ErrInvalid, shorten(target))
 	}
-	if errors.Is(err, unix.ENOENT) { // its own name was behind another one, and was cleared for it
+	if errors.Is(err, unix.ENOENT) { // its own name was behind another one, which was removed
 		return fmt.Errorf("%w: hard link to %q, which it replaces", ErrInvalid, shorten(target))
 	}
 	return err
 }
 
-// whiteout hides what lower layers have; never what this one has.
+// whiteout hides entries of lower layers, never those of this layer.
 func (u *unpacker) whiteout(dir, base string) error {
 	if dir == "." {
 		dir = ""
@@ -313,7 +313,7 @@ func (u *unpacker) whiteout(dir, base string) error {
 	return u.clear(at, hidden)
 }
 
-// notThere passes over what is hidden and was never there.
+// notThere ignores a whiteout of a missing entry.
 func notThere(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil
@@ -321,7 +321,7 @@ func notThere(err error) error {
 	return err
 }
 
-// hideBelow removes from a directory what is of lower layers. It does so once for each: what is left is of this layer.
+// hideBelow removes the entries of lower layers from a directory, once per directory: the rest belongs to this layer.
 func (u *unpacker) hideBelow(dir string) error {
 	if !u.lower {
 		return nil
@@ -365,7 +365,7 @@ func (u *unpacker) hideBelow(dir string) error {
 	return nil
 }
 
-// own gives an entry its owner. An ordinary user owns all of it.
+// own sets the owner of an entry. For an ordinary user, that user owns all entries.
 func (u *unpacker) own(at int, base string, a attributes) error {
 	if !u.owners || a.uid == 0 && a.gid == 0 {
 		return nil
@@ -373,9 +373,9 @@ func (u *unpacker) own(at int, base string, a attributes) error {
 	return unix.Fchownat(at, base, a.uid, a.gid, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// mode is what an entry's permissions become, so that the user inside may do what the image allows that user. An ordinary user owns
-// everything, and is that user: the owner gets the rights of group and others, too. Root's sandboxes know only ids of their own, so that
-// user owns no file, and gets as one of the others what the image gives to id 1000.
+// mode returns the permissions of an entry, so that the user in the sandbox has the rights that the image gives to id 1000. An
+// ordinary user owns all files, and is that user: the owner also gets the rights of group and others. The sandboxes of root have
+// ids that own no file: others get the rights of id 1000.
 func (u *unpacker) mode(a attributes) uint32 {
 	if !u.owners {
 		return a.mode | a.mode&0o070<<3 | a.mode&0o007<<6
@@ -390,9 +390,9 @@ func (u *unpacker) mode(a attributes) uint32 {
 	return mode
 }
 
-// setTime sets when an entry was changed. Compilers and interpreters compare these times.
+// setTime sets the modification time of an entry, which compilers and interpreters compare.
 func (a attributes) setTime(at int, base string) error {
-	const latest = 1 << 34 // some five hundred years: what file systems can hold
+	const latest = 1 << 34 // some five hundred years, which file systems can store
 	sec := min(max(a.time.Unix(), 0), latest)
 	t := unix.Timespec{Sec: sec, Nsec: int64(a.time.Nanosecond())}
 	return unix.UtimesNanoAt(at, base, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW)
@@ -410,8 +410,8 @@ func hasXattrs(h *tar.Header) bool {
 	return false
 }
 
-// setXattrs keeps what belongs to programs (user.*). The rest is dropped: file capabilities and security labels do nothing inside, and
-// what overlay file systems keep there would let an image redirect what lies below it.
+// setXattrs keeps the attributes of programs (user.*) and drops the others: file capabilities and security labels have no effect
+// in a sandbox, and overlay attributes would let an image redirect files below it.
 func setXattrs(fd int, h *tar.Header) error {
 	for key, value := range h.PAXRecords {
 		name, is := strings.CutPrefix(key, xattrPrefix)
@@ -420,7 +420,7 @@ func setXattrs(fd int, h *tar.Header) error {
 		}
 		err := unix.Fsetxattr(fd, name, []byte(value), 0)
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			continue // this file system has none
+			continue // this file system has no attributes
 		}
 		if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSPC) {
 			return fmt.Errorf("%w: attribute %q with %d bytes: %w", ErrInvalid, shorten(name), len(value), err)

@@ -26,7 +26,7 @@ func (s *Store) Export(ctx context.Context, refs []string, w io.Writer, f Format
 	return failed("export image", err)
 }
 
-// ExportDir writes images as an OCI layout in a directory that does not exist or is empty. What an error leaves there is the caller's.
+// ExportDir writes images as an OCI layout into a missing or empty directory. After an error, the caller removes the files.
 func (s *Store) ExportDir(ctx context.Context, refs []string, dir string) error {
 	return failed("export image", s.exportDir(ctx, refs, dir))
 }
@@ -50,7 +50,7 @@ func (s *Store) exportDir(ctx context.Context, refs []string, dir string) error 
 	return s.export(ctx, refs, dirSink{root}, FormatOCI)
 }
 
-// sink takes the files of a layout. A name that it has already is skipped.
+// sink receives the files of a layout. It skips a name that it already has.
 type sink interface {
 	put(name string, size int64, r io.Reader) error
 	has(name string) bool
@@ -70,7 +70,7 @@ func (s *Store) export(ctx context.Context, refs []string, to sink, f Format) er
 		if err != nil {
 			return notFound(ref, err)
 		}
-		// Under the name that was asked for; by id or digest, under all of them.
+		// Under the requested name; for an id or a digest, under all names.
 		of := []string{s.nameIn(ref, r.ID)}
 		if of[0] == "" {
 			if of, err = s.namesOf(r.ID); err != nil {
@@ -83,7 +83,7 @@ func (s *Store) export(ctx context.Context, refs []string, to sink, f Format) er
 		}
 		records, names = append(records, r), append(names, of)
 	}
-	// Its layers must not go while they are copied.
+	// No process may remove its layers during the copy.
 	content, err := s.lock(contentLock, true, contentTimeout)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (s *Store) exportBlob(ctx context.Context, digest string, to sink) error {
 	return to.put(name, info.Size(), &contextReader{ctx, blob})
 }
 
-// exportSaved writes what `docker load` takes: layers that are not compressed, since older ones do not know every compression.
+// exportSaved writes the format of `docker load`, with uncompressed layers: older versions do not know every compression.
 func (s *Store) exportSaved(ctx context.Context, records []*record, names [][]string, to sink) error {
 	entries := []saved{}
 	for i, r := range records {
@@ -167,7 +167,7 @@ func (s *Store) exportSaved(ctx context.Context, records []*record, names [][]st
 		if err != nil {
 			return err
 		}
-		// The full names: what is short means one thing to Docker and another to podman.
+		// The full names: Docker and podman complete short names differently.
 		e := saved{Config: r.ID[len(digestPrefix):] + ".json", RepoTags: append([]string{}, names[i]...), Layers: []string{}}
 		if err := putText(to, e.Config, config); err != nil {
 			return err
@@ -221,7 +221,7 @@ func putText(to sink, name string, text []byte) error {
 	return to.put(name, int64(len(text)), strings.NewReader(string(text)))
 }
 
-// archiveSink is an archive, with the directories that some readers want to see.
+// archiveSink is an archive, with the directory entries that some readers need.
 type archiveSink struct {
 	tar  *tar.Writer
 	seen map[string]bool

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzUnpack lays two layers of anything over each other. Whatever they are, nothing happens outside, nothing that is not a file, directory or
-// link comes into being, and it ends.
+// FuzzUnpack unpacks two arbitrary layers over each other. Unpacking ends, changes nothing outside, and makes only files,
+// directories and links.
 func FuzzUnpack(f *testing.F) {
 	one := func(headers ...tar.Header) []byte {
 		var b bytes.Buffer
@@ -29,22 +29,27 @@ func FuzzUnpack(f *testing.F) {
 		return b.Bytes()
 	}
 	f.Add(one(tar.Header{Name: "a/b", Typeflag: tar.TypeReg, Mode: 0o644}), one(tar.Header{Name: "a/.wh.b", Typeflag: tar.TypeReg}))
-	f.Add(one(tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "../../outside"}, tar.Header{Name: "l/x", Typeflag: tar.TypeReg}), one(tar.Header{Name: "h", Typeflag: tar.TypeLink, Linkname: "l"}))
-	f.Add(one(tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0}), one(tar.Header{Name: "d/.wh..wh..opq", Typeflag: tar.TypeReg}, tar.Header{Name: "d", Typeflag: tar.TypeSymlink, Linkname: "/outside"}))
-	f.Add(one(tar.Header{Name: "x", Typeflag: tar.TypeReg, PAXRecords: map[string]string{"SCHILY.xattr.user.x": "y"}}), one(tar.Header{Name: "x", Typeflag: tar.TypeChar}))
+	f.Add(one(tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "../../outside"}, tar.Header{Name: "l/x", Typeflag: tar.TypeReg}),
+		one(tar.Header{Name: "h", Typeflag: tar.TypeLink, Linkname: "l"}))
+	f.Add(one(tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0}),
+		one(tar.Header{Name: "d/.wh..wh..opq", Typeflag: tar.TypeReg}, tar.Header{Name: "d", Typeflag: tar.TypeSymlink, Linkname: "/outside"}))
+	f.Add(one(tar.Header{Name: "x", Typeflag: tar.TypeReg, PAXRecords: map[string]string{"SCHILY.xattr.user.x": "y"}}),
+		one(tar.Header{Name: "x", Typeflag: tar.TypeChar}))
 	f.Add(one(tar.Header{Name: strings.Repeat("d/", 120) + "x", Typeflag: tar.TypeReg}), []byte("junk"))
 	f.Fuzz(func(t *testing.T, lower, upper []byte) { layOver(t, lower, upper) })
 }
 
-// FuzzEntries does the same with archives that are well-formed, of entries that get in each other's way: the input chooses among names and targets.
+// FuzzEntries unpacks well-formed archives whose entries conflict: the input selects names and targets.
 func FuzzEntries(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, []byte{2, 1, 7, 0, 12, 0})
 	f.Add([]byte{2, 0, 5, 0, 8, 0, 1, 4, 0}, []byte{0, 16, 0, 5, 0, 0, 3, 3, 6})
 	names := []string{
-		"a", "b", "a/b", "a/b/c", "l", "l/x", "l/l/x", "./a/", "/a", "a/.wh.b", ".wh.a", "a/.wh..wh..opq", ".wh..wh..opq", "l/.wh.x", "l/.wh..wh..opq",
+		"a", "b", "a/b", "a/b/c", "l", "l/x", "l/l/x", "./a/", "/a", "a/.wh.b", ".wh.a", "a/.wh..wh..opq", ".wh..wh..opq", "l/.wh.x",
+		"l/.wh..wh..opq",
 		"b/a", "../a", "a/../../b", "", "d/e/f/g", "d", ".wh.l", "d/e", "d/e/.wh..wh..opq", "work", "outside/x",
 	}
-	targets := []string{"a", "b", "a/b", "l", "..", "../../..", "../../../outside", "/", "/outside", ".", "l/x", "a/../../../outside/x", "d/e", "/proc/self/root", "x"}
+	targets := []string{"a", "b", "a/b", "l", "..", "../../..", "../../../outside", "/", "/outside", ".", "l/x", "a/../../../outside/x", "d/e",
+		"/proc/self/root", "x"}
 	kinds := []byte{tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink, tar.TypeChar, tar.TypeFifo, tar.TypeXGlobalHeader, 'Z'}
 	build := func(program []byte) []byte {
 		var b bytes.Buffer
@@ -102,7 +107,7 @@ func layOver(t *testing.T, layers ...[]byte) {
 	checkInside(t, top, outside, filepath.Join(work, treeName, rootName))
 }
 
-// openUp makes directories readable again for whoever is not root.
+// openUp makes directories readable again for an ordinary user.
 func openUp(root string) {
 	_ = filepath.WalkDir(root, func(p string, d os.DirEntry, _ error) error {
 		if d != nil && d.IsDir() {

@@ -7,35 +7,35 @@ import (
 	"time"
 )
 
-// Kinds of failure a caller can act upon; test with errors.Is.
+// Kinds of failure that a caller can handle; test with errors.Is.
 var (
 	// ErrNotFound: the store has no image of that name, digest or id.
 	ErrNotFound = errors.New("no such image")
-	// ErrInUse: a sandbox stands on the image.
+	// ErrInUse: a sandbox uses the image.
 	ErrInUse = errors.New("image is in use")
-	// ErrAmbiguous: more than one image has an id that begins so.
+	// ErrAmbiguous: several images have an id with that prefix.
 	ErrAmbiguous = errors.New("id is not unique")
-	// ErrInvalid: what came is not an image, or not the one it claims to be.
+	// ErrInvalid: the data is not an image, or not the announced one.
 	ErrInvalid = errors.New("invalid image")
-	// ErrTooLarge: the image goes beyond Limits.
+	// ErrTooLarge: the image exceeds Limits.
 	ErrTooLarge = errors.New("image is too large")
 )
 
-// Image is one that the store has, whole and checked.
+// Image is a complete and verified image of the store.
 type Image struct {
 	ID       string    `json:"id"`                // sha256:… of its configuration
 	Digest   string    `json:"digest"`            // sha256:… of its manifest
-	Indexes  []string  `json:"indexes,omitempty"` // digests of the indexes by which it was found, among images for other platforms
+	Indexes  []string  `json:"indexes,omitempty"` // digests of the multi-platform indexes by which it was found
 	Names    []string  `json:"names"`             // normalised, sorted; may be empty
 	Platform string    `json:"platform"`          // "linux/amd64"
 	Size     int64     `json:"size"`              // bytes of its files, unpacked
-	Created  time.Time `json:"created"`           // as the image says; zero when it does not
+	Created  time.Time `json:"created"`           // as the image states; zero without a statement
 	Added    time.Time `json:"added"`
 	Layers   []string  `json:"layers"` // digests, lowest first
 	Config   Config    `json:"config"`
 }
 
-// Config is what an image says about running it.
+// Config is the image's configuration for running it.
 type Config struct {
 	Env        []string          `json:"env,omitempty"`
 	Workdir    string            `json:"workdir,omitempty"`
@@ -45,41 +45,42 @@ type Config struct {
 	Labels     map[string]string `json:"labels,omitempty"`
 }
 
-// Source is an image on its way in.
+// Source is an image to add.
 type Source struct {
-	// Names the image is to have; a name that another image has moves here.
+	// Names are the names of the image; a name of another image moves to this one.
 	Names []string
-	// Indexes are the digests of what led to the manifest. People pin them, so the image is found by them, too.
+	// Indexes are the digests of the documents that led to the manifest. Users pin them, so Lookup finds the image by them, too.
 	Indexes []string
-	// Manifest as it was served, or nil: then one is written for what is below.
+	// Manifest has the received bytes, or nil: then the store writes one.
 	Manifest []byte
-	// Config as it was served. Without a manifest, rootfs.diff_ids may be missing and is filled in; nil is an empty one.
+	// Config has the received bytes. Without a manifest, rootfs.diff_ids may be missing and is added; nil is an empty configuration.
 	Config []byte
 	Layers []Layer // lowest first; with a manifest, those that it lists
-	// Parallel is how many layers are fetched at a time; 0 is 4, and so is more.
+	// Parallel is the number of layers to fetch at a time, at most 4; 0 is 4.
 	Parallel int
 }
 
-// Layer is an archive on its way in.
+// Layer is the archive of a layer to add.
 type Layer struct {
-	// Digest is sha256:…, or empty where there is no manifest and it is not known yet.
+	// Digest is sha256:…, or empty if it is not known yet and there is no manifest.
 	Digest string
-	// MediaType may be empty. What the bytes are is seen in the bytes.
+	// MediaType may be empty. The store recognises the format by the bytes.
 	MediaType string
-	// Size in bytes; 0 where there is no manifest and it is not known yet.
+	// Size is in bytes; 0 if it is not known yet and there is no manifest.
 	Size int64
-	// Open begins at an offset: what was cut off goes on from there. It is not called for a layer the store has. It may be called
-	// by several goroutines, for several layers.
+	// Open returns a reader that begins at an offset, so that an interrupted transfer can continue. The store does not call it for a
+	// layer that it has. Several goroutines may call it, for several layers.
 	Open func(ctx context.Context, offset int64) (io.ReadCloser, error)
-	// Retry is called when Open has failed or its reader has ended early. It returns nil, after a pause, if Open is to be called again with the
-	// offset, or the final error. Nil stands for five attempts without another byte, and none after a failed Open.
+	// Retry is called when Open has failed or its reader has ended early. It returns nil, after a pause, if the store should call
+	// Open again with the offset, or the final error. A nil Retry allows five attempts without another byte, and none after a failed
+	// Open.
 	Retry func(ctx context.Context, offset int64, err error) error
 }
 
-// Limits is what one image may use up. A zero field has its default.
+// Limits bounds one image. A zero field has its default.
 type Limits struct {
-	Bytes   int64 // of all files of all layers together: 32 GiB, and nine tenths of what the disk has left
-	Blob    int64 // of one layer as it is transferred: 16 GiB
+	Bytes   int64 // of all files of all layers: 32 GiB, and nine tenths of the free disk space
+	Blob    int64 // of one transferred layer: 16 GiB
 	Entries int   // in all layers together: 2 million
 	Layers  int   // 127
 	Depth   int   // directories in a path: 256
@@ -118,41 +119,41 @@ func (l Limits) complete() Limits {
 	return l
 }
 
-// ImportOptions say how an archive is read.
+// ImportOptions are the options of Import.
 type ImportOptions struct {
-	// Names the image is to have. A plain root file system needs one; for others they take the place of those that the archive gives. With
-	// more than one image in the archive they are refused.
+	// Names are the names of the image. A plain root file system needs one; for other archives they replace the names in the
+	// archive. Import refuses them for an archive with several images.
 	Names []string
-	// Platform to choose where there are several, "linux/amd64"; empty is this machine's.
+	// Platform selects an image among several, "linux/amd64"; empty is that of this machine.
 	Platform string
-	// Config of a plain root file system.
+	// Config is the configuration of a plain root file system.
 	Config Config
 }
 
-// Format is how an image leaves the store.
+// Format is the format of Export.
 type Format string
 
-// The formats of Export: an OCI layout in an archive, with the layers as they came; and what `docker load` takes, every version of it.
-// podman takes either.
+// The formats of Export: an OCI layout in an archive, with the layers as received; and the format of every version of `docker
+// load`. podman reads both.
 const (
 	FormatOCI    Format = "oci"
 	FormatDocker Format = "docker"
 )
 
-// Report is what Prune has removed, or would.
+// Report lists what Prune has removed, or would remove.
 type Report struct {
 	Images []*Image `json:"images"`
-	Bytes  int64    `json:"bytes"` // given back to the disk, roughly
+	Bytes  int64    `json:"bytes"` // freed disk space, approximately
 }
 
-// PruneOptions choose what Prune removes.
+// PruneOptions select what Prune removes.
 type PruneOptions struct {
 	All    bool          // images with names as well, unless in use
 	Older  time.Duration // only those added longer ago
 	DryRun bool
 }
 
-// Leftover is a file or directory of a store that belongs to no image: Collect removes it.
+// Leftover is a file or directory of a store that belongs to no image. Collect removes it.
 type Leftover struct {
 	Kind string // "download", "unpacking", "root" or "layer"
 	Path string
@@ -161,7 +162,7 @@ type Leftover struct {
 // The kinds of leftovers.
 const (
 	LeftoverDownload  = "download"  // a part of a blob that was not continued for a day
-	LeftoverUnpacking = "unpacking" // work of a process that is gone
-	LeftoverRoot      = "root"      // unpacked, and of no image
-	LeftoverLayer     = "layer"     // or any other blob of no image
+	LeftoverUnpacking = "unpacking" // work of a dead process
+	LeftoverRoot      = "root"      // an unpacked root without an image
+	LeftoverLayer     = "layer"     // a layer or another blob without an image
 )

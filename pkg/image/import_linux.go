@@ -18,8 +18,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Import takes images in from an archive: of `docker save`, an OCI layout, or a plain root file system; as it is, or compressed
-// by gzip or zstd. What is read from a pipe is kept in the store until it is done.
+// Import adds the images of an archive: of `docker save`, an OCI layout, or a plain root file system; uncompressed, or compressed
+// by gzip or zstd. The store keeps the data of a pipe until the import ends.
 func (s *Store) Import(ctx context.Context, r io.Reader, o ImportOptions) ([]*Image, error) {
 	images, err := s.importFrom(ctx, r, o)
 	return images, failed("import image", err)
@@ -85,7 +85,7 @@ func (s *Store) importFrom(ctx context.Context, r io.Reader, o ImportOptions) ([
 	if packed == Plain {
 		return s.importArchive(ctx, f, f, o)
 	}
-	// A plain root file system stays packed; of anything else, the files in it are needed.
+	// A plain root file system stays compressed; other archives are uncompressed, because their files are needed.
 	is, err = s.isLayout(ctx, f)
 	if err != nil {
 		return nil, err
@@ -106,13 +106,13 @@ func (s *Store) importFrom(ctx context.Context, r io.Reader, o ImportOptions) ([
 	return s.importArchive(ctx, inner, inner, o)
 }
 
-// spool keeps a stream in a file.
+// spool copies a stream to a file.
 func (s *Store) spool(ctx context.Context, w *work, name string, r io.Reader) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(w.dir, name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if d, is := r.(interface{ SetReadDeadline(time.Time) error }); is { // a pipe into which no process writes
+	if d, is := r.(interface{ SetReadDeadline(time.Time) error }); is { // a pipe without a writer
 		stop := context.AfterFunc(ctx, func() { _ = d.SetReadDeadline(time.Now()) })
 		defer stop()
 	}
@@ -134,7 +134,7 @@ func (s *Store) spool(ctx context.Context, w *work, name string, r io.Reader) (*
 
 type onlyWriter struct{ io.Writer }
 
-// contextReader ends with its context, at the next read.
+// contextReader returns the error of its context at the next read.
 type contextReader struct {
 	ctx context.Context
 	io.Reader
@@ -147,14 +147,14 @@ func (r *contextReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// The files by which an archive shows that it is of images.
+// The files that identify an archive of images.
 const (
 	layoutFile   = "oci-layout"
 	indexFile    = "index.json"
 	manifestFile = "manifest.json"
 )
 
-// isLayout looks through a compressed archive for the files of a layout.
+// isLayout searches a compressed archive for the files of a layout.
 func (s *Store) isLayout(ctx context.Context, f *os.File) (bool, error) {
 	str, err := newStream(ctx, io.NewSectionReader(f, 0, 1<<62), s.Limits.complete().Bytes*5/4+64<<20, false)
 	if err != nil {
@@ -181,7 +181,7 @@ func (s *Store) isLayout(ctx context.Context, f *os.File) (bool, error) {
 	return false, fmt.Errorf("%w: the archive has too many entries", ErrTooLarge)
 }
 
-// importArchive takes in what an archive that is not compressed holds.
+// importArchive adds the images of an uncompressed archive.
 func (s *Store) importArchive(ctx context.Context, f *os.File, at io.ReaderAt, o ImportOptions) ([]*Image, error) {
 	l, err := s.newLayoutArchive(ctx, at)
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *Store) importArchive(ctx context.Context, f *os.File, at io.ReaderAt, o
 	return s.importRoot(ctx, f, o)
 }
 
-// importRoot takes in a plain root file system: an image of one layer, which is the archive itself.
+// importRoot adds a plain root file system: an image of one layer, which is the archive itself.
 func (s *Store) importRoot(ctx context.Context, f *os.File, o ImportOptions) ([]*Image, error) {
 	if len(o.Names) == 0 {
 		return nil, sandbox.Invalid("name", "a plain root file system needs one: --name NAME[:TAG]")
@@ -221,8 +221,9 @@ type saved struct {
 	Layers   []string
 }
 
-// layout is where the files of images lie: a directory, or an archive. The readers of go-containerregistry (layout, tarball; v0.22) are not
-// used: they read documents of any size into memory, follow links out of a directory, and read an archive anew for every layer.
+// layout is a directory or an archive with the files of images. The readers of go-containerregistry (layout, tarball; v0.22) are
+// not suitable: they read documents of any size into memory, follow links out of a directory, and read an archive again for every
+// layer.
 type layout interface {
 	// open opens a regular file to be read at any offset; close it if it is an io.Closer.
 	open(name string) (at io.ReaderAt, size int64, err error)
@@ -243,7 +244,7 @@ func readDocument(l layout, name string, most int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(at, 0, size))
 }
 
-// importLayout takes in all images of a layout that are for the platform.
+// importLayout adds all images of a layout for the platform.
 func (s *Store) importLayout(ctx context.Context, l layout, o ImportOptions) ([]*Image, error) {
 	if o.Platform == "" {
 		o.Platform = "linux/" + runtime.GOARCH
@@ -274,7 +275,7 @@ func (s *Store) importLayout(ctx context.Context, l layout, o ImportOptions) ([]
 
 const maxImages = 256
 
-// sourcesOf finds the images of a layout: by its index, and by the manifest of `docker save` those that the index lacks.
+// sourcesOf finds the images of a layout: in its index, and in the manifest of `docker save` those that the index lacks.
 func sourcesOf(l layout, platform string) ([]Source, error) {
 	var sources []Source
 	if text, err := readDocument(l, indexFile, maxManifest); err == nil {
@@ -306,7 +307,7 @@ func sourcesOf(l layout, platform string) ([]Source, error) {
 	return sources, nil
 }
 
-// indexSources follows an index. One that lists several platforms stands for the image of ours.
+// indexSources follows an index. An index of several platforms stands for the image of the wanted platform.
 func indexSources(l layout, x index, platform string, depth int) ([]Source, error) {
 	if depth > 4 || len(x.Manifests) > maxImages {
 		return nil, errors.New("its index is too deep or too long")
@@ -318,7 +319,7 @@ func indexSources(l layout, x index, platform string, depth int) ([]Source, erro
 		}
 		text, err := readBlob(l, d.Digest, maxManifest)
 		if errors.Is(err, os.ErrNotExist) && depth > 0 {
-			continue // an image of several platforms of which only some were saved
+			continue // the archive has only some platforms of the image
 		}
 		if err != nil {
 			return nil, err
@@ -353,7 +354,7 @@ func indexSources(l layout, x index, platform string, depth int) ([]Source, erro
 	return sources, nil
 }
 
-// merge adds an image, or its names where it is known already: a layout lists an image once for each.
+// merge adds an image, or its names if the list has it: a layout lists an image once per name.
 func merge(sources []Source, src Source) []Source {
 	for i := range sources {
 		if slices.Equal(sources[i].Manifest, src.Manifest) {
@@ -364,7 +365,7 @@ func merge(sources []Source, src Source) []Source {
 	return append(sources, src)
 }
 
-// annotatedName is the name that an index gives to an image, if it is a whole one.
+// annotatedName returns the name of an image in an index, if it is a full one.
 func annotatedName(annotations map[string]string) string {
 	if name := annotations[annotationContainerdName]; name != "" {
 		return name

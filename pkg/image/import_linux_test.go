@@ -103,11 +103,13 @@ func TestExportImport(t *testing.T) {
 	})
 	t.Run("another name", func(t *testing.T) {
 		s := newStore(t)
-		images, err := s.Import(t.Context(), bytes.NewReader(exported(t, from, image.FormatDocker, "app:v1")), image.ImportOptions{Names: []string{"renamed"}})
+		images, err := s.Import(t.Context(), bytes.NewReader(exported(t, from, image.FormatDocker, "app:v1")),
+			image.ImportOptions{Names: []string{"renamed"}})
 		if err != nil || len(images) != 1 || !slices.Equal(images[0].Names, []string{"docker.io/library/renamed:latest"}) {
 			t.Errorf("%+v, %v", images, err)
 		}
-		if _, err := s.Import(t.Context(), bytes.NewReader(exported(t, from, image.FormatDocker, refs...)), image.ImportOptions{Names: []string{"renamed"}}); !errors.Is(err, sandbox.ErrInvalid) {
+		if _, err := s.Import(t.Context(), bytes.NewReader(exported(t, from, image.FormatDocker, refs...)),
+			image.ImportOptions{Names: []string{"renamed"}}); !errors.Is(err, sandbox.ErrInvalid) {
 			t.Errorf("one name for two: %v", err)
 		}
 	})
@@ -130,11 +132,13 @@ func TestImportRoot(t *testing.T) {
 		s := newStore(t)
 		images, err := s.Import(t.Context(), pipe{bytes.NewReader(data)}, image.ImportOptions{Names: []string{"root:1"}, Config: config})
 		must(t, err)
-		if len(images) != 1 || read(t, used(t, s, images[0]), "etc/hostname") != "x" || images[0].Config.Cmd[0] != "/bin/sh" || images[0].Layers[0] != digest(data) {
+		if len(images) != 1 || read(t, used(t, s, images[0]), "etc/hostname") != "x" || images[0].Config.Cmd[0] != "/bin/sh" ||
+			images[0].Layers[0] != digest(data) {
 			t.Errorf("%+v", images)
 		}
 		ids[images[0].ID] = true
-		if _, err := s.Import(t.Context(), bytes.NewReader(data), image.ImportOptions{}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "--name") {
+		if _, err := s.Import(t.Context(), bytes.NewReader(data), image.ImportOptions{}); !errors.Is(err, sandbox.ErrInvalid) ||
+			!strings.Contains(err.Error(), "--name") {
 			t.Error(err)
 		}
 	}
@@ -143,7 +147,7 @@ func TestImportRoot(t *testing.T) {
 	}
 }
 
-// A pipe into which nobody writes does not outlast the context.
+// An import from a pipe without a writer ends with its context.
 func TestImportEndsWithContext(t *testing.T) {
 	s := newStore(t)
 	r, w, err := os.Pipe()
@@ -153,7 +157,8 @@ func TestImportEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if _, err := s.Import(ctx, r, image.ImportOptions{Names: []string{"x"}}); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 30*time.Second {
+	if _, err := s.Import(ctx, r, image.ImportOptions{Names: []string{"x"}}); !errors.Is(err, context.DeadlineExceeded) ||
+		time.Since(began) > 30*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
@@ -181,22 +186,29 @@ func TestImportRefuses(t *testing.T) {
 		data   []byte
 		refuse string
 	}{
-		"control":         {packFiles(t, "manifest.json", savedAs("c.json", "l.tar"), "c.json", config, "l.tar", string(layer)), ""},
-		"by link":         {archive(t, file("manifest.json", savedAs("c.json", "a/l.tar")), file("c.json", config), link("a/l.tar", "../b/l.tar"), file("b/l.tar", string(layer))), ""},
-		"empty":           {nil, "empty"},
-		"junk":            {[]byte(strings.Repeat("junk", 1000)), "archive"},
-		"layer missing":   {packFiles(t, "manifest.json", savedAs("c.json", "none.tar"), "c.json", config), "no file"},
-		"layer climbs":    {packFiles(t, "manifest.json", savedAs("c.json", "../../../etc/passwd"), "c.json", config), "no file"},
-		"layer absolute":  {packFiles(t, "manifest.json", savedAs("c.json", "/etc/passwd"), "c.json", config), "no file"},
-		"link out":        {archive(t, file("manifest.json", savedAs("c.json", "l.tar")), file("c.json", config), link("l.tar", "/etc/passwd")), "no file"},
-		"link loop":       {archive(t, file("manifest.json", savedAs("c.json", "l.tar")), file("c.json", config), link("l.tar", "l.tar")), "no file"},
-		"layer other":     {packFiles(t, "manifest.json", savedAs("c.json", "l.tar"), "c.json", config, "l.tar", string(archive(t, file("g", "x")))), "unpacks to"},
-		"index junk":      {packFiles(t, "oci-layout", "{}", "index.json", "["), "index.json"},
-		"index empty":     {packFiles(t, "oci-layout", "{}", "index.json", `{"schemaVersion":2,"manifests":[]}`), "no image"},
-		"blob missing":    {packFiles(t, "oci-layout", "{}", "index.json", `{"manifests":[{"digest":"`+digest(layer)+`"}]}`), "no file"},
-		"blob other":      {packFiles(t, "oci-layout", "{}", "index.json", `{"manifests":[{"digest":"`+digest(layer)+`"}]}`, blobs+digest(layer)[7:], "{}"), "is sha256:"},
-		"digest climbs":   {packFiles(t, "oci-layout", "{}", "index.json", `{"manifests":[{"digest":"sha256:../../../../../etc/passwd"}]}`), "not a digest"},
-		"other platform":  {packFiles(t, "oci-layout", "{}", "index.json", `{"manifests":[{"digest":"`+digest(layer)+`","platform":{"os":"linux","architecture":"s390x"}}]}`), "no image for linux/"},
+		"control": {packFiles(t, "manifest.json", savedAs("c.json", "l.tar"), "c.json", config, "l.tar", string(layer)), ""},
+		"by link": {archive(t, file("manifest.json", savedAs("c.json", "a/l.tar")), file("c.json", config), link("a/l.tar", "../b/l.tar"),
+			file("b/l.tar", string(layer))), ""},
+		"empty":          {nil, "empty"},
+		"junk":           {[]byte(strings.Repeat("junk", 1000)), "archive"},
+		"layer missing":  {packFiles(t, "manifest.json", savedAs("c.json", "none.tar"), "c.json", config), "no file"},
+		"layer climbs":   {packFiles(t, "manifest.json", savedAs("c.json", "../../../etc/passwd"), "c.json", config), "no file"},
+		"layer absolute": {packFiles(t, "manifest.json", savedAs("c.json", "/etc/passwd"), "c.json", config), "no file"},
+		"link out": {archive(t, file("manifest.json", savedAs("c.json", "l.tar")), file("c.json", config), link("l.tar", "/etc/passwd")),
+			"no file"},
+		"link loop": {archive(t, file("manifest.json", savedAs("c.json", "l.tar")), file("c.json", config), link("l.tar", "l.tar")),
+			"no file"},
+		"layer other": {packFiles(t, "manifest.json", savedAs("c.json", "l.tar"), "c.json", config, "l.tar",
+			string(archive(t, file("g", "x")))), "unpacks to"},
+		"index junk":   {packFiles(t, "oci-layout", "{}", "index.json", "["), "index.json"},
+		"index empty":  {packFiles(t, "oci-layout", "{}", "index.json", `{"schemaVersion":2,"manifests":[]}`), "no image"},
+		"blob missing": {packFiles(t, "oci-layout", "{}", "index.json", `{"manifests":[{"digest":"`+digest(layer)+`"}]}`), "no file"},
+		"blob other": {packFiles(t, "oci-layout", "{}", "index.json", `{"manifests":[{"digest":"`+digest(layer)+`"}]}`,
+			blobs+digest(layer)[7:], "{}"), "is sha256:"},
+		"digest climbs": {packFiles(t, "oci-layout", "{}", "index.json", `{"manifests":[{"digest":"sha256:../../../../../etc/passwd"}]}`),
+			"not a digest"},
+		"other platform": {packFiles(t, "oci-layout", "{}", "index.json",
+			`{"manifests":[{"digest":"`+digest(layer)+`","platform":{"os":"linux","architecture":"s390x"}}]}`), "no image for linux/"},
 		"index of itself": {selfIndex(t), "too deep"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -290,7 +302,8 @@ func TestPodman(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, podman, append([]string{"--root", top + "/root", "--runroot", top + "/run", "--storage-driver", "vfs"}, args...)...)
+		cmd := exec.CommandContext(ctx, podman, append([]string{"--root", top + "/root", "--runroot", top + "/run", "--storage-driver", "vfs"},
+			args...)...)
 		var out, said bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &said
 		if err := cmd.Run(); err != nil {
@@ -299,12 +312,14 @@ func TestPodman(t *testing.T) {
 		return strings.TrimSpace(out.String())
 	}
 	s := newStore(t)
-	img := added(t, s, "exported:v1", gzipped(t, busyRoot(t)), archive(t, file("message", "from an image\n"), file("gone", "x")), archive(t, entry{Typeflag: tar.TypeReg, Name: ".wh.gone"}))
+	img := added(t, s, "exported:v1", gzipped(t, busyRoot(t)), archive(t, file("message", "from an image\n"), file("gone", "x")),
+		archive(t, entry{Typeflag: tar.TypeReg, Name: ".wh.gone"}))
 	for _, f := range []image.Format{image.FormatOCI, image.FormatDocker} {
 		path := filepath.Join(top, string(f)+".tar")
 		must(t, os.WriteFile(path, exported(t, s, f, "exported:v1"), 0o600))
 		run("load", "-i", path)
-		if id := run("image", "inspect", "--format", "{{.Id}}", "docker.io/library/exported:v1"); "sha256:"+strings.TrimPrefix(id, "sha256:") != img.ID {
+		if id := run("image", "inspect", "--format", "{{.Id}}", "docker.io/library/exported:v1"); "sha256:"+
+			strings.TrimPrefix(id, "sha256:") != img.ID {
 			t.Errorf("%s: it is %s, and was %s", f, id, img.ID)
 		}
 		mounted := run("image", "mount", "docker.io/library/exported:v1")
@@ -342,7 +357,8 @@ func TestDocker(t *testing.T) {
 	must(t, os.WriteFile(top+"/daemon.json", []byte("{}"), 0o600))
 	socket := "unix://" + top + "/docker.sock"
 	var log bytes.Buffer
-	daemon := exec.Command(dockerd, "--config-file", top+"/daemon.json", "--data-root", top+"/data", "--exec-root", top+"/exec", "--pidfile", top+"/pid", "-H", socket,
+	daemon := exec.Command(dockerd, "--config-file", top+"/daemon.json", "--data-root", top+"/data", "--exec-root", top+"/exec", "--pidfile",
+		top+"/pid", "-H", socket,
 		"--storage-driver", "vfs", "--bridge", "none", "--iptables=false", "--ip6tables=false", "--log-level", "error")
 	daemon.Stdout, daemon.Stderr = &log, &log
 	must(t, daemon.Start())
@@ -380,7 +396,8 @@ func TestDocker(t *testing.T) {
 		return out
 	}
 	s := newStore(t)
-	img := added(t, s, "exported:v1", gzipped(t, busyRoot(t)), zstded(t, archive(t, file("message", "from an image\n"), file("gone", "x"))), archive(t, entry{Typeflag: tar.TypeReg, Name: ".wh.gone"}))
+	img := added(t, s, "exported:v1", gzipped(t, busyRoot(t)), zstded(t, archive(t, file("message", "from an image\n"), file("gone", "x"))),
+		archive(t, entry{Typeflag: tar.TypeReg, Name: ".wh.gone"}))
 	path := top + "/x.tar"
 	must(t, os.WriteFile(path, exported(t, s, image.FormatDocker, "exported:v1"), 0o600))
 	if out := run("load", "-i", path); !strings.Contains(out, "exported:v1") {

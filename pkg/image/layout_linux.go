@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// layoutDir is a layout in a directory. Links out of it are not followed, and nothing but files is opened.
+// layoutDir is a layout in a directory. It follows no link out of the directory, and opens only regular files.
 type layoutDir struct{ root *os.Root }
 
 func (l layoutDir) open(name string) (io.ReaderAt, int64, error) {
-	f, err := l.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not hold us up
+	f, err := l.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not block
 	if err != nil {
 		return nil, 0, err
 	}
@@ -41,7 +41,7 @@ type layoutArchive struct {
 
 type extent struct{ start, size int64 }
 
-// newLayoutArchive notes where the files of an archive are.
+// newLayoutArchive finds the offsets of the files in an archive.
 func (s *Store) newLayoutArchive(ctx context.Context, at io.ReaderAt) (*layoutArchive, error) {
 	l := &layoutArchive{at: at, files: map[string]extent{}, links: map[string]string{}}
 	r := io.NewSectionReader(at, 0, 1<<62)
@@ -69,7 +69,7 @@ func (s *Store) newLayoutArchive(ctx context.Context, at io.ReaderAt) (*layoutAr
 		switch {
 		case h.Typeflag == tar.TypeReg && !isSparse(h):
 			l.files[name] = extent{start, h.Size}
-		case h.Typeflag == tar.TypeSymlink: // to a layer that several images have
+		case h.Typeflag == tar.TypeSymlink: // to a layer that several images share
 			l.links[name] = path.Join(path.Dir(name), h.Linkname)
 		case h.Typeflag == tar.TypeLink:
 			l.links[name] = path.Clean(h.Linkname)
@@ -97,7 +97,7 @@ func (l *layoutArchive) has(name string) bool {
 	return is
 }
 
-// isSaved is whether the archive is of `docker save`: a root file system may have a manifest.json of its own.
+// isSaved reports whether the archive is of `docker save`: a root file system may have its own manifest.json.
 func (l *layoutArchive) isSaved() bool {
 	text, err := readDocument(l, manifestFile, maxManifest)
 	if err != nil {

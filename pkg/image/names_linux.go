@@ -15,11 +15,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// A name is a symlink, because the kernel makes and replaces one as a whole and reads it in one call. Its text is
-// "HEX NAME"; its own name is a hash of NAME, which may be longer than a file's name can be. The digest of an image's
-// manifest is kept as the name "@sha256:…", and so are those of the indexes that led to it.
+// A name is a symbolic link, because the kernel replaces one atomically and reads it in one call. Its text is "HEX NAME"; its
+// file name is a hash of NAME, which may be longer than a file name can be. The digest of an image's manifest is stored as the
+// name "@sha256:…", and so are those of the indexes that led to it.
 
-// digestNames are those of an image.
+// digestNames returns these names of an image.
 func (r *record) digestNames() []string {
 	names := []string{"@" + r.Digest}
 	for _, index := range r.Indexes {
@@ -33,7 +33,7 @@ func (s *Store) namePath(name string) string {
 	return s.path(namesDir, hex.EncodeToString(sum[:16]))
 }
 
-// readName finds the id of the image that has a name.
+// readName returns the id of the image with a name.
 func (s *Store) readName(name string) (id string, err error) {
 	id, is, err := readLink(s.namePath(name))
 	if err != nil {
@@ -63,10 +63,10 @@ func readLinkAt(dir int, path string) (id, name string, err error) {
 	return digestPrefix + hex, name, nil
 }
 
-// maxLink is more than an id and the longest name have.
+// maxLink is more than the length of an id and the longest name.
 const maxLink = 1024
 
-// writeName gives a name to an image, and takes it from the one that has it. The caller holds the index.
+// writeName gives a name to an image, and removes it from another one. The caller has the index lock.
 func (s *Store) writeName(name, id string) error {
 	hex, err := digestHex(id)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Store) writeName(name, id string) error {
 	return nil
 }
 
-// removeName takes a name away, if that image has it. The caller holds the index.
+// removeName removes a name, if that image has it. The caller has the index lock.
 func (s *Store) removeName(name, id string) error {
 	if has, err := s.readName(name); err != nil || has != id {
 		if errors.Is(err, ErrNotFound) {
@@ -93,7 +93,7 @@ func (s *Store) removeName(name, id string) error {
 	return os.Remove(s.namePath(name))
 }
 
-// allNames are the names of every image, sorted; not the digests of manifests.
+// allNames returns the names of every image, sorted, without the digests of manifests.
 func (s *Store) allNames() (map[string][]string, error) {
 	names := map[string][]string{}
 	err := s.eachName(func(id, name string) error {
@@ -120,7 +120,7 @@ func (s *Store) eachName(visit func(id, name string) error) error {
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e, ".") {
-			continue // being made, or left by a process that was killed
+			continue // unfinished, or left by a killed process
 		}
 		id, name, err := readLinkAt(int(dir.Fd()), e)
 		if errors.Is(err, ErrNotFound) {
@@ -148,7 +148,7 @@ func (s *Store) namesOf(id string) ([]string, error) {
 	return names, err
 }
 
-// Tag gives an image another name. A name that another image has moves here.
+// Tag gives an image another name. A name of another image moves to this one.
 func (s *Store) Tag(ref, name string) (*Image, error) {
 	to, err := ParseReference(name)
 	if err != nil {

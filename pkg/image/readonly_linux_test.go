@@ -35,7 +35,8 @@ func TestReadOnlyStore(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if r, err := o.Prune(t.Context(), image.PruneOptions{All: true, DryRun: true}); err != nil || len(r.Images) != 1 || r.Images[0].ID != named.ID {
+		if r, err := o.Prune(t.Context(), image.PruneOptions{All: true, DryRun: true}); err != nil || len(r.Images) != 1 ||
+			r.Images[0].ID != named.ID {
 			t.Errorf("prune: %+v, %v", r, err)
 		}
 		if l, err := o.Leftovers(); err != nil || len(l) != 1 || l[0].Path != loose {

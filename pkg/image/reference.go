@@ -8,27 +8,27 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The registry that names without one belong to, and the place of its own images there.
+// The default registry, and the namespace of its official images.
 const (
 	DefaultRegistry = "docker.io"
 	officialPrefix  = "library/"
 	defaultTag      = "latest"
-	// LocalPrefix begins the names of the images that this product builds. No registry has them: they stay as they are.
+	// LocalPrefix is the prefix of the images that this product builds. No registry has them, so their names are not completed.
 	LocalPrefix = "sandbox-run/"
 
 	maxRepository = 255
 	maxTag        = 128
 )
 
-// Reference is the name of an image, taken apart and completed.
+// Reference is the parsed and completed name of an image.
 type Reference struct {
-	Registry   string // "docker.io", "localhost:5000"; empty for images that are built here
+	Registry   string // "docker.io", "localhost:5000"; empty for images that are built on this machine
 	Repository string // "library/python"
-	Tag        string // "latest"; may be empty where there is a digest
+	Tag        string // "latest"; may be empty with a digest
 	Digest     string // "sha256:…", or empty
 }
 
-// ParseReference reads NAME[:TAG][@sha256:…] and completes it the way Docker does: python is docker.io/library/python:latest.
+// ParseReference reads NAME[:TAG][@sha256:…] and completes it as Docker does: python is docker.io/library/python:latest.
 func ParseReference(s string) (Reference, error) {
 	r, err := parseReference(s)
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *Reference) complete() {
 	}
 }
 
-// isRegistry tells the address of a registry from the first part of a repository.
+// isRegistry distinguishes the address of a registry from the first part of a repository.
 func isRegistry(first string) bool {
 	return strings.ContainsAny(first, ".:") || first == "localhost" || strings.ToLower(first) != first
 }
@@ -100,7 +100,8 @@ func checkRegistry(s string) error {
 		has, port = rest != "", strings.TrimPrefix(rest, ":")
 	} else {
 		for _, label := range strings.Split(host, ".") {
-			if label == "" || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || label[0] == '-' || label[len(label)-1] == '-' {
+			if label == "" || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || label[0] == '-' ||
+				label[len(label)-1] == '-' {
 				return fmt.Errorf("%q is not the address of a registry", s)
 			}
 		}
@@ -127,8 +128,8 @@ func isAlnum(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// checkRepository wants components of lower-case letters and digits, with one dot, one or two underscores or any number of dashes
-// between them.
+// checkRepository accepts components of lower-case letters and digits, separated by one dot, one or two underscores or any number
+// of dashes.
 func checkRepository(s string) error {
 	if strings.ToLower(s) != s {
 		return fmt.Errorf("repositories are written in lower case: %q", strings.ToLower(s))
@@ -156,7 +157,7 @@ func checkRepository(s string) error {
 	return nil
 }
 
-// String is the normal form, by which the store knows the image.
+// String returns the normal form, which the store uses.
 func (r Reference) String() string {
 	s := r.Name()
 	if r.Tag != "" {
@@ -168,7 +169,7 @@ func (r Reference) String() string {
 	return s
 }
 
-// Name is the reference without tag and digest.
+// Name returns the reference without tag and digest.
 func (r Reference) Name() string {
 	if r.Registry == "" {
 		return r.Repository
@@ -176,11 +177,11 @@ func (r Reference) Name() string {
 	return r.Registry + "/" + r.Repository
 }
 
-// Familiar is the short form, as people write it.
+// Familiar returns the short form that people write.
 func (r Reference) Familiar() string {
 	if r.Registry == DefaultRegistry {
 		short := strings.TrimPrefix(r.Repository, officialPrefix)
-		// Some are short only with the registry before them.
+		// Some names are only valid with the registry.
 		if again, err := parseReference(short); err == nil && again.Name() == r.Name() {
 			r.Registry, r.Repository = "", short
 		}
@@ -188,13 +189,13 @@ func (r Reference) Familiar() string {
 	return r.String()
 }
 
-// Normalize turns a reference as people write it into its one full form.
+// Normalize returns the normal form of a reference.
 func Normalize(ref string) (string, error) {
 	r, err := ParseReference(ref)
 	return r.String(), err
 }
 
-// Familiar is the short form of a reference; what is none stays as it is.
+// Familiar returns the short form of a reference; it returns invalid references unchanged.
 func Familiar(ref string) string {
 	r, err := parseReference(ref)
 	if err != nil {
@@ -205,7 +206,7 @@ func Familiar(ref string) string {
 
 const digestPrefix = "sha256:"
 
-// digestHex is the hexadecimal part of a digest, of the one kind that is known here.
+// digestHex returns the hexadecimal part of a SHA-256 digest.
 func digestHex(digest string) (string, error) {
 	hex, is := strings.CutPrefix(digest, digestPrefix)
 	if !is || len(hex) != 64 || !isHex(hex) {
@@ -218,7 +219,7 @@ func isHex(s string) bool {
 	return strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// shorten keeps untrusted text from filling a message.
+// shorten bounds the length of untrusted text in messages.
 func shorten(s string) string {
 	const most = 200
 	if len(s) > most {

@@ -14,15 +14,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
-// In roots/HEX, beside the root itself. Unpacking does not wait for the disk. Until what it wrote is known to have got
-// there, a root is good only for as long as this machine runs: after a power cut its files may be empty.
+// These files are in roots/HEX, beside the root. Unpacking does not wait for the disk. Until a sync has succeeded, a root is
+// valid only until the next boot: after a power cut its files may be empty.
 const (
 	rootName   = "root"
-	bootName   = "boot"   // the boot during which it was unpacked
-	syncedName = "synced" // it is on the disk
+	bootName   = "boot"   // the boot during which the root was unpacked
+	syncedName = "synced" // the root is on the disk
 )
 
-// Lease holds an unpacked image against removal.
+// Lease protects an unpacked image from removal.
 type Lease struct {
 	dir   string
 	held  *os.File
@@ -30,16 +30,16 @@ type Lease struct {
 	close error
 }
 
-// Dir is the image's root: sandboxes may read it, and no process may write to it.
+// Dir returns the image's root: sandboxes may read it, and no process may write to it.
 func (l *Lease) Dir() string { return l.dir }
 
-// Close lets go. It may be called twice. The end of the process does the same.
+// Close ends the lease. A second call does nothing. The end of the process ends the lease, too.
 func (l *Lease) Close() error {
 	l.once.Do(func() { l.close = l.held.Close() })
 	return l.close
 }
 
-// Use holds an image for as long as sandboxes stand on it. One whose files a power cut may have damaged is unpacked again.
+// Use leases an image for sandboxes. It unpacks an image again whose files a power cut may have damaged.
 func (s *Store) Use(img *Image) (*Lease, error) {
 	hex, err := digestHex(img.ID)
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *Store) Use(img *Image) (*Lease, error) {
 	return l, nil
 }
 
-// lease takes the shared lock of a root that is whole. The lock counts only while the directory has its name.
+// lease takes the shared lock of a complete root. The lock is valid only while the directory has its name.
 func (s *Store) lease(hex string) (*Lease, error) {
 	path := s.path(rootsDir, hex)
 	held, err := openDir(path)
@@ -95,7 +95,7 @@ func sameDir(path string, dir *os.File) bool {
 		named.Dev == opened.Dev && named.Ino == opened.Ino
 }
 
-// isWhole is whether the files of a root are what was written to them.
+// isWhole reports whether the files of a root have their content.
 func isWhole(dir *os.File) bool {
 	var st unix.Stat_t
 	if unix.Fstatat(int(dir.Fd()), syncedName, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
@@ -111,7 +111,7 @@ func isWhole(dir *os.File) bool {
 
 func thisBoot() ([]byte, error) { return os.ReadFile("/proc/sys/kernel/random/boot_id") }
 
-// syncRoots waits until all roots are on the disk, and notes it: this one, and those whose makers were killed before they could.
+// syncRoots waits until all roots are on the disk and records that: this root, and those of killed processes.
 func (s *Store) syncRoots() error {
 	entries, err := os.ReadDir(s.path(rootsDir))
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *Store) syncRoots() error {
 	return nil
 }
 
-// syncRoot waits until a root is on the disk, and notes it.
+// syncRoot waits until a root is on the disk and records that.
 func (s *Store) syncRoot(hex string) error {
 	dir, err := openDir(s.path(rootsDir, hex))
 	if errors.Is(err, unix.ENOENT) {
@@ -140,7 +140,7 @@ func (s *Store) syncRoot(hex string) error {
 		return nil
 	}
 	if !isWhole(dir) {
-		return nil // of an earlier boot: what is on the disk now is what there is
+		return nil // of an earlier boot: the disk has what it has
 	}
 	if err := unix.Syncfs(int(dir.Fd())); err != nil {
 		return fmt.Errorf("sync %s: %w", dir.Name(), err)
@@ -155,7 +155,7 @@ func (s *Store) syncRoot(hex string) error {
 	return unix.Close(fd)
 }
 
-// restore unpacks an image again, from what the store has of it.
+// restore unpacks an image again from its blobs.
 func (s *Store) restore(ctx context.Context, id string) error {
 	r, err := s.readRecord(id)
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *Store) restore(ctx context.Context, id string) error {
 	return s.showRoot(w, id)
 }
 
-// showRoot gives an unpacked root its place, unless a good one has it. The caller holds the index.
+// showRoot moves an unpacked root to its place, unless a valid one is there. The caller has the index lock.
 func (s *Store) showRoot(w *work, id string) error {
 	hex, err := digestHex(id)
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *Store) showRoot(w *work, id string) error {
 	}
 	path := s.path(rootsDir, hex)
 	if l, err := s.lease(hex); err == nil {
-		return l.Close() // another process was first
+		return l.Close() // another process was faster
 	} else if !errors.Is(err, ErrNotFound) {
 		return err
 	}

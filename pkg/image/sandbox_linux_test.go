@@ -41,7 +41,8 @@ func testInASandbox(t *testing.T, tier sandbox.Tier) {
 	s := newStore(t)
 	img := added(t, s, "x", gzipped(t, busyRoot(t)),
 		archive(t, file("message", "from an image\n"), file("gone", "x"),
-			owned(withMode(file("private", "of user 1000\n"), 0o600), 1000, 1000), owned(dir("home/app", 0o700), 1000, 1000), owned(withMode(file("home/app/f", "at home\n"), 0o640), 1000, 1000),
+			owned(withMode(file("private", "of user 1000\n"), 0o600), 1000, 1000), owned(dir("home/app", 0o700), 1000, 1000),
+			owned(withMode(file("home/app/f", "at home\n"), 0o640), 1000, 1000),
 			owned(withMode(file("secret", "of root\n"), 0o600), 0, 0)),
 		archive(t, file(".wh.gone", "")))
 	const script = `cat /message /private /home/app/f; test -e /gone && echo gone is there; id -u; (echo x >/message) 2>/dev/null && echo written; (echo x >/private) 2>/dev/null && echo written; ls -d /proc/self /dev/null >/dev/null && echo mounted`

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// The documents of an image, as far as they matter here: https://github.com/opencontainers/image-spec.
+// The documents of an image, with the fields that matter here: https://github.com/opencontainers/image-spec.
 
 const (
 	typeManifest       = "application/vnd.oci.image.manifest.v1+json"
@@ -48,7 +48,7 @@ func (p platform) String() string {
 	return s
 }
 
-// matches is whether this platform is the one that was asked for, with or without its variant.
+// matches reports whether this platform is the wanted one, with or without its variant.
 func (p platform) matches(want string) bool {
 	return p.String() == want || p.OS+"/"+p.Architecture == want
 }
@@ -101,7 +101,7 @@ func (c *configFile) image() Image {
 	return img
 }
 
-// plainConfig is the configuration of an image that came with none. It says no time: equal files are to have equal ids.
+// plainConfig returns the configuration of an image without one. It has no time, so that equal files have equal ids.
 func plainConfig(c Config) []byte {
 	var f configFile
 	f.Architecture, f.OS = runtime.GOARCH, "linux"
@@ -110,7 +110,7 @@ func plainConfig(c Config) []byte {
 	f.RootFS.Type = "layers"
 	text, err := json.Marshal(f)
 	if err != nil {
-		panic(err) // strings only
+		panic(err) // can not happen: strings only
 	}
 	return text
 }
@@ -145,7 +145,7 @@ func parseManifest(text []byte) (*manifest, error) {
 	return &m, nil
 }
 
-// checkLayerType refuses what holds no files: signatures, attestations and other things that registries keep as images.
+// checkLayerType refuses types without files: signatures, attestations and other artefacts that registries store as images.
 func checkLayerType(t string) error {
 	switch {
 	case t == "":
@@ -180,7 +180,7 @@ func parseConfig(text []byte) (*configFile, error) {
 	return &c, nil
 }
 
-// withDiffIDs fills in what a configuration lacks, and leaves the rest of it as it is.
+// withDiffIDs adds missing diff ids to a configuration and keeps the rest.
 func withDiffIDs(text []byte, diffIDs []string) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {

@@ -33,21 +33,22 @@ const (
 	indexLock   = "index.lock"
 )
 
-// Timeouts of locks. The index is held for moments; content is held alone only while blobs are removed.
+// Timeouts of locks. Processes hold the index lock for moments, and the exclusive content lock only while they remove blobs.
 const (
 	indexTimeout   = 10 * time.Second
 	contentTimeout = time.Minute
 	rootTimeout    = 2 * time.Second
 )
 
-// Store is a directory of images. It holds nothing open between calls, and is never closed.
+// Store is a directory of images. It keeps no file open between calls, so it needs no Close. Several goroutines and processes may
+// use it.
 type Store struct {
-	// Limits of images that come in; change it before the store is shared.
+	// Limits bounds added images; change it before the store is shared.
 	Limits Limits
 	dir    string
 }
 
-// DefaultDir is where images are kept: /var/lib/sandbox-run/images for root, below XDG_DATA_HOME for other users.
+// DefaultDir returns the directory of images: /var/lib/sandbox-run/images for root, below XDG_DATA_HOME for other users.
 func DefaultDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/sandbox-run/images", nil
@@ -56,8 +57,8 @@ func DefaultDir() (string, error) {
 	return filepath.Join(data, "images"), err
 }
 
-// Open opens a store, and makes it where there is none. It must belong to the user, and no other user may be able to write to it.
-// An empty dir is DefaultDir.
+// Open opens a store, and makes a missing one. It must belong to the user, and no other user may be able to write to it. An empty
+// dir is DefaultDir.
 func Open(dir string) (*Store, error) {
 	if dir == "" {
 		var err error
@@ -90,7 +91,7 @@ func Open(dir string) (*Store, error) {
 			return nil, failed("image store", err)
 		}
 	}
-	// Other users of this machine may not execute or write the files of untrusted images.
+	// Other users of this machine must not be able to execute or write the files of untrusted images.
 	if st.Mode&0o077 != 0 {
 		if err := unix.Fchmod(d.Fd(), 0o700); err != nil {
 			return nil, failed("image store", fmt.Errorf("make %s private: %w", dir, err))
@@ -106,20 +107,20 @@ func Open(dir string) (*Store, error) {
 	return &Store{dir: dir}, nil
 }
 
-// storeDirs are what a store is made of.
+// storeDirs lists the directories of a store.
 func storeDirs() []string {
 	return []string{blobsDir, imagesDir, namesDir, rootsDir, partialDir, workDir}
 }
 
-// unused refuses a directory that holds what is not ours: a store closes its directory to others, and removes from it what belongs to no
-// image. A store that is being made, or was not finished, is fine.
+// unused refuses a directory with other files: a store makes its directory private, and removes files that belong to no image. An
+// incomplete store is valid.
 func unused(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	known := append(storeDirs(), contentLock, indexLock, "pulled", "lost+found") // notes of package remote; a disk of its own
+	known := append(storeDirs(), contentLock, indexLock, "pulled", "lost+found") // notes of package remote; the top of a file system
 	names, err := f.Readdirnames(len(known) + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -135,20 +136,21 @@ func unused(dir string) error {
 	return nil
 }
 
-// Dir is the store's directory.
+// Dir returns the store's directory.
 func (s *Store) Dir() string { return s.dir }
 
 func (s *Store) path(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
-// lock takes one of the store's two locks. Closing the file gives it back.
+// lock takes one of the store's two locks. Closing the file releases it.
 func (s *Store) lock(name string, shared bool, timeout time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(s.path(name), os.O_RDWR|os.O_CREATE, 0o600)
 	return lockOpened(f, err, shared, timeout)
 }
 
-// lockExisting takes a lock for a caller that only reads: if there is no file to lock, the store was never changed, and nil is returned.
+// lockExisting takes a lock for a caller that only reads. Without a lock file the store was never changed, and lockExisting
+// returns nil.
 func (s *Store) lockExisting(name string, timeout time.Duration) (*os.File, error) {
 	f, err := os.Open(s.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -168,7 +170,7 @@ func lockOpened(f *os.File, err error, shared bool, timeout time.Duration) (*os.
 	return f, nil
 }
 
-// record is images/HEX.json: the image without its names, and what is needed to unpack and export it again.
+// record is images/HEX.json: the image without its names, with the data for unpacking and exporting it again.
 type record struct {
 	Image
 	Parts []part `json:"parts"`
@@ -202,7 +204,7 @@ func (s *Store) readRecord(id string) (*record, error) {
 	return &r, nil
 }
 
-// writeFile replaces a small file: a reader finds the old one or the new one, also after a power cut.
+// writeFile replaces a small file atomically, also across a power cut.
 func writeFile(path string, text []byte) error {
 	fresh := filepath.Join(filepath.Dir(path), "."+rand.Text())
 	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -230,7 +232,7 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Has reports whether a blob is here already, so that it need not be fetched.
+// Has reports whether the store has a blob.
 func (s *Store) Has(digest string) bool {
 	hex, err := digestHex(digest)
 	if err != nil {
@@ -240,7 +242,7 @@ func (s *Store) Has(digest string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// Blob opens a blob: a manifest, a configuration or a layer, as it came.
+// Blob opens a blob as received: a manifest, a configuration or a layer.
 func (s *Store) Blob(digest string) (io.ReadCloser, error) { return s.openBlob(digest) }
 
 func (s *Store) openBlob(digest string) (*os.File, error) {
@@ -255,7 +257,7 @@ func (s *Store) openBlob(digest string) (*os.File, error) {
 	return f, err
 }
 
-// Lookup finds an image by NAME[:TAG], NAME@sha256:…, sha256:…, its id, or the beginning of its id (four digits at least).
+// Lookup finds an image by NAME[:TAG], NAME@sha256:…, sha256:…, its id, or a prefix of its id (at least four digits).
 func (s *Store) Lookup(ref string) (*Image, error) {
 	r, err := s.lookup(ref)
 	if err != nil {
@@ -302,7 +304,7 @@ func (s *Store) lookup(ref string) (*record, error) {
 
 func (s *Store) byName(ref Reference) (*record, error) {
 	if ref.Digest != "" {
-		// Whatever it is called: this is the content that was asked for.
+		// The digest decides, whatever the name is.
 		return s.byDigest(ref.Digest)
 	}
 	id, err := s.readName(ref.String())
@@ -348,7 +350,7 @@ func (s *Store) byPrefix(prefix string) (*record, error) {
 	return nil, fmt.Errorf("%w: %d images have an id that begins so; give more of it", ErrAmbiguous, len(ids))
 }
 
-// ids are those of all images, in order.
+// ids returns the ids of all images, sorted.
 func (s *Store) ids() ([]string, error) {
 	entries, err := os.ReadDir(s.path(imagesDir))
 	if err != nil {
@@ -363,7 +365,7 @@ func (s *Store) ids() ([]string, error) {
 	return ids, nil
 }
 
-// List lists all images, by name; those without one come last.
+// List returns all images by name; images without a name come last.
 func (s *Store) List() ([]*Image, error) {
 	records, err := s.records()
 	if err != nil {
@@ -406,7 +408,7 @@ func (s *Store) records() ([]*record, error) {
 	return records, nil
 }
 
-// failed names the operation that failed, once. Without an error it is nil.
+// failed adds the operation to an error, once. It returns nil without an error.
 func failed(op string, err error) error {
 	var e *sandbox.Error
 	if err == nil || errors.As(err, &e) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

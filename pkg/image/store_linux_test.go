@@ -31,14 +31,16 @@ func TestLookup(t *testing.T) {
 	}
 	for ref, want := range map[string]string{
 		"one": one.ID, "one:latest": one.ID, "docker.io/library/one": one.ID, "ghcr.io/a/two:v2": two.ID,
-		one.ID: one.ID, one.Digest: one.ID, one.ID[7:]: one.ID, one.ID[7:19]: one.ID, two.ID[:14]: two.ID, "one@" + one.Digest: one.ID, "one:x@" + one.Digest: one.ID,
+		one.ID: one.ID, one.Digest: one.ID, one.ID[7:]: one.ID, one.ID[7:19]: one.ID, two.ID[:14]: two.ID, "one@" + one.Digest: one.ID,
+		"one:x@" + one.Digest: one.ID,
 	} {
 		img, err := s.Lookup(ref)
 		if err != nil || img.ID != want || len(img.Names) != 1 {
 			t.Errorf("%s: %+v, %v", ref, img, err)
 		}
 	}
-	for _, ref := range []string{"", "none", "one:v2", "ghcr.io/a/two", "fff", "sha256:" + strings.Repeat("0", 64), "one@sha256:" + strings.Repeat("0", 64), "UPPER CASE", "../images", "@", "sha256:zz"} {
+	for _, ref := range []string{"", "none", "one:v2", "ghcr.io/a/two", "fff", "sha256:" + strings.Repeat("0", 64),
+		"one@sha256:" + strings.Repeat("0", 64), "UPPER CASE", "../images", "@", "sha256:zz"} {
 		img, err := s.Lookup(ref)
 		if err == nil || !errors.Is(err, image.ErrNotFound) && !errors.Is(err, sandbox.ErrInvalid) {
 			t.Errorf("%q: %v, %v", ref, img, err)
@@ -104,8 +106,10 @@ func TestConfig(t *testing.T) {
 	img, err := s.Add(t.Context(), src)
 	must(t, err)
 	got, _ := json.Marshal(img.Config)
-	want, _ := json.Marshal(image.Config{Env: []string{"A=b"}, Workdir: "/w", User: "app", Entrypoint: []string{"/e"}, Cmd: []string{"c"}, Labels: map[string]string{"l": "v"}})
-	if !bytes.Equal(got, want) || img.Platform != "linux/arm64/v8" || img.Created.Unix() != 1704164645 || img.Size != 1 || len(img.Layers) != 1 {
+	want, _ := json.Marshal(image.Config{Env: []string{"A=b"}, Workdir: "/w", User: "app", Entrypoint: []string{"/e"}, Cmd: []string{"c"},
+		Labels: map[string]string{"l": "v"}})
+	if !bytes.Equal(got, want) || img.Platform != "linux/arm64/v8" || img.Created.Unix() != 1704164645 || img.Size != 1 ||
+		len(img.Layers) != 1 {
 		t.Errorf("%s %+v", got, img)
 	}
 	blob, err := s.Blob(img.ID)
@@ -131,7 +135,8 @@ func described(t testing.TB, src image.Source, diffIDs ...string) image.Source {
 		layers = append(layers, map[string]any{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": l.Digest, "size": l.Size})
 	}
 	var err error
-	src.Config, err = json.Marshal(map[string]any{"os": "linux", "architecture": "amd64", "rootfs": map[string]any{"type": "layers", "diff_ids": diffIDs}})
+	src.Config, err = json.Marshal(map[string]any{"os": "linux", "architecture": "amd64",
+		"rootfs": map[string]any{"type": "layers", "diff_ids": diffIDs}})
 	must(t, err)
 	src.Manifest, err = json.Marshal(map[string]any{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": layers,
@@ -160,10 +165,14 @@ func TestAddMismatches(t *testing.T) {
 		src    image.Source
 		refuse string
 	}{
-		"control":          {good, ""},
-		"layer digest":     {described(t, image.Source{Layers: []image.Layer{lying(packed, append(slices.Clone(packed[:len(packed)-1]), 'x'))}}, digest(layer)), "what came is"},
-		"layer too long":   {described(t, image.Source{Layers: []image.Layer{lying(packed, append(slices.Clone(packed), 'x'))}}, digest(layer)), "more bytes came"},
-		"layer size":       {described(t, image.Source{Layers: []image.Layer{{Digest: digest(packed), Size: int64(len(packed)) - 1, Open: layerOf(packed).Open}}}, digest(layer)), "more bytes came"},
+		"control": {good, ""},
+		"layer digest": {described(t, image.Source{Layers: []image.Layer{lying(packed, append(slices.Clone(packed[:len(packed)-1]), 'x'))}},
+			digest(layer)), "what came is"},
+		"layer too long": {described(t, image.Source{Layers: []image.Layer{lying(packed, append(slices.Clone(packed), 'x'))}}, digest(layer)),
+			"more bytes came"},
+		"layer size": {described(t,
+			image.Source{Layers: []image.Layer{{Digest: digest(packed), Size: int64(len(packed)) - 1, Open: layerOf(packed).Open}}}, digest(layer)),
+			"more bytes came"},
 		"diff id":          {described(t, sourceOf("x", packed), digest(other)), "unpacks to"},
 		"diff id packed":   {described(t, sourceOf("x", packed), digest(packed)), "compressed form"},
 		"diff ids missing": {described(t, sourceOf("x", packed)), "diff ids"},
@@ -186,11 +195,14 @@ func TestAddMismatches(t *testing.T) {
 		"an artefact": {edit(good, func(s *image.Source) {
 			s.Manifest = bytes.ReplaceAll(s.Manifest, []byte("layer.v1.tar+gzip"), []byte("vnd.in-toto+json"))
 		}), "no archive"},
-		"windows":    {image.Source{Config: []byte(`{"os":"windows"}`)}, "windows"},
-		"null":       {image.Source{Config: []byte(`null`), Layers: []image.Layer{layerOf(layer)}}, "null"},
-		"junk":       {image.Source{Config: []byte(`[]`)}, "configuration"},
-		"name":       {edit(good, func(s *image.Source) { s.Names = []string{"Not A Name"} }), "image name"},
-		"open fails": {image.Source{Layers: []image.Layer{{Open: func(context.Context, int64) (io.ReadCloser, error) { return nil, errors.New("no such source") }}}}, "no such source"},
+		"windows": {image.Source{Config: []byte(`{"os":"windows"}`)}, "windows"},
+		"null":    {image.Source{Config: []byte(`null`), Layers: []image.Layer{layerOf(layer)}}, "null"},
+		"junk":    {image.Source{Config: []byte(`[]`)}, "configuration"},
+		"name":    {edit(good, func(s *image.Source) { s.Names = []string{"Not A Name"} }), "image name"},
+		"open fails": {image.Source{Layers: []image.Layer{{Open: func(context.Context, int64) (io.ReadCloser, error) {
+			return nil,
+				errors.New("no such source")
+		}}}}, "no such source"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
@@ -215,13 +227,15 @@ func TestAddMismatches(t *testing.T) {
 // becomes a stranger's.
 func TestAddOtherLayersToAnImage(t *testing.T) {
 	layer, other := archive(t, file("f", "x")), archive(t, file("f", "y"))
-	for name, hostile := range map[string][]byte{"plain": other, "packed": gzipped(t, other), "junk": []byte("no archive"), "bomb": gzipped(t, make([]byte, 80<<20))} {
+	for name, hostile := range map[string][]byte{"plain": other, "packed": gzipped(t, other), "junk": []byte("no archive"),
+		"bomb": gzipped(t, make([]byte, 80<<20))} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
 			s.Limits.Bytes = 1 << 10
 			good, err := s.Add(t.Context(), described(t, sourceOf("good", gzipped(t, layer)), digest(layer)))
 			must(t, err)
-			if img, err := s.Add(t.Context(), described(t, sourceOf("evil", hostile), digest(layer))); !errors.Is(err, image.ErrInvalid) && !errors.Is(err, image.ErrTooLarge) {
+			if img, err := s.Add(t.Context(), described(t, sourceOf("evil", hostile), digest(layer))); !errors.Is(err, image.ErrInvalid) &&
+				!errors.Is(err, image.ErrTooLarge) {
 				t.Errorf("%+v, %v", img, err)
 			}
 			got, err := s.Lookup("good@" + good.Digest)
@@ -321,7 +335,8 @@ func TestAddEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	_, err := s.Add(ctx, image.Source{Names: []string{"x"}, Layers: []image.Layer{{Open: func(context.Context, int64) (io.ReadCloser, error) { return r, nil }}}})
+	_, err := s.Add(ctx, image.Source{Names: []string{"x"},
+		Layers: []image.Layer{{Open: func(context.Context, int64) (io.ReadCloser, error) { return r, nil }}}})
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 30*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
@@ -471,10 +486,12 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A directory that is somebody's for another purpose is left as it is: it is neither closed to others nor written to.
+// Open leaves a directory of another purpose as it is: it neither changes the mode nor writes to it.
 func TestOpenLeavesOthersAlone(t *testing.T) {
 	for name, there := range map[string][]string{
-		"a file": {"passwd"}, "a name of ours": {"work/notes"}, "most names of ours": {"blobs/", "images/", "names/", "roots/", "work/", "passwd"}, "many": {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"},
+		"a file": {"passwd"}, "a name of ours": {"work/notes"},
+		"most names of ours": {"blobs/", "images/", "names/", "roots/", "work/", "passwd"},
+		"many":               {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			top := t.TempDir()

@@ -11,9 +11,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Store needs Linux: there is none here.
+// Store is not available on this system: image stores need Linux.
 type Store struct {
-	// Limits mean nothing here.
+	// Limits has no effect on this system.
 	Limits Limits
 }
 
@@ -24,65 +24,65 @@ func unsupported() error {
 	}
 }
 
-// DefaultDir refuses.
+// DefaultDir returns an error of kind sandbox.ErrUnsupported.
 func DefaultDir() (string, error) { return "", unsupported() }
 
-// Open refuses.
+// Open returns an error of kind sandbox.ErrUnsupported.
 func Open(string) (*Store, error) { return nil, unsupported() }
 
 // Dir is empty.
 func (*Store) Dir() string { return "" }
 
-// Lookup refuses.
+// Lookup returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Lookup(string) (*Image, error) { return nil, unsupported() }
 
-// List refuses.
+// List returns an error of kind sandbox.ErrUnsupported.
 func (*Store) List() ([]*Image, error) { return nil, unsupported() }
 
 // Has is false.
 func (*Store) Has(string) bool { return false }
 
-// Blob refuses.
+// Blob returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Blob(string) (io.ReadCloser, error) { return nil, unsupported() }
 
-// Use refuses.
+// Use returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Use(*Image) (*Lease, error) { return nil, unsupported() }
 
-// Add refuses.
+// Add returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Add(context.Context, Source) (*Image, error) { return nil, unsupported() }
 
-// Tag refuses.
+// Tag returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Tag(string, string) (*Image, error) { return nil, unsupported() }
 
-// Remove refuses.
+// Remove returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Remove(string, bool) (*Image, bool, error) { return nil, false, unsupported() }
 
-// Prune refuses.
+// Prune returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Prune(context.Context, PruneOptions) (*Report, error) { return nil, unsupported() }
 
-// Collect refuses.
+// Collect returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Collect(context.Context) error { return unsupported() }
 
 // Leftovers finds nothing: there is no store here.
 func (*Store) Leftovers() ([]Leftover, error) { return nil, nil }
 
-// Import refuses.
+// Import returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Import(context.Context, io.Reader, ImportOptions) ([]*Image, error) {
 	return nil, unsupported()
 }
 
-// ImportPath refuses.
+// ImportPath returns an error of kind sandbox.ErrUnsupported.
 func (*Store) ImportPath(context.Context, string, ImportOptions) ([]*Image, error) {
 	return nil, unsupported()
 }
 
-// Export refuses.
+// Export returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Export(context.Context, []string, io.Writer, Format) error { return unsupported() }
 
-// ExportDir refuses.
+// ExportDir returns an error of kind sandbox.ErrUnsupported.
 func (*Store) ExportDir(context.Context, []string, string) error { return unsupported() }
 
-// Lease is of a store, and there is none here.
+// Lease is not available on this system.
 type Lease struct{}
 
 // Dir is empty.

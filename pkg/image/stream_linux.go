@@ -11,13 +11,12 @@ import (
 	"sync/atomic"
 )
 
-// stream reads a layer in three places at once: one goroutine decompresses, one computes the diff id, and the
-// caller of Read makes files.
+// stream reads a layer in three goroutines: one decompresses, one computes the diff id, and the caller of Read makes files.
 //
 //	blob ─► decompress ─► chunks ─┬─► Read
 //	                              └─► SHA-256
 //
-// It ends at its limit, and with its context. close must be called.
+// It ends at its limit, and with its context. The caller calls close.
 type stream struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -36,7 +35,7 @@ type stream struct {
 type chunk struct {
 	data []byte
 	err  error        // in place of data
-	uses atomic.Int32 // readers that are not done with it
+	uses atomic.Int32 // readers that still use it
 	buf  *[readAhead]byte
 }
 
@@ -51,7 +50,7 @@ func (c *chunk) release() {
 // chunksAhead is how far decompression may be ahead of the files.
 const chunksAhead = 8
 
-// newStream starts reading. Where the digest is known already, nothing is hashed.
+// newStream starts reading. It hashes nothing if the digest is known already.
 func newStream(ctx context.Context, r io.Reader, limit int64, hashing bool) (*stream, error) {
 	unpacked, packed, err := decompress(r)
 	if err != nil {
@@ -100,7 +99,7 @@ func (s *stream) produce(r io.Reader, limit int64) {
 	}
 }
 
-// fill reads until p is full. Unlike io.ReadFull it tells the end from an end that came too early.
+// fill reads until p is full. Unlike io.ReadFull, it distinguishes the end from an early end.
 func fill(r io.Reader, p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		var m int
@@ -151,7 +150,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// finish reads what is left and gives the digest of all that was unpacked, and its size.
+// finish reads the rest and returns the digest and the size of the uncompressed data.
 func (s *stream) finish() (diffID string, size int64, err error) {
 	if _, err := io.Copy(io.Discard, s); err != nil {
 		return "", 0, err
@@ -163,7 +162,7 @@ func (s *stream) finish() (diffID string, size int64, err error) {
 	return diffID, s.n, nil
 }
 
-// close ends the goroutines. It may be called twice.
+// close ends the goroutines. A second call does nothing.
 func (s *stream) close() {
 	s.cancel(context.Canceled)
 	s.done.Wait()

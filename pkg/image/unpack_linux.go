@@ -18,21 +18,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unpacker lays the layers of one image over each other in one directory. All it does is relative to the descriptor of that
-// directory, which no other process writes to; links are followed as the image's own programs would, with that directory as their root.
+// unpacker unpacks the layers of one image over each other into one directory. It works relative to the descriptor of that
+// directory, to which no other process writes; it follows links as programs of the image do, with that directory as their root.
 //
-// While it works, every directory is 0700 and its own: modes, owners and times of directories are given at the end (seal).
+// While it works, every directory is 0700 and belongs to this process: seal sets modes, owners and times of directories at the
+// end.
 type unpacker struct {
 	root   int // descriptor of tree/root
 	trash  int // directories that later layers have replaced are moved there
 	limits Limits
-	owners bool // we are root: files get the owners that the image says
+	owners bool // as root: files get the owners of the image
 
 	bytes, entries int64
 	stream         int64 // unpacked bytes of archives, headers and padding included
 	names          int64 // bytes of names that are kept
 	trashed        int
-	moved          bool // names may lead elsewhere than they did
+	moved          bool // names may lead to other places than before
 
 	dirs    []dirMark      // in the order in which they came
 	dirMark map[string]int // the last of each name in dirs
@@ -44,7 +45,7 @@ type unpacker struct {
 	buf     []byte
 }
 
-// dirMark is what a directory is to have in the end, if it is still the same one.
+// dirMark has the final attributes of a directory, if it is still the same one.
 type dirMark struct {
 	name  string
 	inode uint64
@@ -52,11 +53,11 @@ type dirMark struct {
 }
 
 const (
-	// maxOpen is how many directories are kept open.
+	// maxOpen is the number of directories that stay open.
 	maxOpen = 64
-	// maxNames is how many bytes of names are kept.
+	// maxNames is the number of bytes of names in memory.
 	maxNames = 256 << 20
-	// copyBuffer is how much of a file is written at a time.
+	// copyBuffer is the size of one write to a file.
 	copyBuffer = 512 << 10
 )
 
@@ -92,7 +93,7 @@ func (s *Store) newUnpacker(dir string) (_ *unpacker, err error) {
 	return u, u.mark("", attributes{mode: 0o755})
 }
 
-// headroom is for the headers and the padding of archives: a quarter again, and something for small limits.
+// headroom allows for the headers and the padding of archives: a quarter more, and a minimum for small limits.
 func headroom(bytes int64) int64 { return bytes/4 + 64<<20 }
 
 func (u *unpacker) close() {
@@ -105,7 +106,7 @@ func (u *unpacker) close() {
 	u.root, u.trash = -1, -1
 }
 
-// unpackPart unpacks a layer from its blob, checks its diff id if it has one, and tells diff id and size.
+// unpackPart unpacks a layer from its blob, checks its diff id if it has one, and returns diff id and size.
 func (s *Store) unpackPart(ctx context.Context, u *unpacker, p part) (part, error) {
 	p, err := s.readPart(ctx, p, u.stream, func(str *stream) error { return u.layer(ctx, str) })
 	if err == nil {
@@ -114,7 +115,8 @@ func (s *Store) unpackPart(ctx context.Context, u *unpacker, p part) (part, erro
 	return p, err
 }
 
-// readPart lets read read a layer from its blob, up to a limit; it checks the layer's diff id if it has one, and tells diff id and size.
+// readPart calls read with the content of a layer, up to a limit; it checks the layer's diff id if it has one, and returns diff
+// id and size.
 func (s *Store) readPart(ctx context.Context, p part, limit int64, read func(*stream) error) (part, error) {
 	blob, err := s.openBlob(p.Digest)
 	if err != nil {
@@ -148,7 +150,7 @@ func (s *Store) readPart(ctx context.Context, p part, limit int64, read func(*st
 	return p, nil
 }
 
-// broken is the error of an archive that can not be read.
+// broken returns the error for an unreadable archive.
 func broken(err error) error {
 	var at *os.PathError
 	for _, other := range []error{ErrInvalid, ErrTooLarge, context.Canceled, context.DeadlineExceeded} {
@@ -162,7 +164,7 @@ func broken(err error) error {
 	return fmt.Errorf("%w: archive: %w", ErrInvalid, err)
 }
 
-// layer lays one archive over what is there.
+// layer unpacks one archive over the layers below.
 func (u *unpacker) layer(ctx context.Context, r io.Reader) error {
 	if u.lower {
 		u.made, u.cleared = map[uint64]struct{}{}, map[string]struct{}{}
@@ -194,7 +196,8 @@ func (u *unpacker) layer(ctx context.Context, r io.Reader) error {
 	return nil
 }
 
-// cleanName is the name of an entry relative to the root: "./usr/bin/", "/usr/bin" and "usr/bin" are one. It does not climb.
+// cleanName returns the name of an entry relative to the root: "./usr/bin/", "/usr/bin" and "usr/bin" are equal. It never leaves
+// the root.
 func (u *unpacker) cleanName(name string) (string, error) {
 	if len(name) > maxPath {
 		return "", fmt.Errorf("%w: its name has %d bytes", ErrInvalid, len(name))
@@ -217,7 +220,7 @@ func (u *unpacker) cleanName(name string) (string, error) {
 	return name, nil
 }
 
-// note remembers that a name, and the directories on its way, are of this layer.
+// note records that a name and its parent directories belong to this layer.
 func (u *unpacker) note(name string) {
 	if u.made == nil {
 		return
@@ -237,7 +240,7 @@ func (u *unpacker) isNew(name string) bool {
 	return is
 }
 
-// within opens a directory of the image, following links as if its root were that of the machine.
+// within opens a directory of the image, and follows links as if its root were that of the machine.
 func (u *unpacker) within(name string, flags uint64) (int, error) {
 	if name == "" || name == "." {
 		name = "."
@@ -245,7 +248,7 @@ func (u *unpacker) within(name string, flags uint64) (int, error) {
 	how := unix.OpenHow{Flags: flags | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	for range 1000 {
 		fd, err := unix.Openat2(u.root, name, &how)
-		// EAGAIN: something was renamed somewhere while a link led upwards, and the kernel does not vouch for the result.
+		// EAGAIN: a rename happened while a link led upwards, and the kernel can not guarantee the result.
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
 			return fd, err
 		}
@@ -253,7 +256,7 @@ func (u *unpacker) within(name string, flags uint64) (int, error) {
 	return -1, unix.EAGAIN
 }
 
-// parent opens the directory that an entry lies in, and makes it where it is missing. The descriptor is the unpacker's.
+// parent opens the directory of an entry, and makes a missing one. The unpacker owns the descriptor.
 func (u *unpacker) parent(name string) (int, error) {
 	dir := path.Dir(name)
 	if dir == "." {
@@ -281,7 +284,7 @@ func (u *unpacker) parent(name string) (int, error) {
 	return fd, nil
 }
 
-// makeDir makes a directory that no entry speaks of.
+// makeDir makes a directory without an entry.
 func (u *unpacker) makeDir(name string) error {
 	at, err := u.parent(name)
 	if err != nil {
@@ -296,7 +299,7 @@ func (u *unpacker) makeDir(name string) error {
 	return u.mark(name, attributes{mode: 0o755})
 }
 
-// mark remembers what a directory is to have in the end.
+// mark records the final attributes of a directory.
 func (u *unpacker) mark(name string, a attributes) error {
 	at, base := u.root, "."
 	if name != "" {
@@ -323,7 +326,7 @@ func (u *unpacker) mark(name string, a attributes) error {
 	return nil
 }
 
-// forgetDirs closes the directories that are open.
+// forgetDirs closes the open directories.
 func (u *unpacker) forgetDirs() {
 	for name, fd := range u.open {
 		_ = unix.Close(fd)
@@ -331,8 +334,8 @@ func (u *unpacker) forgetDirs() {
 	}
 }
 
-// clear removes what has a name, of whatever kind. Directories are moved away as a whole: they may be large, and a
-// directory's inode must not come to belong to another while its mark is kept.
+// clear removes the entry with a name. It moves directories away as a whole: they may be large, and the inode of a directory with
+// a mark must not be reused.
 func (u *unpacker) clear(at int, base string) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(at, base, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -351,8 +354,8 @@ func (u *unpacker) clear(at int, base string) error {
 	return unix.Unlinkat(at, base, 0)
 }
 
-// seal gives directories what they are to have, innermost first: afterwards some can not be entered any more. It refuses an image
-// that has links where a sandbox mounts its own (F3).
+// seal sets the attributes of directories, innermost first, because some become inaccessible. It refuses an image with links at
+// the mount points of a sandbox.
 func (u *unpacker) seal(ctx context.Context) error {
 	for _, name := range []string{"proc", "dev", "sys", "dev/pts", "dev/shm"} {
 		if err := u.plainDir(name); err != nil {
@@ -372,7 +375,7 @@ func (u *unpacker) seal(ctx context.Context) error {
 	return nil
 }
 
-// plainDir refuses anything but a directory, or nothing, at a place.
+// plainDir refuses anything but a directory, or a missing entry, at a path.
 func (u *unpacker) plainDir(name string) error {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(u.root, name, &how)
@@ -396,7 +399,7 @@ func (u *unpacker) sealDir(d dirMark) error {
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Ino != d.inode {
-		return err // another one has its name
+		return err // another directory has its name
 	}
 	if err := u.own(fd, ".", d.attributes); err != nil {
 		return err
@@ -406,7 +409,7 @@ func (u *unpacker) sealDir(d dirMark) error {
 	}
 	mode := u.mode(d.attributes)
 	if d.name == "" {
-		mode |= 0o555 // only root could use an image without
+		mode |= 0o555 // only root could use an image without these bits
 	}
 	return unix.Fchmod(fd, mode)
 }

@@ -55,14 +55,17 @@ func ordinaryLayers(t testing.TB) [][]byte {
 			file("etc/a=b c\nnew\\line\xff\xfe", "odd name"), file("etc/ünïcödé", "utf-8"),
 			dir("opaque", 0o755), file("opaque/lower", "hidden"), dir("opaque/sub", 0o755), file("opaque/sub/lower", "hidden"),
 			file("gone", "x"), dir("gone-dir", 0o755), dir("gone-dir/sub", 0o755), file("gone-dir/sub/file", "x"), link("gone-link", "etc"),
-			dir("becomes-link", 0o755), file("becomes-link/file", "x"), link("becomes-dir", "etc"), dir("becomes-file", 0o755), file("becomes-file/x", "x"),
-			file("file-becomes-dir", "x"), dir("closed", 0o500), file("closed/file", "inside"), dir("closed/deeper", 0), file("closed/deeper/file", "inside"),
+			dir("becomes-link", 0o755), file("becomes-link/file", "x"), link("becomes-dir", "etc"), dir("becomes-file", 0o755),
+			file("becomes-file/x", "x"),
+			file("file-becomes-dir", "x"), dir("closed", 0o500), file("closed/file", "inside"), dir("closed/deeper", 0),
+			file("closed/deeper/file", "inside"),
 		),
 		archive(t,
 			file("bin/through-link", "in usr/bin"), // a parent that is a link, as in merged-/usr images
 			hard("etc/across", "usr/bin/tool"),     // across layers
 			file("usr/bin/tool3", "on its own now"),
-			entry{Typeflag: tar.TypeReg, Name: ".wh.gone"}, entry{Typeflag: tar.TypeReg, Name: ".wh.gone-dir"}, entry{Typeflag: tar.TypeReg, Name: ".wh.gone-link"},
+			entry{Typeflag: tar.TypeReg, Name: ".wh.gone"}, entry{Typeflag: tar.TypeReg, Name: ".wh.gone-dir"},
+			entry{Typeflag: tar.TypeReg, Name: ".wh.gone-link"},
 			entry{Typeflag: tar.TypeReg, Name: "etc/.wh.never-there"}, entry{Typeflag: tar.TypeReg, Name: "no/such/.wh.dir"},
 			dir("opaque", 0o711), file("opaque/upper-first", "stays"), dir("opaque/sub", 0o755), file("opaque/sub/upper", "stays"),
 			entry{Typeflag: tar.TypeReg, Name: "opaque/.wh..wh..opq"}, file("opaque/upper-after", "stays"),
@@ -102,7 +105,8 @@ func tarExtracted(t *testing.T, layers [][]byte) string {
 				must(t, os.RemoveAll(filepath.Join(root, path.Dir(h.Name), hidden)))
 			}
 		}
-		cmd := exec.Command("tar", "-x", "-p", "--same-owner", "--numeric-owner", "--xattrs", "--xattrs-include=user.*", "--exclude=.wh.*", "--recursive-unlink", "-C", root)
+		cmd := exec.Command("tar", "-x", "-p", "--same-owner", "--numeric-owner", "--xattrs", "--xattrs-include=user.*", "--exclude=.wh.*",
+			"--recursive-unlink", "-C", root)
 		cmd.Stdin = bytes.NewReader(l)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("tar: %v\n%s", err, out)
@@ -111,8 +115,8 @@ func tarExtracted(t *testing.T, layers [][]byte) string {
 	return root
 }
 
-// comparable is a tree without what differs on purpose: set-uid and set-gid bits of files, and times of directories, which tar leaves as they
-// are when a later layer has touched them.
+// comparable lists a tree without intended differences: set-uid and set-gid bits of files, and times of directories, which tar
+// does not restore after a later layer has changed them.
 func comparable(t *testing.T, root string) []string {
 	t.Helper()
 	must(t, filepath.WalkDir(root, func(p string, d os.DirEntry, err error) error {
@@ -139,7 +143,8 @@ func TestUnpackEqualsTar(t *testing.T) {
 	testenv.NeedRoot(t)
 	layers := ordinaryLayers(t)
 	want := comparable(t, tarExtracted(t, layers))
-	for name, pack := range map[string]func(testing.TB, []byte) []byte{"gzip": gzipped, "zstd": zstded, "plain": func(_ testing.TB, d []byte) []byte { return d }} {
+	for name, pack := range map[string]func(testing.TB, []byte) []byte{"gzip": gzipped, "zstd": zstded,
+		"plain": func(_ testing.TB, d []byte) []byte { return d }} {
 		t.Run(name, func(t *testing.T) {
 			var packed [][]byte
 			for _, l := range layers {
@@ -191,7 +196,8 @@ func TestUnpackRealFiles(t *testing.T) {
 	layers := [][]byte{
 		pack("--format=gnu", "bin", "sbin", "lib", "usr/bin/env", "usr/share/zoneinfo", "etc/alternatives", "etc/ssl"),
 		pack(second...),
-		archive(t, entry{Typeflag: tar.TypeReg, Name: "usr/share/.wh.perl5"}, entry{Typeflag: tar.TypeReg, Name: "usr/share/zoneinfo/Europe/.wh..wh..opq"}),
+		archive(t, entry{Typeflag: tar.TypeReg, Name: "usr/share/.wh.perl5"},
+			entry{Typeflag: tar.TypeReg, Name: "usr/share/zoneinfo/Europe/.wh..wh..opq"}),
 		pack("--format=gnu", "usr/share/zoneinfo/Europe/Berlin", "bin/sh", "bin/tar"),
 	}
 	want := comparable(t, tarExtracted(t, layers))
@@ -216,7 +222,8 @@ func TestUnpackAsUser(t *testing.T) {
 	l, err := s.Use(img)
 	must(t, err)
 	root := l.Dir()
-	for name, want := range map[string]uint32{"etc/mine": 0o644, "etc/none": 0, "home/user": 0o700, "tmp": 0o1777, "closed": 0o500, "closed/deeper": 0, "usr/bin/su": 0o755} {
+	for name, want := range map[string]uint32{"etc/mine": 0o644, "etc/none": 0, "home/user": 0o700, "tmp": 0o1777, "closed": 0o500,
+		"closed/deeper": 0, "usr/bin/su": 0o755} {
 		if name == "closed/deeper" && os.Geteuid() != 0 {
 			must(t, os.Chmod(filepath.Join(root, "closed"), 0o700)) // to look into it
 		}
@@ -321,25 +328,30 @@ func TestUnpackF9(t *testing.T) {
 		refuse string // part of the error; nothing where it is contained
 		check  func(t *testing.T, root string)
 	}{
-		"control":          {layers: [][]byte{archive(t, file("fine", "x"))}, check: has("fine")},
-		"climbs":           {layers: [][]byte{archive(t, file("../x", "x"))}, refuse: "climbs"},
-		"climbs inside":    {layers: [][]byte{archive(t, file("a/../../x", "x"))}, refuse: "climbs"},
-		"climbs by link":   {layers: [][]byte{archive(t, link("l", up+outside), file("l/x", "x"))}, refuse: "not a directory"},
-		"absolute":         {layers: [][]byte{archive(t, file(outside+"/x", "x"))}, check: has(outside + "/x")},
-		"absolute link":    {layers: [][]byte{archive(t, link("l", outside), file("l/precious", "x"))}, refuse: "not a directory"},
-		"link in root":     {layers: [][]byte{archive(t, dir("real", 0o755), link("l", "/real"), file("l/x", "x"))}, check: has("real/x")},
-		"link up in root":  {layers: [][]byte{archive(t, dir("real", 0o755), link("l", up+"real"), file("l/x", "x"))}, check: has("real/x")},
-		"link to proc":     {layers: [][]byte{archive(t, link("l", "/proc/self/root"), file("l/x", "x"))}, refuse: "not a directory"},
-		"link loop":        {layers: [][]byte{archive(t, link("l", "m"), link("m", "l"), file("l/x", "x"))}, refuse: "not a directory"},
-		"over a link":      {layers: [][]byte{archive(t, link("l", outside+"/precious")), archive(t, file("l", "mine"))}, check: isFile("l", "mine")},
-		"link then file":   {layers: [][]byte{archive(t, link("l", outside+"/precious"), file("l", "mine"))}, check: isFile("l", "mine")},
-		"dir over link":    {layers: [][]byte{archive(t, link("l", outside)), archive(t, dir("l", 0o755), file("l/precious", "mine"))}, check: isFile("l/precious", "mine")},
-		"dir, link, below": {layers: [][]byte{archive(t, dir("d", 0o755), file("d/x", "x")), archive(t, link("d", outside), file("d/precious", "mine"))}, refuse: "not a directory"},
-		"cached parent":    {layers: [][]byte{archive(t, file("d/a", "x"), entry{Typeflag: tar.TypeSymlink, Name: "d", Linkname: outside}, file("d/b", "x"))}, refuse: "not a directory"},
-		"hard link out":    {layers: [][]byte{archive(t, hard("h", up+outside+"/precious"))}, refuse: "climbs"},
-		"hard link abs":    {layers: [][]byte{archive(t, hard("h", outside+"/precious"))}, refuse: "not in the image"},
-		"hard by link":     {layers: [][]byte{archive(t, link("l", outside), hard("h", "l/precious"))}, refuse: "not in the image"},
-		"hard to link":     {layers: [][]byte{archive(t, link("l", outside+"/precious"), hard("h", "l"), file("h", "mine"))}, check: isFile("h", "mine")},
+		"control":         {layers: [][]byte{archive(t, file("fine", "x"))}, check: has("fine")},
+		"climbs":          {layers: [][]byte{archive(t, file("../x", "x"))}, refuse: "climbs"},
+		"climbs inside":   {layers: [][]byte{archive(t, file("a/../../x", "x"))}, refuse: "climbs"},
+		"climbs by link":  {layers: [][]byte{archive(t, link("l", up+outside), file("l/x", "x"))}, refuse: "not a directory"},
+		"absolute":        {layers: [][]byte{archive(t, file(outside+"/x", "x"))}, check: has(outside + "/x")},
+		"absolute link":   {layers: [][]byte{archive(t, link("l", outside), file("l/precious", "x"))}, refuse: "not a directory"},
+		"link in root":    {layers: [][]byte{archive(t, dir("real", 0o755), link("l", "/real"), file("l/x", "x"))}, check: has("real/x")},
+		"link up in root": {layers: [][]byte{archive(t, dir("real", 0o755), link("l", up+"real"), file("l/x", "x"))}, check: has("real/x")},
+		"link to proc":    {layers: [][]byte{archive(t, link("l", "/proc/self/root"), file("l/x", "x"))}, refuse: "not a directory"},
+		"link loop":       {layers: [][]byte{archive(t, link("l", "m"), link("m", "l"), file("l/x", "x"))}, refuse: "not a directory"},
+		"over a link": {layers: [][]byte{archive(t, link("l", outside+"/precious")), archive(t, file("l", "mine"))},
+			check: isFile("l", "mine")},
+		"link then file": {layers: [][]byte{archive(t, link("l", outside+"/precious"), file("l", "mine"))}, check: isFile("l", "mine")},
+		"dir over link": {layers: [][]byte{archive(t, link("l", outside)), archive(t, dir("l", 0o755), file("l/precious", "mine"))},
+			check: isFile("l/precious", "mine")},
+		"dir, link, below": {layers: [][]byte{archive(t, dir("d", 0o755), file("d/x", "x")),
+			archive(t, link("d", outside), file("d/precious", "mine"))}, refuse: "not a directory"},
+		"cached parent": {layers: [][]byte{archive(t, file("d/a", "x"), entry{Typeflag: tar.TypeSymlink, Name: "d", Linkname: outside},
+			file("d/b", "x"))}, refuse: "not a directory"},
+		"hard link out": {layers: [][]byte{archive(t, hard("h", up+outside+"/precious"))}, refuse: "climbs"},
+		"hard link abs": {layers: [][]byte{archive(t, hard("h", outside+"/precious"))}, refuse: "not in the image"},
+		"hard by link":  {layers: [][]byte{archive(t, link("l", outside), hard("h", "l/precious"))}, refuse: "not in the image"},
+		"hard to link": {layers: [][]byte{archive(t, link("l", outside+"/precious"), hard("h", "l"), file("h", "mine"))},
+			check: isFile("h", "mine")},
 		"hard to dir":      {layers: [][]byte{archive(t, dir("d", 0o755), hard("h", "d"))}, refuse: "not a file"},
 		"hard to itself":   {layers: [][]byte{archive(t, hard("h", "h"))}, refuse: "not in the image"},
 		"hard to itself 2": {layers: [][]byte{archive(t, file("h", "x"), hard("h", "./h"))}, check: isFile("h", "x")},
@@ -347,28 +359,35 @@ func TestUnpackF9(t *testing.T) {
 		"root is a file":   {layers: [][]byte{archive(t, link("./", "/etc"))}, refuse: "root"},
 		"whiteout of dots": {layers: [][]byte{archive(t, file("d/x", "x")), archive(t, file("d/.wh...", "x"))}, refuse: "hides nothing"},
 		"whiteout of dot":  {layers: [][]byte{archive(t, file("d/x", "x")), archive(t, file("d/.wh..", "x"))}, refuse: "hides nothing"},
-		"whiteout by link": {layers: [][]byte{archive(t, link("l", outside)), archive(t, file("l/.wh.precious", "")), archive(t, file("l/.wh..wh..opq", ""))}, check: has("l")},
-		"whiteout of link": {layers: [][]byte{archive(t, dir("real", 0o755), file("real/x", "x")), archive(t, link("l", "real"), file(".wh.l", ""))}, check: has("real/x")},
-		"below a file":     {layers: [][]byte{archive(t, file("f", "x"), file("f/x", "x"))}, refuse: "not a directory"},
-		"zero byte":        {layers: [][]byte{bytes.Replace(archive(t, file("a/bcd", "x")), []byte("a/bcd"), []byte("a/../"), 1)}, refuse: "archive"}, // the checksum is wrong
-		"long part":        {layers: [][]byte{archive(t, file(strings.Repeat("n", 256), "x"))}, refuse: "256 bytes"},
-		"long path":        {layers: [][]byte{archive(t, file(strings.Repeat("d/", 2048)+"x", "x"))}, refuse: "bytes"},
-		"deep":             {layers: [][]byte{archive(t, file(strings.Repeat("d/", 300)+"x", "x"))}, refuse: "deep"},
-		"long target":      {layers: [][]byte{archive(t, link("l", strings.Repeat("t", 5000)))}, refuse: "target"},
-		"odd owner":        {layers: [][]byte{archive(t, owned(file("f", "x"), 1<<32-1, 0))}, refuse: "belongs"},
-		"devices":          {layers: [][]byte{archive(t, file("null", "x"), entry{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3, Mode: 0o666}, entry{Typeflag: tar.TypeBlock, Name: "sda", Devmajor: 8}, entry{Typeflag: tar.TypeFifo, Name: "fifo"}, file("after", "x"))}, check: hasNot("null", "sda", "fifo")},
-		"unknown type":     {layers: [][]byte{archive(t, entry{Typeflag: 'Z', Name: "z"})}, refuse: "type"},
-		"duplicates":       {layers: [][]byte{archive(t, file("f", "one"), dir("f", 0o755), file("f/x", "x"), file("f", "two"), link("f", "x"), file("f", "three"))}, check: isFile("f", "three")},
-		"F3 proc":          {layers: [][]byte{archive(t, link("proc", "/tmp"))}, refuse: "/proc"},
-		"F3 dev":           {layers: [][]byte{archive(t, link("dev", outside))}, refuse: "/dev"},
-		"F3 dev/pts":       {layers: [][]byte{archive(t, dir("dev", 0o755), link("dev/pts", outside))}, refuse: "/dev/pts"},
-		"F3 sys file":      {layers: [][]byte{archive(t, file("sys", "x"))}, refuse: "/sys"},
-		"F3 control":       {layers: [][]byte{archive(t, dir("proc", 0o555), dir("dev/pts", 0o755), dir("sys", 0o555))}, check: has("dev/pts")},
-		"not an archive":   {layers: [][]byte{[]byte(strings.Repeat("not an archive ", 100))}, refuse: "archive"},
-		"cut off":          {layers: [][]byte{archive(t, file("f", strings.Repeat("x", 5000)))[:2000]}, refuse: "archive"},
-		"cut off gzip":     {layers: [][]byte{gzipped(t, archive(t, file("f", "x")))[:60]}, refuse: "archive"},
-		"xz":               {layers: [][]byte{{0xfd, '7', 'z', 'X', 'Z', 0, 1, 2}}, refuse: "xz"},
-		"empty":            {layers: [][]byte{archive(t)}, check: hasNot("x")},
+		"whiteout by link": {layers: [][]byte{archive(t, link("l", outside)), archive(t, file("l/.wh.precious", "")),
+			archive(t, file("l/.wh..wh..opq", ""))}, check: has("l")},
+		"whiteout of link": {layers: [][]byte{archive(t, dir("real", 0o755), file("real/x", "x")),
+			archive(t, link("l", "real"), file(".wh.l", ""))}, check: has("real/x")},
+		"below a file": {layers: [][]byte{archive(t, file("f", "x"), file("f/x", "x"))}, refuse: "not a directory"},
+		// the checksum is wrong
+		"zero byte":   {layers: [][]byte{bytes.Replace(archive(t, file("a/bcd", "x")), []byte("a/bcd"), []byte("a/../"), 1)}, refuse: "archive"},
+		"long part":   {layers: [][]byte{archive(t, file(strings.Repeat("n", 256), "x"))}, refuse: "256 bytes"},
+		"long path":   {layers: [][]byte{archive(t, file(strings.Repeat("d/", 2048)+"x", "x"))}, refuse: "bytes"},
+		"deep":        {layers: [][]byte{archive(t, file(strings.Repeat("d/", 300)+"x", "x"))}, refuse: "deep"},
+		"long target": {layers: [][]byte{archive(t, link("l", strings.Repeat("t", 5000)))}, refuse: "target"},
+		"odd owner":   {layers: [][]byte{archive(t, owned(file("f", "x"), 1<<32-1, 0))}, refuse: "belongs"},
+		"devices": {layers: [][]byte{archive(t, file("null", "x"),
+			entry{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3, Mode: 0o666},
+			entry{Typeflag: tar.TypeBlock, Name: "sda", Devmajor: 8}, entry{Typeflag: tar.TypeFifo, Name: "fifo"}, file("after", "x"))},
+			check: hasNot("null", "sda", "fifo")},
+		"unknown type": {layers: [][]byte{archive(t, entry{Typeflag: 'Z', Name: "z"})}, refuse: "type"},
+		"duplicates": {layers: [][]byte{archive(t, file("f", "one"), dir("f", 0o755), file("f/x", "x"), file("f", "two"), link("f", "x"),
+			file("f", "three"))}, check: isFile("f", "three")},
+		"F3 proc":        {layers: [][]byte{archive(t, link("proc", "/tmp"))}, refuse: "/proc"},
+		"F3 dev":         {layers: [][]byte{archive(t, link("dev", outside))}, refuse: "/dev"},
+		"F3 dev/pts":     {layers: [][]byte{archive(t, dir("dev", 0o755), link("dev/pts", outside))}, refuse: "/dev/pts"},
+		"F3 sys file":    {layers: [][]byte{archive(t, file("sys", "x"))}, refuse: "/sys"},
+		"F3 control":     {layers: [][]byte{archive(t, dir("proc", 0o555), dir("dev/pts", 0o755), dir("sys", 0o555))}, check: has("dev/pts")},
+		"not an archive": {layers: [][]byte{[]byte(strings.Repeat("not an archive ", 100))}, refuse: "archive"},
+		"cut off":        {layers: [][]byte{archive(t, file("f", strings.Repeat("x", 5000)))[:2000]}, refuse: "archive"},
+		"cut off gzip":   {layers: [][]byte{gzipped(t, archive(t, file("f", "x")))[:60]}, refuse: "archive"},
+		"xz":             {layers: [][]byte{{0xfd, '7', 'z', 'X', 'Z', 0, 1, 2}}, refuse: "xz"},
+		"empty":          {layers: [][]byte{archive(t)}, check: hasNot("x")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
@@ -443,9 +462,10 @@ func TestUnpackLimits(t *testing.T) {
 		layers [][]byte
 		refuse string
 	}{
-		"control":       {image.Limits{Bytes: 4 << 20, Entries: 100}, [][]byte{gzipped(t, archive(t, file("f", string(zeros(3<<20)))))}, ""},
-		"bytes":         {image.Limits{Bytes: 1 << 20}, [][]byte{gzipped(t, archive(t, file("f", string(zeros(3<<20)))))}, "bytes"},
-		"bytes in all":  {image.Limits{Bytes: 1 << 20}, [][]byte{archive(t, file("f", string(zeros(600<<10)))), archive(t, file("f", string(zeros(600<<10)))), archive(t)}, "bytes"},
+		"control": {image.Limits{Bytes: 4 << 20, Entries: 100}, [][]byte{gzipped(t, archive(t, file("f", string(zeros(3<<20)))))}, ""},
+		"bytes":   {image.Limits{Bytes: 1 << 20}, [][]byte{gzipped(t, archive(t, file("f", string(zeros(3<<20)))))}, "bytes"},
+		"bytes in all": {image.Limits{Bytes: 1 << 20}, [][]byte{archive(t, file("f", string(zeros(600<<10)))),
+			archive(t, file("f", string(zeros(600<<10)))), archive(t)}, "bytes"},
 		"huge header":   {image.Limits{}, [][]byte{sparse.Bytes()}, "bytes"},
 		"entries":       {image.Limits{Entries: 99}, [][]byte{many(100)}, "entries"},
 		"made dirs":     {image.Limits{Entries: 99}, [][]byte{archive(t, file(strings.Repeat("d/", 100)+"f", ""))}, "entries"},

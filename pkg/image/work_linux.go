@@ -15,20 +15,20 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
-// work is a directory in which something is made or removed. It is locked for as long as its maker lives; one whose lock can be
-// had was left by a process that was killed.
+// work is a directory for making or removing files. It is locked while its process lives; a directory with a free lock is left by
+// a killed process.
 type work struct {
 	dir  string
 	lock *os.File
 }
 
-// What is in a work directory: a root with its marks, and what layers have replaced.
+// The contents of a work directory: a root with its marks, and the files that layers have replaced.
 const (
 	treeName  = "tree"
 	trashName = "trash"
 )
 
-// removalTime bounds the removal of one tree. What is left then is the next collector's.
+// removalTime bounds the removal of one tree. The next collection removes the rest.
 const removalTime = 10 * time.Minute
 
 func (s *Store) newWork() (*work, error) {
@@ -39,7 +39,7 @@ func (s *Store) newWork() (*work, error) {
 		}
 		w, err := claim(dir)
 		if err == nil {
-			// Directories inherit the mark of a directory whose files belong to its group; an image's do not have it unless they say so.
+			// Directories inherit the set-group-id bit of the parent; those of an image must not have it unless the image says so.
 			if err := w.lock.Chmod(0o700); err != nil {
 				w.close()
 				return nil, err
@@ -49,12 +49,12 @@ func (s *Store) newWork() (*work, error) {
 		if !errors.Is(err, userdir.ErrBusy) && !errors.Is(err, unix.ENOENT) {
 			return nil, err
 		}
-		// A collector came between the two calls.
+		// A collection came between the two calls.
 	}
 	return nil, fmt.Errorf("no directory in %s can be kept", s.path(workDir))
 }
 
-// claim locks a work directory, unless another process has it.
+// claim locks a work directory, unless another process has the lock.
 func claim(dir string) (*work, error) {
 	f, err := openDir(dir)
 	if err != nil {
@@ -70,15 +70,15 @@ func claim(dir string) (*work, error) {
 	return &work{dir: dir, lock: f}, nil
 }
 
-// close removes the directory with what is in it.
+// close removes the directory with its contents.
 func (w *work) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), removalTime)
 	defer cancel()
-	_ = removal.Tree(ctx, w.dir) // what is left, the next collector removes
+	_ = removal.Tree(ctx, w.dir) // the next collection removes the rest
 	_ = w.lock.Close()
 }
 
-// discard moves something of the store here, to be removed with the rest.
+// discard moves a file of the store into the directory, for removal.
 func (w *work) discard(path string) error {
 	err := os.Rename(path, filepath.Join(w.dir, rand.Text()))
 	if errors.Is(err, os.ErrNotExist) {

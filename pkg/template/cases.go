@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/yamlite"
 )
 
-// Kinds of cases.
+// The kinds of cases.
 const (
 	kindCall  = "call"  // args are given to a function, and its result is compared
 	kindStdio = "stdio" // stdin is given to a program, and its stdout and exit code are compared

@@ -27,7 +27,8 @@ func TestDocs(t *testing.T) {
 	if r, err := tmpl.Render(map[string]any{"who": "you"}); err != nil || !strings.Contains(string(r.Files[0].Data), `"Hello, " + "you"`) {
 		t.Errorf("%+v, %v", r, err)
 	}
-	output, code := runHarness(t, "harness", "python", map[string]any{"code": "def solve(numbers):\n    return sorted(numbers)\n", "cases": block("```yaml\n")})
+	output, code := runHarness(t, "harness", "python",
+		map[string]any{"code": "def solve(numbers):\n    return sorted(numbers)\n", "cases": block("```yaml\n")})
 	times := regexp.MustCompile(` +\d+ ms`)
 	want := times.ReplaceAllString("CASE "+block("```\nCASE "), "")
 	if got := strings.TrimSpace(times.ReplaceAllString(output, "")); code != 1 || got != want {

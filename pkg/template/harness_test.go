@@ -241,7 +241,8 @@ func TestHarnessCall(t *testing.T) {
 				}
 			}
 			if file := (map[string]string{
-				"python": `snippet.py", line 5`, "javascript": "snippet.cjs:4:", "typescript": "snippet.ts:4:", "go": "snippet.go:5", "rust": "snippet.rs:4:", "java": "Answer.java:6",
+				"python": `snippet.py", line 5`, "javascript": "snippet.cjs:4:", "typescript": "snippet.ts:4:", "go": "snippet.go:5",
+				"rust": "snippet.rs:4:", "java": "Answer.java:6",
 			})[language]; !strings.Contains(output, file) {
 				t.Errorf("the trace does not name %s:\n%s", file, output)
 			}

@@ -18,8 +18,10 @@ import (
 
 // awkward are the strings that break naive quoting.
 var awkward = []string{
-	"", "plain", `"`, `'`, "`", `\`, `\\`, `\n`, "\n", "\r\n", "\t", `'"'"`, `"""`, `'''`, "a\x00b", "\x00" + "1", "\x01\x1f\x7f", "é", "漢字", "😀", "\u2028\u2029",
-	"\u0085", "\ufeff", "\u202e", "${x}", "$(id)", "`id`", "{{.x}}", "{}", "%s%d", `A`, `\u0022`, `\\u0022+`, "\\", "line\\\nline", "--", "/*", "*/", "//", "#", "</script>",
+	"", "plain", `"`, `'`, "`", `\`, `\\`, `\n`, "\n", "\r\n", "\t", `'"'"`, `"""`, `'''`, "a\x00b", "\x00" + "1", "\x01\x1f\x7f", "é", "漢字",
+	"😀", "\u2028\u2029",
+	"\u0085", "\ufeff", "\u202e", "${x}", "$(id)", "`id`", "{{.x}}", "{}", "%s%d", `A`, `\u0022`, `\\u0022+`, "\\", "line\\\nline", "--", "/*",
+	"*/", "//", "#", "</script>",
 	"\ud7ff\ue000\uffff", "\U0010ffff", "trailing\\", "\r", "\v\f\b\a\x1b[31m", "'; DROP TABLE x; --", "!!", "~", "*", "\\x41", "\\101", "\\0",
 }
 
@@ -49,7 +51,8 @@ var interpreters = map[string]struct {
 		return "q.py", "for s in [\n" + strings.Join(q, ",\n") + "]:\n  print(s.encode('utf-8','surrogatepass').hex())\n"
 	}, func(f string) []string { return []string{"python3", f} }},
 	"javascript": {"node", true, func(q []string) (string, string) {
-		return "q.js", "for (const s of [\n" + strings.Join(q, ",\n") + "]) console.log(Array.from({length: s.length}, (_, i) => s.charCodeAt(i).toString(16).padStart(4, '0')).join(''))\n"
+		return "q.js", "for (const s of [\n" + strings.Join(q, ",\n") +
+			"]) console.log(Array.from({length: s.length}, (_, i) => s.charCodeAt(i).toString(16).padStart(4, '0')).join(''))\n"
 	}, func(f string) []string { return []string{"node", f} }},
 	"shell": {"bash", false, func(q []string) (string, string) {
 		return "q.sh", "printf '%s\\0' " + strings.Join(q, "\nprintf '%s\\0' ") + "\n"
@@ -158,10 +161,12 @@ func TestQuoteCompiled(t *testing.T) {
 		file, before, between, after string
 		commands                     [][]string
 	}{
-		"rust": {"q.rs", "fn main() { for s in [", ",\n", "] { println!(\"{}\", s.bytes().map(|b| format!(\"{:02x}\", b)).collect::<String>()); } }\n",
+		"rust": {"q.rs", "fn main() { for s in [", ",\n",
+			"] { println!(\"{}\", s.bytes().map(|b| format!(\"{:02x}\", b)).collect::<String>()); } }\n",
 			[][]string{{"rustc", "-o", "q", "q.rs"}, {"./q"}}},
 		"java": {"Q.java", "class Q { public static void main(String[] a) { for (String s : new String[] {", ",\n",
-			"}) { var b = new StringBuilder(); for (char c : s.toCharArray()) b.append(String.format(\"%04x\", (int) c)); System.out.println(b); } } }\n",
+			"}) { var b = new StringBuilder(); for (char c : s.toCharArray()) b.append(String.format(\"%04x\", (int) c)); " +
+				"System.out.println(b); } } }\n",
 			[][]string{{"javac", "-encoding", "ASCII", "Q.java"}, {"java", "-cp", ".", "Q"}}},
 	} {
 		t.Run(language, func(t *testing.T) {
@@ -198,7 +203,8 @@ func TestQuoteCompiled(t *testing.T) {
 func TestQuoteRefuses(t *testing.T) {
 	const lone, raw, nul = "\xed\xa0\x80", "\xff", "\x00"
 	for language, refused := range map[string][]string{
-		"go": nil, "python": {raw}, "javascript": {raw}, "typescript": {raw}, "rust": {raw, lone}, "java": {raw, strings.Repeat("x", 65536)}, "shell": {nul}, "sql": nil, "cobol": {""},
+		"go": nil, "python": {raw}, "javascript": {raw}, "typescript": {raw}, "rust": {raw, lone}, "java": {raw, strings.Repeat("x", 65536)},
+		"shell": {nul}, "sql": nil, "cobol": {""},
 	} {
 		for _, s := range []string{lone, raw, nul, strings.Repeat("x", 65536), ""} {
 			_, err := quote(language, s)

@@ -20,7 +20,7 @@ const (
 	maxNesting   = 100
 )
 
-// Functions that addChecks calls from within a tree. Templates can not name them: the parser does not know them.
+// Functions that addChecks calls from a tree. Templates can not name them: the parser does not know them.
 const (
 	spendFunction = "spend" // pays for one pass of a loop
 	enterFunction = "enter" // pays for one use of a named template, which may use itself
@@ -50,7 +50,7 @@ func (r *rendering) execute(t *texttemplate.Template, data map[string]any) (stri
 	return r.text.String(), err
 }
 
-// Write takes the output of text/template.
+// Write receives the output of text/template.
 func (r *rendering) Write(p []byte) (int, error) {
 	if r.output += len(p); r.output > MaxOutput {
 		return 0, fmt.Errorf("the output is larger than %d MiB", MaxOutput>>20)

@@ -105,7 +105,7 @@ func rustSnippet(code string) (map[string]any, error) {
 }
 
 // javaSnippet finds the package and the top-level types, of which the public one names the file.
-// Methods without a class are put into one.
+// It puts methods without a class into one.
 func javaSnippet(code string) (map[string]any, error) {
 	words := javaWords(code)
 	pkg, public := "", ""

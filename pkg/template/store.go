@@ -23,10 +23,10 @@ var builtin embed.FS
 // open and keeps nothing, so it sees changes on disk.
 type Store struct{ dirs []string }
 
-// Open makes a Store. Directories that do not exist hold no templates.
+// Open returns a Store. A missing directory has no templates.
 func Open(dirs ...string) *Store { return &Store{dirs} }
 
-// UserDir is the directory of a user's templates: $XDG_CONFIG_HOME/sandbox-run/templates, or what the system has instead.
+// UserDir returns the directory of a user's templates: $XDG_CONFIG_HOME/sandbox-run/templates, or the system's equivalent.
 func UserDir() (string, error) {
 	config, err := os.UserConfigDir()
 	if err != nil {
@@ -42,7 +42,7 @@ type candidate struct {
 	read           func() ([]byte, error)
 }
 
-// List names every template, by name, language and source. A template that can not be read has a Problem.
+// List returns every template, by name, language and source. A template that can not be read has a Problem.
 func (s *Store) List() []Info {
 	var found []Info
 	for _, c := range s.candidates() {

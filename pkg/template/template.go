@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Template is a template that was read and checked. It never changes; several goroutines may render it.
+// Template is a parsed and checked template. It never changes; several goroutines may render it.
 type Template struct {
 	Info
 	Text  string // the whole file, for show
@@ -37,10 +37,10 @@ type Info struct {
 	Variables   []Variable `json:"variables,omitempty"`
 }
 
-// BuiltIn is the Source of templates that come with the executable.
+// BuiltIn is the Source of templates in the executable.
 const BuiltIn = "built-in"
 
-// Variable is a value that a template needs.
+// Variable is a variable of a template.
 type Variable struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
@@ -64,7 +64,7 @@ type File struct {
 // maxTemplate is the size of the largest file of a template, in bytes.
 const maxTemplate = 1 << 20
 
-// Parse reads a template. Name and language are those of its file, and hold where the head says nothing else.
+// Parse reads a template. Name and language come from its file name, unless the head has others.
 func Parse(name, language, source, text string) (*Template, error) {
 	t := &Template{Info: Info{Name: name, Language: findLanguage(language).name, Source: source}, Text: text}
 	t.root = texttemplate.New("").Option("missingkey=error")

@@ -96,7 +96,8 @@ func TestRenderRefuses(t *testing.T) {
 		{"{{join \"\" .n}}", "where a list is needed"},
 		{"-- ../x --\nfoo\n", "relative"}, {"-- /x --\nfoo\n", "relative"}, {"-- a --\nx\n-- a --\ny\n", "twice"},
 	} {
-		_, err := render(t, head("s: , n: , l: , m: ")+c.body, map[string]any{"s": "s", "n": 3, "l": []any{"x", "y"}, "m": map[string]any{"k": 1}})
+		_, err := render(t, head("s: , n: , l: , m: ")+c.body,
+			map[string]any{"s": "s", "n": 3, "l": []any{"x", "y"}, "m": map[string]any{"k": 1}})
 		if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, sandbox.ErrInvalid) {
 			t.Errorf("%s: %v; want %q", c.body, err, c.want)
 		}
@@ -122,12 +123,14 @@ func TestRenderTakesDataOnly(t *testing.T) {
 }
 
 func TestVariables(t *testing.T) {
-	text := "---\nvariables:\n  name: {description: whose}\n  count: {default: 7}\n  note: {required: false}\n  colour:\n---\n{{.name}} {{.count}} {{.note}}{{.colour}}"
+	text := "---\nvariables:\n  name: {description: whose}\n  count: {default: 7}\n  note: {required: false}\n  colour:\n---\n" +
+		"{{.name}} {{.count}} {{.note}}{{.colour}}"
 	if got, err := render(t, text, map[string]any{"name": "x", "colour": "red"}); err != nil || got != "x 7 red" {
 		t.Errorf("%q, %v", got, err)
 	}
 	_, err := render(t, text, map[string]any{"nam": "x", "other": 1})
-	want := "template x: missing variables: name, colour; unknown variables: nam (name?), other; try: sandbox-run template show x --lang python"
+	want := "template x: missing variables: name, colour; unknown variables: nam (name?), other; try: sandbox-run template show x --lang " +
+		"python"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}
@@ -136,9 +139,11 @@ func TestVariables(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"---\nname: x\n", "no end"}, {"---\nnam: x\n---\nb", "line 2: unknown key nam (name?)"}, {"---\n- x\n---\nb", "a list"},
-		{"---\nname: 1\n---\nb", "line 2: name: it can not be a number"}, {"---\nname: y\n---\nb", "is called x"}, {"---\nvariables: [a]\n---\nb", "mapping of names"},
+		{"---\nname: 1\n---\nb", "line 2: name: it can not be a number"}, {"---\nname: y\n---\nb", "is called x"},
+		{"---\nvariables: [a]\n---\nb", "mapping of names"},
 		{"---\nvariables: {a-b: }\n---\nb", "can not name"}, {"---\nvariables: {a: {defult: 1}}\n---\nb", "defult (default?)"},
-		{"---\nvariables: {a: {required: 1}}\n---\nb", "can not be a number"}, {"---\nvariables: {a: {required: true, default: 1}}\n---\nb", "never hold"},
+		{"---\nvariables: {a: {required: 1}}\n---\nb", "can not be a number"},
+		{"---\nvariables: {a: {required: true, default: 1}}\n---\nb", "never hold"},
 		{"---\nentry: ../x\n---\nb", "relative"}, {"---\n---\n", "empty"}, {"{{", "x:1"}, {"---\n\n---\n\n{{nope}}", `x:5: function "nope"`},
 		{head("abc: ") + "{{.abd}} {{$.q}} {{range .abc}}{{.inner}}{{end}}", "does not declare: abd (abc?), q"},
 		{"text\n-- a --\nx\n", "before the first file"}, {"a\xff", "not UTF-8"}, {strings.Repeat("{{if 1}}", 300), "200 deep"},
@@ -207,7 +212,8 @@ func TestStore(t *testing.T) {
 		t.Errorf("%d templates: %v", len(got), got)
 	}
 	for _, c := range []struct{ name, language, want string }{
-		{"mine", "", ""}, {"mine", "py", ""}, {"mine", "go", "only for: python"}, {"harness", "", "one for each of: go, java"}, {"harnes", "go", "try: harness"},
+		{"mine", "", ""}, {"mine", "py", ""}, {"mine", "go", "only for: python"}, {"harness", "", "one for each of: go, java"},
+		{"harnes", "go", "try: harness"},
 		{"zzz", "", "no such template"}, {"bad", "", "bad.py"},
 	} {
 		_, err := s.Get(c.name, c.language)
@@ -247,7 +253,8 @@ func TestCases(t *testing.T) {
 		{"call", "javascript", "- {name: big, want: 9007199254740993}", "case 1 (big): want: 9007199254740993 is beyond"},
 		{"stdio", "python", "- {want: 5}", "needs quotes"}, {"stdio", "python", "- {want: '5', exit_code: 300}", "0 to 255"},
 		{"stdio", "python", "{case: []}", "case (cases?)"}, {"query", "sql", "- {want: 1}", "list of rows"},
-		{"query", "sql", "- {want: [[1], [1, 2]]}", "row 2 has 2 columns"}, {"query", "sql", "- {want: [[1]], tables: {t: {columns: [a], rows: [[1, 2]]}}}", "2 values for 1"},
+		{"query", "sql", "- {want: [[1], [1, 2]]}", "row 2 has 2 columns"},
+		{"query", "sql", "- {want: [[1]], tables: {t: {columns: [a], rows: [[1, 2]]}}}", "2 values for 1"},
 		{"other", "python", "[]", "none of"}, {"call", "python", "a: [", "missing"},
 	} {
 		_, err := readCases(c.kind, c.language, c.text)
@@ -281,9 +288,11 @@ func TestGolden(t *testing.T) {
 	cases := map[string]string{
 		"harness": "- {name: one, args: [1, \"a\\\"b\"], want: [2.50, null, {k: é}]}\n- {args: [], want: true, timeout: 2s, tolerance: 1e-6}\n",
 		"stdio":   "- {name: 漢字, stdin: \"1\\n\", want: \"it's\\n\", args: [-x]}\n- {want: \"\", exit_code: 3, ignore_trailing_space: true}\n",
-		"sql":     "- {name: one, tables: {t: {columns: [a, b], rows: [[1, \"it's\"], [2, ~]]}}, want: [[1, x]]}\n- {tables: {t: []}, want: [], ordered: false}\n",
+		"sql": "- {name: one, tables: {t: {columns: [a, b], rows: [[1, \"it's\"], [2, ~]]}}, want: [[1, x]]}\n" +
+			"- {tables: {t: []}, want: [], ordered: false}\n",
 	}
-	code := map[string]string{"java": "package p.q; public class A { static int solve() { return 1; } }", "go": "package x\nfunc solve() int { return 1 }", "sql": "SELECT a, b FROM t; -- all\n"}
+	code := map[string]string{"java": "package p.q; public class A { static int solve() { return 1; } }",
+		"go": "package x\nfunc solve() int { return 1 }", "sql": "SELECT a, b FROM t; -- all\n"}
 	for _, info := range Open().List() {
 		t.Run(info.Name+"."+info.Language, func(t *testing.T) {
 			tmpl, err := Open().Get(info.Name, info.Language)

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RunAlone runs a command in a process group of its own and leaves none of it behind: shims are scripts that start others. It dies with us.
-// The context is all that ends it early; cmd has none of its own.
+// RunAlone runs a command in a process group of its own and ends all of its processes: shims are scripts that start others. The
+// command dies with this process. Only ctx ends it early; cmd has no context of its own.
 func RunAlone(ctx context.Context, cmd *exec.Cmd) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// The parent whose death the child notices is a thread; it has to be ours until the end.
+	// Pdeathsig watches the thread that started the child, so this goroutine keeps its thread until the end.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

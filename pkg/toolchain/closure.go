@@ -144,7 +144,7 @@ func scriptOf(p string) (interpreter string, ok bool) {
 	return words[0], true
 }
 
-// Real is the file that a path leads to.
+// Real returns the file to which a path leads.
 func Real(p string) (string, error) {
 	r, err := resolve(p)
 	return r.real, err

@@ -64,7 +64,7 @@ func TestClosureOfScripts(t *testing.T) {
 	}
 	for name, p := range map[string]string{
 		"itself":           script("itself", "#!"+filepath.Join(dir, "itself")+"\n"),
-		"nobody":           script("nobody", "#!/no/such/shell\n"),
+		"no interpreter":   script("nointerpreter", "#!/no/such/shell\n"),
 		"text":             script("text", "just text\n"),
 		"not there":        filepath.Join(dir, "none"),
 		"a directory":      dir,

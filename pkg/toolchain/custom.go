@@ -22,7 +22,7 @@ type Custom struct {
 	Paths []string
 }
 
-// Description is how the toolchain is found. Its error is of kind sandbox.ErrInvalid.
+// Description returns how to find the toolchain. Its error is of kind sandbox.ErrInvalid.
 func (c *Custom) Description() (*Description, error) {
 	if err := c.validate(); err != nil {
 		return nil, err

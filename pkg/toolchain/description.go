@@ -1,6 +1,6 @@
 package toolchain
 
-// Description says how a toolchain is found, on this machine and in an image. It is data of the package of its language.
+// Description describes how to find a toolchain, on this machine and in an image. It is data of the language's package.
 type Description struct {
 	Name     string
 	Programs []string // names of the program that is looked for, the best first
@@ -18,5 +18,5 @@ type Description struct {
 	Query func(*Search, Program) (*Toolchain, error)
 }
 
-// Packages are the names by which package managers know a toolchain; dnf, yum and zypper share theirs.
+// Packages are the names of a toolchain in package managers; dnf, yum and zypper share theirs.
 type Packages struct{ Apt, Dnf, Apk, Pacman, Brew string }

@@ -19,6 +19,6 @@
 //
 // Limits. A program is queried with an environment of a few chosen variables, in the directory /, for ten seconds and 64 KiB
 // of answer at most, so that no project's files have a say and nothing is downloaded. Directories that others may write to
-// supply nothing. Whoever can change the user's own files can change what is found: no control protects
+// supply nothing. A program that can change the user's own files can change what is found: no control protects
 // users from themselves. Which directories every sandbox shows anyway is known here (sandbox.HostDirs).
 package toolchain

@@ -22,7 +22,7 @@ type linkage struct {
 
 var errNotELF = errors.New("not an ELF file of this kind of machine")
 
-// Bounds on what is read of a file that may be anything.
+// The bounds of reading an untrusted file.
 const (
 	maxHeaders = 256
 	maxDynamic = 4096 // entries

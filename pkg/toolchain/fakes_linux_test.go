@@ -106,7 +106,8 @@ func (w *world) custom(c toolchain.Custom) (*toolchain.Toolchain, error) {
 // descriptions are those of all languages.
 func descriptions() []*toolchain.Description {
 	return []*toolchain.Description{
-		python.Language.Toolchain, &javascript.Node, golang.Language.Toolchain, rust.Language.Toolchain, java.Language.Toolchain, shell.Language.Toolchain,
+		python.Language.Toolchain, &javascript.Node, golang.Language.Toolchain, rust.Language.Toolchain, java.Language.Toolchain,
+		shell.Language.Toolchain,
 		postgres.Language.Toolchain,
 	}
 }
@@ -227,13 +228,15 @@ exec "@/`+chain+`/bin/${0##*/}" "$@"`)
 	w.script("bin/cc", `echo "@/crt1.o"`)
 	w.environ[1] = "PATH=" + w.at("home/me/.cargo/bin") + ":" + w.at("bin")
 	got := w.mustFind(w.finder(), rust.Language.Toolchain)
-	if got.Version != "1.80.0" || got.Path != w.at(chain+"/bin/rustc") || got.Programs["cargo"] != w.at(chain+"/bin/cargo") || got.Programs["cc"] != w.at("bin/cc") {
+	if got.Version != "1.80.0" || got.Path != w.at(chain+"/bin/rustc") || got.Programs["cargo"] != w.at(chain+"/bin/cargo") ||
+		got.Programs["cc"] != w.at("bin/cc") {
 		t.Errorf("found %+v", got)
 	}
 	w.wantMounts(got, same("bin/cc"), same(chain))
 
 	// Another build of the same version is another toolchain.
-	w.script(chain+"/bin/rustc", `case $1 in --print) echo "@/`+chain+`";; -vV) printf 'rustc 1.80.0\ncommit: 2\nhost: host\nrelease: 1.80.0\n';; esac`)
+	w.script(chain+"/bin/rustc", `case $1 in --print) echo "@/`+chain+
+		`";; -vV) printf 'rustc 1.80.0\ncommit: 2\nhost: host\nrelease: 1.80.0\n';; esac`)
 	if again := w.mustFind(w.finder(), rust.Language.Toolchain); again.ID == got.ID {
 		t.Error("another build has the same ID")
 	}
@@ -249,7 +252,8 @@ func TestRustWithoutLibrary(t *testing.T) {
 	}
 	w.mkdir("opt/rust/lib/rustlib/host/lib")
 	w.script("bin/cc", "echo crt1.o")
-	if m := w.missing(rust.Language.Toolchain); m.Partial == nil || !strings.Contains(m.Error(), "libc6-dev") || !strings.Contains(m.Error(), "crt1.o") {
+	if m := w.missing(rust.Language.Toolchain); m.Partial == nil || !strings.Contains(m.Error(), "libc6-dev") ||
+		!strings.Contains(m.Error(), "crt1.o") {
 		t.Errorf("%v", m)
 	}
 	w.script("bin/cc", "echo /usr/lib/crt1.o")
@@ -277,7 +281,8 @@ func TestJavaAlternatives(t *testing.T) {
 	w.link(w.at("alternatives/java"), "bin/java")
 	f := w.finder()
 	got := w.mustFind(f, java.Language.Toolchain)
-	if got.Version != "21.0.3" || got.Home != w.at("jvm/java-21") || got.Programs["javac"] != w.at("jvm/java-21/bin/javac") || got.Env["JAVA_HOME"] != got.Home {
+	if got.Version != "21.0.3" || got.Home != w.at("jvm/java-21") || got.Programs["javac"] != w.at("jvm/java-21/bin/javac") ||
+		got.Env["JAVA_HOME"] != got.Home {
 		t.Errorf("found %+v", got)
 	}
 	w.wantMounts(got, same("jvm/java-21"), same("settings/java-21/net.properties"))
@@ -294,7 +299,8 @@ func TestJavaRuntimeOnly(t *testing.T) {
 	w.javaAt("jvm/jre-17", "17.0.2")
 	w.link(w.at("jvm/jre-17/bin/java"), "bin/java")
 	m := w.missing(java.Language.Toolchain)
-	if m.Partial == nil || m.Partial.Version != "17.0.2" || !strings.Contains(m.Error(), "javac") || !slices.Contains(m.Install, "apt-get install openjdk-17-jdk-headless") {
+	if m.Partial == nil || m.Partial.Version != "17.0.2" || !strings.Contains(m.Error(), "javac") ||
+		!slices.Contains(m.Install, "apt-get install openjdk-17-jdk-headless") {
 		t.Errorf("%v", m)
 	}
 	// sdkman has a whole one, by a link; the runtime is passed over.
@@ -420,7 +426,8 @@ func TestPostgresInPrefix(t *testing.T) {
 	w.script("pg/bin/postgres", `echo "postgres (PostgreSQL) 16.2 (Debian 16.2-1)"`)
 	w.script("pg/bin/initdb", "true")
 	w.link(w.at("pg/bin/postgres"), "bin/postgres")
-	if m := w.missing(postgres.Language.Toolchain); m.Partial == nil || m.Partial.Version != "16.2" || !strings.Contains(m.Error(), "psql is not there") {
+	if m := w.missing(postgres.Language.Toolchain); m.Partial == nil || m.Partial.Version != "16.2" ||
+		!strings.Contains(m.Error(), "psql is not there") {
 		t.Errorf("%v", m)
 	}
 	w.script("pg/bin/psql", "true")

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Finder finds toolchains. Its zero value looks where the process's own environment says.
+// Finder finds toolchains. Its zero value uses the environment of the process.
 type Finder struct {
 	Store   string        // the file that keeps what was found; default DefaultStore()
 	NoStore bool          // neither read nor write it
@@ -91,7 +91,7 @@ func (f *Finder) lockKey(ctx context.Context, key string) (release func(), err e
 // of a project's tools included, has no influence.
 var commonVariables = []string{"PATH", "HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "ASDF_DIR", "ASDF_DATA_DIR", "MISE_DATA_DIR"}
 
-// CommonVariables are the names of the variables that decide, with those of a description, which toolchain a user means.
+// CommonVariables returns the environment variables that decide, with those of a description, which toolchain a user means.
 func CommonVariables() []string { return slices.Clone(commonVariables) }
 
 // environment is the part of the environment that counts: the common variables and some of a description's.

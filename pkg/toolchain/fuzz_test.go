@@ -58,7 +58,8 @@ func FuzzStore(f *testing.F) {
 	r := &record{
 		Name: "x", Key: "1", Stamps: []string{"/x", "-"},
 		Tool: &Toolchain{
-			Name: "x", Version: "1", Path: "/x", Home: "/", ID: "1", Found: "/y", Programs: map[string]string{"a": "/a"}, Env: map[string]string{"B": `c"\`},
+			Name: "x", Version: "1", Path: "/x", Home: "/", ID: "1", Found: "/y", Programs: map[string]string{"a": "/a"},
+			Env:    map[string]string{"B": `c"\`},
 			Mounts: []sandbox.Mount{{Source: "/m", Target: "/n"}}, Skipped: []string{"<why>"},
 		},
 	}

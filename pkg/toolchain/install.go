@@ -8,7 +8,7 @@ var managers = []struct{ program, command string }{
 	{"zypper", "zypper install "}, {"brew", "brew install "},
 }
 
-// Install lists commands that install packages, that of this machine's package manager first. In an image nothing can be installed.
+// Install lists commands that install packages, the one of this machine's package manager first. It lists none in an image.
 func (s *Search) Install(p Packages) []string {
 	if p.Apt == "" || s.image != nil {
 		return nil

@@ -31,7 +31,8 @@ func TestLinkage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err = linkageOf(r.real); err != nil || !strings.Contains(l.interpreter, "ld-") || !slices.ContainsFunc(l.needed, func(s string) bool { return strings.HasPrefix(s, "libc.") }) {
+	if l, err = linkageOf(r.real); err != nil || !strings.Contains(l.interpreter, "ld-") ||
+		!slices.ContainsFunc(l.needed, func(s string) bool { return strings.HasPrefix(s, "libc.") }) {
 		t.Errorf("%+v %v", l, err)
 	}
 	if _, err := linkageOf(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Program is a path without its links.
+// Program is a program's path and the file to which its links lead.
 type Program struct {
 	real string
 	// via are all the paths it had on the way, each with one more link replaced, the first as it was given. Each is
@@ -18,17 +18,17 @@ type Program struct {
 	// links are where the links themselves are.
 	links []string
 	info  fs.FileInfo
-	// doubt names another user who could change the file; nil is none.
+	// doubt names another user who could change the file; nil without one.
 	doubt error
 }
 
-// Name is the path as it was found: a link, a shim or the file itself.
+// Name returns the path as found: a link, a shim or the file itself.
 func (r *Program) Name() string { return r.via[0] }
 
-// Real is the path without links.
+// Real returns the path without links.
 func (r *Program) Real() string { return r.real }
 
-// Inside is the program's path in a sandbox: the one it was found by where a sandbox shows that, its file otherwise.
+// Inside returns the program's path in a sandbox: the path as found if sandboxes show it, otherwise that of its file.
 func (r *Program) Inside() string {
 	if Shown(r.via[0]) && Shown(r.real) {
 		return r.via[0]

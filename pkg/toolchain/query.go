@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A queried program has this long to answer, in this many bytes.
+// The bounds of a query: time and bytes.
 const (
 	queryTimeout = 10 * time.Second
 	maxAnswer    = 64 << 10
@@ -63,7 +63,7 @@ func commandLine(program string, args []string) string {
 	return filepath.Base(program)
 }
 
-// FirstLine is the first that is not blank, shortened and without what a terminal would act upon.
+// FirstLine returns the first line that is not blank, shortened and without control characters.
 func FirstLine(texts ...string) string {
 	for _, text := range texts {
 		for line := range strings.Lines(text) {
@@ -103,10 +103,10 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.kept.Write(p)
 }
 
-// Mark begins the lines that scripts of ours print: programs and their start-up files may print others.
+// Mark is the prefix of lines that query scripts print: programs and their start-up files may print others.
 const Mark = "sandbox-run."
 
-// Facts collects marked lines: "sandbox-run.version=3.11.7". The first of a name counts.
+// Facts collects marked lines: "sandbox-run.version=3.11.7". The first line of a name counts.
 func Facts(stdout string) map[string]string {
 	facts := map[string]string{}
 	for line := range strings.Lines(stdout) {

@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// tempStore is a finder over this machine whose findings nobody else sees.
+// tempStore returns a finder over this machine with a store of its own.
 func tempStore(t testing.TB) *toolchain.Finder {
 	t.Helper()
 	return &toolchain.Finder{Store: filepath.Join(t.TempDir(), "cache", "toolchains.json")}

@@ -72,15 +72,19 @@ func trials(tool *toolchain.Toolchain) [][]string {
 	p := tool.Programs
 	switch tool.Name {
 	case "python":
-		return [][]string{{tool.Path, "-c", `import sys, ssl, sqlite3, json, asyncio, ctypes, multiprocessing, zlib, hashlib; print("ran", sys.version.split()[0], sys.prefix)`}}
+		return [][]string{{tool.Path, "-c",
+			`import sys, ssl, sqlite3, json, asyncio, ctypes, multiprocessing, zlib, hashlib; print("ran", sys.version.split()[0], sys.prefix)`}}
 	case "node":
 		return [][]string{{tool.Path, "-e", `require("crypto").randomBytes(4); console.log("ran", process.versions.node)`}}
 	case "go":
-		return [][]string{{tool.Path, "version"}, script(`"$1" env GOROOT; printf 'package main\n\nfunc main() { println("ran") }\n' > m.go; "$2" -l m.go; "$1" list -deps fmt | grep -q unicode/utf8; "$1" tool compile -V; echo ran`, tool.Path, p["gofmt"])}
+		return [][]string{{tool.Path, "version"},
+			script(`"$1" env GOROOT; printf 'package main\n\nfunc main() { println("ran") }\n' > m.go; "$2" -l m.go; "$1" list -deps fmt | grep -q unicode/utf8; "$1" tool compile -V; echo ran`, tool.Path, p["gofmt"])}
 	case "rust":
-		return [][]string{{tool.Path, "--version"}, {p["cargo"], "--version"}, script(`echo 'fn main() { println!("ran"); }' > m.rs; "$1" -C linker="$2" m.rs; ./m`, tool.Path, p["cc"])}
+		return [][]string{{tool.Path, "--version"}, {p["cargo"], "--version"},
+			script(`echo 'fn main() { println!("ran"); }' > m.rs; "$1" -C linker="$2" m.rs; ./m`, tool.Path, p["cc"])}
 	case "java":
-		return [][]string{{p["javac"], "-version"}, script(`echo 'class M { public static void main(String[] a) throws Exception { java.security.MessageDigest.getInstance("SHA-256"); java.util.logging.Logger.getLogger("x"); System.out.println("ran"); } }' > M.java; "$1" M.java; "$2" -cp . M`, p["javac"], p["java"])}
+		return [][]string{{p["javac"], "-version"},
+			script(`echo 'class M { public static void main(String[] a) throws Exception { java.security.MessageDigest.getInstance("SHA-256"); java.util.logging.Logger.getLogger("x"); System.out.println("ran"); } }' > M.java; "$1" M.java; "$2" -cp . M`, p["javac"], p["java"])}
 	case "shell":
 		var all [][]string
 		for _, role := range slices.Sorted(maps.Keys(p)) {
@@ -223,13 +227,15 @@ func TestCustomInSandbox(t *testing.T) {
 	if gcc.Version == "" || gcc.Programs["gcc"] != gcc.Path {
 		t.Errorf("found %+v", gcc)
 	}
-	want(t, m, gcc, "ran", "/bin/sh", "-ec", `printf '#include <stdio.h>\nint main(void) { puts("ran"); }\n' > m.c; "$1" m.c; ./a.out`, "sh", gcc.Path)
+	want(t, m, gcc, "ran", "/bin/sh", "-ec", `printf '#include <stdio.h>\nint main(void) { puts("ran"); }\n' > m.c; "$1" m.c; ./a.out`, "sh",
+		gcc.Path)
 
 	dir := place(t)
 	for name, text := range map[string]string{
-		"two.c":  "int two(void) { return 2; }",
-		"one.c":  "int two(void); int one(void) { return 40 + two(); }",
-		"main.c": "#include <stdio.h>\n#include <string.h>\nint one(void); int main(int n, char **a) { if (n > 1) puts(\"odd 1.2.3\"); else printf(\"%d\\n\", one()); }",
+		"two.c": "int two(void) { return 2; }",
+		"one.c": "int two(void); int one(void) { return 40 + two(); }",
+		"main.c": "#include <stdio.h>\n#include <string.h>\n" +
+			"int one(void); int main(int n, char **a) { if (n > 1) puts(\"odd 1.2.3\"); else printf(\"%d\\n\", one()); }",
 	} {
 		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -241,7 +247,8 @@ gcc -shared -fPIC -o Cellar/two/1/lib/libtwo.so.1 two.c && ln -s libtwo.so.1 Cel
 gcc -shared -fPIC -o Cellar/one/1/lib/libone.so one.c -Lopt/two/lib -ltwo -Wl,-rpath,'$ORIGIN/../../../../opt/two/lib' &&
 gcc -o bin/odd main.c -Lopt/one/lib -lone -Wl,-rpath-link,opt/two/lib -Wl,-rpath,"$1/opt/one/lib" && bin/odd`
 	run(t, "sh", "-ec", script, "sh", dir)
-	described := toolchain.Custom{Name: "odd", Programs: []string{dir + "/bin/odd"}, VersionCommand: []string{dir + "/bin/odd", "--version"}, Paths: []string{dir + "/data"}}
+	described := toolchain.Custom{Name: "odd", Programs: []string{dir + "/bin/odd"}, VersionCommand: []string{dir + "/bin/odd", "--version"},
+		Paths: []string{dir + "/data"}}
 	odd, err := custom(t, f, described)
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Search is one search for one toolchain, on this machine or in an image. A description's Query uses it for all it wants to know.
+// Search is one search for one toolchain, on this machine or in an image. The Query of a description uses it for all lookups.
 type Search struct {
 	ctx     context.Context
 	d       *Description
@@ -48,7 +48,7 @@ func newSearch(ctx context.Context, d *Description, env map[string]string, timeo
 	return s
 }
 
-// unusable says why a directory on PATH supplies no toolchain; "" for one that does. A directory that does not exist may be made later.
+// unusable returns why a directory on PATH supplies no toolchain; "" if it does. A missing directory may be made later.
 func (s *Search) unusable(dir string) string {
 	switch {
 	case dir == "":
@@ -213,10 +213,11 @@ func (s *Search) expand(place string) []string {
 // InImage reports whether the search is in an image: then the toolchain has no mounts, and View and Finish do nothing.
 func (s *Search) InImage() bool { return s.image != nil }
 
-// Sees reports whether files can be looked at. In an image that only a backend can read, programs are known by name and by their answers.
+// Sees reports whether the search can read files. In an image that only a backend can read, a search knows programs by their
+// names and answers.
 func (s *Search) Sees() bool { return s.image == nil || s.image.root != nil }
 
-// HasDir reports whether a path is a directory, or can not be looked at.
+// HasDir reports whether a path is a directory, or can not be read.
 func (s *Search) HasDir(p string) bool {
 	if s.image != nil {
 		return s.image.root == nil || s.image.isDir(p)
@@ -225,7 +226,7 @@ func (s *Search) HasDir(p string) bool {
 	return err == nil && info.IsDir()
 }
 
-// Probe resolves a program of the host, and has the result looked for again when it changes. A path of an image is taken as it is.
+// Probe resolves a program of the host, and repeats the search when it changes. It returns a path of an image unchanged.
 func (s *Search) Probe(p string) (Program, error) {
 	if s.image != nil {
 		return Program{real: p, via: []string{p}}, nil
@@ -242,14 +243,15 @@ func (s *Search) Probe(p string) (Program, error) {
 	return r, err
 }
 
-// Watch has the toolchain searched for anew when one of the paths changes.
+// Watch repeats the search for the toolchain when one of the paths changes.
 func (s *Search) Watch(paths ...string) {
 	if s.image == nil {
 		s.trail.add(paths...)
 	}
 }
 
-// At is the path if there is a program; "" if not. Where no file can be seen, the program is run with the arguments to find out.
+// At returns the path if there is a program; "" if not. If the search can not see files, it runs the program with the arguments
+// to find out.
 func (s *Search) At(p string, args ...string) string {
 	if s.image != nil {
 		return s.image.named(s, args, p)
@@ -260,12 +262,12 @@ func (s *Search) At(p string, args ...string) string {
 	return p
 }
 
-// Named is the first program on PATH, or at an absolute path, that has one of the names. args are as for At.
+// Named returns the first program on PATH, or at an absolute path, with one of the names. args are as for At.
 func (s *Search) Named(args []string, names ...string) (Program, bool) {
 	return s.namedIn(slices.Concat(s.dirs, s.system), args, names...)
 }
 
-// OfSystem is the program of that name in the system's own directories.
+// OfSystem returns the program with that name in the system's directories.
 func (s *Search) OfSystem(args []string, name string) (Program, bool) {
 	return s.namedIn(s.system, args, name)
 }
@@ -301,7 +303,7 @@ func (s *Search) BehindShim(found Program, real string, choices ...string) {
 	}
 }
 
-// Home is a path below the user's home directory.
+// Home returns a path below the user's home directory.
 func (s *Search) Home(rest string) string { return filepath.Join(s.env["HOME"], rest) }
 
 // compareVersions orders names by the numbers in them: v9 before v18, 3.9 before 3.10.
@@ -332,7 +334,7 @@ func compareVersions(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// Exists reports whether there is something at a path of the host.
+// Exists reports whether a path of the host exists.
 func Exists(p string) bool {
 	_, err := os.Stat(p)
 	return err == nil

@@ -94,7 +94,7 @@ type store struct{ path string } // "" keeps nothing
 // systemCache is the cache directory of root, which scratch disks are kept in too.
 const systemCache = "/var/cache/sandbox-run"
 
-// DefaultStore is where a user's finders keep what they found: toolchains.json in the user's cache directory.
+// DefaultStore returns the path of a user's store of toolchains: toolchains.json in the user's cache directory.
 func DefaultStore() string { return defaultStore(os.Getenv("XDG_CACHE_HOME"), os.Getenv("HOME")) }
 
 func defaultStore(cache, home string) string {
@@ -128,7 +128,8 @@ func (s store) lines() [][]byte {
 		return nil
 	}
 	data, err := readOwn(s.path, maxStore)
-	if err != nil || !bytes.HasPrefix(data, []byte(storeHead)) || !bytes.HasSuffix(data, []byte(storeTail)) || len(data) < len(storeHead)+len(storeTail) {
+	if err != nil || !bytes.HasPrefix(data, []byte(storeHead)) || !bytes.HasSuffix(data, []byte(storeTail)) ||
+		len(data) < len(storeHead)+len(storeTail) {
 		return nil
 	}
 	return bytes.Split(data[len(storeHead):len(data)-len(storeTail)], []byte(",\n"))

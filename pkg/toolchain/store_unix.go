@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readOwn reads a file of ours that no other user may write to: its mounts are shown in sandboxes and its programs run.
+// readOwn reads a file to which no other user may write: sandboxes show its mounts, and its programs run.
 func readOwn(p string, most int) ([]byte, error) {
 	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // a FIFO does not keep us
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Toolchain is what a language needs, as a sandbox that has Mounts shows it.
+// Toolchain is a compiler or interpreter with everything it needs, as a sandbox with Mounts shows it.
 type Toolchain struct {
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"` // "3.11.7"; empty where a program does not say
@@ -30,7 +30,7 @@ type Toolchain struct {
 	ID string `json:"id"`
 	// Found is where on the host it was come upon: a shim, a link, or the program itself.
 	Found string `json:"found"`
-	// Skipped says which others came first and why they were passed over.
+	// Skipped lists earlier candidates and why they were passed over.
 	Skipped []string `json:"skipped,omitempty"`
 }
 
@@ -59,12 +59,12 @@ func (t *Toolchain) sign(detail []string) {
 	t.ID = hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// Missing is the error of a toolchain that is not there, or not whole.
+// Missing is the error for a toolchain that is missing or incomplete.
 type Missing struct {
 	Name string
 	// Where is the place it was looked for in; empty is this machine.
 	Where string
-	// Partial is what was found of it, if anything: it has a version and a path, and lacks what Reason says.
+	// Partial is the incomplete toolchain, if there is one: it has a version and a path, and lacks what Reason says.
 	Partial *Toolchain
 	Reason  string
 	Tried   []string // what was passed over, and why
@@ -98,7 +98,7 @@ func (m *Missing) Error() string {
 	return b.String()
 }
 
-// Unwrap makes a missing toolchain a request that this machine can not serve.
+// Unwrap makes Missing an error of kind sandbox.ErrUnsupported.
 func (m *Missing) Unwrap() error { return sandbox.ErrUnsupported }
 
 // incomplete is the error of a toolchain that lacks something. Another candidate may be complete.

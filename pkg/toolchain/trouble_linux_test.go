@@ -89,7 +89,8 @@ func TestNonsense(t *testing.T) {
 func TestPlainEnvironment(t *testing.T) {
 	w := newWorld(t)
 	w.script("bin/node", `pwd > @/saw; env >> @/saw; cat >> @/saw; echo sandbox-run.version=20.0.0; echo sandbox-run.executable=$0`)
-	w.environ = append(w.environ, "NODE_OPTIONS=--require=/evil.js", "LD_PRELOAD=/evil.so", "BASH_ENV=/evil", "PYTHONPATH=/evil", "RUSTC_WRAPPER=/evil", "NVM_DIR=/opt/nvm")
+	w.environ = append(w.environ, "NODE_OPTIONS=--require=/evil.js", "LD_PRELOAD=/evil.so", "BASH_ENV=/evil", "PYTHONPATH=/evil",
+		"RUSTC_WRAPPER=/evil", "NVM_DIR=/opt/nvm")
 	w.mustFind(w.finder(), &javascript.Node)
 	saw, err := os.ReadFile(w.at("saw"))
 	if err != nil {
@@ -164,7 +165,8 @@ func TestUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := w.missing(&javascript.Node)
-	if m.Partial == nil || m.Partial.Version != "20.0.0" || m.Install[0] != "chmod -R o+rX "+w.at("node") || !strings.Contains(m.Error(), w.at("node/lib/private")) {
+	if m.Partial == nil || m.Partial.Version != "20.0.0" || m.Install[0] != "chmod -R o+rX "+w.at("node") ||
+		!strings.Contains(m.Error(), w.at("node/lib/private")) {
 		t.Errorf("%v\n%q", m, m.Install)
 	}
 	if err := os.Chmod(w.at("node/lib/private"), 0o755); err != nil {
@@ -193,7 +195,8 @@ func TestRustWithoutLinker(t *testing.T) {
 	f := w.finder()
 	f.SetSystem(w.at("empty"))
 	_, err := w.find(f, rust.Language.Toolchain)
-	if m := isMissing(err); m == nil || m.Partial == nil || !strings.Contains(m.Error(), "needs a linker") || !strings.Contains(strings.Join(m.Install, "\n"), "apt-get install gcc") {
+	if m := isMissing(err); m == nil || m.Partial == nil || !strings.Contains(m.Error(), "needs a linker") ||
+		!strings.Contains(strings.Join(m.Install, "\n"), "apt-get install gcc") {
 		t.Errorf("%v", err)
 	}
 }
@@ -255,13 +258,14 @@ func TestStore(t *testing.T) {
 			os.WriteFile(path, bytes.Replace(good, []byte(`"20.0.0"`), []byte(`20`), 1), 0o600)
 		},
 		"no stamps": func() {
-			os.WriteFile(path, slices.Concat(good[:bytes.Index(good, []byte(w.at("bin/node")+`","0","0"`))], []byte(w.at("bin/node")+`","0","0","0","0"]`+toolchain.StoreTail)), 0o600)
+			os.WriteFile(path, slices.Concat(good[:bytes.Index(good, []byte(w.at("bin/node")+`","0","0"`))],
+				[]byte(w.at("bin/node")+`","0","0","0","0"]`+toolchain.StoreTail)), 0o600)
 		},
 		"gone":                 func() { os.Remove(path) },
 		"others may write":     func() { os.Chmod(path, 0o666) },
 		"a link":               func() { os.Rename(path, path+"2"); os.Symlink(path+"2", path) },
 		"a FIFO":               func() { os.Remove(path); unix.Mkfifo(path, 0o600) },
-		"somebody else's":      func() { os.Chown(path, 4711, -1) },
+		"another owner":        func() { os.Chown(path, 4711, -1) },
 		"the program is newer": func() { now := time.Now().Add(time.Hour); os.Chtimes(w.at("node/bin/node"), now, now) },
 		"another came first": func() {
 			w.script("bin/nodejs", "false")
@@ -270,7 +274,7 @@ func TestStore(t *testing.T) {
 		},
 		"the prefix is another": func() { os.Rename(w.at("node"), w.at("old")); w.countingNode() },
 	} {
-		if name == "somebody else's" && os.Geteuid() != 0 {
+		if name == "another owner" && os.Geteuid() != 0 {
 			continue
 		}
 		damage()

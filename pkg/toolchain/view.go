@@ -23,10 +23,10 @@ const movedDir = "/opt/sandbox-run"
 // nixStore is shown as a whole: its entries need each other by paths that only Nix could list.
 const nixStore = "/nix/store"
 
-// Shown reports whether every sandbox shows a path of the host anyway.
+// Shown reports whether every sandbox shows a path of the host.
 func Shown(p string) bool { return withinAny(p, sandbox.HostDirs()) }
 
-// View is what a sandbox has to show of the host for a toolchain to work.
+// View lists what a sandbox has to show of the host for a toolchain to work.
 type View struct {
 	image      bool // shows nothing of the host
 	name, home string
@@ -36,12 +36,12 @@ type View struct {
 	moved      []sandbox.Mount // directories of ownDirs, and where what lies in them is shown
 }
 
-// View is an empty view. One of an image stays empty: a sandbox shows all of an image anyway.
+// View returns an empty view. The view of an image stays empty: a sandbox shows all of an image.
 func (s *Search) View() *View {
 	return &View{image: s.image != nil, name: s.d.Name, home: s.env["HOME"], nix: nixStore, dirs: map[string]bool{}}
 }
 
-// Show adds a path under each of its names. What it leads to is shown, however many links that takes.
+// Show adds a path under each of its names, and the file to which its links lead.
 func (v *View) Show(p string) error {
 	if v.image {
 		return nil
@@ -71,7 +71,7 @@ func (v *View) Show(p string) error {
 	return nil
 }
 
-// ShowIfExists adds a path if there is something at it.
+// ShowIfExists adds a path if it exists.
 func (v *View) ShowIfExists(p string) error {
 	if v.image || !Exists(p) {
 		return nil
@@ -145,13 +145,15 @@ func (v *View) Broad(dir string) bool {
 	case parent == "/home" || parent == "/Users":
 		return true
 	case parent == "/" && slices.Contains([]string{
-		"boot", "data", "etc", "home", "media", "mnt", "nix", "opt", "proc", "root", "run", "snap", "srv", "tmp", "Users", "var", "work", "workspace",
+		"boot", "data", "etc", "home", "media", "mnt", "nix", "opt", "proc", "root", "run", "snap", "srv", "tmp", "Users", "var", "work",
+		"workspace",
 	}, base):
 		return true
 	case parent == "/var" || parent == "/run":
 		return true
 	}
-	return slices.Contains([]string{".local", ".cargo", ".config", ".cache", ".ssh", ".gnupg", ".pyenv", ".rustup", ".nvm", ".asdf", ".sdkman", ".linuxbrew"}, base)
+	return slices.Contains([]string{".local", ".cargo", ".config", ".cache", ".ssh", ".gnupg", ".pyenv", ".rustup", ".nvm", ".asdf", ".sdkman",
+		".linuxbrew"}, base)
 }
 
 // list is the mounts without those that lie in others, parents first.
@@ -176,11 +178,12 @@ const maxWalk = 300_000
 
 var errWalked = errors.New("walked enough")
 
-// unreadable lists paths that the sandbox's user, who has no rights on the host, could not read.
+// unreadable lists paths that the sandbox's user, who has no rights on the host, can not read.
 func (v *View) unreadable() (paths []string) {
 	entries := 0
 	for _, m := range v.list() {
-		// What is shown anyway is as it is. Secrets in a configuration are not for the sandbox, and no language needs them.
+		// Paths that every sandbox shows stay as they are. Secrets of a configuration are not for the sandbox, and no language needs
+		// them.
 		if m.Source == v.nix || Shown(m.Source) || within(m.Source, "/etc") {
 			continue
 		}
@@ -279,7 +282,7 @@ func (r *Program) stranded() (link, to string) {
 	return "", ""
 }
 
-// LinksOut are the targets of links below a directory that lie outside of it and are not shown.
+// LinksOut returns the targets of links below a directory that are outside of it and not shown.
 func LinksOut(dir string) (targets []string) {
 	entries := 0
 	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {

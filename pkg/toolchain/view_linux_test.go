@@ -21,8 +21,9 @@ func TestResolve(t *testing.T) {
 	w.link("loop", "loop")
 	w.link("nowhere", "dangling")
 	for p, want := range map[string]string{
-		"a/real/file": "a/real/file", "a/one/file": "a/real/file", "two/file": "a/real/file", "three": "a/real/file", "two/../one/file": "a/real/file",
-		"a//real/.": "a/real", "two/": "a/real",
+		"a/real/file": "a/real/file", "a/one/file": "a/real/file", "two/file": "a/real/file", "three": "a/real/file",
+		"two/../one/file": "a/real/file",
+		"a//real/.":       "a/real", "two/": "a/real",
 	} {
 		r, err := toolchain.Resolve(w.dir + "/" + p)
 		if err != nil || r.Real() != w.at(want) {
@@ -30,7 +31,8 @@ func TestResolve(t *testing.T) {
 		}
 	}
 	r, err := toolchain.Resolve(w.at("two/file"))
-	if err != nil || !slices.Equal(r.Via(), []string{w.at("two/file"), w.at("a/one/file"), w.at("a/real/file")}) || !slices.Equal(r.Links(), []string{w.at("two"), w.at("a/one")}) {
+	if err != nil || !slices.Equal(r.Via(), []string{w.at("two/file"), w.at("a/one/file"), w.at("a/real/file")}) ||
+		!slices.Equal(r.Links(), []string{w.at("two"), w.at("a/one")}) {
 		t.Errorf("%+v %v", r, err)
 	}
 	for p, want := range map[string]string{"loop": "too many links", "dangling": "no such file", "a/real/file/x": "not a directory"} {
@@ -71,7 +73,8 @@ func TestBroad(t *testing.T) {
 	w.mkdir("home/me/.cargo")
 	w.mkdir("home/me/.local")
 	w.mkdir("home/me/.pyenv/versions/3.12")
-	for _, p := range []string{"/", "/etc", "/opt", "/root", "/home", "/var", "/var/tmp", w.home, w.at("home"), w.dir, w.at("home/me/.cargo"), w.at("home/me/.local"), w.at("home/me/.pyenv")} {
+	for _, p := range []string{"/", "/etc", "/opt", "/root", "/home", "/var", "/var/tmp", w.home, w.at("home"), w.dir, w.at("home/me/.cargo"),
+		w.at("home/me/.local"), w.at("home/me/.pyenv")} {
 		if v := s.View(); toolchain.Exists(p) && v.Show(p) == nil {
 			t.Errorf("%s was shown: %v", p, v.List())
 		}
@@ -94,7 +97,8 @@ func TestCustom(t *testing.T) {
 	w.script("bin/zig", `echo "0.13.0-dev.2+g1"`)
 	w.script("bin2/helper", "true")
 	w.mkdir("home/me/zig-lib")
-	c := toolchain.Custom{Name: "zig", Programs: []string{"zig", "helper"}, VersionCommand: []string{"zig", "version"}, Paths: []string{"~/zig-lib"}}
+	c := toolchain.Custom{Name: "zig", Programs: []string{"zig", "helper"}, VersionCommand: []string{"zig", "version"},
+		Paths: []string{"~/zig-lib"}}
 	got, err := w.custom(c)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +146,8 @@ func TestShellOutside(t *testing.T) {
 	w.link(w.at("opt/bash-5.3/bin/bash"), "bin/bash")
 	w.link(w.at("opt/bash-5.3/bin/bash"), "bin/sh")
 	got := w.mustFind(w.finder(), shell.Language.Toolchain)
-	if got.Version != "5.3.0" || got.Path != w.at("opt/bash-5.3/bin/bash") || !strings.HasPrefix(got.Programs["sh"], "/") || strings.HasPrefix(got.Programs["sh"], w.dir) {
+	if got.Version != "5.3.0" || got.Path != w.at("opt/bash-5.3/bin/bash") || !strings.HasPrefix(got.Programs["sh"], "/") ||
+		strings.HasPrefix(got.Programs["sh"], w.dir) {
 		t.Errorf("found %+v", got)
 	}
 	w.wantMounts(got, same("opt/bash-5.3/bin/bash"))

@@ -12,7 +12,7 @@
 // for quotas, for removal and for the floor of free space.
 //
 // Lifecycle. Open makes it on first use and takes the lock; Close gives the lock back, as does the end of the process, however
-// that comes. Remove takes it away for good. What is in it belongs to whoever ran there last: no file of it is trusted.
+// that comes. Remove takes it away for good. What is in it belongs to the program that ran there last: no file of it is trusted.
 //
 // Concurrency. A Workspace may be used by many goroutines: Watch runs beside everything else. Two openings of one
 // name exclude each other, within a process as well.

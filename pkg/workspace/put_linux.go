@@ -16,9 +16,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Put brings files in, in place of those of the same name, and makes the directories on the way. It is for before a run, not
-// beside one. A link that stands in the way is refused where a directory is wanted, and replaced where a file is. Files
-// that were brought in before an error stay.
+// Put copies files into the workspace, replaces those of the same name, and makes missing directories. Call it before a run, not
+// during one. It refuses a symbolic link in the place of a directory, and replaces one in the place of a file. After an error,
+// the files that are already copied stay.
 func (w *Workspace) Put(ctx context.Context, files []sandbox.File) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,8 +58,8 @@ func (w *Workspace) put(root *os.Root, f sandbox.File) error {
 	case err != nil:
 		return err
 	case info.IsDir():
-		return sandbox.Invalid("file", "%q is a directory in the workspace %s; remove it there, or call the file otherwise", f.Path, w.name)
-	default: // a file, or whatever was planted in its place
+		return sandbox.Invalid("file", "%q is a directory in the workspace %s; remove it there, or give the file another name", f.Path, w.name)
+	default: // a file, a link or a special file
 		replaced.Inodes = 1
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink == 1 {
 			replaced.Bytes = sandbox.Size(st.Blocks) * 512
@@ -68,7 +68,7 @@ func (w *Workspace) put(root *os.Root, f sandbox.File) error {
 	return w.write(root, name, f, replaced)
 }
 
-// makeParents makes the directories on the way to a file.
+// makeParents makes the parent directories of a file.
 func (w *Workspace) makeParents(root *os.Root, dir string) error {
 	if dir == "." {
 		return nil
@@ -88,12 +88,13 @@ func (w *Workspace) makeParents(root *os.Root, dir string) error {
 		return err
 	}
 	if !info.IsDir() {
-		return sandbox.Invalid("file", "%q is no directory in the workspace %s, and nothing is put beyond it", path.Join(sandbox.WorkspaceDir, dir), w.name)
+		return sandbox.Invalid("file", "%q is not a directory in the workspace %s; Put follows no link",
+			path.Join(sandbox.WorkspaceDir, dir), w.name)
 	}
 	return nil
 }
 
-// room refuses what would go beyond the cap: one file more, with so many bytes, in place of something.
+// room returns an error if one more file of so many bytes, in place of what it replaces, exceeds the cap.
 func (w *Workspace) room(bytes sandbox.Size, replaced Usage) error {
 	after := w.after(bytes, replaced)
 	if what := after.over(w.meta.Cap, w.meta.Inodes); what != "" {
@@ -109,8 +110,8 @@ func (w *Workspace) after(bytes sandbox.Size, replaced Usage) Usage {
 	}
 }
 
-// write makes the file under a name that is nobody's, and gives it its own when it is whole: what it replaces is there
-// until then, and never opened.
+// write makes the file under an unused name and renames it when it is complete. The file that it replaces stays until then, and
+// write never opens it.
 func (w *Workspace) write(root *os.Root, name string, f sandbox.File, replaced Usage) (err error) {
 	if err := w.room(sandbox.Size(len(f.Data)), replaced); err != nil {
 		return err
@@ -133,7 +134,7 @@ func (w *Workspace) write(root *os.Root, name string, f sandbox.File, replaced U
 	}
 	n, err := w.fill(to, from, replaced)
 	if err == nil {
-		err = to.Chmod(mode) // the umask is ours, not the sandbox's
+		err = to.Chmod(mode) // the umask of this process must not apply
 	}
 	if err = errors.Join(err, to.Close()); err == nil {
 		err = root.Rename(unnamed, name)
@@ -145,7 +146,7 @@ func (w *Workspace) write(root *os.Root, name string, f sandbox.File, replaced U
 	return nil
 }
 
-// fill copies a file's content, as far as there is room.
+// fill copies the content of a file, up to the cap.
 func (w *Workspace) fill(to io.Writer, from io.Reader, replaced Usage) (sandbox.Size, error) {
 	left := w.meta.Cap - min(w.meta.Cap, w.after(0, replaced).Bytes)
 	n, err := io.Copy(to, io.LimitReader(from, int64(left)+1))

@@ -36,7 +36,8 @@ func TestPut(t *testing.T) {
 		}
 	}
 	for _, path := range []string{
-		"", "relative", "/workspace", "/workspace/", "/tmp/x", "/workspace/../x", "/workspace/a/../b", "/workspace//x", "/workspace/x\x00", "/workspacex/y",
+		"", "relative", "/workspace", "/workspace/", "/tmp/x", "/workspace/../x", "/workspace/a/../b", "/workspace//x", "/workspace/x\x00",
+		"/workspacex/y",
 	} {
 		if err := w.Put(t.Context(), []sandbox.File{{Path: path}}); !errors.Is(err, sandbox.ErrInvalid) {
 			t.Errorf("%q: %v", path, err)
@@ -45,7 +46,8 @@ func TestPut(t *testing.T) {
 	if err := w.Put(t.Context(), []sandbox.File{{Path: "/workspace/x", Mode: os.ModeSetuid | 0o755}}); !errors.Is(err, sandbox.ErrInvalid) {
 		t.Errorf("set-uid: %v", err)
 	}
-	if err := w.Put(t.Context(), []sandbox.File{{Path: "/workspace/a"}}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "is a directory") {
+	if err := w.Put(t.Context(), []sandbox.File{{Path: "/workspace/a"}}); !errors.Is(err, sandbox.ErrInvalid) ||
+		!strings.Contains(err.Error(), "is a directory") {
 		t.Errorf("over a directory: %v", err)
 	}
 	if err := w.Put(t.Context(), []sandbox.File{{Path: "/workspace/run/below"}}); !errors.Is(err, sandbox.ErrInvalid) {
@@ -83,7 +85,8 @@ func TestPutKeepsTheCap(t *testing.T) {
 		"data":   {Path: "/workspace/data", Data: make([]byte, 2<<20)},
 		"reader": {Path: "/workspace/reader", Open: endless},
 	} {
-		if err := w.Put(t.Context(), []sandbox.File{f}); !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "--workspace-cap") {
+		if err := w.Put(t.Context(), []sandbox.File{f}); !errors.Is(err, sandbox.ErrRefused) ||
+			!strings.Contains(err.Error(), "--workspace-cap") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Lstat(filepath.Join(w.Volume().Source, name)); !errors.Is(err, os.ErrNotExist) {
@@ -103,7 +106,8 @@ func TestPutKeepsTheCap(t *testing.T) {
 		t.Errorf("what was to be replaced is not there any more, or something is left: %v, %v", err, entries)
 	}
 	failing := errors.New("no such source")
-	if err := w.Put(t.Context(), []sandbox.File{{Path: "/workspace/x", Open: func() (io.ReadCloser, error) { return nil, failing }}}); !errors.Is(err, failing) {
+	if err := w.Put(t.Context(),
+		[]sandbox.File{{Path: "/workspace/x", Open: func() (io.ReadCloser, error) { return nil, failing }}}); !errors.Is(err, failing) {
 		t.Error(err)
 	}
 	if err := w.Put(t.Context(), []sandbox.File{{Path: "/workspace/" + strings.Repeat("d/", 40) + "f"}}); !errors.Is(err, sandbox.ErrRefused) {

@@ -22,7 +22,8 @@ const (
 	projectRange = 1 << 30
 	projectTries = 16
 
-	// metadataShare is how much of the cap a workspace may hold beyond it: ext4 refuses no block that describes a file's extents.
+	// metadataShare is the part of the cap that a workspace may take beyond it: ext4 refuses no block that describes a file's
+	// extents.
 	metadataShare = 128
 	// limitRounding is the largest block of a file system, to which limits are rounded up.
 	limitRounding = 64 << 10
@@ -30,11 +31,11 @@ const (
 	fullSlack = 2 << 20
 )
 
-// errProject is of a store that has a project id already: its files have a limit that the operator, or a container engine, has set.
+// errProject means that the store already has a project id: the operator, or a container engine, has set a limit on its files.
 var errProject = errors.New("the store belongs to a project")
 
-// ExplainCap returns why caps of workspaces in a store are polled, and what would change that; nil where the kernel enforces them. An
-// empty store is DefaultStore; one that does not exist is judged by the directory it would be made in.
+// ExplainCap returns why the caps of workspaces in a store are polled, and what would change that; nil if the kernel enforces
+// them. An empty store is DefaultStore. For a store that does not exist, ExplainCap checks the directory above it.
 func ExplainCap(store string) *sandbox.Gap {
 	err := func() (err error) {
 		if store == "" {
@@ -59,7 +60,7 @@ func ExplainCap(store string) *sandbox.Gap {
 	return explainGap(err)
 }
 
-// explainGap turns the reason for a polled cap into words and a next step.
+// explainGap returns the reason for a polled cap as a gap with a remedy.
 func explainGap(err error) *sandbox.Gap {
 	g := &sandbox.Gap{Control: sandbox.ControlDisk, State: sandbox.Polled, Reason: err.Error()}
 	switch {
@@ -73,7 +74,7 @@ func explainGap(err error) *sandbox.Gap {
 	return g
 }
 
-// checkQuota reports whether workspaces in a store can have caps that the kernel enforces: whether it does, and we may set them.
+// checkQuota returns nil if the kernel can enforce the caps of workspaces in a store and this process may set them.
 func checkQuota(store int) error {
 	if err := quota.Check(store); err != nil {
 		return err
@@ -89,7 +90,7 @@ func checkQuota(store int) error {
 	return err
 }
 
-// enforceCap has the kernel enforce the cap, or notes why it does not. An error is one of ctx.
+// enforceCap makes the kernel enforce the cap, or records why it does not. It returns only errors of ctx.
 func (w *Workspace) enforceCap(ctx context.Context) error {
 	err := w.limitProject(ctx)
 	switch {
@@ -103,7 +104,7 @@ func (w *Workspace) enforceCap(ctx context.Context) error {
 	return nil
 }
 
-// limitProject gives all files of the workspace its project id, which it gets here if it has none, and sets the limits of that id.
+// limitProject gives all files of the workspace its project id, chooses an id if it has none, and sets the limits of that id.
 func (w *Workspace) limitProject(ctx context.Context) error {
 	if err := checkQuota(w.store.Fd()); err != nil {
 		return err
@@ -119,11 +120,11 @@ func (w *Workspace) limitProject(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Every file that was made here has the id; one that was there before, or has lost it, is missing in the count.
+		// Every file that was made here has the id. The count lacks files that were there before, and files that have lost the id.
 		whole = inherited && used.Inodes == uint64(w.used.Inodes-w.used.again)+1
 	} else {
-		// The metadata first: the id in it is dropped by Remove. The directory's id says whether it is this workspace's: one that was
-		// copied from elsewhere, with its metadata, has another.
+		// The metadata is written first, so that Remove drops the id. The id of the directory shows whether it is this workspace's: a
+		// directory that was copied with its metadata has another id.
 		if w.meta.Project, err = chooseProject(dir); err != nil {
 			return err
 		}
@@ -136,7 +137,7 @@ func (w *Workspace) limitProject(ctx context.Context) error {
 			return err
 		}
 	}
-	// The workspace itself is not one of its files.
+	// The directory of the workspace does not count as one of its files.
 	want := quota.Amount{Bytes: uint64(w.meta.Cap), Inodes: uint64(w.meta.Inodes) + 1}
 	if err := quota.SetLimits(dir, w.meta.Project, want); err != nil {
 		return err
@@ -144,7 +145,7 @@ func (w *Workspace) limitProject(ctx context.Context) error {
 	return w.verifyProject(want)
 }
 
-// verifyProject reads back what was set.
+// verifyProject reads the id and the limits back and compares them.
 func (w *Workspace) verifyProject(want quota.Amount) error {
 	project, inherited, err := quota.Project(int(w.dir.Fd()))
 	if err != nil {
@@ -177,10 +178,10 @@ func chooseProject(fd int) (uint32, error) {
 	return 0, fmt.Errorf("%d random project ids are all in use", projectTries)
 }
 
-// tagTree gives an id to all directories and regular files of a tree, to the topmost one last: a tree that is tagged in part only is
-// seen to be that.
+// tagTree gives an id to all directories and regular files of a tree, and to the topmost directory last, so that a partly tagged
+// tree is recognised.
 func tagTree(ctx context.Context, dir int, project uint32, most bound) error {
-	u, err := walkTree(dir, &looker{ctx: ctx, most: most, project: project})
+	u, err := walkTree(dir, &treeCounter{ctx: ctx, most: most, project: project})
 	switch {
 	case err != nil:
 		return err
@@ -190,11 +191,11 @@ func tagTree(ctx context.Context, dir int, project uint32, most bound) error {
 	return quota.SetProject(dir, project, true)
 }
 
-// tagFile gives an id to a regular file. It is opened only when it was seen to be one.
+// tagFile gives an id to a regular file. It opens only a file that stat reports as regular.
 func tagFile(at int, name string, project uint32) error {
 	fd, err := openat2(at, name, unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: beneath})
 	if errors.Is(err, unix.ENOENT) {
-		return nil // it is gone again
+		return nil // removed meanwhile
 	}
 	if err != nil {
 		return err
@@ -212,8 +213,8 @@ func tagFile(at int, name string, project uint32) error {
 	return quota.SetProject(file, project, false)
 }
 
-// Full reports whether so little is left below a cap which the kernel enforces that a write may have failed. A cap that is polled is
-// never full: Watch looks after it.
+// Full reports whether so little is left below an enforced cap that a write may have failed. It is false for a polled cap, which
+// Watch observes.
 func (w *Workspace) Full() bool {
 	if w.project == 0 {
 		return false
@@ -222,7 +223,7 @@ func (w *Workspace) Full() bool {
 	return err == nil && (used.Inodes >= most.Inodes || most.Bytes-min(most.Bytes, used.Bytes) < min(fullSlack, most.Bytes/64))
 }
 
-// readProject is what the kernel has counted of a project. The directory itself is not one of its files.
+// readProject returns the kernel's count for a project. The directory itself is not one of its files.
 func readProject(dir *os.File, project uint32) (u Usage, limited bool, err error) {
 	used, most, err := quota.Read(int(dir.Fd()), project)
 	return Usage{Bytes: sandbox.Size(used.Bytes), Inodes: int(used.Inodes - min(used.Inodes, 1))}, most.Bytes != 0 && most.Inodes != 0, err
@@ -237,8 +238,8 @@ func ownsProject(dir *os.File, m metadata) bool {
 	return err == nil && own == m.Project
 }
 
-// dropProject drops the limits of a workspace that is about to be removed. The directory gives its id up, too: removal moves
-// directories into it, and the kernel refuses those that have another id. What fails here leaves an id in use, and is harmless.
+// dropProject drops the limits of a workspace before its removal, and clears the id of the directory: removal moves directories
+// into it, and the kernel refuses a directory with another id. A failure here leaves an id in use and does no harm.
 func dropProject(store *userdir.Dir, name string) {
 	m, err := readMetadata(store, name)
 	if err != nil || m.Project == 0 {

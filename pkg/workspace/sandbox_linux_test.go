@@ -46,7 +46,8 @@ func TestInASandbox(t *testing.T) {
 		must(t, err)
 		return r, over
 	}
-	r, over := run("cat put && echo left >behind && mkdir -p d && ln -s /etc/passwd link", Options{}, sandbox.File{Path: "/workspace/put", Data: []byte("was put\n")})
+	r, over := run("cat put && echo left >behind && mkdir -p d && ln -s /etc/passwd link", Options{},
+		sandbox.File{Path: "/workspace/put", Data: []byte("was put\n")})
 	if !r.Success() || string(r.Stdout.Bytes()) != "was put\n" || over {
 		t.Fatalf("%s %q %q", r.Verdict, r.Stdout.Bytes(), r.Stderr.Bytes())
 	}
@@ -64,16 +65,21 @@ func TestInASandbox(t *testing.T) {
 	// Space that is taken at once would be past the cap before anybody looks. Within the cap it is refused as well: it is the control
 	// that the program was able to ask.
 	for _, args := range []string{"-l 64m", "-n -l 64m", "-z -l 64m", "-l 1m"} {
-		r, _ = run("command -v fallocate >/dev/null || exit 99; touch big; fallocate "+args+" big; stat -c %b big; rm big", Options{Cap: 16 * sandbox.MiB})
+		r, _ = run("command -v fallocate >/dev/null || exit 99; touch big; fallocate "+args+" big; stat -c %b big; rm big",
+			Options{Cap: 16 * sandbox.MiB})
 		if string(r.Stdout.Bytes()) != "0\n" || !strings.Contains(string(r.Stderr.Bytes()), "supported") {
 			t.Errorf("fallocate %s: %s %q %q", args, r.Verdict, r.Stdout.Bytes(), r.Stderr.Bytes())
 		}
 	}
 	// A file can not be longer than the cap, even one without contents.
-	if r, over = run("truncate -s 15m big; truncate -s 17m big; stat -c %s big", Options{Cap: 16 * sandbox.MiB}); over || string(r.Stdout.Bytes()) != "15728640\n" {
+	if r, over = run("truncate -s 15m big; truncate -s 17m big; stat -c %s big", Options{Cap: 16 * sandbox.MiB}); over ||
+		string(r.Stdout.Bytes()) != "15728640\n" {
 		t.Errorf("a file larger than the cap: %s %q %q", r.Verdict, r.Stdout.Bytes(), r.Stderr.Bytes())
 	}
-	if !slices.ContainsFunc(r.Isolation.Missing, func(g sandbox.Gap) bool { return g.Control == sandbox.ControlDisk && g.State == sandbox.Polled }) {
+	if !slices.ContainsFunc(r.Isolation.Missing, func(g sandbox.Gap) bool {
+		return g.Control == sandbox.ControlDisk &&
+			g.State == sandbox.Polled
+	}) {
 		t.Errorf("the cap is polled, and the report does not say so: %+v", r.Isolation.Missing)
 	}
 	must(t, Remove(t.Context(), store, "w"))

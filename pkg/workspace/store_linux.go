@@ -22,29 +22,29 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Workspace is one that is in use: by this process, and by nobody else until Close.
+// Workspace is a workspace in use. Until Close, no other process can open it.
 type Workspace struct {
 	name string
-	path string // without symlinks
+	path string // without symbolic links
 	dir  *os.File
-	// floor is the free space that its file system keeps while it is watched; 0 is the default.
+	// floor is the free space that stays on the file system during Watch; 0 is the default.
 	floor uint64
-	// project is the id whose quota is the cap; 0 where the cap is polled, for the reason in gap.
+	// project is the id whose quota is the cap; 0 if the cap is polled, for the reason in gap.
 	project uint32
 	gap     sandbox.Gap
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	store  *userdir.Dir
 	lock   *os.File
 	meta   metadata
-	used   Usage // when it was last looked at, and what Put has added since
+	used   Usage // the last measurement, and what Put has added since
 	closed bool
 }
 
-// Name is what it is called.
+// Name returns the name of the workspace.
 func (w *Workspace) Name() string { return w.name }
 
-// Volume shows it to a sandbox, writable, as /workspace.
+// Volume returns the workspace as a writable volume at /workspace.
 func (w *Workspace) Volume() sandbox.Volume {
 	v := sandbox.Volume{Source: w.path, Target: sandbox.WorkspaceDir, Writable: true, Cap: w.meta.Cap, CapGap: w.gap}
 	if w.project != 0 {
@@ -53,11 +53,11 @@ func (w *Workspace) Volume() sandbox.Volume {
 	return v
 }
 
-// Cap is the most it may hold.
+// Cap returns the most bytes and files of the workspace.
 func (w *Workspace) Cap() (sandbox.Size, int) { return w.meta.Cap, w.meta.Inodes }
 
-// Open takes a workspace into use, and makes it if there is none. An empty store is DefaultStore. One that holds more than its
-// cap is refused; so is one that somebody else uses for longer than Options.Wait.
+// Open locks a workspace for this process, and makes it if it does not exist. An empty store is DefaultStore. Open refuses a
+// workspace that has more than its cap, and one that another run uses for longer than Options.Wait.
 func Open(ctx context.Context, store, name string, o Options) (_ *Workspace, err error) {
 	if err := errors.Join(CheckName(name), o.validate()); err != nil {
 		return nil, err
@@ -110,12 +110,12 @@ func Open(ctx context.Context, store, name string, o Options) (_ *Workspace, err
 }
 
 const (
-	// storeLock is held by whoever adds to a store that has bounds.
-	storeLock     = ".store.lock"
-	storePatience = 10 * time.Second
+	// storeLock is the lock of the process that adds a workspace to a store with bounds.
+	storeLock    = ".store.lock"
+	storeTimeout = 10 * time.Second
 )
 
-// reserve refuses a workspace for which there is no room beside the others. Nobody else adds to the store until settle is called.
+// reserve refuses a workspace for which the store has no room. It locks the store against other additions until the caller calls settle.
 func reserve(store *userdir.Dir, name string, o Options) (settle func(), err error) {
 	if o.Most == (Most{}) {
 		return func() {}, nil
@@ -124,7 +124,7 @@ func reserve(store *userdir.Dir, name string, o Options) (settle func(), err err
 	if err != nil {
 		return nil, failed(name, err)
 	}
-	if err := userdir.Lock(f, false, storePatience); err != nil {
+	if err := userdir.Lock(f, false, storeTimeout); err != nil {
 		_ = f.Close()
 		return nil, failed(name, err)
 	}
@@ -136,7 +136,7 @@ func reserve(store *userdir.Dir, name string, o Options) (settle func(), err err
 	return settle, nil
 }
 
-// fits looks whether a workspace of that cap has room beside the others.
+// fits returns an error if the store has no room for a workspace with that cap.
 func (m Most) fits(store *userdir.Dir, name string, most sandbox.Size) error {
 	names, err := store.Names()
 	if err != nil {
@@ -145,7 +145,7 @@ func (m Most) fits(store *userdir.Dir, name string, most sandbox.Size) error {
 	others, taken, own := 0, sandbox.Size(0), sandbox.Size(0)
 	for _, other := range names {
 		if CheckName(other) != nil || !isDir(store, other) {
-			continue // not ours
+			continue // not a workspace
 		}
 		meta, err := readMetadata(store, other)
 		switch {
@@ -165,7 +165,8 @@ func (m Most) fits(store *userdir.Dir, name string, most sandbox.Size) error {
 		most = own
 	}
 	refused := func(op, format string, args ...any) error {
-		return &sandbox.Error{Op: op, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%w: "+format, append([]any{ErrMost}, args...)...), Hint: "one of those that are there, or a smaller one"}
+		return &sandbox.Error{Op: op, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%w: "+format, append([]any{ErrMost}, args...)...),
+			Hint: "use an existing workspace, or a smaller cap"}
 	}
 	switch {
 	case own == 0 && m.Workspaces > 0 && others >= m.Workspaces:
@@ -176,7 +177,7 @@ func (m Most) fits(store *userdir.Dir, name string, most sandbox.Size) error {
 	return nil
 }
 
-// refusal is the error of a workspace that holds too much.
+// refusal returns the error for a workspace that exceeds its cap.
 func (w *Workspace) refusal(what string) error {
 	return &sandbox.Error{
 		Op: "workspace " + w.name, Kind: sandbox.ErrRefused, Err: errors.New("it " + what),
@@ -184,7 +185,7 @@ func (w *Workspace) refusal(what string) error {
 	}
 }
 
-// note writes down who uses it, since when, and with what cap.
+// note writes the time of use and the cap to the metadata.
 func (w *Workspace) note() error {
 	now := time.Now().UTC().Truncate(time.Second)
 	if w.meta.Created.IsZero() {
@@ -201,7 +202,7 @@ func (w *Workspace) note() error {
 	return writeMetadata(w.store, w.name, w.meta)
 }
 
-// Close gives the workspace back. It may be called twice.
+// Close releases the lock. A second call does nothing.
 func (w *Workspace) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -211,7 +212,7 @@ func (w *Workspace) Close() error {
 	w.closed = true
 	w.meta.LastUsed = time.Now().UTC().Truncate(time.Second)
 	err := writeMetadata(w.store, w.name, w.meta)
-	_ = w.lock.Truncate(0) // the lock is what counts; the pid in it is only for messages
+	_ = w.lock.Truncate(0) // the lock decides; the pid in the file is only for messages
 	w.release()
 	if err != nil {
 		return failed(w.name, err)
@@ -252,18 +253,18 @@ func openStore(store string, purpose userdir.Purpose) (*userdir.Dir, error) {
 	return userdir.OpenDir(store, purpose)
 }
 
-// leastPatience lets those pass who only look whether a workspace is in use.
-const leastPatience = 50 * time.Millisecond
+// leastTimeout outlasts processes that only check whether a workspace is in use.
+const leastTimeout = 50 * time.Millisecond
 
-// acquire takes the lock of a name. A lock file that was removed while we waited locks nothing.
+// acquire takes the lock of a name. It tries again if the lock file was removed while it waited.
 func acquire(ctx context.Context, store *userdir.Dir, name string, wait time.Duration) (*os.File, error) {
-	deadline := time.Now().Add(max(wait, leastPatience))
+	deadline := time.Now().Add(max(wait, leastTimeout))
 	for {
 		f, err := store.Open(lockName(name), userdir.Write)
 		if err != nil {
 			return nil, failed(name, err)
 		}
-		err = userdir.Lock(f, false, min(time.Until(deadline), leastPatience))
+		err = userdir.Lock(f, false, min(time.Until(deadline), leastTimeout))
 		if err == nil && store.Is(lockName(name), f) {
 			return f, nil
 		}
@@ -280,10 +281,10 @@ func acquire(ctx context.Context, store *userdir.Dir, name string, wait time.Dur
 	}
 }
 
-// holder is the pid in a lock file, or 0.
+// holder returns the pid in a lock file, or 0.
 func holder(f *os.File) int {
 	var text [20]byte
-	n, _ := f.ReadAt(text[:], 0) // none is 0 as well
+	n, _ := f.ReadAt(text[:], 0) // an empty file gives 0 as well
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
 	if err != nil || pid < 0 {
 		return 0
@@ -314,7 +315,7 @@ func readMetadata(store *userdir.Dir, name string) (metadata, error) {
 	return m, nil
 }
 
-// writeMetadata replaces the file: a reader finds the old one or the new one.
+// writeMetadata replaces the file atomically: a reader finds the old one or the new one.
 func writeMetadata(store *userdir.Dir, name string, m metadata) error {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -335,7 +336,7 @@ func writeMetadata(store *userdir.Dir, name string, m metadata) error {
 	return store.Rename(fresh, metaName(name))
 }
 
-// openTree opens a workspace's directory. The program that ran there could change its mode as it liked.
+// openTree opens the directory of a workspace. An earlier program may have changed its mode.
 func openTree(store *userdir.Dir, name string, create bool) (*os.File, error) {
 	if create {
 		if err := unix.Mkdirat(store.Fd(), name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -362,7 +363,7 @@ func openTree(store *userdir.Dir, name string, create bool) (*os.File, error) {
 
 func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// List says what workspaces there are, by name. An empty store is DefaultStore; one that does not exist has none.
+// List returns the workspaces of a store, by name. An empty store is DefaultStore; a store that does not exist has none.
 func List(ctx context.Context, store string) ([]Info, error) {
 	dir, err := openStore(store, userdir.Read)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -380,7 +381,7 @@ func List(ctx context.Context, store string) ([]Info, error) {
 	var infos []Info
 	for _, name := range names {
 		if CheckName(name) != nil || !isDir(dir, name) {
-			continue // not ours
+			continue // not a workspace
 		}
 		info, err := describe(ctx, dir, name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -394,7 +395,7 @@ func List(ctx context.Context, store string) ([]Info, error) {
 	return infos, nil
 }
 
-// Show says what is known of one workspace.
+// Show returns the description of one workspace.
 func Show(ctx context.Context, store, name string) (Info, error) {
 	if err := CheckName(name); err != nil {
 		return Info{}, err
@@ -445,13 +446,12 @@ func describe(ctx context.Context, store *userdir.Dir, name string) (Info, error
 			return info, nil
 		}
 	}
-	// Somebody who wants to know how large it is wants the truth, but not at any price.
-	info.Usage, err = look(ctx, int(tree.Fd()), bound{bytes: 1 << 62, inodes: max(2*m.Inodes, 1<<20)})
+	// The size is exact up to a bound, so that a huge tree can not keep the caller waiting.
+	info.Usage, err = countTree(ctx, int(tree.Fd()), bound{bytes: 1 << 62, inodes: max(2*m.Inodes, 1<<20)})
 	return info, err
 }
 
-// Remove removes a workspace and all that is in it; one that is in use is refused. What was not removed when ctx ended
-// is left to a second call.
+// Remove removes a workspace and its files. It refuses a workspace in use. If ctx ends first, a second call removes the rest.
 func Remove(ctx context.Context, store, name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -474,9 +474,10 @@ func Remove(ctx context.Context, store, name string) error {
 	defer lock.Close()
 	dropProject(dir, name)
 	if err := removal.Tree(ctx, filepath.Join(dir.Path(), name)); err != nil {
-		return &sandbox.Error{Op: "workspace " + name, Err: err, Hint: "sandbox-run workspace rm " + name + ", which goes on where this one stopped"}
+		return &sandbox.Error{Op: "workspace " + name, Err: err,
+			Hint: "sandbox-run workspace rm " + name + ", which removes the rest"}
 	}
-	// The lock last: until then nobody can make it anew.
+	// The lock goes last: until then no process can make the workspace again.
 	err = errors.Join(dir.Remove(metaName(name)+".new"), dir.Remove(metaName(name)), dir.Remove(lockName(name)))
 	if err != nil {
 		return failed(name, err)

@@ -16,13 +16,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Usage looks at what the workspace holds. Where the kernel enforces the cap, it is what the kernel has counted: deleted files that are
-// open are in it, and a file with two names counts once. Otherwise counting stops where the cap is exceeded: then it is Partial.
+// Usage measures the workspace. If the kernel enforces the cap, Usage is the kernel's count: it includes deleted files that are
+// open, and counts a file with two names once. Otherwise counting stops above the cap, and the result is Partial.
 func (w *Workspace) Usage(ctx context.Context) (u Usage, err error) {
 	if w.project != 0 {
 		u, _, err = readProject(w.dir, w.project)
 	} else {
-		u, err = look(ctx, int(w.dir.Fd()), w.bound())
+		u, err = countTree(ctx, int(w.dir.Fd()), w.bound())
 	}
 	if err != nil {
 		return u, failed(w.name, err)
@@ -30,7 +30,7 @@ func (w *Workspace) Usage(ctx context.Context) (u Usage, err error) {
 	return u, nil
 }
 
-// bound is where a look stops. What ext4 needs to find the blocks of files is not refused at the cap, and must not make a full
+// bound is where a count stops. ext4 does not refuse blocks that describe extents at the cap; these must not make a full
 // workspace unusable.
 func (w *Workspace) bound() bound {
 	b := bound{bytes: w.meta.Cap, inodes: w.meta.Inodes}
@@ -40,24 +40,24 @@ func (w *Workspace) bound() bound {
 	return b
 }
 
-// How often Watch looks, and how often in a row it may fail to see everything.
+// The intervals of Watch, and how many counts in a row may be incomplete.
 const (
 	leastPause   = 250 * time.Millisecond
-	pausePerLook = 20 // a look may cost a twentieth of the time
+	pausePerLook = 20 // a count may take a twentieth of the time
 	hurryPerLook = 3  // and a quarter of it while the file system fills quickly
 	blindLooks   = 8
-	// spacePause is how often the free space of the file system is asked for. That costs two microseconds.
+	// spacePause is the interval between two queries for free space, which take two microseconds each.
 	spacePause = 10 * time.Millisecond
 )
 
-// Watch looks at the workspace again and again until ctx ends, and calls over once, the first time it holds more than its
-// cap, or hides what it holds for several looks in a row. It looks at once when the file system has lost more space than was left below the
-// cap. It returns after that call, or when ctx ends; an error means that it could not look, or that the file system is
-// below its floor of free space (scratch.ErrFloor), by whatever filled it, and that nothing is watched any more: the run is to end.
+// Watch measures the workspace until ctx ends. It calls over once, when the workspace first exceeds its cap or several counts in
+// a row find hidden directories, and then returns. It measures at once when the file system has lost more space than was left
+// below the cap. An error means that the workspace can not be measured, or that the file system is below its floor of free space
+// (scratch.ErrFloor). Watch then observes nothing any more, and the caller has to end the run.
 func (w *Workspace) Watch(ctx context.Context, over func(Usage)) error {
 	ticker := time.NewTicker(spacePause)
 	defer ticker.Stop()
-	// The store's space is the file system's; in a directory with a quota the kernel reports what is left of that.
+	// The store's free space is that of the file system; in a directory with a quota, the kernel reports what is left of the quota.
 	before, _, err := scratch.Space(w.store.Fd())
 	if err != nil {
 		return failed(w.name, err)
@@ -110,20 +110,20 @@ func (w *Workspace) Watch(ctx context.Context, over func(Usage)) error {
 	}
 }
 
-// bound is where a look stops.
+// bound is where a count stops.
 type bound struct {
 	bytes  sandbox.Size
 	inodes int
 }
 
-// look counts what is in a directory tree that hostile code may be changing meanwhile. It goes down one directory at a time,
-// each opened beneath the one before, and back up by "..", believed only if that is the very directory it came from: so
-// depth costs a few words and no descriptor, beyond those kept for the first levels. What has moved away is Hidden.
-func look(ctx context.Context, root int, most bound) (Usage, error) {
-	return walkTree(root, &looker{ctx: ctx, most: most})
+// countTree counts a directory tree that a hostile program may be changing. It descends one directory at a time, opens each beneath
+// its parent, and returns by "..", which it accepts only if that is the directory it came from. So depth costs a few words and no
+// descriptor, except for the first levels. Directories that have moved away count as Hidden.
+func countTree(ctx context.Context, root int, most bound) (Usage, error) {
+	return walkTree(root, &treeCounter{ctx: ctx, most: most})
 }
 
-func walkTree(root int, l *looker) (Usage, error) {
+func walkTree(root int, l *treeCounter) (Usage, error) {
 	l.linked = map[uint64]struct{}{}
 	err := l.walk(root)
 	for _, f := range l.stack {
@@ -138,30 +138,30 @@ func walkTree(root int, l *looker) (Usage, error) {
 }
 
 const (
-	keptLevels = 32 // whose descriptors are kept
+	keptLevels = 32 // levels whose descriptors stay open
 	nameBatch  = 256
 )
 
 var errEnough = errors.New("more than the bound")
 
-type looker struct {
+type treeCounter struct {
 	ctx     context.Context
 	most    bound
 	usage   Usage
-	linked  map[uint64]struct{} // inodes with several names: as many as are counted, at most
+	linked  map[uint64]struct{} // inodes with several names; bounded by the count
 	stack   []level
-	waiting int    // directories on the stack that were not looked into yet
-	project uint32 // that what is found gets, but for the root; 0 is none
+	waiting int    // directories on the stack that are not read yet
+	project uint32 // id for every entry except the root; 0: none
 }
 
-// level is a directory on the way down.
+// level is one directory of the descent.
 type level struct {
-	fd       int // -1 where it is not kept
+	fd       int // -1 if it is closed
 	dev, ino uint64
 	subs     []string
 }
 
-func (l *looker) walk(root int) error {
+func (l *treeCounter) walk(root int) error {
 	fd, err := unix.Openat(root, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (l *looker) walk(root int) error {
 			if err := l.enter(fd); err != nil {
 				return err
 			}
-		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP): // it has just become something else
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP): // replaced meanwhile
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
 			return err
 		default:
@@ -196,8 +196,8 @@ func (l *looker) walk(root int) error {
 	return nil
 }
 
-// enter counts what is in a directory and puts it on the stack, which owns the descriptor from then on.
-func (l *looker) enter(fd int) error {
+// enter counts the entries of a directory and pushes it on the stack, which then owns the descriptor.
+func (l *treeCounter) enter(fd int) error {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
 	l.stack = append(l.stack, level{fd: fd, dev: st.Dev, ino: st.Ino})
@@ -209,7 +209,7 @@ func (l *looker) enter(fd int) error {
 		l.stack[above].fd = -1
 	}
 	l.usage.Bytes += sandbox.Size(st.Blocks) * 512
-	if len(l.stack) > 1 { // the workspace itself is not one of its files
+	if len(l.stack) > 1 { // the workspace's directory does not count as one of its files
 		l.usage.Inodes++
 		if l.project != 0 {
 			if err := quota.SetProject(fd, l.project, true); err != nil {
@@ -220,8 +220,8 @@ func (l *looker) enter(fd int) error {
 	return l.count(&l.stack[len(l.stack)-1])
 }
 
-// count looks at the entries of one directory.
-func (l *looker) count(at *level) error {
+// count counts the entries of one directory.
+func (l *treeCounter) count(at *level) error {
 	own, err := unix.Openat(at.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func (l *looker) count(at *level) error {
 				return err
 			}
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // the directory itself is gone
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // the directory was removed
 			return nil
 		}
 		if err != nil {
@@ -247,10 +247,10 @@ func (l *looker) count(at *level) error {
 	}
 }
 
-func (l *looker) entry(at *level, name string) error {
+func (l *treeCounter) entry(at *level, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(at.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return nil // it is gone again
+		return nil // removed meanwhile
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		at.subs = append(at.subs, name)
@@ -272,7 +272,7 @@ func (l *looker) entry(at *level, name string) error {
 			}
 		}
 	}
-	// Directories that wait count already, or a wide tree of them would cost memory without bound.
+	// Waiting directories count already; otherwise a wide tree takes memory without bound.
 	if l.usage.Bytes > l.most.bytes || l.usage.Inodes+l.waiting > l.most.inodes {
 		l.usage.Inodes += l.waiting
 		return errEnough
@@ -280,8 +280,8 @@ func (l *looker) entry(at *level, name string) error {
 	return nil
 }
 
-// climb leaves the directory on top for the one it was entered from, or the nearest above it that can still be found.
-func (l *looker) climb() error {
+// climb returns to the parent of the top directory, or to the nearest ancestor that can still be found.
+func (l *treeCounter) climb() error {
 	done := l.stack[len(l.stack)-1]
 	l.stack = l.stack[:len(l.stack)-1]
 	defer unix.Close(done.fd)
@@ -298,7 +298,7 @@ func (l *looker) climb() error {
 		}
 		_ = unix.Close(fd)
 	}
-	// It was moved meanwhile. What waits between here and the nearest descriptor is lost to this look.
+	// The directory has moved. This count misses the entries between here and the nearest open descriptor.
 	for l.stack[len(l.stack)-1].fd < 0 {
 		lost := l.stack[len(l.stack)-1]
 		l.stack = l.stack[:len(l.stack)-1]
@@ -309,8 +309,8 @@ func (l *looker) climb() error {
 	return nil
 }
 
-// openBeneath opens a directory in a directory: never a link, never another file system. One that its owner has closed is
-// opened for him, since he is us; a program could hide there what it holds otherwise.
+// openBeneath opens a directory in a directory: never a link, never another file system. It makes a directory without read
+// permission readable, because a program could hide files there; this process is its owner.
 func openBeneath(at int, name string) (int, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -330,7 +330,7 @@ func openBeneath(at int, name string) (int, error) {
 	if unix.Fstat(closed, &st) != nil || int(st.Uid) != unix.Geteuid() {
 		return -1, err
 	}
-	// By its descriptor: what the name means may change at any moment.
+	// By its descriptor: a program can change the meaning of the name at any time.
 	link := "/proc/self/fd/" + strconv.Itoa(closed)
 	if err := unix.Chmod(link, st.Mode&0o7777|0o500); err != nil {
 		return -1, fmt.Errorf("open a closed directory: %w", err)
@@ -343,7 +343,7 @@ const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_N
 func openat2(at int, name string, how unix.OpenHow) (fd int, err error) {
 	for range 100 {
 		fd, err = unix.Openat2(at, name, &how)
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) { // EAGAIN: something was renamed meanwhile
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) { // EAGAIN: a rename happened meanwhile
 			break
 		}
 	}

@@ -232,7 +232,7 @@ func TestWatch(t *testing.T) {
 	case err := <-watched:
 		must(t, err)
 	case <-time.After(soon):
-		t.Fatal("nobody noticed")
+		t.Fatal("Watch did not report the cap")
 	}
 	if calls.Load() != 1 {
 		t.Errorf("called %d times", calls.Load())
@@ -241,10 +241,10 @@ func TestWatch(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	must(t, w.Watch(ctx, func(Usage) { t.Error("over, though nobody looked") }))
+	must(t, w.Watch(ctx, func(Usage) { t.Error("Watch reported a cap without a measurement") }))
 }
 
-// A file system that is nearly full ends the watching with an error, whoever filled it.
+// Watch returns an error when the file system is nearly full, also when other programs filled it.
 func TestWatchKeepsTheFloor(t *testing.T) {
 	w := opened(t, newStore(t), "w", Options{Floor: 1 << 60})
 	ctx, cancel := context.WithTimeout(t.Context(), soon)

@@ -12,13 +12,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// What a workspace may hold unless somebody says otherwise: as much as a sandbox's own disk.
+// The default cap of a workspace is that of a sandbox's scratch.
 const (
 	DefaultCap    = 1 * sandbox.GiB
 	DefaultInodes = 64 << 10
 )
 
-// The least and the most that can be asked for.
+// The bounds of caps.
 const (
 	minCap    = 1 * sandbox.MiB
 	maxCap    = 4 * sandbox.TiB
@@ -27,22 +27,22 @@ const (
 	maxName   = 64
 )
 
-// Options of Open; the zero value is useful.
+// Options are the options of Open. The zero value has the defaults.
 type Options struct {
-	Cap    sandbox.Size  // most bytes; 0 is what it had, or DefaultCap for a new one. Kept with the workspace
-	Inodes int           // most files and directories; 0 likewise, DefaultInodes
-	Wait   time.Duration // for whoever uses it; 0 is not at all
-	Floor  sandbox.Size  // free space that its file system keeps while it is watched; 0 is the smaller of 1 GiB and 5 %
-	Most   Most          // of all workspaces of the store together
+	Cap    sandbox.Size  // most bytes; 0: the cap that it has, or DefaultCap for a new workspace. Kept with the workspace
+	Inodes int           // most files and directories; 0: likewise, DefaultInodes
+	Wait   time.Duration // for the run that uses it; 0 does not wait
+	Floor  sandbox.Size  // free space that stays on the file system during Watch; 0: the smaller of 1 GiB and 5 %
+	Most   Most          // bounds of the whole store
 }
 
-// Most bounds a store. What is zero is not bounded. Those that are there already can be used, whatever there is.
+// Most bounds a store. A zero field is no bound. Existing workspaces stay usable beyond the bounds.
 type Most struct {
 	Workspaces int
-	Bytes      sandbox.Size // that their caps may add up to
+	Bytes      sandbox.Size // sum of all caps
 }
 
-// ErrMost is of a workspace that would be one too many, or too large beside the others.
+// ErrMost means that a new workspace exceeds the bounds of its store.
 var ErrMost = errors.New("more than may be in the store")
 
 func (o Options) validate() error {
@@ -53,23 +53,23 @@ func (o Options) validate() error {
 		return sandbox.Invalid("workspace-inodes", "%d is outside %d…%d", o.Inodes, minInodes, maxInodes)
 	}
 	if o.Wait < 0 {
-		return sandbox.Invalid("workspace", "a wait of %v; it can not be negative", o.Wait)
+		return sandbox.Invalid("workspace", "the wait %v is negative", o.Wait)
 	}
 	return nil
 }
 
-// Usage is what a workspace holds.
+// Usage is the size of a workspace.
 type Usage struct {
-	Bytes  sandbox.Size `json:"bytes"` // allocated: a sparse file counts as what it takes, a file with two names once
+	Bytes  sandbox.Size `json:"bytes"` // allocated: a sparse file counts with its blocks, a file with two names once
 	Inodes int          `json:"inodes"`
-	// Partial says that there is more: counting stopped at a bound, or the tree changed meanwhile.
+	// Partial means that there is more: counting stopped at a bound, or the tree changed meanwhile.
 	Partial bool `json:"partial,omitempty"`
-	// Hidden are directories nobody could look into. There may be anything in them, so they count as too much.
+	// Hidden counts the directories that could not be read. Their size is unknown, so they count as above the cap.
 	Hidden int `json:"hidden,omitempty"`
-	again  int // names beyond the first of files with several
+	again  int // further names of files with several
 }
 
-// over says what is too much, or nothing.
+// over describes what exceeds a cap; it is empty within the cap.
 func (u Usage) over(most sandbox.Size, inodes int) string {
 	var what []string
 	if u.Bytes > most {
@@ -91,30 +91,30 @@ func atLeast(partial bool) string {
 	return ""
 }
 
-// Info is what is known of a workspace.
+// Info describes a workspace.
 type Info struct {
 	Name     string       `json:"name"`
 	Path     string       `json:"path"`
 	Usage    Usage        `json:"usage"`
 	Cap      sandbox.Size `json:"cap"`
 	Inodes   int          `json:"inodes"`
-	Enforced bool         `json:"enforced,omitempty"` // the cap is the kernel's; otherwise it is polled
+	Enforced bool         `json:"enforced,omitempty"` // the kernel enforces the cap; otherwise it is polled
 	Created  time.Time    `json:"created,omitzero"`
 	LastUsed time.Time    `json:"last_used,omitzero"`
 	Locked   bool         `json:"locked"`
-	LockedBy int          `json:"locked_by,omitempty"` // pid, where it is known
+	LockedBy int          `json:"locked_by,omitempty"` // pid, if known
 }
 
-// metadata is kept beside the directory, where no sandbox can write.
+// metadata is a file beside the directory, out of reach of sandboxes.
 type metadata struct {
 	Cap      sandbox.Size `json:"cap"`
 	Inodes   int          `json:"inodes"`
-	Project  uint32       `json:"project,omitempty"` // whose quota is the cap, where the directory has that id
+	Project  uint32       `json:"project,omitempty"` // id whose quota is the cap, if the directory has it
 	Created  time.Time    `json:"created"`
 	LastUsed time.Time    `json:"last_used"`
 }
 
-// parseMetadata reads what an earlier run has written; nonsense is refused rather than taken for a cap.
+// parseMetadata reads the metadata of a workspace. It refuses an invalid file instead of reading a cap from it.
 func parseMetadata(text []byte) (metadata, error) {
 	var m metadata
 	if err := json.Unmarshal(text, &m); err != nil {
@@ -135,16 +135,16 @@ func DefaultStore() (string, error) {
 	return filepath.Join(dir, "workspaces"), nil
 }
 
-// unknown is the error of a name that no workspace has.
+// unknown returns the error for a name without a workspace.
 func unknown(name string) error {
 	return &sandbox.Error{
-		Op: "workspace " + name, Kind: sandbox.ErrNotFound, Err: errors.New("there is none of that name"),
+		Op: "workspace " + name, Kind: sandbox.ErrNotFound, Err: errors.New("no workspace has that name"),
 		Hint: "sandbox-run workspace list",
 	}
 }
 
-// CheckName refuses what can not be the name of a workspace: letters, digits, - _ and ., at most 64 of them, no
-// dot or dash at the beginning.
+// CheckName refuses an invalid name of a workspace. A name has letters, digits, - _ and ., at most 64 of them, and no dot or dash
+// at the beginning.
 func CheckName(name string) error {
 	if name == "" {
 		return sandbox.Invalid("workspace", "the name is empty")
@@ -168,7 +168,7 @@ func CheckName(name string) error {
 func metaName(name string) string { return "." + name + ".json" }
 func lockName(name string) string { return "." + name + ".lock" }
 
-// inUse is the error of a workspace that somebody has.
+// inUse returns the error for a workspace that another run uses.
 func inUse(name string, pid int, waited time.Duration) error {
 	holder := "another run uses it"
 	if pid > 0 {
@@ -179,6 +179,6 @@ func inUse(name string, pid int, waited time.Duration) error {
 	}
 	return &sandbox.Error{
 		Op: "workspace " + name, Kind: sandbox.ErrState, Err: errors.New(holder),
-		Hint: "again when it is done, or another workspace",
+		Hint: "wait for that run to end, or use another workspace",
 	}
 }

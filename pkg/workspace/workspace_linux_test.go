@@ -146,7 +146,8 @@ func TestACapIsKeptAndCanBeChanged(t *testing.T) {
 	must(t, w.Close())
 
 	_, err := Open(t.Context(), store, "w", Options{})
-	if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "--workspace-cap") || !strings.Contains(err.Error(), "of at most 1 MiB") {
+	if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "--workspace-cap") ||
+		!strings.Contains(err.Error(), "of at most 1 MiB") {
 		t.Fatalf("%v", err)
 	}
 	w = opened(t, store, "w", Options{Cap: 4 * sandbox.MiB}) // changed, and kept
@@ -163,7 +164,8 @@ func TestACapIsKeptAndCanBeChanged(t *testing.T) {
 	for i := range 101 {
 		must(t, os.WriteFile(filepath.Join(path, strconv.Itoa(i)), nil, 0o600))
 	}
-	if _, err := Open(t.Context(), store, "w", Options{}); !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "files of at most 100") {
+	if _, err := Open(t.Context(), store, "w", Options{}); !errors.Is(err, sandbox.ErrRefused) ||
+		!strings.Contains(err.Error(), "files of at most 100") {
 		t.Errorf("%v", err)
 	}
 	must(t, os.Remove(filepath.Join(path, "7")))

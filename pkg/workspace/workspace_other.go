@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Workspace needs Linux: there are none here.
+// Workspace is not available on this system: workspaces need Linux.
 type Workspace struct{}
 
 func unsupported() error {
@@ -20,42 +20,42 @@ func unsupported() error {
 	}
 }
 
-// ExplainCap says that there are no workspaces.
+// ExplainCap reports that workspaces need Linux.
 func ExplainCap(string) *sandbox.Gap {
 	return &sandbox.Gap{Control: sandbox.ControlDisk, State: sandbox.Absent, Reason: unsupported().Error()}
 }
 
-// Open refuses.
+// Open returns an error of kind sandbox.ErrUnsupported.
 func Open(context.Context, string, string, Options) (*Workspace, error) { return nil, unsupported() }
 
-// List refuses.
+// List returns an error of kind sandbox.ErrUnsupported.
 func List(context.Context, string) ([]Info, error) { return nil, unsupported() }
 
-// Show refuses.
+// Show returns an error of kind sandbox.ErrUnsupported.
 func Show(context.Context, string, string) (Info, error) { return Info{}, unsupported() }
 
-// Remove refuses.
+// Remove returns an error of kind sandbox.ErrUnsupported.
 func Remove(context.Context, string, string) error { return unsupported() }
 
-// Name is empty.
+// Name returns an empty text.
 func (*Workspace) Name() string { return "" }
 
-// Volume is none.
+// Volume returns an empty volume.
 func (*Workspace) Volume() sandbox.Volume { return sandbox.Volume{} }
 
-// Cap is none.
+// Cap returns zeros.
 func (*Workspace) Cap() (sandbox.Size, int) { return 0, 0 }
 
-// Usage refuses.
+// Usage returns an error of kind sandbox.ErrUnsupported.
 func (*Workspace) Usage(context.Context) (Usage, error) { return Usage{}, unsupported() }
 
-// Full is false.
+// Full returns false.
 func (*Workspace) Full() bool { return false }
 
-// Watch refuses.
+// Watch returns an error of kind sandbox.ErrUnsupported.
 func (*Workspace) Watch(context.Context, func(Usage)) error { return unsupported() }
 
-// Put refuses.
+// Put returns an error of kind sandbox.ErrUnsupported.
 func (*Workspace) Put(context.Context, []sandbox.File) error { return unsupported() }
 
 // Close does nothing.

@@ -1,17 +1,17 @@
 // Package key keeps the API keys of a server: who may come in, what for, until when and how often.
 //
-// What. A key is a random secret with a name, scopes, an end and limits. Whoever made it is shown the secret once; kept is its
+// What. A key is a random secret with a name, scopes, an end and limits. Its creator sees the secret once; kept is its
 // SHA-256 only:
 //
 //	sbx_ufp4k7m2xq_7v…(52 letters)…q5hk2za        what a client sends
 //	    └ id       └ secret, 256 bits  └ checksum of all before it
 //
 //	keys.json        the keys; replaced as a whole, never changed in place
-//	keys.json.lock   locked by whoever changes them
+//	keys.json.lock   locked by the process that changes them
 //	keys.json.used   when each was last used; a convenience, and not precious
 //
 // A plain SHA-256 is enough, where a password would need a slow hash: a secret of 256 random bits is in no dictionary, and a slow
-// hash would be a gift to whoever wants to keep the server busy. The checksum lets a mistyped key, and a scanner that looks for
+// hash would be a gift to a client that wants to keep the server busy. The checksum lets a mistyped key, and a scanner that looks for
 // keys in places they do not belong to, be recognised without asking anybody; it says nothing about which keys there are.
 //
 // Place in the flow. `sandbox-run key` is a door to a Store; a server looks keys up in a Ring. It imports the types of pkg/sandbox

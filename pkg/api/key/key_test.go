@@ -52,7 +52,8 @@ func TestAKeyOpensWhatItWasMadeFor(t *testing.T) {
 	made, token := create(t, s, New{Name: "ci", Scopes: []string{ScopeRead, ScopeRun, ScopeRun}, Expires: expires, Limits: limits})
 	got, err := r.Check(token)
 	must(t, err)
-	if got.ID != made.ID || got.Name != "ci" || !slices.Equal(got.Scopes, []string{"read", "run"}) || got.Limits != limits || got.Expires.Unix() != expires.Unix() {
+	if got.ID != made.ID || got.Name != "ci" || !slices.Equal(got.Scopes, []string{"read", "run"}) || got.Limits != limits ||
+		got.Expires.Unix() != expires.Unix() {
 		t.Errorf("%+v", got)
 	}
 	if got.Limits.Max.Memory != sandbox.GiB || got.Limits.Rate != 0.5 || got.Limits.Concurrency != 2 {
@@ -82,7 +83,8 @@ func TestWhatIsNoKeyIsRefused(t *testing.T) {
 		"another's id": swapped + checksum(swapped), "wrong secret": wrong, "unknown": unknown, "NUL": token[:20] + "\x00" + token[21:],
 		"oversized": Prefix + strings.Repeat("a", 1<<20),
 	} {
-		if got, err := r.Check(bad); err != ErrRefused || got.ID != "" { //nolint:errorlint // the very same value, so that nothing can be told apart
+		if got, err := r.Check(bad); err != ErrRefused ||
+			got.ID != "" { //nolint:errorlint // the very same value, so that nothing can be told apart
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
@@ -124,7 +126,7 @@ func TestAtOnce(t *testing.T) {
 	check(third, false)
 }
 
-// Keys that can not be read let nobody in.
+// A ring whose file can not be read refuses every token.
 func TestFailsClosed(t *testing.T) {
 	s := newStore(t)
 	r := newRing(t, s)
@@ -181,7 +183,7 @@ func TestFailsClosed(t *testing.T) {
 		must(t, os.Chown(s.Path(), 12345, 12345))
 		must(t, os.Chtimes(s.Path(), now.Add(time.Second), now.Add(time.Second)))
 		if _, err := r.Check(token); err == nil || errors.Is(err, ErrRefused) {
-			t.Errorf("somebody else's: %v", err)
+			t.Errorf("file of another user: %v", err)
 		}
 		must(t, os.Chown(s.Path(), 0, 0))
 		now = now.Add(retryAfter)
@@ -382,9 +384,12 @@ func TestLimits(t *testing.T) {
 		t.Errorf("%+v", same)
 	}
 	for text, says := range map[string]string{
-		"": "is no limit", "memory": "is no limit", "memory=": "size", "memory=0": "more than zero", "memory=-1": "more than zero", "memmory=1g": "memory?",
-		"nonsense=1": "one of timeout", "rate=5/y": "5/s", "rate=NaN": "not a number", "rate=0": "more than zero", "rate=1e9": "not a number", "cpus=1/s": "number of cores",
-		"timeout=NaN": "duration", "timeout=Inf": "duration", "timeout=-1s": "more than zero", "timeout=9e99": "duration", "burst=1.5": "whole", "pids=0": "more than zero",
+		"": "is no limit", "memory": "is no limit", "memory=": "size", "memory=0": "more than zero", "memory=-1": "more than zero",
+		"memmory=1g": "memory?",
+		"nonsense=1": "one of timeout", "rate=5/y": "5/s", "rate=NaN": "not a number", "rate=0": "more than zero", "rate=1e9": "not a number",
+		"cpus=1/s":    "number of cores",
+		"timeout=NaN": "duration", "timeout=Inf": "duration", "timeout=-1s": "more than zero", "timeout=9e99": "duration", "burst=1.5": "whole",
+		"pids=0": "more than zero",
 	} {
 		if l, err := ParseLimits(text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, %v, want %q", text, l, err, says)
@@ -399,7 +404,8 @@ func FuzzToken(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		id, ok := idOf(text)
-		if ok && (len(text) != TokenLen || !strings.HasPrefix(text, Prefix+id+"_") || !isID(id) || checksum(text[:TokenLen-sumLen]) != text[TokenLen-sumLen:]) {
+		if ok && (len(text) != TokenLen || !strings.HasPrefix(text, Prefix+id+"_") || !isID(id) ||
+			checksum(text[:TokenLen-sumLen]) != text[TokenLen-sumLen:]) {
 			t.Errorf("%q is taken for a token of %q", text, id)
 		}
 		if !ok && id != "" {

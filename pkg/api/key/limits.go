@@ -11,23 +11,23 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Limits are what a key may ask for, and how often. What is zero is left to the server.
+// Limits are the most that a key may ask for, and how often. A limit of zero leaves the decision to the server.
 type Limits struct {
-	Max         sandbox.Limits // of one run; a server's own ceilings hold besides
-	MaxCompile  sandbox.Limits // of compiling
-	Rate        float64        // runs a second, in the long run
-	Burst       int            // runs at once that Rate does not hold up; 0 is a second's worth
-	Concurrency int            // runs at a time
+	Max         sandbox.Limits // of one run; the server's ceilings hold as well
+	MaxCompile  sandbox.Limits // of a compilation
+	Rate        float64        // runs per second, on average
+	Burst       int            // runs that may exceed Rate at once; 0 is the runs of one second
+	Concurrency int            // runs at the same time
 }
 
-// limit is one of them, under the name that flags, the file and answers have for it.
+// limit is one limit of a key, with its name in flags, in the file and in answers.
 type limit struct {
 	name string
 	read func(l *Limits, text string) error
-	show func(l *Limits) string // as read takes it; empty where it is not set
+	show func(l *Limits) string // in the form that read accepts; empty if it is not set
 }
 
-// ceiling is a limit of runs, or of compiling.
+// ceiling returns the limit of a key for a limit of runs or of compilations.
 func ceiling(prefix string, row *sandbox.Limit, of func(*Limits) *sandbox.Limits) limit {
 	return limit{
 		name: prefix + row.Name,
@@ -53,7 +53,7 @@ func count(name string, of func(*Limits) *int) limit {
 	}}
 }
 
-// readRate reads runs a second, or with a unit: 30/m.
+// readRate reads runs per second, or runs with a unit: 30/m.
 func readRate(l *Limits, text string) error {
 	digits, unit, per := strings.Cut(text, "/")
 	factor := 1.0
@@ -80,7 +80,7 @@ func showRate(l *Limits) string {
 	return strconv.FormatFloat(l.Rate, 'f', -1, 64)
 }
 
-// allLimits are the ceilings that keys can have, and what only keys have.
+// allLimits returns the ceilings that keys can have and the limits that only keys have.
 func allLimits() (all []limit) {
 	for _, row := range sandbox.AllLimits() {
 		if !row.NoCeiling {
@@ -96,7 +96,7 @@ func allLimits() (all []limit) {
 		count("concurrency", func(l *Limits) *int { return &l.Concurrency }))
 }
 
-// LimitNames lists what a key's limits are called.
+// LimitNames lists the names of a key's limits.
 func LimitNames() (names []string) {
 	for _, l := range allLimits() {
 		names = append(names, l.name)
@@ -104,7 +104,7 @@ func LimitNames() (names []string) {
 	return names
 }
 
-// Set reads one limit. Names may be written with dashes, as flags are.
+// Set reads one limit. Names may have dashes, as flags do.
 func (l *Limits) Set(name, text string) error {
 	name = strings.ReplaceAll(strings.TrimSpace(name), "-", "_")
 	for _, one := range allLimits() {
@@ -135,7 +135,7 @@ func ParseLimits(text string) (l Limits, err error) {
 	return l, nil
 }
 
-// String is what ParseLimits reads; empty where there are none.
+// String returns the text that ParseLimits reads; it is empty without limits.
 func (l Limits) String() string {
 	var parts []string
 	for _, one := range allLimits() {
@@ -146,7 +146,7 @@ func (l Limits) String() string {
 	return strings.Join(parts, ",")
 }
 
-// MarshalJSON writes those that are set, as Set reads them.
+// MarshalJSON writes the limits that are set, in the form that Set reads.
 func (l Limits) MarshalJSON() ([]byte, error) {
 	set := map[string]string{}
 	for _, one := range allLimits() {
@@ -157,7 +157,7 @@ func (l Limits) MarshalJSON() ([]byte, error) {
 	return json.Marshal(set)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. A name that is no limit is an error: it would not be kept.
+// UnmarshalJSON reads what MarshalJSON writes. An unknown name is an error, because the server could not enforce it.
 func (l *Limits) UnmarshalJSON(data []byte) error {
 	var set map[string]string
 	if err := json.Unmarshal(data, &set); err != nil {

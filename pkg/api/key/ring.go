@@ -13,36 +13,37 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
-// ErrRefused is the one answer to every token that is not good: missing, malformed, unknown, expired, removed. Which of these it
-// was is nobody's business who has no key.
+// ErrRefused is the one answer to every invalid token: missing, malformed, unknown, expired or removed. A client without a key
+// does not learn which of these it is.
 var ErrRefused = errors.New("no such key, or it has expired")
 
-// useInterval is how often what was used is written down, at most.
+// useInterval is the shortest time between two writes of the last uses.
 const useInterval = 30 * time.Second
 
-// retryAfter is when keys that could not be read are tried again, though their file is the same: it may have been its directory, or that
-// there were no descriptors left.
+// retryAfter is the time after which a ring reads an unreadable file again, although the file is the same: the directory, or a
+// lack of descriptors, may have been the cause.
 const retryAfter = time.Second
 
-// Ring is a Store as a server uses it: keys are looked up in memory, and read again when the file has changed.
+// Ring is the key set of a running server. It finds keys in memory and reads the file again when it has changed. Its methods may
+// be called concurrently.
 type Ring struct {
 	store *Store
 	now   func() time.Time
 
 	mu     sync.Mutex
 	keys   map[string]record
-	file   fs.FileInfo // which the keys are of; nil is none
-	failed error       // why they could not be read; everything is refused then
-	tried  time.Time   // when they were last read, or should have been
+	file   fs.FileInfo // the file of the keys; nil without a file
+	failed error       // why the file could not be read; the ring then refuses every token
+	tried  time.Time   // the last attempt to read the file
 	loaded bool
-	used   map[string]time.Time // since the last time it was written down
+	used   map[string]time.Time // last uses that are not yet written
 
 	stop    chan struct{}
 	stopped sync.WaitGroup
 	once    sync.Once
 }
 
-// NewRing begins to serve the keys of a store. The caller closes it.
+// NewRing returns a ring with the keys of a store. The caller closes it.
 func NewRing(s *Store) *Ring {
 	r := &Ring{store: s, now: time.Now, used: map[string]time.Time{}, stop: make(chan struct{})}
 	r.stopped.Add(1)
@@ -50,10 +51,10 @@ func NewRing(s *Store) *Ring {
 	return r
 }
 
-// nobody is compared with where there is no key, so that it takes as long as where there is one.
-var nobody = strings.Repeat("0", 64)
+// noHash takes the place of the hash of a missing key, so that the comparison takes as long as for a key that exists.
+var noHash = strings.Repeat("0", 64)
 
-// Check says whose token it is. Its error is ErrRefused, or says why no key can be checked.
+// Check returns the key of a token. The error is ErrRefused, or the reason why the ring can check no key.
 func (r *Ring) Check(token string) (Key, error) {
 	id, formed := idOf(token)
 	r.mu.Lock()
@@ -65,13 +66,13 @@ func (r *Ring) Check(token string) (Key, error) {
 	want, old := rec.Hash, rec.Old
 	now := r.now()
 	if !known {
-		want = nobody
+		want = noHash
 	}
 	if old == "" || !now.Before(rec.Till) {
-		old = nobody
+		old = noHash
 	}
 	if len(token) > TokenLen {
-		token = token[:TokenLen] // it is refused anyhow; its length must not cost us anything
+		token = token[:TokenLen] // the comparison fails anyway; a long token must not cost time
 	}
 	got := []byte(hashOf(token))
 	equal := subtle.ConstantTimeCompare(got, []byte(want)) | subtle.ConstantTimeCompare(got, []byte(old))
@@ -84,10 +85,10 @@ func (r *Ring) Check(token string) (Key, error) {
 	return k, nil
 }
 
-// which tells secrets of a key apart, by the beginning of their hash.
+// which identifies a secret of a key by the first digits of its hash.
 func which(hash string) string { return hash[:min(len(hash), 16)] }
 
-// Len is how many keys there are that are good now.
+// Len returns the number of keys that are valid now.
 func (r *Ring) Len() (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +104,7 @@ func (r *Ring) Len() (int, error) {
 	return n, nil
 }
 
-// Good reports whether there is a key of that id which has not expired, and of which that secret is still good; "" is any.
+// Good reports whether the key with that id exists, has not expired, and still accepts that secret; an empty secret matches any.
 func (r *Ring) Good(id, secret string) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +118,7 @@ func (r *Ring) Good(id, secret string) (bool, error) {
 	return secret == "" || secret == which(rec.Hash) || secret == which(rec.Old) && r.now().Before(rec.Till), nil
 }
 
-// Known is how many keys there are, those that have expired among them.
+// Known returns the number of keys, expired ones included.
 func (r *Ring) Known() (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,9 +128,9 @@ func (r *Ring) Known() (int, error) {
 	return len(r.keys), nil
 }
 
-// refresh reads the keys if the file is another than it was. One look at its name costs a microsecond; in return a key that was
-// removed is refused from then on, and nothing has to be watched. Keys that can not be read are none: nobody comes in by a key
-// that may have been taken away.
+// refresh reads the keys again if the file has changed. One stat per request takes a microsecond; in return the ring refuses a
+// removed key at once, without a file watcher. If the file can not be read, the ring has no keys: a key that may have been
+// removed admits no request.
 func (r *Ring) refresh() error {
 	info, err := os.Stat(r.store.path)
 	switch {
@@ -143,7 +144,7 @@ func (r *Ring) refresh() error {
 	}
 	r.tried = r.now()
 	doc, err := r.store.read(context.Background(), userdir.Trust)
-	// The file is looked at before it is read: should it change in between, the next look finds another one.
+	// The stat comes before the read: if the file changes in between, the next stat finds a difference.
 	r.file, r.failed, r.keys, r.loaded = info, err, nil, true
 	if err != nil {
 		return err
@@ -159,7 +160,7 @@ func same(a, b fs.FileInfo) bool {
 	return a != nil && b != nil && os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size() && a.Mode() == b.Mode()
 }
 
-// writeDown writes down what was used, now and then.
+// writeDown writes the last uses to the file at each interval.
 func (r *Ring) writeDown(every time.Duration) {
 	defer r.stopped.Done()
 	tick := time.NewTicker(every)
@@ -169,7 +170,7 @@ func (r *Ring) writeDown(every time.Duration) {
 		case <-r.stop:
 			return
 		case <-tick.C:
-			_ = r.flush() // a convenience: the next time, or never
+			_ = r.flush() // last uses may be lost; the next flush tries again
 		}
 	}
 }
@@ -185,7 +186,7 @@ func (r *Ring) flush() error {
 	return r.store.writeUsed(context.Background(), used)
 }
 
-// Close writes down what was used. Twice is fine.
+// Close writes the last uses and stops the ring. A second call does nothing.
 func (r *Ring) Close() (err error) {
 	r.once.Do(func() {
 		close(r.stop)

@@ -19,7 +19,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Key is what is known of a key. The secret is not.
+// Key describes a key without its secret.
 type Key struct {
 	ID      string    `json:"id"`
 	Name    string    `json:"name"`
@@ -27,39 +27,40 @@ type Key struct {
 	Limits  Limits    `json:"limits"`
 	Created time.Time `json:"created"`
 	Rotated time.Time `json:"rotated,omitzero"`
-	Expires time.Time `json:"expires,omitzero"` // zero is never
-	Used    time.Time `json:"used,omitzero"`    // last; not to the second
-	// Secret tells by which of its secrets it was found, for Ring.Good: a key that is rotated has another. It says nothing about the secret itself.
+	Expires time.Time `json:"expires,omitzero"` // zero: never
+	Used    time.Time `json:"used,omitzero"`    // last use, at most useInterval late
+	// Secret identifies the secret by which Ring.Check found the key, for Ring.Good: rotation gives the key another one. It does not
+	// reveal the secret.
 	Secret string `json:"-"`
 }
 
-// Expired reports whether its time is over.
+// Expired reports whether the key has expired.
 func (k Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Before(k.Expires) }
 
-// Scopes, few, and the server's own words for them.
+// The scopes of keys.
 const (
-	ScopeRun   = "run"   // run programs, and have one's own runs: follow, feed, fetch and cancel them
-	ScopeRead  = "read"  // see one's own runs, and which languages there are; start nothing
-	ScopeAdmin = "admin" // all of that, metrics, and health that runs a sandbox
+	ScopeRun   = "run"   // start runs; follow, feed, fetch and cancel runs of the same key
+	ScopeRead  = "read"  // see runs of the same key and the languages; start nothing
+	ScopeAdmin = "admin" // all of that, metrics, and the health check that runs a sandbox
 )
 
-// Scopes lists them all.
+// Scopes lists all scopes.
 func Scopes() []string { return []string{ScopeRun, ScopeRead, ScopeAdmin} }
 
-// New is what a key is made of.
+// New describes a key to create.
 type New struct {
 	Name    string
-	Scopes  []string // empty is run alone
+	Scopes  []string // empty: ScopeRun
 	Expires time.Time
 	Limits  Limits
 }
 
-// record is a key as it is kept.
+// record is a key as the file has it.
 type record struct {
 	Key
 	Hash string    `json:"hash"`
-	Old  string    `json:"old_hash,omitempty"` // of the token before it was rotated,
-	Till time.Time `json:"old_until,omitzero"` // which is good until then
+	Old  string    `json:"old_hash,omitempty"` // of the token before the rotation,
+	Till time.Time `json:"old_until,omitzero"` // which is valid until then
 }
 
 type document struct {
@@ -68,17 +69,17 @@ type document struct {
 }
 
 const (
-	version  = 1
-	patience = 10 * time.Second // for another process to finish its change
-	mostKeys = 10_000
-	mostFile = 32 << 20
-	mostName = 64
+	version     = 1
+	lockTimeout = 10 * time.Second // for another process to finish its change
+	mostKeys    = 10_000
+	mostFile    = 32 << 20
+	mostName    = 64
 )
 
-// Store is a file of keys.
+// Store is a file of keys. Its methods may be called concurrently, also by several processes.
 type Store struct{ path string }
 
-// DefaultPath is where this user's keys are: $XDG_DATA_HOME/sandbox-run/keys.json.
+// DefaultPath returns the path of this user's keys: $XDG_DATA_HOME/sandbox-run/keys.json.
 func DefaultPath() (string, error) {
 	dir, err := userdir.Data()
 	if err != nil {
@@ -87,7 +88,7 @@ func DefaultPath() (string, error) {
 	return filepath.Join(dir, "keys.json"), nil
 }
 
-// Open is the store in that file, which need not exist; an empty path is the default.
+// Open returns the store of a file, which need not exist; an empty path is DefaultPath.
 func Open(path string) (*Store, error) {
 	if path == "" {
 		var err error
@@ -102,10 +103,10 @@ func Open(path string) (*Store, error) {
 	return &Store{path: path}, nil
 }
 
-// Path is the file's.
+// Path returns the path of the file.
 func (s *Store) Path() string { return s.path }
 
-// Create makes a key. The token is shown to nobody again.
+// Create makes a key and returns its token. The store keeps only a hash of the token, so no later call returns it.
 func (s *Store) Create(ctx context.Context, n New) (k Key, token string, err error) {
 	if err := n.complete(time.Now()); err != nil {
 		return Key{}, "", err
@@ -159,14 +160,15 @@ func (n *New) complete(now time.Time) error {
 	return nil
 }
 
-// checkName accepts what can be said on a command line and in a log.
+// checkName accepts names that need no quotes on a command line and in a log.
 func checkName(name string) error {
 	odd := func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-@+", r) || r == unicode.ReplacementChar
 	}
 	switch {
 	case name == "":
-		return &sandbox.Error{Op: "name", Kind: sandbox.ErrInvalid, Err: errors.New("a key needs one, to be told from others"), Hint: "--name NAME"}
+		return &sandbox.Error{Op: "name", Kind: sandbox.ErrInvalid, Err: errors.New("a key needs one, to be told from others"),
+			Hint: "--name NAME"}
 	case len(name) > mostName:
 		return sandbox.Invalid("name", "%d bytes are more than %d", len(name), mostName)
 	case strings.HasPrefix(name, "-"), strings.ContainsFunc(name, odd):
@@ -175,7 +177,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// List gives all keys, in the order they were made.
+// List returns all keys, in the order of their creation.
 func (s *Store) List(ctx context.Context) ([]Key, error) {
 	doc, err := s.read(ctx, userdir.Read)
 	if err != nil {
@@ -190,7 +192,7 @@ func (s *Store) List(ctx context.Context) ([]Key, error) {
 	return keys, nil
 }
 
-// Show gives one, by name or id.
+// Show returns the key with that name or id.
 func (s *Store) Show(ctx context.Context, name string) (Key, error) {
 	keys, err := s.List(ctx)
 	if err != nil {
@@ -213,7 +215,8 @@ func noKey(name string, names []string) error {
 	if like := nearest.Word(name, names); like != "" {
 		hint = like + ", or " + hint
 	}
-	return &sandbox.Error{Op: fmt.Sprintf("key %q", name), Kind: sandbox.ErrInvalid, Err: errors.New("there is none of that name or id"), Hint: hint}
+	return &sandbox.Error{Op: fmt.Sprintf("key %q", name), Kind: sandbox.ErrInvalid, Err: errors.New("no key has that name or id"),
+		Hint: hint}
 }
 
 func (doc *document) find(name string) (int, error) {
@@ -227,7 +230,7 @@ func (doc *document) find(name string) (int, error) {
 	return 0, noKey(name, names)
 }
 
-// Remove removes one, by name or id. Servers refuse it from then on.
+// Remove removes the key with that name or id. Servers refuse it from then on.
 func (s *Store) Remove(ctx context.Context, name string) (k Key, err error) {
 	err = s.change(ctx, func(doc *document) error {
 		i, err := doc.find(name)
@@ -241,8 +244,8 @@ func (s *Store) Remove(ctx context.Context, name string) (k Key, err error) {
 	return k, err
 }
 
-// Rotate gives a key a new secret. Its id stays, and so does all that belongs to it. The secret before is good for the overlap,
-// which may be none.
+// Rotate gives a key a new secret and returns the token. The id stays, and so do the runs and files of the key. The old secret
+// stays valid for the overlap, which may be zero.
 func (s *Store) Rotate(ctx context.Context, name string, overlap time.Duration) (k Key, token string, err error) {
 	if overlap < 0 {
 		return Key{}, "", sandbox.Invalid("overlap", "%v is less than nothing", overlap)
@@ -269,8 +272,8 @@ func (s *Store) Rotate(ctx context.Context, name string, overlap time.Duration) 
 	return k, token, nil
 }
 
-// read gives the keys as they are. No file is no keys. Who lets somebody in by them has to trust them: root may look at anybody's, and must not
-// take them for its own.
+// read returns the keys of the file; a missing file has no keys. A server that admits requests by these keys has to trust the
+// file: root may list the keys of every user, and must not use them as its own.
 func (s *Store) read(ctx context.Context, purpose userdir.Purpose) (*document, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -287,7 +290,7 @@ func (s *Store) read(ctx context.Context, purpose userdir.Purpose) (*document, e
 	return doc, err
 }
 
-// readIn reads the file, and says which one it was.
+// readIn reads the file and returns the FileInfo of the file that it read.
 func (s *Store) readIn(dir *userdir.Dir, purpose userdir.Purpose) (*document, fs.FileInfo, error) {
 	f, err := dir.Open(filepath.Base(s.path), purpose)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -301,7 +304,7 @@ func (s *Store) readIn(dir *userdir.Dir, purpose userdir.Purpose) (*document, fs
 	if err != nil {
 		return nil, nil, s.failed("read", err)
 	}
-	// Whoever can write here can make themselves a key.
+	// A user who can write this file can make a key.
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, nil, &sandbox.Error{
 			Op: "keys in " + s.path, Err: fmt.Errorf("others can read or write them (mode %04o)", info.Mode().Perm()), Hint: "chmod 0600 " + s.path,
@@ -321,7 +324,7 @@ func (s *Store) readIn(dir *userdir.Dir, purpose userdir.Purpose) (*document, fs
 	return doc, info, nil
 }
 
-// decode is strict: a field that is not understood may be one that takes something away.
+// decode is strict: an unknown field may be one that restricts a key.
 func decode(data []byte) (*document, error) {
 	in := json.NewDecoder(strings.NewReader(string(data)))
 	in.DisallowUnknownFields()
@@ -346,7 +349,7 @@ func (s *Store) failed(op string, err error) error {
 	return &sandbox.Error{Op: op + " keys in " + s.path, Err: err}
 }
 
-// change reads, changes and replaces the keys, with every other process that wants to held off.
+// change reads, changes and replaces the keys, under the lock against other processes.
 func (s *Store) change(ctx context.Context, change func(*document) error) error {
 	dir, unlock, err := s.lock(ctx)
 	if err != nil {
@@ -370,7 +373,7 @@ func (s *Store) change(ctx context.Context, change func(*document) error) error 
 	return nil
 }
 
-// lock holds other processes off until unlock is called.
+// lock keeps other processes from changing the keys until the caller calls unlock.
 func (s *Store) lock(ctx context.Context) (dir *userdir.Dir, unlock func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -380,7 +383,7 @@ func (s *Store) lock(ctx context.Context) (dir *userdir.Dir, unlock func(), err 
 	}
 	f, err := dir.Open(filepath.Base(s.path)+".lock", userdir.Write)
 	if err == nil {
-		if err = userdir.Lock(f, false, patience); err != nil {
+		if err = userdir.Lock(f, false, lockTimeout); err != nil {
 			f.Close()
 		}
 	}
@@ -394,10 +397,10 @@ func (s *Store) lock(ctx context.Context) (dir *userdir.Dir, unlock func(), err 
 	}, nil
 }
 
-// replace puts a file in the place of another: whoever reads sees the one or the other, a power cut leaves the one or the other.
+// replace writes a file and renames it over the old one: a reader, and a machine after a power cut, has either the old or the new one.
 func replace(dir *userdir.Dir, name string, data []byte, precious bool) error {
 	next := name + ".new"
-	if err := dir.Remove(next); err != nil { // what a crash left
+	if err := dir.Remove(next); err != nil { // left by a crash
 		return err
 	}
 	f, err := dir.Open(next, userdir.Write)
@@ -421,17 +424,17 @@ func replace(dir *userdir.Dir, name string, data []byte, precious bool) error {
 	return nil
 }
 
-// readUsed gives when keys were last used, as far as anybody has written it down.
+// readUsed returns the last uses of keys, as far as servers have written them.
 func (s *Store) readUsed() map[string]time.Time {
 	used := map[string]time.Time{}
 	data, err := os.ReadFile(s.path + ".used")
 	if err == nil {
-		_ = json.Unmarshal(data, &used) // half a file is what there is
+		_ = json.Unmarshal(data, &used) // keeps what a damaged file has
 	}
 	return used
 }
 
-// writeUsed adds to what is written down. Keys that are gone are forgotten.
+// writeUsed adds last uses to the file, and drops those of removed keys.
 func (s *Store) writeUsed(ctx context.Context, now map[string]time.Time) error {
 	dir, unlock, err := s.lock(ctx)
 	if err != nil {

@@ -10,27 +10,28 @@ import (
 	"strings"
 )
 
-// The parts of a token. Letters and digits of base32 only: a double click takes it whole, and no two of them look alike.
+// The parts of a token. It has only letters and digits of base32: a double click selects all of it, and no two of them look
+// alike.
 const (
 	Prefix      = "sbx_"
-	idLen       = 10 // 50 bits: ids are names, and need not be guessed at
+	idLen       = 10 // 50 bits: an id is a name, not a secret
 	secretBytes = 32
 	secretLen   = 52
 	sumLen      = 7
-	// TokenLen is how long every token is.
+	// TokenLen is the length of every token.
 	TokenLen = len(Prefix) + idLen + 1 + secretLen + sumLen
 )
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// newID makes a name for a key.
+// newID returns a random id for a key.
 func newID() string {
 	var b [7]byte
-	_, _ = rand.Read(b[:]) // never fails: it ends the process where there is no randomness
+	_, _ = rand.Read(b[:]) // never fails: without randomness it ends the process
 	return letters.EncodeToString(b[:])[:idLen]
 }
 
-// newToken makes a token for a key, and the hash that is kept of it.
+// newToken returns a new token for a key, and the hash that the store keeps.
 func newToken(id string) (token, hash string) {
 	var secret [secretBytes]byte
 	_, _ = rand.Read(secret[:]) // as above
@@ -45,13 +46,14 @@ func checksum(body string) string {
 	return letters.EncodeToString(sum[:])
 }
 
-// hashOf is what is kept of a token.
+// hashOf returns the hash of a token, as the store keeps it.
 func hashOf(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
 }
 
-// idOf takes a token apart. It is false for what no Store has ever made, which can be told without looking at any key.
+// idOf returns the id in a token. It is false for a text that no Store has made; the checksum shows that without a look at the
+// keys.
 func idOf(token string) (id string, ok bool) {
 	if len(token) != TokenLen || !strings.HasPrefix(token, Prefix) || token[len(Prefix)+idLen] != '_' {
 		return "", false

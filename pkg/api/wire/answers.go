@@ -7,7 +7,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
-// Where things are.
+// The paths of the API.
 const (
 	PathRun       = "/v1/run"
 	PathRuns      = "/v1/runs"
@@ -27,31 +27,31 @@ const (
 	TypeBinary  = "application/octet-stream" // files
 )
 
-// Headers of our own.
+// The headers of this API.
 const (
-	HeaderRunID          = "Sandbox-Run-Id"      // of an answer: the run's id
-	HeaderReceipt        = "Sandbox-Run-Receipt" // of an answer: the receipt that was asked for, base64
-	HeaderVersion        = "Sandbox-Run-Version" // of every answer to a client with a key, where one is needed
-	HeaderIdempotencyKey = "Idempotency-Key"     // of a request
+	HeaderRunID          = "Sandbox-Run-Id"      // in an answer: the id of the run
+	HeaderReceipt        = "Sandbox-Run-Receipt" // in an answer: the requested receipt, in base64
+	HeaderVersion        = "Sandbox-Run-Version" // in every answer; on a server with keys, only in answers to requests with a valid key
+	HeaderIdempotencyKey = "Idempotency-Key"     // in a request
 )
 
-// RunState says how far a run is.
+// RunState is the progress of a run.
 type RunState string
 
 // The states of a run.
 const (
-	StateQueued  RunState = "queued" // accepted; Position says where it stands
+	StateQueued  RunState = "queued" // accepted; Position is its place in the queue
 	StateRunning RunState = "running"
-	StateDone    RunState = "done" // with a result, or an error of ours
-	StateLost    RunState = "lost" // it was under way when the server ended; nobody knows what became of it
+	StateDone    RunState = "done" // with a result, or with an error of the server
+	StateLost    RunState = "lost" // the server ended while the run was in progress; its result is unknown
 )
 
-// Over reports whether nothing more will happen.
+// Over reports whether the state is final.
 func (s RunState) Over() bool { return s == StateDone || s == StateLost }
 
-// RunInfo is a run that was accepted: the answer of POST /v1/runs and GET /v1/runs/{id}.
+// RunInfo is an accepted run: the answer of POST /v1/runs and GET /v1/runs/{id}.
 type RunInfo struct {
-	ID       string            `json:"id" doc:"Names the run; nobody else can guess it."`
+	ID       string            `json:"id" doc:"Names the run; other clients can not guess it."`
 	State    RunState          `json:"state" enum:"queued,running,done,lost" doc:"How far it is."`
 	Position int               `json:"position,omitempty" doc:"Place in the queue; 1 is next."`
 	Language string            `json:"language,omitempty" doc:"As it was asked for, or found out."`
@@ -61,15 +61,15 @@ type RunInfo struct {
 	Ended    *time.Time        `json:"ended,omitempty" doc:"When it was over."`
 	Expires  *time.Time        `json:"expires,omitempty" doc:"Until when it is kept at the least, unless room is needed."`
 	Verdict  string            `json:"verdict,omitempty" doc:"Of a run that is done: how it ended."`
-	// Result is exactly what --json prints; Error why there is none.
+	// Result has the bytes that --json prints; Error is set instead if the run has no result.
 	Result json.RawMessage `json:"result,omitempty" doc:"Of a run that is done: the whole result."`
 	Error  *Problem        `json:"error,omitempty" doc:"Of a run that is done without a result, or lost: why."`
 	Events *Kept           `json:"events,omitempty" doc:"Which events can still be asked for."`
-	// Receipt is there if one was asked for.
+	// Receipt is set if the request asked for a receipt.
 	Receipt json.RawMessage `json:"receipt,omitempty" doc:"The signed receipt that was asked for."`
 }
 
-// Kept says which events of a run can be asked for: those from First to Last.
+// Kept is the range of a run's events that the server still has: those from First to Last.
 type Kept struct {
 	First   uint64 `json:"first" doc:"The oldest that is kept."`
 	Last    uint64 `json:"last" doc:"The newest so far; 0 is none."`
@@ -82,7 +82,7 @@ type RunList struct {
 	Next string    `json:"next,omitempty" doc:"Give it as cursor to have the next page; left out on the last."`
 }
 
-// Upload is a file that was uploaded: the answer of PUT /v1/files/{id}.
+// Upload is an uploaded file: the answer of PUT /v1/files/{id}.
 type Upload struct {
 	ID      string    `json:"id" doc:"Names it in a run's files and in."`
 	Size    int64     `json:"size" doc:"Bytes."`
@@ -106,7 +106,7 @@ type Health struct {
 	Deep    *Deep  `json:"deep,omitempty" doc:"With deep=1: a sandbox that was really run."`
 }
 
-// Deep is what became of a sandbox that was run to see whether they can be.
+// Deep is the result of the sandbox that a deep health check runs.
 type Deep struct {
 	OK       bool    `json:"ok"`
 	Took     float64 `json:"took" doc:"Seconds."`

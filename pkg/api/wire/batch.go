@@ -17,7 +17,7 @@ type Batch struct {
 	Webhook       *Webhook `json:"webhook,omitempty" doc:"Address that is sent the summary at the end, where the server does so."`
 }
 
-// Input is what one run of a batch has to itself.
+// Input has the fields in which one run of a batch differs from the others.
 type Input struct {
 	Name          string            `json:"name,omitempty" doc:"Comes back with the item."`
 	Args          []string          `json:"args,omitempty" doc:"Arguments, in place of those that all have."`
@@ -27,7 +27,7 @@ type Input struct {
 	In            []File            `json:"in,omitempty" doc:"Files, besides those that all have."`
 }
 
-// With is a run with one input's own.
+// With returns a copy of the run with the fields of an input.
 func (r Run) With(i *Input) *Run {
 	if i.Args != nil {
 		r.Args = i.Args
@@ -48,13 +48,13 @@ func (r Run) With(i *Input) *Run {
 	return &r
 }
 
-// Kinds of a batch's lines.
+// The kinds of lines of a batch.
 const (
 	KindItem    = "item"
 	KindSummary = "summary"
 )
 
-// BatchItem is what became of one run of a batch: a result, or an error, or it was skipped.
+// BatchItem is the outcome of one run of a batch: a result, an error, or skipped.
 type BatchItem struct {
 	Kind    string          `json:"kind,omitempty" doc:"item, in a stream."`
 	Index   int             `json:"index" doc:"Place in the request, from 0."`
@@ -65,7 +65,7 @@ type BatchItem struct {
 	Skipped bool            `json:"skipped,omitempty" doc:"It was not begun, because of stop_on_failure."`
 }
 
-// BatchSummary is the end of a batch.
+// BatchSummary is the last line of a batch.
 type BatchSummary struct {
 	Kind      string         `json:"kind,omitempty" doc:"summary, in a stream."`
 	ID        string         `json:"id" doc:"Of the batch, as logs and webhooks have it."`
@@ -80,13 +80,13 @@ type BatchSummary struct {
 	Cancelled bool           `json:"cancelled,omitempty" doc:"The client went away, or the server ended, before all was done."`
 }
 
-// BatchResult is the answer as one document.
+// BatchResult is the answer to a batch as one document.
 type BatchResult struct {
 	Items   []BatchItem  `json:"items"`
 	Summary BatchSummary `json:"summary"`
 }
 
-// DecodeBatch reads the body of a batch as a stranger has sent it. Its error is a *Problem that names every field that is wrong.
+// DecodeBatch reads the body of a batch from an untrusted client. Its error is a *Problem that names every wrong field.
 func DecodeBatch(body []byte) (*Batch, error) {
 	b := new(Batch)
 	if err := DecodeStrict(body, b); err != nil {
@@ -94,7 +94,8 @@ func DecodeBatch(body []byte) (*Batch, error) {
 	}
 	wrong := func(field, message string) error {
 		return &Problem{
-			Type: ProblemBase + CodeInvalid, Code: CodeInvalid, Title: "A field of the request is wrong", Status: 422, Detail: field + ": " + message,
+			Type: ProblemBase + CodeInvalid, Code: CodeInvalid, Title: "A field of the request is wrong", Status: 422,
+			Detail: field + ": " + message,
 			Errors: []FieldError{{Field: field, Message: message}},
 		}
 	}
@@ -113,10 +114,10 @@ func DecodeBatch(body []byte) (*Batch, error) {
 	return b, nil
 }
 
-// Len is how many runs it is.
+// Len returns the number of runs.
 func (b *Batch) Len() int { return len(b.Inputs) + len(b.Runs) }
 
-// Item is one of them, with the name of its input.
+// Item returns the i-th run and the name of its input.
 func (b *Batch) Item(i int) (run *Run, name string) {
 	if b.Run != nil {
 		return b.Run.With(&b.Inputs[i]), b.Inputs[i].Name

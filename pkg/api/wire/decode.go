@@ -18,13 +18,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 )
 
-// What a body may be, whatever is in it.
+// The bounds of every body.
 const (
-	maxDepth  = 64 // no field of ours needs more; variables of templates are the deepest
-	maxErrors = 20 // that are told at a time
+	maxDepth  = 64 // no field needs more; variables of templates are the deepest
+	maxErrors = 20 // reported in one answer
 )
 
-// Decode reads the body of a run as a stranger has sent it. Its error is a *Problem that names every field that is wrong.
+// Decode reads the body of a run from an untrusted client. Its error is a *Problem that names every wrong field.
 func Decode(body []byte) (*Run, error) {
 	run := new(Run)
 	if err := DecodeStrict(body, run); err != nil {
@@ -33,8 +33,8 @@ func Decode(body []byte) (*Run, error) {
 	return run, nil
 }
 
-// DecodeStrict reads one JSON object into a struct, as Decode does: names must be known, spelt exactly and given once; nothing may follow. null leaves a
-// field out. The error is a *Problem.
+// DecodeStrict reads one JSON object into a struct, as Decode does: names must be known, have the exact case and occur once; no
+// text may follow. A null field counts as absent. The error is a *Problem.
 func DecodeStrict(body []byte, into any) error {
 	if err := scan(body); err != nil {
 		return malformed(err)
@@ -63,11 +63,12 @@ func DecodeStrict(body []byte, into any) error {
 
 func malformed(err error) error {
 	return &Problem{
-		Type: ProblemBase + CodeMalformed, Code: CodeMalformed, Title: "The body is not the JSON that is expected", Status: 400, Detail: plain(err).Error(),
+		Type: ProblemBase + CodeMalformed, Code: CodeMalformed, Title: "The body is not the JSON that is expected", Status: 400,
+		Detail: plain(err).Error(),
 	}
 }
 
-// plain says what encoding/json has to say without speaking of Go.
+// plain rewrites an error of encoding/json without Go's words.
 func plain(err error) error {
 	var syntax *json.SyntaxError
 	switch {
@@ -79,7 +80,8 @@ func plain(err error) error {
 	return err
 }
 
-// scan refuses what encoding/json would silently change, or follow too deep: text that is not UTF-8, halves of surrogate pairs, nesting.
+// scan refuses bodies that encoding/json silently changes or that nest too deep: text that is not UTF-8, halves of surrogate
+// pairs.
 func scan(body []byte) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return errors.New("it is empty")
@@ -102,7 +104,7 @@ func scan(body []byte) error {
 		case c == '"':
 			inString = !inString
 		case inString:
-			// A stretch of plain text is left in one go: code is long.
+			// A run of plain text is skipped in one step: code is long.
 			if n := bytes.IndexAny(body[i:], `"\`); n > 0 {
 				i += n - 1
 			}
@@ -117,7 +119,7 @@ func scan(body []byte) error {
 	return nil
 }
 
-// escape looks at what follows \u and says how long it is.
+// escape checks the digits after \u and returns how many bytes the escape has.
 func escape(b []byte) (int, error) {
 	code := func(b []byte) (uint64, bool) {
 		if len(b) < 4 {
@@ -128,7 +130,7 @@ func escape(b []byte) (int, error) {
 	}
 	first, ok := code(b)
 	if !ok || first < 0xD800 || first > 0xDFFF {
-		return min(4, len(b)), nil // what is no escape at all the decoder says
+		return min(4, len(b)), nil // the decoder reports what is no escape
 	}
 	if first < 0xDC00 && len(b) >= 10 && b[4] == '\\' && b[5] == 'u' {
 		if second, ok := code(b[6:]); ok && second >= 0xDC00 && second <= 0xDFFF {
@@ -138,7 +140,7 @@ func escape(b []byte) (int, error) {
 	return 0, fmt.Errorf(`\u%s is half a character`, b[:4])
 }
 
-// strict decodes values and remembers what was wrong with them. Its methods return errors only for what is no JSON.
+// strict decodes values and collects the errors of fields. Its methods return an error only for text that is not JSON.
 type strict struct{ errors []FieldError }
 
 func (d *strict) wrong(field, format string, args ...any) {
@@ -188,12 +190,12 @@ func (d *strict) object(dec *json.Decoder, at string, into reflect.Value) error 
 	return err
 }
 
-// value decodes into one field.
+// value decodes the next value into one field.
 func (d *strict) value(dec *json.Decoder, at string, into reflect.Value) error {
 	t := into.Type()
 	_, itself := into.Addr().Interface().(json.Unmarshaler)
 	switch {
-	case itself: // it reads its own JSON
+	case itself: // the type reads its own JSON
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
 		return d.list(dec, at, into)
 	case t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct:
@@ -237,7 +239,7 @@ func (d *strict) list(dec *json.Decoder, at string, into reflect.Value) error {
 	return err
 }
 
-// skip passes over the rest of a value of which begin has been read; nil is a whole one.
+// skip reads past the rest of a value whose first token is begin; a nil begin skips a whole value.
 func skip(dec *json.Decoder, begin json.Token) error {
 	depth := 0
 	for {
@@ -267,7 +269,7 @@ func skip(dec *json.Decoder, begin json.Token) error {
 	}
 }
 
-// mistake says what a value is and what it should be.
+// mistake describes a value and the type that the field has.
 func mistake(err error, t reflect.Type) string {
 	var typed *json.UnmarshalTypeError
 	if !errors.As(err, &typed) {
@@ -302,7 +304,7 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// fields are those of a struct by their names in JSON: those with tags, and the settings of a run.
+// fields has the fields of a struct by their JSON names: the tagged ones, and the settings of a run.
 type fields struct {
 	into     reflect.Value
 	tagged   map[string]int
@@ -332,7 +334,7 @@ func fieldsIn(into reflect.Value) fields {
 	return f
 }
 
-// find gives the field of a name; the zero Value for none.
+// find returns the field with that name, or the zero Value.
 func (f *fields) find(name string) reflect.Value {
 	if i, ok := f.tagged[name]; ok {
 		return f.into.Field(i)
@@ -354,7 +356,7 @@ func (f *fields) names() []string {
 	return names
 }
 
-// IsField reports whether a Run has a field of that name.
+// IsField reports whether a Run has a field with that name.
 func IsField(name string) bool {
 	f := fieldsIn(reflect.ValueOf(&Run{}).Elem())
 	return f.find(name).IsValid()

@@ -2,8 +2,8 @@ package wire
 
 import "strconv"
 
-// Problem is an error as the API answers it: RFC 9457, application/problem+json. Type is ProblemBase with Code; a program that wants to know what
-// happened looks at Code, a person reads Detail.
+// Problem is an error as the API answers it: RFC 9457, application/problem+json. Type is ProblemBase followed by Code; programs
+// compare Code, people read Detail.
 type Problem struct {
 	Type     string       `json:"type" doc:"Names the kind of problem; documented in the user guide." example:"https://sandbox-run.dev/problems/invalid"`
 	Title    string       `json:"title" doc:"The kind of problem, in words."`
@@ -13,47 +13,48 @@ type Problem struct {
 	Code     string       `json:"code" doc:"The kind of problem, as one word." example:"invalid"`
 	Hint     string       `json:"hint,omitempty" doc:"What to do next."`
 	Errors   []FieldError `json:"errors,omitempty" doc:"Each field that is wrong."`
-	// Position and RetryAfter are of a request that was refused because the server is busy.
+	// Position and RetryAfter are set if the server refused the request because it is busy.
 	Position   int `json:"position,omitempty" doc:"Place in the queue at which it would have stood."`
 	RetryAfter int `json:"retry_after,omitempty" doc:"Seconds after which it is worth another try."`
 }
 
-// FieldError is one field of a request that is wrong.
+// FieldError is one wrong field of a request.
 type FieldError struct {
 	Field   string `json:"field" doc:"The field, such as memory or files[2].path."`
 	Message string `json:"message" doc:"What is wrong with it."`
 	Ceiling string `json:"ceiling,omitempty" doc:"Of a limit that is above what the operator allows: the most that it may be." example:"1GiB"`
 }
 
-// ProblemBase begins every Type.
+// ProblemBase is the prefix of every Type.
 const ProblemBase = "https://sandbox-run.dev/problems/"
 
-// Codes of problems. Those of a run that failed (invalid, refused, unsupported, not_started, internal_error) are the ones that results have in error.code.
+// The codes of problems. A failed run has one of invalid, refused, unsupported, not_started and internal_error in error.code of
+// its result.
 const (
 	CodeInvalid      = "invalid"          // 422: a field is wrong
-	CodeMalformed    = "malformed"        // 400: not JSON, or not as HTTP wants it
+	CodeMalformed    = "malformed"        // 400: invalid JSON or invalid HTTP
 	CodeTooLarge     = "too_large"        // 413
-	CodeTooSlow      = "too_slow"         // 408: the body did not come in time
+	CodeTooSlow      = "too_slow"         // 408: the body did not arrive in time
 	CodeMediaType    = "media_type"       // 415: the body is not JSON
-	CodeUnauthorized = "unauthorized"     // 401: no token, or one nobody knows
+	CodeUnauthorized = "unauthorized"     // 401: no token, or an unknown one
 	CodeForbidden    = "forbidden"        // 403: the token does not allow this
 	CodeRefused      = "refused"          // 403: the operator's policy or this machine forbids it
 	CodeCeiling      = "above_ceiling"    // 403: a limit above what the operator allows
-	CodeNotFound     = "not_found"        // 404: also what belongs to somebody else
+	CodeNotFound     = "not_found"        // 404: also for what belongs to another owner
 	CodeMethod       = "method"           // 405
 	CodeNotAccepted  = "not_acceptable"   // 406
-	CodeConflict     = "conflict"         // 409: not in this state
+	CodeConflict     = "conflict"         // 409: not possible in this state
 	CodeGone         = "gone"             // 410: no longer kept
-	CodeTooMany      = "too_many"         // 429: your own share is used up
-	CodeBusy         = "busy"             // 503: the server's is
-	CodeDraining     = "draining"         // 503: it is about to end
-	CodeUnsupported  = "unsupported"      // 501: this server has no such thing
-	CodeMissing      = "missing"          // 501: the language, or the image it needs, is not installed here
+	CodeTooMany      = "too_many"         // 429: the client has used up its own share
+	CodeBusy         = "busy"             // 503: the server has no capacity left
+	CodeDraining     = "draining"         // 503: the server is shutting down
+	CodeUnsupported  = "unsupported"      // 501: this server does not have the feature
+	CodeMissing      = "missing"          // 501: the language, or its image, is not installed here
 	CodeNotStarted   = "not_started"      // 422: the program could not be started
-	CodeInternal     = "internal_error"   // 500: the server's own failure
-	CodeCancelled    = "cancelled"        // in a run's error: it was called off before it began
-	CodeLost         = "lost"             // in a run's error: the server ended while it was under way
-	CodeClosed       = "client_went_away" // 499: nobody reads the answer
+	CodeInternal     = "internal_error"   // 500: a failure of the server
+	CodeCancelled    = "cancelled"        // in a run's error: cancelled before it began
+	CodeLost         = "lost"             // in a run's error: the server ended during the run
+	CodeClosed       = "client_went_away" // 499: the client has disconnected
 )
 
 func (p *Problem) Error() string {

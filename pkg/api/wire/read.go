@@ -9,7 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// DecodeEvent reads one line of a stream of events. That of a result has it.
+// DecodeEvent reads one line of a stream of events. The event of a result has the result.
 func DecodeEvent(line []byte) (executor.Event, error) {
 	var doc struct {
 		sandbox.EventDocument
@@ -31,7 +31,7 @@ func DecodeEvent(line []byte) (executor.Event, error) {
 	return ev, err
 }
 
-// DecodeResult reads a whole result, back into what the engine returned. Output is head and tail where it was cut.
+// DecodeResult reads a whole result back into the value that the executor returned. Truncated output has its head and tail.
 func DecodeResult(b []byte) (*executor.Result, error) {
 	var doc struct {
 		sandbox.Document
@@ -62,7 +62,7 @@ func DecodeResult(b []byte) (*executor.Result, error) {
 	return r, err
 }
 
-// DecodeFiles reads only the files of a result. Its outputs may be missing.
+// DecodeFiles reads only the files of a result. The result may lack its outputs.
 func DecodeFiles(b []byte) ([]executor.OutputFile, error) {
 	var doc struct {
 		Files []outputFile `json:"files"`
@@ -84,7 +84,7 @@ func readFiles(files []outputFile) (read []executor.OutputFile, err error) {
 	return read, nil
 }
 
-// outputFile is executor.OutputFile as it is written.
+// outputFile is executor.OutputFile as JSON.
 type outputFile struct {
 	Path     string `json:"path"`
 	Mode     uint32 `json:"mode"`
@@ -118,7 +118,7 @@ func decodeText(text, encoding string) ([]byte, error) {
 	return nil, fmt.Errorf("unknown encoding %q", encoding)
 }
 
-// SignalNumber is the number of a signal by the name that results have for it; 0 for none.
+// SignalNumber returns the number of a signal by its name in results; 0 for an unknown name.
 func SignalNumber(name string) int {
 	if name == "" {
 		return 0

@@ -2,14 +2,14 @@ package wire
 
 import "github.com/sandbox-run/sandbox-run/pkg/sandbox"
 
-// PathTalk is where a run is asked for over a WebSocket that is its own. The first message is a Run; from then on all is as Subprotocol says, and the run ends
-// with the connection. Nothing of it is kept. Before its first event there is a Ready.
+// PathTalk is the path of interactive runs: one run over a WebSocket of its own. The first message is a Run, then Subprotocol
+// holds, and the run ends with the connection. The server keeps nothing of it. A Ready precedes the first event.
 const PathTalk = PathRun + "/ws"
 
 // KindReady is the kind of a Ready.
 const KindReady = "ready"
 
-// Ready says what a program is about to run on, and behind which walls: the sandbox is made, and nothing has run in it.
+// Ready describes the sandbox and its isolation before the program starts.
 type Ready struct {
 	Kind      string            `json:"kind"`
 	Run       string            `json:"run"` // its id
@@ -17,6 +17,7 @@ type Ready struct {
 	Version   string            `json:"language_version"`
 	Image     string            `json:"image,omitempty"`
 	Isolation sandbox.Isolation `json:"isolation"`
-	// Window is how many bytes of stdin may be on their way, sent and not acknowledged, without holding up messages behind them; 0: nothing is acknowledged.
+	// Window is the number of bytes of stdin that the client may have sent without an acknowledgement, so that later messages are
+	// not delayed; 0: the server acknowledges nothing.
 	Window uint64 `json:"window,omitempty"`
 }

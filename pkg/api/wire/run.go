@@ -13,8 +13,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/template"
 )
 
-// Run is a program to run and what it may use: the body of POST /v1/run and POST /v1/runs. Only code, files or a template must be given;
-// what is left out is the default. Its tags and [Run.Settings] are read by [Decode] and by the server's OpenAPI document.
+// Run is a program to run and what it may use: the body of POST /v1/run and POST /v1/runs. Code, files or a template is required;
+// an absent field has its default. [Decode] and the server's OpenAPI document read its tags and [Run.Settings].
 type Run struct {
 	Language string `json:"language,omitempty" doc:"Language by name or alias; found out from file names, a shebang or project files without it." example:"python"`
 	Code     string `json:"code,omitempty" doc:"The program, in one file." example:"print('hello')"`
@@ -31,7 +31,7 @@ type Run struct {
 	StdinEncoding string            `json:"stdin_encoding,omitempty" enum:"text,base64" doc:"How stdin is written here."`
 	Env           map[string]string `json:"env,omitempty" doc:"Variables, on top of a clean environment."`
 
-	// The settings have the names and forms that their tables give: sandbox.AllLimits and executor.Fields. See [Run.Settings].
+	// The settings have the names and forms of their tables: sandbox.AllLimits and executor.Fields. See [Run.Settings].
 	Limits        sandbox.Limits           `json:"-"`
 	CompileLimits sandbox.Limits           `json:"-"`
 	Policy        executor.Policy          `json:"-"`
@@ -44,10 +44,10 @@ type Run struct {
 	TTY         *TTY `json:"tty,omitempty" doc:"Give it a terminal of this size."`
 	Interactive bool `json:"interactive,omitempty" doc:"POST /v1/runs: standard input stays open for what WebSocket clients send."`
 	Receipt     bool `json:"receipt,omitempty" doc:"Ask for a signed receipt, where the server gives any."`
-	// Webhook is told of the end of an asynchronous run.
+	// Webhook receives a request at the end of an asynchronous run.
 	Webhook *Webhook `json:"webhook,omitempty" doc:"POST /v1/runs: address that is told when the run is over, where the server does so."`
 
-	// What is the operator's to give (D12). It is refused unless the server's configuration names it.
+	// The operator decides about these fields: the server refuses each of them unless its configuration allows it.
 	Workspace       string   `json:"workspace,omitempty" doc:"Name of a workspace of the server to have as /workspace. Refused unless the operator allows it."`
 	WorkspaceCap    Size     `json:"workspace_cap,omitempty" doc:"Most that it may hold."`
 	WorkspaceInodes Count    `json:"workspace_inodes,omitempty" doc:"Number of files it may hold."`
@@ -56,7 +56,7 @@ type Run struct {
 	PassEnv         []string `json:"pass_env,omitempty" doc:"Names of the server's own variables to pass on. Refused unless the operator allows them."`
 }
 
-// Webhook is an address that is sent what became of a run.
+// Webhook is an address that receives the end of a run.
 type Webhook struct {
 	URL    string `json:"url" doc:"Where it is sent: https, and a public address unless the operator allows another."`
 	Secret string `json:"secret,omitempty" doc:"Signs what is sent (HMAC-SHA256, as Standard Webhooks): 16 to 512 bytes, or whsec_ and base64."`
@@ -68,7 +68,7 @@ type TTY struct {
 	Cols uint16 `json:"cols" minimum:"1" doc:"Columns."`
 }
 
-// File is one file: with its content, or one that was uploaded before.
+// File is one file: with its content, or with the id of an earlier upload.
 type File struct {
 	Path     string `json:"path" doc:"Relative, with slashes."`
 	Content  string `json:"content,omitempty" doc:"What is in it."`
@@ -77,7 +77,7 @@ type File struct {
 	ID       string `json:"id,omitempty" doc:"In place of content: the id of a file uploaded by PUT /v1/files/{id}."`
 }
 
-// NewFile writes text as it is, and everything else as base64.
+// NewFile returns a file with UTF-8 content as text, and with other content as base64.
 func NewFile(name string, mode fs.FileMode, data []byte) File {
 	f := File{Path: name}
 	f.Content, f.Encoding = sandbox.EncodeText(data)
@@ -87,13 +87,13 @@ func NewFile(name string, mode fs.FileMode, data []byte) File {
 	return f
 }
 
-// Uploads finds files that were uploaded before, by their ids.
+// Uploads opens an uploaded file by its id.
 type Uploads func(id string) (open func() (io.ReadCloser, error), err error)
 
-// Request is the run as the engine takes it. What only a server can give (uploads, workspaces, backends) is not in it.
+// Request returns the run as a request to the executor. It leaves out what only a server can give: uploads, workspaces, backends.
 func (r *Run) Request() (executor.Request, error) { return r.RequestWith(nil) }
 
-// RequestWith is Request on a server that has uploads.
+// RequestWith is Request for a server with uploads.
 func (r *Run) RequestWith(uploads Uploads) (executor.Request, error) {
 	req := executor.Request{
 		Language: r.Language, Code: r.Code, Name: r.Name, Entry: r.Entry, Image: r.Image, Args: r.Args, Env: r.Env, NoCache: r.NoCache,
@@ -141,7 +141,7 @@ func checkWords(p *executor.Policy) error {
 	return nil
 }
 
-// stdin is nil where nothing was given: an empty input.
+// stdin returns nil if the request has no standard input: the program then reads an empty one.
 func (r *Run) stdin() (io.Reader, error) {
 	switch r.StdinEncoding {
 	case "", "text":
@@ -159,8 +159,8 @@ func (r *Run) stdin() (io.Reader, error) {
 	return nil, sandbox.Invalid("stdin_encoding", "unknown encoding %.40q; one of text, base64", r.StdinEncoding)
 }
 
-// template looks up the template that is to be filled in. Only those that come with the program: a client's own are filled in by the client,
-// and the server's are nobody's business.
+// template finds the template to fill in, among the built-in ones only: the client fills in its own templates, and the templates of
+// the server's user are not for clients.
 func (r *Run) template(req *executor.Request) error {
 	if r.Template == "" {
 		if len(r.Vars) > 0 {

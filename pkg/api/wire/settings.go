@@ -9,8 +9,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Settings are the fields of a run that tables describe: its limits, those of compiling, and what executor.Fields lists. Each Value
-// points into the run, as a type that reads and writes its JSON.
+// Settings returns the fields of a run that tables describe: the limits of the run and of compilations, and those that
+// executor.Fields lists. Each Value points into the run, as a type that reads and writes its JSON.
 func (r *Run) Settings() []executor.Field {
 	fields := executor.Fields(&r.Policy, &r.Options)
 	for _, l := range sandbox.AllLimits() {
@@ -39,7 +39,7 @@ func (r *Run) Settings() []executor.Field {
 	return fields
 }
 
-// MarshalJSON writes what is set.
+// MarshalJSON writes the fields that are set.
 func (r Run) MarshalJSON() ([]byte, error) {
 	set := map[string]any{}
 	for _, f := range r.Settings() {

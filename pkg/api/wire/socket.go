@@ -7,11 +7,12 @@ import (
 	"strconv"
 )
 
-// SocketVariable names another place for the socket, by an absolute path, for servers and clients alike.
+// SocketVariable is the environment variable with another path of the socket, for servers and clients. The path must be absolute.
 const SocketVariable = "SANDBOX_RUN_SOCKET"
 
-// DefaultSocket is where a user's server listens, and where clients look for it: $XDG_RUNTIME_DIR/sandbox-run/server.sock, of root
-// /run/sandbox-run/server.sock; or what SocketVariable says. It is empty where a user has no directory for such things.
+// DefaultSocket returns the path on which a user's server listens and where clients look for it:
+// $XDG_RUNTIME_DIR/sandbox-run/server.sock, for root /run/sandbox-run/server.sock, or the value of SocketVariable. It is empty
+// for a user without a runtime directory.
 func DefaultSocket() string {
 	const name = "sandbox-run/server.sock"
 	if path := os.Getenv(SocketVariable); filepath.IsAbs(path) {

@@ -10,20 +10,20 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Size is a number of bytes. In JSON it is that number, or a text as the flags take it: "256MiB". Zero is left out.
+// Size is a number of bytes. In JSON it is that number, or a text in the form of the flags: "256MiB". Zero is left out.
 type Size sandbox.Size
 
-// Duration is a time. In JSON it is a number of seconds, or a text as the flags take it: "1.5s". Zero is left out.
+// Duration is a time. In JSON it is a number of seconds, or a text in the form of the flags: "1.5s". Zero is left out.
 type Duration time.Duration
 
-// Count is a whole number of something, such as processes. Zero is left out.
+// Count is a whole number, such as a number of processes. Zero is left out.
 type Count int
 
-// Cores are a share of the processors. Zero is left out.
+// Cores is a number of processors, which may be a fraction. Zero is left out.
 type Cores float64
 
-// number tells a JSON number from a text in quotes, which it unquotes. Numbers come back without exponents, as the parsers of flags take
-// them.
+// number distinguishes a JSON number from a text in quotes, which it unquotes. It returns numbers without exponents, as the
+// parsers of flags read them.
 func number(b []byte) (text string, isNumber bool, err error) {
 	if len(b) > 0 && b[0] == '"' {
 		err = json.Unmarshal(b, &text)
@@ -42,7 +42,7 @@ func number(b []byte) (text string, isNumber bool, err error) {
 	return text, true, nil
 }
 
-// brief shows the beginning of a value from a client.
+// brief returns the first characters of a client's value, for messages.
 func brief(b []byte) string {
 	const most = 40
 	if len(b) > most {
@@ -90,7 +90,7 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// MarshalJSON writes seconds; what is no multiple of a microsecond is written as a text, which loses nothing.
+// MarshalJSON writes seconds; a duration that is no multiple of a microsecond becomes a text, so that it stays exact.
 func (d Duration) MarshalJSON() ([]byte, error) {
 	value := time.Duration(d)
 	if value%time.Microsecond != 0 {

@@ -44,18 +44,22 @@ func TestRequest(t *testing.T) {
 	}
 	req.Stdin = nil
 	want := executor.Request{
-		Language: "python", Code: "x", Name: "n.py", Entry: "e", Image: "im", Args: []string{"a"}, Env: map[string]string{"A": "b"}, NoCache: true,
+		Language: "python", Code: "x", Name: "n.py", Entry: "e", Image: "im", Args: []string{"a"}, Env: map[string]string{"A": "b"},
+		NoCache: true,
 		Limits: sandbox.Limits{
-			Wall: 1500 * time.Millisecond, Grace: 2 * time.Second, CPUs: 0.5, CPUTime: 3 * time.Second, Memory: 1536 * sandbox.MiB, Disk: sandbox.MiB,
+			Wall: 1500 * time.Millisecond, Grace: 2 * time.Second, CPUs: 0.5, CPUTime: 3 * time.Second, Memory: 1536 * sandbox.MiB,
+			Disk:   sandbox.MiB,
 			Inodes: 100, Processes: 7, OpenFiles: 64, Output: sandbox.KiB,
 		},
 		CompileLimits: sandbox.Limits{Wall: 4 * time.Second, Memory: sandbox.GiB},
 		Policy: executor.Policy{
-			Network: sandbox.NetworkLocalhost, Volumes: []sandbox.Volume{{Source: "/a", Target: "/b", Writable: true}}, Workdir: "/tmp", Scratch: sandbox.ScratchMemory,
+			Network: sandbox.NetworkLocalhost, Volumes: []sandbox.Volume{{Source: "/a", Target: "/b", Writable: true}}, Workdir: "/tmp",
+			Scratch:      sandbox.ScratchMemory,
 			WritableRoot: true, Hostname: "h", User: sandbox.User{UID: 2000}, Require: sandbox.TierGVisor, Strict: true, KillOnOutput: true,
 			Labels: map[string]string{"l": "m"},
 		},
-		Options: executor.LanguageOptions{Commands: []string{"ls"}, ForbidImports: []string{"os"}, Release: true, Edition: "2021", Test: true, Setup: []string{"s.sql"}},
+		Options: executor.LanguageOptions{Commands: []string{"ls"}, ForbidImports: []string{"os"}, Release: true, Edition: "2021", Test: true,
+			Setup: []string{"s.sql"}},
 		Inputs:  []executor.File{{Path: "i", Mode: 0o755, Data: []byte{0xff}}},
 		Outputs: sandbox.Selection{Patterns: []string{"*.png"}},
 		TTY:     &sandbox.TTY{Rows: 24, Cols: 80},
@@ -84,7 +88,8 @@ func TestEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := map[string]bool{"Files": true, "Asker": true, "Evidence": true, "Template": true, "Variables": true, "Lower": true, "OnPlan": true, "OnReady": true, "OnEvent": true, "Spill": true, "OutputSpace": true, "Resize": true, "Signals": true}
+	elsewhere := map[string]bool{"Files": true, "Asker": true, "Evidence": true, "Template": true, "Variables": true, "Lower": true,
+		"OnPlan": true, "OnReady": true, "OnEvent": true, "Spill": true, "OutputSpace": true, "Resize": true, "Signals": true}
 	v := reflect.ValueOf(req)
 	for i := range v.NumField() {
 		if name := v.Type().Field(i).Name; v.Field(i).IsZero() && !elsewhere[name] {
@@ -122,19 +127,22 @@ func TestUploadsAndTemplates(t *testing.T) {
 
 // TestUnits: what is written in another way means the same.
 func TestUnits(t *testing.T) {
-	for text, want := range map[string]time.Duration{`1`: time.Second, `"1"`: time.Second, `0.25`: 250 * time.Millisecond, `"1m"`: time.Minute, `1e1`: 10 * time.Second, `"1.5s"`: 1500 * time.Millisecond} {
+	for text, want := range map[string]time.Duration{`1`: time.Second, `"1"`: time.Second, `0.25`: 250 * time.Millisecond, `"1m"`: time.Minute,
+		`1e1`: 10 * time.Second, `"1.5s"`: 1500 * time.Millisecond} {
 		var d Duration
 		if err := json.Unmarshal([]byte(text), &d); err != nil || time.Duration(d) != want {
 			t.Errorf("%s: %v, %v", text, time.Duration(d), err)
 		}
 	}
-	for text, want := range map[string]sandbox.Size{`1`: 1, `"1k"`: 1024, `1e3`: 1000, `1.5e1`: 15, `"1.5 MiB"`: 1536 * sandbox.KiB, `9223372036854775807`: 1<<63 - 1} {
+	for text, want := range map[string]sandbox.Size{`1`: 1, `"1k"`: 1024, `1e3`: 1000, `1.5e1`: 15, `"1.5 MiB"`: 1536 * sandbox.KiB,
+		`9223372036854775807`: 1<<63 - 1} {
 		var s Size
 		if err := json.Unmarshal([]byte(text), &s); err != nil || sandbox.Size(s) != want {
 			t.Errorf("%s: %v, %v", text, s, err)
 		}
 	}
-	for _, text := range []string{`0`, `-1`, `1.5`, `9223372036854775808`, `18446744073709551616`, `1e19`, `"x"`, `{}`, `[]`, `true`, `"1e3"`} {
+	for _, text := range []string{`0`, `-1`, `1.5`, `9223372036854775808`, `18446744073709551616`, `1e19`, `"x"`, `{}`, `[]`, `true`,
+		`"1e3"`} {
 		var s Size
 		if err := json.Unmarshal([]byte(text), &s); err == nil {
 			t.Errorf("%s is the size %d", text, s)
@@ -169,9 +177,11 @@ func TestManyMistakes(t *testing.T) {
 
 // result is one with something in every field.
 func result() *executor.Result {
-	r := &executor.Result{Language: "python", Version: "3.11", Phases: []executor.PhaseResult{{Name: "run", Verdict: sandbox.VerdictSignaled, ExitCode: 1, Limits: sandbox.DefaultLimits()}}}
+	r := &executor.Result{Language: "python", Version: "3.11",
+		Phases: []executor.PhaseResult{{Name: "run", Verdict: sandbox.VerdictSignaled, ExitCode: 1, Limits: sandbox.DefaultLimits()}}}
 	r.Result = sandbox.Result{
-		Verdict: sandbox.VerdictSignaled, Exit: sandbox.Exit{Code: 1, Signal: 11}, Phase: "run", Limits: sandbox.DefaultLimits(), Isolation: sandbox.NewIsolation("native"),
+		Verdict: sandbox.VerdictSignaled, Exit: sandbox.Exit{Code: 1, Signal: 11}, Phase: "run", Limits: sandbox.DefaultLimits(),
+		Isolation:  sandbox.NewIsolation("native"),
 		Stdout:     sandbox.Output{Head: []byte("a<\xff"), Tail: []byte("z"), Dropped: 5, Total: 9, File: "f"},
 		Stderr:     sandbox.Output{Head: []byte("e"), Total: 1},
 		Image:      &sandbox.ImageRef{Reference: "r"},
@@ -253,7 +263,8 @@ func TestSignalNumber(t *testing.T) {
 
 // FuzzDecode: whatever is sent, the answer is a run or a problem; and what encoding/json understands otherwise is not let through.
 func FuzzDecode(f *testing.F) {
-	for _, seed := range []string{full, `{}`, `{"code":"\ud83d\ude00"}`, `{"code":"a","code":"b"}`, `{"vars":{"a":[1,{"b":null}]}}`, `{"memory":1e3}`, `{"x":{"y":[[]]},"code":1}`, `{"tty":null,"files":null}`, "{\"code\":\"\xff\"}", `[`} {
+	for _, seed := range []string{full, `{}`, `{"code":"\ud83d\ude00"}`, `{"code":"a","code":"b"}`, `{"vars":{"a":[1,{"b":null}]}}`,
+		`{"memory":1e3}`, `{"x":{"y":[[]]},"code":1}`, `{"tty":null,"files":null}`, "{\"code\":\"\xff\"}", `[`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

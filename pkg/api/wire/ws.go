@@ -2,7 +2,7 @@ package wire
 
 import "encoding/json"
 
-// Subprotocol is what a WebSocket client of /v1/runs/{id}/ws has to offer. All messages are JSON texts.
+// Subprotocol is the protocol that a WebSocket client of /v1/runs/{id}/ws has to offer. All messages are JSON texts.
 //
 //	client → server   {"type":"stdin","data":"…","encoding":"base64"}    bytes for standard input; encoding is left out for text
 //	                  {"type":"stdin_close"}                             its end
@@ -10,16 +10,17 @@ import "encoding/json"
 //	                  {"type":"resize","rows":24,"cols":80}              of its terminal
 //	                  {"type":"cancel"}                                  end the run
 //	server → client   {"seq":…,"kind":…,…}                               each event, as --format ndjson prints it; the last has kind "result"
-//	                  {"kind":"error","problem":{…}}                     in place of the result: why there is none, or why a message was refused
+//	                  {"kind":"error","problem":{…}}                     in place of the result: the reason, or why a message was refused
 //	                  {"kind":"ack","bytes":N}                           so many bytes of stdin were taken in all
 //
-// Events come from ?from=SEQ on, by default all that are kept. A client that takes none holds the program up, as a pipe would. One that sends
-// stdin faster than the program reads is itself held up: the server reads on once there is room.
+// The server sends the events from ?from=SEQ on, by default all that it has kept. A client that does not read stops the program,
+// as a full pipe does. A client that sends stdin faster than the program reads has to wait: the server reads on once it has room.
 //
-// The server closes with 1000 after the last event, 1001 when it drains, 1008 for what is against the protocol, and 1011 when it failed.
+// The server closes with 1000 after the last event, 1001 when it drains, 1008 after a protocol error, and 1011 after an internal
+// error.
 const Subprotocol = "sandbox-run.v1"
 
-// Types of messages from clients.
+// The types of messages from clients.
 const (
 	MessageStdin      = "stdin"
 	MessageStdinClose = "stdin_close"
@@ -28,26 +29,26 @@ const (
 	MessageCancel     = "cancel"
 )
 
-// Message is what a client sends.
+// Message is a message from a client.
 type Message struct {
 	Type     string `json:"type"`
 	Data     string `json:"data,omitempty"`
-	Encoding string `json:"encoding,omitempty"` // "base64"; text without
+	Encoding string `json:"encoding,omitempty"` // "base64"; empty for text
 	Signal   string `json:"signal,omitempty"`
 	Rows     uint16 `json:"rows,omitempty"`
 	Cols     uint16 `json:"cols,omitempty"`
 }
 
-// Kinds of lines and messages that are no events.
+// The kinds of lines and messages that are not events.
 const (
 	KindError = "error"
 	KindAck   = "ack"
 	KindGap   = "gap"
-	// KindReceipt comes after the result, if a receipt was asked for.
+	// KindReceipt follows the result if the request asked for a receipt.
 	KindReceipt = "receipt"
 )
 
-// Notice is what a stream says besides its events. It has no sequence number of its own.
+// Notice is a message of a stream that is not an event. It has no sequence number.
 //
 //	{"kind":"gap","from":7,"to":4711}    these events are no longer kept; those after them follow
 //	{"kind":"error","problem":{…}}       there is no result, and this is why
@@ -60,7 +61,7 @@ type Notice struct {
 	Receipt json.RawMessage `json:"receipt,omitempty"`
 }
 
-// NoticeOf reads a line that is no event; it is nil for one that is.
+// NoticeOf reads a line as a Notice; it returns nil for an event.
 func NoticeOf(line []byte) *Notice {
 	var n Notice
 	if json.Unmarshal(line, &n) != nil {

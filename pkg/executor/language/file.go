@@ -14,15 +14,15 @@ import (
 // File is one file of a program.
 type File struct {
 	Path string
-	Mode fs.FileMode // permission bits; 0 is 0644
+	Mode fs.FileMode // permission bits; 0: 0644
 	Data []byte
-	Open func() (io.ReadCloser, error) // where Data is nil
+	Open func() (io.ReadCloser, error) // if Data is nil
 }
 
-// Content is the whole of the file.
+// Content returns the whole file.
 func (f File) Content() ([]byte, error) { return f.Head(math.MaxInt64) }
 
-// Head is at most that much of its beginning.
+// Head returns at most that many bytes of the beginning.
 func (f File) Head(most int64) ([]byte, error) {
 	if f.Open == nil {
 		return f.Data[:min(int64(len(f.Data)), most)], nil
@@ -38,7 +38,7 @@ func (f File) Head(most int64) ([]byte, error) {
 // MaxFiles bounds a tree; the disk limit bounds its size.
 const MaxFiles = 50_000
 
-// CheckNames refuses names that could mean another place than they say (A7). field is what errors call the list.
+// CheckNames refuses names that can lead to another place in the sandbox. field is the name of the list in errors.
 func CheckNames(field string, files []File) error {
 	if len(files) > MaxFiles {
 		return sandbox.Invalid(field, "%d files; the most is %d", len(files), MaxFiles)
@@ -53,7 +53,7 @@ func CheckNames(field string, files []File) error {
 		}
 		seen[f.Path] = true
 	}
-	// A file that is also a directory of another.
+	// A file can not also be a directory of another file.
 	for _, f := range files {
 		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
 			if seen[dir] {
@@ -64,14 +64,14 @@ func CheckNames(field string, files []File) error {
 	return nil
 }
 
-// CheckName refuses a name that could mean another place than it says.
+// CheckName refuses a name that can lead to another place in the sandbox.
 func CheckName(field, p string) error {
 	switch {
 	case p == "":
 		return sandbox.Invalid(field, "a file has no name")
 	case strings.ContainsRune(p, 0):
 		return sandbox.Invalid(field, "name %q contains a NUL byte", p)
-	case len(p) > 3800: // with the directory it goes to, a path of the kernel's length
+	case len(p) > 3800: // with the directory above it, the kernel's limit of a path
 		return sandbox.Invalid(field, "name %.40q… is %d bytes long; the most is 3800", p, len(p))
 	case path.IsAbs(p), !fs.ValidPath(p), p == ".":
 		return sandbox.Invalid(field, "name %q is not relative and in its shortest form, without . and ..", p)
@@ -84,10 +84,10 @@ func CheckName(field, p string) error {
 	return nil
 }
 
-// maxShebang is as much of a first line as the kernel reads.
+// maxShebang is the part of a first line that the kernel reads.
 const maxShebang = 256
 
-// Interpreter is the interpreter that the file's first line names: for #!/usr/bin/env -S python3 -u it is python3; "" for none.
+// Interpreter returns the interpreter in the file's first line: python3 for #!/usr/bin/env -S python3 -u; "" without a shebang.
 func (f File) Interpreter() string {
 	data, err := f.Head(maxShebang)
 	if err != nil {
@@ -120,7 +120,7 @@ func Find(files []File, p string) *File {
 	return &files[i]
 }
 
-// HasDirectory reports whether files lie in a directory.
+// HasDirectory reports whether a directory has files.
 func HasDirectory(files []File, dir string) bool {
 	return slices.ContainsFunc(files, func(f File) bool { return strings.HasPrefix(f.Path, dir+"/") })
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// Image is one that sandboxes can have for their root, for as long as it is held.
+// Image is an image that sandboxes can have as their root until it is released.
 type Image struct {
 	sandbox.ImageInfo
-	Dir string // where it lies unpacked; empty for one that the backend keeps
-	// Release lets go of it. Sandboxes that stand on it are gone by then. Nil has nothing to do.
+	Dir string // where it is unpacked; empty if the backend has it in its own store
+	// Release ends the lease, after all sandboxes on the image are deleted. A nil Release does nothing.
 	Release func()
 }
 
-// Close releases the image. Nil is fine.
+// Close releases the image. A nil image is valid.
 func (i *Image) Close() {
 	if i != nil && i.Release != nil {
 		i.Release()
 	}
 }
 
-// Apply makes a sandbox stand on the image: its root, the variables of its that are harmless, and its directory unless the spec
-// names one. What the spec has goes first. It reports settings of the image that it left out.
+// Apply puts a sandbox on the image: its root, its harmless variables, and its working directory unless the spec has one.
+// Settings of the spec take precedence. Apply returns notes on settings of the image that it left out.
 func (i *Image) Apply(s *sandbox.Spec) (notes []string) {
 	s.Root.Dir, s.Root.From = i.Dir, i.ImageRef
 	if i.Dir == "" {
@@ -49,14 +49,14 @@ func (i *Image) Apply(s *sandbox.Spec) (notes []string) {
 	return notes
 }
 
-// workdir is the image's directory, or why the sandbox's user can not use it.
+// workdir returns the image's working directory, or why the sandbox's user can not use it.
 func (i *Image) workdir() (dir, why string) {
 	dir = path.Clean(i.Workdir)
 	if !path.IsAbs(dir) {
 		return "", "it is not an absolute path"
 	}
 	if i.Dir == "" {
-		return dir, "" // the backend knows
+		return dir, "" // the backend checks it
 	}
 	for _, own := range append(sandbox.ScratchDirs(), "/proc", "/dev", "/sys") {
 		if dir == own {
@@ -84,8 +84,8 @@ func (i *Image) workdir() (dir, why string) {
 	return dir, ""
 }
 
-// imageEnv are the variables of an image that its sandboxes get. Left out is what the sandbox says better itself, and what
-// would have the loader run something before the program.
+// imageEnv returns the variables of an image that its sandboxes get. It leaves out the variables that the sandbox sets itself,
+// and those that make the loader run code before the program.
 func imageEnv(all []string) map[string]string {
 	env := map[string]string{}
 	for _, entry := range all {
@@ -108,14 +108,14 @@ const (
 	maxImageVariables = 256
 )
 
-// withheld are variables that are the sandbox's own: its user, and the directories that the user may write to. GLIBC_TUNABLES is for the
-// loader what LD_… are.
+// withheld returns the variables that belong to the sandbox: its user, and the directories that the user may write to.
+// GLIBC_TUNABLES controls the loader, as LD_… do.
 func withheld() []string {
 	return []string{"HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "HOSTNAME", "TERM", "TMPDIR", "TMP", "TEMP", "GLIBC_TUNABLES"}
 }
 
-// Command is what is run on the image, as Docker has it: arguments follow the image's entrypoint; without any, the image's own
-// command does. An entrypoint that is given takes the place of both; an empty one leaves the arguments alone.
+// Command returns the command to run on the image, as Docker does: the arguments follow the image's entrypoint; without
+// arguments, the image's command does. A given entrypoint replaces both; an empty one leaves the arguments alone.
 func (i *Image) Command(entrypoint *string, args []string) ([]string, error) {
 	first, rest := i.Entrypoint, args
 	if entrypoint != nil {

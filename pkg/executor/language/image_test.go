@@ -13,10 +13,13 @@ import (
 func TestImageEnv(t *testing.T) {
 	got := imageEnv([]string{
 		"PATH=/a:/b", "LANG=de", "EMPTY=", "A=b=c", "LD_LIBRARY_PATH=/opt/lib", // these are honoured
-		"LD_PRELOAD=/x.so", "LD_AUDIT=/x.so", "GLIBC_TUNABLES=x", "HOME=/root", "USER=root", "LOGNAME=root", "TMPDIR=/x", "HOSTNAME=h", "PWD=/", "SHELL=/bin/x",
-		"XDG_CACHE_HOME=/x", "SANDBOX_RUN_KIT=/x", "TERM=x", "=x", "nothing", "N\x00L=x", "V=\x00", "LONG=" + strings.Repeat("x", maxImageVariable),
+		"LD_PRELOAD=/x.so", "LD_AUDIT=/x.so", "GLIBC_TUNABLES=x", "HOME=/root", "USER=root", "LOGNAME=root", "TMPDIR=/x", "HOSTNAME=h", "PWD=/",
+		"SHELL=/bin/x",
+		"XDG_CACHE_HOME=/x", "SANDBOX_RUN_KIT=/x", "TERM=x", "=x", "nothing", "N\x00L=x", "V=\x00",
+		"LONG=" + strings.Repeat("x", maxImageVariable),
 	})
-	if want := map[string]string{"PATH": "/a:/b", "LANG": "de", "EMPTY": "", "A": "b=c", "LD_LIBRARY_PATH": "/opt/lib"}; !maps.Equal(got, want) {
+	if want := map[string]string{"PATH": "/a:/b", "LANG": "de", "EMPTY": "", "A": "b=c", "LD_LIBRARY_PATH": "/opt/lib"}; !maps.Equal(got,
+		want) {
 		t.Errorf("%v", got)
 	}
 	var many []string

@@ -15,9 +15,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// Request is the part of a request that languages look at.
+// Request is the part of a request that languages read.
 type Request struct {
-	Language string // as it was asked for; "" was detected
+	Language string // as in the request; "": detected
 	Code     string
 	Name     string
 	Entry    string
@@ -27,36 +27,36 @@ type Request struct {
 	Inputs   []File
 }
 
-// Job is a request on its way to a plan.
+// Job is a request while its plan is made.
 type Job struct {
 	Request  Request
 	Language *Language
 	Files    []File // the program
-	Entry    string // relative; "." where the language takes directories
-	Dir      string // where the program lies inside
+	Entry    string // relative; "." if the language accepts directories
+	Dir      string // directory of the program in the sandbox
 	Tool     *toolchain.Toolchain
-	ToolID   string // changes when anything does that compiles
-	Image    *Image // that it runs on; nil is this machine
+	ToolID   string // changes with every part of the compiler
+	Image    *Image // on which it runs; nil: this machine
 	Plan     *Plan
 	// CompileLimits are the limits of compilers.
 	CompileLimits sandbox.Limits
-	// Inspected is what Language.Inspect found; no other language reads it.
+	// Inspected is the result of Language.Inspect; no other language reads it.
 	Inspected any
 
-	Kit   string // path of the kit on the host; "" when there is none
-	KitID string // changes when the kit does
+	Kit   string // path of the kit on the host; "" without one
+	KitID string // changes with the kit
 
 	Manager *sandbox.Manager // for preparations
 	Store   *prepared.Store
-	WarmDir string // of the store, where toolchains prepare what they need once; "" when there is none
-	// Prestart: the backend may start processes before the program is there.
+	WarmDir string // directory of the prepared files; "" without one
+	// Prestart allows the backend to start processes before the program is known.
 	Prestart bool
 }
 
-// Inside is where a file of the program lies.
+// Inside returns the path of a program's file in the sandbox.
 func (j *Job) Inside(rel string) string { return path.Join(j.Dir, rel) }
 
-// Memory is the memory limit of the run.
+// Memory returns the memory limit of the run.
 func (j *Job) Memory() sandbox.Size { return j.Plan.Spec.Limits.Memory }
 
 // Setenv sets a variable for every phase, unless the request has set it.
@@ -82,7 +82,7 @@ func (j *Job) Mount(source, target string) {
 	j.Plan.Spec.Root.Add = append(j.Plan.Spec.Root.Add, sandbox.Mount{Source: source, Target: target})
 }
 
-// AddCompile adds a compiler's phase, which runs where the program lies.
+// AddCompile adds the phase of a compiler, which runs in the program's directory.
 func (j *Job) AddCompile(produces []string, args ...string) *Phase {
 	j.Plan.Phases = append(j.Plan.Phases, Phase{
 		Process:  sandbox.Process{Phase: PhaseCompile, Args: args, Workdir: j.Dir},
@@ -99,7 +99,7 @@ func (j *Job) AddRun(args ...string) *Phase {
 	return &j.Plan.Phases[len(j.Plan.Phases)-1]
 }
 
-// Workdir is where the run starts.
+// Workdir returns the directory in which the run starts.
 func (j *Job) Workdir() string {
 	if j.Plan.Spec.Workdir == "" {
 		return sandbox.WorkspaceDir
@@ -107,7 +107,7 @@ func (j *Job) Workdir() string {
 	return j.Plan.Spec.Workdir
 }
 
-// Abs is a file name that a program has printed, relative to a directory, as a path inside.
+// Abs returns the path in the sandbox of a file name that a program has printed, relative to a directory.
 func Abs(dir, name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
@@ -115,7 +115,7 @@ func Abs(dir, name string) string {
 	return path.Join(dir, name)
 }
 
-// UseKit shows the kit inside, and returns its path there.
+// UseKit shows the kit in the sandbox and returns its path there.
 func (j *Job) UseKit() (string, error) {
 	if j.Kit == "" {
 		return "", &sandbox.Error{
@@ -123,7 +123,7 @@ func (j *Job) UseKit() (string, error) {
 			Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", j.Language.Title),
 		}
 	}
-	j.ToolID += " kit " + j.KitID // it is part of what compiles
+	j.ToolID += " kit " + j.KitID // it is part of the compiler
 	if j.OnForeignRoot() {
 		kit := j.Kit
 		j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: KitCopy, Mode: 0o755, Open: func() (io.ReadCloser, error) { return os.Open(kit) }})
@@ -133,10 +133,10 @@ func (j *Job) UseKit() (string, error) {
 	return KitPath, nil
 }
 
-// KitFailed is the exit code of the kit when it is to blame itself.
+// KitFailed is the exit code of the kit for a failure of its own.
 const KitFailed = 70
 
-// KitError is what kept the kit from doing its work, by its own words.
+// KitError returns the error that the kit has printed.
 func KitError(op string, stderr []byte) error {
 	text := strings.TrimSpace(string(stderr))
 	if strings.Contains(text, "could not map anonymous shared memory") {
@@ -151,7 +151,8 @@ func KitError(op string, stderr []byte) error {
 // OnForeignRoot reports whether the backend has the image in its own store: then nothing of the host can be shown on it.
 func (j *Job) OnForeignRoot() bool { return j.Image != nil && j.Image.Dir == "" }
 
-// HostWarmDir is WarmDir for toolchains of this machine, and "" for those of an image: they would prepare things outside of any sandbox.
+// HostWarmDir is WarmDir for toolchains of this machine, and "" for those of an image, which would otherwise run outside of a
+// sandbox.
 func (j *Job) HostWarmDir() string {
 	if j.Image != nil {
 		return ""
@@ -159,11 +160,11 @@ func (j *Job) HostWarmDir() string {
 	return j.WarmDir
 }
 
-// MayPrestart reports whether a process of the plan may be started before the program is there. It may not on an image on which nothing
-// of the host can be shown.
+// MayPrestart reports whether a process of the plan may start before the program is known. It may not on an image on which the
+// backend can show nothing of the host.
 func (j *Job) MayPrestart() bool { return j.Prestart && !j.OnForeignRoot() }
 
-// ShowDriver shows a driver inside and returns its path there; "" where no process is started before the program is there.
+// ShowDriver shows a driver in the sandbox and returns its path there; "" if the plan prestarts no process.
 func (j *Job) ShowDriver(name string, text []byte) string {
 	if !j.MayPrestart() {
 		return ""
@@ -177,7 +178,8 @@ func (j *Job) ShowDriver(name string, text []byte) string {
 	return inside
 }
 
-// WarmKit is the warm start of a tool of the kit, which has no driver but itself. It is started with its first arguments, fixed of them.
+// WarmKit returns the warm start of a tool of the kit, which needs no driver. The tool starts with its first arguments; fixed is
+// their number.
 func (j *Job) WarmKit(fixed int) *sandbox.Warm {
 	if !j.MayPrestart() {
 		return nil
@@ -185,14 +187,14 @@ func (j *Job) WarmKit(fixed int) *sandbox.Warm {
 	return &sandbox.Warm{Name: "kit", Env: map[string]string{kitpath.Waits: "1"}, Handshake: kitpath.Waiting, Fixed: fixed}
 }
 
-// WarmCompiler is the warm start of a compiler that reads its source once and from its start to its end: see runCompiler of the kit.
-// Its arguments can not be changed later: it is nil where one of them is the request's own.
+// WarmCompiler returns the warm start of a compiler that reads its source once, from start to end: see runCompiler of the kit.
+// The arguments can not change later, so it is nil if one of them comes from the request.
 func (j *Job) WarmCompiler(name, source string, args []string) *sandbox.Warm {
 	own := len(j.Request.Env) > 0 || j.Dir != sandbox.WorkspaceDir || strings.Contains(source, "/")
 	if own || !j.MayPrestart() || j.Kit == "" || j.Image != nil {
 		return nil
 	}
-	j.Mount(j.Kit, KitPath) // not by UseKit: it has no part in what comes out
+	j.Mount(j.Kit, KitPath) // not by UseKit: it does not change the output
 	args = slices.Concat([]string{KitPath, "compiler", "--source", source, "--"}, args)
 	return &sandbox.Warm{Name: name, Args: args, Handshake: kitpath.Waiting}
 }
@@ -202,7 +204,7 @@ func ReadAtStart(name string) bool {
 	switch name {
 	case "NODE_ENV":
 		return false
-	case "LANG", "LANGUAGE", "TZ", "TZDIR", "HOME": // where Node looks for modules, too
+	case "LANG", "LANGUAGE", "TZ", "TZDIR", "HOME": // Node looks for modules there, too
 		return true
 	}
 	for _, begin := range []string{"NODE", "LC_", "LD_", "UV_", "ICU_", "SSL_", "OPENSSL", "MALLOC_", "GLIBC_", "V8_"} {
@@ -213,7 +215,7 @@ func ReadAtStart(name string) bool {
 	return false
 }
 
-// VerdictError puts a verdict into words; nil is success.
+// VerdictError describes a verdict as an error; nil for success.
 func VerdictError(r *sandbox.Result) error {
 	if r.Success() {
 		return nil
@@ -224,7 +226,7 @@ func VerdictError(r *sandbox.Result) error {
 	return fmt.Errorf("%s (exit code %d)", r.Verdict, r.Exit.Code)
 }
 
-// Listed names the first few of many.
+// Listed returns the first few of many names.
 func Listed(names []string) string {
 	const most = 5
 	if len(names) > most {

@@ -8,25 +8,25 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Plan is what a language makes of a request: a sandbox, the files in it, and the commands that run there one after the other.
+// Plan is a request as a language prepares it: a sandbox, its files, and the commands that run in it one after the other.
 type Plan struct {
 	Language string         `json:"language"`
 	Version  string         `json:"language_version"`
 	Spec     sandbox.Spec   `json:"sandbox"`
 	Files    []sandbox.File `json:"files"`
 	Phases   []Phase        `json:"phases"`
-	// Outputs are taken after the last phase.
+	// Outputs are copied out after the last phase.
 	Outputs sandbox.Selection `json:"outputs"`
 	// Tables is a file in which the run leaves its results as data.
 	Tables string   `json:"tables,omitempty"`
 	Notes  []string `json:"notes,omitempty"`
 
-	// Prepare makes ready on the host what the sandbox is shown, before the sandbox is made; compiling is false when the cache has what
-	// the compiler would make. It may change the plan. release is called when the sandbox is gone.
+	// Prepare makes the prepared files on the host that the sandbox shows, before the sandbox is created; compiling is false if the
+	// cache has the products. Prepare may change the plan. The executor calls release after it has deleted the sandbox.
 	Prepare func(ctx context.Context, p *Plan, compiling bool, on prepared.Hook) (release func(), err error) `json:"-"`
 }
 
-// Names of phases.
+// The names of phases.
 const (
 	PhaseCompile = "compile"
 	PhaseRun     = sandbox.DefaultPhase
@@ -35,23 +35,23 @@ const (
 // Phase is one command of a plan.
 type Phase struct {
 	Process sandbox.Process `json:"process"`
-	// Produces are the files a compiler makes, or directories of them: what later phases need, and all that is kept in the cache.
+	// Produces are the files or directories that a compiler makes: later phases need them, and the cache keeps only them.
 	Produces []string `json:"produces,omitempty"`
-	// Check, when the phase failed, tells a program that never compiled from one that failed: it fails for the former. It sees the program
-	// as it was given. Suspect reads from the phase's output which file is to be checked, and how: its last word is the file, and all are
-	// added to Check's arguments. Without a file of the program there is no check.
+	// Check runs after a failed phase on the original files, and fails if the program never compiled. Suspect reads the file to
+	// check from the phase's output: its last word is the file, and all words are added to Check's arguments. Without a file of the
+	// program, Check does not run.
 	Check   *sandbox.Process             `json:"check,omitempty"`
 	Suspect func(stderr []byte) []string `json:"-"`
-	// Again is the second command of the phase. It runs when the first failed and Misled finds that this may be for a reason of ours.
+	// Again is the second command of the phase. It runs if the first failed and Misled finds that prepared files may be the cause.
 	Again  *sandbox.Process         `json:"again,omitempty"`
 	Misled func(stderr []byte) bool `json:"-"`
-	// SyntaxExit is the exit code by which a tool of ours says that the program is not well-formed.
+	// SyntaxExit is the exit code of a kit tool for a program with syntax errors.
 	SyntaxExit int `json:"syntax_exit,omitempty"`
-	// OutOfMemory recognises a language's own way to say that its heap is full.
+	// OutOfMemory recognises the language's own message for a full heap.
 	OutOfMemory func(*sandbox.Result) bool `json:"-"`
 }
 
-// RunAgain gives the phase a second command, which differs from the first by one variable.
+// RunAgain gives the phase a second command that differs from the first by one variable.
 func (p *Phase) RunAgain(misled func(stderr []byte) bool, name, value string) {
 	process := p.Process
 	process.Env = maps.Clone(process.Env)
@@ -59,23 +59,23 @@ func (p *Phase) RunAgain(misled func(stderr []byte) bool, name, value string) {
 	p.Again, p.Misled = &process, misled
 }
 
-// StartCold has all processes of the plan started cold.
+// StartCold removes the warm starts from all processes of the plan.
 func (p *Plan) StartCold() {
 	for i := range p.Phases {
 		p.Phases[i].Process.Warm = nil
 	}
 }
 
-// Places inside.
+// Paths in the sandbox.
 const (
-	// BuildDir is where compilers leave what they make.
+	// BuildDir is the directory of compilers' output.
 	BuildDir = sandbox.TmpDir + "/build"
-	// CodeDir is where the program lies when /workspace is a volume.
+	// CodeDir is the directory of the program if /workspace is a volume.
 	CodeDir = sandbox.HomeDir + "/code"
-	// ToolDir is where tools of ours are shown.
+	// ToolDir is the directory of sandbox-run's tools.
 	ToolDir = "/opt/sandbox-run"
-	// KitPath is the kit.
+	// KitPath is the path of the kit.
 	KitPath = ToolDir + "/sandbox-kit"
-	// KitCopy is the kit where nothing of the host can be shown, and it is a file like the program's.
+	// KitCopy is the path of a copy of the kit, for sandboxes that can show nothing of the host.
 	KitCopy = sandbox.HomeDir + "/.sandbox-run/sandbox-kit"
 )

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Failure is a preparation that failed: a full disk, a busy machine, a broken JDK. Programs start without what it would have made, and
-// later. The failure is written beside the place of the missing thing, so that every process knows of it, and the preparation is
-// repeated ever more rarely.
+// Failure is a failed preparation: because of a full disk, a busy machine, a broken JDK. Programs then start without the prepared
+// files, and slower. The failure is recorded beside the missing files, so that every process knows of it, and the preparation is
+// repeated at growing intervals.
 type Failure struct {
 	What     string    `json:"what"`
 	Error    string    `json:"error"`
@@ -26,7 +26,7 @@ type Failure struct {
 
 const (
 	failureSuffix = ".failed"
-	// The second attempt follows the first after firstPause, each later one after pauseGrowth times as long as the one before, up to
+	// The second attempt follows the first after firstPause, each later one after pauseGrowth times the pause before, up to
 	// longestPause.
 	firstPause   = time.Minute
 	pauseGrowth  = 4
@@ -35,7 +35,7 @@ const (
 	maxFailure = 64 << 10
 )
 
-// Next is the time from which on the preparation may be repeated.
+// Next returns the time from which the preparation may be repeated.
 func (f *Failure) Next() time.Time {
 	wait := firstPause
 	for n := 1; n < f.Attempts && wait < longestPause; n++ {
@@ -44,20 +44,20 @@ func (f *Failure) Next() time.Time {
 	return f.At.Add(min(wait, longestPause))
 }
 
-// Due reports whether the preparation may be repeated now. A mark from the future is from before the clock was set.
+// Due reports whether the preparation may be repeated now. A mark from the future dates from before a change of the clock.
 func (f *Failure) Due(now time.Time) bool { return !now.Before(f.Next()) || f.At.After(now) }
 
 func (f *Failure) String() string {
 	return fmt.Sprintf("%s: %s (tried %d times, the last time %s)", f.What, f.Error, f.Attempts, f.At.Local().Format(time.DateTime))
 }
 
-// Err is the failure as an error of a caller that comes before the next attempt.
+// Err returns the failure as an error, for callers before the next attempt.
 func (f *Failure) Err() error { return errors.New(cmp.Or(f.Error, "unknown")) }
 
-// Store is the directory of all toolchains, and the preparations that failed.
+// Store is the directory of all prepared files, and the failed preparations.
 type Store struct {
-	Root      string        // "" is a directory of the user's cache
-	OnFailure func(Failure) // called once for each failed attempt; nil is fine
+	Root      string        // "": a directory of the user's cache
+	OnFailure func(Failure) // called once for each failed attempt; may be nil
 
 	failuresMu sync.Mutex
 	failures   map[string]*pending // by the path of what is missing
@@ -72,7 +72,7 @@ type pending struct {
 	retry func(context.Context) error
 }
 
-// Remember takes note of a known failure, and reports each attempt to OnFailure once. retry repeats the preparation.
+// Remember records a known failure, and reports each attempt to OnFailure once. retry repeats the preparation.
 func (s *Store) Remember(made string, f *Failure, retry func(context.Context) error) {
 	s.failuresMu.Lock()
 	old := s.failures[made]
@@ -86,7 +86,7 @@ func (s *Store) Remember(made string, f *Failure, retry func(context.Context) er
 	}
 }
 
-// Fail counts a failed attempt and marks it on disk. Where nothing can be written, this process alone remembers it.
+// Fail counts a failed attempt and marks it on disk. If the disk is not writable, only this process knows of it.
 func (s *Store) Fail(made, what string, cause error, retry func(context.Context) error) {
 	f := &Failure{What: what, Error: cause.Error(), At: time.Now().UTC(), Attempts: 1}
 	if before := s.FailureOf(made); before != nil {
@@ -111,7 +111,7 @@ func (s *Store) Forget(made string) {
 	delete(s.failures, made)
 }
 
-// FailureOf is the last failed attempt, in this process or another; nil is none.
+// FailureOf returns the last failed attempt, in this process or another; nil without one.
 func (s *Store) FailureOf(made string) *Failure {
 	s.failuresMu.Lock()
 	own := s.failures[made]
@@ -123,7 +123,7 @@ func (s *Store) FailureOf(made string) *Failure {
 	return marked
 }
 
-// readFailure reads a mark. A mark that can not be parsed is a failure all the same.
+// readFailure reads a mark. A mark that can not be parsed counts as a failure.
 func readFailure(name string) *Failure {
 	file, err := OpenRegular(name)
 	if err != nil {
@@ -145,7 +145,7 @@ func readFailure(name string) *Failure {
 	return &f
 }
 
-// Failures are the failures that this process knows, by name.
+// Failures returns the failures that this process knows, by name.
 func (s *Store) Failures() (list []Failure) {
 	s.failuresMu.Lock()
 	defer s.failuresMu.Unlock()
@@ -155,7 +155,7 @@ func (s *Store) Failures() (list []Failure) {
 	return list
 }
 
-// Marked are the failures that processes of this user have marked on disk.
+// Marked returns the failures that processes of this user have marked on disk.
 func (s *Store) Marked() (list []Failure) {
 	names, _ := filepath.Glob(filepath.Join(s.Dir(), "*", "*"+failureSuffix))
 	for _, name := range names {

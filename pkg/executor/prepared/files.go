@@ -15,8 +15,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// File writes a file of ours, such as a driver, where sandboxes can be shown it, and returns its path; "" where that fails. It is a
-// file of the host, not of the scratch: threads and later phases may open it again.
+// File writes a file of this program, such as a driver, to a place that sandboxes can show, and returns its path; "" on failure.
+// It is a file of the host, not of the scratch: threads and later phases may open it again.
 func (s *Store) File(name string, text []byte) string {
 	s.filesMu.Lock()
 	defer s.filesMu.Unlock()
@@ -36,7 +36,7 @@ func (s *Store) File(name string, text []byte) string {
 	return file
 }
 
-// writeFile makes the file, named after its content. Any number of processes may do so at once.
+// writeFile makes the file, named after its content. Any number of processes may call it at once.
 func writeFile(dir, name string, text []byte) (string, error) {
 	if dir == "" {
 		return "", os.ErrNotExist
@@ -60,7 +60,7 @@ func writeFile(dir, name string, text []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(temporary.Name()) // renamed by then
+	defer os.Remove(temporary.Name()) // after the rename there is nothing to remove
 	_, err = temporary.Write(text)
 	if err == nil {
 		err = temporary.Chmod(0o644) // the sandbox's user is another one
@@ -74,9 +74,9 @@ func writeFile(dir, name string, text []byte) (string, error) {
 	return file, os.Rename(temporary.Name(), file)
 }
 
-// Take copies what a sandbox has made, a file or all files below a directory, into a directory of the host. The copies are readable by
-// every user a sandbox may have: they hold no secrets. keep, where there is one, chooses files by their names below from. The caller
-// holds the lock. incomplete is for files that could not be taken.
+// Take copies a file, or all files below a directory, out of a sandbox into a directory of the host. Every user of a sandbox can
+// read the copies, which have no secrets. keep, if set, selects files by their names below from. The caller has the lock.
+// incomplete reports files that could not be copied.
 func Take(
 	ctx context.Context, m *sandbox.Manager, id string, from sandbox.Selection, dir string, keep func(string) bool,
 ) (incomplete, err error) {
@@ -93,7 +93,7 @@ func Take(
 		if keep != nil && !keep(name) {
 			return nil
 		}
-		half := path.Join(path.Dir(name), ".new") // a file has its name when it is whole
+		half := path.Join(path.Dir(name), ".new") // a file gets its name when it is complete
 		out, err := root.OpenFile(half, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 		if err != nil {
 			return err

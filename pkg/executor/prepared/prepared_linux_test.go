@@ -47,7 +47,8 @@ func TestWarmthIsBounded(t *testing.T) {
 
 func TestFailureBackOff(t *testing.T) {
 	now := time.Now()
-	for attempts, want := range map[int]time.Duration{0: time.Minute, 1: time.Minute, 2: 4 * time.Minute, 3: 16 * time.Minute, 5: 256 * time.Minute, 6: 6 * time.Hour, 1000: 6 * time.Hour} {
+	for attempts, want := range map[int]time.Duration{0: time.Minute, 1: time.Minute, 2: 4 * time.Minute, 3: 16 * time.Minute,
+		5: 256 * time.Minute, 6: 6 * time.Hour, 1000: 6 * time.Hour} {
 		l := &Failure{At: now, Attempts: attempts}
 		if got := l.Next().Sub(now); got != want {
 			t.Errorf("after %d: %v", attempts, got)

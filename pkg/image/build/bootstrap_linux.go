@@ -46,7 +46,8 @@ func findTools() (*tools, error) {
 	if !t.root {
 		if _, err := exec.LookPath("newuidmap"); err != nil {
 			return nil, &sandbox.Error{
-				Op: "image build", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("newuidmap is not installed: %w; without it only root can build", exec.ErrNotFound),
+				Op: "image build", Kind: sandbox.ErrUnsupported,
+				Err:  fmt.Errorf("newuidmap is not installed: %w; without it only root can build", exec.ErrNotFound),
 				Hint: "apt-get install uidmap, or build as root",
 			}
 		}
@@ -110,7 +111,8 @@ func (w *work) command(d *Definition, s *sources) []string {
 		args = append(args, "--setup-hook="+script)
 	}
 	// Whether the packages are to be had is asked before anything is installed: the answer takes a second then, and a minute later.
-	args = append(args, `--extract-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --quiet --yes --simulate install `+strings.Join(d.Debian, " ")+` >/dev/null`)
+	args = append(args, `--extract-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --quiet --yes --simulate install `+
+		strings.Join(d.Debian, " ")+` >/dev/null`)
 	for _, pattern := range d.Remove { // a pattern is of a form that needs no quoting
 		args = append(args, `--customize-hook=cd "$1" && rm -rf .`+pattern)
 	}

@@ -25,7 +25,8 @@ func Build(ctx context.Context, store *image.Store, name string, o Options) (*im
 }
 
 // build is Build of a definition; add stores the image.
-func (d *Definition) build(ctx context.Context, add func(context.Context, image.Source) (*image.Image, error), o Options) (img *image.Image, err error) {
+func (d *Definition) build(ctx context.Context, add func(context.Context, image.Source) (*image.Image, error),
+	o Options) (img *image.Image, err error) {
 	if o.Timeout <= 0 {
 		o.Timeout = defaultTimeout
 	}

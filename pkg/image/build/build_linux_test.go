@@ -21,7 +21,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 )
 
-// With this variable the test binary is a build and nothing else: its value is the directory. With collect before it, it only collects there.
+// victim is a variable with which the test binary only runs a build in the directory of its value. With the prefix collect, it
+// only collects there.
 const victim = "SANDBOX_RUN_TEST_BUILD"
 
 func TestMain(m *testing.M) {
@@ -70,7 +71,7 @@ func need(t *testing.T) {
 	}
 }
 
-// online skips where somebody has said that no packages can be had. Nobody does in CI.
+// online skips the test if the environment says that no packages can be downloaded. CI never sets that.
 func online(t *testing.T) {
 	t.Helper()
 	need(t)
@@ -79,14 +80,15 @@ func online(t *testing.T) {
 	}
 }
 
-// workshop is a directory of builds of this test's own, with the packages that earlier tests have downloaded. Those of this one are kept for later.
-func workshop(t *testing.T) string {
+// buildDir returns a directory for the builds of this test, with the packages that earlier tests have downloaded. It keeps the
+// packages of this test.
+func buildDir(t *testing.T) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	must(t, err)
 	shared := filepath.Join(cache, "sandbox-run-test", "build")
 	must(t, os.MkdirAll(filepath.Join(shared, packagesName), 0o755))
-	// What tests that were killed have left.
+	// Leftovers of killed tests.
 	old, err := filepath.Glob(filepath.Join(shared, "run-*"))
 	must(t, err)
 	for _, dir := range old {
@@ -207,7 +209,8 @@ func hello(t *testing.T, m *sandbox.Manager, s *image.Store, img *image.Image, n
 		}
 	}
 	// And who is there: the sandbox's user, by name, in a root without the machine's files.
-	res := inside(t, m, lease.Dir(), env, `id -un; ls -ld /workspace /home/sandbox; test ! -e /etc/machine-id; test -z "$(ls -A /var/cache /var/log)"; test -z "$(find / -xdev -perm /6000 2>/dev/null)"`)
+	res := inside(t, m, lease.Dir(), env,
+		`id -un; ls -ld /workspace /home/sandbox; test ! -e /etc/machine-id; test -z "$(ls -A /var/cache /var/log)"; test -z "$(find / -xdev -perm /6000 2>/dev/null)"`)
 	if out := string(res.Stdout.Bytes()); !res.Success() || !strings.HasPrefix(out, "sandbox\n") {
 		t.Errorf("%s: %s, %q %s", name, res.Verdict, out, res.Stderr.Bytes())
 	}
@@ -253,14 +256,14 @@ func TestBuild(t *testing.T) {
 	if testenv.All() {
 		names, bin = Names(), executables(t)
 	}
-	// SANDBOX_RUN_TEST_IMAGES is a store to leave the images in, for whoever wants to look at them.
+	// SANDBOX_RUN_TEST_IMAGES is a store that keeps the images after the test.
 	store := os.Getenv("SANDBOX_RUN_TEST_IMAGES")
 	if store == "" {
 		store = filepath.Join(t.TempDir(), "images")
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			s, img := build(t, workshop(t), name, store)
+			s, img := build(t, buildDir(t), name, store)
 			if found, err := s.Lookup(Repository + name); err != nil || found.ID != img.ID {
 				t.Errorf("%v, %v", found, err)
 			}
@@ -282,7 +285,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// An image is the same whoever builds it, and when: once more, as an ordinary user, in another directory.
+// A second build, by an ordinary user in another directory, makes the same image.
 func TestReproducible(t *testing.T) {
 	online(t)
 	testenv.NeedAll(t, "TestBuild")
@@ -292,7 +295,7 @@ func TestReproducible(t *testing.T) {
 	_, err = d.build(t.Context(), func(_ context.Context, s image.Source) (*image.Image, error) {
 		digest = s.Layers[0].Digest
 		return &image.Image{}, nil
-	}, Options{Dir: workshop(t)})
+	}, Options{Dir: buildDir(t)})
 	must(t, err)
 	home := plainHome(t, true)
 	out, err := plain(t, home, filepath.Join(home, "build")).CombinedOutput()
@@ -366,13 +369,14 @@ func TestBuildNamesWhatIsWrong(t *testing.T) {
 	})
 	t.Run("no network", func(t *testing.T) {
 		_, err := quick("sed").build(t.Context(), refuse, Options{Dir: dir, Mirror: "http://127.0.0.1:1/debian"})
-		if !errors.Is(err, ErrNetwork) || !strings.Contains(err.Error(), "127.0.0.1") || !strings.Contains(err.Error(), "try: check the network") {
+		if !errors.Is(err, ErrNetwork) || !strings.Contains(err.Error(), "127.0.0.1") ||
+			!strings.Contains(err.Error(), "try: check the network") {
 			t.Error(err)
 		}
 	})
 	t.Run("no such package", func(t *testing.T) {
 		online(t)
-		_, err := quick("no-such-package").build(t.Context(), refuse, Options{Dir: workshop(t)})
+		_, err := quick("no-such-package").build(t.Context(), refuse, Options{Dir: buildDir(t)})
 		if !errors.Is(err, ErrPackage) || !strings.Contains(err.Error(), "no-such-package") {
 			t.Error(err)
 		}
@@ -397,7 +401,8 @@ func TestBuildNamesWhatIsWrong(t *testing.T) {
 	t.Run("no subordinate ids", func(t *testing.T) {
 		home := plainHome(t, false)
 		out, err := plain(t, home, filepath.Join(home, "build")).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "image build python: "+ErrNamespaces.Error()) || !strings.Contains(string(out), "try: usermod --add-subuids") {
+		if err == nil || !strings.Contains(string(out), "image build python: "+ErrNamespaces.Error()) ||
+			!strings.Contains(string(out), "try: usermod --add-subuids") {
 			t.Errorf("%v: %s", err, out)
 		}
 		idle(t, filepath.Join(home, "build"))
@@ -412,7 +417,7 @@ func TestBuildNamesWhatIsWrong(t *testing.T) {
 
 func TestBuildCancelled(t *testing.T) {
 	online(t)
-	dir := workshop(t)
+	dir := buildDir(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var once sync.Once
@@ -437,7 +442,7 @@ func TestBuildCancelled(t *testing.T) {
 func TestBuildKilled(t *testing.T) {
 	online(t)
 	t.Run("root", func(t *testing.T) {
-		dir := workshop(t)
+		dir := buildDir(t)
 		exe, err := os.Executable()
 		must(t, err)
 		cmd := exec.CommandContext(t.Context(), exe)

@@ -44,7 +44,8 @@ var (
 		"var/backups", "var/lib/dpkg/updates",
 	}
 	dropped = []string{
-		"etc/machine-id", "etc/hostname", "etc/resolv.conf", "etc/mtab", "etc/.pwd.lock", "etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-",
+		"etc/machine-id", "etc/hostname", "etc/resolv.conf", "etc/mtab", "etc/.pwd.lock", "etc/passwd-", "etc/group-", "etc/shadow-",
+		"etc/gshadow-",
 		"etc/subuid-", "etc/subgid-", "etc/dpkg/dpkg.cfg.d/99mmdebstrap", "var/lib/dbus/machine-id",
 		"var/lib/dpkg/lock", "var/lib/dpkg/lock-frontend", "var/lib/dpkg/triggers/Lock", "var/lib/dpkg/status-old", "var/lib/dpkg/available-old",
 		"var/lib/dpkg/diversions-old", "var/lib/dpkg/statoverride-old", "var/lib/shells.state",
@@ -56,8 +57,9 @@ const (
 	maxText    = 64 << 20 // of a file that is looked into
 )
 
-// writeLayer makes a layer of a root as mmdebstrap packed it: sorted, without what is of this machine or this moment, and with the sandbox's
-// user. What was installed later than started has the time of the newest file of a package; with an epoch nothing is newer than that.
+// writeLayer makes a layer from the root of mmdebstrap: sorted, without data of this machine or this moment, and with the
+// sandbox's user. Files that are newer than started get the time of the newest file of a package; with an epoch, no file is newer
+// than that.
 func writeLayer(ctx context.Context, from *os.File, to io.Writer, started, epoch time.Time) (*layer, error) {
 	entries, err := readEntries(ctx, from)
 	if err != nil {

@@ -47,7 +47,8 @@ func root(now time.Time, owner string) []*entry {
 		return &entry{header: &tar.Header{Typeflag: tar.TypeDir, Name: "./" + name + "/", Mode: 0o755, ModTime: t}}
 	}
 	return []*entry{
-		dir("", now), dir("etc", now), dir("dev", now), dir("tmp", now), dir("var", now), dir("var/lib", now), dir("var/lib/dpkg", now), dir("home", packaged), dir("usr", packaged), dir("var/log", now),
+		dir("", now), dir("etc", now), dir("dev", now), dir("tmp", now), dir("var", now), dir("var/lib", now), dir("var/lib/dpkg", now),
+		dir("home", packaged), dir("usr", packaged), dir("var/log", now),
 		file("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n", 0o644, now),
 		file("etc/group", "root:x:0:\n", 0o644, now),
 		file("etc/machine-id", owner, 0o444, now),
@@ -161,19 +162,22 @@ func TestLayerContent(t *testing.T) {
 		}
 	}
 	want := []string{
-		"bin", "dev/", "etc/", "etc/group", "etc/passwd", keystore, "home/", "home/sandbox/", "tmp/", "usr/", "usr/a", "usr/m", "usr/new", "usr/su", "usr/z",
+		"bin", "dev/", "etc/", "etc/group", "etc/passwd", keystore, "home/", "home/sandbox/", "tmp/", "usr/", "usr/a", "usr/m", "usr/new",
+		"usr/su", "usr/z",
 		"var/", "var/lib/", "var/lib/dpkg/", "var/lib/dpkg/status", "var/log/", "workspace/",
 	}
 	if !slices.Equal(names, want) {
 		t.Errorf("got  %q\nwant %q", names, want)
 	}
-	if text["etc/passwd"] != "root:x:0:0:root:/root:/bin/bash\nsandbox:x:1000:1000::/home/sandbox:/bin/sh\n" || text["etc/group"] != "root:x:0:\nsandbox:x:1000:\n" {
+	if text["etc/passwd"] != "root:x:0:0:root:/root:/bin/bash\nsandbox:x:1000:1000::/home/sandbox:/bin/sh\n" ||
+		text["etc/group"] != "root:x:0:\nsandbox:x:1000:\n" {
 		t.Errorf("%q %q", text["etc/passwd"], text["etc/group"])
 	}
 	if found["usr/su"].Mode != 0o755 || text["usr/su"] != "su" {
 		t.Errorf("su has the mode %o", found["usr/su"].Mode)
 	}
-	if a, z := found["usr/a"], found["usr/z"]; a.Typeflag != tar.TypeReg || text["usr/a"] != "linked" || a.Mode != 0o755 || z.Typeflag != tar.TypeLink || z.Linkname != "usr/a" {
+	if a, z := found["usr/a"], found["usr/z"]; a.Typeflag != tar.TypeReg || text["usr/a"] != "linked" || a.Mode != 0o755 ||
+		z.Typeflag != tar.TypeLink || z.Linkname != "usr/a" {
 		t.Errorf("%+v %+v", a, z)
 	}
 	if w := found["workspace/"]; w.Uid != userID || w.Gid != userID {
@@ -198,7 +202,8 @@ func TestLayerOfSomethingElse(t *testing.T) {
 		{t.Context(), append(root(began, "x"), odd), "usr/x is another name of tmp/x"},
 		{cancelled, root(began, "x"), "context canceled"},
 	} {
-		if _, err := writeLayer(c.ctx, archive(t, c.entries), io.Discard, began, time.Time{}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := writeLayer(c.ctx, archive(t, c.entries), io.Discard, began, time.Time{}); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
 	}
@@ -294,7 +299,8 @@ func TestKeystoreOfJava(t *testing.T) {
 	if err := os.WriteFile(file, settled, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("keytool", "-J-Duser.timezone=UTC", "-J-Duser.language=en", "-list", "-keystore", file, "-storepass", storePassword).CombinedOutput()
+	out, err := exec.Command("keytool", "-J-Duser.timezone=UTC", "-J-Duser.language=en", "-list", "-keystore", file, "-storepass",
+		storePassword).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "one, Mar 1, 2024") || !strings.Contains(string(out), "two, Mar 1, 2024") {
 		t.Errorf("%v: %s", err, out)
 	}

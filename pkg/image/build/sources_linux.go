@@ -150,14 +150,15 @@ func parseTargets(text []byte) []target {
 	return all
 }
 
-// debianRepos picks what belongs to a release of Debian, by the names of its suites: the release, its updates, its security updates. An archive
-// of another origin that calls itself the same is shut out by its origin, when packages are chosen.
+// debianRepos selects the suites of a Debian release by name: the release, its updates, its security updates. The preferences
+// exclude an archive of another origin with the same names.
 func debianRepos(targets []target, suite string) []repo {
 	var repos []repo
 	base := false
 	for _, t := range targets {
 		rest, ours := strings.CutPrefix(t.suite, suite)
-		if !ours || t.component != "main" || !slices.Contains([]string{"", "-updates", "-security", "/updates"}, rest) || strings.ContainsAny(t.uri, " \t[]") {
+		if !ours || t.component != "main" || !slices.Contains([]string{"", "-updates", "-security", "/updates"}, rest) ||
+			strings.ContainsAny(t.uri, " \t[]") {
 			continue
 		}
 		base = base || rest == ""

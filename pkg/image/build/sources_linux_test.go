@@ -83,7 +83,8 @@ Acquire::AllowInsecureRepositories "1";
 APT::Get::AllowUnauthenticated "1";
 DPkg::Pre-Invoke:: "rm -rf /";
 `))
-	want := []string{`Acquire::http::Proxy "http://127.0.0.1:3142";`, `Acquire::http::Proxy::local.example "DIRECT";`, `Acquire::Check-Valid-Until "false";`}
+	want := []string{`Acquire::http::Proxy "http://127.0.0.1:3142";`, `Acquire::http::Proxy::local.example "DIRECT";`,
+		`Acquire::Check-Valid-Until "false";`}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -103,7 +104,8 @@ func TestSources(t *testing.T) {
 	if len(s.lines) != 3 || !strings.Contains(s.lines[2], debianSecurity+" buzz-security main") {
 		t.Errorf("%+v", s)
 	}
-	for _, o := range []Options{{Suite: "../x"}, {Mirror: "x"}, {Mirror: "file:///srv/debian"}, {Mirror: "http:///x"}, {Mirror: "http://x [trusted=yes]"}} {
+	for _, o := range []Options{{Suite: "../x"}, {Mirror: "x"}, {Mirror: "file:///srv/debian"}, {Mirror: "http:///x"},
+		{Mirror: "http://x [trusted=yes]"}} {
 		if _, err := findSources(t.Context(), programs, o); !strings.Contains(fmtError(err), "is no ") {
 			t.Errorf("%+v: %v", o, err)
 		}
@@ -121,13 +123,18 @@ func fmtError(err error) string {
 func TestExplain(t *testing.T) {
 	d, _ := Lookup("python")
 	for said, want := range map[string]string{
-		"Err:1 http://x bookworm InRelease\n  Temporary failure resolving 'x'\nE: Unable to locate package python3": ErrNetwork.Error() + ": Temporary failure resolving 'x'; try: check the network",
-		"E: Unable to locate package nosuch\nE: mmdebstrap failed to run":                                           ErrPackage.Error() + ": E: Unable to locate package nosuch; try: ",
-		"tar: write error: No space left on device":                                                                 "no space left on device: tar: write error: No space left on device; try: sandbox-run image prune",
-		"newuidmap: uid range [1-65536) -> [1-65536) not allowed":                                                   ErrNamespaces.Error() + ": newuidmap: uid range",
-		"W: GPG error: http://x InRelease: NO_PUBKEY 0E98404D386FA1D9":                                              "try: apt-get install debian-archive-keyring",
-		"dpkg: error processing package x (--configure):\n old script failed\nE: rm failed: 256":                    ErrPackage.Error() + ": dpkg: error processing package x (--configure):; try: the same with --verbose",
-		"E: strange\nE: rm failed: 256\nE: mmdebstrap failed to run":                                                "E: strange; try: the same with --verbose",
+		"Err:1 http://x bookworm InRelease\n  Temporary failure resolving 'x'\nE: Unable to locate package python3": ErrNetwork.Error() +
+			": Temporary failure resolving 'x'; try: check the network",
+		"E: Unable to locate package nosuch\nE: mmdebstrap failed to run": ErrPackage.Error() +
+			": E: Unable to locate package nosuch; try: ",
+		"tar: write error: No space left on device": "no space left on device: tar: write error: No space left on device; try: sandbox-run " +
+			"image prune",
+		"newuidmap: uid range [1-65536) -> [1-65536) not allowed": ErrNamespaces.Error() +
+			": newuidmap: uid range",
+		"W: GPG error: http://x InRelease: NO_PUBKEY 0E98404D386FA1D9": "try: apt-get install debian-archive-keyring",
+		"dpkg: error processing package x (--configure):\n old script failed\nE: rm failed: 256": ErrPackage.Error() +
+			": dpkg: error processing package x (--configure):; try: the same with --verbose",
+		"E: strange\nE: rm failed: 256\nE: mmdebstrap failed to run": "E: strange; try: the same with --verbose",
 	} {
 		err := d.explain(t.Context(), &failure{"mmdebstrap", os.ErrInvalid}, &tail{text: []byte(said)}, Options{})
 		if !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "image build python: ") {
@@ -158,12 +165,13 @@ func TestWantedEpoch(t *testing.T) {
 		t.Error(e, err)
 	}
 	t.Setenv("SOURCE_DATE_EPOCH", "yesterday")
-	if _, err := quick("sed").build(t.Context(), refuse, Options{Dir: t.TempDir()}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(fmtError(err), "yesterday") {
+	if _, err := quick("sed").build(t.Context(), refuse, Options{Dir: t.TempDir()}); !errors.Is(err, sandbox.ErrInvalid) ||
+		!strings.Contains(fmtError(err), "yesterday") {
 		t.Error(err)
 	}
 }
 
-// Who waits for another build is not held up once nobody waits for him.
+// A build that waits for another build returns once its context is cancelled.
 func TestHoldIsCancelled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "build")
 	held, err := hold(t.Context(), dir)
@@ -205,7 +213,8 @@ func TestCacheOfPackages(t *testing.T) {
 	}
 	fill("a", map[string]string{"x_1%3a2_amd64.deb": "x2", "y_1_all.deb": "y", "lock": ""}, map[string]string{"x": "1:2", "y": "1"})
 	fill("b", map[string]string{"z_1_all.deb": "z"}, map[string]string{"z": "1"})
-	for name, want := range map[string]string{"a": "x_1%3a2_amd64.deb y_1_all.deb", "b": "z_1_all.deb", "new": "x_1%3a2_amd64.deb y_1_all.deb z_1_all.deb"} {
+	for name, want := range map[string]string{"a": "x_1%3a2_amd64.deb y_1_all.deb", "b": "z_1_all.deb",
+		"new": "x_1%3a2_amd64.deb y_1_all.deb z_1_all.deb"} {
 		if got := seeded(name); got != want {
 			t.Errorf("%s begins with %q, want %q", name, got, want)
 		}

@@ -79,7 +79,8 @@ func (s *tokens) grant(w http.ResponseWriter, r *http.Request) {
 func login(t *testing.T, host, user, password string) {
 	t.Helper()
 	writeConfig(t, filepath.Join(os.Getenv("HOME"), ".docker", "config.json"),
-		map[string]any{"auths": map[string]any{host: map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte(user + ":" + password))}}})
+		map[string]any{"auths": map[string]any{host: map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte(user + ":" +
+			password))}}})
 }
 
 func writeConfig(t *testing.T, path string, value any) {
@@ -192,36 +193,45 @@ func TestCredentialSources(t *testing.T) {
 		registry string
 		want     want
 	}{
-		"nothing":       {func(*testing.T) {}, "r.example", want{}},
-		"docker":        {func(t *testing.T) { writeConfig(t, docker(), auths("r.example one", "other.example two")) }, "r.example", want{user: "one", password: "pw"}},
-		"another's":     {func(t *testing.T) { writeConfig(t, docker(), auths("r.example one")) }, "r.example.evil.example", want{}},
-		"another port":  {func(t *testing.T) { writeConfig(t, docker(), auths("r.example:5000 one")) }, "r.example", want{}},
-		"with scheme":   {func(t *testing.T) { writeConfig(t, docker(), auths("https://r.example/v2/ one")) }, "r.example", want{user: "one", password: "pw"}},
-		"hub":           {func(t *testing.T) { writeConfig(t, docker(), auths(hubKey+" hub")) }, "docker.io", want{user: "hub", password: "pw"}},
-		"hub, podman's": {func(t *testing.T) { writeConfig(t, home(".config", "containers", "auth.json"), auths("docker.io hub")) }, "docker.io", want{user: "hub", password: "pw"}},
-		"empty file":    {func(t *testing.T) { writeConfig(t, docker(), "") }, "r.example", want{}},
-		"no JSON":       {func(t *testing.T) { writeConfig(t, docker(), `{"auths": {"r.example": {"auth": "c2VjcmV0`) }, "r.example", want{err: "not JSON"}},
-		"wrong type":    {func(t *testing.T) { writeConfig(t, docker(), `{"auths": ["r.example"]}`) }, "r.example", want{err: "auths"}},
-		"no base64":     {func(t *testing.T) { writeConfig(t, docker(), `{"auths": {"r.example": {"auth": "%%%"}}}`) }, "r.example", want{err: "base64"}},
-		"a directory":   {func(t *testing.T) { _ = os.MkdirAll(docker(), 0o700) }, "r.example", want{err: "regular"}},
+		"nothing": {func(*testing.T) {}, "r.example", want{}},
+		"docker": {func(t *testing.T) { writeConfig(t, docker(), auths("r.example one", "other.example two")) }, "r.example",
+			want{user: "one", password: "pw"}},
+		"another's":    {func(t *testing.T) { writeConfig(t, docker(), auths("r.example one")) }, "r.example.evil.example", want{}},
+		"another port": {func(t *testing.T) { writeConfig(t, docker(), auths("r.example:5000 one")) }, "r.example", want{}},
+		"with scheme": {func(t *testing.T) { writeConfig(t, docker(), auths("https://r.example/v2/ one")) }, "r.example",
+			want{user: "one", password: "pw"}},
+		"hub": {func(t *testing.T) { writeConfig(t, docker(), auths(hubKey+" hub")) }, "docker.io", want{user: "hub", password: "pw"}},
+		"hub, podman's": {func(t *testing.T) { writeConfig(t, home(".config", "containers", "auth.json"), auths("docker.io hub")) }, "docker.io",
+			want{user: "hub", password: "pw"}},
+		"empty file": {func(t *testing.T) { writeConfig(t, docker(), "") }, "r.example", want{}},
+		"no JSON": {func(t *testing.T) { writeConfig(t, docker(), `{"auths": {"r.example": {"auth": "c2VjcmV0`) }, "r.example",
+			want{err: "not JSON"}},
+		"wrong type": {func(t *testing.T) { writeConfig(t, docker(), `{"auths": ["r.example"]}`) }, "r.example", want{err: "auths"}},
+		"no base64": {func(t *testing.T) { writeConfig(t, docker(), `{"auths": {"r.example": {"auth": "%%%"}}}`) }, "r.example",
+			want{err: "base64"}},
+		"a directory": {func(t *testing.T) { _ = os.MkdirAll(docker(), 0o700) }, "r.example", want{err: "regular"}},
 		"plain fields": {func(t *testing.T) {
 			writeConfig(t, docker(), `{"auths": {"r.example": {"username": "u", "password": "p"}}}`)
 		}, "r.example", want{user: "u", password: "p"}},
-		"identity token": {func(t *testing.T) { writeConfig(t, docker(), `{"auths": {"r.example": {"identitytoken": "id"}}}`) }, "r.example", want{token: "id"}},
+		"identity token": {func(t *testing.T) { writeConfig(t, docker(), `{"auths": {"r.example": {"identitytoken": "id"}}}`) }, "r.example",
+			want{token: "id"}},
 		"other things": {func(t *testing.T) {
 			writeConfig(t, docker(), `{"proxies": {"default": 3}, "psFormat": [], "auths": {"r.example": {"auth": "dTpw"}}}`)
 		}, "r.example", want{user: "u", password: "p"}},
 		"namespace": {func(t *testing.T) {
 			writeConfig(t, docker(), auths("r.example reg", "r.example/team team", "r.example/team/app app", "r.example/te te"))
 		}, "r.example", want{user: "app", password: "pw"}},
-		"namespace's": {func(t *testing.T) { writeConfig(t, docker(), auths("r.example reg", "r.example/team team")) }, "r.example", want{user: "team", password: "pw"}},
+		"namespace's": {func(t *testing.T) { writeConfig(t, docker(), auths("r.example reg", "r.example/team team")) }, "r.example",
+			want{user: "team", password: "pw"}},
 		"DOCKER_CONFIG": {func(t *testing.T) {
 			writeConfig(t, docker(), auths("r.example no"))
 			t.Setenv("DOCKER_CONFIG", home("else"))
 			writeConfig(t, home("else", "config.json"), auths("r.example yes"))
 		}, "r.example", want{user: "yes", password: "pw"}},
-		"DOCKER_AUTH": {func(t *testing.T) { t.Setenv("DOCKER_AUTH_CONFIG", `{"auths": {"r.example": {"auth": "dTpw"}}}`) }, "r.example", want{user: "u", password: "p"}},
-		"podman":      {func(t *testing.T) { writeConfig(t, home(".config", "containers", "auth.json"), auths("r.example pod")) }, "r.example", want{user: "pod", password: "pw"}},
+		"DOCKER_AUTH": {func(t *testing.T) { t.Setenv("DOCKER_AUTH_CONFIG", `{"auths": {"r.example": {"auth": "dTpw"}}}`) }, "r.example",
+			want{user: "u", password: "p"}},
+		"podman": {func(t *testing.T) { writeConfig(t, home(".config", "containers", "auth.json"), auths("r.example pod")) }, "r.example",
+			want{user: "pod", password: "pw"}},
 		"podman, running": {func(t *testing.T) {
 			t.Setenv("XDG_RUNTIME_DIR", home("run"))
 			writeConfig(t, home("run", "containers", "auth.json"), auths("r.example run"))
@@ -234,8 +244,10 @@ func TestCredentialSources(t *testing.T) {
 			writeConfig(t, docker(), auths("x.example no"))
 			writeConfig(t, home(".config", "containers", "auth.json"), auths("r.example pod"))
 		}, "r.example", want{user: "pod", password: "pw"}},
-		"store":             {func(t *testing.T) { writeConfig(t, docker(), `{"credsStore": "good", "auths": {"r.example": {}}}`) }, "r.example", want{user: "helped", password: "r.example"}},
-		"store, hub":        {func(t *testing.T) { writeConfig(t, docker(), `{"credsStore": "good"}`) }, "docker.io", want{user: "helped", password: hubKey}},
+		"store": {func(t *testing.T) { writeConfig(t, docker(), `{"credsStore": "good", "auths": {"r.example": {}}}`) }, "r.example",
+			want{user: "helped", password: "r.example"}},
+		"store, hub": {func(t *testing.T) { writeConfig(t, docker(), `{"credsStore": "good"}`) }, "docker.io",
+			want{user: "helped", password: hubKey}},
 		"store has nothing": {func(t *testing.T) { writeConfig(t, docker(), `{"credsStore": "none"}`) }, "r.example", want{}},
 		"store is newer": {func(t *testing.T) {
 			writeConfig(t, docker(), `{"credsStore": "none", "auths": {"r.example": {"auth": "dTpw"}}}`)
@@ -243,14 +255,22 @@ func TestCredentialSources(t *testing.T) {
 		"helper": {func(t *testing.T) {
 			writeConfig(t, docker(), `{"credsStore": "hang", "credHelpers": {"r.example": "good"}}`)
 		}, "r.example", want{user: "helped", password: "r.example"}},
-		"helper, hub":       {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"docker.io": "good"}}`) }, "docker.io", want{user: "helped", password: hubKey}},
-		"helper's token":    {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "token"}}`) }, "r.example", want{user: "<token>", token: "identity"}},
-		"helper is missing": {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "gone"}}`) }, "r.example", want{err: "docker-credential-gone is not on PATH"}},
-		"helper fails":      {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "broken"}}`) }, "r.example", want{err: "keychain is ?[31mlocked"}},
-		"helper's nonsense": {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "nonsense"}}`) }, "r.example", want{err: "not JSON"}},
-		"helper hangs":      {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "hang"}}`) }, "r.example", want{err: "did not answer"}},
-		"helper is loud":    {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "loud"}}`) }, "r.example", want{err: "docker-credential-loud"}},
-		"helper is a path":  {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "../../bin/sh"}}`) }, "r.example", want{err: "not the name of a program"}},
+		"helper, hub": {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"docker.io": "good"}}`) }, "docker.io",
+			want{user: "helped", password: hubKey}},
+		"helper's token": {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "token"}}`) }, "r.example",
+			want{user: "<token>", token: "identity"}},
+		"helper is missing": {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "gone"}}`) }, "r.example",
+			want{err: "docker-credential-gone is not on PATH"}},
+		"helper fails": {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "broken"}}`) }, "r.example",
+			want{err: "keychain is ?[31mlocked"}},
+		"helper's nonsense": {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "nonsense"}}`) }, "r.example",
+			want{err: "not JSON"}},
+		"helper hangs": {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "hang"}}`) }, "r.example",
+			want{err: "did not answer"}},
+		"helper is loud": {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "loud"}}`) }, "r.example",
+			want{err: "docker-credential-loud"}},
+		"helper is a path": {func(t *testing.T) { writeConfig(t, docker(), `{"credHelpers": {"r.example": "../../bin/sh"}}`) }, "r.example",
+			want{err: "not the name of a program"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			isolate(t)

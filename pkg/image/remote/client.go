@@ -88,7 +88,8 @@ type client struct {
 func newClient(ctx context.Context, ref reference, opts Options) (*client, error) {
 	c := &client{ref: ref, opts: opts}
 	if opts.Insecure && !loopbackName(ref.host) {
-		return nil, c.fail("connect", &plainError{host: ref.host, reason: "--insecure is for registries on this machine (loopback addresses) only"})
+		return nil,
+			c.fail("connect", &plainError{host: ref.host, reason: "--insecure is for registries on this machine (loopback addresses) only"})
 	}
 	var how []name.Option
 	if opts.Insecure {

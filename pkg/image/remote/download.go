@@ -20,8 +20,8 @@ const (
 	maxResumes = 100
 )
 
-// layer is a layer on its way. The store opens it, and opens it again at a later offset for as long as retry lets it. One goroutine at a time
-// calls open and retry.
+// layer is a layer during its download. The store opens it, and opens it again at a later offset as long as retry allows. One
+// goroutine at a time calls open and retry.
 type layer struct {
 	image *remoteImage
 	index int
@@ -111,7 +111,8 @@ func (l *layer) connect(ctx context.Context, offset int64) (io.ReadCloser, error
 		}
 	}
 	if err == nil && resp.ContentLength >= 0 && resp.ContentLength != length {
-		err = fmt.Errorf("%w: wrong size: %s announces %d bytes, the manifest says %d", ErrInvalid, resp.Request.URL.Host, resp.ContentLength, length)
+		err = fmt.Errorf("%w: wrong size: %s announces %d bytes, the manifest says %d", ErrInvalid, resp.Request.URL.Host, resp.ContentLength,
+			length)
 	}
 	if err == nil && length == size {
 		_, err = io.CopyN(io.Discard, resp.Body, offset)
@@ -145,8 +146,8 @@ func continues(header string, offset, size int64) bool {
 	return span == fmt.Sprintf("%d-%d", offset, size-1)
 }
 
-// download is one reading of a layer, by one connection. It hands out no byte beyond the size that the manifest states; whether they are the
-// right ones is for the store to say, which knows those before the offset as well.
+// download is one transfer of a layer over one connection. It returns no byte beyond the size in the manifest; the store verifies
+// the digest.
 type download struct {
 	io.ReadCloser // the body; it may be closed twice, and during a Read
 	layer         *layer

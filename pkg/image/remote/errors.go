@@ -253,7 +253,8 @@ func (c *client) hint(err error) string {
 		if loopbackName(c.ref.host) {
 			return "--insecure, if this registry speaks plain HTTP"
 		}
-		return fmt.Sprintf("give the registry a certificate, or bring it to this machine: ssh -N -L 5000:%s HOST, and pull localhost:5000/%s with --insecure",
+		return fmt.Sprintf("give the registry a certificate, or bring it to this machine: ssh -N -L 5000:%s HOST, and pull localhost:5000/%s "+
+			"with --insecure",
 			c.ref.host, c.ref.repository)
 	case errors.As(err, &authority):
 		return fmt.Sprintf("put the certificate of its authority into /etc/docker/certs.d/%s/ca.crt", c.ref.host)
@@ -262,7 +263,8 @@ func (c *client) hint(err error) string {
 	case errors.As(err, &dns):
 		return "check the registry's name and this machine's network; without one, bring the image as a file: sandbox-run image import"
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
-		return "the network is unreachable: check the connection, or HTTPS_PROXY; without a network, bring the image as a file: sandbox-run image import"
+		return "the network is unreachable: check the connection, or HTTPS_PROXY; without a network, bring the image as a file: sandbox-run " +
+			"image import"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Sprintf("check that a registry listens at %s", c.ref.host)
 	case errors.Is(err, image.ErrInvalid):

@@ -84,7 +84,8 @@ func TestWrongBytes(t *testing.T) {
 func TestSwappedDocuments(t *testing.T) {
 	reg := newRegistry(t)
 	asked, other := imageOf(t, "linux/amd64", 40, 1000), imageOf(t, "linux/amd64", 41, 1000)
-	index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: asked, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "amd64"}}})
+	index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: asked,
+		Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "amd64"}}})
 	reg.push("swap:one", asked)
 	reg.push("swap:other", other)
 	reg.push("swap:index", index)
@@ -151,7 +152,8 @@ func TestHostileManifests(t *testing.T) {
 		is                    error
 		says                  string
 	}{
-		{"schema 1", string(types.DockerManifestSchema1Signed), `{"schemaVersion":1,"name":"x","fsLayers":[{"blobSum":"sha256:00"}]}`, ErrUnsupported, "schema 1"},
+		{"schema 1", string(types.DockerManifestSchema1Signed), `{"schemaVersion":1,"name":"x","fsLayers":[{"blobSum":"sha256:00"}]}`,
+			ErrUnsupported, "schema 1"},
 		{"schema 1 without a label", "application/json", `{"schemaVersion":1,"fsLayers":[]}`, ErrUnsupported, "schema 1"},
 		{"not JSON", oci, `<html>`, ErrInvalid, "not JSON"},
 		{"empty", oci, ``, ErrInvalid, "not JSON"},
@@ -160,8 +162,10 @@ func TestHostileManifests(t *testing.T) {
 		{"version 3", oci, with(func(m map[string]any) { m["schemaVersion"] = 3 }), ErrUnsupported, "version 3"},
 		{"image and index", oci, with(func(m map[string]any) { m["manifests"] = []any{} }), ErrInvalid, "as an image and as an index"},
 		{"two labels", string(types.OCIManifestSchema1), with(func(m map[string]any) { m["mediaType"] = index }), ErrInvalid, "calls itself"},
-		{"foreign layer", oci, with(func(m map[string]any) { layer(m)["mediaType"] = string(types.DockerForeignLayer) }), ErrUnsupported, "foreign"},
-		{"layer elsewhere", oci, with(func(m map[string]any) { layer(m)["urls"] = []any{"https://example.com/layer"} }), ErrUnsupported, "foreign"},
+		{"foreign layer", oci, with(func(m map[string]any) { layer(m)["mediaType"] = string(types.DockerForeignLayer) }), ErrUnsupported,
+			"foreign"},
+		{"layer elsewhere", oci, with(func(m map[string]any) { layer(m)["urls"] = []any{"https://example.com/layer"} }), ErrUnsupported,
+			"foreign"},
 		{"encrypted layer", oci, with(func(m map[string]any) {
 			layer(m)["mediaType"] = "application/vnd.oci.image.layer.v1.tar+gzip+encrypted"
 		}), ErrUnsupported, "encrypted"},
@@ -170,9 +174,12 @@ func TestHostileManifests(t *testing.T) {
 			layer(m)["size"] = int64(1) << 62
 			m["layers"] = []any{layer(m), layer(m)}
 		}), ErrInvalid, "more than there are bytes"},
-		{"large configuration", oci, with(func(m map[string]any) { m["config"].(map[string]any)["size"] = 1 << 40 }), ErrInvalid, "configuration"},
-		{"digest of another kind", oci, with(func(m map[string]any) { layer(m)["digest"] = "sha512:" + strings.Repeat("0", 128) }), ErrUnsupported, "sha256"},
-		{"digest that is a path", oci, with(func(m map[string]any) { layer(m)["digest"] = "sha256:../../../etc/passwd" }), ErrInvalid, "manifest"},
+		{"large configuration", oci, with(func(m map[string]any) { m["config"].(map[string]any)["size"] = 1 << 40 }), ErrInvalid,
+			"configuration"},
+		{"digest of another kind", oci, with(func(m map[string]any) { layer(m)["digest"] = "sha512:" + strings.Repeat("0", 128) }),
+			ErrUnsupported, "sha256"},
+		{"digest that is a path", oci, with(func(m map[string]any) { layer(m)["digest"] = "sha256:../../../etc/passwd" }), ErrInvalid,
+			"manifest"},
 		{"no layers", oci, with(func(m map[string]any) { m["layers"] = []any{} }), ErrInvalid, "without layers"},
 		{"a chart", oci, with(func(m map[string]any) {
 			m["config"].(map[string]any)["mediaType"] = "application/vnd.cncf.helm.config.v1+json"
@@ -280,7 +287,7 @@ func TestOversizedAnswers(t *testing.T) {
 	pullWorks(t, newStore(t), reg.ref("big:1"), quick())
 }
 
-// The registry sends us elsewhere for a layer. Whoever is there is not to learn what the registry knows.
+// The registry redirects a download to another host. That host must not receive the credentials for the registry.
 func TestRedirectsTakeNoCredentials(t *testing.T) {
 	reg := newRegistry(t)
 	digest, _ := big(t, reg, "moved:1", 300_000)
@@ -444,7 +451,8 @@ func TestAddressesFurtherInside(t *testing.T) {
 		"8.8.8.8": zonePublic, "10.1.2.3": zonePrivate, "192.168.0.1": zonePrivate, "fd00::1": zonePrivate,
 		"127.1.2.3": zoneLoopback, "::1": zoneLoopback, "::ffff:127.0.0.1": zoneLoopback, "::ffff:10.0.0.1": zonePrivate,
 		"169.254.169.254": zoneNever, "fe80::1": zoneNever, "0.0.0.0": zoneNever, "::": zoneNever, "224.0.0.1": zoneNever,
-		"168.63.129.16": zoneNever, "168.63.129.17": zonePublic, "100.100.100.200": zoneNever, "100.64.0.1": zonePrivate, "100.128.0.1": zonePublic,
+		"168.63.129.16": zoneNever, "168.63.129.17": zonePublic, "100.100.100.200": zoneNever, "100.64.0.1": zonePrivate,
+		"100.128.0.1": zonePublic,
 		"192.0.0.192": zoneNever, "fd00:ec2::254": zoneNever, "198.18.0.1": zonePrivate, "0.1.2.3": zoneNever, "255.255.255.255": zoneNever,
 		"64:ff9b::a9fe:a9fe": zoneNever, "64:ff9b::7f00:1": zoneLoopback, "64:ff9b::808:808": zonePublic, "fe80::1%eth0": zoneNever,
 	} {
@@ -458,7 +466,7 @@ func TestPlainHTTP(t *testing.T) {
 	reg := newRegistry(t)
 	reg.push("plain:1", imageOf(t, "linux/amd64", 9, 100))
 	opts := quick()
-	opts.Insecure, opts.Stall = false, 20*time.Second // longer than nobody may be waited for, below
+	opts.Insecure, opts.Stall = false, 20*time.Second // longer than the bound below
 	err := pullFails(t, newStore(t), reg.ref("plain:1"), opts)
 	says(t, err, "--insecure", reg.host())
 	if n := len(reg.seen("/")); n != 0 {
@@ -469,8 +477,9 @@ func TestPlainHTTP(t *testing.T) {
 	_, port, _ := net.SplitHostPort(reg.host())
 	pullWorks(t, newStore(t), "localhost:"+port+"/plain:1", opts)
 
-	// Nobody else, asked for or not, however it is spelled.
-	for _, host := range []string{"10.255.255.1:5000", "registry.example", "192.168.255.254", "172.16.255.254:80", "127.0.0.1.example.com", "0.0.0.0:5000", "localhost.example"} {
+	// No other host gets plain HTTP, with or without --insecure, however its name is spelled.
+	for _, host := range []string{"10.255.255.1:5000", "registry.example", "192.168.255.254", "172.16.255.254:80", "127.0.0.1.example.com",
+		"0.0.0.0:5000", "localhost.example"} {
 		start := time.Now()
 		err := pullFails(t, newStore(t), host+"/x:1", opts)
 		says(t, err, "loopback", host)
@@ -480,7 +489,8 @@ func TestPlainHTTP(t *testing.T) {
 	}
 	for host, want := range map[string]bool{
 		"127.0.0.1": true, "127.9.9.9:5000": true, "[::1]:5000": true, "localhost": true, "a.localhost:1": true, "LOCALHOST:5000": true,
-		"127.0.0.1.nip.io": false, "localhost.evil.example:80": false, "2130706433": false, "0177.0.0.1": false, "10.0.0.1": false, "": false, "[::]": false,
+		"127.0.0.1.nip.io": false, "localhost.evil.example:80": false, "2130706433": false, "0177.0.0.1": false, "10.0.0.1": false, "": false,
+		"[::]": false,
 	} {
 		if loopbackName(host) != want {
 			t.Errorf("loopbackName(%q) is %v", host, !want)
@@ -560,7 +570,8 @@ func TestUnreachable(t *testing.T) {
 	listener.Close()
 	start := time.Now()
 	says(t, pullFails(t, newStore(t), closed+"/x:1", quick()), closed, "refused", "check that a registry listens")
-	says(t, pullFails(t, newStore(t), "no-such-registry.invalid/x:1", Options{Platform: "linux/amd64", Backoff: 1, CertDirs: []string{}, Stall: 3 * time.Second}),
+	says(t, pullFails(t, newStore(t), "no-such-registry.invalid/x:1",
+		Options{Platform: "linux/amd64", Backoff: 1, CertDirs: []string{}, Stall: 3 * time.Second}),
 		"no-such-registry.invalid", "image import")
 	if time.Since(start) > 20*time.Second {
 		t.Errorf("it took %s", time.Since(start))

@@ -116,12 +116,14 @@ func TestTidy(t *testing.T) {
 	if !errors.Is(err, syscall.ECONNRESET) || !passing(err) {
 		t.Errorf("%v is not passing", err)
 	}
-	for _, final := range []error{syscall.ECONNREFUSED, http.ErrSchemeMismatch, &statusError{status: 404}, &statusError{status: 501}, ErrInvalid, errors.New("x509: nonsense")} {
+	for _, final := range []error{syscall.ECONNREFUSED, http.ErrSchemeMismatch, &statusError{status: 404}, &statusError{status: 501},
+		ErrInvalid, errors.New("x509: nonsense")} {
 		if passing(final) {
 			t.Errorf("%v is passing", final)
 		}
 	}
-	for _, temporary := range []error{io.ErrUnexpectedEOF, &stalledError{}, &statusError{status: 503}, errors.New("http2: server sent GOAWAY")} {
+	for _, temporary := range []error{io.ErrUnexpectedEOF, &stalledError{}, &statusError{status: 503},
+		errors.New("http2: server sent GOAWAY")} {
 		if !passing(fmt.Errorf("x: %w", temporary)) {
 			t.Errorf("%v is not passing", temporary)
 		}
@@ -130,8 +132,12 @@ func TestTidy(t *testing.T) {
 
 // FuzzManifest: a registry may serve anything; what is accepted can be worked with.
 func FuzzManifest(f *testing.F) {
-	f.Add("application/vnd.oci.image.manifest.v1+json", []byte(`{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:`+strings.Repeat("a", 64)+`","size":2},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:`+strings.Repeat("b", 64)+`","size":3}]}`))
-	f.Add("application/vnd.oci.image.index.v1+json", []byte(`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:`+strings.Repeat("a", 64)+`","size":2,"platform":{"os":"linux","architecture":"arm","variant":"v7"}}]}`))
+	f.Add("application/vnd.oci.image.manifest.v1+json",
+		[]byte(`{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:`+strings.Repeat("a", 64)+
+			`","size":2},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:`+strings.Repeat("b", 64)+`","size":3}]}`))
+	f.Add("application/vnd.oci.image.index.v1+json",
+		[]byte(`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:`+
+			strings.Repeat("a", 64)+`","size":2,"platform":{"os":"linux","architecture":"arm","variant":"v7"}}]}`))
 	f.Add("", []byte(`{"schemaVersion":1,"fsLayers":[]}`))
 	f.Add("text/html;;", []byte(`<html>`))
 	f.Fuzz(func(t *testing.T, label string, data []byte) {
@@ -175,7 +181,8 @@ func printable(t *testing.T, text string) {
 
 // FuzzCredentials: the files belong to other programs.
 func FuzzCredentials(f *testing.F) {
-	f.Add([]byte(`{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"},"r.example/a":{"username":"u","password":"p"}}}`), "r.example", "a/b")
+	f.Add([]byte(`{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"},"r.example/a":{"username":"u","password":"p"}}}`), "r.example",
+		"a/b")
 	f.Add([]byte(`{"auths":{"r.example":{"auth":"dTpw"}}}`), "r.example", "a")
 	f.Add([]byte(`{"auths":null}`), "docker.io", "library/x")
 	f.Fuzz(func(t *testing.T, data []byte, registry, repository string) {

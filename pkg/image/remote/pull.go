@@ -11,8 +11,8 @@ import (
 	_ "github.com/sandbox-run/sandbox-run/pkg/image/codec" // registries have layers of every compression
 )
 
-// Pull fetches an image from its registry into a store, and returns it as the store has it. What the store has already is not fetched again,
-// and a download that was cut, in this process or in one that was killed, goes on where it ended.
+// Pull fetches an image from its registry into a store, and returns the stored image. It does not fetch what the store has, and
+// continues an interrupted download, also one of a killed process.
 func Pull(ctx context.Context, store *image.Store, ref string, opts Options) (*image.Image, error) {
 	opts, err := opts.complete()
 	if err != nil {
@@ -66,7 +66,8 @@ func (r *remoteImage) pull(ctx context.Context, store *image.Store) (*image.Imag
 		r.report.image(Failed, err.Error())
 		return nil, err
 	}
-	if err := remember(store, pulled{Name: r.ref.String(), ID: img.ID, Digest: r.digest, Platform: r.platform.String(), At: time.Now().UTC()}); err != nil {
+	if err := remember(store, pulled{Name: r.ref.String(), ID: img.ID, Digest: r.digest, Platform: r.platform.String(),
+		At: time.Now().UTC()}); err != nil {
 		r.report.image(Failed, err.Error())
 		return nil, err
 	}

@@ -246,7 +246,8 @@ func TestCancelledPullEndsSoon(t *testing.T) {
 func TestPullRefusesBadReferences(t *testing.T) {
 	isolate(t)
 	store := newStore(t)
-	for _, ref := range []string{"", "UPPER/case", "a b", "x@sha256:123", "https://example.com/x", "../x", "x:", "-x", "a//b", "sandbox-run/python"} {
+	for _, ref := range []string{"", "UPPER/case", "a b", "x@sha256:123", "https://example.com/x", "../x", "x:", "-x", "a//b",
+		"sandbox-run/python"} {
 		if _, err := Pull(t.Context(), store, ref, quick()); err == nil {
 			t.Errorf("%q was accepted", ref)
 		} else if ref == "sandbox-run/python" {

@@ -59,7 +59,7 @@ func newRegistry(t *testing.T) *testRegistry {
 	return r
 }
 
-// isolate keeps the credentials, proxies and certificates of whoever runs the tests out of them.
+// isolate hides the credentials, proxies and certificates of the user who runs the tests.
 func isolate(t *testing.T) {
 	t.Helper()
 	home := t.TempDir()

@@ -41,7 +41,8 @@ func big(t *testing.T, reg *testRegistry, rest string, size int) (digest string,
 }
 
 // only applies to requests for one blob.
-func only(digest string, do func(w http.ResponseWriter, r *http.Request, next http.Handler)) func(http.ResponseWriter, *http.Request, http.Handler) {
+func only(digest string, do func(w http.ResponseWriter, r *http.Request, next http.Handler)) func(http.ResponseWriter, *http.Request,
+	http.Handler) {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if strings.HasSuffix(r.URL.Path, digest) {
 			do(w, r, next)

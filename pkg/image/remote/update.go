@@ -38,8 +38,8 @@ const checks = 4
 // were pulled; names that were built, imported or given here belong to this machine, whatever a registry has under them, and are refused
 // when they are asked for. Names by digest can not change, and are unchanged without a look.
 //
-// The error is about the store or the refs. What a registry does is in the Changes, which come in the order of the refs, or by name; one that fails does
-// not keep the others from being updated.
+// The error is about the store or the refs. Failures of registries are in the Changes, which have the order of the refs, or that
+// of the names; a failed image does not stop the others.
 func Update(ctx context.Context, store *image.Store, refs []string, opts Options) ([]Change, error) {
 	opts, err := opts.complete()
 	if err != nil {
@@ -98,7 +98,9 @@ func refreshable(store *image.Store, refs []string) ([]pulled, error) {
 			return nil, err
 		}
 		if record == nil || record.ID != img.ID {
-			return nil, fmt.Errorf("update %s: this image was built, imported or named here, not pulled; to have the registry's in its place: sandbox-run image pull %s", ref, ref)
+			return nil,
+				fmt.Errorf("update %s: this image was built, imported or named here, not pulled; to have the registry's in its place: sandbox-run "+
+					"image pull %s", ref, ref)
 		}
 		out = append(out, *record)
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Most programs are one file that imports the standard library. For them the go command looks for packages that are where they always are,
-// and calls the compiler and the linker in a way that is always the same, which takes half of the time. So its commands are read once, when
-// the cache is filled, and kept:
+// Most programs are one file that imports the standard library. For these, the go command searches for packages whose place is
+// known and calls the compiler and the linker in the same way each time, which takes half of the time. So the commands are read
+// once, when the cache is filled, and kept:
 //
 //	WarmDir/go-0a1b2c…/direct/build            commands of a shell
 //	                          importcfg        paths of the packages that a program may import
@@ -27,9 +27,9 @@ import (
 // A program that fails to build in this way is built by the go command, whose messages are then printed.
 
 const (
-	// goDirectDir is where these files are shown.
+	// goDirectDir is the directory of these files in the sandbox.
 	goDirectDir = language.ToolDir + "/go"
-	// goDirectly takes the file, the program to make, and the go command.
+	// goDirectly has the arguments: the file, the program to make, and the go command.
 	goDirectly = `if [ -r ` + goDirectDir + `/build ]; then . ` + goDirectDir + `/build; else shift 2; fi; exec "$@"`
 )
 
@@ -40,12 +40,13 @@ func (w *libraryCache) knowsDirect() bool {
 	return err == nil
 }
 
-// directly is a command that builds without the go command, if that is possible.
+// directly returns a command that builds without the go command if that is possible.
 func directly(binary, target string, args []string) []string {
 	return slices.Concat([]string{"/bin/sh", "-c", goDirectly, "go", target, binary}, args)
 }
 
-// goDirectives are what only the go command understands, or looks at differently: the first are in comments, the last is the import of C.
+// goDirectives are what only the go command understands or reads differently: the first are in comments, the last is the import
+// of C.
 var goDirectives = []string{"//go:debug", "//go:embed", "//go:build", "// +build", "//+build", "// import", "/* import", `"C"`, "`C`"}
 
 // isDirect reports whether a program of one file means the same to the compiler as to the go command.
@@ -53,7 +54,7 @@ func isDirect(name string, src []byte, env map[string]string) bool {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
 	base, ok := strings.CutSuffix(name, ".go")
 	if !ok || base == "" || base[0] == '-' || strings.Trim(base, plain) != "" {
-		return false // it may be for another system, or of another directory
+		return false // it may be for another system or directory
 	}
 	for k := range env {
 		if strings.HasPrefix(k, "GO") || strings.HasPrefix(k, "CGO") {
@@ -63,7 +64,7 @@ func isDirect(name string, src []byte, env map[string]string) bool {
 	return !slices.ContainsFunc(goDirectives, func(d string) bool { return bytes.Contains(src, []byte(d)) })
 }
 
-// learnDirect reads from the go command how it builds a program that imports all packages there are.
+// learnDirect reads from the go command how it builds a program that imports all packages.
 func (w *libraryCache) learnDirect(ctx context.Context, have map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
@@ -73,7 +74,7 @@ func (w *libraryCache) learnDirect(ctx context.Context, have map[string]bool) er
 	}
 	defer remove()
 	var src bytes.Buffer
-	fmt.Fprintf(&src, "package main // %d\n\n", time.Now().UnixNano()) // no other is like it: none is in the cache
+	fmt.Fprintf(&src, "package main // %d\n\n", time.Now().UnixNano()) // unique, so that it is not in the cache
 	for p := range have {
 		if isStandardName(p) && !strings.Contains(p, "/internal/") && w.hasSource(p) {
 			fmt.Fprintf(&src, "import _ %q\n", p)
@@ -83,7 +84,8 @@ func (w *libraryCache) learnDirect(ctx context.Context, have map[string]bool) er
 	if err := os.WriteFile(filepath.Join(home, "main.go"), src.Bytes(), 0o600); err != nil {
 		return err
 	}
-	cmd := w.command(home, slices.Concat([]string{"build", "-x"}, goFlags(w.tool.Version), []string{goLinkFlags, "-o", filepath.Join(home, "main"), "./main.go"})...)
+	cmd := w.command(home, slices.Concat([]string{"build", "-x"}, goFlags(w.tool.Version),
+		[]string{goLinkFlags, "-o", filepath.Join(home, "main"), "./main.go"})...)
 	said, err := prepared.RunTool(ctx, w.tool, cmd, home)
 	if err != nil {
 		return err
@@ -94,20 +96,21 @@ func (w *libraryCache) learnDirect(ctx context.Context, have map[string]bool) er
 	}
 	for _, f := range []struct{ name, text string }{{"importcfg", d.imports}, {"importcfg.link", d.links}, {"build", d.script()}} {
 		name := filepath.Join(w.directDir(), f.name)
-		if err := errors.Join(os.WriteFile(name+".new", []byte(f.text), 0o644), os.Chmod(name+".new", 0o644), os.Rename(name+".new", name)); err != nil {
+		if err := errors.Join(os.WriteFile(name+".new", []byte(f.text), 0o644), os.Chmod(name+".new", 0o644),
+			os.Rename(name+".new", name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// direct is how a program is built.
+// direct has the commands that build a program.
 type direct struct {
 	compile, link  []string // with their flags
 	imports, links string   // their lists of packages
 }
 
-// script is read by a shell: $1 is the file and $2 the program to make. It ends the shell if there is a program.
+// script returns a script for a shell: $1 is the file and $2 the program to make. It ends the shell if the build succeeds.
 func (d *direct) script() string {
 	quoted := func(list []string) string {
 		var all []string
@@ -118,15 +121,17 @@ func (d *direct) script() string {
 	}
 	return "w=" + sandbox.TmpDir + "/.go-direct\n" +
 		"mkdir -p \"$w\" \"${2%/*}\"\n" +
-		quoted(d.compile) + ` -o "$w/main.a" -trimpath "$w=>" -buildid sandbox-run/sandbox-run -importcfg ` + goDirectDir + `/importcfg -pack "$1" >/dev/null 2>&1 &&` + "\n" +
-		quoted(d.link) + ` -o "$2" -importcfg ` + goDirectDir + `/importcfg.link -buildid=sandbox-run/sandbox-run/sandbox-run/sandbox-run "$w/main.a" >/dev/null 2>&1` + "\n" +
+		quoted(d.compile) + ` -o "$w/main.a" -trimpath "$w=>" -buildid sandbox-run/sandbox-run -importcfg ` + goDirectDir +
+		`/importcfg -pack "$1" >/dev/null 2>&1 &&` + "\n" +
+		quoted(d.link) + ` -o "$2" -importcfg ` + goDirectDir +
+		`/importcfg.link -buildid=sandbox-run/sandbox-run/sandbox-run/sandbox-run "$w/main.a" >/dev/null 2>&1` + "\n" +
 		"code=$?\nrm -rf \"$w\"\n[ $code = 0 ] && exit 0\nshift 2\n"
 }
 
 // errDirect: the output of go build -x has another form than the known one.
 var errDirect = errors.New("the go command builds in a way that is not known")
 
-// readDirect reads what go build -x says. Paths in the cache are written as they are inside, and so are those of the toolchain.
+// readDirect reads the output of go build -x. It rewrites the paths of the cache and of the toolchain to those in the sandbox.
 func readDirect(said, cache, home, homeInside string) (*direct, error) {
 	d := &direct{}
 	inside := func(s string) string {
@@ -159,7 +164,8 @@ func readDirect(said, cache, home, homeInside string) (*direct, error) {
 		case len(words) > 1 && strings.Contains(line, "/compile -o $WORK/b001/_pkg_.a"):
 			d.compile = withoutFlags(words, inside, "-o", "-trimpath", "-buildid", "-importcfg", "-pack")
 		case len(words) > 1 && strings.Contains(line, "/link -o $WORK/b001/exe/a.out"):
-			d.link = withoutFlags(words[slices.IndexFunc(words, func(s string) bool { return strings.HasSuffix(s, "/link") }):], inside, "-o", "-importcfg", "-buildid=")
+			d.link = withoutFlags(words[slices.IndexFunc(words, func(s string) bool { return strings.HasSuffix(s, "/link") }):], inside, "-o",
+				"-importcfg", "-buildid=")
 		}
 	}
 	if len(d.compile) == 0 || len(d.link) == 0 || d.imports == "" || d.links == "" || !slices.Contains(d.compile, "-nolocalimports") {
@@ -168,8 +174,8 @@ func readDirect(said, cache, home, homeInside string) (*direct, error) {
 	return d, nil
 }
 
-// withoutFlags is a command without some flags and their values, and without the file at its end. One with anything in it that a shell
-// would have to read is not understood.
+// withoutFlags returns a command without some flags and their values, and without the file at its end. It fails for a command
+// with characters that a shell interprets.
 func withoutFlags(words []string, inside func(string) string, flags ...string) []string {
 	out := []string{inside(words[0])}
 	for i := 1; i < len(words)-1; i++ {

@@ -26,13 +26,15 @@ GOROOT='/host/go' /host/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/a.out -im
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(d.compile, " "); got != "/go/pkg/tool/linux_amd64/compile -p main -lang=go1.26 -complete -goversion go1.26.8 -c=2 -nolocalimports" {
+	if got := strings.Join(d.compile,
+		" "); got != "/go/pkg/tool/linux_amd64/compile -p main -lang=go1.26 -complete -goversion go1.26.8 -c=2 -nolocalimports" {
 		t.Error(got)
 	}
 	if got := strings.Join(d.link, " "); got != "/go/pkg/tool/linux_amd64/link -buildmode=exe -w -extld=gcc" {
 		t.Error(got)
 	}
-	if d.imports != "packagefile fmt="+goCacheDir+"/ab/abcd-d\n" || d.links != d.imports+"modinfo \"0w\\xaf path\\tcommand-line-arguments\\n\"\n" {
+	if d.imports != "packagefile fmt="+goCacheDir+"/ab/abcd-d\n" ||
+		d.links != d.imports+"modinfo \"0w\\xaf path\\tcommand-line-arguments\\n\"\n" {
 		t.Errorf("%q %q", d.imports, d.links)
 	}
 	for what, other := range map[string]string{
@@ -50,7 +52,8 @@ GOROOT='/host/go' /host/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/a.out -im
 
 func TestIsDirect(t *testing.T) {
 	whole := []byte(goHello)
-	for name, want := range map[string]bool{"main.go": true, "my-tool.go": true, "x_windows.go": false, "sub/x.go": false, "-x.go": false, ".go": false, "a b.go": false, "x": false} {
+	for name, want := range map[string]bool{"main.go": true, "my-tool.go": true, "x_windows.go": false, "sub/x.go": false, "-x.go": false,
+		".go": false, "a b.go": false, "x": false} {
 		if isDirect(name, whole, nil) != want {
 			t.Errorf("%s: not %v", name, want)
 		}

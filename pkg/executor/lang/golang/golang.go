@@ -24,22 +24,22 @@ var Language = language.Language{
 	Toolchain: &description, Image: "sandbox-run/go", Options: []string{"test"},
 	Variables: []string{"GOPATH", "GOMODCACHE", "GOENV"},
 	Limits:    sandbox.Limits{Memory: 128 * sandbox.MiB},
-	Working:   256 * sandbox.MiB, // 80 MiB were seen for one that uses net/http
+	Working:   256 * sandbox.MiB, // 80 MiB were measured for a program with net/http
 	Inspect:   findUserModules, Plan: plan,
 }
 
 const (
-	// goCacheDir is where the standard library is shown as the compiler made it.
+	// goCacheDir is the directory of the compiled standard library in the sandbox.
 	goCacheDir = language.ToolDir + "/go-build"
-	// goProxyDir is where modules lie that were in the user's module cache.
+	// goProxyDir is the directory of the modules from the user's module cache.
 	goProxyDir = sandbox.HomeDir + "/.sandbox-run/modules"
 	goBinary   = language.BuildDir + "/main"
-	// goLinkFlags: what is debugged here is debugged by its traces, which need no DWARF.
+	// goLinkFlags leave out DWARF: traces do not need it, and no debugger runs in a sandbox.
 	goLinkFlags = "-ldflags=-w"
 )
 
-// goFlags decide what a compiled package looks like, and so whether one in the cache fits. Before 1.21 there is no profile that is taken
-// unasked, and before 1.20 no flag to say so.
+// goFlags change compiled packages, and so decide whether an entry of the cache fits. Go before 1.21 applies no profile by
+// default, and Go before 1.20 has no flag for it.
 func goFlags(version string) []string {
 	if minor, err := strconv.Atoi(strings.TrimPrefix(languageVersion(version), "1.")); err == nil && minor < 21 {
 		return []string{"-buildvcs=false"}
@@ -47,8 +47,8 @@ func goFlags(version string) []string {
 	return []string{"-buildvcs=false", "-pgo=off"}
 }
 
-// goEnv is for the go command, inside and when the cache is filled outside: both have to agree on everything that goes into a
-// compiled package.
+// goEnv returns the variables of the go command, in the sandbox and while the cache is filled on the host: both have to agree on
+// everything that affects a compiled package.
 func goEnv(cache string) map[string]string {
 	return map[string]string{
 		"CGO_ENABLED": "0", "GOENV": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local", "GOPROXY": "off", "GOSUMDB": "off", "GOCACHE": cache,
@@ -68,7 +68,7 @@ func plan(j *language.Job) error {
 	maps.Copy(env, goEnv(sandbox.TmpDir+"/go-build"))
 	warm := j.WarmDir
 	if j.OnForeignRoot() {
-		warm = "" // it could not be shown
+		warm = "" // it can not be shown
 	}
 	if warm != "" {
 		w := &libraryCache{
@@ -84,7 +84,7 @@ func plan(j *language.Job) error {
 		}
 		j.Plan.Prepare = w.prepare
 	}
-	if j.Image != nil { // which may say where its modules are, and nothing can be written there
+	if j.Image != nil { // its module cache may be a read-only directory
 		env["GOPATH"], env["GOMODCACHE"] = sandbox.HomeDir+"/go", ""
 	}
 	for _, m := range modules {
@@ -93,7 +93,7 @@ func plan(j *language.Job) error {
 			j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: path.Join(goProxyDir, f.Path), Open: f.Open})
 		}
 	}
-	// Without this, each go command in a fresh home starts a second one that looks for reports to upload.
+	// Without this, each go command in a fresh home starts a second one that searches for reports to upload.
 	j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: sandbox.HomeDir + "/.config/go/telemetry/mode", Data: []byte("off")})
 
 	build := func(verb []string, binary, target string) {
@@ -139,10 +139,11 @@ func plan(j *language.Job) error {
 	return nil
 }
 
-// isOutOfMemory recognises that the runtime was refused memory. Which words it has depends on where its heap happens to lie.
+// isOutOfMemory recognises that the kernel refused memory to the runtime. The message depends on the address of the heap.
 func isOutOfMemory(r *sandbox.Result) bool {
 	said := r.Stderr.Edges(sandbox.OutputMemory)
-	return r.Exit.Code == 2 && (bytes.Contains(said, []byte("fatal error: runtime: out of memory")) || bytes.Contains(said, []byte("fatal error: out of memory")))
+	return r.Exit.Code == 2 && (bytes.Contains(said, []byte("fatal error: runtime: out of memory")) ||
+		bytes.Contains(said, []byte("fatal error: out of memory")))
 }
 
 // missesIndex recognises that the go command found a package's sources but not its index, which it can not add to a cache
@@ -156,10 +157,10 @@ func missesIndex(stderr []byte) bool {
 	return false
 }
 
-// quoteShell makes one word of a string.
+// quoteShell quotes a string as one word.
 func quoteShell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// languageVersion is the major and minor number of a toolchain's version: 1.26 of 1.26.8, 1.27 of 1.27rc1.
+// languageVersion returns the major and minor number of a toolchain's version: 1.26 for 1.26.8, 1.27 for 1.27rc1.
 func languageVersion(version string) string {
 	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "go"), ".")
 	end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })

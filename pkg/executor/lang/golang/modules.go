@@ -16,15 +16,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// goModule is a module that a program names and the user's module cache has: as a module proxy would serve it.
+// goModule is a module that a program names and the user's module cache has, in the form of a module proxy.
 type goModule struct {
 	path, version string
-	files         []language.File // relative to a proxy's top
+	files         []language.File // relative to the top of a proxy
 }
 
 func (m *goModule) id() string { return m.path + "@" + m.version }
 
-// archive is the module's source, or nil.
+// archive returns the module's source, or nil.
 func (m *goModule) archive() *language.File {
 	i := slices.IndexFunc(m.files, func(f language.File) bool { return strings.HasSuffix(f.Path, ".zip") })
 	if i < 0 {
@@ -33,7 +33,7 @@ func (m *goModule) archive() *language.File {
 	return &m.files[i]
 }
 
-// findUserModules finds the modules that go.sum and go.mod name in the user's own module cache. Nothing else of the cache is shown.
+// findUserModules finds the modules of go.sum and go.mod in the user's module cache. The sandbox sees nothing else of the cache.
 func findUserModules(_ context.Context, j *language.Job) error {
 	files := j.Files
 	if len(files) == 1 {
@@ -46,7 +46,7 @@ func findUserModules(_ context.Context, j *language.Job) error {
 		}
 	}
 	var wanted []goModule
-	required := map[string]string{} // what go.mod names, as replaced
+	required := map[string]string{} // the modules of go.mod, after replacements
 	for _, f := range files {
 		base, dir := path.Base(f.Path), path.Dir(f.Path)
 		if base != "go.mod" && base != "go.sum" && base != "go.work.sum" || !isPackageDir(dir) {
@@ -61,7 +61,7 @@ func findUserModules(_ context.Context, j *language.Job) error {
 			continue
 		}
 		if language.Find(files, path.Join(dir, "vendor/modules.txt")) != nil {
-			return nil // it brings what it needs
+			return nil // a vendor directory has all modules
 		}
 		for _, m := range readGoMod(string(text)) {
 			required[m.path] = m.version
@@ -85,7 +85,7 @@ func findUserModules(_ context.Context, j *language.Job) error {
 	return missingModule(files, modules, required)
 }
 
-// findModules takes what the cache has of what is wanted.
+// findModules reads the wanted modules from the cache.
 func findModules(cache *os.Root, dir string, wanted []goModule) []goModule {
 	var found []goModule
 	seen := map[string]bool{}
@@ -115,8 +115,8 @@ func findModules(cache *os.Root, dir string, wanted []goModule) []goModule {
 	return found
 }
 
-// missingModule is the error for a module that the program imports and that is neither vendored nor in the cache. Modules that only
-// other modules import, the go command reports.
+// missingModule returns the error for a module that the program imports and that is neither vendored nor in the cache. The go
+// command reports modules that only other modules import.
 func missingModule(files []language.File, have []goModule, required map[string]string) error {
 	for _, f := range files {
 		if path.Ext(f.Path) != ".go" || !isPackageDir(path.Dir(f.Path)) {
@@ -141,7 +141,8 @@ func missingModule(files []language.File, have []goModule, required map[string]s
 			}
 			return &sandbox.Error{
 				Op: "modules", Kind: sandbox.ErrInvalid,
-				Err:  fmt.Errorf("%s imports %s, and module %s %s is neither vendored nor in the module cache; nothing is downloaded here", f.Path, i, module, version),
+				Err: fmt.Errorf("%s imports %s, and module %s %s is neither vendored nor in the module cache; nothing is downloaded here", f.Path, i,
+					module, version),
 				Hint: "go mod download, or go mod vendor, in the project first",
 			}
 		}
@@ -149,7 +150,7 @@ func missingModule(files []language.File, have []goModule, required map[string]s
 	return nil
 }
 
-// valid refuses what could mean another place in the cache.
+// valid refuses names that can lead to another place in the cache.
 func (m *goModule) valid() bool {
 	plain := func(s string) bool {
 		return fs.ValidPath(s) && s != "." && !strings.ContainsFunc(s, func(r rune) bool {
@@ -159,7 +160,7 @@ func (m *goModule) valid() bool {
 	return plain(m.path) && plain(m.version) && !strings.Contains(m.version, "/")
 }
 
-// escapeModule writes capitals as the module cache does, for file systems that do not tell them apart.
+// escapeModule writes capitals as the module cache does, for file systems without case.
 func escapeModule(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -172,7 +173,7 @@ func escapeModule(s string) string {
 	return b.String()
 }
 
-// readGoSum lists what a go.sum names: lines of module, version and digest.
+// readGoSum returns the modules of a go.sum: lines of module, version and digest.
 func readGoSum(text string) []goModule {
 	var all []goModule
 	for line := range strings.Lines(text) {
@@ -183,8 +184,8 @@ func readGoSum(text string) []goModule {
 	return all
 }
 
-// readGoMod lists what a go.mod requires, as its replacements say. What is replaced by a directory is not listed: it is in the
-// tree, or missing.
+// readGoMod returns the modules that a go.mod requires, after its replacements. It leaves out a module that a directory replaces:
+// that is in the tree, or missing.
 func readGoMod(text string) []goModule {
 	var required []goModule
 	replaced := map[string][]string{}
@@ -232,7 +233,7 @@ func readGoMod(text string) []goModule {
 	return all
 }
 
-// goModCache is where the user's go command keeps modules.
+// goModCache returns the path of the user's module cache.
 func goModCache() string {
 	if dir := goSetting("GOMODCACHE"); dir != "" {
 		return dir
@@ -248,8 +249,8 @@ func goModCache() string {
 	return filepath.Join(gopath, "pkg", "mod")
 }
 
-// goSetting is a variable of the go command's: of the environment, or of the file that go env -w writes. Asking the go command
-// would take it longer than all the rest here.
+// goSetting returns a variable of the go command: from the environment, or from the file that go env -w writes. Running the go
+// command would take longer than all other steps here.
 func goSetting(name string) string {
 	if v := os.Getenv(name); v != "" {
 		return v

@@ -18,24 +18,24 @@ import (
 //	fmt.Println(T{x})              type T …
 //	                               func main() { x := 3; fmt.Println(T{x}) }
 //
-// Line directives keep every position the user's own.
+// Line directives keep the user's positions in messages.
 
-// hasPackageClause reports whether the first word of a file is package. A file of nothing but comments has none either, but
-// there is nothing to wrap.
+// hasPackageClause reports whether the first word of a file is package. A file of comments has no package clause either, but
+// needs no wrapping.
 func hasPackageClause(src []byte) bool {
 	s, _ := scanGo(src)
 	_, tok, _ := s.Scan()
 	return tok == token.PACKAGE || tok == token.EOF
 }
 
-// empty reports whether a file has nothing in it that would be run, or complained about.
+// empty reports whether a file has no code at all.
 func empty(src []byte) bool {
 	s, _ := scanGo(src)
 	_, tok, _ := s.Scan()
 	return tok == token.EOF
 }
 
-// scanGo is a scanner without comments that minds no errors: the compiler will say them better.
+// scanGo returns a scanner without comments that ignores errors: the compiler reports them better.
 func scanGo(src []byte) (*scanner.Scanner, *token.File) {
 	var s scanner.Scanner
 	f := token.NewFileSet().AddFile("", -1, len(src))
@@ -43,7 +43,7 @@ func scanGo(src []byte) (*scanner.Scanner, *token.File) {
 	return &s, f
 }
 
-// pieceKind is where in a file a piece of a snippet belongs.
+// pieceKind is the place of a piece of a snippet in the file.
 type pieceKind int
 
 const (
@@ -58,7 +58,7 @@ type piece struct {
 	kind      pieceKind
 	text      string
 	line, col int
-	words     []word // its tokens
+	words     []word // the tokens
 	names     []string
 }
 
@@ -67,7 +67,7 @@ type word struct {
 	lit string
 }
 
-// pieces cuts a snippet at the semicolons, written or implied, that lie in no bracket.
+// pieces splits a snippet at the semicolons, written or implied, outside of brackets.
 func pieces(src []byte) []piece {
 	s, f := scanGo(src)
 	var (
@@ -148,7 +148,7 @@ func kindOf(w []word) pieceKind {
 	return statement
 }
 
-// namesOf are what a var declares: the names before a type or =, of each of its lines.
+// namesOf returns the names that a var declares: those before a type or =, of each of its lines.
 func namesOf(w []word) []string {
 	var names []string
 	depth, reading := 0, true
@@ -177,10 +177,10 @@ func namesOf(w []word) []string {
 	return names
 }
 
-// wrapSnippet makes a file of a snippet. name is what positions call it.
+// wrapSnippet turns a snippet into a file. name is the file name in positions.
 func wrapSnippet(name string, src []byte) []byte {
 	all := pieces(src)
-	used := map[string]bool{} // in functions, which see no variable of main
+	used := map[string]bool{} // in functions, which do not see the variables of main
 	for _, p := range all {
 		if p.kind == declaration && p.words[0].tok == token.FUNC {
 			for _, w := range p.words {
@@ -229,7 +229,7 @@ func wrapSnippet(name string, src []byte) []byte {
 	return compose(found.String())
 }
 
-// lineDirective says where what follows it comes from.
+// lineDirective gives the position of the code after it.
 func lineDirective(name string, line, col int) string {
 	return fmt.Sprintf("//line %s:%d:%d\n", name, line, col)
 }

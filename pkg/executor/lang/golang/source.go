@@ -18,19 +18,19 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// goProgram is what the go command needs to know of a program.
+// goProgram describes a program for the go command.
 type goProgram struct {
 	root     string   // directory of its module, relative
-	target   string   // what is built, seen from root
+	target   string   // package to build, relative to root
 	tests    []goTest // instead of target
 	vendored bool
 	imports  []string // of all its files
-	direct   bool     // the compiler and the linker can be called without the go command
+	direct   bool     // the compiler and the linker can run without the go command
 }
 
 type goTest struct{ dir, target string }
 
-// goFile is what matters of a file before it is compiled.
+// goFile describes a file before its compilation.
 type goFile struct {
 	path     string
 	pkg      string
@@ -42,11 +42,11 @@ type goFile struct {
 	testFunc bool
 }
 
-// maxGoLook is how long a file may be that is looked at as a whole, here on the host: a syntax tree is many times larger. Of a
-// longer one only what it imports is read.
+// maxGoLook is the size of the largest file that is parsed as a whole on the host: a syntax tree is many times larger. For a
+// longer file, only the imports are read.
 const maxGoLook = 1 << 20
 
-// readGo reads what a program consists of. It changes the job's files: archives are unpacked, snippets completed.
+// readGo reads the files of a program. It changes the job's files: it unpacks archives and completes snippets.
 func readGo(j *language.Job) (*goProgram, error) {
 	if len(j.Files) == 1 {
 		if err := readSingleGo(j); err != nil {
@@ -69,7 +69,8 @@ func readGo(j *language.Job) (*goProgram, error) {
 		files = append(files, lookAtGo(f.Path, src))
 	}
 	if len(files) == 0 {
-		return nil, &sandbox.Error{Op: "files", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no file ends in .go"), Hint: "--lang, if it is another language"}
+		return nil, &sandbox.Error{Op: "files", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no file ends in .go"),
+			Hint: "--lang, if it is another language"}
 	}
 	p := &goProgram{root: "."}
 	seen := map[string]bool{}
@@ -104,7 +105,7 @@ func readGo(j *language.Job) (*goProgram, error) {
 	return p, p.choose(j, files)
 }
 
-// choose decides which package of a tree is meant, and whether its tests are.
+// choose selects the package of a tree to build, and whether to run its tests.
 func (p *goProgram) choose(j *language.Job, files []goFile) error {
 	dirs := map[string]*goDir{}
 	for _, f := range files {
@@ -187,7 +188,8 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 	// Several programs lie in one directory, as scripts do.
 	if mains := dirs[dir].mains; entryFile == "" {
 		return &sandbox.Error{
-			Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is a func main in each of %s", strings.Join(mains, ", ")), Hint: "--entry " + mains[0],
+			Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is a func main in each of %s", strings.Join(mains, ", ")),
+			Hint: "--entry " + mains[0],
 		}
 	}
 	p.target = relativeTo(p.root, entryFile)
@@ -202,7 +204,8 @@ type goDir struct {
 }
 
 func errNoTests(dir string) error {
-	return &sandbox.Error{Op: "test", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there are no tests in %s", orHere(dir)), Hint: "a file that ends in _test.go"}
+	return &sandbox.Error{Op: "test", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there are no tests in %s", orHere(dir)),
+		Hint: "a file that ends in _test.go"}
 }
 
 func orHere(dir string) string {
@@ -212,7 +215,7 @@ func orHere(dir string) string {
 	return dir
 }
 
-// isPackageDir leaves out the directories that the go command does.
+// isPackageDir reports whether the go command considers a directory.
 func isPackageDir(dir string) bool {
 	for part := range strings.SplitSeq(dir, "/") {
 		if part == "vendor" || part == "testdata" || part != "." && strings.HasPrefix(part, ".") || strings.HasPrefix(part, "_") {
@@ -222,7 +225,7 @@ func isPackageDir(dir string) bool {
 	return true
 }
 
-// moduleOf is the nearest directory at or above dir that has a go.mod, or "".
+// moduleOf returns the nearest directory at or above dir with a go.mod, or "".
 func moduleOf(files []language.File, dir string) string {
 	for ; ; dir = path.Dir(dir) {
 		if language.Find(files, path.Join(dir, "go.mod")) != nil {
@@ -234,7 +237,7 @@ func moduleOf(files []language.File, dir string) string {
 	}
 }
 
-// relativeTo is a path as the go command takes it: ./cmd/hello.
+// relativeTo returns a path in the form of the go command: ./cmd/hello.
 func relativeTo(root, p string) string {
 	if p == root {
 		return "."
@@ -245,7 +248,7 @@ func relativeTo(root, p string) string {
 	return "./" + strings.TrimPrefix(p, root+"/")
 }
 
-// readSingleGo makes of one file what the go command understands.
+// readSingleGo turns one file into a form that the go command understands.
 func readSingleGo(j *language.Job) error {
 	f := j.Files[0]
 	src, err := f.Content()
@@ -272,7 +275,8 @@ func readSingleGo(j *language.Job) error {
 		return sandbox.Invalid("files", "name %q contains a line break", f.Path)
 	}
 	if empty(src) {
-		return &sandbox.Error{Op: "code", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is nothing in %s but comments", path.Base(f.Path)), Hint: "statements, or package main with a func main"}
+		return &sandbox.Error{Op: "code", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is nothing in %s but comments", path.Base(f.Path)),
+			Hint: "statements, or package main with a func main"}
 	}
 	shown := path.Base(f.Path)
 	out := language.File{Path: f.Path, Mode: f.Mode, Data: src}
@@ -296,8 +300,7 @@ func readSingleGo(j *language.Job) error {
 	return nil
 }
 
-// unpackGo returns the files of a txtar archive, or nil if it is none: a program that is whole as it stands may well contain
-// what looks like one.
+// unpackGo returns the files of a txtar archive, or nil if it is none: a complete program may contain text that looks like one.
 func unpackGo(src []byte) []language.File {
 	archive := txtar.Parse(src)
 	if len(archive.Files) == 0 {
@@ -305,7 +308,7 @@ func unpackGo(src []byte) []language.File {
 	}
 	before := bytes.TrimSpace(archive.Comment)
 	switch {
-	case len(src) > maxGoLook && len(before) > 0: // too long to find out
+	case len(src) > maxGoLook && len(before) > 0: // too long to parse
 		return nil
 	case len(before) > 0 && (parses(src) || !hasPackageClause(src) && parses(wrapSnippet("main.go", src))):
 		return nil
@@ -339,7 +342,7 @@ func onlyComments(text []byte) bool {
 	return !parses(text) && !parses(wrapSnippet("main.go", text))
 }
 
-// lookAtGo reads what can be read of a file, however broken.
+// lookAtGo reads a file as far as it can be parsed.
 func lookAtGo(p string, src []byte) goFile {
 	g := goFile{path: p, test: strings.HasSuffix(p, "_test.go")}
 	mode := parser.SkipObjectResolution | parser.ParseComments
@@ -372,7 +375,7 @@ func lookAtGo(p string, src []byte) goFile {
 	return g
 }
 
-// importsOf are what a file imports, however broken the rest of it is.
+// importsOf returns the imports of a file, even if the rest can not be parsed.
 func importsOf(src []byte) []string {
 	file, _ := parser.ParseFile(token.NewFileSet(), "", src, parser.ImportsOnly)
 	if file == nil {

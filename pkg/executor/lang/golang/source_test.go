@@ -23,7 +23,9 @@ const goHello = "package main\n\nfunc main() { println(1) }\n"
 
 // Positions in a wrapped snippet are those of the snippet: each word of it that survives stands where it stood.
 func TestSnippetsKeepTheirPositions(t *testing.T) {
-	src := "// about\nimport \"os\"\nx, y := 1, 2; z := x\n\ntype T struct {\n\tvalue int\n}\n\tfunc (t T) get() int { return t.value + shared }\nvar shared, other = 3, 4\nvar mine = x\nif x > y {\n  fmt.Println(z, T{}.get(), os.Args, mine)\n}\n"
+	src := "// about\nimport \"os\"\nx, y := 1, 2; z := x\n\ntype T struct {\n\tvalue int\n}\n" +
+		"\tfunc (t T) get() int { return t.value + shared }\nvar shared, other = 3, 4\nvar mine = x\nif x > y {\n" +
+		"  fmt.Println(z, T{}.get(), os.Args, mine)\n}\n"
 	out := wrapSnippet("main.go", []byte(src))
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, "wrapped.go", out, parser.ParseComments)
@@ -158,12 +160,15 @@ replace (
 	if want := "[{a.com/x v1.0.0 []} {a.com/x v1.0.0 []}]"; got != want {
 		t.Errorf("%s instead of %s", got, want)
 	}
-	for _, m := range []goModule{{path: "../../etc", version: "v1"}, {path: "/etc", version: "v1"}, {path: "a", version: "../v1"}, {path: "a", version: "v/1"}, {path: "", version: "v1"}, {path: "a b", version: "v1"}, {path: "a", version: ""}, {path: "a//b", version: "v1"}} {
+	for _, m := range []goModule{{path: "../../etc", version: "v1"}, {path: "/etc", version: "v1"}, {path: "a", version: "../v1"},
+		{path: "a", version: "v/1"}, {path: "", version: "v1"}, {path: "a b", version: "v1"}, {path: "a", version: ""},
+		{path: "a//b", version: "v1"}} {
 		if m.valid() {
 			t.Errorf("%+v is taken for a module", m)
 		}
 	}
-	if m := (goModule{path: "github.com/BurntSushi/toml", version: "v1.0.0+incompatible"}); !m.valid() || escapeModule(m.path) != "github.com/!burnt!sushi/toml" {
+	if m := (goModule{path: "github.com/BurntSushi/toml", version: "v1.0.0+incompatible"}); !m.valid() ||
+		escapeModule(m.path) != "github.com/!burnt!sushi/toml" {
 		t.Errorf("%+v, %s", m, escapeModule(m.path))
 	}
 }
@@ -179,8 +184,10 @@ func TestLanguageVersion(t *testing.T) {
 // A snippet of statements that are well-formed in a function is well-formed wrapped, and nothing of it is lost.
 func FuzzSnippet(f *testing.F) {
 	for _, s := range []string{
-		"x := 1\nfmt.Println(x)", "func f() {}\nf()", "func (t T) f() {}\ntype T int", "func() int { return 1 }()", "var a, b = 1, 2 ; func g() { _ = a }", "var (\n a = 1\n b int\n)",
-		"const c = iota; import \"os\"", "for i := range 3 {\n}\n", "/* a */ x := `\n-- a --\n`", "if {", "}}}", "import (", "\x00", "func", "func(", "var", "//line x.go:1\ny := 1", "//go:embed a\nvar a string",
+		"x := 1\nfmt.Println(x)", "func f() {}\nf()", "func (t T) f() {}\ntype T int", "func() int { return 1 }()",
+		"var a, b = 1, 2 ; func g() { _ = a }", "var (\n a = 1\n b int\n)",
+		"const c = iota; import \"os\"", "for i := range 3 {\n}\n", "/* a */ x := `\n-- a --\n`", "if {", "}}}", "import (", "\x00", "func",
+		"func(", "var", "//line x.go:1\ny := 1", "//go:embed a\nvar a string",
 		"L:\nfor { break L }", "type T[P any] struct{}; func F[P any](p P) {}", "x := 'a", "\"", "a;b;c", "func main() {}\nx := 1",
 	} {
 		f.Add(s)
@@ -200,7 +207,8 @@ func FuzzSnippet(f *testing.F) {
 		if slices.ContainsFunc(all, func(p piece) bool { return p.kind != statement }) {
 			return
 		}
-		if _, err := format.Source([]byte("package main\nfunc main() {\n" + src + "\n}\n")); err == nil && !strings.Contains(src, "//line") && !strings.Contains(src, "/*line") {
+		if _, err := format.Source([]byte("package main\nfunc main() {\n" + src + "\n}\n")); err == nil && !strings.Contains(src, "//line") &&
+			!strings.Contains(src, "/*line") {
 			if _, err := format.Source(out); err != nil {
 				t.Fatalf("%v in:\n%s", err, out)
 			}
@@ -210,7 +218,8 @@ func FuzzSnippet(f *testing.F) {
 
 // However an archive is written, its files have names that stay in their place, or are refused.
 func FuzzArchive(f *testing.F) {
-	for _, s := range []string{"-- a.go --\npackage main\n", "-- ../a --\n", "-- /etc/passwd --\nx", goHello + "-- b --\n", "-- a --\n-- a/b --\n", "x -- y --\n", "--  --\n", "-- a\x00b --\n"} {
+	for _, s := range []string{"-- a.go --\npackage main\n", "-- ../a --\n", "-- /etc/passwd --\nx", goHello + "-- b --\n",
+		"-- a --\n-- a/b --\n", "x -- y --\n", "--  --\n", "-- a\x00b --\n"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, src string) {
@@ -241,7 +250,8 @@ func FuzzArchive(f *testing.F) {
 
 // Older go commands do not know every flag.
 func TestGoFlags(t *testing.T) {
-	for version, pgo := range map[string]bool{"1.19.8": false, "1.20": false, "1.21": true, "1.26.1": true, "1.27rc1": true, "2.0": true, "": true} {
+	for version, pgo := range map[string]bool{"1.19.8": false, "1.20": false, "1.21": true, "1.26.1": true, "1.27rc1": true, "2.0": true,
+		"": true} {
 		if got := slices.Contains(goFlags(version), "-pgo=off"); got != pgo {
 			t.Errorf("%s: %v", version, got)
 		}
@@ -271,7 +281,8 @@ func TestOutOfMemory(t *testing.T) {
 		is           bool
 	}{
 		{isOutOfMemory, 0, 2, "fatal error: runtime: out of memory\n", true},
-		{isOutOfMemory, 0, 2, "runtime: out of memory: cannot allocate 70368744177664-byte block (3964928 in use)\nfatal error: out of memory\n", true},
+		{isOutOfMemory, 0, 2, "runtime: out of memory: cannot allocate 70368744177664-byte block (3964928 in use)\nfatal error: out of memory\n",
+			true},
 		{isOutOfMemory, 0, 1, "fatal error: out of memory\n", false},
 		{isOutOfMemory, 0, 2, "panic: out of memory\n", false},
 	} {

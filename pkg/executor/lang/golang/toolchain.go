@@ -12,7 +12,8 @@ import (
 var description = toolchain.Description{
 	Name: "go", Programs: []string{"go"}, Query: query,
 	Places: []string{
-		"/usr/local/go/bin/go", "/usr/lib/go/bin/go", "/usr/lib/go-*/bin/go", "/usr/bin/go", "~/sdk/go*/bin/go", "~/go/bin/go", "~/.local/go/bin/go",
+		"/usr/local/go/bin/go", "/usr/lib/go/bin/go", "/usr/lib/go-*/bin/go", "/usr/bin/go", "~/sdk/go*/bin/go", "~/go/bin/go",
+		"~/.local/go/bin/go",
 		"~/.goenv/versions/*/bin/go",
 		"$ASDF_DATA_DIR/installs/golang/*/go/bin/go", "~/.asdf/installs/golang/*/go/bin/go", "~/.local/share/mise/installs/go/*/bin/go",
 		"/home/linuxbrew/.linuxbrew/bin/go", "~/.linuxbrew/bin/go", "/opt/homebrew/bin/go",

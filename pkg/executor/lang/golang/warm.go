@@ -29,28 +29,28 @@ import (
 type libraryCache struct {
 	dir      string
 	tool     *toolchain.Toolchain
-	packages []string   // that the program imports
-	modules  []goModule // whose imports count too
+	packages []string   // imports of the program
+	modules  []goModule // modules whose imports count too
 
-	// Of a toolchain that is an image's:
+	// The toolchain of an image needs these:
 	manager *sandbox.Manager
 	image   *language.Image // nil is this machine
-	require sandbox.Tier    // as little as the run accepts
+	require sandbox.Tier    // the lowest tier that the run accepts
 }
 
-// goFirst are compiled with the first program: nearly all need most of them.
+// goFirst are compiled with the first program: nearly all programs need most of them.
 const goFirst = "bufio bytes context encoding/json errors fmt io maps math math/rand os slices sort strconv strings sync time unicode/utf8"
 
 // fillTimeout bounds one preparation. All of the standard library takes a slow machine some minutes.
 const fillTimeout = 15 * time.Minute
 
-// trimmedEvery is how often the go command puts its cache in order.
+// trimmedEvery is the interval at which the go command trims its cache.
 const trimmedEvery = 24 * time.Hour
 
 func (w *libraryCache) buildDir() string { return filepath.Join(w.dir, "build") }
 func (w *libraryCache) listFile() string { return filepath.Join(w.dir, "warmed") }
 
-// prepare fills the cache with the packages that the program needs. Without a cache the program is compiled all the same.
+// prepare fills the cache with the packages that the program needs. Without a cache, the sandbox compiles them.
 func (w *libraryCache) prepare(ctx context.Context, p *language.Plan, compiling bool, on prepared.Hook) (func(), error) {
 	w.require = p.Spec.Require
 	release, err := prepared.Use(w.dir)
@@ -76,7 +76,7 @@ func (w *libraryCache) prepare(ctx context.Context, p *language.Plan, compiling 
 	return release, nil
 }
 
-// makeDirs makes the directories of a build cache, which the go command would make: inside it can not.
+// makeDirs makes the directories of a build cache, which the go command can not make in the sandbox.
 func (w *libraryCache) makeDirs() error {
 	if _, err := os.Stat(filepath.Join(w.buildDir(), "ff")); err == nil {
 		if _, err := os.Stat(w.directDir()); err == nil {
@@ -91,15 +91,15 @@ func (w *libraryCache) makeDirs() error {
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask is
+		if err := os.Chmod(dir, 0o755); err != nil { // independent of the umask
 			return err
 		}
 	}
 	return nil
 }
 
-// keepFromTrimming marks the cache as trimmed a short while ago. Outside, the go command would remove entries that were not used for
-// some days, and can not know which ones sandboxes use; inside it would read all of the cache, each time, to no avail.
+// keepFromTrimming marks the cache as trimmed a short while ago. On the host, the go command would remove entries that were not
+// used for some days, although sandboxes use them; in the sandbox, it would read the whole cache each time.
 func (w *libraryCache) keepFromTrimming() error {
 	name := filepath.Join(w.buildDir(), "trim.txt")
 	if st, err := os.Stat(name); err == nil && time.Since(st.ModTime()).Abs() < trimmedEvery/2 {
@@ -112,10 +112,11 @@ func (w *libraryCache) keepFromTrimming() error {
 	return errors.Join(os.Chmod(name, 0o644), os.Chtimes(name, now, now))
 }
 
-// removeFrom changes a plan so that it needs no cache of ours.
+// removeFrom changes a plan so that it needs no prepared cache.
 func (w *libraryCache) removeFrom(p *language.Plan, why error) {
 	p.Notes = append(p.Notes, "Go's standard library is compiled anew: "+why.Error())
-	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add), func(m sandbox.Mount) bool { return m.Target == goCacheDir || m.Target == goDirectDir })
+	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add),
+		func(m sandbox.Mount) bool { return m.Target == goCacheDir || m.Target == goDirectDir })
 	for i := range p.Phases {
 		if again := p.Phases[i].Again; again != nil {
 			p.Phases[i].Process.Args = again.Args
@@ -137,7 +138,7 @@ func (w *libraryCache) fill(ctx context.Context, on prepared.Hook) error {
 
 // compileMissing compiles the missing packages. The caller holds the lock.
 func (w *libraryCache) compileMissing(ctx context.Context) error {
-	have := w.read() // another process may have done it meanwhile
+	have := w.read() // another process may have compiled them meanwhile
 	for _, m := range w.unread(have) {
 		w.packages = append(w.packages, m.imports()...)
 		have[m.id()] = true
@@ -169,7 +170,7 @@ func (w *libraryCache) compileMissing(ctx context.Context) error {
 	return w.write(have)
 }
 
-// missing are the packages of the standard library that are not in the cache yet. Its sources say which those are.
+// missing returns the packages of the standard library that are not in the cache yet, according to its sources.
 func (w *libraryCache) missing(have map[string]bool) []string {
 	var all []string
 	for _, p := range w.packages {
@@ -183,9 +184,9 @@ func (w *libraryCache) missing(have map[string]bool) []string {
 	return all
 }
 
-// isStandardName reports whether a path could be that of a package in the standard library: it is an argument of a command.
+// isStandardName reports whether a path can be that of a package in the standard library: it becomes an argument of a command.
 func isStandardName(p string) bool {
-	if p == "testing/internal/testdeps" { // of every test
+	if p == "testing/internal/testdeps" { // every test imports it
 		return true
 	}
 	for part := range strings.SplitSeq(p, "/") {
@@ -215,8 +216,8 @@ func (w *libraryCache) build(ctx context.Context, packages []string) error {
 		return err
 	}
 	defer remove()
-	// A module of its own: none further up counts. As a module, because only then the go command leaves the index of the
-	// packages that it will look for inside.
+	// A module of its own, so that no go.mod further up counts. Only for a module does the go command write the index of the
+	// packages that it reads in the sandbox.
 	if err := os.WriteFile(filepath.Join(home, "go.mod"), []byte("module warm\n"), 0o600); err != nil {
 		return err
 	}
@@ -227,7 +228,7 @@ func (w *libraryCache) build(ctx context.Context, packages []string) error {
 	return nil
 }
 
-// command is a go command that fills the cache. Users of sandboxes must be able to read it, whatever the umask is.
+// command returns a go command that fills the cache. Users of sandboxes must be able to read the cache, independent of the umask.
 func (w *libraryCache) command(home string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 022 && exec "$@"`, "go", prepared.HostPath(w.tool, w.tool.Path)}, args...)...)
 	cmd.Env = []string{"TMPDIR=" + home, "GOPATH=" + home + "/go"}
@@ -237,7 +238,7 @@ func (w *libraryCache) command(home string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// read lists the packages that are in the cache, and the modules whose imports are.
+// read returns the packages in the cache, and the modules whose imports are in it.
 func (w *libraryCache) read() map[string]bool {
 	have := map[string]bool{}
 	text, err := os.ReadFile(w.listFile())
@@ -262,7 +263,7 @@ func (w *libraryCache) write(have map[string]bool) error {
 // maxModuleSource bounds what is read of one file of a module.
 const maxModuleSource = 4 << 20
 
-// imports are what a module's packages import. One that can not be read imports nothing: the go command will say why.
+// imports returns the imports of a module's packages. A module that can not be read has none: the go command reports the error.
 func (m *goModule) imports() []string {
 	r, err := m.archive().Open()
 	if err != nil {
@@ -309,15 +310,15 @@ func readZipped(f *zip.File) (_ []byte, err error) {
 const (
 	// goCacheMade is where an image's go command compiles its standard library, in a sandbox of its own.
 	goCacheMade = sandbox.TmpDir + "/go-build"
-	// goWarmDir is the module it does so for.
+	// goWarmDir is the directory of the module for that.
 	goWarmDir = sandbox.HomeDir + "/warm"
-	// What is taken out is bounded: all of the standard library is about 3000 files in 200 MiB.
+	// The copy out is bounded: all of the standard library is about 3000 files in 200 MiB.
 	maxGoCache      = 1 * sandbox.GiB
 	maxGoCacheFiles = 20_000
 )
 
-// buildInside has the go command of an image compile packages of its own standard library, in a sandbox of that image, and takes what
-// it made out of it. It is shown to sandboxes of that very image and no others (D8): they could have made it themselves.
+// buildInside compiles packages of an image's standard library with the image's go command, in a sandbox on that image, and
+// copies the products out. Only sandboxes on the same image see them: they could have made them themselves.
 func (w *libraryCache) buildInside(ctx context.Context, packages []string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
@@ -353,8 +354,7 @@ func (w *libraryCache) buildInside(ctx context.Context, packages []string) (err 
 		first, _, _ := strings.Cut(strings.TrimSpace(string(r.Stderr.Bytes())), "\n")
 		return fmt.Errorf("go build: %w: %s", language.VerdictError(r), first)
 	}
-	// An entry that is there already is the same: its name is a digest of what it is made of. An entry that could not be taken is compiled
-	// anew.
+	// An existing entry is equal: its name is a digest of its sources. An entry that could not be copied is compiled again.
 	made := sandbox.Selection{Patterns: []string{goCacheMade}, MaxFiles: maxGoCacheFiles, MaxBytes: maxGoCache}
 	_, err = prepared.Take(ctx, m, id, made, w.buildDir(), isGoCacheEntry)
 	return err
@@ -364,7 +364,8 @@ func (w *libraryCache) buildInside(ctx context.Context, packages []string) (err 
 func isGoCacheEntry(name string) bool {
 	dir, file, _ := strings.Cut(name, "/")
 	digest, kind, _ := strings.Cut(file, "-")
-	return len(dir) == 2 && len(digest) == 64 && strings.HasPrefix(digest, dir) && strings.Trim(digest, "0123456789abcdef") == "" && (kind == "a" || kind == "d")
+	return len(dir) == 2 && len(digest) == 64 && strings.HasPrefix(digest, dir) && strings.Trim(digest, "0123456789abcdef") == "" &&
+		(kind == "a" || kind == "d")
 }
 
 // hasSource reports whether a package's sources are in the toolchain's standard library.

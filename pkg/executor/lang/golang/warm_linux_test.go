@@ -73,7 +73,8 @@ func TestLibraryIsCompiledOnce(t *testing.T) {
 	// Of a user who keeps things to themselves; sandboxes' users see it all the same.
 	before := syscall.Umask(0o077)
 	defer syscall.Umask(before)
-	w := libraryCache{dir: filepath.Join(t.TempDir(), "go-x"), tool: goTool(t), packages: []string{"errors", "unsafe", "no/such", "example.com/x", "cmd/go", "-x"}}
+	w := libraryCache{dir: filepath.Join(t.TempDir(), "go-x"), tool: goTool(t),
+		packages: []string{"errors", "unsafe", "no/such", "example.com/x", "cmd/go", "-x"}}
 	// A small standard library for the first time, or this would take long.
 	if err := os.MkdirAll(w.dir, 0o755); err != nil {
 		t.Fatal(err)

@@ -23,52 +23,54 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Prestarted virtual machines run a driver until the program is there: one in which javac is loaded and has compiled something, and one
-// that then runs the program as the launcher would. The driver is compiled once (warm.go); its sources say how it leaves no trace.
+// Prestarted virtual machines run a driver until the program is known: one machine has javac loaded and has compiled something,
+// the other runs the program as the launcher does. The driver is compiled once (warm.go); its sources describe how it leaves no
+// trace.
 
 //go:embed driver/*.java
 var driverSources embed.FS
 
-// javaSources are the driver's sources and the programs that it compiles for practice.
+// javaSources returns the driver's sources and the programs that it compiles for practice.
 func javaSources() fs.FS {
 	sub, err := fs.Sub(driverSources, "driver")
-	if err != nil { // the name is well-formed
+	if err != nil { // can not happen: the name is well-formed
 		panic(err)
 	}
 	return sub
 }
 
 const (
-	// handshake is what the driver prints when it is ready.
+	// handshake is the text that the driver prints when it is ready.
 	handshake         = "sandbox-run: ready\n"
 	javaDriver        = "driver.jar"
 	javaDriverArchive = "driver.jsa"
 	javaBurn          = "burn"
 	javaBoot          = "-Xbootclasspath/a:" + javaDir + "/" + javaDriver
 	javaPackage       = "run.sandbox.warm."
-	// javaPractice is how often a prestarted compiler compiles for practice: the first time takes a fifth of a second, and each saves
-	// less than the one before.
+	// javaPractice is how often a prestarted compiler compiles for practice: the first time takes a fifth of a second, and each
+	// saves less than the one before.
 	javaPractice = "4"
-	// javaPracticeDir is where it does so; it is removed before the compiler is ready.
+	// javaPracticeDir is the directory for that; the driver removes it before the compiler is ready.
 	javaPracticeDir = sandbox.TmpDir + "/.sandbox-run-javac"
-	// javaSince is the first JDK that hides a method of ours from traces.
+	// javaSince is the first JDK that can hide a method of the driver from traces.
 	javaSince = 17
 )
 
-// javaGiveaways are names of APIs that show a program how its virtual machine was started, or all of a stack. Programs that mention them
-// are started cold.
+// javaGiveaways are names of APIs that show a program how its virtual machine started, or a whole stack. Programs that mention
+// them start cold.
 var javaGiveaways = []string{
-	"ManagementFactory", "MXBean", "getAllStackTraces", "SHOW_HIDDEN_FRAMES", "SHOW_REFLECT_FRAMES", "ProcessHandle", "VirtualMachine", "HotSpotDiagnostic",
+	"ManagementFactory", "MXBean", "getAllStackTraces", "SHOW_HIDDEN_FRAMES", "SHOW_REFLECT_FRAMES", "ProcessHandle", "VirtualMachine",
+	"HotSpotDiagnostic",
 	"/proc/", "QUIT", "jstack", "jcmd",
 }
 
-// prestart lets the virtual machines of a plan be started before the program is there, where a message can change all that is the
-// program's own.
+// prestart lets the virtual machines of a plan start before the program is known, if a message can set everything that is
+// specific to the program.
 func prestart(j *language.Job, sources []javaSource, classPath string) {
 	compile, run := &j.Plan.Phases[0].Process, &j.Plan.Phases[1].Process
 	major, _, _ := strings.Cut(j.Tool.Version, ".")
 	n, err := strconv.Atoi(major)
-	own := len(j.Request.Env) > 0 || j.Workdir() != sandbox.WorkspaceDir // neither can be changed from within
+	own := len(j.Request.Env) > 0 || j.Workdir() != sandbox.WorkspaceDir // the driver can change neither
 	if err != nil || n < javaSince || own || j.Dir != sandbox.WorkspaceDir {
 		return
 	}
@@ -79,7 +81,7 @@ func prestart(j *language.Job, sources []javaSource, classPath string) {
 		}),
 	}
 	i := slices.Index(run.Args, "-cp")
-	plain := classPath == classDir+":"+j.Dir && !slices.Contains(run.Args[:i], "--enable-preview") // a jar is not there yet
+	plain := classPath == classDir+":"+j.Dir && !slices.Contains(run.Args[:i], "--enable-preview") // a jar does not exist yet
 	for _, s := range sources {
 		plain = plain && s.classic && !s.gives
 	}
@@ -89,12 +91,12 @@ func prestart(j *language.Job, sources []javaSource, classPath string) {
 	run.Warm = &sandbox.Warm{
 		Name: "java", Handshake: handshake,
 		Args: slices.Concat(run.Args[:i], []string{javaBoot, "-cp", classPath, javaPackage + "Runner", javaDir, classDir}),
-		// A directory of the class path is one if it exists when the machine starts.
+		// The virtual machine accepts a directory of the class path only if it exists at the start.
 		Files: []sandbox.File{{Path: classDir + "/.sandbox-run"}},
 	}
 }
 
-// givesAway reports whether a source mentions what would show it how its machine was started.
+// givesAway reports whether a source mentions an API that shows how its machine started.
 func givesAway(src []byte) bool {
 	has := func(word string) bool { return bytes.Contains(src, []byte(word)) }
 	return slices.ContainsFunc(javaGiveaways, has) || has("getStackTrace") && has("Thread") // the stack of another thread
@@ -109,7 +111,8 @@ func (w *jdkFiles) makeDriver(ctx context.Context, home, made string) error {
 	}
 	files = slices.DeleteFunc(files, func(f string) bool { return filepath.Base(f) == "Training.java" || filepath.Base(f) == "Wrong.java" })
 	// Without a class of the JDK's for each string that is put together.
-	args := append(javacFlags(256*sandbox.MiB), "-XDstringConcat=inline", "--add-exports", "java.base/jdk.internal.vm.annotation=ALL-UNNAMED", "-d", classes)
+	args := append(javacFlags(256*sandbox.MiB), "-XDstringConcat=inline", "--add-exports", "java.base/jdk.internal.vm.annotation=ALL-UNNAMED",
+		"-d", classes)
 	if err := w.runTool(ctx, home, w.tool.Programs["javac"], append(args, files...)...); err != nil {
 		return err
 	}
@@ -124,7 +127,7 @@ func (w *jdkFiles) makeDriver(ctx context.Context, home, made string) error {
 	return w.tryDriver(ctx, made)
 }
 
-// packDriver puts what the boot loader is to find into a jar, and the two that others load beside it.
+// packDriver puts the classes for the boot loader into a jar, and the two that other loaders load beside it.
 func packDriver(classes, made string) error {
 	dir := strings.ReplaceAll(javaPackage, ".", "/")
 	names, err := filepath.Glob(filepath.Join(classes, dir, "*.class"))
@@ -153,7 +156,8 @@ func packDriver(classes, made string) error {
 			return err
 		}
 	}
-	return errors.Join(z.Close(), os.WriteFile(filepath.Join(made, javaDriver), jar.Bytes(), 0o644), os.WriteFile(filepath.Join(made, javaBurn), []byte("0"), 0o644))
+	return errors.Join(z.Close(), os.WriteFile(filepath.Join(made, javaDriver), jar.Bytes(), 0o644),
+		os.WriteFile(filepath.Join(made, javaBurn), []byte("0"), 0o644))
 }
 
 func copyPlain(from, to string) error {
@@ -164,8 +168,8 @@ func copyPlain(from, to string) error {
 	return os.WriteFile(to, data, 0o644)
 }
 
-// tryDriver runs the driver as it will be run, in a sandbox, and takes from there what depends on how it is run: an archive of what the
-// compiler consists of, which fits a driver of the same name only, and how the runner differs from the launcher.
+// tryDriver runs the driver in a sandbox with its real command line, and copies out what depends on that: an archive of the
+// compiler's classes, which fits only a driver of the same name, and how the runner differs from the launcher.
 func (w *jdkFiles) tryDriver(ctx context.Context, made string) (err error) {
 	m := w.manager
 	ctx, cancel := context.WithTimeout(ctx, makeTimeout)
@@ -179,7 +183,8 @@ func (w *jdkFiles) tryDriver(ctx context.Context, made string) (err error) {
 	defer func() { err = errors.Join(err, m.Delete(context.WithoutCancel(ctx), id)) }()
 	const archive = sandbox.TmpDir + "/" + javaDriverArchive
 	compiler := append([]string{w.tool.Path}, javacMachine(256*sandbox.MiB)...)
-	compiler = append(compiler, "-XX:ArchiveClassesAtExit="+archive, javaBoot, javaPackage+"Compiler", javaDir, javaPracticeDir, "2", "and that is all")
+	compiler = append(compiler, "-XX:ArchiveClassesAtExit="+archive, javaBoot, javaPackage+"Compiler", javaDir, javaPracticeDir, "2",
+		"and that is all")
 	if _, err := w.runInside(ctx, id, nil, compiler); err != nil {
 		return err
 	}
@@ -197,8 +202,8 @@ func (w *jdkFiles) tryDriver(ctx context.Context, made string) (err error) {
 	return os.WriteFile(filepath.Join(made, javaBurn), []byte(strconv.Itoa(burn)), 0o644)
 }
 
-// calibrate counts how many identity hash codes the launcher takes beyond those that the driver does, by a program that prints those which
-// follow. More than the launcher takes can not be given back: then the codes that programs print differ from a cold start's.
+// calibrate counts how many identity hash codes the launcher takes beyond those of the driver, with a program that prints the
+// following ones. If the driver takes more than the launcher, the hash codes of programs differ from those of a cold start.
 func (w *jdkFiles) calibrate(ctx context.Context, id string) (int, error) {
 	machine := append([]string{w.tool.Path}, startupFlags()...)
 	cold := append(slices.Clone(machine), "-cp", sandbox.WorkspaceDir, "Probe")

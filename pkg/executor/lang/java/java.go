@@ -23,30 +23,30 @@ var Language = language.Language{
 	Source: "Main.java", Mains: []string{"Main.java"}, Directory: true, NamedEntry: true,
 	Sample:    "public class Main { public static void main(String[] args) {} }\n",
 	Toolchain: &description, Image: "sandbox-run/java",
-	Limits:  sandbox.Limits{Processes: 256}, // some twenty threads are the machine's own
-	Working: 256 * sandbox.MiB,              // 50 MiB were seen for a small program
+	Limits:  sandbox.Limits{Processes: 256}, // the virtual machine has some twenty threads
+	Working: 256 * sandbox.MiB,              // 50 MiB were measured for a small program
 	Plan:    plan,
 }
 
 const (
 	classDir = language.BuildDir + "/classes"
-	// maxJavaArgs is how long a list of files may be on a command line; a longer one goes through a file.
+	// maxJavaArgs is the longest list of files on a command line; a longer one goes through a file.
 	maxJavaArgs = 100 << 10
-	// javaOutOfMemory is the exit code of a machine that ends because its heap is full, and of a javac whose is.
+	// javaOutOfMemory is the exit code of a virtual machine, or of javac, with a full heap.
 	javaOutOfMemory = 3
 )
 
-// startupFlags make a virtual machine ready soonest: one simple collector, the JDK's own classes from its shared archive, no
-// file for tools that watch it.
+// startupFlags make a virtual machine start fastest: a simple collector, the JDK's classes from its shared archive, no file for
+// monitoring tools.
 func startupFlags() []string { return []string{"-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData"} }
 
-// javacMachine are the flags of javac's virtual machine, which runs too shortly for the better compiler. Its messages about its archive
-// are suppressed.
+// javacMachine returns the flags of javac's virtual machine, which is too short-lived for the better compiler. They suppress
+// messages about its archive.
 func javacMachine(heap sandbox.Size) []string {
 	return append(startupFlags(), "-XX:TieredStopAtLevel=1", heapFlag(heap), "-Xlog:disable")
 }
 
-// javacFlags are for javac and its machine.
+// javacFlags returns the flags of javac and its virtual machine.
 func javacFlags(heap sandbox.Size) []string {
 	var flags []string
 	for _, f := range javacMachine(heap) {
@@ -72,7 +72,7 @@ func plan(j *language.Job) error {
 	if err != nil {
 		return err
 	}
-	class := []string{classDir, j.Dir} // what else the program brings is found where it lies
+	class := []string{classDir, j.Dir} // other files of the program stay in its directory
 	for _, f := range j.Files {
 		if path.Ext(f.Path) == ".jar" {
 			class = append(class, j.Inside(f.Path))
@@ -118,9 +118,11 @@ func plan(j *language.Job) error {
 	run.Process.Env = maps.Clone(j.Tool.Env)
 	run.OutOfMemory = func(r *sandbox.Result) bool {
 		const sign = "Terminating due to java.lang.OutOfMemoryError"
-		said := bytes.Contains(r.Stdout.Edges(sandbox.OutputMemory), []byte(sign)) || bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte(sign))
+		said := bytes.Contains(r.Stdout.Edges(sandbox.OutputMemory), []byte(sign)) ||
+			bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte(sign))
 		threads := []byte("unable to create native thread")
-		return r.Exit.Code == javaOutOfMemory && said && !bytes.Contains(r.Stdout.Edges(sandbox.OutputMemory), threads) && !bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), threads)
+		return r.Exit.Code == javaOutOfMemory && said && !bytes.Contains(r.Stdout.Edges(sandbox.OutputMemory), threads) &&
+			!bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), threads)
 	}
 	if j.HostWarmDir() != "" && j.MayPrestart() {
 		prestart(j, sources, classPath)
@@ -128,14 +130,14 @@ func plan(j *language.Job) error {
 	return nil
 }
 
-// javaHeap is how much of the memory is left to the heap. The rest is for classes, compiled code, threads and the machine itself,
-// so that the heap is full before the kernel ends it all.
+// javaHeap returns the part of the memory for the heap. The rest is for classes, compiled code, threads and the virtual machine
+// itself, so that the heap is full before the kernel kills the process.
 func javaHeap(memory sandbox.Size) sandbox.Size {
 	const machine = 48 * sandbox.MiB
-	return max(memory-min(memory, machine+memory/8), memory/4, 8*sandbox.MiB) // javac asks for 8 MiB at first
+	return max(memory-min(memory, machine+memory/8), memory/4, 8*sandbox.MiB) // javac needs 8 MiB at the start
 }
 
-// javaArgFile is a list of names as javac reads it.
+// javaArgFile returns a list of names in the form that javac reads.
 func javaArgFile(names []string) []byte {
 	var b bytes.Buffer
 	for _, n := range names {
@@ -144,7 +146,7 @@ func javaArgFile(names []string) []byte {
 	return b.Bytes()
 }
 
-// previewFlags are for a file without a class around its main, which a JDK takes as it is from 25 on, and as a preview from 21.
+// previewFlags returns the flags for a file with a main outside of a class: from JDK 25 none, from JDK 21 those of a preview.
 func previewFlags(j *language.Job, sources []javaSource) ([]string, error) {
 	if !slices.ContainsFunc(sources, func(s javaSource) bool { return s.compact }) {
 		return nil, nil
@@ -179,7 +181,7 @@ func readJava(j *language.Job) ([]javaSource, error) {
 		s, given := scanJava(text), f.Path
 		name := s.public
 		if name == "" && len(s.mains) == 1 && j.Request.Code != "" && j.Request.Name == "" {
-			name = s.mains[0] // code without a name: its traces name it as its author does
+			name = s.mains[0] // code without a name: traces show the class name of its author
 		}
 		if name += ".java"; name != ".java" && path.Base(f.Path) != name {
 			if renamed := path.Join(path.Dir(f.Path), name); language.Find(j.Files, renamed) == nil {
@@ -199,16 +201,17 @@ func readJava(j *language.Job) ([]javaSource, error) {
 		sources = append(sources, s)
 	}
 	if len(sources) == 0 {
-		return nil, &sandbox.Error{Op: "files", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no file ends in .java"), Hint: "--lang, if it is another language"}
+		return nil, &sandbox.Error{Op: "files", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no file ends in .java"),
+			Hint: "--lang, if it is another language"}
 	}
 	return sources, nil
 }
 
-// isJavaTest: Maven's and Gradle's place for tests, whose libraries are not here.
+// isJavaTest reports whether a file is in the test directory of Maven or Gradle, whose libraries are missing here.
 func isJavaTest(p string) bool { return strings.Contains("/"+p, "/src/test/") }
 
-// javaMain decides which class starts the program: that of the entry, which may be a class, a file or a directory; the only one
-// with a main; or the one called Main.
+// javaMain returns the class that starts the program: that of the entry, which may be a class, a file or a directory; the only
+// one with a main; or the one called Main.
 func javaMain(j *language.Job, sources []javaSource) (string, error) {
 	entry := path.Clean(j.Request.Entry)
 	var all, chosen []string
@@ -231,14 +234,15 @@ func javaMain(j *language.Job, sources []javaSource) (string, error) {
 	case i >= 0:
 		return chosen[i], nil
 	case len(chosen) > 1:
-		return "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("several classes have a main: %s", strings.Join(chosen, ", ")), Hint: "--entry " + chosen[0]}
+		return "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid,
+			Err: fmt.Errorf("several classes have a main: %s", strings.Join(chosen, ", ")), Hint: "--entry " + chosen[0]}
 	case len(all) > 0:
 		return "", &sandbox.Error{
 			Op: "entry", Kind: sandbox.ErrInvalid, Hint: "--entry " + all[0],
 			Err: fmt.Errorf("%q has no main; these classes do: %s", j.Request.Entry, strings.Join(all, ", ")),
 		}
 	}
-	// Perhaps something else is wrong with it, which javac says better; if not, java says that there is no main.
+	// javac may report another error of the program; if not, java reports that there is no main.
 	for _, s := range sources {
 		if len(s.classes) > 0 {
 			return s.qualified(s.classes[0]), nil

@@ -7,20 +7,20 @@ import (
 	"unicode/utf8"
 )
 
-// javaSource is what matters of a file before it is compiled.
+// javaSource describes a file before its compilation.
 type javaSource struct {
 	path    string
 	given   string // its path before it was renamed
 	pkg     string
-	public  string   // its public class, which its name has to be
+	public  string   // its public class, which decides the file name
 	classes []string // at the top
 	mains   []string // those of them that have a main
-	compact bool     // a main without a class around it
+	compact bool     // has a main outside of a class
 	classic bool     // every main is public, static, and takes arguments
-	gives   bool     // mentions what shows how its machine was started
+	gives   bool     // mentions an API that shows how its machine started
 }
 
-// qualified is the whole name of one of its classes.
+// qualified returns the full name of one of its classes.
 func (s *javaSource) qualified(class string) string {
 	if s.pkg == "" {
 		return class
@@ -28,15 +28,15 @@ func (s *javaSource) qualified(class string) string {
 	return s.pkg + "." + class
 }
 
-// scanJava reads a file's words, as far as braces, strings and comments let it see what is at the top. It need not understand
-// a file that javac will refuse.
+// scanJava reads the words of a file, and follows braces, strings and comments to find declarations at the top level. It need not
+// understand a file that javac refuses.
 func scanJava(src []byte) javaSource {
 	var (
 		s      = javaSource{classic: true}
 		depth  int
 		parens int
 		recent []string  // words since the last ; { or }
-		class  string    // the one at the top that we are in
+		class  string    // the current class at the top level
 		prev   [2]string // words, the last one second
 		words  = javaWords{rest: string(src)}
 	)
@@ -94,7 +94,7 @@ func scanJava(src []byte) javaSource {
 	}
 }
 
-// declaredClass is the name after class, interface, enum or record, which begins a declaration.
+// declaredClass returns the name after class, interface, enum or record at the start of a declaration.
 func declaredClass(words []string) string {
 	for i, w := range words {
 		if i+1 == len(words) {
@@ -114,10 +114,10 @@ func declaredClass(words []string) string {
 	return ""
 }
 
-// javaWords cuts a source into identifiers and single signs. Comments are left out, and literals are one sign each.
+// javaWords splits a source into identifiers and single characters. It leaves out comments, and a literal is one character.
 type javaWords struct{ rest string }
 
-// next is the next word, or "" at the end.
+// next returns the next word, or "" at the end.
 func (j *javaWords) next() string {
 	for {
 		j.rest = strings.TrimLeftFunc(j.rest, unicode.IsSpace)
@@ -158,14 +158,14 @@ func (j *javaWords) closes() bool {
 
 func isJavaLetter(r rune) bool { return r == '_' || r == '$' || unicode.IsLetter(r) }
 
-// skip goes past the next end, which backslashes may keep from being one.
+// skip moves past the next end mark that no backslash escapes.
 func (j *javaWords) skip(end string, from int, escapes bool) {
 	s := j.rest
 	for i := from; i < len(s); i++ {
 		switch {
 		case escapes && s[i] == '\\':
 			i++
-		case escapes && len(end) == 1 && s[i] == '\n': // it was none
+		case escapes && len(end) == 1 && s[i] == '\n': // not a literal
 			j.rest = s[i:]
 			return
 		case strings.HasPrefix(s[i:], end):

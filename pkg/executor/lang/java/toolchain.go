@@ -13,7 +13,8 @@ var description = toolchain.Description{
 	Places: []string{
 		"$JAVA_HOME/bin/java", "$SDKMAN_DIR/candidates/java/current/bin/java",
 		"~/.sdkman/candidates/java/current/bin/java", "~/.sdkman/candidates/java/*/bin/java",
-		"$ASDF_DATA_DIR/installs/java/*/bin/java", "~/.asdf/installs/java/*/bin/java", "~/.local/share/mise/installs/java/*/bin/java", "~/.jenv/versions/*/bin/java",
+		"$ASDF_DATA_DIR/installs/java/*/bin/java", "~/.asdf/installs/java/*/bin/java", "~/.local/share/mise/installs/java/*/bin/java",
+		"~/.jenv/versions/*/bin/java",
 		"/usr/lib/jvm/*/bin/java", "/usr/java/*/bin/java", "/opt/java/*/bin/java", "/opt/jdk*/bin/java", "~/.jdks/*/bin/java",
 		"/usr/local/bin/java", "/usr/bin/java",
 		"/home/linuxbrew/.linuxbrew/opt/openjdk/bin/java", "~/.linuxbrew/opt/openjdk/bin/java", "/opt/homebrew/opt/openjdk/bin/java",

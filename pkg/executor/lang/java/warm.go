@@ -31,21 +31,21 @@ type jdkFiles struct {
 	tool    *toolchain.Toolchain
 	manager *sandbox.Manager
 	store   *prepared.Store
-	driver  bool         // is prepared too
-	require sandbox.Tier // as little as the run accepts
+	driver  bool         // is prepared as well
+	require sandbox.Tier // the lowest tier that the run accepts
 }
 
 const (
-	// javaDir is where it is shown.
+	// javaDir is the directory of the files in the sandbox.
 	javaDir     = language.ToolDir + "/java"
 	javaArchive = "javac.jsa"
-	// javaArchiveFlag makes javac's machine use the archive.
+	// javaArchiveFlag makes javac's virtual machine use the archive.
 	javaArchiveFlag = "-J-XX:SharedArchiveFile=" + javaDir + "/" + javaArchive
 	// makeTimeout bounds the making of each part, which takes about a second, and a hundred times that on a busy machine.
 	makeTimeout = 10 * time.Minute
 )
 
-// path is the directory of the files on the host. The number in its name changes when their content does.
+// path returns the directory of the files on the host. The number in its name changes with their content.
 func (w *jdkFiles) path() string {
 	if w.driver {
 		return filepath.Join(w.dir, "jdk-2-ahead")
@@ -53,7 +53,7 @@ func (w *jdkFiles) path() string {
 	return filepath.Join(w.dir, "jdk-2")
 }
 
-// title is how failures call the files.
+// title returns the name of the files in failures.
 func (w *jdkFiles) title() string {
 	if w.driver {
 		return "Java machines that wait"
@@ -228,7 +228,8 @@ func (w *jdkFiles) addDriver(made string, entries []os.DirEntry) error {
 // makeArchive compiles a program and has the virtual machine archive the classes that were loaded for it.
 func (w *jdkFiles) makeArchive(ctx context.Context, home, made string) error {
 	sources := filepath.Join(home, "src")
-	args := append(javacFlags(256*sandbox.MiB), "-J-XX:ArchiveClassesAtExit="+filepath.Join(made, javaArchive), "-d", filepath.Join(home, "out"),
+	args := append(javacFlags(256*sandbox.MiB), "-J-XX:ArchiveClassesAtExit="+filepath.Join(made, javaArchive), "-d",
+		filepath.Join(home, "out"),
 		filepath.Join(sources, "Training.java"))
 	if err := w.runTool(ctx, home, w.tool.Programs["javac"], args...); err != nil {
 		return err

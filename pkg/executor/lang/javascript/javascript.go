@@ -35,8 +35,8 @@ func findEntry(files []language.File) string {
 
 const packageFile = "package.json"
 
-// PackageMain reads from package.json which file starts the program. As Node does, it lets the extension be left out, and a directory
-// stand for its index.
+// PackageMain returns the entry file that package.json names. As Node does, it accepts a name without an extension, and a
+// directory for its index.
 func PackageMain(files []language.File, exts ...string) string {
 	main := path.Clean(strings.TrimPrefix(readPackage(files, packageFile).Main, "./"))
 	if main == "." {
@@ -54,13 +54,13 @@ func PackageMain(files []language.File, exts ...string) string {
 	return ""
 }
 
-// nodePackage is what of a package.json is of interest.
+// nodePackage has the fields of a package.json that matter here.
 type nodePackage struct {
 	Main string `json:"main"`
 	Type string `json:"type"`
 }
 
-// readPackage is empty for a file that is not there or not well-formed: Node says what is wrong with it.
+// readPackage returns an empty value for a missing or malformed file: Node reports the error.
 func readPackage(files []language.File, name string) (p nodePackage) {
 	if f := language.Find(files, name); f != nil {
 		if text, err := f.Content(); err == nil {
@@ -77,7 +77,7 @@ func plan(j *language.Job) error {
 	}
 	args := append([]string{j.Tool.Path}, HeapFlags(j)...)
 	if language.Find(j.Files, packageFile) != nil && isAtLeast(j, [2]int{20, 11}, [2]int{21, 3}) {
-		args = append(args, "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON") // detecting is what we want of it
+		args = append(args, "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON") // the detection is intended
 	}
 	if !isAtLeast(j, [2]int{20, 19}, [2]int{22, 7}) { // newer ones recognise modules by their syntax
 		if err := declareModule(j, entry); err != nil {
@@ -93,7 +93,8 @@ func plan(j *language.Job) error {
 	return nil
 }
 
-// isAtLeast compares the version with the first of each line of releases that has something; what is newer than all of them has it.
+// isAtLeast compares the version with the first version of each release line that has a feature; newer versions than all of them
+// have it.
 func isAtLeast(j *language.Job, since ...[2]int) bool {
 	parts := strings.SplitN(j.Tool.Version, ".", 3)
 	if len(parts) < 2 {
@@ -109,7 +110,7 @@ func isAtLeast(j *language.Job, since ...[2]int) bool {
 	return major > since[len(since)-1][0]
 }
 
-// declareModule lets a program be an ES module that does not say so but by its syntax.
+// declareModule makes a program an ES module if only its syntax shows that it is one.
 func declareModule(j *language.Job, entry string) error {
 	if path.Ext(entry) != ".js" {
 		return nil
@@ -132,17 +133,19 @@ func declareModule(j *language.Job, entry string) error {
 	return nil
 }
 
-// looksLikeModule reads line by line. It need not be exact: it serves versions of Node that do not look at the syntax.
+// looksLikeModule reads line by line. It need not be exact: it serves versions of Node that do not detect the syntax.
 func looksLikeModule(text string) bool {
 	for line := range strings.Lines(text) {
 		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		switch {
 		case word == "export" || strings.HasPrefix(word, "export{") || strings.HasPrefix(word, "export*"),
-			strings.HasPrefix(word, "import{") || strings.HasPrefix(word, "import*") || strings.HasPrefix(word, `import"`) || strings.HasPrefix(word, "import'"),
+			strings.HasPrefix(word, "import{") || strings.HasPrefix(word, "import*") || strings.HasPrefix(word, `import"`) ||
+				strings.HasPrefix(word, "import'"),
 			word == "import" && !strings.HasPrefix(rest, "("):
 			return true
-		case line[0] != ' ' && line[0] != '\t' && strings.Contains(line, "await ") && !strings.Contains(line, "async") && !strings.HasPrefix(word, "//") && !strings.HasPrefix(word, "*"):
-			return true // at the top: only modules may wait there
+		case line[0] != ' ' && line[0] != '\t' && strings.Contains(line, "await ") && !strings.Contains(line, "async") &&
+			!strings.HasPrefix(word, "//") && !strings.HasPrefix(word, "*"):
+			return true // only modules can await at the top level
 		}
 	}
 	return false
@@ -156,7 +159,7 @@ try {
   else vm.compileFunction(text, ["exports", "require", "module", "__filename", "__dirname"], { filename: file });
 } catch { process.exit(1) }`
 
-// suspectFile reads the beginning of a trace: the file, and as what it was parsed. Modules are named by URLs.
+// suspectFile reads the beginning of a trace: the file, and how Node parsed it. Traces name modules by URLs.
 //
 //	file:///workspace/main.mjs:3
 //	let a = ;
@@ -187,7 +190,7 @@ func suspectFile(stderr []byte) []string {
 	return nil
 }
 
-// unescapeURL undoes the percent signs of a URL's path. (net/url would cost every start of the command.)
+// unescapeURL decodes the percent signs of a URL's path. (Linking net/url would slow down every start of the command.)
 func unescapeURL(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -204,18 +207,18 @@ func unescapeURL(s string) string {
 }
 
 const (
-	// nodeOverhead is what Node needs beside the heap's old generation: itself, and three times the largest semi-space (16 MiB).
+	// nodeOverhead is Node's memory beside the heap's old generation: Node itself, and three times the largest semi-space (16 MiB).
 	nodeOverhead = 80 * sandbox.MiB
 	// Below smallNode the young generation is kept small, and so is the overhead.
 	smallNode         = 256 * sandbox.MiB
 	smallNodeOverhead = 32 * sandbox.MiB
 	smallSemiSpace    = "--max-semi-space-size=4"
-	// minNodeHeap is the least with which it starts and can still collect.
+	// minNodeHeap is the smallest heap with which Node starts and can still collect.
 	minNodeHeap = 16 * sandbox.MiB
 )
 
-// HeapFlags let the collector know the limit: it works harder before it is reached, and says so when there is no more. What the user says
-// in NODE_OPTIONS goes first.
+// HeapFlags tell the collector the limit: it works harder before the heap is full, and V8 then reports a full heap. The user's
+// NODE_OPTIONS take precedence.
 func HeapFlags(j *language.Job) []string {
 	own := strings.ReplaceAll(j.Plan.Spec.Env["NODE_OPTIONS"], "_", "-")
 	if strings.Contains(own, "--max-old-space-size") || strings.Contains(own, "--max-heap-size") {
@@ -233,7 +236,7 @@ func HeapFlags(j *language.Job) []string {
 	return append(flags, "--max-old-space-size="+strconv.FormatUint(uint64(heap/sandbox.MiB), 10))
 }
 
-// OutOfMemory knows how V8 ends when its heap is full, and how the thread of a worker does.
+// OutOfMemory recognises the end of V8 with a full heap, and that of a worker's thread.
 func OutOfMemory(r *sandbox.Result) bool {
 	said := r.Stderr.Edges(sandbox.OutputMemory)
 	if r.Exit.Signal == int(syscall.SIGABRT) || r.Exit.Code == 128+int(syscall.SIGABRT) {
@@ -247,8 +250,8 @@ func OutOfMemory(r *sandbox.Result) bool {
 //go:embed node.cjs
 var driver []byte
 
-// WarmStart is how Node is started before its program is there, with its first arguments, fixed of them; nil where Node reads a
-// variable of the request before the driver could set it.
+// WarmStart returns how Node starts before its program is known, with its first arguments; fixed is their number. It is nil if
+// Node reads a variable of the request before the driver can set it.
 func WarmStart(j *language.Job, fixed int) *sandbox.Warm {
 	if _, own := j.Plan.Spec.Env["NODE_OPTIONS"]; own || !isAtLeast(j, [2]int{16, 0}) {
 		return nil
@@ -262,5 +265,6 @@ func WarmStart(j *language.Job, fixed int) *sandbox.Warm {
 	if inside == "" {
 		return nil
 	}
-	return &sandbox.Warm{Name: "node", Env: map[string]string{"NODE_OPTIONS": "--require " + inside}, Handshake: "sandbox-run: node waits\n", Fixed: fixed}
+	return &sandbox.Warm{Name: "node", Env: map[string]string{"NODE_OPTIONS": "--require " + inside}, Handshake: "sandbox-run: node waits\n",
+		Fixed: fixed}
 }

@@ -10,9 +10,12 @@ import (
 
 func TestSuspectFile(t *testing.T) {
 	for text, suspects := range map[string][]string{
-		"/workspace/main.js:2\nlet a = ;\n        ^\n\nSyntaxError: Unexpected token ';'\n    at x\n":                        {"commonjs", "/workspace/main.js"},
-		"file:///workspace/a%20b%C3%BC.mjs:10\nlet a = ;\n\nSyntaxError: x\n":                                                {"module", "/workspace/a bü.mjs"},
-		"(node:1) Warning: something: 5\n/workspace/a:b.js:3\nx\n\nSyntaxError: y\n":                                         {"commonjs", "/workspace/a:b.js"},
+		"/workspace/main.js:2\nlet a = ;\n        ^\n\nSyntaxError: Unexpected token ';'\n    at x\n": {"commonjs",
+			"/workspace/main.js"},
+		"file:///workspace/a%20b%C3%BC.mjs:10\nlet a = ;\n\nSyntaxError: x\n": {"module",
+			"/workspace/a bü.mjs"},
+		"(node:1) Warning: something: 5\n/workspace/a:b.js:3\nx\n\nSyntaxError: y\n": {"commonjs",
+			"/workspace/a:b.js"},
 		"<anonymous_script>:1\n{\n\nSyntaxError: Expected property name\n    at JSON.parse\n    at /workspace/main.js:1:6\n": nil,
 		"/workspace/main.js:1\nthrow 1\n": nil,
 		"Error: SyntaxError: no\n":        nil,

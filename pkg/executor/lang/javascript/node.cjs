@@ -9,7 +9,7 @@
   const name = __filename;
   const main = process.env.NODE_OPTIONS === '--require ' + name;
 
-  // Nobody is to find the driver among the modules.
+  // The program must not find the driver among the modules.
   const forget = function () {
     delete require.cache[name];
     const Module = module.constructor;
@@ -109,7 +109,7 @@
     const b = Buffer.allocUnsafeSlow(size);
     for (let at = 0; at < size;) {
       const n = fs.readSync(0, b, at, size - at, null);
-      if (n === 0) process.exit(1); // nobody will ask any more
+      if (n === 0) process.exit(1); // the pool has closed the pipe
       at += n;
     }
     return b;

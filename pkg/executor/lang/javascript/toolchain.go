@@ -45,7 +45,7 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 	}
 	s.BehindShim(found, real.Real(), "$VOLTA_HOME/tools/user/platform.json", "~/.volta/tools/user/platform.json")
 	v := s.View()
-	// Node is one file; npm and the like lie beside it, in an installation that is Node's own.
+	// Node is one file; npm and other tools are beside it, in an installation of its own.
 	ownPrefix := toolchain.Exists(filepath.Join(t.Home, "include", "node")) ||
 		toolchain.Exists(filepath.Join(t.Home, "lib", "node_modules", "npm"))
 	switch {

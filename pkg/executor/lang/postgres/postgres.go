@@ -21,14 +21,14 @@ import (
 // Language is PostgreSQL. Each program has a server of its own.
 var Language = language.Language{
 	Name: "postgres", Title: "PostgreSQL", Aliases: []string{"postgresql", "psql", "pg"},
-	Extensions: []string{".pgsql", ".psql", ".sql"}, // .sql alone is SQLite's, which needs nothing
+	Extensions: []string{".pgsql", ".psql", ".sql"}, // .sql alone is SQLite's, which needs no toolchain
 	Source:     "main.sql", Mains: []string{"main.sql", "query.sql"},
 	Sample:    "SELECT 1;\n",
 	Toolchain: &description, Options: []string{"setup"},
 	Plan: plan,
 }
 
-// plan runs scripts on a server of their own, on a copy of a cluster that was made once.
+// plan runs scripts on a server of their own, on a copy of a prepared cluster.
 func plan(j *language.Job) error {
 	kit, err := j.UseKit()
 	if err != nil {
@@ -40,12 +40,14 @@ func plan(j *language.Job) error {
 	}
 	if j.WarmDir == "" {
 		return &sandbox.Error{
-			Op: "postgres", Kind: sandbox.ErrUnsupported, Err: errors.New("there is no cache directory in which to keep a cluster"), Hint: "set XDG_CACHE_HOME",
+			Op: "postgres", Kind: sandbox.ErrUnsupported, Err: errors.New("there is no cache directory in which to keep a cluster"),
+			Hint: "set XDG_CACHE_HOME",
 		}
 	}
 	if j.OnForeignRoot() {
 		return &sandbox.Error{
-			Op: "postgres", Kind: sandbox.ErrUnsupported, Err: errors.New("its cluster is prepared on this machine, and this backend shows nothing of it"),
+			Op: "postgres", Kind: sandbox.ErrUnsupported,
+			Err:  errors.New("its cluster is prepared on this machine, and this backend shows nothing of it"),
 			Hint: "--backend native, or --lang sql",
 		}
 	}
@@ -56,33 +58,34 @@ func plan(j *language.Job) error {
 	run := j.AddRun(slices.Concat([]string{kit, "postgres"}, server, []string{"--"}, scripts)...)
 	run.SyntaxExit = sql.SyntaxExit
 	if j.Image == nil && j.MayPrestart() {
-		run.Process.Warm = &sandbox.Warm{Name: "postgres", Args: slices.Concat([]string{kit, "postgres", "--wait"}, server), Handshake: kitpath.Waiting}
+		run.Process.Warm = &sandbox.Warm{Name: "postgres", Args: slices.Concat([]string{kit, "postgres", "--wait"}, server),
+			Handshake: kitpath.Waiting}
 	}
 	return nil
 }
 
 const (
-	// clusterInside is where the cluster that is copied is shown.
+	// clusterInside is the path of the prepared cluster in the sandbox.
 	clusterInside = language.ToolDir + "/postgres"
-	// clusterMade is where it is made, in a sandbox of its own.
+	// clusterMade is the path at which a sandbox of its own makes the cluster.
 	clusterMade = sandbox.TmpDir + "/cluster"
-	// maxCluster bounds it: it has about a thousand files in about 20 MiB.
+	// maxCluster bounds the cluster, which has about a thousand files in about 20 MiB.
 	maxCluster      = 256 * sandbox.MiB
 	maxClusterFiles = 20_000
 )
 
-// cluster is a database cluster as initdb makes it. It is made in a sandbox, by the machine's PostgreSQL and nothing else, and
-// kept beside what other toolchains prepare (see warm.go); sandboxes read it.
+// cluster is a database cluster of initdb. The machine's PostgreSQL makes it in a sandbox, from nothing else, beside the prepared
+// files of other toolchains; sandboxes read it.
 type cluster struct {
 	manager *sandbox.Manager
 	kit     string
 	tool    *toolchain.Toolchain
-	image   *language.Image // that the tool is of; nil is this machine
+	image   *language.Image // image of the toolchain; nil: this machine
 	dir     string
-	require sandbox.Tier // as little as the run accepts
+	require sandbox.Tier // the lowest tier that the run accepts
 }
 
-// path is where it lies on the host. The number counts the ways in which we have made it.
+// path returns the path on the host. The number in it changes with the way in which the cluster is made.
 func (w *cluster) path() string { return filepath.Join(w.dir, "cluster-1") }
 
 func (w *cluster) exists() bool {
@@ -104,7 +107,7 @@ func (w *cluster) prepare(ctx context.Context, p *language.Plan, _ bool, on prep
 	return use, nil
 }
 
-// ensure makes the cluster unless it is there.
+// ensure makes the cluster unless it exists.
 func (w *cluster) ensure(ctx context.Context, on prepared.Hook) error {
 	if w.exists() {
 		return nil
@@ -118,10 +121,10 @@ func (w *cluster) ensure(ctx context.Context, on prepared.Hook) error {
 	})
 }
 
-// listDirectories prints the directories below one: those that are empty are part of a cluster too.
+// listDirectories prints the directories below one: empty ones are part of a cluster too.
 const listDirectories = `walk() { for d in "$1"/*/; do if [ -d "$d" ]; then printf '%s\n' "${d%/}"; walk "${d%/}"; fi; done; }; cd "$1" && walk .`
 
-// make makes the cluster with the lock held. It has its name only when it is whole.
+// make makes the cluster with the lock held. The cluster gets its name when it is complete.
 func (w *cluster) make(ctx context.Context) (err error) {
 	m := w.manager
 	add := append([]sandbox.Mount{{Source: w.kit, Target: language.KitPath}}, w.tool.Mounts...)
@@ -161,7 +164,7 @@ func (w *cluster) make(ctx context.Context) (err error) {
 	return os.Rename(fresh, w.path())
 }
 
-// takeOut copies the cluster to the host, readable by every user a sandbox may have: there are no secrets in it.
+// takeOut copies the cluster to the host. Every user of a sandbox can read it: it has no secrets.
 func (w *cluster) takeOut(ctx context.Context, id, to, directories string) error {
 	if err := os.Mkdir(to, 0o755); err != nil {
 		return err

@@ -43,7 +43,7 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 		Version: toolchain.Version(after), Path: filepath.Join(bin, "postgres"), Home: bin, Programs: map[string]string{},
 	}
 	if !s.InImage() {
-		t.Path = found.Real() // whatever its name is
+		t.Path = found.Real() // independent of its name
 		t.Programs["postgres"] = t.Path
 	}
 	for _, role := range []string{"postgres", "initdb", "psql", "pg_ctl"} {
@@ -56,7 +56,7 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 				p = r.Real()
 			}
 		}
-		// Debian's psql on PATH is a script that chooses one by its configuration, which is not shown.
+		// Debian's psql on PATH is a script that selects a version by its configuration, which the sandbox does not show.
 		if p != "" && filepath.Base(p) != "pg_wrapper" {
 			t.Programs[role] = p
 		}
@@ -77,8 +77,9 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 			return nil, err
 		}
 	}
-	// What a new cluster is made of lies below the prefix, or where the distribution keeps what is not a program.
-	for _, share := range []string{prefix + "/share/postgresql", prefix + "/share", "/usr/share/postgresql/" + major, "/usr/share/postgresql", "/usr/share/pgsql"} {
+	// The files of a new cluster are below the prefix, or in the distribution's directory for data.
+	for _, share := range []string{prefix + "/share/postgresql", prefix + "/share", "/usr/share/postgresql/" + major, "/usr/share/postgresql",
+		"/usr/share/pgsql"} {
 		if toolchain.Exists(share + "/postgres.bki") {
 			if err := v.Show(share); err != nil {
 				return nil, err

@@ -26,15 +26,15 @@ var Language = language.Language{
 const mainFile = "__main__.py"
 
 func plan(j *language.Job) error {
-	j.SetToolEnv()                           // a virtual environment's
-	j.Setenv("PYTHONDONTWRITEBYTECODE", "1") // the scratch is gone before it could be read again
-	j.Setenv("PYTHONUNBUFFERED", "1")        // what it prints is seen when it prints it
+	j.SetToolEnv()                           // those of a virtual environment
+	j.Setenv("PYTHONDONTWRITEBYTECODE", "1") // the scratch is deleted before a second import
+	j.Setenv("PYTHONUNBUFFERED", "1")        // output is streamed while the program prints it
 	if err := addLint(j); err != nil {
 		return err
 	}
 	var run *language.Phase
 	if module, from := moduleOf(j); module != "" {
-		if from != j.Workdir() { // which is where -m looks
+		if from != j.Workdir() { // the directory in which -m searches
 			if own := j.Plan.Spec.Env["PYTHONPATH"]; own != "" {
 				j.Plan.Spec.Env["PYTHONPATH"] = from + ":" + own
 			}
@@ -46,15 +46,15 @@ func plan(j *language.Job) error {
 		run.Process.Warm = warmStart(j)
 	}
 	run.Suspect = func(stderr []byte) []string { return suspectFile(stderr, j.Dir) }
-	// Alone (-I) and without site-packages (-S): nothing of the program's runs here.
+	// Isolated (-I) and without site-packages (-S): no code of the program runs here.
 	run.Check = &sandbox.Process{Args: []string{
 		j.Tool.Path, "-I", "-S", "-c", "import sys; compile(open(sys.argv[1],'rb').read(), sys.argv[1], 'exec', dont_inherit=True)",
 	}}
 	return nil
 }
 
-// moduleOf is the module by which a package is started, and the directory it is found from. Started as a file, a package could not
-// import what lies beside it by a relative name.
+// moduleOf returns the module that starts a package, and the directory in which it is found. A package that starts as a file can
+// not import its own modules by a relative name.
 func moduleOf(j *language.Job) (module, from string) {
 	dir, name := path.Split(j.Entry)
 	dir = path.Clean(dir)
@@ -75,7 +75,7 @@ func moduleOf(j *language.Job) (module, from string) {
 	return "", ""
 }
 
-// isModule reports whether every part of a dotted name is an identifier. Letters beyond ASCII are taken at their word.
+// isModule reports whether every part of a dotted name is an identifier. It accepts all letters beyond ASCII.
 func isModule(name string) bool {
 	for _, part := range strings.Split(name, ".") {
 		if part == "" || part[0] >= '0' && part[0] <= '9' || strings.ContainsFunc(part, func(r rune) bool {
@@ -104,7 +104,7 @@ func suspectFile(stderr []byte, dir string) []string {
 		return nil
 	}
 	file, rest := lastAfter(stderr[:at], `File "`), lastAfter(stderr[:at], `", line `)
-	if file == "" { // an encoding that can not be read is said in one line
+	if file == "" { // Python reports an unreadable encoding in one line
 		line, _, _ := strings.Cut(string(stderr[at:]), " on line ")
 		if _, file, ok := strings.Cut(line, " in file "); ok {
 			return []string{language.Abs(dir, file)}
@@ -112,13 +112,13 @@ func suspectFile(stderr []byte, dir string) []string {
 		return nil
 	}
 	file, _, _ = strings.Cut(file, `", line `)
-	if line, _, _ := strings.Cut(rest, "\n"); strings.Contains(line, ", in ") { // raised there, by code that ran
+	if line, _, _ := strings.Cut(rest, "\n"); strings.Contains(line, ", in ") { // running code has raised it there
 		return nil
 	}
 	return []string{language.Abs(dir, file)}
 }
 
-// lastAfter is what follows the last mark in a text; "" without one.
+// lastAfter returns the text after the last mark; "" without one.
 func lastAfter(text []byte, mark string) string {
 	i := bytes.LastIndex(text, []byte(mark))
 	if i < 0 {
@@ -127,7 +127,7 @@ func lastAfter(text []byte, mark string) string {
 	return string(text[i+len(mark):])
 }
 
-// lintScript walks the syntax trees of a program. It sees the source, not what runs: a lint, never a control.
+// lintScript walks the syntax trees of a program. It sees the source, not the execution: it is a lint, not a control.
 const lintScript = `import ast, sys, traceback
 n = int(sys.argv[1])
 bad, files, found = set(sys.argv[2:2 + n]), sys.argv[2 + n:], 0
@@ -159,7 +159,7 @@ for file in files:
 sys.exit(1 if found else 0)
 `
 
-// maxLinted bounds what is named on a command line.
+// maxLinted bounds the names on a command line.
 const maxLinted = 512 << 10
 
 func addLint(j *language.Job) error {
@@ -188,8 +188,8 @@ func addLint(j *language.Job) error {
 	return nil
 }
 
-// preloadSets are interpreters with modules loaded that take long to load, the fullest first. A program gets the first that has a
-// module which it imports, or else an interpreter with nothing loaded. The driver leaves out modules that are not installed.
+// preloadSets are interpreters with loaded modules that take long to load, the fullest first. A program gets the first set with a
+// module that it imports, or else an interpreter without modules. The driver leaves out modules that are not installed.
 func preloadSets() []preloadSet {
 	return []preloadSet{
 		{"python+matplotlib", []string{"matplotlib", "seaborn", "pylab"}, driver.Matplotlib()},
@@ -202,14 +202,14 @@ type preloadSet struct {
 	wants, preload []string
 }
 
-// Warm Python is 3.9 or newer: the driver is tried with these.
+// Warm Python needs 3.9 or newer, with which the driver is tested.
 const warmMajor, warmMinor = 3, 9
 
-// startVariables are further variables that Python, or the C library for it, looks at when it starts.
+// startVariables are further variables that Python, or the C library, reads at the start.
 var startVariables = []string{"VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LOCPATH", "NLSPATH", "GCONV_PATH"}
 
-// warmStart says how a program that is a file waits in an interpreter; nil where it can not, because variables of the user's would
-// change how that starts.
+// warmStart returns how a program in a file waits in an interpreter; nil if variables of the user change how the interpreter
+// starts.
 func warmStart(j *language.Job) *sandbox.Warm {
 	if old, err := toolchain.OlderThan(j.Tool.Version, warmMajor, warmMinor); err != nil || old || !j.MayPrestart() {
 		return nil
@@ -231,7 +231,7 @@ func warmStart(j *language.Job) *sandbox.Warm {
 	}
 	w := driver.Python("python")
 	for _, f := range preloadSets() {
-		// What is loaded may have looked at any variable.
+		// A loaded module may have read any variable.
 		if len(j.Request.Env) == 0 && slices.ContainsFunc(f.wants, func(name string) bool { return imports[name] }) {
 			w = driver.Python(f.name, f.preload...)
 			break
@@ -243,8 +243,8 @@ func warmStart(j *language.Job) *sandbox.Warm {
 	return w
 }
 
-// importsOf are the modules that a source names in import statements. It reads line by line: a line of a text that looks like an import
-// costs nothing but the wrong interpreter.
+// importsOf returns the modules of the import statements in a source. It reads line by line: a text that looks like an import
+// only selects another interpreter.
 func importsOf(source []byte) (modules []string) {
 	add := func(name []byte) {
 		name = bytes.TrimSpace(name)
@@ -271,5 +271,5 @@ func importsOf(source []byte) (modules []string) {
 	return modules
 }
 
-// mostImports bounds what is looked at.
+// mostImports bounds the lines that are read.
 const mostImports = 1000

@@ -9,10 +9,11 @@ import (
 
 var description = toolchain.Description{
 	Name: "python", Programs: []string{"python3", "python"}, Query: query,
-	First: []string{"$VIRTUAL_ENV/bin/python3", "$VIRTUAL_ENV/bin/python"}, // first on PATH as a rule
+	First: []string{"$VIRTUAL_ENV/bin/python3", "$VIRTUAL_ENV/bin/python"}, // usually first on PATH
 	Places: []string{
 		"$PYENV_ROOT/versions/*/bin/python3", "~/.pyenv/versions/*/bin/python3",
-		"$ASDF_DATA_DIR/installs/python/*/bin/python3", "~/.asdf/installs/python/*/bin/python3", "~/.local/share/mise/installs/python/*/bin/python3",
+		"$ASDF_DATA_DIR/installs/python/*/bin/python3", "~/.asdf/installs/python/*/bin/python3",
+		"~/.local/share/mise/installs/python/*/bin/python3",
 		"~/.local/share/uv/python/*/bin/python3",
 		"$CONDA_PREFIX/bin/python3", "~/miniforge3/bin/python3", "~/mambaforge/bin/python3", "~/miniconda3/bin/python3",
 		"~/anaconda3/bin/python3", "/opt/conda/bin/python3", "/usr/local/bin/python3", "/usr/bin/python3", "/usr/bin/python3.*[0-9]",
@@ -24,7 +25,7 @@ var description = toolchain.Description{
 	Packages:  toolchain.Packages{Apt: "python3", Dnf: "python3", Apk: "python3", Pacman: "python", Brew: "python"},
 }
 
-// queryScript is understood by every Python, so that one which is too old can say so.
+// queryScript runs on every Python, so that the error for an old one can name its version.
 const queryScript = `import sys, os
 def say(k, v): sys.stdout.write("` + toolchain.Mark + `" + k + "=" + str(v) + "\n")
 say("version", "%d.%d.%d" % tuple(sys.version_info[:3]))
@@ -72,7 +73,7 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 	}
 	s.BehindShim(found, real.Real(), "$PYENV_ROOT/version", "~/.pyenv/version", "/.python-version")
 	v := s.View()
-	// A virtual environment is recognised by the place of its link to the interpreter; everything else is named by its file.
+	// The path of its link to the interpreter identifies a virtual environment; other installations are named by their file.
 	if virtual {
 		if err := showEnvironment(v, t.Home); err != nil {
 			return nil, err
@@ -86,12 +87,12 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 			return nil, err
 		}
 	}
-	// Extension modules of the standard library have libraries of their own.
+	// Extension modules of the standard library need libraries of their own.
 	modules := s.Glob(library, "lib-dynload", "*.so")
 	return s.Finish(t, v, found, append(modules, real.Real()))
 }
 
-// showEnvironment shows of a virtual environment what Python uses: the directory may be a whole project's.
+// showEnvironment shows the parts of a virtual environment that Python uses: the directory may contain a whole project.
 func showEnvironment(v *toolchain.View, dir string) error {
 	v.Together(dir)
 	for _, name := range []string{"pyvenv.cfg", "bin", "lib", "lib64"} {
@@ -102,7 +103,7 @@ func showEnvironment(v *toolchain.View, dir string) error {
 	return nil
 }
 
-// showPrefix shows an installation's own directory as a whole. Of a directory that it shares with others (a home, ~/.local, an
+// showPrefix shows the directory of an installation as a whole. From a directory with other contents (a home, ~/.local, an
 // installation of conda with its packages and environments) it shows what an interpreter needs.
 func showPrefix(v *toolchain.View, prefix, program, library string) error {
 	real, err := toolchain.Real(prefix)
@@ -111,7 +112,7 @@ func showPrefix(v *toolchain.View, prefix, program, library string) error {
 	}
 	conda := toolchain.Exists(filepath.Join(real, "conda-meta"))
 	if toolchain.Shown(real) || !v.Broad(real) && !conda {
-		return v.Show(prefix) // with its other names, if it has any
+		return v.Show(prefix) // including its other names
 	}
 	v.Together(real)
 	parts := []string{program, library}

@@ -24,12 +24,12 @@ var Language = language.Language{
 	Sample:    "fn main() {}\n",
 	Toolchain: &description, Image: "sandbox-run/rust", Options: []string{"release", "edition", "test"},
 	Limits:  sandbox.Limits{Memory: 128 * sandbox.MiB},
-	Compile: sandbox.Limits{Wall: 2 * time.Minute}, // a project's crates are compiled with it
-	Working: 512 * sandbox.MiB,                     // 180 MiB were seen for a small program; crates take more
+	Compile: sandbox.Limits{Wall: 2 * time.Minute}, // the crates of a project are compiled with it
+	Working: 512 * sandbox.MiB,                     // 180 MiB were measured for a small program; crates take more
 	Plan:    plan,
 }
 
-// defaultEdition is what a file without a project is written in.
+// defaultEdition is the edition of a file without a project.
 const defaultEdition = "2021"
 
 func plan(j *language.Job) error {
@@ -49,7 +49,7 @@ func plan(j *language.Job) error {
 	return nil
 }
 
-// planRustc compiles one file, and those it names as its modules.
+// planRustc compiles one file and its modules.
 func planRustc(j *language.Job) (*language.Phase, error) {
 	entry := j.Entry
 	if entry == "." || language.Find(j.Files, entry) == nil {
@@ -66,7 +66,7 @@ func planRustc(j *language.Job) (*language.Phase, error) {
 	if !slices.Contains([]string{"2015", "2018", "2021", "2024"}, edition) {
 		return nil, sandbox.Invalid("edition", "%q is none of 2015, 2018, 2021, 2024", edition)
 	}
-	// Panics and traces name the file as it is named here.
+	// Panics and traces use the file name of this command line.
 	args := []string{j.Tool.Path, "--edition", edition, "--crate-name", "main", "--out-dir", language.BuildDir, "-Cdebuginfo=1"}
 	if cc := j.Tool.Programs["cc"]; cc != "" {
 		args = append(args, "-Clinker="+cc)
@@ -87,7 +87,7 @@ func planRustc(j *language.Job) (*language.Phase, error) {
 	return j.AddRun(binary), nil
 }
 
-// rustMain is the file that starts a tree without a manifest.
+// rustMain returns the entry file of a tree without a manifest.
 func rustMain(j *language.Job, dir string) string {
 	files := j.Files
 	for _, m := range j.Language.Mains {
@@ -107,7 +107,7 @@ func rustMain(j *language.Job, dir string) string {
 	return ""
 }
 
-// planCargo builds a project with what is in it: there is no registry of packages.
+// planCargo builds a project from its own files: the sandbox has no registry of packages.
 func planCargo(j *language.Job) (*language.Phase, error) {
 	if j.Request.Options.Edition != "" {
 		return nil, sandbox.Invalid("edition", "the project's Cargo.toml says which edition it is written in")
@@ -133,7 +133,7 @@ func planCargo(j *language.Job) (*language.Phase, error) {
 		args, profile = append(args, "--release"), "release"
 	}
 	if j.Request.Options.Test {
-		// Cargo alone knows what its tests are called. Examples in comments would be compiled while they run: left out.
+		// Only cargo knows the names of its tests. Examples in comments are left out: they would be compiled during the run.
 		args = append(args, "--all-targets")
 		dir := j.Entry
 		if language.Find(j.Files, dir) != nil {
@@ -160,12 +160,12 @@ func planCargo(j *language.Job) (*language.Phase, error) {
 	return j.AddRun(binary), nil
 }
 
-// manifest of Cargo: what decides which programs a package makes, and what they are called.
+// cargoManifest has the parts of a manifest that decide which programs a package has, and their names.
 type cargoManifest struct {
 	dir        string
-	name       string // of the package; "" in a workspace that is none itself
+	name       string // of the package; "" in a workspace without a package
 	defaultRun string
-	runs       bool // a part of it runs while it is compiled
+	runs       bool // a part of it runs during the compilation
 	bins       []cargoBin
 }
 
@@ -180,8 +180,8 @@ func manifests(files []language.File) bool {
 	return slices.ContainsFunc(files, func(f language.File) bool { return path.Base(f.Path) == cargoToml })
 }
 
-// runsToCompile reports whether a project has code of its own that runs while it is compiled. What that code leaves elsewhere, the
-// program may look for; the cache would not bring it back.
+// runsToCompile reports whether a project has code that runs during its compilation. The program may need files that this code
+// leaves elsewhere, which the cache does not restore.
 func runsToCompile(files []language.File) bool {
 	return slices.ContainsFunc(files, func(f language.File) bool {
 		if vendored(f.Path) {
@@ -200,7 +200,7 @@ func runsToCompile(files []language.File) bool {
 
 func vendored(file string) bool { return strings.Contains("/"+file, "/vendor/") }
 
-// manifestOf is the nearest directory at or above dir that has a manifest, or the top.
+// manifestOf returns the nearest directory at or above dir with a manifest, or the top.
 func manifestOf(files []language.File, dir string) string {
 	for ; dir != "."; dir = path.Dir(dir) {
 		if language.Find(files, path.Join(dir, cargoToml)) != nil {
@@ -210,7 +210,7 @@ func manifestOf(files []language.File, dir string) string {
 	return "."
 }
 
-// chooseBinary decides which program of a project is meant: that whose file is the entry, or the only one.
+// chooseBinary returns the program of a project to run: that of the entry file, or the only one.
 func chooseBinary(j *language.Job) (dir, bin string, err error) {
 	var all []cargoManifest
 	for _, f := range j.Files {
@@ -251,20 +251,23 @@ func chooseBinary(j *language.Job) (dir, bin string, err error) {
 	switch {
 	case len(chosen) == 1:
 		return dirs[0], chosen[0].name, nil
-	case len(chosen) > 1 && dirs[0] == ".": // the top's own come before its members'
+	case len(chosen) > 1 && dirs[0] == ".": // programs of the top come before those of members
 		if len(dirs) == 1 || dirs[1] != "." {
 			return dirs[0], chosen[0].name, nil
 		}
 		fallthrough
 	case len(chosen) > 1:
-		return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("this project makes several programs: %s", strings.Join(choices, ", ")), Hint: "--entry " + choices[0]}
+		return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid,
+			Err: fmt.Errorf("this project makes several programs: %s", strings.Join(choices, ", ")), Hint: "--entry " + choices[0]}
 	case asFile && j.Request.Entry != "":
-		return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%q is none of the project's programs", within), Hint: "a file in src/bin, or a [[bin]] in Cargo.toml"}
+		return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%q is none of the project's programs", within),
+			Hint: "a file in src/bin, or a [[bin]] in Cargo.toml"}
 	}
-	return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("this project makes no program: there is neither src/main.rs nor a file in src/bin"), Hint: "--test, to run its tests"}
+	return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid,
+		Err: fmt.Errorf("this project makes no program: there is neither src/main.rs nor a file in src/bin"), Hint: "--test, to run its tests"}
 }
 
-// readManifest reads the few lines of a manifest that matter here, one key to a line, as is usual; cargo reads the rest.
+// readManifest reads the few lines of a manifest that matter here, one key per line, as is usual; cargo reads the rest.
 func readManifest(dir, text string) cargoManifest {
 	m := cargoManifest{dir: dir}
 	section := ""
@@ -299,7 +302,7 @@ func readManifest(dir, text string) cargoManifest {
 	return m
 }
 
-// tomlString is the content of a plain string, or "".
+// tomlString returns the content of a plain string, or "".
 func tomlString(s string) string {
 	s = strings.TrimSpace(s)
 	if s == "" || s[0] != '"' && s[0] != '\'' {
@@ -312,7 +315,7 @@ func tomlString(s string) string {
 	return inner
 }
 
-// findBins adds the programs that need no mention.
+// findBins adds the programs that the manifest need not mention.
 func (m *cargoManifest) findBins(files []language.File) {
 	add := func(name, p string) {
 		for i := range m.bins {
@@ -342,7 +345,7 @@ func (m *cargoManifest) findBins(files []language.File) {
 			add(strings.TrimSuffix(name, ".rs"), f.Path)
 		}
 	}
-	// A name is part of a path here; cargo refuses the others itself.
+	// The name is part of a path here; cargo refuses invalid names itself.
 	m.bins = slices.DeleteFunc(m.bins, func(b cargoBin) bool {
 		return b.name == "" || strings.ContainsFunc(b.name, func(r rune) bool {
 			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r > 127)

@@ -8,7 +8,9 @@ import (
 )
 
 func TestManifestIsRead(t *testing.T) {
-	m := readManifest("a", "[package] # p\nname = \"x\" # the name\ndefault-run='y'\n[dependencies]\nname = \"no\"\n[[bin]]\nname = \"y\"\npath = \"src/y.rs\"\n[[ bin ]]\nname = \"../z\"\n")
+	m := readManifest("a",
+		"[package] # p\nname = \"x\" # the name\ndefault-run='y'\n[dependencies]\nname = \"no\"\n[[bin]]\nname = \"y\"\npath = \"src/y.rs\"\n"+
+			"[[ bin ]]\nname = \"../z\"\n")
 	var files []language.File
 	for _, p := range []string{"a/src/main.rs", "a/src/bin/b.rs", "a/src/bin/c/main.rs", "a/src/bin/c/d.rs", "b/src/bin/e.rs"} {
 		files = append(files, language.File{Path: p})

@@ -22,14 +22,14 @@ var description = toolchain.Description{
 	Variables: []string{"RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "CARGO_HOME", "ASDF_RUST_VERSION"},
 	Settings: []string{
 		"RUSTUP_AUTO_INSTALL=0",
-		"RUSTUP_DIST_SERVER=http://127.0.0.1:9", "RUSTUP_UPDATE_ROOT=http://127.0.0.1:9", // older rustups do not know the first
+		"RUSTUP_DIST_SERVER=http://127.0.0.1:9", "RUSTUP_UPDATE_ROOT=http://127.0.0.1:9", // older rustups do not have the first variable
 	},
 	Packages: toolchain.Packages{
 		Apt: "rustc cargo gcc libc6-dev", Dnf: "rust cargo gcc glibc-devel", Apk: "rust cargo gcc musl-dev", Pacman: "rust gcc", Brew: "rust gcc",
 	},
 }
 
-// Packages of what rustc needs to link with.
+// The packages that rustc needs for linking.
 var (
 	linkerPackages   = toolchain.Packages{Apt: "gcc libc6-dev", Dnf: "gcc glibc-devel", Apk: "gcc musl-dev", Pacman: "gcc", Brew: "gcc"}
 	cLibraryPackages = toolchain.Packages{Apt: "libc6-dev", Dnf: "glibc-devel", Apk: "musl-dev", Pacman: "glibc", Brew: "gcc"}
@@ -45,7 +45,7 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 		return nil, errors.New("does not answer as rustc does")
 	}
 	t := &toolchain.Toolchain{Path: found.Real(), Home: sysroot, Programs: map[string]string{}}
-	// Behind rustup's proxy it is the sysroot's own that will run. Nix wraps: there the compiler is elsewhere than its sysroot.
+	// Behind rustup's proxy, the compiler of the sysroot runs. Nix wraps the compiler, which is outside of its sysroot.
 	real := found
 	if own := s.At(filepath.Join(sysroot, "bin", "rustc"), "-vV"); own != "" {
 		if real, err = s.Probe(own); err != nil {
@@ -78,7 +78,7 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 	if !ok {
 		return nil, s.Incomplete(t, "rustc needs a linker, and there is no cc", s.Install(linkerPackages)...)
 	}
-	// A compiler's driver goes by its name: a link in a directory that is shown is called as that.
+	// A compiler's driver depends on its name: the sandbox calls it by the name of the link.
 	t.Programs["cc"] = linker.Inside()
 	if crt, err := s.Query(t.Programs["cc"], "-print-file-name=crt1.o"); err == nil && strings.TrimSpace(crt.Stdout) == "crt1.o" {
 		why := "rustc needs the C library's start files to link with, and there is no crt1.o"

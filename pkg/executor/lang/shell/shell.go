@@ -28,8 +28,8 @@ var Language = language.Language{
 	Plan:    plan,
 }
 
-// plan runs a script by its shell: the one that the request names, else that of the first line, else that of the extension. Files that
-// end in .sh are run by bash where there is one, because most are written for it.
+// plan runs a script with its shell: that of the request, else that of the first line, else that of the extension. Files with the
+// extension .sh run with bash if it is installed, because most are written for it.
 func plan(j *language.Job) error {
 	which, err := whichShell(j)
 	if err != nil {
@@ -41,7 +41,7 @@ func plan(j *language.Job) error {
 		j.Plan.Notes = append(j.Plan.Notes, c.notes...)
 	}
 	if j.Tool.Programs[which] != j.Tool.Path {
-		j.Plan.Version = "" // it is another shell's; this one was not queried
+		j.Plan.Version = "" // the version belongs to another shell; this one was not queried
 	}
 	run := j.AddRun(j.Tool.Programs[which], j.Inside(j.Entry))
 	run.Suspect = func(stderr []byte) []string { return suspectFile(stderr, j.Dir) }
@@ -80,7 +80,7 @@ func whichShell(j *language.Job) (string, error) {
 
 func isShell(name string) bool { return name == "bash" || name == "sh" || name == "zsh" }
 
-// suspectFile finds the file that a shell could not parse. Each says it in its own words:
+// suspectFile finds the file that a shell could not parse. Each shell has its own message:
 //
 //	/workspace/main.sh: line 3: syntax error near unexpected token `fi'
 //	/workspace/main.sh: 3: Syntax error: "fi" unexpected
@@ -100,15 +100,15 @@ func suspectFile(stderr []byte, dir string) []string {
 	return nil
 }
 
-// commands is a root that has only some programs.
+// commands is a root with only some programs.
 type commands struct {
-	paths  []string        // of the host
-	mounts []sandbox.Mount // programs under other names than their files'
+	paths  []string        // on the host
+	mounts []sandbox.Mount // programs under other names than those of their files
 	notes  []string
 }
 
-// findCommands finds, for the restricted mode, the files that make up the only programs there are: the shell, those that were named,
-// and what these are linked with. /bin/sh is among them only if it is the shell or was named.
+// findCommands finds the files of the restricted mode: the shell, the named programs, and the libraries of both. /bin/sh is among
+// them only if it is the shell or is named.
 func findCommands(_ context.Context, j *language.Job) error {
 	if len(j.Request.Options.Commands) == 0 {
 		return nil
@@ -143,7 +143,8 @@ func findCommands(_ context.Context, j *language.Job) error {
 				return &sandbox.Error{Op: "commands", Kind: sandbox.ErrInvalid, Err: err}
 			}
 			c.mounts = append(c.mounts, sandbox.Mount{Source: real, Target: path.Join(dir, name)})
-			c.notes = append(c.notes, fmt.Sprintf("%s is %s, which is other programs as well for whoever calls it by their names", name, path.Base(real)))
+			c.notes = append(c.notes, fmt.Sprintf("%s is %s: a program that calls it by another name gets another command of it", name,
+				path.Base(real)))
 			continue
 		}
 		by, err := interpreterOf(name, real)
@@ -166,7 +167,7 @@ func findCommands(_ context.Context, j *language.Job) error {
 			}
 		}
 	}
-	// Older C libraries keep what they know of UTF-8 in files.
+	// Older C libraries have their data about UTF-8 in files.
 	for _, dir := range []string{"/usr/lib/locale/C.utf8", "/usr/lib/locale/C.UTF-8"} {
 		if real, err := toolchain.Real(dir); err == nil && real == dir {
 			c.paths = append(c.paths, dir)
@@ -176,7 +177,7 @@ func findCommands(_ context.Context, j *language.Job) error {
 	return nil
 }
 
-// CommandDirs are where a sandbox looks for programs; a test has others.
+// CommandDirs are the directories in which a sandbox searches for programs; a test has others.
 var CommandDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 func findCommand(name string) (string, error) {
@@ -196,22 +197,24 @@ func findCommand(name string) (string, error) {
 	}
 }
 
-// shellBuiltins need no program: every shell has them.
+// shellBuiltins returns the commands that every shell has without a program.
 func shellBuiltins() []string {
 	return []string{
-		".", ":", "alias", "bg", "break", "builtin", "caller", "cd", "command", "continue", "declare", "dirs", "eval", "exec", "exit", "export", "fg",
-		"getopts", "hash", "help", "history", "jobs", "let", "local", "mapfile", "popd", "pushd", "read", "readarray", "readonly", "return", "set", "shift",
+		".", ":", "alias", "bg", "break", "builtin", "caller", "cd", "command", "continue", "declare", "dirs", "eval", "exec", "exit", "export",
+		"fg",
+		"getopts", "hash", "help", "history", "jobs", "let", "local", "mapfile", "popd", "pushd", "read", "readarray", "readonly", "return",
+		"set", "shift",
 		"shopt", "source", "times", "trap", "type", "typeset", "ulimit", "umask", "unalias", "unset", "wait",
 	}
 }
 
-// isMultiCall reports whether a file is many programs, by the name it is called by.
+// isMultiCall reports whether a file is many programs, selected by the name of the call.
 func isMultiCall(real string) bool {
 	return slices.Contains([]string{"busybox", "toybox", "coreutils"}, path.Base(real))
 }
 
-// interpreterOf is what a script needs besides what its first line names. Scripts of other languages than a shell's need whole
-// libraries, and are refused rather than shown broken.
+// interpreterOf returns the files that a script needs besides its interpreter. It refuses scripts of languages other than the
+// shell, which need whole libraries.
 func interpreterOf(name, real string) ([]string, error) {
 	f := language.File{Open: func() (io.ReadCloser, error) { return os.Open(real) }}
 	by := f.Interpreter()
@@ -222,5 +225,7 @@ func interpreterOf(name, real string) ([]string, error) {
 		p, err := findCommand(by)
 		return []string{p}, err
 	}
-	return nil, sandbox.Invalid("commands", "%q is a script in %s, which needs more than its own file; only programs and shell scripts can be named", name, by)
+	return nil,
+		sandbox.Invalid("commands", "%q is a script in %s, which needs more than its own file; only programs and shell scripts can be named",
+			name, by)
 }

@@ -15,7 +15,7 @@ var description = toolchain.Description{
 	Packages: toolchain.Packages{Apt: "bash", Dnf: "bash", Apk: "bash", Pacman: "bash", Brew: "bash"},
 }
 
-// query takes bash, or sh where there is none. The other shells are programs by their names.
+// query finds bash, or sh without bash. Other shells are programs with their own names.
 func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, error) {
 	t := &toolchain.Toolchain{Path: found.Inside(), Home: filepath.Dir(found.Real()), Programs: map[string]string{}}
 	isBash := filepath.Base(found.Name()) == "bash"
@@ -34,7 +34,7 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 	for _, role := range []string{"bash", "sh", "zsh"} {
 		r, ok := s.Named(nothing, role)
 		if role == "sh" {
-			// Several shells answer to that name, each in its own manner: the system's is meant, by that very name.
+			// Several shells have that name, and behave by it: the system's shell is called by that name.
 			r, ok = s.OfSystem(nothing, role)
 		}
 		if ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Language is SQL as SQLite has it, which is built into the kit.
+// Language is SQL in the dialect of SQLite, which is part of the kit.
 var Language = language.Language{
 	Name: "sql", Title: "SQL", Aliases: []string{"sqlite", "sqlite3"},
 	Extensions: []string{".sql"}, Source: "main.sql", Mains: []string{"main.sql", "query.sql"},
@@ -19,16 +19,16 @@ var Language = language.Language{
 	Plan: plan,
 }
 
-// tablesFile is where queries leave their results as data, hidden from the program.
+// tablesFile is the file of query results as data, hidden from the program.
 const tablesFile = sandbox.TmpDir + "/.sandbox-run-tables.json"
 
-// SyntaxExit is how the kit ends when a statement can not be parsed.
+// SyntaxExit is the exit code of the kit for a statement with a syntax error.
 const SyntaxExit = 65
 
-// Version is that of the SQLite in the kit; a test compares them.
+// Version is the version of SQLite in the kit; a test compares them.
 const Version = "3.54.1"
 
-// plan runs scripts in a database of their own, or in the one that is among the files.
+// plan runs scripts in a database of their own, or in the only one among the files.
 func plan(j *language.Job) error {
 	kit, err := j.UseKit()
 	if err != nil {
@@ -53,7 +53,7 @@ func plan(j *language.Job) error {
 	return nil
 }
 
-// Scripts are the paths of the scripts to run, one after the other: those of the option setup, and the entry.
+// Scripts returns the paths of the scripts to run, one after the other: those of the option setup, then the entry.
 func Scripts(j *language.Job) ([]string, error) {
 	if len(j.Request.Args) > 0 {
 		return nil, sandbox.Invalid("args", "%s scripts take none", j.Language.Title)
@@ -69,7 +69,7 @@ func Scripts(j *language.Job) ([]string, error) {
 	return append(scripts, j.Inside(j.Entry)), nil
 }
 
-// located is where a file of the program or of its inputs lies inside; "" for none.
+// located returns the path in the sandbox of a file of the program or of its inputs; "" for none.
 func located(j *language.Job, name string) string {
 	switch {
 	case language.Find(j.Files, name) != nil:
@@ -80,7 +80,7 @@ func located(j *language.Job, name string) string {
 	return ""
 }
 
-// databases are the files that are SQLite's, by their names.
+// databases returns the files that are SQLite databases by name.
 func databases(j *language.Job) (found []string) {
 	for _, f := range slices.Concat(j.Files, j.Request.Inputs) {
 		switch strings.ToLower(path.Ext(f.Path)) {

@@ -13,7 +13,7 @@ import (
 var Language = language.Language{
 	Name: "typescript", Title: "TypeScript", Aliases: []string{"ts", "tsx", "ts-node"},
 	Extensions: []string{".ts", ".tsx", ".mts", ".cts", ".jsx"}, Interpreters: []string{"ts-node", "tsx"}, Projects: []string{"tsconfig.json"},
-	Source: "main.ts", Dialects: []language.Dialect{{Alias: "tsx", Source: "main.tsx"}}, // the file's name decides about the syntax
+	Source: "main.ts", Dialects: []language.Dialect{{Alias: "tsx", Source: "main.tsx"}}, // the file name decides about the syntax
 	Mains: []string{
 		"index.ts", "index.tsx", "index.mts", "index.cts", "main.ts", "main.tsx", "main.mts", "main.cts",
 		"app.ts", "app.tsx", "app.mts", "app.cts", "server.ts", "server.tsx", "server.mts", "server.cts",
@@ -21,7 +21,7 @@ var Language = language.Language{
 	},
 	Indexes:   []string{"index.ts", "index.tsx", "index.mts", "index.cts"},
 	Toolchain: &javascript.Node, Image: "sandbox-run/typescript", FindEntry: findEntry,
-	Working: 64 * sandbox.MiB, // 10 MiB were seen for a small program
+	Working: 64 * sandbox.MiB, // 10 MiB were measured for a small program
 	Plan:    plan,
 }
 
@@ -29,7 +29,7 @@ func findEntry(files []language.File) string {
 	return javascript.PackageMain(files, ".ts", ".tsx", ".mts", ".cts")
 }
 
-// plan strips the types with a tool of ours, and runs what is left.
+// plan removes the types with the kit, and runs the rest with Node.
 func plan(j *language.Job) error {
 	entry := j.Entry
 	if language.Find(j.Files, entry) == nil { // a directory
@@ -51,7 +51,8 @@ func plan(j *language.Job) error {
 	return nil
 }
 
-// moduleDir is where the stripped program goes: out of sight, unless there are packages, which Node finds only from among them.
+// moduleDir returns the directory of the stripped program: a hidden one, unless the program has packages, which Node finds only
+// from among them.
 func moduleDir(j *language.Job, entry string) string {
 	for dir := path.Dir(entry); ; dir = path.Dir(dir) {
 		if packages := path.Join(dir, "node_modules"); language.HasDirectory(j.Files, packages) {

@@ -12,7 +12,7 @@ final class Errand {
   /** key may define classes among the program's; Key sets it through Runner. */
   private static MethodHandles.Lookup key;
 
-  /** turn is where the finalizer waits. The main thread does not: whoever waits first may pay with a hash code. */
+  /** turn is where the finalizer waits. The main thread does not: the first thread that waits may pay with a hash code. */
   private static final Object turn = new Object();
 
   private static final long PATIENCE = 20_000_000_000L;
@@ -32,7 +32,7 @@ final class Errand {
 
   /** Begins it, and returns when it is ready for the program. */
   static void begin(String driver, String classes) throws Throwable {
-    new Errand(driver, classes); // which nobody holds
+    new Errand(driver, classes); // unreachable at once
     System.gc();
     for (long since = System.nanoTime(); !ready && failed == null; Thread.yield()) {
       if (System.nanoTime() - since > PATIENCE) throw new Exception("there is no finalizer");

@@ -30,7 +30,7 @@ final class Message {
   private static byte[] fill(FileInputStream in, byte[] b) throws IOException {
     for (int n = 0; n < b.length; ) {
       int more = in.read(b, n, b.length - n);
-      if (more < 0) Runtime.getRuntime().halt(70); // nobody wants anything
+      if (more < 0) Runtime.getRuntime().halt(70); // the pool has closed the pipe
       n += more;
     }
     return b;

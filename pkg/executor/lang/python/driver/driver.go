@@ -52,7 +52,8 @@ func Watches(source []byte, imports []string) bool {
 }
 
 var (
-	watchingWords   = []string{"_ncallbacks", "settrace", "setprofile", "addaudithook", "sys.monitoring", "breakpoint(", "last_type", "last_exc"}
+	watchingWords = []string{"_ncallbacks", "settrace", "setprofile", "addaudithook", "sys.monitoring", "breakpoint(", "last_type",
+		"last_exc"}
 	watchingModules = []string{"gc", "objgraph", "pympler", "guppy", "meliae", "muppy", "pdb", "bdb", "trace", "coverage"}
 )
 
@@ -61,5 +62,6 @@ func Pandas() []string { return []string{"numpy", "pandas"} }
 
 // Matplotlib is what to load for programs that draw: what pyplot consists of, and not itself, which looks for a screen when it is loaded.
 func Matplotlib() []string {
-	return append(Pandas(), "matplotlib", "matplotlib.figure", "matplotlib.style", "matplotlib.widgets", "matplotlib.mlab", "matplotlib.backends.backend_agg")
+	return append(Pandas(), "matplotlib", "matplotlib.figure", "matplotlib.style", "matplotlib.widgets", "matplotlib.mlab",
+		"matplotlib.backends.backend_agg")
 }

@@ -19,16 +19,18 @@ func TestMachinesOwnCallbacks(t *testing.T) {
 		own   string
 		early bool
 	}{
-		"none":     {"", true},
-		"harmless": {"import atexit\ndef exit_cacert_ctx(): pass\nexit_cacert_ctx.__module__ = 'certifi.core'\natexit.register(exit_cacert_ctx)\n", true},
-		"some":     {"import atexit\natexit.register(print, 'bye')\n", false},
-		"logging":  {"import logging\n", false},
+		"none": {"", true},
+		"harmless": {"import atexit\ndef exit_cacert_ctx(): pass\nexit_cacert_ctx.__module__ = 'certifi.core'\n" +
+			"atexit.register(exit_cacert_ctx)\n", true},
+		"some":    {"import atexit\natexit.register(print, 'bye')\n", false},
+		"logging": {"import logging\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			marker := filepath.Join(dir, "forked")
 			// An interpreter whose forks may end early has tried how programs end, in forks; and how to fork, in two, whichever it is.
-			own := "import os\nos.register_at_fork(before=lambda: os.write(os.open('" + marker + "', os.O_CREAT | os.O_APPEND | os.O_WRONLY), b'.'))\n" + test.own
+			own := "import os\nos.register_at_fork(before=lambda: os.write(os.open('" + marker +
+				"', os.O_CREAT | os.O_APPEND | os.O_WRONLY), b'.'))\n" + test.own
 			for path, text := range map[string]string{"driver/sitecustomize.py": string(sitecustomize), "machine/sitecustomize.py": own} {
 				path = filepath.Join(dir, path)
 				if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {

@@ -1,5 +1,5 @@
 # The driver of warm Python. The interpreter imports it while it starts, before it looks at the program: there it waits, and
-# with it the interpreter, until somebody has a program. What comes after is the interpreter's own doing: the driver takes back
+# with it the interpreter, until a request with a program arrives. What comes after is the interpreter's own doing: the driver takes back
 # every trace of itself, and returns as the machine's own sitecustomize would.
 #
 # Two ways, as pkg/sandbox.Warm has them: started ahead, it reads one message from its standard input; forking, it waits
@@ -233,7 +233,7 @@ def _wait():
                     __import__(name)
                 except ModuleNotFoundError as e:
                     if e.name != name.partition(".")[0]:
-                        raise  # half of it is loaded: nobody can wait in this
+                        raise  # half of it is loaded: this interpreter is not usable
         loaded.update(name for name in set(sys.modules) - before if "." not in name)
         if not forking:
             return
@@ -280,7 +280,7 @@ def _wait():
         return ends
 
     def shortcut(gc, ends):
-        """An interpreter that ends takes all it has apart, object by object, and a fork first copies every page of that. Where nobody can tell,
+        """An interpreter that ends takes all it has apart, object by object, and a fork first copies every page of that. Where no program can tell,
         a program's last line is the end: the process exits as it would have, once streams are flushed. Whatever is not known for certain
         ends as ever. Returns what has to be called before requests are served, which returns true in a process that is to run its program."""
         if ends is None or layout is None:
@@ -423,7 +423,7 @@ def _wait():
         return learn
 
     def twice():
-        """Forks a process that is nobody's child, for the init of its namespace to find. True in that process, false in this one."""
+        """Forks a process whose parent exits at once, so that the init of its namespace adopts it. True in that process, false in this one."""
         child = os.fork()
         if child == 0:
             try:
@@ -567,7 +567,7 @@ def _wait():
             if setns(own, 0x20000000) < 0:
                 os._exit(4)
         try:
-            for fd in range(3):  # the zygote's: whoever has the other ends is to see when that ends, however long this process waits
+            for fd in range(3):  # the zygote's: the readers of the other ends have to see the end of the zygote, however long this process waits
                 os.dup2(answers, fd)
             # The user namespace first: it gives the right to the others, of mounts, network, IPC and names.
             if setns(users, 0x10000000) < 0 or setns(init, 0x4C020000) < 0:
@@ -580,7 +580,7 @@ def _wait():
             patience = time.monotonic() + 10
             while os.getppid() != 1:
                 if time.monotonic() > patience:
-                    fail(b"fork", 0, "still nobody's child")
+                    fail(b"fork", 0, "the init has not adopted the process")
                 time.sleep(0.0001)
             if not send(answers, b"waits"):
                 os._exit(0)
@@ -613,7 +613,7 @@ def _wait():
             os._exit(0)
         if not send(answers, began, listener):
             os._exit(1)
-        # Whoever has the listener looks at this process now, and answers when it may go on.
+        # The supervisor, which has the listener, measures this process now, and answers when it may go on.
         if probes and listener >= 0 and make(*probes[1], -tried) != probes[2]:
             os._exit(1)
         run(closing, fds)
