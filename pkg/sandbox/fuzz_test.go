@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// FuzzSpec: whatever a caller sends as a spec and a process is refused, or complete and within bounds; and it means the same
-// when it is written down and read again.
+// FuzzSpec: every spec and process of a caller is refused, or completed within the bounds; and encoding and decoding
+// keep it.
 func FuzzSpec(f *testing.F) {
 	f.Add([]byte(`{"volumes":[{"source":"/srv","target":"/data","writable":true}],"env":{"A":"b"},"limits":{"timeout":5,"memory":1048576}}`),
 		[]byte(`{"args":["sh","-c","true"],"phase":"compile","tty":{"rows":3,"cols":4}}`))
@@ -27,7 +27,7 @@ func FuzzSpec(f *testing.F) {
 		s, _, err := asked.complete(machine, nil)
 		if err != nil {
 			if err.Error() == "" {
-				t.Error("refused without a word")
+				t.Error("refused without a reason")
 			}
 			return
 		}
@@ -67,7 +67,7 @@ func FuzzSpec(f *testing.F) {
 	})
 }
 
-// same fails unless a value can be written down and read again. Text that is not UTF-8 can not.
+// same fails unless a value survives encoding and decoding. Text that is not UTF-8 does not.
 func same[T any](t *testing.T, v T) {
 	t.Helper()
 	text, err := json.Marshal(v)
@@ -83,7 +83,7 @@ func same[T any](t *testing.T, v T) {
 	}
 }
 
-// FuzzLimitsJSON: limits that were read are the ones that were written, to the nanosecond where a float has that many digits.
+// FuzzLimitsJSON: decoded limits equal the encoded ones, to the nanosecond where a float has that many digits.
 func FuzzLimitsJSON(f *testing.F) {
 	f.Add(`{"timeout":1.5,"grace":0.001,"cpus":0.5,"cpu_time":3,"memory":1,"disk":2,"inodes":3,"pids":4,"open_files":5,"output_limit":6}`)
 	f.Add(`{"timeout":1e400}`)
@@ -103,7 +103,7 @@ func FuzzLimitsJSON(f *testing.F) {
 	})
 }
 
-// FuzzNames: what is read as one of a closed set is in it.
+// FuzzNames: a parsed name of a closed set is in the set.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{"none", "localhost", "auto", "disk", "memory", "container", "process", "", "None", "disk\x00"} {
 		f.Add(s)
@@ -132,7 +132,7 @@ func TestLimitsReadJSON(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	// What is left out is left alone.
+	// Omitted limits keep their values.
 	if err := json.Unmarshal([]byte(`{"pids":7}`), &l); err != nil || l.Processes != 7 || l.Memory != DefaultLimits().Memory {
 		t.Errorf("%+v, %v", l, err)
 	}

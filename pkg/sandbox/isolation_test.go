@@ -21,7 +21,7 @@ func TestTiers(t *testing.T) {
 			t.Errorf("%s: %v", a, err)
 		}
 		if a.AtLeast("fortress") || Tier("fortress").AtLeast(TierNone) {
-			t.Error("a tier nobody knows is compared")
+			t.Error("an unknown tier is compared")
 		}
 	}
 	if _, err := ParseTier("Container"); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "process, namespace, container, gvisor, microvm") {
@@ -29,7 +29,7 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// No set of controls gets a tier whose walls it does not have.
+// No set of controls gets a tier whose controls it does not have.
 func TestGrade(t *testing.T) {
 	full := NewIsolation("x")
 	full.Enforce(AllControls()...)
@@ -80,7 +80,7 @@ func TestGrade(t *testing.T) {
 func TestCheck(t *testing.T) {
 	iso := NewIsolation("x")
 	if err := iso.Check("", false); err == nil {
-		t.Error("a report nobody graded is let through")
+		t.Error("a report without a grade passes the check")
 	}
 	iso.Tier = TierNone
 	if err := iso.Check(TierNone, false); err == nil {

@@ -54,7 +54,7 @@ func create(t *testing.T, m *sandbox.Manager, s sandbox.Spec) string {
 	return id
 }
 
-// launch runs a program in the background and returns once it has said something.
+// launch runs a program in the background and returns after its first output.
 func launch(t *testing.T, m *sandbox.Manager, id string, p sandbox.Process) <-chan *sandbox.Result {
 	t.Helper()
 	said, done := make(chan struct{}), make(chan *sandbox.Result, 1)
@@ -96,7 +96,7 @@ func TestRefusesWhatIsWeaker(t *testing.T) {
 	if n := f.Alive(); n != 1 {
 		t.Errorf("%d instances: a refused one was not destroyed", n)
 	}
-	// What the instance says counts, not what the machine promised.
+	// The isolation of the instance decides, not the capability check of the machine.
 	weak.Tier = sandbox.TierProcess
 	f.Pretend(weak)
 	if _, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierNamespace}); !errors.Is(err, sandbox.ErrRefused) {
@@ -195,7 +195,7 @@ func (i *stubbedInstance) Start(ctx context.Context, p *sandbox.Process) (sandbo
 	return i.b.start(ctx, i.Instance, p)
 }
 
-// A start that hangs is given up when the run is killed, deleted or cancelled, and that is a result.
+// A hanging start is abandoned when the run is killed, deleted or cancelled, and the run has a result.
 func TestStartThatHangs(t *testing.T) {
 	entered := make(chan struct{}, 1)
 	hangs := func(ctx context.Context, _ sandbox.Instance, _ *sandbox.Process) (sandbox.Task, error) {
@@ -254,7 +254,7 @@ func (s *sampled) Finish(ctx context.Context) (monitor.Sample, error) {
 	return f, errors.Join(err, s.finish)
 }
 
-// witness is a task that saw something refused.
+// witness is a task with refused system calls.
 type witness struct {
 	sandbox.Task
 	refused []sandbox.Violation
@@ -266,8 +266,8 @@ func (w *witness) Refused() ([]sandbox.Violation, string) {
 	return w.refused, w.unknown
 }
 
-// What a backend saw refused is in the result after the limits that were touched, and an event once. What it could not
-// see is a note.
+// Refused calls that a backend counted are in the result after the reached limits, and each is an event once. The reason
+// why calls could not be counted is a note.
 func TestRefusals(t *testing.T) {
 	saw := []sandbox.Violation{{Kind: sandbox.ViolationSyscall, Name: "mount", Detail: "mount", Count: 2}, {Kind: sandbox.ViolationSyscall, Name: "socket", Detail: "socket(AF_ALG)", Count: 1}}
 	for _, w := range []witness{{}, {refused: saw}, {unknown: "old kernel"}} {
@@ -304,7 +304,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A look at the counters that fails does not switch the CPU limit off.
+// A failed sample does not switch the CPU limit off.
 func TestCPULimitSurvivesFailedSamples(t *testing.T) {
 	var looks atomic.Int32
 	b := &stubbed{conformance.NewFake(map[string]conformance.Script{"wait": wait}), nil}
@@ -326,7 +326,7 @@ func TestCPULimitSurvivesFailedSamples(t *testing.T) {
 	}
 }
 
-// A program that ends before anybody has looked has used what it has used.
+// The CPU time of a program that ends before the first sample counts in full.
 func TestCPULimitOfAQuickProgram(t *testing.T) {
 	quick := func(p *conformance.FakeProcess) sandbox.Exit {
 		p.Use(monitor.Sample{CPUUser: 3 * time.Second, CPUSystem: 2 * time.Second})
@@ -368,8 +368,8 @@ func TestCancelledForAFullDisk(t *testing.T) {
 	}
 }
 
-// Whoever of several in a phase is told to end first takes the others along: they were all cancelled,
-// also one that hears of its end before it hears of the order.
+// The first process of a phase that is ordered to end also ends the others: all were cancelled, also a process that ends
+// before it gets the order.
 func TestNeighboursAreCancelledTogether(t *testing.T) {
 	b := &stubbed{conformance.NewFake(map[string]conformance.Script{"wait": wait, "late": wait}), nil}
 	b.start = func(ctx context.Context, i sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
@@ -405,8 +405,7 @@ func TestNeighboursAreCancelledTogether(t *testing.T) {
 	}
 }
 
-// Limits that belong to a phase are those of whoever came first: the next one has them too, or asks for
-// others and is refused.
+// The first process of a phase sets the phase's limits: the next one has them too, or asks for others and is refused.
 func TestNeighboursShareLimits(t *testing.T) {
 	m, _ := newManager(t, map[string]conformance.Script{"wait": wait, "exit": exit})
 	id := create(t, m, sandbox.Spec{})
@@ -419,7 +418,7 @@ func TestNeighboursShareLimits(t *testing.T) {
 		if _, err := m.Run(context.Background(), id, p, sandbox.IO{}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "another phase") {
 			t.Errorf("%s: %v", name, err)
 		}
-		p.Phase = "own" // the control
+		p.Phase = "own" // the control experiment
 		if res, err := m.Run(context.Background(), id, p, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictOK {
 			t.Errorf("%s in a phase of its own: %+v, %v", name, res, err)
 		}
@@ -431,7 +430,7 @@ func TestNeighboursShareLimits(t *testing.T) {
 	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); err != nil || res.Limits.Memory != 64*sandbox.MiB {
 		t.Errorf("%+v, %v", res, err)
 	}
-	// One that hits its limit ends the phase; the other did nothing wrong.
+	// A process that reaches its limit ends the phase; the other process is not at fault.
 	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"wait"}, Limits: sandbox.Limits{Wall: 20 * time.Millisecond}}, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictTimeLimit {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -440,7 +439,7 @@ func TestNeighboursShareLimits(t *testing.T) {
 	}
 }
 
-// A clean-up that failed is our failure, not a result.
+// A failed removal is an error, not a result.
 func TestFinishThatFails(t *testing.T) {
 	boom := errors.New("cgroup is busy")
 	b := &stubbed{conformance.NewFake(map[string]conformance.Script{"exit": exit}), nil}
@@ -456,7 +455,7 @@ func TestFinishThatFails(t *testing.T) {
 	}
 }
 
-// Limits a script pretends to have touched decide the verdict as the table says.
+// Limits that a script reports as reached decide the verdict as the table says.
 func TestVerdictsOfTouchedLimits(t *testing.T) {
 	for want, s := range map[sandbox.Verdict]monitor.Sample{
 		sandbox.VerdictMemoryLimit: {OOMKills: 1}, sandbox.VerdictDiskLimit: {DiskFull: true}, sandbox.VerdictNonzeroExit: {ProcessLimitHits: 3},

@@ -59,7 +59,7 @@ const (
 	wholeSandbox                   // the phases of a sandbox share one
 )
 
-// The least that still lets a program start; anything below could only fail in confusing ways.
+// The least values with which a program can still start; smaller ones would only fail with confusing errors.
 const (
 	minMemory    = 2 * MiB
 	minDisk      = 1 * MiB
@@ -145,16 +145,16 @@ func FindLimit(name string) *Limit {
 	return nil
 }
 
-// amount is what can be done with the value of a limit, whatever its type.
+// amount is the value of a limit, independent of its type.
 type amount interface {
 	// Field points to the value: a *time.Duration, *float64, *Size or *int.
 	Field(l *Limits) any
 	IsSet(l *Limits) bool
 	Equal(a, b *Limits) bool
-	// Exceeds reports whether l has more than most allows. Without a value in most everything is allowed.
+	// Exceeds reports whether l has more than most allows. A most without a value allows everything.
 	Exceeds(l, most *Limits) bool
 	Copy(to, from *Limits)
-	// Parse reads a value that is more than zero: what flags, settings and keys hold.
+	// Parse reads a value greater than zero, from flags, settings and keys.
 	Parse(into *Limits, text string) error
 	Text(l *Limits) string  // for people
 	Plain(l *Limits) string // exactly, as Parse reads it
@@ -173,7 +173,7 @@ const (
 	presetCompileCeiling
 )
 
-// unit is how values of a type are read and written.
+// unit reads and writes the values of a type.
 type unit[T quantity] struct {
 	parse       func(string) (T, error)
 	text, plain func(T) string
@@ -219,7 +219,7 @@ func (a *amountOf[T]) Parse(into *Limits, text string) error {
 	return err
 }
 
-// bound is the most that the machine can give.
+// bound is the most that the machine can provide.
 func (a *amountOf[T]) bound(m Machine) T {
 	switch {
 	case a.machine == nil:
@@ -255,28 +255,29 @@ func presetLimits(p preset) (l Limits) {
 	return l
 }
 
-// DefaultLimits are those of a run that sets none.
+// DefaultLimits are the limits of a run that sets none.
 func DefaultLimits() Limits { return presetLimits(presetRun) }
 
-// DefaultCompileLimits are those of compiling: all processors, and more memory. OrDefaults lowers them to what the machine has.
+// DefaultCompileLimits are the limits of compiling: all processors, and more memory. OrDefaults lowers them to the
+// machine's resources.
 func DefaultCompileLimits() Limits { return presetLimits(presetCompile) }
 
-// DefaultCeilings are the most that requests to a server may ask for, for the run and for compiling, unless its operator says otherwise.
+// DefaultCeilings are the ceilings of a server, for the run and for compiling, unless its operator sets others.
 func DefaultCeilings() (run, compile Limits) {
 	return presetLimits(presetCeiling), presetLimits(presetCompileCeiling)
 }
 
-// Machine is what there is to share out.
+// Machine is the resources that sandboxes share.
 type Machine struct {
 	CPUs      int
 	Memory    Size
 	OpenFiles int // that this process could have; 0 is not known
 }
 
-// ThisMachine is what this process could use at the most.
+// ThisMachine is the most that this process could use.
 func ThisMachine() Machine { return thisMachine() }
 
-// Or fills what l leaves open from base.
+// Or fills the unset fields of l from base.
 func (l Limits) Or(base Limits) Limits {
 	for _, row := range limitTable {
 		if !row.IsSet(&l) {
@@ -286,7 +287,8 @@ func (l Limits) Or(base Limits) Limits {
 	return l
 }
 
-// OrDefaults fills what l leaves open from defaults, lowered to what the machine has, and says which were lowered.
+// OrDefaults fills the unset fields of l from defaults, lowered to the machine's resources, and returns a note for each
+// lowered one.
 func (l Limits) OrDefaults(defaults Limits, m Machine) (filled Limits, notes []string) {
 	for _, row := range limitTable {
 		if row.IsSet(&l) {
@@ -300,10 +302,10 @@ func (l Limits) OrDefaults(defaults Limits, m Machine) (filled Limits, notes []s
 	return l, notes
 }
 
-// Clamp lowers defaults that exceed the machine, and says so.
+// Clamp lowers defaults that exceed the machine, and returns a note for each.
 func (l Limits) Clamp(m Machine) (Limits, []string) { return Limits{}.OrDefaults(l, m) }
 
-// OfProcess is l without what belongs to the sandbox as a whole.
+// OfProcess is l without the limits of the sandbox as a whole.
 func (l Limits) OfProcess() Limits {
 	for _, row := range limitTable {
 		if row.scope == wholeSandbox {
@@ -313,7 +315,7 @@ func (l Limits) OfProcess() Limits {
 	return l
 }
 
-// Validate refuses limits no machine could honour. Only fields that are set are looked at.
+// Validate refuses limits that no machine could enforce. It checks only the fields that are set.
 func (l Limits) Validate(m Machine) error { return l.ValidateAs("", m) }
 
 // ValidateAs is Validate for limits whose names have a prefix, such as "max-".
@@ -355,8 +357,8 @@ func (l Limits) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. What is left out stays as it is; a name that is no limit is an error,
-// because a limit that is misspelt would not be enforced.
+// UnmarshalJSON reads the form of MarshalJSON. Omitted limits keep their values; an unknown name is an error, because a
+// misspelt limit would not be enforced.
 func (l *Limits) UnmarshalJSON(b []byte) error {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(b, &given); err != nil {
@@ -376,7 +378,7 @@ func (l *Limits) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// ScratchMode says what /workspace, /tmp and $HOME are made of.
+// ScratchMode is the storage of /workspace, /tmp and $HOME.
 type ScratchMode string
 
 // The scratch modes.

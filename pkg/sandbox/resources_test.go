@@ -77,7 +77,8 @@ func TestSizeString(t *testing.T) {
 	})
 }
 
-// Every field of Limits has exactly one row in the table, under a name of its own, and what the row writes it reads back.
+// Every field of Limits has exactly one row in the table, under a name of its own, and the row reads back the text that
+// it writes.
 func TestLimitTable(t *testing.T) {
 	names := map[string]bool{}
 	for i := range reflect.TypeFor[Limits]().NumField() {
@@ -154,7 +155,7 @@ func TestClamp(t *testing.T) {
 	if l.CPUs != 2 || l.Memory != 256*MiB || len(said) != 2 || !strings.Contains(said[1], "256 MiB") {
 		t.Errorf("%+v, %q", l, said)
 	}
-	// A result only says what concerns it.
+	// A result has only the notes that concern it.
 	tiny := Machine{CPUs: 1, Memory: 128 * MiB}
 	s, notes, err := Spec{}.complete(tiny, nil)
 	if err != nil || s.Limits.Memory != 128*MiB || len(notes) != 1 {

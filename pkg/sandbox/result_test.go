@@ -24,7 +24,7 @@ func fields(t *testing.T, v any) map[string]any {
 	return m
 }
 
-// The names are a promise (DESIGN.md, "The result, as JSON"). These lists are written by hand.
+// The names are stable (DESIGN.md, "The result, as JSON"). These lists are written by hand.
 func TestResultNames(t *testing.T) {
 	m := fields(t, &Result{Verdict: VerdictSignaled, Exit: Exit{Signal: 9}, Metrics: monitor.Metrics{WallTime: monitor.Seconds(1500 * time.Millisecond), MemoryPeak: 7}, Isolation: NewIsolation("x")})
 	for _, name := range strings.Fields("success verdict exit_code signal stdout stderr stdout_truncated stderr_truncated execution_time memory_used metrics limits isolation violations") {

@@ -19,7 +19,7 @@ func TestSpecDefaults(t *testing.T) {
 	}
 }
 
-// The caller's maps and slices stay the caller's.
+// A completed spec shares no maps or slices with the caller's.
 func TestSpecIsCopied(t *testing.T) {
 	env, volumes := map[string]string{"A": "1"}, []Volume{{Source: "/a", Target: "/b"}}
 	s, _, err := Spec{Env: env, Volumes: volumes}.complete(big, nil)
@@ -34,7 +34,8 @@ func TestSpecIsCopied(t *testing.T) {
 
 func adding(m ...Mount) Spec { return Spec{Root: Root{Add: m}} }
 
-// What is added to a root may lie in anything but the sandbox's own, and in each other; a volume may lie in it.
+// A mount that is added to a root may lie anywhere but in the sandbox's own directories, also in another one; a volume
+// may lie in it.
 func TestSpecAdd(t *testing.T) {
 	for _, s := range []Spec{
 		adding(Mount{"/a", "/b"}, Mount{"/a", "/b/c"}, Mount{"/a", "/opt/x"}), adding(Mount{"/tmp/x", "/opt"}), adding(Mount{"/a", "/usr/lib/x"}), adding(Mount{"/a", "/home/other"}),

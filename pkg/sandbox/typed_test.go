@@ -30,7 +30,7 @@ func TestTypedInput(t *testing.T) {
 	}
 }
 
-// The end comes only with that of the program.
+// The input ends only with the program.
 func TestTypedInputLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := make(chan struct{})

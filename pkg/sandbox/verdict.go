@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Verdict says in one word how a run ended. The set is closed: verdictTable has a row for each.
+// Verdict is the one word for how a run ended. The set is closed: verdictTable has a row for each.
 type Verdict string
 
 // The verdicts.
@@ -30,7 +30,7 @@ const (
 type VerdictInfo struct {
 	Verdict   Verdict
 	Code      int    // exit code of the command line; 0: the program's own
-	Violation string // kind of the violation that the verdict already tells of
+	Violation string // kind of the violation that the verdict already reports
 	Chosen    bool   // the program, or its user, chose this end
 	// Why explains an end that the program did not choose, with {placeholders} of Explain; empty: there is nothing to explain.
 	Why string
@@ -47,7 +47,7 @@ func (v *VerdictInfo) Explain(r *Result, who, flags string) string {
 	return strings.NewReplacer(words...).Replace(v.Why)
 }
 
-// facts are what a run's end is judged by.
+// facts are the input of a run's verdict.
 type facts struct {
 	cancelled, wallHit, cpuHit, outputKilled bool
 	oomKills                                 uint64
@@ -68,8 +68,8 @@ func (f *facts) nameCause(ctx context.Context) *DiskFullError {
 
 func (f *facts) failed() bool { return f.exit != Exit{} }
 
-// verdictTable is in order of precedence: the first that applies is the one reported. A resource limit that was touched explains a failure; when
-// the program succeeded all the same, the verdict is ok and the touch is left to violations.
+// verdictTable is in order of precedence: the first row that applies is reported. A reached resource limit explains a
+// failure; if the program succeeds nevertheless, the verdict is ok and the limit is only a violation.
 var verdictTable = []VerdictInfo{
 	{Verdict: VerdictInternalError, Code: 125},
 	{Verdict: VerdictCancelled, Code: 130, Chosen: true, Why: "cancelled", applies: func(f *facts) bool { return f.cancelled }},
@@ -90,7 +90,7 @@ var verdictTable = []VerdictInfo{
 		Why: "the {who} filled its scratch disk of {disk} and {inodes} files; to allow more: --disk, --inodes",
 	},
 	{
-		// The code is that of the SIGTERM that the program is sent, whatever it makes of that.
+		// The code is that of the SIGTERM that the program gets, whatever its own exit code is.
 		Verdict: VerdictOutputLimit, Code: 143, Violation: ViolationOutput, applies: func(f *facts) bool { return f.outputKilled },
 		Why: "the {who} printed more than {output_limit}; to allow more: --output-limit, or leave out --kill-on-output",
 	},
@@ -119,7 +119,7 @@ func (v Verdict) Info() VerdictInfo {
 	return VerdictInfo{Verdict: v}
 }
 
-// judge gives the verdict of a process that ended.
+// judge returns the verdict of an ended process.
 func judge(f facts) Verdict {
 	i := slices.IndexFunc(verdictTable, func(row VerdictInfo) bool { return row.applies != nil && row.applies(&f) })
 	return verdictTable[i].Verdict

@@ -21,13 +21,13 @@ func TestJudge(t *testing.T) {
 		{facts{outputKilled: true, oomKills: 1, diskFull: true, exit: killed}, VerdictMemoryLimit},
 		{facts{outputKilled: true, diskFull: true, exit: killed}, VerdictDiskLimit},
 		{facts{outputKilled: true, exit: killed}, VerdictOutputLimit},
-		// A limit that was touched explains a failure, and nothing else.
+		// A reached limit explains a failure, and nothing else.
 		{facts{oomKills: 1}, VerdictOK},
 		{facts{diskFull: true}, VerdictOK},
 		{facts{oomKills: 1, diskFull: true}, VerdictOK},
 		{facts{oomKills: 1, exit: failed}, VerdictMemoryLimit},
 		{facts{diskFull: true, exit: failed}, VerdictDiskLimit},
-		// Who was told to end is judged by that, even if it said goodbye nicely.
+		// The order to end decides the verdict, also if the program exits with 0.
 		{facts{cancelled: true}, VerdictCancelled},
 		{facts{wallHit: true}, VerdictTimeLimit},
 		{facts{cpuHit: true}, VerdictCPULimit},
