@@ -17,7 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// needV2 skips where programs join v1 groups: nobody can be born in one.
+// needV2 skips where programs join v1 cgroups: clone can not start a process in one.
 func needV2(t testing.TB) {
 	t.Helper()
 	needRoot(t)
@@ -27,7 +27,7 @@ func needV2(t testing.TB) {
 	}
 }
 
-// watched is a backend that shows a test the instances it makes.
+// watched is a backend that records its instances for a test.
 type watched struct {
 	*Backend
 	last *instance
@@ -41,11 +41,11 @@ func (w *watched) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	return i, err
 }
 
-// fullAtTen tries to have more than ten processes, counts those that it gets, and says when.
+// fullAtTen tries to start more than ten processes, counts them, and reports when it is done.
 const fullAtTen = "n=0; while [ $n -lt 20 ] && (sleep 20 &) 2>/dev/null; do n=$((n+1)); done; echo $n; sleep 1"
 
-// A program is born in the group that limits it, beside its init and not in the init's group; where that is refused it
-// joins, and is limited all the same; and where it can not join either it does not run.
+// A program starts in the cgroup that limits it, beside its init's cgroup and not in it. If the kernel refuses that, the
+// program joins the cgroup and has the same limits. If it can not join either, it does not run.
 func TestBornInGroup(t *testing.T) {
 	needV2(t)
 	b := &watched{Backend: newBackend(t, Options{})}
@@ -112,7 +112,7 @@ func TestBornInGroup(t *testing.T) {
 	}
 }
 
-// groupOf is the v2 group of a process.
+// groupOf returns the v2 cgroup of a process.
 func groupOf(t *testing.T, pid int) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
@@ -123,7 +123,7 @@ func groupOf(t *testing.T, pid int) string {
 	return group
 }
 
-// ownedBy lists what below dir belongs to a user.
+// ownedBy lists the files below dir that belong to a user.
 func ownedBy(t *testing.T, dir string, uid int) (list []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -142,7 +142,7 @@ func ownedBy(t *testing.T, dir string, uid int) (list []string) {
 	return list
 }
 
-// What a sandbox costs that runs nothing, from nothing to nothing; and a program more in one that there is.
+// The cost of a sandbox without a program, from creation to removal; and of one more program in an existing sandbox.
 func BenchmarkTrue(b *testing.B) {
 	backend := newBackend(b, Options{})
 	m := sandbox.NewManager(backend, sandbox.Options{})
@@ -189,7 +189,7 @@ func BenchmarkTrue(b *testing.B) {
 	})
 }
 
-// median reports it beside the mean: what one waits for on a machine with neighbours.
+// median reports the median beside the mean, because other load on the machine distorts the mean.
 func median(b *testing.B, f func()) {
 	var took []time.Duration
 	for b.Loop() {

@@ -15,10 +15,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The kernel has budgets that all of the machine shares. What a program takes of them must be bounded,
-// or be nothing (R6). Each of these was once a way to harm the host from inside.
+// The kernel has budgets that the whole machine shares. The part that a program can take must be bounded, or zero (R6).
+// Each of these was once a way to harm the host from inside.
 
-// inProbed runs the probe in a sandbox of its own and returns what it said.
+// inProbed runs the probe program in a sandbox of its own and returns the result.
 func inProbed(t *testing.T, spec sandbox.Spec, onEvent func(sandbox.Event), args ...string) *sandbox.Result {
 	t.Helper()
 	b := newBackend(t, Options{})
@@ -38,7 +38,7 @@ func inProbed(t *testing.T, spec sandbox.Spec, onEvent func(sandbox.Event), args
 	return res
 }
 
-// onHost is the positive control: the same probe, outside.
+// onHost is the positive control: the same probe program, outside.
 func onHost(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(conformance.Probe(t), args...).Output()
@@ -48,7 +48,7 @@ func onHost(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// Thousands of filters freed at once deadlock a kernel's workers.
+// Freeing thousands of filters at once deadlocks a kernel's workers.
 func TestR6NoFiltersAndNoKernelAIO(t *testing.T) {
 	needRoot(t)
 	if got, want := onHost(t, "filters"), "socket ok\nprctl ok\naio ok\n"; got != want {

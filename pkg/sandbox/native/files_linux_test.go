@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// putAndTake carries files in and out, and some that can not be.
+// putAndTake copies files in and out, and some that are refused.
 func putAndTake(t *testing.T, m *sandbox.Manager, id string, n int) {
 	t.Helper()
 	ctx := context.Background()
@@ -51,7 +51,7 @@ func putAndTake(t *testing.T, m *sandbox.Manager, id string, n int) {
 	}
 }
 
-// One small file is what nearly every run begins with.
+// Nearly every run begins with one small file.
 func BenchmarkPut(b *testing.B) {
 	backend := newBackend(b, Options{})
 	defer backend.Close()

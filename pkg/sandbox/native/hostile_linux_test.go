@@ -17,7 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// managed is a backend and its manager, gone with the test.
+// managed returns a backend and its manager, which end with the test.
 func managed(t *testing.T, o Options) (*Backend, *sandbox.Manager) {
 	t.Helper()
 	b := newBackend(t, o)
@@ -48,7 +48,7 @@ func newSandbox(t *testing.T, spec sandbox.Spec) (run func(phase, script string)
 	}
 }
 
-// publicDir is one of the host's that everybody may write to, and that is in no sandbox.
+// publicDir is a host directory that every user may write to, and that no sandbox shows.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-")
@@ -62,8 +62,8 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// A program that may write to its root plants links where the next phase mounts, or takes something from
-// to mount. None of it leads to the host (F3, F6).
+// A program with a writable root plants links where the next phase mounts, or where the sources of mounts are. None of
+// them leads to the host (F3, F6).
 func TestAttackLinksInWritableRoot(t *testing.T) {
 	outside := publicDir(t)
 	secret := filepath.Join(outside, "secret")
@@ -72,7 +72,7 @@ func TestAttackLinksInWritableRoot(t *testing.T) {
 	}
 	for _, place := range []string{"/sys", "/media", "/opt", "/run", "/srv", "/mnt"} {
 		run := newSandbox(t, writable(t, sandbox.Spec{}))
-		// The control: it is its root to spoil.
+		// The control: the program may change its own root.
 		if res := run("one", "rm -rf "+place+" && ln -s /.."+outside+" "+place+" && readlink "+place); string(res.Stdout.Bytes()) != "/.."+outside+"\n" {
 			t.Fatalf("%s: %s %q", place, res.Verdict, res.Stderr.Bytes())
 		}
@@ -86,8 +86,8 @@ func TestAttackLinksInWritableRoot(t *testing.T) {
 	}
 }
 
-// Links of the host that are shown in a root are the program's to follow, not ours: making the place for a
-// volume behind one must not reach the host (F6).
+// Only the program follows the host's links that its root shows. Making the mount point of a volume behind a link must
+// not reach the host (F6).
 func TestAttackVolumeBehindLink(t *testing.T) {
 	needRoot(t)
 	outside := publicDir(t)
@@ -124,8 +124,7 @@ func TestAttackVolumeBehindLink(t *testing.T) {
 	}
 }
 
-// The sandbox acts as the owner of the very thing it is given, whatever is at that path a moment before or
-// after (F9).
+// The sandbox acts as the owner of the file that it is given, whatever is at that path a moment before or after (F9).
 func TestAttackSwappedVolume(t *testing.T) {
 	needRoot(t)
 	dir := publicDir(t)
@@ -174,7 +173,7 @@ func TestAttackSwappedVolume(t *testing.T) {
 		if err == nil {
 			opened++
 			if strings.Contains(string(res.Stdout.Bytes()), "secret") {
-				t.Error("read as somebody else's owner")
+				t.Error("read as the owner of another file")
 			}
 		}
 		if err := m.Delete(context.Background(), id); err != nil {
@@ -186,7 +185,7 @@ func TestAttackSwappedVolume(t *testing.T) {
 	}
 }
 
-// Volumes in volumes are all there, in whatever order they were named; a file can be one, and be written to.
+// Volumes in volumes are all mounted, in any order of the request; a file can be a volume, and be written to.
 func TestVolumesInVolumes(t *testing.T) {
 	needRoot(t)
 	dir := publicDir(t)
@@ -213,7 +212,7 @@ func TestVolumesInVolumes(t *testing.T) {
 	}
 }
 
-// A target that can not be is the request's fault, and is said before anything runs.
+// An impossible target is an error of the request, reported before a program runs.
 func TestVolumeTargetsThatCanNotBe(t *testing.T) {
 	_, m := managed(t, Options{})
 	dir := publicDir(t)
@@ -233,7 +232,7 @@ func TestVolumeTargetsThatCanNotBe(t *testing.T) {
 	}
 }
 
-// A working directory by way of a descriptor could be one that the init has open (F2).
+// A working directory named by a descriptor could be one that the init has open (F2).
 func TestAttackWorkdirByDescriptor(t *testing.T) {
 	_, m := managed(t, Options{})
 	id, err := m.Create(context.Background(), sandbox.Spec{})
@@ -248,7 +247,7 @@ func TestAttackWorkdirByDescriptor(t *testing.T) {
 	}
 }
 
-// What a supervisor was started with does not change what a sandbox is.
+// The supervisor's umask does not change a sandbox.
 func TestUmask(t *testing.T) {
 	needRoot(t)
 	defer unix.Umask(unix.Umask(0o077))
@@ -260,8 +259,8 @@ func TestUmask(t *testing.T) {
 	}
 }
 
-// A machine that had room for scratch disks when it was looked at may have none now. That is said, and refused
-// where nothing may be missing.
+// A machine that had space for scratch disks at the capability check may have none later. The report says so, and
+// --strict refuses it.
 func TestScratchThatBecameMemory(t *testing.T) {
 	dir := cacheDir(t)
 	_, m := managed(t, Options{CacheDir: dir})
@@ -329,7 +328,7 @@ func TestCloseWhileCreating(t *testing.T) {
 	}
 }
 
-// An init that could not be started ahead of time is not the next sandbox's misfortune.
+// The failed start of a spare init does not fail the next sandbox.
 func TestStillbornIsForgotten(t *testing.T) {
 	b, m := managed(t, Options{})
 	make1 := func() error {
@@ -356,18 +355,18 @@ func TestStillbornIsForgotten(t *testing.T) {
 	}
 }
 
-// noLandlock has the sandboxes that follow do without Landlock, as on a kernel that has none.
+// noLandlock makes later sandboxes run without Landlock, as on a kernel that has none.
 func noLandlock(t *testing.T) {
 	abi := rootfs.LandlockABI
 	rootfs.LandlockABI = func() int { return 0 }
 	t.Cleanup(func() { rootfs.LandlockABI = abi })
 }
 
-// A process that stops its neighbours, also those that are just being started, does not keep its own end from
-// being heard of.
+// A process that stops the other processes of its phase, also those that are being started, does not delay the report of
+// its own end.
 func TestAttackNeighbourThatStops(t *testing.T) {
 	needRoot(t)
-	noLandlock(t) // whose scope of signals would keep it from them
+	noLandlock(t) // its scope of signals would protect them
 	_, m := managed(t, Options{})
 	id, err := m.Create(context.Background(), sandbox.Spec{})
 	if err != nil {
@@ -385,7 +384,7 @@ func TestAttackNeighbourThatStops(t *testing.T) {
 		if took := time.Since(began); took > 40*time.Second {
 			t.Errorf("its end was heard of after %v", took)
 		}
-		_ = m.Kill(id) // those it stopped
+		_ = m.Kill(id) // ends the stopped processes
 	}()
 	for n := 0; ; n++ {
 		select {
@@ -475,7 +474,7 @@ func TestBackendLeavesNoDescriptors(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cycle() // what is opened once, for good
+	cycle() // opens the descriptors that stay open
 	before := open()
 	for range 5 {
 		cycle()
@@ -486,11 +485,11 @@ func TestBackendLeavesNoDescriptors(t *testing.T) {
 	}
 }
 
-// A neighbour in the phase that stops whoever it finds does not keep a start from going through: what is stopped before it is
-// a program goes on. (Stopped afterwards, it is the neighbour's to stop.)
+// A process that stops the others of its phase does not prevent a start: a process that is stopped before its exec
+// continues. (After the exec, the other process may stop it.)
 func TestAttackNeighbourThatStopsStarts(t *testing.T) {
 	needRoot(t)
-	noLandlock(t) // whose scope of signals would keep it from them
+	noLandlock(t) // its scope of signals would protect them
 	_, m := managed(t, Options{})
 	ctx := context.Background()
 	for n := range 6 {
@@ -513,7 +512,7 @@ func TestAttackNeighbourThatStopsStarts(t *testing.T) {
 		}()
 		<-ready
 		began := time.Now()
-		// Its time limit ends the one that stops others along with it.
+		// The time limit of the stopping process ends the stopped ones with it.
 		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"true"}, Limits: sandbox.Limits{Wall: 100 * time.Millisecond, Grace: time.Millisecond}}, sandbox.IO{})
 		switch {
 		case err != nil:

@@ -16,7 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
 )
 
-// lowered is a wall that is taken down, and the control that the error must name.
+// lowered is a control that is removed, and its name in the error.
 type lowered struct {
 	name    string
 	control sandbox.Control
@@ -52,7 +52,7 @@ func changeLimit(t *testing.T, ph *box.Phase, files ...string) {
 // everything is a filter that allows every call.
 var everything = []byte{0x06, 0, 0, 0, 0, 0, 0xff, 0x7f}
 
-// both are walls of cold programs and forks alike.
+// both lists controls of cold programs and of forks.
 func both() []lowered {
 	return []lowered{
 		{name: "no filter", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.Filter = nil }},
@@ -68,7 +68,7 @@ func both() []lowered {
 	}
 }
 
-// ours checks that an error is ours, and names the control.
+// ours checks that an error is internal, and names the control.
 func ours(t *testing.T, err error, control sandbox.Control) {
 	t.Helper()
 	if err == nil {
@@ -79,7 +79,7 @@ func ours(t *testing.T, err error, control sandbox.Control) {
 	}
 }
 
-// allMeasured checks a report that has nothing missing.
+// allMeasured checks a report without gaps.
 func allMeasured(t *testing.T, task sandbox.Task) {
 	t.Helper()
 	iso, measured := task.(sandbox.Measured).Isolation()
@@ -112,8 +112,9 @@ func (l lowered) create(t *testing.T) (b *Backend, i *instance, p *sandbox.Proce
 	return b, in.(*instance), warmProcess()
 }
 
-// A program that lacks a wall is not started: the run fails as an error of ours, which names the wall. One that lacks none is measured.
-// TestWeakenedMeasured (internal/cli) has the walls that only a build with the tag weaken can take down.
+// A program that lacks a control is not started: the run fails with an internal error that names the control. A program
+// that lacks none is measured. TestWeakenedMeasured (internal/cli) has the controls that only a build with the tag
+// weaken can remove.
 func TestMeasuredCold(t *testing.T) {
 	needRoot(t)
 	for _, l := range append(both(), lowered{name: "nothing"}) {
@@ -138,7 +139,7 @@ func TestMeasuredCold(t *testing.T) {
 	}
 }
 
-// The same of forks of a warm interpreter, which the kernel does not let join namespaces of the host.
+// The same for forks of a zygote, which the kernel does not let join namespaces of the host.
 func TestMeasuredForks(t *testing.T) {
 	needRoot(t)
 	for _, l := range append(both(), []lowered{
@@ -176,7 +177,7 @@ func TestMeasuredForks(t *testing.T) {
 	}
 }
 
-// A process without any walls: every one is named.
+// A process without any control: every one is named.
 func TestMeasuredNothing(t *testing.T) {
 	asked := sandbox.NewIsolation("x")
 	asked.Enforce(measure.Measurable()...)
@@ -187,13 +188,13 @@ func TestMeasuredNothing(t *testing.T) {
 	}
 	for _, c := range append(sandbox.WallControls(), sandbox.ControlLandlock, sandbox.ControlOpenFiles) {
 		if c == sandbox.ControlSeccomp || c == sandbox.ControlNoNewPrivs || c == sandbox.ControlCapabilities {
-			continue // a test may be run in a container
+			continue // the test itself may run in a container
 		}
 		if !strings.Contains(err.Error(), string(c)+": ") {
 			t.Errorf("%s is not named: %v", c, err)
 		}
 	}
-	// One that was not looked at is not reported as measured, and is still a container.
+	// A program that was not measured is not reported as measured, and is still a container.
 	iso := w.Isolation(false)
 	if iso.Check(sandbox.TierContainer, false) != nil || iso.Check(sandbox.TierContainer, true) == nil {
 		t.Errorf("%+v", iso)
@@ -205,7 +206,8 @@ func TestMeasuredNothing(t *testing.T) {
 	}
 }
 
-// With --strict, a program that nothing can hold to be measured is refused before it runs, cold or forked; else it runs, and its walls are declared.
+// With --strict, a program that can not be held for measurement is refused before it runs, cold or forked; otherwise it
+// runs, and its controls are declared.
 func TestMeasuredStrict(t *testing.T) {
 	needRoot(t)
 	for _, strict := range []bool{true, false} {
@@ -249,7 +251,7 @@ func TestMeasuredStrict(t *testing.T) {
 	}
 }
 
-// A program can not take the name that the next program of its phase tries Landlock with.
+// A program can not take the socket name that the Landlock check of the phase's next program uses.
 func TestMeasuredNameTaken(t *testing.T) {
 	needRoot(t)
 	_, i, p := lowered{}.create(t)

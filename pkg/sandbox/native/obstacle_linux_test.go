@@ -39,7 +39,7 @@ const (
 	mountCalls      = "165,428,429,430,431,432,442"
 )
 
-// Ways to keep an ordinary user from user namespaces: each is told apart, with what to do about it.
+// Obstacles to user namespaces of an ordinary user: each has its own message, with the remedy.
 func TestRootlessObstacles(t *testing.T) {
 	needRoot(t)
 	if runtime.GOARCH != "amd64" {
@@ -59,7 +59,7 @@ func TestRootlessObstacles(t *testing.T) {
 	behind := func(calls, errno string) string {
 		return `wrap="/usr/bin/python3 ` + filter + ` ` + calls + ` ` + errno + `"` + "\n"
 	}
-	// A parameter that this kernel need not have, as others do.
+	// A parameter that this kernel need not have, and others do.
 	sysctl := func(name, value string) string {
 		return "mount -t tmpfs tmpfs /proc/sys/kernel && echo " + value + " > /proc/sys/kernel/" + name + "\n"
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// These tests run as a plain user: see rootless_linux_test.go.
+// These tests run as an ordinary user: see rootless_linux_test.go.
 
 // plainRun runs a shell script in a sandbox of its own.
 func plainRun(t *testing.T, m *sandbox.Manager, spec sandbox.Spec, args ...string) *sandbox.Result {
@@ -48,11 +48,11 @@ func plainManager(t *testing.T) (*Backend, *sandbox.Manager, sandbox.Tier) {
 	return b, m, tier
 }
 
-// Who a sandbox is to the host, with and without subordinate ids, and with a volume that is the user's own.
+// The ids of a sandbox on the host, with and without subordinate ids, and with a volume that belongs to the user.
 func TestPlainIdentity(t *testing.T) {
 	_, subIDs := conformance.AsPlain(t)
 	b, m, tier := plainManager(t)
-	own, sub := fmt.Sprint(conformance.PlainUID), fmt.Sprint(conformance.SubFirst)[:5] // the rest depends on the slot
+	own, sub := fmt.Sprint(conformance.PlainUID), fmt.Sprint(conformance.SubFirst)[:5] // the rest depends on the registration
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/secret", []byte("mine\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestPlainIdentity(t *testing.T) {
 	}
 }
 
-// Where the init has the program's own id, the program can do nothing to it all the same.
+// A program with the same id as its init can not affect the init.
 func TestPlainInitIsSafe(t *testing.T) {
 	_, m, tier := plainManager(t)
 	const attack = `
@@ -125,7 +125,7 @@ child = os.fork()
 if child == 0: os._exit(7)
 print("alive", hits, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 `
-	for _, volumes := range [][]sandbox.Volume{nil, {{Source: t.TempDir(), Target: "/data"}}} { // with its own id, and with ours
+	for _, volumes := range [][]sandbox.Volume{nil, {{Source: t.TempDir(), Target: "/data"}}} { // with its own id, and with the user's
 		res := plainRun(t, m, sandbox.Spec{Require: tier, Volumes: volumes, Limits: sandbox.Limits{Wall: 30 * time.Second}}, "/usr/bin/python3", "-c", attack)
 		if got := string(res.Stdout.Bytes()); got != "alive 0 7\n" || !res.Success() {
 			t.Errorf("volumes %v: %s %q %q", volumes, res.Verdict, got, res.Stderr.Bytes())
@@ -133,7 +133,7 @@ print("alive", hits, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 	}
 }
 
-// A steward that somebody kills is replaced, and so are its rights to the files of sandboxes that it has made.
+// A killed mount helper is replaced, and its successor has rights to the files of existing sandboxes.
 func TestPlainStewardKilled(t *testing.T) {
 	b, m, tier := plainManager(t)
 	id, err := m.Create(context.Background(), sandbox.Spec{Require: tier})
@@ -149,7 +149,7 @@ func TestPlainStewardKilled(t *testing.T) {
 	}
 }
 
-// What can not be had without root is refused by name, and a tier that is not there is refused with what to do.
+// A feature that needs root is refused by name, and an unreachable tier is refused with the remedy.
 func TestPlainRefusals(t *testing.T) {
 	_, m, tier := plainManager(t)
 	for _, c := range []struct {
@@ -165,7 +165,7 @@ func TestPlainRefusals(t *testing.T) {
 			t.Errorf("%+v: %v", c.spec, err)
 		}
 	}
-	// Somebody else's directory may be shown; what is in it stays theirs.
+	// A directory of another user may be shown; its files keep their owner.
 	foreign := sandbox.Spec{Require: tier, Volumes: []sandbox.Volume{{Source: "/root", Target: "/data", Writable: true}}}
 	if res := plainRun(t, m, foreign, "/bin/sh", "-c", "ls /data || touch /data/x"); res.Success() {
 		t.Errorf("root's home: %q", res.Stdout.Bytes())
@@ -186,7 +186,7 @@ func TestPlainRefusals(t *testing.T) {
 	}
 }
 
-// Limits that are kept by looking: kept all the same, and how far they are overshot is measured.
+// Polled limits are enforced as well, and the test measures the overshoot.
 func TestPlainPolled(t *testing.T) {
 	_, m, tier := plainManager(t)
 	if tier != sandbox.TierNamespace {
@@ -198,11 +198,12 @@ func TestPlainPolled(t *testing.T) {
 		t.Helper()
 		return plainRun(t, m, sandbox.Spec{Require: tier, Limits: limits}, "/usr/bin/python3", "-c", script)
 	}
-	// Each attacker stops by itself at 700 MiB: on a machine that does not hold it, it says so.
+	// Each attacker stops by itself at 700 MiB, and reports that on a machine that does not enforce the limit.
 	for name, script := range map[string]string{
 		"anonymous": `l = []` + "\n" + `for i in range(700): l.append(bytearray(1 << 20))`,
 		"at once":   `b = b"x" * (700 << 20)`,
-		// The kernel tells of a process's memory in its first thread's place, and that is empty when that thread has ended.
+		// The kernel reports a process's memory in its first thread's entry, which is empty after the end of that
+		// thread.
 		"leaderless": `import ctypes, os, threading, time` + "\n" + `def fill():` + "\n" + ` time.sleep(0.2); l = []` + "\n" + ` for i in range(700): l.append(bytearray(1 << 20))` + "\n" +
 			` print("breached", flush=True); os._exit(0)` + "\n" + `threading.Thread(target=fill).start()` + "\n" + `ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)`,
 		"shm":           `f = open("/dev/shm/x", "wb")` + "\n" + `for i in range(700): f.write(bytes(1 << 20)); f.flush()`,
@@ -239,7 +240,7 @@ func TestPlainPolled(t *testing.T) {
 			t.Errorf("%s, peak %d MiB, %q", res.Verdict, res.Metrics.MemoryPeak>>20, res.Stderr.Bytes())
 		}
 	})
-	t.Run("what nobody would see is refused", func(t *testing.T) {
+	t.Run("memory that no poll would see is refused", func(t *testing.T) {
 		res := py(t, `
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -277,7 +278,7 @@ try:
         n += 1
 except OSError as e: print(n, e.strerror)
 `)
-		// The init's runtime may take a thread more than it had when the limit was set, at the program's expense.
+		// The init's runtime may start one more thread after the limit is set, at the program's expense.
 		var children int
 		got := string(res.Stdout.Bytes())
 		if _, err := fmt.Sscanf(got, "%d Resource temporarily unavailable\n", &children); err != nil || children > 39 || children < 36 || res.Metrics.ProcessesPeak > 40 {

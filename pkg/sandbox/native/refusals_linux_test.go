@@ -29,7 +29,7 @@ func needNotifications(t *testing.T) {
 	}
 }
 
-// refusedCalls are the refused calls of a result, by what they were.
+// refusedCalls are the refused calls of a result, by name.
 func refusedCalls(res *sandbox.Result) map[string]sandbox.Violation {
 	calls := map[string]sandbox.Violation{}
 	for _, v := range res.Violations {
@@ -51,8 +51,8 @@ func outcomes(text []byte) map[string]string {
 	return list
 }
 
-// Each refused call is in the result once, by name, with its count, and was an event when it was first refused. What it
-// fails with is what it failed with when nobody counted.
+// Each refused call is in the result once, by name, with its count, and is an event when it is first refused. Its errno
+// is the same as without counting.
 func TestRefusedCallsAreNamed(t *testing.T) {
 	needNotifications(t)
 	want := map[string]string{
@@ -102,7 +102,7 @@ func TestRefusedCallsSaturate(t *testing.T) {
 		res := inProbed(t, sandbox.Spec{}, nil, "refuse", fmt.Sprint(n))
 		got := strings.TrimSpace(string(res.Stdout.Bytes()))
 		v := refusedCalls(res)["mount"]
-		// A call that the probe's own runtime interrupts, with a signal, is told of twice and counted once.
+		// A call that a signal of the probe program's own runtime interrupts is reported twice and counted once.
 		least, most := min(n, 60), min(n, 64)
 		told := fmt.Sprintf("map[EPERM:%d]", v.Count)
 		if silent := n - int(v.Count); silent > 0 {
@@ -122,7 +122,7 @@ func number(t *testing.T, s string) (n int) {
 	return n
 }
 
-// S10: millions of refused calls cost this process, which answers for the sandbox, no more than none do.
+// S10: millions of refused calls cost the supervisor no more CPU time than none do.
 func TestS10FloodOfRefusedCalls(t *testing.T) {
 	needNotifications(t)
 	// spent is the CPU time of this process from the moment the program was ready.
@@ -141,11 +141,11 @@ func TestS10FloodOfRefusedCalls(t *testing.T) {
 	}
 	const length = "2s"
 	control, _ := spent("flood", length, "allowed")
-	more := control/2 + 20*time.Millisecond // 64 answers, and what is noise
+	more := control/2 + 20*time.Millisecond // 64 answers, and noise
 	for _, kind := range []string{"refused", "pestered"} {
 		var cost time.Duration
 		var res *sandbox.Result
-		for range 3 { // a neighbour's work may be charged to us once; a flood's would be each time
+		for range 3 { // the work of another process may be charged to this one once; that of a flood would be each time
 			if cost, res = spent("flood", length, kind); cost < control+more {
 				break
 			}
@@ -170,7 +170,7 @@ func ownCPU(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Nothing is reported of programs that do what programs do (S8).
+// Ordinary programs cause no reports (S8).
 func TestOrdinaryProgramsReportNothing(t *testing.T) {
 	needNotifications(t)
 	_, m := managed(t, Options{})
@@ -213,7 +213,8 @@ with cf.ProcessPoolExecutor(2) as e: assert list(e.map(abs, [-1, -2])) == [1, 2]
 	}
 }
 
-// Descendants are counted with the program they come from, neighbours on their own, terminals make no difference.
+// Refused calls of descendants count for their program, those of other programs separately; a terminal makes no
+// difference.
 func TestRefusedCallsOfNeighbours(t *testing.T) {
 	needNotifications(t)
 	_, m := managed(t, Options{})
@@ -248,7 +249,7 @@ func TestRefusedCallsOfNeighbours(t *testing.T) {
 	wg.Wait()
 }
 
-// A program that is not executed had a listener; a program that is killed had one that was waited for.
+// A program whose exec fails had a listener; the init waited for the listener of a program that is killed.
 func TestListenersAreLetGo(t *testing.T) {
 	needNotifications(t)
 	_, m := managed(t, Options{})
@@ -314,7 +315,7 @@ func (f *otherFilter) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.I
 	return i, err
 }
 
-// Without a listener the same calls fail with the same errno, and the result says that nobody counted.
+// Without a listener the same calls fail with the same errno, and the result has a note that they were not counted.
 func TestRefusedCallsUncounted(t *testing.T) {
 	needNotifications(t)
 	plain, err := seccomp.Compile(seccomp.Policy{}, "")
@@ -322,7 +323,7 @@ func TestRefusedCallsUncounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, _ := managed(t, Options{})
-	m := sandbox.NewManager(&otherFilter{b, plain}, sandbox.Options{}) // as if this kernel had none
+	m := sandbox.NewManager(&otherFilter{b, plain}, sandbox.Options{}) // like a kernel without listeners
 	defer m.Close()
 	probe := conformance.Probe(t)
 	id, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: filepath.Dir(probe), Target: "/probe"}}})

@@ -10,13 +10,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// run starts a test of this very binary as a plain user.
+// run starts a test of this binary as an ordinary user.
 func run(t *testing.T, p conformance.Plain, test string, more ...string) {
 	t.Helper()
 	runBehind(t, p, "", test, more...)
 }
 
-// runBehind does so behind an obstacle.
+// runBehind does the same behind an obstacle.
 func runBehind(t *testing.T, p conformance.Plain, obstacle, test string, more ...string) {
 	t.Helper()
 	needRoot(t)

@@ -26,8 +26,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// weakness is something that a backend does not do, and the attacks that must notice. Walls that are taken down in the product itself are
-// in package weaken.
+// weakness is a step that a backend omits, and the attacks that must detect it. Controls that are removed in the product
+// itself are in package weaken.
 type weakness struct {
 	name string
 	ids  []string
@@ -86,7 +86,7 @@ func weaknesses() []weakness {
 	}
 }
 
-// ownGroup makes this process the only one in its group, and deaf to what is about to be sent to it.
+// ownGroup makes this process the only one in its group, and makes it ignore the signal that the test sends.
 func ownGroup(t *testing.T, _ *attack.Options) {
 	old := unix.Getpgrp()
 	if err := unix.Setpgid(0, 0); err != nil {
@@ -100,7 +100,7 @@ func ownGroup(t *testing.T, _ *attack.Options) {
 	})
 }
 
-// A suite that can not fail proves nothing: each wall is taken down in turn, and the attacks that it keeps off succeed.
+// A suite that can not fail proves nothing: each control is removed in turn, and the attacks that it stops succeed.
 func TestAttackWeakened(t *testing.T) {
 	needRoot(t)
 	for _, w := range weaknesses() {
@@ -119,7 +119,7 @@ func TestAttackWeakened(t *testing.T) {
 				w.also(t, &o)
 			}
 			r := carryOut(t, o)
-			for n := 0; w.busy && r.OK && n < 20; n++ { // a machine that is busy gave it no more than the limit
+			for n := 0; w.busy && r.OK && n < 20; n++ { // on a busy machine the program got no more than the limit
 				r = carryOut(t, o)
 			}
 			if r.OK || r.Grade != attack.GradeF {
@@ -136,7 +136,7 @@ func TestAttackWeakened(t *testing.T) {
 	}
 }
 
-// A suite that is cut short leaves nothing, and judges nothing that it has not seen to its end.
+// A cancelled suite leaves nothing, and gives no verdict on a case that did not finish.
 func TestAttackCancelled(t *testing.T) {
 	needRoot(t)
 	b, _ := managed(t, Options{})
@@ -157,16 +157,16 @@ func TestAttackCancelled(t *testing.T) {
 	}
 }
 
-// weakBackend is a backend with something missing.
+// weakBackend is a backend with a missing control.
 type weakBackend struct {
 	sandbox.Backend
 	spec      func(*sandbox.Spec)
 	limits    func(*sandbox.Limits)
 	blind     bool // samples show nothing
-	busy      bool // uses a processor of the host while something runs
+	busy      bool // uses a processor of the host while a program runs
 	patient   bool // kills much later
 	slow      bool // makes one sandbox wait for another
-	everybody bool // signals more than it should
+	everybody bool // signals more processes than it should
 	careless  bool // follows links when it carries files
 	waits     bool // for the other end of a pipe
 	linger    time.Duration
@@ -188,7 +188,7 @@ func (b *weakBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.I
 	}
 	if b.slow && b.running.Load() > 0 {
 		b.crowded.Store(true)
-		time.Sleep(min(700*time.Millisecond+5*time.Duration(b.alone.Load()), 2500*time.Millisecond)) // slow on a machine that is slow itself, too
+		time.Sleep(min(700*time.Millisecond+5*time.Duration(b.alone.Load()), 2500*time.Millisecond)) // scaled to the speed of the machine
 	}
 	began := time.Now()
 	i, err := b.Backend.Create(ctx, &weaker)
@@ -206,7 +206,7 @@ type weakInstance struct {
 
 var _ sandbox.Filer = (*weakInstance)(nil)
 
-// carelessly is a path of the scratch as somebody would use it who thinks no ill.
+// carelessly resolves a path of the scratch without protection against links.
 func (i *weakInstance) carelessly(p string) string {
 	rest, _ := files.Beneath(p)
 	return filepath.Join("/proc/self/fd", strconv.Itoa(int(i.Scratch.File().Fd())), rest)
@@ -269,7 +269,7 @@ func (i *weakInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.T
 	i.b.running.Add(1)
 	w := &weakTask{Task: t, b: i.b}
 	if i.b.busy && slices.Contains(p.Args, "flood") {
-		// As much as on an idle machine, however little of a busy one it is given.
+		// The program gets as much CPU time as on an idle machine.
 		used := func() time.Duration {
 			var u unix.Rusage
 			_ = unix.Getrusage(unix.RUSAGE_SELF, &u)

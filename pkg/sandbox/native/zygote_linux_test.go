@@ -44,7 +44,7 @@ func warmSpec() *sandbox.Spec {
 	return &sandbox.Spec{Limits: sandbox.DefaultLimits(), Workdir: sandbox.WorkspaceDir, Hostname: sandbox.UserName, User: sandbox.DefaultUser, Network: sandbox.NetworkNone}
 }
 
-// outcome is what there is to see of a run.
+// outcome is the observable outcome of a run.
 type outcome struct {
 	Stdout, Stderr string
 	Exit           sandbox.Exit
@@ -78,7 +78,7 @@ func runIn(t testing.TB, b *Backend, z sandbox.Zygote, spec *sandbox.Spec, p *sa
 	return follow(ctx, t, task, stdin), nil
 }
 
-// follow sees a task to its end.
+// follow waits for the end of a task.
 func follow(ctx context.Context, t testing.TB, task sandbox.Task, stdin string) (o outcome) {
 	t.Helper()
 	stop := context.AfterFunc(ctx, func() { _ = task.Kill() })
@@ -117,7 +117,7 @@ func newZygote(t testing.TB, b *Backend, spec *sandbox.Spec, p *sandbox.Process)
 //go:embed testdata/warm/posture.py
 var pythonPosture string
 
-// A fork finds itself in the very posture of a cold start, byte for byte, and the interpreter in the same state.
+// A fork has the same posture as a cold start, byte for byte, and the interpreter is in the same state.
 func TestForkPosture(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -140,7 +140,7 @@ func TestForkPosture(t *testing.T) {
 	}
 }
 
-// withDriver is a process whose driver is another in one place.
+// withDriver is a process whose driver differs in one place.
 func withDriver(t *testing.T, p *sandbox.Process, place, other string) *sandbox.Process {
 	t.Helper()
 	text := string(p.Warm.Files[0].Data)
@@ -151,8 +151,8 @@ func withDriver(t *testing.T, p *sandbox.Process, place, other string) *sandbox.
 	return p
 }
 
-// There are two ways to fork: one where C lets a process between borrow the interpreter's memory, as this machine's does, and one for wherever
-// it does not. A process can not tell.
+// There are two ways to fork: one with a C library that lets an intermediate process borrow the interpreter's memory, as
+// on this machine, and one for other libraries. A process can not tell them apart.
 func TestForkWays(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -182,7 +182,7 @@ func TestForkWays(t *testing.T) {
 	}
 }
 
-// A fork can wait, before anything is known of its program, and be what a cold start is in the end: byte for byte, and in what it used.
+// A fork can wait before its program is known, and then equals a cold start: byte for byte, and in its use of resources.
 func TestForkWaits(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -216,7 +216,7 @@ func TestForkWaits(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		// Its number is known, so that its place can be read before it is started.
+		// Its process id is known, so that its state can be read before it is started.
 		place, err := procstate.ReadPlace(f.(*fork).process.PID)
 		if err != nil || place.Hidden != nil || !f.(*fork).ph.Group.ContainsProcess(place.Cgroups) {
 			t.Fatalf("process %d: %+v, %v", f.(*fork).process.PID, place, err)
@@ -272,7 +272,7 @@ func TestForkWaits(t *testing.T) {
 		}
 		for deadline := time.Now().Add(10 * time.Second); f.Alive(); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal("nobody notices")
+				t.Fatal("the zygote's end is not reported")
 			}
 		}
 		if _, err := f.Start(t.Context(), p); !errors.Is(err, sandbox.ErrState) {
@@ -280,7 +280,7 @@ func TestForkWaits(t *testing.T) {
 		}
 		coldly(t, in, where)
 	})
-	// Who came into the phase while it was about to begin is not to suffer when it does not.
+	// A process that entered the phase while the fork was about to start is not affected if the start fails.
 	t.Run("killed with company", func(t *testing.T) {
 		in, f, where := wait(t)
 		pids, err := f.(*fork).ph.Group.Procs()
@@ -355,7 +355,7 @@ func TestForkWaits(t *testing.T) {
 		if err := z.Close(); err != nil {
 			t.Fatal(err)
 		}
-		// The next sandbox is given the ids that the zygote had: nobody may have them any more.
+		// The next sandbox gets the ids of the zygote: no process may have them any more.
 		pids, err := f.(*fork).ph.Group.Procs()
 		if err != nil || len(pids) != 1 {
 			t.Fatalf("%v, %v", pids, err)
@@ -378,7 +378,7 @@ func TestForkWaits(t *testing.T) {
 	})
 }
 
-// A fork that the machine has no room for is refused, at either step, and the interpreter goes on as if it had not been asked.
+// A fork that fails for lack of memory is refused, at either step, and the interpreter continues unchanged.
 func TestForkNoRoom(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -397,8 +397,8 @@ func TestForkNoRoom(t *testing.T) {
 	}
 }
 
-// Modules that are loaded before there is a sandbox know nothing but what they would have found in it: no name of the machine, no number of
-// a process outside, no time before the program's.
+// Modules that are loaded before the sandbox exists know only values that are also true in it: no name of the machine,
+// no process id from outside, no time before the program's start.
 func TestForkModules(t *testing.T) {
 	const program = `import logging, os, platform, threading, time, uuid
 print(platform.node(), os.uname().nodename, threading.main_thread().native_id == os.getpid() == threading.get_native_id())
@@ -425,7 +425,7 @@ print(created <= 1000 * age + 100)
 	}
 }
 
-// A program's own module is imported in place of one that a zygote has loaded: then it starts cold.
+// A program's own module replaces one that a zygote has loaded: then the program starts cold.
 func TestForkShadowedModules(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -454,7 +454,7 @@ func TestForkShadowedModules(t *testing.T) {
 	}
 }
 
-// runAhead runs a program in an interpreter that was started before anything was known of it, in a sandbox of its own.
+// runAhead runs a program in an interpreter that was started before the program was known, in a sandbox of its own.
 func runAhead(t *testing.T, b *Backend, spec *sandbox.Spec, p *sandbox.Process, program, stdin string) outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -488,7 +488,7 @@ func runAhead(t *testing.T, b *Backend, spec *sandbox.Spec, p *sandbox.Process, 
 	return follow(ctx, t, task, stdin)
 }
 
-// Started ahead, an interpreter runs the program in the posture of a cold start as well, and leaves its input to it.
+// A prestarted interpreter runs the program in the posture of a cold start as well, and leaves its input to it.
 func TestAheadPosture(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -507,7 +507,7 @@ func TestAheadPosture(t *testing.T) {
 	}
 }
 
-// Every version of Python that this machine has serves, its own at least.
+// Every version of Python on this machine works, at least its own.
 func TestForkVersions(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
