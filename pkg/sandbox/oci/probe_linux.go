@@ -9,11 +9,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Probe says what a sandbox should have here. It looks, and starts no container: what one has really got is found out when it
-// is made (verify).
+// Probe reports the expected isolation of a sandbox. It starts no container: verify checks the isolation of each
+// container when it is made.
 func (b *Backend) Probe(context.Context) sandbox.Isolation { return b.look().Clone() }
 
-// walls are the controls that a container consists of.
+// walls are the controls that make a container.
 var walls = []sandbox.Control{
 	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS, sandbox.ControlCgroupNS,
 	sandbox.ControlRoot, sandbox.ControlSeccomp, sandbox.ControlNoNewPrivs, sandbox.ControlCapabilities,
@@ -49,8 +49,8 @@ func (b *Backend) probe() sandbox.Isolation {
 	return iso
 }
 
-// grade derives the tier from the controls. A kernel in between is worth its own tier only when every wall of a container and
-// every limit that it can keep is there, too.
+// grade derives the tier from the controls. A kernel of the runtime's own gets its tier only with every control of a
+// container, and with every limit that it can enforce.
 func (b *Backend) grade(iso *sandbox.Isolation) {
 	pids := iso.Controls[sandbox.ControlProcesses]
 	if b.runtime.kernel && pids == sandbox.Polled {
@@ -63,7 +63,7 @@ func (b *Backend) grade(iso *sandbox.Isolation) {
 	}
 }
 
-// findObstacle finds out what stands in the way of any container.
+// findObstacle returns the reason why no container is possible.
 func (b *Backend) findObstacle() (reason, remedy string) {
 	r := b.runtime
 	if r.check(context.Background(), b.host.Options.CacheDir); r.reason != "" {
@@ -94,7 +94,7 @@ func (b *Backend) findObstacle() (reason, remedy string) {
 	return b.host.ProbeMounts()
 }
 
-// cgroupGaps are the reasons why cgroups do not limit.
+// cgroupGaps lists the reasons why cgroups do not limit.
 func (b *Backend) cgroupGaps() string {
 	var reasons []string
 	for _, gap := range b.host.Cgroups.Missing() {
@@ -115,10 +115,10 @@ func (b *Backend) probeLandlock(iso *sandbox.Isolation) {
 }
 
 func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
-	b.host.ProbeCgroups(iso, !b.host.Self.Privileged && !b.runtime.kernel) // the kernel's processes are not seen
+	b.host.ProbeCgroups(iso, !b.host.Self.Privileged && !b.runtime.kernel) // the host does not see the processes of that kernel
 	if b.runtime.kernel && iso.Controls[sandbox.ControlProcesses] == sandbox.Enforced {
 		iso.Lack(sandbox.ControlProcesses, sandbox.Polled,
-			b.runtime.name+" counts no processes: the host's limit bounds what serves them, and whoever reaches it ends the sandbox",
+			b.runtime.name+" counts no processes: the host's limit bounds what serves them, and a program that reaches it ends the sandbox",
 			"--runtime runc, if that matters more")
 	}
 }

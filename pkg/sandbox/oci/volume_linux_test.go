@@ -12,8 +12,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// What is written to a volume is its owner's on the host, at once; no link in it, planted by the host or by the program, leads out of it to the
-// host's files (F10); what others own in it stays theirs, and no set-id bit appears.
+// A file that is written to a volume belongs to the volume's owner on the host, at once. No link in it, planted by the
+// host or by the program, leads to other files of the host (F10). Files of other owners keep them, and no set-id bit
+// appears.
 func TestWritableVolume(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -71,7 +72,8 @@ ln roots mine-too && echo gotcha > mine-too && echo wrote by another name; echo 
 			if list, _ := os.ReadDir(outside); len(list) != 1 {
 				t.Errorf("outside: %v", list)
 			}
-			// The host's side goes on meanwhile: the next phase sees what is there by then, and it is no less a volume for having been a link.
+			// The host changes the volume meanwhile: the next phase sees the new state, and a volume that replaces a
+			// link works like any other.
 			if err := errors.Join(os.Remove(filepath.Join(dir, "given")), os.WriteFile(filepath.Join(dir, "given"), []byte("a longer text\n"), 0o644)); err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +88,7 @@ ln roots mine-too && echo gotcha > mine-too && echo wrote by another name; echo 
 	}
 }
 
-// ownerOf is who a file belongs to, and its set-id bits.
+// ownerOf returns the owner of a file, and its set-id bits.
 func ownerOf(name string) string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(name, &st); err != nil {

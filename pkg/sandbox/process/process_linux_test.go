@@ -41,7 +41,7 @@ func TestCrash(t *testing.T) {
 	conformance.Crash(t, b, sandbox.TierProcess)
 }
 
-// What only a wall could give is refused, not ignored; and the report says how little there is.
+// A feature that needs isolation is refused, not ignored; and the report shows how few controls there are.
 func TestSaysThatItIsWeak(t *testing.T) {
 	b := newBackend(t)
 	defer b.Close()
@@ -71,7 +71,7 @@ func TestSaysThatItIsWeak(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// What is added where the host has it anyway is there.
+	// A mount that the host has in the same place is allowed.
 	id, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierProcess, Root: sandbox.Root{Add: []sandbox.Mount{{Source: "/usr/bin", Target: "/usr/bin"}}}})
 	if err == nil {
 		err = m.Delete(ctx, id)
@@ -102,7 +102,7 @@ func TestSaysThatItIsWeak(t *testing.T) {
 	}
 }
 
-// The private directories are what HOME, TMPDIR and the working directory are, and go with the sandbox.
+// HOME, TMPDIR and the working directory are private directories, and are removed with the sandbox.
 func TestPrivateDirectories(t *testing.T) {
 	b := newBackend(t)
 	defer b.Close()
@@ -126,7 +126,7 @@ func TestPrivateDirectories(t *testing.T) {
 			t.Errorf("%q: %v", dirs[i], err)
 		}
 	}
-	// And so is what is below them.
+	// The directories below them are private as well.
 	if res, err = m.Run(ctx, id, sandbox.Process{Args: []string{"pwd"}, Workdir: "/workspace/a"}, sandbox.IO{}); err != nil || string(res.Stdout.Bytes()) != dirs[0]+"/a\n" {
 		t.Errorf("%+v, %v", res, err)
 	}
