@@ -32,7 +32,7 @@ func TestPasswd(t *testing.T) {
 	}
 }
 
-// FuzzPasswd: whatever an image has, the user has one line, the last, and no other line has its number.
+// FuzzPasswd: with any image, the user has one line, the last, and no other line has its number.
 func FuzzPasswd(f *testing.F) {
 	f.Add([]byte("root:x:0:0:root:/root:/bin/bash\nnode:x:1000:1000::/:/\n"))
 	f.Add([]byte(":\n::\n:::\n\x00"))

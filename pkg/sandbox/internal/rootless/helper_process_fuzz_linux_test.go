@@ -13,7 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// Whatever an order for a file says, what is opened lies in the scratch that came with it, and nothing else is touched.
+// With any order for a file, the opened file lies in the scratch that came with the order, and no other file is touched.
 func FuzzMountHelperFiles(f *testing.F) {
 	for _, p := range []string{"workspace/f", "workspace/a/b/f", "workspace/link/f", "workspace/link", "../outside/secret", "/etc/passwd", "", ".", "..", "workspace/../../outside/f", "workspace/\xff", "a\x00b"} {
 		for _, what := range []string{orderCreate, orderOpen, orderRemove} {

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What is written here is what Python reads.
+// Python reads the encoded values.
 func TestEncode(t *testing.T) {
 	value := list{
 		1, -1, 0, 1<<31 - 1, -1 << 31, 1 << 31, 1<<32 - 1, 1<<62 + 12345, -1<<62 - 1, -1 << 63, "text", []byte{0, 255, 10}, "", list{}, list{list{7}, "x"}, unix.AT_FDCWD,
@@ -32,8 +32,8 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// A process gets every wall, in the order in which a program of an init gets them as far as one depends on another: the namespace is that of
-// its own cgroup, the bounding set and the groups go while it may still change them.
+// A process gets every control, in the order of an init's program as far as one depends on another: the namespace is
+// that of its own cgroup, and the bounding set and the groups are dropped while it may still change them.
 func TestWalls(t *testing.T) {
 	p := &Place{PIDNS: 9, UserNS: 10, Init: 11, Cgroups: []int{15, 16}}
 	r := &Request{
@@ -69,7 +69,7 @@ func TestWalls(t *testing.T) {
 	}
 }
 
-// A filter that tells somebody is tried with a listener, newest way first, and without at last.
+// A filter with notifications is tried with a listener, newest way first, and at last without.
 func TestFilters(t *testing.T) {
 	tells := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 1}}
 	silent := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
@@ -85,7 +85,7 @@ func TestFilters(t *testing.T) {
 			way := f.(list)
 			got = append(got, way[4].(int))
 			if way[4] == 0 && string(way[3].([]byte)) == string(code(tells)) {
-				t.Error("nobody listens, and it tells")
+				t.Error("it notifies without a listener")
 			}
 		}
 		if !slices.Equal(got, c.listening) {
@@ -108,7 +108,7 @@ func TestUnderstand(t *testing.T) {
 		"began":                          `fork: the driver says "began" (stage protocol)`,
 		"\x00":                           `fork: the driver says "\x00" (stage protocol)`,
 	} {
-		r, w, err := os.Pipe() // a listener that comes with a failure is let go of
+		r, w, err := os.Pipe() // a listener that comes with a failure is closed
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func FuzzUnderstand(f *testing.F) {
 	})
 }
 
-// Only root's own files, by way of root's own directories, are trusted.
+// Only root's own files, in root's own directories, are trusted.
 func TestTrusted(t *testing.T) {
 	testenv.NeedRoot(t)
 	for _, file := range []string{"/usr/bin/python3", "/bin/sh"} {
@@ -141,14 +141,14 @@ func TestTrusted(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Where there is nothing, only root may be able to put something.
+	// Where a path is missing, only root may be able to create it.
 	if err := trusted("/usr/sandboxtest-none/x"); !errors.Is(err, unix.ENOENT) {
 		t.Error(err)
 	}
 	if untrusted := new(sandbox.Untrusted); !errors.As(trusted("/var/tmp/sandboxtest-none/x"), &untrusted) || untrusted.Path != "/var/tmp" {
 		t.Errorf("what any user may make is trusted: %+v", untrusted)
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-trusted-") // whose sticky bit keeps other users from replacing it
+	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-trusted-") // its sticky bit keeps other users from replacing the directory
 	if err != nil {
 		t.Fatal(err)
 	}
