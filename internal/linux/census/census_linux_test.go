@@ -49,7 +49,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A namespace of its own, with a process that holds memory and one that burns time.
+// A namespace of its own, with a process that holds memory and one that uses CPU time.
 func TestTake(t *testing.T) {
 	testenv.NeedRoot(t)
 	cmd := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c",

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// encoder is what every message has.
+// encoder is implemented by every message.
 type encoder interface{ Encode() []byte }
 
 var (
@@ -90,7 +90,7 @@ func drawMessage(t *rapid.T) encoder {
 	return &Ready{}
 }
 
-// Any messages, sent one after another and received in any pieces, come out as they went in.
+// Any messages, sent one after another and received in any pieces, arrive unchanged.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var stream []byte
@@ -146,7 +146,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// A message that lacks a byte, or has one too many, is not a message.
+// A message without its last byte, or with one too many, is malformed.
 func TestTruncated(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		body := drawMessage(t).Encode()[HeaderSize:]
@@ -190,7 +190,7 @@ func TestEveryFieldTravels(t *testing.T) {
 	}
 }
 
-// fieldsOf are the indices of all fields, those of structs among them included.
+// fieldsOf are the indices of all fields, including those of nested structs.
 func fieldsOf(t *testing.T, message reflect.Type) (paths [][]int) {
 	t.Helper()
 	for i := range message.NumField() {
@@ -214,7 +214,7 @@ func TestVersionMismatch(t *testing.T) {
 	if m, err := Decode(frame[HeaderSize:]); !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), "different builds") {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if m, err := Decode(frame[HeaderSize : HeaderSize+1]); err != ErrMalformed { //nolint:errorlint // that, and no version
+	if m, err := Decode(frame[HeaderSize : HeaderSize+1]); err != ErrMalformed { //nolint:errorlint // exactly this error, not versionError
 		t.Errorf("%+v, %v", m, err)
 	}
 }
@@ -283,7 +283,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What was understood means the same when it is said again.
+		// A decoded message is equal after another encoding and decoding.
 		again, err := Decode(m.(encoder).Encode()[HeaderSize:])
 		if err != nil {
 			t.Fatal(err)

@@ -60,8 +60,8 @@ func child(plan []string) error {
 	return errors.New("unknown plan")
 }
 
-// churn registers, proves that nobody else has the slot, collects, and leaves, every third time as if killed. The proof: a
-// file of the slot's name in another directory, made with O_EXCL and removed by whoever ends the slot's use.
+// churn registers, proves that no other process has the slot, collects, and leaves, every third time as if killed. The
+// proof: a file of the slot's name in another directory, made with O_EXCL and removed at the end of the slot's use.
 func churn(dir, claims string, round int) error {
 	e, err := Register(dir, []byte(strconv.Itoa(round)))
 	if err != nil {
@@ -101,7 +101,7 @@ func churn(dir, claims string, round int) error {
 	if err := os.Remove(alive); err != nil {
 		return err
 	}
-	if round%3 == 0 { // what the kernel does to a killed process: the lock goes, the file stays
+	if round%3 == 0 { // as after a kill: the lock is released, the file stays
 		return e.finish(false)
 	}
 	if err := os.Remove(mark); err != nil {
@@ -299,7 +299,7 @@ func TestNewFilesAreCollected(t *testing.T) {
 	}
 }
 
-// Things planted under a slot's name are errors that hide nothing else, and never block.
+// Foreign entries under a slot's name are errors that hide no other entry, and never block.
 func TestPlanted(t *testing.T) {
 	dir := t.TempDir() + "/r"
 	e, err := Register(dir, []byte("real"))
@@ -332,7 +332,7 @@ func TestForeignFileIsNotRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := dir + "/" + e.Name()
-	if err := errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600)); err != nil { // cleared, then taken by another
+	if err := errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600)); err != nil { // cleared, then taken by another process
 		t.Fatal(err)
 	}
 	if err := e.Close(); err != nil {
@@ -423,7 +423,7 @@ func TestTwentyProcesses(t *testing.T) {
 			}
 		})
 	}
-	// Living processes in between, one of which is killed for real.
+	// Some processes live meanwhile, and one of them is really killed.
 	living := []*process{start(t, dir), start(t, dir), start(t, dir)}
 	victim := living[2]
 	if err := os.WriteFile(filepath.Join(claims, name(victim.slot)), nil, 0o600); err != nil {
