@@ -160,7 +160,8 @@ type Untrusted struct {
 }
 
 func (u *Untrusted) Error() string {
-	return fmt.Sprintf("%s (owner %d:%d, mode %04o): a user other than root may change it, and a warm interpreter would load it outside of any sandbox", u.Path, u.UID, u.GID, u.Mode)
+	return fmt.Sprintf("%s (owner %d:%d, mode %04o): a user other than root may change it, and a warm interpreter would load it "+
+		"outside of any sandbox", u.Path, u.UID, u.GID, u.Mode)
 }
 
 // Zygote is an interpreter that serves any number of fresh sandboxes, one fork each.

@@ -16,7 +16,8 @@ import (
 func FuzzSpec(f *testing.F) {
 	f.Add([]byte(`{"volumes":[{"source":"/srv","target":"/data","writable":true}],"env":{"A":"b"},"limits":{"timeout":5,"memory":1048576}}`),
 		[]byte(`{"args":["sh","-c","true"],"phase":"compile","tty":{"rows":3,"cols":4}}`))
-	f.Add([]byte(`{"root":{"dir":"/../x"},"user":{"uid":1,"gid":2},"hostname":"-","workdir":"a/../b","network":"localhost"}`), []byte(`{"args":["\u0000"]}`))
+	f.Add([]byte(`{"root":{"dir":"/../x"},"user":{"uid":1,"gid":2},"hostname":"-","workdir":"a/../b","network":"localhost"}`),
+		[]byte(`{"args":["\u0000"]}`))
 	f.Add([]byte(`{"limits":{"timeout":-1e300,"cpus":0.0001,"inodes":-5}}`), []byte(`{"args":["x"],"limits":{"disk":5}}`))
 	machine := Machine{CPUs: 4, Memory: 8 * GiB, OpenFiles: 4096}
 	f.Fuzz(func(t *testing.T, specText, processText []byte) {
@@ -31,7 +32,8 @@ func FuzzSpec(f *testing.F) {
 			}
 			return
 		}
-		if s.Limits.Wall <= 0 || s.Limits.Memory < minMemory || s.Limits.Memory > machine.Memory || !(s.Limits.CPUs >= minCPUs) || s.Limits.Processes < 1 || s.User.UID <= 0 || s.User.GID <= 0 {
+		if s.Limits.Wall <= 0 || s.Limits.Memory < minMemory || s.Limits.Memory > machine.Memory || !(s.Limits.CPUs >= minCPUs) ||
+			s.Limits.Processes < 1 || s.User.UID <= 0 || s.User.GID <= 0 {
 			t.Errorf("accepted %+v", s)
 		}
 		paths := []string{s.Workdir}
@@ -78,7 +80,8 @@ func same[T any](t *testing.T, v T) {
 	if err := json.Unmarshal(text, &again); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	if diff := cmp.Diff(v, again, cmpopts.EquateEmpty()); diff != "" && !strings.Contains(string(text), `\ufffd`) && !strings.Contains(string(text), "\ufffd") {
+	if diff := cmp.Diff(v, again, cmpopts.EquateEmpty()); diff != "" && !strings.Contains(string(text), `\ufffd`) &&
+		!strings.Contains(string(text), "\ufffd") {
 		t.Error(diff)
 	}
 }

@@ -24,7 +24,8 @@ func TestTiers(t *testing.T) {
 			t.Error("an unknown tier is compared")
 		}
 	}
-	if _, err := ParseTier("Container"); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "process, namespace, container, gvisor, microvm") {
+	if _, err := ParseTier("Container"); !errors.Is(err, ErrInvalid) ||
+		!strings.Contains(err.Error(), "process, namespace, container, gvisor, microvm") {
 		t.Error(err)
 	}
 }
@@ -37,7 +38,8 @@ func TestGrade(t *testing.T) {
 	if full.Tier != TierContainer {
 		t.Errorf("everything is %s", full.Tier)
 	}
-	walls := []Control{"user_namespace", "pid_namespace", "mount_namespace", "network_namespace", "ipc_namespace", "uts_namespace", "cgroup_namespace", "private_root", "seccomp", "no_new_privileges", "no_capabilities"}
+	walls := []Control{"user_namespace", "pid_namespace", "mount_namespace", "network_namespace", "ipc_namespace", "uts_namespace",
+		"cgroup_namespace", "private_root", "seccomp", "no_new_privileges", "no_capabilities"}
 	limits := []Control{"memory", "pids", "cpus"}
 	for _, c := range AllControls() {
 		for _, state := range []ControlState{Absent, Polled, Declared} {
@@ -92,7 +94,8 @@ func TestCheck(t *testing.T) {
 		strict  bool
 		gap, ok bool
 	}{
-		{"", false, true, true}, {"", true, false, true}, {"", true, true, false}, {TierProcess, false, true, true}, {TierGVisor, false, false, false}, {"fortress", false, false, false},
+		{"", false, true, true}, {"", true, false, true}, {"", true, true, false}, {TierProcess, false, true, true},
+		{TierGVisor, false, false, false}, {"fortress", false, false, false},
 	} {
 		iso.Missing = nil
 		if c.gap {

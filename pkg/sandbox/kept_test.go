@@ -77,7 +77,8 @@ func TestOutputStore(t *testing.T) {
 				t.Fatalf("a head of %d in %d", head, out.Len())
 			}
 			edges := out.Edges(64 << 10)
-			if n := min(32<<10, len(edges)/2); len(edges) > 64<<10 || !bytes.Equal(edges[:n], want[:n]) || !bytes.Equal(edges[len(edges)-n:], want[len(want)-n:]) {
+			if n := min(32<<10, len(edges)/2); len(edges) > 64<<10 || !bytes.Equal(edges[:n], want[:n]) ||
+				!bytes.Equal(edges[len(edges)-n:], want[len(want)-n:]) {
 				t.Fatalf("edges of %d bytes", len(edges))
 			}
 		}

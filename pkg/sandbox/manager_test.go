@@ -143,7 +143,8 @@ func TestList(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for i, info := range m.List() {
-		if info.ID != ids[i] || info.State != sandbox.StateReady || info.Labels["l"] != string(rune('a'+i)) || info.Limits.Memory == 0 || info.Isolation.Backend != "fake" {
+		if info.ID != ids[i] || info.State != sandbox.StateReady || info.Labels["l"] != string(rune('a'+i)) || info.Limits.Memory == 0 ||
+			info.Isolation.Backend != "fake" {
 			t.Errorf("%+v", info)
 		}
 	}
@@ -161,7 +162,8 @@ func TestMetricsAreSummedOverPhases(t *testing.T) {
 		all = append(all, launch(t, m, id, sandbox.Process{Phase: phase, Args: []string{"use"}}))
 	}
 	got, err := m.GetMetrics(id)
-	if err != nil || got.MemoryCurrent != 200 || got.MemoryPeak != 200 || got.CPUTime.Duration() != 2*time.Second || got.ProcessesCurrent != 4 || got.IOWrite != 20 || got.DiskUsed != 5 || got.WallTime <= 0 {
+	if err != nil || got.MemoryCurrent != 200 || got.MemoryPeak != 200 || got.CPUTime.Duration() != 2*time.Second ||
+		got.ProcessesCurrent != 4 || got.IOWrite != 20 || got.DiskUsed != 5 || got.WallTime <= 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if err := m.Kill(id); err != nil {
@@ -230,7 +232,8 @@ func TestStartThatHangs(t *testing.T) {
 
 func TestStartThatFails(t *testing.T) {
 	boom := errors.New("boom")
-	m := sandbox.NewManager(&stubbed{conformance.NewFake(nil), func(context.Context, sandbox.Instance, *sandbox.Process) (sandbox.Task, error) { return nil, boom }}, sandbox.Options{})
+	m := sandbox.NewManager(&stubbed{conformance.NewFake(nil),
+		func(context.Context, sandbox.Instance, *sandbox.Process) (sandbox.Task, error) { return nil, boom }}, sandbox.Options{})
 	defer m.Close()
 	id := create(t, m, sandbox.Spec{})
 	if _, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"x"}}, sandbox.IO{}); !errors.Is(err, boom) {
@@ -269,7 +272,8 @@ func (w *witness) Refused() ([]sandbox.Violation, string) {
 // Refused calls that a backend counted are in the result after the reached limits, and each is an event once. The reason
 // why calls could not be counted is a note.
 func TestRefusals(t *testing.T) {
-	saw := []sandbox.Violation{{Kind: sandbox.ViolationSyscall, Name: "mount", Detail: "mount", Count: 2}, {Kind: sandbox.ViolationSyscall, Name: "socket", Detail: "socket(AF_ALG)", Count: 1}}
+	saw := []sandbox.Violation{{Kind: sandbox.ViolationSyscall, Name: "mount", Detail: "mount", Count: 2},
+		{Kind: sandbox.ViolationSyscall, Name: "socket", Detail: "socket(AF_ALG)", Count: 1}}
 	for _, w := range []witness{{}, {refused: saw}, {unknown: "old kernel"}} {
 		b := &stubbed{conformance.NewFake(map[string]conformance.Script{"full": func(p *conformance.FakeProcess) sandbox.Exit {
 			p.Use(monitor.Sample{DiskFull: true})
@@ -281,21 +285,26 @@ func TestRefusals(t *testing.T) {
 		}
 		m := sandbox.NewManager(b, sandbox.Options{SampleInterval: -1})
 		told := map[string]int{}
-		res, err := m.Run(context.Background(), create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{"full"}}, sandbox.IO{OnEvent: func(e sandbox.Event) {
-			if e.Kind == sandbox.EventViolation {
-				told[e.Violation.Kind+e.Violation.Name]++
-			}
-		}})
+		res, err := m.Run(context.Background(), create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{"full"}},
+			sandbox.IO{OnEvent: func(e sandbox.Event) {
+				if e.Kind == sandbox.EventViolation {
+					told[e.Violation.Kind+e.Violation.Name]++
+				}
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(res.Violations) != 1+len(w.refused) || res.Violations[0].Kind != "disk" || !slices.Equal(res.Violations[1:], w.refused) {
 			t.Errorf("%+v: %+v", w, res.Violations)
 		}
-		if len(told) != len(res.Violations) || told["disk"] != 1 || len(w.refused) > 0 && (told["syscallmount"] != 1 || told["syscallsocket"] != 1) {
+		if len(told) != len(res.Violations) || told["disk"] != 1 || len(w.refused) > 0 &&
+			(told["syscallmount"] != 1 || told["syscallsocket"] != 1) {
 			t.Errorf("%+v: told of %v", w, told)
 		}
-		if noted := slices.ContainsFunc(res.Notes, func(n string) bool { return strings.HasSuffix(n, "not counted: old kernel") }); noted != (w.unknown != "") {
+		if noted := slices.ContainsFunc(res.Notes, func(n string) bool {
+			return strings.HasSuffix(n,
+				"not counted: old kernel")
+		}); noted != (w.unknown != "") {
 			t.Errorf("%+v: notes %q", w, res.Notes)
 		}
 		if err := m.Close(); err != nil {
@@ -334,7 +343,8 @@ func TestCPULimitOfAQuickProgram(t *testing.T) {
 	}
 	m := sandbox.NewManager(conformance.NewFake(map[string]conformance.Script{"quick": quick}), sandbox.Options{SampleInterval: -1})
 	defer m.Close()
-	for limit, want := range map[time.Duration]sandbox.Verdict{4 * time.Second: sandbox.VerdictCPULimit, 5 * time.Second: sandbox.VerdictOK, 0: sandbox.VerdictOK} {
+	for limit, want := range map[time.Duration]sandbox.Verdict{4 * time.Second: sandbox.VerdictCPULimit,
+		5 * time.Second: sandbox.VerdictOK, 0: sandbox.VerdictOK} {
 		id := create(t, m, sandbox.Spec{Limits: sandbox.Limits{CPUTime: limit, Wall: 20 * time.Second}})
 		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"quick"}}, sandbox.IO{})
 		if err != nil || res.Verdict != want {
@@ -412,10 +422,12 @@ func TestNeighboursShareLimits(t *testing.T) {
 	first := launch(t, m, id, sandbox.Process{Args: []string{"wait"}, Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}})
 	for name, p := range map[string]sandbox.Process{
 		"memory": {Limits: sandbox.Limits{Memory: 16 * sandbox.MiB}}, "pids": {Limits: sandbox.Limits{Processes: 3}},
-		"cpus": {Limits: sandbox.Limits{CPUs: 0.25}}, "cpu_time": {Limits: sandbox.Limits{CPUTime: time.Second}}, "network": {Network: sandbox.NetworkLocalhost},
+		"cpus": {Limits: sandbox.Limits{CPUs: 0.25}}, "cpu_time": {Limits: sandbox.Limits{CPUTime: time.Second}},
+		"network": {Network: sandbox.NetworkLocalhost},
 	} {
 		p.Args = []string{"exit"}
-		if _, err := m.Run(context.Background(), id, p, sandbox.IO{}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "another phase") {
+		if _, err := m.Run(context.Background(), id, p, sandbox.IO{}); !errors.Is(err, sandbox.ErrInvalid) ||
+			!strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "another phase") {
 			t.Errorf("%s: %v", name, err)
 		}
 		p.Phase = "own" // the control experiment
@@ -423,15 +435,18 @@ func TestNeighboursShareLimits(t *testing.T) {
 			t.Errorf("%s in a phase of its own: %+v, %v", name, res, err)
 		}
 	}
-	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}, Limits: sandbox.Limits{Wall: time.Second, OpenFiles: 48, Memory: 64 * sandbox.MiB}}, sandbox.IO{})
+	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"},
+		Limits: sandbox.Limits{Wall: time.Second, OpenFiles: 48, Memory: 64 * sandbox.MiB}}, sandbox.IO{})
 	if err != nil || res.Limits.Memory != 64*sandbox.MiB || res.Limits.OpenFiles != 48 || res.Limits.Wall != time.Second {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); err != nil || res.Limits.Memory != 64*sandbox.MiB {
+	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); err != nil ||
+		res.Limits.Memory != 64*sandbox.MiB {
 		t.Errorf("%+v, %v", res, err)
 	}
 	// A process that reaches its limit ends the phase; the other process is not at fault.
-	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"wait"}, Limits: sandbox.Limits{Wall: 20 * time.Millisecond}}, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictTimeLimit {
+	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"wait"},
+		Limits: sandbox.Limits{Wall: 20 * time.Millisecond}}, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictTimeLimit {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if res := <-first; res.Verdict != sandbox.VerdictCancelled {
@@ -450,7 +465,8 @@ func TestFinishThatFails(t *testing.T) {
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer m.Close()
 	id := create(t, m, sandbox.Spec{})
-	if res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); !errors.Is(err, boom) || res != nil {
+	if res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); !errors.Is(err, boom) ||
+		res != nil {
 		t.Errorf("%+v, %v", res, err)
 	}
 }

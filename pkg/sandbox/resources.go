@@ -12,7 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
-// Limits bound one phase of a sandbox; disk and inodes bound the sandbox as a whole. A zero field means "the default"; the entry points refuse
+// Limits bound one phase of a sandbox; disk and inodes bound the sandbox as a whole. A zero field means "the default";
+// the entry points refuse
 // an explicit zero of a user. Every field has a row in limitTable.
 type Limits struct {
 	Wall      time.Duration // from start to end
@@ -27,7 +28,8 @@ type Limits struct {
 	Output    Size // kept per stream, half head and half tail
 }
 
-// Limit is one row of the table of limits. The flags of runs and servers, their variables and settings, the JSON of requests and results, the
+// Limit is one row of the table of limits. The flags of runs and servers, their variables and settings, the JSON of
+// requests and results, the
 // OpenAPI document, validation, and the ceilings of servers and keys are derived from it.
 type Limit struct {
 	Name         string // in JSON; flags have dashes for underscores
@@ -81,7 +83,8 @@ var limitTable = []*Limit{
 		},
 	},
 	{Name: "grace", Usage: "`time` between SIGTERM and SIGKILL", NoCeiling: true, amount: &amountOf[time.Duration]{
-		at: func(l *Limits) *time.Duration { return &l.Grace }, unit: &durations, most: maxDuration, standard: 2 * time.Second, ceiling: 10 * time.Second,
+		at: func(l *Limits) *time.Duration { return &l.Grace }, unit: &durations, most: maxDuration, standard: 2 * time.Second,
+		ceiling: 10 * time.Second,
 	}},
 	{
 		Name: "cpus", Usage: "`cores`, as a quota", CeilingUsage: "`cores`, as a quota (default those of this machine)", scope: wholePhase,
@@ -91,7 +94,8 @@ var limitTable = []*Limit{
 		},
 	},
 	{
-		Name: "cpu_time", Usage: "CPU `time` of all processes together (default no limit)", CeilingUsage: "CPU `time` (default no limit)", scope: wholePhase,
+		Name: "cpu_time", Usage: "CPU `time` of all processes together (default no limit)", CeilingUsage: "CPU `time` (default no limit)",
+		scope:  wholePhase,
 		amount: &amountOf[time.Duration]{at: func(l *Limits) *time.Duration { return &l.CPUTime }, unit: &durations, most: maxDuration},
 	},
 	{

@@ -37,7 +37,8 @@ type run struct {
 }
 
 func newRun(ctx context.Context, c *container, p Process, io IO) *run {
-	r := &run{c: c, p: p, io: io, full: make(chan struct{}), stopped: make(chan struct{}), killed: make(chan struct{}), over: make(chan struct{})}
+	r := &run{c: c, p: p, io: io, full: make(chan struct{}), stopped: make(chan struct{}), killed: make(chan struct{}),
+		over: make(chan struct{})}
 	r.starting, r.abandonStart = context.WithCancel(ctx)
 	r.rec = newRecorder(p.Limits.Output, io.OnEvent, io.Spill, io.OutputSpace, func() { close(r.full) })
 	return r
@@ -161,7 +162,8 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "output could not be spilled whole: "+err.Error())
 	}
 	if r.rec.short() {
-		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "less output was kept than output_limit allows: there was no disk space left for it")
+		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)],
+			"less output was kept than output_limit allows: there was no disk space left for it")
 	}
 	res.Violations = append(res.Violations, full.violation()...)
 	r.c.mu.Lock()

@@ -25,7 +25,8 @@ const (
 	VerdictOK            Verdict = "ok"
 )
 
-// VerdictInfo is one row of the table of verdicts. Judgement, exit codes, summaries, the filter of the audit log and the labels of metrics are
+// VerdictInfo is one row of the table of verdicts. Judgement, exit codes, summaries, the filter of the audit log and
+// the labels of metrics are
 // derived from it.
 type VerdictInfo struct {
 	Verdict   Verdict
@@ -38,7 +39,8 @@ type VerdictInfo struct {
 	applies func(f *facts) bool
 }
 
-// Explain fills in Why: {who} is what ran, such as a program or a compiler, {flags} how the flags of its limits begin, {memory} the limit of that name.
+// Explain fills in Why: {who} is what ran, such as a program or a compiler, {flags} how the flags of its limits begin,
+// {memory} the limit of that name.
 func (v *VerdictInfo) Explain(r *Result, who, flags string) string {
 	words := []string{"{who}", who, "{flags}", flags, "{peak}", Size(r.Metrics.MemoryPeak).String(), "{signal}", SignalName(r.Exit.Signal)}
 	for _, row := range limitTable {

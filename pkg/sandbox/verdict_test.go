@@ -68,9 +68,12 @@ func TestCLICode(t *testing.T) {
 		e    Exit
 		want int
 	}{
-		{VerdictOK, Exit{}, 0}, {VerdictNonzeroExit, Exit{Code: 42}, 42}, {VerdictSignaled, Exit{Signal: 9}, 137}, {VerdictSignaled, Exit{Signal: 11}, 139},
-		{VerdictTimeLimit, Exit{Signal: 9}, 124}, {VerdictTimeLimit, Exit{}, 124}, {VerdictCPULimit, Exit{Signal: 15}, 124}, {VerdictMemoryLimit, Exit{Code: 1}, 137},
-		{VerdictDiskLimit, Exit{Code: 5}, 5}, {VerdictDiskLimit, Exit{Signal: 7}, 135}, {VerdictOutputLimit, Exit{Signal: 9}, 143}, {VerdictOutputLimit, Exit{}, 143}, {VerdictCompileError, Exit{Code: 2}, 1},
+		{VerdictOK, Exit{}, 0}, {VerdictNonzeroExit, Exit{Code: 42}, 42}, {VerdictSignaled, Exit{Signal: 9}, 137},
+		{VerdictSignaled, Exit{Signal: 11}, 139},
+		{VerdictTimeLimit, Exit{Signal: 9}, 124}, {VerdictTimeLimit, Exit{}, 124}, {VerdictCPULimit, Exit{Signal: 15}, 124},
+		{VerdictMemoryLimit, Exit{Code: 1}, 137},
+		{VerdictDiskLimit, Exit{Code: 5}, 5}, {VerdictDiskLimit, Exit{Signal: 7}, 135}, {VerdictOutputLimit, Exit{Signal: 9}, 143},
+		{VerdictOutputLimit, Exit{}, 143}, {VerdictCompileError, Exit{Code: 2}, 1},
 		{VerdictCancelled, Exit{Signal: 15}, 130}, {VerdictInternalError, Exit{}, 125},
 	} {
 		if got := CLICode(c.v, c.e); got != c.want {

@@ -61,7 +61,8 @@ func (s *Spec) fullVolumes() (full []Violation) {
 
 // OverCap is the violation of a process that would have made a file larger than VolumeCap.
 func (s *Spec) OverCap() Violation {
-	return Violation{Kind: "disk", Count: 1, Allow: "--workspace-cap", Detail: fmt.Sprintf("a file would have been larger than the cap of %s", s.VolumeCap())}
+	return Violation{Kind: "disk", Count: 1, Allow: "--workspace-cap",
+		Detail: fmt.Sprintf("a file would have been larger than the cap of %s", s.VolumeCap())}
 }
 
 // DiskFullError as the cause of a cancelled context gives the run the verdict disk_limit instead of cancelled: a directory of the host that

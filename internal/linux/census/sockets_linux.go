@@ -26,7 +26,8 @@ const (
 
 // families are those that a sandbox's filter allows, as far as they buffer anything.
 var families = []struct{ family, protocol byte }{
-	{unix.AF_UNIX, 0}, {unix.AF_INET, unix.IPPROTO_TCP}, {unix.AF_INET6, unix.IPPROTO_TCP}, {unix.AF_INET, unix.IPPROTO_UDP}, {unix.AF_INET6, unix.IPPROTO_UDP},
+	{unix.AF_UNIX, 0}, {unix.AF_INET, unix.IPPROTO_TCP}, {unix.AF_INET6, unix.IPPROTO_TCP}, {unix.AF_INET, unix.IPPROTO_UDP},
+	{unix.AF_INET6, unix.IPPROTO_UDP},
 }
 
 // NewDiag makes a socket that queries this network namespace.

@@ -32,7 +32,8 @@ func group(t *testing.T) (dir string, fd int) {
 		}
 		t.Cleanup(func() {
 			err := unix.Rmdir(dir)
-			for deadline := time.Now().Add(5 * time.Second); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(5 * time.Second); errors.Is(err, unix.EBUSY) &&
+				time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 				err = unix.Rmdir(dir)
 			}
 			if err != nil {
@@ -111,7 +112,8 @@ func TestInitBornInGroup(t *testing.T) {
 			cgroup int
 			inside bool
 		}{{fd, true}, {0, false}, {null(t), false}} { // refused: the child stays in its parent's cgroup
-			pid, pidfd, err := StartInit(Init{Binary: sleep, Args: []string{"sleep", "60"}, Files: []int{null(t)}, Namespaces: namespaces, Cgroup: c.cgroup})
+			pid, pidfd, err := StartInit(Init{Binary: sleep, Args: []string{"sleep", "60"}, Files: []int{null(t)}, Namespaces: namespaces,
+				Cgroup: c.cgroup})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -33,7 +33,8 @@ func opened(t *testing.T, path string, flag int) int {
 
 func shell(t *testing.T, script string) Program {
 	fd := null(t)
-	return Program{Stdio: [3]int{fd, fd, fd}, Landlock: -1, Dir: "/", Paths: []string{"/bin/sh"}, Args: []string{"sh", "-c", script}, Env: []string{"A=1"}}
+	return Program{Stdio: [3]int{fd, fd, fd}, Landlock: -1, Dir: "/", Paths: []string{"/bin/sh"}, Args: []string{"sh", "-c", script},
+		Env: []string{"A=1"}}
 }
 
 func await(t *testing.T, pid int) unix.WaitStatus {
@@ -112,7 +113,8 @@ func TestStartInit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	pid, pidfd, err := StartInit(Init{Binary: sh, Args: []string{"sh", "-c", "for f in /proc/self/fd/*; do echo ${f##*/}; done >&4"}, Files: []int{fd, fd, fd, fd, int(w.Fd())}})
+	pid, pidfd, err := StartInit(Init{Binary: sh, Args: []string{"sh", "-c", "for f in /proc/self/fd/*; do echo ${f##*/}; done >&4"},
+		Files: []int{fd, fd, fd, fd, int(w.Fd())}})
 	w.Close()
 	if err != nil {
 		t.Fatal(err)

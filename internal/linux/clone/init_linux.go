@@ -267,7 +267,8 @@ func becomeInit(l *initLaunch) {
 		}
 	}
 	setMask(&zero, nil)
-	_, _, errno = unix.RawSyscall6(unix.SYS_EXECVEAT, uintptr(l.binary), uintptr(unsafe.Pointer(&noPath)), uintptr(unsafe.Pointer(&l.argv[0])), uintptr(unsafe.Pointer(&l.envp[0])), unix.AT_EMPTY_PATH, 0)
+	_, _, errno = unix.RawSyscall6(unix.SYS_EXECVEAT, uintptr(l.binary), uintptr(unsafe.Pointer(&noPath)),
+		uintptr(unsafe.Pointer(&l.argv[0])), uintptr(unsafe.Pointer(&l.envp[0])), unix.AT_EMPTY_PATH, 0)
 fail:
 	l.errno = errno
 }

@@ -126,7 +126,8 @@ func TestListener(t *testing.T) {
 		if got := p.words(t, pid); !strings.Contains(got, notPermitted) {
 			t.Errorf("said %q", got)
 		}
-		if list, saturated := w.Refusals(); len(list) != 1 || list[0] != (seccomp.Refusal{Name: "chroot", Call: "chroot", Count: 1}) || saturated {
+		if list, saturated := w.Refusals(); len(list) != 1 || list[0] != (seccomp.Refusal{Name: "chroot", Call: "chroot", Count: 1}) ||
+			saturated {
 			t.Errorf("counted %+v", list)
 		}
 	})
@@ -165,7 +166,8 @@ func TestListener(t *testing.T) {
 			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 				t.Error(err)
 			}
-			other, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&fprog)))
+			other, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+				uintptr(unsafe.Pointer(&fprog)))
 			if errno != 0 {
 				t.Error(errno)
 				return
@@ -208,7 +210,8 @@ func TestListener(t *testing.T) {
 func TestWithoutNotifications(t *testing.T) {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 1}, {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 97},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 97},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | 38}, {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_KILL_PROCESS},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF}, // a constant that only looks like the action
 	}

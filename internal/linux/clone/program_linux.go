@@ -283,7 +283,8 @@ func becomeProgram(c *launch) {
 		// namespace is made.
 		for i = 0; i < len(c.rlimits); i++ {
 			if c.rlimits[i].Resource == unix.RLIMIT_NPROC {
-				if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&c.rlimits[i].Soft)), 0, 0, 0); errno != 0 {
+				if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&c.rlimits[i].Soft)), 0, 0,
+					0); errno != 0 {
 					goto fail
 				}
 			}
@@ -292,7 +293,8 @@ func becomeProgram(c *launch) {
 			goto fail
 		}
 		for i = 0; i < len(c.renamed); i++ {
-			if fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, atCWD, uintptr(unsafe.Pointer(c.renamed[i].path)), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0); errno != 0 {
+			if fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, atCWD, uintptr(unsafe.Pointer(c.renamed[i].path)), unix.O_WRONLY|unix.O_CLOEXEC,
+				0, 0, 0); errno != 0 {
 				goto fail
 			}
 			if _, _, errno = unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(c.renamed[i].text)), c.renamed[i].length); errno != 0 {
@@ -352,7 +354,8 @@ func becomeProgram(c *launch) {
 
 	stage = initproto.StageLimits
 	for i = 0; i < len(c.rlimits); i++ {
-		if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, uintptr(c.rlimits[i].Resource), uintptr(unsafe.Pointer(&c.rlimits[i].Soft)), 0, 0, 0); errno != 0 {
+		if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, uintptr(c.rlimits[i].Resource), uintptr(unsafe.Pointer(&c.rlimits[i].Soft)),
+			0, 0, 0); errno != 0 {
 			goto fail
 		}
 	}
@@ -403,9 +406,11 @@ func becomeProgram(c *launch) {
 
 	stage = initproto.StageWorkdir
 	// Descriptors of the init are still open, and /proc/self/fd would lead to them (F2).
-	fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT2, atCWD, uintptr(unsafe.Pointer(c.dir)), uintptr(unsafe.Pointer(&c.how)), unix.SizeofOpenHow, 0, 0)
+	fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT2, atCWD, uintptr(unsafe.Pointer(c.dir)), uintptr(unsafe.Pointer(&c.how)),
+		unix.SizeofOpenHow, 0, 0)
 	if errno == unix.ENOSYS && c.housed { // the init of a container has no directory open that this could lead to
-		fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, atCWD, uintptr(unsafe.Pointer(c.dir)), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0, 0, 0)
+		fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, atCWD, uintptr(unsafe.Pointer(c.dir)), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC,
+			0, 0, 0)
 	}
 	if errno != 0 {
 		goto fail
@@ -425,16 +430,19 @@ func becomeProgram(c *launch) {
 	}
 	// Signals that a parent process ignores must not stay ignored in the program (W3). The exec resets handlers.
 	for i = 1; i <= 64; i++ {
-		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(i), uintptr(unsafe.Pointer(&c.defaultAction)), 0, 8, 0, 0) // SIGKILL and SIGSTOP have no other
+		// SIGKILL and SIGSTOP have no other
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(i), uintptr(unsafe.Pointer(&c.defaultAction)), 0, 8, 0, 0)
 	}
 	setMask(&zero, nil)
 	if c.filter != nil {
 		stage = initproto.StageSeccomp
 		if c.notifying != nil {
 			// From 5.19 on, signals do not interrupt a call that is being answered, and it is counted once.
-			fd, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, uintptr(unsafe.Pointer(c.notifying)))
+			fd, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+				unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, uintptr(unsafe.Pointer(c.notifying)))
 			if errno == unix.EINVAL {
-				fd, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(c.notifying)))
+				fd, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+					uintptr(unsafe.Pointer(c.notifying)))
 			}
 			if errno == 0 {
 				// A listener that was not sent is closed by the exec: calls are then refused without being counted.
@@ -469,7 +477,8 @@ func becomeProgram(c *launch) {
 	}
 
 execute:
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&c.began)), 0) // can not fail with this clock
+	// can not fail with this clock
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&c.began)), 0)
 	stage = initproto.StageExec
 	{
 		worst := unix.ENOENT
@@ -477,7 +486,8 @@ execute:
 			// A program that was just put into the sandbox may still be open for writing: by a process that was forked
 			// meanwhile and has not reached its own exec, which closes inherited descriptors.
 			for tries := 0; ; tries++ {
-				_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.paths[i])), uintptr(unsafe.Pointer(&c.argv[0])), uintptr(unsafe.Pointer(&c.envp[0])))
+				_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.paths[i])), uintptr(unsafe.Pointer(&c.argv[0])),
+					uintptr(unsafe.Pointer(&c.envp[0])))
 				if errno != unix.ETXTBSY || tries == busyTries {
 					break
 				}

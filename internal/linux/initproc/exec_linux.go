@@ -36,7 +36,8 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 		return fds[i], nil
 	}
 	c := clone.Program{
-		Isolated: m.NewCgroupNS, Renamed: m.NewUserNS, Housed: s.housed, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
+		Isolated: m.NewCgroupNS, Renamed: m.NewUserNS, Housed: s.housed, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups,
+		Landlock: -1, Filter: m.Seccomp,
 		Probe: m.Probe, Held: m.Held, Forbidden: m.Forbidden, Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
 		Began: began, Control: s.socket.fd, Listener: (&initproto.Listener{ID: m.ID}).Encode(),
 	}
@@ -161,7 +162,8 @@ func landlockRuleset(m initproto.Ruleset) (int, error) {
 			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 				rule.Allowed_access &= fileRights
 			}
-			_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, ruleset, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+			_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, ruleset, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0,
+				0, 0)
 			unix.Close(fd)
 			if errno != 0 {
 				err = errno

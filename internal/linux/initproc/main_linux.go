@@ -342,7 +342,8 @@ func monotonic() uint64 {
 func isSupervised(fd int) error {
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err != nil || kind != unix.SOCK_STREAM {
-		return failed(initproto.StageProtocol, "descriptor "+strconv.Itoa(fd), errors.New("is not a supervisor's socket; this program is started by sandbox-run only"))
+		return failed(initproto.StageProtocol, "descriptor "+strconv.Itoa(fd),
+			errors.New("is not a supervisor's socket; this program is started by sandbox-run only"))
 	}
 	return nil
 }

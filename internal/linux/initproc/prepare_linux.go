@@ -88,7 +88,8 @@ func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []i
 // its own pid namespace then do not reach the first process.
 func inspectContainer(found *initproto.Posture) error {
 	if pid := unix.Getpid(); pid != 1 {
-		return failed(initproto.StageNamespaces, "pid namespace", errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
+		return failed(initproto.StageNamespaces, "pid namespace",
+			errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
 	}
 	catchNothing()
 	if err := hide(); err != nil {
@@ -197,7 +198,8 @@ func volumeFDs(m *initproto.Setup) []int {
 // standsInFreshNamespaces is the check that protects the machine's own root: it comes before every mount.
 func standsInFreshNamespaces(m *initproto.Setup) error {
 	if pid := unix.Getpid(); pid != 1 {
-		return failed(initproto.StageNamespaces, "pid namespace", errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
+		return failed(initproto.StageNamespaces, "pid namespace",
+			errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
 	}
 	for _, ns := range []struct {
 		name string
@@ -247,7 +249,8 @@ func becomeRoot(m *initproto.Setup) error {
 func catchNothing() {
 	var byDefault [4]uint64 // struct sigaction: SIG_DFL, no flags, no mask
 	for sig := uintptr(1); sig <= 64; sig++ {
-		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0) // SIGKILL and SIGSTOP have no other
+		// SIGKILL and SIGSTOP have no other
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
 	}
 }
 

@@ -29,7 +29,8 @@ var ErrMalformed = errors.New("malformed init message")
 type versionError uint64
 
 func (e versionError) Error() string {
-	return "sandbox-init speaks version " + strconv.Itoa(Version) + " of its protocol, and sandbox-run version " + strconv.FormatUint(uint64(e), 10) +
+	return "sandbox-init speaks version " + strconv.Itoa(Version) + " of its protocol, and sandbox-run version " +
+		strconv.FormatUint(uint64(e), 10) +
 		": they are of different builds; put the sandbox-init of the same release beside sandbox-run"
 }
 

@@ -221,7 +221,8 @@ func claim(at *os.File, dir, temporary string) (int, error) {
 			return 0, fmt.Errorf("registry: claim %s/%s: %w%s", dir, name(slot), err, hint(err))
 		}
 	}
-	return 0, fmt.Errorf("registry: all %d slots in %s are taken: %w; collect what dead supervisors left: sandbox-run gc", Slots, dir, unix.EUSERS)
+	return 0, fmt.Errorf("registry: all %d slots in %s are taken: %w; collect what dead supervisors left: sandbox-run gc", Slots, dir,
+		unix.EUSERS)
 }
 
 // Dead lists the dead supervisors, each locked by this process: call Remove or Release for every one. It leaves out

@@ -170,7 +170,8 @@ func TestKilled(t *testing.T) {
 	}
 	a.kill()
 	dead := mustDead(t, dir)
-	if len(dead) != 1 || dead[0].Slot != a.slot || dead[0].Name != name(a.slot) || string(dead[0].Record) != "record of "+strconv.Itoa(a.cmd.Process.Pid) {
+	if len(dead) != 1 || dead[0].Slot != a.slot || dead[0].Name != name(a.slot) ||
+		string(dead[0].Record) != "record of "+strconv.Itoa(a.cmd.Process.Pid) {
 		t.Fatalf("%+v", dead)
 	}
 	if again := mustDead(t, dir); len(again) != 0 {
@@ -228,7 +229,8 @@ func TestSlots(t *testing.T) {
 		}
 		seen[e.Slot()] = true
 	}
-	for file, want := range map[string]bool{"s0000": true, "sffff": true, "s01a2": true, "s01A2": false, "s1": false, "x0000": false, "s+123": false, "s00001": false, "s_123": false} {
+	for file, want := range map[string]bool{"s0000": true, "sffff": true, "s01a2": true, "s01A2": false, "s1": false, "x0000": false,
+		"s+123": false, "s00001": false, "s_123": false} {
 		if slot, ok := slotOf(file); ok != want || ok && name(slot) != file {
 			t.Errorf("%s: %d %v", file, slot, ok)
 		}

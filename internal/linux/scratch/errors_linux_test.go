@@ -95,7 +95,8 @@ func TestHostFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	for size := 1 << 20; size >= blockSize; size /= 2 {
-		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(size)), bytes.Repeat([]byte{1}, size), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(size)), bytes.Repeat([]byte{1}, size), 0o600); err != nil &&
+			!errors.Is(err, unix.ENOSPC) {
 			t.Fatal(err)
 		}
 	}

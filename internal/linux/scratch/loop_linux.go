@@ -53,7 +53,8 @@ func attachLoop(backing int) (*loopDevice, int, error) {
 
 // absent returns advice for a device that is missing or not accessible.
 func absent(err error, advice string) string {
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EPERM) ||
+		errors.Is(err, unix.EACCES) {
 		return advice
 	}
 	return ""

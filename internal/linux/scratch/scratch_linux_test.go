@@ -130,7 +130,8 @@ func TestMkdir(t *testing.T) {
 			t.Fatal(err)
 		}
 		var st unix.Stat_t
-		if err := unix.Fstatat(at, "tmp", &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Uid != 1000 || st.Gid != 1001 || st.Mode != unix.S_IFDIR|0o1777 {
+		if err := unix.Fstatat(at, "tmp", &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Uid != 1000 || st.Gid != 1001 ||
+			st.Mode != unix.S_IFDIR|0o1777 {
 			t.Errorf("%o %d:%d, %v", st.Mode, st.Uid, st.Gid, err)
 		}
 		if err := unix.Symlinkat("/etc", at, "link"); err != nil {

@@ -85,7 +85,8 @@ func isStatic(f *os.File) bool {
 	if _, err := r.ReadAt(header[:], 0); err != nil || string(header[:5]) != "\x7fELF\x02" {
 		return false
 	}
-	at, size, count := binary.LittleEndian.Uint64(header[32:]), binary.LittleEndian.Uint16(header[54:]), binary.LittleEndian.Uint16(header[56:])
+	at, size, count := binary.LittleEndian.Uint64(header[32:]), binary.LittleEndian.Uint16(header[54:]),
+		binary.LittleEndian.Uint16(header[56:])
 	for i := range uint64(count) {
 		var kind [4]byte
 		if _, err := r.ReadAt(kind[:], int64(at+i*uint64(size))); err != nil || binary.LittleEndian.Uint32(kind[:]) == elfInterpreter {
@@ -152,7 +153,8 @@ func pin(path string) (*os.File, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("pin init %s: %w", path, unix.EACCES)
 	}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}); err != nil {
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH,
+		&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("pin init %s: %w", path, err)
 	}

@@ -149,7 +149,8 @@ func TestFindBinary(t *testing.T) {
 
 func TestCandidates(t *testing.T) {
 	for _, c := range []struct{ name, path, want string }{
-		{"sh", "/usr/bin:/bin", "/usr/bin/sh /bin/sh"}, {"./sh", "/bin", "./sh"}, {"/bin/sh", "/x", "/bin/sh"}, {"a/b", "/x", "a/b"}, {"sh", "", "./sh"}, {"sh", "/a::/b:.", "/a/sh ./sh /b/sh"},
+		{"sh", "/usr/bin:/bin", "/usr/bin/sh /bin/sh"}, {"./sh", "/bin", "./sh"}, {"/bin/sh", "/x", "/bin/sh"}, {"a/b", "/x", "a/b"},
+		{"sh", "", "./sh"}, {"sh", "/a::/b:.", "/a/sh ./sh /b/sh"},
 	} {
 		if got := strings.Join(Candidates(c.name, c.path), " "); got != c.want {
 			t.Errorf("%q in %q: %q, want %q", c.name, c.path, got, c.want)

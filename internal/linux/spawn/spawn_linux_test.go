@@ -74,7 +74,8 @@ func plain(t *testing.T) *Init {
 }
 
 func program(args ...string) *initproto.Exec {
-	return &initproto.Exec{ID: ids.Add(1), Paths: Candidates(args[0], "/usr/bin:/bin"), Args: args, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"}}
+	return &initproto.Exec{ID: ids.Add(1), Paths: Candidates(args[0], "/usr/bin:/bin"), Args: args, Dir: "/",
+		Env: []string{"PATH=/usr/bin:/bin"}}
 }
 
 var ids atomic.Uint64
@@ -158,7 +159,8 @@ func TestRefusesOutsideFreshNamespaces(t *testing.T) {
 		{"none", 0, good, initproto.StageNamespaces, "pid namespace: this is process"},
 		{"user and mount, not pid", user | mnt, good, initproto.StageNamespaces, "pid namespace: this is process"},
 		{"user and pid, not mount", user | pid, good, initproto.StageNamespaces, "mnt namespace: is the supervisor's own"},
-		{"a supervisor that does not say where it stands", user | pid | mnt, noMount, initproto.StageNamespaces, "mnt namespace: is the supervisor's own"},
+		{"a supervisor that does not say where it stands", user | pid | mnt, noMount, initproto.StageNamespaces,
+			"mnt namespace: is the supervisor's own"},
 		{"nor who it is", user | pid | mnt, noUser, initproto.StageNamespaces, "user namespace: is the supervisor's own"},
 		{"all, and no root: it gets past the check", user | pid | mnt, good, initproto.StageProtocol, "descriptor -1"},
 	} {
@@ -184,8 +186,10 @@ func TestMalformedSetup(t *testing.T) {
 	cut := (&initproto.Setup{Root: -1, Scratch: -1}).Encode()
 	cut[0] -= 2
 	for name, frame := range map[string][]byte{
-		"another version": version, "cut short": cut[:len(cut)-2], "an exec": (&initproto.Exec{}).Encode(), "a signal": (&initproto.Signal{All: true, Num: 9}).Encode(),
-		"an answer": (&initproto.Ready{}).Encode(), "no length": {0, 0, 0, 0, 0}, "too long": {255, 255, 255, 255, 0}, "an unknown kind": {1, 0, 0, 0, 0, 200},
+		"another version": version, "cut short": cut[:len(cut)-2], "an exec": (&initproto.Exec{}).Encode(),
+		"a signal":  (&initproto.Signal{All: true, Num: 9}).Encode(),
+		"an answer": (&initproto.Ready{}).Encode(), "no length": {0, 0, 0, 0, 0}, "too long": {255, 255, 255, 255, 0},
+		"an unknown kind":               {1, 0, 0, 0, 0, 200},
 		"descriptors that did not come": {1, 0, 0, 0, 9, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -239,7 +243,8 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer keep.Close()
-	if out, code, signal := run(t, i, program("sh", "-c", "echo $0 $PATH; pwd; exit 7", "zero")); out != "zero /usr/bin:/bin\n/\n" || code != 7 || signal != 0 {
+	if out, code, signal := run(t, i, program("sh", "-c", "echo $0 $PATH; pwd; exit 7", "zero")); out != "zero /usr/bin:/bin\n/\n" ||
+		code != 7 || signal != 0 {
 		t.Errorf("%q, %d, %d", out, code, signal)
 	}
 	if _, code, signal := run(t, i, program("sh", "-c", "kill -USR1 $$")); code != 0 || signal != int(unix.SIGUSR1) {
@@ -294,7 +299,8 @@ func TestNotSpared(t *testing.T) {
 		spared = was
 		_ = os.WriteFile("/proc/self/oom_score_adj", before, 0)
 	}()
-	for adjusted, want := range map[bool]string{false: "7\n", true: "0\n"} { // the former is the control; a negative one takes CAP_SYS_RESOURCE
+	// the former is the control; a negative one takes CAP_SYS_RESOURCE
+	for adjusted, want := range map[bool]string{false: "7\n", true: "0\n"} {
 		spared = func() bool { return adjusted }
 		if out, _, _ := run(t, plain(t), program("cat", "/proc/self/oom_score_adj")); out != want {
 			t.Errorf("%v: %q, want %q", adjusted, out, want)
@@ -371,13 +377,15 @@ func TestExecErrors(t *testing.T) {
 		{change(same, dir), nil, initproto.StageExec, unix.EACCES, dir},
 		{change(same, dir+"/junk"), nil, initproto.StageExec, unix.ENOEXEC, dir + "/junk"},
 		{change(func(m *initproto.Exec) { m.Paths = nil }, "x"), nil, initproto.StageExec, unix.ENOENT, "program"},
-		{change(func(m *initproto.Exec) { m.Args = append(m.Args, strings.Repeat("x", 1<<18)) }, "true"), nil, initproto.StageExec, unix.E2BIG, "true"},
+		{change(func(m *initproto.Exec) { m.Args = append(m.Args, strings.Repeat("x", 1<<18)) }, "true"), nil, initproto.StageExec,
+			unix.E2BIG, "true"},
 		{change(func(m *initproto.Exec) { m.Args = append(m.Args, "a\x00b") }, "true"), nil, initproto.StageExec, unix.EINVAL, ""},
 		{change(func(m *initproto.Exec) { m.Dir = "/nowhere" }, "true"), nil, initproto.StageWorkdir, unix.ENOENT, "enter /nowhere"},
 		{change(func(m *initproto.Exec) { m.Dir = "/dev/null" }, "true"), nil, initproto.StageWorkdir, unix.ENOTDIR, "enter /dev/null"},
 		{change(func(m *initproto.Exec) { m.Dir = "a\x00" }, "true"), nil, initproto.StageWorkdir, unix.EINVAL, ""},
 		{change(same, "true"), []*os.File{null}, initproto.StageCgroup, unix.EBADF, "join cgroup"},
-		{change(func(m *initproto.Exec) { m.Rlimits = []initproto.Rlimit{{Resource: 999}} }, "true"), nil, initproto.StageLimits, unix.EINVAL, "set resource limits"},
+		{change(func(m *initproto.Exec) { m.Rlimits = []initproto.Rlimit{{Resource: 999}} }, "true"), nil, initproto.StageLimits, unix.EINVAL,
+			"set resource limits"},
 		{change(func(m *initproto.Exec) {
 			m.Rlimits = []initproto.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 9, Max: 8}}
 		}, "true"), nil, initproto.StageLimits, unix.EINVAL, ""},
@@ -417,7 +425,8 @@ func TestExecErrors(t *testing.T) {
 func TestOnlyProgramFails(t *testing.T) {
 	i := plain(t)
 	var e *Error
-	if _, err := i.Run(context.Background(), program("no-such-program"), nil, nil, nil); !errors.As(err, &e) || e.Stage != initproto.StageExec {
+	if _, err := i.Run(context.Background(), program("no-such-program"), nil, nil, nil); !errors.As(err, &e) ||
+		e.Stage != initproto.StageExec {
 		t.Error(err)
 	}
 	select {

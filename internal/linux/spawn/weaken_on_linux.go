@@ -14,7 +14,8 @@ import (
 
 // weakenStart changes how an init is started, and returns the variables that describe the mutation to the init.
 func weakenStart(o *Options) []string {
-	for name, namespace := range map[string]uintptr{"host-network": unix.CLONE_NEWNET, "host-ipc": unix.CLONE_NEWIPC, "no-pid-namespace": unix.CLONE_NEWPID} {
+	for name, namespace := range map[string]uintptr{"host-network": unix.CLONE_NEWNET, "host-ipc": unix.CLONE_NEWIPC,
+		"no-pid-namespace": unix.CLONE_NEWPID} {
 		if weaken.On(name) {
 			o.Namespaces &^= namespace
 		}

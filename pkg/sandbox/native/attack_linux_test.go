@@ -31,7 +31,8 @@ var attackerPath = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	attackerDir = dir
-	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund", "../../../cmd/sandbox-init")
+	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund",
+		"../../../cmd/sandbox-init")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.New(string(out))
@@ -56,7 +57,8 @@ func attackOptions(t *testing.T, b sandbox.Backend, only ...string) attack.Optio
 		Backend: b, Executable: exe, Only: only, Within: 10 * time.Minute, // with the race detector, perhaps emulated
 		Escape: func(s string) string { return strings.Map(printable, strings.ToValidUTF8(s, "?")) },
 		Victim: func(mark string) *exec.Cmd {
-			args := []string{"exec", "--require", string(b.Probe(context.Background()).Tier), "--timeout", "1m", "--quiet", "--volume", exe + ":/victim", "--env", hostile.Variable + "=" + mark, "--"}
+			args := []string{"exec", "--require", string(b.Probe(context.Background()).Tier), "--timeout", "1m", "--quiet", "--volume", exe +
+				":/victim", "--env", hostile.Variable + "=" + mark, "--"}
 			return exec.Command(exe, append(args, hostile.Args("/victim", mark, "fork", "sessions", "4", "1m")...)...)
 		},
 	}

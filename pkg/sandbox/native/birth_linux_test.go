@@ -73,7 +73,8 @@ func TestBornInGroup(t *testing.T) {
 			if got := groupOf(t, p.Init.PID()); !strings.HasSuffix(phaseDir+"/init", got) {
 				t.Errorf("the init is in %s, not in %s/init", got, phaseDir)
 			}
-			if got, want := ownedBy(t, phaseDir, b.last.ID.Init), []string{phaseDir + "/cgroup.procs", run + "/cgroup.procs"}; !slices.Equal(got, want) {
+			if got, want := ownedBy(t, phaseDir, b.last.ID.Init),
+				[]string{phaseDir + "/cgroup.procs", run + "/cgroup.procs"}; !slices.Equal(got, want) {
 				t.Errorf("the init's user owns %v, want %v", got, want)
 			}
 			if !c.born {
@@ -88,18 +89,20 @@ func TestBornInGroup(t *testing.T) {
 				p.Join = nil
 			}
 			var members []int
-			res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", fullAtTen}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
-				if ev.Kind == sandbox.EventStdout && members == nil {
-					members, _ = p.Group.Procs()
-				}
-			}})
+			res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", fullAtTen}},
+				sandbox.IO{OnEvent: func(ev sandbox.Event) {
+					if ev.Kind == sandbox.EventStdout && members == nil {
+						members, _ = p.Group.Procs()
+					}
+				}})
 			if !c.born && !c.join {
 				if err == nil || !strings.Contains(err.Error(), "cgroup") {
 					t.Errorf("a program without a group ran: %+v, %v", res, err)
 				}
 			} else if err != nil {
 				t.Error(err)
-			} else if n, err := strconv.Atoi(strings.TrimSpace(string(res.Stdout.Bytes()))); err != nil || n < 5 || n > 10 || len(members) < 5 || len(members) > 10 {
+			} else if n, err := strconv.Atoi(strings.TrimSpace(string(res.Stdout.Bytes()))); err != nil || n < 5 || n > 10 || len(members) < 5 ||
+				len(members) > 10 {
 				t.Errorf("%d processes with a limit of 10, in the group %v: %q %q", n, members, res.Stdout.Bytes(), res.Stderr.Bytes())
 			}
 			if err := m.Delete(context.Background(), id); err != nil {

@@ -31,7 +31,8 @@ func inProbed(t *testing.T, spec sandbox.Spec, onEvent func(sandbox.Event), args
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := m.Run(context.Background(), id, sandbox.Process{Args: append([]string{"/probe/" + filepath.Base(probe)}, args...)}, sandbox.IO{OnEvent: onEvent})
+	res, err := m.Run(context.Background(), id, sandbox.Process{Args: append([]string{"/probe/" + filepath.Base(probe)}, args...)},
+		sandbox.IO{OnEvent: onEvent})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,8 @@ func TestR4TCPBuffersAreBounded(t *testing.T) {
 	if n := queued(onHost(t, "queue", "96")); n < 64 {
 		t.Fatalf("control: only %d MiB could be queued on the host", n)
 	}
-	res := inProbed(t, sandbox.Spec{Network: sandbox.NetworkLocalhost, Limits: sandbox.Limits{Memory: 32 * sandbox.MiB, Wall: time.Minute}}, nil, "queue", "300")
+	res := inProbed(t, sandbox.Spec{Network: sandbox.NetworkLocalhost,
+		Limits: sandbox.Limits{Memory: 32 * sandbox.MiB, Wall: time.Minute}}, nil, "queue", "300")
 	switch res.Verdict {
 	case sandbox.VerdictMemoryLimit: // v2 counts them as memory
 	case sandbox.VerdictOK:

@@ -33,7 +33,8 @@ func TestProgramThatIsBusy(t *testing.T) {
 		run("hold", "exec 3>>/tmp/busy; >/tmp/held; while ! test -e /tmp/tried; do sleep 0.01; done; sleep 0.2")
 	})
 	// The control: while the file is open for writing, it can not be started.
-	if r := run("wait", "while ! test -e /tmp/held; do sleep 0.01; done; /tmp/busy started; >/tmp/tried"); !strings.Contains(string(r.Stderr.Bytes()), "busy") {
+	if r := run("wait", "while ! test -e /tmp/held; do sleep 0.01; done; /tmp/busy started; "+
+		">/tmp/tried"); !strings.Contains(string(r.Stderr.Bytes()), "busy") {
 		t.Errorf("it is not busy: %s%s", r.Stdout.Bytes(), r.Stderr.Bytes())
 	}
 	r, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"/tmp/busy", "started"}}, sandbox.IO{})

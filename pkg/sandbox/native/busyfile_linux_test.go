@@ -55,7 +55,8 @@ func TestPutAndExecute(t *testing.T) {
 				}
 				res, err := (*sandbox.Result)(nil), m.Put(ctx, id, files)
 				if err == nil {
-					res, err = m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}, Limits: sandbox.Limits{Wall: 10 * time.Minute}}, sandbox.IO{})
+					res, err = m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}, Limits: sandbox.Limits{Wall: 10 * time.Minute}},
+						sandbox.IO{})
 				}
 				if err != nil || res.Verdict != sandbox.VerdictOK {
 					t.Errorf("%v, %+v, %s", err, res.Exit, res.Stderr.Bytes())

@@ -89,7 +89,8 @@ func TestFaultClockJumps(t *testing.T) {
 			t.Errorf("round %d: %s", round, res.Verdict)
 		}
 		sane("a wall limit", took, 500*time.Millisecond)
-		res, took = run(sandbox.Process{Args: []string{"sh", "-c", "while :; do :; done"}, Limits: sandbox.Limits{CPUTime: 300 * time.Millisecond}})
+		res, took = run(sandbox.Process{Args: []string{"sh", "-c", "while :; do :; done"},
+			Limits: sandbox.Limits{CPUTime: 300 * time.Millisecond}})
 		if res.Verdict != sandbox.VerdictCPULimit {
 			t.Errorf("round %d: %s", round, res.Verdict)
 		}

@@ -144,7 +144,8 @@ func observe(t *testing.T, m *sandbox.Manager, p program, warm *sandbox.Warm) se
 	}
 	// Addresses differ between runs; so does, on a busy machine, the message about a font cache.
 	same := func(o sandbox.Output) string {
-		return addresses.ReplaceAllString(strings.Replace(string(o.Bytes()), "Matplotlib is building the font cache; this may take a moment.\n", "", 1), "0xSOMEWHERE")
+		return addresses.ReplaceAllString(strings.Replace(string(o.Bytes()),
+			"Matplotlib is building the font cache; this may take a moment.\n", "", 1), "0xSOMEWHERE")
 	}
 	return seen{res.Verdict, res.Exit, same(res.Stdout), same(res.Stderr), res.Violations}
 }
@@ -189,9 +190,12 @@ func TestForkEndsEarly(t *testing.T) {
 		source  string
 	}{
 		"little": {nil, ""},
-		"much": {nil, "import argparse, collections, csv, dataclasses, datetime, decimal, functools, hashlib, itertools, json, logging, math, random, re, statistics, string, typing\n" +
-			"logging.basicConfig()\n@dataclasses.dataclass\nclass C:\n  n: int\nkept = {n: C(n) for n in range(1000)}\nmemo = functools.lru_cache(None)(lambda n: n)\nmemo(1)\nisinstance([], collections.abc.Sized)\n"},
-		"tables": {driver.Pandas(), "import numpy as np, pandas as pd\nframe = pd.DataFrame({'a': np.arange(10), 'b': list('abcdefghij')})\nframe.groupby('b').sum().to_csv()\n"},
+		"much": {nil, "import argparse, collections, csv, dataclasses, datetime, decimal, functools, hashlib, itertools, json, " +
+			"logging, math, random, re, statistics, string, typing\n" +
+			"logging.basicConfig()\n@dataclasses.dataclass\nclass C:\n  n: int\nkept = {n: C(n) for n in range(1000)}\nmemo = " +
+			"functools.lru_cache(None)(lambda n: n)\nmemo(1)\nisinstance([], collections.abc.Sized)\n"},
+		"tables": {driver.Pandas(), "import numpy as np, pandas as pd\nframe = pd.DataFrame({'a': np.arange(10), 'b': " +
+			"list('abcdefghij')})\nframe.groupby('b').sum().to_csv()\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if out, err := exec.Command(pythonPath, "-c", "import "+strings.Join(append(test.preload, "os"), ", ")).CombinedOutput(); err != nil {

@@ -56,7 +56,8 @@ func TestEager(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"sh", "-c", "echo x > /workspace/a && id -u && df -k /workspace | tail -1"}}, sandbox.IO{})
+			r, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"sh", "-c",
+				"echo x > /workspace/a && id -u && df -k /workspace | tail -1"}}, sandbox.IO{})
 			if err != nil || r.Verdict != sandbox.VerdictOK {
 				t.Fatalf("%+v, %v", r, err)
 			}

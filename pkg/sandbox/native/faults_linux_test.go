@@ -23,7 +23,8 @@ import (
 const greeting = "echo hello > $HOME/x; cat $HOME/x"
 
 func smallSpec() sandbox.Spec {
-	return sandbox.Spec{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB, Disk: 8 * sandbox.MiB, Inodes: 256, Grace: 100 * time.Millisecond}, Scratch: sandbox.ScratchDisk}
+	return sandbox.Spec{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB, Disk: 8 * sandbox.MiB, Inodes: 256,
+		Grace: 100 * time.Millisecond}, Scratch: sandbox.ScratchDisk}
 }
 
 // cgroupMounts are the mount points of this machine's hierarchies.
@@ -210,12 +211,14 @@ func fullCache([]string) error {
 	top := filepath.Dir(os.Getenv(cacheVariable))
 	rooms := []int64{0, 16 << 10, 48 << 10, 64 << 10, 128 << 10, 64 << 20}
 	if testenv.All() {
-		rooms = []int64{0, 4 << 10, 16 << 10, 48 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 384 << 10, 512 << 10, 1 << 20, 4 << 20, 64 << 20}
+		rooms = []int64{0, 4 << 10, 16 << 10, 48 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 384 << 10, 512 << 10, 1 << 20,
+			4 << 20, 64 << 20}
 	}
 	for _, room := range rooms {
 		// A process keeps the cache directories that it has opened.
 		top := filepath.Join(top, strconv.FormatInt(room, 10))
-		if err := errors.Join(os.Mkdir(top, 0o700), small(top, "size=128m"), fill(top, room), os.Setenv(cacheVariable, filepath.Join(top, "cache"))); err != nil {
+		if err := errors.Join(os.Mkdir(top, 0o700), small(top, "size=128m"), fill(top, room),
+			os.Setenv(cacheVariable, filepath.Join(top, "cache"))); err != nil {
 			return err
 		}
 		for _, mode := range []sandbox.ScratchMode{sandbox.ScratchDisk, sandbox.ScratchAuto} {
@@ -238,7 +241,8 @@ func TestFaultFullCacheDirectory(t *testing.T) {
 	}
 	told, _ := inTrouble(t, true, "full-cache")
 	for _, a := range failures(t, told) {
-		if !strings.Contains(a.Error, filepath.Dir(dir)) && !strings.Contains(a.Error, "mkfs.ext4") || !strings.Contains(a.Error, "no space left") {
+		if !strings.Contains(a.Error, filepath.Dir(dir)) && !strings.Contains(a.Error, "mkfs.ext4") ||
+			!strings.Contains(a.Error, "no space left") {
 			t.Errorf("%s: %s", a.Fault, a.Error)
 		}
 	}
@@ -275,7 +279,8 @@ func TestFaultHostDiskFillsUp(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	// The disk poller and the failed write race: either may be first.
-	if a := told[1]; a.Step != "run" || !strings.Contains(a.Error, "floor of free space") && !strings.Contains(a.Error, "lost what was written") {
+	if a := told[1]; a.Step != "run" || !strings.Contains(a.Error, "floor of free space") &&
+		!strings.Contains(a.Error, "lost what was written") {
 		t.Errorf("%+v", a)
 	}
 }
@@ -338,12 +343,14 @@ func fewDescriptors(args []string) error {
 			return err
 		}
 		now := openNow()
-		for end := time.Now().Add(30 * time.Second); (len(now) > len(base) || runtime.NumGoroutine() > goroutines) && time.Now().Before(end); now = openNow() {
+		for end := time.Now().Add(30 * time.Second); (len(now) > len(base) || runtime.NumGoroutine() > goroutines) &&
+			time.Now().Before(end); now = openNow() {
 			time.Sleep(time.Millisecond)
 		}
 		if len(now) > len(base) || runtime.NumGoroutine() > goroutines {
 			buf := make([]byte, 1<<16)
-			a.Left = fmt.Sprintf("%d goroutines, %d before; descriptors %q, %q before\n%s", runtime.NumGoroutine(), goroutines, now, base, buf[:runtime.Stack(buf, true)])
+			a.Left = fmt.Sprintf("%d goroutines, %d before; descriptors %q, %q before\n%s", runtime.NumGoroutine(), goroutines, now, base,
+				buf[:runtime.Stack(buf, true)])
 			base, goroutines = now, runtime.NumGoroutine()
 		}
 		tell(a)
@@ -524,7 +531,8 @@ func TestFaultKilledSettled(t *testing.T) {
 	if ws := state.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != unix.SIGKILL {
 		t.Fatalf("%v", state)
 	}
-	if left, _ := filepath.Glob(group + "/*/"); slices.ContainsFunc(left, func(p string) bool { st, err := os.Stat(p); return err == nil && st.IsDir() }) {
+	if left, _ := filepath.Glob(group + "/*/"); slices.ContainsFunc(left,
+		func(p string) bool { st, err := os.Stat(p); return err == nil && st.IsDir() }) {
 		t.Errorf("left: %q", left)
 	}
 	if on, err := os.ReadFile(group + "/cgroup.subtree_control"); err == nil && len(strings.TrimSpace(string(on))) > 0 {

@@ -87,7 +87,8 @@ func TestFollowed(t *testing.T) {
 					return
 				}
 				for k := range 4 {
-					res, err := m.Run(ctx, id, sandbox.Process{Phase: fmt.Sprintf("p%d", k), Args: []string{"echo", fmt.Sprint(n)}, Followed: true}, sandbox.IO{})
+					res, err := m.Run(ctx, id, sandbox.Process{Phase: fmt.Sprintf("p%d", k), Args: []string{"echo", fmt.Sprint(n)}, Followed: true},
+						sandbox.IO{})
 					if err != nil || string(res.Stdout.Bytes()) != fmt.Sprintln(n) {
 						t.Error(res, err)
 					}

@@ -178,7 +178,8 @@ func TestForkAttack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"true"}}, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictOK {
+	if res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"true"}}, sandbox.IO{}); err != nil ||
+		res.Verdict != sandbox.VerdictOK {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	if err := m.Delete(context.Background(), id); err != nil {

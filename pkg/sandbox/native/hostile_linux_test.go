@@ -73,10 +73,12 @@ func TestAttackLinksInWritableRoot(t *testing.T) {
 	for _, place := range []string{"/sys", "/media", "/opt", "/run", "/srv", "/mnt"} {
 		run := newSandbox(t, writable(t, sandbox.Spec{}))
 		// The control: the program may change its own root.
-		if res := run("one", "rm -rf "+place+" && ln -s /.."+outside+" "+place+" && readlink "+place); string(res.Stdout.Bytes()) != "/.."+outside+"\n" {
+		if res := run("one", "rm -rf "+place+" && ln -s /.."+outside+" "+place+" && readlink "+place); string(res.Stdout.Bytes()) != "/.."+
+			outside+"\n" {
 			t.Fatalf("%s: %s %q", place, res.Verdict, res.Stderr.Bytes())
 		}
-		res := run("two", "for d in /proc/* "+place+"; do cat $d/secret && echo x > $d/planted; done 2>/dev/null; grep -v ' - \\(tmpfs\\|proc\\|devpts\\|overlay\\|ext4 /dev/loop\\)' /proc/self/mountinfo; true")
+		res := run("two", "for d in /proc/* "+place+"; do cat $d/secret && echo x > $d/planted; done 2>/dev/null; grep -v ' - "+
+			"\\(tmpfs\\|proc\\|devpts\\|overlay\\|ext4 /dev/loop\\)' /proc/self/mountinfo; true")
 		if out := string(res.Stdout.Bytes()); strings.Contains(out, "host") || strings.Contains(out, outside) {
 			t.Errorf("%s leads out: %q", place, out)
 		}
@@ -105,9 +107,11 @@ func TestAttackVolumeBehindLink(t *testing.T) {
 	}
 	_, m := managed(t, Options{})
 	for _, v := range []sandbox.Volume{
-		{Source: filepath.Join(source, "file"), Target: link + "/precious"}, {Source: source, Target: link + "/made"}, {Source: source, Target: link},
+		{Source: filepath.Join(source, "file"), Target: link + "/precious"}, {Source: source, Target: link + "/made"},
+		{Source: source, Target: link},
 	} {
-		_, err := m.Create(context.Background(), sandbox.Spec{Root: sandbox.Root{HostPaths: []string{"/usr", "/bin", "/lib", "/lib64", link}}, Volumes: []sandbox.Volume{v}})
+		_, err := m.Create(context.Background(), sandbox.Spec{Root: sandbox.Root{HostPaths: []string{"/usr", "/bin", "/lib", "/lib64", link}},
+			Volumes: []sandbox.Volume{v}})
 		if err == nil || !strings.Contains(err.Error(), v.Target) || !strings.Contains(err.Error(), "symbolic link") {
 			t.Errorf("%s: %v", v.Target, err)
 		}
@@ -165,7 +169,8 @@ func TestAttackSwappedVolume(t *testing.T) {
 	_, m := managed(t, Options{})
 	opened := 0
 	for range 150 {
-		id, err := m.Create(context.Background(), sandbox.Spec{Scratch: sandbox.ScratchMemory, Volumes: []sandbox.Volume{{Source: path + "/x", Target: "/data"}}})
+		id, err := m.Create(context.Background(), sandbox.Spec{Scratch: sandbox.ScratchMemory,
+			Volumes: []sandbox.Volume{{Source: path + "/x", Target: "/data"}}})
 		if err != nil {
 			continue // a link on the way, or nothing there
 		}
@@ -221,13 +226,16 @@ func TestVolumeTargetsThatCanNotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, v := range []sandbox.Volume{
-		{Source: dir, Target: "/usr/no-such-place"}, {Source: dir, Target: "/usr/bin/env"}, {Source: file, Target: "/usr/bin"}, {Source: dir, Target: "/etc/passwd/x"},
+		{Source: dir, Target: "/usr/no-such-place"}, {Source: dir, Target: "/usr/bin/env"}, {Source: file, Target: "/usr/bin"},
+		{Source: dir, Target: "/etc/passwd/x"},
 	} {
-		if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{v}}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), v.Target) {
+		if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{v}}); !errors.Is(err, sandbox.ErrInvalid) ||
+			!strings.Contains(err.Error(), v.Target) {
 			t.Errorf("%s: %v", v.Target, err)
 		}
 	}
-	if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/usr/bin/env"}, {Source: dir, Target: "/usr/lib/locale"}}}); err != nil {
+	if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/usr/bin/env"},
+		{Source: dir, Target: "/usr/lib/locale"}}}); err != nil {
 		t.Errorf("the control: %v", err)
 	}
 }
@@ -239,7 +247,8 @@ func TestAttackWorkdirByDescriptor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for dir, ok := range map[string]bool{"/proc/self/cwd": false, "/proc/self/root": false, "/proc/self/fd/3": false, "/proc/self": true, "/bin": true} {
+	for dir, ok := range map[string]bool{"/proc/self/cwd": false, "/proc/self/root": false, "/proc/self/fd/3": false, "/proc/self": true,
+		"/bin": true} {
 		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"/bin/true"}, Workdir: dir}, sandbox.IO{})
 		if ok != (err == nil && res.Verdict == sandbox.VerdictOK) || !ok && !strings.Contains(err.Error(), "workdir") {
 			t.Errorf("%s: %+v, %v", dir, res, err)
@@ -253,7 +262,8 @@ func TestUmask(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))
 	for _, spec := range []sandbox.Spec{{}, writable(t, sandbox.Spec{})} {
 		run := newSandbox(t, spec)
-		if res := run("run", "stat -c '%a' / /etc /etc/passwd /home /workspace /tmp; echo x > $HOME/x"); string(res.Stdout.Bytes()) != "755\n755\n644\n755\n755\n1777\n" || res.Verdict != sandbox.VerdictOK {
+		if res := run("run", "stat -c '%a' / /etc /etc/passwd /home /workspace /tmp; echo x > "+
+			"$HOME/x"); string(res.Stdout.Bytes()) != "755\n755\n644\n755\n755\n1777\n" || res.Verdict != sandbox.VerdictOK {
 			t.Errorf("writable %v: %s %q %q", spec.WritableRoot, res.Verdict, res.Stdout.Bytes(), res.Stderr.Bytes())
 		}
 	}
@@ -377,7 +387,8 @@ func TestAttackNeighbourThatStops(t *testing.T) {
 	go func() {
 		defer close(ended)
 		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c",
-			`end=$(($(date +%s) + 3)); n=0; while :; do kill -STOP -1 2>/dev/null; n=$((n + 1)); [ $((n % 1000)) -ne 0 ] || [ $(date +%s) -lt $end ] || break; done; exit 5`}}, sandbox.IO{})
+			`end=$(($(date +%s) + 3)); n=0; while :; do kill -STOP -1 2>/dev/null; n=$((n + 1)); [ $((n % 1000)) -ne 0 ] || [ $(date ` +
+				`+%s) -lt $end ] || break; done; exit 5`}}, sandbox.IO{})
 		if err != nil || res.Exit.Code != 5 {
 			t.Errorf("the one that stops others: %+v, %v", res, err)
 		}
@@ -399,7 +410,8 @@ func TestAttackNeighbourThatStops(t *testing.T) {
 	}
 }
 
-// Programs of one phase, which share a pid and a network namespace, reach each other neither by signals nor by abstract sockets where Landlock has
+// Programs of one phase, which share a pid and a network namespace, reach each other neither by signals nor by abstract
+// sockets where Landlock has
 // scopes (S6, N1). Without Landlock they do.
 func TestLandlockScopes(t *testing.T) {
 	needRoot(t)
@@ -433,11 +445,12 @@ print(tried(lambda: os.kill(int(sys.argv[1]), 0)), tried(lambda: socket.socket(s
 			pid, ended := make(chan string, 1), make(chan struct{})
 			go func() {
 				defer close(ended)
-				_, _ = m.Run(context.Background(), id, sandbox.Process{Args: []string{"/usr/bin/python3", "-c", server}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
-					if ev.Kind == sandbox.EventStdout {
-						pid <- strings.TrimSpace(string(ev.Data))
-					}
-				}})
+				_, _ = m.Run(context.Background(), id, sandbox.Process{Args: []string{"/usr/bin/python3", "-c", server}},
+					sandbox.IO{OnEvent: func(ev sandbox.Event) {
+						if ev.Kind == sandbox.EventStdout {
+							pid <- strings.TrimSpace(string(ev.Data))
+						}
+					}})
 			}()
 			select {
 			case n := <-pid:
@@ -500,7 +513,8 @@ func TestAttackNeighbourThatStopsStarts(t *testing.T) {
 		over, ready := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(over)
-			_, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", `echo ready; while :; do kill -STOP -1; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do :; done; done 2>/dev/null`}},
+			_, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c",
+				`echo ready; while :; do kill -STOP -1; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do :; done; done 2>/dev/null`}},
 				sandbox.IO{OnEvent: func(ev sandbox.Event) {
 					if ev.Kind == sandbox.EventStdout {
 						close(ready)
@@ -513,7 +527,8 @@ func TestAttackNeighbourThatStopsStarts(t *testing.T) {
 		<-ready
 		began := time.Now()
 		// The time limit of the stopping process ends the stopped ones with it.
-		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"true"}, Limits: sandbox.Limits{Wall: 100 * time.Millisecond, Grace: time.Millisecond}}, sandbox.IO{})
+		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"true"},
+			Limits: sandbox.Limits{Wall: 100 * time.Millisecond, Grace: time.Millisecond}}, sandbox.IO{})
 		switch {
 		case err != nil:
 			t.Errorf("%d, after %v: %v", n, time.Since(began), err)

@@ -45,7 +45,8 @@ func killChild(pid int) bool {
 	}
 	defer unix.Close(fd)
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	return err == nil && strings.Contains(string(text), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid())) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
+	return err == nil && strings.Contains(string(text), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid())) &&
+		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
 // Inits are killed at random times: as spare inits, while they build a root, while they start a program, while they

@@ -36,7 +36,8 @@ func countHeld(t *testing.T, b *Backend) (f footprint) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f = footprint{files: len(openNow()), goroutines: runtime.NumGoroutine(), threads: len(tasks), groups: len(groupsOf(b)), mounts: strings.Count(string(mounts), "\n")}
+	f = footprint{files: len(openNow()), goroutines: runtime.NumGoroutine(), threads: len(tasks), groups: len(groupsOf(b)),
+		mounts: strings.Count(string(mounts), "\n")}
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	f.heap = mem.HeapInuse + mem.StackInuse
@@ -116,7 +117,8 @@ func TestNoLeak(t *testing.T) {
 		after = countHeld(t, b)
 		// One spare init exists, or is being started; the runtime may need some more threads at its peak, and keeps
 		// them.
-		if after.files <= before.files+2 && after.goroutines <= before.goroutines+1 && after.threads <= before.threads+10 && after.groups == 0 && after.mounts <= before.mounts {
+		if after.files <= before.files+2 && after.goroutines <= before.goroutines+1 && after.threads <= before.threads+10 &&
+			after.groups == 0 && after.mounts <= before.mounts {
 			break
 		}
 		if time.Now().After(end) {
@@ -172,7 +174,8 @@ func TestManyAtOnce(t *testing.T) {
 			a.in = write
 			go func() {
 				defer read.Close()
-				res, err := m.Run(ctx, a.id, sandbox.Process{Args: []string{"/bin/sh", "-c", `echo $1 > $HOME/me; while read line; do echo "$line from $(cat $HOME/me)"; done`, "sh", strconv.Itoa(n)}},
+				res, err := m.Run(ctx, a.id, sandbox.Process{Args: []string{"/bin/sh", "-c",
+					`echo $1 > $HOME/me; while read line; do echo "$line from $(cat $HOME/me)"; done`, "sh", strconv.Itoa(n)}},
 					sandbox.IO{Stdin: read, OnEvent: func(ev sandbox.Event) {
 						if ev.Kind == sandbox.EventStdout {
 							a.said <- string(ev.Data)
@@ -266,7 +269,8 @@ func TestSupervisorsSideBySide(t *testing.T) {
 	}
 	long := make(chan *sandbox.Result, 1)
 	go func() {
-		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", "echo here > $HOME/x; while :; do cat $HOME/x > $HOME/y || exit 7; sleep 0.01; done"}}, sandbox.IO{})
+		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c",
+			"echo here > $HOME/x; while :; do cat $HOME/x > $HOME/y || exit 7; sleep 0.01; done"}}, sandbox.IO{})
 		if err != nil {
 			t.Error(err)
 		}

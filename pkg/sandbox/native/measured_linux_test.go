@@ -56,15 +56,18 @@ var everything = []byte{0x06, 0, 0, 0, 0, 0, 0xff, 0x7f}
 func both() []lowered {
 	return []lowered{
 		{name: "no filter", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.Filter = nil }},
-		{name: "a filter that allows everything", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.Filter = everything }},
+		{name: "a filter that allows everything", control: sandbox.ControlSeccomp,
+			created: func(_ *testing.T, i *instance) { i.Filter = everything }},
 		{name: "no memory limit", control: sandbox.ControlMemory, created: func(t *testing.T, i *instance) {
 			changeLimit(t, i.Spare(), "memory.memsw.limit_in_bytes", "-1", "memory.limit_in_bytes", "-1", "memory.max", "max")
 		}},
-		{name: "no process limit", control: sandbox.ControlProcesses, created: func(t *testing.T, i *instance) { changeLimit(t, i.Spare(), "pids.max", "max") }},
+		{name: "no process limit", control: sandbox.ControlProcesses,
+			created: func(t *testing.T, i *instance) { changeLimit(t, i.Spare(), "pids.max", "max") }},
 		{name: "no share of processors", control: sandbox.ControlCPU, created: func(t *testing.T, i *instance) {
 			changeLimit(t, i.Spare(), "cpu.cfs_quota_us", "-1", "cpu.max", "max")
 		}},
-		{name: "the supervisor's cgroup", control: sandbox.ControlMemory, created: func(t *testing.T, i *instance) { i.Spare().Join, i.Spare().Born = nil, nil }},
+		{name: "the supervisor's cgroup", control: sandbox.ControlMemory,
+			created: func(t *testing.T, i *instance) { i.Spare().Join, i.Spare().Born = nil, nil }},
 	}
 }
 
@@ -124,10 +127,11 @@ func TestMeasuredCold(t *testing.T) {
 			task, err := i.Start(context.Background(), p)
 			if l.control != "" {
 				ours(t, err, l.control)
-				_, _ = i.Take(context.Background(), sandbox.Selection{Patterns: []string{"/workspace/ran"}, MaxFiles: 1, MaxBytes: 1}, func(sandbox.File, sandbox.Size, io.Reader) error {
-					t.Error("foreign code ran")
-					return nil
-				})
+				_, _ = i.Take(context.Background(), sandbox.Selection{Patterns: []string{"/workspace/ran"}, MaxFiles: 1, MaxBytes: 1},
+					func(sandbox.File, sandbox.Size, io.Reader) error {
+						t.Error("foreign code ran")
+						return nil
+					})
 				return
 			}
 			if err != nil {
@@ -153,7 +157,8 @@ func TestMeasuredForks(t *testing.T) {
 			b, i, p := l.create(t)
 			z := newZygote(t, b, warmSpec(), p)
 			ctx := context.Background()
-			if err := i.Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("open('/workspace/ran', 'w')")}}); err != nil {
+			if err := i.Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644,
+				Data: []byte("open('/workspace/ran', 'w')")}}); err != nil {
 				t.Fatal(err)
 			}
 			f, err := z.Fork(ctx, i, p)
@@ -221,7 +226,8 @@ func TestMeasuredStrict(t *testing.T) {
 					}
 				}}.create(t)
 				ctx := context.Background()
-				if err := i.Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("open('/workspace/ran', 'w')")}}); err != nil {
+				if err := i.Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644,
+					Data: []byte("open('/workspace/ran', 'w')")}}); err != nil {
 					t.Fatal(err)
 				}
 				start := i.Start
@@ -239,10 +245,11 @@ func TestMeasuredStrict(t *testing.T) {
 					t.Error(err)
 				}
 				ran := false
-				_, _ = i.Take(ctx, sandbox.Selection{Patterns: []string{"/workspace/ran"}, MaxFiles: 1, MaxBytes: 1}, func(sandbox.File, sandbox.Size, io.Reader) error {
-					ran = true
-					return nil
-				})
+				_, _ = i.Take(ctx, sandbox.Selection{Patterns: []string{"/workspace/ran"}, MaxFiles: 1, MaxBytes: 1},
+					func(sandbox.File, sandbox.Size, io.Reader) error {
+						ran = true
+						return nil
+					})
 				if ran == strict || (err != nil) != strict {
 					t.Errorf("ran %v, error %v", ran, err)
 				}

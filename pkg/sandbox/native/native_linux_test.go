@@ -70,7 +70,8 @@ func shellImage() (sandbox.Root, error) {
 			err = os.Symlink("usr/"+link, filepath.Join(dir, link))
 		}
 	}
-	return sandbox.Root{Dir: dir, From: sandbox.ImageRef{Reference: "test/shell:1"}, Add: []sandbox.Mount{{Source: "/usr", Target: "/usr"}}}, err
+	return sandbox.Root{Dir: dir, From: sandbox.ImageRef{Reference: "test/shell:1"},
+		Add: []sandbox.Mount{{Source: "/usr", Target: "/usr"}}}, err
 }
 
 // writable returns a spec with the writable root of an image.
@@ -91,8 +92,11 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t, Options{CacheDir: dir}) }, conformance.Expectations{
 		Tier: sandbox.TierContainer, ScratchDir: dir,
 		Has: []conformance.Expectation{
-			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.PTY, conformance.DevTTY,
-			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart, conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
+			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter,
+			conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network,
+			conformance.PTY, conformance.DevTTY,
+			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
+			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	})
 }

@@ -68,10 +68,13 @@ func TestRootlessObstacles(t *testing.T) {
 		{"nothing in the way", none, none, none},
 		{"switched off", "inner='unshare --user --map-current-user --keep-caps " + filepath.Join(dir, "off") + "'",
 			"user.max_user_namespaces is 0", "sysctl user.max_user_namespaces"},
-		{"only for root", sysctl("unprivileged_userns_clone", "0") + behind(cloneAndUnshare, "1"), "only root may make user namespaces", "sysctl kernel.unprivileged_userns_clone=1"},
-		{"AppArmor", sysctl("apparmor_restrict_unprivileged_userns", "1") + behind(mountCalls, "13"), "AppArmor leaves ordinary users' user namespaces without rights", "AppArmor profile"},
+		{"only for root", sysctl("unprivileged_userns_clone", "0") + behind(cloneAndUnshare, "1"), "only root may make user namespaces",
+			"sysctl kernel.unprivileged_userns_clone=1"},
+		{"AppArmor", sysctl("apparmor_restrict_unprivileged_userns", "1") + behind(mountCalls, "13"),
+			"AppArmor leaves ordinary users' user namespaces without rights", "AppArmor profile"},
 		{"a covered /proc", "mount -t tmpfs tmpfs /proc/sys/kernel", "parts of /proc are covered (/proc/sys/kernel)", "systempaths=unconfined"},
-		{"a container's profile", behind(cloneAndUnshare+","+mountCalls, "1"), "forbids user namespaces or mounts", "--security-opt seccomp=unconfined"},
+		{"a container's profile", behind(cloneAndUnshare+","+mountCalls, "1"), "forbids user namespaces or mounts",
+			"--security-opt seccomp=unconfined"},
 		{"a container that lets clone through", behind(mountCalls, "1"), "forbids user namespaces or mounts", "--security-opt"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,7 +108,8 @@ func TestPlainObstacle(t *testing.T) {
 	for _, c := range []sandbox.Control{sandbox.ControlUserNS, sandbox.ControlMountNS, sandbox.ControlRoot} {
 		said := false
 		for _, gap := range iso.Missing {
-			said = said || gap.Control == c && gap.State == sandbox.Absent && strings.Contains(gap.Reason, reason) && strings.Contains(gap.Remedy, remedy)
+			said = said || gap.Control == c && gap.State == sandbox.Absent && strings.Contains(gap.Reason, reason) &&
+				strings.Contains(gap.Remedy, remedy)
 		}
 		if !said {
 			t.Errorf("%s: %+v", c, iso.Missing)

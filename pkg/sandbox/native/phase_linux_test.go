@@ -19,7 +19,8 @@ func TestDestroyWaitsForPhases(t *testing.T) {
 	}
 	ph := in.(*instance).Spare() // becomes the phase of the process
 	task, err := in.Start(t.Context(), &sandbox.Process{
-		Phase: sandbox.DefaultPhase, Args: []string{"/bin/true"}, Workdir: sandbox.WorkspaceDir, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone,
+		Phase: sandbox.DefaultPhase, Args: []string{"/bin/true"}, Workdir: sandbox.WorkspaceDir, Limits: sandbox.DefaultLimits(),
+		Network: sandbox.NetworkNone,
 	})
 	if err != nil {
 		t.Fatal(err)

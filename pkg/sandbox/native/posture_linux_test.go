@@ -158,7 +158,8 @@ func limitsOf(t *testing.T, text string) (lines []string) {
 	for i, l := range strings.Split(strings.TrimSpace(text), "\n")[1:] {
 		f := columns.Split(l, -1)
 		value := f[1] + " " + f[2]
-		if !slices.ContainsFunc(set, func(s string) bool { return strings.Contains(f[0], s) }) && strings.TrimSpace(l) == strings.TrimSpace(ours[i+1]) {
+		if !slices.ContainsFunc(set, func(s string) bool { return strings.Contains(f[0], s) }) &&
+			strings.TrimSpace(l) == strings.TrimSpace(ours[i+1]) {
 			value = "inherited"
 		}
 		// An init with the program's id counts as well, with all threads of its runtime.

@@ -151,7 +151,8 @@ func TestS10FloodOfRefusedCalls(t *testing.T) {
 			}
 		}
 		calls := number(t, strings.TrimSpace(strings.TrimPrefix(string(res.Stdout.Bytes()), "ready\n")))
-		t.Logf("%d calls %s in %s: %v of our own time, %v when they are allowed; %v of the sandbox's", calls, kind, length, cost, control, res.Metrics.CPUTime.Duration())
+		t.Logf("%d calls %s in %s: %v of our own time, %v when they are allowed; %v of the sandbox's", calls, kind, length, cost, control,
+			res.Metrics.CPUTime.Duration())
 		if cost >= control+more {
 			t.Errorf("%d calls %s cost us %v, allowed ones %v", calls, kind, cost, control)
 		}
@@ -175,7 +176,8 @@ func TestOrdinaryProgramsReportNothing(t *testing.T) {
 	needNotifications(t)
 	_, m := managed(t, Options{})
 	for _, argv := range [][]string{
-		{"/bin/sh", "-c", "f=$(mktemp); seq 100 | sort -r > $f; cp -a $f $f.2; (sleep 0.01 & wait); tar cf /tmp/a.tar -C /tmp . 2>/dev/null; ls -l /tmp; df / >/dev/null; ps ax || true; true"},
+		{"/bin/sh", "-c", "f=$(mktemp); seq 100 | sort -r > $f; cp -a $f $f.2; (sleep 0.01 & wait); tar cf /tmp/a.tar -C /tmp . " +
+			"2>/dev/null; ls -l /tmp; df / >/dev/null; ps ax || true; true"},
 		{"/usr/bin/python3", "-c", `
 import asyncio, concurrent.futures as cf, os, socket, subprocess, tempfile, threading
 try: socket.getaddrinfo('localhost', 80)
@@ -188,7 +190,8 @@ async def main():
 asyncio.run(main())
 with cf.ProcessPoolExecutor(2) as e: assert list(e.map(abs, [-1, -2])) == [1, 2]
 `},
-		{"/usr/bin/node", "-e", "require('fs').writeFileSync('/tmp/x', 'x'); require('child_process').execSync('true'); new (require('worker_threads').Worker)('1', {eval: true}); fetch; setTimeout(() => {}, 10)"},
+		{"/usr/bin/node", "-e", "require('fs').writeFileSync('/tmp/x', 'x'); require('child_process').execSync('true'); new " +
+			"(require('worker_threads').Worker)('1', {eval: true}); fetch; setTimeout(() => {}, 10)"},
 		{"/usr/bin/java", "-XshowSettings:vm", "-version"},
 		{"/usr/bin/perl", "-e", "use Socket; fork or exit; wait; system 'true'"},
 	} {
@@ -205,7 +208,8 @@ with cf.ProcessPoolExecutor(2) as e: assert list(e.map(abs, [-1, -2])) == [1, 2]
 			t.Fatal(err)
 		}
 		if !res.Success() || len(res.Violations) != 0 || len(res.Notes) != 0 {
-			t.Errorf("%s: %s, violations %+v, notes %q\n%s%s", argv[0], res.Verdict, res.Violations, res.Notes, res.Stdout.Bytes(), res.Stderr.Bytes())
+			t.Errorf("%s: %s, violations %+v, notes %q\n%s%s", argv[0], res.Verdict, res.Violations, res.Notes, res.Stdout.Bytes(),
+				res.Stderr.Bytes())
 		}
 		if err := m.Delete(context.Background(), id); err != nil {
 			t.Error(err)
@@ -232,11 +236,13 @@ func TestRefusedCallsOfNeighbours(t *testing.T) {
 	}{
 		{script: "true", want: 0},
 		{script: "$P refuse 1; sleep 0.2", want: 1},
-		{script: "for i in 1 2 3 4 5; do ( ($P refuse 2; >/tmp/through$i) & ) ; done; while [ $(ls /tmp | grep -c through) -lt 5 ]; do sleep 0.05; done; setsid sh -c '$P refuse 1'", want: 11},
+		{script: "for i in 1 2 3 4 5; do ( ($P refuse 2; >/tmp/through$i) & ) ; done; while [ $(ls /tmp | grep -c through) -lt 5 ]; " +
+			"do sleep 0.05; done; setsid sh -c '$P refuse 1'", want: 11},
 		{script: "$P refuse 7", tty: &sandbox.TTY{Rows: 24, Cols: 80}, want: 7},
 	} {
 		wg.Go(func() {
-			res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", c.script}, TTY: c.tty, Env: map[string]string{"P": at}}, sandbox.IO{})
+			res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", c.script}, TTY: c.tty,
+				Env: map[string]string{"P": at}}, sandbox.IO{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -330,14 +336,16 @@ func TestRefusedCallsUncounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"/probe/" + filepath.Base(probe), "refuse", "100"}}, sandbox.IO{})
+	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"/probe/" + filepath.Base(probe), "refuse", "100"}},
+		sandbox.IO{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.TrimSpace(string(res.Stdout.Bytes())); got != "map[EPERM:100]" {
 		t.Errorf("said %s", got)
 	}
-	if len(res.Violations) != 0 || !slices.ContainsFunc(res.Notes, func(n string) bool { return strings.Contains(n, "refused system calls were not counted") }) {
+	if len(res.Violations) != 0 || !slices.ContainsFunc(res.Notes,
+		func(n string) bool { return strings.Contains(n, "refused system calls were not counted") }) {
 		t.Errorf("violations %+v, notes %q", res.Violations, res.Notes)
 	}
 	if res.Isolation.Tier != sandbox.TierContainer || res.Isolation.Controls[sandbox.ControlSeccomp] != sandbox.Declared {

@@ -71,7 +71,9 @@ func plainBackend(t testing.TB) *Backend {
 func TestPlainConformance(t *testing.T) {
 	tier, _ := conformance.AsPlain(t)
 	has := []conformance.Expectation{
-		conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.Network, conformance.PTY, conformance.DevTTY, conformance.Phases,
+		conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter,
+		conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.Network, conformance.PTY,
+		conformance.DevTTY, conformance.Phases,
 		conformance.OpenFiles, conformance.CPUTime, conformance.Disk, conformance.Inodes, conformance.Files,
 	}
 	if tier == sandbox.TierContainer {

@@ -40,7 +40,8 @@ type weakness struct {
 func weaknesses() []weakness {
 	return []weakness{
 		{name: "no process limit", ids: []string{"R1"}, weak: func(b *weakBackend) { b.limits = func(l *sandbox.Limits) { l.Processes = 1000 } }},
-		{name: "no memory limit", ids: []string{"R4", "R9"}, weak: func(b *weakBackend) { b.limits = func(l *sandbox.Limits) { l.Memory = sandbox.GiB } }},
+		{name: "no memory limit", ids: []string{"R4", "R9"},
+			weak: func(b *weakBackend) { b.limits = func(l *sandbox.Limits) { l.Memory = sandbox.GiB } }},
 		{name: "no disk limit", ids: []string{"F9", "F15"}, weak: func(b *weakBackend) {
 			b.spec = func(s *sandbox.Spec) { s.Limits.Disk, s.Limits.Inodes = 512*sandbox.MiB, 1<<16 }
 		}},
@@ -48,7 +49,8 @@ func weaknesses() []weakness {
 		{name: "no share of processors", ids: []string{"R5"}, busy: true, weak: func(b *weakBackend) {
 			b.limits = func(l *sandbox.Limits) { l.CPUs = max(l.CPUs, 1) }
 		}},
-		{name: "roots that are not looked at", ids: []string{"F3"}, weak: func(b *weakBackend) { b.spec = func(s *sandbox.Spec) { s.Root.Dir = "" } }},
+		{name: "roots that are not looked at", ids: []string{"F3"},
+			weak: func(b *weakBackend) { b.spec = func(s *sandbox.Spec) { s.Root.Dir = "" } }},
 		{name: "links that are followed", ids: []string{"F6", "F7", "F10"}, weak: func(b *weakBackend) {
 			b.spec = func(s *sandbox.Spec) {
 				for i, v := range s.Volumes {
@@ -75,7 +77,10 @@ func weaknesses() []weakness {
 		}, all: true},
 		{name: "slow clean-up", ids: []string{"F14"}, weak: func(b *weakBackend) { b.linger = 10500 * time.Millisecond }, all: true},
 		{name: "slow ends", ids: []string{"R7", "R8"}, weak: func(b *weakBackend) { b.finish = 5500 * time.Millisecond }, all: true},
-		{name: "nothing escaped", ids: []string{"A6"}, also: func(_ *testing.T, o *attack.Options) { o.Escape = func(s string) string { return s } }},
+		{name: "nothing escaped", ids: []string{"A6"}, also: func(_ *testing.T,
+			o *attack.Options) {
+			o.Escape = func(s string) string { return s }
+		}},
 		{name: "a supervisor that leaves something", ids: []string{"W6"}, also: func(_ *testing.T, o *attack.Options) {
 			victim := o.Victim
 			o.Victim = func(mark string) *exec.Cmd {
@@ -229,7 +234,8 @@ func (i *weakInstance) Put(ctx context.Context, list []sandbox.File) error {
 	return nil
 }
 
-func (i *weakInstance) Take(ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+func (i *weakInstance) Take(ctx context.Context, s sandbox.Selection,
+	each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
 	if i.b.waits && slices.Contains(s.Patterns, "/workspace/fifo") {
 		<-ctx.Done()
 	}

@@ -169,7 +169,8 @@ func TestForkPays(t *testing.T) {
 	ctx := context.Background()
 	run := func(program string) *sandbox.Result {
 		t.Helper()
-		id, err := m.Create(ctx, sandbox.Spec{Limits: sandbox.Limits{Memory: 256 * sandbox.MiB, CPUTime: 20 * time.Second, Wall: 5 * time.Minute}})
+		id, err := m.Create(ctx, sandbox.Spec{Limits: sandbox.Limits{Memory: 256 * sandbox.MiB, CPUTime: 20 * time.Second,
+			Wall: 5 * time.Minute}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,7 +238,8 @@ func TestForkWithoutZygote(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer in.Destroy(ctx)
-			const program = "import os, sys\nprint(os.readlink('/proc/self/exe'), flush=True)\nsys.stdin.readline()\nprint(os.readlink('/proc/self/exe'))\nsys.exit(5)\n"
+			const program = "import os, sys\nprint(os.readlink('/proc/self/exe'), " +
+				"flush=True)\nsys.stdin.readline()\nprint(os.readlink('/proc/self/exe'))\nsys.exit(5)\n"
 			if err := in.(sandbox.Filer).Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Data: []byte(program)}}); err != nil {
 				t.Fatal(err)
 			}
@@ -347,7 +349,8 @@ func TestForkUnsuited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Destroy(ctx)
-	first, err := in.Start(ctx, &sandbox.Process{Phase: "run", Args: []string{"cat"}, Workdir: "/tmp", Env: map[string]string{"PATH": "/bin"}, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone})
+	first, err := in.Start(ctx, &sandbox.Process{Phase: "run", Args: []string{"cat"}, Workdir: "/tmp",
+		Env: map[string]string{"PATH": "/bin"}, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +373,8 @@ func TestForkUnsuited(t *testing.T) {
 	}
 	defer own.Destroy(ctx)
 	version := strings.TrimSpace(mustFork(t, b, z, "import sys; print('%d.%d' % sys.version_info[:2])"))
-	put(own, sandbox.File{Path: sandbox.HomeDir + "/.local/lib/python" + version + "/site-packages/usercustomize.py", Data: []byte("print('own')")},
+	put(own, sandbox.File{Path: sandbox.HomeDir + "/.local/lib/python" + version + "/site-packages/usercustomize.py",
+		Data: []byte("print('own')")},
 		sandbox.File{Path: "/workspace/main.py", Data: []byte("print('main')")})
 	if _, err := z.Start(ctx, own, warmProcess()); !errors.Is(err, sandbox.ErrState) {
 		t.Errorf("packages of their own: %v", err)
@@ -410,7 +414,8 @@ func TestForkBadInterpreter(t *testing.T) {
 		t.Helper()
 		file := dir + "/interpreter"
 		_ = os.Remove(file)
-		if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(file, []byte(script), mode), os.Chmod(file, mode), os.Chown(file, owner, 0)); err != nil {
+		if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(file, []byte(script), mode), os.Chmod(file, mode),
+			os.Chown(file, owner, 0)); err != nil {
 			t.Fatal(err)
 		}
 		spec, p := warmSpec(), warmProcess()
@@ -442,7 +447,8 @@ func TestForkBadInterpreter(t *testing.T) {
 		"does not wait for us":  {"#!/bin/sh\nsleep 300\n", 0o755, 0, "deadline"},
 		"can not be executed":   {"#!/no/such/shell\n", 0o755, 0, "execute"},
 		"is not to be executed": {python, 0o644, 0, "execute"},
-		"says something else":   {"#!/bin/sh\n[ $SANDBOX_RUN_PATHS ] && exec " + pythonPath + " \"$@\"\nexec " + pythonPath + " -I -c 'import socket; socket.socket(fileno=0).send(b\"what\")'\n", 0o755, 0, "what"},
+		"says something else": {"#!/bin/sh\n[ $SANDBOX_RUN_PATHS ] && exec " + pythonPath + " \"$@\"\nexec " + pythonPath +
+			" -I -c 'import socket; socket.socket(fileno=0).send(b\"what\")'\n", 0o755, 0, "what"},
 	} {
 		if err := prepare(c.script, c.mode, c.owner); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
@@ -464,11 +470,14 @@ func TestForkUntrustedImports(t *testing.T) {
 		{name: "root's"},
 		{name: "a directory that another user owns", change: "chown 4242 $site/pkg", path: "/site-packages/pkg", mode: "0755", owner: 4242},
 		{name: "a directory that a group may write to", change: "chmod 775 $site", path: "/site-packages", mode: "0775"},
-		{name: "a module that everybody may write to", change: "chmod 666 $site/pkg/__init__.py", path: "/site-packages/pkg/__init__.py", mode: "0666"},
-		{name: "a .pth file that another user owns", change: "chown 4242 $site/more.pth", path: "/site-packages/more.pth", mode: "0644", owner: 4242},
+		{name: "a module that everybody may write to", change: "chmod 666 $site/pkg/__init__.py", path: "/site-packages/pkg/__init__.py",
+			mode: "0666"},
+		{name: "a .pth file that another user owns", change: "chown 4242 $site/more.pth", path: "/site-packages/more.pth", mode: "0644",
+			owner: 4242},
 		{name: "a directory that a .pth file adds", change: "chown 4242 $home/more", path: "/more", mode: "0755", owner: 4242},
 		{name: "a directory on the way", change: "chmod 777 $home/lib", path: "/lib", mode: "0777"},
-		{name: "a .pth file that names others in its place", change: `printf '%s\n' "$lie" > $site/lie.pth; chown 4242 $site/lie.pth`, path: "/site-packages/lie.pth",
+		{name: "a .pth file that names others in its place", change: `printf '%s\n' "$lie" > $site/lie.pth; chown 4242 $site/lie.pth`,
+			path: "/site-packages/lie.pth",
 			mode: "0644", owner: 4242},
 		{name: "a module that a .pth file imports, and that names others", change: `echo import lie > $site/next.pth; printf '%s\n' "$lie" > $home/more/lie.py
 			chown 4242 $home/more/lie.py`, path: "/more/lie.py", mode: "0644", owner: 4242},
@@ -499,7 +508,8 @@ func TestForkUntrustedImports(t *testing.T) {
 			t.Errorf("%s: %v", step.name, err)
 		case step.path != "" && !errors.As(err, &untrusted):
 			t.Errorf("%s: %v", step.name, err)
-		case step.path != "" && (!strings.HasSuffix(untrusted.Path, step.path) || untrusted.UID != uint32(step.owner) || fmt.Sprintf("%04o", untrusted.Mode) != step.mode):
+		case step.path != "" && (!strings.HasSuffix(untrusted.Path, step.path) || untrusted.UID != uint32(step.owner) ||
+			fmt.Sprintf("%04o", untrusted.Mode) != step.mode):
 			t.Errorf("%s: %+v", step.name, untrusted)
 		}
 		if err == nil {
@@ -527,7 +537,8 @@ func TestZygotePosture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"CapEff:\t0000000000200000", "CapPrm:\t0000000000200000", "CapBnd:\t0000000000200000", "NoNewPrivs:\t1", "Seccomp:\t2", "Seccomp_filters:\t1", "Threads:\t1", "Groups:\t \n"} {
+	for _, want := range []string{"CapEff:\t0000000000200000", "CapPrm:\t0000000000200000", "CapBnd:\t0000000000200000", "NoNewPrivs:\t1",
+		"Seccomp:\t2", "Seccomp_filters:\t1", "Threads:\t1", "Groups:\t \n"} {
 		if !strings.Contains(string(status), want) {
 			t.Errorf("%s is not in %s", want, status)
 		}

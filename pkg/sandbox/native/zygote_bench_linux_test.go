@@ -43,7 +43,8 @@ func BenchmarkFork(b *testing.B) {
 		name      string
 		run       func()
 		wall, cpu time.Duration
-	}{{name: "cold", run: func() { one(nil) }}, {name: "fork", run: func() { one(z) }}, {name: "bare", run: func() { runBare(ctx, b, program) }}}
+	}{{name: "cold", run: func() { one(nil) }}, {name: "fork", run: func() { one(z) }},
+		{name: "bare", run: func() { runBare(ctx, b, program) }}}
 	for b.Loop() {
 		for i := range ways {
 			w := &ways[i]

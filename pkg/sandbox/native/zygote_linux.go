@@ -110,7 +110,8 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 		maps.Copy(started.Env, p.Warm.Env)
 		started.Env[zygotes.ForkVariable] = "1"
 		o := zygotes.Options{
-			Root: root, Files: p.Warm.Files, Args: z.args, Env: started.Environ(), Dir: sandbox.WorkspaceDir, Hostname: spec.Hostname, UID: user, Cgroups: join, Filter: filter,
+			Root: root, Files: p.Warm.Files, Args: z.args, Env: started.Environ(), Dir: sandbox.WorkspaceDir, Hostname: spec.Hostname, UID: user,
+			Cgroups: join, Filter: filter,
 		}
 		for _, m := range spec.Root.Add {
 			o.Sources = append(o.Sources, m.Source)
@@ -168,7 +169,8 @@ func (z *zygote) release() (err error) {
 // startVariables are those that an interpreter, its C library or its loader reads when it starts: a fork has the
 // zygote's values. Names that end in * are prefixes.
 var startVariables = []string{
-	"PYTHON*", "LD_*", "LC_*", "LANG", "LANGUAGE", "LOCPATH", "NLSPATH", "GCONV_PATH", "MALLOC_*", "GLIBC_TUNABLES", "TZ", "TZDIR", "HOME", "VIRTUAL_ENV",
+	"PYTHON*", "LD_*", "LC_*", "LANG", "LANGUAGE", "LOCPATH", "NLSPATH", "GCONV_PATH", "MALLOC_*", "GLIBC_TUNABLES", "TZ", "TZDIR", "HOME",
+	"VIRTUAL_ENV",
 	"__PYVENV_LAUNCHER__",
 }
 

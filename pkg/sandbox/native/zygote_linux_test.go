@@ -31,17 +31,20 @@ const pythonPath = "/usr/bin/python3"
 // warmProcess is a Python program's process as the executor plans it.
 func warmProcess(args ...string) *sandbox.Process {
 	return &sandbox.Process{
-		Phase: sandbox.DefaultPhase, Args: append([]string{pythonPath, "/workspace/main.py"}, args...), Workdir: sandbox.WorkspaceDir, Limits: sandbox.DefaultLimits(),
+		Phase: sandbox.DefaultPhase, Args: append([]string{pythonPath, "/workspace/main.py"}, args...), Workdir: sandbox.WorkspaceDir,
+		Limits:  sandbox.DefaultLimits(),
 		Network: sandbox.NetworkNone, Warm: driver.Python("python"),
 		Env: map[string]string{
-			"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": sandbox.HomeDir, "USER": sandbox.UserName, "LOGNAME": sandbox.UserName, "LANG": "C.UTF-8",
+			"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": sandbox.HomeDir, "USER": sandbox.UserName,
+			"LOGNAME": sandbox.UserName, "LANG": "C.UTF-8",
 			"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1",
 		},
 	}
 }
 
 func warmSpec() *sandbox.Spec {
-	return &sandbox.Spec{Limits: sandbox.DefaultLimits(), Workdir: sandbox.WorkspaceDir, Hostname: sandbox.UserName, User: sandbox.DefaultUser, Network: sandbox.NetworkNone}
+	return &sandbox.Spec{Limits: sandbox.DefaultLimits(), Workdir: sandbox.WorkspaceDir, Hostname: sandbox.UserName,
+		User: sandbox.DefaultUser, Network: sandbox.NetworkNone}
 }
 
 // outcome is the observable outcome of a run.
@@ -134,7 +137,8 @@ func TestForkPosture(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr ||
+			warm.Exit != cold.Exit {
 			t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
 		}
 	}
@@ -175,7 +179,8 @@ func TestForkWays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+			if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr ||
+				warm.Exit != cold.Exit {
 				t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
 			}
 		})
@@ -228,7 +233,8 @@ func TestForkWaits(t *testing.T) {
 		return in, f, where
 	}
 	put := func(t *testing.T, in sandbox.Instance, program string) {
-		if err := in.(sandbox.Filer).Put(t.Context(), []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte(program)}}); err != nil {
+		if err := in.(sandbox.Filer).Put(t.Context(), []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644,
+			Data: []byte(program)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -254,7 +260,8 @@ func TestForkWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		warm := follow(t.Context(), t, task, "")
-		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr ||
+			warm.Exit != cold.Exit {
 			t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
 		}
 		if _, err := f.Start(t.Context(), p); !errors.Is(err, sandbox.ErrState) {
@@ -361,7 +368,8 @@ func TestForkWaits(t *testing.T) {
 			t.Fatalf("%v, %v", pids, err)
 		}
 		status, err := os.ReadFile("/proc/" + strconv.Itoa(pids[0]) + "/status")
-		if root := "\t" + strconv.Itoa(in.(*instance).ID.Root); err != nil || !strings.Contains(string(status), "\nUid:"+strings.Repeat(root, 4)+"\nGid:"+strings.Repeat(root, 4)+"\n") {
+		if root := "\t" + strconv.Itoa(in.(*instance).ID.Root); err != nil ||
+			!strings.Contains(string(status), "\nUid:"+strings.Repeat(root, 4)+"\nGid:"+strings.Repeat(root, 4)+"\n") {
 			t.Errorf("who waits is not its sandbox's%s: %s, %v", root, status, err)
 		}
 		put(t, in, "print('alone')")
@@ -382,7 +390,8 @@ func TestForkWaits(t *testing.T) {
 func TestForkNoRoom(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
-	for name, way := range map[string][2]string{"borrows": {"== 1 else twice", "== 1 else None"}, "twice": {"return once if well", "return twice if well"}} {
+	for name, way := range map[string][2]string{"borrows": {"== 1 else twice", "== 1 else None"},
+		"twice": {"return once if well", "return twice if well"}} {
 		z := newZygote(t, b, warmSpec(), withDriver(t, warmProcess(), way[0], way[1]))
 		group := z.(*zygote).group
 		for _, room := range []int{1, 2, 1, 2, 100} {
@@ -390,7 +399,8 @@ func TestForkNoRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := runIn(t, b, z, warmSpec(), warmProcess(), "print('hello')", "")
-			if room < 3 && (!errors.Is(err, sandbox.ErrState) || !strings.Contains(err.Error(), "stage fork")) || room > 2 && (err != nil || got != outcome{Stdout: "hello\n"}) {
+			if room < 3 && (!errors.Is(err, sandbox.ErrState) || !strings.Contains(err.Error(), "stage fork")) || room > 2 &&
+				(err != nil || got != outcome{Stdout: "hello\n"}) {
 				t.Errorf("%s: room for %d: %+v, %v", name, room, got, err)
 			}
 		}
@@ -432,14 +442,16 @@ func TestForkShadowedModules(t *testing.T) {
 	p := warmProcess()
 	p.Warm = driver.Python("modules", "queue")
 	z := newZygote(t, b, warmSpec(), p)
-	for name, refused := range map[string]bool{"queue.py": true, "queue/__init__.py": true, "heapq.py": true, "tools.py": false, "sub/queue.py": false, "myqueue.py": false} {
+	for name, refused := range map[string]bool{"queue.py": true, "queue/__init__.py": true, "heapq.py": true, "tools.py": false,
+		"sub/queue.py": false, "myqueue.py": false} {
 		t.Run(name, func(t *testing.T) {
 			in, err := b.Create(t.Context(), warmSpec())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer in.Destroy(context.Background())
-			files := []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("import queue")}, {Path: "/workspace/" + name, Mode: 0o644}}
+			files := []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("import queue")},
+				{Path: "/workspace/" + name, Mode: 0o644}}
 			if err := in.(sandbox.Filer).Put(t.Context(), files); err != nil {
 				t.Fatal(err)
 			}
@@ -492,7 +504,8 @@ func runAhead(t *testing.T, b *Backend, spec *sandbox.Spec, p *sandbox.Process, 
 func TestAheadPosture(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
-	for name, program := range map[string]string{"posture": pythonPosture, "input": "import sys\nprint(sys.stdin.read(), sys.argv)\nraise ValueError('x')", "files": "import os\nprint(os.listdir('/tmp'))"} {
+	for name, program := range map[string]string{"posture": pythonPosture,
+		"input": "import sys\nprint(sys.stdin.read(), sys.argv)\nraise ValueError('x')", "files": "import os\nprint(os.listdir('/tmp'))"} {
 		p := warmProcess("an argument", "", "ä \u2603 \"quoted\\\"", "--help")
 		p.Env["GREETING"], p.Env["ODD"] = "hello", "ü=\n\t"
 		p.Workdir = sandbox.TmpDir
@@ -501,7 +514,8 @@ func TestAheadPosture(t *testing.T) {
 			t.Fatal(err)
 		}
 		ahead := runAhead(t, b, warmSpec(), p, program, "some input")
-		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(ahead.Stdout, "\n")); diff != "" || ahead.Stderr != cold.Stderr || ahead.Exit != cold.Exit {
+		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(ahead.Stdout, "\n")); diff != "" || ahead.Stderr != cold.Stderr ||
+			ahead.Exit != cold.Exit {
 			t.Errorf("%s: cold (-), ahead (+): %+v %q\n%s", name, ahead.Exit, ahead.Stderr, diff)
 		}
 	}
@@ -536,7 +550,8 @@ func TestForkVersions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+			if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr ||
+				warm.Exit != cold.Exit {
 				t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
 			}
 		})

@@ -154,7 +154,8 @@ func (b *bundle) mountVolumes(volumes []int) error {
 	}
 	for _, p := range namesOfIDs {
 		if err := plainFile(root, p); err != nil {
-			return &sandbox.Error{Backend: Name, Op: "look at " + p, Stage: "rootfs", Kind: sandbox.ErrRefused, Err: err, Hint: "a root in which it is a plain file, or nothing"}
+			return &sandbox.Error{Backend: Name, Op: "look at " + p, Stage: "rootfs", Kind: sandbox.ErrRefused, Err: err,
+				Hint: "a root in which it is a plain file, or nothing"}
 		}
 	}
 	return nil
@@ -175,7 +176,8 @@ func plainFile(root, p string) error {
 		return err
 	}
 	defer unix.Close(dir)
-	fd, err := unix.Openat2(dir, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	fd, err := unix.Openat2(dir, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {
 		there, direct := place(root, p, 0)
 		if direct == nil {
@@ -291,11 +293,13 @@ func (i *instance) makeTarget(p string, isFile bool) error {
 	if err == nil {
 		return nil
 	}
-	return &sandbox.Error{Backend: Name, Op: "mount " + p, Stage: "volumes", Err: err, Hint: "another target, or a sandbox whose program has not been there"}
+	return &sandbox.Error{Backend: Name, Op: "mount " + p, Stage: "volumes", Err: err,
+		Hint: "another target, or a sandbox whose program has not been there"}
 }
 
 func makePlace(at int, p string, isFile bool, owner int) error {
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := unix.Openat2(at, p, how)
 	if err == nil {
 		defer unix.Close(fd)

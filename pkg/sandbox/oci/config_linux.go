@@ -210,7 +210,8 @@ func splitMap(maps []syscall.SysProcIDMap, own int, all subid.Range) (inner []id
 			if third == m.HostID { // the middle one
 				third = all.First
 			}
-			outer = append(outer, syscall.SysProcIDMap{ContainerID: n, HostID: m.HostID, Size: 1}, syscall.SysProcIDMap{ContainerID: nobody, HostID: third, Size: 1})
+			outer = append(outer, syscall.SysProcIDMap{ContainerID: n, HostID: m.HostID, Size: 1},
+				syscall.SysProcIDMap{ContainerID: nobody, HostID: third, Size: 1})
 		}
 		inner = append(inner, idMapping{m.ContainerID, n, 1})
 	}
@@ -219,7 +220,8 @@ func splitMap(maps []syscall.SysProcIDMap, own int, all subid.Range) (inner []id
 
 // capabilityNumbers are those that an init may have.
 var capabilityNumbers = map[string]int{
-	"CAP_CHOWN": unix.CAP_CHOWN, "CAP_KILL": unix.CAP_KILL, "CAP_SETGID": unix.CAP_SETGID, "CAP_SETUID": unix.CAP_SETUID, "CAP_SETPCAP": unix.CAP_SETPCAP,
+	"CAP_CHOWN": unix.CAP_CHOWN, "CAP_KILL": unix.CAP_KILL, "CAP_SETGID": unix.CAP_SETGID, "CAP_SETUID": unix.CAP_SETUID,
+	"CAP_SETPCAP":   unix.CAP_SETPCAP,
 	"CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_SETFCAP": unix.CAP_SETFCAP,
 }
 
@@ -244,9 +246,10 @@ const (
 // bundleParts is the content of a bundle beside its root, and the sources of the rest. Root's mount thread, or a runtime
 // helper, puts it in place.
 type bundleParts struct {
-	Dir     string            `json:"dir"`     // of the bundle
-	Scratch string            `json:"scratch"` // its mount point
-	Parts   map[string]string `json:"parts"`   // paths of the scratch's parts, by name: in the scratch, or copies in the bundle with volumes in them
+	Dir     string `json:"dir"`     // of the bundle
+	Scratch string `json:"scratch"` // its mount point
+	// paths of the scratch's parts, by name: in the scratch, or copies in the bundle with volumes in them
+	Parts   map[string]string `json:"parts"`
 	Shm     uint64            `json:"shm"`     // size of /dev/shm; 0 if the runtime makes it
 	Targets []target          `json:"targets"` // of the volumes, in the order in which they are mounted
 	Config  []byte            `json:"config"`
@@ -301,7 +304,8 @@ func (b *bundlePlan) render(f *bundleParts) ([]byte, error) {
 	c := config{
 		Version: "1.0.2", Hostname: b.spec.Hostname,
 		Process: process{
-			User: user{UID: b.init.uid, GID: b.init.gid, Umask: 0o022}, Args: []string{spawn.Name}, Env: append(spawn.Environ(), "PATH="+initDir), Cwd: "/",
+			User: user{UID: b.init.uid, GID: b.init.gid, Umask: 0o022}, Args: []string{spawn.Name},
+			Env: append(spawn.Environ(), "PATH="+initDir), Cwd: "/",
 			Capabilities: capabilities{all, all, all, all, all}, NoNewPrivileges: true, Rlimits: initRlimits(b.spec.Limits),
 		},
 		// The root's mounts are read-only already. gVisor would remount them, which a user namespace does not permit.
@@ -310,7 +314,8 @@ func (b *bundlePlan) render(f *bundleParts) ([]byte, error) {
 			UIDMappings: b.init.uids,
 			GIDMappings: b.init.gids,
 			CgroupsPath: b.cgroup,
-			Namespaces:  []namespace{{Type: "user"}, {Type: "pid"}, {Type: "mount"}, {Type: "ipc"}, {Type: "uts"}, {Type: "network", Path: b.network}, {Type: "cgroup", Path: b.cgroupNS}},
+			Namespaces: []namespace{{Type: "user"}, {Type: "pid"}, {Type: "mount"}, {Type: "ipc"}, {Type: "uts"},
+				{Type: "network", Path: b.network}, {Type: "cgroup", Path: b.cgroupNS}},
 			MaskedPaths: append(b.masks.Masked, b.masks.Hidden...), ReadonlyPaths: b.masks.ReadOnly,
 			Seccomp: b.filter, Resources: &resources{Devices: []deviceRule{{Allow: false, Access: "rwm"}}},
 		},
@@ -325,7 +330,8 @@ func (b *bundlePlan) render(f *bundleParts) ([]byte, error) {
 	if b.kind.devices {
 		c.Mounts[0].Options = []string{"nosuid", "nodev", "noexec"}
 		// The runtime would add a sysfs if the place were empty.
-		c.Mounts = append(c.Mounts, mount{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "mode=755"}}, mount{"/sys", "tmpfs", "tmpfs", []string{"ro", "nosuid", "nodev", "noexec", "mode=555"}})
+		c.Mounts = append(c.Mounts, mount{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "mode=755"}},
+			mount{"/sys", "tmpfs", "tmpfs", []string{"ro", "nosuid", "nodev", "noexec", "mode=555"}})
 	} else {
 		// A bind mount tells the runtime that /dev is complete: it adds no devices, and the present ones were made by
 		// number.
@@ -334,7 +340,8 @@ func (b *bundlePlan) render(f *bundleParts) ([]byte, error) {
 	if f.Shm > 0 {
 		c.Mounts = append(c.Mounts, mount{"/dev/shm", "bind", filepath.Join(b.dir, shmDir), []string{"bind", "rw", "nosuid", "nodev", "noexec"}})
 	} else {
-		c.Mounts = append(c.Mounts, mount{"/dev/shm", "tmpfs", "shm", []string{"nosuid", "nodev", "noexec", "mode=1777", "size=" + strconv.FormatUint(shmSize(b.spec), 10)}})
+		c.Mounts = append(c.Mounts, mount{"/dev/shm", "tmpfs", "shm",
+			[]string{"nosuid", "nodev", "noexec", "mode=1777", "size=" + strconv.FormatUint(shmSize(b.spec), 10)}})
 	}
 	c.Mounts = append(c.Mounts,
 		mount{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"}})
@@ -362,8 +369,10 @@ func shmSize(spec *sandbox.Spec) uint64 { return uint64(spec.Limits.Memory) / 2 
 
 // rlimitNames are the limits that are set, by the specification's names.
 var rlimitNames = map[uint32]string{
-	unix.RLIMIT_CORE: "RLIMIT_CORE", unix.RLIMIT_NOFILE: "RLIMIT_NOFILE", unix.RLIMIT_MEMLOCK: "RLIMIT_MEMLOCK", unix.RLIMIT_MSGQUEUE: "RLIMIT_MSGQUEUE",
-	unix.RLIMIT_SIGPENDING: "RLIMIT_SIGPENDING", unix.RLIMIT_NICE: "RLIMIT_NICE", unix.RLIMIT_RTPRIO: "RLIMIT_RTPRIO", unix.RLIMIT_STACK: "RLIMIT_STACK",
+	unix.RLIMIT_CORE: "RLIMIT_CORE", unix.RLIMIT_NOFILE: "RLIMIT_NOFILE", unix.RLIMIT_MEMLOCK: "RLIMIT_MEMLOCK",
+	unix.RLIMIT_MSGQUEUE:   "RLIMIT_MSGQUEUE",
+	unix.RLIMIT_SIGPENDING: "RLIMIT_SIGPENDING", unix.RLIMIT_NICE: "RLIMIT_NICE", unix.RLIMIT_RTPRIO: "RLIMIT_RTPRIO",
+	unix.RLIMIT_STACK: "RLIMIT_STACK",
 }
 
 // initRlimits are the limits of the init. Each program lowers them to its own; so the number of files is only limited to

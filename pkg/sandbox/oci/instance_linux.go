@@ -96,7 +96,8 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 // needsRoot is the error of a feature that a runtime has for root only.
 func needsRoot(what, runtime string) error {
 	return &sandbox.Error{
-		Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s can be had with %s as root only", what, runtime), Hint: "--runtime runc, or --backend native",
+		Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s can be had with %s as root only", what, runtime),
+		Hint: "--runtime runc, or --backend native",
 	}
 }
 

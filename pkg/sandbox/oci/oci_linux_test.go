@@ -53,7 +53,8 @@ var binaries = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	binDir = dir
-	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund", "../../../cmd/sandbox-init")
+	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund",
+		"../../../cmd/sandbox-init")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.New(string(out))
@@ -113,7 +114,8 @@ func TestSmoke(t *testing.T) {
 				t.Fatal(err)
 			}
 			claim := claimOf(sup)
-			if runtime == "runc" && len(groupsOf(claim)) == 0 && b.host.Cgroups.Version() != "v2" { // elsewhere they are made later, or are in the supervisor's own
+			// elsewhere they are made later, or are in the supervisor's own
+			if runtime == "runc" && len(groupsOf(claim)) == 0 && b.host.Cgroups.Version() != "v2" {
 				t.Errorf("control: %s has no group", claim)
 			}
 			if err := m.Put(ctx, id, []sandbox.File{{Path: "/workspace/in", Mode: 0o644, Data: []byte("put")}}); err != nil {
@@ -128,14 +130,16 @@ func TestSmoke(t *testing.T) {
 				return res
 			}
 			res := run("id -u; pwd; cat in; cat; echo x > /usr/x || echo refused; echo kept > out; echo err >&2; exit 3", " typed\n")
-			if got := string(res.Stdout.Bytes()); got != "1000\n/workspace\nput typed\nrefused\n" || res.Exit.Code != 3 || res.Verdict != sandbox.VerdictNonzeroExit || !strings.Contains(string(res.Stderr.Bytes()), "err\n") {
+			if got := string(res.Stdout.Bytes()); got != "1000\n/workspace\nput typed\nrefused\n" || res.Exit.Code != 3 ||
+				res.Verdict != sandbox.VerdictNonzeroExit || !strings.Contains(string(res.Stderr.Bytes()), "err\n") {
 				t.Errorf("%q, %q, %+v", got, res.Stderr.Bytes(), res.Exit)
 			}
 			if res.Isolation.Tier != byName(runtime).tier || res.Isolation.Runtime != runtime || res.Metrics.MemoryPeak == 0 {
 				t.Errorf("%+v, %+v", res.Isolation, res.Metrics)
 			}
 			// The scratch survives the phase, the processes do not; and a signal is the program's own.
-			if res = run("cat out; kill -TERM $$", ""); string(res.Stdout.Bytes()) != "kept\n" || res.Verdict != sandbox.VerdictSignaled || res.Exit.Signal != 15 {
+			if res = run("cat out; kill -TERM $$", ""); string(res.Stdout.Bytes()) != "kept\n" || res.Verdict != sandbox.VerdictSignaled ||
+				res.Exit.Signal != 15 {
 				t.Errorf("%q, %s, %+v", res.Stdout.Bytes(), res.Verdict, res.Exit)
 			}
 			if err := errors.Join(m.Delete(ctx, id), m.Close(), b.Close()); err != nil {
@@ -171,8 +175,10 @@ func claims(runtime, cache string) conformance.Expectations {
 	c := conformance.Expectations{
 		Tier: byName(runtime).tier, ScratchDir: cache,
 		Has: []conformance.Expectation{
-			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.PTY, conformance.DevTTY,
-			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart, conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
+			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.Volumes, conformance.Writable,
+			conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.PTY, conformance.DevTTY,
+			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
+			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	}
 	if runtime == "runsc" {
@@ -180,7 +186,8 @@ func claims(runtime, cache string) conformance.Expectations {
 		// there is no limit on processes, and the sentry ends when memory runs out. Without a network it still has a
 		// loopback. Its terminals have no name, and its /dev/tty can not be opened.
 		c.Has = slices.DeleteFunc(c.Has, func(c conformance.Expectation) bool {
-			return slices.Contains([]conformance.Expectation{conformance.Kernel, conformance.Network, conformance.Metrics, conformance.Processes, conformance.DevTTY}, c)
+			return slices.Contains([]conformance.Expectation{conformance.Kernel, conformance.Network, conformance.Metrics, conformance.Processes,
+				conformance.DevTTY}, c)
 		})
 	}
 	return c
@@ -399,7 +406,8 @@ func TestEndlessNames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = errors.Join(os.Chmod(root, 0o755), os.Mkdir(filepath.Join(root, "etc"), 0o755), os.WriteFile(filepath.Join(root, "names"), nil, 0o644), c.make(filepath.Join(root, p)))
+			err = errors.Join(os.Chmod(root, 0o755), os.Mkdir(filepath.Join(root, "etc"), 0o755),
+				os.WriteFile(filepath.Join(root, "names"), nil, 0o644), c.make(filepath.Join(root, p)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -423,7 +431,8 @@ func TestEndlessNames(t *testing.T) {
 // The runtime's reading of these files is limited besides: the program may change them, in a writable root.
 func TestInitIsLimited(t *testing.T) {
 	b, _ := newBackend(t, "runc")
-	i, err := b.Create(t.Context(), &sandbox.Spec{Hostname: sandbox.UserName, User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone})
+	i, err := b.Create(t.Context(), &sandbox.Spec{Hostname: sandbox.UserName, User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits(),
+		Network: sandbox.NetworkNone})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -581,7 +590,8 @@ func TestAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for below, works := range map[string]bool{"/workspace/other": true, "/workspace/file/below": false} {
-		id, err := m.Create(t.Context(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/workspace/file"}, {Source: dir, Target: below}}})
+		id, err := m.Create(t.Context(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/workspace/file"},
+			{Source: dir, Target: below}}})
 		if works != (err == nil) {
 			t.Errorf("%s: %v", below, err)
 		}

@@ -15,7 +15,8 @@ func (b *Backend) Probe(context.Context) sandbox.Isolation { return b.look().Clo
 
 // walls are the controls that make a container.
 var walls = []sandbox.Control{
-	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS, sandbox.ControlCgroupNS,
+	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS,
+	sandbox.ControlCgroupNS,
 	sandbox.ControlRoot, sandbox.ControlSeccomp, sandbox.ControlNoNewPrivs, sandbox.ControlCapabilities,
 }
 
@@ -31,7 +32,8 @@ func (b *Backend) probe() sandbox.Isolation {
 		}
 	}
 	if b.runtime.kernel && reason == "" {
-		iso.Lack(sandbox.ControlSeccomp, sandbox.Declared, b.runtime.name+"'s kernel does not show the host what its programs have; refused calls are not counted", "--runtime runc, if that matters more")
+		iso.Lack(sandbox.ControlSeccomp, sandbox.Declared, b.runtime.name+
+			"'s kernel does not show the host what its programs have; refused calls are not counted", "--runtime runc, if that matters more")
 		iso.Declare(b.runtime.name+"'s kernel does not show the host what its programs have", "--runtime runc, if that matters more", walls...)
 	}
 	if one, remedy := b.host.Self.OneID(); one != "" && reason == "" {
@@ -41,7 +43,8 @@ func (b *Backend) probe() sandbox.Isolation {
 	b.probeCgroups(&iso)
 	b.host.ProbeDisk(&iso)
 	if iso.Enforce(sandbox.ControlOpenFiles); b.runtime.kernel {
-		iso.Declare(b.runtime.name+"'s kernel does not show the host what its programs have", "--runtime runc, if that matters more", sandbox.ControlOpenFiles)
+		iso.Declare(b.runtime.name+"'s kernel does not show the host what its programs have", "--runtime runc, if that matters more",
+			sandbox.ControlOpenFiles)
 	}
 	iso.Enforce(sandbox.ControlWall, sandbox.ControlOutput, sandbox.ControlCleanup)
 	iso.Controls[sandbox.ControlCPUTime] = sandbox.Polled
@@ -70,20 +73,25 @@ func (b *Backend) findObstacle() (reason, remedy string) {
 		return r.reason, r.remedy
 	}
 	if v := b.host.Cgroups.Version(); r.unified && v != "v2" {
-		return fmt.Sprintf("%s needs cgroups v2, and this machine has %s ones", r.name, v), "boot with systemd.unified_cgroup_hierarchy=1, or use --runtime runc"
+		return fmt.Sprintf("%s needs cgroups v2, and this machine has %s ones", r.name, v),
+			"boot with systemd.unified_cgroup_hierarchy=1, or use --runtime runc"
 	}
 	if !b.host.Self.Privileged {
 		if r.rooted != "" {
 			return r.name + " needs root: " + r.rooted, "run as root, or use --runtime runc or --backend native, which do without"
 		}
 		if one, more := b.host.Self.OneID(); one != "" && r.kernel {
-			return fmt.Sprintf("%s's kernel is root of its container, and the program is not: a user without root needs a second id for that: %v", r.name, b.host.Self.NoGrant), more + "; or use --runtime runc"
+			return fmt.Sprintf("%s's kernel is root of its container, and the program is not: a user without root needs a second id "+
+				"for that: %v", r.name, b.host.Self.NoGrant), more + "; or use --runtime runc"
 		}
 		if r.kernel && min(b.host.Self.Grant.UIDs.Count, b.host.Self.Grant.GIDs.Count) < 3 {
-			return fmt.Sprintf("%s needs three subordinate ids of a user without root, and there are %d", r.name, min(b.host.Self.Grant.UIDs.Count, b.host.Self.Grant.GIDs.Count)), "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER; or use --runtime runc"
+			return fmt.Sprintf("%s needs three subordinate ids of a user without root, and there are %d", r.name,
+					min(b.host.Self.Grant.UIDs.Count, b.host.Self.Grant.GIDs.Count)),
+				"as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER; or use --runtime runc"
 		}
 		if b.host.Counts.Short() && r.kernel {
-			return fmt.Sprintf("nothing but a cgroup limits what %s's kernel takes, and this user has none that limits memory, processes and processors: %s", r.name, b.cgroupGaps()), "delegate one (docs/OPERATING.md), run as root, or use --runtime runc"
+			return fmt.Sprintf("nothing but a cgroup limits what %s's kernel takes, and this user has none that limits memory, "+
+				"processes and processors: %s", r.name, b.cgroupGaps()), "delegate one (docs/OPERATING.md), run as root, or use --runtime runc"
 		}
 		return b.host.Self.Obstacle(func() error {
 			b.mu.Lock()

@@ -94,7 +94,8 @@ func TestPlainAttack(t *testing.T) {
 	b, runtime, _ := plainBackend(t)
 	known := maps.Clone(otherwise[runtime])
 	if runtime == "runsc" { // the host's limits for users do not reach into it
-		known["R6"] = struct{ what, why string }{`^(timers|inotify)`, "gVisor limits neither timers nor inotify instances but by open files; they are memory of the sandbox"}
+		known["R6"] = struct{ what, why string }{`^(timers|inotify)`,
+			"gVisor limits neither timers nor inotify instances but by open files; they are memory of the sandbox"}
 		known["S7"] = struct{ what, why string }{`a terminal can be had with runsc as root only`, "there are none to attack: TestPlainRefusals"}
 	}
 	attackAll(t, b, runtime, known)
@@ -127,7 +128,9 @@ func TestPlainIdentity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"sh", "-c", "id -u; cat /data/secret; echo made > /data/made; echo > /tmp/x; python3 -c 'import os; [print(s.st_uid, s.st_gid) for s in map(os.stat, [\"/tmp/x\", \"/workspace\"])]'"}}, sandbox.IO{})
+		res, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"sh", "-c",
+			"id -u; cat /data/secret; echo made > /data/made; echo > /tmp/x; python3 -c 'import os; [print(s.st_uid, s.st_gid) for s " +
+				"in map(os.stat, [\"/tmp/x\", \"/workspace\"])]'"}}, sandbox.IO{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +206,8 @@ func TestPlainRefusals(t *testing.T) {
 		dir := t.TempDir()
 		m := sandbox.NewManager(b, sandbox.Options{VolumeRoots: []string{dir}})
 		volume := sandbox.Spec{Require: tier, Volumes: []sandbox.Volume{{Source: dir, Target: "/data", Writable: true}}}
-		if _, err := m.Create(t.Context(), volume); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "a volume that can be written to can be had with runsc as root only") {
+		if _, err := m.Create(t.Context(), volume); !errors.Is(err, sandbox.ErrUnsupported) ||
+			!strings.Contains(err.Error(), "a volume that can be written to can be had with runsc as root only") {
 			t.Errorf("volume: %v", err)
 		}
 		id, err := m.Create(t.Context(), sandbox.Spec{Require: tier})
@@ -282,7 +286,8 @@ func TestPlainSmoke(t *testing.T) {
 		return res
 	}
 	res := run(sh("id -u; id -G; pwd; cat in; cat; echo x > /usr/x || echo refused; echo kept > out; echo err >&2; exit 3"), " typed\n")
-	if got := string(res.Stdout.Bytes()); got != "1000\n1000\n/workspace\nput typed\nrefused\n" || res.Exit.Code != 3 || res.Verdict != sandbox.VerdictNonzeroExit || !strings.Contains(string(res.Stderr.Bytes()), "err\n") {
+	if got := string(res.Stdout.Bytes()); got != "1000\n1000\n/workspace\nput typed\nrefused\n" || res.Exit.Code != 3 ||
+		res.Verdict != sandbox.VerdictNonzeroExit || !strings.Contains(string(res.Stderr.Bytes()), "err\n") {
 		t.Errorf("%q, %q, %+v", got, res.Stderr.Bytes(), res.Exit)
 	}
 	if res.Isolation.Tier != tier || res.Metrics.MemoryPeak == 0 && tier != sandbox.TierNamespace {
@@ -298,7 +303,8 @@ func TestPlainSmoke(t *testing.T) {
 		t.Errorf("asked to end: %q, %s, %+v", res.Stdout.Bytes(), res.Verdict, res.Exit)
 	}
 	// The scratch survives the phase, the processes do not; and a signal is the program's own.
-	if res = run(sh("cat out; kill -TERM $$"), ""); string(res.Stdout.Bytes()) != "kept\n" || res.Verdict != sandbox.VerdictSignaled || res.Exit.Signal != 15 {
+	if res = run(sh("cat out; kill -TERM $$"), ""); string(res.Stdout.Bytes()) != "kept\n" || res.Verdict != sandbox.VerdictSignaled ||
+		res.Exit.Signal != 15 {
 		t.Errorf("%q, %s, %+v", res.Stdout.Bytes(), res.Verdict, res.Exit)
 	}
 	if err := errors.Join(m.Delete(ctx, id), m.Close()); err != nil {
@@ -312,7 +318,8 @@ func sh(script string) sandbox.Process { return sandbox.Process{Args: []string{"
 func smokeWalls(t *testing.T, run func(sandbox.Process, string) *sandbox.Result) {
 	t.Helper()
 	// The controls, as the program itself sees them.
-	res := run(sh("grep -E '^(CapBnd|CapEff|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t'; cut -d: -f3 /proc/self/cgroup | sort -u; cat /proc/net/dev | wc -l; unshare -U true || echo refused"), "")
+	res := run(sh("grep -E '^(CapBnd|CapEff|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t'; cut -d: -f3 /proc/self/cgroup "+
+		"| sort -u; cat /proc/net/dev | wc -l; unshare -U true || echo refused"), "")
 	if got := string(res.Stdout.Bytes()); got != "CapEff:0000000000000000\nCapBnd:0000000000000000\nNoNewPrivs:1\nSeccomp:2\n/\n3\nrefused\n" {
 		t.Errorf("%q, %q", got, res.Stderr.Bytes())
 	}

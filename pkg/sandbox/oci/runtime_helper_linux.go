@@ -192,7 +192,8 @@ func (o *helperOrder) open(fds []int) (out []int, runtime int, err error) {
 	if o.Stdin {
 		files[0], files = files[3], files[:3]
 	}
-	runtime, err = syscall.ForkExec(o.Runtime, o.Command, &syscall.ProcAttr{Dir: "/", Env: environ(), Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
+	runtime, err = syscall.ForkExec(o.Runtime, o.Command,
+		&syscall.ProcAttr{Dir: "/", Env: environ(), Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
 	return out, runtime, failure("start "+o.Runtime, "runtime", err)
 }
 

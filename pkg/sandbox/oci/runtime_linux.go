@@ -70,7 +70,8 @@ func (c *container) execRuntime(control int, group *cgroup.Group) error {
 	}
 	var pidfd int
 	// A session of its own: signals from the supervisor's terminal are not for the runtime.
-	attr := &syscall.ProcAttr{Dir: "/", Env: append(environ(), c.kind.env...), Files: fds, Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
+	attr := &syscall.ProcAttr{Dir: "/", Env: append(environ(), c.kind.env...), Files: fds,
+		Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
 	if err := c.enter(attr.Sys, group, func() (err error) {
 		c.pid, err = syscall.ForkExec(c.runtime, c.command(), attr)
 		return err

@@ -57,8 +57,10 @@ var runtimes = []kind{
 		env:    []string{"GOMAXPROCS=1", "GOGC=800"},
 		oldest: version{1, 1}, get: "apt-get install runc",
 	},
-	{name: "crun", file: "crun", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, rooted: notSeen, oldest: version{1, 0}, get: "apt-get install crun"},
-	{name: "youki", file: "youki", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, rooted: notSeen, oldest: version{0, 3}, get: "a release of https://github.com/youki-dev/youki on PATH"},
+	{name: "crun", file: "crun", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, rooted: notSeen,
+		oldest: version{1, 0}, get: "apt-get install crun"},
+	{name: "youki", file: "youki", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, rooted: notSeen,
+		oldest: version{0, 3}, get: "a release of https://github.com/youki-dev/youki on PATH"},
 	{
 		name: "runsc", file: "runsc", tier: sandbox.TierGVisor, stdin: true, whole: true, kernel: true, relays: true, devices: true,
 		// Its network is a loopback and nothing else; the namespace that it gets is empty in any case. It stays in the
@@ -127,7 +129,8 @@ func find(asked string) (*found, error) {
 			}
 		}
 		if k == nil {
-			return nil, sandbox.Invalid("runtime", "%q is none that is known; its file must be called like one of %s", asked, strings.Join(Runtimes(), ", "))
+			return nil, sandbox.Invalid("runtime", "%q is none that is known; its file must be called like one of %s", asked,
+				strings.Join(Runtimes(), ", "))
 		}
 		path = real
 	}

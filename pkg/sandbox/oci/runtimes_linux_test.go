@@ -144,7 +144,8 @@ func TestRefusals(t *testing.T) {
 			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", name, err)
 			}
-			if _, err := b.Create(context.Background(), &sandbox.Spec{}); !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "try: ") {
+			if _, err := b.Create(context.Background(), &sandbox.Spec{}); !errors.Is(err, sandbox.ErrRefused) ||
+				!strings.Contains(err.Error(), "try: ") {
 				t.Errorf("%s: %v", name, err)
 			}
 			_ = m.Close()
@@ -163,8 +164,9 @@ func TestBundle(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := &bundlePlan{
-			kind: byName(runtime), spec: &sandbox.Spec{User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits()}, init: rootInit(sandbox.DefaultUser, 5000, 5001),
-			dir: "/b", scratch: "/s", network: "/n", filter: filter,
+			kind: byName(runtime), spec: &sandbox.Spec{User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits()},
+			init: rootInit(sandbox.DefaultUser, 5000, 5001),
+			dir:  "/b", scratch: "/s", network: "/n", filter: filter,
 		}
 		f, err := b.bundleParts(nil)
 		if err != nil {
@@ -175,13 +177,17 @@ func TestBundle(t *testing.T) {
 		if err := json.Unmarshal(text, &c); err != nil {
 			t.Fatal(err)
 		}
-		if !c.Process.NoNewPrivileges || c.Process.User.UID != 1000 || len(c.Linux.Namespaces) != 7 || c.Linux.Seccomp.DefaultAction != "SCMP_ACT_ERRNO" {
+		if !c.Process.NoNewPrivileges || c.Process.User.UID != 1000 || len(c.Linux.Namespaces) != 7 ||
+			c.Linux.Seccomp.DefaultAction != "SCMP_ACT_ERRNO" {
 			t.Errorf("%s: %s", runtime, text)
 		}
 		if !strings.Contains(string(text), `"capabilities":{"bounding":[],"effective":[],"inheritable":[],"permitted":[],"ambient":[]}`) {
 			t.Errorf("%s: capabilities are left to the runtime: %s", runtime, text)
 		}
-		if named := slices.ContainsFunc(c.Process.Env, func(v string) bool { return strings.HasPrefix(v, "SANDBOX_INIT_CONTROL=") }); named != (runtime == "runsc") {
+		if named := slices.ContainsFunc(c.Process.Env, func(v string) bool {
+			return strings.HasPrefix(v,
+				"SANDBOX_INIT_CONTROL=")
+		}); named != (runtime == "runsc") {
 			t.Errorf("%s: %q", runtime, c.Process.Env)
 		}
 		for _, m := range c.Mounts {

@@ -148,7 +148,8 @@ func (c *container) openRelay(ctx context.Context, id uint64, master, slave *os.
 	printed := make([]byte, maxPrinted)
 	_ = master.SetReadDeadline(time.Now().Add(time.Second)) // its output has arrived by now, and then the terminal hangs up
 	n, _ := master.Read(printed)
-	return nil, failure(c.kind.name+" exec", "terminal", fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(printed[:n]), []byte("?"))))
+	return nil, failure(c.kind.name+" exec", "terminal",
+		fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(printed[:n]), []byte("?"))))
 }
 
 // waitForRelay waits for the file that the runtime writes when the relay is ready.

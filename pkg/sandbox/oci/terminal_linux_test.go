@@ -30,11 +30,12 @@ func TestTerminalComesLate(t *testing.T) {
 			for n := range 6 { // the phase ends while the runtime starts, a little later each time
 				began, ended := make(chan struct{}), make(chan error, 1)
 				go func() {
-					_, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", "echo; exec sleep 0.0" + strconv.Itoa(n)}}, sandbox.IO{OnEvent: func(e sandbox.Event) {
-						if e.Kind == sandbox.EventStdout && e.Offset == 0 {
-							close(began)
-						}
-					}})
+					_, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", "echo; exec sleep 0.0" + strconv.Itoa(n)}},
+						sandbox.IO{OnEvent: func(e sandbox.Event) {
+							if e.Kind == sandbox.EventStdout && e.Offset == 0 {
+								close(began)
+							}
+						}})
 					ended <- err
 				}()
 				<-began
@@ -118,10 +119,12 @@ func TestTerminal(t *testing.T) {
 				}
 				return res
 			}
-			if res := run("stty raw -echo; cat noise; exit 130"); !bytes.Equal(res.Stdout.Bytes(), noise) || res.Verdict != sandbox.VerdictNonzeroExit || res.Exit.Code != 130 {
+			if res := run("stty raw -echo; cat noise; exit 130"); !bytes.Equal(res.Stdout.Bytes(), noise) ||
+				res.Verdict != sandbox.VerdictNonzeroExit || res.Exit.Code != 130 {
 				t.Errorf("%d bytes of %d, or others; %s, %+v", res.Stdout.Total, len(noise), res.Verdict, res.Exit)
 			}
-			if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"no-such-program"}, TTY: &sandbox.TTY{}}, sandbox.IO{}); err == nil || !strings.Contains(err.Error(), "no-such-program") {
+			if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"no-such-program"}, TTY: &sandbox.TTY{}}, sandbox.IO{}); err == nil ||
+				!strings.Contains(err.Error(), "no-such-program") {
 				t.Errorf("no such program: %v", err)
 			}
 			// A program that kills its own process group kills itself and the server of its terminal; no caller is left
@@ -149,7 +152,8 @@ func TestTerminal(t *testing.T) {
 			var said bytes.Buffer
 			step := 0
 			steps := []struct{ after, key string }{{"one\r\n", "\x1a"}, {"stopped\r\n", "x\x7fab\x04\x04"}, {"ab.two\r\n", "\x03"}}
-			const script = "for i in 1 2 3; do (true & exec true) & done; wait; sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status; set -m; (echo one; exec sleep 60); echo stopped; cat; echo .two; (exec sleep 60)"
+			const script = "for i in 1 2 3; do (true & exec true) & done; wait; sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status; set " +
+				"-m; (echo one; exec sleep 60); echo stopped; cat; echo .two; (exec sleep 60)"
 			res, err := on("", script, true, sandbox.IO{Stdin: typed, OnEvent: func(e sandbox.Event) {
 				said.Write(e.Data)
 				if step < len(steps) && strings.Contains(said.String(), steps[step].after) {

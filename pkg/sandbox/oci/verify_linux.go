@@ -50,7 +50,8 @@ func (c *container) verify(iso *sandbox.Isolation) error {
 	}
 	// An ordinary user's init has some capabilities, to make a program that has none.
 	if caps := c.i.init.capabilities(); found.Capabilities&^caps != 0 || found.Bounding&^caps != 0 {
-		addGap(sandbox.ControlCapabilities, "the container has capabilities %#x, and could have %#x; %#x are needed", found.Capabilities, found.Bounding, caps)
+		addGap(sandbox.ControlCapabilities, "the container has capabilities %#x, and could have %#x; %#x are needed", found.Capabilities,
+			found.Bounding, caps)
 	}
 	if !found.NoNewPrivs {
 		addGap(sandbox.ControlNoNewPrivs, "%s has not set it", c.kind.name)

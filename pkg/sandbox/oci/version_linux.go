@@ -120,7 +120,8 @@ func readAnswer(file string) (a versionAnswer, ok bool) {
 	}
 	defer f.Close()
 	var st unix.Stat_t
-	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 || st.Size > maxPrinted {
+	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 ||
+		st.Size > maxPrinted {
 		return a, false
 	}
 	return a, json.NewDecoder(f).Decode(&a) == nil

@@ -27,9 +27,12 @@ func TestWritableVolume(t *testing.T) {
 			t.Cleanup(func() { os.RemoveAll(base) })
 			outside, dir := filepath.Join(base, "outside"), filepath.Join(base, "volume")
 			for _, err := range []error{
-				os.Chmod(base, 0o755), os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777), os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte("not yours\n"), 0o666),
-				os.Symlink(outside, filepath.Join(dir, "planted")), os.Symlink("../outside/secret", filepath.Join(dir, "relative")), os.WriteFile(filepath.Join(dir, "roots"), []byte("root's\n"), 0o600),
-				os.WriteFile(filepath.Join(dir, "given"), []byte("given\n"), 0o600), os.Lchown(dir, uid, gid), os.Lchown(filepath.Join(dir, "given"), uid, gid), os.Lchown(filepath.Join(dir, "planted"), uid, gid),
+				os.Chmod(base, 0o755), os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777), os.Mkdir(dir, 0o755),
+				os.WriteFile(filepath.Join(outside, "secret"), []byte("not yours\n"), 0o666),
+				os.Symlink(outside, filepath.Join(dir, "planted")), os.Symlink("../outside/secret", filepath.Join(dir, "relative")),
+				os.WriteFile(filepath.Join(dir, "roots"), []byte("root's\n"), 0o600),
+				os.WriteFile(filepath.Join(dir, "given"), []byte("given\n"), 0o600), os.Lchown(dir, uid, gid),
+				os.Lchown(filepath.Join(dir, "given"), uid, gid), os.Lchown(filepath.Join(dir, "planted"), uid, gid),
 			} {
 				if err != nil {
 					t.Fatal(err)
@@ -37,10 +40,12 @@ func TestWritableVolume(t *testing.T) {
 			}
 			m := sandbox.NewManager(b, sandbox.Options{VolumeRoots: []string{dir}})
 			defer m.Close()
-			if _, err := m.Create(t.Context(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: outside, Target: "/data", Writable: true}}}); err == nil {
+			if _, err := m.Create(t.Context(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: outside, Target: "/data",
+				Writable: true}}}); err == nil {
 				t.Error("a volume from beyond the allowed roots was given")
 			}
-			id, err := m.Create(t.Context(), sandbox.Spec{Require: byName(runtime).tier, Volumes: []sandbox.Volume{{Source: dir, Target: "/data", Writable: true}}})
+			id, err := m.Create(t.Context(), sandbox.Spec{Require: byName(runtime).tier,
+				Volumes: []sandbox.Volume{{Source: dir, Target: "/data", Writable: true}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +71,8 @@ ln roots mine-too && echo gotcha > mine-too && echo wrote by another name; echo 
 			if text, _ := os.ReadFile(filepath.Join(outside, "secret")); string(text) != "not yours\n" {
 				t.Errorf("outside: %q", text)
 			}
-			if text, _ := os.ReadFile(filepath.Join(dir, "roots")); string(text) != "root's\n" || ownerOf(filepath.Join(dir, "roots")) != fmt.Sprint(0, 0, 0) {
+			if text, _ := os.ReadFile(filepath.Join(dir, "roots")); string(text) != "root's\n" ||
+				ownerOf(filepath.Join(dir, "roots")) != fmt.Sprint(0, 0, 0) {
 				t.Errorf("root's: %q", text)
 			}
 			if list, _ := os.ReadDir(outside); len(list) != 1 {
@@ -74,7 +80,8 @@ ln roots mine-too && echo gotcha > mine-too && echo wrote by another name; echo 
 			}
 			// The host changes the volume meanwhile: the next phase sees the new state, and a volume that replaces a
 			// link works like any other.
-			if err := errors.Join(os.Remove(filepath.Join(dir, "given")), os.WriteFile(filepath.Join(dir, "given"), []byte("a longer text\n"), 0o644)); err != nil {
+			if err := errors.Join(os.Remove(filepath.Join(dir, "given")),
+				os.WriteFile(filepath.Join(dir, "given"), []byte("a longer text\n"), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 			res, err = m.Run(t.Context(), id, sandbox.Process{Phase: "later", Args: []string{"cat", "/data/given", "/data/new/file"}}, sandbox.IO{})

@@ -33,7 +33,7 @@ func TestAttackSuite(t *testing.T) {
 			t.Errorf("%s %s: %s: %+v", res.ID, res.Outcome, res.Detail, res.Probes)
 		}
 		if res.Detail == "" {
-			t.Errorf("%s %swithout a reason", res.ID, res.Outcome)
+			t.Errorf("%s %s without a reason", res.ID, res.Outcome)
 		}
 	}
 	if !r.OK || r.Grade != attack.GradeD || r.Counts.Held != len(claimed) {

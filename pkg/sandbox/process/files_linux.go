@@ -39,7 +39,8 @@ func (s *privateDir) close() {
 
 // scratchFiles copies files in a directory of the host, where hard links may lead to any other file.
 func (i *instance) scratchFiles() *files.Scratch {
-	return &files.Scratch{Place: files.Tree{Opener: files.SharedDir{Use: i.files.use, Owner: -1}, Shared: true}, Backend: Name, Failure: failure, Full: "free some space on the host's disk"}
+	return &files.Scratch{Place: files.Tree{Opener: files.SharedDir{Use: i.files.use, Owner: -1}, Shared: true}, Backend: Name,
+		Failure: failure, Full: "free some space on the host's disk"}
 }
 
 // Put makes files in the private directory.
@@ -48,6 +49,7 @@ func (i *instance) Put(ctx context.Context, list []sandbox.File) error {
 }
 
 // Take hands files of the private directory to the caller.
-func (i *instance) Take(ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+func (i *instance) Take(ctx context.Context, s sandbox.Selection,
+	each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
 	return i.scratchFiles().Take(ctx, s, each)
 }

@@ -102,7 +102,8 @@ func refuse(spec *sandbox.Spec) error {
 	}{
 		{len(spec.Volumes) > 0, "volumes"},
 		{spec.Root.Dir != "" || spec.Root.Image != "" || len(spec.Root.HostPaths) > 0, "another root"},
-		{slices.ContainsFunc(spec.Root.Add, func(m sandbox.Mount) bool { return m.Source != m.Target }), "showing something in another place than the host has it"},
+		{slices.ContainsFunc(spec.Root.Add, func(m sandbox.Mount) bool { return m.Source != m.Target }),
+			"showing something in another place than the host has it"},
 		{spec.WritableRoot, "a writable root"},
 		{spec.Network == sandbox.NetworkLocalhost, "a network of its own"},
 		{spec.Scratch == sandbox.ScratchDisk, "a scratch disk"},

@@ -46,12 +46,14 @@ type Program struct {
 
 // namespaces are the controls in the order of procstate.Namespaces.
 var namespaces = [len(procstate.Namespaces)]sandbox.Control{
-	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS, sandbox.ControlCgroupNS,
+	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS,
+	sandbox.ControlCgroupNS,
 }
 
 // Measurable lists the controls that are measured.
 func Measurable() []sandbox.Control {
-	return append(sandbox.WallControls(), sandbox.ControlLandlock, sandbox.ControlMemory, sandbox.ControlSwap, sandbox.ControlProcesses, sandbox.ControlCPU,
+	return append(sandbox.WallControls(), sandbox.ControlLandlock, sandbox.ControlMemory, sandbox.ControlSwap, sandbox.ControlProcesses,
+		sandbox.ControlCPU,
 		sandbox.ControlOpenFiles)
 }
 
@@ -108,14 +110,16 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 	missing.check(&iso, sandbox.ControlNoNewPrivs, s.NoNewPrivs, "not set")
 	missing.check(&iso, sandbox.ControlCapabilities, s.Capabilities == 0, "%#x", s.Capabilities)
 	if s.Hidden != nil {
-		iso.Declare("the kernel does not show it: "+s.Hidden.Error(), "", append(namespaces[:], sandbox.ControlRoot, sandbox.ControlLandlock, sandbox.ControlOpenFiles)...)
+		iso.Declare("the kernel does not show it: "+s.Hidden.Error(), "",
+			append(namespaces[:], sandbox.ControlRoot, sandbox.ControlLandlock, sandbox.ControlOpenFiles)...)
 	}
 	for n, c := range namespaces {
 		missing.check(&iso, c, s.Namespaces[n] != own.Namespaces[n], "it is the supervisor's own")
 	}
 	r := s.Root
 	missing.check(&iso, sandbox.ControlRoot, r.Device != own.Root.Device || r.Inode != own.Root.Inode, "it is the supervisor's own")
-	missing.check(&iso, sandbox.ControlRoot, (r.ReadOnly || p.WritableRoot) && r.NoSuid && r.NoDev, "read-only %v, nosuid %v, nodev %v", r.ReadOnly, r.NoSuid, r.NoDev)
+	missing.check(&iso, sandbox.ControlRoot, (r.ReadOnly || p.WritableRoot) && r.NoSuid &&
+		r.NoDev, "read-only %v, nosuid %v, nodev %v", r.ReadOnly, r.NoSuid, r.NoDev)
 	missing.check(&iso, sandbox.ControlLandlock, probe.Tried != 0, "a device could be made in /dev/shm")
 	if probe.Tried != unix.EACCES || !r.SharedMemory {
 		iso.Declare(fmt.Sprintf("the attempt that only Landlock refuses could not be made: %v", probe.Tried), "", sandbox.ControlLandlock)
@@ -198,7 +202,8 @@ func (p *Program) settle(iso sandbox.Isolation) error {
 func (p *Program) Isolation(examined bool) sandbox.Isolation {
 	if !examined {
 		iso := p.Asked.Clone()
-		iso.Declare("the program was not looked at: it ended before, or the kernel has no listener for its filter", "use Linux 5.9 or newer", Measurable()...)
+		iso.Declare("the program was not looked at: it ended before, or the kernel has no listener for its filter", "use Linux 5.9 or newer",
+			Measurable()...)
 		_ = p.settle(iso) // the caller checks
 	}
 	return p.found

@@ -169,7 +169,8 @@ func (b *MountHelper) Volume(v sandbox.Volume, owner, maker int) (*os.File, bool
 		o.Owner = nil
 		f, isFile, err = idmap.Open(v.Source, o)
 	}
-	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) { // a limit of this process, not a fault of the volume
+	// a limit of this process, not a fault of the volume
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
 		return nil, false, b.failure("volume "+v.Source, "volumes", err)
 	}
 	if err != nil {

@@ -128,7 +128,8 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 		return l.base.opaque("/sys")
 	}
 	// Not every user can set the mark of an opaque directory; every user can make an empty one.
-	empty, err := NewMount("tmpfs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"mode", "0755"})
+	empty, err := NewMount("tmpfs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
+		[2]string{"mode", "0755"})
 	if err != nil {
 		return err
 	}
@@ -205,14 +206,17 @@ func plainTarget(root int, of *sandbox.Root, target string) error {
 		return nil
 	case errors.Is(err, unix.ELOOP):
 		link, leads := linkIn(root, target)
-		return &sandbox.Error{Op: what, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s is, or lies behind, a symbolic link: %s leads to %q", target, link, leads), Stage: "rootfs", Hint: "one in which it is a directory, or nothing"}
+		return &sandbox.Error{Op: what, Kind: sandbox.ErrRefused,
+			Err: fmt.Errorf("%s is, or lies behind, a symbolic link: %s leads to %q", target, link, leads), Stage: "rootfs",
+			Hint: "one in which it is a directory, or nothing"}
 	}
 	return &sandbox.Error{Op: what, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s: %w", target, err), Stage: "rootfs"}
 }
 
 // inScratch reports whether a path is mounted from the scratch, or lies in such a path.
 func inScratch(target string) bool {
-	return slices.ContainsFunc([]string{sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir}, func(d string) bool { return target == d || strings.HasPrefix(target, d+"/") })
+	return slices.ContainsFunc([]string{sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir},
+		func(d string) bool { return target == d || strings.HasPrefix(target, d+"/") })
 }
 
 // linkIn finds the link in a path, and its target, for the message.
@@ -292,7 +296,8 @@ func (l *layout) openHost(p string, owner int) (fd int, isFile bool, err error) 
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, idmap.ErrSource) {
 			return -1, false, &sandbox.Error{
-				Backend: l.backend, Op: "root " + p, Stage: "rootfs", Kind: sandbox.ErrInvalid, Err: err, Hint: "a directory that exists, by a path without symbolic links",
+				Backend: l.backend, Op: "root " + p, Stage: "rootfs", Kind: sandbox.ErrInvalid, Err: err,
+				Hint: "a directory that exists, by a path without symbolic links",
 			}
 		}
 		return -1, false, faults.Wrap(l.backend, "root "+p, "rootfs", err)
@@ -322,7 +327,8 @@ func (l *layout) layAdded(added []sandbox.Mount) error {
 		}
 		l.parts = append(l.parts, part{at: m.Target, mount: fd})
 		if err != nil {
-			return &sandbox.Error{Backend: l.backend, Op: "root " + m.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs", Hint: "another target"}
+			return &sandbox.Error{Backend: l.backend, Op: "root " + m.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs",
+				Hint: "another target"}
 		}
 	}
 	return nil
@@ -384,7 +390,8 @@ func (l *layout) volumeTarget(v sandbox.Volume) error {
 // templateKey identifies equal roots. Writable ones are never shared.
 func templateKey(spec *sandbox.Spec) string {
 	var b strings.Builder
-	for _, p := range append(slices.Clone(spec.Root.HostPaths), "dir:"+spec.Root.Dir, strconv.FormatBool(spec.Root.From.Reference != ""), spec.Hostname, strconv.Itoa(spec.User.UID), strconv.Itoa(spec.User.GID)) {
+	for _, p := range append(slices.Clone(spec.Root.HostPaths), "dir:"+spec.Root.Dir, strconv.FormatBool(spec.Root.From.Reference != ""),
+		spec.Hostname, strconv.Itoa(spec.User.UID), strconv.Itoa(spec.User.GID)) {
 		b.WriteString(strconv.Quote(p))
 	}
 	shown := append(slices.Clone(spec.Root.HostPaths), spec.Root.Dir)

@@ -188,7 +188,8 @@ var baseDirs = []string{"/proc", "/sys", "/dev", sandbox.WorkspaceDir, sandbox.T
 
 // configFiles are files of the host that a root of host paths shows, where they exist, in addition to sandbox.HostDirs.
 // Of /etc it shows only the files that programs need to start: the rest is private to the host.
-var configFiles = []string{"/etc/fonts/fonts.conf", "/etc/ld.so.cache", "/etc/localtime", "/etc/matplotlibrc", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
+var configFiles = []string{"/etc/fonts/fonts.conf", "/etc/ld.so.cache", "/etc/localtime", "/etc/matplotlibrc", "/etc/mime.types",
+	"/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
 
 // maxConfigFile bounds a file that is copied into a root in memory.
 const maxConfigFile = 4 << 20
@@ -293,7 +294,8 @@ func hostDevice(p string, major, minor uint32) (int, error) {
 		err = errors.New("is not the device of that name")
 	}
 	if err == nil {
-		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC, Propagation: unix.MS_PRIVATE})
+		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH,
+			&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC, Propagation: unix.MS_PRIVATE})
 	}
 	if err != nil {
 		_ = unix.Close(fd)

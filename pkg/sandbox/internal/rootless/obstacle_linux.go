@@ -52,17 +52,22 @@ func explain(err error) (reason, remedy string) {
 	errors.As(err, &errno)
 	switch {
 	case readNumber("/proc/sys/kernel/unprivileged_userns_clone") == 0:
-		return "only root may make user namespaces (kernel.unprivileged_userns_clone is 0)", "as root: sysctl kernel.unprivileged_userns_clone=1; or run as root"
+		return "only root may make user namespaces (kernel.unprivileged_userns_clone is 0)",
+			"as root: sysctl kernel.unprivileged_userns_clone=1; or run as root"
 	case readNumber("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1 && (errno == unix.EPERM || errno == unix.EACCES):
 		return "AppArmor leaves ordinary users' user namespaces without rights (kernel.apparmor_restrict_unprivileged_userns is 1)",
-			"as root: install an AppArmor profile that grants userns to sandbox-run (docs/OPERATING.md has one), or sysctl kernel.apparmor_restrict_unprivileged_userns=0; or run as root"
+			"as root: install an AppArmor profile that grants userns to sandbox-run (docs/OPERATING.md has one), or sysctl " +
+				"kernel.apparmor_restrict_unprivileged_userns=0; or run as root"
 	case errno == unix.ENOSPC:
-		return "this user has as many user namespaces as user.max_user_namespaces allows, or they are nested too deeply", "as root: sysctl user.max_user_namespaces=15000"
+		return "this user has as many user namespaces as user.max_user_namespaces allows, or they are nested too deeply",
+			"as root: sysctl user.max_user_namespaces=15000"
 	case errno == unix.EPERM && inContainer():
 		return "the container around this process forbids user namespaces or mounts (" + err.Error() + ")",
-			"run the container with a seccomp profile that allows clone, unshare and mount, such as --security-opt seccomp=unconfined, and with --security-opt systempaths=unconfined; or give it CAP_SYS_ADMIN"
+			"run the container with a seccomp profile that allows clone, unshare and mount, such as --security-opt seccomp=unconfined, " +
+				"and with --security-opt systempaths=unconfined; or give it CAP_SYS_ADMIN"
 	case errno == unix.EPERM || errno == unix.EACCES:
-		return "the kernel refuses this user a user namespace that can mount (" + err.Error() + ")", "run as root, or outside of whatever restricts this process (a container, a seccomp filter, an LSM)"
+		return "the kernel refuses this user a user namespace that can mount (" + err.Error() + ")",
+			"run as root, or outside of whatever restricts this process (a container, a seccomp filter, an LSM)"
 	case errno == unix.ENOSYS || errno == unix.EINVAL:
 		return "this kernel lacks what sandboxes without root need (" + err.Error() + ")", "use Linux 5.12 or newer, with user namespaces"
 	}

@@ -52,7 +52,8 @@ type Self struct {
 // Look determines the ids and rights of this process. Root without the capability to mount, or root of a user namespace
 // only, counts as an ordinary user.
 func Look() Self {
-	w := Self{Privileged: os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) && supervisor.FirstUserNS(), UID: os.Geteuid(), GID: os.Getegid()}
+	w := Self{Privileged: os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) &&
+		supervisor.FirstUserNS(), UID: os.Geteuid(), GID: os.Getegid()}
 	if !w.Privileged {
 		w.Grant, w.NoGrant = subid.Lookup()
 	}

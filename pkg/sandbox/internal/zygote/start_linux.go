@@ -175,7 +175,8 @@ func (o *Options) execute(ctx context.Context, files []int) (pid int, mounts *os
 		return fail("make mounts private", err)
 	}
 	// Before the host's /proc is gone. The zygote sees only its own processes.
-	proc, err := rootfs.NewMount("proc", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"hidepid", "invisible"})
+	proc, err := rootfs.NewMount("proc", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
+		[2]string{"hidepid", "invisible"})
 	if err != nil {
 		return fail("make proc", err)
 	}
@@ -242,7 +243,8 @@ func (o *Options) enter(proc int) error {
 		return err
 	}
 	for _, dir := range o.Scratch {
-		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=1777,size=64m,nr_inodes=4096"); err != nil {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC,
+			"mode=1777,size=64m,nr_inodes=4096"); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
 	}

@@ -93,7 +93,8 @@ func (r *Request) walls() (all list) {
 		add(initproto.StageStdio, unix.SYS_DUP3, fd(fdStdin+n), n, 0)
 	}
 	for _, l := range r.Rlimits {
-		add(initproto.StageLimits, unix.SYS_PRLIMIT64, 0, int(l.Resource), binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, l.Soft), l.Max), 0)
+		add(initproto.StageLimits, unix.SYS_PRLIMIT64, 0, int(l.Resource),
+			binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, l.Soft), l.Max), 0)
 	}
 	add(initproto.StageIdentity, unix.SYS_SETRESGID, r.GID, r.GID, r.GID)
 	add(initproto.StageIdentity, unix.SYS_SETRESUID, r.UID, r.UID, r.UID)
@@ -118,7 +119,8 @@ func (r *Request) filters() list {
 	}
 	var program []unix.SockFilter
 	for in := r.Filter; len(in) >= size; in = in[size:] {
-		program = append(program, unix.SockFilter{Code: binary.NativeEndian.Uint16(in), Jt: in[2], Jf: in[3], K: binary.NativeEndian.Uint32(in[4:])})
+		program = append(program, unix.SockFilter{Code: binary.NativeEndian.Uint16(in), Jt: in[2], Jf: in[3],
+			K: binary.NativeEndian.Uint32(in[4:])})
 	}
 	var all list
 	plain := r.Filter
@@ -127,7 +129,8 @@ func (r *Request) filters() list {
 		for _, in := range quiet {
 			plain = binary.NativeEndian.AppendUint32(append(binary.NativeEndian.AppendUint16(plain, in.Code), in.Jt, in.Jf), in.K)
 		}
-		for _, flags := range []int{unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER} {
+		for _, flags := range []int{unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+			unix.SECCOMP_FILTER_FLAG_NEW_LISTENER} {
 			all = append(all, list{unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, r.Filter, 1})
 		}
 	}

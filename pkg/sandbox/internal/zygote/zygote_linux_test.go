@@ -21,12 +21,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Python reads the encoded values.
 func TestEncode(t *testing.T) {
 	value := list{
-		1, -1, 0, 1<<31 - 1, -1 << 31, 1 << 31, 1<<32 - 1, 1<<62 + 12345, -1<<62 - 1, -1 << 63, "text", []byte{0, 255, 10}, "", list{}, list{list{7}, "x"}, unix.AT_FDCWD,
+		1, -1, 0, 1<<31 - 1, -1 << 31, 1 << 31, 1<<32 - 1, 1<<62 + 12345, -1<<62 - 1, -1 << 63, "text", []byte{0, 255, 10}, "", list{},
+		list{list{7}, "x"}, unix.AT_FDCWD,
 	}
 	cmd := exec.Command("/usr/bin/python3", "-c", "import marshal, sys; print(marshal.loads(sys.stdin.buffer.read()))")
 	cmd.Stdin = strings.NewReader(string(encode(nil, value)))
 	out, err := cmd.CombinedOutput()
-	want := `(1, -1, 0, 2147483647, -2147483648, 2147483648, 4294967295, 4611686018427400249, -4611686018427387905, -9223372036854775808, b'text', b'\x00\xff\n', b'', (), ((7,), b'x'), -100)` + "\n"
+	want := `(1, -1, 0, 2147483647, -2147483648, 2147483648, 4294967295, 4611686018427400249, -4611686018427387905, ` +
+		`-9223372036854775808, b'text', b'\x00\xff\n', b'', (), ((7,), b'x'), -100)` + "\n"
 	if err != nil || string(out) != want {
 		t.Errorf("%s, %v, want %s", out, err, want)
 	}
@@ -74,7 +76,8 @@ func TestFilters(t *testing.T) {
 	tells := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 1}}
 	silent := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
 	code := func(f []unix.SockFilter) []byte {
-		return []byte{byte(f[0].Code), byte(f[0].Code >> 8), f[0].Jt, f[0].Jf, byte(f[0].K), byte(f[0].K >> 8), byte(f[0].K >> 16), byte(f[0].K >> 24)}
+		return []byte{byte(f[0].Code), byte(f[0].Code >> 8), f[0].Jt, f[0].Jf, byte(f[0].K), byte(f[0].K >> 8), byte(f[0].K >> 16),
+			byte(f[0].K >> 24)}
 	}
 	for _, c := range []struct {
 		filter    []byte
@@ -154,7 +157,8 @@ func TestTrusted(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	if err := errors.Join(os.Symlink("/bin/sh", dir+"/sh"), os.Mkdir(dir+"/open", 0o755), os.Symlink("/bin/sh", dir+"/open/sh"),
-		os.Mkdir(dir+"/open/deep", 0o755), os.Symlink("open/deep", dir+"/deep"), os.Symlink("deep/../sh", dir+"/up"), os.Symlink("/var/tmp//", dir+"/tmp")); err != nil {
+		os.Mkdir(dir+"/open/deep", 0o755), os.Symlink("open/deep", dir+"/deep"), os.Symlink("deep/../sh", dir+"/up"),
+		os.Symlink("/var/tmp//", dir+"/tmp")); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(trusted(dir+"/sh"), trusted(dir+"/open/sh"), trusted(dir+"/up")); err != nil {
