@@ -353,7 +353,8 @@ func TestCPULimitOfAQuickProgram(t *testing.T) {
 	}
 }
 
-// A run that is cancelled because a directory of the host is full ends with disk_limit, whatever the program makes of SIGTERM; for any other
+// A run that is cancelled because a directory of the host is full ends with disk_limit, whatever the program makes of
+// SIGTERM; for any other
 // cause it is cancelled.
 func TestCancelledForAFullDisk(t *testing.T) {
 	polite := func(p *conformance.FakeProcess) sandbox.Exit {

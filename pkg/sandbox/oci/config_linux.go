@@ -194,8 +194,8 @@ func ordinaryInit(self rootless.Self, id *rootless.Identity, u sandbox.User, ker
 	return in, helper
 }
 
-// nobody is the user id of gVisor's kernel wherever it runs as root.
-const nobody = 65534
+// overflowID is the user id that gVisor's kernel takes wherever it runs as root.
+const overflowID = 65534
 
 // splitMap splits a map of two ids, one of them the supervisor's own, in two: the map of the container, and the map of
 // the runtime helper around it, where the supervisor's id is root. The other id is from a range; so is the overflow id
@@ -211,7 +211,7 @@ func splitMap(maps []syscall.SysProcIDMap, own int, all subid.Range) (inner []id
 				third = all.First
 			}
 			outer = append(outer, syscall.SysProcIDMap{ContainerID: n, HostID: m.HostID, Size: 1},
-				syscall.SysProcIDMap{ContainerID: nobody, HostID: third, Size: 1})
+				syscall.SysProcIDMap{ContainerID: overflowID, HostID: third, Size: 1})
 		}
 		inner = append(inner, idMapping{m.ContainerID, n, 1})
 	}
