@@ -244,8 +244,8 @@ func (c *container) end(r *run) {
 	}
 }
 
-// takeAlong is called by a run that is about to end its phase: the other runs of the phase end with it, by that order.
-func (c *container) takeAlong(r *run) {
+// endNeighbours is called by a run that is about to end its phase: the other runs of the phase end with it, by that order.
+func (c *container) endNeighbours(r *run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for n := range c.runs {

@@ -13,9 +13,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
-// drainPatience is how long output may be outstanding after the end of its process: for a live reader that blocks after
+// drainTimeout is how long output may be outstanding after the end of its process: for a live reader that blocks after
 // the run was cut short, and for pipes that another process of the phase holds open.
-const drainPatience = time.Second
+const drainTimeout = time.Second
 
 // run is one Manager.Run under way.
 type run struct {
@@ -67,7 +67,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	task, err := r.c.instance.Start(r.starting, &r.p)
 	if err != nil {
 		// A failure that the program caused is a result, also after a cancellation.
-		if r.calledOff() && !errors.Is(err, ErrNotStarted) && !errors.Is(err, ErrInvalid) {
+		if r.isCancelled() && !errors.Is(err, ErrNotStarted) && !errors.Is(err, ErrInvalid) {
 			return r.neverStarted(ctx, time.Since(began)), nil
 		}
 		return nil, err
@@ -104,7 +104,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	}
 	summary := mon.Finish(final)
 	cutShort := f.cancelled || f.wallHit || f.cpuHit || f.outputKilled
-	listening := r.awaitOutput(ctx, task, drained, cutShort)
+	listening := r.waitForOutput(ctx, task, drained, cutShort)
 	if err := errors.Join(waitErr, finishErr); err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		}
 		patience := time.Duration(0)
 		if cutShort {
-			patience = drainPatience
+			patience = drainTimeout
 		}
 		listening = r.tell(ctx, Event{Kind: EventViolation, Violation: &res.Violations[i]}, patience)
 	}
@@ -231,8 +231,8 @@ const lostNote = "the sandbox's init was killed from outside, and the program wi
 const lostOnGVisor = "the sandbox's init or its kernel was ended, and the program with it: by the program itself," +
 	" by a limit on the parts of the sandbox, or by a process of the host"
 
-// calledOff reports whether the run was ordered to end while it was being started.
-func (r *run) calledOff() bool {
+// isCancelled reports whether the run was ordered to end while it was being started.
+func (r *run) isCancelled() bool {
 	select {
 	case <-r.stopped:
 		return true
@@ -278,7 +278,7 @@ func (r *run) tell(ctx context.Context, ev Event, patience time.Duration) (taken
 	select { // the order to end may be older than this call
 	case <-done:
 		return true
-	case <-time.After(drainPatience / 20):
+	case <-time.After(drainTimeout / 20):
 		return false
 	}
 }
@@ -369,10 +369,10 @@ func (r *run) pump(stream int, from io.Reader) {
 // leftover is the most a pipe can still hold after the program's end; bytes beyond that come from another writer.
 const leftover = 1<<20 + 64<<10
 
-// awaitOutput waits until all output is read and handed on, and closes the outputs. A live reader may take its time with
+// waitForOutput waits until all output is read and handed on, and closes the outputs. A live reader may take its time with
 // the output of a program that ended by itself. Neither the reader nor another process of the phase that inherited the
 // pipe may delay the end of a program that was cut short.
-func (r *run) awaitOutput(ctx context.Context, task Task, drained <-chan struct{}, cutShort bool) (whole bool) {
+func (r *run) waitForOutput(ctx context.Context, task Task, drained <-chan struct{}, cutShort bool) (whole bool) {
 	defer func() {
 		for _, out := range []io.Closer{task.Stdout(), task.Stderr()} {
 			if out != nil {
@@ -388,12 +388,12 @@ func (r *run) awaitOutput(ctx context.Context, task Task, drained <-chan struct{
 		return true
 	default:
 	}
-	const tick = drainPatience / 50
+	const tick = drainTimeout / 50
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	cancelled, stopped, killed := ctx.Done(), r.stopped, r.killed
 	ended := r.rec.written()
-	for patience := drainPatience; patience > 0; {
+	for patience := drainTimeout; patience > 0; {
 		select {
 		case <-drained:
 			return true
@@ -439,7 +439,7 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 	// The first reason to end is reported; later ones are ignored.
 	end := func(reason *bool) {
 		*reason = true
-		r.c.takeAlong(r)
+		r.c.endNeighbours(r)
 		done, stopped, full = nil, nil, nil
 		wall.Stop()
 		cpu.stop()

@@ -299,7 +299,7 @@ func (s *server) reap() {
 			continue
 		}
 		if status.Stopped() {
-			s.goOn(pid)
+			s.continueStopped(pid)
 			continue
 		}
 		e := end{status, monotonic()}
@@ -319,9 +319,9 @@ func (s *server) reap() {
 // orphanReapInterval is how long, in nanoseconds, the orphans of a program on a terminal relay may stay zombies.
 const orphanReapInterval = 50e6
 
-// goOn continues a child that was stopped before its exec: by another program, which could prevent the start for ever. A
+// continueStopped continues a child that was stopped before its exec: by another program, which could prevent the start for ever. A
 // program that is stopped after its exec stays stopped.
-func (s *server) goOn(pid int) {
+func (s *server) continueStopped(pid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.running[pid]; !ok && s.starting {

@@ -37,8 +37,8 @@ func slotOf(file string) (slot int, ok bool) {
 	return int(n), err == nil
 }
 
-// held is a locked file under a name.
-type held struct {
+// lockedFile is a locked file under a name.
+type lockedFile struct {
 	dir  *os.File
 	file *os.File
 	path string // for messages
@@ -50,7 +50,7 @@ type held struct {
 
 // Entry is this supervisor's registration.
 type Entry struct {
-	held
+	lockedFile
 	slot int
 }
 
@@ -69,7 +69,7 @@ func (e *Entry) Abandon() error { return e.finish(false) }
 
 // Orphan is the registration of a dead supervisor. This process has its lock until Remove or Release.
 type Orphan struct {
-	held
+	lockedFile
 	// Slot and Name are those of the dead supervisor.
 	Slot int
 	Name string
@@ -85,7 +85,7 @@ func (o *Orphan) Release() error { return o.finish(false) }
 
 // finish releases the lock, after it has deleted the file if requested: in the other order a collector could take the
 // file for a dead supervisor's.
-func (h *held) finish(remove bool) error {
+func (h *lockedFile) finish(remove bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.done {
@@ -144,7 +144,7 @@ func Register(dir string, record []byte) (*Entry, error) {
 		_ = at.Close()
 		return nil, err
 	}
-	return &Entry{held: held{dir: at, file: file, path: dir, name: name(slot)}, slot: slot}, nil
+	return &Entry{lockedFile: lockedFile{dir: at, file: file, path: dir, name: name(slot)}, slot: slot}, nil
 }
 
 // Adopt takes the slot of a supervisor that is no longer registered, and of which a leftover was found: as an orphan
@@ -162,7 +162,7 @@ func Adopt(dir, file string) (*Orphan, error) {
 	locked, temporary, err := create(at, dir, nil)
 	if err == nil {
 		if err = unix.Renameat2(int(at.Fd()), temporary, int(at.Fd()), file, unix.RENAME_NOREPLACE); err == nil {
-			return &Orphan{held: held{dir: at, file: locked, path: dir, name: file}, Slot: slot, Name: file}, nil
+			return &Orphan{lockedFile: lockedFile{dir: at, file: locked, path: dir, name: file}, Slot: slot, Name: file}, nil
 		}
 		_ = unix.Unlinkat(int(at.Fd()), temporary, 0)
 		_ = locked.Close()
@@ -265,13 +265,13 @@ func Dead(dir string) ([]*Orphan, error) {
 			errs = append(errs, fmt.Errorf("registry: read %s/%s: %w", dir, file, err), h.finish(false))
 			continue
 		}
-		dead = append(dead, &Orphan{held: held{dir: h.dir, file: h.file, path: dir, name: file}, Slot: slot, Name: file, Record: record})
+		dead = append(dead, &Orphan{lockedFile: lockedFile{dir: h.dir, file: h.file, path: dir, name: file}, Slot: slot, Name: file, Record: record})
 	}
 	return dead, errors.Join(errs...)
 }
 
 // take locks a file if it is not locked. It returns nil if another process has the lock, or if the file is gone.
-func take(at *os.File, dir, file string) (*held, error) {
+func take(at *os.File, dir, file string) (*lockedFile, error) {
 	fd, err := unix.Openat(int(at.Fd()), file, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
@@ -292,7 +292,7 @@ func take(at *os.File, dir, file string) (*held, error) {
 		_ = f.Close()
 		return nil, err
 	}
-	return &held{dir: os.NewFile(uintptr(own), dir), file: f, path: dir, name: file}, nil
+	return &lockedFile{dir: os.NewFile(uintptr(own), dir), file: f, path: dir, name: file}, nil
 }
 
 // lock takes the lock of a file if it is free.

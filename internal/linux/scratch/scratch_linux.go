@@ -351,21 +351,21 @@ func mount(fsType string, options []option) (int, error) {
 			err = unix.FsconfigSetString(fs, o.key, o.value)
 		}
 		if err != nil {
-			return -1, fmt.Errorf("fsconfig %s=%s: %w%s", o.key, o.value, err, complaint(fs))
+			return -1, fmt.Errorf("fsconfig %s=%s: %w%s", o.key, o.value, err, readMountError(fs))
 		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, fmt.Errorf("fsconfig create: %w%s", err, complaint(fs))
+		return -1, fmt.Errorf("fsconfig create: %w%s", err, readMountError(fs))
 	}
 	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, mountAttrs)
 	if err != nil {
-		return -1, fmt.Errorf("fsmount: %w%s", err, complaint(fs))
+		return -1, fmt.Errorf("fsmount: %w%s", err, readMountError(fs))
 	}
 	return fd, nil
 }
 
-// complaint is the file system's own message about a failure.
-func complaint(fs int) string {
+// readMountError is the file system's own message about a failure.
+func readMountError(fs int) string {
 	var buf [512]byte
 	n, err := unix.Read(fs, buf[:])
 	if err != nil || n <= 2 {

@@ -61,8 +61,8 @@ func protectedInit() (f *os.File, alone bool, err error) {
 	return f, protected.alone, nil
 }
 
-// unpin copies an init that could not be executed from its place.
-func unpin() error {
+// copyInit copies an init that could not be executed from its place.
+func copyInit() error {
 	protected.mu.Lock()
 	defer protected.mu.Unlock()
 	f, err := seal(findBinary())

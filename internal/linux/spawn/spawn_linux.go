@@ -142,7 +142,7 @@ func Start(o Options) (*Init, error) {
 	if err != nil {
 		unix.Close(pair[0])
 		if (errors.Is(err, unix.EACCES) || errors.Is(err, unix.ETXTBSY)) && oneShot.CompareAndSwap(true, false) {
-			if err := unpin(); err != nil {
+			if err := copyInit(); err != nil {
 				return nil, err
 			}
 			return Start(o)
@@ -277,7 +277,7 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 
 // listen dispatches the init's messages until the socket ends.
 func (i *Init) listen() {
-	defer i.hangUp()
+	defer i.notifyWaiting()
 	for {
 		msg, files, err := i.conn.receive()
 		if err != nil {
@@ -348,8 +348,8 @@ func (i *Init) answerLocked(id uint64, msg any, files []*os.File) {
 	c <- answer{msg, files, listener}
 }
 
-// hangUp tells all waiting callers that no more messages will come.
-func (i *Init) hangUp() {
+// notifyWaiting tells all waiting callers that no more messages will come.
+func (i *Init) notifyWaiting() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for id, c := range i.waiting {

@@ -71,7 +71,7 @@ func New(o Options) (*Backend, error) {
 	}
 	h.Grade = (*sandbox.Isolation).Grade
 	b := &Backend{host: h}
-	if b.namespaces, err = lookAtNamespaces(); err != nil {
+	if b.namespaces, err = readHostNamespaces(); err != nil {
 		return nil, failure("look at own namespaces", "namespaces", err)
 	}
 	b.look = sync.OnceValue(b.probe)
@@ -94,7 +94,7 @@ func (b *Backend) Name() string { return Name }
 // hostNamespaces are the inodes of the supervisor's namespaces; an init must have others.
 type hostNamespaces struct{ mount, user uint64 }
 
-func lookAtNamespaces() (h hostNamespaces, err error) {
+func readHostNamespaces() (h hostNamespaces, err error) {
 	for name, ino := range map[string]*uint64{"mnt": &h.mount, "user": &h.user} {
 		var st unix.Stat_t
 		if err := unix.Stat("/proc/self/ns/"+name, &st); err != nil {

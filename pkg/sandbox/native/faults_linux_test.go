@@ -68,7 +68,7 @@ func readOnlyCgroups([]string) error {
 }
 
 func TestFaultReadOnlyCgroups(t *testing.T) {
-	told, _ := inTrouble(t, true, "read-only-cgroups")
+	told, _ := runWithFault(t, true, "read-only-cgroups")
 	if len(told) < 3 || told[0].Step != "" {
 		t.Fatalf("%+v", told)
 	}
@@ -153,7 +153,7 @@ func readOnlyMidway([]string) error {
 }
 
 func TestFaultCgroupsTurnReadOnly(t *testing.T) {
-	told, _ := inTrouble(t, true, "read-only-midway")
+	told, _ := runWithFault(t, true, "read-only-midway")
 	if failed := failures(t, told); len(failed) != 2 || len(told) != 4 {
 		t.Errorf("%+v", told)
 	}
@@ -195,7 +195,7 @@ func fullRuntime([]string) error {
 }
 
 func TestFaultFullRuntimeDirectory(t *testing.T) {
-	told, _ := inTrouble(t, true, "full-runtime")
+	told, _ := runWithFault(t, true, "full-runtime")
 	if failed := failures(t, told); len(failed) != 2 {
 		t.Errorf("%+v", told)
 	}
@@ -239,7 +239,7 @@ func TestFaultFullCacheDirectory(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	told, _ := inTrouble(t, true, "full-cache")
+	told, _ := runWithFault(t, true, "full-cache")
 	for _, a := range failures(t, told) {
 		if !strings.Contains(a.Error, filepath.Dir(dir)) && !strings.Contains(a.Error, "mkfs.ext4") ||
 			!strings.Contains(a.Error, "no space left") {
@@ -271,7 +271,7 @@ func tooLargeDisk([]string) error {
 func TestFaultHostDiskFillsUp(t *testing.T) {
 	dir := cacheDir(t)
 	t.Setenv(cacheVariable, dir)
-	told, _ := inTrouble(t, true, "too-large-disk")
+	told, _ := runWithFault(t, true, "too-large-disk")
 	if len(told) != 2 {
 		t.Fatalf("%+v", told)
 	}
@@ -413,7 +413,7 @@ func fewerLater([]string) error {
 }
 
 func TestFaultFewerDescriptorsLater(t *testing.T) {
-	told, _ := inTrouble(t, false, "fewer-later")
+	told, _ := runWithFault(t, false, "fewer-later")
 	for _, a := range failures(t, told) {
 		if a.Fault == "before" || a.Fault == "after" || !strings.Contains(a.Error, "ulimit -n") {
 			t.Errorf("%+v", a)
@@ -422,7 +422,7 @@ func TestFaultFewerDescriptorsLater(t *testing.T) {
 }
 
 func TestFaultFewDescriptors(t *testing.T) {
-	told, _ := inTrouble(t, false, "few-descriptors")
+	told, _ := runWithFault(t, false, "few-descriptors")
 	failed := failures(t, told)
 	if len(failed) < 20 {
 		t.Errorf("only %d attempts failed", len(failed))
@@ -430,7 +430,7 @@ func TestFaultFewDescriptors(t *testing.T) {
 	cold := 0
 	// Below that the Go runtime itself fails, before any code of the supervisor.
 	for limit := 10; limit < 32; limit += 3 {
-		told, _ := inTrouble(t, false, "few-descriptors", strconv.Itoa(limit))
+		told, _ := runWithFault(t, false, "few-descriptors", strconv.Itoa(limit))
 		if len(told) != 2 || told[1].Step != "" {
 			t.Fatalf("%+v", told)
 		}
@@ -473,7 +473,7 @@ func TestFaultLittleMemory(t *testing.T) {
 	sizes := []int{4, 6, 8, 9, 10, 11, 12, 14, 16, 24, 32, 64, 256} // with the race detector everything is larger
 	for _, limit := range sizes {
 		group := memoryGroup(t, limit<<20)
-		told, state := inTrouble(t, false, "little-memory", group)
+		told, state := runWithFault(t, false, "little-memory", group)
 		for _, a := range told {
 			a.Fault = fmt.Sprintf("%d MiB: %s", limit, a.Fault)
 			if a.Verdict == sandbox.VerdictMemoryLimit || a.Verdict == sandbox.VerdictSignaled {
@@ -527,7 +527,7 @@ func killedSettled(args []string) error {
 func TestFaultKilledSettled(t *testing.T) {
 	needRoot(t)
 	group := memoryGroup(t, 256<<20)
-	_, state := inTrouble(t, false, "killed-settled", group)
+	_, state := runWithFault(t, false, "killed-settled", group)
 	if ws := state.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != unix.SIGKILL {
 		t.Fatalf("%v", state)
 	}

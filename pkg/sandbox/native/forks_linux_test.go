@@ -112,7 +112,7 @@ func (i *forksInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.
 
 func (f *forks) zygote(ctx context.Context, spec *sandbox.Spec, p *sandbox.Process) (sandbox.Zygote, error) {
 	env := maps.Clone(p.Env)
-	maps.DeleteFunc(env, func(name, _ string) bool { return !looksAt(name) })
+	maps.DeleteFunc(env, func(name, _ string) bool { return !isReadAtStart(name) })
 	key := fmt.Sprint(spec.Root, spec.User, spec.WritableRoot, env)
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if fault := os.Getenv(faultVariable); fault != "" {
-		os.Exit(meet(fault))
+		os.Exit(runFault(fault))
 	}
 	code := conformance.Main(m, func() (sandbox.Backend, error) {
 		b, err := New(Options{CacheDir: os.Getenv(cacheVariable)})

@@ -40,8 +40,8 @@ type attempt struct {
 	Claim   string   // nothing but the name under which the supervisor is registered: a line of its own
 }
 
-// troubles are the faults of a supervisor, by name.
-var troubles = map[string]func(args []string) error{
+// faultsByName are the faults of a supervisor, by name.
+var faultsByName = map[string]func(args []string) error{
 	"read-only-cgroups": readOnlyCgroups,
 	"read-only-midway":  readOnlyMidway,
 	"full-runtime":      fullRuntime,
@@ -54,10 +54,10 @@ var troubles = map[string]func(args []string) error{
 	"collecting":        collecting,
 }
 
-// meet is the main function of the faulty supervisor.
-func meet(fault string) int {
+// runFault is the main function of the faulty supervisor.
+func runFault(fault string) int {
 	args := strings.Fields(fault)
-	if err := troubles[args[0]](args[1:]); err != nil {
+	if err := faultsByName[args[0]](args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "setting up", fault+":", err)
 		return 3
 	}
@@ -109,9 +109,9 @@ func tryWith(o Options, fault string, spec sandbox.Spec, script string) attempt 
 	return a
 }
 
-// inTrouble runs a supervisor with a fault and returns its reports and its exit. The supervisor must end by itself,
+// runWithFault runs a supervisor with a fault and returns its reports and its exit. The supervisor must end by itself,
 // unless the kernel ends it, must not panic, and leaves nothing after a collection.
-func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]attempt, *os.ProcessState) {
+func runWithFault(t *testing.T, private bool, fault string, args ...string) ([]attempt, *os.ProcessState) {
 	t.Helper()
 	needRoot(t)
 	exe, err := os.Executable()

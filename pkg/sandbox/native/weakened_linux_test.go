@@ -211,8 +211,8 @@ type weakInstance struct {
 
 var _ sandbox.Filer = (*weakInstance)(nil)
 
-// carelessly resolves a path of the scratch without protection against links.
-func (i *weakInstance) carelessly(p string) string {
+// resolveCarelessly resolves a path of the scratch without protection against links.
+func (i *weakInstance) resolveCarelessly(p string) string {
 	rest, _ := files.Beneath(p)
 	return filepath.Join("/proc/self/fd", strconv.Itoa(int(i.Scratch.File().Fd())), rest)
 }
@@ -222,7 +222,7 @@ func (i *weakInstance) Put(ctx context.Context, list []sandbox.File) error {
 		return i.instance.Put(ctx, list)
 	}
 	for _, f := range list {
-		p := i.carelessly(f.Path)
+		p := i.resolveCarelessly(f.Path)
 		if st, err := os.Stat(p); err == nil && !st.Mode().IsRegular() {
 			continue // it would wait for the other end of a pipe
 		}
@@ -243,9 +243,9 @@ func (i *weakInstance) Take(ctx context.Context, s sandbox.Selection,
 		return i.instance.Take(ctx, s, each)
 	}
 	for _, pattern := range s.Patterns {
-		matches, _ := filepath.Glob(i.carelessly(pattern))
+		matches, _ := filepath.Glob(i.resolveCarelessly(pattern))
 		if pattern == sandbox.WorkspaceDir {
-			matches, _ = filepath.Glob(i.carelessly(pattern) + "/*")
+			matches, _ = filepath.Glob(i.resolveCarelessly(pattern) + "/*")
 		}
 		for _, p := range matches {
 			if st, err := os.Stat(p); err != nil || !st.Mode().IsRegular() {

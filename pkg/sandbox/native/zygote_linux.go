@@ -174,7 +174,7 @@ var startVariables = []string{
 	"__PYVENV_LAUNCHER__",
 }
 
-func looksAt(name string) bool {
+func isReadAtStart(name string) bool {
 	return slices.ContainsFunc(startVariables, func(v string) bool {
 		prefix, begins := strings.CutSuffix(v, "*")
 		return begins && strings.HasPrefix(name, prefix) || v == name
@@ -220,7 +220,7 @@ func (z *zygote) serves(i *instance, p *sandbox.Process) error {
 		for name := range env {
 			mine, had := z.env[name]
 			theirs, have := p.Env[name]
-			if (had != have || mine != theirs) && (z.exact || looksAt(name)) {
+			if (had != have || mine != theirs) && (z.exact || isReadAtStart(name)) {
 				return unsuited("%s is not what the zygote was started with", name)
 			}
 		}
@@ -349,7 +349,7 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 		}
 		return nil, errors.Join(f.ph.StartFailure(expected, err), f.Close())
 	}
-	f.once.Do(f.letGo)
+	f.once.Do(f.closeWaiting)
 	return f.i.NewTask(f.ph, p, program, expected), nil
 }
 
@@ -376,8 +376,8 @@ func (f *fork) begin(ctx context.Context, p *sandbox.Process, rlimits []initprot
 	return child, err
 }
 
-// letGo closes the descriptors that only a waiting fork needs.
-func (f *fork) letGo() {
+// closeWaiting closes the descriptors that only a waiting fork needs.
+func (f *fork) closeWaiting() {
 	if f.process != nil {
 		f.process.Close()
 	}
@@ -389,7 +389,7 @@ func (f *fork) letGo() {
 // Close ends a fork that has not started, and its phase with it. Close may be called twice.
 func (f *fork) Close() (err error) {
 	f.once.Do(func() {
-		f.letGo()
+		f.closeWaiting()
 		err = f.i.Abandon(context.Background(), f.ph)
 	})
 	return err

@@ -396,7 +396,7 @@ func (c *container) Remove(ctx context.Context) error {
 	}
 	if c.ns.helper == nil { // everything has ended with the runtime helper
 		if c.helper != nil {
-			c.helper.hangUp()
+			c.helper.closeSocket()
 		}
 		return nil
 	}

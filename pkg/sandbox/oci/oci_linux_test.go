@@ -227,16 +227,16 @@ func TestSweepKills(t *testing.T) {
 		t.Skip("there are no v1 hierarchies")
 	}
 	// Another collector on this machine may remove it first.
-	for tries := 1; !sweepWaiting(t, dirs) && !t.Failed(); tries++ {
+	for tries := 1; !collectWaiting(t, dirs) && !t.Failed(); tries++ {
 		if tries == 10 {
 			t.Fatal("others have swept it away, each time, or looking does")
 		}
 	}
 }
 
-// sweepWaiting puts a waiting process into cgroups, and collects. It returns false if the process had ended before that:
+// collectWaiting puts a waiting process into cgroups, and collects. It returns false if the process had ended before that:
 // another collector was faster.
-func sweepWaiting(t *testing.T, dirs []string) bool {
+func collectWaiting(t *testing.T, dirs []string) bool {
 	t.Helper()
 	waits := exec.Command("sleep", "600")
 	if err := waits.Start(); err != nil {

@@ -82,8 +82,8 @@ func (h *runtimeHelper) ask(o *helperOrder, send []int, want int) ([]int, error)
 	return rootless.Ask(h.helper.Socket(), Name, o, send, want)
 }
 
-// hangUp closes the socket of a helper whose process is reaped as the init's. It may be called twice.
-func (h *runtimeHelper) hangUp() {
+// closeSocket closes the socket of a helper whose process is reaped as the init's. It may be called twice.
+func (h *runtimeHelper) closeSocket() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.gone {

@@ -74,13 +74,13 @@ func (s *skeleton) parent(p string) (fd int, name string, err error) {
 	return fd, name, nil
 }
 
-// sealPatience is how long seal waits for copies of descriptors it has written through.
-const sealPatience = 10 * time.Second // on a busy machine a child may take long to reach its exec
+// sealTimeout is how long seal waits for copies of descriptors it has written through.
+const sealTimeout = 10 * time.Second // on a busy machine a child may take long to reach its exec
 
 // seal makes the mount read-only, with further attributes. A process that was cloned while a file of
 // the skeleton was open for writing holds it until it executes, and that keeps the mount busy.
 func (s *skeleton) seal(attrs uint64) error {
-	for end := time.Now().Add(sealPatience); ; time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(sealTimeout); ; time.Sleep(100 * time.Microsecond) {
 		err := unix.MountSetattr(s.fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | attrs})
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
 			return err

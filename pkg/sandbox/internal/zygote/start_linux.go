@@ -87,7 +87,7 @@ func Start(ctx context.Context, o Options) (*Zygote, error) {
 		files[n] = -1
 	}
 	z.watch()
-	if err := z.awaitReady(ctx); err != nil {
+	if err := z.waitForReady(ctx); err != nil {
 		z.Close()
 		if said := z.said(); said != "" {
 			err = fmt.Errorf("%w; it says: %s", err, said)
@@ -192,7 +192,7 @@ func (o *Options) execute(ctx context.Context, files []int) (pid int, mounts *os
 	if err := o.enter(proc); err != nil {
 		return fail("build root", err)
 	}
-	if err := o.leaveFiles(); err != nil {
+	if err := o.writeDriver(); err != nil {
 		return fail("leave driver", err)
 	}
 	if err := trusted(o.Args[0]); err != nil {
@@ -251,8 +251,8 @@ func (o *Options) enter(proc int) error {
 	return nil
 }
 
-// leaveFiles puts the driver where only the zygote finds it.
-func (o *Options) leaveFiles() error {
+// writeDriver puts the driver where only the zygote finds it.
+func (o *Options) writeDriver() error {
 	for _, f := range o.Files {
 		if err := os.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
 			return err

@@ -117,15 +117,15 @@ func (z *Zygote) watch() {
 		}
 		_ = ended.Close()
 		// A waiting child of the zygote ends with it; a working one may take a moment, and prints nothing.
-		_ = z.stderr.SetReadDeadline(time.Now().Add(lastWords))
+		_ = z.stderr.SetReadDeadline(time.Now().Add(lastOutputTimeout))
 		printing.Wait()
 		z.closeFiles()
 		close(z.done)
 	}()
 }
 
-// lastWords is how long the output of a dead zygote may take to arrive.
-const lastWords = 100 * time.Millisecond
+// lastOutputTimeout is how long the output of a dead zygote may take to arrive.
+const lastOutputTimeout = 100 * time.Millisecond
 
 // said is the output of the zygote.
 func (z *Zygote) said() string {
@@ -134,8 +134,8 @@ func (z *Zygote) said() string {
 	return strings.TrimSpace(string(z.printed))
 }
 
-// awaitReady waits for the driver's first message.
-func (z *Zygote) awaitReady(ctx context.Context) error {
+// waitForReady waits for the driver's first message.
+func (z *Zygote) waitForReady(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = z.control.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	m, err := receive(z.control)
@@ -194,7 +194,7 @@ func (z *Zygote) Fork(ctx context.Context, p *Place) (_ *Fork, err error) {
 		f.PID = answer.sender
 		return f, err
 	}
-	_, err = understand(answer)
+	_, err = parseAnswer(answer)
 	return nil, err
 }
 
@@ -216,7 +216,7 @@ func (f *Fork) Start(ctx context.Context, r *Request) (Child, error) {
 	if err != nil {
 		return Child{}, err
 	}
-	return understand(answer)
+	return parseAnswer(answer)
 }
 
 // Alive reports whether the process waits, before it is started.
@@ -243,7 +243,7 @@ func (f *Fork) answer(ctx context.Context) (m message, err error) {
 	defer stop()
 	m, err = receive(f.answers)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		if m, err = lastWord(f.answers); err != nil {
+		if m, err = readLastMessage(f.answers); err != nil {
 			return message{}, &Failure{Stage: "fork", Detail: "no answer in time"}
 		}
 	}
@@ -253,8 +253,8 @@ func (f *Fork) answer(ctx context.Context) (m message, err error) {
 	return m, nil
 }
 
-// lastWord shuts a socket down and returns a message that came before.
-func lastWord(answers *os.File) (m message, err error) {
+// readLastMessage shuts a socket down and returns a message that came before.
+func readLastMessage(answers *os.File) (m message, err error) {
 	raw, err := answers.SyscallConn()
 	if err != nil {
 		return m, err
@@ -267,8 +267,8 @@ func lastWord(answers *os.File) (m message, err error) {
 	return m, errors.Join(rawErr, err)
 }
 
-// understand parses a driver's answer.
-func understand(m message) (c Child, err error) {
+// parseAnswer parses a driver's answer.
+func parseAnswer(m message) (c Child, err error) {
 	if len(m.files) > 0 {
 		c.Listener, m.files = m.files[0], m.files[1:]
 	}

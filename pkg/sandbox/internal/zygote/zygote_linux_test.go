@@ -98,7 +98,7 @@ func TestFilters(t *testing.T) {
 }
 
 func TestUnderstand(t *testing.T) {
-	if c, err := understand(message{body: []byte("began 7 12345")}); err != nil || c.PID != 7 || c.At != 12345 {
+	if c, err := parseAnswer(message{body: []byte("began 7 12345")}); err != nil || c.PID != 7 || c.At != 12345 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for said, want := range map[string]string{
@@ -115,7 +115,7 @@ func TestUnderstand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := understand(message{body: []byte(said), files: []*os.File{w}}); err == nil || err.Error() != want {
+		if _, err := parseAnswer(message{body: []byte(said), files: []*os.File{w}}); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", said, err, want)
 		}
 		if _, err := w.Write([]byte{1}); err == nil {
@@ -129,7 +129,7 @@ func FuzzUnderstand(f *testing.F) {
 	f.Add([]byte("began 7 12345"))
 	f.Add([]byte("failed cgroup 13 x"))
 	f.Fuzz(func(t *testing.T, said []byte) {
-		c, err := understand(message{body: said})
+		c, err := parseAnswer(message{body: said})
 		if (err == nil) != (c.PID > 1) {
 			t.Errorf("%q: %+v, %v", said, c, err)
 		}
